@@ -317,18 +317,18 @@ bool Values::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
   return true;
 }
 
-std::optional<Value> Values::pack_from_peer(const Value& value, int32_t axis, int32_t offset) {
+std::optional<Value> Values::pack_from_peer(const Value& value, const graph::Shift& shift) {
   std::vector<Value> components = packs_[pack_of(value)].components;
   for (Value& component : components) {
     std::vector<Value> parts = parts_of(component);
     for (Value& part : parts) {
-      part.piece = pieces_.from_peer(part.piece, axis, offset);
+      part.piece = pieces_.from_peer(part.piece, shift);
     }
     const std::optional<Value> sum = sum_of(parts);
     if (!sum) return std::nullopt;
     component = *sum;
   }
-  return unflat(packs_.moved(pack_of(value), components, axis, offset), 1);
+  return unflat(packs_.moved(pack_of(value), components, shift), 1);
 }
 
 std::string Values::pack_text(PackId id) const {

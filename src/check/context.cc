@@ -78,20 +78,20 @@ KindInfo kind_info(const program::Kind& kind, TypeTable& types, OpKeys& keys) {
   info.overwrites.assign(kind.out.size(), -1);
   if (info.comm && info.comm->list) {
     for (size_t i = 0; i < kind.out.size(); ++i) {
-      info.shares[i] = static_cast<int16_t>(i);
+      info.shares[i] = static_cast<int32_t>(i);
     }
   }
   if (info.rules) {
     for (auto [in, out] : info.rules->inplace) {
       if (static_cast<size_t>(out) < kind.out.size()) {
-        info.shares[out] = static_cast<int16_t>(in);
+        info.shares[out] = static_cast<int32_t>(in);
       }
     }
   }
   if (info.rules) {
     for (auto [in, out] : info.rules->may_overwrite) {
       if (static_cast<size_t>(out) < kind.out.size()) {
-        info.overwrites[out] = static_cast<int16_t>(in);
+        info.overwrites[out] = static_cast<int32_t>(in);
       }
     }
   }
@@ -167,7 +167,8 @@ Context::Context(const Program& checked, const CheckOptions& check_options, Type
       types(type_table),
       keys(op_keys),
       problems(found),
-      mesh(all_meshes(checked)) {
+      mesh(all_meshes(checked)),
+      ways(checked) {
   int32_t axes = 0;
   for (const program::Role& role : program.roles) {
     first_axis.push_back(axes);
@@ -240,12 +241,11 @@ BufferId Context::first_view(ClassId cls, BufferId base) const {
 }
 
 bool Context::leaves_node(ClassId cls, const Task& task) const {
-  const auto [known, fresh] =
-      leaves_node_.try_emplace({cls.value(), task.group.value(), task.peer_axis, task.peer});
+  const auto [known, fresh] = leaves_node_.try_emplace({cls, task.group, task.way()});
   if (fresh) {
     known->second = task.group != program::kNone
                         ? program.leaves_node(program.groups[task.group], cls)
-                        : program.leaves_node(task.peer_axis, task.peer, cls);
+                        : program.leaves_node(task.way(), cls);
   }
   return known->second;
 }

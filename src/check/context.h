@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "check/check.h"
@@ -17,6 +18,7 @@
 #include "check/terms.h"
 #include "graph/cut.h"
 #include "program/views.h"
+#include "program/ways.h"
 
 namespace hocket::check {
 
@@ -50,8 +52,8 @@ struct KindInfo {
   int32_t key = -1;                 ///< OpKeys of the reference
   uint32_t lanes = 0;               ///< bit per allowed lane
   std::vector<TypeId> in, out;      ///< local types
-  std::vector<int16_t> shares;      ///< by output: input that it updates in place, -1
-  std::vector<int16_t> overwrites;  ///< by output: input in whose buffer it may lie besides, -1
+  std::vector<int32_t> shares;      ///< by output: input that it updates in place, -1
+  std::vector<int32_t> overwrites;  ///< by output: input in whose buffer it may lie besides, -1
 };
 inline bool is_local(const KindInfo& info) {
   return !info.comm && info.op_class != OpClass::unknown;
@@ -105,7 +107,8 @@ struct Context {
   graph::Mesh mesh;
   std::vector<int32_t> first_axis;  ///< by role
   std::vector<KindInfo> kinds;
-  bool planned = false;  ///< step buffers have offsets
+  bool planned = false;        ///< step buffers have offsets
+  mutable program::Ways ways;  ///< of messages
 
   // Filled by `place` once ids are known to be in range. A task is addressed by its global index.
   void place();
@@ -160,8 +163,8 @@ struct Context {
                                       const std::vector<Holder>& holders) const;
   bool covers_elements(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;
   bool covers_in_one_layout(const std::vector<Holder>& holders) const;
-  /// By class, group, peer axis and peer: a scan over the ranks of a class, asked for every task.
-  mutable std::map<std::array<int32_t, 4>, bool> leaves_node_;
+  /// A scan over the ranks of a class, asked for every task.
+  mutable std::map<std::tuple<ClassId, program::GroupId, program::Way>, bool> leaves_node_;
   mutable std::vector<std::vector<BufferId>> first_views_;  ///< by class, base
 };
 

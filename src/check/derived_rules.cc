@@ -14,6 +14,7 @@ const std::vector<RuleInfo>& derived_rules() {
       {"send-unmatched", "every send has its receive"},
       {"recv-unmatched", "every receive has its send"},
       {"message-type", "both ends of a message have one type"},
+      {"tag-shared", "messages of one tag from a rank to another go one way"},
       {"collective-unmatched", "all members of a group run the same number of its collectives"},
       {"collective-differs", "collectives that meet have one op, attributes and sizes"},
       {"deadlock", "nothing waits in a cycle"},

@@ -280,15 +280,11 @@ PackId Packs::gather(PackId id, AxisMask over, bool blocks) {
   });
 }
 
-PackId Packs::moved(PackId id, std::span<const Value> components, int32_t axis, int32_t offset) {
-  const ShapeId shape = packs_[id].shape;
-  return make({Op::moved, {shape.value(), axis, offset}}, components, packs_[id].axes,
-              [&](const Coords& coords) {
-                const int32_t extent = cuts_.extents()[axis];
-                Coords from = coords;
-                from[axis] = ((coords[axis] + offset) % extent + extent) % extent;
-                return at(id, from);
-              });
+PackId Packs::moved(PackId id, std::span<const Value> components, const graph::Shift& shift) {
+  std::vector<int64_t> of{packs_[id].shape.value(), shift.axis, shift.axes};
+  of.insert(of.end(), shift.offsets.begin(), shift.offsets.end());
+  return make({Op::moved, std::move(of)}, components, packs_[id].axes | shift.axes,
+              [&](const Coords& coords) { return at(id, cuts_.shifted(coords, shift)); });
 }
 
 PackId Packs::with(PackId id, std::span<const Value> components) {

@@ -87,8 +87,8 @@ class Packs {
   /// At every coordinate what all ranks along `over` have, by their number: of each all, or the
   /// block that has the coordinate's number. Its components must not depend on `over`.
   PackId gather(PackId id, AxisMask over, bool blocks);
-  /// What the rank `offset` further along the axis has; `components`: theirs, as seen from here.
-  PackId moved(PackId id, std::span<const Value> components, int32_t axis, int32_t offset);
+  /// What the rank has that the shift leads to; `components`: theirs, as seen from here.
+  PackId moved(PackId id, std::span<const Value> components, const graph::Shift& shift);
   /// The same elements of other components.
   PackId with(PackId id, std::span<const Value> components);
 

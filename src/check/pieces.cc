@@ -332,15 +332,15 @@ bool Pieces::fills_hull(const std::vector<Addends>& parts, AxisMask over) {
   return fills;
 }
 
-PieceId Pieces::from_peer(PieceId id, int32_t axis, int32_t offset) {
-  const auto [known, fresh] = from_peers_.try_emplace({id, axis, offset}, kNone);
+PieceId Pieces::from_peer(PieceId id, const graph::Shift& shift) {
+  const auto [known, fresh] = from_peers_.try_emplace({id, shift}, kNone);
   if (fresh) {
     Piece piece = pieces_[id];
     for (CutId& cut : piece.cut) {
-      cut = cuts.moved(cut, axis, offset);
+      cut = cuts.moved(cut, shift);
     }
     for (Addends& part : piece.addends) {
-      part.set = cuts.moved(part.set, axis, offset);
+      part.set = cuts.moved(part.set, shift);
     }
     known->second = intern(std::move(piece));
   }
@@ -364,8 +364,8 @@ PieceId Pieces::unite(PieceId left, PieceId right, ops::Monoid monoid) {
   const std::vector<Addends> mine = lacking(one, other);
   const std::vector<Addends> theirs = lacking(other, one);
   if (mine.size() > 1 || theirs.size() > 1 || mine.size() + theirs.size() == 0) return kNone;
-  if (mine.size() == 1 && cuts.empty(mine[0].set)) return right;
-  if (theirs.size() == 1 && cuts.empty(theirs[0].set)) return left;
+  if (mine.size() == 1 && is_identity(left, monoid)) return right;
+  if (theirs.size() == 1 && is_identity(right, monoid)) return left;
   if (mine.size() != theirs.size() || mine[0].space != theirs[0].space) return kNone;
   if (spaces_[mine[0].space].monoid != monoid) return kNone;
   if (monoid != ops::Monoid::max && !cuts.disjoint(mine[0].set, theirs[0].set)) return kNone;
@@ -391,10 +391,14 @@ bool Pieces::has_support(PieceId id) const {
                      [&](const Addends& part) { return spaces_[part.space].needs >= 0; });
 }
 
-bool Pieces::is_empty(PieceId id) const {
+bool Pieces::is_identity(PieceId id, ops::Monoid monoid) const {
+  // A part of nothing is what its own reduction begins with: 0 of a sum, -inf of a maximum.
   const auto& addends = pieces_[id].addends;
-  return std::any_of(addends.begin(), addends.end(),
-                     [&](const Addends& part) { return cuts.empty(part.set); });
+  const bool empty = std::any_of(addends.begin(), addends.end(),
+                                 [&](const Addends& part) { return cuts.empty(part.set); });
+  return empty && std::all_of(addends.begin(), addends.end(), [&](const Addends& part) {
+           return spaces_[part.space].monoid == monoid;
+         });
 }
 
 PieceId Pieces::restrict_to(PieceId id, int dim, int64_t size, AxisMask axes,
@@ -433,9 +437,9 @@ CutId Pieces::made_run(char letter, int64_t local, int64_t size, const Begins& b
   std::vector<std::vector<graph::Run>> rows;
   cuts.for_each(axes, {}, [&](const Coords& at) {
     const int64_t begin = begins.at(letter, at);
-    if (begin < 0 || begin + local > size) {
-      why->add(fmt::format("its piece along {} would be {} to {} of {}", letter, begin,
-                           begin + local, size),
+    if (begin < 0 || begin > size - local) {
+      why->add(fmt::format("its piece along {} would be {} from {} on, of {}", letter, local, begin,
+                           size),
                at);
     }
     rows.push_back({{begin, local}});

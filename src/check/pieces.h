@@ -142,14 +142,15 @@ class Pieces {
   /// this type.
   Moved move(PieceId id, AxisMask over, const comm::Movement& movement,
              const graph::TensorType& logical);
-  /// What the rank `offset` further along the axis holds.
-  PieceId from_peer(PieceId id, int32_t axis, int32_t offset);
+  /// What the rank holds that the shift leads to.
+  PieceId from_peer(PieceId id, const graph::Shift& shift);
   /// Two parts of one term put together, which are parts of one reduction of this monoid and
   /// otherwise alike: disjoint ones, unless it is a maximum. kNone if they are not. A part without
-  /// addends changes nothing.
+  /// addends of this monoid changes nothing.
   PieceId unite(PieceId left, PieceId right, ops::Monoid monoid);
-  /// True if some reduction has none of its addends, on any rank: a value of nothing.
-  bool is_empty(PieceId id) const;
+  /// True if some reduction has none of its addends, on any rank, and all are of this monoid: what
+  /// changes nothing when it is put to something else by it, and only by it.
+  bool is_identity(PieceId id, ops::Monoid monoid) const;
   /// True if indices of a dim need only some addends of the space.
   bool has_support(SpaceId space) const { return spaces_[space].needs >= 0; }
   /// How its unfinished reductions put parts together; of several that differ, not as sums.
@@ -236,7 +237,7 @@ class Pieces {
   std::map<Space, SpaceId> space_index_;
   std::map<std::tuple<PieceId, AxisMask, int, int, int, int, int, int64_t, int64_t, int64_t>, Moved>
       moves_;
-  std::map<std::tuple<PieceId, int32_t, int32_t>, PieceId> from_peers_;
+  std::map<std::pair<PieceId, graph::Shift>, PieceId> from_peers_;
   std::map<std::pair<PieceId, TypeId>, TypeId> local_types_;
   /// Of those that differ between ranks, by box too.
   std::map<std::tuple<PieceId, TypeId, graph::Coords, graph::Coords>, TypeId> box_types_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The structural rules as data: what a well-formed kind, group, class, buffer and task looks like.
-// To add a rule, add a predicate and its row to rules.cc.
+// To add a rule, add a predicate and its row to rules.cc, or of a task to task_rules.cc.
 #pragma once
 
 #include <string>
@@ -24,6 +24,9 @@ template <class Of>
 bool in_range(Id<Of> id, size_t n) {
   return id >= 0 && id < n;
 }
+
+/// "(f32[4], i32[2])".
+std::string types_text(const std::vector<graph::TensorType>& list);
 
 const std::vector<Rule<const program::Kind&, const KindInfo&>>& kind_rules();
 const std::vector<Rule<const program::Group&, size_t>>& group_rules();

@@ -44,7 +44,7 @@ std::string bad_ids(const Context& ctx, const RankClass& cls, const Task& task) 
       !in_range(task.peer_axis, ctx.program.roles[cls.role].mesh.axes.size())) {
     return fmt::format("peer axis {}", task.peer_axis);
   }
-  return "";
+  return bad_table_id(ctx, cls, task.peer_by);
 }
 
 std::string bad_ids(const Context& ctx, const RankClass& cls, size_t place) {
@@ -71,8 +71,11 @@ std::string bad_table(const Context& ctx, const program::Table& table) {
     before = axis;
     want *= axes[axis].size;
   }
-  if (std::cmp_equal(table.values.size(), want)) return "";
-  return fmt::format("has {} numbers for {} coordinates", table.values.size(), want);
+  if (std::cmp_not_equal(table.values.size(), want)) {
+    return fmt::format("has {} numbers for {} coordinates", table.values.size(), want);
+  }
+  const auto far = std::find_if(table.values.begin(), table.values.end(), program::begins_too_far);
+  return far == table.values.end() ? "" : fmt::format("has the number {}", *far);
 }
 
 std::string bad_workspace(const Context& ctx, const RankClass& cls, const Task& task) {
@@ -85,16 +88,17 @@ std::string bad_workspace(const Context& ctx, const RankClass& cls, const Task& 
     return fmt::format("has {} bytes of workspace at {}, not a multiple of 64 in the arena", bytes,
                        offset);
   }
-  if (offset + bytes > cls.arena_bytes) {
-    return fmt::format("has a workspace that ends at {}, beyond the arena of {} bytes",
-                       offset + bytes, cls.arena_bytes);
+  if (bytes > cls.arena_bytes - offset) {
+    return fmt::format("has a workspace of {} bytes at {}, beyond the arena of {} bytes", bytes,
+                       offset, cls.arena_bytes);
   }
   return "";
 }
 
 constexpr RuleInfo kIdsRule{"ids-in-range", "every id names something that exists"};
 constexpr RuleInfo kTableRule{"table-fits",
-                              "a table has a number for every coordinate on axes of its role"};
+                              "a table has a number for every coordinate on axes of its role, none "
+                              "further than 2^50 from 0"};
 constexpr RuleInfo kBoxesRule{"class-boxes",
                               "every rank lies in the box of exactly one class of its role"};
 constexpr RuleInfo kOnceRule{"named-once",
@@ -192,7 +196,7 @@ void check_ids(Context& ctx) {
     const std::string text = bad_table(ctx, ctx.program.tables[i]);
     if (text.empty()) continue;
     refuse(ctx, kTableRule.name, {}, {}, fmt::format("table {}", i), text,
-           "give a number for every coordinate on its axes");
+           "give a number for every coordinate on its axes, at which something may begin");
   }
   for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
     const RankClass& cls = ctx.program.classes[c];

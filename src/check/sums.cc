@@ -95,7 +95,8 @@ std::optional<Value> Values::sum_of_terms(const std::vector<Value>& parts) {
   if (sums.empty()) return Value{kZero, kAnyPiece};
   // A part without addends adds nothing.
   std::vector<Value> full = sums;
-  std::erase_if(full, [&](const Value& sum) { return pieces_.is_empty(sum.piece); });
+  std::erase_if(
+      full, [&](const Value& sum) { return pieces_.is_identity(sum.piece, graph::Monoid::sum); });
   if (!full.empty()) {
     sums = full;
   }

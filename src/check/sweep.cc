@@ -25,10 +25,10 @@ void Sweep::match() {
   match_collectives();
 }
 
-/// A channel holds the messages of one tag that go one way along an axis of a role: role, axis,
-/// offset as the sender sees it, tag.
+/// A channel holds the messages of one tag that go one way among the ranks of a role: the number of
+/// the way as the sender sees it, tag.
 struct Sweep::Message {
-  std::array<int32_t, 4> channel;
+  std::pair<int32_t, int32_t> channel;
   bool receive;
   int32_t task;
   bool operator<(const Message& other) const {
@@ -36,10 +36,10 @@ struct Sweep::Message {
   }
 };
 
-const std::vector<ClassId>& Sweep::peers(ClassId cls, int32_t axis, int32_t offset) {
-  const auto [known, fresh] = peers_.try_emplace({cls.value(), axis, offset});
+const std::vector<ClassId>& Sweep::peers(ClassId cls, const program::Way& way) {
+  const auto [known, fresh] = peers_.try_emplace({cls, way});
   if (fresh) {
-    known->second = ctx_.program.peer_classes(cls, axis, offset);
+    known->second = ctx_.program.peer_classes(cls, way);
   }
   return known->second;
 }
@@ -54,11 +54,9 @@ void Sweep::match_messages() {
       const KindInfo& info = ctx_.kind(task);
       if (!is_message(info)) continue;
       const bool receive = is_receive(info);
-      const int32_t offset =
-          program.mesh_of(cls).wrap(task.peer_axis, receive ? -int64_t{task.peer} : task.peer);
-      list.push_back({{program.classes[cls].role.value(), task.peer_axis, offset, task.tag},
-                      receive,
-                      ctx_.global(cls, i)});
+      const int32_t way = ctx_.ways.number(program.classes[cls].role, task.way());
+      list.push_back(
+          {{receive ? ctx_.ways.back(way) : way, task.tag}, receive, ctx_.global(cls, i)});
     }
   }
   num_messages_ = static_cast<int64_t>(list.size()) / 2;
@@ -71,6 +69,39 @@ void Sweep::match_messages() {
     match_channel(std::span(list).subspan(begin, end - begin));
     begin = end;
   }
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    tell_shared_tags(cls);
+  }
+}
+
+void Sweep::tell_shared_tags(ClassId cls) {
+  // Between two ranks messages of one tag are told apart by their order, whatever the words by
+  // which they go; what was paired here are those of one way.
+  const RankClass& rank_class = ctx_.program.classes[cls];
+  const int32_t first_rank = ctx_.program.first_rank(rank_class.role);
+  std::map<int32_t, std::map<int32_t, TaskId>> ways_of_tag;  // with the first task that goes there
+  for (size_t i = 0; i < rank_class.tasks.size(); ++i) {
+    const Task& task = rank_class.tasks[i];
+    if (!is_message(ctx_.kind(task)) || is_receive(ctx_.kind(task))) continue;
+    const int32_t way = ctx_.ways.number(rank_class.role, task.way());
+    std::map<int32_t, TaskId>& others = ways_of_tag[task.tag];
+    if (!others.emplace(way, i).second) continue;
+    for (const auto& [other, sent] : others) {
+      if (other == way) continue;
+      for (const int32_t rank : ctx_.program.ranks_of(cls)) {
+        const size_t place = static_cast<size_t>(rank - first_rank);
+        const int32_t peer = ctx_.ways.peers(way)[place];
+        if (peer != ctx_.ways.peers(other)[place]) continue;
+        ctx_.report("tag-shared", ProblemClass::order, {cls, i}, {{cls, sent}},
+                    fmt::format("{} and {} have tag {} and go different ways, both of which lead "
+                                "rank {} to rank {}",
+                                ctx_.name({cls, i}), ctx_.name({cls, sent}), task.tag, rank,
+                                first_rank + peer),
+                    "give each its own tag");
+        break;
+      }
+    }
+  }
 }
 
 void Sweep::match_channel(std::span<const Message> ends) {
@@ -78,14 +109,13 @@ void Sweep::match_channel(std::span<const Message> ends) {
   // receive of its peer. All ranks of a class have one list; the peers of a class may be of several
   // classes, and then each of these must have its k-th receive, and so must the classes from which
   // a class receives have their k-th send.
-  const auto [role, axis, offset, tag] = ends[0].channel;
   std::map<ClassId, std::vector<int32_t>> sends;
   std::map<ClassId, std::vector<int32_t>> receives;
   for (const Message& message : ends) {
     (message.receive ? receives : sends)[ctx_.task_class[message.task]].push_back(message.task);
   }
   for (const auto& [cls, tasks] : sends) {
-    for (ClassId other : peers(cls, axis, offset)) {
+    for (ClassId other : peers(cls, ctx_.task(ctx_.ref(tasks[0])).way())) {
       const auto found = receives.find(other);
       const size_t n = found == receives.end() ? 0 : std::min(tasks.size(), found->second.size());
       for (size_t k = 0; k < n; ++k) {
@@ -97,7 +127,7 @@ void Sweep::match_channel(std::span<const Message> ends) {
     }
   }
   for (const auto& [cls, tasks] : receives) {
-    for (ClassId other : peers(cls, axis, -offset)) {
+    for (ClassId other : peers(cls, ctx_.task(ctx_.ref(tasks[0])).way())) {
       const auto found = sends.find(other);
       const size_t n = found == sends.end() ? 0 : found->second.size();
       for (size_t k = n; k < tasks.size(); ++k) {

@@ -4,10 +4,10 @@
 // every task once in an order that respects lanes, dependencies, messages and meetings.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "check/abstract_run.h"
@@ -38,6 +38,8 @@ class Sweep {
   /// By class, in issue order.
   using ByClass = std::vector<std::vector<int32_t>>;
   void match_messages();
+  /// Refuses messages of one tag that some rank of the class sends to one rank by two ways.
+  void tell_shared_tags(ClassId cls);
   /// The ends of the messages of one channel.
   void match_channel(std::span<const Message> ends);
   void pair(int32_t send, int32_t receive);
@@ -49,12 +51,12 @@ class Sweep {
                          const std::vector<std::vector<ClassId>>& sorts, size_t k,
                          const ByClass& by_class);
   void check_sides(const std::vector<TaskRef>& refs, Matching::Meeting* meeting);
-  const std::vector<ClassId>& peers(ClassId cls, int32_t axis, int32_t offset);
+  const std::vector<ClassId>& peers(ClassId cls, const program::Way& way);
   int32_t lane_index(int32_t global) const;
 
   Context& ctx_;
   Matching matching_;
-  std::map<std::array<int32_t, 3>, std::vector<ClassId>> peers_;  // by class, axis, offset
+  std::map<std::pair<ClassId, program::Way>, std::vector<ClassId>> peers_;
   int64_t num_messages_ = 0, num_collectives_ = 0;
 };
 

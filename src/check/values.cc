@@ -137,6 +137,7 @@ Value Values::declared(ClassId cls, BufferId id) {
                     graph::to_string(buffer.type),
                     graph::to_string(buffer.layout, ctx_.program.mesh_of(cls)), wrong, which),
         "name a tensor of the graph, with the type that its layout gives it");
+    undeclared_.insert({cls, id});
     value.expr = kUnknown;
     return value;
   }
@@ -299,16 +300,12 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, PieceI
 Pieces::Begins Values::begins_of(ClassId cls, const Task& task) const {
   Pieces::Begins begins;
   begins.at = [this, cls, &task](char letter, const graph::Coords& at) {
-    for (const program::Begin& begin : task.begins) {
-      if (begin.letter == letter) return begin_at(ctx_.program.classes[cls].role, begin, at);
-    }
-    return int64_t{0};
+    const program::Begin* const begin = task.begin_of(letter);
+    return begin ? begin_at(ctx_.program.classes[cls].role, *begin, at) : 0;
   };
   begins.axes = [this, cls, &task](char letter) {
-    for (const program::Begin& begin : task.begins) {
-      if (begin.letter == letter) return axes_of(cls, begin.by);
-    }
-    return AxisMask{0};
+    const program::Begin* const begin = task.begin_of(letter);
+    return begin ? axes_of(cls, begin->by) : AxisMask{0};
   };
   return begins;
 }
@@ -586,27 +583,44 @@ void Values::step(ClassId cls, TaskId task, int32_t global, std::span<const int3
   collective(cls, task, end, info);
 }
 
+const graph::Shift& Values::to_peer(ClassId cls, const Task& end) {
+  const program::RoleId role = ctx_.program.classes[cls].role;
+  const auto [known, fresh] = to_peers_.try_emplace({role, end.way()});
+  graph::Shift& shift = known->second;
+  if (fresh) {
+    shift.axis = ctx_.axis_of(cls, end.peer_axis);
+    shift.axes = axes_of(cls, end.peer_by);
+    shift.offsets.clear();
+    pieces_.cuts.for_each(shift.axes, {}, [&](const graph::Coords& at) {
+      const int32_t peer = ctx_.program.peer_of(end.way(), rank_at(role, at));
+      shift.offsets.push_back(coords_of(peer)[shift.axis] - at[shift.axis]);
+    });
+  }
+  return shift;
+}
+
 void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& value) {
   // What the peer has of the value, part by part, or of a pack tensor by tensor.
   const TaskRef ref{cls, task};
+  const graph::Shift& shift = to_peer(cls, end);
   if (is_pack(value)) {
-    const std::optional<Value> moved =
-        pack_from_peer(value, ctx_.axis_of(cls, end.peer_axis), end.peer);
+    const std::optional<Value> moved = pack_from_peer(value, shift);
     if (moved) return set(cls, end, 0, *moved, nullptr, ref);
     return lose_outputs(cls, end);
   }
   std::vector<Value> parts = parts_of(value);
   for (Value& part : parts) {
     if (part.piece == kAnyPiece) continue;
-    const PieceId moved = pieces_.from_peer(part.piece, ctx_.axis_of(cls, end.peer_axis), end.peer);
+    const PieceId moved = pieces_.from_peer(part.piece, shift);
     if (moved != part.piece && local_index(part.expr)) {
-      ctx_.report(
-          "message-rows", ProblemClass::value, ref, {},
-          fmt::format("{} receives {}, which only means something on the rank that made it",
-                      ctx_.name(ref), describe(part.expr)),
-          "plan the routing again on the received ids",
-          fmt::format("{} would get {} of what {} numbers", rank_text(cls, ctx_.boxes[cls].begin),
-                      held_text(part, peer_of(cls, end)), rank_text(cls, peer_of(cls, end))));
+      const graph::Coords& at = ctx_.boxes[cls].begin;
+      const graph::Coords peer = pieces_.cuts.shifted(at, shift);
+      ctx_.report("message-rows", ProblemClass::value, ref, {},
+                  fmt::format("{} receives {}, which only means something on the rank that made it",
+                              ctx_.name(ref), describe(part.expr)),
+                  "plan the routing again on the received ids",
+                  fmt::format("{} would get {} of what {} numbers", rank_text(cls, at),
+                              held_text(part, peer), rank_text(cls, peer)));
       return lose_outputs(cls, end);
     }
     part.piece = moved;
@@ -664,14 +678,14 @@ void Values::finish_bucket(ClassId cls, BufferId buffer, std::span<const ExprId>
 
 void Values::finish_buffer(ClassId cls, BufferId id, Kept* kept) {
   // What the buffer holds must be what the step leaves in its tensors, in the layout that it
-  // declares. A name that the graph lacks was refused before: named-tensor.
+  // declares. What can't be what it says was refused before: named-tensor.
+  if (undeclared_.contains({cls, id})) return;
   const program::Buffer& buffer = ctx_.program.classes[cls].buffers[id];
   const bool output = buffer.kind == BufferKind::output;
   const bool each = output && buffer.micro_batch >= 0;
   std::vector<ExprId> wanted;
   for (const std::string& name : program::tensors_of(buffer.name, buffer.slots)) {
     const int32_t tensor = ref_.find(name);
-    if (tensor < 0) return;
     (*kept)[{tensor, each ? buffer.micro_batch : -1}].push_back({cls, &buffer});
     wanted.push_back(ref_.value(tensor, output ? buffer.micro_batch : -1));
   }
@@ -728,18 +742,23 @@ void Values::finish() {
   }
   wanted.insert(wanted.end(), graph.losses.begin(), graph.losses.end());
   wanted.insert(wanted.end(), graph.outputs.begin(), graph.outputs.end());
+  // Nor is it asked again who keeps a tensor that lies in a buffer that was refused.
   std::set<int32_t> asked;
+  for (const auto& [cls, id] : undeclared_) {
+    const program::Buffer& buffer = ctx_.program.classes[cls].buffers[id];
+    for (const std::string& name : program::tensors_of(buffer.name, buffer.slots)) {
+      asked.insert(ref_.find(name));
+    }
+  }
   for (int32_t tensor : wanted) {
+    if (!asked.insert(tensor).second) continue;
     bool each = ref_.per_micro_batch(tensor);
     bool some = !kept[{tensor, -1}].empty();
     for (int32_t mb = 0; mb < ref_.num_micro_batches() && each; ++mb) {
       some = some || !kept[{tensor, mb}].empty();
       each = ctx_.covers(graph.tensor(tensor), kept[{tensor, mb}]);
     }
-    if (each || !asked.insert(tensor).second ||
-        ctx_.covers(graph.tensor(tensor), kept[{tensor, -1}])) {
-      continue;
-    }
+    if (each || ctx_.covers(graph.tensor(tensor), kept[{tensor, -1}])) continue;
     ctx_.report("result-missing", ProblemClass::value, {}, {},
                 fmt::format("{} '{}', which the single-device step computes",
                             some ? "the classes keep only some parts of" : "no class keeps",

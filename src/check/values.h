@@ -184,7 +184,7 @@ class Values {
   std::optional<Value> add_packs(const Value& left, const Value& right);
   bool move_pack(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
                  size_t operand, Value* value);
-  std::optional<Value> pack_from_peer(const Value& value, int32_t axis, int32_t offset);
+  std::optional<Value> pack_from_peer(const Value& value, const graph::Shift& shift);
   class PackTask;
   void compute_packs(ClassId cls, TaskId task, const Task& reader, const KindInfo& info);
   std::string pack_text(PackId id) const;
@@ -212,8 +212,8 @@ class Values {
   void regroup(ClassId cls, const Task& reader, TaskRef ref);
   void merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);
   void add_inputs(ClassId cls, const Task& reader, TaskRef ref);
-  /// Coordinates of the rank from which the first rank of a class receives.
-  graph::Coords peer_of(ClassId cls, const Task& end) const;
+  /// From a rank to the one that it receives from.
+  const graph::Shift& to_peer(ClassId cls, const Task& end);
   void receive(ClassId cls, TaskId task, const Task& end, const Value& value);
   bool is_as_declared(const Value& value, ClassId cls, const program::Buffer& buffer);
   /// What keeps a named buffer from holding (a part of) this tensor of the graph, or null.
@@ -271,6 +271,7 @@ class Values {
   /// "rank 2 (edp 1, ep 0)".
   std::string rank_text(ClassId cls, const graph::Coords& at) const;
   graph::Coords coords_of(int32_t rank) const;
+  int32_t rank_at(program::RoleId role, const graph::Coords& at) const;
   /// Of the ranks of a class, those of which `wrong` says something; along the axes that matter.
   AtRank first_rank(ClassId cls, AxisMask axes,
                     const std::function<std::string(const graph::Coords&)>& wrong) const;
@@ -311,13 +312,16 @@ class Values {
   const Hazards& hazards_;
   Pieces pieces_;
   Packs packs_;
-  std::vector<std::vector<Value>> values_;          ///< by class and buffer
-  std::vector<Bases> bases_;                        ///< by class
+  std::vector<std::vector<Value>> values_;  ///< by class and buffer
+  std::vector<Bases> bases_;                ///< by class
+  std::set<std::pair<ClassId, BufferId>>
+      undeclared_;                                  ///< named buffers that can't be what they say
   std::vector<std::vector<Signature>> signatures_;  ///< by kind
   std::vector<int64_t> experts_;                    ///< by kind, 0: unknown or none
   std::vector<AppId> made_;                         ///< by global task: application computed, -1
   std::map<int32_t, Value> sent_;                   ///< by global task of the send
-  std::vector<std::vector<Value>> unfinished_;      ///< by Expr::a of unfinished sums: their parts
+  std::map<std::pair<program::RoleId, program::Way>, graph::Shift> to_peers_;
+  std::vector<std::vector<Value>> unfinished_;  ///< by Expr::a of unfinished sums: their parts
   std::map<std::vector<Value>, ExprId> unfinished_index_;
   // What was worked out before, by all that it depends on: a program has few different regions, in
   // many bases.

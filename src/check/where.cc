@@ -287,19 +287,17 @@ std::string Values::where_of_two(TaskRef ref, const Value& value, TaskRef other,
                      held_text(theirs, there), describe(theirs.expr));
 }
 
-Coords Values::peer_of(ClassId cls, const Task& end) const {
-  const int32_t axis = ctx_.axis_of(cls, end.peer_axis);
-  const int32_t size = pieces_.cuts.extents()[axis];
-  Coords at = ctx_.boxes[cls].begin;
-  at[axis] = ((at[axis] + end.peer) % size + size) % size;
-  return at;
-}
-
 Coords Values::coords_of(int32_t rank) const {
   Coords at{};
   const std::vector<int32_t> coords = ctx_.program.coords(rank);
   std::copy(coords.begin(), coords.end(), at.begin() + ctx_.first_axis[ctx_.program.role_of(rank)]);
   return at;
+}
+
+int32_t Values::rank_at(program::RoleId role, const Coords& at) const {
+  const graph::Mesh& mesh = ctx_.program.roles[role].mesh;
+  const auto first = at.begin() + ctx_.first_axis[role];
+  return ctx_.program.first_rank(role) + mesh.rank({first, first + std::ssize(mesh.axes)});
 }
 
 void Values::tell_written(TaskRef ref, size_t output, const Value& value) {

@@ -124,10 +124,7 @@ struct Options {
 int check_run(const Options& options) {
   const Source source = read_source(options.run, options.set, true);
   warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
-  std::optional<engine::Compiled> evaluation;
-  if (engine::evaluates(source.run)) {
-    evaluation = engine::compile(source.run, engine::evaluation_options(source.run));
-  }
+  const std::optional<engine::Compiled> evaluation = source.evaluation();
   const check::CheckOptions limits =
       limits_of(source.run, options.budget, evaluation ? &evaluation->program : nullptr);
   const engine::Compiled compiled = source.compile();

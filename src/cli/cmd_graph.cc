@@ -97,11 +97,7 @@ std::string level_of(const Options& options) {
 
 /// --for: which of the programs of a run.
 engine::CompileOptions purpose_of(const engine::Run& run, const Options& options) {
-  if (options.purpose.empty() || options.purpose == "train") return {};
-  if (options.purpose == "evaluate") return engine::evaluation_options(run);
-  if (options.purpose == "generate") return engine::generation_options(run, 0);
-  fail("hocket graph --for", "got {}; expected train, evaluate or generate",
-       quote(options.purpose));
+  return engine::options_for(run, engine::purpose_named(options.purpose, "hocket graph --for"));
 }
 
 /// Watches a compilation: keeps the text of the stage or pass that is wanted, times every stage,
@@ -356,8 +352,8 @@ void verb_graph(Args& args) {
               "of a program or templates: only the tasks of this rank's class: those of its "
               "pipeline stages");
   args.option("--for", "PURPOSE", &options->purpose,
-              "which program of the run: train (the default), evaluate, or generate, whose "
-              "lengths are symbols");
+              "which program of the run: train (the default), evaluate, gradients, logits, or "
+              "generate, whose lengths are symbols");
   args.flag("--dot", &options->dot, "for Graphviz instead of text");
   args.option("--out", "FILE", &options->out, "write here instead of standard output (-)");
   args.option("--passes", "A,B", &options->passes,

@@ -49,16 +49,17 @@ std::optional<cost::Profile> profile_of(const Options& options, const engine::Ru
   return std::nullopt;
 }
 
-sim::SimOptions sim_options(const engine::Run& run, const engine::Compiled& compiled,
+sim::SimOptions sim_options(const Source& source, const engine::Compiled& compiled,
                             bool all_ranks) {
   sim::SimOptions options;
   options.all_ranks = all_ranks;
   options.tokens = compiled.tokens_per_step;
-  if (engine::evaluates(run)) {
-    const engine::Compiled evaluation = engine::compile(run, engine::evaluation_options(run));
-    options.memory = program::memory_with(compiled.program, &evaluation.program);
+  if (const std::optional<engine::Compiled> evaluation = source.evaluation()) {
+    options.memory = program::memory_with(compiled.program, &evaluation->program);
   }
-  options.model_flops = cost::model_flops(compiled.reference).training() *
+  const cost::ModelFlops flops = cost::model_flops(compiled.reference);
+  const bool trains = !compiled.reference.grads.empty();
+  options.model_flops = (trains ? flops.training() : flops.forward()) *
                         static_cast<double>(compiled.program.num_micro_batches);
   return options;
 }
@@ -108,7 +109,7 @@ int simulate(const Options& options) {
   const cost::CostModel costs(cluster, profile, sim::threads_per_rank(compiled.program, cluster));
   sim::Replay replay;
   const sim::SimReport report = sim::simulate(
-      compiled.program, costs, sim_options(run, compiled, options.all_ranks), &replay);
+      compiled.program, costs, sim_options(source, compiled, options.all_ranks), &replay);
   if (!options.trace.empty()) {
     trace::write_trace(sim::to_trace(compiled.program, replay), options.trace);
   }

@@ -40,6 +40,20 @@ engine::Compiled Source::compile(const engine::CompileOptions& options) const {
   return given ? engine::with_program(run, *given) : engine::compile(run, options);
 }
 
+std::optional<engine::Compiled> Source::evaluation() const {
+  const bool trains =
+      !given || engine::purpose_named(given->purpose, run.name) == engine::Purpose::train;
+  if (!trains || !engine::evaluates(run)) return std::nullopt;
+  if (given && !engine::has_ranks_of(*given, run.plan)) {
+    log_warning(
+        "{}: the program has other ranks than the plan in its configuration, so the one that "
+        "evaluates beside it is not looked at",
+        run.name);
+    return std::nullopt;
+  }
+  return engine::compile(run, engine::evaluation_options(run));
+}
+
 Source read_source(const std::string& path, const std::vector<std::string>& overrides,
                    bool bare_model) {
   Source source;

@@ -20,6 +20,9 @@ struct Source {
 
   /// The program that the run makes, or the one that was given, for which nothing is lowered.
   engine::Compiled compile(const engine::CompileOptions& options = {}) const;
+  /// The program that evaluates held-out data beside the run's training; none if there is no such
+  /// data, or if the text that was given is no training of the plan's ranks.
+  std::optional<engine::Compiled> evaluation() const;
 };
 
 /// `path`: a run.yaml, a program's text; with `bare_model` also a MODEL, whose missing settings

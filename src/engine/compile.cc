@@ -9,6 +9,7 @@
 #include "autodiff/autodiff.h"
 #include "base/error.h"
 #include "base/id.h"
+#include "base/text.h"
 #include "data/index.h"
 #include "models/build.h"
 #include "parallel/stored.h"
@@ -134,6 +135,7 @@ Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lower
         passes::with_expert_role(graph, std::move(result.program), parallel::stamp(of_experts));
   }
   result.program.config = how.config;
+  result.program.purpose = how.purpose;
   seen("lower");
   runner.run(result.program);
   program::finalize(result.program);
@@ -147,10 +149,7 @@ graph::Graph reference(const Run& run, const CompileOptions& options) {
 
 namespace {
 
-const char* name_of(Purpose purpose) {
-  constexpr const char* kNames[] = {"training", "evaluation", "gradients", "logits", "generation"};
-  return kNames[place_of(purpose)];
-}
+constexpr const char* kNames[] = {"train", "evaluate", "gradients", "logits", "generate"};
 
 /// A command rewrites programs of the run's plan: not the one that generates, which is of one rank.
 std::vector<std::string> passes_for(const Run& run, Purpose purpose) {
@@ -168,10 +167,18 @@ Compiled compile(const Run& run, const CompileOptions& options) {
   Sizes sizes = sizes_of(run, options);
   const bool steps = options.purpose == Purpose::train || options.purpose == Purpose::grads;
   if (steps && sizes.plan.expert_ranks > 0) {
-    fail(run.name,
-         "plan.expert_ranks is {}: experts on ranks of their own run forward only, with hocket "
-         "eval; try plan.expert_ranks: 0",
-         sizes.plan.expert_ranks);
+    fail(
+        run.name,
+        "plan.expert_ranks is {}: experts on ranks of their own run forward only: hocket eval, or "
+        "hocket graph --for evaluate, whose text check and simulate take; try plan.expert_ranks: 0",
+        sizes.plan.expert_ranks);
+  }
+  if (sizes.plan.expert_ranks > 0 && run.config.plan.pass_options.text("cp_order") == "zigzag") {
+    fail(
+        run.name,
+        "plan.expert_ranks is {}: rows of tokens go to their experts in one run of a sequence; try "
+        "plan.cp_order: contiguous",
+        sizes.plan.expert_ranks);
   }
   if (options.purpose == Purpose::logits && sizes.plan.tp > 1) {
     // Nothing here goes along the head by position, but programs of one run hold it alike.
@@ -180,21 +187,43 @@ Compiled compile(const Run& run, const CompileOptions& options) {
     const std::vector<std::string> pins = parallel::positional_pins(build_graph(run, loss, sizes));
     sizes.plan.layouts.insert(sizes.plan.layouts.begin(), pins.begin(), pins.end());
   }
-  const Lowering how{passes_for(run, options.purpose), options.skip_passes,
-                     run.config.plan.pass_options, run.resolved.to_json_text(), options.observe};
+  const Lowering how{passes_for(run, options.purpose),
+                     options.skip_passes,
+                     run.config.plan.pass_options,
+                     run.resolved.to_json_text(),
+                     options.purpose == Purpose::train ? "" : kNames[place_of(options.purpose)],
+                     options.observe};
   try {
     Compiled result = compile(reference(run, options, sizes), sizes.plan, how);
     result.tokens_per_step = sizes.tokens_per_step();
     return result;
   } catch (const Error& error) {
     if (error.where().find(passes::kCommand) == std::string_view::npos) throw;
-    throw error.with(
-        fmt::format("what it was given is the program of the {}", name_of(options.purpose)));
+    throw error.with(fmt::format("what it was given is the program with purpose {}",
+                                 kNames[place_of(options.purpose)]));
   }
 }
 
+Purpose purpose_named(const std::string& name, const std::string& where) {
+  if (name.empty()) return Purpose::train;
+  const auto found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found == std::end(kNames)) {
+    fail(where, "the purpose is {}; expected one of {}", quote(name), fmt::join(kNames, ", "));
+  }
+  return static_cast<Purpose>(found - std::begin(kNames));
+}
+
+CompileOptions options_for(const Run& run, Purpose purpose) {
+  if (purpose == Purpose::loss) return evaluation_options(run);
+  if (purpose == Purpose::generate) return generation_options(run, 0);
+  CompileOptions how;
+  how.purpose = purpose;
+  return how;
+}
+
 Compiled with_program(const Run& run, program::Program given) {
-  const Sizes sizes = sizes_of(run, {});
+  const CompileOptions how = options_for(run, purpose_named(given.purpose, run.name));
+  const Sizes sizes = sizes_of(run, how);
   if (given.num_micro_batches != sizes.plan.num_micro_batches) {
     fail(run.name,
          "the program has {} micro-batches, the configuration in it {}: train.global_batch {} / "
@@ -202,11 +231,21 @@ Compiled with_program(const Run& run, program::Program given) {
          given.num_micro_batches, sizes.plan.num_micro_batches, run.config.train.global_batch,
          run.plan.dp, run.plan.micro_batch);
   }
-  return {reference(run, {}, sizes), std::move(given), sizes.tokens_per_step()};
+  return {reference(run, how, sizes), std::move(given), sizes.tokens_per_step()};
+}
+
+bool has_ranks_of(const program::Program& program, const parallel::Plan& plan) {
+  return plan.expert_ranks == 0 && program.roles.size() == 1 &&
+         program.roles[0].mesh == plan.mesh();
 }
 
 Compiled compile_given(const Run& run, program::Program given) {
   // Batches are cut, and ranks started, as the plan says.
+  if (purpose_named(given.purpose, run.name) != Purpose::train) {
+    fail(run.name,
+         "the program has the purpose {}; expected one without such a line, to be trained",
+         given.purpose);
+  }
   const graph::Mesh mesh = run.plan.mesh();
   if (given.roles.size() != 1) {
     fail(run.name,

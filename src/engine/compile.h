@@ -27,6 +27,7 @@ struct Progress {
 /// "program", or that of the pass.
 using Observer = std::function<void(const std::string&, const Progress&)>;
 
+/// Their names, in this order: train, evaluate, gradients, logits, generate.
 enum class Purpose {
   train,     ///< forward, backward, optimizer
   loss,      ///< forward only, losses
@@ -55,7 +56,8 @@ struct Lowering {
   std::vector<std::string> passes;       ///< names, in order
   std::vector<std::string> skip_passes;  ///< of these
   passes::PassOptions pass_options;
-  std::string config;  ///< Program::config: what the program was made from
+  std::string config;   ///< Program::config: what the program was made from
+  std::string purpose;  ///< Program::purpose
   Observer observe;
 };
 
@@ -70,13 +72,20 @@ graph::Graph reference(const Run& run, const CompileOptions& options = {});
 /// the one that generates.
 Compiled compile(const Run& run, const CompileOptions& options = {});
 
-/// The training of `run` with this program, whatever it is, in place of the lowered one: what check
-/// compares it with, and the tokens of its step. Nothing is lowered. Error: the run has another
-/// number of micro-batches.
+/// `run` with this program, whatever it is, in place of the one that is lowered for its purpose:
+/// what check compares it with, and the tokens of its step. Nothing is lowered. Error: the run has
+/// another number of micro-batches, or no such purpose.
 Compiled with_program(const Run& run, program::Program given);
-/// To be run: Error if it is of another mesh of ranks, or of other nodes, than the run's plan.
+/// To be trained: Error if it is for something else, or of another mesh of ranks, or of other
+/// nodes, than the run's plan.
 Compiled compile_given(const Run& run, program::Program given);
+/// True if the program has the ranks of the run's plan.
+bool has_ranks_of(const program::Program& program, const parallel::Plan& plan);
 
+/// The purpose with this name ("": train). Error: there is none.
+Purpose purpose_named(const std::string& name, const std::string& where);
+/// The program of a run for this purpose, as `hocket graph --for` shows it.
+CompileOptions options_for(const Run& run, Purpose purpose);
 /// How held-out data is evaluated under the run's plan: forward only, losses.
 CompileOptions evaluation_options(const Run& run);
 /// The most tokens behind those in the cache that a step of generation reads.

@@ -82,6 +82,20 @@ Row part_of(const Row& row, int64_t begin, int64_t length) {
   return result;
 }
 
+/// Cells of every row; -1 if rows differ.
+int64_t cells_held(const Cut& cut) {
+  int64_t first = -1;
+  for (size_t row = 0; row + 1 < cut.row.size(); ++row) {
+    int64_t held = 0;
+    for (uint32_t run = cut.row[row]; run < cut.row[row + 1]; ++run) {
+      held += cut.runs[run].length;
+    }
+    if (first >= 0 && held != first) return -1;
+    first = held;
+  }
+  return first;
+}
+
 int64_t total(const Row& row) {
   int64_t cells = 0;
   for (const Run& run : row) {
@@ -182,13 +196,31 @@ std::vector<Run> CutTable::scaled(CutId id, const Coords& coords, int64_t cells)
   return row;
 }
 
+void CutTable::refuse_rows(int64_t rows) {
+  fail("cut", "a dim is cut over {} coordinates; expected at most {}: cut it over fewer ranks",
+       rows, kMaxRows);
+}
+
+/// Pieces of so many parts come of blocks in an order that no two of which follow on each other.
+[[noreturn]] static void refuse_runs(size_t runs) {
+  fail("cut",
+       "what ranks hold of a dim is {} runs or more; expected at most {}: cut it into fewer parts, "
+       "or put them in order",
+       runs, CutTable::kMaxRuns);
+}
+
 template <class Function>
 CutTable::Rows CutTable::rows_over(AxisMask axes, const Function& row) const {
-  if (static_cast<size_t>(ranks(axes)) > kMaxRows) {
-    fail("cut", "a cut over {} coordinates; expected at most {}", ranks(axes), kMaxRows);
-  }
+  // Runs are counted as they are made: what is too much is refused before it takes the memory.
   Rows rows;
-  for_each(axes, {}, [&](const Coords& coords) { rows.push_back(row(coords)); });
+  size_t runs = 0;
+  for_each(axes, {}, [&](const Coords& coords) {
+    rows.push_back(joined(row(coords)));
+    runs += rows.back().size();
+    if (runs > kMaxRuns) {
+      refuse_runs(runs);
+    }
+  });
   return rows;
 }
 
@@ -216,6 +248,7 @@ CutId CutTable::intern(Cut cut) {
   }
   const CutId id = cuts_.size();
   hulls_.push_back(hull_of(cut));
+  held_.push_back(cells_held(cut));
   cuts_.push_back(std::move(cut));
   index_.emplace(hash, id);
   return id;
@@ -241,7 +274,7 @@ CutId CutTable::normal(int64_t cells, AxisMask axes, Rows rows) {
     }
   }
   if (runs > kMaxRuns) {
-    fail("cut", "a cut of {} runs; expected at most {}", runs, kMaxRuns);
+    refuse_runs(runs);
   }
   for (Row& row : rows) {
     for (Run& run : row) {
@@ -288,7 +321,7 @@ CutId CutTable::make(int64_t cells, AxisMask axes, const Rows& rows) {
     fail("cut", "{} rows; expected one for each of {} coordinates", rows.size(), ranks(axes));
   }
   if (rows.size() > kMaxRows) {
-    fail("cut", "{} rows; expected at most {}", rows.size(), kMaxRows);
+    refuse_rows(std::ssize(rows));
   }
   for (const Row& row : rows) {
     for (const Run& run : row) {
@@ -373,7 +406,7 @@ CutId CutTable::memoised(Op op, CutId left, int64_t right, const Function& make)
   const Key key{op, left, right};
   if (const auto known = memo_.find(key); known != memo_.end()) return known->second;
   const CutId made = make();
-  memo_.emplace(key, made.value());
+  memo_.emplace(key, made);
   return made;
 }
 
@@ -541,18 +574,21 @@ CutId CutTable::restrict_to(CutId id, int64_t size, AxisMask axes, std::span<con
   return normal(size, all, std::move(rows));
 }
 
-CutId CutTable::moved(CutId id, int32_t axis, int32_t offset) {
-  if (!(cuts_[id].axes & axis_bit(axis))) return id;
-  const int64_t how = int64_t{offset} * kMaxCutAxes + axis;
-  return memoised(Op::moved, id, how, [&] {
-    const Cut cut = cuts_[id];
-    return normal(cut.cells, cut.axes, rows_over(cut.axes, [&](const Coords& coords) {
-                    Coords from = coords;
-                    const int32_t extent = extents_[axis];
-                    from[axis] = ((coords[axis] + offset) % extent + extent) % extent;
-                    return scaled(id, from, cut.cells);
-                  }));
-  });
+Coords CutTable::shifted(const Coords& coords, const Shift& shift) const {
+  const int64_t extent = extents_[shift.axis];
+  const int64_t at = int64_t{coords[shift.axis]} + shift.offsets[row_index(shift.axes, coords)];
+  Coords to = coords;
+  to[shift.axis] = static_cast<int32_t>((at % extent + extent) % extent);
+  return to;
+}
+
+CutId CutTable::moved(CutId id, const Shift& shift) {
+  const Cut cut = cuts_[id];
+  if (!(cut.axes & axis_bit(shift.axis))) return id;
+  const AxisMask axes = cut.axes | shift.axes;
+  return normal(cut.cells, axes, rows_over(axes, [&](const Coords& coords) {
+                  return scaled(id, shifted(coords, shift), cut.cells);
+                }));
 }
 
 CutId CutTable::intersection(CutId left, CutId right) {
@@ -627,22 +663,10 @@ bool CutTable::apart(CutId id, const Coords& one, const Coords& other) const {
   return true;
 }
 
-int64_t CutTable::local_size(CutId id, int64_t size) {
+int64_t CutTable::local_size(CutId id, int64_t size) const {
   const Cut& cut = cuts_[id];
   if (size % cut.cells != 0) return -1;
-  const CutId cells = memoised(Op::size, id, 0, [&]() -> CutId {
-    int64_t first = -1;
-    for (size_t row = 0; row + 1 < cut.row.size(); ++row) {
-      int64_t held = 0;
-      for (uint32_t run = cut.row[row]; run < cut.row[row + 1]; ++run) {
-        held += cut.runs[run].length;
-      }
-      if (first >= 0 && held != first) return kNone;
-      first = held;
-    }
-    return first;
-  });
-  return cells == kNone ? -1 : int64_t{cells.value()} * (size / cut.cells);
+  return held_[id] < 0 ? -1 : held_[id] * (size / cut.cells);
 }
 
 int64_t CutTable::local_size(CutId id, int64_t size, const CoordBox& box) const {

@@ -32,6 +32,14 @@ struct CoordBox {
   int64_t ranks_beside(AxisMask axes) const;
 };
 constexpr AxisMask axis_bit(int32_t axis) { return AxisMask{1} << axis; }
+/// From every rank to another one, so many further along an axis, around its end: at every
+/// coordinate on `axes` (the last counts fastest) the number of it.
+struct Shift {
+  int32_t axis = 0;
+  AxisMask axes = 0;
+  std::vector<int32_t> offsets{0};
+  auto operator<=>(const Shift&) const = default;
+};
 
 /// A dim seen as `cells` equal cells, and for every coordinate on `axes` (the last axis counts
 /// fastest) the runs of cells that are held, in local order. Coordinates on other axes do not
@@ -112,8 +120,10 @@ class CutTable {
                     int64_t length);
   /// The same, with a local range at every coordinate on `axes`.
   CutId restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const Run> ranges);
-  /// What the rank `offset` further along the axis holds, around its end.
-  CutId moved(CutId id, int32_t axis, int32_t offset);
+  /// At every coordinate what the rank holds that the shift leads to.
+  CutId moved(CutId id, const Shift& shift);
+  /// The coordinates of that rank.
+  Coords shifted(const Coords& coords, const Shift& shift) const;
 
   // Of sets.
   CutId intersection(CutId left, CutId right);
@@ -137,14 +147,18 @@ class CutTable {
 
   /// Elements held of a dim of `size` elements; -1 if this differs between ranks, or `size` has no
   /// whole number of elements per cell.
-  int64_t local_size(CutId id, int64_t size);
+  int64_t local_size(CutId id, int64_t size) const;
   /// The same at the coordinates of a box.
   int64_t local_size(CutId id, int64_t size, const CoordBox& box) const;
 
   /// Visits the coordinates along `axes` (the last axis counts fastest), the others as in `coords`.
+  /// Error when there are more than kMaxRows.
   template <class Visit>
   void for_each(AxisMask axes, Coords coords, const Visit& visit) const {
     const int64_t count = ranks(axes);
+    if (count > static_cast<int64_t>(kMaxRows)) {
+      refuse_rows(count);
+    }
     for (int64_t i = 0; i < count; ++i) {
       int64_t rest = i;
       for (AxisMask left = axes; left;) {
@@ -164,17 +178,7 @@ class CutTable {
   static constexpr size_t kMaxRuns = 1 << 20;
 
  private:
-  enum class Op : uint8_t {
-    set,
-    concat,
-    gather,
-    block,
-    moved,
-    intersection,
-    unite,
-    unite_over,
-    size
-  };
+  enum class Op : uint8_t { set, concat, gather, block, intersection, unite, unite_over };
   struct Key {
     Op op;
     CutId left;
@@ -186,6 +190,7 @@ class CutTable {
   };
   using Rows = std::vector<std::vector<Run>>;
 
+  [[noreturn]] static void refuse_rows(int64_t rows);
   CutId intern(Cut cut);
   /// True if one ends before the other begins, whatever the coordinates: known without a look-up.
   bool hulls_apart(CutId left, CutId right) const;
@@ -205,7 +210,8 @@ class CutTable {
   std::vector<Cut> cuts_;
   std::vector<Run> hulls_;  ///< by cut: from the first cell on any rank to the last, in its cells
   std::unordered_multimap<uint64_t, CutId> index_;
-  std::unordered_map<Key, int64_t, KeyHash> memo_;
+  std::vector<int64_t> held_;  ///< by cut: its cells on every rank; -1 where ranks differ
+  std::unordered_map<Key, CutId, KeyHash> memo_;
 };
 
 }  // namespace hocket::graph

@@ -43,8 +43,8 @@ struct Mesh {
   int32_t rank(const std::vector<int32_t>& coords) const;
   /// `x` as a coordinate on the axis: modulo its size, in [0, size).
   int32_t wrap(int32_t axis, int64_t x) const;
-  /// The rank that lies `offset` further along the axis, around its end. This is what a peer is,
-  /// for everybody. HOCKET_CHECK: the axis and the rank exist.
+  /// The rank that lies `offset` further along the axis, around its end. HOCKET_CHECK: the axis and
+  /// the rank exist.
   int32_t moved(int32_t rank, int32_t axis, int32_t offset) const;
   bool operator==(const Mesh&) const = default;
 };

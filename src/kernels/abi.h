@@ -46,7 +46,7 @@ struct KernelArgs {
   uint32_t accumulate = 0;
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
-  std::span<const Begin> begins = {};  ///< of letters whose piece does not begin at 0
+  std::span<const Begin> begins = {};  ///< of letters whose piece may not begin at 0
 };
 
 using KernelFn = void (*)(const KernelArgs&);

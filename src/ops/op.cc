@@ -365,33 +365,6 @@ std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> 
   return enumerate(op, alternative(op, in, out));
 }
 
-namespace {
-
-/// The signature whose inputs lie as `in` says, or letter 0 and no placements.
-AxisSignature signature_for(const Op& op, std::span<const TensorType> in_types,
-                            std::span<const TensorType> out_types, std::span<const Placement> in,
-                            bool* found) {
-  for (AxisSignature& signature : signatures(op, in_types, out_types)) {
-    *found = std::equal(in.begin(), in.end(), signature.in.begin(), signature.in.end());
-    if (*found) return std::move(signature);
-  }
-  *found = false;
-  return {};
-}
-
-}  // namespace
-
-bool propagate(const Op& op, std::span<const TensorType> in_types,
-               std::span<const TensorType> out_types, std::span<const Placement> in,
-               std::span<Placement> out) {
-  bool found = false;
-  const AxisSignature signature = signature_for(op, in_types, out_types, in, &found);
-  if (found) {
-    std::copy(signature.out.begin(), signature.out.end(), out.begin());
-  }
-  return found;
-}
-
 bool LayoutRule::is_positional(char letter) const {
   return std::string_view(positional).find(letter) != std::string_view::npos;
 }

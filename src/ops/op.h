@@ -335,11 +335,6 @@ void check_definitions(const std::vector<Op>& ops);
 std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
                                       std::span<const TensorType> out);
 
-/// Output placements for given input placements on one axis; false if the combination is illegal.
-bool propagate(const Op& op, std::span<const TensorType> in_types,
-               std::span<const TensorType> out_types, std::span<const Placement> in,
-               std::span<Placement> out);
-
 /// The first positional letter that support ties to this one; the letter itself if none does.
 char tied(const LayoutRule& rule, char letter);
 

@@ -116,11 +116,17 @@ class LayoutChoice {
   /// See Layouts::lies.
   void find_where_all_lies() {
     result_.lies = result_.tensor;
+    int64_t all = 0;
+    int64_t whole = 0;
     for (size_t id = 0; id < graph_->tensors.size(); ++id) {
       const graph::Tensor& tensor = graph_->tensors[id];
       Layout& lies = result_.lies[id];
       if (tensor.kind == TensorKind::param && sharding_.any()) {
         const Layout split = sharded(tensor.type, lies, mesh_);
+        all += tensor.type.bytes();
+        if (split == lies) {
+          whole += tensor.type.bytes();
+        }
         for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
           const graph::Axis& ranks = mesh_.axes[axis];
           if (ranks.size > 1 && splits_tokens(ranks.name) && split[axis].is_replicate()) {
@@ -135,6 +141,13 @@ class LayoutChoice {
       if (tensor.kind == TensorKind::state && updated_[id] != kNone) {
         lies = result_.update[static_cast<size_t>(updated_[id])];
       }
+    }
+    if (2 * whole > all && !graph_->grads.empty()) {
+      log_warning(
+          "plan.shard splits {:.0f} % of the parameters: the others have no dim that the "
+          "data-parallel "
+          "ranks divide",
+          100 * static_cast<double>(all - whole) / static_cast<double>(all));
     }
     if (sharding_.grads != Shard::all) return;
     for (size_t index = 0; index < graph_->grads.size(); ++index) {

@@ -42,8 +42,14 @@ void validate_experts(const Plan& plan, int64_t num_experts) {
     expect(plan.pp == 1 && plan.pp_chunks == 1, "plans of one stage; try plan.pp: 1");
     expect(plan.tp == 1, "plans without tensor-parallel ranks; try plan.tp: 1");
     expect(plan.ep == 1, "plans whose other ranks have no experts; try plan.ep: 1");
-    expect(plan.dp * plan.micro_batch % plan.expert_ranks == 0,
-           "as many ranks as divide the sequences of a micro-batch, plan.dp x plan.micro_batch");
+    expect(plan.shard.params == Shard::none,
+           "plans whose parameters are whole; try plan.shard.params: none");
+    if (plan.dp * plan.micro_batch % plan.expert_ranks != 0) {
+      fail("plan",
+           "plan.expert_ranks is {}; expected a divisor of the sequences of a micro-batch, plan.dp "
+           "{} x plan.micro_batch {}",
+           plan.expert_ranks, plan.dp, plan.micro_batch);
+    }
   }
 }
 

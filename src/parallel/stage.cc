@@ -40,7 +40,7 @@ Lane RankLowering::comm_lane(program::GroupId group) {
 Lane RankLowering::peer_lane(int32_t peer, comm::Role role) {
   const auto [known, fresh] = peer_leaves_node_.try_emplace(peer);
   if (fresh) {
-    known->second = program_.leaves_node(pp_axis_, peer, cls_);
+    known->second = program_.leaves_node({pp_axis_, peer}, cls_);
   }
   return program::link_lane(role, known->second);
 }

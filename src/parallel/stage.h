@@ -47,8 +47,9 @@ struct TaskTemplate {
   program::Task task;  ///< without buffers
   std::vector<ValueId> in, out;
   std::vector<std::pair<int, ValueId>> shares;  ///< (output, value whose buffer it takes over)
-  /// It brings a parameter for tasks further on, and begins when the compute tasks before it in the
-  /// list are done: where it stands decides how far it runs ahead.
+  /// It brings something for tasks further on (a parameter, keys), and begins when the compute
+  /// tasks before it in the list are done: where it stands decides how far it runs ahead, and from
+  /// when on memory is taken.
   bool ahead = false;
   /// Of the task that brings a contribution to its accumulator, to which its op can't add: from the
   /// second micro-batch on it writes `part` instead, and a task of this kind adds that.

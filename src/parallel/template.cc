@@ -141,6 +141,7 @@ class TemplatePrinter {
     }
     if (task.peer_axis != program::kNone) {
       text += fmt::format(" peer={}{:+}", mesh_->axes[task.peer_axis].name, task.peer);
+      text += task.peer_by == program::kNone ? "" : fmt::format("@{}", task.peer_by);
     }
     line("{}", text);
   }

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "ops/op.h"
 #include "passes/pass.h"
 #include "passes/writer.h"
@@ -132,10 +133,12 @@ class Compression {
   Compression(Program& program, program::ClassId cls, const CodecOps& codec, int32_t* tag)
       : program_(program), writer_(program, cls), views_(program, cls), codec_(codec), tag_(*tag) {}
 
-  void run() {
+  /// True if some sum is encoded.
+  bool run() {
     // A sum of gradients becomes the stages of those that are encoded, and what is left of its
     // list. Sums go on by a stage whenever another one begins, and to their end before anybody
     // touches their buffers.
+    const int32_t first_tag = tag_;
     find_sums_of_several();
     const std::vector<Task> tasks = std::move(writer_.list().tasks);
     renamed_.assign(tasks.size(), kNone);
@@ -167,6 +170,7 @@ class Compression {
       }
     }
     writer_.list().tasks = std::move(made_);
+    return tag_ != first_tag;
   }
 
  private:
@@ -250,6 +254,7 @@ class Compression {
     const program::Kind& kind = program_.kind(task);
     const TensorType& type = kind.in[operand];
     if (!graph::is_floating(type.dtype) || type.routed() || !codec_.takes(type)) return false;
+    if (has_parts_of_rows(task.in[operand])) return false;
     const auto members = static_cast<double>(program_.size_of(program_.groups[task.group]));
     const comm::Op& op = comm::op(kind.communication);
     double plain = 0;
@@ -257,6 +262,14 @@ class Compression {
       plain = plain == 0 ? way.bytes : std::min(plain, way.bytes);
     }
     return best_ways(codec_, type, axes_of(task)).bytes <= plain * (1 + 1e-9);
+  }
+
+  /// Rows are encoded whole: a codec's scale is of all their elements.
+  bool has_parts_of_rows(BufferId buffer) const {
+    const graph::Layout& layout = writer_.list().buffers[buffer].layout;
+    return std::any_of(layout.on.begin(), layout.on.end(), [](graph::Placement placed) {
+      return placed.is_split() && placed.dim() > 0;
+    });
   }
 
   Task rest_of(const Task& task, const std::vector<size_t>& coded) {
@@ -326,9 +339,9 @@ class Compression {
         const BufferId came = writer_.step(TensorType(writer_.type(sent)));
         come[static_cast<size_t>(hop)].push_back(came);
         sum->stages.back().push_back(
-            writer_.message(comm::Role::send, sent, level.axis, hop, tag_, task));
+            writer_.message(comm::Role::send, sent, {level.axis, hop}, tag_, task));
         sum->stages.back().push_back(
-            writer_.message(comm::Role::receive, came, level.axis, -hop, tag_, task));
+            writer_.message(comm::Role::receive, came, {level.axis, -hop}, tag_, task));
         ++tag_;
       }
     }
@@ -412,8 +425,16 @@ void run(Program& program, const Options& options) {
   if (options.grad_codec == "none") return;
   const CodecOps codec(options.grad_codec);
   int32_t tag = next_tag(program);
+  bool any = false;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    Compression(program, cls, codec, &tag).run();
+    any = Compression(program, cls, codec, &tag).run() || any;
+  }
+  const bool trains = program.purpose.empty();
+  if (!any && trains && program.num_ranks() > 1) {
+    log_warning(
+        "plan.grad_codec is {}, but no sum of gradients travels as codes: they are summed by none, "
+        "or split by plan.shard, or too small (docs/axes.md)",
+        options.grad_codec);
   }
 }
 

@@ -22,19 +22,23 @@ using program::TaskId;
 
 namespace {
 
+const char* const kNative = "native";
+const char* const kHalvingDoubling = "halving_doubling";
+
 struct Options {
-  std::string all_reduce = "native", reduce_scatter = "native", all_gather = "native";
+  std::string all_reduce = kNative, reduce_scatter = kNative, all_gather = kNative;
   void fields(Fields& visit) {
+    const std::vector<std::string> algorithms{kNative, "ring", kHalvingDoubling};
     visit("all_reduce", all_reduce,
-          "sums over ranks: of the transport, or as messages around rings, one per axis of the "
-          "mesh")
-        .one_of({"native", "ring"});
+          "sums over ranks: of the transport, or as messages, around rings, one per axis of the "
+          "mesh, or by halves between ranks a power of two apart")
+        .one_of(algorithms);
     visit("reduce_scatter", reduce_scatter, "sums of which each rank gets a block: likewise")
-        .one_of({"native", "ring"});
-    visit("all_gather", all_gather, "blocks of all ranks: likewise").one_of({"native", "ring"});
+        .one_of(algorithms);
+    visit("all_gather", all_gather, "blocks of all ranks: likewise").one_of(algorithms);
   }
   bool native() const {
-    return all_reduce == "native" && reduce_scatter == "native" && all_gather == "native";
+    return all_reduce == kNative && reduce_scatter == kNative && all_gather == kNative;
   }
 };
 
@@ -80,10 +84,6 @@ class Expander {
       return {};
     }
     Rings rings(program_, cls_, task, next_tag_);
-    // Blocks are numbered by the coordinates on the axes, the last counting fastest; a sum may
-    // begin between neighbours, whose links are the fastest.
-    std::vector<int32_t> axes = group.axes;
-    std::sort(axes.begin(), axes.end());
     using comm::Move;
     const bool sums = op.move.placed == Move::Placed::sum && !op.makes_sizes;
     const bool summed = std::all_of(kind.in.begin(), kind.in.end(), [](const auto& type) {
@@ -91,21 +91,32 @@ class Expander {
              !type.symbolic();
     });
     const bool along_rows = !op.list && kind.in[0].dims.size() > 0;
-    if (sums && op.list && summed && options_.all_reduce == "ring") {
-      std::reverse(axes.begin(), axes.end());
+    if (sums && op.list && summed && options_.all_reduce != kNative) {
+      // A sum may begin between neighbours, whose links are the fastest.
+      std::vector<Level> levels = levels_of(group, options_.all_reduce);
+      std::reverse(levels.begin(), levels.end());
       // Parts of a maximum are not put together in a flat buffer, either.
       const bool max = comm::monoid_of(kind.attrs) == graph::Monoid::max;
-      if ((shares_are_uneven() || max) && !rings.sums_rows(axes)) return {};
-      rings.all_reduce(axes);
-    } else if (sums && !op.list && summed && along_rows && options_.reduce_scatter == "ring" &&
+      if ((shares_are_uneven() || max) && !rings.sums_rows(levels)) return {};
+      rings.all_reduce(levels);
+    } else if (sums && !op.list && summed && along_rows && options_.reduce_scatter != kNative &&
                comm::movement(op, kind.attrs).part_dim == 0) {
-      rings.reduce_scatter(axes);
+      rings.reduce_scatter(levels_of(group, options_.reduce_scatter));
     } else if (op.move.placed == Move::Placed::slot && op.move.part == Move::Part::whole &&
-               options_.all_gather == "ring" && comm::movement(op, kind.attrs).slot_dim == 0) {
-      rings.all_gather(axes);
+               options_.all_gather != kNative && comm::movement(op, kind.attrs).slot_dim == 0) {
+      rings.all_gather(levels_of(group, options_.all_gather));
     }
     next_tag_ = rings.next_tag();
     return rings.take();
+  }
+
+  /// Outermost first: blocks are numbered by the coordinates on the axes, the last counting
+  /// fastest.
+  std::vector<Level> levels_of(const Group& group, const std::string& algorithm) const {
+    const graph::Mesh& mesh = program_.mesh_of(cls_);
+    std::vector<int32_t> axes = group.axes;
+    std::sort(axes.begin(), axes.end());
+    return algorithm == kHalvingDoubling ? halvings(mesh, axes) : whole_rings(mesh, axes);
   }
 
   /// Whether other ranks of the same stages have other sizes: what lies where in a flat buffer then
@@ -144,7 +155,7 @@ void run(Program& program, const Options& options) {
 
 Pass pass_expand() {
   return program_pass("expand", "writes collectives as messages and sums (plan.all_reduce, ..)",
-                      false, {"all_reduce=ring"}, run);
+                      false, {"all_reduce=ring", "all_reduce=halving_doubling"}, run);
 }
 
 }  // namespace hocket::passes

@@ -106,7 +106,7 @@ std::string types_text(const std::vector<graph::TensorType>& types) {
   return text.empty() ? "nothing" : text;
 }
 
-void complete_local(const program::Program& program, program::Kind* kind, int64_t experts) {
+void complete_types(program::Kind* kind) {
   const ops::Op& op = ops::find(kind->op);
   std::vector<graph::TensorType> out = op.infer(kind->attrs, kind->in);
   if (kind->out.empty()) {
@@ -114,6 +114,10 @@ void complete_local(const program::Program& program, program::Kind* kind, int64_
   } else if (!ops::makes(op, kind->attrs, kind->in, kind->out)) {
     fail(op.name, "makes {}; the kind says {}", types_text(out), types_text(kind->out));
   }
+}
+
+void complete_costs(const program::Program& program, program::Kind* kind, int64_t experts) {
+  const ops::Op& op = ops::find(kind->op);
   const ops::Cost cost =
       ops::cost_of(op, {kind->attrs, kind->in, kind->out, experts, program.symbols});
   kind->workspace = std::max(kind->workspace, cost.workspace);
@@ -137,7 +141,7 @@ void complete_lanes(program::Program& program) {
       if (!program::is_communication(kind)) continue;
       const bool leaves = task.group != program::kNone
                               ? program.leaves_node(program.groups[task.group], cls)
-                              : program.leaves_node(task.peer_axis, task.peer, cls);
+                              : program.leaves_node(task.way(), cls);
       task.lane = program::link_lane(comm::op(kind.communication).role, leaves);
     }
   }
@@ -146,21 +150,32 @@ void complete_lanes(program::Program& program) {
 }  // namespace
 
 void complete(program::Program& program, const std::string& where, std::string_view text) {
-  const std::vector<int64_t> experts = experts_of(program);
+  // Costs come after the types of all kinds: these tell over how many experts rows are spread.
   const std::vector<bool> used = used_kinds(program);
-  for (size_t id = 0; id < program.kinds.size(); ++id) {
-    if (!used[id]) continue;
-    program::Kind& kind = program.kinds[id];
-    try {
-      if (program::is_communication(kind)) {
-        complete_communication(program, id, &kind);
-      } else {
-        complete_local(program, &kind, experts[id]);
+  const auto for_each_kind = [&](const auto& visit) {
+    for (size_t id = 0; id < program.kinds.size(); ++id) {
+      if (!used[id]) continue;
+      program::Kind& kind = program.kinds[id];
+      try {
+        visit(id, kind);
+      } catch (const Error& error) {
+        fail(where, "{}kind k{} ({}): {}", line_of(text, id), id, kind.op, error.text());
       }
-    } catch (const Error& error) {
-      fail(where, "{}kind k{} ({}): {}", line_of(text, id), id, kind.op, error.text());
     }
-  }
+  };
+  for_each_kind([&](size_t id, program::Kind& kind) {
+    if (program::is_communication(kind)) {
+      complete_communication(program, id, &kind);
+    } else {
+      complete_types(&kind);
+    }
+  });
+  const std::vector<int64_t> experts = experts_of(program);
+  for_each_kind([&](size_t id, program::Kind& kind) {
+    if (!program::is_communication(kind)) {
+      complete_costs(program, &kind, experts[id]);
+    }
+  });
   complete_lanes(program);
 }
 

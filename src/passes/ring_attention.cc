@@ -346,7 +346,9 @@ class RingWriter {
       made.task.peer_axis = axis_;
       made.task.peer = sends ? offset : -offset;
       made.task.tag = tag;
-      made.task.lane = program::link_lane(role, frame_.leaves_node(axis_, made.task.peer, cls_));
+      // What comes has room from now on, not from the beginning of the step.
+      made.ahead = !sends;
+      made.task.lane = program::link_lane(role, frame_.leaves_node(made.task.way(), cls_));
       made.task.kind = edit_.intern_communication(comm::message(role), {}, made.in, made.out);
       result->push_back(std::move(made));
     }

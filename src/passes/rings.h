@@ -13,13 +13,31 @@
 
 namespace hocket::passes {
 
+/// Rings of ranks that differ on one axis alone: neighbours in a ring lie `stride` coordinates
+/// apart, and `ranks` make it up. A rank has the number coordinate / stride % ranks in its ring.
+struct Level {
+  int32_t axis = 0;
+  int64_t ranks = 1, stride = 1;
+  /// The number of the rank that lies `shift` further along the ring.
+  int64_t number(int64_t coordinate, int64_t shift) const {
+    return ((coordinate / stride + shift) % ranks + ranks) % ranks;
+  }
+};
+/// One ring along every axis, the outermost axis first.
+std::vector<Level> whole_rings(const graph::Mesh& mesh, const std::vector<int32_t>& axes);
+/// Recursive halving and doubling: axis by axis rings of two, between ranks that are a power of two
+/// apart, the furthest first, for as long as the ranks can be halved; what remains of an axis, an
+/// odd number, is a ring of its own, before them. In the opposite order a sum is halved between
+/// neighbours first, and little of it goes far.
+std::vector<Level> halvings(const graph::Mesh& mesh, const std::vector<int32_t>& axes);
+
 /// A part of a buffer of the class, of which a rank has, at every level, the block of its number:
 /// indices of dim 0, or elements. It begins at the sum of its digits.
 struct Part {
-  /// `stride` times the coordinate on the axis, moved by `shift` around its end.
+  /// `length` times the number of the rank that lies `shift` further along the ring of a level.
   struct Digit {
-    int32_t axis = 0;
-    int64_t shift = 0, stride = 0;
+    Level level;
+    int64_t shift = 0, length = 0;
   };
   program::BufferId base = program::kNone;
   bool flat = false;
@@ -27,9 +45,8 @@ struct Part {
   std::vector<Digit> digits;
 };
 
-/// The tasks of one collective in the class, in an order that respects the data. A level is an
-/// axis: a value is summed or gathered over one axis after the other, each time around a ring of
-/// the ranks that differ on that axis alone. Of a ring of n ranks, with blocks of 1/n:
+/// The tasks of one collective in the class, in an order that respects the data: a value is summed
+/// or gathered over one level after the other. Around a ring of n ranks, with blocks of 1/n:
 ///   summing: n - 1 times a message with what is summed of a block, to which the receiver adds its
 ///     own part; at last every rank has the sum of the block of its number.
 ///   gathering: n - 1 times a message with a finished block.
@@ -40,35 +57,34 @@ class Rings {
   Rings(program::Program& program, program::ClassId cls, const program::Task& whole,
         int32_t first_tag);
 
-  /// Whether the sum over these axes needs no flat buffer of its own: one operand of which all
+  /// Whether the sum over these levels needs no flat buffer of its own: one operand of which all
   /// ranks have as many rows.
-  bool sums_rows(const std::vector<int32_t>& axes) const;
-  /// Sums operands, or takes their maximum, over these axes, in `in` and `out` as the collective
+  bool sums_rows(const std::vector<Level>& levels) const;
+  /// Sums operands, or takes their maximum, over these levels, in `in` and `out` as the collective
   /// has them.
-  void all_reduce(const std::vector<int32_t>& axes);
-  /// The block of the rank among all on these axes, outermost first, of the sum along dim 0.
-  void reduce_scatter(const std::vector<int32_t>& axes);
-  /// The blocks of all ranks on these axes, outermost first, along dim 0.
-  void all_gather(const std::vector<int32_t>& axes);
+  void all_reduce(const std::vector<Level>& levels);
+  /// The block of the rank among all on these levels, outermost first, of the sum along dim 0.
+  void reduce_scatter(const std::vector<Level>& levels);
+  /// The blocks of all ranks on these levels, outermost first, along dim 0.
+  void all_gather(const std::vector<Level>& levels);
 
   std::vector<program::Task> take() { return std::move(tasks_); }
   int32_t next_tag() const { return tag_; }
 
  private:
-  void all_reduce_flat(const std::vector<int32_t>& axes, graph::DType dtype, int64_t all);
-  Part scatter(Part from, Part* to, program::BufferId last, const std::vector<int32_t>& axes);
-  void gather(Part to, const std::vector<int32_t>& axes);
-  void pass_on(int32_t axis, program::BufferId from, program::BufferId to);
+  void all_reduce_flat(const std::vector<Level>& levels, graph::DType dtype);
+  Part scatter(Part from, Part* to, program::BufferId last, const std::vector<Level>& levels);
+  void gather(Part to, const std::vector<Level>& levels);
+  void pass_on(const Level& level, program::BufferId from, program::BufferId to);
+  program::Way way(const Level& level, int64_t shift);
   void local(const std::string& op, const graph::Attrs& attrs,
              const std::vector<program::BufferId>& in, program::BufferId out);
   void copy(program::BufferId from, program::BufferId to);
   program::BufferId view(const Part& part);
   program::BufferId slot(program::BufferId base, const graph::TensorType& type, int64_t begin);
   graph::TensorType type_of(const Part& part) const;
-  Part block(const Part& part, int32_t axis, int64_t shift) const;
+  Part block(const Part& part, const Level& level, int64_t shift) const;
   bool is_cut(program::BufferId buffer) const;
-  int64_t all_ranks(const std::vector<int32_t>& axes) const;
-  int64_t ranks(int32_t axis) const { return mesh().axes[axis].size; }
   const graph::Mesh& mesh() const { return writer_.program().mesh_of(writer_.cls()); }
 
   Writer writer_;

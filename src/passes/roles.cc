@@ -199,7 +199,7 @@ class Join {
     }
     for (const Task& given : experts_.classes[from].tasks) {
       if (!is_of_experts(experts_, given)) continue;
-      const Task task = brought(given);
+      const Task task = brought(id, given);
       take_before(side.to_experts(), id, false, task);
       push(id, task);
       for (const Side::Crossing& crossing : side.from_experts()) {
@@ -229,18 +229,22 @@ class Join {
     return made_.intern(std::move(table));
   }
   /// A task of the second program, by the numbers of the made one.
-  Task brought(Task task) {
+  Task brought(program::ClassId cls, Task task) {
     task.kind = made_.intern(experts_.kind(task));
     if (task.group != kNone) {
       program::Group group = experts_.groups[task.group];
       group.role = 1;
       task.group = made_.intern(group);
+      // Its ranks are others now, and so may be the nodes that they are on.
+      const comm::Role role = comm::op(made_.kind(task).communication).role;
+      task.lane = program::link_lane(role, made_.leaves_node(made_.groups[task.group], cls));
     }
     for (auto* list : {&task.begins, &task.parts}) {
       for (program::Begin& begin : *list) {
         begin.by = moved(begin.by);
       }
     }
+    task.peer_by = moved(task.peer_by);
     task.deps.clear();
     return task;
   }
@@ -257,7 +261,8 @@ class Join {
       }
       take_before(side.to_experts(), 0, true, task);
       const bool wanted = std::any_of(task.out.begin(), task.out.end(), [&](BufferId output) {
-        return side.read_by_others(cls.root(output));
+        const BufferId root = cls.root(output);
+        return cls.buffers[root].kind == program::BufferKind::output || side.read_by_others(root);
       });
       if (makes_routing(all_.kind(task)) && wanted) {
         push(0, task);

@@ -80,7 +80,7 @@ Task Writer::collective(comm::Id op, const graph::Attrs& attrs, program::GroupId
   return task;
 }
 
-Task Writer::message(comm::Role role, BufferId buffer, int32_t axis, int32_t peer, int32_t tag,
+Task Writer::message(comm::Role role, BufferId buffer, const program::Way& way, int32_t tag,
                      const Task& stands_for) const {
   const bool sends = role == comm::Role::send;
   const std::vector<BufferId> moved{buffer}, none;
@@ -88,10 +88,11 @@ Task Writer::message(comm::Role role, BufferId buffer, int32_t axis, int32_t pee
       placed(program::communication_kind(comm::message(role).id, {}, types(sends ? moved : none),
                                          types(sends ? none : moved), program_.symbols),
              sends ? moved : none, sends ? none : moved, stands_for);
-  task.peer_axis = axis;
-  task.peer = peer;
+  task.peer_axis = way.axis;
+  task.peer = way.offset;
+  task.peer_by = way.by;
   task.tag = tag;
-  task.lane = program::link_lane(role, program_.leaves_node(axis, peer, cls_));
+  task.lane = program::link_lane(role, program_.leaves_node(way, cls_));
   return task;
 }
 

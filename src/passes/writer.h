@@ -34,8 +34,8 @@ class Writer {
   program::Task collective(comm::Id op, const graph::Attrs& attrs, program::GroupId group,
                            std::vector<program::BufferId> in, std::vector<program::BufferId> out,
                            const program::Task& stands_for) const;
-  /// The end of a message whose other end lies `peer` further along the axis.
-  program::Task message(comm::Role role, program::BufferId buffer, int32_t axis, int32_t peer,
+  /// The end of a message whose other end lies that way.
+  program::Task message(comm::Role role, program::BufferId buffer, const program::Way& way,
                         int32_t tag, const program::Task& stands_for) const;
 
  private:

@@ -117,7 +117,7 @@ std::map<int32_t, std::vector<TaskId>> messages_of(const Program& program, int32
   const RankClass& cls = program.classes[program.class_of(rank)];
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
-    if (!plays(program, task, role) || program.peer_of(task, rank) != peer) continue;
+    if (!plays(program, task, role) || program.peer_of(task.way(), rank) != peer) continue;
     by_tag[task.tag].push_back(i);
   }
   return by_tag;
@@ -174,6 +174,7 @@ class InFlight {
   int64_t bound(ClassId cls);
 
  private:
+  std::set<Way> ways_of(ClassId cls) const;
   int64_t bound_of(ClassId cls, int32_t rank);
   int64_t bound_to(int32_t rank, int32_t peer);
   const Timing* timing(ClassId cls);  ///< null if the class is not ordered
@@ -191,22 +192,47 @@ const Timing* InFlight::timing(ClassId cls) {
   return known.get();
 }
 
-/// All ranks of a class do the same: the first stands for them, unless their peers are of different
-/// classes.
-int64_t InFlight::bound(ClassId cls) {
-  std::set<std::pair<int32_t, int32_t>> ways;
+/// Ways of messages that the class sends or receives.
+std::set<Way> InFlight::ways_of(ClassId cls) const {
+  std::set<Way> ways;
   for (const Task& task : p_.classes[cls].tasks) {
-    if (plays(p_, task, comm::Role::send)) {
-      ways.insert({task.peer_axis, task.peer});
+    if (plays(p_, task, comm::Role::send) || plays(p_, task, comm::Role::receive)) {
+      ways.insert(task.way());
     }
   }
-  const bool alike = std::all_of(ways.begin(), ways.end(), [&](const auto& way) {
-    return p_.peer_classes(cls, way.first, way.second).size() == 1;
-  });
+  return ways;
+}
+
+int64_t InFlight::bound(ClassId cls) {
+  // All ranks of a class do the same, so that one stands for all whose messages meet alike: those
+  // whose ways lead to ranks of the same classes, together or apart as for the others, and from
+  // there back to the rank by the same ways.
+  const std::set<Way> ways = ways_of(cls);
+  const std::vector<ClassId> table = p_.class_table();
+  std::map<ClassId, std::set<Way>> ways_there;
+  std::set<std::vector<int32_t>> seen;
   int64_t most = 0;
   for (int32_t rank : p_.ranks_of(cls)) {
-    most = std::max(most, bound_of(cls, rank));
-    if (alike) break;
+    std::vector<int32_t> peers;
+    std::vector<int32_t> sort;
+    for (const Way& way : ways) {
+      const int32_t peer = p_.peer_of(way, rank);
+      const ClassId there = table[static_cast<size_t>(peer)];
+      const auto before = std::find(peers.begin(), peers.end(), peer);
+      sort.push_back(there.value());
+      sort.push_back(static_cast<int32_t>(before - peers.begin()));
+      peers.push_back(peer);
+      const auto [list, fresh] = ways_there.try_emplace(there);
+      if (fresh) {
+        list->second = ways_of(there);
+      }
+      for (const Way& back : list->second) {
+        sort.push_back(p_.peer_of(back, peer) == rank);
+      }
+    }
+    if (seen.insert(sort).second) {
+      most = std::max(most, bound_of(cls, rank));
+    }
   }
   return most;
 }
@@ -215,7 +241,7 @@ int64_t InFlight::bound_of(ClassId cls, int32_t rank) {
   std::set<int32_t> peers;
   for (const Task& task : p_.classes[cls].tasks) {
     if (plays(p_, task, comm::Role::send)) {
-      peers.insert(p_.peer_of(task, rank));
+      peers.insert(p_.peer_of(task.way(), rank));
     }
   }
   int64_t sum = 0;

@@ -328,6 +328,12 @@ class Parser {
   void expect_whole(const Task& task) const;
   void expect_whole(const auto&) const {}
   void expect_table_of_class(TableId table) const;
+  void expect_near(int64_t begin) const {
+    if (begins_too_far(begin)) {
+      bad(fmt::format("{} is no begin of anything; expected {} to {}", begin, -kMostBegin,
+                      kMostBegin));
+    }
+  }
 
   void symbol(Words& words);
   void expect_role() const {
@@ -368,6 +374,9 @@ void Parser::expect_whole(const Table& table) const {
     bad(fmt::format("values has {} numbers; expected {}: one for every coordinate on the axes",
                     table.values.size(), coordinates));
   }
+  for (const int64_t value : table.values) {
+    expect_near(value);
+  }
 }
 
 void Parser::expect_table_of_class(TableId table) const {
@@ -378,6 +387,10 @@ void Parser::expect_table_of_class(TableId table) const {
 
 void Parser::expect_whole(const Buffer& buffer) const {
   expect_table_of_class(buffer.by);
+  expect_near(buffer.begin);
+  for (const Slot& slot : buffer.slots) {
+    expect_near(slot.begin);
+  }
   if (buffer.kind != BufferKind::view) return;
   if (buffer.base == kNone) {
     bad("base is missing; expected the number of the buffer that the view is a part of");
@@ -394,8 +407,10 @@ void Parser::expect_whole(const Task& task) const {
   for (const auto* begins : {&task.begins, &task.parts}) {
     for (const Begin& begin : *begins) {
       expect_table_of_class(begin.by);
+      expect_near(begin.begin);
     }
   }
+  expect_table_of_class(task.peer_by);
   const Kind& kind = program.kind(task);
   if (!is_communication(kind)) return;
   if (is_collective(kind)) {
@@ -459,7 +474,10 @@ void Parser::line(std::string_view raw) {
   }
   Words words(raw);
   const std::string_view what = words.next();
-  if (what == "micro_batches") {
+  if (what == "purpose") {
+    program.purpose = words.next();
+    words.expect_all_taken();
+  } else if (what == "micro_batches") {
     program.num_micro_batches = count(words, what);
   } else if (what == "layers") {
     program.num_layers = count(words, what);

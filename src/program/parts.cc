@@ -315,13 +315,13 @@ class Expansion {
   /// Of a letter that the op takes by position, the part begins where its block does.
   void move_begin(Task* made, const Task& task, int32_t part, int64_t length) {
     const char letter = task.parts[0].letter;
-    for (Begin& begin : made->begins) {
-      if (begin.letter == letter) {
-        begin = begin_of(task, part, length, begin);
-        return;
-      }
+    const Begin* const whole = task.begin_of(letter);
+    const Begin begin = begin_of(task, part, length, whole ? *whole : Begin{letter, 0, kNone});
+    if (whole) {
+      made->begins[static_cast<size_t>(whole - task.begins.data())] = begin;
+    } else {
+      made->begins.push_back(begin);
     }
-    made->begins.push_back(begin_of(task, part, length, {letter, 0, kNone}));
   }
 
   const Program& from_;

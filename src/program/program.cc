@@ -151,11 +151,37 @@ TableId Program::intern(Table table) {
   return it - tables.begin();
 }
 
+const Begin* Task::begin_of(char letter) const {
+  const auto found = std::find_if(begins.begin(), begins.end(),
+                                  [&](const Begin& begin) { return begin.letter == letter; });
+  return found == begins.end() ? nullptr : &*found;
+}
+
+int64_t Program::begin_at(const Task& task, char letter, int32_t rank) const {
+  const Begin* const begin = task.begin_of(letter);
+  return begin ? begin_at(begin->begin, begin->by, rank) : 0;
+}
+
 int64_t Program::begin_at(int64_t begin, TableId by, int32_t rank) const {
   if (by == kNone) return begin;
   const Table& table = tables[by];
+  const Mesh& mesh = roles[table.role].mesh;
   HOCKET_CHECK(role_of(rank) == table.role, "rank {} is not of role {}", rank, table.role);
-  return begin_at(begin, by, coords(rank));
+  // Axis by axis from the last, which counts fastest both among ranks and in the table.
+  int32_t rest = rank - first_rank(table.role);
+  size_t place = 0;
+  size_t stride = 1;
+  size_t left = table.axes.size();
+  for (size_t axis = mesh.axes.size(); axis-- > 0 && left > 0;) {
+    const int32_t size = mesh.axes[axis].size;
+    if (std::cmp_equal(table.axes[left - 1], axis)) {
+      place += stride * static_cast<size_t>(rest % size);
+      stride *= static_cast<size_t>(size);
+      --left;
+    }
+    rest /= size;
+  }
+  return begin + table.values[place];
 }
 
 int64_t Program::begin_at(int64_t begin, TableId by, std::span<const int32_t> coords) const {

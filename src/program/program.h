@@ -166,7 +166,8 @@ std::string to_string(const Box& box, const Mesh& mesh);  ///< "pp:0 ep:0-1"; wh
 Box parse_box(std::string_view text, const Mesh& mesh);   ///< throws Error
 
 /// A number at every coordinate on some axes of a role's mesh: where something begins that is not
-/// in the same place on all its ranks. The last axis counts fastest.
+/// in the same place on all its ranks, or how far away the peers of ranks lie. The last axis counts
+/// fastest.
 struct Table {
   RoleId role = 0;            ///< whose ranks may refer to it
   std::vector<int32_t> axes;  ///< ascending
@@ -181,6 +182,11 @@ struct Table {
   }
 };
 
+/// The furthest that an index or an element at which something begins, or a number of a table that
+/// is added to one, may be from 0: sums of a few of them and of sizes do not overflow.
+inline constexpr int64_t kMostBegin = int64_t{1} << 50;
+inline bool begins_too_far(int64_t begin) { return begin > kMostBegin || begin < -kMostBegin; }
+
 /// Where the rank's piece of a letter of an op's notation begins in the logical tensor, for ops
 /// that act by position. The letters of a transfer are a, b, .. for the dims of what it moves.
 struct Begin {
@@ -188,6 +194,15 @@ struct Begin {
   int64_t begin = 0;
   TableId by = kNone;  ///< added to it
   bool operator==(const Begin&) const = default;
+};
+
+/// The other end of a message: the rank that lies `offset` further along an axis, around its end.
+/// With a table, its number at the coordinates of the rank is added to the offset, so that any
+/// permutation of the ranks along the axis is a way.
+struct Way {
+  int32_t axis = kNone, offset = 0;
+  TableId by = kNone;
+  auto operator<=>(const Way&) const = default;
 };
 
 /// One part of a task starts after one of another task.
@@ -216,10 +231,15 @@ struct Task {
   std::vector<TaskId> deps;  ///< in other lanes; order inside a lane is implied
   std::vector<PartDep> part_deps;
   GroupId group = kNone;  ///< collectives
-  /// send/recv: Mesh::moved by, on the mesh of the role; message id
+  /// send/recv: the way to the peer, on the mesh of the role; message id
   int32_t peer_axis = kNone, peer = 0, tag = kNone;
+  TableId peer_by = kNone;    ///< added to `peer`
   int32_t origin = kNone;     ///< graph node (label; no rule of check may depend on it)
   int64_t workspace = kNone;  ///< arena offset of its kernel's workspace
+  Way way() const { return {peer_axis, peer, peer_by}; }
+  /// Where its piece of a letter begins; null: at 0. What is said of one letter twice counts once:
+  /// the first time.
+  const Begin* begin_of(char letter) const;
   bool operator==(const Task&) const = default;
 
   template <class Visitor>
@@ -242,6 +262,7 @@ struct Task {
     visit(Field("axis").refers_to(Ref::axis), &Task::peer_axis);
     visit(Field("peer").follows(), &Task::peer);
     visit(Field("tag").follows().address(), &Task::tag);
+    visit(Field("by").refers_to(Ref::table), &Task::peer_by);
     visit(Field("node").refers_to(Ref::graph_node).label(), &Task::origin);
     visit(Field("ws").address(), &Task::workspace);
   }
@@ -367,7 +388,8 @@ template <>
 inline constexpr bool kIsCache<KindIndex> = true;
 
 struct Program {
-  std::string config;  ///< resolved run configuration (JSON, one line): model, data, train, plan
+  std::string config;   ///< resolved run configuration (JSON, one line): model, data, train, plan
+  std::string purpose;  ///< which of the programs of that run it is (engine::Purpose); "": training
   int32_t num_micro_batches = 1;
   int32_t num_layers = 0;      ///< of the model, to name what is not in one; 0: not known
   int32_t ranks_per_node = 0;  ///< rank r lies in node r / ranks_per_node; 0: all in one
@@ -409,21 +431,23 @@ struct Program {
   std::vector<std::vector<ClassId>> meetings(const Group& group) const;
   /// True if ranks of several classes meet in some instance of the group.
   bool crosses_classes(const Group& group) const;
-  /// The rank that a message of `rank` goes to or comes from.
-  int32_t peer_of(const Task& task, int32_t rank) const;
-  /// The classes of the ranks that lie `offset` further along the axis than those of `cls`,
-  /// ascending.
-  std::vector<ClassId> peer_classes(ClassId cls, int32_t axis, int64_t offset) const;
+  /// The rank that a message of `rank` goes to or comes from. This is what a peer is, for
+  /// everybody.
+  int32_t peer_of(const Way& way, int32_t rank) const;
+  /// The classes of the peers of the ranks of `cls`, ascending.
+  std::vector<ClassId> peer_classes(ClassId cls, const Way& way) const;
   /// True if some ranks of class `cls` meet ranks of other nodes in the group, or send to or
   /// receive from other nodes. Linear in the ranks of the class.
   bool leaves_node(const Group& group, ClassId cls) const;
-  bool leaves_node(int32_t peer_axis, int32_t peer, ClassId cls) const;
+  bool leaves_node(const Way& way, ClassId cls) const;
 
   KindId intern(Kind kind);
   GroupId intern(const Group& group);
   TableId intern(Table table);
   /// `begin` plus the table's number at the coordinates of the rank, which is of the table's role.
   int64_t begin_at(int64_t begin, TableId by, int32_t rank) const;
+  /// Where a task's piece of a letter begins on a rank of its role.
+  int64_t begin_at(const Task& task, char letter, int32_t rank) const;
   /// The same at coordinates in the mesh of the table's role.
   int64_t begin_at(int64_t begin, TableId by, std::span<const int32_t> coords) const;
   /// The one spelling of a group: two groups have the same ranks exactly if theirs are equal.
@@ -433,6 +457,7 @@ struct Program {
   template <class Visitor>
   static constexpr void fields(Visitor&& visit) {
     visit(Field("config").label(), &Program::config);
+    visit(Field("purpose").label(), &Program::purpose);
     visit(Field("micro_batches").always(), &Program::num_micro_batches);
     visit(Field("layers").label(), &Program::num_layers);
     visit(Field("ranks_per_node"), &Program::ranks_per_node);
@@ -471,7 +496,7 @@ std::string identity(const Program& program, const Kind& kind);
 
 /// Hash of everything that decides what the program does: all fields but labels (origin, logical,
 /// coordinates of tasks, names of roles and classes, layouts of step buffers, the configuration's
-/// text). Two programs of one hash do the same.
+/// text, the purpose). Two programs of one hash do the same.
 Hash128 program_hash(const Program& program);
 std::string to_dot(const Program& program, ClassId cls);
 

@@ -322,40 +322,25 @@ bool Program::crosses_classes(const Group& group) const {
   return std::any_of(sorts.begin(), sorts.end(), [](const auto& sort) { return sort.size() > 1; });
 }
 
-int32_t Program::peer_of(const Task& task, int32_t rank) const {
+int32_t Program::peer_of(const Way& way, int32_t rank) const {
+  // Both numbers are those of some text: each is brought into the axis before they are added.
   const RoleId role = role_of(rank);
   const int32_t first = first_rank(role);
-  return first + roles[role].mesh.moved(rank - first, task.peer_axis, task.peer);
+  const Mesh& mesh = roles[role].mesh;
+  int32_t offset = way.offset;
+  if (way.by != kNone) {
+    offset = mesh.wrap(way.axis, offset) + mesh.wrap(way.axis, begin_at(0, way.by, rank));
+  }
+  return first + mesh.moved(rank - first, way.axis, offset);
 }
 
-std::vector<ClassId> Program::peer_classes(ClassId cls, int32_t axis, int64_t offset) const {
-  // The box moves along the axis, around its end, where it may come in two; on all other axes it
-  // stays.
-  const Mesh& mesh = mesh_of(cls);
-  const auto meet = [](const Interval& a, const Interval& b) {
-    return a.begin < b.end() && b.begin < a.end();
-  };
-  std::vector<ClassId> peers;
-  for (size_t other = 0; other < classes.size(); ++other) {
-    if (classes[other].role != classes[cls].role) continue;
-    bool any = true;
-    for (size_t a = 0; a < mesh.axes.size() && any; ++a) {
-      const int32_t id = static_cast<int32_t>(a);
-      Interval mine = span(cls, id);
-      const Interval theirs = span(other, id);
-      if (id == axis) {
-        const int32_t size = mesh.axes[a].size;
-        mine.begin = mesh.wrap(axis, mine.begin + offset);
-        any = meet(mine, theirs) || meet({mine.begin - size, mine.count}, theirs);
-      } else {
-        any = meet(mine, theirs);
-      }
-    }
-    if (any) {
-      peers.push_back(other);
-    }
+std::vector<ClassId> Program::peer_classes(ClassId cls, const Way& way) const {
+  const std::vector<ClassId> table = class_table();
+  std::set<ClassId> peers;
+  for (int32_t rank : ranks_of(cls)) {
+    peers.insert(table[static_cast<size_t>(peer_of(way, rank))]);
   }
-  return peers;
+  return {peers.begin(), peers.end()};
 }
 
 bool Program::leaves_node(const Group& group, ClassId cls) const {
@@ -395,15 +380,12 @@ bool Program::leaves_node(const Group& group, ClassId cls) const {
   return false;
 }
 
-bool Program::leaves_node(int32_t peer_axis, int32_t peer, ClassId cls) const {
+bool Program::leaves_node(const Way& way, ClassId cls) const {
   if (ranks_per_node <= 0) return false;
-  const Mesh& mesh = mesh_of(cls);
-  const int32_t first = first_rank(classes[cls].role);
-  for (int32_t rank : ranks_of(cls)) {
-    const int32_t other = first + mesh.moved(rank - first, peer_axis, peer);
-    if (other / ranks_per_node != rank / ranks_per_node) return true;
-  }
-  return false;
+  const std::vector<int32_t> ranks = ranks_of(cls);
+  return std::any_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
+    return peer_of(way, rank) / ranks_per_node != rank / ranks_per_node;
+  });
 }
 
 int64_t Program::size_of(const Group& group) const {

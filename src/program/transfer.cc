@@ -12,13 +12,8 @@ comm::Region region_of(const Program& program, const Task& task, int32_t rank) {
   const TensorType& type = kind.in.empty() ? kind.out[0] : kind.in[0];
   comm::Region region;
   for (size_t dim = 0; dim < type.dims.size(); ++dim) {
-    graph::Run run{0, type.dims[dim]};
-    for (const Begin& begin : task.begins) {
-      if (begin.letter == static_cast<char>('a' + dim)) {
-        run.begin = program.begin_at(begin.begin, begin.by, rank);
-      }
-    }
-    region.push_back(run);
+    const char letter = static_cast<char>('a' + dim);
+    region.push_back({program.begin_at(task, letter, rank), type.dims[dim]});
   }
   return region;
 }

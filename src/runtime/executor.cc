@@ -260,10 +260,7 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     }
   }
   for (const program::Begin& begin : task.begins) {
-    const int64_t index = program->begin_at(begin.begin, begin.by, rank_id);
-    if (index != 0) {
-      prepared.begins.push_back({begin.letter, index});
-    }
+    prepared.begins.push_back({begin.letter, program->begin_at(task, begin.letter, rank_id)});
   }
   if (program::is_communication(kind)) {
     if (!communicator) {
@@ -281,7 +278,7 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     prepared.call.kind = &kind;
     prepared.call.lane = task.lane;
     if (task.peer_axis != kNone) {
-      prepared.call.peer = program->peer_of(task, rank_id);
+      prepared.call.peer = program->peer_of(task.way(), rank_id);
     }
     prepared.call.tag = task.tag;
   } else {

@@ -146,7 +146,7 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
       } else if (comm::op(kind.communication).role == comm::Role::receive) {
         continue;  // the sender pays
       } else if (comm::op(kind.communication).role == comm::Role::send) {
-        const int32_t pair[2] = {first[c], program.peer_of(task, first[c])};
+        const int32_t pair[2] = {first[c], program.peer_of(task.way(), first[c])};
         cost = durations.transfer(cls, id, durations.shape_of(pair));
       } else {
         const auto [it, fresh] = group_shape.emplace(task.group, 0);

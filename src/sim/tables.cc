@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "program/ways.h"
 
 namespace hocket::sim {
 namespace {
@@ -19,17 +20,17 @@ using program::Lane;
 using program::RankClass;
 using program::Task;
 
-/// Role, axis and offset of a peer, the offset reduced to [0, size of the axis).
+/// A role, and the number of a way among its ranks.
 struct Link {
   program::RoleId role;
-  int32_t axis, offset;
+  int32_t way;
   auto operator<=>(const Link&) const = default;
 };
 
 class Builder {
  public:
   Builder(const Program& program, Durations& durations, const ReplayOptions& options)
-      : p_(program), durations_(durations), options_(options) {}
+      : p_(program), durations_(durations), options_(options), ways_(program) {}
 
   Tables build() {
     t_.program = &p_;
@@ -128,8 +129,12 @@ class Builder {
         fail("sim", "{} names mesh axis {}; expected 0 to {}", program::task_name(p_, cls, i),
              task.peer_axis, axes.size() - 1);
       }
-      const Link link = link_of(cls, task.peer_axis, task.peer);
-      const Link sent = send ? link : link_of(cls, link.axis, -int64_t{link.offset});
+      const Link link{p_.classes[cls].role, ways_.number(p_.classes[cls].role, task.way())};
+      const Link back{link.role, ways_.back(link.way)};
+      if (back.way == kNone) {
+        fail("sim", "by the table of {} several ranks have one peer; expected one each",
+             program::task_name(p_, cls, i));
+      }
       record.type = send ? TaskType::send : TaskType::recv;
       record.aux = static_cast<int32_t>(table.p2p.size());
       P2pRecord p2p;
@@ -138,8 +143,8 @@ class Builder {
       if (!send) {
         p2p.slot = table.num_recvs++;
       }
-      const auto [channel, fresh] =
-          message_channels_.emplace(std::pair(sent, task.tag), std::ssize(t_.messages));
+      const auto [channel, fresh] = message_channels_.emplace(
+          std::pair(send ? link : back, task.tag), std::ssize(t_.messages));
       if (fresh) {
         const std::vector<std::vector<MessageEnd>> none(p_.classes.size());
         t_.messages.push_back({none, none});
@@ -175,16 +180,9 @@ class Builder {
     }
   }
 
-  Link link_of(ClassId cls, int32_t axis, int64_t offset) const {
-    return {p_.classes[cls].role, axis, p_.mesh_of(cls).wrap(axis, offset)};
-  }
-
-  int32_t moved_rank(int32_t rank, const Link& link, int32_t offset) const {
+  int32_t peer(int32_t rank, const Link& link) const {
     const int32_t first = first_rank_[link.role];
-    return first + p_.roles[link.role].mesh.moved(rank - first, link.axis, offset);
-  }
-  int32_t moved_rank(int32_t rank, const Link& link) const {
-    return moved_rank(rank, link, link.offset);
+    return first + ways_.peers(link.way)[static_cast<size_t>(rank - first)];
   }
 
   /// The k-th collective of a channel must be the same operation in all classes that meet in it.
@@ -327,8 +325,8 @@ class Builder {
       for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
         const bool sends = !t_.messages[id].sends[cls].empty();
         const bool receives = !t_.messages[id].receives[cls].empty();
-        if ((sends && !uniform_link(cls, link, link.offset, true)) ||
-            (receives && !uniform_link(cls, link, -link.offset, false))) {
+        if ((sends && !uniform_link(cls, link, true)) ||
+            (receives && !uniform_link(cls, {link.role, ways_.back(link.way)}, false))) {
           return false;
         }
       }
@@ -336,16 +334,14 @@ class Builder {
     return true;
   }
 
-  /// Do all ranks of the class find, this far along the axis, one shape (if they pay) and one
-  /// class?
-  bool uniform_link(ClassId cls, const Link& link, int32_t offset, bool pays) {
-    const auto [known, fresh] =
-        links_seen_.try_emplace({cls.value(), link.role.value(), link.axis, offset}, true);
+  /// Do all ranks of the class find, that way, one shape (if they pay) and one class?
+  bool uniform_link(ClassId cls, const Link& link, bool pays) {
+    const auto [known, fresh] = links_seen_.try_emplace({cls, link, pays}, true);
     if (!fresh) return known->second;
     int32_t shape = kNone;
     ClassId other = kNone;
     for (int32_t rank : p_.ranks_of(cls)) {
-      const int32_t pair[2] = {rank, moved_rank(rank, link, offset)};
+      const int32_t pair[2] = {rank, peer(rank, link)};
       const ClassId here = class_of_[pair[1]];
       const int32_t shape_here = pays ? shape_of(pair) : 0;
       if (other != kNone && (here != other || shape_here != shape)) {
@@ -414,13 +410,10 @@ class Builder {
       for (size_t i = 0; i < n; ++i) {
         const ClassId cls = t_.cls[i];
         if (!used[cls][id]) continue;
-        const int32_t pair[2] = {t_.ranks[i], moved_rank(t_.ranks[i], link)};
-        int32_t peer = index_of_[pair[1]];
+        const int32_t pair[2] = {t_.ranks[i], peer(t_.ranks[i], link)};
         // One rank per class: the peer is represented by the rank that stands for its class.
-        if (peer == kNone) {
-          peer = index_of_class(class_of_[pair[1]]);
-        }
-        t_.link_peer[id * n + i] = peer;
+        const int32_t index = index_of_[pair[1]];
+        t_.link_peer[id * n + i] = index != kNone ? index : index_of_class(class_of_[pair[1]]);
         t_.link_shape[id * n + i] = shape_of(pair);
       }
     }
@@ -435,6 +428,7 @@ class Builder {
   const Program& p_;
   Durations& durations_;
   const ReplayOptions& options_;
+  program::Ways ways_;
   Tables t_;
   std::vector<ClassId> class_of_;
   std::vector<int32_t> first_rank_;  // per role
@@ -442,7 +436,7 @@ class Builder {
   std::map<Link, int32_t> links_;
   std::map<std::pair<GroupId, Lane>, int32_t> channels_;
   std::map<std::pair<Link, int32_t>, int32_t> message_channels_;  // by link of the sender, tag
-  std::map<std::array<int32_t, 4>, bool> links_seen_;             // see uniform_link
+  std::map<std::tuple<ClassId, Link, bool>, bool> links_seen_;    // see uniform_link
   std::vector<std::vector<GroupId>> used_groups_;
 };
 

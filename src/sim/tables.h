@@ -34,7 +34,7 @@ struct MessageEnd {
 };
 
 struct P2pRecord {
-  int32_t link = 0;     ///< (role, axis, offset in [0, size of the axis))
+  int32_t link = 0;     ///< (role, way)
   int32_t slot = 0;     ///< of a receive: its own
   int32_t channel = 0;  ///< (link as the sender sees it, tag): the k-th send meets the k-th receive
   int32_t ordinal = 0;  ///< k
@@ -71,7 +71,7 @@ struct Tables {
   bool shared_cores = false;
 
   int32_t num_shapes = 0;
-  // Channels (group, lane) and links (axis, offset), as [channel or link][replayed rank].
+  // Channels (group, lane) and links (role, way), as [channel or link][replayed rank].
   std::vector<GroupId> channel_group;   ///< per channel
   std::vector<int32_t> channel_length;  ///< per channel: collectives in it (longest class)
   std::vector<int64_t> channel_base;    ///< per channel: first entry of its state

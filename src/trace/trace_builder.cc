@@ -60,7 +60,7 @@ void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t
   if (done.group != program::kNone) {
     event.group = group_instance(done.group, rank);
   } else if (done.peer_axis != program::kNone && program::is_communication(kind)) {
-    const int32_t peer = program_.peer_of(done, rank);
+    const int32_t peer = program_.peer_of(done.way(), rank);
     const bool sends = comm::op(kind.communication).role == comm::Role::send;
     event.flow_end = sends ? FlowEnd::out : FlowEnd::in;
     event.flow = message(step, sends ? rank : peer, sends ? peer : rank, done.tag, sends);

@@ -254,6 +254,55 @@ TEST(Check, AMessageAroundARingIsGood) {
   }
 }
 
+/// What goes to the rank that lies `there` further, by coordinate, comes from the one that lies
+/// `back` further.
+Verdict check_exchange(const test::Case& c, int32_t peer, std::vector<int64_t> there,
+                       std::vector<int64_t> back) {
+  program::Program p = with_a_ring(c, "edp", 1);
+  const int32_t axis = p.roles[0].mesh.axis("edp");
+  std::vector<program::Task>& tasks = p.classes[0].tasks;
+  program::Task& send = tasks[tasks.size() - 2];
+  program::Task& recv = tasks.back();
+  send.peer = recv.peer = peer;
+  send.peer_by = p.intern({0, {axis}, std::move(there)});
+  recv.peer_by = p.intern({0, {axis}, std::move(back)});
+  return check(p, c.graph);
+}
+
+TEST(Check, AMessageByAnyPermutationIsGood) {
+  // Pairs of neighbours, pairs of ranks that lie two apart, and around in another order than that
+  // of the ranks.
+  parallel::Plan plan;
+  plan.dp = 4;
+  const test::Case c = test::make_case(test::dense(2, false), plan);
+  for (const Verdict& v : {check_exchange(c, 0, {1, -1, 1, -1}, {1, -1, 1, -1}),
+                           check_exchange(c, 2, {0, 0, -4, -4}, {-4, 0, 0, -4}),
+                           check_exchange(c, 1, {0, 1, -3, -2}, {1, -2, 0, -3})}) {
+    EXPECT_TRUE(v.ok()) << to_text(v);
+    EXPECT_EQ(v.num_messages, 1);
+  }
+  const auto expect_refused = [&](const Verdict& v, const char* rule, const char* text) {
+    ASSERT_FALSE(v.ok());
+    EXPECT_EQ(v.problems[0].rule, rule) << to_text(v);
+    EXPECT_NE(v.problems[0].text.find(text), std::string::npos) << v.problems[0].text;
+  };
+  expect_refused(check_exchange(c, 0, {1, -1, 1, -1}, {2, 2, -2, -2}), "send-unmatched",
+                 "has no matching recv");
+  expect_refused(check_exchange(c, 0, {1, 1, 1, -2}, {1, -1, 1, -1}), "peer-exists",
+                 "has a table by which ranks 0 and 3 have one peer, rank 1");
+  expect_refused(check_exchange(c, 1, {0, -2, 0, -1}, {0, -2, 0, -2}), "peer-exists",
+                 "has a peer at offset 1 and -1 of its table, on an axis of 4");
+  expect_refused(check_exchange(c, 1, {0, -2, INT64_MAX, -2}, {0, -2, 0, -2}), "peer-exists",
+                 "has a peer at offset 1 and 9223372036854775807 of its table");
+  // By a table that says what an offset says.
+  program::Program p = with_a_ring(c, "edp", 1);
+  program::Task& recv = p.classes[0].tasks.back();
+  recv.peer = 2;
+  recv.peer_by = p.intern({0, {recv.peer_axis}, {1, -3, -3, -3}});
+  const Verdict v = check(p, c.graph);
+  EXPECT_TRUE(v.ok()) << to_text(v);
+}
+
 TEST(Check, AnotherGraphIsRefused) {
   test::Case c = pipeline(false);
   // Every node's attributes matter: the same program against a graph with another eps.

@@ -136,7 +136,8 @@ TEST(Packs, MoveElements) {
     Packs& packs = random.packs;
     const AxisMask over = random.below(2) ? graph::axis_bit(2) : kAll;
     const int64_t ranks = random.cuts.ranks(over);
-    Elements part, block, gathered, exchanged, moved;
+    Elements part, block, gathered, exchanged, moved, swapped;
+    const graph::Shift swap{2, graph::axis_bit(0) | graph::axis_bit(2), {1, -1, 0, 0, 1, 2}};
     random.cuts.for_each(kAll, {}, [&](const Coords& coords) {
       const std::vector<Element>& mine = elements.at(coords);
       const auto number = over == kAll ? coords[0] * 3 + coords[2] : coords[2];
@@ -160,6 +161,8 @@ TEST(Packs, MoveElements) {
       Coords peer = coords;
       peer[2] = (coords[2] + 2) % 3;
       moved[coords] = elements.at(peer);
+      peer[2] = (coords[2] + swap.offsets[static_cast<size_t>(coords[0] * 3 + coords[2])]) % 3;
+      swapped[coords] = elements.at(peer);
     });
     EXPECT_EQ(packs.restrict_to(id, graph::axis_bit(2),
                                 [](const Coords& coords) {
@@ -170,7 +173,8 @@ TEST(Packs, MoveElements) {
     EXPECT_EQ(packs.block(id, over), random.make(block));
     EXPECT_EQ(packs.gather(id, over, false), random.make(gathered));
     EXPECT_EQ(packs.gather(id, over, true), random.make(exchanged));
-    EXPECT_EQ(packs.moved(id, packs[id].components, 2, -1), random.make(moved));
+    EXPECT_EQ(packs.moved(id, packs[id].components, {2, 0, {-1}}), random.make(moved));
+    EXPECT_EQ(packs.moved(id, packs[id].components, swap), random.make(swapped));
   }
 }
 

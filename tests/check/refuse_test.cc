@@ -8,7 +8,7 @@
 #include "check/check.h"
 #include "ops/op.h"
 #include "program/finalize.h"
-#include "tests/check/check_util.h"
+#include "tests/check/refuse_util.h"
 
 namespace hocket::check {
 namespace {
@@ -17,70 +17,12 @@ using program::Lane;
 using program::Program;
 using program::RankClass;
 using program::Task;
-
-test::Case make(int64_t pp, int64_t dp, int64_t ep, int64_t micro_batches, bool tied = false) {
-  parallel::Plan plan;
-  plan.pp = pp;
-  plan.dp = dp;
-  plan.ep = ep;
-  plan.num_micro_batches = micro_batches;
-  return test::make_case(ep > 1 ? test::moe(2) : test::dense(2, tied), plan, 8, 0);
-}
-
-/// The n-th task of this op in the class.
-int32_t find(const Program& p, int32_t cls, const std::string& op, int n = 0) {
-  const auto& tasks = p.classes[cls].tasks;
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    if (p.kind(tasks[i]).op == op && n-- == 0) return static_cast<int32_t>(i);
-  }
-  ADD_FAILURE() << "no " << op;
-  return 0;
-}
-Task& task(Program& p, int32_t cls, const std::string& op, int n = 0) {
-  return p.classes[cls].tasks[find(p, cls, op, n)];
-}
-void erase(Program& p, int32_t cls, int32_t at) {
-  RankClass& c = p.classes[cls];
-  c.tasks.erase(c.tasks.begin() + at);
-  for (Task& t : c.tasks) {
-    std::erase(t.deps, at);
-    for (program::TaskId& d : t.deps) {
-      d = d > at ? d - 1 : d;
-    }
-  }
-}
-
-/// True if some problem of this rule contains all the words.
-void expect_refused(const Verdict& v, const std::string& rule, std::vector<std::string> words) {
-  EXPECT_FALSE(v.ok());
-  for (const Problem& p : v.problems) {
-    if (p.rule != rule) continue;
-    bool all = true;
-    for (const std::string& w : words) {
-      all &= p.text.find(w) != std::string::npos;
-    }
-    EXPECT_FALSE(p.fix.empty());
-    if (all) return;
-  }
-  std::string wanted;
-  for (const std::string& w : words) {
-    wanted += " '" + w + "'";
-  }
-  ADD_FAILURE() << "no problem " << rule << " with" << wanted << " in\n" << to_text(v);
-}
-
-/// The verdict without regard to memory: the plan taken away, as between passes.
-Verdict check_values(test::Case& c) {
-  for (RankClass& cls : c.program.classes) {
-    cls.arena_bytes = 0;
-    for (auto& b : cls.buffers) {
-      b.offset = program::kNone;
-    }
-  }
-  CheckOptions options;
-  options.allow_unplanned = true;
-  return check(c.program, c.graph, options);
-}
+using test::check_values;
+using test::erase;
+using test::expect_refused;
+using test::find;
+using test::make;
+using test::task;
 
 TEST(Refuse, MissingAllReduce) {
   test::Case c = make(1, 2, 1, 2);

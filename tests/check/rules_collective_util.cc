@@ -128,6 +128,19 @@ std::vector<Row> reduction_rows() {
            }
          }
        }},
+      {.rule = "types-follow",
+       .fault = "a gather along a dim that is 0 in its low 32 bits",
+       .start = two_ranks,
+       .edit =
+           [](Edit& e) {
+             const TaskId norm = e.find("rms_norm");
+             const BufferId from = e.at(norm).out[0];
+             graph::TensorType all = e.buffer(from).type;
+             all.dims[0] *= 2;
+             e.insert(norm + 1, e.make_collective("all_gather", {{"dim", int64_t{1} << 32}},
+                                                  {e.axis("edp")}, {from}, {e.add_buffer(all)}));
+           },
+       .only_refused = true},
       {"gather-layout", "a gather of what is whole", two_ranks,
        [](Edit& e) {
          const BufferId to = e.add_buffer({graph::DType::f32, {32}});

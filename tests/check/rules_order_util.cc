@@ -43,6 +43,23 @@ std::vector<Row> meeting_rows() {
        "deadlock", "the receive waits for ever; this rule says for what"},
       {"message-type", "a message of another size than is expected", two_stages,
        [](Edit& e) { send_zeros(e, 4, 8); }},
+      {"tag-shared", "messages of one tag by two ways that lead a rank to one peer", four_ranks,
+       [](Edit& e) {
+         const BufferId from = zeros(e, 4);
+         const program::TableId there = e.program.intern({0, {e.axis("edp")}, {2, -1, 1, -2}});
+         const program::TableId back = e.program.intern({0, {e.axis("edp")}, {1, 2, -2, -1}});
+         for (const bool by_table : {false, true}) {
+           Task send = e.make_message("send", from, e.axis("edp"), by_table ? 0 : 2, kTag);
+           Task receive =
+               e.make_message("recv", e.add_like(from), e.axis("edp"), by_table ? 0 : -2, kTag);
+           if (by_table) {
+             send.peer_by = there;
+             receive.peer_by = back;
+           }
+           e.append(send);
+           e.append(receive);
+         }
+       }},
       {"collective-unmatched", "a collective that one stage leaves out", two_stages,
        [](Edit& e) { reduce_zeros(e, 4, 0); }, "deadlock",
        "the collective waits for ever; this rule says for whom"},

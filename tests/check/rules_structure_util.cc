@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults that the structural rules refuse: ids, types, lanes, groups, peers, places in the arena.
 #include <algorithm>
+#include <limits>
 
 #include "comm/ops/comm_op.h"
 #include "tests/check/rules_util.h"
@@ -26,6 +27,19 @@ BufferId copy_of_norm(Edit& e) {
   const BufferId from = e.named("model.norm.weight"), to = e.add_like(from);
   e.append(e.make("copy", {}, {from}, {to}));
   return to;
+}
+
+/// Ranks send a parameter to those that lie one and `there` further along edp, and receive it from
+/// those that lie one and `back` further.
+void exchange_by_table(Edit& e, const std::vector<int64_t>& there,
+                       const std::vector<int64_t>& back) {
+  const BufferId from = copy_of_norm(e), to = e.add_like(from);
+  Task send = e.make_message("send", from, e.axis("edp"), 1, 900);
+  Task receive = e.make_message("recv", to, e.axis("edp"), 1, 900);
+  send.peer_by = e.program.intern({0, {e.axis("edp")}, there});
+  receive.peer_by = e.program.intern({0, {e.axis("edp")}, back});
+  e.append(send);
+  e.append(receive);
 }
 
 std::vector<Row> id_rows() {
@@ -72,6 +86,11 @@ std::vector<Row> id_rows() {
        .fault = "an axis of a peer that does not exist",
        .start = two_stages,
        .edit = [](Edit& e) { e.task("send").peer_axis = 9; },
+       .only_refused = true},
+      {.rule = "ids-in-range",
+       .fault = "a table of a peer that does not exist",
+       .start = two_stages,
+       .edit = [](Edit& e) { e.task("send").peer_by = 0; },
        .only_refused = true},
       {.rule = "ids-in-range",
        .fault = "no role",
@@ -493,6 +512,10 @@ std::vector<Row> task_rows() {
        [](Edit& e) { e.program.ranks_per_node = 1; }},
       {"peer-exists", "a kernel with a peer", two_stages,
        [](Edit& e) { e.task("swiglu").peer_axis = e.axis("pp"); }},
+      {"peer-exists", "a kernel with an offset", one_rank,
+       [](Edit& e) { e.task("swiglu").peer = 1; }},
+      {"peer-exists", "a collective with a tag", two_ranks,
+       [](Edit& e) { e.task("all_reduce").tag = 7; }},
       {.rule = "peer-exists",
        .fault = "a send without a peer",
        .start = two_stages,
@@ -509,6 +532,41 @@ std::vector<Row> task_rows() {
          const BufferId b = copy_of_norm(e), to = e.add_like(b);
          e.append(e.make_message("send", b, e.axis("edp"), 2, 900));
          e.append(e.make_message("recv", to, e.axis("edp"), -2, 900));
+       }},
+      {"peer-exists", "a kernel with a table of peers", two_ranks,
+       [](Edit& e) {
+         e.task("swiglu").peer_by = e.program.intern({0, {e.axis("edp")}, {1, -1}});
+       }},
+      {"peer-exists", "a message to oneself by a table", two_ranks,
+       [](Edit& e) {
+         exchange_by_table(e, {-1, -1}, {-1, -1});
+       }},
+      {"peer-exists", "a message beyond the end of an axis by a table", two_ranks,
+       [](Edit& e) {
+         exchange_by_table(e, {2, 0}, {2, 0});
+       }},
+      {"peer-exists", "a table by which two ranks send to one", four_ranks,
+       [](Edit& e) {
+         exchange_by_table(e, {0, 0, 0, 1}, {0, -2, 0, -2});
+       },
+       "send-unmatched",
+       "who receives names one rank that sends: no receive has the way back of such a send"},
+      {"begins-named", "a begin of a letter that goes by no position", one_rank,
+       [](Edit& e) {
+         e.task("rms_norm").begins = {{'a', 8, kNone}};
+       }},
+      {"begins-named", "two begins of one letter", one_rank,
+       [](Edit& e) {
+         e.task("attention").begins = {{'t', 0, kNone}, {'t', 8, kNone}};
+       }},
+      {"begins-named", "a begin that nothing can be added to", one_rank,
+       [](Edit& e) {
+         e.task("embedding_dw").begins = {{'v', std::numeric_limits<int64_t>::max(), kNone}};
+       },
+       "begin-fits", "it is not where the vocabulary begins; this rule stops before anybody adds"},
+      {"begins-named", "a begin of a message", two_stages,
+       [](Edit& e) {
+         e.task("send").begins = {{'a', 0, kNone}};
        }},
       {"accumulate-allowed", "an accumulation that the kernel does not do", one_rank,
        [](Edit& e) {

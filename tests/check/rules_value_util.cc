@@ -322,6 +322,10 @@ std::vector<Row> view_rows() {
        [](Edit& e) {
          e.program.tables.push_back({0, {e.axis("edp")}, {0}});
        }},
+      {"table-fits", "a number that nothing can be added to", two_ranks,
+       [](Edit& e) {
+         e.program.tables.push_back({0, {e.axis("edp")}, {0, int64_t{1} << 60}});
+       }},
       {"table-fits", "a table of no role", two_ranks,
        [](Edit& e) {
          e.program.tables.push_back({1, {e.axis("edp")}, {0, 0}});
@@ -333,6 +337,10 @@ std::vector<Row> view_rows() {
          add_view(e, view);
        },
        "", "", true},
+      {"view-base", "a buffer of its own that begins somewhere", one_rank,
+       [=](Edit& e) { e.buffer(e.task("swiglu").out[0]).begin = 4; }},
+      {"view-base", "a buffer of its own along a dim", one_rank,
+       [=](Edit& e) { e.buffer(e.task("swiglu").out[0]).dim = 0; }},
       {"view-base", "a view with a name of its own", one_rank,
        [=](Edit& e) {
          program::Buffer view = rows_of(e, weight(e), 0, 8);

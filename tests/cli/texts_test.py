@@ -132,8 +132,24 @@ class Texts(unittest.TestCase):
     def test_a_failing_command_says_for_which_program_it_ran(self):
         with open(self.box.path("only_training.sh"), "w", encoding="utf-8") as f:
             f.write("cat > seen.txt; grep -q ' adamw ' seen.txt && cat seen.txt\n")
-        self.refused("what it was given is the program of the evaluation", "check", "configs/quickstart.yaml", *PLAN,
+        self.refused("what it was given is the program with purpose evaluate", "check", "configs/quickstart.yaml", *PLAN,
                      "--set", "plan.passes=exec:sh only_training.sh", code=1)
+
+    def test_programs_for_every_purpose_are_checked_from_their_texts(self):
+        roles = ["--set", "plan.expert_ranks=2", "--set", "plan.ep=1"]
+        for purpose, more in (("evaluate", []), ("gradients", []), ("logits", []), ("generate", []), ("evaluate", roles)):
+            text = f"{purpose}.txt"
+            self.box.good("graph", "configs/quickstart.yaml", *PLAN, *more, "--for", purpose, "--out", text)
+            self.assertIn("good", self.box.good("check", text))
+            self.refused(f"the program has the purpose {purpose}", "train", text, "--set", "output.dir=runs/purpose")
+        guess = self.edited("guess.txt", "(?m)^micro_batches", "purpose guess\nmicro_batches")
+        self.refused("the purpose is 'guess'; expected one of train, evaluate", "check", guess)
+
+    def test_a_text_is_checked_whatever_the_plan_in_it_is(self):
+        text = self.edited("other.txt", r'"tp":1', '"tp":3')
+        said = self.box.run("check", text)
+        self.assertEqual(0, said.returncode, said.stderr)
+        self.assertIn("has other ranks than the plan in its configuration", said.stderr)
 
     def test_micro_batches_are_those_of_the_configuration(self):
         text = self.edited("more.txt", r'"global_batch":(\d+)', lambda m: f'"global_batch":{3 * int(m.group(1))}')

@@ -154,6 +154,13 @@ TEST(CommOps, TypesThatDoNotFitAreRefused) {
         const bool optional = key == "monoid" || key == "outer";
         EXPECT_NE(refused([&](Sample& s) { s.attrs.erase(key); }), optional) << "without " << key;
         EXPECT_TRUE(refused([&](Sample& s) { s.attrs.set(key, int64_t{7}); })) << key << "=7";
+        const int64_t* const number = std::get_if<int64_t>(&value);
+        if (!number) continue;
+        // The same number in the bits of a narrower type.
+        for (const int64_t beyond : {int64_t{1} << 8, int64_t{1} << 16, int64_t{1} << 32}) {
+          EXPECT_TRUE(refused([&](Sample& s) { s.attrs.set(key, *number + beyond); })) << key;
+        }
+        EXPECT_TRUE(refused([&](Sample& s) { s.attrs.set(key, int64_t{-1}); })) << key << "=-1";
       }
       if (op->needs_sizes) {
         EXPECT_TRUE(refused([](Sample& s) { s.in[1].dims[0] += 1; }));

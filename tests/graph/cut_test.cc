@@ -197,7 +197,11 @@ TEST_F(CutsTest, MovedAndRestrictedPieces) {
     const CutId id = random_cut(false);
     const Function from = of(id);
     const int32_t axis = std::array{0, 1, 3}[random() % 3];
-    const int32_t offset = static_cast<int32_t>(random() % 9) - 4;
+    // From anywhere along the axis: from one distance, or from another one at every coordinate.
+    Shift shift{axis, random() % 2 ? static_cast<AxisMask>(random() % 16) : 0, {}};
+    for (int64_t k = 0; k < table_.ranks(shift.axes); ++k) {
+      shift.offsets.push_back(static_cast<int32_t>(random() % 9) - 4);
+    }
     Function moved;
     Function part;
     const int64_t length = static_cast<int64_t>(random() % 5);
@@ -210,8 +214,16 @@ TEST_F(CutsTest, MovedAndRestrictedPieces) {
     int64_t local = -1;
     bool even = true;
     for (const Coords& coords : all_) {
+      size_t place = 0;
+      for (int32_t a = 0; a < 4; ++a) {
+        if (shift.axes & axis_bit(a)) {
+          place = place * static_cast<size_t>(kExtents[a]) + static_cast<size_t>(coords[a]);
+        }
+      }
       Coords peer = coords;
-      peer[axis] = ((coords[axis] + offset) % kExtents[axis] + kExtents[axis]) % kExtents[axis];
+      const int32_t extent = kExtents[axis];
+      peer[axis] = ((coords[axis] + shift.offsets[place]) % extent + extent) % extent;
+      EXPECT_EQ(table_.shifted(coords, shift), peer);
       moved[coords] = from.at(peer);
       const int64_t begin = begins[axes ? static_cast<size_t>(coords[1]) : 0];
       const List& held = from.at(coords);
@@ -223,7 +235,7 @@ TEST_F(CutsTest, MovedAndRestrictedPieces) {
       even = even && (local < 0 || local == size);
       local = size;
     }
-    EXPECT_EQ(of(table_.moved(id, axis, offset)), moved);
+    EXPECT_EQ(of(table_.moved(id, shift)), moved);
     const CutId restricted = table_.restrict_to(id, kSize, axes, begins, length);
     EXPECT_EQ(restricted == kNone, !inside);
     if (inside) {
@@ -242,7 +254,7 @@ TEST_F(CutsTest, Splits) {
   EXPECT_EQ(table_.gather(split, axis_bit(1)), table_.split({3}));
   EXPECT_EQ(table_.gather(table_.split({3}), axis_bit(3)), CutId(CutTable::kWhole));
   EXPECT_EQ(table_.block(CutId(CutTable::kWhole), axis_bit(1)), table_.split({1}));
-  EXPECT_FALSE(table_.is_split(table_.moved(split, 1, 1), &axes));
+  EXPECT_FALSE(table_.is_split(table_.moved(split, {1, 0, {1}}), &axes));
   EXPECT_EQ(table_.split({2}), CutId(CutTable::kWhole));  // an axis of one rank
 }
 
@@ -251,7 +263,24 @@ TEST_F(CutsTest, RefusesWhatIsNoCut) {
   EXPECT_THROW(table_.make(4, 0, {{{3, 2}}}), Error);
   EXPECT_THROW(table_.make(4, 0, {{{1, 2}, {2, 1}}}), Error);
   EXPECT_THROW(table_.make(4, axis_bit(0), {{{0, 1}}}), Error);
-  EXPECT_THROW(CutTable({1 << 9, 1 << 8, 1, 1, 1, 1}).split({0, 1}), Error);
+}
+
+TEST_F(CutsTest, RefusesWhatIsTooLarge) {
+  CutTable wide({1 << 9, 1 << 8, 1, 1, 1, 1});
+  EXPECT_THROW(wide.split({0, 1}), Error);
+  const AxisMask both = axis_bit(0) | axis_bit(1);
+  EXPECT_THROW(wide.for_each(both, {}, [](const Coords&) {}), Error);
+  // 2^16 runs on each of so many ranks.
+  EXPECT_NO_THROW(CutTable({1 << 3, 1, 1, 1, 1, 1}).block(CutTable::kWhole, axis_bit(0), 1 << 16));
+  EXPECT_THROW(CutTable({1 << 5, 1, 1, 1, 1, 1}).block(CutTable::kWhole, axis_bit(0), 1 << 16),
+               Error);
+}
+
+TEST_F(CutsTest, SizesOfMoreThanThirtyTwoBits) {
+  const int64_t held = int64_t{1} << 40;
+  const CutId all_but_one = table_.make(held + 1, 0, {{{0, held}}});
+  EXPECT_EQ(table_.local_size(all_but_one, held + 1), held);
+  EXPECT_EQ(table_.local_size(all_but_one, 2 * (held + 1)), 2 * held);
 }
 
 }  // namespace

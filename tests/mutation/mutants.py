@@ -155,7 +155,7 @@ MUTANTS = [
            "the temporary folder of a living process is deleted", ("checkpoint/damage_test", "checkpoint/checkpoint_test")),
 
     # --- the check
-    Mutant(31, "src/check/rules.cc", "for (size_t p = 0; «p < o»; ++p)", "false",
+    Mutant(31, "src/check/task_rules.cc", "for (size_t p = 0; «p < o»; ++p)", "false",
            "two outputs may go to one buffer", RULES),
     Mutant(32, "src/check/rules.cc", "if (kind.workspace >= «want») return", "want / 2",
            "half of the workspace is enough", RULES),
@@ -183,7 +183,7 @@ MUTANTS = [
            "return {number * least + std::min(number, more), "
            "least + («number < more ? 1 : 0»)};", "number + 1 == parts ? more : 0",
            "the last part has what does not divide", ("pieces/across_test",)),
-    Mutant(57, "src/check/rules.cc", 'if («task.lane == want») return "";', "true",
+    Mutant(57, "src/check/task_rules.cc", 'if («task.lane == want») return "";', "true",
            "a group may use two lanes", RULES),
 
     # --- cost and simulation

@@ -7,10 +7,13 @@
 #include <cstring>
 
 #include "base/rng.h"
+#include "cost/cost_model.h"
 #include "kernels/backend.h"
 #include "passes/finish.h"
 #include "passes/pass.h"
 #include "runtime/local_ranks.h"
+#include "sim/simulator.h"
+#include "tests/pieces/written_util.h"
 
 namespace hocket::passes {
 namespace {
@@ -150,6 +153,15 @@ int count(const Program& program, const std::string& op) {
       tasks.begin(), tasks.end(), [&](const auto& task) { return program.kind(task).op == op; }));
 }
 
+/// What one rank sends.
+int64_t bytes_sent(const Program& program, program::Lane lane) {
+  int64_t bytes = 0;
+  for (const program::Task& task : program.classes[0].tasks) {
+    bytes += program.kind(task).op == "send" && task.lane == lane ? program.kind(task).bytes : 0;
+  }
+  return bytes;
+}
+
 std::vector<std::vector<graph::Axis>> meshes() {
   std::vector<std::vector<graph::Axis>> list;
   for (int32_t n = 2; n <= 8; ++n) {
@@ -157,36 +169,48 @@ std::vector<std::vector<graph::Axis>> meshes() {
   }
   list.push_back({{"a", 2}, {"b", 2}});
   list.push_back({{"a", 2}, {"b", 3}});
+  list.push_back({{"a", 4}, {"b", 3}});
   list.push_back({{"a", 3}, {"b", 1}, {"c", 2}});
+  list.push_back({{"a", 2}, {"b", 4}});
   return list;
 }
 
-/// What a way to do it must give, on all meshes: the bits of the record for whole numbers, and of
-/// sums and maxima the same bits on all ranks.
-void expect_equal(const std::string& setting, Collective made) {
+Program expanded(const Program& native, const std::string& setting) {
+  Program made = native;
+  PassRunner({"expand"}, {}, PassOptions({setting})).run(made);
+  finish(made, "expanded");
+  return made;
+}
+
+/// The bits of the record for whole numbers; of sums and maxima the same bits on all ranks.
+void expect_equal(const Collective& made, const std::string& setting) {
+  SCOPED_TRACE(setting + ": " + made.name());
+  Program native = program_of(made);
+  const Program messages = expanded(native, setting);
+  finish(native, "native");
+  EXPECT_EQ(count(messages, made.op), 0);
+  EXPECT_GT(count(messages, "send"), 0);
+  EXPECT_EQ(run(messages, true, 1), run(native, true, 1));
+  if (made.op != "all_reduce") return;
+  const auto rounded = run(messages, false, 2);
+  for (const auto& of_rank : rounded) {
+    EXPECT_EQ(of_rank, rounded[0]);
+  }
+}
+
+/// By every algorithm, on all meshes.
+void expect_equal(Collective made) {
+  const std::vector<TensorType> in = made.in;
   for (const auto& axes : meshes()) {
     made.axes = axes;
-    const int64_t n = graph::Mesh{axes}.size();
-    Collective sized = made;
-    for (TensorType& type : sized.in) {
+    made.in = in;
+    for (TensorType& type : made.in) {
       if (made.op == "reduce_scatter") {
-        type.dims[0] *= n;
+        type.dims[0] *= graph::Mesh{axes}.size();
       }
     }
-    SCOPED_TRACE(setting + ": " + sized.name());
-    Program native = program_of(sized);
-    Program expanded = native;
-    PassRunner runner({"expand"}, {}, PassOptions({setting}));
-    runner.run(expanded);
-    finish(native, "native");
-    finish(expanded, "expanded");
-    EXPECT_EQ(count(expanded, sized.op), 0);
-    EXPECT_GT(count(expanded, "send"), 0);
-    EXPECT_EQ(run(expanded, true, 1), run(native, true, 1));
-    if (sized.op != "all_reduce") continue;
-    const auto rounded = run(expanded, false, 2);
-    for (const auto& of_rank : rounded) {
-      EXPECT_EQ(of_rank, rounded[0]);
+    for (const char* algorithm : {"ring", "halving_doubling"}) {
+      expect_equal(made, made.op + "=" + algorithm);
     }
   }
 }
@@ -195,14 +219,14 @@ TEST(Expand, SumsOfAnySizes) {
   for (const bool in_place : {false, true}) {
     for (const DType dtype : {DType::f32, DType::f64, DType::i64}) {
       for (const graph::Dims& dims : std::vector<graph::Dims>{{1}, {7}, {840, 2}, {3, 5}}) {
-        expect_equal("all_reduce=ring", {"all_reduce", {}, {}, {{dtype, dims}}, in_place});
+        expect_equal({"all_reduce", {}, {}, {{dtype, dims}}, in_place});
       }
     }
     const std::vector<TensorType> mixed{
         {DType::f32, {3, 5}}, {DType::i64, {4}}, {DType::f32, {1}}, {DType::f64, {2, 2, 2}}};
-    expect_equal("all_reduce=ring", {"all_reduce", {}, {}, mixed, in_place});
+    expect_equal({"all_reduce", {}, {}, mixed, in_place});
     const graph::Attrs max{{"monoid", std::string("max")}};
-    expect_equal("all_reduce=ring", {"all_reduce", max, {}, {{DType::f64, {840, 2}}}, in_place});
+    expect_equal({"all_reduce", max, {}, {{DType::f64, {840, 2}}}, in_place});
   }
 }
 
@@ -210,10 +234,59 @@ TEST(Expand, BlocksOfSumsAndBlocksOfAll) {
   for (const DType dtype : {DType::f32, DType::i64}) {
     for (const graph::Dims& dims : std::vector<graph::Dims>{{1}, {3, 2}}) {
       const graph::Attrs rows{{"dim", int64_t{0}}};
-      expect_equal("reduce_scatter=ring", {"reduce_scatter", rows, {}, {{dtype, dims}}});
-      expect_equal("all_gather=ring", {"all_gather", rows, {}, {{dtype, dims}}});
+      expect_equal({"reduce_scatter", rows, {}, {{dtype, dims}}});
+      expect_equal({"all_gather", rows, {}, {{dtype, dims}}});
     }
   }
+}
+
+/// What docs/collectives.md says of messages and bytes; and the time that follows on links of
+/// 1 us and 10 GB/s: of few bytes that of the messages, of many that of the bytes.
+TEST(Expand, MessagesBytesAndTime) {
+  struct Row {
+    std::vector<graph::Axis> axes;
+    int ring, halving;  ///< messages of a sum
+  };
+  const std::vector<Row> rows = {{{{"a", 2}}, 2, 2},     {{{"a", 8}}, 14, 6},
+                                 {{{"a", 64}}, 126, 12}, {{{"a", 7}}, 12, 12},
+                                 {{{"a", 12}}, 22, 8},   {{{"a", 2}, {"b", 16}}, 32, 10}};
+  const auto time_of = [](const Program& program) {
+    const cost::CostModel costs(test::one_node(program.num_ranks()), std::nullopt, 1);
+    return static_cast<double>(sim::simulate(program, costs, {}).step_ns);
+  };
+  for (const Row& row : rows) {
+    const int64_t n = graph::Mesh{row.axes}.size();
+    for (const int64_t bytes : {8 * n, 800'000'000 / (8 * n) * (8 * n)}) {
+      const Collective sum{"all_reduce", {}, row.axes, {{DType::f64, {bytes / 8}}}};
+      SCOPED_TRACE(sum.name());
+      const auto expect = [&](const char* algorithm, int messages) {
+        const Program made = expanded(program_of(sum), std::string("all_reduce=") + algorithm);
+        EXPECT_EQ(count(made, "send"), messages) << algorithm;
+        EXPECT_EQ(bytes_sent(made, program::Lane::intra), 2 * (bytes / n) * (n - 1)) << algorithm;
+        return time_of(made);
+      };
+      const double ring = expect("ring", row.ring);
+      const double halving = expect("halving_doubling", row.halving);
+      if (bytes > 1000 * n) {
+        EXPECT_NEAR(halving / ring, 1, 0.15);
+      } else {
+        EXPECT_NEAR(halving / ring, static_cast<double>(row.halving) / row.ring, 0.15);
+      }
+    }
+  }
+}
+
+/// Neighbours exchange the most: of 8 ranks in nodes of two, 1/4 and 1/8 leave the node, and come
+/// back. Around a ring everything passes between nodes.
+TEST(Expand, HalvesOfFewBytesLeaveTheNode) {
+  const Collective sum{"all_reduce", {}, {{"a", 8}}, {{DType::f64, {64}}}};
+  Program native = program_of(sum);
+  native.ranks_per_node = 2;
+  const Program halving = expanded(native, "all_reduce=halving_doubling");
+  EXPECT_EQ(bytes_sent(halving, program::Lane::intra), 2 * 64 * 8 / 2);
+  EXPECT_EQ(bytes_sent(halving, program::Lane::inter), 2 * (64 * 8 / 4 + 64 * 8 / 8));
+  const Program ring = expanded(native, "all_reduce=ring");
+  EXPECT_EQ(bytes_sent(ring, program::Lane::inter), 2 * 64 * 7);
 }
 
 }  // namespace

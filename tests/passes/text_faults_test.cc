@@ -31,6 +31,7 @@ role 0 most mesh="tp:2"
 role 1 one mesh="ep:1"
 symbol 0 bound=64 expected=1 name="n"
 table 0 axes=0 values=0,4
+table 1 axes=0 values=1,-1
 kind k0 all_gather attrs="{dim=0}" in="f32[4,4]"
 kind k1 linear attrs="" in="f32[8,4] f32[6,4]"
 kind k2 copy attrs="" in="f32[4,4]"
@@ -58,7 +59,7 @@ task 0 all_gather intra forward k0 layer=-1 in=0 out=3 group=0
 task 1 copy compute forward k2 mb=0 layer=-1 in=4 out=9
 task 2 linear compute forward k1 layer=-1 in=3,2 out=5 parts=t2 part_deps=1:0.0
 task 3 send intra forward k3 layer=-1 in=5 axis=0 peer=1 tag=1
-task 4 recv intra_rx forward k4 layer=-1 out=6 axis=0 peer=-1 tag=1
+task 4 recv intra_rx forward k4 layer=-1 out=6 axis=0 peer=0 tag=1 by=1
 task 5 transfer intra forward k5 layer=-1 in=6 begins=a0,b0 group=1
 task 6 embedding compute forward k7 layer=-1 in=7,9 out=8 begins=v0@0
 task 7 all_reduce intra forward k8 layer=-1 in=8 out=8 group=0
@@ -186,14 +187,18 @@ TEST(TextFaults, AreToldByLineAndField) {
   expect(" base=3 dim=0", " dim=0", "base is missing");
   expect(" base=3 dim=0", " base=3 dim=2", "dim is 2");
   expect(" values=0,4", "", "values has 0 numbers; expected 2");
+  expect(" values=0,4", " values=0,9223372036854775807", "is no begin of anything");
+  expect(" dim=0 begin=0", " dim=0 begin=-9223372036854775807", "is no begin of anything");
   expect("out=3 group=0", "out=3", "group is missing");
   expect(" axis=0 peer=1", " peer=1", "axis is missing");
+  expect(" tag=1 by=1", " tag=1 by=2", "by 2 does not exist (there are 2)");
+  expect("table 1 axes=0 values=1,-1", "table 1 role=1 axes=0 values=1", "table 1 is of role 1");
   expect("group 0 axes=0", "group 0 role=1 axes=0", "group 0 is of role 1; a task of it is in");
   expect("class one role=1", "class one role=-1", "role -1 does not exist");
   expect("micro_batches 1", "micro_batches 1000000000", "expected 1 to 1048576");
   // Of a kind: its line, its number and its op.
   expect("in=\"f32[8,4] f32[6,4]\"", "in=\"\" out=\"f32[8,6]\"",
-         "line 8: kind k1 (linear): got 0 inputs");
+         "line 9: kind k1 (linear): got 0 inputs");
   expect("in=\"\" out=\"f32[8,6]\"", "in=\"\"", "kind k4 (recv): got 0 inputs and 0 outputs");
 }
 

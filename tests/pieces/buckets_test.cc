@@ -633,6 +633,18 @@ TEST(Buckets, RefusalsSayWhatIsMissing) {
   }
 }
 
+TEST(Buckets, SlotsThatAreNoPartsOfTheirTensors) {
+  // A dim that no tensor here has: whatever the step leaves in the bucket, that is what is wrong.
+  const auto spoil = [](Written& w) {
+    for (program::Buffer& buffer : w.current().buffers) {
+      if (buffer.kind == program::BufferKind::persistent && !buffer.slots.empty()) {
+        buffer.slots[0].layout.set(0, graph::Placement::split(3));
+      }
+    }
+  };
+  EXPECT_SAYS(problem_of(sharded_states(4, false), spoil), "named-tensor", "no such dims");
+}
+
 /// What is wrong with a task on views of a tensor of two rows of three.
 std::string said_of_views(const std::function<void(Written&, BufferId)>& use) {
   Written w({{"dp", 1}});

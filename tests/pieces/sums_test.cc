@@ -3,6 +3,8 @@
 // doubling, by levels of the machine; and a product that is summed chunk by chunk.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/pieces/written_util.h"
 
 namespace hocket::test {
@@ -80,6 +82,76 @@ Written halving_doubling() {
   w.task("add", {}, {least, two}, {least});
   w.shift("b", 1, least, rows(2, quarter(1)));
   w.shift("a", 1, rows(4, half(0)), rows(4, half(1)));
+  return w;
+}
+
+/// Recursive halving and doubling on one axis: a rank exchanges with those whose coordinates differ
+/// from its own in one bit, first with its neighbour, to which half of the rows go, at last with
+/// the furthest one. What it then has of the sum is the block whose number is its own read
+/// backwards.
+Written halving_doubling_by_bits(int32_t bits) {
+  Gradient g({{"dp", 1 << bits}});
+  Written& w = g.w;
+  // Rows that a rank still has after so many halvings; those that it gives away in the last of
+  // them.
+  const auto rows_after = [&](int32_t halvings, bool given) {
+    return w.part(g.mine, 0, 8 >> halvings, [=](const At& at) {
+      int64_t begin = 0;
+      for (int32_t bit = 0; bit < halvings; ++bit) {
+        const bool upper = (at[0] >> bit & 1) != (given && bit + 1 == halvings);
+        begin += upper ? 8 >> (bit + 1) : 0;
+      }
+      return begin;
+    });
+  };
+  const auto partner = [](int32_t bit) {
+    return [bit](const At& at) { return (at[0] ^ (1 << bit)) - at[0]; };
+  };
+  for (int32_t bit = 0; bit < bits; ++bit) {
+    const BufferId kept = rows_after(bit + 1, false), came = w.step(w.type(kept));
+    w.shift("dp", partner(bit), partner(bit), rows_after(bit + 1, true), came);
+    w.task("add", {}, {kept, came}, {kept});
+  }
+  for (int32_t bit = bits; bit-- > 0;) {
+    w.shift("dp", partner(bit), partner(bit), rows_after(bit + 1, false),
+            rows_after(bit + 1, true));
+  }
+  return w;
+}
+
+/// The ring, in which the ranks come in another order than that of their numbers.
+Written ring_in_another_order(const std::vector<int32_t>& order) {
+  const int32_t ranks = static_cast<int32_t>(order.size());
+  Gradient g({{"dp", ranks}});
+  Written& w = g.w;
+  const int64_t rows = 8 / ranks;
+  const auto place = [=](int32_t rank) {
+    return static_cast<int32_t>(std::find(order.begin(), order.end(), rank) - order.begin());
+  };
+  const auto at_place = [=](int32_t where) {
+    return order[static_cast<size_t>((where % ranks + ranks) % ranks)];
+  };
+  const auto block = [&](int32_t which) {
+    return w.part(g.mine, 0, rows, [=](const At& at) {
+      return ((place(at[0]) + which) % ranks + ranks) % ranks * rows;
+    });
+  };
+  const auto pass_on = [&](BufferId from, BufferId to) {
+    w.shift(
+        "dp", [=](const At& at) { return at_place(place(at[0]) + 1) - at[0]; },
+        [=](const At& at) { return at_place(place(at[0]) - 1) - at[0]; }, from, to);
+  };
+  TensorType type = w.type(g.mine);
+  type.dims[0] = rows;
+  const BufferId arrived = w.step(type);
+  for (int32_t hop = 1; hop < ranks; ++hop) {
+    pass_on(block(1 - hop), arrived);
+    const BufferId to = block(-hop);
+    w.task("add", {}, {to, arrived}, {to});
+  }
+  for (int32_t hop = 0; hop + 1 < ranks; ++hop) {
+    pass_on(block(1 - hop), block(-hop));
+  }
   return w;
 }
 
@@ -167,6 +239,15 @@ const std::vector<WrittenCase>& cases() {
       {"ring all-reduce", [] { return ring_all_reduce(4); }, {"view", "both-ends"}},
       {"ring all-reduce of two", [] { return ring_all_reduce(2); }, {"view"}},
       {"halving and doubling", halving_doubling, {"view"}},
+      {"halving and doubling by bits", [] { return halving_doubling_by_bits(2); }, {"both-ends"}},
+      {"halving and doubling by three bits",
+       [] { return halving_doubling_by_bits(3); },
+       {"message", "both-ends"}},
+      {"ring in another order",
+       [] {
+         return ring_in_another_order({0, 2, 1, 3});
+       },
+       {"message", "both-ends"}},
       {"two-level all-reduce", two_level_all_reduce, {"view", "monoid"}},
       {"chunked product", [] { return chunked_product(3); }, {"view"}},
       {"sums by blocks over stages", sums_by_blocks_over_stages, {"view", "group"}},

@@ -256,14 +256,25 @@ void Written::collective(const std::string& op, const graph::Attrs& attrs,
 }
 
 void Written::shift(const std::string& name, int32_t offset, BufferId from, BufferId to) {
-  program::Task& send = task("send", {}, {from}, {});
-  send.peer_axis = axis(name);
-  send.peer = offset;
-  send.tag = next_tag_;
-  program::Task& receive = task("recv", {}, {}, {to});
-  receive.peer_axis = axis(name);
-  receive.peer = -offset;
-  receive.tag = next_tag_++;
+  message(from, to, {axis(name), offset}, {axis(name), -offset});
+}
+
+void Written::shift(const std::string& name, const Function& there, const Function& back,
+                    BufferId from, BufferId to) {
+  message(from, to, {axis(name), 0, table(there)}, {axis(name), 0, table(back)});
+}
+
+void Written::message(BufferId from, BufferId to, const program::Way& there,
+                      const program::Way& back) {
+  const auto end = [&](program::Task& task, const program::Way& way) {
+    task.peer_axis = way.axis;
+    task.peer = way.offset;
+    task.peer_by = way.by;
+    task.tag = next_tag_;
+  };
+  end(task("send", {}, {from}, {}), there);
+  end(task("recv", {}, {}, {to}), back);
+  ++next_tag_;
 }
 
 void Written::finish() { passes::finish(program, "written"); }

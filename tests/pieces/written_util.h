@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs written by hand over a small graph: what no plan is lowered to yet, proven, run on all
-// ranks and compared with one rank.
+// Programs written by hand over a small graph, with more than plans are lowered to: proven, run on
+// all ranks and compared with one rank.
 #pragma once
 
 #include <functional>
@@ -105,6 +105,9 @@ class Written {
   TensorType local(const TensorType& type, const Layout& layout) const;
   /// A buffer to the rank `offset` further along the axis, and what comes from the other side.
   void shift(const std::string& axis, int32_t offset, BufferId from, BufferId to);
+  /// The same to the rank that lies as much further as `there` says, from the one that `back` does.
+  void shift(const std::string& axis, const Function& there, const Function& back, BufferId from,
+             BufferId to);
   const TensorType& type(BufferId id) const { return program.classes[cls_].buffers[id].type; }
 
   program::TableId table(const Function& function);
@@ -114,6 +117,7 @@ class Written {
 
  private:
   Begins begins_of(TensorId tensor, const Layout& layout) const;
+  void message(BufferId from, BufferId to, const program::Way& there, const program::Way& back);
   program::ClassId cls_ = 0;
   int32_t next_tag_ = 0;
 };

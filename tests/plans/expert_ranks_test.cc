@@ -42,8 +42,13 @@ Case experts(const std::string& plan) {
 /// Fewer ranks of experts than others, more, as many; experts that they do not divide; in pieces.
 const std::vector<std::string>& plans() {
   static const std::vector<std::string> all = {
-      "dp: 4, expert_ranks: 2", "dp: 2, micro_batch: 2, expert_ranks: 4", "dp: 1, expert_ranks: 1",
-      "dp: 3, expert_ranks: 3", "dp: 2, micro_batch: 2, expert_ranks: 2, moe_chunks: 2"};
+      "dp: 4, expert_ranks: 2",
+      "dp: 2, micro_batch: 2, expert_ranks: 4",
+      "dp: 1, expert_ranks: 1",
+      "dp: 3, expert_ranks: 3",
+      "dp: 2, micro_batch: 2, expert_ranks: 2, moe_chunks: 2",
+      "dp: 1, micro_batch: 2, expert_ranks: 2",
+      "dp: 2, expert_ranks: 2, ranks_per_node: 3"};
   return all;
 }
 
@@ -155,7 +160,10 @@ TEST(ExpertRanks, SaysWhatItIsFor) {
     EXPECT_NE(text.find(says), std::string::npos) << plan << ": " << text;
   };
   expect("dp: 2, expert_ranks: 1", "");
-  expect("dp: 2, expert_ranks: 4", "divide the sequences");
+  expect("dp: 2, expert_ranks: 4", "a divisor of the sequences");
+  expect("dp: 2, expert_ranks: 2, shard: {params: all}", "plan.shard.params: none");
+  expect("dp: 2, cp: 2, expert_ranks: 2, cp_comm_type: p2p, cp_order: zigzag",
+         "plan.cp_order: contiguous");
   expect("dp: 8, expert_ranks: 8", "as many experts");
   expect("dp: 2, ep: 2, expert_ranks: 2", "plan.ep: 1");
   expect("dp: 2, pp: 2, expert_ranks: 2", "plan.pp: 1");

@@ -114,7 +114,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   // Rows that go to their experts over nodes.
   const int64_t ep_inner = ep % 2 == 0 && more.below(2) == 0 ? 2 : 1;
   // And some write their sums as messages.
-  const char* const reduced[] = {"native", "ring"};
+  const char* const reduced[] = {"native", "ring", "halving_doubling"};
   const char* const all_reduce =
       dp * cp * tp > 1 ? reduced[more.below(std::size(reduced))] : "native";
   c.text += fmt::format(

@@ -74,6 +74,14 @@ std::vector<Row> rows() {
   for (const char* plan : {"dp: 6, ep: 2", "dp: 8, ep: 4, ep_inner: 2"}) {
     all.push_back({"all_reduce", "ring", plan, true, "message"});
   }
+  // By halves, to ranks a power of two apart; what is left of six ranks goes around a ring.
+  for (const char* plan : {"dp: 4", "dp: 8", "dp: 6, bucket_mib: 0.002", "dp: 4, pp: 2, tp: 2"}) {
+    all.push_back({"all_reduce", "halving_doubling", plan, false, "message"});
+  }
+  all.push_back({"all_reduce", "halving_doubling", "dp: 8, ep: 2", true, "both-ends"});
+  all.push_back({"reduce_scatter", "halving_doubling",
+                 "dp: 4, all_gather: halving_doubling, shard: {params: all, grads: all}", false,
+                 "message"});
   return all;
 }
 

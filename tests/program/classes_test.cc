@@ -209,35 +209,45 @@ TEST(Classes, GroupsJoinTheClassesOfTheirMembers) {
   EXPECT_GT(crossing, 150);
 }
 
-TEST(Classes, PeersAreWhereTheOffsetLeads) {
+TEST(Classes, PeersAreWhereTheWayLeads) {
   for (uint64_t seed = 1; seed <= 600; ++seed) {
     Rng rng(seed);
-    const Program p = random_program(rng);
+    Program p = random_program(rng);
     const std::vector<Place> all = places(p);
     for (size_t cls = 0; cls < p.classes.size(); ++cls) {
-      const auto& axes = p.mesh_of(cls).axes;
+      const std::vector<graph::Axis> axes = p.mesh_of(cls).axes;
       if (axes.empty()) continue;
       Task task;
       task.peer_axis = below(rng, static_cast<int32_t>(axes.size()));
       const int32_t size = axes[task.peer_axis].size;
       task.peer = below(rng, 2 * size + 1) - size;
+      // Every second time a number of any size at the coordinates on one axis is added.
+      const int32_t beside = below(rng, static_cast<int32_t>(axes.size()));
+      Table table{p.classes[cls].role, {beside}, {}};
+      for (int32_t i = 0; i < axes[beside].size; ++i) {
+        const auto by = seed % 2 ? 0 : static_cast<int64_t>(rng.below(UINT64_MAX));
+        table.values.push_back(by);
+      }
+      if (seed % 2 == 0) {
+        task.peer_by = p.intern(table);
+      }
       std::set<ClassId> peers;
       bool leaves = false;
       for (int32_t rank : p.ranks_of(cls)) {
         Place place = all[rank];
         int32_t& at = place.at[task.peer_axis];
-        at = ((at + task.peer) % size + size) % size;
+        const int64_t by = table.values[static_cast<size_t>(all[rank].at[beside])] % size;
+        at = static_cast<int32_t>(((at + task.peer + by) % size + size) % size);
         const auto peer =
             static_cast<int32_t>(std::find(all.begin(), all.end(), place) - all.begin());
-        EXPECT_EQ(p.peer_of(task, rank), peer) << seed;
+        EXPECT_EQ(p.peer_of(task.way(), rank), peer) << seed;
         peers.insert(p.class_of(peer));
         leaves =
             leaves || (p.ranks_per_node > 0 && rank / p.ranks_per_node != peer / p.ranks_per_node);
       }
-      EXPECT_EQ(p.peer_classes(cls, task.peer_axis, task.peer),
-                std::vector<ClassId>(peers.begin(), peers.end()))
+      EXPECT_EQ(p.peer_classes(cls, task.way()), std::vector<ClassId>(peers.begin(), peers.end()))
           << seed;
-      EXPECT_EQ(p.leaves_node(task.peer_axis, task.peer, cls), leaves) << seed;
+      EXPECT_EQ(p.leaves_node(task.way(), cls), leaves) << seed;
     }
   }
 }

@@ -125,5 +125,53 @@ TEST(MemoryBeyond, GoesByRankWhereClassesDiffer) {
   EXPECT_EQ(memory_beyond(together, apart), (std::vector<int64_t>{kPageBytes}));
 }
 
+/// Each of four ranks sends a number to the rank two further, hears from it that it has come, and
+/// sends another one by a permutation.
+int64_t bytes_in_flight(const std::vector<int32_t>& second) {
+  Program program;
+  program.roles[0].mesh.axes = {{"dp", 4}};
+  program.classes.emplace_back();
+  RankClass& cls = program.classes[0];
+  Table there{0, {0}, {}};
+  Table back{0, {0}, {0, 0, 0, 0}};
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    const int32_t to = second[static_cast<size_t>(rank)];
+    there.values.push_back(to - rank);
+    back.values[static_cast<size_t>(to)] = rank - to;
+  }
+  const graph::TensorType type{graph::DType::f64, {1}};
+  const auto message = [&](const Way& to, const Way& from, int32_t tag) {
+    for (const bool sends : {true, false}) {
+      Task task;
+      const comm::Role role = sends ? comm::Role::send : comm::Role::receive;
+      const std::vector<graph::TensorType> moved{type}, none;
+      task.kind = program.intern(communication_kind(comm::message(role).id, {},
+                                                    sends ? moved : none, sends ? none : moved));
+      const Way& way = sends ? to : from;
+      task.lane = link_lane(role, false);
+      task.peer_axis = way.axis;
+      task.peer = way.offset;
+      task.peer_by = way.by;
+      task.tag = tag;
+      if (sends && !cls.tasks.empty()) {
+        task.deps = {cls.tasks.size() - 1};
+      }
+      cls.tasks.push_back(task);
+    }
+  };
+  message({0, 2}, {0, 2}, 0);
+  message({0, 2}, {0, 2}, 1);
+  message({0, 0, program.intern(there)}, {0, 0, program.intern(back)}, 2);
+  return memory_of(program)[0].messages;
+}
+
+/// What is known to have come goes by the rank, not by its class: where rank 0 has one peer, which
+/// says that it has the first number, others have two.
+TEST(MessagesInFlight, AreThoseOfTheRankThatHasMost) {
+  EXPECT_EQ(bytes_in_flight({2, 3, 0, 1}), 16);
+  EXPECT_EQ(bytes_in_flight({2, 0, 3, 1}), 24);
+  EXPECT_EQ(bytes_in_flight({1, 0, 3, 2}), 24);
+}
+
 }  // namespace
 }  // namespace hocket::program

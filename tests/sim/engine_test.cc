@@ -341,6 +341,21 @@ TEST(SimEngine, BadReferencesAreBadInput) {
   Maker s({{"pp", 2}});
   s.send(1, +1, 0, 5, {}, "ep");  // there is no such axis
   EXPECT_THROW(run(s.p), Error);
+  Maker twice({{"pp", 1}, {"dp", 3}});
+  twice.exchange(0, {1, 2, 1}, 0, 5);  // two ranks send to the last
+  EXPECT_THROW(run(twice.p), Error);
+}
+
+/// Of four ranks of a class two pairs exchange, then all go around in an order of their own.
+TEST(SimEngine, PeersMayBeAnyPermutation) {
+  Maker m({{"pp", 1}, {"dp", 4}});
+  const TaskId pairs = m.exchange(0, {1, 0, 3, 2}, 0, 5);
+  const TaskId around = m.exchange(0, {2, 0, 3, 1}, 0, 7, {pairs});
+  m.work(0, "w", 1, {around});
+  EXPECT_EQ(run(m.p).end_ns, 13);
+  const Replay all = run(m.p, {.all_ranks = true});
+  EXPECT_EQ(all.end_ns, 13);
+  EXPECT_EQ(all.ranks.size(), 4u);
 }
 
 /// A random program that cannot deadlock: messages and collectives are drawn in one global order,
@@ -348,7 +363,7 @@ TEST(SimEngine, BadReferencesAreBadInput) {
 Program random_program(uint32_t seed) {
   std::mt19937 rng(seed);
   const auto below = [&](int n) { return int(rng() % uint32_t(n)); };
-  const int pp = 1 + below(4), dp = 1 + below(3), ep = 1 + below(2);
+  const int pp = 1 + below(4), dp = 1 + below(4), ep = 1 + below(2);
   Maker m({{"pp", pp}, {"dp", dp}, {"ep", ep}});
   std::vector<int> count(size_t(pp), 0);
   const auto deps = [&](int c) {
@@ -361,7 +376,7 @@ Program random_program(uint32_t seed) {
   const int steps = 20 + below(60);
   for (int s = 0; s < steps; ++s) {
     const int c = below(pp);
-    switch (below(5)) {
+    switch (below(6)) {
       case 0:
       case 1: {
         m.work(c, "w", below(50), deps(c), below(4) ? Lane::compute : Lane::h2d);
@@ -405,6 +420,16 @@ Program random_program(uint32_t seed) {
         }
         break;
       }
+      case 5: {
+        std::vector<int32_t> to;
+        for (int rank = 0; rank < dp; ++rank) {
+          to.push_back(rank);
+        }
+        std::shuffle(to.begin(), to.end(), rng);
+        m.exchange(c, to, below(2), below(30), deps(c));
+        count[size_t(c)] += 2;
+        break;
+      }
     }
   }
   return m.p;
@@ -423,14 +448,14 @@ class Reference {
     const std::string& op = p_.kind(task).op;
     int64_t e = ready(rank, t);
     if (op == "recv") {
-      const int32_t from = p_.peer_of(task, rank);
+      const int32_t from = p_.peer_of(task.way(), rank);
       int32_t k = nth(rank, t, [&](const program::Task& o) {
-        return p_.kind(o).op == "recv" && o.tag == task.tag && p_.peer_of(o, rank) == from;
+        return p_.kind(o).op == "recv" && o.tag == task.tag && p_.peer_of(o.way(), rank) == from;
       });
       const auto& sends = tasks(from);
       for (size_t s = 0; s < sends.size(); ++s) {
         if (p_.kind(sends[s]).op != "send" || sends[s].tag != task.tag) continue;
-        if (p_.peer_of(sends[s], from) != rank) continue;
+        if (p_.peer_of(sends[s].way(), from) != rank) continue;
         if (k-- == 0) {
           e = std::max(e, end(from, TaskId(s)));
         }

@@ -91,6 +91,25 @@ struct Maker {
               const std::string& axis = "pp") {
     return p2p(cls, "recv", Lane::intra_rx, peer, tag, 0, std::move(deps), axis);
   }
+  /// A message along dp by a permutation of its coordinates, and what comes the way back; returns
+  /// the receive.
+  TaskId exchange(program::ClassId cls, const std::vector<int32_t>& to, int32_t tag, int64_t ns,
+                  std::vector<TaskId> deps = {}) {
+    const int32_t axis = p.roles[0].mesh.axis("dp");
+    program::Table there{0, {axis}, {}};
+    program::Table back{0, {axis}, std::vector<int64_t>(to.size(), 0)};
+    for (size_t from = 0; from < to.size(); ++from) {
+      const int64_t further = to[from] - static_cast<int64_t>(from);
+      there.values.push_back(further);
+      back.values[static_cast<size_t>(to[from])] = -further;
+    }
+    const TaskId sent = send(cls, 0, tag, ns, deps, "dp");
+    const TaskId came = recv(cls, 0, tag, std::move(deps), "dp");
+    auto& tasks = p.classes[size_t(cls)].tasks;
+    tasks[sent].peer_by = p.intern(there);
+    tasks[came].peer_by = p.intern(back);
+    return came;
+  }
 
  private:
   TaskId p2p(program::ClassId cls, const std::string& op, Lane lane, int32_t peer, int32_t tag,

@@ -47,8 +47,10 @@ constexpr Row kRows[] = {
     {"parts", [](Mutator& mutator) { return mutator.change_parts(); }},
     {"part-dep", [](Mutator& mutator) { return mutator.change_part_dep(); }},
     {"letter", [](Mutator& mutator) { return mutator.change_letter(); }},
+    {"add-begin", [](Mutator& mutator) { return mutator.add_begin(); }},
     {"codec", [](Mutator& mutator) { return mutator.change_codec(); }},
     {"monoid", [](Mutator& mutator) { return mutator.change_monoid(); }},
+    {"merge", [](Mutator& mutator) { return mutator.change_merge(); }},
     {"both-ends", [](Mutator& mutator) { return mutator.move_both_ends(); }},
 };
 

@@ -39,7 +39,7 @@ static std::vector<BufferId> with_views(const RankClass& rank_class,
 
 /// True if ranks of class `cls` send to, or receive from, ranks of class `other` in this task.
 static bool sends_to(const Program& program, const Task& task, ClassId cls, ClassId other) {
-  const std::vector<ClassId> peers = program.peer_classes(cls, task.peer_axis, task.peer);
+  const std::vector<ClassId> peers = program.peer_classes(cls, task.way());
   return std::find(peers.begin(), peers.end(), other) != peers.end();
 }
 
@@ -351,7 +351,8 @@ bool Mutator::change_group() {
   return true;
 }
 
-/// Another tag (perhaps that of another message), another offset, or another axis.
+/// Another tag (perhaps that of another message), another offset (of all ranks, of one, or of two
+/// that exchange their peers), or another axis.
 bool Mutator::change_peer() {
   const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
   if (ref.cls < 0) return false;
@@ -366,8 +367,22 @@ bool Mutator::change_peer() {
     }
     message.tag =
         tags.empty() || random_.flip() ? message.tag + 1 : tags[random_.below(tags.size())];
+  } else if (message.peer_by != kNone && random_.flip()) {
+    if (random_.flip()) {
+      program::Table table = p_.tables[message.peer_by];
+      const size_t place = random_.below(table.values.size());
+      table.values[place] += random_.flip() ? 1 : -1;
+      begin(ref, fmt::format("peer changed at place {} of its table", place));
+      message.peer_by = p_.intern(std::move(table));
+    } else {
+      const program::Way way = with_two_exchanged(cls(ref).role, message.way()).first;
+      begin(ref, "two ranks exchange their peers");
+      message.peer = way.offset;
+      message.peer_by = way.by;
+    }
   } else if (random_.flip()) {
-    const int32_t to = random_.flip() ? -message.peer : message.peer + (random_.flip() ? 1 : -1);
+    const bool back = message.peer_by == kNone && random_.flip();
+    const int32_t to = back ? -message.peer : message.peer + (random_.flip() ? 1 : -1);
     const graph::Mesh& mesh = p_.mesh_of(ref.cls);
     if (mesh.wrap(message.peer_axis, to) == mesh.wrap(message.peer_axis, message.peer)) {
       return false;

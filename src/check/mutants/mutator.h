@@ -75,8 +75,10 @@ class Mutator {
   bool change_parts();
   bool change_part_dep();
   bool change_letter();
+  bool add_begin();
   bool change_codec();
   bool change_monoid();
+  bool change_merge();
   bool move_both_ends();
 
  private:
@@ -116,6 +118,9 @@ class Mutator {
   /// Moves where something begins: everywhere, by as much as it is long or by one, or at one
   /// coordinate.
   std::string move_begin(int64_t* begin, program::TableId* by, int64_t length);
+  /// A way on which two ranks have exchanged their peers, and the way back.
+  std::pair<program::Way, program::Way> with_two_exchanged(program::RoleId role,
+                                                           const program::Way& way);
   void begin(TaskRef ref, const std::string& what);
   void begin_buffer(ClassId cls, BufferId buffer, const std::string& what);
   /// New task i is old task order[i]; edges, workspaces and what was noted follow. Edges to a

@@ -100,6 +100,24 @@ bool Mutator::change_letter() {
   }
 }
 
+/// Where a piece of a letter begins, once more or for the first time, before or after what is said.
+bool Mutator::add_begin() {
+  const TaskRef ref = any_task();
+  if (ref.cls < 0) return false;
+  const program::Kind& kind = p_.kind(task(ref));
+  const ops::Op* const op = ops::find_or_null(kind.op);
+  std::string letters = op && *op->layout.positional ? op->layout.positional : "abcdefghst";
+  const graph::TensorType& type = kind.in.empty() ? kind.out[0] : kind.in[0];
+  const int64_t length = type.dims.empty() ? 1 : int64_t{type.dims[0]};
+  const char letter = letters[random_.below(letters.size())];
+  const int64_t at = random_.flip() ? 0 : length;
+  auto& begins = task(ref).begins;
+  const bool first = random_.flip();
+  begin(ref, fmt::format("says {} that {} begins at {}", first ? "first" : "last", letter, at));
+  begins.insert(first ? begins.begin() : begins.end(), {letter, at, kNone});
+  return true;
+}
+
 /// A codec that is another one, or the other half of itself.
 bool Mutator::change_codec() {
   const auto codec_of = [&](const Task& task) {
@@ -147,7 +165,65 @@ bool Mutator::change_monoid() {
   return true;
 }
 
-/// Both ends of a message, so that they still meet: it comes from elsewhere.
+std::pair<program::Way, program::Way> Mutator::with_two_exchanged(program::RoleId role,
+                                                                  const program::Way& way) {
+  // By coordinate on the axis, as ranks see it that are at 0 on all others.
+  const graph::Mesh& mesh = p_.roles[role].mesh;
+  const int32_t size = mesh.axes[way.axis].size;
+  const int32_t first = p_.first_rank(role);
+  std::vector<int32_t> peers;
+  for (int32_t at = 0; at < size; ++at) {
+    const int32_t rank = first + mesh.moved(0, way.axis, at);
+    peers.push_back(p_.coords(p_.peer_of(way, rank))[way.axis]);
+  }
+  const size_t one = random_.below(peers.size());
+  std::swap(peers[one], peers[(one + 1 + random_.below(peers.size() - 1)) % peers.size()]);
+  program::Table there{role, {way.axis}, {}};
+  program::Table back{role, {way.axis}, std::vector<int64_t>(peers.size(), 0)};
+  for (int32_t at = 0; at < size; ++at) {
+    const int32_t peer = peers[static_cast<size_t>(at)];
+    there.values.push_back(peer - at);
+    back.values[static_cast<size_t>(peer)] = at - peer;
+  }
+  return {{way.axis, 0, p_.intern(std::move(there))}, {way.axis, 0, p_.intern(std::move(back))}};
+}
+
+/// Two parts that are put together otherwise than their reduction does: added, or the greater of
+/// them taken; of the merge of a softmax, one of its outputs alone.
+bool Mutator::change_merge() {
+  using ops::Meaning;
+  const auto meaning_of = [&](const Task& task) {
+    const ops::Op* const op = ops::find_or_null(p_.kind(task).op);
+    return op ? op->meaning : Meaning::application;
+  };
+  const TaskRef ref = any_task([&](const Task& task) {
+    const Meaning meaning = meaning_of(task);
+    const bool merges = meaning == Meaning::sum || meaning == Meaning::merge_max ||
+                        meaning == Meaning::merge_softmax;
+    return merges && p_.kind(task).in[0].dtype != graph::DType::i64;  // numbers are only added
+  });
+  if (ref.cls < 0) return false;
+  const Task before = task(ref);
+  const Meaning was = meaning_of(before);
+  const bool greatest = was == Meaning::sum || (was == Meaning::merge_softmax && random_.flip());
+  const Meaning becomes = greatest ? Meaning::merge_max : Meaning::sum;
+  const size_t output = random_.below(before.out.size());
+  const graph::TensorType type = p_.kind(before).out[output];
+  program::Kind kind{ops::of(becomes).name, {}, {type, type}, {type}};
+  const ops::Cost cost = ops::cost_of(ops::of(becomes), {kind.attrs, kind.in, kind.out});
+  kind.flops = cost.flops;
+  kind.bytes = cost.bytes;
+  kind.workspace = cost.workspace;
+  begin(ref, fmt::format("runs as {}, into output {}", kind.op, output));
+  Task& changed = task(ref);
+  changed.kind = p_.intern(std::move(kind));
+  changed.in = {before.in[output], before.in[output + before.in.size() / 2]};
+  changed.out = {before.out[output]};
+  return true;
+}
+
+/// Both ends of a message, so that they still meet: it comes from elsewhere, on all ranks or on
+/// two.
 bool Mutator::move_both_ends() {
   const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
   if (ref.cls < 0) return false;
@@ -155,14 +231,25 @@ bool Mutator::move_both_ends() {
   const program::RoleId role = p_.classes[ref.cls].role;
   const int32_t by = random_.flip() ? 1 : -1;
   const bool sends = !message.in.empty();
-  begin(ref, fmt::format("both ends {} further", by));
+  const bool two = random_.flip();
+  std::pair<program::Way, program::Way> ways;
+  if (two) {
+    ways = with_two_exchanged(role, message.way());
+  }
+  begin(ref, two ? "at both ends two ranks exchanged" : fmt::format("both ends {} further", by));
   for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
     if (p_.classes[cls].role != role) continue;
     auto& tasks = p_.classes[cls].tasks;
     for (size_t i = 0; i < tasks.size(); ++i) {
       if (tasks[i].peer_axis != message.peer_axis || tasks[i].tag != message.tag) continue;
       const bool same_end = !tasks[i].in.empty() == sends;
-      tasks[i].peer += same_end ? by : -by;
+      if (two) {
+        const program::Way& way = same_end ? ways.first : ways.second;
+        tasks[i].peer = way.offset;
+        tasks[i].peer_by = way.by;
+      } else {
+        tasks[i].peer += same_end ? by : -by;
+      }
       m_->tasks.push_back({cls, i});
       collect_neighbours(p_, {cls, i}, &m_->near);
     }

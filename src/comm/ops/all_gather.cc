@@ -11,7 +11,7 @@ namespace {
 
 void run_all_gather(const Together& all, size_t me, int) {
   const TensorType& part = all.in[0];
-  const Blocks b = blocks(part, all.attrs->i("dim"));
+  const Blocks b = blocks(part, dim_of(*all.attrs, "dim"));
   const size_t row = static_cast<size_t>(part.bytes_of(b.inner));
   auto* to = static_cast<std::byte*>(all.members[me].out[0]);
   for (size_t o = 0; o < static_cast<size_t>(b.outer); ++o) {

@@ -10,7 +10,7 @@ namespace {
 
 /// Rows arrive in the order (expert, token) of the result, each from the member that holds it now.
 void run_all_to_all(const Together& all, size_t me, int) {
-  const int from = static_cast<int>(all.attrs->i("from"));
+  const int from = dim_of(*all.attrs, "from");
   const Rows rows(all.members[me].in[1], all.in[1].dims[0], all.in[1].dims[1],
                   outer_of(*all.attrs));
   const int64_t mine = static_cast<int64_t>(me);
@@ -48,7 +48,7 @@ Op describe_all_to_all() {
   // What even routing sends, not the bound.
   op.payload = [](const Attrs& attrs, std::span<const TensorType> in,
                   std::span<const TensorType> out) {
-    const TensorType& by_token = attrs.i("from") == 1 ? in[0] : out[0];
+    const TensorType& by_token = dim_of(attrs, "from") == 1 ? in[0] : out[0];
     return by_token.dims[1] * by_token.top_k * by_token.bytes_of(by_token.row_size());
   };
   op.algorithms = [](double n, double payload) {

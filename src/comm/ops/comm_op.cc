@@ -39,10 +39,6 @@ const Registry& registry() {
   return built;
 }
 
-int dim_of(const char* attribute, const Attrs& attrs) {
-  return attribute ? static_cast<int>(attrs.i(attribute)) : 0;
-}
-
 bool takes(const Op& op, const TensorType& type) {
   // Elements with scales of their own, or parts of a byte, are not added as they are.
   if (op.move.placed == Move::Placed::sum && type.granule() > 1) return false;
@@ -115,10 +111,21 @@ const Op& message(Role role) {
   HOCKET_CHECK(false, "no communication op has role {}", static_cast<int>(role));
 }
 
+int dim_of(const Attrs& attrs, const char* attribute) {
+  if (!attribute) return 0;
+  constexpr int64_t kMost = std::numeric_limits<int8_t>::max();  // Placement::split
+  const int64_t dim = attrs.i(attribute);
+  if (dim < 0 || dim > kMost) {
+    fail("comm", "{} is {}; expected a dim, 0 or more and less than those of the operand",
+         attribute, dim);
+  }
+  return static_cast<int>(dim);
+}
+
 Placement before(const Op& op, const Attrs& attrs) {
   switch (op.move.placed) {
     case Move::Placed::slot:
-      return Placement::split(dim_of(op.move.slot_dim, attrs));
+      return Placement::split(dim_of(attrs, op.move.slot_dim));
     case Move::Placed::sum:
       return Placement::partial(monoid_of(attrs));
     case Move::Placed::whole:
@@ -128,7 +135,7 @@ Placement before(const Op& op, const Attrs& attrs) {
 }
 
 Placement after(const Op& op, const Attrs& attrs) {
-  return op.move.part == Move::Part::block ? Placement::split(dim_of(op.move.part_dim, attrs))
+  return op.move.part == Move::Part::block ? Placement::split(dim_of(attrs, op.move.part_dim))
                                            : Placement::replicate();
 }
 
@@ -140,13 +147,16 @@ graph::Monoid monoid_of(const Attrs& attrs) {
 }
 
 int64_t outer_of(const Attrs& attrs) {
+  constexpr int64_t kMost = 1 << 16;
   const int64_t outer = attrs.i_or("outer", 1);
-  if (outer < 1) fail("comm", "outer is {}; expected 1 or more", outer);
+  if (outer < 1 || outer > kMost) {
+    fail("comm", "outer is {}; expected 1 to {}", outer, kMost);
+  }
   return outer;
 }
 
 Movement movement(const Op& op, const Attrs& attrs) {
-  Movement movement{op.move, dim_of(op.move.part_dim, attrs), dim_of(op.move.slot_dim, attrs)};
+  Movement movement{op.move, dim_of(attrs, op.move.part_dim), dim_of(attrs, op.move.slot_dim)};
   if (op.move.placed == Move::Placed::sum) {
     movement.monoid = monoid_of(attrs);
   }

@@ -148,7 +148,12 @@ struct Movement {
 };
 Movement movement(const Op& op, const Attrs& attrs);
 
-/// Attribute `outer` of an op with Move::in_parts, 1 without one. Throws Error for less than 1.
+/// The attribute of this name, which says a dim; 0 for null. Throws Error when it is missing, or no
+/// dim of any tensor: what moves a value reads dims by this alone, as who says how it is moved.
+int dim_of(const Attrs& attrs, const char* attribute);
+
+/// Attribute `outer` of an op with Move::in_parts, 1 without one. Throws Error for less than 1, and
+/// for more than 65,536.
 int64_t outer_of(const Attrs& attrs);
 
 /// Attribute `monoid`: how a reduction puts parts together. Throws Error for an unknown one.

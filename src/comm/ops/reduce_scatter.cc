@@ -9,7 +9,7 @@ namespace {
 
 void run_reduce_scatter(const Together& all, size_t me, int) {
   const TensorType& part = all.out[0];
-  const Blocks b = blocks(part, all.attrs->i("dim"));
+  const Blocks b = blocks(part, dim_of(*all.attrs, "dim"));
   const int64_t n = static_cast<int64_t>(all.members.size());
   std::vector<const void*> from;
   for (const Operands& operands : all.members) {

@@ -14,8 +14,8 @@ namespace {
 void run_resplit(const Together& all, size_t me, int) {
   const TensorType& had = all.in[0];
   const TensorType& gets = all.out[0];
-  const auto from = static_cast<size_t>(all.attrs->i("from"));
-  const auto to = static_cast<size_t>(all.attrs->i("to"));
+  const auto from = static_cast<size_t>(dim_of(*all.attrs, "from"));
+  const auto to = static_cast<size_t>(dim_of(*all.attrs, "to"));
   Region whole;
   for (const graph::Dim& size : had.dims) {
     whole.push_back({0, size});

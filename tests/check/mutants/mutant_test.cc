@@ -67,7 +67,7 @@ TEST(Mutants, RefusedWithTheRightTaskNamed) {
 TEST(Mutants, EveryKindIsDrawn) {
   std::mt19937_64 rng(3);
   std::set<std::string> seen;
-  for (uint64_t seed = 0; seed < 800; ++seed) {
+  for (uint64_t seed = 0; seed < 1600; ++seed) {
     test::Case c = test::random_case(rng);
     Mutation m;
     if (mutate(c.program, seed, &m)) {

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults in which parts of values tasks take, and in where these begin.
+#include <gtest/gtest.h>
+
+#include "tests/check/refuse_util.h"
+#include "tests/check/rules_util.h"
+
+namespace hocket::check {
+namespace {
+
+using program::BufferId;
+using program::Task;
+using program::TaskId;
+using test::Edit;
+using test::expect_refused;
+
+/// `length` rows of a buffer, from `begin` on.
+BufferId rows(Edit& e, BufferId base, int64_t begin, int64_t length) {
+  program::Buffer view;
+  view.type = e.buffer(base).type;
+  view.type.dims[0] = length;
+  view.kind = program::BufferKind::view;
+  view.base = base;
+  view.dim = 0;
+  view.begin = begin;
+  e.cls().buffers.push_back(view);
+  return e.cls().buffers.size() - 1;
+}
+
+/// A task on the first half of the queries of a sequence, and on the second half of its keys, of
+/// which these need none: a copy of the first task of the op, whose inputs `keys` are keys, into
+/// buffers of its own behind it. Returns where to go on.
+TaskId add_task_on_nothing(Edit& e, const std::string& op, const std::set<size_t>& keys,
+                           std::vector<BufferId>* made) {
+  const TaskId at = e.find(op);
+  const Task whole = e.at(at);
+  const graph::Attrs attrs = e.kind(whole).attrs;
+  const int64_t half = attrs.i("seq") / 2;
+  std::vector<BufferId> in;
+  for (size_t i = 0; i < whole.in.size(); ++i) {
+    in.push_back(rows(e, whole.in[i], keys.contains(i) ? half : 0, half));
+  }
+  for (const BufferId out : whole.out) {
+    graph::TensorType type = e.buffer(out).type;
+    type.dims[0] = half;
+    made->push_back(e.add_buffer(type));
+  }
+  Task task = e.make(op, attrs, in, *made);
+  task.begins = {{'s', half}};
+  e.insert(at + 1, task);
+  return at + 2;
+}
+
+TEST(RefuseParts, NothingOfASoftmaxIsNothingOnlyToItsMerge) {
+  // o = 0 and lse = -inf: what the merge begins with, but no addend and no maximum.
+  for (const char* op : {"softmax_merge", "add", "maximum"}) {
+    Edit e(test::one_rank());
+    const Task whole = e.task("attention");
+    std::vector<BufferId> none;
+    const TaskId at = add_task_on_nothing(e, "attention", {1, 2}, &none);
+    const int64_t half = e.buffer(none[0]).type.dims[0];
+    const BufferId o = rows(e, whole.out[0], 0, half);
+    const BufferId lse = rows(e, whole.out[1], 0, half);
+    if (op == std::string("softmax_merge")) {
+      e.insert(at, e.make(op, {}, {o, lse, none[0], none[1]}, {o, lse}));
+      const Verdict v = e.check();
+      EXPECT_TRUE(v.ok()) << to_text(v);
+      continue;
+    }
+    e.insert(at, e.make(op, {}, {lse, none[1]}, {lse}));
+    const bool sum = op == std::string("add");
+    expect_refused(e.check(), sum ? "layout-legal" : "merge-parts", {op});
+  }
+}
+
+TEST(RefuseParts, NothingOfASumIsNothingOnlyToASum) {
+  for (const char* op : {"add", "maximum"}) {
+    Edit e(test::one_rank());
+    const Task whole = e.task("attention_bwd");
+    std::vector<BufferId> none;
+    const TaskId at = add_task_on_nothing(e, "attention_bwd", {2, 3}, &none);
+    const int64_t half = e.buffer(none[1]).type.dims[0];
+    const BufferId dk = rows(e, whole.out[1], half, half);
+    e.insert(at, e.make(op, {}, {dk, none[1]}, {dk}));
+    const Verdict v = e.check();
+    if (op == std::string("add")) {
+      EXPECT_TRUE(v.ok()) << to_text(v);
+    } else {
+      expect_refused(v, "merge-parts", {"maximum"});
+    }
+  }
+}
+
+TEST(RefuseParts, TwoBeginsOfOneLetter) {
+  // Whoever reads the first and whoever reads the last of them would begin elsewhere.
+  for (const int64_t first : {0, 8}) {
+    Edit e(test::one_rank());
+    e.task("attention").begins = {{'t', first, program::kNone}, {'t', 8 - first, program::kNone}};
+    expect_refused(e.check(), "begins-named", {"attention", "says twice where 't' begins"});
+  }
+}
+
+TEST(RefuseParts, BeginsOfLettersThatNobodyReads) {
+  Edit e(test::one_rank());
+  e.task("rms_norm").begins = {{'a', 8, program::kNone}};
+  expect_refused(e.check(), "begins-named", {"rms_norm", "'a'", "takes no letter by position"});
+  e = Edit(test::one_rank());
+  e.task("linear").begins = {{'Z', -99999999, program::kNone}};
+  expect_refused(e.check(), "begins-named", {"linear", "'Z'"});
+  e = Edit(test::one_rank());
+  e.task("embedding").begins = {{'t', 0, program::kNone}};
+  expect_refused(e.check(), "begins-named", {"embedding", "only 'v' by position"});
+}
+
+}  // namespace
+}  // namespace hocket::check
