@@ -46,11 +46,25 @@ AxisMask Values::axes_of(ClassId cls, program::TableId table) const {
   return axes;
 }
 
+/// So many of the `size` indices of a base from where it begins.
+CutId Values::region_of(ClassId cls, const program::Begin& from, int64_t length, int64_t size) {
+  const AxisMask axes = axes_of(cls, from.by);
+  std::vector<std::vector<Run>> rows;
+  pieces_.cuts.for_each(axes, {}, [&](const Coords& at) {
+    // Inside the base, whatever the table says: view-region tells.
+    const int64_t begin =
+        std::clamp<int64_t>(begin_at(ctx_.program.classes[cls].role, from, at), 0, size);
+    rows.push_back({{begin, std::min(length, size - begin)}});
+  });
+  return pieces_.cuts.make(size, axes, rows);
+}
+
 void Values::find_regions(ClassId cls) {
   // Regions of views are tables of the program. Like pieces they are functions of all coordinates
   // of the role's mesh, of which the class has those of its box.
   const RankClass& rank_class = ctx_.program.classes[cls];
   Bases& bases = bases_[cls];
+  std::map<std::array<int64_t, 4>, CutId> made;
   bases.region.assign(rank_class.buffers.size(), CutTable::kWhole);
   for (size_t id = 0; id < rank_class.buffers.size(); ++id) {
     const program::Buffer& view = rank_class.buffers[id];
@@ -62,15 +76,12 @@ void Values::find_regions(ClassId cls) {
     held.size = view.dim == program::kNone ? base.type.numel() : int64_t{base.type.dims[view.dim]};
     const int64_t length =
         view.dim == program::kNone ? view.type.numel() : int64_t{view.type.dims[view.dim]};
-    const AxisMask axes = axes_of(cls, view.by);
-    std::vector<std::vector<Run>> rows;
-    pieces_.cuts.for_each(axes, {}, [&](const Coords& at) {
-      // Inside the base, whatever the table says: view-region tells.
-      const int64_t begin = std::clamp<int64_t>(
-          begin_at(rank_class.role, {0, view.begin, view.by}, at), 0, held.size);
-      rows.push_back({{begin, std::min(length, held.size - begin)}});
-    });
-    bases.region[id] = pieces_.cuts.make(held.size, axes, rows);
+    const auto [known, fresh] =
+        made.try_emplace({view.begin, length, view.by.value(), held.size}, CutTable::kWhole);
+    if (fresh) {
+      known->second = region_of(cls, {0, view.begin, view.by}, length, held.size);
+    }
+    bases.region[id] = known->second;
   }
 }
 

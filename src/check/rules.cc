@@ -267,30 +267,40 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
   }
   if (program::begins_too_far(buffer.begin)) return fmt::format("begins at {}", buffer.begin);
   const ClassId id = &cls - ctx.program.classes.data();
-  std::map<int64_t, int32_t> begins;  // the first rank of each
+  const bool along_elements =
+      buffer.dim == kNone || std::cmp_equal(buffer.dim + 1, base.dims.size());
+  const auto inside_granule = [&](int64_t begin) {
+    return along_elements && begin % base.granule() != 0;
+  };
+  const auto outside = [&](int64_t begin) {
+    return begin < 0 || length < 0 || length > size || begin > size - length;
+  };
+  // The least begin that is wrong, and the first rank that has it.
+  std::optional<std::pair<int64_t, int32_t>> wrong;
+  const auto look_at = [&](int64_t begin, int32_t rank) {
+    if (!inside_granule(begin) && !outside(begin)) return;
+    if (!wrong || begin < wrong->first) {
+      wrong = {begin, rank};
+    }
+  };
   if (buffer.by == kNone) {
-    begins.emplace(buffer.begin, kNone);
+    look_at(buffer.begin, kNone);
   } else {
     const int32_t first = ctx.program.first_rank(cls.role);
     program::for_each_coords(ctx.program, id, ctx.program.tables[buffer.by].axes,
                              [&](const std::vector<int32_t>& at) {
-                               begins.emplace(ctx.program.begin_at(buffer.begin, buffer.by, at),
-                                              first + ctx.program.mesh_of(id).rank(at));
+                               look_at(ctx.program.begin_at(buffer.begin, buffer.by, at),
+                                       first + ctx.program.mesh_of(id).rank(at));
                              });
   }
-  const bool along_elements =
-      buffer.dim == kNone || std::cmp_equal(buffer.dim + 1, base.dims.size());
-  for (const auto& [begin, rank] : begins) {
-    const std::string on = rank == kNone ? "" : fmt::format(" on rank {}", rank);
-    if (along_elements && begin % base.granule() != 0) {
-      return fmt::format("begins at {} of {}{}, inside a {}", begin, to_string(base), on,
-                         base.encoding ? "block" : "byte");
-    }
-    if (begin < 0 || length < 0 || length > size || begin > size - length) {
-      return fmt::format("has {} from {} on, of {}{}", length, begin, size, on);
-    }
+  if (!wrong) return "";
+  const auto& [begin, rank] = *wrong;
+  const std::string on = rank == kNone ? "" : fmt::format(" on rank {}", rank);
+  if (inside_granule(begin)) {
+    return fmt::format("begins at {} of {}{}, inside a {}", begin, to_string(base), on,
+                       base.encoding ? "block" : "byte");
   }
-  return "";
+  return fmt::format("has {} from {} on, of {}{}", length, begin, size, on);
 }
 
 /// A ragged buffer has room for its bound here, although the plan counts on fewer bytes.

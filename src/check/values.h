@@ -75,6 +75,7 @@ class Values {
     std::vector<CutId> region;  ///< by buffer: which part of its base it is
   };
   void find_regions(ClassId cls);
+  CutId region_of(ClassId cls, const program::Begin& from, int64_t length, int64_t size);
   /// What a begin says at coordinates of a role.
   AxisMask axes_of(ClassId cls, program::TableId table) const;
   int64_t begin_at(program::RoleId role, const program::Begin& begin,

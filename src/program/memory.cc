@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <queue>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -295,13 +297,11 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
     return known;
   };
 
-  struct Held {
-    int32_t lane = 0;              // of the receive
-    int32_t position = INT32_MAX;  // in that lane; none: it is never known to end
-    int64_t bytes = 0;
-  };
-  struct Queue {  // messages of one lane of mine
-    std::vector<Held> held;
+  // What one lane of mine sent and may still be held, by the lane of the receive and its position
+  // there, of which the first is the next to be known to have ended.
+  using Held = std::pair<int32_t, int64_t>;  // position, bytes
+  struct Queue {
+    std::array<std::priority_queue<Held, std::vector<Held>, std::greater<>>, kNumLanes> held;
     int64_t bytes = 0, most = 0;
   };
   std::array<Queue, kNumLanes> queues;
@@ -309,23 +309,22 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
     const Task& send = mine.tasks[message.send];
     Queue& queue = queues[place_of(send.lane)];
     const Clock known = known_at(message.send);
-    std::erase_if(queue.held, [&](const Held& held) {
-      const bool received = held.position <= known[held.lane];
-      if (received) {
-        queue.bytes -= held.bytes;
+    for (size_t lane = 0; lane < kNumLanes; ++lane) {
+      auto& held = queue.held[lane];
+      while (!held.empty() && held.top().first <= known[lane]) {
+        queue.bytes -= held.top().second;
+        held.pop();
       }
-      return received;
-    });
-    Held held;
+    }
+    int64_t bytes = 0;
     for (const TensorType& type : p_.kind(send).in) {
-      held.bytes += type.bytes();
+      bytes += type.bytes();
     }
     if (message.recv != kNone && their_time) {
-      held.lane = static_cast<int32_t>(theirs.tasks[message.recv].lane);
-      held.position = their_time->position[message.recv];
-    }
-    queue.held.push_back(held);
-    queue.bytes += held.bytes;
+      const size_t lane = place_of(theirs.tasks[message.recv].lane);
+      queue.held[lane].push({their_time->position[message.recv], bytes});
+    }  // else it is never known to end
+    queue.bytes += bytes;
     queue.most = std::max(queue.most, queue.bytes);
   }
   int64_t sum = 0;
