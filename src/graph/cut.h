@@ -112,6 +112,8 @@ class CutTable {
                     int64_t length);
   /// The same, with a local range at every coordinate on `axes`.
   CutId restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const Run> ranges);
+  /// What the rank at these coordinates along `over` holds.
+  CutId fixed(CutId id, AxisMask over, const Coords& at);
   /// What the rank `offset` further along the axis holds, around its end.
   CutId moved(CutId id, int32_t axis, int32_t offset);
 
