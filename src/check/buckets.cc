@@ -301,7 +301,10 @@ bool Values::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
         return refused(Moved::Fault::differs, axes);
       }
     }
-    *value = unflat(packs_.gather(before, over, block), 1);
+    for (Value& component : components) {
+      component.marks = over_all(component.marks, over);
+    }
+    *value = unflat(packs_.with(packs_.gather(before, over, block), components), 1);
     return true;
   }
   if (const AxisMask axes = packs_[before].axes & over) {
@@ -327,6 +330,7 @@ std::optional<Value> Values::pack_from_peer(const Value& value, const graph::Shi
     const std::optional<Value> sum = sum_of(parts);
     if (!sum) return std::nullopt;
     component = *sum;
+    component.marks = from_peer(component.marks, axis, offset);
   }
   return unflat(packs_.moved(pack_of(value), components, shift), 1);
 }

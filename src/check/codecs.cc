@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "check/values.h"
 #include "program/contract.h"
@@ -33,40 +34,125 @@ graph::Run first_common(const std::vector<graph::Run>& left, const std::vector<g
 
 MarkId Values::unite_marks(MarkId left, MarkId right, AxisMask axes) {
   if (left == right) return left;
-  Marks all = marks_[left];
-  const Marks& more = marks_[right];
-  std::vector<Mark> list;
-  std::set_union(all.list.begin(), all.list.end(), more.list.begin(), more.list.end(),
-                 std::back_inserter(list));
-  all.list = std::move(list);
-  all.apart |= more.apart | axes;
+  const Marks& mine = marks_[left];
+  const Marks& theirs = marks_[right];
+  Marks all{{}, mine.apart | theirs.apart | axes};
+  const auto key = [](const Mark& mark) { return std::tie(mark.codec, mark.term); };
+  auto other = theirs.list.begin();
+  for (const Mark& mark : mine.list) {
+    while (other != theirs.list.end() && key(*other) < key(mark)) {
+      all.list.push_back(*other++);
+    }
+    all.list.push_back(mark);
+    if (other != theirs.list.end() && key(*other) == key(mark)) {
+      all.list.back().addends = families_.unite(mark.addends, (other++)->addends);
+    }
+  }
+  all.list.insert(all.list.end(), other, theirs.list.end());
   return intern_marks(std::move(all));
 }
 
 MarkId Values::intern_marks(Marks marks) {
-  const auto found = std::find(marks_.begin(), marks_.end(), marks);
-  if (found == marks_.end()) {
-    marks_.push_back(std::move(marks));
-    return static_cast<MarkId>(marks_.size()) - 1;
+  const auto [known, fresh] =
+      marks_index_.try_emplace(std::move(marks), static_cast<MarkId>(marks_.size()));
+  if (fresh) {
+    marks_.push_back(known->first);
   }
-  return static_cast<MarkId>(found - marks_.begin());
+  return known->second;
+}
+
+bool Values::lost_alike(MarkId left, MarkId right) const {
+  if (left == right) return true;
+  const Marks& mine = marks_[left];
+  const Marks& theirs = marks_[right];
+  return mine.apart == theirs.apart &&
+         std::equal(mine.list.begin(), mine.list.end(), theirs.list.begin(), theirs.list.end(),
+                    [&](const Mark& one, const Mark& other) {
+                      return one.codec == other.codec && one.term == other.term &&
+                             families_.shares(one.addends) == families_.shares(other.addends);
+                    });
+}
+
+MarkId Values::with_addends(MarkId marks, const std::function<FamilyId(FamilyId)>& change) {
+  if (marks_[marks].list.empty()) return marks;
+  Marks changed = marks_[marks];
+  for (Mark& mark : changed.list) {
+    mark.addends = change(mark.addends);
+  }
+  return changed == marks_[marks] ? marks : intern_marks(std::move(changed));
+}
+
+MarkId Values::from_peer(MarkId marks, int32_t axis, int32_t offset) {
+  return with_addends(marks,
+                      [&](FamilyId addends) { return families_.from_peer(addends, axis, offset); });
+}
+
+MarkId Values::over_all(MarkId marks, AxisMask over) {
+  if (over == 0) return marks;
+  return with_addends(marks, [&](FamilyId addends) { return families_.over_all(addends, over); });
+}
+
+MarkId Values::settled(MarkId marks) {
+  const auto [known, fresh] = settled_.try_emplace(marks, marks);
+  if (fresh) {
+    known->second =
+        with_addends(marks, [&](FamilyId addends) { return families_.settled(addends); });
+  }
+  return known->second;
+}
+
+AxisMask Values::axes_of_marks(MarkId marks) const {
+  AxisMask axes = 0;
+  for (const Mark& mark : marks_[marks].list) {
+    axes |= families_.axes(mark.addends);
+  }
+  return axes;
+}
+
+MarkId Values::marks_at(MarkId marks, const graph::Coords& coords) {
+  const MarkId left = settled(marks);
+  const AxisMask axes = axes_of_marks(left);
+  if (axes == 0) return left;
+  return with_addends(left, [&](FamilyId addends) { return families_.at(addends, axes, coords); });
+}
+
+bool Values::lost_alike_by_place(const Base& base, std::span<const Entry* const> hits) {
+  // Every rank has its own order of the regions, and in each what some rank encoded: the same
+  // index must have lost the same wherever it is.
+  if (marks_.size() == 1) return true;  // no codec lost anything
+  const Value& first = hits[0]->value;
+  AxisMask axes = 0;
+  bool constant = true;
+  for (const Entry* hit : hits) {
+    if (!lost_alike(hit->value.marks, first.marks)) return false;
+    const MarkId marks = settled(hit->value.marks);
+    constant = constant && marks == settled(first.marks) && axes_of_marks(marks) == 0;
+    axes |= axes_of_marks(marks) | pieces_.cuts.axes(pieces_[hit->value.piece].cut[base.dim]);
+  }
+  if (constant) return true;
+  const int64_t size = ctx_.types[ref_.terms[first.expr].type].dims[base.dim];
+  std::map<int64_t, std::pair<int64_t, MarkId>> lost;  // by the first index: the end, and what
+  bool same = true;
+  pieces_.cuts.for_each(axes, {}, [&](const graph::Coords& coords) {
+    for (const Entry* hit : hits) {
+      const MarkId marks = marks_at(hit->value.marks, coords);
+      const CutId cut = pieces_[hit->value.piece].cut[base.dim];
+      for (const graph::Run& run : pieces_.cuts.part_at(cut, coords, size, 0, -1)) {
+        const std::pair<int64_t, MarkId> here{run.begin + run.length, marks};
+        same = same && lost.try_emplace(run.begin, here).first->second == here;
+      }
+    }
+  });
+  int64_t end = 0;
+  for (const auto& [begin, what] : lost) {
+    same = same && begin >= end;
+    end = what.first;
+  }
+  return same;
 }
 
 bool Values::is_coded(const Value& value) const {
   return value.expr >= 0 && ref_.terms[value.expr].kind == Expr::Kind::coded;
-}
-
-/// How much of a sum that is not finished a piece has, as far as that is the same on all ranks:
-/// "1/4". What a codec loses of two halves is something else than what it loses of their sum.
-std::string Values::share_text(PieceId id) {
-  std::string text;
-  for (const Addends& part : pieces_[id].addends) {
-    const int64_t cells = pieces_.cuts[part.set].cells;
-    const int64_t held = pieces_.cuts.local_size(part.set, cells);
-    const std::string share = held < 0 ? "some" : fmt::format("{}/{}", held, cells);
-    text += (text.empty() ? "" : " x ") + share;
-  }
-  return text;
 }
 
 /// The pieces of all outputs of an encoder or a decoder, by the letters of its notation; addends of
@@ -144,7 +230,7 @@ void Values::decode(ClassId cls, const Task& reader, const KindInfo& info, TaskR
   if (pieces.empty()) return lose_outputs(cls, reader);
   MarkId marks = marks_in_;
   if (!info.rules->codec.lossless) {
-    const Mark mark{info.rules->codec.name, term, share_text(pieces[0])};
+    const Mark mark{info.rules->codec.name, term, families_.of(pieces_[pieces[0]].addends)};
     marks = unite_marks(marks, intern_marks({{mark}, 0}), 0);
   }
   set(cls, reader, 0, {term, pieces[0], marks}, nullptr, ref);
@@ -184,6 +270,7 @@ void Values::finish_marks(TaskRef at, BufferId buffer, const Value& value) {
   if (named.kind != program::BufferKind::persistent) return;
   for (const std::string& name : program::tensors_of(named.name, named.slots)) {
     copies_[ref_.find(name)].push_back({at, buffer, value});
+    copies_[ref_.find(name)].back().value.marks = settled(value.marks);
   }
 }
 
@@ -199,7 +286,8 @@ std::vector<LossyCodec> Values::lossy_codecs() const {
 void Values::add_states(const graph::Tensor& tensor, const KeptCopy& copy, int32_t rank,
                         std::vector<KeptState>* states) {
   const graph::Coords coords = coords_of(rank);
-  const auto hold = [&](MarkId marks, int64_t begin, int64_t length) {
+  const auto hold = [&](MarkId all, int64_t begin, int64_t length) {
+    const MarkId marks = marks_at(all, coords);
     graph::Coords at{};
     for (size_t axis = 0; axis < coords.size(); ++axis) {
       if (marks_[marks].apart & graph::axis_bit(static_cast<int32_t>(axis))) {
@@ -245,12 +333,15 @@ std::pair<TaskRef, int32_t> Values::holder_of(int32_t tensor, const KeptState& s
 }
 
 /// "exactly", or "up to ~int8 of ..".
-std::string Values::marks_text(MarkId marks) const {
+std::string Values::marks_text(MarkId marks, bool sets) const {
   std::string text;
   for (const Mark& mark : marks_[marks].list) {
-    text += fmt::format("{}~{} of {}{}", text.empty() ? "up to " : ", ", mark.codec,
-                        describe(mark.term),
-                        mark.share.empty() ? "" : ", of " + mark.share + " of its addends at once");
+    text +=
+        fmt::format("{}~{} of {}", text.empty() ? "up to " : ", ", mark.codec, describe(mark.term));
+    const std::string& shares = families_.shares(mark.addends);
+    if (shares.empty()) continue;
+    text += sets ? fmt::format(", its addends {} each at once", families_.text(mark.addends))
+                 : fmt::format(", of {} of its addends at once", shares);
   }
   return text.empty() ? "exactly" : text;
 }
@@ -272,10 +363,12 @@ void Values::refuse_copies(int32_t tensor, const KeptState& one, const KeptState
                 "let every rank use what it decodes of its own part, too", where);
     return;
   }
-  ctx_.report("replicas-differ", ProblemClass::value, second, {first},
-              fmt::format("{} keeps '{}' {}, but {} keeps it {}", ctx_.name(second), info.name,
-                          marks_text(other.marks), ctx_.name(first), marks_text(one.marks)),
-              "let all ranks that keep it use what they decode, or none of them", where);
+  const bool sets = lost_alike(one.marks, other.marks);
+  ctx_.report(
+      "replicas-differ", ProblemClass::value, second, {first},
+      fmt::format("{} keeps '{}' {}, but {} keeps it {}", ctx_.name(second), info.name,
+                  marks_text(other.marks, sets), ctx_.name(first), marks_text(one.marks, sets)),
+      "let all ranks that keep it use what they decode, or none of them", where);
 }
 
 void Values::judge_copies() {
@@ -283,10 +376,10 @@ void Values::judge_copies() {
   // ranks do not if codecs lost different things of it, or if each has another part of it exact.
   for (const auto& [tensor, copies] : copies_) {
     const MarkId first = copies[0].value.marks;
-    const bool alike = std::all_of(copies.begin(), copies.end(), [&](const KeptCopy& copy) {
+    const bool same = std::all_of(copies.begin(), copies.end(), [&](const KeptCopy& copy) {
       return !is_pack(copy.value) && copy.value.marks == first;
     });
-    if (alike && marks_[first].apart == 0) continue;
+    if (same && marks_[first].apart == 0 && axes_of_marks(first) == 0) continue;
     const graph::Tensor& info = ref_.graph().tensor(tensor);
     std::vector<KeptState> states;
     for (const KeptCopy& copy : copies) {

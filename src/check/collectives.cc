@@ -81,6 +81,7 @@ bool Values::move_parts(TaskRef ref, const KindInfo& info, AxisMask over,
     return false;
   }
   *value = *sum;
+  value->marks = over_all(value->marks, over);
   return true;
 }
 
@@ -421,7 +422,7 @@ void Values::meet(std::span<const TaskRef> tasks) {
       Value value = at(ref.cls, ctx_.task(ref).in[i]);
       good = good && value.expr >= 0 && move(ref, info, within, whole, i, &value);
       if (!good) break;
-      marks = unite_marks(marks, value.marks, 0);
+      marks = unite_marks(marks, over_all(value.marks, axes_of(first)), 0);
       value.marks = 0;
       const std::optional<Value> with = add(sum, value);
       if (!with) {

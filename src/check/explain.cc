@@ -219,6 +219,7 @@ std::string Values::whereabouts(ClassId cls, ExprId want, ExprId got, std::vecto
                             others.empty() ? "" : fmt::format("of class {} ", cls), describe(expr));
       const ClassId only_class = others.empty() ? ClassId(kNone) : cls;
       for (ExprId in : ref_.terms.inputs(term.a)) {
+        add(carriers(in, only_class));
         for (ExprId part : ref_.terms.terms_of(in)) {
           add(makers(part, only_class));
           add(carriers(part, only_class));

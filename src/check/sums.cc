@@ -62,7 +62,7 @@ std::optional<Value> Values::sum_of(const std::vector<Value>& parts) {
   std::vector<Value> unmarked = parts;
   MarkId marks = parts[0].marks;
   for (Value& part : unmarked) {
-    const AxisMask axes = part.marks == marks ? 0 : axes_of(part) | axes_of(parts[0]);
+    const AxisMask axes = lost_alike(part.marks, marks) ? 0 : axes_of(part) | axes_of(parts[0]);
     marks = unite_marks(marks, part.marks, axes);
     part.marks = 0;
   }
@@ -123,8 +123,8 @@ std::optional<Value> Values::add(const Value& left, const Value& right) {
   if (!zero && (is_pack(left) || is_pack(right))) return add_packs(left, right);
   std::optional<Value> sum = add_terms({left.expr, left.piece}, {right.expr, right.piece});
   if (sum) {
-    const bool alike = left.marks == right.marks;
-    sum->marks = unite_marks(left.marks, right.marks, alike ? 0 : axes_of(left) | axes_of(right));
+    const bool same = lost_alike(left.marks, right.marks);
+    sum->marks = unite_marks(left.marks, right.marks, same ? 0 : axes_of(left) | axes_of(right));
   }
   return sum;
 }

@@ -121,12 +121,13 @@ void Values::transfer(std::span<const TaskRef> tasks) {
   };
   ExprId expr = kUnwritten;
   MarkId marks = 0;
-  bool alike = true;  // whichever rank a part is taken from
+  bool same = true;  // whichever rank a part is taken from
   for (const TaskRef& ref : givers) {
     const Value value = read(ref, ctx_.task(ref).in[0]);
     if (value.expr < 0) return lose_all();
-    alike = alike && (ref == givers[0] || value.marks == marks);
-    alike = alike && (marks_[value.marks].apart & ~axes_of(value)) == 0;
+    same = same && (ref == givers[0] || value.marks == marks);
+    const AxisMask differ = marks_[value.marks].apart | axes_of_marks(settled(value.marks));
+    same = same && (differ & ~axes_of(value)) == 0;
     marks = ref == givers[0] ? value.marks : unite_marks(marks, value.marks, 0);
     if (ref == givers[0]) {
       expr = value.expr;
@@ -182,8 +183,9 @@ void Values::transfer(std::span<const TaskRef> tasks) {
     }
   }
   // Ranks that take the same may take it from different ranks.
-  Marks taken{marks_[marks].list, 0};
-  if (!alike) {
+  const program::RoleId giver = ctx_.program.classes[givers[0].cls].role;
+  Marks taken{marks_[over_all(marks, axes_of_role(giver))].list, 0};
+  if (!same) {
     taken.apart = axes_of_role(ctx_.program.classes[takers[0].cls].role);
   }
   for (const TaskRef& ref : takers) {

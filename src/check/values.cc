@@ -31,7 +31,8 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
       ref_(reference),
       hazards_(hazards),
       pieces_(extents_of(ctx), reference.keys),
-      packs_(pieces_.cuts) {
+      packs_(pieces_.cuts),
+      families_(pieces_.cuts) {
   // Before the step nothing is written but what the host provides: persistent buffers hold the old
   // value of the graph tensor of their name, inputs that of their micro-batch, each in the layout
   // that it declares. That the name, the micro-batch and the local type fit the graph is shown here
@@ -478,7 +479,7 @@ void Values::merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRe
     if (united.back() == kNone) return refuse_parts(i);
   }
   const std::vector<ExprId> exprs = exprs_;
-  if (in_marks_[0] != in_marks_[half]) {
+  if (!lost_alike(in_marks_[0], in_marks_[half])) {
     marks_in_ = unite_marks(in_marks_[0], in_marks_[half],
                             axes_of({exprs_[0], ins_[0]}) | axes_of({exprs_[half], ins_[half]}));
   }
@@ -625,7 +626,9 @@ void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& val
     }
     part.piece = moved;
   }
-  set(cls, end, 0, *sum_of(parts), nullptr, ref);
+  Value got = *sum_of(parts);
+  got.marks = from_peer(got.marks, ctx_.axis_of(cls, end.peer_axis), end.peer);
+  set(cls, end, 0, got, nullptr, ref);
 }
 
 /// Whether a value lies, on the ranks of the class, as its buffer declares. What the host reads is

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "check/context.h"
+#include "check/families.h"
 #include "check/hazards.h"
 #include "check/packs.h"
 #include "check/pieces.h"
@@ -118,22 +119,33 @@ class Values {
   /// That a value went through a codec.
   struct Mark {
     std::string codec;
-    ExprId term;        ///< that it encoded
-    std::string share;  ///< of a sum that was not finished: "1/4" of its addends at once
+    ExprId term;       ///< that it encoded
+    FamilyId addends;  ///< which of them at once, where it is a sum that was not finished
     auto operator<=>(const Mark&) const = default;
   };
   struct Marks {
-    std::vector<Mark> list;  ///< sorted
+    std::vector<Mark> list;  ///< sorted, one of each codec and term
     /// Axes along which ranks that should hold the same have parts of different marks: one's own
     /// exactly, those of others as they were decoded.
     AxisMask apart = 0;
-    bool operator==(const Marks&) const = default;
+    auto operator<=>(const Marks&) const = default;
   };
   MarkId intern_marks(Marks marks);
   /// `axes`: along which ranks differ in which of the two they have.
   MarkId unite_marks(MarkId left, MarkId right, AxisMask axes);
+  /// True if both lost as much of the same, of whichever addends.
+  bool lost_alike(MarkId left, MarkId right) const;
+  /// True if regions of a base hold what lost the same of each index, on whatever rank it is.
+  bool lost_alike_by_place(const Base& base, std::span<const Entry* const> hits);
+  /// With the addends that Families says of each.
+  MarkId with_addends(MarkId marks, const std::function<FamilyId(FamilyId)>& change);
+  MarkId from_peer(MarkId marks, int32_t axis, int32_t offset);
+  MarkId over_all(MarkId marks, AxisMask over);
+  MarkId settled(MarkId marks);
+  MarkId marks_at(MarkId marks, const graph::Coords& coords);
+  /// Axes along which ranks lost something of other addends.
+  AxisMask axes_of_marks(MarkId marks) const;
   bool is_coded(const Value& value) const;
-  std::string share_text(PieceId id);
   std::vector<PieceId> coded_pieces(ClassId cls, const Task& reader, const KindInfo& info,
                                     TaskRef ref);
   void encode(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);
@@ -156,7 +168,8 @@ class Values {
   void add_states(const graph::Tensor& tensor, const KeptCopy& copy, int32_t rank,
                   std::vector<KeptState>* states);
   std::pair<TaskRef, int32_t> holder_of(int32_t tensor, const KeptState& state, int64_t element);
-  std::string marks_text(MarkId marks) const;
+  /// `sets`: which addends were encoded at once, not only how many.
+  std::string marks_text(MarkId marks, bool sets) const;
   void refuse_copies(int32_t tensor, const KeptState& one, const KeptState& other,
                      const graph::Run& both);
   void judge_copies();
@@ -312,6 +325,7 @@ class Values {
   const Hazards& hazards_;
   Pieces pieces_;
   Packs packs_;
+  Families families_;
   std::vector<std::vector<Value>> values_;  ///< by class and buffer
   std::vector<Bases> bases_;                ///< by class
   std::set<std::pair<ClassId, BufferId>>
@@ -337,6 +351,8 @@ class Values {
   std::vector<MarkId> in_marks_;
   MarkId marks_in_ = 0;          ///< of all inputs together
   std::vector<Marks> marks_{1};  ///< 0: none
+  std::map<Marks, MarkId> marks_index_{{Marks{}, 0}};
+  std::map<MarkId, MarkId> settled_;
   std::vector<Lossy> lossy_;
   /// By codec: what it encoded, and the named buffers that this reaches.
   struct Lost {

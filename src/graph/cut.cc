@@ -574,6 +574,20 @@ CutId CutTable::restrict_to(CutId id, int64_t size, AxisMask axes, std::span<con
   return normal(size, all, std::move(rows));
 }
 
+CutId CutTable::fixed(CutId id, AxisMask over, const Coords& at) {
+  const AxisMask known = cuts_[id].axes & over;
+  if (known == 0) return id;
+  const int64_t cells = cuts_[id].cells;
+  const AxisMask rest = cuts_[id].axes & ~over;
+  return normal(cells, rest, rows_over(rest, [&](const Coords& coords) {
+                  Coords there = coords;
+                  for (AxisMask left = known; left; left &= left - 1) {
+                    there[std::countr_zero(left)] = at[std::countr_zero(left)];
+                  }
+                  return scaled(id, there, cells);
+                }));
+}
+
 Coords CutTable::shifted(const Coords& coords, const Shift& shift) const {
   const int64_t extent = extents_[shift.axis];
   const int64_t at = int64_t{coords[shift.axis]} + shift.offsets[row_index(shift.axes, coords)];

@@ -120,6 +120,8 @@ class CutTable {
                     int64_t length);
   /// The same, with a local range at every coordinate on `axes`.
   CutId restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const Run> ranges);
+  /// What the rank at these coordinates along `over` holds.
+  CutId fixed(CutId id, AxisMask over, const Coords& at);
   /// At every coordinate what the rank holds that the shift leads to.
   CutId moved(CutId id, const Shift& shift);
   /// The coordinates of that rank.

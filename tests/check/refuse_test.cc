@@ -248,6 +248,36 @@ TEST(Refuse, SumThatLacksAnAddend) {
   EXPECT_TRUE(names_user_of(v.problems[0], c.program, 0, gradient)) << to_text(v);
 }
 
+TEST(Refuse, NormThatLacksAParameter) {
+  // Squares are added up over the stages: the other stage misses those of a parameter that it does
+  // not have. Who holds its gradient is named, although that is a sum by then, and a part.
+  parallel::Plan plan;
+  plan.pp = 2;
+  plan.dp = 2;
+  plan.pp_chunks = 2;
+  plan.pp_schedule = "interleaved";
+  plan.num_micro_batches = 2;
+  plan.shard.params = parallel::Shard::all;
+  const test::Case good = test::make_case(test::dense(4, false), plan);
+  int seen = 0;
+  for (int n = 0;; ++n) {
+    test::Case c = good;
+    const auto& tasks = c.program.classes[0].tasks;
+    const auto squares = std::count_if(tasks.begin(), tasks.end(), [&](const Task& t) {
+      return c.program.kind(t).op == "sumsq";
+    });
+    if (n >= squares) break;
+    const int32_t at = find(c.program, 0, "sumsq", n);
+    const program::BufferId gradient = tasks[at].in[0];
+    erase(c.program, 0, at);
+    const Verdict v = check(c.program, c.graph);
+    ASSERT_FALSE(v.ok());
+    EXPECT_TRUE(names_user_of(v.problems[0], c.program, 0, gradient)) << n << "\n" << to_text(v);
+    ++seen;
+  }
+  EXPECT_GT(seen, 4);
+}
+
 TEST(Refuse, UpdateThatAnotherStageHas) {
   // Tied embeddings lie in both stages; that stage 1 updates its own says nothing of stage 0.
   test::Case c = make(2, 1, 1, 1, true);

@@ -218,61 +218,113 @@ TEST(Codecs, RanksKeepTheSameInABucket) {
   EXPECT_NE(text.find("b: ~int8 of 'W'"), std::string::npos) << text;
 }
 
-/// Codes of parts of a gradient, decoded and added up on both ranks, which are classes; rank 1 has
-/// the exact sum, too, and what it decodes of that sum. `apart`: it takes this one.
-Written by_parts(bool apart) {
-  Written w({{"dp", 2}});
-  const TensorId dy = w.input("dy", f64({kTokens, kRows}));
-  const TensorId x = w.input("x", f64({kTokens, kWidth}));
-  const TensorId weight = w.param("W", f64({kRows, kWidth}));
-  w.apply("y", "linear", {}, {x, weight});
-  w.gradient(weight, w.apply("g", "linear_dw", {}, {dy, x}, graph::Phase::backward)[0]);
+/// A step that updates a parameter by its gradient, of which every rank has a part: its tokens'.
+struct Trained {
+  Written w;
+  TensorId weight;
   autodiff::AdamWConfig config;
-  autodiff::append_adamw(w.graph, config);
-  const graph::Node& update = w.graph.nodes.back();
-  const TensorType type = w.graph.tensor(weight).type;
-  const Layout tokens = w.split(0, {"dp"});
-  const BufferId mine = w.step(type), exact = w.step(type), sum = w.step(type);
-  w.task("linear_dw", {}, {w.fed(dy, tokens), w.fed(x, tokens)}, {mine});
-  const auto codes = [&] {
-    return std::vector<BufferId>{w.step({DType::i8, type.dims}), w.step({DType::f32, {kRows}})};
-  };
-  const auto decoded = [&](const std::vector<BufferId>& from) {
+  TensorType type;
+  BufferId mine;  ///< the rank's part of the gradient
+
+  explicit Trained(std::vector<graph::Axis> axes) : w(axes) {
+    const TensorId dy = w.input("dy", f64({kTokens, kRows}));
+    const TensorId x = w.input("x", f64({kTokens, kWidth}));
+    weight = w.param("W", f64({kRows, kWidth}));
+    w.apply("y", "linear", {}, {x, weight});
+    w.gradient(weight, w.apply("g", "linear_dw", {}, {dy, x}, graph::Phase::backward)[0]);
+    autodiff::append_adamw(w.graph, config);
+    type = w.graph.tensor(weight).type;
+    std::vector<std::string> names;
+    for (const graph::Axis& axis : axes) {
+      names.push_back(axis.name);
+    }
+    const Layout tokens = w.split(0, names);
+    mine = w.step(type);
+    w.task("linear_dw", {}, {w.fed(dy, tokens), w.fed(x, tokens)}, {mine});
+  }
+  std::vector<BufferId> codes() {
+    return {w.step({DType::i8, type.dims}), w.step({DType::f32, {kRows}})};
+  }
+  std::vector<BufferId> encoded(BufferId from) {
+    const std::vector<BufferId> to = codes();
+    w.task("encode_int8", {}, {from}, to);
+    return to;
+  }
+  BufferId decoded(const std::vector<BufferId>& from) {
     const BufferId to = w.step(type);
     w.task("decode_int8", kToF64, from, {to});
     return to;
-  };
-  const std::vector<BufferId> own = codes(), came = codes(), both = codes();
-  w.task("encode_int8", {}, {mine}, own);
-  for (size_t i = 0; i < own.size(); ++i) {
-    w.shift("dp", 1, own[i], came[i]);
   }
-  const BufferId total = w.step(type);
-  w.task("add", {}, {decoded(own), decoded(came)}, {total});
-  w.shift("dp", 1, mine, exact);
-  w.task("add", {}, {mine, exact}, {sum});
-  w.task("encode_int8", {}, {sum}, both);
-  const BufferId at_once = decoded(both);
-  const BufferId norm = w.step(f64({1})), coef = w.step(f64({1}));
-  w.task("sumsq", {}, {total}, {norm});
-  const TensorId of_all = w.graph.find(graph::names::kGradNorm);
-  w.task("clip_coef", {{"max_norm", config.max_norm}}, {norm},
-         {coef, w.kept(of_all, {}, program::kNone)});
-  std::vector<BufferId> in;
-  for (TensorId id : update.in) {
-    const graph::Tensor& tensor = w.graph.tensor(id);
-    if (id == update.in[1] || id == update.in[4]) {
-      in.push_back(id == update.in[1] ? total : coef);
-    } else {
-      in.push_back(tensor.kind == graph::TensorKind::input ? w.fed(id) : w.stored(id));
+  /// What the rank `offset` before this one along the axis has of it, too.
+  BufferId with_peer(const std::vector<BufferId>& own, const std::string& axis, int32_t offset) {
+    const std::vector<BufferId> came = codes();
+    for (size_t i = 0; i < own.size(); ++i) {
+      w.shift(axis, offset, own[i], came[i]);
     }
+    const BufferId sum = w.step(type);
+    w.task("add", {}, {decoded(own), decoded(came)}, {sum});
+    return sum;
   }
-  w.task("adamw", update.attrs, in, {in[0], in[2], in[3]});
-  check::test::split_class(w.program, 0, w.axis("dp"), 1);
+  void update(BufferId gradient) {
+    const graph::Node node = w.graph.nodes.back();
+    const BufferId norm = w.step(f64({1})), coef = w.step(f64({1}));
+    w.task("sumsq", {}, {gradient}, {norm});
+    const TensorId of_all = w.graph.find(graph::names::kGradNorm);
+    w.task("clip_coef", {{"max_norm", config.max_norm}}, {norm},
+           {coef, w.kept(of_all, {}, program::kNone)});
+    std::vector<BufferId> in;
+    for (TensorId id : node.in) {
+      const graph::Tensor& tensor = w.graph.tensor(id);
+      if (id == node.in[1] || id == node.in[4]) {
+        in.push_back(id == node.in[1] ? gradient : coef);
+      } else {
+        in.push_back(tensor.kind == graph::TensorKind::input ? w.fed(id) : w.stored(id));
+      }
+    }
+    w.task("adamw", node.attrs, in, {in[0], in[2], in[3]});
+  }
+};
+
+/// Codes of parts of a gradient, decoded and added up on both ranks, which are classes; rank 1 has
+/// the exact sum, too, and what it decodes of that sum. `apart`: it takes this one.
+Written by_parts(bool apart) {
+  Trained t({{"dp", 2}});
+  const BufferId total = t.with_peer(t.encoded(t.mine), "dp", 1);
+  const BufferId exact = t.w.step(t.type), sum = t.w.step(t.type);
+  t.w.shift("dp", 1, t.mine, exact);
+  t.w.task("add", {}, {t.mine, exact}, {sum});
+  const BufferId at_once = t.decoded(t.encoded(sum));
+  t.update(total);
+  check::test::split_class(t.w.program, 0, t.w.axis("dp"), 1);
   if (apart) {
-    w.program.classes[1].tasks.back().in[1] = at_once;
+    t.w.program.classes[1].tasks.back().in[1] = at_once;
   }
-  return w;
+  return std::move(t.w);
+}
+
+/// Sums of two, and of these the sums of two, each through codes: with the rank `offset` before
+/// along an axis, hop by hop.
+Written doubled(const std::vector<graph::Axis>& axes,
+                const std::vector<std::pair<std::string, int32_t>>& hops) {
+  Trained t(axes);
+  BufferId sum = t.mine;
+  for (const auto& [axis, offset] : hops) {
+    sum = t.with_peer(t.encoded(sum), axis, offset);
+  }
+  t.update(sum);
+  return std::move(t.w);
+}
+
+TEST(Codecs, WhichAddendsWereEncodedAtOnceMatters) {
+  // Rank 0 adds what it decodes of g0 + g3 and of g1 + g2, rank 1 of g0 + g1 and of g2 + g3: as
+  // much at once, of others. Pairs that have the same sum before and after lose the same.
+  std::string text;
+  Written ring = doubled({{"dp", 4}}, {{"dp", 1}, {"dp", 2}});
+  EXPECT_EQ(refused_by(ring, &text), "replicas-differ") << text;
+  EXPECT_NE(text.find("is on rank 0 (dp 0), and on rank 1 (dp 1)"), std::string::npos) << text;
+  EXPECT_NE(text.find("each at once"), std::string::npos) << text;
+  Written pairs = doubled({{"a", 2}, {"b", 2}}, {{"b", 1}, {"a", 1}});
+  EXPECT_EQ(refused_by(pairs, &text), "") << text;
 }
 
 TEST(Codecs, WhatIsLostOfPartsIsNotWhatIsLostOfTheirSum) {

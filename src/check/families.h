@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What codecs encoded at once of a sum that was not finished: what is lost of two addends by
+// themselves is something else than what is lost of their sum, so ranks whose parts were put
+// together otherwise do not hold the same.
+#pragma once
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "check/pieces.h"
+#include "graph/cut.h"
+
+namespace hocket::check {
+
+using FamilyId = Id<struct Family>;
+
+/// Families of sets of addends, each set encoded at once, interned over the coordinates of one box
+/// of ranks: a set is a function of them, as it is in a piece. No addends: all of a finished value.
+class Families {
+ public:
+  explicit Families(graph::CutTable& cuts) : cuts_(cuts) {}
+
+  /// Of one set.
+  FamilyId of(const std::vector<Addends>& addends) { return intern({addends}); }
+  FamilyId unite(FamilyId left, FamilyId right);
+  /// What the rank `offset` further along the axis has.
+  FamilyId from_peer(FamilyId id, int32_t axis, int32_t offset);
+  /// What the rank at these coordinates along `over` has.
+  FamilyId at(FamilyId id, AxisMask over, const graph::Coords& coords);
+  /// What all ranks along `over` have together.
+  FamilyId over_all(FamilyId id, AxisMask over);
+  /// The same on every rank, but without the axes along which all ranks have the same sets, if in
+  /// another order: rank c of a ring {c}, {c - 1}, ..
+  FamilyId settled(FamilyId id);
+  /// Axes along which sets differ.
+  AxisMask axes(FamilyId id) const;
+  /// How much of all addends is in the sets: "1/4 and 2/4"; "" if each is a finished value.
+  const std::string& shares(FamilyId id) const { return shares_[id]; }
+  /// The first few sets: "[0:1)/4, [2:4)/4".
+  std::string text(FamilyId id) const;
+
+ private:
+  using Sets = std::vector<std::vector<Addends>>;
+  FamilyId intern(Sets sets);
+  std::string shares_of(const Sets& sets) const;
+
+  graph::CutTable& cuts_;
+  std::vector<Sets> families_;
+  std::vector<std::string> shares_;
+  std::map<Sets, FamilyId> index_;
+  std::map<std::pair<FamilyId, FamilyId>, FamilyId> unions_;
+  std::map<std::tuple<FamilyId, int32_t, int32_t>, FamilyId> from_peers_;
+  std::map<std::pair<FamilyId, AxisMask>, FamilyId> over_all_;
+  std::map<FamilyId, FamilyId> settled_;
+};
+
+}  // namespace hocket::check
