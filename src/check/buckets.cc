@@ -330,7 +330,7 @@ std::optional<Value> Values::pack_from_peer(const Value& value, const graph::Shi
     const std::optional<Value> sum = sum_of(parts);
     if (!sum) return std::nullopt;
     component = *sum;
-    component.marks = from_peer(component.marks, axis, offset);
+    component.marks = from_peer(component.marks, shift);
   }
   return unflat(packs_.moved(pack_of(value), components, shift), 1);
 }

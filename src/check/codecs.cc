@@ -82,9 +82,8 @@ MarkId Values::with_addends(MarkId marks, const std::function<FamilyId(FamilyId)
   return changed == marks_[marks] ? marks : intern_marks(std::move(changed));
 }
 
-MarkId Values::from_peer(MarkId marks, int32_t axis, int32_t offset) {
-  return with_addends(marks,
-                      [&](FamilyId addends) { return families_.from_peer(addends, axis, offset); });
+MarkId Values::from_peer(MarkId marks, const graph::Shift& shift) {
+  return with_addends(marks, [&](FamilyId addends) { return families_.from_peer(addends, shift); });
 }
 
 MarkId Values::over_all(MarkId marks, AxisMask over) {

@@ -63,14 +63,14 @@ FamilyId Families::unite(FamilyId left, FamilyId right) {
   return known->second;
 }
 
-FamilyId Families::from_peer(FamilyId id, int32_t axis, int32_t offset) {
-  if (!(axes(id) & graph::axis_bit(axis))) return id;
-  const auto [known, fresh] = from_peers_.try_emplace({id, axis, offset}, FamilyId{});
+FamilyId Families::from_peer(FamilyId id, const graph::Shift& shift) {
+  if (!(axes(id) & graph::axis_bit(shift.axis))) return id;
+  const auto [known, fresh] = from_peers_.try_emplace({id, shift}, FamilyId{});
   if (fresh) {
     Sets sets = families_[id];
     for (std::vector<Addends>& addends : sets) {
       for (Addends& part : addends) {
-        part.set = cuts_.moved(part.set, axis, offset);
+        part.set = cuts_.moved(part.set, shift);
       }
     }
     known->second = intern(std::move(sets));

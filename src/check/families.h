@@ -6,7 +6,7 @@
 
 #include <map>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "check/pieces.h"
@@ -25,8 +25,8 @@ class Families {
   /// Of one set.
   FamilyId of(const std::vector<Addends>& addends) { return intern({addends}); }
   FamilyId unite(FamilyId left, FamilyId right);
-  /// What the rank `offset` further along the axis has.
-  FamilyId from_peer(FamilyId id, int32_t axis, int32_t offset);
+  /// What the rank that the shift leads to has.
+  FamilyId from_peer(FamilyId id, const graph::Shift& shift);
   /// What the rank at these coordinates along `over` has.
   FamilyId at(FamilyId id, AxisMask over, const graph::Coords& coords);
   /// What all ranks along `over` have together.
@@ -51,7 +51,7 @@ class Families {
   std::vector<std::string> shares_;
   std::map<Sets, FamilyId> index_;
   std::map<std::pair<FamilyId, FamilyId>, FamilyId> unions_;
-  std::map<std::tuple<FamilyId, int32_t, int32_t>, FamilyId> from_peers_;
+  std::map<std::pair<FamilyId, graph::Shift>, FamilyId> from_peers_;
   std::map<std::pair<FamilyId, AxisMask>, FamilyId> over_all_;
   std::map<FamilyId, FamilyId> settled_;
 };

@@ -627,7 +627,7 @@ void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& val
     part.piece = moved;
   }
   Value got = *sum_of(parts);
-  got.marks = from_peer(got.marks, ctx_.axis_of(cls, end.peer_axis), end.peer);
+  got.marks = from_peer(got.marks, shift);
   set(cls, end, 0, got, nullptr, ref);
 }
 

@@ -139,7 +139,7 @@ class Values {
   bool lost_alike_by_place(const Base& base, std::span<const Entry* const> hits);
   /// With the addends that Families says of each.
   MarkId with_addends(MarkId marks, const std::function<FamilyId(FamilyId)>& change);
-  MarkId from_peer(MarkId marks, int32_t axis, int32_t offset);
+  MarkId from_peer(MarkId marks, const graph::Shift& shift);
   MarkId over_all(MarkId marks, AxisMask over);
   MarkId settled(MarkId marks);
   MarkId marks_at(MarkId marks, const graph::Coords& coords);
