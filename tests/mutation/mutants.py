@@ -281,4 +281,20 @@ MUTANTS = [
            "a task may say of a letter that it begins elsewhere", RULES + ("pieces/attention_test",)),
     Mutant(81, "src/check/where.cc", "if («addends.missing.empty()») continue;", "true",
            "a refusal does not say which addends are missing", ("check/where_test",)),
+
+    # --- peers by tables
+    Mutant(82, "src/check/sweep.cc", "if («peer != ctx_.ways.peers(other)[place]») continue;", "true",
+           "messages of one tag may go two ways to one peer", RULES),
+    Mutant(83, "src/program/ways.cc", "if («from != kNone») return kNone;", "false",
+           "two ranks may have one peer", RULES + ("check/check_test",)),
+    Mutant(84, "src/program/memory.cc", "if («seen.insert(sort).second») {",
+           "seen.insert(std::vector<int32_t>()).second",
+           "what the first rank of a class has in flight stands for all", ("program/memory_test",)),
+    Mutant(85, "src/graph/cut.cc", "shift.offsets[«row_index(shift.axes, coords)»];", "0",
+           "all ranks receive from as far as the first one", ("graph/cut_test",)),
+    Mutant(86, "src/passes/expand.cc", "«std::reverse(levels.begin(), levels.end());»", "",
+           "a sum begins between the furthest ranks", ("passes/expand_test",)),
+    Mutant(87, "src/program/views.cc",
+           "std::upper_bound(begins.begin(), begins.end(), «constant.begin - region.length»);",
+           "constant.begin", "a part does not meet those that begin before it", ("program/views_test",)),
 ]
