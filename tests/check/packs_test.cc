@@ -178,6 +178,39 @@ TEST(Packs, MoveElements) {
   }
 }
 
+TEST(Packs, AreMadeAnewForComponentsInAnotherOrder) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    Random random(seed);
+    const Elements elements = random.elements(kAll);
+    const PackId id = random.make(elements);
+    Packs& packs = random.packs;
+    for (int round = 0; round < 12; ++round) {
+      // Other names for the components, some of them one, some of them zero.
+      std::map<int32_t, int32_t> names;
+      std::vector<Value> components;
+      for (const Value& component : packs[id].components) {
+        const auto name = static_cast<int32_t>(random.below(kComponents + 1)) - 1;
+        names[component.expr - 7] = name;
+        components.push_back(name < 0 ? Value{kZero, kAnyPiece} : Value{7 + name, 3});
+      }
+      Elements renamed;
+      for (const auto& [coords, row] : elements) {
+        for (const auto& [component, at] : row) {
+          const int32_t name = component < 0 ? -1 : names.at(component);
+          renamed[coords].push_back({name, name < 0 ? 0 : at});
+        }
+      }
+      EXPECT_EQ(packs.with(id, components), random.make(renamed)) << seed;
+    }
+    const auto behind = [](const Coords&) { return graph::Run{5, 2}; };
+    const auto inside = [](const Coords&) { return graph::Run{4, 2}; };
+    for (int round = 0; round < 2; ++round) {
+      EXPECT_EQ(packs.restrict_to(id, 0, {5, 2}, behind), kNone);
+      EXPECT_EQ(packs.restrict_to(id, 0, {4, 2}, inside), packs.restrict_to(id, 0, inside));
+    }
+  }
+}
+
 TEST(Packs, LieSideBySide) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     Random random(seed);

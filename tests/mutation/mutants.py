@@ -255,7 +255,7 @@ MUTANTS = [
            "begin", "a shard that begins inside a tensor holds its first elements",
            ("engine/params_test",)),
     Mutant(72, "src/check/buckets.cc",
-           "if («run.begin % width != 0 || run.length % width != 0») return neither;", "false",
+           "if («run.begin % width != 0 || run.length % width != 0») return program::kNone;", "false",
            "parts of rows of a bucket pass as rows", ("pieces/buckets_test",)),
     Mutant(73, "src/check/buckets.cc", "fits = fits && («!both || one.begin == other.begin»);", "true",
            "other elements of a tensor are added to its elements",

@@ -89,8 +89,17 @@ TEST(Views, OverlapAndOffsets) {
       Space space;
       space.engine.seed(static_cast<uint64_t>(round));
       std::vector<BufferId> list;
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < 7; ++i) {
         list.push_back(space.add(dim));
+      }
+      // A second base with the same regions.
+      std::vector<Buffer>& buffers = space.cls().buffers;
+      const auto first = static_cast<int32_t>(buffers.size());
+      for (int32_t id = 0; id < first; ++id) {
+        buffers.push_back(buffers[static_cast<size_t>(id)]);
+        if (id > 0) {
+          buffers.back().base = first;
+        }
       }
       const Views views(space.program, 1);
       EXPECT_EQ(views.meets(0).size(), list.size());
@@ -117,6 +126,10 @@ TEST(Views, OverlapAndOffsets) {
           EXPECT_EQ(known, one != other && meet.contains({one, other})) << "seed " << round;
         }
         EXPECT_NE(std::find(found.begin(), found.end(), BufferId(0)), found.end());
+        EXPECT_TRUE(std::is_sorted(found.begin(), found.end()));
+        const auto there = views.meets(one + first);
+        EXPECT_TRUE(std::equal(found.begin(), found.end(), there.begin(), there.end(),
+                               [&](BufferId id, BufferId other) { return id + first == other; }));
       }
     }
   }
