@@ -115,39 +115,26 @@ MarkId Values::marks_at(MarkId marks, const graph::Coords& coords) {
   return with_addends(left, [&](FamilyId addends) { return families_.at(addends, axes, coords); });
 }
 
-bool Values::lost_alike_by_place(const Base& base, std::span<const Entry* const> hits) {
-  // Every rank has its own order of the regions, and in each what some rank encoded: the same
-  // index must have lost the same wherever it is.
-  if (marks_.size() == 1) return true;  // no codec lost anything
+std::optional<MarkId> Values::join_marks(const Base& base, std::span<const Entry* const> hits,
+                                         CutId region) {
+  // Of each codec and term the parts by themselves.
   const Value& first = hits[0]->value;
-  AxisMask axes = 0;
-  bool constant = true;
+  Marks all = marks_[first.marks];
   for (const Entry* hit : hits) {
-    if (!lost_alike(hit->value.marks, first.marks)) return false;
-    const MarkId marks = settled(hit->value.marks);
-    constant = constant && marks == settled(first.marks) && axes_of_marks(marks) == 0;
-    axes |= axes_of_marks(marks) | pieces_.cuts.axes(pieces_[hit->value.piece].cut[base.dim]);
+    if (!lost_alike(hit->value.marks, first.marks)) return std::nullopt;
   }
-  if (constant) return true;
   const int64_t size = ctx_.types[ref_.terms[first.expr].type].dims[base.dim];
-  std::map<int64_t, std::pair<int64_t, MarkId>> lost;  // by the first index: the end, and what
-  bool same = true;
-  pieces_.cuts.for_each(axes, {}, [&](const graph::Coords& coords) {
+  for (size_t i = 0; i < all.list.size(); ++i) {
+    std::vector<Families::Part> parts;
     for (const Entry* hit : hits) {
-      const MarkId marks = marks_at(hit->value.marks, coords);
-      const CutId cut = pieces_[hit->value.piece].cut[base.dim];
-      for (const graph::Run& run : pieces_.cuts.part_at(cut, coords, size, 0, -1)) {
-        const std::pair<int64_t, MarkId> here{run.begin + run.length, marks};
-        same = same && lost.try_emplace(run.begin, here).first->second == here;
-      }
+      const Piece& piece = pieces_[hit->value.piece];
+      parts.push_back({hit->region, piece.cut[base.dim], families_.of(piece.addends),
+                       marks_[hit->value.marks].list[i].addends});
     }
-  });
-  int64_t end = 0;
-  for (const auto& [begin, what] : lost) {
-    same = same && begin >= end;
-    end = what.first;
+    all.list[i].addends = families_.join(parts, region, base.size, size);
+    if (all.list[i].addends == program::kNone) return std::nullopt;
   }
-  return same;
+  return intern_marks(std::move(all));
 }
 
 bool Values::is_coded(const Value& value) const {

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
+#include <numeric>
 #include <set>
 
 namespace hocket::check {
@@ -30,7 +30,8 @@ std::string Families::shares_of(const Sets& sets) const {
       const int64_t cells = cuts_[part.set].cells;
       const int64_t held = cuts_.local_size(part.set, cells);
       share += share.empty() ? "" : " x ";
-      share += held < 0 ? "some" : fmt::format("{}/{}", held, cells);
+      const int64_t common = std::gcd(held, cells);
+      share += held < 0 ? "some" : fmt::format("{}/{}", held / common, cells / common);
     }
     shares.insert(share.empty() ? "all" : share);
   }
@@ -121,6 +122,119 @@ FamilyId Families::settled(FamilyId id) {
   }
   known->second = settled;
   return settled;
+}
+
+/// The parts of one base at one coordinate after another.
+class Families::Joining {
+ public:
+  Joining(Families& families, std::span<const Part> parts, CutId wanted, int64_t extent,
+          int64_t size)
+      : families_(families), parts_(parts), wanted_(wanted), extent_(extent), size_(size) {}
+
+  /// The sets of the parts that overlap what is wanted.
+  FamilyId at(const graph::Coords& coords) {
+    graph::CutTable& cuts = families_.cuts_;
+    Sets all;
+    for (const graph::Run& run : cuts.part_at(wanted_, coords, extent_, 0, -1)) {
+      for (const Part& part : parts_) {
+        const FamilyId family = families_.at(part.family, families_.axes(part.family), coords);
+        const FamilyId addends = families_.at(part.addends, families_.axes(part.addends), coords);
+        int64_t local = 0;
+        for (const graph::Run& held : cuts.part_at(part.region, coords, extent_, 0, -1)) {
+          const int64_t from = std::max(run.begin, held.begin);
+          const int64_t to = std::min(run.begin + run.length, held.begin + held.length);
+          if (from < to) {
+            note(addends, family,
+                 cuts.part_at(part.cut, coords, size_, local + from - held.begin, to - from));
+            const Sets& sets = families_.families_[family];
+            all.insert(all.end(), sets.begin(), sets.end());
+          }
+          local += held.length;
+        }
+      }
+    }
+    return families_.intern(std::move(all));
+  }
+
+  /// True if no index of the same addends lost something of other sets at another coordinate.
+  bool same() const {
+    bool same = same_;
+    FamilyId of{kNone};
+    int64_t end = 0;
+    for (const auto& [first, lost] : lost_) {
+      const auto& [addends, begin] = first;
+      same = same && (addends != of || begin >= end);
+      of = addends;
+      end = lost.first;
+    }
+    return same;
+  }
+
+ private:
+  void note(FamilyId addends, FamilyId family, const std::vector<graph::Run>& indices) {
+    for (const graph::Run& run : indices) {
+      const std::pair<int64_t, FamilyId> here{run.begin + run.length, family};
+      const auto known = lost_.try_emplace({addends, run.begin}, here).first;
+      same_ = same_ && known->second == here;
+    }
+  }
+
+  Families& families_;
+  std::span<const Part> parts_;
+  CutId wanted_;
+  int64_t extent_, size_;
+  /// By addends and the first index: the end, and what was lost.
+  std::map<std::pair<FamilyId, int64_t>, std::pair<int64_t, FamilyId>> lost_;
+  bool same_ = true;
+};
+
+FamilyId Families::join(std::span<const Part> parts, CutId wanted, int64_t extent, int64_t size) {
+  const auto [known, fresh] = joins_.try_emplace(
+      {std::vector(parts.begin(), parts.end()), wanted, extent, size}, FamilyId{kNone});
+  if (!fresh) return known->second;
+  AxisMask over = cuts_.axes(wanted);
+  for (const Part& part : parts) {
+    over |= cuts_.axes(part.region) | cuts_.axes(part.cut) | axes(part.family);
+  }
+  Joining joining(*this, parts, wanted, extent, size);
+  std::vector<FamilyId> families;
+  cuts_.for_each(over, {},
+                 [&](const graph::Coords& coords) { families.push_back(joining.at(coords)); });
+  if (joining.same()) {
+    known->second = by_coordinate(over, families);
+  }
+  return known->second;
+}
+
+FamilyId Families::by_coordinate(AxisMask axes, const std::vector<FamilyId>& families) {
+  // As many functions as the most that a coordinate has; where there are fewer, the last one again.
+  size_t most = 0;
+  for (const FamilyId family : families) {
+    most = std::max(most, families_[family].size());
+  }
+  Sets made;
+  for (size_t i = 0; i < most; ++i) {
+    const auto at_coordinate = [&](FamilyId family) -> const std::vector<Addends>& {
+      const Sets& sets = families_[family];
+      return sets[std::min(i, sets.size() - 1)];
+    };
+    std::vector<Addends> addends = at_coordinate(families[0]);
+    for (size_t k = 0; k < addends.size(); ++k) {
+      int64_t cells = 1;
+      for (const FamilyId family : families) {
+        const std::vector<Addends>& here = at_coordinate(family);
+        if (here.size() != addends.size() || here[k].space != addends[k].space) return kNone;
+        cells = std::lcm(cells, cuts_[here[k].set].cells);
+      }
+      std::vector<std::vector<graph::Run>> rows;
+      for (const FamilyId family : families) {
+        rows.push_back(cuts_.part_at(at_coordinate(family)[k].set, {}, cells, 0, -1));
+      }
+      addends[k].set = cuts_.make(cells, axes, rows);
+    }
+    made.push_back(std::move(addends));
+  }
+  return intern(std::move(made));
 }
 
 std::string Families::text(FamilyId id) const {

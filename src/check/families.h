@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +35,17 @@ class Families {
   /// The same on every rank, but without the axes along which all ranks have the same sets, if in
   /// another order: rank c of a ring {c}, {c - 1}, ..
   FamilyId settled(FamilyId id);
+  /// What lies in a region of a base, has indices of a dim as the cut says, and of a sum these
+  /// addends, and lost this of them.
+  struct Part {
+    CutId region, cut;
+    FamilyId addends, family;
+    auto operator<=>(const Part&) const = default;
+  };
+  /// Parts of one term, read together: at every coordinate the sets of those that overlap `wanted`
+  /// there. kNone if an index of the same addends lost something of other sets on one rank than on
+  /// another. `extent`: of the base along the dim; `size`: of the term.
+  FamilyId join(std::span<const Part> parts, CutId wanted, int64_t extent, int64_t size);
   /// Axes along which sets differ.
   AxisMask axes(FamilyId id) const;
   /// How much of all addends is in the sets: "1/4 and 2/4"; "" if each is a finished value.
@@ -43,7 +55,11 @@ class Families {
 
  private:
   using Sets = std::vector<std::vector<Addends>>;
+  class Joining;
   FamilyId intern(Sets sets);
+  /// A family that is these at the coordinates along `axes`, one after the other; kNone if they are
+  /// of different reductions.
+  FamilyId by_coordinate(AxisMask axes, const std::vector<FamilyId>& families);
   std::string shares_of(const Sets& sets) const;
 
   graph::CutTable& cuts_;
@@ -54,6 +70,7 @@ class Families {
   std::map<std::pair<FamilyId, graph::Shift>, FamilyId> from_peers_;
   std::map<std::pair<FamilyId, AxisMask>, FamilyId> over_all_;
   std::map<FamilyId, FamilyId> settled_;
+  std::map<std::tuple<std::vector<Part>, CutId, int64_t, int64_t>, FamilyId> joins_;
 };
 
 }  // namespace hocket::check

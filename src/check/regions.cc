@@ -390,11 +390,14 @@ Value Values::read_parts(std::span<const Entry* const> hits, const Base& base, C
   }
   // Where one's own part and those that came from others differ by what a codec lost, ranks have
   // different ones exact.
+  const bool same = std::all_of(hits.begin(), hits.end(),
+                                [&](const Entry* hit) { return hit->value.marks == first.marks; });
+  if (same) return {first.expr, joined, first.marks};
+  if (const auto marks = join_marks(base, hits, region)) return {first.expr, joined, *marks};
   MarkId marks = first.marks;
-  const bool same = lost_alike_by_place(base, hits);
   for (const Entry* hit : hits) {
     const AxisMask axes = pieces_.cuts.axes(hit->region) | axes_of(hit->value);
-    marks = unite_marks(marks, hit->value.marks, same || hit->value.marks == marks ? 0 : axes);
+    marks = unite_marks(marks, hit->value.marks, hit->value.marks == marks ? 0 : axes);
   }
   return {first.expr, joined, marks};
 }

@@ -135,8 +135,10 @@ class Values {
   MarkId unite_marks(MarkId left, MarkId right, AxisMask axes);
   /// True if both lost as much of the same, of whichever addends.
   bool lost_alike(MarkId left, MarkId right) const;
-  /// True if regions of a base hold what lost the same of each index, on whatever rank it is.
-  bool lost_alike_by_place(const Base& base, std::span<const Entry* const> hits);
+  /// Of parts of one term in a base, which lost as much, read together; nothing if an index lost
+  /// something else on one rank than on another.
+  std::optional<MarkId> join_marks(const Base& base, std::span<const Entry* const> hits,
+                                   CutId region);
   /// With the addends that Families says of each.
   MarkId with_addends(MarkId marks, const std::function<FamilyId(FamilyId)>& change);
   MarkId from_peer(MarkId marks, const graph::Shift& shift);

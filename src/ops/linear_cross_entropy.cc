@@ -19,7 +19,9 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_vector(kOp, in[2], DType::i32, in[0].dims[0], "number of targets");
   want_scalar(kOp, in[3], DType::f64);
   TensorType loss{DType::f64, {1}};
-  if (attrs.i("grad") == 0) return {loss};
+  const int64_t grad = attrs.i("grad");
+  if (grad != 0 && grad != 1) fail(kOp, "grad is {}; expected 0 or 1", grad);
+  if (grad == 0) return {loss};
   return {loss, in[0], in[1]};
 }
 
