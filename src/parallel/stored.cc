@@ -193,20 +193,24 @@ std::map<TensorId, int> inner_dims(const Graph& graph, int64_t ranks) {
     }
   });
   std::map<TensorId, int> dims;
-  std::set<int> said;
+  std::set<TensorId> stay_whole;
   for_each_dim([&](TensorId id, int dim, int all) {
     if (graph.tensor(id).kind != TensorKind::param || left_out.contains(all)) return;
     if (united.marks(static_cast<int>(id), dim) != UnitedDims::contracted) return;
     const auto whole = uneven.find(all);
     if (whole == uneven.end()) {
       dims.emplace(id, dim);
-    } else if (!graph.grads.empty() && said.insert(all).second) {
-      const graph::Tensor& tensor = graph.tensor(whole->second);
-      log_warning(
-          "plan.tp is {}: {} ({}) and what it is multiplied with stay whole on all its ranks",
-          ranks, tensor.name, to_string(tensor.type));
+    } else {
+      stay_whole.insert(whole->second);
     }
   });
+  if (!graph.grads.empty() && !stay_whole.empty()) {
+    const graph::Tensor& first = graph.tensor(*stay_whole.begin());
+    log_warning(
+        "plan.tp is {} and does not divide {} ({}){}: it is whole on all ranks of tp", ranks,
+        first.name, to_string(first.type),
+        stay_whole.size() > 1 ? fmt::format(" and {} more like it", stay_whole.size() - 1) : "");
+  }
   return dims;
 }
 
