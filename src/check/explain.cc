@@ -396,8 +396,9 @@ void Values::explain_pieces(TaskRef ref, const Taken& taken) {
   const Task& task = ctx_.task(ref);
   const std::string& axis = axis_name(taken.axes);
   std::vector<TaskRef> related;
-  std::string text = fmt::format(
-      "{} has inputs whose layouts its op can't take over axis {}:", ctx_.name(ref), axis);
+  std::string text =
+      fmt::format("{} has inputs whose layouts its op can't take over {}{}:", ctx_.name(ref),
+                  taken.axes ? "axis " : "", axis);
   bool partial = false;
   bool split = false;
   for (size_t i = 0; i < task.in.size(); ++i) {
