@@ -210,7 +210,8 @@ bool Mutator::change_merge() {
   const size_t output = random_.below(before.out.size());
   const graph::TensorType type = p_.kind(before).out[output];
   program::Kind kind{ops::of(becomes).name, {}, {type, type}, {type}};
-  const ops::Cost cost = ops::cost_of(ops::of(becomes), {kind.attrs, kind.in, kind.out});
+  const ops::Cost cost =
+      ops::cost_of(ops::of(becomes), {kind.attrs, kind.in, kind.out, 0, p_.symbols});
   kind.flops = cost.flops;
   kind.bytes = cost.bytes;
   kind.workspace = cost.workspace;
