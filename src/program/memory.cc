@@ -167,6 +167,36 @@ bool is_ordered(const RankClass& cls) {
   return true;
 }
 
+/// What a rank knows of another one, by the lane in which it was told and the position there of the
+/// receive that told it: what the other one had finished.
+using Told = std::array<std::vector<std::pair<int32_t, Clock>>, kNumLanes>;
+
+/// What was told until `received`, of which a lane has the position of its last receive.
+Clock known_by(const Told& told, const Clock& received) {
+  Clock known;
+  known.fill(-1);
+  for (size_t lane = 0; lane < told.size(); ++lane) {
+    const auto after = std::upper_bound(
+        told[lane].begin(), told[lane].end(), received[lane],
+        [](int32_t position, const auto& entry) { return position < entry.first; });
+    if (after != told[lane].begin()) {
+      merge(known, std::prev(after)->second);
+    }
+  }
+  return known;
+}
+
+/// Adds up what came before: later receives know what earlier ones told.
+void settle(Told* told) {
+  for (auto& list : *told) {
+    std::sort(list.begin(), list.end(),
+              [](const auto& left, const auto& right) { return left.first < right.first; });
+    for (size_t i = 1; i < list.size(); ++i) {
+      merge(list[i].second, list[i - 1].second);
+    }
+  }
+}
+
 /// Bounds the messages of classes; keeps their clocks.
 class InFlight {
  public:
@@ -176,7 +206,10 @@ class InFlight {
  private:
   std::set<Way> ways_of(ClassId cls) const;
   int64_t bound_of(ClassId cls, int32_t rank);
-  int64_t bound_to(int32_t rank, int32_t peer);
+  int64_t bound_to(int32_t rank, int32_t peer, const Way& way);
+  Told told_by(int32_t rank, int32_t peer, const Way& way);
+  template <class Known>
+  void tell(int32_t from, int32_t to, const Known& known, Told* told);
   const Timing* timing(ClassId cls);  ///< null if the class is not ordered
 
   const Program& p_;
@@ -238,63 +271,88 @@ int64_t InFlight::bound(ClassId cls) {
 }
 
 int64_t InFlight::bound_of(ClassId cls, int32_t rank) {
-  std::set<int32_t> peers;
+  std::map<int32_t, Way> peers;
   for (const Task& task : p_.classes[cls].tasks) {
     if (plays(p_, task, comm::Role::send)) {
-      peers.insert(p_.peer_of(task.way(), rank));
+      peers.try_emplace(p_.peer_of(task.way(), rank), task.way());
     }
   }
   int64_t sum = 0;
-  for (int32_t peer : peers) {
-    sum += bound_to(rank, peer);
+  for (const auto& [peer, way] : peers) {
+    sum += bound_to(rank, peer, way);
   }
   return sum;
 }
 
-int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
+/// What `to` is told by messages of `from`: `known` says of the task that sends one what its rank
+/// knows then.
+template <class Known>
+void InFlight::tell(int32_t from, int32_t to, const Known& known, Told* told) {
+  const ClassId cls = p_.class_of(to);
+  const Timing* const time = timing(cls);
+  for (const Message& message : match(p_, from, to)) {
+    if (message.recv == kNone) continue;
+    const Lane lane = p_.classes[cls].tasks[message.recv].lane;
+    (*told)[place_of(lane)].push_back({time->position[message.recv], known(message.send)});
+  }
+}
+
+/// What `rank` knows of `peer`, to which a way leads from it: by its messages, and by those that go
+/// on from the peer along the same way until they come around to the rank.
+Told InFlight::told_by(int32_t rank, int32_t peer, const Way& way) {
+  // Rings are as long as the axis; of long ones with many messages only the peer's own count, which
+  // makes the bound larger than need be, never too small.
+  constexpr int64_t kMostSteps = 1 << 22;
+  const auto done = [&](int32_t from) {
+    return [this, cls = p_.class_of(from), time = timing(p_.class_of(from))](TaskId send) {
+      return time->done(p_.classes[cls], send);
+    };
+  };
+  Told told;
+  tell(peer, rank, done(peer), &told);
+  std::vector<int32_t> ring{peer};
+  while (ring.back() != rank && std::ssize(ring) <= p_.num_ranks()) {
+    ring.push_back(p_.peer_of(way, ring.back()));
+    if (!timing(p_.class_of(ring.back()))) return told;
+  }
+  const int64_t tasks = std::ssize(p_.classes[p_.class_of(rank)].tasks);
+  if (ring.size() > 2 && std::ssize(ring) * tasks <= kMostSteps) {
+    Told passed;
+    tell(ring[0], ring[1], done(peer), &passed);
+    for (size_t i = 2; i < ring.size(); ++i) {
+      settle(&passed);
+      Told next;
+      const Timing* const time = timing(p_.class_of(ring[i - 1]));
+      tell(
+          ring[i - 1], ring[i], [&](TaskId send) { return known_by(passed, time->at[send]); },
+          &next);
+      passed = std::move(next);
+    }
+    for (size_t lane = 0; lane < told.size(); ++lane) {
+      told[lane].insert(told[lane].end(), passed[lane].begin(), passed[lane].end());
+    }
+  }
+  settle(&told);
+  return told;
+}
+
+int64_t InFlight::bound_to(int32_t rank, int32_t peer, const Way& way) {
   // A send does not wait for its receiver, so what bounds the messages on their way is what the
   // sender waits for otherwise. A task that comes after a message from the peer knows what the peer
   // had received when it sent that. The sends of a lane start in order; when one starts, all before
-  // it may still be held, but for those whose receive the sender knows to have ended. Only what the
-  // peer itself says counts as known, not what a third rank passes on: that can make the bound
-  // larger than need be, never too small.
+  // it may still be held, but for those whose receive the sender knows to have ended. What the peer
+  // itself says counts as known, and what others pass on around a ring.
   const ClassId here = p_.class_of(rank);
   const ClassId there = p_.class_of(peer);
   const RankClass& mine = p_.classes[here];
   const RankClass& theirs = p_.classes[there];
   const Timing* my_time = timing(here);
   const Timing* their_time = timing(there);
-
-  // By lane of mine in which the peer's messages come in: the position of a receive, and what the
-  // peer had finished by then.
-  std::array<std::vector<std::pair<int32_t, Clock>>, kNumLanes> told;
-  if (my_time && their_time) {
-    std::vector<Message> replies = match(p_, peer, rank);
-    std::sort(replies.begin(), replies.end(),
-              [](const Message& left, const Message& right) { return left.recv < right.recv; });
-    for (const Message& reply : replies) {
-      if (reply.recv == kNone) continue;
-      auto& list = told[place_of(mine.tasks[reply.recv].lane)];
-      Clock known = their_time->done(theirs, reply.send);
-      if (!list.empty()) {
-        merge(known, list.back().second);
-      }
-      list.push_back({my_time->position[reply.recv], known});
-    }
-  }
+  const Told told = my_time && their_time ? told_by(rank, peer, way) : Told();
   const auto known_at = [&](TaskId task) {
-    Clock known;
-    known.fill(-1);
-    for (size_t lane = 0; my_time && lane < told.size(); ++lane) {
-      const int32_t received = my_time->at[task][lane];
-      const auto after =
-          std::upper_bound(told[lane].begin(), told[lane].end(), received,
-                           [](int32_t at, const auto& entry) { return at < entry.first; });
-      if (after != told[lane].begin()) {
-        merge(known, std::prev(after)->second);
-      }
-    }
-    return known;
+    Clock nothing;
+    nothing.fill(-1);
+    return my_time ? known_by(told, my_time->at[task]) : nothing;
   };
 
   // What one lane of mine sent and may still be held, by the lane of the receive and its position
