@@ -97,7 +97,7 @@ class Expander {
       std::reverse(levels.begin(), levels.end());
       // Parts of a maximum are not put together in a flat buffer, either.
       const bool max = comm::monoid_of(kind.attrs) == graph::Monoid::max;
-      if ((shares_are_uneven() || max) && !rings.sums_rows(levels)) return {};
+      if (shares_are_uneven() || (max && !rings.sums_rows(levels))) return {};
       rings.all_reduce(levels);
     } else if (sums && !op.list && summed && along_rows && options_.reduce_scatter != kNative &&
                comm::movement(op, kind.attrs).part_dim == 0) {
@@ -119,8 +119,8 @@ class Expander {
     return algorithm == kHalvingDoubling ? halvings(mesh, axes) : whole_rings(mesh, axes);
   }
 
-  /// Whether other ranks of the same stages have other sizes: what lies where in a flat buffer then
-  /// depends on the class, which the check does not follow.
+  /// Whether other ranks of the same stages have other sizes: which sums are taken row by row, and
+  /// what lies where in a flat buffer, then depends on the class, which the check does not follow.
   bool shares_are_uneven() const {
     const RankClass& mine = program_.classes[cls_];
     for (size_t other = 0; other < program_.classes.size(); ++other) {
