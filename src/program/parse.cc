@@ -467,17 +467,17 @@ void Parser::task(Words& words, RankClass* cls) {
 void Parser::line(std::string_view raw) {
   // The first word says what the line is. Tables come before what refers to them (kinds, groups,
   // then classes with their buffers and tasks), and numbers count up, so that ids are positions.
-  constexpr std::string_view kConfig = "config ";
-  if (raw.starts_with(kConfig)) {
-    program.config = raw.substr(kConfig.size());
-    return;
+  for (const auto& [word, text] :
+       {std::pair<std::string_view, std::string*>{"config ", &program.config},
+        {"purpose ", &program.purpose}}) {
+    if (raw.starts_with(word)) {
+      *text = raw.substr(word.size());
+      return;
+    }
   }
   Words words(raw);
   const std::string_view what = words.next();
-  if (what == "purpose") {
-    program.purpose = words.next();
-    words.expect_all_taken();
-  } else if (what == "micro_batches") {
+  if (what == "micro_batches") {
     program.num_micro_batches = count(words, what);
   } else if (what == "layers") {
     program.num_layers = count(words, what);

@@ -478,7 +478,7 @@ class Cli(unittest.TestCase):
             r = self.box.run("graph", "configs/quickstart.yaml", *PLAN, "--for", purpose, "--check", "--out", "p.txt")
             self.assertEqual(0, r.returncode, r.stderr)
             self.assertIn("program     checked: equal", r.stderr)
-        self.refused(["graph", "configs/quickstart.yaml", "--for", "evaluation"], "evaluate or generate")
+        self.refused(["graph", "configs/quickstart.yaml", "--for", "evaluation"], "expected one of train, evaluate, gradients")
 
     def test_templates(self):
         text = self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--stage", "templates")

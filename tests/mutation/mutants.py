@@ -295,6 +295,6 @@ MUTANTS = [
     Mutant(86, "src/passes/expand.cc", "«std::reverse(levels.begin(), levels.end());»", "",
            "a sum begins between the furthest ranks", ("passes/expand_test",)),
     Mutant(87, "src/program/views.cc",
-           "std::upper_bound(begins.begin(), begins.end(), «constant.begin - region.length»);",
-           "constant.begin", "a part does not meet those that begin before it", ("program/views_test",)),
+           "const int64_t end = «begins[first] + regions[first].length»;",
+           "begins[first] + 1", "a part does not meet those that begin behind its first element", ("program/views_test",)),
 ]

@@ -228,8 +228,8 @@ TEST(ProgramFields, AllButLabelsAreInTheHash) {
   });
   // A field joins this list by being marked as a label, never by being forgotten.
   const std::set<std::string> expected = {
-      "program.config",     "program.layers",     "role.name",       "class.name",
-      "step buffer.tensor", "step buffer.layout", "parameter.tensor"};
+      "program.config", "program.purpose",    "program.layers",     "role.name",
+      "class.name",     "step buffer.tensor", "step buffer.layout", "parameter.tensor"};
   std::set<std::string> all = expected;
   for (const char* op : {"linear", "all_reduce", "recv"}) {
     for (const char* field : {"phase", "mb", "stage", "layer", "recompute", "node"}) {
@@ -265,8 +265,10 @@ TEST(ProgramFields, TheComparisonSeesWhatIsNoPlace) {
     const bool place = f.is_address ||
                        (f.refers == Ref::buffer && c.name.find("base") == c.name.npos) ||
                        f.refers == Ref::graph_node || f.refers == Ref::graph_tensor;
-    // Dependencies are counted; the names of classes and the configuration are not compared.
-    const bool unseen = place || c.name == "class.name" || c.name == "program.config";
+    // Dependencies are counted; the names of classes, the configuration and the purpose are not
+    // compared.
+    const bool unseen = place || c.name == "class.name" || c.name == "program.config" ||
+                        c.name == "program.purpose";
     const std::string same = "  no difference\n";
     size_t alike = 0;
     for (size_t at = diff.find(same); at != diff.npos; at = diff.find(same, at + 1)) {
