@@ -263,9 +263,8 @@ TEST(Refuse, NormThatLacksAParameter) {
   for (int n = 0;; ++n) {
     test::Case c = good;
     const auto& tasks = c.program.classes[0].tasks;
-    const auto squares = std::count_if(tasks.begin(), tasks.end(), [&](const Task& t) {
-      return c.program.kind(t).op == "sumsq";
-    });
+    const auto squares = std::count_if(
+        tasks.begin(), tasks.end(), [&](const Task& t) { return c.program.kind(t).op == "sumsq"; });
     if (n >= squares) break;
     const int32_t at = find(c.program, 0, "sumsq", n);
     const program::BufferId gradient = tasks[at].in[0];
