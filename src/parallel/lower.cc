@@ -12,6 +12,7 @@
 #include "parallel/layouts.h"
 #include "parallel/places.h"
 #include "parallel/template.h"
+#include "program/room.h"
 
 namespace hocket::parallel {
 
@@ -204,13 +205,11 @@ class Stamper {
     if (task.tag != kNone) {
       task.tag += micro_batch * num_tags_;
     }
-    if (made.ahead && last_compute_ != kNone) {
-      task.deps.push_back(last_compute_);
+    if (made.ahead) {
+      room_.wait(&task);
     }
     const TaskId id = cls_.tasks.size();
-    if (task.lane == Lane::compute) {
-      last_compute_ = id;
-    }
+    room_.pass(id, task);
     const size_t action = action_ends_.size();
     if (micro_batch != kNone && action >= 1) {
       ActionEnd& now = action_ends_[action - 1];
@@ -338,7 +337,7 @@ class Stamper {
   std::vector<std::vector<size_t>> reductions_of_;
   std::vector<ActionEnd> action_ends_;
   bool first_compute_ = true;
-  TaskId last_compute_ = kNone;
+  program::Room room_;
   std::tuple<int, int, int> layer_;  // micro-batch, stage and layer of the last compute task
   std::vector<Brought> brought_, brought_before_;  // by that layer, and by the one before it
 };

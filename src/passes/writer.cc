@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ops/op.h"
+#include "program/room.h"
 
 namespace hocket::passes {
 
@@ -98,16 +99,13 @@ Task Writer::message(comm::Role role, BufferId buffer, const program::Way& way, 
 
 void receive_in_order(program::Program& program, int32_t first_tag) {
   for (program::RankClass& cls : program.classes) {
-    program::TaskId last = program::kNone;  // that computes
+    program::Room room;
     for (size_t id = 0; id < cls.tasks.size(); ++id) {
       program::Task& task = cls.tasks[id];
-      if (task.lane == program::Lane::compute) {
-        last = id;
+      if (task.in.empty() && task.tag != program::kNone && task.tag >= first_tag) {
+        room.wait(&task);
       }
-      const bool comes = task.in.empty() && task.tag != program::kNone && task.tag >= first_tag;
-      if (comes && last != program::kNone) {
-        task.deps.push_back(last);
-      }
+      room.pass(id, task);
     }
   }
 }

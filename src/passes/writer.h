@@ -47,8 +47,8 @@ class Writer {
   program::ClassId cls_;
 };
 
-/// Messages with tags from `first_tag` on are received when the compute tasks that stand before
-/// them are done: what comes takes memory from then on, not from the beginning of the step.
+/// Messages with tags from `first_tag` on are received no earlier than they need be: see
+/// program::Room.
 void receive_in_order(program::Program& program, int32_t first_tag);
 
 /// One more than the greatest tag of a message; 0 without messages.

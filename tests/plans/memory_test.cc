@@ -212,9 +212,10 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
 }
 
 /// Around a ring nobody answers its neighbour, but what went on comes back: a rank can be ahead of
-/// the next one by a round, not by a step of many layers.
+/// the next one by a round, not by a step of many layers. Of the keys themselves two hops are
+/// there.
 TEST(PlanMemory, WhatGoesAroundARingDoesNotPileUp) {
-  const auto messages = [](int64_t layers) {
+  const auto memory = [](int64_t layers, const char* keys) {
     const std::string text = fmt::format(
         "model:\n  config: {{model_type: llama, vocab_size: 32, hidden_size: 32, "
         "num_hidden_layers: "
@@ -222,13 +223,15 @@ TEST(PlanMemory, WhatGoesAroundARingDoesNotPileUp) {
         "rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: false, "
         "max_position_embeddings: 512, hidden_act: silu}}\n"
         "train: {{seq_len: 512, global_batch: 1}}\n"
-        "plan: {{cp: 4, micro_batch: 1, cp_comm_type: p2p}}\n",
-        layers);
+        "plan: {{cp: 8, micro_batch: 1, recompute: full, cp_comm_type: {}}}\n",
+        layers, keys);
     const engine::Compiled made = engine::compile(engine::parse_run(text, "ring", {}));
-    return program::memory_of(made.program)[0].messages;
+    return program::memory_of(made.program)[0];
   };
-  EXPECT_GT(messages(2), 0);
-  EXPECT_EQ(messages(8), messages(2));
+  const program::Memory deep = memory(8, "p2p");
+  EXPECT_GT(deep.messages, 0);
+  EXPECT_EQ(deep.messages, memory(2, "p2p").messages);
+  EXPECT_LT(deep.step_buffers, memory(8, "all_gather").step_buffers);
 }
 
 }  // namespace
