@@ -145,8 +145,7 @@ class LayoutChoice {
     if (2 * whole > all && !graph_->grads.empty()) {
       log_warning(
           "plan.shard splits {:.0f} % of the parameters: the others have no dim that the "
-          "data-parallel "
-          "ranks divide",
+          "data-parallel ranks divide",
           100 * static_cast<double>(all - whole) / static_cast<double>(all));
     }
     if (sharding_.grads != Shard::all) return;

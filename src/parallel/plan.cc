@@ -17,8 +17,9 @@ constexpr int64_t kMostRanks = 1 << 20;
 
 /// Throws Error: experts that the ranks do not share, ranks that take them in no two steps.
 void validate_experts(const Plan& plan, int64_t num_experts) {
-  if (plan.dp % plan.ep != 0)
+  if (plan.dp % plan.ep != 0) {
     fail("plan", "plan.ep is {}; expected a divisor of plan.dp = {}", plan.ep, plan.dp);
+  }
   if (plan.ep > 1 && num_experts == 0) {
     fail("plan", "plan.ep is {} but the model has no experts; try plan.ep: 1", plan.ep);
   }

@@ -301,7 +301,7 @@ ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase 
       continue;
     }
     const int32_t axis = step.axes[0];
-    // By how many ranks experts are split besides: the fewer of before and after.
+    // The axes that split experts besides, before the step and after it.
     std::vector<int32_t> over = out_.values[from].layout.axes_of(0);
     std::erase(over, axis);
     if (step.op->makes_sizes) {

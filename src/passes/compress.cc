@@ -431,7 +431,7 @@ void run(Program& program, const Options& options) {
   if (tag == first_tag && trains && program.num_ranks() > 1) {
     log_warning(
         "plan.grad_codec is {}, but no sum of gradients travels as codes: they are summed by none, "
-        "or split by plan.shard, or too small (docs/axes.md)",
+        "or split by plan.shard, or too small (docs/program.md)",
         options.grad_codec);
   }
 }
