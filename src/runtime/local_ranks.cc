@@ -25,7 +25,7 @@ LocalRanks::LocalRanks(int32_t world_size, std::shared_ptr<kernels::Backend> bac
     : LocalRanks(std::make_shared<comm::LocalWorld>(world_size, options.timeout),
                  all_ranks(world_size), std::move(backend), options) {}
 
-LocalRanks::LocalRanks(std::shared_ptr<comm::LocalWorld> world, std::vector<int32_t> ids,
+LocalRanks::LocalRanks(std::shared_ptr<comm::World> world, std::vector<int32_t> ids,
                        std::shared_ptr<kernels::Backend> backend, const RankOptions& options)
     : world_(std::move(world)), ids_(std::move(ids)) {
   HOCKET_CHECK(std::adjacent_find(ids_.begin(), ids_.end(), std::greater_equal<>()) == ids_.end(),
