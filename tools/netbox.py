@@ -8,9 +8,9 @@ or, where ranks have links of their own inside a host (`inside`):
                                           -- link of rank 1 --  rank 1 ...
 
 A link is a pair of veth devices with a token bucket (tc tbf) at both ends, so that it carries its rate
-in both directions at once. What leaves a device is counted by its queue, in packets as a wire would have
-them: segmentation is left to the end of the path, but the queue counts the headers of every segment. A
-delay is netem's where the kernel has it, and a relay's (netdelay.py) where it has not.
+in both directions at once. Large segments pass whole, but the buckets count the headers of every packet
+that a wire would have. A delay is netem's where the kernel has it, and a relay's (netdelay.py) where it
+has not.
 
 Everything lies in namespaces whose names hold the owner's pid and start time; nothing outside of them is
 touched, and clean() removes what the dead left behind.
@@ -140,19 +140,22 @@ class Link:
             if self.rate is None:
                 run(*at, "root", "handle", "1:", "tbf", "rate", "1tbit", "burst", "16mb", "limit", str(QUEUE))
             else:
-                run(*at, "root", "handle", "1:", "tbf", "rate", f"{int(self.rate)}bit", "burst",
-                    str(self.segment() + HEADERS * (self.segment() // 1448 + 1)), "limit", str(QUEUE))
+                burst = max(int(self.rate * BURST_SECONDS / 8), self.segment())
+                run(*at, "root", "handle", "1:", "tbf", "rate", f"{int(self.rate)}bit",
+                    "burst", str(burst + HEADERS * (burst // 1448 + 1)), "limit", str(QUEUE))
             if self.delay and netem:
                 run(*at, "parent", "1:1", "netem", "delay", f"{self.delay * 1e6:.0f}us", "limit", "100000")
 
     def counters(self):
-        """{"out"|"in": {bytes, packets, payload, dropped}}: what left the queues since they were made.
-        `bytes` counts Ethernet, IP and TCP headers, `payload` is the rest of it if all is TCP."""
+        """{"out"|"in": {bytes, payload, dropped}}: what left both ends since the link was made. `bytes` is
+        what the queue counted, with the Ethernet, IP and TCP headers of every packet; `payload` what is
+        left of it if all is TCP: the device counts large segments whole, with one header each."""
         counts = {}
         for way, (namespace, device) in self.ends.items():
-            root = json.loads(run("tc", "-n", namespace, "-s", "-j", "qdisc", "show", "dev", device, "root"))[0]
-            counts[way] = {"bytes": root["bytes"], "packets": root["packets"],
-                           "payload": max(0, root["bytes"] - HEADERS * root["packets"]), "dropped": root["drops"]}
+            queue = json.loads(run("tc", "-n", namespace, "-s", "-j", "qdisc", "show", "dev", device, "root"))[0]
+            sent = json.loads(run("ip", "-n", namespace, "-s", "-j", "link", "show", "dev", device))[0]["stats64"]["tx"]
+            counts[way] = {"bytes": queue["bytes"], "payload": max(0, sent["bytes"] - HEADERS * sent["packets"]),
+                           "dropped": queue["drops"] + sent["dropped"]}
         return counts
 
 
