@@ -221,7 +221,8 @@ class Box:
         with open(os.path.join(self.folder, "hosts"), "w") as f:
             f.write("127.0.0.1 localhost\n")
             firsts = [e for i, e in enumerate(self.endpoints) if i == 0 or self.endpoints[i - 1].host != e.host]
-            f.writelines(f"{e.address} host{e.host}\n" for e in firsts)
+            # The second form is what a socket of IPv6 calls the address, and what PyTorch looks up.
+            f.writelines(f"{form}{e.address} host{e.host}\n" for e in firsts for form in ("", "::ffff:"))
         for namespace in dict.fromkeys(self.bridges + [e.namespace for e in self.endpoints]):
             run("ip", "netns", "add", namespace)
             run("ip", "-n", namespace, "link", "set", "lo", "up")
