@@ -223,6 +223,7 @@ class Box:
             firsts = [e for i, e in enumerate(self.endpoints) if i == 0 or self.endpoints[i - 1].host != e.host]
             # The second form is what a socket of IPv6 calls the address, and what PyTorch looks up.
             f.writelines(f"{form}{e.address} host{e.host}\n" for e in firsts for form in ("", "::ffff:"))
+        self._write_rsh()
         for namespace in dict.fromkeys(self.bridges + [e.namespace for e in self.endpoints]):
             run("ip", "netns", "add", namespace)
             run("ip", "-n", namespace, "link", "set", "lo", "up")
@@ -243,6 +244,14 @@ class Box:
             self._connect(link, netem)
         for e in self.endpoints:
             run("ip", "-n", e.namespace, "addr", "add", e.address + "/16", "dev", "eth0")
+
+    def _write_rsh(self):
+        """A remote shell of the box, for launchers that start their own ranks: RSH host1 COMMAND ..."""
+        self.rsh = os.path.join(self.folder, "rsh")
+        with open(self.rsh, "w") as f:
+            f.write(f'#!/bin/sh\nhost=$1; shift\nexec ip netns exec {self._name("h")}"${{host#host}}" unshare --uts sh -c \\\n'
+                    f'  "hostname $host && mount --bind {self.folder}/hosts /etc/hosts && $*"\n')
+        os.chmod(self.rsh, 0o755)
 
     def _connect(self, link, netem):
         for namespace, device in link.ends.values():
@@ -274,7 +283,7 @@ class Box:
         place = self.ranks[rank] if host is None else self.endpoints[host]
         known = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": self.ranks_per_host, "NODE_RANK": place.host,
                  "NNODES": self.hosts, "MASTER_ADDR": self.endpoints[0].address, "MASTER_PORT": 29500,
-                 "GLOO_SOCKET_IFNAME": "eth0"}
+                 "GLOO_SOCKET_IFNAME": "eth0", "CLUSTER_RSH": self.rsh}
         local = None if rank is None else rank % self.ranks_per_host
         if rank is not None:
             known.update(RANK=rank, LOCAL_RANK=local)

@@ -177,6 +177,16 @@ class Cluster(unittest.TestCase):
         self.assertEqual(sorted(done.stdout.splitlines()), ["[0] 0", "[1] 1"])
         self.assertEqual(os.listdir(own), [])
 
+    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun here (package openmpi-bin)")
+    def test_a_launcher_reaches_the_hosts_by_a_remote_shell(self):
+        _, done = self.result("--hosts", "2", "--once", "--", "sh", "-c",
+                              "mpirun --allow-run-as-root --mca plm_rsh_agent $CLUSTER_RSH --mca oob_tcp_if_include eth0 "
+                              "-H host0:2,host1:2 -x MASTER_ADDR -x MASTER_PORT sh -c "
+                              "'echo $(hostname) $OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_LOCAL_RANK $OMPI_COMM_WORLD_SIZE "
+                              "$OMPI_COMM_WORLD_LOCAL_SIZE $MASTER_ADDR:$MASTER_PORT'")
+        self.assertEqual(sorted(done.stdout.splitlines()),
+                         [f"[0] host{r // 2} {r} {r % 2} 4 2 10.97.0.1:29500" for r in range(4)], done.stderr)
+
     def test_outputs_in_files(self):
         logs = os.path.join(self.folder, "logs")
         _, done = self.result("--hosts", "2", "--files", logs, "--quiet", "--", "sh", "-c", "echo out {rank}; echo err {rank} >&2")
