@@ -9,8 +9,9 @@ A side is a command that is run on every rank of the box with the variables of a
 prints, last, a JSON object on a line of its own:
     {"step_ms": [..], "quiet_ms": [..], "exposed_ms": x, "tokens_per_step": n, "loss": y}
 of blocks of steps, where a quiet step is the same step with collectives that return at once
-(bench/peer_dist.py says it exactly, and is the PyTorch sides: ddp, ddp-best, fsdp2, fsdp2-best). Every round
-runs each side once, in the opposite order of the round before; the box, with its links, stays the same.
+(bench/peer_dist.py says it exactly, and is the PyTorch sides: ddp, ddp-best, fsdp2, fsdp2-best, and
+fsdp2-keep, whose parameters stay whole from the forward to the backward). Every round runs each side once,
+in the opposite order of the round before; the box, with its links, stays the same.
 The bytes are what left the hosts' links during a side's run: all of its steps, its start included.
 
 The first side that is not PyTorch's is compared with each of the others: per round, step time of the other
@@ -39,6 +40,7 @@ PEERS = {
     "ddp-best": "--mode ddp --best",
     "fsdp2": "--mode fsdp2",
     "fsdp2-best": "--mode fsdp2 --best",
+    "fsdp2-keep": "--mode fsdp2 --best --keep",
 }
 
 

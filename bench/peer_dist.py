@@ -6,10 +6,10 @@ Run on every rank by a launcher (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), e.
     tools/cluster --hosts 4 --rate 1gbit -- .venv/bin/python bench/peer_dist.py --mode ddp --batch 1
 Modes, each with PyTorch's defaults and, with `--best`, with what was found to be fastest here:
     ddp      DistributedDataParallel: buckets of 25 MiB, summed while the backward goes on. --best: the
-             gradients lie in the buckets, the graph is static; --bucket-mib sets their size
-    fsdp2    fully_shard of each layer, and of embedding, norm and head together. --best: gathers run beside
-             the computation and are asked for one layer ahead; --keep: parameters stay whole between
-             forward and backward
+             gradients lie in the buckets, of 5 MiB, and the graph is static; --bucket-mib sets their size
+    fsdp2    fully_shard of the embedding, each layer, and norm with head. --best: gathers run beside the
+             computation and are asked for one part ahead; --keep: parameters stay whole between forward
+             and backward
 `--batch` sequences on each rank; the step is that of peer_torch.py: forward, backward, clipping by the norm
 over all ranks, fused AdamW.
 
@@ -27,7 +27,7 @@ Rank 0 prints one JSON line: {"name", "world", "parameters", "tokens_per_step", 
 "quiet_ms": [per block], "median_ms", "quiet_median_ms", "exposed_ms", "loss", ...}.
 """
 import argparse
-import contextlib
+import functools
 import json
 import os
 import statistics
@@ -50,47 +50,46 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 import peer_ops  # noqa: E402
 
 
-def own(module, names):
-    """The parameters of a module, under the names that peer_torch.Model uses."""
-    return {name: module._parameters[name.replace(".", "_")] for name in names}
+class Part(nn.Module):
+    """Some parameters of the model, with the part of its math that uses them, as a module."""
 
-
-class Layer(nn.Module):
-    """One layer of the model as a module, for what works on modules."""
-
-    def __init__(self, model, i):
+    def __init__(self, model, names, math):
         super().__init__()
-        self.math, self.i = model, i
-        self.names = [n for n in model.params if n.startswith(f"{i}.")]
-        for n in self.names:
+        self.names, self.math = names, math
+        for n in names:
             self.register_parameter(n.replace(".", "_"), nn.Parameter(model.params[n].detach()))
 
-    def forward(self, x, b, s):
-        return self.math.layer(self.i, x, b, s, own(self, self.names))
+    def forward(self, *inputs, **others):
+        p = {n: self._parameters[n.replace(".", "_")] for n in self.names}
+        return self.math(*inputs, {**p, **others})
 
 
 class Network(nn.Module):
-    """The model as a module whose forward is the loss."""
+    """The model as a module whose forward is the loss; its parts are what torchtitan shards one by one."""
 
     def __init__(self, model):
         super().__init__()
-        self.math = model
-        self.layers = nn.ModuleList(Layer(model, i) for i in range(model.cfg["num_hidden_layers"]))
-        self.names = [n for n in ("embed", "norm", "head") if n in model.params]
-        for n in self.names:
-            self.register_parameter(n, nn.Parameter(model.params[n].detach()))
+        self.cfg = model.cfg
+        self.tied = "head" not in model.params
+        self.embed = Part(model, ["embed"], lambda ids, p: nn.functional.embedding(ids.view(-1), p["embed"]))
+        self.layers = nn.ModuleList(
+            Part(model, [n for n in model.params if n.startswith(f"{i}.")], functools.partial(model.layer, i))
+            for i in range(model.cfg["num_hidden_layers"]))
+        self.head = Part(model, ["norm"] if self.tied else ["norm", "head"], model.head_loss)
+
+    def parts(self):
+        return [self.embed, *self.layers, self.head]
 
     def forward(self, ids, target):
         b, s = ids.shape
-        p = own(self, self.names)
         balance = 0.0
-        x = torch.nn.functional.embedding(ids.view(-1), p["embed"])
+        x = self.embed(ids)
         for layer in self.layers:
             x, aux = layer(x, b, s)
             balance = balance + aux
-        loss = self.math.head_loss(x, target, p)
-        if self.math.moe:
-            return loss + self.math.cfg["router_aux_loss_coef"] * balance, loss.detach()
+        loss = self.head(x, target, **({"embed": self.embed.embed} if self.tied else {}))
+        if self.cfg["model_type"] == "qwen3_moe":
+            return loss + self.cfg["router_aux_loss_coef"] * balance, loss.detach()
         return loss, loss.detach()
 
 
@@ -129,7 +128,7 @@ def return_at_once(_, bucket):
 
 
 def wrap_ddp(network, args, quiet):
-    best = {"gradient_as_bucket_view": True, "static_graph": True} if args.best else {}
+    best = {"gradient_as_bucket_view": True, "static_graph": True, "bucket_cap_mb": 5} if args.best else {}
     if args.bucket_mib:
         best["bucket_cap_mb"] = args.bucket_mib
     module = DistributedDataParallel(network, **best)
@@ -139,21 +138,22 @@ def wrap_ddp(network, args, quiet):
 
 
 def wrap_fsdp2(network, args, quiet):
+    if network.tied:
+        sys.exit("peer_dist.py: fsdp2 shards embedding and head one by one; expected tie_word_embeddings: false")
     mesh = DeviceMesh("cpu", list(range(dist.get_world_size())))
-    for layer in network.layers:
-        fully_shard(layer, mesh=mesh, reshard_after_forward=not args.keep)
-    fully_shard(network, mesh=mesh, reshard_after_forward=False)
-    layers = list(network.layers)
+    parts = network.parts()
+    for part in parts:
+        fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep and part is not network.head)
+    fully_shard(network, mesh=mesh)
     if args.best:
         network._set_unshard_async_op(True)
-        network.set_modules_to_forward_prefetch(layers[:1])
-        for a, b in zip(layers, layers[1:]):
+        for a, b in zip(parts, parts[1:]):
             a.set_modules_to_forward_prefetch([b])
             b.set_modules_to_backward_prefetch([a])
     if quiet:
-        for module in [network, *layers]:
-            module.set_custom_all_gather(QuietAllGather())
-            module.set_custom_reduce_scatter(QuietReduceScatter())
+        for part in parts:
+            part.set_custom_all_gather(QuietAllGather())
+            part.set_custom_reduce_scatter(QuietReduceScatter())
     return network
 
 
@@ -225,7 +225,7 @@ def measure(cfg, args):
     world = dist.get_world_size()
     exposed = [a - q for a, q in zip(times[False], times[True])]
     return {
-        "name": args.mode + (" best" if args.best else ""), "world": world, "parameters": sides[0].count,
+        "name": args.mode + (" best" if args.best else "") + (" keep" if args.keep else ""), "world": world, "parameters": sides[0].count,
         "model": cfg["model_type"], "tokens_per_step": world * args.batch * args.seq, "torch": torch.__version__,
         "threads": args.threads, "gemm": "onednn" if peer_ops.Gemm.onednn else "mkl",
         "step_ms": [round(t, 2) for t in times[False]], "quiet_ms": [round(t, 2) for t in times[True]],
@@ -238,7 +238,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--mode", choices=("ddp", "fsdp2"), default="ddp")
     ap.add_argument("--best", action="store_true", help="the settings found fastest instead of the defaults")
-    ap.add_argument("--bucket-mib", type=float, help="ddp: MiB of a bucket (PyTorch's default: 25)")
+    ap.add_argument("--bucket-mib", type=float, help="ddp: MiB of a bucket")
     ap.add_argument("--keep", action="store_true", help="fsdp2: reshard_after_forward=False")
     ap.add_argument("--config", default="dense", help="dense, moe, or a Hugging Face config.json or its folder")
     ap.add_argument("--blocks", type=int, default=6, help="blocks of each, the true step and the quiet one")
@@ -267,9 +267,10 @@ def main():
     if dist.get_rank() == 0:
         print(json.dumps(result), flush=True)
     dist.barrier()
-    with contextlib.suppress(Exception):
-        dist.destroy_process_group()
+    # Gloo's threads may still wait on connections that the others close, and would abort an ordinary end.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: serial
 # ctest: slow
+# ctest: timeout=600
 """tools/cluster: what links carry, how long they take, what they count, who is stopped, what is left."""
 import json
 import os

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: serial
+# ctest: slow
 """bench/compare_dist.py, with sides of which the figures are known."""
 import json
 import os
@@ -15,6 +16,11 @@ sys.path.insert(0, os.path.join(ROOT, "tools"))
 import netbox  # noqa: E402
 
 WHY_NOT = netbox.why_not()
+PYTHON = os.path.join(ROOT, ".venv", "bin", "python")
+HAS_TORCH = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0 if os.path.exists(PYTHON) else False
+TINY = {"model_type": "llama", "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "tie_word_embeddings": False}
 
 # A side whose steps take argv[1] ms, argv[2] of them for communication.
 SIDE = """
@@ -66,6 +72,26 @@ class CompareDist(unittest.TestCase):
         self.assertEqual([run["median_ms"] for run in found["sides"]["ours"]], [100, 100])
         with open(os.path.join(self.folder.name, "compare_dist.md")) as f:
             self.assertIn("| ours | 100.0 | 69.0 | 30.0 | 2 | known |", f.read())
+
+    @unittest.skipIf(WHY_NOT, f"no cluster in a box here: {WHY_NOT}")
+    @unittest.skipUnless(HAS_TORCH, "no PyTorch in .venv (tools/setup.sh --tests)")
+    def test_the_sides_of_pytorch_learn_the_same(self):
+        out, config = os.path.join(self.folder.name, "out.json"), os.path.join(self.folder.name, "config.json")
+        with open(config, "w") as f:
+            json.dump(TINY, f)
+        sides = "ddp,ddp-best,fsdp2,fsdp2-best,fsdp2-keep"
+        done = call("--sides", sides, "--config", config, "--seq", "64", "--blocks", "2", "--peer-args", "--gemm mkl", "--rounds",
+                    "1", "--json", out, "--no-row")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(out) as f:
+            found = json.load(f)["sides"]
+        first = found["ddp"][0]
+        self.assertEqual((first["world"], first["tokens_per_step"], len(first["quiet_ms"])), (2, 128, 2))
+        for name in sides.split(","):
+            self.assertAlmostEqual(found[name][0]["loss"], first["loss"], delta=1e-4, msg=name)
+        # Of 2 ranks, a step of plain data parallel sends every gradient once; 3 + 2 * 2 true steps.
+        gradients = 4 * first["parameters"]
+        self.assertAlmostEqual(found["ddp"][0]["out_bytes"][1] / (7 * gradients), 1, delta=0.25)
 
     @unittest.skipIf(WHY_NOT, f"no cluster in a box here: {WHY_NOT}")
     def test_says_what_a_side_did_wrong(self):
