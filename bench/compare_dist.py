@@ -93,11 +93,15 @@ def run_side(box, side, port, timeout):
         bad = next(r for r, code in enumerate(codes) if code)
         sys.exit(f"compare_dist.py: {side.name}: rank {bad} ended with {codes[bad]}:\n{texts[bad][-3000:]}")
     if None in codes:
-        sys.exit(f"compare_dist.py: {side.name} was not done in {timeout:g} s; --timeout gives it more:\n{texts[0][-3000:]}")
+        sys.exit(
+            f"compare_dist.py: {side.name} was not done in {timeout:g} s; --timeout gives it more:\n{texts[0][-3000:]}"
+        )
     result = last_object(texts[0])
     wanted = ("step_ms", "quiet_ms", "exposed_ms", "tokens_per_step")
     if result is None or any(key not in result for key in wanted):
-        sys.exit(f"compare_dist.py: {side.name}: rank 0 printed no JSON object with {', '.join(wanted)}:\n{texts[0][-3000:]}")
+        sys.exit(
+            f"compare_dist.py: {side.name}: rank 0 printed no JSON object with {', '.join(wanted)}:\n{texts[0][-3000:]}"
+        )
     result["median_ms"] = statistics.median(result["step_ms"])
     result["out_bytes"] = [b - a for a, b in zip(before, out_bytes(box))]
     return result
@@ -112,7 +116,11 @@ def compare(ours, other):
     return {
         "over": other.name,
         "speedup": [b / a for a, b in zip(ours.values("median_ms"), other.values("median_ms"))],
-        "exposed_share": [a / b if b > 0 else float("nan") for a, b in zip(ours.values("exposed_ms"), other.values("exposed_ms"))]}
+        "exposed_share": [
+            a / b if b > 0 else float("nan")
+            for a, b in zip(ours.values("exposed_ms"), other.values("exposed_ms"))
+        ],
+    }
 
 
 def show(sides, ours):
@@ -122,7 +130,9 @@ def show(sides, ours):
         tokens = s.runs[0]["tokens_per_step"] / step * 1e3
         gb = sum(s.runs[-1]["out_bytes"]) / 1e9
         loss = s.runs[-1].get("loss", float("nan"))
-        print(f"{s.name:14}{step:10.1f}{quiet:10.1f}{statistics.median(s.values('exposed_ms')):12.1f}{tokens:10.0f}{gb:9.2f}{loss:9.4f}")
+        print(
+            f"{s.name:14}{step:10.1f}{quiet:10.1f}{statistics.median(s.values('exposed_ms')):12.1f}{tokens:10.0f}{gb:9.2f}{loss:9.4f}"
+        )
     rows = [compare(ours, s) for s in sides if s is not ours] if ours else []
     for row in rows:
         print(f"{ours.name} over {row['over']}: {spread(row['speedup'])} times as fast; "
@@ -134,29 +144,49 @@ def append_rows(path, sides, args):
     new = not os.path.exists(path)
     with open(path, "a") as f:
         if new:
-            f.write("# Data parallelism on a cluster in a box\n\nWritten by `bench/compare_dist.py`, which says what the figures are.\n\n"
-                    "| date | box | model, tokens a step | side | step ms | quiet ms | exposed ms | rounds | note |\n"
-                    "|---|---|---|---|---|---|---|---|---|\n")
+            f.write(
+                "# Data parallelism on a cluster in a box\n\nWritten by `bench/compare_dist.py`, which says what the figures are.\n\n"
+                "| date | box | model, tokens a step | side | step ms | quiet ms | exposed ms | rounds | note |\n"
+                "|---|---|---|---|---|---|---|---|---|\n"
+            )
         for s in sides:
-            f.write(f"| {datetime.date.today()} | {args.hosts} x {args.ranks_per_host}, {args.rate}, delay {args.delay} | "
-                    f"{os.path.basename(args.config)}, {s.runs[0]['tokens_per_step']} | {s.name} | "
-                    f"{statistics.median(s.values('median_ms')):.1f} | {statistics.median(sum(s.values('quiet_ms'), [])):.1f} | "
-                    f"{statistics.median(s.values('exposed_ms')):.1f} | {args.rounds} | {args.label} |\n")
+            f.write(
+                f"| {datetime.date.today()} | {args.hosts} x {args.ranks_per_host}, {args.rate}, delay {args.delay} | "
+                f"{os.path.basename(args.config)}, {s.runs[0]['tokens_per_step']} | {s.name} | "
+                f"{statistics.median(s.values('median_ms')):.1f} | {statistics.median(sum(s.values('quiet_ms'), [])):.1f} | "
+                f"{statistics.median(s.values('exposed_ms')):.1f} | {args.rounds} | {args.label} |\n"
+            )
 
 
-def parse():
+def options():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--hosts", type=int, default=4)
     ap.add_argument("--ranks-per-host", type=int, default=1)
     ap.add_argument("--rate", default="1gbit", help="as of tools/cluster")
     ap.add_argument("--delay", default="0", help="as of tools/cluster")
     ap.add_argument("--inside", help="as of tools/cluster")
-    ap.add_argument("--sides", default="ddp,ddp-best", help=f"PyTorch's sides, of {', '.join(PEERS)} (default ddp,ddp-best)")
-    ap.add_argument("--side", action="append", default=[], metavar="NAME=COMMAND", help="another side; may be given more than once")
-    ap.add_argument("--config", default="dense", help="of the PyTorch sides: dense, moe, or a Hugging Face config.json or its folder")
+    ap.add_argument(
+        "--sides",
+        default="ddp,ddp-best",
+        help=f"PyTorch's sides, of {', '.join(PEERS)} (default ddp,ddp-best)",
+    )
+    ap.add_argument(
+        "--side",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="another side; may be given more than once",
+    )
+    ap.add_argument(
+        "--config",
+        default="dense",
+        help="of the PyTorch sides: dense, moe, or a Hugging Face config.json or its folder",
+    )
     ap.add_argument("--batch", type=int, default=1, help="of the PyTorch sides: sequences of a rank")
     ap.add_argument("--seq", type=int, default=512)
-    ap.add_argument("--blocks", type=int, default=4, help="of the PyTorch sides: blocks of a run, true and quiet each")
+    ap.add_argument(
+        "--blocks", type=int, default=4, help="of the PyTorch sides: blocks of a run, true and quiet each"
+    )
     ap.add_argument("--block", type=int, default=2, help="of the PyTorch sides: steps of a block")
     ap.add_argument("--peer-args", default="", help="more arguments of peer_dist.py")
     ap.add_argument("--python", default=os.path.join(ROOT, ".venv", "bin", "python"))
@@ -166,6 +196,12 @@ def parse():
     ap.add_argument("--no-row", action="store_true", help="write nothing to bench/results/")
     ap.add_argument("--label", default="", help="a word about this run, for the rows")
     ap.add_argument("--json", metavar="FILE")
+    return ap
+
+
+def parse():
+    """The options, and the sides."""
+    ap = options()
     args = ap.parse_args()
     try:
         args.rates = per_host(args.rate, parse_rate, args.hosts, "rate")
@@ -196,14 +232,20 @@ def main():
     if reason:
         sys.exit(f"compare_dist.py: {reason}")
     with netbox.Box(args.rates, args.delays, args.ranks_per_host, args.inside_rate) as box:
-        print(f"{args.hosts} hosts x {args.ranks_per_host} ranks, {', '.join(dict.fromkeys(map(show_rate, args.rates)))}", flush=True)
+        print(
+            f"{args.hosts} hosts x {args.ranks_per_host} ranks, {', '.join(dict.fromkeys(map(show_rate, args.rates)))}",
+            flush=True,
+        )
         port = 29500
         for r in range(args.rounds):
             for side in sides if r % 2 == 0 else sides[::-1]:
                 port += 1  # the one before may linger in TIME_WAIT
                 side.runs.append(run_side(box, side, port, args.timeout))
                 last = side.runs[-1]
-                print(f"round {r + 1}  {side.name:12} step {last['median_ms']:9.1f} ms  exposed {last['exposed_ms']:9.1f} ms", flush=True)
+                print(
+                    f"round {r + 1}  {side.name:12} step {last['median_ms']:9.1f} ms  exposed {last['exposed_ms']:9.1f} ms",
+                    flush=True,
+                )
     ours = next((s for s in sides if not s.is_peer), None)
     rows = show(sides, ours)
     if args.json:

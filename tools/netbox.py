@@ -153,7 +153,9 @@ class Link:
         counts = {}
         for way, (namespace, device) in self.ends.items():
             queue = json.loads(run("tc", "-n", namespace, "-s", "-j", "qdisc", "show", "dev", device, "root"))[0]
-            sent = json.loads(run("ip", "-n", namespace, "-s", "-j", "link", "show", "dev", device))[0]["stats64"]["tx"]
+            sent = json.loads(run("ip", "-n", namespace, "-s", "-j", "link", "show", "dev", device))[0][
+                "stats64"
+            ]["tx"]
             counts[way] = {"bytes": queue["bytes"], "payload": max(0, sent["bytes"] - HEADERS * sent["packets"]),
                            "dropped": queue["drops"] + sent["dropped"]}
         return counts
@@ -228,7 +230,20 @@ class Box:
             run("ip", "netns", "add", namespace)
             run("ip", "-n", namespace, "link", "set", "lo", "up")
         for namespace in self.bridges:
-            run("ip", "-n", namespace, "link", "add", "hub", "type", "bridge", "forward_delay", "0", "mcast_snooping", "0")
+            run(
+                "ip",
+                "-n",
+                namespace,
+                "link",
+                "add",
+                "hub",
+                "type",
+                "bridge",
+                "forward_delay",
+                "0",
+                "mcast_snooping",
+                "0",
+            )
             run("ip", "-n", namespace, "link", "set", "hub", "addrgenmode", "none", "mtu", str(self.mtu), "up")
         links = self.uplinks + self.inner
         netem = any(x.delay for x in links) and self._has_netem()
@@ -249,8 +264,10 @@ class Box:
         """A remote shell of the box, for launchers that start their own ranks: RSH host1 COMMAND ..."""
         self.rsh = os.path.join(self.folder, "rsh")
         with open(self.rsh, "w") as f:
-            f.write(f'#!/bin/sh\nhost=$1; shift\nexec ip netns exec {self._name("h")}"${{host#host}}" unshare --uts sh -c \\\n'
-                    f'  "hostname $host && mount --bind {self.folder}/hosts /etc/hosts && $*"\n')
+            f.write(
+                f'#!/bin/sh\nhost=$1; shift\nexec ip netns exec {self._name("h")}"${{host#host}}" unshare --uts sh -c \\\n'
+                f'  "hostname $host && mount --bind {self.folder}/hosts /etc/hosts && $*"\n'
+            )
         os.chmod(self.rsh, 0o755)
 
     def _connect(self, link, netem):
@@ -263,8 +280,10 @@ class Box:
             run("ip", "-n", link.child, "link", "set", link.device, "master", "hub")
 
     def _has_netem(self):
-        done = subprocess.run(["tc", "-n", self.bridges[0], "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"],
-                              capture_output=True)
+        done = subprocess.run(
+            ["tc", "-n", self.bridges[0], "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"],
+            capture_output=True,
+        )
         return done.returncode == 0
 
     def _start_relay(self, links):
@@ -298,8 +317,24 @@ class Box:
             os.makedirs(self.private, exist_ok=True)
             setup += f" && mount --bind '{own}' '{self.private}'"
         return subprocess.Popen(
-            ["ip", "netns", "exec", place.namespace, "unshare", "--uts", "sh", "-c", setup + ' && exec "$@"', "sh", *command],
-            env=env, preexec_fn=die_with_parent, start_new_session=True, **popen)
+            [
+                "ip",
+                "netns",
+                "exec",
+                place.namespace,
+                "unshare",
+                "--uts",
+                "sh",
+                "-c",
+                setup + ' && exec "$@"',
+                "sh",
+                *command,
+            ],
+            env=env,
+            preexec_fn=die_with_parent,
+            start_new_session=True,
+            **popen,
+        )
 
     def kill_host(self, host):
         kill_in({e.namespace for e in self.endpoints if e.host == host})

@@ -14,7 +14,9 @@ def parse_rate(text):
     if text == "none":
         return None
     if not m or float(m[1]) * UNITS[m[2]] < 1e5:
-        raise argparse.ArgumentTypeError(f"got the rate '{text}'; expected e.g. 1gbit, 200mbit (at least 100kbit), or none")
+        raise argparse.ArgumentTypeError(
+            f"got the rate '{text}'; expected e.g. 1gbit, 200mbit (at least 100kbit), or none"
+        )
     return float(m[1]) * UNITS[m[2]]
 
 

@@ -14,7 +14,9 @@ import tempfile
 import time
 import unittest
 
-ROOT = os.environ.get("HOCKET_SOURCE_DIR") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = os.environ.get("HOCKET_SOURCE_DIR") or os.path.dirname(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+)
 TOOL = os.path.join(ROOT, "tools", "cluster")
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import netbox  # noqa: E402
@@ -97,14 +99,23 @@ class Cluster(unittest.TestCase):
         words = " ".join("$" + n for n in names.split())
         _, done = self.result("--hosts", "2", "--ranks-per-host", "2", "--quiet", "--port", "1234", "--",
                               "sh", "-c", f'echo {words} $(hostname) "{{host}} {{rank}} {{local_rank}}"')
-        self.assertEqual(sorted(done.stdout.splitlines()), [
-            f"[{r}] {r} 4 {r % 2} 2 {r // 2} 2 10.97.0.1 1234 eth0 host{r // 2} {r // 2} {r} {r % 2}" for r in range(4)])
+        self.assertEqual(
+            sorted(done.stdout.splitlines()),
+            [
+                f"[{r}] {r} 4 {r % 2} 2 {r // 2} 2 10.97.0.1 1234 eth0 host{r // 2} {r // 2} {r} {r % 2}"
+                for r in range(4)
+            ],
+        )
         self.assertEqual(done.stderr, "")
-        _, done = self.result("--hosts", "2", "--ranks-per-host", "2", "--per-host", "--", "sh", "-c", "echo $RANK- $NODE_RANK")
+        _, done = self.result(
+            "--hosts", "2", "--ranks-per-host", "2", "--per-host", "--", "sh", "-c", "echo $RANK- $NODE_RANK"
+        )
         self.assertEqual(sorted(done.stdout.splitlines()), ["[0] - 0", "[1] - 1"])
 
     def test_links_carry_their_rates(self):
-        found, _ = self.result("--hosts", "3", "--rate", "200mbit,50mbit,none", "--measure", "--measure-seconds", "1")
+        found, _ = self.result(
+            "--hosts", "3", "--rate", "200mbit,50mbit,none", "--measure", "--measure-seconds", "1"
+        )
         self.assertEqual(len(found["pairs"]), 6)
         for pair in found["pairs"]:
             slow = 1 in (pair["from"], pair["to"])
@@ -121,7 +132,9 @@ class Cluster(unittest.TestCase):
             self.assertAlmostEqual(pair["mbit"] / pair["asked_mbit"], 1, delta=0.1, msg=pair)
 
     def test_links_take_their_delays(self):
-        found, _ = self.result("--hosts", "3", "--rate", "100mbit", "--delay", "5ms,0,2ms", "--measure", "--measure-seconds", "1")
+        found, _ = self.result(
+            "--hosts", "3", "--rate", "100mbit", "--delay", "5ms,0,2ms", "--measure", "--measure-seconds", "1"
+        )
         for pair in found["pairs"]:
             of = sum([5, 0, 2][x] for x in (pair["from"], pair["to"])) * 2e3
             self.assertEqual(pair["asked_rtt_us"], of)
@@ -134,7 +147,9 @@ class Cluster(unittest.TestCase):
         count = 20_000_000
         for extra, last in ((["--hosts", "2"], "10.97.1.1"), (["--hosts", "2", "--delay", "100us"], "10.97.1.1"),
                             (["--hosts", "2", "--ranks-per-host", "2", "--inside", "1gbit"], "10.97.1.2")):
-            found, done = self.result(*extra, "--rate", "400mbit", "--", sys.executable, "-c", SEND, last, str(count))
+            found, done = self.result(
+                *extra, "--rate", "400mbit", "--", sys.executable, "-c", SEND, last, str(count)
+            )
             self.assertIn(f"] {count}\n", done.stdout)
             self.assertRegex(done.stderr, r"host 0 +400 Mbit/s +2\d\.\d+ ")
             links = {("host" if "host" in x else "rank", x.get("host", x.get("rank"))): x for x in found["links"]}
@@ -155,50 +170,109 @@ class Cluster(unittest.TestCase):
         self.assertLess(time.monotonic() - began, 20)
         self.assertIn("rank 1 ended with 7; stopping the others", done.stderr)
         self.assertEqual([r["exit"] for r in found["ranks"]], [143, 7, 143])
-        found, done = self.result("--hosts", "3", "--keep-going", "--", "sh", "-c", "test {rank} = 1 && exit 7; sleep 1", code=7)
+        found, done = self.result(
+            "--hosts", "3", "--keep-going", "--", "sh", "-c", "test {rank} = 1 && exit 7; sleep 1", code=7
+        )
         self.assertEqual([r["exit"] for r in found["ranks"]], [0, 7, 0])
 
     def test_what_does_not_listen_is_killed(self):
         began = time.monotonic()
-        self.result("--hosts", "2", "--timeout", "1", "--", "sh", "-c", "trap '' TERM; sleep 60 & sleep 60", code=124)
+        self.result(
+            "--hosts", "2", "--timeout", "1", "--", "sh", "-c", "trap '' TERM; sleep 60 & sleep 60", code=124
+        )
         self.assertLess(time.monotonic() - began, 20)
         self.assertEqual(self.result("--hosts", "2", "--", "no-such-program", code=127)[0]["exit"], 127)
 
     def test_faults_on_order(self):
-        found, _ = self.result("--hosts", "3", "--ranks-per-host", "2", "--fail", "host2@0.5", "--fail", "rank1@0.5",
-                               "--keep-going", "--", "sleep", "2", code=137)
+        found, _ = self.result(
+            "--hosts",
+            "3",
+            "--ranks-per-host",
+            "2",
+            "--fail",
+            "host2@0.5",
+            "--fail",
+            "rank1@0.5",
+            "--keep-going",
+            "--",
+            "sleep",
+            "2",
+            code=137,
+        )
         self.assertEqual([r["exit"] for r in found["ranks"]], [0, 137, 0, 0, 137, 137])
-        cut = call("--hosts", "2", "--fail", "link1@0.5", "--timeout", "3", "--", sys.executable, "-c", SEND, "10.97.1.1",
-                   "2000000000")
+        cut = call(
+            "--hosts",
+            "2",
+            "--fail",
+            "link1@0.5",
+            "--timeout",
+            "3",
+            "--",
+            sys.executable,
+            "-c",
+            SEND,
+            "10.97.1.1",
+            "2000000000",
+        )
         self.assertEqual(cut.returncode, 124, cut.stderr)
 
     def test_hosts_without_a_shared_folder(self):
         own = os.path.join(self.folder, "own")
-        _, done = self.result("--hosts", "2", "--private", own, "--", "sh", "-c", f"echo {{host}} > {own}/x; sleep 0.5; cat {own}/x")
+        _, done = self.result(
+            "--hosts",
+            "2",
+            "--private",
+            own,
+            "--",
+            "sh",
+            "-c",
+            f"echo {{host}} > {own}/x; sleep 0.5; cat {own}/x",
+        )
         self.assertEqual(sorted(done.stdout.splitlines()), ["[0] 0", "[1] 1"])
         self.assertEqual(os.listdir(own), [])
 
     @unittest.skipUnless(shutil.which("mpirun"), "no mpirun here (package openmpi-bin)")
     def test_a_launcher_reaches_the_hosts_by_a_remote_shell(self):
-        _, done = self.result("--hosts", "2", "--once", "--", "sh", "-c",
-                              "mpirun --allow-run-as-root --mca plm_rsh_agent $CLUSTER_RSH --mca oob_tcp_if_include eth0 "
-                              "-H host0:2,host1:2 -x MASTER_ADDR -x MASTER_PORT sh -c "
-                              "'echo $(hostname) $OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_LOCAL_RANK $OMPI_COMM_WORLD_SIZE "
-                              "$OMPI_COMM_WORLD_LOCAL_SIZE $MASTER_ADDR:$MASTER_PORT'")
+        _, done = self.result(
+            "--hosts",
+            "2",
+            "--once",
+            "--",
+            "sh",
+            "-c",
+            "mpirun --allow-run-as-root --mca plm_rsh_agent $CLUSTER_RSH --mca oob_tcp_if_include eth0 "
+            "-H host0:2,host1:2 -x MASTER_ADDR -x MASTER_PORT sh -c "
+            "'echo $(hostname) $OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_LOCAL_RANK $OMPI_COMM_WORLD_SIZE "
+            "$OMPI_COMM_WORLD_LOCAL_SIZE $MASTER_ADDR:$MASTER_PORT'",
+        )
         self.assertEqual(sorted(done.stdout.splitlines()),
                          [f"[0] host{r // 2} {r} {r % 2} 4 2 10.97.0.1:29500" for r in range(4)], done.stderr)
 
     def test_outputs_in_files(self):
         logs = os.path.join(self.folder, "logs")
-        _, done = self.result("--hosts", "2", "--files", logs, "--quiet", "--", "sh", "-c", "echo out {rank}; echo err {rank} >&2")
+        _, done = self.result(
+            "--hosts",
+            "2",
+            "--files",
+            logs,
+            "--quiet",
+            "--",
+            "sh",
+            "-c",
+            "echo out {rank}; echo err {rank} >&2",
+        )
         self.assertEqual((done.stdout, done.stderr), ("out 0\n", "err 0\n"))
         with open(os.path.join(logs, "rank-1.log")) as f:
             self.assertEqual(sorted(f.read().splitlines()), ["err 1", "out 1"])
 
     def start(self):
         """A running box: its process, once its ranks run, and the owner's part of its names."""
-        child = subprocess.Popen([TOOL, "--hosts", "2", "--delay", "1ms", "--", "sh", "-c", "echo up; sleep 300 & sleep 300"],
-                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        child = subprocess.Popen(
+            [TOOL, "--hosts", "2", "--delay", "1ms", "--", "sh", "-c", "echo up; sleep 300 & sleep 300"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         self.addCleanup(child.stdout.close)
         self.assertIn("up", child.stdout.readline())
         owner = f"{child.pid}-{netbox.start_time(child.pid)}-"

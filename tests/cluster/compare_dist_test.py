@@ -10,17 +10,33 @@ import sys
 import tempfile
 import unittest
 
-ROOT = os.environ.get("HOCKET_SOURCE_DIR") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = os.environ.get("HOCKET_SOURCE_DIR") or os.path.dirname(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+)
 TOOL = os.path.join(ROOT, "bench", "compare_dist.py")
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import netbox  # noqa: E402
 
 WHY_NOT = netbox.why_not()
 PYTHON = os.path.join(ROOT, ".venv", "bin", "python")
-HAS_TORCH = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0 if os.path.exists(PYTHON) else False
-TINY = {"model_type": "llama", "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-        "tie_word_embeddings": False}
+HAS_TORCH = (
+    subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0
+    if os.path.exists(PYTHON)
+    else False
+)
+TINY = {
+    "model_type": "llama",
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
 
 # A side whose steps take argv[1] ms, argv[2] of them for communication.
 SIDE = """
@@ -51,8 +67,12 @@ class CompareDist(unittest.TestCase):
         return ["--side", f"{name}={sys.executable} {self.script} {' '.join(words)}"]
 
     def test_bad_words(self):
-        for words, text in ((["--sides", "dpp"], "no side 'dpp'; expected some of ddp"), (["--side", "x"], "expected NAME=COMMAND"),
-                            ([], "at least one side"), (["--rate", "fast"], "got the rate 'fast'")):
+        for words, text in (
+            (["--sides", "dpp"], "no side 'dpp'; expected some of ddp"),
+            (["--side", "x"], "expected NAME=COMMAND"),
+            ([], "at least one side"),
+            (["--rate", "fast"], "got the rate 'fast'"),
+        ):
             done = call(*words)
             self.assertEqual(done.returncode, 2)
             self.assertIn(text, done.stderr)
@@ -60,11 +80,23 @@ class CompareDist(unittest.TestCase):
     @unittest.skipIf(WHY_NOT, f"no cluster in a box here: {WHY_NOT}")
     def test_compares_step_and_exposed_communication(self):
         out = os.path.join(self.folder.name, "out.json")
-        done = call(*self.side("ours", "99", "30"), *self.side("other", "199", "60"), "--rounds", "2", "--json", out,
-                    "--results", self.folder.name, "--label", "known")
+        done = call(
+            *self.side("ours", "99", "30"),
+            *self.side("other", "199", "60"),
+            "--rounds",
+            "2",
+            "--json",
+            out,
+            "--results",
+            self.folder.name,
+            "--label",
+            "known",
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("ours over other: 2.000 (2.000 to 2.000) times as fast; exposed communication 0.500 (0.500 to 0.500)",
-                      done.stdout)
+        self.assertIn(
+            "ours over other: 2.000 (2.000 to 2.000) times as fast; exposed communication 0.500 (0.500 to 0.500)",
+            done.stdout,
+        )
         order = [line.split()[2] for line in done.stdout.splitlines() if line.startswith("round")]
         self.assertEqual(order, ["ours", "other", "other", "ours"])
         with open(out) as f:
@@ -80,8 +112,23 @@ class CompareDist(unittest.TestCase):
         with open(config, "w") as f:
             json.dump(TINY, f)
         sides = "ddp,ddp-best,fsdp2,fsdp2-best,fsdp2-keep"
-        done = call("--sides", sides, "--config", config, "--seq", "64", "--blocks", "2", "--peer-args", "--gemm mkl", "--rounds",
-                    "1", "--json", out, "--no-row")
+        done = call(
+            "--sides",
+            sides,
+            "--config",
+            config,
+            "--seq",
+            "64",
+            "--blocks",
+            "2",
+            "--peer-args",
+            "--gemm mkl",
+            "--rounds",
+            "1",
+            "--json",
+            out,
+            "--no-row",
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         with open(out) as f:
             found = json.load(f)["sides"]
