@@ -19,7 +19,8 @@ sim_packages=(cmake ninja-build libfmt-dev libyaml-cpp-dev nlohmann-json3-dev
   zlib1g-dev liblzma-dev libpcre2-dev libxxhash-dev)
 build_packages=(make g++ ccache)
 torch_packages=(ca-certificates python3 python3-venv libgloo-dev)
-test_packages=(libgtest-dev libbenchmark-dev xz-utils openmpi-bin)
+test_packages=(libgtest-dev libbenchmark-dev xz-utils
+  iproute2 openmpi-bin)  # tools/cluster, and one of the launchers that it tries
 format_packages=(clang-format-14)  # another version lays out differently
 test_modules=(numpy safetensors tokenizers 'transformers>=4.57' pyyaml)
 
