@@ -44,13 +44,13 @@ struct StepTime {
 class StepBench {
  public:
   explicit StepBench(const engine::Run& run)
-      : run_(run), ranks_(std::make_unique<runtime::LocalRanks>(engine::local_ranks(run))) {
+      : run_(run), ranks_(new runtime::LocalRanks(engine::local_ranks(run))) {
     prepare();
   }
   /// A rank whose others take no time and bring nothing: what a step costs without them.
   StepBench(const engine::Run& run, int32_t rank)
       : run_(run),
-        ranks_(std::make_unique<runtime::LocalRanks>(
+        ranks_(new runtime::LocalRanks(
             std::make_shared<comm::SoloWorld>(static_cast<int32_t>(run.plan.world())),
             std::vector<int32_t>{rank}, kernels::cpu_backend(), engine::rank_options(run))),
         alone_(true) {
@@ -266,9 +266,10 @@ void declare_bench_step(Args& args) {
   args.flag("--interactive", &options->interactive, "answer lines (bench/compare_peer.py)");
   args.option("--steps", "N", &options->steps, "timed steps");
   args.option("--warmup", "N", &options->warmup, "steps before them");
-  args.option("--block", "N", &options->block,
-              "with ranks as processes: --steps blocks of so many steps, in turn with blocks whose "
-              "collectives return at once, and as JSON what these differ by (bench/compare_dist.py)");
+  args.option(
+      "--block", "N", &options->block,
+      "with ranks as processes: --steps blocks of so many steps, in turn with blocks whose "
+      "collectives return at once, and as JSON what these differ by (bench/compare_dist.py)");
   args.flag("--json", &options->json, "as JSON");
   args.example("hocket bench step --config configs/models/quickstart --steps 5",
                "time of a step, tokens/s, peak memory");
