@@ -160,7 +160,8 @@ void PlanSection::fields(Fields& fields) {
       .min(0)
       .max(kMaxThreads);
   fields("ranks_per_node", ranks_per_node,
-         "decides which links are inside a node; 0: all ranks on one")
+         "decides which links are inside a node; 0: all ranks on one, or with ranks as processes as "
+         "many as the launcher starts on each host")
       .min(0)
       .max(kMaxRanks);
   fields("timeout_s", timeout_s, "of every wait for another rank or lane").min(0.1).max(1e6);
@@ -250,22 +251,23 @@ Ranks ranks_of(const PlanSection& plan) {
   return plan.ranks == "auto" && comm::launched().size > 1 ? Ranks::gloo : Ranks::local;
 }
 
-/// As many as the processes that were started hold, with the plan's other axes.
-int64_t dp_of_processes(const Run& run) {
-  const parallel::Plan& plan = run.plan;
+}  // namespace
+
+int64_t dp_of(const PlanSection& plan, const ResolvedConfig& resolved, const std::string& name) {
   const int64_t processes = comm::launched().size;
+  if (!resolved.is_default("plan.dp") || ranks_of(plan) == Ranks::local || processes == 1) {
+    return plan.dp;
+  }
   const int64_t others = plan.pp * plan.cp * plan.tp;
   const int64_t ranks = processes - plan.expert_ranks;
   if (ranks < others || ranks % others != 0) {
-    fail(run.name,
+    fail(name,
          "{} processes were started; plan.pp x plan.cp x plan.tp is {}, which plan.dp must fill up "
          "to as many; try another plan",
          processes, others);
   }
   return ranks / others;
 }
-
-}  // namespace
 
 void derive(Run& run) {
   const RunConfig& config = run.config;
@@ -277,7 +279,7 @@ void derive(Run& run) {
   p.pp = config.plan.pp;
   p.pp_chunks = config.plan.pp_chunks;
   run.ranks = ranks_of(config.plan);
-  p.dp = config.plan.dp;
+  p.dp = dp_of(config.plan, run.resolved, run.name);
   p.ep = config.plan.ep;
   p.ep_inner = config.plan.ep_inner;
   p.expert_ranks = config.plan.expert_ranks;
@@ -291,9 +293,8 @@ void derive(Run& run) {
   p.layouts = config.plan.layouts;
   p.threads_per_rank = config.plan.threads_per_rank;
   p.ranks_per_node = config.plan.ranks_per_node;
-  if (run.resolved.is_default("plan.dp") && run.ranks != Ranks::local &&
-      comm::launched().size > 1) {
-    p.dp = dp_of_processes(run);
+  if (p.ranks_per_node == 0 && run.ranks != Ranks::local && comm::launched().size > 1) {
+    p.ranks_per_node = comm::launched().local_size;
   }
   const int64_t at_once = p.dp * p.micro_batch;
   if (config.train.global_batch % at_once != 0) {

@@ -133,6 +133,9 @@ struct Run {
 /// then without commands. Throws Error.
 Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
                 std::optional<program::Program>* given = nullptr);
+/// plan.dp, or where that is not given and ranks are processes, as many as the processes that were
+/// started hold with the plan's other axes. Error: they hold none.
+int64_t dp_of(const PlanSection& plan, const ResolvedConfig& resolved, const std::string& name);
 /// What follows from the configuration: model, weights and plan. Error if they do not fit.
 void derive(Run& run);
 
