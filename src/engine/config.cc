@@ -128,6 +128,9 @@ void PlanSection::fields(Fields& fields) {
          "MLPs")
       .min(1)
       .max(kMaxRanks);
+  fields("sequence_parallel", sequence_parallel,
+         "between their products, the ranks of tp split the tokens among them: norms and residuals "
+         "are not repeated, and take a part of the memory");
   fields("micro_batch", micro_batch, "sequences per data-parallel rank and micro-batch")
       .min(1)
       .max(kMaxSequences);
@@ -249,6 +252,7 @@ void derive(Run& run) {
   p.expert_ranks = config.plan.expert_ranks;
   p.cp = config.plan.cp;
   p.tp = config.plan.tp;
+  p.sequence_parallel = config.plan.sequence_parallel && p.tp > 1;
   p.micro_batch = config.plan.micro_batch;
   p.shard = {shard_of(config.plan.shard.params), shard_of(config.plan.shard.grads),
              shard_of(config.plan.shard.optimizer)};
@@ -269,6 +273,14 @@ void derive(Run& run) {
          "plan.cp is {}; expected a divisor of the {} tokens that a data-parallel rank has of a "
          "micro-batch (plan.micro_batch {} x train.seq_len {})",
          p.cp, tokens, p.micro_batch, config.train.seq_len);
+  }
+  if (const int64_t tokens = p.micro_batch * config.train.seq_len / p.cp;
+      p.sequence_parallel && tokens % p.tp != 0) {
+    fail(run.name,
+         "plan.sequence_parallel is true, and plan.tp is {}; expected a divisor of the {} tokens "
+         "that its ranks have of a micro-batch (plan.micro_batch {} x train.seq_len {} / plan.cp "
+         "{}); try plan.sequence_parallel: false",
+         p.tp, tokens, p.micro_batch, config.train.seq_len, p.cp);
   }
   p.validate(run.model.num_layers, run.model.num_experts);
 }

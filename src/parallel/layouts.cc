@@ -37,8 +37,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 class LayoutChoice {
  public:
   LayoutChoice(const Graph& graph, const Mesh& mesh, std::vector<Layout> stored,
-               const Sharding& sharding)
-      : graph_(&graph), mesh_(mesh), sharding_(sharding) {
+               const Sharding& sharding, const ActivationLayouts& activations)
+      : graph_(&graph), mesh_(mesh), sharding_(sharding), activations_(activations) {
     result_.tensor = std::move(stored);
     param_of_.resize(graph.tensors.size(), kNone);
     updated_.resize(graph.tensors.size(), kNone);
@@ -48,6 +48,8 @@ class LayoutChoice {
     result_.counts_of.assign(graph.tensors.size(), kNone);
     for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
       paths_.emplace_back(Mesh{{mesh.axes[axis]}});
+      result_.gathers_again.push_back(activations.sequence_parallel &&
+                                      splits_parameters(mesh.axes[axis].name));
     }
     for (const auto& grad : graph.grads) {
       for (TensorId id : grad.contributions) {
@@ -388,9 +390,8 @@ class LayoutChoice {
     for (size_t i = 0; i < num_inputs(node); ++i) {
       const Placement here = found(node.in[i])[axis];
       if (!signature.in[i].is_split()) continue;
-      if (here == signature.in[i] || (here.is_partial() && may_scatter(node.in[i], axis))) {
-        return true;
-      }
+      if (here == signature.in[i]) return true;
+      if (here.is_partial() && may_scatter(node.in[i], signature.in[i].dim(), axis)) return true;
       if (here.is_split() && tensor(node.in[i]).type.routed()) return true;
     }
     for (size_t output = 0; output < node.out.size(); ++output) {
@@ -472,7 +473,7 @@ class LayoutChoice {
     }
     if (!passes_on || !placed.is_partial() || node.phase == graph::Phase::optimizer) return 0;
     const double whole = reshard_cost(type, placed, Placement::replicate(), &paths_[axis]);
-    const double part = may_scatter(id, axis)
+    const double part = may_scatter(id, 0, axis)
                             ? reshard_cost(type, placed, Placement::split(0), &paths_[axis])
                             : kInfinity;
     const double least = std::min(whole, part);
@@ -481,12 +482,16 @@ class LayoutChoice {
 
   /// True if a sum may become parts: of tokens, on the ranks that have them. Sharding is the plan's
   /// choice, not the lowering's: gradients end up as their parameter lies, and what ranks with the
-  /// same tokens have is whole.
-  bool may_scatter(TensorId id, size_t axis) const {
+  /// same tokens have is whole, unless the plan has them split by token what is a vector for each (a
+  /// number per token is not worth it: what is split has to be gathered again).
+  bool may_scatter(TensorId id, int dim, size_t axis) const {
     const graph::NodeId producer = tensor(id).producer;
     const bool in_step =
         producer != kNone && graph_->nodes[producer].phase == graph::Phase::optimizer;
-    return splits_tokens(mesh_.axes[axis].name) && param_of_[id] == kNone && !in_step;
+    if (param_of_[id] != kNone || in_step) return false;
+    const std::string& name = mesh_.axes[axis].name;
+    return splits_tokens(name) || (activations_.sequence_parallel && splits_parameters(name) &&
+                                   dim == 0 && tensor(id).type.dims.size() > 1);
   }
 
   /// Persistent tensors stay where the plan put them.
@@ -496,7 +501,7 @@ class LayoutChoice {
     if (from == to) return 0;
     if (moved.kind == TensorKind::param || moved.kind == TensorKind::state) return kInfinity;
     if (from.is_partial() && to.is_split() && moved.type.dtype != graph::DType::i64 &&
-        !may_scatter(id, axis)) {
+        !may_scatter(id, to.dim(), axis)) {
       return kInfinity;
     }
     if (is_brought(id, to, axis)) return 0;
@@ -558,6 +563,7 @@ class LayoutChoice {
   std::optional<Graph> own_;  // with tensors of definitions
   const Mesh& mesh_;
   const Sharding sharding_;
+  const ActivationLayouts activations_;
   bool in_step_ = false;  // the node at hand is the optimizer's
   Layouts result_;
   std::vector<ReshardPaths> paths_;       // per axis, as a mesh of its own
@@ -599,8 +605,8 @@ double reshard_cost(TensorType type, Placement from, Placement to, ReshardPaths*
 }
 
 Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const std::vector<std::string>& pins,
-                       const Sharding& sharding) {
-  return LayoutChoice(graph, mesh, stored_layouts(graph, mesh, pins), sharding).run();
+                       const Sharding& sharding, const ActivationLayouts& activations) {
+  return LayoutChoice(graph, mesh, stored_layouts(graph, mesh, pins), sharding, activations).run();
 }
 
 Layout sharded(const TensorType& type, Layout layout, const Mesh& mesh) {

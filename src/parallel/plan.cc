@@ -85,6 +85,8 @@ bool splits_experts(std::string_view axis) {
   return axis == kExpertAxis || axis == kInnerExpertAxis;
 }
 
+bool splits_parameters(std::string_view axis) { return axis == kTensorAxis; }
+
 graph::Mesh Plan::mesh() const {
   graph::Mesh mesh{{{kStageAxis, static_cast<int32_t>(pp)},
                     {"edp", static_cast<int32_t>(dp / ep)},

@@ -28,6 +28,8 @@ inline constexpr const char* kTensorAxis = "tp";
 bool splits_tokens(std::string_view axis);
 /// True of those that split experts: ep, ep_inner, the outermost first.
 bool splits_experts(std::string_view axis);
+/// True of those whose ranks have parts of parameters for the same tokens: tp.
+bool splits_parameters(std::string_view axis);
 
 /// Among which ranks something is split that data-parallel ranks would have alike.
 enum class Shard : uint8_t {
@@ -55,6 +57,7 @@ struct Plan {
   int64_t expert_ranks = 0;  ///< more ranks, which have the experts of the others; 0: none
   int64_t cp = 1;            ///< ranks that share the tokens of a dp rank's sequences
   int64_t tp = 1;            ///< ranks that share parameters, with the same tokens
+  bool sequence_parallel = false;  ///< between their products, tp ranks split those tokens
   int64_t micro_batch = 1;   ///< sequences per dp rank and micro-batch
   Sharding shard;
   int64_t num_micro_batches = 1;     ///< follows from train.global_batch

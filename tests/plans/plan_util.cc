@@ -103,6 +103,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   if (tp > 1 && axes.below(3) == 0) {
     layouts = "'*_proj.weight B'";
   }
+  // And some split the tokens between products over the ranks of tp.
+  const bool sequence_parallel =
+      tp > 1 && sequence * micro % (cp * tp) == 0 && axes.below(4) > 0;
   const int64_t moe_chunks = sequence * micro / cp % pieces == 0 ? pieces : 1;
   // Keys of other ranks are gathered, or come around a ring of them, perhaps in zigzag order.
   const bool ring = cp > 1 && axes.below(3) > 0;
@@ -119,12 +122,12 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
       dp * cp * tp > 1 ? reduced[more.below(std::size(reduced))] : "native";
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
-      "plan: {{pp: {}, dp: {}, ep: {}, ep_inner: {}, cp: {}, tp: {}, layouts: [{}], micro_batch: "
-      "{}, pp_layers: [{}], pp_schedule: {}, "
+      "plan: {{pp: {}, dp: {}, ep: {}, ep_inner: {}, cp: {}, tp: {}, sequence_parallel: {}, layouts: "
+      "[{}], micro_batch: {}, pp_layers: [{}], pp_schedule: {}, "
       "pp_chunks: {}, "
       "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}, "
       "shard: {{{}}}, cp_comm_type: {}, cp_order: {}, all_reduce: {}}}\n",
-      sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, ep_inner, cp, tp, layouts, micro,
+      sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, ep_inner, cp, tp, sequence_parallel, layouts, micro,
       layers_per_stage, schedule, chunks, repeated, bucket_mib, moe_chunks, shard,
       ring ? "p2p" : "all_gather", zigzag ? "zigzag" : "contiguous", all_reduce);
   c.name =
@@ -135,7 +138,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
                                        : ring ? "r"
                                               : "")
                          : "",
-                  tp > 1 ? fmt::format(" tp{}", tp) : "", layouts.empty() ? "" : " whole",
+                  tp > 1 ? fmt::format(" tp{}{}", tp, sequence_parallel ? "s" : "") : "", layouts.empty() ? "" : " whole",
                   num_micro, moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
                   shard.empty() ? "" : " shard " + shard, all_reduce);
   return c;
