@@ -214,8 +214,48 @@ class LayoutChoice {
         place_whole(node, &whole.wanted[0], &whole.bytes);
       }
     }
+    if (whole.cost == kInfinity && !node.accumulate.empty()) {
+      forget(before);
+      return place_apart(node);
+    }
     follow_rows(node);
     return whole;
+  }
+
+  /// A node that would add in place to what lies otherwise than what it adds: without that, and the
+  /// sums as nodes of their own.
+  Placed place_apart(const Node& node) {
+    Node alone = node;
+    alone.in.resize(num_inputs(node));
+    alone.accumulate = {};
+    std::vector<Node> sums;
+    size_t accumulator = num_inputs(node);
+    for (size_t output = 0; output < node.out.size(); ++output) {
+      if (!node.accumulate.contains(output)) continue;
+      const std::string& op = ops::of(ops::Meaning::sum).name;
+      Node& sum = sums.emplace_back();
+      sum.op = op;
+      sum.phase = node.phase;
+      sum.layer = node.layer;
+      sum.recompute = node.recompute;
+      alone.out[output] = add_tensor(node, node.op, tensor(node.out[output]).type);
+      sum.in = {node.in[accumulator++], alone.out[output]};
+      sum.out = {node.out[output]};
+    }
+    sums.insert(sums.begin(), std::move(alone));
+    Placed all;
+    for (Node& part : sums) {
+      Placed placed = place(part);
+      all.cost += placed.cost;
+      all.bytes += placed.bytes;
+      if (placed.cost == kInfinity) return all;
+      if (placed.nodes.empty()) {
+        placed.nodes.push_back(std::move(part));
+      }
+      std::move(placed.nodes.begin(), placed.nodes.end(), std::back_inserter(all.nodes));
+      std::move(placed.wanted.begin(), placed.wanted.end(), std::back_inserter(all.wanted));
+    }
+    return all;
   }
 
   Placed place_steps(const Node& node, const ops::Unfolded& unfolded) {
@@ -344,7 +384,8 @@ class LayoutChoice {
     return total;
   }
 
-  /// Outermost first. An update has what it updates in the order in which that is split.
+  /// Outermost first. An update has what it updates in the order in which that is split; heads that
+  /// ranks of cp exchange are split over tp before.
   std::vector<size_t> order_of_axes(const Node& node) const {
     std::vector<size_t> axes;
     const auto add = [&](size_t axis) {
@@ -361,19 +402,41 @@ class LayoutChoice {
         }
       }
     }
+    const bool exchange = exchanges_heads(node) || has_exchanged_heads(node);
+    for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+      if (!exchange || !splits_sequences(mesh_.axes[axis].name)) {
+        add(axis);
+      }
+    }
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
       add(axis);
     }
     return axes;
   }
 
+  /// Whether ranks of cp give each other heads for tokens before the node, if they have parts of a
+  /// sequence.
+  bool exchanges_heads(const Node& node) const {
+    return activations_.exchange_heads && !ops::find(node.op).layout.support.empty();
+  }
+  /// Whether an input has axes of cp inside of one of tp.
+  bool has_exchanged_heads(const Node& node) const {
+    const auto exchanged = [&](TensorId id) {
+      const Layout& layout = found(id);
+      for (int dim = 0; dim < static_cast<int>(tensor(id).type.dims.size()); ++dim) {
+        const std::vector<int32_t> axes = layout.axes_of(dim);
+        if (!std::is_sorted(axes.begin(), axes.end())) return true;
+      }
+      return false;
+    };
+    return activations_.exchange_heads && std::any_of(node.in.begin(), node.in.end(), exchanged);
+  }
+
   const ops::AxisSignature* cheapest(const Node& node, const std::vector<ops::AxisSignature>& all,
                                      const NodeLayouts& wanted, size_t axis, double* cost) {
     const ops::AxisSignature* best = nullptr;
     for (const ops::AxisSignature& signature : all) {
-      if (!begins_no_split(node, signature, axis) || lacks_keys(node, signature, wanted, axis)) {
-        continue;
-      }
+      if (!may_be(node, signature, axis) || lacks_keys(node, signature, wanted, axis)) continue;
       const double here = cost_of(node, signature, axis);
       if (here < *cost) {
         best = &signature;
@@ -381,6 +444,39 @@ class LayoutChoice {
       }
     }
     return best;
+  }
+
+  /// What a plan has to say of it; and nobody begins a split.
+  bool may_be(const Node& node, const ops::AxisSignature& signature, size_t axis) const {
+    const std::string& name = mesh_.axes[axis].name;
+    const ops::Op& op = ops::find(node.op);
+    if (splits_expert_widths(name) && op.routing.counts >= 0) {
+      // Ranks with parts of the same experts have the rows of the same tokens.
+      return std::all_of(signature.in.begin(), signature.in.end(),
+                         [](Placement placed) { return placed.is_replicate(); });
+    }
+    if (splits_sequences(name) && exchanges_heads(node)) {
+      if (signature.tied && splits_as_before(node, signature, axis)) return true;
+      // Heads are split instead of tokens, which are what the input with one dim has.
+      const ops::Letters letters = ops::letters(op, types_of(node.in, num_inputs(node)),
+                                                types_of(node.out, node.out.size()));
+      for (size_t i = 0; i < num_inputs(node); ++i) {
+        const Placement here = found(node.in[i])[axis];
+        if (!here.is_split() || tensor(node.in[i]).type.dims.size() > 1) continue;
+        const char token = letters.in[i][static_cast<size_t>(here.dim())];
+        return signature.letter != 0 &&
+               ops::tied(op.layout, token) != ops::tied(op.layout, signature.letter);
+      }
+    }
+    return begins_no_split(node, signature, axis);
+  }
+
+  /// Whether every input lies on the axis as the signature has it.
+  bool splits_as_before(const Node& node, const ops::AxisSignature& signature, size_t axis) const {
+    for (size_t i = 0; i < num_inputs(node); ++i) {
+      if (found(node.in[i])[axis] != signature.in[i]) return false;
+    }
+    return true;
   }
 
   /// What is split was split before: tokens with the inputs, other dims with parameters. Or it is a
@@ -411,6 +507,10 @@ class LayoutChoice {
   bool lacks_keys(const Node& node, const ops::AxisSignature& signature, const NodeLayouts& wanted,
                   size_t axis) const {
     if (!signature.tied) return false;
+    const ops::Op& op = ops::find(node.op);
+    const ops::Letters letters =
+        ops::letters(op, types_of(node.in, num_inputs(node)), types_of(node.out, node.out.size()));
+    std::map<char, int64_t> part;  // of every letter that would be split
     for (size_t i = 0; i < num_inputs(node); ++i) {
       if (!signature.in[i].is_split()) continue;
       const int dim = signature.in[i].dim();
@@ -420,10 +520,12 @@ class LayoutChoice {
         parts *= mesh_.axes[static_cast<size_t>(outer)].size;
       }
       if (size.symbolic()) return false;
-      return size % parts != 0 ||
-             !ops::cut_support(ops::find(node.op), node.attrs, size / parts).empty();
+      if (size % parts != 0) return true;
+      part[letters.in[i][static_cast<size_t>(dim)]] = size / parts;
     }
-    return false;
+    return !ops::cut_support(op, node.attrs, signature.letter, [&](char letter) {
+              return part.at(letter);
+            }).empty();
   }
 
   double cost_of(const Node& node, const ops::AxisSignature& signature, size_t axis) {
@@ -482,8 +584,8 @@ class LayoutChoice {
 
   /// True if a sum may become parts: of tokens, on the ranks that have them. Sharding is the plan's
   /// choice, not the lowering's: gradients end up as their parameter lies, and what ranks with the
-  /// same tokens have is whole, unless the plan has them split by token what is a vector for each (a
-  /// number per token is not worth it: what is split has to be gathered again).
+  /// same tokens have is whole, unless the plan has them split by token what is a vector for each
+  /// (a number per token is not worth it: what is split has to be gathered again).
   bool may_scatter(TensorId id, int dim, size_t axis) const {
     const graph::NodeId producer = tensor(id).producer;
     const bool in_step =
@@ -500,6 +602,9 @@ class LayoutChoice {
     const Placement from = found(id)[axis];
     if (from == to) return 0;
     if (moved.kind == TensorKind::param || moved.kind == TensorKind::state) return kInfinity;
+    // Numbers of rows are those of the tokens at hand; parts of rows are added up with their token.
+    if (counts_of_rows_[id] != kNone) return kInfinity;
+    if (moved.type.routed() && from.is_partial()) return kInfinity;
     if (from.is_partial() && to.is_split() && moved.type.dtype != graph::DType::i64 &&
         !may_scatter(id, to.dim(), axis)) {
       return kInfinity;

@@ -43,6 +43,9 @@ struct ActivationLayouts {
   /// Sums of activations over tp are scattered by token, and gathered where a product needs all
   /// (Korthikanti et al., arXiv 2205.05198).
   bool sequence_parallel = false;
+  /// Where attention needs all tokens of a sequence, ranks of cp give each other heads for tokens
+  /// (all_to_all) instead of gathering keys (DeepSpeed Ulysses, arXiv 2309.14509).
+  bool exchange_heads = false;
 };
 
 /// `pins`: see stored_layouts.
