@@ -37,8 +37,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 class LayoutChoice {
  public:
   LayoutChoice(const Graph& graph, const Mesh& mesh, std::vector<Layout> stored,
-               const Sharding& sharding, const ActivationLayouts& activations)
-      : graph_(&graph), mesh_(mesh), sharding_(sharding), activations_(activations) {
+               std::map<TensorId, Pinned> pinned, const Sharding& sharding,
+               const ActivationLayouts& activations)
+      : graph_(&graph),
+        mesh_(mesh),
+        sharding_(sharding),
+        activations_(activations),
+        pinned_(std::move(pinned)) {
     result_.tensor = std::move(stored);
     param_of_.resize(graph.tensors.size(), kNone);
     updated_.resize(graph.tensors.size(), kNone);
@@ -66,9 +71,12 @@ class LayoutChoice {
     for (size_t n = 0; n < nodes.size(); ++n) {
       Placed placed = place(nodes[n]);
       if (placed.cost == kInfinity) {
-        fail("layouts", "{} ({}) has no legal layout on axis {} for its inputs", nodes[n].op,
+        const bool pins = std::any_of(nodes[n].in.begin(), nodes[n].in.end(),
+                                      [&](TensorId id) { return pinned_.contains(id); });
+        fail("layouts", "{} ({}) has no legal layout on axis {} for its inputs{}", nodes[n].op,
              graph_->tensor(nodes[n].out.empty() ? nodes[n].in[0] : nodes[n].out[0]).name,
-             mesh_.axes[no_layout_on_].name);
+             mesh_.axes[no_layout_on_].name,
+             pins ? ", of which plan.layouts says how some lie" : "");
       }
       std::move(placed.wanted.begin(), placed.wanted.end(), std::back_inserter(result_.node));
       if (!placed.nodes.empty()) {
@@ -486,9 +494,14 @@ class LayoutChoice {
     for (size_t i = 0; i < num_inputs(node); ++i) {
       const Placement here = found(node.in[i])[axis];
       if (!signature.in[i].is_split()) continue;
-      if (here == signature.in[i]) return true;
+      if (here == signature.in[i] || is_pinned(node.in[i], axis)) return true;
       if (here.is_partial() && may_scatter(node.in[i], signature.in[i].dim(), axis)) return true;
       if (here.is_split() && tensor(node.in[i]).type.routed()) return true;
+      // Tokens that were given for heads come back.
+      if (here.is_split() && activations_.exchange_heads &&
+          splits_sequences(mesh_.axes[axis].name)) {
+        return true;
+      }
     }
     for (size_t output = 0; output < node.out.size(); ++output) {
       const TensorId param = param_of_[node.out[output]];
@@ -585,7 +598,8 @@ class LayoutChoice {
   /// True if a sum may become parts: of tokens, on the ranks that have them. Sharding is the plan's
   /// choice, not the lowering's: gradients end up as their parameter lies, and what ranks with the
   /// same tokens have is whole, unless the plan has them split by token what is a vector for each
-  /// (a number per token is not worth it: what is split has to be gathered again).
+  /// (a number per token is not worth it: what is split has to be gathered again; heads are split
+  /// among themselves).
   bool may_scatter(TensorId id, int dim, size_t axis) const {
     const graph::NodeId producer = tensor(id).producer;
     const bool in_step =
@@ -593,18 +607,30 @@ class LayoutChoice {
     if (param_of_[id] != kNone || in_step) return false;
     const std::string& name = mesh_.axes[axis].name;
     return splits_tokens(name) || (activations_.sequence_parallel && splits_parameters(name) &&
-                                   dim == 0 && tensor(id).type.dims.size() > 1);
+                                   dim == 0 && tensor(id).type.dims.size() == 2);
+  }
+
+  /// Whether the plan says how a tensor lies on the axis.
+  bool is_pinned(TensorId id, size_t axis) const {
+    const auto found = pinned_.find(id);
+    return found != pinned_.end() && found->second.axes[axis];
   }
 
   /// Persistent tensors stay where the plan put them.
   double cost_to_bring(TensorId id, Placement to, size_t axis) {
     const graph::Tensor& moved = tensor(id);
     const Placement from = found(id)[axis];
+    if (is_pinned(id, axis) && pinned_.at(id).layout[axis] != to) return kInfinity;
     if (from == to) return 0;
     if (moved.kind == TensorKind::param || moved.kind == TensorKind::state) return kInfinity;
     // Numbers of rows are those of the tokens at hand; parts of rows are added up with their token.
     if (counts_of_rows_[id] != kNone) return kInfinity;
     if (moved.type.routed() && from.is_partial()) return kInfinity;
+    // Ranks of tp go by the positions of all their tokens, whatever order cp has these in.
+    if (moved.kind == TensorKind::input && to.is_split() &&
+        splits_parameters(mesh_.axes[axis].name)) {
+      return kInfinity;
+    }
     if (from.is_partial() && to.is_split() && moved.type.dtype != graph::DType::i64 &&
         !may_scatter(id, to.dim(), axis)) {
       return kInfinity;
@@ -669,6 +695,7 @@ class LayoutChoice {
   const Mesh& mesh_;
   const Sharding sharding_;
   const ActivationLayouts activations_;
+  const std::map<TensorId, Pinned> pinned_;
   bool in_step_ = false;  // the node at hand is the optimizer's
   Layouts result_;
   std::vector<ReshardPaths> paths_;       // per axis, as a mesh of its own
@@ -711,7 +738,9 @@ double reshard_cost(TensorType type, Placement from, Placement to, ReshardPaths*
 
 Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const std::vector<std::string>& pins,
                        const Sharding& sharding, const ActivationLayouts& activations) {
-  return LayoutChoice(graph, mesh, stored_layouts(graph, mesh, pins), sharding, activations).run();
+  return LayoutChoice(graph, mesh, stored_layouts(graph, mesh, pins),
+                      pinned_activations(graph, mesh, pins), sharding, activations)
+      .run();
 }
 
 Layout sharded(const TensorType& type, Layout layout, const Mesh& mesh) {

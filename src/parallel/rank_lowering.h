@@ -186,7 +186,7 @@ class RankLowering {
   bool in_step_ = false;
   std::vector<TensorId> gathered_;  ///< parameters that are here otherwise than they lie
   std::vector<std::pair<TensorId, ValueId>> gathered_again_;  ///< see Layouts::gathers_again
-  std::set<ValueId> scattered_;     ///< contributions to gradients, on their way to accumulators
+  std::set<ValueId> scattered_;  ///< contributions to gradients, on their way to accumulators
 };
 
 }  // namespace hocket::parallel

@@ -366,6 +366,23 @@ std::string why_not(const graph::Tensor& tensor, Layout layout, const Mesh& mesh
   return "";
 }
 
+/// The last pin whose pattern the name matches; null: none.
+const Pin* find_last(const graph::Tensor& tensor, std::vector<Pin>* pins) {
+  const Pin* last = nullptr;
+  for (Pin& pin : *pins) {
+    if (fnmatch(pin.pattern.c_str(), tensor.name.c_str(), 0) != 0) continue;
+    ++pin.matches;
+    last = &pin;
+  }
+  return last;
+}
+
+/// True of what a forward node makes.
+bool is_activation(const Graph& graph, const graph::Tensor& tensor) {
+  return tensor.producer != kNone &&
+         graph.nodes[static_cast<size_t>(tensor.producer)].phase == graph::Phase::forward;
+}
+
 /// What the optimizer keeps for a parameter: states that a node reads with it, of its type.
 void let_states_follow(const Graph& graph, std::vector<Layout>* layouts) {
   for (const graph::Node& node : graph.nodes) {
@@ -413,13 +430,10 @@ std::vector<Layout> stored_layouts(const Graph& graph, const Mesh& mesh,
   }
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     const graph::Tensor& tensor = graph.tensors[id];
-    if (tensor.kind != TensorKind::param) continue;
-    const Pin* last = nullptr;
-    for (Pin& pin : list) {
-      if (fnmatch(pin.pattern.c_str(), tensor.name.c_str(), 0) != 0) continue;
-      ++pin.matches;
-      last = &pin;
-    }
+    const bool param = tensor.kind == TensorKind::param;
+    if (!param && !is_activation(graph, tensor)) continue;
+    const Pin* const last = find_last(tensor, &list);
+    if (!param) continue;
     if (last) {
       layouts[id] = pinned(layouts[id], *last, mesh);
     }
@@ -444,12 +458,35 @@ std::vector<Layout> stored_layouts(const Graph& graph, const Mesh& mesh,
   for (const Pin& pin : list) {
     if (pin.matches > 0) continue;
     fail("plan.layouts",
-         "no parameter matches '{}'; expected a name or pattern of `hocket graph RUN --stage "
-         "graph`, e.g. model.embed_tokens.weight or model.layers.*.mlp.down_proj.weight",
+         "no parameter or activation matches '{}'; expected a name or pattern of `hocket graph RUN "
+         "--stage graph`, e.g. model.embed_tokens.weight or model.layers.*.mlp.down_proj.weight",
          pin.pattern);
   }
   let_states_follow(graph, &layouts);
   return layouts;
+}
+
+std::map<TensorId, Pinned> pinned_activations(const Graph& graph, const Mesh& mesh,
+                                              const std::vector<std::string>& pins) {
+  std::vector<Pin> list;
+  for (const std::string& text : pins) {
+    list.push_back(parse_pin(text, mesh));
+  }
+  std::map<TensorId, Pinned> all;
+  for (size_t id = 0; id < graph.tensors.size(); ++id) {
+    const graph::Tensor& tensor = graph.tensors[id];
+    if (!is_activation(graph, tensor)) continue;
+    const Pin* const pin = find_last(tensor, &list);
+    if (!pin) continue;
+    Pinned& pinned = all[static_cast<TensorId>(id)];
+    pinned.layout = parallel::pinned({}, *pin, mesh);
+    const std::string why = why_not(tensor, pinned.layout, mesh);
+    if (!why.empty()) fail("plan.layouts", "'{}' cannot be: {}", pin->text, why);
+    for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+      pinned.axes.push_back(pin->whole || pinned.layout[axis].is_split());
+    }
+  }
+  return all;
 }
 
 std::vector<std::string> positional_pins(const Graph& graph) {

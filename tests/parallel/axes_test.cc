@@ -161,11 +161,11 @@ TEST(Axes, SequenceParallelKeepsAPartOfTheTokens) {
 TEST(Axes, HeadsAreExchangedForTokens) {
   const program::Program cut = proven("cp: 2, micro_batch: 1, dp: 4, cp_comm_type: a2a");
   // Of each of two layers q, k, v and o, and back their gradients; positions are gathered, once.
-  EXPECT_EQ(count(cut, "all_to_all"), 2 * 8);
+  EXPECT_EQ(count(cut, "resplit"), 2 * 8);
   EXPECT_EQ(count(cut, "all_gather"), 1);
   EXPECT_EQ(count(cut, "reduce_scatter"), 0);
   // Whole sequences need nothing.
-  EXPECT_EQ(count(proven("cp: 2, micro_batch: 2, dp: 2, cp_comm_type: a2a"), "all_to_all"), 0);
+  EXPECT_EQ(count(proven("cp: 2, micro_batch: 2, dp: 2, cp_comm_type: a2a"), "resplit"), 0);
   const Shape four{.kv_heads = 2, .heads = 4};
   proven("cp: 2, tp: 2, micro_batch: 1, cp_comm_type: a2a", four);
   proven("cp: 2, tp: 2, sequence_parallel: true, micro_batch: 1, cp_comm_type: a2a", four);
@@ -218,7 +218,7 @@ TEST(Axes, WhatCannotBeIsSaid) {
       {"tp: 2, etp: 2", "plan.etp is 2 but the model has no experts"},
       {"tp: 5", "plan.tp is 5; expected a divisor of the 24 of dim 0 of model.embed_tokens.weight"},
       {"tp: 2, layouts: [lm_head.weight]", "expected PATTERN LAYOUT"},
-      {"tp: 2, layouts: [head.weight tp:S0]", "no parameter matches 'head.weight'"},
+      {"tp: 2, layouts: [head.weight tp:S0]", "no parameter or activation matches 'head.weight'"},
       {"tp: 2, layouts: [lm_head.weight tp:S2]", "'lm_head.weight tp:S2' cannot be"},
       {"tp: 5, layouts: ['*.weight B', model.norm.weight tp:S0]",
        "'model.norm.weight tp:S0' cannot be"},
@@ -240,6 +240,20 @@ TEST(Axes, WhatCannotBeIsSaid) {
     EXPECT_NE(refusal(plan, moe).find(what), std::string::npos)
         << plan << ": " << refusal(plan, moe);
   }
+}
+
+/// Who reads an activation finds it as a pin says, and what can't take it so is named.
+TEST(Axes, PinsSayHowActivationsLie) {
+  const program::Program plain = proven("tp: 2, micro_batch: 4");
+  EXPECT_EQ(count(plain, "reduce_scatter"), 0);
+  const program::Program pinned =
+      proven("tp: 2, micro_batch: 4, layouts: ['model.layers.*.attn.out tp:S0']");
+  EXPECT_GE(count(pinned, "reduce_scatter"), 2);
+  const std::string text =
+      refusal("tp: 2, micro_batch: 4, layouts: ['model.layers.*.attn.o tp:S0']");
+  EXPECT_NE(text.find("of which plan.layouts says how some lie"), text.npos) << text;
+  EXPECT_NE(refusal("tp: 2, layouts: ['model.layers.0.attn.out tp:S3']").find("cannot be"),
+            std::string::npos);
 }
 
 /// The head is but a product where logits are asked for; still programs of a run hold it alike.

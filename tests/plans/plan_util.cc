@@ -140,15 +140,14 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   const bool ring = cp > 1 && axes.below(2) == 0;
   // And some split the tokens between products over the ranks of tp.
   const bool sequence_parallel = tp > 1 && sequence * micro % (cp * tp) == 0 && axes.below(4) > 0;
-  const Folded folded = fold(seed,
-                             {.pp = pp,
-                              .dp = dp,
-                              .ep = ep,
-                              .cp = cp,
-                              .tp = tp,
-                              .sequence_parallel = sequence_parallel,
-                              .ring = ring},
-                             moe ? experts : 0);
+  parallel::Plan plan;
+  plan.dp = dp;
+  plan.ep = ep;
+  plan.cp = cp;
+  plan.tp = tp;
+  plan.sequence_parallel = sequence_parallel;
+  plan.ring = ring;
+  const Folded folded = fold(seed, plan, moe ? experts : 0);
   ep = folded.ep;
   set_key(&c.text, "num_attention_heads", kv == 2 && tp == 4 ? 4 : kv * group);
   if (folded.etp > 1) {
