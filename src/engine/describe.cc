@@ -42,7 +42,7 @@ std::string describe(const Run& run) {
   more += plan.cp > 1 ? fmt::format(" x cp {}", plan.cp) : "";
   more += plan.tp > 1 ? fmt::format(" x tp {}", plan.tp) : "";
   more += plan.etp > 1 ? fmt::format(" (etp {})", plan.etp) : "";
-  more += plan.sequence_parallel ? " with its sequences" : "";
+  more += plan.sequence_parallel ? " (sequence parallel)" : "";
   std::string split;
   for (const auto& [what, among] : {std::pair{"params", plan.shard.params},
                                     {"grads", plan.shard.grads},
