@@ -10,19 +10,24 @@ mlp         what the ranks of tp make of a dense MLP is not summed
 experts     what the ranks of etp make of the experts is not summed
 norms       gradients of norms are not summed over tp, whose ranks have other tokens
             (plan.sequence_parallel)"""
+import math
 import re
 import sys
 
 from program_text import Program, dims, with_dims
 
-# Ranks of tp in the plans for which mlp and experts are.
-TP = 2
-
 
 def axes_of(program):
-    """Names of the axes of the ranks' mesh, in order."""
+    """The axes of the ranks' mesh, in order: names and sizes."""
     mesh = re.search(r'^role 0 .*mesh="([^"]*)"', "\n".join(program.before), re.M).group(1)
-    return [axis.split(":")[0] for axis in mesh.split()]
+    return [(name, int(size)) for name, size in (axis.split(":") for axis in mesh.split())]
+
+
+def numbers_of(program, task):
+    """Of the axes over which a collective goes."""
+    group = program.groups[int(task.fields["group"])] if "group" in task.fields else ""
+    over = re.search(r"axes=([\d,]+)", group)
+    return [int(number) for number in over.group(1).split(",")] if over else []
 
 
 def micro_batches(program):
@@ -89,14 +94,12 @@ def accumulate(program, cls, right):
     cls.tasks = [task for task in tasks if task not in late]
 
 
-def sum_by_axis(program, cls, right, axes, wanted):
+def sum_by_axis(program, cls, right, wanted):
     """Sums over several axes: over one after the other, or over the first alone."""
     tasks = []
     for task in cls.tasks:
-        group = program.groups[int(task.fields["group"])] if "group" in task.fields else ""
-        over = re.search(r"axes=([\d,]+)", group)
-        numbers = over.group(1).split(",") if over else []
-        names = [axes[int(n)] for n in numbers]
+        numbers = numbers_of(program, task)
+        names = [axes_of(program)[number][0] for number in numbers]
         if task.op != "all_reduce" or task.words[2] != "grad" or len(names) < 2 or not wanted(task, names):
             tasks.append(task)
             continue
@@ -123,7 +126,8 @@ def sum_of_rows(program, cls, right, maker):
         types = program.types(task.kind, "in")
         size = dims(types[0])
         if right:
-            block_type = with_dims(types[0], [size[0] // TP] + size[1:])
+            ranks = math.prod(axes_of(program)[number][1] for number in numbers_of(program, task))
+            block_type = with_dims(types[0], [size[0] // ranks] + size[1:])
             block = cls.add_buffer(f"step {block_type}")
             tasks.append(task_like(program, task, "reduce_scatter", "intra", [whole], [block], types,
                                    "{dim=0}", **over))
@@ -147,16 +151,15 @@ def of_experts(task, made_by):
 def main():
     bug, right = sys.argv[1], sys.argv[2:] == ["right"]
     program = Program(sys.stdin.read())
-    axes = axes_of(program)
     for cls in program.classes:
         if bug == "scale":
             scale(program, cls, right)
         elif bug == "accumulate":
             accumulate(program, cls, right)
         elif bug == "axes":
-            sum_by_axis(program, cls, right, axes, lambda task, names: "tp" not in names)
+            sum_by_axis(program, cls, right, lambda task, names: "tp" not in names)
         elif bug == "norms":
-            sum_by_axis(program, cls, right, axes, lambda task, names: "tp" in names)
+            sum_by_axis(program, cls, right, lambda task, names: "tp" in names)
         elif bug in ("mlp", "experts"):
             sum_of_rows(program, cls, right, of_mlp if bug == "mlp" else of_experts)
         else:
