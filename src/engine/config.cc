@@ -2,6 +2,7 @@
 #include "engine/config.h"
 
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -122,7 +123,12 @@ void PlanSection::fields(Fields& fields) {
       "axes")
       .min(1)
       .max(kMaxRanks);
-  fields("ep", ep, "expert-parallel ranks among the data-parallel ones").min(1);
+  fields(
+      "ep", ep,
+      "expert-parallel ranks, among those there are: first ranks of tp (with sequence_parallel), "
+      "then of cp, then of dp")
+      .min(1);
+  fields("etp", etp, "ranks of tp over which the width of every expert is split").min(1);
   fields("ep_inner", ep_inner,
          "ranks of ep that lie together, as on a node: rows go to the node of their expert first, "
          "then to its rank, and back likewise (two-level all-to-all); 1: in one step")
@@ -140,6 +146,9 @@ void PlanSection::fields(Fields& fields) {
          "MLPs")
       .min(1)
       .max(kMaxRanks);
+  fields("sequence_parallel", sequence_parallel,
+         "between their products, the ranks of tp split the tokens among them: norms and residuals "
+         "are not repeated, and take a part of the memory");
   fields("micro_batch", micro_batch, "sequences per data-parallel rank and micro-batch")
       .min(1)
       .max(kMaxSequences);
@@ -269,6 +278,28 @@ int64_t dp_of(const PlanSection& plan, const ResolvedConfig& resolved, const std
   return ranks / others;
 }
 
+namespace {
+
+/// How attention is split over tp and cp.
+void derive_heads(Run& run) {
+  parallel::Plan& plan = run.plan;
+  const int64_t heads = run.model.num_heads;
+  const int64_t apart = std::gcd(plan.tp, heads % plan.tp == 0 ? run.model.num_kv_heads : heads);
+  plan.heads_apart = apart < plan.tp ? apart : 0;
+  const std::string keys = run.config.plan.pass_options.text("cp_comm_type");
+  plan.ring = keys == "p2p" && plan.cp > 1;
+  plan.exchange_heads = keys == "a2a" && plan.cp > 1;
+  const int64_t here = heads % plan.tp == 0 ? heads / plan.tp : heads;
+  if (plan.exchange_heads && here % plan.cp != 0) {
+    fail(run.name,
+         "plan.cp_comm_type is a2a, and plan.cp is {}; expected a divisor of the {} heads that its "
+         "ranks have (the model's {}, plan.tp {}); try plan.cp_comm_type: all_gather",
+         plan.cp, here, heads, plan.tp);
+  }
+}
+
+}  // namespace
+
 void derive(Run& run) {
   const RunConfig& config = run.config;
   derive_model(run);
@@ -281,10 +312,12 @@ void derive(Run& run) {
   run.ranks = ranks_of(config.plan);
   p.dp = dp_of(config.plan, run.resolved, run.name);
   p.ep = config.plan.ep;
+  p.etp = config.plan.etp;
   p.ep_inner = config.plan.ep_inner;
   p.expert_ranks = config.plan.expert_ranks;
   p.cp = config.plan.cp;
   p.tp = config.plan.tp;
+  p.sequence_parallel = config.plan.sequence_parallel && p.tp > 1;
   p.micro_batch = config.plan.micro_batch;
   p.shard = {shard_of(config.plan.shard.params), shard_of(config.plan.shard.grads),
              shard_of(config.plan.shard.optimizer)};
@@ -309,6 +342,15 @@ void derive(Run& run) {
          "micro-batch (plan.micro_batch {} x train.seq_len {})",
          p.cp, tokens, p.micro_batch, config.train.seq_len);
   }
+  if (const int64_t tokens = p.micro_batch * config.train.seq_len / p.cp;
+      p.sequence_parallel && tokens % p.tp != 0) {
+    fail(run.name,
+         "plan.sequence_parallel is true, and plan.tp is {}; expected a divisor of the {} tokens "
+         "that its ranks have of a micro-batch (plan.micro_batch {} x train.seq_len {} / plan.cp "
+         "{}); try plan.sequence_parallel: false",
+         p.tp, tokens, p.micro_batch, config.train.seq_len, p.cp);
+  }
+  derive_heads(run);
   p.validate(run.model.num_layers, run.model.num_experts);
 }
 

@@ -67,8 +67,9 @@ struct ShardSection {
 
 struct PlanSection {
   std::string ranks = "auto";
-  int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, ep_inner = 1, expert_ranks = 0, cp = 1, tp = 1,
-          micro_batch = 1;
+  int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, etp = 1, ep_inner = 1, expert_ranks = 0, cp = 1,
+          tp = 1, micro_batch = 1;
+  bool sequence_parallel = false;
   ShardSection shard;
   std::vector<int64_t> pp_layers;
   std::string pp_schedule = "1f1b";
