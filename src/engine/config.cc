@@ -289,7 +289,7 @@ void derive_heads(Run& run) {
   const std::string keys = run.config.plan.pass_options.text("cp_comm_type");
   plan.ring = keys == "p2p" && plan.cp > 1;
   plan.exchange_heads = keys == "a2a" && plan.cp > 1;
-  const int64_t here = heads % plan.tp == 0 ? heads / plan.tp : heads;
+  const int64_t here = heads / (heads % plan.tp == 0 ? plan.tp : apart);
   if (plan.exchange_heads && here % plan.cp != 0) {
     fail(run.name,
          "plan.cp_comm_type is a2a, and plan.cp is {}; expected a divisor of the {} heads that its "

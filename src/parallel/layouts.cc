@@ -442,6 +442,8 @@ class LayoutChoice {
 
   const ops::AxisSignature* cheapest(const Node& node, const std::vector<ops::AxisSignature>& all,
                                      const NodeLayouts& wanted, size_t axis, double* cost) {
+    at_pin_ = std::any_of(node.in.begin(), node.in.end(),
+                          [&](TensorId id) { return is_pinned(id, axis); });
     const ops::AxisSignature* best = nullptr;
     for (const ops::AxisSignature& signature : all) {
       if (!may_be(node, signature, axis) || lacks_keys(node, signature, wanted, axis)) continue;
@@ -463,6 +465,10 @@ class LayoutChoice {
       return std::all_of(signature.in.begin(), signature.in.end(),
                          [](Placement placed) { return placed.is_replicate(); });
     }
+    if (activations_.sequence_parallel && splits_parameters(name) && !in_step_ &&
+        splits_tokens_of_heads(node, signature)) {
+      return false;
+    }
     if (splits_sequences(name) && exchanges_heads(node)) {
       if (signature.tied && splits_as_before(node, signature, axis)) return true;
       // Heads are split instead of tokens, which are what the input with one dim has.
@@ -477,6 +483,24 @@ class LayoutChoice {
       }
     }
     return begins_no_split(node, signature, axis);
+  }
+
+  /// Whether an activation of three dims is split along its first: tokens of heads, which attention
+  /// needs on all ranks of tp (cp may have them in an order of its own).
+  bool splits_tokens_of_heads(const Node& node, const ops::AxisSignature& signature) const {
+    const auto splits = [&](TensorId id, Placement placed) {
+      const graph::Tensor& one = tensor(id);
+      const bool activation = one.producer != kNone && param_of_[id] == kNone;
+      return placed == Placement::split(0) && activation && !one.type.routed() &&
+             one.type.dims.size() == 3;
+    };
+    for (size_t i = 0; i < num_inputs(node); ++i) {
+      if (splits(node.in[i], signature.in[i])) return true;
+    }
+    for (size_t output = 0; output < node.out.size(); ++output) {
+      if (splits(node.out[output], signature.out[output])) return true;
+    }
+    return false;
   }
 
   /// Whether every input lies on the axis as the signature has it.
@@ -632,7 +656,7 @@ class LayoutChoice {
       return kInfinity;
     }
     if (from.is_partial() && to.is_split() && moved.type.dtype != graph::DType::i64 &&
-        !may_scatter(id, to.dim(), axis)) {
+        !may_scatter(id, to.dim(), axis) && (!at_pin_ || param_of_[id] != kNone)) {
       return kInfinity;
     }
     if (is_brought(id, to, axis)) return 0;
@@ -697,6 +721,7 @@ class LayoutChoice {
   const ActivationLayouts activations_;
   const std::map<TensorId, Pinned> pinned_;
   bool in_step_ = false;  // the node at hand is the optimizer's
+  bool at_pin_ = false;   // the plan says how an input of the node at hand lies on the axis at hand
   Layouts result_;
   std::vector<ReshardPaths> paths_;       // per axis, as a mesh of its own
   std::vector<TensorId> param_of_;        // whose gradient it becomes a part of

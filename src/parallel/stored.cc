@@ -253,7 +253,8 @@ std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
            "plan.etp is {}; expected a divisor of the {} of dim {} of {}, over which it is split",
            ranks_of(mesh, axes), int64_t{size}, dim, tensor.name);
     }
-    if (number < axes.size()) {
+    // One for each of several ranks is what is meant where there are fewer key heads than ranks.
+    if (number < axes.size() && ranks_of(mesh, axes) % size != 0) {
       less.emplace(id, number);
     }
     dims.push_back({id, dim, {axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(number)}});

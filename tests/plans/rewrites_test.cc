@@ -58,11 +58,13 @@ std::vector<Row> rows() {
   }
   all.push_back({"cp_order", "zigzag", "cp: 3, dp: 2, ep: 2, cp_comm_type: p2p", true, "begin"});
   // Heads that are exchanged for tokens, those of keys too or gathered; inside of those of tp.
-  for (const char* plan : {"cp: 2", "pp: 2, cp: 4", "cp: 2, tp: 2, sequence_parallel: true"}) {
+  for (const char* plan : {"cp: 2", "pp: 2, cp: 4, micro_batch: 2",
+                           "cp: 2, tp: 2, micro_batch: 2, sequence_parallel: true"}) {
     all.push_back({"cp_comm_type", "a2a", plan, false, "begin"});
   }
   // Tokens that ranks of tp split between products; with fewer key heads than ranks, too.
-  for (const char* plan : {"tp: 2", "tp: 4, recompute: full", "pp: 2, tp: 2, cp: 3"}) {
+  for (const char* plan :
+       {"tp: 2", "tp: 4, micro_batch: 2, recompute: full", "pp: 2, tp: 2, cp: 3"}) {
     all.push_back({"sequence_parallel", "true", plan, false, "group"});
   }
   all.push_back({"tp", "4", "dp: 2", false, "begin"});
