@@ -4,7 +4,9 @@
 #include "parallel/lower.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -63,25 +65,16 @@ class Stamper {
     // Actions in the schedule's order. B is the whole backward pass of a micro-batch; where it is
     // split, I makes the gradients of activations, and W later those of weights. Reductions that
     // no contribution has set off (they wait for other stages) follow, then the step itself.
-    for (const Action& action : actions) {
+    for (size_t i = 0; i < actions.size(); ++i) {
       action_ends_.push_back({});
       begin_action();
-      const auto stamp = [&](const std::vector<TaskTemplate>& list, size_t begin, size_t end) {
-        for (size_t i = begin; i < end; ++i) {
-          add(list[i], action.micro_batch);
-        }
-      };
-      const StageTemplate& stage = stage_of(action);
-      const size_t weights = stage.weights_begin;
-      const size_t all = stage.backward.size();
-      if (action.kind == 'F') {
-        stamp(stage.forward, 0, stage.forward.size());
+      if (actions[i].overlaps_next) {
+        stamp_in_turns(run_of(actions[i]), run_of(actions[i + 1]));
+        ++i;
+        continue;
       }
-      if (action.kind == 'B' || action.kind == 'I') {
-        stamp(stage.backward, 0, weights);
-      }
-      if (action.kind == 'B' || action.kind == 'W') {
-        stamp(stage.backward, weights, all);
+      for (const TaskTemplate& made : run_of(actions[i]).tasks) {
+        add(made, actions[i].micro_batch);
       }
     }
     add_up_all();
@@ -105,6 +98,58 @@ class Stamper {
   };
 
   void begin_action() { first_compute_ = true; }
+
+  /// The tasks of an action.
+  struct Run {
+    std::span<const TaskTemplate> tasks;
+    int micro_batch = 0;
+  };
+  Run run_of(const Action& action) const {
+    const StageTemplate& stage = stage_of(action);
+    const std::span<const TaskTemplate> forward(stage.forward);
+    const std::span<const TaskTemplate> backward(stage.backward);
+    switch (action.kind) {
+      case 'F':
+        return {forward, action.micro_batch};
+      case 'I':
+        return {backward.first(stage.weights_begin), action.micro_batch};
+      case 'W':
+        return {backward.subspan(stage.weights_begin), action.micro_batch};
+      default:
+        return {backward, action.micro_batch};
+    }
+  }
+
+  void stamp_in_turns(const Run& one, const Run& other) {
+    // The compute tasks of two actions alternate, evenly where one has more of them, so that what
+    // one of them moves between two of its tasks moves while the other computes. What is no compute
+    // task stays in front of the one that it stood in front of.
+    struct Side {
+      const Run* run;
+      size_t next = 0, computed = 0, computes = 0;
+    };
+    std::array<Side, 2> sides{Side{&one}, Side{&other}};
+    const auto computes = [](const TaskTemplate& made) { return made.task.lane == Lane::compute; };
+    for (Side& side : sides) {
+      side.computes = std::count_if(side.run->tasks.begin(), side.run->tasks.end(), computes);
+    }
+    while (sides[0].next < one.tasks.size() || sides[1].next < other.tasks.size()) {
+      const bool first_ended = sides[0].next == one.tasks.size();
+      const bool second_ended = sides[1].next == other.tasks.size();
+      const bool first_ahead =
+          sides[0].computed * sides[1].computes > sides[1].computed * sides[0].computes;
+      side_ = first_ended || (first_ahead && !second_ended) ? 1 : 0;
+      Side& side = sides[side_];
+      bool computed = false;
+      while (side.next < side.run->tasks.size() && !computed) {
+        const TaskTemplate& made = side.run->tasks[side.next++];
+        computed = computes(made);
+        add(made, side.run->micro_batch);
+      }
+      side.computed += computed ? 1 : 0;
+    }
+    side_ = 0;
+  }
 
   const StageTemplate& stage_of(const Action& action) const {
     for (const StageTemplate& stage : rank_.stages) {
@@ -175,8 +220,8 @@ class Stamper {
     Task task = made.task;
     task.micro_batch = micro_batch;
     const bool computes = task.lane == Lane::compute && task.phase != Phase::grad;
-    if (computes && layer_ != std::tuple(micro_batch, task.stage, task.layer)) {
-      layer_ = {micro_batch, task.stage, task.layer};
+    if (computes && layer_[side_] != std::tuple(micro_batch, task.stage, task.layer)) {
+      layer_[side_] = {micro_batch, task.stage, task.layer};
       begin_layer(&task);
     }
     for (ValueId input : made.in) {
@@ -338,7 +383,9 @@ class Stamper {
   std::vector<ActionEnd> action_ends_;
   bool first_compute_ = true;
   program::Room room_;
-  std::tuple<int, int, int> layer_;  // micro-batch, stage and layer of the last compute task
+  size_t side_ = 0;  // of the two actions that run in turns, the one that is stamped
+  // By side: micro-batch, stage and layer of the last compute task.
+  std::array<std::tuple<int, int, int>, 2> layer_;
   std::vector<Brought> brought_, brought_before_;  // by that layer, and by the one before it
 };
 
