@@ -3,9 +3,12 @@
 // schedule.
 #include "parallel/lower.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -39,6 +42,7 @@ class Stamper {
         cls_(cls),
         num_tags_(templates.num_tags),
         num_tensors_(templates.num_tensors),
+        route_of_(templates.route_of),
         once_(rank.values.size(), kNone),
         written_(rank.values.size(), false),
         remaining_(rank.values.size(), 0),
@@ -51,10 +55,11 @@ class Stamper {
       }
     }
     for (const StageTemplate& stage : rank.stages) {
+      const auto runs = std::count(route_of_.begin(), route_of_.end(), stage.route);
       for (const auto* list : {&stage.forward, &stage.backward}) {
         for (const TaskTemplate& made : *list) {
           for (ValueId value : made.out) {
-            remaining_[value] += num_micro_batches;
+            remaining_[value] += static_cast<int>(runs);
           }
         }
       }
@@ -153,7 +158,7 @@ class Stamper {
 
   const StageTemplate& stage_of(const Action& action) const {
     for (const StageTemplate& stage : rank_.stages) {
-      if (stage.stage == action.stage) return stage;
+      if (stage.stage == action.stage && stage.route == route_of_[action.micro_batch]) return stage;
     }
     HOCKET_CHECK(false, "stage {} is not of this rank", action.stage);
   }
@@ -374,6 +379,7 @@ class Stamper {
   RankClass& cls_;
   const int num_tags_;
   const int num_tensors_;
+  const std::vector<int>& route_of_;
   std::vector<std::vector<BufferId>> per_micro_batch_;  // [micro-batch][value]
   std::vector<BufferId> once_;
   std::vector<bool> written_;
@@ -428,10 +434,13 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   Pipeline pipeline;
   pipeline.num_ranks = ranks;
   pipeline.stage_of_layer = plan.stage_of_layers(reference.num_layers);
-  pipeline.owners = stage_owners(plan.pp_schedule, ranks, chunks);
-  const Schedule schedule = train ? make_schedule(plan.pp_schedule, ranks, micro_batches, chunks)
-                                  : forward_only(pipeline.owners, ranks, micro_batches);
+  const Schedule schedule =
+      train ? make_schedule(plan.pp_schedule, ranks, micro_batches, chunks)
+            : forward_only(stage_owners(plan.pp_schedule, ranks, chunks), ranks, micro_batches);
   validate(schedule, ranks, micro_batches, train, chunks);
+  Routes routes = routes_of(schedule, ranks, chunks, micro_batches);
+  pipeline.routes = std::move(routes.ranks);
+  made.route_of = std::move(routes.of);
   Layouts layouts = choose_layouts(reference, program.roles[0].mesh, plan.layouts, plan.shard);
   const graph::Graph& graph = layouts.unfolded ? *layouts.unfolded : reference;
   made.num_tags = static_cast<int32_t>(graph.tensors.size());
@@ -461,12 +470,12 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
                                    [](const Action& action) { return action.kind == 'W'; });
     made.ranks.push_back(lower_rank(graph, layouts, pipeline, places, rank, split, id, program));
     made.actions.push_back(actions);
-    const std::vector<StageTemplate>& stages = made.ranks.back().stages;
-    std::string& name = program.classes[id].name;
-    name = "stage";
-    for (const StageTemplate& stage : stages) {
-      name += fmt::format("{}{}", &stage == &stages.front() ? "" : "+", stage.stage);
+    std::set<int32_t> stages;
+    for (const StageTemplate& stage : made.ranks.back().stages) {
+      stages.insert(stage.stage);
     }
+    std::string& name = program.classes[id].name;
+    name = fmt::format("stage{}", fmt::join(stages, "+"));
     if (share > 0) {
       name += fmt::format(".{}", share);
     }

@@ -54,10 +54,20 @@ Places::Places(const Graph& graph, const Pipeline& pipeline)
   // read it. The nodes of the step follow in the graph's order; then, from the last to the first,
   // those whose inputs no rank has all of.
   find_gradient_sums(graph);
+  place_layers(graph, pipeline);
+  place_step(graph, pipeline);
+  place_gathering(graph, pipeline);
+  mark_addends(graph);
+}
+
+void Places::place_layers(const Graph& graph, const Pipeline& pipeline) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.phase == graph::Phase::optimizer) continue;
-    runs_[n] = {pipeline.rank_of_layer(node.layer)};
+    const int32_t stage = pipeline.stage_of(node.layer);
+    for (int32_t route = 0; route < pipeline.num_routes(); ++route) {
+      runs_[n] = united(runs_[n], {pipeline.rank_of(stage, route)});
+    }
     for (TensorId output : node.out) {
       has_[output] = runs_[n];
     }
@@ -68,9 +78,15 @@ Places::Places(const Graph& graph, const Pipeline& pipeline)
       }
     }
   }
-  place_step(graph, pipeline);
-  place_gathering(graph, pipeline);
-  mark_addends(graph);
+  const auto mark = [&](const std::vector<TensorId>& summed) {
+    for (TensorId tensor : summed) {
+      partial_[tensor] = has_[tensor].size() > 1;
+    }
+  };
+  mark(graph.losses);
+  for (const graph::ParamGrad& grad : graph.grads) {
+    mark(grad.contributions);
+  }
 }
 
 /// The optimizer nodes between the contributions to a gradient and their total.

@@ -90,6 +90,7 @@ std::string to_text(const ScheduleReport& report) {
       shown.back() = end - begin > 1 ? ' ' : shown.back();
       line.replace(begin, end - begin, shown);
     }
+    line.erase(line.find_last_not_of(' ') + 1);
     text += fmt::format("{:4}  {}\n", rank, line);
   }
   return text;
