@@ -20,6 +20,9 @@ struct Shape {
   int ranks = 4, chunks = 1, micro_batches = 8;
 };
 
+/// Passes through a stage that are simulated at most: three tasks each, and messages.
+constexpr int64_t kMostPasses = 1 << 18;
+
 /// Error unless what was given for the shape of a file is what the file has.
 void expect_same(const char* option, int64_t given, int has, const std::string& file) {
   if (given > 0 && given != has) {
@@ -48,6 +51,15 @@ Shape shape_of(const parallel::Schedule& schedule, const ScheduleOptions& option
   expect_same("--chunks", options.chunks, shape.chunks, schedule.source);
   expect_same("--micro-batches", options.micro_batches, shape.micro_batches, schedule.source);
   return shape;
+}
+
+void expect_bounded(const Shape& shape) {
+  const int64_t passes = int64_t{shape.ranks} * shape.chunks * shape.micro_batches;
+  if (passes > kMostPasses) {
+    fail("hocket simulate --schedule",
+         "{} ranks x {} chunks x {} micro-batches are {} passes; expected at most {}", shape.ranks,
+         shape.chunks, shape.micro_batches, passes, kMostPasses);
+  }
 }
 
 /// What the options say, and how many stages per rank the schedule has by itself.
@@ -83,8 +95,10 @@ int simulate_schedule(const ScheduleOptions& options) {
   if (parallel::is_schedule_file(options.schedule)) {
     schedule = parallel::parse_csv(read_file(options.schedule), options.schedule);
     shape = shape_of(schedule, options);
+    expect_bounded(shape);
   } else {
     shape = shape_of(options);
+    expect_bounded(shape);
     schedule =
         parallel::make_schedule(options.schedule, shape.ranks, shape.micro_batches, shape.chunks);
     schedule.source = options.schedule;

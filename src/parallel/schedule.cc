@@ -29,6 +29,8 @@ struct Cell {
 };
 
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
+/// Stages and micro-batches of a file are numbered below it.
+constexpr int kMostNumber = 1 << 20;
 /// The longer of two that begin alike first.
 constexpr std::array<std::string_view, 11> kCellNames = {
     "UNSHARD", "RESHARD", "REDUCE_GRAD", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "F", "B", "I", "W",
@@ -87,7 +89,8 @@ class RowReader {
   int number(std::string_view text) const {
     int value = 0;
     const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (ec != std::errc() || end != text.data() + text.size() || value < 0) {
+    const bool whole = ec == std::errc() && end == text.data() + text.size();
+    if (!whole || value < 0 || value >= kMostNumber) {
       bad("has a bad number");
     }
     return value;

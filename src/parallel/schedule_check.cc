@@ -51,7 +51,7 @@ void expect_rows(const Schedule& schedule, int ranks) {
 
 /// By micro-batch below `count` and stage: the row that has most of their cells.
 std::vector<std::vector<int>> find_rows(const Schedule& schedule, int stages, int count) {
-  std::vector<std::map<int, int>> cells(static_cast<size_t>(stages) * static_cast<size_t>(count));
+  std::map<std::pair<int, int>, std::map<int, int>> cells;  // by micro-batch and stage, then row
   for (size_t row = 0; row < schedule.ranks.size(); ++row) {
     for (size_t i = 0; i < schedule.ranks[row].size(); ++i) {
       const Action& action = schedule.ranks[row][i];
@@ -60,24 +60,25 @@ std::vector<std::vector<int>> find_rows(const Schedule& schedule, int stages, in
              place_of(schedule, row, i), to_string(action), counted(stages, "stage"));
       }
       if (action.micro_batch < count) {
-        ++cells[action.micro_batch * stages + action.stage][static_cast<int>(row)];
+        ++cells[{action.micro_batch, action.stage}][static_cast<int>(row)];
       }
     }
   }
   std::vector<std::vector<int>> rows;
-  for (size_t i = 0; i < cells.size(); ++i) {
-    if (i % stages == 0) {
-      rows.emplace_back();
+  for (int micro_batch = 0; micro_batch < count; ++micro_batch) {
+    rows.emplace_back();
+    for (int stage = 0; stage < stages; ++stage) {
+      const auto by_row = cells.find({micro_batch, stage});
+      if (by_row == cells.end()) {
+        fail(schedule.source,
+             "no row runs micro-batch {} of stage {}; expected {} (plan.pp x plan.pp_chunks)",
+             micro_batch, stage, counted(stages, "stage"));
+      }
+      const auto most =
+          std::max_element(by_row->second.begin(), by_row->second.end(),
+                           [](const auto& a, const auto& b) { return a.second < b.second; });
+      rows.back().push_back(most->first);
     }
-    if (cells[i].empty()) {
-      fail(schedule.source,
-           "no row runs micro-batch {} of stage {}; expected {} (plan.pp x plan.pp_chunks)",
-           i / stages, i % stages, counted(stages, "stage"));
-    }
-    const auto most =
-        std::max_element(cells[i].begin(), cells[i].end(),
-                         [](const auto& a, const auto& b) { return a.second < b.second; });
-    rows.back().push_back(most->first);
   }
   return rows;
 }

@@ -22,7 +22,6 @@ namespace {
 using parallel::Action;
 using parallel::Schedule;
 using program::Program;
-using program::RankClass;
 using program::Task;
 
 /// The engine counts nanoseconds: so many for one unit of the costs.
