@@ -475,7 +475,7 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
       stages.insert(stage.stage);
     }
     std::string& name = program.classes[id].name;
-    name = fmt::format("stage{}", fmt::join(stages, "+"));
+    name = stages.empty() ? "idle" : fmt::format("stage{}", fmt::join(stages, "+"));
     if (share > 0) {
       name += fmt::format(".{}", share);
     }
