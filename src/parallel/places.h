@@ -33,8 +33,8 @@ class Places {
   const PipelineRanks& has(graph::TensorId tensor) const { return has_[tensor]; }
   /// What the ranks have are parts of a sum.
   bool partial(graph::TensorId tensor) const { return partial_[tensor]; }
-  /// No rank has all inputs of this optimizer node, which its readers' ranks run: each input is
-  /// summed over the pipeline.
+  /// No one rank that has all inputs of this optimizer node has all its readers, whose ranks run
+  /// it: each input is summed over the pipeline.
   bool gathers(graph::NodeId node) const { return gathers_[node]; }
   /// The node makes, of contributions to a parameter's gradient, (part of) their total.
   bool sums_gradients(graph::NodeId node) const { return sums_gradients_[node]; }
@@ -43,6 +43,7 @@ class Places {
 
  private:
   void place_layers(const graph::Graph& graph, const Pipeline& pipeline);
+  std::vector<PipelineRanks> ranks_of_updates(const graph::Graph& graph) const;
   void place_step(const graph::Graph& graph, const Pipeline& pipeline);
   void place_gathering(const graph::Graph& graph, const Pipeline& pipeline);
   void mark_addends(const graph::Graph& graph);
