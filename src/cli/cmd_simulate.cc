@@ -99,7 +99,7 @@ void check_options(const Options& options) {
     if (options.run.empty()) {
       fail("hocket simulate", "got no RUN; expected a RUN, or --schedule NAME");
     }
-    if (alone.ranks > 0 || alone.chunks > 0 || alone.micro_batches > 0 || !alone.cost.empty() ||
+    if (alone.ranks || alone.chunks || alone.micro_batches || !alone.cost.empty() ||
         !alone.svg.empty() || !alone.out.empty()) {
       fail("hocket simulate",
            "--ranks, --chunks, --micro-batches, --cost, --svg and --out go with --schedule; try "

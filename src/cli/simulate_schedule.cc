@@ -24,9 +24,10 @@ struct Shape {
 constexpr int64_t kMostPasses = 1 << 18;
 
 /// Error unless what was given for the shape of a file is what the file has.
-void expect_same(const char* option, int64_t given, int has, const std::string& file) {
-  if (given > 0 && given != has) {
-    fail(fmt::format("hocket simulate {}", option), "got {}; {} has {}", given, file, has);
+void expect_same(const char* option, std::optional<int64_t> given, int has,
+                 const std::string& file) {
+  if (given && *given != has) {
+    fail(fmt::format("hocket simulate {}", option), "got {}; {} has {}", *given, file, has);
   }
 }
 
@@ -70,14 +71,9 @@ Shape shape_of(const ScheduleOptions& options) {
       shape.chunks = std::max(built_in.chunks, 1);
     }
   }
-  const auto take = [](int64_t given, int* value) {
-    if (given > 0) {
-      *value = static_cast<int>(given);
-    }
-  };
-  take(options.ranks, &shape.ranks);
-  take(options.chunks, &shape.chunks);
-  take(options.micro_batches, &shape.micro_batches);
+  shape.ranks = static_cast<int>(options.ranks.value_or(shape.ranks));
+  shape.chunks = static_cast<int>(options.chunks.value_or(shape.chunks));
+  shape.micro_batches = static_cast<int>(options.micro_batches.value_or(shape.micro_batches));
   return shape;
 }
 

@@ -3,13 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace hocket::cli {
 
 struct ScheduleOptions {
-  std::string schedule;                              ///< a built-in name or a CSV file
-  int64_t ranks = 0, chunks = 0, micro_batches = 0;  ///< 0: what the file has, or a default
+  std::string schedule;  ///< a built-in name or a CSV file
+  /// Without one: what the file has, or a default.
+  std::optional<int64_t> ranks, chunks, micro_batches;
   std::string cost;
   std::string svg, out;  ///< files to write
   bool json = false;

@@ -39,7 +39,7 @@ class NewSchedule(unittest.TestCase):
     def read(self, folder):
         """The losses of the run's steps, as its metrics have them."""
         with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as f:
-            return re.findall(r'"loss": ?([^,}]*)', f.read())
+            return re.findall(r'"train/loss": ?([^,}]*)', f.read())
 
 
 if __name__ == "__main__":
