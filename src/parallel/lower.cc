@@ -126,9 +126,9 @@ class Stamper {
   }
 
   void stamp_in_turns(const Run& one, const Run& other) {
-    // The compute tasks of two actions alternate, evenly where one has more of them, so that what
-    // one of them moves between two of its tasks moves while the other computes. What is no compute
-    // task stays in front of the one that it stood in front of.
+    // One of the two actions computes until it has something to move; then it is the other's turn,
+    // so that what one of them moves moves while the other computes. Turns are as even as they can
+    // be: who has less of its compute tasks behind it is next.
     struct Side {
       const Run* run;
       size_t next = 0, computed = 0, computes = 0;
@@ -145,13 +145,15 @@ class Stamper {
           sides[0].computed * sides[1].computes > sides[1].computed * sides[0].computes;
       side_ = first_ended || (first_ahead && !second_ended) ? 1 : 0;
       Side& side = sides[side_];
-      bool computed = false;
-      while (side.next < side.run->tasks.size() && !computed) {
-        const TaskTemplate& made = side.run->tasks[side.next++];
-        computed = computes(made);
+      bool moves = false;
+      while (side.next < side.run->tasks.size()) {
+        const TaskTemplate& made = side.run->tasks[side.next];
+        if (moves && computes(made)) break;
+        moves = !computes(made);
+        side.computed += moves ? 0 : 1;
+        ++side.next;
         add(made, side.run->micro_batch);
       }
-      side.computed += computed ? 1 : 0;
     }
     side_ = 0;
   }

@@ -15,7 +15,7 @@ struct Action {
   char kind = 'F';
   int stage = 0;
   int micro_batch = 0;
-  /// The action after it in the row runs at the same time, in turns with it: one cell of both.
+  /// The action after it in the row runs overlapped with it, in turns: one cell of both.
   bool overlaps_next = false;
   int column = 0;  ///< of its cell in the file, from 1; 0: it comes from no file
   /// The same work, wherever it was written.
