@@ -278,9 +278,9 @@ TEST(Schedule, StagesOfARankKeepTheirOrder) {
                   "column 3: 0B0 comes before the backward of stage 1 of the same rank");
   expect_contains(check("0F0,2F0,2B0,0B0\n1F0,1B0,3F0,3B0\n", 2, 1, 2),
                   "row 2, column 2: 1B0 comes before the backward of stage 3");
-  expect_contains(check("0F0,1F0,1B0,0B0,1F1,1B1", 1, 2, 2),
+  expect_contains(check("0F0,1F0,1B0,0B0,1F1,0F1,1B1,0B1", 1, 2, 2),
                   "1F1 comes before 0F1 of the same rank");
-  expect_contains(check("0F0,1F0,1B0,0B0,0F1,0B1", 1, 2, 2),
+  expect_contains(check("0F0,1F0,1B0,0B0,0F1,1F1,0B1,1B1", 1, 2, 2),
                   "0B1 comes before the backward of stage 1");
   expect_contains(check("0F0,0B0,1F0,1B0", 1, 1, 2), "0B0 comes before the backward of stage 1");
   expect_contains(check("0F0,1F0,1I0,0B0", 1, 1, 2), "micro-batch 0 of stage 1 runs 'FI'");

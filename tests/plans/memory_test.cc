@@ -16,6 +16,7 @@
 #include "plan_util.h"
 #include "program/finalize.h"
 #include "program/memory.h"
+#include "tests/schedule_util.h"
 
 namespace hocket::test {
 namespace {
@@ -46,7 +47,14 @@ Case ep_case(uint64_t seed) {
   const char* const sums[] = {"native", "ring", "halving_doubling"};
   const char* const all_reduce = sums[axes.below(3)];
   const int64_t layers = pp + static_cast<int64_t>(rng.below(2));
-  const int64_t micro_batches = pick({1, 2, 3, 4}), micro_batch = pick({1, 2});
+  const int64_t micro_batch = pick({1, 2});
+  parallel::Plan plan;
+  plan.pp = pp;
+  plan.num_micro_batches = pick({1, 2, 3, 4});
+  plan.pp_schedule = rng.below(3) ? "1f1b" : "gpipe";
+  if (pp > 1 && axes.below(2) == 0) {
+    set_schedule(axes.below(kSplitSchedules), layers, &plan);
+  }
   const char* recompute[] = {"none", "selective", "full"};
   Case c;
   c.seed = seed;
@@ -59,14 +67,14 @@ Case ep_case(uint64_t seed) {
       "decoder_sparse_step: 1, mlp_only_layers: []}}\n"
       "train: {{seq_len: 96, global_batch: {}, warmup_steps: 0, lr: 0.001, seed: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, cp: {}, tp: {}, micro_batch: {}, pp_schedule: {}, "
-      "recompute: {}, "
+      "pp_chunks: {}, pp_layers: [{}], recompute: {}, "
       "threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, cp_comm_type: {}, all_reduce: {}}}\n",
       layers, rng.below(2) ? "true" : "false", experts, pick({2, 3, 4}),
-      dp * micro_batch * micro_batches, seed, pp, dp, ep, cp, tp, micro_batch,
-      rng.below(3) ? "1f1b" : "gpipe", recompute[rng.below(3)], rng.below(2) ? 25.0 : 0.05, keys,
-      all_reduce);
-  c.name = fmt::format("seed {} pp{} dp{} ep{} cp{} tp{} x{} {} {}", seed, pp, dp, ep, cp, tp,
-                       micro_batches, keys, all_reduce);
+      dp * micro_batch * plan.num_micro_batches, seed, pp, dp, ep, cp, tp, micro_batch,
+      plan.pp_schedule, plan.pp_chunks, fmt::join(plan.pp_layers, ", "), recompute[rng.below(3)],
+      rng.below(2) ? 25.0 : 0.05, keys, all_reduce);
+  c.name = fmt::format("seed {} pp{} {} dp{} ep{} cp{} tp{} x{} {} {}", seed, pp, plan.pp_schedule,
+                       dp, ep, cp, tp, plan.num_micro_batches, keys, all_reduce);
   return c;
 }
 

@@ -65,7 +65,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   }
   // And some split and overlap their passes.
   Rng split(seed + 3000017);
-  if (any_schedule && pp > 1 && split.below(2) == 0) {
+  if (any_schedule && pp > 1 && split.below(3) > 0) {
     parallel::Plan plan;
     plan.pp = pp;
     plan.num_micro_batches = num_micro;
