@@ -34,12 +34,16 @@ using program::TaskId;
 
 namespace {
 
+/// What an overlapped action moves is small that is less than this part of the most that it moves.
+constexpr int64_t kSmallBeside = 4;
+
 class Stamper {
  public:
   Stamper(const RankTemplate& rank, RankClass& cls, const Templates& templates,
           int num_micro_batches)
       : rank_(rank),
         cls_(cls),
+        frame_(templates.frame),
         num_tags_(templates.num_tags),
         num_tensors_(templates.num_tensors),
         route_of_(templates.route_of),
@@ -125,34 +129,48 @@ class Stamper {
     }
   }
 
+  /// Where the turns of an action end that runs overlapped: behind what it moves, but for what is
+  /// small beside the most of it.
+  std::vector<size_t> ends_of_turns(const Run& run) const {
+    const auto moved = [&](const TaskTemplate& made) {
+      return made.task.lane == Lane::compute ? 0 : frame_.kind(made.task).bytes;
+    };
+    int64_t most = 1;
+    for (const TaskTemplate& made : run.tasks) {
+      most = std::max(most, moved(made));
+    }
+    std::vector<size_t> ends;
+    bool moves = false;
+    for (size_t i = 0; i < run.tasks.size(); ++i) {
+      const TaskTemplate& made = run.tasks[i];
+      if (moves && made.task.lane == Lane::compute) {
+        ends.push_back(i);
+        moves = false;
+      }
+      moves = moves || moved(made) >= most / kSmallBeside;
+    }
+    ends.push_back(run.tasks.size());
+    return ends;
+  }
+
   void stamp_in_turns(const Run& one, const Run& other) {
     // One of the two actions computes until it has something to move; then it is the other's turn,
     // so that what one of them moves moves while the other computes. Turns are as even as they can
-    // be: who has less of its compute tasks behind it is next.
+    // be: who has the smaller share of its turns behind it is next.
     struct Side {
       const Run* run;
-      size_t next = 0, computed = 0, computes = 0;
+      std::vector<size_t> ends;
+      size_t turn = 0, next = 0;
     };
-    std::array<Side, 2> sides{Side{&one}, Side{&other}};
-    const auto computes = [](const TaskTemplate& made) { return made.task.lane == Lane::compute; };
-    for (Side& side : sides) {
-      side.computes = std::count_if(side.run->tasks.begin(), side.run->tasks.end(), computes);
-    }
-    while (sides[0].next < one.tasks.size() || sides[1].next < other.tasks.size()) {
-      const bool first_ended = sides[0].next == one.tasks.size();
-      const bool second_ended = sides[1].next == other.tasks.size();
+    std::array<Side, 2> sides{Side{&one, ends_of_turns(one)}, Side{&other, ends_of_turns(other)}};
+    const auto ended = [](const Side& side) { return side.turn == side.ends.size(); };
+    while (!ended(sides[0]) || !ended(sides[1])) {
       const bool first_ahead =
-          sides[0].computed * sides[1].computes > sides[1].computed * sides[0].computes;
-      side_ = first_ended || (first_ahead && !second_ended) ? 1 : 0;
+          sides[0].turn * sides[1].ends.size() > sides[1].turn * sides[0].ends.size();
+      side_ = ended(sides[0]) || (first_ahead && !ended(sides[1])) ? 1 : 0;
       Side& side = sides[side_];
-      bool moves = false;
-      while (side.next < side.run->tasks.size()) {
-        const TaskTemplate& made = side.run->tasks[side.next];
-        if (moves && computes(made)) break;
-        moves = !computes(made);
-        side.computed += moves ? 0 : 1;
-        ++side.next;
-        add(made, side.run->micro_batch);
+      for (const size_t end = side.ends[side.turn++]; side.next < end; ++side.next) {
+        add(side.run->tasks[side.next], side.run->micro_batch);
       }
     }
     side_ = 0;
@@ -379,6 +397,7 @@ class Stamper {
 
   const RankTemplate& rank_;
   RankClass& cls_;
+  const Program& frame_;
   const int num_tags_;
   const int num_tensors_;
   const std::vector<int>& route_of_;

@@ -303,6 +303,7 @@ MUTANTS = [
            "the copies of a stage keep their parts of a gradient", ("plans/equality_test",)),
     Mutant(122, "src/parallel/schedule_check.cc", "if («place.index < next_[place.row]») return", "true",
            "a schedule that waits for ever passes", ("parallel/schedule_test",)),
-    Mutant(123, "src/parallel/lower.cc", "side_ = «first_ended || (first_ahead && !second_ended)» ? 1 : 0;", "first_ended",
+    Mutant(123, "src/parallel/lower.cc", "side_ = «ended(sides[0]) || (first_ahead && !ended(sides[1]))» ? 1 : 0;",
+           "ended(sides[0])",
            "overlapped passes run one after the other", ("parallel/template_test",)),
 ]
