@@ -147,7 +147,7 @@ class Stamper {
         ends.push_back(i);
         moves = false;
       }
-      moves = moves || moved(made) >= most / kSmallBeside;
+      moves = moves || moved(made) * kSmallBeside >= most;
     }
     ends.push_back(run.tasks.size());
     return ends;
