@@ -34,9 +34,6 @@ using program::TaskId;
 
 namespace {
 
-/// What an overlapped action moves is small that is less than this part of the most that it moves.
-constexpr int64_t kSmallBeside = 4;
-
 class Stamper {
  public:
   Stamper(const RankTemplate& rank, RankClass& cls, const Templates& templates,
@@ -129,25 +126,28 @@ class Stamper {
     }
   }
 
-  /// Where the turns of an action end that runs overlapped: behind what it moves, but for what is
-  /// small beside the most of it.
-  std::vector<size_t> ends_of_turns(const Run& run) const {
-    const auto moved = [&](const TaskTemplate& made) {
-      return made.task.lane == Lane::compute ? 0 : frame_.kind(made.task).bytes;
+  /// True of what moves activations, not counts, losses, or parameters that are gathered ahead. The
+  /// same on all ranks that meet, whatever share of the experts they have.
+  bool moves_activations(const TaskTemplate& made) const {
+    const program::Kind& kind = frame_.kind(made.task);
+    const auto large = [](const graph::TensorType& type) {
+      return graph::is_floating(type.dtype) && type.dims.size() > 1;
     };
-    int64_t most = 1;
-    for (const TaskTemplate& made : run.tasks) {
-      most = std::max(most, moved(made));
-    }
+    return made.task.lane != Lane::compute && !made.ahead &&
+           (std::any_of(kind.in.begin(), kind.in.end(), large) ||
+            std::any_of(kind.out.begin(), kind.out.end(), large));
+  }
+
+  /// Where the turns of an action end that runs overlapped: behind what it moves.
+  std::vector<size_t> ends_of_turns(const Run& run) const {
     std::vector<size_t> ends;
     bool moves = false;
     for (size_t i = 0; i < run.tasks.size(); ++i) {
-      const TaskTemplate& made = run.tasks[i];
-      if (moves && made.task.lane == Lane::compute) {
+      if (moves && run.tasks[i].task.lane == Lane::compute) {
         ends.push_back(i);
         moves = false;
       }
-      moves = moves || moved(made) * kSmallBeside >= most;
+      moves = moves || moves_activations(run.tasks[i]);
     }
     ends.push_back(run.tasks.size());
     return ends;
