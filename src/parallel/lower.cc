@@ -462,7 +462,9 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   Routes routes = routes_of(schedule, ranks, chunks, micro_batches);
   pipeline.routes = std::move(routes.ranks);
   made.route_of = std::move(routes.of);
-  Layouts layouts = choose_layouts(reference, program.roles[0].mesh, plan.layouts, plan.shard);
+  Layouts layouts = choose_layouts(
+      reference, program.roles[0].mesh, plan.layouts, plan.shard,
+      {.sequence_parallel = plan.sequence_parallel, .exchange_heads = plan.exchange_heads});
   const graph::Graph& graph = layouts.unfolded ? *layouts.unfolded : reference;
   made.num_tags = static_cast<int32_t>(graph.tensors.size());
   const Places places(graph, pipeline);
