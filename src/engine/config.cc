@@ -114,7 +114,8 @@ void PlanSection::fields(Fields& fields) {
       .one_of({"auto", "local", "gloo"});
   fields("pp", pp, "pipeline ranks, each with pp_chunks stages").min(1).max(kMaxRanks);
   fields("pp_chunks", pp_chunks,
-         "stages per pipeline rank: model chunks, for the schedule interleaved or a CSV")
+         "stages per pipeline rank: model chunks, for interleaved, zb-h1, zb-v and dualpipev (both "
+         "2) or a CSV")
       .min(1)
       .max(kMaxRanks);
   fields(
@@ -155,10 +156,12 @@ void PlanSection::fields(Fields& fields) {
   fields("shard", shard,
          "what data-parallel ranks split among them, so that none has all of it: none, or all of "
          "the ranks");
-  fields("pp_layers", pp_layers, "layers per stage, e.g. [3, 5]; default: as even as possible");
+  fields("pp_layers", pp_layers,
+         "layers per stage, e.g. [3, 5]; 0 for a stage of the embedding or the head alone, the "
+         "first or the last; default: as even as possible");
   fields("pp_schedule", pp_schedule,
-         "1f1b, gpipe, interleaved, or a schedule CSV, as `hocket graph --stage schedule` prints "
-         "it");
+         "1f1b, gpipe, interleaved, zb-h1, zb-v, dualpipev, dualpipe, or a schedule CSV, as "
+         "`hocket graph --stage schedule` prints it (docs/schedules.md)");
   fields("layouts", layouts,
          "how parameters lie, \"PATTERN LAYOUT\" each, e.g. [lm_head.weight tp:S0]: tensors whose "
          "names match (* and ?) are split along dim 0 over tp; B: whole on every rank; the last "
