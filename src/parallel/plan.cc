@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/plan.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -54,6 +56,41 @@ void validate_experts(const Plan& plan, int64_t num_experts) {
   }
 }
 
+/// Throws Error: a group that there is not, or whose ranks are not those along the innermost axes.
+void validate_groups(const Plan& plan) {
+  const Sharding& shard = plan.shard;
+  const int64_t ranks = plan.dp * plan.cp;
+  if (shard.group == 0) {
+    for (const auto& [key, among] : {std::pair{"params", shard.params},
+                                     {"grads", shard.grads},
+                                     {"optimizer", shard.optimizer}}) {
+      if (among != Shard::group) continue;
+      fail("plan",
+           "plan.shard.{} is group, but plan.shard.group is 0; expected the ranks of a group, a "
+           "divisor of the {} that share parameters; try plan.shard.group: {}",
+           key, ranks, ranks % 2 == 0 ? ranks / 2 : ranks);
+    }
+    return;
+  }
+  std::vector<int64_t> legal;  // ascending: cp, with ep_inner, with ep, with parts of edp
+  for (int64_t inside : {plan.cp, plan.cp * plan.ep_inner}) {
+    legal.push_back(inside);
+  }
+  for (int64_t part = 1; part <= plan.dp / plan.ep; ++part) {
+    if (plan.dp / plan.ep % part == 0) {
+      legal.push_back(plan.cp * plan.ep * part);
+    }
+  }
+  if (std::find(legal.begin(), legal.end(), shard.group) == legal.end()) {
+    legal.erase(std::unique(legal.begin(), legal.end()), legal.end());
+    fail(
+        "plan",
+        "plan.shard.group is {}; expected one of {}: the ranks along the innermost axes of plan.dp "
+        "{} = {} x plan.ep {} and plan.cp {}",
+        shard.group, fmt::join(legal, ", "), plan.dp, plan.dp / plan.ep, plan.ep, plan.cp);
+  }
+}
+
 /// Throws Error: stages without a layer to begin with, layers that are not the model's.
 void validate_stages(const Plan& plan, int64_t num_layers) {
   if (plan.pp > std::max<int64_t>(num_layers, 1)) {
@@ -85,10 +122,19 @@ bool splits_experts(std::string_view axis) {
   return axis == kExpertAxis || axis == kInnerExpertAxis;
 }
 
+int64_t Plan::edp_inner() const {
+  const int64_t inside = ep * cp;
+  const int64_t ranks = shard.group % inside == 0 ? shard.group / inside : 1;
+  return ranks > 1 && ranks < dp / ep ? ranks : 1;
+}
+
 graph::Mesh Plan::mesh() const {
   graph::Mesh mesh{{{kStageAxis, static_cast<int32_t>(pp)},
-                    {"edp", static_cast<int32_t>(dp / ep)},
-                    {kExpertAxis, static_cast<int32_t>(ep / ep_inner)}}};
+                    {kDataAxis, static_cast<int32_t>(dp / ep / edp_inner())}}};
+  if (edp_inner() > 1) {
+    mesh.axes.push_back({kInnerDataAxis, static_cast<int32_t>(edp_inner())});
+  }
+  mesh.axes.push_back({kExpertAxis, static_cast<int32_t>(ep / ep_inner)});
   if (ep_inner > 1) {
     mesh.axes.push_back({kInnerExpertAxis, static_cast<int32_t>(ep_inner)});
   }
@@ -127,6 +173,7 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   positive("plan.tp", tp);
   positive("plan.micro_batch", micro_batch);
   validate_experts(*this, num_experts);
+  validate_groups(*this);
   validate_stages(*this, num_layers);
   int64_t ranks = 1;
   for (const int64_t size : {pp, dp, cp, tp}) {

@@ -238,8 +238,8 @@ struct Pin {
 
 /// All axes of a plan: those of the mesh, then those that are of one rank in this plan.
 Mesh with_all_axes(Mesh mesh) {
-  for (const char* name :
-       {kStageAxis, "edp", kExpertAxis, kInnerExpertAxis, kContextAxis, kTensorAxis}) {
+  for (const char* name : {kStageAxis, kDataAxis, kInnerDataAxis, kExpertAxis, kInnerExpertAxis,
+                           kContextAxis, kTensorAxis}) {
     if (mesh.axis(name) < 0) {
       mesh.axes.push_back({name, 1});
     }
@@ -264,7 +264,8 @@ Pin parse_pin(const std::string& text, const Mesh& all) {
     const bool stages = all.axes[axis].name == kStageAxis;
     if (pin.layout[axis].is_partial() || (stages && !pin.layout[axis].is_replicate())) {
       fail("plan.layouts",
-           "got '{}'; expected axis:S<dim> with one of edp, ep, ep_inner, cp, tp, or B", text);
+           "got '{}'; expected axis:S<dim> with one of edp, edp_inner, ep, ep_inner, cp, tp, or B",
+           text);
     }
   }
   if (!pin.layout.given.empty()) {
