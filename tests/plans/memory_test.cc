@@ -43,8 +43,11 @@ Case ep_case(uint64_t seed) {
   const int64_t tp = room && cp == 1 ? 2 : 1;
   // Keys and sums that go around rings: what is on its way does not pile up.
   const char* const keys = cp > 1 && axes.below(2) == 0 ? "p2p" : "all_gather";
-  const char* const sums[] = {"native", "ring", "halving_doubling"};
-  const char* const all_reduce = sums[axes.below(3)];
+  const char* const sums[] = {"native", "ring", "halving_doubling", "ho_ring"};
+  const char* const all_reduce = sums[axes.below(4)];
+  // Parameters and gradients in groups, on nodes of these.
+  const int64_t group = cp * ep;
+  const bool groups = axes.below(3) == 0;
   const int64_t layers = pp + static_cast<int64_t>(rng.below(2));
   const int64_t micro_batches = pick({1, 2, 3, 4}), micro_batch = pick({1, 2});
   const char* recompute[] = {"none", "selective", "full"};
@@ -60,13 +63,14 @@ Case ep_case(uint64_t seed) {
       "train: {{seq_len: 96, global_batch: {}, warmup_steps: 0, lr: 0.001, seed: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, cp: {}, tp: {}, micro_batch: {}, pp_schedule: {}, "
       "recompute: {}, "
-      "threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, cp_comm_type: {}, all_reduce: {}}}\n",
+      "threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, cp_comm_type: {}, all_reduce: {}, "
+      "ranks_per_node: {}, shard: {{group: {}, params: {}, grads: {}}}}}\n",
       layers, rng.below(2) ? "true" : "false", experts, pick({2, 3, 4}),
       dp * micro_batch * micro_batches, seed, pp, dp, ep, cp, tp, micro_batch,
       rng.below(3) ? "1f1b" : "gpipe", recompute[rng.below(3)], rng.below(2) ? 25.0 : 0.05, keys,
-      all_reduce);
-  c.name = fmt::format("seed {} pp{} dp{} ep{} cp{} tp{} x{} {} {}", seed, pp, dp, ep, cp, tp,
-                       micro_batches, keys, all_reduce);
+      all_reduce, group * tp, group, groups ? "group" : "none", groups ? "group" : "none");
+  c.name = fmt::format("seed {} pp{} dp{} ep{} cp{} tp{} x{} {} {}{}", seed, pp, dp, ep, cp, tp,
+                       micro_batches, keys, all_reduce, groups ? " in groups" : "");
   return c;
 }
 
