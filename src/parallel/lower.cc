@@ -385,7 +385,9 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   const Schedule schedule = train ? make_schedule(plan.pp_schedule, ranks, micro_batches, chunks)
                                   : forward_only(pipeline.owners, ranks, micro_batches);
   validate(schedule, ranks, micro_batches, train, chunks);
-  Layouts layouts = choose_layouts(reference, program.roles[0].mesh, plan.layouts, plan.shard);
+  Layouts layouts = choose_layouts(
+      reference, program.roles[0].mesh, plan.layouts, plan.shard,
+      {.sequence_parallel = plan.sequence_parallel, .exchange_heads = plan.exchange_heads});
   const graph::Graph& graph = layouts.unfolded ? *layouts.unfolded : reference;
   made.num_tags = static_cast<int32_t>(graph.tensors.size());
   const Places places(graph, pipeline);

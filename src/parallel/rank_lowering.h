@@ -112,6 +112,8 @@ class RankLowering {
   ValueId find(TensorId tensor, const Layout& layout) const;
   ValueId get(TensorId tensor, const Layout& layout, List& list, const graph::Node& user);
   void free_gathered();
+  void note_gathered_again(TensorId tensor, const List& list, size_t begin);
+  void free_gathered_again();
   bool scatters(TensorId tensor) const;
   void scatter(TensorId contribution, List& list, int32_t layer);
   void bring_back(const graph::Node& node, List& list);
@@ -183,7 +185,8 @@ class RankLowering {
   std::map<TensorId, Home> home_of_;
   bool in_step_ = false;
   std::vector<TensorId> gathered_;  ///< parameters that are here otherwise than they lie
-  std::set<ValueId> scattered_;     ///< contributions to gradients, on their way to accumulators
+  std::vector<std::pair<TensorId, ValueId>> gathered_again_;  ///< see Layouts::gathers_again
+  std::set<ValueId> scattered_;  ///< contributions to gradients, on their way to accumulators
 };
 
 }  // namespace hocket::parallel

@@ -361,7 +361,36 @@ ValueId RankLowering::get(TensorId tensor, const Layout& layout, List& list,
     }
     gathered_.push_back(tensor);
   }
+  note_gathered_again(tensor, list, before);
   return value;
+}
+
+/// What the tasks from `begin` on gathered for a forward node over axes along which backward nodes
+/// gather it again.
+void RankLowering::note_gathered_again(TensorId tensor, const List& list, size_t begin) {
+  for (size_t i = begin; i < list.size(); ++i) {
+    const program::Task& task = list[i].task;
+    if (task.phase != Phase::forward || task.group == kNone) continue;
+    const program::Kind& kind = program_.kinds[task.kind];
+    const comm::Move& move = comm::op(kind.communication).move;
+    const bool gathers =
+        move.part == comm::Move::Part::whole && move.placed == comm::Move::Placed::slot;
+    const std::vector<int32_t>& axes = program_.groups[task.group].axes;
+    const bool again = std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
+      return layouts_.gathers_again[static_cast<size_t>(axis)];
+    });
+    if (gathers && again && out_.values[list[i].out.back()].tensor == tensor) {
+      gathered_again_.emplace_back(tensor, list[i].out.back());
+    }
+  }
+}
+
+/// Between the forward pass and the backward pass of a stage.
+void RankLowering::free_gathered_again() {
+  for (const auto& [tensor, value] : gathered_again_) {
+    std::erase(values_of_[tensor], value);
+  }
+  gathered_again_.clear();
 }
 
 /// Who uses a gathered parameter from here on gathers it again.
@@ -624,6 +653,7 @@ RankTemplate RankLowering::run(bool split_backward) {
   for (StageTemplate& stage : out_.stages) {
     emit_stage(stage, graph::Phase::forward, stage.forward);
     emit_sums_of_outputs(stage.forward);
+    free_gathered_again();
   }
   const auto is_weight_grad = [&](const TaskTemplate& made) {
     return !made.out.empty() && std::all_of(made.out.begin(), made.out.end(), [&](ValueId value) {

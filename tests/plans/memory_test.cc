@@ -41,12 +41,18 @@ Case ep_case(uint64_t seed) {
   const bool room = pp * dp * 2 <= 6;
   const int64_t cp = room && axes.below(2) == 0 ? 2 : 1;
   const int64_t tp = room && cp == 1 ? 2 : 1;
+  // Experts over ranks of tp as well, or parts of their widths.
+  const bool sequence_parallel = tp > 1 && axes.below(2) == 0;
+  const int64_t etp = tp > 1 && axes.below(2) == 0 ? 2 : 1;
+  if (sequence_parallel && etp == 1 && experts % (2 * ep) == 0) {
+    ep *= 2;
+  }
   // Keys and sums that go around rings: what is on its way does not pile up.
   const char* const keys = cp > 1 && axes.below(2) == 0 ? "p2p" : "all_gather";
   const char* const sums[] = {"native", "ring", "halving_doubling", "ho_ring"};
   const char* const all_reduce = sums[axes.below(4)];
   // Parameters and gradients in groups, on nodes of these.
-  const int64_t group = cp * ep;
+  const int64_t group = cp * dp;
   const bool groups = axes.below(3) == 0;
   const int64_t layers = pp + static_cast<int64_t>(rng.below(2));
   const int64_t micro_batches = pick({1, 2, 3, 4}), micro_batch = pick({1, 2});
@@ -61,14 +67,16 @@ Case ep_case(uint64_t seed) {
       "moe_intermediate_size: 48, norm_topk_prob: true, router_aux_loss_coef: 0.05, "
       "decoder_sparse_step: 1, mlp_only_layers: []}}\n"
       "train: {{seq_len: 96, global_batch: {}, warmup_steps: 0, lr: 0.001, seed: {}}}\n"
-      "plan: {{pp: {}, dp: {}, ep: {}, cp: {}, tp: {}, micro_batch: {}, pp_schedule: {}, "
-      "recompute: {}, "
+      "plan: {{pp: {}, dp: {}, ep: {}, etp: {}, cp: {}, tp: {}, sequence_parallel: {}, "
+      "micro_batch: "
+      "{}, pp_schedule: {}, recompute: {}, "
       "threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, cp_comm_type: {}, all_reduce: {}, "
       "ranks_per_node: {}, shard: {{group: {}, params: {}, grads: {}}}}}\n",
       layers, rng.below(2) ? "true" : "false", experts, pick({2, 3, 4}),
-      dp * micro_batch * micro_batches, seed, pp, dp, ep, cp, tp, micro_batch,
-      rng.below(3) ? "1f1b" : "gpipe", recompute[rng.below(3)], rng.below(2) ? 25.0 : 0.05, keys,
-      all_reduce, group * tp, group, groups ? "group" : "none", groups ? "group" : "none");
+      dp * micro_batch * micro_batches, seed, pp, dp, ep, etp, cp, tp, sequence_parallel,
+      micro_batch, rng.below(3) ? "1f1b" : "gpipe", recompute[rng.below(3)],
+      rng.below(2) ? 25.0 : 0.05, keys, all_reduce, group * tp, group, groups ? "group" : "none",
+      groups ? "group" : "none");
   c.name = fmt::format("seed {} pp{} dp{} ep{} cp{} tp{} x{} {} {}{}", seed, pp, dp, ep, cp, tp,
                        micro_batches, keys, all_reduce, groups ? " in groups" : "");
   return c;
@@ -105,18 +113,27 @@ void keep_own_counts(program::Program& p) {
   program::finalize(p);
 }
 
-/// Rows that came to the experts of `rank` in a layer and micro-batch, from all ranks of its ep
-/// group.
-int64_t rows_at(engine::Session& session, int32_t rank, int32_t layer, int32_t micro_batch) {
+/// Rows of `here` experts that came to `rank` in a layer and micro-batch, from the ranks along the
+/// outermost axes that split experts into blocks of so many.
+int64_t rows_at(engine::Session& session, int32_t rank, int64_t here, int32_t layer,
+                int32_t micro_batch) {
   const program::Program& p = session.program();
-  const int32_t ep = p.roles[0].mesh.axis("ep");
+  const graph::Mesh& mesh = p.roles[0].mesh;
   const std::string name = own_counts(layer);
   const std::string logical = fmt::format("moe.counts.{}", layer);
   const int64_t experts = session.graph().tensor(session.graph().find(logical)).type.numel();
-  const int64_t here = experts / p.roles[0].mesh.axes[ep].size;
-  const int64_t first = here * p.roles[0].mesh.coords(rank)[ep];
+  std::vector<int32_t> over;
+  int64_t blocks = 1, number = 0;
+  for (int32_t axis = 0; axis < static_cast<int32_t>(mesh.axes.size()); ++axis) {
+    const graph::Axis& one = mesh.axes[static_cast<size_t>(axis)];
+    if (!parallel::splits_experts(one.name) || blocks * here == experts) continue;
+    over.push_back(axis);
+    blocks *= one.size;
+    number = number * one.size + mesh.coords(rank)[static_cast<size_t>(axis)];
+  }
+  const int64_t first = here * number;
   int64_t rows = 0;
-  for (int32_t r : p.members(program::group_over({ep}), rank)) {
+  for (int32_t r : p.members(program::group_over(over), rank)) {
     const auto* counts =
         static_cast<const int64_t*>(session.run().executor(r).output(name, micro_batch));
     for (int64_t e = first; e < first + here; ++e) {
@@ -135,8 +152,8 @@ bool raise_to_rows(program::Program& p, engine::Session& session, int32_t rank) 
     for (program::BufferId id : t.out) {
       program::Buffer& b = cls.buffers[id];
       if (b.kind != BufferKind::step || b.expected_bytes == kNone) continue;
-      const int64_t bytes = rows_at(session, rank, t.layer, t.micro_batch) * b.type.row_size() *
-                            graph::size_of(b.type.dtype);
+      const int64_t bytes = rows_at(session, rank, b.type.dims[0], t.layer, t.micro_batch) *
+                            b.type.row_size() * graph::size_of(b.type.dtype);
       beyond |= bytes > b.expected_bytes;
       b.expected_bytes = std::max(b.expected_bytes, bytes);
     }

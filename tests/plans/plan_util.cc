@@ -33,6 +33,39 @@ std::string random_groups(Rng& rng, int64_t dp, int64_t ep, int64_t cp) {
                      among[optimizer], group);
 }
 
+/// Gives a key of the model another value.
+void set_key(std::string* text, const std::string& key, int64_t value) {
+  const size_t at = text->find(key + ": ") + key.size() + 2;
+  text->replace(at, text->find_first_of(",}", at) - at, std::to_string(value));
+}
+
+/// Over how many ranks the experts of a plan are split: as they are, or over ranks of cp and tp
+/// too.
+struct Folded {
+  int64_t ep = 1, etp = 1, over_dp = 1;
+};
+Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts) {
+  if (experts == 0) return {};
+  Rng rng(seed + 3000017);
+  if (plan.tp > 1 && rng.below(2) == 0) {
+    plan.etp = plan.tp == 4 && rng.below(2) == 0 ? 2 : plan.tp;
+  }
+  const int64_t before = plan.ep;
+  for (int64_t more : {plan.cp * plan.tp, plan.tp, plan.cp, int64_t{2}}) {
+    parallel::Plan wider = plan;
+    wider.ep = before * more;
+    const bool fits = experts % wider.ep == 0 && wider.dp % wider.ep_over().dp == 0;
+    if (fits && rng.below(3) > 0) {
+      plan = wider;
+      break;
+    }
+  }
+  if (plan.dp % plan.ep_over().dp != 0) {
+    plan.ep = 1;
+  }
+  return {plan.ep, plan.etp, plan.ep_over().dp};
+}
+
 }  // namespace
 
 Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
@@ -107,8 +140,8 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   if (tp > room / cp) {
     tp = room / cp > 1 ? 2 : 1;
   }
-  if (const size_t at = c.text.find("vocab_size: ") + 12; tp > 1) {
-    c.text.replace(at, c.text.find(',', at) - at, "24");
+  if (tp > 1) {
+    set_key(&c.text, "vocab_size", 24);
   }
   if (const size_t at = c.text.find("num_experts_per_tok: 1"); at != c.text.npos && cp * tp > 1) {
     // One expert's weight, normed, is 1: the router's gradient is what rounding leaves of 0.
@@ -118,9 +151,29 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   if (tp > 1 && axes.below(3) == 0) {
     layouts = "'*_proj.weight B'";
   }
-  const int64_t moe_chunks = sequence * micro / cp % pieces == 0 ? pieces : 1;
-  // Keys of other ranks are gathered, or come around a ring of them, perhaps in zigzag order.
-  const bool ring = cp > 1 && axes.below(3) > 0;
+  // Keys of other ranks are gathered, or come around a ring of them.
+  const bool ring = cp > 1 && axes.below(2) == 0;
+  // And some split the tokens between products over the ranks of tp.
+  const bool sequence_parallel = tp > 1 && sequence * micro % (cp * tp) == 0 && axes.below(4) > 0;
+  parallel::Plan plan;
+  plan.dp = dp;
+  plan.ep = ep;
+  plan.cp = cp;
+  plan.tp = tp;
+  plan.sequence_parallel = sequence_parallel;
+  plan.ring = ring;
+  const Folded folded = fold(seed, plan, moe ? experts : 0);
+  ep = folded.ep;
+  set_key(&c.text, "num_attention_heads", kv == 2 && tp == 4 ? 4 : kv * group);
+  if (folded.etp > 1) {
+    set_key(&c.text, "moe_intermediate_size", 2 * folded.etp);
+  }
+  const int64_t token_ranks = cp * (sequence_parallel ? tp / folded.etp : 1);
+  const int64_t moe_chunks = sequence * micro % (token_ranks * pieces) == 0 ? pieces : 1;
+  // In zigzag order, where they come around a ring.
+  const int64_t heads = kv == 2 && tp == 4 ? 4 : kv * group;
+  const int64_t heads_here = heads % tp == 0 ? heads / tp : heads;
+  const bool exchange = cp > 1 && !ring && heads_here % cp == 0;
   const bool zigzag = ring && sequence * micro / cp % 2 == 0 && axes.below(2) == 0;
   // Some split what their data-parallel ranks would have alike.
   const char* const shards[] = {"", "params: all", "optimizer: all", "grads: all",
@@ -128,10 +181,10 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   std::string shard = dp > 1 ? shards[more.below(5)] : "";
   Rng groups(seed + 3000017);
   if (dp * cp > 1 && groups.below(2) == 0) {
-    shard = random_groups(groups, dp, ep, cp);
+    shard = random_groups(groups, dp, folded.over_dp, cp);
   }
   // Rows that go to their experts over nodes.
-  const int64_t ep_inner = ep % 2 == 0 && more.below(2) == 0 ? 2 : 1;
+  const int64_t ep_inner = folded.over_dp % 2 == 0 && more.below(2) == 0 ? 2 : 1;
   // And some write their sums as messages.
   const char* const reduced[] = {"native", "ring", "halving_doubling"};
   const char* all_reduce = dp * cp * tp > 1 ? reduced[more.below(std::size(reduced))] : "native";
@@ -141,9 +194,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   if (dp * cp * tp > 1 && groups.below(3) == 0) {
     all_reduce = groups.below(2) == 0 ? "hierarchical" : "ho_ring";
     // All ranks of a class lie on nodes alike.
-    const int64_t near = cp * tp * pick(groups, {1, ep_inner, ep});
-    const bool pairs =
-        near == cp * tp * ep && shard.find("group: ") == shard.npos && dp / ep % 2 == 0;
+    const int64_t near = cp * tp * pick(groups, {1, ep_inner, folded.over_dp});
+    const bool pairs = near == cp * tp * folded.over_dp && shard.find("group: ") == shard.npos &&
+                       dp / folded.over_dp % 2 == 0;
     nodes = fmt::format("ranks_per_node: {}", pairs ? 2 * near : near);
     if (groups.below(2) == 0) {
       nodes += fmt::format(", reduce_scatter: {}, all_gather: {}", all_reduce, all_reduce);
@@ -151,24 +204,33 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   }
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
-      "plan: {{pp: {}, dp: {}, ep: {}, ep_inner: {}, cp: {}, tp: {}, layouts: [{}], micro_batch: "
-      "{}, pp_layers: [{}], pp_schedule: {}, "
+      "plan: {{pp: {}, dp: {}, ep: {}, etp: {}, ep_inner: {}, cp: {}, tp: {}, sequence_parallel: "
+      "{}, layouts: "
+      "[{}], micro_batch: {}, pp_layers: [{}], pp_schedule: {}, "
       "pp_chunks: {}, "
       "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}, "
       "shard: {{{}}}, cp_comm_type: {}, cp_order: {}, all_reduce: {}, {}}}\n",
-      sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, ep_inner, cp, tp, layouts, micro,
-      layers_per_stage, schedule, chunks, repeated, bucket_mib, moe_chunks, shard,
-      ring ? "p2p" : "all_gather", zigzag ? "zigzag" : "contiguous", all_reduce, nodes);
+      sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, folded.etp, ep_inner, cp, tp,
+      sequence_parallel, layouts, micro, layers_per_stage, schedule, chunks, repeated, bucket_mib,
+      moe_chunks, shard,
+      ring       ? "p2p"
+      : exchange ? "a2a"
+                 : "all_gather",
+      zigzag ? "zigzag" : "contiguous", all_reduce, nodes);
   c.name =
       fmt::format("seed {} {} pp{}{} dp{} ep{}{}{}{}{} x{}{}{} {}", seed, moe ? "moe" : "dense", pp,
                   chunks > 1 ? fmt::format("x{}", chunks) : "", dp, ep, ep_inner > 1 ? "/2" : "",
                   cp > 1 ? fmt::format(" cp{}{}", cp,
-                                       zigzag ? "z"
-                                       : ring ? "r"
-                                              : "")
+                                       zigzag     ? "z"
+                                       : ring     ? "r"
+                                       : exchange ? "x"
+                                                  : "")
                          : "",
-                  tp > 1 ? fmt::format(" tp{}", tp) : "", layouts.empty() ? "" : " whole",
-                  num_micro, moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
+                  tp > 1 ? fmt::format(" tp{}{}{}", tp, sequence_parallel ? "s" : "",
+                                       folded.etp > 1 ? fmt::format(" etp{}", folded.etp) : "")
+                         : "",
+                  layouts.empty() ? "" : " whole", num_micro,
+                  moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
                   shard.empty() ? "" : " shard " + shard, all_reduce);
   return c;
 }
@@ -220,6 +282,9 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   if (single) {
     run.plan.micro_batch *= run.plan.dp;
     run.plan.pp = run.plan.dp = run.plan.ep = run.plan.ep_inner = run.plan.cp = run.plan.tp = 1;
+    run.plan.etp = 1;
+    run.plan.heads_apart = 0;
+    run.plan.sequence_parallel = run.plan.exchange_heads = run.plan.ring = false;
     run.plan.layouts.clear();
     run.plan.pp_layers.clear();
     run.plan.pp_chunks = 1;
