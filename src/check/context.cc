@@ -49,10 +49,18 @@ uint32_t lanes_of(const KindInfo& info) {
     return bit(program::link_lane(info.comm->role, false)) |
            bit(program::link_lane(info.comm->role, true));
   }
-  if (info.op_class == OpClass::copy || info.op_class == OpClass::zero) {
-    return bit(Lane::compute) | bit(Lane::h2d) | bit(Lane::d2h) | bit(Lane::host);
+  // What a sum over ranks needs beside its messages may stand where they arrive.
+  const uint32_t arrive = bit(Lane::intra_rx) | bit(Lane::inter_rx);
+  switch (info.op_class) {
+    case OpClass::copy:
+    case OpClass::zero:
+      return bit(Lane::compute) | bit(Lane::h2d) | bit(Lane::d2h) | bit(Lane::host) | arrive;
+    case OpClass::add:
+    case OpClass::merge:
+      return bit(Lane::compute) | arrive;
+    default:
+      return bit(Lane::compute);
   }
-  return bit(Lane::compute);
 }
 
 /// Ids and numbers of operands are not yet known to be good here: what does not exist is left out.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "check/values.h"
 
@@ -353,6 +354,9 @@ Value Values::read_parts(std::span<const Entry* const> hits, const Base& base, C
               where(base.cls, hit->value)};
       return kLost;
     }
+    if (hit->value.expr >= 0 && ref_.terms[hit->value.expr].kind == Expr::Kind::unfinished) {
+      return read_sums(hits, base, region, why);
+    }
     if (hit->value.expr != first.expr || hit->value.piece == kAnyPiece) {
       *why = {fmt::format("it holds parts of different values: {} and {}", describe(first.expr),
                           describe(hit->value.expr)),
@@ -400,6 +404,44 @@ Value Values::read_parts(std::span<const Entry* const> hits, const Base& base, C
     marks = unite_marks(marks, hit->value.marks, hit->value.marks == marks ? 0 : axes);
   }
   return {first.expr, joined, marks};
+}
+
+/// Of sums that are not finished, each term is put together by itself: they are of the same terms,
+/// of which the ranks may have added up other parts from one to the next.
+Value Values::read_sums(std::span<const Entry* const> hits, const Base& base, CutId region,
+                        Why* why) {
+  constexpr Value kLost{kUnknown, kAnyPiece};
+  std::map<ExprId, std::vector<Entry>> by_term;
+  for (const Entry* hit : hits) {
+    for (const Value& part : parts_of(hit->value)) {
+      for (ExprId term : ref_.terms.terms_of(part.expr)) {
+        by_term[term].push_back({hit->region, {term, part.piece, part.marks}});
+      }
+    }
+  }
+  std::vector<Value> terms;
+  for (const auto& [term, entries] : by_term) {
+    const bool everywhere =
+        entries.size() == hits.size() && std::equal(entries.begin(), entries.end(), hits.begin(),
+                                                    [](const Entry& entry, const Entry* hit) {
+                                                      return entry.region == hit->region;
+                                                    });
+    if (!everywhere) {
+      *why = {fmt::format("it holds sums, not all of which have {} once", describe(term)),
+              where(base.cls, hits[0]->value)};
+      return kLost;
+    }
+    std::vector<const Entry*> parts;
+    for (const Entry& entry : entries) {
+      parts.push_back(&entry);
+    }
+    terms.push_back(read_parts(parts, base, region, why));
+    if (terms.back().expr == kUnknown) return kLost;
+  }
+  const std::optional<Value> sum = sum_of(terms);
+  if (sum) return *sum;
+  *why = {"it holds parts of sums that do not add up", where(base.cls, hits[0]->value)};
+  return kLost;
 }
 
 Value Values::read_flat(std::span<const Entry* const> hits, const Base& base, CutId region,

@@ -165,7 +165,7 @@ bool check_mesh(Context& ctx) {
   }
   refuse(ctx, kIdsRule.name, {}, {}, "the mesh of a role",
          "has too many axes, an empty one, or too many ranks, or there is no micro-batch",
-         "give every role at most 6 axes of at least one rank, and all together at most 32");
+         "give every role at most 12 axes of at least one rank, and all together at most 32");
   return false;
 }
 

@@ -98,6 +98,7 @@ class Values {
   /// As a value of so many dims.
   Value read_region(const Base& base, CutId region, size_t dims, Why* why);
   Value read_parts(std::span<const Entry* const> hits, const Base& base, CutId region, Why* why);
+  Value read_sums(std::span<const Entry* const> hits, const Base& base, CutId region, Why* why);
   std::string uncovered(const Base& base, CutId region, CutId covered) const;
   Value read_flat(std::span<const Entry* const> hits, const Base& base, CutId region, size_t dims,
                   Why* why);

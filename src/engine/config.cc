@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -17,6 +18,7 @@ namespace {
 
 // Bounds of sizes: far beyond what anybody runs, and their products stay below 2^62.
 constexpr double kMaxRanks = 1 << 16;
+constexpr double kMaxKib = 1 << 30;
 constexpr double kMaxTokens = 1 << 27;     // of a micro-batch (models/builder.cc)
 constexpr double kMaxSequences = 1 << 16;  // of a rank and micro-batch
 constexpr double kMaxThreads = 1024;
@@ -91,18 +93,28 @@ void TrainSection::fields(Fields& fields) {
 }
 
 void ShardSection::fields(Fields& fields) {
-  const std::vector<std::string> among{"none", "all"};
-  fields("params", params, "parameters, gathered before each use and freed after it (ZeRO-3, FSDP)")
+  const std::vector<std::string> among{"none", "group", "all"};
+  fields("params", params,
+         "parameters, gathered before each use and freed after it: over all ranks (ZeRO-3, FSDP), "
+         "or inside each group (MiCS, HSDP)")
       .one_of(among);
   fields("grads", grads,
          "gradients, scattered after every micro-batch (ZeRO-2); none: whole sums over "
-         "micro-batches, "
-         "scattered once")
+         "micro-batches, scattered once")
       .one_of(among);
   fields("optimizer", optimizer,
-         "the optimizer's states, and what it updates with them (ZeRO-1); always so where "
-         "parameters or gradients are")
+         "the optimizer's states, and what it updates with them (ZeRO-1); at least as far as "
+         "parameters and gradients, which is the default")
       .one_of(among);
+  fields("group", group,
+         "ranks of a group, the nearest ones: a divisor of dp x cp; 0: there are no groups")
+      .min(0)
+      .max(kMaxRanks * kMaxRanks);
+  fields("least_kib", least_kib,
+         "parameters of less, KiB, stay whole with their gradients and states, where messages cost "
+         "more than what they would save")
+      .min(0)
+      .max(kMaxKib);
 }
 
 void PlanSection::fields(Fields& fields) {
@@ -154,8 +166,8 @@ void PlanSection::fields(Fields& fields) {
       .min(1)
       .max(kMaxSequences);
   fields("shard", shard,
-         "what data-parallel ranks split among them, so that none has all of it: none, or all of "
-         "the ranks");
+         "what data-parallel ranks split among them, so that none has all of it: none, in a group "
+         "of near ranks, or among all (docs/axes.md)");
   fields("pp_layers", pp_layers,
          "layers per stage, e.g. [3, 5]; 0 for a stage of the embedding or the head alone, the "
          "first or the last; default: as even as possible");
@@ -171,9 +183,10 @@ void PlanSection::fields(Fields& fields) {
   fields("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
       .min(0)
       .max(kMaxThreads);
-  fields("ranks_per_node", ranks_per_node,
-         "decides which links are inside a node; 0: all ranks on one, or with ranks as processes as "
-         "many as the launcher starts on each host")
+  fields(
+      "ranks_per_node", ranks_per_node,
+      "decides which links are inside a node; 0: all ranks on one, or with ranks as processes as "
+      "many as the launcher starts on each host")
       .min(0)
       .max(kMaxRanks);
   fields("timeout_s", timeout_s, "of every wait for another rank or lane").min(0.1).max(1e6);
@@ -254,7 +267,31 @@ void derive_model(Run& run) {
 }
 
 parallel::Shard shard_of(const std::string& ranks) {
+  if (ranks == "group") return parallel::Shard::group;
   return ranks == "all" ? parallel::Shard::all : parallel::Shard::none;
+}
+
+/// Throws Error: an update of less than what is split, which would hold states for what the rank
+/// neither has nor sums.
+parallel::Sharding sharding_of(const ShardSection& section, const std::string& name) {
+  parallel::Sharding sharding;
+  sharding.params = shard_of(section.params);
+  sharding.grads = shard_of(section.grads);
+  sharding.group = section.group;
+  sharding.least_bytes = static_cast<int64_t>(section.least_kib * 1024);
+  sharding.optimizer = sharding.update();
+  if (!section.optimizer) return sharding;
+  const parallel::Shard least = std::exchange(sharding.optimizer, shard_of(*section.optimizer));
+  if (sharding.optimizer < least) {
+    const bool params = sharding.params == least;
+    fail(name,
+         "plan.shard.optimizer is {}, but plan.shard.{} is {}; expected {}: a rank updates what it "
+         "has of parameters and gradients, and states of more would take memory and save nothing; "
+         "try to leave plan.shard.optimizer out",
+         *section.optimizer, params ? "params" : "grads", params ? section.params : section.grads,
+         least == parallel::Shard::all ? "all" : "group or all");
+  }
+  return sharding;
 }
 
 /// What plan.ranks says, or follows from who started this process.
@@ -322,8 +359,7 @@ void derive(Run& run) {
   p.tp = config.plan.tp;
   p.sequence_parallel = config.plan.sequence_parallel && p.tp > 1;
   p.micro_batch = config.plan.micro_batch;
-  p.shard = {shard_of(config.plan.shard.params), shard_of(config.plan.shard.grads),
-             shard_of(config.plan.shard.optimizer)};
+  p.shard = sharding_of(config.plan.shard, run.name);
   p.pp_layers = config.plan.pp_layers;
   p.pp_schedule = config.plan.pp_schedule;
   p.layouts = config.plan.layouts;

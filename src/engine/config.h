@@ -61,7 +61,10 @@ struct TrainSection {
 };
 
 struct ShardSection {
-  std::string params = "none", grads = "none", optimizer = "none";
+  std::string params = "none", grads = "none";
+  std::optional<std::string> optimizer;
+  int64_t group = 0;
+  double least_kib = 0;
   void fields(Fields& v);
 };
 

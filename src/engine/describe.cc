@@ -48,7 +48,9 @@ std::string describe(const Run& run) {
                                     {"grads", plan.shard.grads},
                                     {"optimizer", plan.shard.optimizer}}) {
     if (among == parallel::Shard::none) continue;
-    split += fmt::format("{}{}", split.empty() ? ", split: " : " and ", what);
+    const bool near = among == parallel::Shard::group;
+    split += fmt::format("{}{}{}", split.empty() ? ", split: " : " and ", what,
+                         near ? fmt::format(" in groups of {}", plan.shard.group) : "");
   }
   return fmt::format(
       "pp {} x dp {}{} = {}{}, {}, {} micro-batch{} of {} x {} tokens per {}, "

@@ -92,21 +92,16 @@ class LayoutChoice {
 
  private:
   /// The layout in which each parameter is updated, and which tensors have it then: the parameter,
-  /// its states, and the total of its gradient; with split gradients all that goes into that.
+  /// its states, and the total of its gradient.
   void share_updates() {
     for (size_t index = 0; index < graph_->grads.size(); ++index) {
       const graph::ParamGrad& grad = graph_->grads[index];
       const Layout& used = result_.tensor[grad.param];
-      result_.update.push_back(sharding_.any() ? sharded(tensor(grad.param).type, used, mesh_)
-                                               : used);
+      result_.update.push_back(
+          sharded(tensor(grad.param).type, used, mesh_, sharding_, sharding_.update()));
       updated_[grad.param] = static_cast<int32_t>(index);
       if (grad.total != kNone) {
         updated_[grad.total] = static_cast<int32_t>(index);
-      }
-      if (sharding_.grads == Shard::all) {
-        for (TensorId id : grad.contributions) {
-          updated_[id] = static_cast<int32_t>(index);
-        }
       }
     }
     for (const graph::Node& node : graph_->nodes) {
@@ -123,6 +118,22 @@ class LayoutChoice {
     }
   }
 
+  /// Where a contribution to a gradient adds up micro-batch by micro-batch: split as plan.shard
+  /// says of gradients, and as it is made over the axes that do not split it then, parts of a sum
+  /// that is taken once, at the end.
+  Layout added_up(TensorId contribution) const {
+    const TensorId param = param_of_[contribution];
+    const Layout split =
+        sharded(tensor(param).type, result_.tensor[param], mesh_, sharding_, sharding_.grads);
+    Layout lies = result_.tensor[contribution];
+    for (int dim = 0; dim < static_cast<int>(tensor(param).type.dims.size()); ++dim) {
+      for (int32_t axis : split.axes_of(dim)) {
+        lies.set(static_cast<size_t>(axis), Placement::split(dim));
+      }
+    }
+    return lies;
+  }
+
   /// See Layouts::lies.
   void find_where_all_lies() {
     result_.lies = result_.tensor;
@@ -132,21 +143,20 @@ class LayoutChoice {
       const graph::Tensor& tensor = graph_->tensors[id];
       Layout& lies = result_.lies[id];
       if (tensor.kind == TensorKind::param && sharding_.any()) {
-        const Layout split = sharded(tensor.type, lies, mesh_);
+        const Layout split = sharded(tensor.type, lies, mesh_, sharding_, sharding_.update());
         all += tensor.type.bytes();
         if (split == lies) {
           whole += tensor.type.bytes();
         }
         for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
           const graph::Axis& ranks = mesh_.axes[axis];
-          if (ranks.size > 1 && splits_tokens(ranks.name) && split[axis].is_replicate()) {
+          if (ranks.size > 1 && tensor.type.bytes() >= sharding_.least_bytes &&
+              may_split(axis, mesh_, sharding_, sharding_.update()) && split[axis].is_replicate()) {
             log_debug("{} {} stays whole over {}: no dim divides into {}", tensor.name,
                       to_string(tensor.type), ranks.name, ranks.size);
           }
         }
-        if (sharding_.params == Shard::all) {
-          lies = split;
-        }
+        lies = sharded(tensor.type, lies, mesh_, sharding_, sharding_.params);
       }
       if (tensor.kind == TensorKind::state && updated_[id] != kNone) {
         lies = result_.update[static_cast<size_t>(updated_[id])];
@@ -158,19 +168,22 @@ class LayoutChoice {
           "data-parallel ranks divide",
           100 * static_cast<double>(all - whole) / static_cast<double>(all));
     }
-    if (sharding_.grads != Shard::all) return;
-    for (size_t index = 0; index < graph_->grads.size(); ++index) {
-      for (TensorId id : graph_->grads[index].contributions) {
-        result_.lies[id] = result_.update[index];
+    if (sharding_.grads == Shard::none) return;
+    for (const graph::ParamGrad& grad : graph_->grads) {
+      for (TensorId id : grad.contributions) {
+        result_.lies[id] = added_up(id);
       }
     }
   }
 
   /// Where the node at hand finds a tensor. Those of the optimizer find parameters, states and the
-  /// totals of gradients where the update is.
+  /// totals of gradients where the update is, and contributions to gradients where they were added
+  /// up.
   const Layout& found(TensorId id) const {
-    const bool update = in_step_ && updated_[id] != kNone;
-    return update ? result_.update[static_cast<size_t>(updated_[id])] : result_.tensor[id];
+    if (!in_step_) return result_.tensor[id];
+    if (updated_[id] != kNone) return result_.update[static_cast<size_t>(updated_[id])];
+    const auto contribution = added_up_.find(id);
+    return contribution == added_up_.end() ? result_.tensor[id] : contribution->second;
   }
 
   /// A node with layouts, or the nodes that are there in its place.
@@ -201,6 +214,13 @@ class LayoutChoice {
     // if they don't.
     const size_t before = log_.size();
     in_step_ = node.phase == graph::Phase::optimizer;
+    if (in_step_ && sharding_.grads != Shard::none) {
+      for (TensorId id : node.in) {
+        if (param_of_[id] != kNone) {
+          added_up_[id] = added_up(id);
+        }
+      }
+    }
     Placed whole;
     whole.wanted.resize(1);
     whole.cost = place_whole(node, &whole.wanted[0], &whole.bytes);
@@ -725,6 +745,7 @@ class LayoutChoice {
   Layouts result_;
   std::vector<ReshardPaths> paths_;       // per axis, as a mesh of its own
   std::vector<TensorId> param_of_;        // whose gradient it becomes a part of
+  std::map<TensorId, Layout> added_up_;   // contributions to gradients, see added_up()
   std::vector<int32_t> updated_;          // the gradient in whose update it takes part, or kNone
   std::vector<TensorId> counts_of_rows_;  // by row_of: counts of the same routing
   std::vector<uint32_t> supported_;       // by tensor: axes, as bits, see is_supported
@@ -766,46 +787,6 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const std::vector<s
   return LayoutChoice(graph, mesh, stored_layouts(graph, mesh, pins),
                       pinned_activations(graph, mesh, pins), sharding, activations)
       .run();
-}
-
-Layout sharded(const TensorType& type, Layout layout, const Mesh& mesh) {
-  // A dim that is split already is left alone: what is inside of what is decided by the mesh.
-  const auto divides = [&](int dim, int64_t ranks) {
-    return layout.axes_of(dim).empty() && type.dims[static_cast<size_t>(dim)].divides_into(ranks);
-  };
-  const int dims = static_cast<int>(type.dims.size());
-  std::vector<size_t> axes;
-  int64_t ranks = 1;
-  for (size_t axis = mesh.axes.size(); axis-- > 0;) {
-    if (mesh.axes[axis].size == 1 || !layout[axis].is_replicate()) continue;
-    if (!splits_tokens(mesh.axes[axis].name)) continue;
-    axes.push_back(axis);
-    ranks *= mesh.axes[axis].size;
-  }
-  for (int dim = 0; dim < dims; ++dim) {
-    if (!divides(dim, ranks)) continue;
-    for (size_t axis : axes) {
-      layout.set(axis, Placement::split(dim));
-    }
-    return layout;
-  }
-  for (size_t axis : axes) {
-    for (int dim = 0; dim < dims; ++dim) {
-      if (!divides(dim, mesh.axes[axis].size)) continue;
-      layout.set(axis, Placement::split(dim));
-      break;
-    }
-  }
-  return layout;
-}
-
-graph::Layout summed(graph::Layout layout, const graph::Mesh& mesh) {
-  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-    if (layout[axis].is_partial() && mesh.axes[axis].size > 1) {
-      layout.set(axis, graph::Placement::replicate());
-    }
-  }
-  return layout;
 }
 
 }  // namespace hocket::parallel

@@ -53,11 +53,17 @@ Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh,
                        const std::vector<std::string>& pins, const Sharding& sharding,
                        const ActivationLayouts& activations);
 
-/// The layout of what lies in this one, when the data-parallel ranks that have it alike split it:
-/// along the first dim that all of these axes together divide, or else each along one that it
-/// divides. Axes that divide no dim leave it whole. The innermost axis of the mesh cuts first: what
-/// crosses the links between distant ranks, gathered or scattered, is then the smallest part.
-graph::Layout sharded(const graph::TensorType& type, graph::Layout layout, const graph::Mesh& mesh);
+/// The layout of a parameter that lies in this one, when the data-parallel ranks that have it alike
+/// split it, all of them or those of a group: the innermost axes together along the first dim that
+/// they divide, the others, if it is too much for that, along other dims. Axes that divide no dim
+/// leave it whole, and so does `sharding` of what is small. The innermost axis of the mesh cuts
+/// first: what crosses the links between distant ranks, gathered or scattered, is then the smallest
+/// part, and what a rank has if all split it is a part of what it has if its group does.
+graph::Layout sharded(const graph::TensorType& type, graph::Layout layout, const graph::Mesh& mesh,
+                      const Sharding& sharding, Shard among);
+
+/// Whether what is split among these ranks may be split along the axis.
+bool may_split(size_t axis, const graph::Mesh& mesh, const Sharding& sharding, Shard among);
 
 /// The layout of the sum of what is partial in `layout`.
 graph::Layout summed(graph::Layout layout, const graph::Mesh& mesh);

@@ -2,6 +2,7 @@
 #include "parallel/plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -81,6 +82,42 @@ void validate_experts(const Plan& plan, int64_t num_experts) {
   }
 }
 
+/// Throws Error: a group that there is not, or whose ranks are not those along the innermost axes.
+void validate_groups(const Plan& plan) {
+  const Sharding& shard = plan.shard;
+  const int64_t ranks = plan.dp * plan.cp;
+  if (shard.group == 0) {
+    for (const auto& [key, among] : {std::pair{"params", shard.params},
+                                     {"grads", shard.grads},
+                                     {"optimizer", shard.optimizer}}) {
+      if (among != Shard::group) continue;
+      fail("plan",
+           "plan.shard.{} is group, but plan.shard.group is 0; expected the ranks of a group, a "
+           "divisor of the {} that share parameters; try plan.shard.group: {}",
+           key, ranks, ranks % 2 == 0 ? ranks / 2 : ranks);
+    }
+    return;
+  }
+  const int64_t experts = plan.ep_over().dp;
+  std::vector<int64_t> legal;  // ascending: cp, with ep_inner, with ep, with parts of edp
+  for (int64_t inside : {plan.cp, plan.cp * plan.ep_inner}) {
+    legal.push_back(inside);
+  }
+  for (int64_t part = 1; part <= plan.dp / experts; ++part) {
+    if (plan.dp / experts % part == 0) {
+      legal.push_back(plan.cp * experts * part);
+    }
+  }
+  if (std::find(legal.begin(), legal.end(), shard.group) == legal.end()) {
+    legal.erase(std::unique(legal.begin(), legal.end()), legal.end());
+    fail(
+        "plan",
+        "plan.shard.group is {}; expected one of {}: the ranks along the innermost axes of plan.dp "
+        "{} = {} x {} of plan.ep and plan.cp {}",
+        shard.group, fmt::join(legal, ", "), plan.dp, plan.dp / experts, experts, plan.cp);
+  }
+}
+
 /// Throws Error: stages without a layer to begin with, layers that are not the model's.
 void validate_stages(const Plan& plan, int64_t num_layers) {
   if (plan.pp_layers.empty() && plan.num_stages() > std::max<int64_t>(num_layers, 1)) {
@@ -125,6 +162,13 @@ Plan::Over Plan::ep_over() const {
   return over;
 }
 
+int64_t Plan::edp_inner() const {
+  const int64_t experts = ep_over().dp;
+  const int64_t inside = experts * cp;
+  const int64_t ranks = shard.group % inside == 0 ? shard.group / inside : 1;
+  return ranks > 1 && ranks < dp / experts ? ranks : 1;
+}
+
 graph::Mesh Plan::mesh() const {
   graph::Mesh mesh;
   const auto add = [&](const std::string& name, int64_t ranks) {
@@ -132,7 +176,10 @@ graph::Mesh Plan::mesh() const {
   };
   const Over over = ep_over();
   add(kStageAxis, pp);
-  add("edp", dp / over.dp);
+  add(kDataAxis, dp / over.dp / edp_inner());
+  if (edp_inner() > 1) {
+    add(kInnerDataAxis, edp_inner());
+  }
   add(kExpertAxis, over.dp / ep_inner);
   if (ep_inner > 1) {
     add(kInnerExpertAxis, ep_inner);
@@ -189,6 +236,7 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   positive("plan.tp", tp);
   positive("plan.micro_batch", micro_batch);
   validate_experts(*this, num_experts);
+  validate_groups(*this);
   validate_stages(*this, num_layers);
   int64_t ranks = 1;
   for (const int64_t size : {pp, dp, cp, tp}) {

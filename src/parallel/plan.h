@@ -2,6 +2,7 @@
 // The plan: every choice that is not the model.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,6 +16,10 @@ namespace hocket::parallel {
 /// The mesh axis along which the pipeline's stages lie. Nobody but this folder asks for these
 /// names.
 inline constexpr const char* kStageAxis = "pp";
+/// The axes along which ranks have other sequences, and parameters alike; where these are split in
+/// groups, the one from group to group, and the one inside a group.
+inline constexpr const char* kDataAxis = "edp";
+inline constexpr const char* kInnerDataAxis = "edp_inner";
 /// The axis over which experts are split; where rows go to them in two steps, the one over nodes.
 inline constexpr const char* kExpertAxis = "ep";
 /// The axis over which a node's part of the experts is split among its ranks.
@@ -26,8 +31,8 @@ inline constexpr const char* kTensorAxis = "tp";
 /// cp and tp may be several axes of a mesh, whose names begin with theirs: experts are split over
 /// those that end in "_ep" (cp_ep, tp_ep), their widths over tp_etp, and "tp_kv" are ranks with
 /// other key and value heads, of which the ranks along the rest of tp have the same.
-/// True of the axes that split the tokens of a micro-batch: edp, ep, ep_inner, cp, the outermost
-/// first.
+/// True of the axes that split the tokens of a micro-batch: edp, edp_inner, ep, ep_inner, cp, the
+/// outermost first.
 bool splits_tokens(std::string_view axis);
 /// True of those that split the tokens of a data-parallel rank: cp.
 bool splits_sequences(std::string_view axis);
@@ -38,21 +43,27 @@ bool splits_expert_widths(std::string_view axis);
 /// True of those whose ranks have parts of parameters for the same tokens: tp.
 bool splits_parameters(std::string_view axis);
 
-/// Among which ranks something is split that data-parallel ranks would have alike.
+/// Among which ranks something is split that data-parallel ranks would have alike; each splits
+/// further than the one before it.
 enum class Shard : uint8_t {
-  none,  ///< not at all
-  all,   ///< among all data-parallel ranks
+  none,   ///< not at all
+  group,  ///< among the ranks of a group, and alike in all groups
+  all,    ///< among all data-parallel ranks
 };
 
-/// What data-parallel ranks split among them between its uses (ZeRO, Rajbhandari et al., arXiv
-/// 1910.02054).
+/// What data-parallel ranks split among them between its uses: over all of them (ZeRO, Rajbhandari
+/// et al., arXiv 1910.02054) or inside groups of near ones (PaRO, Wu et al., arXiv 2310.06003).
 struct Sharding {
-  Shard params = Shard::none;     ///< gathered before each use, and freed after it
-  Shard grads = Shard::none;      ///< scattered after each micro-batch; none: once, at the end
+  Shard params = Shard::none;  ///< gathered before each use, and freed after it
+  /// Scattered after each micro-batch as far as they are split, and further once, at the end.
+  Shard grads = Shard::none;
   Shard optimizer = Shard::none;  ///< its states, and what it updates with them
+  int64_t group = 0;              ///< ranks of a group; 0: there are none
+  int64_t least_bytes = 0;        ///< parameters of less are not split, nor what belongs to them
 
-  bool any() const { return *this != Sharding{}; }
-  bool operator==(const Sharding&) const = default;
+  bool any() const { return update() != Shard::none; }
+  /// How a parameter is updated: as far split as any of the three.
+  Shard update() const { return std::max({params, grads, optimizer}); }
 };
 
 struct Plan {
@@ -84,6 +95,8 @@ struct Plan {
   /// The plan of the ranks that have the experts, as if they did everything.
   Plan of_experts() const;
   int64_t num_stages() const { return pp * pp_chunks; }
+  /// Ranks along edp that are in one group of plan.shard; 1 where groups do not cut that axis.
+  int64_t edp_inner() const;
   /// What experts are split over, the innermost ranks first (MoE Parallel Folding, arXiv
   /// 2504.14960): of tp what etp leaves, where sequence_parallel splits the tokens over it; of cp;
   /// of dp.
@@ -91,8 +104,8 @@ struct Plan {
     int64_t dp = 1, cp = 1, tp = 1;
   };
   Over ep_over() const;
-  /// pp, edp, ep, and ep_inner, cp and tp where they are more than one rank, the latter two cut
-  /// where experts or heads are split over a part of them.
+  /// pp, edp, ep, and edp_inner, ep_inner, cp and tp where they are more than one rank, the latter
+  /// two cut where experts or heads are split over a part of them.
   graph::Mesh mesh() const;
   /// Throws Error naming the key: sizes positive, experts that fit, pp_layers sums to num_layers, a
   /// program of bounded size, ….

@@ -288,7 +288,8 @@ struct Pin {
 /// The axes of a plan, as pins name them, whatever the mesh has of them.
 const Mesh& plan_axes() {
   static const Mesh axes{{{kStageAxis, 1},
-                          {"edp", 1},
+                          {kDataAxis, 1},
+                          {kInnerDataAxis, 1},
                           {kExpertAxis, 1},
                           {kInnerExpertAxis, 1},
                           {kContextAxis, 1},
@@ -320,7 +321,8 @@ Pin parse_pin(const std::string& text, const Mesh& mesh) {
     const bool stages = plan_axes().axes[axis].name == kStageAxis;
     if (pin.layout[axis].is_partial() || (stages && !pin.layout[axis].is_replicate())) {
       fail("plan.layouts",
-           "got '{}'; expected axis:S<dim> with one of edp, ep, ep_inner, cp, tp, or B", text);
+           "got '{}'; expected axis:S<dim> with one of edp, edp_inner, ep, ep_inner, cp, tp, or B",
+           text);
     }
   }
   if (!pin.layout.given.empty()) {

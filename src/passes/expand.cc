@@ -3,6 +3,7 @@
 // (plan.all_reduce, plan.reduce_scatter, plan.all_gather), so that the check proves them, the
 // simulator sees every hop, and a transport needs no more than messages.
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string>
 
@@ -24,18 +25,32 @@ namespace {
 
 const char* const kNative = "native";
 const char* const kHalvingDoubling = "halving_doubling";
+const char* const kHierarchical = "hierarchical";
+const char* const kHoRing = "ho_ring";
+
+constexpr double kMostPieces = 1024;
 
 struct Options {
   std::string all_reduce = kNative, reduce_scatter = kNative, all_gather = kNative;
+  int64_t ho_ring_pieces = 4;
   void fields(Fields& visit) {
-    const std::vector<std::string> algorithms{kNative, "ring", kHalvingDoubling};
+    const std::vector<std::string> algorithms{kNative, "ring", kHalvingDoubling, kHierarchical,
+                                              kHoRing};
     visit("all_reduce", all_reduce,
-          "sums over ranks: of the transport, or as messages, around rings, one per axis of the "
-          "mesh, or by halves between ranks a power of two apart")
+          "sums over ranks: of the transport, or as messages: around rings, one per axis of the "
+          "mesh, by halves between ranks a power of two apart, inside of nodes and then between "
+          "them, or so in pieces, of which some go inside while others go between")
         .one_of(algorithms);
     visit("reduce_scatter", reduce_scatter, "sums of which each rank gets a block: likewise")
         .one_of(algorithms);
     visit("all_gather", all_gather, "blocks of all ranks: likewise").one_of(algorithms);
+    visit("ho_ring_pieces", ho_ring_pieces, "most pieces that ho_ring makes of what it moves")
+        .min(1)
+        .max(kMostPieces);
+  }
+  /// Of algorithms for nodes: in how many pieces.
+  int64_t pieces(const std::string& algorithm) const {
+    return algorithm == kHoRing ? ho_ring_pieces : 1;
   }
   bool native() const {
     return all_reduce == kNative && reduce_scatter == kNative && all_gather == kNative;
@@ -47,7 +62,9 @@ class Expander {
  public:
   Expander(Program& program, ClassId cls, const Options& options,
            const std::vector<std::vector<int32_t>>& stages, int32_t* next_tag)
-      : program_(program), cls_(cls), options_(options), stages_(stages), next_tag_(*next_tag) {}
+      : program_(program), cls_(cls), options_(options), stages_(stages), next_tag_(*next_tag) {
+    last_.fill(kNone);
+  }
 
   void run() {
     const std::vector<Task> before = std::move(program_.classes[cls_].tasks);
@@ -57,11 +74,12 @@ class Expander {
       for (TaskId& dep : task.deps) {
         dep = renamed[dep];
       }
-      const std::vector<TaskId> deps = task.deps;
+      std::vector<TaskId> deps = task.deps;
       std::vector<Task> made = expanded(task);
       if (made.empty()) {
         made.push_back(std::move(task));
       } else {
+        follow(made, std::ssize(after), &deps);
         for (Task& part : made) {
           part.deps = deps;
         }
@@ -73,6 +91,20 @@ class Expander {
   }
 
  private:
+  /// A collective follows the one before it in every lane that both use: what that one had of
+  /// memory may then be had again.
+  void follow(const std::vector<Task>& made, TaskId first, std::vector<TaskId>* deps) {
+    const std::array<TaskId, program::kNumLanes> before = last_;
+    for (size_t i = 0; i < made.size(); ++i) {
+      last_[place_of(made[i].lane)] = TaskId(first.value() + static_cast<int32_t>(i));
+    }
+    for (size_t lane = 0; lane < before.size(); ++lane) {
+      if (before[lane] != kNone && before[lane] != last_[lane]) {
+        deps->push_back(before[lane]);
+      }
+    }
+  }
+
   /// What a collective becomes; nothing if it stays.
   std::vector<Task> expanded(const Task& task) {
     const Kind& kind = program_.kind(task);
@@ -91,6 +123,7 @@ class Expander {
              !type.symbolic();
     });
     const bool along_rows = !op.list && kind.in[0].dims.size() > 0;
+    const Nested nested = nested_rings(program_, cls_, axes_of(group));
     if (sums && op.list && summed && options_.all_reduce != kNative) {
       // A sum may begin between neighbours, whose links are the fastest.
       std::vector<Level> levels = levels_of(group, options_.all_reduce);
@@ -98,13 +131,25 @@ class Expander {
       // Parts of a maximum are not put together in a flat buffer, either.
       const bool max = comm::monoid_of(kind.attrs) == graph::Monoid::max;
       if (shares_are_uneven() || (max && !rings.sums_rows(levels))) return {};
-      rings.all_reduce(levels);
+      if (is_nested(options_.all_reduce)) {
+        rings.all_reduce(nested, options_.pieces(options_.all_reduce));
+      } else {
+        rings.all_reduce(levels);
+      }
     } else if (sums && !op.list && summed && along_rows && options_.reduce_scatter != kNative &&
                comm::movement(op, kind.attrs).part_dim == 0) {
-      rings.reduce_scatter(levels_of(group, options_.reduce_scatter));
+      if (is_nested(options_.reduce_scatter)) {
+        rings.reduce_scatter(nested, options_.pieces(options_.reduce_scatter));
+      } else {
+        rings.reduce_scatter(levels_of(group, options_.reduce_scatter));
+      }
     } else if (op.move.placed == Move::Placed::slot && op.move.part == Move::Part::whole &&
                options_.all_gather != kNative && comm::movement(op, kind.attrs).slot_dim == 0) {
-      rings.all_gather(levels_of(group, options_.all_gather));
+      if (is_nested(options_.all_gather)) {
+        rings.all_gather(nested, options_.pieces(options_.all_gather));
+      } else {
+        rings.all_gather(levels_of(group, options_.all_gather));
+      }
     }
     next_tag_ = rings.next_tag();
     return rings.take();
@@ -114,9 +159,16 @@ class Expander {
   /// fastest.
   std::vector<Level> levels_of(const Group& group, const std::string& algorithm) const {
     const graph::Mesh& mesh = program_.mesh_of(cls_);
+    const std::vector<int32_t> axes = axes_of(group);
+    return algorithm == kHalvingDoubling ? halvings(mesh, axes) : whole_rings(mesh, axes);
+  }
+  static bool is_nested(const std::string& algorithm) {
+    return algorithm == kHierarchical || algorithm == kHoRing;
+  }
+  static std::vector<int32_t> axes_of(const Group& group) {
     std::vector<int32_t> axes = group.axes;
     std::sort(axes.begin(), axes.end());
-    return algorithm == kHalvingDoubling ? halvings(mesh, axes) : whole_rings(mesh, axes);
+    return axes;
   }
 
   /// Whether other ranks of the same stages have other sizes: which sums are taken row by row, and
@@ -137,6 +189,7 @@ class Expander {
   const Options& options_;
   const std::vector<std::vector<int32_t>>& stages_;  // by class
   int32_t& next_tag_;
+  std::array<TaskId, program::kNumLanes> last_;  // of what was made so far, by lane
 };
 
 void run(Program& program, const Options& options) {

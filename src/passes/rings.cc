@@ -19,7 +19,9 @@ using program::Task;
 std::vector<Level> whole_rings(const graph::Mesh& mesh, const std::vector<int32_t>& axes) {
   std::vector<Level> levels;
   for (int32_t axis : axes) {
-    levels.push_back({axis, mesh.axes[axis].size, 1});
+    if (mesh.axes[axis].size > 1) {
+      levels.push_back({axis, mesh.axes[axis].size, 1});
+    }
   }
   return levels;
 }
@@ -40,12 +42,90 @@ std::vector<Level> halvings(const graph::Mesh& mesh, const std::vector<int32_t>&
   return levels;
 }
 
-static int64_t all_ranks(const std::vector<Level>& levels) {
+namespace {
+
+int64_t all_ranks(const std::vector<Level>& levels) {
   int64_t all = 1;
   for (const Level& level : levels) {
     all *= level.ranks;
   }
   return all;
+}
+
+std::vector<Level> joined(std::vector<Level> first, const std::vector<Level>& then) {
+  first.insert(first.end(), then.begin(), then.end());
+  return first;
+}
+
+/// Of the ranks of an axis that lie `stride` ranks apart, how many neighbours are on one node: the
+/// same number everywhere, or 1.
+int64_t on_node(int64_t size, int64_t stride, int64_t ranks_per_node) {
+  if (ranks_per_node % stride != 0) return 1;
+  const int64_t run = ranks_per_node / stride;
+  if (run % size == 0) return size;
+  return size % run == 0 ? run : 1;
+}
+
+/// The most pieces, of `most`, that `size` divides into.
+int64_t pieces_of(int64_t size, int64_t most) {
+  int64_t pieces = std::min(size, most);
+  while (pieces > 1 && size % pieces != 0) {
+    --pieces;
+  }
+  return std::max<int64_t>(pieces, 1);
+}
+
+/// Of the rank's blocks at these levels, one inside of the other, the last.
+Part own_block(Part part, const std::vector<Level>& levels) {
+  for (const Level& level : levels) {
+    part = part.block(level, 0);
+  }
+  return part;
+}
+
+}  // namespace
+
+std::vector<Level> Nested::all() const { return joined(across, inside); }
+
+Nested nested_rings(const program::Program& program, program::ClassId cls,
+                    const std::vector<int32_t>& axes) {
+  const graph::Mesh& mesh = program.mesh_of(cls);
+  const int64_t per_node = program.ranks_per_node;
+  const bool begins_node =
+      per_node > 0 && program.first_rank(program.classes[cls].role) % per_node == 0;
+  Nested levels;
+  for (int32_t axis : axes) {
+    const int64_t size = mesh.axes[axis].size;
+    int64_t stride = 1;
+    for (size_t inner = static_cast<size_t>(axis) + 1; inner < mesh.axes.size(); ++inner) {
+      stride *= mesh.axes[inner].size;
+    }
+    int64_t near = per_node > 0 ? 1 : size;
+    if (begins_node) {
+      near = on_node(size, stride, per_node);
+    }
+    if (near > 1) {
+      levels.inside.push_back({axis, near, 1});
+    }
+    if (near < size) {
+      levels.across.push_back({axis, size / near, near});
+    }
+  }
+  return levels;
+}
+
+Part Part::block(const Level& level, int64_t shift) const {
+  Part block = *this;
+  block.length /= level.ranks;
+  block.digits.push_back({level, shift, block.length});
+  return block;
+}
+
+Part Part::piece(int64_t number, int64_t pieces) const {
+  Part piece = *this;
+  piece.length /= pieces;
+  piece.begin += number * piece.length;
+  return piece;
 }
 
 Rings::Rings(program::Program& program, program::ClassId cls, const Task& whole, int32_t first_tag)
@@ -61,16 +141,26 @@ bool Rings::sums_rows(const std::vector<Level>& levels) const {
          !is_cut(whole_.in[0]) && !is_cut(whole_.out[0]);
 }
 
-void Rings::all_reduce(const std::vector<Level>& levels) {
+void Rings::all_reduce(const Nested& levels, int64_t pieces) {
+  // Neighbours first, whose links are the fastest; pieces where there are two kinds of links.
+  std::vector<Level> inside(levels.inside.rbegin(), levels.inside.rend());
+  std::vector<Level> across(levels.across.rbegin(), levels.across.rend());
+  const bool two = !inside.empty() && !across.empty();
+  all_reduce(inside, across, two ? pieces : 1);
+}
+
+void Rings::all_reduce(const std::vector<Level>& inside, const std::vector<Level>& rest,
+                       int64_t pieces) {
   // One operand of which all ranks have as many rows is summed where it lies. Else the operands are
   // copied into one flat buffer, with zeros behind them up to a multiple of the ranks, and back:
   // then a list is one message per hop, and sizes need not divide.
+  const std::vector<Level> levels = joined(inside, rest);
+  if (levels.empty()) return;
+  begin_at(levels[0]);
   if (sums_rows(levels)) {
     const int64_t rows = kind_.in[0].dims[0];
-    const Part whole{whole_.out[0], false, rows, {}};
-    Part to = whole;
-    scatter({whole_.in[0], false, rows, {}}, &to, kNone, levels);
-    gather(whole, levels);
+    all_reduce({whole_.in[0], false, rows}, {whole_.out[0], false, rows}, inside, rest,
+               pieces_of(rows / all_ranks(levels), pieces));
     return;
   }
   std::vector<graph::DType> dtypes;
@@ -80,12 +170,13 @@ void Rings::all_reduce(const std::vector<Level>& levels) {
     }
   }
   for (graph::DType dtype : dtypes) {
-    all_reduce_flat(levels, dtype);
+    all_reduce_flat(inside, rest, pieces, dtype);
   }
 }
 
 /// The operands of one element type, as one flat buffer of a multiple of all ranks' elements.
-void Rings::all_reduce_flat(const std::vector<Level>& levels, graph::DType dtype) {
+void Rings::all_reduce_flat(const std::vector<Level>& inside, const std::vector<Level>& rest,
+                            int64_t pieces, graph::DType dtype) {
   struct Slot {
     size_t operand;
     int64_t begin;
@@ -97,7 +188,9 @@ void Rings::all_reduce_flat(const std::vector<Level>& levels, graph::DType dtype
     places.push_back({i, elements});
     elements += kind_.in[i].numel();
   }
-  const int64_t padded = round_up(elements, all_ranks(levels));
+  const int64_t ranks = all_ranks(inside) * all_ranks(rest);
+  pieces = std::clamp<int64_t>(elements / ranks, 1, pieces);
+  const int64_t padded = round_up(elements, ranks * pieces);
   const BufferId flat = writer_.step({dtype, {padded}});
   std::vector<BufferId> slots;
   for (const Slot& place : places) {
@@ -105,21 +198,39 @@ void Rings::all_reduce_flat(const std::vector<Level>& levels, graph::DType dtype
     copy(whole_.in[place.operand], slots.back());
   }
   if (padded > elements) {
-    const TensorType rest{dtype, {padded - elements}};
-    local(ops::of(ops::Meaning::empty).name, {{"type", to_string(rest)}}, {},
-          slot(flat, rest, elements));
+    const TensorType left{dtype, {padded - elements}};
+    local(ops::of(ops::Meaning::empty).name, {{"type", to_string(left)}}, {},
+          slot(flat, left, elements));
   }
-  const Part whole{flat, true, padded, {}};
-  Part to = whole;
-  scatter(whole, &to, kNone, levels);
-  gather(whole, levels);
+  const Part whole{flat, true, padded};
+  all_reduce(whole, whole, inside, rest, pieces);
   for (size_t i = 0; i < places.size(); ++i) {
     copy(slots[i], whole_.out[places[i].operand]);
   }
 }
 
-void Rings::reduce_scatter(const std::vector<Level>& levels) {
-  // A buffer of which others see parts is copied first, and last.
+/// All pieces inside, then each of them over the rest, then all inside: two lanes that work at the
+/// same time, on different pieces.
+void Rings::all_reduce(Part from, Part to, const std::vector<Level>& inside,
+                       const std::vector<Level>& rest, int64_t pieces) {
+  std::vector<Part> summed;
+  for (int64_t number = 0; number < pieces; ++number) {
+    const Part sum = to.piece(number, pieces);
+    summed.push_back(scatter(from.piece(number, pieces), &sum, nullptr, inside, {}));
+  }
+  for (int64_t number = 0; number < pieces; ++number) {
+    const Part mine = own_block(to.piece(number, pieces), inside);
+    scatter(summed[static_cast<size_t>(number)], &mine, nullptr, rest, {});
+    gather(mine, rest, {});
+  }
+  for (int64_t number = 0; number < pieces; ++number) {
+    gather(to.piece(number, pieces), inside, {});
+  }
+}
+
+/// A buffer of which others see parts is copied first, and last. `scatter_all(from, last)`.
+template <class Scatter>
+void Rings::reduce_scatter_by(const Scatter& scatter_all) {
   BufferId from = whole_.in[0];
   if (is_cut(from)) {
     from = writer_.step(kind_.in[0]);
@@ -127,85 +238,171 @@ void Rings::reduce_scatter(const std::vector<Level>& levels) {
   }
   const bool copied = writer_.list().buffers[whole_.out[0]].kind == BufferKind::view;
   const BufferId last = copied ? writer_.step(kind_.out[0]) : whole_.out[0];
-  scatter({from, false, kind_.in[0].dims[0], {}}, nullptr, last, levels);
+  scatter_all(Part{from, false, kind_.in[0].dims[0]}, Part{last, false, kind_.out[0].dims[0]});
   if (copied) {
     copy(last, whole_.out[0]);
   }
 }
 
-void Rings::all_gather(const std::vector<Level>& levels) {
+void Rings::reduce_scatter(const std::vector<Level>& levels) {
+  if (levels.empty()) return;
+  begin_at(levels[0]);
+  reduce_scatter_by(
+      [&](const Part& from, const Part& last) { scatter(from, nullptr, &last, levels, {}); });
+}
+
+void Rings::reduce_scatter(const Nested& levels, int64_t pieces) {
+  // A node's blocks lie together, one node's behind the other's. Inside of nodes the blocks of each
+  // are summed by themselves, the ones that leave first at first; then the rank has its node's sum
+  // of a block for every node, and these are summed across. A piece is one of each block.
+  if (levels.across.size() != 1 || levels.inside.empty()) {
+    reduce_scatter(levels.all());
+    return;
+  }
+  const Level& across = levels.across[0];
+  begin_at(levels.inside[0]);
+  reduce_scatter_by([&](const Part& from, const Part& last) {
+    const int64_t n = levels.inside.size() == 1 ? pieces_of(last.length, pieces) : 1;
+    std::vector<Part> of_nodes;
+    for (int64_t number = 0; number < n; ++number) {
+      TensorType type = kind_.out[0];
+      type.dims[0] = last.length / n * across.ranks;
+      const Part blocks{writer_.step(type), false, type.dims[0]};
+      for (int64_t shift = 1; shift <= across.ranks; ++shift) {
+        const Part sum = blocks.block(across, -shift);
+        scatter(from.block(across, -shift), nullptr, &sum, levels.inside, {number, n});
+      }
+      of_nodes.push_back(blocks);
+    }
+    for (int64_t number = 0; number < n; ++number) {
+      const Part mine = last.piece(number, n);
+      scatter(of_nodes[static_cast<size_t>(number)], nullptr, &mine, levels.across, {});
+    }
+  });
+}
+
+/// The own block is put in its place, and all come to theirs. `gather_all(whole)`.
+template <class Gather>
+void Rings::all_gather_by(const std::vector<Level>& levels, const Gather& gather_all) {
   const bool copied = is_cut(whole_.out[0]);
   const BufferId all = copied ? writer_.step(kind_.out[0]) : whole_.out[0];
-  const Part whole{all, false, kind_.out[0].dims[0], {}};
-  Part mine = whole;
-  for (const Level& level : levels) {
-    mine = block(mine, level, 0);
-  }
-  copy(whole_.in[0], view(mine));
-  gather(whole, levels);
+  const Part whole{all, false, kind_.out[0].dims[0]};
+  copy(whole_.in[0], view(own_block(whole, levels)));
+  gather_all(whole);
   if (copied) {
     copy(all, whole_.out[0]);
   }
 }
 
+void Rings::all_gather(const std::vector<Level>& levels) {
+  if (levels.empty()) return;
+  begin_at(levels.back());
+  all_gather_by(levels, [&](const Part& whole) { gather(whole, levels, {}); });
+}
+
+void Rings::all_gather(const Nested& levels, int64_t pieces) {
+  // The opposite way: a rank's blocks of all nodes come across, and each is passed on inside.
+  if (levels.across.size() != 1 || levels.inside.empty()) {
+    all_gather(levels.all());
+    return;
+  }
+  const Level& across = levels.across[0];
+  begin_at(across);
+  all_gather_by(levels.all(), [&](const Part& whole) {
+    const int64_t block = own_block(whole, levels.all()).length;
+    const int64_t n = levels.inside.size() == 1 ? pieces_of(block, pieces) : 1;
+    for (int64_t number = 0; number < n; ++number) {
+      const auto from_node = [&](int64_t shift) {
+        return view(own_block(whole.block(across, shift), levels.inside).piece(number, n));
+      };
+      for (int64_t hop = 0; hop + 1 < across.ranks; ++hop) {
+        pass_on(across, from_node(-hop), from_node(-hop - 1));
+      }
+    }
+    for (int64_t number = 0; number < n; ++number) {
+      for (int64_t shift = 0; shift < across.ranks; ++shift) {
+        gather(whole.block(across, -shift), levels.inside, {number, n});
+      }
+    }
+  });
+}
+
 /// Sums over the levels, one after the other. What a rank then has is its block of `to`, which may
-/// be `from` itself; without `to` it is the buffer `last`.
-Part Rings::scatter(Part from, Part* to, BufferId last, const std::vector<Level>& levels) {
+/// be `from` itself; without `to` it is `last`. Of one level, a piece of each block.
+Part Rings::scatter(Part from, const Part* to, const Part* last, const std::vector<Level>& levels,
+                    Piece piece) {
+  Part target = to ? *to : Part{};
+  for (size_t i = 0; i < levels.size(); ++i) {
+    Part result = from.block(levels[i], 0).piece(piece.number, piece.of);
+    if (to) {
+      target = target.block(levels[i], 0);
+      result = target;
+    } else if (i + 1 == levels.size()) {
+      result = *last;
+    } else {
+      result = {writer_.step(type_of(result)), result.flat, result.length};
+    }
+    from = scatter_level(from, result, levels[i], piece);
+  }
+  return from;
+}
+
+Part Rings::scatter_level(const Part& from, const Part& result, const Level& level, Piece piece) {
   // Hop h of a ring: of block c - h, at rank c, the sum over the h ranks behind it goes on, that of
   // block c - h - 1 comes and gets the own part. Sums travel in two buffers by turns; the last one
   // is written to its place.
   const bool max = comm::monoid_of(kind_.attrs) == graph::Monoid::max;
   const std::string& add = ops::of(max ? ops::Meaning::merge_max : ops::Meaning::sum).name;
-  for (size_t i = 0; i < levels.size(); ++i) {
-    const Level& level = levels[i];
-    const Part mine = block(from, level, 0);
-    Part result = mine;
-    if (to) {
-      *to = block(*to, level, 0);
-      result = *to;
+  const auto mine = [&](int64_t shift) {
+    return from.block(level, shift).piece(piece.number, piece.of);
+  };
+  BufferId goes = view(mine(-1));
+  BufferId spare = kNone;
+  for (int64_t hop = 1; hop < level.ranks; ++hop) {
+    const BufferId comes = hop > 2 ? spare : writer_.step(type_of(mine(0)));
+    pass_on(level, goes, comes);
+    const BufferId own = view(mine(-hop - 1));
+    if (hop + 1 < level.ranks) {
+      local(add, {}, {comes, own}, comes);
     } else {
-      const bool ends = i + 1 == levels.size();
-      result = {ends ? last : writer_.step(type_of(mine)), mine.flat, mine.length, {}};
+      local(add, {}, {own, comes}, view(result));
     }
-    BufferId goes = view(block(from, level, -1));
-    BufferId spare = kNone;
-    for (int64_t hop = 1; hop < level.ranks; ++hop) {
-      const BufferId comes = hop > 2 ? spare : writer_.step(type_of(mine));
-      pass_on(level, goes, comes);
-      const BufferId own = view(block(from, level, -hop - 1));
-      if (hop + 1 < level.ranks) {
-        local(add, {}, {comes, own}, comes);
-      } else {
-        local(add, {}, {own, comes}, view(result));
-      }
-      spare = hop > 1 ? goes : kNone;
-      goes = comes;
-    }
-    from = result;
+    spare = hop > 1 ? goes : kNone;
+    goes = comes;
   }
-  return from;
+  return result;
 }
 
 /// Collects the blocks of all ranks in `to`, of which every rank has its own, over the levels from
-/// the last to the first.
-void Rings::gather(Part to, const std::vector<Level>& levels) {
+/// the last to the first. Of one level, a piece of each block.
+void Rings::gather(Part to, const std::vector<Level>& levels, Piece piece) {
   std::vector<Part> parts;  // by level: what its blocks make up
   for (const Level& level : levels) {
     parts.push_back(to);
-    to = block(to, level, 0);
+    to = to.block(level, 0);
   }
   for (size_t i = levels.size(); i-- > 0;) {
     const Level& level = levels[i];
+    const auto block = [&](int64_t shift) {
+      return view(parts[i].block(level, shift).piece(piece.number, piece.of));
+    };
     for (int64_t hop = 0; hop + 1 < level.ranks; ++hop) {
-      pass_on(level, view(block(parts[i], level, -hop)), view(block(parts[i], level, -hop - 1)));
+      pass_on(level, block(-hop), block(-hop - 1));
     }
   }
+}
+
+/// What is copied before the first message, over this level, is copied where that arrives.
+void Rings::begin_at(const Level& level) {
+  const bool leaves = writer_.program().leaves_node(way(level, -1), writer_.cls());
+  arrives_ = program::link_lane(comm::Role::receive, leaves);
 }
 
 /// A message to the next rank of the ring, and the one from the rank before.
 void Rings::pass_on(const Level& level, BufferId from, BufferId to) {
   tasks_.push_back(writer_.message(comm::Role::send, from, way(level, 1), tag_, whole_));
   tasks_.push_back(writer_.message(comm::Role::receive, to, way(level, -1), tag_, whole_));
+  arrives_ = tasks_.back().lane;
   ++tag_;
 }
 
@@ -228,6 +425,7 @@ program::Way Rings::way(const Level& level, int64_t shift) {
 void Rings::local(const std::string& op, const graph::Attrs& attrs, const std::vector<BufferId>& in,
                   BufferId out) {
   tasks_.push_back(writer_.local(op, attrs, in, {out}, whole_));
+  tasks_.back().lane = arrives_;
 }
 
 void Rings::copy(BufferId from, BufferId to) {
@@ -255,16 +453,9 @@ TensorType Rings::type_of(const Part& part) const {
   return type;
 }
 
-Part Rings::block(const Part& part, const Level& level, int64_t shift) const {
-  Part block = part;
-  block.length /= level.ranks;
-  block.digits.push_back({level, shift, block.length});
-  return block;
-}
-
 /// The buffer that is the part: the base itself, or a view of it, made once.
 BufferId Rings::view(const Part& part) {
-  if (part.digits.empty()) return part.base;
+  if (part.digits.empty() && type_of(part) == writer_.type(part.base)) return part.base;
   program::Table table;
   table.role = writer_.list().role;
   for (const Part::Digit& digit : part.digits) {
@@ -284,7 +475,10 @@ BufferId Rings::view(const Part& part) {
   made.type = type_of(part);
   made.base = part.base;
   made.dim = part.flat ? kNone : 0;
-  made.by = writer_.program().intern(std::move(table));
+  made.begin = part.begin;
+  if (!part.digits.empty()) {
+    made.by = writer_.program().intern(std::move(table));
+  }
   std::vector<Buffer>& buffers = writer_.list().buffers;
   const auto known = std::find(buffers.begin() + first_view_, buffers.end(), made);
   if (known != buffers.end()) return known - buffers.begin();

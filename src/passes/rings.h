@@ -31,8 +31,19 @@ std::vector<Level> whole_rings(const graph::Mesh& mesh, const std::vector<int32_
 /// neighbours first, and little of it goes far.
 std::vector<Level> halvings(const graph::Mesh& mesh, const std::vector<int32_t>& axes);
 
+/// Levels of a sum or of blocks for ranks on nodes, the outermost first: rings between nodes, of
+/// ranks that have the same place on theirs, and rings inside of nodes.
+struct Nested {
+  std::vector<Level> across, inside;
+  std::vector<Level> all() const;
+};
+/// Axis by axis: an axis whose ranks lie on nodes in equal runs is a ring inside of them and one
+/// across; others are a ring of one kind.
+Nested nested_rings(const program::Program& program, program::ClassId cls,
+                    const std::vector<int32_t>& axes);
+
 /// A part of a buffer of the class, of which a rank has, at every level, the block of its number:
-/// indices of dim 0, or elements. It begins at the sum of its digits.
+/// indices of dim 0, or elements. It begins at `begin` and the sum of its digits.
 struct Part {
   /// `length` times the number of the rank that lies `shift` further along the ring of a level.
   struct Digit {
@@ -42,7 +53,13 @@ struct Part {
   program::BufferId base = program::kNone;
   bool flat = false;
   int64_t length = 0;
-  std::vector<Digit> digits;
+  std::vector<Digit> digits{};
+  int64_t begin = 0;
+
+  /// Of its block at the level, that of the rank `shift` further along the ring.
+  Part block(const Level& level, int64_t shift) const;
+  /// Piece `number` of `pieces` equal ones.
+  Part piece(int64_t number, int64_t pieces) const;
 };
 
 /// The tasks of one collective in the class, in an order that respects the data: a value is summed
@@ -50,6 +67,9 @@ struct Part {
 ///   summing: n - 1 times a message with what is summed of a block, to which the receiver adds its
 ///     own part; at last every rank has the sum of the block of its number.
 ///   gathering: n - 1 times a message with a finished block.
+/// Over nested levels a piece goes between nodes while others go inside of them (HO-Ring, Wu et
+/// al., arXiv 2310.06003 §3.3): these are links of their own, with lanes of their own. Sums and
+/// copies are made where messages arrive, in that lane, so that no kernel waits behind them.
 class Rings {
  public:
   /// `whole`: the collective, whose labels the tasks have. Messages are told apart from others by
@@ -62,20 +82,39 @@ class Rings {
   bool sums_rows(const std::vector<Level>& levels) const;
   /// Sums operands, or takes their maximum, over these levels, in `in` and `out` as the collective
   /// has them.
-  void all_reduce(const std::vector<Level>& levels);
+  void all_reduce(const std::vector<Level>& levels) { all_reduce({}, levels, 1); }
+  /// Inside of nodes first, in at most `pieces` pieces, of a row or element for each rank at least.
+  void all_reduce(const Nested& levels, int64_t pieces);
   /// The block of the rank among all on these levels, outermost first, of the sum along dim 0.
   void reduce_scatter(const std::vector<Level>& levels);
+  void reduce_scatter(const Nested& levels, int64_t pieces);
   /// The blocks of all ranks on these levels, outermost first, along dim 0.
   void all_gather(const std::vector<Level>& levels);
+  void all_gather(const Nested& levels, int64_t pieces);
 
   std::vector<program::Task> take() { return std::move(tasks_); }
   int32_t next_tag() const { return tag_; }
 
  private:
-  void all_reduce_flat(const std::vector<Level>& levels, graph::DType dtype);
-  Part scatter(Part from, Part* to, program::BufferId last, const std::vector<Level>& levels);
-  void gather(Part to, const std::vector<Level>& levels);
+  /// One of the equal pieces of every block.
+  struct Piece {
+    int64_t number = 0, of = 1;
+  };
+  void all_reduce(const std::vector<Level>& inside, const std::vector<Level>& rest, int64_t pieces);
+  void all_reduce(Part from, Part to, const std::vector<Level>& inside,
+                  const std::vector<Level>& rest, int64_t pieces);
+  void all_reduce_flat(const std::vector<Level>& inside, const std::vector<Level>& rest,
+                       int64_t pieces, graph::DType dtype);
+  template <class Scatter>
+  void reduce_scatter_by(const Scatter& scatter_all);
+  template <class Gather>
+  void all_gather_by(const std::vector<Level>& levels, const Gather& gather_all);
+  Part scatter(Part from, const Part* to, const Part* last, const std::vector<Level>& levels,
+               Piece piece);
+  Part scatter_level(const Part& from, const Part& result, const Level& level, Piece piece);
+  void gather(Part to, const std::vector<Level>& levels, Piece piece);
   void pass_on(const Level& level, program::BufferId from, program::BufferId to);
+  void begin_at(const Level& level);
   program::Way way(const Level& level, int64_t shift);
   void local(const std::string& op, const graph::Attrs& attrs,
              const std::vector<program::BufferId>& in, program::BufferId out);
@@ -83,7 +122,6 @@ class Rings {
   program::BufferId view(const Part& part);
   program::BufferId slot(program::BufferId base, const graph::TensorType& type, int64_t begin);
   graph::TensorType type_of(const Part& part) const;
-  Part block(const Part& part, const Level& level, int64_t shift) const;
   bool is_cut(program::BufferId buffer) const;
   const graph::Mesh& mesh() const { return writer_.program().mesh_of(writer_.cls()); }
 
@@ -91,7 +129,8 @@ class Rings {
   program::Task whole_;
   program::Kind kind_;
   int32_t tag_;
-  size_t first_view_;  ///< buffers from here on are made here
+  program::Lane arrives_ = program::Lane::compute;  ///< where messages come in at present
+  size_t first_view_;                               ///< buffers from here on are made here
   std::vector<program::Task> tasks_;
 };
 

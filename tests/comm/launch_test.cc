@@ -67,8 +67,8 @@ TEST(Launch, Srun) {
                          {"SLURM_NTASKS", "4"},
                          {"SLURM_LOCALID", "0"},
                          {"SLURM_NTASKS_PER_NODE", "2"}};
-  for (const auto& [list, first] :
-       Variables{{"node[03-05,9],other", "node03"}, {"a,b", "a"}, {"a,b[1-2]", "a"}, {"one", "one"}}) {
+  for (const auto& [list, first] : Variables{
+           {"node[03-05,9],other", "node03"}, {"a,b", "a"}, {"a,b[1-2]", "a"}, {"one", "one"}}) {
     variables["SLURM_STEP_NODELIST"] = list;
     EXPECT_EQ(place_of(variables).address, first) << list;
   }

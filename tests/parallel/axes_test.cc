@@ -77,6 +77,15 @@ TEST(Axes, AreInTheMeshOnlyWhereTheyAreSeveralRanks) {
   const Plan plan = run_of("pp: 2, dp: 2, cp: 2, tp: 2").plan;
   EXPECT_EQ(to_string(plan.mesh()), "pp:2 edp:2 ep:1 cp:2 tp:2");
   EXPECT_EQ(plan.world(), 16);
+  // A group that holds a part of edp makes two axes of it; others lie along the axes that there
+  // are.
+  EXPECT_EQ(to_string(run_of("dp: 4, shard: {group: 2}").plan.mesh()),
+            "pp:1 edp:2 edp_inner:2 ep:1");
+  EXPECT_EQ(to_string(run_of("dp: 4, cp: 2, shard: {group: 4}").plan.mesh()),
+            "pp:1 edp:2 edp_inner:2 ep:1 cp:2");
+  EXPECT_EQ(to_string(run_of("dp: 4, cp: 2, shard: {group: 2}").plan.mesh()),
+            "pp:1 edp:4 ep:1 cp:2");
+  EXPECT_EQ(to_string(run_of("dp: 4, shard: {group: 4}").plan.mesh()), "pp:1 edp:4 ep:1");
 }
 
 TEST(Axes, KeysAreGatheredWhereASequenceIsCut) {
@@ -223,8 +232,10 @@ TEST(Axes, WhatCannotBeIsSaid) {
       {"tp: 2, layouts: [lm_head.weight tp:S2]", "'lm_head.weight tp:S2' cannot be"},
       {"tp: 5, layouts: ['*.weight B', model.norm.weight tp:S0]",
        "'model.norm.weight tp:S0' cannot be"},
-      {"tp: 2, layouts: [lm_head.weight pp:S0]", "with one of edp, ep, ep_inner, cp, tp, or B"},
-      {"tp: 2, layouts: [lm_head.weight tp:P]", "with one of edp, ep, ep_inner, cp, tp, or B"},
+      {"tp: 2, layouts: [lm_head.weight pp:S0]",
+       "with one of edp, edp_inner, ep, ep_inner, cp, tp, or B"},
+      {"tp: 2, layouts: [lm_head.weight tp:P]",
+       "with one of edp, edp_inner, ep, ep_inner, cp, tp, or B"},
       {"tp: 2, layouts: [lm_head.weight te:S0]", "axis of the mesh"},
   };
   for (const auto& [plan, what] : cases) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iostream>
 
 #include "base/rng.h"
 #include "cost/cost_model.h"
@@ -183,9 +184,10 @@ Program expanded(const Program& native, const std::string& setting) {
 }
 
 /// The bits of the record for whole numbers; of sums and maxima the same bits on all ranks.
-void expect_equal(const Collective& made, const std::string& setting) {
-  SCOPED_TRACE(setting + ": " + made.name());
+void expect_equal(const Collective& made, const std::string& setting, int32_t ranks_per_node = 0) {
+  SCOPED_TRACE(setting + ": " + made.name() + " on nodes of " + std::to_string(ranks_per_node));
   Program native = program_of(made);
+  native.ranks_per_node = ranks_per_node;
   const Program messages = expanded(native, setting);
   finish(native, "native");
   EXPECT_EQ(count(messages, made.op), 0);
@@ -211,6 +213,12 @@ void expect_equal(Collective made) {
     }
     for (const char* algorithm : {"ring", "halving_doubling"}) {
       expect_equal(made, made.op + "=" + algorithm);
+    }
+    // On nodes of two and of three ranks, which are an axis, a part of one, or neither.
+    for (const int32_t ranks_per_node : {2, 3}) {
+      for (const char* algorithm : {"hierarchical", "ho_ring"}) {
+        expect_equal(made, made.op + "=" + algorithm, ranks_per_node);
+      }
     }
   }
 }
@@ -273,6 +281,67 @@ TEST(Expand, MessagesBytesAndTime) {
         EXPECT_NEAR(halving / ring, static_cast<double>(row.halving) / row.ring, 0.15);
       }
     }
+  }
+}
+
+/// What a rank sends inside of its node and between nodes, and the messages of that, where g nodes
+/// of m ranks are one axis.
+TEST(Expand, OnNodesLittleIsSentBetweenThem) {
+  using program::Lane;
+  const int64_t g = 2, m = 4, elements = 640, bytes = elements * 8;
+  const auto made = [&](const std::string& op, const std::string& algorithm) {
+    const graph::Attrs rows{{"dim", int64_t{0}}};
+    Program native =
+        program_of({op,
+                    op == "all_reduce" ? graph::Attrs{} : rows,
+                    {{"a", g * m}},
+                    {{DType::f64, {op == "all_gather" ? elements / (g * m) : elements}}}});
+    native.ranks_per_node = m;
+    return expanded(native, op + "=" + algorithm);
+  };
+  for (const auto& [algorithm, pieces] : {std::pair{"hierarchical", 1}, {"ho_ring", 4}}) {
+    const Program sum = made("all_reduce", algorithm);
+    EXPECT_EQ(bytes_sent(sum, Lane::intra), 2 * bytes * (m - 1) / m);
+    EXPECT_EQ(bytes_sent(sum, Lane::inter), 2 * bytes / m * (g - 1) / g);
+    EXPECT_EQ(count(sum, "send"), pieces * 2 * (m - 1 + g - 1));
+    for (const char* op : {"reduce_scatter", "all_gather"}) {
+      const Program half = made(op, algorithm);
+      EXPECT_EQ(bytes_sent(half, Lane::intra), bytes * (m - 1) / m) << op;
+      EXPECT_EQ(bytes_sent(half, Lane::inter), bytes / m * (g - 1) / g) << op;
+      EXPECT_EQ(count(half, "send"), pieces * (g * (m - 1) + g - 1)) << op;
+    }
+  }
+  const Program ring = made("all_reduce", "ring");
+  EXPECT_EQ(bytes_sent(ring, Lane::inter), 2 * bytes * (g * m - 1) / (g * m));
+}
+
+/// Two nodes of two ranks, with links between them that are ten times slower: what takes the time
+/// of the slower links alone is at least 1.3 times as fast as one ring, whose every hop waits for
+/// them.
+TEST(Expand, PiecesGoInsideWhileOthersGoBetween) {
+  cost::Cluster cluster = test::one_node(2);
+  cluster.nodes = 2;
+  cluster.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
+  cluster.links.inter = {{1e-6, ""}, {1e9, ""}, {1, ""}};
+  const auto time_of = [&](const std::string& op, const std::string& algorithm) {
+    const int64_t elements = int64_t{1} << 22;
+    const graph::Attrs rows{{"dim", int64_t{0}}};
+    Program native = program_of({op,
+                                 op == "all_reduce" ? graph::Attrs{} : rows,
+                                 {{"a", 4}},
+                                 {{DType::f64, {op == "all_gather" ? elements / 4 : elements}}}});
+    native.ranks_per_node = 2;
+    const Program made = expanded(native, op + "=" + algorithm);
+    return static_cast<double>(
+        sim::simulate(made, cost::CostModel(cluster, std::nullopt, 1), {}).step_ns);
+  };
+  for (const char* op : {"all_reduce", "reduce_scatter", "all_gather"}) {
+    const double ring = time_of(op, "ring"), levels = time_of(op, "hierarchical");
+    const double pieces = time_of(op, "ho_ring");
+    std::cout << op << ": ring " << ring / 1e6 << " ms, hierarchical " << levels / 1e6
+              << " ms, ho_ring " << pieces / 1e6 << " ms\n";
+    EXPECT_GE(ring / pieces, 1.3) << op;
+    EXPECT_LT(pieces, levels) << op;
   }
 }
 

@@ -50,8 +50,11 @@ Case ep_case(uint64_t seed) {
   }
   // Keys and sums that go around rings: what is on its way does not pile up.
   const char* const keys = cp > 1 && axes.below(2) == 0 ? "p2p" : "all_gather";
-  const char* const sums[] = {"native", "ring", "halving_doubling"};
-  const char* const all_reduce = sums[axes.below(3)];
+  const char* const sums[] = {"native", "ring", "halving_doubling", "ho_ring"};
+  const char* const all_reduce = sums[axes.below(4)];
+  // Parameters and gradients in groups, on nodes of these.
+  const int64_t group = cp * dp;
+  const bool groups = axes.below(3) == 0;
   const int64_t layers = pp + static_cast<int64_t>(rng.below(2));
   const int64_t micro_batch = pick({1, 2});
   parallel::Plan plan;
@@ -74,13 +77,16 @@ Case ep_case(uint64_t seed) {
       "train: {{seq_len: 96, global_batch: {}, warmup_steps: 0, lr: 0.001, seed: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, etp: {}, cp: {}, tp: {}, sequence_parallel: {}, "
       "micro_batch: {}, pp_schedule: {}, pp_chunks: {}, pp_layers: [{}], recompute: {}, "
-      "threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, cp_comm_type: {}, all_reduce: {}}}\n",
+      "threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, cp_comm_type: {}, all_reduce: {}, "
+      "ranks_per_node: {}, shard: {{group: {}, params: {}, grads: {}}}}}\n",
       layers, rng.below(2) ? "true" : "false", experts, pick({2, 3, 4}),
       dp * micro_batch * plan.num_micro_batches, seed, pp, dp, ep, etp, cp, tp, sequence_parallel,
       micro_batch, plan.pp_schedule, plan.pp_chunks, fmt::join(plan.pp_layers, ", "),
-      recompute[rng.below(3)], rng.below(2) ? 25.0 : 0.05, keys, all_reduce);
-  c.name = fmt::format("seed {} pp{} {} dp{} ep{} cp{} tp{} x{} {} {}", seed, pp, plan.pp_schedule,
-                       dp, ep, cp, tp, plan.num_micro_batches, keys, all_reduce);
+      recompute[rng.below(3)], rng.below(2) ? 25.0 : 0.05, keys, all_reduce, group * tp, group,
+      groups ? "group" : "none", groups ? "group" : "none");
+  c.name = fmt::format("seed {} pp{} {} dp{} ep{} cp{} tp{} x{} {} {}{}", seed, pp,
+                       plan.pp_schedule, dp, ep, cp, tp, plan.num_micro_batches, keys, all_reduce,
+                       groups ? " in groups" : "");
   return c;
 }
 

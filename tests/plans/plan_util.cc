@@ -20,6 +20,21 @@ int64_t pick(Rng& rng, std::initializer_list<int64_t> from) {
   return from.begin()[rng.below(from.size())];
 }
 
+/// Keys of plan.shard: any of the combinations that are legal, in groups that there may be.
+std::string random_groups(Rng& rng, int64_t dp, int64_t ep, int64_t cp) {
+  const char* const among[] = {"none", "group", "all"};
+  const size_t params = rng.below(3), grads = rng.below(3);
+  const size_t least = std::max(params, grads);
+  const size_t optimizer = least + rng.below(3 - least);
+  int64_t part = pick(rng, {1, 2, 3});
+  if (dp / ep % part != 0) {
+    part = 1;
+  }
+  const int64_t group = cp > 1 && rng.below(3) == 0 ? cp : cp * ep * part;
+  return fmt::format("params: {}, grads: {}, optimizer: {}, group: {}", among[params], among[grads],
+                     among[optimizer], group);
+}
+
 /// Gives a key of the model another value.
 void set_key(std::string* text, const std::string& key, int64_t value) {
   const size_t at = text->find(key + ": ") + key.size() + 2;
@@ -177,13 +192,30 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   // Some split what their data-parallel ranks would have alike.
   const char* const shards[] = {"", "params: all", "optimizer: all", "grads: all",
                                 "params: all, grads: all"};
-  const std::string shard = dp > 1 ? shards[more.below(5)] : "";
+  std::string shard = dp > 1 ? shards[more.below(5)] : "";
+  Rng groups(seed + 3000017);
+  if (dp * cp > 1 && groups.below(2) == 0) {
+    shard = random_groups(groups, dp, folded.over_dp, cp);
+  }
   // Rows that go to their experts over nodes.
   const int64_t ep_inner = folded.over_dp % 2 == 0 && more.below(2) == 0 ? 2 : 1;
   // And some write their sums as messages.
   const char* const reduced[] = {"native", "ring", "halving_doubling"};
-  const char* const all_reduce =
-      dp * cp * tp > 1 ? reduced[more.below(std::size(reduced))] : "native";
+  const char* all_reduce = dp * cp * tp > 1 ? reduced[more.below(std::size(reduced))] : "native";
+  // On nodes of their ranks, and there inside first, perhaps with all that is scattered or
+  // gathered.
+  std::string nodes = "ranks_per_node: 0";
+  if (dp * cp * tp > 1 && groups.below(3) == 0) {
+    all_reduce = groups.below(2) == 0 ? "hierarchical" : "ho_ring";
+    // All ranks of a class lie on nodes alike.
+    const int64_t near = cp * tp * pick(groups, {1, ep_inner, folded.over_dp});
+    const bool pairs = near == cp * tp * folded.over_dp && shard.find("group: ") == shard.npos &&
+                       dp / folded.over_dp % 2 == 0;
+    nodes = fmt::format("ranks_per_node: {}", pairs ? 2 * near : near);
+    if (groups.below(2) == 0) {
+      nodes += fmt::format(", reduce_scatter: {}, all_gather: {}", all_reduce, all_reduce);
+    }
+  }
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, etp: {}, ep_inner: {}, cp: {}, tp: {}, sequence_parallel: "
@@ -191,14 +223,14 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       "[{}], micro_batch: {}, pp_layers: [{}], pp_schedule: {}, "
       "pp_chunks: {}, "
       "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}, "
-      "shard: {{{}}}, cp_comm_type: {}, cp_order: {}, all_reduce: {}}}\n",
+      "shard: {{{}}}, cp_comm_type: {}, cp_order: {}, all_reduce: {}, {}}}\n",
       sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, folded.etp, ep_inner, cp, tp,
       sequence_parallel, layouts, micro, layers_per_stage, schedule, chunks, repeated, bucket_mib,
       moe_chunks, shard,
       ring       ? "p2p"
       : exchange ? "a2a"
                  : "all_gather",
-      zigzag ? "zigzag" : "contiguous", all_reduce);
+      zigzag ? "zigzag" : "contiguous", all_reduce, nodes);
   c.name = fmt::format("seed {} {} pp{}{} {} dp{} ep{}{}{}{}{} x{}{}{} {}", seed,
                        moe ? "moe" : "dense", pp, chunks > 1 ? fmt::format("x{}", chunks) : "",
                        schedule, dp, ep, ep_inner > 1 ? "/2" : "",

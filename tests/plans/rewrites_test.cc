@@ -84,6 +84,10 @@ std::vector<Row> rows() {
   all.push_back({"tp", "4", "pp: 2, layouts: ['*_proj.weight B']", false, "letter"});
   all.push_back({"shard", "{params: all}", "dp: 2, pp: 2", false, "group"});
   all.push_back({"shard", "{params: all, grads: all}", "dp: 4, ep: 2", true, "group"});
+  // Inside groups of ranks, and further among all.
+  all.push_back({"shard", "{params: group, grads: group, optimizer: all, group: 2}", "dp: 4", false,
+                 "group"});
+  all.push_back({"shard", "{params: group, grads: all, group: 4}", "dp: 8, ep: 2", true, "group"});
   // Sums as messages around rings; around rings of rings; and of two, which halve and double.
   for (const char* plan : {"dp: 3", "dp: 4, tp: 2", "cp: 2, pp: 2, bucket_mib: 0.002"}) {
     all.push_back({"all_reduce", "ring", plan, false, "view"});
@@ -99,6 +103,14 @@ std::vector<Row> rows() {
   all.push_back({"reduce_scatter", "halving_doubling",
                  "dp: 4, all_gather: halving_doubling, shard: {params: all, grads: all}", false,
                  "message"});
+  // Inside of nodes first; and in pieces, of one axis and of several.
+  for (const char* plan : {"dp: 4, ranks_per_node: 2", "dp: 4, tp: 2, ranks_per_node: 4"}) {
+    all.push_back({"all_reduce", "hierarchical", plan, false, "message"});
+    all.push_back({"all_reduce", "ho_ring", plan, false, "view"});
+  }
+  all.push_back({"reduce_scatter", "ho_ring",
+                 "dp: 4, ranks_per_node: 2, all_gather: ho_ring, shard: {params: all, grads: all}",
+                 false, "view"});
   return all;
 }
 
@@ -163,6 +175,25 @@ TEST(Rewrites, RandomPlansEqualOneRank) {
     ASSERT_NO_THROW(many = train(c, false, 2, true, keys[seed % keys.size()]));
     EXPECT_EQ(difference(many, train(c, true, 2)), "");
     if (HasFailure()) return;
+  }
+}
+
+/// The gradient of a table that is read twice is a sum of two terms, of which rows have other parts
+/// added up than the rows beside them.
+TEST(Rewrites, TilesOfTiedTablesAreJoined) {
+  for (const char* plan :
+       {"cp: 2, tp: 2, dp: 2", "cp: 2, tp: 2, dp: 2, shard: {optimizer: all}",
+        "cp: 2, tp: 2, dp: 2, shard: {params: all}", "cp: 2, tp: 2, dp: 2, shard: {grads: all}",
+        "tp: 2, dp: 4, shard: {grads: group, optimizer: all, group: 2}"}) {
+    for (const char* tiles : {"2", "3"}) {
+      Case c = model(fmt::format("{}, comm_tiles: {}", plan, tiles), false);
+      c.text.replace(c.text.find("tie_word_embeddings: false"), 26, "tie_word_embeddings: true");
+      SCOPED_TRACE(c.name);
+      const engine::Compiled made = compiled(c);
+      const check::Verdict verdict = check::check(made.program, made.reference);
+      ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+      EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
+    }
   }
 }
 

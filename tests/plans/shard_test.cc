@@ -115,6 +115,7 @@ TEST(Shard, FreesWhatItGathers) {
   const program::Memory all = memory({"plan.shard.params=all", "plan.shard.grads=all"});
   const int64_t params = alike.persistent / 3;  // and two moments
   EXPECT_LE(gathered.persistent, alike.persistent * 3 / 10);
+  EXPECT_LE(all.persistent, alike.persistent * 3 / 10);
   EXPECT_LE(states.persistent, params + alike.persistent * 2 / 10);
   // Two of twelve layers at a time, beside what is there in any case.
   EXPECT_LT(gathered.step_buffers, alike.step_buffers + params / 3);

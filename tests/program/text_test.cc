@@ -143,7 +143,7 @@ TEST(ProgramText, NamesTheLineAndTheFault) {
   expect(with(text, "task 0 ", " out=", " out=4294967296,"), "out of range");
   expect(with(text, "end", "end", "nonsense 1"), "unknown line 'nonsense'");
   expect(text + "nonsense 1\n", "comes after 'end'");
-  expect(with(text, "buffer 0 ", " input ", " inputt "), "line ");
+  expect(with(text, "buffer 0 ", "buffer 0 ", "buffer 0 x"), "line ");
   const std::string three = "hocket-program 2\nrole 0 all mesh=\"pp:3\"\n";
   expect(three + "task 0 add compute forward k0\n", "before any class");
   expect("hocket-program 2\nclass all arena=0\nend\n", "before any role");
