@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,6 +21,7 @@ struct Call {
   std::span<void*const> in, out;  ///< one pointer per operand of the kind
   std::span<const int32_t> members;
   std::span<const Copy> copies = {};  ///< of a transfer: what this rank takes
+  std::span<const Copy> given = {};   ///< and what others take of it (Together::given)
   program::Lane lane = program::Lane::intra;
   int32_t peer = -1;
   int32_t tag = -1;
@@ -33,19 +35,56 @@ class Communicator {
   virtual void run(const Call& call) = 0;
 };
 
+/// Exchanges between the processes of a run outside of steps: all of them call, in the same order.
+class Processes {
+ public:
+  virtual ~Processes() = default;
+  virtual int32_t size() const = 0;
+  /// The number of this one; 0 is the one that prints and decides.
+  virtual int32_t index() const = 0;
+  /// What every process gives, by its number. Throws Error when one does not come within the
+  /// timeout, or has failed.
+  virtual std::vector<std::string> all_gather(const std::string& mine) = 0;
+  /// What process 0 gives.
+  std::string from_first(const std::string& mine) { return all_gather(mine).front(); }
+  /// Returns when all have come.
+  void meet() { all_gather(""); }
+};
+/// Of a run that is one process.
+Processes& alone();
+
+/// The ranks of a run: some of them, or all, are in this process.
+class World {
+ public:
+  virtual ~World() = default;
+  virtual int32_t size() const = 0;
+  /// The communicator of a rank that is here; lives as long as the world.
+  virtual Communicator& communicator(int32_t rank) = 0;
+  /// Makes every waiting and later call throw with this reason (a failed rank).
+  virtual void abort(const std::string& reason) = 0;
+  /// Most bytes that were ever held for what this rank had sent and its receivers had not taken
+  /// yet. Of a rank that is here.
+  virtual int64_t peak_message_bytes(int32_t rank) const = 0;
+  /// Those that have the ranks.
+  virtual Processes& processes() { return alone(); }
+  /// What the ranks that are here do just now, for others to tell; `stop` is called when a rank
+  /// elsewhere has failed, with why.
+  virtual void watch(std::function<std::string()> /*doing*/,
+                     std::function<void(const std::string&)> /*stop*/) {}
+  /// The ranks that are here have ended: they are watched no more.
+  virtual void leave() = 0;
+};
+
 /// Ranks that are threads of one process. They exchange data through these calls only.
-class LocalWorld {
+class LocalWorld : public World {
  public:
   LocalWorld(int32_t ranks, std::chrono::milliseconds timeout);
-  ~LocalWorld();
-  int32_t size() const;
-  /// The communicator of a rank; lives as long as the world.
-  Communicator& communicator(int32_t rank);
-  /// Makes every waiting and later call throw with this reason (a failed rank).
-  void abort(const std::string& reason);
-  /// Most bytes that were ever held for what this rank had sent and its receivers had not taken
-  /// yet.
-  int64_t peak_message_bytes(int32_t rank) const;
+  ~LocalWorld() override;
+  int32_t size() const override;
+  Communicator& communicator(int32_t rank) override;
+  void abort(const std::string& reason) override;
+  int64_t peak_message_bytes(int32_t rank) const override;
+  void leave() override { abort("the ranks have ended"); }
 
   struct Impl;
 

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/resolve.h"
+#include "comm/launch.h"
 #include "passes/pass.h"
 
 namespace hocket::engine {
@@ -105,12 +106,24 @@ void ShardSection::fields(Fields& fields) {
 }
 
 void PlanSection::fields(Fields& fields) {
+  fields("ranks", ranks,
+         "what ranks are: local, threads of this process; gloo, processes, each started by a "
+         "launcher "
+         "(hocket launch, torchrun, mpirun, srun); auto: gloo if a launcher started several, else "
+         "local")
+      .one_of({"auto", "local", "gloo"});
   fields("pp", pp, "pipeline ranks, each with pp_chunks stages").min(1).max(kMaxRanks);
   fields("pp_chunks", pp_chunks,
-         "stages per pipeline rank: model chunks, for the schedule interleaved or a CSV")
+         "stages per pipeline rank: model chunks, for interleaved, zb-h1, zb-v and dualpipev (both "
+         "2) or a CSV")
       .min(1)
       .max(kMaxRanks);
-  fields("dp", dp, "data-parallel ranks").min(1).max(kMaxRanks);
+  fields(
+      "dp", dp,
+      "data-parallel ranks; with ranks as processes, by default as many as there are for the other "
+      "axes")
+      .min(1)
+      .max(kMaxRanks);
   fields(
       "ep", ep,
       "expert-parallel ranks, among those there are: first ranks of tp (with sequence_parallel), "
@@ -143,10 +156,12 @@ void PlanSection::fields(Fields& fields) {
   fields("shard", shard,
          "what data-parallel ranks split among them, so that none has all of it: none, or all of "
          "the ranks");
-  fields("pp_layers", pp_layers, "layers per stage, e.g. [3, 5]; default: as even as possible");
+  fields("pp_layers", pp_layers,
+         "layers per stage, e.g. [3, 5]; 0 for a stage of the embedding or the head alone, the "
+         "first or the last; default: as even as possible");
   fields("pp_schedule", pp_schedule,
-         "1f1b, gpipe, interleaved, or a schedule CSV, as `hocket graph --stage schedule` prints "
-         "it");
+         "1f1b, gpipe, interleaved, zb-h1, zb-v, dualpipev, dualpipe, or a schedule CSV, as "
+         "`hocket graph --stage schedule` prints it (docs/schedules.md)");
   fields("layouts", layouts,
          "how parameters lie, \"PATTERN LAYOUT\" each, e.g. [lm_head.weight tp:S0]: tensors whose "
          "names match (* and ?) are split along dim 0 over tp; B: whole on every rank; the last "
@@ -157,7 +172,8 @@ void PlanSection::fields(Fields& fields) {
       .min(0)
       .max(kMaxThreads);
   fields("ranks_per_node", ranks_per_node,
-         "decides which links are inside a node; 0: all ranks on one")
+         "decides which links are inside a node; 0: all ranks on one, or with ranks as processes as "
+         "many as the launcher starts on each host")
       .min(0)
       .max(kMaxRanks);
   fields("timeout_s", timeout_s, "of every wait for another rank or lane").min(0.1).max(1e6);
@@ -241,6 +257,32 @@ parallel::Shard shard_of(const std::string& ranks) {
   return ranks == "all" ? parallel::Shard::all : parallel::Shard::none;
 }
 
+/// What plan.ranks says, or follows from who started this process.
+Ranks ranks_of(const PlanSection& plan) {
+  if (plan.ranks == "gloo") return Ranks::gloo;
+  return plan.ranks == "auto" && comm::launched().size > 1 ? Ranks::gloo : Ranks::local;
+}
+
+}  // namespace
+
+int64_t dp_of(const PlanSection& plan, const ResolvedConfig& resolved, const std::string& name) {
+  const int64_t processes = comm::launched().size;
+  if (!resolved.is_default("plan.dp") || ranks_of(plan) == Ranks::local || processes == 1) {
+    return plan.dp;
+  }
+  const int64_t others = plan.pp * plan.cp * plan.tp;
+  const int64_t ranks = processes - plan.expert_ranks;
+  if (ranks < others || ranks % others != 0) {
+    fail(name,
+         "{} processes were started; plan.pp x plan.cp x plan.tp is {}, which plan.dp must fill up "
+         "to as many; try another plan",
+         processes, others);
+  }
+  return ranks / others;
+}
+
+namespace {
+
 /// How attention is split over tp and cp.
 void derive_heads(Run& run) {
   parallel::Plan& plan = run.plan;
@@ -270,7 +312,8 @@ void derive(Run& run) {
   parallel::Plan& p = run.plan;
   p.pp = config.plan.pp;
   p.pp_chunks = config.plan.pp_chunks;
-  p.dp = config.plan.dp;
+  run.ranks = ranks_of(config.plan);
+  p.dp = dp_of(config.plan, run.resolved, run.name);
   p.ep = config.plan.ep;
   p.etp = config.plan.etp;
   p.ep_inner = config.plan.ep_inner;
@@ -286,6 +329,9 @@ void derive(Run& run) {
   p.layouts = config.plan.layouts;
   p.threads_per_rank = config.plan.threads_per_rank;
   p.ranks_per_node = config.plan.ranks_per_node;
+  if (p.ranks_per_node == 0 && run.ranks != Ranks::local && comm::launched().size > 1) {
+    p.ranks_per_node = comm::launched().local_size;
+  }
   const int64_t at_once = p.dp * p.micro_batch;
   if (config.train.global_batch % at_once != 0) {
     fail(run.name,

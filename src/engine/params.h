@@ -25,6 +25,18 @@ struct Part {
 std::vector<std::byte> put_together(const graph::Tensor& tensor, const program::Program& program,
                                     const std::vector<Part>& parts);
 
+/// The buffers that put_together needs, by rank: the first ones that hold what none before them
+/// does. `holds`: which buffers count. Error: as put_together.
+std::vector<Part> first_holders(const graph::Tensor& tensor, const program::Program& program,
+                                const std::function<bool(const program::Buffer&)>& holds);
+
+/// put_together of the parts that all processes have: each gives those of `needed` that are among
+/// its own, `here`, and gets all. All of them call it.
+std::vector<std::byte> put_together_from_all(const graph::Tensor& tensor,
+                                             const program::Program& program,
+                                             const std::vector<Part>& here,
+                                             std::vector<Part> needed, comm::Processes& processes);
+
 /// Makes the persistent entries of a program in the store of a rank and fills those that are new:
 /// normal values by (seed, tensor name, global element index), or constants; zeros where a bucket
 /// holds no tensor.
@@ -44,8 +56,8 @@ void scatter(const graph::Tensor& tensor, const program::Program& program,
              runtime::LocalRanks& ranks,
              const std::function<void(int64_t begin, int64_t count, void* dst)>& read);
 
-/// The full tensor, collected from the first buffers that hold its parts. Error: some of it is on
-/// no rank that is here.
+/// The full tensor, collected from the first buffers that hold its parts; of ranks as processes all
+/// call it, and each gets it. Error: some of it is on no rank.
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
                               const runtime::LocalRanks& ranks);
 

@@ -83,12 +83,11 @@ void validate_experts(const Plan& plan, int64_t num_experts) {
 
 /// Throws Error: stages without a layer to begin with, layers that are not the model's.
 void validate_stages(const Plan& plan, int64_t num_layers) {
-  if (plan.pp > std::max<int64_t>(num_layers, 1)) {
-    fail("plan", "plan.pp is {} but the model has {} layers", plan.pp, num_layers);
-  }
-  if (plan.num_stages() > std::max<int64_t>(num_layers, 1)) {
-    fail("plan", "plan.pp x plan.pp_chunks is {} but the model has {} layers", plan.num_stages(),
-         num_layers);
+  if (plan.pp_layers.empty() && plan.num_stages() > std::max<int64_t>(num_layers, 1)) {
+    fail("plan",
+         "plan.pp{} is {} but the model has {} layers; try plan.pp_layers, with 0 for a stage "
+         "without layers",
+         plan.pp_chunks > 1 ? " x plan.pp_chunks" : "", plan.num_stages(), num_layers);
   }
   if (!plan.pp_layers.empty()) {
     if (static_cast<int64_t>(plan.pp_layers.size()) != plan.num_stages()) {

@@ -70,7 +70,7 @@ struct Plan {
   Sharding shard;
   int64_t num_micro_batches = 1;     ///< follows from train.global_batch
   std::vector<int64_t> pp_layers;    ///< layers per stage; empty: as even as possible
-  std::string pp_schedule = "1f1b";  ///< 1f1b, gpipe, interleaved or a CSV file
+  std::string pp_schedule = "1f1b";  ///< a built-in name or a CSV file
   int64_t threads_per_rank = 0;      ///< 0: cores / ranks on this machine, at least 1
   int64_t ranks_per_node = 0;        ///< 0: all ranks on one node
   /// How persistent tensors lie, "PATTERN LAYOUT" each: see parallel/stored.h.

@@ -587,9 +587,16 @@ class RingWriter {
         }
       }
     });
-    // The first stage of a rank comes first for every micro-batch.
-    TaskList& first = rank_.stages.front().forward;
-    first.insert(first.begin(), takes.begin(), takes.end());
+    // The first stage that a rank has on a route comes first for every micro-batch of that.
+    int32_t route = kNone;
+    for (StageTemplate& stage : rank_.stages) {
+      if (stage.route == route) continue;
+      route = stage.route;
+      for (TaskTemplate& take : takes) {
+        take.task.stage = stage.stage;
+      }
+      stage.forward.insert(stage.forward.begin(), takes.begin(), takes.end());
+    }
     refuse_other_positions();
   }
 

@@ -25,7 +25,7 @@ LocalRanks::LocalRanks(int32_t world_size, std::shared_ptr<kernels::Backend> bac
     : LocalRanks(std::make_shared<comm::LocalWorld>(world_size, options.timeout),
                  all_ranks(world_size), std::move(backend), options) {}
 
-LocalRanks::LocalRanks(std::shared_ptr<comm::LocalWorld> world, std::vector<int32_t> ids,
+LocalRanks::LocalRanks(std::shared_ptr<comm::World> world, std::vector<int32_t> ids,
                        std::shared_ptr<kernels::Backend> backend, const RankOptions& options)
     : world_(std::move(world)), ids_(std::move(ids)) {
   HOCKET_CHECK(std::adjacent_find(ids_.begin(), ids_.end(), std::greater_equal<>()) == ids_.end(),
@@ -42,13 +42,27 @@ LocalRanks::LocalRanks(std::shared_ptr<comm::LocalWorld> world, std::vector<int3
       }
     });
   }
+  world_->watch(
+      [this] {
+        std::string tasks;
+        for (const auto& rank : ranks_) {
+          const std::string doing = rank->doing();
+          tasks += (tasks.empty() || doing.empty() ? "" : ", ") + doing;
+        }
+        return tasks;
+      },
+      [this](const std::string&) {
+        for (const auto& rank : ranks_) {
+          rank->cancel();
+        }
+      });
 }
 
 LocalRanks::~LocalRanks() {
   for (auto& rank : ranks_) {
     rank->set_on_error(nullptr);
   }
-  world_->abort("the ranks have ended");
+  world_->leave();
 }
 
 size_t LocalRanks::place_of(int32_t id) const {
@@ -131,7 +145,7 @@ void LocalRun::step() {
       }
     }
   }
-  if (first) throw Error(Error::Kind::kRun, "step", first->what());
+  if (first) throw Error(Error::Kind::kRun, "step", first->what(), first->cause());
 }
 
 }  // namespace hocket::runtime

@@ -23,7 +23,7 @@ class LocalRanks {
   LocalRanks(int32_t world_size, std::shared_ptr<kernels::Backend> backend,
              const RankOptions& options);
   /// The ranks `ids`, in ascending order, of a world that has others elsewhere.
-  LocalRanks(std::shared_ptr<comm::LocalWorld> world, std::vector<int32_t> ids,
+  LocalRanks(std::shared_ptr<comm::World> world, std::vector<int32_t> ids,
              std::shared_ptr<kernels::Backend> backend, const RankOptions& options);
   ~LocalRanks();
 
@@ -34,6 +34,8 @@ class LocalRanks {
   /// Error: the rank is not here.
   Rank& at(int32_t id);
   const Rank& at(int32_t id) const;
+  /// Those that have the ranks of the world.
+  comm::Processes& processes() const { return world_->processes(); }
   /// Memory that a rank has taken so far, by the names of program::Memory.
   program::Memory measured(int32_t id) const;
 
@@ -41,7 +43,7 @@ class LocalRanks {
   friend class LocalRun;
   size_t place_of(int32_t id) const;
 
-  std::shared_ptr<comm::LocalWorld> world_;
+  std::shared_ptr<comm::World> world_;
   std::vector<int32_t> ids_;
   std::vector<std::unique_ptr<Rank>> ranks_;  // as ids_
   std::atomic<bool> in_step_{false};

@@ -169,7 +169,9 @@ std::string save(const std::string& folder, const engine::Session& session,
     auto& list = param ? content.params : content.optimizer;
     list.push_back({tensor.name, tensor.type, held.back().data()});
   }
-  return checkpoint::save_checkpoint(folder, content);
+  comm::Processes& processes = session.ranks().processes();
+  return processes.from_first(processes.index() == 0 ? checkpoint::save_checkpoint(folder, content)
+                                                     : "");
 }
 
 void check_data(const engine::Run& run, const data::Dataset& dataset, const std::string& weights) {

@@ -70,7 +70,7 @@ MUTANTS = [
            "step - start_.step", "the bias correction begins anew at resume",
            ("train/resume_test",)),
     Mutant(15, "src/train/trainer.cc",
-           "batch_of(*loader_, «step», section_.global_batch, section_.seq_len);",
+           "batch_of(*loader_, «step», rows_.here, section_.seq_len);",
            "step - start_.step", "the data begin anew at resume", ("train/resume_test",)),
     Mutant(16, "src/train/schedule.cc",
            "return train.lr * static_cast<double>(«step») / "
@@ -229,7 +229,7 @@ MUTANTS = [
            "a bucket is reduced after its gradients are read", ("check/check_test",)),
     Mutant(50, "src/passes/bucket.cc", "if («bucket.bytes >= limit_») { flush(bucket);", "false",
            "a bucket grows beyond its size", ("passes/bucket_test",)),
-    Mutant(51, "src/parallel/schedule.cc", "std::min(«stages - 1 - stage», micro_batches);",
+    Mutant(51, "src/parallel/built_in_schedules.cc", "std::min(«stages - 1 - stage», micro_batches);",
            "stages - stage", "1f1b warms up with one micro-batch more", ("parallel/schedule_test",)),
     Mutant(90, "src/passes/chunk_parts.cc", "length, «std::ssize(parts)» * length", "0",
            "every piece has the first tokens", ("plans/chunk_test",)),
@@ -239,8 +239,8 @@ MUTANTS = [
            "rows are regrouped by the sizes of the first rank's experts", ("plans/chunk_test",)),
     Mutant(93, "src/passes/chunk.cc", "round + («ends» ? 1 : 0);", "false",
            "a piece comes back from its experts before the next one leaves", ("plans/chunk_test",)),
-    Mutant(94, "src/parallel/lower.cc", "{ «remaining_[value] += num_micro_batches;» }",
-           "remaining_[value] = num_micro_batches;",
+    Mutant(94, "src/parallel/lower.cc", "{ «remaining_[value] += static_cast<int>(runs);» }",
+           "remaining_[value] = static_cast<int>(runs);",
            "a gradient is reduced before its last piece", ("plans/chunk_test",)),
 
     # --- buckets
@@ -297,4 +297,13 @@ MUTANTS = [
     Mutant(87, "src/program/views.cc",
            "const int64_t end = «begins[first] + regions[first].length»;",
            "begins[first] + 1", "a part does not meet those that begin behind its first element", ("program/views_test",)),
+    Mutant(120, "src/parallel/built_in_schedules.cc", "row.begin_at(mirror, «micro_batches / 2»);", "0",
+           "both directions of dualpipe run the same micro-batches", ("parallel/schedule_test",)),
+    Mutant(121, "src/parallel/places.cc", "partial_[tensor] = «has_[tensor].size() > 1»;", "false",
+           "the copies of a stage keep their parts of a gradient", ("plans/equality_test",)),
+    Mutant(122, "src/parallel/schedule_check.cc", "if («place.index < next_[place.row]») return", "true",
+           "a schedule that waits for ever passes", ("parallel/schedule_test",)),
+    Mutant(123, "src/parallel/lower.cc", "side_ = «ended(sides[0]) || (first_ahead && !ended(sides[1]))» ? 1 : 0;",
+           "ended(sides[0])",
+           "overlapped passes run one after the other", ("parallel/template_test",)),
 ]

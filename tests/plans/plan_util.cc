@@ -3,12 +3,14 @@
 
 #include <cmath>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "check/check.h"
 #include "check/mutants/mutate.h"
 #include "engine/params.h"
+#include "tests/schedule_util.h"
 
 namespace hocket::test {
 
@@ -53,7 +55,7 @@ Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts) {
 
 }  // namespace
 
-Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
+Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool any_schedule) {
   Rng rng(seed);
   Case c;
   c.seed = seed;
@@ -72,7 +74,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
     dp = ep;  // room for other axes
   }
   const int64_t micro = 1 + static_cast<int64_t>(rng.below(2));
-  const int64_t num_micro = 1 + static_cast<int64_t>(rng.below(4));
+  int64_t num_micro = 1 + static_cast<int64_t>(rng.below(4));
   std::string layers_per_stage;
   if (rng.below(2) && pp > 1) {
     // An uneven split, stages without blocks allowed.
@@ -86,13 +88,25 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   }
   // Some plans have several stages per rank, where the layers and micro-batches allow it.
   Rng more(seed + 1000003);
-  const char* schedule = rng.below(4) ? "1f1b" : "gpipe";
+  std::string schedule = rng.below(4) ? "1f1b" : "gpipe";
   int64_t chunks = 1;
   if (layers / pp > 1 && num_micro % std::max<int64_t>(1, num_micro / pp) == 0 &&
       more.below(3) > 0) {
     chunks = 2 + static_cast<int64_t>(more.below(static_cast<uint64_t>(layers / pp - 1)));
     schedule = "interleaved";
     layers_per_stage.clear();
+  }
+  // And some split and overlap their passes.
+  Rng split(seed + 4000037);
+  if (any_schedule && pp > 1 && split.below(3) > 0) {
+    parallel::Plan plan;
+    plan.pp = pp;
+    plan.num_micro_batches = num_micro;
+    set_schedule(split.below(kSplitSchedules), layers, &plan);
+    schedule = plan.pp_schedule;
+    chunks = plan.pp_chunks;
+    num_micro = plan.num_micro_batches;
+    layers_per_stage = fmt::format("{}", fmt::join(plan.pp_layers, ", "));
   }
   const char* recompute[] = {"none", "selective", "full"};
   c.text = fmt::format(
@@ -185,21 +199,21 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
       : exchange ? "a2a"
                  : "all_gather",
       zigzag ? "zigzag" : "contiguous", all_reduce);
-  c.name =
-      fmt::format("seed {} {} pp{}{} dp{} ep{}{}{}{}{} x{}{}{} {}", seed, moe ? "moe" : "dense", pp,
-                  chunks > 1 ? fmt::format("x{}", chunks) : "", dp, ep, ep_inner > 1 ? "/2" : "",
-                  cp > 1 ? fmt::format(" cp{}{}", cp,
-                                       zigzag     ? "z"
-                                       : ring     ? "r"
-                                       : exchange ? "x"
-                                                  : "")
-                         : "",
-                  tp > 1 ? fmt::format(" tp{}{}{}", tp, sequence_parallel ? "s" : "",
-                                       folded.etp > 1 ? fmt::format(" etp{}", folded.etp) : "")
-                         : "",
-                  layouts.empty() ? "" : " whole", num_micro,
-                  moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
-                  shard.empty() ? "" : " shard " + shard, all_reduce);
+  c.name = fmt::format("seed {} {} pp{}{} {} dp{} ep{}{}{}{}{} x{}{}{} {}", seed,
+                       moe ? "moe" : "dense", pp, chunks > 1 ? fmt::format("x{}", chunks) : "",
+                       schedule, dp, ep, ep_inner > 1 ? "/2" : "",
+                       cp > 1 ? fmt::format(" cp{}{}", cp,
+                                            zigzag     ? "z"
+                                            : ring     ? "r"
+                                            : exchange ? "x"
+                                                       : "")
+                              : "",
+                       tp > 1 ? fmt::format(" tp{}{}{}", tp, sequence_parallel ? "s" : "",
+                                            folded.etp > 1 ? fmt::format(" etp{}", folded.etp) : "")
+                              : "",
+                       layouts.empty() ? "" : " whole", num_micro,
+                       moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
+                       shard.empty() ? "" : " shard " + shard, all_reduce);
   return c;
 }
 
