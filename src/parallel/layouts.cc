@@ -757,31 +757,6 @@ class LayoutChoice {
 
 }  // namespace
 
-double reshard_cost(TensorType type, Placement from, Placement to, ReshardPaths* axis,
-                    double* bytes) {
-  if (from.is_split()) {
-    // Sizes that do not divide are refused where the value is made: here only the cost counts.
-    const int64_t ranks = axis->mesh().size();
-    graph::Dim& size = type.dims[from.dim()];
-    if (!size.divides_into(ranks)) {
-      size = (size + ranks - 1) / ranks * ranks;
-    }
-  }
-  Layout has;
-  Layout wants;
-  has.set(0, from);
-  wants.set(0, to);
-  const ReshardPath* const path = axis->path(type, has, wants);
-  if (!path) return kInfinity;
-  if (bytes) {
-    *bytes = path->bytes;
-  }
-  const bool slices = std::any_of(path->steps.begin(), path->steps.end(),
-                                  [](const ReshardStep& step) { return !step.op; });
-  const bool even = !to.is_split() || type.dims[to.dim()].divides_into(axis->mesh().size());
-  return slices && !even ? kInfinity : path->cost;
-}
-
 Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const std::vector<std::string>& pins,
                        const Sharding& sharding, const ActivationLayouts& activations) {
   return LayoutChoice(graph, mesh, stored_layouts(graph, mesh, pins),

@@ -58,8 +58,7 @@ std::vector<Row> rows() {
   }
   all.push_back({"cp_order", "zigzag", "cp: 3, dp: 2, ep: 2, cp_comm_type: p2p", true, "begin"});
   // Heads that are exchanged for tokens, those of keys too or gathered; inside of those of tp.
-  for (const char* plan : {"cp: 2", "pp: 2, cp: 4, micro_batch: 2",
-                           "cp: 2, tp: 2, micro_batch: 2, sequence_parallel: true"}) {
+  for (const char* plan : {"cp: 2", "pp: 2, cp: 4, micro_batch: 2", "cp: 2, tp: 2"}) {
     all.push_back({"cp_comm_type", "a2a", plan, false, "begin"});
   }
   // Tokens that ranks of tp split between products; with fewer key heads than ranks, too.
