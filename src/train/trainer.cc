@@ -84,7 +84,8 @@ int Trainer::go() {
   claim_folder(run_.config.output.dir);
   const FolderLock lock(run_.config.output.dir, "training into this folder",
                         "choose another output.dir");
-  start_ = find_start(run_, dataset_);
+  saver_.open(ranks_);
+  start_ = find_start(run_, dataset_, saver_.folder());
   steps_ = start_.steps;
   if (nothing_left()) return 0;
   saver_.set_last(start_.from ? start_.from->folder() : "");
