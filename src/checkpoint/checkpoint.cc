@@ -59,7 +59,7 @@ void compare_contents(const std::string& folder, const RunRecord& record, int32_
     for (const Part& part : file.parts) {
       if (part.host == host && is_mine() && !is_intact(opened, part)) {
         fail(folder,
-             "{} does not have the checksum of a part that rank {} wrote: it was changed or is "
+             "{} does not have its checksum in a part that rank {} wrote: it was changed or is "
              "damaged",
              name, part.rank);
       }

@@ -268,7 +268,7 @@ TEST_F(Damage, EditedPartsAreErrors) {
           << key << value;
     }
   }
-  EXPECT_NE(with([&](json& object) { part(object)["xxh3"] = "0"; }).find("checksum of a part"),
+  EXPECT_NE(with([&](json& object) { part(object)["xxh3"] = "0"; }).find("checksum in a part"),
             std::string::npos);
   EXPECT_NE(with([&](json& object) {
               object["hosts"] = {{{"name", "a"}, {"ranks", {0}}}};
