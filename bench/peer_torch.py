@@ -84,9 +84,9 @@ class Model:
     def count(self):
         return sum(t.numel() for t in self.params.values())
 
-    def mix(self, i, x):
+    def mix(self, i, x, p):
         """Mixture-of-experts block of layer i on x [t,d]: output and balance loss."""
-        cfg, p = self.cfg, self.params
+        cfg = self.cfg
         n, k = cfg["num_experts"], cfg["num_experts_per_tok"]
         probs = torch.softmax(F.linear(x, p[f"{i}.router"]), -1)
         top_w, top = probs.topk(k, -1)
@@ -98,37 +98,53 @@ class Model:
         y = ops.Experts.apply(x, top_w, flat.argsort(), counts.tolist(), *ws)
         return y, n * torch.dot(probs.mean(0), counts / x.shape[0])
 
-    def loss(self, ids, target):
-        """Mean next-token loss of ids [b,s], plus the weighted balance loss; returns (total, next-token part)."""
-        p, h, k, d = self.params, self.heads, self.kv, self.head_dim
-        b, s = ids.shape
+    def layer(self, i, x, b, s, p):
+        """Layer i on x [b*s,d] with the parameters p: output, and balance loss (0 of a dense one)."""
+        h, k, d = self.heads, self.kv, self.head_dim
         balance = 0.0
-        x = F.embedding(ids.view(-1), p["embed"])
-        for i in range(self.cfg["num_hidden_layers"]):
-            y = ops.RmsNorm.apply(x, p[f"{i}.norm1"], self.eps)
-            qkv = ops.Linear.apply(y, p[f"{i}.qkv"]).view(b, s, h + 2 * k, d)
-            a = ops.Attention.apply(qkv, p.get(f"{i}.qnorm"), p.get(f"{i}.knorm"), self.eps, self.cis[:s], h,
-                                    self.args.attention == "blocked")
-            x = ops.Linear.apply(a.view(b * s, h * d), p[f"{i}.o"]).add_(x)
-            y = ops.RmsNorm.apply(x, p[f"{i}.norm2"], self.eps)
-            if self.moe:
-                y, aux = self.mix(i, y)
-                balance = balance + aux
-            else:
-                y = ops.Linear.apply(ops.SwiGlu.apply(ops.Linear.apply(y, p[f"{i}.gate_up"])), p[f"{i}.down"])
-            x = y.add_(x)
+        y = ops.RmsNorm.apply(x, p[f"{i}.norm1"], self.eps)
+        qkv = ops.Linear.apply(y, p[f"{i}.qkv"]).view(b, s, h + 2 * k, d)
+        a = ops.Attention.apply(qkv, p.get(f"{i}.qnorm"), p.get(f"{i}.knorm"), self.eps, self.cis[:s], h,
+                                self.args.attention == "blocked")
+        x = ops.Linear.apply(a.view(b * s, h * d), p[f"{i}.o"]).add_(x)
+        y = ops.RmsNorm.apply(x, p[f"{i}.norm2"], self.eps)
+        if self.moe:
+            y, balance = self.mix(i, y, p)
+        else:
+            y = ops.Linear.apply(ops.SwiGlu.apply(ops.Linear.apply(y, p[f"{i}.gate_up"])), p[f"{i}.down"])
+        return y.add_(x), balance
+
+    def head_loss(self, x, target, p):
+        """Mean next-token loss of the last hidden states x [t,d]."""
         x = ops.RmsNorm.apply(x, p["norm"], self.eps)
         w = p["head"] if "head" in p else p["embed"]
         if self.args.loss == "chunked":
-            loss = ops.HeadLoss.apply(x, w, target.view(-1), self.args.loss_rows)
-        elif self.args.loss == "linear_cross_entropy":
-            loss = F.linear_cross_entropy(x, w, target.view(-1), options=torch.nn.LinearCrossEntropyOptions())
-        else:
-            with torch.profiler.record_function("loss"):
-                loss = F.cross_entropy(ops.Linear.apply(x, w), target.view(-1))
+            return ops.HeadLoss.apply(x, w, target.view(-1), self.args.loss_rows)
+        if self.args.loss == "linear_cross_entropy":
+            return F.linear_cross_entropy(x, w, target.view(-1), options=torch.nn.LinearCrossEntropyOptions())
+        with torch.profiler.record_function("loss"):
+            return F.cross_entropy(ops.Linear.apply(x, w), target.view(-1))
+
+    def loss(self, ids, target):
+        """Mean next-token loss of ids [b,s], plus the weighted balance loss; returns (total, next-token part)."""
+        p, (b, s) = self.params, ids.shape
+        balance = 0.0
+        x = F.embedding(ids.view(-1), p["embed"])
+        for i in range(self.cfg["num_hidden_layers"]):
+            x, aux = self.layer(i, x, b, s, p)
+            balance = balance + aux
+        loss = self.head_loss(x, target, p)
         if self.moe:
             return loss + self.cfg["router_aux_loss_coef"] * balance, loss
         return loss, loss
+
+
+def batches_of(cfg, args, seed):
+    """8 batches [batch, seq + 1] of Zipf-like tokens, so that the loss moves; used in turn."""
+    gen = torch.Generator().manual_seed(seed)
+    weights = 1.0 / torch.arange(1, cfg["vocab_size"] + 1)
+    return [torch.multinomial(weights, args.batch * (args.seq + 1), True, generator=gen).view(args.batch, -1)
+            for _ in range(8)]
 
 
 class Trainer:
@@ -141,13 +157,7 @@ class Trainer:
         self.opt = torch.optim.AdamW(
             [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
             lr=args.lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
-        gen = torch.Generator().manual_seed(args.seed + 1)
-        # Zipf-like tokens, so that the loss moves; 8 batches in turn.
-        v = cfg["vocab_size"]
-        weights = 1.0 / torch.arange(1, v + 1)
-        self.batches = [
-            torch.multinomial(weights, args.batch * (args.seq + 1), True, generator=gen).view(args.batch, -1)
-            for _ in range(8)]
+        self.batches = batches_of(cfg, args, args.seed + 1)
 
     def step(self):
         """One optimizer step; returns (seconds, CPU seconds of all threads, next-token loss)."""
@@ -301,9 +311,28 @@ def interactive(trainer, idle):
             print(json.dumps({"error": f"unknown command {command!r}; expected step, memory or quit"}), flush=True)
 
 
-def main():
+def bind():
+    """Imports the libraries that the rest of this file uses."""
     global torch, F, ops
+    import torch as torch_
+    import torch.nn.functional as F_
+
+    import peer_ops as ops_
+
+    torch, F, ops = torch_, F_, ops_
+
+
+def read_config(name):
+    """A Hugging Face config.json, of its path, its folder, or `dense` or `moe`."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    path = os.path.join(here, "configs/models", {"dense": "dense-26m", "moe": "moe-36m"}[name]) if name in ("dense", "moe") else name
+    if os.path.isdir(path):
+        path = os.path.join(path, "config.json")
+    with open(path) as f:
+        return json.load(f)
+
+
+def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--model", choices=("dense", "moe"), default="dense")
     ap.add_argument("--config", help="a Hugging Face config.json or its folder (default: configs/models/ of MODEL)")
@@ -326,20 +355,10 @@ def main():
     ap.add_argument("--gemm-rate", action="store_true")
     ap.add_argument("--json", action="store_true")
     args = ap.parse_args()
-    path = args.config or os.path.join(here, "configs/models", {"dense": "dense-26m", "moe": "moe-36m"}[args.model])
-    if os.path.isdir(path):
-        path = os.path.join(path, "config.json")
-    with open(path) as f:
-        cfg = json.load(f)
+    cfg = read_config(args.config or args.model)
     if args.malloc == "keep":
         keep_freed_pages()
-
-    import torch as torch_
-    import torch.nn.functional as F_
-
-    import peer_ops as ops_
-
-    torch, F, ops = torch_, F_, ops_
+    bind()
     idle = read_status("VmRSS")
     with open("/proc/self/clear_refs", "w") as f:
         f.write("5")  # the highest RSS counts from here, not from the import

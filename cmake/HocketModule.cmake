@@ -45,7 +45,7 @@ endfunction()
 
 function(hocket_executable name)
   add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE ${HOCKET_OBJECTS} ${HOCKET_LEVELS} hocket_flags)
+  target_link_libraries(${name} PRIVATE ${HOCKET_OBJECTS} ${HOCKET_LEVELS} hocket_flags ${CMAKE_DL_LIBS})
 endfunction()
 
 function(hocket_benchmarks)

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what Hocket needs on Debian 12 or Ubuntu 24.04; a second call does only what changed.
 #   tools/setup.sh            packages to build and run
+#   tools/setup.sh --torch    also what ranks as processes need: Gloo's headers, and PyTorch in .venv
 #   tools/setup.sh --tests    also what the tests compare with: Python packages in .venv (PyTorch,
 #                             transformers, ...) and on Debian Chromium
 #   tools/setup.sh --sim      only what `make sim` needs
@@ -17,19 +18,22 @@ torch_version=2.13.0
 sim_packages=(cmake ninja-build libfmt-dev libyaml-cpp-dev nlohmann-json3-dev
   zlib1g-dev liblzma-dev libpcre2-dev libxxhash-dev)
 build_packages=(make g++ ccache)
-test_packages=(ca-certificates python3 python3-venv libgtest-dev libbenchmark-dev xz-utils)
+torch_packages=(ca-certificates python3 python3-venv libgloo-dev)
+test_packages=(libgtest-dev libbenchmark-dev xz-utils
+  iproute2 openmpi-bin)  # tools/cluster, and one of the launchers that it tries
 format_packages=(clang-format-14)  # another version lays out differently
 test_modules=(numpy safetensors tokenizers 'transformers>=4.57' pyyaml)
 
-tests=0 sim=0 format=0 list=0
+tests=0 torch_only=0 sim=0 format=0 list=0
 for arg in "$@"; do
   case "$arg" in
     --tests) tests=1 ;;
+    --torch) torch_only=1 ;;
     --sim) sim=1 ;;
     --format) format=1 ;;
     --list) list=1 ;;
-    -h | --help) sed -n '3,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "[setup] unknown argument '$arg'; expected --tests, --sim, --format or --list" >&2; exit 2 ;;
+    -h | --help) sed -n '3,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "[setup] unknown argument '$arg'; expected --tests, --torch, --sim, --format or --list" >&2; exit 2 ;;
   esac
 done
 
@@ -48,6 +52,9 @@ elif [ $sim = 1 ]; then
   [ -n "$compiler" ] || packages+=(g++)
 else
   packages+=("${build_packages[@]}")
+fi
+if [ $tests = 1 ] || [ $torch_only = 1 ]; then
+  packages+=("${torch_packages[@]}")
 fi
 if [ $tests = 1 ]; then
   packages+=("${test_packages[@]}")
@@ -111,9 +118,9 @@ install_packages() {
 if [ $tests = 1 ] && ! command -v chromium chromium-browser google-chrome >/dev/null; then
   say "no Chromium here: tests/diagnose/report_browser_test.py will be skipped"
 fi
-[ $tests = 1 ] || exit 0
+[ $tests = 1 ] || [ $torch_only = 1 ] || exit 0
 
-# ---- .venv: what the tests compare with -------------------------------------------------------------
+# ---- .venv: PyTorch, and what else the tests compare with -------------------------------------------------------------
 if [ -n "${TORCH_DIR:-}" ]; then
   [ -e "$TORCH_DIR/__init__.py" ] ||
     refuse "TORCH_DIR=$TORCH_DIR holds no __init__.py; expected the torch folder of a pip installation"
@@ -123,6 +130,7 @@ else
 fi
 
 stamp=.venv/.hocket-setup
+[ $tests = 1 ] || test_modules=(numpy)
 want="$torch ${test_modules[*]}"
 want_id=$(printf '%s' "$want" | sha256sum | cut -c1-16)
 if [ -x .venv/bin/python ] && grep -qsx "$want_id" "$stamp"; then
@@ -153,7 +161,7 @@ case "$torch" in
     fi
     ;;
 esac
-say "what the tests compare with: ${test_modules[*]}"
+say "Python packages: ${test_modules[*]}"
 requirements=("${test_modules[@]}")
 [ -n "${TORCH_DIR:-}" ] || requirements+=("$torch")
 pip install "${requirements[@]}" || refuse "the Python packages of the tests could not be installed"

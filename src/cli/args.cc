@@ -46,6 +46,11 @@ void Args::positional(std::string name, std::vector<std::string>* values, std::s
       std::make_unique<Option>(Option{"", std::move(name), values, std::move(help), "", required}));
 }
 
+void Args::rest(std::string name, std::vector<std::string>* values, std::string help) {
+  positional(std::move(name), values, std::move(help));
+  takes_rest_ = true;
+}
+
 void Args::option(std::string flag, std::string value_name, Target target, std::string help) {
   std::string shown = default_of(target);
   options_.push_back(std::make_unique<Option>(
@@ -152,6 +157,7 @@ bool Args::assign(const std::vector<std::string>& words) {
     // "-" and negative numbers are values.
     const bool is_value = word.size() < 2 || word[0] != '-' || (word[1] >= '0' && word[1] <= '9');
     if (options_end || is_value) {
+      options_end = options_end || takes_rest_;
       if (!positionals_.empty()) {
         positionals_[0]->given.push_back(word);
       } else if (surplus == nullptr) {

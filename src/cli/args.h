@@ -36,6 +36,8 @@ class Args {
   void positional(std::string name, std::string* value, std::string help, bool required = true);
   void positional(std::string name, std::vector<std::string>* values, std::string help,
                   bool required = true);
+  /// A positional that takes all words from the first one that is no option on, whatever they are.
+  void rest(std::string name, std::vector<std::string>* values, std::string help);
   /// `flag` with dashes; `value_name` is shown in the help ("N", "FILE"). Defaults are those that
   /// the targets hold now.
   void option(std::string flag, std::string value_name, Target target, std::string help);
@@ -76,6 +78,7 @@ class Args {
   std::string usage() const;
 
   std::string name_, summary_, text_;
+  bool takes_rest_ = false;
   std::vector<std::unique_ptr<Option>> positionals_, options_;
   std::vector<Example> examples_;
   std::vector<std::unique_ptr<Args>> subs_;

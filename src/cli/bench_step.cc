@@ -18,6 +18,7 @@
 #include "checkpoint/resolve.h"
 #include "cli/bench.h"
 #include "cli/inputs.h"
+#include "comm/solo.h"
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "engine/session.h"
@@ -42,13 +43,20 @@ struct StepTime {
 /// Training steps on random tokens, as bench/peer_torch.py does them: Zipf-like, 8 batches in turn.
 class StepBench {
  public:
-  explicit StepBench(const engine::Run& run) : run_(run), ranks_(engine::local_ranks(run)) {
-    engine::Compiled compiled = engine::compile(run);
-    train::require_memory(run, compiled.program);
-    engine::initialise(compiled.reference, compiled.program, 1, ranks_);
-    session_ = std::make_unique<engine::Session>(std::move(compiled), ranks_);
-    draw_batches();
+  explicit StepBench(const engine::Run& run)
+      : run_(run), ranks_(new runtime::LocalRanks(engine::local_ranks(run))) {
+    prepare();
   }
+  /// A rank whose others take no time and bring nothing: what a step costs without them.
+  StepBench(const engine::Run& run, int32_t rank)
+      : run_(run),
+        ranks_(std::make_unique<runtime::LocalRanks>(
+            std::make_shared<comm::SoloWorld>(static_cast<int32_t>(run.plan.world())),
+            std::vector<int32_t>{rank}, kernels::cpu_backend(), engine::rank_options(run))),
+        alone_(true) {
+    prepare();
+  }
+  comm::Processes& processes() const { return ranks_->processes(); }
 
   StepTime step() {
     const int64_t start = now_ns();
@@ -70,11 +78,19 @@ class StepBench {
     batch.hyper = engine::Hyper::of(train, train.lr, steps_);
     session_->feed(batch);
     session_->step();
-    const double loss = session_->loss();
+    const double loss = alone_ ? 0 : session_->loss();
     return {ms_since(start), cpu_ms() - cpu, loss};
   }
 
  private:
+  void prepare() {
+    engine::Compiled compiled = engine::compile(run_);
+    train::require_memory(run_, compiled.program);
+    engine::initialise(compiled.reference, compiled.program, 1, *ranks_);
+    session_ = std::make_unique<engine::Session>(std::move(compiled), *ranks_);
+    draw_batches();
+  }
+
   /// Token i is drawn with a probability proportional to 1 / (i + 1).
   void draw_batches() {
     const int64_t vocabulary = run_.model.vocab_size;
@@ -96,7 +112,8 @@ class StepBench {
   }
 
   const engine::Run& run_;
-  runtime::LocalRanks ranks_;
+  std::unique_ptr<runtime::LocalRanks> ranks_;
+  bool alone_ = false;
   std::unique_ptr<engine::Session> session_;
   std::vector<int32_t> batches_[8];
   int64_t steps_ = 0;
@@ -105,7 +122,7 @@ class StepBench {
 struct StepOptions {
   std::string config;
   std::vector<std::string> set;
-  int64_t steps = 10, warmup = 3;
+  int64_t steps = 10, warmup = 3, block = 0;
   bool interactive = false, json = false;
 };
 
@@ -147,6 +164,47 @@ int answer_lines(StepBench& bench, double idle_mib) {
   return 0;
 }
 
+/// Blocks of steps, in turn with blocks of quiet ones, in which collectives return at once: what
+/// they differ by is communication that no computation hides. Rank 0 prints what
+/// bench/compare_dist.py reads.
+int bench_blocks(const engine::Run& run, const StepOptions& options) {
+  StepBench loud(run);
+  comm::Processes& processes = loud.processes();
+  StepBench quiet(run, processes.index());
+  double loss = 0;
+  const auto block_ms = [&](StepBench& bench, int64_t steps) {
+    processes.meet();
+    const int64_t begin = now_ns();
+    for (int64_t i = 0; i < steps; ++i) {
+      loss = std::max(loss, bench.step().loss);
+    }
+    processes.meet();
+    return ms_since(begin) / static_cast<double>(steps);
+  };
+  for (StepBench* bench : {&loud, &quiet}) {
+    block_ms(*bench, std::max<int64_t>(1, options.warmup));
+  }
+  std::vector<double> step_ms, quiet_ms, exposed_ms;
+  for (int64_t block = 0; block < options.steps; ++block) {
+    loss = 0;
+    const bool quiet_first = block % 2 == 1;
+    const double first = block_ms(quiet_first ? quiet : loud, options.block);
+    const double second = block_ms(quiet_first ? loud : quiet, options.block);
+    step_ms.push_back(quiet_first ? second : first);
+    quiet_ms.push_back(quiet_first ? first : second);
+    exposed_ms.push_back(step_ms.back() - quiet_ms.back());
+  }
+  if (processes.index() != 0) return 0;
+  JsonWriter json;
+  json.object().member("name", "hocket").member("world", int64_t{processes.size()});
+  json.member("tokens_per_step", run.config.train.global_batch * run.config.train.seq_len);
+  json.member("step_ms", step_ms).member("quiet_ms", quiet_ms);
+  json.member("median_ms", median(step_ms)).member("quiet_median_ms", median(quiet_ms));
+  json.member("exposed_ms", median(exposed_ms)).member("loss", loss).end();
+  fmt::print("{}\n", json.take());
+  return 0;
+}
+
 int bench_step(const StepOptions& options) {
   // Memory counts from before anything is compiled; then steps, of which the first `warmup` are not
   // counted; at the end the median, and how far memory rose.
@@ -159,6 +217,7 @@ int bench_step(const StepOptions& options) {
   const engine::Run run = engine::parse_run(
       step_run(checkpoint::resolve_model(options.config, checkpoint::Need::config).config_file),
       "hocket bench step", options.set);
+  if (options.block > 0) return bench_blocks(run, options);
   StepBench bench(run);
   if (options.interactive) return answer_lines(bench, idle);
 
@@ -207,6 +266,10 @@ void declare_bench_step(Args& args) {
   args.flag("--interactive", &options->interactive, "answer lines (bench/compare_peer.py)");
   args.option("--steps", "N", &options->steps, "timed steps");
   args.option("--warmup", "N", &options->warmup, "steps before them");
+  args.option(
+      "--block", "N", &options->block,
+      "with ranks as processes: --steps blocks of so many steps, in turn with blocks whose "
+      "collectives return at once, and as JSON what these differ by (bench/compare_dist.py)");
   args.flag("--json", &options->json, "as JSON");
   args.example("hocket bench step --config configs/models/quickstart --steps 5",
                "time of a step, tokens/s, peak memory");

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cli/inputs.h"
+#include "cli/rank_output.h"
 #include "cli/verbs.h"
 #include "train/trainer.h"
 
@@ -26,7 +27,8 @@ void verb_train(Args& args) {
       "that transformers opens, a trace that Perfetto opens, and report.html.\n"
       "Ctrl-C (SIGTERM, SIGHUP) finishes the step, saves a checkpoint and ends with exit code "
       "130 (143, 129); a second one ends at once. The same command continues from the newest "
-      "checkpoint, bit for bit. All ranks are threads of this process.");
+      "checkpoint, bit for bit. Ranks are threads of this process, or processes that a launcher "
+      "starts (hocket launch, torchrun, mpirun, srun).");
   args.positional("RUN", &options->run, "a run.yaml, or the text of a program (`hocket graph`)",
                   false);
   add_set(args, &options->set);
@@ -66,6 +68,7 @@ void verb_train(Args& args) {
       fail("hocket train", "--json goes with --print-config; metrics are in metrics.jsonl");
     }
     warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
+    redirect_output(source.run.config.output.dir + "/logs");
     return train::train(source.run, {source.given, command_line()});
   });
 }

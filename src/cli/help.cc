@@ -10,7 +10,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/rank_output.h"
 #include "cli/verbs.h"
+#ifndef HOCKET_SIM_ONLY
+#include "engine/processes.h"
+#endif
 
 namespace hocket::cli {
 namespace {
@@ -54,9 +58,17 @@ int run(const std::vector<std::string>& words) {
   return run_verb(words);
 }
 
-int report(const char* text, int code) {
-  std::fflush(stdout);
-  fmt::print(stderr, "{}\n", text);
+/// The others of a run end with the same reason. `text`, if it came from them, is told as it is.
+int report(const std::string& text, int code, bool own = true) {
+#ifndef HOCKET_SIM_ONLY
+  if (comm::Connection* const connection = engine::connection(); connection && own) {
+    connection->fail(fmt::format("rank {}: {}", connection->index(), text));
+  }
+#endif
+  tell_error(text);
+#ifndef HOCKET_SIM_ONLY
+  engine::disconnect(text);
+#endif
   return code;
 }
 
@@ -122,24 +134,25 @@ int main_of(const std::vector<std::string>& words) {
   log_level();  // a wrong HOCKET_LOG is told at once
   try {
     code = run(words);
+#ifndef HOCKET_SIM_ONLY
+    engine::disconnect();
+#endif
   } catch (const Error& error) {
-    return report(error.what(), error.exit_code());
+    return report(error.what(), error.exit_code(), error.cause() == Error::Cause::own);
   } catch (const std::bad_alloc&) {
     return report("[hocket] out of memory", 1);
   } catch (const std::system_error& system_error) {
-    return report(fmt::format("[hocket] {}", system_error.what()).c_str(), 1);
+    return report(fmt::format("[hocket] {}", system_error.what()), 1);
   } catch (const std::exception& exception) {
     return report(fmt::format("[hocket] internal error: {}\nThis is a bug of hocket; please report "
                               "it with the command:\n  {}",
-                              exception.what(), command)
-                      .c_str(),
+                              exception.what(), command),
                   1);
   }
   errno = 0;
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    return report(
-        fmt::format("[hocket] can't write to standard output: {}", std::strerror(errno)).c_str(),
-        1);
+    return report(fmt::format("[hocket] can't write to standard output: {}", std::strerror(errno)),
+                  1);
   }
   return code;
 }

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,6 +21,7 @@ struct Call {
   std::span<void*const> in, out;  ///< one pointer per operand of the kind
   std::span<const int32_t> members;
   std::span<const Copy> copies = {};  ///< of a transfer: what this rank takes
+  std::span<const Copy> given = {};   ///< and what others take of it (Together::given)
   program::Lane lane = program::Lane::intra;
   int32_t peer = -1;
   int32_t tag = -1;
@@ -67,6 +69,12 @@ class World {
   virtual int64_t peak_message_bytes(int32_t rank) const = 0;
   /// Those that have the ranks.
   virtual Processes& processes() { return alone(); }
+  /// What the ranks that are here do just now, for others to tell; `stop` is called when a rank
+  /// elsewhere has failed, with why.
+  virtual void watch(std::function<std::string()> /*doing*/,
+                     std::function<void(const std::string&)> /*stop*/) {}
+  /// The ranks that are here have ended: they are watched no more.
+  virtual void leave() = 0;
 };
 
 /// Ranks that are threads of one process. They exchange data through these calls only.
@@ -78,6 +86,7 @@ class LocalWorld : public World {
   Communicator& communicator(int32_t rank) override;
   void abort(const std::string& reason) override;
   int64_t peak_message_bytes(int32_t rank) const override;
+  void leave() override { abort("the ranks have ended"); }
 
   struct Impl;
 

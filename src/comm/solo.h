@@ -17,4 +17,22 @@ class SoloCommunicator : public Communicator {
   int32_t rank_;
 };
 
+/// A world in which each rank is alone: its programs take no time for others.
+class SoloWorld : public World {
+ public:
+  explicit SoloWorld(int32_t ranks) {
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      ranks_.emplace_back(rank);
+    }
+  }
+  int32_t size() const override { return static_cast<int32_t>(ranks_.size()); }
+  Communicator& communicator(int32_t rank) override { return ranks_[static_cast<size_t>(rank)]; }
+  void abort(const std::string&) override {}
+  int64_t peak_message_bytes(int32_t) const override { return 0; }
+  void leave() override {}
+
+ private:
+  std::vector<SoloCommunicator> ranks_;
+};
+
 }  // namespace hocket::comm

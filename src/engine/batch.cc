@@ -58,8 +58,48 @@ data::SequenceOut Batch::row(int64_t r) {
   return {part(tokens), part(targets), part(positions)};
 }
 
-int64_t Batch::num_targets() const {
-  return std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
+int64_t Batch::num_targets(const std::vector<bool>& of_rows) const {
+  int64_t count = 0;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const bool counts = of_rows.empty() || of_rows[i / static_cast<size_t>(seq_len)];
+    count += counts && targets[i] >= 0 ? 1 : 0;
+  }
+  return count;
+}
+
+RowsRead rows_read(const Compiled& compiled, const std::vector<int32_t>& ranks, int64_t rows,
+                   int64_t seq_len) {
+  RowsRead read;
+  read.here.assign(static_cast<size_t>(rows), false);
+  read.first = read.here;
+  std::vector<bool> seen = read.here;
+  const program::Program& program = compiled.program;
+  const int64_t rows_per_micro_batch = rows / program.num_micro_batches;
+  for (int32_t rank = 0; rank < program.num_ranks(); ++rank) {
+    const bool here = std::binary_search(ranks.begin(), ranks.end(), rank);
+    std::vector<bool> of_rank(static_cast<size_t>(rows), false);
+    for (const program::Buffer& buffer : program.classes[program.class_of(rank)].buffers) {
+      if (buffer.kind != program::BufferKind::input) continue;
+      for (const char* name : {names::kTokens, names::kTargets, names::kPositions}) {
+        if (!program::holds(buffer, name)) continue;
+        const graph::Tensor& tensor = compiled.reference.tensor(compiled.reference.find(name));
+        program::for_each_run(
+            buffer, name, tensor.type, program, rank, [&](int64_t begin, int64_t count, int64_t) {
+              const int64_t before = buffer.micro_batch * rows_per_micro_batch;
+              for (int64_t row = begin / seq_len; row * seq_len < begin + count; ++row) {
+                of_rank[static_cast<size_t>(before + row)] = true;
+              }
+            });
+      }
+    }
+    for (size_t row = 0; row < of_rank.size(); ++row) {
+      if (!of_rank[row]) continue;
+      read.here[row] = read.here[row] || here;
+      read.first[row] = read.first[row] || (here && !seen[row]);
+      seen[row] = true;
+    }
+  }
+  return read;
 }
 
 Batch empty_batch(const Compiled& compiled, int64_t seq_len) {

@@ -29,8 +29,8 @@ struct Batch {
 
   /// Row 0 .. rows - 1, to be filled.
   data::SequenceOut row(int64_t r);
-  /// Tokens that are predicted.
-  int64_t num_targets() const;
+  /// Tokens that are predicted; of these rows only, if any are named.
+  int64_t num_targets(const std::vector<bool>& of_rows = {}) const;
 
   int64_t rows, seq_len;
   std::vector<int32_t> tokens, targets, positions;  ///< [rows, seq_len]
@@ -41,6 +41,14 @@ struct Batch {
 /// A batch of the size that the program reads: as many rows of `seq_len` as its micro-batches hold,
 /// with symbols as expected.
 Batch empty_batch(const Compiled& compiled, int64_t seq_len);
+
+/// Rows of a batch of `rows` that ranks read.
+struct RowsRead {
+  std::vector<bool> here;   ///< by a rank that is here
+  std::vector<bool> first;  ///< of these, by no rank before it: each row is so on one rank of all
+};
+RowsRead rows_read(const Compiled& compiled, const std::vector<int32_t>& ranks, int64_t rows,
+                   int64_t seq_len);
 
 /// Gives one rank its part of every input that its tasks read. The batch must have the tokens of
 /// all micro-batches, no more and no less; the executor knows the values of symbols.

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/id.h"
 #include "base/text.h"
+#include "comm/launch.h"
 #include "data/index.h"
 #include "models/build.h"
 #include "parallel/stored.h"
@@ -296,7 +297,9 @@ bool evaluates(const Run& run) {
 int threads_per_rank(const parallel::Plan& plan) {
   if (plan.threads_per_rank > 0) return static_cast<int>(plan.threads_per_rank);
   const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
-  return static_cast<int>(std::max<int64_t>(1, cores / plan.world()));
+  const comm::Place& place = comm::launched();
+  const int64_t ranks_here = place.size > 1 ? place.local_size : plan.world();
+  return static_cast<int>(std::max<int64_t>(1, cores / ranks_here));
 }
 
 }  // namespace hocket::engine

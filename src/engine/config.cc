@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/resolve.h"
+#include "comm/launch.h"
 #include "passes/pass.h"
 
 namespace hocket::engine {
@@ -104,12 +105,23 @@ void ShardSection::fields(Fields& fields) {
 }
 
 void PlanSection::fields(Fields& fields) {
+  fields("ranks", ranks,
+         "what ranks are: local, threads of this process; gloo, processes, each started by a "
+         "launcher "
+         "(hocket launch, torchrun, mpirun, srun); auto: gloo if a launcher started several, else "
+         "local")
+      .one_of({"auto", "local", "gloo"});
   fields("pp", pp, "pipeline ranks, each with pp_chunks stages").min(1).max(kMaxRanks);
   fields("pp_chunks", pp_chunks,
          "stages per pipeline rank: model chunks, for the schedule interleaved or a CSV")
       .min(1)
       .max(kMaxRanks);
-  fields("dp", dp, "data-parallel ranks").min(1).max(kMaxRanks);
+  fields(
+      "dp", dp,
+      "data-parallel ranks; with ranks as processes, by default as many as there are for the other "
+      "axes")
+      .min(1)
+      .max(kMaxRanks);
   fields("ep", ep, "expert-parallel ranks among the data-parallel ones").min(1);
   fields("ep_inner", ep_inner,
          "ranks of ep that lie together, as on a node: rows go to the node of their expert first, "
@@ -232,6 +244,27 @@ parallel::Shard shard_of(const std::string& ranks) {
   return ranks == "all" ? parallel::Shard::all : parallel::Shard::none;
 }
 
+/// What plan.ranks says, or follows from who started this process.
+Ranks ranks_of(const PlanSection& plan) {
+  if (plan.ranks == "gloo") return Ranks::gloo;
+  return plan.ranks == "auto" && comm::launched().size > 1 ? Ranks::gloo : Ranks::local;
+}
+
+/// As many as the processes that were started hold, with the plan's other axes.
+int64_t dp_of_processes(const Run& run) {
+  const parallel::Plan& plan = run.plan;
+  const int64_t processes = comm::launched().size;
+  const int64_t others = plan.pp * plan.cp * plan.tp;
+  const int64_t ranks = processes - plan.expert_ranks;
+  if (ranks < others || ranks % others != 0) {
+    fail(run.name,
+         "{} processes were started; plan.pp x plan.cp x plan.tp is {}, which plan.dp must fill up "
+         "to as many; try another plan",
+         processes, others);
+  }
+  return ranks / others;
+}
+
 }  // namespace
 
 void derive(Run& run) {
@@ -243,6 +276,7 @@ void derive(Run& run) {
   parallel::Plan& p = run.plan;
   p.pp = config.plan.pp;
   p.pp_chunks = config.plan.pp_chunks;
+  run.ranks = ranks_of(config.plan);
   p.dp = config.plan.dp;
   p.ep = config.plan.ep;
   p.ep_inner = config.plan.ep_inner;
@@ -257,6 +291,10 @@ void derive(Run& run) {
   p.layouts = config.plan.layouts;
   p.threads_per_rank = config.plan.threads_per_rank;
   p.ranks_per_node = config.plan.ranks_per_node;
+  if (run.resolved.is_default("plan.dp") && run.ranks != Ranks::local &&
+      comm::launched().size > 1) {
+    p.dp = dp_of_processes(run);
+  }
   const int64_t at_once = p.dp * p.micro_batch;
   if (config.train.global_batch % at_once != 0) {
     fail(run.name,

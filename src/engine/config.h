@@ -66,6 +66,7 @@ struct ShardSection {
 };
 
 struct PlanSection {
+  std::string ranks = "auto";
   int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, ep_inner = 1, expert_ranks = 0, cp = 1, tp = 1,
           micro_batch = 1;
   ShardSection shard;
@@ -110,6 +111,12 @@ struct RunConfig {
   void fields(Fields& v);
 };
 
+/// What the ranks of a run are.
+enum class Ranks {
+  local,  ///< threads of one process
+  gloo,   ///< processes, which reach each other through c10d's Gloo
+};
+
 /// A configuration with what follows from it.
 struct Run {
   RunConfig config;
@@ -117,6 +124,7 @@ struct Run {
   std::string name;  ///< the file that was read
   models::ModelConfig model;
   parallel::Plan plan;
+  Ranks ranks = Ranks::local;
   std::string weights;  ///< the folder that a new training takes its weights from; empty: random
 };
 

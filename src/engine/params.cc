@@ -68,6 +68,61 @@ std::vector<std::byte> put_together(const graph::Tensor& tensor, const program::
            tensor.type.numel(), tensor.name);
 }
 
+std::vector<Part> first_holders(const graph::Tensor& tensor, const program::Program& program,
+                                const std::function<bool(const program::Buffer&)>& holds) {
+  std::vector<Part> parts;
+  int64_t missing = tensor.type.numel();
+  Intervals seen;
+  for (int32_t rank = 0; rank < program.num_ranks() && missing > 0; ++rank) {
+    for (const program::Buffer& buffer : program.classes[program.class_of(rank)].buffers) {
+      if (!holds(buffer)) continue;
+      const int64_t before = missing;
+      program::for_each_run(buffer, tensor.name, tensor.type, program, rank,
+                            [&](int64_t begin, int64_t count, int64_t) {
+                              seen.add(begin, count, [&](int64_t, int64_t n) { missing -= n; });
+                            });
+      if (missing < before) {
+        parts.push_back({rank, &buffer, nullptr});
+      }
+    }
+  }
+  if (missing == 0) return parts;
+  fail_run("params", "{} of {} elements of {} are on no rank", missing, tensor.type.numel(),
+           tensor.name);
+}
+
+std::vector<std::byte> put_together_from_all(const graph::Tensor& tensor,
+                                             const program::Program& program,
+                                             const std::vector<Part>& here,
+                                             std::vector<Part> needed, comm::Processes& processes) {
+  // Every process has one rank, of its own number. The symbols of a type have the values that they
+  // have in the tensor's.
+  const auto bytes_of = [&](const Part& part) {
+    int64_t elements = 0;
+    program::for_each_run(*part.buffer, tensor.name, tensor.type, program, part.rank,
+                          [&](int64_t, int64_t count, int64_t local) {
+                            elements = std::max(elements, local + count);
+                          });
+    return static_cast<size_t>(tensor.type.bytes_of(elements));
+  };
+  std::string mine;
+  for (const Part& part : needed) {
+    for (const Part& own : here) {
+      if (own.rank != part.rank || own.buffer != part.buffer) continue;
+      mine.append(reinterpret_cast<const char*>(own.data), bytes_of(own));
+    }
+  }
+  const std::vector<std::string> all = processes.all_gather(mine);
+  std::map<int32_t, size_t> taken;
+  for (Part& part : needed) {
+    const std::string& text = all[static_cast<size_t>(part.rank)];
+    size_t& at = taken[part.rank];
+    part.data = reinterpret_cast<const std::byte*>(text.data()) + at;
+    at += bytes_of(part);
+  }
+  return put_together(tensor, program, needed);
+}
+
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
                 runtime::Rank& rank) {
   std::map<std::string, const graph::Tensor*> by_name;
@@ -205,7 +260,12 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
     const auto& entry = ranks.at(rank).store().entries().at(buffer.name);
     parts.push_back({rank, &buffer, entry.memory->data()});
   });
-  return put_together(tensor, program, parts);
+  if (ranks.processes().size() == 1) return put_together(tensor, program, parts);
+  const auto holds = [&](const program::Buffer& buffer) {
+    return buffer.kind == program::BufferKind::persistent && program::holds(buffer, tensor.name);
+  };
+  return put_together_from_all(tensor, program, parts, first_holders(tensor, program, holds),
+                               ranks.processes());
 }
 
 }  // namespace hocket::engine

@@ -27,6 +27,18 @@ struct Part {
 std::vector<std::byte> put_together(const graph::Tensor& tensor, const program::Program& program,
                                     const std::vector<Part>& parts);
 
+/// The buffers that put_together needs, by rank: the first ones that hold what none before them
+/// does. `holds`: which buffers count. Error: as put_together.
+std::vector<Part> first_holders(const graph::Tensor& tensor, const program::Program& program,
+                                const std::function<bool(const program::Buffer&)>& holds);
+
+/// put_together of the parts that all processes have: each gives those of `needed` that are among
+/// its own, `here`, and gets all. All of them call it.
+std::vector<std::byte> put_together_from_all(const graph::Tensor& tensor,
+                                             const program::Program& program,
+                                             const std::vector<Part>& here,
+                                             std::vector<Part> needed, comm::Processes& processes);
+
 /// Makes the persistent entries of a program in the store of a rank and fills those that are new:
 /// normal values by (seed, tensor name, global element index), or constants; zeros where a bucket
 /// holds no tensor.
@@ -72,8 +84,8 @@ class Owners {
   std::map<std::string, std::map<program::ClassId, std::vector<const program::Buffer*>>> holders_;
 };
 
-/// The full tensor, collected from the first buffers that hold its parts. Error: some of it is on
-/// no rank that is here.
+/// The full tensor, collected from the first buffers that hold its parts; of ranks as processes all
+/// call it, and each gets it. Error: some of it is on no rank.
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
                               const runtime::LocalRanks& ranks);
 

@@ -2,7 +2,10 @@
 #include "engine/session.h"
 
 #include "base/error.h"
+#include "comm/launch.h"
+#include "comm/process_world.h"
 #include "engine/params.h"
+#include "engine/processes.h"
 #include "program/contract.h"
 
 namespace hocket::engine {
@@ -16,7 +19,25 @@ runtime::RankOptions rank_options(const Run& run) {
 }
 
 runtime::LocalRanks local_ranks(const Run& run) {
-  return {static_cast<int32_t>(run.plan.world()), kernels::cpu_backend(), rank_options(run)};
+  const auto world = static_cast<int32_t>(run.plan.world());
+  if (run.ranks == Ranks::local) {
+    if (const comm::Place& place = comm::launched(); place.size > 1) {
+      fail(run.name,
+           "{} started {} processes, and plan.ranks is local: each would be a run of its own; try "
+           "plan.ranks: gloo",
+           place.launcher, place.size);
+    }
+    return {world, kernels::cpu_backend(), rank_options(run)};
+  }
+  // What waits for a lane waits for what that lane gets from another process: that wait ends first,
+  // and says why.
+  runtime::RankOptions options = rank_options(run);
+  options.timeout += std::chrono::seconds(5) + options.timeout / 10;
+  const std::shared_ptr<comm::Connection> connection = engine::connection(run);
+  return {std::make_shared<comm::ProcessWorld>(connection),
+          {connection->index()},
+          kernels::cpu_backend(),
+          options};
 }
 
 Session::Session(std::shared_ptr<const Compiled> compiled, runtime::LocalRanks& ranks)
@@ -37,21 +58,24 @@ void Session::feed(const Batch& batch) {
 }
 
 std::vector<std::byte> Session::collect(const std::string& name, int32_t micro_batch) const {
+  const auto holds = [&](const program::Buffer& buffer) {
+    return buffer.kind == program::BufferKind::output && buffer.micro_batch == micro_batch &&
+           program::holds(buffer, name);
+  };
   graph::Tensor full = tensor(name);
   std::vector<Part> parts;
   for (int32_t rank : ranks().ids()) {
     const runtime::Executor& executor = run_.executor(rank);
+    full.type = tensor(name).type.at(executor.symbol_values());
     for (const auto& buffer : program().classes[program().class_of(rank)].buffers) {
-      if (buffer.kind != program::BufferKind::output || buffer.micro_batch != micro_batch ||
-          !program::holds(buffer, name)) {
-        continue;
-      }
-      full.type = tensor(name).type.at(executor.symbol_values());
+      if (!holds(buffer)) continue;
       parts.push_back({rank, &buffer,
                        static_cast<const std::byte*>(executor.output(buffer.name, micro_batch))});
     }
   }
-  return put_together(full, program(), parts);
+  if (ranks().processes().size() == 1) return put_together(full, program(), parts);
+  return put_together_from_all(full, program(), parts, first_holders(full, program(), holds),
+                               ranks().processes());
 }
 
 double Session::loss() const {

@@ -16,8 +16,9 @@ namespace hocket::engine {
 /// How a run's ranks execute: plan.threads_per_rank and plan.timeout_s.
 runtime::RankOptions rank_options(const Run& run);
 
-/// All ranks of a run's plan, as threads of this process with the kernels of its CPU. They take
-/// memory and threads only when a program is prepared on them.
+/// The ranks of a run's plan that this process has, with the kernels of its CPU: all of them, as
+/// threads, or with ranks as processes its own, once all processes have come. They take memory and
+/// threads only when a program is prepared on them.
 runtime::LocalRanks local_ranks(const Run& run);
 
 class Session {
@@ -40,8 +41,8 @@ class Session {
   void set_symbol(std::string_view name, int64_t value) { run_.set_symbol(name, value); }
   /// Gives every rank that is here its part of what the next step reads.
   void feed(const Batch& batch);
-  /// The full output tensor: its parts put together, each taken once. Error: some of it is on ranks
-  /// that are not in this process.
+  /// The full output tensor: its parts put together, each taken once. With ranks as processes all
+  /// of them call it, and each gets it. Error: some of it is on no rank.
   std::vector<std::byte> collect(const std::string& name,
                                  int32_t micro_batch = program::kNone) const;
   template <typename T>

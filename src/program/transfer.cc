@@ -55,6 +55,27 @@ std::optional<std::vector<comm::Copy>> Transfer::copies(int32_t rank) const {
   return std::vector<comm::Copy>{};
 }
 
+std::vector<comm::Copy> Transfer::given(int32_t rank) const {
+  std::vector<comm::Copy> given;
+  const RoleId role = program_.role_of(rank);
+  const int32_t number = first_giver_ + rank - program_.first_rank(role);
+  for (const auto& [cls, id] : tasks_) {
+    const RoleId taker = program_.classes[cls].role;
+    if (program_.kind(program_.classes[cls].tasks[id]).out.empty() || taker == role) continue;
+    const int32_t first = first_giver_ == 0 ? program_.roles[role].mesh.size() : 0;
+    for (int32_t other : program_.ranks_of(cls)) {
+      const auto copies = this->copies(other);
+      if (!copies) continue;
+      for (comm::Copy copy : *copies) {
+        if (copy.source != number) continue;
+        copy.source = first + other - program_.first_rank(taker);
+        given.push_back(copy);
+      }
+    }
+  }
+  return given;
+}
+
 int64_t Transfer::traffic() const {
   int64_t most = 0;
   int64_t all = 0;

@@ -26,6 +26,9 @@ class Transfer {
   /// What a rank that takes copies, by the numbers of the group's members. Nothing if the ranks
   /// that give lack some of it.
   std::optional<std::vector<comm::Copy>> copies(int32_t rank) const;
+  /// What the ranks that take copy of this one; Copy::source is then the number of who takes. Only
+  /// where none lacks any of it.
+  std::vector<comm::Copy> given(int32_t rank) const;
   /// Bytes through the busiest link: what a rank takes, or what one gives, if all give alike.
   int64_t traffic() const;
 

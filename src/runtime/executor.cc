@@ -41,6 +41,7 @@ struct Prepared {
   std::vector<void*> pointers;
   std::vector<int32_t> members;
   std::vector<comm::Copy> copies;  ///< of a transfer
+  std::vector<comm::Copy> given;   ///< of a transfer, too
   std::vector<kernels::Begin> begins;
   std::vector<std::vector<int64_t>> strides;  ///< by operand; empty: without gaps
   std::vector<Event> waits;                   ///< of tasks in other lanes
@@ -223,6 +224,7 @@ void Executor::Impl::prepare(Rank& rank) {
         prepared.call.out = std::span<void* const>(prepared.pointers).subspan(inputs);
         prepared.call.members = prepared.members;
         prepared.call.copies = prepared.copies;
+        prepared.call.given = prepared.given;
       }
     }
   }
@@ -271,9 +273,11 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
       prepared.members = program->members(program->groups[task.group], rank_id);
     }
     if (comm::op(kind.communication).role == comm::Role::between) {
-      auto copies = transfers.of(cls_id, id).copies(rank_id);
+      const program::Transfer transfer = transfers.of(cls_id, id);
+      auto copies = transfer.copies(rank_id);
       if (!copies) fail_run("executor", "{} takes what no rank gives", name());
       prepared.copies = std::move(*copies);
+      prepared.given = transfer.given(rank_id);
     }
     prepared.call.kind = &kind;
     prepared.call.lane = task.lane;

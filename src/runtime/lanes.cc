@@ -103,6 +103,11 @@ void Lanes::declare_hung(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
+std::string Lanes::doing() const {
+  std::lock_guard lock(mutex_);
+  return step_ ? unfinished() : "";
+}
+
 /// Tasks that have begun and not ended, by name. Needs the mutex.
 std::string Lanes::unfinished() const {
   std::string names;

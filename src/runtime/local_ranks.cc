@@ -42,13 +42,27 @@ LocalRanks::LocalRanks(std::shared_ptr<comm::World> world, std::vector<int32_t> 
       }
     });
   }
+  world_->watch(
+      [this] {
+        std::string tasks;
+        for (const auto& rank : ranks_) {
+          const std::string doing = rank->doing();
+          tasks += (tasks.empty() || doing.empty() ? "" : ", ") + doing;
+        }
+        return tasks;
+      },
+      [this](const std::string&) {
+        for (const auto& rank : ranks_) {
+          rank->cancel();
+        }
+      });
 }
 
 LocalRanks::~LocalRanks() {
   for (auto& rank : ranks_) {
     rank->set_on_error(nullptr);
   }
-  world_->abort("the ranks have ended");
+  world_->leave();
 }
 
 size_t LocalRanks::place_of(int32_t id) const {
@@ -131,7 +145,7 @@ void LocalRun::step() {
       }
     }
   }
-  if (first) throw Error(Error::Kind::kRun, "step", first->what());
+  if (first) throw Error(Error::Kind::kRun, "step", first->what(), first->cause());
 }
 
 }  // namespace hocket::runtime

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <fstream>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/launch.h"
 
 namespace hocket::train {
 
@@ -35,6 +37,20 @@ const char* remedy(const engine::Run& run, const program::Memory& need) {
   return run.plan.dp > run.plan.ep ? "a smaller plan.dp" : "a smaller model";
 }
 
+/// Of every class, how many ranks are on this machine: all, or with ranks as processes those that
+/// the launcher started here, whose numbers follow each other.
+std::vector<int64_t> count_ranks_here(const engine::Run& run, const program::Program& program) {
+  const comm::Place& place = comm::launched();
+  const bool processes = run.ranks != engine::Ranks::local;
+  const int32_t first = processes ? place.rank - place.local_rank : 0;
+  const int32_t count = processes ? place.local_size : program.num_ranks();
+  std::vector<int64_t> ranks(program.classes.size());
+  for (int32_t rank = first; rank < std::min(first + count, program.num_ranks()); ++rank) {
+    ++ranks[program.class_of(rank)];
+  }
+  return ranks;
+}
+
 }  // namespace
 
 void require_memory(const engine::Run& run, const program::Program& program) {
@@ -56,9 +72,10 @@ void require_memory(const engine::Run& run, const program::Program& program,
     }
     return;
   }
+  const std::vector<int64_t> ranks_here = count_ranks_here(run, program);
   program::Memory all;
   for (size_t c = 0; c < planned.size(); ++c) {
-    const auto ranks = int64_t{program.num_ranks(c)};
+    const int64_t ranks = ranks_here[c];
     all.persistent += ranks * planned[c].persistent;
     all.inputs_outputs += ranks * planned[c].inputs_outputs;
     all.step_buffers += ranks * planned[c].step_buffers;
@@ -69,10 +86,10 @@ void require_memory(const engine::Run& run, const program::Program& program,
   const int64_t have = available_memory();
   if (have <= 0 || all.with_host() <= have) return;
   fail(run.name,
-       "{} local rank{} would need {} of memory ({}); this machine has free {}; try {}, or set "
+       "{} on this machine would need {} of memory ({}); it has free {}; try {}, or set "
        "cluster.memory_budget (per rank) to go on nonetheless",
-       program.num_ranks(), program.num_ranks() == 1 ? "" : "s", size_text(all.with_host()),
-       program::parts_text(all), size_text(have), remedy(run, all));
+       counted(std::accumulate(ranks_here.begin(), ranks_here.end(), int64_t{0}), "rank"),
+       size_text(all.with_host()), program::parts_text(all), size_text(have), remedy(run, all));
 }
 
 int64_t most_planned(const std::vector<program::Memory>& planned) {

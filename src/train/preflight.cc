@@ -155,7 +155,8 @@ void prove(const engine::Run& run, const engine::Compiled& compiled,
 }
 
 Prediction preflight(const engine::Run& run, engine::Programs& programs,
-                     const data::Dataset& dataset, const std::string& weights) {
+                     const data::Dataset& dataset, const std::string& weights,
+                     comm::Processes& processes) {
   // What costs nothing comes first: description, memory, proof; only a program that has passed is
   // timed, which takes its memory for the first time.
   Prediction result;
@@ -167,10 +168,15 @@ Prediction preflight(const engine::Run& run, engine::Programs& programs,
       program::memory_with(compiled.program, evaluation ? &evaluation->program : nullptr);
   require_memory(run, compiled.program, result.memory);
   prove(run, compiled, evaluation, result);
-  simulate(run, compiled, kernels::cpu_backend(), result);
+  if (processes.index() == 0) {
+    simulate(run, compiled, kernels::cpu_backend(), result);
+  }
+  result.step_s = std::stod(processes.from_first(fmt::format("{:.17g}", result.step_s)));
   tell_memory(result);
   tell_sample(run, compiled, dataset, result);
-  tell_prediction(result);
+  if (processes.index() == 0) {
+    tell_prediction(result);
+  }
   return result;
 }
 

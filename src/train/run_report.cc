@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <set>
+#include <sstream>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -100,6 +103,23 @@ std::string language_of(const data::Dataset& dataset) {
   return cpp > other ? "c++" : "";
 }
 
+/// What must be added to this process's clock to have that of the first one: nothing on one
+/// machine, else what they differ by where all processes have just met, which is right to about the
+/// time of a message.
+int64_t ns_behind_first(comm::Processes& processes) {
+  constexpr int kMeetings = 5;
+  const std::string machine = read_file("/proc/sys/kernel/random/boot_id");
+  const bool same = processes.from_first(machine) == machine;
+  std::vector<double> differences;
+  for (int i = 0; i < kMeetings; ++i) {
+    processes.meet();
+    const int64_t now = now_ns();
+    const int64_t first = std::stoll(processes.from_first(std::to_string(now)));
+    differences.push_back(static_cast<double>(first - now));
+  }
+  return same ? 0 : static_cast<int64_t>(median(differences));
+}
+
 std::string millions(double count) { return fmt::format("{:.2f} M", count / 1e6); }
 
 }  // namespace
@@ -142,14 +162,10 @@ void RunReport::after_step(const engine::Session& session, int64_t step) {
 /// In the order of the page: what the run was, what its step did, what it left behind.
 void RunReport::finish(engine::Programs& programs, int64_t steps_done) {
   const program::Program& program = programs.compiled().program;
-  measured_.assign(program.classes.size(), {});
-  for (int32_t rank : programs.ranks().ids()) {
-    program::Memory& most = measured_[program.class_of(rank)];
-    const program::Memory memory = programs.ranks().measured(rank);
-    if (memory.total() > most.total()) {
-      most = memory;
-    }
-  }
+  comm::Processes& processes = programs.ranks().processes();
+  gather_memory(program, programs.ranks());
+  gather_steps(processes);
+  if (processes.index() != 0) return;
   const std::string& dir = run_.config.output.dir;
   diagnose::ReportData report = describe_run(steps_done);
   trace::Trace measured;
@@ -160,11 +176,9 @@ void RunReport::finish(engine::Programs& programs, int64_t steps_done) {
   if (run_.config.output.trace) {
     write_traces(measured);
   }
-  diagnose::Sample sample = sample_text(run_, programs, dataset_);
-  sample.language = language_of(dataset_);
-  fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, printable(sample.prompt),
-             printable(sample.text));
-  report.samples.push_back(std::move(sample));
+  if (std::optional<diagnose::Sample> sample = draw_sample(programs)) {
+    report.samples.push_back(std::move(*sample));
+  }
   report.files = list_files();
   report.next = next_commands();
   if (run_.config.output.report) {
@@ -172,6 +186,60 @@ void RunReport::finish(engine::Programs& programs, int64_t steps_done) {
     fmt::print("report   {}/report.html\n", dir);
   }
   print_summary(report, program);
+}
+
+/// Draws and prints it; not with ranks as processes, none of which has all parameters.
+std::optional<diagnose::Sample> RunReport::draw_sample(engine::Programs& programs) const {
+  if (programs.ranks().processes().size() > 1) return std::nullopt;
+  diagnose::Sample sample = sample_text(run_, programs, dataset_);
+  sample.language = language_of(dataset_);
+  fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, printable(sample.prompt),
+             printable(sample.text));
+  return sample;
+}
+
+/// What all ranks took, of each class the one that took most.
+void RunReport::gather_memory(const program::Program& program, const runtime::LocalRanks& ranks) {
+  measured_.assign(program.classes.size(), {});
+  std::string mine;
+  for (int32_t rank : ranks.ids()) {
+    const program::Memory memory = ranks.measured(rank);
+    mine += fmt::format("{} {} {} {} {} {} {}\n", rank, memory.persistent, memory.inputs_outputs,
+                        memory.step_buffers, memory.messages, memory.evaluation, memory.host);
+  }
+  for (const std::string& text : ranks.processes().all_gather(mine)) {
+    std::istringstream in(text);
+    program::Memory memory;
+    for (int32_t rank = 0; in >> rank >> memory.persistent >> memory.inputs_outputs >>
+                           memory.step_buffers >> memory.messages >> memory.evaluation >>
+                           memory.host;) {
+      program::Memory& most = measured_[program.class_of(rank)];
+      if (memory.total() > most.total()) {
+        most = memory;
+      }
+    }
+  }
+}
+
+/// Of the kept steps, all ranks' times, on the clock of the first process.
+void RunReport::gather_steps(comm::Processes& processes) {
+  if (processes.size() == 1) return;
+  const int64_t behind = ns_behind_first(processes);
+  for (Kept& kept : kept_) {
+    // A process has one rank, of its own number.
+    std::vector<runtime::TaskTime>& own = kept.times[static_cast<size_t>(processes.index())];
+    for (runtime::TaskTime& time : own) {
+      time.start_ns += time.end_ns > 0 ? behind : 0;
+      time.end_ns += time.end_ns > 0 ? behind : 0;
+    }
+    const std::string mine(reinterpret_cast<const char*>(own.data()),
+                           own.size() * sizeof(runtime::TaskTime));
+    const std::vector<std::string> all = processes.all_gather(mine);
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      kept.times[rank].resize(all[rank].size() / sizeof(runtime::TaskTime));
+      std::memcpy(kept.times[rank].data(), all[rank].data(), all[rank].size());
+    }
+  }
 }
 
 /// Everything that does not come from a traced step.

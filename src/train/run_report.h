@@ -26,8 +26,9 @@ class RunReport {
   /// Keeps the task times of a few settled steps.
   void after_step(const engine::Session& session, int64_t step);
   /// Writes trace.json.gz (if a step ran), predicted.json.gz and report.html into output.dir, and
-  /// prints what the run came to. The memory of all programs, but for the parameters, is given back
-  /// before the sample is drawn: nothing runs after it.
+  /// prints what the run came to. All processes call it; the first one writes what all have done.
+  /// The memory of all programs, but for the parameters, is given back before the sample is drawn:
+  /// nothing runs after it.
   void finish(engine::Programs& programs, int64_t steps_done);
 
   /// The evaluation at the end.
@@ -41,6 +42,9 @@ class RunReport {
     int64_t duration_ns() const;
   };
 
+  void gather_steps(comm::Processes& processes);
+  void gather_memory(const program::Program& program, const runtime::LocalRanks& ranks);
+  std::optional<diagnose::Sample> draw_sample(engine::Programs& programs) const;
   diagnose::ReportData describe_run(int64_t steps_done) const;
   trace::Trace median_step(const program::Program& program, const std::string& title) const;
   void fill_step(diagnose::ReportData& report, const program::Program& program,

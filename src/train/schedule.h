@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "data/loader.h"
 #include "engine/batch.h"
@@ -23,8 +24,9 @@ double learning_rate(const engine::TrainSection& train, int64_t step, int64_t st
 /// Warns of what the schedule of so many steps does not do although it seems to.
 void tell_schedule(const engine::TrainSection& train, int64_t steps);
 
-/// The sequences of step 1, 2, ...: row r is sequence (step - 1) · rows + r of the training.
-engine::Batch batch_of(const data::PackedLoader& loader, int64_t step, int64_t rows,
-                       int64_t seq_len);
+/// The sequences of step 1, 2, ...: row r is sequence (step - 1) · rows + r of the training. Only
+/// the rows named by `wanted` are read.
+engine::Batch batch_of(const data::PackedLoader& loader, int64_t step,
+                       const std::vector<bool>& wanted, int64_t seq_len);
 
 }  // namespace hocket::train

@@ -86,6 +86,11 @@ bool StopSignals::begin_step(int64_t step) {
   return true;
 }
 
+int StopSignals::requested() {
+  const std::lock_guard lock(mutex_);
+  return requested_;
+}
+
 int StopSignals::end_steps() {
   const std::lock_guard lock(mutex_);
   step_ = 0;

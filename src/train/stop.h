@@ -28,6 +28,8 @@ class StopSignals {
   /// The next step may begin, and the first signal from now on waits for its end; false if a signal
   /// came before.
   bool begin_step(int64_t step);
+  /// The signal that came while steps ran; 0: none.
+  int requested();
   /// No more steps run: the first signal from now on ends the process. Returns the one that came
   /// while they ran; 0: none.
   int end_steps();

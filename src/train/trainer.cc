@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/folder_lock.h"
 #include "base/log.h"
+#include "comm/together.h"
 #include "graph/names.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
@@ -28,7 +30,9 @@ namespace {
 /// One training; go() is its story. It owns, in the order in which they are made: the data, where
 /// the run stands (start_), the loader of its sequences, and the ranks, which hold parameters and
 /// optimizer state, with two programs on them: that of the training, and that of the evaluator
-/// (which has ranks of its own if it holds parameters otherwise).
+/// (which has ranks of its own if it holds parameters otherwise). With ranks as processes each of
+/// them runs it with its own rank; the first one decides what is decided once, and writes what is
+/// written once.
 class Trainer {
  public:
   Trainer(const engine::Run& run, const TrainOptions& options, StopSignals& stop)
@@ -44,10 +48,14 @@ class Trainer {
   int go();
 
  private:
+  bool is_first() const { return ranks_.processes().index() == 0; }
   bool nothing_left() const;
+  void agree_on_start() const;
   void set_up();
+  void agree_on_program() const;
   void load();
   int64_t run_steps();
+  bool all_begin(int64_t step);
   void one_step(int64_t step);
   void complete(StepMetrics& metrics) const;
   void evaluate(int64_t step, bool final);
@@ -70,6 +78,10 @@ class Trainer {
   RunReport report_{run_, dataset_, prediction_};
   std::unique_ptr<Progress> progress_;
   MemoryWatch memory_{run_};
+  engine::RowsRead rows_;
+  std::optional<engine::Batch> batch_;  ///< of the step that begins
+  int64_t step_begin_ns_ = 0;
+  int stopped_by_ = 0;                              ///< the signal that ended the steps; 0: none
   int64_t steps_ = 0;                               ///< where the run ends; 0: not known yet
   std::vector<std::pair<int64_t, double>> losses_;  ///< of all steps, over all starts of the run
   double trained_s_ = 0;                            ///< time in steps, over all starts of the run
@@ -81,18 +93,27 @@ class Trainer {
 /// with a checkpoint, an evaluation and the report. A signal ends it after a step and its
 /// checkpoint; the next start then does what is left.
 int Trainer::go() {
-  claim_folder(run_.config.output.dir);
-  const FolderLock lock(run_.config.output.dir, "training into this folder",
-                        "choose another output.dir");
+  std::optional<FolderLock> lock;
+  comm::together(ranks_.processes(), [&] {
+    if (is_first()) {
+      claim_folder(run_.config.output.dir);
+      lock.emplace(run_.config.output.dir, "training into this folder",
+                   "choose another output.dir");
+    }
+    return std::string();
+  });
   saver_.open(ranks_);
   start_ = find_start(run_, dataset_, saver_.folder());
+  agree_on_start();
   steps_ = start_.steps;
   if (nothing_left()) return 0;
   saver_.set_last(start_.from ? start_.from->folder() : "");
   set_up();
   // The first step's time may have shown that there was nothing left.
   if (start_.steps == 0 && nothing_left()) return 0;
-  report_.begin(options_.command, start_.began_with);
+  if (is_first()) {
+    report_.begin(options_.command, start_.began_with);
+  }
   load();
   tell_schedule(section_, steps_);
 
@@ -102,9 +123,10 @@ int Trainer::go() {
   if (step > start_.step || start_.step == 0) {
     save(step);
   }
-  if (const int signal = stop_.end_steps(); signal != 0) {
+  stop_.end_steps();
+  if (stopped_by_ != 0) {
     fmt::print("stopped after step {} of {}; the same command goes on from there\n", step, steps_);
-    return exit_code_of(signal);
+    return exit_code_of(stopped_by_);
   }
   evaluate(step, true);
   evaluator_.reset();  // its memory is not needed for the sample
@@ -114,11 +136,28 @@ int Trainer::go() {
 
 /// True, after saying so, if a checkpoint has all steps and the evaluation at the end was made.
 bool Trainer::nothing_left() const {
-  if (!start_.from || steps_ == 0 || start_.step < steps_) return false;
-  if (dataset_.valid() && !metrics_.ends_with_final_evaluation()) return false;
-  fmt::print("already finished at step {} of {}; nothing to do (raise train.{} to go on)\n",
-             start_.step, steps_, section_.minutes > 0 ? "minutes" : "steps");
-  return true;
+  const auto decide = [&] {
+    if (!start_.from || steps_ == 0 || start_.step < steps_) return false;
+    return !dataset_.valid() || metrics_.ends_with_final_evaluation();
+  };
+  const bool nothing = ranks_.processes().from_first(is_first() && decide() ? "nothing" : "") != "";
+  if (nothing) {
+    fmt::print("already finished at step {} of {}; nothing to do (raise train.{} to go on)\n",
+               start_.step, steps_, section_.minutes > 0 ? "minutes" : "steps");
+  }
+  return nothing;
+}
+
+/// Error, on all processes, if they would not begin alike.
+void Trainer::agree_on_start() const {
+  const std::vector<std::string> starts = ranks_.processes().all_gather(fmt::format(
+      "{}; {} steps; data {}", start_.describe(), start_.steps, dataset_.fingerprint()));
+  for (size_t i = 0; i < starts.size(); ++i) {
+    if (starts[i] != starts[0]) {
+      fail_run("train", "rank {} would begin with {}; rank 0 begins with {}", i, starts[i],
+               starts[0]);
+    }
+  }
 }
 
 /// Data, program and prediction, and only then the memory for them: what does not fit or is refused
@@ -132,8 +171,11 @@ void Trainer::set_up() {
   if (options_.given) {
     programs_.replace({}, engine::compile_given(run_, *options_.given));
   }
-  prediction_ = preflight(run_, programs_, dataset_, start_.describe());
+  prediction_ = preflight(run_, programs_, dataset_, start_.describe(), ranks_.processes());
+  agree_on_program();
   session_ = &programs_.session();
+  rows_ = engine::rows_read(programs_.compiled(), ranks_.ids(), section_.global_batch,
+                            section_.seq_len);
   if (dataset_.valid()) {
     evaluator_ = std::make_unique<Evaluator>(run_, dataset_, programs_, &programs_.compiled());
   }
@@ -142,12 +184,31 @@ void Trainer::set_up() {
   }
 }
 
+/// Error, on all processes, if they do not have the same program.
+void Trainer::agree_on_program() const {
+  const check::Certificate& mine = prediction_.certificate;
+  const std::vector<std::string> all = ranks_.processes().all_gather(
+      fmt::format("program {}, graph {}, mesh {} ({})", mine.program.hex(), mine.reference.hex(),
+                  mine.mesh.hex(), mine.ranks));
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != all[0]) {
+      fail_run(
+          "train",
+          "rank {} has {}; rank 0 has {}; expected the same program on all ranks; try the same "
+          "run.yaml, files and build of hocket everywhere",
+          i, all[i], all[0]);
+    }
+  }
+}
+
 /// Parameters and optimizer state, and what was written down of the steps that are done.
 void Trainer::load() {
   losses_ = start_.losses;
   trained_s_ = start_.trained_s;
   train::load(start_, run_, *session_);
-  metrics_.begin_after(start_.step);
+  if (is_first()) {
+    metrics_.begin_after(start_.step);
+  }
 }
 
 /// Returns the last step that was run, or the one that the run started from.
@@ -156,7 +217,7 @@ int64_t Trainer::run_steps() {
     return every > 0 && step % every == 0 && step < steps_;
   };
   int64_t step = start_.step;
-  while (step < steps_ && stop_.begin_step(step + 1)) {
+  while (step < steps_ && all_begin(step + 1)) {
     ++step;
     one_step(step);
     if (is_due(step, section_.eval_every)) {
@@ -169,20 +230,33 @@ int64_t Trainer::run_steps() {
   return step;
 }
 
-/// Fills the batch, runs the program, and writes down what the step tells. The time of a step goes
+/// Reads this process's rows of the step's sequences, and counts with the others what there is to
+/// predict in all. False if a signal came to one of the processes: then all stop.
+bool Trainer::all_begin(int64_t step) {
+  step_begin_ns_ = now_ns();
+  batch_ = batch_of(*loader_, step, rows_.here, section_.seq_len);
+  stop_.begin_step(step);
+  int64_t targets = 0;
+  for (const std::string& said : ranks_.processes().all_gather(
+           fmt::format("{} {}", stop_.requested(), batch_->num_targets(rows_.first)))) {
+    stopped_by_ = std::max(stopped_by_, std::stoi(said));
+    targets += std::stoll(said.substr(said.find(' ')));
+  }
+  batch_->loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(targets, 1));
+  return stopped_by_ == 0;
+}
+
+/// Runs the program, and writes down what the step tells. The time of a step goes
 /// from fetching its tokens to having its loss.
 void Trainer::one_step(int64_t step) {
-  const int64_t begin = now_ns();
-  engine::Batch batch = batch_of(*loader_, step, section_.global_batch, section_.seq_len);
   StepMetrics metrics;
   metrics.step = step;
   metrics.lr = learning_rate(section_, step, steps_);
-  batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(batch.num_targets(), 1));
-  batch.hyper = engine::Hyper::of(section_, metrics.lr, step);
-  session_->feed(batch);
+  batch_->hyper = engine::Hyper::of(section_, metrics.lr, step);
+  session_->feed(*batch_);
   session_->step();
   metrics.loss = session_->loss();
-  metrics.step_s = seconds_since(begin);
+  metrics.step_s = seconds_since(step_begin_ns_);
   metrics.grad_norm = session_->collect_as<double>(graph::names::kGradNorm)[0];
   if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) {
     fail_run("train", "step {}: loss {} and gradient norm {}; {}; try a lower train.lr", step,
@@ -194,7 +268,9 @@ void Trainer::one_step(int64_t step) {
 
   memory_.after_step(*session_, prediction_.memory);
   complete(metrics);
-  saver_.storing([&] { metrics_.append(to_line(metrics)); });
+  if (is_first()) {
+    saver_.storing([&] { metrics_.append(to_line(metrics)); });
+  }
   report_.after_step(*session_, step);
   const double eta_s = static_cast<double>(steps_ - step) * mean_step_s_;
   progress_->update(progress_text(metrics, steps_, eta_s, held_out_));
@@ -225,7 +301,9 @@ void Trainer::evaluate(int64_t step, bool final) {
                         progress_->update(fmt::format("validation {}/{} sequences", done, total));
                       });
   held_out_ = fmt::format("held-out {:.3f} bits/byte (step {})", held_out.bits_per_byte(), step);
-  saver_.storing([&] { metrics_.append(to_line(held_out, step, trained_s_, final)); });
+  if (is_first()) {
+    saver_.storing([&] { metrics_.append(to_line(held_out, step, trained_s_, final)); });
+  }
   progress_->print(evaluation_text(held_out, step, seconds_since(begin)));
   if (final) {
     report_.set_final(held_out);

@@ -30,6 +30,9 @@ class Setup(unittest.TestCase):
         self.assertLess(build, tests)
         self.assertEqual(debian, "chromium" in tests)
         self.assertNotIn("libgtest-dev", build)
+        torch = self.packages("--torch")
+        self.assertLess(build, torch)
+        self.assertLess(torch, tests)
         # The layout of the sources is that of one version.
         self.assertEqual({"clang-format-14"}, self.packages("--format"))
 

@@ -162,7 +162,7 @@ class Cli(unittest.TestCase):
 
     def test_memory_of_this_machine(self):
         """Before anything is allocated."""
-        self.refused(["profile", "configs/models/qwen3-30b-a3b"], "1 local rank would need", "this machine has",
+        self.refused(["profile", "configs/models/qwen3-30b-a3b"], "1 rank on this machine would need", "it has free",
                      "cluster.memory_budget")
         self.refused(["profile", "configs/quickstart.yaml", "--set", "cluster.memory_budget=10KiB"], "10 KiB", "try")
 

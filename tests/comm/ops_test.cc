@@ -11,8 +11,9 @@
 #include <thread>
 
 #include "base/error.h"
-#include "comm/communicator.h"
+#include "comm/process_world.h"
 #include "tests/comm/comm_util.h"
+#include "tests/comm/wire_util.h"
 
 namespace hocket::comm {
 namespace {
@@ -38,11 +39,27 @@ void for_all_cases(int64_t extra, const std::function<void(const Case&, Rng&)>& 
   }
 }
 
-/// One thread per member of a local world. `inplace`: outputs are the inputs. `spoil`: a member
+/// The worlds of some ranks, one of all or one for each.
+using Worlds = std::vector<std::shared_ptr<World>>;
+
+Worlds threads_of_a_process(int32_t ranks) {
+  const auto world = std::make_shared<LocalWorld>(ranks, std::chrono::milliseconds(20'000));
+  return Worlds(static_cast<size_t>(ranks), world);
+}
+
+Worlds processes(int32_t ranks) {
+  Worlds worlds;
+  for (const auto& connection : test::connections(ranks, std::chrono::milliseconds(20'000))) {
+    worlds.push_back(std::make_shared<ProcessWorld>(connection));
+  }
+  return worlds;
+}
+
+/// One thread per member of the worlds. `inplace`: outputs are the inputs. `spoil`: a member
 /// overwrites its operands as soon as it is done with them.
-std::vector<std::vector<Bytes>> run_on_threads(const Case& c, bool inplace, bool spoil) {
+std::vector<std::vector<Bytes>> run_on_threads(const Case& c, const Worlds& worlds, bool inplace,
+                                               bool spoil) {
   const size_t n = c.members();
-  LocalWorld world(static_cast<int32_t>(n), std::chrono::milliseconds(20'000));
   const program::Kind kind =
       program::communication_kind(c.op->id, c.attrs, c.in_types, c.out_types);
   std::vector<std::vector<Bytes>> in = c.in, out(n), result(n);
@@ -70,7 +87,7 @@ std::vector<std::vector<Bytes>> run_on_threads(const Case& c, bool inplace, bool
       call.out = to;
       call.members = members;
       try {
-        world.communicator(static_cast<int32_t>(m)).run(call);
+        worlds[m]->communicator(static_cast<int32_t>(m)).run(call);
         result[m] = inplace ? in[m] : out[m];
         if (!spoil) return;
         for (auto* list : {&in[m], &out[m]}) {
@@ -101,25 +118,33 @@ TEST(CommOps, ExecutionDoesWhatTheMovementSays) {
   EXPECT_GT(cases, 300);
 }
 
-TEST(CommOps, LocalRanksGiveTheSameBits) {
-  for_all_cases(1, [](const Case& c, Rng&) {
-    EXPECT_EQ(test::difference(c, run_on_threads(c, false, false)), "");
-    if (c.op->list) {
-      EXPECT_EQ(test::difference(c, run_on_threads(c, true, false)), "") << "in place";
-    }
-  });
+/// As local ranks, and as processes would.
+const std::vector<Worlds (*)(int32_t)> kTransports = {threads_of_a_process, processes};
+
+TEST(CommOps, RanksGiveTheSameBits) {
+  for (const auto& transport : kTransports) {
+    for_all_cases(1, [&](const Case& c, Rng&) {
+      const Worlds worlds = transport(static_cast<int32_t>(c.members()));
+      EXPECT_EQ(test::difference(c, run_on_threads(c, worlds, false, false)), "");
+      if (c.op->list) {
+        EXPECT_EQ(test::difference(c, run_on_threads(c, worlds, true, false)), "") << "in place";
+      }
+    });
+  }
 }
 
 // A rank that leaves a collective may change its operands at once: nobody may still be reading
 // them. Rows are long, so that the others have not finished by then if they are not waited for.
 TEST(CommOps, AMemberMayChangeItsOperandsAsSoonAsItLeaves) {
   Rng rng(2);
-  for (const Op* op : all()) {
-    if (op->role != Role::collective) continue;
-    for (const Sample& sample : op->samples(4)) {
-      for (int round = 0; round < 6; ++round) {
-        const Case c = test::make_case(*op, sample, 4, 3000, rng);
-        ASSERT_EQ(test::difference(c, run_on_threads(c, false, true)), "");
+  for (const auto& transport : kTransports) {
+    for (const Op* op : all()) {
+      if (op->role != Role::collective) continue;
+      for (const Sample& sample : op->samples(4)) {
+        for (int round = 0; round < 6; ++round) {
+          const Case c = test::make_case(*op, sample, 4, 3000, rng);
+          ASSERT_EQ(test::difference(c, run_on_threads(c, transport(4), false, true)), "");
+        }
       }
     }
   }

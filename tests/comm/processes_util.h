@@ -53,6 +53,7 @@ class PartWorld : public comm::World {
     return world_->peak_message_bytes(rank);
   }
   comm::Processes& processes() override { return processes_; }
+  void leave() override { world_->leave(); }
 
  private:
   std::shared_ptr<comm::World> world_;

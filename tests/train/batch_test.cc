@@ -24,7 +24,8 @@ TEST(BatchOf, RowsAreTheSequencesOfTheTrainingInOrder) {
   const data::PackedLoader loader(
       std::make_shared<data::TokenStream>(std::vector<std::string>{path}), length, 0, 7);
   for (int64_t step : {1, 2, 5, 11}) {  // 40 sequences an epoch: step 11 is in the second one
-    const engine::Batch batch = batch_of(loader, step, rows, length);
+    const engine::Batch batch =
+        batch_of(loader, step, std::vector<bool>(static_cast<size_t>(rows), true), length);
     ASSERT_EQ(batch.tokens.size(), static_cast<size_t>(rows * length));
     for (int64_t r = 0; r < rows; ++r) {
       engine::Batch one(1, length);

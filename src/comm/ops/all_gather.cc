@@ -37,6 +37,9 @@ Op describe_all_gather() {
         {.name = "ring", .rounds = n - 1, .bytes = (n - 1) / n * payload}};
   };
   op.run = run_all_gather;
+  op.reads = [](const Together& all, size_t, size_t, int) {
+    return std::vector<Slice>{{false, 0, 0, all.in[0].bytes()}};
+  };
   op.samples = [](int64_t) {
     using graph::DType;
     return std::vector<Sample>{{{{"dim", int64_t{0}}}, {{DType::f32, {2, 3}}}},

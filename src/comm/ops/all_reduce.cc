@@ -41,6 +41,21 @@ void run_all_reduce(const Together& all, size_t me, int phase) {
   }
 }
 
+/// First the chunk that the other one sums, then the sums of this one's.
+std::vector<Slice> reads_all_reduce(const Together& all, size_t from, size_t to, int phase) {
+  const int64_t n = static_cast<int64_t>(all.members.size());
+  const int64_t chunk = static_cast<int64_t>(phase == 0 ? to : from);
+  std::vector<Slice> slices;
+  for (size_t input = 0; input < all.in.size(); ++input) {
+    const int64_t numel = all.in[input].numel();
+    const int64_t size = size_of(all.in[input].dtype);
+    const int64_t begin = numel * chunk / n;
+    const int64_t end = numel * (chunk + 1) / n;
+    slices.push_back({phase == 1, input, begin * size, (end - begin) * size});
+  }
+  return slices;
+}
+
 }  // namespace
 
 Op describe_all_reduce() {
@@ -59,6 +74,7 @@ Op describe_all_reduce() {
         {.name = "tree", .rounds = 2 * std::ceil(std::log2(n)), .bytes = 2 * payload}};
   };
   op.run = run_all_reduce;
+  op.reads = reads_all_reduce;
   op.phases = 2;  // each sums its chunk, then collects those of the others
   op.samples = [](int64_t) {
     using graph::DType;

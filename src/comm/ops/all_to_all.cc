@@ -31,6 +31,24 @@ void run_all_to_all(const Together& all, size_t me, int) {
   }
 }
 
+/// The rows that run_all_to_all takes of one member: those for the experts of the other one, or
+/// those of the other one's tokens.
+std::vector<Slice> reads_all_to_all(const Together& all, size_t from, size_t to, int) {
+  const int dim = dim_of(*all.attrs, "from");
+  const Rows rows(all.members[from].in[1], all.in[1].dims[0], all.in[1].dims[1],
+                  outer_of(*all.attrs));
+  const int64_t row_bytes = all.in[0].bytes_of(all.in[0].row_size());
+  const int64_t source = static_cast<int64_t>(dim == 1 ? from : to);
+  const int64_t owner = static_cast<int64_t>(dim == 1 ? to : from);
+  std::vector<Slice> slices;
+  for (int64_t e = 0; e < rows.experts(); ++e) {
+    if (rows.owner(e) != owner) continue;
+    slices.push_back(
+        {false, 0, rows.begin(source, e, dim) * row_bytes, rows.of(source, e) * row_bytes});
+  }
+  return slices;
+}
+
 }  // namespace
 
 Op describe_all_to_all() {
@@ -56,6 +74,7 @@ Op describe_all_to_all() {
         {.name = "direct", .rounds = 1, .bytes = (n - 1) / n * payload, .direct = true}};
   };
   op.run = run_all_to_all;
+  op.reads = reads_all_to_all;
   op.samples = [](int64_t n) {
     using graph::DType;
     std::vector<Sample> list;

@@ -86,6 +86,15 @@ struct Together {
       out;                            ///< types of the member that asks; those of others: see meet
   std::span<const Operands> members;  ///< in the order of the group
   std::span<const Copy> copies = {};  ///< Role::between: what the member that asks takes
+  std::span<const Copy> given = {};   ///< and what is taken of it; Copy::source: by which member
+};
+
+/// Bytes of one operand of a member: an input, or an output that a phase before has filled.
+struct Slice {
+  bool out = false;
+  size_t operand = 0;
+  int64_t begin = 0, bytes = 0;
+  bool operator==(const Slice&) const = default;
 };
 
 /// One case for the generic tests: attributes, and the local types of a member's inputs.
@@ -118,6 +127,10 @@ struct Op {
   /// Throws Error when rows do not fit their buffer. Null: messages.
   void (*run)(const Together&, size_t me, int phase) = nullptr;
   int phases = 1;
+  /// What member `to` reads of member `from` in a phase, beyond sizes: what a transport brings
+  /// where the memory of others is not at hand. One of the two is the member that asks, whose types
+  /// and sizes are there. Null: messages.
+  std::vector<Slice> (*reads)(const Together&, size_t from, size_t to, int phase) = nullptr;
   /// Cases among `members` ranks. Null: messages.
   std::vector<Sample> (*samples)(int64_t members) = nullptr;
 };

@@ -22,6 +22,18 @@ void run_reduce_scatter(const Together& all, size_t me, int) {
   }
 }
 
+std::vector<Slice> reads_reduce_scatter(const Together& all, size_t, size_t to, int) {
+  const TensorType& part = all.out[0];
+  const Blocks b = blocks(part, dim_of(*all.attrs, "dim"));
+  const int64_t n = static_cast<int64_t>(all.members.size());
+  const int64_t row = b.inner * size_of(part.dtype);
+  std::vector<Slice> slices;
+  for (int64_t o = 0; o < b.outer; ++o) {
+    slices.push_back({false, 0, (o * n + static_cast<int64_t>(to)) * row, row});
+  }
+  return slices;
+}
+
 }  // namespace
 
 Op describe_reduce_scatter() {
@@ -38,6 +50,7 @@ Op describe_reduce_scatter() {
         {.name = "ring", .rounds = n - 1, .bytes = (n - 1) / n * payload}};
   };
   op.run = run_reduce_scatter;
+  op.reads = reads_reduce_scatter;
   op.samples = [](int64_t n) {
     using graph::DType;
     return std::vector<Sample>{{{{"dim", int64_t{0}}}, {{DType::f32, {2 * n, 3}}}},

@@ -11,7 +11,8 @@ namespace hocket::comm {
 
 namespace {
 
-void run_resplit(const Together& all, size_t me, int) {
+/// What a member copies from all.
+std::vector<Copy> copies_of(const Together& all, size_t me) {
   const TensorType& had = all.in[0];
   const TensorType& gets = all.out[0];
   const auto from = static_cast<size_t>(dim_of(*all.attrs, "from"));
@@ -29,13 +30,27 @@ void run_resplit(const Together& all, size_t me, int) {
   wanted[to] = {static_cast<int64_t>(me) * gets.dims[to], gets.dims[to]};
   const std::optional<std::vector<Copy>> copies = plan_copies(held, wanted, 0);
   HOCKET_CHECK(copies, "the members have all of the tensor");
+  return *copies;
+}
+
+void run_resplit(const Together& all, size_t me, int) {
+  const TensorType& had = all.in[0];
   auto* into = static_cast<std::byte*>(all.members[me].out[0]);
   const std::vector<const std::byte*> sources = inputs(all, 0);
-  for (const Copy& copy : *copies) {
+  for (const Copy& copy : copies_of(all, me)) {
     std::memcpy(into + had.bytes_of(copy.to),
                 sources[static_cast<size_t>(copy.source)] + had.bytes_of(copy.from),
                 static_cast<size_t>(had.bytes_of(copy.count)));
   }
+}
+
+std::vector<Slice> reads_resplit(const Together& all, size_t from, size_t to, int) {
+  std::vector<Slice> slices;
+  for (const Copy& copy : copies_of(all, to)) {
+    if (copy.source != static_cast<int32_t>(from)) continue;
+    slices.push_back({false, 0, all.in[0].bytes_of(copy.from), all.in[0].bytes_of(copy.count)});
+  }
+  return slices;
 }
 
 }  // namespace
@@ -58,6 +73,7 @@ Op describe_resplit() {
         {.name = "direct", .rounds = 1, .bytes = (n - 1) / n * payload, .direct = true}};
   };
   op.run = run_resplit;
+  op.reads = reads_resplit;
   op.samples = [](int64_t n) {
     using graph::DType;
     return std::vector<Sample>{

@@ -44,6 +44,9 @@ Op describe_size_exchange() {
     return std::vector<Algorithm>{{.name = "all to all", .rounds = 1, .bytes = (n - 1) * payload}};
   };
   op.run = run_size_exchange;
+  op.reads = [](const Together& all, size_t, size_t, int) {
+    return std::vector<Slice>{{false, 0, 0, all.in[0].bytes()}};
+  };
   op.samples = [](int64_t n) {
     return std::vector<Sample>{{{}, {{graph::DType::i64, {3 * n}}}},
                                {{}, {{graph::DType::i64, {n}}}},

@@ -24,6 +24,19 @@ void run_transfer(const Together& all, size_t me, int) {
   }
 }
 
+/// The member that asks knows what each takes of it, and what it takes of each.
+std::vector<Slice> reads_transfer(const Together& all, size_t from, size_t to, int) {
+  const TensorType& type = all.out.empty() ? all.in[0] : all.out[0];
+  const int64_t size = size_of(type.dtype);
+  std::vector<Slice> slices;
+  for (const Copy& copy : all.out.empty() ? all.given : all.copies) {
+    const size_t other = static_cast<size_t>(copy.source);
+    if (other != (all.out.empty() ? to : from)) continue;
+    slices.push_back({false, 0, copy.from * size, copy.count * size});
+  }
+  return slices;
+}
+
 }  // namespace
 
 Op describe_transfer() {
@@ -42,6 +55,7 @@ Op describe_transfer() {
         {.name = "direct", .rounds = 1, .bytes = payload, .direct = true}};
   };
   op.run = run_transfer;
+  op.reads = reads_transfer;
   return op;
 }
 

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/rank_output.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "comm/launch.h"
+#ifndef HOCKET_SIM_ONLY
+#include "engine/processes.h"
+#endif
+
+namespace hocket::cli {
+
+namespace {
+
+/// Standard error of the launcher; -1: it is still this process's own.
+int& launcher_stderr() {
+  static int fd = -1;
+  return fd;
+}
+
+/// True if this process speaks for all.
+bool speaks() {
+#ifndef HOCKET_SIM_ONLY
+  if (comm::Connection* const connection = engine::connection()) {
+    return connection->speaks();
+  }
+#endif
+  return true;
+}
+
+}  // namespace
+
+void redirect_output(const std::string& folder) {
+  const comm::Place& place = comm::launched();
+  if (place.rank == 0) return;
+  std::string path = "/dev/null";
+  if (!folder.empty()) {
+    make_dirs(folder);
+    path = join_path(folder, fmt::format("rank-{}.log", place.rank));
+  }
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (file < 0) fail_run(path, "can't be written: {}", std::strerror(errno));
+  std::fflush(stdout);
+  launcher_stderr() = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+  ::dup2(file, STDOUT_FILENO);
+  ::dup2(file, STDERR_FILENO);
+  ::close(file);
+}
+
+void tell_error(const std::string& text) {
+  std::fflush(stdout);
+  const comm::Place& place = comm::launched();
+  fmt::print(stderr, "{}\n", text);
+  std::fflush(stderr);
+  if (launcher_stderr() < 0 || !speaks()) return;
+  const std::string line = fmt::format("[rank {}] {}\n", place.rank, text);
+  [[maybe_unused]] const ssize_t written =
+      ::write(launcher_stderr(), line.data(), line.size());
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks as processes print: rank 0 to where it was started, the others to files.
+#pragma once
+
+#include <string>
+
+namespace hocket::cli {
+
+/// From now on, what this process prints goes to `<folder>/rank-N.log`, if it is rank N > 0 of
+/// several; with no folder, nowhere.
+void redirect_output(const std::string& folder);
+/// What ended this process, told once for all of them: to where they were started by rank 0, or by
+/// rank 1 if it was rank 0 that failed; by the others to their files. Alone, to standard error.
+void tell_error(const std::string& text);
+
+}  // namespace hocket::cli

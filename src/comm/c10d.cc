@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/c10d.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace hocket::comm {
+
+namespace {
+
+using Open = Wire* (*)(const Place&, std::chrono::milliseconds);
+
+/// Beside the program that runs.
+std::string library_path() {
+  if (const char* given = std::getenv("HOCKET_TORCH_LIBRARY"); given && *given) return given;
+  char self[PATH_MAX] = {};
+  const ssize_t length = ::readlink("/proc/self/exe", self, sizeof self - 1);
+  const std::string program(self, length > 0 ? static_cast<size_t>(length) : 0);
+  return join_path(parent_path(program), "libhocket_torch.so");
+}
+
+}  // namespace
+
+std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds timeout) {
+  // OpenMP threads that spin would take the cores of the lanes. It must be said before LibTorch is
+  // there. And a peer that goes is an error, not a signal.
+  ::setenv("OMP_WAIT_POLICY", "passive", 0);
+  std::signal(SIGPIPE, SIG_IGN);
+  const std::string path = library_path();
+  if (!file_exists(path)) {
+    fail("comm",
+         "ranks as processes need {}, which is not there: this build was made without LibTorch; try "
+         "tools/setup.sh --torch && make build, or plan.ranks: local",
+         path);
+  }
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (!library) {
+    fail("comm", "{} cannot be loaded: {}; try tools/setup.sh --torch && make build", path,
+         ::dlerror());
+  }
+  const auto open = reinterpret_cast<Open>(::dlsym(library, "hocket_open_c10d"));
+  if (!open) {
+    fail("comm", "{} is of another build; try make build", path);
+  }
+  try {
+    return std::unique_ptr<Wire>(open(place, timeout));
+  } catch (const std::exception& error) {
+    fail_run("comm", "rank {} did not meet the others at {}:{}: {}", place.rank, place.address,
+             place.port, error.what());
+  }
+}
+
+}  // namespace hocket::comm

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/connection.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <optional>
+#include <set>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "program/program.h"
+
+namespace hocket::comm {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kBeat{200};
+/// What a process that fails itself takes at most to say so before others may speak for it.
+constexpr milliseconds kGrace{1500};
+constexpr int32_t kNobody = -1;
+/// Tags of the exchanges outside of steps; programs have those below (ProcessWorld).
+constexpr int32_t kSizeTag = 0x7ffffff0;
+constexpr int32_t kTextTag = kSizeTag + 1;
+constexpr const char* kFailure = "failure";
+
+std::string key_of(int32_t rank) { return fmt::format("doing/{}", rank); }
+
+std::string read_key(int32_t rank) { return fmt::format("has read/{}", rank); }
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+}  // namespace
+
+/// While it lives, the notes say that this rank waits for another one.
+class Connection::Wait {
+ public:
+  Wait(Connection& connection, int32_t from) : connection_(connection), from_(from) {
+    std::lock_guard lock(connection_.mutex_);
+    ++connection_.waits_[from_];
+  }
+  ~Wait() {
+    std::lock_guard lock(connection_.mutex_);
+    if (--connection_.waits_[from_] == 0) {
+      connection_.waits_.erase(from_);
+    }
+  }
+
+ private:
+  Connection& connection_;
+  int32_t from_;
+};
+
+Connection::Connection(std::unique_ptr<Wire> wire, milliseconds timeout)
+    : wire_(std::move(wire)), timeout_(timeout), watch_([this] { watch_all(); }) {}
+
+Connection::~Connection() {
+  {
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+    ends_.notify_all();
+  }
+  watch_.join();
+  if (!is_failed()) return;
+  if (index() == 0) {
+    await_readers();
+  }
+  wire_->abort();
+}
+
+/// Rank 0 may hold the table: it stays until the others have read there why all end.
+void Connection::await_readers() {
+  const auto deadline = steady_clock::now() + kGrace;
+  for (int32_t rank = 1; rank < size(); ++rank) {
+    try {
+      while (!wire_->noted(read_key(rank)) && steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(milliseconds(20));
+      }
+    } catch (const std::exception&) {
+      return;  // the launcher held it
+    }
+  }
+}
+
+void Connection::leave() {
+  // Nobody watches when the first one goes: that its table, or its connections, end is no failure.
+  meet();
+  {
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+    ends_.notify_all();
+  }
+  meet();
+}
+
+void Connection::watch(const void* owner, std::function<std::string()> doing,
+                       std::function<void(const std::string&)> stop) {
+  std::lock_guard lock(watched_mutex_);
+  watched_[owner] = {std::move(doing), std::move(stop)};
+}
+
+void Connection::unwatch(const void* owner) {
+  std::lock_guard lock(watched_mutex_);
+  watched_.erase(owner);
+}
+
+std::vector<std::string> Connection::all_gather(const std::string& mine) {
+  // Rank 0 collects and gives out, each text behind its length.
+  const auto send_text = [&](const std::string& text, int32_t to) {
+    const int64_t size = static_cast<int64_t>(text.size());
+    Message length(sizeof size);
+    std::memcpy(length.data.get(), &size, sizeof size);
+    send(std::move(length), to, kSizeTag);
+    Message message(size);
+    std::memcpy(message.data.get(), text.data(), text.size());
+    send(std::move(message), to, kTextTag);
+  };
+  const auto receive_text = [&](int32_t from) {
+    int64_t size = 0;
+    receive(&size, sizeof size, from, kSizeTag);
+    std::string text(static_cast<size_t>(size), '\0');
+    receive(text.data(), size, from, kTextTag);
+    return text;
+  };
+  std::vector<std::string> texts(static_cast<size_t>(size()));
+  texts[static_cast<size_t>(index())] = mine;
+  if (index() != 0) {
+    send_text(mine, 0);
+    for (std::string& text : texts) {
+      text = receive_text(0);
+    }
+    return texts;
+  }
+  for (int32_t rank = 1; rank < size(); ++rank) {
+    texts[static_cast<size_t>(rank)] = receive_text(rank);
+  }
+  for (int32_t rank = 1; rank < size(); ++rank) {
+    for (const std::string& text : texts) {
+      send_text(text, rank);
+    }
+  }
+  return texts;
+}
+
+void Connection::send(Message message, int32_t to, int32_t tag) {
+  if (message.bytes == 0) return;
+  try {
+    wire_->send(std::move(message), to, tag);
+  } catch (const std::exception& error) {
+    blame(to, {Received::End::gone, error.what()});
+  }
+}
+
+void Connection::receive(void* into, int64_t bytes, int32_t from, int32_t tag) {
+  if (bytes == 0) return;
+  const Wait wait(*this, from);
+  const Received received = wire_->receive(into, bytes, from, tag, timeout_);
+  if (received.end != Received::End::whole) {
+    blame(from, received);
+  }
+}
+
+// ---- who failed --------------------------------------------------------------------------------
+
+void Connection::watch_all() {
+  std::unique_lock lock(mutex_);
+  while (!leaving_ && failure_.empty()) {
+    lock.unlock();
+    try {
+      beat();
+    } catch (const std::exception& error) {
+      // The table is gone, and who had it, if that was a rank. Its connections end, too, and with
+      // them what waits for it: this only tells earlier.
+      log_debug("the table of notes: {}", error.what());
+      lock.lock();
+      const bool leaving = leaving_;
+      lock.unlock();
+      if (!leaving) {
+        const auto [rank, reason] = verdict(0, {Received::End::gone, error.what()});
+        stop(fmt::format("{}\n{}", rank, reason));
+      }
+      return;
+    }
+    lock.lock();
+    ends_.wait_for(lock, kBeat, [&] { return leaving_; });
+  }
+}
+
+/// Notes what this rank does, and looks whether one has failed. Rank 0, which may hold the table,
+/// is read each time: when it is gone, nobody can.
+void Connection::beat() {
+  std::string now;
+  {
+    std::lock_guard lock(watched_mutex_);
+    for (const auto& [owner, watched] : watched_) {
+      now += watched.doing ? watched.doing() : "";
+    }
+  }
+  int32_t waits_for = kNobody;
+  std::string said;
+  {
+    std::lock_guard lock(mutex_);
+    waits_for = waits_.empty() ? kNobody : waits_.begin()->first;
+    if (!now.empty()) {
+      doing_before_ = now;
+    }
+    said = doing_before_;
+  }
+  wire_->note(key_of(index()),
+              fmt::format("{}\n{}\n{}\n{}", ++beats_, waits_for, host_name(), said));
+  if (index() != 0) {
+    note_of(0);
+  }
+  if (const auto failure = wire_->noted(kFailure)) {
+    stop(*failure);
+  }
+}
+
+void Connection::stop(const std::string& failure) {
+  const std::string reason = failure.substr(failure.find('\n') + 1);
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return;
+    failure_ = reason;
+    failed_rank_ = std::stoi(failure);
+    ends_.notify_all();
+  }
+  try {
+    wire_->note(read_key(index()), "");
+  } catch (const std::exception& error) {
+    log_debug("the table of notes: {}", error.what());
+  }
+  wire_->abort();
+  std::lock_guard lock(watched_mutex_);
+  for (const auto& [owner, watched] : watched_) {
+    if (watched.stop) {
+      watched.stop(reason);
+    }
+  }
+}
+
+bool Connection::is_failed() {
+  std::lock_guard lock(mutex_);
+  return !failure_.empty();
+}
+
+bool Connection::speaks() {
+  std::lock_guard lock(mutex_);
+  return index() == (failed_rank_ == 0 ? 1 : 0);
+}
+
+std::string Connection::fail(const std::string& reason) { return fail_for(index(), reason); }
+
+std::string Connection::fail_for(int32_t rank, const std::string& reason) {
+  std::string first = fmt::format("{}\n{}", rank, reason);
+  try {
+    first = wire_->note_first(kFailure, first);
+  } catch (const std::exception& error) {
+    log_debug("the table of notes: {}", error.what());
+  }
+  stop(first);
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+/// As the rank noted it last; as it was read last, if the table is gone.
+Connection::Note Connection::note_of(int32_t rank) {
+  std::optional<std::string> text;
+  try {
+    text = wire_->noted(key_of(rank));
+  } catch (const std::exception&) {
+    if (rank == 0 && index() != 0) {
+      std::lock_guard lock(mutex_);
+      const auto known = notes_.find(0);
+      if (known == notes_.end()) throw;
+      return known->second;
+    }
+    throw;
+  }
+  Note note;
+  note.waits_for = kNobody;
+  if (text) {
+    const size_t first = text->find('\n');
+    const size_t second = text->find('\n', first + 1);
+    const size_t third = text->find('\n', second + 1);
+    note.beat = std::stoll(*text);
+    note.waits_for = std::stoi(text->substr(first + 1));
+    const std::string host = text->substr(second + 1, third - second - 1);
+    const std::string doing = text->substr(third + 1);
+    note.doing =
+        fmt::format("on host {}{}{}", host, doing.empty() ? "" : "; its last task: ", doing);
+  }
+  std::lock_guard lock(mutex_);
+  notes_[rank] = note;
+  return note;
+}
+
+void Connection::blame(int32_t from, const Received& received) {
+  // Whoever ends because it failed has said so itself, if it could; others speak for it only after a
+  // while.
+  const bool timed_out = received.end == Received::End::timed_out;
+  const auto deadline = steady_clock::now() + (timed_out ? milliseconds(0) : kGrace);
+  while (!is_failed() && steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  std::string reason;
+  {
+    std::lock_guard lock(mutex_);
+    reason = failure_;
+  }
+  if (reason.empty()) {
+    log_debug("nothing from rank {}: {}", from, received.text);
+    const auto [rank, text] = verdict(from, received);
+    reason = fail_for(rank, text);
+  }
+  throw Error(Error::Kind::kRun, "comm", reason, Error::Cause::stopped);
+}
+
+/// Who is to blame that nothing came from a rank, and what it did last.
+std::pair<int32_t, std::string> Connection::verdict(int32_t from, const Received& received) {
+  std::string chain = fmt::format("rank {} waits for rank {}", index(), from);
+  int32_t rank = from;
+  Note note;
+  try {
+    note = note_of(rank);
+    // A rank that waits itself is not to blame. Around in a circle, all are.
+    std::set<int32_t> seen = {index(), rank};
+    while (received.end == Received::End::timed_out && note.waits_for != kNobody &&
+           seen.insert(note.waits_for).second) {
+      rank = note.waits_for;
+      chain += fmt::format(", which waits for rank {}", rank);
+      note = note_of(rank);
+    }
+  } catch (const std::exception& error) {
+    log_debug("the table of notes: {}", error.what());
+  }
+  const std::string where = note.doing.empty() ? "" : " (" + note.doing + ")";
+  if (received.end == Received::End::gone) {
+    return {rank, fmt::format("rank {}{} has ended without a word", rank, where)};
+  }
+  return {rank, fmt::format("rank {}{} has sent nothing for {} s (plan.timeout_s): {}", rank, where,
+                            std::chrono::duration<double>(timeout_).count(), chain)};
+}
+
+}  // namespace hocket::comm

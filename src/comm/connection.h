@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// This process among those of its run: what each does just now, and that all end when one does.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/wire.h"
+
+namespace hocket::comm {
+
+/// Every process notes several times a second what it does and whom it waits for, and looks whether
+/// one has failed. Who fails to hear from another asks these notes who is to blame: it follows who
+/// waits for whom to the end. The first one to be blamed is what all of them say.
+class Connection : public Processes {
+ public:
+  /// `timeout`: of every wait.
+  Connection(std::unique_ptr<Wire> wire, std::chrono::milliseconds timeout);
+  /// After a failure it waits for nobody; else until its messages are gone.
+  ~Connection() override;
+
+  int32_t size() const override { return wire_->size(); }
+  int32_t index() const override { return wire_->rank(); }
+  std::vector<std::string> all_gather(const std::string& mine) override;
+
+  /// A message of a program: see Wire. Receives throw Error with who is to blame.
+  void send(Message message, int32_t to, int32_t tag);
+  void receive(void* into, int64_t bytes, int32_t from, int32_t tag);
+  int64_t peak_message_bytes() const { return wire_->peak_message_bytes(); }
+
+  /// `doing` says what this rank does just now ("linear_dw L3 mb2 backward"), for the others to tell
+  /// if it ends; `stop` is called when a process fails, with why. Until the owner is unwatched.
+  void watch(const void* owner, std::function<std::string()> doing,
+             std::function<void(const std::string&)> stop);
+  void unwatch(const void* owner);
+  /// Makes all processes end with this reason, unless there is one already. Returns the reason.
+  std::string fail(const std::string& reason);
+  /// True if this process tells why the run ends: rank 0, or rank 1 if that is who failed.
+  bool speaks();
+  /// When all have come, nobody watches any more, and each may end.
+  void leave();
+
+ private:
+  /// What a process noted last.
+  struct Note {
+    int64_t beat = 0;       ///< another number each time
+    int32_t waits_for = 0;  ///< a rank, or kNone
+    std::string doing;
+  };
+  class Wait;
+
+  /// Who is watched here.
+  struct Watched {
+    std::function<std::string()> doing;
+    std::function<void(const std::string&)> stop;
+  };
+
+  void watch_all();
+  void await_readers();
+  void beat();
+  bool is_failed();
+  /// `failure`: the rank, a line end, and the reason.
+  void stop(const std::string& failure);
+  std::string fail_for(int32_t rank, const std::string& reason);
+  Note note_of(int32_t rank);
+  [[noreturn]] void blame(int32_t from, const Received& received);
+  /// A rank and why it is to blame.
+  std::pair<int32_t, std::string> verdict(int32_t from, const Received& received);
+
+  const std::unique_ptr<Wire> wire_;
+  const std::chrono::milliseconds timeout_;
+
+  std::mutex mutex_;  ///< guards what follows
+  std::condition_variable ends_;
+  bool leaving_ = false;
+  std::string failure_;           ///< why the run ends; empty: it does not
+  int32_t failed_rank_ = -1;      ///< whose fault it is
+  std::map<int32_t, int> waits_;  ///< ranks that lanes wait for, and how many do
+  std::string doing_before_;      ///< what the last task was, between steps
+  std::map<int32_t, Note> notes_;  ///< as they were read last
+  int64_t beats_ = 0;
+  std::mutex watched_mutex_;  ///< held while they are called
+  std::map<const void*, Watched> watched_;
+  std::thread watch_;
+};
+
+}  // namespace hocket::comm

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/launch.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace hocket::comm {
+
+namespace {
+
+/// The variables by which a launcher tells a process its place.
+struct Launcher {
+  const char* name;
+  const char *rank, *size, *local_rank, *local_size;
+};
+
+// The first whose rank and size are both there counts: a launcher that speaks as torchrun does may
+// itself be started by srun.
+constexpr Launcher kLaunchers[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
+};
+constexpr int32_t kDefaultPort = 29500;  // as torchrun's
+
+int32_t number(const Environment& get, const char* name, int64_t least, int64_t most,
+               int32_t otherwise) {
+  const char* const text = get(name);
+  if (!text) return otherwise;
+  int64_t value = 0;
+  if (!parse_int(text, &value) || value < least || value > most) {
+    fail("launcher", "{}={}; expected a number from {} to {}", name, text, least, most);
+  }
+  return static_cast<int32_t>(value);
+}
+
+/// The first host of Slurm's compressed list: "node[03-05,9],other" is node03.
+std::string first_host(std::string_view list) {
+  const size_t bracket = list.find('[');
+  const size_t comma = list.find(',');
+  if (bracket == list.npos || comma < bracket) return std::string(list.substr(0, comma));
+  const std::string_view inside = list.substr(bracket + 1);
+  return std::string(list.substr(0, bracket)) +
+         std::string(inside.substr(0, inside.find_first_of(",-]")));
+}
+
+std::string address_of(const Environment& get, const Launcher& launcher) {
+  if (const char* given = get("MASTER_ADDR")) return given;
+  if (std::string_view(launcher.name) == "srun") {
+    for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
+      if (const char* list = get(name)) return first_host(list);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+Place launched(const Environment& get) {
+  Place place;
+  for (const Launcher& launcher : kLaunchers) {
+    if (!get(launcher.rank) || !get(launcher.size)) continue;
+    place.size = number(get, launcher.size, 1, 1 << 20, 1);
+    place.rank = number(get, launcher.rank, 0, place.size - 1, 0);
+    if (place.size == 1) return place;
+    place.launcher = launcher.name;
+    place.local_size = number(get, launcher.local_size, 1, place.size, place.size);
+    place.local_rank = number(get, launcher.local_rank, 0, place.size - 1, place.rank);
+    place.address = address_of(get, launcher);
+    place.port = number(get, "MASTER_PORT", 1, 65535, kDefaultPort);
+    place.restarts = number(get, "TORCHELASTIC_RESTART_COUNT", 0, 1 << 30, 0);
+    const char* const table = get("TORCHELASTIC_USE_AGENT_STORE");
+    place.has_table = table && std::string_view(table) == "True";
+    if (place.address.empty()) {
+      // Ranks of one host need no address.
+      if (place.local_size != place.size) {
+        fail("launcher",
+             "{} started rank {} of {} on several hosts, and MASTER_ADDR is not set; expected the "
+             "address of the host of rank 0",
+             launcher.name, place.rank, place.size);
+      }
+      place.address = "127.0.0.1";
+    }
+    return place;
+  }
+  return place;
+}
+
+const Place& launched() {
+  static const Place place = launched([](const char* name) -> const char* {
+    const char* const value = std::getenv(name);
+    return value && *value ? value : nullptr;
+  });
+  return place;
+}
+
+}  // namespace hocket::comm

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What moves bytes between processes, one rank in each. Everything else (what a collective does,
+// who failed, what a rank waits for) is decided above it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace hocket::comm {
+
+/// Bytes on their way. They are not set to zero first.
+struct Message {
+  Message() = default;
+  explicit Message(int64_t size)
+      : data(std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(size))), bytes(size) {}
+  std::unique_ptr<std::byte[]> data;
+  int64_t bytes = 0;
+};
+
+/// How a receive ended.
+struct Received {
+  enum class End : uint8_t {
+    whole,      ///< the message is there
+    timed_out,  ///< nothing came
+    gone,       ///< the connection to the sender has ended
+    stopped,    ///< Wire::abort
+  } end = End::whole;
+  std::string text;  ///< what the transport says; for the log
+};
+
+/// Used by all lanes of a rank at the same time.
+class Wire {
+ public:
+  /// Waits until all messages are gone, unless it was aborted.
+  virtual ~Wire() = default;
+  virtual int32_t rank() const = 0;
+  virtual int32_t size() const = 0;
+  /// Returns at once; the message is kept until it is gone. Those to one rank with one tag arrive
+  /// in order. Tags are 0 or more. Throws std::exception where the rank cannot be reached.
+  virtual void send(Message message, int32_t to, int32_t tag) = 0;
+  /// Blocks until `bytes` have come from a rank, which sent as many.
+  virtual Received receive(void* into, int64_t bytes, int32_t from, int32_t tag,
+                           std::chrono::milliseconds timeout) = 0;
+  /// Ends every receive that waits, and all later ones at once.
+  virtual void abort() = 0;
+  /// Most bytes of messages that were ever kept at a time.
+  virtual int64_t peak_message_bytes() const = 0;
+
+  // A small table that all ranks see. It does not wait, and throws std::exception where the process
+  // that has the table is gone.
+  virtual void note(const std::string& key, const std::string& value) = 0;
+  /// Unless there is a value already. Returns the one that is there then.
+  virtual std::string note_first(const std::string& key, const std::string& value) = 0;
+  virtual std::optional<std::string> noted(const std::string& key) = 0;
+};
+
+/// Which process of a run this one is, as whoever started it says.
+struct Place {
+  int32_t rank = 0, size = 1;              ///< of the run
+  int32_t local_rank = 0, local_size = 1;  ///< of this host
+  std::string address;                     ///< of the host of rank 0
+  int32_t port = 0;
+  /// How often the run was started again: notes of the times before do not count.
+  int32_t restarts = 0;
+  bool has_table = false;  ///< whoever started it holds the table at `address`, not rank 0
+  std::string launcher;    ///< its name; empty: none, this process is alone
+
+  bool operator==(const Place&) const = default;
+};
+
+}  // namespace hocket::comm

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes that exchange outside of steps, and what they say when one of them fails, hangs or goes.
+#include "comm/connection.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/error.h"
+#include "tests/comm/wire_util.h"
+
+namespace hocket::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using test::connections;
+
+/// Runs a function per rank, each on a thread of its own; what each threw.
+std::vector<std::string> on_each(std::vector<std::shared_ptr<Connection>>& list,
+                                 const std::function<void(Connection&)>& run) {
+  std::vector<std::string> errors(list.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < list.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        run(*list[rank]);
+      } catch (const Error& error) {
+        errors[rank] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  return errors;
+}
+
+Message message_of(int64_t bytes) {
+  Message message(bytes);
+  std::fill_n(message.data.get(), bytes, std::byte{1});
+  return message;
+}
+
+TEST(Connection, GathersWhatEachGives) {
+  auto list = connections(4, milliseconds(10'000));
+  const auto errors = on_each(list, [](Connection& connection) {
+    const std::string mine(static_cast<size_t>(connection.index()) * 1000, 'x');
+    const std::vector<std::string> all = connection.all_gather(mine);
+    ASSERT_EQ(all.size(), 4u);
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(all[i].size(), i * 1000);
+    }
+    EXPECT_EQ(connection.from_first(connection.index() == 0 ? "first" : "other"), "first");
+    connection.leave();
+  });
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error, "");
+  }
+}
+
+TEST(Connection, AllEndWithTheReasonOfTheOneThatFails) {
+  auto list = connections(3, milliseconds(20'000));
+  const auto errors = on_each(list, [](Connection& connection) {
+    if (connection.index() == 2) {
+      connection.fail("rank 2: linear L3: no memory");
+      return;
+    }
+    std::byte byte{};
+    connection.receive(&byte, 1, 1 - connection.index(), 0);
+  });
+  EXPECT_NE(errors[0].find("rank 2: linear L3: no memory"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("rank 2: linear L3: no memory"), std::string::npos) << errors[1];
+}
+
+TEST(Connection, OneThatGoesIsNamedWithItsLastTask) {
+  auto list = connections(3, milliseconds(20'000));
+  list[1]->watch(&list, [] { return std::string("attention L7 mb2 forward"); }, nullptr);
+  std::this_thread::sleep_for(milliseconds(500));
+  const auto errors = on_each(list, [&](Connection& connection) {
+    if (connection.index() == 1) {
+      list[1].reset();
+      return;
+    }
+    std::byte byte{};
+    connection.receive(&byte, 1, connection.index() == 0 ? 1 : 0, 0);
+  });
+  for (int rank : {0, 2}) {
+    const std::string& error = errors[static_cast<size_t>(rank)];
+    EXPECT_NE(error.find("rank 1 "), std::string::npos) << error;
+    EXPECT_NE(error.find("attention L7 mb2 forward"), std::string::npos) << error;
+    EXPECT_NE(error.find("ended without a word"), std::string::npos) << error;
+  }
+}
+
+TEST(Connection, OfRanksThatWaitForEachOtherTheLastOneIsToBlame) {
+  auto list = connections(4, milliseconds(900));
+  list[3]->watch(&list, [] { return std::string("router L1 mb0 forward"); }, nullptr);
+  const auto errors = on_each(list, [&](Connection& connection) {
+    if (connection.index() == 3) {
+      std::this_thread::sleep_for(milliseconds(2500));
+      return;
+    }
+    // The first to wait is the first to give up.
+    std::this_thread::sleep_for(milliseconds(100 * connection.index()));
+    std::byte byte{};
+    connection.receive(&byte, 1, connection.index() + 1, 0);
+  });
+  for (size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_NE(errors[rank].find("rank 3 "), std::string::npos) << errors[rank];
+    EXPECT_NE(errors[rank].find("router L1 mb0 forward"), std::string::npos) << errors[rank];
+    EXPECT_NE(errors[rank].find("has sent nothing for 0.9 s"), std::string::npos) << errors[rank];
+    EXPECT_EQ(errors[rank], errors[0]);
+  }
+}
+
+TEST(Connection, MessagesOfOneTagComeInOrder) {
+  auto list = connections(2, milliseconds(10'000));
+  const auto errors = on_each(list, [](Connection& connection) {
+    for (int64_t i = 1; i <= 50; ++i) {
+      if (connection.index() == 0) {
+        connection.send(message_of(i), 1, 7);
+      } else {
+        std::vector<std::byte> into(static_cast<size_t>(i));
+        connection.receive(into.data(), i, 0, 7);
+        EXPECT_EQ(into.back(), std::byte{1});
+      }
+    }
+    connection.leave();
+  });
+  EXPECT_EQ(errors[0] + errors[1], "");
+}
+
+}  // namespace
+}  // namespace hocket::comm

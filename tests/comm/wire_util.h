@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections between threads of this process, each as if it were a process of its own.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "comm/connection.h"
+
+namespace hocket::comm::test {
+
+/// Of so many ranks, by rank.
+std::vector<std::shared_ptr<Connection>> connections(int32_t ranks,
+                                                     std::chrono::milliseconds timeout);
+
+}  // namespace hocket::comm::test

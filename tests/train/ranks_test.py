@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: serial
+# ctest: slow
+# ctest: timeout=900
+"""Ranks as processes: the same numbers as local ranks to the bit, whoever starts them (hocket launch, torchrun,
+mpirun, srun's variables), and what happens when one of them dies, hangs or differs."""
+import json, os, pathlib, random, shutil, signal, socket, subprocess, sys, tempfile, time, unittest
+
+ROOT = pathlib.Path(os.environ.get("HOCKET_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+BUILD = pathlib.Path(os.environ.get("HOCKET_BINARY_DIR", ROOT / "build"))
+HOCKET = BUILD / "hocket"
+SEED = int(os.environ.get("HOCKET_SEED", "11"))
+
+CONFIG = """
+model:
+  config: {model_type: qwen3_moe, vocab_size: 400, hidden_size: 32, num_hidden_layers: 4,
+           num_attention_heads: 4, num_key_value_heads: 2, head_dim: 8, intermediate_size: 48,
+           moe_intermediate_size: 24, num_experts: 4, num_experts_per_tok: 2, norm_topk_prob: true,
+           rms_norm_eps: 1.0e-6, max_position_embeddings: 128, hidden_act: silu,
+           router_aux_loss_coef: 0.01, tie_word_embeddings: true}
+data: {files: ["%(dir)s/text/*.txt"], dir: "%(dir)s/data", tokenizer: "%(dir)s/tok", vocab_size: 400,
+       valid_fraction: 0.2}
+train: {steps: 6, global_batch: 8, seq_len: 32, eval_every: 3, eval_sequences: 2, warmup_steps: 2}
+plan: {micro_batch: 1, threads_per_rank: 1, timeout_s: 60}
+output: {dir: "%(dir)s/run", report: false, trace: false}
+"""
+
+# Of 2 and of 4 ranks: every kind of collective and message.
+PLANS = {
+    2: [["dp=2"], ["dp=2", "ep=2"], ["pp=2"], ["tp=2"], ["cp=2", "cp_comm_type=p2p"]],
+    4: [["dp=2", "pp=2", "pp_schedule=interleaved", "pp_chunks=2"], ["dp=4", "ep=2", "shard.params=all"],
+        ["dp=2", "tp=2", "shard.optimizer=all", "all_reduce=ring"]],
+}
+
+
+def losses(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(r["step"], r.get("train/loss"), r.get("train/grad_norm"), r.get("eval/loss")) for r in rows]
+
+
+def weights(folder):
+    [last] = sorted((folder / "checkpoints").glob("step-*"))[-1:]
+    return (last / "model.safetensors").read_bytes()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Ranks(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if not (BUILD / "libhocket_torch.so").exists():
+            raise unittest.SkipTest("this build has no libhocket_torch.so (tools/setup.sh --torch)")
+        cls.dir = pathlib.Path(tempfile.mkdtemp())
+        rng = random.Random(SEED)
+        print(f"seed {SEED}", file=sys.stderr)
+        (cls.dir / "text").mkdir()
+        words = ["".join(rng.choices("abcdefgh", k=rng.randint(1, 7))) for _ in range(300)]
+        for i in range(12):
+            (cls.dir / f"text/{i}.txt").write_text(" ".join(rng.choices(words, k=900)))
+        cls.config = cls.dir / "run.yaml"
+        cls.config.write_text(CONFIG % {"dir": cls.dir})
+        for verb in (["train-tokenizer"], ["prepare"]):
+            subprocess.run([HOCKET, "data", *verb, cls.config], check=True, stdout=subprocess.DEVNULL)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.dir)
+
+    def words(self, name, plan, *more):
+        shutil.rmtree(self.dir / name, ignore_errors=True)
+        words = ["train", self.config, "--set", f"output.dir={self.dir / name}"]
+        for key in plan:
+            words += ["--set", f"plan.{key}"]
+        return [str(w) for w in (*words, *more)]
+
+    def run_it(self, command, code=0, **more):
+        r = subprocess.run([str(w) for w in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                           timeout=240, check=False, **more)
+        self.assertEqual(code, r.returncode, f"{command}\n{r.stdout}\n{r.stderr}")
+        return r
+
+    def same(self, one, other):
+        self.assertEqual(losses(self.dir / one), losses(self.dir / other))
+        self.assertEqual(weights(self.dir / one), weights(self.dir / other))
+
+    def test_processes_are_local_ranks_to_the_bit(self):
+        for n, plans in PLANS.items():
+            for plan in plans:
+                with self.subTest(plan=plan):
+                    self.run_it([HOCKET, *self.words("local", plan)])
+                    self.run_it([HOCKET, "launch", "-n", n, *self.words("gloo", plan)])
+                    self.same("local", "gloo")
+
+    def launchers(self):
+        torchrun = BUILD.parent / ".venv/bin/torchrun"
+        if torchrun.exists():
+            yield "torchrun", [torchrun, "--no-python", "--nproc-per-node", 2, "--master-port", free_port(), HOCKET], {}
+        if shutil.which("mpirun"):
+            yield ("mpirun", ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2, HOCKET],
+                   {"MASTER_PORT": str(free_port())})
+
+    def test_launchers(self):
+        self.run_it([HOCKET, *self.words("local", ["dp=2"])])
+        for name, command, env in self.launchers():
+            with self.subTest(launcher=name):
+                self.run_it([*command, *self.words("other", [])], env=dict(os.environ, **env))
+                self.same("local", "other")
+
+    def start(self, rank, size, words, **env):
+        place = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size), "SLURM_LOCALID": str(rank),
+                 "SLURM_NTASKS_PER_NODE": str(size), "SLURM_STEP_NODELIST": "localhost"}
+        return subprocess.Popen([HOCKET, *words], env=dict(os.environ, **place, **env), stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+    def test_srun(self):
+        self.run_it([HOCKET, *self.words("local", ["dp=2"])])
+        words = self.words("other", [])
+        port = str(free_port())
+        processes = [self.start(rank, 2, words, MASTER_PORT=port) for rank in range(2)]
+        for rank, process in enumerate(processes):
+            out, err = process.communicate(timeout=120)
+            self.assertEqual(0, process.returncode, err)
+            self.assertEqual(rank == 0, "predicted" in out, out)
+        self.assertIn("check", (self.dir / "other/logs/rank-1.log").read_text())
+        self.same("local", "other")
+
+    def test_as_many_processes_as_the_plan_has_ranks(self):
+        r = self.run_it([HOCKET, "launch", "-n", 3, *self.words("other", ["dp=2"])], code=2)
+        self.assertIn("the plan has 2 ranks", r.stderr)
+        r = self.run_it([HOCKET, "launch", "-n", 3, *self.words("other", ["tp=2"])], code=2)
+        self.assertIn("3 processes were started; plan.pp x plan.cp x plan.tp is 2", r.stderr)
+        r = self.run_it([HOCKET, *self.words("other", ["dp=2", "ranks=gloo"])], code=2)
+        self.assertIn("hocket launch -n 2", r.stderr)
+        r = self.run_it([HOCKET, "launch", "-n", 2, *self.words("other", ["dp=2", "ranks=local"])], code=2)
+        self.assertIn("plan.ranks is local", r.stderr)
+
+    def test_ranks_that_differ_are_refused_by_name(self):
+        port = str(free_port())
+        processes = [self.start(rank, 2, self.words("other", [f"bucket_mib={rank + 1}"]), MASTER_PORT=port)
+                     for rank in range(2)]
+        errors = [process.communicate(timeout=120)[1] for process in processes]
+        self.assertEqual([1, 1], [process.returncode for process in processes])
+        self.assertIn("rank 1 has program", errors[0])
+
+    def fail_one(self, victim, how):
+        """What the ranks say when one of four has died or hangs after its first step."""
+        words = self.words("other", ["dp=2", "pp=2", "timeout_s=6"], "--set", "train.steps=100000")
+        port = str(free_port())
+        processes = [self.start(rank, 4, words, MASTER_PORT=port) for rank in range(4)]
+        metrics = self.dir / "other/metrics.jsonl"
+        deadline = time.time() + 90
+        while time.time() < deadline and (not metrics.exists() or metrics.stat().st_size == 0):
+            time.sleep(0.05)
+        processes[victim].send_signal(how)
+        begin = time.time()
+        errors = {}
+        for rank, process in enumerate(processes):
+            if rank != victim:
+                errors[rank] = process.communicate(timeout=60)[1]
+                self.assertEqual(1, process.returncode, errors[rank])
+        took = time.time() - begin
+        processes[victim].kill()
+        processes[victim].communicate()
+        return errors, took
+
+    def test_a_rank_that_dies_is_named_with_its_last_task(self):
+        for victim in (0, 3):
+            with self.subTest(victim=victim):
+                errors, took = self.fail_one(victim, signal.SIGKILL)
+                self.assertLess(took, 6)
+                told = [text for text in errors.values() if "has ended without a word" in text]
+                self.assertEqual(1, len(told), errors)
+                self.assertIn(f"rank {victim} (on host", told[0])
+                self.assertIn("its last task: ", told[0])
+
+    def test_a_rank_that_hangs_is_named(self):
+        errors, took = self.fail_one(2, signal.SIGSTOP)
+        self.assertLess(took, 20)
+        told = [text for text in errors.values() if "rank 2 (on host" in text]
+        self.assertEqual(1, len(told), errors)
+        self.assertIn("has sent nothing for 6 s", told[0])
+
+    def test_torchrun_starts_again_and_the_run_goes_on(self):
+        torchrun = BUILD.parent / ".venv/bin/torchrun"
+        if not torchrun.exists():
+            self.skipTest("no torchrun")
+        words = self.words("other", [], "--set", "train.steps=60", "--set", "train.save_every=10")
+        process = subprocess.Popen(
+            [str(w) for w in [torchrun, "--no-python", "--nproc-per-node", 2, "--max-restarts", 2, "--master-port",
+                              free_port(), HOCKET, *words]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        deadline = time.time() + 90
+        while time.time() < deadline and not list((self.dir / "other/checkpoints").glob("step-*")):
+            time.sleep(0.05)
+        ranks = subprocess.run(["pgrep", "-P", str(process.pid)], stdout=subprocess.PIPE, text=True, check=True)
+        os.kill(int(ranks.stdout.split()[1]), signal.SIGKILL)
+        out, _ = process.communicate(timeout=240)
+        self.assertEqual(0, process.returncode, out)
+        self.assertIn("resumed from", out)
+        self.run_it([HOCKET, *self.words("local", ["dp=2"], "--set", "train.steps=60", "--set", "train.save_every=10")])
+        self.assertEqual(set(losses(self.dir / "local")), set(losses(self.dir / "other")))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
