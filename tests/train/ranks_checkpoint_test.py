@@ -9,7 +9,12 @@ import json, os, pathlib, shutil, subprocess, tempfile, unittest
 
 from ranks_test import BUILD, CONFIG, HOCKET, free_port, losses, weights
 
-SETTINGS = ["train.eval_every=0", "train.save_every=2"]
+SETTINGS = ["train.eval_every=0", "train.save_every=2", "train.keep_last=0"]
+
+
+def steps_of(folder):
+    """Loss and norm of every step, without the evaluation at the end of each start."""
+    return [row for row in losses(folder) if row[1] is not None]
 
 
 class Checkpoints(unittest.TestCase):
@@ -59,23 +64,26 @@ class Checkpoints(unittest.TestCase):
 
     def test_other_plans_on_other_numbers_of_ranks_go_on(self):
         first = ["dp=2", "pp=2", "shard.optimizer=all"]
-        self.run_it([HOCKET, *self.words("local", first, 8)])
-        want = losses(self.dir / "local")
-        self.run_it([HOCKET, "launch", "-n", 4, *self.words("run", first, 2)])
-        files = json.loads((self.dir / "run/checkpoints/step-000002/run.json").read_text())["files"]
+        self.run_it([HOCKET, *self.words("other", first, 8)])
+        want = steps_of(self.dir / "other")
+        self.run_it([HOCKET, "launch", "-n", 4, *self.words("plans", first, 8)])
+        files = json.loads((self.dir / "plans/checkpoints/step-000002/run.json").read_text())["files"]
         for name in ("model.safetensors", "optimizer.safetensors"):
             parts = files[name]["parts"]
             self.assertEqual(files[name]["bytes"], sum(self.length(part) for part in parts))
             ranks = {part["rank"] for part in parts}
             # What the replicas hold alike is written by the first of them.
             self.assertEqual({0, 2} if name.startswith("model") else {0, 1, 2, 3}, ranks)
-        for n, plan, steps in ((2, ["tp=2"], 4), (3, ["pp=3", "pp_layers=[1,2,1]"], 6), (1, ["dp=2", "ep=2"], 8)):
-            command = [HOCKET, *(["launch", "-n", n] if n > 1 else []), *self.words("run", plan, steps)]
-            self.assertIn(f"(step {steps - 2})", self.run_it(command).stdout)
-        got = losses(self.dir / "run")
+        for n, plan, last in ((2, ["tp=2"], 2), (3, ["pp=3", "pp_layers=[1,2,1]"], 4), (1, ["dp=2", "ep=2"], 6)):
+            # As if the one before it had been killed behind this step.
+            for later in range(last + 2, 10, 2):
+                shutil.rmtree(self.dir / f"plans/checkpoints/step-{later:06}")
+            command = [HOCKET, *(["launch", "-n", n] if n > 1 else []), *self.words("plans", plan, 8)]
+            self.assertIn(f"(step {last})", self.run_it(command).stdout)
+        got = steps_of(self.dir / "plans")
         for one, other in zip(got, want, strict=True):
             self.assertEqual(one[0], other[0])
-            self.assertAlmostEqual(one[1] or 0, other[1] or 0, delta=1e-4)
+            self.assertAlmostEqual(one[1], other[1], delta=1e-4)
 
     @staticmethod
     def length(part):
@@ -100,7 +108,7 @@ class Checkpoints(unittest.TestCase):
         self.need_mounts()
         hosts = [self.dir / "a", self.dir / "b"]
         plan = ["dp=2", "shard.optimizer=all"]
-        self.run_it([HOCKET, *self.words("local", plan, 6)])
+        self.run_it([HOCKET, *self.words("one", plan, 6)])
         for steps in (2, 4):
             for code, text in self.on_hosts(hosts, self.words("host", plan, steps)):
                 self.assertEqual(0, code, text)
@@ -123,7 +131,7 @@ class Checkpoints(unittest.TestCase):
         self.assertEqual([0, 0], [code for code, _ in told], told)
         self.assertIn("(step 2)", told[0][1])
         self.assertIn("step-000004 (rank 1: is not on this host)", told[0][1])
-        self.assertEqual(losses(self.dir / "local"), losses(hosts[0]))
+        self.assertEqual(steps_of(self.dir / "one"), steps_of(hosts[0]))
 
     def test_a_full_disk_of_one_rank_ends_all(self):
         self.need_mounts()
