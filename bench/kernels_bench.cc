@@ -60,7 +60,7 @@ std::vector<Case> cases() {
                   6.0 * kT * kD * kV});
   const TensorType q = f32({kT, kH, kHead}), k = f32({kT, kG, kHead}), pos = i32({kT}),
                    lse = f32({kT, kH});
-  const Attrs scale{{"scale", 0.125}};
+  const Attrs scale{{"scale", 0.125}, {"group", kH / kG}};
   const double causal = kT * (kSeq + 1) / 2.0 * kH * kHead;
   list.push_back({"attention", "attention", scale, {q, k, k, pos}, {q, lse}, 4 * causal});
   list.push_back(

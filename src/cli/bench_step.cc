@@ -50,7 +50,7 @@ class StepBench {
   /// A rank whose others take no time and bring nothing: what a step costs without them.
   StepBench(const engine::Run& run, int32_t rank)
       : run_(run),
-        ranks_(std::make_unique<runtime::LocalRanks>(
+        ranks_(new runtime::LocalRanks(
             std::make_shared<comm::SoloWorld>(static_cast<int32_t>(run.plan.world())),
             std::vector<int32_t>{rank}, kernels::cpu_backend(), engine::rank_options(run))),
         alone_(true) {

@@ -12,6 +12,7 @@
 #include "checkpoint/model_weights.h"
 #include "checkpoint/resolve.h"
 #include "cli/inputs.h"
+#include "cli/rank_output.h"
 #include "cli/verbs.h"
 #include "engine/describe.h"
 #include "train/evaluate.h"
@@ -131,13 +132,17 @@ int on_ids(const Options& options, const engine::Run& run) {
   load(run, ranks);
   const auto logits = train::logits_of(run, ids, programs);
   double loss = mean_loss(ids, logits, static_cast<size_t>(run.model.vocab_size));
-  if (!options.logits.empty()) {
+  // Every process has what was collected; one writes it.
+  const bool writes = ranks.processes().index() == 0;
+  if (!options.logits.empty() && writes) {
     save_logits(options.logits, ids, logits, run.model.vocab_size);
   }
   if (!options.grads.empty()) {
     const train::Gradients gradients = train::gradients_of(run, ids, programs);
     loss = gradients.loss;
-    save_grads(options.grads, run, gradients);
+    if (writes) {
+      save_grads(options.grads, run, gradients);
+    }
   }
   tell_ids(options, ids, loss);
   return 0;
@@ -273,7 +278,11 @@ void verb_eval(Args& args) {
       "hocket eval runs/quickstart --ids ids.json --save-logits l2.safetensors "
       "--set plan.dp=2",
       "the same on two ranks");
-  args.run([options] { return eval(*options); });
+  args.example("hocket launch -n 2 eval runs/quickstart", "on two processes");
+  args.run([options] {
+    redirect_output("");
+    return eval(*options);
+  });
 }
 
 }  // namespace hocket::cli

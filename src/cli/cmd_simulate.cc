@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "check/check.h"
 #include "cli/inputs.h"
+#include "cli/simulate_schedule.h"
 #include "cli/verbs.h"
 #include "cost/cluster.h"
 #include "cost/flops.h"
@@ -26,10 +27,14 @@ namespace hocket::cli {
 
 namespace {
 
+/// Ranks, stages per rank and micro-batches of a schedule: enough for any, few enough to hold.
+constexpr int64_t kMostOfShape = 1024;
+
 struct Options {
   std::string run, cluster, profile, trace;
   std::vector<std::string> set;
-  bool json = false, all_ranks = false;
+  bool all_ranks = false;
+  ScheduleOptions schedule;
 };
 
 /// The timings of --profile, else of cluster.profile; none, with a warning, if the latter are not
@@ -87,10 +92,34 @@ void expect_sound(const std::string& path, const program::Program& program) {
   fail(path, "{}, or, if it is not finished, hocket graph --finish {}", what, path);
 }
 
+/// Error unless the options are of a run, or of a schedule alone.
+void check_options(const Options& options) {
+  const ScheduleOptions& alone = options.schedule;
+  if (alone.schedule.empty()) {
+    if (options.run.empty()) {
+      fail("hocket simulate", "got no RUN; expected a RUN, or --schedule NAME");
+    }
+    if (alone.ranks || alone.chunks || alone.micro_batches || !alone.cost.empty() ||
+        !alone.svg.empty() || !alone.out.empty()) {
+      fail("hocket simulate",
+           "--ranks, --chunks, --micro-batches, --cost, --svg and --out go with --schedule; try "
+           "--set plan.pp=4");
+    }
+    return;
+  }
+  if (!options.run.empty() || !options.set.empty() || !options.cluster.empty() ||
+      !options.profile.empty() || !options.trace.empty() || options.all_ranks) {
+    fail("hocket simulate --schedule",
+         "is for a schedule without a model; expected no RUN, --set, --cluster, --profile, --trace "
+         "or --all-ranks; try --set plan.pp_schedule={} in its place",
+         alone.schedule);
+  }
+}
+
 /// The program that `train` would run, the costs of its tasks on the cluster, and the replay of one
 /// with the other; the words go to standard error where the trace takes standard output.
 int simulate(const Options& options) {
-  if (options.json && options.trace == "-") {
+  if (options.schedule.json && options.trace == "-") {
     fail("hocket simulate", "--json and --trace - both go to standard output; expected one there");
   }
   const Source source = read_source(options.run, options.set, true);
@@ -113,7 +142,7 @@ int simulate(const Options& options) {
   if (!options.trace.empty()) {
     trace::write_trace(sim::to_trace(compiled.program, replay), options.trace);
   }
-  if (options.json) {
+  if (options.schedule.json) {
     fmt::print("{}\n", sim::to_json(compiled.program, report));
     return 0;
   }
@@ -128,6 +157,27 @@ int simulate(const Options& options) {
 
 }  // namespace
 
+/// Adds what a schedule is simulated by that has no model.
+static void add_schedule(Args& args, ScheduleOptions* options) {
+  args.option(
+      "--schedule", "NAME", &options->schedule,
+      "a pipeline schedule alone, without a RUN: a name of plan.pp_schedule or a .csv file");
+  args.option("--ranks", "N", &options->ranks,
+              "of the schedule: pipeline ranks (default: 4, or the file's rows)", 1, kMostOfShape);
+  args.option("--chunks", "N", &options->chunks,
+              "of the schedule: stages per rank (default: what the schedule needs)", 1,
+              kMostOfShape);
+  args.option("--micro-batches", "N", &options->micro_batches,
+              "of the schedule (default: 8, or the file's)", 1, kMostOfShape);
+  args.option(
+      "--cost", "COSTS", &options->cost,
+      "of the schedule: F=1,I=1,W=1,comm=0.1, what a forward pass, the two halves of a "
+      "backward pass and a message take (defaults: 1, 1, 1, 0); also B (default: I + W) and "
+      "FB, an overlapped pair (default: both)");
+  args.option("--svg", "FILE", &options->svg, "of the schedule: write its timeline as a picture");
+  args.option("--out", "FILE", &options->out, "of the schedule: write it as CSV");
+}
+
 void verb_simulate(Args& args) {
   // What can be given, and its help; simulate() does it.
   auto options = std::make_shared<Options>();
@@ -140,7 +190,8 @@ void verb_simulate(Args& args) {
              "and what it leaves out.");
   args.positional("RUN", &options->run,
                   "a run.yaml, the text of a program, or a MODEL (its config.json: sequences of "
-                  "4,096 tokens on one rank, see --set)");
+                  "4,096 tokens on one rank, see --set)",
+                  false);
   add_set(args, &options->set);
   args.option("--cluster", "FILE", &options->cluster,
               "cluster file (configs/clusters); default: cluster.file, else this machine");
@@ -150,13 +201,20 @@ void verb_simulate(Args& args) {
               "write the timeline, for Perfetto (.json or .json.gz; -: standard output)");
   args.flag("--all-ranks", &options->all_ranks,
             "replay every rank, also where one of its class would do");
-  args.flag("--json", &options->json, "the prediction as JSON: seconds, bytes");
+  args.flag("--json", &options->schedule.json, "the prediction as JSON: seconds, bytes");
+  add_schedule(args, &options->schedule);
   args.example(
       "hocket simulate configs/qwen3-30b-a3b.yaml --cluster configs/clusters/h100-64x8.yaml",
       "a 30 B mixture of experts on 512 H100");
   args.example("hocket simulate configs/models/dense-26m --set plan.dp=2 --trace step.json.gz",
                "any config.json, on this machine; the timeline opens in ui.perfetto.dev");
-  args.run([options] { return simulate(*options); });
+  args.example("hocket simulate --schedule zb-h1 --ranks 4 --micro-batches 8 --cost F=1,I=1,W=1",
+               "a pipeline schedule without a model: its bubbles, what it holds, a timeline");
+  args.run([options] {
+    check_options(*options);
+    return options->schedule.schedule.empty() ? simulate(*options)
+                                              : simulate_schedule(options->schedule);
+  });
 }
 
 }  // namespace hocket::cli

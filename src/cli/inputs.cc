@@ -28,7 +28,8 @@ engine::Run with_batch(nlohmann::json tree, const std::string& name,
   engine::RunConfig probe;
   const ResolvedConfig resolved = parse_config(probe, tree.dump(), name, overrides);
   if (resolved.is_default("train.global_batch")) {
-    tree["train"]["global_batch"] = probe.plan.dp * probe.plan.micro_batch *
+    tree["train"]["global_batch"] = engine::dp_of(probe.plan, resolved, name) *
+                                    probe.plan.micro_batch *
                                     (probe.plan.pp > 1 ? per_stage * probe.plan.pp : 1);
   }
   return engine::parse_run(tree.dump(), name, overrides);

@@ -62,8 +62,7 @@ void tell_error(const std::string& text) {
   std::fflush(stderr);
   if (launcher_stderr() < 0 || !speaks()) return;
   const std::string line = fmt::format("[rank {}] {}\n", place.rank, text);
-  [[maybe_unused]] const ssize_t written =
-      ::write(launcher_stderr(), line.data(), line.size());
+  [[maybe_unused]] const ssize_t written = ::write(launcher_stderr(), line.data(), line.size());
 }
 
 }  // namespace hocket::cli

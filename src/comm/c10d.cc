@@ -37,10 +37,11 @@ std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds ti
   std::signal(SIGPIPE, SIG_IGN);
   const std::string path = library_path();
   if (!file_exists(path)) {
-    fail("comm",
-         "ranks as processes need {}, which is not there: this build was made without LibTorch; try "
-         "tools/setup.sh --torch && make build, or plan.ranks: local",
-         path);
+    fail(
+        "comm",
+        "ranks as processes need {}, which is not there: this build was made without LibTorch; try "
+        "tools/setup.sh --torch && make build, or plan.ranks: local",
+        path);
   }
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (!library) {

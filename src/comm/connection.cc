@@ -158,13 +158,21 @@ void Connection::send(Message message, int32_t to, int32_t tag) {
   }
 }
 
-void Connection::receive(void* into, int64_t bytes, int32_t from, int32_t tag) {
-  if (bytes == 0) return;
+std::unique_ptr<Incoming> Connection::expect(void* into, int64_t bytes, int32_t from, int32_t tag) {
+  return bytes == 0 ? nullptr : wire_->receive(into, bytes, from, tag);
+}
+
+void Connection::wait(Incoming* incoming, int32_t from) {
+  if (!incoming) return;
   const Wait wait(*this, from);
-  const Received received = wire_->receive(into, bytes, from, tag, timeout_);
+  const Received received = incoming->wait(timeout_);
   if (received.end != Received::End::whole) {
     blame(from, received);
   }
+}
+
+void Connection::receive(void* into, int64_t bytes, int32_t from, int32_t tag) {
+  wait(expect(into, bytes, from, tag).get(), from);
 }
 
 // ---- who failed --------------------------------------------------------------------------------
@@ -303,8 +311,8 @@ Connection::Note Connection::note_of(int32_t rank) {
 }
 
 void Connection::blame(int32_t from, const Received& received) {
-  // Whoever ends because it failed has said so itself, if it could; others speak for it only after a
-  // while.
+  // Whoever ends because it failed has said so itself, if it could; others speak for it only after
+  // a while.
   const bool timed_out = received.end == Received::End::timed_out;
   const auto deadline = steady_clock::now() + (timed_out ? milliseconds(0) : kGrace);
   while (!is_failed() && steady_clock::now() < deadline) {

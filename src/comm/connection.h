@@ -31,13 +31,17 @@ class Connection : public Processes {
   int32_t index() const override { return wire_->rank(); }
   std::vector<std::string> all_gather(const std::string& mine) override;
 
-  /// A message of a program: see Wire. Receives throw Error with who is to blame.
+  /// Messages of a program: see Wire. What fails throws Error with who is to blame.
   void send(Message message, int32_t to, int32_t tag);
+  /// Begins to receive; null for no bytes, which nobody sends.
+  std::unique_ptr<Incoming> expect(void* into, int64_t bytes, int32_t from, int32_t tag);
+  void wait(Incoming* incoming, int32_t from);
   void receive(void* into, int64_t bytes, int32_t from, int32_t tag);
   int64_t peak_message_bytes() const { return wire_->peak_message_bytes(); }
 
-  /// `doing` says what this rank does just now ("linear_dw L3 mb2 backward"), for the others to tell
-  /// if it ends; `stop` is called when a process fails, with why. Until the owner is unwatched.
+  /// `doing` says what this rank does just now ("linear_dw L3 mb2 backward"), for the others to
+  /// tell if it ends; `stop` is called when a process fails, with why. Until the owner is
+  /// unwatched.
   void watch(const void* owner, std::function<std::string()> doing,
              std::function<void(const std::string&)> stop);
   void unwatch(const void* owner);
@@ -81,10 +85,10 @@ class Connection : public Processes {
   std::mutex mutex_;  ///< guards what follows
   std::condition_variable ends_;
   bool leaving_ = false;
-  std::string failure_;           ///< why the run ends; empty: it does not
-  int32_t failed_rank_ = -1;      ///< whose fault it is
-  std::map<int32_t, int> waits_;  ///< ranks that lanes wait for, and how many do
-  std::string doing_before_;      ///< what the last task was, between steps
+  std::string failure_;            ///< why the run ends; empty: it does not
+  int32_t failed_rank_ = -1;       ///< whose fault it is
+  std::map<int32_t, int> waits_;   ///< ranks that lanes wait for, and how many do
+  std::string doing_before_;       ///< what the last task was, between steps
   std::map<int32_t, Note> notes_;  ///< as they were read last
   int64_t beats_ = 0;
   std::mutex watched_mutex_;  ///< held while they are called

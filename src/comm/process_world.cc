@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -23,23 +24,33 @@ int64_t total(const std::vector<Slice>& slices) {
   return bytes;
 }
 
-/// The operands of another member, as far as they came: memory of this process, as long as what is
-/// read of them.
+/// Collectives that divide are done in parts: of so many bytes from each member to each other one,
+/// and so many on their way at a time.
+constexpr int64_t kPartBytes = 256 << 10;
+constexpr int64_t kPartsAhead = 8;
+
+/// The operands of another member, as far as they came. What is read of an operand lies in memory
+/// of this process from its first byte to its last; the operand itself begins before it.
 class Copies {
  public:
   Copies(size_t inputs, size_t outputs) : in_(inputs), out_(outputs) {}
+  Copies(Copies&&) = default;
   /// Sizes are the same on all members.
   void set_in(size_t operand, void* data) { in_[operand] = data; }
   /// Makes room for what comes.
   void expect(const std::vector<Slice>& slices) {
-    std::map<std::pair<bool, size_t>, int64_t> ends;
+    std::map<std::pair<bool, size_t>, std::pair<int64_t, int64_t>> spans;
     for (const Slice& slice : slices) {
-      int64_t& end = ends[{slice.out, slice.operand}];
-      end = std::max(end, slice.begin + slice.bytes);
+      const int64_t end = slice.begin + slice.bytes;
+      const auto [span, fresh] = spans.try_emplace({slice.out, slice.operand}, slice.begin, end);
+      span->second = {std::min(span->second.first, slice.begin),
+                      std::max(span->second.second, end)};
     }
-    for (const auto& [operand, end] : ends) {
-      memory_.emplace_back(end);
-      (operand.first ? out_ : in_)[operand.second] = memory_.back().data.get();
+    for (const auto& [operand, span] : spans) {
+      memory_.emplace_back(span.second - span.first);
+      const auto address = reinterpret_cast<uintptr_t>(memory_.back().data.get());
+      (operand.first ? out_ : in_)[operand.second] =
+          reinterpret_cast<void*>(address - static_cast<uintptr_t>(span.first));
     }
   }
   Operands operands() const { return {in_, out_}; }
@@ -62,10 +73,8 @@ class ProcessWorld::Rank : public Communicator {
   void run(const Call& call) override;
 
  private:
+  class Part;
   void exchange(const Call& call, const Op& op);
-  void send(const Operands& mine, const std::vector<Slice>& slices, int32_t to, int32_t tag);
-  void receive(const Operands& theirs, const std::vector<Slice>& slices, int32_t from,
-               int32_t tag);
   int32_t tag_of(const Call& call);
 
   Connection& connection_;
@@ -109,68 +118,152 @@ int32_t ProcessWorld::Rank::tag_of(const Call& call) {
   return tag;
 }
 
-/// In every phase this member sends to each other one what that reads of it, brings what it reads of
-/// others to where it would lie there, and then does its own part. What it sends is copied first:
-/// its operands may change at once.
-void ProcessWorld::Rank::exchange(const Call& call, const Op& op) {
-  const program::Kind& kind = *call.kind;
-  const size_t n = call.members.size();
-  const size_t me = static_cast<size_t>(std::find(call.members.begin(), call.members.end(), rank_) -
-                                        call.members.begin());
-  HOCKET_CHECK(me < n, "rank {} is not in its group", rank_);
+/// One part of one phase of a collective: what this member sends to each other one, and brings of
+/// it to where it would lie there, before it does its own part of the op.
+class ProcessWorld::Rank::Part {
+ public:
+  Part(Rank& rank, const Call& call, const Op& op, int phase, int64_t part, int64_t parts);
+  /// Sends what others read. It is copied: the operands may change at once.
+  void send();
+  /// Begins to receive what is read of others.
+  void expect();
+  /// Waits for it, and does the part.
+  void run();
+
+ private:
+  /// What comes from another member: right where it is read, or in one piece that is given out.
+  struct Arrival {
+    std::vector<Slice> slices;
+    Message packed;
+    std::unique_ptr<Incoming> incoming;
+  };
+  Together together() const;
+
+  Rank& rank_;
+  const Call& call_;
+  const Op& op_;
+  const int phase_;
+  const int64_t part_, parts_;
+  const int32_t tag_;
+  const size_t n_, me_;
+  std::vector<Copies> copies_;
+  std::vector<Operands> members_;
+  std::vector<Arrival> arrivals_;
+};
+
+ProcessWorld::Rank::Part::Part(Rank& rank, const Call& call, const Op& op, int phase, int64_t part,
+                               int64_t parts)
+    : rank_(rank),
+      call_(call),
+      op_(op),
+      phase_(phase),
+      part_(part),
+      parts_(parts),
+      tag_(rank.tag_of(call)),
+      n_(call.members.size()),
+      me_(static_cast<size_t>(std::find(call.members.begin(), call.members.end(), rank.rank_) -
+                              call.members.begin())),
+      arrivals_(n_) {
+  HOCKET_CHECK(me_ < n_, "rank {} is not in its group", rank.rank_);
   // A member that gives in a transfer has an input, one that takes has none.
-  std::vector<Copies> copies;
-  copies.reserve(n);
-  std::vector<Operands> members;
-  for (size_t i = 0; i < n; ++i) {
-    copies.emplace_back(std::max<size_t>(call.in.size(), 1), call.out.size());
+  copies_.reserve(n_);
+  for (size_t i = 0; i < n_; ++i) {
+    copies_.emplace_back(std::max<size_t>(call.in.size(), 1), call.out.size());
     if (op.needs_sizes) {
-      copies[i].set_in(1, call.in[1]);
+      copies_[i].set_in(1, call.in[1]);
     }
-    members.push_back(i == me ? Operands{call.in, call.out} : copies[i].operands());
-  }
-  const Together all{&kind.attrs, kind.in, kind.out, members, call.copies, call.given};
-  const int32_t tag = tag_of(call);
-  for (int phase = 0; phase < op.phases; ++phase) {
-    for (size_t step = 1; step < n; ++step) {
-      const size_t other = (me + step) % n;
-      send(members[me], op.reads(all, me, other, phase), call.members[other], tag);
-    }
-    for (size_t step = 1; step < n; ++step) {
-      const size_t other = (me + n - step) % n;
-      const std::vector<Slice> slices = op.reads(all, other, me, phase);
-      copies[other].expect(slices);
-      receive(members[other], slices, call.members[other], tag);
-    }
-    op.run(all, me, phase);
+    members_.push_back(i == me_ ? Operands{call.in, call.out} : copies_[i].operands());
   }
 }
 
-void ProcessWorld::Rank::send(const Operands& mine, const std::vector<Slice>& slices, int32_t to,
-                              int32_t tag) {
-  Message message(total(slices));
-  std::byte* at = message.data.get();
-  for (const Slice& slice : slices) {
-    std::memcpy(at, place(mine, slice), static_cast<size_t>(slice.bytes));
-    at += slice.bytes;
-  }
-  if (message.bytes > 0) {
-    connection_.send(std::move(message), to, tag);
+Together ProcessWorld::Rank::Part::together() const {
+  const program::Kind& kind = *call_.kind;
+  return {&kind.attrs, kind.in, kind.out, members_, call_.copies, call_.given, part_, parts_};
+}
+
+void ProcessWorld::Rank::Part::send() {
+  const Together all = together();
+  for (size_t step = 1; step < n_; ++step) {
+    const size_t other = (me_ + step) % n_;
+    const std::vector<Slice> slices = op_.reads(all, me_, other, phase_);
+    Message message(total(slices));
+    std::byte* at = message.data.get();
+    for (const Slice& slice : slices) {
+      std::memcpy(at, place(members_[me_], slice), static_cast<size_t>(slice.bytes));
+      at += slice.bytes;
+    }
+    rank_.connection_.send(std::move(message), call_.members[other], tag_);
   }
 }
 
-void ProcessWorld::Rank::receive(const Operands& theirs, const std::vector<Slice>& slices,
-                                 int32_t from, int32_t tag) {
-  if (slices.size() == 1) {
-    connection_.receive(place(theirs, slices[0]), slices[0].bytes, from, tag);
-    return;
+void ProcessWorld::Rank::Part::expect() {
+  const Together all = together();
+  for (size_t step = 1; step < n_; ++step) {
+    const size_t other = (me_ + n_ - step) % n_;
+    Arrival& arrival = arrivals_[other];
+    arrival.slices = op_.reads(all, other, me_, phase_);
+    copies_[other].expect(arrival.slices);
+    const int64_t bytes = total(arrival.slices);
+    void* into = nullptr;
+    if (arrival.slices.size() == 1) {
+      into = place(members_[other], arrival.slices[0]);
+    } else {
+      arrival.packed = Message(bytes);
+      into = arrival.packed.data.get();
+    }
+    arrival.incoming = rank_.connection_.expect(into, bytes, call_.members[other], tag_);
   }
-  const Message message(total(slices));
-  connection_.receive(message.data.get(), message.bytes, from, tag);
-  const std::byte* at = message.data.get();
-  for (const Slice& slice : slices) {
-    std::memcpy(place(theirs, slice), at, static_cast<size_t>(slice.bytes));
-    at += slice.bytes;
+}
+
+void ProcessWorld::Rank::Part::run() {
+  for (size_t step = 1; step < n_; ++step) {
+    const size_t other = (me_ + n_ - step) % n_;
+    Arrival& arrival = arrivals_[other];
+    rank_.connection_.wait(arrival.incoming.get(), call_.members[other]);
+    if (arrival.slices.size() == 1) continue;
+    const std::byte* at = arrival.packed.data.get();
+    for (const Slice& slice : arrival.slices) {
+      std::memcpy(place(members_[other], slice), at, static_cast<size_t>(slice.bytes));
+      at += slice.bytes;
+    }
+  }
+  op_.run(together(), me_, phase_);
+}
+
+/// Part by part: what a part of the first phase leaves is sent on while the next parts come. All
+/// members do the same in the same order, so that messages of one tag meet those that they are for.
+void ProcessWorld::Rank::exchange(const Call& call, const Op& op) {
+  const int64_t n = std::ssize(call.members);
+  const int64_t payload = op.payload(call.kind->attrs, call.kind->in, call.kind->out);
+  const int64_t parts = op.divides ? std::max<int64_t>(1, payload / (n * kPartBytes)) : 1;
+  HOCKET_CHECK(op.phases <= 2, "{} has {} phases", op.name, op.phases);
+  std::deque<Part> first, second;
+  const auto begin = [&](std::deque<Part>& list, int phase, int64_t part) {
+    list.emplace_back(*this, call, op, phase, part, parts);
+    list.back().send();
+    list.back().expect();
+  };
+  const auto end = [](std::deque<Part>& list) {
+    list.front().run();
+    list.pop_front();
+  };
+  for (int64_t part = 0; part < std::min(parts, kPartsAhead); ++part) {
+    begin(first, 0, part);
+  }
+  for (int64_t part = 0; part < parts; ++part) {
+    end(first);
+    if (op.phases == 2) {
+      begin(second, 1, part);
+    }
+    if (part + kPartsAhead < parts) {
+      begin(first, 0, part + kPartsAhead);
+    }
+    if (std::ssize(second) > kPartsAhead) {
+      end(second);
+    }
+  }
+  while (!second.empty()) {
+    end(second);
   }
 }
 

@@ -12,8 +12,8 @@
 namespace hocket::comm {
 
 /// Messages go as they are. A collective is done by its record, as between threads, after every
-/// member has sent to each other one what that reads of it (Op::reads): in the order of sums, and so
-/// in its bits, it is that of local ranks; its bytes are those of the algorithm `direct`.
+/// member has sent to each other one what that reads of it (Op::reads): in the order of sums, and
+/// so in its bits, it is that of local ranks; its bytes are those of the algorithm `direct`.
 class ProcessWorld : public World {
  public:
   /// Worlds of one connection take turns.

@@ -33,6 +33,14 @@ struct Received {
   std::string text;  ///< what the transport says; for the log
 };
 
+/// A message that is asked for. It is waited for before it goes.
+class Incoming {
+ public:
+  virtual ~Incoming() = default;
+  /// Blocks until it is there.
+  virtual Received wait(std::chrono::milliseconds timeout) = 0;
+};
+
 /// Used by all lanes of a rank at the same time.
 class Wire {
  public:
@@ -43,9 +51,10 @@ class Wire {
   /// Returns at once; the message is kept until it is gone. Those to one rank with one tag arrive
   /// in order. Tags are 0 or more. Throws std::exception where the rank cannot be reached.
   virtual void send(Message message, int32_t to, int32_t tag) = 0;
-  /// Blocks until `bytes` have come from a rank, which sent as many.
-  virtual Received receive(void* into, int64_t bytes, int32_t from, int32_t tag,
-                           std::chrono::milliseconds timeout) = 0;
+  /// Begins to receive `bytes` from a rank, which sends as many. Messages flow once there is room
+  /// for them here: what will be needed soon is best asked for early.
+  virtual std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from,
+                                            int32_t tag) = 0;
   /// Ends every receive that waits, and all later ones at once.
   virtual void abort() = 0;
   /// Most bytes of messages that were ever kept at a time.

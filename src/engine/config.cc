@@ -2,6 +2,7 @@
 #include "engine/config.h"
 
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -113,7 +114,8 @@ void PlanSection::fields(Fields& fields) {
       .one_of({"auto", "local", "gloo"});
   fields("pp", pp, "pipeline ranks, each with pp_chunks stages").min(1).max(kMaxRanks);
   fields("pp_chunks", pp_chunks,
-         "stages per pipeline rank: model chunks, for the schedule interleaved or a CSV")
+         "stages per pipeline rank: model chunks, for interleaved, zb-h1, zb-v and dualpipev (both "
+         "2) or a CSV")
       .min(1)
       .max(kMaxRanks);
   fields(
@@ -122,7 +124,12 @@ void PlanSection::fields(Fields& fields) {
       "axes")
       .min(1)
       .max(kMaxRanks);
-  fields("ep", ep, "expert-parallel ranks among the data-parallel ones").min(1);
+  fields(
+      "ep", ep,
+      "expert-parallel ranks, among those there are: first ranks of tp (with sequence_parallel), "
+      "then of cp, then of dp")
+      .min(1);
+  fields("etp", etp, "ranks of tp over which the width of every expert is split").min(1);
   fields("ep_inner", ep_inner,
          "ranks of ep that lie together, as on a node: rows go to the node of their expert first, "
          "then to its rank, and back likewise (two-level all-to-all); 1: in one step")
@@ -140,16 +147,21 @@ void PlanSection::fields(Fields& fields) {
          "MLPs")
       .min(1)
       .max(kMaxRanks);
+  fields("sequence_parallel", sequence_parallel,
+         "between their products, the ranks of tp split the tokens among them: norms and residuals "
+         "are not repeated, and take a part of the memory");
   fields("micro_batch", micro_batch, "sequences per data-parallel rank and micro-batch")
       .min(1)
       .max(kMaxSequences);
   fields("shard", shard,
          "what data-parallel ranks split among them, so that none has all of it: none, or all of "
          "the ranks");
-  fields("pp_layers", pp_layers, "layers per stage, e.g. [3, 5]; default: as even as possible");
+  fields("pp_layers", pp_layers,
+         "layers per stage, e.g. [3, 5]; 0 for a stage of the embedding or the head alone, the "
+         "first or the last; default: as even as possible");
   fields("pp_schedule", pp_schedule,
-         "1f1b, gpipe, interleaved, or a schedule CSV, as `hocket graph --stage schedule` prints "
-         "it");
+         "1f1b, gpipe, interleaved, zb-h1, zb-v, dualpipev, dualpipe, or a schedule CSV, as "
+         "`hocket graph --stage schedule` prints it (docs/schedules.md)");
   fields("layouts", layouts,
          "how parameters lie, \"PATTERN LAYOUT\" each, e.g. [lm_head.weight tp:S0]: tensors whose "
          "names match (* and ?) are split along dim 0 over tp; B: whole on every rank; the last "
@@ -160,7 +172,8 @@ void PlanSection::fields(Fields& fields) {
       .min(0)
       .max(kMaxThreads);
   fields("ranks_per_node", ranks_per_node,
-         "decides which links are inside a node; 0: all ranks on one")
+         "decides which links are inside a node; 0: all ranks on one, or with ranks as processes as "
+         "many as the launcher starts on each host")
       .min(0)
       .max(kMaxRanks);
   fields("timeout_s", timeout_s, "of every wait for another rank or lane").min(0.1).max(1e6);
@@ -250,19 +263,42 @@ Ranks ranks_of(const PlanSection& plan) {
   return plan.ranks == "auto" && comm::launched().size > 1 ? Ranks::gloo : Ranks::local;
 }
 
-/// As many as the processes that were started hold, with the plan's other axes.
-int64_t dp_of_processes(const Run& run) {
-  const parallel::Plan& plan = run.plan;
+}  // namespace
+
+int64_t dp_of(const PlanSection& plan, const ResolvedConfig& resolved, const std::string& name) {
   const int64_t processes = comm::launched().size;
+  if (!resolved.is_default("plan.dp") || ranks_of(plan) == Ranks::local || processes == 1) {
+    return plan.dp;
+  }
   const int64_t others = plan.pp * plan.cp * plan.tp;
   const int64_t ranks = processes - plan.expert_ranks;
   if (ranks < others || ranks % others != 0) {
-    fail(run.name,
+    fail(name,
          "{} processes were started; plan.pp x plan.cp x plan.tp is {}, which plan.dp must fill up "
          "to as many; try another plan",
          processes, others);
   }
   return ranks / others;
+}
+
+namespace {
+
+/// How attention is split over tp and cp.
+void derive_heads(Run& run) {
+  parallel::Plan& plan = run.plan;
+  const int64_t heads = run.model.num_heads;
+  const int64_t apart = std::gcd(plan.tp, heads % plan.tp == 0 ? run.model.num_kv_heads : heads);
+  plan.heads_apart = apart < plan.tp ? apart : 0;
+  const std::string keys = run.config.plan.pass_options.text("cp_comm_type");
+  plan.ring = keys == "p2p" && plan.cp > 1;
+  plan.exchange_heads = keys == "a2a" && plan.cp > 1;
+  const int64_t here = heads / (heads % plan.tp == 0 ? plan.tp : apart);
+  if (plan.exchange_heads && here % plan.cp != 0) {
+    fail(run.name,
+         "plan.cp_comm_type is a2a, and plan.cp is {}; expected a divisor of the {} heads that its "
+         "ranks have (the model's {}, plan.tp {}); try plan.cp_comm_type: all_gather",
+         plan.cp, here, heads, plan.tp);
+  }
 }
 
 }  // namespace
@@ -277,12 +313,14 @@ void derive(Run& run) {
   p.pp = config.plan.pp;
   p.pp_chunks = config.plan.pp_chunks;
   run.ranks = ranks_of(config.plan);
-  p.dp = config.plan.dp;
+  p.dp = dp_of(config.plan, run.resolved, run.name);
   p.ep = config.plan.ep;
+  p.etp = config.plan.etp;
   p.ep_inner = config.plan.ep_inner;
   p.expert_ranks = config.plan.expert_ranks;
   p.cp = config.plan.cp;
   p.tp = config.plan.tp;
+  p.sequence_parallel = config.plan.sequence_parallel && p.tp > 1;
   p.micro_batch = config.plan.micro_batch;
   p.shard = {shard_of(config.plan.shard.params), shard_of(config.plan.shard.grads),
              shard_of(config.plan.shard.optimizer)};
@@ -291,9 +329,8 @@ void derive(Run& run) {
   p.layouts = config.plan.layouts;
   p.threads_per_rank = config.plan.threads_per_rank;
   p.ranks_per_node = config.plan.ranks_per_node;
-  if (run.resolved.is_default("plan.dp") && run.ranks != Ranks::local &&
-      comm::launched().size > 1) {
-    p.dp = dp_of_processes(run);
+  if (p.ranks_per_node == 0 && run.ranks != Ranks::local && comm::launched().size > 1) {
+    p.ranks_per_node = comm::launched().local_size;
   }
   const int64_t at_once = p.dp * p.micro_batch;
   if (config.train.global_batch % at_once != 0) {
@@ -308,6 +345,15 @@ void derive(Run& run) {
          "micro-batch (plan.micro_batch {} x train.seq_len {})",
          p.cp, tokens, p.micro_batch, config.train.seq_len);
   }
+  if (const int64_t tokens = p.micro_batch * config.train.seq_len / p.cp;
+      p.sequence_parallel && tokens % p.tp != 0) {
+    fail(run.name,
+         "plan.sequence_parallel is true, and plan.tp is {}; expected a divisor of the {} tokens "
+         "that its ranks have of a micro-batch (plan.micro_batch {} x train.seq_len {} / plan.cp "
+         "{}); try plan.sequence_parallel: false",
+         p.tp, tokens, p.micro_batch, config.train.seq_len, p.cp);
+  }
+  derive_heads(run);
   p.validate(run.model.num_layers, run.model.num_experts);
 }
 

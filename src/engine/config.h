@@ -67,8 +67,9 @@ struct ShardSection {
 
 struct PlanSection {
   std::string ranks = "auto";
-  int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, ep_inner = 1, expert_ranks = 0, cp = 1, tp = 1,
-          micro_batch = 1;
+  int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, etp = 1, ep_inner = 1, expert_ranks = 0, cp = 1,
+          tp = 1, micro_batch = 1;
+  bool sequence_parallel = false;
   ShardSection shard;
   std::vector<int64_t> pp_layers;
   std::string pp_schedule = "1f1b";
@@ -133,6 +134,9 @@ struct Run {
 /// then without commands. Throws Error.
 Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
                 std::optional<program::Program>* given = nullptr);
+/// plan.dp, or where that is not given and ranks are processes, as many as the processes that were
+/// started hold with the plan's other axes. Error: they hold none.
+int64_t dp_of(const PlanSection& plan, const ResolvedConfig& resolved, const std::string& name);
 /// What follows from the configuration: model, weights and plan. Error if they do not fit.
 void derive(Run& run);
 

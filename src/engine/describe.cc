@@ -33,10 +33,16 @@ std::string describe(const Run& run) {
   std::string more = plan.ep > 1 ? fmt::format(" (ep {}", plan.ep) : "";
   more +=
       plan.ep_inner > 1 ? fmt::format(" = {} x {}", plan.ep / plan.ep_inner, plan.ep_inner) : "";
+  const parallel::Plan::Over over = plan.ep_over();
+  if (over.cp * over.tp > 1) {
+    more += fmt::format(" over dp {} x cp {} x tp {}", over.dp, over.cp, over.tp);
+  }
   more += plan.ep > 1 ? ")" : "";
   more += plan.expert_ranks > 0 ? fmt::format(" + {} of experts", plan.expert_ranks) : "";
   more += plan.cp > 1 ? fmt::format(" x cp {}", plan.cp) : "";
   more += plan.tp > 1 ? fmt::format(" x tp {}", plan.tp) : "";
+  more += plan.etp > 1 ? fmt::format(" (etp {})", plan.etp) : "";
+  more += plan.sequence_parallel ? " (sequence parallel)" : "";
   std::string split;
   for (const auto& [what, among] : {std::pair{"params", plan.shard.params},
                                     {"grads", plan.shard.grads},

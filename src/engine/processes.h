@@ -10,13 +10,13 @@
 
 namespace hocket::engine {
 
-/// Made when it is first asked for, which blocks until all processes have come. Error: there are not
-/// as many as the plan has ranks.
+/// Made when it is first asked for, which blocks until all processes have come. Error: there are
+/// not as many as the plan has ranks.
 std::shared_ptr<comm::Connection> connection(const Run& run);
 /// The one that is there already; null: none.
 comm::Connection* connection();
-/// Ends the connection, if there is one. With a reason, which the others then end with, too; without
-/// one it waits until all are done.
+/// Ends the connection, if there is one. With a reason, which the others then end with, too;
+/// without one it waits until all are done.
 void disconnect(const std::string& why = "");
 
 }  // namespace hocket::engine

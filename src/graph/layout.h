@@ -74,7 +74,7 @@ enum class Monoid : uint8_t {
   softmax,  ///< two tensors, a mean and the logarithm of its weight; 0 and -inf
 };
 
-enum { kMaxAxes = 6 };
+enum { kMaxAxes = 12 };
 
 std::string to_string(const Mesh& mesh);  ///< "pp:2 edp:4"
 Mesh parse_mesh(std::string_view text);   ///< throws Error: names, sizes, number of axes and ranks

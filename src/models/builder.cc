@@ -224,6 +224,7 @@ TensorId Builder::attention(int32_t layer, TensorId hidden, bool head_norm) {
     const TensorId v_cache = cache("v");
     o = node(layer, "attention_cached", attrs, {q, k, v, k_cache, v_cache, positions_}, "attn.o");
   } else {
+    attrs.set("group", H / G);
     if (options_.sequence_length > 0) {
       attrs.set("seq", options_.sequence_length);
     }

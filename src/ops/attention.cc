@@ -3,8 +3,10 @@
 // pos[t] to t, where pos[t] counts the tokens of its document before it, and none before the last
 // multiple of `seq`, the length of a sequence (without it all tokens are one). t and s, the tokens
 // of queries and of keys, may be cut apart: parts of the keys give parts of a softmax, which
-// softmax_merge (merge.cc) puts together. The cost uses whole sequences as documents unless the
-// caller knows better. attention_cached is the same for new tokens against a KV cache.
+// softmax_merge (merge.cc) puts together. So may h and g, the heads of queries and of keys: head h
+// reads the keys of head h / `group`, and a part that lacks those has a part of no keys. The cost
+// uses whole sequences as documents unless the caller knows better. attention_cached is the same
+// for new tokens against a KV cache.
 #include "ops/rules.h"
 
 namespace hocket::ops {
@@ -24,8 +26,12 @@ void want_heads(std::string_view op, Types in) {
   want_dtype(op, in[1], in[0].dtype);
   want_same(op, in[1], in[2]);
   want_equal(op, "k's head dim", in[1].dims[2], in[0].dims[2]);
-  if (in[1].dims[1] == 0 || in[0].dims[1] % in[1].dims[1] != 0) {
-    fail(op, "{} query heads over {} kv heads; expected a multiple", in[0].dims[1], in[1].dims[1]);
+}
+
+/// Parts of the heads need not be a multiple of each other; whole heads are, as the attribute says.
+void want_group(std::string_view op, const Attrs& attrs) {
+  if (const int64_t group = attrs.i("group"); group < 1) {
+    fail(op, "group is {}; expected query heads per kv head", group);
   }
 }
 
@@ -34,11 +40,13 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_heads("attention", in);
   want_vector("attention", in[3], DType::i32, in[0].dims[0], "number of positions");
   attrs.f("scale");
+  want_group("attention", attrs);
   want_sequences("attention", attrs);
   return {in[0], {in[0].dtype, {in[0].dims[0], in[0].dims[1]}}};
 }
 
 std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
+  want_group("attention_bwd", attrs);
   want_sequences("attention_bwd", attrs);
   want_inputs("attention_bwd", in, 7);
   want_heads("attention_bwd", in.subspan(1, 3));
@@ -52,6 +60,10 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
 std::vector<TensorType> infer_cached(const Attrs&, Types in) {
   want_inputs("attention_cached", in, 6);
   want_heads("attention_cached", in);
+  if (in[1].dims[1] == 0 || in[0].dims[1] % in[1].dims[1] != 0) {
+    fail("attention_cached", "{} query heads over {} kv heads; expected a multiple", in[0].dims[1],
+         in[1].dims[1]);
+  }
   want_equal("attention_cached", "k's tokens", in[1].dims[0], in[0].dims[0]);
   want_rank("attention_cached", in[3], 3);
   want_same("attention_cached", in[3], in[4]);
@@ -74,6 +86,19 @@ graph::Run queries_of(const Attrs& attrs, graph::Run keys, int64_t size) {
   const int64_t sequence = attrs.i_or("seq", std::max(end, size));
   const int64_t begin = std::min(keys.begin, size);
   return {begin, std::min(round_up(end, sequence), size) - begin};
+}
+
+/// The kv heads that these query heads read, and the query heads that read these kv heads.
+graph::Run kv_heads_of(const Attrs& attrs, graph::Run heads, int64_t size) {
+  const int64_t group = attrs.i("group");
+  const int64_t begin = std::min(heads.begin / group, size);
+  const int64_t end = std::min((heads.begin + heads.length + group - 1) / group, size);
+  return {begin, end - begin};
+}
+graph::Run heads_of(const Attrs& attrs, graph::Run kv_heads, int64_t size) {
+  const int64_t group = attrs.i("group");
+  const int64_t begin = std::min(kv_heads.begin * group, size);
+  return {begin, std::min((kv_heads.begin + kv_heads.length) * group, size) - begin};
 }
 
 /// Average number of keys here that a query attends to: half a document, and of it as much as the
@@ -146,7 +171,7 @@ std::vector<Sample> samples() {
                  Case{7, 3, 1, 5, 4}, Case{1, 1, 1, 2, 0}}) {
     const TensorType q{DType::f64, {c.t, c.h, c.d}};
     const TensorType kv{DType::f64, {c.t, c.g, c.d}};
-    Attrs attrs{{"scale", 0.5}};
+    Attrs attrs{{"scale", 0.5}, {"group", c.h / c.g}};
     // One document over all tokens where they are one sequence.
     Fill positions{.kind = Fill::Kind::counting};
     if (c.seq > 0) {
@@ -169,7 +194,7 @@ std::vector<Sample> samples_bwd() {
   const Fill from{.kind = Fill::Kind::from_op};
   std::vector<Sample> list;
   for (int64_t seq : {12, 6}) {
-    const Attrs attrs{{"scale", 0.5}, {"seq", seq}};
+    const Attrs attrs{{"scale", 0.5}, {"group", int64_t{2}}, {"seq", seq}};
     const Fill positions =
         seq < 12 ? Fill{.kind = Fill::Kind::documents} : Fill{.kind = Fill::Kind::counting};
     list.push_back({"12 tokens, 4 over 2 heads, sequences of " + std::to_string(seq),
@@ -200,13 +225,16 @@ void register_attention(std::vector<Op>& ops) {
                  .doc =
                      "o = softmax(scale q k^T) v, causal inside documents (pos[T]: tokens of the "
                      "document before this one); lse = log sum exp; o = 0, lse = -inf without "
-                     "keys",
+                     "keys; head h reads kv head h / group",
                  .infer = infer,
-                 .layout = {.notation = "thd,shd,shd,t->thd,th",
-                            .split = "tsh",
-                            .positional = "ts",
-                            .contractions = {{'s', Monoid::softmax}},
-                            .support = {{'s', 0, 't', keys_of}, {'s', 1, 't', keys_of}}},
+                 .layout = {.notation = "thd,sgd,sgd,t->thd,th",
+                            .split = "tshg",
+                            .positional = "tshg",
+                            .contractions = {{'s', Monoid::softmax}, {'g', Monoid::softmax}},
+                            .support = {{'s', 0, 't', keys_of},
+                                        {'s', 1, 't', keys_of},
+                                        {'g', 0, 'h', kv_heads_of},
+                                        {'g', 1, 'h', kv_heads_of}}},
                  .work = work,
                  .grad = grad,
                  .samples = samples,
@@ -218,13 +246,16 @@ void register_attention(std::vector<Op>& ops) {
                  .doc = "dq, dk, dv from do and the saved q, k, v, o, lse (FlashAttention-2, arXiv "
                         "2307.08691)",
                  .infer = infer_bwd,
-                 .layout = {.notation = "thd,thd,shd,shd,thd,th,t->thd,shd,shd",
-                            .split = "tsh",
+                 .layout = {.notation = "thd,thd,sgd,sgd,thd,th,t->thd,sgd,sgd",
+                            .split = "tshg",
                             .linear = "1",
-                            .positional = "ts",
+                            .positional = "tshg",
                             .support = {{'s', 0, 't', keys_of},
                                         {'t', 1, 's', queries_of},
-                                        {'t', 2, 's', queries_of}}},
+                                        {'t', 2, 's', queries_of},
+                                        {'g', 0, 'h', kv_heads_of},
+                                        {'h', 1, 'g', heads_of},
+                                        {'h', 2, 'g', heads_of}}},
                  .work = work_bwd,
                  .samples = samples_bwd,
                  .workspace = workspace_bwd,

@@ -66,6 +66,36 @@ std::vector<TensorType> infer_combine_bwd(const Attrs& attrs, Types in) {
   return {in[1], in[2]};
 }
 
+std::vector<TensorType> infer_combine_dys(const Attrs& attrs, Types in) {
+  want_inputs("combine_dys", in, 3);
+  want_rank("combine_dys", in[0], 2);
+  want_float("combine_dys", in[0]);
+  want_row_of("combine_dys", in[2], in[0].dims[0]);
+  want_same("combine_dys", in[1], {in[0].dtype, in[2].dims});
+  if (in[2].dims[1].symbolic()) {
+    fail("combine_dys", "got row_of {}; expected a number of rows per token", to_string(in[2]));
+  }
+  return {{in[0].dtype,
+           {attrs.i("num_experts"), in[0].dims[0], in[0].dims[1]},
+           static_cast<int32_t>(in[2].dims[1])}};
+}
+
+std::vector<TensorType> infer_combine_dw(const Attrs& attrs, Types in) {
+  want_inputs("combine_dw", in, 3);
+  want_row_of("combine_dw", in[2], in[0].dims[0]);
+  const TensorType weights{in[1].dtype, in[2].dims};
+  const TensorType combined[] = {in[1], weights, in[2]};
+  want_same("combine_dw", in[0], infer_combine(attrs, combined)[0]);
+  return {weights};
+}
+
+std::vector<int> define_combine_bwd(Definition& graph, const Attrs&, std::span<const int> in) {
+  const int dy = in[0], ys = in[1], weights = in[2], row_of = in[3];
+  const Attrs experts{{"num_experts", int64_t{graph.type(ys).dims[0]}}};
+  const int dys = graph.apply("combine_dys", experts, {dy, weights, row_of})[0];
+  return {dys, graph.apply("combine_dw", {}, {dy, ys, row_of})[0]};
+}
+
 Work work_plan(const Call& call) { return memory_bound(call, 2); }
 /// A counter per expert.
 int64_t workspace_plan(const Call& call) { return call.attrs.i("num_experts") * 8; }
@@ -80,6 +110,8 @@ Work work_dispatch(const Call& call) { return rows_moved(call.out[0], 0); }
 Work work_dispatch_bwd(const Call& call) { return rows_moved(call.in[0], 1); }
 Work work_combine(const Call& call) { return rows_moved(call.in[0], 2); }
 Work work_combine_bwd(const Call& call) { return rows_moved(call.in[1], 3); }
+Work work_combine_dys(const Call& call) { return rows_moved(call.out[0], 1); }
+Work work_combine_dw(const Call& call) { return rows_moved(call.in[1], 2); }
 
 void grad_dispatch(GradContext& context) {
   if (context.needs(0)) {
@@ -123,7 +155,8 @@ Sample with_routes(std::vector<TensorType> inputs, Attrs attrs) {
 
 void register_dispatch(std::vector<Op>& ops) {
   // route_plan turns the router's choices into row numbers; dispatch copies tokens to these rows,
-  // and combine adds them up again, weighted; each has its backward op.
+  // and combine adds them up again, weighted; each has its backward op. That of combine is two in
+  // one, which lowering takes apart where rows are parts of a sum (combine_dw is linear in them).
   ops.push_back({.name = "route_plan",
                  .doc = "counts[E] rows per expert and row_of[T,K], rows in (expert, token) order",
                  .infer = infer_plan,
@@ -178,6 +211,28 @@ void register_dispatch(std::vector<Op>& ops) {
                  .samples =
                      [] {
                        return std::vector<Sample>{with_routes({kX, kRows, kW, kRowOf}, {})};
+                     },
+                 .family = Family::routing,
+                 .define = define_combine_bwd,
+                 .defined = Defined::expands});
+  ops.push_back({.name = "combine_dys",
+                 .doc = "dys[e_k,t,:] = w[t,k] dy[t,:]",
+                 .infer = infer_combine_dys,
+                 .layout = {"td,tk,tk->etd", "t", "11"},
+                 .work = work_combine_dys,
+                 .samples =
+                     [] {
+                       return std::vector<Sample>{with_routes({kX, kW, kRowOf}, kAttrs)};
+                     },
+                 .family = Family::routing});
+  ops.push_back({.name = "combine_dw",
+                 .doc = "dw[t,k] = dy[t,:] . ys[e_k,t,:]",
+                 .infer = infer_combine_dw,
+                 .layout = {"td,etd,tk->tk", "t", "11"},
+                 .work = work_combine_dw,
+                 .samples =
+                     [] {
+                       return std::vector<Sample>{with_routes({kX, kRows, kRowOf}, {})};
                      },
                  .family = Family::routing});
 }

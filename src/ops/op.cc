@@ -394,15 +394,23 @@ char tied(const LayoutRule& rule, char letter) {
   return letter;
 }
 
-std::string cut_support(const Op& op, const Attrs& attrs, int64_t part) {
+std::string cut_support(const Op& op, const Attrs& attrs, char letter,
+                        const std::function<int64_t(char)>& part) {
   // Every part of a split looks like one of these two: the first of two parts, which may need what
   // follows it, or the second.
-  if (part == 0) return "";
   for (const Support& support : op.layout.support) {
-    for (int64_t begin : {int64_t{0}, part}) {
-      const graph::Run needs = support.of(attrs, {begin, part}, 2 * part);
-      if (needs.begin >= begin && needs.begin + needs.length <= begin + part) continue;
-      return fmt::format("{} in [{}, {}) needs {} in [{}, {})", support.by, begin, begin + part,
+    if (tied(op.layout, support.letter) != tied(op.layout, letter)) continue;
+    const int64_t asks = part(support.by);
+    const int64_t asked = part(support.letter);
+    for (int64_t number : {0, 1}) {
+      const int64_t begin = number * asks;
+      const graph::Run needs = support.of(attrs, {begin, asks}, 2 * asked);
+      const graph::Run has{number * asked, asked};
+      if (asks == 0 ||
+          (needs.begin >= has.begin && needs.begin + needs.length <= has.begin + has.length)) {
+        continue;
+      }
+      return fmt::format("{} in [{}, {}) needs {} in [{}, {})", support.by, begin, begin + asks,
                          support.letter, needs.begin, needs.begin + needs.length);
     }
   }

@@ -338,8 +338,9 @@ std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> 
 /// The first positional letter that support ties to this one; the letter itself if none does.
 char tied(const LayoutRule& rule, char letter);
 
-/// What an even split of letters that support ties, into parts of `part` indices, cuts off from
-/// what needs it: "t in [4, 8) needs s in [0, 8)". "" if nothing.
-std::string cut_support(const Op& op, const Attrs& attrs, int64_t part);
+/// What an even split of `letter` and those that support ties to it cuts off from what needs it: "t
+/// in [4, 8) needs s in [0, 8)". "" if nothing. `part`: indices of such a letter in each part.
+std::string cut_support(const Op& op, const Attrs& attrs, char letter,
+                        const std::function<int64_t(char)>& part);
 
 }  // namespace hocket::ops

@@ -37,8 +37,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 class LayoutChoice {
  public:
   LayoutChoice(const Graph& graph, const Mesh& mesh, std::vector<Layout> stored,
-               const Sharding& sharding)
-      : graph_(&graph), mesh_(mesh), sharding_(sharding) {
+               std::map<TensorId, Pinned> pinned, const Sharding& sharding,
+               const ActivationLayouts& activations)
+      : graph_(&graph),
+        mesh_(mesh),
+        sharding_(sharding),
+        activations_(activations),
+        pinned_(std::move(pinned)) {
     result_.tensor = std::move(stored);
     param_of_.resize(graph.tensors.size(), kNone);
     updated_.resize(graph.tensors.size(), kNone);
@@ -48,6 +53,8 @@ class LayoutChoice {
     result_.counts_of.assign(graph.tensors.size(), kNone);
     for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
       paths_.emplace_back(Mesh{{mesh.axes[axis]}});
+      result_.gathers_again.push_back(activations.sequence_parallel &&
+                                      splits_parameters(mesh.axes[axis].name));
     }
     for (const auto& grad : graph.grads) {
       for (TensorId id : grad.contributions) {
@@ -64,9 +71,12 @@ class LayoutChoice {
     for (size_t n = 0; n < nodes.size(); ++n) {
       Placed placed = place(nodes[n]);
       if (placed.cost == kInfinity) {
-        fail("layouts", "{} ({}) has no legal layout on axis {} for its inputs", nodes[n].op,
+        const bool pins = std::any_of(nodes[n].in.begin(), nodes[n].in.end(),
+                                      [&](TensorId id) { return pinned_.contains(id); });
+        fail("layouts", "{} ({}) has no legal layout on axis {} for its inputs{}", nodes[n].op,
              graph_->tensor(nodes[n].out.empty() ? nodes[n].in[0] : nodes[n].out[0]).name,
-             mesh_.axes[no_layout_on_].name);
+             mesh_.axes[no_layout_on_].name,
+             pins ? ", of which plan.layouts says how some lie" : "");
       }
       std::move(placed.wanted.begin(), placed.wanted.end(), std::back_inserter(result_.node));
       if (!placed.nodes.empty()) {
@@ -212,8 +222,48 @@ class LayoutChoice {
         place_whole(node, &whole.wanted[0], &whole.bytes);
       }
     }
+    if (whole.cost == kInfinity && !node.accumulate.empty()) {
+      forget(before);
+      return place_apart(node);
+    }
     follow_rows(node);
     return whole;
+  }
+
+  /// A node that would add in place to what lies otherwise than what it adds: without that, and the
+  /// sums as nodes of their own.
+  Placed place_apart(const Node& node) {
+    Node alone = node;
+    alone.in.resize(num_inputs(node));
+    alone.accumulate = {};
+    std::vector<Node> sums;
+    size_t accumulator = num_inputs(node);
+    for (size_t output = 0; output < node.out.size(); ++output) {
+      if (!node.accumulate.contains(output)) continue;
+      const std::string& op = ops::of(ops::Meaning::sum).name;
+      Node& sum = sums.emplace_back();
+      sum.op = op;
+      sum.phase = node.phase;
+      sum.layer = node.layer;
+      sum.recompute = node.recompute;
+      alone.out[output] = add_tensor(node, node.op, tensor(node.out[output]).type);
+      sum.in = {node.in[accumulator++], alone.out[output]};
+      sum.out = {node.out[output]};
+    }
+    sums.insert(sums.begin(), std::move(alone));
+    Placed all;
+    for (Node& part : sums) {
+      Placed placed = place(part);
+      all.cost += placed.cost;
+      all.bytes += placed.bytes;
+      if (placed.cost == kInfinity) return all;
+      if (placed.nodes.empty()) {
+        placed.nodes.push_back(std::move(part));
+      }
+      std::move(placed.nodes.begin(), placed.nodes.end(), std::back_inserter(all.nodes));
+      std::move(placed.wanted.begin(), placed.wanted.end(), std::back_inserter(all.wanted));
+    }
+    return all;
   }
 
   Placed place_steps(const Node& node, const ops::Unfolded& unfolded) {
@@ -342,7 +392,8 @@ class LayoutChoice {
     return total;
   }
 
-  /// Outermost first. An update has what it updates in the order in which that is split.
+  /// Outermost first. An update has what it updates in the order in which that is split; heads that
+  /// ranks of cp exchange are split over tp before.
   std::vector<size_t> order_of_axes(const Node& node) const {
     std::vector<size_t> axes;
     const auto add = [&](size_t axis) {
@@ -359,19 +410,43 @@ class LayoutChoice {
         }
       }
     }
+    const bool exchange = exchanges_heads(node) || has_exchanged_heads(node);
+    for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+      if (!exchange || !splits_sequences(mesh_.axes[axis].name)) {
+        add(axis);
+      }
+    }
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
       add(axis);
     }
     return axes;
   }
 
+  /// Whether ranks of cp give each other heads for tokens before the node, if they have parts of a
+  /// sequence.
+  bool exchanges_heads(const Node& node) const {
+    return activations_.exchange_heads && !ops::find(node.op).layout.support.empty();
+  }
+  /// Whether an input has axes of cp inside of one of tp.
+  bool has_exchanged_heads(const Node& node) const {
+    const auto exchanged = [&](TensorId id) {
+      const Layout& layout = found(id);
+      for (int dim = 0; dim < static_cast<int>(tensor(id).type.dims.size()); ++dim) {
+        const std::vector<int32_t> axes = layout.axes_of(dim);
+        if (!std::is_sorted(axes.begin(), axes.end())) return true;
+      }
+      return false;
+    };
+    return activations_.exchange_heads && std::any_of(node.in.begin(), node.in.end(), exchanged);
+  }
+
   const ops::AxisSignature* cheapest(const Node& node, const std::vector<ops::AxisSignature>& all,
                                      const NodeLayouts& wanted, size_t axis, double* cost) {
+    at_pin_ = std::any_of(node.in.begin(), node.in.end(),
+                          [&](TensorId id) { return is_pinned(id, axis); });
     const ops::AxisSignature* best = nullptr;
     for (const ops::AxisSignature& signature : all) {
-      if (!begins_no_split(node, signature, axis) || lacks_keys(node, signature, wanted, axis)) {
-        continue;
-      }
+      if (!may_be(node, signature, axis) || lacks_keys(node, signature, wanted, axis)) continue;
       const double here = cost_of(node, signature, axis);
       if (here < *cost) {
         best = &signature;
@@ -381,6 +456,61 @@ class LayoutChoice {
     return best;
   }
 
+  /// What a plan has to say of it; and nobody begins a split.
+  bool may_be(const Node& node, const ops::AxisSignature& signature, size_t axis) const {
+    const std::string& name = mesh_.axes[axis].name;
+    const ops::Op& op = ops::find(node.op);
+    if (splits_expert_widths(name) && op.routing.counts >= 0) {
+      // Ranks with parts of the same experts have the rows of the same tokens.
+      return std::all_of(signature.in.begin(), signature.in.end(),
+                         [](Placement placed) { return placed.is_replicate(); });
+    }
+    if (activations_.sequence_parallel && splits_parameters(name) && !in_step_ &&
+        splits_tokens_of_heads(node, signature)) {
+      return false;
+    }
+    if (splits_sequences(name) && exchanges_heads(node)) {
+      if (signature.tied && splits_as_before(node, signature, axis)) return true;
+      // Heads are split instead of tokens, which are what the input with one dim has.
+      const ops::Letters letters = ops::letters(op, types_of(node.in, num_inputs(node)),
+                                                types_of(node.out, node.out.size()));
+      for (size_t i = 0; i < num_inputs(node); ++i) {
+        const Placement here = found(node.in[i])[axis];
+        if (!here.is_split() || tensor(node.in[i]).type.dims.size() > 1) continue;
+        const char token = letters.in[i][static_cast<size_t>(here.dim())];
+        return signature.letter != 0 &&
+               ops::tied(op.layout, token) != ops::tied(op.layout, signature.letter);
+      }
+    }
+    return begins_no_split(node, signature, axis);
+  }
+
+  /// Whether an activation of three dims is split along its first: tokens of heads, which attention
+  /// needs on all ranks of tp (cp may have them in an order of its own).
+  bool splits_tokens_of_heads(const Node& node, const ops::AxisSignature& signature) const {
+    const auto splits = [&](TensorId id, Placement placed) {
+      const graph::Tensor& one = tensor(id);
+      const bool activation = one.producer != kNone && param_of_[id] == kNone;
+      return placed == Placement::split(0) && activation && !one.type.routed() &&
+             one.type.dims.size() == 3;
+    };
+    for (size_t i = 0; i < num_inputs(node); ++i) {
+      if (splits(node.in[i], signature.in[i])) return true;
+    }
+    for (size_t output = 0; output < node.out.size(); ++output) {
+      if (splits(node.out[output], signature.out[output])) return true;
+    }
+    return false;
+  }
+
+  /// Whether every input lies on the axis as the signature has it.
+  bool splits_as_before(const Node& node, const ops::AxisSignature& signature, size_t axis) const {
+    for (size_t i = 0; i < num_inputs(node); ++i) {
+      if (found(node.in[i])[axis] != signature.in[i]) return false;
+    }
+    return true;
+  }
+
   /// What is split was split before: tokens with the inputs, other dims with parameters. Or it is a
   /// sum over tokens of which every rank takes those that it has.
   bool begins_no_split(const Node& node, const ops::AxisSignature& signature, size_t axis) const {
@@ -388,10 +518,14 @@ class LayoutChoice {
     for (size_t i = 0; i < num_inputs(node); ++i) {
       const Placement here = found(node.in[i])[axis];
       if (!signature.in[i].is_split()) continue;
-      if (here == signature.in[i] || (here.is_partial() && may_scatter(node.in[i], axis))) {
+      if (here == signature.in[i] || is_pinned(node.in[i], axis)) return true;
+      if (here.is_partial() && may_scatter(node.in[i], signature.in[i].dim(), axis)) return true;
+      if (here.is_split() && tensor(node.in[i]).type.routed()) return true;
+      // Tokens that were given for heads come back.
+      if (here.is_split() && activations_.exchange_heads &&
+          splits_sequences(mesh_.axes[axis].name)) {
         return true;
       }
-      if (here.is_split() && tensor(node.in[i]).type.routed()) return true;
     }
     for (size_t output = 0; output < node.out.size(); ++output) {
       const TensorId param = param_of_[node.out[output]];
@@ -410,6 +544,10 @@ class LayoutChoice {
   bool lacks_keys(const Node& node, const ops::AxisSignature& signature, const NodeLayouts& wanted,
                   size_t axis) const {
     if (!signature.tied) return false;
+    const ops::Op& op = ops::find(node.op);
+    const ops::Letters letters =
+        ops::letters(op, types_of(node.in, num_inputs(node)), types_of(node.out, node.out.size()));
+    std::map<char, int64_t> part;  // of every letter that would be split
     for (size_t i = 0; i < num_inputs(node); ++i) {
       if (!signature.in[i].is_split()) continue;
       const int dim = signature.in[i].dim();
@@ -419,10 +557,12 @@ class LayoutChoice {
         parts *= mesh_.axes[static_cast<size_t>(outer)].size;
       }
       if (size.symbolic()) return false;
-      return size % parts != 0 ||
-             !ops::cut_support(ops::find(node.op), node.attrs, size / parts).empty();
+      if (size % parts != 0) return true;
+      part[letters.in[i][static_cast<size_t>(dim)]] = size / parts;
     }
-    return false;
+    return !ops::cut_support(op, node.attrs, signature.letter, [&](char letter) {
+              return part.at(letter);
+            }).empty();
   }
 
   double cost_of(const Node& node, const ops::AxisSignature& signature, size_t axis) {
@@ -472,7 +612,7 @@ class LayoutChoice {
     }
     if (!passes_on || !placed.is_partial() || node.phase == graph::Phase::optimizer) return 0;
     const double whole = reshard_cost(type, placed, Placement::replicate(), &paths_[axis]);
-    const double part = may_scatter(id, axis)
+    const double part = may_scatter(id, 0, axis)
                             ? reshard_cost(type, placed, Placement::split(0), &paths_[axis])
                             : kInfinity;
     const double least = std::min(whole, part);
@@ -481,22 +621,42 @@ class LayoutChoice {
 
   /// True if a sum may become parts: of tokens, on the ranks that have them. Sharding is the plan's
   /// choice, not the lowering's: gradients end up as their parameter lies, and what ranks with the
-  /// same tokens have is whole.
-  bool may_scatter(TensorId id, size_t axis) const {
+  /// same tokens have is whole, unless the plan has them split by token what is a vector for each
+  /// (a number per token is not worth it: what is split has to be gathered again; heads are split
+  /// among themselves).
+  bool may_scatter(TensorId id, int dim, size_t axis) const {
     const graph::NodeId producer = tensor(id).producer;
     const bool in_step =
         producer != kNone && graph_->nodes[producer].phase == graph::Phase::optimizer;
-    return splits_tokens(mesh_.axes[axis].name) && param_of_[id] == kNone && !in_step;
+    if (param_of_[id] != kNone || in_step) return false;
+    const std::string& name = mesh_.axes[axis].name;
+    return splits_tokens(name) || (activations_.sequence_parallel && splits_parameters(name) &&
+                                   dim == 0 && tensor(id).type.dims.size() == 2);
+  }
+
+  /// Whether the plan says how a tensor lies on the axis.
+  bool is_pinned(TensorId id, size_t axis) const {
+    const auto found = pinned_.find(id);
+    return found != pinned_.end() && found->second.axes[axis];
   }
 
   /// Persistent tensors stay where the plan put them.
   double cost_to_bring(TensorId id, Placement to, size_t axis) {
     const graph::Tensor& moved = tensor(id);
     const Placement from = found(id)[axis];
+    if (is_pinned(id, axis) && pinned_.at(id).layout[axis] != to) return kInfinity;
     if (from == to) return 0;
     if (moved.kind == TensorKind::param || moved.kind == TensorKind::state) return kInfinity;
+    // Numbers of rows are those of the tokens at hand; parts of rows are added up with their token.
+    if (counts_of_rows_[id] != kNone) return kInfinity;
+    if (moved.type.routed() && from.is_partial()) return kInfinity;
+    // Ranks of tp go by the positions of all their tokens, whatever order cp has these in.
+    if (moved.kind == TensorKind::input && to.is_split() &&
+        splits_parameters(mesh_.axes[axis].name)) {
+      return kInfinity;
+    }
     if (from.is_partial() && to.is_split() && moved.type.dtype != graph::DType::i64 &&
-        !may_scatter(id, axis)) {
+        !may_scatter(id, to.dim(), axis) && (!at_pin_ || param_of_[id] != kNone)) {
       return kInfinity;
     }
     if (is_brought(id, to, axis)) return 0;
@@ -558,7 +718,10 @@ class LayoutChoice {
   std::optional<Graph> own_;  // with tensors of definitions
   const Mesh& mesh_;
   const Sharding sharding_;
+  const ActivationLayouts activations_;
+  const std::map<TensorId, Pinned> pinned_;
   bool in_step_ = false;  // the node at hand is the optimizer's
+  bool at_pin_ = false;   // the plan says how an input of the node at hand lies on the axis at hand
   Layouts result_;
   std::vector<ReshardPaths> paths_;       // per axis, as a mesh of its own
   std::vector<TensorId> param_of_;        // whose gradient it becomes a part of
@@ -599,8 +762,10 @@ double reshard_cost(TensorType type, Placement from, Placement to, ReshardPaths*
 }
 
 Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const std::vector<std::string>& pins,
-                       const Sharding& sharding) {
-  return LayoutChoice(graph, mesh, stored_layouts(graph, mesh, pins), sharding).run();
+                       const Sharding& sharding, const ActivationLayouts& activations) {
+  return LayoutChoice(graph, mesh, stored_layouts(graph, mesh, pins),
+                      pinned_activations(graph, mesh, pins), sharding, activations)
+      .run();
 }
 
 Layout sharded(const TensorType& type, Layout layout, const Mesh& mesh) {

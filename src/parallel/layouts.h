@@ -33,11 +33,25 @@ struct Layouts {
   std::vector<NodeLayouts> node;
   /// Counts tensor that a routed tensor's rows belong to, or kNone.
   std::vector<graph::TensorId> counts_of;
+  /// By axis: what forward nodes gather over it they give up again, and backward nodes gather it
+  /// anew, so that only a part of it is there between them.
+  std::vector<bool> gathers_again;
+};
+
+/// What a plan says of how activations lie.
+struct ActivationLayouts {
+  /// Sums of activations over tp are scattered by token, and gathered where a product needs all
+  /// (Korthikanti et al., arXiv 2205.05198).
+  bool sequence_parallel = false;
+  /// Where attention needs all tokens of a sequence, ranks of cp give each other heads for tokens
+  /// (all_to_all) instead of gathering keys (DeepSpeed Ulysses, arXiv 2309.14509).
+  bool exchange_heads = false;
 };
 
 /// `pins`: see stored_layouts.
 Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh,
-                       const std::vector<std::string>& pins, const Sharding& sharding);
+                       const std::vector<std::string>& pins, const Sharding& sharding,
+                       const ActivationLayouts& activations);
 
 /// The layout of what lies in this one, when the data-parallel ranks that have it alike split it:
 /// along the first dim that all of these axes together divide, or else each along one that it

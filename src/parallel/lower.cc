@@ -3,8 +3,13 @@
 // schedule.
 #include "parallel/lower.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -35,8 +40,10 @@ class Stamper {
           int num_micro_batches)
       : rank_(rank),
         cls_(cls),
+        frame_(templates.frame),
         num_tags_(templates.num_tags),
         num_tensors_(templates.num_tensors),
+        route_of_(templates.route_of),
         once_(rank.values.size(), kNone),
         written_(rank.values.size(), false),
         remaining_(rank.values.size(), 0),
@@ -49,10 +56,11 @@ class Stamper {
       }
     }
     for (const StageTemplate& stage : rank.stages) {
+      const auto runs = std::count(route_of_.begin(), route_of_.end(), stage.route);
       for (const auto* list : {&stage.forward, &stage.backward}) {
         for (const TaskTemplate& made : *list) {
           for (ValueId value : made.out) {
-            remaining_[value] += num_micro_batches;
+            remaining_[value] += static_cast<int>(runs);
           }
         }
       }
@@ -63,25 +71,16 @@ class Stamper {
     // Actions in the schedule's order. B is the whole backward pass of a micro-batch; where it is
     // split, I makes the gradients of activations, and W later those of weights. Reductions that
     // no contribution has set off (they wait for other stages) follow, then the step itself.
-    for (const Action& action : actions) {
+    for (size_t i = 0; i < actions.size(); ++i) {
       action_ends_.push_back({});
       begin_action();
-      const auto stamp = [&](const std::vector<TaskTemplate>& list, size_t begin, size_t end) {
-        for (size_t i = begin; i < end; ++i) {
-          add(list[i], action.micro_batch);
-        }
-      };
-      const StageTemplate& stage = stage_of(action);
-      const size_t weights = stage.weights_begin;
-      const size_t all = stage.backward.size();
-      if (action.kind == 'F') {
-        stamp(stage.forward, 0, stage.forward.size());
+      if (actions[i].overlaps_next) {
+        stamp_in_turns(run_of(actions[i]), run_of(actions[i + 1]));
+        ++i;
+        continue;
       }
-      if (action.kind == 'B' || action.kind == 'I') {
-        stamp(stage.backward, 0, weights);
-      }
-      if (action.kind == 'B' || action.kind == 'W') {
-        stamp(stage.backward, weights, all);
+      for (const TaskTemplate& made : run_of(actions[i]).tasks) {
+        add(made, actions[i].micro_batch);
       }
     }
     add_up_all();
@@ -106,9 +105,80 @@ class Stamper {
 
   void begin_action() { first_compute_ = true; }
 
+  /// The tasks of an action.
+  struct Run {
+    std::span<const TaskTemplate> tasks;
+    int micro_batch = 0;
+  };
+  Run run_of(const Action& action) const {
+    const StageTemplate& stage = stage_of(action);
+    const std::span<const TaskTemplate> forward(stage.forward);
+    const std::span<const TaskTemplate> backward(stage.backward);
+    switch (action.kind) {
+      case 'F':
+        return {forward, action.micro_batch};
+      case 'I':
+        return {backward.first(stage.weights_begin), action.micro_batch};
+      case 'W':
+        return {backward.subspan(stage.weights_begin), action.micro_batch};
+      default:
+        return {backward, action.micro_batch};
+    }
+  }
+
+  /// True of what moves activations, not counts, losses, or parameters that are gathered ahead. The
+  /// same on all ranks that meet, whatever share of the experts they have.
+  bool moves_activations(const TaskTemplate& made) const {
+    const program::Kind& kind = frame_.kind(made.task);
+    const auto large = [](const graph::TensorType& type) {
+      return graph::is_floating(type.dtype) && type.dims.size() > 1;
+    };
+    return made.task.lane != Lane::compute && !made.ahead &&
+           (std::any_of(kind.in.begin(), kind.in.end(), large) ||
+            std::any_of(kind.out.begin(), kind.out.end(), large));
+  }
+
+  /// Where the turns of an action end that runs overlapped: behind what it moves.
+  std::vector<size_t> ends_of_turns(const Run& run) const {
+    std::vector<size_t> ends;
+    bool moves = false;
+    for (size_t i = 0; i < run.tasks.size(); ++i) {
+      if (moves && run.tasks[i].task.lane == Lane::compute) {
+        ends.push_back(i);
+        moves = false;
+      }
+      moves = moves || moves_activations(run.tasks[i]);
+    }
+    ends.push_back(run.tasks.size());
+    return ends;
+  }
+
+  void stamp_in_turns(const Run& one, const Run& other) {
+    // One of the two actions computes until it has something to move; then it is the other's turn,
+    // so that what one of them moves moves while the other computes. Turns are as even as they can
+    // be: who has the smaller share of its turns behind it is next.
+    struct Side {
+      const Run* run;
+      std::vector<size_t> ends;
+      size_t turn = 0, next = 0;
+    };
+    std::array<Side, 2> sides{Side{&one, ends_of_turns(one)}, Side{&other, ends_of_turns(other)}};
+    const auto ended = [](const Side& side) { return side.turn == side.ends.size(); };
+    while (!ended(sides[0]) || !ended(sides[1])) {
+      const bool first_ahead =
+          sides[0].turn * sides[1].ends.size() > sides[1].turn * sides[0].ends.size();
+      side_ = ended(sides[0]) || (first_ahead && !ended(sides[1])) ? 1 : 0;
+      Side& side = sides[side_];
+      for (const size_t end = side.ends[side.turn++]; side.next < end; ++side.next) {
+        add(side.run->tasks[side.next], side.run->micro_batch);
+      }
+    }
+    side_ = 0;
+  }
+
   const StageTemplate& stage_of(const Action& action) const {
     for (const StageTemplate& stage : rank_.stages) {
-      if (stage.stage == action.stage) return stage;
+      if (stage.stage == action.stage && stage.route == route_of_[action.micro_batch]) return stage;
     }
     HOCKET_CHECK(false, "stage {} is not of this rank", action.stage);
   }
@@ -175,8 +245,8 @@ class Stamper {
     Task task = made.task;
     task.micro_batch = micro_batch;
     const bool computes = task.lane == Lane::compute && task.phase != Phase::grad;
-    if (computes && layer_ != std::tuple(micro_batch, task.stage, task.layer)) {
-      layer_ = {micro_batch, task.stage, task.layer};
+    if (computes && layer_[side_] != std::tuple(micro_batch, task.stage, task.layer)) {
+      layer_[side_] = {micro_batch, task.stage, task.layer};
       begin_layer(&task);
     }
     for (ValueId input : made.in) {
@@ -327,8 +397,10 @@ class Stamper {
 
   const RankTemplate& rank_;
   RankClass& cls_;
+  const Program& frame_;
   const int num_tags_;
   const int num_tensors_;
+  const std::vector<int>& route_of_;
   std::vector<std::vector<BufferId>> per_micro_batch_;  // [micro-batch][value]
   std::vector<BufferId> once_;
   std::vector<bool> written_;
@@ -338,7 +410,9 @@ class Stamper {
   std::vector<ActionEnd> action_ends_;
   bool first_compute_ = true;
   program::Room room_;
-  std::tuple<int, int, int> layer_;  // micro-batch, stage and layer of the last compute task
+  size_t side_ = 0;  // of the two actions that run in turns, the one that is stamped
+  // By side: micro-batch, stage and layer of the last compute task.
+  std::array<std::tuple<int, int, int>, 2> layer_;
   std::vector<Brought> brought_, brought_before_;  // by that layer, and by the one before it
 };
 
@@ -381,11 +455,16 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   Pipeline pipeline;
   pipeline.num_ranks = ranks;
   pipeline.stage_of_layer = plan.stage_of_layers(reference.num_layers);
-  pipeline.owners = stage_owners(plan.pp_schedule, ranks, chunks);
-  const Schedule schedule = train ? make_schedule(plan.pp_schedule, ranks, micro_batches, chunks)
-                                  : forward_only(pipeline.owners, ranks, micro_batches);
+  const Schedule schedule =
+      train ? make_schedule(plan.pp_schedule, ranks, micro_batches, chunks)
+            : forward_only(stage_owners(plan.pp_schedule, ranks, chunks), ranks, micro_batches);
   validate(schedule, ranks, micro_batches, train, chunks);
-  Layouts layouts = choose_layouts(reference, program.roles[0].mesh, plan.layouts, plan.shard);
+  Routes routes = routes_of(schedule, ranks, chunks, micro_batches);
+  pipeline.routes = std::move(routes.ranks);
+  made.route_of = std::move(routes.of);
+  Layouts layouts = choose_layouts(
+      reference, program.roles[0].mesh, plan.layouts, plan.shard,
+      {.sequence_parallel = plan.sequence_parallel, .exchange_heads = plan.exchange_heads});
   const graph::Graph& graph = layouts.unfolded ? *layouts.unfolded : reference;
   made.num_tags = static_cast<int32_t>(graph.tensors.size());
   const Places places(graph, pipeline);
@@ -414,12 +493,12 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
                                    [](const Action& action) { return action.kind == 'W'; });
     made.ranks.push_back(lower_rank(graph, layouts, pipeline, places, rank, split, id, program));
     made.actions.push_back(actions);
-    const std::vector<StageTemplate>& stages = made.ranks.back().stages;
-    std::string& name = program.classes[id].name;
-    name = "stage";
-    for (const StageTemplate& stage : stages) {
-      name += fmt::format("{}{}", &stage == &stages.front() ? "" : "+", stage.stage);
+    std::set<int32_t> stages;
+    for (const StageTemplate& stage : made.ranks.back().stages) {
+      stages.insert(stage.stage);
     }
+    std::string& name = program.classes[id].name;
+    name = stages.empty() ? "idle" : fmt::format("stage{}", fmt::join(stages, "+"));
     if (share > 0) {
       name += fmt::format(".{}", share);
     }

@@ -54,10 +54,20 @@ Places::Places(const Graph& graph, const Pipeline& pipeline)
   // read it. The nodes of the step follow in the graph's order; then, from the last to the first,
   // those whose inputs no rank has all of.
   find_gradient_sums(graph);
+  place_layers(graph, pipeline);
+  place_step(graph, pipeline);
+  place_gathering(graph, pipeline);
+  mark_addends(graph);
+}
+
+void Places::place_layers(const Graph& graph, const Pipeline& pipeline) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.phase == graph::Phase::optimizer) continue;
-    runs_[n] = {pipeline.rank_of_layer(node.layer)};
+    const int32_t stage = pipeline.stage_of(node.layer);
+    for (int32_t route = 0; route < pipeline.num_routes(); ++route) {
+      runs_[n] = united(runs_[n], {pipeline.rank_of(stage, route)});
+    }
     for (TensorId output : node.out) {
       has_[output] = runs_[n];
     }
@@ -68,9 +78,15 @@ Places::Places(const Graph& graph, const Pipeline& pipeline)
       }
     }
   }
-  place_step(graph, pipeline);
-  place_gathering(graph, pipeline);
-  mark_addends(graph);
+  const auto mark = [&](const std::vector<TensorId>& summed) {
+    for (TensorId tensor : summed) {
+      partial_[tensor] = has_[tensor].size() > 1;
+    }
+  };
+  mark(graph.losses);
+  for (const graph::ParamGrad& grad : graph.grads) {
+    mark(grad.contributions);
+  }
 }
 
 /// The optimizer nodes between the contributions to a gradient and their total.
@@ -94,10 +110,28 @@ void Places::find_gradient_sums(const Graph& graph) {
   }
 }
 
+/// By tensor: the ranks that update parameters with it.
+std::vector<PipelineRanks> Places::ranks_of_updates(const Graph& graph) const {
+  std::vector<PipelineRanks> ranks(graph.tensors.size());
+  for (const Node& node : graph.nodes) {
+    if (node.phase != graph::Phase::optimizer) continue;
+    const auto updated = std::find_if(node.in.begin(), node.in.end(), [&](TensorId input) {
+      return graph.tensor(input).kind == TensorKind::param;
+    });
+    if (updated == node.in.end()) continue;
+    for (TensorId input : node.in) {
+      ranks[input] = united(ranks[input], has_[*updated]);
+    }
+  }
+  return ranks;
+}
+
 void Places::place_step(const Graph& graph, const Pipeline& pipeline) {
   // An update runs wherever its parameter lies. A sum of contributions to a gradient runs on every
   // rank that has one, and is partial if there are several. What is left runs on one rank that has
-  // all inputs (the one of its layer, if it does); if none does, on the ranks that read the result.
+  // all inputs (the one of its layer, if it does); if none does, or updates elsewhere read the
+  // result, on the ranks that read it.
+  const std::vector<PipelineRanks> updates = ranks_of_updates(graph);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.phase != graph::Phase::optimizer) continue;
@@ -123,7 +157,11 @@ void Places::place_step(const Graph& graph, const Pipeline& pipeline) {
       gathers_[n] = true;
     } else {
       const int32_t own = pipeline.rank_of_layer(node.layer);
-      runs_[n] = {all.empty() || contains(all, own) ? own : all.front()};
+      const int32_t one = all.empty() || contains(all, own) ? own : all.front();
+      gathers_[n] = any && std::any_of(node.out.begin(), node.out.end(), [&](TensorId output) {
+                      return united(updates[output], {one}).size() > 1;
+                    });
+      runs_[n] = gathers_[n] ? PipelineRanks{} : PipelineRanks{one};
     }
     for (TensorId output : node.out) {
       has_[output] = runs_[n];

@@ -2,7 +2,8 @@
 // How the tensors of the end of a step lie along the pipeline. What a stage makes, its rank has and
 // the others lack: a sum over the pipeline, to which they add nothing. So a gradient of a parameter
 // that several stages use is partial along it, and so are the norms of gradients on their way to
-// the clipping factor.
+// the clipping factor. Where micro-batches take several routes, a stage has copies: its parameters
+// lie with each, and what adds up over micro-batches is partial too.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +26,15 @@ class Places {
  public:
   Places(const graph::Graph& graph, const Pipeline& pipeline);
 
-  /// The ranks that run the node; of an optimizer node that sums, those that have a part.
+  /// The ranks that run the node: of a layer, one for every route that differs in it; of an
+  /// optimizer node that sums, those that have a part.
   const PipelineRanks& runs(graph::NodeId node) const { return runs_[node]; }
   /// The ranks that have the tensor, or a part of it; of a parameter those whose stages read it.
   const PipelineRanks& has(graph::TensorId tensor) const { return has_[tensor]; }
   /// What the ranks have are parts of a sum.
   bool partial(graph::TensorId tensor) const { return partial_[tensor]; }
-  /// No rank has all inputs of this optimizer node, which its readers' ranks run: each input is
-  /// summed over the pipeline.
+  /// No one rank that has all inputs of this optimizer node has all its readers, whose ranks run
+  /// it: each input is summed over the pipeline.
   bool gathers(graph::NodeId node) const { return gathers_[node]; }
   /// The node makes, of contributions to a parameter's gradient, (part of) their total.
   bool sums_gradients(graph::NodeId node) const { return sums_gradients_[node]; }
@@ -40,6 +42,8 @@ class Places {
   const std::vector<graph::NodeId>& sums_of(size_t grad) const { return sums_of_[grad]; }
 
  private:
+  void place_layers(const graph::Graph& graph, const Pipeline& pipeline);
+  std::vector<PipelineRanks> ranks_of_updates(const graph::Graph& graph) const;
   void place_step(const graph::Graph& graph, const Pipeline& pipeline);
   void place_gathering(const graph::Graph& graph, const Pipeline& pipeline);
   void mark_addends(const graph::Graph& graph);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -15,19 +17,44 @@ constexpr int64_t kMaxLayersTimesMicroBatches = 1 << 16;
 constexpr int64_t kMaxRanksPerNode = 1024;
 constexpr int64_t kMostRanks = 1 << 20;
 
+/// Throws Error: a number of ranks over which experts, or their widths, can't be split.
+void validate_expert_ranks(const Plan& plan, int64_t num_experts) {
+  for (const auto& [key, ranks] : {std::pair{"ep", plan.ep}, {"etp", plan.etp}}) {
+    if (ranks > 1 && num_experts == 0) {
+      fail("plan", "plan.{} is {} but the model has no experts; try plan.{}: 1", key, ranks, key);
+    }
+  }
+  if (plan.tp % plan.etp != 0) {
+    fail("plan", "plan.etp is {}; expected a divisor of plan.tp = {}", plan.etp, plan.tp);
+  }
+  const Plan::Over over = plan.ep_over();
+  if (plan.dp % over.dp != 0) {
+    const std::string inside = over.cp * over.tp > 1
+                                   ? fmt::format(" / {} = {} (of cp {} ranks, of tp {})",
+                                                 over.cp * over.tp, over.dp, over.cp, over.tp)
+                                   : "";
+    const bool tokens = plan.tp > plan.etp && !plan.sequence_parallel;
+    fail("plan", "plan.ep is {}{}; expected a divisor of plan.dp = {}{}", plan.ep, inside, plan.dp,
+         tokens ? "; over tp experts are split with plan.sequence_parallel: true" : "");
+  }
+  if (over.cp * over.tp > 1 && num_experts % plan.ep != 0) {
+    fail("plan",
+         "plan.ep is {}, of which {} ranks are of cp and {} of tp; expected a divisor of the "
+         "model's {} experts",
+         plan.ep, over.cp, over.tp, num_experts);
+  }
+}
+
 /// Throws Error: experts that the ranks do not share, ranks that take them in no two steps.
 void validate_experts(const Plan& plan, int64_t num_experts) {
-  if (plan.dp % plan.ep != 0) {
-    fail("plan", "plan.ep is {}; expected a divisor of plan.dp = {}", plan.ep, plan.dp);
-  }
-  if (plan.ep > 1 && num_experts == 0) {
-    fail("plan", "plan.ep is {} but the model has no experts; try plan.ep: 1", plan.ep);
-  }
+  validate_expert_ranks(plan, num_experts);
   if (plan.ep > 1 && num_experts < plan.ep) {
     fail("plan", "plan.ep is {}; expected at most the model's {} experts", plan.ep, num_experts);
   }
-  if (plan.ep % plan.ep_inner != 0) {
-    fail("plan", "plan.ep_inner is {}; expected a divisor of plan.ep = {}", plan.ep_inner, plan.ep);
+  if (const int64_t over_dp = plan.ep_over().dp; over_dp % plan.ep_inner != 0) {
+    fail("plan", "plan.ep_inner is {}; expected a divisor of {}", plan.ep_inner,
+         over_dp == plan.ep ? fmt::format("plan.ep = {}", plan.ep)
+                            : fmt::format("the {} ranks of plan.ep that are of dp", over_dp));
   }
   if (plan.ep_inner > 1 && num_experts % plan.ep != 0) {
     fail("plan",
@@ -56,12 +83,11 @@ void validate_experts(const Plan& plan, int64_t num_experts) {
 
 /// Throws Error: stages without a layer to begin with, layers that are not the model's.
 void validate_stages(const Plan& plan, int64_t num_layers) {
-  if (plan.pp > std::max<int64_t>(num_layers, 1)) {
-    fail("plan", "plan.pp is {} but the model has {} layers", plan.pp, num_layers);
-  }
-  if (plan.num_stages() > std::max<int64_t>(num_layers, 1)) {
-    fail("plan", "plan.pp x plan.pp_chunks is {} but the model has {} layers", plan.num_stages(),
-         num_layers);
+  if (plan.pp_layers.empty() && plan.num_stages() > std::max<int64_t>(num_layers, 1)) {
+    fail("plan",
+         "plan.pp{} is {} but the model has {} layers; try plan.pp_layers, with 0 for a stage "
+         "without layers",
+         plan.pp_chunks > 1 ? " x plan.pp_chunks" : "", plan.num_stages(), num_layers);
   }
   if (!plan.pp_layers.empty()) {
     if (static_cast<int64_t>(plan.pp_layers.size()) != plan.num_stages()) {
@@ -80,24 +106,58 @@ void validate_stages(const Plan& plan, int64_t num_layers) {
 
 }  // namespace
 
-bool splits_tokens(std::string_view axis) { return axis != kStageAxis && axis != kTensorAxis; }
+bool splits_tokens(std::string_view axis) { return axis != kStageAxis && !splits_parameters(axis); }
+bool splits_sequences(std::string_view axis) { return axis.starts_with(kContextAxis); }
 bool splits_experts(std::string_view axis) {
-  return axis == kExpertAxis || axis == kInnerExpertAxis;
+  return axis == kExpertAxis || axis == kInnerExpertAxis || axis.ends_with("_ep");
+}
+bool splits_expert_widths(std::string_view axis) { return axis.ends_with("_etp"); }
+bool splits_parameters(std::string_view axis) { return axis.starts_with(kTensorAxis); }
+
+Plan::Over Plan::ep_over() const {
+  Over over;
+  over.tp = sequence_parallel ? std::gcd(ep, tp / etp) : 1;
+  over.cp = std::gcd(ep / over.tp, cp);
+  if (ring && over.cp != cp) {
+    over.cp = 1;
+  }
+  over.dp = ep / over.tp / over.cp;
+  return over;
 }
 
 graph::Mesh Plan::mesh() const {
-  graph::Mesh mesh{{{kStageAxis, static_cast<int32_t>(pp)},
-                    {"edp", static_cast<int32_t>(dp / ep)},
-                    {kExpertAxis, static_cast<int32_t>(ep / ep_inner)}}};
+  graph::Mesh mesh;
+  const auto add = [&](const std::string& name, int64_t ranks) {
+    mesh.axes.push_back({name, static_cast<int32_t>(ranks)});
+  };
+  const Over over = ep_over();
+  add(kStageAxis, pp);
+  add("edp", dp / over.dp);
+  add(kExpertAxis, over.dp / ep_inner);
   if (ep_inner > 1) {
-    mesh.axes.push_back({kInnerExpertAxis, static_cast<int32_t>(ep_inner)});
+    add(kInnerExpertAxis, ep_inner);
   }
-  if (cp > 1) {
-    mesh.axes.push_back({kContextAxis, static_cast<int32_t>(cp)});
-  }
-  if (tp > 1) {
-    mesh.axes.push_back({kTensorAxis, static_cast<int32_t>(tp)});
-  }
+  int64_t outside = 1;  // ranks of tp outside of the next axis
+  const auto add_parts = [&](const std::string& name, int64_t ranks) {
+    // Key and value heads may be split up to the middle of an axis.
+    const bool cut = name.starts_with(kTensorAxis) && outside < heads_apart &&
+                     heads_apart < outside * ranks && heads_apart % outside == 0 &&
+                     outside * ranks % heads_apart == 0;
+    const int64_t first = cut ? heads_apart / outside : 1;
+    if (first > 1) {
+      add(std::string(kTensorAxis) + "_kv" + name.substr(2), first);
+    }
+    if (ranks > first) {
+      add(name, ranks / first);
+    }
+    outside *= ranks;
+  };
+  add_parts(kContextAxis, cp / over.cp);
+  add_parts(std::string(kContextAxis) + "_ep", over.cp);
+  outside = 1;
+  add_parts(kTensorAxis, tp / etp / over.tp);
+  add_parts(std::string(kTensorAxis) + "_ep", over.tp);
+  add_parts(std::string(kTensorAxis) + "_etp", etp);
   return mesh;
 }
 
@@ -107,6 +167,7 @@ Plan Plan::of_experts() const {
   plan.micro_batch = dp * micro_batch / expert_ranks;
   plan.expert_ranks = 0;
   plan.cp = 1;
+  plan.exchange_heads = plan.ring = false;
   plan.shard = {};
   plan.layouts.clear();
   return plan;
@@ -123,6 +184,7 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   positive("plan.dp", dp);
   positive("plan.ep", ep);
   positive("plan.ep_inner", ep_inner);
+  positive("plan.etp", etp);
   positive("plan.cp", cp);
   positive("plan.tp", tp);
   positive("plan.micro_batch", micro_batch);

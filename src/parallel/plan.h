@@ -23,11 +23,20 @@ inline constexpr const char* kInnerExpertAxis = "ep_inner";
 inline constexpr const char* kContextAxis = "cp";
 /// The axis whose ranks have the same tokens, and parts of parameters.
 inline constexpr const char* kTensorAxis = "tp";
+/// cp and tp may be several axes of a mesh, whose names begin with theirs: experts are split over
+/// those that end in "_ep" (cp_ep, tp_ep), their widths over tp_etp, and "tp_kv" are ranks with
+/// other key and value heads, of which the ranks along the rest of tp have the same.
 /// True of the axes that split the tokens of a micro-batch: edp, ep, ep_inner, cp, the outermost
 /// first.
 bool splits_tokens(std::string_view axis);
-/// True of those that split experts: ep, ep_inner, the outermost first.
+/// True of those that split the tokens of a data-parallel rank: cp.
+bool splits_sequences(std::string_view axis);
+/// True of those that split experts, the outermost first.
 bool splits_experts(std::string_view axis);
+/// True of those that split the width of an expert.
+bool splits_expert_widths(std::string_view axis);
+/// True of those whose ranks have parts of parameters for the same tokens: tp.
+bool splits_parameters(std::string_view axis);
 
 /// Among which ranks something is split that data-parallel ranks would have alike.
 enum class Shard : uint8_t {
@@ -50,28 +59,42 @@ struct Plan {
   int64_t pp = 1;            ///< pipeline ranks
   int64_t pp_chunks = 1;     ///< stages per pipeline rank (model chunks)
   int64_t dp = 1;            ///< data-parallel ranks: samples of a micro-batch are split over them
-  int64_t ep = 1;            ///< experts are split over `ep` of the `dp` ranks; divides dp
+  int64_t ep = 1;            ///< ranks over which experts are split, see ep_over
+  int64_t etp = 1;           ///< ranks of tp over which the width of each expert is split
   int64_t ep_inner = 1;      ///< ranks of `ep` that lie together; 1: rows go to experts in one step
   int64_t expert_ranks = 0;  ///< more ranks, which have the experts of the others; 0: none
   int64_t cp = 1;            ///< ranks that share the tokens of a dp rank's sequences
   int64_t tp = 1;            ///< ranks that share parameters, with the same tokens
-  int64_t micro_batch = 1;   ///< sequences per dp rank and micro-batch
+  bool sequence_parallel = false;  ///< between their products, tp ranks split those tokens
+  int64_t micro_batch = 1;         ///< sequences per dp rank and micro-batch
   Sharding shard;
   int64_t num_micro_batches = 1;     ///< follows from train.global_batch
   std::vector<int64_t> pp_layers;    ///< layers per stage; empty: as even as possible
-  std::string pp_schedule = "1f1b";  ///< 1f1b, gpipe, interleaved or a CSV file
+  std::string pp_schedule = "1f1b";  ///< a built-in name or a CSV file
   int64_t threads_per_rank = 0;      ///< 0: cores / ranks on this machine, at least 1
   int64_t ranks_per_node = 0;        ///< 0: all ranks on one node
   /// How persistent tensors lie, "PATTERN LAYOUT" each: see parallel/stored.h.
   std::vector<std::string> layouts;
+  /// Ranks of cp exchange tokens for heads around attention (DeepSpeed Ulysses, arXiv 2309.14509).
+  bool exchange_heads = false;
+  bool ring = false;        ///< keys travel around cp, which is then one axis
+  int64_t heads_apart = 0;  ///< ranks of tp with other key and value heads; 0: all of them
 
   int64_t world() const { return pp * dp * cp * tp + expert_ranks; }
   /// The plan of the ranks that have the experts, as if they did everything.
   Plan of_experts() const;
   int64_t num_stages() const { return pp * pp_chunks; }
-  /// pp, edp, ep, and ep_inner, cp and tp where they are more than one rank.
+  /// What experts are split over, the innermost ranks first (MoE Parallel Folding, arXiv
+  /// 2504.14960): of tp what etp leaves, where sequence_parallel splits the tokens over it; of cp;
+  /// of dp.
+  struct Over {
+    int64_t dp = 1, cp = 1, tp = 1;
+  };
+  Over ep_over() const;
+  /// pp, edp, ep, and ep_inner, cp and tp where they are more than one rank, the latter two cut
+  /// where experts or heads are split over a part of them.
   graph::Mesh mesh() const;
-  /// Throws Error naming the key: sizes positive, ep divides dp, pp_layers sums to num_layers, a
+  /// Throws Error naming the key: sizes positive, experts that fit, pp_layers sums to num_layers, a
   /// program of bounded size, ….
   void validate(int64_t num_layers, int64_t num_experts) const;
   /// Stage of every layer: index 0..L-1.

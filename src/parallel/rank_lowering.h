@@ -3,6 +3,7 @@
 // step.cc those at the end of the step.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -46,18 +47,17 @@ class RankLowering {
         paths_(mesh_),
         pp_axis_(mesh_.axis(kStageAxis)),
         values_of_(graph.tensors.size()),
-        remote_consumers_(graph.tensors.size()),
         accumulated_(graph.tensors.size(), false),
         is_output_(graph.tensors.size(), false) {
     // What all ranks must agree on is found in the whole graph: which tensors add up over
-    // micro-batches (losses and contributions to gradients), which the host reads, and which
-    // ranks read a tensor that another one makes: its maker sends it to each of them, once.
-    for (int32_t stage = 0; stage < pipeline.num_stages(); ++stage) {
-      if (rank_of(stage) == rank) {
-        out_.stages.push_back({.stage = stage, .forward = {}, .backward = {}});
+    // micro-batches (losses and contributions to gradients), and which the host reads.
+    for (int32_t route = 0; route < pipeline.num_routes(); ++route) {
+      for (int32_t stage = 0; stage < pipeline.num_stages(); ++stage) {
+        if (pipeline.rank_of(stage, route) == rank) {
+          out_.stages.push_back({.stage = stage, .route = route, .forward = {}, .backward = {}});
+        }
       }
     }
-    HOCKET_CHECK(!out_.stages.empty(), "pipeline rank {} has no stage", rank);
     for (const graph::Tensor& tensor : graph.tensors) {
       if (tensor.expert) {
         experts_ = tensor.type.dims[0];
@@ -74,16 +74,6 @@ class RankLowering {
     for (TensorId id : graph.outputs) {
       is_output_[id] = true;
     }
-    for (const graph::Node& node : graph.nodes) {
-      if (node.phase == graph::Phase::optimizer) continue;
-      for (TensorId id : node.in) {
-        const graph::NodeId producer = graph.tensor(id).producer;
-        const int32_t reader = rank_of(stage_of(node));
-        if (producer != kNone && rank_of(stage_of(graph.nodes[producer])) != reader) {
-          remote_consumers_[id].emplace(reader, stage_of(node));
-        }
-      }
-    }
   }
 
   RankTemplate run(bool split_backward);
@@ -92,13 +82,16 @@ class RankLowering {
   using List = std::vector<TaskTemplate>;
 
   int32_t stage_of(const graph::Node& node) const { return pipeline_.stage_of(node.layer); }
-  int32_t rank_of(int32_t stage) const { return pipeline_.rank_of(stage); }
+  int32_t rank_of(int32_t stage) const { return pipeline_.rank_of(stage, route_); }
   /// The stage of a layer if this rank has it, else its first: where the tasks at the end of the
   /// step belong, which run wherever a parameter lives.
   int32_t own_stage(int32_t layer) const {
     const int32_t stage = pipeline_.stage_of(layer);
-    return rank_of(stage) == rank_ ? stage : out_.stages.front().stage;
+    const bool own = std::any_of(out_.stages.begin(), out_.stages.end(),
+                                 [&](const StageTemplate& made) { return made.stage == stage; });
+    return own || out_.stages.empty() ? stage : out_.stages.front().stage;
   }
+  void begin_route(int32_t route);
 
   /// The ranks that differ in their place in the pipeline alone; `some`: these only, all if empty.
   Group over_ranks(std::vector<int32_t> some) const {
@@ -109,9 +102,12 @@ class RankLowering {
 
   TensorType local_type(TensorId tensor, const Layout& layout) const;
   ValueId add_value(TensorId tensor, Layout layout, Value::Life life);
+  ValueId accumulator(TensorId tensor, const Layout& layout);
   ValueId find(TensorId tensor, const Layout& layout) const;
   ValueId get(TensorId tensor, const Layout& layout, List& list, const graph::Node& user);
   void free_gathered();
+  void note_gathered_again(TensorId tensor, const List& list, size_t begin);
+  void free_gathered_again();
   bool scatters(TensorId tensor) const;
   void scatter(TensorId contribution, List& list, int32_t layer);
   void bring_back(const graph::Node& node, List& list);
@@ -128,6 +124,7 @@ class RankLowering {
   void emit_sums_of_outputs(List& list);
   void emit_grads();
   void emit_stage(StageTemplate& stage, graph::Phase phase, List& list);
+  void emit_route(int32_t route, bool split_backward, std::vector<List>* weights);
   void emit_step();
   void emit_sum(graph::NodeId node, List& list);
   ValueId sum_over_pipeline(ValueId part, TensorId total, List& list);
@@ -163,13 +160,16 @@ class RankLowering {
   const std::vector<int32_t> coords_;  ///< of its first rank
   int64_t experts_ = 0;                ///< of the model; 0: none
   int32_t stage_ = 0;                  ///< whose tasks are being made
+  int32_t route_ = 0;                  ///< of whose micro-batches
   Program& program_;
   const graph::Mesh& mesh_;
   ReshardPaths paths_;
   const int32_t pp_axis_;
   RankTemplate out_;
-  std::vector<std::vector<ValueId>> values_of_;               // per tensor: its values on this rank
-  std::vector<std::map<int32_t, int32_t>> remote_consumers_;  // by rank: its first stage that reads
+  std::vector<std::vector<ValueId>> values_of_;  // per tensor: its values on this rank
+  /// Per tensor, the ranks that read it and do not make it, each with its first stage that does:
+  /// the maker sends it to each of them, once.
+  std::vector<std::map<int32_t, int32_t>> remote_consumers_;
   std::vector<bool> accumulated_, is_output_;
   /// By counts tensor and axes that split experts: of the exchange over the last of them.
   std::map<std::pair<TensorId, std::vector<int32_t>>, ValueId> sizes_of_;
@@ -183,7 +183,8 @@ class RankLowering {
   std::map<TensorId, Home> home_of_;
   bool in_step_ = false;
   std::vector<TensorId> gathered_;  ///< parameters that are here otherwise than they lie
-  std::set<ValueId> scattered_;     ///< contributions to gradients, on their way to accumulators
+  std::vector<std::pair<TensorId, ValueId>> gathered_again_;  ///< see Layouts::gathers_again
+  std::set<ValueId> scattered_;  ///< contributions to gradients, on their way to accumulators
 };
 
 }  // namespace hocket::parallel

@@ -1,165 +1,251 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads and writes schedules, and finds them by name.
 #include "parallel/schedule.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 
 namespace hocket::parallel {
 
-/// Stages given to the ranks one by one, `chunks` times around.
-static std::vector<int> in_turn(int ranks, int chunks) {
-  std::vector<int> owners;
-  for (int stage = 0; stage < ranks * chunks; ++stage) {
-    owners.push_back(stage % ranks);
+namespace {
+
+/// What a cell names: an action, or what PyTorch's runtime writes besides.
+struct Cell {
+  std::string_view name;
+  int stage = 0;
+  int micro_batch = -1;  ///< -1: none
+  size_t column = 0;     ///< from 0
+};
+
+constexpr std::string_view kOverlap = "OVERLAP_F_B";
+/// Stages and micro-batches of a file are numbered below it.
+constexpr int kMostNumber = 1 << 20;
+/// The longer of two that begin alike first.
+constexpr std::array<std::string_view, 11> kCellNames = {
+    "UNSHARD", "RESHARD", "REDUCE_GRAD", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "F", "B", "I", "W",
+};
+
+bool is_action(const Cell& cell) { return cell.name.size() == 1; }
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') {
+    text.remove_prefix(1);
   }
-  return owners;
+  while (!text.empty() && text.back() == ' ') {
+    text.remove_suffix(1);
+  }
+  return text;
 }
 
-Schedule one_f_one_b(int stages, int micro_batches) {
-  Schedule schedule;
-  for (int stage = 0; stage < stages; ++stage) {
-    std::vector<Action> row;
-    int warmup = std::min(stages - 1 - stage, micro_batches);
-    int forward = 0;
-    int backward = 0;
-    while (forward < warmup) {
-      row.push_back({'F', stage, forward++});
-    }
-    while (forward < micro_batches) {
-      row.push_back({'F', stage, forward++});
-      row.push_back({'B', stage, backward++});
-    }
-    while (backward < micro_batches) {
-      row.push_back({'B', stage, backward++});
-    }
-    schedule.ranks.push_back(std::move(row));
-  }
-  return schedule;
-}
+/// Reads one row of a CSV: its actions, and what else stands between them.
+class RowReader {
+ public:
+  RowReader(std::string_view where, size_t row) : where_(where), row_(row) {}
 
-Schedule gpipe(int stages, int micro_batches) {
-  Schedule schedule = forward_only(stages, micro_batches);
-  for (int stage = 0; stage < stages; ++stage) {
-    for (int m = 0; m < micro_batches; ++m) {
-      schedule.ranks[stage].push_back({'B', stage, m});
-    }
-  }
-  return schedule;
-}
-
-Schedule interleaved_one_f_one_b(int ranks, int chunks, int micro_batches) {
-  // Forward passes go round by round: of a round's micro-batches the first chunk, then the second,
-  // and so on; backward passes likewise, from the last chunk to the first. A rank first runs as
-  // many forward passes as bring the first micro-batch of a round through all later chunks and
-  // ranks and back (two for every rank behind it), then one forward and one backward pass in turn,
-  // then what is left of the backward passes.
-  const int rounds = std::max(1, micro_batches / ranks);
-  if (micro_batches % rounds != 0) {
-    fail("plan.pp_schedule",
-         "interleaved runs {} micro-batches on {} in {} rounds; expected equal rounds; try a "
-         "train.global_batch that makes a multiple of plan.pp micro-batches",
-         micro_batches, counted(ranks, "rank"), rounds);
-  }
-  const int in_round = micro_batches / rounds;
-  const int all = chunks * micro_batches;
-  Schedule schedule;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto action = [&](char kind, int step) {
-      const int turn = step / in_round % chunks;
-      const int chunk = kind == 'F' ? turn : chunks - 1 - turn;
-      const int micro_batch = step / (in_round * chunks) * in_round + step % in_round;
-      return Action{kind, chunk * ranks + rank, micro_batch};
-    };
-    const int warmup = std::min((chunks - 1) * in_round + 2 * (ranks - 1 - rank), all);
-    std::vector<Action> row;
-    for (int step = 0; step < all + warmup; ++step) {
-      if (step < all) {
-        row.push_back(action('F', step));
+  void read(std::string_view line) {
+    size_t column = 0;
+    for (size_t begin = 0; begin <= line.size(); ++column) {
+      const size_t comma = std::min(line.find(',', begin), line.size());
+      text_ = trimmed(line.substr(begin, comma - begin));
+      column_ = column;
+      // An empty cell is an idle slot.
+      if (!text_.empty()) {
+        text_.front() == '(' ? read_overlap() : read_plain();
       }
-      if (step >= warmup) {
-        row.push_back(action('B', step - warmup));
+      begin = comma + 1;
+    }
+    // What is not an action is known to follow from lowering once the whole row is.
+    for (const auto& [cell, place] : implied_) {
+      expect_implied(cell, place);
+    }
+    expect_unsharded();
+  }
+
+  std::vector<Action> actions;
+  size_t num_implied() const { return implied_.size(); }
+
+ private:
+  [[noreturn]] void bad(std::string_view cell, size_t column, const std::string& why) const {
+    fail(where_, "row {}, column {}: cell '{}' {}", row_ + 1, column + 1, cell, why);
+  }
+  [[noreturn]] void bad(const std::string& why) const {
+    bad(text_, column_,
+        why +
+            "; expected <stage><F|B|I|W><micro-batch>, e.g. 0F0, or two of them: "
+            "(0F1;1B0)OVERLAP_F_B");
+  }
+
+  int number(std::string_view text) const {
+    int value = 0;
+    const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool whole = ec == std::errc() && end == text.data() + text.size();
+    if (!whole || value < 0 || value >= kMostNumber) {
+      bad("has a bad number");
+    }
+    return value;
+  }
+
+  Cell parse(std::string_view text) const {
+    const size_t at = text.find_first_not_of("0123456789");
+    const auto name =
+        std::find_if(kCellNames.begin(), kCellNames.end(), [&](std::string_view known) {
+          return at < text.size() && text.substr(at).starts_with(known);
+        });
+    if (name == kCellNames.end()) {
+      bad("has no action");
+    }
+    Cell cell{.name = *name, .column = column_};
+    cell.stage = number(text.substr(0, at));
+    const std::string_view rest = text.substr(at + name->size());
+    if (!rest.empty() || is_action(cell)) {
+      cell.micro_batch = number(rest);
+    }
+    return cell;
+  }
+
+  void add(const Cell& cell, bool overlaps_next) {
+    actions.push_back({.kind = cell.name[0],
+                       .stage = cell.stage,
+                       .micro_batch = cell.micro_batch,
+                       .overlaps_next = overlaps_next,
+                       .column = static_cast<int>(column_) + 1});
+  }
+
+  void read_plain() {
+    const Cell cell = parse(text_);
+    if (is_action(cell)) {
+      add(cell, false);
+    } else {
+      implied_.push_back({cell, actions.size()});
+    }
+  }
+
+  void read_overlap() {
+    const size_t close = text_.find(')');
+    const size_t between = text_.find(';');
+    if (close == text_.npos || text_.substr(close + 1) != kOverlap) {
+      bad("is no pair (a;b)OVERLAP_F_B");
+    }
+    if (between == text_.npos || between > close || text_.find(';', between + 1) != text_.npos) {
+      bad("overlaps other than two actions");
+    }
+    const Cell one = parse(trimmed(text_.substr(1, between - 1)));
+    const Cell other = parse(trimmed(text_.substr(between + 1, close - between - 1)));
+    if (!is_action(one) || !is_action(other)) {
+      bad("overlaps what is no action");
+    }
+    if (one.micro_batch == other.micro_batch) {
+      bad("overlaps two actions of one micro-batch, which follow each other");
+    }
+    add(one, true);
+    add(other, false);
+  }
+
+  /// An action of one of these kinds on the cell's stage (and micro-batch, if it has one) stands
+  /// among the actions [begin, end).
+  bool stands(const Cell& cell, std::string_view kinds, size_t begin, size_t end) const {
+    return std::any_of(actions.begin() + static_cast<std::ptrdiff_t>(begin),
+                       actions.begin() + static_cast<std::ptrdiff_t>(end),
+                       [&](const Action& action) {
+                         return action.stage == cell.stage &&
+                                (cell.micro_batch < 0 || cell.micro_batch == action.micro_batch) &&
+                                kinds.find(action.kind) != kinds.npos;
+                       });
+  }
+
+  /// Error unless lowering does what the cell says, before action `place` of the row: it sends what
+  /// was made, receives before it is used, and sums gradients once they are complete.
+  void expect_implied(const Cell& cell, size_t place) const {
+    const std::string text =
+        fmt::format("{}{}{}", cell.stage, cell.name,
+                    cell.micro_batch < 0 ? "" : std::to_string(cell.micro_batch));
+    const std::string_view passes = cell.name.ends_with("_F") ? "F" : "BI";
+    if (cell.name.starts_with("SEND") && !stands(cell, passes, 0, place)) {
+      bad(text, cell.column, "stands before what it sends is made");
+    }
+    if (cell.name.starts_with("RECV") && !stands(cell, passes, place, actions.size())) {
+      bad(text, cell.column, "stands behind what reads it");
+    }
+    if (cell.name == "REDUCE_GRAD" && stands(cell, "BW", place, actions.size())) {
+      bad(text, cell.column,
+          "reduces gradients to which a later cell adds; expected it behind the last backward of "
+          "the stage");
+    }
+  }
+
+  /// Error if an action runs on a stage that the row says is sharded at that time.
+  void expect_unsharded() const {
+    std::set<int> managed;
+    for (const auto& [cell, place] : implied_) {
+      if (cell.name == "UNSHARD") {
+        managed.insert(cell.stage);
       }
     }
-    schedule.ranks.push_back(std::move(row));
-  }
-  return schedule;
-}
-
-Schedule forward_only(const std::vector<int>& owners, int ranks, int micro_batches) {
-  // As many micro-batches as there are ranks go through the stages together: while the first rank
-  // runs its next stage on the first of them, the others still work on those behind it.
-  Schedule schedule;
-  schedule.ranks.resize(static_cast<size_t>(ranks));
-  for (int first = 0; first < micro_batches; first += ranks) {
-    for (size_t stage = 0; stage < owners.size(); ++stage) {
-      for (int m = first; m < std::min(first + ranks, micro_batches); ++m) {
-        schedule.ranks[owners[stage]].push_back({'F', static_cast<int>(stage), m});
+    std::set<int> whole;
+    size_t next = 0;
+    for (size_t i = 0; i < actions.size(); ++i) {
+      for (; next < implied_.size() && implied_[next].second <= i; ++next) {
+        const Cell& cell = implied_[next].first;
+        if (cell.name == "UNSHARD") {
+          whole.insert(cell.stage);
+        } else if (cell.name == "RESHARD") {
+          whole.erase(cell.stage);
+        }
+      }
+      if (managed.contains(actions[i].stage) && !whole.contains(actions[i].stage)) {
+        bad(to_string(actions[i]), static_cast<size_t>(actions[i].column) - 1,
+            "runs while its stage is sharded");
       }
     }
   }
-  return schedule;
-}
 
-Schedule forward_only(int stages, int micro_batches) {
-  return forward_only(in_turn(stages, 1), stages, micro_batches);
+  const std::string_view where_;
+  const size_t row_;
+  std::string_view text_;  ///< the cell that is read
+  size_t column_ = 0;
+  std::vector<std::pair<Cell, size_t>> implied_;  ///< with the number of actions before them
+};
+
+}  // namespace
+
+std::string to_string(const Action& action) {
+  return fmt::format("{}{}{}", action.stage, action.kind, action.micro_batch);
 }
 
 std::string to_csv(const Schedule& schedule) {
   std::string text;
   for (const auto& row : schedule.ranks) {
+    bool open = false;  // in the middle of a pair
     for (size_t i = 0; i < row.size(); ++i) {
-      text += fmt::format("{}{}{}{}", i ? "," : "", row[i].stage, row[i].kind, row[i].micro_batch);
+      if (!open && i > 0) {
+        text += ',';
+      }
+      text += row[i].overlaps_next ? "(" : "";
+      text += to_string(row[i]);
+      text += open ? fmt::format("){}", kOverlap) : "";
+      open = row[i].overlaps_next;
+      text += open ? ";" : "";
     }
     text += '\n';
   }
   return text;
 }
 
-namespace {
-Action parse_cell(std::string_view cell, std::string_view where, size_t row, size_t column) {
-  const auto bad = [&](const char* why) {
-    fail(where, "row {}, column {}: cell '{}' {}; expected <stage><F|B|I|W><micro-batch>, e.g. 0F0",
-         row + 1, column + 1, cell, why);
-  };
-  // What else torch.distributed.pipelining writes.
-  for (const char* other : {"OVERLAP_F_B", "SEND_F", "SEND_B", "RECV_F", "RECV_B", "UNSHARD",
-                            "RESHARD", "REDUCE_GRAD"}) {
-    if (cell.find(other) != cell.npos) {
-      fail(where,
-           "row {}, column {}: cell '{}': {} is not supported; expected the actions F, B, I and W, "
-           "one per cell; transfers and reductions follow from them",
-           row + 1, column + 1, cell, other);
-    }
-  }
-  size_t at = cell.find_first_of("FBIW");
-  if (at == cell.npos) {
-    bad("has no action");
-  }
-  Action action;
-  action.kind = cell[at];
-  const auto number = [&](std::string_view text, int& out) {
-    auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), out);
-    if (ec != std::errc() || end != text.data() + text.size() || out < 0) {
-      bad("has a bad number");
-    }
-  };
-  number(cell.substr(0, at), action.stage);
-  number(cell.substr(at + 1), action.micro_batch);
-  return action;
-}
-}  // namespace
-
 Schedule parse_csv(std::string_view text, std::string_view where) {
   Schedule schedule;
   schedule.source = where;
+  size_t implied = 0;
   while (!text.empty()) {
     size_t eol = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, eol);
@@ -168,161 +254,57 @@ Schedule parse_csv(std::string_view text, std::string_view where) {
       line.remove_suffix(1);
     }
     if (line.empty()) continue;
-    std::vector<Action> row;
-    size_t column = 0;
-    for (size_t begin = 0; begin <= line.size(); ++column) {
-      size_t comma = std::min(line.find(',', begin), line.size());
-      std::string_view cell = line.substr(begin, comma - begin);
-      while (!cell.empty() && cell.front() == ' ') {
-        cell.remove_prefix(1);
-      }
-      while (!cell.empty() && cell.back() == ' ') {
-        cell.remove_suffix(1);
-      }
-      // An empty cell is an idle slot.
-      if (!cell.empty()) {
-        row.push_back(parse_cell(cell, where, schedule.ranks.size(), column));
-      }
-      begin = comma + 1;
-    }
-    schedule.ranks.push_back(std::move(row));
+    RowReader row(where, schedule.ranks.size());
+    row.read(line);
+    implied += row.num_implied();
+    schedule.ranks.push_back(std::move(row.actions));
   }
-  if (schedule.ranks.empty())
+  if (schedule.ranks.empty()) {
     fail(where, "the schedule is empty; expected a row per pipeline rank");
+  }
+  if (implied > 0) {
+    log_debug("{}: {} of transfers and reductions left out: they follow from the actions", where,
+              counted(static_cast<int64_t>(implied), "cell"));
+  }
   return schedule;
 }
 
-/// What of a micro-batch must have run before an action of this kind, as in `done` of validate.
-static std::string_view needed_before(char kind) {
-  switch (kind) {
-    case 'F':
-      return "";
-    case 'B':
-    case 'I':
-      return "F";
-    default:
-      return "FI";
-  }
-}
-
-std::vector<int> owners_of(const Schedule& schedule, int ranks, int chunks) {
-  const std::string& where = schedule.source;
-  const int stages = ranks * chunks;
-  if (static_cast<int>(schedule.ranks.size()) != ranks) {
-    fail(where, "has {}; expected {} (plan.pp)", counted(std::ssize(schedule.ranks), "row"), ranks);
-  }
-  std::vector<std::map<int, int>> cells(static_cast<size_t>(stages));  // by stage and row
-  for (size_t row = 0; row < schedule.ranks.size(); ++row) {
-    for (size_t column = 0; column < schedule.ranks[row].size(); ++column) {
-      const Action& action = schedule.ranks[row][column];
-      if (action.stage >= stages) {
-        fail(where, "row {}, column {}: {}{}{} is beyond the {} (plan.pp x plan.pp_chunks)",
-             row + 1, column + 1, action.stage, action.kind, action.micro_batch,
-             counted(stages, "stage"));
-      }
-      ++cells[action.stage][static_cast<int>(row)];
-    }
-  }
-  std::vector<int> owners;
-  for (size_t stage = 0; stage < cells.size(); ++stage) {
-    if (cells[stage].empty()) {
-      fail(where, "no row runs stage {}; expected {} (plan.pp x plan.pp_chunks)", stage,
-           counted(stages, "stage"));
-    }
-    const auto most =
-        std::max_element(cells[stage].begin(), cells[stage].end(),
-                         [](const auto& a, const auto& b) { return a.second < b.second; });
-    owners.push_back(most->first);
-  }
-  return owners;
-}
-
-void validate(const Schedule& schedule, int ranks, int micro_batches, bool with_backward,
-              int chunks) {
-  // Cell by cell, in the order in which a rank runs them: is the stage one of this rank's, is the
-  // micro-batch one of the step's, and has run what the action needs of this rank. What it needs of
-  // others is the check's to see. Then, stage by stage, whether anything is left out.
-  const std::string& where = schedule.source;
-  const int stages = ranks * chunks;
-  const std::vector<int> owners = owners_of(schedule, ranks, chunks);
-  for (int rank = 0; rank < ranks; ++rank) {
-    // Per stage and micro-batch, what has run: F, then B or I and W.
-    std::map<std::pair<int, int>, std::string> done;
-    const auto& row = schedule.ranks[rank];
-    for (size_t column = 0; column < row.size(); ++column) {
-      const Action& action = row[column];
-      const auto bad = [&](const std::string& why) {
-        fail(where, "row {}, column {}: {}{}{} {}", rank + 1, column + 1, action.stage, action.kind,
-             action.micro_batch, why);
-      };
-      if (owners[action.stage] != rank) {
-        bad(fmt::format("is in row {}; expected row {}, which runs most of stage {}", rank + 1,
-                        owners[action.stage] + 1, action.stage));
-      }
-      if (action.micro_batch >= micro_batches) {
-        bad(fmt::format("is beyond the {} micro-batches of a step", micro_batches));
-      }
-      std::string& before = done[{action.stage, action.micro_batch}];
-      if (before != needed_before(action.kind)) {
-        bad(before.empty() ? "comes before its forward" : "comes after " + before);
-      }
-      if (!with_backward && action.kind != 'F') {
-        bad("is a backward action of a forward-only program");
-      }
-      for (int other = 0; other < stages; ++other) {
-        if (owners[other] != rank || other == action.stage) continue;
-        const std::string& there = done[{other, action.micro_batch}];
-        if (action.kind == 'F' && other < action.stage && there.empty()) {
-          bad(fmt::format("comes before {}F{} of the same rank", other, action.micro_batch));
-        }
-        if ((action.kind == 'B' || action.kind == 'I') && other > action.stage &&
-            there.size() < 2) {
-          bad(fmt::format("comes before the backward of stage {} of the same rank", other));
-        }
-      }
-      before += action.kind;
-    }
-    for (int stage = 0; stage < stages; ++stage) {
-      if (owners[stage] != rank) continue;
-      for (int micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
-        const std::string& all = done[{stage, micro_batch}];
-        const bool ok = with_backward ? all == "FB" || all == "FIW" : all == "F";
-        if (!ok) {
-          fail(where, "row {}: micro-batch {}{} runs '{}'; expected F and then B, or F, I, W",
-               rank + 1, micro_batch, chunks > 1 ? fmt::format(" of stage {}", stage) : "", all);
-        }
-      }
-    }
-  }
+bool is_schedule_file(const std::string& name) {
+  return name.size() > 4 && name.substr(name.size() - 4) == ".csv";
 }
 
 namespace {
-/// A stage per rank, in order.
-Schedule with_one_stage(const std::string& name, int chunks, Schedule (*make)(int, int), int ranks,
-                        int micro_batches) {
-  if (chunks > 1) {
-    fail("plan.pp_chunks", "got {}; {} runs one stage per rank; try plan.pp_schedule: interleaved",
-         chunks, name);
+/// Error unless there is one that runs this many stages per rank.
+const BuiltIn& find_built_in(const std::string& name, int chunks) {
+  for (const BuiltIn& built_in : built_in_schedules()) {
+    if (name != built_in.name) continue;
+    if (built_in.chunks == 1 && chunks > 1) {
+      fail("plan.pp_chunks",
+           "got {}; {} runs one stage per rank; try plan.pp_schedule: interleaved", chunks, name);
+    }
+    if (built_in.chunks > 1 && chunks != built_in.chunks) {
+      fail("plan.pp_chunks", "got {}; {} runs {} stages per rank; try plan.pp_chunks: {}", chunks,
+           name, built_in.chunks, built_in.chunks);
+    }
+    return built_in;
   }
-  return make(ranks, micro_batches);
-}
-bool is_file(const std::string& name) {
-  return name.size() > 4 && name.substr(name.size() - 4) == ".csv";
+  fail("plan.pp_schedule", "got '{}'; expected {}, or a .csv file", name, built_in_names());
 }
 }  // namespace
 
 Schedule make_schedule(const std::string& name, int ranks, int micro_batches, int chunks) {
-  // A schedule of one's own is a function above and a line here.
-  if (name == "1f1b") return with_one_stage(name, chunks, one_f_one_b, ranks, micro_batches);
-  if (name == "gpipe") return with_one_stage(name, chunks, gpipe, ranks, micro_batches);
-  if (name == "interleaved") return interleaved_one_f_one_b(ranks, chunks, micro_batches);
-  if (is_file(name)) return parse_csv(read_file(name), name);
-  fail("plan.pp_schedule", "got '{}'; expected 1f1b, gpipe, interleaved, or a .csv file", name);
+  if (is_schedule_file(name)) return parse_csv(read_file(name), name);
+  return find_built_in(name, chunks).make(ranks, chunks, micro_batches);
 }
 
 std::vector<int> stage_owners(const std::string& name, int ranks, int chunks) {
-  if (!is_file(name)) return in_turn(ranks, chunks);
-  return owners_of(parse_csv(read_file(name), name), ranks, chunks);
+  if (is_schedule_file(name)) return owners_of(parse_csv(read_file(name), name), ranks, chunks);
+  const bool is_v = find_built_in(name, chunks).is_v;
+  std::vector<int> owners;
+  for (int stage = 0; stage < ranks * chunks; ++stage) {
+    owners.push_back(is_v && stage >= ranks ? 2 * ranks - 1 - stage : stage % ranks);
+  }
+  return owners;
 }
 
 }  // namespace hocket::parallel

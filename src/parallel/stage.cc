@@ -82,6 +82,39 @@ ValueId RankLowering::add_value(TensorId tensor, Layout layout, Value::Life life
   return id;
 }
 
+/// What every micro-batch adds to, whichever route it takes: one value of the rank.
+ValueId RankLowering::accumulator(TensorId tensor, const Layout& layout) {
+  for (ValueId known : values_of_[tensor]) {
+    if (out_.values[known].accumulator && out_.values[known].layout == layout) return known;
+  }
+  const ValueId made = add_value(tensor, layout, Value::Life::step);
+  out_.values[made].accumulator = true;
+  return made;
+}
+
+/// Micro-batches of another route bring their own values; what outlives a micro-batch stays. And
+/// what one rank makes others read: those that have the readers' stages on this route.
+void RankLowering::begin_route(int32_t route) {
+  route_ = route;
+  gathered_.clear();
+  sizes_of_.clear();
+  for (std::vector<ValueId>& values : values_of_) {
+    std::erase_if(
+        values, [&](ValueId value) { return out_.values[value].life == Value::Life::micro_batch; });
+  }
+  remote_consumers_.assign(graph_.tensors.size(), {});
+  for (const graph::Node& node : graph_.nodes) {
+    if (node.phase == graph::Phase::optimizer) continue;
+    for (TensorId id : node.in) {
+      const graph::NodeId producer = graph_.tensor(id).producer;
+      const int32_t reader = rank_of(stage_of(node));
+      if (producer != kNone && rank_of(stage_of(graph_.nodes[producer])) != reader) {
+        remote_consumers_[id].emplace(reader, stage_of(node));
+      }
+    }
+  }
+}
+
 ValueId RankLowering::find(TensorId tensor, const Layout& layout) const {
   for (ValueId id : values_of_[tensor]) {
     if (out_.values[id].layout == layout) return id;
@@ -361,7 +394,36 @@ ValueId RankLowering::get(TensorId tensor, const Layout& layout, List& list,
     }
     gathered_.push_back(tensor);
   }
+  note_gathered_again(tensor, list, before);
   return value;
+}
+
+/// What the tasks from `begin` on gathered for a forward node over axes along which backward nodes
+/// gather it again.
+void RankLowering::note_gathered_again(TensorId tensor, const List& list, size_t begin) {
+  for (size_t i = begin; i < list.size(); ++i) {
+    const program::Task& task = list[i].task;
+    if (task.phase != Phase::forward || task.group == kNone) continue;
+    const program::Kind& kind = program_.kinds[task.kind];
+    const comm::Move& move = comm::op(kind.communication).move;
+    const bool gathers =
+        move.part == comm::Move::Part::whole && move.placed == comm::Move::Placed::slot;
+    const std::vector<int32_t>& axes = program_.groups[task.group].axes;
+    const bool again = std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
+      return layouts_.gathers_again[static_cast<size_t>(axis)];
+    });
+    if (gathers && again && out_.values[list[i].out.back()].tensor == tensor) {
+      gathered_again_.emplace_back(tensor, list[i].out.back());
+    }
+  }
+}
+
+/// Between the forward pass and the backward pass of a stage.
+void RankLowering::free_gathered_again() {
+  for (const auto& [tensor, value] : gathered_again_) {
+    std::erase(values_of_[tensor], value);
+  }
+  gathered_again_.clear();
 }
 
 /// Who uses a gathered parameter from here on gathers it again.
@@ -433,13 +495,13 @@ void RankLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int3
   for (size_t output = 0; output < node.out.size(); ++output) {
     const TensorId tensor = node.out[output];
     const bool accumulates = !in_step_ && accumulated_[tensor] && !scatters(tensor);
-    Value::Life life = in_step_ || accumulates ? Value::Life::step : Value::Life::micro_batch;
+    const Value::Life life = in_step_ ? Value::Life::step : Value::Life::micro_batch;
     const auto updates = std::find_if(op.inplace.begin(), op.inplace.end(), [&](const auto& pair) {
       return pair.second == static_cast<int>(output);
     });
-    ValueId value_id = add_value(tensor, layouts_.tensor[tensor], life);
+    const ValueId value_id = accumulates ? accumulator(tensor, layouts_.tensor[tensor])
+                                         : add_value(tensor, layouts_.tensor[tensor], life);
     Value& value = out_.values[value_id];
-    value.accumulator = accumulates;
     value.output = is_output_[tensor] && !value.accumulator && !accumulated_[tensor] &&
                    summed(value.layout, mesh_) == value.layout;
     if (value.accumulator && !op.accumulates.contains(output)) {
@@ -503,9 +565,9 @@ void RankLowering::scatter(TensorId contribution, List& list, int32_t layer) {
   for (size_t i = before; i < list.size(); ++i) {
     scattered_.insert(list[i].out.begin(), list[i].out.end());
   }
-  values_of_[contribution].clear();
-  const ValueId sum = add_value(contribution, lies, Value::Life::step);
-  out_.values[sum].accumulator = true;
+  std::erase_if(values_of_[contribution],
+                [&](ValueId value) { return !out_.values[value].accumulator; });
+  const ValueId sum = accumulator(contribution, lies);
   TaskTemplate& last = list.back();
   last.out = {sum};
   last.part = part;
@@ -613,33 +675,44 @@ void RankLowering::emit_stage(StageTemplate& stage, graph::Phase phase, List& li
   end_layer();
 }
 
-RankTemplate RankLowering::run(bool split_backward) {
+void RankLowering::emit_route(int32_t route, bool split_backward, std::vector<List>* weights) {
   // Forward passes from the first stage of the rank to the last, then backward passes the other
   // way, each in the graph's order: as they follow each other for a micro-batch, so that a value
   // that a later stage finds is there. With a split backward, the tasks that only add to gradient
-  // accumulators (dW) go to the end of the backward list, so that the schedule can run them later.
-  // In-place updates are then protected over all lists together, since a backward task may still
-  // read what a forward task would overwrite; the dW tasks count as the last readers of all.
-  // Reductions of gradients and the optimizer's step come last.
+  // accumulators (dW) are kept apart, so that the schedule can run them later.
+  begin_route(route);
   for (StageTemplate& stage : out_.stages) {
+    if (stage.route != route) continue;
     emit_stage(stage, graph::Phase::forward, stage.forward);
     emit_sums_of_outputs(stage.forward);
+    free_gathered_again();
   }
   const auto is_weight_grad = [&](const TaskTemplate& made) {
     return !made.out.empty() && std::all_of(made.out.begin(), made.out.end(), [&](ValueId value) {
       return out_.values[value].accumulator || scattered_.contains(value);
     });
   };
-  std::vector<List> weights(out_.stages.size());
   for (size_t i = out_.stages.size(); i-- > 0;) {
     StageTemplate& stage = out_.stages[i];
+    if (stage.route != route) continue;
     emit_stage(stage, graph::Phase::backward, stage.backward);
     if (!split_backward) continue;
     const auto begin =
         std::stable_partition(stage.backward.begin(), stage.backward.end(),
                               [&](const TaskTemplate& made) { return !is_weight_grad(made); });
-    weights[i].assign(std::move_iterator(begin), std::move_iterator(stage.backward.end()));
+    (*weights)[i].assign(std::move_iterator(begin), std::move_iterator(stage.backward.end()));
     stage.backward.erase(begin, stage.backward.end());
+  }
+}
+
+RankTemplate RankLowering::run(bool split_backward) {
+  // The stages, route by route. In-place updates are then protected over all lists together, since
+  // a backward task may still read what a forward task would overwrite; the dW tasks, which go to
+  // the end of the backward list, count as the last readers of all. Reductions of gradients and the
+  // optimizer's step come last.
+  std::vector<List> weights(out_.stages.size());
+  for (int32_t route = 0; route < pipeline_.num_routes(); ++route) {
+    emit_route(route, split_backward, &weights);
   }
   std::vector<List*> in_time;
   for (StageTemplate& stage : out_.stages) {

@@ -68,15 +68,17 @@ struct GradReduction {
 
 struct StageTemplate {
   int32_t stage = 0;
+  int32_t route = 0;  ///< whose micro-batches it runs
   std::vector<TaskTemplate> forward, backward;
   size_t weights_begin =
       0;  ///< backward[weights_begin..] are dW tasks, if the schedule splits them
 };
 
-/// The stages of a rank share its values: what one of them makes for another is handed over.
+/// The stages of a rank share its values: what one of them makes for another of the same route is
+/// handed over.
 struct RankTemplate {
   std::vector<Value> values;
-  std::vector<StageTemplate> stages;  ///< ascending
+  std::vector<StageTemplate> stages;  ///< ascending, route by route
   std::vector<GradReduction> grads;
   std::vector<TaskTemplate> step;
 };
@@ -85,15 +87,17 @@ struct RankTemplate {
 struct Pipeline {
   int32_t num_ranks = 1;
   std::vector<int32_t> stage_of_layer;
-  std::vector<int> owners;  ///< by stage
-  int32_t num_stages() const { return static_cast<int32_t>(owners.size()); }
-  int32_t rank_of(int32_t stage) const { return owners[stage]; }
+  std::vector<std::vector<int>> routes;  ///< the rank of every stage, by Routes::of a micro-batch
+  int32_t num_stages() const { return static_cast<int32_t>(routes[0].size()); }
+  int32_t num_routes() const { return static_cast<int32_t>(routes.size()); }
+  int32_t rank_of(int32_t stage, int32_t route) const { return routes[route][stage]; }
   /// See graph::Node::layer.
   int32_t stage_of(int32_t layer) const {
     if (layer < 0) return 0;
     return layer < std::ssize(stage_of_layer) ? stage_of_layer[layer] : num_stages() - 1;
   }
-  int32_t rank_of_layer(int32_t layer) const { return rank_of(stage_of(layer)); }
+  /// On the first route.
+  int32_t rank_of_layer(int32_t layer) const { return rank_of(stage_of(layer), 0); }
 };
 
 /// `split_backward`: the schedule has I and W actions. The program has its roles and its classes,

@@ -23,7 +23,8 @@ void RankLowering::emit_sum(graph::NodeId node, List& list) {
   }
 }
 
-/// The sum of the parts that ranks of the pipeline have of a gradient, in the place of this one.
+/// The sum of the parts that ranks of the pipeline have of a gradient or loss, in the place of this
+/// one.
 ValueId RankLowering::sum_over_pipeline(ValueId part, TensorId total, List& list) {
   Layout layout = out_.values[part].layout;
   layout.set(pp_axis_, Placement::replicate());
@@ -40,10 +41,10 @@ ValueId RankLowering::sum_over_pipeline(ValueId part, TensorId total, List& list
 void RankLowering::emit_grads() {
   // For each parameter with uses on this rank, what happens to its accumulators when the last
   // micro-batch has added to them: the uses are summed as the graph does it, a sum that is partial
-  // along the pipeline (tied embeddings) over the ranks that have parts of it, and then it is
-  // brought to the layout in which the parameter is updated, which sums over the data-parallel
-  // ranks and may leave each of them a part. The tasks are kept apart per parameter: the stamper
-  // places them as soon as the contributions are complete.
+  // along the pipeline (tied embeddings, copies of a stage) over the ranks that have parts of it,
+  // and then it is brought to the layout in which the parameter is updated, which sums over the
+  // data-parallel ranks and may leave each of them a part. The tasks are kept apart per parameter:
+  // the stamper places them as soon as the contributions are complete.
   in_step_ = true;
   for (size_t index = 0; index < graph_.grads.size(); ++index) {
     const graph::ParamGrad& grad = graph_.grads[index];
@@ -195,6 +196,9 @@ void RankLowering::emit_step() {
     ValueId value = find(loss, layouts_.tensor[loss]);
     if (value == kNone) continue;
     stage_ = own_stage(graph_.tensor(loss).layer);
+    if (places_.partial(loss)) {
+      value = sum_over_pipeline(value, loss, out_.step);
+    }
     value = reshard(value, Layout{}, out_.step, Phase::grad, graph_.tensor(loss).layer);
     out_.values[value].output = true;
   }

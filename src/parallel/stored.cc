@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <span>
 #include <string_view>
 
 #include "base/error.h"
@@ -157,11 +158,54 @@ std::map<TensorId, int> positional_dims(const Graph& graph) {
   return dims;
 }
 
+/// The axes of the mesh that a predicate names, outermost first, of several ranks each.
+std::vector<size_t> axes_that(const Mesh& mesh, bool (*splits)(std::string_view)) {
+  std::vector<size_t> axes;
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    if (mesh.axes[axis].size > 1 && splits(mesh.axes[axis].name)) {
+      axes.push_back(axis);
+    }
+  }
+  return axes;
+}
+
+int64_t ranks_of(const Mesh& mesh, std::span<const size_t> axes) {
+  int64_t ranks = 1;
+  for (size_t axis : axes) {
+    ranks *= mesh.axes[axis].size;
+  }
+  return ranks;
+}
+
+/// A dim of a parameter that is split over the first of some axes.
+struct SplitDim {
+  TensorId param = kNone;
+  int dim = 0;
+  std::vector<size_t> axes;
+};
+
+/// Says which dims, alike on several ranks, are not split over all of these axes.
+void warn_of_whole(const Graph& graph, const Mesh& mesh, const std::vector<size_t>& tp,
+                   const std::map<TensorId, size_t>& less) {
+  if (graph.grads.empty() || less.empty()) return;
+  const auto& [first, axes] = *less.begin();
+  const int64_t over = ranks_of(mesh, std::span(tp).first(axes));
+  const int64_t all = ranks_of(mesh, tp);
+  log_warning("plan.tp is {} and does not divide {} ({}){}: it is {} of tp", all,
+              graph.tensor(first).name, to_string(graph.tensor(first).type),
+              less.size() > 1 ? fmt::format(" and {} more like it", less.size() - 1) : "",
+              over == 1 ? "whole on all ranks"
+                        : fmt::format("split over {} ranks, and alike on {}", over, all / over));
+}
+
 /// The dims of parameters inside of a block of the model: from the product that makes a dim to the
 /// product that sums over it no op needs all of it, and it is none of the tokens'. So are heads and
-/// the width of an MLP, but not that of the hidden vectors, which norms need whole. Left out are
-/// dims that do not divide in all their parameters, and experts, which are split among themselves.
-std::map<TensorId, int> inner_dims(const Graph& graph, int64_t ranks) {
+/// the width of an MLP, but not that of the hidden vectors, which norms need whole. They are split
+/// over the outermost axes of tp that divide all their parameters together; experts, which are
+/// split among themselves, over the axes for their widths.
+std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
+  const std::vector<size_t> tp = axes_that(mesh, splits_parameters);
+  const std::vector<size_t> widths = axes_that(mesh, splits_expert_widths);
   std::vector<TensorType> types;
   for (const graph::Tensor& tensor : graph.tensors) {
     types.push_back(tensor.type);
@@ -173,44 +217,49 @@ std::map<TensorId, int> inner_dims(const Graph& graph, int64_t ranks) {
     united.add(op, types, node.in, node.out);
   }
   std::set<int> left_out;
-  std::map<int, TensorId> uneven;  // by united dim: a parameter that does not divide
+  std::map<int, size_t> divided;  // by united dim: axes that divide all its parameters
   const auto for_each_dim = [&](const auto& visit) {
     for (size_t id = 0; id < graph.tensors.size(); ++id) {
       for (int dim = 0; dim < static_cast<int>(types[id].dims.size()); ++dim) {
-        visit(static_cast<TensorId>(id), dim, united.united(static_cast<int>(id), dim));
+        visit(graph.tensors[id], types[id].dims[static_cast<size_t>(dim)],
+              united.united(static_cast<int>(id), dim), static_cast<TensorId>(id), dim);
       }
     }
   };
-  for_each_dim([&](TensorId id, int dim, int all) {
-    const graph::Tensor& tensor = graph.tensor(id);
-    const bool divides = types[id].dims[static_cast<size_t>(dim)].divides_into(ranks);
-    const bool param = tensor.kind == TensorKind::param;
-    if (tensor.kind == TensorKind::input || tensor.kind == TensorKind::state ||
-        (param && tensor.expert)) {
+  for_each_dim([&](const graph::Tensor& tensor, const graph::Dim& size, int all, TensorId, int) {
+    if (tensor.kind == TensorKind::input || tensor.kind == TensorKind::state) {
       left_out.insert(all);
-    } else if (param && !divides) {
-      uneven.emplace(all, id);
     }
-  });
-  std::map<TensorId, int> dims;
-  std::set<TensorId> stay_whole;
-  for_each_dim([&](TensorId id, int dim, int all) {
-    if (graph.tensor(id).kind != TensorKind::param || left_out.contains(all)) return;
-    if (united.marks(static_cast<int>(id), dim) != UnitedDims::contracted) return;
-    const auto whole = uneven.find(all);
-    if (whole == uneven.end()) {
-      dims.emplace(id, dim);
-    } else {
-      stay_whole.insert(whole->second);
+    if (tensor.kind != TensorKind::param) return;
+    const std::vector<size_t>& axes = tensor.expert ? widths : tp;
+    size_t number = axes.size();
+    while (!size.divides_into(ranks_of(mesh, std::span(axes).first(number)))) {
+      --number;
     }
+    const auto known = divided.emplace(all, number).first;
+    known->second = std::min(known->second, number);
   });
-  if (!graph.grads.empty() && !stay_whole.empty()) {
-    const graph::Tensor& first = graph.tensor(*stay_whole.begin());
-    log_warning(
-        "plan.tp is {} and does not divide {} ({}){}: it is whole on all ranks of tp", ranks,
-        first.name, to_string(first.type),
-        stay_whole.size() > 1 ? fmt::format(" and {} more like it", stay_whole.size() - 1) : "");
-  }
+  std::vector<SplitDim> dims;
+  std::map<TensorId, size_t> less;
+  for_each_dim([&](const graph::Tensor& tensor, const graph::Dim& size, int all, TensorId id,
+                   int dim) {
+    if (tensor.kind != TensorKind::param || left_out.contains(all)) return;
+    const uint8_t marks = united.marks(static_cast<int>(id), dim);
+    if ((marks & UnitedDims::fixed) != 0 || (marks & UnitedDims::contracted) == 0) return;
+    const std::vector<size_t>& axes = tensor.expert ? widths : tp;
+    const size_t number = divided.at(all);
+    if (number < axes.size() && tensor.expert) {
+      fail("plan",
+           "plan.etp is {}; expected a divisor of the {} of dim {} of {}, over which it is split",
+           ranks_of(mesh, axes), int64_t{size}, dim, tensor.name);
+    }
+    // One for each of several ranks is what is meant where there are fewer key heads than ranks.
+    if (number < axes.size() && ranks_of(mesh, axes) % size != 0) {
+      less.emplace(id, number);
+    }
+    dims.push_back({id, dim, {axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(number)}});
+  });
+  warn_of_whole(graph, mesh, tp, less);
   return dims;
 }
 
@@ -228,7 +277,7 @@ Layout default_layout(const graph::Tensor& tensor, const Mesh& mesh) {
   return layout;
 }
 
-/// A pin, its layout on a mesh with all axes of a plan.
+/// A pin, its layout on a mesh of the axes of a plan.
 struct Pin {
   std::string text, pattern;
   Layout layout;
@@ -236,18 +285,25 @@ struct Pin {
   int matches = 0;
 };
 
-/// All axes of a plan: those of the mesh, then those that are of one rank in this plan.
-Mesh with_all_axes(Mesh mesh) {
-  for (const char* name :
-       {kStageAxis, "edp", kExpertAxis, kInnerExpertAxis, kContextAxis, kTensorAxis}) {
-    if (mesh.axis(name) < 0) {
-      mesh.axes.push_back({name, 1});
-    }
-  }
-  return mesh;
+/// The axes of a plan, as pins name them, whatever the mesh has of them.
+const Mesh& plan_axes() {
+  static const Mesh axes{{{kStageAxis, 1},
+                          {"edp", 1},
+                          {kExpertAxis, 1},
+                          {kInnerExpertAxis, 1},
+                          {kContextAxis, 1},
+                          {kTensorAxis, 1}}};
+  return axes;
 }
 
-Pin parse_pin(const std::string& text, const Mesh& all) {
+/// True of the axes of a mesh that an axis of the plan consists of.
+bool is_part_of(std::string_view axis, std::string_view name) {
+  if (name == kContextAxis) return splits_sequences(axis);
+  if (name == kTensorAxis) return splits_parameters(axis);
+  return axis == name;
+}
+
+Pin parse_pin(const std::string& text, const Mesh& mesh) {
   const size_t space = text.find(' ');
   Pin pin{.text = text, .pattern = text.substr(0, space), .layout = {}};
   if (space == std::string::npos || space == 0) {
@@ -256,12 +312,12 @@ Pin parse_pin(const std::string& text, const Mesh& all) {
   const std::string layout = text.substr(space + 1);
   pin.whole = layout == "B";
   try {
-    pin.layout = graph::parse_layout(layout, all);
+    pin.layout = graph::parse_layout(layout, plan_axes());
   } catch (const Error& error) {
-    throw error.with(fmt::format("plan.layouts '{}' (axes {})", text, to_string(all)));
+    throw error.with(fmt::format("plan.layouts '{}' (axes {})", text, to_string(mesh)));
   }
-  for (size_t axis = 0; axis < all.axes.size(); ++axis) {
-    const bool stages = all.axes[axis].name == kStageAxis;
+  for (size_t axis = 0; axis < plan_axes().axes.size(); ++axis) {
+    const bool stages = plan_axes().axes[axis].name == kStageAxis;
     if (pin.layout[axis].is_partial() || (stages && !pin.layout[axis].is_replicate())) {
       fail("plan.layouts",
            "got '{}'; expected axis:S<dim> with one of edp, ep, ep_inner, cp, tp, or B", text);
@@ -276,17 +332,22 @@ Pin parse_pin(const std::string& text, const Mesh& all) {
 /// `layout` with what the pin says of the axes that it names.
 Layout pinned(Layout layout, const Pin& pin, const Mesh& mesh) {
   if (pin.whole) return {};
-  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-    if (pin.layout[axis].is_split()) {
-      layout.set(axis, Placement::replicate());
+  const auto place_all = [&](int32_t named, Placement placement) {
+    for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+      if (mesh.axes[axis].size > 1 &&
+          is_part_of(mesh.axes[axis].name, plan_axes().axes[static_cast<size_t>(named)].name)) {
+        layout.set(axis, placement);
+      }
+    }
+  };
+  for (int dim = 0; dim < static_cast<int>(graph::kMaxAxes); ++dim) {
+    for (int32_t named : pin.layout.axes_of(dim)) {
+      place_all(named, Placement::replicate());
     }
   }
   for (int dim = 0; dim < static_cast<int>(graph::kMaxAxes); ++dim) {
-    for (int32_t axis : pin.layout.axes_of(dim)) {
-      const auto place = static_cast<size_t>(axis);
-      if (place < mesh.axes.size() && mesh.axes[place].size > 1) {
-        layout.set(place, Placement::split(dim));
-      }
+    for (int32_t named : pin.layout.axes_of(dim)) {
+      place_all(named, Placement::split(dim));
     }
   }
   return layout;
@@ -304,6 +365,23 @@ std::string why_not(const graph::Tensor& tensor, Layout layout, const Mesh& mesh
     return std::string(error.what());
   }
   return "";
+}
+
+/// The last pin whose pattern the name matches; null: none.
+const Pin* find_last(const graph::Tensor& tensor, std::vector<Pin>* pins) {
+  const Pin* last = nullptr;
+  for (Pin& pin : *pins) {
+    if (fnmatch(pin.pattern.c_str(), tensor.name.c_str(), 0) != 0) continue;
+    ++pin.matches;
+    last = &pin;
+  }
+  return last;
+}
+
+/// True of what a forward node makes.
+bool is_activation(const Graph& graph, const graph::Tensor& tensor) {
+  return tensor.producer != kNone &&
+         graph.nodes[static_cast<size_t>(tensor.producer)].phase == graph::Phase::forward;
 }
 
 /// What the optimizer keeps for a parameter: states that a node reads with it, of its type.
@@ -333,30 +411,30 @@ std::vector<Layout> stored_layouts(const Graph& graph, const Mesh& mesh,
     layouts.push_back(default_layout(tensor, mesh));
   }
   std::map<TensorId, int> by_position;
-  const int32_t tp = mesh.axis(kTensorAxis);
-  if (tp >= 0 && mesh.axes[static_cast<size_t>(tp)].size > 1) {
+  const std::vector<size_t> tp = axes_that(mesh, splits_parameters);
+  if (!tp.empty()) {
     by_position = positional_dims(graph);
-    for (const auto& [id, dim] : inner_dims(graph, mesh.axes[static_cast<size_t>(tp)].size)) {
-      layouts[static_cast<size_t>(id)].set(static_cast<size_t>(tp), Placement::split(dim));
+    for (const SplitDim& split : inner_dims(graph, mesh)) {
+      for (size_t axis : split.axes) {
+        layouts[static_cast<size_t>(split.param)].set(axis, Placement::split(split.dim));
+      }
     }
   }
   for (const auto& [id, dim] : by_position) {
-    layouts[static_cast<size_t>(id)].set(static_cast<size_t>(tp), Placement::split(dim));
+    for (size_t axis : tp) {
+      layouts[static_cast<size_t>(id)].set(axis, Placement::split(dim));
+    }
   }
-  const Mesh all = with_all_axes(mesh);
   std::vector<Pin> list;
   for (const std::string& text : pins) {
-    list.push_back(parse_pin(text, all));
+    list.push_back(parse_pin(text, mesh));
   }
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     const graph::Tensor& tensor = graph.tensors[id];
-    if (tensor.kind != TensorKind::param) continue;
-    const Pin* last = nullptr;
-    for (Pin& pin : list) {
-      if (fnmatch(pin.pattern.c_str(), tensor.name.c_str(), 0) != 0) continue;
-      ++pin.matches;
-      last = &pin;
-    }
+    const bool param = tensor.kind == TensorKind::param;
+    if (!param && !is_activation(graph, tensor)) continue;
+    const Pin* const last = find_last(tensor, &list);
+    if (!param) continue;
     if (last) {
       layouts[id] = pinned(layouts[id], *last, mesh);
     }
@@ -368,26 +446,48 @@ std::vector<Layout> stored_layouts(const Graph& graph, const Mesh& mesh,
     fail("plan",
          "plan.tp is {}; expected a divisor of the {} of dim {} of {}, over which it is "
          "split; try plan.layouts: [{} B]",
-         mesh.axes[static_cast<size_t>(tp)].size,
-         int64_t{tensor.type.dims[static_cast<size_t>(known->second)]}, known->second, tensor.name,
-         tensor.name);
+         ranks_of(mesh, tp), int64_t{tensor.type.dims[static_cast<size_t>(known->second)]},
+         known->second, tensor.name, tensor.name);
   }
   const bool splits = std::any_of(layouts.begin(), layouts.end(), [&](const Layout& layout) {
-    return tp >= 0 && layout[static_cast<size_t>(tp)].is_split();
+    return std::any_of(tp.begin(), tp.end(), [&](size_t axis) { return layout[axis].is_split(); });
   });
-  if (tp >= 0 && mesh.axes[static_cast<size_t>(tp)].size > 1 && !splits) {
+  if (!tp.empty() && !splits) {
     fail("plan", "plan.tp is {}, but no parameter is split over it; try plan.tp: 1",
-         mesh.axes[static_cast<size_t>(tp)].size);
+         ranks_of(mesh, tp));
   }
   for (const Pin& pin : list) {
     if (pin.matches > 0) continue;
     fail("plan.layouts",
-         "no parameter matches '{}'; expected a name or pattern of `hocket graph RUN --stage "
-         "graph`, e.g. model.embed_tokens.weight or model.layers.*.mlp.down_proj.weight",
+         "no parameter or activation matches '{}'; expected a name or pattern of `hocket graph RUN "
+         "--stage graph`, e.g. model.embed_tokens.weight or model.layers.*.mlp.down_proj.weight",
          pin.pattern);
   }
   let_states_follow(graph, &layouts);
   return layouts;
+}
+
+std::map<TensorId, Pinned> pinned_activations(const Graph& graph, const Mesh& mesh,
+                                              const std::vector<std::string>& pins) {
+  std::vector<Pin> list;
+  for (const std::string& text : pins) {
+    list.push_back(parse_pin(text, mesh));
+  }
+  std::map<TensorId, Pinned> all;
+  for (size_t id = 0; id < graph.tensors.size(); ++id) {
+    const graph::Tensor& tensor = graph.tensors[id];
+    if (!is_activation(graph, tensor)) continue;
+    const Pin* const pin = find_last(tensor, &list);
+    if (!pin) continue;
+    Pinned& pinned = all[static_cast<TensorId>(id)];
+    pinned.layout = parallel::pinned({}, *pin, mesh);
+    const std::string why = why_not(tensor, pinned.layout, mesh);
+    if (!why.empty()) fail("plan.layouts", "'{}' cannot be: {}", pin->text, why);
+    for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+      pinned.axes.push_back(pin->whole || pinned.layout[axis].is_split());
+    }
+  }
+  return all;
 }
 
 std::vector<std::string> positional_pins(const Graph& graph) {

@@ -2,6 +2,7 @@
 // How what no node makes lies on the mesh, before any layout is chosen: inputs, parameters, states.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,19 @@ namespace hocket::parallel {
 /// LAYOUT" each, where the parameters whose names match the pattern (`*`, `?`) are split as the
 /// layout says on the axes that it names, or whole for `B`; of several pins that match, the last
 /// one counts. What an optimizer keeps for a parameter lies as the parameter. Throws Error: a pin
-/// that is none, matches no parameter, or that its parameters cannot have.
+/// that is none, matches no parameter or activation, or that its parameters cannot have.
 std::vector<graph::Layout> stored_layouts(const graph::Graph& graph, const graph::Mesh& mesh,
                                           const std::vector<std::string>& pins);
+
+/// How a pin says that a tensor lies: on the axes that it names.
+struct Pinned {
+  graph::Layout layout;
+  std::vector<bool> axes;
+};
+/// The pins of what forward nodes make, by tensor: every node that reads it finds it so.
+std::map<graph::TensorId, Pinned> pinned_activations(const graph::Graph& graph,
+                                                     const graph::Mesh& mesh,
+                                                     const std::vector<std::string>& pins);
 
 /// "NAME tp:S0" for every parameter that some op goes along by position: pins for graphs of the
 /// same model in which no op does.

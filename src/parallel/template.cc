@@ -51,23 +51,21 @@ class TemplatePrinter {
     const program::RankClass& cls = templates_.frame.classes[id];
     mesh_ = &templates_.frame.mesh_of(id);
     task_ = 0;
-    std::string order;
-    for (const Action& action : templates_.actions[id]) {
-      order += fmt::format("{}{}{}{}", order.empty() ? "" : ",", action.stage, action.kind,
-                           action.micro_batch);
-    }
-    line("class {} box=\"{}\" order={}", cls.name, to_string(cls.box, *mesh_), order);
+    const std::string order = to_csv({.ranks = {templates_.actions[id]}});
+    line("class {} box=\"{}\" order={}", cls.name, to_string(cls.box, *mesh_),
+         order.substr(0, order.size() - 1));
     const RankTemplate& made = templates_.ranks[id];
     for (size_t i = 0; i < made.values.size(); ++i) {
       value(i, made.values[i]);
     }
     for (const StageTemplate& stage : made.stages) {
-      line("stage {} forward", stage.stage);
+      const std::string route = stage.route > 0 ? fmt::format(" route {}", stage.route) : "";
+      line("stage {}{} forward", stage.stage, route);
       tasks(stage.forward, 0, stage.forward.size());
-      line("stage {} backward", stage.stage);
+      line("stage {}{} backward", stage.stage, route);
       tasks(stage.backward, 0, stage.weights_begin);
       if (stage.weights_begin < stage.backward.size()) {
-        line("stage {} weights", stage.stage);
+        line("stage {}{} weights", stage.stage, route);
         tasks(stage.backward, stage.weights_begin, stage.backward.size());
       }
     }

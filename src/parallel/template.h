@@ -22,6 +22,7 @@ struct Templates {
   program::Program frame;
   std::vector<RankTemplate> ranks;           ///< by class
   std::vector<std::vector<Action>> actions;  ///< by class: the row of the schedule that it runs
+  std::vector<int> route_of;                 ///< by micro-batch: whose stages run it
   /// Messages of a micro-batch have tags below this; those of the next one follow.
   int32_t num_tags = 0;
   /// Of the graph that was lowered. Values of definitions are labelled with numbers behind these.

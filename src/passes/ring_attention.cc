@@ -88,10 +88,11 @@ const program::Begin* begin_of(const program::Task& task, char letter) {
 struct Options {
   std::string cp_comm_type = "all_gather", cp_order = "contiguous";
   void fields(Fields& visit) {
-    visit("cp_comm_type", cp_comm_type,
-          "how queries meet keys of other ranks of plan.cp: all_gather brings all keys to each, "
-          "p2p passes them around a ring")
-        .one_of({"all_gather", "p2p"});
+    visit(
+        "cp_comm_type", cp_comm_type,
+        "how queries meet keys of other ranks of plan.cp: all_gather brings all keys to each, "
+        "p2p passes them around a ring, a2a gives each all tokens of some heads instead (Ulysses)")
+        .one_of({"all_gather", "p2p", "a2a"});
     visit("cp_order", cp_order,
           "which tokens a rank of plan.cp has: contiguous, or zigzag (with p2p), where one half is "
           "from the front and one from the back, and all have as much to attend to")
@@ -586,9 +587,16 @@ class RingWriter {
         }
       }
     });
-    // The first stage of a rank comes first for every micro-batch.
-    TaskList& first = rank_.stages.front().forward;
-    first.insert(first.begin(), takes.begin(), takes.end());
+    // The first stage that a rank has on a route comes first for every micro-batch of that.
+    int32_t route = kNone;
+    for (StageTemplate& stage : rank_.stages) {
+      if (stage.route == route) continue;
+      route = stage.route;
+      for (TaskTemplate& take : takes) {
+        take.task.stage = stage.stage;
+      }
+      stage.forward.insert(stage.forward.begin(), takes.begin(), takes.end());
+    }
     refuse_other_positions();
   }
 
@@ -666,8 +674,12 @@ void run(Templates& templates, const Options& options) {
          options.cp_comm_type);
   }
   if (options.cp_comm_type != "p2p") return;
-  const int32_t axis = templates.frame.roles[0].mesh.axis(parallel::kContextAxis);
-  if (axis < 0) return;
+  const std::vector<graph::Axis>& axes = templates.frame.roles[0].mesh.axes;
+  const auto found = std::find_if(axes.begin(), axes.end(), [](const graph::Axis& axis) {
+    return parallel::splits_sequences(axis.name) && axis.size > 1;
+  });
+  if (found == axes.end()) return;
+  const auto axis = static_cast<int32_t>(found - axes.begin());
   // Tokens have one order on all ranks: if some class has rings, all take it.
   bool any = false;
   for (program::ClassId id = 0; id < templates.frame.classes.size(); ++id) {

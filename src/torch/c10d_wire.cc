@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes through c10d: its Gloo process group carries the messages, its TCPStore is the table of
-// notes. What it makes is loaded when a plan needs it (comm/c10d.h). It sees LibTorch, whose headers
-// bring others of the same names as ours (fmt), and so of ours the interface alone: what goes wrong
-// is a std::exception.
+// notes. What it makes is loaded when a plan needs it (comm/c10d.h). It sees LibTorch, whose
+// headers bring others of the same names as ours (fmt), and so of ours the interface alone: what
+// goes wrong is a std::exception.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -86,8 +86,7 @@ class C10dWire : public Wire {
   int32_t rank() const override { return place_.rank; }
   int32_t size() const override { return place_.size; }
   void send(Message message, int32_t to, int32_t tag) override;
-  Received receive(void* into, int64_t bytes, int32_t from, int32_t tag,
-                   milliseconds timeout) override;
+  std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override;
   void abort() override;
   int64_t peak_message_bytes() const override;
   void note(const std::string& key, const std::string& value) override;
@@ -100,6 +99,7 @@ class C10dWire : public Wire {
     Message message;
     c10::intrusive_ptr<c10d::Work> work;
   };
+  class C10dIncoming;
   void let_go();
 
   const Place place_;
@@ -174,29 +174,44 @@ void C10dWire::send(Message message, int32_t to, int32_t tag) {
   sent_.notify_one();
 }
 
-Received C10dWire::receive(void* into, int64_t bytes, int32_t from, int32_t tag,
-                           milliseconds timeout) {
-  std::vector<at::Tensor> tensors = {bytes_at(into, bytes)};
-  const auto begin = steady_clock::now();
-  c10::intrusive_ptr<c10d::Work> work;
-  Received received;
-  try {
-    {
-      std::lock_guard lock(mutex_);
-      if (aborted_) return {Received::End::stopped, "stopped"};
-      work = group_->recv(tensors, from, tag);
-      receives_.insert(work.get());
+class C10dWire::C10dIncoming : public Incoming {
+ public:
+  C10dIncoming(C10dWire& wire, void* into, int64_t bytes, int32_t from, int32_t tag) : wire_(wire) {
+    std::vector<at::Tensor> tensors = {bytes_at(into, bytes)};
+    std::lock_guard lock(wire_.mutex_);
+    if (wire_.aborted_) return;
+    try {
+      work_ = wire_.group_->recv(tensors, from, tag);
+      wire_.receives_.insert(work_.get());
+    } catch (const std::exception& error) {
+      failed_ = error.what();
     }
-    if (!work->wait(timeout)) {
-      received = {Received::End::stopped, "stopped"};
-    }
-  } catch (const std::exception& error) {
-    const bool late = steady_clock::now() - begin >= timeout;
-    received = {late ? Received::End::timed_out : Received::End::gone, error.what()};
   }
-  std::lock_guard lock(mutex_);
-  receives_.erase(work.get());
-  return received;
+  ~C10dIncoming() override {
+    std::lock_guard lock(wire_.mutex_);
+    wire_.receives_.erase(work_.get());
+  }
+  Received wait(milliseconds timeout) override {
+    if (!failed_.empty()) return {Received::End::gone, failed_};
+    if (!work_) return {Received::End::stopped, "stopped"};
+    const auto begin = steady_clock::now();
+    try {
+      if (work_->wait(timeout)) return {};
+      return {Received::End::stopped, "stopped"};
+    } catch (const std::exception& error) {
+      const bool late = steady_clock::now() - begin >= timeout;
+      return {late ? Received::End::timed_out : Received::End::gone, error.what()};
+    }
+  }
+
+ private:
+  C10dWire& wire_;
+  c10::intrusive_ptr<c10d::Work> work_;  ///< null: the wire was aborted, or it failed
+  std::string failed_;
+};
+
+std::unique_ptr<Incoming> C10dWire::receive(void* into, int64_t bytes, int32_t from, int32_t tag) {
+  return std::make_unique<C10dIncoming>(*this, into, bytes, from, tag);
 }
 
 void C10dWire::abort() {

@@ -8,6 +8,7 @@
 #include "parallel/template.h"
 #include "passes/pass.h"
 #include "program/finalize.h"
+#include "tests/schedule_util.h"
 
 namespace hocket::check::test {
 
@@ -160,6 +161,9 @@ Case random_case(std::mt19937_64& rng) {
     plan.pp_schedule = "interleaved";
     plan.pp_chunks = pick(2, chunks);
     plan.num_micro_batches = plan.pp * pick(1, 2);
+  }
+  if (plan.pp > 1 && rng() % 2) {
+    hocket::test::set_schedule(rng() % hocket::test::kSplitSchedules, layers, &plan);
   }
   Rewrites rewrites{.passes = {}, .settings = {}};
   for (const passes::Pass& pass : passes::all()) {

@@ -141,7 +141,7 @@ TEST(Pieces, NoPartOfASymbolIsTakenByPosition) {
     std::vector<TensorType> in{rows, rows};
     graph::Attrs attrs;
     if (positional) {
-      attrs = {{"scale", 1.0}};
+      attrs = {{"scale", 1.0}, {"group", int64_t{1}}};
       in.push_back(rows);
       in.push_back({graph::DType::i32, {tokens}});
     }

@@ -438,8 +438,40 @@ class Cli(unittest.TestCase):
         self.assertIn("memory of stages 0, 1, 2", good)
         self.refused(["check", "configs/quickstart.yaml", *chunks], "1f1b runs one stage per rank", "interleaved")
         with open(self.box.path("s.csv"), "w", encoding="utf-8") as f:
-            f.write(text.replace("0F1", "(0F1;0B0)OVERLAP_F_B"))
-        self.refused(["check", "configs/quickstart.yaml", *again], "s.csv", "OVERLAP_F_B is not supported")
+            f.write("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1B0,1F1,1B1\n")
+        self.box.good("check", "configs/quickstart.yaml", *again)
+        with open(self.box.path("s.csv"), "w", encoding="utf-8") as f:
+            f.write("0F0,,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n")
+        self.refused(["check", "configs/quickstart.yaml", *again], "s.csv] row 1, column 3: 0B0 waits for 1B0 (row 2")
+
+    def test_a_schedule_without_a_model(self):
+        shape = ["--ranks", "4", "--micro-batches", "8"]
+        made = self.box.good("simulate", "--schedule", "zb-h1", *shape, "--out", "zb.csv", "--svg", "zb.svg")
+        self.assertIn("bubble   11.1 %", made)
+        self.assertIn("wrote zb.csv", made)
+        again = json.loads(self.box.good("simulate", "--schedule", "zb.csv", "--json"))
+        self.assertEqual([27, 4, 24], [again["step"], len(again["ranks"]), len(again["ranks"][0]["cells"])])
+        with open(self.box.path("zb.svg"), encoding="utf-8") as f:
+            self.assertTrue(f.read().startswith("<svg "))
+        # The table of docs/schedules.md.
+        with open(os.path.join(cli_util.ROOT, "docs", "schedules.md"), encoding="utf-8") as f:
+            rows = re.findall(r"^\| `(\S+)`(?: \(`(--chunks 2)`\))? \| ([\d.]+) % \| ([\d.]+), ([\d.]+) \|$", f.read(), re.M)
+        self.assertEqual(7, len(rows))
+        for name, chunks, bubble, first, last in rows:
+            report = json.loads(self.box.good("simulate", "--schedule", name, *shape, *chunks.split(), "--json"))
+            live = [float(rank["peak_live"]) for rank in report["ranks"]]
+            self.assertEqual((bubble, float(first), float(last)),
+                             (f"{100 * report['bubble']:.1f}", live[0], live[-1]), name)
+        for words, what in [(["--schedule", "2f2b"], "expected 1f1b, gpipe"),
+                            (["--schedule", "zb.csv", "--ranks", "3"], "zb.csv has 4"),
+                            (["--schedule", "zb-v", "--chunks", "3"], "zb-v runs 2 stages per rank"),
+                            (["--schedule", "dualpipev", *shape[:2], "--micro-batches", "4"], "for 8 stages"),
+                            (["--schedule", "zb-h1", "--cost", "G=1"], "expected F, I, W, B, FB or comm"),
+                            (["--schedule", "zb.csv", "--out", "zb.csv"], "zb.csv"),
+                            (["configs/quickstart.yaml", "--schedule", "zb-h1"], "expected no RUN"),
+                            (["configs/quickstart.yaml", "--ranks", "4"], "go with --schedule"),
+                            ([], "expected a RUN, or --schedule NAME")]:
+            self.refused(["simulate", *words], what)
 
     def test_passes(self):
         text = self.box.good("graph", "--list-passes")

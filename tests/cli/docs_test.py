@@ -58,6 +58,22 @@ class Docs(unittest.TestCase):
         said = "\n".join((ran.stdout + ran.stderr).split("\n"))
         self.assertIn(numbers(shown), numbers(said), said)
 
+    def test_every_system_has_a_command_and_a_status(self):
+        with open(os.path.join(cli_util.ROOT, "docs", "systems.md"), encoding="utf-8") as f:
+            page = f.read()
+        words = re.findall(r"^\| `([a-z ]+)` \| (?:it|the|nothing) ", page, re.M)
+        self.assertEqual(["works", "partly", "not yet"], words)
+        rows = [line for line in page.split("\n") if line.startswith("| ") and line.count(" | ") == 5]
+        rows = [row.strip("| ").split(" | ") for row in rows if not row.startswith("| system ")]
+        self.assertGreaterEqual(len(rows), 15)
+        for name, here, command, paper, figures, status in rows:
+            self.assertRegex(command, r"^`hocket [^`]+`$", name)
+            self.assertIn(status.strip("`"), words, name)
+            self.assertTrue(here and paper and figures, name)
+            # What is not all there says so.
+            if status == "`partly`":
+                self.assertRegex(here + figures, r"Missing: |not measured|no figure|not timed|not compared", name)
+
 
 if __name__ == "__main__":
     unittest.main()

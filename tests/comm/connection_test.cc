@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that exchange outside of steps, and what they say when one of them fails, hangs or goes.
+// Processes that exchange outside of steps, and what they say when one of them fails, hangs or
+// goes.
 #include "comm/connection.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +75,8 @@ TEST(Connection, AllEndWithTheReasonOfTheOneThatFails) {
 
 TEST(Connection, OneThatGoesIsNamedWithItsLastTask) {
   auto list = connections(3, milliseconds(20'000));
-  list[1]->watch(&list, [] { return std::string("attention L7 mb2 forward"); }, nullptr);
+  list[1]->watch(
+      &list, [] { return std::string("attention L7 mb2 forward"); }, nullptr);
   std::this_thread::sleep_for(milliseconds(500));
   const auto errors = on_each(list, [&](Connection& connection) {
     if (connection.index() == 1) {
@@ -94,7 +96,8 @@ TEST(Connection, OneThatGoesIsNamedWithItsLastTask) {
 
 TEST(Connection, OfRanksThatWaitForEachOtherTheLastOneIsToBlame) {
   auto list = connections(4, milliseconds(900));
-  list[3]->watch(&list, [] { return std::string("router L1 mb0 forward"); }, nullptr);
+  list[3]->watch(
+      &list, [] { return std::string("router L1 mb0 forward"); }, nullptr);
   const auto errors = on_each(list, [&](Connection& connection) {
     if (connection.index() == 3) {
       std::this_thread::sleep_for(milliseconds(2500));

@@ -40,8 +40,26 @@ class ThreadWire : public Wire {
     hub_->changed.notify_all();
   }
 
-  Received receive(void* into, int64_t bytes, int32_t from, int32_t tag,
-                   std::chrono::milliseconds timeout) override {
+  std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override {
+    class Later : public Incoming {
+     public:
+      Later(ThreadWire& wire, void* into, int64_t bytes, int32_t from, int32_t tag)
+          : wire_(wire), into_(into), bytes_(bytes), from_(from), tag_(tag) {}
+      Received wait(std::chrono::milliseconds timeout) override {
+        return wire_.take(into_, bytes_, from_, tag_, timeout);
+      }
+
+     private:
+      ThreadWire& wire_;
+      void* into_;
+      int64_t bytes_;
+      int32_t from_, tag_;
+    };
+    return std::make_unique<Later>(*this, into, bytes, from, tag);
+  }
+
+  Received take(void* into, int64_t bytes, int32_t from, int32_t tag,
+                std::chrono::milliseconds timeout) {
     std::unique_lock lock(hub_->mutex);
     std::deque<Message>& box = hub_->boxes[{from, rank_, tag}];
     const bool ended = hub_->changed.wait_for(

@@ -91,7 +91,7 @@ TEST(AttentionKernels, MatchNaiveSoftmaxForwardAndBackward) {
       for_both([&](DType dtype, double tolerance) {
         SCOPED_TRACE(testing::Message() << c.n << " tokens, " << c.h << "/" << c.g << " heads of "
                                         << c.d << (single ? ", one document" : ", packed"));
-        const Attrs attrs{{"scale", scale}};
+        const Attrs attrs{{"scale", scale}, {"group", c.h / c.g}};
         auto f =
             run({"attention", attrs, {q, k, v, pos}, {zeros({c.n, c.h, c.d}), zeros({c.n, c.h})}},
                 dtype);
@@ -146,7 +146,7 @@ TEST(AttentionKernels, PiecesOfQueriesAndKeysGiveTheWhole) {
       }
     }
     const Naive want = naive(q, k, v, documents, dy, 0.2);
-    Attrs attrs{{"scale", 0.2}};
+    Attrs attrs{{"scale", 0.2}, {"group", h / g}};
     if (c.seq > 0) {
       attrs.set("seq", c.seq);
     }
@@ -237,7 +237,10 @@ TEST(AttentionKernels, APartWithoutKeysChangesNothing) {
 TEST(AttentionKernels, RefusePositionsThatDoNotCount) {
   const Values x = zeros({4, 1, 2}), lse = zeros({4, 1});
   const auto with = [&](std::vector<double> positions) {
-    return run({"attention", {{"scale", 1.0}}, {x, x, x, integers(std::move(positions))}, {x, lse}},
+    return run({"attention",
+                {{"scale", 1.0}, {"group", int64_t{1}}},
+                {x, x, x, integers(std::move(positions))},
+                {x, lse}},
                DType::f32);
   };
   EXPECT_NO_THROW(with({0, 1, 0, 1}));
@@ -255,7 +258,7 @@ TEST(AttentionKernels, DocumentsNeverSeeEachOther) {
   for (int64_t t = 0; t < 30; ++t) {
     pos[t] = static_cast<double>(t % 10);
   }
-  const Attrs attrs{{"scale", 0.3}};
+  const Attrs attrs{{"scale", 0.3}, {"group", int64_t{2}}};
   const Values o = zeros({30, 2, 8}), lse = zeros({30, 2});
   const auto a = run({"attention", attrs, {q, k, v, pos}, {o, lse}}, DType::f32);
   for (int64_t i = 10 * 8; i < 20 * 8; ++i) {
@@ -277,9 +280,11 @@ TEST(AttentionKernels, LargeScoresDoNotOverflow) {
     pos[t] = static_cast<double>(t);
   }
   const Naive want = naive(q, k, v, pos, v, 1.0);
-  const auto f =
-      run({"attention", {{"scale", 1.0}}, {q, k, v, pos}, {zeros({20, 1, 4}), zeros({20, 1})}},
-          DType::f64);
+  const auto f = run({"attention",
+                      {{"scale", 1.0}, {"group", int64_t{1}}},
+                      {q, k, v, pos},
+                      {zeros({20, 1, 4}), zeros({20, 1})}},
+                     DType::f64);
   expect_close(f[0], want.o, 1e-11, "o");
   expect_close(f[1], want.lse, 1e-12, "lse");
 }

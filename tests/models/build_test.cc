@@ -135,6 +135,7 @@ TEST(Build, TrainHasLossesCountsAndInputs) {
     }
     if (n.op == "attention") {
       EXPECT_EQ(n.attrs.f("scale"), 1 / std::sqrt(10.0));
+      EXPECT_EQ(n.attrs.i("group"), 2);
     }
   }
   BuildOptions o = options(Mode::train);

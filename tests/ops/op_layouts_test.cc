@@ -173,11 +173,19 @@ TEST_P(EveryLayout, EqualsOneDevice) {
         }
         remake(p, s, part, keys, local);
         parts.push_back(apply(op, p.attrs, local, where(p, s, part)));
-        const auto split = std::find_if(s.in.begin(), s.in.end(),
-                                        [](const Placement& placed) { return placed.is_split(); });
         if (!s.tied) continue;
-        const TensorType& type = local[static_cast<size_t>(split - s.in.begin())].type;
-        cuts |= !ops::cut_support(op, p.attrs, type.dims[split->dim()]).empty();
+        const ops::Letters letters = ops::letters(op, in, out);
+        const auto size = [&](char letter) {
+          int64_t found = 0;
+          for (size_t i = 0; i < letters.in.size(); ++i) {
+            const size_t dim = letters.in[i].find(letter);
+            if (dim != std::string::npos) {
+              found = local[i].type.dims[dim];
+            }
+          }
+          return found;
+        };
+        cuts |= !ops::cut_support(op, p.attrs, s.letter, size).empty();
       }
       if (cuts) {
         ++num_cut;

@@ -10,24 +10,30 @@
 #include "base/error.h"
 #include "check/check.h"
 #include "engine/compile.h"
+#include "program/memory.h"
 
 namespace hocket::parallel {
 namespace {
 
 struct Shape {
-  int64_t kv_heads = 2, head_dim = 4, vocab = 24, seq_len = 8;
+  int64_t kv_heads = 2, head_dim = 4, vocab = 24, seq_len = 8, heads = 2, experts = 0;
   const char* recompute = "none";
 };
 
 engine::Run run_of(const std::string& plan, const Shape& shape = {}) {
   return engine::parse_run(
-      fmt::format("model: {{config: {{model_type: llama, vocab_size: {}, hidden_size: 8, "
-                  "num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: {}, "
-                  "head_dim: {}, intermediate_size: 12, tie_word_embeddings: false}}}}\n"
+      fmt::format("model: {{config: {{model_type: {}, vocab_size: {}, hidden_size: 8, "
+                  "num_hidden_layers: 2, num_attention_heads: {}, num_key_value_heads: {}, "
+                  "head_dim: {}, intermediate_size: 12, tie_word_embeddings: false{}}}}}\n"
                   "train: {{global_batch: 4, seq_len: {}}}\n"
                   "plan: {{{}, recompute: {}, threads_per_rank: 1}}\n",
-                  shape.vocab, shape.kv_heads, shape.head_dim, shape.seq_len, plan,
-                  shape.recompute),
+                  shape.experts > 0 ? "qwen3_moe" : "llama", shape.vocab, shape.heads,
+                  shape.kv_heads, shape.head_dim,
+                  shape.experts > 0 ? fmt::format(", num_experts: {}, num_experts_per_tok: 2, "
+                                                  "moe_intermediate_size: 6, norm_topk_prob: true",
+                                                  shape.experts)
+                                    : "",
+                  shape.seq_len, plan, shape.recompute),
       "axes", {});
 }
 
@@ -108,10 +114,88 @@ TEST(Axes, TensorParallelismSplitsWhatOpsAllow) {
   EXPECT_EQ(count(program, "linear_cross_entropy"), 0);
   EXPECT_EQ(count(program, "rowmax"), 1);
   EXPECT_EQ(count(program, "all_gather"), 0);
-  // One key head is not two: heads stay whole, the rest does not.
-  const std::map<std::string, std::string> one_head = stored(proven("tp: 2", {.kv_heads = 1}));
-  EXPECT_EQ(one_head.at("model.layers.1.self_attn.q_proj.weight"), "B");
-  EXPECT_EQ(one_head.at("model.layers.0.mlp.down_proj.weight"), "tp:S1");
+  // Three heads are not split over two ranks: they stay whole, the rest does not.
+  const std::map<std::string, std::string> whole =
+      stored(proven("tp: 2", {.kv_heads = 3, .heads = 3}));
+  EXPECT_EQ(whole.at("model.layers.1.self_attn.q_proj.weight"), "B");
+  EXPECT_EQ(whole.at("model.layers.0.mlp.down_proj.weight"), "tp:S1");
+}
+
+/// Ranks beyond the key and value heads have those of others alike, and query heads of their own.
+TEST(Axes, QueriesAreSplitOverMoreRanksThanKeys) {
+  const std::map<std::string, std::string> one = stored(proven("tp: 2", {.kv_heads = 1}));
+  EXPECT_EQ(one.at("model.layers.1.self_attn.q_proj.weight"), "tp:S0");
+  EXPECT_EQ(one.at("model.layers.1.self_attn.k_proj.weight"), "B");
+  EXPECT_EQ(one.at("model.layers.1.self_attn.o_proj.weight"), "tp:S1");
+  const Shape four{.kv_heads = 2, .heads = 4};
+  EXPECT_EQ(to_string(run_of("tp: 4", four).plan.mesh()), "pp:1 edp:1 ep:1 tp_kv:2 tp:2");
+  for (const char* plan : {"tp: 4", "tp: 4, sequence_parallel: true"}) {
+    const std::map<std::string, std::string> groups = stored(proven(plan, four));
+    EXPECT_EQ(groups.at("model.layers.0.self_attn.q_proj.weight"), "tp_kv:S0 tp:S0");
+    EXPECT_EQ(groups.at("model.layers.0.self_attn.k_proj.weight"), "tp_kv:S0");
+    EXPECT_EQ(groups.at("lm_head.weight"), "tp_kv:S0 tp:S0");
+  }
+  // Four of six heads' ranks: those that divide them.
+  const std::map<std::string, std::string> six =
+      stored(proven("tp: 4", {.kv_heads = 6, .heads = 6}));
+  EXPECT_EQ(six.at("model.layers.0.self_attn.q_proj.weight"), "tp_kv:S0");
+}
+
+TEST(Axes, SequenceParallelKeepsAPartOfTheTokens) {
+  const program::Program whole = proven("tp: 2, micro_batch: 4", {.seq_len = 256});
+  const program::Program split =
+      proven("tp: 2, sequence_parallel: true, micro_batch: 4", {.seq_len = 256});
+  // Forward two products a layer and the head gather, two products and the embedding scatter.
+  // Backward the gathers come again, for the gradients of weights, and those that scattered gather
+  // what they get, as does the embedding; what gathered, and the head, scatter.
+  EXPECT_EQ(count(split, "all_gather"), 2 * (2 + 2 + 2) + 1 + 1);
+  EXPECT_EQ(count(split, "reduce_scatter"), 2 * (2 + 2) + 1 + 1);
+  EXPECT_EQ(count(whole, "reduce_scatter") + count(whole, "all_gather"), 0);
+  const int64_t before = program::memory_of(whole)[0].step_buffers;
+  const int64_t after = program::memory_of(split)[0].step_buffers;
+  EXPECT_LT(after, before * 19 / 20) << before;
+  for (const char* recompute : {"selective", "full"}) {
+    proven("tp: 2, sequence_parallel: true, cp: 2, micro_batch: 2", {.recompute = recompute});
+  }
+}
+
+TEST(Axes, HeadsAreExchangedForTokens) {
+  const program::Program cut = proven("cp: 2, micro_batch: 1, dp: 4, cp_comm_type: a2a");
+  // Of each of two layers q, k, v and o, and back their gradients; positions are gathered, once.
+  EXPECT_EQ(count(cut, "resplit"), 2 * 8);
+  EXPECT_EQ(count(cut, "all_gather"), 1);
+  EXPECT_EQ(count(cut, "reduce_scatter"), 0);
+  // Whole sequences need nothing.
+  EXPECT_EQ(count(proven("cp: 2, micro_batch: 2, dp: 2, cp_comm_type: a2a"), "resplit"), 0);
+  const Shape four{.kv_heads = 2, .heads = 4};
+  proven("cp: 2, tp: 2, micro_batch: 1, cp_comm_type: a2a", four);
+  proven("cp: 2, tp: 2, sequence_parallel: true, micro_batch: 1, cp_comm_type: a2a", four);
+  proven("cp: 4, micro_batch: 1, cp_comm_type: a2a", four);
+}
+
+TEST(Axes, ExpertsAreDealtOutAmongAllRanks) {
+  const Shape moe{.experts = 8};
+  const auto mesh = [&](const std::string& plan) {
+    return to_string(run_of(plan, moe).plan.mesh());
+  };
+  EXPECT_EQ(mesh("dp: 2, cp: 2, ep: 2"), "pp:1 edp:2 ep:1 cp_ep:2");
+  EXPECT_EQ(mesh("dp: 2, cp: 4, ep: 2"), "pp:1 edp:2 ep:1 cp:2 cp_ep:2");
+  EXPECT_EQ(mesh("dp: 2, cp: 4, ep: 2, cp_comm_type: p2p"), "pp:1 edp:1 ep:2 cp:4");
+  EXPECT_EQ(mesh("dp: 2, tp: 2, ep: 2"), "pp:1 edp:1 ep:2 tp:2");
+  EXPECT_EQ(mesh("dp: 2, tp: 2, sequence_parallel: true, ep: 2"), "pp:1 edp:2 ep:1 tp_ep:2");
+  EXPECT_EQ(mesh("dp: 2, cp: 2, tp: 2, sequence_parallel: true, ep: 8, micro_batch: 1"),
+            "pp:1 edp:1 ep:2 cp_ep:2 tp_ep:2");
+  EXPECT_EQ(mesh("dp: 2, tp: 2, etp: 2, ep: 2"), "pp:1 edp:1 ep:2 tp_etp:2");
+  for (const char* plan :
+       {"dp: 2, cp: 2, ep: 4", "dp: 2, tp: 2, etp: 2, ep: 2", "tp: 2, etp: 2",
+        "dp: 2, tp: 2, sequence_parallel: true, ep: 4", "tp: 2, sequence_parallel: true, etp: 2",
+        "dp: 2, cp: 2, tp: 2, sequence_parallel: true, ep: 8, micro_batch: 1",
+        "dp: 2, tp: 2, sequence_parallel: true, etp: 2, ep: 2"}) {
+    const std::map<std::string, std::string> layouts = stored(proven(plan, moe));
+    const std::string& gate = layouts.at("model.layers.0.mlp.experts.gate_up_proj");
+    EXPECT_EQ(gate.find("tp_etp:S2") != gate.npos, std::string(plan).find("etp") != gate.npos)
+        << plan << ": " << gate;
+  }
 }
 
 TEST(Axes, PinsHaveTheLastWord) {
@@ -130,9 +214,12 @@ TEST(Axes, PinsHaveTheLastWord) {
 TEST(Axes, WhatCannotBeIsSaid) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"cp: 3, micro_batch: 1", "plan.cp is 3; expected a divisor of the 8 tokens"},
+      {"tp: 3, sequence_parallel: true", "plan.sequence_parallel is true, and plan.tp is 3"},
+      {"cp: 4, cp_comm_type: a2a", "expected a divisor of the 2 heads"},
+      {"tp: 2, etp: 2", "plan.etp is 2 but the model has no experts"},
       {"tp: 5", "plan.tp is 5; expected a divisor of the 24 of dim 0 of model.embed_tokens.weight"},
       {"tp: 2, layouts: [lm_head.weight]", "expected PATTERN LAYOUT"},
-      {"tp: 2, layouts: [head.weight tp:S0]", "no parameter matches 'head.weight'"},
+      {"tp: 2, layouts: [head.weight tp:S0]", "no parameter or activation matches 'head.weight'"},
       {"tp: 2, layouts: [lm_head.weight tp:S2]", "'lm_head.weight tp:S2' cannot be"},
       {"tp: 5, layouts: ['*.weight B', model.norm.weight tp:S0]",
        "'model.norm.weight tp:S0' cannot be"},
@@ -143,6 +230,31 @@ TEST(Axes, WhatCannotBeIsSaid) {
   for (const auto& [plan, what] : cases) {
     EXPECT_NE(refusal(plan).find(what), std::string::npos) << plan << ": " << refusal(plan);
   }
+  const Shape moe{.experts = 8};
+  const std::vector<std::pair<std::string, std::string>> of_experts = {
+      {"tp: 2, etp: 4", "plan.etp is 4; expected a divisor of plan.tp = 2"},
+      {"tp: 4, etp: 4", "plan.etp is 4; expected a divisor of the 6"},
+      {"tp: 2, ep: 2", "over tp experts are split with plan.sequence_parallel: true"},
+      {"dp: 2, cp: 2, ep: 8", "plan.ep is 8 / 2 = 4 (of cp 2 ranks, of tp 1); expected a divisor"},
+  };
+  for (const auto& [plan, what] : of_experts) {
+    EXPECT_NE(refusal(plan, moe).find(what), std::string::npos)
+        << plan << ": " << refusal(plan, moe);
+  }
+}
+
+/// Who reads an activation finds it as a pin says, and what can't take it so is named.
+TEST(Axes, PinsSayHowActivationsLie) {
+  const program::Program plain = proven("tp: 2, micro_batch: 4");
+  EXPECT_EQ(count(plain, "reduce_scatter"), 0);
+  const program::Program pinned =
+      proven("tp: 2, micro_batch: 4, layouts: ['model.layers.*.attn.out tp:S0']");
+  EXPECT_GE(count(pinned, "reduce_scatter"), 2);
+  const std::string text =
+      refusal("tp: 2, micro_batch: 4, layouts: ['model.layers.*.attn.o tp:S0']");
+  EXPECT_NE(text.find("of which plan.layouts says how some lie"), text.npos) << text;
+  EXPECT_NE(refusal("tp: 2, layouts: ['model.layers.0.attn.out tp:S3']").find("cannot be"),
+            std::string::npos);
 }
 
 /// The head is but a product where logits are asked for; still programs of a run hold it alike.

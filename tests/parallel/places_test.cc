@@ -30,7 +30,7 @@ engine::Compiled compiled(const std::string& plan, bool tied) {
 }
 
 Pipeline one_layer_a_rank() {
-  return {.num_ranks = 4, .stage_of_layer = {0, 1, 2, 3}, .owners = {0, 1, 2, 3}};
+  return {.num_ranks = 4, .stage_of_layer = {0, 1, 2, 3}, .routes = {{0, 1, 2, 3}}};
 }
 
 graph::TensorId find(const graph::Graph& graph, const std::string& name) {
@@ -65,7 +65,7 @@ TEST(Places, AGradientOfSeveralStagesIsPartialAlongThePipeline) {
 TEST(Places, OnOneRankNothingIsPartial) {
   const engine::Compiled made = compiled("pp: 1", true);
   const graph::Graph& graph = made.reference;
-  const Places places(graph, {.num_ranks = 1, .stage_of_layer = {0, 0, 0, 0}, .owners = {0}});
+  const Places places(graph, {.num_ranks = 1, .stage_of_layer = {0, 0, 0, 0}, .routes = {{0}}});
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     EXPECT_FALSE(places.partial(static_cast<graph::TensorId>(id))) << graph.tensors[id].name;
   }

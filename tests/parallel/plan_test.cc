@@ -37,6 +37,8 @@ TEST(Plan, WhatDoesNotFitIsNamed) {
   expect_refused([](Plan& p) { p.dp = p.ep = 9; }, "expected at most the model's 8 experts");
   expect_refused([](Plan& p) { p.pp = 5; }, "plan.pp is 5 but the model has 4 layers");
   EXPECT_EQ(refused([](Plan& p) { p.pp = 2, p.pp_chunks = 2, p.pp_layers = {1, 0, 1, 2}; }), "");
+  // The embedding and the head in stages of their own, also of a model with fewer layers.
+  EXPECT_EQ(refused([](Plan& p) { p.pp = 6, p.pp_layers = {0, 1, 1, 1, 1, 0}; }), "");
   expect_refused([](Plan& p) { p.pp = 2, p.pp_chunks = 3; },
                  "plan.pp x plan.pp_chunks is 6 but the model has 4 layers");
   expect_refused(

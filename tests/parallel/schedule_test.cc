@@ -41,6 +41,15 @@ TEST(Schedule, BuiltInsAreValidAndHoldFewActivations) {
     for (int n = 1; n <= 12; ++n) {
       EXPECT_NO_THROW(validate(one_f_one_b(stages, n), stages, n, true));
       EXPECT_NO_THROW(validate(gpipe(stages, n), stages, n, true));
+      EXPECT_NO_THROW(validate(zero_bubble_h1(stages, 1, n), stages, n, true))
+          << stages << " " << n;
+      EXPECT_NO_THROW(validate(zero_bubble_v(stages, n), stages, n, true, 2)) << stages << " " << n;
+      if (n >= 2 * stages) {
+        EXPECT_NO_THROW(validate(dual_pipe_v(stages, n), stages, n, true, 2)) << stages << " " << n;
+      }
+      if (n >= 2 * stages && n % 2 == 0 && stages % 2 == 0) {
+        EXPECT_NO_THROW(validate(dual_pipe(stages, n), stages, n, true)) << stages << " " << n;
+      }
       EXPECT_NO_THROW(validate(forward_only(stages, n), stages, n, false));
       const Schedule s = one_f_one_b(stages, n);
       for (int stage = 0; stage < stages; ++stage) {
@@ -72,20 +81,98 @@ TEST(Schedule, CellsThatAreNotActionsAreNamed) {
     return failure([&] { static_cast<void>(parse_csv(text, "s.csv")); });
   };
   expect_contains(parse("0F0\n1F0,hello\n"), "row 2, column 2: cell 'hello' has no action");
-  expect_contains(parse("0F0,xB0"), "row 1, column 2: cell 'xB0' has a bad number");
+  expect_contains(parse("0F0,xB0"), "row 1, column 2: cell 'xB0' has no action");
+  expect_contains(parse("0F0,B0"), "row 1, column 2: cell 'B0' has a bad number");
+  expect_contains(parse("0F0,,0F"), "row 1, column 3: cell '0F' has a bad number");
   expect_contains(parse("0F-1"), "cell '0F-1' has a bad number");
   expect_contains(parse("0F99999999999999999999"), "has a bad number");
   expect_contains(parse("0F0_1"), "has a bad number");
   expect_contains(parse("0Q0"), "has no action");
-  for (const char* cell :
-       {"(5F0;7B1)OVERLAP_F_B", "0SEND_F0", "1RECV_B2", "1UNSHARD", "1RESHARD", "3REDUCE_GRAD"}) {
-    const std::string text = parse((std::string("0F0,") + cell).c_str());
-    expect_contains(text, "s.csv");
-    expect_contains(text, "column 2: cell '" + std::string(cell) + "'");
-    expect_contains(text, "is not supported; expected the actions F, B, I and W");
-  }
+  expect_contains(parse("(0F0,0B0)OVERLAP_F_B"), "column 1: cell '(0F0' is no pair");
+  expect_contains(parse("(0F0;0B1)OVERLAP"), "is no pair");
+  expect_contains(parse("(0F0)OVERLAP_F_B"), "overlaps other than two actions");
+  expect_contains(parse("(0F0;0B1;0W2)OVERLAP_F_B"), "overlaps other than two actions");
+  expect_contains(parse("(0F0;0UNSHARD)OVERLAP_F_B"), "overlaps what is no action");
+  expect_contains(parse("(0F0;0B0)OVERLAP_F_B"), "overlaps two actions of one micro-batch");
   expect_contains(parse(""), "the schedule is empty");
   expect_contains(parse("s.csv"), "s.csv");
+}
+
+TEST(Schedule, OverlappedPairsAreOneCell) {
+  const Schedule s = parse_csv("0F0,( 0F1 ; 0B0 )OVERLAP_F_B,,0B1\n", "s.csv");
+  EXPECT_EQ(to_csv(s), "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n");
+  EXPECT_NO_THROW(validate(s, 1, 2, true));
+  const Schedule twice = parse_csv("0F0,(0F1;0B0)OVERLAP_F_B,,0B0,0B1\n", "s.csv");
+  expect_contains(failure([&] { validate(twice, 1, 2, true); }),
+                  "row 1, column 4: 0B0 comes after FB");
+  // Both of a pair wait for what either needs: the second row's 1B0 stands in no time.
+  const Schedule stuck =
+      parse_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n", "s.csv");
+  expect_contains(failure([&] { validate(stuck, 2, 2, true); }),
+                  "row 1, column 2: 0B0 waits for 1B0 (row 2, column 2), which stands behind 1F1 "
+                  "(row 2, column 2), which waits for 0F1 (row 1, column 2)");
+}
+
+TEST(Schedule, WhatPyTorchAddsIsReadWhereItIsTrue) {
+  auto parse = [](const char* text) {
+    return failure([&] { static_cast<void>(parse_csv(text, "s.csv")); });
+  };
+  EXPECT_EQ(to_csv(parse_csv("0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0RESHARD,0REDUCE_GRAD\n"
+                             "1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD\n",
+                             "s.csv")),
+            "0F0,0B0\n1F0,1B0\n");
+  expect_contains(parse("0SEND_F0,0F0,0B0"),
+                  "row 1, column 1: cell '0SEND_F0' stands before what it sends is made");
+  expect_contains(parse("1F0,1B0,1RECV_F0"),
+                  "column 3: cell '1RECV_F0' stands behind what reads it");
+  expect_contains(parse("0F0,0I0,0REDUCE_GRAD,0W0"),
+                  "column 3: cell '0REDUCE_GRAD' reduces gradients to which a later cell adds");
+  expect_contains(parse("0UNSHARD,0F0,0RESHARD,,0B0"),
+                  "column 5: cell '0B0' runs while its stage is sharded");
+}
+
+TEST(Schedule, WhoWaitsForEverIsNamed) {
+  auto check = [](const char* text, int stages, int n) {
+    const Schedule s = parse_csv(text, "s.csv");
+    return failure([&] { validate(s, stages, n, true); });
+  };
+  expect_contains(
+      check("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", 2, 2),
+      "[s.csv] row 1, column 2: 0B0 waits for 1B0 (row 2, column 3), which stands behind "
+      "1F1 (row 2, column 2), which waits for 0F1 (row 1, column 3), which stands behind "
+      "0B0 (row 1, column 2)");
+  // The third row waits too, but for the circle of the others.
+  expect_contains(check("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n2F0,2F1,2B0,2B1\n", 3, 2),
+                  "row 1, column 2: 0B0 waits for 1B0");
+}
+
+TEST(Schedule, DualPipeGoesBothWays) {
+  const Schedule s = dual_pipe(4, 8);
+  const Routes routes = routes_of(s, 4, 1, 8);
+  EXPECT_EQ(routes.ranks, (std::vector<std::vector<int>>{{0, 1, 2, 3}, {3, 2, 1, 0}}));
+  EXPECT_EQ(routes.of, (std::vector<int>{0, 0, 0, 0, 1, 1, 1, 1}));
+  // dualpipe.py runs the last rank as the first, with the directions changed.
+  EXPECT_EQ(to_csv({.ranks = {s.ranks[0]}}),
+            "0F0,0F1,0F2,3F4,3I4,3W4,3F5,(0F3;3B5)OVERLAP_F_B,(3F6;0B0)OVERLAP_F_B,3B6,"
+            "(3F7;0B1)OVERLAP_F_B,3B7,0I2,0W2,0I3,0W3\n");
+  expect_contains(failure([] { static_cast<void>(dual_pipe(3, 8)); }), "expected an even number");
+  expect_contains(failure([] { static_cast<void>(dual_pipe(4, 6)); }), "at least 2 x plan.pp 4");
+  expect_contains(failure([] { static_cast<void>(dual_pipe_v(4, 7)); }),
+                  "dualpipev got 7 micro-batches for 8 stages");
+}
+
+TEST(Schedule, ZeroBubblesHoldNoMoreThanOneForwardOneBackward) {
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    const Schedule s = zero_bubble_h1(ranks, 1, 3 * ranks);
+    for (const std::vector<Action>& row : s.ranks) {
+      int alive = 0, most = 0;
+      for (const Action& a : row) {
+        alive += a.kind == 'F' ? 1 : a.kind == 'W' ? -1 : 0;
+        most = std::max(most, alive);
+      }
+      EXPECT_LE(most, ranks);
+    }
+  }
 }
 
 TEST(Schedule, WhatIsNotAStepIsRefused) {
@@ -98,14 +185,16 @@ TEST(Schedule, WhatIsNotAStepIsRefused) {
   expect_contains(check("0B0,0F0", 1, 1), "row 1, column 1: 0B0 comes before its forward");
   expect_contains(check("0F0,0B0,0B0", 1, 1), "column 3: 0B0 comes after FB");
   expect_contains(check("0F0,0W0,0I0", 1, 1), "column 2: 0W0 comes after F");
-  expect_contains(check("0F0,0I0", 1, 1), "micro-batch 0 runs 'FI'");
-  expect_contains(check("0F0,0B0", 1, 2), "micro-batch 1 runs ''");
+  expect_contains(check("0F0,0I0", 1, 1), "micro-batch 0 of stage 0 runs 'FI'");
+  expect_contains(check("0F0,0B0", 1, 2), "no row runs micro-batch 1 of stage 0; expected 1 stage");
   expect_contains(check("0F0,0F5,0B0", 1, 1), "0F5 is beyond the 1 micro-batches");
   expect_contains(check("1F0,1B0", 1, 1),
                   "row 1, column 1: 1F0 is beyond the 1 stage (plan.pp x plan.pp_chunks)");
-  expect_contains(check("0F0,0B0\n0F1,0B1\n", 2, 2), "no row runs stage 1; expected 2 stages");
-  expect_contains(check("0F0,0B0,1F0\n1F0,1B0", 2, 1),
-                  "row 1, column 3: 1F0 is in row 1; expected row 2, which runs most of stage 1");
+  expect_contains(check("0F0,0B0\n0F1,0B1\n", 2, 2), "no row runs micro-batch 0 of stage 1");
+  expect_contains(
+      check("0F0,0B0,1F0\n1F0,1B0", 2, 1),
+      "row 1, column 3: 1F0 is in row 1; expected row 2, which runs most of micro-batch 0 of "
+      "stage 1");
   expect_contains(check("0F0,0B0", 1, 1, false), "backward action of a forward-only program");
 }
 
@@ -189,9 +278,9 @@ TEST(Schedule, StagesOfARankKeepTheirOrder) {
                   "column 3: 0B0 comes before the backward of stage 1 of the same rank");
   expect_contains(check("0F0,2F0,2B0,0B0\n1F0,1B0,3F0,3B0\n", 2, 1, 2),
                   "row 2, column 2: 1B0 comes before the backward of stage 3");
-  expect_contains(check("0F0,1F0,1B0,0B0,1F1,1B1", 1, 2, 2),
+  expect_contains(check("0F0,1F0,1B0,0B0,1F1,0F1,1B1,0B1", 1, 2, 2),
                   "1F1 comes before 0F1 of the same rank");
-  expect_contains(check("0F0,1F0,1B0,0B0,0F1,0B1", 1, 2, 2),
+  expect_contains(check("0F0,1F0,1B0,0B0,0F1,1F1,0B1,1B1", 1, 2, 2),
                   "0B1 comes before the backward of stage 1");
   expect_contains(check("0F0,0B0,1F0,1B0", 1, 1, 2), "0B0 comes before the backward of stage 1");
   expect_contains(check("0F0,1F0,1I0,0B0", 1, 1, 2), "micro-batch 0 of stage 1 runs 'FI'");
@@ -203,8 +292,13 @@ TEST(Schedule, NamesAndFiles) {
                   "got 2; gpipe runs one stage per rank; try plan.pp_schedule: interleaved");
   EXPECT_EQ(make_schedule("1f1b", 3, 5), one_f_one_b(3, 5));
   EXPECT_EQ(make_schedule("gpipe", 3, 5), gpipe(3, 5));
-  expect_contains(failure([] { static_cast<void>(make_schedule("2f2b", 2, 2)); }),
-                  "expected 1f1b, gpipe, interleaved, or a .csv file");
+  expect_contains(
+      failure([] { static_cast<void>(make_schedule("2f2b", 2, 2)); }),
+      "expected 1f1b, gpipe, interleaved, zb-h1, zb-v, dualpipev, dualpipe, or a .csv file");
+  expect_contains(failure([] { static_cast<void>(make_schedule("zb-v", 2, 4)); }),
+                  "got 1; zb-v runs 2 stages per rank; try plan.pp_chunks: 2");
+  EXPECT_EQ(stage_owners("zb-v", 3, 2), (std::vector<int>{0, 1, 2, 2, 1, 0}));
+  EXPECT_EQ(owners_of(zero_bubble_v(3, 4), 3, 2), stage_owners("zb-v", 3, 2));
   expect_contains(failure([] { static_cast<void>(make_schedule("/no/such.csv", 2, 2)); }),
                   "/no/such.csv");
 }

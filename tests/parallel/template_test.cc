@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "check/check.h"
 #include "parallel/lower.h"
 #include "passes/pass.h"
 #include "tests/check/check_util.h"
@@ -50,6 +51,64 @@ TEST(Templates, AreStampedIntoTheProgram) {
     tasks += 3 * (stage.forward.size() + stage.backward.size());
   }
   EXPECT_EQ(stamp(templates).classes.at(0).tasks.size(), tasks);
+}
+
+/// How often the compute tasks of the first overlapped pair of rank 0 change from one action to the
+/// other.
+int64_t changes_of_turn(const models::ModelConfig& model, int64_t ep) {
+  Plan plan;
+  plan.pp = 2;
+  plan.dp = plan.ep = ep;
+  plan.pp_chunks = 2;
+  plan.pp_schedule = "dualpipev";
+  plan.num_micro_batches = 4;
+  const check::test::Case made = check::test::make_case(model, plan);
+  EXPECT_TRUE(check::check(made.program, made.graph).ok());
+  const Templates templates = make_templates(made.graph, plan);
+  const std::vector<Action>& row = templates.actions.at(0);
+  const auto pair = std::find_if(row.begin(), row.end(),
+                                 [](const Action& action) { return action.overlaps_next; });
+  // Of the compute tasks of both, in order, which action they are of.
+  std::vector<int> turns;
+  for (const program::Task& task : made.program.classes.at(0).tasks) {
+    if (task.lane != program::Lane::compute) continue;
+    for (int side : {0, 1}) {
+      const Action& action = pair[side];
+      const auto phase = action.kind == 'F' ? program::Phase::forward : program::Phase::backward;
+      if (task.stage == action.stage && task.micro_batch == action.micro_batch &&
+          task.phase == phase) {
+        turns.push_back(side);
+      }
+    }
+  }
+  int64_t changes = 0;
+  for (size_t i = 1; i < turns.size(); ++i) {
+    changes += turns[i] != turns[i - 1];
+  }
+  return changes;
+}
+
+TEST(Templates, OverlappedActionsTakeTurns) {
+  // Rows go to experts and come back, in each direction; without experts nothing is to be hidden.
+  EXPECT_GE(changes_of_turn(check::test::moe(4), 2), 4);
+  EXPECT_EQ(changes_of_turn(check::test::dense(4, true), 1), 1);
+}
+
+TEST(Templates, ADualPipeHasTwoStagesOfTwoRoutes) {
+  Plan plan;
+  plan.pp = 2;
+  plan.pp_schedule = "dualpipe";
+  plan.num_micro_batches = 4;
+  const check::test::Case made = check::test::make_case(check::test::dense(2, false), plan);
+  const Templates templates = make_templates(made.graph, plan);
+  EXPECT_EQ(templates.route_of, (std::vector<int>{0, 0, 1, 1}));
+  for (const RankTemplate& rank : templates.ranks) {
+    ASSERT_EQ(rank.stages.size(), 2u);
+    EXPECT_EQ(rank.stages[0].route, 0);
+    EXPECT_EQ(rank.stages[1].route, 1);
+    EXPECT_NE(rank.stages[0].stage, rank.stages[1].stage);
+  }
+  EXPECT_TRUE(check::check(made.program, made.graph).ok());
 }
 
 TEST(Templates, DoNotGrowWithMicroBatches) {

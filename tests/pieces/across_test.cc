@@ -97,7 +97,7 @@ Written two_roles(int32_t attention, int32_t ranks, int64_t experts) {
   Written w({{"dp", attention}});
   w.program.roles[0].name = "attention";
   w.current().name = "attention";
-  const Attrs attrs{{"scale", 0.5}, {"seq", kTokens / attention}};
+  const Attrs attrs{{"scale", 0.5}, {"group", int64_t{1}}, {"seq", kTokens / attention}};
   const TensorId x = w.input("x", f64({kTokens, kWidth}));
   const TensorId positions = w.input("positions", i32({kTokens}));
   std::vector<TensorId> projections, projected;

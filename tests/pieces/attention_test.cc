@@ -22,7 +22,7 @@ struct Attention {
   /// `documents`: several in a sequence, of any length; else one.
   Attention(std::vector<graph::Axis> axes, int64_t seq, bool backward, bool documents = false)
       : w(std::move(axes)) {
-    attrs = {{"scale", 0.5}, {"seq", seq}};
+    attrs = {{"scale", 0.5}, {"group", int64_t{1}}, {"seq", seq}};
     const TensorType rows = f64({kTokens, kHeads, kWidth});
     q = w.input("q", rows);
     k = w.input("k", rows);

@@ -3,6 +3,8 @@
 // same global micro-batches, in fp64; and the cases that must be bit-identical, in fp32.
 #include <gtest/gtest.h>
 
+#include <iostream>
+#include <map>
 #include <random>
 
 #include "base/file.h"
@@ -13,29 +15,37 @@
 namespace hocket::test {
 namespace {
 
-TEST(PlanEquality, SixtyRandomPlansEqualOneRank) {
-  int interleaved = 0;
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
-    Case c = random_case(seed, 8, "f64");
-    interleaved += c.text.find("interleaved") != std::string::npos;
+/// HOCKET_PLANS=2000 HOCKET_SEED=S: how many plans, and which; of up to 8 ranks, every fourth of up
+/// to 16.
+TEST(PlanEquality, RandomPlansEqualOneRank) {
+  std::map<std::string, int> drawn;
+  const uint64_t plans = from_environment("HOCKET_PLANS", 60);
+  const uint64_t first = from_environment("HOCKET_SEED", 1);
+  std::cout << "HOCKET_SEED=" << first << " HOCKET_PLANS=" << plans << "\n";
+  for (uint64_t seed = first; seed < first + plans; ++seed) {
+    Case c = random_case(seed, seed % 4 == 0 ? 16 : 8, "f64");
+    ++drawn[engine::parse_run(c.text, c.name, {}).plan.pp_schedule];
     SCOPED_TRACE(c.name + "\n" + c.text);
     Outcome one, many;
     ASSERT_NO_THROW(one = train(c, true, 3));
     ASSERT_NO_THROW(many = train(c, false, 3, true));
     ASSERT_EQ(difference(many, one), "");
   }
-  EXPECT_GE(interleaved, 4);
+  for (const parallel::BuiltIn& built_in : parallel::built_in_schedules()) {
+    EXPECT_GE(drawn[built_in.name], static_cast<int>(plans / 60)) << built_in.name;
+  }
 }
 
 /// Experts that the ranks of `ep` do not divide: the first ranks have one more, in classes of their
 /// own.
 TEST(PlanEquality, ExpertsNeedNotDivide) {
   int tried = 0;
-  for (uint64_t seed = 1; seed <= 120 && tried < 20; ++seed) {
+  for (uint64_t seed = 1; seed <= 400 && tried < 20; ++seed) {
     Case c = random_case(seed, 8, "f64");
     const size_t at = c.text.find("num_experts: ");
-    const int64_t ep = engine::parse_run(c.text, c.name, {}).plan.ep;
-    if (at == std::string::npos || ep == 1) continue;
+    const parallel::Plan plan = engine::parse_run(c.text, c.name, {}).plan;
+    const int64_t ep = plan.ep;
+    if (at == std::string::npos || ep == 1 || plan.ep_over().dp != ep) continue;
     ++tried;
     const size_t end = c.text.find(',', at);
     c.text.replace(at, end - at,
@@ -82,6 +92,74 @@ TEST(PlanEquality, RolesRunSideBySide) {
     const Outcome both = train(c, false, 2, false, {}, false, check::test::twin_role);
     EXPECT_EQ(both.losses, alone.losses);
     EXPECT_EQ(both.params, alone.params);
+  }
+}
+
+/// Embedding and head in stages of their own, tied or not, under every schedule; of two layers on
+/// four ranks.
+TEST(PlanEquality, StagesWithoutLayers) {
+  for (const parallel::BuiltIn& built_in : parallel::built_in_schedules()) {
+    for (const bool tied : {false, true}) {
+      const bool two = built_in.chunks == 2;
+      Case c;
+      c.seed = 7;
+      c.name = fmt::format("{} tied {}", built_in.name, tied);
+      c.text = fmt::format(
+          "model:\n  dtype: f64\n  config: {{model_type: llama, vocab_size: 23, hidden_size: 8, "
+          "num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, "
+          "intermediate_size: 9, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: "
+          "{}, max_position_embeddings: 64, hidden_act: silu}}\n"
+          "train: {{seq_len: 7, global_batch: 8, warmup_steps: 0, lr: 0.01, seed: 3}}\n"
+          "plan: {{pp: {}, pp_chunks: {}, pp_layers: [0, 1, 1, 0], pp_schedule: {}, "
+          "threads_per_rank: 1}}\n",
+          tied, two ? 2 : 4, two ? 2 : 1, built_in.name);
+      SCOPED_TRACE(c.name);
+      const engine::Compiled compiled = engine::compile(engine::parse_run(c.text, c.name, {}));
+      const check::Verdict verdict = check::check(compiled.program, compiled.reference);
+      ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+      EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
+    }
+  }
+}
+
+/// A stage may have copies with any share of the micro-batches, beside stages that have none.
+TEST(PlanEquality, CopiesOfAStage) {
+  const std::string path = ::testing::TempDir() + "copies.csv";
+  struct Shape {
+    const char* csv;
+    const char* plan;
+  };
+  const Shape shapes[] = {
+      {"0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F2,2F1,2B1,1B2,1B0\n2F0,1F1,2F2,2B2,2B0,1B1\n",
+       "pp: 3, dp: 2, ep: 2"},
+      // A rank for each micro-batch: the second has none in an evaluation.
+      {"0F0,1F0,0F2,1F2,1I0,0I0,1W0,0W0,1B2,0B2\n0F1,1F1,1B1,0B1\n", "pp: 2, dp: 2, ep: 1"},
+  };
+  for (const Shape& shape : shapes) {
+    write_file_atomic(path, shape.csv);
+    Case c;
+    c.seed = 9;
+    c.name = shape.plan;
+    c.text = fmt::format(
+        "model:\n  dtype: f64\n  config: {{model_type: qwen3_moe, vocab_size: 23, hidden_size: 8, "
+        "num_hidden_layers: 3, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, "
+        "intermediate_size: 9, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: "
+        "true, max_position_embeddings: 64, hidden_act: silu, num_experts: 4, "
+        "num_experts_per_tok: 2, moe_intermediate_size: 5, norm_topk_prob: true, "
+        "router_aux_loss_coef: 0.05, decoder_sparse_step: 1, mlp_only_layers: []}}\n"
+        "train: {{seq_len: 7, global_batch: 6, warmup_steps: 0, lr: 0.01, seed: 3}}\n"
+        "plan: {{{}, pp_schedule: {}, threads_per_rank: 1}}\n",
+        shape.plan, path);
+    SCOPED_TRACE(c.name);
+    const engine::Run run = engine::parse_run(c.text, c.name, {});
+    for (const engine::Purpose purpose : {engine::Purpose::train, engine::Purpose::loss}) {
+      engine::CompileOptions how;
+      how.purpose = purpose;
+      const engine::Compiled compiled = engine::compile(run, how);
+      const check::Verdict verdict = check::check(compiled.program, compiled.reference);
+      ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+    }
+    EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
   }
 }
 

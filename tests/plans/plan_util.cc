@@ -3,12 +3,14 @@
 
 #include <cmath>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "check/check.h"
 #include "check/mutants/mutate.h"
 #include "engine/params.h"
+#include "tests/schedule_util.h"
 
 namespace hocket::test {
 
@@ -18,9 +20,42 @@ int64_t pick(Rng& rng, std::initializer_list<int64_t> from) {
   return from.begin()[rng.below(from.size())];
 }
 
+/// Gives a key of the model another value.
+void set_key(std::string* text, const std::string& key, int64_t value) {
+  const size_t at = text->find(key + ": ") + key.size() + 2;
+  text->replace(at, text->find_first_of(",}", at) - at, std::to_string(value));
+}
+
+/// Over how many ranks the experts of a plan are split: as they are, or over ranks of cp and tp
+/// too.
+struct Folded {
+  int64_t ep = 1, etp = 1, over_dp = 1;
+};
+Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts) {
+  if (experts == 0) return {};
+  Rng rng(seed + 3000017);
+  if (plan.tp > 1 && rng.below(2) == 0) {
+    plan.etp = plan.tp == 4 && rng.below(2) == 0 ? 2 : plan.tp;
+  }
+  const int64_t before = plan.ep;
+  for (int64_t more : {plan.cp * plan.tp, plan.tp, plan.cp, int64_t{2}}) {
+    parallel::Plan wider = plan;
+    wider.ep = before * more;
+    const bool fits = experts % wider.ep == 0 && wider.dp % wider.ep_over().dp == 0;
+    if (fits && rng.below(3) > 0) {
+      plan = wider;
+      break;
+    }
+  }
+  if (plan.dp % plan.ep_over().dp != 0) {
+    plan.ep = 1;
+  }
+  return {plan.ep, plan.etp, plan.ep_over().dp};
+}
+
 }  // namespace
 
-Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
+Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool any_schedule) {
   Rng rng(seed);
   Case c;
   c.seed = seed;
@@ -39,7 +74,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
     dp = ep;  // room for other axes
   }
   const int64_t micro = 1 + static_cast<int64_t>(rng.below(2));
-  const int64_t num_micro = 1 + static_cast<int64_t>(rng.below(4));
+  int64_t num_micro = 1 + static_cast<int64_t>(rng.below(4));
   std::string layers_per_stage;
   if (rng.below(2) && pp > 1) {
     // An uneven split, stages without blocks allowed.
@@ -53,13 +88,25 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   }
   // Some plans have several stages per rank, where the layers and micro-batches allow it.
   Rng more(seed + 1000003);
-  const char* schedule = rng.below(4) ? "1f1b" : "gpipe";
+  std::string schedule = rng.below(4) ? "1f1b" : "gpipe";
   int64_t chunks = 1;
   if (layers / pp > 1 && num_micro % std::max<int64_t>(1, num_micro / pp) == 0 &&
       more.below(3) > 0) {
     chunks = 2 + static_cast<int64_t>(more.below(static_cast<uint64_t>(layers / pp - 1)));
     schedule = "interleaved";
     layers_per_stage.clear();
+  }
+  // And some split and overlap their passes.
+  Rng split(seed + 4000037);
+  if (any_schedule && pp > 1 && split.below(3) > 0) {
+    parallel::Plan plan;
+    plan.pp = pp;
+    plan.num_micro_batches = num_micro;
+    set_schedule(split.below(kSplitSchedules), layers, &plan);
+    schedule = plan.pp_schedule;
+    chunks = plan.pp_chunks;
+    num_micro = plan.num_micro_batches;
+    layers_per_stage = fmt::format("{}", fmt::join(plan.pp_layers, ", "));
   }
   const char* recompute[] = {"none", "selective", "full"};
   c.text = fmt::format(
@@ -92,8 +139,8 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   if (tp > room / cp) {
     tp = room / cp > 1 ? 2 : 1;
   }
-  if (const size_t at = c.text.find("vocab_size: ") + 12; tp > 1) {
-    c.text.replace(at, c.text.find(',', at) - at, "24");
+  if (tp > 1) {
+    set_key(&c.text, "vocab_size", 24);
   }
   if (const size_t at = c.text.find("num_experts_per_tok: 1"); at != c.text.npos && cp * tp > 1) {
     // One expert's weight, normed, is 1: the router's gradient is what rounding leaves of 0.
@@ -103,41 +150,70 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   if (tp > 1 && axes.below(3) == 0) {
     layouts = "'*_proj.weight B'";
   }
-  const int64_t moe_chunks = sequence * micro / cp % pieces == 0 ? pieces : 1;
-  // Keys of other ranks are gathered, or come around a ring of them, perhaps in zigzag order.
-  const bool ring = cp > 1 && axes.below(3) > 0;
+  // Keys of other ranks are gathered, or come around a ring of them.
+  const bool ring = cp > 1 && axes.below(2) == 0;
+  // And some split the tokens between products over the ranks of tp.
+  const bool sequence_parallel = tp > 1 && sequence * micro % (cp * tp) == 0 && axes.below(4) > 0;
+  parallel::Plan plan;
+  plan.dp = dp;
+  plan.ep = ep;
+  plan.cp = cp;
+  plan.tp = tp;
+  plan.sequence_parallel = sequence_parallel;
+  plan.ring = ring;
+  const Folded folded = fold(seed, plan, moe ? experts : 0);
+  ep = folded.ep;
+  set_key(&c.text, "num_attention_heads", kv == 2 && tp == 4 ? 4 : kv * group);
+  if (folded.etp > 1) {
+    set_key(&c.text, "moe_intermediate_size", 2 * folded.etp);
+  }
+  const int64_t token_ranks = cp * (sequence_parallel ? tp / folded.etp : 1);
+  const int64_t moe_chunks = sequence * micro % (token_ranks * pieces) == 0 ? pieces : 1;
+  // In zigzag order, where they come around a ring.
+  const int64_t heads = kv == 2 && tp == 4 ? 4 : kv * group;
+  const int64_t heads_here = heads % tp == 0 ? heads / tp : heads;
+  const bool exchange = cp > 1 && !ring && heads_here % cp == 0;
   const bool zigzag = ring && sequence * micro / cp % 2 == 0 && axes.below(2) == 0;
   // Some split what their data-parallel ranks would have alike.
   const char* const shards[] = {"", "params: all", "optimizer: all", "grads: all",
                                 "params: all, grads: all"};
   const std::string shard = dp > 1 ? shards[more.below(5)] : "";
   // Rows that go to their experts over nodes.
-  const int64_t ep_inner = ep % 2 == 0 && more.below(2) == 0 ? 2 : 1;
+  const int64_t ep_inner = folded.over_dp % 2 == 0 && more.below(2) == 0 ? 2 : 1;
   // And some write their sums as messages.
   const char* const reduced[] = {"native", "ring", "halving_doubling"};
   const char* const all_reduce =
       dp * cp * tp > 1 ? reduced[more.below(std::size(reduced))] : "native";
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
-      "plan: {{pp: {}, dp: {}, ep: {}, ep_inner: {}, cp: {}, tp: {}, layouts: [{}], micro_batch: "
-      "{}, pp_layers: [{}], pp_schedule: {}, "
+      "plan: {{pp: {}, dp: {}, ep: {}, etp: {}, ep_inner: {}, cp: {}, tp: {}, sequence_parallel: "
+      "{}, layouts: "
+      "[{}], micro_batch: {}, pp_layers: [{}], pp_schedule: {}, "
       "pp_chunks: {}, "
       "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}, "
       "shard: {{{}}}, cp_comm_type: {}, cp_order: {}, all_reduce: {}}}\n",
-      sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, ep_inner, cp, tp, layouts, micro,
-      layers_per_stage, schedule, chunks, repeated, bucket_mib, moe_chunks, shard,
-      ring ? "p2p" : "all_gather", zigzag ? "zigzag" : "contiguous", all_reduce);
-  c.name =
-      fmt::format("seed {} {} pp{}{} dp{} ep{}{}{}{}{} x{}{}{} {}", seed, moe ? "moe" : "dense", pp,
-                  chunks > 1 ? fmt::format("x{}", chunks) : "", dp, ep, ep_inner > 1 ? "/2" : "",
-                  cp > 1 ? fmt::format(" cp{}{}", cp,
-                                       zigzag ? "z"
-                                       : ring ? "r"
-                                              : "")
-                         : "",
-                  tp > 1 ? fmt::format(" tp{}", tp) : "", layouts.empty() ? "" : " whole",
-                  num_micro, moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
-                  shard.empty() ? "" : " shard " + shard, all_reduce);
+      sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, folded.etp, ep_inner, cp, tp,
+      sequence_parallel, layouts, micro, layers_per_stage, schedule, chunks, repeated, bucket_mib,
+      moe_chunks, shard,
+      ring       ? "p2p"
+      : exchange ? "a2a"
+                 : "all_gather",
+      zigzag ? "zigzag" : "contiguous", all_reduce);
+  c.name = fmt::format("seed {} {} pp{}{} {} dp{} ep{}{}{}{}{} x{}{}{} {}", seed,
+                       moe ? "moe" : "dense", pp, chunks > 1 ? fmt::format("x{}", chunks) : "",
+                       schedule, dp, ep, ep_inner > 1 ? "/2" : "",
+                       cp > 1 ? fmt::format(" cp{}{}", cp,
+                                            zigzag     ? "z"
+                                            : ring     ? "r"
+                                            : exchange ? "x"
+                                                       : "")
+                              : "",
+                       tp > 1 ? fmt::format(" tp{}{}{}", tp, sequence_parallel ? "s" : "",
+                                            folded.etp > 1 ? fmt::format(" etp{}", folded.etp) : "")
+                              : "",
+                       layouts.empty() ? "" : " whole", num_micro,
+                       moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
+                       shard.empty() ? "" : " shard " + shard, all_reduce);
   return c;
 }
 
@@ -188,6 +264,9 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   if (single) {
     run.plan.micro_batch *= run.plan.dp;
     run.plan.pp = run.plan.dp = run.plan.ep = run.plan.ep_inner = run.plan.cp = run.plan.tp = 1;
+    run.plan.etp = 1;
+    run.plan.heads_apart = 0;
+    run.plan.sequence_parallel = run.plan.exchange_heads = run.plan.ring = false;
     run.plan.layouts.clear();
     run.plan.pp_layers.clear();
     run.plan.pp_chunks = 1;

@@ -20,8 +20,9 @@ struct Case {
   std::string name;
   uint64_t seed = 0;
 };
-/// A random model (dense or MoE, odd sizes) and plan of at most `max_ranks` ranks.
-Case random_case(uint64_t seed, int max_ranks, const std::string& dtype);
+/// A random model (dense or MoE, odd sizes) and plan of at most `max_ranks` ranks. `any_schedule`:
+/// also those that split and overlap passes.
+Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool any_schedule = true);
 
 struct Outcome {
   std::vector<double> losses, norms;

@@ -57,6 +57,23 @@ std::vector<Row> rows() {
     all.push_back({"cp_order", "zigzag", plan, false, "view"});
   }
   all.push_back({"cp_order", "zigzag", "cp: 3, dp: 2, ep: 2, cp_comm_type: p2p", true, "begin"});
+  // Heads that are exchanged for tokens, those of keys too or gathered; inside of those of tp.
+  for (const char* plan : {"cp: 2", "pp: 2, cp: 4, micro_batch: 2",
+                           "cp: 2, tp: 2, micro_batch: 2, sequence_parallel: true"}) {
+    all.push_back({"cp_comm_type", "a2a", plan, false, "begin"});
+  }
+  // Tokens that ranks of tp split between products; with fewer key heads than ranks, too.
+  for (const char* plan :
+       {"tp: 2", "tp: 4, micro_batch: 2, recompute: full", "pp: 2, tp: 2, cp: 3"}) {
+    all.push_back({"sequence_parallel", "true", plan, false, "group"});
+  }
+  all.push_back({"tp", "4", "dp: 2", false, "begin"});
+  // Experts over ranks of tp and cp, and parts of their widths.
+  all.push_back({"etp", "2", "tp: 2, dp: 2, ep: 2", true, "group"});
+  all.push_back({"etp", "2", "tp: 4, sequence_parallel: true, ep: 2, micro_batch: 2", true, ""});
+  all.push_back({"ep", "4", "cp: 2, dp: 2", true, "group"});
+  all.push_back(
+      {"ep", "8", "cp: 2, dp: 2, tp: 2, micro_batch: 2, sequence_parallel: true", true, "group"});
   // Rows that go to the node of their expert first, then to its rank; and that are sent so in
   // pieces.
   all.push_back({"ep_inner", "2", "dp: 4, ep: 4", true, "group"});

@@ -126,8 +126,8 @@ TEST(Subset, AFailureStopsTheOthers) {
   const Case c = random_case(3, 4, "f32");
   const engine::Run run = engine::parse_run(
       c.text, c.name,
-      {"plan.pp=1", "plan.pp_layers=[]", "plan.dp=2", "plan.ep=1", "plan.ep_inner=1", "plan.cp=1",
-       "plan.tp=1", "plan.micro_batch=1", "train.global_batch=2"});
+      {"plan.pp=1", "plan.pp_layers=[]", "plan.dp=2", "plan.ep=1", "plan.etp=1", "plan.ep_inner=1",
+       "plan.cp=1", "plan.tp=1", "plan.micro_batch=1", "train.global_batch=2"});
   const auto compiled = std::make_shared<const engine::Compiled>(engine::compile(run));
   const auto world = std::make_shared<comm::LocalWorld>(2, std::chrono::seconds(20));
   Part one(run, compiled, world, {0});

@@ -224,6 +224,24 @@ bool Mutator::change_cost() {
   return true;
 }
 
+namespace {
+
+/// Whether halves of the tokens, the first letter of the first input, lack what they need.
+bool lacks_support(const ops::Op& op, const program::Kind& kind) {
+  if (op.layout.support.empty()) return false;
+  const ops::Letters letters = ops::letters(op, kind.in, kind.out);
+  const auto size = [&](char letter) -> int64_t {
+    for (size_t i = 0; i < letters.in.size(); ++i) {
+      const size_t dim = letters.in[i].find(letter);
+      if (dim != std::string::npos) return kind.in[i].dims[dim];
+    }
+    return 0;
+  };
+  return !ops::cut_support(op, kind.attrs, letters.in[0][0], size).empty();
+}
+
+}  // namespace
+
 /// Twice as many ranks along an axis that splits tokens, each with half of them: right but for the
 /// ops that need sequences whole. False unless some op then gets half a sequence.
 bool Mutator::cut_sequences() {
@@ -296,7 +314,7 @@ bool Mutator::cut_sequences() {
             ops::cost_of(*op, {kind.attrs, kind.in, kind.out, experts, program.symbols});
         kind.flops = cost.flops;
         kind.bytes = cost.bytes;
-        if (kind.in != before && !ops::cut_support(*op, kind.attrs, kind.in[0].dims[0]).empty()) {
+        if (kind.in != before && lacks_support(*op, kind)) {
           cut.push_back({c, i});
         }
       } else {

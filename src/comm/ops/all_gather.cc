@@ -10,16 +10,29 @@ namespace hocket::comm {
 namespace {
 
 void run_all_gather(const Together& all, size_t me, int) {
-  const TensorType& part = all.in[0];
-  const Blocks b = blocks(part, dim_of(*all.attrs, "dim"));
-  const size_t row = static_cast<size_t>(part.bytes_of(b.inner));
-  auto* to = static_cast<std::byte*>(all.members[me].out[0]);
-  for (size_t o = 0; o < static_cast<size_t>(b.outer); ++o) {
+  const TensorType& type = all.in[0];
+  const Blocks b = blocks(type, dim_of(*all.attrs, "dim"));
+  const int64_t row = type.bytes_of(b.inner);
+  const Range range = part_of(all, row);
+  auto* to = static_cast<std::byte*>(all.members[me].out[0]) + range.begin;
+  for (int64_t o = 0; o < b.outer; ++o) {
     for (const std::byte* from : inputs(all, 0)) {
-      std::memcpy(to, from + o * row, row);
+      std::memcpy(to, from + o * row + range.begin, static_cast<size_t>(range.length()));
       to += row;
     }
   }
+}
+
+std::vector<Slice> reads_all_gather(const Together& all, size_t, size_t, int) {
+  const TensorType& type = all.in[0];
+  const Blocks b = blocks(type, dim_of(*all.attrs, "dim"));
+  const int64_t row = type.bytes_of(b.inner);
+  const Range range = part_of(all, row);
+  std::vector<Slice> slices;
+  for (int64_t o = 0; o < b.outer; ++o) {
+    slices.push_back({false, 0, o * row + range.begin, range.length()});
+  }
+  return slices;
 }
 
 }  // namespace
@@ -37,9 +50,8 @@ Op describe_all_gather() {
         {.name = "ring", .rounds = n - 1, .bytes = (n - 1) / n * payload}};
   };
   op.run = run_all_gather;
-  op.reads = [](const Together& all, size_t, size_t, int) {
-    return std::vector<Slice>{{false, 0, 0, all.in[0].bytes()}};
-  };
+  op.reads = reads_all_gather;
+  op.divides = true;
   op.samples = [](int64_t) {
     using graph::DType;
     return std::vector<Sample>{{{{"dim", int64_t{0}}}, {{DType::f32, {2, 3}}}},

@@ -11,12 +11,19 @@ namespace hocket::comm {
 
 namespace {
 
+/// Elements of an operand that a member sums.
+Range chunk_of(const Together& all, int64_t numel, size_t member) {
+  const int64_t n = static_cast<int64_t>(all.members.size());
+  const int64_t number = static_cast<int64_t>(member);
+  const int64_t begin = numel * number / n;
+  const Range part = part_of(all, numel * (number + 1) / n - begin);
+  return {begin + part.begin, begin + part.end};
+}
+
 /// Sums in rank order, whatever the group does, so that bits do not depend on timing. Everybody
 /// first sums one chunk over all inputs into its own output, then collects the chunks of the
 /// others. An output may lie on its input: nobody reads the chunk that another one writes.
 void run_all_reduce(const Together& all, size_t me, int phase) {
-  const int64_t n = static_cast<int64_t>(all.members.size());
-  const auto chunk = [&](int64_t numel, size_t i) { return numel * static_cast<int64_t>(i) / n; };
   for (size_t input = 0; input < all.in.size(); ++input) {
     const int64_t numel = all.in[input].numel();
     const int64_t size = size_of(all.in[input].dtype);
@@ -26,32 +33,30 @@ void run_all_reduce(const Together& all, size_t me, int phase) {
       for (const Operands& operands : all.members) {
         from.push_back(operands.in[input]);
       }
-      const int64_t begin = chunk(numel, me);
-      reduce(monoid_of(*all.attrs), all.in[input].dtype, from, begin, chunk(numel, me + 1) - begin,
-             out + begin * size);
+      const Range mine = chunk_of(all, numel, me);
+      reduce(monoid_of(*all.attrs), all.in[input].dtype, from, mine.begin, mine.length(),
+             out + mine.begin * size);
       continue;
     }
     for (size_t j = 0; j < all.members.size(); ++j) {
       if (j == me) continue;
-      const int64_t begin = chunk(numel, j) * size;
-      const int64_t end = chunk(numel, j + 1) * size;
-      std::memcpy(out + begin, static_cast<const std::byte*>(all.members[j].out[input]) + begin,
-                  static_cast<size_t>(end - begin));
+      const Range theirs = chunk_of(all, numel, j);
+      std::memcpy(out + theirs.begin * size,
+                  static_cast<const std::byte*>(all.members[j].out[input]) + theirs.begin * size,
+                  static_cast<size_t>(theirs.length() * size));
     }
   }
 }
 
 /// First the chunk that the other one sums, then the sums of this one's.
 std::vector<Slice> reads_all_reduce(const Together& all, size_t from, size_t to, int phase) {
-  const int64_t n = static_cast<int64_t>(all.members.size());
-  const int64_t chunk = static_cast<int64_t>(phase == 0 ? to : from);
   std::vector<Slice> slices;
   for (size_t input = 0; input < all.in.size(); ++input) {
-    const int64_t numel = all.in[input].numel();
     const int64_t size = size_of(all.in[input].dtype);
-    const int64_t begin = numel * chunk / n;
-    const int64_t end = numel * (chunk + 1) / n;
-    slices.push_back({phase == 1, input, begin * size, (end - begin) * size});
+    const Range chunk = chunk_of(all, all.in[input].numel(), phase == 0 ? to : from);
+    if (chunk.length() > 0) {
+      slices.push_back({phase == 1, input, chunk.begin * size, chunk.length() * size});
+    }
   }
   return slices;
 }
@@ -75,6 +80,7 @@ Op describe_all_reduce() {
   };
   op.run = run_all_reduce;
   op.reads = reads_all_reduce;
+  op.divides = true;
   op.phases = 2;  // each sums its chunk, then collects those of the others
   op.samples = [](int64_t) {
     using graph::DType;

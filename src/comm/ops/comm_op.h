@@ -87,6 +87,7 @@ struct Together {
   std::span<const Operands> members;  ///< in the order of the group
   std::span<const Copy> copies = {};  ///< Role::between: what the member that asks takes
   std::span<const Copy> given = {};   ///< and what is taken of it; Copy::source: by which member
+  int64_t part = 0, parts = 1;        ///< Op::divides: of what each phase does, this part
 };
 
 /// Bytes of one operand of a member: an input, or an output that a phase before has filled.
@@ -127,6 +128,8 @@ struct Op {
   /// Throws Error when rows do not fit their buffer. Null: messages.
   void (*run)(const Together&, size_t me, int phase) = nullptr;
   int phases = 1;
+  /// A phase may be done in any number of parts, in order: what comes late then holds up little.
+  bool divides = false;
   /// What member `to` reads of member `from` in a phase, beyond sizes: what a transport brings
   /// where the memory of others is not at hand. One of the two is the member that asks, whose types
   /// and sizes are there. Null: messages.

@@ -88,6 +88,10 @@ void reduce(graph::Monoid monoid, graph::DType dtype, std::span<const void* cons
   fail_run("comm", "no local sum of {}", to_string(dtype));
 }
 
+Range part_of(const Together& all, int64_t size) {
+  return {size * all.part / all.parts, size * (all.part + 1) / all.parts};
+}
+
 std::vector<const std::byte*> inputs(const Together& all, size_t i) {
   std::vector<const std::byte*> list;
   for (const Operands& operands : all.members) {

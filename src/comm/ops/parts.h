@@ -26,6 +26,13 @@ Blocks blocks(const TensorType& type, int64_t dim);
 void reduce(graph::Monoid monoid, graph::DType dtype, std::span<const void* const> from,
             int64_t begin, int64_t count, void* to);
 
+/// Where the part of a collective that is done begins in `size` of something, and ends.
+struct Range {
+  int64_t begin = 0, end = 0;
+  int64_t length() const { return end - begin; }
+};
+Range part_of(const Together& all, int64_t size);
+
 /// The operand of every member: inputs `i`, as bytes.
 std::vector<const std::byte*> inputs(const Together& all, size_t i);
 

@@ -10,6 +10,7 @@ namespace {
 void run_reduce_scatter(const Together& all, size_t me, int) {
   const TensorType& part = all.out[0];
   const Blocks b = blocks(part, dim_of(*all.attrs, "dim"));
+  const Range range = part_of(all, b.inner);
   const int64_t n = static_cast<int64_t>(all.members.size());
   std::vector<const void*> from;
   for (const Operands& operands : all.members) {
@@ -17,19 +18,22 @@ void run_reduce_scatter(const Together& all, size_t me, int) {
   }
   auto* to = static_cast<std::byte*>(all.members[me].out[0]);
   for (int64_t o = 0; o < b.outer; ++o) {
-    reduce(monoid_of(*all.attrs), part.dtype, from, (o * n + static_cast<int64_t>(me)) * b.inner,
-           b.inner, to + o * b.inner * size_of(part.dtype));
+    const int64_t begin = (o * n + static_cast<int64_t>(me)) * b.inner + range.begin;
+    reduce(monoid_of(*all.attrs), part.dtype, from, begin, range.length(),
+           to + (o * b.inner + range.begin) * size_of(part.dtype));
   }
 }
 
 std::vector<Slice> reads_reduce_scatter(const Together& all, size_t, size_t to, int) {
   const TensorType& part = all.out[0];
   const Blocks b = blocks(part, dim_of(*all.attrs, "dim"));
+  const Range range = part_of(all, b.inner);
   const int64_t n = static_cast<int64_t>(all.members.size());
-  const int64_t row = b.inner * size_of(part.dtype);
+  const int64_t size = size_of(part.dtype);
   std::vector<Slice> slices;
   for (int64_t o = 0; o < b.outer; ++o) {
-    slices.push_back({false, 0, (o * n + static_cast<int64_t>(to)) * row, row});
+    const int64_t begin = (o * n + static_cast<int64_t>(to)) * b.inner + range.begin;
+    slices.push_back({false, 0, begin * size, range.length() * size});
   }
   return slices;
 }
@@ -51,6 +55,7 @@ Op describe_reduce_scatter() {
   };
   op.run = run_reduce_scatter;
   op.reads = reads_reduce_scatter;
+  op.divides = true;
   op.samples = [](int64_t n) {
     using graph::DType;
     return std::vector<Sample>{{{{"dim", int64_t{0}}}, {{DType::f32, {2 * n, 3}}}},

@@ -30,6 +30,7 @@ template <typename T>
 struct Heads {
   int64_t queries, keys;           ///< tokens
   int64_t h, g, d, group;          ///< group = query heads per kv head
+  int64_t first_head, first_kv;    ///< where the heads of queries and of keys begin
   int64_t q_stride, k_stride;      ///< elements between tokens
   int64_t wide;                    ///< d rounded up to whole register tiles
   int64_t first_query, first_key;  ///< where the tokens begin
@@ -40,7 +41,9 @@ struct Heads {
         h(q.dim(1)),
         g(k.dim(1)),
         d(q.dim(2)),
-        group(h / std::max<int64_t>(g, 1)),
+        group(args.attrs->i("group")),
+        first_head(begin_of(args, 'h')),
+        first_kv(begin_of(args, 'g')),
         q_stride(h * d),
         k_stride(g * d),
         wide(round_up(d, kTileCols<T>)),
@@ -48,6 +51,12 @@ struct Heads {
         first_key(begin_of(args, 's')),
         ahead(first_query - first_key) {}
 
+  /// The kv head here that a query head reads; outside of [0, g) if it is not here.
+  int64_t kv_of(int64_t head) const { return (first_head + head) / group - first_kv; }
+  /// The first query head here that reads this kv head, or a later one.
+  int64_t first_of(int64_t kv_head) const {
+    return std::clamp<int64_t>((first_kv + kv_head) * group - first_head, 0, h);
+  }
   /// Keys that the queries of a block may see: `key` to here.
   int64_t key_end(const Block& b) const { return std::min(b.end + ahead, keys); }
 };
@@ -203,8 +212,10 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
   // e^score), which the backward pass needs; a sum of 0 is that of a query without a key.
   constexpr int64_t M = kAttnRowsFwd, N = kAttnKeysFwd, MR = kTileRows, NR = kTileCols<T>;
   const int64_t rows = std::min<int64_t>(M, b.end - b.at);
-  const int64_t all = std::min(b.at + rows + hs.ahead, hs.keys) - b.key;
-  const int64_t kv = head / hs.group * hs.d;
+  const int64_t kv_head = hs.kv_of(head);
+  const bool here = kv_head >= 0 && kv_head < hs.g;
+  const int64_t all = here ? std::min(b.at + rows + hs.ahead, hs.keys) - b.key : 0;
+  const int64_t kv = kv_head * hs.d;
   T* out = o + b.at * hs.q_stride + head * hs.d;
   if (all <= 0) {
     for (int64_t r = 0; r < rows; ++r) {
@@ -316,12 +327,20 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
   // weights P = e^(score - lse) and dS = P (dP - delta); then dv += P^T dy, dk += dS^T q and dq +=
   // dS k. Nothing else writes these rows, so neither locks nor an order between threads are needed.
   // The first tile that reaches a row of a gradient writes it, later ones add. Queries before the
-  // first key see none.
+  // first key see none; without a query head here the gradients of keys are 0.
   constexpr int64_t M = kAttnRowsBwd, N = kAttnKeysBwd, MR = kTileRows, NR = kTileCols<T>;
   const int64_t key_end = hs.key_end(b);
+  const int64_t first_head = hs.first_of(kv_head), end_head = hs.first_of(kv_head + 1);
+  if (first_head == end_head) {
+    for (int64_t j = b.key; j < key_end; ++j) {
+      std::fill_n(x.dk + j * hs.k_stride + kv_head * hs.d, hs.d, T(0));
+      std::fill_n(x.dv + j * hs.k_stride + kv_head * hs.d, hs.d, T(0));
+    }
+    return;
+  }
   const int64_t seeing = key_end <= b.key ? b.end : std::max<int64_t>(b.at, b.key - hs.ahead);
   for (int64_t i = b.at; i < seeing; ++i) {
-    std::fill_n(x.dq + i * hs.q_stride + kv_head * hs.group * hs.d, hs.group * hs.d, T(0));
+    std::fill_n(x.dq + i * hs.q_stride + first_head * hs.d, (end_head - first_head) * hs.d, T(0));
   }
   for (int64_t j0 = b.key; j0 < key_end; j0 += N) {
     const int64_t keys = std::min(N, key_end - j0);
@@ -331,7 +350,7 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
     int64_t ldk, ldq, lddy;
     const T* kb = whole_rows(hs, x.k + at_k, hs.k_stride, keys, ws.pad_k, ldk);
     bool add = false;
-    for (int64_t head = kv_head * hs.group; head < (kv_head + 1) * hs.group; ++head) {
+    for (int64_t head = first_head; head < end_head; ++head) {
       for (int64_t i0 = std::max<int64_t>(b.at, j0 - hs.ahead); i0 < b.end; i0 += M, add = true) {
         const int64_t rows = std::min(M, b.end - i0), first = j0 - i0 - hs.ahead;
         const int64_t seen_all = rows - first;
@@ -410,7 +429,7 @@ void attention_bwd(const KernelArgs& args) {
   // delta = sum dy * o per token and head, once; then a document and head of keys at a time, each
   // with blocks of its own. As many threads as there is scratch for. Documents follow each other
   // without a gap, so the keys that no query here sees lie before the first one's and after the
-  // last one's.
+  // last one's; query heads whose kv head is not here lie likewise before and after the others.
   const Heads<T> hs(args, args.in[1], args.in[2]);
   const T *dy = in<T>(args, 0), *o = in<T>(args, 4);
   Scratch scratch(args);
@@ -443,6 +462,11 @@ void attention_bwd(const KernelArgs& args) {
     std::fill_n(gradient, seen * hs.k_stride, T(0));
     std::fill(gradient + std::max(seen, seen_end) * hs.k_stride, gradient + hs.keys * hs.k_stride,
               T(0));
+  }
+  const int64_t without_before = hs.first_of(0) * hs.d, without_after = hs.first_of(hs.g) * hs.d;
+  for (int64_t i = 0; without_before + hs.q_stride > without_after && i < hs.queries; ++i) {
+    std::fill_n(x.dq + i * hs.q_stride, without_before, T(0));
+    std::fill_n(x.dq + i * hs.q_stride + without_after, hs.q_stride - without_after, T(0));
   }
   const int64_t n = documents * hs.g;
   const int64_t each = ops::attention_bwd_scratch(hs.d, sizeof(T));

@@ -164,10 +164,51 @@ void combine_bwd(const KernelArgs& args) {
   });
 }
 
+template <typename T>
+void combine_dys(const KernelArgs& args) {
+  const T *dy = in<T>(args, 0), *w = in<T>(args, 1);
+  const int32_t* row_of = in<int32_t>(args, 2);
+  T* dys = out<T>(args, 0);
+  const int64_t tokens = args.in[0].dim(0), d = args.in[0].dim(1), k = args.in[2].dim(1);
+  parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin * k; i < end * k; ++i) {
+      const T* __restrict from = dy + i / k * d;
+      T* __restrict to = dys + row_of[i] * d;
+      const T f = w[i];
+#pragma omp simd
+      for (int64_t c = 0; c < d; ++c) {
+        to[c] = f * from[c];
+      }
+    }
+  });
+}
+
+template <typename T>
+void combine_dw(const KernelArgs& args) {
+  const T *dy = in<T>(args, 0), *ys = in<T>(args, 1);
+  const int32_t* row_of = in<int32_t>(args, 2);
+  T* dw = out<T>(args, 0);
+  const int64_t tokens = args.in[0].dim(0), d = args.in[0].dim(1), k = args.in[2].dim(1);
+  parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin * k; i < end * k; ++i) {
+      const T* __restrict from = dy + i / k * d;
+      const T* __restrict saved = ys + row_of[i] * d;
+      T dot = 0;
+#pragma omp simd reduction(+ : dot)
+      for (int64_t c = 0; c < d; ++c) {
+        dot += from[c] * saved[c];
+      }
+      dw[i] = dot;
+    }
+  });
+}
+
 HOCKET_KERNEL(dispatch)
 HOCKET_KERNEL(dispatch_bwd)
 HOCKET_KERNEL(regroup)
 HOCKET_KERNEL(combine)
 HOCKET_KERNEL(combine_bwd)
+HOCKET_KERNEL(combine_dys)
+HOCKET_KERNEL(combine_dw)
 
 }  // namespace hocket::kernels::HOCKET_CPU

@@ -10,7 +10,7 @@ namespace {
 
 /// Letters whose begin a kernel follows.
 struct Letters {
-  char list[4] = {};
+  char list[8] = {};
   constexpr explicit Letters(const char* from) {
     for (size_t i = 0; from[i] != 0; ++i) {
       list[i] = from[i];

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/simulate_schedule.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "cli/inputs.h"
+#include "parallel/schedule.h"
+#include "sim/schedule_sim.h"
+
+namespace hocket::cli {
+
+namespace {
+
+struct Shape {
+  int ranks = 4, chunks = 1, micro_batches = 8;
+};
+
+/// Passes through a stage that are simulated at most: three tasks each, and messages.
+constexpr int64_t kMostPasses = 1 << 18;
+
+/// Error unless what was given for the shape of a file is what the file has.
+void expect_same(const char* option, std::optional<int64_t> given, int has,
+                 const std::string& file) {
+  if (given && *given != has) {
+    fail(fmt::format("hocket simulate {}", option), "got {}; {} has {}", *given, file, has);
+  }
+}
+
+/// What the rows and cells of a file say.
+Shape shape_of(const parallel::Schedule& schedule, const ScheduleOptions& options) {
+  Shape shape;
+  shape.ranks = static_cast<int>(schedule.ranks.size());
+  int stages = 0;
+  shape.micro_batches = 0;
+  for (const auto& row : schedule.ranks) {
+    for (const parallel::Action& action : row) {
+      stages = std::max(stages, action.stage + 1);
+      shape.micro_batches = std::max(shape.micro_batches, action.micro_batch + 1);
+    }
+  }
+  if (stages == 0 || stages % shape.ranks != 0) {
+    fail(schedule.source, "has {} on {}; expected as many on each rank", counted(stages, "stage"),
+         counted(shape.ranks, "row"));
+  }
+  shape.chunks = stages / shape.ranks;
+  expect_same("--ranks", options.ranks, shape.ranks, schedule.source);
+  expect_same("--chunks", options.chunks, shape.chunks, schedule.source);
+  expect_same("--micro-batches", options.micro_batches, shape.micro_batches, schedule.source);
+  return shape;
+}
+
+void expect_bounded(const Shape& shape) {
+  const int64_t passes = int64_t{shape.ranks} * shape.chunks * shape.micro_batches;
+  if (passes > kMostPasses) {
+    fail("hocket simulate --schedule",
+         "{} ranks x {} chunks x {} micro-batches are {} passes; expected at most {}", shape.ranks,
+         shape.chunks, shape.micro_batches, passes, kMostPasses);
+  }
+}
+
+/// What the options say, and how many stages per rank the schedule has by itself.
+Shape shape_of(const ScheduleOptions& options) {
+  Shape shape;
+  for (const parallel::BuiltIn& built_in : parallel::built_in_schedules()) {
+    if (options.schedule == built_in.name) {
+      shape.chunks = std::max(built_in.chunks, 1);
+    }
+  }
+  shape.ranks = static_cast<int>(options.ranks.value_or(shape.ranks));
+  shape.chunks = static_cast<int>(options.chunks.value_or(shape.chunks));
+  shape.micro_batches = static_cast<int>(options.micro_batches.value_or(shape.micro_batches));
+  return shape;
+}
+
+}  // namespace
+
+int simulate_schedule(const ScheduleOptions& options) {
+  if (options.json && (options.out == "-" || options.svg == "-")) {
+    fail("hocket simulate",
+         "--json and a file '-' both go to standard output; expected one of them there");
+  }
+  require_output("hocket simulate --out", options.out, {options.schedule});
+  require_output("hocket simulate --svg", options.svg, {options.schedule});
+  parallel::Schedule schedule;
+  Shape shape;
+  if (parallel::is_schedule_file(options.schedule)) {
+    schedule = parallel::parse_csv(read_file(options.schedule), options.schedule);
+    shape = shape_of(schedule, options);
+    expect_bounded(shape);
+  } else {
+    shape = shape_of(options);
+    expect_bounded(shape);
+    schedule =
+        parallel::make_schedule(options.schedule, shape.ranks, shape.micro_batches, shape.chunks);
+    schedule.source = options.schedule;
+  }
+  parallel::validate(schedule, shape.ranks, shape.micro_batches, true, shape.chunks);
+  const sim::ScheduleReport report = sim::simulate_schedule(
+      schedule, shape.ranks * shape.chunks, shape.micro_batches, sim::parse_costs(options.cost));
+  if (!options.out.empty()) {
+    emit(options.out, parallel::to_csv(schedule));
+  }
+  if (!options.svg.empty()) {
+    emit(options.svg, sim::to_svg(report));
+  }
+  if (options.json) {
+    fmt::print("{}\n", sim::to_json(report));
+    return 0;
+  }
+  std::FILE* words = words_beside(options.out == "-" ? options.out : options.svg);
+  fmt::print(words, "{}", sim::to_text(report));
+  for (const std::string& path : {options.out, options.svg}) {
+    if (!path.empty() && path != "-") {
+      fmt::print(words, "wrote {}\n", path);
+    }
+  }
+  return 0;
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pipeline schedule alone: what it leaves idle and what it holds, with a few costs in place of a
+// model. The schedule becomes a program of one task per cell, and that is replayed (sim/engine.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel/schedule.h"
+
+namespace hocket::sim {
+
+/// Times of one micro-batch of one stage, in any unit.
+struct ScheduleCosts {
+  double forward = 1;
+  double inputs = 1;         ///< I: gradients of inputs
+  double weights = 1;        ///< W: gradients of weights
+  double backward = -1;      ///< B: the whole backward; below 0: I + W
+  double overlapped = -1;    ///< FB: an overlapped pair; below 0: what both take
+  double communication = 0;  ///< of a message to another rank
+};
+
+/// Reads "F=1,I=1,W=1,B=2,FB=2.5,comm=0.1": any of them, in any order. Throws Error.
+ScheduleCosts parse_costs(const std::string& text);
+
+/// One cell as it ran.
+struct ScheduleCell {
+  std::vector<parallel::Action> actions;  ///< one, or the two of an overlapped pair
+  double begin = 0, end = 0;
+};
+
+struct ScheduleRank {
+  std::vector<ScheduleCell> cells;
+  double busy = 0;
+  /// Micro-batches whose forward has run and whose backward, with its weights, has not: the most at
+  /// any time, summed over the rank's stages, in stages of one per rank.
+  double peak_live = 0;
+};
+
+struct ScheduleReport {
+  std::string name;
+  int stages = 0;
+  int micro_batches = 0;
+  ScheduleCosts costs;
+  double step = 0;
+  double bubble = 0;  ///< share of the ranks' time in which they do not compute
+  std::vector<ScheduleRank> ranks;
+};
+
+/// Replays a valid schedule (parallel::validate). Throws Error for one that takes too long to
+/// count.
+ScheduleReport simulate_schedule(const parallel::Schedule& schedule, int stages, int micro_batches,
+                                 const ScheduleCosts& costs);
+
+/// Figures, and a line per rank of what it runs when.
+std::string to_text(const ScheduleReport& report);
+std::string to_json(const ScheduleReport& report);
+/// The timeline as a picture.
+std::string to_svg(const ScheduleReport& report);
+
+}  // namespace hocket::sim

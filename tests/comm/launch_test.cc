@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The place of a process, as launchers tell it.
+#include "comm/launch.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "base/error.h"
+
+namespace hocket::comm {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Place place_of(const Variables& variables) {
+  return launched([&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+std::string error_of(const Variables& variables) {
+  try {
+    place_of(variables);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Launch, NobodyStartedIt) {
+  EXPECT_EQ(place_of({}), Place());
+  EXPECT_EQ(place_of({{"RANK", "3"}}), Place());
+  // One process is a run of its own.
+  EXPECT_EQ(place_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "host"}}), Place());
+}
+
+TEST(Launch, Torchrun) {
+  const Place place = place_of({{"RANK", "5"},
+                                {"WORLD_SIZE", "8"},
+                                {"LOCAL_RANK", "1"},
+                                {"LOCAL_WORLD_SIZE", "4"},
+                                {"MASTER_ADDR", "host0"},
+                                {"MASTER_PORT", "1234"},
+                                {"TORCHELASTIC_RESTART_COUNT", "2"},
+                                {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  EXPECT_EQ(place, (Place{5, 8, 1, 4, "host0", 1234, 2, true, "torchrun"}));
+}
+
+TEST(Launch, Mpirun) {
+  const Place place = place_of({{"OMPI_COMM_WORLD_RANK", "1"},
+                                {"OMPI_COMM_WORLD_SIZE", "2"},
+                                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  EXPECT_EQ(place, (Place{1, 2, 1, 2, "127.0.0.1", 29500, 0, false, "mpirun"}));
+  const std::string error = error_of({{"OMPI_COMM_WORLD_RANK", "1"},
+                                      {"OMPI_COMM_WORLD_SIZE", "2"},
+                                      {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}});
+  EXPECT_NE(error.find("MASTER_ADDR is not set"), std::string::npos) << error;
+}
+
+TEST(Launch, Srun) {
+  Variables variables = {{"SLURM_PROCID", "2"},
+                         {"SLURM_NTASKS", "4"},
+                         {"SLURM_LOCALID", "0"},
+                         {"SLURM_NTASKS_PER_NODE", "2"}};
+  for (const auto& [list, first] :
+       Variables{{"node[03-05,9],other", "node03"}, {"a,b", "a"}, {"a,b[1-2]", "a"}, {"one", "one"}}) {
+    variables["SLURM_STEP_NODELIST"] = list;
+    EXPECT_EQ(place_of(variables).address, first) << list;
+  }
+  variables["MASTER_ADDR"] = "given";
+  EXPECT_EQ(place_of(variables), (Place{2, 4, 0, 2, "given", 29500, 0, false, "srun"}));
+}
+
+TEST(Launch, WhatDoesNotFitIsRefused) {
+  EXPECT_NE(error_of({{"RANK", "4"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}}), "");
+  EXPECT_NE(error_of({{"RANK", "x"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}}), "");
+  const std::string error = error_of({{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_PORT", "0"}});
+  EXPECT_NE(error.find("MASTER_PORT=0; expected a number from 1 to 65535"), std::string::npos)
+      << error;
+}
+
+}  // namespace
+}  // namespace hocket::comm

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// ctest: serial
+// ctest: slow
+// ctest: timeout=900
+// Random plans on four processes over Gloo train to the bit what four threads do. The test starts
+// itself four times; each process runs every plan both ways and compares its own rank.
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "base/file.h"
+#include "comm/process_world.h"
+#include "engine/params.h"
+#include "engine/processes.h"
+#include "kernels/backend.h"
+#include "plan_util.h"
+
+namespace hocket::test {
+namespace {
+
+constexpr int kRanks = 4;
+constexpr int kSteps = 2;
+
+int number_from(const char* variable, int otherwise) {
+  const char* const text = std::getenv(variable);
+  return text ? std::atoi(text) : otherwise;
+}
+
+void train(engine::Session& session, const engine::Run& run, uint64_t seed) {
+  engine::initialise(session.graph(), session.program(), seed, session.ranks());
+  for (int step = 0; step < kSteps; ++step) {
+    session.feed(random_batch(session.compiled(), run, step, seed));
+    session.step();
+  }
+}
+
+/// As threads of this process, and as one of the processes.
+void compare_both_ways(const engine::Run& run, uint64_t seed) {
+  const auto compiled = std::make_shared<const engine::Compiled>(engine::compile(run));
+  const std::shared_ptr<comm::Connection> connection = engine::connection(run);
+  const int32_t rank = connection->index();
+  runtime::LocalRanks threads(kRanks, kernels::cpu_backend(), engine::rank_options(run));
+  engine::Session local(compiled, threads);
+  train(local, run, seed);
+  runtime::LocalRanks own(std::make_shared<comm::ProcessWorld>(connection), {rank},
+                          kernels::cpu_backend(), engine::rank_options(run));
+  engine::Session remote(compiled, own);
+  train(remote, run, seed);
+  EXPECT_EQ(remote.loss(), local.loss());
+  const auto& entries = threads.at(rank).store().entries();
+  ASSERT_EQ(own.at(rank).store().entries().size(), entries.size());
+  for (const auto& [name, entry] : entries) {
+    const auto& other = own.at(rank).store().entries().at(name);
+    EXPECT_EQ(std::memcmp(other.memory->data(), entry.memory->data(),
+                          static_cast<size_t>(entry.type.bytes())),
+              0)
+        << name << " on rank " << rank;
+  }
+  for (const graph::Tensor& tensor : compiled->reference.tensors) {
+    if (tensor.kind != graph::TensorKind::param) continue;
+    EXPECT_EQ(engine::gather(tensor, compiled->program, own),
+              engine::gather(tensor, compiled->program, threads))
+        << tensor.name;
+  }
+}
+
+/// In one of the processes.
+void run_plans(int plans) {
+  std::string seeds;
+  uint64_t seed = static_cast<uint64_t>(number_from("HOCKET_SEED", 1));
+  for (int tried = 0; tried < plans; ++seed) {
+    const Case c = random_case(seed, kRanks, "f32");
+    const engine::Run run = engine::parse_run(c.text, c.name, {"plan.threads_per_rank=1"});
+    if (run.plan.world() != kRanks) continue;
+    ++tried;
+    seeds += " " + std::to_string(seed);
+    SCOPED_TRACE(c.name);
+    compare_both_ways(run, seed);
+    if (testing::Test::HasFailure()) break;
+  }
+  engine::disconnect(testing::Test::HasFailure() ? "a plan differs" : "");
+  if (std::getenv("RANK")[0] == '0') {
+    std::cout << plans << " plans, seeds" << seeds << "\n";
+  }
+}
+
+std::string free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  close(fd);
+  return std::to_string(ntohs(address.sin_port));
+}
+
+/// This program and this test once more, as rank `rank`.
+pid_t start(int rank, const std::string& port) {
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  for (const char* name : {"RANK", "LOCAL_RANK"}) {
+    setenv(name, std::to_string(rank).c_str(), 1);
+  }
+  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) {
+    setenv(name, std::to_string(kRanks).c_str(), 1);
+  }
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", port.c_str(), 1);
+  execl("/proc/self/exe", "hocket_tests", "--gtest_filter=Processes.TrainAsThreadsDo",
+        "--gtest_brief=1", static_cast<char*>(nullptr));
+  _exit(127);
+}
+
+TEST(Processes, TrainAsThreadsDo) {
+  if (std::getenv("RANK")) return run_plans(number_from("HOCKET_PLANS", 40));
+  char self[PATH_MAX] = {};
+  ASSERT_GT(readlink("/proc/self/exe", self, sizeof self - 1), 0);
+  if (!file_exists(join_path(parent_path(self), "libhocket_torch.so"))) {
+    GTEST_SKIP() << "this build has no libhocket_torch.so (tools/setup.sh --torch)";
+  }
+  const std::string port = free_port();
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    pids.push_back(start(rank, port));
+  }
+  for (int rank = 0; rank < kRanks; ++rank) {
+    int status = 0;
+    ASSERT_EQ(waitpid(pids[static_cast<size_t>(rank)], &status, 0), pids[static_cast<size_t>(rank)]);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << rank;
+  }
+}
+
+}  // namespace
+}  // namespace hocket::test

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pipeline schedules for random plans.
+#pragma once
+
+#include <cstdint>
+
+#include "parallel/plan.h"
+
+namespace hocket::test {
+
+/// How many schedules set_schedule knows.
+inline constexpr uint64_t kSplitSchedules = 4;
+/// Gives the plan, of several pipeline ranks, the which-th of the schedules that split or overlap
+/// passes (zb-h1, zb-v, dualpipev, dualpipe), with the stages and micro-batches that it needs:
+/// `layers` are spread over them, so that some may have none. Of an odd number of ranks, dualpipe
+/// is dualpipev.
+void set_schedule(uint64_t which, int64_t layers, parallel::Plan* plan);
+
+}  // namespace hocket::test
