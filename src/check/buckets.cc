@@ -71,7 +71,9 @@ PackId Values::flat(const Value& value, int64_t zeros) {
   const int64_t size = ctx_.types[logical].dims[0];
   const CutId rows = pieces_[parts[0].piece].cut[0];
   for (Value& part : parts) {
-    if (local_index(part.expr) || is_coded(part) || pieces_.has_support(part.piece)) return kNone;
+    if (local_index(part.expr) || is_coded(part) || pieces_.has_support(part.piece, 0)) {
+      return kNone;
+    }
     Piece piece = pieces_[part.piece];
     piece.cut[0] = CutTable::kWhole;
     part.piece = pieces_.intern(std::move(piece));

@@ -385,10 +385,12 @@ ops::Monoid Pieces::monoid(PieceId id) const {
   return ops::Monoid::sum;
 }
 
-bool Pieces::has_support(PieceId id) const {
+bool Pieces::has_support(PieceId id, int dim) const {
   const auto& addends = pieces_[id].addends;
-  return std::any_of(addends.begin(), addends.end(),
-                     [&](const Addends& part) { return spaces_[part.space].needs >= 0; });
+  return std::any_of(addends.begin(), addends.end(), [&](const Addends& part) {
+    const Space& space = spaces_[part.space];
+    return space.needs >= 0 && space.by_dim == dim;
+  });
 }
 
 bool Pieces::is_identity(PieceId id, ops::Monoid monoid) const {
