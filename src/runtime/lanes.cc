@@ -105,7 +105,8 @@ void Lanes::declare_hung(std::unique_lock<std::mutex>& lock) {
 
 std::string Lanes::doing() const {
   std::lock_guard lock(mutex_);
-  return step_ ? unfinished() : "";
+  if (running_ > 0) return unfinished();
+  return steps_ > 0 ? fmt::format("the end of its step {}", steps_) : "";
 }
 
 /// Tasks that have begun and not ended, by name. Needs the mutex.

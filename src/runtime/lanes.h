@@ -63,7 +63,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   /// second for a kernel that hangs.
   void leave(const Step& step);
   bool is_running() const;
-  /// Tasks that have begun and not ended, by name; empty between steps.
+  /// Tasks that have begun and not ended, by name; between steps that the last one has ended.
   std::string doing() const;
   /// Ends the threads; those of lanes that hang in a kernel are left to themselves.
   void end_threads();

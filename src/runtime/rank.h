@@ -32,7 +32,7 @@ class Rank {
   const PersistentStore& store() const { return *store_; }
   /// Makes the lanes of a running step stop at their next task. The rank runs no step after it.
   void cancel() { lanes_->cancel(); }
-  /// Tasks that have begun and not ended, by name; empty between steps.
+  /// Tasks that have begun and not ended, by name; between steps that the last one has ended.
   std::string doing() const { return lanes_->doing(); }
   /// Called from a lane when a task fails, before the other lanes stop (so that peers can be told).
   void set_on_error(std::function<void(const std::string&)> on_error) {

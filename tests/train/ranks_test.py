@@ -141,7 +141,7 @@ class Ranks(unittest.TestCase):
 
     def test_ranks_that_differ_are_refused_by_name(self):
         port = str(free_port())
-        processes = [self.start(rank, 2, self.words("other", [f"bucket_mib={rank + 1}"]), MASTER_PORT=port)
+        processes = [self.start(rank, 2, self.words("other", [f"bucket_mib={[25, 0.01][rank]}"]), MASTER_PORT=port)
                      for rank in range(2)]
         errors = [process.communicate(timeout=120)[1] for process in processes]
         self.assertEqual([1, 1], [process.returncode for process in processes])
