@@ -194,9 +194,14 @@ FileWriter::FileWriter(const std::string& path, Mode mode, const std::string& sh
     : shown_(shown.empty() ? path : shown) {
   int error = injected(FileFaults::Op::open);
   if (error == 0) {
-    const int how = mode == Mode::create   ? O_CREAT | O_TRUNC
-                    : mode == Mode::append ? O_CREAT | O_APPEND
-                                           : O_APPEND | O_NOCTTY;
+    int how = 0;
+    if (mode == Mode::create) {
+      how = O_CREAT | O_TRUNC;
+    } else if (mode == Mode::append) {
+      how = O_CREAT | O_APPEND;
+    } else if (mode == Mode::existing) {
+      how = O_APPEND | O_NOCTTY;
+    }
     fd_ = open_retry(path.c_str(), O_WRONLY | how, 0666);
     if (fd_ < 0) {
       error = errno;
@@ -244,6 +249,7 @@ void FileWriter::put(const char* data, size_t bytes) {
 
 void FileWriter::write(const void* data, size_t bytes) {
   written_ += static_cast<int64_t>(bytes);
+  place_ += static_cast<int64_t>(bytes);
   if (hasher_ != nullptr) {
     hasher_->add({static_cast<const char*>(data), bytes});
   }
@@ -263,6 +269,26 @@ void FileWriter::flush() {
   if (buffer_.empty()) return;
   const std::string pending = std::exchange(buffer_, std::string());
   put(pending.data(), pending.size());
+}
+
+void FileWriter::seek(int64_t at) {
+  if (at == place_) return;
+  flush();
+  if (::lseek(fd_, at, SEEK_SET) < 0) {
+    fail_io(shown_, "writing", errno);
+  }
+  place_ = at;
+}
+
+void FileWriter::set_size(int64_t bytes) {
+  flush();
+  int error = injected(FileFaults::Op::write);
+  if (error == 0 && ::ftruncate(fd_, bytes) != 0) {
+    error = errno;
+  }
+  if (error != 0) {
+    fail_io(shown_, "writing", error);
+  }
 }
 
 void FileWriter::sync() {
@@ -396,6 +422,15 @@ int64_t file_size(const std::string& path) {
   struct stat st {};
   if (::stat(path.c_str(), &st) != 0) fail(path, "cannot be read: {}", error_text(errno));
   return st.st_size;
+}
+
+std::string file_identity(const std::string& path) {
+  // The number of the device is the affair of each host. Two files of one number, on two file
+  // systems, were not made in the same nanosecond.
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0) fail(path, "cannot be read: {}", error_text(errno));
+  return fmt::format("{} {} {}.{:09}", st.st_ino, st.st_size, st.st_ctim.tv_sec,
+                     st.st_ctim.tv_nsec);
 }
 
 void make_dirs(const std::string& path) {

@@ -30,9 +30,10 @@ Hash128 hash_file(const std::string& path);
 class FileWriter {
  public:
   enum class Mode {
-    create,   ///< an empty file, whatever was there
-    append,   ///< from the end of what is there, if anything is
-    existing  ///< as append, and an error if nothing is there: devices, pipes
+    create,    ///< an empty file, whatever was there
+    append,    ///< from the end of what is there, if anything is
+    existing,  ///< as append, and an error if nothing is there: devices, pipes
+    within     ///< from the beginning of a file that is there, and wherever seek() leads
   };
   /// `shown` is the name used in errors (the final name while a temporary is written).
   FileWriter(const std::string& path, Mode mode, const std::string& shown = "");
@@ -45,6 +46,10 @@ class FileWriter {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
+  /// The next byte is written to this place of the file. Files of Mode::create and Mode::within.
+  void seek(int64_t at);
+  /// Makes the file this long: cuts it off, or adds zeros that take no room. Of the same modes.
+  void set_size(int64_t bytes);
   /// From here on everything that is written is added to `hasher`, too, which must outlive this.
   void hash_into(Hasher* hasher) { hasher_ = hasher; }
   /// Bytes written so far through this object.
@@ -63,6 +68,7 @@ class FileWriter {
   std::string shown_;
   std::string buffer_;
   int64_t written_ = 0;
+  int64_t place_ = 0;  ///< of the next byte, where seek() is used
   Hasher* hasher_ = nullptr;
 };
 
@@ -110,9 +116,12 @@ bool is_directory(const std::string& path);
 /// A symbolic link, wherever it leads.
 bool is_link(const std::string& path);
 int64_t file_size(const std::string& path);  ///< Error if absent
-void make_dirs(const std::string& path);     ///< with parents; fine if it is there
-void remove_file(const std::string& path);   ///< fine if it is not there
-void remove_tree(const std::string& path);   ///< folder with all in it; fine if it is not there
+/// Equal for all who look at one file, also over a network, and another for every other file or
+/// content. Error if absent.
+std::string file_identity(const std::string& path);
+void make_dirs(const std::string& path);    ///< with parents; fine if it is there
+void remove_file(const std::string& path);  ///< fine if it is not there
+void remove_tree(const std::string& path);  ///< folder with all in it; fine if it is not there
 /// Renames a file or folder and syncs the folder that holds it. `to` must not be a non-empty
 /// folder.
 void rename_durable(const std::string& from, const std::string& to);

@@ -57,9 +57,8 @@ int64_t Values::elements_of(const Value& component) {
 }
 
 PackId Values::flat(const Value& value, int64_t zeros) {
-  // A component has all rows; which of them are here the runs say, as elements. Where some rows are
-  // here, and which addends these need depends on which they are, the others can't be put beside
-  // them. Of the other dims a component has the indices of the piece, and the addends they need.
+  // A component has all rows; which of them are here the runs say, as elements. Where which addends
+  // a piece needs depends on its rows they can't be taken apart so.
   if (value.expr == kZero) {
     return packs_.make({}, 0, [&](const Coords&) { return PackRow{{program::kNone, 0, zeros}}; });
   }
@@ -72,8 +71,9 @@ PackId Values::flat(const Value& value, int64_t zeros) {
   const int64_t size = ctx_.types[logical].dims[0];
   const CutId rows = pieces_[parts[0].piece].cut[0];
   for (Value& part : parts) {
-    if (local_index(part.expr) || is_coded(part)) return kNone;
-    if (rows != CutTable::kWhole && pieces_.has_support(part.piece, 0)) return kNone;
+    if (local_index(part.expr) || is_coded(part) || pieces_.has_support(part.piece, 0)) {
+      return kNone;
+    }
     Piece piece = pieces_[part.piece];
     piece.cut[0] = CutTable::kWhole;
     part.piece = pieces_.intern(std::move(piece));

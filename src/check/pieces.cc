@@ -385,10 +385,11 @@ ops::Monoid Pieces::monoid(PieceId id) const {
   return ops::Monoid::sum;
 }
 
-bool Pieces::has_support(PieceId id, int32_t dim) const {
+bool Pieces::has_support(PieceId id, int dim) const {
   const auto& addends = pieces_[id].addends;
   return std::any_of(addends.begin(), addends.end(), [&](const Addends& part) {
-    return has_support(part.space) && spaces_[part.space].by_dim == dim;
+    const Space& space = spaces_[part.space];
+    return space.needs >= 0 && space.by_dim == dim;
   });
 }
 

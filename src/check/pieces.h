@@ -119,7 +119,7 @@ class Pieces {
   PieceId intern(Piece piece);
   SpaceId intern_space(const Space& space);
   /// True if which addends the piece needs depends on its indices of a dim.
-  bool has_support(PieceId id, int32_t dim) const;
+  bool has_support(PieceId id, int dim) const;
   const Piece& operator[](PieceId id) const { return pieces_[id]; }
   /// All of a tensor with this number of dims.
   PieceId whole(size_t dims) { return intern({static_cast<uint8_t>(dims), {}, {}}); }

@@ -211,26 +211,4 @@ std::vector<NamedTensor> to_slices(const NamedTensor& whole,
   return list;
 }
 
-std::vector<NamedTensor> to_stored(const models::ModelConfig& config,
-                                   const std::vector<NamedTensor>& params) {
-  std::map<std::string_view, const NamedTensor*> by_name;
-  for (const NamedTensor& named_tensor : params) {
-    HOCKET_CHECK(by_name.emplace(named_tensor.name, &named_tensor).second,
-                 "parameter {} is given twice", named_tensor.name);
-  }
-  std::vector<NamedTensor> list;
-  for (const ParamWeights& param_weights : models::weight_map(config)) {
-    const auto it = by_name.find(param_weights.param);
-    HOCKET_CHECK(it != by_name.end(), "parameter {} is not given", param_weights.param);
-    HOCKET_CHECK(it->second->type.dims == param_weights.dims, "parameter {} has type {}",
-                 param_weights.param, graph::to_string(it->second->type));
-    for (NamedTensor& named_tensor : to_slices(*it->second, param_weights.forms[0])) {
-      list.push_back(std::move(named_tensor));
-    }
-    by_name.erase(it);
-  }
-  HOCKET_CHECK(by_name.empty(), "the model has no parameter {}", by_name.begin()->first);
-  return list;
-}
-
 }  // namespace hocket::checkpoint

@@ -49,11 +49,6 @@ class ModelWeights {
   std::map<std::string, Place, std::less<>> places_;
 };
 
-/// `params` (graph names, graph shapes) as the tensors that transformers would save. Error of our
-/// own making (HOCKET_CHECK) unless they are exactly the parameters of the model.
-std::vector<NamedTensor> to_stored(const models::ModelConfig& config,
-                                   const std::vector<NamedTensor>& params);
-
 /// One tensor's slices: views into `whole`, under the slices' names and dims.
 std::vector<NamedTensor> to_slices(const NamedTensor& whole,
                                    const std::vector<models::WeightSlice>& slices);

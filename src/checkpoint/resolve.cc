@@ -91,25 +91,25 @@ ModelLocation at_folder(const std::string& folder) {
   ModelLocation at;
   at.folder = folder;
   at.config_file = join_path(folder, kConfigFile);
-  at.is_checkpoint = file_exists(join_path(folder, "run.json"));
+  at.is_checkpoint = file_exists(join_path(folder, kRunFile));
   at.has_weights = has_safetensors(folder);
   return at;
 }
 
 /// What `model` names, in this order: a folder of a model, a run (its newest intact checkpoint), a
 /// config.json, a hub id in the local cache.
-ModelLocation find_model(const std::string& model, Need need) {
+ModelLocation find_model(const std::string& model, Need need, comm::Processes& processes) {
   const Verify verify = need == Need::intact ? Verify::weights : Verify::lengths;
   if (is_directory(model)) {
     if (file_exists(join_path(model, kConfigFile))) {
       ModelLocation at = at_folder(model);
       if (at.is_checkpoint && need != Need::config) {
-        verify_checkpoint(model, verify);
+        verify_checkpoint(model, verify, processes);
       }
       return at;
     }
     for (const std::string& run : {model, join_path(model, "checkpoints")}) {
-      if (const auto newest = latest_checkpoint(run, verify)) return at_folder(*newest);
+      if (const auto newest = latest_checkpoint(run, verify, processes)) return at_folder(*newest);
     }
     fail(model,
          "no config.json and no checkpoint; expected a Hugging Face folder, a checkpoint or a "
@@ -151,9 +151,14 @@ std::string token_text(const JsonView& tokenizer, int64_t id) {
 
 }  // namespace
 
-ModelLocation resolve_model(const std::string& model, Need need) {
-  ModelLocation at = find_model(model, need);
+ModelLocation resolve_model(const std::string& model, Need need, comm::Processes& processes) {
+  ModelLocation at = find_model(model, need, processes);
   if (need != Need::config && !at.has_weights) {
+    if (file_exists(join_path(at.folder, kHostFile))) {
+      fail(at.folder,
+           "has the weights of the ranks of one host, of a checkpoint on several; only its own "
+           "training goes on from it; try to save under an output.dir that all hosts see");
+    }
     fail(at.folder,
          "no model.safetensors and no model.safetensors.index.json; expected weights in "
          "safetensors form");

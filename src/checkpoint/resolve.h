@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "comm/communicator.h"
 #include "models/config.h"
 
 namespace hocket::checkpoint {
@@ -24,11 +25,13 @@ enum class Need {
   intact    ///< the weights; checkpoints of ours: every byte of them is compared (Verify::weights)
 };
 
+/// All `processes` call; those that see the same checkpoint divide the comparing.
 /// `model`: a folder with config.json, a run folder (its newest intact checkpoint, also of its
 /// subfolder `checkpoints`), a path of a config.json, or "org/name" in the cache under
 /// HF_HUB_CACHE, HF_HOME or ~/.cache/huggingface. Error: nothing there (for a hub id with the `hf
 /// download` line to run); no safetensors, or a damaged checkpoint, where they are needed.
-ModelLocation resolve_model(const std::string& model, Need need);
+ModelLocation resolve_model(const std::string& model, Need need,
+                            comm::Processes& processes = comm::alone());
 
 /// Files that let transformers' AutoTokenizer open a checkpoint: tokenizer.json of `path` (that
 /// file or its folder), the tokenizer_config.json and others beside it; a tokenizer_config.json is

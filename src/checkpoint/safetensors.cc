@@ -311,18 +311,30 @@ void Safetensors::read(std::string_view name, DType dtype, int64_t numel, void* 
   entry.file->read(*entry.tensor, 0, numel, dtype, dst);
 }
 
-int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
-                          std::map<std::string, std::string> metadata) {
-  // Tensors of large elements first, so that each is aligned to its elements if the data begin at a
-  // multiple of 8: the header is padded to that. It is written whole before the first tensor, whose
-  // data may come in chunks.
-  std::vector<const NamedTensor*> order;
-  for (const NamedTensor& tensor : tensors) {
-    order.push_back(&tensor);
+namespace {
+
+int64_t bytes_of(const graph::TensorType& type) {
+  int64_t bytes = graph::size_of(type.dtype);
+  for (int64_t dim : type.dims) {
+    bytes *= dim;
   }
-  std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    const int64_t x = graph::size_of(a->type.dtype), y = graph::size_of(b->type.dtype);
-    return x != y ? x > y : a->name < b->name;
+  return bytes;
+}
+
+}  // namespace
+
+FileLayout lay_out(const std::vector<NamedTensor>& tensors,
+                   std::map<std::string, std::string> metadata) {
+  // Tensors of large elements first, so that each is aligned to its elements if the data begin at a
+  // multiple of 8: the header is padded to that.
+  FileLayout layout;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    layout.order.push_back(i);
+  }
+  std::sort(layout.order.begin(), layout.order.end(), [&](size_t i, size_t k) {
+    const NamedTensor &a = tensors[i], &b = tensors[k];
+    const int64_t x = graph::size_of(a.type.dtype), y = graph::size_of(b.type.dtype);
+    return x != y ? x > y : a.name < b.name;
   });
   metadata.emplace("format", "pt");
   JsonWriter header;
@@ -333,46 +345,56 @@ int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tenso
   header.end();
   int64_t offset = 0;
   std::set<std::string_view> names;
-  for (const NamedTensor* tensor : order) {
-    HOCKET_CHECK(names.insert(tensor->name).second, "tensor {} is given twice", tensor->name);
-    HOCKET_CHECK(!tensor->type.encoding, "tensor {} is {}", tensor->name, to_string(tensor->type));
-    int64_t bytes = graph::size_of(tensor->type.dtype);
-    for (int64_t dim : tensor->type.dims) {
-      bytes *= dim;
-    }
-    header.key(tensor->name).object();
-    header.member("dtype", to_string(stored_type(tensor->type.dtype)));
-    header.member("shape", graph::sizes(tensor->type.dims));
+  layout.begin.resize(tensors.size());
+  for (const size_t i : layout.order) {
+    const NamedTensor& tensor = tensors[i];
+    HOCKET_CHECK(names.insert(tensor.name).second, "tensor {} is given twice", tensor.name);
+    HOCKET_CHECK(!tensor.type.encoding, "tensor {} is {}", tensor.name, to_string(tensor.type));
+    const int64_t bytes = bytes_of(tensor.type);
+    header.key(tensor.name).object();
+    header.member("dtype", to_string(stored_type(tensor.type.dtype)));
+    header.member("shape", graph::sizes(tensor.type.dims));
     header.member("data_offsets", std::vector<int64_t>{offset, offset + bytes}).end();
+    layout.begin[i] = offset;
     offset += bytes;
   }
   std::string text = header.end().take();
   text.append((8 - text.size() % 8) % 8, ' ');
-  const int64_t before = out.written();
   const uint64_t length = text.size();
-  out.write(&length, sizeof length);
-  out.write(text);
+  layout.header.assign(reinterpret_cast<const char*>(&length), sizeof length);
+  layout.header += text;
+  const auto data_begin = static_cast<int64_t>(layout.header.size());
+  for (int64_t& begin : layout.begin) {
+    begin += data_begin;
+  }
+  layout.bytes = data_begin + offset;
+  return layout;
+}
+
+int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
+                          std::map<std::string, std::string> metadata) {
+  // The header, whole, then the tensors, whose data may come in chunks.
+  const FileLayout layout = lay_out(tensors, std::move(metadata));
+  out.write(layout.header);
   std::string chunk;
-  for (const NamedTensor* tensor : order) {
-    const int64_t size = graph::size_of(tensor->type.dtype);
-    int64_t count = 1;
-    for (int64_t dim : tensor->type.dims) {
-      count *= dim;
-    }
-    if (tensor->data != nullptr || count == 0) {
-      out.write(tensor->data, static_cast<size_t>(count * size));
+  for (const size_t i : layout.order) {
+    const NamedTensor& tensor = tensors[i];
+    const int64_t size = graph::size_of(tensor.type.dtype);
+    const int64_t count = bytes_of(tensor.type) / size;
+    if (tensor.data != nullptr || count == 0) {
+      out.write(tensor.data, static_cast<size_t>(count * size));
       continue;
     }
-    HOCKET_CHECK(tensor->read != nullptr, "tensor {} has no data", tensor->name);
+    HOCKET_CHECK(tensor.read != nullptr, "tensor {} has no data", tensor.name);
     const int64_t step = kChunkBytes / size;
     chunk.resize(static_cast<size_t>(kChunkBytes));
     for (int64_t first = 0; first < count; first += step) {
       const int64_t n = std::min(step, count - first);
-      tensor->read(first, n, chunk.data());
+      tensor.read(first, n, chunk.data());
       out.write(chunk.data(), static_cast<size_t>(n * size));
     }
   }
-  return out.written() - before;
+  return layout.bytes;
 }
 
 void save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,

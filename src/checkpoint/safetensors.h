@@ -17,9 +17,14 @@
 
 namespace hocket::checkpoint {
 
-/// What transformers calls the files of a model folder.
+/// What transformers calls the files of a model folder, and what lies beside them.
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kConfigFile = "config.json";
+inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
+/// What holds some of the bytes of the two, at their places, and zeros elsewhere: no
+/// reader may take them for the whole.
+inline constexpr const char* kModelPartFile = "model.part.safetensors";
+inline constexpr const char* kOptimizerPartFile = "optimizer.part.safetensors";
 
 /// Element types of the format that have a whole number of bytes. Only some can be converted: see
 /// `SafetensorsFile::read`.
@@ -121,8 +126,20 @@ struct NamedTensor {
   std::function<void(int64_t first, int64_t count, void* dst)> read = nullptr;
 };
 
-/// Writes a whole file: larger element types first, then by name, so that every tensor is aligned.
-/// The metadata {"format": "pt"} that transformers asks for is added. Returns the bytes written.
+/// Where tensors lie in a file: larger element types first, then by name, so that every one is
+/// aligned.
+struct FileLayout {
+  std::string header;          ///< the bytes before the first tensor
+  std::vector<size_t> order;   ///< of the tensors as they were given, how they follow each other
+  std::vector<int64_t> begin;  ///< by tensor as given: its first byte, from the start of the file
+  int64_t bytes = 0;           ///< of the whole file
+};
+/// Of tensors with or without data. The metadata {"format": "pt"} that transformers asks for is
+/// added.
+FileLayout lay_out(const std::vector<NamedTensor>& tensors,
+                   std::map<std::string, std::string> metadata = {});
+
+/// Writes a whole file. Returns the bytes written.
 int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
                           std::map<std::string, std::string> metadata = {});
 

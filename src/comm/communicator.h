@@ -42,6 +42,8 @@ class Processes {
   virtual int32_t size() const = 0;
   /// The number of this one; 0 is the one that prints and decides.
   virtual int32_t index() const = 0;
+  /// What this one is called in messages: by its rank, where each process has one.
+  virtual std::string name() const { return "rank " + std::to_string(index()); }
   /// What every process gives, by its number. Throws Error when one does not come within the
   /// timeout, or has failed.
   virtual std::vector<std::string> all_gather(const std::string& mine) = 0;

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <map>
 
 #include "base/error.h"
+#include "base/intervals.h"
 #include "base/rng.h"
 #include "program/contract.h"
 
@@ -43,38 +43,6 @@ void fill(const graph::Tensor& tensor, const program::Buffer& buffer,
                         });
 }
 
-/// Which elements of a tensor were seen: disjoint ranges, end by begin.
-class Seen {
- public:
-  /// Calls `take(begin, count)` for what of the range was not seen before, and notes it.
-  template <class Take>
-  void add(int64_t begin, int64_t count, const Take& take) {
-    const int64_t end = begin + count;
-    auto range = ranges_.upper_bound(begin);
-    if (range != ranges_.begin() && std::prev(range)->second >= begin) {
-      --range;
-    }
-    int64_t first = begin, last = end;
-    int64_t at = begin;
-    while (range != ranges_.end() && range->first <= end) {
-      if (range->first > at) {
-        take(at, range->first - at);
-      }
-      at = std::max(at, range->second);
-      first = std::min(first, range->first);
-      last = std::max(last, range->second);
-      range = ranges_.erase(range);
-    }
-    if (at < end) {
-      take(at, end - at);
-    }
-    ranges_[first] = last;
-  }
-
- private:
-  std::map<int64_t, int64_t> ranges_;
-};
-
 }  // namespace
 
 std::vector<std::byte> put_together(const graph::Tensor& tensor, const program::Program& program,
@@ -82,7 +50,7 @@ std::vector<std::byte> put_together(const graph::Tensor& tensor, const program::
   const auto bytes = [&](int64_t n) { return tensor.type.bytes_of(n); };
   std::vector<std::byte> full(static_cast<size_t>(tensor.type.bytes()));
   int64_t missing = tensor.type.numel();
-  Seen seen;
+  Intervals seen;
   for (const Part& part : parts) {
     if (missing == 0) break;  // the rest are replicas
     program::for_each_run(*part.buffer, tensor.name, tensor.type, program, part.rank,
@@ -104,7 +72,7 @@ std::vector<Part> first_holders(const graph::Tensor& tensor, const program::Prog
                                 const std::function<bool(const program::Buffer&)>& holds) {
   std::vector<Part> parts;
   int64_t missing = tensor.type.numel();
-  Seen seen;
+  Intervals seen;
   for (int32_t rank = 0; rank < program.num_ranks() && missing > 0; ++rank) {
     for (const program::Buffer& buffer : program.classes[program.class_of(rank)].buffers) {
       if (!holds(buffer)) continue;
@@ -218,6 +186,15 @@ void expect_alike(const program::Program& program, const runtime::LocalRanks& ra
   }
 }
 
+void for_each_element_run(const graph::Tensor& tensor, const program::Program& program,
+                          const runtime::LocalRanks& ranks,
+                          const std::function<void(int64_t, int64_t)>& use) {
+  for_each_holder(tensor.name, program, ranks, [&](int32_t rank, const program::Buffer& buffer) {
+    program::for_each_run(buffer, tensor.name, tensor.type, program, rank,
+                          [&](int64_t begin, int64_t count, int64_t) { use(begin, count); });
+  });
+}
+
 void scatter(const graph::Tensor& tensor, const program::Program& program,
              runtime::LocalRanks& ranks, const std::function<void(int64_t, int64_t, void*)>& read) {
   for_each_holder(tensor.name, program, ranks, [&](int32_t rank, const program::Buffer& buffer) {
@@ -228,6 +205,52 @@ void scatter(const graph::Tensor& tensor, const program::Program& program,
                             read(begin, count, entry.memory->data() + tensor.type.bytes_of(local));
                           });
   });
+}
+
+Owners::Owners(const program::Program& program, const runtime::LocalRanks& ranks,
+               std::vector<int32_t> among)
+    : program_(program), ranks_(ranks), among_(std::move(among)), classes_(program.class_table()) {
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    for (const program::Buffer& buffer : program.classes[cls].buffers) {
+      if (buffer.kind != program::BufferKind::persistent) continue;
+      for (const std::string& tensor : program::tensors_of(buffer.name, buffer.slots)) {
+        holders_[tensor][cls].push_back(&buffer);
+      }
+    }
+  }
+}
+
+std::vector<checkpoint::Share> Owners::shares(const graph::Tensor& tensor) const {
+  // Rank by rank, what no rank before it holds; once every element has been seen the rest are
+  // replicas. Ranks take turns in the tensor (columns, rows of experts), so the runs are sorted.
+  std::vector<checkpoint::Share> owned;
+  const auto holders = holders_.find(tensor.name);
+  if (holders == holders_.end()) return owned;
+  int64_t missing = tensor.type.numel();
+  Intervals seen;
+  for (const int32_t rank : among_) {
+    if (missing == 0) break;
+    const auto here = holders->second.find(classes_[static_cast<size_t>(rank)]);
+    if (here == holders->second.end()) continue;
+    const bool mine = ranks_.has(rank);
+    for (const program::Buffer* buffer : here->second) {
+      const std::byte* data =
+          mine ? ranks_.at(rank).store().entries().at(buffer->name).memory->data() : nullptr;
+      program::for_each_run(*buffer, tensor.name, tensor.type, program_, rank,
+                            [&](int64_t begin, int64_t count, int64_t local) {
+                              seen.add(begin, count, [&](int64_t from, int64_t length) {
+                                missing -= length;
+                                if (!mine) return;
+                                const std::byte* at =
+                                    data + tensor.type.bytes_of(local + from - begin);
+                                owned.push_back({rank, from, length, at});
+                              });
+                            });
+    }
+  }
+  std::sort(owned.begin(), owned.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  return owned;
 }
 
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,

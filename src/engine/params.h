@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "checkpoint/share.h"
 #include "graph/graph.h"
 #include "program/program.h"
 #include "runtime/local_ranks.h"
@@ -50,11 +52,37 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
 /// one buffer, filled or not, and the program has it in another, which is not there.
 void expect_alike(const program::Program& program, const runtime::LocalRanks& ranks);
 
+/// Elements [begin, begin + count) of a persistent tensor that lie side by side on some rank that
+/// is here: what scatter() asks for.
+void for_each_element_run(const graph::Tensor& tensor, const program::Program& program,
+                          const runtime::LocalRanks& ranks,
+                          const std::function<void(int64_t begin, int64_t count)>& use);
+
 /// Fills a persistent tensor on every rank that is here and holds it: `read(begin, count, dst)`
 /// delivers elements of the full tensor in its own type.
 void scatter(const graph::Tensor& tensor, const program::Program& program,
              runtime::LocalRanks& ranks,
              const std::function<void(int64_t begin, int64_t count, void* dst)>& read);
+
+/// Who stores what of the persistent tensors, so that what several ranks hold is stored once: an
+/// element belongs to the first of the ranks `among` that holds it. This is known from the program
+/// alone, so that ranks in many processes agree on it without a word.
+class Owners {
+ public:
+  /// `among`: in ascending order. Program and ranks outlive it.
+  Owners(const program::Program& program, const runtime::LocalRanks& ranks,
+         std::vector<int32_t> among);
+  /// What of the tensor belongs to the ranks that are here, in ascending order of elements.
+  std::vector<checkpoint::Share> shares(const graph::Tensor& tensor) const;
+
+ private:
+  const program::Program& program_;
+  const runtime::LocalRanks& ranks_;
+  std::vector<int32_t> among_;
+  std::vector<program::ClassId> classes_;  ///< by rank
+  /// By tensor: the buffers that hold some of it, by class.
+  std::map<std::string, std::map<program::ClassId, std::vector<const program::Buffer*>>> holders_;
+};
 
 /// The full tensor, collected from the first buffers that hold its parts; of ranks as processes all
 /// call it, and each gets it. Error: some of it is on no rank.

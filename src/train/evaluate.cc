@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/math.h"
+#include "comm/together.h"
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "graph/names.h"
@@ -210,13 +211,15 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
 
 void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
                   runtime::LocalRanks& ranks) {
-  for (const graph::Tensor& tensor : compiled.reference.tensors) {
-    if (tensor.kind == graph::TensorKind::param) {
+  comm::together(ranks.processes(), [&] {
+    for (const graph::Tensor& tensor : compiled.reference.tensors) {
+      if (tensor.kind != graph::TensorKind::param) continue;
       engine::scatter(tensor, compiled.program, ranks, [&](int64_t begin, int64_t count, void* to) {
         weights.load_range(tensor.name, begin, count, tensor.type.dtype, to);
       });
     }
-  }
+    return std::string();
+  });
 }
 
 }  // namespace hocket::train

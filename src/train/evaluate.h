@@ -59,7 +59,8 @@ struct Gradients {
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                        engine::Programs& programs);
 
-/// Loads every parameter of a model onto all ranks that are here.
+/// Loads every parameter of a model onto the ranks that are here, of which each reads its own part.
+/// All processes call; an error in one is the error of all.
 void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
                   runtime::LocalRanks& ranks);
 

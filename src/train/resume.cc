@@ -10,6 +10,8 @@
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "checkpoint/missing_parts.h"
+#include "comm/together.h"
 #include "engine/params.h"
 
 namespace hocket::train {
@@ -142,36 +144,65 @@ std::vector<std::string> changed_settings(const engine::Run& run,
   return changes;
 }
 
-void restore(const checkpoint::Checkpoint& from, engine::Session& session) {
-  for (const graph::Tensor& tensor : session.graph().tensors) {
+namespace {
+
+/// Error if another host has what a rank needs: told before anything is read.
+void expect_parts(const checkpoint::Checkpoint& from, const engine::Compiled& compiled,
+                  runtime::LocalRanks& ranks) {
+  if (!from.is_partial()) return;
+  checkpoint::MissingParts missing(from);
+  for (const graph::Tensor& tensor : compiled.reference.tensors) {
     if (tensor.kind == graph::TensorKind::param) {
-      engine::scatter(tensor, session.program(), session.ranks(),
-                      [&](int64_t begin, int64_t count, void* to) {
-                        from.weights().load_range(tensor.name, begin, count, tensor.type.dtype, to);
-                      });
+      engine::for_each_element_run(
+          tensor, compiled.program, ranks,
+          [&](int64_t begin, int64_t count) { missing.need_param(tensor.name, begin, count); });
     }
     if (tensor.kind == graph::TensorKind::state) {
-      engine::scatter(tensor, session.program(), session.ranks(),
-                      [&](int64_t begin, int64_t count, void* to) {
-                        from.load_optimizer_range(tensor.name, tensor.type, begin, count, to);
-                      });
+      engine::for_each_element_run(tensor, compiled.program, ranks,
+                                   [&](int64_t begin, int64_t count) {
+                                     missing.need_optimizer(tensor.name, tensor.type, begin, count);
+                                   });
     }
   }
+  if (const std::string what = missing.text(); !what.empty()) fail(from.folder(), "{}", what);
 }
 
-std::string save(const std::string& folder, const engine::Session& session,
-                 checkpoint::CheckpointContent content) {
-  std::vector<std::vector<std::byte>> held;  // what `content` points to
-  for (const graph::Tensor& tensor : session.graph().tensors) {
+}  // namespace
+
+void restore(const checkpoint::Checkpoint& from, const engine::Compiled& compiled,
+             runtime::LocalRanks& ranks) {
+  comm::together(ranks.processes(), [&] {
+    expect_parts(from, compiled, ranks);
+    for (const graph::Tensor& tensor : compiled.reference.tensors) {
+      if (tensor.kind == graph::TensorKind::param) {
+        engine::scatter(
+            tensor, compiled.program, ranks, [&](int64_t begin, int64_t count, void* to) {
+              from.weights().load_range(tensor.name, begin, count, tensor.type.dtype, to);
+            });
+      }
+      if (tensor.kind == graph::TensorKind::state) {
+        engine::scatter(tensor, compiled.program, ranks,
+                        [&](int64_t begin, int64_t count, void* to) {
+                          from.load_optimizer_range(tensor.name, tensor.type, begin, count, to);
+                        });
+      }
+    }
+    return std::string();
+  });
+}
+
+std::string save(const checkpoint::RunFolder& folder, const engine::Compiled& compiled,
+                 const runtime::LocalRanks& ranks, checkpoint::CheckpointContent content) {
+  // What ranks of one file system hold alike is there once.
+  const std::vector<int32_t>& known = folder.hosts()[static_cast<size_t>(folder.host())].ranks;
+  const engine::Owners owners(compiled.program, ranks, known.empty() ? ranks.ids() : known);
+  for (const graph::Tensor& tensor : compiled.reference.tensors) {
     const bool param = tensor.kind == graph::TensorKind::param;
     if (!param && tensor.kind != graph::TensorKind::state) continue;
-    held.push_back(engine::gather(tensor, session.program(), session.ranks()));
     auto& list = param ? content.params : content.optimizer;
-    list.push_back({tensor.name, tensor.type, held.back().data()});
+    list.push_back({tensor.name, tensor.type, [&] { return owners.shares(tensor); }});
   }
-  comm::Processes& processes = session.ranks().processes();
-  return processes.from_first(processes.index() == 0 ? checkpoint::save_checkpoint(folder, content)
-                                                     : "");
+  return checkpoint::save_checkpoint(folder, content);
 }
 
 void check_data(const engine::Run& run, const data::Dataset& dataset, const std::string& weights) {

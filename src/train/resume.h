@@ -43,11 +43,14 @@ void check_data(const engine::Run& run, const data::Dataset& dataset, const std:
 std::vector<std::string> changed_settings(const engine::Run& run,
                                           const checkpoint::Checkpoint& from);
 
-/// Parameters and optimizer state of the checkpoint onto all ranks.
-void restore(const checkpoint::Checkpoint& from, engine::Session& session);
+/// Parameters and optimizer state of the checkpoint onto the ranks that are here: each reads its
+/// own part. All processes call. Error, in all: a host lacks what its ranks need.
+void restore(const checkpoint::Checkpoint& from, const engine::Compiled& compiled,
+             runtime::LocalRanks& ranks);
 
-/// Writes a checkpoint of what the ranks hold into `folder` and returns its path.
-std::string save(const std::string& folder, const engine::Session& session,
-                 checkpoint::CheckpointContent content);
+/// Writes a checkpoint of what the ranks of all processes hold, which all call, and returns its
+/// path.
+std::string save(const checkpoint::RunFolder& folder, const engine::Compiled& compiled,
+                 const runtime::LocalRanks& ranks, checkpoint::CheckpointContent content);
 
 }  // namespace hocket::train

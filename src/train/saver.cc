@@ -6,11 +6,16 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/resolve.h"
+#include "comm/together.h"
 
 namespace hocket::train {
 
 std::string checkpoint_folder(const engine::Run& run) {
   return run.config.output.dir + "/checkpoints";
+}
+
+void Saver::open(const runtime::LocalRanks& ranks) {
+  folder_.emplace(checkpoint_folder(run_), ranks.processes(), ranks.ids());
 }
 
 void Saver::set_last(const std::string& checkpoint) {
@@ -48,12 +53,15 @@ std::string not_finite(const runtime::LocalRanks& ranks) {
 const std::string& Saver::save(int64_t step, const engine::Session& session,
                                const data::Dataset& dataset, const Position& position,
                                const std::vector<std::pair<int64_t, double>>& losses) {
-  if (const std::string name = not_finite(session.ranks()); !name.empty()) {
-    fail_run("train",
-             "step {} left values in {} that are not finite; it is not saved; {}; try a "
-             "lower train.lr",
-             step, name, last_or_none(" is intact"));
-  }
+  comm::together(session.ranks().processes(), [&] {
+    if (const std::string name = not_finite(session.ranks()); !name.empty()) {
+      fail_run("train",
+               "step {} left values in {} that are not finite; it is not saved; {}; try a "
+               "lower train.lr",
+               step, name, last_or_none(" is intact"));
+    }
+    return std::string();
+  });
   checkpoint::CheckpointContent content;
   content.config = &run_.model;
   content.end_of_text = dataset.tokenizer().eos_id();
@@ -63,12 +71,14 @@ const std::string& Saver::save(int64_t step, const engine::Session& session,
   content.state.data = position.to_json();
   content.state.losses = losses;
   content.files = checkpoint::tokenizer_files(dataset.folder(), run_.model);
-  storing([&] { set_last(train::save(checkpoint_folder(run_), session, std::move(content))); });
+  storing([&] {
+    set_last(train::save(folder(), session.compiled(), session.ranks(), std::move(content)));
+  });
   return last_;
 }
 
 void Saver::prune(int64_t step) const {
-  checkpoint::prune_checkpoints(checkpoint_folder(run_), step, run_.config.train.keep_last);
+  checkpoint::prune_checkpoints(folder(), step, run_.config.train.keep_last);
 }
 
 std::string Saver::last_or_none(const std::string& what) const {

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "checkpoint/run_folder.h"
 #include "data/prepare.h"
 #include "engine/session.h"
 #include "train/resume.h"
@@ -23,11 +25,16 @@ class Saver {
  public:
   Saver(const engine::Run& run, StopSignals& stop) : run_(run), stop_(stop) {}
 
+  /// Looks at the folder of the checkpoints, with all processes of the ranks. Before all else.
+  void open(const runtime::LocalRanks& ranks);
+  const checkpoint::RunFolder& folder() const { return *folder_; }
+
   /// The newest checkpoint, at first the one that the run starts from; empty: none. From then on a
   /// signal that ends the process says it.
   void set_last(const std::string& checkpoint);
-  /// Saves what the ranks hold after `step`. Returns the checkpoint's path. Error, and nothing is
-  /// saved, if a parameter or optimizer state holds a value that is not finite.
+  /// Saves what the ranks hold after `step`; all processes call. Returns the checkpoint's path.
+  /// Error, and nothing is saved, if a parameter or optimizer state holds a value that is not
+  /// finite.
   const std::string& save(int64_t step, const engine::Session& session,
                           const data::Dataset& dataset, const Position& position,
                           const std::vector<std::pair<int64_t, double>>& losses);
@@ -48,6 +55,7 @@ class Saver {
  private:
   const engine::Run& run_;
   StopSignals& stop_;
+  std::optional<checkpoint::RunFolder> folder_;
   std::string last_;  ///< empty: none
 };
 

@@ -33,10 +33,11 @@ void refuse_other_weights(const std::string& folder) {
 }
 
 /// The position that the newest checkpoint was saved at. False if there is none.
-bool find_checkpoint(const engine::Run& run, const data::Dataset& dataset, Start& start) {
+bool find_checkpoint(const engine::Run& run, const data::Dataset& dataset,
+                     const checkpoint::RunFolder& checkpoints, Start& start) {
   const engine::TrainSection& train = run.config.train;
-  const std::string folder = checkpoint_folder(run);
-  checkpoint::clean_checkpoints(folder);
+  const std::string& folder = checkpoints.path();
+  checkpoint::clean_checkpoints(checkpoints);
   if (!train.resume) {
     if (!checkpoint::list_checkpoints(folder).empty()) {
       fail(folder,
@@ -45,7 +46,8 @@ bool find_checkpoint(const engine::Run& run, const data::Dataset& dataset, Start
     }
     return false;
   }
-  const auto latest = checkpoint::latest_checkpoint(folder, checkpoint::Verify::all);
+  const auto latest =
+      checkpoint::latest_checkpoint(folder, checkpoint::Verify::all, checkpoints.processes());
   if (!latest) return false;
   // Its contents were compared a moment ago.
   start.from.emplace(*latest, checkpoint::Verify::lengths);
@@ -89,15 +91,17 @@ void claim_folder(const std::string& dir) {
   }
 }
 
-Start find_start(const engine::Run& run, const data::Dataset& dataset) {
+Start find_start(const engine::Run& run, const data::Dataset& dataset,
+                 const checkpoint::RunFolder& checkpoints) {
   const engine::ModelSection& model = run.config.model;
   const engine::TrainSection& train = run.config.train;
   Start start;
   start.steps = train.minutes > 0 ? 0 : train.steps;
-  if (find_checkpoint(run, dataset, start)) return start;
+  if (find_checkpoint(run, dataset, checkpoints, start)) return start;
   if (!run.weights.empty()) {
     const std::string folder =
-        checkpoint::resolve_model(model.path, checkpoint::Need::intact).folder;
+        checkpoint::resolve_model(model.path, checkpoint::Need::intact, checkpoints.processes())
+            .folder;
     start.weights.emplace(folder, run.model);
     start.began_with = "from " + folder;
     return start;
@@ -111,7 +115,7 @@ Start find_start(const engine::Run& run, const data::Dataset& dataset) {
 
 void load(Start& start, const engine::Run& run, engine::Session& session) {
   if (start.from) {
-    restore(*start.from, session);
+    restore(*start.from, session.compiled(), session.ranks());
     fmt::print("resumed from {} (step {})\n", start.from->folder(), start.step);
     if (const auto changes = changed_settings(run, *start.from); !changes.empty()) {
       fmt::print("changed since: {}\n", join(changes, ", "));

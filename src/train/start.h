@@ -36,7 +36,9 @@ void claim_folder(const std::string& dir);
 /// Reads the newest checkpoint's state, or opens the weights that the run is to start from. Error,
 /// before anything is timed: a checkpoint of another training, checkpoints that train.resume=false
 /// does not want, weights that do not fit the model or that only other programs read.
-Start find_start(const engine::Run& run, const data::Dataset& dataset);
+/// All processes call.
+Start find_start(const engine::Run& run, const data::Dataset& dataset,
+                 const checkpoint::RunFolder& checkpoints);
 
 /// Parameters and optimizer state onto all ranks: what `start` has of them, which is closed then,
 /// and initial values for the rest. Says what a resumed run does otherwise than before.

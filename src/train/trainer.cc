@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/folder_lock.h"
 #include "base/log.h"
+#include "comm/together.h"
 #include "graph/names.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
@@ -93,12 +94,16 @@ class Trainer {
 /// checkpoint; the next start then does what is left.
 int Trainer::go() {
   std::optional<FolderLock> lock;
-  if (is_first()) {
-    claim_folder(run_.config.output.dir);
-    lock.emplace(run_.config.output.dir, "training into this folder", "choose another output.dir");
-  }
-  ranks_.processes().meet();
-  start_ = find_start(run_, dataset_);
+  comm::together(ranks_.processes(), [&] {
+    if (is_first()) {
+      claim_folder(run_.config.output.dir);
+      lock.emplace(run_.config.output.dir, "training into this folder",
+                   "choose another output.dir");
+    }
+    return std::string();
+  });
+  saver_.open(ranks_);
+  start_ = find_start(run_, dataset_, saver_.folder());
   agree_on_start();
   steps_ = start_.steps;
   if (nothing_left()) return 0;
@@ -309,9 +314,7 @@ void Trainer::save(int64_t step) {
   const Position position = {dataset_.fingerprint(), prediction_.certificate, start_.began_with,
                              steps_, trained_s_};
   progress_->print("saved " + saver_.save(step, *session_, dataset_, position, losses_));
-  if (is_first()) {
-    saver_.prune(step);
-  }
+  saver_.prune(step);
 }
 
 }  // namespace

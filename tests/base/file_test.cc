@@ -242,6 +242,44 @@ TEST_F(File, Append) {
   }
 }
 
+TEST_F(File, WritesAtAnyPlaceOfAFile) {
+  const std::string path = at("x");
+  EXPECT_THROW(FileWriter(path, FileWriter::Mode::within), Error);
+  {
+    FileWriter file(path, FileWriter::Mode::create);
+    file.set_size(12);
+    file.close();
+  }
+  FileWriter one(path, FileWriter::Mode::within), other(path, FileWriter::Mode::within);
+  one.seek(8);
+  one.write("i");
+  one.write("j");  // behind what was written last
+  one.seek(10);
+  one.write("k");
+  other.write("a");
+  other.seek(4);
+  other.write(std::string(2, 'e'));
+  other.seek(2);
+  other.write("c");
+  one.close();
+  other.close();
+  EXPECT_EQ(read_file(path), std::string("a\0c\0ee\0\0ijk\0", 12));
+  const FileFaults fault(FileFaults::Op::write, 1, ENOSPC);
+  FileWriter last(path, FileWriter::Mode::within);
+  last.write("z");
+  EXPECT_THROW(last.seek(5), Error);
+  EXPECT_THROW(last.set_size(20), Error);
+}
+
+TEST_F(File, OneFileHasOneIdentity) {
+  write_file_atomic(at("x"), "abc");
+  ASSERT_EQ(::link(at("x").c_str(), at("same").c_str()), 0);
+  EXPECT_EQ(file_identity(at("x")), file_identity(at("same")));
+  write_file_atomic(at("y"), "abc");
+  EXPECT_NE(file_identity(at("x")), file_identity(at("y")));
+  EXPECT_THROW(file_identity(at("absent")), Error);
+}
+
 TEST_F(File, ErrorsNamePathAndCause) {
   const auto in = Error::Kind::kInput;
   EXPECT_EQ(error_of([&] { read_file(at("none")); }, in),

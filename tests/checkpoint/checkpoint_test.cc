@@ -31,16 +31,19 @@ using models::ModelConfig;
 struct Content {
   ModelConfig config;
   std::vector<std::vector<char>> storage;
+  std::vector<NamedTensor> params, optimizer;
   CheckpointContent c;
   Content(const std::string& family, DType dtype, int64_t step, bool tied = false)
       : config(small_config(family, tied)) {
-    c.params = random_params(config, dtype, static_cast<uint64_t>(step), storage);
+    params = random_params(config, dtype, static_cast<uint64_t>(step), storage);
     for (const char* moment : {"exp_avg.", "exp_avg_sq."}) {
       for (NamedTensor t : random_params(config, dtype, hash_name(moment), storage)) {
         t.name = moment + t.name;
-        c.optimizer.push_back(std::move(t));
+        optimizer.push_back(std::move(t));
       }
     }
+    c.params = shared(params);
+    c.optimizer = shared(optimizer);
     c.config = &config;
     c.state.step = step;
     c.state.seed = ~uint64_t{0};
@@ -53,13 +56,14 @@ struct Content {
   Content(const Content&) = delete;
 };
 
-void expect_equal(const Checkpoint& got, const CheckpointContent& want) {
-  for (const NamedTensor& t : want.params) {
+void expect_equal(const Checkpoint& got, const Content& content) {
+  const CheckpointContent& want = content.c;
+  for (const NamedTensor& t : content.params) {
     std::vector<char> bytes(static_cast<size_t>(t.type.bytes()));
     got.weights().load_range(t.name, 0, t.type.numel(), t.type.dtype, bytes.data());
     EXPECT_EQ(0, std::memcmp(bytes.data(), t.data, bytes.size())) << t.name;
   }
-  for (const NamedTensor& t : want.optimizer) {
+  for (const NamedTensor& t : content.optimizer) {
     std::vector<char> bytes(static_cast<size_t>(t.type.bytes()));
     got.load_optimizer_range(t.name, t.type, 0, t.type.numel(), bytes.data());
     EXPECT_EQ(0, std::memcmp(bytes.data(), t.data, bytes.size())) << t.name;
@@ -84,7 +88,7 @@ TEST(Checkpoint, RoundTripIsBitExact) {
         const std::string path = save_checkpoint(run.path(), content.c);
         EXPECT_EQ(path, run / "step-000012");
         const Checkpoint back(path);
-        expect_equal(back, content.c);
+        expect_equal(back, content);
         const Safetensors model(path);
         const auto embed = model.find("model.embed_tokens.weight");
         EXPECT_EQ(embed.tensor->type, stored_type(dtype));
@@ -102,7 +106,7 @@ TEST(Checkpoint, PartsOfAParameter) {
   const Content content("qwen3_moe", DType::f32, 1);
   const Checkpoint back(save_checkpoint(run.path(), content.c));
   Rng rng(5);
-  for (const NamedTensor& t : content.c.params) {
+  for (const NamedTensor& t : content.params) {
     const int64_t n = t.type.numel();
     for (int i = 0; i < 20; ++i) {
       const int64_t first = rng.between(0, n), count = rng.between(0, n - first);
@@ -222,14 +226,14 @@ TEST(Checkpoint, EveryFaultLeavesTheOldOnes) {
       for (const std::string& name : list_dir(run.path())) {
         EXPECT_EQ(name.find("tmp"), std::string::npos) << name;
       }
-      expect_equal(Checkpoint(run / "step-000001"), old.c);
+      expect_equal(Checkpoint(run / "step-000001"), old);
     }
     EXPECT_GT(operations, 0);
     if (op == Op::sync) {
       // Every file, their folder, and the one in which it got its name.
       EXPECT_EQ(operations, static_cast<int>(list_dir(run / "step-000002").size()) + 2);
     }
-    expect_equal(Checkpoint(run / "step-000002"), next.c);
+    expect_equal(Checkpoint(run / "step-000002"), next);
     remove_tree(run / "step-000002");
   }
 }
@@ -252,7 +256,7 @@ TEST(Checkpoint, KilledAtRandomInstants) {
     ::waitpid(child, &status, 0);
     const auto latest = latest_checkpoint(run.path(), Verify::all);
     ASSERT_TRUE(latest.has_value());
-    expect_equal(Checkpoint(*latest), *latest == run / "step-000002" ? next.c : old.c);
+    expect_equal(Checkpoint(*latest), *latest == run / "step-000002" ? next : old);
   }
   clean_checkpoints(run.path());
   for (const std::string& name : list_dir(run.path())) {

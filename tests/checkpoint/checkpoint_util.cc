@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
+#include "checkpoint/model_weights.h"
 #include "models/weights.h"
 
 namespace hocket::checkpoint {
@@ -70,6 +71,29 @@ std::vector<NamedTensor> random_params(const models::ModelConfig& config, graph:
     params[i].data = storage[storage.size() - params.size() + i].data();
   }
   return params;
+}
+
+std::vector<NamedTensor> to_stored(const models::ModelConfig& config,
+                                   const std::vector<NamedTensor>& params) {
+  std::vector<NamedTensor> list;
+  const std::vector<models::ParamWeights> map = models::weight_map(config);
+  for (size_t i = 0; i < params.size(); ++i) {
+    for (NamedTensor& slice : to_slices(params[i], map[i].forms[0])) {
+      list.push_back(std::move(slice));
+    }
+  }
+  return list;
+}
+
+std::vector<SharedTensor> shared(const std::vector<NamedTensor>& tensors) {
+  std::vector<SharedTensor> list;
+  for (const NamedTensor& tensor : tensors) {
+    const int64_t count = tensor.type.numel();
+    list.push_back({tensor.name, tensor.type, [count, data = tensor.data] {
+                      return std::vector<Share>{{0, 0, count, data}};
+                    }});
+  }
+  return list;
 }
 
 }  // namespace hocket::checkpoint

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/safetensors.h"
+#include "checkpoint/share.h"
 #include "models/config.h"
 
 namespace hocket::checkpoint {
@@ -29,5 +30,12 @@ models::ModelConfig small_config(const std::string& family, bool tied = false);
 /// All parameters of a config with random values; `storage` keeps them alive.
 std::vector<NamedTensor> random_params(const models::ModelConfig& config, graph::DType dtype,
                                        uint64_t seed, std::vector<std::vector<char>>& storage);
+
+/// The parameters as the tensors that a checkpoint's file has.
+std::vector<NamedTensor> to_stored(const models::ModelConfig& config,
+                                   const std::vector<NamedTensor>& params);
+
+/// Tensors as one process has them, all with one rank.
+std::vector<SharedTensor> shared(const std::vector<NamedTensor>& tensors);
 
 }  // namespace hocket::checkpoint

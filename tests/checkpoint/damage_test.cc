@@ -9,9 +9,11 @@
 
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "checkpoint/checkpoint.h"
@@ -39,13 +41,14 @@ class Damage : public testing::Test {
     std::vector<std::vector<char>> storage;
     CheckpointContent c;
     c.config = &config;
-    c.params = random_params(config, DType::f32, static_cast<uint64_t>(step), storage);
+    c.params = shared(random_params(config, DType::f32, static_cast<uint64_t>(step), storage));
     std::vector<std::vector<char>> moments;
-    for (NamedTensor t :
-         random_params(config, DType::f32, static_cast<uint64_t>(step) + 9, moments)) {
+    std::vector<NamedTensor> optimizer =
+        random_params(config, DType::f32, static_cast<uint64_t>(step) + 9, moments);
+    for (NamedTensor& t : optimizer) {
       t.name = "exp_avg." + t.name;
-      c.optimizer.push_back(std::move(t));
     }
+    c.optimizer = shared(optimizer);
     c.state.step = step;
     c.state.config = "{}";
     c.state.data = R"({"time_s":1.5})";
@@ -219,6 +222,80 @@ TEST_F(Damage, EditedRunFilesAreErrors) {
     write_file_atomic(newest_ + "/run.json", bad);
     error_of([&] { const Checkpoint c(newest_); });
   }
+}
+
+// Nor is anything in what a run.json says of parts, also where it has a checksum again.
+TEST_F(Damage, EditedPartsAreErrors) {
+  const json good = json::parse(read_file(newest_ + "/run.json"));
+  const auto with = [&](const std::function<void(json&)>& edit) {
+    json object = good;
+    edit(object);
+    object.erase("xxh3");
+    object["xxh3"] = hash128(object.dump()).hex();
+    write_file_atomic(newest_ + "/run.json", object.dump());
+    return error_of([&] { const Checkpoint c(newest_); });
+  };
+  const auto part = [](json& object) -> json& {
+    return object["files"]["model.safetensors"]["parts"][0];
+  };
+  EXPECT_EQ(with([](json&) {}), "");
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  for (const json& range : std::vector<json>{nullptr,
+                                             5,
+                                             json::array(),
+                                             {1},
+                                             {1, 2, 3},
+                                             {-1, 5},
+                                             {0, 0},
+                                             {0, most},
+                                             {most, most},
+                                             {0, 4, 2, 3},
+                                             {0, 4, most, most},
+                                             {0, 4, 4, most},
+                                             {0, 4, 4, 0},
+                                             {0, 1.5},
+                                             {0, "x"}}) {
+    EXPECT_NE(with([&](json& object) { part(object)["ranges"][0] = range; }).find("ranges"),
+              std::string::npos)
+        << range;
+  }
+  // Each range is one of the file, but not all of it is in one.
+  const std::string few = with([&](json& object) { part(object)["ranges"] = {{0, 8}}; });
+  EXPECT_NE(few.find("have 8 bytes together"), std::string::npos) << few;
+  for (const char* key : {"host", "rank"}) {
+    for (const json& value : std::vector<json>{-1, most, "x", nullptr, 0.5}) {
+      EXPECT_NE(with([&](json& object) { part(object)[key] = value; }).find(key), std::string::npos)
+          << key << value;
+    }
+  }
+  EXPECT_NE(with([&](json& object) { part(object)["xxh3"] = "0"; }).find("checksum in a part"),
+            std::string::npos);
+  EXPECT_NE(with([&](json& object) {
+              object["hosts"] = {{{"name", "a"}, {"ranks", {0}}}};
+            }).find("several hosts"),
+            std::string::npos);
+  EXPECT_NE(with([&](json& object) {
+              object["hosts"] = {{{"name", "a"}, {"ranks", {0}}}, {{"name", "b"}, {"ranks", {1}}}};
+            }).find("lacks model.part.safetensors"),
+            std::string::npos);
+}
+
+// One checksum per file, as versions before parts saved it.
+TEST_F(Damage, FilesOfOneChecksumAreRead) {
+  json object = json::parse(read_file(newest_ + "/run.json"));
+  object["hocket_checkpoint"] = 2;
+  for (auto& [name, file] : object["files"].items()) {
+    file = {{"bytes", file["bytes"]}, {"xxh3", hash_file(newest_ + "/" + name).hex()}};
+  }
+  object.erase("xxh3");
+  object["xxh3"] = hash128(object.dump()).hex();
+  write_file_atomic(newest_ + "/run.json", object.dump(1));
+  EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), newest_);
+  EXPECT_EQ(log_, "");
+  std::string model = read_file(newest_ + "/model.safetensors");
+  model.back() = static_cast<char>(model.back() ^ 1);
+  write_file_atomic(newest_ + "/model.safetensors", model);
+  expect_fall_back("model.safetensors does not have its checksum");
 }
 
 // File by file, then the folder that holds them, then the one in which it got its name.

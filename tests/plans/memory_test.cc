@@ -84,9 +84,9 @@ Case ep_case(uint64_t seed) {
       micro_batch, plan.pp_schedule, plan.pp_chunks, fmt::join(plan.pp_layers, ", "),
       recompute[rng.below(3)], rng.below(2) ? 25.0 : 0.05, keys, all_reduce, group * tp, group,
       groups ? "group" : "none", groups ? "group" : "none");
-  c.name = fmt::format("seed {} pp{} {} dp{} ep{} cp{} tp{} x{} {} {}{}", seed, pp,
-                       plan.pp_schedule, dp, ep, cp, tp, plan.num_micro_batches, keys, all_reduce,
-                       groups ? " in groups" : "");
+  c.name =
+      fmt::format("seed {} pp{} {} dp{} ep{} cp{} tp{} x{} {} {}{}", seed, pp, plan.pp_schedule, dp,
+                  ep, cp, tp, plan.num_micro_batches, keys, all_reduce, groups ? " in groups" : "");
   return c;
 }
 

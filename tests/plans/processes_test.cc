@@ -134,7 +134,8 @@ TEST(Processes, TrainAsThreadsDo) {
   }
   for (int rank = 0; rank < kRanks; ++rank) {
     int status = 0;
-    ASSERT_EQ(waitpid(pids[static_cast<size_t>(rank)], &status, 0), pids[static_cast<size_t>(rank)]);
+    ASSERT_EQ(waitpid(pids[static_cast<size_t>(rank)], &status, 0),
+              pids[static_cast<size_t>(rank)]);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << rank;
   }
 }

@@ -29,7 +29,8 @@ class Saved {
     std::vector<std::vector<char>> storage;
     checkpoint::CheckpointContent c;
     c.config = &run.model;
-    c.params = checkpoint::random_params(run.model, graph::DType::f32, 1, storage);
+    c.params =
+        checkpoint::shared(checkpoint::random_params(run.model, graph::DType::f32, 1, storage));
     c.state.seed = static_cast<uint64_t>(run.config.train.seed);
     c.state.config = config.empty() ? run.resolved.to_json().dump() : config;
     c.state.data = R"({"fingerprint": "abc"})";

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/missing_parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace hocket::checkpoint {
+
+namespace {
+
+const FileRecord& file_of(const Checkpoint& from, const char* name) {
+  static const FileRecord none;
+  const auto found = from.record().files.find(name);
+  return found == from.record().files.end() ? none : found->second;
+}
+
+/// The first of a range's runs that does not end before `byte`.
+int64_t first_run(const Range& range, int64_t byte) {
+  if (range.times == 1) return 0;
+  return std::max<int64_t>(0, (byte - range.begin - range.length) / range.stride);
+}
+
+}  // namespace
+
+MissingParts::Index::Index(const FileRecord& file) {
+  for (const Part& part : file.parts) {
+    for (const Range& range : part.ranges) {
+      entries.push_back({range, &part, 0});
+    }
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.range.begin < b.range.begin; });
+  int64_t furthest = 0;
+  for (Entry& entry : entries) {
+    furthest = entry.furthest = std::max(furthest, entry.range.end());
+  }
+}
+
+template <class Use>
+void MissingParts::Index::for_each(int64_t begin, int64_t end, const Use& use) const {
+  auto at =
+      std::lower_bound(entries.begin(), entries.end(), end,
+                       [](const Entry& entry, int64_t byte) { return entry.range.begin < byte; });
+  while (at != entries.begin() && (at - 1)->furthest > begin) {
+    --at;
+    if (at->range.end() > begin) {
+      use(*at);
+    }
+  }
+}
+
+MissingParts::MissingParts(const Checkpoint& from)
+    : from_(from),
+      model_(file_of(from, kModelPartFile)),
+      optimizer_(file_of(from, kOptimizerPartFile)) {}
+
+void MissingParts::need_param(std::string_view name, int64_t first, int64_t count) {
+  for (const models::WeightSlice& slice : from_.weights().slices(name)) {
+    const int64_t from = std::max(first, slice.offset);
+    const int64_t to = std::min(first + count, slice.offset + slice.numel());
+    if (from < to) {
+      need(name, from_.weights().file().find(slice.name), slice.offset, from, to - from);
+    }
+  }
+}
+
+void MissingParts::need_optimizer(std::string_view name, const graph::TensorType& type,
+                                  int64_t first, int64_t count) {
+  need(name, from_.optimizer_tensor(name, type), 0, first, count);
+}
+
+/// `offset`: the element of `name` at which the stored tensor begins.
+void MissingParts::need(std::string_view name, const Safetensors::Entry& entry, int64_t offset,
+                        int64_t first, int64_t count) {
+  const Index& index =
+      entry.file == from_.weights().file().find(entry.tensor->name).file ? model_ : optimizer_;
+  const int64_t size = size_of(entry.tensor->type), begin = entry.tensor->begin;
+  here(index, entry)
+      .missing(begin + (first - offset) * size, count * size, [&](int64_t at, int64_t bytes) {
+        if (missing_.empty() || missing_.back().tensor != name) {
+          const int64_t element = offset + (at - begin) / size;
+          missing_.push_back(
+              {std::string(name), element, element + bytes / size - 1, writer_of(index, at), 0});
+        }
+        missing_.back().elements += bytes / size;
+      });
+}
+
+/// The bytes of a stored tensor that this host has.
+const Intervals& MissingParts::here(const Index& index, const Safetensors::Entry& entry) {
+  if (known_ == entry.tensor) return here_;
+  known_ = entry.tensor;
+  here_ = {};
+  const int64_t begin = known_->begin, end = begin + known_->bytes();
+  index.for_each(begin, end, [&](const Index::Entry& found) {
+    if (found.part->host != from_.host()) return;
+    const Range& range = found.range;
+    for (int64_t i = first_run(range, begin); i < range.times; ++i) {
+      const int64_t at = range.begin + i * range.stride;
+      if (at >= end) break;
+      here_.add(at, range.length);
+    }
+  });
+  return here_;
+}
+
+std::string MissingParts::writer_of(const Index& index, int64_t byte) const {
+  std::string writer;
+  index.for_each(byte, byte + 1, [&](const Index::Entry& found) {
+    const Range& range = found.range;
+    const int64_t at = range.begin + first_run(range, byte) * range.stride;
+    const bool inside =
+        (byte >= at && byte < at + range.length) ||
+        (range.times > 1 && byte >= at + range.stride && byte < at + range.stride + range.length);
+    if (inside) {
+      const auto host = static_cast<size_t>(found.part->host);
+      writer = fmt::format("rank {} on host {} ({})", found.part->rank, host,
+                           from_.record().hosts[host].name);
+    }
+  });
+  return writer.empty() ? "no rank" : writer;
+}
+
+std::string MissingParts::text() const {
+  if (missing_.empty()) return "";
+  constexpr size_t kShown = 3;
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min(kShown, missing_.size()); ++i) {
+    const Missing& lack = missing_[i];
+    shown.push_back(fmt::format("{} elements of {}, from {} to {} on, which {} wrote",
+                                lack.elements, lack.tensor, lack.first, lack.last, lack.writer));
+  }
+  std::string text = fmt::format(
+      "this folder is that of host {} of {}, and ranks that are here now need what it has not: {}",
+      from_.host(), from_.record().hosts.size(), join(shown, "; "));
+  if (missing_.size() > kShown) {
+    text += fmt::format("; and of {} more tensors", missing_.size() - kShown);
+  }
+  return text +
+         "; go on with the plan and the hosts that saved it, or save under an output.dir that all "
+         "hosts see";
+}
+
+}  // namespace hocket::checkpoint

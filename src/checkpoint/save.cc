@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/names.h"
+#include "checkpoint/parts.h"
+#include "comm/together.h"
+#include "models/weights.h"
+
+namespace hocket::checkpoint {
+
+namespace {
+
+const char* torch_name(graph::DType dtype) {
+  switch (dtype) {
+    case graph::DType::f32:
+      return "float32";
+    case graph::DType::f64:
+      return "float64";
+    case graph::DType::bf16:
+      return "bfloat16";
+    default:
+      break;
+  }
+  HOCKET_CHECK(false, "parameters of type {}", graph::to_string(dtype));
+  return "";
+}
+
+/// Puts a finished folder in place of another of the same name, in one step where the system can.
+void replace_folder(const std::string& from, const std::string& to) {
+  if (file_exists(to)) {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+      sync_dir(parent_path(to));
+      remove_tree(from);
+      return;
+    }
+    remove_tree(to);
+  }
+  rename_durable(from, to);
+}
+
+/// The first error is the one to report, also if the disk refuses this too.
+void remove_quietly(const std::string& folder) {
+  try {
+    remove_tree(folder);
+  } catch (const Error&) {
+  }
+}
+
+/// Elements [first, first + count) of a tensor, which lie in a file from its byte `begin` on.
+struct Place {
+  int64_t first = 0, count = 0, begin = 0;
+};
+
+/// A file of tensors, and where in it the elements of each source lie.
+struct TensorFile {
+  std::string name;
+  FileLayout layout;
+  const std::vector<SharedTensor>* sources = nullptr;
+  std::vector<std::vector<Place>> places;  ///< by source, in ascending order of elements
+};
+
+/// The checkpoint of one step, written by all processes at once; go() is its story.
+class Saving {
+ public:
+  Saving(const RunFolder& run, const CheckpointContent& content);
+  std::string go();
+
+ private:
+  void add_file(const std::string& name, const std::vector<SharedTensor>& sources,
+                const std::vector<NamedTensor>& stored, const std::vector<size_t>& source_of,
+                const std::vector<int64_t>& first_of);
+  void add_model();
+  void add_optimizer();
+  std::string begin();
+  void expect_same_files(const std::vector<std::string>& all) const;
+  std::string write_parts() const;
+  std::string record(const std::vector<std::string>& all) const;
+  void finish(const std::string& text) const;
+  void publish();
+  void together(const std::function<void()>& work) const {
+    comm::together(run_.processes(), [&] {
+      work();
+      return std::string();
+    });
+  }
+
+  const RunFolder& run_;
+  const CheckpointContent& content_;
+  const graph::DType dtype_;
+  const std::string final_;   ///< its name in the end
+  const std::string folder_;  ///< and until then
+  std::vector<TensorFile> tensor_files_;
+  FileRecords small_;  ///< files that are no tensors, of who leads
+  bool published_ = false;
+};
+
+Saving::Saving(const RunFolder& run, const CheckpointContent& content)
+    : run_(run),
+      content_(content),
+      dtype_(content.params[0].type.dtype),
+      final_(join_path(run.path(), step_name(content.state.step))),
+      folder_(temporary_name(final_, run.leader_pid())) {
+  add_model();
+  if (!content.optimizer.empty()) {
+    add_optimizer();
+  }
+}
+
+/// One process per file system makes the folder, with everything that is no tensor and with empty
+/// files for the tensors, of their full length; then every rank writes its parts to their places;
+/// then the leaders write run.json, which lists the parts of all, and everything is synced. Last,
+/// when all have done all this, the folders get their name, that of process 0 after the others: a
+/// run goes on from what has its name on every host. An error of one process is the error of all.
+std::string Saving::go() {
+  try {
+    expect_same_files(comm::together(run_.processes(), [&] { return begin(); }));
+    const std::vector<std::string> parts =
+        comm::together(run_.processes(), [&] { return write_parts(); });
+    std::string text = comm::together(run_.processes(), [&] { return record(parts); })[0];
+    finish(text);
+    publish();
+  } catch (...) {
+    if (run_.leads()) {
+      remove_quietly(folder_);
+      if (published_ && !run_.is_shared()) {
+        remove_quietly(final_);  // of other hosts it may not have its name
+      }
+    }
+    throw;
+  }
+  return final_;
+}
+
+/// `stored` are the tensors of the file: elements from `first_of` on of the source `source_of`.
+void Saving::add_file(const std::string& name, const std::vector<SharedTensor>& sources,
+                      const std::vector<NamedTensor>& stored, const std::vector<size_t>& source_of,
+                      const std::vector<int64_t>& first_of) {
+  TensorFile file;
+  file.name = name;
+  file.sources = &sources;
+  file.layout = lay_out(stored, {{kStepKey, fmt::format("{}", content_.state.step)}});
+  file.places.resize(sources.size());
+  for (size_t i = 0; i < stored.size(); ++i) {
+    file.places[source_of[i]].push_back(
+        {first_of[i], stored[i].type.numel(), file.layout.begin[i]});
+  }
+  for (std::vector<Place>& places : file.places) {
+    std::sort(places.begin(), places.end(),
+              [](const Place& a, const Place& b) { return a.first < b.first; });
+  }
+  tensor_files_.push_back(std::move(file));
+}
+
+/// The parameters as the tensors that transformers would save.
+void Saving::add_model() {
+  std::map<std::string_view, size_t> by_name;
+  for (size_t i = 0; i < content_.params.size(); ++i) {
+    HOCKET_CHECK(by_name.emplace(content_.params[i].name, i).second, "parameter {} is given twice",
+                 content_.params[i].name);
+  }
+  std::vector<NamedTensor> stored;
+  std::vector<size_t> source_of;
+  std::vector<int64_t> first_of;
+  for (const models::ParamWeights& param : models::weight_map(*content_.config)) {
+    const auto it = by_name.find(param.param);
+    HOCKET_CHECK(it != by_name.end(), "parameter {} is not given", param.param);
+    const SharedTensor& source = content_.params[it->second];
+    HOCKET_CHECK(source.type.dims == param.dims, "parameter {} has type {}", param.param,
+                 graph::to_string(source.type));
+    for (const models::WeightSlice& slice : param.forms[0]) {
+      stored.push_back({slice.name, {source.type.dtype, slice.dims}});
+      source_of.push_back(it->second);
+      first_of.push_back(slice.offset);
+    }
+    by_name.erase(it);
+  }
+  HOCKET_CHECK(by_name.empty(), "the model has no parameter {}", by_name.begin()->first);
+  add_file(run_.is_shared() ? kModelFile : kModelPartFile, content_.params, stored, source_of,
+           first_of);
+}
+
+void Saving::add_optimizer() {
+  std::vector<NamedTensor> stored;
+  std::vector<size_t> source_of;
+  for (const SharedTensor& source : content_.optimizer) {
+    source_of.push_back(stored.size());
+    stored.push_back({source.name, source.type});
+  }
+  add_file(run_.is_shared() ? kOptimizerFile : kOptimizerPartFile, content_.optimizer, stored,
+           source_of, std::vector<int64_t>(stored.size(), 0));
+}
+
+/// What who leads does before anybody writes a part. Returns a line for every file that must be the
+/// same on all hosts.
+std::string Saving::begin() {
+  if (!run_.leads()) return "";
+  make_dirs(run_.path());
+  remove_left_behind(run_.path());
+  make_dirs(folder_);
+  const auto put = [&](const std::string& name, const std::string& bytes) {
+    FileWriter out(join_path(folder_, name), FileWriter::Mode::create);
+    out.write(bytes);
+    out.sync();
+    out.close();
+    small_[name] = {out.written(), hash128(bytes).hex(), {}};
+  };
+  for (const auto& [name, bytes] : content_.files) {
+    put(name, bytes);
+  }
+  const models::ModelConfig config =
+      models::with_end_of_text(*content_.config, content_.end_of_text);
+  put(kConfigFile, models::config_json(config, torch_name(dtype_)));
+  put("generation_config.json", models::generation_config_json(config));
+  for (const TensorFile& file : tensor_files_) {
+    FileWriter out(join_path(folder_, file.name), FileWriter::Mode::create);
+    out.set_size(file.layout.bytes);
+    out.close();
+  }
+  std::string lines;
+  for (const auto& [name, file] : small_) {
+    lines += fmt::format("{} {} {}\n", name, file.bytes, file.hash);
+  }
+  return lines;
+}
+
+void Saving::expect_same_files(const std::vector<std::string>& all) const {
+  const std::vector<std::string> first = split(all[0], '\n');
+  for (const std::string& lines : all) {
+    if (lines.empty() || lines == all[0]) continue;
+    for (const std::string& line : split(lines, '\n')) {
+      if (std::find(first.begin(), first.end(), line) == first.end()) {
+        fail(final_, "{} is another on one host than on the first; expected the same files",
+             quote(line.substr(0, line.find(' '))));
+      }
+    }
+    fail(final_, "one host lacks files of the first: {}", quote(all[0]));
+  }
+}
+
+/// Every run of elements of this process to its place. Returns the parts, by file.
+std::string Saving::write_parts() const {
+  PartsByFile parts;
+  for (const TensorFile& file : tensor_files_) {
+    PartsWriter out(join_path(folder_, file.name), run_.host());
+    if (run_.leads()) {
+      const std::vector<int32_t>& ranks = run_.hosts()[static_cast<size_t>(run_.host())].ranks;
+      out.put(ranks.empty() ? 0 : ranks.front(), 0, file.layout.header);
+    }
+    for (size_t i = 0; i < file.sources->size(); ++i) {
+      const SharedTensor& source = (*file.sources)[i];
+      const int64_t size = graph::size_of(source.type.dtype);
+      const std::vector<Place>& places = file.places[i];
+      auto place = places.begin();
+      for (const Share& share : source.shares()) {
+        const int64_t end = share.first + share.count;
+        while (place != places.end() && place->first + place->count <= share.first) {
+          ++place;
+        }
+        for (auto at = place; at != places.end() && at->first < end; ++at) {
+          const int64_t from = std::max(share.first, at->first);
+          const int64_t to = std::min(end, at->first + at->count);
+          if (to <= from) continue;
+          out.put(share.rank, at->begin + (from - at->first) * size,
+                  {static_cast<const char*>(share.data) + (from - share.first) * size,
+                   static_cast<size_t>((to - from) * size)});
+        }
+      }
+    }
+    parts[file.name] = out.finish();
+  }
+  return parts_json(parts);
+}
+
+/// The text of run.json: of process 0, which gives it to all; others return nothing.
+std::string Saving::record(const std::vector<std::string>& all) const {
+  if (run_.processes().index() != 0) return "";
+  FileRecords files = small_;
+  for (const TensorFile& file : tensor_files_) {
+    files[file.name].bytes = file.layout.bytes;
+  }
+  for (const std::string& process : all) {
+    for (auto& [name, parts] : parse_parts(process)) {
+      std::vector<Part>& list = files.at(name).parts;
+      std::move(parts.begin(), parts.end(), std::back_inserter(list));
+    }
+  }
+  for (const TensorFile& file : tensor_files_) {
+    int64_t written = 0;
+    for (const Part& part : files[file.name].parts) {
+      written += part.bytes();
+    }
+    if (run_.is_shared() && written != file.layout.bytes) {
+      fail_run(final_, "{}: the ranks have {} of {} bytes", file.name, written, file.layout.bytes);
+    }
+  }
+  return record_json(content_.state, dtype_, files,
+                     run_.is_shared() ? std::vector<Host>() : run_.hosts());
+}
+
+void Saving::finish(const std::string& text) const {
+  together([&] {
+    if (!run_.leads()) return;
+    const auto put = [&](const char* name, const std::string& bytes) {
+      FileWriter out(join_path(folder_, name), FileWriter::Mode::create);
+      out.write(bytes);
+      out.sync();
+      out.close();
+    };
+    put(kRunFile, text);
+    if (!run_.is_shared()) {
+      put(kHostFile, host_json(run_.host(), read_record(join_path(folder_, kRunFile)).hash));
+    }
+    sync_dir(folder_);
+  });
+}
+
+void Saving::publish() {
+  const auto rename = [&] {
+    published_ = true;
+    replace_folder(folder_, final_);
+  };
+  const bool first = run_.processes().index() == 0;
+  if (!run_.is_shared()) {
+    together([&] {
+      if (run_.leads() && !first) {
+        rename();
+      }
+    });
+  }
+  together([&] {
+    if (first) {
+      rename();
+    }
+  });
+}
+
+}  // namespace
+
+std::string save_checkpoint(const RunFolder& run, const CheckpointContent& content) {
+  HOCKET_CHECK(content.config != nullptr && !content.params.empty(), "a checkpoint needs a model");
+  return Saving(run, content).go();
+}
+
+}  // namespace hocket::checkpoint

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one process stores of a tensor that lies on many ranks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "graph/tensor_type.h"
+
+namespace hocket::checkpoint {
+
+/// Elements [first, first + count) of a tensor, side by side in memory, and the rank that has them.
+struct Share {
+  int32_t rank = 0;
+  int64_t first = 0, count = 0;
+  const void* data = nullptr;
+};
+
+struct SharedTensor {
+  std::string name;
+  graph::TensorType type;  ///< of the whole
+  /// What the ranks of this process store of it, in ascending order of elements. Asked for one
+  /// tensor after another, so that no more than one list is there at a time.
+  std::function<std::vector<Share>()> shares;
+};
+
+}  // namespace hocket::checkpoint

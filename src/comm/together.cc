@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/together.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+
+#include "base/error.h"
+
+namespace hocket::comm {
+
+namespace {
+
+// What a process tells the others: one of these letters, then what its work gave, or, of an error,
+// `where`, a zero byte, and the text.
+constexpr char kDone = 'd';
+constexpr char kInput = 'i';
+constexpr char kRun = 'r';
+
+std::string failed(char kind, std::string_view where, std::string_view text,
+                   const std::string& name) {
+  std::string told(1, kind);
+  told += where;
+  told += '\0';
+  told += name + ": ";
+  told += text;
+  return told;
+}
+
+}  // namespace
+
+std::vector<std::string> together(Processes& processes, const std::function<std::string()>& work) {
+  if (processes.size() == 1) return {work()};
+  std::string mine;
+  try {
+    mine = kDone + work();
+  } catch (const Error& error) {
+    const char kind = error.kind() == Error::Kind::kInput ? kInput : kRun;
+    mine = failed(kind, error.where(), error.text(), processes.name());
+  } catch (const std::exception& error) {
+    mine = failed(kRun, "process", error.what(), processes.name());
+  }
+  std::vector<std::string> all = processes.all_gather(mine);
+  for (std::string& told : all) {
+    if (told[0] != kDone) {
+      const size_t end = told.find('\0');
+      const std::string_view view = told;
+      throw Error(told[0] == kInput ? Error::Kind::kInput : Error::Kind::kRun,
+                  view.substr(1, end - 1), view.substr(end + 1));
+    }
+    told.erase(0, 1);
+  }
+  return all;
+}
+
+}  // namespace hocket::comm

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work outside of steps that succeeds in all processes of a run, or fails in all of them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace hocket::comm {
+
+/// Runs `work` here, waits until every process has run its own, and returns what they gave, by the
+/// number of the process. If it fails in some, all throw the error of the first of them, which
+/// names it ("rank 3", see Processes::name); in a run of one process the error is what it was.
+std::vector<std::string> together(Processes& processes, const std::function<std::string()>& work);
+
+}  // namespace hocket::comm
