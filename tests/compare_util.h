@@ -9,16 +9,20 @@
 
 namespace hocket::test {
 
+/// |a - b|; infinite on NaN or other sizes.
+inline double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double squares = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    squares += (a[i] - b[i]) * (a[i] - b[i]);
+  }
+  return std::isnan(squares) ? INFINITY : std::sqrt(squares);
+}
+
 /// |a - b| / |b| (absolute if b is zero); infinite on NaN or other sizes.
 inline double relative_l2(const std::vector<double>& a, const std::vector<double>& b) {
-  if (a.size() != b.size()) return INFINITY;
-  double diff = 0, norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    diff += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += b[i] * b[i];
-  }
-  if (std::isnan(diff)) return INFINITY;
-  return norm > 0 ? std::sqrt(diff / norm) : std::sqrt(diff);
+  const double apart = distance(a, b), norm = distance(b, std::vector<double>(b.size()));
+  return norm > 0 && apart < INFINITY ? apart / norm : apart;
 }
 
 /// A number that says how much to try, or which: HOCKET_MUTANTS, HOCKET_SEED, ..

@@ -390,8 +390,13 @@ std::string Context::buffer_name(ClassId cls, BufferId buffer_id) const {
     return fmt::format("buffer {} ({})", buffer_id, graph::to_string(buffer.type));
   }
   if (buffer.kind == BufferKind::view) {
-    return fmt::format("view {} ({}) of {}", buffer_id, graph::to_string(buffer.type),
-                       buffer_name(cls, buffer.base));
+    const std::string view = fmt::format("view {} ({})", buffer_id, graph::to_string(buffer.type));
+    // In a program that is refused for it, a view may be of nothing, or of a view: of itself, even.
+    if (buffer.base == kNone) return view;
+    const bool of_view = program.classes[cls].buffers[buffer.base].kind == BufferKind::view;
+    return fmt::format(
+        "{} of {}", view,
+        of_view ? fmt::format("view {}", buffer.base) : buffer_name(cls, buffer.base));
   }
   std::string text = fmt::format("{} '{}'", program::to_string(buffer.kind), buffer.name);
   if (buffer.micro_batch >= 0) {

@@ -353,6 +353,18 @@ std::vector<Row> view_rows() {
          add_view(e, rows_of(e, view, 0, 4));
        },
        "", "", true},
+      {"view-base", "a view of nothing", one_rank,
+       [=](Edit& e) {
+         const BufferId view = add_view(e, rows_of(e, weight(e), 0, 8));
+         e.buffer(view).base = program::kNone;
+       },
+       "", "", true},
+      {"view-base", "a view of itself", one_rank,
+       [=](Edit& e) {
+         const BufferId view = add_view(e, rows_of(e, weight(e), 0, 8));
+         e.buffer(view).base = view;
+       },
+       "", "", true},
       {"view-base", "views of one buffer along two dims", one_rank,
        [=](Edit& e) {
          add_view(e, rows_of(e, weight(e), 0, 8));

@@ -43,6 +43,34 @@ TEST(PlanEquality, RandomPlansEqualOneRank) {
   }
 }
 
+/// Of documents of one token, the gradients of queries and keys are what rounding leaves of 0: as
+/// far from one rank's as the last bits of the parameters move those, and no further.
+TEST(PlanEquality, WhatCancelsIsAsNearAsItsAddends) {
+  Case c;
+  c.name = "one token";
+  c.text =
+      "model:\n  dtype: f64\n  config: {model_type: llama, vocab_size: 24, hidden_size: 8, "
+      "num_hidden_layers: 2, num_attention_heads: 3, num_key_value_heads: 1, head_dim: 6, "
+      "intermediate_size: 9, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: "
+      "false, "
+      "max_position_embeddings: 64, hidden_act: silu}\n"
+      "train: {seq_len: 1, global_batch: 4, warmup_steps: 0, lr: 0.01}\n"
+      "plan: {tp: 3, micro_batch: 4, threads_per_rank: 1, timeout_s: 60}\n";
+  const Outcome one = train(c, true, 1, false, {}, false);
+  const Outcome many = train(c, false, 1, true, {}, false);
+  EXPECT_EQ(difference(many, one), "");
+  const std::string layer = "exp_avg.model.layers.0.self_attn.";
+  const std::string key = layer + "k_proj.weight", value = layer + "v_proj.weight";
+  EXPECT_GT(relative_l2(many.params.at(key), one.params.at(key)), 1e-10) << "nothing cancels";
+  const std::vector<double>& values = one.params.at(value);
+  const double size = distance(values, std::vector<double>(values.size()));
+  for (const auto& [name, change] : {std::pair{key, 1e-12}, std::pair{value, 2e-10}}) {
+    Outcome wrong = many;
+    wrong.params[name][0] += change * size;
+    EXPECT_EQ(difference(wrong, one), name);
+  }
+}
+
 /// Experts that the ranks of `ep` do not divide: the first ranks have one more, in classes of their
 /// own.
 TEST(PlanEquality, ExpertsNeedNotDivide) {

@@ -2,6 +2,7 @@
 #include "plan_util.h"
 
 #include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -260,6 +261,30 @@ std::vector<double> as_doubles(const std::vector<std::byte>& raw, graph::DType d
   return v;
 }
 
+/// Moves every parameter in fp64 by one or two units in the last place, or not, at random.
+void change_last_bits(const engine::Compiled& compiled, uint64_t seed, runtime::LocalRanks& ranks) {
+  Rng rng(seed);
+  for (const graph::Tensor& tensor : compiled.reference.tensors) {
+    if (tensor.kind != graph::TensorKind::param || tensor.type.dtype != graph::DType::f64) continue;
+    std::vector<double> values =
+        as_doubles(engine::gather(tensor, compiled.program, ranks), tensor.type.dtype);
+    for (double& value : values) {
+      value *= 1 + std::numeric_limits<double>::epsilon() * static_cast<double>(rng.between(-1, 1));
+    }
+    engine::scatter(tensor, compiled.program, ranks, [&](int64_t begin, int64_t count, void* to) {
+      std::copy_n(values.begin() + begin, count, static_cast<double*>(to));
+    });
+  }
+}
+
+/// Initial parameters of a case, and its last bits.
+void initialise(const engine::Compiled& compiled, const Case& c, runtime::LocalRanks& ranks) {
+  engine::initialise(compiled.reference, compiled.program, c.seed, ranks);
+  if (c.last_bits != 0) {
+    change_last_bits(compiled, c.last_bits, ranks);
+  }
+}
+
 }  // namespace
 
 engine::Batch random_batch(const engine::Compiled& compiled, const engine::Run& run, int step,
@@ -316,7 +341,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     engine::CompileOptions how;
     how.purpose = engine::Purpose::grads;
     engine::Compiled compiled = engine::compile(run, how);
-    engine::initialise(compiled.reference, compiled.program, c.seed, ranks);
+    initialise(compiled, c, ranks);
     engine::Session session(std::move(compiled), ranks);
     session.feed(random_batch(session.compiled(), run, 0, c.seed));
     session.step();
@@ -333,7 +358,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   }
   // A rewritten program may be of more ranks than the plan.
   runtime::LocalRanks ranks(compiled.program.num_ranks(), kernels::cpu_backend(), options);
-  engine::initialise(compiled.reference, compiled.program, c.seed, ranks);
+  initialise(compiled, c, ranks);
   engine::Session session(std::move(compiled), ranks);
   for (int s = 0; s < steps; ++s) {
     session.feed(random_batch(session.compiled(), run, s, c.seed));
@@ -350,11 +375,43 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
       out.params[t.name] = as_doubles(engine::gather(t, session.program(), ranks), t.type.dtype);
     }
   }
+  out.again = [=](uint64_t last_bits) {
+    Case other = c;
+    other.last_bits = last_bits;
+    return train(other, single, steps, poison, overrides, with_grads, rewrite, device);
+  };
   return out;
 }
 
+namespace {
+
+using Tensors = std::map<std::string, std::vector<double>> Outcome::*;
+
+/// How far each tensor of one rank's run is from itself where the parameters have other last bits:
+/// the most of a few tries. Made when somebody asks.
+class Rounding {
+ public:
+  explicit Rounding(const Outcome& one) : one_(one) {}
+  double of(Tensors tensors, const std::string& name) {
+    for (uint64_t last_bits = again_.size() + 1; last_bits <= 4; ++last_bits) {
+      again_.push_back(one_.again(last_bits));
+    }
+    double most = 0;
+    for (const Outcome& other : again_) {
+      most = std::max(most, distance((other.*tensors).at(name), (one_.*tensors).at(name)));
+    }
+    return most;
+  }
+
+ private:
+  const Outcome& one_;
+  std::vector<Outcome> again_;
+};
+
+}  // namespace
+
 std::string difference(const Outcome& many, const Outcome& one) {
-  constexpr double kTolerance = 1e-10;
+  constexpr double kTolerance = 1e-10, kRoundings = 100;
   const auto apart = [](double a, double b) {
     return !(std::abs(a - b) <= kTolerance * std::abs(b));
   };
@@ -363,12 +420,15 @@ std::string difference(const Outcome& many, const Outcome& one) {
     if (apart(many.losses[step], one.losses[step])) return fmt::format("the loss of step {}", step);
     if (apart(many.norms[step], one.norms[step])) return fmt::format("the norm of step {}", step);
   }
-  for (const auto& [found, wanted] :
-       {std::pair{&many.grads, &one.grads}, {&many.params, &one.params}}) {
-    if (found->size() != wanted->size()) return "the number of tensors";
-    for (const auto& [name, values] : *wanted) {
-      const auto own = found->find(name);
-      if (own == found->end() || !(relative_l2(own->second, values) <= kTolerance)) return name;
+  Rounding rounding(one);
+  for (const Tensors tensors : {&Outcome::grads, &Outcome::params}) {
+    const auto& found = many.*tensors;
+    if (found.size() != (one.*tensors).size()) return "the number of tensors";
+    for (const auto& [name, values] : one.*tensors) {
+      const auto own = found.find(name);
+      if (own == found.end()) return name;
+      if (relative_l2(own->second, values) <= kTolerance) continue;
+      if (!(distance(own->second, values) <= kRoundings * rounding.of(tensors, name))) return name;
     }
   }
   return "";

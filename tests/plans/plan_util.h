@@ -19,6 +19,8 @@ struct Case {
   std::string text;  ///< run.yaml
   std::string name;
   uint64_t seed = 0;
+  /// Not 0: the run begins with parameters that differ in their last bits, at random by this.
+  uint64_t last_bits = 0;
 };
 /// A random model (dense or MoE, odd sizes) and plan of at most `max_ranks` ranks. `any_schedule`:
 /// also those that split and overlap passes.
@@ -28,6 +30,8 @@ struct Outcome {
   std::vector<double> losses, norms;
   std::map<std::string, std::vector<double>> params;  ///< after the steps
   std::map<std::string, std::vector<double>> grads;   ///< of the first step
+  /// The same run with other last bits of its parameters (Case).
+  std::function<Outcome(uint64_t last_bits)> again;
 };
 
 /// Random tokens with documents, targets with holes; per step, a function of the seed alone.
@@ -43,7 +47,9 @@ Outcome train(const Case& c, bool single, int steps, bool poison = false,
               const std::shared_ptr<runtime::Device>& device = runtime::cpu_device());
 
 /// "" or the first thing in which a run in fp64 differs from that of one rank by more than the
-/// order of its sums explains: 1e-10, relative.
+/// order of its sums explains: 1e-10, relative. A tensor whose addends cancel (the gradient of keys
+/// where every query sees one key is what rounding leaves of 0) may also differ by 100 times what
+/// the last bits of the parameters move it on one rank: the rounding of its addends, measured.
 std::string difference(const Outcome& many, const Outcome& one);
 
 /// What became of random faults in the program of a case.

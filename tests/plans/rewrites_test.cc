@@ -102,6 +102,9 @@ std::vector<Row> rows() {
   all.push_back({"reduce_scatter", "halving_doubling",
                  "dp: 4, all_gather: halving_doubling, shard: {params: all, grads: all}", false,
                  "message"});
+  // Of gradients of keys, by ranks that share a key head; in pieces that are no whole tokens.
+  all.push_back({"all_reduce", "ring", "cp: 2, tp: 4", false, "view"});
+  all.push_back({"all_reduce", "halving_doubling", "cp: 2, tp: 4", false, "message"});
   // Inside of nodes first; and in pieces, of one axis and of several.
   for (const char* plan : {"dp: 4, ranks_per_node: 2", "dp: 4, tp: 2, ranks_per_node: 4"}) {
     all.push_back({"all_reduce", "hierarchical", plan, false, "message"});
