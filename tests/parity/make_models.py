@@ -35,7 +35,7 @@ def rope(theta, scaling=None):
 # name -> (family, arguments of its config, extra). Sizes are odd on purpose: no power of two, no common divisors.
 MODELS = {
     "llama-gqa": ("llama", dict(
-        vocab_size=97, hidden_size=36, intermediate_size=58, num_hidden_layers=3, num_attention_heads=6,
+        vocab_size=98, hidden_size=36, intermediate_size=58, num_hidden_layers=3, num_attention_heads=6,
         num_key_value_heads=2, head_dim=6, rope_parameters=rope(10000.0)), {}),
     "llama-tied": ("llama", dict(
         vocab_size=131, hidden_size=40, intermediate_size=51, num_hidden_layers=2, num_attention_heads=5,
@@ -48,7 +48,7 @@ MODELS = {
         num_key_value_heads=2, head_dim=12, max_position_embeddings=64, tie_word_embeddings=True,
         rope_parameters=rope(10000.0, LLAMA3)), {"shards": "40KB"}),
     "moe-top2": ("qwen3_moe", dict(
-        vocab_size=101, hidden_size=36, intermediate_size=50, moe_intermediate_size=22, num_hidden_layers=3,
+        vocab_size=102, hidden_size=36, intermediate_size=50, moe_intermediate_size=22, num_hidden_layers=3,
         num_attention_heads=6, num_key_value_heads=2, head_dim=10, num_experts=6, num_experts_per_tok=2,
         norm_topk_prob=True, rope_parameters=rope(10000.0)), {}),
     "moe-top1-tied": ("qwen3_moe", dict(
@@ -56,7 +56,7 @@ MODELS = {
         num_attention_heads=3, num_key_value_heads=3, head_dim=14, num_experts=10, num_experts_per_tok=1,
         norm_topk_prob=False, tie_word_embeddings=True, rope_parameters=rope(1000000.0)), {"single": True}),
     "moe-top3-mixed": ("qwen3_moe", dict(
-        vocab_size=107, hidden_size=44, intermediate_size=61, moe_intermediate_size=26, num_hidden_layers=5,
+        vocab_size=108, hidden_size=44, intermediate_size=61, moe_intermediate_size=26, num_hidden_layers=5,
         num_attention_heads=4, num_key_value_heads=1, head_dim=16, num_experts=14, num_experts_per_tok=3,
         norm_topk_prob=False, mlp_only_layers=[3], decoder_sparse_step=2, rope_parameters=rope(20000.0)), {}),
     "moe-odd-experts": ("qwen3_moe", dict(
