@@ -133,7 +133,10 @@ engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t
   }
   longest = round_up(longest, run.plan.cp);
   const int64_t at_once = run.plan.dp;
-  const int64_t micro_batches = ceil_div(static_cast<int64_t>(ids.size()), at_once);
+  int64_t micro_batches = ceil_div(static_cast<int64_t>(ids.size()), at_once);
+  if (run.plan.pp_chunks > 1) {
+    micro_batches = round_up(micro_batches, run.plan.pp);  // schedules that go in equal rounds
+  }
   engine::Batch batch(micro_batches * at_once, longest);
   for (size_t i = 0; i < ids.size(); ++i) {
     const data::SequenceOut row = batch.row(static_cast<int64_t>(i));
