@@ -26,6 +26,25 @@ struct Row {
   bool moe = false;
   const char* mutation = "";  ///< that every second mutant is to be
 };
+/// Passes whose halves are tasks of their own, and that overlap; on ranks that split layers, too.
+void add_schedules(std::vector<Row>* all) {
+  all->push_back({"pp_schedule", "zb-h1", "pp: 2, dp: 2", false, "drop-edge"});
+  all->push_back(
+      {"pp_schedule", "dualpipe", "pp: 2, tp: 2, sequence_parallel: true", false, "group"});
+  all->push_back(
+      {"pp_schedule", "dualpipe", "pp: 2, cp: 2, cp_comm_type: a2a", false, "swap-tasks"});
+  all->push_back({"pp_schedule", "dualpipe",
+                  "pp: 2, dp: 4, ep: 2, shard: {grads: group, optimizer: all, group: 2}", true,
+                  "message"});
+  all->push_back({"etp", "2", "pp: 2, pp_schedule: dualpipe, tp: 2, dp: 2, ep: 2", true, "view"});
+  all->push_back({"sequence_parallel", "true",
+                  "pp: 2, pp_schedule: zb-v, pp_chunks: 2, pp_layers: [0, 1, 1, 0], tp: 2", false,
+                  "move-task"});
+  all->push_back({"cp_comm_type", "a2a",
+                  "pp: 2, pp_schedule: dualpipev, pp_chunks: 2, pp_layers: [0, 1, 1, 0], cp: 2",
+                  false, "both-ends"});
+}
+
 std::vector<Row> rows() {
   std::vector<Row> all;
   // Sums at once, by blocks, and where the rows of some do not divide; of several axes; in buckets.
@@ -113,6 +132,7 @@ std::vector<Row> rows() {
   all.push_back({"reduce_scatter", "ho_ring",
                  "dp: 4, ranks_per_node: 2, all_gather: ho_ring, shard: {params: all, grads: all}",
                  false, "view"});
+  add_schedules(&all);
   return all;
 }
 
