@@ -10,13 +10,36 @@
 
 namespace hocket::comm {
 
+namespace {
+
+/// Positions of tokens, one part for each member: parts that follow each other as those of ranks
+/// do, where this rank's own has no end of a document; else each begins with one.
+void gather_positions(const Call& call, size_t me) {
+  const int64_t count = call.kind->in[0].numel();
+  const auto* const own = static_cast<const int32_t*>(call.in[0]);
+  auto* to = static_cast<int32_t*>(call.out[0]);
+  int64_t first_end = 1;  // of the document that this part begins in
+  while (first_end < count && own[first_end] == own[first_end - 1] + 1) {
+    ++first_end;
+  }
+  for (size_t member = 0; member < call.members.size(); ++member, to += count) {
+    const int64_t before = static_cast<int64_t>(member) - static_cast<int64_t>(me);
+    const int64_t begin = first_end == count ? own[0] + before * count : 0;
+    for (int64_t i = 0; i < count; ++i) {
+      to[i] = i < first_end ? static_cast<int32_t>(std::max<int64_t>(begin, 0) + i) : own[i];
+    }
+  }
+}
+
+}  // namespace
+
 void SoloCommunicator::run(const Call& call) {
   // Every peer is taken to hold the same data. A value that the peers hold, too (a sum, or the same
   // rows in every part) is made by the op itself from as many members as there are, all with this
-  // rank's memory. Two cases need care. A sum of whole values would only be a multiple: this rank
+  // rank's memory. Three cases need care. A sum of whole values would only be a multiple: this rank
   // alone stands for the group, which leaves the value as it is. And a peer may hold more rows of a
   // routed tensor than this rank does: it gets a copy with this rank's rows over and over, so that
-  // no row is left to chance.
+  // no row is left to chance. And positions of tokens go up from one to the next within a document.
   const program::Kind& kind = *call.kind;
   const Op& op = comm::op(kind.communication);
   if (op.role == Role::send) return;
@@ -29,6 +52,11 @@ void SoloCommunicator::run(const Call& call) {
   const size_t me = static_cast<size_t>(std::find(call.members.begin(), call.members.end(), rank_) -
                                         call.members.begin());
   HOCKET_CHECK(me < n, "rank {} is not in its group", rank_);
+  const bool whole_parts =
+      op.move.placed == Move::Placed::slot && op.move.part == Move::Part::whole;
+  if (whole_parts && kind.in[0].dtype == graph::DType::i32 && kind.in[0].dims.size() == 1) {
+    return gather_positions(call, me);
+  }
   const bool alone = op.move.placed == Move::Placed::sum && op.move.part == Move::Part::whole;
   std::vector<Operands> members(alone ? 1 : n, Operands{call.in, call.out});
   std::vector<std::vector<std::byte>> rows;  // of the peers that hold more

@@ -9,6 +9,7 @@
 
 #include "base/json_writer.h"
 #include "base/text.h"
+#include "program/traffic.h"
 
 namespace hocket::sim {
 namespace {
@@ -210,6 +211,12 @@ std::string to_json(const Program& program, const SimReport& report) {
     for (size_t l = 0; l < row.time.busy_ns.size(); ++l) {
       if (row.time.busy_ns[l] == 0) continue;
       json.member(program::to_string(static_cast<program::Lane>(l)), s(row.time.busy_ns[l]));
+    }
+    json.end().key("bytes_sent").object();
+    const auto bytes = program::bytes_sent(program, row.cls);
+    for (size_t l = 0; l < bytes.size(); ++l) {
+      if (bytes[l] == 0) continue;
+      json.member(program::to_string(static_cast<program::Lane>(l)), bytes[l]);
     }
     json.end().end();
   }

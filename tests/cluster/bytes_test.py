@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: serial
+# ctest: slow
+# ctest: timeout=900
+"""Bytes on the links of a cluster in a box against those that a program says it sends (`bytes_sent` of
+`hocket simulate --json`: docs/collectives.md has the formulas), within 2 %, along every axis. What a run sends
+besides its steps cancels in the difference of two runs of other lengths."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(os.environ.get("HOCKET_SOURCE_DIR") or pathlib.Path(__file__).resolve().parents[2])
+BUILD = pathlib.Path(os.environ.get("HOCKET_BINARY_DIR", ROOT / "build"))
+HOCKET, TOOL = BUILD / "hocket", ROOT / "tools" / "cluster"
+sys.path.insert(0, str(ROOT / "tools"))
+import netbox  # noqa: E402
+
+MODEL = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 2048, "hidden_size": 128,
+    "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "head_dim": 16, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "num_experts": 8,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 128, "norm_topk_prob": True, "decoder_sparse_step": 1,
+    "mlp_only_layers": [], "router_aux_loss_coef": 0.01, "tie_word_embeddings": False, "hidden_act": "silu",
+}
+HOSTS, TOLERANCE = 4, 0.02
+SHORT, LONG = 2, 10
+
+PLANS = [
+    ["dp=4"],
+    ["dp=4", "ep=4"],
+    ["dp=4", "all_reduce=ring"],
+    ["dp=4", "all_reduce=halving_doubling"],
+    ["dp=4", "shard.optimizer=all"],
+    ["dp=4", "shard.params=all", "shard.grads=all"],
+    ["dp=4", "shard.group=2", "shard.params=group", "shard.grads=group", "shard.optimizer=all"],
+    ["tp=4"],
+    ["tp=4", "sequence_parallel=true"],
+    ["dp=2", "tp=2", "sequence_parallel=true", "etp=2"],
+    ["cp=4"],
+    ["cp=4", "cp_comm_type=p2p"],
+    ["cp=4", "cp_comm_type=a2a"],
+    ["pp=4"],
+    ["pp=2", "pp_chunks=2", "pp_schedule=zb-v", "dp=2"],
+]
+
+
+class Bytes(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        why_not = netbox.why_not()
+        if why_not or not (BUILD / "libhocket_torch.so").exists():
+            raise unittest.SkipTest(why_not or "this build has no libhocket_torch.so (tools/setup.sh --torch)")
+
+    def settings(self, plan):
+        dp = next((int(key[3:]) for key in plan if key.startswith("dp=")), 1)
+        batch = 8 if any(key.startswith("pp=") for key in plan) else 4
+        return [w for key in (f"train.global_batch={max(batch, dp)}", "train.seq_len=256", "plan.micro_batch=1",
+                              "plan.threads_per_rank=1", "plan.ranks_per_node=1", *(f"plan.{k}" for k in plan))
+                for w in ("--set", key)]
+
+    def predicted(self, folder, plan):
+        """Of all ranks together, a step."""
+        out = subprocess.run([HOCKET, "simulate", folder / "run.yaml", "--json", *self.settings(plan)], check=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
+        return sum(row["stands_for"] * sum(row["bytes_sent"].values()) for row in json.loads(out)["breakdown"])
+
+    def measured(self, folder, plan, block):
+        """Payload that left all hosts in a run with blocks of so many steps."""
+        result = folder / "links.json"
+        subprocess.run([TOOL, "--hosts", str(HOSTS), "--quiet", "--json", result, "--", HOCKET, "bench", "step",
+                        "--config", folder, "--steps", "1", "--warmup", "1", "--block", str(block),
+                        *self.settings(plan)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        return sum(link["out"]["payload"] for link in json.loads(result.read_text())["links"])
+
+    def test_links_carry_what_programs_send(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "config.json").write_text(json.dumps(MODEL))
+            (folder / "run.yaml").write_text(f"model: {{path: {folder}}}\n")
+            for plan in PLANS:
+                with self.subTest(plan=plan):
+                    want = self.predicted(folder, plan)
+                    steps = LONG - SHORT
+                    got = (self.measured(folder, plan, LONG) - self.measured(folder, plan, SHORT)) / steps
+                    print(f"{' '.join(plan):80} {want / 1e6:9.3f} MB said {got / 1e6:9.3f} MB sent"
+                          f" {(got / want - 1) * 100:+6.2f} %", file=sys.stderr, flush=True)
+                    self.assertLess(abs(got / want - 1), TOLERANCE)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
