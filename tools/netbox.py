@@ -64,11 +64,15 @@ def why_not():
         if not shutil.which(tool):
             return f"no `{tool}` here; install iproute2 and util-linux (tools/setup.sh --tests)"
     probe = f"{PREFIX}{os.getpid()}-{start_time(os.getpid())}-probe"
-    done = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
+    why = None
+    # The second enters the namespace, which takes a root that is a mount of its own: no chroot.
+    for words in (["netns", "add", probe], ["-n", probe, "link", "set", "lo", "up"]):
+        done = subprocess.run(["ip", *words], capture_output=True, text=True)
+        if done.returncode != 0:
+            why = f"`ip {' '.join(words)}` fails: {done.stderr.strip()}"
+            break
     subprocess.run(["ip", "netns", "del", probe], capture_output=True)
-    if done.returncode != 0:
-        return f"`ip netns add` fails: {done.stderr.strip()}"
-    return None
+    return why
 
 
 def pids_in(namespace):
