@@ -14,6 +14,7 @@
 #include "checkpoint/model_weights.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
+#include "comm/launch.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/memory.h"
 #include "train/sample.h"
@@ -141,7 +142,14 @@ void verb_generate(Args& args) {
       "hocket generate runs/quickstart --prompt '#include <vec' --temperature 0 "
       "--max-new-tokens 20",
       "the most likely continuation");
-  args.run([options] { return generate(*options); });
+  args.run([options] {
+    if (const comm::Place& place = comm::launched(); place.size > 1) {
+      fail("hocket generate",
+           "{} started {} processes, and a model generates on one rank; try it without a launcher",
+           place.launcher, place.size);
+    }
+    return generate(*options);
+  });
 }
 
 }  // namespace hocket::cli

@@ -12,9 +12,6 @@
 #include "base/text.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
-#ifndef HOCKET_SIM_ONLY
-#include "engine/processes.h"
-#endif
 
 namespace hocket::cli {
 namespace {
@@ -58,17 +55,8 @@ int run(const std::vector<std::string>& words) {
   return run_verb(words);
 }
 
-/// The others of a run end with the same reason. `text`, if it came from them, is told as it is.
 int report(const std::string& text, int code, bool own = true) {
-#ifndef HOCKET_SIM_ONLY
-  if (comm::Connection* const connection = engine::connection(); connection && own) {
-    connection->fail(fmt::format("rank {}: {}", connection->index(), text));
-  }
-#endif
-  tell_error(text);
-#ifndef HOCKET_SIM_ONLY
-  engine::disconnect(text);
-#endif
+  tell_error(text, own);
   return code;
 }
 
@@ -134,9 +122,7 @@ int main_of(const std::vector<std::string>& words) {
   log_level();  // a wrong HOCKET_LOG is told at once
   try {
     code = run(words);
-#ifndef HOCKET_SIM_ONLY
-    engine::disconnect();
-#endif
+    end_together();
   } catch (const Error& error) {
     return report(error.what(), error.exit_code(), error.cause() == Error::Cause::own);
   } catch (const std::bad_alloc&) {

@@ -26,6 +26,14 @@ int& launcher_stderr() {
   return fd;
 }
 
+#ifndef HOCKET_SIM_ONLY
+/// Ends the connection when the error is told.
+struct End {
+  const std::string& why;
+  ~End() { engine::disconnect(why); }
+};
+#endif
+
 /// True if this process speaks for all.
 bool speaks() {
 #ifndef HOCKET_SIM_ONLY
@@ -55,7 +63,19 @@ void redirect_output(const std::string& folder) {
   ::close(file);
 }
 
-void tell_error(const std::string& text) {
+void end_together() {
+#ifndef HOCKET_SIM_ONLY
+  engine::disconnect();
+#endif
+}
+
+void tell_error(const std::string& text, [[maybe_unused]] bool own) {
+#ifndef HOCKET_SIM_ONLY
+  if (comm::Connection* const connection = engine::connection(); connection && own) {
+    connection->fail(fmt::format("rank {}: {}", connection->index(), text));
+  }
+  const End end{text};
+#endif
   std::fflush(stdout);
   const comm::Place& place = comm::launched();
   fmt::print(stderr, "{}\n", text);

@@ -11,6 +11,9 @@ namespace hocket::cli {
 void redirect_output(const std::string& folder);
 /// What ended this process, told once for all of them: to where they were started by rank 0, or by
 /// rank 1 if it was rank 0 that failed; by the others to their files. Alone, to standard error.
-void tell_error(const std::string& text);
+/// `own`: it is this process's, and ends the others, too; else it came from them.
+void tell_error(const std::string& text, bool own);
+/// Waits until all processes have done what they were started for.
+void end_together();
 
 }  // namespace hocket::cli

@@ -221,8 +221,7 @@ void Connection::beat() {
     }
     said = doing_before_;
   }
-  wire_->note(key_of(index()),
-              fmt::format("{}\n{}\n{}\n{}", ++beats_, waits_for, host_name(), said));
+  wire_->note(key_of(index()), fmt::format("{}\n{}\n{}", waits_for, host_name(), said));
   if (index() != 0) {
     note_of(0);
   }
@@ -293,15 +292,12 @@ Connection::Note Connection::note_of(int32_t rank) {
     throw;
   }
   Note note;
-  note.waits_for = kNobody;
   if (text) {
     const size_t first = text->find('\n');
     const size_t second = text->find('\n', first + 1);
-    const size_t third = text->find('\n', second + 1);
-    note.beat = std::stoll(*text);
-    note.waits_for = std::stoi(text->substr(first + 1));
-    const std::string host = text->substr(second + 1, third - second - 1);
-    const std::string doing = text->substr(third + 1);
+    note.waits_for = std::stoi(*text);
+    const std::string host = text->substr(first + 1, second - first - 1);
+    const std::string doing = text->substr(second + 1);
     note.doing =
         fmt::format("on host {}{}{}", host, doing.empty() ? "" : "; its last task: ", doing);
   }

@@ -55,8 +55,7 @@ class Connection : public Processes {
  private:
   /// What a process noted last.
   struct Note {
-    int64_t beat = 0;       ///< another number each time
-    int32_t waits_for = 0;  ///< a rank, or kNone
+    int32_t waits_for = -1;  ///< a rank; -1: nobody
     std::string doing;
   };
   class Wait;
@@ -90,8 +89,7 @@ class Connection : public Processes {
   std::map<int32_t, int> waits_;   ///< ranks that lanes wait for, and how many do
   std::string doing_before_;       ///< what the last task was, between steps
   std::map<int32_t, Note> notes_;  ///< as they were read last
-  int64_t beats_ = 0;
-  std::mutex watched_mutex_;  ///< held while they are called
+  std::mutex watched_mutex_;       ///< held while they are called
   std::map<const void*, Watched> watched_;
   std::thread watch_;
 };

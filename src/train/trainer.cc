@@ -50,12 +50,12 @@ class Trainer {
  private:
   bool is_first() const { return ranks_.processes().index() == 0; }
   bool nothing_left() const;
-  void agree_on_start() const;
   void set_up();
-  void agree_on_program() const;
+  void agree(const std::string& mine) const;
   void load();
   int64_t run_steps();
   bool all_begin(int64_t step);
+  bool any_signal(int mine);
   void one_step(int64_t step);
   void complete(StepMetrics& metrics) const;
   void evaluate(int64_t step, bool final);
@@ -104,7 +104,8 @@ int Trainer::go() {
   });
   saver_.open(ranks_);
   start_ = find_start(run_, dataset_, saver_.folder());
-  agree_on_start();
+  agree(fmt::format("the start {}, {} steps, data {}", start_.describe(), start_.steps,
+                    dataset_.fingerprint()));
   steps_ = start_.steps;
   if (nothing_left()) return 0;
   saver_.set_last(start_.from ? start_.from->folder() : "");
@@ -123,8 +124,7 @@ int Trainer::go() {
   if (step > start_.step || start_.step == 0) {
     save(step);
   }
-  stop_.end_steps();
-  if (stopped_by_ != 0) {
+  if (any_signal(stop_.end_steps())) {
     fmt::print("stopped after step {} of {}; the same command goes on from there\n", step, steps_);
     return exit_code_of(stopped_by_);
   }
@@ -148,14 +148,15 @@ bool Trainer::nothing_left() const {
   return nothing;
 }
 
-/// Error, on all processes, if they would not begin alike.
-void Trainer::agree_on_start() const {
-  const std::vector<std::string> starts = ranks_.processes().all_gather(fmt::format(
-      "{}; {} steps; data {}", start_.describe(), start_.steps, dataset_.fingerprint()));
-  for (size_t i = 0; i < starts.size(); ++i) {
-    if (starts[i] != starts[0]) {
-      fail_run("train", "rank {} would begin with {}; rank 0 begins with {}", i, starts[i],
-               starts[0]);
+/// Error, on all processes, if they do not all say the same.
+void Trainer::agree(const std::string& mine) const {
+  const std::vector<std::string> all = ranks_.processes().all_gather(mine);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != all[0]) {
+      fail_run("train",
+               "rank {} has {}; rank 0 has {}; expected the same on all ranks; try the same "
+               "run.yaml, files and build of hocket everywhere",
+               i, all[i], all[0]);
     }
   }
 }
@@ -172,7 +173,9 @@ void Trainer::set_up() {
     programs_.replace({}, engine::compile_given(run_, *options_.given));
   }
   prediction_ = preflight(run_, programs_, dataset_, start_.describe(), ranks_.processes());
-  agree_on_program();
+  const check::Certificate& proven = prediction_.certificate;
+  agree(fmt::format("program {}, graph {}, mesh {} ({})", proven.program.hex(),
+                    proven.reference.hex(), proven.mesh.hex(), proven.ranks));
   session_ = &programs_.session();
   rows_ = engine::rows_read(programs_.compiled(), ranks_.ids(), section_.global_batch,
                             section_.seq_len);
@@ -181,23 +184,6 @@ void Trainer::set_up() {
   }
   if (steps_ == 0) {
     steps_ = decide_steps(section_, prediction_.step_s);
-  }
-}
-
-/// Error, on all processes, if they do not have the same program.
-void Trainer::agree_on_program() const {
-  const check::Certificate& mine = prediction_.certificate;
-  const std::vector<std::string> all = ranks_.processes().all_gather(
-      fmt::format("program {}, graph {}, mesh {} ({})", mine.program.hex(), mine.reference.hex(),
-                  mine.mesh.hex(), mine.ranks));
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i] != all[0]) {
-      fail_run(
-          "train",
-          "rank {} has {}; rank 0 has {}; expected the same program on all ranks; try the same "
-          "run.yaml, files and build of hocket everywhere",
-          i, all[i], all[0]);
-    }
   }
 }
 
@@ -244,6 +230,14 @@ bool Trainer::all_begin(int64_t step) {
   }
   batch_->loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(targets, 1));
   return stopped_by_ == 0;
+}
+
+/// True if a signal came to one of the processes before or in the last step.
+bool Trainer::any_signal(int mine) {
+  for (const std::string& signal : ranks_.processes().all_gather(std::to_string(mine))) {
+    stopped_by_ = std::max(stopped_by_, std::stoi(signal));
+  }
+  return stopped_by_ != 0;
 }
 
 /// Runs the program, and writes down what the step tells. The time of a step goes
