@@ -156,6 +156,7 @@ class Ranks(unittest.TestCase):
         deadline = time.time() + 90
         while time.time() < deadline and (not metrics.exists() or metrics.stat().st_size == 0):
             time.sleep(0.05)
+        time.sleep(0.6)  # notes are made, and read, five times a second
         processes[victim].send_signal(how)
         begin = time.time()
         errors = {}
