@@ -4,12 +4,12 @@
 // order alone. Sends are eager: the message is copied to the transport.
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <numeric>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "comm/communicator.h"
 #include "comm/ops/comm_op.h"
@@ -197,7 +197,7 @@ void LocalWorld::Impl::Rank::recv(const Call& call) {
   if (message.size() != bytes) {
     fail_run("comm", "recv: rank {} sent {} bytes; expected {}", call.peer, message.size(), bytes);
   }
-  std::memcpy(call.out[0], message.data(), bytes);
+  copy_bytes(call.out[0], message.data(), static_cast<int64_t>(bytes));
   std::lock_guard lock(world_.mutex);
   world_.message_bytes[call.peer] -= static_cast<int64_t>(bytes);
 }

@@ -2,9 +2,9 @@
 #include "comm/process_world.h"
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/ops/comm_op.h"
@@ -95,7 +95,7 @@ void ProcessWorld::Rank::run(const Call& call) {
     return;
   }
   Message message(call.kind->in[0].bytes());
-  std::memcpy(message.data.get(), call.in[0], static_cast<size_t>(message.bytes));
+  copy_bytes(message.data.get(), call.in[0], message.bytes);
   if (message.bytes > 0) {
     connection_.send(std::move(message), call.peer, call.tag);
   }
@@ -189,7 +189,7 @@ void ProcessWorld::Rank::Part::send() {
     Message message(total(slices));
     std::byte* at = message.data.get();
     for (const Slice& slice : slices) {
-      std::memcpy(at, place(members_[me_], slice), static_cast<size_t>(slice.bytes));
+      copy_bytes(at, place(members_[me_], slice), slice.bytes);
       at += slice.bytes;
     }
     rank_.connection_.send(std::move(message), call_.members[other], tag_);
@@ -223,7 +223,7 @@ void ProcessWorld::Rank::Part::run() {
     if (arrival.slices.size() == 1) continue;
     const std::byte* at = arrival.packed.data.get();
     for (const Slice& slice : arrival.slices) {
-      std::memcpy(place(members_[other], slice), at, static_cast<size_t>(slice.bytes));
+      copy_bytes(place(members_[other], slice), at, slice.bytes);
       at += slice.bytes;
     }
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // all_gather(x) dim -> y: the parts of all ranks side by side along `dim`. The second half of a
 // ring all_reduce.
-#include <cstring>
 
+#include "base/bytes.h"
 #include "comm/ops/parts.h"
 
 namespace hocket::comm {
@@ -17,7 +17,7 @@ void run_all_gather(const Together& all, size_t me, int) {
   auto* to = static_cast<std::byte*>(all.members[me].out[0]) + range.begin;
   for (int64_t o = 0; o < b.outer; ++o) {
     for (const std::byte* from : inputs(all, 0)) {
-      std::memcpy(to, from + o * row + range.begin, static_cast<size_t>(range.length()));
+      copy_bytes(to, from + o * row + range.begin, range.length());
       to += row;
     }
   }

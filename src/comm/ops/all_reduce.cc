@@ -3,8 +3,8 @@
 // list as one transfer. A ring moves 2 (n-1)/n of the data through every link in 2 (n-1) rounds; a
 // tree is better where rounds count.
 #include <cmath>
-#include <cstring>
 
+#include "base/bytes.h"
 #include "comm/ops/parts.h"
 
 namespace hocket::comm {
@@ -41,9 +41,9 @@ void run_all_reduce(const Together& all, size_t me, int phase) {
     for (size_t j = 0; j < all.members.size(); ++j) {
       if (j == me) continue;
       const Range theirs = chunk_of(all, numel, j);
-      std::memcpy(out + theirs.begin * size,
-                  static_cast<const std::byte*>(all.members[j].out[input]) + theirs.begin * size,
-                  static_cast<size_t>(theirs.length() * size));
+      copy_bytes(out + theirs.begin * size,
+                 static_cast<const std::byte*>(all.members[j].out[input]) + theirs.begin * size,
+                 theirs.length() * size);
     }
   }
 }

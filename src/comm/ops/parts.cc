@@ -2,8 +2,8 @@
 #include "comm/ops/parts.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "base/bytes.h"
 #include "base/error.h"
 
 namespace hocket::comm {
@@ -214,8 +214,7 @@ void RowWriter::take(int64_t member, int64_t begin, int64_t count) {
   if (written_ + count > limit_) {
     fail_run("comm", "more rows arrive than the {} rows of their buffer", limit_);
   }
-  std::memcpy(to_ + written_ * row_bytes_, from_[member] + begin * row_bytes_,
-              static_cast<size_t>(count * row_bytes_));
+  copy_bytes(to_ + written_ * row_bytes_, from_[member] + begin * row_bytes_, count * row_bytes_);
   written_ += count;
 }
 

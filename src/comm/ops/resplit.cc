@@ -2,8 +2,8 @@
 // resplit(x) from, to -> y: from blocks along one dim to blocks along another (the all-to-all of
 // sequence parallelism, DeepSpeed-Ulysses, arXiv 2309.14509). Of what every member has, each takes
 // its block along `to`.
-#include <cstring>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "comm/ops/parts.h"
 
@@ -38,9 +38,9 @@ void run_resplit(const Together& all, size_t me, int) {
   auto* into = static_cast<std::byte*>(all.members[me].out[0]);
   const std::vector<const std::byte*> sources = inputs(all, 0);
   for (const Copy& copy : copies_of(all, me)) {
-    std::memcpy(into + had.bytes_of(copy.to),
-                sources[static_cast<size_t>(copy.source)] + had.bytes_of(copy.from),
-                static_cast<size_t>(had.bytes_of(copy.count)));
+    copy_bytes(into + had.bytes_of(copy.to),
+               sources[static_cast<size_t>(copy.source)] + had.bytes_of(copy.from),
+               had.bytes_of(copy.count));
   }
 }
 

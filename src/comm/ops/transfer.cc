@@ -4,8 +4,8 @@
 // letter a is dim 0, b dim 1, and so on, as long as the part's type. Every rank that takes gets
 // each of its elements from one rank that has it: of several, those with its number among the
 // givers come first, so that replicas share the work.
-#include <cstring>
 
+#include "base/bytes.h"
 #include "comm/ops/parts.h"
 
 namespace hocket::comm {
@@ -14,13 +14,11 @@ namespace {
 
 void run_transfer(const Together& all, size_t me, int) {
   if (all.out.empty()) return;
-  const size_t size = static_cast<size_t>(size_of(all.out[0].dtype));
+  const int64_t size = size_of(all.out[0].dtype);
   auto* to = static_cast<std::byte*>(all.members[me].out[0]);
   for (const Copy& copy : all.copies) {
     const auto* from = static_cast<const std::byte*>(all.members[copy.source].in[0]);
-    std::memcpy(to + static_cast<size_t>(copy.to) * size,
-                from + static_cast<size_t>(copy.from) * size,
-                static_cast<size_t>(copy.count) * size);
+    copy_bytes(to + copy.to * size, from + copy.from * size, copy.count * size);
   }
 }
 
