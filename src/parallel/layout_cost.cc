@@ -38,19 +38,12 @@ int64_t experts_of(const Node& node, const Graph& graph) {
 /// Adds up what is moved.
 class Moved {
  public:
-  Moved(const Graph& graph, const Mesh& mesh, const Layouts& layouts, double per_step)
-      : graph_(graph), layouts_(layouts), per_step_(per_step), paths_(mesh) {}
+  Moved(const Graph& graph, const Mesh& mesh, const Layouts& layouts, int64_t num_micro_batches)
+      : graph_(graph), layouts_(layouts), cost_(graph, mesh, num_micro_batches) {}
 
-  void bring(TensorId id, const Layout& from, const Layout& to, bool once_in_step) {
-    const ReshardPath* const path = paths_.path(graph_.tensor(id).type, from, to);
-    if (!path) {
-      sum_.total = std::numeric_limits<double>::infinity();
-      return;
-    }
-    // Gradients share their rounds: they are reduced in buckets.
-    const double cost = once_in_step && path->bytes > 0 ? path->bytes : path->cost;
-    sum_.total += cost * (once_in_step ? per_step_ : 1);
-    (once_in_step ? sum_.bytes_per_step : sum_.bytes_per_micro_batch) += path->bytes;
+  void bring(TensorId id, const Layout& from, const Layout& to, bool in_step) {
+    sum_.total +=
+        cost_(id, from, to, in_step, in_step ? &sum_.bytes_per_step : &sum_.bytes_per_micro_batch);
   }
 
   /// What the node reads, unless it was brought there before in the same pass. Of what nodes of the
@@ -76,13 +69,24 @@ class Moved {
  private:
   const Graph& graph_;
   const Layouts& layouts_;
-  const double per_step_;
-  ReshardPaths paths_;
+  BringingCost cost_;
   std::set<std::tuple<TensorId, Layout, Phase>> brought_;
   LayoutCost sum_;
 };
 
 }  // namespace
+
+double BringingCost::operator()(TensorId id, const Layout& from, const Layout& to, bool in_step,
+                                double* bytes) {
+  if (from == to) return 0;
+  const ReshardPath* const path = paths_.path(graph_.tensor(id).type, from, to);
+  if (!path) return std::numeric_limits<double>::infinity();
+  if (bytes) {
+    *bytes += path->bytes;
+  }
+  // Gradients share their rounds: they are reduced in buckets.
+  return in_step ? per_step_ * (path->bytes > 0 ? path->bytes : path->cost) : path->cost;
+}
 
 TensorType part_of(TensorType type, const Layout& layout, const Mesh& mesh) {
   for (int dim = 0; dim < static_cast<int>(type.dims.size()); ++dim) {
@@ -119,7 +123,7 @@ double work_cost(const Graph& graph, const Node& node, const Mesh& mesh,
 
 LayoutCost layout_cost(const Graph& graph, const Mesh& mesh, const Layouts& layouts,
                        int64_t num_micro_batches) {
-  Moved moved(graph, mesh, layouts, 1.0 / static_cast<double>(num_micro_batches));
+  Moved moved(graph, mesh, layouts, num_micro_batches);
   std::set<TensorId> addends;  // contributions of which a total is made
   for (size_t index = 0; index < graph.grads.size(); ++index) {
     const graph::ParamGrad& grad = graph.grads[index];
@@ -127,9 +131,7 @@ LayoutCost layout_cost(const Graph& graph, const Mesh& mesh, const Layouts& layo
       if (id != grad.total) {
         addends.insert(id);
       }
-      if (layouts.lies[id] != layouts.tensor[id]) {
-        moved.bring(id, layouts.tensor[id], layouts.lies[id], false);
-      }
+      moved.bring(id, layouts.tensor[id], layouts.lies[id], false);
     }
     if (grad.total != kNone) {
       moved.bring(grad.total, layouts.lies[grad.total], layouts.update[index], true);

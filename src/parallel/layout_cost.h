@@ -13,6 +13,7 @@
 #include "graph/graph.h"
 #include "graph/layout.h"
 #include "parallel/layouts.h"
+#include "parallel/reshard.h"
 
 namespace hocket::parallel {
 
@@ -25,6 +26,22 @@ struct LayoutCost {
 /// On all axes together. `graph`: the one that is lowered.
 LayoutCost layout_cost(const graph::Graph& graph, const graph::Mesh& mesh, const Layouts& layouts,
                        int64_t num_micro_batches);
+
+/// What single tensors cost to bring.
+class BringingCost {
+ public:
+  BringingCost(const graph::Graph& graph, const graph::Mesh& mesh, int64_t num_micro_batches)
+      : graph_(graph), per_step_(1.0 / static_cast<double>(num_micro_batches)), paths_(mesh) {}
+
+  /// Infinity if it can't be. `in_step`: once, at the end of a step. `bytes` are added to.
+  double operator()(graph::TensorId id, const graph::Layout& from, const graph::Layout& to,
+                    bool in_step, double* bytes = nullptr);
+
+ private:
+  const graph::Graph& graph_;
+  const double per_step_;
+  ReshardPaths paths_;
+};
 
 /// As much of a type as a rank has of it: sizes that do not divide are rounded up, and what can't
 /// be cut counts whole.

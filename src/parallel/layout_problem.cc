@@ -26,8 +26,6 @@ using graph::TensorType;
 
 namespace {
 
-/// What a choice has to save that is not the first one: as much as beginning a task costs.
-constexpr double kDeparture = 1024;
 /// Readers of a tensor that one table tells apart; more are taken one after the other.
 constexpr size_t kReadersInTable = 3;
 

@@ -13,6 +13,9 @@
 
 namespace hocket::parallel {
 
+/// What a choice has to save that is not the first one: as much as beginning a task costs.
+inline constexpr double kDeparture = 1024;
+
 /// The signatures of all nodes on one axis, as choices. On other axes all lies as it did.
 struct AxisProblem {
   ChoiceProblem problem;
@@ -35,6 +38,12 @@ AxisProblem axis_problem(LayoutRules* rules, const Layouts& now, size_t axis,
 /// NodeLayouts::signature of all nodes, with the best on these axes, each by itself; nothing if
 /// they are those of `now`. `given`: what was to `now`.
 std::optional<std::vector<NodeLayouts>> better_signatures(
+    const graph::Graph& graph, const graph::Mesh& mesh, const LayoutsGiven& given,
+    const Layouts& now, const std::vector<size_t>& axes, int64_t num_micro_batches);
+
+/// The same of nodes that make gradients and nothing else, one after the other, on these axes
+/// together.
+std::optional<std::vector<NodeLayouts>> better_gradients(
     const graph::Graph& graph, const graph::Mesh& mesh, const LayoutsGiven& given,
     const Layouts& now, const std::vector<size_t>& axes, int64_t num_micro_batches);
 

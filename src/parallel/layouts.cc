@@ -396,8 +396,8 @@ class Improvement {
       : graph_(graph), mesh_(mesh), given_(given), now_(*now), micro_batches_(num_micro_batches) {}
 
   void run() {
-    // All axes at once, each as if the others stayed as they are, and where that is not cheaper
-    // with all that changes, one after the other.
+    // All axes at once, each as if the others stayed as they are; where that is not cheaper with
+    // all that changes, one after the other; then gradients on all of them together.
     const LayoutRules rules(graph_, mesh_, given_);
     std::vector<size_t> axes;
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
@@ -405,17 +405,20 @@ class Improvement {
         axes.push_back(axis);
       }
     }
+    const bool several = axes.size() > 1;
     for (bool better = true; better;) {
-      better = improve(axes);
-      for (size_t i = 0; i < axes.size() && axes.size() > 1 && !better; ++i) {
-        better = improve({axes[i]});
+      better = improve(better_signatures(graph_, mesh_, given_, now_, axes, micro_batches_));
+      for (size_t i = 0; several && !better && i < axes.size(); ++i) {
+        better = improve(better_signatures(graph_, mesh_, given_, now_, {axes[i]}, micro_batches_));
+      }
+      if (several && !better) {
+        better = improve(better_gradients(graph_, mesh_, given_, now_, axes, micro_batches_));
       }
     }
   }
 
  private:
-  bool improve(const std::vector<size_t>& axes) {
-    const auto signatures = better_signatures(graph_, mesh_, given_, now_, axes, micro_batches_);
+  bool improve(const std::optional<std::vector<NodeLayouts>>& signatures) {
     if (!signatures) return false;
     std::optional<Layouts> other = layouts_with(graph_, mesh_, given_, *signatures);
     if (!other) {

@@ -11,6 +11,8 @@
 #include "autodiff/autodiff.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "check/check.h"
+#include "engine/compile.h"
 #include "ops/build.h"
 #include "parallel/layout_cost.h"
 #include "parallel/layout_problem.h"
@@ -258,6 +260,47 @@ TEST(Layouts, ComeCloseToTheBestOfAllOn200SmallGraphs) {
       100 * sum_by_node / kGraphs, 100 * most_by_node);
   EXPECT_GE(exact, kGraphs * 95 / 100);
   EXPECT_LT(most, 0.03);
+}
+
+/// A dense model with a large vocabulary, of which it makes the gradients.
+program::Program proven(const std::string& plan, bool tied = false, int64_t sequences = 4) {
+  const engine::Run run = engine::parse_run(
+      fmt::format("model: {{config: {{model_type: llama, vocab_size: 16384, hidden_size: 64, "
+                  "num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 2, "
+                  "head_dim: 32, intermediate_size: 64, tie_word_embeddings: {}}}}}\n"
+                  "train: {{global_batch: {}, seq_len: 64}}\n"
+                  "plan: {{{}, threads_per_rank: 1}}\n",
+                  tied, sequences, plan),
+      "layouts", {});
+  engine::Compiled made = engine::compile(run);
+  const check::Verdict verdict = check::check(made.program, made.reference);
+  EXPECT_TRUE(verdict.ok()) << plan << "\n" << to_text(verdict);
+  return std::move(made.program);
+}
+
+/// What the first task of an op makes, as its buffer's layout says.
+std::string layout_made(const program::Program& program, const std::string& op) {
+  const program::RankClass& cls = program.classes[program::ClassId(0)];
+  for (const program::Task& task : cls.tasks) {
+    if (program.kind(task).op == op) {
+      return to_string(cls.buffers[task.out[0]].layout, program.roles[0].mesh);
+    }
+  }
+  return "none";
+}
+
+TEST(Layouts, GatherTheTokensOfAnEmbeddingWhereThatIsLessThanItsGradient) {
+  const auto embedding = [](const program::Program& program) {
+    return layout_made(program, "embedding_dw");
+  };
+  EXPECT_EQ(embedding(proven("dp: 4")), "B");
+  EXPECT_EQ(embedding(proven("dp: 4, ep: 1, shard: {optimizer: all}")), "B");
+  EXPECT_EQ(embedding(proven("dp: 2, tp: 2, micro_batch: 2")), "tp:S0");
+  EXPECT_EQ(embedding(proven("dp: 2, cp: 2, micro_batch: 2")), "B");
+  // Once in a step the sum is cheaper than the tokens of many micro-batches; and the gradient of a
+  // table that the head uses too is summed in any case.
+  EXPECT_EQ(embedding(proven("dp: 4", false, 512)), "edp:P");
+  EXPECT_EQ(embedding(proven("dp: 4", true)), "edp:P");
 }
 
 }  // namespace
