@@ -125,6 +125,7 @@ Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lower
   runner.after = [&](const passes::Pass& pass) { seen(pass.name); };
   runner.run(graph);
   templates = parallel::make_templates(graph, plan);
+  result.layouts_saved = templates.layouts_saved;
   seen("templates");
   runner.run(templates);
   result.program = parallel::stamp(templates);

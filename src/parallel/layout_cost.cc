@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/layout_cost.h"
 
+#include <algorithm>
 #include <limits>
 #include <set>
 #include <tuple>
@@ -33,6 +34,14 @@ int64_t experts_of(const Node& node, const Graph& graph) {
     if (const TensorType& type = graph.tensor(id).type; type.routed()) return type.dims[0];
   }
   return 0;
+}
+
+/// Whether what the host reads is of a micro-batch, and no gradient.
+bool read_of_micro_batch(const Graph& graph, TensorId id) {
+  const graph::NodeId producer = graph.tensor(id).producer;
+  const bool made = producer != kNone && graph.nodes[producer].phase != Phase::optimizer;
+  return made && std::none_of(graph.grads.begin(), graph.grads.end(),
+                              [&](const graph::ParamGrad& grad) { return grad.total == id; });
 }
 
 /// Adds up what is moved.
@@ -135,6 +144,13 @@ LayoutCost layout_cost(const Graph& graph, const Mesh& mesh, const Layouts& layo
     }
     if (grad.total != kNone) {
       moved.bring(grad.total, layouts.lies[grad.total], layouts.update[index], true);
+    }
+  }
+  for (const std::vector<TensorId>* read : {&graph.losses, &graph.outputs}) {
+    for (TensorId id : *read) {
+      if (read_of_micro_batch(graph, id)) {
+        moved.bring(id, layouts.tensor[id], summed(layouts.tensor[id], mesh), false);
+      }
     }
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {

@@ -3,6 +3,7 @@
 // (the sums of gradients at its end) counts as a part of each micro-batch:
 // - every tensor that is brought to a layout, once for all readers that want it so;
 // - every gradient from where it is made to where it is added up and updated;
+// - the sums of what the host reads of a micro-batch;
 // - the arithmetic and memory traffic of every node on a rank, so that what all ranks repeat is not
 //   free.
 #pragma once
@@ -16,12 +17,6 @@
 #include "parallel/reshard.h"
 
 namespace hocket::parallel {
-
-struct LayoutCost {
-  double total = 0;                  ///< infinity if something can't be brought
-  double bytes_per_micro_batch = 0;  ///< through a rank's link, of activations and gradients
-  double bytes_per_step = 0;         ///< of gradients, at its end
-};
 
 /// On all axes together. `graph`: the one that is lowered.
 LayoutCost layout_cost(const graph::Graph& graph, const graph::Mesh& mesh, const Layouts& layouts,

@@ -4,11 +4,9 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "parallel/layout_cost.h"
 
 namespace hocket::parallel {
@@ -489,45 +487,11 @@ class Builder {
   AxisProblem made_;
 };
 
-/// For messages: by what it makes.
-std::string name_of(const Graph& graph, size_t n) {
-  const Node& node = graph.nodes[n];
-  return node.op + " (" + graph.tensor(node.out.empty() ? node.in[0] : node.out[0]).name + ")";
-}
-
 }  // namespace
 
 AxisProblem axis_problem(LayoutRules* rules, const Layouts& now, size_t axis,
                          int64_t num_micro_batches, const Freedom& freedom) {
   return Builder(rules, now, axis, num_micro_batches, freedom).run();
-}
-
-std::optional<std::vector<NodeLayouts>> better_signatures(const Graph& graph, const Mesh& mesh,
-                                                          const LayoutsGiven& given,
-                                                          const Layouts& now,
-                                                          const std::vector<size_t>& axes,
-                                                          int64_t num_micro_batches) {
-  LayoutsGiven lies = given;
-  lies.stored = now.tensor;
-  LayoutRules rules(graph, mesh, lies);
-  std::vector<NodeLayouts> signatures = now.node;
-  bool better = false;
-  for (size_t axis : axes) {
-    const AxisProblem made = axis_problem(&rules, now, axis, num_micro_batches);
-    const Chosen chosen = choose(made.problem, made.start);
-    log_debug("layouts on {}: {} choices, {} tables, the largest of {} entries; {}",
-              mesh.axes[axis].name, made.start.size(), made.problem.tables.size(), chosen.largest,
-              chosen.exact ? "exact" : "searched");
-    for (size_t n = 0; n < signatures.size(); ++n) {
-      const int32_t choice = made.choice_of[n];
-      if (choice == kNone || chosen.value[choice] == made.start[choice]) continue;
-      signatures[n].signature[axis] = made.signatures[choice][chosen.value[choice]];
-      log_debug("layouts on {}: {} otherwise", mesh.axes[axis].name, name_of(graph, n));
-      better = true;
-    }
-  }
-  if (!better) return std::nullopt;
-  return signatures;
 }
 
 }  // namespace hocket::parallel

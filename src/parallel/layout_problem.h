@@ -35,16 +35,14 @@ struct Freedom {
 AxisProblem axis_problem(LayoutRules* rules, const Layouts& now, size_t axis,
                          int64_t num_micro_batches, const Freedom& freedom = {});
 
-/// NodeLayouts::signature of all nodes, with the best on these axes, each by itself; nothing if
-/// they are those of `now`. `given`: what was to `now`.
-std::optional<std::vector<NodeLayouts>> better_signatures(
-    const graph::Graph& graph, const graph::Mesh& mesh, const LayoutsGiven& given,
-    const Layouts& now, const std::vector<size_t>& axes, int64_t num_micro_batches);
-
-/// The same of nodes that make gradients and nothing else, one after the other, on these axes
-/// together.
+/// NodeLayouts::signature of all nodes, where those that make gradients and nothing else, one after
+/// the other, take the best on these axes together; nothing if they are those of `now`.
 std::optional<std::vector<NodeLayouts>> better_gradients(
     const graph::Graph& graph, const graph::Mesh& mesh, const LayoutsGiven& given,
     const Layouts& now, const std::vector<size_t>& axes, int64_t num_micro_batches);
+
+/// Goes on from these layouts to cheaper ones, as long as there are some. Nodes stay what they are.
+void choose_over_graph(const graph::Graph& graph, const graph::Mesh& mesh,
+                       const LayoutsGiven& given, int64_t num_micro_batches, Layouts* now);
 
 }  // namespace hocket::parallel

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "ops/op.h"
-#include "parallel/layout_cost.h"
 #include "parallel/layout_problem.h"
 #include "parallel/layout_rules.h"
 #include "parallel/plan.h"
@@ -386,66 +385,6 @@ std::optional<Layouts> layouts_with(const Graph& graph, const Mesh& mesh, const 
   return LayoutChoice(graph, mesh, given).run(signatures);
 }
 
-namespace {
-
-/// Goes on from layouts to cheaper ones, as long as there are some.
-class Improvement {
- public:
-  Improvement(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given, Layouts* now,
-              int64_t num_micro_batches)
-      : graph_(graph), mesh_(mesh), given_(given), now_(*now), micro_batches_(num_micro_batches) {}
-
-  void run() {
-    // All axes at once, each as if the others stayed as they are; where that is not cheaper with
-    // all that changes, one after the other; then gradients on all of them together.
-    const LayoutRules rules(graph_, mesh_, given_);
-    std::vector<size_t> axes;
-    for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-      if (rules.is_used(axis)) {
-        axes.push_back(axis);
-      }
-    }
-    const bool several = axes.size() > 1;
-    for (bool better = true; better;) {
-      better = improve(better_signatures(graph_, mesh_, given_, now_, axes, micro_batches_));
-      for (size_t i = 0; several && !better && i < axes.size(); ++i) {
-        better = improve(better_signatures(graph_, mesh_, given_, now_, {axes[i]}, micro_batches_));
-      }
-      if (several && !better) {
-        better = improve(better_gradients(graph_, mesh_, given_, now_, axes, micro_batches_));
-      }
-    }
-  }
-
- private:
-  bool improve(const std::optional<std::vector<NodeLayouts>>& signatures) {
-    if (!signatures) return false;
-    std::optional<Layouts> other = layouts_with(graph_, mesh_, given_, *signatures);
-    if (!other) {
-      log_debug("layouts: not legal on all axes together");
-      return false;
-    }
-    const LayoutCost before = layout_cost(graph_, mesh_, now_, micro_batches_);
-    const LayoutCost after = layout_cost(graph_, mesh_, *other, micro_batches_);
-    log_debug(
-        "layouts: cost {:.0f} ({:.0f} bytes a micro-batch, {:.0f} a step), {:.0f} ({:.0f}, {:.0f}) "
-        "before",
-        after.total, after.bytes_per_micro_batch, after.bytes_per_step, before.total,
-        before.bytes_per_micro_batch, before.bytes_per_step);
-    if (after.total >= before.total) return false;
-    now_ = std::move(*other);
-    return true;
-  }
-
-  const Graph& graph_;
-  const Mesh& mesh_;
-  const LayoutsGiven& given_;
-  Layouts& now_;
-  const int64_t micro_batches_;
-};
-
-}  // namespace
-
 Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given,
                        int64_t num_micro_batches) {
   // First node by node, which says what gives way to its definition; then over the whole graph that
@@ -453,7 +392,7 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const LayoutsGiven&
   Layouts layouts = layouts_by_node(graph, mesh, given);
   std::optional<Graph> unfolded = std::move(layouts.unfolded);
   std::vector<graph::NodeId> origin = std::move(layouts.origin);
-  Improvement(unfolded ? *unfolded : graph, mesh, given, &layouts, num_micro_batches).run();
+  choose_over_graph(unfolded ? *unfolded : graph, mesh, given, num_micro_batches, &layouts);
   layouts.unfolded = std::move(unfolded);
   layouts.origin = std::move(origin);
   return layouts;

@@ -23,6 +23,17 @@ struct NodeLayouts {
   std::vector<int32_t> signature;  ///< by axis: which of ops::signatures
 };
 
+/// What layouts move and take, see layout_cost.h.
+struct LayoutCost {
+  double total = 0;                  ///< infinity if something can't be brought
+  double bytes_per_micro_batch = 0;  ///< through a rank's link, of activations and gradients
+  double bytes_per_step = 0;         ///< of gradients, at its end
+};
+/// Of layouts where the choice over the whole graph is another than node by node.
+struct LayoutsSaved {
+  LayoutCost by_node, chosen;
+};
+
 struct Layouts {
   /// The graph that is lowered, if it is not the one that came: nodes whose op is better done by
   /// its definition are the nodes of that, with tensors of their own behind those that there were.
@@ -40,6 +51,7 @@ struct Layouts {
   /// By axis: what forward nodes gather over it they give up again, and backward nodes gather it
   /// anew, so that only a part of it is there between them.
   std::vector<bool> gathers_again;
+  std::optional<LayoutsSaved> saved;
 };
 
 /// What a plan says of how activations lie.
