@@ -119,6 +119,19 @@ struct Options {
   int64_t mutants = 0, seed = 1;
 };
 
+/// What activations and gradients take through links, if layouts that are chosen over the whole
+/// graph change that.
+std::string saved_by_layouts(const engine::Compiled& compiled) {
+  if (!compiled.layouts_saved) return "";
+  const parallel::LayoutCost& cost = compiled.layouts_saved->chosen;
+  const parallel::LayoutCost& before = compiled.layouts_saved->by_node;
+  return fmt::format(
+      "layouts  {} a micro-batch and {} a step through a rank's link; chosen node by node {} and "
+      "{}\n",
+      human_bytes(cost.bytes_per_micro_batch), human_bytes(cost.bytes_per_step),
+      human_bytes(before.bytes_per_micro_batch), human_bytes(before.bytes_per_step));
+}
+
 /// The program that `train` would run, against the graph of a single device, and that of the
 /// evaluation beside it; exit code 2 if one is refused.
 int check_run(const Options& options) {
@@ -144,8 +157,8 @@ int check_run(const Options& options) {
   if (options.json) {
     fmt::print("{}\n", check::to_json(verdict, beside ? &*beside : nullptr));
   } else {
-    fmt::print("model    {}\nplan     {}\n{}", engine::describe(source.run.model),
-               engine::describe(source.run), check::to_text(verdict));
+    fmt::print("model    {}\nplan     {}\n{}{}", engine::describe(source.run.model),
+               engine::describe(source.run), saved_by_layouts(compiled), check::to_text(verdict));
     if (beside) {
       // One line if it is good: its memory is in the figures above.
       const std::string text = check::to_text(*beside);

@@ -125,6 +125,7 @@ Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lower
   runner.after = [&](const passes::Pass& pass) { seen(pass.name); };
   runner.run(graph);
   templates = parallel::make_templates(graph, plan);
+  result.layouts_saved = templates.layouts_saved;
   seen("templates");
   runner.run(templates);
   result.program = parallel::stamp(templates);
@@ -232,7 +233,7 @@ Compiled with_program(const Run& run, program::Program given) {
          given.num_micro_batches, sizes.plan.num_micro_batches, run.config.train.global_batch,
          run.plan.dp, run.plan.micro_batch);
   }
-  return {reference(run, how, sizes), std::move(given), sizes.tokens_per_step()};
+  return {reference(run, how, sizes), std::move(given), sizes.tokens_per_step(), {}};
 }
 
 bool has_ranks_of(const program::Program& program, const parallel::Plan& plan) {

@@ -49,6 +49,8 @@ struct Compiled {
   graph::Graph reference;  ///< single-device graph before any pass: what check compares with
   program::Program program;
   int64_t tokens_per_step = 0;
+  /// What is saved by choosing layouts over the whole graph, if something is.
+  std::optional<parallel::LayoutsSaved> layouts_saved;
 };
 
 /// How a graph becomes a program, besides the plan.

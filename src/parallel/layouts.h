@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses the layout of every tensor of a graph: what is stored lies as it is told to
-// (parallel/stored.h), and every node takes the legal signature whose inputs are cheapest to
-// reshard to, or gives way to the graph that defines its op.
+// (parallel/stored.h), and nodes take the legal signatures that cost least over the whole graph, or
+// give way to the graph that defines their op.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,11 +14,24 @@
 #include "graph/layout.h"
 #include "parallel/plan.h"
 #include "parallel/reshard.h"
+#include "parallel/stored.h"
 
 namespace hocket::parallel {
 
 struct NodeLayouts {
-  std::vector<graph::Layout> in;  ///< wanted, per input (accumulators included)
+  std::vector<graph::Layout> in;   ///< wanted, per input (accumulators included)
+  std::vector<int32_t> signature;  ///< by axis: which of ops::signatures
+};
+
+/// What layouts move and take, see layout_cost.h.
+struct LayoutCost {
+  double total = 0;                  ///< infinity if something can't be brought
+  double bytes_per_micro_batch = 0;  ///< through a rank's link, of activations and gradients
+  double bytes_per_step = 0;         ///< of gradients, at its end
+};
+/// Of layouts where the choice over the whole graph is another than node by node.
+struct LayoutsSaved {
+  LayoutCost by_node, chosen;
 };
 
 struct Layouts {
@@ -37,6 +52,7 @@ struct Layouts {
   /// anew, so that only a part of it is there between them.
   std::vector<bool> gathers_again;
   bool reshard_after_forward = true;  ///< see Sharding
+  std::optional<LayoutsSaved> saved;
 };
 
 /// What a plan says of how activations lie.
@@ -49,10 +65,29 @@ struct ActivationLayouts {
   bool exchange_heads = false;
 };
 
-/// `pins`: see stored_layouts.
+/// What is decided before: how what is stored lies, by tensor (stored_layouts), the activations of
+/// which the plan says how they lie, and what the plan says of sharding and activations.
+struct LayoutsGiven {
+  std::vector<graph::Layout> stored;
+  std::map<graph::TensorId, Pinned> pinned;
+  Sharding sharding;
+  ActivationLayouts activations;
+};
+
+/// What is done once in a step counts as a part of each of `num_micro_batches`. Error: a node has
+/// no legal layout.
 Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh,
-                       const std::vector<std::string>& pins, const Sharding& sharding,
-                       const ActivationLayouts& activations);
+                       const LayoutsGiven& given, int64_t num_micro_batches);
+
+/// Greedy: each node in turn takes the signature whose inputs are cheapest to bring there.
+Layouts layouts_by_node(const graph::Graph& graph, const graph::Mesh& mesh,
+                        const LayoutsGiven& given);
+
+/// The layouts if all nodes take these signatures, and none gives way to others; nothing if they
+/// are not legal together.
+std::optional<Layouts> layouts_with(const graph::Graph& graph, const graph::Mesh& mesh,
+                                    const LayoutsGiven& given,
+                                    const std::vector<NodeLayouts>& signatures);
 
 /// The layout of a parameter that lies in this one, when the data-parallel ranks that have it alike
 /// split it, all of them or those of a group: the innermost axes together along the first dim that

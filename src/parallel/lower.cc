@@ -462,10 +462,15 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   Routes routes = routes_of(schedule, ranks, chunks, micro_batches);
   pipeline.routes = std::move(routes.ranks);
   made.route_of = std::move(routes.of);
-  Layouts layouts = choose_layouts(
-      reference, program.roles[0].mesh, plan.layouts, plan.shard,
-      {.sequence_parallel = plan.sequence_parallel, .exchange_heads = plan.exchange_heads});
+  const graph::Mesh& mesh = program.roles[0].mesh;
+  const LayoutsGiven given{
+      stored_layouts(reference, mesh, plan.layouts),
+      pinned_activations(reference, mesh, plan.layouts),
+      plan.shard,
+      {.sequence_parallel = plan.sequence_parallel, .exchange_heads = plan.exchange_heads}};
+  Layouts layouts = choose_layouts(reference, mesh, given, plan.num_micro_batches);
   layouts.reshard_after_forward = plan.shard.reshard_after_forward;
+  made.layouts_saved = layouts.saved;
   const graph::Graph& graph = layouts.unfolded ? *layouts.unfolded : reference;
   made.num_tags = static_cast<int32_t>(graph.tensors.size());
   const Places places(graph, pipeline);

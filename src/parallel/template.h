@@ -5,10 +5,12 @@
 // micro-batches: what is the same in each of them is best rewritten here.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "graph/graph.h"
+#include "parallel/layouts.h"
 #include "parallel/plan.h"
 #include "parallel/schedule.h"
 #include "parallel/stage.h"
@@ -27,10 +29,11 @@ struct Templates {
   int32_t num_tags = 0;
   /// Of the graph that was lowered. Values of definitions are labelled with numbers behind these.
   int32_t num_tensors = 0;
+  std::optional<LayoutsSaved> layouts_saved;
 };
 
-/// Lowers a graph of one global micro-batch under a plan: layouts are chosen per node by the
-/// cheapest resharding, communication is inserted where a produced layout differs from the wanted
+/// Lowers a graph of one global micro-batch under a plan: layouts are chosen by what they cost
+/// over the whole graph, communication is inserted where a produced layout differs from the wanted
 /// one (stage.cc), pipeline stages exchange what crosses them. Throws Error for a plan that the
 /// graph does not allow.
 Templates make_templates(const graph::Graph& graph, const Plan& plan);

@@ -147,7 +147,7 @@ engine::Compiled measured(const std::string& shard, int micro_batches = kMicroBa
           "num_hidden_layers: 16, num_attention_heads: 4, num_key_value_heads: 4, head_dim: 32, "
           "intermediate_size: 512, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, "
           "tie_word_embeddings: false, max_position_embeddings: 64, hidden_act: silu}}\n"
-          "train: {{seq_len: 8, global_batch: {}}}\n"
+          "train: {{seq_len: 64, global_batch: {}}}\n"
           "plan: {{dp: {}, micro_batch: 1, ranks_per_node: {}, bucket_mib: 1, threads_per_rank: 1, "
           "shard: {{{}}}}}\n",
           kRanks * micro_batches, kRanks, kGroup, shard),
