@@ -233,7 +233,7 @@ Compiled with_program(const Run& run, program::Program given) {
          given.num_micro_batches, sizes.plan.num_micro_batches, run.config.train.global_batch,
          run.plan.dp, run.plan.micro_batch);
   }
-  return {reference(run, how, sizes), std::move(given), sizes.tokens_per_step()};
+  return {reference(run, how, sizes), std::move(given), sizes.tokens_per_step(), {}};
 }
 
 bool has_ranks_of(const program::Program& program, const parallel::Plan& plan) {
