@@ -469,6 +469,7 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
       plan.shard,
       {.sequence_parallel = plan.sequence_parallel, .exchange_heads = plan.exchange_heads}};
   Layouts layouts = choose_layouts(reference, mesh, given, plan.num_micro_batches);
+  layouts.reshard_after_forward = plan.shard.reshard_after_forward;
   made.layouts_saved = layouts.saved;
   const graph::Graph& graph = layouts.unfolded ? *layouts.unfolded : reference;
   made.num_tags = static_cast<int32_t>(graph.tensors.size());
