@@ -230,7 +230,7 @@ std::optional<Found> try_all(const Drawn& drawn, int64_t most) {
   return found;
 }
 
-TEST(Layouts, ComeCloseToTheBestOfAllOn200SmallGraphs) {
+TEST(LayoutsOfAGraph, ComeCloseToTheBestOfAllOn200SmallGraphs) {
   constexpr int kGraphs = 200;
   const char* const given = std::getenv("HOCKET_SEED");
   const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : 1;
@@ -290,7 +290,7 @@ std::string layout_made(const program::Program& program, const std::string& op) 
   return "none";
 }
 
-TEST(Layouts, GatherTheTokensOfAnEmbeddingWhereThatIsLessThanItsGradient) {
+TEST(LayoutsOfAGraph, GatherTheTokensOfAnEmbeddingWhereThatIsLessThanItsGradient) {
   const auto embedding = [](const program::Program& program) {
     return layout_made(program, "embedding_dw");
   };
