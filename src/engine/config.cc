@@ -131,6 +131,12 @@ void PlanSection::fields(Fields& fields) {
       .min(1)
       .max(kMaxRanks);
   fields(
+      "collectives", collectives,
+      "with ranks as processes, those collectives that all_reduce, reduce_scatter and "
+      "all_gather do not write as messages: own, which has the bits of local ranks; c10d, by its "
+      "groups, in their order of sums")
+      .one_of({"own", "c10d"});
+  fields(
       "dp", dp,
       "data-parallel ranks; with ranks as processes, by default as many as there are for the other "
       "axes")

@@ -69,7 +69,7 @@ struct ShardSection {
 };
 
 struct PlanSection {
-  std::string ranks = "auto";
+  std::string ranks = "auto", collectives = "own";
   int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, etp = 1, ep_inner = 1, expert_ranks = 0, cp = 1,
           tp = 1, micro_batch = 1;
   bool sequence_parallel = false;
