@@ -63,6 +63,8 @@ graph::Graph build_graph(const Run& run, const CompileOptions& options, const Si
   switch (options.purpose) {
     case Purpose::train:
       how.balance_coef = run.config.train.balance_coef.value_or(run.model.router_aux_loss_coef);
+      how.dropout = run.config.train.dropout;
+      how.dropout_seed = run.config.train.seed;
       break;
     case Purpose::grads:
       break;

@@ -22,6 +22,7 @@ constexpr double kMaxKib = 1 << 30;
 constexpr double kMaxTokens = 1 << 27;     // of a micro-batch (models/builder.cc)
 constexpr double kMaxSequences = 1 << 16;  // of a rank and micro-batch
 constexpr double kMaxThreads = 1024;
+constexpr double kMaxDropout = 0.999;  // what is kept is divided by 1 - dropout
 // AdamW divides by 1 - beta^t.
 constexpr double kMaxBeta = 0.999999;
 
@@ -77,7 +78,12 @@ void TrainSection::fields(Fields& fields) {
          "of the load-balancing loss; default: the model's "
          "router_aux_loss_coef")
       .min(0);
-  fields("seed", seed, "of initialisation and data order").min(0);
+  fields("dropout", dropout,
+         "share of what attention and MLP add to the residual stream that is left out, at random "
+         "(hidden_dropout); 0: none")
+      .min(0)
+      .max(kMaxDropout);
+  fields("seed", seed, "of initialisation, data order and dropout").min(0);
   fields("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
   fields("eval_sequences", eval_sequences,
          "held-out sequences per validation while training, spread evenly")

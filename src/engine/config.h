@@ -49,6 +49,7 @@ struct TrainSection {
   double weight_decay = 0.1;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double max_grad_norm = 1.0;
+  double dropout = 0;
   std::optional<double> balance_coef;
   int64_t seed = 1;
   int64_t eval_every = 0;

@@ -248,6 +248,7 @@ void Trainer::one_step(int64_t step) {
   metrics.step = step;
   metrics.lr = learning_rate(section_, step, steps_);
   batch_->hyper = engine::Hyper::of(section_, metrics.lr, step);
+  batch_->first_token = (step - 1) * section_.global_batch * section_.seq_len;
   session_->feed(*batch_);
   session_->step();
   metrics.loss = session_->loss();
