@@ -130,18 +130,18 @@ void PlanSection::fields(Fields& fields) {
          "(hocket launch, torchrun, mpirun, srun); auto: gloo if a launcher started several, else "
          "local")
       .one_of({"auto", "local", "gloo"});
-  fields("pp", pp, "pipeline ranks, each with pp_chunks stages").min(1).max(kMaxRanks);
-  fields("pp_chunks", pp_chunks,
-         "stages per pipeline rank: model chunks, for interleaved, zb-h1, zb-v and dualpipev (both "
-         "2) or a CSV")
-      .min(1)
-      .max(kMaxRanks);
   fields(
       "collectives", collectives,
       "with ranks as processes, those collectives that all_reduce, reduce_scatter and "
       "all_gather do not write as messages: own, which has the bits of local ranks; c10d, by its "
       "groups, in their order of sums")
       .one_of({"own", "c10d"});
+  fields("pp", pp, "pipeline ranks, each with pp_chunks stages").min(1).max(kMaxRanks);
+  fields("pp_chunks", pp_chunks,
+         "stages per pipeline rank: model chunks, for interleaved, zb-h1, zb-v and dualpipev (both "
+         "2) or a CSV")
+      .min(1)
+      .max(kMaxRanks);
   fields(
       "dp", dp,
       "data-parallel ranks; with ranks as processes, by default as many as there are for the other "
@@ -234,6 +234,9 @@ void OutputSection::fields(Fields& fields) {
       .one_of({"auto", "all", "trigram", "none"});
   fields("sample_prompt", sample_prompt,
          "what the sample at the end goes on from; default: the first lines of a held-out file");
+  fields("sample_tokens", sample_tokens, "most tokens of that sample; 0: there is none")
+      .min(0)
+      .max(kMaxTokens);
 }
 
 void RunConfig::fields(Fields& fields) {

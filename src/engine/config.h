@@ -103,6 +103,7 @@ struct OutputSection {
   bool report = true;
   std::string baselines = "auto";
   std::string sample_prompt;
+  int64_t sample_tokens = 160;
   void fields(Fields& v);
 };
 

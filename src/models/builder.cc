@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/math.h"
 #include "graph/names.h"
 #include "models/family.h"
 #include "ops/build.h"
@@ -114,7 +115,9 @@ void Builder::build() {
   num_tokens_ = options_.tokens;
   if (options_.mode == BuildOptions::Mode::generate) {
     // Most steps add one token; over the steps the cache is half full.
-    num_tokens_ = graph_.symbol({names::kNewTokens, options_.tokens, 1, 1});
+    const int64_t ranks = options_.token_ranks;
+    num_tokens_ =
+        graph_.symbol({names::kNewTokens, round_up(options_.tokens, ranks), ranks, ranks});
     const int64_t half = std::max<int64_t>(1, options_.cache_slots / 2);
     cache_slots_ = graph_.symbol({names::kCacheLength, options_.cache_slots, half, 1});
   }
