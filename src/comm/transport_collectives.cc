@@ -43,8 +43,8 @@ bool takes_greatest(const Call& call) { return monoid_of(call.kind->attrs) == gr
 
 Scratch scratch(int64_t bytes) { return std::make_shared<Message>(bytes); }
 
-/// Blocks of a tensor that is cut along a dim into one for each member: as they lie in it, one run
-/// of every member after the other, and as the transport has them, all of a member together.
+/// A tensor that is cut along a dim into a block for each member: runs of all members, one after
+/// the other, of which a block has `outer`.
 struct Cut {
   int64_t members = 1, outer = 1, row = 0;  ///< runs of a block, and the bytes of one
 
@@ -54,82 +54,110 @@ struct Cut {
     row = block.bytes_of(blocks.inner);
   }
   int64_t block_bytes() const { return outer * row; }
-  /// Calls `copy` with the place of every run in the tensor, and in the blocks.
+  /// Calls `copy` with a member and where its runs lie in the tensor, and in its block.
   template <class Copy>
   void each(Copy copy) const {
     for (int64_t o = 0; o < outer; ++o) {
       for (int64_t member = 0; member < members; ++member) {
-        copy((o * members + member) * row, (member * outer + o) * row);
+        copy(member, (o * members + member) * row, o * row);
       }
     }
   }
 };
 
-/// Operands of one type are summed as one flat piece of memory.
-void all_reduce(const Call& call, Team& team, const Wait& wait) {
-  struct Sum {
-    std::vector<size_t> operands;
-    Scratch flat;
-    std::unique_ptr<Incoming> begun;
-  };
-  const std::vector<TensorType>& types = call.kind->in;
-  std::map<graph::DType, Sum> sums;
+/// Operands of one type, and where each begins in what a member has of them together.
+struct Flat {
+  std::vector<size_t> operands;
+  std::vector<int64_t> begins;
+  int64_t bytes = 0;
+  Scratch in, out;
+  std::unique_ptr<Incoming> begun;
+};
+
+/// The operands by type, which are summed as one flat piece of memory each.
+std::map<graph::DType, Flat> by_type(std::span<const TensorType> types) {
+  std::map<graph::DType, Flat> flats;
   for (size_t i = 0; i < types.size(); ++i) {
-    sums[types[i].dtype].operands.push_back(i);
+    Flat& flat = flats[types[i].dtype];
+    flat.operands.push_back(i);
+    flat.begins.push_back(flat.bytes);
+    flat.bytes += types[i].bytes();
   }
-  for (auto& [dtype, sum] : sums) {
-    int64_t bytes = 0;
-    for (const size_t i : sum.operands) {
-      bytes += types[i].bytes();
-    }
-    if (bytes == 0) continue;
-    sum.flat = scratch(bytes);
-    std::byte* at = sum.flat->data.get();
-    for (const size_t i : sum.operands) {
-      copy_bytes(at, call.in[i], types[i].bytes());
-      at += types[i].bytes();
-    }
-    sum.begun = team.all_reduce(sum.flat, *number_of(dtype), takes_greatest(call));
+  std::erase_if(flats, [](const auto& flat) { return flat.second.bytes == 0; });
+  return flats;
+}
+
+/// Calls `copy` with the number of every operand, and its memory in `flat`.
+template <class Copy>
+void each_operand(const Flat& flat, const Scratch& memory, Copy copy) {
+  for (size_t i = 0; i < flat.operands.size(); ++i) {
+    copy(flat.operands[i], memory->data.get() + flat.begins[i]);
   }
-  for (auto& [dtype, sum] : sums) {
-    if (!sum.begun) continue;
-    wait(*sum.begun);
-    const std::byte* at = sum.flat->data.get();
-    for (const size_t i : sum.operands) {
-      copy_bytes(call.out[i], at, types[i].bytes());
-      at += types[i].bytes();
-    }
+}
+
+std::byte* bytes_of(void* operand) { return static_cast<std::byte*>(operand); }
+
+void all_reduce(const Call& call, Team& team, const Wait& wait) {
+  const std::vector<TensorType>& types = call.kind->in;
+  std::map<graph::DType, Flat> flats = by_type(types);
+  for (auto& [dtype, flat] : flats) {
+    flat.in = scratch(flat.bytes);
+    each_operand(flat, flat.in,
+                 [&](size_t i, std::byte* at) { copy_bytes(at, call.in[i], types[i].bytes()); });
+    flat.begun = team.all_reduce(flat.in, *number_of(dtype), takes_greatest(call));
+  }
+  for (auto& [dtype, flat] : flats) {
+    wait(*flat.begun);
+    each_operand(flat, flat.in,
+                 [&](size_t i, std::byte* at) { copy_bytes(call.out[i], at, types[i].bytes()); });
   }
 }
 
 void reduce_scatter(const Call& call, const Op& op, Team& team, const Wait& wait) {
-  const TensorType& block = call.kind->out[0];
+  const std::vector<TensorType>& blocks = call.kind->out;
   const int dim = movement(op, call.kind->attrs).part_dim;
-  const Cut cut(block, dim, std::ssize(call.members));
-  if (cut.block_bytes() == 0) return;
-  const Scratch in = scratch(cut.members * cut.block_bytes());
-  const Scratch out = scratch(cut.block_bytes());
-  cut.each([&](int64_t in_tensor, int64_t in_blocks) {
-    copy_bytes(in->data.get() + in_blocks, static_cast<std::byte*>(call.in[0]) + in_tensor,
-               cut.row);
-  });
-  wait(*team.reduce_scatter(in, out, *number_of(block.dtype), takes_greatest(call)));
-  copy_bytes(call.out[0], out->data.get(), out->bytes);
+  const int64_t n = std::ssize(call.members);
+  std::map<graph::DType, Flat> flats = by_type(blocks);
+  for (auto& [dtype, flat] : flats) {
+    flat.in = scratch(n * flat.bytes);
+    flat.out = scratch(flat.bytes);
+    each_operand(flat, flat.in, [&, bytes = flat.bytes](size_t i, std::byte* first) {
+      const Cut cut(blocks[i], dim, n);
+      cut.each([&](int64_t member, int64_t in_tensor, int64_t in_block) {
+        copy_bytes(first + member * bytes + in_block, bytes_of(call.in[i]) + in_tensor, cut.row);
+      });
+    });
+    flat.begun = team.reduce_scatter(flat.in, flat.out, *number_of(dtype), takes_greatest(call));
+  }
+  for (auto& [dtype, flat] : flats) {
+    wait(*flat.begun);
+    each_operand(flat, flat.out,
+                 [&](size_t i, std::byte* at) { copy_bytes(call.out[i], at, blocks[i].bytes()); });
+  }
 }
 
 void all_gather(const Call& call, const Op& op, Team& team, const Wait& wait) {
-  const TensorType& block = call.kind->in[0];
+  const std::vector<TensorType>& blocks = call.kind->in;
   const int dim = movement(op, call.kind->attrs).slot_dim;
-  const Cut cut(block, dim, std::ssize(call.members));
-  if (cut.block_bytes() == 0) return;
-  const Scratch in = scratch(cut.block_bytes());
-  const Scratch out = scratch(cut.members * cut.block_bytes());
-  copy_bytes(in->data.get(), call.in[0], in->bytes);
+  const int64_t n = std::ssize(call.members);
+  const int64_t bytes = total_bytes(blocks);
+  if (bytes == 0) return;
+  const Scratch in = scratch(bytes), out = scratch(n * bytes);
+  int64_t begin = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    copy_bytes(in->data.get() + begin, call.in[i], blocks[i].bytes());
+    begin += blocks[i].bytes();
+  }
   wait(*team.all_gather(in, out));
-  cut.each([&](int64_t in_tensor, int64_t in_blocks) {
-    copy_bytes(static_cast<std::byte*>(call.out[0]) + in_tensor, out->data.get() + in_blocks,
-               cut.row);
-  });
+  begin = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const Cut cut(blocks[i], dim, n);
+    cut.each([&](int64_t member, int64_t in_tensor, int64_t in_block) {
+      copy_bytes(bytes_of(call.out[i]) + in_tensor,
+                 out->data.get() + member * bytes + begin + in_block, cut.row);
+    });
+    begin += cut.block_bytes();
+  }
 }
 
 /// Every member sends what each other one reads of it, and then does its part by the record.
@@ -179,7 +207,8 @@ bool transport_has(const program::Kind& kind, const Op& op) {
 
 void run_by_transport(const Call& call, const Op& op, int32_t rank, Team& team, const Wait& wait) {
   if (is_reduction(op)) {
-    return op.list ? all_reduce(call, team, wait) : reduce_scatter(call, op, team, wait);
+    return op.move.part == Move::Part::whole ? all_reduce(call, team, wait)
+                                             : reduce_scatter(call, op, team, wait);
   }
   if (is_gathering(op)) return all_gather(call, op, team, wait);
   all_to_all(call, op, rank, team, wait);
