@@ -49,7 +49,10 @@ Sizes sizes_of(const Run& run, const CompileOptions& options) {
     sizes.plan.micro_batch = 1;
     sizes.plan.num_micro_batches = 1;
     sizes.tokens = options.new_tokens;
-    sizes.token_ranks = run.plan.ep;
+    const parallel::Plan& plan = run.plan;
+    if (plan.ep > 1) {
+      sizes.token_ranks = plan.dp * plan.cp * (plan.sequence_parallel ? plan.tp : 1);
+    }
   }
   return sizes;
 }
@@ -201,6 +204,12 @@ Compiled compile(const Run& run, const CompileOptions& options) {
     const Sizes whole = sizes_of(run, loss);
     const std::vector<std::string> pins = parallel::positional_pins(build_graph(run, loss, whole));
     sizes.plan.layouts.insert(sizes.plan.layouts.begin(), pins.begin(), pins.end());
+  }
+  if (sizes.token_ranks > 1) {
+    // What attention makes of all tokens goes on by token, to the experts.
+    std::string pin = "*attn.out edp:S0 edp_inner:S0 ep:S0 ep_inner:S0 cp:S0";
+    pin += sizes.plan.sequence_parallel ? " tp:S0" : "";
+    sizes.plan.layouts.insert(sizes.plan.layouts.begin(), pin);
   }
   const Lowering how{passes_for(run, options.purpose),
                      options.skip_passes,

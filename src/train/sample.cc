@@ -120,18 +120,31 @@ std::vector<double> forward(engine::Session& session, const engine::Run& run,
 
 }  // namespace
 
+namespace {
+
+engine::Compiled lower_generation(const engine::Run& run, int64_t longest_text) {
+  try {
+    return engine::compile(run, engine::generation_options(run, longest_text));
+  } catch (const Error& error) {
+    if (run.plan.ep == 1) throw;
+    throw error.with(fmt::format(
+        "experts on {} ranks train, and do not generate here; try plan.ep: 1", run.plan.ep));
+  }
+}
+
+}  // namespace
+
 std::string why_no_generation(const engine::Run& run) {
-  if (run.plan.ep == 1 || run.model.hidden_size % run.plan.ep == 0) return "";
-  return fmt::format(
-      "plan.ep is {}, and the model generates with one that divides its hidden_size, {}",
-      run.plan.ep, run.model.hidden_size);
+  try {
+    lower_generation(run, 1);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
 }
 
 engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text) {
-  if (const std::string why = why_no_generation(run); !why.empty()) {
-    fail(run.name, "{}; try plan.ep: 1", why);
-  }
-  engine::Compiled compiled = engine::compile(run, engine::generation_options(run, longest_text));
+  engine::Compiled compiled = lower_generation(run, longest_text);
   const check::Verdict verdict = check::check(compiled.program, compiled.reference);
   if (!verdict.ok()) {
     fail(run.name, "the static check refuses the program that generates:\n{}",

@@ -30,9 +30,9 @@ struct GenerateOptions {
 /// token.
 int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position);
 
-/// Why the run's plan cannot generate; "" if it can. Experts on ranks that do not divide the width
-/// of the model are on too many: a step's tokens, of which there are more or fewer, go to them by
-/// parts of their width.
+/// Why the run's plan cannot generate; "" if it can. Of some plans with experts on several ranks
+/// there is no program for texts of any length: what has the length of a text can't be cut by its
+/// tokens.
 std::string why_no_generation(const engine::Run& run);
 
 /// The program that generates: see engine::generation_options. Checked. Error: the plan cannot, or

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // ctest: timeout=600
-// Every plan that trains also generates: its program is proven, and its logits are those of one
-// rank.
+// Plans that train also generate, but for some with experts on several ranks: the program is
+// proven, and its logits are those of one rank.
 #include <gtest/gtest.h>
+
+#include <iostream>
 
 #include "base/error.h"
 #include "base/math.h"
@@ -50,11 +52,13 @@ std::vector<double> logits_of(const engine::Run& run, uint64_t seed) {
 TEST(Generate, UnderRandomPlansAsOnOneRank) {
   const uint64_t first = from_environment("HOCKET_SEED", 1);
   const uint64_t plans = from_environment("HOCKET_PLANS", 40);
+  int64_t generated = 0;
   for (uint64_t seed = first; seed < first + plans; ++seed) {
     const Case c = random_case(seed, 8, "f64");
     SCOPED_TRACE(c.name);
     const engine::Run run = engine::parse_run(c.text, c.name, {});
-    if (!train::why_no_generation(run).empty()) {
+    // Some with experts on several ranks cannot, and say so.
+    if (run.plan.ep > 1 && !train::why_no_generation(run).empty()) {
       EXPECT_THROW(train::compile_generation(run, 16), Error);
       continue;
     }
@@ -62,7 +66,10 @@ TEST(Generate, UnderRandomPlansAsOnOneRank) {
     one.plan = parallel::Plan{};
     one.plan.threads_per_rank = 1;
     EXPECT_LE(relative_l2(logits_of(run, seed), logits_of(one, seed)), 1e-10);
+    ++generated;
   }
+  std::cout << generated << " of " << plans << " plans generate\n";
+  EXPECT_GT(generated, static_cast<int64_t>(plans) / 2);
 }
 
 }  // namespace
