@@ -110,7 +110,7 @@ class Generate(Folder):
 
     def test_plans_of_experts(self):
         self.plans("moe-plans", dict(MOE, max_position_embeddings=512),
-                   [(["dp=2", "ep=2"], 2), (["tp=2", "etp=2"], 0), (["pp=2", "dp=3", "ep=3"], 0)])
+                   [(["dp=2", "ep=2"], 2), (["tp=2", "etp=2"], 0), (["pp=2", "dp=2", "ep=2"], 4)])
 
     def test_stops_at_the_end_of_text(self):
         c = dict(DENSE, max_position_embeddings=512)
