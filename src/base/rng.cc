@@ -13,13 +13,6 @@ namespace {
 
 constexpr double kTwoPi = 6.283185307179586476925286766559;
 
-// Block of elements 2 * pair and 2 * pair + 1.
-std::array<uint32_t, 4> block(uint64_t seed, uint64_t stream, uint64_t pair) {
-  return philox4x32({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32),
-                     static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
-                    {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-}
-
 uint64_t half(const std::array<uint32_t, 4>& b, int which) {
   return uint64_t{b[2 * which]} | uint64_t{b[2 * which + 1]} << 32;
 }
@@ -31,7 +24,7 @@ double to_uniform(uint64_t bits) {
 }
 
 std::pair<double, double> normal_pair(uint64_t seed, uint64_t stream, uint64_t pair) {
-  const auto b = block(seed, stream, pair);
+  const auto b = random_block(seed, stream, pair);
   const double radius = std::sqrt(-2.0 * std::log(to_uniform(half(b, 0))));
   const double angle = kTwoPi * to_uniform(half(b, 1));
   return {radius * std::cos(angle), radius * std::sin(angle)};
@@ -58,7 +51,7 @@ void fill(std::span<T> out, uint64_t seed, uint64_t stream, uint64_t first, doub
 uint64_t hash_name(std::string_view name) { return hash64(name); }
 
 uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
-  return half(block(seed, stream, index / 2), static_cast<int>(index % 2));
+  return half(random_block(seed, stream, index / 2), static_cast<int>(index % 2));
 }
 
 double uniform(uint64_t seed, uint64_t stream, uint64_t index) {

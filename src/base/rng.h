@@ -33,6 +33,13 @@ uint64_t hash_name(std::string_view name);
 /// of block `index - 1` for an odd one, so that neighbours share a block.
 uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index);
 
+/// 128 random bits, block `index` of a stream: those of elements 2 index and 2 index + 1.
+constexpr std::array<uint32_t, 4> random_block(uint64_t seed, uint64_t stream, uint64_t index) {
+  return philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
+                     static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
+                    {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+}
+
 /// Uniform in (0, 1), 53 bits, never 0 or 1.
 double uniform(uint64_t seed, uint64_t stream, uint64_t index);
 

@@ -13,9 +13,10 @@
 #include "base/text.h"
 #include "checkpoint/model_weights.h"
 #include "cli/inputs.h"
+#include "cli/rank_output.h"
 #include "cli/verbs.h"
-#include "comm/launch.h"
 #include "data/tokenizer/tokenizer.h"
+#include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/sample.h"
 
@@ -64,13 +65,6 @@ data::Tokenizer load_tokenizer(const std::string& model_folder, const std::strin
   return tokenizer;
 }
 
-/// Error if the program does not fit into memory with a text of `longest` tokens.
-void require_room(const engine::Run& run, int64_t prompt, int64_t longest) {
-  const engine::Compiled generation = train::compile_generation(run, longest);
-  train::require_memory(run, generation.program,
-                        {train::generation_memory(generation, prompt, longest)});
-}
-
 /// Model, tokenizer and weights are opened and checked one after the other, so that whatever is
 /// wrong is told before the first token; then text comes as it is drawn, or as JSON at the end.
 int generate(const Options& options) {
@@ -80,12 +74,22 @@ int generate(const Options& options) {
   const data::Tokenizer tokenizer = load_tokenizer(folder, options.tokenizer);
   const checkpoint::ModelWeights weights(folder, run.model);
   train::GenerateOptions how = options.how;
-  how.prompt = options.prompt == "-" ? read_stdin() : options.prompt;
+  // With ranks as processes the first one has the input.
+  runtime::LocalRanks ranks = engine::local_ranks(run);
+  comm::Processes& processes = ranks.processes();
+  how.prompt = options.prompt != "-"
+                   ? options.prompt
+                   : processes.from_first(processes.index() == 0 ? read_stdin() : "");
   how.seed = static_cast<uint64_t>(options.seed);
   const auto prompt = static_cast<int64_t>(tokenizer.encode(how.prompt).size()) + 1;
   const int64_t longest = prompt + how.max_new_tokens;
   warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
-  require_room(run, prompt, longest);
+  const engine::CompileOptions program = engine::generation_options(run, longest);
+  engine::Programs programs(run, ranks);
+  programs.replace(program, train::compile_generation(run, longest));
+  const engine::Compiled& compiled = programs.compiled(program);
+  train::require_memory(run, compiled.program, train::generation_memory(compiled, prompt, longest));
+  train::load_weights(weights, compiled, ranks);
   if (!options.json) {
     // A pipe or file gets every byte, a terminal none that acts there.
     const bool terminal = ::isatty(STDOUT_FILENO) == 1;
@@ -97,10 +101,7 @@ int generate(const Options& options) {
       if (std::fflush(stdout) != 0) fail_run("hocket generate", "can't write to standard output");
     };
   }
-  const auto read = [&](const graph::Tensor& tensor, int64_t begin, int64_t count, void* to) {
-    weights.load_range(tensor.name, begin, count, tensor.type.dtype, to);
-  };
-  const std::string text = train::generate(run, tokenizer, kernels::cpu_backend(), read, how);
+  const std::string text = train::generate(run, tokenizer, programs.session(program), how);
   if (options.json) {
     JsonWriter json;
     json.object().member("prompt", how.prompt).member("text", text).end();
@@ -117,8 +118,9 @@ void verb_generate(Args& args) {
   auto options = std::make_shared<Options>();
   args.about("continue a prompt, token by token",
              "Prints the prompt and what the model adds, as it comes. The prompt stands at the "
-             "beginning of a document: the end-of-text token comes before it, as in training. One "
-             "rank with a key-value cache. The same seed gives the same text everywhere.");
+             "beginning of a document: the end-of-text token comes before it, as in training. Keys "
+             "and values are kept in a cache. The same seed draws the same text under every plan, "
+             "as far as rounding lets it.");
   args.positional(
       "MODEL", &options->model,
       "a Hugging Face folder with a tokenizer.json, a checkpoint or run folder of ours, or "
@@ -142,12 +144,10 @@ void verb_generate(Args& args) {
       "hocket generate runs/quickstart --prompt '#include <vec' --temperature 0 "
       "--max-new-tokens 20",
       "the most likely continuation");
+  args.example("hocket launch -n 2 generate runs/quickstart --prompt 'struct ' --set plan.tp=2",
+               "on two processes, each with half of every matrix");
   args.run([options] {
-    if (const comm::Place& place = comm::launched(); place.size > 1) {
-      fail("hocket generate",
-           "{} started {} processes, and a model generates on one rank; try it without a launcher",
-           place.launcher, place.size);
-    }
+    redirect_output("");
     return generate(*options);
   });
 }

@@ -149,9 +149,11 @@ class Watcher {
   program::Program program_of(const engine::Progress& made) const {
     if (!made.program.classes.empty()) return made.program;
     if (!made.templates.ranks.empty()) return parallel::stamp(made.templates);
-    // Generation runs on one rank, whatever the plan is.
-    return parallel::lower(made.graph,
-                           options_.purpose == "generate" ? parallel::Plan{} : run_.plan);
+    parallel::Plan plan = run_.plan;
+    if (options_.purpose == "generate") {
+      plan.num_micro_batches = 1;
+    }
+    return parallel::lower(made.graph, plan);
   }
 
   void check(const std::string& what, const engine::Progress& made) {

@@ -12,6 +12,10 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/resolve.h"
+#include "comm/launch.h"
+#ifndef HOCKET_SIM_ONLY
+#include "engine/processes.h"
+#endif
 
 namespace hocket::cli {
 namespace {
@@ -87,9 +91,10 @@ Source read_source(const std::string& path, const std::vector<std::string>& over
   return source;
 }
 
-engine::Run model_run(const std::string& model, const std::string& dtype,
-                      const std::vector<std::string>& overrides) {
-  const checkpoint::ModelLocation at = checkpoint::resolve_model(model, checkpoint::Need::intact);
+namespace {
+
+engine::Run run_at(const checkpoint::ModelLocation& at, const std::string& model,
+                   const std::string& dtype, const std::vector<std::string>& overrides) {
   nlohmann::json tree = {{"model", {{"path", at.folder}, {"init", "weights"}, {"dtype", dtype}}}};
   if (at.is_checkpoint) {
     // What it was trained on and with; the plan is the caller's.
@@ -109,6 +114,26 @@ engine::Run model_run(const std::string& model, const std::string& dtype,
     }
   }
   return with_batch(std::move(tree), model, overrides, 1);
+}
+
+}  // namespace
+
+engine::Run model_run(const std::string& model, const std::string& dtype,
+                      const std::vector<std::string>& overrides) {
+  using checkpoint::Need;
+#ifndef HOCKET_SIM_ONLY
+  if (comm::launched().size > 1) {
+    // How many they must be follows from the configuration; together they then compare the weights.
+    const engine::Run probe =
+        run_at(checkpoint::resolve_model(model, Need::config), model, dtype, overrides);
+    if (probe.ranks != engine::Ranks::local) {
+      comm::Processes& processes = *engine::connection(probe);
+      return run_at(checkpoint::resolve_model(model, Need::intact, processes), model, dtype,
+                    overrides);
+    }
+  }
+#endif
+  return run_at(checkpoint::resolve_model(model, Need::intact), model, dtype, overrides);
 }
 
 void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::string& what) {

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -21,6 +22,8 @@ using std::chrono::steady_clock;
 constexpr milliseconds kBeat{200};
 /// What a process that fails itself takes at most to say so before others may speak for it.
 constexpr milliseconds kGrace{1500};
+/// A process that notes nothing for so long is not there, or stopped.
+constexpr milliseconds kSilence = 6 * kBeat;
 constexpr int32_t kNobody = -1;
 /// Tags of the exchanges outside of steps; programs have those below (ProcessWorld).
 constexpr int32_t kSizeTag = 0x7ffffff0;
@@ -30,6 +33,12 @@ constexpr const char* kFailure = "failure";
 std::string key_of(int32_t rank) { return fmt::format("doing/{}", rank); }
 
 std::string read_key(int32_t rank) { return fmt::format("has read/{}", rank); }
+
+/// The member behind a rank, around the end.
+int32_t next_of(std::span<const int32_t> members, int32_t rank) {
+  const auto at = std::upper_bound(members.begin(), members.end(), rank);
+  return at == members.end() ? members.front() : *at;
+}
 
 std::string host_name() {
   char name[256] = {};
@@ -175,6 +184,46 @@ void Connection::receive(void* into, int64_t bytes, int32_t from, int32_t tag) {
   wait(expect(into, bytes, from, tag).get(), from);
 }
 
+Team& Connection::team(std::span<const int32_t> members, int32_t tag) {
+  const std::vector<int32_t> ranks(members.begin(), members.end());
+  {
+    std::lock_guard lock(mutex_);
+    const auto known = teams_.find(ranks);
+    if (known != teams_.end()) return *known->second;
+  }
+  // All come together by messages first, whose waits end when one of them fails.
+  for (const int32_t other : ranks) {
+    if (other == index()) continue;
+    Message here(1);
+    here.data[0] = std::byte{1};
+    send(std::move(here), other, tag);
+  }
+  for (const int32_t other : ranks) {
+    if (other == index()) continue;
+    std::byte there{};
+    receive(&there, 1, other, tag);
+  }
+  std::unique_ptr<Team> team;
+  try {
+    team = wire_->team(ranks);
+  } catch (const std::exception& error) {
+    blame(next_of(ranks, index()), {Received::End::gone, error.what()}, ranks);
+  }
+  std::lock_guard lock(mutex_);
+  return *(teams_[ranks] = std::move(team));
+}
+
+/// Who is late does not show. Each notes that it waits for the next member, so that the notes lead
+/// to one that does not wait.
+void Connection::wait(Incoming& collective, std::span<const int32_t> members) {
+  const int32_t next = next_of(members, index());
+  const Wait wait(*this, next);
+  const Received received = collective.wait(timeout_);
+  if (received.end != Received::End::whole) {
+    blame(next, received, members);
+  }
+}
+
 // ---- who failed --------------------------------------------------------------------------------
 
 void Connection::watch_all() {
@@ -221,7 +270,8 @@ void Connection::beat() {
     }
     said = doing_before_;
   }
-  wire_->note(key_of(index()), fmt::format("{}\n{}\n{}", waits_for, host_name(), said));
+  wire_->note(key_of(index()),
+              fmt::format("{} {}\n{}\n{}", waits_for, beats_++, host_name(), said));
   if (index() != 0) {
     note_of(0);
   }
@@ -296,6 +346,7 @@ Connection::Note Connection::note_of(int32_t rank) {
     const size_t first = text->find('\n');
     const size_t second = text->find('\n', first + 1);
     note.waits_for = std::stoi(*text);
+    note.beat = std::stoll(text->substr(text->find(' ')));
     const std::string host = text->substr(first + 1, second - first - 1);
     const std::string doing = text->substr(second + 1);
     note.doing =
@@ -306,7 +357,30 @@ Connection::Note Connection::note_of(int32_t rank) {
   return note;
 }
 
-void Connection::blame(int32_t from, const Received& received) {
+/// The first of the others that notes nothing any more: it is gone, or stopped. kNobody: all do.
+int32_t Connection::silent_one(std::span<const int32_t> members) {
+  if (members.empty()) return kNobody;
+  std::map<int32_t, int64_t> before;
+  for (const bool again : {false, true}) {
+    for (const int32_t member : members) {
+      if (member == index()) continue;
+      int64_t beat = 0;
+      try {
+        beat = note_of(member).beat;
+      } catch (const std::exception&) {
+        return 0;  // it had the table
+      }
+      if (again && beat == before[member]) return member;
+      before[member] = beat;
+    }
+    if (!again) {
+      std::this_thread::sleep_for(kSilence);
+    }
+  }
+  return kNobody;
+}
+
+void Connection::blame(int32_t from, const Received& received, std::span<const int32_t> members) {
   // Whoever ends because it failed has said so itself, if it could; others speak for it only after
   // a while.
   const bool timed_out = received.end == Received::End::timed_out;
@@ -321,14 +395,18 @@ void Connection::blame(int32_t from, const Received& received) {
   }
   if (reason.empty()) {
     log_debug("nothing from rank {}: {}", from, received.text);
-    const auto [rank, text] = verdict(from, received);
+    const int32_t silent = silent_one(members);
+    const auto [rank, text] =
+        silent == kNobody ? verdict(from, received) : verdict(silent, received, false);
     reason = fail_for(rank, text);
   }
   throw Error(Error::Kind::kRun, "comm", reason, Error::Cause::stopped);
 }
 
-/// Who is to blame that nothing came from a rank, and what it did last.
-std::pair<int32_t, std::string> Connection::verdict(int32_t from, const Received& received) {
+/// Who is to blame that nothing came from a rank, and what it did last. `asks`: a rank that waits
+/// itself is not; else it is this one.
+std::pair<int32_t, std::string> Connection::verdict(int32_t from, const Received& received,
+                                                    bool asks) {
   std::string chain = fmt::format("rank {} waits for rank {}", index(), from);
   int32_t rank = from;
   Note note;
@@ -336,7 +414,7 @@ std::pair<int32_t, std::string> Connection::verdict(int32_t from, const Received
     note = note_of(rank);
     // A rank that waits itself is not to blame. Around in a circle, all are.
     std::set<int32_t> seen = {index(), rank};
-    while (received.end == Received::End::timed_out && note.waits_for != kNobody &&
+    while (asks && received.end == Received::End::timed_out && note.waits_for != kNobody &&
            seen.insert(note.waits_for).second) {
       rank = note.waits_for;
       chain += fmt::format(", which waits for rank {}", rank);

@@ -6,7 +6,9 @@
 #include <condition_variable>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -39,6 +41,12 @@ class Connection : public Processes {
   void receive(void* into, int64_t bytes, int32_t from, int32_t tag);
   int64_t peak_message_bytes() const { return wire_->peak_message_bytes(); }
 
+  /// The transport's own collectives among these ranks, ascending, this one among them. Made when
+  /// it is first asked for: then all of them call it, with messages of this tag.
+  Team& team(std::span<const int32_t> members, int32_t tag);
+  /// Waits for a collective of theirs.
+  void wait(Incoming& collective, std::span<const int32_t> members);
+
   /// `doing` says what this rank does just now ("linear_dw L3 mb2 backward"), for the others to
   /// tell if it ends; `stop` is called when a process fails, with why. Until the owner is
   /// unwatched.
@@ -56,6 +64,7 @@ class Connection : public Processes {
   /// What a process noted last.
   struct Note {
     int32_t waits_for = -1;  ///< a rank; -1: nobody
+    int64_t beat = 0;        ///< how often it has noted something
     std::string doing;
   };
   class Wait;
@@ -74,9 +83,12 @@ class Connection : public Processes {
   void stop(const std::string& failure);
   std::string fail_for(int32_t rank, const std::string& reason);
   Note note_of(int32_t rank);
-  [[noreturn]] void blame(int32_t from, const Received& received);
+  /// `members`: of the collective that ended so; empty: it was a message of `from`.
+  [[noreturn]] void blame(int32_t from, const Received& received,
+                          std::span<const int32_t> members = {});
+  int32_t silent_one(std::span<const int32_t> members);
   /// A rank and why it is to blame.
-  std::pair<int32_t, std::string> verdict(int32_t from, const Received& received);
+  std::pair<int32_t, std::string> verdict(int32_t from, const Received& received, bool asks = true);
 
   const std::unique_ptr<Wire> wire_;
   const std::chrono::milliseconds timeout_;
@@ -89,7 +101,9 @@ class Connection : public Processes {
   std::map<int32_t, int> waits_;   ///< ranks that lanes wait for, and how many do
   std::string doing_before_;       ///< what the last task was, between steps
   std::map<int32_t, Note> notes_;  ///< as they were read last
-  std::mutex watched_mutex_;       ///< held while they are called
+  std::map<std::vector<int32_t>, std::unique_ptr<Team>> teams_;
+  int64_t beats_ = 0;         ///< of watch_ alone
+  std::mutex watched_mutex_;  ///< held while they are called
   std::map<const void*, Watched> watched_;
   std::thread watch_;
 };

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/process_world.h"
 
-#include <algorithm>
 #include <deque>
+#include <set>
 
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/log.h"
+#include "comm/members.h"
 #include "comm/ops/comm_op.h"
+#include "comm/transport_collectives.h"
 
 namespace hocket::comm {
 
@@ -16,77 +19,43 @@ namespace {
 /// Tags of collectives have this bit, those of messages do not.
 constexpr int32_t kCollective = 1 << 30;
 
-int64_t total(const std::vector<Slice>& slices) {
-  int64_t bytes = 0;
-  for (const Slice& slice : slices) {
-    bytes += slice.bytes;
-  }
-  return bytes;
-}
-
 /// Collectives that divide are done in parts: of so many bytes from each member to each other one,
 /// and so many on their way at a time.
 constexpr int64_t kPartBytes = 256 << 10;
 constexpr int64_t kPartsAhead = 8;
 
-/// The operands of another member, as far as they came. What is read of an operand lies in memory
-/// of this process from its first byte to its last; the operand itself begins before it.
-class Copies {
- public:
-  Copies(size_t inputs, size_t outputs) : in_(inputs), out_(outputs) {}
-  Copies(Copies&&) = default;
-  /// Sizes are the same on all members.
-  void set_in(size_t operand, void* data) { in_[operand] = data; }
-  /// Makes room for what comes.
-  void expect(const std::vector<Slice>& slices) {
-    std::map<std::pair<bool, size_t>, std::pair<int64_t, int64_t>> spans;
-    for (const Slice& slice : slices) {
-      const int64_t end = slice.begin + slice.bytes;
-      const auto [span, fresh] = spans.try_emplace({slice.out, slice.operand}, slice.begin, end);
-      span->second = {std::min(span->second.first, slice.begin),
-                      std::max(span->second.second, end)};
-    }
-    for (const auto& [operand, span] : spans) {
-      memory_.emplace_back(span.second - span.first);
-      const auto address = reinterpret_cast<uintptr_t>(memory_.back().data.get());
-      (operand.first ? out_ : in_)[operand.second] =
-          reinterpret_cast<void*>(address - static_cast<uintptr_t>(span.first));
-    }
-  }
-  Operands operands() const { return {in_, out_}; }
-
- private:
-  std::vector<Message> memory_;
-  std::vector<void*> in_, out_;
-};
-
-void* place(const Operands& operands, const Slice& slice) {
-  void* const base = (slice.out ? operands.out : operands.in)[slice.operand];
-  return static_cast<std::byte*>(base) + slice.begin;
-}
-
 }  // namespace
 
 class ProcessWorld::Rank : public Communicator {
  public:
-  explicit Rank(Connection& connection) : connection_(connection), rank_(connection.index()) {}
+  Rank(Connection& connection, Collectives collectives)
+      : connection_(connection), rank_(connection.index()), collectives_(collectives) {}
   void run(const Call& call) override;
 
  private:
   class Part;
   void exchange(const Call& call, const Op& op);
+  void by_transport(const Call& call, const Op& op);
+  void tell_ours(const Call& call, const Op& op);
   int32_t tag_of(const Call& call);
 
   Connection& connection_;
   const int32_t rank_;
+  const Collectives collectives_;
   std::mutex mutex_;
   std::map<int32_t, std::vector<int32_t>> groups_;  ///< by tag; guarded by mutex_
+  std::set<comm::Id> told_;                         ///< guarded by mutex_
 };
 
 void ProcessWorld::Rank::run(const Call& call) {
   HOCKET_CHECK(is_communication(*call.kind), "{} involves no other rank", call.kind->op);
   const Op& op = comm::op(call.kind->communication);
-  if (op.role == Role::collective || op.role == Role::between) return exchange(call, op);
+  if (op.role == Role::collective || op.role == Role::between) {
+    if (collectives_ == Collectives::own) return exchange(call, op);
+    if (transport_has(*call.kind, op)) return by_transport(call, op);
+    tell_ours(call, op);
+    return exchange(call, op);
+  }
   if (call.tag < 0 || call.tag >= kCollective) {
     fail_run("comm", "a message has tag {}; expected 0 to {}", call.tag, kCollective - 1);
   }
@@ -99,6 +68,20 @@ void ProcessWorld::Rank::run(const Call& call) {
   if (message.bytes > 0) {
     connection_.send(std::move(message), call.peer, call.tag);
   }
+}
+
+void ProcessWorld::Rank::by_transport(const Call& call, const Op& op) {
+  Team& team = connection_.team(call.members, tag_of(call));
+  run_by_transport(call, op, rank_, team,
+                   [&](Incoming& collective) { connection_.wait(collective, call.members); });
+}
+
+/// Says once of an op that c10d has none.
+void ProcessWorld::Rank::tell_ours(const Call& call, const Op& op) {
+  std::lock_guard lock(mutex_);
+  if (!told_.insert(op.id).second) return;
+  log_warning("plan.collectives is c10d, which has no counterpart of {}: ours does it",
+              program::types_text(*call.kind));
 }
 
 /// A number for the ranks of a group, the same on all of them. Two groups that share two ranks must
@@ -137,17 +120,13 @@ class ProcessWorld::Rank::Part {
     Message packed;
     std::unique_ptr<Incoming> incoming;
   };
-  Together together() const;
-
   Rank& rank_;
   const Call& call_;
   const Op& op_;
   const int phase_;
-  const int64_t part_, parts_;
   const int32_t tag_;
+  Members members_;
   const size_t n_, me_;
-  std::vector<Copies> copies_;
-  std::vector<Operands> members_;
   std::vector<Arrival> arrivals_;
 };
 
@@ -157,39 +136,21 @@ ProcessWorld::Rank::Part::Part(Rank& rank, const Call& call, const Op& op, int p
       call_(call),
       op_(op),
       phase_(phase),
-      part_(part),
-      parts_(parts),
       tag_(rank.tag_of(call)),
-      n_(call.members.size()),
-      me_(static_cast<size_t>(std::find(call.members.begin(), call.members.end(), rank.rank_) -
-                              call.members.begin())),
-      arrivals_(n_) {
-  HOCKET_CHECK(me_ < n_, "rank {} is not in its group", rank.rank_);
-  // A member that gives in a transfer has an input, one that takes has none.
-  copies_.reserve(n_);
-  for (size_t i = 0; i < n_; ++i) {
-    copies_.emplace_back(std::max<size_t>(call.in.size(), 1), call.out.size());
-    if (op.needs_sizes) {
-      copies_[i].set_in(1, call.in[1]);
-    }
-    members_.push_back(i == me_ ? Operands{call.in, call.out} : copies_[i].operands());
-  }
-}
-
-Together ProcessWorld::Rank::Part::together() const {
-  const program::Kind& kind = *call_.kind;
-  return {&kind.attrs, kind.in, kind.out, members_, call_.copies, call_.given, part_, parts_};
-}
+      members_(call, op, rank.rank_, part, parts),
+      n_(members_.size()),
+      me_(members_.me()),
+      arrivals_(n_) {}
 
 void ProcessWorld::Rank::Part::send() {
-  const Together all = together();
+  const Together all = members_.together();
   for (size_t step = 1; step < n_; ++step) {
     const size_t other = (me_ + step) % n_;
     const std::vector<Slice> slices = op_.reads(all, me_, other, phase_);
     Message message(total(slices));
     std::byte* at = message.data.get();
     for (const Slice& slice : slices) {
-      copy_bytes(at, place(members_[me_], slice), slice.bytes);
+      copy_bytes(at, place(members_.of(me_), slice), slice.bytes);
       at += slice.bytes;
     }
     rank_.connection_.send(std::move(message), call_.members[other], tag_);
@@ -197,16 +158,16 @@ void ProcessWorld::Rank::Part::send() {
 }
 
 void ProcessWorld::Rank::Part::expect() {
-  const Together all = together();
+  const Together all = members_.together();
   for (size_t step = 1; step < n_; ++step) {
     const size_t other = (me_ + n_ - step) % n_;
     Arrival& arrival = arrivals_[other];
     arrival.slices = op_.reads(all, other, me_, phase_);
-    copies_[other].expect(arrival.slices);
+    members_.expect(other, arrival.slices);
     const int64_t bytes = total(arrival.slices);
     void* into = nullptr;
     if (arrival.slices.size() == 1) {
-      into = place(members_[other], arrival.slices[0]);
+      into = place(members_.of(other), arrival.slices[0]);
     } else {
       arrival.packed = Message(bytes);
       into = arrival.packed.data.get();
@@ -223,11 +184,11 @@ void ProcessWorld::Rank::Part::run() {
     if (arrival.slices.size() == 1) continue;
     const std::byte* at = arrival.packed.data.get();
     for (const Slice& slice : arrival.slices) {
-      copy_bytes(place(members_[other], slice), at, slice.bytes);
+      copy_bytes(place(members_.of(other), slice), at, slice.bytes);
       at += slice.bytes;
     }
   }
-  op_.run(together(), me_, phase_);
+  op_.run(members_.together(), me_, phase_);
 }
 
 /// Part by part: what a part of the first phase leaves is sent on while the next parts come. All
@@ -267,8 +228,9 @@ void ProcessWorld::Rank::exchange(const Call& call, const Op& op) {
   }
 }
 
-ProcessWorld::ProcessWorld(std::shared_ptr<Connection> connection)
-    : connection_(std::move(connection)), rank_(std::make_unique<Rank>(*connection_)) {}
+ProcessWorld::ProcessWorld(std::shared_ptr<Connection> connection, Collectives collectives)
+    : connection_(std::move(connection)),
+      rank_(std::make_unique<Rank>(*connection_, collectives)) {}
 ProcessWorld::~ProcessWorld() { connection_->unwatch(this); }
 
 int32_t ProcessWorld::size() const { return connection_->size(); }

@@ -11,13 +11,21 @@
 
 namespace hocket::comm {
 
-/// Messages go as they are. A collective is done by its record, as between threads, after every
-/// member has sent to each other one what that reads of it (Op::reads): in the order of sums, and
-/// so in its bits, it is that of local ranks; its bytes are those of the algorithm `direct`.
+/// How collectives are done that a program does not write as messages.
+enum class Collectives : uint8_t {
+  own,   ///< by their records: in the order of sums, and so in their bits, as between threads
+  c10d,  ///< by the transport's own, where it has one
+};
+
+/// Messages go as they are. A collective of our own is done by its record, as between threads,
+/// after every member has sent to each other one what that reads of it (Op::reads): in the order of
+/// sums, and so in its bits, it is that of local ranks; its bytes are those of the algorithm
+/// `direct`.
 class ProcessWorld : public World {
  public:
   /// Worlds of one connection take turns.
-  explicit ProcessWorld(std::shared_ptr<Connection> connection);
+  explicit ProcessWorld(std::shared_ptr<Connection> connection,
+                        Collectives collectives = Collectives::own);
   ~ProcessWorld() override;
   int32_t size() const override;
   Communicator& communicator(int32_t rank) override;

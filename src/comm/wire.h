@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -33,12 +34,36 @@ struct Received {
   std::string text;  ///< what the transport says; for the log
 };
 
-/// A message that is asked for. It is waited for before it goes.
+/// A message that is asked for, or a collective that was begun. It is waited for before it goes.
 class Incoming {
  public:
   virtual ~Incoming() = default;
   /// Blocks until it is there.
   virtual Received wait(std::chrono::milliseconds timeout) = 0;
+};
+
+/// What a transport can add up.
+enum class Number : uint8_t { f32, f64, i32, i64 };
+
+/// Memory of a collective of the transport: kept until that is done with it, whoever stops waiting.
+using Scratch = std::shared_ptr<Message>;
+
+/// Some ranks, and the collectives that the transport has of its own among them: in their own order
+/// of sums. All members begin the same ones in the same order; what is begun is waited for.
+class Team {
+ public:
+  virtual ~Team() = default;
+  /// `data` becomes the sum of what all have there; `max`: the greatest, element by element.
+  virtual std::unique_ptr<Incoming> all_reduce(Scratch data, Number number, bool max) = 0;
+  /// `in`: a block for each member, in their order; `out`: the sum of those for this one.
+  virtual std::unique_ptr<Incoming> reduce_scatter(Scratch in, Scratch out, Number number,
+                                                   bool max) = 0;
+  /// `out`: what each member has in `in`, in their order.
+  virtual std::unique_ptr<Incoming> all_gather(Scratch in, Scratch out) = 0;
+  /// `in`: so many bytes for each member, in their order; `out`: so many of each.
+  virtual std::unique_ptr<Incoming> all_to_all(Scratch in, std::span<const int64_t> bytes_to,
+                                               Scratch out,
+                                               std::span<const int64_t> bytes_from) = 0;
 };
 
 /// Used by all lanes of a rank at the same time.
@@ -55,9 +80,12 @@ class Wire {
   /// for them here: what will be needed soon is best asked for early.
   virtual std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from,
                                             int32_t tag) = 0;
-  /// Ends every receive that waits, and all later ones at once.
+  /// Meets the other members, ranks in ascending order with this one among them, which all call it;
+  /// the team does not outlive the wire. Throws std::exception where one does not come.
+  virtual std::unique_ptr<Team> team(std::span<const int32_t> members) = 0;
+  /// Ends every receive and collective that waits, and all later ones at once.
   virtual void abort() = 0;
-  /// Most bytes of messages that were ever kept at a time.
+  /// Most bytes of messages, and of memory of collectives, that were ever kept at a time.
   virtual int64_t peak_message_bytes() const = 0;
 
   // A small table that all ranks see. It does not wait, and throws std::exception where the process

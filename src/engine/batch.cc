@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/error.h"
 #include "graph/names.h"
@@ -116,8 +117,11 @@ void feed(const Batch& batch, const Compiled& compiled, int32_t rank, runtime::E
   HOCKET_CHECK(batch.rows * batch.seq_len == per_micro_batch * micro_batches,
                "{} rows of {} tokens for {} micro-batches of {}", batch.rows, batch.seq_len,
                micro_batches, per_micro_batch);
+  std::vector<int64_t> numbers(static_cast<size_t>(per_micro_batch));
   for (int32_t m = 0; m < micro_batches; ++m) {
     const int64_t at = m * per_micro_batch;
+    std::iota(numbers.begin(), numbers.end(), batch.first_token + at);
+    feed_input(names::kTokenNumbers, m, numbers.data(), compiled, rank, executor);
     feed_input(names::kTokens, m, batch.tokens.data() + at, compiled, rank, executor);
     feed_input(names::kTargets, m, batch.targets.data() + at, compiled, rank, executor);
     feed_input(names::kPositions, m, batch.positions.data() + at, compiled, rank, executor);

@@ -34,7 +34,8 @@ struct Batch {
 
   int64_t rows, seq_len;
   std::vector<int32_t> tokens, targets, positions;  ///< [rows, seq_len]
-  double loss_scale = 1;  ///< of every token's loss: 1 / num_targets() makes it the mean
+  int64_t first_token = 0;  ///< number of the first one in the training, for dropout
+  double loss_scale = 1;    ///< of every token's loss: 1 / num_targets() makes it the mean
   Hyper hyper;
 };
 

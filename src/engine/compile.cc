@@ -24,11 +24,13 @@ namespace hocket::engine {
 
 namespace {
 
-/// What a run's options come to: its plan, and the tokens of a micro-batch of all ranks. Generation
-/// runs on one rank whatever the plan is.
+/// What a run's options come to: its plan, and the tokens of a micro-batch of all ranks. To
+/// generate is to run one sequence, of which all data-parallel ranks have all; where experts are on
+/// several ranks these split its tokens, which then go to their experts as in training.
 struct Sizes {
   parallel::Plan plan;
   int64_t seq_len = 0, tokens = 0;
+  int64_t token_ranks = 1;  ///< generate: that split the tokens
   int64_t tokens_per_step() const { return tokens * plan.num_micro_batches; }
 };
 
@@ -44,9 +46,13 @@ Sizes sizes_of(const Run& run, const CompileOptions& options) {
   }
   sizes.tokens = sizes.plan.micro_batch * sizes.plan.dp * sizes.seq_len;
   if (options.purpose == Purpose::generate) {
-    sizes.plan = parallel::Plan{};
-    sizes.plan.threads_per_rank = run.plan.threads_per_rank;
+    sizes.plan.micro_batch = 1;
+    sizes.plan.num_micro_batches = 1;
     sizes.tokens = options.new_tokens;
+    const parallel::Plan& plan = run.plan;
+    if (plan.ep > 1) {
+      sizes.token_ranks = plan.dp * plan.cp * (plan.sequence_parallel ? plan.tp : 1);
+    }
   }
   return sizes;
 }
@@ -63,6 +69,8 @@ graph::Graph build_graph(const Run& run, const CompileOptions& options, const Si
   switch (options.purpose) {
     case Purpose::train:
       how.balance_coef = run.config.train.balance_coef.value_or(run.model.router_aux_loss_coef);
+      how.dropout = run.config.train.dropout;
+      how.dropout_seed = run.config.train.seed;
       break;
     case Purpose::grads:
       break;
@@ -75,6 +83,7 @@ graph::Graph build_graph(const Run& run, const CompileOptions& options, const Si
     case Purpose::generate:
       how.mode = Mode::generate;
       how.cache_slots = options.cache_slots;
+      how.token_ranks = sizes.token_ranks;
       break;
   }
   return models::build(run.model, how);
@@ -153,7 +162,7 @@ namespace {
 
 constexpr const char* kNames[] = {"train", "evaluate", "gradients", "logits", "generate"};
 
-/// A command rewrites programs of the run's plan: not the one that generates, which is of one rank.
+/// A command rewrites programs of whole sequences: not the one that generates.
 std::vector<std::string> passes_for(const Run& run, Purpose purpose) {
   std::vector<std::string> passes = run.config.plan.passes;
   if (purpose == Purpose::generate) {
@@ -182,12 +191,26 @@ Compiled compile(const Run& run, const CompileOptions& options) {
         "plan.cp_order: contiguous",
         sizes.plan.expert_ranks);
   }
-  if (options.purpose == Purpose::logits && sizes.plan.tp > 1) {
+  if (options.purpose == Purpose::generate && sizes.plan.expert_ranks > 0) {
+    fail(run.name,
+         "plan.expert_ranks is {}: experts on ranks of their own do not generate; try "
+         "plan.expert_ranks: 0",
+         sizes.plan.expert_ranks);
+  }
+  const bool to_logits = options.purpose == Purpose::logits || options.purpose == Purpose::generate;
+  if (to_logits && sizes.plan.tp > 1) {
     // Nothing here goes along the head by position, but programs of one run hold it alike.
     CompileOptions loss = options;
     loss.purpose = Purpose::loss;
-    const std::vector<std::string> pins = parallel::positional_pins(build_graph(run, loss, sizes));
+    const Sizes whole = sizes_of(run, loss);
+    const std::vector<std::string> pins = parallel::positional_pins(build_graph(run, loss, whole));
     sizes.plan.layouts.insert(sizes.plan.layouts.begin(), pins.begin(), pins.end());
+  }
+  if (sizes.token_ranks > 1) {
+    // What attention makes of all tokens goes on by token, to the experts.
+    std::string pin = "*attn.out edp:S0 edp_inner:S0 ep:S0 ep_inner:S0 cp:S0";
+    pin += sizes.plan.sequence_parallel ? " tp:S0" : "";
+    sizes.plan.layouts.insert(sizes.plan.layouts.begin(), pin);
   }
   const Lowering how{passes_for(run, options.purpose),
                      options.skip_passes,

@@ -22,6 +22,7 @@ constexpr double kMaxKib = 1 << 30;
 constexpr double kMaxTokens = 1 << 27;     // of a micro-batch (models/builder.cc)
 constexpr double kMaxSequences = 1 << 16;  // of a rank and micro-batch
 constexpr double kMaxThreads = 1024;
+constexpr double kMaxDropout = 0.999;  // what is kept is divided by 1 - dropout
 // AdamW divides by 1 - beta^t.
 constexpr double kMaxBeta = 0.999999;
 
@@ -77,7 +78,12 @@ void TrainSection::fields(Fields& fields) {
          "of the load-balancing loss; default: the model's "
          "router_aux_loss_coef")
       .min(0);
-  fields("seed", seed, "of initialisation and data order").min(0);
+  fields("dropout", dropout,
+         "share of what attention and MLP add to the residual stream that is left out, at random "
+         "(hidden_dropout); 0: none")
+      .min(0)
+      .max(kMaxDropout);
+  fields("seed", seed, "of initialisation, data order and dropout").min(0);
   fields("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
   fields("eval_sequences", eval_sequences,
          "held-out sequences per validation while training, spread evenly")
@@ -127,6 +133,12 @@ void PlanSection::fields(Fields& fields) {
          "(hocket launch, torchrun, mpirun, srun); auto: gloo if a launcher started several, else "
          "local")
       .one_of({"auto", "local", "gloo"});
+  fields(
+      "collectives", collectives,
+      "with ranks as processes, those collectives that all_reduce, reduce_scatter and "
+      "all_gather do not write as messages: own, which has the bits of local ranks; c10d, by its "
+      "groups, in their order of sums")
+      .one_of({"own", "c10d"});
   fields("pp", pp, "pipeline ranks, each with pp_chunks stages").min(1).max(kMaxRanks);
   fields("pp_chunks", pp_chunks,
          "stages per pipeline rank: model chunks, for interleaved, zb-h1, zb-v and dualpipev (both "
@@ -225,6 +237,9 @@ void OutputSection::fields(Fields& fields) {
       .one_of({"auto", "all", "trigram", "none"});
   fields("sample_prompt", sample_prompt,
          "what the sample at the end goes on from; default: the first lines of a held-out file");
+  fields("sample_tokens", sample_tokens, "most tokens of that sample; 0: there is none")
+      .min(0)
+      .max(kMaxTokens);
 }
 
 void RunConfig::fields(Fields& fields) {

@@ -49,6 +49,7 @@ struct TrainSection {
   double weight_decay = 0.1;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double max_grad_norm = 1.0;
+  double dropout = 0;
   std::optional<double> balance_coef;
   int64_t seed = 1;
   int64_t eval_every = 0;
@@ -70,7 +71,7 @@ struct ShardSection {
 };
 
 struct PlanSection {
-  std::string ranks = "auto";
+  std::string ranks = "auto", collectives = "own";
   int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, etp = 1, ep_inner = 1, expert_ranks = 0, cp = 1,
           tp = 1, micro_batch = 1;
   bool sequence_parallel = false;
@@ -103,6 +104,7 @@ struct OutputSection {
   bool report = true;
   std::string baselines = "auto";
   std::string sample_prompt;
+  int64_t sample_tokens = 160;
   void fields(Fields& v);
 };
 

@@ -268,4 +268,17 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
                                ranks.processes());
 }
 
+void copy_parameters(const graph::Graph& graph, const program::Program& from,
+                     const runtime::LocalRanks& from_ranks, const program::Program& to,
+                     runtime::LocalRanks& to_ranks) {
+  for (const graph::Tensor& tensor : graph.tensors) {
+    if (tensor.kind != graph::TensorKind::param) continue;
+    const std::vector<std::byte> full = gather(tensor, from, from_ranks);
+    scatter(tensor, to, to_ranks, [&](int64_t begin, int64_t count, void* dst) {
+      std::memcpy(dst, full.data() + tensor.type.bytes_of(begin),
+                  static_cast<size_t>(tensor.type.bytes_of(count)));
+    });
+  }
+}
+
 }  // namespace hocket::engine

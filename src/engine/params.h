@@ -89,4 +89,10 @@ class Owners {
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
                               const runtime::LocalRanks& ranks);
 
+/// Every parameter of a graph from where one program has it to where another one does, on ranks of
+/// its own, one after the other. Of ranks as processes all call it.
+void copy_parameters(const graph::Graph& graph, const program::Program& from,
+                     const runtime::LocalRanks& from_ranks, const program::Program& to,
+                     runtime::LocalRanks& to_ranks);
+
 }  // namespace hocket::engine

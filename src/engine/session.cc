@@ -27,6 +27,12 @@ runtime::LocalRanks local_ranks(const Run& run) {
            "plan.ranks: gloo",
            place.launcher, place.size);
     }
+    if (run.config.plan.collectives != "own") {
+      fail(run.name,
+           "plan.collectives is {}, and ranks are threads of one process, which c10d has nothing "
+           "to do with; try plan.collectives: own, or a launcher (hocket launch -n {} ..)",
+           run.config.plan.collectives, world);
+    }
     return {world, kernels::cpu_backend(), rank_options(run)};
   }
   // What waits for a lane waits for what that lane gets from another process: that wait ends first,
@@ -34,7 +40,9 @@ runtime::LocalRanks local_ranks(const Run& run) {
   runtime::RankOptions options = rank_options(run);
   options.timeout += std::chrono::seconds(5) + options.timeout / 10;
   const std::shared_ptr<comm::Connection> connection = engine::connection(run);
-  return {std::make_shared<comm::ProcessWorld>(connection),
+  const comm::Collectives collectives =
+      run.config.plan.collectives == "c10d" ? comm::Collectives::c10d : comm::Collectives::own;
+  return {std::make_shared<comm::ProcessWorld>(connection, collectives),
           {connection->index()},
           kernels::cpu_backend(),
           options};

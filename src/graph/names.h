@@ -8,9 +8,12 @@
 namespace hocket::graph::names {
 
 // Inputs, made by models and autodiff, filled from an engine::Batch.
-inline constexpr const char* kTokens = "tokens";         ///< i32[T], per micro-batch
-inline constexpr const char* kTargets = "targets";       ///< i32[T], per micro-batch; < 0: none
-inline constexpr const char* kPositions = "positions";   ///< i32[T], per micro-batch
+inline constexpr const char* kTokens = "tokens";        ///< i32[T], per micro-batch
+inline constexpr const char* kTargets = "targets";      ///< i32[T], per micro-batch; < 0: none
+inline constexpr const char* kPositions = "positions";  ///< i32[T], per micro-batch
+/// i64[T], per micro-batch: the number of every token in the training, sequences of a step one
+/// after the other, and step after step.
+inline constexpr const char* kTokenNumbers = "token_numbers";
 inline constexpr const char* kLossScale = "loss_scale";  ///< f64[1], per step
 inline constexpr const char* kHyper = "hyper";           ///< f64[3], per step: see engine::Hyper
 

@@ -32,11 +32,17 @@ struct BuildOptions {
   double balance_coef = 0;
   int64_t num_micro_batches = 1;
   int64_t cache_slots = 0;
+  /// generate: what divides the new tokens of every step, so that so many ranks can split them.
+  int64_t token_ranks = 1;
+  /// train: share of what attention and MLP write to the residual stream that is left out
+  /// (Megatron's hidden_dropout), and the seed by which; 0: none.
+  double dropout = 0;
+  int64_t dropout_seed = 0;
 };
 
 /// Inputs: `tokens` i32[T], `positions` i32[T] (0 begins a document; generate: the slot of the
 /// cache, < 0 for a row without a token); train: `targets` i32[T] (-100: none), `loss_scale` f64[1]
-/// per step.
+/// per step; with dropout `token_numbers` i64[T].
 /// Parameters have Hugging Face's names; fused ones are `….mlp.gate_up_proj.weight` [2,F,D],
 /// `….mlp.experts.gate_up_proj` [E,2,F,D] and `….mlp.experts.down_proj` [E,D,F] (expert = true);
 /// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_cache` and

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/math.h"
 #include "graph/names.h"
 #include "models/family.h"
 #include "ops/build.h"
@@ -60,6 +61,9 @@ void check_options(const BuildOptions& options) {
     fail("model", "got {} micro-batches and balance coefficient {}; expected ≥ 1 and ≥ 0",
          options.num_micro_batches, options.balance_coef);
   }
+  if (!(options.dropout >= 0 && options.dropout < 1)) {
+    fail("model", "dropout is {}; expected 0 <= dropout < 1", options.dropout);
+  }
   if (options.mode == Mode::generate &&
       (options.cache_slots < 1 || options.cache_slots > kMaxTokens)) {
     fail("model", "the KV cache has {} slots; expected 1 to {}", options.cache_slots, kMaxTokens);
@@ -111,13 +115,18 @@ void Builder::build() {
   num_tokens_ = options_.tokens;
   if (options_.mode == BuildOptions::Mode::generate) {
     // Most steps add one token; over the steps the cache is half full.
-    num_tokens_ = graph_.symbol({names::kNewTokens, options_.tokens, 1, 1});
+    const int64_t ranks = options_.token_ranks;
+    num_tokens_ =
+        graph_.symbol({names::kNewTokens, round_up(options_.tokens, ranks), ranks, ranks});
     const int64_t half = std::max<int64_t>(1, options_.cache_slots / 2);
     cache_slots_ = graph_.symbol({names::kCacheLength, options_.cache_slots, half, 1});
   }
   tokens_ = input(names::kTokens, DType::i32, num_tokens_);
   positions_ = input(names::kPositions, DType::i32, num_tokens_);
   const Dims table{config_.vocab_size, config_.hidden_size};
+  if (options_.dropout > 0) {
+    token_numbers_ = input(names::kTokenNumbers, DType::i64, num_tokens_);
+  }
   embedding_ = plain("model.embed_tokens.weight", table, -1, matrix_init(), table);
   if (config_.tie_word_embeddings && collect_weights_) {
     weights_.back().aliases = {{"lm_head.weight", table, 0}};
@@ -160,8 +169,16 @@ TensorId Builder::norm(int32_t layer, TensorId hidden, const std::string& name) 
   return node(layer, "rms_norm", {{"eps", config_.rms_norm_eps}}, {hidden, weight}, name);
 }
 
-TensorId Builder::add(int32_t layer, TensorId left, TensorId right, const std::string& name) {
-  return node(layer, "add", {}, {left, right}, name);
+TensorId Builder::residual(int32_t layer, TensorId hidden, TensorId branch,
+                           const std::string& name) {
+  if (token_numbers_ != graph::kNone) {
+    const Attrs attrs{{"p", options_.dropout},
+                      {"seed", options_.dropout_seed},
+                      {"stream", num_dropouts_++},
+                      {"width", config_.hidden_size}};
+    branch = node(layer, "dropout", attrs, {branch, token_numbers_}, name + ".dropout");
+  }
+  return node(layer, "add", {}, {hidden, branch}, name);
 }
 
 TensorId Builder::rope(int32_t layer, TensorId heads, const std::string& name) {

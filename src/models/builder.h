@@ -30,7 +30,8 @@ class Builder {
 
   /// RMSNorm with the weight `<prefix of the layer><name>.weight`.
   TensorId norm(int32_t layer, TensorId hidden, const std::string& name);
-  TensorId add(int32_t layer, TensorId left, TensorId right, const std::string& name);
+  /// The residual stream with what a branch adds to it, of which training may drop some.
+  TensorId residual(int32_t layer, TensorId hidden, TensorId branch, const std::string& name);
   /// Rotary grouped-query attention with its four projections; `head_norm`: RMSNorm of every query
   /// and key head before the rotation.
   TensorId attention(int32_t layer, TensorId hidden, bool head_norm);
@@ -67,6 +68,8 @@ class Builder {
   std::vector<ParamWeights> weights_;
   graph::Dim num_tokens_, cache_slots_;  // generate: symbols
   TensorId tokens_ = graph::kNone, positions_ = graph::kNone, embedding_ = graph::kNone;
+  TensorId token_numbers_ = graph::kNone;  // with dropout
+  int64_t num_dropouts_ = 0;
   std::vector<TensorId> balance_losses_;
 };
 

@@ -40,13 +40,13 @@ void read(const JsonView& in, ModelConfig& config) {
 
 graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId hidden) {
   const graph::TensorId attention_in = builder.norm(layer, hidden, "input_layernorm");
-  const graph::TensorId attended =
-      builder.add(layer, hidden, builder.attention(layer, attention_in, true), "attn.residual");
+  const graph::TensorId attended = builder.residual(
+      layer, hidden, builder.attention(layer, attention_in, true), "attn.residual");
   const graph::TensorId mlp_in = builder.norm(layer, attended, "post_attention_layernorm");
   const bool sparse = builder.config().moe_layer[layer];
-  return builder.add(layer, attended,
-                     sparse ? builder.experts(layer, mlp_in) : builder.mlp(layer, mlp_in),
-                     "residual");
+  return builder.residual(layer, attended,
+                          sparse ? builder.experts(layer, mlp_in) : builder.mlp(layer, mlp_in),
+                          "residual");
 }
 
 }  // namespace

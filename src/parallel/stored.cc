@@ -263,14 +263,21 @@ std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
   return dims;
 }
 
+/// Inputs of a micro-batch are split by token. Of as many tokens as a step brings (a symbol), and
+/// not of a multiple of them, all ranks have all.
+bool is_split_by_token(const graph::Tensor& tensor, const Mesh& mesh) {
+  if (tensor.kind != TensorKind::input || tensor.per_step) return false;
+  const graph::Dim& tokens = tensor.type.dims[0];
+  return !tokens.symbolic() || tokens.divides_into(ranks_of(mesh, axes_that(mesh, splits_tokens)));
+}
+
 Layout default_layout(const graph::Tensor& tensor, const Mesh& mesh) {
   Layout layout;
+  const bool split_by_token = is_split_by_token(tensor, mesh);
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     const std::string& name = mesh.axes[axis].name;
     if (mesh.axes[axis].size == 1) continue;
-    const bool by_token =
-        tensor.kind == TensorKind::input && !tensor.per_step && splits_tokens(name);
-    if (by_token || (tensor.expert && splits_experts(name))) {
+    if ((split_by_token && splits_tokens(name)) || (tensor.expert && splits_experts(name))) {
       layout.set(axis, Placement::split(0));
     }
   }

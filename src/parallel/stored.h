@@ -11,14 +11,15 @@
 
 namespace hocket::parallel {
 
-/// By tensor; of what nodes make: whole. Inputs of a micro-batch are split by tokens, tensors of
-/// experts over ep. Over tp are split the parameters that some op goes along by position (the
-/// vocabulary, of embedding and head), and those that make or sum over a dim which no op between
-/// needs whole, if it divides (heads, the width of an MLP). `pins` have the last word: "PATTERN
-/// LAYOUT" each, where the parameters whose names match the pattern (`*`, `?`) are split as the
-/// layout says on the axes that it names, or whole for `B`; of several pins that match, the last
-/// one counts. What an optimizer keeps for a parameter lies as the parameter. Throws Error: a pin
-/// that is none, matches no parameter or activation, or that its parameters cannot have.
+/// By tensor; of what nodes make: whole. Inputs of a micro-batch are split by tokens (unless
+/// these are a symbol that the ranks do not divide), tensors of experts over ep. Over tp are split
+/// the parameters that some op goes along by position (the vocabulary, of embedding and head), and
+/// those that make or sum over a dim which no op between needs whole, if it divides (heads, the
+/// width of an MLP). `pins` have the last word: "PATTERN LAYOUT" each, where the parameters whose
+/// names match the pattern (`*`, `?`) are split as the layout says on the axes that it names, or
+/// whole for `B`; of several pins that match, the last one counts. What an optimizer keeps for a
+/// parameter lies as the parameter. Throws Error: a pin that is none, matches no parameter or
+/// activation, or that its parameters cannot have.
 std::vector<graph::Layout> stored_layouts(const graph::Graph& graph, const graph::Mesh& mesh,
                                           const std::vector<std::string>& pins);
 

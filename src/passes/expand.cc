@@ -167,7 +167,8 @@ class Expander {
         rings.reduce_scatter(levels_of(group, options_.reduce_scatter));
       }
     } else if (op.move.placed == Move::Placed::slot && op.move.part == Move::Part::whole &&
-               options_.all_gather != kNative && comm::movement(op, kind.attrs).slot_dim == 0) {
+               !kind.in[0].symbolic() && options_.all_gather != kNative &&
+               comm::movement(op, kind.attrs).slot_dim == 0) {
       if (is_nested(options_.all_gather)) {
         rings.all_gather(nested, options_.pieces(options_.all_gather));
       } else {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes through c10d: its Gloo process group carries the messages, its TCPStore is the table of
-// notes. What it makes is loaded when a plan needs it (comm/c10d.h). It sees LibTorch, whose
-// headers bring others of the same names as ours (fmt), and so of ours the interface alone: what
-// goes wrong is a std::exception.
+// notes, and others of its groups do its own collectives. What it makes is loaded when a plan needs
+// it (comm/c10d.h). It sees LibTorch, whose headers bring others of the same names as ours (fmt),
+// and so of ours the interface alone: what goes wrong is a std::exception.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -15,9 +15,11 @@
 
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <thread>
 
 #include "comm/wire.h"
@@ -87,6 +89,7 @@ class C10dWire : public Wire {
   int32_t size() const override { return place_.size; }
   void send(Message message, int32_t to, int32_t tag) override;
   std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override;
+  std::unique_ptr<Team> team(std::span<const int32_t> members) override;
   void abort() override;
   int64_t peak_message_bytes() const override;
   void note(const std::string& key, const std::string& value) override;
@@ -100,9 +103,24 @@ class C10dWire : public Wire {
     c10::intrusive_ptr<c10d::Work> work;
   };
   class C10dIncoming;
+  class C10dTeam;
+  class Collective;
+  /// How far a collective is. Known to the transport, which may end later than who waits for it.
+  struct Progress {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool ended = false, stopped = false;
+    std::string failed;
+  };
   void let_go();
+  void hold(int64_t bytes);
+  void release(int64_t bytes);
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> meet(const std::string& name, int rank, int size,
+                                                  const c10::intrusive_ptr<c10d::Store>& store);
 
   const Place place_;
+  const milliseconds timeout_;
+  std::shared_ptr<::gloo::transport::Device> device_;
   // The group uses one connection to the table, the notes another: an operation that waits holds
   // its connection.
   c10::intrusive_ptr<c10d::Store> table_, notes_;
@@ -113,22 +131,31 @@ class C10dWire : public Wire {
   std::condition_variable sent_;
   std::deque<Outgoing> outgoing_;
   std::set<c10d::Work*> receives_;
+  std::set<Progress*> collectives_;
   int64_t held_ = 0, peak_ = 0;  ///< bytes of messages
   bool aborted_ = false, ending_ = false;
   std::thread let_go_;
 };
 
-C10dWire::C10dWire(const Place& place, milliseconds timeout) : place_(place) {
+C10dWire::C10dWire(const Place& place, milliseconds timeout)
+    : place_(place), timeout_(timeout), device_(device_for(place)) {
   // The host of rank 0 has the table, unless the launcher does. Everybody then connects to
   // everybody.
   table_ = open_store(place, place.rank == 0 && !place.has_table, timeout);
   notes_ = open_store(place, false, timeout);
-  auto options = c10d::ProcessGroupGloo::Options::create(timeout * 2);
-  options->devices.push_back(device_for(place));
-  options->threads = 1;  // for collectives of its own, which are not used
-  group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
-      c10::make_intrusive<c10d::PrefixStore>("gloo", table_), place.rank, place.size, options);
+  group_ = meet("gloo", place.rank, place.size, table_);
   let_go_ = std::thread([this] { let_go(); });
+}
+
+/// A group of c10d's, by its name: blocks until its members have come.
+c10::intrusive_ptr<c10d::ProcessGroupGloo> C10dWire::meet(
+    const std::string& name, int rank, int size, const c10::intrusive_ptr<c10d::Store>& store) {
+  // What waits here gives up first, and says why.
+  auto options = c10d::ProcessGroupGloo::Options::create(timeout_ * 2);
+  options->devices.push_back(device_);
+  options->threads = 1;  // of its collectives, which come one after the other
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(
+      c10::make_intrusive<c10d::PrefixStore>(name, store), rank, size, options);
 }
 
 C10dWire::~C10dWire() {
@@ -159,17 +186,24 @@ void C10dWire::let_go() {
       // Who does not get it says so.
     }
     lock.lock();
-    held_ -= outgoing_.front().message.bytes;
+    release(outgoing_.front().message.bytes);
     outgoing_.pop_front();
   }
 }
+
+/// With mutex_ held.
+void C10dWire::hold(int64_t bytes) {
+  held_ += bytes;
+  peak_ = std::max(peak_, held_);
+}
+
+void C10dWire::release(int64_t bytes) { held_ -= bytes; }
 
 void C10dWire::send(Message message, int32_t to, int32_t tag) {
   std::vector<at::Tensor> tensors = {bytes_at(message.data.get(), message.bytes)};
   std::lock_guard lock(mutex_);
   if (aborted_) return;
-  held_ += message.bytes;
-  peak_ = std::max(peak_, held_);
+  hold(message.bytes);
   outgoing_.push_back({std::move(message), group_->send(tensors, to, tag)});
   sent_.notify_one();
 }
@@ -220,6 +254,157 @@ void C10dWire::abort() {
   for (c10d::Work* work : receives_) {
     work->abort();
   }
+  for (Progress* progress : collectives_) {
+    std::lock_guard stop(progress->mutex);
+    progress->stopped = true;
+    progress->changed.notify_all();
+  }
+}
+
+// ---- collectives of c10d's own -----------------------------------------------------------------
+
+/// Gloo cannot end a collective that waits for others: who gives up leaves it behind, with the
+/// memory that it uses.
+class C10dWire::Collective : public Incoming {
+ public:
+  Collective(C10dWire& wire, const c10::intrusive_ptr<c10d::Work>& work,
+             std::shared_ptr<Progress> progress, int64_t bytes)
+      : wire_(wire), progress_(std::move(progress)), bytes_(bytes) {
+    {
+      std::lock_guard lock(wire_.mutex_);
+      wire_.hold(bytes_);
+      wire_.collectives_.insert(progress_.get());
+      progress_->stopped = wire_.aborted_;
+    }
+    work->getFuture()->addCallback([progress = progress_](c10::ivalue::Future& future) {
+      std::lock_guard lock(progress->mutex);
+      if (future.hasError()) {
+        progress->failed = future.tryRetrieveErrorMessage();
+      }
+      progress->ended = true;
+      progress->changed.notify_all();
+    });
+  }
+  ~Collective() override {
+    std::lock_guard lock(wire_.mutex_);
+    wire_.release(bytes_);
+    wire_.collectives_.erase(progress_.get());
+  }
+  Received wait(milliseconds timeout) override {
+    std::unique_lock lock(progress_->mutex);
+    const bool came = progress_->changed.wait_for(
+        lock, timeout, [&] { return progress_->ended || progress_->stopped; });
+    if (!came) return {Received::End::timed_out, "no end of a collective"};
+    if (progress_->stopped) return {Received::End::stopped, "stopped"};
+    if (!progress_->failed.empty()) return {Received::End::gone, progress_->failed};
+    return {};
+  }
+
+ private:
+  C10dWire& wire_;
+  const std::shared_ptr<Progress> progress_;
+  const int64_t bytes_;
+};
+
+class C10dWire::C10dTeam : public Team {
+ public:
+  C10dTeam(C10dWire& wire, c10::intrusive_ptr<c10d::Backend> group)
+      : wire_(wire), group_(std::move(group)) {}
+  /// Who destroys a group waits for what it has under way.
+  ~C10dTeam() override {
+    if (!last_) return;
+    std::lock_guard lock(last_->mutex);
+    if (!last_->ended) {
+      group_.release();
+    }
+  }
+  std::unique_ptr<Incoming> all_reduce(Scratch data, Number number, bool max) override {
+    std::vector<at::Tensor> tensors = {tensor(data, number)};
+    return begin(group_->allreduce(tensors, {reduction(max)}), data->bytes);
+  }
+  /// Gloo's own is the same: a sum for all, of which each takes its block. But that one cannot be
+  /// waited for with a timeout.
+  std::unique_ptr<Incoming> reduce_scatter(Scratch in, Scratch out, Number number,
+                                           bool max) override {
+    class Block : public Incoming {
+     public:
+      Block(std::unique_ptr<Incoming> sum, Scratch in, Scratch out, int rank)
+          : sum_(std::move(sum)), in_(std::move(in)), out_(std::move(out)), rank_(rank) {}
+      Received wait(milliseconds timeout) override {
+        Received received = sum_->wait(timeout);
+        if (received.end == Received::End::whole) {
+          std::memcpy(out_->data.get(), in_->data.get() + rank_ * out_->bytes,
+                      static_cast<size_t>(out_->bytes));
+        }
+        return received;
+      }
+
+     private:
+      std::unique_ptr<Incoming> sum_;
+      Scratch in_, out_;
+      int rank_;
+    };
+    return std::make_unique<Block>(all_reduce(in, number, max), in, out, group_->getRank());
+  }
+  std::unique_ptr<Incoming> all_gather(Scratch in, Scratch out) override {
+    at::Tensor from = tensor(in), to = tensor(out);
+    return begin(group_->_allgather_base(to, from), in->bytes + out->bytes);
+  }
+  std::unique_ptr<Incoming> all_to_all(Scratch in, std::span<const int64_t> bytes_to, Scratch out,
+                                       std::span<const int64_t> bytes_from) override {
+    at::Tensor from = tensor(in), to = tensor(out);
+    std::vector<int64_t> gives(bytes_to.begin(), bytes_to.end());
+    std::vector<int64_t> takes(bytes_from.begin(), bytes_from.end());
+    return begin(group_->alltoall_base(to, from, takes, gives), in->bytes + out->bytes);
+  }
+
+ private:
+  static c10d::AllreduceOptions reduction(bool max) {
+    c10d::AllreduceOptions options;
+    options.reduceOp = max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+    return options;
+  }
+  static at::Tensor tensor(const Scratch& memory, at::ScalarType type, int64_t size) {
+    return at::from_blob(
+        memory->data.get(), {memory->bytes / size}, [memory](void*) {},
+        at::TensorOptions().dtype(type));
+  }
+  static at::Tensor tensor(const Scratch& memory) { return tensor(memory, at::kByte, 1); }
+  static at::Tensor tensor(const Scratch& memory, Number number) {
+    switch (number) {
+      case Number::f32:
+        return tensor(memory, at::kFloat, 4);
+      case Number::f64:
+        return tensor(memory, at::kDouble, 8);
+      case Number::i32:
+        return tensor(memory, at::kInt, 4);
+      case Number::i64:
+        return tensor(memory, at::kLong, 8);
+    }
+    throw std::logic_error("an unknown type of numbers");
+  }
+  std::unique_ptr<Incoming> begin(const c10::intrusive_ptr<c10d::Work>& work, int64_t bytes) {
+    last_ = std::make_shared<Progress>();
+    return std::make_unique<Collective>(wire_, work, last_, bytes);
+  }
+
+  C10dWire& wire_;
+  c10::intrusive_ptr<c10d::Backend> group_;
+  std::shared_ptr<Progress> last_;
+};
+
+/// Every team has a connection to the table of its own, since all lanes may meet others at a time.
+std::unique_ptr<Team> C10dWire::team(std::span<const int32_t> members) {
+  std::string name = "team";
+  int rank = -1;
+  for (size_t i = 0; i < members.size(); ++i) {
+    name += "/" + std::to_string(members[i]);
+    if (members[i] == place_.rank) {
+      rank = static_cast<int>(i);
+    }
+  }
+  return std::make_unique<C10dTeam>(*this, meet(name, rank, static_cast<int>(members.size()),
+                                                open_store(place_, false, timeout_)));
 }
 
 int64_t C10dWire::peak_message_bytes() const {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -32,22 +31,7 @@ struct Evaluator::Impl {
   const runtime::LocalRanks* trained_on = nullptr;
   std::unique_ptr<runtime::LocalRanks> own_ranks;
   std::unique_ptr<engine::Session> own_session;
-
-  /// Every parameter, from where the training has it to where the evaluation has it.
-  void copy_parameters();
 };
-
-void Evaluator::Impl::copy_parameters() {
-  for (const graph::Tensor& tensor : session->graph().tensors) {
-    if (tensor.kind != graph::TensorKind::param) continue;
-    const std::vector<std::byte> full = engine::gather(tensor, trained->program, *trained_on);
-    engine::scatter(tensor, session->program(), *own_ranks,
-                    [&](int64_t begin, int64_t count, void* to) {
-                      std::memcpy(to, full.data() + tensor.type.bytes_of(begin),
-                                  static_cast<size_t>(tensor.type.bytes_of(count)));
-                    });
-  }
-}
 
 Evaluator::Evaluator(const engine::Run& run, const data::Dataset& dataset,
                      engine::Programs& programs, const engine::Compiled* trained)
@@ -78,7 +62,8 @@ HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int6
   const std::vector<int64_t> which =
       loader.sample(sequences > 0 ? std::min(sequences, loader.size()) : loader.size());
   if (impl_->trained != nullptr) {
-    impl_->copy_parameters();
+    engine::copy_parameters(session.graph(), impl_->trained->program, *impl_->trained_on,
+                            session.program(), *impl_->own_ranks);
   }
   HeldOut result;
   result.sequences = static_cast<int64_t>(which.size());

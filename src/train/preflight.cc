@@ -101,6 +101,11 @@ void simulate(const engine::Run& run, const engine::Compiled& compiled,
 /// All ranks while the sample is drawn, if that is more than they take until then.
 void tell_sample(const engine::Run& run, const engine::Compiled& compiled,
                  const data::Dataset& dataset, const Prediction& result) {
+  if (run.config.output.sample_tokens == 0) return;
+  if (const std::string why = why_no_generation(run); !why.empty()) {
+    tell("", "no sample at the end: " + why);
+    return;
+  }
   int64_t until_then = 0;
   for (size_t c = 0; c < result.memory.size(); ++c) {
     const auto ranks = compiled.program.num_ranks(program::ClassId(c));

@@ -165,7 +165,10 @@ void RunReport::finish(engine::Programs& programs, int64_t steps_done) {
   comm::Processes& processes = programs.ranks().processes();
   gather_memory(program, programs.ranks());
   gather_steps(processes);
-  if (processes.index() != 0) return;
+  if (processes.index() != 0) {
+    draw_sample(programs);
+    return;
+  }
   const std::string& dir = run_.config.output.dir;
   diagnose::ReportData report = describe_run(steps_done);
   trace::Trace measured;
@@ -188,9 +191,11 @@ void RunReport::finish(engine::Programs& programs, int64_t steps_done) {
   print_summary(report, program);
 }
 
-/// Draws and prints it; not with ranks as processes, none of which has all parameters.
+/// Draws and prints it, all processes together; nothing where none is wanted, or the plan cannot.
 std::optional<diagnose::Sample> RunReport::draw_sample(engine::Programs& programs) const {
-  if (programs.ranks().processes().size() > 1) return std::nullopt;
+  if (run_.config.output.sample_tokens == 0 || !why_no_generation(run_).empty()) {
+    return std::nullopt;
+  }
   diagnose::Sample sample = sample_text(run_, programs, dataset_);
   sample.language = language_of(dataset_);
   fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, printable(sample.prompt),

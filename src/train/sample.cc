@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/math.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/utf8.h"
@@ -22,8 +23,7 @@ namespace hocket::train {
 
 namespace {
 
-constexpr int64_t kPromptTokens = 32;   // of a prompt that is taken from the data
-constexpr int64_t kSampleTokens = 160;  // of a sample, at most
+constexpr int64_t kPromptTokens = 32;  // of a prompt that is taken from the data
 
 }  // namespace
 
@@ -82,16 +82,27 @@ std::vector<int32_t> prompt_ids(const engine::Run& run, const data::Tokenizer& t
   return ids;
 }
 
+/// The least number of tokens of a step: all are multiples of it.
+int64_t least_tokens(const program::Program& program) {
+  const auto symbol =
+      std::find_if(program.symbols.begin(), program.symbols.end(),
+                   [](const auto& each) { return each.name == graph::names::kNewTokens; });
+  HOCKET_CHECK(symbol != program.symbols.end(), "the program does not generate");
+  return symbol->divisor;
+}
+
 /// Runs ids[begin, begin + count) behind the `begin` tokens in the cache; returns the logits of the
-/// last.
+/// last. Rows without a token fill up what the ranks must divide.
 std::vector<double> forward(engine::Session& session, const engine::Run& run,
                             const std::vector<int32_t>& ids, int64_t begin, int64_t count) {
-  engine::Batch batch(1, count);
-  for (int64_t i = 0; i < count; ++i) {
-    batch.positions[static_cast<size_t>(i)] = static_cast<int32_t>(begin + i);
-    batch.tokens[static_cast<size_t>(i)] = ids[begin + i];
+  const int64_t rows = round_up(count, least_tokens(session.program()));
+  engine::Batch batch(1, rows);
+  for (int64_t i = 0; i < rows; ++i) {
+    const bool is_token = i < count;
+    batch.positions[static_cast<size_t>(i)] = is_token ? static_cast<int32_t>(begin + i) : -1;
+    batch.tokens[static_cast<size_t>(i)] = is_token ? ids[begin + i] : 0;
   }
-  session.set_symbol(graph::names::kNewTokens, count);
+  session.set_symbol(graph::names::kNewTokens, rows);
   session.set_symbol(graph::names::kCacheLength, begin + count);
   session.feed(batch);
   session.step();
@@ -109,8 +120,31 @@ std::vector<double> forward(engine::Session& session, const engine::Run& run,
 
 }  // namespace
 
+namespace {
+
+engine::Compiled lower_generation(const engine::Run& run, int64_t longest_text) {
+  try {
+    return engine::compile(run, engine::generation_options(run, longest_text));
+  } catch (const Error& error) {
+    if (run.plan.ep == 1) throw;
+    throw error.with(fmt::format(
+        "experts on {} ranks train, and do not generate here; try plan.ep: 1", run.plan.ep));
+  }
+}
+
+}  // namespace
+
+std::string why_no_generation(const engine::Run& run) {
+  try {
+    lower_generation(run, 1);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text) {
-  engine::Compiled compiled = engine::compile(run, engine::generation_options(run, longest_text));
+  engine::Compiled compiled = lower_generation(run, longest_text);
   const check::Verdict verdict = check::check(compiled.program, compiled.reference);
   if (!verdict.ok()) {
     fail(run.name, "the static check refuses the program that generates:\n{}",
@@ -119,38 +153,25 @@ engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text
   return compiled;
 }
 
-program::Memory generation_memory(const engine::Compiled& generation, int64_t prompt,
-                                  int64_t longest) {
+std::vector<program::Memory> generation_memory(const engine::Compiled& generation, int64_t prompt,
+                                               int64_t longest) {
   std::vector<int64_t> values;
   for (const graph::Symbol& symbol : generation.program.symbols) {
     const bool cache = symbol.name == graph::names::kCacheLength;
-    values.push_back(std::clamp<int64_t>(cache ? longest : prompt, 1, symbol.bound));
+    values.push_back(std::min(
+        round_up(std::max<int64_t>(cache ? longest : prompt, 1), symbol.divisor), symbol.bound));
   }
-  return program::memory_of(generation.program, values).at(0);
+  return program::memory_of(generation.program, values);
 }
 
-std::string generate(
-    const engine::Run& run, const data::Tokenizer& tokenizer,
-    std::shared_ptr<kernels::Backend> backend,
-    const std::function<void(const graph::Tensor&, int64_t, int64_t, void*)>& weights,
-    const GenerateOptions& options) {
+std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
+                     engine::Session& session, const GenerateOptions& options) {
   // One program reads the prompt in pieces, and then one token after the other. `done` tokens are
   // in the cache, and `logits` are those of the last of them; what is drawn from them is the next
-  // token.
+  // token. The logits are the same on all processes, and so is what is drawn.
   std::vector<int32_t> ids = prompt_ids(run, tokenizer, options.prompt);
   const int64_t prompt = static_cast<int64_t>(ids.size());
-  runtime::LocalRanks ranks(1, std::move(backend), engine::rank_options(run));
-  engine::Programs programs(run, ranks);
-  const int64_t longest = prompt + options.max_new_tokens;
-  programs.replace(engine::generation_options(run, longest), compile_generation(run, longest));
-  engine::Session& session = programs.session(engine::generation_options(run, longest));
-  for (const graph::Tensor& tensor : session.graph().tensors) {
-    if (tensor.kind != graph::TensorKind::param) continue;
-    engine::scatter(tensor, session.program(), ranks, [&](int64_t begin, int64_t count, void* to) {
-      weights(tensor, begin, count, to);
-    });
-  }
-  engine::initialise(session.graph(), session.program(), 0, ranks);
+  engine::initialise(session.graph(), session.program(), 0, session.ranks());
 
   std::vector<double> logits;
   int64_t done = 0;
@@ -232,11 +253,19 @@ std::string sample_prompt(const engine::Run& run, const data::Dataset& dataset) 
 
 int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
                      const data::Dataset& dataset) {
-  // What lies in memory together: the parameters of the training, on all its ranks; the largest of
-  // them in one piece; and the rank that generates, with two programs in one arena.
+  // What lies in memory together, on all ranks: the program that generates with its parameters; if
+  // it holds these otherwise, those of the training, and the largest of them in one piece.
+  const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), sample_prompt(run, dataset)));
+  const int64_t longest = prompt + run.config.output.sample_tokens;
+  const engine::Compiled generation = compile_generation(run, longest);
+  const std::vector<program::Memory> memory = generation_memory(generation, prompt, longest);
+  int64_t bytes = 0, largest = 0;
+  for (size_t c = 0; c < memory.size(); ++c) {
+    bytes += generation.program.num_ranks(program::ClassId(c)) * memory[c].with_host();
+  }
   const program::Program& program = training.program;
   const graph::Graph& graph = training.reference;
-  int64_t bytes = 0, largest = 0;
+  if (program::held_otherwise(program, generation.program).empty()) return bytes;
   for (size_t c = 0; c < program.classes.size(); ++c) {
     const auto ranks = program.num_ranks(program::ClassId(c));
     for (const program::Buffer& buffer : program.classes[c].buffers) {
@@ -250,40 +279,66 @@ int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
       bytes += params.empty() ? 0 : ranks * program::whole_pages(buffer.type.bytes());
     }
   }
-  const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), sample_prompt(run, dataset)));
-  const int64_t longest = prompt + kSampleTokens;
-  const engine::Compiled generation = compile_generation(run, longest);
-  return bytes + largest + generation_memory(generation, prompt, longest).with_host();
+  return bytes + largest;
 }
+
+namespace {
+
+/// A session of the program that generates, with the parameters of the training: on its ranks, or
+/// on others, if it holds them otherwise.
+class Generation {
+ public:
+  Generation(const engine::Run& run, engine::Programs& training, int64_t longest)
+      : how_(engine::generation_options(run, longest)) {
+    training.replace(how_, compile_generation(run, longest));
+    const engine::Compiled& trained = training.compiled();
+    const engine::Compiled& compiled = training.compiled(how_);
+    if (program::held_otherwise(trained.program, compiled.program).empty()) {
+      session_ = &training.session(how_);
+      return;
+    }
+    own_ranks_.reset(new runtime::LocalRanks(engine::local_ranks(run)));
+    engine::copy_parameters(compiled.reference, trained.program, training.ranks(), compiled.program,
+                            *own_ranks_);
+    own_session_ = std::make_unique<engine::Session>(
+        std::make_shared<const engine::Compiled>(compiled), *own_ranks_);
+    session_ = own_session_.get();
+  }
+  engine::Session& session() { return *session_; }
+
+ private:
+  engine::CompileOptions how_;
+  std::unique_ptr<runtime::LocalRanks> own_ranks_;
+  std::unique_ptr<engine::Session> own_session_;
+  engine::Session* session_ = nullptr;
+};
+
+}  // namespace
 
 diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
                              const data::Dataset& dataset) {
   training.end_sessions();
   const graph::Graph& graph = training.compiled().reference;
-  for (int32_t rank : training.ranks().ids()) {
-    std::erase_if(training.ranks().at(rank).store().entries(), [&](const auto& entry) {
-      return params_in(graph, program::tensors_of(entry.first, entry.second.slots)).empty();
-    });
-  }
+  const auto keep_parameters = [&] {
+    for (int32_t rank : training.ranks().ids()) {
+      std::erase_if(training.ranks().at(rank).store().entries(), [&](const auto& entry) {
+        return params_in(graph, program::tensors_of(entry.first, entry.second.slots)).empty();
+      });
+    }
+  };
+  keep_parameters();
   GenerateOptions options;
   options.prompt = sample_prompt(run, dataset);
-  options.max_new_tokens = kSampleTokens;
-  std::string gathered;  // the parameter that lies in `full`
-  std::vector<std::byte> full;
-  auto weights = [&](const graph::Tensor& tensor, int64_t begin, int64_t count, void* to) {
-    if (gathered != tensor.name) {
-      const graph::TensorId id = graph.find(tensor.name);
-      HOCKET_CHECK(id != graph::kNone, "the training has no {}", tensor.name);
-      full = {};
-      full = engine::gather(graph.tensor(id), training.compiled().program, training.ranks());
-      gathered = tensor.name;
-    }
-    std::memcpy(to, full.data() + tensor.type.bytes_of(begin),
-                static_cast<size_t>(tensor.type.bytes_of(count)));
-  };
+  options.max_new_tokens = run.config.output.sample_tokens;
+  const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), options.prompt));
+  std::string raw;
+  {
+    Generation generation(run, training, prompt + run.config.output.sample_tokens);
+    raw = generate(run, dataset.tokenizer(), generation.session(), options);
+  }
+  training.end_sessions();
+  keep_parameters();  // not the caches
   std::string text;
-  const std::string raw =
-      generate(run, dataset.tokenizer(), kernels::cpu_backend(), weights, options);
   // Sampled bytes need not be UTF-8; terminals and pages do.
   for (size_t at = 0; at < raw.size();) {
     const int n = utf8_length(raw, at);

@@ -30,19 +30,24 @@ struct GenerateOptions {
 /// token.
 int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position);
 
-/// The program that generates: see engine::generation_options. Checked. Error: it is refused.
-engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text);
-/// Memory that it takes for a prompt of `prompt` tokens and a text, with the prompt, of `longest`.
-program::Memory generation_memory(const engine::Compiled& generation, int64_t prompt,
-                                  int64_t longest);
+/// Why the run's plan cannot generate; "" if it can. Of some plans with experts on several ranks
+/// there is no program for texts of any length: what has the length of a text can't be cut by its
+/// tokens.
+std::string why_no_generation(const engine::Run& run);
 
-/// `weights(tensor, begin, count, dst)` delivers parameter values. Returns the text after the
-/// prompt. One rank, whatever the plan. Error (exit code 1): logits that are not finite.
+/// The program that generates: see engine::generation_options. Checked. Error: the plan cannot, or
+/// it is refused.
+engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text);
+/// Memory that a rank of each class takes of it for a prompt of `prompt` tokens and a text, with
+/// the prompt, of `longest`.
+std::vector<program::Memory> generation_memory(const engine::Compiled& generation, int64_t prompt,
+                                               int64_t longest);
+
+/// Continues the prompt with a session of the program that generates, whose ranks have the
+/// parameters: returns the text after the prompt. With ranks as processes all call it, and all draw
+/// the same. Error (exit code 1): logits that are not finite.
 std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
-                     std::shared_ptr<kernels::Backend> backend,
-                     const std::function<void(const graph::Tensor&, int64_t begin, int64_t count,
-                                              void* dst)>& weights,
-                     const GenerateOptions& options);
+                     engine::Session& session, const GenerateOptions& options);
 
 /// How a text of the data begins, to be continued: the first held-out document that is long enough
 /// (of the training data if nothing is held out), as far as whole lines of at most 32 tokens go.
@@ -50,13 +55,14 @@ std::string prompt_from(const data::Dataset& dataset);
 
 /// A sample from the parameters that the ranks of a training have in memory, after
 /// output.sample_prompt or what prompt_from() finds. What the ranks hold besides, of sessions and
-/// optimizer state, is given back first: the training can run no further step.
+/// optimizer state, is given back first: the training can run no further step. With ranks as
+/// processes all call it.
 diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
                              const data::Dataset& dataset);
 
-/// Most bytes in memory while sample_text draws, of all ranks of `training` together: their
-/// parameters, the one rank that generates (with its parameters, KV cache and buffers), and one
-/// parameter on its way to it.
+/// Most bytes in memory while sample_text draws, of all ranks of `training` together: parameters,
+/// KV cache and buffers, and where the program that generates holds the parameters otherwise, those
+/// of the training, too, and one parameter on its way.
 int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
                      const data::Dataset& dataset);
 

@@ -174,8 +174,9 @@ void Trainer::set_up() {
   }
   prediction_ = preflight(run_, programs_, dataset_, start_.describe(), ranks_.processes());
   const check::Certificate& proven = prediction_.certificate;
-  agree(fmt::format("program {}, graph {}, mesh {} ({})", proven.program.hex(),
-                    proven.reference.hex(), proven.mesh.hex(), proven.ranks));
+  agree(fmt::format("program {}, graph {}, mesh {} ({}), collectives {}", proven.program.hex(),
+                    proven.reference.hex(), proven.mesh.hex(), proven.ranks,
+                    run_.config.plan.collectives));
   session_ = &programs_.session();
   rows_ = engine::rows_read(programs_.compiled(), ranks_.ids(), section_.global_batch,
                             section_.seq_len);
@@ -247,6 +248,7 @@ void Trainer::one_step(int64_t step) {
   metrics.step = step;
   metrics.lr = learning_rate(section_, step, steps_);
   batch_->hyper = engine::Hyper::of(section_, metrics.lr, step);
+  batch_->first_token = (step - 1) * section_.global_batch * section_.seq_len;
   session_->feed(*batch_);
   session_->step();
   metrics.loss = session_->loss();

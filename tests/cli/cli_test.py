@@ -502,7 +502,7 @@ class Cli(unittest.TestCase):
     def test_programs_besides_the_training(self):
         text = self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--for", "generate")
         self.assertIn("\nsymbol ", text)
-        self.assertEqual(1, text.count("\nclass "))
+        self.assertEqual(2, text.count("\nclass stage"))
         text = self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--for", "evaluate")
         self.assertNotIn(" adamw ", text)
         self.assertEqual(2, text.count("\nclass stage"))

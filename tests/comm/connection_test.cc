@@ -116,6 +116,28 @@ TEST(Connection, OfRanksThatWaitForEachOtherTheLastOneIsToBlame) {
   }
 }
 
+TEST(Connection, OfACollectiveTheOneThatDoesNotComeIsToBlame) {
+  auto list = connections(4, milliseconds(900));
+  list[2]->watch(
+      &list, [] { return std::string("router L1 mb0 forward"); }, nullptr);
+  const std::vector<int32_t> members = {0, 1, 2, 3};
+  const auto errors = on_each(list, [&](Connection& connection) {
+    Team& team = connection.team(members, 7);
+    if (connection.index() == 2) {
+      std::this_thread::sleep_for(milliseconds(4500));
+      return;
+    }
+    const auto data = std::make_shared<Message>(8);
+    std::fill_n(data->data.get(), 8, std::byte{0});
+    connection.wait(*team.all_reduce(data, Number::f64, false), members);
+  });
+  for (size_t rank : {0, 1, 3}) {
+    EXPECT_NE(errors[rank].find("rank 2 "), std::string::npos) << errors[rank];
+    EXPECT_NE(errors[rank].find("router L1 mb0 forward"), std::string::npos) << errors[rank];
+    EXPECT_NE(errors[rank].find("has sent nothing for 0.9 s"), std::string::npos) << errors[rank];
+  }
+}
+
 TEST(Connection, MessagesOfOneTagComeInOrder) {
   auto list = connections(2, milliseconds(10'000));
   const auto errors = on_each(list, [](Connection& connection) {

@@ -47,13 +47,16 @@ Worlds threads_of_a_process(int32_t ranks) {
   return Worlds(static_cast<size_t>(ranks), world);
 }
 
-Worlds processes(int32_t ranks) {
+Worlds processes_with(int32_t ranks, Collectives collectives) {
   Worlds worlds;
   for (const auto& connection : test::connections(ranks, std::chrono::milliseconds(20'000))) {
-    worlds.push_back(std::make_shared<ProcessWorld>(connection));
+    worlds.push_back(std::make_shared<ProcessWorld>(connection, collectives));
   }
   return worlds;
 }
+Worlds processes(int32_t ranks) { return processes_with(ranks, Collectives::own); }
+/// The transport of these tests sums in the order of ranks, too.
+Worlds processes_by_transport(int32_t ranks) { return processes_with(ranks, Collectives::c10d); }
 
 /// One thread per member of the worlds. `inplace`: outputs are the inputs. `spoil`: a member
 /// overwrites its operands as soon as it is done with them.
@@ -118,8 +121,9 @@ TEST(CommOps, ExecutionDoesWhatTheMovementSays) {
   EXPECT_GT(cases, 300);
 }
 
-/// As local ranks, and as processes would.
-const std::vector<Worlds (*)(int32_t)> kTransports = {threads_of_a_process, processes};
+/// As local ranks, and as processes would, by records and by collectives of the transport.
+const std::vector<Worlds (*)(int32_t)> kTransports = {threads_of_a_process, processes,
+                                                      processes_by_transport};
 
 TEST(CommOps, RanksGiveTheSameBits) {
   for (const auto& transport : kTransports) {

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/comm/wire_util.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <tuple>
+
+#include "comm/ops/parts.h"
 
 namespace hocket::comm::test {
 
@@ -74,6 +78,8 @@ class ThreadWire : public Wire {
     return {};
   }
 
+  std::unique_ptr<Team> team(std::span<const int32_t> members) override;
+
   void abort() override {
     std::lock_guard lock(hub_->mutex);
     aborted_ = true;
@@ -101,6 +107,107 @@ class ThreadWire : public Wire {
   bool aborted_ = false;
   int64_t peak_ = 0;
 };
+
+/// Messages of teams have this tag.
+constexpr int32_t kTeamTag = 0x7fffff00;
+
+/// Collectives from messages, summed in the order of the members: every rank sends each other one
+/// all that it has, at once, and does its part when it waits.
+class ThreadTeam : public Team {
+ public:
+  ThreadTeam(ThreadWire& wire, std::span<const int32_t> members)
+      : wire_(wire), members_(members.begin(), members.end()) {
+    const auto at = std::find(members_.begin(), members_.end(), wire.rank());
+    me_ = static_cast<size_t>(at - members_.begin());
+  }
+
+  std::unique_ptr<Incoming> all_reduce(Scratch data, Number number, bool max) override {
+    return reduce(data, data, 0, number, max);
+  }
+  std::unique_ptr<Incoming> reduce_scatter(Scratch in, Scratch out, Number number,
+                                           bool max) override {
+    return reduce(in, out, static_cast<int64_t>(me_) * out->bytes, number, max);
+  }
+  std::unique_ptr<Incoming> all_gather(Scratch in, Scratch out) override {
+    const std::vector<int64_t> same(members_.size(), in->bytes);
+    for (size_t i = 0; i < members_.size(); ++i) {
+      send(i, *in, 0, in->bytes);
+    }
+    return take(out, same);
+  }
+  std::unique_ptr<Incoming> all_to_all(Scratch in, std::span<const int64_t> bytes_to, Scratch out,
+                                       std::span<const int64_t> bytes_from) override {
+    int64_t begin = 0;
+    for (size_t i = 0; i < members_.size(); ++i) {
+      send(i, *in, begin, bytes_to[i]);
+      begin += bytes_to[i];
+    }
+    return take(out, {bytes_from.begin(), bytes_from.end()});
+  }
+
+ private:
+  class Later : public Incoming {
+   public:
+    explicit Later(std::function<Received(std::chrono::milliseconds)> run) : run_(std::move(run)) {}
+    Received wait(std::chrono::milliseconds timeout) override { return run_(timeout); }
+
+   private:
+    std::function<Received(std::chrono::milliseconds)> run_;
+  };
+
+  void send(size_t to, const Message& from, int64_t begin, int64_t bytes) {
+    Message message(bytes);
+    if (bytes > 0) {
+      std::memcpy(message.data.get(), from.data.get() + begin, static_cast<size_t>(bytes));
+    }
+    wire_.send(std::move(message), members_[to], kTeamTag);
+  }
+
+  /// What all send, one after the other.
+  std::unique_ptr<Incoming> take(Scratch out, std::vector<int64_t> bytes) {
+    return std::make_unique<Later>([this, out, bytes](std::chrono::milliseconds timeout) {
+      std::byte* into = out->data.get();
+      for (size_t i = 0; i < members_.size(); ++i) {
+        const Received received = wire_.take(into, bytes[i], members_[i], kTeamTag, timeout);
+        if (received.end != Received::End::whole) return received;
+        into += bytes[i];
+      }
+      return Received{};
+    });
+  }
+
+  /// Of what all have in `in`, the part from `begin` on that fits into `out`.
+  std::unique_ptr<Incoming> reduce(Scratch in, Scratch out, int64_t begin, Number number,
+                                   bool max) {
+    const auto n = static_cast<int64_t>(members_.size());
+    const auto all = std::make_shared<Message>(n * in->bytes);
+    std::unique_ptr<Incoming> gathered = all_gather(in, all);
+    return std::make_unique<Later>(
+        [=, size = in->bytes, gathered = std::shared_ptr<Incoming>(std::move(gathered))](
+            std::chrono::milliseconds timeout) {
+          Received received = gathered->wait(timeout);
+          if (received.end != Received::End::whole) return received;
+          constexpr graph::DType kTypes[] = {graph::DType::f32, graph::DType::f64,
+                                             graph::DType::i32, graph::DType::i64};
+          const graph::DType dtype = kTypes[static_cast<size_t>(number)];
+          std::vector<const void*> parts;
+          for (int64_t i = 0; i < n; ++i) {
+            parts.push_back(all->data.get() + i * size + begin);
+          }
+          comm::reduce(max ? graph::Monoid::max : graph::Monoid::sum, dtype, parts, 0,
+                       out->bytes / graph::size_of(dtype), out->data.get());
+          return received;
+        });
+  }
+
+  ThreadWire& wire_;
+  const std::vector<int32_t> members_;
+  size_t me_ = 0;
+};
+
+std::unique_ptr<Team> ThreadWire::team(std::span<const int32_t> members) {
+  return std::make_unique<ThreadTeam>(*this, members);
+}
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "kernels/backend.h"
 #include "tests/kernels/kernel_util.h"
 
@@ -46,6 +47,48 @@ TEST(DenseKernels, EmbeddingAndItsGradient) {
                       {zeros({2, 2})}},
                      DType::f32),
                  std::runtime_error);
+  }
+}
+
+TEST(DenseKernels, DropoutKeepsByTheNumberOfAnElement) {
+  Random random(17);
+  const int64_t tokens = 60, width = 37;
+  const Values x = random.normals({tokens, width});
+  Values numbers = zeros({tokens}, DType::i64);
+  for (double& number : numbers.v) {
+    number = static_cast<double>(random.below(int64_t{1} << 40));
+  }
+  for (const double p : {0.0, 0.1, 0.5}) {
+    const Attrs attrs{{"p", p}, {"seed", int64_t{5}}, {"stream", int64_t{3}}, {"width", width}};
+    std::vector<double> want;
+    int64_t kept = 0;
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t c = 0; c < width; ++c) {
+        const auto number = static_cast<uint64_t>(numbers[t]) * width + static_cast<uint64_t>(c);
+        const bool keeps = random_block(5, 3, number / 4)[number % 4] * 0x1p-32 >= p;
+        want.push_back(keeps ? x[t * width + c] / (1 - p) : 0);
+        kept += keeps ? 1 : 0;
+      }
+    }
+    EXPECT_NEAR(static_cast<double>(kept), (1 - p) * tokens * width, 120);
+    for_both([&](DType dtype, double tolerance) {
+      expect_close(run({"dropout", attrs, {x, numbers}, {x}}, dtype)[0], want, tolerance, "all");
+      // The columns from 5 on.
+      Values part = zeros({tokens, width - 5});
+      std::vector<double> of_part;
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t c = 5; c < width; ++c) {
+          part[t * (width - 5) + c - 5] = x[t * width + c];
+          of_part.push_back(want[static_cast<size_t>(t * width + c)]);
+        }
+      }
+      const Call call{.op = "dropout",
+                      .attrs = attrs,
+                      .in = {part, numbers},
+                      .out = {part},
+                      .begins = {{'d', 5}}};
+      expect_close(run(call, dtype)[0], of_part, tolerance, "a part");
+    });
   }
 }
 

@@ -113,7 +113,7 @@ MUTANTS = [
     Mutant(59, "src/train/sample.cc", "logits = forward(session, run, ids, «done++», 1);",
            "(done++, done - 2)",
            "every decoded step reads the token before", GENERATE),
-    Mutant(60, "src/train/sample.cc", "static_cast<int32_t>(«begin» + i);", "(count > 1 ? 0 : begin)",
+    Mutant(60, "src/train/sample.cc", "static_cast<int32_t>(«begin» + i) : -1;", "(count > 1 ? 0 : begin)",
            "the positions of a prompt begin anew at every chunk", GENERATE),
 
     # --- runtime and communication

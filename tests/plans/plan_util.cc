@@ -224,24 +224,29 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       nodes += fmt::format(", reduce_scatter: {}, all_gather: {}", all_reduce, all_reduce);
     }
   }
+  // And some drop a part of what their layers add.
+  Rng drops(seed + 5000011);
+  const double dropout = drops.below(3) == 0 ? 0.25 : 0;
   c.text += fmt::format(
-      "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
+      "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}, dropout: "
+      "{}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, etp: {}, ep_inner: {}, cp: {}, tp: {}, sequence_parallel: "
       "{}, layouts: "
       "[{}], micro_batch: {}, pp_layers: [{}], pp_schedule: {}, "
       "pp_chunks: {}, "
       "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}, "
       "shard: {{{}}}, cp_comm_type: {}, cp_order: {}, all_reduce: {}, {}}}\n",
-      sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, folded.etp, ep_inner, cp, tp,
-      sequence_parallel, layouts, micro, layers_per_stage, schedule, chunks, repeated, bucket_mib,
-      moe_chunks, shard,
+      sequence, dp * micro * num_micro, seed % 1000, dropout, pp, dp, ep, folded.etp, ep_inner, cp,
+      tp, sequence_parallel, layouts, micro, layers_per_stage, schedule, chunks, repeated,
+      bucket_mib, moe_chunks, shard,
       ring       ? "p2p"
       : exchange ? "a2a"
                  : "all_gather",
       zigzag ? "zigzag" : "contiguous", all_reduce, nodes);
-  c.name = fmt::format("seed {} {} pp{}{} {} dp{} ep{}{}{}{}{} x{}{}{} {}", seed,
-                       moe ? "moe" : "dense", pp, chunks > 1 ? fmt::format("x{}", chunks) : "",
-                       schedule, dp, ep, ep_inner > 1 ? "/2" : "",
+  c.name = fmt::format("seed {} {}{} pp{}{} {} dp{} ep{}{}{}{}{} x{}{}{} {}", seed,
+                       moe ? "moe" : "dense", dropout > 0 ? " dropout" : "", pp,
+                       chunks > 1 ? fmt::format("x{}", chunks) : "", schedule, dp, ep,
+                       ep_inner > 1 ? "/2" : "",
                        cp > 1 ? fmt::format(" cp{}{}", cp,
                                             zigzag     ? "z"
                                             : ring     ? "r"
@@ -311,6 +316,7 @@ engine::Batch random_batch(const engine::Compiled& compiled, const engine::Run& 
   }
   batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(batch.num_targets(), 1));
   batch.hyper = engine::Hyper::of(run.config.train, run.config.train.lr, step + 1);
+  batch.first_token = step * batch.rows * batch.seq_len;
   return batch;
 }
 

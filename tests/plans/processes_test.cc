@@ -2,8 +2,9 @@
 // ctest: serial
 // ctest: slow
 // ctest: timeout=900
-// Random plans on four processes over Gloo train to the bit what four threads do. The test starts
-// itself four times; each process runs every plan both ways and compares its own rank.
+// Random plans on four processes over Gloo train to the bit what four threads do, and with the
+// collectives of c10d what they do but for the order of sums. The test starts itself four times;
+// each process runs every plan both ways and compares its own rank.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -19,6 +20,7 @@
 #include "comm/process_world.h"
 #include "engine/params.h"
 #include "engine/processes.h"
+#include "graph/names.h"
 #include "kernels/backend.h"
 #include "plan_util.h"
 
@@ -71,18 +73,60 @@ void compare_both_ways(const engine::Run& run, uint64_t seed) {
   }
 }
 
-/// In one of the processes.
+/// Loss and gradients of one step, by name.
+std::map<std::string, std::vector<double>> results_of(engine::Session& session,
+                                                      const engine::Run& run, uint64_t seed) {
+  engine::initialise(session.graph(), session.program(), seed, session.ranks());
+  session.feed(random_batch(session.compiled(), run, 0, seed));
+  session.step();
+  std::map<std::string, std::vector<double>> results = {{"loss", {session.loss()}}};
+  for (const auto& grad : session.graph().grads) {
+    const std::string name = graph::names::kGradOf + session.graph().tensor(grad.param).name;
+    results[name] = session.collect_as<double>(name);
+  }
+  return results;
+}
+
+/// In fp64, with the collectives of c10d, beside threads: equal but for the order of sums.
+void compare_with_c10d(const engine::Run& run, uint64_t seed) {
+  engine::CompileOptions how;
+  how.purpose = engine::Purpose::grads;
+  const auto compiled = std::make_shared<const engine::Compiled>(engine::compile(run, how));
+  const std::shared_ptr<comm::Connection> connection = engine::connection(run);
+  runtime::LocalRanks threads(kRanks, kernels::cpu_backend(), engine::rank_options(run));
+  engine::Session local(compiled, threads);
+  runtime::LocalRanks own(std::make_shared<comm::ProcessWorld>(connection, comm::Collectives::c10d),
+                          {connection->index()}, kernels::cpu_backend(), engine::rank_options(run));
+  engine::Session remote(compiled, own);
+  const auto want = results_of(local, run, seed);
+  const auto got = results_of(remote, run, seed);
+  const auto size = [](const std::vector<double>& values) {
+    return distance(values, std::vector<double>(values.size()));
+  };
+  double largest = 0;
+  for (const auto& [name, values] : want) {
+    largest = std::max(largest, size(values));
+  }
+  for (const auto& [name, values] : want) {
+    // What is left of addends that cancel is rounding of them.
+    EXPECT_LE(distance(got.at(name), values), 1e-10 * std::max(size(values), 1e-4 * largest))
+        << name;
+  }
+}
+
+/// In one of the processes: every third plan with the collectives of c10d.
 void run_plans(int plans) {
   std::string seeds;
   uint64_t seed = static_cast<uint64_t>(number_from("HOCKET_SEED", 1));
   for (int tried = 0; tried < plans; ++seed) {
-    const Case c = random_case(seed, kRanks, "f32");
+    const bool c10d = tried % 3 == 2;
+    const Case c = random_case(seed, kRanks, c10d ? "f64" : "f32");
     const engine::Run run = engine::parse_run(c.text, c.name, {"plan.threads_per_rank=1"});
     if (run.plan.world() != kRanks) continue;
     ++tried;
     seeds += " " + std::to_string(seed);
-    SCOPED_TRACE(c.name);
-    compare_both_ways(run, seed);
+    SCOPED_TRACE(c.name + (c10d ? ", collectives of c10d" : ""));
+    c10d ? compare_with_c10d(run, seed) : compare_both_ways(run, seed);
     if (testing::Test::HasFailure()) break;
   }
   engine::disconnect(testing::Test::HasFailure() ? "a plan differs" : "");

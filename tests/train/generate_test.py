@@ -4,12 +4,14 @@
 # ctest: timeout=600
 """Greedy text is, token by token, the argmax of the logits that `eval` gives for all tokens before it
 at once: prompts shorter and longer than a chunk of the prefill, texts long after it, and up to the end
-of text, where it stops. The candidates come from the model of reference_util.py; `eval` judges them."""
+of text, where it stops. The candidates come from the model of reference_util.py; `eval` judges them. And
+under every plan, on threads and processes, it is the same."""
 import json
+import os
 import unittest
 
 import torch
-from reference_util import DENSE, MOE, Folder, forward, random_weights
+from reference_util import DENSE, MOE, Folder, cli_util, forward, random_weights
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
@@ -40,10 +42,12 @@ class Generate(Folder):
     def ids(self, prompt):
         return [self.eos] + self.tokenizer.encode(prompt).ids
 
-    def generate(self, name, prompt, most):
+    def generate(self, name, prompt, most, plan=(), launcher=(), temperature=0):
         """The text after the prompt, and a line's end."""
-        said = self.hocket("generate", self.path(name), "--prompt", prompt, "--temperature", "0",
-                           "--tokenizer", self.path("data/tokenizer.json"), "--max-new-tokens", str(most))
+        words = [f"--set=plan.{key}" for key in plan]
+        said = self.hocket(*launcher, "generate", self.path(name), "--prompt", prompt, "--temperature",
+                           str(temperature), "--tokenizer", self.path("data/tokenizer.json"),
+                           "--max-new-tokens", str(most), *words)
         self.assertTrue(said.startswith(prompt) and said.endswith("\n"), said)
         return said[len(prompt):-1]
 
@@ -85,6 +89,28 @@ class Generate(Folder):
 
     def test_experts(self):
         self.compare("moe", dict(MOE, max_position_embeddings=512), 23)
+
+    def plans(self, name, c, plans):
+        """The same text, greedy and drawn, under every plan, as threads and as processes."""
+        self.model(name, c, random_weights(c, 27, 0.5))
+        text = "template int x = auto return { std :: } ; " * 3
+        for temperature in 0, 0.7:
+            alone = self.generate(name, text, 40, temperature=temperature)
+            for plan, ranks in plans:
+                with self.subTest(plan=plan, temperature=temperature):
+                    self.assertEqual(alone, self.generate(name, text, 40, plan, (), temperature))
+                    if ranks and os.path.exists(os.path.join(os.path.dirname(cli_util.HOCKET), "libhocket_torch.so")):
+                        launcher = ("launch", "-n", str(ranks))
+                        self.assertEqual(alone, self.generate(name, text, 40, plan, launcher, temperature))
+
+    def test_plans_of_dense(self):
+        self.plans("dense-plans", dict(DENSE, max_position_embeddings=512),
+                   [(["tp=2"], 2), (["pp=2"], 0), (["pp=2", "tp=2"], 4), (["dp=2"], 0), (["cp=2"], 0),
+                    (["dp=2", "shard.params=all"], 2), (["tp=2", "sequence_parallel=true"], 0), (["tp=4"], 0)])
+
+    def test_plans_of_experts(self):
+        self.plans("moe-plans", dict(MOE, max_position_embeddings=512),
+                   [(["dp=2", "ep=2"], 2), (["tp=2", "etp=2"], 0), (["pp=2", "dp=2", "ep=2"], 4)])
 
     def test_stops_at_the_end_of_text(self):
         c = dict(DENSE, max_position_embeddings=512)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program that generates: one for texts of all lengths, proven, of the memory that a text
 // takes, and with the logits that the model gives without a cache.
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "base/math.h"
 #include "check/check.h"
 #include "engine/params.h"
 #include "graph/names.h"
@@ -16,16 +18,19 @@ namespace {
 using graph::names::kCacheLength;
 using graph::names::kNewTokens;
 
-engine::Run run_of(const char* family) {
+constexpr int64_t kVocabulary = 64;
+
+engine::Run run_of(const char* family, const std::vector<std::string>& plan = {}) {
   const std::string experts =
       "num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 8, norm_topk_prob: true, "
       "mlp_only_layers: [], decoder_sparse_step: 1, ";
   return engine::parse_run(
       std::string("model: {dtype: f32, config: {model_type: ") + family +
-          ", vocab_size: 61, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 4, "
+          ", vocab_size: 64, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 4, "
           "num_key_value_heads: 2, head_dim: 4, intermediate_size: 24, " +
-          (family == std::string("qwen3_moe") ? experts : "") + "max_position_embeddings: 4096}}\n",
-      "test", {});
+          (family == std::string("qwen3_moe") ? experts : "") +
+          "max_position_embeddings: 4096}}\ntrain: {global_batch: 4}\n",
+      "test", plan);
 }
 
 TEST(Generation, IsOneProgramForAllLengths) {
@@ -106,30 +111,32 @@ TEST(Generation, NoSymbolCanBeAnother) {
 TEST(Generation, MemoryFollowsTheText) {
   const engine::Compiled compiled = compile_generation(run_of("llama"), 100);
   const program::Memory bound = program::memory_of(compiled.program).at(0);
-  const program::Memory little = generation_memory(compiled, 3, 100);
+  const program::Memory little = generation_memory(compiled, 3, 100).at(0);
   // Two caches of two heads of four numbers per layer; parameters do not change.
   const int64_t row = 2 * 4 * 4;
   const auto caches = [&](int64_t rows) { return 4 * program::whole_pages(rows * row); };
   EXPECT_EQ(bound.persistent - little.persistent, caches(4096) - caches(100));
   EXPECT_LT(little.step_buffers, bound.step_buffers);
-  EXPECT_EQ(generation_memory(compiled, 1 << 20, 1 << 20).total(), bound.total());
+  EXPECT_EQ(generation_memory(compiled, 1 << 20, 1 << 20).at(0).total(), bound.total());
 }
 
-/// Logits of the last of `count` tokens behind `begin` others.
+/// Logits of the last of `count` tokens behind `begin` others; rows without a token fill up what
+/// the ranks divide.
 std::vector<float> step(engine::Session& session, const std::vector<int32_t>& ids, int64_t begin,
                         int64_t count) {
-  engine::Batch batch(1, count);
-  for (int64_t i = 0; i < count; ++i) {
-    batch.tokens[static_cast<size_t>(i)] = ids[begin + i];
-    batch.positions[static_cast<size_t>(i)] = static_cast<int32_t>(begin + i);
+  const int64_t rows = round_up(count, session.program().symbols[0].divisor);
+  engine::Batch batch(1, rows);
+  for (int64_t i = 0; i < rows; ++i) {
+    batch.tokens[static_cast<size_t>(i)] = i < count ? ids[begin + i] : 0;
+    batch.positions[static_cast<size_t>(i)] = i < count ? static_cast<int32_t>(begin + i) : -1;
   }
-  session.set_symbol(kNewTokens, count);
+  session.set_symbol(kNewTokens, rows);
   session.set_symbol(kCacheLength, begin + count);
   session.feed(batch);
   session.step();
   const std::vector<float> all = session.collect_as<float>(graph::names::kLogits, 0);
-  EXPECT_EQ(all.size(), static_cast<size_t>(count) * 61);
-  return {all.end() - 61, all.end()};
+  EXPECT_EQ(all.size(), static_cast<size_t>(rows) * kVocabulary);
+  return {all.begin() + (count - 1) * kVocabulary, all.begin() + count * kVocabulary};
 }
 
 /// However the text is cut into steps, the logits of its last token are the same to the bit; and
@@ -175,8 +182,56 @@ TEST(Generation, PiecesDoNotMatter) {
     whole.feed(batch);
     whole.step();
     const std::vector<float> all = whole.collect_as<float>(graph::names::kLogits, 0);
-    for (size_t i = 0; i < 61; ++i) {
-      EXPECT_NEAR(all[99 * 61 + i], first[i], 1e-5);
+    for (size_t i = 0; i < kVocabulary; ++i) {
+      EXPECT_NEAR(all[99 * kVocabulary + i], first[i], 1e-5);
+    }
+  }
+}
+
+/// Under every plan the program is proven, and its logits are those of one rank.
+TEST(Generation, PlansDoNotMatter) {
+  const std::vector<std::vector<std::string>> dense = {
+      {"plan.tp=2"},
+      {"plan.tp=4"},
+      {"plan.pp=2"},
+      {"plan.pp=2", "plan.pp_schedule=dualpipe", "train.global_batch=4"},
+      {"plan.dp=2"},
+      {"plan.cp=2"},
+      {"plan.cp=2", "plan.cp_comm_type=p2p"},
+      {"plan.cp=2", "plan.cp_comm_type=a2a"},
+      {"plan.dp=2", "plan.shard.params=all"},
+      {"plan.tp=2", "plan.sequence_parallel=true"},
+      {"plan.pp=2", "plan.tp=2", "plan.dp=2", "plan.all_reduce=ring"}};
+  std::vector<std::vector<std::string>> moe = dense;
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{"plan.dp=2", "plan.ep=2"},
+                                             {"plan.dp=4", "plan.ep=4", "plan.ep_inner=2"},
+                                             {"plan.tp=2", "plan.etp=2"},
+                                             {"plan.pp=2", "plan.dp=2", "plan.ep=2"}}) {
+    moe.push_back(more);
+  }
+  const std::vector<int32_t> ids = {5, 11, 60, 3, 7, 7, 23, 41, 2, 19};
+  for (const char* family : {"llama", "qwen3_moe"}) {
+    const auto logits_of = [&](const std::vector<std::string>& plan) {
+      const engine::Run run = run_of(family, plan);
+      runtime::LocalRanks ranks = engine::local_ranks(run);
+      engine::Session session(compile_generation(run, 100), ranks);
+      engine::initialise(session.graph(), session.program(), 3, ranks);
+      std::vector<float> all;
+      for (const auto& [begin, count] : {std::pair{0, 7}, {7, 1}, {8, 2}}) {
+        const std::vector<float> last = step(session, ids, begin, count);
+        all.insert(all.end(), last.begin(), last.end());
+      }
+      return all;
+    };
+    const std::vector<float> one = logits_of({});
+    for (const std::vector<std::string>& plan : family[0] == 'q' ? moe : dense) {
+      SCOPED_TRACE(std::string(family) + " " + fmt::format("{}", fmt::join(plan, " ")));
+      const std::vector<float> many = logits_of(plan);
+      ASSERT_EQ(many.size(), one.size());
+      for (size_t i = 0; i < one.size(); ++i) {
+        EXPECT_NEAR(many[i], one[i], 1e-5);
+      }
     }
   }
 }

@@ -23,7 +23,7 @@ data: {files: ["%(dir)s/text/*.txt"], dir: "%(dir)s/data", tokenizer: "%(dir)s/t
        valid_fraction: 0.2}
 train: {steps: 6, global_batch: 8, seq_len: 32, eval_every: 3, eval_sequences: 2, warmup_steps: 2}
 plan: {micro_batch: 1, threads_per_rank: 1, timeout_s: 60}
-output: {dir: "%(dir)s/run", report: false, trace: false}
+output: {dir: "%(dir)s/run", report: false, trace: false, sample_tokens: 8}
 """
 
 # Of 2 and of 4 ranks: every kind of collective and message.
@@ -80,7 +80,7 @@ class Ranks(unittest.TestCase):
 
     def run_it(self, command, code=0, **more):
         r = subprocess.run([str(w) for w in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                           timeout=240, check=False, **more)
+                           errors="replace", timeout=240, check=False, **more)
         self.assertEqual(code, r.returncode, f"{command}\n{r.stdout}\n{r.stderr}")
         return r
 
@@ -95,6 +95,37 @@ class Ranks(unittest.TestCase):
                     self.run_it([HOCKET, *self.words("local", plan)])
                     self.run_it([HOCKET, "launch", "-n", n, *self.words("gloo", plan)])
                     self.same("local", "gloo")
+
+    def test_collectives_of_c10d(self):
+        for plan in PLANS[4]:
+            with self.subTest(plan=plan):
+                self.run_it([HOCKET, *self.words("local", plan)])
+                self.run_it([HOCKET, "launch", "-n", 4, *self.words("gloo", [*plan, "collectives=c10d"])])
+                for one, other in zip(losses(self.dir / "local"), losses(self.dir / "gloo"), strict=True):
+                    self.assertEqual(one[0], other[0])
+                    for a, b in zip(one[1:], other[1:]):
+                        self.assertEqual(a is None, b is None)
+                        self.assertTrue(a is None or abs(a - b) <= 1e-6 * abs(a), f"{one} {other}")
+        r = self.run_it([HOCKET, *self.words("other", ["dp=2", "collectives=c10d"])], code=2)
+        self.assertIn("plan.collectives is c10d, and ranks are threads", r.stderr)
+
+    def test_eval_and_generate(self):
+        self.run_it([HOCKET, *self.words("local", ["dp=2"])])
+        for verb in (["eval", self.dir / "local"], ["generate", self.dir / "local", "--prompt", "-", "--max-new-tokens", 20]):
+            for plan in (["dp=2"], ["tp=2"], ["pp=2"]):
+                with self.subTest(verb=verb[0], plan=plan):
+                    words = [*verb, *(f"--set=plan.{key}" for key in plan)]
+                    alone = self.run_it([HOCKET, *words], input="abc def")
+                    together = self.run_it([HOCKET, "launch", "-n", 2, *words], input="abc def")
+                    self.assertEqual(alone.stdout, together.stdout)
+
+    def test_a_sample_at_the_end(self):
+        for ranks, plan in ((2, ["dp=2"]), (4, ["pp=2", "dp=2", "shard.params=all"])):
+            with self.subTest(plan=plan):
+                alone = self.run_it([HOCKET, *self.words("local", plan)]).stdout
+                together = self.run_it([HOCKET, "launch", "-n", ranks, *self.words("gloo", plan)]).stdout
+                self.assertIn("sample (", alone)
+                self.assertEqual(*(said[said.index("sample ("):].split("\n\n")[0] for said in (alone, together)))
 
     def launchers(self):
         torchrun = BUILD.parent / ".venv/bin/torchrun"
@@ -147,9 +178,9 @@ class Ranks(unittest.TestCase):
         self.assertEqual([1, 1], [process.returncode for process in processes])
         self.assertIn("rank 1 has program", errors[0])
 
-    def fail_one(self, victim, how):
+    def fail_one(self, victim, how, plan=("dp=2", "pp=2")):
         """What the ranks say when one of four has died or hangs after its first step."""
-        words = self.words("other", ["dp=2", "pp=2", "timeout_s=6"], "--set", "train.steps=100000")
+        words = self.words("other", [*plan, "timeout_s=6"], "--set", "train.steps=100000")
         port = str(free_port())
         processes = [self.start(rank, 4, words, MASTER_PORT=port) for rank in range(4)]
         metrics = self.dir / "other/metrics.jsonl"
@@ -170,9 +201,10 @@ class Ranks(unittest.TestCase):
         return errors, took
 
     def test_a_rank_that_dies_is_named_with_its_last_task(self):
-        for victim in (0, 3):
-            with self.subTest(victim=victim):
-                errors, took = self.fail_one(victim, signal.SIGKILL)
+        c10d = ("dp=4", "shard.params=all", "collectives=c10d")
+        for victim, plan in ((0, ("dp=2", "pp=2")), (3, ("dp=2", "pp=2")), (0, c10d), (2, c10d)):
+            with self.subTest(victim=victim, plan=plan):
+                errors, took = self.fail_one(victim, signal.SIGKILL, plan)
                 self.assertLess(took, 6)
                 told = [text for text in errors.values() if "has ended without a word" in text]
                 self.assertEqual(1, len(told), errors)
@@ -180,11 +212,13 @@ class Ranks(unittest.TestCase):
                 self.assertIn("its last task: ", told[0])
 
     def test_a_rank_that_hangs_is_named(self):
-        errors, took = self.fail_one(2, signal.SIGSTOP)
-        self.assertLess(took, 20)
-        told = [text for text in errors.values() if "rank 2 (on host" in text]
-        self.assertEqual(1, len(told), errors)
-        self.assertIn("has sent nothing for 6 s", told[0])
+        for plan in (("dp=2", "pp=2"), ("dp=4", "shard.params=all", "collectives=c10d")):
+            with self.subTest(plan=plan):
+                errors, took = self.fail_one(2, signal.SIGSTOP, plan)
+                self.assertLess(took, 20)
+                told = [text for text in errors.values() if "rank 2 (on host" in text]
+                self.assertEqual(1, len(told), errors)
+                self.assertIn("has sent nothing for 6 s", told[0])
 
     def test_torchrun_starts_again_and_the_run_goes_on(self):
         torchrun = BUILD.parent / ".venv/bin/torchrun"

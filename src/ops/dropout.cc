@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// dropout: y = x / (1 - p) where an element is kept, else 0 (Srivastava et al., JMLR 15, 2014).
+// What is kept follows from the seed, the stream (which dropout of the model it is) and the
+// element's place in the training: its token's number there, and its column. So the mask is the
+// same under every plan, when a pass is repeated, and in the gradient, which is the op itself on
+// dy.
+#include "ops/rules.h"
+
+namespace hocket::ops {
+namespace {
+
+std::vector<TensorType> infer(const Attrs& attrs, Types in) {
+  want_inputs("dropout", in, 2);
+  want_rank("dropout", in[0], 2);
+  want_float("dropout", in[0]);
+  want_vector("dropout", in[1], DType::i64, in[0].dims[0], "number of tokens");
+  if (const double p = attrs.f("p"); !(p >= 0 && p < 1)) {
+    fail("dropout", "p is {}; expected 0 <= p < 1", p);
+  }
+  if (const int64_t width = attrs.i("width"); in[0].dims[1] > width) {
+    fail("dropout", "x has {} columns; expected at most width={}", in[0].dims[1], width);
+  }
+  attrs.i("seed");
+  attrs.i("stream");
+  return {in[0]};
+}
+
+/// Ten rounds of Philox for four elements, some twelve operations each.
+Work work(const Call& call) { return memory_bound(call, 30); }
+
+void grad(GradContext& context) {
+  const std::vector<TensorId> d =
+      context.emit("dropout", context.node().attrs, {context.grad_out(0), context.node().in[1]});
+  context.add_grad(0, d[0]);
+}
+
+std::vector<Sample> samples() {
+  std::vector<Sample> list;
+  struct Case {
+    int64_t tokens, width;
+    double p;
+  };
+  for (const Case& c : {Case{8, 6, 0.25}, Case{6, 8, 0.5}, Case{5, 3, 0.1}, Case{4, 4, 0}}) {
+    const TensorType x{DType::f64, {c.tokens, c.width}};
+    list.push_back({to_string(x) + " p=" + std::to_string(c.p).substr(0, 4),
+                    {{"p", c.p}, {"seed", int64_t{7}}, {"stream", int64_t{3}}, {"width", c.width}},
+                    {x, {DType::i64, {c.tokens}}},
+                    {{}, {.kind = Fill::Kind::integers, .hi = 1e6}},
+                    {}});
+  }
+  return list;
+}
+
+}  // namespace
+
+void register_dropout(std::vector<Op>& ops) {
+  ops.push_back(
+      {.name = "dropout",
+       .doc = "y[T,D] = x / (1 - p) where the element (token[T], column of width) of the "
+              "stream is kept, else 0",
+       .infer = infer,
+       .layout = {.notation = "td,t->td", .split = "td", .linear = "10", .positional = "d"},
+       .work = work,
+       .grad = grad,
+       .samples = samples,
+       .may_overwrite = {{0, 0}}});
+}
+
+}  // namespace hocket::ops
