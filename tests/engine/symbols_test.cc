@@ -159,9 +159,16 @@ TEST(SymbolicTokens, EveryPlanEqualsOneRankAtEveryValue) {
   }
 }
 
-TEST(SymbolicTokens, MoreRanksThanTheDivisorAllowsAreRefused) {
-  EXPECT_THROW(compiled(model(2), 4, 1), Error);
-  EXPECT_THROW(compiled(model(1), 2, 1), Error);
+/// Then all ranks have all of them.
+TEST(SymbolicTokens, MoreRanksThanTheDivisorAllowsDoNotSplitThem) {
+  for (const auto& [divisor, dp] : {std::pair{2, 4}, {1, 2}}) {
+    const engine::Compiled whole = compiled(model(divisor), dp, 1);
+    EXPECT_TRUE(check::check(whole.program, whole.reference).ok());
+    for (const program::Buffer& buffer : whole.program.classes[0].buffers) {
+      if (buffer.kind != program::BufferKind::input || !buffer.type.symbolic()) continue;
+      EXPECT_EQ(buffer.layout, graph::Layout{}) << buffer.name;
+    }
+  }
 }
 
 /// Work is that of the expected number, memory that of the bound.
