@@ -22,6 +22,7 @@
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "engine/session.h"
+#include "engine/timed.h"
 #include "train/memory.h"
 
 namespace hocket::cli {
@@ -57,6 +58,7 @@ class StepBench {
     prepare();
   }
   comm::Processes& processes() const { return ranks_->processes(); }
+  engine::HeldTime held() const { return engine::held_time(*session_); }
 
   StepTime step() {
     const int64_t start = now_ns();
@@ -87,7 +89,8 @@ class StepBench {
     engine::Compiled compiled = engine::compile(run_);
     train::require_memory(run_, compiled.program);
     engine::initialise(compiled.reference, compiled.program, 1, *ranks_);
-    session_ = std::make_unique<engine::Session>(std::move(compiled), *ranks_);
+    auto played = engine::played(run_, compiled.program);
+    session_ = std::make_unique<engine::Session>(std::move(compiled), *ranks_, std::move(played));
     draw_batches();
   }
 
@@ -139,6 +142,14 @@ std::string step_run(const std::string& model) {
   json.member("lr", 3e-4).member("max_grad_norm", 1.0).end();
   json.key("plan").object().member("micro_batch", 4).member("threads_per_rank", 2).end().end();
   return json.take();
+}
+
+/// What was played, if anything was: everything that is measured says so.
+void put_device(JsonWriter& json, const engine::Run& run, const StepBench& bench) {
+  if (!run.config.timed.on()) return;
+  const engine::HeldTime held = bench.held();
+  json.member("device", engine::timed_text(run));
+  json.member("held_ms", held.held_s * 1e3).member("over_ms", held.over_s * 1e3);
 }
 
 /// Answers one line at a time on standard input, as bench/compare_peer.py asks for steps in turn.
@@ -200,7 +211,9 @@ int bench_blocks(const engine::Run& run, const StepOptions& options) {
   json.member("tokens_per_step", run.config.train.global_batch * run.config.train.seq_len);
   json.member("step_ms", step_ms).member("quiet_ms", quiet_ms);
   json.member("median_ms", median(step_ms)).member("quiet_median_ms", median(quiet_ms));
-  json.member("exposed_ms", median(exposed_ms)).member("loss", loss).end();
+  json.member("exposed_ms", median(exposed_ms)).member("loss", loss);
+  put_device(json, run, loud);
+  json.end();
   fmt::print("{}\n", json.take());
   return 0;
 }
@@ -243,11 +256,18 @@ int bench_step(const StepOptions& options) {
     put_memory(json.object(), idle);
     json.member("median_ms", median(ms)).member("cpu_ms", median(cpu)).member("step_ms", ms);
     json.member("loss", loss).member("tokens_per_s", tokens_per_s);
-    json.member("peak_above_idle_mib", above).end();
+    json.member("peak_above_idle_mib", above);
+    put_device(json, run, bench);
+    json.end();
     fmt::print("{}\n", json.take());
   } else {
     fmt::print("median {:.1f} ms (CPU {:.0f} ms), {:.0f} tokens/s, peak {:.0f} MiB above idle\n",
                median(ms), median(cpu), tokens_per_s, above);
+    if (run.config.timed.on()) {
+      const engine::HeldTime held = bench.held();
+      fmt::print("{}\nlanes held {} in the last step, {} longer than that\n",
+                 engine::timed_text(run), human_time(held.held_s), human_time(held.over_s));
+    }
   }
   return 0;
 }

@@ -96,6 +96,14 @@ struct ClusterSection {
   void fields(Fields& v);
 };
 
+struct TimedSection {
+  std::string cluster;           ///< a cluster file; empty: tasks take what they take
+  std::string profile;           ///< written by `hocket profile`
+  std::vector<std::string> set;  ///< keys of the run that is played, "a.b=value"
+  bool on() const { return !cluster.empty(); }
+  void fields(Fields& v);
+};
+
 struct OutputSection {
   std::string dir = "runs/default";
   bool trace = true;
@@ -111,6 +119,7 @@ struct RunConfig {
   TrainSection train;
   PlanSection plan;
   ClusterSection cluster;
+  TimedSection timed;
   OutputSection output;
   void fields(Fields& v);
 };
