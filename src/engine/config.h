@@ -77,8 +77,8 @@ struct PlanSection {
   std::vector<int64_t> pp_layers;
   std::string pp_schedule = "1f1b";
   std::vector<std::string> layouts;
-  std::vector<std::string> passes{"recompute", "ring_attention", "chunk", "tiles",
-                                  "bucket",    "compress",       "expand"};
+  std::vector<std::string> passes{"recompute", "ring_attention", "chunk",    "overlap",
+                                  "tiles",     "bucket",         "compress", "expand"};
   passes::PassOptions pass_options;  ///< keys of the plan, each declared by its pass
   int64_t threads_per_rank = 0;
   int64_t ranks_per_node = 0;
