@@ -65,7 +65,7 @@ uint32_t lanes_of(const KindInfo& info) {
 
 /// Ids and numbers of operands are not yet known to be good here: what does not exist is left out.
 KindInfo kind_info(const program::Kind& kind, TypeTable& types, OpKeys& keys) {
-  // A list op may update every input in place; an op of src/ops says which outputs do.
+  // What sums a list may do so in place; an op of src/ops says which outputs do.
   KindInfo info;
   if (const comm::Id id = comm::find(kind.op); id != comm::Id::none) {
     info.comm = &comm::op(id);
@@ -84,7 +84,7 @@ KindInfo kind_info(const program::Kind& kind, TypeTable& types, OpKeys& keys) {
   }
   info.shares.assign(kind.out.size(), -1);
   info.overwrites.assign(kind.out.size(), -1);
-  if (info.comm && info.comm->list) {
+  if (info.comm && info.comm->in_place) {
     for (size_t i = 0; i < kind.out.size(); ++i) {
       info.shares[i] = static_cast<int32_t>(i);
     }

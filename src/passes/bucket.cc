@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// bucket: merges the all-reduces of gradients over the same ranks into coalesced ones of
-// plan.bucket_mib, as PyTorch DDP does (Li et al., arXiv 2006.15704): fewer, larger messages, still
-// started while the backward pass is running.
+// bucket: merges collectives of parameters and gradients over the same ranks into coalesced ones of
+// plan.bucket_mib: fewer, larger messages. Sums of gradients, whole (PyTorch DDP, Li et al., arXiv
+// 2006.15704) or scattered (ZeRO, FSDP), still start while the backward pass is running; sharded
+// parameters are gathered together where they are asked for together, layer by layer.
 #include <algorithm>
 #include <map>
 
@@ -24,6 +25,15 @@ struct Open {
   int64_t bytes = 0;
 };
 
+/// What one bucket may hold: collectives that differ in their operands alone.
+struct Alike {
+  program::GroupId group;
+  comm::Id op;
+  graph::Attrs attrs;
+  program::Phase phase;
+  auto operator<=>(const Alike&) const = default;
+};
+
 class Bucketing {
  public:
   Bucketing(Program& program, program::ClassId cls, int64_t limit)
@@ -34,26 +44,33 @@ class Bucketing {
         renamed_(cls_.tasks.size(), kNone) {}
 
   void run() {
+    // A bucket is closed when it is full, before it would grow over the limit, before a task that
+    // touches what it has, and, if somebody computes with what it brings, before any task that is
+    // not its like.
     for (size_t i = 0; i < cls_.tasks.size(); ++i) {
       const Task& task = cls_.tasks[i];
-      // Whoever touches a buffer of an open bucket needs it reduced before.
-      for (auto& [group, bucket] : open_) {
-        if (touches(bucket, task)) {
+      const bool merges = mergeable(task);
+      for (auto& [alike, bucket] : open_) {
+        if (touches(bucket, task) || (is_pass(alike.phase) && !(merges && is_pass(task.phase)))) {
           flush(bucket);
         }
       }
-      if (!mergeable(task)) {
+      if (!merges) {
         emit(i);
         continue;
       }
-      Open& bucket = open_[task.group];
+      const program::Kind& kind = program_.kind(task);
+      Open& bucket = open_[{task.group, kind.communication, kind.attrs, task.phase}];
+      if (bucket.bytes + kind.bytes > limit_) {
+        flush(bucket);
+      }
       bucket.tasks.push_back(i);
-      bucket.bytes += program_.kind(task).bytes;
+      bucket.bytes += kind.bytes;
       if (bucket.bytes >= limit_) {
         flush(bucket);
       }
     }
-    for (auto& [group, bucket] : open_) {
+    for (auto& [alike, bucket] : open_) {
       flush(bucket);
     }
     for (Task& task : tasks_) {
@@ -65,71 +82,102 @@ class Bucketing {
   }
 
  private:
+  static bool is_pass(program::Phase phase) {
+    return phase == program::Phase::forward || phase == program::Phase::backward;
+  }
+
+  /// Sums of gradients, scattered or in place, and what gathers the parts of parameters.
   bool mergeable(const Task& task) {
     const program::Kind& kind = program_.kind(task);
     if (task.group == kNone || !program::is_collective(kind)) return false;
+    const comm::Op& op = comm::op(kind.communication);
+    if (!op.list || kind.in.empty() || !graph::is_floating(kind.in[0].dtype)) return false;
+    if (task.phase == program::Phase::grad) {
+      if (op.in_place && (task.in != task.out || kind.in[0].numel() == 1)) return false;
+    } else if (!gathers_parameter(op, task)) {
+      return false;
+    }
     // Collectives across classes keep their place: every class has the same order of them.
     const auto [known, fresh] = crosses_.try_emplace(task.group);
     if (fresh) {
       known->second = program_.crosses_classes(program_.groups[task.group]);
     }
-    if (known->second) return false;
-    return comm::op(kind.communication).list && task.phase == program::Phase::grad &&
-           task.in == task.out && !kind.in.empty() && graph::is_floating(kind.in[0].dtype) &&
-           kind.in[0].numel() > 1;
+    return !known->second;
   }
-  /// True if they have a buffer in common, or views of one.
+  bool gathers_parameter(const comm::Op& op, const Task& task) const {
+    const bool gathers = op.move.placed == comm::Move::Placed::slot;
+    return gathers && std::all_of(task.in.begin(), task.in.end(), [&](BufferId input) {
+             return cls_.buffers[cls_.root(input)].kind == program::BufferKind::persistent ||
+                    task.phase == program::Phase::optimizer;
+           });
+  }
+
+  /// True if it waits for one of them, or they have a buffer in common, or views of one.
   bool touches(const Open& bucket, const Task& task) const {
     for (size_t i : bucket.tasks) {
-      for (BufferId input : cls_.tasks[i].in) {
-        const std::span<const BufferId> parts = views_.meets(input);
-        const auto meets = [&](BufferId other) {
-          return other == input || std::find(parts.begin(), parts.end(), other) != parts.end();
-        };
-        for (const auto* list : {&task.in, &task.out}) {
-          if (std::any_of(list->begin(), list->end(), meets)) return true;
-        }
+      const Task& waiting = cls_.tasks[i];
+      if (std::find(task.deps.begin(), task.deps.end(), TaskId(static_cast<int32_t>(i))) !=
+          task.deps.end()) {
+        return true;
       }
+      if (touches_any(waiting.in, task) || touches_any(waiting.out, task)) return true;
     }
     return false;
+  }
+  bool touches_any(const std::vector<BufferId>& buffers, const Task& task) const {
+    return std::any_of(buffers.begin(), buffers.end(), [&](BufferId buffer) {
+      const std::span<const BufferId> parts = views_.meets(buffer);
+      const auto meets = [&](BufferId other) {
+        return other == buffer || std::find(parts.begin(), parts.end(), other) != parts.end();
+      };
+      return std::any_of(task.in.begin(), task.in.end(), meets) ||
+             std::any_of(task.out.begin(), task.out.end(), meets);
+    });
   }
   void emit(size_t i) {
     renamed_[i] = tasks_.size();
     tasks_.push_back(cls_.tasks[i]);
   }
   void flush(Open& bucket) {
-    // The all_reduces of a bucket become one, at the place of the last of them: operands one after
+    // The collectives of a bucket become one, at the place of the last of them: operands one after
     // the other, waiting for all that they waited for. `renamed_` leads whoever waited for one of
     // them to it. A bucket of one stays what it was.
     if (bucket.tasks.size() == 1) {
       emit(bucket.tasks[0]);
     } else if (bucket.tasks.size() > 1) {
       Task merged = cls_.tasks[bucket.tasks.back()];
+      program::Kind all;
+      all.attrs = program_.kind(merged).attrs;
       const comm::Id op = program_.kind(merged).communication;
-      std::vector<graph::TensorType> types;
       merged.in.clear();
+      merged.out.clear();
       merged.deps.clear();
       for (size_t i : bucket.tasks) {
         const Task& task = cls_.tasks[i];
         const program::Kind& kind = program_.kind(task);
-        merged.in.insert(merged.in.end(), task.in.begin(), task.in.end());
-        merged.deps.insert(merged.deps.end(), task.deps.begin(), task.deps.end());
-        types.insert(types.end(), kind.in.begin(), kind.in.end());
+        append(&merged.in, task.in);
+        append(&merged.out, task.out);
+        append(&merged.deps, task.deps);
+        append(&all.in, kind.in);
+        append(&all.out, kind.out);
         renamed_[i] = tasks_.size();
       }
-      merged.out = merged.in;
-      merged.kind =
-          program_.intern(program::communication_kind(op, {}, types, types, program_.symbols));
+      merged.kind = program_.intern(
+          program::communication_kind(op, all.attrs, all.in, all.out, program_.symbols));
       tasks_.push_back(std::move(merged));
     }
     bucket = {};
+  }
+  template <class T>
+  static void append(std::vector<T>* list, const std::vector<T>& more) {
+    list->insert(list->end(), more.begin(), more.end());
   }
 
   Program& program_;
   RankClass& cls_;
   const program::Views views_;
   const int64_t limit_;
-  std::map<program::GroupId, Open> open_;
+  std::map<Alike, Open> open_;
   std::map<program::GroupId, bool> crosses_;
   std::vector<Task> tasks_;
   std::vector<TaskId> renamed_;
@@ -138,7 +186,11 @@ class Bucketing {
 struct Options {
   double bucket_mib = 25;
   void fields(Fields& visit) {
-    visit("bucket_mib", bucket_mib, "size of gradient buckets, MiB").min(0).max(1 << 20);
+    visit("bucket_mib", bucket_mib,
+          "most that is summed, scattered or gathered in one transfer of gradients or parameters, "
+          "MiB; a tensor of more goes alone")
+        .min(0)
+        .max(1 << 20);
   }
 };
 
@@ -152,8 +204,8 @@ void run(Program& program, const Options& options) {
 }  // namespace
 
 Pass pass_bucket() {
-  return program_pass("bucket", "merges gradient all-reduces into buckets (plan.bucket_mib)", true,
-                      {"bucket_mib=0", "bucket_mib=0.001"}, run);
+  return program_pass("bucket", "merges collectives of gradients and parameters (plan.bucket_mib)",
+                      true, {"bucket_mib=0", "bucket_mib=0.001"}, run);
 }
 
 }  // namespace hocket::passes

@@ -220,7 +220,7 @@ class Compression {
       return false;
     }
     const comm::Op& op = comm::op(kind.communication);
-    if (!op.list || comm::before(op, kind.attrs) != graph::Placement::partial()) return false;
+    if (&op != &comm::summing()) return false;
     return is_within_class(task);
   }
   bool is_within_class(const Task& task) const {

@@ -74,17 +74,19 @@ class Expander {
       for (TaskId& dep : task.deps) {
         dep = renamed[dep];
       }
-      std::vector<TaskId> deps = task.deps;
-      std::vector<Task> made = expanded(task);
-      if (made.empty()) {
-        made.push_back(std::move(task));
-      } else {
-        follow(made, std::ssize(after), &deps);
-        for (Task& part : made) {
-          part.deps = deps;
+      for (Task& one : one_by_one(task)) {
+        std::vector<TaskId> deps = one.deps;
+        std::vector<Task> made = expanded(one);
+        if (made.empty()) {
+          made.push_back(std::move(one));
+        } else {
+          follow(made, std::ssize(after), &deps);
+          for (Task& part : made) {
+            part.deps = deps;
+          }
         }
+        after.insert(after.end(), made.begin(), made.end());
       }
-      after.insert(after.end(), made.begin(), made.end());
       renamed.push_back(std::ssize(after) - 1);
     }
     program_.classes[cls_].tasks = std::move(after);
@@ -105,6 +107,26 @@ class Expander {
     }
   }
 
+  /// The operands of a list that is scattered or gathered as messages, each as a task of its own.
+  std::vector<Task> one_by_one(const Task& task) {
+    const Kind kind = program_.kind(task);
+    const bool list = kind.communication != comm::Id::none && kind.in.size() > 1 &&
+                      comm::op(kind.communication).list && kind.communication != comm::summing().id;
+    if (!list) return {task};
+    const bool sums = comm::op(kind.communication).move.placed == comm::Move::Placed::sum;
+    if ((sums ? options_.reduce_scatter : options_.all_gather) == kNative) return {task};
+    std::vector<Task> all(kind.in.size(), task);
+    for (size_t operand = 0; operand < all.size(); ++operand) {
+      Task& one = all[operand];
+      one.in = {task.in[operand]};
+      one.out = {task.out[operand]};
+      one.kind = program_.intern(
+          program::communication_kind(kind.communication, kind.attrs, {kind.in[operand]},
+                                      {kind.out[operand]}, program_.symbols));
+    }
+    return all;
+  }
+
   /// What a collective becomes; nothing if it stays.
   std::vector<Task> expanded(const Task& task) {
     const Kind& kind = program_.kind(task);
@@ -122,9 +144,10 @@ class Expander {
       return (graph::is_floating(type.dtype) || type.dtype == graph::DType::i64) &&
              !type.symbolic();
     });
-    const bool along_rows = !op.list && kind.in[0].dims.size() > 0;
+    const bool all_reduces = &op == &comm::summing();
+    const bool along_rows = !all_reduces && kind.in[0].dims.size() > 0;
     const Nested nested = nested_rings(program_, cls_, axes_of(group));
-    if (sums && op.list && summed && options_.all_reduce != kNative) {
+    if (all_reduces && summed && options_.all_reduce != kNative) {
       // A sum may begin between neighbours, whose links are the fastest.
       std::vector<Level> levels = levels_of(group, options_.all_reduce);
       std::reverse(levels.begin(), levels.end());
@@ -136,7 +159,7 @@ class Expander {
       } else {
         rings.all_reduce(levels);
       }
-    } else if (sums && !op.list && summed && along_rows && options_.reduce_scatter != kNative &&
+    } else if (sums && !all_reduces && summed && along_rows && options_.reduce_scatter != kNative &&
                comm::movement(op, kind.attrs).part_dim == 0) {
       if (is_nested(options_.reduce_scatter)) {
         rings.reduce_scatter(nested, options_.pieces(options_.reduce_scatter));

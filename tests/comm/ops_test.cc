@@ -126,7 +126,7 @@ TEST(CommOps, RanksGiveTheSameBits) {
     for_all_cases(1, [&](const Case& c, Rng&) {
       const Worlds worlds = transport(static_cast<int32_t>(c.members()));
       EXPECT_EQ(test::difference(c, run_on_threads(c, worlds, false, false)), "");
-      if (c.op->list) {
+      if (c.op->in_place) {
         EXPECT_EQ(test::difference(c, run_on_threads(c, worlds, true, false)), "") << "in place";
       }
     });

@@ -46,6 +46,9 @@ TEST(PlanEquality, RandomPlansEqualOneRank) {
 /// Of documents of one token, the gradients of queries and keys are what rounding leaves of 0: as
 /// far from one rank's as the last bits of the parameters move those, and no further.
 TEST(PlanEquality, WhatCancelsIsAsNearAsItsAddends) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "without the optimizations of a release these gradients round to 0 exactly";
+#endif
   Case c;
   c.name = "one token";
   c.text =

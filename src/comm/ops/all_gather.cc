@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// all_gather(x) dim -> y: the parts of all ranks side by side along `dim`. The second half of a
-// ring all_reduce.
-
+// all_gather(x...) dim -> y...: the parts of all ranks side by side along `dim`, the list as one
+// transfer. The second half of a ring all_reduce.
 #include "base/bytes.h"
 #include "comm/ops/parts.h"
 
@@ -10,27 +9,31 @@ namespace hocket::comm {
 namespace {
 
 void run_all_gather(const Together& all, size_t me, int) {
-  const TensorType& type = all.in[0];
-  const Blocks b = blocks(type, dim_of(*all.attrs, "dim"));
-  const int64_t row = type.bytes_of(b.inner);
-  const Range range = part_of(all, row);
-  auto* to = static_cast<std::byte*>(all.members[me].out[0]) + range.begin;
-  for (int64_t o = 0; o < b.outer; ++o) {
-    for (const std::byte* from : inputs(all, 0)) {
-      copy_bytes(to, from + o * row + range.begin, range.length());
-      to += row;
+  for (size_t operand = 0; operand < all.in.size(); ++operand) {
+    const TensorType& type = all.in[operand];
+    const Blocks b = blocks(type, dim_of(*all.attrs, "dim"));
+    const int64_t row = type.bytes_of(b.inner);
+    const Range range = part_of(all, row);
+    auto* to = static_cast<std::byte*>(all.members[me].out[operand]) + range.begin;
+    for (int64_t o = 0; o < b.outer; ++o) {
+      for (const std::byte* from : inputs(all, operand)) {
+        copy_bytes(to, from + o * row + range.begin, range.length());
+        to += row;
+      }
     }
   }
 }
 
 std::vector<Slice> reads_all_gather(const Together& all, size_t, size_t, int) {
-  const TensorType& type = all.in[0];
-  const Blocks b = blocks(type, dim_of(*all.attrs, "dim"));
-  const int64_t row = type.bytes_of(b.inner);
-  const Range range = part_of(all, row);
   std::vector<Slice> slices;
-  for (int64_t o = 0; o < b.outer; ++o) {
-    slices.push_back({false, 0, o * row + range.begin, range.length()});
+  for (size_t operand = 0; operand < all.in.size(); ++operand) {
+    const TensorType& type = all.in[operand];
+    const Blocks b = blocks(type, dim_of(*all.attrs, "dim"));
+    const int64_t row = type.bytes_of(b.inner);
+    const Range range = part_of(all, row);
+    for (int64_t o = 0; o < b.outer && range.length() > 0; ++o) {
+      slices.push_back({false, operand, o * row + range.begin, range.length()});
+    }
   }
   return slices;
 }
@@ -39,11 +42,15 @@ std::vector<Slice> reads_all_gather(const Together& all, size_t, size_t, int) {
 
 Op describe_all_gather() {
   Op op;
-  op.doc = "all_gather(x) dim -> y: the parts of all ranks side by side along `dim`";
+  op.doc =
+      "all_gather(x...) dim -> y...: the parts of all ranks side by side along `dim`; a list is "
+      "one "
+      "transfer";
   op.takes = Takes::dense;
+  op.list = true;
   op.move = {.placed = Move::Placed::slot, .slot_dim = "dim"};
   op.payload = [](const Attrs&, std::span<const TensorType>, std::span<const TensorType> out) {
-    return out[0].bytes();
+    return total_bytes(out);
   };
   op.algorithms = [](double n, double payload) {
     return std::vector<Algorithm>{
@@ -56,6 +63,7 @@ Op describe_all_gather() {
     using graph::DType;
     return std::vector<Sample>{{{{"dim", int64_t{0}}}, {{DType::f32, {2, 3}}}},
                                {{{"dim", int64_t{1}}}, {{DType::f64, {4, 3, 2}}}},
+                               {{{"dim", int64_t{0}}}, {{DType::f32, {5}}, {DType::i64, {2, 3}}}},
                                {{{"dim", int64_t{2}}}, {{DType::i64, {2, 3, 1}}}}};
   };
   return op;

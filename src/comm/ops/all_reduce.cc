@@ -70,6 +70,7 @@ Op describe_all_reduce() {
       "place or elsewhere; a list is one transfer";
   op.move = {.placed = Move::Placed::sum};
   op.list = true;
+  op.in_place = true;
   op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType>) {
     return total_bytes(in);
   };

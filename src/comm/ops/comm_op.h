@@ -111,9 +111,11 @@ struct Op {
   Role role = Role::collective;
   Takes takes = Takes::any;
   Move move;
-  /// Any number of inputs, each moved to the output of the same number, perhaps in its own buffer.
-  /// Otherwise the first input is moved to the last output.
+  /// Any number of inputs, each moved to the output of the same number. Otherwise the first input
+  /// is moved to the last output.
   bool list = false;
+  /// The output of an input may lie in the input's own buffer.
+  bool in_place = false;
   /// A second input: the rows of routed tensors per rank and expert, i64[members, experts], which a
   /// `makes_sizes` op of the same routing has gathered.
   bool needs_sizes = false;

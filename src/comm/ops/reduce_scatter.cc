@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// reduce_scatter(x) dim -> y: summed over the group, every rank gets its block along `dim`. The
-// first half of a ring all_reduce.
+// reduce_scatter(x...) dim -> y...: summed over the group, every rank gets its block along `dim` of
+// each operand, the list as one transfer. The first half of a ring all_reduce.
 #include "comm/ops/parts.h"
 
 namespace hocket::comm {
@@ -8,32 +8,36 @@ namespace hocket::comm {
 namespace {
 
 void run_reduce_scatter(const Together& all, size_t me, int) {
-  const TensorType& part = all.out[0];
-  const Blocks b = blocks(part, dim_of(*all.attrs, "dim"));
-  const Range range = part_of(all, b.inner);
   const int64_t n = static_cast<int64_t>(all.members.size());
-  std::vector<const void*> from;
-  for (const Operands& operands : all.members) {
-    from.push_back(operands.in[0]);
-  }
-  auto* to = static_cast<std::byte*>(all.members[me].out[0]);
-  for (int64_t o = 0; o < b.outer; ++o) {
-    const int64_t begin = (o * n + static_cast<int64_t>(me)) * b.inner + range.begin;
-    reduce(monoid_of(*all.attrs), part.dtype, from, begin, range.length(),
-           to + (o * b.inner + range.begin) * size_of(part.dtype));
+  for (size_t operand = 0; operand < all.out.size(); ++operand) {
+    const TensorType& part = all.out[operand];
+    const Blocks b = blocks(part, dim_of(*all.attrs, "dim"));
+    const Range range = part_of(all, b.inner);
+    std::vector<const void*> from;
+    for (const Operands& operands : all.members) {
+      from.push_back(operands.in[operand]);
+    }
+    auto* to = static_cast<std::byte*>(all.members[me].out[operand]);
+    for (int64_t o = 0; o < b.outer; ++o) {
+      const int64_t begin = (o * n + static_cast<int64_t>(me)) * b.inner + range.begin;
+      reduce(monoid_of(*all.attrs), part.dtype, from, begin, range.length(),
+             to + (o * b.inner + range.begin) * size_of(part.dtype));
+    }
   }
 }
 
 std::vector<Slice> reads_reduce_scatter(const Together& all, size_t, size_t to, int) {
-  const TensorType& part = all.out[0];
-  const Blocks b = blocks(part, dim_of(*all.attrs, "dim"));
-  const Range range = part_of(all, b.inner);
   const int64_t n = static_cast<int64_t>(all.members.size());
-  const int64_t size = size_of(part.dtype);
   std::vector<Slice> slices;
-  for (int64_t o = 0; o < b.outer; ++o) {
-    const int64_t begin = (o * n + static_cast<int64_t>(to)) * b.inner + range.begin;
-    slices.push_back({false, 0, begin * size, range.length() * size});
+  for (size_t operand = 0; operand < all.out.size(); ++operand) {
+    const TensorType& part = all.out[operand];
+    const Blocks b = blocks(part, dim_of(*all.attrs, "dim"));
+    const Range range = part_of(all, b.inner);
+    const int64_t size = size_of(part.dtype);
+    for (int64_t o = 0; o < b.outer && range.length() > 0; ++o) {
+      const int64_t begin = (o * n + static_cast<int64_t>(to)) * b.inner + range.begin;
+      slices.push_back({false, operand, begin * size, range.length() * size});
+    }
   }
   return slices;
 }
@@ -43,11 +47,13 @@ std::vector<Slice> reads_reduce_scatter(const Together& all, size_t, size_t to, 
 Op describe_reduce_scatter() {
   Op op;
   op.doc =
-      "reduce_scatter(x) dim -> y: summed over the group, every rank gets its block along `dim`";
+      "reduce_scatter(x...) dim -> y...: summed over the group, every rank gets its block along "
+      "`dim` of each; a list is one transfer";
   op.takes = Takes::dense;
+  op.list = true;
   op.move = {.part = Move::Part::block, .placed = Move::Placed::sum, .part_dim = "dim"};
   op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType>) {
-    return in[0].bytes();
+    return total_bytes(in);
   };
   op.algorithms = [](double n, double payload) {
     return std::vector<Algorithm>{
@@ -58,9 +64,11 @@ Op describe_reduce_scatter() {
   op.divides = true;
   op.samples = [](int64_t n) {
     using graph::DType;
-    return std::vector<Sample>{{{{"dim", int64_t{0}}}, {{DType::f32, {2 * n, 3}}}},
-                               {{{"dim", int64_t{1}}}, {{DType::f64, {4, 3 * n, 2}}}},
-                               {{{"dim", int64_t{2}}}, {{DType::i32, {2, 3, n}}}}};
+    return std::vector<Sample>{
+        {{{"dim", int64_t{0}}}, {{DType::f32, {2 * n, 3}}}},
+        {{{"dim", int64_t{1}}}, {{DType::f64, {4, 3 * n, 2}}}},
+        {{{"dim", int64_t{1}}}, {{DType::f32, {3, n}}, {DType::f64, {2, 2 * n, 3}}}},
+        {{{"dim", int64_t{2}}}, {{DType::i32, {2, 3, n}}}}};
   };
   return op;
 }
