@@ -30,7 +30,7 @@ import netbox  # noqa: E402
 CLUSTER = os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml")
 OFF = {"tp": "plan.comm_tiles=1", "pp": "plan.overlap_p2p_comm=false", "dp": "plan.overlap_grad_reduce=false"}
 PLAN = ["plan.tp=2", "plan.pp=2", "plan.dp=2", "plan.sequence_parallel=true", "plan.ranks_per_node=2",
-        "plan.threads_per_rank=1"]
+        "plan.threads_per_rank=1", "plan.bucket_mib=0.1"]
 
 
 def variants(tiles):

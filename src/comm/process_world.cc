@@ -28,8 +28,7 @@ int64_t total(const std::vector<Slice>& slices) {
 
 /// What a message of so many bytes takes on the links (Call::traffic).
 int64_t on_links(const Call& call, int64_t bytes) {
-  return call.traffic == 1 ? bytes
-                           : std::llround(static_cast<double>(bytes) * call.traffic);
+  return call.traffic == 1 ? bytes : std::llround(static_cast<double>(bytes) * call.traffic);
 }
 
 /// A message with room for `bytes`, and what goes with them behind it.

@@ -406,7 +406,8 @@ void derive(Run& run) {
   derive_heads(run);
   const TimedSection& timed = config.timed;
   if (!timed.on() && (!timed.profile.empty() || !timed.set.empty())) {
-    fail(run.name, "timed.{} is given without timed.cluster; expected the file of the cluster whose "
+    fail(run.name,
+         "timed.{} is given without timed.cluster; expected the file of the cluster whose "
          "durations are played",
          timed.profile.empty() ? "set" : "profile");
   }

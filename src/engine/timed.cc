@@ -30,11 +30,12 @@ using program::TaskId;
 void expect_same_tasks(const Run& run, const Program& program, const Program& played) {
   const auto differ = [&](const std::string& what, const std::string& here,
                           const std::string& there) {
-    fail(run.name,
-         "what timed.set plays is another program: {} {}; expected {}, as in the run itself: the "
-         "same tasks, of larger tensors; try the same plan and layers, and buckets that part at the "
-         "same places (plan.bucket_mib)",
-         what, there, here);
+    fail(
+        run.name,
+        "what timed.set plays is another program: {} {}; expected {}, as in the run itself: the "
+        "same tasks, of larger tensors; try the same plan and layers, and buckets that part at the "
+        "same places (plan.bucket_mib)",
+        what, there, here);
   };
   const auto count = [](size_t number) { return std::to_string(number); };
   if (program.classes.size() != played.classes.size()) {
@@ -92,8 +93,7 @@ Run played_run(const Run& run) {
   std::vector<std::string> overrides = {fmt::format("plan.dp={}", run.plan.dp)};
   const std::vector<std::string>& set = run.config.timed.set;
   overrides.insert(overrides.end(), set.begin(), set.end());
-  Run played =
-      parse_run(run.resolved.to_json_text(), run.name + ": timed.set", overrides);
+  Run played = parse_run(run.resolved.to_json_text(), run.name + ": timed.set", overrides);
   // Of a program that was given as text the commands have run.
   played.config.plan.passes = run.config.plan.passes;
   return played;
@@ -122,10 +122,11 @@ std::shared_ptr<const runtime::Played> played(const Run& run, const program::Pro
           const size_t which = met[{task.group, task.lane}]++;
           const auto known = meetings.try_emplace({task.group, task.lane, which}, as.traffic).first;
           if (known->second != as.traffic) {
-            fail(run.name,
-                 "{} has {:.3f} times the bytes of the run itself, and {:.3f} times on other ranks; "
-                 "expected as many on all ranks that meet; try sizes that divide evenly",
-                 name(), as.traffic, known->second);
+            fail(
+                run.name,
+                "{} has {:.3f} times the bytes of the run itself, and {:.3f} times on other ranks; "
+                "expected as many on all ranks that meet; try sizes that divide evenly",
+                name(), as.traffic, known->second);
           }
         }
       } else {
@@ -153,9 +154,8 @@ std::string timed_text(const Run& run) {
       "on {} ({}); not measured compute{}",
       describe(played.model), played.plan.micro_batch * played.config.train.seq_len,
       costs.cluster().device.name, timed.profile.empty() ? timed.cluster : timed.profile,
-      run.ranks == Ranks::local
-          ? "; ranks are threads, no byte crosses a link"
-          : "; its bytes, filled up, go through the links");
+      run.ranks == Ranks::local ? "; ranks are threads, no byte crosses a link"
+                                : "; its bytes, filled up, go through the links");
 }
 
 HeldTime held_time(const Session& session) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// overlap: which communication runs beside compute (MegaScale, Jiang et al., arXiv 2402.15627, §3.2;
-// keys as Megatron-LM has them). All of it does, as far as data allow; a key that is false makes its
-// kind wait for the compute before it, and the compute behind it wait for it.
+// overlap: which communication runs beside compute (MegaScale, Jiang et al., arXiv 2402.15627,
+// §3.2; keys as Megatron-LM has them). All of it does, as far as data allow; a key that is false
+// makes its kind wait for the compute before it, and the compute behind it wait for it.
 #include <algorithm>
 #include <set>
 #include <vector>
@@ -187,10 +187,9 @@ void run(Program& program, const Options& options) {
 }  // namespace
 
 Pass pass_overlap() {
-  return program_pass("overlap", "what runs beside compute (plan.overlap_p2p_comm, ..)", true,
-                      {"overlap_p2p_comm=false", "overlap_grad_reduce=false",
-                       "overlap_param_gather=false"},
-                      run);
+  return program_pass(
+      "overlap", "what runs beside compute (plan.overlap_p2p_comm, ..)", true,
+      {"overlap_p2p_comm=false", "overlap_grad_reduce=false", "overlap_param_gather=false"}, run);
 }
 
 }  // namespace hocket::passes

@@ -119,7 +119,7 @@ class RowTiling {
     if (task.group == kNone || !program::is_collective(kind) || !task.parts.empty()) return false;
     const program::Group& group = program_.groups[task.group];
     const comm::Op& op = comm::op(kind.communication);
-    if (op.role != comm::Role::collective || op.list || kind.in.size() != 1 ||
+    if (op.role != comm::Role::collective || &op == &comm::summing() || kind.in.size() != 1 ||
         kind.out.size() != 1 || !group.members.empty() || program_.crosses_classes(group)) {
       return false;
     }
@@ -132,8 +132,8 @@ class RowTiling {
     if (!cut->gathers && !scatters) return false;
     cut->whole = cut->gathers ? task.out[0] : task.in[0];
     const graph::TensorType& type = writer_.type(cut->whole);
-    if (type.routed() || type.symbolic() || type.dims.empty() ||
-        !graph::is_floating(type.dtype) || !is_whole(cut->whole)) {
+    if (type.routed() || type.symbolic() || type.dims.empty() || !graph::is_floating(type.dtype) ||
+        !is_whole(cut->whole)) {
       return false;
     }
     const std::vector<Level> levels = whole_rings(program_.mesh_of(writer_.cls()), group.axes);

@@ -2,8 +2,8 @@
 // tiles (asynchronous tensor parallelism, Wang et al., ASPLOS 2023; Comet, Zhang et al., arXiv
 // 2502.19811): where a product feeds a collective, or a collective a product, both are done in
 // plan.comm_tiles blocks of rows, so that one block is on its way while the next one is computed.
-// A block is computed as it was among all rows: results stay the same to the bit, but for sums along
-// the rows over more than two ranks (row_tiles.h).
+// A block is computed as it was among all rows: results stay the same to the bit, but for sums
+// along the rows over more than two ranks (row_tiles.h).
 #include <algorithm>
 #include <map>
 #include <set>

@@ -91,8 +91,7 @@ void simulate(const program::Program& program, int64_t tokens, const cost::CostM
 }
 
 /// On a device that is played: the played run's step on the cluster that it is played on.
-void simulate_played(const engine::Run& run, const engine::Compiled& compiled,
-                     Prediction& result) {
+void simulate_played(const engine::Run& run, const engine::Compiled& compiled, Prediction& result) {
   simulate(engine::compile(engine::played_run(run)).program, compiled.tokens_per_step,
            engine::played_costs(run), result);
 }

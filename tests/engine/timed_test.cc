@@ -29,12 +29,15 @@ class Timed : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove(cluster_); }
   void write(const std::string& flops) const {
-    write_file_atomic(cluster_, "name: slow\nnodes: 2\ndevices_per_node: 2\n"
-                         "device: {name: slow one, memory: {value: 1GiB}, "
-                         "memory_bandwidth: {value: 1GB/s}, launch: {value: 300us}, "
-                         "peak: {f32: {value: " + flops + "}, f64: {value: 1GFLOP/s}}}\n"
-                         "links: {intra: {bandwidth: {value: 1GB/s}}, "
-                         "inter: {bandwidth: {value: 1GB/s}}}\n");
+    write_file_atomic(cluster_,
+                      "name: slow\nnodes: 2\ndevices_per_node: 2\n"
+                      "device: {name: slow one, memory: {value: 1GiB}, "
+                      "memory_bandwidth: {value: 1GB/s}, launch: {value: 300us}, "
+                      "peak: {f32: {value: " +
+                          flops +
+                          "}, f64: {value: 1GFLOP/s}}}\n"
+                          "links: {intra: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}, "
+                          "inter: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}}\n");
   }
   engine::Run run(std::vector<std::string> more) const {
     more.insert(more.begin(), "timed.cluster=" + cluster_);

@@ -28,7 +28,8 @@ nodes: 1
 devices_per_node: 2
 device: {name: slow one, memory: {value: 1GiB}, memory_bandwidth: {value: 1GB/s}, launch: {value: 500us},
          peak: {f32: {value: 1GFLOP/s}, f64: {value: 1GFLOP/s}}}
-links: {intra: {bandwidth: {value: 1GB/s}}, inter: {bandwidth: {value: 1GB/s}}}
+links: {intra: {latency: {value: 1us}, bandwidth: {value: 1GB/s}},
+        inter: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}}
 """
 
 
