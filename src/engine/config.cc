@@ -115,6 +115,9 @@ void ShardSection::fields(Fields& fields) {
          "more than what they would save")
       .min(0)
       .max(kMaxKib);
+  fields("reshard_after_forward", reshard_after_forward,
+         "free gathered parameters after the forward pass of a layer and gather them again for its "
+         "backward pass; false: they stay between the two, for memory instead of messages");
 }
 
 void PlanSection::fields(Fields& fields) {
@@ -293,6 +296,7 @@ parallel::Sharding sharding_of(const ShardSection& section, const std::string& n
   sharding.grads = shard_of(section.grads);
   sharding.group = section.group;
   sharding.least_bytes = static_cast<int64_t>(section.least_kib * 1024);
+  sharding.reshard_after_forward = section.reshard_after_forward;
   sharding.optimizer = sharding.update();
   if (!section.optimizer) return sharding;
   const parallel::Shard least = std::exchange(sharding.optimizer, shard_of(*section.optimizer));

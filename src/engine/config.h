@@ -65,6 +65,7 @@ struct ShardSection {
   std::optional<std::string> optimizer;
   int64_t group = 0;
   double least_kib = 0;
+  bool reshard_after_forward = true;
   void fields(Fields& v);
 };
 

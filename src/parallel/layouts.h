@@ -36,6 +36,7 @@ struct Layouts {
   /// By axis: what forward nodes gather over it they give up again, and backward nodes gather it
   /// anew, so that only a part of it is there between them.
   std::vector<bool> gathers_again;
+  bool reshard_after_forward = true;  ///< see Sharding
 };
 
 /// What a plan says of how activations lie.

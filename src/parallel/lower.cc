@@ -465,6 +465,7 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   Layouts layouts = choose_layouts(
       reference, program.roles[0].mesh, plan.layouts, plan.shard,
       {.sequence_parallel = plan.sequence_parallel, .exchange_heads = plan.exchange_heads});
+  layouts.reshard_after_forward = plan.shard.reshard_after_forward;
   const graph::Graph& graph = layouts.unfolded ? *layouts.unfolded : reference;
   made.num_tags = static_cast<int32_t>(graph.tensors.size());
   const Places places(graph, pipeline);

@@ -60,6 +60,9 @@ struct Sharding {
   Shard optimizer = Shard::none;  ///< its states, and what it updates with them
   int64_t group = 0;              ///< ranks of a group; 0: there are none
   int64_t least_bytes = 0;        ///< parameters of less are not split, nor what belongs to them
+  /// What is gathered for a layer's forward pass is freed after it, and gathered again for its
+  /// backward pass.
+  bool reshard_after_forward = true;
 
   bool any() const { return update() != Shard::none; }
   /// How a parameter is updated: as far split as any of the three.

@@ -660,7 +660,9 @@ void RankLowering::emit_stage(StageTemplate& stage, graph::Phase phase, List& li
     std::move(previous.begin(), previous.end(), std::back_inserter(list));
     previous.assign(std::move_iterator(work), std::move_iterator(layer.end()));
     layer.clear();
-    free_gathered();
+    if (layouts_.reshard_after_forward) {
+      free_gathered();
+    }
   };
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     const graph::Node& node = graph_.nodes[n];

@@ -198,6 +198,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   if (dp * cp > 1 && groups.below(2) == 0) {
     shard = random_groups(groups, dp, folded.over_dp, cp);
   }
+  if (!shard.empty() && groups.below(3) == 0) {
+    shard += ", reshard_after_forward: false";
+  }
   // Rows that go to their experts over nodes.
   const int64_t ep_inner = folded.over_dp % 2 == 0 && more.below(2) == 0 ? 2 : 1;
   // And some write their sums as messages.
