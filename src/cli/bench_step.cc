@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -22,6 +23,7 @@
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "engine/session.h"
+#include "engine/timed.h"
 #include "train/memory.h"
 
 namespace hocket::cli {
@@ -57,6 +59,7 @@ class StepBench {
     prepare();
   }
   comm::Processes& processes() const { return ranks_->processes(); }
+  engine::HeldTime held() const { return engine::held_time(*session_); }
 
   StepTime step() {
     const int64_t start = now_ns();
@@ -87,7 +90,8 @@ class StepBench {
     engine::Compiled compiled = engine::compile(run_);
     train::require_memory(run_, compiled.program);
     engine::initialise(compiled.reference, compiled.program, 1, *ranks_);
-    session_ = std::make_unique<engine::Session>(std::move(compiled), *ranks_);
+    auto played = engine::played(run_, compiled.program);
+    session_ = std::make_unique<engine::Session>(std::move(compiled), *ranks_, std::move(played));
     draw_batches();
   }
 
@@ -121,7 +125,7 @@ class StepBench {
 
 struct StepOptions {
   std::string config;
-  std::vector<std::string> set;
+  std::vector<std::string> set, variants;
   int64_t steps = 10, warmup = 3, block = 0;
   bool interactive = false, json = false;
 };
@@ -139,6 +143,14 @@ std::string step_run(const std::string& model) {
   json.member("lr", 3e-4).member("max_grad_norm", 1.0).end();
   json.key("plan").object().member("micro_batch", 4).member("threads_per_rank", 2).end().end();
   return json.take();
+}
+
+/// What was played, if anything was: everything that is measured says so.
+void put_device(JsonWriter& json, const engine::Run& run, const StepBench& bench) {
+  if (!run.config.timed.on()) return;
+  const engine::HeldTime held = bench.held();
+  json.member("device", engine::timed_text(run));
+  json.member("held_ms", held.held_s * 1e3).member("over_ms", held.over_s * 1e3);
 }
 
 /// Answers one line at a time on standard input, as bench/compare_peer.py asks for steps in turn.
@@ -200,7 +212,66 @@ int bench_blocks(const engine::Run& run, const StepOptions& options) {
   json.member("tokens_per_step", run.config.train.global_batch * run.config.train.seq_len);
   json.member("step_ms", step_ms).member("quiet_ms", quiet_ms);
   json.member("median_ms", median(step_ms)).member("quiet_median_ms", median(quiet_ms));
-  json.member("exposed_ms", median(exposed_ms)).member("loss", loss).end();
+  json.member("exposed_ms", median(exposed_ms)).member("loss", loss);
+  put_device(json, run, loud);
+  json.end();
+  fmt::print("{}\n", json.take());
+  return 0;
+}
+
+/// A plan of a run beside others, "NAME" or "NAME=KEY=VALUE,KEY=VALUE".
+struct Variant {
+  std::string name;
+  engine::Run run;
+  std::unique_ptr<StepBench> bench;
+  std::vector<double> step_ms;
+  double loss = 0;
+};
+
+/// Blocks of steps of all variants in turn, in the opposite order of the round before, on the same
+/// ranks. Rank 0 prints what bench/overlaps.py reads.
+int bench_variants(const std::function<engine::Run(const std::vector<std::string>&)>& run_with,
+                   const StepOptions& options) {
+  std::vector<std::unique_ptr<Variant>> variants;
+  for (const std::string& text : options.variants) {
+    auto variant = std::make_unique<Variant>();
+    const size_t end = std::min(text.find('='), text.size());
+    variant->name = text.substr(0, end);
+    std::vector<std::string> set = options.set;
+    for (const std::string& key : split(end < text.size() ? text.substr(end + 1) : "", ',')) {
+      if (!key.empty()) {
+        set.push_back(key);
+      }
+    }
+    variant->run = run_with(set);
+    variant->bench = std::make_unique<StepBench>(variant->run);
+    variants.push_back(std::move(variant));
+  }
+  comm::Processes& processes = variants[0]->bench->processes();
+  for (int64_t round = 0; round < options.warmup + options.steps; ++round) {
+    for (size_t i = 0; i < variants.size(); ++i) {
+      Variant& variant = *variants[round % 2 == 1 ? variants.size() - 1 - i : i];
+      processes.meet();
+      const int64_t begin = now_ns();
+      for (int64_t step = 0; step < std::max<int64_t>(1, options.block); ++step) {
+        variant.loss = variant.bench->step().loss;
+      }
+      processes.meet();
+      if (round < options.warmup) continue;
+      variant.step_ms.push_back(ms_since(begin) /
+                                static_cast<double>(std::max<int64_t>(1, options.block)));
+    }
+  }
+  if (processes.index() != 0) return 0;
+  JsonWriter json;
+  json.object().member("world", int64_t{processes.size()}).key("variants").array();
+  for (const auto& variant : variants) {
+    json.object().member("name", variant->name).member("step_ms", variant->step_ms);
+    json.member("median_ms", median(variant->step_ms)).member("loss", variant->loss);
+    put_device(json, variant->run, *variant->bench);
+    json.end();
+  }
+  json.end().end();
   fmt::print("{}\n", json.take());
   return 0;
 }
@@ -214,9 +285,13 @@ int bench_step(const StepOptions& options) {
   const double idle = status_mib("VmRSS");
   // The highest RSS counts from here.
   std::ofstream("/proc/self/clear_refs") << "5";
-  const engine::Run run = engine::parse_run(
-      step_run(checkpoint::resolve_model(options.config, checkpoint::Need::config).config_file),
-      "hocket bench step", options.set);
+  const std::string text =
+      step_run(checkpoint::resolve_model(options.config, checkpoint::Need::config).config_file);
+  const auto run_with = [&](const std::vector<std::string>& set) {
+    return engine::parse_run(text, "hocket bench step", set);
+  };
+  if (!options.variants.empty()) return bench_variants(run_with, options);
+  const engine::Run run = run_with(options.set);
   if (options.block > 0) return bench_blocks(run, options);
   StepBench bench(run);
   if (options.interactive) return answer_lines(bench, idle);
@@ -243,11 +318,18 @@ int bench_step(const StepOptions& options) {
     put_memory(json.object(), idle);
     json.member("median_ms", median(ms)).member("cpu_ms", median(cpu)).member("step_ms", ms);
     json.member("loss", loss).member("tokens_per_s", tokens_per_s);
-    json.member("peak_above_idle_mib", above).end();
+    json.member("peak_above_idle_mib", above);
+    put_device(json, run, bench);
+    json.end();
     fmt::print("{}\n", json.take());
   } else {
     fmt::print("median {:.1f} ms (CPU {:.0f} ms), {:.0f} tokens/s, peak {:.0f} MiB above idle\n",
                median(ms), median(cpu), tokens_per_s, above);
+    if (run.config.timed.on()) {
+      const engine::HeldTime held = bench.held();
+      fmt::print("{}\nlanes held {} in the last step, {} longer than that\n",
+                 engine::timed_text(run), human_time(held.held_s), human_time(held.over_s));
+    }
   }
   return 0;
 }
@@ -270,6 +352,9 @@ void declare_bench_step(Args& args) {
       "--block", "N", &options->block,
       "with ranks as processes: --steps blocks of so many steps, in turn with blocks whose "
       "collectives return at once, and as JSON what these differ by (bench/compare_dist.py)");
+  args.option("--variant", "NAME=KEY=VALUE,..", &options->variants,
+              "with --set these keys as well; may be repeated: blocks of all variants in turn, and "
+              "their times as JSON (bench/overlaps.py)");
   args.flag("--json", &options->json, "as JSON");
   args.example("hocket bench step --config configs/models/quickstart --steps 5",
                "time of a step, tokens/s, peak memory");

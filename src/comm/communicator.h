@@ -25,6 +25,9 @@ struct Call {
   program::Lane lane = program::Lane::intra;
   int32_t peer = -1;
   int32_t tag = -1;
+  /// Between processes so many times the bytes of every message go through the links: what comes
+  /// behind its own is filler. At least 1, and the same at both ends.
+  double traffic = 1;
 };
 
 class Communicator {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/process_world.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <deque>
 #include <set>
 
@@ -18,6 +21,18 @@ namespace {
 
 /// Tags of collectives have this bit, those of messages do not.
 constexpr int32_t kCollective = 1 << 30;
+
+/// What a message of so many bytes takes on the links (Call::traffic).
+int64_t on_links(const Call& call, int64_t bytes) {
+  return call.traffic == 1 ? bytes : std::llround(static_cast<double>(bytes) * call.traffic);
+}
+
+/// A message with room for `bytes`, and what goes with them behind it.
+Message message_of(const Call& call, int64_t bytes) {
+  Message message(on_links(call, bytes));
+  std::memset(message.data.get() + bytes, 0, static_cast<size_t>(message.bytes - bytes));
+  return message;
+}
 
 /// Collectives that divide are done in parts: of so many bytes from each member to each other one,
 /// and so many on their way at a time.
@@ -60,11 +75,19 @@ void ProcessWorld::Rank::run(const Call& call) {
     fail_run("comm", "a message has tag {}; expected 0 to {}", call.tag, kCollective - 1);
   }
   if (op.role == Role::receive) {
-    connection_.receive(call.out[0], call.kind->out[0].bytes(), call.peer, call.tag);
+    const int64_t bytes = call.kind->out[0].bytes();
+    if (on_links(call, bytes) == bytes) {
+      connection_.receive(call.out[0], bytes, call.peer, call.tag);
+      return;
+    }
+    Message message(on_links(call, bytes));
+    connection_.receive(message.data.get(), message.bytes, call.peer, call.tag);
+    copy_bytes(call.out[0], message.data.get(), bytes);
     return;
   }
-  Message message(call.kind->in[0].bytes());
-  copy_bytes(message.data.get(), call.in[0], message.bytes);
+  const int64_t bytes = call.kind->in[0].bytes();
+  Message message = message_of(call, bytes);
+  copy_bytes(message.data.get(), call.in[0], bytes);
   if (message.bytes > 0) {
     connection_.send(std::move(message), call.peer, call.tag);
   }
@@ -117,7 +140,7 @@ class ProcessWorld::Rank::Part {
   /// What comes from another member: right where it is read, or in one piece that is given out.
   struct Arrival {
     std::vector<Slice> slices;
-    Message packed;
+    Message packed;  ///< null: in place
     std::unique_ptr<Incoming> incoming;
   };
   Rank& rank_;
@@ -147,7 +170,7 @@ void ProcessWorld::Rank::Part::send() {
   for (size_t step = 1; step < n_; ++step) {
     const size_t other = (me_ + step) % n_;
     const std::vector<Slice> slices = op_.reads(all, me_, other, phase_);
-    Message message(total(slices));
+    Message message = message_of(call_, total(slices));
     std::byte* at = message.data.get();
     for (const Slice& slice : slices) {
       copy_bytes(at, place(members_.of(me_), slice), slice.bytes);
@@ -164,9 +187,9 @@ void ProcessWorld::Rank::Part::expect() {
     Arrival& arrival = arrivals_[other];
     arrival.slices = op_.reads(all, other, me_, phase_);
     members_.expect(other, arrival.slices);
-    const int64_t bytes = total(arrival.slices);
+    const int64_t bytes = on_links(call_, total(arrival.slices));
     void* into = nullptr;
-    if (arrival.slices.size() == 1) {
+    if (arrival.slices.size() == 1 && bytes == arrival.slices[0].bytes) {
       into = place(members_.of(other), arrival.slices[0]);
     } else {
       arrival.packed = Message(bytes);
@@ -181,7 +204,7 @@ void ProcessWorld::Rank::Part::run() {
     const size_t other = (me_ + n_ - step) % n_;
     Arrival& arrival = arrivals_[other];
     rank_.connection_.wait(arrival.incoming.get(), call_.members[other]);
-    if (arrival.slices.size() == 1) continue;
+    if (!arrival.packed.data) continue;
     const std::byte* at = arrival.packed.data.get();
     for (const Slice& slice : arrival.slices) {
       copy_bytes(place(members_.of(other), slice), at, slice.bytes);
@@ -195,7 +218,8 @@ void ProcessWorld::Rank::Part::run() {
 /// members do the same in the same order, so that messages of one tag meet those that they are for.
 void ProcessWorld::Rank::exchange(const Call& call, const Op& op) {
   const int64_t n = std::ssize(call.members);
-  const int64_t payload = op.payload(call.kind->attrs, call.kind->in, call.kind->out);
+  const int64_t payload =
+      on_links(call, op.payload(call.kind->attrs, call.kind->in, call.kind->out));
   const int64_t parts = op.divides ? std::max<int64_t>(1, payload / (n * kPartBytes)) : 1;
   HOCKET_CHECK(op.phases <= 2, "{} has {} phases", op.name, op.phases);
   std::deque<Part> first, second;

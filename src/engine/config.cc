@@ -225,6 +225,19 @@ void ClusterSection::fields(Fields& fields) {
       .max(kMostMemory);
 }
 
+void TimedSection::fields(Fields& fields) {
+  fields("cluster", cluster,
+         "a cluster file: every task of a training step holds its lane for as long as it would "
+         "take on "
+         "a device of it (docs/cluster.md)");
+  fields("profile", profile,
+         "timings of that device, written by `hocket profile`; default: the constants of the file");
+  fields("set", set,
+         "what is played is this run with these keys, \"KEY=VALUE\" each, e.g. "
+         "[train.seq_len=4096]: its "
+         "durations, and its bytes in every message between processes");
+}
+
 void OutputSection::fields(Fields& fields) {
   fields("dir", dir, "checkpoints, metrics, traces and the report go here");
   fields("trace", trace, "write the trace of one step");
@@ -248,6 +261,7 @@ void RunConfig::fields(Fields& fields) {
   fields("train", train, "how");
   fields("plan", plan, "how it is spread over ranks");
   fields("cluster", cluster, "what it runs on");
+  fields("timed", timed, "a device that is played, for more ranks than cores");
   fields("output", output, "where results go");
 }
 
@@ -409,6 +423,13 @@ void derive(Run& run) {
          p.tp, tokens, p.micro_batch, config.train.seq_len, p.cp);
   }
   derive_heads(run);
+  const TimedSection& timed = config.timed;
+  if (!timed.on() && (!timed.profile.empty() || !timed.set.empty())) {
+    fail(run.name,
+         "timed.{} is given without timed.cluster; expected the file of the cluster whose "
+         "durations are played",
+         timed.profile.empty() ? "set" : "profile");
+  }
   p.validate(run.model.num_layers, run.model.num_experts);
 }
 
@@ -425,7 +446,7 @@ Run resolve(const std::string& text, const std::string& name,
 /// True for an override of a key that no task depends on: files, and what the loop around the
 /// program does.
 bool outside_program(std::string_view override) {
-  for (std::string_view section : {"output.", "data.", "cluster."}) {
+  for (std::string_view section : {"output.", "data.", "cluster.", "timed."}) {
     if (override.starts_with(section)) return true;
   }
   const std::string_view key = override.substr(0, override.find('='));

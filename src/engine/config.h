@@ -79,8 +79,8 @@ struct PlanSection {
   std::vector<int64_t> pp_layers;
   std::string pp_schedule = "1f1b";
   std::vector<std::string> layouts;
-  std::vector<std::string> passes{"recompute", "ring_attention", "chunk", "tiles",
-                                  "bucket",    "compress",       "expand"};
+  std::vector<std::string> passes{"recompute", "ring_attention", "chunk",    "overlap",
+                                  "tiles",     "bucket",         "compress", "expand"};
   passes::PassOptions pass_options;  ///< keys of the plan, each declared by its pass
   int64_t threads_per_rank = 0;
   int64_t ranks_per_node = 0;
@@ -95,6 +95,14 @@ struct ClusterSection {
   std::string file;     ///< a cluster file for check and simulate
   std::string profile;  ///< written by `hocket profile`
   std::optional<double> memory_budget;
+  void fields(Fields& v);
+};
+
+struct TimedSection {
+  std::string cluster;           ///< a cluster file; empty: tasks take what they take
+  std::string profile;           ///< written by `hocket profile`
+  std::vector<std::string> set;  ///< keys of the run that is played, "a.b=value"
+  bool on() const { return !cluster.empty(); }
   void fields(Fields& v);
 };
 
@@ -114,6 +122,7 @@ struct RunConfig {
   TrainSection train;
   PlanSection plan;
   ClusterSection cluster;
+  TimedSection timed;
   OutputSection output;
   void fields(Fields& v);
 };

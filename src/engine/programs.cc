@@ -8,6 +8,7 @@
 
 #include "base/id.h"
 #include "engine/params.h"
+#include "engine/timed.h"
 
 namespace hocket::engine {
 
@@ -38,7 +39,10 @@ Session& Programs::session(const CompileOptions& options) {
   Entry& found = entry(options);
   if (!found.session) {
     expect_alike(found.compiled->program, ranks_);
-    found.session = std::make_unique<Session>(found.compiled, ranks_);
+    // Training is played; what it is evaluated with runs as it does.
+    const bool trains = options.purpose == Purpose::train;
+    found.session = std::make_unique<Session>(
+        found.compiled, ranks_, trains ? played(run_, found.compiled->program) : nullptr);
   }
   return *found.session;
 }

@@ -48,10 +48,13 @@ runtime::LocalRanks local_ranks(const Run& run) {
           options};
 }
 
-Session::Session(std::shared_ptr<const Compiled> compiled, runtime::LocalRanks& ranks)
+Session::Session(std::shared_ptr<const Compiled> compiled, runtime::LocalRanks& ranks,
+                 std::shared_ptr<const runtime::Played> played)
     : compiled_(std::move(compiled)),
       ranks_(ranks),
-      run_(std::shared_ptr<const program::Program>(compiled_, &compiled_->program), ranks) {}
+      played_(std::move(played)),
+      run_(std::shared_ptr<const program::Program>(compiled_, &compiled_->program), ranks,
+           played_) {}
 
 const graph::Tensor& Session::tensor(const std::string& name) const {
   graph::TensorId id = graph().find(name);

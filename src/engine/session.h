@@ -26,13 +26,17 @@ class Session {
   /// `ranks` outlives the session. All sessions on them share their threads, their memory and the
   /// persistent tensors; one runs at a time. What was fed and what a step made stays until another
   /// session on the ranks is fed or run.
-  Session(std::shared_ptr<const Compiled> compiled, runtime::LocalRanks& ranks);
-  Session(Compiled compiled, runtime::LocalRanks& ranks)
-      : Session(std::make_shared<const Compiled>(std::move(compiled)), ranks) {}
+  /// `played`: how long its tasks take (engine/timed.h); null: as long as they do.
+  Session(std::shared_ptr<const Compiled> compiled, runtime::LocalRanks& ranks,
+          std::shared_ptr<const runtime::Played> played = nullptr);
+  Session(Compiled compiled, runtime::LocalRanks& ranks,
+          std::shared_ptr<const runtime::Played> played = nullptr)
+      : Session(std::make_shared<const Compiled>(std::move(compiled)), ranks, std::move(played)) {}
 
   const Compiled& compiled() const { return *compiled_; }
   const program::Program& program() const { return compiled_->program; }
   const graph::Graph& graph() const { return compiled_->reference; }
+  const std::shared_ptr<const runtime::Played>& played() const { return played_; }
   runtime::LocalRanks& ranks() const { return ranks_; }
   runtime::LocalRun& run() { return run_; }
   const runtime::LocalRun& run() const { return run_; }
@@ -60,6 +64,7 @@ class Session {
 
   std::shared_ptr<const Compiled> compiled_;
   runtime::LocalRanks& ranks_;
+  std::shared_ptr<const runtime::Played> played_;
   runtime::LocalRun run_;
 };
 

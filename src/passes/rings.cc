@@ -128,6 +128,55 @@ Part Part::piece(int64_t number, int64_t pieces) const {
   return piece;
 }
 
+namespace {
+
+TensorType type_of(const Writer& writer, const Part& part) {
+  TensorType type = writer.type(part.base);
+  if (part.flat) {
+    type.dims = {part.length};
+  } else {
+    type.dims[0] = part.length;
+  }
+  return type;
+}
+
+}  // namespace
+
+BufferId part_view(Writer& writer, const Part& part, size_t first_view) {
+  const TensorType type = type_of(writer, part);
+  if (part.digits.empty() && type == writer.type(part.base)) return part.base;
+  program::Table table;
+  table.role = writer.list().role;
+  for (const Part::Digit& digit : part.digits) {
+    table.axes.push_back(digit.level.axis);
+  }
+  std::sort(table.axes.begin(), table.axes.end());
+  table.axes.erase(std::unique(table.axes.begin(), table.axes.end()), table.axes.end());
+  const graph::Mesh& mesh = writer.program().mesh_of(writer.cls());
+  graph::for_each_coords(mesh, table.axes, [&](const std::vector<int32_t>& at) {
+    int64_t begin = 0;
+    for (const Part::Digit& digit : part.digits) {
+      begin += digit.length * digit.level.number(at[digit.level.axis], digit.shift);
+    }
+    table.values.push_back(begin);
+  });
+  Buffer made;
+  made.kind = BufferKind::view;
+  made.type = type;
+  made.base = part.base;
+  made.dim = part.flat ? kNone : 0;
+  made.begin = part.begin;
+  if (!part.digits.empty()) {
+    made.by = writer.program().intern(std::move(table));
+  }
+  std::vector<Buffer>& buffers = writer.list().buffers;
+  const auto known =
+      std::find(buffers.begin() + static_cast<std::ptrdiff_t>(first_view), buffers.end(), made);
+  if (known != buffers.end()) return known - buffers.begin();
+  buffers.push_back(std::move(made));
+  return buffers.size() - 1;
+}
+
 Rings::Rings(program::Program& program, program::ClassId cls, const Task& whole, int32_t first_tag)
     : writer_(program, cls),
       whole_(whole),
@@ -244,11 +293,16 @@ void Rings::reduce_scatter_by(const Scatter& scatter_all) {
   }
 }
 
-void Rings::reduce_scatter(const std::vector<Level>& levels) {
+void Rings::reduce_scatter(const std::vector<Level>& levels, int64_t pieces) {
   if (levels.empty()) return;
+  HOCKET_CHECK(pieces == 1 || levels.size() == 1, "pieces over {} levels", levels.size());
   begin_at(levels[0]);
-  reduce_scatter_by(
-      [&](const Part& from, const Part& last) { scatter(from, nullptr, &last, levels, {}); });
+  reduce_scatter_by([&](const Part& from, const Part& last) {
+    for (int64_t number = 0; number < pieces; ++number) {
+      const Part sum = last.piece(number, pieces);
+      scatter(from, nullptr, &sum, levels, {number, pieces});
+    }
+  });
 }
 
 void Rings::reduce_scatter(const Nested& levels, int64_t pieces) {
@@ -294,10 +348,15 @@ void Rings::all_gather_by(const std::vector<Level>& levels, const Gather& gather
   }
 }
 
-void Rings::all_gather(const std::vector<Level>& levels) {
+void Rings::all_gather(const std::vector<Level>& levels, int64_t pieces) {
   if (levels.empty()) return;
+  HOCKET_CHECK(pieces == 1 || levels.size() == 1, "pieces over {} levels", levels.size());
   begin_at(levels.back());
-  all_gather_by(levels, [&](const Part& whole) { gather(whole, levels, {}); });
+  all_gather_by(levels, [&](const Part& whole) {
+    for (int64_t number = 0; number < pieces; ++number) {
+      gather(whole, levels, {number, pieces});
+    }
+  });
 }
 
 void Rings::all_gather(const Nested& levels, int64_t pieces) {
@@ -443,48 +502,7 @@ BufferId Rings::slot(BufferId base, const TensorType& type, int64_t begin) {
   return writer_.list().buffers.size() - 1;
 }
 
-TensorType Rings::type_of(const Part& part) const {
-  TensorType type = writer_.type(part.base);
-  if (part.flat) {
-    type.dims = {part.length};
-  } else {
-    type.dims[0] = part.length;
-  }
-  return type;
-}
-
-/// The buffer that is the part: the base itself, or a view of it, made once.
-BufferId Rings::view(const Part& part) {
-  if (part.digits.empty() && type_of(part) == writer_.type(part.base)) return part.base;
-  program::Table table;
-  table.role = writer_.list().role;
-  for (const Part::Digit& digit : part.digits) {
-    table.axes.push_back(digit.level.axis);
-  }
-  std::sort(table.axes.begin(), table.axes.end());
-  table.axes.erase(std::unique(table.axes.begin(), table.axes.end()), table.axes.end());
-  graph::for_each_coords(mesh(), table.axes, [&](const std::vector<int32_t>& at) {
-    int64_t begin = 0;
-    for (const Part::Digit& digit : part.digits) {
-      begin += digit.length * digit.level.number(at[digit.level.axis], digit.shift);
-    }
-    table.values.push_back(begin);
-  });
-  Buffer made;
-  made.kind = BufferKind::view;
-  made.type = type_of(part);
-  made.base = part.base;
-  made.dim = part.flat ? kNone : 0;
-  made.begin = part.begin;
-  if (!part.digits.empty()) {
-    made.by = writer_.program().intern(std::move(table));
-  }
-  std::vector<Buffer>& buffers = writer_.list().buffers;
-  const auto known = std::find(buffers.begin() + first_view_, buffers.end(), made);
-  if (known != buffers.end()) return known - buffers.begin();
-  buffers.push_back(std::move(made));
-  return buffers.size() - 1;
-}
+TensorType Rings::type_of(const Part& part) const { return passes::type_of(writer_, part); }
 
 /// Whether parts of the buffer along dim 0 can't be seen: it is one itself, or is cut otherwise.
 bool Rings::is_cut(BufferId buffer) const {

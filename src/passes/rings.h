@@ -62,6 +62,10 @@ struct Part {
   Part piece(int64_t number, int64_t pieces) const;
 };
 
+/// The buffer that is the part: the base itself, or a view of it, which is one of those from
+/// `first_view` on if that is there.
+program::BufferId part_view(Writer& writer, const Part& part, size_t first_view);
+
 /// The tasks of one collective in the class, in an order that respects the data: a value is summed
 /// or gathered over one level after the other. Around a ring of n ranks, with blocks of 1/n:
 ///   summing: n - 1 times a message with what is summed of a block, to which the receiver adds its
@@ -86,10 +90,13 @@ class Rings {
   /// Inside of nodes first, in at most `pieces` pieces, of a row or element for each rank at least.
   void all_reduce(const Nested& levels, int64_t pieces);
   /// The block of the rank among all on these levels, outermost first, of the sum along dim 0.
-  void reduce_scatter(const std::vector<Level>& levels);
+  void reduce_scatter(const std::vector<Level>& levels) { reduce_scatter(levels, 1); }
+  /// Of one level, each block in so many equal pieces, one after the other.
+  void reduce_scatter(const std::vector<Level>& levels, int64_t pieces);
   void reduce_scatter(const Nested& levels, int64_t pieces);
   /// The blocks of all ranks on these levels, outermost first, along dim 0.
-  void all_gather(const std::vector<Level>& levels);
+  void all_gather(const std::vector<Level>& levels) { all_gather(levels, 1); }
+  void all_gather(const std::vector<Level>& levels, int64_t pieces);
   void all_gather(const Nested& levels, int64_t pieces);
 
   std::vector<program::Task> take() { return std::move(tasks_); }
@@ -119,7 +126,7 @@ class Rings {
   void local(const std::string& op, const graph::Attrs& attrs,
              const std::vector<program::BufferId>& in, program::BufferId out);
   void copy(program::BufferId from, program::BufferId to);
-  program::BufferId view(const Part& part);
+  program::BufferId view(const Part& part) { return part_view(writer_, part, first_view_); }
   program::BufferId slot(program::BufferId base, const graph::TensorType& type, int64_t begin);
   graph::TensorType type_of(const Part& part) const;
   bool is_cut(program::BufferId buffer) const;

@@ -2,7 +2,8 @@
 // tiles (asynchronous tensor parallelism, Wang et al., ASPLOS 2023; Comet, Zhang et al., arXiv
 // 2502.19811): where a product feeds a collective, or a collective a product, both are done in
 // plan.comm_tiles blocks of rows, so that one block is on its way while the next one is computed.
-// A block is computed as it was among all rows: results stay the same to the bit.
+// A block is computed as it was among all rows: results stay the same to the bit, but for sums
+// along the rows over more than two ranks (row_tiles.h).
 #include <algorithm>
 #include <map>
 #include <set>
@@ -11,6 +12,7 @@
 
 #include "ops/op.h"
 #include "passes/pass.h"
+#include "passes/row_tiles.h"
 #include "passes/writer.h"
 #include "program/parts.h"
 
@@ -292,19 +294,23 @@ struct Options {
 
 void run(Program& program, const Options& options) {
   if (options.comm_tiles == 1) return;
+  const int32_t first_tag = next_tag(program);
+  int32_t tag = first_tag;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    tile_rows(program, cls, options.comm_tiles, &tag);
     Tiling(program, cls, options.comm_tiles).run();
   }
   if (program::has_parts(program)) {
     program = program::expand_parts(program).program;
   }
+  receive_in_order(program, first_tag);
 }
 
 }  // namespace
 
 Pass pass_tiles() {
   return program_pass("tiles",
-                      "does products and what moves their rows in blocks (plan.comm_tiles)", true,
+                      "does products and what moves their rows in blocks (plan.comm_tiles)", false,
                       {"comm_tiles=2", "comm_tiles=4"}, run);
 }
 

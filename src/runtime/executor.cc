@@ -7,6 +7,7 @@
 #include <exception>
 #include <map>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -31,6 +32,12 @@ using program::TaskId;
 
 namespace {
 
+/// Until when a task has its lane.
+struct Hold {
+  TaskTime* time = nullptr;
+  int64_t ns = 0;
+};
+
 /// A task with everything resolved to pointers.
 struct Prepared {
   TaskId id = 0;
@@ -47,11 +54,24 @@ struct Prepared {
   std::vector<Event> waits;                   ///< of tasks in other lanes
   std::vector<BufferId> dead;                 ///< poisoned afterwards (tests)
   std::vector<kernels::KernelArgs> graves;    ///< their memory
+  Hold held;                                  ///< of a kernel, if its duration is played
+  kernels::KernelArgs hold_args;              ///< point to it
 };
 
 /// Fills the workspace with bytes that are NaN in every floating-point type.
 void fill_with_poison(const kernels::KernelArgs& args) {
   std::memset(args.workspace, 0xff, static_cast<size_t>(args.workspace_bytes));
+}
+
+/// Waits until the task before it in the queue has taken as long as is played of it; it ends only
+/// then. The thread sleeps: there are more ranks than cores.
+void hold(const kernels::KernelArgs& args) {
+  const auto* of = reinterpret_cast<const Hold*>(args.workspace);
+  const int64_t left = of->time->start_ns + of->ns - now_ns();
+  if (left > 0) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(left));
+  }
+  of->time->end_ns = now_ns();
 }
 
 bool is_of_host(const Buffer& buffer) {
@@ -63,7 +83,7 @@ bool is_of_host(const Buffer& buffer) {
 /// The step that lanes run, and all that it needs. Where its buffers lie changes when the rank's
 /// arenas do.
 struct Executor::Impl : Step {
-  Impl(Rank& rank, std::shared_ptr<const Program> program);
+  Impl(Rank& rank, std::shared_ptr<const Program> program, std::shared_ptr<const Played> played);
 
   size_t size(int lane) const override { return lanes[lane].size(); }
   std::string task_name(int lane, size_t position) const override {
@@ -90,6 +110,7 @@ struct Executor::Impl : Step {
   const int32_t rank_id;
   const std::shared_ptr<kernels::Backend> backend;
   comm::Communicator* const communicator;
+  const std::shared_ptr<const Played> played;  ///< null: none
   std::map<std::pair<std::string, int32_t>, BufferId> named;
   std::vector<int64_t> named_offset;  // by buffer: of inputs and outputs in their arena
   std::array<int64_t, program::kNumSpaces> named_bytes{};
@@ -111,13 +132,15 @@ struct Executor::Impl : Step {
   std::vector<std::shared_ptr<Memory>> in_use;
 };
 
-Executor::Impl::Impl(Rank& rank, std::shared_ptr<const Program> of)
+Executor::Impl::Impl(Rank& rank, std::shared_ptr<const Program> of,
+                     std::shared_ptr<const Played> how)
     : program(std::move(of)),
       cls_id(program->class_of(rank.id_)),
       cls(program->classes[cls_id]),
       rank_id(rank.id_),
       backend(rank.backend_),
       communicator(rank.communicator_),
+      played(std::move(how)),
       times(cls.tasks.size()),
       transfers(*program),
       symbol_values(program->symbols.size(), 0),
@@ -216,6 +239,7 @@ void Executor::Impl::prepare(Rank& rank) {
             prepared.strides[i].empty() ? nullptr : prepared.strides[i].data();
       }
       prepared.args.begins = prepared.begins;
+      prepared.hold_args.workspace = reinterpret_cast<std::byte*>(&prepared.held);
       if (prepared.kernel) {
         prepared.args.in = std::span(prepared.operands).first(inputs);
         prepared.args.out = std::span(prepared.operands).subspan(inputs);
@@ -293,6 +317,13 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     prepared.args.attrs = &kind.attrs;
     prepared.args.accumulate = task.accumulate.bits();
     prepared.args.workspace_bytes = kind.workspace;
+  }
+  if (played) {
+    const Played::Task& as = played->tasks[cls_id.value()][id.value()];
+    prepared.call.traffic = as.traffic;
+    if (prepared.kernel) {
+      prepared.held = {&times[id], as.hold_ns};
+    }
   }
   lanes[place_of(task.lane)].push_back(std::move(prepared));
 }
@@ -430,6 +461,9 @@ bool Executor::Impl::issue(Prepared& prepared, int lane, Lanes& rank_lanes) {
   TaskTime& time = times[prepared.id];
   if (prepared.kernel) {
     queue.launch(prepared.kernel, prepared.args, &time);
+    if (prepared.held.ns > 0) {
+      queue.launch(hold, prepared.hold_args, nullptr);
+    }
   } else {
     const Event turn = rank_lanes.event(lane, &prepared - lanes[lane].data());
     if (!reached(turn, turn.wait(rank_lanes.timeout()))) return false;
@@ -453,12 +487,14 @@ BufferId Executor::Impl::find(std::string_view name, int32_t micro_batch) const 
   return it->second;
 }
 
-Executor::Executor(Rank& rank, std::shared_ptr<const Program> program) : rank_(rank) {
+Executor::Executor(Rank& rank, std::shared_ptr<const Program> program,
+                   std::shared_ptr<const Played> played)
+    : rank_(rank) {
   if (rank.lanes_->is_running()) {
     fail_run("executor", "rank {} runs a step; expected a program to be prepared between steps",
              rank.id_);
   }
-  impl_ = std::make_shared<Impl>(rank, std::move(program));
+  impl_ = std::make_shared<Impl>(rank, std::move(program), std::move(played));
   const Impl& impl = *impl_;
   for (const program::Space space : {program::Space::device, program::Space::host}) {
     Rank::Arenas& arenas = rank.arenas_[place_of(space)];

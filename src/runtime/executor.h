@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "program/program.h"
+#include "runtime/played.h"
 #include "runtime/rank.h"
 
 namespace hocket::runtime {
@@ -22,8 +23,9 @@ class Executor {
  public:
   /// `rank` outlives the executor, and runs no step just now. Error: the program has no memory
   /// plan, asks for kernels that there are not, or for persistent tensors of another type than the
-  /// rank has.
-  Executor(Rank& rank, std::shared_ptr<const program::Program> program);
+  /// rank has. `played`: how long its tasks take; null: as long as they do.
+  Executor(Rank& rank, std::shared_ptr<const program::Program> program,
+           std::shared_ptr<const Played> played = nullptr);
   /// Cancels its own step if it runs.
   ~Executor();
 

@@ -90,14 +90,15 @@ program::Memory LocalRanks::measured(int32_t id) const {
   return memory;
 }
 
-LocalRun::LocalRun(std::shared_ptr<const program::Program> program, LocalRanks& ranks)
+LocalRun::LocalRun(std::shared_ptr<const program::Program> program, LocalRanks& ranks,
+                   const std::shared_ptr<const Played>& played)
     : ranks_(ranks), executors_(static_cast<size_t>(ranks.world_size())) {
   if (program->num_ranks() != ranks.world_size()) {
     fail_run("ranks", "the program is for {} ranks; this world has {}", program->num_ranks(),
              ranks.world_size());
   }
   for (int32_t id : ranks.ids()) {
-    executors_[static_cast<size_t>(id)] = std::make_unique<Executor>(ranks.at(id), program);
+    executors_[static_cast<size_t>(id)] = std::make_unique<Executor>(ranks.at(id), program, played);
   }
 }
 

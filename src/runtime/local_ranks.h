@@ -52,8 +52,10 @@ class LocalRanks {
 /// A program prepared on local ranks: those classes of it that they are of.
 class LocalRun {
  public:
-  /// `ranks` outlives the run. Error: it is of another world than the program.
-  LocalRun(std::shared_ptr<const program::Program> program, LocalRanks& ranks);
+  /// `ranks` outlives the run. `played`: as Executor has it. Error: it is of another world than the
+  /// program.
+  LocalRun(std::shared_ptr<const program::Program> program, LocalRanks& ranks,
+           const std::shared_ptr<const Played>& played = nullptr);
   /// Runs one step on every rank that is here; throws the first error, which names rank, task and
   /// cause. Error, and nothing is run: these ranks run another step, or another program was fed
   /// after this one.

@@ -66,6 +66,9 @@ std::string to_line(const StepMetrics& metrics) {
   if (metrics.peak_flops > 0) {
     line.member("perf/mfu", metrics.flops_per_s() / world / metrics.peak_flops);
   }
+  if (metrics.timed) {
+    line.member("device", "timed");
+  }
   line.member("memory/peak_gib", static_cast<double>(metrics.peak_bytes) / kGib)
       .member("memory/planned_gib", static_cast<double>(metrics.planned_bytes) / kGib);
   if (!metrics.expert_load.empty()) {

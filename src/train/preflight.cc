@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cost/flops.h"
+#include "engine/timed.h"
 #include "models/build.h"
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
@@ -61,6 +62,9 @@ void describe(const engine::Run& run, const engine::Compiled& compiled,
   tell("data", fmt::format("{}: {}; held out {}", dataset.folder(), text_of(dataset.train_stats()),
                            dataset.valid() ? text_of(dataset.valid_stats()) : "nothing"));
   tell("plan", engine::describe(run));
+  if (run.config.timed.on()) {
+    tell("device", engine::timed_text(run));
+  }
 }
 
 /// One line about a verdict. Error, with all that it says, if the check refuses `what`.
@@ -72,7 +76,27 @@ std::string summary_of(const engine::Run& run, const char* what, const check::Ve
       equality_text(verdict), human_time(verdict.seconds));
 }
 
-/// The step's time from timings of its own tasks on this machine, and the timeline that it is of.
+/// The step of `program` by these costs, and the timeline that it is of.
+void simulate(const program::Program& program, int64_t tokens, const cost::CostModel& costs,
+              Prediction& result) {
+  sim::SimOptions options;
+  options.model_flops = result.model_flops;
+  options.tokens = tokens;
+  options.memory = result.memory;
+  sim::Replay replay;
+  result.report = sim::simulate(program, costs, options, &replay);
+  result.trace = sim::to_trace(program, replay);
+  result.step_s = static_cast<double>(result.report.step_ns) * 1e-9;
+  result.provenance = sim::provenance_text(result.report);
+}
+
+/// On a device that is played: the played run's step on the cluster that it is played on.
+void simulate_played(const engine::Run& run, const engine::Compiled& compiled, Prediction& result) {
+  simulate(engine::compile(engine::played_run(run)).program, compiled.tokens_per_step,
+           engine::played_costs(run), result);
+}
+
+/// From timings of the step's own tasks on this machine.
 void simulate(const engine::Run& run, const engine::Compiled& compiled,
               const std::shared_ptr<kernels::Backend>& backend, Prediction& result) {
   Progress progress;
@@ -87,15 +111,7 @@ void simulate(const engine::Run& run, const engine::Compiled& compiled,
   result.memory_bandwidth = profile.memory_bytes_per_s;
   const cost::CostModel costs(engine::local_cluster(run), profile,
                               engine::threads_per_rank(run.plan));
-  sim::SimOptions options;
-  options.model_flops = result.model_flops;
-  options.tokens = compiled.tokens_per_step;
-  options.memory = result.memory;
-  sim::Replay replay;
-  result.report = sim::simulate(compiled.program, costs, options, &replay);
-  result.trace = sim::to_trace(compiled.program, replay);
-  result.step_s = static_cast<double>(result.report.step_ns) * 1e-9;
-  result.provenance = sim::provenance_text(result.report);
+  simulate(compiled.program, compiled.tokens_per_step, costs, result);
 }
 
 /// All ranks while the sample is drawn, if that is more than they take until then.
@@ -173,7 +189,9 @@ Prediction preflight(const engine::Run& run, engine::Programs& programs,
       program::memory_with(compiled.program, evaluation ? &evaluation->program : nullptr);
   require_memory(run, compiled.program, result.memory);
   prove(run, compiled, evaluation, result);
-  if (processes.index() == 0) {
+  if (processes.index() == 0 && run.config.timed.on()) {
+    simulate_played(run, compiled, result);
+  } else if (processes.index() == 0) {
     simulate(run, compiled, kernels::cpu_backend(), result);
   }
   result.step_s = std::stod(processes.from_first(fmt::format("{:.17g}", result.step_s)));

@@ -20,6 +20,7 @@
 #include "base/text.h"
 #include "data/baselines.h"
 #include "diagnose/report_fill.h"
+#include "engine/timed.h"
 #include "trace/trace_builder.h"
 #include "train/sample.h"
 
@@ -312,6 +313,9 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
                              "; the baselines are of all held-out files.");
     }
   }
+  if (run_.config.timed.on()) {
+    report.notes.push_back("The device is " + engine::timed_text(run_) + ".");
+  }
   report.baselines = baselines_;
   report.prediction_provenance = prediction_.provenance;
   report.predicted_step_s = prediction_.step_s;
@@ -337,6 +341,9 @@ trace::Trace RunReport::median_step(const program::Program& program,
   trace.set_property("reference_hash", prediction_.certificate.reference.hex());
   trace.set_property("mesh_hash", prediction_.certificate.mesh.hex());
   trace.set_property("config", run_.resolved.to_json_text());
+  if (run_.config.timed.on()) {
+    trace.set_property("device", engine::timed_text(run_));
+  }
   return trace;
 }
 

@@ -285,6 +285,7 @@ void Trainer::complete(StepMetrics& metrics) const {
   metrics.peak_bytes = memory_.most();
   metrics.planned_bytes = most_planned(prediction_.memory);
   metrics.expert_load = expert_load(*session_);
+  metrics.timed = run_.config.timed.on();
 }
 
 /// `final`: the one at the end, which the report compares with the baselines.

@@ -156,6 +156,27 @@ TEST(BitIdentity, EveryPassThatSaysSo) {
   }
 }
 
+/// Blocks of products beside collectives leave all bits, but those of sums along the rows over more
+/// than two ranks.
+TEST(BitIdentity, Tiles) {
+  int changed = 0;
+  for (uint64_t seed = 4100; seed < 4130; ++seed) {
+    const Case c = random_case(seed, 6, "f32");
+    const engine::Run run_of = engine::parse_run(c.text, c.name, {});
+    if (run_of.plan.sequence_parallel && run_of.plan.tp > 2) continue;
+    std::vector<std::string> programs;
+    const auto with = [&](int blocks) {
+      return run(c, {fmt::format("plan.comm_tiles={}", blocks)}, [&](program::Program p) {
+        p.config.clear();  // names the key
+        programs.push_back(program::print(p));
+      });
+    };
+    expect_same_bits(with(3), with(1), c.name);
+    changed += programs[0] != programs[1];
+  }
+  EXPECT_GT(changed, 4);
+}
+
 TEST(BitIdentity, MemoryReuse) {
   int64_t planned = 0, distinct = 0;
   for (uint64_t seed = 5000; seed < 5010; ++seed) {

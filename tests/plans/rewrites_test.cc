@@ -64,6 +64,17 @@ std::vector<Row> rows() {
   // Rows of which tensor-parallel ranks have parts of the sum.
   all.push_back({"comm_tiles", "4", "dp: 2, tp: 2, micro_batch: 2", false, "view"});
   all.push_back({"comm_tiles", "3", "pp: 2, tp: 2, recompute: full", false, "view"});
+  // Products beside collectives along their rows: of two ranks, and of more.
+  all.push_back(
+      {"comm_tiles", "3", "tp: 2, sequence_parallel: true, micro_batch: 2", false, "view"});
+  all.push_back(
+      {"comm_tiles", "8", "tp: 4, sequence_parallel: true, micro_batch: 4", false, "message"});
+  all.push_back({"comm_tiles", "2", "pp: 2, dp: 2, tp: 2, sequence_parallel: true, recompute: full",
+                 true, "message"});
+  // What does not run beside compute.
+  all.push_back({"overlap_p2p_comm", "false", "pp: 2, dp: 2", false, "message"});
+  all.push_back({"overlap_grad_reduce", "false", "pp: 2, dp: 2, bucket_mib: 0", false, "group"});
+  all.push_back({"overlap_param_gather", "false", "dp: 2, shard: {params: all}", false, "group"});
   // Keys gathered for the queries of a rank; around a ring; in zigzag order, too.
   all.push_back({"cp", "3", "pp: 2", false, "begin"});
   all.push_back({"cp", "2", "dp: 2, ep: 2", true, "begin"});
@@ -189,6 +200,8 @@ TEST(Rewrites, RandomPlansEqualOneRank) {
       {"plan.grad_codec=identity"},
       {"plan.comm_tiles=3"},
       {"plan.comm_tiles=2", "plan.grad_codec=identity"},
+      {"plan.overlap_p2p_comm=false", "plan.overlap_grad_reduce=false",
+       "plan.overlap_param_gather=false", "plan.comm_tiles=8"},
   };
   for (uint64_t seed = 301; seed <= 330; ++seed) {
     const Case c = random_case(seed, 8, "f64");
@@ -260,6 +273,11 @@ TEST(Rewrites, ShortenTheStepWhereLinksAreSlow) {
     return predicted(fmt::format("tp: 4, micro_batch: 4, comm_tiles: {}", blocks), 1e9);
   };
   EXPECT_LT(tiles(4), 0.97 * tiles(1));
+  const auto along_rows = [](int64_t blocks) {
+    return predicted(
+        fmt::format("tp: 4, sequence_parallel: true, micro_batch: 4, comm_tiles: {}", blocks), 1e9);
+  };
+  EXPECT_LT(along_rows(7), 0.97 * along_rows(1));
   EXPECT_LT(predicted("dp: 4, grad_codec: int8", 1e8), 0.6 * predicted("dp: 4", 1e8));
 }
 

@@ -228,6 +228,29 @@ TEST(Executor, LanesOverlap) {
   EXPECT_LT(std::max(t[0].start_ns, t[1].start_ns), std::min(t[0].end_ns, t[1].end_ns));
 }
 
+TEST(Executor, HoldsItsLanesForAsLongAsIsPlayed) {
+  // A short task is held, and who waits for it waits so long; a long one is not held again.
+  Builder b;
+  const BufferId x = b.buffer(0, f64s(8)), y = b.buffer(0, f64s(8)), z = b.buffer(0, f64s(8));
+  b.task(0, Lane::compute, {}, {x}, nullptr);
+  b.task(0, Lane::intra, {x}, {y}, nullptr);
+  b.task(0, Lane::compute, {}, {z},
+         [](const KernelArgs&) { std::this_thread::sleep_for(milliseconds(50)); });
+  const auto program = std::make_shared<const Program>(b.finish());
+  const auto played = std::make_shared<const Played>(
+      Played{{{{.hold_ns = 30'000'000}, {.hold_ns = 0}, {.hold_ns = 20'000'000}}}});
+  LocalRanks local(1, std::make_shared<fake::Backend>(), {});
+  LocalRun run(program, local, played);
+  for (int step = 0; step < 2; ++step) {
+    run.step();
+    const std::vector<TaskTime>& t = run.executor(0).times();
+    EXPECT_GE(t[0].end_ns - t[0].start_ns, 30'000'000);
+    EXPECT_GE(t[1].start_ns, t[0].end_ns);
+    EXPECT_GE(t[2].start_ns, t[0].end_ns);
+    EXPECT_LT(t[2].end_ns - t[2].start_ns, 68'000'000);
+  }
+}
+
 TEST(Executor, SetsTheThreadsOfItsLanes) {
   Builder b;
   b.task(0, Lane::compute, {}, {b.buffer(0, f64s(1))}, nullptr);

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/timed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "comm/ops/comm_op.h"
+#include "cost/cost_model.h"
+#include "engine/describe.h"
+#include "engine/machine.h"
+
+namespace hocket::engine {
+
+namespace {
+
+using program::ClassId;
+using program::Kind;
+using program::Program;
+using program::Task;
+using program::TaskId;
+
+/// Throws Error unless the tasks of the two programs are the same but for the sizes of tensors.
+void expect_same_tasks(const Run& run, const Program& program, const Program& played) {
+  const auto differ = [&](const std::string& what, const std::string& here,
+                          const std::string& there) {
+    fail(
+        run.name,
+        "what timed.set plays is another program: {} {}; expected {}, as in the run itself: the "
+        "same tasks, of larger tensors; try the same plan and layers, and buckets that part at the "
+        "same places (plan.bucket_mib)",
+        what, there, here);
+  };
+  const auto count = [](size_t number) { return std::to_string(number); };
+  if (program.classes.size() != played.classes.size()) {
+    differ("classes of ranks:", count(program.classes.size()), count(played.classes.size()));
+  }
+  for (size_t c = 0; c < program.classes.size(); ++c) {
+    const ClassId cls = c;
+    const std::vector<Task>& tasks = program.classes[cls].tasks;
+    const std::vector<Task>& others = played.classes[cls].tasks;
+    for (size_t i = 0; i < std::min(tasks.size(), others.size()); ++i) {
+      const bool same = program.kind(tasks[i]).op == played.kind(others[i]).op &&
+                        tasks[i].lane == others[i].lane && tasks[i].tag == others[i].tag &&
+                        tasks[i].micro_batch == others[i].micro_batch;
+      if (!same) {
+        differ(fmt::format("task {} of class {} is", i, c),
+               program::task_name(program, cls, TaskId(i)),
+               program::task_name(played, cls, TaskId(i)));
+      }
+    }
+    if (tasks.size() != others.size()) {
+      differ(fmt::format("tasks of class {}:", c), count(tasks.size()), count(others.size()));
+    }
+  }
+}
+
+/// How many times the bytes of the one communication the other one has.
+double traffic_of(const Run& run, const std::string& name, const Kind& kind, const Kind& played) {
+  if (kind.bytes == played.bytes) return 1;
+  if (kind.bytes <= 0 || played.bytes < kind.bytes) {
+    fail(run.name,
+         "{} of what timed.set plays moves {} bytes; expected at least the {} of the run itself, "
+         "which computes with them; try larger sizes in timed.set, or a smaller run",
+         name, played.bytes, kind.bytes);
+  }
+  return static_cast<double>(played.bytes) / static_cast<double>(kind.bytes);
+}
+
+}  // namespace
+
+cost::CostModel played_costs(const Run& run) {
+  const TimedSection& timed = run.config.timed;
+  const cost::Cluster cluster = cluster_of(run, timed.cluster);
+  std::optional<cost::Profile> profile;
+  if (!timed.profile.empty()) {
+    profile = cost::read_profile(timed.profile);
+    if (const std::string why = mismatch(*profile, cluster, kernels_here()); !why.empty()) {
+      fail(timed.profile, "the profile {}; expected one of the devices of {}", why, timed.cluster);
+    }
+  }
+  const int64_t threads = run.config.plan.threads_per_rank;
+  return {cluster, profile, std::max<int64_t>(1, threads)};
+}
+
+Run played_run(const Run& run) {
+  std::vector<std::string> overrides = {fmt::format("plan.dp={}", run.plan.dp)};
+  const std::vector<std::string>& set = run.config.timed.set;
+  overrides.insert(overrides.end(), set.begin(), set.end());
+  Run played = parse_run(run.resolved.to_json_text(), run.name + ": timed.set", overrides);
+  // Of a program that was given as text the commands have run.
+  played.config.plan.passes = run.config.plan.passes;
+  return played;
+}
+
+std::shared_ptr<const runtime::Played> played(const Run& run, const program::Program& program) {
+  if (!run.config.timed.on()) return nullptr;
+  const cost::CostModel costs = played_costs(run);
+  const Program other = compile(played_run(run)).program;
+  expect_same_tasks(run, program, other);
+  // Collectives of several classes, in order: those that meet fill up alike.
+  std::map<std::tuple<program::GroupId, program::Lane, size_t>, double> meetings;
+  auto played = std::make_shared<runtime::Played>();
+  for (size_t c = 0; c < program.classes.size(); ++c) {
+    const ClassId cls = c;
+    std::vector<runtime::Played::Task>& list = played->tasks.emplace_back();
+    std::map<std::pair<program::GroupId, program::Lane>, size_t> met;
+    for (size_t i = 0; i < program.classes[cls].tasks.size(); ++i) {
+      const Task& task = other.classes[cls].tasks[i];
+      const Kind& kind = other.kind(task);
+      const auto name = [&] { return program::task_name(other, cls, TaskId(i)); };
+      runtime::Played::Task as;
+      if (program::is_communication(kind)) {
+        as.traffic = traffic_of(run, name(), program.kind(program.classes[cls].tasks[i]), kind);
+        if (task.group != program::kNone && other.crosses_classes(other.groups[task.group])) {
+          const size_t which = met[{task.group, task.lane}]++;
+          const auto known = meetings.try_emplace({task.group, task.lane, which}, as.traffic).first;
+          if (known->second != as.traffic) {
+            fail(
+                run.name,
+                "{} has {:.3f} times the bytes of the run itself, and {:.3f} times on other ranks; "
+                "expected as many on all ranks that meet; try sizes that divide evenly",
+                name(), as.traffic, known->second);
+          }
+        }
+      } else {
+        as.hold_ns = costs.work(kind, task.accumulate.bits()).ns;
+      }
+      if (static_cast<double>(as.hold_ns) * 1e-9 >= run.config.plan.timeout_s) {
+        fail(run.name,
+             "{} would be held for {}; expected less than plan.timeout_s, {:g} s; try a faster "
+             "timed.cluster, or a longer plan.timeout_s",
+             name(), human_time(static_cast<double>(as.hold_ns) * 1e-9), run.config.plan.timeout_s);
+      }
+      list.push_back(as);
+    }
+  }
+  return played;
+}
+
+std::string timed_text(const Run& run) {
+  if (!run.config.timed.on()) return "";
+  const TimedSection& timed = run.config.timed;
+  const cost::CostModel costs = played_costs(run);
+  const Run played = played_run(run);
+  return fmt::format(
+      "timed: tasks hold their lanes for as long as those of {}, {} tokens a micro-batch and rank, "
+      "on {} ({}); not measured compute{}",
+      describe(played.model), played.plan.micro_batch * played.config.train.seq_len,
+      costs.cluster().device.name, timed.profile.empty() ? timed.cluster : timed.profile,
+      run.ranks == Ranks::local ? "; ranks are threads, no byte crosses a link"
+                                : "; its bytes, filled up, go through the links");
+}
+
+HeldTime held_time(const Session& session) {
+  HeldTime time;
+  const std::shared_ptr<const runtime::Played>& played = session.played();
+  if (!played) return time;
+  for (int32_t rank : session.ranks().ids()) {
+    const std::vector<runtime::TaskTime>& times = session.run().executor(rank).times();
+    const auto& tasks = played->tasks[session.program().class_of(rank).value()];
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      if (tasks[i].hold_ns == 0) continue;
+      const int64_t took = times[i].end_ns - times[i].start_ns;
+      time.held_s += static_cast<double>(tasks[i].hold_ns) * 1e-9;
+      time.over_s += static_cast<double>(std::max<int64_t>(0, took - tasks[i].hold_ns)) * 1e-9;
+    }
+  }
+  return time;
+}
+
+}  // namespace hocket::engine

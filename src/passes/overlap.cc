@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// overlap: which communication runs beside compute (MegaScale, Jiang et al., arXiv 2402.15627,
+// §3.2; keys as Megatron-LM has them). All of it does, as far as data allow; a key that is false
+// makes its kind wait for the compute before it, and the compute behind it wait for it.
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "passes/pass.h"
+
+namespace hocket::passes {
+
+using program::BufferId;
+using program::BufferKind;
+using program::kNone;
+using program::Lane;
+using program::Phase;
+using program::Program;
+using program::RankClass;
+using program::Task;
+using program::TaskId;
+
+namespace {
+
+struct Options {
+  bool overlap_p2p_comm = true, overlap_grad_reduce = true, overlap_param_gather = true;
+  void fields(Fields& visit) {
+    visit("overlap_p2p_comm", overlap_p2p_comm,
+          "messages between pipeline stages go beside compute, and are asked for ahead; false: the "
+          "compute lane stands still for each");
+    visit("overlap_grad_reduce", overlap_grad_reduce,
+          "sums of gradients begin in the backward pass; false: after it");
+    visit("overlap_param_gather", overlap_param_gather,
+          "split parameters (plan.shard.params) are gathered ahead, beside compute; false: the "
+          "compute lane stands still for each");
+  }
+};
+
+class Ordering {
+ public:
+  /// `stages`: by class.
+  Ordering(Program& program, program::ClassId cls, const Options& options,
+           const std::vector<std::vector<int32_t>>& stages)
+      : program_(program),
+        id_(cls),
+        cls_(program.classes[cls]),
+        options_(options),
+        stages_(stages) {}
+
+  void run() {
+    if (!options_.overlap_grad_reduce) {
+      sum_behind_backward();
+    }
+    for (size_t i = 0; i < cls_.tasks.size(); ++i) {
+      const bool blocks = (!options_.overlap_p2p_comm && joins_stages(cls_.tasks[i])) ||
+                          (!options_.overlap_param_gather && gathers_parameter(cls_.tasks[i]));
+      if (blocks) {
+        block(i);
+      }
+    }
+  }
+
+ private:
+  /// A message of the forward or backward pass whose other end has other stages.
+  bool joins_stages(const Task& task) const {
+    if (task.peer_axis == kNone || task.phase == Phase::grad || task.phase == Phase::optimizer) {
+      return false;
+    }
+    const std::vector<program::ClassId> peers = program_.peer_classes(id_, task.way());
+    return std::any_of(peers.begin(), peers.end(), [&](program::ClassId peer) {
+      return stages_[peer.value()] != stages_[id_.value()];
+    });
+  }
+
+  bool gathers_parameter(const Task& task) const {
+    return program::is_collective(program_.kind(task)) && task.in.size() == 1 &&
+           cls_.buffers[cls_.root(task.in[0])].kind == BufferKind::persistent &&
+           task.phase != Phase::optimizer;
+  }
+
+  /// It begins when the compute before it in the list is done, and what comes behind it waits.
+  void block(size_t place) {
+    std::vector<Task>& tasks = cls_.tasks;
+    for (size_t i = place; i-- > 0;) {
+      if (tasks[i].lane != Lane::compute) continue;
+      tasks[place].deps.push_back(TaskId(i));
+      break;
+    }
+    for (size_t i = place + 1; i < tasks.size(); ++i) {
+      if (tasks[i].lane != Lane::compute) continue;
+      tasks[i].deps.push_back(TaskId(place));
+      break;
+    }
+  }
+
+  /// Sums of gradients, in their order, come behind the last task of the backward pass, unless one
+  /// before that asks for them.
+  void sum_behind_backward() {
+    std::vector<Task>& tasks = cls_.tasks;
+    size_t last = tasks.size();
+    while (last > 0 &&
+           (tasks[last - 1].lane != Lane::compute || tasks[last - 1].phase != Phase::backward)) {
+      --last;
+    }
+    if (last == 0) return;
+    std::set<BufferId> asked;
+    std::set<TaskId> awaited;
+    std::vector<bool> moves(tasks.size(), false);
+    for (size_t i = last; i-- > 0;) {
+      const Task& task = tasks[i];
+      if (sums_gradients(task) && !awaited.contains(TaskId(i)) && !any_of_roots(task, asked)) {
+        moves[i] = true;
+        continue;
+      }
+      awaited.insert(task.deps.begin(), task.deps.end());
+      for (const auto* list : {&task.in, &task.out}) {
+        for (BufferId buffer : *list) {
+          asked.insert(cls_.root(buffer));
+        }
+      }
+    }
+    reorder(moves, last);
+  }
+
+  bool sums_gradients(const Task& task) const {
+    return task.phase == Phase::grad && task.group != kNone &&
+           program::is_collective(program_.kind(task)) &&
+           !program_.crosses_classes(program_.groups[task.group]);
+  }
+
+  bool any_of_roots(const Task& task, const std::set<BufferId>& buffers) const {
+    const auto among = [&](BufferId buffer) { return buffers.contains(cls_.root(buffer)); };
+    return std::any_of(task.in.begin(), task.in.end(), among) ||
+           std::any_of(task.out.begin(), task.out.end(), among);
+  }
+
+  /// Those that move come before task `end`, and wait for the one before them.
+  void reorder(const std::vector<bool>& moves, size_t end) {
+    std::vector<size_t> order;
+    for (const bool moved : {false, true}) {
+      for (size_t i = 0; i < end; ++i) {
+        if (moves[i] == moved) {
+          order.push_back(i);
+        }
+      }
+    }
+    for (size_t i = end; i < moves.size(); ++i) {
+      order.push_back(i);
+    }
+    std::vector<TaskId> renamed(order.size());
+    for (size_t place = 0; place < order.size(); ++place) {
+      renamed[order[place]] = TaskId(place);
+    }
+    std::vector<Task> tasks;
+    for (size_t i : order) {
+      tasks.push_back(std::move(cls_.tasks[i]));
+      for (TaskId& dep : tasks.back().deps) {
+        dep = renamed[dep];
+      }
+      if (moves[i]) {
+        tasks.back().deps.push_back(renamed[end - 1]);
+      }
+    }
+    cls_.tasks = std::move(tasks);
+  }
+
+  Program& program_;
+  const program::ClassId id_;
+  RankClass& cls_;
+  const Options& options_;
+  const std::vector<std::vector<int32_t>>& stages_;
+};
+
+void run(Program& program, const Options& options) {
+  if (options.overlap_p2p_comm && options.overlap_grad_reduce && options.overlap_param_gather) {
+    return;
+  }
+  std::vector<std::vector<int32_t>> stages;
+  for (const RankClass& cls : program.classes) {
+    stages.push_back(program::stages_of(cls));
+  }
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    Ordering(program, cls, options, stages).run();
+  }
+}
+
+}  // namespace
+
+Pass pass_overlap() {
+  return program_pass(
+      "overlap", "what runs beside compute (plan.overlap_p2p_comm, ..)", true,
+      {"overlap_p2p_comm=false", "overlap_grad_reduce=false", "overlap_param_gather=false"}, run);
+}
+
+}  // namespace hocket::passes
