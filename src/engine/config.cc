@@ -430,6 +430,12 @@ void derive(Run& run) {
          "durations are played",
          timed.profile.empty() ? "set" : "profile");
   }
+  if (timed.on() && config.plan.collectives != "own") {
+    fail(run.name,
+         "plan.collectives is {} on a device that is played (timed.cluster); expected own: only "
+         "messages of our own are filled up to what is played",
+         config.plan.collectives);
+  }
   p.validate(run.model.num_layers, run.model.num_experts);
 }
 

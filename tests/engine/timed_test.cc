@@ -133,6 +133,7 @@ TEST_F(Timed, RefusesWhatCannotBePlayed) {
   expect({"timed.set=[plan.micro_batch=2]"}, "another program");
   expect({"timed.set=[plan.sequence_parallel=true]"}, "another program");
   expect({"timed.set=[train.seq_lem=4]"}, "unknown key 'train.seq_lem'");
+  expect({"plan.collectives=c10d"}, "expected own");
   expect({"timed.profile=none.json"}, "none.json");
   expect({"timed.cluster=none.yaml"}, "none.yaml");
   write("1kFLOP/s");
