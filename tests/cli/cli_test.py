@@ -481,7 +481,7 @@ class Cli(unittest.TestCase):
         r = self.box.run("graph", "configs/quickstart.yaml", *PLAN, *more, "--check", "--times", "--out", "all.txt")
         self.assertEqual(0, r.returncode, r.stderr)
         # recompute, chunk, lower, bucket, finish
-        self.assertEqual(9, r.stderr.count("checked: equal"), r.stderr)
+        self.assertEqual(10, r.stderr.count("checked: equal"), r.stderr)
         self.box.good("graph", "configs/quickstart.yaml", *PLAN, *more, "--skip", "recompute,ring_attention,chunk,tiles,bucket,compress,expand", "--out",
                       "skip.txt")
         self.box.good("graph", "configs/quickstart.yaml", *PLAN, *more, "--passes", "none", "--out", "none.txt")

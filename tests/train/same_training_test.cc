@@ -66,7 +66,7 @@ TEST(SameTraining, TellsWhatChanged) {
                                          "plan.passes=[bucket]", "model.init=random"})),
       (std::vector<std::string>{
           "plan.dp 1 -> 2",
-          R"(plan.passes ["recompute","ring_attention","chunk","tiles","bucket","compress","expand"] -> ["bucket"])",
+          R"(plan.passes ["recompute","ring_attention","chunk","overlap","tiles","bucket","compress","expand"] -> ["bucket"])",
           "train.lr 0.001 -> 0.5", "train.min_lr default -> 0.25"}));
 }
 
