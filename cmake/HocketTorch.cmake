@@ -45,4 +45,5 @@ function(hocket_torch)
   target_link_directories(hocket_torch PRIVATE ${hocket_torch_dir}/lib)
   target_link_libraries(hocket_torch PRIVATE torch_cpu c10 Threads::Threads)
   set_target_properties(hocket_torch PROPERTIES BUILD_RPATH ${hocket_torch_dir}/lib)
+  add_dependencies(hocket hocket_torch)  # both see comm/wire.h: neither runs with an older other one
 endfunction()
