@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iostream>
 
 #include "check/check.h"
 #include "tests/check/check_util.h"
@@ -120,7 +121,8 @@ TEST(Fuzz, CorruptProgramsGetAVerdict) {
     }
     refused += !check(c.program, c.graph).ok();
   }
-  EXPECT_GT(refused, cases * 7 / 10);  // what nobody reads may say anything
+  std::cout << refused << " of " << cases << " refused\n";
+  EXPECT_GT(refused, cases * 7 / 10);  // the others changed what has no meaning where it stands
 }
 
 }  // namespace
