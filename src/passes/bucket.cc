@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // bucket: merges collectives of parameters and gradients over the same ranks into coalesced ones of
 // plan.bucket_mib: fewer, larger messages. Sums of gradients, whole (PyTorch DDP, Li et al., arXiv
-// 2006.15704) or scattered (ZeRO, FSDP), still start while the backward pass is running; sharded
-// parameters are gathered together where they are asked for together, layer by layer.
+// 2006.15704) or scattered (ZeRO, FSDP), still start while the backward pass is running, and end in
+// small buckets, since no compute hides the last one; sharded parameters are gathered together
+// where they are asked for together, layer by layer.
 #include <algorithm>
 #include <map>
 
@@ -23,7 +24,11 @@ namespace {
 struct Open {
   std::vector<size_t> tasks;  // positions in the old list
   int64_t bytes = 0;
+  int64_t to_come = 0;  ///< bytes of sums from here to the end, its own among them
 };
+
+/// Smaller messages cost more than they gain.
+constexpr int64_t kLeast = 1 << 20;
 
 /// What one bucket may hold: collectives that differ in their operands alone.
 struct Alike {
@@ -47,6 +52,11 @@ class Bucketing {
     // A bucket is closed when it is full, before it would grow over the limit, before a task that
     // touches what it has, and, if somebody computes with what it brings, before any task that is
     // not its like.
+    for (const Task& task : cls_.tasks) {
+      if (task.phase == program::Phase::grad && mergeable(task)) {
+        open_[alike(task)].to_come += program_.kind(task).bytes;
+      }
+    }
     for (size_t i = 0; i < cls_.tasks.size(); ++i) {
       const Task& task = cls_.tasks[i];
       const bool merges = mergeable(task);
@@ -60,13 +70,13 @@ class Bucketing {
         continue;
       }
       const program::Kind& kind = program_.kind(task);
-      Open& bucket = open_[{task.group, kind.communication, kind.attrs, task.phase}];
-      if (bucket.bytes + kind.bytes > limit_) {
+      Open& bucket = open_[alike(task)];
+      if (bucket.bytes + kind.bytes > most(bucket, task)) {
         flush(bucket);
       }
       bucket.tasks.push_back(i);
       bucket.bytes += kind.bytes;
-      if (bucket.bytes >= limit_) {
+      if (bucket.bytes >= most(bucket, task)) {
         flush(bucket);
       }
     }
@@ -82,6 +92,18 @@ class Bucketing {
   }
 
  private:
+  Alike alike(const Task& task) const {
+    const program::Kind& kind = program_.kind(task);
+    return {task.group, kind.communication, kind.attrs, task.phase};
+  }
+
+  /// What the bucket may hold: of sums at most half of those to come, so that the last ones are
+  /// small.
+  int64_t most(const Open& bucket, const Task& task) const {
+    if (task.phase != program::Phase::grad) return limit_;
+    return std::min(limit_, std::max(kLeast, bucket.to_come / 2));
+  }
+
   static bool is_pass(program::Phase phase) {
     return phase == program::Phase::forward || phase == program::Phase::backward;
   }
@@ -166,7 +188,7 @@ class Bucketing {
           program::communication_kind(op, all.attrs, all.in, all.out, program_.symbols));
       tasks_.push_back(std::move(merged));
     }
-    bucket = {};
+    bucket = {{}, 0, bucket.to_come - bucket.bytes};
   }
   template <class T>
   static void append(std::vector<T>* list, const std::vector<T>& more) {

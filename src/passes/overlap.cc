@@ -3,6 +3,7 @@
 // §3.2; keys as Megatron-LM has them). All of it does, as far as data allow; a key that is false
 // makes its kind wait for the compute before it, and the compute behind it wait for it.
 #include <algorithm>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -24,6 +25,7 @@ namespace {
 
 struct Options {
   bool overlap_p2p_comm = true, overlap_grad_reduce = true, overlap_param_gather = true;
+  bool delay_wgrad_compute = false;
   void fields(Fields& visit) {
     visit("overlap_p2p_comm", overlap_p2p_comm,
           "messages between pipeline stages go beside compute, and are asked for ahead; false: the "
@@ -33,6 +35,10 @@ struct Options {
     visit("overlap_param_gather", overlap_param_gather,
           "split parameters (plan.shard.params) are gathered ahead, beside compute; false: the "
           "compute lane stands still for each");
+    visit(
+        "delay_wgrad_compute", delay_wgrad_compute,
+        "where the backward pass of a stage ends with a message, or a collective, the gradients of "
+        "its last layer's weights are computed beside it, not before it");
   }
 };
 
@@ -48,6 +54,9 @@ class Ordering {
         stages_(stages) {}
 
   void run() {
+    if (options_.delay_wgrad_compute) {
+      delay_weight_gradients();
+    }
     if (!options_.overlap_grad_reduce) {
       sum_behind_backward();
     }
@@ -93,6 +102,89 @@ class Ordering {
     }
   }
 
+  /// The last communication of every pass backward, by micro-batch and stage.
+  std::vector<size_t> ends_of_backward() const {
+    std::map<std::pair<int32_t, int32_t>, size_t> ends;
+    for (size_t i = 0; i < cls_.tasks.size(); ++i) {
+      const Task& task = cls_.tasks[i];
+      if (task.phase != Phase::backward) continue;
+      const std::pair pass{task.micro_batch, task.stage};
+      if (task.lane != Lane::compute) {
+        ends[pass] = i;
+      }
+    }
+    std::vector<size_t> places;
+    for (const auto& [pass, place] : ends) {
+      places.push_back(place);
+    }
+    std::sort(places.begin(), places.end());
+    return places;
+  }
+
+  /// What the last layer of a pass computes that the communication at its end does not need comes
+  /// behind that; and with it what asks for it in between.
+  void delay_weight_gradients() {
+    for (const size_t end : ends_of_backward()) {
+      const std::vector<bool> delayed = not_needed_by(end);
+      if (!delayed.empty()) {
+        reorder(delayed, end + 1, false);
+      }
+    }
+  }
+
+  /// Of the last layer before the communication; empty if there is nothing, or it must stay.
+  std::vector<bool> not_needed_by(size_t end) const {
+    const std::vector<Task>& tasks = cls_.tasks;
+    const auto of_pass = [&](const Task& task) {
+      return task.phase == Phase::backward && task.micro_batch == tasks[end].micro_batch &&
+             task.stage == tasks[end].stage;
+    };
+    size_t last = end;
+    while (last > 0 && !(of_pass(tasks[last]) && tasks[last].lane == Lane::compute)) {
+      --last;
+    }
+    size_t first = last;
+    for (size_t i = last; i > 0 && !(of_pass(tasks[i]) && tasks[i].layer != tasks[last].layer);
+         --i) {
+      if (of_pass(tasks[i])) {
+        first = i;
+      }
+    }
+    const auto may_move = [&](const Task& task) {
+      return of_pass(task) ? task.lane == Lane::compute
+                           : sums_gradients(task) && task.layer == tasks[last].layer;
+    };
+    std::vector<bool> delayed(tasks.size(), false);
+    std::set<BufferId> read, written;  // by what stays
+    std::set<TaskId> awaited;
+    bool any = false;
+    for (size_t i = end + 1; i-- > first;) {
+      const Task& task = tasks[i];
+      const bool stays = i == end || !may_move(task) || awaited.contains(TaskId(i)) ||
+                         meets(task.out, read) || meets(task.out, written) ||
+                         meets(task.in, written);
+      delayed[i] = !stays;
+      any = any || !stays;
+      if (stays) {
+        awaited.insert(task.deps.begin(), task.deps.end());
+        insert_roots(task.in, &read);
+        insert_roots(task.out, &written);
+      }
+    }
+    return any ? delayed : std::vector<bool>();
+  }
+
+  bool meets(const std::vector<BufferId>& list, const std::set<BufferId>& roots) const {
+    return std::any_of(list.begin(), list.end(),
+                       [&](BufferId buffer) { return roots.contains(cls_.root(buffer)); });
+  }
+
+  void insert_roots(const std::vector<BufferId>& list, std::set<BufferId>* roots) const {
+    for (BufferId buffer : list) {
+      roots->insert(cls_.root(buffer));
+    }
+  }
+
   /// Sums of gradients, in their order, come behind the last task of the backward pass, unless one
   /// before that asks for them.
   void sum_behind_backward() {
@@ -108,18 +200,16 @@ class Ordering {
     std::vector<bool> moves(tasks.size(), false);
     for (size_t i = last; i-- > 0;) {
       const Task& task = tasks[i];
-      if (sums_gradients(task) && !awaited.contains(TaskId(i)) && !any_of_roots(task, asked)) {
+      if (sums_gradients(task) && !awaited.contains(TaskId(i)) && !meets(task.in, asked) &&
+          !meets(task.out, asked)) {
         moves[i] = true;
         continue;
       }
       awaited.insert(task.deps.begin(), task.deps.end());
-      for (const auto* list : {&task.in, &task.out}) {
-        for (BufferId buffer : *list) {
-          asked.insert(cls_.root(buffer));
-        }
-      }
+      insert_roots(task.in, &asked);
+      insert_roots(task.out, &asked);
     }
-    reorder(moves, last);
+    reorder(moves, last, true);
   }
 
   bool sums_gradients(const Task& task) const {
@@ -128,14 +218,9 @@ class Ordering {
            !program_.crosses_classes(program_.groups[task.group]);
   }
 
-  bool any_of_roots(const Task& task, const std::set<BufferId>& buffers) const {
-    const auto among = [&](BufferId buffer) { return buffers.contains(cls_.root(buffer)); };
-    return std::any_of(task.in.begin(), task.in.end(), among) ||
-           std::any_of(task.out.begin(), task.out.end(), among);
-  }
-
-  /// Those that move come before task `end`, and wait for the one before them.
-  void reorder(const std::vector<bool>& moves, size_t end) {
+  /// Those that move come before task `end`, in their order, and if they wait, after the task that
+  /// was there.
+  void reorder(const std::vector<bool>& moves, size_t end, bool wait) {
     std::vector<size_t> order;
     for (const bool moved : {false, true}) {
       for (size_t i = 0; i < end; ++i) {
@@ -157,7 +242,7 @@ class Ordering {
       for (TaskId& dep : tasks.back().deps) {
         dep = renamed[dep];
       }
-      if (moves[i]) {
+      if (moves[i] && wait) {
         tasks.back().deps.push_back(renamed[end - 1]);
       }
     }
@@ -172,7 +257,8 @@ class Ordering {
 };
 
 void run(Program& program, const Options& options) {
-  if (options.overlap_p2p_comm && options.overlap_grad_reduce && options.overlap_param_gather) {
+  if (options.overlap_p2p_comm && options.overlap_grad_reduce && options.overlap_param_gather &&
+      !options.delay_wgrad_compute) {
     return;
   }
   std::vector<std::vector<int32_t>> stages;
@@ -187,9 +273,10 @@ void run(Program& program, const Options& options) {
 }  // namespace
 
 Pass pass_overlap() {
-  return program_pass(
-      "overlap", "what runs beside compute (plan.overlap_p2p_comm, ..)", true,
-      {"overlap_p2p_comm=false", "overlap_grad_reduce=false", "overlap_param_gather=false"}, run);
+  return program_pass("overlap", "what runs beside compute (plan.overlap_p2p_comm, ..)", true,
+                      {"overlap_p2p_comm=false", "overlap_grad_reduce=false",
+                       "overlap_param_gather=false", "delay_wgrad_compute=true"},
+                      run);
 }
 
 }  // namespace hocket::passes
