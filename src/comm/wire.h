@@ -14,12 +14,19 @@
 
 namespace hocket::comm {
 
-/// Bytes on their way. They are not set to zero first.
+/// Gives the memory of a message back to where it came from, whichever library lets it go.
+struct MessageDeleter {
+  void (*give_back)(std::byte* data, int64_t bytes) = nullptr;
+  int64_t bytes = 0;
+  void operator()(std::byte* data) const { give_back(data, bytes); }
+};
+
+/// Bytes on their way. They are not set to zero first. Every step has messages of the same sizes:
+/// memory of large ones is used again (comm/message.cc).
 struct Message {
   Message() = default;
-  explicit Message(int64_t size)
-      : data(std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(size))), bytes(size) {}
-  std::unique_ptr<std::byte[]> data;
+  explicit Message(int64_t size);
+  std::unique_ptr<std::byte[], MessageDeleter> data;
   int64_t bytes = 0;
 };
 
