@@ -31,6 +31,9 @@ function(hocket_test_entry file)
       message(FATAL_ERROR "${file}: unknown setting '${setting}'")
     endif()
   endforeach()
+  if(HOCKET_SANITIZE)
+    math(EXPR timeout "${timeout} * 3")  # and on any machine: these run several times as long
+  endif()
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" ENVIRONMENT "${hocket_test_env}"
     TIMEOUT ${timeout} SKIP_RETURN_CODE 77)
 endfunction()

@@ -15,12 +15,7 @@
 namespace hocket::test {
 namespace {
 
-/// Sanitizers make a plan five times as slow.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kPlans = 60;
-#else
-constexpr uint64_t kPlans = 300;
-#endif
+constexpr uint64_t kPlans = kSanitized ? 60 : 300;
 
 /// HOCKET_PLANS=2000 HOCKET_SEED=S: how many plans, and which; of up to 8 ranks, every fourth of up
 /// to 16.

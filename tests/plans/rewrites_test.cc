@@ -144,6 +144,14 @@ std::vector<Row> rows() {
                  "dp: 4, ranks_per_node: 2, all_gather: ho_ring, shard: {params: all, grads: all}",
                  false, "view"});
   add_schedules(&all);
+  if (kSanitized) {
+    // Every third one, and so some of each kind.
+    std::vector<Row> some;
+    for (size_t i = 0; i < all.size(); i += 3) {
+      some.push_back(all[i]);
+    }
+    return some;
+  }
   return all;
 }
 
@@ -203,7 +211,8 @@ TEST(Rewrites, RandomPlansEqualOneRank) {
       {"plan.overlap_p2p_comm=false", "plan.overlap_grad_reduce=false",
        "plan.overlap_param_gather=false", "plan.comm_tiles=8"},
   };
-  for (uint64_t seed = 301; seed <= 330; ++seed) {
+  const uint64_t plans = kSanitized ? 8 : 30;
+  for (uint64_t seed = 301; seed < 301 + plans; ++seed) {
     const Case c = random_case(seed, 8, "f64");
     SCOPED_TRACE(c.name + "\n" + c.text);
     Outcome many;
