@@ -30,6 +30,14 @@ NAMESPACES = "/run/netns"
 RUN = "/run/hocket-box"  # a folder per box: its hosts file, folders of its own for each host
 HEADERS = 66  # bytes of Ethernet, IPv4 and TCP with time stamps around the payload of a packet
 QUEUE = 4 << 20  # bytes that wait before a link at most, as in a switch; more is dropped
+# The same on every machine: the congestion control that every namespace may have, as one that paces (bbr)
+# costs a timer for every few packets; and bridges that pass packets on as a switch does, not through filters.
+SETTINGS = {
+    "ipv4/tcp_congestion_control": "reno",
+    "bridge/bridge-nf-call-iptables": 0,
+    "bridge/bridge-nf-call-ip6tables": 0,
+    "bridge/bridge-nf-call-arptables": 0,
+}
 BURST_SECONDS = 250e-6  # what may leave at once: longer makes small messages too fast, shorter costs CPU
 LARGEST_SEGMENT = 65536
 
@@ -233,6 +241,9 @@ class Box:
         for namespace in dict.fromkeys(self.bridges + [e.namespace for e in self.endpoints]):
             run("ip", "netns", "add", namespace)
             run("ip", "-n", namespace, "link", "set", "lo", "up")
+            for key, value in SETTINGS.items():
+                run("ip", "netns", "exec", namespace, "sh", "-c",
+                    f"! [ -e /proc/sys/net/{key} ] || echo {value} > /proc/sys/net/{key}")
         for namespace in self.bridges:
             run(
                 "ip",
