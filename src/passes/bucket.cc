@@ -46,12 +46,14 @@ class Bucketing {
         cls_(program.classes[cls]),
         views_(program, cls),
         limit_(limit),
-        renamed_(cls_.tasks.size(), kNone) {}
+        renamed_(cls_.tasks.size(), kNone),
+        joined_(cls_.tasks.size(), false) {}
 
   void run() {
     // A bucket is closed when it is full, before it would grow over the limit, before a task that
     // touches what it has, and, if somebody computes with what it brings, before any task that is
-    // not its like.
+    // not its like. Who waits for a sum only to have its memory back waits for a bucket if that
+    // sum is its last: else for a later one, or compute would stand still for sums of its own time.
     for (const Task& task : cls_.tasks) {
       if (task.phase == program::Phase::grad && mergeable(task)) {
         open_[alike(task)].to_come += program_.kind(task).bytes;
@@ -61,7 +63,8 @@ class Bucketing {
       const Task& task = cls_.tasks[i];
       const bool merges = mergeable(task);
       for (auto& [alike, bucket] : open_) {
-        if (touches(bucket, task) || (is_pass(alike.phase) && !(merges && is_pass(task.phase)))) {
+        if (touches(alike, bucket, task) ||
+            (is_pass(alike.phase) && !(merges && is_pass(task.phase)))) {
           flush(bucket);
         }
       }
@@ -83,8 +86,10 @@ class Bucketing {
     for (auto& [alike, bucket] : open_) {
       flush(bucket);
     }
-    for (Task& task : tasks_) {
-      for (TaskId& dep : task.deps) {
+    for (size_t place = 0; place < tasks_.size(); ++place) {
+      std::vector<TaskId>& deps = tasks_[place].deps;
+      std::erase_if(deps, [&](TaskId dep) { return joined_[dep] || renamed_[dep] >= place; });
+      for (TaskId& dep : deps) {
         dep = renamed_[dep];
       }
     }
@@ -134,12 +139,14 @@ class Bucketing {
            });
   }
 
-  /// True if it waits for one of them, or they have a buffer in common, or views of one.
-  bool touches(const Open& bucket, const Task& task) const {
+  /// True if it waits for one of them (and not only for the end of a sum), or they have a buffer in
+  /// common, or views of one.
+  bool touches(const Alike& alike, const Open& bucket, const Task& task) const {
     for (size_t i : bucket.tasks) {
       const Task& waiting = cls_.tasks[i];
-      if (std::find(task.deps.begin(), task.deps.end(), TaskId(static_cast<int32_t>(i))) !=
-          task.deps.end()) {
+      if (alike.phase != program::Phase::grad &&
+          std::find(task.deps.begin(), task.deps.end(), TaskId(static_cast<int32_t>(i))) !=
+              task.deps.end()) {
         return true;
       }
       if (touches_any(waiting.in, task) || touches_any(waiting.out, task)) return true;
@@ -183,6 +190,7 @@ class Bucketing {
         append(&all.in, kind.in);
         append(&all.out, kind.out);
         renamed_[i] = tasks_.size();
+        joined_[i] = task.phase == program::Phase::grad && i != bucket.tasks.back();
       }
       merged.kind = program_.intern(
           program::communication_kind(op, all.attrs, all.in, all.out, program_.symbols));
@@ -203,6 +211,7 @@ class Bucketing {
   std::map<program::GroupId, bool> crosses_;
   std::vector<Task> tasks_;
   std::vector<TaskId> renamed_;
+  std::vector<bool> joined_;  ///< sums that are in a bucket before its last one
 };
 
 struct Options {

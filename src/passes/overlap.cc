@@ -54,6 +54,7 @@ class Ordering {
         stages_(stages) {}
 
   void run() {
+    gathers_before_sums();
     if (options_.delay_wgrad_compute) {
       delay_weight_gradients();
     }
@@ -100,6 +101,27 @@ class Ordering {
       tasks[i].deps.push_back(TaskId(place));
       break;
     }
+  }
+
+  /// Parameters that are gathered where sums begin, too, go first: compute waits for them, and a
+  /// lane runs in order.
+  void gathers_before_sums() {
+    for (size_t i = 1; i < cls_.tasks.size(); ++i) {
+      size_t first = i;
+      while (first > 0 && gathers_parameter(cls_.tasks[i]) &&
+             sums_gradients(cls_.tasks[first - 1]) && !waits_for(cls_.tasks[i], first - 1)) {
+        --first;
+      }
+      if (first == i) continue;
+      std::vector<bool> sums(cls_.tasks.size(), false);
+      std::fill(sums.begin() + static_cast<ptrdiff_t>(first),
+                sums.begin() + static_cast<ptrdiff_t>(i), true);
+      reorder(sums, i + 1, false);
+    }
+  }
+
+  bool waits_for(const Task& task, size_t other) const {
+    return std::find(task.deps.begin(), task.deps.end(), TaskId(other)) != task.deps.end();
   }
 
   /// The last communication of every pass backward, by micro-batch and stage.
@@ -257,10 +279,6 @@ class Ordering {
 };
 
 void run(Program& program, const Options& options) {
-  if (options.overlap_p2p_comm && options.overlap_grad_reduce && options.overlap_param_gather &&
-      !options.delay_wgrad_compute) {
-    return;
-  }
   std::vector<std::vector<int32_t>> stages;
   for (const RankClass& cls : program.classes) {
     stages.push_back(program::stages_of(cls));

@@ -42,6 +42,29 @@ Message message_of(int64_t bytes) {
   return message;
 }
 
+// Pages that are given back and asked for again cost more than what is copied there.
+TEST(Message, MemoryOfLargeOnesIsUsedAgain) {
+  const std::byte* first = nullptr;
+  {
+    const Message message(int64_t{3} << 20);
+    first = message.data.get();
+  }
+  Message again(int64_t{3} << 20);
+  EXPECT_EQ(again.data.get(), first);
+  const Message beside(int64_t{3} << 20);
+  EXPECT_NE(beside.data.get(), first);
+  const Message moved = std::move(again);
+  EXPECT_EQ(moved.data.get(), first);
+  EXPECT_EQ(again.data, nullptr);  // NOLINT: what a moved one has is said
+  // More than is kept goes back to the system.
+  std::vector<Message> many;
+  for (int64_t i = 0; i < 40; ++i) {
+    many.push_back(message_of((int64_t{4} << 20) + i));
+  }
+  many.clear();
+  EXPECT_EQ(Message(0).bytes, 0);
+}
+
 TEST(Connection, GathersWhatEachGives) {
   auto list = connections(4, milliseconds(10'000));
   const auto errors = on_each(list, [](Connection& connection) {

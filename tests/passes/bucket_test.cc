@@ -99,6 +99,29 @@ std::pair<int, int> of_kind(const Program& p, const char* op) {
   return found;
 }
 
+// No compute hides the last sum: a bucket holds at most half of what is to come, of 1 MiB or more.
+TEST(Bucket, TheLastOnesAreSmall) {
+  models::ModelConfig wide = check::test::dense(2, false);
+  wide.hidden_size = 512;
+  wide.intermediate_size = 512;
+  parallel::Plan plan;
+  plan.dp = 2;
+  const check::test::Case c = check::test::make_case(wide, plan, 8, int64_t{1} << 30);
+  std::vector<int64_t> bytes;
+  int64_t total = 0;
+  for (const Task* task : reductions(c.program)) {
+    bytes.push_back(c.program.kind(*task).bytes);
+    total += bytes.back();
+  }
+  ASSERT_GE(bytes.size(), 3u);
+  int64_t to_come = total;
+  for (const int64_t bucket : bytes) {
+    EXPECT_LE(bucket, std::max(to_come / 2, int64_t{1} << 20));
+    to_come -= bucket;
+  }
+  EXPECT_TRUE(check::check(c.program, c.graph).ok());
+}
+
 // As many tensors as without buckets cross the links, in fewer messages: the parameters of a layer
 // are gathered at once, and no layer's with another's (each would wait for both).
 TEST(Bucket, ShardedParametersOfALayerComeTogether) {

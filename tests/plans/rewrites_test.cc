@@ -75,6 +75,11 @@ std::vector<Row> rows() {
   all.push_back({"overlap_p2p_comm", "false", "pp: 2, dp: 2", false, "message"});
   all.push_back({"overlap_grad_reduce", "false", "pp: 2, dp: 2, bucket_mib: 0", false, "group"});
   all.push_back({"overlap_param_gather", "false", "dp: 2, shard: {params: all}", false, "group"});
+  // What is computed beside the last message, or collective, of a pass backward.
+  all.push_back({"delay_wgrad_compute", "true", "pp: 2, dp: 2", false, "move-task"});
+  all.push_back({"delay_wgrad_compute", "true", "dp: 4, tp: 2, shard: {params: all, grads: all}",
+                 false, "drop-edge"});
+  all.push_back({"delay_wgrad_compute", "true", "dp: 4, ep: 2, pp: 2", true, "swap-tasks"});
   // Keys gathered for the queries of a rank; around a ring; in zigzag order, too.
   all.push_back({"cp", "3", "pp: 2", false, "begin"});
   all.push_back({"cp", "2", "dp: 2, ep: 2", true, "begin"});
@@ -210,6 +215,7 @@ TEST(Rewrites, RandomPlansEqualOneRank) {
       {"plan.comm_tiles=2", "plan.grad_codec=identity"},
       {"plan.overlap_p2p_comm=false", "plan.overlap_grad_reduce=false",
        "plan.overlap_param_gather=false", "plan.comm_tiles=8"},
+      {"plan.delay_wgrad_compute=true"},
   };
   const uint64_t plans = kSanitized ? 8 : 30;
   for (uint64_t seed = 301; seed < 301 + plans; ++seed) {

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The overlap pass: what goes first in a lane, and what is computed beside the last message of a
+// backward pass.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "check/check.h"
+#include "tests/check/check_util.h"
+
+namespace hocket::passes {
+namespace {
+
+using program::Lane;
+using program::Phase;
+using program::Program;
+using program::Task;
+
+check::test::Case lowered(const parallel::Plan& plan, const std::vector<std::string>& settings,
+                          bool tied = false) {
+  check::test::Rewrites rewrites;
+  rewrites.passes.insert(rewrites.passes.begin() + 3, "overlap");
+  rewrites.settings = settings;
+  return check::test::make_case(check::test::dense(4, tied), plan, 8, 0,
+                                check::test::Purpose::train, rewrites);
+}
+
+/// Products for gradients of weights in the list behind the last communication of the backward
+/// pass of the micro-batch.
+int64_t behind_last(const Program& program, program::ClassId cls, int32_t micro_batch) {
+  const std::vector<Task>& tasks = program.classes[cls].tasks;
+  const auto backward = [&](const Task& task) {
+    return task.phase == Phase::backward && task.micro_batch == micro_batch;
+  };
+  const auto last = std::find_if(tasks.rbegin(), tasks.rend(), [&](const Task& task) {
+    return backward(task) && task.lane != Lane::compute;
+  });
+  return std::count_if(tasks.rbegin(), last, [&](const Task& task) {
+    return backward(task) && program.kind(task).op == "linear_dw";
+  });
+}
+
+// A stage's message to the one before does not wait for products that only add to gradients.
+TEST(Overlap, WeightGradientsOfTheLastLayerAreDelayed) {
+  parallel::Plan plan;
+  plan.pp = 2;
+  plan.num_micro_batches = 3;
+  const check::test::Case before = lowered(plan, {});
+  const check::test::Case after = lowered(plan, {"delay_wgrad_compute=true"});
+  const program::ClassId second = 1;
+  for (int32_t micro_batch = 0; micro_batch < 3; ++micro_batch) {
+    EXPECT_EQ(behind_last(before.program, second, micro_batch), 0);
+    EXPECT_GE(behind_last(after.program, second, micro_batch), 4);
+  }
+  const check::Verdict verdict = check::check(after.program, after.graph);
+  EXPECT_TRUE(verdict.ok()) << to_text(verdict);
+}
+
+// Nor does the exchange of an embedding's gradient; what is summed comes behind its product.
+TEST(Overlap, DelayedGradientsAreStillSummed) {
+  parallel::Plan plan;
+  plan.dp = 2;
+  for (const bool tied : {false, true}) {
+    const check::test::Case c = lowered(plan, {"delay_wgrad_compute=true"}, tied);
+    const check::Verdict verdict = check::check(c.program, c.graph);
+    EXPECT_TRUE(verdict.ok()) << to_text(verdict);
+  }
+}
+
+// Compute waits for parameters: in a lane they go before sums that begin at the same place.
+TEST(Overlap, ParametersGoBeforeSums) {
+  parallel::Plan plan;
+  plan.dp = 2;
+  plan.shard.params = plan.shard.grads = plan.shard.optimizer = parallel::Shard::all;
+  const check::test::Case c = lowered(plan, {});
+  const std::vector<Task>& tasks = c.program.classes[0].tasks;
+  int gathers = 0;
+  for (size_t i = 1; i < tasks.size(); ++i) {
+    const bool gather =
+        c.program.kind(tasks[i]).op == "all_gather" && tasks[i].phase == Phase::backward;
+    gathers += gather ? 1 : 0;
+    if (gather && c.program.kind(tasks[i - 1]).op == "reduce_scatter") {
+      EXPECT_NE(tasks[i - 1].phase, Phase::grad) << "task " << i;
+    }
+  }
+  EXPECT_GT(gathers, 0);
+  EXPECT_TRUE(check::check(c.program, c.graph).ok());
+}
+
+}  // namespace
+}  // namespace hocket::passes
