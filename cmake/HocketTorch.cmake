@@ -4,7 +4,7 @@
 # include and do not bring, come from the system (libgloo-dev); nothing of it is linked.
 #
 # Groups of NCCL (plan.ranks: nccl) are in it where that PyTorch is one for CUDA, and headers of CUDA and NCCL are
-# there: in the packages nvidia-* beside it, which pip installs with it (all but nvidia-cuda-crt), or in a toolkit.
+# there: in the packages nvidia-* beside it, which pip installs with it (all but nvidia-cuda-crt and -cccl), or in a toolkit.
 # Where headers are, but a PyTorch without CUDA, the file is compiled and goes nowhere.
 set(HOCKET_TORCH "" CACHE STRING "The folder of an installed PyTorch; empty: that of the .venv; OFF: none")
 set(hocket_torch_dir "${HOCKET_TORCH}")
@@ -27,8 +27,8 @@ function(hocket_cuda_headers folders missing)
   list(APPEND known ${HOCKET_CUDA_INCLUDE} $ENV{CUDA_HOME}/include /usr/local/cuda/include /usr/include)
   set(found "")
   set(${missing} "" PARENT_SCOPE)
-  foreach(header cuda_runtime_api.h crt/host_config.h cublas_v2.h cublasLt.h cusparse.h cusolverDn.h nccl.h)
-    find_path(folder ${header} PATHS ${known} NO_DEFAULT_PATH NO_CACHE)
+  foreach(header cuda_runtime_api.h crt/host_config.h nv/target cublas_v2.h cublasLt.h cusparse.h cusolverDn.h nccl.h)
+    find_path(folder ${header} PATHS ${known} PATH_SUFFIXES cccl NO_DEFAULT_PATH NO_CACHE)
     if(NOT folder)
       set(${missing} ${header} PARENT_SCOPE)
     endif()
