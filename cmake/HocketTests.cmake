@@ -6,7 +6,9 @@
 enable_testing()
 find_package(GTest REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
-set(hocket_test_env HOCKET_SOURCE_DIR=${CMAKE_SOURCE_DIR} HOCKET_BINARY_DIR=${CMAKE_BINARY_DIR})
+# Ranks that a launcher starts are Gloo's on every machine: those of NCCL are tests that look for GPUs themselves.
+set(hocket_test_env HOCKET_SOURCE_DIR=${CMAKE_SOURCE_DIR} HOCKET_BINARY_DIR=${CMAKE_BINARY_DIR}
+  CUDA_VISIBLE_DEVICES=)
 set(hocket_python ${CMAKE_SOURCE_DIR}/.venv/bin/python)
 if(NOT EXISTS ${hocket_python})
   set(hocket_python ${Python3_EXECUTABLE})

@@ -2,6 +2,10 @@
 # needs it. It is made where a PyTorch of a supported version is found: HOCKET_TORCH is its folder
 # (.../site-packages/torch), by default that of the .venv; OFF leaves it out. Gloo's headers, which PyTorch's
 # include and do not bring, come from the system (libgloo-dev); nothing of it is linked.
+#
+# Groups of NCCL (plan.ranks: nccl) are in it where that PyTorch is one for CUDA, and headers of CUDA and NCCL are
+# there: in the packages nvidia-* beside it, which pip installs with it (all but nvidia-cuda-crt and -cccl), or in a toolkit.
+# Where headers are, but a PyTorch without CUDA, the file is compiled and goes nowhere.
 set(HOCKET_TORCH "" CACHE STRING "The folder of an installed PyTorch; empty: that of the .venv; OFF: none")
 set(hocket_torch_dir "${HOCKET_TORCH}")
 if(NOT hocket_torch_dir)
@@ -14,6 +18,61 @@ if(NOT hocket_torch_dir)
   endif()
 endif()
 find_path(HOCKET_GLOO_INCLUDE gloo/context.h)
+set(HOCKET_CUDA_INCLUDE "" CACHE STRING
+  "More folders with headers of CUDA and NCCL, beside those of PyTorch's packages and of /usr/local/cuda")
+
+# Sets `folders` to those that hold what ProcessGroupNCCL.hpp includes, and `missing` to a header that none holds.
+function(hocket_cuda_headers folders missing)
+  file(GLOB known ${hocket_torch_dir}/../nvidia/*/include)
+  list(APPEND known ${HOCKET_CUDA_INCLUDE} $ENV{CUDA_HOME}/include /usr/local/cuda/include /usr/include)
+  set(found "")
+  set(${missing} "" PARENT_SCOPE)
+  foreach(header cuda_runtime_api.h crt/host_config.h nv/target cublas_v2.h cublasLt.h cusparse.h cusolverDn.h nccl.h)
+    find_path(folder ${header} PATHS ${known} PATH_SUFFIXES cccl NO_DEFAULT_PATH NO_CACHE)
+    if(NOT folder)
+      set(${missing} ${header} PARENT_SCOPE)
+    endif()
+    list(APPEND found ${folder})
+    unset(folder)
+  endforeach()
+  list(REMOVE_DUPLICATES found)
+  list(REMOVE_ITEM found /usr/include)  # the compiler's own
+  set(${folders} ${found} PARENT_SCOPE)
+endfunction()
+
+# Compiles src/torch for the PyTorch in hocket_torch_dir.
+function(hocket_torch_flags target)
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_compile_options(${target} PRIVATE -Wall -Wextra)
+  target_include_directories(${target} SYSTEM PRIVATE ${hocket_torch_dir}/include
+    ${hocket_torch_dir}/include/torch/csrc/api/include ${HOCKET_GLOO_INCLUDE})
+  target_compile_definitions(${target} PRIVATE USE_C10D_GLOO)
+endfunction()
+
+function(hocket_nccl version)
+  hocket_cuda_headers(folders missing)
+  if(EXISTS ${hocket_torch_dir}/lib/libtorch_cuda.so AND NOT missing)
+    message(STATUS "NCCL: with headers of ${folders}")
+    target_include_directories(hocket_torch SYSTEM PRIVATE ${folders})
+    target_compile_definitions(hocket_torch PRIVATE USE_C10D_NCCL)
+    target_link_libraries(hocket_torch PRIVATE torch_cuda c10_cuda)
+    return()
+  endif()
+  set(why "PyTorch ${version}, with which this was built, has no CUDA")
+  if(EXISTS ${hocket_torch_dir}/lib/libtorch_cuda.so)
+    set(why "this was built without ${missing}, of CUDA or NCCL")
+  elseif(NOT missing)
+    message(STATUS "NCCL: compiled with headers of ${folders}, not linked")
+    add_library(hocket_nccl OBJECT ${CMAKE_SOURCE_DIR}/src/torch/nccl_group.cc)
+    hocket_torch_flags(hocket_nccl)
+    target_include_directories(hocket_nccl SYSTEM PRIVATE ${folders})
+    # A header that a build without CUDA does not bring says how its libraries were built.
+    target_compile_definitions(hocket_nccl PRIVATE USE_C10D_NCCL C10_CUDA_NO_CMAKE_CONFIGURE_FILE)
+    set_target_properties(hocket_nccl PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  endif()
+  message(STATUS "NCCL: none (${why}); plan.ranks: nccl is refused")
+  target_compile_definitions(hocket_torch PRIVATE HOCKET_NO_NCCL="${why}")
+endfunction()
 
 function(hocket_torch)
   if(HOCKET_SANITIZE)
@@ -28,8 +87,9 @@ function(hocket_torch)
     message(STATUS "LibTorch: no gloo/context.h (libgloo-dev); ranks are threads only (tools/setup.sh --torch)")
     return()
   endif()
-  file(STRINGS ${hocket_torch_dir}/version.py version REGEX "^__version__")
-  string(REGEX MATCH "[0-9]+[.][0-9]+" version "${version}")
+  file(STRINGS ${hocket_torch_dir}/version.py version_line REGEX "^__version__")
+  string(REGEX MATCH "[0-9][0-9a-z.+]+" full_version "${version_line}")
+  string(REGEX MATCH "[0-9]+[.][0-9]+" version "${version_line}")
   if(version VERSION_LESS 2.11 OR version VERSION_GREATER_EQUAL 2.14)
     message(WARNING "LibTorch: ${version} in ${hocket_torch_dir}; expected 2.11 to 2.13; ranks are threads only")
     return()
@@ -37,13 +97,10 @@ function(hocket_torch)
   message(STATUS "LibTorch: ${version} in ${hocket_torch_dir}")
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/torch/*.cc)
   add_library(hocket_torch SHARED ${sources})
-  target_include_directories(hocket_torch PRIVATE ${CMAKE_SOURCE_DIR}/src)
-  target_compile_options(hocket_torch PRIVATE -Wall -Wextra)
-  target_include_directories(hocket_torch SYSTEM PRIVATE ${hocket_torch_dir}/include
-    ${hocket_torch_dir}/include/torch/csrc/api/include ${HOCKET_GLOO_INCLUDE})
-  target_compile_definitions(hocket_torch PRIVATE USE_C10D_GLOO)
+  hocket_torch_flags(hocket_torch)
   target_link_directories(hocket_torch PRIVATE ${hocket_torch_dir}/lib)
   target_link_libraries(hocket_torch PRIVATE torch_cpu c10 Threads::Threads)
   set_target_properties(hocket_torch PROPERTIES BUILD_RPATH ${hocket_torch_dir}/lib)
+  hocket_nccl(${full_version})
   add_dependencies(hocket hocket_torch)  # both see comm/wire.h: neither runs with an older other one
 endfunction()

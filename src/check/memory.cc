@@ -53,7 +53,8 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
   int64_t most = -1;
   for (size_t i = 0; i < n; ++i) {
     alive += change[i];
-    const int64_t with = alive + ctx.program.kind(cls.tasks[i]).workspace;
+    const program::Kind& kind = ctx.program.kind(cls.tasks[i]);
+    const int64_t with = alive + (program::is_communication(kind) ? 0 : kind.workspace);
     if (with <= most) continue;
     most = with;
     memory->peak_task = {memory->cls, i};

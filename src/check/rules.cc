@@ -165,8 +165,9 @@ std::string has_plan(const Context& ctx, const RankClass& cls, size_t) {
       std::count_if(cls.buffers.begin(), cls.buffers.end(),
                     [](const Buffer& buffer) { return buffer.kind == BufferKind::step; });
   const auto homeless = std::count_if(cls.tasks.begin(), cls.tasks.end(), [&](const Task& task) {
-    return in_range(task.kind, ctx.program.kinds.size()) && ctx.program.kind(task).workspace > 0 &&
-           task.workspace == kNone;
+    if (!in_range(task.kind, ctx.program.kinds.size())) return false;
+    const Kind& kind = ctx.program.kind(task);
+    return kind.workspace > 0 && !program::is_communication(kind) && task.workspace == kNone;
   });
   if (unplaced == 0 && homeless == 0) return "";
   return fmt::format("has {} step buffers, {} tasks with workspaces, and no memory plan", unplaced,

@@ -82,6 +82,9 @@ std::string bad_workspace(const Context& ctx, const RankClass& cls, const Task& 
   if (!ctx.planned) return "";
   const int64_t bytes = ctx.program.kind(task).workspace;
   const int64_t offset = task.workspace;
+  if (program::is_communication(ctx.program.kind(task))) {
+    return offset == kNone ? "" : "has a workspace in the arena, and is no kernel";
+  }
   if (bytes == 0) return "";
   if (offset == kNone) return fmt::format("needs {} bytes of workspace but has none", bytes);
   if (offset < 0 || offset % 64 != 0 || offset > cls.arena_bytes || bytes > cls.arena_bytes) {

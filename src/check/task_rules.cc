@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "check/rules.h"
+#include "comm/ops/transport.h"
 
 namespace hocket::check {
 
@@ -222,6 +223,16 @@ std::string collective_types_follow(const Context& ctx, ClassId cls, const RankC
   }
 }
 
+/// True if the workspace is what the transport's own collective takes, or nothing.
+bool workspace_of_transport(const comm::Op& op, const Kind& kind) {
+  if (kind.workspace == 0) return true;
+  try {
+    return kind.workspace == comm::transport_bytes(op, kind.attrs, kind.in, kind.out);
+  } catch (const Error&) {
+    return false;  // types-follow says why
+  }
+}
+
 /// Messages and collectives need no factor of the ranks here: payload is what one rank brings.
 std::string cost_recomputed(const Context& ctx, ClassId, const RankClass&, const Task& task) {
   const KindInfo& info = ctx.kind(task);
@@ -230,9 +241,14 @@ std::string cost_recomputed(const Context& ctx, ClassId, const RankClass&, const
   const auto& symbols = ctx.program.symbols;
   const int64_t bytes = info.comm->payload(kind.attrs, graph::expected_types(kind.in, symbols),
                                            graph::expected_types(kind.out, symbols));
-  if (kind.bytes == bytes && kind.flops == 0 && kind.workspace == 0) return "";
-  return fmt::format("says {} bytes, {} FLOPs and {} bytes of workspace; expected {}, 0 and 0",
-                     kind.bytes, kind.flops, kind.workspace, bytes);
+  if (!workspace_of_transport(*info.comm, kind)) {
+    return fmt::format(
+        "says {} bytes of workspace; expected 0, or what c10d's collective would take of it",
+        kind.workspace);
+  }
+  if (kind.bytes == bytes && kind.flops == 0) return "";
+  return fmt::format("says {} bytes and {} FLOPs; expected {} and 0", kind.bytes, kind.flops,
+                     bytes);
 }
 
 std::string lane_recomputed(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
@@ -361,8 +377,8 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
        "what a collective makes follows from what it takes and from the ranks of its group",
        "correct the types of the kind, or the group", collective_types_follow},
       {"cost-recomputed",
-       "the bytes of a communication are the payload of its op on its types, without FLOPs or "
-       "workspace",
+       "the bytes of a communication are the payload of its op on its types, without FLOPs; "
+       "workspace has what c10d's collectives take of a transport's memory, if those do it",
        "leave the bytes out: `hocket graph --finish FILE` finds them", cost_recomputed},
       {"lane-recomputed",
        "communication is in the lane of the link that it uses: between nodes, or inside one",

@@ -202,10 +202,11 @@ void verb_launch(Args& args) {
   args.about(
       "start a verb in several processes on this machine, one for each rank",
       "Every process is told its place as torchrun tells it (RANK, WORLD_SIZE, LOCAL_RANK, "
-      "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and plan.ranks is gloo unless the run says "
-      "otherwise; plan.dp is as many as the processes hold with the plan's other axes, unless it "
-      "is "
-      "given. Rank 0 prints; the others write to output.dir/logs. Signals are passed on to all. "
+      "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and plan.ranks is gloo, or nccl where there "
+      "are "
+      "GPUs for all, unless the run says otherwise; plan.dp is as many as the processes hold with "
+      "the plan's other axes, unless it is given. Rank 0 prints; the others write to "
+      "output.dir/logs. Signals are passed on to all. "
       "When one process fails the others end, too; the exit code is that of the first one.\n"
       "On several machines: torchrun, mpirun, srun or Kubernetes (docs/ranks.md).");
   args.option("-n", "N", &options->processes, "processes", 1, 4096);

@@ -4,14 +4,32 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "comm/wire.h"
 
 namespace hocket::comm {
 
+/// Which of c10d's groups Wire::team makes.
+enum class Groups : uint8_t {
+  gloo,
+  nccl,  ///< on a GPU of every rank, from which and to which its operands are copied
+};
+
+/// GPUs that this process sees.
+struct Gpus {
+  int32_t count = 0;
+  std::string why_none;  ///< no such library, a PyTorch without CUDA, no driver
+};
+/// Asked once.
+const Gpus& gpus();
+
 /// Meets the other processes of the run: blocks until all have come. Throws Error when there is no
-/// such library, or when some do not come within the timeout.
-std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds timeout);
+/// such library, or no GPU for groups of NCCL, or when some processes do not come within the
+/// timeout, or come with other groups.
+std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds timeout,
+                                Groups groups = Groups::gloo);
 
 }  // namespace hocket::comm

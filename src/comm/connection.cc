@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -28,6 +29,7 @@ constexpr int32_t kNobody = -1;
 /// Tags of the exchanges outside of steps; programs have those below (ProcessWorld).
 constexpr int32_t kSizeTag = 0x7ffffff0;
 constexpr int32_t kTextTag = kSizeTag + 1;
+constexpr int32_t kTeamTag = kTextTag + 1;
 constexpr const char* kFailure = "failure";
 
 std::string key_of(int32_t rank) { return fmt::format("doing/{}", rank); }
@@ -224,6 +226,21 @@ void Connection::wait(Incoming& collective, std::span<const int32_t> members) {
   }
 }
 
+void Connection::try_team() {
+  std::vector<int32_t> ranks(static_cast<size_t>(size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  Team& all = team(ranks, kTeamTag);
+  const auto memory = std::make_shared<Message>(sizeof(double));
+  double sum = 1;
+  std::memcpy(memory->data.get(), &sum, sizeof sum);
+  wait(*all.all_reduce({memory, memory->data.get(), memory->bytes}, Number::f64, false), ranks);
+  std::memcpy(&sum, memory->data.get(), sizeof sum);
+  if (sum != size()) {
+    fail_run("comm", "{} ranks added one each in a collective of c10d, and the sum was {}", size(),
+             sum);
+  }
+}
+
 // ---- who failed --------------------------------------------------------------------------------
 
 void Connection::watch_all() {
@@ -396,9 +413,15 @@ void Connection::blame(int32_t from, const Received& received, std::span<const i
   if (reason.empty()) {
     log_debug("nothing from rank {}: {}", from, received.text);
     const int32_t silent = silent_one(members);
-    const auto [rank, text] =
-        silent == kNobody ? verdict(from, received) : verdict(silent, received, false);
-    reason = fail_for(rank, text);
+    if (silent == kNobody && !members.empty() && received.end == Received::End::gone) {
+      // All are there: it is not one of them.
+      reason = fail(fmt::format("rank {}: a collective among {} ranks: {}", index(), members.size(),
+                                received.text));
+    } else {
+      const auto [rank, text] =
+          silent == kNobody ? verdict(from, received) : verdict(silent, received, false);
+      reason = fail_for(rank, text);
+    }
   }
   throw Error(Error::Kind::kRun, "comm", reason, Error::Cause::stopped);
 }

@@ -46,6 +46,9 @@ class Connection : public Processes {
   Team& team(std::span<const int32_t> members, int32_t tag);
   /// Waits for a collective of theirs.
   void wait(Incoming& collective, std::span<const int32_t> members);
+  /// All ranks add one in a collective of the transport's: what does not work there fails here, not
+  /// in a step. All call it.
+  void try_team();
 
   /// `doing` says what this rank does just now ("linear_dw L3 mb2 backward"), for the others to
   /// tell if it ends; `stop` is called when a process fails, with why. Until the owner is

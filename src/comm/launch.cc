@@ -66,10 +66,11 @@ Place launched(const Environment& get) {
     if (!get(launcher.rank) || !get(launcher.size)) continue;
     place.size = number(get, launcher.size, 1, 1 << 20, 1);
     place.rank = number(get, launcher.rank, 0, place.size - 1, 0);
-    if (place.size == 1) return place;
     place.launcher = launcher.name;
-    place.local_size = number(get, launcher.local_size, 1, place.size, place.size);
-    place.local_rank = number(get, launcher.local_rank, 0, place.size - 1, place.rank);
+    if (place.size > 1) {
+      place.local_size = number(get, launcher.local_size, 1, place.size, place.size);
+      place.local_rank = number(get, launcher.local_rank, 0, place.size - 1, place.rank);
+    }
     place.address = address_of(get, launcher);
     place.port = number(get, "MASTER_PORT", 1, 65535, kDefaultPort);
     place.restarts = number(get, "TORCHELASTIC_RESTART_COUNT", 0, 1 << 30, 0);

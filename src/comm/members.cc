@@ -31,10 +31,14 @@ void Copies::expect(const std::vector<Slice>& slices) {
   }
   for (const auto& [operand, span] : spans) {
     memory_.emplace_back(span.second - span.first);
-    const auto address = reinterpret_cast<uintptr_t>(memory_.back().data.get());
-    (operand.first ? out_ : in_)[operand.second] =
-        reinterpret_cast<void*>(address - static_cast<uintptr_t>(span.first));
+    set({operand.first, operand.second, span.first, 0}, memory_.back().data.get());
   }
+}
+
+void Copies::set(const Slice& first, std::byte* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  (first.out ? out_ : in_)[first.operand] =
+      reinterpret_cast<void*>(address - static_cast<uintptr_t>(first.begin));
 }
 
 Members::Members(const Call& call, const Op& op, int32_t rank, int64_t part, int64_t parts)

@@ -28,6 +28,8 @@ class Copies {
   void set_in(size_t operand, void* data) { in_[operand] = data; }
   /// Makes room for what comes.
   void expect(const std::vector<Slice>& slices);
+  /// Or it came already, and lies at `data`, neighbours in the operand one after the other.
+  void set(const Slice& first, std::byte* data);
   Operands operands() const { return {in_, out_}; }
 
  private:
@@ -46,6 +48,7 @@ class Members {
   const Operands& of(size_t member) const { return operands_[member]; }
   /// Makes room for what comes of another member.
   void expect(size_t member, const std::vector<Slice>& slices) { copies_[member].expect(slices); }
+  void set(size_t member, const Slice& first, std::byte* data) { copies_[member].set(first, data); }
   Together together() const;
 
  private:

@@ -2,6 +2,7 @@
 #include "comm/process_world.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -13,6 +14,7 @@
 #include "base/log.h"
 #include "comm/members.h"
 #include "comm/ops/comm_op.h"
+#include "comm/ops/transport.h"
 #include "comm/transport_collectives.h"
 
 namespace hocket::comm {
@@ -46,6 +48,8 @@ class ProcessWorld::Rank : public Communicator {
   Rank(Connection& connection, Collectives collectives)
       : connection_(connection), rank_(connection.index()), collectives_(collectives) {}
   void run(const Call& call) override;
+  /// Of the transport's collectives, in all lanes.
+  int64_t scratch_bytes() const;
 
  private:
   class Part;
@@ -57,6 +61,8 @@ class ProcessWorld::Rank : public Communicator {
   Connection& connection_;
   const int32_t rank_;
   const Collectives collectives_;
+  std::array<ScratchSpace, program::kNumLanes>
+      scratch_;  ///< of every lane, which alone uses its own
   std::mutex mutex_;
   std::map<int32_t, std::vector<int32_t>> groups_;  ///< by tag; guarded by mutex_
   std::set<comm::Id> told_;                         ///< guarded by mutex_
@@ -67,7 +73,9 @@ void ProcessWorld::Rank::run(const Call& call) {
   const Op& op = comm::op(call.kind->communication);
   if (op.role == Role::collective || op.role == Role::between) {
     if (collectives_ == Collectives::own) return exchange(call, op);
-    if (transport_has(*call.kind, op)) return by_transport(call, op);
+    if (comm::by_transport(op, call.kind->attrs, call.kind->in) != ByTransport::none) {
+      return by_transport(call, op);
+    }
     tell_ours(call, op);
     return exchange(call, op);
   }
@@ -95,8 +103,16 @@ void ProcessWorld::Rank::run(const Call& call) {
 
 void ProcessWorld::Rank::by_transport(const Call& call, const Op& op) {
   Team& team = connection_.team(call.members, tag_of(call));
-  run_by_transport(call, op, rank_, team,
+  run_by_transport(call, op, rank_, team, scratch_[place_of(call.lane)],
                    [&](Incoming& collective) { connection_.wait(collective, call.members); });
+}
+
+int64_t ProcessWorld::Rank::scratch_bytes() const {
+  int64_t bytes = 0;
+  for (const ScratchSpace& space : scratch_) {
+    bytes += space.bytes();
+  }
+  return bytes;
 }
 
 /// Says once of an op that c10d has none.
@@ -274,7 +290,7 @@ void ProcessWorld::watch(std::function<std::string()> doing,
 void ProcessWorld::leave() { connection_->unwatch(this); }
 
 int64_t ProcessWorld::peak_message_bytes(int32_t) const {
-  return connection_->peak_message_bytes();
+  return connection_->peak_message_bytes() + rank_->scratch_bytes();
 }
 
 }  // namespace hocket::comm

@@ -3,13 +3,15 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/error.h"
+#include "base/math.h"
 #include "comm/members.h"
 #include "comm/ops/parts.h"
+#include "comm/ops/transport.h"
 
 namespace hocket::comm {
 
@@ -17,7 +19,8 @@ namespace {
 
 using Wait = std::function<void(Incoming&)>;
 
-std::optional<Number> number_of(graph::DType dtype) {
+/// Of a type that by_transport lets be added up.
+Number number_of(graph::DType dtype) {
   switch (dtype) {
     case graph::DType::f32:
       return Number::f32;
@@ -25,23 +28,16 @@ std::optional<Number> number_of(graph::DType dtype) {
       return Number::f64;
     case graph::DType::i32:
       return Number::i32;
-    case graph::DType::i64:
-      return Number::i64;
     default:
-      return std::nullopt;
+      HOCKET_CHECK(dtype == graph::DType::i64, "sums of {}", graph::to_string(dtype));
+      return Number::i64;
   }
-}
-
-/// Parts of dense values are added up, or the greatest is taken.
-bool is_reduction(const Op& op) { return op.move.placed == Move::Placed::sum && !op.makes_sizes; }
-
-bool is_gathering(const Op& op) {
-  return op.move.placed == Move::Placed::slot && op.move.part == Move::Part::whole;
 }
 
 bool takes_greatest(const Call& call) { return monoid_of(call.kind->attrs) == graph::Monoid::max; }
 
-Scratch scratch(int64_t bytes) { return std::make_shared<Message>(bytes); }
+/// What a part takes of a ScratchSpace.
+int64_t aligned(int64_t bytes) { return round_up(bytes, kScratchAlign); }
 
 /// A tensor that is cut along a dim into a block for each member: runs of all members, one after
 /// the other, of which a block has `outer`.
@@ -91,20 +87,30 @@ std::map<graph::DType, Flat> by_type(std::span<const TensorType> types) {
 template <class Copy>
 void each_operand(const Flat& flat, const Scratch& memory, Copy copy) {
   for (size_t i = 0; i < flat.operands.size(); ++i) {
-    copy(flat.operands[i], memory->data.get() + flat.begins[i]);
+    copy(flat.operands[i], memory.data + flat.begins[i]);
   }
 }
 
 std::byte* bytes_of(void* operand) { return static_cast<std::byte*>(operand); }
 
-void all_reduce(const Call& call, Team& team, const Wait& wait) {
+/// Bytes of all, of which each is `times` in one part of a ScratchSpace.
+int64_t aligned_bytes(const std::map<graph::DType, Flat>& flats, int64_t times) {
+  int64_t bytes = 0;
+  for (const auto& [dtype, flat] : flats) {
+    bytes += aligned(times * flat.bytes);
+  }
+  return bytes;
+}
+
+void all_reduce(const Call& call, Team& team, ScratchSpace& space, const Wait& wait) {
   const std::vector<TensorType>& types = call.kind->in;
   std::map<graph::DType, Flat> flats = by_type(types);
+  space.begin(aligned_bytes(flats, 1));
   for (auto& [dtype, flat] : flats) {
-    flat.in = scratch(flat.bytes);
+    flat.in = space.take(flat.bytes);
     each_operand(flat, flat.in,
                  [&](size_t i, std::byte* at) { copy_bytes(at, call.in[i], types[i].bytes()); });
-    flat.begun = team.all_reduce(flat.in, *number_of(dtype), takes_greatest(call));
+    flat.begun = team.all_reduce(flat.in, number_of(dtype), takes_greatest(call));
   }
   for (auto& [dtype, flat] : flats) {
     wait(*flat.begun);
@@ -113,21 +119,23 @@ void all_reduce(const Call& call, Team& team, const Wait& wait) {
   }
 }
 
-void reduce_scatter(const Call& call, const Op& op, Team& team, const Wait& wait) {
+void reduce_scatter(const Call& call, const Op& op, Team& team, ScratchSpace& space,
+                    const Wait& wait) {
   const std::vector<TensorType>& blocks = call.kind->out;
   const int dim = movement(op, call.kind->attrs).part_dim;
   const int64_t n = std::ssize(call.members);
   std::map<graph::DType, Flat> flats = by_type(blocks);
+  space.begin(aligned_bytes(flats, n) + aligned_bytes(flats, 1));
   for (auto& [dtype, flat] : flats) {
-    flat.in = scratch(n * flat.bytes);
-    flat.out = scratch(flat.bytes);
+    flat.in = space.take(n * flat.bytes);
+    flat.out = space.take(flat.bytes);
     each_operand(flat, flat.in, [&, bytes = flat.bytes](size_t i, std::byte* first) {
       const Cut cut(blocks[i], dim, n);
       cut.each([&](int64_t member, int64_t in_tensor, int64_t in_block) {
         copy_bytes(first + member * bytes + in_block, bytes_of(call.in[i]) + in_tensor, cut.row);
       });
     });
-    flat.begun = team.reduce_scatter(flat.in, flat.out, *number_of(dtype), takes_greatest(call));
+    flat.begun = team.reduce_scatter(flat.in, flat.out, number_of(dtype), takes_greatest(call));
   }
   for (auto& [dtype, flat] : flats) {
     wait(*flat.begun);
@@ -136,16 +144,17 @@ void reduce_scatter(const Call& call, const Op& op, Team& team, const Wait& wait
   }
 }
 
-void all_gather(const Call& call, const Op& op, Team& team, const Wait& wait) {
+void all_gather(const Call& call, const Op& op, Team& team, ScratchSpace& space, const Wait& wait) {
   const std::vector<TensorType>& blocks = call.kind->in;
   const int dim = movement(op, call.kind->attrs).slot_dim;
   const int64_t n = std::ssize(call.members);
   const int64_t bytes = total_bytes(blocks);
   if (bytes == 0) return;
-  const Scratch in = scratch(bytes), out = scratch(n * bytes);
+  space.begin(aligned(bytes) + aligned(n * bytes));
+  const Scratch in = space.take(bytes), out = space.take(n * bytes);
   int64_t begin = 0;
   for (size_t i = 0; i < blocks.size(); ++i) {
-    copy_bytes(in->data.get() + begin, call.in[i], blocks[i].bytes());
+    copy_bytes(in.data + begin, call.in[i], blocks[i].bytes());
     begin += blocks[i].bytes();
   }
   wait(*team.all_gather(in, out));
@@ -153,15 +162,41 @@ void all_gather(const Call& call, const Op& op, Team& team, const Wait& wait) {
   for (size_t i = 0; i < blocks.size(); ++i) {
     const Cut cut(blocks[i], dim, n);
     cut.each([&](int64_t member, int64_t in_tensor, int64_t in_block) {
-      copy_bytes(bytes_of(call.out[i]) + in_tensor,
-                 out->data.get() + member * bytes + begin + in_block, cut.row);
+      copy_bytes(bytes_of(call.out[i]) + in_tensor, out.data + member * bytes + begin + in_block,
+                 cut.row);
     });
     begin += cut.block_bytes();
   }
 }
 
+/// True if the slices are neighbours in one operand.
+bool in_one_piece(const std::vector<Slice>& slices) {
+  for (size_t i = 1; i < slices.size(); ++i) {
+    const Slice& before = slices[i - 1];
+    if (slices[i].out != before.out || slices[i].operand != before.operand ||
+        slices[i].begin != before.begin + before.bytes) {
+      return false;
+    }
+  }
+  return !slices.empty();
+}
+
+/// Brings what another member sent, one slice after the other, to where the op looks for it.
+void deliver(Members& members, size_t other, const std::vector<Slice>& slices, std::byte* from) {
+  if (in_one_piece(slices)) {
+    members.set(other, slices[0], from);
+    return;
+  }
+  members.expect(other, slices);
+  for (const Slice& slice : slices) {
+    copy_bytes(place(members.of(other), slice), from, slice.bytes);
+    from += slice.bytes;
+  }
+}
+
 /// Every member sends what each other one reads of it, and then does its part by the record.
-void all_to_all(const Call& call, const Op& op, int32_t rank, Team& team, const Wait& wait) {
+void all_to_all(const Call& call, const Op& op, int32_t rank, Team& team, ScratchSpace& space,
+                const Wait& wait) {
   Members members(call, op, rank);
   const size_t n = members.size(), me = members.me();
   const Together all = members.together();
@@ -174,10 +209,10 @@ void all_to_all(const Call& call, const Op& op, int32_t rank, Team& team, const 
     takes[other] = op.reads(all, other, me, 0);
     sent += bytes_to[other] = total(gives[other]);
     received += bytes_from[other] = total(takes[other]);
-    members.expect(other, takes[other]);
   }
-  const Scratch in = scratch(sent), out = scratch(received);
-  std::byte* into = in->data.get();
+  space.begin(aligned(sent) + aligned(received));
+  const Scratch in = space.take(sent), out = space.take(received);
+  std::byte* into = in.data;
   for (const std::vector<Slice>& slices : gives) {
     for (const Slice& slice : slices) {
       copy_bytes(into, place(members.of(me), slice), slice.bytes);
@@ -185,33 +220,45 @@ void all_to_all(const Call& call, const Op& op, int32_t rank, Team& team, const 
     }
   }
   wait(*team.all_to_all(in, bytes_to, out, bytes_from));
-  const std::byte* from = out->data.get();
+  std::byte* from = out.data;
   for (size_t other = 0; other < n; ++other) {
-    for (const Slice& slice : takes[other]) {
-      copy_bytes(place(members.of(other), slice), from, slice.bytes);
-      from += slice.bytes;
-    }
+    deliver(members, other, takes[other], from);
+    from += bytes_from[other];
   }
   op.run(members.together(), me, 0);
 }
 
 }  // namespace
 
-bool transport_has(const program::Kind& kind, const Op& op) {
-  if (op.role != Role::collective) return false;
-  if (!is_reduction(op)) return is_gathering(op) || op.phases == 1;
-  return monoid_of(kind.attrs) != graph::Monoid::softmax &&
-         std::all_of(kind.in.begin(), kind.in.end(),
-                     [](const TensorType& type) { return number_of(type.dtype).has_value(); });
+void ScratchSpace::begin(int64_t bytes) {
+  used_ = 0;
+  if (bytes <= bytes_) return;
+  memory_ = std::make_shared<Message>(bytes);
+  bytes_ = bytes;
 }
 
-void run_by_transport(const Call& call, const Op& op, int32_t rank, Team& team, const Wait& wait) {
-  if (is_reduction(op)) {
-    return op.move.part == Move::Part::whole ? all_reduce(call, team, wait)
-                                             : reduce_scatter(call, op, team, wait);
+Scratch ScratchSpace::take(int64_t bytes) {
+  const int64_t at = used_;
+  used_ += aligned(bytes);
+  HOCKET_CHECK(used_ <= bytes_, "{} bytes of {} for a collective", used_, bytes_.load());
+  return {memory_, memory_ ? memory_->data.get() + at : nullptr, bytes};
+}
+
+void run_by_transport(const Call& call, const Op& op, int32_t rank, Team& team, ScratchSpace& space,
+                      const Wait& wait) {
+  switch (by_transport(op, call.kind->attrs, call.kind->in)) {
+    case ByTransport::all_reduce:
+      return all_reduce(call, team, space, wait);
+    case ByTransport::reduce_scatter:
+      return reduce_scatter(call, op, team, space, wait);
+    case ByTransport::all_gather:
+      return all_gather(call, op, team, space, wait);
+    case ByTransport::all_to_all:
+      return all_to_all(call, op, rank, team, space, wait);
+    case ByTransport::none:
+      break;
   }
-  if (is_gathering(op)) return all_gather(call, op, team, wait);
-  all_to_all(call, op, rank, team, wait);
+  HOCKET_CHECK(false, "the transport has no {}", op.name);
 }
 
 }  // namespace hocket::comm

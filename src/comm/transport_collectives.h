@@ -3,6 +3,7 @@
 // whatever else members read of each other goes by its all-to-all.
 #pragma once
 
+#include <atomic>
 #include <functional>
 
 #include "comm/communicator.h"
@@ -11,11 +12,27 @@
 
 namespace hocket::comm {
 
-/// True if the transport has a counterpart of a collective on these types.
-bool transport_has(const program::Kind& kind, const Op& op);
+/// Memory for the collectives of a lane, which come one after the other: kept from each to the next
+/// ones, so that steps allocate none.
+class ScratchSpace {
+ public:
+  /// Makes room for parts of `bytes` together, each of whole multiples of kScratchAlign; what was
+  /// taken before is no longer used.
+  void begin(int64_t bytes);
+  /// The next part.
+  Scratch take(int64_t bytes);
+  /// What it has: the most that was asked for.
+  int64_t bytes() const { return bytes_; }
 
-/// The part of `rank` in one that it has. `wait` is called with whatever was begun.
-void run_by_transport(const Call& call, const Op& op, int32_t rank, Team& team,
+ private:
+  std::shared_ptr<Message> memory_;
+  int64_t used_ = 0;
+  std::atomic<int64_t> bytes_ = 0;
+};
+
+/// The part of `rank` in a collective that has a counterpart (by_transport). `wait` is called with
+/// whatever was begun.
+void run_by_transport(const Call& call, const Op& op, int32_t rank, Team& team, ScratchSpace& space,
                       const std::function<void(Incoming&)>& wait);
 
 }  // namespace hocket::comm

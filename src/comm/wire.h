@@ -53,7 +53,11 @@ class Incoming {
 enum class Number : uint8_t { f32, f64, i32, i64 };
 
 /// Memory of a collective of the transport: kept until that is done with it, whoever stops waiting.
-using Scratch = std::shared_ptr<Message>;
+struct Scratch {
+  std::shared_ptr<Message> memory;  ///< of which this is a part
+  std::byte* data = nullptr;
+  int64_t bytes = 0;
+};
 
 /// Some ranks, and the collectives that the transport has of its own among them: in their own order
 /// of sums. All members begin the same ones in the same order; what is begun is waited for.
@@ -92,7 +96,7 @@ class Wire {
   virtual std::unique_ptr<Team> team(std::span<const int32_t> members) = 0;
   /// Ends every receive and collective that waits, and all later ones at once.
   virtual void abort() = 0;
-  /// Most bytes of messages, and of memory of collectives, that were ever kept at a time.
+  /// Most bytes of messages that were ever kept at a time.
   virtual int64_t peak_message_bytes() const = 0;
 
   // A small table that all ranks see. It does not wait, and throws std::exception where the process
@@ -112,7 +116,7 @@ struct Place {
   /// How often the run was started again: notes of the times before do not count.
   int32_t restarts = 0;
   bool has_table = false;  ///< whoever started it holds the table at `address`, not rank 0
-  std::string launcher;    ///< its name; empty: none, this process is alone
+  std::string launcher;    ///< its name; empty: none
 
   bool operator==(const Place&) const = default;
 };

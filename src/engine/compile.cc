@@ -11,6 +11,7 @@
 #include "base/id.h"
 #include "base/text.h"
 #include "comm/launch.h"
+#include "comm/ops/transport.h"
 #include "data/index.h"
 #include "models/build.h"
 #include "parallel/stored.h"
@@ -113,6 +114,15 @@ graph::Graph reference(const Run& run, const CompileOptions& options, const Size
   return graph;
 }
 
+/// Notes in the kinds of collectives what memory c10d's own take, if those do them.
+void note_transport(bool c10d, program::Program* program) {
+  for (program::Kind& kind : program->kinds) {
+    if (!program::is_communication(kind)) continue;
+    const comm::Op& op = comm::op(kind.communication);
+    kind.workspace = c10d ? comm::transport_bytes(op, kind.attrs, kind.in, kind.out) : 0;
+  }
+}
+
 }  // namespace
 
 Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& how) {
@@ -150,6 +160,7 @@ Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lower
   seen("lower");
   runner.run(result.program);
   program::finalize(result.program);
+  note_transport(how.c10d, &result.program);
   seen("program");
   return result;
 }
@@ -217,7 +228,8 @@ Compiled compile(const Run& run, const CompileOptions& options) {
                      run.config.plan.pass_options,
                      run.resolved.to_json_text(),
                      options.purpose == Purpose::train ? "" : kNames[place_of(options.purpose)],
-                     options.observe};
+                     options.observe,
+                     run.c10d};
   try {
     Compiled result = compile(reference(run, options, sizes), sizes.plan, how);
     result.tokens_per_step = sizes.tokens_per_step();
@@ -256,6 +268,7 @@ Compiled with_program(const Run& run, program::Program given) {
          given.num_micro_batches, sizes.plan.num_micro_batches, run.config.train.global_batch,
          run.plan.dp, run.plan.micro_batch);
   }
+  note_transport(run.c10d, &given);
   return {reference(run, how, sizes), std::move(given), sizes.tokens_per_step(), {}};
 }
 

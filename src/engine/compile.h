@@ -61,6 +61,7 @@ struct Lowering {
   std::string config;   ///< Program::config: what the program was made from
   std::string purpose;  ///< Program::purpose
   Observer observe;
+  bool c10d = false;  ///< c10d does collectives that are not written as messages
 };
 
 /// The program that computes what the graph of one global micro-batch says, under a plan: passes of

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/resolve.h"
+#include "comm/c10d.h"
 #include "comm/launch.h"
 #include "passes/pass.h"
 
@@ -130,15 +131,16 @@ void PlanSection::fields(Fields& fields) {
   fields("ranks", ranks,
          "what ranks are: local, threads of this process; gloo, processes, each started by a "
          "launcher "
-         "(hocket launch, torchrun, mpirun, srun); auto: gloo if a launcher started several, else "
-         "local")
-      .one_of({"auto", "local", "gloo"});
+         "(hocket launch, torchrun, mpirun, srun); nccl, the same with a GPU each, through which "
+         "collectives go; auto: if a launcher started several, nccl where PyTorch has CUDA and "
+         "there are GPUs for all, else gloo; else local")
+      .one_of({"auto", "local", "gloo", "nccl"});
   fields(
       "collectives", collectives,
       "with ranks as processes, those collectives that all_reduce, reduce_scatter and "
       "all_gather do not write as messages: own, which has the bits of local ranks; c10d, by its "
-      "groups, in their order of sums")
-      .one_of({"own", "c10d"});
+      "groups, in their order of sums; auto: c10d with plan.ranks nccl, else own")
+      .one_of({"auto", "own", "c10d"});
   fields("pp", pp, "pipeline ranks, each with pp_chunks stages").min(1).max(kMaxRanks);
   fields("pp_chunks", pp_chunks,
          "stages per pipeline rank: model chunks, for interleaved, zb-h1, zb-v and dualpipev (both "
@@ -330,7 +332,10 @@ parallel::Sharding sharding_of(const ShardSection& section, const std::string& n
 /// What plan.ranks says, or follows from who started this process.
 Ranks ranks_of(const PlanSection& plan) {
   if (plan.ranks == "gloo") return Ranks::gloo;
-  return plan.ranks == "auto" && comm::launched().size > 1 ? Ranks::gloo : Ranks::local;
+  if (plan.ranks == "nccl") return Ranks::nccl;
+  const comm::Place& place = comm::launched();
+  if (plan.ranks == "local" || place.size == 1) return Ranks::local;
+  return comm::gpus().count >= place.local_size ? Ranks::nccl : Ranks::gloo;
 }
 
 }  // namespace
@@ -383,6 +388,8 @@ void derive(Run& run) {
   p.pp = config.plan.pp;
   p.pp_chunks = config.plan.pp_chunks;
   run.ranks = ranks_of(config.plan);
+  run.c10d = config.plan.collectives == "c10d" ||
+             (config.plan.collectives == "auto" && run.ranks == Ranks::nccl);
   p.dp = dp_of(config.plan, run.resolved, run.name);
   p.ep = config.plan.ep;
   p.etp = config.plan.etp;
@@ -430,11 +437,10 @@ void derive(Run& run) {
          "durations are played",
          timed.profile.empty() ? "set" : "profile");
   }
-  if (timed.on() && config.plan.collectives != "own") {
+  if (timed.on() && run.c10d) {
     fail(run.name,
-         "plan.collectives is {} on a device that is played (timed.cluster); expected own: only "
-         "messages of our own are filled up to what is played",
-         config.plan.collectives);
+         "plan.collectives is c10d on a device that is played (timed.cluster); expected own: only "
+         "messages of our own are filled up to what is played");
   }
   p.validate(run.model.num_layers, run.model.num_experts);
 }

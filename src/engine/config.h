@@ -71,7 +71,7 @@ struct ShardSection {
 };
 
 struct PlanSection {
-  std::string ranks = "auto", collectives = "own";
+  std::string ranks = "auto", collectives = "auto";
   int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, etp = 1, ep_inner = 1, expert_ranks = 0, cp = 1,
           tp = 1, micro_batch = 1;
   bool sequence_parallel = false;
@@ -131,6 +131,7 @@ struct RunConfig {
 enum class Ranks {
   local,  ///< threads of one process
   gloo,   ///< processes, which reach each other through c10d's Gloo
+  nccl,   ///< the same with a GPU each, through which c10d's collectives go
 };
 
 /// A configuration with what follows from it.
@@ -141,6 +142,7 @@ struct Run {
   models::ModelConfig model;
   parallel::Plan plan;
   Ranks ranks = Ranks::local;
+  bool c10d = false;    ///< plan.collectives: those of c10d
   std::string weights;  ///< the folder that a new training takes its weights from; empty: random
 };
 

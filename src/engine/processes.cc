@@ -14,13 +14,28 @@ std::shared_ptr<comm::Connection>& held() {
   return connection;
 }
 
+/// Error: this process has no GPU for its rank.
+void expect_gpu(const Run& run, const comm::Place& place) {
+  const comm::Gpus& gpus = comm::gpus();
+  const std::string why = gpus.count == 0 ? gpus.why_none
+                                          : fmt::format("this host has {} GPUs for {} ranks",
+                                                        gpus.count, place.local_size);
+  // A launcher may let every rank see the one that is its own.
+  if (gpus.count != 1 && gpus.count < place.local_size) {
+    fail(run.name,
+         "plan.ranks is nccl, and {}; expected a PyTorch for CUDA and a GPU for every rank; try "
+         "plan.ranks: gloo",
+         why);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<comm::Connection> connection(const Run& run) {
   std::shared_ptr<comm::Connection>& connection = held();
   if (connection) return connection;
   const comm::Place& place = comm::launched();
-  if (place.size != run.plan.world()) {
+  if (place.size != run.plan.world() || place.launcher.empty()) {
     fail(run.name,
          "the plan has {} ranks, and {} started {}; expected a process for each; try hocket launch "
          "-n {}, or another plan",
@@ -30,7 +45,15 @@ std::shared_ptr<comm::Connection> connection(const Run& run) {
   }
   const auto timeout =
       std::chrono::milliseconds(static_cast<int64_t>(run.config.plan.timeout_s * 1000));
-  connection = std::make_shared<comm::Connection>(comm::open_c10d(place, timeout), timeout);
+  const bool nccl = run.ranks == Ranks::nccl;
+  if (nccl) {
+    expect_gpu(run, place);
+  }
+  const comm::Groups groups = nccl ? comm::Groups::nccl : comm::Groups::gloo;
+  connection = std::make_shared<comm::Connection>(comm::open_c10d(place, timeout, groups), timeout);
+  if (nccl) {
+    connection->try_team();
+  }
   return connection;
 }
 

@@ -27,11 +27,11 @@ runtime::LocalRanks local_ranks(const Run& run) {
            "plan.ranks: gloo",
            place.launcher, place.size);
     }
-    if (run.config.plan.collectives != "own") {
+    if (run.c10d) {
       fail(run.name,
-           "plan.collectives is {}, and ranks are threads of one process, which c10d has nothing "
+           "plan.collectives is c10d, and ranks are threads of one process, which c10d has nothing "
            "to do with; try plan.collectives: own, or a launcher (hocket launch -n {} ..)",
-           run.config.plan.collectives, world);
+           world);
     }
     return {world, kernels::cpu_backend(), rank_options(run)};
   }
@@ -40,8 +40,7 @@ runtime::LocalRanks local_ranks(const Run& run) {
   runtime::RankOptions options = rank_options(run);
   options.timeout += std::chrono::seconds(5) + options.timeout / 10;
   const std::shared_ptr<comm::Connection> connection = engine::connection(run);
-  const comm::Collectives collectives =
-      run.config.plan.collectives == "c10d" ? comm::Collectives::c10d : comm::Collectives::own;
+  const comm::Collectives collectives = run.c10d ? comm::Collectives::c10d : comm::Collectives::own;
   return {std::make_shared<comm::ProcessWorld>(connection, collectives),
           {connection->index()},
           kernels::cpu_backend(),

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "check/check.h"
 #include "comm/ops/comm_op.h"
+#include "comm/ops/transport.h"
 #include "ops/op.h"
 #include "program/finalize.h"
 #include "program/parts.h"
@@ -59,6 +60,9 @@ void complete_communication(const program::Program& program, program::KindId id,
   }
   kind->bytes = op.payload(kind->attrs, graph::expected_types(kind->in, program.symbols),
                            graph::expected_types(kind->out, program.symbols));
+  if (kind->workspace > 0) {
+    kind->workspace = comm::transport_bytes(op, kind->attrs, kind->in, kind->out);
+  }
 }
 
 /// By kind: whether a task has it.

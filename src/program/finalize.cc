@@ -299,6 +299,9 @@ class Slots {
   std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> free_;  // by bound and expected size
 };
 
+/// That of a collective is its transport's.
+int64_t arena_workspace(const Kind& kind) { return is_communication(kind) ? 0 : kind.workspace; }
+
 }  // namespace
 
 void plan_memory(const Program& program, RankClass& cls) {
@@ -319,7 +322,7 @@ void plan_memory(const Program& program, RankClass& cls) {
   int64_t workspace = 0;
   for (size_t i = 0; i < num_tasks; ++i) {
     const Task& task = cls.tasks[i];
-    workspace = std::max(workspace, program.kind(task).workspace);
+    workspace = std::max(workspace, arena_workspace(program.kind(task)));
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
         const BufferId root = cls.root(buffer);
@@ -375,7 +378,7 @@ void plan_memory(const Program& program, RankClass& cls) {
 
   const int64_t workspace_at = arenas[place_of(Space::device)].top();
   for (Task& task : cls.tasks) {
-    task.workspace = program.kind(task).workspace > 0 ? workspace_at : kNone;
+    task.workspace = arena_workspace(program.kind(task)) > 0 ? workspace_at : kNone;
   }
   const std::vector<int64_t> address[kNumSpaces] = {
       slots[0].addresses(workspace_at + align(workspace)), slots[1].addresses(arenas[1].top())};

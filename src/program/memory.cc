@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <queue>
 #include <set>
 #include <tuple>
@@ -392,6 +393,21 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer, const Way& way) {
   return sum;
 }
 
+/// What the transport's own collectives take, copies of their operands: each lane has the memory
+/// for the largest of its collectives.
+int64_t transport_bytes(const Program& program, const RankClass& cls) {
+  constexpr int64_t kMost = INT64_MAX / 64;  // more than any has: lanes can be added up
+  std::array<int64_t, kNumLanes> most{};
+  for (const Task& task : cls.tasks) {
+    const Kind& kind = program.kind(task);
+    if (is_communication(kind)) {
+      int64_t& of_lane = most[place_of(task.lane)];
+      of_lane = std::max(of_lane, std::min(kind.workspace, kMost));
+    }
+  }
+  return std::accumulate(most.begin(), most.end(), int64_t{0});
+}
+
 }  // namespace
 
 std::vector<Memory> memory_of(const Program& program) {
@@ -414,7 +430,7 @@ std::vector<Memory> memory_of(const Program& program) {
     }
     memory.step_buffers = total_bytes(planned_pages(program, c));
     memory.host += total_bytes(planned_pages(program, c, Space::host));
-    memory.messages = in_flight.bound(c);
+    memory.messages = in_flight.bound(c) + transport_bytes(program, cls);
     memory.reserved = cls.arena_bytes;
     list.push_back(memory);
   }

@@ -62,8 +62,8 @@ struct Kind {
   Attrs attrs;
   std::vector<TensorType> in, out;  ///< local types, accumulators not among the inputs
   double flops = 0;
-  int64_t bytes = 0;  ///< memory traffic of a kernel; comm::Op::payload of a communication
-  int64_t workspace = 0;
+  int64_t bytes = 0;      ///< memory traffic of a kernel; comm::Op::payload of a communication
+  int64_t workspace = 0;  ///< in the arena; of a collective: comm::transport_bytes, or 0
   comm::Id communication =
       comm::Id::none;  ///< follows from `op`: set by Program::intern and the parser
   bool operator==(const Kind&) const = default;

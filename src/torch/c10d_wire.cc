@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes through c10d: its Gloo process group carries the messages, its TCPStore is the table of
-// notes, and others of its groups do its own collectives. What it makes is loaded when a plan needs
-// it (comm/c10d.h). It sees LibTorch, whose headers bring others of the same names as ours (fmt),
-// and so of ours the interface alone: what goes wrong is a std::exception.
+// notes, and others of its groups, of Gloo or NCCL, do its own collectives. What NCCL moves is
+// copied to the rank's GPU and back. What it makes is loaded when a plan needs it (comm/c10d.h). It
+// sees LibTorch, whose headers bring others of the same names as ours (fmt), and so of ours the
+// interface alone: what goes wrong is a std::exception.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -23,6 +25,7 @@
 #include <thread>
 
 #include "comm/wire.h"
+#include "torch/nccl_group.h"
 
 namespace hocket::comm {
 
@@ -81,9 +84,21 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, bool serves, mill
   return c10::make_intrusive<c10d::PrefixStore>("hocket/" + std::to_string(place.restarts), store);
 }
 
+/// The GPU of a rank of this host: its own, or the one that its launcher lets it see.
+at::Device gpu_of(const Place& place) {
+  std::string why;
+  const int32_t gpus = count_gpus(&why);
+  if (gpus == 0) throw std::runtime_error(why);
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank % gpus)};
+}
+
+/// In the table: how many processes have teams of NCCL.
+constexpr const char* kWithNccl = "processes with nccl";
+
 class C10dWire : public Wire {
  public:
-  C10dWire(const Place& place, milliseconds timeout);
+  /// `nccl`: teams are groups of NCCL.
+  C10dWire(const Place& place, milliseconds timeout, bool nccl);
   ~C10dWire() override;
   int32_t rank() const override { return place_.rank; }
   int32_t size() const override { return place_.size; }
@@ -105,7 +120,7 @@ class C10dWire : public Wire {
   class C10dIncoming;
   class C10dTeam;
   class Collective;
-  /// How far a collective is. Known to the transport, which may end later than who waits for it.
+  /// How far a collective is. Known to Gloo, which may end it later than who waits for it.
   struct Progress {
     std::mutex mutex;
     std::condition_variable changed;
@@ -117,9 +132,11 @@ class C10dWire : public Wire {
   void release(int64_t bytes);
   c10::intrusive_ptr<c10d::ProcessGroupGloo> meet(const std::string& name, int rank, int size,
                                                   const c10::intrusive_ptr<c10d::Store>& store);
+  void expect_agreement();
 
   const Place place_;
   const milliseconds timeout_;
+  const at::Device device_of_teams_;
   std::shared_ptr<::gloo::transport::Device> device_;
   // The group uses one connection to the table, the notes another: an operation that waits holds
   // its connection.
@@ -137,17 +154,32 @@ class C10dWire : public Wire {
   std::thread let_go_;
 };
 
-C10dWire::C10dWire(const Place& place, milliseconds timeout)
-    : place_(place), timeout_(timeout), device_(device_for(place)) {
+C10dWire::C10dWire(const Place& place, milliseconds timeout, bool nccl)
+    : place_(place),
+      timeout_(timeout),
+      device_of_teams_(nccl ? gpu_of(place) : at::Device(at::kCPU)),
+      device_(device_for(place)) {
   // The host of rank 0 has the table, unless the launcher does. Everybody then connects to
   // everybody.
   table_ = open_store(place, place.rank == 0 && !place.has_table, timeout);
   notes_ = open_store(place, false, timeout);
+  notes_->add(kWithNccl, nccl ? 1 : 0);
   group_ = meet("gloo", place.rank, place.size, table_);
+  expect_agreement();
   let_go_ = std::thread([this] { let_go(); });
 }
 
-/// A group of c10d's, by its name: blocks until its members have come.
+/// All have said by now whether their teams are NCCL's: some alone would wait for the others.
+void C10dWire::expect_agreement() {
+  const int64_t with = notes_->add(kWithNccl, 0);
+  if (with == 0 || with == place_.size) return;
+  group_->barrier()->wait();  // nobody ends, and the table with it, before all have read it
+  throw std::runtime_error(std::to_string(with) + " of the " + std::to_string(place_.size) +
+                           " processes would go through NCCL, the others through Gloo: hosts "
+                           "differ; try plan.ranks: gloo, or nccl, for all");
+}
+
+/// A group of Gloo, by its name: blocks until its members have come.
 c10::intrusive_ptr<c10d::ProcessGroupGloo> C10dWire::meet(
     const std::string& name, int rank, int size, const c10::intrusive_ptr<c10d::Store>& store) {
   // What waits here gives up first, and says why.
@@ -263,19 +295,26 @@ void C10dWire::abort() {
 
 // ---- collectives of c10d's own -----------------------------------------------------------------
 
+/// A tensor of a collective: what the host has, and the same on the device that works. One tensor
+/// where that is the host.
+struct Staged {
+  at::Tensor host, there;
+};
+
 /// Gloo cannot end a collective that waits for others: who gives up leaves it behind, with the
 /// memory that it uses.
 class C10dWire::Collective : public Incoming {
  public:
+  /// `made`: comes back to the host when the collective ends.
   Collective(C10dWire& wire, const c10::intrusive_ptr<c10d::Work>& work,
-             std::shared_ptr<Progress> progress, int64_t bytes)
-      : wire_(wire), progress_(std::move(progress)), bytes_(bytes) {
+             std::shared_ptr<Progress> progress, Staged made)
+      : wire_(wire), work_(work), progress_(std::move(progress)), made_(std::move(made)) {
     {
       std::lock_guard lock(wire_.mutex_);
-      wire_.hold(bytes_);
       wire_.collectives_.insert(progress_.get());
       progress_->stopped = wire_.aborted_;
     }
+    if (on_gpu()) return;
     work->getFuture()->addCallback([progress = progress_](c10::ivalue::Future& future) {
       std::lock_guard lock(progress->mutex);
       if (future.hasError()) {
@@ -287,111 +326,170 @@ class C10dWire::Collective : public Incoming {
   }
   ~Collective() override {
     std::lock_guard lock(wire_.mutex_);
-    wire_.release(bytes_);
     wire_.collectives_.erase(progress_.get());
   }
   Received wait(milliseconds timeout) override {
+    const auto deadline = steady_clock::now() + timeout;
     std::unique_lock lock(progress_->mutex);
-    const bool came = progress_->changed.wait_for(
-        lock, timeout, [&] { return progress_->ended || progress_->stopped; });
-    if (!came) return {Received::End::timed_out, "no end of a collective"};
+    while (!progress_->ended && !progress_->stopped) {
+      const auto now = steady_clock::now();
+      if (now >= deadline) return {Received::End::timed_out, "no end of a collective"};
+      if (on_gpu()) {
+        ask_gpu();
+      }
+      if (progress_->ended) break;
+      progress_->changed.wait_until(lock, on_gpu() ? now + kGpuIsAskedEvery : deadline);
+    }
     if (progress_->stopped) return {Received::End::stopped, "stopped"};
     if (!progress_->failed.empty()) return {Received::End::gone, progress_->failed};
+    made_.host.copy_(made_.there);
     return {};
   }
 
  private:
+  /// A GPU tells nobody that it is done.
+  static constexpr std::chrono::microseconds kGpuIsAskedEvery{20};
+
+  bool on_gpu() const { return made_.there.is_cuda(); }
+  /// With the mutex of progress_ held.
+  void ask_gpu() {
+    try {
+      if (!work_->isCompleted()) return;
+      const std::exception_ptr failed = work_->exception();
+      if (failed) {
+        std::rethrow_exception(failed);
+      }
+    } catch (const std::exception& error) {
+      progress_->failed = error.what();
+    }
+    progress_->ended = true;
+  }
+
   C10dWire& wire_;
+  const c10::intrusive_ptr<c10d::Work> work_;
   const std::shared_ptr<Progress> progress_;
-  const int64_t bytes_;
+  const Staged made_;
 };
 
 class C10dWire::C10dTeam : public Team {
  public:
   C10dTeam(C10dWire& wire, c10::intrusive_ptr<c10d::Backend> group)
       : wire_(wire), group_(std::move(group)) {}
-  /// Who destroys a group waits for what it has under way.
-  ~C10dTeam() override {
-    if (!last_) return;
-    std::lock_guard lock(last_->mutex);
-    if (!last_->ended) {
-      group_.release();
-    }
-  }
+  ~C10dTeam() override;
   std::unique_ptr<Incoming> all_reduce(Scratch data, Number number, bool max) override {
-    std::vector<at::Tensor> tensors = {tensor(data, number)};
-    return begin(group_->allreduce(tensors, {reduction(max)}), data->bytes);
+    const Staged sum = copied(tensor(data, number));
+    std::vector<at::Tensor> tensors = {sum.there};
+    return begin(group_->allreduce(tensors, reduction<c10d::AllreduceOptions>(max)), sum);
   }
-  /// Gloo's own is the same: a sum for all, of which each takes its block. But that one cannot be
-  /// waited for with a timeout.
   std::unique_ptr<Incoming> reduce_scatter(Scratch in, Scratch out, Number number,
-                                           bool max) override {
-    class Block : public Incoming {
-     public:
-      Block(std::unique_ptr<Incoming> sum, Scratch in, Scratch out, int rank)
-          : sum_(std::move(sum)), in_(std::move(in)), out_(std::move(out)), rank_(rank) {}
-      Received wait(milliseconds timeout) override {
-        Received received = sum_->wait(timeout);
-        if (received.end == Received::End::whole) {
-          std::memcpy(out_->data.get(), in_->data.get() + rank_ * out_->bytes,
-                      static_cast<size_t>(out_->bytes));
-        }
-        return received;
-      }
-
-     private:
-      std::unique_ptr<Incoming> sum_;
-      Scratch in_, out_;
-      int rank_;
-    };
-    return std::make_unique<Block>(all_reduce(in, number, max), in, out, group_->getRank());
-  }
+                                           bool max) override;
   std::unique_ptr<Incoming> all_gather(Scratch in, Scratch out) override {
-    at::Tensor from = tensor(in), to = tensor(out);
-    return begin(group_->_allgather_base(to, from), in->bytes + out->bytes);
+    at::Tensor from = copied(tensor(in)).there;
+    Staged to = room(tensor(out));
+    return begin(group_->_allgather_base(to.there, from), to);
   }
   std::unique_ptr<Incoming> all_to_all(Scratch in, std::span<const int64_t> bytes_to, Scratch out,
                                        std::span<const int64_t> bytes_from) override {
-    at::Tensor from = tensor(in), to = tensor(out);
+    at::Tensor from = copied(tensor(in)).there;
+    Staged to = room(tensor(out));
     std::vector<int64_t> gives(bytes_to.begin(), bytes_to.end());
     std::vector<int64_t> takes(bytes_from.begin(), bytes_from.end());
-    return begin(group_->alltoall_base(to, from, takes, gives), in->bytes + out->bytes);
+    return begin(group_->alltoall_base(to.there, from, takes, gives), to);
   }
 
  private:
-  static c10d::AllreduceOptions reduction(bool max) {
-    c10d::AllreduceOptions options;
+  template <class Options>
+  static Options reduction(bool max) {
+    Options options;
     options.reduceOp = max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
     return options;
   }
-  static at::Tensor tensor(const Scratch& memory, at::ScalarType type, int64_t size) {
+  static at::Tensor tensor(const Scratch& part, at::ScalarType type, int64_t size) {
     return at::from_blob(
-        memory->data.get(), {memory->bytes / size}, [memory](void*) {},
+        part.data, {part.bytes / size}, [memory = part.memory](void*) {},
         at::TensorOptions().dtype(type));
   }
-  static at::Tensor tensor(const Scratch& memory) { return tensor(memory, at::kByte, 1); }
-  static at::Tensor tensor(const Scratch& memory, Number number) {
+  static at::Tensor tensor(const Scratch& part) { return tensor(part, at::kByte, 1); }
+  static at::Tensor tensor(const Scratch& part, Number number) {
     switch (number) {
       case Number::f32:
-        return tensor(memory, at::kFloat, 4);
+        return tensor(part, at::kFloat, 4);
       case Number::f64:
-        return tensor(memory, at::kDouble, 8);
+        return tensor(part, at::kDouble, 8);
       case Number::i32:
-        return tensor(memory, at::kInt, 4);
+        return tensor(part, at::kInt, 4);
       case Number::i64:
-        return tensor(memory, at::kLong, 8);
+        return tensor(part, at::kLong, 8);
     }
     throw std::logic_error("an unknown type of numbers");
   }
-  std::unique_ptr<Incoming> begin(const c10::intrusive_ptr<c10d::Work>& work, int64_t bytes) {
+  bool on_gpu() const { return wire_.device_of_teams_.is_cuda(); }
+  Staged copied(const at::Tensor& host) const {
+    return {host, on_gpu() ? host.to(wire_.device_of_teams_) : host};
+  }
+  Staged room(const at::Tensor& host) const {
+    return {host, on_gpu() ? at::empty_like(host, wire_.device_of_teams_) : host};
+  }
+  std::unique_ptr<Incoming> begin(const c10::intrusive_ptr<c10d::Work>& work, Staged made) {
     last_ = std::make_shared<Progress>();
-    return std::make_unique<Collective>(wire_, work, last_, bytes);
+    return std::make_unique<Collective>(wire_, work, last_, std::move(made));
   }
 
   C10dWire& wire_;
   c10::intrusive_ptr<c10d::Backend> group_;
   std::shared_ptr<Progress> last_;
 };
+
+/// Who destroys a group of Gloo waits for what it has under way, so it is left behind then. NCCL's
+/// can be ended.
+C10dWire::C10dTeam::~C10dTeam() {
+  bool ended = true;
+  if (last_) {
+    std::lock_guard lock(last_->mutex);
+    ended = last_->ended;
+  }
+  if (!on_gpu()) {
+    if (!ended) {
+      group_.release();
+    }
+    return;
+  }
+  try {
+    ended ? group_->shutdown() : group_->abort();
+  } catch (const std::exception&) {
+    // The process ends.
+  }
+}
+
+/// Gloo's own is a sum for all, of which each takes its block: but that one cannot be waited for
+/// with a timeout, so that it is done here.
+std::unique_ptr<Incoming> C10dWire::C10dTeam::reduce_scatter(Scratch in, Scratch out, Number number,
+                                                             bool max) {
+  class Block : public Incoming {
+   public:
+    Block(std::unique_ptr<Incoming> sum, Scratch in, Scratch out, int rank)
+        : sum_(std::move(sum)), in_(std::move(in)), out_(std::move(out)), rank_(rank) {}
+    Received wait(milliseconds timeout) override {
+      Received received = sum_->wait(timeout);
+      if (received.end == Received::End::whole) {
+        std::memcpy(out_.data, in_.data + rank_ * out_.bytes, static_cast<size_t>(out_.bytes));
+      }
+      return received;
+    }
+
+   private:
+    std::unique_ptr<Incoming> sum_;
+    Scratch in_, out_;
+    int rank_;
+  };
+  if (!on_gpu()) {
+    return std::make_unique<Block>(all_reduce(in, number, max), in, out, group_->getRank());
+  }
+  at::Tensor from = copied(tensor(in, number)).there;
+  Staged to = room(tensor(out, number));
+  const auto options = reduction<c10d::ReduceScatterOptions>(max);
+  return begin(group_->_reduce_scatter_base(to.there, from, options), to);
+}
 
 /// Every team has a connection to the table of its own, since all lanes may meet others at a time.
 std::unique_ptr<Team> C10dWire::team(std::span<const int32_t> members) {
@@ -403,8 +501,14 @@ std::unique_ptr<Team> C10dWire::team(std::span<const int32_t> members) {
       rank = static_cast<int>(i);
     }
   }
-  return std::make_unique<C10dTeam>(*this, meet(name, rank, static_cast<int>(members.size()),
-                                                open_store(place_, false, timeout_)));
+  const int size = static_cast<int>(members.size());
+  const c10::intrusive_ptr<c10d::Store> store = open_store(place_, false, timeout_);
+  if (!device_of_teams_.is_cuda()) {
+    return std::make_unique<C10dTeam>(*this, meet(name, rank, size, store));
+  }
+  const auto own = c10::make_intrusive<c10d::PrefixStore>("nccl/" + name, store);
+  return std::make_unique<C10dTeam>(*this,
+                                    nccl_group(own, rank, size, device_of_teams_, timeout_ * 2));
 }
 
 int64_t C10dWire::peak_message_bytes() const {
@@ -431,8 +535,10 @@ std::optional<std::string> C10dWire::noted(const std::string& key) {
 }  // namespace
 
 /// As comm/c10d.cc knows it.
-extern "C" Wire* hocket_open_c10d(const Place& place, milliseconds timeout) {
-  return new C10dWire(place, timeout);
+extern "C" Wire* hocket_open_c10d(const Place& place, milliseconds timeout, bool nccl) {
+  return new C10dWire(place, timeout, nccl);
 }
+
+extern "C" int32_t hocket_count_gpus(std::string* why_none) { return count_gpus(why_none); }
 
 }  // namespace hocket::comm

@@ -263,6 +263,10 @@ std::vector<Row> kind_rows() {
        }},
       {"cost-recomputed", "a collective of no bytes", two_ranks,
        [](Edit& e) { e.rekind(e.task("all_reduce"), [](Kind& k) { k.bytes = 0; }); }},
+      {"cost-recomputed", "a collective with more memory than a transport's takes", two_ranks,
+       [](Edit& e) {
+         e.rekind(e.task("all_reduce"), [](Kind& k) { k.workspace = k.bytes + 64; });
+       }},
       {"cost-recomputed", "a message that calculates", two_stages,
        [](Edit& e) { e.rekind(e.task("send"), [](Kind& k) { k.flops = 1; }); }},
       {.rule = "known-op",

@@ -150,9 +150,9 @@ TEST(Connection, OfACollectiveTheOneThatDoesNotComeIsToBlame) {
       std::this_thread::sleep_for(milliseconds(4500));
       return;
     }
-    const auto data = std::make_shared<Message>(8);
-    std::fill_n(data->data.get(), 8, std::byte{0});
-    connection.wait(*team.all_reduce(data, Number::f64, false), members);
+    const auto memory = std::make_shared<Message>(8);
+    std::fill_n(memory->data.get(), 8, std::byte{0});
+    connection.wait(*team.all_reduce({memory, memory->data.get(), 8}, Number::f64, false), members);
   });
   for (size_t rank : {0, 1, 3}) {
     EXPECT_NE(errors[rank].find("rank 2 "), std::string::npos) << errors[rank];

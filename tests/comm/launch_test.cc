@@ -33,8 +33,12 @@ std::string error_of(const Variables& variables) {
 TEST(Launch, NobodyStartedIt) {
   EXPECT_EQ(place_of({}), Place());
   EXPECT_EQ(place_of({{"RANK", "3"}}), Place());
-  // One process is a run of its own.
-  EXPECT_EQ(place_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "host"}}), Place());
+  // One process is on one host, whatever a batch system says of others.
+  EXPECT_EQ(place_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "host"}}),
+            (Place{0, 1, 0, 1, "host", 29500, 0, false, "torchrun"}));
+  EXPECT_EQ(
+      place_of({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_NTASKS_PER_NODE", "8"}}),
+      (Place{0, 1, 0, 1, "127.0.0.1", 29500, 0, false, "srun"}));
 }
 
 TEST(Launch, Torchrun) {

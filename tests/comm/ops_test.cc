@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/ops/transport.h"
 #include "comm/process_world.h"
 #include "tests/comm/comm_util.h"
 #include "tests/comm/wire_util.h"
@@ -39,17 +40,19 @@ void for_all_cases(int64_t extra, const std::function<void(const Case&, Rng&)>& 
   }
 }
 
+constexpr std::chrono::milliseconds kPatience{20'000};
+
 /// The worlds of some ranks, one of all or one for each.
 using Worlds = std::vector<std::shared_ptr<World>>;
 
 Worlds threads_of_a_process(int32_t ranks) {
-  const auto world = std::make_shared<LocalWorld>(ranks, std::chrono::milliseconds(20'000));
+  const auto world = std::make_shared<LocalWorld>(ranks, kPatience);
   return Worlds(static_cast<size_t>(ranks), world);
 }
 
 Worlds processes_with(int32_t ranks, Collectives collectives) {
   Worlds worlds;
-  for (const auto& connection : test::connections(ranks, std::chrono::milliseconds(20'000))) {
+  for (const auto& connection : test::connections(ranks, kPatience)) {
     worlds.push_back(std::make_shared<ProcessWorld>(connection, collectives));
   }
   return worlds;
@@ -135,6 +138,33 @@ TEST(CommOps, RanksGiveTheSameBits) {
       }
     });
   }
+}
+
+/// What the collectives of the transport copy operands to is what was planned, and of exchanges, of
+/// which a member keeps its own part, no more.
+TEST(CommOps, WhatTheTransportTakesIsPlanned) {
+  for_all_cases(1, [&](const Case& c, Rng&) {
+    const ByTransport by = by_transport(*c.op, c.attrs, c.in_types);
+    ASSERT_NE(by, ByTransport::none) << c.name;
+    if (c.op->needs_sizes) return;  // as many rows as were routed
+    const int64_t planned = transport_bytes(*c.op, c.attrs, c.in_types, c.out_types);
+    const auto connections = test::connections(static_cast<int32_t>(c.members()), kPatience);
+    Worlds worlds;
+    for (const auto& connection : connections) {
+      worlds.push_back(std::make_shared<ProcessWorld>(connection, Collectives::c10d));
+    }
+    for (int step = 0; step < 2; ++step) {
+      run_on_threads(c, worlds, false, false);
+      for (size_t m = 0; m < worlds.size(); ++m) {
+        const int64_t took = worlds[m]->peak_message_bytes(static_cast<int32_t>(m)) -
+                             connections[m]->peak_message_bytes();
+        EXPECT_LE(took, planned) << c.name;
+        if (by != ByTransport::all_to_all) {
+          EXPECT_EQ(took, planned) << c.name;
+        }
+      }
+    }
+  });
 }
 
 // A rank that leaves a collective may change its operands at once: nobody may still be reading

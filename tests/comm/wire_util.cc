@@ -126,12 +126,12 @@ class ThreadTeam : public Team {
   }
   std::unique_ptr<Incoming> reduce_scatter(Scratch in, Scratch out, Number number,
                                            bool max) override {
-    return reduce(in, out, static_cast<int64_t>(me_) * out->bytes, number, max);
+    return reduce(in, out, static_cast<int64_t>(me_) * out.bytes, number, max);
   }
   std::unique_ptr<Incoming> all_gather(Scratch in, Scratch out) override {
-    const std::vector<int64_t> same(members_.size(), in->bytes);
+    const std::vector<int64_t> same(members_.size(), in.bytes);
     for (size_t i = 0; i < members_.size(); ++i) {
-      send(i, *in, 0, in->bytes);
+      send(i, in, 0, in.bytes);
     }
     return take(out, same);
   }
@@ -139,7 +139,7 @@ class ThreadTeam : public Team {
                                        std::span<const int64_t> bytes_from) override {
     int64_t begin = 0;
     for (size_t i = 0; i < members_.size(); ++i) {
-      send(i, *in, begin, bytes_to[i]);
+      send(i, in, begin, bytes_to[i]);
       begin += bytes_to[i];
     }
     return take(out, {bytes_from.begin(), bytes_from.end()});
@@ -155,10 +155,10 @@ class ThreadTeam : public Team {
     std::function<Received(std::chrono::milliseconds)> run_;
   };
 
-  void send(size_t to, const Message& from, int64_t begin, int64_t bytes) {
+  void send(size_t to, const Scratch& from, int64_t begin, int64_t bytes) {
     Message message(bytes);
     if (bytes > 0) {
-      std::memcpy(message.data.get(), from.data.get() + begin, static_cast<size_t>(bytes));
+      std::memcpy(message.data.get(), from.data + begin, static_cast<size_t>(bytes));
     }
     wire_.send(std::move(message), members_[to], kTeamTag);
   }
@@ -166,7 +166,7 @@ class ThreadTeam : public Team {
   /// What all send, one after the other.
   std::unique_ptr<Incoming> take(Scratch out, std::vector<int64_t> bytes) {
     return std::make_unique<Later>([this, out, bytes](std::chrono::milliseconds timeout) {
-      std::byte* into = out->data.get();
+      std::byte* into = out.data;
       for (size_t i = 0; i < members_.size(); ++i) {
         const Received received = wire_.take(into, bytes[i], members_[i], kTeamTag, timeout);
         if (received.end != Received::End::whole) return received;
@@ -180,10 +180,10 @@ class ThreadTeam : public Team {
   std::unique_ptr<Incoming> reduce(Scratch in, Scratch out, int64_t begin, Number number,
                                    bool max) {
     const auto n = static_cast<int64_t>(members_.size());
-    const auto all = std::make_shared<Message>(n * in->bytes);
-    std::unique_ptr<Incoming> gathered = all_gather(in, all);
+    const auto all = std::make_shared<Message>(n * in.bytes);
+    std::unique_ptr<Incoming> gathered = all_gather(in, {all, all->data.get(), all->bytes});
     return std::make_unique<Later>(
-        [=, size = in->bytes, gathered = std::shared_ptr<Incoming>(std::move(gathered))](
+        [=, size = in.bytes, gathered = std::shared_ptr<Incoming>(std::move(gathered))](
             std::chrono::milliseconds timeout) {
           Received received = gathered->wait(timeout);
           if (received.end != Received::End::whole) return received;
@@ -195,7 +195,7 @@ class ThreadTeam : public Team {
             parts.push_back(all->data.get() + i * size + begin);
           }
           comm::reduce(max ? graph::Monoid::max : graph::Monoid::sum, dtype, parts, 0,
-                       out->bytes / graph::size_of(dtype), out->data.get());
+                       out.bytes / graph::size_of(dtype), out.data);
           return received;
         });
   }

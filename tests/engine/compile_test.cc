@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs that were not lowered here are of the mesh and of the nodes that the plan says.
+// Programs that were not lowered here are of the mesh and of the nodes that the plan says. What
+// c10d's collectives take of memory is planned.
 #include "engine/compile.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "check/check.h"
+#include "program/memory.h"
 #include "program/program.h"
 
 namespace hocket::engine {
@@ -53,6 +58,41 @@ TEST(CompileGiven, IsOfThePlansRanksAndNodes) {
   EXPECT_NE(refusal(run, twice).find("has 7 micro-batches, the configuration in it 1"),
             std::string::npos)
       << refusal(run, twice);
+}
+
+TEST(Compile, MemoryOfTheTransportsCollectivesIsPlanned) {
+  const std::string text =
+      "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
+      "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"
+      "train: {global_batch: 2, seq_len: 4}\nplan: {dp: 2}\n";
+  const Compiled own = compile(parse_run(text, "test", {}));
+  const engine::Run run = parse_run(text, "test", {"plan.collectives=c10d"});
+  const Compiled c10d = compile(run);
+  EXPECT_TRUE(check::check(c10d.program, c10d.reference).ok());
+  EXPECT_NE(program::program_hash(c10d.program), program::program_hash(own.program));
+
+  // Ranks with GPUs have them unless the plan says otherwise.
+  EXPECT_TRUE(parse_run(text, "test", {"plan.ranks=nccl"}).c10d);
+  EXPECT_FALSE(parse_run(text, "test", {"plan.ranks=gloo"}).c10d);
+  EXPECT_FALSE(parse_run(text, "test", {"plan.ranks=nccl", "plan.collectives=own"}).c10d);
+
+  // Copies of the operands of the largest collective: all gradients are one bucket.
+  int64_t largest = 0;
+  for (const program::Kind& kind : own.program.kinds) {
+    if (program::is_communication(kind)) {
+      largest = std::max(largest, kind.bytes);
+    }
+  }
+  const auto messages = [](const Compiled& made) {
+    return program::memory_of(made.program)[0].messages;
+  };
+  EXPECT_EQ(messages(own), 0);
+  EXPECT_GE(messages(c10d), largest);
+  EXPECT_LE(messages(c10d), 2 * largest);
+
+  // Of a program that was given, as well, whatever its text says.
+  const Compiled given = compile_given(run, program::parse_program(program::print(own.program)));
+  EXPECT_EQ(messages(given), messages(c10d));
 }
 
 }  // namespace

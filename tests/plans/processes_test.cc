@@ -23,6 +23,7 @@
 #include "graph/names.h"
 #include "kernels/backend.h"
 #include "plan_util.h"
+#include "program/memory.h"
 
 namespace hocket::test {
 namespace {
@@ -111,11 +112,18 @@ void compare_with_c10d(const engine::Run& run, uint64_t seed) {
   const std::shared_ptr<comm::Connection> connection = engine::connection(run);
   runtime::LocalRanks threads(kRanks, kernels::cpu_backend(), engine::rank_options(run));
   engine::Session local(compiled, threads);
-  runtime::LocalRanks own(std::make_shared<comm::ProcessWorld>(connection, comm::Collectives::c10d),
-                          {connection->index()}, kernels::cpu_backend(), engine::rank_options(run));
+  const auto world = std::make_shared<comm::ProcessWorld>(connection, comm::Collectives::c10d);
+  const int32_t rank = connection->index();
+  runtime::LocalRanks own(world, {rank}, kernels::cpu_backend(), engine::rank_options(run));
   engine::Session remote(compiled, own);
   const auto want = results_of(local, run, seed);
   const auto got = results_of(remote, run, seed);
+  if (run.model.num_experts == 0) {
+    // Messages apart: they are of all plans before this one, too.
+    const program::Program& program = compiled->program;
+    EXPECT_LE(world->peak_message_bytes(rank) - connection->peak_message_bytes(),
+              program::memory_of(program)[program.class_of(rank).value()].messages);
+  }
   const auto size = [](const std::vector<double>& values) {
     return distance(values, std::vector<double>(values.size()));
   };
@@ -137,7 +145,10 @@ void run_plans(int plans) {
   for (int tried = 0; tried < plans; ++seed) {
     const bool c10d = tried % 3 == 2;
     const Case c = random_case(seed, kRanks, c10d ? "f64" : "f32");
-    const engine::Run run = engine::parse_run(c.text, c.name, {"plan.threads_per_rank=1"});
+    const engine::Run run =
+        engine::parse_run(c.text, c.name,
+                          {"plan.threads_per_rank=1", "plan.ranks=gloo",
+                           c10d ? "plan.collectives=c10d" : "plan.collectives=own"});
     if (run.plan.world() != kRanks) continue;
     ++tried;
     seeds += " " + std::to_string(seed);

@@ -88,6 +88,14 @@ class Ranks(unittest.TestCase):
         self.assertEqual(losses(self.dir / one), losses(self.dir / other))
         self.assertEqual(weights(self.dir / one), weights(self.dir / other))
 
+    def near(self, one, other):
+        """But for the order of sums."""
+        for mine, theirs in zip(losses(self.dir / one), losses(self.dir / other), strict=True):
+            self.assertEqual(mine[0], theirs[0])
+            for a, b in zip(mine[1:], theirs[1:]):
+                self.assertEqual(a is None, b is None)
+                self.assertTrue(a is None or abs(a - b) <= 1e-6 * abs(a), f"{mine} {theirs}")
+
     def test_processes_are_local_ranks_to_the_bit(self):
         for n, plans in PLANS.items():
             for plan in plans:
@@ -101,13 +109,37 @@ class Ranks(unittest.TestCase):
             with self.subTest(plan=plan):
                 self.run_it([HOCKET, *self.words("local", plan)])
                 self.run_it([HOCKET, "launch", "-n", 4, *self.words("gloo", [*plan, "collectives=c10d"])])
-                for one, other in zip(losses(self.dir / "local"), losses(self.dir / "gloo"), strict=True):
-                    self.assertEqual(one[0], other[0])
-                    for a, b in zip(one[1:], other[1:]):
-                        self.assertEqual(a is None, b is None)
-                        self.assertTrue(a is None or abs(a - b) <= 1e-6 * abs(a), f"{one} {other}")
+                self.near("local", "gloo")
         r = self.run_it([HOCKET, *self.words("other", ["dp=2", "collectives=c10d"])], code=2)
         self.assertIn("plan.collectives is c10d, and ranks are threads", r.stderr)
+
+    def test_one_process(self):
+        self.run_it([HOCKET, *self.words("local", [])])
+        self.run_it([HOCKET, "launch", "-n", 1, *self.words("gloo", ["ranks=gloo"])])
+        self.same("local", "gloo")
+        self.run_it([HOCKET, "launch", "-n", 1, *self.words("other", [])])
+        self.same("local", "other")
+        r = self.run_it([HOCKET, *self.words("other", ["ranks=gloo"])], code=2)
+        self.assertIn("hocket launch -n 1", r.stderr)
+
+    def test_nccl(self):
+        env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        one_rank = [HOCKET, "launch", "-n", 1, *self.words("nccl", ["ranks=nccl"])]
+        r = subprocess.run([str(w) for w in one_rank], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                           timeout=240, check=False)
+        if r.returncode == 2:
+            self.assertIn("plan.ranks is nccl, and ", r.stderr)
+            self.assertIn("try plan.ranks: gloo", r.stderr)
+            self.skipTest(r.stderr.strip())
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.run_it([HOCKET, *self.words("local", [])])
+        self.near("local", "nccl")
+        gpus = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, text=True, check=True).stdout.count("GPU ")
+        for plan in PLANS[2] if gpus >= 2 else []:
+            with self.subTest(plan=plan):
+                self.run_it([HOCKET, *self.words("local", plan)])
+                self.run_it([HOCKET, "launch", "-n", 2, *self.words("nccl", [*plan, "ranks=nccl"])], env=env)
+                self.near("local", "nccl")
 
     def test_eval_and_generate(self):
         self.run_it([HOCKET, *self.words("local", ["dp=2"])])

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/ops/transport.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/math.h"
+#include "comm/ops/parts.h"
+
+namespace hocket::comm {
+
+namespace {
+
+bool adds(graph::DType dtype) {
+  using graph::DType;
+  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::i32 || dtype == DType::i64;
+}
+
+int64_t aligned(int64_t bytes) { return round_up(bytes, kScratchAlign); }
+
+/// Operands of one type lie together.
+int64_t bytes_by_type(std::span<const TensorType> types) {
+  std::map<graph::DType, int64_t> bytes;
+  for (const TensorType& type : types) {
+    bytes[type.dtype] += type.bytes();
+  }
+  int64_t sum = 0;
+  for (const auto& [dtype, size] : bytes) {
+    sum += aligned(size);
+  }
+  return sum;
+}
+
+}  // namespace
+
+ByTransport by_transport(const Op& op, const Attrs& attrs, std::span<const TensorType> in) {
+  if (op.role != Role::collective) return ByTransport::none;
+  const bool whole = op.move.part == Move::Part::whole;
+  if (op.move.placed == Move::Placed::sum && !op.makes_sizes) {
+    const bool added =
+        std::all_of(in.begin(), in.end(), [](const TensorType& type) { return adds(type.dtype); });
+    if (!added || monoid_of(attrs) == graph::Monoid::softmax) return ByTransport::none;
+    return whole ? ByTransport::all_reduce : ByTransport::reduce_scatter;
+  }
+  if (op.move.placed == Move::Placed::slot && whole) return ByTransport::all_gather;
+  return op.phases == 1 ? ByTransport::all_to_all : ByTransport::none;
+}
+
+int64_t transport_bytes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
+                        std::span<const TensorType> out) {
+  switch (by_transport(op, attrs, in)) {
+    case ByTransport::all_reduce:
+      return bytes_by_type(in);
+    case ByTransport::reduce_scatter:
+      return bytes_by_type(in) + bytes_by_type(out);
+    case ByTransport::all_gather:
+      return aligned(total_bytes(in)) + aligned(total_bytes(out));
+    case ByTransport::all_to_all:
+      // What goes to others and what comes of them: a little less, without the member's own part.
+      return 2 * aligned(op.makes_sizes ? out[0].bytes() : op.payload(attrs, in, out));
+    case ByTransport::none:
+      break;
+  }
+  return 0;
+}
+
+}  // namespace hocket::comm

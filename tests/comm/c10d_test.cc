@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// c10d's collectives on one rank, with groups of Gloo, and where a GPU is of NCCL: every type of
+// number, sums and maxima, exchanges of nothing.
+#include "comm/c10d.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "base/file.h"
+#include "comm/connection.h"
+
+namespace hocket::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPatience{60'000};
+
+bool has_library() {
+  char self[PATH_MAX] = {};
+  const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+  return length > 0 && file_exists(join_path(parent_path(self), "libhocket_torch.so"));
+}
+
+/// The only process of a run. Nobody else asks for its port.
+std::unique_ptr<Wire> alone_with(Groups groups) {
+  Place place;
+  place.address = "127.0.0.1";
+  place.port = 20000 + getpid() % 10000 + (groups == Groups::nccl ? 10000 : 0);
+  place.launcher = "test";
+  return open_c10d(place, kPatience, groups);
+}
+
+template <class T>
+Scratch scratch_of(const std::vector<T>& values) {
+  const auto memory = std::make_shared<Message>(static_cast<int64_t>(values.size() * sizeof(T)));
+  if (!values.empty()) {
+    std::memcpy(memory->data.get(), values.data(), values.size() * sizeof(T));
+  }
+  return {memory, memory->data.get(), memory->bytes};
+}
+
+template <class T>
+std::vector<T> values_of(const Scratch& scratch) {
+  std::vector<T> values(static_cast<size_t>(scratch.bytes) / sizeof(T));
+  if (!values.empty()) {
+    std::memcpy(values.data(), scratch.data, values.size() * sizeof(T));
+  }
+  return values;
+}
+
+void expect_ends(const std::unique_ptr<Incoming>& collective) {
+  const Received received = collective->wait(kPatience);
+  EXPECT_EQ(received.end, Received::End::whole) << received.text;
+}
+
+/// Of one member, all of them leave what it has.
+template <class T>
+void expect_kept(Team& team, Number number) {
+  std::vector<T> values(1000);
+  std::iota(values.begin(), values.end(), T{3});
+  const std::vector<T> zeros(values.size());
+  for (const bool max : {false, true}) {
+    const Scratch sum = scratch_of(values);
+    expect_ends(team.all_reduce(sum, number, max));
+    EXPECT_EQ(values_of<T>(sum), values);
+    const Scratch blocks = scratch_of(values), block = scratch_of(zeros);
+    expect_ends(team.reduce_scatter(blocks, block, number, max));
+    EXPECT_EQ(values_of<T>(block), values);
+  }
+  const Scratch all = scratch_of(zeros);
+  expect_ends(team.all_gather(scratch_of(values), all));
+  EXPECT_EQ(values_of<T>(all), values);
+  for (const size_t count : {values.size(), size_t{0}}) {
+    const std::vector<T> some(values.begin(), values.begin() + static_cast<int64_t>(count));
+    const std::vector<int64_t> bytes = {static_cast<int64_t>(count * sizeof(T))};
+    const Scratch out = scratch_of(std::vector<T>(count));
+    expect_ends(team.all_to_all(scratch_of(some), bytes, out, bytes));
+    EXPECT_EQ(values_of<T>(out), some);
+  }
+}
+
+void expect_collectives(Groups groups) {
+  const std::unique_ptr<Wire> wire = alone_with(groups);
+  const std::vector<int32_t> members = {0};
+  const std::unique_ptr<Team> team = wire->team(members);
+  expect_kept<float>(*team, Number::f32);
+  expect_kept<double>(*team, Number::f64);
+  expect_kept<int32_t>(*team, Number::i32);
+  expect_kept<int64_t>(*team, Number::i64);
+}
+
+TEST(C10d, CollectivesOfOneRank) {
+  if (!has_library()) {
+    GTEST_SKIP() << "this build has no libhocket_torch.so (tools/setup.sh --torch)";
+  }
+  expect_collectives(Groups::gloo);
+  Connection connection(alone_with(Groups::gloo), kPatience);
+  connection.try_team();
+  connection.leave();
+}
+
+TEST(C10d, CollectivesOfOneRankWithNccl) {
+  unsetenv("CUDA_VISIBLE_DEVICES");  // of which other tests see none
+  if (gpus().count == 0) {
+    EXPECT_NE(gpus().why_none, "");
+    GTEST_SKIP() << gpus().why_none;
+  }
+  expect_collectives(Groups::nccl);
+  Connection connection(alone_with(Groups::nccl), kPatience);
+  connection.try_team();
+  connection.leave();
+}
+
+TEST(C10d, WithoutGpusThereIsNoNccl) {
+  if (!has_library()) {
+    GTEST_SKIP() << "this build has no libhocket_torch.so (tools/setup.sh --torch)";
+  }
+  if (gpus().count > 0) {
+    GTEST_SKIP() << "there are GPUs";
+  }
+  EXPECT_ANY_THROW(alone_with(Groups::nccl));
+}
+
+}  // namespace
+}  // namespace hocket::comm
