@@ -41,7 +41,7 @@ function(hocket_torch)
   target_compile_options(hocket_torch PRIVATE -Wall -Wextra)
   target_include_directories(hocket_torch SYSTEM PRIVATE ${hocket_torch_dir}/include
     ${hocket_torch_dir}/include/torch/csrc/api/include ${HOCKET_GLOO_INCLUDE})
-  target_compile_definitions(hocket_torch PRIVATE USE_C10D_GLOO)
+  target_compile_definitions(hocket_torch PRIVATE USE_C10D_GLOO HOCKET_WIRE="${hocket_wire}")
   target_link_directories(hocket_torch PRIVATE ${hocket_torch_dir}/lib)
   target_link_libraries(hocket_torch PRIVATE torch_cpu c10 Threads::Threads)
   set_target_properties(hocket_torch PROPERTIES BUILD_RPATH ${hocket_torch_dir}/lib)

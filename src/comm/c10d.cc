@@ -17,6 +17,8 @@ namespace hocket::comm {
 
 namespace {
 
+// What libhocket_torch gives (src/torch/c10d_wire.cc).
+using Interface = const char* (*)();
 using Open = Wire* (*)(const Place&, std::chrono::milliseconds);
 
 /// Beside the program that runs.
@@ -48,9 +50,14 @@ std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds ti
     fail("comm", "{} cannot be loaded: {}; try tools/setup.sh --torch && make build", path,
          ::dlerror());
   }
+  const auto interface = reinterpret_cast<Interface>(::dlsym(library, "hocket_wire"));
   const auto open = reinterpret_cast<Open>(::dlsym(library, "hocket_open_c10d"));
-  if (!open) {
-    fail("comm", "{} is of another build; try make build", path);
+  const std::string got = interface ? interface() : "none";
+  if (!open || got != HOCKET_WIRE) {
+    fail("comm",
+         "{} is of another build than this program; its interface (comm/wire.h) is {}; expected "
+         "{}; try make build",
+         path, got, HOCKET_WIRE);
   }
   try {
     return std::unique_ptr<Wire>(open(place, timeout));

@@ -11,7 +11,8 @@
 namespace hocket::comm {
 
 /// Meets the other processes of the run: blocks until all have come. Throws Error when there is no
-/// such library, or when some do not come within the timeout.
+/// such library, or one that was built with another interface (comm/wire.h), or when some do not
+/// come within the timeout.
 std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds timeout);
 
 }  // namespace hocket::comm

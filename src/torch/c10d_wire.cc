@@ -430,7 +430,8 @@ std::optional<std::string> C10dWire::noted(const std::string& key) {
 
 }  // namespace
 
-/// As comm/c10d.cc knows it.
+/// As comm/c10d.cc knows them: first which interface this is, comm/wire.h, and then the wire.
+extern "C" const char* hocket_wire() { return HOCKET_WIRE; }
 extern "C" Wire* hocket_open_c10d(const Place& place, milliseconds timeout) {
   return new C10dWire(place, timeout);
 }
