@@ -112,6 +112,7 @@ class C10dWire : public Wire {
     bool ended = false, stopped = false;
     std::string failed;
   };
+  void await_all();
   void let_go();
   void hold(int64_t bytes);
   void release(int64_t bytes);
@@ -143,8 +144,32 @@ C10dWire::C10dWire(const Place& place, milliseconds timeout)
   // everybody.
   table_ = open_store(place, place.rank == 0 && !place.has_table, timeout);
   notes_ = open_store(place, false, timeout);
+  await_all();
   group_ = meet("gloo", place.rank, place.size, table_);
   let_go_ = std::thread([this] { let_go(); });
+}
+
+/// Waits at the table until every rank has come to it. A group waits twice as long, and does not
+/// say for whom.
+void C10dWire::await_all() {
+  const auto key = [](int32_t rank) { return "here/" + std::to_string(rank); };
+  std::vector<std::string> all;
+  for (int32_t rank = 0; rank < place_.size; ++rank) {
+    all.push_back(key(rank));
+  }
+  table_->set(key(place_.rank), "here");
+  try {
+    table_->wait(all, timeout_);
+  } catch (const std::exception&) {
+    std::string away;
+    for (int32_t rank = 0; rank < place_.size; ++rank) {
+      if (!table_->check({key(rank)})) {
+        away += (away.empty() ? "rank " : ", rank ") + std::to_string(rank);
+      }
+    }
+    throw std::runtime_error(away + " did not come within " +
+                             std::to_string(timeout_.count() / 1000) + " s (plan.timeout_s)");
+  }
 }
 
 /// A group of c10d's, by its name: blocks until its members have come.
