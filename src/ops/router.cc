@@ -8,7 +8,8 @@ namespace hocket::ops {
 namespace {
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
-  want_inputs("router", in, in.size() == 2 ? 2 : 1);
+  const bool given = attrs.i_or("given", 0) != 0;
+  want_inputs("router", in, given ? 2 : 1);
   want_rank("router", in[0], 2);
   want_float("router", in[0]);
   const Dim t = in[0].dims[0];
@@ -16,7 +17,7 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   const int64_t k = attrs.i("top_k");
   attrs.i("norm");
   if (k < 1 || k > e) fail("router", "top_k is {}; expected 1 to {}", k, e);
-  if (in.size() == 2) {
+  if (given) {
     want_same("router", in[1], {DType::i32, {t, k}});
   }
   return {{in[0].dtype, {t, k}}, {DType::i32, {t, k}}, in[0], {in[0].dtype, {e}}};
@@ -50,6 +51,7 @@ int64_t workspace(const Call& call) {
 void grad(GradContext& context) {
   const auto& node = context.node();
   Attrs attrs = node.attrs;
+  attrs.erase("given");
   TensorId dpsum = context.grad_out(3);
   attrs.set("has_dpsum", int64_t{dpsum != graph::kNone});
   if (context.grad_out(0) == graph::kNone) fail("router", "the weights have no gradient");
@@ -72,8 +74,10 @@ std::vector<Sample> samples() {
                       {{}},
                       {}});
     }
+    Attrs given = attrs_of(2, norm);
+    given.set("given", int64_t{1});
     list.push_back({norm ? "given, normalised" : "given",
-                    attrs_of(2, norm),
+                    given,
                     {{DType::f64, {6, 4}}, {DType::i32, {6, 2}}},
                     {{}, {.kind = Fill::Kind::routes, .hi = 3}},
                     {}});

@@ -408,7 +408,7 @@ TEST_F(Hosts, AreJoinedWholeOrNotAtAll) {
     EXPECT_TRUE(to == a || !file_exists(to));
   };
   refused({a}, out, "wrote them on host 1 of 2 (");
-  refused({b}, out, "rank 0 wrote them on host 0 of 2 (");
+  refused({b}, out, "wrote them on host 0 of 2 (");
   refused({a, a}, out, "is the folder of host 0 of 2");
   refused({a, top_ / "b/step-000001"}, out, "is of step 1; " + a + " is of step 2");
   refused({a, b}, a, "is there already");

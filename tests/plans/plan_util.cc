@@ -318,6 +318,7 @@ engine::Compiled compile(const engine::Run& run, engine::Purpose purpose, const 
     const graph::TensorId ids = node.out[1];
     if (c.routes) {
       const graph::Tensor chosen = graph.tensor(ids);
+      node.attrs.set("given", int64_t{1});
       node.in.push_back(graph.input(given_name(chosen.name), chosen.type));
     } else {
       graph.outputs.push_back(ids);
