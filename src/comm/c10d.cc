@@ -8,7 +8,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <future>
+#include <memory>
+#include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -20,6 +24,24 @@ namespace {
 // What libhocket_torch gives (src/torch/c10d_wire.cc).
 using Interface = const char* (*)();
 using Open = Wire* (*)(const Place&, std::chrono::milliseconds);
+
+/// The wire. A rank that dies while all connect to all may leave the others waiting for each other
+/// in turn, longer than any single wait may take: then what opens it is left behind.
+Wire* opened_within(Open open, const Place& place, std::chrono::milliseconds timeout) {
+  const auto opened = std::make_shared<std::promise<Wire*>>();
+  std::future<Wire*> wire = opened->get_future();
+  std::thread([open, place, timeout, opened] {
+    try {
+      opened->set_value(open(place, timeout));
+    } catch (...) {
+      opened->set_exception(std::current_exception());
+    }
+  }).detach();
+  const auto longest = timeout + timeout / 2;
+  if (wire.wait_for(longest) == std::future_status::ready) return wire.get();
+  throw std::runtime_error(fmt::format(
+      "some did not connect within {} s (plan.timeout_s, and half of it)", longest.count() / 1000));
+}
 
 /// Beside the program that runs.
 std::string library_path() {
@@ -60,7 +82,7 @@ std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds ti
          path, got, HOCKET_WIRE);
   }
   try {
-    return std::unique_ptr<Wire>(open(place, timeout));
+    return std::unique_ptr<Wire>(opened_within(open, place, timeout));
   } catch (const std::exception& error) {
     fail_run("comm", "rank {} did not meet the others at {}:{}: {}", place.rank, place.address,
              place.port, error.what());
