@@ -414,7 +414,7 @@ TEST_F(Hosts, AreJoinedWholeOrNotAtAll) {
   refused({a, b}, a, "is there already");
   refused({a, b}, top_ / "step-000004", "is named after step 4; the parts are of step 2");
   refused({top_ / "none"}, out, "not an intact checkpoint: no run.json");
-  // The same step, saved once more with another loss.
+  // The same step, saved once more by other ranks.
   save(all_, {top_ / "c", top_ / "c", top_ / "d"}, Model(2, 6, 3));
   refused({a, top_ / "d/step-000002"}, out, "is of another checkpoint of step 2");
   // One that is whole already.

@@ -50,12 +50,8 @@ TEST(PlanEquality, RandomPlansEqualOneRankInFp32) {
   const uint64_t first = from_environment("HOCKET_SEED", 1);
   std::cout << "HOCKET_SEED=" << first << " HOCKET_PLANS=" << plans << "\n";
   uint64_t routed = 0;
-  for (uint64_t seed = first, done = 0; done < plans; ++seed) {
+  for (uint64_t seed = first; seed < first + plans; ++seed) {
     Case c = random_case(seed, seed % 4 == 0 ? 16 : 8, "f32");
-    // What is fed is whole on ranks of tp, which would have to take their tokens of it.
-    const engine::Run run = engine::parse_run(c.text, c.name, {});
-    if (run.model.num_experts > 0 && run.plan.sequence_parallel) continue;
-    ++done;
     SCOPED_TRACE(c.name + "\n" + c.text);
     Outcome one, many;
     c.keep_routes = true;
@@ -66,7 +62,7 @@ TEST(PlanEquality, RandomPlansEqualOneRankInFp32) {
     ASSERT_EQ(difference(many, one, 1e-4), "");
     routed += one.routes->front().empty() ? 0 : 1;
   }
-  EXPECT_GE(routed, plans / 3);
+  EXPECT_GE(routed, plans / 2);
 }
 
 /// Of documents of one token, the gradients of queries and keys are what rounding leaves of 0: as

@@ -313,17 +313,33 @@ engine::Compiled compile(const engine::Run& run, engine::Purpose purpose, const 
   how.purpose = purpose;
   if (!c.keep_routes && !c.routes) return engine::compile(run, how);
   graph::Graph graph = engine::reference(run, how);
-  for (graph::Node& node : graph.nodes) {
-    if (node.op != "router") continue;
-    const graph::TensorId ids = node.out[1];
-    if (c.routes) {
-      const graph::Tensor chosen = graph.tensor(ids);
-      node.attrs.set("given", int64_t{1});
-      node.in.push_back(graph.input(given_name(chosen.name), chosen.type));
-    } else {
-      graph.outputs.push_back(ids);
+  std::vector<graph::Node> nodes;
+  const auto add = [&](const graph::Node& node) {
+    for (const graph::TensorId id : node.out) {
+      graph.tensors[static_cast<size_t>(id)].producer = static_cast<graph::NodeId>(nodes.size());
     }
+    nodes.push_back(node);
+  };
+  for (graph::Node node : graph.nodes) {
+    if (node.op == "router" && c.routes) {
+      // What is fed is whole on ranks of tp; of a copy each may have its tokens.
+      graph::Tensor taken = graph.tensor(node.out[1]);
+      const std::string name = given_name(taken.name);
+      taken.name = "taken." + taken.name;
+      graph::Node copy;
+      copy.op = "copy";
+      copy.layer = node.layer;
+      copy.in = {graph.input(name, taken.type)};
+      copy.out = {graph.add_tensor(taken)};
+      add(copy);
+      node.attrs.set("given", int64_t{1});
+      node.in.push_back(copy.out[0]);
+    } else if (node.op == "router") {
+      graph.outputs.push_back(node.out[1]);
+    }
+    add(node);
   }
+  graph.nodes = std::move(nodes);
   engine::Lowering lowering;
   lowering.passes = run.config.plan.passes;
   lowering.pass_options = run.config.plan.pass_options;
