@@ -82,7 +82,9 @@ def on_box(hosts, words, *options, timeout):
 
 
 def checkpoints(folder):
-    return sorted(int(p.name[5:]) for p in (folder / "run/checkpoints").glob("step-*"))
+    """Steps of those that have their name: what a rank died in the writing of has another."""
+    names = [p.name for p in (folder / "run/checkpoints").glob("step-*")]
+    return sorted(int(name[5:]) for name in names if name[5:].isdigit())
 
 
 def one_run(folder, config, rng, want):

@@ -43,6 +43,14 @@ function(hocket_module name)
   set(HOCKET_OBJECTS ${HOCKET_OBJECTS} hocket_${name} CACHE INTERNAL "")
 endfunction()
 
+# The program and libhocket_torch (HocketTorch.cmake) both say with which comm/wire.h they were built; one with
+# another is refused where it is loaded.
+file(SHA256 ${CMAKE_SOURCE_DIR}/src/comm/wire.h hocket_wire)
+string(SUBSTRING ${hocket_wire} 0 16 hocket_wire)
+set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/comm/wire.h)
+set_source_files_properties(${CMAKE_SOURCE_DIR}/src/comm/c10d.cc PROPERTIES
+  COMPILE_DEFINITIONS HOCKET_WIRE="${hocket_wire}")
+
 function(hocket_executable name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE ${HOCKET_OBJECTS} ${HOCKET_LEVELS} hocket_flags ${CMAKE_DL_LIBS})

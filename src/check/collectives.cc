@@ -325,24 +325,20 @@ void Values::meet(std::span<const std::vector<TaskRef>> instances) {
   }
 }
 
-/// Classes that meet with different values, which nothing unites: names all that meet there, and
-/// who wrote the first operand that differs. What follows from something already refused is not
-/// named.
+/// Classes that meet with different values, or with parts of one that lie differently, which
+/// nothing unites: names all that meet there, and who wrote the first operand that differs. What
+/// follows from something already refused is not named.
 void Values::refuse_meeting(std::span<const TaskRef> tasks) {
   const Task& first = ctx_.task(tasks[0]);
   std::vector<TaskRef> related(tasks.begin(), tasks.end());
   std::string held;
   std::string at_rank;
   for (size_t i = 0; i < first.in.size(); ++i) {
-    const ExprId mine = at(tasks[0].cls, first.in[i]).expr;
+    const Value mine = at(tasks[0].cls, first.in[i]);
     for (const TaskRef& ref : tasks) {
-      const ExprId theirs = at(ref.cls, ctx_.task(ref).in[i]).expr;
-      if (mine < 0 || theirs < 0) return;
+      const Value theirs = at(ref.cls, ctx_.task(ref).in[i]);
+      if (mine.expr < 0 || theirs.expr < 0) return;
       if (theirs == mine || !held.empty()) continue;
-      held = fmt::format(": {} in class {}, {} in class {}", describe(mine), tasks[0].cls,
-                         describe(theirs), ref.cls);
-      at_rank = where_of_two(tasks[0], at(tasks[0].cls, first.in[i]), ref,
-                             at(ref.cls, ctx_.task(ref).in[i]));
       for (const TaskRef& member : {tasks[0], ref}) {
         const int32_t writer = hazards_.writer(member.cls, ctx_.task(member).in[i],
                                                ctx_.global(member.cls, member.task));
@@ -350,6 +346,13 @@ void Values::refuse_meeting(std::span<const TaskRef> tasks) {
           related.push_back(ctx_.ref(writer));
         }
       }
+      const auto told = [&](const Value& value) {
+        const std::string layout = mine.expr == theirs.expr ? ", layout " + piece_text(value) : "";
+        return describe(value.expr) + layout;
+      };
+      held = fmt::format(": {} in class {}, {} in class {}", told(mine), tasks[0].cls, told(theirs),
+                         ref.cls);
+      at_rank = where_of_two(tasks[0], mine, ref, theirs);
     }
   }
   ctx_.report(

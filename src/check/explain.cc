@@ -174,9 +174,10 @@ std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* wh
 }
 
 /// Where the terms of `want` are that `got`, in this class, lacks: "; x is computed by t, into
-/// buffer b" for the first that the class has computed, "; no task has computed y" for the first
-/// that it has not. `who` gets the tasks that did compute them, and those that hold what y is made
-/// of: the missing task belongs next to them.
+/// buffer b, and brought on by u" for the first that the class has computed, "; no task has
+/// computed y" for the first that it has not. `who` gets the tasks that did compute them or brought
+/// them where they lie, and those that hold what y is made of: the missing task belongs next to
+/// them.
 std::string Values::whereabouts(ClassId cls, ExprId want, ExprId got, std::vector<TaskRef>* who) {
   const size_t most = who->size() + 16;
   const auto add = [who](const std::vector<TaskRef>& tasks) {
@@ -213,6 +214,12 @@ std::string Values::whereabouts(ClassId cls, ExprId want, ExprId got, std::vecto
       made = fmt::format("; {} is computed by {}, into {}", describe(expr), ctx_.name(from[0]),
                          ctx_.buffer_name(cls, to));
       add(from);
+      // What is missing may be behind others that brought it on.
+      for (const TaskRef& carrier : carriers(expr, cls)) {
+        if (std::find(from.begin(), from.end(), carrier) != from.end()) continue;
+        made += ", and brought on by " + ctx_.name(carrier);
+        who->push_back(carrier);
+      }
     } else if (lacking.empty()) {
       const std::vector<TaskRef> others = makers(expr);
       lacking = fmt::format("; no task {}has computed {}",

@@ -140,8 +140,9 @@ std::string MissingParts::text() const {
     text += fmt::format("; and of {} more tensors", missing_.size() - kShown);
   }
   return text +
-         "; go on with the plan and the hosts that saved it, or save under an output.dir that all "
-         "hosts see";
+         "; go on with the plan and the hosts that saved it, put the whole checkpoint on every "
+         "host "
+         "(hocket checkpoint join), or save under an output.dir that all hosts see";
 }
 
 }  // namespace hocket::checkpoint

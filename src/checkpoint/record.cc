@@ -244,6 +244,7 @@ RunRecord read_record(const std::string& path) {
     record.hash = in.get_string(kChecksum);
   }
   record.state = parse_state(in);
+  record.dtype = graph::parse_dtype(in.get_string("dtype"));
   if (format > 2 && in.has("hosts")) {
     record.hosts = parse_hosts(in.at("hosts"));
   }

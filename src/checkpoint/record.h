@@ -60,6 +60,7 @@ struct Host {
 
 struct RunRecord {
   RunState state;
+  graph::DType dtype = graph::DType::f32;  ///< of the parameters
   FileRecords files;
   std::vector<Host> hosts;  ///< each with a folder of its own; empty: this one is all
   bool has_checksums = true;

@@ -157,7 +157,8 @@ ModelLocation resolve_model(const std::string& model, Need need, comm::Processes
     if (file_exists(join_path(at.folder, kHostFile))) {
       fail(at.folder,
            "has the weights of the ranks of one host, of a checkpoint on several; only its own "
-           "training goes on from it; try to save under an output.dir that all hosts see");
+           "training goes on from it; try hocket checkpoint join with the folders of all hosts, or "
+           "to save under an output.dir that all hosts see");
     }
     fail(at.folder,
          "no model.safetensors and no model.safetensors.index.json; expected weights in "

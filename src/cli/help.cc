@@ -86,7 +86,7 @@ std::string help_text() {
     for (const Verb& verb : group.verbs) {
       Args args(verb.name);
       verb.declare(args);
-      out += fmt::format("  {:<10}{}\n", verb.name, args.summary());
+      out += fmt::format("  {:<11}{}\n", verb.name, args.summary());
       examples.push_back(args.examples());
     }
     // Two for the group: the first of its first verbs, or two of its only one.

@@ -8,7 +8,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <future>
+#include <memory>
+#include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -17,8 +21,28 @@ namespace hocket::comm {
 
 namespace {
 
+// What libhocket_torch gives (src/torch/c10d_wire.cc).
+using Interface = const char* (*)();
 using Open = Wire* (*)(const Place&, std::chrono::milliseconds, bool nccl);
 using CountGpus = int32_t (*)(std::string* why_none);
+
+/// The wire. A rank that dies while all connect to all may leave the others waiting for each other
+/// in turn, longer than any single wait may take: then what opens it is left behind.
+Wire* opened_within(Open open, const Place& place, std::chrono::milliseconds timeout, bool nccl) {
+  const auto opened = std::make_shared<std::promise<Wire*>>();
+  std::future<Wire*> wire = opened->get_future();
+  std::thread([open, place, timeout, nccl, opened] {
+    try {
+      opened->set_value(open(place, timeout, nccl));
+    } catch (...) {
+      opened->set_exception(std::current_exception());
+    }
+  }).detach();
+  const auto longest = timeout + timeout / 2;
+  if (wire.wait_for(longest) == std::future_status::ready) return wire.get();
+  throw std::runtime_error(fmt::format(
+      "some did not connect within {} s (plan.timeout_s, and half of it)", longest.count() / 1000));
+}
 
 /// Beside the program that runs.
 std::string library_path() {
@@ -48,9 +72,14 @@ Function find(const char* name, std::string* why) {
     *why = fmt::format("{} cannot be loaded: {}", path, ::dlerror());
     return nullptr;
   }
+  const auto interface = reinterpret_cast<Interface>(::dlsym(library, "hocket_wire"));
   const auto function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (!function) {
-    *why = fmt::format("{} is of another build", path);
+  const std::string got = interface ? interface() : "none";
+  if (!function || got != HOCKET_WIRE) {
+    *why = fmt::format(
+        "{} is of another build than this program: its interface (comm/wire.h) is {}; expected {}",
+        path, got, HOCKET_WIRE);
+    return nullptr;
   }
   return function;
 }
@@ -79,7 +108,7 @@ std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds ti
          why);
   }
   try {
-    return std::unique_ptr<Wire>(open(place, timeout, groups == Groups::nccl));
+    return std::unique_ptr<Wire>(opened_within(open, place, timeout, groups == Groups::nccl));
   } catch (const std::exception& error) {
     fail_run("comm", "rank {} did not meet the others at {}:{}: {}", place.rank, place.address,
              place.port, error.what());

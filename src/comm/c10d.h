@@ -27,8 +27,8 @@ struct Gpus {
 const Gpus& gpus();
 
 /// Meets the other processes of the run: blocks until all have come. Throws Error when there is no
-/// such library, or no GPU for groups of NCCL, or when some processes do not come within the
-/// timeout, or come with other groups.
+/// such library, or one that was built with another interface (comm/wire.h), or no GPU for groups
+/// of NCCL, or when some processes do not come within the timeout, or come with other groups.
 std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds timeout,
                                 Groups groups = Groups::gloo);
 

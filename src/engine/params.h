@@ -21,6 +21,7 @@ struct Part {
   int32_t rank = 0;
   const program::Buffer* buffer = nullptr;
   const std::byte* data = nullptr;
+  int64_t first = 0;  ///< the element of the buffer that `data` begins with
 };
 /// The full tensor, every element of it taken from the first of the parts that hold it. Error: some
 /// of it is in none.
@@ -90,7 +91,9 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
                               const runtime::LocalRanks& ranks);
 
 /// Every parameter of a graph from where one program has it to where another one does, on ranks of
-/// its own, one after the other. Of ranks as processes all call it.
+/// its own; whole tensors are there meanwhile, as many as have kTogetherBytes, or one. Of ranks as
+/// processes all call it.
+inline constexpr int64_t kTogetherBytes = int64_t{16} << 20;
 void copy_parameters(const graph::Graph& graph, const program::Program& from,
                      const runtime::LocalRanks& from_ranks, const program::Program& to,
                      runtime::LocalRanks& to_ranks);

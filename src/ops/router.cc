@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// router: softmax over experts, top-k (ties to the lowest index), weights optionally renormalised
-// to sum to one; psum feeds the balance loss.
+// router: softmax over experts, top-k (ties to the lowest index) or the choices that it is given,
+// weights optionally renormalised to sum to one; psum feeds the balance loss. Choices are given
+// where those of another run are to be taken again (routing replay: Ma et al., arXiv 2510.11370).
 #include "ops/rules.h"
 
 namespace hocket::ops {
 namespace {
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
-  want_inputs("router", in, 1);
+  const bool given = attrs.i_or("given", 0) != 0;
+  want_inputs("router", in, given ? 2 : 1);
   want_rank("router", in[0], 2);
   want_float("router", in[0]);
   const Dim t = in[0].dims[0];
@@ -15,6 +17,9 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   const int64_t k = attrs.i("top_k");
   attrs.i("norm");
   if (k < 1 || k > e) fail("router", "top_k is {}; expected 1 to {}", k, e);
+  if (given) {
+    want_same("router", in[1], {DType::i32, {t, k}});
+  }
   return {{in[0].dtype, {t, k}}, {DType::i32, {t, k}}, in[0], {in[0].dtype, {e}}};
 }
 
@@ -46,6 +51,7 @@ int64_t workspace(const Call& call) {
 void grad(GradContext& context) {
   const auto& node = context.node();
   Attrs attrs = node.attrs;
+  attrs.erase("given");
   TensorId dpsum = context.grad_out(3);
   attrs.set("has_dpsum", int64_t{dpsum != graph::kNone});
   if (context.grad_out(0) == graph::kNone) fail("router", "the weights have no gradient");
@@ -68,6 +74,13 @@ std::vector<Sample> samples() {
                       {{}},
                       {}});
     }
+    Attrs given = attrs_of(2, norm);
+    given.set("given", int64_t{1});
+    list.push_back({norm ? "given, normalised" : "given",
+                    given,
+                    {{DType::f64, {6, 4}}, {DType::i32, {6, 2}}},
+                    {{}, {.kind = Fill::Kind::routes, .hi = 3}},
+                    {}});
   }
   return list;
 }
@@ -104,10 +117,10 @@ std::vector<Sample> samples_bwd() {
 
 void register_router(std::vector<Op>& ops) {
   ops.push_back({.name = "router",
-                 .doc = "probs = softmax(logits); ids[T,K] = top-k; w = probs[ids] (/ their sum if "
-                        "norm); psum[E] = sum_t probs",
+                 .doc = "probs = softmax(logits); ids[T,K] = top-k, or as given; w = probs[ids] (/ "
+                        "their sum if norm); psum[E] = sum_t probs",
                  .infer = infer,
-                 .layout = {"te->tk,tk,te,e", "t"},
+                 .layout = {"te->tk,tk,te,e|te,tk->tk,tk,te,e", "t"},
                  .work = work,
                  .grad = grad,
                  .samples = samples,

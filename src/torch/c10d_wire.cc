@@ -127,6 +127,7 @@ class C10dWire : public Wire {
     bool ended = false, stopped = false;
     std::string failed;
   };
+  void await_all();
   void let_go();
   void hold(int64_t bytes);
   void release(int64_t bytes);
@@ -164,6 +165,7 @@ C10dWire::C10dWire(const Place& place, milliseconds timeout, bool nccl)
   table_ = open_store(place, place.rank == 0 && !place.has_table, timeout);
   notes_ = open_store(place, false, timeout);
   notes_->add(kWithNccl, nccl ? 1 : 0);
+  await_all();
   group_ = meet("gloo", place.rank, place.size, table_);
   expect_agreement();
   let_go_ = std::thread([this] { let_go(); });
@@ -177,6 +179,29 @@ void C10dWire::expect_agreement() {
   throw std::runtime_error(std::to_string(with) + " of the " + std::to_string(place_.size) +
                            " processes would go through NCCL, the others through Gloo: hosts "
                            "differ; try plan.ranks: gloo, or nccl, for all");
+}
+
+/// Waits at the table until every rank has come to it. A group waits twice as long, and does not
+/// say for whom.
+void C10dWire::await_all() {
+  const auto key = [](int32_t rank) { return "here/" + std::to_string(rank); };
+  std::vector<std::string> all;
+  for (int32_t rank = 0; rank < place_.size; ++rank) {
+    all.push_back(key(rank));
+  }
+  table_->set(key(place_.rank), "here");
+  try {
+    table_->wait(all, timeout_);
+  } catch (const std::exception&) {
+    std::string away;
+    for (int32_t rank = 0; rank < place_.size; ++rank) {
+      if (!table_->check({key(rank)})) {
+        away += (away.empty() ? "rank " : ", rank ") + std::to_string(rank);
+      }
+    }
+    throw std::runtime_error(away + " did not come within " +
+                             std::to_string(timeout_.count() / 1000) + " s (plan.timeout_s)");
+  }
 }
 
 /// A group of Gloo, by its name: blocks until its members have come.
@@ -534,7 +559,8 @@ std::optional<std::string> C10dWire::noted(const std::string& key) {
 
 }  // namespace
 
-/// As comm/c10d.cc knows it.
+/// As comm/c10d.cc knows them: first which interface this is, comm/wire.h, and then the wire.
+extern "C" const char* hocket_wire() { return HOCKET_WIRE; }
 extern "C" Wire* hocket_open_c10d(const Place& place, milliseconds timeout, bool nccl) {
   return new C10dWire(place, timeout, nccl);
 }

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/join.h"
 #include "checkpoint/missing_parts.h"
 #include "checkpoint/resolve.h"
 #include "comm/together.h"
@@ -353,6 +354,106 @@ TEST_F(Hosts, EachKeepsItsPart) {
     EXPECT_FALSE(file_exists(folder + "/model.safetensors"));
     EXPECT_NE(error_of([&] { resolve_model(folder, Need::intact); }).find("of one host"),
               std::string::npos);
+  }
+}
+
+TEST_F(Hosts, AreJoined) {
+  const std::string a = top_ / "a/step-000002", b = top_ / "b/step-000002";
+  const std::string whole = top_ / "whole/step-000002";
+  const Joined joined = join_checkpoint({b, a}, whole);
+  EXPECT_EQ(joined.step, 2);
+  EXPECT_EQ(joined.hosts, 2);
+  EXPECT_EQ(joined.of, (std::vector<int32_t>{0, 1}));
+  expect_whole(whole, newest_);
+  EXPECT_FALSE(Checkpoint(whole).is_partial());
+  // To the byte what one file system would have had, but for who wrote it.
+  save(all_, same(top_ / "one", 3), newest_);
+  EXPECT_EQ(list_dir(top_ / "whole"), (std::vector<std::string>{"step-000002"}));
+  EXPECT_EQ(list_dir(whole), list_dir(top_ / "one/step-000002"));
+  int64_t bytes = 0;
+  for (const std::string& name : list_dir(whole)) {
+    if (name == "run.json") continue;
+    const std::string got = read_file(whole + "/" + name);
+    EXPECT_EQ(got, read_file(top_ / "one/step-000002/" + name)) << name;
+    bytes += name.ends_with(".safetensors") ? static_cast<int64_t>(got.size()) : 0;
+  }
+  EXPECT_EQ(joined.bytes, bytes);
+}
+
+/// What every host has alike is copied from one; a host that has nothing of its own may be away.
+TEST_F(Hosts, AreJoinedWithoutThoseThatHaveNothingElse) {
+  all_.expect_run([&](comm::Processes& process) {
+    const RunFolder run(folders_[static_cast<size_t>(process.index())], process, ranks_of(process));
+    CheckpointContent content = newest_.content({0, 1, 2, 3, 4, 5});
+    content.state.step = 3;
+    if (process.index() == 1) {
+      content = newest_.content({});
+      content.state.step = 3;
+    }
+    save_checkpoint(run, content);
+  });
+  const std::string whole = top_ / "whole";
+  EXPECT_EQ(join_checkpoint({top_ / "b/step-000003"}, whole).of, (std::vector<int32_t>{1}));
+  EXPECT_EQ(join_checkpoint({top_ / "a/step-000003", top_ / "b/step-000003"}, top_ / "both").of,
+            (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(read_file(whole + "/model.safetensors"), read_file(top_ / "both/model.safetensors"));
+}
+
+TEST_F(Hosts, AreJoinedWholeOrNotAtAll) {
+  const std::string a = top_ / "a/step-000002", b = top_ / "b/step-000002", out = top_ / "out";
+  const auto refused = [&](const std::vector<std::string>& folders, const std::string& to,
+                           const std::string& why) {
+    const std::string text = error_of([&] { join_checkpoint(folders, to); });
+    EXPECT_NE(text.find(why), text.npos) << text;
+    EXPECT_TRUE(to == a || !file_exists(to));
+  };
+  refused({a}, out, "wrote them on host 1 of 2 (");
+  refused({b}, out, "wrote them on host 0 of 2 (");
+  refused({a, a}, out, "is the folder of host 0 of 2");
+  refused({a, top_ / "b/step-000001"}, out, "is of step 1; " + a + " is of step 2");
+  refused({a, b}, a, "is there already");
+  refused({a, b}, top_ / "step-000004", "is named after step 4; the parts are of step 2");
+  refused({top_ / "none"}, out, "not an intact checkpoint: no run.json");
+  // The same step, saved once more by other ranks.
+  save(all_, {top_ / "c", top_ / "c", top_ / "d"}, Model(2, 6, 3));
+  refused({a, top_ / "d/step-000002"}, out, "is of another checkpoint of step 2");
+  // One that is whole already.
+  save(all_, same(top_ / "one", 3), newest_);
+  refused({top_ / "one/step-000002"}, out, "there is nothing to join");
+  const std::string path = b + "/model.part.safetensors", good = read_file(path);
+  std::string bad = good;
+  const Part& part = [&] {
+    const RunRecord record = read_record(b + "/run.json");
+    for (const Part& one : record.files.at("model.part.safetensors").parts) {
+      if (one.host == 1) return one;
+    }
+    return Part();
+  }();
+  bad[static_cast<size_t>(part.ranges.back().begin)] ^= 1;
+  write_file_atomic(path, bad);
+  refused({a, b}, out, "in a part that rank");
+  write_file_atomic(path, good);
+  int faults = 0;
+  for (const auto op : {FileFaults::Op::open, FileFaults::Op::write, FileFaults::Op::rename}) {
+    for (int nth = 1;; nth += 1 + nth / 3) {
+      try {
+        const FileFaults fault(op, nth, ENOSPC);
+        join_checkpoint({a, b}, out);
+      } catch (const Error&) {
+        ++faults;
+        EXPECT_FALSE(file_exists(out));
+        continue;
+      }
+      expect_whole(out, newest_);
+      remove_tree(out);
+      break;
+    }
+  }
+  EXPECT_GT(faults, 10);
+  // The folders of the hosts are as they were, and nothing is left of what failed.
+  EXPECT_EQ(latest(), "step-000002");
+  for (const std::string& name : list_dir(top_.path())) {
+    EXPECT_EQ(name.find("tmp"), name.npos) << name;
   }
 }
 

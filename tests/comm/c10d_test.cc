@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// c10d's collectives on one rank, with groups of Gloo, and where a GPU is of NCCL: every type of
-// number, sums and maxima, exchanges of nothing.
+// What c10d is asked for. Its collectives on one rank, with groups of Gloo, and where a GPU is of
+// NCCL: every type of number, sums and maxima, exchanges of nothing. And a libhocket_torch.so of
+// another build, which is refused before anything of it is called: its objects would be taken for
+// what they are not.
 #include "comm/c10d.h"
 
 #include <gtest/gtest.h>
@@ -10,9 +12,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/file.h"
+#include "base/process.h"
 #include "comm/connection.h"
 
 namespace hocket::comm {
@@ -126,6 +131,45 @@ TEST(C10d, WithoutGpusThereIsNoNccl) {
     GTEST_SKIP() << "there are GPUs";
   }
   EXPECT_ANY_THROW(alone_with(Groups::nccl));
+}
+
+/// Makes a library of this C text, has it loaded, and returns what is said of it.
+std::string said_of(const std::string& text, const std::string& library) {
+  run_command("cc -x c -shared -fPIC -o '" + library + "' -", text, "cc");
+  ::setenv("HOCKET_TORCH_LIBRARY", library.c_str(), 1);
+  std::string said;
+  try {
+    Place place;
+    place.size = 2;
+    place.address = "localhost";
+    open_c10d(place, std::chrono::seconds(1));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    said = error.what();
+  }
+  ::unsetenv("HOCKET_TORCH_LIBRARY");
+  return said;
+}
+
+TEST(C10d, ALibraryOfAnotherBuildIsRefused) {
+  if (std::system("cc --version > /dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "no C compiler";
+  }
+  const std::string opens = "void* hocket_open_c10d(void) { __builtin_trap(); }\n";
+  const std::string older = ::testing::TempDir() + "older.so";
+  const std::string said = said_of(opens, older);
+  EXPECT_NE(said.find(older + " is of another build"), said.npos) << said;
+  EXPECT_NE(said.find("is none; expected "), said.npos) << said;
+  EXPECT_NE(said.find("make build"), said.npos) << said;
+  const std::string other = said_of(opens + "const char* hocket_wire(void) { return \"0123\"; }\n",
+                                    ::testing::TempDir() + "other.so");
+  EXPECT_NE(other.find("is 0123; expected "), other.npos) << other;
+  // And one that is none at all.
+  const std::string file = ::testing::TempDir() + "text.so";
+  write_file_atomic(file, "text");
+  ::setenv("HOCKET_TORCH_LIBRARY", file.c_str(), 1);
+  EXPECT_THROW(open_c10d(Place(), std::chrono::seconds(1)), Error);
+  ::unsetenv("HOCKET_TORCH_LIBRARY");
 }
 
 }  // namespace

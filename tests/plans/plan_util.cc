@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan_util.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include <fmt/format.h>
@@ -11,6 +13,7 @@
 #include "check/check.h"
 #include "check/mutants/mutate.h"
 #include "engine/params.h"
+#include "program/contract.h"
 #include "tests/schedule_util.h"
 
 namespace hocket::test {
@@ -273,18 +276,21 @@ std::vector<double> as_doubles(const std::vector<std::byte>& raw, graph::DType d
   return v;
 }
 
-/// Moves every parameter in fp64 by one or two units in the last place, or not, at random.
-void change_last_bits(const engine::Compiled& compiled, uint64_t seed, runtime::LocalRanks& ranks) {
+/// Moves every parameter of this type by one or two units in the last place, or not, at random.
+template <class T>
+void change_last_bits(graph::DType dtype, const engine::Compiled& compiled, uint64_t seed,
+                      runtime::LocalRanks& ranks) {
   Rng rng(seed);
   for (const graph::Tensor& tensor : compiled.reference.tensors) {
-    if (tensor.kind != graph::TensorKind::param || tensor.type.dtype != graph::DType::f64) continue;
-    std::vector<double> values =
-        as_doubles(engine::gather(tensor, compiled.program, ranks), tensor.type.dtype);
-    for (double& value : values) {
-      value *= 1 + std::numeric_limits<double>::epsilon() * static_cast<double>(rng.between(-1, 1));
+    if (tensor.kind != graph::TensorKind::param || tensor.type.dtype != dtype) continue;
+    const std::vector<std::byte> raw = engine::gather(tensor, compiled.program, ranks);
+    std::vector<T> values(raw.size() / sizeof(T));
+    std::memcpy(values.data(), raw.data(), raw.size());
+    for (T& value : values) {
+      value *= 1 + std::numeric_limits<T>::epsilon() * static_cast<T>(rng.between(-1, 1));
     }
     engine::scatter(tensor, compiled.program, ranks, [&](int64_t begin, int64_t count, void* to) {
-      std::copy_n(values.begin() + begin, count, static_cast<double*>(to));
+      std::copy_n(values.begin() + begin, count, static_cast<T*>(to));
     });
   }
 }
@@ -293,9 +299,109 @@ void change_last_bits(const engine::Compiled& compiled, uint64_t seed, runtime::
 void initialise(const engine::Compiled& compiled, const Case& c, runtime::LocalRanks& ranks) {
   engine::initialise(compiled.reference, compiled.program, c.seed, ranks);
   if (c.last_bits != 0) {
-    change_last_bits(compiled, c.last_bits, ranks);
+    change_last_bits<double>(graph::DType::f64, compiled, c.last_bits, ranks);
+    change_last_bits<float>(graph::DType::f32, compiled, c.last_bits, ranks);
   }
 }
+
+std::string given_name(const std::string& ids) { return "given." + ids; }
+
+/// The program of a run, whose routers do as the case says: what they choose is an output, or what
+/// they are to take is an input, which lies on the ranks as tokens do.
+engine::Compiled compile(const engine::Run& run, engine::Purpose purpose, const Case& c) {
+  engine::CompileOptions how;
+  how.purpose = purpose;
+  if (!c.keep_routes && !c.routes) return engine::compile(run, how);
+  graph::Graph graph = engine::reference(run, how);
+  std::vector<graph::Node> nodes;
+  const auto add = [&](const graph::Node& node) {
+    for (const graph::TensorId id : node.out) {
+      graph.tensors[static_cast<size_t>(id)].producer = static_cast<graph::NodeId>(nodes.size());
+    }
+    nodes.push_back(node);
+  };
+  for (graph::Node node : graph.nodes) {
+    if (node.op == "router" && c.routes) {
+      // What is fed is whole on ranks of tp; of a copy each may have its tokens.
+      graph::Tensor taken = graph.tensor(node.out[1]);
+      const std::string name = given_name(taken.name);
+      taken.name = "taken." + taken.name;
+      graph::Node copy;
+      copy.op = "copy";
+      copy.layer = node.layer;
+      copy.in = {graph.input(name, taken.type)};
+      copy.out = {graph.add_tensor(taken)};
+      add(copy);
+      node.attrs.set("given", int64_t{1});
+      node.in.push_back(copy.out[0]);
+    } else if (node.op == "router") {
+      graph.outputs.push_back(node.out[1]);
+    }
+    add(node);
+  }
+  graph.nodes = std::move(nodes);
+  engine::Lowering lowering;
+  lowering.passes = run.config.plan.passes;
+  lowering.pass_options = run.config.plan.pass_options;
+  return engine::compile(std::move(graph), run.plan, lowering);
+}
+
+/// Gives routers their part of what is to be taken.
+void feed_routes(const Routes& routes, engine::Session& session) {
+  for (const auto& [key, chosen] : routes) {
+    const std::string name = given_name(key.first);
+    const graph::Tensor& tensor = session.graph().tensor(session.graph().find(name));
+    for (const int32_t rank : session.ranks().ids()) {
+      runtime::Executor& executor = session.run().executor(rank);
+      if (!executor.has(name, key.second)) continue;
+      auto* const to = static_cast<int32_t*>(executor.input(name, key.second));
+      program::for_each_run(executor.buffer(name, key.second), name, tensor.type, session.program(),
+                            rank, [&](int64_t begin, int64_t count, int64_t local) {
+                              std::copy_n(chosen.begin() + begin, count, to + local);
+                            });
+    }
+  }
+}
+
+/// What routers chose in the step that was run.
+Routes routes_of(const engine::Session& session) {
+  Routes routes;
+  for (const graph::Node& node : session.graph().nodes) {
+    if (node.op != "router") continue;
+    const std::string& name = session.graph().tensor(node.out[1]).name;
+    for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
+      routes[{name, m}] = session.collect_as<int32_t>(name, m);
+    }
+  }
+  return routes;
+}
+
+/// Steps of a case: what is fed, and what is kept of the routes.
+class Steps {
+ public:
+  Steps(const Case& c, const engine::Run& run) : case_(c), run_(run) {}
+  void one(int step, engine::Session& session) {
+    session.feed(random_batch(session.compiled(), run_, step, case_.seed));
+    if (case_.routes) {
+      feed_routes(case_.routes->at(done_), session);
+    }
+    session.step();
+    if (case_.keep_routes) {
+      kept_.push_back(routes_of(session));
+    }
+    ++done_;
+  }
+  std::shared_ptr<const std::vector<Routes>> kept() const {
+    if (!case_.keep_routes) return case_.routes;
+    return std::make_shared<const std::vector<Routes>>(kept_);
+  }
+
+ private:
+  const Case& case_;
+  const engine::Run& run_;
+  std::vector<Routes> kept_;
+  size_t done_ = 0;
+};
 
 }  // namespace
 
@@ -343,6 +449,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     run.plan.pp_schedule = "1f1b";
   }
   Outcome out;
+  Steps done(c, run);
   const auto world = static_cast<int32_t>(run.plan.world());
   runtime::RankOptions options;
   options.threads = 1;
@@ -351,13 +458,10 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   options.timeout = std::chrono::seconds(20);
   if (with_grads) {
     runtime::LocalRanks ranks(world, kernels::cpu_backend(), options);
-    engine::CompileOptions how;
-    how.purpose = engine::Purpose::grads;
-    engine::Compiled compiled = engine::compile(run, how);
+    engine::Compiled compiled = compile(run, engine::Purpose::grads, c);
     initialise(compiled, c, ranks);
     engine::Session session(std::move(compiled), ranks);
-    session.feed(random_batch(session.compiled(), run, 0, c.seed));
-    session.step();
+    done.one(0, session);
     for (graph::TensorId id : session.graph().outputs) {
       const graph::Tensor& t = session.graph().tensor(id);
       if (t.name.rfind("grad.", 0) == 0) {
@@ -365,7 +469,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
       }
     }
   }
-  engine::Compiled compiled = engine::compile(run);
+  engine::Compiled compiled = compile(run, engine::Purpose::train, c);
   if (rewrite) {
     rewrite(compiled.program);
   }
@@ -374,8 +478,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   initialise(compiled, c, ranks);
   engine::Session session(std::move(compiled), ranks);
   for (int s = 0; s < steps; ++s) {
-    session.feed(random_batch(session.compiled(), run, s, c.seed));
-    session.step();
+    done.one(s, session);
     double loss = 0;
     for (graph::TensorId id : session.graph().losses) {
       loss += session.collect_as<double>(session.graph().tensor(id).name)[0];
@@ -388,9 +491,13 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
       out.params[t.name] = as_doubles(engine::gather(t, session.program(), ranks), t.type.dtype);
     }
   }
-  out.again = [=](uint64_t last_bits) {
+  out.routes = done.kept();
+  // Last bits are not to change what routers choose, where that is given to the other run.
+  out.again = [=, routes = out.routes](uint64_t last_bits) {
     Case other = c;
     other.last_bits = last_bits;
+    other.routes = routes;
+    other.keep_routes = false;
     return train(other, single, steps, poison, overrides, with_grads, rewrite, device);
   };
   return out;
@@ -423,10 +530,10 @@ class Rounding {
 
 }  // namespace
 
-std::string difference(const Outcome& many, const Outcome& one) {
-  constexpr double kTolerance = 1e-10, kRoundings = 100;
-  const auto apart = [](double a, double b) {
-    return !(std::abs(a - b) <= kTolerance * std::abs(b));
+std::string difference(const Outcome& many, const Outcome& one, double tolerance) {
+  constexpr double kRoundings = 100;
+  const auto apart = [&](double a, double b) {
+    return !(std::abs(a - b) <= tolerance * std::abs(b));
   };
   if (many.losses.size() != one.losses.size()) return "the number of steps";
   for (size_t step = 0; step < one.losses.size(); ++step) {
@@ -440,7 +547,7 @@ std::string difference(const Outcome& many, const Outcome& one) {
     for (const auto& [name, values] : one.*tensors) {
       const auto own = found.find(name);
       if (own == found.end()) return name;
-      if (relative_l2(own->second, values) <= kTolerance) continue;
+      if (relative_l2(own->second, values) <= tolerance) continue;
       if (!(distance(own->second, values) <= kRoundings * rounding.of(tensors, name))) return name;
     }
   }

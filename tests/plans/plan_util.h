@@ -15,12 +15,20 @@
 
 namespace hocket::test {
 
+/// Experts that tokens chose in a step: of a router, named by its tensor, in a micro-batch of all
+/// ranks.
+using Routes = std::map<std::pair<std::string, int32_t>, std::vector<int32_t>>;
+
 struct Case {
   std::string text;  ///< run.yaml
   std::string name;
   uint64_t seed = 0;
   /// Not 0: the run begins with parameters that differ in their last bits, at random by this.
   uint64_t last_bits = 0;
+  /// Routers choose, and it is kept what they choose (Outcome::routes).
+  bool keep_routes = false;
+  /// Routers do not choose, but take what those of another run chose: null, or its Outcome::routes.
+  std::shared_ptr<const std::vector<Routes>> routes = nullptr;
 };
 /// A random model (dense or MoE, odd sizes) and plan of at most `max_ranks` ranks. `any_schedule`:
 /// also those that split and overlap passes.
@@ -30,6 +38,8 @@ struct Outcome {
   std::vector<double> losses, norms;
   std::map<std::string, std::vector<double>> params;  ///< after the steps
   std::map<std::string, std::vector<double>> grads;   ///< of the first step
+  /// Of the step that made the gradients, if there was one, and of all others.
+  std::shared_ptr<const std::vector<Routes>> routes;
   /// The same run with other last bits of its parameters (Case).
   std::function<Outcome(uint64_t last_bits)> again;
 };
@@ -46,11 +56,12 @@ Outcome train(const Case& c, bool single, int steps, bool poison = false,
               const std::function<void(program::Program&)>& rewrite = nullptr,
               const std::shared_ptr<runtime::Device>& device = runtime::cpu_device());
 
-/// "" or the first thing in which a run in fp64 differs from that of one rank by more than the
-/// order of its sums explains: 1e-10, relative. A tensor whose addends cancel (the gradient of keys
-/// where every query sees one key is what rounding leaves of 0) may also differ by 100 times what
-/// the last bits of the parameters move it on one rank: the rounding of its addends, measured.
-std::string difference(const Outcome& many, const Outcome& one);
+/// "" or the first thing in which a run differs from that of one rank by more than the order of its
+/// sums explains: `tolerance`, relative, which is for fp64. A tensor whose addends cancel (the
+/// gradient of keys where every query sees one key is what rounding leaves of 0) may also differ by
+/// 100 times what the last bits of the parameters move it on one rank: the rounding of its addends,
+/// measured.
+std::string difference(const Outcome& many, const Outcome& one, double tolerance = 1e-10);
 
 /// What became of random faults in the program of a case.
 struct MutantCounts {

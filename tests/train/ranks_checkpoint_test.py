@@ -125,6 +125,22 @@ class Checkpoints(unittest.TestCase):
         text = told[0][1]
         self.assertIn("and ranks that are here now need what it has not", text)
         self.assertRegex(text, r"which rank [01] on host [01] \(")
+        # Where hosts' folders are brought together, everything takes what is made of them.
+        whole = self.dir / "whole/step-000004"
+        r = self.run_it([HOCKET, "checkpoint", "join", *newest, "--out", whole])
+        self.assertRegex(r.stdout, r"step 4, .* of tensors, from 2 folders of 2 hosts")
+        self.run_it([HOCKET, "generate", whole, "--max-new-tokens", "1"])
+        self.assertIn("rank 1 wrote them on host 1 of 2",
+                      self.run_it([HOCKET, "checkpoint", "join", newest[0], "--out", self.dir / "x"], code=2).stderr)
+        joined = [self.dir / "e", self.dir / "f", self.dir / "g"]
+        for folder in joined:
+            shutil.copytree(whole, folder / "checkpoints/step-000004")
+        for code, text in self.on_hosts(joined[:2], self.words("host", ["pp=2", "micro_batch=2"], 6)):
+            self.assertEqual(0, code, text)
+        self.run_it([HOCKET, *self.words("g", plan, 6)])
+        for one, other in zip(steps_of(joined[0]), steps_of(joined[2]), strict=True):
+            self.assertEqual(one[0], other[0])
+            self.assertAlmostEqual(one[1], other[1], delta=1e-4)
         # Where one host has lost the newest, all go on from the one before it.
         newest[1].rename(self.dir / "lost")
         told = self.on_hosts(hosts, self.words("host", plan, 6))

@@ -252,6 +252,57 @@ class Ranks(unittest.TestCase):
                 self.assertEqual(1, len(told), errors)
                 self.assertIn("has sent nothing for 6 s", told[0])
 
+    # Steps of some tenths of a second, and a checkpoint behind each.
+    SLOW = [w for key in ("train.steps=2", "train.global_batch=512", "plan.micro_batch=32", "train.save_every=1")
+            for w in ("--set", key)]
+
+    def in_the_last_step(self, words):
+        """Two ranks whose second step, the last one, runs."""
+        port = str(free_port())
+        processes = [self.start(rank, 2, words, MASTER_PORT=port) for rank in range(2)]
+        first = self.dir / "other/checkpoints/step-000001"
+        deadline = time.time() + 90
+        while time.time() < deadline and not first.exists():
+            time.sleep(0.01)
+        time.sleep(0.1)
+        return processes
+
+    def goes_on(self, words):
+        """The same command does what is left, and then nothing."""
+        self.run_it([HOCKET, *self.words("local", ["dp=2"], *self.SLOW)])
+        self.assertIn("resumed from", self.run_it([HOCKET, "launch", "-n", 2, *words]).stdout)
+        self.same("local", "other")
+        self.assertIn("already finished at step 2 of 2", self.run_it([HOCKET, "launch", "-n", 2, *words]).stdout)
+
+    def test_a_signal_in_the_last_step(self):
+        for number, (name, code) in enumerate((("SIGINT", 130), ("SIGTERM", 143))):
+            with self.subTest(signal=name, rank=number):
+                words = self.words("other", ["dp=2"], *self.SLOW)
+                processes = self.in_the_last_step(words)
+                processes[number].send_signal(getattr(signal, name))
+                told = [process.communicate(timeout=120) for process in processes]
+                self.assertEqual([code, code], [process.returncode for process in processes], told)
+                log = (self.dir / "other/logs/rank-1.log").read_text()
+                self.assertIn(f"{name}: finishing step 2 and saving it", "".join(told[number]) + number * log)
+                self.assertIn("stopped after step 2 of 2; the same command goes on from there", told[0][0])
+                # With its checkpoint, and without the evaluation at the end.
+                self.assertEqual([(1, None), (2, None)], [(row[0], row[3]) for row in losses(self.dir / "other")])
+                self.assertTrue((self.dir / "other/checkpoints/step-000002").exists())
+                self.goes_on(words)
+
+    def test_a_rank_that_dies_in_the_last_step(self):
+        for victim in (0, 1):
+            with self.subTest(victim=victim):
+                words = self.words("other", ["dp=2"], *self.SLOW)
+                processes = self.in_the_last_step(words)
+                processes[victim].kill()
+                told = [process.communicate(timeout=60) for process in processes]
+                self.assertEqual(1, processes[1 - victim].returncode, told)
+                self.assertIn(f"rank {victim} (on host", told[1 - victim][1])
+                self.assertIn("has ended without a word", told[1 - victim][1])
+                self.assertEqual(["step-000001"], [p.name for p in (self.dir / "other/checkpoints").glob("step-??????")])
+                self.goes_on(words)
+
     def test_torchrun_starts_again_and_the_run_goes_on(self):
         torchrun = BUILD.parent / ".venv/bin/torchrun"
         if not torchrun.exists():

@@ -1,11 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 // router, router_bwd, balance_loss, balance_loss_bwd: softmax over experts, top-k with ties to the
-// lowest index, and the load-balancing loss. psum is summed over fixed blocks of tokens.
+// lowest index or the choices that are given, and the load-balancing loss. psum is summed over
+// fixed blocks of tokens.
 #include <cmath>
 
 #include "kernels/cpu/kernels.h"
 
 namespace hocket::kernels::HOCKET_CPU {
+
+namespace {
+
+/// The k largest of p[e], the largest first, ties to the lowest index.
+template <typename T>
+void choose(const T* p, int64_t e, int64_t k, int32_t* id) {
+  // Insertion into a sorted list of k: a later index enters only with a larger probability.
+  int64_t n = 0;
+  for (int64_t i = 0; i < e; ++i) {
+    int64_t at = n;
+    while (at > 0 && p[i] > p[id[at - 1]]) {
+      --at;
+    }
+    if (at == k) continue;
+    n = std::min(n + 1, k);
+    for (int64_t j = n - 1; j > at; --j) {
+      id[j] = id[j - 1];
+    }
+    id[at] = static_cast<int32_t>(i);
+  }
+}
+
+/// Copies the choices that a router is given.
+void take_given(const int32_t* given, int64_t n, int64_t e, int32_t* ids) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (given[i] < 0 || given[i] >= e) {
+      fail_run("router", "expert {} at {} is given; expected 0 <= expert < {}", given[i], i, e);
+    }
+    ids[i] = given[i];
+  }
+}
+
+}  // namespace
 
 template <typename T>
 void router(const KernelArgs& args) {
@@ -13,7 +47,10 @@ void router(const KernelArgs& args) {
   T *w = out<T>(args, 0), *probs = out<T>(args, 2), *psum = out<T>(args, 3);
   int32_t* ids = out<int32_t>(args, 1);
   const int64_t tokens = args.in[0].dim(0), e = args.in[0].dim(1), k = args.attrs->i("top_k");
-  const bool norm = args.attrs->i("norm") != 0;
+  const bool norm = args.attrs->i("norm") != 0, given = args.in.size() == 2;
+  if (given) {
+    take_given(in<int32_t>(args, 1), tokens * k, e, ids);
+  }
   const int64_t block = ops::norm_block_rows(tokens), blocks = ceil_div(tokens, block);
   T* partial = Scratch(args).take<T>(blocks * e);
   parallel_for(blocks, ceil_div(row_grain(8 * e), block), [&](int64_t begin, int64_t end) {
@@ -35,20 +72,9 @@ void router(const KernelArgs& args) {
           p[i] /= sum;
           acc[i] += p[i];
         }
-        // Insertion into a sorted list of k: a later index enters only with a larger probability.
         int32_t* id = ids + t * k;
-        int64_t n = 0;
-        for (int64_t i = 0; i < e; ++i) {
-          int64_t at = n;
-          while (at > 0 && p[i] > p[id[at - 1]]) {
-            --at;
-          }
-          if (at == k) continue;
-          n = std::min(n + 1, k);
-          for (int64_t j = n - 1; j > at; --j) {
-            id[j] = id[j - 1];
-          }
-          id[at] = static_cast<int32_t>(i);
+        if (!given) {
+          choose(p, e, k, id);
         }
         T total = 1;
         if (norm) {

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: serial
+# ctest: slow
+# ctest: timeout=900
+"""Peak memory of ranks as processes is within 5 % of the plan's, by what the run counts of its own: arenas, parameters
+and states, messages. Beside it is printed what the system counts of each process (VmHWM) beyond one whose model is next
+to nothing: what the allocator keeps and c10d takes for itself is in that, and differs from run to run."""
+import os, pathlib, re, shutil, subprocess, tempfile, unittest
+
+from ranks_test import BUILD, HOCKET, free_port
+
+CONFIG = """
+model:
+  config: {model_type: llama, vocab_size: %(vocab)d, hidden_size: %(hidden)d, num_hidden_layers: 4,
+           num_attention_heads: %(heads)d, num_key_value_heads: %(heads)d, head_dim: 64, intermediate_size: %(wide)d,
+           rms_norm_eps: 1.0e-6, max_position_embeddings: 256, hidden_act: silu, tie_word_embeddings: false}
+data: {files: ["%(dir)s/text/*.txt"], dir: "%(dir)s/data", tokenizer: "%(dir)s/tok", vocab_size: 400,
+       valid_fraction: 0}
+train: {steps: 2, global_batch: 8, seq_len: %(sequence)d, warmup_steps: 1}
+plan: {micro_batch: 2, threads_per_rank: 1, timeout_s: 120, bucket_mib: 4}
+output: {dir: "%(dir)s/run", report: false, trace: false, sample_tokens: 0, baselines: none}
+"""
+LARGE = {"vocab": 4096, "hidden": 512, "heads": 8, "wide": 1408, "sequence": 256}
+SMALL = {"vocab": 400, "hidden": 8, "heads": 4, "wide": 8, "sequence": 16}
+
+PLANS = {
+    "dp 4": (4, ["dp=4"]),
+    "dp 4, ZeRO-1": (4, ["dp=4", "shard.optimizer=all"]),
+    "dp 4, ZeRO-2": (4, ["dp=4", "shard.grads=all"]),
+    "dp 4, ZeRO-3": (4, ["dp=4", "shard.params=all", "shard.grads=all"]),
+    "pp 2": (2, ["pp=2"]),
+    "tp 2": (2, ["tp=2"]),
+    "tp 4, sequence parallel": (4, ["tp=4", "sequence_parallel=true"]),
+}
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+class Memory(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if not (BUILD / "libhocket_torch.so").exists():
+            raise unittest.SkipTest("this build has no libhocket_torch.so (tools/setup.sh --torch)")
+        cls.dir = pathlib.Path(tempfile.mkdtemp())
+        (cls.dir / "text").mkdir()
+        for i in range(12):
+            (cls.dir / f"text/{i}.txt").write_text(" ".join(f"word{(i * 37 + k * k) % 211}" for k in range(4000)))
+        for name, sizes in (("large", LARGE), ("small", SMALL)):
+            (cls.dir / f"{name}.yaml").write_text(CONFIG % {"dir": cls.dir, **sizes})
+        for verb in ("train-tokenizer", "prepare"):
+            subprocess.run([HOCKET, "data", verb, cls.dir / "large.yaml"], check=True, stdout=subprocess.DEVNULL)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.dir)
+
+    def run_ranks(self, model, size, plan):
+        """(what rank 0 prints, the peak of every process in bytes)"""
+        shutil.rmtree(self.dir / "run", ignore_errors=True)
+        words = [HOCKET, "train", self.dir / f"{model}.yaml", *(w for key in plan for w in ("--set", f"plan.{key}"))]
+        port, processes, peaks, out = str(free_port()), [], [], self.dir / "out.txt"
+        for rank in range(size):
+            place = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
+                     "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+            with open(out if rank == 0 else self.dir / f"out-{rank}.txt", "w", encoding="utf-8") as f:
+                processes.append(subprocess.Popen([str(w) for w in words], env=dict(os.environ, **place), stdout=f,
+                                                  stderr=subprocess.STDOUT))
+        for process in processes:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            peaks.append(usage.ru_maxrss * 1024)
+        self.assertEqual([0] * size, [process.returncode for process in processes], out.read_text())
+        return out.read_text(), peaks
+
+    def test_peak_of_every_process(self):
+        for name, (size, plan) in PLANS.items():
+            with self.subTest(plan=name):
+                said, large = self.run_ranks("large", size, plan)
+                _, small = self.run_ranks("small", size, plan)
+                rows = re.findall(r"^memory(?: of stage(\d+))? +(\S+) (\w+) measured, (\S+) (\w+) planned per rank$",
+                                  said, re.M)
+                self.assertTrue(rows, said)
+                for stage, measured, unit, planned, planned_unit in rows:
+                    measured, planned = float(measured) * UNITS[unit], float(planned) * UNITS[planned_unit]
+                    number = int(stage or 0)
+                    ranks = range(number * size // len(rows), (number + 1) * size // len(rows))
+                    grown = [large[rank] - small[rank] for rank in ranks]
+                    self.assertLess(abs(measured / planned - 1), 0.05, f"{name}, stage {number}")
+                    print(f"{name}{', stage ' + stage if stage else ''}: {planned / 2**20:.1f} MiB planned, "
+                          f"{measured / planned - 1:+.1%} taken, processes {min(grown) / planned - 1:+.1%} to "
+                          f"{max(grown) / planned - 1:+.1%}", flush=True)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
