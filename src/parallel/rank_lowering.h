@@ -58,11 +58,6 @@ class RankLowering {
         }
       }
     }
-    for (const graph::Tensor& tensor : graph.tensors) {
-      if (tensor.expert) {
-        experts_ = tensor.type.dims[0];
-      }
-    }
     for (TensorId id : graph.losses) {
       accumulated_[id] = true;
     }
@@ -158,7 +153,6 @@ class RankLowering {
   const int32_t rank_;
   const program::ClassId cls_;         ///< that is made
   const std::vector<int32_t> coords_;  ///< of its first rank
-  int64_t experts_ = 0;                ///< of the model; 0: none
   int32_t stage_ = 0;                  ///< whose tasks are being made
   int32_t route_ = 0;                  ///< of whose micro-batches
   Program& program_;

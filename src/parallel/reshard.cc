@@ -125,10 +125,11 @@ class Moves {
     return active;
   }
 
-  /// A dim whose axes are those that it has in the end has the sizes that it has then.
-  Layout with_sizes(Layout layout) const {
+  /// A dim that a step gives the axes that it has in the end has the sizes that it has then.
+  Layout with_sizes(const Layout& before, Layout layout) const {
     for (const graph::GivenSizes& given : to_.given) {
-      if (layout.axes_of(given.dim) == to_.axes_of(given.dim)) {
+      const std::vector<int32_t> axes = layout.axes_of(given.dim);
+      if (axes == to_.axes_of(given.dim) && axes != before.axes_of(given.dim)) {
         layout.give(given.dim, given.sizes);
       }
     }
@@ -155,17 +156,44 @@ class Moves {
   }
 
   /// True if ranks between which a step moves indices of a dim have as many of it as each other,
-  /// before and after: dims that it leaves alone may be cut unevenly along other axes.
-  bool alike(const Layout& before, const Layout& after) const {
+  /// before and after: dims that it leaves alone, and other groups, may be cut otherwise. Only
+  /// exchanges of rows move experts between ranks that have more and ranks that have less.
+  bool alike(const Layout& before, const Layout& after, int32_t axis, bool exchange) const {
     for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
       if (before.axes_of(dim) == after.axes_of(dim)) continue;
-      for (const Layout* layout : {&before, &after}) {
-        const int64_t blocks = blocks_over(layout->axes_of(dim), mesh_);
-        if (!layout->sizes_of(dim).empty()) return false;
-        if (!type_.dims[static_cast<size_t>(dim)].divides_into(blocks)) return false;
-      }
+      const graph::Dim& size = type_.dims[static_cast<size_t>(dim)];
+      const bool given = !before.sizes_of(dim).empty() || !after.sizes_of(dim).empty();
+      if (exchange && dim == 0 && !given) continue;
+      const bool even = size.divides_into(blocks_over(before.axes_of(dim), mesh_)) &&
+                        size.divides_into(blocks_over(after.axes_of(dim), mesh_));
+      if (even && !given) continue;
+      if (size.symbolic() || !alike_along(before, after, dim, axis)) return false;
     }
     return true;
+  }
+
+  /// Whether the blocks of the ranks along the axis, which splits the dim before or after, are
+  /// alike and make up the one that each has in the other layout. Rows come with their tokens,
+  /// which need not lie side by side.
+  bool alike_along(const Layout& before, const Layout& after, int dim, int32_t axis) const {
+    const bool gathers = before[static_cast<size_t>(axis)] == Placement::split(dim);
+    const Layout& cut = gathers ? before : after;
+    const Layout& whole = gathers ? after : before;
+    const int64_t ranks = mesh_.axes[static_cast<size_t>(axis)].size;
+    bool fits = true;
+    graph::for_each_coords(mesh_, cut.axes_of(dim), [&](const std::vector<int32_t>& coords) {
+      const graph::Run mine = block_at(cut, dim, coords);
+      const graph::Run all = block_at(whole, dim, coords);
+      const int64_t before_mine = coords[static_cast<size_t>(axis)] * mine.length;
+      fits = fits && mine.length * ranks == all.length &&
+             (type_.routed() || mine.begin == all.begin + before_mine);
+    });
+    return fits;
+  }
+
+  graph::Run block_at(const Layout& layout, int dim, const std::vector<int32_t>& coords) const {
+    const graph::BlockNumber block = graph::block_number(layout, dim, mesh_, coords);
+    return layout.block(dim, type_.dims[static_cast<size_t>(dim)], block.blocks, block.number);
   }
 
   /// What the first rank has, which has as much as any; nullopt if some rank has nothing.
@@ -205,7 +233,6 @@ class Moves {
   }
 
   /// The collective over these axes, which are placed alike, that gives them another placement.
-  /// Only exchanges move between ranks that have more and ranks that have less.
   void add_collective(const Layout& layout, const std::vector<size_t>& axes, Placement placement,
                       std::vector<ReshardStep>* list) const {
     ReshardStep step;
@@ -216,7 +243,7 @@ class Moves {
       step.axes.push_back(static_cast<int32_t>(axis));
       members *= mesh_.axes[axis].size;
     }
-    step.to = in_order(with_sizes(step.to));
+    step.to = with_sizes(layout, in_order(step.to));
     const std::optional<TensorType> before = local(layout);
     const std::optional<TensorType> after = local(step.to);
     if (!before || !after) return;
@@ -235,8 +262,7 @@ class Moves {
     // Sizes are exchanged for rows that follow, not on the way to something else.
     if (found->op->makes_sizes && to_[axes[0]] != placement) return;
     const bool exchange = found->op->needs_sizes || found->op->makes_sizes;
-    const bool given = !layout.given.empty() || !step.to.given.empty();
-    if (exchange ? given : !alike(layout, step.to)) return;
+    if (!alike(layout, step.to, step.axes[0], exchange)) return;
     step.op = found->op;
     step.attrs = found->attrs;
     step.bytes = found->bytes;
@@ -257,7 +283,7 @@ class Moves {
     for (int32_t axis : axes) {
       step.to.set(static_cast<size_t>(axis), Placement::split(dim));
     }
-    step.to = with_sizes(step.to);
+    step.to = with_sizes(layout, step.to);
     const std::optional<TensorType> after = local(step.to);
     if (!local(layout) || !after || !nests(layout, step.to, dim)) return;
     step.axes = axes;

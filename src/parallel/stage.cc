@@ -45,14 +45,9 @@ Lane RankLowering::peer_lane(int32_t peer, comm::Role role) {
   return program::link_lane(role, known->second);
 }
 
-/// What the class has of a tensor. Experts, and they alone, need not divide over the ranks of `ep`.
+/// What the ranks of the class have of a tensor.
 TensorType RankLowering::local_type(TensorId tensor, const Layout& layout) const {
-  const TensorType& whole = graph_.tensor(tensor).type;
-  const int32_t axis = mesh_.axis(kExpertAxis);
-  const bool by_expert =
-      axis >= 0 && layout[axis] == Placement::split(0) && whole.dims[0] == experts_;
-  return by_expert ? graph::local_type(whole, layout, mesh_, coords_)
-                   : graph::local_type(whole, layout, mesh_);
+  return graph::local_type(graph_.tensor(tensor).type, layout, mesh_, coords_);
 }
 
 ValueId RankLowering::add_value(TensorId tensor, Layout layout, Value::Life life) {
@@ -524,9 +519,13 @@ void RankLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int3
   }
   set_cost(&kind, op, experts, program_);
   expect_all_unless_counted(kind, operands.out);
-  OperandLayouts operand_layouts{wanted.in, {}};
+  OperandLayouts operand_layouts{wanted.in, {}, {}, {}};
+  for (TensorId id : node.in) {
+    operand_layouts.whole_in.push_back(graph_.tensor(id).type);
+  }
   for (TensorId id : node.out) {
     operand_layouts.out.push_back(layouts_.tensor[id]);
+    operand_layouts.whole_out.push_back(graph_.tensor(id).type);
   }
   std::vector<program::Begin> begins = begins_of(op, kind, operand_layouts, 0, program_);
   TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);
