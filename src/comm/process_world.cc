@@ -67,7 +67,7 @@ void ProcessWorld::Rank::run(const Call& call) {
   const Op& op = comm::op(call.kind->communication);
   if (op.role == Role::collective || op.role == Role::between) {
     if (collectives_ == Collectives::own) return exchange(call, op);
-    if (transport_has(*call.kind, op)) return by_transport(call, op);
+    if (transport_has(*call.kind, op, call.members.size())) return by_transport(call, op);
     tell_ours(call, op);
     return exchange(call, op);
   }

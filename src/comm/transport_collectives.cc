@@ -39,6 +39,16 @@ bool is_gathering(const Op& op) {
   return op.move.placed == Move::Placed::slot && op.move.part == Move::Part::whole;
 }
 
+/// What is gathered or scattered is as much of every member as of each other.
+bool parts_are_alike(const program::Kind& kind, const Op& op, size_t members) {
+  if (is_gathering(op)) return !kind.attrs.has("size");
+  if (!is_reduction(op) || op.move.part == Move::Part::whole) return true;
+  const auto dim = static_cast<size_t>(movement(op, kind.attrs).part_dim);
+  return std::all_of(kind.in.begin(), kind.in.end(), [&](const TensorType& type) {
+    return type.dims[dim].divides_into(static_cast<int64_t>(members));
+  });
+}
+
 bool takes_greatest(const Call& call) { return monoid_of(call.kind->attrs) == graph::Monoid::max; }
 
 Scratch scratch(int64_t bytes) { return std::make_shared<Message>(bytes); }
@@ -197,8 +207,8 @@ void all_to_all(const Call& call, const Op& op, int32_t rank, Team& team, const 
 
 }  // namespace
 
-bool transport_has(const program::Kind& kind, const Op& op) {
-  if (op.role != Role::collective) return false;
+bool transport_has(const program::Kind& kind, const Op& op, size_t members) {
+  if (op.role != Role::collective || !parts_are_alike(kind, op, members)) return false;
   if (!is_reduction(op)) return is_gathering(op) || op.phases == 1;
   return monoid_of(kind.attrs) != graph::Monoid::softmax &&
          std::all_of(kind.in.begin(), kind.in.end(),

@@ -11,8 +11,8 @@
 
 namespace hocket::comm {
 
-/// True if the transport has a counterpart of a collective on these types.
-bool transport_has(const program::Kind& kind, const Op& op);
+/// True if the transport has a counterpart of a collective on these types among so many members.
+bool transport_has(const program::Kind& kind, const Op& op, size_t members);
 
 /// The part of `rank` in one that it has. `wait` is called with whatever was begun.
 void run_by_transport(const Call& call, const Op& op, int32_t rank, Team& team,

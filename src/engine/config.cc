@@ -395,27 +395,38 @@ void derive_samples(Run& run) {
   }
 }
 
-/// Throws Error: tokens of a data-parallel rank that its ranks of cp, and of tp, do not divide.
-void expect_even_sequences(const Run& run) {
+/// Throws Error: fewer tokens of a data-parallel rank than there are ranks to share them, or a
+/// number that these do not divide where all must have as many.
+void expect_tokens_for_all(const Run& run) {
   const parallel::Plan& plan = run.plan;
+  const int64_t ranks = plan.cp * (plan.sequence_parallel ? plan.tp : 1);
+  const parallel::Plan::Over over = plan.ep_over();
   std::vector<int64_t> samples = plan.dp_samples;
   if (samples.empty()) {
     samples.push_back(plan.micro_batch);
   }
   for (int64_t sequences : samples) {
     const int64_t tokens = sequences * run.config.train.seq_len;
-    if (tokens % plan.cp != 0) {
-      fail(run.name,
-           "plan.cp is {}; expected a divisor of the {} tokens that a data-parallel rank has of a "
-           "micro-batch ({} sequences of train.seq_len {})",
-           plan.cp, tokens, sequences, run.config.train.seq_len);
+    const std::string shared = fmt::format(
+        "the {} tokens that a data-parallel rank has of a micro-batch ({} sequences of "
+        "train.seq_len {})",
+        tokens, sequences, run.config.train.seq_len);
+    if (tokens < ranks) {
+      fail(run.name, "plan.cp is {}{}; expected at most {}", plan.cp,
+           ranks > plan.cp ? fmt::format(", and plan.tp {} with sequence_parallel", plan.tp) : "",
+           shared);
     }
-    if (plan.sequence_parallel && tokens / plan.cp % plan.tp != 0) {
+    if (plan.ring && tokens % plan.cp != 0) {
       fail(run.name,
-           "plan.sequence_parallel is true, and plan.tp is {}; expected a divisor of the {} tokens "
-           "that its ranks have of a micro-batch ({} sequences of train.seq_len {}, plan.cp {}); "
-           "try plan.sequence_parallel: false",
-           plan.tp, tokens / plan.cp, sequences, run.config.train.seq_len, plan.cp);
+           "plan.cp is {}, around a ring; expected a divisor of {}; try plan.cp_comm_type: "
+           "all_gather",
+           plan.cp, shared);
+    }
+    if (over.cp * over.tp > 1 && tokens % ranks != 0) {
+      fail(run.name,
+           "plan.ep is {}, of which {} ranks are of cp and {} of tp; expected that the {} ranks "
+           "which exchange tokens for experts divide {}; try a smaller plan.ep",
+           plan.ep, over.cp, over.tp, ranks, shared);
     }
   }
 }
@@ -474,7 +485,7 @@ void derive(Run& run) {
   p.dp_samples = config.plan.dp_samples;
   derive_heads(run);
   derive_samples(run);
-  expect_even_sequences(run);
+  expect_tokens_for_all(run);
   const TimedSection& timed = config.timed;
   if (!timed.on() && (!timed.profile.empty() || !timed.set.empty())) {
     fail(run.name,

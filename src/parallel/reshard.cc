@@ -155,10 +155,10 @@ class Moves {
     return layout;
   }
 
-  /// True if ranks between which a step moves indices of a dim have as many of it as each other,
-  /// before and after: dims that it leaves alone, and other groups, may be cut otherwise. Only
-  /// exchanges of rows move experts between ranks that have more and ranks that have less.
-  bool alike(const Layout& before, const Layout& after, int32_t axis, bool exchange) const {
+  /// True if a step may move indices of the dims that it cuts otherwise, before and after: ranks
+  /// have as many as each other, or the first ones one more. Dims that it leaves alone may be cut
+  /// as they like.
+  bool may_move(const Layout& before, const Layout& after, int32_t axis, bool exchange) const {
     for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
       if (before.axes_of(dim) == after.axes_of(dim)) continue;
       const graph::Dim& size = type_.dims[static_cast<size_t>(dim)];
@@ -167,15 +167,16 @@ class Moves {
       const bool even = size.divides_into(blocks_over(before.axes_of(dim), mesh_)) &&
                         size.divides_into(blocks_over(after.axes_of(dim), mesh_));
       if (even && !given) continue;
-      if (size.symbolic() || !alike_along(before, after, dim, axis)) return false;
+      if (size.symbolic() || may_be_row_counts(type_)) return false;
+      if (!shares_out(before, after, dim, axis)) return false;
     }
     return true;
   }
 
-  /// Whether the blocks of the ranks along the axis, which splits the dim before or after, are
-  /// alike and make up the one that each has in the other layout. Rows come with their tokens,
-  /// which need not lie side by side.
-  bool alike_along(const Layout& before, const Layout& after, int dim, int32_t axis) const {
+  /// Whether the blocks of the ranks along the axis, which splits the dim in one of the layouts,
+  /// are their shares of the one that each has in the other. Rows come with their tokens, which
+  /// need not lie side by side, and of which ranks have as many as each other.
+  bool shares_out(const Layout& before, const Layout& after, int dim, int32_t axis) const {
     const bool gathers = before[static_cast<size_t>(axis)] == Placement::split(dim);
     const Layout& cut = gathers ? before : after;
     const Layout& whole = gathers ? after : before;
@@ -184,9 +185,9 @@ class Moves {
     graph::for_each_coords(mesh_, cut.axes_of(dim), [&](const std::vector<int32_t>& coords) {
       const graph::Run mine = block_at(cut, dim, coords);
       const graph::Run all = block_at(whole, dim, coords);
-      const int64_t before_mine = coords[static_cast<size_t>(axis)] * mine.length;
-      fits = fits && mine.length * ranks == all.length &&
-             (type_.routed() || mine.begin == all.begin + before_mine);
+      const graph::Run share = graph::share(all.length, ranks, coords[static_cast<size_t>(axis)]);
+      const bool side_by_side = mine == graph::Run{all.begin + share.begin, share.length};
+      fits = fits && (type_.routed() ? mine.length * ranks == all.length : side_by_side);
     });
     return fits;
   }
@@ -248,6 +249,11 @@ class Moves {
     const std::optional<TensorType> after = local(step.to);
     if (!before || !after) return;
     comm::Sharing sharing;
+    if (const Placement from = layout[axes[0]]; from.is_split() && !type_.routed()) {
+      const graph::Dim& together = after->dims[static_cast<size_t>(from.dim())];
+      const bool even = together.symbolic() || together.divides_into(members);
+      sharing.size = even ? 0 : int64_t{together};
+    }
     if (type_.routed()) {
       // What the members have together: all, but for axes that split experts already.
       std::vector<int32_t> others = layout.axes_of(0);
@@ -262,7 +268,7 @@ class Moves {
     // Sizes are exchanged for rows that follow, not on the way to something else.
     if (found->op->makes_sizes && to_[axes[0]] != placement) return;
     const bool exchange = found->op->needs_sizes || found->op->makes_sizes;
-    if (!alike(layout, step.to, step.axes[0], exchange)) return;
+    if (!may_move(layout, step.to, step.axes[0], exchange)) return;
     step.op = found->op;
     step.attrs = found->attrs;
     step.bytes = found->bytes;

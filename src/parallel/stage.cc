@@ -299,6 +299,24 @@ ValueId RankLowering::slice(ValueId from, const ReshardStep& step, List& list, P
   return to;
 }
 
+/// The attributes of a step for the ranks of this class, which get `type`. How much the members of
+/// a group have together differs from group to group: it is said where they do not divide it.
+graph::Attrs RankLowering::attrs_here(const ReshardStep& step, const TensorType& type) const {
+  graph::Attrs attrs = step.attrs;
+  attrs.erase("size");
+  if (step.op->move.placed != comm::Move::Placed::slot || type.routed()) return attrs;
+  int64_t members = 1;
+  for (int32_t axis : step.axes) {
+    members *= mesh_.axes[static_cast<size_t>(axis)].size;
+  }
+  const int dim = comm::dim_of(attrs, step.op->move.slot_dim);
+  const graph::Dim& together = type.dims[static_cast<size_t>(dim)];
+  if (!together.divides_into(members)) {
+    attrs.set("size", int64_t{together});
+  }
+  return attrs;
+}
+
 ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase phase,
                               int32_t layer) {
   // The steps of the cheapest path from the layout that the value has to the one that is wanted.
@@ -343,8 +361,8 @@ ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase 
       in.push_back(sizes(layouts_.counts_of[tensor], over, axis, list, phase, layer));
     }
     from = add_value(tensor, step.to, in_step_ ? Value::Life::step : Value::Life::micro_batch);
-    add_communication(*step.op, step.attrs, program::group_over(step.axes), std::move(in), {from},
-                      list, phase, layer);
+    add_communication(*step.op, attrs_here(step, out_.values[from].type),
+                      program::group_over(step.axes), std::move(in), {from}, list, phase, layer);
   }
   return from;
 }

@@ -153,6 +153,21 @@ TEST(Axes, TensorParallelismNeedNotDivide) {
   proven("tp: 4, etp: 4, dp: 2, ep: 2", {.vocab = 23, .heads = 6, .experts = 4});
 }
 
+/// Nor need cp, or tp with sequence_parallel, divide the tokens.
+TEST(Axes, SequencesNeedNotDivide) {
+  const Shape moe{.experts = 8};
+  for (const char* plan :
+       {"cp: 3", "cp: 3, dp: 2, pp: 2", "cp: 3, tp: 2, sequence_parallel: true",
+        "tp: 3, sequence_parallel: true", "cp: 3, micro_batch: 2", "cp: 5, micro_batch: 4",
+        "dp: 2, cp: 3, dp_samples: [3, 1]", "dp: 2, cp: 3, shard: {params: all, grads: all}"}) {
+    proven(plan, {.kv_heads = 1, .heads = 3});
+    proven(plan, {.kv_heads = 1, .heads = 3, .experts = 8});
+  }
+  proven("cp: 3, cp_comm_type: a2a", {.kv_heads = 3, .heads = 3});
+  proven("dp: 2, ep: 2, cp: 3", moe);
+  EXPECT_EQ(proven("cp: 3, dp: 2").classes.size(), 2U);
+}
+
 /// Data-parallel ranks may have unlike numbers of sequences: as told, or what is left of a batch.
 TEST(Axes, SamplesNeedNotDivide) {
   const program::Program told = proven("dp: 2, dp_samples: [3, 1]");
@@ -271,8 +286,10 @@ TEST(Axes, PinsHaveTheLastWord) {
 
 TEST(Axes, WhatCannotBeIsSaid) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"cp: 3, micro_batch: 1", "plan.cp is 3; expected a divisor of the 8 tokens"},
-      {"tp: 3, sequence_parallel: true", "plan.sequence_parallel is true, and plan.tp is 3"},
+      {"cp: 9, micro_batch: 1", "plan.cp is 9; expected at most the 8 tokens"},
+      {"cp: 3, tp: 3, sequence_parallel: true",
+       "plan.cp is 3, and plan.tp 3 with sequence_parallel; expected at most the 8 tokens"},
+      {"cp: 3, cp_comm_type: p2p", "plan.cp is 3, around a ring; expected a divisor of the 8"},
       {"cp: 4, cp_comm_type: a2a", "expected a divisor of the 2 heads"},
       {"tp: 2, etp: 2", "plan.etp is 2 but the model has no experts"},
       {"tp: 25", "plan.tp is 25; expected at most the 24 of dim 0 of model.embed_tokens.weight"},
@@ -299,6 +316,7 @@ TEST(Axes, WhatCannotBeIsSaid) {
       {"tp: 2, etp: 4", "plan.etp is 4; expected a divisor of plan.tp = 2"},
       {"tp: 8, etp: 8", "plan.etp is 8; expected at most the 6"},
       {"dp: 2, ep: 2, dp_samples: [3, 1]", "to ranks that exchange tokens for experts"},
+      {"cp: 3, ep: 3", "expected that the 3 ranks which exchange tokens for experts divide the 8"},
       {"tp: 2, ep: 2", "over tp experts are split with plan.sequence_parallel: true"},
       {"dp: 2, cp: 2, ep: 8", "plan.ep is 8 / 2 = 4 (of cp 2 ranks, of tp 1); expected a divisor"},
   };

@@ -48,7 +48,7 @@ void set_key(std::string* text, const std::string& key, int64_t value) {
 struct Folded {
   int64_t ep = 1, etp = 1, over_dp = 1;
 };
-Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts) {
+Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts, int64_t tokens) {
   if (experts == 0) return {};
   Rng rng(seed + 3000017);
   if (plan.tp > 1 && rng.below(2) == 0) {
@@ -64,7 +64,8 @@ Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts) {
       break;
     }
   }
-  if (plan.dp % plan.ep_over().dp != 0) {
+  const bool divide = tokens % (plan.cp * (plan.sequence_parallel ? plan.tp : 1)) == 0;
+  if (plan.dp % plan.ep_over().dp != 0 || (!divide && plan.ep_over().dp < plan.ep)) {
     plan.ep = 1;
   }
   return {plan.ep, plan.etp, plan.ep_over().dp};
@@ -148,15 +149,17 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   const int64_t pieces = moe && more.below(3) == 0 ? 1 + static_cast<int64_t>(more.below(4)) : 1;
   // Tokens, and the vocabulary, over more ranks: as many as there are, and as divide them.
   const int64_t room = std::max<int64_t>(max_ranks / (pp * dp), 1);
+  Rng uneven(seed + 6000023);
+  const int64_t tokens = sequence * micro;
+  const bool any_tokens = uneven.below(2) == 0;  // ranks need not divide them
   int64_t cp = pick(axes, {1, 2, 3, 4, 7, 8});
-  if (cp > room || sequence * micro % cp != 0) {
+  if (cp > room || (any_tokens ? cp > tokens : tokens % cp != 0)) {
     cp = axes.below(2) == 0 && room > 1 && sequence * micro % 2 == 0 ? 2 : 1;
   }
   int64_t tp = pick(axes, {1, 2, 2, 3, 4});
   if (tp > room / cp) {
     tp = room / cp > 1 ? 2 : 1;
   }
-  Rng uneven(seed + 6000023);
   if (tp > 1 && uneven.below(2) == 0) {
     set_key(&c.text, "vocab_size", 24);
   }
@@ -173,9 +176,10 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
     layouts = "'*_proj.weight B'";
   }
   // Keys of other ranks are gathered, or come around a ring of them.
-  const bool ring = cp > 1 && axes.below(2) == 0;
+  const bool ring = cp > 1 && axes.below(2) == 0 && tokens % cp == 0;
   // And some split the tokens between products over the ranks of tp.
-  const bool sequence_parallel = tp > 1 && sequence * micro % (cp * tp) == 0 && axes.below(4) > 0;
+  const bool sequence_parallel =
+      tp > 1 && (any_tokens ? tokens >= cp * tp : tokens % (cp * tp) == 0) && axes.below(4) > 0;
   parallel::Plan plan;
   plan.dp = dp;
   plan.ep = ep;
@@ -183,7 +187,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   plan.tp = tp;
   plan.sequence_parallel = sequence_parallel;
   plan.ring = ring;
-  const Folded folded = fold(seed, plan, moe ? experts : 0);
+  const Folded folded = fold(seed, plan, moe ? experts : 0, tokens);
   ep = folded.ep;
   const int64_t heads = kv == 2 && tp == 4 && uneven.below(2) == 0 ? 4 : kv * group;
   set_key(&c.text, "num_attention_heads", heads);
@@ -201,7 +205,8 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   // experts as many as each other.
   std::vector<int64_t> samples;
   if (dp > folded.over_dp && uneven.below(2) == 0) {
-    const bool any = cp == 1 && !sequence_parallel && moe_chunks == 1;
+    const bool any = !ring && folded.over_dp == ep && moe_chunks == 1 &&
+                     sequence >= cp * (sequence_parallel ? tp : 1);
     for (int64_t rank = 0; rank < dp; ++rank) {
       const int64_t number = 1 + static_cast<int64_t>(uneven.below(3));
       const bool first = rank % folded.over_dp == 0;
