@@ -249,8 +249,8 @@ class Moves {
     const std::optional<TensorType> after = local(step.to);
     if (!before || !after) return;
     comm::Sharing sharing;
-    if (const Placement from = layout[axes[0]]; from.is_split() && !type_.routed()) {
-      const graph::Dim& together = after->dims[static_cast<size_t>(from.dim())];
+    if (const Placement had = layout[axes[0]]; had.is_split() && !type_.routed()) {
+      const graph::Dim& together = after->dims[static_cast<size_t>(had.dim())];
       const bool even = together.symbolic() || together.divides_into(members);
       sharing.size = even ? 0 : int64_t{together};
     }

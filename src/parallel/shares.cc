@@ -131,8 +131,9 @@ std::vector<int64_t> Shares::sizes_of_tokens(const std::vector<int32_t>& axes) c
 std::vector<int64_t> Shares::sizes(const Graph& graph, TensorId id, int dim,
                                    const std::vector<int32_t>& axes) const {
   const graph::Dim& size = graph.tensor(id).type.dims[static_cast<size_t>(dim)];
-  const bool even = size.symbolic() || size % num_blocks(axes, mesh_) == 0;
-  if (axes.empty() || (even && samples_.empty())) return {};
+  if (axes.empty() || size.symbolic()) return {};
+  const bool even = size % num_blocks(axes, mesh_) == 0;
+  if (even && samples_.empty()) return {};
   if (may_be_tokens(graph, id, size, axes)) return unless_even(sizes_of_tokens(axes), size);
   if (even) return {};
   std::vector<int64_t> blocks{size};

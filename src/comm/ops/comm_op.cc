@@ -284,23 +284,25 @@ bool meet(const Op& op, const Attrs& attrs, const Types& one, const Types& other
   }
   const bool exchange = op.needs_sizes || op.makes_sizes;
   const auto alike = [&](std::span<const TensorType> mine, std::span<const TensorType> theirs,
-                         Placement cut) {
+                         const char* cut) {
     if (mine.size() != theirs.size()) return false;
     for (size_t i = 0; i < mine.size(); ++i) {
       if (mine[i] == theirs[i]) continue;
       // Rows of experts, or their counts; or parts of a dim that the members do not divide.
       const bool rows = mine[i].routed() || mine[i].dims.size() == 1;
-      const bool shares = op.takes == Takes::dense && cut.is_split();
+      const bool shares = cut && op.takes == Takes::dense;
       if (mine[i].dims.size() != theirs[i].dims.size() || !(exchange ? rows : shares)) return false;
-      const auto dim = static_cast<size_t>(exchange ? 0 : cut.dim());
+      const int64_t along = exchange ? 0 : attrs.i_or(cut, -1);
+      if (along < 0 || along >= std::ssize(mine[i].dims)) return false;
+      const auto dim = static_cast<size_t>(along);
       TensorType type = mine[i];
-      if (!exchange && std::abs(type.dims[dim] - theirs[i].dims[dim]) != 1) return false;
+      if (!exchange && std::abs(int64_t{type.dims[dim]} - theirs[i].dims[dim]) != 1) return false;
       type.dims[dim] = theirs[i].dims[dim];
       if (type != theirs[i]) return false;
     }
     return true;
   };
-  return alike(one.in, other.in, before(op, attrs)) && alike(one.out, other.out, after(op, attrs));
+  return alike(one.in, other.in, op.move.slot_dim) && alike(one.out, other.out, op.move.part_dim);
 }
 
 std::optional<Resharding> resharding(const TensorType& local, Placement from, Placement to,
