@@ -96,7 +96,7 @@ class UnitedDims {
 
   int united(int value, int dim) const { return root(place(value, dim)); }
   uint8_t marks(int value, int dim) const { return marks_of(united(value, dim)); }
-  uint8_t marks_of(int united) const { return marks_[static_cast<size_t>(united)]; }
+  uint8_t marks_of(int dim) const { return marks_[static_cast<size_t>(dim)]; }
 
  private:
   template <class Values>

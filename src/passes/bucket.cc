@@ -68,13 +68,12 @@ std::vector<size_t> first_alike(const Program& program) {
 
 class Bucketing {
  public:
-  Bucketing(Program& program, program::ClassId cls, int64_t limit,
-            const std::vector<size_t>& first_alike)
+  Bucketing(Program& program, program::ClassId cls, int64_t limit, const std::vector<size_t>& alike)
       : program_(program),
         cls_(program.classes[cls]),
         views_(program, cls),
         limit_(limit),
-        first_alike_(first_alike),
+        first_alike_(alike),
         renamed_(cls_.tasks.size(), kNone) {}
 
   void run() {

@@ -315,8 +315,13 @@ TEST(Resharding, MovesSharesThatDoNotDivide) {
     return std::move(p.w);
   };
   std::vector<test::WrittenCase> cases;
-  for (const auto& [from, to] : std::vector<std::pair<const char*, const char*>>{
-           {"a:S0", "B"}, {"a:S1", "B"}, {"a:S0", "a:S1"}, {"a:S1", "a:S0"}, {"B", "a:S1"}}) {
+  for (const auto& [from, to] : std::vector<std::pair<const char*, const char*>>{{"a:S0", "B"},
+                                                                                 {"a:S1", "B"},
+                                                                                 {"a:S0", "a:S1"},
+                                                                                 {"a:S1", "a:S0"},
+                                                                                 {"B", "a:S1"},
+                                                                                 {"a:P", "a:S0"},
+                                                                                 {"a:P", "a:S1"}}) {
     cases.push_back({fmt::format("{} to {}", from, to), [=] { return between(from, to); }});
   }
   test::expect_proven_run_simulated(cases);
