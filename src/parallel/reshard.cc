@@ -125,15 +125,34 @@ class Moves {
     return active;
   }
 
-  /// A dim that a step gives the axes that it has in the end has the sizes that it has then.
+  /// With the sizes of dims that a step cuts otherwise: what ranks have together of the blocks that
+  /// there are in the end, or that there were before.
   Layout with_sizes(const Layout& before, Layout layout) const {
-    for (const graph::GivenSizes& given : to_.given) {
-      const std::vector<int32_t> axes = layout.axes_of(given.dim);
-      if (axes == to_.axes_of(given.dim) && axes != before.axes_of(given.dim)) {
-        layout.give(given.dim, given.sizes);
+    for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
+      const std::vector<int32_t> axes = layout.axes_of(dim);
+      if (axes == before.axes_of(dim)) continue;
+      for (const Layout* known : {&before, &to_}) {
+        if (axes.empty() || known->sizes_of(dim).empty()) continue;
+        const std::vector<int32_t> has = known->axes_of(dim);
+        const bool knows = std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
+          return std::find(has.begin(), has.end(), axis) != has.end();
+        });
+        if (knows) {
+          layout.give(dim, together(*known, dim, layout));
+        }
       }
     }
-    return layout;
+    return plain(layout);
+  }
+
+  /// Sizes of the blocks of `layout`, whose axes are among those of `known`.
+  std::vector<int64_t> together(const Layout& known, int dim, const Layout& layout) const {
+    std::vector<int64_t> sizes(static_cast<size_t>(blocks_over(layout.axes_of(dim), mesh_)), 0);
+    graph::for_each_coords(mesh_, known.axes_of(dim), [&](const std::vector<int32_t>& coords) {
+      const int64_t number = graph::block_number(layout, dim, mesh_, coords).number;
+      sizes[static_cast<size_t>(number)] += block_at(known, dim, coords).length;
+    });
+    return sizes;
   }
 
   /// Rows that a rank has of other ranks' tokens, by expert, come with their tokens, wherever the
