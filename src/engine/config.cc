@@ -411,10 +411,15 @@ void expect_tokens_for_all(const Run& run) {
         "the {} tokens that a data-parallel rank has of a micro-batch ({} sequences of "
         "train.seq_len {})",
         tokens, sequences, run.config.train.seq_len);
-    if (tokens < ranks) {
-      fail(run.name, "plan.cp is {}{}; expected at most {}", plan.cp,
-           ranks > plan.cp ? fmt::format(", and plan.tp {} with sequence_parallel", plan.tp) : "",
-           shared);
+    if (plan.sequence_parallel && tokens % ranks != 0) {
+      fail(
+          run.name,
+          "plan.sequence_parallel is true, plan.tp is {} and plan.cp {}; expected that they divide "
+          "{}; try plan.sequence_parallel: false",
+          plan.tp, plan.cp, shared);
+    }
+    if (tokens < plan.cp) {
+      fail(run.name, "plan.cp is {}; expected at most {}", plan.cp, shared);
     }
     if (plan.ring && tokens % plan.cp != 0) {
       fail(run.name,

@@ -153,13 +153,12 @@ TEST(Axes, TensorParallelismNeedNotDivide) {
   proven("tp: 4, etp: 4, dp: 2, ep: 2", {.vocab = 23, .heads = 6, .experts = 4});
 }
 
-/// Nor need cp, or tp with sequence_parallel, divide the tokens.
+/// Nor need cp divide the tokens.
 TEST(Axes, SequencesNeedNotDivide) {
   const Shape moe{.experts = 8};
-  for (const char* plan :
-       {"cp: 3", "cp: 3, dp: 2, pp: 2", "cp: 3, tp: 2, sequence_parallel: true",
-        "tp: 3, sequence_parallel: true", "cp: 3, micro_batch: 2", "cp: 5, micro_batch: 4",
-        "dp: 2, cp: 3, dp_samples: [3, 1]", "dp: 2, cp: 3, shard: {params: all, grads: all}"}) {
+  for (const char* plan : {"cp: 3", "cp: 3, dp: 2, pp: 2", "cp: 3, tp: 2", "cp: 3, micro_batch: 2",
+                           "cp: 5, micro_batch: 4", "dp: 2, cp: 3, dp_samples: [3, 1]",
+                           "dp: 2, cp: 3, shard: {params: all, grads: all}"}) {
     proven(plan, {.kv_heads = 1, .heads = 3});
     proven(plan, {.kv_heads = 1, .heads = 3, .experts = 8});
   }
@@ -287,8 +286,8 @@ TEST(Axes, PinsHaveTheLastWord) {
 TEST(Axes, WhatCannotBeIsSaid) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"cp: 9, micro_batch: 1", "plan.cp is 9; expected at most the 8 tokens"},
-      {"cp: 3, tp: 3, sequence_parallel: true",
-       "plan.cp is 3, and plan.tp 3 with sequence_parallel; expected at most the 8 tokens"},
+      {"tp: 3, sequence_parallel: true",
+       "plan.sequence_parallel is true, plan.tp is 3 and plan.cp 1"},
       {"cp: 3, cp_comm_type: p2p", "plan.cp is 3, around a ring; expected a divisor of the 8"},
       {"cp: 4, cp_comm_type: a2a", "expected a divisor of the 2 heads"},
       {"tp: 2, etp: 2", "plan.etp is 2 but the model has no experts"},

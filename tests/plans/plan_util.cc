@@ -178,8 +178,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   // Keys of other ranks are gathered, or come around a ring of them.
   const bool ring = cp > 1 && axes.below(2) == 0 && tokens % cp == 0;
   // And some split the tokens between products over the ranks of tp.
-  const bool sequence_parallel =
-      tp > 1 && (any_tokens ? tokens >= cp * tp : tokens % (cp * tp) == 0) && axes.below(4) > 0;
+  const bool sequence_parallel = tp > 1 && tokens % (cp * tp) == 0 && axes.below(4) > 0;
   parallel::Plan plan;
   plan.dp = dp;
   plan.ep = ep;
@@ -205,8 +204,8 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   // experts as many as each other.
   std::vector<int64_t> samples;
   if (dp > folded.over_dp && uneven.below(2) == 0) {
-    const bool any = !ring && folded.over_dp == ep && moe_chunks == 1 &&
-                     sequence >= cp * (sequence_parallel ? tp : 1);
+    const bool any =
+        !ring && !sequence_parallel && folded.over_dp == ep && moe_chunks == 1 && sequence >= cp;
     for (int64_t rank = 0; rank < dp; ++rank) {
       const int64_t number = 1 + static_cast<int64_t>(uneven.below(3));
       const bool first = rank % folded.over_dp == 0;
