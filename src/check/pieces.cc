@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -432,13 +433,20 @@ AtRank Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& beg
   return wrong;
 }
 
-CutId Pieces::made_run(char letter, int64_t local, int64_t size, const Begins& begins,
-                       AtRank* why) {
-  if (local == size) return CutTable::kWhole;
+CutId Pieces::made_run(char letter, int64_t class_has, int64_t size, const Begins& begins,
+                       const graph::CoordBox& box, AtRank* why) {
+  // Ranks of the class have as much as its type says; others, whose type is not at hand, what lies
+  // before the next rank's begin, so that all classes speak of one piece.
+  if (class_has == size) return CutTable::kWhole;
   const AxisMask axes = begins.axes(letter);
+  std::set<int64_t> all{size};
+  cuts.for_each(axes, {}, [&](const Coords& at) { all.insert(begins.at(letter, at)); });
   std::vector<std::vector<graph::Run>> rows;
   cuts.for_each(axes, {}, [&](const Coords& at) {
     const int64_t begin = begins.at(letter, at);
+    const auto next = all.upper_bound(begin);
+    const bool here = box.contains(at, axes) || next == all.end();
+    const int64_t local = here ? class_has : *next - begin;
     if (begin < 0 || begin > size - local) {
       why->add(fmt::format("its piece along {} would be {} from {} on, of {}", letter, local, begin,
                            size),
@@ -515,7 +523,8 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
       const graph::Dim all = op.rules->infer(op.attrs, whole).at(output).dims.at(dim);
       known.size = all;
       known.symbolic = all.symbolic();
-      known.cut = made_run(*letter, local_out[output].dims[dim], known.size, begins, &taken->wrong);
+      known.cut =
+          made_run(*letter, local_out[output].dims[dim], known.size, begins, box, &taken->wrong);
       if (known.cut == kNone) return refused(begins.axes(*letter));
     }
     if (known.size % cuts[known.cut].cells != 0) continue;

@@ -224,7 +224,8 @@ class Pieces {
   bool take_addends(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
                     LetterCuts* held, std::vector<Addends>* lifted, Taken* taken);
   /// The run of a letter's indices that every rank makes; kNone, and why, if it leaves the tensor.
-  CutId made_run(char letter, int64_t local, int64_t size, const Begins& begins, AtRank* why);
+  CutId made_run(char letter, int64_t class_has, int64_t size, const Begins& begins,
+                 const graph::CoordBox& box, AtRank* why);
   bool fills_hull(const std::vector<Addends>& parts, AxisMask over);
   bool layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const;
   TypeId cut_type(PieceId id, TypeId logical, TypeTable& types, const graph::CoordBox* box);

@@ -173,15 +173,28 @@ std::string begins_named(const Context& ctx, ClassId, const RankClass&, const Ta
   return "";
 }
 
-/// The numbers that ranks of the class have among the members of the task's group: of an exchange
-/// of experts that do not divide; of other ops any number stands for all.
+/// Whether the members of a collective do not divide what they put together or take blocks of: then
+/// types depend on the number of the member.
+bool members_differ(const KindInfo& info, const Kind& kind, int64_t members) {
+  if (info.comm->makes_sizes || info.comm->needs_sizes) {
+    const graph::Dims& counted = kind.in.back().dims;
+    return !counted.empty() && counted.back() % members != 0;
+  }
+  if (kind.attrs.has("size")) return true;
+  if (info.comm->move.part != comm::Move::Part::block) return false;
+  const auto dim = static_cast<size_t>(comm::movement(*info.comm, kind.attrs).part_dim);
+  return std::any_of(kind.in.begin(), kind.in.end(), [&](const graph::TensorType& type) {
+    return dim < type.dims.size() && type.dims[dim] % members != 0;
+  });
+}
+
+/// The numbers that ranks of the class have among the members of the task's group, where these
+/// differ; of other ops any number stands for all.
 std::vector<int64_t> numbers_in_group(const Context& ctx, ClassId cls, const Task& task) {
   const Kind& kind = ctx.program.kind(task);
   const KindInfo& info = ctx.kind(task);
   std::vector<int64_t> numbers{0};
-  if (!info.comm->makes_sizes && !info.comm->needs_sizes) return numbers;
-  const graph::Dims& counted = kind.in.back().dims;
-  if (counted.empty() || counted.back() % ctx.groups[task.group].ranks == 0) return numbers;
+  if (!members_differ(info, kind, ctx.groups[task.group].ranks)) return numbers;
   for (const int32_t axis : ctx.groups[task.group].axes) {
     const program::Interval on = ctx.program.span(cls, axis);
     std::vector<int64_t> next;

@@ -73,7 +73,8 @@ void ProcessWorld::Rank::run(const Call& call) {
   const Op& op = comm::op(call.kind->communication);
   if (op.role == Role::collective || op.role == Role::between) {
     if (collectives_ == Collectives::own) return exchange(call, op);
-    if (comm::by_transport(op, call.kind->attrs, call.kind->in) != ByTransport::none) {
+    if (by_transport_among(op, call.kind->attrs, call.kind->in, std::ssize(call.members)) !=
+        ByTransport::none) {
       return by_transport(call, op);
     }
     tell_ours(call, op);

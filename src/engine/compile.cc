@@ -41,13 +41,15 @@ Sizes sizes_of(const Run& run, const CompileOptions& options) {
   sizes.seq_len = options.seq_len > 0 ? options.seq_len : run.config.train.seq_len;
   if (options.micro_batch > 0) {
     sizes.plan.micro_batch = options.micro_batch;
+    sizes.plan.dp_samples.clear();
   }
   if (options.num_micro_batches > 0) {
     sizes.plan.num_micro_batches = options.num_micro_batches;
   }
-  sizes.tokens = sizes.plan.micro_batch * sizes.plan.dp * sizes.seq_len;
+  sizes.tokens = sizes.plan.sequences() * sizes.seq_len;
   if (options.purpose == Purpose::generate) {
     sizes.plan.micro_batch = 1;
+    sizes.plan.dp_samples.clear();
     sizes.plan.num_micro_batches = 1;
     sizes.tokens = options.new_tokens;
     const parallel::Plan& plan = run.plan;
@@ -263,10 +265,10 @@ Compiled with_program(const Run& run, program::Program given) {
   const Sizes sizes = sizes_of(run, how);
   if (given.num_micro_batches != sizes.plan.num_micro_batches) {
     fail(run.name,
-         "the program has {} micro-batches, the configuration in it {}: train.global_batch {} / "
-         "(plan.dp {} x plan.micro_batch {}); expected the same number",
+         "the program has {} micro-batches, the configuration in it {}: train.global_batch {} / {} "
+         "sequences of a micro-batch; expected the same number",
          given.num_micro_batches, sizes.plan.num_micro_batches, run.config.train.global_batch,
-         run.plan.dp, run.plan.micro_batch);
+         sizes.plan.sequences());
   }
   note_transport(run.c10d, &given);
   return {reference(run, how, sizes), std::move(given), sizes.tokens_per_step(), {}};

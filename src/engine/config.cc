@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/config.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/math.h"
 #include "checkpoint/resolve.h"
 #include "comm/c10d.h"
 #include "comm/launch.h"
@@ -182,6 +184,10 @@ void PlanSection::fields(Fields& fields) {
   fields("micro_batch", micro_batch, "sequences per data-parallel rank and micro-batch")
       .min(1)
       .max(kMaxSequences);
+  fields("dp_samples", dp_samples,
+         "sequences of a micro-batch for each data-parallel rank, in place of micro_batch, e.g. "
+         "[3, 2, 2, 1] for ranks of unlike speed; default: micro_batch each, or as even as "
+         "global_batch divides");
   fields("shard", shard,
          "what data-parallel ranks split among them, so that none has all of it: none, in a group "
          "of near ranks, or among all (docs/axes.md)");
@@ -358,21 +364,101 @@ int64_t dp_of(const PlanSection& plan, const ResolvedConfig& resolved, const std
 
 namespace {
 
+/// How the global batch is dealt out to micro-batches and data-parallel ranks.
+void derive_samples(Run& run) {
+  // As told, or micro_batch for each; if that does not divide the batch, as many micro-batches as
+  // it then takes, dealt out as evenly as may be. Neighbours that exchange tokens for experts have
+  // as many sequences as each other.
+  parallel::Plan& plan = run.plan;
+  const int64_t batch = run.config.train.global_batch;
+  const bool given = !plan.dp_samples.empty();
+  plan.validate_samples();
+  const int64_t most = plan.sequences();
+  plan.num_micro_batches = ceil_div(batch, most);
+  const int64_t sequences = batch / plan.num_micro_batches;
+  if (given && sequences * plan.num_micro_batches != batch) {
+    fail(run.name,
+         "train.global_batch is {}; expected a multiple of the {} sequences of plan.dp_samples "
+         "[{}]",
+         batch, most, fmt::join(plan.dp_samples, ", "));
+  }
+  const int64_t together = plan.ep_over().dp;
+  if (given || sequences == most || plan.dp % together != 0) {
+    return;
+  }
+  if (sequences * plan.num_micro_batches != batch || sequences % together != 0 ||
+      sequences < plan.dp) {
+    fail(run.name,
+         "train.global_batch is {}; expected a multiple of plan.dp x plan.micro_batch = {}, or {} "
+         "micro-batches of which every rank has a share; try train.global_batch: {}, or "
+         "plan.dp_samples",
+         batch, most, plan.num_micro_batches, round_up(batch, most));
+  }
+  for (int64_t rank = 0; rank < plan.dp; ++rank) {
+    plan.dp_samples.push_back(
+        graph::share(sequences / together, plan.dp / together, rank / together).length);
+  }
+}
+
+/// Throws Error: fewer tokens of a data-parallel rank than there are ranks to share them, or a
+/// number that these do not divide where all must have as many.
+void expect_tokens_for_all(const Run& run) {
+  const parallel::Plan& plan = run.plan;
+  const int64_t ranks = plan.cp * (plan.sequence_parallel ? plan.tp : 1);
+  const parallel::Plan::Over over = plan.ep_over();
+  std::vector<int64_t> samples = plan.dp_samples;
+  if (samples.empty()) {
+    samples.push_back(plan.micro_batch);
+  }
+  for (int64_t sequences : samples) {
+    const int64_t tokens = sequences * run.config.train.seq_len;
+    const std::string shared = fmt::format(
+        "the {} tokens that a data-parallel rank has of a micro-batch ({} sequences of "
+        "train.seq_len {})",
+        tokens, sequences, run.config.train.seq_len);
+    if (plan.sequence_parallel && tokens % ranks != 0) {
+      fail(
+          run.name,
+          "plan.sequence_parallel is true, plan.tp is {} and plan.cp {}; expected that they divide "
+          "{}; try plan.sequence_parallel: false",
+          plan.tp, plan.cp, shared);
+    }
+    if (tokens < plan.cp) {
+      fail(run.name, "plan.cp is {}; expected at most {}", plan.cp, shared);
+    }
+    if (plan.ring && tokens % plan.cp != 0) {
+      fail(run.name,
+           "plan.cp is {}, around a ring; expected a divisor of {}; try plan.cp_comm_type: "
+           "all_gather",
+           plan.cp, shared);
+    }
+    if (over.cp * over.tp > 1 && tokens % ranks != 0) {
+      fail(run.name,
+           "plan.ep is {}, of which {} ranks are of cp and {} of tp; expected that the {} ranks "
+           "which exchange tokens for experts divide {}; try a smaller plan.ep",
+           plan.ep, over.cp, over.tp, ranks, shared);
+    }
+  }
+}
+
 /// How attention is split over tp and cp.
 void derive_heads(Run& run) {
   parallel::Plan& plan = run.plan;
   const int64_t heads = run.model.num_heads;
-  const int64_t apart = std::gcd(plan.tp, heads % plan.tp == 0 ? run.model.num_kv_heads : heads);
+  // Query heads over all of tp, key heads over as many ranks as divide them.
+  const bool shared = heads >= plan.tp;
+  const int64_t apart = std::gcd(plan.tp, shared ? run.model.num_kv_heads : heads);
   plan.heads_apart = apart < plan.tp ? apart : 0;
   const std::string keys = run.config.plan.pass_options.text("cp_comm_type");
   plan.ring = keys == "p2p" && plan.cp > 1;
   plan.exchange_heads = keys == "a2a" && plan.cp > 1;
-  const int64_t here = heads / (heads % plan.tp == 0 ? plan.tp : apart);
-  if (plan.exchange_heads && here % plan.cp != 0) {
+  const int64_t ranks = shared ? plan.tp : apart;
+  if (plan.exchange_heads && heads % (ranks * plan.cp) != 0) {
     fail(run.name,
          "plan.cp_comm_type is a2a, and plan.cp is {}; expected a divisor of the {} heads that its "
          "ranks have (the model's {}, plan.tp {}); try plan.cp_comm_type: all_gather",
-         plan.cp, here, heads, plan.tp);
+         plan.cp, heads % ranks == 0 ? fmt::format("{}", heads / ranks) : "different numbers of",
+         heads, plan.tp);
   }
 }
 
@@ -408,28 +494,10 @@ void derive(Run& run) {
   if (p.ranks_per_node == 0 && run.ranks != Ranks::local && comm::launched().size > 1) {
     p.ranks_per_node = comm::launched().local_size;
   }
-  const int64_t at_once = p.dp * p.micro_batch;
-  if (config.train.global_batch % at_once != 0) {
-    fail(run.name,
-         "train.global_batch is {}; expected a multiple of plan.dp x plan.micro_batch = {}",
-         config.train.global_batch, at_once);
-  }
-  p.num_micro_batches = config.train.global_batch / at_once;
-  if (const int64_t tokens = p.micro_batch * config.train.seq_len; tokens % p.cp != 0) {
-    fail(run.name,
-         "plan.cp is {}; expected a divisor of the {} tokens that a data-parallel rank has of a "
-         "micro-batch (plan.micro_batch {} x train.seq_len {})",
-         p.cp, tokens, p.micro_batch, config.train.seq_len);
-  }
-  if (const int64_t tokens = p.micro_batch * config.train.seq_len / p.cp;
-      p.sequence_parallel && tokens % p.tp != 0) {
-    fail(run.name,
-         "plan.sequence_parallel is true, and plan.tp is {}; expected a divisor of the {} tokens "
-         "that its ranks have of a micro-batch (plan.micro_batch {} x train.seq_len {} / plan.cp "
-         "{}); try plan.sequence_parallel: false",
-         p.tp, tokens, p.micro_batch, config.train.seq_len, p.cp);
-  }
+  p.dp_samples = config.plan.dp_samples;
   derive_heads(run);
+  derive_samples(run);
+  expect_tokens_for_all(run);
   const TimedSection& timed = config.timed;
   if (!timed.on() && (!timed.profile.empty() || !timed.set.empty())) {
     fail(run.name,

@@ -76,6 +76,7 @@ struct PlanSection {
           tp = 1, micro_batch = 1;
   bool sequence_parallel = false;
   ShardSection shard;
+  std::vector<int64_t> dp_samples;
   std::vector<int64_t> pp_layers;
   std::string pp_schedule = "1f1b";
   std::vector<std::string> layouts;

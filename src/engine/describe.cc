@@ -43,6 +43,9 @@ std::string describe(const Run& run) {
   more += plan.tp > 1 ? fmt::format(" x tp {}", plan.tp) : "";
   more += plan.etp > 1 ? fmt::format(" (etp {})", plan.etp) : "";
   more += plan.sequence_parallel ? " (sequence parallel)" : "";
+  const std::string samples = plan.dp_samples.empty()
+                                  ? fmt::format("{}", plan.micro_batch)
+                                  : fmt::format("[{}]", fmt::join(plan.dp_samples, ", "));
   std::string split;
   for (const auto& [what, among] : {std::pair{"params", plan.shard.params},
                                     {"grads", plan.shard.grads},
@@ -56,7 +59,7 @@ std::string describe(const Run& run) {
       "pp {} x dp {}{} = {}{}, {}, {} micro-batch{} of {} x {} tokens per {}, "
       "recompute {}{}",
       plan.pp, plan.dp, more, counted(plan.world(), "rank"), each, schedule, plan.num_micro_batches,
-      plan.num_micro_batches == 1 ? "" : "es", plan.micro_batch, run.config.train.seq_len,
+      plan.num_micro_batches == 1 ? "" : "es", samples, run.config.train.seq_len,
       plan.cp * plan.tp > 1 ? "dp rank" : "rank", run.config.plan.pass_options.text("recompute"),
       split);
 }

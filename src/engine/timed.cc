@@ -152,7 +152,8 @@ std::string timed_text(const Run& run) {
   return fmt::format(
       "timed: tasks hold their lanes for as long as those of {}, {} tokens a micro-batch and rank, "
       "on {} ({}); not measured compute{}",
-      describe(played.model), played.plan.micro_batch * played.config.train.seq_len,
+      describe(played.model),
+      played.plan.sequences() * played.config.train.seq_len / played.plan.dp,
       costs.cluster().device.name, timed.profile.empty() ? timed.cluster : timed.profile,
       run.ranks == Ranks::local ? "; ranks are threads, no byte crosses a link"
                                 : "; its bytes, filled up, go through the links");

@@ -9,9 +9,10 @@
 
 namespace hocket::parallel {
 
-/// How the operands of a task lie, accumulators left out.
+/// How the operands of a task lie, accumulators left out, and the whole of what they are parts of.
 struct OperandLayouts {
   std::vector<graph::Layout> in, out;
+  std::vector<graph::TensorType> whole_in, whole_out;
 };
 
 /// Where the ranks' pieces of those letters begin that an op takes by position; letters that are

@@ -109,7 +109,9 @@ TensorType part_of(TensorType type, const Layout& layout, const Mesh& mesh) {
     }
   }
   try {
-    return graph::local_type(type, layout, mesh);
+    Layout even = layout;
+    even.given.clear();
+    return graph::local_type(type, even, mesh);
   } catch (const Error&) {
     return type;
   }

@@ -122,6 +122,12 @@ class Gradients {
       }
       rules_.place(node, taken, axis);
     }
+    for (size_t i = 0; i < num_inputs(node); ++i) {
+      wanted.in[i] = rules_.with_sizes(node.in[i], wanted.in[i]);
+    }
+    for (TensorId id : node.out) {
+      rules_.put(id, rules_.with_sizes(id, rules_.layouts()[static_cast<size_t>(id)]));
+    }
     placed.signature = std::move(signature);
     placed.in = std::move(wanted.in);
     placed.cost = cost_of(node, placed.in);

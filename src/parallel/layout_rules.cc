@@ -2,6 +2,7 @@
 #include "parallel/layout_rules.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "parallel/plan.h"
@@ -21,6 +22,7 @@ using graph::TensorType;
 LayoutRules::LayoutRules(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given)
     : graph_(&graph),
       mesh_(mesh),
+      shares_(graph, mesh, given.samples),
       sharding_(given.sharding),
       activations_(given.activations),
       pinned_(given.pinned),
@@ -266,18 +268,25 @@ bool LayoutRules::lacks_keys(const Node& node, const ops::AxisSignature& signatu
   const ops::Op& op = ops::find(node.op);
   const ops::Letters letters =
       ops::letters(op, types_of(node.in, num_inputs(node)), types_of(node.out, node.out.size()));
-  std::map<char, int64_t> part;  // of every letter that would be split
+  std::map<char, int64_t> part;  // of every letter that would be split: what divides all blocks
   for (size_t i = 0; i < num_inputs(node); ++i) {
     if (!signature.in[i].is_split()) continue;
     const int dim = signature.in[i].dim();
     const graph::Dim& size = tensor(node.in[i]).type.dims[static_cast<size_t>(dim)];
-    int64_t parts = mesh_.axes[axis].size;
-    for (int32_t outer : wanted.in[i].axes_of(dim)) {
-      parts *= mesh_.axes[static_cast<size_t>(outer)].size;
+    std::vector<int32_t> axes = wanted.in[i].axes_of(dim);
+    axes.push_back(static_cast<int32_t>(axis));
+    int64_t parts = 1;
+    for (int32_t one : axes) {
+      parts *= mesh_.axes[static_cast<size_t>(one)].size;
     }
     if (size.symbolic()) return false;
-    if (size % parts != 0) return true;
-    part[letters.in[i][static_cast<size_t>(dim)]] = size / parts;
+    const std::vector<int64_t> blocks = shares_.sizes(*graph_, node.in[i], dim, axes);
+    if (blocks.empty() && size % parts != 0) return true;
+    int64_t divides = blocks.empty() ? size / parts : 0;
+    for (int64_t block : blocks) {
+      divides = std::gcd(divides, block);
+    }
+    part[letters.in[i][static_cast<size_t>(dim)]] = divides;
   }
   return !ops::cut_support(op, node.attrs, signature.letter, [&](char letter) {
             return part.at(letter);

@@ -12,6 +12,7 @@
 
 #include "ops/op.h"
 #include "parallel/layouts.h"
+#include "parallel/shares.h"
 
 namespace hocket::parallel {
 
@@ -78,6 +79,11 @@ class LayoutRules {
     return (supported_[id] >> axis & 1) != 0;
   }
 
+  /// The layout with the sizes of its blocks, where ranks have unlike parts.
+  graph::Layout with_sizes(graph::TensorId id, const graph::Layout& layout) const {
+    return shares_.given(*graph_, id, layout);
+  }
+
   /// The outputs lie as the signature says.
   void place(const graph::Node& node, const ops::AxisSignature& signature, size_t axis);
   void place(graph::TensorId id, graph::Placement placed, bool supported, size_t axis);
@@ -118,6 +124,7 @@ class LayoutRules {
 
   const graph::Graph* graph_;
   const graph::Mesh& mesh_;
+  const Shares shares_;
   const Sharding sharding_;
   const ActivationLayouts activations_;
   const std::map<graph::TensorId, Pinned> pinned_;

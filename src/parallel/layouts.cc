@@ -12,6 +12,7 @@
 #include "parallel/layout_problem.h"
 #include "parallel/layout_rules.h"
 #include "parallel/plan.h"
+#include "parallel/shares.h"
 #include "parallel/stored.h"
 
 namespace hocket::parallel {
@@ -377,12 +378,19 @@ class LayoutChoice {
 }  // namespace
 
 Layouts layouts_by_node(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given) {
-  return LayoutChoice(graph, mesh, given).run();
+  Layouts made = LayoutChoice(graph, mesh, given).run();
+  const Graph& lowered = made.unfolded ? *made.unfolded : graph;
+  Shares(lowered, mesh, given.samples).give(lowered, &made);
+  return made;
 }
 
 std::optional<Layouts> layouts_with(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given,
                                     const std::vector<NodeLayouts>& signatures) {
-  return LayoutChoice(graph, mesh, given).run(signatures);
+  std::optional<Layouts> made = LayoutChoice(graph, mesh, given).run(signatures);
+  if (made) {
+    Shares(graph, mesh, given.samples).give(graph, &*made);
+  }
+  return made;
 }
 
 Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given,

@@ -66,12 +66,13 @@ struct ActivationLayouts {
 };
 
 /// What is decided before: how what is stored lies, by tensor (stored_layouts), the activations of
-/// which the plan says how they lie, and what the plan says of sharding and activations.
+/// which the plan says how they lie, and what the plan says of sharding, activations and samples.
 struct LayoutsGiven {
   std::vector<graph::Layout> stored;
   std::map<graph::TensorId, Pinned> pinned;
   Sharding sharding;
   ActivationLayouts activations;
+  std::vector<int64_t> samples = {};  ///< Plan::dp_samples
 };
 
 /// What is done once in a step counts as a part of each of `num_micro_batches`. Error: a node has

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "parallel/layouts.h"
 #include "parallel/places.h"
+#include "parallel/shares.h"
 #include "parallel/template.h"
 #include "program/room.h"
 
@@ -420,17 +421,26 @@ class Stamper {
 
 namespace {
 
-/// Coordinates along `ep` that have equally many experts: all, or, where the experts do not divide,
-/// the first ones, which have one more, and the others.
-std::vector<program::Interval> equal_shares(const graph::Graph& graph, const graph::Mesh& mesh) {
-  const int32_t axis = mesh.axis(kExpertAxis);
-  const int32_t ranks = axis < 0 ? 1 : mesh.axes[axis].size;
-  for (const graph::Tensor& tensor : graph.tensors) {
-    if (!tensor.expert) continue;
-    const int32_t more = static_cast<int32_t>(tensor.type.dims[0] % ranks);
-    if (more > 0) return {{0, more}, {more, ranks - more}};
+/// Boxes of ranks that have as much of every tensor as each other: neighbours on every axis.
+std::vector<program::Box> equal_ranks(const graph::Graph& graph, const Layouts& layouts,
+                                      const graph::Mesh& mesh) {
+  std::vector<program::Box> boxes(1);
+  const std::vector<std::vector<int32_t>> behind = unlike_neighbours(graph, layouts, mesh);
+  for (size_t axis = 0; axis < behind.size(); ++axis) {
+    if (behind[axis].empty()) continue;
+    std::vector<program::Box> cut;
+    for (const program::Box& box : boxes) {
+      int32_t begin = 0;
+      for (size_t i = 0; i <= behind[axis].size(); ++i) {
+        const int32_t end = i < behind[axis].size() ? behind[axis][i] + 1 : mesh.axes[axis].size;
+        program::Box& part = cut.emplace_back(box);
+        part[axis] = {begin, end - begin};
+        begin = end;
+      }
+    }
+    boxes = std::move(cut);
   }
-  return {{}};
+  return boxes;
 }
 
 }  // namespace
@@ -438,8 +448,8 @@ std::vector<program::Interval> equal_shares(const graph::Graph& graph, const gra
 Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   // Layouts and stages are chosen for the whole graph, then every rank of the pipeline is lowered
   // to a template of one micro-batch of its stages, to be stamped in the order of its row of the
-  // schedule. A pipeline rank is a class of the program, or two where ranks have more experts than
-  // others.
+  // schedule. A pipeline rank is a class of the program, or several where ranks have more of
+  // something (samples, heads, experts) than others.
   Templates made;
   Program& program = made.frame;
   program.roles = {{"all", plan.mesh()}};
@@ -467,7 +477,8 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
       stored_layouts(reference, mesh, plan.layouts),
       pinned_activations(reference, mesh, plan.layouts),
       plan.shard,
-      {.sequence_parallel = plan.sequence_parallel, .exchange_heads = plan.exchange_heads}};
+      {.sequence_parallel = plan.sequence_parallel, .exchange_heads = plan.exchange_heads},
+      plan.dp_samples};
   Layouts layouts = choose_layouts(reference, mesh, given, plan.num_micro_batches);
   layouts.reshard_after_forward = plan.shard.reshard_after_forward;
   made.layouts_saved = layouts.saved;
@@ -478,16 +489,13 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   if (pp_axis >= 0) {
     set_partial_along_pipeline(graph, places, pp_axis, &layouts);
   }
-  const std::vector<program::Interval> shares = equal_shares(graph, program.roles[0].mesh);
-  const size_t ep_axis = static_cast<size_t>(std::max(program.roles[0].mesh.axis(kExpertAxis), 0));
+  const std::vector<program::Box> shares = equal_ranks(graph, layouts, mesh);
   for (int rank = 0; rank < ranks; ++rank) {
-    for (const program::Interval& share : shares) {
+    for (const program::Box& share : shares) {
       program::Box& box = program.classes.emplace_back().box;
+      box = share;
       if (ranks > 1) {
-        box = program::Box::at(pp_axis, rank);
-      }
-      if (shares.size() > 1) {
-        box[ep_axis] = share;
+        box[static_cast<size_t>(pp_axis)] = {rank, 1};
       }
     }
   }

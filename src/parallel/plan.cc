@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 
@@ -17,6 +18,7 @@ namespace {
 constexpr int64_t kMaxLayersTimesMicroBatches = 1 << 16;
 constexpr int64_t kMaxRanksPerNode = 1024;
 constexpr int64_t kMostRanks = 1 << 20;
+constexpr int64_t kMostSamples = 1 << 16;
 
 /// Throws Error: a number of ranks over which experts, or their widths, can't be split.
 void validate_expert_ranks(const Plan& plan, int64_t num_experts) {
@@ -169,6 +171,11 @@ int64_t Plan::edp_inner() const {
   return ranks > 1 && ranks < dp / experts ? ranks : 1;
 }
 
+int64_t Plan::sequences() const {
+  return dp_samples.empty() ? dp * micro_batch
+                            : std::accumulate(dp_samples.begin(), dp_samples.end(), int64_t{0});
+}
+
 graph::Mesh Plan::mesh() const {
   graph::Mesh mesh;
   const auto add = [&](const std::string& name, int64_t ranks) {
@@ -217,7 +224,33 @@ Plan Plan::of_experts() const {
   plan.exchange_heads = plan.ring = false;
   plan.shard = {};
   plan.layouts.clear();
+  plan.dp_samples.clear();
   return plan;
+}
+
+void Plan::validate_samples() const {
+  if (dp_samples.empty()) return;
+  if (std::cmp_not_equal(dp_samples.size(), dp)) {
+    fail("plan", "plan.dp_samples has {} entries; expected plan.dp = {}", dp_samples.size(), dp);
+  }
+  const int64_t together = ep_over().dp;
+  for (size_t rank = 0; rank < dp_samples.size(); ++rank) {
+    const int64_t samples = dp_samples[rank];
+    if (samples < 1 || samples > kMostSamples) {
+      fail("plan", "plan.dp_samples has {}; expected 1 to {}", samples, kMostSamples);
+    }
+    const size_t first = rank - rank % static_cast<size_t>(together);
+    if (samples == dp_samples[first]) continue;
+    fail(
+        "plan",
+        "plan.dp_samples [{}] gives {} and {} sequences to ranks that exchange tokens for experts; "
+        "expected as many for each of {} neighbours (plan.ep {}); try plan.ep: 1",
+        fmt::join(dp_samples, ", "), dp_samples[first], samples, together, ep);
+  }
+  if (expert_ranks > 0) {
+    fail("plan", "plan.expert_ranks is {}; expected plan.dp_samples: [], the same for all ranks",
+         expert_ranks);
+  }
 }
 
 void Plan::validate(int64_t num_layers, int64_t num_experts) const {
@@ -237,6 +270,7 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   positive("plan.micro_batch", micro_batch);
   validate_experts(*this, num_experts);
   validate_groups(*this);
+  validate_samples();
   validate_stages(*this, num_layers);
   int64_t ranks = 1;
   for (const int64_t size : {pp, dp, cp, tp}) {

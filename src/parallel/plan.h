@@ -81,6 +81,8 @@ struct Plan {
   int64_t tp = 1;            ///< ranks that share parameters, with the same tokens
   bool sequence_parallel = false;  ///< between their products, tp ranks split those tokens
   int64_t micro_batch = 1;         ///< sequences per dp rank and micro-batch
+  /// Sequences of a micro-batch that each dp rank has, where they are not `micro_batch` each.
+  std::vector<int64_t> dp_samples;
   Sharding shard;
   int64_t num_micro_batches = 1;     ///< follows from train.global_batch
   std::vector<int64_t> pp_layers;    ///< layers per stage; empty: as even as possible
@@ -94,6 +96,8 @@ struct Plan {
   bool ring = false;        ///< keys travel around cp, which is then one axis
   int64_t heads_apart = 0;  ///< ranks of tp with other key and value heads; 0: all of them
 
+  /// Sequences of a micro-batch, of all ranks.
+  int64_t sequences() const;
   int64_t world() const { return pp * dp * cp * tp + expert_ranks; }
   /// The plan of the ranks that have the experts, as if they did everything.
   Plan of_experts() const;
@@ -110,6 +114,9 @@ struct Plan {
   /// pp, edp, ep, and edp_inner, ep_inner, cp and tp where they are more than one rank, the latter
   /// two cut where experts or heads are split over a part of them.
   graph::Mesh mesh() const;
+  /// Throws Error: samples that are not those of data-parallel ranks, or other ones for ranks that
+  /// exchange tokens for experts.
+  void validate_samples() const;
   /// Throws Error naming the key: sizes positive, experts that fit, pp_layers sums to num_layers, a
   /// program of bounded size, ….
   void validate(int64_t num_layers, int64_t num_experts) const;

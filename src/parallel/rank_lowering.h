@@ -58,11 +58,6 @@ class RankLowering {
         }
       }
     }
-    for (const graph::Tensor& tensor : graph.tensors) {
-      if (tensor.expert) {
-        experts_ = tensor.type.dims[0];
-      }
-    }
     for (TensorId id : graph.losses) {
       accumulated_[id] = true;
     }
@@ -112,6 +107,7 @@ class RankLowering {
   void scatter(TensorId contribution, List& list, int32_t layer);
   void bring_back(const graph::Node& node, List& list);
   ValueId base(TensorId tensor, List& list, const graph::Node& user);
+  graph::Attrs attrs_here(const ReshardStep& step, const TensorType& type) const;
   ValueId reshard(ValueId from, const Layout& to, List& list, Phase phase, int32_t layer);
   void all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
                   const ReshardStep& step, List& list, Phase phase, int32_t layer);
@@ -158,7 +154,6 @@ class RankLowering {
   const int32_t rank_;
   const program::ClassId cls_;         ///< that is made
   const std::vector<int32_t> coords_;  ///< of its first rank
-  int64_t experts_ = 0;                ///< of the model; 0: none
   int32_t stage_ = 0;                  ///< whose tasks are being made
   int32_t route_ = 0;                  ///< of whose micro-batches
   Program& program_;

@@ -125,14 +125,34 @@ class Moves {
     return active;
   }
 
-  /// A dim whose axes are those that it has in the end has the sizes that it has then.
-  Layout with_sizes(Layout layout) const {
-    for (const graph::GivenSizes& given : to_.given) {
-      if (layout.axes_of(given.dim) == to_.axes_of(given.dim)) {
-        layout.give(given.dim, given.sizes);
+  /// With the sizes of dims that a step cuts otherwise: what ranks have together of the blocks that
+  /// there are in the end, or that there were before.
+  Layout with_sizes(const Layout& before, Layout layout) const {
+    for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
+      const std::vector<int32_t> axes = layout.axes_of(dim);
+      if (axes == before.axes_of(dim)) continue;
+      for (const Layout* known : {&before, &to_}) {
+        if (axes.empty() || known->sizes_of(dim).empty()) continue;
+        const std::vector<int32_t> has = known->axes_of(dim);
+        const bool knows = std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
+          return std::find(has.begin(), has.end(), axis) != has.end();
+        });
+        if (knows) {
+          layout.give(dim, together(*known, dim, layout));
+        }
       }
     }
-    return layout;
+    return plain(layout);
+  }
+
+  /// Sizes of the blocks of `layout`, whose axes are among those of `known`.
+  std::vector<int64_t> together(const Layout& known, int dim, const Layout& layout) const {
+    std::vector<int64_t> sizes(static_cast<size_t>(blocks_over(layout.axes_of(dim), mesh_)), 0);
+    graph::for_each_coords(mesh_, known.axes_of(dim), [&](const std::vector<int32_t>& coords) {
+      const int64_t number = graph::block_number(layout, dim, mesh_, coords).number;
+      sizes[static_cast<size_t>(number)] += block_at(known, dim, coords).length;
+    });
+    return sizes;
   }
 
   /// Rows that a rank has of other ranks' tokens, by expert, come with their tokens, wherever the
@@ -154,18 +174,46 @@ class Moves {
     return layout;
   }
 
-  /// True if ranks between which a step moves indices of a dim have as many of it as each other,
-  /// before and after: dims that it leaves alone may be cut unevenly along other axes.
-  bool alike(const Layout& before, const Layout& after) const {
+  /// True if a step may move indices of the dims that it cuts otherwise, before and after: ranks
+  /// have as many as each other, or the first ones one more. Dims that it leaves alone may be cut
+  /// as they like.
+  bool may_move(const Layout& before, const Layout& after, int32_t axis, bool exchange) const {
     for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
       if (before.axes_of(dim) == after.axes_of(dim)) continue;
-      for (const Layout* layout : {&before, &after}) {
-        const int64_t blocks = blocks_over(layout->axes_of(dim), mesh_);
-        if (!layout->sizes_of(dim).empty()) return false;
-        if (!type_.dims[static_cast<size_t>(dim)].divides_into(blocks)) return false;
-      }
+      const graph::Dim& size = type_.dims[static_cast<size_t>(dim)];
+      const bool given = !before.sizes_of(dim).empty() || !after.sizes_of(dim).empty();
+      if (exchange && dim == 0 && !given) continue;
+      const bool even = size.divides_into(blocks_over(before.axes_of(dim), mesh_)) &&
+                        size.divides_into(blocks_over(after.axes_of(dim), mesh_));
+      if (even && !given) continue;
+      if (size.symbolic() || may_be_row_counts(type_)) return false;
+      if (!shares_out(before, after, dim, axis)) return false;
     }
     return true;
+  }
+
+  /// Whether the blocks of the ranks along the axis, which splits the dim in one of the layouts,
+  /// are their shares of the one that each has in the other. Rows come with their tokens, which
+  /// need not lie side by side, and of which ranks have as many as each other.
+  bool shares_out(const Layout& before, const Layout& after, int dim, int32_t axis) const {
+    const bool gathers = before[static_cast<size_t>(axis)] == Placement::split(dim);
+    const Layout& cut = gathers ? before : after;
+    const Layout& whole = gathers ? after : before;
+    const int64_t ranks = mesh_.axes[static_cast<size_t>(axis)].size;
+    bool fits = true;
+    graph::for_each_coords(mesh_, cut.axes_of(dim), [&](const std::vector<int32_t>& coords) {
+      const graph::Run mine = block_at(cut, dim, coords);
+      const graph::Run all = block_at(whole, dim, coords);
+      const graph::Run share = graph::share(all.length, ranks, coords[static_cast<size_t>(axis)]);
+      const bool side_by_side = mine == graph::Run{all.begin + share.begin, share.length};
+      fits = fits && (type_.routed() ? mine.length * ranks == all.length : side_by_side);
+    });
+    return fits;
+  }
+
+  graph::Run block_at(const Layout& layout, int dim, const std::vector<int32_t>& coords) const {
+    const graph::BlockNumber block = graph::block_number(layout, dim, mesh_, coords);
+    return layout.block(dim, type_.dims[static_cast<size_t>(dim)], block.blocks, block.number);
   }
 
   /// What the first rank has, which has as much as any; nullopt if some rank has nothing.
@@ -205,7 +253,6 @@ class Moves {
   }
 
   /// The collective over these axes, which are placed alike, that gives them another placement.
-  /// Only exchanges move between ranks that have more and ranks that have less.
   void add_collective(const Layout& layout, const std::vector<size_t>& axes, Placement placement,
                       std::vector<ReshardStep>* list) const {
     ReshardStep step;
@@ -216,11 +263,16 @@ class Moves {
       step.axes.push_back(static_cast<int32_t>(axis));
       members *= mesh_.axes[axis].size;
     }
-    step.to = in_order(with_sizes(step.to));
+    step.to = with_sizes(layout, in_order(step.to));
     const std::optional<TensorType> before = local(layout);
     const std::optional<TensorType> after = local(step.to);
     if (!before || !after) return;
     comm::Sharing sharing;
+    if (const Placement had = layout[axes[0]]; had.is_split() && !type_.routed()) {
+      const graph::Dim& together = after->dims[static_cast<size_t>(had.dim())];
+      const bool even = together.symbolic() || together.divides_into(members);
+      sharing.size = even ? 0 : int64_t{together};
+    }
     if (type_.routed()) {
       // What the members have together: all, but for axes that split experts already.
       std::vector<int32_t> others = layout.axes_of(0);
@@ -235,8 +287,7 @@ class Moves {
     // Sizes are exchanged for rows that follow, not on the way to something else.
     if (found->op->makes_sizes && to_[axes[0]] != placement) return;
     const bool exchange = found->op->needs_sizes || found->op->makes_sizes;
-    const bool given = !layout.given.empty() || !step.to.given.empty();
-    if (exchange ? given : !alike(layout, step.to)) return;
+    if (!may_move(layout, step.to, step.axes[0], exchange)) return;
     step.op = found->op;
     step.attrs = found->attrs;
     step.bytes = found->bytes;
@@ -257,7 +308,7 @@ class Moves {
     for (int32_t axis : axes) {
       step.to.set(static_cast<size_t>(axis), Placement::split(dim));
     }
-    step.to = with_sizes(step.to);
+    step.to = with_sizes(layout, step.to);
     const std::optional<TensorType> after = local(step.to);
     if (!local(layout) || !after || !nests(layout, step.to, dim)) return;
     step.axes = axes;

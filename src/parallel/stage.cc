@@ -45,14 +45,9 @@ Lane RankLowering::peer_lane(int32_t peer, comm::Role role) {
   return program::link_lane(role, known->second);
 }
 
-/// What the class has of a tensor. Experts, and they alone, need not divide over the ranks of `ep`.
+/// What the ranks of the class have of a tensor.
 TensorType RankLowering::local_type(TensorId tensor, const Layout& layout) const {
-  const TensorType& whole = graph_.tensor(tensor).type;
-  const int32_t axis = mesh_.axis(kExpertAxis);
-  const bool by_expert =
-      axis >= 0 && layout[axis] == Placement::split(0) && whole.dims[0] == experts_;
-  return by_expert ? graph::local_type(whole, layout, mesh_, coords_)
-                   : graph::local_type(whole, layout, mesh_);
+  return graph::local_type(graph_.tensor(tensor).type, layout, mesh_, coords_);
 }
 
 ValueId RankLowering::add_value(TensorId tensor, Layout layout, Value::Life life) {
@@ -304,6 +299,24 @@ ValueId RankLowering::slice(ValueId from, const ReshardStep& step, List& list, P
   return to;
 }
 
+/// The attributes of a step for the ranks of this class, which get `type`. How much the members of
+/// a group have together differs from group to group: it is said where they do not divide it.
+graph::Attrs RankLowering::attrs_here(const ReshardStep& step, const TensorType& type) const {
+  graph::Attrs attrs = step.attrs;
+  attrs.erase("size");
+  if (step.op->move.placed != comm::Move::Placed::slot || type.routed()) return attrs;
+  int64_t members = 1;
+  for (int32_t axis : step.axes) {
+    members *= mesh_.axes[static_cast<size_t>(axis)].size;
+  }
+  const int dim = comm::dim_of(attrs, step.op->move.slot_dim);
+  const graph::Dim& together = type.dims[static_cast<size_t>(dim)];
+  if (!together.divides_into(members)) {
+    attrs.set("size", int64_t{together});
+  }
+  return attrs;
+}
+
 ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase phase,
                               int32_t layer) {
   // The steps of the cheapest path from the layout that the value has to the one that is wanted.
@@ -348,8 +361,8 @@ ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase 
       in.push_back(sizes(layouts_.counts_of[tensor], over, axis, list, phase, layer));
     }
     from = add_value(tensor, step.to, in_step_ ? Value::Life::step : Value::Life::micro_batch);
-    add_communication(*step.op, step.attrs, program::group_over(step.axes), std::move(in), {from},
-                      list, phase, layer);
+    add_communication(*step.op, attrs_here(step, out_.values[from].type),
+                      program::group_over(step.axes), std::move(in), {from}, list, phase, layer);
   }
   return from;
 }
@@ -524,9 +537,13 @@ void RankLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int3
   }
   set_cost(&kind, op, experts, program_);
   expect_all_unless_counted(kind, operands.out);
-  OperandLayouts operand_layouts{wanted.in, {}};
+  OperandLayouts operand_layouts{wanted.in, {}, {}, {}};
+  for (TensorId id : node.in) {
+    operand_layouts.whole_in.push_back(graph_.tensor(id).type);
+  }
   for (TensorId id : node.out) {
     operand_layouts.out.push_back(layouts_.tensor[id]);
+    operand_layouts.whole_out.push_back(graph_.tensor(id).type);
   }
   std::vector<program::Begin> begins = begins_of(op, kind, operand_layouts, 0, program_);
   TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);

@@ -47,6 +47,7 @@ class UnitedDims {
     positional = 1,  ///< some op goes along it by position
     fixed = 2,       ///< some op needs all of it
     contracted = 4,  ///< some op sums over it
+    followed = 8,    ///< what some op needs of it follows from what it has of another dim
   };
 
   /// `values`: types by value.
@@ -84,16 +85,18 @@ class UnitedDims {
       const bool sums = std::none_of(letters.out.begin(), letters.out.end(), [&](const auto& dims) {
         return dims.find(letter) != std::string::npos;
       });
-      marks_[static_cast<size_t>(root(dim))] |=
-          static_cast<uint8_t>((op.layout.is_positional(letter) ? positional : 0) |
-                               (splits ? 0 : fixed) | (sums ? contracted : 0));
+      const bool follows =
+          std::any_of(op.layout.support.begin(), op.layout.support.end(),
+                      [&](const ops::Support& support) { return support.letter == letter; });
+      marks_[static_cast<size_t>(root(dim))] |= static_cast<uint8_t>(
+          (op.layout.is_positional(letter) ? positional : 0) | (splits ? 0 : fixed) |
+          (sums ? contracted : 0) | (follows ? followed : 0));
     }
   }
 
   int united(int value, int dim) const { return root(place(value, dim)); }
-  uint8_t marks(int value, int dim) const {
-    return marks_[static_cast<size_t>(united(value, dim))];
-  }
+  uint8_t marks(int value, int dim) const { return marks_of(united(value, dim)); }
+  uint8_t marks_of(int dim) const { return marks_[static_cast<size_t>(dim)]; }
 
  private:
   template <class Values>
@@ -198,11 +201,23 @@ void warn_of_whole(const Graph& graph, const Mesh& mesh, const std::vector<size_
                         : fmt::format("split over {} ranks, and alike on {}", over, all / over));
 }
 
+/// How many of the axes, the outermost first, split a dim: as many as leave every rank something of
+/// it, and divide it where blocks of it have to meet those of another dim (key heads, of which
+/// query heads read one for several).
+size_t axes_for(int64_t size, const Mesh& mesh, const std::vector<size_t>& axes, bool follows) {
+  size_t number = axes.size();
+  const auto fits = [&](int64_t ranks) { return follows ? size % ranks == 0 : size >= ranks; };
+  while (!fits(ranks_of(mesh, std::span(axes).first(number)))) {
+    --number;
+  }
+  return number;
+}
+
 /// The dims of parameters inside of a block of the model: from the product that makes a dim to the
 /// product that sums over it no op needs all of it, and it is none of the tokens'. So are heads and
 /// the width of an MLP, but not that of the hidden vectors, which norms need whole. They are split
-/// over the outermost axes of tp that divide all their parameters together; experts, which are
-/// split among themselves, over the axes for their widths.
+/// over the outermost axes of tp that may split all their parameters together (axes_for); experts,
+/// which are split among themselves, over the axes for their widths.
 std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
   const std::vector<size_t> tp = axes_that(mesh, splits_parameters);
   const std::vector<size_t> widths = axes_that(mesh, splits_expert_widths);
@@ -217,7 +232,7 @@ std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
     united.add(op, types, node.in, node.out);
   }
   std::set<int> left_out;
-  std::map<int, size_t> divided;  // by united dim: axes that divide all its parameters
+  std::map<int, size_t> divided;  // by united dim: axes that may split all its parameters
   const auto for_each_dim = [&](const auto& visit) {
     for (size_t id = 0; id < graph.tensors.size(); ++id) {
       for (int dim = 0; dim < static_cast<int>(types[id].dims.size()); ++dim) {
@@ -231,11 +246,8 @@ std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
       left_out.insert(all);
     }
     if (tensor.kind != TensorKind::param) return;
-    const std::vector<size_t>& axes = tensor.expert ? widths : tp;
-    size_t number = axes.size();
-    while (!size.divides_into(ranks_of(mesh, std::span(axes).first(number)))) {
-      --number;
-    }
+    const bool follows = (united.marks_of(all) & UnitedDims::followed) != 0;
+    const size_t number = axes_for(size, mesh, tensor.expert ? widths : tp, follows);
     const auto known = divided.emplace(all, number).first;
     known->second = std::min(known->second, number);
   });
@@ -249,8 +261,7 @@ std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
     const std::vector<size_t>& axes = tensor.expert ? widths : tp;
     const size_t number = divided.at(all);
     if (number < axes.size() && tensor.expert) {
-      fail("plan",
-           "plan.etp is {}; expected a divisor of the {} of dim {} of {}, over which it is split",
+      fail("plan", "plan.etp is {}; expected at most the {} of dim {} of {}, which it splits",
            ranks_of(mesh, axes), int64_t{size}, dim, tensor.name);
     }
     // One for each of several ranks is what is meant where there are fewer key heads than ranks.
@@ -362,14 +373,21 @@ Layout pinned(Layout layout, const Pin& pin, const Mesh& mesh) {
   return layout;
 }
 
-/// "" or why the tensor cannot lie so on all ranks alike. Experts need not divide over ep.
-std::string why_not(const graph::Tensor& tensor, Layout layout, const Mesh& mesh) {
-  const int32_t experts = mesh.axis(kExpertAxis);
-  if (tensor.expert && experts >= 0 && layout[experts] == Placement::split(0)) {
-    layout.set(static_cast<size_t>(experts), Placement::replicate());
+/// "" or why the tensor cannot lie so. Axes of tp, and of ep for experts, need not divide it; what
+/// others split is put together again from parts of one size.
+std::string why_not(const graph::Tensor& tensor, const Layout& layout, const Mesh& mesh) {
+  Layout even = layout;
+  std::vector<int32_t> last;  // who has the least
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    const std::string& name = mesh.axes[axis].name;
+    last.push_back(mesh.axes[axis].size - 1);
+    if (splits_parameters(name) || (tensor.expert && name == kExpertAxis)) {
+      even.set(axis, Placement::replicate());
+    }
   }
   try {
-    graph::local_type(tensor.type, layout, mesh);
+    graph::local_type(tensor.type, even, mesh);
+    graph::local_type(tensor.type, layout, mesh, last);
   } catch (const Error& error) {
     return std::string(error.what());
   }
@@ -453,8 +471,8 @@ std::vector<Layout> stored_layouts(const Graph& graph, const Mesh& mesh,
     const auto known = by_position.find(static_cast<TensorId>(id));
     if (known == by_position.end()) continue;
     fail("plan",
-         "plan.tp is {}; expected a divisor of the {} of dim {} of {}, over which it is "
-         "split; try plan.layouts: [{} B]",
+         "plan.tp is {}; expected at most the {} of dim {} of {}, which it splits; try "
+         "plan.layouts: [{} B]",
          ranks_of(mesh, tp), int64_t{tensor.type.dims[static_cast<size_t>(known->second)]},
          known->second, tensor.name, tensor.name);
   }

@@ -39,13 +39,46 @@ struct Alike {
   auto operator<=>(const Alike&) const = default;
 };
 
+/// True if the lists of two classes are one but for the sizes of what their tasks work on: what may
+/// be merged in one may then be in the other.
+bool alike_but_for_sizes(const Program& program, const RankClass& one, const RankClass& other) {
+  const auto same_task = [&](const Task& mine, const Task& theirs) {
+    const program::Kind& kind = program.kind(mine);
+    const program::Kind& other_kind = program.kind(theirs);
+    return kind.op == other_kind.op && kind.communication == other_kind.communication &&
+           mine.lane == theirs.lane && mine.phase == theirs.phase && mine.group == theirs.group &&
+           mine.in == theirs.in && mine.out == theirs.out && mine.deps == theirs.deps;
+  };
+  const auto same_buffer = [](const program::Buffer& mine, const program::Buffer& theirs) {
+    return mine.kind == theirs.kind && mine.base == theirs.base && mine.dim == theirs.dim;
+  };
+  return std::equal(one.tasks.begin(), one.tasks.end(), other.tasks.begin(), other.tasks.end(),
+                    same_task) &&
+         std::equal(one.buffers.begin(), one.buffers.end(), other.buffers.begin(),
+                    other.buffers.end(), same_buffer);
+}
+
+/// By class: the first one whose list is alike but for sizes.
+std::vector<size_t> first_alike(const Program& program) {
+  std::vector<size_t> first;
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    first.push_back(0);
+    while (first[cls] < cls &&
+           !alike_but_for_sizes(program, program.classes[first[cls]], program.classes[cls])) {
+      ++first[cls];
+    }
+  }
+  return first;
+}
+
 class Bucketing {
  public:
-  Bucketing(Program& program, program::ClassId cls, int64_t limit)
+  Bucketing(Program& program, program::ClassId cls, int64_t limit, const std::vector<size_t>& alike)
       : program_(program),
         cls_(program.classes[cls]),
         views_(program, cls),
         limit_(limit),
+        first_alike_(alike),
         renamed_(cls_.tasks.size(), kNone),
         joined_(cls_.tasks.size(), false) {}
 
@@ -124,12 +157,22 @@ class Bucketing {
     } else if (!gathers_parameter(op, task)) {
       return false;
     }
-    // Collectives across classes keep their place: every class has the same order of them.
-    const auto [known, fresh] = crosses_.try_emplace(task.group);
+    // Collectives across classes with other lists keep their place: every class has the same order
+    // of them.
+    const auto [known, fresh] = keeps_place_.try_emplace(task.group);
     if (fresh) {
-      known->second = program_.crosses_classes(program_.groups[task.group]);
+      known->second = meets_others(program_.groups[task.group]);
     }
     return !known->second;
+  }
+  bool meets_others(const program::Group& group) const {
+    const std::vector<std::vector<program::ClassId>> meetings = program_.meetings(group);
+    return std::any_of(meetings.begin(), meetings.end(), [&](const auto& met) {
+      return std::any_of(met.begin(), met.end(), [&](program::ClassId cls) {
+        return first_alike_[static_cast<size_t>(cls.value())] !=
+               first_alike_[static_cast<size_t>(met[0].value())];
+      });
+    });
   }
   bool gathers_parameter(const comm::Op& op, const Task& task) const {
     const bool gathers = op.move.placed == comm::Move::Placed::slot;
@@ -207,8 +250,9 @@ class Bucketing {
   RankClass& cls_;
   const program::Views views_;
   const int64_t limit_;
+  const std::vector<size_t>& first_alike_;  // by class
   std::map<Alike, Open> open_;
-  std::map<program::GroupId, bool> crosses_;
+  std::map<program::GroupId, bool> keeps_place_;
   std::vector<Task> tasks_;
   std::vector<TaskId> renamed_;
   std::vector<bool> joined_;  ///< sums that are in a bucket before its last one
@@ -227,8 +271,9 @@ struct Options {
 
 void run(Program& program, const Options& options) {
   const auto limit = static_cast<int64_t>(options.bucket_mib * (1 << 20));
+  const std::vector<size_t> alike = first_alike(program);
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    Bucketing(program, cls, limit).run();
+    Bucketing(program, cls, limit, alike).run();
   }
 }
 

@@ -226,8 +226,8 @@ TEST(CommOps, TypesThatDoNotFitAreRefused) {
         EXPECT_TRUE(refused([](Sample& s) { s.in[1].dims[1] += 2; }));
         EXPECT_TRUE(refused([](Sample& s) { s.in[1].dtype = graph::DType::i32; }));
       }
-      // Experts of an exchange need not divide.
-      const bool may = op->makes_sizes;
+      // Experts of an exchange need not divide, nor what dense tensors are cut along.
+      const bool may = op->makes_sizes || op->takes == Takes::dense;
       if (const Placement to = after(*op, sample.attrs); to.is_split() && !may) {
         EXPECT_TRUE(refused([&](Sample& s) { s.in[0].dims[to.dim()] += 1; }));
       }
@@ -288,7 +288,38 @@ TEST(CommOps, ReshardingFindsTheMovement) {
   EXPECT_FALSE(resharding(dense, Placement::split(0), Placement::partial(), 2));
   EXPECT_FALSE(resharding(dense, Placement::replicate(), Placement::split(0), 2));
   EXPECT_FALSE(resharding(dense, Placement::partial(), Placement::split(5), 2));
-  EXPECT_FALSE(resharding(dense, Placement::partial(), Placement::split(0), 3));  // 8 % 3
+  EXPECT_FALSE(resharding(dense, Placement::partial(), Placement::split(0), 9));  // of 8
+}
+
+/// Of a dim that the members do not divide the first ones have one more.
+TEST(CommOps, MembersMayHaveSharesOfADim) {
+  const Op& gather = op(find("all_gather"));
+  const Op& scatter = op(find("reduce_scatter"));
+  const Op& resplit = op(find("resplit"));
+  const auto f32 = [](graph::Dims dims) { return TensorType{graph::DType::f32, std::move(dims)}; };
+  Attrs sized;
+  sized.set("dim", int64_t{0});
+  sized.set("size", int64_t{7});
+  const std::vector<TensorType> three{f32({3, 2})}, two{f32({2, 2})}, seven{f32({7, 2})};
+  EXPECT_EQ(infer(gather, sized, three, 3, 0), seven);
+  EXPECT_EQ(infer(gather, sized, two, 3, 1), seven);
+  EXPECT_THROW(infer(gather, sized, three, 3, 1), Error);
+  EXPECT_THROW(infer(gather, sized, two, 7, 1), Error);
+  Attrs rows;
+  rows.set("dim", int64_t{0});
+  EXPECT_EQ(infer(scatter, rows, seven, 3, 0), three);
+  EXPECT_EQ(infer(scatter, rows, seven, 3, 2), two);
+  EXPECT_THROW(infer(scatter, rows, seven, 8, 0), Error);
+  Attrs across;
+  across.set("from", int64_t{0});
+  across.set("to", int64_t{1});
+  across.set("size", int64_t{7});
+  const std::vector<TensorType> wide{f32({3, 4})}, narrow{f32({2, 4})};
+  EXPECT_EQ(infer(resplit, across, wide, 3, 0), std::vector<TensorType>{f32({7, 2})});
+  EXPECT_EQ(infer(resplit, across, narrow, 3, 2), std::vector<TensorType>{f32({7, 1})});
+  EXPECT_TRUE(meet(gather, sized, {three, seven}, {two, seven}));
+  EXPECT_FALSE(meet(gather, sized, {three, seven}, {seven, seven}));
+  EXPECT_FALSE(meet(summing(), {}, {three, three}, {two, two}));
 }
 
 TEST(CommOps, NamesAreFoundAgain) {

@@ -123,11 +123,75 @@ TEST(Axes, TensorParallelismSplitsWhatOpsAllow) {
   EXPECT_EQ(count(program, "linear_cross_entropy"), 0);
   EXPECT_EQ(count(program, "rowmax"), 1);
   EXPECT_EQ(count(program, "all_gather"), 0);
-  // Three heads are not split over two ranks: they stay whole, the rest does not.
-  const std::map<std::string, std::string> whole =
-      stored(proven("tp: 2", {.kv_heads = 3, .heads = 3}));
-  EXPECT_EQ(whole.at("model.layers.1.self_attn.q_proj.weight"), "B");
-  EXPECT_EQ(whole.at("model.layers.0.mlp.down_proj.weight"), "tp:S1");
+}
+
+/// Heads, widths and the vocabulary need not divide: the first ranks have one more.
+TEST(Axes, TensorParallelismNeedNotDivide) {
+  const program::Program three = proven("tp: 2", {.kv_heads = 3, .vocab = 23, .heads = 3});
+  const std::map<std::string, std::string> layouts = stored(three);
+  EXPECT_EQ(layouts.at("model.layers.1.self_attn.q_proj.weight"), "tp:S0");
+  EXPECT_EQ(layouts.at("model.layers.1.self_attn.k_proj.weight"), "B");
+  EXPECT_EQ(layouts.at("lm_head.weight"), "tp:S0");
+  ASSERT_EQ(three.classes.size(), 2U);
+  const auto heads = [&](program::ClassId cls) {
+    int64_t number = 0;
+    for (const program::Buffer& buffer : three.classes[cls].buffers) {
+      if (buffer.name == "model.layers.1.self_attn.q_proj.weight") {
+        number = buffer.type.dims[0];
+      }
+    }
+    return number;
+  };
+  EXPECT_EQ(heads(program::ClassId(0)), 2);
+  EXPECT_EQ(heads(program::ClassId(1)), 1);
+  // Query heads are shared out among the ranks that have their key heads.
+  const std::map<std::string, std::string> six =
+      stored(proven("tp: 4", {.kv_heads = 2, .heads = 6}));
+  EXPECT_EQ(six.at("model.layers.0.self_attn.q_proj.weight"), "tp_kv:S0 tp:S0[2,1,2,1]");
+  EXPECT_EQ(six.at("model.layers.0.self_attn.k_proj.weight"), "tp_kv:S0");
+  proven("tp: 4, dp: 2, shard: {params: all, grads: all}", {.kv_heads = 1, .heads = 6});
+  proven("tp: 4, etp: 4, dp: 2, ep: 2", {.vocab = 23, .heads = 6, .experts = 4});
+}
+
+/// Nor need cp divide the tokens.
+TEST(Axes, SequencesNeedNotDivide) {
+  const Shape moe{.experts = 8};
+  for (const char* plan : {"cp: 3", "cp: 3, dp: 2, pp: 2", "cp: 3, tp: 2", "cp: 3, micro_batch: 2",
+                           "cp: 5, micro_batch: 4", "dp: 2, cp: 3, dp_samples: [3, 1]",
+                           "dp: 2, cp: 3, shard: {params: all, grads: all}"}) {
+    proven(plan, {.kv_heads = 1, .heads = 3});
+    proven(plan, {.kv_heads = 1, .heads = 3, .experts = 8});
+  }
+  proven("cp: 3, cp_comm_type: a2a", {.kv_heads = 3, .heads = 3});
+  proven("dp: 2, ep: 2, cp: 3", moe);
+  EXPECT_EQ(proven("cp: 3, dp: 2").classes.size(), 2U);
+}
+
+/// Data-parallel ranks may have unlike numbers of sequences: as told, or what is left of a batch.
+TEST(Axes, SamplesNeedNotDivide) {
+  const program::Program told = proven("dp: 2, dp_samples: [3, 1]");
+  ASSERT_EQ(told.classes.size(), 2U);
+  std::map<std::string, std::string> inputs;
+  for (const program::Buffer& buffer : told.classes[program::ClassId(1)].buffers) {
+    if (buffer.kind == program::BufferKind::input) {
+      inputs[buffer.name] = to_string(buffer.layout, told.roles[0].mesh);
+    }
+  }
+  EXPECT_EQ(inputs.at("tokens"), "edp:S0[24,8]");
+  EXPECT_EQ(run_of("dp: 3, micro_batch: 2").plan.dp_samples, (std::vector<int64_t>{2, 1, 1}));
+  const Shape moe{.experts = 8};
+  for (const char* plan :
+       {"dp: 3, micro_batch: 2", "dp: 3, dp_samples: [2, 1, 1], shard: {params: all, grads: all}",
+        "dp: 2, dp_samples: [3, 1], tp: 2, sequence_parallel: true",
+        "dp: 2, dp_samples: [3, 1], cp: 2",
+        "dp: 2, dp_samples: [3, 1], cp: 2, cp_comm_type: p2p, cp_order: zigzag",
+        "dp: 2, dp_samples: [3, 1], cp: 2, cp_comm_type: a2a",
+        "dp: 2, dp_samples: [1, 3], pp: 2, tp: 2"}) {
+    proven(plan);
+    proven(plan, moe);
+  }
+  proven("dp: 4, dp_samples: [1, 1, 1, 1], ep: 2", moe);
+  proven("dp: 2, dp_samples: [3, 1], cp: 2, ep: 2", moe);
 }
 
 /// Ranks beyond the key and value heads have those of others alike, and query heads of their own.
@@ -144,10 +208,9 @@ TEST(Axes, QueriesAreSplitOverMoreRanksThanKeys) {
     EXPECT_EQ(groups.at("model.layers.0.self_attn.k_proj.weight"), "tp_kv:S0");
     EXPECT_EQ(groups.at("lm_head.weight"), "tp_kv:S0 tp:S0");
   }
-  // Four of six heads' ranks: those that divide them.
-  const std::map<std::string, std::string> six =
-      stored(proven("tp: 4", {.kv_heads = 6, .heads = 6}));
-  EXPECT_EQ(six.at("model.layers.0.self_attn.q_proj.weight"), "tp_kv:S0");
+  // Fewer heads than ranks: as many of these as divide them have parts.
+  const std::map<std::string, std::string> two = stored(proven("tp: 4", {.kv_heads = 2}));
+  EXPECT_EQ(two.at("model.layers.0.self_attn.q_proj.weight"), "tp_kv:S0");
 }
 
 TEST(Axes, SequenceParallelKeepsAPartOfTheTokens) {
@@ -222,15 +285,21 @@ TEST(Axes, PinsHaveTheLastWord) {
 
 TEST(Axes, WhatCannotBeIsSaid) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"cp: 3, micro_batch: 1", "plan.cp is 3; expected a divisor of the 8 tokens"},
-      {"tp: 3, sequence_parallel: true", "plan.sequence_parallel is true, and plan.tp is 3"},
+      {"cp: 9, micro_batch: 1", "plan.cp is 9; expected at most the 8 tokens"},
+      {"tp: 3, sequence_parallel: true",
+       "plan.sequence_parallel is true, plan.tp is 3 and plan.cp 1"},
+      {"cp: 3, cp_comm_type: p2p", "plan.cp is 3, around a ring; expected a divisor of the 8"},
       {"cp: 4, cp_comm_type: a2a", "expected a divisor of the 2 heads"},
       {"tp: 2, etp: 2", "plan.etp is 2 but the model has no experts"},
-      {"tp: 5", "plan.tp is 5; expected a divisor of the 24 of dim 0 of model.embed_tokens.weight"},
+      {"tp: 25", "plan.tp is 25; expected at most the 24 of dim 0 of model.embed_tokens.weight"},
+      {"dp: 8", "expected a multiple of plan.dp x plan.micro_batch = 8"},
+      {"dp: 2, dp_samples: [1, 1, 2]", "plan.dp_samples has 3 entries; expected plan.dp = 2"},
+      {"dp: 2, dp_samples: [4, 0]", "plan.dp_samples has 0; expected 1 to"},
+      {"dp: 2, dp_samples: [3, 2]", "expected a multiple of the 5 sequences of plan.dp_samples"},
       {"tp: 2, layouts: [lm_head.weight]", "expected PATTERN LAYOUT"},
       {"tp: 2, layouts: [head.weight tp:S0]", "no parameter or activation matches 'head.weight'"},
       {"tp: 2, layouts: [lm_head.weight tp:S2]", "'lm_head.weight tp:S2' cannot be"},
-      {"tp: 5, layouts: ['*.weight B', model.norm.weight tp:S0]",
+      {"tp: 9, layouts: ['*.weight B', model.norm.weight tp:S0]",
        "'model.norm.weight tp:S0' cannot be"},
       {"tp: 2, layouts: [lm_head.weight pp:S0]",
        "with one of edp, edp_inner, ep, ep_inner, cp, tp, or B"},
@@ -244,7 +313,9 @@ TEST(Axes, WhatCannotBeIsSaid) {
   const Shape moe{.experts = 8};
   const std::vector<std::pair<std::string, std::string>> of_experts = {
       {"tp: 2, etp: 4", "plan.etp is 4; expected a divisor of plan.tp = 2"},
-      {"tp: 4, etp: 4", "plan.etp is 4; expected a divisor of the 6"},
+      {"tp: 8, etp: 8", "plan.etp is 8; expected at most the 6"},
+      {"dp: 2, ep: 2, dp_samples: [3, 1]", "to ranks that exchange tokens for experts"},
+      {"cp: 3, ep: 3", "expected that the 3 ranks which exchange tokens for experts divide the 8"},
       {"tp: 2, ep: 2", "over tp experts are split with plan.sequence_parallel: true"},
       {"dp: 2, cp: 2, ep: 8", "plan.ep is 8 / 2 = 4 (of cp 2 ranks, of tp 1); expected a divisor"},
   };

@@ -291,6 +291,42 @@ TEST(Resharding, GoesToBlocksOfGivenSizes) {
             "no collectives lead there, or its sizes do not divide");
 }
 
+/// Ranks that do not divide a dim have shares of it, of which the first are one longer.
+TEST(Resharding, MovesSharesThatDoNotDivide) {
+  const Mesh mesh{{{"a", 5}}};
+  const auto between = [mesh](const char* from_text, const char* to_text) {
+    const Layout from = parse_layout(from_text, mesh);
+    const Layout to = parse_layout(to_text, mesh);
+    Product p(mesh);
+    ReshardPaths paths(mesh);
+    p.w.result(p.z);
+    const ReshardPath* const path = paths.path(kMatrix, from, to);
+    EXPECT_TRUE(path) << from_text << " to " << to_text;
+    for (int32_t rank = 0; path && rank < mesh.size(); ++rank) {
+      const program::Box box = program::Box::at(0, rank);
+      if (rank == 0) {
+        p.w.current().box = box;
+      } else {
+        p.w.add_class(box);
+      }
+      const BufferId arrived = emit(p.w, kMatrix, *path, from, p.make(from));
+      p.w.task("copy", {}, {arrived}, {p.w.kept(p.z, to)});
+    }
+    return std::move(p.w);
+  };
+  std::vector<test::WrittenCase> cases;
+  for (const auto& [from, to] : std::vector<std::pair<const char*, const char*>>{{"a:S0", "B"},
+                                                                                 {"a:S1", "B"},
+                                                                                 {"a:S0", "a:S1"},
+                                                                                 {"a:S1", "a:S0"},
+                                                                                 {"B", "a:S1"},
+                                                                                 {"a:P", "a:S0"},
+                                                                                 {"a:P", "a:S1"}}) {
+    cases.push_back({fmt::format("{} to {}", from, to), [=] { return between(from, to); }});
+  }
+  test::expect_proven_run_simulated(cases);
+}
+
 TEST(Resharding, OfRowsAndCountsGoesByExchangesAlone) {
   const Mesh mesh{{{"edp", 2}, {"ep", 2}}};
   ReshardPaths paths(mesh);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -50,7 +51,7 @@ void set_key(std::string* text, const std::string& key, int64_t value) {
 struct Folded {
   int64_t ep = 1, etp = 1, over_dp = 1;
 };
-Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts) {
+Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts, int64_t tokens) {
   if (experts == 0) return {};
   Rng rng(seed + 3000017);
   if (plan.tp > 1 && rng.below(2) == 0) {
@@ -66,7 +67,8 @@ Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts) {
       break;
     }
   }
-  if (plan.dp % plan.ep_over().dp != 0) {
+  const bool divide = tokens % (plan.cp * (plan.sequence_parallel ? plan.tp : 1)) == 0;
+  if (plan.dp % plan.ep_over().dp != 0 || (!divide && plan.ep_over().dp < plan.ep)) {
     plan.ep = 1;
   }
   return {plan.ep, plan.etp, plan.ep_over().dp};
@@ -150,20 +152,23 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   const int64_t pieces = moe && more.below(3) == 0 ? 1 + static_cast<int64_t>(more.below(4)) : 1;
   // Tokens, and the vocabulary, over more ranks: as many as there are, and as divide them.
   const int64_t room = std::max<int64_t>(max_ranks / (pp * dp), 1);
+  Rng uneven(seed + 6000023);
+  const int64_t tokens = sequence * micro;
+  const bool any_tokens = uneven.below(2) == 0;  // ranks need not divide them
   int64_t cp = pick(axes, {1, 2, 3, 4, 7, 8});
-  if (cp > room || sequence * micro % cp != 0) {
+  if (cp > room || (any_tokens ? cp > tokens : tokens % cp != 0)) {
     cp = axes.below(2) == 0 && room > 1 && sequence * micro % 2 == 0 ? 2 : 1;
   }
   int64_t tp = pick(axes, {1, 2, 2, 3, 4});
   if (tp > room / cp) {
     tp = room / cp > 1 ? 2 : 1;
   }
-  if (tp > 1) {
+  if (tp > 1 && uneven.below(2) == 0) {
     set_key(&c.text, "vocab_size", 24);
   }
   // Some have a vocabulary whose gradient is more to sum than its tokens are to gather.
   if (Rng words(seed + 5000011); words.below(3) == 0) {
-    set_key(&c.text, "vocab_size", tp > 1 ? 4800 : 4093);
+    set_key(&c.text, "vocab_size", tp > 1 && uneven.below(2) == 0 ? 4800 : 4093);
   }
   if (const size_t at = c.text.find("num_experts_per_tok: 1"); at != c.text.npos && cp * tp > 1) {
     // One expert's weight, normed, is 1: the router's gradient is what rounding leaves of 0.
@@ -174,9 +179,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
     layouts = "'*_proj.weight B'";
   }
   // Keys of other ranks are gathered, or come around a ring of them.
-  const bool ring = cp > 1 && axes.below(2) == 0;
+  const bool ring = cp > 1 && axes.below(2) == 0 && tokens % cp == 0;
   // And some split the tokens between products over the ranks of tp.
-  const bool sequence_parallel = tp > 1 && sequence * micro % (cp * tp) == 0 && axes.below(4) > 0;
+  const bool sequence_parallel = tp > 1 && tokens % (cp * tp) == 0 && axes.below(4) > 0;
   parallel::Plan plan;
   plan.dp = dp;
   plan.ep = ep;
@@ -184,19 +189,32 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   plan.tp = tp;
   plan.sequence_parallel = sequence_parallel;
   plan.ring = ring;
-  const Folded folded = fold(seed, plan, moe ? experts : 0);
+  const Folded folded = fold(seed, plan, moe ? experts : 0, tokens);
   ep = folded.ep;
-  set_key(&c.text, "num_attention_heads", kv == 2 && tp == 4 ? 4 : kv * group);
+  const int64_t heads = kv == 2 && tp == 4 && uneven.below(2) == 0 ? 4 : kv * group;
+  set_key(&c.text, "num_attention_heads", heads);
   if (folded.etp > 1) {
-    set_key(&c.text, "moe_intermediate_size", 2 * folded.etp);
+    const int64_t more_wide = static_cast<int64_t>(uneven.below(2));
+    set_key(&c.text, "moe_intermediate_size", 2 * folded.etp + more_wide);
   }
   const int64_t token_ranks = cp * (sequence_parallel ? tp / folded.etp : 1);
   const int64_t moe_chunks = sequence * micro % (token_ranks * pieces) == 0 ? pieces : 1;
   // In zigzag order, where they come around a ring.
-  const int64_t heads = kv == 2 && tp == 4 ? 4 : kv * group;
-  const int64_t heads_here = heads % tp == 0 ? heads / tp : heads;
-  const bool exchange = cp > 1 && !ring && heads_here % cp == 0;
+  const int64_t head_ranks = heads >= tp ? tp : std::gcd(heads, tp);
+  const bool exchange = cp > 1 && !ring && heads % (head_ranks * cp) == 0;
   const bool zigzag = ring && sequence * micro / cp % 2 == 0 && axes.below(2) == 0;
+  // In some, data-parallel ranks have unlike numbers of sequences; those that exchange tokens for
+  // experts as many as each other.
+  std::vector<int64_t> samples;
+  if (dp > folded.over_dp && uneven.below(2) == 0) {
+    const bool any =
+        !ring && !sequence_parallel && folded.over_dp == ep && moe_chunks == 1 && sequence >= cp;
+    for (int64_t rank = 0; rank < dp; ++rank) {
+      const int64_t number = 1 + static_cast<int64_t>(uneven.below(3));
+      const bool first = rank % folded.over_dp == 0;
+      samples.push_back(first ? number * (any ? 1 : micro) : samples.back());
+    }
+  }
   // Some split what their data-parallel ranks would have alike.
   const char* const shards[] = {"", "params: all", "optimizer: all", "grads: all",
                                 "params: all, grads: all"};
@@ -235,20 +253,24 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       "{}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, etp: {}, ep_inner: {}, cp: {}, tp: {}, sequence_parallel: "
       "{}, layouts: "
-      "[{}], micro_batch: {}, pp_layers: [{}], pp_schedule: {}, "
+      "[{}], micro_batch: {}, dp_samples: [{}], pp_layers: [{}], pp_schedule: {}, "
       "pp_chunks: {}, "
       "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}, "
       "shard: {{{}}}, cp_comm_type: {}, cp_order: {}, all_reduce: {}, {}}}\n",
-      sequence, dp * micro * num_micro, seed % 1000, dropout, pp, dp, ep, folded.etp, ep_inner, cp,
-      tp, sequence_parallel, layouts, micro, layers_per_stage, schedule, chunks, repeated,
-      bucket_mib, moe_chunks, shard,
+      sequence,
+      (samples.empty() ? dp * micro : std::accumulate(samples.begin(), samples.end(), int64_t{0})) *
+          num_micro,
+      seed % 1000, dropout, pp, dp, ep, folded.etp, ep_inner, cp, tp, sequence_parallel, layouts,
+      micro, fmt::join(samples, ", "), layers_per_stage, schedule, chunks, repeated, bucket_mib,
+      moe_chunks, shard,
       ring       ? "p2p"
       : exchange ? "a2a"
                  : "all_gather",
       zigzag ? "zigzag" : "contiguous", all_reduce, nodes);
-  c.name = fmt::format("seed {} {}{} pp{}{} {} dp{} ep{}{}{}{}{} x{}{}{} {}", seed,
+  c.name = fmt::format("seed {} {}{} pp{}{} {} dp{}{} ep{}{}{}{}{} x{}{}{} {}", seed,
                        moe ? "moe" : "dense", dropout > 0 ? " dropout" : "", pp,
-                       chunks > 1 ? fmt::format("x{}", chunks) : "", schedule, dp, ep,
+                       chunks > 1 ? fmt::format("x{}", chunks) : "", schedule, dp,
+                       samples.empty() ? "" : fmt::format("[{}]", fmt::join(samples, ",")), ep,
                        ep_inner > 1 ? "/2" : "",
                        cp > 1 ? fmt::format(" cp{}{}", cp,
                                             zigzag     ? "z"
@@ -438,7 +460,8 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   }
   engine::Run run = engine::parse_run(c.text, c.name, settings);
   if (single) {
-    run.plan.micro_batch *= run.plan.dp;
+    run.plan.micro_batch = run.plan.sequences();
+    run.plan.dp_samples.clear();
     run.plan.pp = run.plan.dp = run.plan.ep = run.plan.ep_inner = run.plan.cp = run.plan.tp = 1;
     run.plan.etp = 1;
     run.plan.heads_apart = 0;

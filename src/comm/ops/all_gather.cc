@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // all_gather(x...) dim -> y...: the parts of all ranks side by side along `dim`, the list as one
-// transfer. The second half of a ring all_reduce.
+// transfer. The second half of a ring all_reduce. Of a dim whose `size` they do not divide the
+// first ranks have one more.
 #include "base/bytes.h"
 #include "comm/ops/parts.h"
 
@@ -9,26 +10,27 @@ namespace hocket::comm {
 namespace {
 
 void run_all_gather(const Together& all, size_t me, int) {
-  for (size_t operand = 0; operand < all.in.size(); ++operand) {
-    const TensorType& type = all.in[operand];
-    const Blocks b = blocks(type, dim_of(*all.attrs, "dim"));
-    const int64_t row = type.bytes_of(b.inner);
-    const Range range = part_of(all, row);
-    auto* to = static_cast<std::byte*>(all.members[me].out[operand]) + range.begin;
-    for (int64_t o = 0; o < b.outer; ++o) {
-      for (const std::byte* from : inputs(all, operand)) {
-        copy_bytes(to, from + o * row + range.begin, range.length());
-        to += row;
+  for (size_t operand = 0; operand < all.out.size(); ++operand) {
+    const TensorType& type = all.out[operand];
+    auto* const to = static_cast<std::byte*>(all.members[me].out[operand]);
+    const std::vector<const std::byte*> sources = inputs(all, operand);
+    for (size_t member = 0; member < sources.size(); ++member) {
+      const MemberBlocks b = member_blocks(type, dim_of(*all.attrs, "dim"), sources.size(), member);
+      const int64_t row = type.bytes_of(b.inner);
+      const Range range = part_of(all, row);
+      for (int64_t o = 0; o < b.outer; ++o) {
+        copy_bytes(to + type.bytes_of(o * b.stride + b.begin) + range.begin,
+                   sources[member] + o * row + range.begin, range.length());
       }
     }
   }
 }
 
-std::vector<Slice> reads_all_gather(const Together& all, size_t, size_t, int) {
+std::vector<Slice> reads_all_gather(const Together& all, size_t from, size_t, int) {
   std::vector<Slice> slices;
-  for (size_t operand = 0; operand < all.in.size(); ++operand) {
-    const TensorType& type = all.in[operand];
-    const Blocks b = blocks(type, dim_of(*all.attrs, "dim"));
+  for (size_t operand = 0; operand < all.out.size(); ++operand) {
+    const TensorType& type = all.out[operand];
+    const MemberBlocks b = member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), from);
     const int64_t row = type.bytes_of(b.inner);
     const Range range = part_of(all, row);
     for (int64_t o = 0; o < b.outer && range.length() > 0; ++o) {
@@ -44,8 +46,7 @@ Op describe_all_gather() {
   Op op;
   op.doc =
       "all_gather(x...) dim -> y...: the parts of all ranks side by side along `dim`; a list is "
-      "one "
-      "transfer";
+      "one transfer; `size`: of all together, where the first ranks have one more";
   op.takes = Takes::dense;
   op.list = true;
   op.move = {.placed = Move::Placed::slot, .slot_dim = "dim"};

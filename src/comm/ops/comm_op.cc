@@ -4,6 +4,7 @@
 #include "comm/ops/comm_op.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 
 #include "base/error.h"
@@ -79,6 +80,25 @@ graph::Dim experts_of(const Op& op, const Attrs& attrs, const TensorType& type, 
     experts *= members;
   }
   return experts;
+}
+
+/// What the members have together of a dim that is split over them: as much each, or the first ones
+/// one more (attribute `size`).
+graph::Dim together(const Op& op, const Attrs& attrs, const TensorType& type, int dim,
+                    int64_t members, int64_t me) {
+  graph::Dim mine = type.dims[static_cast<size_t>(dim)];
+  const int64_t size = attrs.i_or("size", 0);
+  if (size == 0) return mine *= members;
+  if (op.takes != Takes::dense || size < members || size % members == 0) {
+    fail(op.name, "got size {} of dim {} over {} ranks; expected one that they do not divide", size,
+         dim, members);
+  }
+  const int64_t share = graph::share(size, members, me).length;
+  if (mine != share) {
+    fail(op.name, "got {} for a share of {} along dim {}; expected {}", to_string(type), size, dim,
+         share);
+  }
+  return size;
 }
 
 }  // namespace
@@ -218,7 +238,7 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
       }
       moved.dims[0] = experts;
     } else if (from.is_split()) {
-      moved.dims[from.dim()] *= members;
+      moved.dims[from.dim()] = together(op, attrs, type, from.dim(), members, me);
     }
     if (exchange && to == Placement::split(0)) {
       const int64_t outer = movement.part_outer;
@@ -229,11 +249,14 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
       if (moved.dims[0] == 0) fail(op.name, "fewer experts than the {} ranks", members);
     } else if (to.is_split()) {
       graph::Dim& size = moved.dims[to.dim()];
-      if (!size.divides_into(members)) {
+      if (size.divides_into(members)) {
+        size /= members;
+      } else if (!size.symbolic() && size >= members && op.takes == Takes::dense) {
+        size = graph::share(size, members, me).length;
+      } else {
         fail(op.name, "dim {} of {} can't be split over {} ranks", to.dim(), to_string(type),
              members);
       }
-      size /= members;
     }
     if (const std::string why = why_invalid(moved); !why.empty()) {
       fail(op.name, "makes {} of {}: {}", to_string(moved), to_string(type), why);
@@ -253,26 +276,33 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
   return out;
 }
 
-bool meet(const Op& op, const Types& one, const Types& other) {
+bool meet(const Op& op, const Attrs& attrs, const Types& one, const Types& other) {
   if (op.role == Role::between) {
     const TensorType& mine = one.in.empty() ? one.out[0] : one.in[0];
     const TensorType& theirs = other.in.empty() ? other.out[0] : other.in[0];
     return mine.dtype == theirs.dtype && mine.dims.size() == theirs.dims.size();
   }
   const bool exchange = op.needs_sizes || op.makes_sizes;
-  const auto alike = [&](std::span<const TensorType> mine, std::span<const TensorType> theirs) {
+  const auto alike = [&](std::span<const TensorType> mine, std::span<const TensorType> theirs,
+                         const char* cut) {
     if (mine.size() != theirs.size()) return false;
     for (size_t i = 0; i < mine.size(); ++i) {
       if (mine[i] == theirs[i]) continue;
-      // Rows of experts, or their counts.
-      if (!exchange || !(mine[i].routed() || mine[i].dims.size() == 1)) return false;
+      // Rows of experts, or their counts; or parts of a dim that the members do not divide.
+      const bool rows = mine[i].routed() || mine[i].dims.size() == 1;
+      const bool shares = cut && op.takes == Takes::dense;
+      if (mine[i].dims.size() != theirs[i].dims.size() || !(exchange ? rows : shares)) return false;
+      const int64_t along = exchange ? 0 : attrs.i_or(cut, -1);
+      if (along < 0 || along >= std::ssize(mine[i].dims)) return false;
+      const auto dim = static_cast<size_t>(along);
       TensorType type = mine[i];
-      type.dims[0] = theirs[i].dims[0];
+      if (!exchange && std::abs(int64_t{type.dims[dim]} - theirs[i].dims[dim]) != 1) return false;
+      type.dims[dim] = theirs[i].dims[dim];
       if (type != theirs[i]) return false;
     }
     return true;
   };
-  return alike(one.in, other.in) && alike(one.out, other.out);
+  return alike(one.in, other.in, op.move.slot_dim) && alike(one.out, other.out, op.move.part_dim);
 }
 
 std::optional<Resharding> resharding(const TensorType& local, Placement from, Placement to,
@@ -291,6 +321,9 @@ std::optional<Resharding> resharding(const TensorType& local, Placement from, Pl
     }
     if (from == Placement::partial(graph::Monoid::max)) {
       resharding.attrs.set("monoid", std::string("max"));
+    }
+    if (slot && from.is_split() && sharing.size > 0) {
+      resharding.attrs.set("size", sharing.size);
     }
     // Attributes that could not be set belong to a movement of another kind.
     if ((slot && !from.is_split()) || (block && !to.is_split())) continue;

@@ -185,24 +185,26 @@ struct Arity {
 Arity arity(const Op& op, size_t inputs);
 
 /// Local types of the outputs for those of the inputs, of member `me` in a group of `members`
-/// ranks. Members differ only where an exchange goes between more experts on some and fewer on
-/// others (graph::share). Throws Error when the op does not take such inputs. Not for receives and
-/// transfers, whose type the other end decides.
+/// ranks. Members differ only where they do not divide a dim that is cut (graph::share): experts of
+/// an exchange, or, with the attribute `size`, what they put together. Throws Error when the op
+/// does not take such inputs. Not for receives and transfers, whose type the other end decides.
 std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                               int64_t members, int64_t me = 0);
 
 /// True if members with these types may meet in the op: all have the same, but for the numbers of
-/// experts of an exchange, and for what each gives or takes in a transfer.
+/// experts of an exchange, of a dim that the members cut, and for what each gives or takes in a
+/// transfer.
 struct Types {
   std::span<const TensorType> in, out;
 };
-bool meet(const Op& op, const Types& one, const Types& other);
+bool meet(const Op& op, const Attrs& attrs, const Types& one, const Types& other);
 
 /// Whose local type it is, where members have different ones (infer), and how many experts all have
-/// together; 0: as many on each.
+/// together, or of a dim that is put together; 0: as many on each.
 struct Sharing {
   int64_t me = 0;
   graph::Dim experts = 0;
+  int64_t size = 0;
 };
 /// A collective that takes a value of this local type from one placement to another on an axis of
 /// `members` ranks.

@@ -68,6 +68,15 @@ Blocks blocks(const TensorType& type, int64_t dim) {
   return blocks;
 }
 
+MemberBlocks member_blocks(const TensorType& together, int64_t dim, size_t members, size_t member) {
+  const Blocks all = blocks(together, dim);
+  const int64_t size = together.dims[static_cast<size_t>(dim)];
+  const int64_t index = size > 0 ? all.inner / size : 0;  // elements of one
+  const graph::Run mine =
+      graph::share(size, static_cast<int64_t>(members), static_cast<int64_t>(member));
+  return {all.outer, mine.length * index, mine.begin * index, all.inner};
+}
+
 void reduce(graph::Monoid monoid, graph::DType dtype, std::span<const void* const> from,
             int64_t begin, int64_t count, void* to) {
   if (monoid == graph::Monoid::softmax) {

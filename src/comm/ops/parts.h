@@ -20,6 +20,13 @@ struct Blocks {
 };
 Blocks blocks(const TensorType& type, int64_t dim);
 
+/// What a member has along `dim` of a tensor that all have together: elements of a block, where a
+/// block begins (the first of them in the tensor), and how far apart the tensor's are.
+struct MemberBlocks {
+  int64_t outer = 1, inner = 1, begin = 0, stride = 1;
+};
+MemberBlocks member_blocks(const TensorType& together, int64_t dim, size_t members, size_t member);
+
 /// to[i] = the sum, or the greatest, over `from` of from[k][begin + i], in this order, for `count`
 /// elements of `dtype`. `to` may be where one of the sources lies. Throws Error for a type or a
 /// monoid that is not reduced here.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // reduce_scatter(x...) dim -> y...: summed over the group, every rank gets its block along `dim` of
-// each operand, the list as one transfer. The first half of a ring all_reduce.
+// each operand, the list as one transfer. The first half of a ring all_reduce. Of a dim that they
+// do not divide the first ranks get one more.
 #include "comm/ops/parts.h"
 
 namespace hocket::comm {
@@ -8,10 +9,9 @@ namespace hocket::comm {
 namespace {
 
 void run_reduce_scatter(const Together& all, size_t me, int) {
-  const int64_t n = static_cast<int64_t>(all.members.size());
   for (size_t operand = 0; operand < all.out.size(); ++operand) {
-    const TensorType& part = all.out[operand];
-    const Blocks b = blocks(part, dim_of(*all.attrs, "dim"));
+    const TensorType& type = all.in[operand];
+    const MemberBlocks b = member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), me);
     const Range range = part_of(all, b.inner);
     std::vector<const void*> from;
     for (const Operands& operands : all.members) {
@@ -19,23 +19,22 @@ void run_reduce_scatter(const Together& all, size_t me, int) {
     }
     auto* to = static_cast<std::byte*>(all.members[me].out[operand]);
     for (int64_t o = 0; o < b.outer; ++o) {
-      const int64_t begin = (o * n + static_cast<int64_t>(me)) * b.inner + range.begin;
-      reduce(monoid_of(*all.attrs), part.dtype, from, begin, range.length(),
-             to + (o * b.inner + range.begin) * size_of(part.dtype));
+      const int64_t begin = o * b.stride + b.begin + range.begin;
+      reduce(monoid_of(*all.attrs), type.dtype, from, begin, range.length(),
+             to + (o * b.inner + range.begin) * size_of(type.dtype));
     }
   }
 }
 
 std::vector<Slice> reads_reduce_scatter(const Together& all, size_t, size_t to, int) {
-  const int64_t n = static_cast<int64_t>(all.members.size());
   std::vector<Slice> slices;
   for (size_t operand = 0; operand < all.out.size(); ++operand) {
-    const TensorType& part = all.out[operand];
-    const Blocks b = blocks(part, dim_of(*all.attrs, "dim"));
+    const TensorType& type = all.in[operand];
+    const MemberBlocks b = member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), to);
     const Range range = part_of(all, b.inner);
-    const int64_t size = size_of(part.dtype);
+    const int64_t size = size_of(type.dtype);
     for (int64_t o = 0; o < b.outer && range.length() > 0; ++o) {
-      const int64_t begin = (o * n + static_cast<int64_t>(to)) * b.inner + range.begin;
+      const int64_t begin = o * b.stride + b.begin + range.begin;
       slices.push_back({false, operand, begin * size, range.length() * size});
     }
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // resplit(x) from, to -> y: from blocks along one dim to blocks along another (the all-to-all of
 // sequence parallelism, DeepSpeed-Ulysses, arXiv 2309.14509). Of what every member has, each takes
-// its block along `to`.
+// its block along `to`. Of dims that they do not divide the first members have one more; `size`: of
+// the first dim, all together.
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -21,13 +22,14 @@ std::vector<Copy> copies_of(const Together& all, size_t me) {
   for (const graph::Dim& size : had.dims) {
     whole.push_back({0, size});
   }
+  const auto members = static_cast<int64_t>(all.members.size());
   std::vector<Region> held(all.members.size(), whole);
   for (size_t member = 0; member < held.size(); ++member) {
-    held[member][from].begin = static_cast<int64_t>(member) * had.dims[from];
+    held[member][from] = graph::share(gets.dims[from], members, static_cast<int64_t>(member));
   }
   Region wanted = whole;
-  wanted[from].length = gets.dims[from];
-  wanted[to] = {static_cast<int64_t>(me) * gets.dims[to], gets.dims[to]};
+  wanted[from] = {0, gets.dims[from]};
+  wanted[to] = graph::share(had.dims[to], members, static_cast<int64_t>(me));
   const std::optional<std::vector<Copy>> copies = plan_copies(held, wanted, 0);
   HOCKET_CHECK(copies, "the members have all of the tensor");
   return *copies;

@@ -18,6 +18,9 @@ enum class ByTransport : uint8_t {
   all_to_all,  ///< of what members read of each other; then the op is done by its record
 };
 ByTransport by_transport(const Op& op, const Attrs& attrs, std::span<const TensorType> in);
+/// Among so many members: none where they have unlike parts of what is gathered or scattered.
+ByTransport by_transport_among(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
+                               int64_t members);
 
 /// Parts of a collective's memory begin at multiples of so many bytes.
 inline constexpr int64_t kScratchAlign = 64;
