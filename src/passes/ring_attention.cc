@@ -559,14 +559,7 @@ class RingWriter {
              "number",
              length);
       }
-      // The axis is the innermost one: blocks of its ranks are neighbours.
-      std::vector<int64_t> together;
-      const std::vector<int64_t>& sizes = value.layout.sizes_of(dim);
-      for (size_t block = 0; block < sizes.size(); block += static_cast<size_t>(ranks)) {
-        together.push_back(sizes[block] * ranks);
-      }
       value.layout.set(static_cast<size_t>(axis_), graph::Placement::replicate());
-      value.layout.give(dim, std::move(together));
       value.type.dims[dim] = length * ranks;
       graph::TensorType own = value.type;
       own.dims[dim] = length;
