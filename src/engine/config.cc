@@ -409,6 +409,11 @@ void expect_tokens_for_all(const Run& run) {
   std::vector<int64_t> samples = plan.dp_samples;
   if (samples.empty()) {
     samples.push_back(plan.micro_batch);
+  } else if (run.config.plan.pass_options.text("cp_order") == "zigzag") {
+    fail(run.name,
+         "plan.cp_order is zigzag, and data-parallel ranks have [{}] sequences; expected as many "
+         "each; try plan.cp_order: contiguous",
+         fmt::join(plan.dp_samples, ", "));
   }
   for (int64_t sequences : samples) {
     const int64_t tokens = sequences * run.config.train.seq_len;

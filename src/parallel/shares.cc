@@ -134,7 +134,9 @@ std::vector<int64_t> Shares::sizes(const Graph& graph, TensorId id, int dim,
   if (axes.empty() || size.symbolic()) return {};
   const bool even = size % num_blocks(axes, mesh_) == 0;
   if (even && samples_.empty()) return {};
-  if (may_be_tokens(graph, id, size, axes)) return unless_even(sizes_of_tokens(axes), size);
+  const bool of_rows = graph.tensor(id).type.routed() && dim == 1;
+  if (of_rows || may_be_tokens(graph, id, size, axes))
+    return unless_even(sizes_of_tokens(axes), size);
   if (even) return {};
   std::vector<int64_t> blocks{size};
   for (int32_t axis : axes) {

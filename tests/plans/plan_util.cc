@@ -206,7 +206,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   // In some, data-parallel ranks have unlike numbers of sequences; those that exchange tokens for
   // experts as many as each other.
   std::vector<int64_t> samples;
-  if (dp > folded.over_dp && uneven.below(2) == 0) {
+  if (dp > folded.over_dp && !zigzag && uneven.below(2) == 0) {
     const bool any =
         !ring && !sequence_parallel && folded.over_dp == ep && moe_chunks == 1 && sequence >= cp;
     for (int64_t rank = 0; rank < dp; ++rank) {
