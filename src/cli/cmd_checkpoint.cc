@@ -49,7 +49,7 @@ int join_folders(const Options& options) {
 void declare_join(Args& args) {
   auto options = std::make_shared<Options>();
   args.about(
-      "one whole checkpoint from the folders that hosts without a shared file system have of it",
+      "one whole checkpoint of what several hosts have of it",
       "Every DIR is what one host has of the same checkpoint, copied here. All are compared with "
       "their checksums first; what several have is copied once. Refuses parts of different steps "
       "or saves, and names the host and the rank whose part is missing. What comes out is opened "
