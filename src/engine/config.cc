@@ -376,7 +376,7 @@ void derive_samples(Run& run) {
   const int64_t most = plan.sequences();
   plan.num_micro_batches = ceil_div(batch, most);
   const int64_t sequences = batch / plan.num_micro_batches;
-  if (given && sequences * plan.num_micro_batches != batch) {
+  if (given && batch % most != 0) {
     fail(run.name,
          "train.global_batch is {}; expected a multiple of the {} sequences of plan.dp_samples "
          "[{}]",
