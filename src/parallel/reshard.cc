@@ -46,8 +46,9 @@ class Moves {
       : type_(type),
         mesh_(mesh),
         slices_(slices),
+        from_(plain(from)),
         to_(plain(to)),
-        active_(find_active(plain(from), to_)) {}
+        active_(find_active(from_, to_)) {}
 
   /// The layout as states of the search have it: without axes of one rank, and without sizes that
   /// are as even as they divide.
@@ -216,12 +217,21 @@ class Moves {
     return layout.block(dim, type_.dims[static_cast<size_t>(dim)], block.blocks, block.number);
   }
 
-  /// What the first rank has, which has as much as any; nullopt if some rank has nothing.
+  /// What the first rank has, which has as much as any; nullopt if some rank has nothing, or ranks
+  /// would have unlike parts on the way: those of one class have as much as each other where the
+  /// path begins and ends.
   std::optional<TensorType> local(const Layout& layout) const {
     for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
       const graph::Dim& size = type_.dims[static_cast<size_t>(dim)];
-      const int64_t blocks = blocks_over(layout.axes_of(dim), mesh_);
-      if (!size.symbolic() && size < blocks) return std::nullopt;
+      const std::vector<int32_t> axes = layout.axes_of(dim);
+      const int64_t blocks = blocks_over(axes, mesh_);
+      if (size.symbolic()) continue;
+      if (size < blocks) return std::nullopt;
+      const auto begins = [&](const Layout& known) {
+        const std::vector<int32_t> all = known.axes_of(dim);
+        return axes.size() <= all.size() && std::equal(axes.begin(), axes.end(), all.begin());
+      };
+      if (!size.divides_into(blocks) && !begins(from_) && !begins(to_)) return std::nullopt;
     }
     try {
       return graph::local_type(type_, layout, mesh_, std::vector<int32_t>(mesh_.axes.size(), 0));
@@ -347,7 +357,7 @@ class Moves {
   const TensorType& type_;
   const Mesh& mesh_;
   const bool slices_;
-  const Layout to_;
+  const Layout from_, to_;
   const std::vector<bool> active_;
 };
 
