@@ -77,8 +77,8 @@ def options():
     ap.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
     ap.add_argument("--config", default=os.path.join(ROOT, "configs", "models", "box-dense"))
     ap.add_argument("--cluster", default=CLUSTER, help="whose devices' durations are played")
-    ap.add_argument("--rate", default="80mbit", help="of the hosts' links, as of tools/cluster")
-    ap.add_argument("--inside", default="200mbit", help="of the ranks' links inside")
+    ap.add_argument("--rate", default="40mbit", help="of the hosts' links, as of tools/cluster")
+    ap.add_argument("--inside", default="100mbit", help="of the ranks' links inside")
     ap.add_argument("--set", action="append", default=["train.global_batch=8", "plan.micro_batch=1",
                                                        "train.seq_len=64"], help="keys of the run")
     ap.add_argument("--play", default="train.seq_len=512", help="keys of what is played (timed.set)")

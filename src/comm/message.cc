@@ -16,7 +16,7 @@ namespace {
 /// Smaller ones cost less than the search.
 constexpr int64_t kLarge = 64 << 10;
 /// What is kept for later at most.
-constexpr int64_t kMostIdle = 64 << 20;
+constexpr int64_t kMostIdle = 16 << 20;
 
 class Pool {
  public:
