@@ -105,13 +105,13 @@ class Bucketing {
         emit(i);
         continue;
       }
-      const program::Kind& kind = program_.kind(task);
+      const int64_t bytes = program_.kind(task).bytes;
       Open& bucket = open_[alike(task)];
-      if (bucket.bytes + kind.bytes > most(bucket, task)) {
+      if (bucket.bytes + bytes > most(bucket, task)) {
         flush(bucket);
       }
       bucket.tasks.push_back(i);
-      bucket.bytes += kind.bytes;
+      bucket.bytes += bytes;
       if (bucket.bytes >= most(bucket, task)) {
         flush(bucket);
       }
