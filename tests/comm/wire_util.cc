@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <tuple>
 
+#include "base/bytes.h"
 #include "comm/ops/parts.h"
 
 namespace hocket::comm::test {
@@ -74,7 +74,7 @@ class ThreadWire : public Wire {
     const Message message = std::move(box.front());
     box.pop_front();
     if (message.bytes != bytes) return {Received::End::gone, "of another length"};
-    std::memcpy(into, message.data.get(), static_cast<size_t>(bytes));
+    copy_bytes(into, message.data.get(), bytes);
     return {};
   }
 
@@ -158,7 +158,7 @@ class ThreadTeam : public Team {
   void send(size_t to, const Scratch& from, int64_t begin, int64_t bytes) {
     Message message(bytes);
     if (bytes > 0) {
-      std::memcpy(message.data.get(), from.data + begin, static_cast<size_t>(bytes));
+      copy_bytes(message.data.get(), from.data + begin, bytes);
     }
     wire_.send(std::move(message), members_[to], kTeamTag);
   }

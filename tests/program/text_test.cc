@@ -60,8 +60,8 @@ TEST(ProgramText, PrintsOneClassAndDot) {
     const Program p = compiled(seed).program;
     if (p.classes.size() < 2 || p.classes[0].name == p.classes[1].name) continue;
     const std::string one = print(p, 1);
-    EXPECT_EQ(one.find("class " + p.classes[0].name), one.npos);
-    EXPECT_NE(one.find("class " + p.classes[1].name), one.npos);
+    EXPECT_EQ(one.find("class " + p.classes[0].name + " "), one.npos);
+    EXPECT_NE(one.find("class " + p.classes[1].name + " "), one.npos);
     const std::string dot = to_dot(p, 1);
     EXPECT_EQ(dot.rfind("digraph", 0), 0u);
     for (size_t t = 0; t < p.classes[1].tasks.size(); ++t) {
