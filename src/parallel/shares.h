@@ -17,6 +17,8 @@ class Shares {
   /// `samples`: see Plan::dp_samples; empty: all data-parallel ranks have as many tokens.
   Shares(const graph::Graph& graph, const graph::Mesh& mesh, std::vector<int64_t> samples);
 
+  /// Whether the plan deals out samples.
+  bool by_samples() const { return !samples_.empty(); }
   /// The sizes of the blocks that these axes, the outermost first, make of a dim of the tensor.
   /// Empty: as even as they divide (graph::share). A block may be of nothing.
   std::vector<int64_t> sizes(const graph::Graph& graph, graph::TensorId id, int dim,
