@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // overlap: which communication runs beside compute (MegaScale, Jiang et al., arXiv 2402.15627,
 // §3.2; keys as Megatron-LM has them). All of it does, as far as data allow; a key that is false
-// makes its kind wait for the compute before it, and the compute behind it wait for it.
+// makes its kind wait for the compute before it, and the compute behind it wait for it. Parameters
+// that are gathered go before sums that begin at the same place, and with delay_wgrad_compute the
+// gradients of a stage's last weights come behind the last communication of its backward pass.
 #include <algorithm>
 #include <map>
 #include <set>
