@@ -154,12 +154,15 @@ class ProcessWorld::Rank::Part {
   void run();
 
  private:
-  /// What comes from another member: right where it is read, or in one piece that is given out.
+  /// What comes from another member: in memory of which every slice is read where it lies, or is
+  /// given out when it is there.
   struct Arrival {
     std::vector<Slice> slices;
-    Message packed;  ///< null: in place
+    Message packed;  ///< null: right where it is read
+    bool given_out = false;
     std::unique_ptr<Incoming> incoming;
   };
+  bool is_read_packed(const std::vector<Slice>& slices) const;
   Rank& rank_;
   const Call& call_;
   const Op& op_;
@@ -197,22 +200,41 @@ void ProcessWorld::Rank::Part::send() {
   }
 }
 
+/// True if slices, one behind the other, can be read so: one of an operand, where numbers of its
+/// type may lie.
+bool ProcessWorld::Rank::Part::is_read_packed(const std::vector<Slice>& slices) const {
+  std::set<std::pair<bool, size_t>> operands;
+  int64_t at = 0;
+  for (const Slice& slice : slices) {
+    const program::Kind& kind = *call_.kind;
+    const TensorType& type = (slice.out ? kind.out : kind.in)[slice.operand];
+    const bool fits = graph::bits_of(type.dtype) <= 8 || at % graph::size_of(type.dtype) == 0;
+    if (!fits || !operands.insert({slice.out, slice.operand}).second) return false;
+    at += slice.bytes;
+  }
+  return true;
+}
+
 void ProcessWorld::Rank::Part::expect() {
   const Together all = members_.together();
   for (size_t step = 1; step < n_; ++step) {
     const size_t other = (me_ + n_ - step) % n_;
     Arrival& arrival = arrivals_[other];
     arrival.slices = op_.reads(all, other, me_, phase_);
-    members_.expect(other, arrival.slices);
     const int64_t bytes = on_links(call_, total(arrival.slices));
-    void* into = nullptr;
-    if (arrival.slices.size() == 1 && bytes == arrival.slices[0].bytes) {
-      into = place(members_.of(other), arrival.slices[0]);
+    arrival.packed = Message(bytes);
+    arrival.given_out = !is_read_packed(arrival.slices);
+    if (arrival.given_out) {
+      members_.expect(other, arrival.slices);
     } else {
-      arrival.packed = Message(bytes);
-      into = arrival.packed.data.get();
+      std::byte* at = arrival.packed.data.get();
+      for (const Slice& slice : arrival.slices) {
+        members_.set(other, slice, at);
+        at += slice.bytes;
+      }
     }
-    arrival.incoming = rank_.connection_.expect(into, bytes, call_.members[other], tag_);
+    arrival.incoming =
+        rank_.connection_.expect(arrival.packed.data.get(), bytes, call_.members[other], tag_);
   }
 }
 
@@ -221,7 +243,7 @@ void ProcessWorld::Rank::Part::run() {
     const size_t other = (me_ + n_ - step) % n_;
     Arrival& arrival = arrivals_[other];
     rank_.connection_.wait(arrival.incoming.get(), call_.members[other]);
-    if (!arrival.packed.data) continue;
+    if (!arrival.given_out) continue;
     const std::byte* at = arrival.packed.data.get();
     for (const Slice& slice : arrival.slices) {
       copy_bytes(place(members_.of(other), slice), at, slice.bytes);

@@ -2,6 +2,7 @@
 // all_reduce(x...) -> x...: every operand summed over the group (monoid="max": its greatest), the
 // list as one transfer. A ring moves 2 (n-1)/n of the data through every link in 2 (n-1) rounds; a
 // tree is better where rounds count.
+#include <algorithm>
 #include <cmath>
 
 #include "base/bytes.h"
@@ -11,39 +12,63 @@ namespace hocket::comm {
 
 namespace {
 
-/// Elements of an operand that a member sums.
-Range chunk_of(const Together& all, int64_t numel, size_t member) {
+/// Elements of an operand.
+struct Piece {
+  size_t operand = 0;
+  int64_t begin = 0, length = 0;
+};
+
+/// What a member sums: of all elements, one operand behind the other, a run, so that most of what
+/// is sent at a time is one piece of memory.
+std::vector<Piece> chunk_of(const Together& all, size_t member) {
   const int64_t n = static_cast<int64_t>(all.members.size());
   const int64_t number = static_cast<int64_t>(member);
-  const int64_t begin = numel * number / n;
-  const Range part = part_of(all, numel * (number + 1) / n - begin);
-  return {begin + part.begin, begin + part.end};
+  int64_t elements = 0;
+  for (const TensorType& operand : all.in) {
+    elements += operand.numel();
+  }
+  const int64_t begin = elements * number / n;
+  const Range part = part_of(all, elements * (number + 1) / n - begin);
+  std::vector<Piece> pieces;
+  int64_t first = 0;  // of the operand, among all elements
+  for (size_t operand = 0; operand < all.in.size(); ++operand) {
+    const int64_t numel = all.in[operand].numel();
+    const int64_t from = std::max(begin + part.begin, first);
+    const int64_t to = std::min(begin + part.end, first + numel);
+    if (from < to) {
+      pieces.push_back({operand, from - first, to - from});
+    }
+    first += numel;
+  }
+  return pieces;
 }
 
 /// Sums in rank order, whatever the group does, so that bits do not depend on timing. Everybody
 /// first sums one chunk over all inputs into its own output, then collects the chunks of the
 /// others. An output may lie on its input: nobody reads the chunk that another one writes.
 void run_all_reduce(const Together& all, size_t me, int phase) {
-  for (size_t input = 0; input < all.in.size(); ++input) {
-    const int64_t numel = all.in[input].numel();
-    const int64_t size = size_of(all.in[input].dtype);
-    auto* out = static_cast<std::byte*>(all.members[me].out[input]);
-    if (phase == 0) {
+  if (phase == 0) {
+    for (const Piece& mine : chunk_of(all, me)) {
       std::vector<const void*> from;
       for (const Operands& operands : all.members) {
-        from.push_back(operands.in[input]);
+        from.push_back(operands.in[mine.operand]);
       }
-      const Range mine = chunk_of(all, numel, me);
-      reduce(monoid_of(*all.attrs), all.in[input].dtype, from, mine.begin, mine.length(),
-             out + mine.begin * size);
-      continue;
+      const graph::DType dtype = all.in[mine.operand].dtype;
+      auto* out = static_cast<std::byte*>(all.members[me].out[mine.operand]);
+      reduce(monoid_of(*all.attrs), dtype, from, mine.begin, mine.length,
+             out + mine.begin * size_of(dtype));
     }
-    for (size_t j = 0; j < all.members.size(); ++j) {
-      if (j == me) continue;
-      const Range theirs = chunk_of(all, numel, j);
-      copy_bytes(out + theirs.begin * size,
-                 static_cast<const std::byte*>(all.members[j].out[input]) + theirs.begin * size,
-                 theirs.length() * size);
+    return;
+  }
+  for (size_t j = 0; j < all.members.size(); ++j) {
+    if (j == me) continue;
+    for (const Piece& theirs : chunk_of(all, j)) {
+      const int64_t size = size_of(all.in[theirs.operand].dtype);
+      const auto at = [&](size_t member) {
+        return static_cast<std::byte*>(all.members[member].out[theirs.operand]) +
+               theirs.begin * size;
+      };
+      copy_bytes(at(me), at(j), theirs.length * size);
     }
   }
 }
@@ -51,12 +76,9 @@ void run_all_reduce(const Together& all, size_t me, int phase) {
 /// First the chunk that the other one sums, then the sums of this one's.
 std::vector<Slice> reads_all_reduce(const Together& all, size_t from, size_t to, int phase) {
   std::vector<Slice> slices;
-  for (size_t input = 0; input < all.in.size(); ++input) {
-    const int64_t size = size_of(all.in[input].dtype);
-    const Range chunk = chunk_of(all, all.in[input].numel(), phase == 0 ? to : from);
-    if (chunk.length() > 0) {
-      slices.push_back({phase == 1, input, chunk.begin * size, chunk.length() * size});
-    }
+  for (const Piece& piece : chunk_of(all, phase == 0 ? to : from)) {
+    const int64_t size = size_of(all.in[piece.operand].dtype);
+    slices.push_back({phase == 1, piece.operand, piece.begin * size, piece.length * size});
   }
   return slices;
 }

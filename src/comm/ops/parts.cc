@@ -2,6 +2,7 @@
 #include "comm/ops/parts.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -10,17 +11,38 @@ namespace hocket::comm {
 
 namespace {
 
+/// Adds to `total`, or puts the greater one there.
+template <typename T>
+void take_in(graph::Monoid monoid, const T* next, int64_t count, T* total) {
+  if (monoid == graph::Monoid::sum) {
+    for (int64_t i = 0; i < count; ++i) {
+      total[i] += next[i];
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      total[i] = std::max(total[i], next[i]);
+    }
+  }
+}
+
+/// A block at a time, of a length that a compiler knows: it then adds several elements at once.
 template <typename T>
 void reduce_as(graph::Monoid monoid, std::span<const void* const> from, int64_t begin,
                int64_t count, void* to) {
-  const bool sums = monoid == graph::Monoid::sum;
-  for (int64_t i = 0; i < count; ++i) {
-    T total = static_cast<const T*>(from[0])[begin + i];
+  constexpr int64_t kBlock = 256;
+  std::array<T, kBlock> total;
+  for (int64_t done = 0; done < count; done += kBlock) {
+    const int64_t length = std::min(kBlock, count - done);
+    const auto source = [&](size_t k) { return static_cast<const T*>(from[k]) + begin + done; };
+    std::copy_n(source(0), length, total.data());
     for (size_t k = 1; k < from.size(); ++k) {
-      const T next = static_cast<const T*>(from[k])[begin + i];
-      total = sums ? total + next : std::max(total, next);
+      if (length == kBlock) {
+        take_in(monoid, source(k), kBlock, total.data());
+      } else {
+        take_in(monoid, source(k), length, total.data());
+      }
     }
-    static_cast<T*>(to)[i] = total;
+    std::copy_n(total.data(), length, static_cast<T*>(to) + done);
   }
 }
 
