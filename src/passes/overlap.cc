@@ -2,8 +2,9 @@
 // overlap: which communication runs beside compute (MegaScale, Jiang et al., arXiv 2402.15627,
 // §3.2; keys as Megatron-LM has them). All of it does, as far as data allow; a key that is false
 // makes its kind wait for the compute before it, and the compute behind it wait for it. Parameters
-// that are gathered go before sums that begin at the same place, and with delay_wgrad_compute the
-// gradients of a stage's last weights come behind the last communication of its backward pass.
+// that are gathered go before sums that begin at the same place, with delay_wgrad_compute the
+// gradients of a stage's last weights come behind the last communication of its backward pass, and
+// the optimizer takes gradients in the order in which their sums come.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -63,6 +64,7 @@ class Ordering {
     if (!options_.overlap_grad_reduce) {
       sum_behind_backward();
     }
+    optimizer_takes_what_comes();
     for (size_t i = 0; i < cls_.tasks.size(); ++i) {
       const bool blocks = (!options_.overlap_p2p_comm && joins_stages(cls_.tasks[i])) ||
                           (!options_.overlap_param_gather && gathers_parameter(cls_.tasks[i]));
@@ -195,7 +197,30 @@ class Ordering {
         insert_roots(task.out, &written);
       }
     }
-    return any ? delayed : std::vector<bool>();
+    if (!any) return {};
+    keep_sums_of_others(first, end, &delayed);
+    return delayed;
+  }
+
+  /// Sums that touch nothing that a delayed product does are not delayed, either: the link has
+  /// nothing to do. Those of what is made last go behind the communication, which waits for that.
+  void keep_sums_of_others(size_t first, size_t end, std::vector<bool>* delayed) const {
+    std::set<BufferId> touched;
+    size_t last = end;
+    while (last > first && (cls_.tasks[last].lane != Lane::compute || (*delayed)[last])) {
+      --last;
+    }
+    insert_roots(cls_.tasks[last].out, &touched);
+    for (size_t i = first; i < end; ++i) {
+      const Task& task = cls_.tasks[i];
+      if (!(*delayed)[i]) continue;
+      if (sums_gradients(task) && !meets(task.in, touched) && !meets(task.out, touched)) {
+        (*delayed)[i] = false;
+        continue;
+      }
+      insert_roots(task.in, &touched);
+      insert_roots(task.out, &touched);
+    }
   }
 
   bool meets(const std::vector<BufferId>& list, const std::set<BufferId>& roots) const {
@@ -236,14 +261,73 @@ class Ordering {
     reorder(moves, last, true);
   }
 
+  /// Tasks of one op in a row, none of which needs another, in the order of the communication that
+  /// brings what they read: else the first of them would wait for the last of the sums.
+  void optimizer_takes_what_comes() {
+    std::map<BufferId, size_t> brought;  // by root: the place of the communication that wrote it
+    for (size_t begin = 0; begin < cls_.tasks.size();) {
+      const size_t end = end_of_run(begin);
+      if (end > begin + 1) {
+        sort_by_arrival(begin, end, brought);
+      }
+      for (const size_t last = std::max(end, begin + 1); begin < last; ++begin) {
+        const Task& task = cls_.tasks[begin];
+        for (BufferId buffer : task.out) {
+          if (task.lane == Lane::compute) {
+            brought.erase(cls_.root(buffer));
+          } else {
+            brought[cls_.root(buffer)] = begin;
+          }
+        }
+      }
+    }
+  }
+
+  /// Behind the tasks from `begin` on that are of one op of the optimizer and independent.
+  size_t end_of_run(size_t begin) const {
+    std::set<BufferId> read, written;
+    size_t end = begin;
+    for (; end < cls_.tasks.size(); ++end) {
+      const Task& task = cls_.tasks[end];
+      const bool alike = task.phase == Phase::optimizer && task.lane == Lane::compute &&
+                         program_.kind(task).op == program_.kind(cls_.tasks[begin]).op;
+      if (!alike || meets(task.in, written) || meets(task.out, written) || meets(task.out, read)) {
+        break;
+      }
+      insert_roots(task.in, &read);
+      insert_roots(task.out, &written);
+    }
+    return end;
+  }
+
+  void sort_by_arrival(size_t begin, size_t end, const std::map<BufferId, size_t>& brought) {
+    std::vector<std::pair<size_t, size_t>> order;  // when what it reads comes, and its place
+    for (size_t i = begin; i < end; ++i) {
+      size_t last = 0;
+      for (BufferId buffer : cls_.tasks[i].in) {
+        const auto found = brought.find(cls_.root(buffer));
+        if (found != brought.end()) {
+          last = std::max(last, found->second);
+        }
+      }
+      order.emplace_back(last, i);
+    }
+    std::sort(order.begin(), order.end());
+    std::vector<size_t> places;
+    for (const auto& [last, place] : order) {
+      places.push_back(place);
+    }
+    put_in_order(begin, places);
+  }
+
   bool sums_gradients(const Task& task) const {
     return task.phase == Phase::grad && task.group != kNone &&
            program::is_collective(program_.kind(task)) &&
            !program_.crosses_classes(program_.groups[task.group]);
   }
 
-  /// Those that move come before task `end`, in their order, and if they wait, after the task that
-  /// was there.
+  /// Those that move come before task `end`, in their order, and if they wait, after the one that
+  /// was before it, which stays.
   void reorder(const std::vector<bool>& moves, size_t end, bool wait) {
     std::vector<size_t> order;
     for (const bool moved : {false, true}) {
@@ -253,24 +337,30 @@ class Ordering {
         }
       }
     }
-    for (size_t i = end; i < moves.size(); ++i) {
-      order.push_back(i);
+    put_in_order(0, order);
+    const size_t first = end - static_cast<size_t>(std::count(moves.begin(), moves.end(), true));
+    for (size_t place = first; wait && place < end; ++place) {
+      cls_.tasks[place].deps.push_back(TaskId(first - 1));
     }
-    std::vector<TaskId> renamed(order.size());
-    for (size_t place = 0; place < order.size(); ++place) {
-      renamed[order[place]] = TaskId(place);
+  }
+
+  /// The tasks from place `begin` on, by the places where they were.
+  void put_in_order(size_t begin, const std::vector<size_t>& order) {
+    std::vector<TaskId> renamed;
+    for (size_t i = 0; i < cls_.tasks.size(); ++i) {
+      renamed.emplace_back(i);
     }
-    std::vector<Task> tasks;
-    for (size_t i : order) {
-      tasks.push_back(std::move(cls_.tasks[i]));
-      for (TaskId& dep : tasks.back().deps) {
+    std::vector<Task> moved;
+    for (size_t i = 0; i < order.size(); ++i) {
+      renamed[order[i]] = TaskId(begin + i);
+      moved.push_back(std::move(cls_.tasks[order[i]]));
+    }
+    std::move(moved.begin(), moved.end(), cls_.tasks.begin() + static_cast<ptrdiff_t>(begin));
+    for (size_t i = begin; i < cls_.tasks.size(); ++i) {
+      for (TaskId& dep : cls_.tasks[i].deps) {
         dep = renamed[dep];
       }
-      if (moves[i] && wait) {
-        tasks.back().deps.push_back(renamed[end - 1]);
-      }
     }
-    cls_.tasks = std::move(tasks);
   }
 
   Program& program_;

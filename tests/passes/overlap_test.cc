@@ -11,18 +11,22 @@
 namespace hocket::passes {
 namespace {
 
+/// Far more than tokens: what an embedding's gradient is made of is gathered, and not summed.
+constexpr int64_t kLarge = 1 << 16;
+
 using program::Lane;
 using program::Phase;
 using program::Program;
 using program::Task;
 
 check::test::Case lowered(const parallel::Plan& plan, const std::vector<std::string>& settings,
-                          bool tied = false) {
+                          bool tied = false, int64_t vocabulary = 32) {
   check::test::Rewrites rewrites;
   rewrites.passes.insert(rewrites.passes.begin() + 3, "overlap");
   rewrites.settings = settings;
-  return check::test::make_case(check::test::dense(4, tied), plan, 8, 0,
-                                check::test::Purpose::train, rewrites);
+  models::ModelConfig model = check::test::dense(4, tied);
+  model.vocab_size = vocabulary;
+  return check::test::make_case(model, plan, 8, 0, check::test::Purpose::train, rewrites);
 }
 
 /// Products for gradients of weights in the list behind the last communication of the backward
@@ -61,7 +65,7 @@ TEST(Overlap, DelayedGradientsAreStillSummed) {
   parallel::Plan plan;
   plan.dp = 2;
   for (const bool tied : {false, true}) {
-    const check::test::Case c = lowered(plan, {"delay_wgrad_compute=true"}, tied);
+    const check::test::Case c = lowered(plan, {"delay_wgrad_compute=true"}, tied, kLarge);
     const check::Verdict verdict = check::check(c.program, c.graph);
     EXPECT_TRUE(verdict.ok()) << to_text(verdict);
   }
@@ -84,6 +88,47 @@ TEST(Overlap, ParametersGoBeforeSums) {
     }
   }
   EXPECT_GT(gathers, 0);
+  EXPECT_TRUE(check::check(c.program, c.graph).ok());
+}
+
+// What is summed of gradients that are not delayed goes before the exchange, for which the link
+// would wait; what the exchange waits for too is summed behind it.
+TEST(Overlap, SumsOfOtherGradientsGoBeforeTheExchange) {
+  parallel::Plan plan;
+  plan.dp = 2;
+  const check::test::Case c = lowered(plan, {"delay_wgrad_compute=true"}, false, kLarge);
+  const std::vector<Task>& tasks = c.program.classes[0].tasks;
+  const auto exchange = std::find_if(tasks.rbegin(), tasks.rend(), [&](const Task& task) {
+    return task.phase == Phase::backward && task.lane != Lane::compute;
+  });
+  ASSERT_NE(exchange, tasks.rend());
+  const auto sums = [&](auto begin, auto end) {
+    return std::count_if(begin, end, [](const Task& task) {
+      return task.phase == Phase::grad && task.layer == 0 && task.lane != Lane::compute;
+    });
+  };
+  EXPECT_GE(sums(exchange, tasks.rend()), 1);
+  EXPECT_GE(sums(tasks.rbegin(), exchange), 4);
+}
+
+// The squares of gradients are summed in the order in which the gradients come: the first does not
+// wait for the last.
+TEST(Overlap, TheOptimizerTakesWhatComes) {
+  parallel::Plan plan;
+  plan.dp = 2;
+  const check::test::Case c = lowered(plan, {});
+  const std::vector<Task>& tasks = c.program.classes[0].tasks;
+  std::vector<size_t> order;  // by square: the place of the sum that brings what it reads
+  for (const Task& square : tasks) {
+    if (c.program.kind(square).op != "sumsq") continue;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      if (tasks[i].phase == Phase::grad && tasks[i].out == square.in) {
+        order.push_back(i);
+      }
+    }
+  }
+  ASSERT_GE(order.size(), 20u);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
   EXPECT_TRUE(check::check(c.program, c.graph).ok());
 }
 
