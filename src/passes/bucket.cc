@@ -85,8 +85,9 @@ class Bucketing {
   void run() {
     // A bucket is closed when it is full, before it would grow over the limit, before a task that
     // touches what it has, and, if somebody computes with what it brings, before any task that is
-    // not its like. Who waits for a sum only to have its memory back waits for a bucket if that
-    // sum is its last: else for a later one, or compute would stand still for sums of its own time.
+    // not its like; one of the last sums also before other communication, which takes the link. Who
+    // waits for a sum only to have its memory back waits for a bucket if that sum is its last: else
+    // for a later one, or compute would stand still for sums of its own time.
     for (const Task& task : cls_.tasks) {
       if (task.phase == program::Phase::grad && mergeable(task)) {
         open_[alike(task)].to_come += program_.kind(task).bytes;
@@ -97,7 +98,8 @@ class Bucketing {
       const bool merges = mergeable(task);
       for (auto& [alike, bucket] : open_) {
         if (touches(alike, bucket, task) ||
-            (is_pass(alike.phase) && !(merges && is_pass(task.phase)))) {
+            (is_pass(alike.phase) && !(merges && is_pass(task.phase))) ||
+            (alike.phase == program::Phase::grad && is_of_last(bucket) && takes_link(task))) {
           flush(bucket);
         }
       }
@@ -140,6 +142,14 @@ class Bucketing {
   int64_t most(const Open& bucket, const Task& task) const {
     if (task.phase != program::Phase::grad) return limit_;
     return std::min(limit_, std::max(kLeast, bucket.to_come / 2));
+  }
+
+  /// True if it has much of what is still to come, and is worth a message.
+  static bool is_of_last(const Open& bucket) {
+    return bucket.bytes >= std::max(kLeast, bucket.to_come / 4);
+  }
+  bool takes_link(const Task& task) {
+    return is_pass(task.phase) && program::is_collective(program_.kind(task)) && !mergeable(task);
   }
 
   static bool is_pass(program::Phase phase) {
