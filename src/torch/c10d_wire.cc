@@ -106,7 +106,6 @@ class C10dWire : public Wire {
   std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override;
   std::unique_ptr<Team> team(std::span<const int32_t> members) override;
   void abort() override;
-  int64_t peak_message_bytes() const override;
   void note(const std::string& key, const std::string& value) override;
   std::string note_first(const std::string& key, const std::string& value) override;
   std::optional<std::string> noted(const std::string& key) override;
@@ -129,8 +128,6 @@ class C10dWire : public Wire {
   };
   void await_all();
   void let_go();
-  void hold(int64_t bytes);
-  void release(int64_t bytes);
   c10::intrusive_ptr<c10d::ProcessGroupGloo> meet(const std::string& name, int rank, int size,
                                                   const c10::intrusive_ptr<c10d::Store>& store);
   void expect_agreement();
@@ -150,7 +147,6 @@ class C10dWire : public Wire {
   std::deque<Outgoing> outgoing_;
   std::set<c10d::Work*> receives_;
   std::set<Progress*> collectives_;
-  int64_t held_ = 0, peak_ = 0;  ///< bytes of messages
   bool aborted_ = false, ending_ = false;
   std::thread let_go_;
 };
@@ -243,24 +239,14 @@ void C10dWire::let_go() {
       // Who does not get it says so.
     }
     lock.lock();
-    release(outgoing_.front().message.bytes);
     outgoing_.pop_front();
   }
 }
-
-/// With mutex_ held.
-void C10dWire::hold(int64_t bytes) {
-  held_ += bytes;
-  peak_ = std::max(peak_, held_);
-}
-
-void C10dWire::release(int64_t bytes) { held_ -= bytes; }
 
 void C10dWire::send(Message message, int32_t to, int32_t tag) {
   std::vector<at::Tensor> tensors = {bytes_at(message.data.get(), message.bytes)};
   std::lock_guard lock(mutex_);
   if (aborted_) return;
-  hold(message.bytes);
   outgoing_.push_back({std::move(message), group_->send(tensors, to, tag)});
   sent_.notify_one();
 }
@@ -534,11 +520,6 @@ std::unique_ptr<Team> C10dWire::team(std::span<const int32_t> members) {
   const auto own = c10::make_intrusive<c10d::PrefixStore>("nccl/" + name, store);
   return std::make_unique<C10dTeam>(*this,
                                     nccl_group(own, rank, size, device_of_teams_, timeout_ * 2));
-}
-
-int64_t C10dWire::peak_message_bytes() const {
-  std::lock_guard lock(mutex_);
-  return peak_;
 }
 
 void C10dWire::note(const std::string& key, const std::string& value) {

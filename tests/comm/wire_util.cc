@@ -39,7 +39,6 @@ class ThreadWire : public Wire {
 
   void send(Message message, int32_t to, int32_t tag) override {
     std::lock_guard lock(hub_->mutex);
-    peak_ = std::max(peak_, message.bytes);
     hub_->boxes[{rank_, to, tag}].push_back(std::move(message));
     hub_->changed.notify_all();
   }
@@ -85,7 +84,6 @@ class ThreadWire : public Wire {
     aborted_ = true;
     hub_->changed.notify_all();
   }
-  int64_t peak_message_bytes() const override { return peak_; }
 
   void note(const std::string& key, const std::string& value) override {
     std::lock_guard lock(hub_->mutex);
@@ -105,7 +103,6 @@ class ThreadWire : public Wire {
   const std::shared_ptr<Hub> hub_;
   const int32_t rank_, size_;
   bool aborted_ = false;
-  int64_t peak_ = 0;
 };
 
 /// Messages of teams have this tag.
