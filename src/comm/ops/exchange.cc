@@ -2,21 +2,15 @@
 #include "comm/ops/exchange.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <set>
 #include <utility>
 #include <vector>
 
-#include "base/math.h"
-
 namespace hocket::comm {
 
 namespace {
-
-/// Most bytes of one message that is sent, and of what is kept of one that comes.
-struct Largest {
-  int64_t sent = 0, kept = 0;
-};
 
 int64_t total(std::span<const Slice> slices) {
   int64_t bytes = 0;
@@ -56,24 +50,27 @@ std::vector<int64_t> even_sizes(const Op& op, const Attrs& attrs, std::span<cons
   return sizes;
 }
 
-/// Of the parts of `all` that are looked at, the largest messages between the first member and any
-/// other one, either way.
-Largest largest_message(const Op& op, Together all, int64_t stride) {
-  Largest largest;
-  for (all.part = 0; all.part < all.parts; all.part += stride) {
-    for (int phase = 0; phase < op.phases; ++phase) {
-      for (size_t other = 1; other < all.members.size(); ++other) {
-        for (const bool comes : {false, true}) {
-          const auto slices = op.reads(all, comes ? other : 0, comes ? 0 : other, phase);
-          const int64_t bytes = total(slices);
-          const bool packed = is_read_packed(slices, all.in, all.out);
-          largest.sent = std::max(largest.sent, bytes);
-          largest.kept = std::max(largest.kept, bytes + (packed ? 0 : spans(slices)));
-        }
-      }
+/// What is kept of a message that comes.
+int64_t kept(const Together& all, std::span<const Slice> slices) {
+  return total(slices) + (is_read_packed(slices, all.in, all.out) ? 0 : spans(slices));
+}
+
+/// Most bytes that the first member has of messages of a part, in any phase: as many as it sends
+/// may wait twice.
+int64_t bytes_of_part(const Op& op, const Together& all) {
+  int64_t most = 0;
+  for (int phase = 0; phase < op.phases; ++phase) {
+    int64_t bytes = 0;
+    for (size_t other = 1; other < all.members.size(); ++other) {
+      const std::vector<Slice> comes = op.reads(all, other, 0, phase);
+      const std::vector<Slice> goes = op.reads(all, 0, other, phase);
+      // Another member may send as much as comes here, and have come what is sent here.
+      bytes +=
+          2 * std::max(total(goes), total(comes)) + std::max(kept(all, comes), kept(all, goes));
     }
+    most = std::max(most, bytes);
   }
-  return largest;
+  return most;
 }
 
 }  // namespace
@@ -93,7 +90,7 @@ bool is_read_packed(std::span<const Slice> slices, std::span<const TensorType> i
 
 int64_t exchange_bytes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                        std::span<const TensorType> out, int64_t members) {
-  constexpr int64_t kMostLooked = 64;  // at so many parts; others differ by elements that are left
+  constexpr int64_t kMostLooked = 4096;  // at so many parts: later ones are like them
   if (members < 2) return 0;
   if (op.role == Role::between) return op.payload(attrs, in, out);
   std::vector<int64_t> sizes;
@@ -106,11 +103,20 @@ int64_t exchange_bytes(const Op& op, const Attrs& attrs, std::span<const TensorT
   const int64_t payload = op.payload(attrs, in, out);
   const int64_t parts =
       op.divides ? std::max<int64_t>(1, payload / (members * kPartBytes)) : int64_t{1};
-  const Largest largest =
-      largest_message(op, {&attrs, in, out, all, {}, {}, 0, parts}, ceil_div(parts, kMostLooked));
   // While a part of the second phase begins, there are one more of them.
   const int64_t at_a_time = std::min(parts, op.phases == 2 ? 2 * kPartsAhead + 1 : kPartsAhead);
-  return (members - 1) * at_a_time * (2 * largest.sent + largest.kept);
+  std::deque<int64_t> on_way;
+  int64_t bytes = 0, most = 0;
+  for (int64_t part = 0; part < std::min(parts, kMostLooked); ++part) {
+    on_way.push_back(bytes_of_part(op, {&attrs, in, out, all, {}, {}, part, parts}));
+    bytes += on_way.back();
+    if (std::ssize(on_way) > at_a_time) {
+      bytes -= on_way.front();
+      on_way.pop_front();
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
 }
 
 }  // namespace hocket::comm
