@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -116,6 +117,12 @@ class C10dWire : public Wire {
     Message message;
     c10::intrusive_ptr<c10d::Work> work;
   };
+  /// Those to one rank, which take what is sent at their own times, and who lets them go.
+  struct Queue {
+    std::deque<Outgoing> messages;
+    std::condition_variable sent;
+    std::thread let_go;
+  };
   class C10dIncoming;
   class C10dTeam;
   class Collective;
@@ -127,7 +134,7 @@ class C10dWire : public Wire {
     std::string failed;
   };
   void await_all();
-  void let_go();
+  void let_go(Queue& queue);
   c10::intrusive_ptr<c10d::ProcessGroupGloo> meet(const std::string& name, int rank, int size,
                                                   const c10::intrusive_ptr<c10d::Store>& store);
   void expect_agreement();
@@ -142,13 +149,11 @@ class C10dWire : public Wire {
   std::mutex notes_mutex_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 
-  mutable std::mutex mutex_;  ///< guards calls of the group, and what follows
-  std::condition_variable sent_;
-  std::deque<Outgoing> outgoing_;
+  mutable std::mutex mutex_;           ///< guards calls of the group, and what follows
+  std::map<int32_t, Queue> outgoing_;  ///< by the rank that they are for
   std::set<c10d::Work*> receives_;
   std::set<Progress*> collectives_;
   bool aborted_ = false, ending_ = false;
-  std::thread let_go_;
 };
 
 C10dWire::C10dWire(const Place& place, milliseconds timeout, bool nccl)
@@ -164,7 +169,6 @@ C10dWire::C10dWire(const Place& place, milliseconds timeout, bool nccl)
   await_all();
   group_ = meet("gloo", place.rank, place.size, table_);
   expect_agreement();
-  let_go_ = std::thread([this] { let_go(); });
 }
 
 /// All have said by now whether their teams are NCCL's: some alone would wait for the others.
@@ -215,23 +219,27 @@ C10dWire::~C10dWire() {
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
-    if (aborted_) {
-      for (const Outgoing& message : outgoing_) {
-        message.work->abort();
+    for (auto& [to, queue] : outgoing_) {
+      for (const Outgoing& message : queue.messages) {
+        if (aborted_) {
+          message.work->abort();
+        }
       }
+      queue.sent.notify_all();
     }
-    sent_.notify_all();
   }
-  let_go_.join();
+  for (auto& [to, queue] : outgoing_) {
+    queue.let_go.join();
+  }
 }
 
-/// Messages are kept until they are gone, in the order in which they were sent.
-void C10dWire::let_go() {
+/// Messages to a rank are kept until they are gone, in the order in which they were sent.
+void C10dWire::let_go(Queue& queue) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    sent_.wait(lock, [&] { return ending_ || !outgoing_.empty(); });
-    if (outgoing_.empty()) return;
-    const c10::intrusive_ptr<c10d::Work> work = outgoing_.front().work;
+    queue.sent.wait(lock, [&] { return ending_ || !queue.messages.empty(); });
+    if (queue.messages.empty()) return;
+    const c10::intrusive_ptr<c10d::Work> work = queue.messages.front().work;
     lock.unlock();
     try {
       work->wait();
@@ -239,7 +247,7 @@ void C10dWire::let_go() {
       // Who does not get it says so.
     }
     lock.lock();
-    outgoing_.pop_front();
+    queue.messages.pop_front();
   }
 }
 
@@ -247,8 +255,12 @@ void C10dWire::send(Message message, int32_t to, int32_t tag) {
   std::vector<at::Tensor> tensors = {bytes_at(message.data.get(), message.bytes)};
   std::lock_guard lock(mutex_);
   if (aborted_) return;
-  outgoing_.push_back({std::move(message), group_->send(tensors, to, tag)});
-  sent_.notify_one();
+  Queue& queue = outgoing_[to];
+  if (!queue.let_go.joinable()) {
+    queue.let_go = std::thread([this, &queue] { let_go(queue); });
+  }
+  queue.messages.push_back({std::move(message), group_->send(tensors, to, tag)});
+  queue.sent.notify_one();
 }
 
 class C10dWire::C10dIncoming : public Incoming {
