@@ -30,6 +30,7 @@ PLANS = {
     "dp 4, ZeRO-2": (4, ["dp=4", "shard.grads=all"]),
     "dp 4, ZeRO-3": (4, ["dp=4", "shard.params=all", "shard.grads=all"]),
     "pp 2": (2, ["pp=2"]),
+    "pp 2, dp 2, ZeRO-3": (4, ["pp=2", "dp=2", "shard.params=all", "shard.grads=all"]),
     "tp 2": (2, ["tp=2"]),
     "tp 4, sequence parallel": (4, ["tp=4", "sequence_parallel=true"]),
 }
