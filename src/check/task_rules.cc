@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <span>
 
 #include "base/error.h"
@@ -236,14 +237,31 @@ std::string collective_types_follow(const Context& ctx, ClassId cls, const RankC
   }
 }
 
-/// True if the workspace is what the transport's own collective takes, or nothing.
-bool workspace_of_transport(const comm::Op& op, const Kind& kind) {
+/// True if the workspace is what a collective takes of a transport, or nothing: of c10d's or of
+/// ours, in this task's group or in a larger one that has the kind, too.
+bool workspace_of_transport(const Context& ctx, const Task& task) {
+  const Kind& kind = ctx.program.kind(task);
   if (kind.workspace == 0) return true;
-  try {
-    return kind.workspace == comm::transport_bytes(op, kind.attrs, kind.in, kind.out);
-  } catch (const Error&) {
-    return false;  // types-follow says why
+  if (task.group == program::kNone) return false;
+  const comm::Op& op = *ctx.kind(task).comm;
+  const int64_t mine = ctx.groups[task.group].ranks;
+  std::set<int64_t> sizes = {mine};
+  for (const GroupInfo& group : ctx.groups) {
+    sizes.insert(std::max(group.ranks, mine));
   }
+  try {
+    for (const int64_t members : sizes) {
+      for (const auto how : {comm::Collectives::own, comm::Collectives::c10d}) {
+        if (kind.workspace ==
+            comm::transport_bytes(how, op, kind.attrs, kind.in, kind.out, members)) {
+          return true;
+        }
+      }
+    }
+  } catch (const Error&) {
+    // types-follow says why
+  }
+  return false;
 }
 
 /// Messages and collectives need no factor of the ranks here: payload is what one rank brings.
@@ -254,9 +272,10 @@ std::string cost_recomputed(const Context& ctx, ClassId, const RankClass&, const
   const auto& symbols = ctx.program.symbols;
   const int64_t bytes = info.comm->payload(kind.attrs, graph::expected_types(kind.in, symbols),
                                            graph::expected_types(kind.out, symbols));
-  if (!workspace_of_transport(*info.comm, kind)) {
+  if (!workspace_of_transport(ctx, task)) {
     return fmt::format(
-        "says {} bytes of workspace; expected 0, or what c10d's collective would take of it",
+        "says {} bytes of workspace; expected 0, or what a collective of c10d's, or one of our own "
+        "between processes, takes of memory",
         kind.workspace);
   }
   if (kind.bytes == bytes && kind.flops == 0) return "";
@@ -391,7 +410,8 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
        "correct the types of the kind, or the group", collective_types_follow},
       {"cost-recomputed",
        "the bytes of a communication are the payload of its op on its types, without FLOPs; "
-       "workspace has what c10d's collectives take of a transport's memory, if those do it",
+       "workspace has what a collective takes of a transport's memory, c10d's or one between "
+       "processes",
        "leave the bytes out: `hocket graph --finish FILE` finds them", cost_recomputed},
       {"lane-recomputed",
        "communication is in the lane of the link that it uses: between nodes, or inside one",

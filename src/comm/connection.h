@@ -39,7 +39,8 @@ class Connection : public Processes {
   std::unique_ptr<Incoming> expect(void* into, int64_t bytes, int32_t from, int32_t tag);
   void wait(Incoming* incoming, int32_t from);
   void receive(void* into, int64_t bytes, int32_t from, int32_t tag);
-  int64_t peak_message_bytes() const { return wire_->peak_message_bytes(); }
+  /// Of this process, whichever connection has them.
+  int64_t peak_message_bytes() const { return comm::peak_message_bytes(); }
 
   /// The transport's own collectives among these ranks, ascending, this one among them. Made when
   /// it is first asked for: then all of them call it, with messages of this tag.

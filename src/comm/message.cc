@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of messages. The system clears pages that a process gives back and asks for again, which
 // costs more than what is then copied there: large messages that are gone leave theirs to the next
-// ones of their size.
-#include <iterator>
+// ones of their size. What is left so, and what is in use, is together never more than was once in
+// use: the plan's figure for messages is that of a process, too.
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <new>
@@ -15,46 +16,56 @@ namespace {
 
 /// Smaller ones cost less than the search.
 constexpr int64_t kLarge = 64 << 10;
-/// What is kept for later at most.
-constexpr int64_t kMostIdle = 16 << 20;
 
 class Pool {
  public:
   std::byte* take(int64_t bytes) {
-    if (bytes >= kLarge) {
-      std::lock_guard lock(mutex_);
-      const auto found = idle_.find(bytes);
-      if (found != idle_.end()) {
-        std::byte* const data = found->second;
-        idle_.erase(found);
-        idle_bytes_ -= bytes;
-        return data;
-      }
+    std::lock_guard lock(mutex_);
+    used_ += bytes;
+    peak_ = std::max(peak_, used_);
+    const auto found = idle_.find(bytes);
+    if (found != idle_.end()) {
+      std::byte* const data = found->second;
+      forget(found);
+      return data;
+    }
+    while (used_ + idle_bytes_ > peak_) {
+      let_go(idle_.begin());
     }
     return static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes)));
   }
 
   void give_back(std::byte* data, int64_t bytes) {
-    if (bytes < kLarge || bytes > kMostIdle) {
+    std::lock_guard lock(mutex_);
+    used_ -= bytes;
+    if (bytes < kLarge) {
       ::operator delete(data);
       return;
-    }
-    std::lock_guard lock(mutex_);
-    // What nobody asks for any more goes first.
-    while (idle_bytes_ + bytes > kMostIdle) {
-      const auto other = idle_.begin()->first == bytes ? std::prev(idle_.end()) : idle_.begin();
-      idle_bytes_ -= other->first;
-      ::operator delete(other->second);
-      idle_.erase(other);
     }
     idle_.emplace(bytes, data);
     idle_bytes_ += bytes;
   }
 
+  int64_t peak() {
+    std::lock_guard lock(mutex_);
+    return peak_;
+  }
+
  private:
+  using Idle = std::multimap<int64_t, std::byte*>;
+  void forget(Idle::iterator place) {
+    idle_bytes_ -= place->first;
+    idle_.erase(place);
+  }
+  void let_go(Idle::iterator place) {
+    ::operator delete(place->second);
+    forget(place);
+  }
+
   std::mutex mutex_;
-  std::multimap<int64_t, std::byte*> idle_;  ///< by size
+  Idle idle_;  ///< by size
   int64_t idle_bytes_ = 0;
+  int64_t used_ = 0, peak_ = 0;
 };
 
 Pool& pool() {
@@ -68,5 +79,16 @@ Message::Message(int64_t size)
     : data(pool().take(size),
            {[](std::byte* memory, int64_t bytes) { pool().give_back(memory, bytes); }, size}),
       bytes(size) {}
+
+Message Message::lasting(int64_t size) {
+  Message message;
+  message.data =
+      decltype(message.data)(static_cast<std::byte*>(::operator new(static_cast<size_t>(size))),
+                             {[](std::byte* memory, int64_t) { ::operator delete(memory); }, size});
+  message.bytes = size;
+  return message;
+}
+
+int64_t peak_message_bytes() { return pool().peak(); }
 
 }  // namespace hocket::comm

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "comm/members.h"
 #include "comm/ops/comm_op.h"
+#include "comm/ops/exchange.h"
 #include "comm/ops/transport.h"
 #include "comm/transport_collectives.h"
 
@@ -35,11 +36,6 @@ Message message_of(const Call& call, int64_t bytes) {
   std::memset(message.data.get() + bytes, 0, static_cast<size_t>(message.bytes - bytes));
   return message;
 }
-
-/// Collectives that divide are done in parts: of so many bytes from each member to each other one,
-/// and so many on their way at a time.
-constexpr int64_t kPartBytes = 256 << 10;
-constexpr int64_t kPartsAhead = 8;
 
 }  // namespace
 

@@ -8,14 +8,9 @@
 #include <vector>
 
 #include "comm/connection.h"
+#include "comm/ops/transport.h"
 
 namespace hocket::comm {
-
-/// How collectives are done that a program does not write as messages.
-enum class Collectives : uint8_t {
-  own,   ///< by their records: in the order of sums, and so in their bits, as between threads
-  c10d,  ///< by the transport's own, where it has one
-};
 
 /// Messages go as they are. A collective of our own is done by its record, as between threads,
 /// after every member has sent to each other one what that reads of it (Op::reads): in the order of

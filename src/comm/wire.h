@@ -26,9 +26,15 @@ struct MessageDeleter {
 struct Message {
   Message() = default;
   explicit Message(int64_t size);
+  /// Memory that is kept, which who keeps it counts.
+  static Message lasting(int64_t size);
   std::unique_ptr<std::byte[], MessageDeleter> data;
   int64_t bytes = 0;
 };
+
+/// Most bytes of messages that this process had at a time: sent and not yet gone, or here and not
+/// yet used up. What is kept for the next ones is never more than is left of these.
+int64_t peak_message_bytes();
 
 /// How a receive ended.
 struct Received {
@@ -96,8 +102,6 @@ class Wire {
   virtual std::unique_ptr<Team> team(std::span<const int32_t> members) = 0;
   /// Ends every receive and collective that waits, and all later ones at once.
   virtual void abort() = 0;
-  /// Most bytes of messages that were ever kept at a time.
-  virtual int64_t peak_message_bytes() const = 0;
 
   // A small table that all ranks see. It does not wait, and throws std::exception where the process
   // that has the table is gone.

@@ -20,6 +20,7 @@
 #include "passes/roles.h"
 #include "program/finalize.h"
 #include "program/text.h"
+#include "program/traffic.h"
 
 namespace hocket::engine {
 
@@ -116,12 +117,23 @@ graph::Graph reference(const Run& run, const CompileOptions& options, const Size
   return graph;
 }
 
-/// Notes in the kinds of collectives what memory c10d's own take, if those do them.
-void note_transport(bool c10d, program::Program* program) {
-  for (program::Kind& kind : program->kinds) {
+/// How a run's collectives are done, if its ranks are processes.
+std::optional<comm::Collectives> collectives_of(const Run& run) {
+  if (run.c10d) return comm::Collectives::c10d;
+  if (run.ranks == Ranks::local) return std::nullopt;
+  return comm::Collectives::own;
+}
+
+/// Notes in the kinds of collectives what memory they take of a transport, which threads have none
+/// of: in the largest of the groups that have them.
+void note_transport(const std::optional<comm::Collectives>& how, program::Program* program) {
+  const std::vector<int64_t> members = program::most_members(*program);
+  for (size_t k = 0; k < program->kinds.size(); ++k) {
+    program::Kind& kind = program->kinds[k];
     if (!program::is_communication(kind)) continue;
     const comm::Op& op = comm::op(kind.communication);
-    kind.workspace = c10d ? comm::transport_bytes(op, kind.attrs, kind.in, kind.out) : 0;
+    kind.workspace =
+        how ? comm::transport_bytes(*how, op, kind.attrs, kind.in, kind.out, members[k]) : 0;
   }
 }
 
@@ -162,7 +174,7 @@ Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lower
   seen("lower");
   runner.run(result.program);
   program::finalize(result.program);
-  note_transport(how.c10d, &result.program);
+  note_transport(how.collectives, &result.program);
   seen("program");
   return result;
 }
@@ -231,7 +243,7 @@ Compiled compile(const Run& run, const CompileOptions& options) {
                      run.resolved.to_json_text(),
                      options.purpose == Purpose::train ? "" : kNames[place_of(options.purpose)],
                      options.observe,
-                     run.c10d};
+                     collectives_of(run)};
   try {
     Compiled result = compile(reference(run, options, sizes), sizes.plan, how);
     result.tokens_per_step = sizes.tokens_per_step();
@@ -270,7 +282,7 @@ Compiled with_program(const Run& run, program::Program given) {
          given.num_micro_batches, sizes.plan.num_micro_batches, run.config.train.global_batch,
          sizes.plan.sequences());
   }
-  note_transport(run.c10d, &given);
+  note_transport(collectives_of(run), &given);
   return {reference(run, how, sizes), std::move(given), sizes.tokens_per_step(), {}};
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/ops/transport.h"
 #include "engine/config.h"
 #include "graph/graph.h"
 #include "parallel/template.h"
@@ -61,7 +62,8 @@ struct Lowering {
   std::string config;   ///< Program::config: what the program was made from
   std::string purpose;  ///< Program::purpose
   Observer observe;
-  bool c10d = false;  ///< c10d does collectives that are not written as messages
+  /// How those collectives are done that are not written as messages, where ranks are processes.
+  std::optional<comm::Collectives> collectives;
 };
 
 /// The program that computes what the graph of one global micro-batch says, under a plan: passes of

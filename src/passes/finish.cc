@@ -14,6 +14,7 @@
 #include "ops/op.h"
 #include "program/finalize.h"
 #include "program/parts.h"
+#include "program/traffic.h"
 
 namespace hocket::passes {
 
@@ -61,7 +62,13 @@ void complete_communication(const program::Program& program, program::KindId id,
   kind->bytes = op.payload(kind->attrs, graph::expected_types(kind->in, program.symbols),
                            graph::expected_types(kind->out, program.symbols));
   if (kind->workspace > 0) {
-    kind->workspace = comm::transport_bytes(op, kind->attrs, kind->in, kind->out);
+    // Which transport its text means is known if that is what it takes; a run says it again.
+    const int64_t members = program::most_members(program)[id.value()];
+    const auto takes = [&](comm::Collectives how) {
+      return comm::transport_bytes(how, op, kind->attrs, kind->in, kind->out, members);
+    };
+    const int64_t of_own = takes(comm::Collectives::own);
+    kind->workspace = kind->workspace == of_own ? of_own : takes(comm::Collectives::c10d);
   }
 }
 

@@ -393,8 +393,8 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer, const Way& way) {
   return sum;
 }
 
-/// What the transport's own collectives take, copies of their operands: each lane has the memory
-/// for the largest of its collectives.
+/// What collectives take of a transport, copies of their operands or messages: each lane has the
+/// memory for the largest of its collectives, which come one after the other.
 int64_t transport_bytes(const Program& program, const RankClass& cls) {
   constexpr int64_t kMost = INT64_MAX / 64;  // more than any has: lanes can be added up
   std::array<int64_t, kNumLanes> most{};

@@ -21,7 +21,7 @@ struct Memory {
   int64_t persistent = 0;      ///< parameters, optimizer state, KV cache: what survives the step
   int64_t inputs_outputs = 0;  ///< written by the host before the step, or read after it
   int64_t step_buffers = 0;    ///< pages of the arena that step buffers and workspaces touch
-  int64_t messages = 0;        ///< most that is sent and not yet received, held by the transport
+  int64_t messages = 0;        ///< most that the transport has: sent, or there for a collective
   /// What a second program, which evaluates on the same ranks, takes beyond this one. Of measured
   /// memory it is not known apart: the two share what they have.
   int64_t evaluation = 0;
@@ -46,8 +46,8 @@ std::string parts_text(const Memory& memory);
 /// by their planned offsets: a ragged one takes what it is expected to hold, [offset, offset +
 /// expected), all others their whole size; without a memory plan they count as nothing. Messages:
 /// the most bytes that a transport can hold for what the rank has sent and the receiver has not
-/// taken yet, whatever the speed of the ranks. Symbols count with their bounds. The program's ids
-/// must be in range.
+/// taken yet, whatever the speed of the ranks, and what collectives take of it (Kind::workspace).
+/// Symbols count with their bounds. The program's ids must be in range.
 std::vector<Memory> memory_of(const Program& program);
 /// The same in steps where no symbol is more than its value here: pages beyond are not touched.
 std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> values);

@@ -32,4 +32,39 @@ std::array<double, kNumLanes> bytes_sent(const Program& program, ClassId cls) {
   return bytes;
 }
 
+namespace {
+
+/// Of a number that refers to one of so many.
+template <class Number>
+bool exists(Number id, size_t count) {
+  return static_cast<size_t>(id) < count;
+}
+
+/// Ranks of an instance of the group; 0: it is none.
+int64_t size_of(const Program& program, const Group& group) {
+  if (!exists(group.role, program.roles.size())) return 0;
+  if (group.with != kNone && !exists(group.with, program.roles.size())) return 0;
+  for (const int32_t axis : group.axes) {
+    if (!exists(axis, program.roles[group.role].mesh.axes.size())) return 0;
+  }
+  return program.size_of(group);
+}
+
+}  // namespace
+
+std::vector<int64_t> most_members(const Program& program) {
+  std::vector<int64_t> sizes;
+  for (const Group& group : program.groups) {
+    sizes.push_back(size_of(program, group));
+  }
+  std::vector<int64_t> most(program.kinds.size(), 0);
+  for (const RankClass& cls : program.classes) {
+    for (const Task& task : cls.tasks) {
+      if (!exists(task.kind, most.size()) || !exists(task.group, sizes.size())) continue;
+      most[task.kind] = std::max(most[task.kind], sizes[task.group]);
+    }
+  }
+  return most;
+}
+
 }  // namespace hocket::program

@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -106,7 +107,6 @@ class C10dWire : public Wire {
   std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override;
   std::unique_ptr<Team> team(std::span<const int32_t> members) override;
   void abort() override;
-  int64_t peak_message_bytes() const override;
   void note(const std::string& key, const std::string& value) override;
   std::string note_first(const std::string& key, const std::string& value) override;
   std::optional<std::string> noted(const std::string& key) override;
@@ -116,6 +116,12 @@ class C10dWire : public Wire {
   struct Outgoing {
     Message message;
     c10::intrusive_ptr<c10d::Work> work;
+  };
+  /// Those to one rank, which take what is sent at their own times, and who lets them go.
+  struct Queue {
+    std::deque<Outgoing> messages;
+    std::condition_variable sent;
+    std::thread let_go;
   };
   class C10dIncoming;
   class C10dTeam;
@@ -128,9 +134,7 @@ class C10dWire : public Wire {
     std::string failed;
   };
   void await_all();
-  void let_go();
-  void hold(int64_t bytes);
-  void release(int64_t bytes);
+  void let_go(Queue& queue);
   c10::intrusive_ptr<c10d::ProcessGroupGloo> meet(const std::string& name, int rank, int size,
                                                   const c10::intrusive_ptr<c10d::Store>& store);
   void expect_agreement();
@@ -145,14 +149,11 @@ class C10dWire : public Wire {
   std::mutex notes_mutex_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 
-  mutable std::mutex mutex_;  ///< guards calls of the group, and what follows
-  std::condition_variable sent_;
-  std::deque<Outgoing> outgoing_;
+  mutable std::mutex mutex_;           ///< guards calls of the group, and what follows
+  std::map<int32_t, Queue> outgoing_;  ///< by the rank that they are for
   std::set<c10d::Work*> receives_;
   std::set<Progress*> collectives_;
-  int64_t held_ = 0, peak_ = 0;  ///< bytes of messages
   bool aborted_ = false, ending_ = false;
-  std::thread let_go_;
 };
 
 C10dWire::C10dWire(const Place& place, milliseconds timeout, bool nccl)
@@ -168,7 +169,6 @@ C10dWire::C10dWire(const Place& place, milliseconds timeout, bool nccl)
   await_all();
   group_ = meet("gloo", place.rank, place.size, table_);
   expect_agreement();
-  let_go_ = std::thread([this] { let_go(); });
 }
 
 /// All have said by now whether their teams are NCCL's: some alone would wait for the others.
@@ -219,23 +219,27 @@ C10dWire::~C10dWire() {
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
-    if (aborted_) {
-      for (const Outgoing& message : outgoing_) {
-        message.work->abort();
+    for (auto& [to, queue] : outgoing_) {
+      for (const Outgoing& message : queue.messages) {
+        if (aborted_) {
+          message.work->abort();
+        }
       }
+      queue.sent.notify_all();
     }
-    sent_.notify_all();
   }
-  let_go_.join();
+  for (auto& [to, queue] : outgoing_) {
+    queue.let_go.join();
+  }
 }
 
-/// Messages are kept until they are gone, in the order in which they were sent.
-void C10dWire::let_go() {
+/// Messages to a rank are kept until they are gone, in the order in which they were sent.
+void C10dWire::let_go(Queue& queue) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    sent_.wait(lock, [&] { return ending_ || !outgoing_.empty(); });
-    if (outgoing_.empty()) return;
-    const c10::intrusive_ptr<c10d::Work> work = outgoing_.front().work;
+    queue.sent.wait(lock, [&] { return ending_ || !queue.messages.empty(); });
+    if (queue.messages.empty()) return;
+    const c10::intrusive_ptr<c10d::Work> work = queue.messages.front().work;
     lock.unlock();
     try {
       work->wait();
@@ -243,26 +247,20 @@ void C10dWire::let_go() {
       // Who does not get it says so.
     }
     lock.lock();
-    release(outgoing_.front().message.bytes);
-    outgoing_.pop_front();
+    queue.messages.pop_front();
   }
 }
-
-/// With mutex_ held.
-void C10dWire::hold(int64_t bytes) {
-  held_ += bytes;
-  peak_ = std::max(peak_, held_);
-}
-
-void C10dWire::release(int64_t bytes) { held_ -= bytes; }
 
 void C10dWire::send(Message message, int32_t to, int32_t tag) {
   std::vector<at::Tensor> tensors = {bytes_at(message.data.get(), message.bytes)};
   std::lock_guard lock(mutex_);
   if (aborted_) return;
-  hold(message.bytes);
-  outgoing_.push_back({std::move(message), group_->send(tensors, to, tag)});
-  sent_.notify_one();
+  Queue& queue = outgoing_[to];
+  if (!queue.let_go.joinable()) {
+    queue.let_go = std::thread([this, &queue] { let_go(queue); });
+  }
+  queue.messages.push_back({std::move(message), group_->send(tensors, to, tag)});
+  queue.sent.notify_one();
 }
 
 class C10dWire::C10dIncoming : public Incoming {
@@ -534,11 +532,6 @@ std::unique_ptr<Team> C10dWire::team(std::span<const int32_t> members) {
   const auto own = c10::make_intrusive<c10d::PrefixStore>("nccl/" + name, store);
   return std::make_unique<C10dTeam>(*this,
                                     nccl_group(own, rank, size, device_of_teams_, timeout_ * 2));
-}
-
-int64_t C10dWire::peak_message_bytes() const {
-  std::lock_guard lock(mutex_);
-  return peak_;
 }
 
 void C10dWire::note(const std::string& key, const std::string& value) {

@@ -116,14 +116,14 @@ void MemoryWatch::after_step(const engine::Session& session,
     }
     if (warned_ || taken.with_host() <= plan.with_host()) continue;
     warned_ = true;
-    // Between processes, collectives hold what they send and what comes.
-    const bool messages = taken.total() - taken.messages <= plan.total() - plan.messages;
+    const bool filled_up =
+        run_.config.timed.on() && taken.total() - taken.messages <= plan.total() - plan.messages;
     log_warning(
         "rank {} takes {} of memory ({}), {} more than planned ({}): {}; nothing was dropped", r,
         size_text(taken.total()), program::parts_text(taken),
         size_text(taken.with_host() - plan.with_host()), program::parts_text(plan),
-        messages ? "collectives between processes hold messages that no plan counts"
-                 : "routing is less even than ragged buffers count on");
+        filled_up ? "messages are filled up to what is played (timed.cluster)"
+                  : "routing is less even than ragged buffers count on");
   }
 }
 

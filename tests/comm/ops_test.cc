@@ -3,6 +3,7 @@
 // and between threads; its types, costs and page follow. A new op is tested by being listed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -147,7 +148,8 @@ TEST(CommOps, WhatTheTransportTakesIsPlanned) {
     const ByTransport by = by_transport(*c.op, c.attrs, c.in_types);
     ASSERT_NE(by, ByTransport::none) << c.name;
     if (c.op->needs_sizes) return;  // as many rows as were routed
-    const int64_t planned = transport_bytes(*c.op, c.attrs, c.in_types, c.out_types);
+    const int64_t planned = transport_bytes(Collectives::c10d, *c.op, c.attrs, c.in_types,
+                                            c.out_types, static_cast<int64_t>(c.members()));
     const auto connections = test::connections(static_cast<int32_t>(c.members()), kPatience);
     Worlds worlds;
     for (const auto& connection : connections) {
@@ -164,6 +166,80 @@ TEST(CommOps, WhatTheTransportTakesIsPlanned) {
         }
       }
     }
+  });
+}
+
+/// What ranks that are processes have of messages of our own collectives is no more than planned.
+/// They are of one process here, which has what all of them have; it is known of the largest alone.
+TEST(CommOps, MessagesOfOurOwnArePlanned) {
+  struct Planned {
+    int64_t bytes = 0;  ///< of all members
+    Case made;
+  };
+  Rng rng(3);
+  std::vector<Planned> list;
+  for (const auto& [members, payload] :
+       {std::pair<int64_t, int64_t>{4, 1 << 18}, {3, 1 << 19}, {4, 3 << 20}, {2, 10 << 20}}) {
+    for (const Op* op : all()) {
+      if (op->role != Role::collective || op->needs_sizes || op->makes_sizes) continue;
+      std::vector<Sample> samples = op->samples(members);
+      if (payload > 1 << 20) {
+        samples.resize(op->divides ? 1 : 0);  // in more parts than are on their way at a time
+      }
+      for (const Sample& sample : samples) {
+        const std::vector<TensorType> out = infer(*op, sample.attrs, sample.in, members);
+        const int64_t extra = payload / op->payload(sample.attrs, sample.in, out);
+        Case c = test::make_case(*op, sample, members, extra, rng);
+        const int64_t of_each =
+            transport_bytes(Collectives::own, *op, c.attrs, c.in_types, c.out_types, members);
+        EXPECT_GT(of_each, 0) << c.name;
+        list.push_back({members * of_each, std::move(c)});
+      }
+    }
+  }
+  std::sort(list.begin(), list.end(),
+            [](const Planned& one, const Planned& other) { return one.bytes < other.bytes; });
+  int seen = 0;
+  for (const Planned& planned : list) {
+    const int64_t before = peak_message_bytes();
+    const Worlds worlds = processes(static_cast<int32_t>(planned.made.members()));
+    for (int again = 0; again < 2; ++again) {
+      EXPECT_EQ(test::difference(planned.made, run_on_threads(planned.made, worlds, false, false)),
+                "");
+    }
+    const int64_t most = peak_message_bytes();
+    EXPECT_LE(most, std::max(before, planned.bytes)) << planned.made.name;
+    seen += most > before;
+    if (&planned == &list.back()) {
+      EXPECT_GT(most, planned.bytes / 3) << planned.made.name;
+    }
+  }
+  EXPECT_GT(seen, 5);
+}
+
+/// c10d has none of members with unlike parts: ours does it, and is what is planned.
+TEST(CommOps, MemoryOfCollectivesOfUnlikeParts) {
+  const Op& op = comm::op(find("reduce_scatter"));
+  Attrs attrs;
+  attrs.set("dim", int64_t{0});
+  const auto bytes = [&](Collectives how, int64_t rows, int64_t me) {
+    const std::vector<TensorType> in = {{graph::DType::f32, {rows, 64}}};
+    return transport_bytes(how, op, attrs, in, infer(op, attrs, in, 2, me), 2);
+  };
+  for (const int64_t me : {0, 1}) {
+    EXPECT_EQ(bytes(Collectives::c10d, 5, me), bytes(Collectives::own, 5, me));
+    EXPECT_GT(bytes(Collectives::own, 5, me), 0);
+  }
+  // Operands and block are copied; of messages each member has one and sends one, kept for two.
+  EXPECT_EQ(bytes(Collectives::c10d, 6, 0), (6 + 3) * 64 * 4);
+  EXPECT_EQ(bytes(Collectives::own, 6, 0), 3 * 3 * 64 * 4);
+}
+
+TEST(CommOps, OneMemberHasNoMessages) {
+  for_all_cases(1, [&](const Case& c, Rng&) {
+    const int64_t bytes = transport_bytes(Collectives::own, *c.op, c.attrs, c.in_types, c.out_types,
+                                          static_cast<int64_t>(c.members()));
+    EXPECT_EQ(bytes > 0, c.members() > 1) << c.name;
   });
 }
 

@@ -16,11 +16,42 @@ namespace hocket::comm::test {
 
 namespace {
 
+/// A receive that waits for its message.
+struct Asked {
+  void* into = nullptr;
+  int64_t bytes = 0;
+  bool whole = false, wrong = false;
+  bool given_up = false;  ///< its memory may be gone
+};
+
 /// What the wires of a world share.
 struct Hub {
+  /// Messages of one tag from one rank to another: those that nobody has asked for, or receives
+  /// that none has come for yet, in order.
+  struct Box {
+    std::deque<Message> messages;
+    std::deque<std::shared_ptr<Asked>> asked;
+
+    void match() {
+      while (!messages.empty() && !asked.empty()) {
+        Asked& first = *asked.front();
+        if (first.given_up) {
+          asked.pop_front();
+          continue;
+        }
+        first.wrong = messages.front().bytes != first.bytes;
+        first.whole = !first.wrong;
+        if (first.whole) {
+          copy_bytes(first.into, messages.front().data.get(), first.bytes);
+        }
+        messages.pop_front();
+        asked.pop_front();
+      }
+    }
+  };
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<std::tuple<int32_t, int32_t, int32_t>, std::deque<Message>> boxes;  // from, to, tag
+  std::map<std::tuple<int32_t, int32_t, int32_t>, Box> boxes;  // from, to, tag
   std::map<std::string, std::string> notes;
   std::map<int32_t, bool> gone;
 };
@@ -39,43 +70,52 @@ class ThreadWire : public Wire {
 
   void send(Message message, int32_t to, int32_t tag) override {
     std::lock_guard lock(hub_->mutex);
-    peak_ = std::max(peak_, message.bytes);
-    hub_->boxes[{rank_, to, tag}].push_back(std::move(message));
+    Hub::Box& box = hub_->boxes[{rank_, to, tag}];
+    box.messages.push_back(std::move(message));
+    box.match();
     hub_->changed.notify_all();
   }
 
   std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override {
     class Later : public Incoming {
      public:
-      Later(ThreadWire& wire, void* into, int64_t bytes, int32_t from, int32_t tag)
-          : wire_(wire), into_(into), bytes_(bytes), from_(from), tag_(tag) {}
+      Later(ThreadWire& wire, std::shared_ptr<Asked> asked, int32_t from)
+          : wire_(wire), asked_(std::move(asked)), from_(from) {}
+      ~Later() override {
+        std::lock_guard lock(wire_.hub_->mutex);
+        asked_->given_up = true;
+      }
       Received wait(std::chrono::milliseconds timeout) override {
-        return wire_.take(into_, bytes_, from_, tag_, timeout);
+        return wire_.wait(*asked_, from_, timeout);
       }
 
      private:
       ThreadWire& wire_;
-      void* into_;
-      int64_t bytes_;
-      int32_t from_, tag_;
+      const std::shared_ptr<Asked> asked_;
+      int32_t from_;
     };
-    return std::make_unique<Later>(*this, into, bytes, from, tag);
+    const auto asked = std::make_shared<Asked>(Asked{into, bytes});
+    std::lock_guard lock(hub_->mutex);
+    Hub::Box& box = hub_->boxes[{from, rank_, tag}];
+    box.asked.push_back(asked);
+    box.match();
+    return std::make_unique<Later>(*this, asked, from);
+  }
+
+  Received wait(const Asked& asked, int32_t from, std::chrono::milliseconds timeout) {
+    std::unique_lock lock(hub_->mutex);
+    const bool ended = hub_->changed.wait_for(
+        lock, timeout, [&] { return aborted_ || asked.whole || asked.wrong || hub_->gone[from]; });
+    if (aborted_) return {Received::End::stopped, "stopped"};
+    if (!ended) return {Received::End::timed_out, "nothing came"};
+    if (asked.wrong) return {Received::End::gone, "of another length"};
+    if (!asked.whole) return {Received::End::gone, "the other end has gone"};
+    return {};
   }
 
   Received take(void* into, int64_t bytes, int32_t from, int32_t tag,
                 std::chrono::milliseconds timeout) {
-    std::unique_lock lock(hub_->mutex);
-    std::deque<Message>& box = hub_->boxes[{from, rank_, tag}];
-    const bool ended = hub_->changed.wait_for(
-        lock, timeout, [&] { return aborted_ || !box.empty() || hub_->gone[from]; });
-    if (aborted_) return {Received::End::stopped, "stopped"};
-    if (!ended) return {Received::End::timed_out, "nothing came"};
-    if (box.empty()) return {Received::End::gone, "the other end has gone"};
-    const Message message = std::move(box.front());
-    box.pop_front();
-    if (message.bytes != bytes) return {Received::End::gone, "of another length"};
-    copy_bytes(into, message.data.get(), bytes);
-    return {};
+    return receive(into, bytes, from, tag)->wait(timeout);
   }
 
   std::unique_ptr<Team> team(std::span<const int32_t> members) override;
@@ -85,7 +125,6 @@ class ThreadWire : public Wire {
     aborted_ = true;
     hub_->changed.notify_all();
   }
-  int64_t peak_message_bytes() const override { return peak_; }
 
   void note(const std::string& key, const std::string& value) override {
     std::lock_guard lock(hub_->mutex);
@@ -105,7 +144,6 @@ class ThreadWire : public Wire {
   const std::shared_ptr<Hub> hub_;
   const int32_t rank_, size_;
   bool aborted_ = false;
-  int64_t peak_ = 0;
 };
 
 /// Messages of teams have this tag.

@@ -87,6 +87,13 @@ TEST(Compile, MemoryOfTheTransportsCollectivesIsPlanned) {
     return program::memory_of(made.program)[0].messages;
   };
   EXPECT_EQ(messages(own), 0);
+
+  // Ours between processes: two members have, of each phase, a half on its way twice, and one that
+  // comes; threads read each other's memory.
+  const Compiled processes = compile(parse_run(text, "test", {"plan.ranks=gloo"}));
+  EXPECT_TRUE(check::check(processes.program, processes.reference).ok());
+  EXPECT_GE(messages(processes), largest);
+  EXPECT_LE(messages(processes), 2 * largest);
   EXPECT_GE(messages(c10d), largest);
   EXPECT_LE(messages(c10d), 2 * largest);
 

@@ -3,8 +3,8 @@
 # ctest: serial
 # ctest: slow
 # ctest: timeout=900
-"""Peak memory of ranks as processes is within 8 % of the plan's (the aim is 5 %), by what the run counts of its own: arenas, parameters
-and states, messages. Beside it is printed what the system counts of each process (VmHWM) beyond one whose model is next
+"""Peak memory of ranks as processes is within 5 % of the plan's, by what the run counts of its own: arenas, parameters and
+states, messages (what is sent, what comes for a collective, and what is kept for the next ones). Beside it is printed what the system counts of each process (VmHWM) beyond one whose model is next
 to nothing: what the allocator keeps and c10d takes for itself is in that, and differs from run to run."""
 import os, pathlib, re, shutil, subprocess, tempfile, unittest
 
@@ -18,7 +18,7 @@ model:
 data: {files: ["%(dir)s/text/*.txt"], dir: "%(dir)s/data", tokenizer: "%(dir)s/tok", vocab_size: 400,
        valid_fraction: 0}
 train: {steps: 2, global_batch: 8, seq_len: %(sequence)d, warmup_steps: 1}
-plan: {micro_batch: 2, threads_per_rank: 1, timeout_s: 120, bucket_mib: 4}
+plan: {micro_batch: 2, threads_per_rank: 1, timeout_s: 120}
 output: {dir: "%(dir)s/run", report: false, trace: false, sample_tokens: 0, baselines: none}
 """
 LARGE = {"vocab": 4096, "hidden": 512, "heads": 8, "wide": 1408, "sequence": 256}
@@ -30,6 +30,7 @@ PLANS = {
     "dp 4, ZeRO-2": (4, ["dp=4", "shard.grads=all"]),
     "dp 4, ZeRO-3": (4, ["dp=4", "shard.params=all", "shard.grads=all"]),
     "pp 2": (2, ["pp=2"]),
+    "pp 2, dp 2, ZeRO-3": (4, ["pp=2", "dp=2", "shard.params=all", "shard.grads=all"]),
     "tp 2": (2, ["tp=2"]),
     "tp 4, sequence parallel": (4, ["tp=4", "sequence_parallel=true"]),
 }
@@ -85,9 +86,8 @@ class Memory(unittest.TestCase):
                     number = int(stage or 0)
                     ranks = range(number * size // len(rows), (number + 1) * size // len(rows))
                     grown = [large[rank] - small[rank] for rank in ranks]
-                    # The aim is 5 %. What our own collectives have on its way is not planned: at most 8 parts of
-                    # 256 KiB from and to every other rank, of which a run has as many as its timing makes.
-                    self.assertLess(abs(measured / planned - 1), 0.08, f"{name}, stage {number}")
+                    # Less is taken where ranks take at once what is sent: plans count on the slowest (docs/ranks.md).
+                    self.assertLess(abs(measured / planned - 1), 0.05, f"{name}, stage {number}")
                     print(f"{name}{', stage ' + stage if stage else ''}: {planned / 2**20:.1f} MiB planned, "
                           f"{measured / planned - 1:+.1%} taken, processes {min(grown) / planned - 1:+.1%} to "
                           f"{max(grown) / planned - 1:+.1%}", flush=True)

@@ -4,38 +4,46 @@
 // first ranks have one more.
 #include "base/bytes.h"
 #include "comm/ops/parts.h"
+#include "comm/ops/pieces.h"
 
 namespace hocket::comm {
 
 namespace {
 
+/// Bytes of each operand that a member brings, of which any run is one piece of its memory. Parts
+/// begin where numbers of any type may lie.
+constexpr int64_t kUnit = 8;
+std::vector<Piece> pieces_of(const Together& all, size_t member) {
+  std::vector<int64_t> sizes;
+  for (const TensorType& type : all.out) {
+    const MemberBlocks b =
+        member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), member);
+    sizes.push_back(b.outer * type.bytes_of(b.inner));
+  }
+  return pieces_of_part(all, sizes, kUnit);
+}
+
 void run_all_gather(const Together& all, size_t me, int) {
-  for (size_t operand = 0; operand < all.out.size(); ++operand) {
-    const TensorType& type = all.out[operand];
-    auto* const to = static_cast<std::byte*>(all.members[me].out[operand]);
-    const std::vector<const std::byte*> sources = inputs(all, operand);
-    for (size_t member = 0; member < sources.size(); ++member) {
-      const MemberBlocks b = member_blocks(type, dim_of(*all.attrs, "dim"), sources.size(), member);
+  for (size_t member = 0; member < all.members.size(); ++member) {
+    for (const Piece& piece : pieces_of(all, member)) {
+      const TensorType& type = all.out[piece.operand];
+      const MemberBlocks b =
+          member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), member);
       const int64_t row = type.bytes_of(b.inner);
-      const Range range = part_of(all, row);
-      for (int64_t o = 0; o < b.outer; ++o) {
-        copy_bytes(to + type.bytes_of(o * b.stride + b.begin) + range.begin,
-                   sources[member] + o * row + range.begin, range.length());
-      }
+      auto* const to = static_cast<std::byte*>(all.members[me].out[piece.operand]);
+      const auto* from = static_cast<const std::byte*>(all.members[member].in[piece.operand]);
+      for_each_row(piece, row, [&](int64_t o, int64_t begin, int64_t end) {
+        copy_bytes(to + type.bytes_of(o * b.stride + b.begin) + begin, from + o * row + begin,
+                   end - begin);
+      });
     }
   }
 }
 
 std::vector<Slice> reads_all_gather(const Together& all, size_t from, size_t, int) {
   std::vector<Slice> slices;
-  for (size_t operand = 0; operand < all.out.size(); ++operand) {
-    const TensorType& type = all.out[operand];
-    const MemberBlocks b = member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), from);
-    const int64_t row = type.bytes_of(b.inner);
-    const Range range = part_of(all, row);
-    for (int64_t o = 0; o < b.outer && range.length() > 0; ++o) {
-      slices.push_back({false, operand, o * row + range.begin, range.length()});
-    }
+  for (const Piece& piece : pieces_of(all, from)) {
+    slices.push_back({false, piece.operand, piece.begin, piece.end - piece.begin});
   }
   return slices;
 }

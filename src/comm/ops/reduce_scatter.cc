@@ -3,40 +3,51 @@
 // each operand, the list as one transfer. The first half of a ring all_reduce. Of a dim that they
 // do not divide the first ranks get one more.
 #include "comm/ops/parts.h"
+#include "comm/ops/pieces.h"
 
 namespace hocket::comm {
 
 namespace {
 
+MemberBlocks block_of(const Together& all, size_t operand, size_t member) {
+  return member_blocks(all.in[operand], dim_of(*all.attrs, "dim"), all.members.size(), member);
+}
+
+/// Elements of each operand's block that a member gets.
+std::vector<Piece> pieces_of(const Together& all, size_t member) {
+  std::vector<int64_t> sizes;
+  for (size_t operand = 0; operand < all.in.size(); ++operand) {
+    const MemberBlocks b = block_of(all, operand, member);
+    sizes.push_back(b.outer * b.inner);
+  }
+  return pieces_of_part(all, sizes);
+}
+
 void run_reduce_scatter(const Together& all, size_t me, int) {
-  for (size_t operand = 0; operand < all.out.size(); ++operand) {
-    const TensorType& type = all.in[operand];
-    const MemberBlocks b = member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), me);
-    const Range range = part_of(all, b.inner);
+  for (const Piece& piece : pieces_of(all, me)) {
+    const graph::DType dtype = all.in[piece.operand].dtype;
+    const MemberBlocks b = block_of(all, piece.operand, me);
     std::vector<const void*> from;
     for (const Operands& operands : all.members) {
-      from.push_back(operands.in[operand]);
+      from.push_back(operands.in[piece.operand]);
     }
-    auto* to = static_cast<std::byte*>(all.members[me].out[operand]);
-    for (int64_t o = 0; o < b.outer; ++o) {
-      const int64_t begin = o * b.stride + b.begin + range.begin;
-      reduce(monoid_of(*all.attrs), type.dtype, from, begin, range.length(),
-             to + (o * b.inner + range.begin) * size_of(type.dtype));
-    }
+    auto* to = static_cast<std::byte*>(all.members[me].out[piece.operand]);
+    for_each_row(piece, b.inner, [&](int64_t o, int64_t begin, int64_t end) {
+      reduce(monoid_of(*all.attrs), dtype, from, o * b.stride + b.begin + begin, end - begin,
+             to + (o * b.inner + begin) * size_of(dtype));
+    });
   }
 }
 
 std::vector<Slice> reads_reduce_scatter(const Together& all, size_t, size_t to, int) {
   std::vector<Slice> slices;
-  for (size_t operand = 0; operand < all.out.size(); ++operand) {
-    const TensorType& type = all.in[operand];
-    const MemberBlocks b = member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), to);
-    const Range range = part_of(all, b.inner);
-    const int64_t size = size_of(type.dtype);
-    for (int64_t o = 0; o < b.outer && range.length() > 0; ++o) {
-      const int64_t begin = o * b.stride + b.begin + range.begin;
-      slices.push_back({false, operand, begin * size, range.length() * size});
-    }
+  for (const Piece& piece : pieces_of(all, to)) {
+    const MemberBlocks b = block_of(all, piece.operand, to);
+    const int64_t size = size_of(all.in[piece.operand].dtype);
+    for_each_row(piece, b.inner, [&](int64_t o, int64_t begin, int64_t end) {
+      slices.push_back(
+          {false, piece.operand, (o * b.stride + b.begin + begin) * size, (end - begin) * size});
+    });
   }
   return slices;
 }

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <map>
 
+#include "base/error.h"
 #include "base/math.h"
+#include "comm/ops/exchange.h"
 #include "comm/ops/parts.h"
 
 namespace hocket::comm {
@@ -29,6 +31,21 @@ int64_t bytes_by_type(std::span<const TensorType> types) {
     sum += aligned(size);
   }
   return sum;
+}
+
+/// True if the op takes and makes such types, as one of its members.
+bool fits(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
+          std::span<const TensorType> out, int64_t members) {
+  if (op.role == Role::between) return true;
+  for (int64_t me = 0; me < members && op.role == Role::collective; ++me) {
+    try {
+      const std::vector<TensorType> made = infer(op, attrs, in, members, me);
+      if (std::equal(made.begin(), made.end(), out.begin(), out.end())) return true;
+    } catch (const Error&) {
+      continue;  // a share of another member
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -58,9 +75,12 @@ ByTransport by_transport_among(const Op& op, const Attrs& attrs, std::span<const
   return alike ? found : ByTransport::none;
 }
 
-int64_t transport_bytes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
-                        std::span<const TensorType> out) {
-  switch (by_transport(op, attrs, in)) {
+int64_t transport_bytes(Collectives how, const Op& op, const Attrs& attrs,
+                        std::span<const TensorType> in, std::span<const TensorType> out,
+                        int64_t members) {
+  if (!fits(op, attrs, in, out, members)) return 0;
+  if (how == Collectives::own) return exchange_bytes(op, attrs, in, out, members);
+  switch (by_transport_among(op, attrs, in, members)) {
     case ByTransport::all_reduce:
       return bytes_by_type(in);
     case ByTransport::reduce_scatter:
@@ -73,7 +93,7 @@ int64_t transport_bytes(const Op& op, const Attrs& attrs, std::span<const Tensor
     case ByTransport::none:
       break;
   }
-  return 0;
+  return exchange_bytes(op, attrs, in, out, members);
 }
 
 }  // namespace hocket::comm

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the transport's own collectives (plan.collectives: c10d) are to the communication ops.
+// How collectives are done between processes, and what they take of memory beyond their operands;
+// what the transport's own (plan.collectives: c10d) are to the communication ops.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,12 @@
 #include "comm/ops/comm_op.h"
 
 namespace hocket::comm {
+
+/// How collectives are done between processes that a program does not write as messages.
+enum class Collectives : uint8_t {
+  own,   ///< by their records: in the order of sums, and so in their bits, as between threads
+  c10d,  ///< by the transport's own, where it has one
+};
 
 /// The collective of the transport that does an op.
 enum class ByTransport : uint8_t {
@@ -25,9 +32,12 @@ ByTransport by_transport_among(const Op& op, const Attrs& attrs, std::span<const
 /// Parts of a collective's memory begin at multiples of so many bytes.
 inline constexpr int64_t kScratchAlign = 64;
 
-/// Bytes of copies of a member's operands that the transport reads and writes then; of routed rows,
-/// those that even routing sends. 0: there is no counterpart.
-int64_t transport_bytes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
-                        std::span<const TensorType> out);
+/// Most memory of the transport that a member of a collective has, of so many that are processes:
+/// of c10d's the copies of its operands that are read and written then, of ours, which does what
+/// has no counterpart, messages (exchange_bytes). Of routed rows those that even routing sends. 0:
+/// its types do not fit.
+int64_t transport_bytes(Collectives how, const Op& op, const Attrs& attrs,
+                        std::span<const TensorType> in, std::span<const TensorType> out,
+                        int64_t members);
 
 }  // namespace hocket::comm

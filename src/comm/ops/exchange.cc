@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/ops/exchange.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace hocket::comm {
+
+namespace {
+
+int64_t total(std::span<const Slice> slices) {
+  int64_t bytes = 0;
+  for (const Slice& slice : slices) {
+    bytes += slice.bytes;
+  }
+  return bytes;
+}
+
+/// Of every operand, from the first byte that is read to the last.
+int64_t spans(std::span<const Slice> slices) {
+  std::map<std::pair<bool, size_t>, std::pair<int64_t, int64_t>> spans;
+  for (const Slice& slice : slices) {
+    const int64_t end = slice.begin + slice.bytes;
+    const auto [span, fresh] = spans.try_emplace({slice.out, slice.operand}, slice.begin, end);
+    span->second = {std::min(span->second.first, slice.begin), std::max(span->second.second, end)};
+  }
+  int64_t bytes = 0;
+  for (const auto& [operand, span] : spans) {
+    bytes += span.second - span.first;
+  }
+  return bytes;
+}
+
+/// Rows per member and expert, i64[members, experts], as even routing makes them.
+std::vector<int64_t> even_sizes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
+                                std::span<const TensorType> out) {
+  const int64_t row = std::max<int64_t>(in[0].bytes_of(in[0].row_size()), 1);
+  const int64_t rows = op.payload(attrs, in, out) / row;
+  const int64_t experts = in[1].dims[1];
+  std::vector<int64_t> sizes;
+  for (int64_t member = 0; member < in[1].dims[0]; ++member) {
+    for (int64_t expert = 0; expert < experts; ++expert) {
+      sizes.push_back(graph::share(rows, experts, expert).length);
+    }
+  }
+  return sizes;
+}
+
+/// What is kept of a message that comes.
+int64_t kept(const Together& all, std::span<const Slice> slices) {
+  return total(slices) + (is_read_packed(slices, all.in, all.out) ? 0 : spans(slices));
+}
+
+/// Most bytes that the first member has of messages of a part, in any phase: as many as it sends
+/// may wait twice.
+int64_t bytes_of_part(const Op& op, const Together& all) {
+  int64_t most = 0;
+  for (int phase = 0; phase < op.phases; ++phase) {
+    int64_t bytes = 0;
+    for (size_t other = 1; other < all.members.size(); ++other) {
+      const std::vector<Slice> comes = op.reads(all, other, 0, phase);
+      const std::vector<Slice> goes = op.reads(all, 0, other, phase);
+      // Another member may send as much as comes here, and have come what is sent here.
+      bytes +=
+          2 * std::max(total(goes), total(comes)) + std::max(kept(all, comes), kept(all, goes));
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+}  // namespace
+
+bool is_read_packed(std::span<const Slice> slices, std::span<const TensorType> in,
+                    std::span<const TensorType> out) {
+  std::set<std::pair<bool, size_t>> operands;
+  int64_t at = 0;
+  for (const Slice& slice : slices) {
+    const graph::DType dtype = (slice.out ? out : in)[slice.operand].dtype;
+    const bool aligned = graph::bits_of(dtype) <= 8 || at % graph::size_of(dtype) == 0;
+    if (!aligned || !operands.insert({slice.out, slice.operand}).second) return false;
+    at += slice.bytes;
+  }
+  return true;
+}
+
+int64_t exchange_bytes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
+                       std::span<const TensorType> out, int64_t members) {
+  constexpr int64_t kMostLooked = 4096;  // at so many parts: later ones are like them
+  if (members < 2) return 0;
+  if (op.role == Role::between) return op.payload(attrs, in, out);
+  std::vector<int64_t> sizes;
+  std::vector<void*> operands(in.size());
+  if (op.needs_sizes) {
+    sizes = even_sizes(op, attrs, in, out);
+    operands[1] = sizes.data();
+  }
+  const std::vector<Operands> all(static_cast<size_t>(members), Operands{operands, {}});
+  const int64_t payload = op.payload(attrs, in, out);
+  const int64_t parts =
+      op.divides ? std::max<int64_t>(1, payload / (members * kPartBytes)) : int64_t{1};
+  // While a part of the second phase begins, there are one more of them.
+  const int64_t at_a_time = std::min(parts, op.phases == 2 ? 2 * kPartsAhead + 1 : kPartsAhead);
+  std::deque<int64_t> on_way;
+  int64_t bytes = 0, most = 0;
+  for (int64_t part = 0; part < std::min(parts, kMostLooked); ++part) {
+    on_way.push_back(bytes_of_part(op, {&attrs, in, out, all, {}, {}, part, parts}));
+    bytes += on_way.back();
+    if (std::ssize(on_way) > at_a_time) {
+      bytes -= on_way.front();
+      on_way.pop_front();
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+}  // namespace hocket::comm
