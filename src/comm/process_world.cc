@@ -158,7 +158,6 @@ class ProcessWorld::Rank::Part {
     bool given_out = false;
     std::unique_ptr<Incoming> incoming;
   };
-  bool is_read_packed(const std::vector<Slice>& slices) const;
   Rank& rank_;
   const Call& call_;
   const Op& op_;
@@ -196,21 +195,6 @@ void ProcessWorld::Rank::Part::send() {
   }
 }
 
-/// True if slices, one behind the other, can be read so: one of an operand, where numbers of its
-/// type may lie.
-bool ProcessWorld::Rank::Part::is_read_packed(const std::vector<Slice>& slices) const {
-  std::set<std::pair<bool, size_t>> operands;
-  int64_t at = 0;
-  for (const Slice& slice : slices) {
-    const program::Kind& kind = *call_.kind;
-    const TensorType& type = (slice.out ? kind.out : kind.in)[slice.operand];
-    const bool fits = graph::bits_of(type.dtype) <= 8 || at % graph::size_of(type.dtype) == 0;
-    if (!fits || !operands.insert({slice.out, slice.operand}).second) return false;
-    at += slice.bytes;
-  }
-  return true;
-}
-
 void ProcessWorld::Rank::Part::expect() {
   const Together all = members_.together();
   for (size_t step = 1; step < n_; ++step) {
@@ -219,7 +203,7 @@ void ProcessWorld::Rank::Part::expect() {
     arrival.slices = op_.reads(all, other, me_, phase_);
     const int64_t bytes = on_links(call_, total(arrival.slices));
     arrival.packed = Message(bytes);
-    arrival.given_out = !is_read_packed(arrival.slices);
+    arrival.given_out = !is_read_packed(arrival.slices, call_.kind->in, call_.kind->out);
     if (arrival.given_out) {
       members_.expect(other, arrival.slices);
     } else {

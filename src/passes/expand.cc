@@ -4,14 +4,16 @@
 // simulator sees every hop, and a transport needs no more than messages.
 #include <algorithm>
 #include <array>
-#include <map>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "passes/pass.h"
 #include "passes/rings.h"
 
 namespace hocket::passes {
 
+using program::BufferId;
 using program::ClassId;
 using program::Group;
 using program::Kind;
@@ -62,49 +64,105 @@ class Expander {
  public:
   Expander(Program& program, ClassId cls, const Options& options,
            const std::vector<std::vector<int32_t>>& stages, int32_t* next_tag)
-      : program_(program), cls_(cls), options_(options), stages_(stages), next_tag_(*next_tag) {
-    last_.fill(kNone);
-  }
+      : program_(program), cls_(cls), options_(options), stages_(stages), next_tag_(*next_tag) {}
 
   void run() {
+    // What becomes of each task is written first, and then put in order: as the list has it, but
+    // for the last phase of a sum of gradients over nested levels. Where the next sum is the next
+    // communication, and nobody needs the first one until then, that phase goes behind the next
+    // one's first phase, in the lane inside of nodes: so the links between nodes need not wait.
     const std::vector<Task> before = std::move(program_.classes[cls_].tasks);
-    std::vector<Task> after;
-    std::vector<TaskId> renamed;  // by task: the last of those that it became
-    for (Task task : before) {
-      for (TaskId& dep : task.deps) {
-        dep = renamed[dep];
+    for (size_t i = 0; i < before.size(); ++i) {
+      for (Task& one : one_by_one(before[i])) {
+        written_.push_back(expanded(std::move(one)));
+        written_.back().of = i;
       }
-      for (Task& one : one_by_one(task)) {
-        std::vector<TaskId> deps = one.deps;
-        std::vector<Task> made = expanded(one);
-        if (made.empty()) {
-          made.push_back(std::move(one));
-        } else {
-          follow(made, std::ssize(after), &deps);
-          for (Task& part : made) {
-            part.deps = deps;
-          }
-        }
-        after.insert(after.end(), made.begin(), made.end());
-      }
-      renamed.push_back(std::ssize(after) - 1);
     }
-    program_.classes[cls_].tasks = std::move(after);
+    renamed_.resize(before.size(), kNone);
+    Written* held = nullptr;
+    for (size_t i = 0; i < written_.size(); ++i) {
+      Written& one = written_[i];
+      for (TaskId& dep : one.whole.deps) {
+        dep = renamed_[dep];
+      }
+      follow(i);
+      const bool holds = may_hold(i);
+      put(one, 0, one.phases.first_end);
+      if (held && one.messages) {
+        put(*held, held->phases.last_begin, held->tasks.size());
+        held = nullptr;
+      }
+      put(one, one.phases.first_end, holds ? one.phases.last_begin : one.tasks.size());
+      held = holds ? &one : held;
+    }
+    program_.classes[cls_].tasks = std::move(after_);
   }
 
  private:
-  /// A collective follows the one before it in every lane that both use: what that one had of
-  /// memory may then be had again.
-  void follow(const std::vector<Task>& made, TaskId first, std::vector<TaskId>* deps) {
-    const std::array<TaskId, program::kNumLanes> before = last_;
-    for (size_t i = 0; i < made.size(); ++i) {
-      last_[place_of(made[i].lane)] = TaskId(first.value() + static_cast<int32_t>(i));
+  /// What a task, or one operand of it, becomes.
+  struct Written {
+    Task whole{};
+    TaskId of = kNone;  ///< in the list before
+    bool messages = false;
+    std::vector<Task> tasks{};  ///< the whole itself, if it stays
+    Rings::Phases phases{};
+    std::array<TaskId, program::kNumLanes> ends{};  ///< of those put so far the last, by lane
+  };
+
+  /// Tasks [begin, end) of those come next.
+  void put(Written& one, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      Task& task = one.tasks[i];
+      task.deps = one.whole.deps;
+      renamed_[one.of] = after_.size();
+      one.ends[place_of(task.lane)] = after_.size();
+      after_.push_back(std::move(task));
     }
-    for (size_t lane = 0; lane < before.size(); ++lane) {
-      if (before[lane] != kNone && before[lane] != last_[lane]) {
-        deps->push_back(before[lane]);
+  }
+
+  /// Two collectives are under way in a lane at a time: one more begins when the one before these
+  /// is through with the lane, and what that had of memory may then be had again.
+  void follow(size_t number) {
+    Written& one = written_[number];
+    if (!one.messages) return;
+    std::array<bool, program::kNumLanes> uses{};
+    for (const Task& task : one.tasks) {
+      uses[place_of(task.lane)] = true;
+    }
+    for (size_t lane = 0; lane < uses.size(); ++lane) {
+      if (!uses[lane]) continue;
+      std::vector<size_t>& users = users_[lane];
+      if (users.size() > 1) {
+        one.whole.deps.push_back(written_[users[users.size() - 2]].ends[lane]);
       }
+      users.push_back(number);
     }
+  }
+
+  static bool sums_in_phases(const Written& one) {
+    return one.whole.phase == program::Phase::grad && one.phases.last_begin > 0;
+  }
+  /// Whether its last phase may wait for the first one of the next communication.
+  bool may_hold(size_t number) const {
+    const Written& sum = written_[number];
+    if (!sums_in_phases(sum)) return false;
+    std::set<BufferId> results;
+    for (BufferId result : sum.whole.out) {
+      results.insert(program_.classes[cls_].root(result));
+    }
+    const auto is_result = [&](BufferId buffer) {
+      return results.contains(program_.classes[cls_].root(buffer));
+    };
+    for (size_t next = number + 1; next < written_.size(); ++next) {
+      const Task& other = written_[next].whole;
+      if (std::any_of(other.in.begin(), other.in.end(), is_result) ||
+          std::any_of(other.out.begin(), other.out.end(), is_result) ||
+          std::find(other.deps.begin(), other.deps.end(), sum.of) != other.deps.end()) {
+        return false;
+      }
+      if (program::is_communication(program_.kind(other))) return sums_in_phases(written_[next]);
+    }
+    return false;
   }
 
   /// The operands of a list that is scattered or gathered as messages, each as a task of its own.
@@ -127,17 +185,37 @@ class Expander {
     return all;
   }
 
-  /// What a collective becomes; nothing if it stays.
-  std::vector<Task> expanded(const Task& task) {
+  Written expanded(Task task) {
+    Written one;
+    if (joins_one_class(task)) {
+      Rings rings(program_, cls_, task, next_tag_);
+      write(task, &rings);
+      next_tag_ = rings.next_tag();
+      one.tasks = rings.take();
+      one.phases = rings.phases();
+    }
+    one.messages = !one.tasks.empty();
+    if (!one.messages) {
+      one.tasks.push_back(task);
+    }
+    one.whole = std::move(task);
+    return one;
+  }
+
+  /// A collective whose members all have this list of tasks.
+  bool joins_one_class(const Task& task) const {
     const Kind& kind = program_.kind(task);
-    if (task.group == kNone || kind.communication == comm::Id::none) return {};
+    if (task.group == kNone || kind.communication == comm::Id::none) return false;
+    const Group& group = program_.groups[task.group];
+    return comm::op(kind.communication).role == comm::Role::collective && group.members.empty() &&
+           !group.axes.empty() && !program_.crosses_classes(group);
+  }
+
+  /// What a collective becomes; nothing if it stays.
+  void write(const Task& task, Rings* rings) const {
+    const Kind& kind = program_.kind(task);
     const Group& group = program_.groups[task.group];
     const comm::Op& op = comm::op(kind.communication);
-    if (op.role != comm::Role::collective || !group.members.empty() || group.axes.empty() ||
-        program_.crosses_classes(group)) {
-      return {};
-    }
-    Rings rings(program_, cls_, task, next_tag_);
     using comm::Move;
     const bool sums = op.move.placed == Move::Placed::sum && !op.makes_sizes;
     const bool summed = std::all_of(kind.in.begin(), kind.in.end(), [](const auto& type) {
@@ -153,30 +231,28 @@ class Expander {
       std::reverse(levels.begin(), levels.end());
       // Parts of a maximum are not put together in a flat buffer, either.
       const bool max = comm::monoid_of(kind.attrs) == graph::Monoid::max;
-      if (shares_are_uneven() || (max && !rings.sums_rows(levels))) return {};
+      if (shares_are_uneven() || (max && !rings->sums_rows(levels))) return;
       if (is_nested(options_.all_reduce)) {
-        rings.all_reduce(nested, options_.pieces(options_.all_reduce));
+        rings->all_reduce(nested, options_.pieces(options_.all_reduce));
       } else {
-        rings.all_reduce(levels);
+        rings->all_reduce(levels);
       }
     } else if (sums && !all_reduces && summed && along_rows && options_.reduce_scatter != kNative &&
                comm::movement(op, kind.attrs).part_dim == 0) {
       if (is_nested(options_.reduce_scatter)) {
-        rings.reduce_scatter(nested, options_.pieces(options_.reduce_scatter));
+        rings->reduce_scatter(nested, options_.pieces(options_.reduce_scatter));
       } else {
-        rings.reduce_scatter(levels_of(group, options_.reduce_scatter));
+        rings->reduce_scatter(levels_of(group, options_.reduce_scatter));
       }
     } else if (op.move.placed == Move::Placed::slot && op.move.part == Move::Part::whole &&
                !kind.in[0].symbolic() && options_.all_gather != kNative &&
                comm::movement(op, kind.attrs).slot_dim == 0) {
       if (is_nested(options_.all_gather)) {
-        rings.all_gather(nested, options_.pieces(options_.all_gather));
+        rings->all_gather(nested, options_.pieces(options_.all_gather));
       } else {
-        rings.all_gather(levels_of(group, options_.all_gather));
+        rings->all_gather(levels_of(group, options_.all_gather));
       }
     }
-    next_tag_ = rings.next_tag();
-    return rings.take();
   }
 
   /// Outermost first: blocks are numbered by the coordinates on the axes, the last counting
@@ -213,7 +289,10 @@ class Expander {
   const Options& options_;
   const std::vector<std::vector<int32_t>>& stages_;  // by class
   int32_t& next_tag_;
-  std::array<TaskId, program::kNumLanes> last_;  // of what was made so far, by lane
+  std::vector<Written> written_;
+  std::vector<Task> after_;
+  std::vector<TaskId> renamed_;  // by task before: the last of those that it became
+  std::array<std::vector<size_t>, program::kNumLanes> users_;  // by lane: the collectives in it
 };
 
 void run(Program& program, const Options& options) {

@@ -259,7 +259,8 @@ void Rings::all_reduce_flat(const std::vector<Level>& inside, const std::vector<
 }
 
 /// All pieces inside, then each of them over the rest, then all inside: two lanes that work at the
-/// same time, on different pieces.
+/// same time, on different pieces. Over the rest a piece is gathered when the next one's sum has
+/// begun: a link has something to carry while a rank waits for what it then adds.
 void Rings::all_reduce(Part from, Part to, const std::vector<Level>& inside,
                        const std::vector<Level>& rest, int64_t pieces) {
   std::vector<Part> summed;
@@ -267,11 +268,20 @@ void Rings::all_reduce(Part from, Part to, const std::vector<Level>& inside,
     const Part sum = to.piece(number, pieces);
     summed.push_back(scatter(from.piece(number, pieces), &sum, nullptr, inside, {}));
   }
-  for (int64_t number = 0; number < pieces; ++number) {
-    const Part mine = own_block(to.piece(number, pieces), inside);
-    scatter(summed[static_cast<size_t>(number)], &mine, nullptr, rest, {});
-    gather(mine, rest, {});
+  const bool nested = !inside.empty() && !rest.empty();
+  if (nested && phases_.first_end == 0) {
+    phases_.first_end = tasks_.size();
   }
+  const auto mine = [&](int64_t number) { return own_block(to.piece(number, pieces), inside); };
+  for (int64_t number = 0; number < pieces; ++number) {
+    const Part sum = mine(number);
+    scatter(summed[static_cast<size_t>(number)], &sum, nullptr, rest, {});
+    if (number > 0) {
+      gather(mine(number - 1), rest, {});
+    }
+  }
+  gather(mine(pieces - 1), rest, {});
+  phases_.last_begin = nested ? tasks_.size() : 0;
   for (int64_t number = 0; number < pieces; ++number) {
     gather(to.piece(number, pieces), inside, {});
   }

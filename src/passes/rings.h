@@ -101,6 +101,12 @@ class Rings {
 
   std::vector<program::Task> take() { return std::move(tasks_); }
   int32_t next_tag() const { return tag_; }
+  /// Of a sum for all over nested levels: where among its tasks the first phase ends, which sums
+  /// inside of nodes, and where the last one begins, which gathers there. Both 0: it has no phases.
+  struct Phases {
+    size_t first_end = 0, last_begin = 0;
+  };
+  const Phases& phases() const { return phases_; }
 
  private:
   /// One of the equal pieces of every block.
@@ -139,6 +145,7 @@ class Rings {
   program::Lane arrives_ = program::Lane::compute;  ///< where messages come in at present
   size_t first_view_;                               ///< buffers from here on are made here
   std::vector<program::Task> tasks_;
+  Phases phases_;
 };
 
 }  // namespace hocket::passes

@@ -345,6 +345,51 @@ TEST(Expand, PiecesGoInsideWhileOthersGoBetween) {
   }
 }
 
+/// Two sums on two nodes of two ranks, the second behind the first: what the passes make of them.
+Program two_sums(program::Phase phase, const std::string& setting) {
+  Program native = program_of({"all_reduce", {}, {{"a", 4}}, {{DType::f64, {1 << 16}}}});
+  native.ranks_per_node = 2;
+  program::RankClass& cls = native.classes[0];
+  const size_t buffers = cls.buffers.size();
+  for (size_t i = 0; i < buffers; ++i) {
+    program::Buffer other = cls.buffers[i];
+    other.name += " of the second";
+    cls.buffers.push_back(std::move(other));
+  }
+  program::Task second = cls.tasks[0];
+  second.in[0] = BufferId(second.in[0].value() + static_cast<int32_t>(buffers));
+  second.out[0] = BufferId(second.out[0].value() + static_cast<int32_t>(buffers));
+  cls.tasks.push_back(second);
+  for (program::Task& task : cls.tasks) {
+    task.phase = phase;
+  }
+  return expanded(native, setting);
+}
+
+/// A sum of gradients gathers inside of nodes when the next one has begun there, so that the links
+/// between nodes go over to the next one at once. Others, which somebody waits for, do not.
+TEST(Expand, LinksBetweenNodesGoOverToTheNextSumOfGradients) {
+  cost::Cluster cluster = test::one_node(2);
+  cluster.nodes = 2;
+  cluster.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
+  cluster.links.inter = {{1e-6, ""}, {5e9, ""}, {1, ""}};
+  const Program native = two_sums(program::Phase::grad, "all_reduce=native");
+  for (const char* algorithm : {"hierarchical", "ho_ring"}) {
+    SCOPED_TRACE(algorithm);
+    const auto made = [&](program::Phase phase) {
+      return two_sums(phase, std::string("all_reduce=") + algorithm);
+    };
+    const auto time_of = [&](const Program& program) {
+      const cost::CostModel costs(cluster, std::nullopt, 1);
+      return static_cast<double>(sim::simulate(program, costs, {}).step_ns);
+    };
+    const Program beside = made(program::Phase::grad), behind = made(program::Phase::forward);
+    EXPECT_EQ(run(beside, true, 1), run(native, true, 1));
+    EXPECT_EQ(bytes_sent(beside, program::Lane::inter), bytes_sent(behind, program::Lane::inter));
+    EXPECT_LT(time_of(beside), 0.95 * time_of(behind));
+  }
+}
+
 /// Neighbours exchange the most: of 8 ranks in nodes of two, 1/4 and 1/8 leave the node, and come
 /// back. Around a ring everything passes between nodes.
 TEST(Expand, HalvesOfFewBytesLeaveTheNode) {

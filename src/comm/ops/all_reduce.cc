@@ -2,45 +2,30 @@
 // all_reduce(x...) -> x...: every operand summed over the group (monoid="max": its greatest), the
 // list as one transfer. A ring moves 2 (n-1)/n of the data through every link in 2 (n-1) rounds; a
 // tree is better where rounds count.
-#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/bytes.h"
 #include "comm/ops/parts.h"
+#include "comm/ops/pieces.h"
 
 namespace hocket::comm {
 
 namespace {
 
-/// Elements of an operand.
-struct Piece {
-  size_t operand = 0;
-  int64_t begin = 0, length = 0;
-};
-
-/// What a member sums: of all elements, one operand behind the other, a run, so that most of what
-/// is sent at a time is one piece of memory.
+/// What a member sums, in elements: of all operands, one behind the other, a run, so that most of
+/// what is sent at a time is one piece of memory.
 std::vector<Piece> chunk_of(const Together& all, size_t member) {
   const int64_t n = static_cast<int64_t>(all.members.size());
   const int64_t number = static_cast<int64_t>(member);
-  int64_t elements = 0;
+  std::vector<int64_t> sizes;
   for (const TensorType& operand : all.in) {
-    elements += operand.numel();
+    sizes.push_back(operand.numel());
   }
+  const int64_t elements = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   const int64_t begin = elements * number / n;
   const Range part = part_of(all, elements * (number + 1) / n - begin);
-  std::vector<Piece> pieces;
-  int64_t first = 0;  // of the operand, among all elements
-  for (size_t operand = 0; operand < all.in.size(); ++operand) {
-    const int64_t numel = all.in[operand].numel();
-    const int64_t from = std::max(begin + part.begin, first);
-    const int64_t to = std::min(begin + part.end, first + numel);
-    if (from < to) {
-      pieces.push_back({operand, from - first, to - from});
-    }
-    first += numel;
-  }
-  return pieces;
+  return pieces_between(sizes, begin + part.begin, begin + part.end);
 }
 
 /// Sums in rank order, whatever the group does, so that bits do not depend on timing. Everybody
@@ -55,7 +40,7 @@ void run_all_reduce(const Together& all, size_t me, int phase) {
       }
       const graph::DType dtype = all.in[mine.operand].dtype;
       auto* out = static_cast<std::byte*>(all.members[me].out[mine.operand]);
-      reduce(monoid_of(*all.attrs), dtype, from, mine.begin, mine.length,
+      reduce(monoid_of(*all.attrs), dtype, from, mine.begin, mine.end - mine.begin,
              out + mine.begin * size_of(dtype));
     }
     return;
@@ -68,7 +53,7 @@ void run_all_reduce(const Together& all, size_t me, int phase) {
         return static_cast<std::byte*>(all.members[member].out[theirs.operand]) +
                theirs.begin * size;
       };
-      copy_bytes(at(me), at(j), theirs.length * size);
+      copy_bytes(at(me), at(j), (theirs.end - theirs.begin) * size);
     }
   }
 }
@@ -78,7 +63,8 @@ std::vector<Slice> reads_all_reduce(const Together& all, size_t from, size_t to,
   std::vector<Slice> slices;
   for (const Piece& piece : chunk_of(all, phase == 0 ? to : from)) {
     const int64_t size = size_of(all.in[piece.operand].dtype);
-    slices.push_back({phase == 1, piece.operand, piece.begin * size, piece.length * size});
+    slices.push_back(
+        {phase == 1, piece.operand, piece.begin * size, (piece.end - piece.begin) * size});
   }
   return slices;
 }

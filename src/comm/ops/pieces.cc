@@ -8,23 +8,26 @@
 
 namespace hocket::comm {
 
-std::vector<Piece> pieces_of_part(const Together& all, std::span<const int64_t> sizes,
-                                  int64_t unit) {
-  const int64_t size = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  const Range units = part_of(all, size / unit);
-  const int64_t part_begin = units.begin * unit;
-  const int64_t part_end = all.part + 1 == all.parts ? size : units.end * unit;
+std::vector<Piece> pieces_between(std::span<const int64_t> sizes, int64_t begin, int64_t end) {
   std::vector<Piece> pieces;
   int64_t first = 0;  // of the operand, among all
   for (size_t operand = 0; operand < sizes.size(); ++operand) {
-    const int64_t begin = std::max(part_begin - first, int64_t{0});
-    const int64_t end = std::min(part_end - first, sizes[operand]);
-    if (begin < end) {
-      pieces.push_back({operand, begin, end});
+    const int64_t from = std::max(begin - first, int64_t{0});
+    const int64_t to = std::min(end - first, sizes[operand]);
+    if (from < to) {
+      pieces.push_back({operand, from, to});
     }
     first += sizes[operand];
   }
   return pieces;
+}
+
+std::vector<Piece> pieces_of_part(const Together& all, std::span<const int64_t> sizes,
+                                  int64_t unit) {
+  const int64_t size = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const Range units = part_of(all, size / unit);
+  const bool last = all.part + 1 == all.parts;
+  return pieces_between(sizes, units.begin * unit, last ? size : units.end * unit);
 }
 
 }  // namespace hocket::comm

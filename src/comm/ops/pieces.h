@@ -17,6 +17,8 @@ struct Piece {
   size_t operand = 0;
   int64_t begin = 0, end = 0;
 };
+/// From `begin` up to `end` of all operands, one behind the other, which are of these sizes.
+std::vector<Piece> pieces_between(std::span<const int64_t> sizes, int64_t begin, int64_t end);
 /// The part that is done (Together::part), of operands of which the member has so much; in whole
 /// units, but for the end of the last part.
 std::vector<Piece> pieces_of_part(const Together& all, std::span<const int64_t> sizes,
