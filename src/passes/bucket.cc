@@ -85,21 +85,22 @@ class Bucketing {
   void run() {
     // A bucket is closed when it is full, before it would grow over the limit, before a task that
     // touches what it has, and, if somebody computes with what it brings, before any task that is
-    // not its like; one of the last sums also before other communication, which takes the link. Who
-    // waits for a sum only to have its memory back waits for a bucket if that sum is its last: else
-    // for a later one, or compute would stand still for sums of its own time.
+    // not its like; one of the last sums also before the last exchange of a pass, which takes the
+    // link. Who waits for a sum only to have its memory back waits for a bucket if that sum is its
+    // last: else for a later one, or compute would stand still for sums of its own time.
     for (const Task& task : cls_.tasks) {
       if (task.phase == program::Phase::grad && mergeable(task)) {
         open_[alike(task)].to_come += program_.kind(task).bytes;
       }
     }
+    const size_t last_exchange = find_last_exchange();
     for (size_t i = 0; i < cls_.tasks.size(); ++i) {
       const Task& task = cls_.tasks[i];
       const bool merges = mergeable(task);
       for (auto& [alike, bucket] : open_) {
         if (touches(alike, bucket, task) ||
             (is_pass(alike.phase) && !(merges && is_pass(task.phase))) ||
-            (alike.phase == program::Phase::grad && is_of_last(bucket) && takes_link(task))) {
+            (alike.phase == program::Phase::grad && is_of_last(bucket) && i == last_exchange)) {
           flush(bucket);
         }
       }
@@ -148,8 +149,21 @@ class Bucketing {
   static bool is_of_last(const Open& bucket) {
     return bucket.bytes >= std::max(kLeast, bucket.to_come / 4);
   }
-  bool takes_link(const Task& task) {
-    return is_pass(task.phase) && program::is_collective(program_.kind(task)) && !mergeable(task);
+  /// The last collective of a pass that keeps its place, or the first of several in a row.
+  size_t find_last_exchange() {
+    const auto is_exchange = [&](const Task& task) {
+      return is_pass(task.phase) && program::is_collective(program_.kind(task)) && !mergeable(task);
+    };
+    size_t behind = cls_.tasks.size();
+    while (behind > 0 && !is_exchange(cls_.tasks[behind - 1])) {
+      --behind;
+    }
+    if (behind == 0) return cls_.tasks.size();
+    size_t first = behind - 1;
+    while (first > 0 && is_exchange(cls_.tasks[first - 1])) {
+      --first;
+    }
+    return first;
   }
 
   static bool is_pass(program::Phase phase) {
