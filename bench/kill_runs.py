@@ -9,7 +9,8 @@ few steps; `kill -9` ends one rank at a random time, before the first step, in a
 written. Then
     all other ranks must end within plan.timeout_s and a grace, and one message must name the rank that died;
     the newest complete checkpoint must be whole, and the run goes on from it on 2 hosts, for some steps;
-    every loss of these steps must be that of a run that nobody killed, but for the order of sums (1e-4).
+    every loss must be that of one rank that nobody killed, but for the order of sums (f64, 1e-9). There is no balance
+    loss: that is taken over each global micro-batch, of which these plans have others.
 Prints a line per run and a table at the end; exits with 1 if one failed. Needs root, as tools/cluster does."""
 import argparse
 import json
@@ -27,14 +28,17 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 HOCKET = pathlib.Path(os.environ.get("HOCKET_BINARY_DIR", ROOT / "build")) / "hocket"
 TIMEOUT_S, GRACE_S, STEPS, MORE = 10, 8, 400, 6
 
+TOLERANCE = 1e-9
+
 # The learning rate is constant behind the warm-up, however many steps there are.
 CONFIG = """
 model:
+  dtype: f64
   config: {model_type: qwen3_moe, vocab_size: 400, hidden_size: 64, num_hidden_layers: 4,
            num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16, intermediate_size: 96,
            moe_intermediate_size: 48, num_experts: 4, num_experts_per_tok: 2, norm_topk_prob: true,
            rms_norm_eps: 1.0e-6, max_position_embeddings: 128, hidden_act: silu,
-           router_aux_loss_coef: 0.01, tie_word_embeddings: true}
+           router_aux_loss_coef: 0, tie_word_embeddings: true}
 data: {files: ["%(dir)s/text/*.txt"], dir: "%(dir)s/data", tokenizer: "%(dir)s/tok", vocab_size: 400,
        valid_fraction: 0}
 train: {steps: %(steps)d, global_batch: 8, seq_len: 64, save_every: 4, warmup_steps: 2, keep_last: 3,
@@ -118,7 +122,7 @@ def one_run(folder, config, rng, want):
     if saved and f"step-{seen['from']:06}" not in r.stdout:
         problems.append("did not go on from the newest checkpoint")
     for step, loss in {**before, **losses(folder / "run/metrics.jsonl")}.items():
-        if abs(loss - want[step]) > 1e-4 * abs(want[step]):
+        if abs(loss - want[step]) > TOLERANCE * abs(want[step]):
             problems.append(f"step {step}: loss {loss}; expected {want[step]}")
             break
     return seen, problems
