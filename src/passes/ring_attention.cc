@@ -51,7 +51,9 @@ struct Site {
   ops::Letters letters;
   char asks = 0;                  ///< letter of the queries' tokens
   char asked = 0;                 ///< letter of the keys' tokens
-  int64_t queries = 0, keys = 0;  ///< that a rank has of its own
+  /// What the rank at each place in the ring has of the tokens of all of them: one rank's queries
+  /// and keys are of the same tokens.
+  std::vector<graph::Run> blocks;
 };
 
 /// Which part of its tokens a rank takes: a number by its place in the ring.
@@ -218,20 +220,40 @@ class RingWriter {
     const program::Begin* const begin = begin_of(made.task, site.asks);
     if (!begin || begin->by == kNone) return {};
     site.letters = ops::letters(*site.op, kind.in, kind.out);
+    int64_t keys = 0;  // of all ranks
     for (size_t i = 0; i < made.in.size(); ++i) {
-      if (const int dim = dim_of(site.letters.in[i], site.asks); dim >= 0) {
-        site.queries = kind.in[i].dims[dim];
-      }
       const int dim = dim_of(site.letters.in[i], site.asked);
       if (dim < 0) continue;
       const auto from = gathered_.find(made.in[i]);
       if (from == gathered_.end() || from->second.dim != dim) return {};
       if (from->second.axis != axis_) return {};
-      site.keys = rank_.values[from->second.from].type.dims[dim];
+      keys = kind.in[i].dims[dim];
     }
     const std::vector<int32_t>& axes = frame_.tables[begin->by].axes;
     const bool split = std::find(axes.begin(), axes.end(), axis_) != axes.end();
-    return split && site.keys > 0 ? std::optional(site) : std::nullopt;
+    if (!split || keys == 0) return {};
+    site.blocks = blocks_of(begin, keys);
+    return site;
+  }
+
+  /// Blocks of `size` tokens, which the ranks of the class's rings have together: each ends where
+  /// the next one begins.
+  std::vector<graph::Run> blocks_of(const program::Begin* begin, int64_t size) const {
+    Coords coords(mesh_.axes.size());
+    for (size_t axis = 0; axis < coords.size(); ++axis) {
+      coords[axis] = frame_.span(cls_, static_cast<int32_t>(axis)).begin;
+    }
+    std::vector<graph::Run> blocks;
+    coords[axis_] = 0;
+    const int64_t first = value_at(begin, coords);
+    for (; coords[axis_] < ring_size(); ++coords[axis_]) {
+      blocks.push_back({value_at(begin, coords) - first, 0});
+    }
+    for (size_t place = 0; place < blocks.size(); ++place) {
+      const int64_t end = place + 1 < blocks.size() ? blocks[place + 1].begin : size;
+      blocks[place].length = end - blocks[place].begin;
+    }
+    return blocks;
   }
 
   int32_t ring_size() const { return mesh_.axes[axis_].size; }
@@ -266,35 +288,49 @@ class RingWriter {
     return frame_.intern(std::move(made));
   }
 
-  /// Number of a part among the parts of all ranks, in the order of the tokens.
-  int64_t number(int64_t part, int64_t place, int32_t ranks) const {
-    if (!zigzag_) return place;
-    return part == 0 ? place : 2 * ranks - 1 - place;
+  /// Whose keys the rank at this place has after `hop` steps.
+  int32_t owner(int64_t place, int32_t hop) const { return mesh_.wrap(axis_, place - hop); }
+
+  /// In zigzag order: number of a rank's part among the parts of all, in the order of the tokens.
+  int64_t number(int64_t part, int64_t place) const {
+    return part == 0 ? place : 2 * int64_t{ring_size()} - 1 - place;
   }
-  /// Where the queries' part begins, and that of the keys that come after `hop` steps.
-  int64_t queries_begin(const TaskTemplate& made, const Site& site, const Choice& choice,
+  /// The part that the rank at `chooser` takes of what the one at `place` has.
+  graph::Run part_at(const Site& site, const Choice& choice, int64_t chooser, int32_t place) const {
+    const graph::Run& block = site.blocks[place];
+    if (!zigzag_) return block;
+    const int64_t length = block.length / parts_;
+    return {number(choice.at(chooser), place) * length, length};
+  }
+  /// Where the queries' part lies, and that of the keys that come after `hop` steps.
+  graph::Run queries_at(const TaskTemplate& made, const Site& site, const Choice& choice,
                         Coords coords) const {
-    const int64_t place = coords[axis_];
+    const int32_t place = coords[axis_];
     coords[axis_] = 0;
-    return value_at(begin_of(made.task, site.asks), coords) +
-           number(choice.at(place), place, ring_size()) * (site.queries / parts_);
+    graph::Run part = part_at(site, choice, place, place);
+    part.begin += value_at(begin_of(made.task, site.asks), coords);
+    return part;
   }
-  int64_t keys_begin(const TaskTemplate& made, const Site& site, const Choice& choice, int32_t hop,
+  graph::Run keys_at(const TaskTemplate& made, const Site& site, const Choice& choice, int32_t hop,
                      const Coords& coords) const {
-    const int64_t place = mesh_.wrap(axis_, int64_t{coords[axis_]} - hop);
-    return value_at(begin_of(made.task, site.asked), coords) +
-           number(choice.at(coords[axis_]), place, ring_size()) * (site.keys / parts_);
+    const int32_t place = coords[axis_];
+    graph::Run part = part_at(site, choice, place, owner(place, hop));
+    part.begin += value_at(begin_of(made.task, site.asked), coords);
+    return part;
+  }
+  /// The keys that ranks of the class have after `hop` steps: as many on all of them.
+  int64_t keys_after(const Site& site, int32_t hop) const {
+    return site.blocks[owner(frame_.span(cls_, axis_).begin, hop)].length;
   }
 
-  /// Whether on some rank some query of the part needs a key of the part.
+  /// Whether on some rank of a ring some query of the part needs a key of the part.
   bool needed(const TaskTemplate& made, const Site& site, const Meeting& meeting,
               int32_t hop) const {
     bool any = false;
     const ops::Support& support = site.op->layout.support[0];
     graph::for_each_coords(mesh_, axes_of(made), [&](const Coords& coords) {
-      const graph::Run queries{queries_begin(made, site, meeting.queries, coords),
-                               site.queries / parts_};
-      const graph::Run keys{keys_begin(made, site, meeting.keys, hop, coords), site.keys / parts_};
+      const graph::Run queries = queries_at(made, site, meeting.queries, coords);
+      const graph::Run keys = keys_at(made, site, meeting.keys, hop, coords);
       const int64_t end = std::max(queries.begin + queries.length, keys.begin + keys.length);
       const graph::Run wanted = support.of(kind_of(made).attrs, queries, end);
       any = any ||
@@ -386,9 +422,12 @@ class RingWriter {
       TaskTemplate gather = made;
       gather.in = {home->second.from};
       gather.out = {made.out[i]};
+      const int dim = home->second.dim;
+      const int64_t all = rank_.values[made.in[i]].type.dims[dim];
       const auto how = comm::resharding(
-          rank_.values[home->second.from].type, graph::Placement::split(home->second.dim),
-          graph::Placement::replicate(), mesh_.axes[home->second.axis].size);
+          rank_.values[home->second.from].type, graph::Placement::split(dim),
+          graph::Placement::replicate(), ring_size(),
+          {.me = frame_.span(cls_, axis_).begin, .size = all % ring_size() == 0 ? 0 : all});
       HOCKET_CHECK(how, "nothing gathers {}", rank_.values[made.in[i]].name);
       gather.task.kind = edit_.intern_communication(*how->op, how->attrs, gather.in, gather.out);
       result->push_back(std::move(gather));
@@ -427,7 +466,8 @@ class RingWriter {
       std::map<ValueId, ValueId> next;
       if (hop + 1 < hops) {
         for (const auto& [whole, here] : keys) {
-          next[whole] = edit_.like(here);
+          const int dim = gathered_.at(whole).dim;
+          next[whole] = resized(here, dim, keys_after(site, hop + 1));
           shift(user, 1, here, next[whole], result);
         }
       }
@@ -437,13 +477,21 @@ class RingWriter {
       const bool last = hop + 1 == hops;
       for (auto& [output, here] : grads) {
         if (hops == 1) break;
-        const ValueId there = last ? homes.at(output) : edit_.like(here);
-        shift_parts(user, last ? -hop : 1, here, there,
-                    dim_of(site.letters.out[output], site.asked), result);
+        const int dim = dim_of(site.letters.out[output], site.asked);
+        const ValueId there =
+            last ? homes.at(output) : resized(here, dim, keys_after(site, hop + 1));
+        shift_parts(user, last ? -hop : 1, here, there, dim, result);
         here = there;
       }
       keys = std::move(next);
     }
+  }
+
+  /// A value like another one, of which the sender has more or less.
+  ValueId resized(ValueId other, int dim, int64_t length) {
+    graph::TensorType type = rank_.values[other].type;
+    type.dims[dim] = length;
+    return edit_.like(other, std::move(type));
   }
 
   /// Parts are sums over different queries, and travel one by one.
@@ -470,9 +518,7 @@ class RingWriter {
     }
     ValueId home = to->second.to;
     if (all) {
-      graph::TensorType own = rank_.values[whole].type;
-      own.dims[dim] = site.keys;
-      home = edit_.like(whole, own);
+      home = resized(whole, dim, keys_after(site, 0));
     }
     home_[whole] = {home, dim, axis_};
     return home;
@@ -508,10 +554,10 @@ class RingWriter {
     });
     const std::vector<int32_t> axes = axes_of(made);
     task.task.begins.push_back({site.asks, 0, table(axes, [&](const Coords& coords) {
-                                  return queries_begin(made, site, meeting.queries, coords);
+                                  return queries_at(made, site, meeting.queries, coords).begin;
                                 })});
     task.task.begins.push_back({site.asked, 0, table(axes, [&](const Coords& coords) {
-                                  return keys_begin(made, site, meeting.keys, hop, coords);
+                                  return keys_at(made, site, meeting.keys, hop, coords).begin;
                                 })});
     task.task.kind = edit_.intern_local({.op = site.op->name,
                                          .attrs = kind_of(made).attrs,
@@ -567,7 +613,7 @@ class RingWriter {
       taken[id] = mine;
       for (int64_t part : {0, 1}) {
         const TableId by = table({axis_}, [&](const Coords& coords) {
-          return number(part, coords[axis_], ranks) * (length / 2);
+          return number(part, coords[axis_]) * (length / 2);
         });
         program::Task place;
         place.phase = program::Phase::forward;
