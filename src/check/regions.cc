@@ -5,7 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
+#include <set>
+#include <tuple>
 
 #include "check/values.h"
 
@@ -24,6 +27,16 @@ Run run_at(const CutTable& cuts, CutId region, int64_t size, const Coords& coord
   const int64_t cell = size / cuts[region].cells;
   return {runs[0].begin * cell, runs[0].length * cell};
 }
+
+/// An order of rows.
+struct RunsLess {
+  bool operator()(const std::vector<Run>& left, const std::vector<Run>& right) const {
+    return std::lexicographical_compare(
+        left.begin(), left.end(), right.begin(), right.end(), [](const Run& one, const Run& other) {
+          return std::tie(one.begin, one.length) < std::tie(other.begin, other.length);
+        });
+  }
+};
 
 }  // namespace
 
@@ -83,6 +96,7 @@ void Values::find_regions(ClassId cls) {
       known->second = region_of(cls, {0, view.begin, view.by}, length, held.size);
     }
     bases.region[id] = known->second;
+    bases.from.try_emplace(known->second, program::Begin{0, view.begin, view.by});
   }
 }
 
@@ -234,17 +248,83 @@ Run Values::place_in(const Base& base, CutId entry, CutId region, const Coords& 
   return {part.length == 0 ? 0 : part.begin - from.begin, part.length};
 }
 
-/// The part of a piece of a tensor that lies in an entry, `size` along the dim of the base.
-PieceId Values::part_of(const Base& base, CutId entry, CutId region, PieceId piece, int64_t size) {
-  const auto [known, fresh] = parts_.try_emplace(
-      {entry.value(), region.value(), piece.value(), base.dim, base.size, size}, program::kNone);
-  if (!fresh) return known->second;
+/// Axes along which ranks of other classes have other parts of an entry that holds this cut.
+AxisMask Values::other_classes(const Base& base, CutId entry, CutId region, CutId cut) const {
+  const graph::CoordBox& box = ctx_.boxes[base.cls];
+  const AxisMask axes =
+      pieces_.cuts.axes(entry) | pieces_.cuts.axes(region) | pieces_.cuts.axes(cut);
+  AxisMask others = 0;
+  for (AxisMask left = axes; left; left &= left - 1) {
+    const int axis = std::countr_zero(left);
+    if (box.count[axis] < pieces_.cuts.extents()[axis]) {
+      others |= graph::axis_bit(axis);
+    }
+  }
+  return others == 0 ? 0 : axes;
+}
+
+std::vector<Run> Values::places_in(const Base& base, CutId entry, CutId region, CutId cut,
+                                   int64_t size, AxisMask axes) const {
+  // Where ranks of the class share out what they have, each to where the next one begins, so do
+  // those of others, whose bases and views have sizes of their own: then all classes speak of one
+  // piece. What is said of ranks of other classes is never relied on, only compared.
   const graph::CutTable& cuts = pieces_.cuts;
-  const AxisMask axes = cuts.axes(entry) | cuts.axes(region);
+  const graph::CoordBox& box = ctx_.boxes[base.cls];
+  const auto& from = bases_[base.cls].from;
+  const program::Begin whole{};
+  const program::Begin* const outer =
+      entry == CutTable::kWhole ? &whole : (from.contains(entry) ? &from.at(entry) : nullptr);
+  const program::Begin* const inner = from.contains(region) ? &from.at(region) : nullptr;
+  const program::RoleId role = ctx_.program.classes[base.cls].role;
   std::vector<Run> rows;
+  std::vector<Run> shared;
+  std::vector<std::vector<Run>> has;
+  std::map<std::vector<Run>, std::set<int64_t>, RunsLess> ends;
   cuts.for_each(axes, {}, [&](const Coords& coords) {
     rows.push_back(place_in(base, entry, region, coords));
+    if (!outer || !inner) return;
+    has.push_back(cuts.part_at(cut, coords, size, 0, -1));
+    int64_t all = 0;
+    for (const Run& run : has.back()) {
+      all += run.length;
+    }
+    const int64_t begin = begin_at(role, *inner, coords) - begin_at(role, *outer, coords);
+    shared.push_back({std::clamp<int64_t>(begin, 0, all), 0});
+    ends[has.back()].insert({shared.back().begin, all});
   });
+  if (shared.empty()) return rows;
+  bool alike = true;
+  size_t place = 0;
+  cuts.for_each(axes, {}, [&](const Coords& coords) {
+    const std::set<int64_t>& of = ends.at(has[place]);
+    const auto next = of.upper_bound(shared[place].begin);
+    shared[place].length = next == of.end() ? 0 : *next - shared[place].begin;
+    alike = alike && (!box.contains(coords, axes) || shared[place] == rows[place]);
+    ++place;
+  });
+  return alike ? shared : rows;
+}
+
+/// The part of a piece of a tensor that lies in an entry, `size` along the dim of the base.
+PieceId Values::part_of(const Base& base, CutId entry, CutId region, PieceId piece, int64_t size) {
+  const graph::CutTable& cuts = pieces_.cuts;
+  const CutId cut = pieces_[piece].cut[base.dim];
+  const bool fits = size % cuts[cut].cells == 0;
+  AxisMask axes = fits ? other_classes(base, entry, region, cut) : 0;
+  const int64_t cls = axes != 0 ? int64_t{base.cls.value()} : program::kNone;
+  const auto [known, fresh] = parts_.try_emplace(
+      {entry.value(), region.value(), piece.value(), base.dim, base.size, size, cls},
+      program::kNone);
+  if (!fresh) return known->second;
+  std::vector<Run> rows;
+  if (axes != 0) {
+    rows = places_in(base, entry, region, cut, size, axes);
+  } else {
+    axes = cuts.axes(entry) | cuts.axes(region);
+    cuts.for_each(axes, {}, [&](const Coords& coords) {
+      rows.push_back(place_in(base, entry, region, coords));
+    });
+  }
   known->second = pieces_.restrict_to(piece, base.dim, size, axes, rows);
   return known->second;
 }

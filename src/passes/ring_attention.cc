@@ -45,15 +45,17 @@ struct Summed {
   int32_t axis = kNone;
 };
 
+/// What the rank at each place in a ring has of the tokens of all of them: one rank's queries and
+/// keys are of the same tokens.
+using Blocks = std::vector<graph::Run>;
+
 /// A task whose queries are split over the axis of the ring and whose keys are gathered over it.
 struct Site {
   const ops::Op* op = nullptr;
   ops::Letters letters;
   char asks = 0;                  ///< letter of the queries' tokens
   char asked = 0;                 ///< letter of the keys' tokens
-  /// What the rank at each place in the ring has of the tokens of all of them: one rank's queries
-  /// and keys are of the same tokens.
-  std::vector<graph::Run> blocks;
+  Blocks blocks;
 };
 
 /// Which part of its tokens a rank takes: a number by its place in the ring.
@@ -102,10 +104,11 @@ struct Options {
   }
 };
 
-/// Rewrites the tasks of one class of ranks.
+/// Rewrites the tasks of one class of ranks. `blocks`: by class, as find_blocks says.
 class RingWriter {
  public:
-  RingWriter(Templates& templates, program::ClassId cls, int32_t axis, bool zigzag)
+  RingWriter(Templates& templates, program::ClassId cls, int32_t axis, bool zigzag,
+             const std::vector<Blocks>& blocks)
       : frame_(templates.frame),
         cls_(cls),
         mesh_(templates.frame.mesh_of(cls)),
@@ -114,17 +117,22 @@ class RingWriter {
         axis_(axis),
         zigzag_(zigzag),
         parts_(zigzag ? 2 : 1),
+        blocks_(blocks),
         next_tag_(templates.num_tags) {}
 
-  /// Whether some task of the class has gathered keys.
-  bool has_sites() {
+  /// The blocks of the class's rings; none if no task of the class has gathered keys.
+  Blocks find_blocks() {
     find_gathered();
-    bool any = false;
+    Blocks blocks;
     for_each_list([&](const TaskList& list) {
-      any = any || std::any_of(list.begin(), list.end(),
-                               [&](const TaskTemplate& made) { return site_of(made).has_value(); });
+      for (const TaskTemplate& made : list) {
+        if (!blocks.empty()) return;
+        if (const std::optional<Site> site = site_of(made)) {
+          blocks = site->blocks;
+        }
+      }
     });
-    return any;
+    return blocks;
   }
 
   void run() {
@@ -132,6 +140,10 @@ class RingWriter {
     // every list is written anew, ring by ring. Gathers that nobody reads any more go.
     find_gathered();
     find_summed();
+    const Blocks& own = blocks_[cls_.value()];
+    unlike_ = std::any_of(blocks_.begin(), blocks_.end(), [&](const Blocks& others) {
+      return !others.empty() && others != own;
+    });
     if (zigzag_) {
       put_in_zigzag();
     }
@@ -238,12 +250,12 @@ class RingWriter {
 
   /// Blocks of `size` tokens, which the ranks of the class's rings have together: each ends where
   /// the next one begins.
-  std::vector<graph::Run> blocks_of(const program::Begin* begin, int64_t size) const {
+  Blocks blocks_of(const program::Begin* begin, int64_t size) const {
     Coords coords(mesh_.axes.size());
     for (size_t axis = 0; axis < coords.size(); ++axis) {
       coords[axis] = frame_.span(cls_, static_cast<int32_t>(axis)).begin;
     }
-    std::vector<graph::Run> blocks;
+    Blocks blocks;
     coords[axis_] = 0;
     const int64_t first = value_at(begin, coords);
     for (; coords[axis_] < ring_size(); ++coords[axis_]) {
@@ -295,9 +307,22 @@ class RingWriter {
   int64_t number(int64_t part, int64_t place) const {
     return part == 0 ? place : 2 * int64_t{ring_size()} - 1 - place;
   }
+  /// The blocks of the ring on which the rank at these coordinates on the task's axes is.
+  const Blocks& blocks_at(const TaskTemplate& made, const Coords& coords) const {
+    if (!unlike_) return blocks_[cls_.value()];
+    const std::vector<int32_t> axes = axes_of(made);
+    for (program::ClassId id = 0; id < frame_.classes.size(); ++id) {
+      const bool here = std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
+        return axis == axis_ || frame_.span(id, axis).contains(coords[axis]);
+      });
+      if (here && !blocks_[id.value()].empty()) return blocks_[id.value()];
+    }
+    return blocks_[cls_.value()];
+  }
   /// The part that the rank at `chooser` takes of what the one at `place` has.
-  graph::Run part_at(const Site& site, const Choice& choice, int64_t chooser, int32_t place) const {
-    const graph::Run& block = site.blocks[place];
+  graph::Run part_at(const Blocks& blocks, const Choice& choice, int64_t chooser,
+                     int32_t place) const {
+    const graph::Run& block = blocks[place];
     if (!zigzag_) return block;
     const int64_t length = block.length / parts_;
     return {number(choice.at(chooser), place) * length, length};
@@ -306,15 +331,16 @@ class RingWriter {
   graph::Run queries_at(const TaskTemplate& made, const Site& site, const Choice& choice,
                         Coords coords) const {
     const int32_t place = coords[axis_];
+    const Blocks& blocks = blocks_at(made, coords);
     coords[axis_] = 0;
-    graph::Run part = part_at(site, choice, place, place);
+    graph::Run part = part_at(blocks, choice, place, place);
     part.begin += value_at(begin_of(made.task, site.asks), coords);
     return part;
   }
   graph::Run keys_at(const TaskTemplate& made, const Site& site, const Choice& choice, int32_t hop,
                      const Coords& coords) const {
     const int32_t place = coords[axis_];
-    graph::Run part = part_at(site, choice, place, owner(place, hop));
+    graph::Run part = part_at(blocks_at(made, coords), choice, place, owner(place, hop));
     part.begin += value_at(begin_of(made.task, site.asked), coords);
     return part;
   }
@@ -696,6 +722,8 @@ class RingWriter {
   const int32_t axis_;  ///< of the ring
   const bool zigzag_;
   const int64_t parts_;
+  const std::vector<Blocks>& blocks_;
+  bool unlike_ = false;  ///< other classes have other blocks
   int32_t next_tag_;
   std::map<ValueId, Gathered> gathered_;  // by what it becomes
   std::map<ValueId, Summed> summed_;      // by what it was
@@ -727,15 +755,17 @@ void run(Templates& templates, const Options& options) {
   if (found == axes.end()) return;
   const auto axis = static_cast<int32_t>(found - axes.begin());
   // Tokens have one order on all ranks: if some class has rings, all take it.
+  std::vector<Blocks> blocks(templates.ranks.size());
   bool any = false;
   for (program::ClassId id = 0; id < templates.frame.classes.size(); ++id) {
-    any = any || RingWriter(templates, id, axis, zigzag).has_sites();
+    blocks[id.value()] = RingWriter(templates, id, axis, zigzag, blocks).find_blocks();
+    any = any || !blocks[id.value()].empty();
   }
   if (!any) return;
   zigzag = zigzag && !reads_by_token(templates, axis);
   int32_t tags = templates.num_tags;
   for (program::ClassId id = 0; id < templates.frame.classes.size(); ++id) {
-    RingWriter writer(templates, id, axis, zigzag);
+    RingWriter writer(templates, id, axis, zigzag, blocks);
     writer.run();
     tags = std::max(tags, writer.next_tag());
   }
