@@ -265,9 +265,10 @@ AxisMask Values::other_classes(const Base& base, CutId entry, CutId region, CutI
 
 std::vector<Run> Values::places_in(const Base& base, CutId entry, CutId region, CutId cut,
                                    int64_t size, AxisMask axes) const {
-  // Where ranks of the class share out what they have, each to where the next one begins, so do
-  // those of others, whose bases and views have sizes of their own: then all classes speak of one
-  // piece. What is said of ranks of other classes is never relied on, only compared.
+  // Where ranks that have the same share it out, each from a begin of its own to where the next one
+  // begins, and so it is on ranks of the class, so it is on those of others, whose bases and views
+  // have sizes of their own: then all classes speak of one piece. What is said of ranks of other
+  // classes is never relied on, only compared.
   const graph::CutTable& cuts = pieces_.cuts;
   const graph::CoordBox& box = ctx_.boxes[base.cls];
   const auto& from = bases_[base.cls].from;
@@ -279,7 +280,8 @@ std::vector<Run> Values::places_in(const Base& base, CutId entry, CutId region, 
   std::vector<Run> rows;
   std::vector<Run> shared;
   std::vector<std::vector<Run>> has;
-  std::map<std::vector<Run>, std::set<int64_t>, RunsLess> ends;
+  std::map<std::vector<Run>, std::set<int64_t>, RunsLess> begins;  // by what ranks share out
+  bool alike = true;
   cuts.for_each(axes, {}, [&](const Coords& coords) {
     rows.push_back(place_in(base, entry, region, coords));
     if (!outer || !inner) return;
@@ -289,17 +291,18 @@ std::vector<Run> Values::places_in(const Base& base, CutId entry, CutId region, 
       all += run.length;
     }
     const int64_t begin = begin_at(role, *inner, coords) - begin_at(role, *outer, coords);
-    shared.push_back({std::clamp<int64_t>(begin, 0, all), 0});
-    ends[has.back()].insert({shared.back().begin, all});
+    shared.push_back({begin, all});
+    alike = begins[has.back()].insert(begin).second && alike;
   });
   if (shared.empty()) return rows;
-  bool alike = true;
   size_t place = 0;
   cuts.for_each(axes, {}, [&](const Coords& coords) {
-    const std::set<int64_t>& of = ends.at(has[place]);
-    const auto next = of.upper_bound(shared[place].begin);
-    shared[place].length = next == of.end() ? 0 : *next - shared[place].begin;
-    alike = alike && (!box.contains(coords, axes) || shared[place] == rows[place]);
+    const std::set<int64_t>& of = begins.at(has[place]);
+    Run& part = shared[place];
+    const auto next = of.upper_bound(part.begin);
+    part.length = (next == of.end() ? part.length : *next) - part.begin;
+    alike = alike && *of.begin() == 0 && part.length > 0;
+    alike = alike && (!box.contains(coords, axes) || part == rows[place]);
     ++place;
   });
   return alike ? shared : rows;
