@@ -265,47 +265,63 @@ AxisMask Values::other_classes(const Base& base, CutId entry, CutId region, CutI
 
 std::vector<Run> Values::places_in(const Base& base, CutId entry, CutId region, CutId cut,
                                    int64_t size, AxisMask axes) const {
-  // Where ranks that have the same share it out, each from a begin of its own to where the next one
-  // begins, and so it is on ranks of the class, so it is on those of others, whose bases and views
-  // have sizes of their own: then all classes speak of one piece. What is said of ranks of other
-  // classes is never relied on, only compared.
+  // Views of other classes are not at hand, and have sizes of their own. What is said of them is
+  // never relied on, only compared, when classes meet: all are to speak of one piece. So the ranks
+  // of other classes are taken to share out what they have as those of this one do, or to take as
+  // large a part of it.
   const graph::CutTable& cuts = pieces_.cuts;
   const graph::CoordBox& box = ctx_.boxes[base.cls];
+  std::vector<Place> places;
+  int64_t own = 0;  // of what a rank of the class has
+  cuts.for_each(axes, {}, [&](const Coords& coords) {
+    Place& place = places.emplace_back();
+    place.part = place_in(base, entry, region, coords);
+    place.has = cuts.part_at(cut, coords, size, 0, -1);
+    place.here = box.contains(coords, axes);
+    for (const Run& run : place.has) {
+      place.all += run.length;
+    }
+    own = place.here ? place.all : own;
+  });
+  std::vector<Run> rows = shared_out(base, entry, region, axes, places);
+  if (!rows.empty()) return rows;
+  for (const Place& place : places) {
+    rows.push_back(place.part);
+    if (place.here || place.all == own || own == 0) continue;
+    rows.back().begin = std::min(place.part.begin * place.all / own, place.all);
+    rows.back().length =
+        std::min(place.part.length * place.all / own, place.all - rows.back().begin);
+  }
+  return rows;
+}
+
+/// Where ranks that have the same share it out, each from a begin of its own to where the next one
+/// begins, and so it is on ranks of the class: what all have. Nothing if it is not so.
+std::vector<Run> Values::shared_out(const Base& base, CutId entry, CutId region, AxisMask axes,
+                                    std::span<const Place> places) const {
   const auto& from = bases_[base.cls].from;
   const program::Begin whole{};
-  const program::Begin* const outer =
-      entry == CutTable::kWhole ? &whole : (from.contains(entry) ? &from.at(entry) : nullptr);
-  const program::Begin* const inner = from.contains(region) ? &from.at(region) : nullptr;
+  const bool known = entry == CutTable::kWhole || from.contains(entry);
+  if (!known || !from.contains(region)) return {};
+  const program::Begin& outer = entry == CutTable::kWhole ? whole : from.at(entry);
+  const program::Begin& inner = from.at(region);
   const program::RoleId role = ctx_.program.classes[base.cls].role;
+  std::map<std::vector<Run>, std::set<int64_t>, RunsLess> begins;  // by what ranks have
   std::vector<Run> rows;
-  std::vector<Run> shared;
-  std::vector<std::vector<Run>> has;
-  std::map<std::vector<Run>, std::set<int64_t>, RunsLess> begins;  // by what ranks share out
-  bool alike = true;
-  cuts.for_each(axes, {}, [&](const Coords& coords) {
-    rows.push_back(place_in(base, entry, region, coords));
-    if (!outer || !inner) return;
-    has.push_back(cuts.part_at(cut, coords, size, 0, -1));
-    int64_t all = 0;
-    for (const Run& run : has.back()) {
-      all += run.length;
-    }
-    const int64_t begin = begin_at(role, *inner, coords) - begin_at(role, *outer, coords);
-    shared.push_back({begin, all});
-    alike = begins[has.back()].insert(begin).second && alike;
+  bool shared = true;
+  pieces_.cuts.for_each(axes, {}, [&](const Coords& coords) {
+    const int64_t begin = begin_at(role, inner, coords) - begin_at(role, outer, coords);
+    shared = begins[places[rows.size()].has].insert(begin).second && shared;
+    rows.push_back({begin, 0});
   });
-  if (shared.empty()) return rows;
-  size_t place = 0;
-  cuts.for_each(axes, {}, [&](const Coords& coords) {
-    const std::set<int64_t>& of = begins.at(has[place]);
-    Run& part = shared[place];
-    const auto next = of.upper_bound(part.begin);
-    part.length = (next == of.end() ? part.length : *next) - part.begin;
-    alike = alike && *of.begin() == 0 && part.length > 0;
-    alike = alike && (!box.contains(coords, axes) || part == rows[place]);
-    ++place;
-  });
-  return alike ? shared : rows;
+  for (size_t i = 0; i < rows.size() && shared; ++i) {
+    const std::set<int64_t>& of = begins.at(places[i].has);
+    const auto next = of.upper_bound(rows[i].begin);
+    rows[i].length = (next == of.end() ? places[i].all : *next) - rows[i].begin;
+    shared = *of.begin() == 0 && rows[i].length > 0;
+    shared = shared && (!places[i].here || rows[i] == places[i].part);
+  }
+  return shared ? rows : std::vector<Run>{};
 }
 
 /// The part of a piece of a tensor that lies in an entry, `size` along the dim of the base.

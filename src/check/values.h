@@ -73,7 +73,7 @@ class Values {
   };
   struct Bases {
     std::map<BufferId, Base> of;
-    std::vector<CutId> region;  ///< by buffer: which part of its base it is
+    std::vector<CutId> region;             ///< by buffer: which part of its base it is
     std::map<CutId, program::Begin> from;  ///< where a region begins, on ranks of other classes too
   };
   void find_regions(ClassId cls);
@@ -106,9 +106,18 @@ class Values {
   CutId rest_of(const Base& base, CutId of, CutId without, bool behind);
   graph::Run place_in(const Base& base, CutId entry, CutId region,
                       const graph::Coords& coords) const;
+  /// The part of an entry that a region is at a coordinate, and what the rank has of the entry.
+  struct Place {
+    graph::Run part;
+    std::vector<graph::Run> has;
+    int64_t all = 0;
+    bool here = false;  ///< a rank of the class
+  };
   AxisMask other_classes(const Base& base, CutId entry, CutId region, CutId cut) const;
   std::vector<graph::Run> places_in(const Base& base, CutId entry, CutId region, CutId cut,
                                     int64_t size, AxisMask axes) const;
+  std::vector<graph::Run> shared_out(const Base& base, CutId entry, CutId region, AxisMask axes,
+                                     std::span<const Place> places) const;
   PieceId part_of(const Base& base, CutId entry, CutId region, PieceId piece, int64_t size);
   Value part_of(const Base& base, const Entry& entry, CutId region);
   void set(ClassId cls, const Task& task, size_t output, Value value, Signature* memo, TaskRef ref);

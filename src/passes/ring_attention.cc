@@ -53,8 +53,8 @@ using Blocks = std::vector<graph::Run>;
 struct Site {
   const ops::Op* op = nullptr;
   ops::Letters letters;
-  char asks = 0;                  ///< letter of the queries' tokens
-  char asked = 0;                 ///< letter of the keys' tokens
+  char asks = 0;   ///< letter of the queries' tokens
+  char asked = 0;  ///< letter of the keys' tokens
   Blocks blocks;
 };
 
@@ -141,9 +141,8 @@ class RingWriter {
     find_gathered();
     find_summed();
     const Blocks& own = blocks_[cls_.value()];
-    unlike_ = std::any_of(blocks_.begin(), blocks_.end(), [&](const Blocks& others) {
-      return !others.empty() && others != own;
-    });
+    unlike_ = std::any_of(blocks_.begin(), blocks_.end(),
+                          [&](const Blocks& others) { return !others.empty() && others != own; });
     if (zigzag_) {
       put_in_zigzag();
     }

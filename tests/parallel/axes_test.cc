@@ -171,11 +171,11 @@ TEST(Axes, SequencesNeedNotDivide) {
 TEST(Axes, SequenceParallelNeedNotDivide) {
   const Shape heads{.kv_heads = 2, .seq_len = 7, .heads = 4};
   const Shape moe{.kv_heads = 2, .seq_len = 7, .heads = 4, .experts = 8};
-  for (const char* plan : {"tp: 2, micro_batch: 1", "tp: 4, micro_batch: 1",
-                           "tp: 3, dp: 2, micro_batch: 2, shard: {params: all, grads: all}",
-                           "tp: 2, cp: 2, micro_batch: 1", "tp: 2, pp: 2, micro_batch: 1",
-                           "tp: 2, dp: 2, dp_samples: [3, 1]",
-                           "tp: 2, cp: 3, micro_batch: 1, cp_comm_type: p2p"}) {
+  for (const char* plan :
+       {"tp: 2, micro_batch: 1", "tp: 4, micro_batch: 1",
+        "tp: 3, dp: 2, micro_batch: 2, shard: {params: all, grads: all}",
+        "tp: 2, cp: 2, micro_batch: 1", "tp: 2, pp: 2, micro_batch: 1",
+        "tp: 2, dp: 2, dp_samples: [3, 1]", "tp: 2, cp: 3, micro_batch: 1, cp_comm_type: p2p"}) {
     proven(std::string(plan) + ", sequence_parallel: true", heads);
     proven(std::string(plan) + ", sequence_parallel: true", moe);
   }
@@ -225,6 +225,9 @@ TEST(Axes, SamplesNeedNotDivide) {
     proven(plan, moe);
   }
   proven("dp: 4, dp_samples: [1, 1, 1, 1], ep: 2", moe);
+  // In pieces, of which each class has others.
+  proven("dp: 2, dp_samples: [3, 1], moe_chunks: 2", moe);
+  proven("dp: 2, dp_samples: [1, 3], moe_chunks: 4, tp: 2, sequence_parallel: true", moe);
   proven("dp: 2, dp_samples: [3, 1], cp: 2, ep: 2", moe);
 }
 

@@ -88,15 +88,15 @@ Case ep_case(uint64_t seed) {
       "micro_batch: {}, pp_schedule: {}, pp_chunks: {}, pp_layers: [{}], recompute: {}, "
       "threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, cp_comm_type: {}, all_reduce: {}, "
       "ranks_per_node: {}, shard: {{group: {}, params: {}, grads: {}}}}}\n",
-      layers, rng.below(2) ? "true" : "false", experts, pick({2, 3, 4}),
-      seq_len, dp * micro_batch * plan.num_micro_batches, seed, pp, dp, ep, etp, cp, tp, sequence_parallel,
+      layers, rng.below(2) ? "true" : "false", experts, pick({2, 3, 4}), seq_len,
+      dp * micro_batch * plan.num_micro_batches, seed, pp, dp, ep, etp, cp, tp, sequence_parallel,
       micro_batch, plan.pp_schedule, plan.pp_chunks, fmt::join(plan.pp_layers, ", "),
       recompute[rng.below(3)], rng.below(2) ? 25.0 : 0.05, keys, all_reduce, group * tp, group,
       groups ? "group" : "none", groups ? "group" : "none");
-  c.name = fmt::format("seed {} pp{} {} dp{} ep{} cp{} tp{}{} x{} of {} {} {}{}", seed, pp,
-                       plan.pp_schedule, dp, ep, cp, tp, sequence_parallel ? "s" : "",
-                       plan.num_micro_batches, seq_len, keys, all_reduce,
-                       groups ? " in groups" : "");
+  c.name =
+      fmt::format("seed {} pp{} {} dp{} ep{} cp{} tp{}{} x{} of {} {} {}{}", seed, pp,
+                  plan.pp_schedule, dp, ep, cp, tp, sequence_parallel ? "s" : "",
+                  plan.num_micro_batches, seq_len, keys, all_reduce, groups ? " in groups" : "");
   return c;
 }
 
