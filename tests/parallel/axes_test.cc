@@ -164,6 +164,8 @@ TEST(Axes, SequencesNeedNotDivide) {
   }
   proven("cp: 3, cp_comm_type: a2a", {.kv_heads = 3, .heads = 3});
   proven("dp: 2, ep: 2, cp: 3", moe);
+  // Of what two ranks have of 6 tokens over 4 others, these have 4, 4, 2 and 2.
+  proven("dp: 2, ep: 2, cp: 4, cp_comm_type: p2p, micro_batch: 1", {.seq_len = 6, .experts = 8});
   EXPECT_EQ(proven("cp: 3, dp: 2").classes.size(), 2U);
 }
 
