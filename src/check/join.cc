@@ -136,8 +136,10 @@ std::string Pieces::Joining::join_at(const Coords& at) {
     const int64_t to = std::min(range.begin + range.length, wanted.begin + wanted.length);
     if (from != next) break;
     next = to;
+    // All of a part, however much ranks of other classes have of theirs.
+    const int64_t length = to - from == range.length ? -1 : to - from;
     const std::vector<Run> share =
-        pieces_.cuts.part_at(piece->cut[dim_], at, cells_[dim_], from - range.begin, to - from);
+        pieces_.cuts.part_at(piece->cut[dim_], at, cells_[dim_], from - range.begin, length);
     row[dim_].insert(row[dim_].end(), share.begin(), share.end());
     const std::string differs = agree(at, *piece, from == wanted.begin, &row);
     if (!differs.empty()) return differs;

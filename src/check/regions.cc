@@ -5,7 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
+#include <set>
+#include <tuple>
 
 #include "check/values.h"
 
@@ -24,6 +27,16 @@ Run run_at(const CutTable& cuts, CutId region, int64_t size, const Coords& coord
   const int64_t cell = size / cuts[region].cells;
   return {runs[0].begin * cell, runs[0].length * cell};
 }
+
+/// An order of rows.
+struct RunsLess {
+  bool operator()(const std::vector<Run>& left, const std::vector<Run>& right) const {
+    return std::lexicographical_compare(
+        left.begin(), left.end(), right.begin(), right.end(), [](const Run& one, const Run& other) {
+          return std::tie(one.begin, one.length) < std::tie(other.begin, other.length);
+        });
+  }
+};
 
 }  // namespace
 
@@ -83,6 +96,7 @@ void Values::find_regions(ClassId cls) {
       known->second = region_of(cls, {0, view.begin, view.by}, length, held.size);
     }
     bases.region[id] = known->second;
+    bases.from.try_emplace(known->second, program::Begin{0, view.begin, view.by});
   }
 }
 
@@ -234,17 +248,102 @@ Run Values::place_in(const Base& base, CutId entry, CutId region, const Coords& 
   return {part.length == 0 ? 0 : part.begin - from.begin, part.length};
 }
 
+/// Axes along which ranks of other classes have other parts of an entry that holds this cut.
+AxisMask Values::other_classes(const Base& base, CutId entry, CutId region, CutId cut) const {
+  const graph::CoordBox& box = ctx_.boxes[base.cls];
+  const AxisMask axes =
+      pieces_.cuts.axes(entry) | pieces_.cuts.axes(region) | pieces_.cuts.axes(cut);
+  AxisMask others = 0;
+  for (AxisMask left = axes; left; left &= left - 1) {
+    const int axis = std::countr_zero(left);
+    if (box.count[axis] < pieces_.cuts.extents()[axis]) {
+      others |= graph::axis_bit(axis);
+    }
+  }
+  return others == 0 ? 0 : axes;
+}
+
+std::vector<Run> Values::places_in(const Base& base, CutId entry, CutId region, CutId cut,
+                                   int64_t size, AxisMask axes) const {
+  // Views of other classes are not at hand, and have sizes of their own. What is said of them is
+  // never relied on, only compared, when classes meet: all are to speak of one piece. So the ranks
+  // of other classes are taken to share out what they have as those of this one do, or to take as
+  // large a part of it.
+  const graph::CutTable& cuts = pieces_.cuts;
+  const graph::CoordBox& box = ctx_.boxes[base.cls];
+  std::vector<Place> places;
+  int64_t own = 0;  // of what a rank of the class has
+  cuts.for_each(axes, {}, [&](const Coords& coords) {
+    Place& place = places.emplace_back();
+    place.part = place_in(base, entry, region, coords);
+    place.has = cuts.part_at(cut, coords, size, 0, -1);
+    place.here = box.contains(coords, axes);
+    for (const Run& run : place.has) {
+      place.all += run.length;
+    }
+    own = place.here ? place.all : own;
+  });
+  std::vector<Run> rows = shared_out(base, entry, region, axes, places);
+  if (!rows.empty()) return rows;
+  for (const Place& place : places) {
+    rows.push_back(place.part);
+    if (place.here || place.all == own || own == 0) continue;
+    rows.back().begin = std::min(place.part.begin * place.all / own, place.all);
+    rows.back().length =
+        std::min(place.part.length * place.all / own, place.all - rows.back().begin);
+  }
+  return rows;
+}
+
+/// Where ranks that have the same share it out, each from a begin of its own to where the next one
+/// begins, and so it is on ranks of the class: what all have. Nothing if it is not so.
+std::vector<Run> Values::shared_out(const Base& base, CutId entry, CutId region, AxisMask axes,
+                                    std::span<const Place> places) const {
+  const auto& from = bases_[base.cls].from;
+  const program::Begin whole{};
+  const bool known = entry == CutTable::kWhole || from.contains(entry);
+  if (!known || !from.contains(region)) return {};
+  const program::Begin& outer = entry == CutTable::kWhole ? whole : from.at(entry);
+  const program::Begin& inner = from.at(region);
+  const program::RoleId role = ctx_.program.classes[base.cls].role;
+  std::map<std::vector<Run>, std::set<int64_t>, RunsLess> begins;  // by what ranks have
+  std::vector<Run> rows;
+  bool shared = true;
+  pieces_.cuts.for_each(axes, {}, [&](const Coords& coords) {
+    const int64_t begin = begin_at(role, inner, coords) - begin_at(role, outer, coords);
+    shared = begins[places[rows.size()].has].insert(begin).second && shared;
+    rows.push_back({begin, 0});
+  });
+  for (size_t i = 0; i < rows.size() && shared; ++i) {
+    const std::set<int64_t>& of = begins.at(places[i].has);
+    const auto next = of.upper_bound(rows[i].begin);
+    rows[i].length = (next == of.end() ? places[i].all : *next) - rows[i].begin;
+    shared = *of.begin() == 0 && rows[i].length > 0;
+    shared = shared && (!places[i].here || rows[i] == places[i].part);
+  }
+  return shared ? rows : std::vector<Run>{};
+}
+
 /// The part of a piece of a tensor that lies in an entry, `size` along the dim of the base.
 PieceId Values::part_of(const Base& base, CutId entry, CutId region, PieceId piece, int64_t size) {
-  const auto [known, fresh] = parts_.try_emplace(
-      {entry.value(), region.value(), piece.value(), base.dim, base.size, size}, program::kNone);
-  if (!fresh) return known->second;
   const graph::CutTable& cuts = pieces_.cuts;
-  const AxisMask axes = cuts.axes(entry) | cuts.axes(region);
+  const CutId cut = pieces_[piece].cut[base.dim];
+  const bool fits = size % cuts[cut].cells == 0;
+  AxisMask axes = fits ? other_classes(base, entry, region, cut) : 0;
+  const int64_t cls = axes != 0 ? int64_t{base.cls.value()} : program::kNone;
+  const auto [known, fresh] = parts_.try_emplace(
+      {entry.value(), region.value(), piece.value(), base.dim, base.size, size, cls},
+      program::kNone);
+  if (!fresh) return known->second;
   std::vector<Run> rows;
-  cuts.for_each(axes, {}, [&](const Coords& coords) {
-    rows.push_back(place_in(base, entry, region, coords));
-  });
+  if (axes != 0) {
+    rows = places_in(base, entry, region, cut, size, axes);
+  } else {
+    axes = cuts.axes(entry) | cuts.axes(region);
+    cuts.for_each(axes, {}, [&](const Coords& coords) {
+      rows.push_back(place_in(base, entry, region, coords));
+    });
+  }
   known->second = pieces_.restrict_to(piece, base.dim, size, axes, rows);
   return known->second;
 }

@@ -73,7 +73,8 @@ class Values {
   };
   struct Bases {
     std::map<BufferId, Base> of;
-    std::vector<CutId> region;  ///< by buffer: which part of its base it is
+    std::vector<CutId> region;             ///< by buffer: which part of its base it is
+    std::map<CutId, program::Begin> from;  ///< where a region begins, on ranks of other classes too
   };
   void find_regions(ClassId cls);
   CutId region_of(ClassId cls, const program::Begin& from, int64_t length, int64_t size);
@@ -105,6 +106,18 @@ class Values {
   CutId rest_of(const Base& base, CutId of, CutId without, bool behind);
   graph::Run place_in(const Base& base, CutId entry, CutId region,
                       const graph::Coords& coords) const;
+  /// The part of an entry that a region is at a coordinate, and what the rank has of the entry.
+  struct Place {
+    graph::Run part;
+    std::vector<graph::Run> has;
+    int64_t all = 0;
+    bool here = false;  ///< a rank of the class
+  };
+  AxisMask other_classes(const Base& base, CutId entry, CutId region, CutId cut) const;
+  std::vector<graph::Run> places_in(const Base& base, CutId entry, CutId region, CutId cut,
+                                    int64_t size, AxisMask axes) const;
+  std::vector<graph::Run> shared_out(const Base& base, CutId entry, CutId region, AxisMask axes,
+                                     std::span<const Place> places) const;
   PieceId part_of(const Base& base, CutId entry, CutId region, PieceId piece, int64_t size);
   Value part_of(const Base& base, const Entry& entry, CutId region);
   void set(ClassId cls, const Task& task, size_t output, Value value, Signature* memo, TaskRef ref);
@@ -343,7 +356,7 @@ class Values {
   // What was worked out before, by all that it depends on: a program has few different regions, in
   // many bases.
   std::map<std::array<int64_t, 4>, CutId> rests_;           ///< of rest_of
-  std::map<std::array<int64_t, 6>, PieceId> parts_;         ///< of part_of
+  std::map<std::array<int64_t, 7>, PieceId> parts_;         ///< of part_of
   std::map<std::vector<int64_t>, PieceId> joins_;           ///< of read_parts; kNone: of no value
   std::map<std::array<int64_t, 3>, CutId> row_cuts_;        ///< of rows_of
   std::map<Pair, std::optional<std::vector<Pair>>> pairs_;  ///< of pairs_of, by shapes

@@ -13,20 +13,26 @@ namespace hocket::comm {
 namespace {
 
 /// Positions of tokens, one part for each member: parts that follow each other as those of ranks
-/// do, where this rank's own has no end of a document; else each begins with one.
+/// do, where this rank's own has no end of a document; else each begins with one. A member that has
+/// more than this rank goes on with this one's last number.
 void gather_positions(const Call& call, size_t me) {
   const int64_t count = call.kind->in[0].numel();
+  const int64_t total = call.kind->out[0].numel();
+  const int64_t members = std::ssize(call.members);
   const auto* const own = static_cast<const int32_t*>(call.in[0]);
-  auto* to = static_cast<int32_t*>(call.out[0]);
+  auto* const to = static_cast<int32_t*>(call.out[0]);
   int64_t first_end = 1;  // of the document that this part begins in
   while (first_end < count && own[first_end] == own[first_end - 1] + 1) {
     ++first_end;
   }
-  for (size_t member = 0; member < call.members.size(); ++member, to += count) {
-    const int64_t before = static_cast<int64_t>(member) - static_cast<int64_t>(me);
-    const int64_t begin = first_end == count ? own[0] + before * count : 0;
-    for (int64_t i = 0; i < count; ++i) {
-      to[i] = i < first_end ? static_cast<int32_t>(std::max<int64_t>(begin, 0) + i) : own[i];
+  const bool runs_on = first_end == count;
+  const int64_t mine = graph::share(total, members, static_cast<int64_t>(me)).begin;
+  for (int64_t member = 0; member < members; ++member) {
+    const graph::Run part = graph::share(total, members, member);
+    const int64_t begin = runs_on ? std::max<int64_t>(own[0] + part.begin - mine, 0) : 0;
+    for (int64_t i = 0; i < part.length; ++i) {
+      to[part.begin + i] =
+          runs_on || i < first_end ? static_cast<int32_t>(begin + i) : own[std::min(i, count - 1)];
     }
   }
 }
@@ -78,6 +84,18 @@ void SoloCommunicator::run(const Call& call) {
       pointers[i].assign(call.in.begin(), call.in.end());
       pointers[i][0] = rows[i].data();
       members[i].in = pointers[i];
+    }
+  }
+  if (kind.attrs.has("size")) {
+    // A peer may have one index more: zeros.
+    std::vector<void*>& longer = pointers.emplace_back();
+    for (size_t operand = 0; operand < call.in.size(); ++operand) {
+      const auto bytes = static_cast<size_t>(kind.in[operand].bytes());
+      std::memcpy(rows.emplace_back(2 * bytes).data(), call.in[operand], bytes);
+      longer.push_back(rows.back().data());
+    }
+    for (size_t i = 0; i < n; ++i) {
+      members[i].in = i == me ? call.in : std::span<void* const>(longer);
     }
   }
   const Together all{&kind.attrs, kind.in, kind.out, members};

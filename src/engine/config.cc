@@ -406,10 +406,11 @@ void expect_tokens_for_all(const Run& run) {
   const parallel::Plan& plan = run.plan;
   const int64_t ranks = plan.cp * (plan.sequence_parallel ? plan.tp : 1);
   const parallel::Plan::Over over = plan.ep_over();
+  const bool zigzag = plan.ring && run.config.plan.pass_options.text("cp_order") == "zigzag";
   std::vector<int64_t> samples = plan.dp_samples;
   if (samples.empty()) {
     samples.push_back(plan.micro_batch);
-  } else if (run.config.plan.pass_options.text("cp_order") == "zigzag") {
+  } else if (zigzag) {
     fail(run.name,
          "plan.cp_order is zigzag, and data-parallel ranks have [{}] sequences; expected as many "
          "each; try plan.cp_order: contiguous",
@@ -421,20 +422,16 @@ void expect_tokens_for_all(const Run& run) {
         "the {} tokens that a data-parallel rank has of a micro-batch ({} sequences of "
         "train.seq_len {})",
         tokens, sequences, run.config.train.seq_len);
-    if (plan.sequence_parallel && tokens % ranks != 0) {
-      fail(
-          run.name,
-          "plan.sequence_parallel is true, plan.tp is {} and plan.cp {}; expected that they divide "
-          "{}; try plan.sequence_parallel: false",
-          plan.tp, plan.cp, shared);
+    if (tokens < ranks) {
+      const std::string over_tp =
+          fmt::format(" and plan.tp {}, with plan.sequence_parallel: {} ranks", plan.tp, ranks);
+      fail(run.name, "plan.cp is {}{}; expected at most {}", plan.cp,
+           plan.sequence_parallel ? over_tp : "", shared);
     }
-    if (tokens < plan.cp) {
-      fail(run.name, "plan.cp is {}; expected at most {}", plan.cp, shared);
-    }
-    if (plan.ring && tokens % plan.cp != 0) {
+    if (zigzag && tokens % plan.cp != 0) {
       fail(run.name,
-           "plan.cp is {}, around a ring; expected a divisor of {}; try plan.cp_comm_type: "
-           "all_gather",
+           "plan.cp_order is zigzag, plan.cp is {}; expected a divisor of {}; try plan.cp_order: "
+           "contiguous",
            plan.cp, shared);
     }
     if (over.cp * over.tp > 1 && tokens % ranks != 0) {

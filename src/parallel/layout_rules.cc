@@ -365,19 +365,19 @@ bool LayoutRules::may_scatter(TensorId id, int dim, size_t axis) const {
   if (param_of_[id] != kNone || in_step) return false;
   const std::string& name = mesh_.axes[axis].name;
   return splits_tokens(name) || (activations_.sequence_parallel && splits_parameters(name) &&
-                                 dim == 0 && tensor(id).type.dims.size() == 2 && all_share(id));
+                                 dim == 0 && tensor(id).type.dims.size() == 2 && all_have(id));
 }
 
-/// Whether ranks can have as many tokens as each other. A training is refused where they can't;
-/// what is evaluated has as many as it has, and is whole over tp then.
-bool LayoutRules::all_share(TensorId id) const {
+/// Whether there are tokens for all ranks. A training is refused where there are not; what is
+/// evaluated has as many as it has, and is whole over tp then.
+bool LayoutRules::all_have(TensorId id) const {
   const graph::Dim& tokens = tensor(id).type.dims[0];
   if (tokens.symbolic() || shares_.by_samples()) return true;
   int64_t ranks = 1;
   for (const graph::Axis& axis : mesh_.axes) {
     ranks *= axis.name == kStageAxis ? 1 : axis.size;
   }
-  return tokens.divides_into(ranks);
+  return tokens >= ranks;
 }
 
 /// Whether the plan says how a tensor lies on the axis.

@@ -118,7 +118,7 @@ class LayoutRules {
   double cost_after(const graph::Node& node, size_t output, graph::Placement placed, bool passes_on,
                     size_t axis);
   bool may_scatter(graph::TensorId id, int dim, size_t axis) const;
-  bool all_share(graph::TensorId id) const;
+  bool all_have(graph::TensorId id) const;
   bool is_brought(graph::TensorId id, graph::Placement to, size_t axis) const;
   std::vector<graph::TensorType> types_of(const std::vector<graph::TensorId>& ids,
                                           size_t count) const;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <span>
@@ -421,11 +422,17 @@ class Stamper {
 
 namespace {
 
-/// Boxes of ranks that have as much of every tensor as each other: neighbours on every axis.
+/// Boxes of ranks that have as much of every tensor as each other: neighbours on every axis. Around
+/// a ring of ranks that do not, each gets something else from the one before it.
 std::vector<program::Box> equal_ranks(const graph::Graph& graph, const Layouts& layouts,
-                                      const graph::Mesh& mesh) {
+                                      const graph::Mesh& mesh, bool ring) {
   std::vector<program::Box> boxes(1);
-  const std::vector<std::vector<int32_t>> behind = unlike_neighbours(graph, layouts, mesh);
+  std::vector<std::vector<int32_t>> behind = unlike_neighbours(graph, layouts, mesh);
+  for (size_t axis = 0; ring && axis < behind.size(); ++axis) {
+    if (behind[axis].empty() || !splits_sequences(mesh.axes[axis].name)) continue;
+    behind[axis].resize(static_cast<size_t>(mesh.axes[axis].size) - 1);
+    std::iota(behind[axis].begin(), behind[axis].end(), 0);
+  }
   for (size_t axis = 0; axis < behind.size(); ++axis) {
     if (behind[axis].empty()) continue;
     std::vector<program::Box> cut;
@@ -489,7 +496,7 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   if (pp_axis >= 0) {
     set_partial_along_pipeline(graph, places, pp_axis, &layouts);
   }
-  const std::vector<program::Box> shares = equal_ranks(graph, layouts, mesh);
+  const std::vector<program::Box> shares = equal_ranks(graph, layouts, mesh, plan.ring);
   for (int rank = 0; rank < ranks; ++rank) {
     for (const program::Box& share : shares) {
       program::Box& box = program.classes.emplace_back().box;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What it costs to bring a tensor from one placement to another, along one axis.
-#include <algorithm>
 #include <limits>
 
 #include "parallel/layouts.h"
@@ -36,10 +35,7 @@ double reshard_cost(TensorType type, Placement from, Placement to, ReshardPaths*
   if (bytes) {
     *bytes = path->bytes;
   }
-  const bool slices = std::any_of(path->steps.begin(), path->steps.end(),
-                                  [](const ReshardStep& step) { return !step.op; });
-  const bool even = !to.is_split() || type.dims[to.dim()].divides_into(axis->mesh().size());
-  return slices && !even ? kInfinity : path->cost;
+  return path->cost;
 }
 
 }  // namespace hocket::parallel

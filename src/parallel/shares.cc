@@ -128,12 +128,22 @@ std::vector<int64_t> Shares::sizes_of_tokens(const std::vector<int32_t>& axes) c
   return sizes;
 }
 
+/// Ranks that may have parts of a micro-batch's tokens.
+int64_t Shares::ranks_of_tokens() const {
+  int64_t ranks = 1;
+  for (const graph::Axis& axis : mesh_.axes) {
+    ranks *= axis.name == kStageAxis ? 1 : axis.size;
+  }
+  return ranks;
+}
+
 std::vector<int64_t> Shares::sizes(const Graph& graph, TensorId id, int dim,
                                    const std::vector<int32_t>& axes) const {
   const graph::Dim& size = graph.tensor(id).type.dims[static_cast<size_t>(dim)];
   if (axes.empty() || size.symbolic()) return {};
+  // Of tokens that all ranks have as many of, every sum of shares is as even.
   const bool even = size % num_blocks(axes, mesh_) == 0;
-  if (even && samples_.empty()) return {};
+  if (even && samples_.empty() && tokens_ % ranks_of_tokens() == 0) return {};
   const bool of_rows = graph.tensor(id).type.routed() && dim == 1;
   if (of_rows || may_be_tokens(graph, id, size, axes))
     return unless_even(sizes_of_tokens(axes), size);

@@ -32,6 +32,7 @@ class Shares {
   bool may_be_tokens(const graph::Graph& graph, graph::TensorId id, int64_t size,
                      const std::vector<int32_t>& axes) const;
   bool is_data_axis(int32_t axis) const;
+  int64_t ranks_of_tokens() const;
   std::vector<int64_t> sizes_of_tokens(const std::vector<int32_t>& axes) const;
 
   const graph::Mesh& mesh_;

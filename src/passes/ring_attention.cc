@@ -45,13 +45,17 @@ struct Summed {
   int32_t axis = kNone;
 };
 
+/// What the rank at each place in a ring has of the tokens of all of them: one rank's queries and
+/// keys are of the same tokens.
+using Blocks = std::vector<graph::Run>;
+
 /// A task whose queries are split over the axis of the ring and whose keys are gathered over it.
 struct Site {
   const ops::Op* op = nullptr;
   ops::Letters letters;
-  char asks = 0;                  ///< letter of the queries' tokens
-  char asked = 0;                 ///< letter of the keys' tokens
-  int64_t queries = 0, keys = 0;  ///< that a rank has of its own
+  char asks = 0;   ///< letter of the queries' tokens
+  char asked = 0;  ///< letter of the keys' tokens
+  Blocks blocks;
 };
 
 /// Which part of its tokens a rank takes: a number by its place in the ring.
@@ -100,10 +104,11 @@ struct Options {
   }
 };
 
-/// Rewrites the tasks of one class of ranks.
+/// Rewrites the tasks of one class of ranks. `blocks`: by class, as find_blocks says.
 class RingWriter {
  public:
-  RingWriter(Templates& templates, program::ClassId cls, int32_t axis, bool zigzag)
+  RingWriter(Templates& templates, program::ClassId cls, int32_t axis, bool zigzag,
+             const std::vector<Blocks>& blocks)
       : frame_(templates.frame),
         cls_(cls),
         mesh_(templates.frame.mesh_of(cls)),
@@ -112,17 +117,22 @@ class RingWriter {
         axis_(axis),
         zigzag_(zigzag),
         parts_(zigzag ? 2 : 1),
+        blocks_(blocks),
         next_tag_(templates.num_tags) {}
 
-  /// Whether some task of the class has gathered keys.
-  bool has_sites() {
+  /// The blocks of the class's rings; none if no task of the class has gathered keys.
+  Blocks find_blocks() {
     find_gathered();
-    bool any = false;
+    Blocks blocks;
     for_each_list([&](const TaskList& list) {
-      any = any || std::any_of(list.begin(), list.end(),
-                               [&](const TaskTemplate& made) { return site_of(made).has_value(); });
+      for (const TaskTemplate& made : list) {
+        if (!blocks.empty()) return;
+        if (const std::optional<Site> site = site_of(made)) {
+          blocks = site->blocks;
+        }
+      }
     });
-    return any;
+    return blocks;
   }
 
   void run() {
@@ -130,6 +140,9 @@ class RingWriter {
     // every list is written anew, ring by ring. Gathers that nobody reads any more go.
     find_gathered();
     find_summed();
+    const Blocks& own = blocks_[cls_.value()];
+    unlike_ = std::any_of(blocks_.begin(), blocks_.end(),
+                          [&](const Blocks& others) { return !others.empty() && others != own; });
     if (zigzag_) {
       put_in_zigzag();
     }
@@ -218,20 +231,40 @@ class RingWriter {
     const program::Begin* const begin = begin_of(made.task, site.asks);
     if (!begin || begin->by == kNone) return {};
     site.letters = ops::letters(*site.op, kind.in, kind.out);
+    int64_t keys = 0;  // of all ranks
     for (size_t i = 0; i < made.in.size(); ++i) {
-      if (const int dim = dim_of(site.letters.in[i], site.asks); dim >= 0) {
-        site.queries = kind.in[i].dims[dim];
-      }
       const int dim = dim_of(site.letters.in[i], site.asked);
       if (dim < 0) continue;
       const auto from = gathered_.find(made.in[i]);
       if (from == gathered_.end() || from->second.dim != dim) return {};
       if (from->second.axis != axis_) return {};
-      site.keys = rank_.values[from->second.from].type.dims[dim];
+      keys = kind.in[i].dims[dim];
     }
     const std::vector<int32_t>& axes = frame_.tables[begin->by].axes;
     const bool split = std::find(axes.begin(), axes.end(), axis_) != axes.end();
-    return split && site.keys > 0 ? std::optional(site) : std::nullopt;
+    if (!split || keys == 0) return {};
+    site.blocks = blocks_of(begin, keys);
+    return site;
+  }
+
+  /// Blocks of `size` tokens, which the ranks of the class's rings have together: each ends where
+  /// the next one begins.
+  Blocks blocks_of(const program::Begin* begin, int64_t size) const {
+    Coords coords(mesh_.axes.size());
+    for (size_t axis = 0; axis < coords.size(); ++axis) {
+      coords[axis] = frame_.span(cls_, static_cast<int32_t>(axis)).begin;
+    }
+    Blocks blocks;
+    coords[axis_] = 0;
+    const int64_t first = value_at(begin, coords);
+    for (; coords[axis_] < ring_size(); ++coords[axis_]) {
+      blocks.push_back({value_at(begin, coords) - first, 0});
+    }
+    for (size_t place = 0; place < blocks.size(); ++place) {
+      const int64_t end = place + 1 < blocks.size() ? blocks[place + 1].begin : size;
+      blocks[place].length = end - blocks[place].begin;
+    }
+    return blocks;
   }
 
   int32_t ring_size() const { return mesh_.axes[axis_].size; }
@@ -266,35 +299,63 @@ class RingWriter {
     return frame_.intern(std::move(made));
   }
 
-  /// Number of a part among the parts of all ranks, in the order of the tokens.
-  int64_t number(int64_t part, int64_t place, int32_t ranks) const {
-    if (!zigzag_) return place;
-    return part == 0 ? place : 2 * ranks - 1 - place;
+  /// Whose keys the rank at this place has after `hop` steps.
+  int32_t owner(int64_t place, int32_t hop) const { return mesh_.wrap(axis_, place - hop); }
+
+  /// In zigzag order: number of a rank's part among the parts of all, in the order of the tokens.
+  int64_t number(int64_t part, int64_t place) const {
+    return part == 0 ? place : 2 * int64_t{ring_size()} - 1 - place;
   }
-  /// Where the queries' part begins, and that of the keys that come after `hop` steps.
-  int64_t queries_begin(const TaskTemplate& made, const Site& site, const Choice& choice,
+  /// The blocks of the ring on which the rank at these coordinates on the task's axes is.
+  const Blocks& blocks_at(const TaskTemplate& made, const Coords& coords) const {
+    if (!unlike_) return blocks_[cls_.value()];
+    const std::vector<int32_t> axes = axes_of(made);
+    for (program::ClassId id = 0; id < frame_.classes.size(); ++id) {
+      const bool here = std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
+        return axis == axis_ || frame_.span(id, axis).contains(coords[axis]);
+      });
+      if (here && !blocks_[id.value()].empty()) return blocks_[id.value()];
+    }
+    return blocks_[cls_.value()];
+  }
+  /// The part that the rank at `chooser` takes of what the one at `place` has.
+  graph::Run part_at(const Blocks& blocks, const Choice& choice, int64_t chooser,
+                     int32_t place) const {
+    const graph::Run& block = blocks[place];
+    if (!zigzag_) return block;
+    const int64_t length = block.length / parts_;
+    return {number(choice.at(chooser), place) * length, length};
+  }
+  /// Where the queries' part lies, and that of the keys that come after `hop` steps.
+  graph::Run queries_at(const TaskTemplate& made, const Site& site, const Choice& choice,
                         Coords coords) const {
-    const int64_t place = coords[axis_];
+    const int32_t place = coords[axis_];
+    const Blocks& blocks = blocks_at(made, coords);
     coords[axis_] = 0;
-    return value_at(begin_of(made.task, site.asks), coords) +
-           number(choice.at(place), place, ring_size()) * (site.queries / parts_);
+    graph::Run part = part_at(blocks, choice, place, place);
+    part.begin += value_at(begin_of(made.task, site.asks), coords);
+    return part;
   }
-  int64_t keys_begin(const TaskTemplate& made, const Site& site, const Choice& choice, int32_t hop,
+  graph::Run keys_at(const TaskTemplate& made, const Site& site, const Choice& choice, int32_t hop,
                      const Coords& coords) const {
-    const int64_t place = mesh_.wrap(axis_, int64_t{coords[axis_]} - hop);
-    return value_at(begin_of(made.task, site.asked), coords) +
-           number(choice.at(coords[axis_]), place, ring_size()) * (site.keys / parts_);
+    const int32_t place = coords[axis_];
+    graph::Run part = part_at(blocks_at(made, coords), choice, place, owner(place, hop));
+    part.begin += value_at(begin_of(made.task, site.asked), coords);
+    return part;
+  }
+  /// The keys that ranks of the class have after `hop` steps: as many on all of them.
+  int64_t keys_after(const Site& site, int32_t hop) const {
+    return site.blocks[owner(frame_.span(cls_, axis_).begin, hop)].length;
   }
 
-  /// Whether on some rank some query of the part needs a key of the part.
+  /// Whether on some rank of a ring some query of the part needs a key of the part.
   bool needed(const TaskTemplate& made, const Site& site, const Meeting& meeting,
               int32_t hop) const {
     bool any = false;
     const ops::Support& support = site.op->layout.support[0];
     graph::for_each_coords(mesh_, axes_of(made), [&](const Coords& coords) {
-      const graph::Run queries{queries_begin(made, site, meeting.queries, coords),
-                               site.queries / parts_};
-      const graph::Run keys{keys_begin(made, site, meeting.keys, hop, coords), site.keys / parts_};
+      const graph::Run queries = queries_at(made, site, meeting.queries, coords);
+      const graph::Run keys = keys_at(made, site, meeting.keys, hop, coords);
       const int64_t end = std::max(queries.begin + queries.length, keys.begin + keys.length);
       const graph::Run wanted = support.of(kind_of(made).attrs, queries, end);
       any = any ||
@@ -386,9 +447,12 @@ class RingWriter {
       TaskTemplate gather = made;
       gather.in = {home->second.from};
       gather.out = {made.out[i]};
+      const int dim = home->second.dim;
+      const int64_t all = rank_.values[made.in[i]].type.dims[dim];
       const auto how = comm::resharding(
-          rank_.values[home->second.from].type, graph::Placement::split(home->second.dim),
-          graph::Placement::replicate(), mesh_.axes[home->second.axis].size);
+          rank_.values[home->second.from].type, graph::Placement::split(dim),
+          graph::Placement::replicate(), ring_size(),
+          {.me = frame_.span(cls_, axis_).begin, .size = all % ring_size() == 0 ? 0 : all});
       HOCKET_CHECK(how, "nothing gathers {}", rank_.values[made.in[i]].name);
       gather.task.kind = edit_.intern_communication(*how->op, how->attrs, gather.in, gather.out);
       result->push_back(std::move(gather));
@@ -427,7 +491,8 @@ class RingWriter {
       std::map<ValueId, ValueId> next;
       if (hop + 1 < hops) {
         for (const auto& [whole, here] : keys) {
-          next[whole] = edit_.like(here);
+          const int dim = gathered_.at(whole).dim;
+          next[whole] = resized(here, dim, keys_after(site, hop + 1));
           shift(user, 1, here, next[whole], result);
         }
       }
@@ -437,13 +502,21 @@ class RingWriter {
       const bool last = hop + 1 == hops;
       for (auto& [output, here] : grads) {
         if (hops == 1) break;
-        const ValueId there = last ? homes.at(output) : edit_.like(here);
-        shift_parts(user, last ? -hop : 1, here, there,
-                    dim_of(site.letters.out[output], site.asked), result);
+        const int dim = dim_of(site.letters.out[output], site.asked);
+        const ValueId there =
+            last ? homes.at(output) : resized(here, dim, keys_after(site, hop + 1));
+        shift_parts(user, last ? -hop : 1, here, there, dim, result);
         here = there;
       }
       keys = std::move(next);
     }
+  }
+
+  /// A value like another one, of which the sender has more or less.
+  ValueId resized(ValueId other, int dim, int64_t length) {
+    graph::TensorType type = rank_.values[other].type;
+    type.dims[dim] = length;
+    return edit_.like(other, std::move(type));
   }
 
   /// Parts are sums over different queries, and travel one by one.
@@ -470,9 +543,7 @@ class RingWriter {
     }
     ValueId home = to->second.to;
     if (all) {
-      graph::TensorType own = rank_.values[whole].type;
-      own.dims[dim] = site.keys;
-      home = edit_.like(whole, own);
+      home = resized(whole, dim, keys_after(site, 0));
     }
     home_[whole] = {home, dim, axis_};
     return home;
@@ -508,10 +579,10 @@ class RingWriter {
     });
     const std::vector<int32_t> axes = axes_of(made);
     task.task.begins.push_back({site.asks, 0, table(axes, [&](const Coords& coords) {
-                                  return queries_begin(made, site, meeting.queries, coords);
+                                  return queries_at(made, site, meeting.queries, coords).begin;
                                 })});
     task.task.begins.push_back({site.asked, 0, table(axes, [&](const Coords& coords) {
-                                  return keys_begin(made, site, meeting.keys, hop, coords);
+                                  return keys_at(made, site, meeting.keys, hop, coords).begin;
                                 })});
     task.task.kind = edit_.intern_local({.op = site.op->name,
                                          .attrs = kind_of(made).attrs,
@@ -567,7 +638,7 @@ class RingWriter {
       taken[id] = mine;
       for (int64_t part : {0, 1}) {
         const TableId by = table({axis_}, [&](const Coords& coords) {
-          return number(part, coords[axis_], ranks) * (length / 2);
+          return number(part, coords[axis_]) * (length / 2);
         });
         program::Task place;
         place.phase = program::Phase::forward;
@@ -650,6 +721,8 @@ class RingWriter {
   const int32_t axis_;  ///< of the ring
   const bool zigzag_;
   const int64_t parts_;
+  const std::vector<Blocks>& blocks_;
+  bool unlike_ = false;  ///< other classes have other blocks
   int32_t next_tag_;
   std::map<ValueId, Gathered> gathered_;  // by what it becomes
   std::map<ValueId, Summed> summed_;      // by what it was
@@ -681,15 +754,17 @@ void run(Templates& templates, const Options& options) {
   if (found == axes.end()) return;
   const auto axis = static_cast<int32_t>(found - axes.begin());
   // Tokens have one order on all ranks: if some class has rings, all take it.
+  std::vector<Blocks> blocks(templates.ranks.size());
   bool any = false;
   for (program::ClassId id = 0; id < templates.frame.classes.size(); ++id) {
-    any = any || RingWriter(templates, id, axis, zigzag).has_sites();
+    blocks[id.value()] = RingWriter(templates, id, axis, zigzag, blocks).find_blocks();
+    any = any || !blocks[id.value()].empty();
   }
   if (!any) return;
   zigzag = zigzag && !reads_by_token(templates, axis);
   int32_t tags = templates.num_tags;
   for (program::ClassId id = 0; id < templates.frame.classes.size(); ++id) {
-    RingWriter writer(templates, id, axis, zigzag);
+    RingWriter writer(templates, id, axis, zigzag, blocks);
     writer.run();
     tags = std::max(tags, writer.next_tag());
   }

@@ -648,6 +648,36 @@ TEST(SoloComm, KeepsCountsValid) {
   }
 }
 
+/// Of what members do not share evenly, a peer may have one more: a position that follows, a zero.
+TEST(SoloComm, GathersUnevenParts) {
+  for (const int32_t me : {0, 1}) {
+    SoloCommunicator solo(me);
+    const int64_t own = me == 0 ? 3 : 2;
+    Side positions;
+    positions.kind.op = "all_gather";
+    positions.kind.attrs = {{"dim", int64_t{0}}, {"size", int64_t{5}}};
+    positions.kind.in = {{DType::i32, {own}}};
+    positions.kind.out = {{DType::i32, {5}}};
+    positions.members = {0, 1};
+    std::vector<int32_t> numbers{0, 1, 2};
+    if (me == 1) {
+      numbers = {3, 4};
+    }
+    positions.in = {bytes_of(numbers)};
+    positions.prepare();
+    solo.run(positions.call);
+    EXPECT_EQ(values_of<int32_t>(positions.out[0]), (std::vector<int32_t>{0, 1, 2, 3, 4}));
+    Side rows = positions;
+    rows.kind.in = {{DType::f32, {own}}};
+    rows.kind.out = {{DType::f32, {5}}};
+    rows.in = {bytes_of(std::vector<float>(static_cast<size_t>(own), 7))};
+    rows.prepare();
+    solo.run(rows.call);
+    const float third = me == 0 ? 7 : 0;
+    EXPECT_EQ(values_of<float>(rows.out[0]), (std::vector<float>{7, 7, third, 7, 7}));
+  }
+}
+
 TEST(SoloComm, MovesWhateverElseIsAsked) {
   SoloCommunicator solo(1);
   Rng rng(7);

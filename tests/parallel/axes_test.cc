@@ -164,7 +164,44 @@ TEST(Axes, SequencesNeedNotDivide) {
   }
   proven("cp: 3, cp_comm_type: a2a", {.kv_heads = 3, .heads = 3});
   proven("dp: 2, ep: 2, cp: 3", moe);
+  // Of what two ranks have of 6 tokens over 4 others, these have 4, 4, 2 and 2.
+  proven("dp: 2, ep: 2, cp: 4, cp_comm_type: p2p, micro_batch: 1", {.seq_len = 6, .experts = 8});
   EXPECT_EQ(proven("cp: 3, dp: 2").classes.size(), 2U);
+}
+
+/// Nor tp, where it splits them between products.
+TEST(Axes, SequenceParallelNeedNotDivide) {
+  const Shape heads{.kv_heads = 2, .seq_len = 7, .heads = 4};
+  const Shape moe{.kv_heads = 2, .seq_len = 7, .heads = 4, .experts = 8};
+  for (const char* plan :
+       {"tp: 2, micro_batch: 1", "tp: 4, micro_batch: 1",
+        "tp: 3, dp: 2, micro_batch: 2, shard: {params: all, grads: all}",
+        "tp: 2, cp: 2, micro_batch: 1", "tp: 2, pp: 2, micro_batch: 1",
+        "tp: 2, dp: 2, dp_samples: [3, 1]", "tp: 2, cp: 3, micro_batch: 1, cp_comm_type: p2p"}) {
+    proven(std::string(plan) + ", sequence_parallel: true", heads);
+    proven(std::string(plan) + ", sequence_parallel: true", moe);
+  }
+  proven("tp: 2, sequence_parallel: true, micro_batch: 1, cp: 2, cp_comm_type: a2a", heads);
+  proven("tp: 2, etp: 2, dp: 2, ep: 2, sequence_parallel: true, micro_batch: 1", moe);
+  const program::Program uneven = proven("tp: 2, sequence_parallel: true, micro_batch: 1", heads);
+  EXPECT_EQ(uneven.classes.size(), 2U);
+  EXPECT_GT(count(uneven, "reduce_scatter"), 0);
+}
+
+/// Around a ring of ranks with unlike numbers of tokens a message is as long as the block that it
+/// brings: each rank is a class of its own.
+TEST(Axes, RingsNeedNotDivide) {
+  const Shape one{.kv_heads = 1};
+  for (const char* plan : {"cp: 3, cp_comm_type: p2p, micro_batch: 1",
+                           "cp: 3, dp: 2, pp: 2, cp_comm_type: p2p, micro_batch: 1",
+                           "cp: 5, micro_batch: 2, cp_comm_type: p2p",
+                           "dp: 2, cp: 3, dp_samples: [3, 1], cp_comm_type: p2p"}) {
+    proven(plan, one);
+    proven(plan, {.kv_heads = 1, .experts = 8});
+  }
+  const program::Program ring = proven("cp: 3, cp_comm_type: p2p, micro_batch: 1", one);
+  EXPECT_EQ(ring.classes.size(), 3U);
+  EXPECT_EQ(proven("cp: 4, cp_comm_type: p2p, micro_batch: 1").classes.size(), 1U);
 }
 
 /// Data-parallel ranks may have unlike numbers of sequences: as told, or what is left of a batch.
@@ -190,6 +227,9 @@ TEST(Axes, SamplesNeedNotDivide) {
     proven(plan, moe);
   }
   proven("dp: 4, dp_samples: [1, 1, 1, 1], ep: 2", moe);
+  // In pieces, of which each class has others.
+  proven("dp: 2, dp_samples: [3, 1], moe_chunks: 2", moe);
+  proven("dp: 2, dp_samples: [1, 3], moe_chunks: 4, tp: 2, sequence_parallel: true", moe);
   proven("dp: 2, dp_samples: [3, 1], cp: 2, ep: 2", moe);
 }
 
@@ -285,9 +325,10 @@ TEST(Axes, PinsHaveTheLastWord) {
 TEST(Axes, WhatCannotBeIsSaid) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"cp: 9, micro_batch: 1", "plan.cp is 9; expected at most the 8 tokens"},
-      {"tp: 3, sequence_parallel: true",
-       "plan.sequence_parallel is true, plan.tp is 3 and plan.cp 1"},
-      {"cp: 3, cp_comm_type: p2p", "plan.cp is 3, around a ring; expected a divisor of the 8"},
+      {"cp: 3, tp: 3, sequence_parallel: true, micro_batch: 1",
+       "plan.cp is 3 and plan.tp 3, with plan.sequence_parallel: 9 ranks; expected at most the 8"},
+      {"cp: 3, cp_comm_type: p2p, cp_order: zigzag",
+       "plan.cp_order is zigzag, plan.cp is 3; expected a divisor of the 8"},
       {"cp: 4, cp_comm_type: a2a", "expected a divisor of the 2 heads"},
       {"tp: 2, etp: 2", "plan.etp is 2 but the model has no experts"},
       {"tp: 25", "plan.tp is 25; expected at most the 24 of dim 0 of model.embed_tokens.weight"},

@@ -58,6 +58,15 @@ Case ep_case(uint64_t seed) {
   const int64_t layers = pp + static_cast<int64_t>(rng.below(2));
   const int64_t micro_batch = pick({1, 2});
   parallel::Plan plan;
+  plan.dp = dp;
+  plan.ep = ep;
+  plan.etp = etp;
+  plan.cp = cp;
+  plan.tp = tp;
+  plan.sequence_parallel = sequence_parallel;
+  // Tokens that ranks do not divide, where no two of them exchange rows.
+  const bool exchange = plan.ep_over().cp * plan.ep_over().tp > 1;
+  const int64_t seq_len = exchange || axes.below(2) == 0 ? 96 : 95;
   plan.pp = pp;
   plan.num_micro_batches = pick({1, 2, 3, 4});
   plan.pp_schedule = rng.below(3) ? "1f1b" : "gpipe";
@@ -74,19 +83,20 @@ Case ep_case(uint64_t seed) {
       "max_position_embeddings: 128, hidden_act: silu, num_experts: {}, num_experts_per_tok: {}, "
       "moe_intermediate_size: 48, norm_topk_prob: true, router_aux_loss_coef: 0.05, "
       "decoder_sparse_step: 1, mlp_only_layers: []}}\n"
-      "train: {{seq_len: 96, global_batch: {}, warmup_steps: 0, lr: 0.001, seed: {}}}\n"
+      "train: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.001, seed: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, etp: {}, cp: {}, tp: {}, sequence_parallel: {}, "
       "micro_batch: {}, pp_schedule: {}, pp_chunks: {}, pp_layers: [{}], recompute: {}, "
       "threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, cp_comm_type: {}, all_reduce: {}, "
       "ranks_per_node: {}, shard: {{group: {}, params: {}, grads: {}}}}}\n",
-      layers, rng.below(2) ? "true" : "false", experts, pick({2, 3, 4}),
+      layers, rng.below(2) ? "true" : "false", experts, pick({2, 3, 4}), seq_len,
       dp * micro_batch * plan.num_micro_batches, seed, pp, dp, ep, etp, cp, tp, sequence_parallel,
       micro_batch, plan.pp_schedule, plan.pp_chunks, fmt::join(plan.pp_layers, ", "),
       recompute[rng.below(3)], rng.below(2) ? 25.0 : 0.05, keys, all_reduce, group * tp, group,
       groups ? "group" : "none", groups ? "group" : "none");
   c.name =
-      fmt::format("seed {} pp{} {} dp{} ep{} cp{} tp{} x{} {} {}{}", seed, pp, plan.pp_schedule, dp,
-                  ep, cp, tp, plan.num_micro_batches, keys, all_reduce, groups ? " in groups" : "");
+      fmt::format("seed {} pp{} {} dp{} ep{} cp{} tp{}{} x{} of {} {} {}{}", seed, pp,
+                  plan.pp_schedule, dp, ep, cp, tp, sequence_parallel ? "s" : "",
+                  plan.num_micro_batches, seq_len, keys, all_reduce, groups ? " in groups" : "");
   return c;
 }
 

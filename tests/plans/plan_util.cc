@@ -179,9 +179,10 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
     layouts = "'*_proj.weight B'";
   }
   // Keys of other ranks are gathered, or come around a ring of them.
-  const bool ring = cp > 1 && axes.below(2) == 0 && tokens % cp == 0;
+  const bool ring = cp > 1 && axes.below(2) == 0;
   // And some split the tokens between products over the ranks of tp.
-  const bool sequence_parallel = tp > 1 && tokens % (cp * tp) == 0 && axes.below(4) > 0;
+  const bool may_split = tokens % (cp * tp) == 0 || (any_tokens && tokens >= cp * tp);
+  const bool sequence_parallel = tp > 1 && may_split && axes.below(4) > 0;
   parallel::Plan plan;
   plan.dp = dp;
   plan.ep = ep;
@@ -202,13 +203,13 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   // In zigzag order, where they come around a ring.
   const int64_t head_ranks = heads >= tp ? tp : std::gcd(heads, tp);
   const bool exchange = cp > 1 && !ring && heads % (head_ranks * cp) == 0;
-  const bool zigzag = ring && sequence * micro / cp % 2 == 0 && axes.below(2) == 0;
+  const bool zigzag = ring && tokens % (2 * cp) == 0 && axes.below(2) == 0;
   // In some, data-parallel ranks have unlike numbers of sequences; those that exchange tokens for
   // experts as many as each other.
   std::vector<int64_t> samples;
   if (dp > folded.over_dp && !zigzag && uneven.below(2) == 0) {
-    const bool any =
-        !ring && !sequence_parallel && folded.over_dp == ep && moe_chunks == 1 && sequence >= cp;
+    const int64_t ranks = cp * (sequence_parallel ? tp : 1);
+    const bool any = folded.over_dp == ep && moe_chunks == 1 && sequence >= ranks;
     for (int64_t rank = 0; rank < dp; ++rank) {
       const int64_t number = 1 + static_cast<int64_t>(uneven.below(3));
       const bool first = rank % folded.over_dp == 0;

@@ -83,7 +83,8 @@ std::vector<Row> rows() {
   // Keys gathered for the queries of a rank; around a ring; in zigzag order, too.
   all.push_back({"cp", "3", "pp: 2", false, "begin"});
   all.push_back({"cp", "2", "dp: 2, ep: 2", true, "begin"});
-  for (const char* plan : {"cp: 3", "cp: 2, dp: 2, recompute: full", "cp: 6, micro_batch: 2"}) {
+  for (const char* plan : {"cp: 3", "cp: 2, dp: 2, recompute: full", "cp: 6, micro_batch: 2",
+                           "cp: 4, dp: 2, micro_batch: 3"}) {
     all.push_back({"cp_comm_type", "p2p", plan, false, "begin"});
   }
   all.push_back({"cp_comm_type", "p2p", "cp: 2, dp: 2, ep: 2", true, "message"});
@@ -98,7 +99,8 @@ std::vector<Row> rows() {
   }
   // Tokens that ranks of tp split between products; with fewer key heads than ranks, too.
   for (const char* plan :
-       {"tp: 2", "tp: 4, micro_batch: 2, recompute: full", "pp: 2, tp: 2, cp: 3"}) {
+       {"tp: 2", "tp: 4, micro_batch: 2, recompute: full", "pp: 2, tp: 2, cp: 3",
+        "tp: 4, micro_batch: 3, recompute: selective", "tp: 2, cp: 4, micro_batch: 3"}) {
     all.push_back({"sequence_parallel", "true", plan, false, "group"});
   }
   all.push_back({"tp", "4", "dp: 2", false, "begin"});
