@@ -190,24 +190,26 @@ class RingWriter {
     });
   }
 
-  /// What becomes of sums that one task alone reads.
+  /// What becomes of sums that nobody reads but who sums them.
   void find_summed() {
-    std::map<ValueId, int> readers;
+    std::map<ValueId, size_t> readers;
     for_each_list([&](const TaskList& list) {
       for (const TaskTemplate& made : list) {
         for (ValueId value : made.in) {
           ++readers[value];
         }
         if (const auto to = moved(made, comm::Move::Part::block, comm::Move::Placed::sum)) {
-          summed_[made.in[0]] = {made.out[0], to->dim, to->axis};
+          summed_[made.in[0]].push_back({made.out[0], to->dim, to->axis});
         }
         if (!sums(made)) continue;
         for (size_t i = 0; i < made.in.size(); ++i) {
-          summed_[made.in[i]] = {made.out[i], kNone, frame_.groups[made.task.group].axes[0]};
+          const int32_t axis = frame_.groups[made.task.group].axes[0];
+          summed_[made.in[i]].push_back({made.out[i], kNone, axis});
         }
       }
     });
-    std::erase_if(summed_, [&](const auto& one) { return readers[one.first] != 1; });
+    std::erase_if(summed_,
+                  [&](const auto& one) { return readers[one.first] != one.second.size(); });
   }
   /// Whether the task adds up values over one axis, for all.
   bool sums(const TaskTemplate& made) const {
@@ -426,36 +428,48 @@ class RingWriter {
         gather_homes(std::move(made), &result);
       } else if (made.in.empty() || !home_.contains(made.in[0])) {
         result.push_back(std::move(made));
+      } else if (const Gathered& home = home_.at(made.in[0]); made.out[0] != home.from) {
+        const auto block = moved(made, comm::Move::Part::block, comm::Move::Placed::sum);
+        result.push_back(brought(made, 0, graph::Placement::split(block->dim)));
       }
     }
     return result;
   }
 
-  /// A task that adds up what was not made by a ring. What was is at home, each part on one rank,
-  /// and is gathered instead.
+  /// In place of a task that sums what a ring made: that is at home, each part on one rank, from
+  /// where it is brought to where the task has it.
+  TaskTemplate brought(const TaskTemplate& sum, size_t operand, graph::Placement to) {
+    const ValueId whole = sum.in[operand];
+    const Gathered& home = home_.at(whole);
+    const int64_t all = rank_.values[whole].type.dims[home.dim];
+    const auto how = comm::resharding(
+        rank_.values[home.from].type, graph::Placement::split(home.dim), to, ring_size(),
+        {.me = frame_.span(cls_, axis_).begin, .size = all % ring_size() == 0 ? 0 : all});
+    if (!how) {
+      fail("plan",
+           "{} of a ring is wanted {}, and nothing brings it there; try "
+           "plan.cp_comm_type: all_gather",
+           rank_.values[whole].name, to_string(to));
+    }
+    TaskTemplate made = sum;
+    made.in = {home.from};
+    made.out = {sum.out[operand]};
+    made.task.kind = edit_.intern_communication(*how->op, how->attrs, made.in, made.out);
+    return made;
+  }
+
+  /// A task that adds up what was not made by a ring. What was is gathered instead.
   void gather_homes(TaskTemplate made, TaskList* result) {
     TaskTemplate rest = made;
     rest.in.clear();
     rest.out.clear();
     for (size_t i = 0; i < made.in.size(); ++i) {
-      const auto home = home_.find(made.in[i]);
-      if (home == home_.end()) {
+      if (!home_.contains(made.in[i])) {
         rest.in.push_back(made.in[i]);
         rest.out.push_back(made.out[i]);
         continue;
       }
-      TaskTemplate gather = made;
-      gather.in = {home->second.from};
-      gather.out = {made.out[i]};
-      const int dim = home->second.dim;
-      const int64_t all = rank_.values[made.in[i]].type.dims[dim];
-      const auto how = comm::resharding(
-          rank_.values[home->second.from].type, graph::Placement::split(dim),
-          graph::Placement::replicate(), ring_size(),
-          {.me = frame_.span(cls_, axis_).begin, .size = all % ring_size() == 0 ? 0 : all});
-      HOCKET_CHECK(how, "nothing gathers {}", rank_.values[made.in[i]].name);
-      gather.task.kind = edit_.intern_communication(*how->op, how->attrs, gather.in, gather.out);
-      result->push_back(std::move(gather));
+      result->push_back(brought(made, i, graph::Placement::replicate()));
     }
     if (rest.in.empty()) return;
     if (rest.in.size() < made.in.size()) {
@@ -529,22 +543,24 @@ class RingWriter {
   }
 
   /// The value that the sum over all queries of an output ends in, on the rank that has the keys:
-  /// the one that a scattered sum would be, or a new one, which gather_homes gathers.
+  /// the one that a scattered sum would be, or a new one; `brought` takes it where else it is
+  /// wanted.
   ValueId home_of(const TaskTemplate& made, size_t output, const Site& site) {
     const ValueId whole = made.out[output];
-    const auto to = summed_.find(whole);
+    const auto sums = summed_.find(whole);
     const int dim = dim_of(site.letters.out[output], site.asked);
-    const bool all = to != summed_.end() && to->second.dim == kNone;
-    if (to == summed_.end() || (!all && to->second.dim != dim) || to->second.axis != axis_) {
+    if (sums == summed_.end() ||
+        std::any_of(sums->second.begin(), sums->second.end(),
+                    [&](const Summed& sum) { return sum.axis != axis_; })) {
       fail("plan",
-           "{} of {} is no sum that one task brings to the ranks of its tokens; try "
+           "{} of {} is not only summed over the ranks that share its tokens; try "
            "plan.cp_comm_type: all_gather",
            rank_.values[whole].name, kind_of(made).op);
     }
-    ValueId home = to->second.to;
-    if (all) {
-      home = resized(whole, dim, keys_after(site, 0));
-    }
+    const auto own = std::find_if(sums->second.begin(), sums->second.end(),
+                                  [&](const Summed& sum) { return sum.dim == dim; });
+    const ValueId home =
+        own != sums->second.end() ? own->to : resized(whole, dim, keys_after(site, 0));
     home_[whole] = {home, dim, axis_};
     return home;
   }
@@ -724,8 +740,8 @@ class RingWriter {
   const std::vector<Blocks>& blocks_;
   bool unlike_ = false;  ///< other classes have other blocks
   int32_t next_tag_;
-  std::map<ValueId, Gathered> gathered_;  // by what it becomes
-  std::map<ValueId, Summed> summed_;      // by what it was
+  std::map<ValueId, Gathered> gathered_;           // by what it becomes
+  std::map<ValueId, std::vector<Summed>> summed_;  // by what it was
   std::map<ValueId, Gathered> home_;  // of gradients that travelled, by what they would be whole
   std::map<std::tuple<ValueId, int, int64_t, TableId>, ValueId> views_;
 };

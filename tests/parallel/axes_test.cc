@@ -17,17 +17,18 @@ namespace {
 
 struct Shape {
   int64_t kv_heads = 2, head_dim = 4, vocab = 24, seq_len = 8, heads = 2, experts = 0;
+  int64_t hidden = 8;
   const char* recompute = "none";
 };
 
 engine::Run run_of(const std::string& plan, const Shape& shape = {}) {
   return engine::parse_run(
-      fmt::format("model: {{config: {{model_type: {}, vocab_size: {}, hidden_size: 8, "
+      fmt::format("model: {{config: {{model_type: {}, vocab_size: {}, hidden_size: {}, "
                   "num_hidden_layers: 2, num_attention_heads: {}, num_key_value_heads: {}, "
                   "head_dim: {}, intermediate_size: 12, tie_word_embeddings: false{}}}}}\n"
                   "train: {{global_batch: 4, seq_len: {}}}\n"
                   "plan: {{{}, recompute: {}, threads_per_rank: 1}}\n",
-                  shape.experts > 0 ? "qwen3_moe" : "llama", shape.vocab, shape.heads,
+                  shape.experts > 0 ? "qwen3_moe" : "llama", shape.vocab, shape.hidden, shape.heads,
                   shape.kv_heads, shape.head_dim,
                   shape.experts > 0 ? fmt::format(", num_experts: {}, num_experts_per_tok: 2, "
                                                   "moe_intermediate_size: 6, norm_topk_prob: true",
@@ -205,6 +206,17 @@ TEST(Axes, RingsNeedNotDivide) {
 }
 
 /// Data-parallel ranks may have unlike numbers of sequences: as told, or what is left of a batch.
+// Where tokens are few, gradients of weights are made of gathered operands: what travels around a
+// ring is then wanted elsewhere, too.
+TEST(Axes, RingsOfFewTokens) {
+  for (const char* order : {"contiguous", "zigzag"}) {
+    const std::string plan =
+        fmt::format("cp: 2, cp_comm_type: p2p, cp_order: {}, micro_batch: 1", order);
+    proven(plan, {.kv_heads = 4, .head_dim = 64, .seq_len = 32, .heads = 4, .hidden = 256});
+    proven(plan, {.kv_heads = 2, .head_dim = 64, .seq_len = 16, .heads = 8, .hidden = 512});
+  }
+}
+
 TEST(Axes, SamplesNeedNotDivide) {
   const program::Program told = proven("dp: 2, dp_samples: [3, 1]");
   ASSERT_EQ(told.classes.size(), 2U);
