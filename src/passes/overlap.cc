@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "passes/pass.h"
@@ -261,17 +262,24 @@ class Ordering {
     reorder(moves, last, true);
   }
 
-  /// Tasks of one op in a row, none of which needs another, in the order of the communication that
-  /// brings what they read: else the first of them would wait for the last of the sums.
+  /// Tasks of one op in a row, none of which needs another or what the optimizer computed before,
+  /// in the order of the communication that brings what they read: else the first of them would
+  /// wait for the last of the sums.
   void optimizer_takes_what_comes() {
     std::map<BufferId, size_t> brought;  // by root: the place of the communication that wrote it
+    std::set<BufferId> computed;         // roots that tasks of the optimizer wrote
     for (size_t begin = 0; begin < cls_.tasks.size();) {
       const size_t end = end_of_run(begin);
-      if (end > begin + 1) {
+      const auto waits = [&](const Task& task) { return meets(task.in, computed); };
+      const auto run = std::span(cls_.tasks).subspan(begin, end - begin);
+      if (run.size() > 1 && std::none_of(run.begin(), run.end(), waits)) {
         sort_by_arrival(begin, end, brought);
       }
       for (const size_t last = std::max(end, begin + 1); begin < last; ++begin) {
         const Task& task = cls_.tasks[begin];
+        if (task.phase == Phase::optimizer) {
+          insert_roots(task.out, &computed);
+        }
         for (BufferId buffer : task.out) {
           if (task.lane == Lane::compute) {
             brought.erase(cls_.root(buffer));
