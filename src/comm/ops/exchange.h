@@ -12,7 +12,7 @@ namespace hocket::comm {
 /// Collectives that divide are done in parts: of so many bytes from each member to each other one,
 /// and so many on their way at a time.
 inline constexpr int64_t kPartBytes = 256 << 10;
-inline constexpr int64_t kPartsAhead = 8;
+inline constexpr int64_t kPartsAhead = 6;
 
 /// True if what is read of a member can be read where it came, one slice behind the other: one of
 /// an operand, where numbers of its type may lie. Else it is given out to memory of its own.
