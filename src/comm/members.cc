@@ -9,14 +9,6 @@
 
 namespace hocket::comm {
 
-int64_t total(const std::vector<Slice>& slices) {
-  int64_t bytes = 0;
-  for (const Slice& slice : slices) {
-    bytes += slice.bytes;
-  }
-  return bytes;
-}
-
 void* place(const Operands& operands, const Slice& slice) {
   void* const base = (slice.out ? operands.out : operands.in)[slice.operand];
   return static_cast<std::byte*>(base) + slice.begin;

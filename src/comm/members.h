@@ -9,12 +9,11 @@
 
 #include "comm/communicator.h"
 #include "comm/ops/comm_op.h"
+#include "comm/ops/exchange.h"
 #include "comm/wire.h"
 
 namespace hocket::comm {
 
-/// Bytes of the slices together.
-int64_t total(const std::vector<Slice>& slices);
 /// Where a slice of a member's operands lies.
 void* place(const Operands& operands, const Slice& slice);
 

@@ -10,8 +10,6 @@
 
 namespace hocket::comm {
 
-namespace {
-
 int64_t total(std::span<const Slice> slices) {
   int64_t bytes = 0;
   for (const Slice& slice : slices) {
@@ -19,6 +17,8 @@ int64_t total(std::span<const Slice> slices) {
   }
   return bytes;
 }
+
+namespace {
 
 /// Of every operand, from the first byte that is read to the last.
 int64_t spans(std::span<const Slice> slices) {

@@ -14,6 +14,9 @@ namespace hocket::comm {
 inline constexpr int64_t kPartBytes = 256 << 10;
 inline constexpr int64_t kPartsAhead = 6;
 
+/// Bytes of the slices together.
+int64_t total(std::span<const Slice> slices);
+
 /// True if what is read of a member can be read where it came, one slice behind the other: one of
 /// an operand, where numbers of its type may lie. Else it is given out to memory of its own.
 bool is_read_packed(std::span<const Slice> slices, std::span<const TensorType> in,
