@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/gemm_pack.h"
 #include "kernels/cpu/kernels.h"
 
 namespace hocket::kernels::HOCKET_CPU {
@@ -224,7 +224,7 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
     }
     return;
   }
-  pack_transposed(q + b.at * hs.q_stride + head * hs.d, hs.q_stride, rows, hs.d, M, ws.q);
+  pack_transposed<M>(q + b.at * hs.q_stride + head * hs.d, hs.q_stride, rows, hs.d, ws.q);
 #pragma omp simd
   for (int64_t i = 0; i < hs.d * M; ++i) {
     ws.q[i] *= scale;
@@ -237,7 +237,7 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
   for (int64_t j0 = 0; j0 < all; j0 += N) {
     const int64_t keys = std::min(N, all - j0), first = b.key + j0 - b.at - hs.ahead;
     const T* kb = k + (b.key + j0) * hs.k_stride + kv;
-    pack_transposed(kb, hs.k_stride, keys, hs.d, N, ws.k);
+    pack_transposed<N>(kb, hs.k_stride, keys, hs.d, ws.k);
     product<T>(keys, round_up(rows, NR), hs.d, ws.k, N, ws.q, M, false, ws.s, M,
                [&](int64_t i, int64_t j) { return first + i > j + NR - 1; });
     softmax_block(keys, rows, first, ws.s, ws.top, ws.sum, ws.fix);
@@ -345,8 +345,8 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
   for (int64_t j0 = b.key; j0 < key_end; j0 += N) {
     const int64_t keys = std::min(N, key_end - j0);
     const int64_t at_k = j0 * hs.k_stride + kv_head * hs.d;
-    pack_transposed(x.k + at_k, hs.k_stride, keys, hs.d, N, ws.k);
-    pack_transposed(x.v + at_k, hs.k_stride, keys, hs.d, N, ws.v);
+    pack_transposed<N>(x.k + at_k, hs.k_stride, keys, hs.d, ws.k);
+    pack_transposed<N>(x.v + at_k, hs.k_stride, keys, hs.d, ws.v);
     int64_t ldk, ldq, lddy;
     const T* kb = whole_rows(hs, x.k + at_k, hs.k_stride, keys, ws.pad_k, ldk);
     bool add = false;
@@ -358,8 +358,8 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
         // Keys that the last row sees; columns beyond are left out of every product.
         const int64_t n = std::min(keys, seen_all);
         const int64_t padded = round_up(n, NR), zeroed = std::min(N, std::max(padded, n + MR));
-        pack_transposed(x.q + at_q, hs.q_stride, rows, hs.d, M, ws.q);
-        pack_transposed(x.dy + at_q, hs.q_stride, rows, hs.d, M, ws.dy);
+        pack_transposed<M>(x.q + at_q, hs.q_stride, rows, hs.d, ws.q);
+        pack_transposed<M>(x.dy + at_q, hs.q_stride, rows, hs.d, ws.dy);
         const T pre = static_cast<T>(static_cast<double>(x.scale) * kLog2e);
 #pragma omp simd
         for (int64_t i = 0; i < hs.d * M; ++i) {
@@ -389,7 +389,7 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
                     hs.k_stride);
           }
         }
-        pack_transposed(ws.ds, N, rows, n, M, ws.turned);
+        pack_transposed<M>(ws.ds, N, rows, n, ws.turned);
         for (int64_t r = 0; r < rows; r += MR) {
           const int64_t m = std::min(MR, rows - r), k = std::clamp<int64_t>(r + m - first, 0, n);
           for (int64_t c = 0; c < hs.d; c += NR) {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/gemm_pack.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/team.h"
 #include "ops/workspace.h"
@@ -17,10 +17,10 @@ constexpr int64_t kBlockN = ops::kGemmBlockN;
 /// Panels of kTileRows rows of op(A), each [kc][kTileRows].
 template <typename T>
 void pack_a(const Gemm<T>& g, int64_t i0, int64_t rows, int64_t p0, int64_t kc, T* to) {
-  if (g.trans_a) return pack_rows(g.a + p0 * g.lda + i0, g.lda, kc, rows, kTileRows, to);
+  if (g.trans_a) return pack_rows<kTileRows>(g.a + p0 * g.lda + i0, g.lda, kc, rows, to);
   for (int64_t i = 0; i < rows; i += kTileRows, to += kTileRows * kc) {
-    pack_transposed(g.a + (i0 + i) * g.lda + p0, g.lda, std::min<int64_t>(kTileRows, rows - i), kc,
-                    kTileRows, to);
+    pack_transposed<kTileRows>(g.a + (i0 + i) * g.lda + p0, g.lda,
+                               std::min<int64_t>(kTileRows, rows - i), kc, to);
   }
 }
 
@@ -28,10 +28,10 @@ void pack_a(const Gemm<T>& g, int64_t i0, int64_t rows, int64_t p0, int64_t kc, 
 template <typename T>
 void pack_b(const Gemm<T>& g, int64_t j0, int64_t cols, int64_t p0, int64_t kc, T* to) {
   constexpr int NR = kTileCols<T>;
-  if (!g.trans_b) return pack_rows(g.b + p0 * g.ldb + j0, g.ldb, kc, cols, NR, to);
+  if (!g.trans_b) return pack_rows<NR>(g.b + p0 * g.ldb + j0, g.ldb, kc, cols, to);
   for (int64_t j = 0; j < cols; j += NR, to += NR * kc) {
-    pack_transposed(g.b + (j0 + j) * g.ldb + p0, g.ldb, std::min<int64_t>(NR, cols - j), kc, NR,
-                    to);
+    pack_transposed<NR>(g.b + (j0 + j) * g.ldb + p0, g.ldb, std::min<int64_t>(NR, cols - j), kc,
+                        to);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The register tile of our matrix products, and the packing of its operands. Every element of C is
+// The register tile of our matrix products (gemm_pack.h packs its operands). Every element of C is
 // one chain of fused multiply-adds in the order of k, whatever the tile and the thread: results do
 // not depend on the thread count, on alignment, or on how many other rows there are.
 #pragma once
@@ -109,14 +109,5 @@ void tile(int64_t rows, int64_t cols, int64_t k, const T* a, int64_t lda, const 
 template <typename T>
 void tile_rows(int64_t rows, int64_t cols, int64_t k, const T* a, int64_t lda, const T* b,
                int64_t ldb, bool add, T* c, int64_t ldc);
-
-/// dst[c * width + r] = src[r * ld + c] for r < rows, c < cols; zeros for rows <= r < width.
-/// Packs a row-major operand whose rows become columns of a panel of `width` >= rows.
-template <typename T>
-void pack_transposed(const T* src, int64_t ld, int64_t rows, int64_t cols, int64_t width, T* dst);
-/// Cuts src[rows, cols] into panels of `width` columns, each stored [rows][width] after the other;
-/// the last one is filled up with zeros.
-template <typename T>
-void pack_rows(const T* src, int64_t ld, int64_t rows, int64_t cols, int64_t width, T* dst);
 
 }  // namespace hocket::kernels::HOCKET_CPU
