@@ -30,12 +30,17 @@ struct Call {
   double traffic = 1;
 };
 
+/// The call that a lane runs next, if all that it reads is there already; null: not yet, or none.
+using NextCall = std::function<const Call*()>;
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
   /// Blocks until this rank's part is done. Throws Error when a peer does not come within the
-  /// timeout, comes with something else, or the run was aborted.
-  virtual void run(const Call& call) = 0;
+  /// timeout, comes with something else, or the run was aborted. While this call comes to its end,
+  /// what the next one of its lane reads may be sent: `next` is asked for it, and that is the call
+  /// that the lane then runs. Nothing is written to its operands before.
+  virtual void run(const Call& call, const NextCall& next = {}) = 0;
 };
 
 /// Exchanges between the processes of a run outside of steps: all of them call, in the same order.

@@ -55,7 +55,7 @@ struct LocalWorld::Impl {
   class Rank : public Communicator {
    public:
     Rank(Impl& world, int32_t rank) : world_(world), rank_(rank) {}
-    void run(const Call& call) override;
+    void run(const Call& call, const NextCall& next) override;
 
    private:
     void send(const Call& call);
@@ -132,7 +132,7 @@ Meeting& LocalWorld::Impl::Rank::meeting(const Call& call) {
   return *m;
 }
 
-void LocalWorld::Impl::Rank::run(const Call& call) {
+void LocalWorld::Impl::Rank::run(const Call& call, const NextCall& /*next*/) {
   // A collective: everybody posts its operands, and all wait until all have. Whoever finds another
   // op or other types there throws before it reads anything. Then each does its own part, phase by
   // phase, and leaves only when all are done, because others read its operands until then.

@@ -22,8 +22,10 @@ namespace hocket::comm {
 
 namespace {
 
-/// Tags of collectives have this bit, those of messages do not.
+/// Tags of collectives have this bit, those of messages do not; every second one of a group has the
+/// other bit as well, so that messages of neighbours do not meet.
 constexpr int32_t kCollective = 1 << 30;
+constexpr int32_t kSecond = 1 << 29;
 
 /// What a message of so many bytes takes on the links (Call::traffic).
 int64_t on_links(const Call& call, int64_t bytes) {
@@ -37,45 +39,50 @@ Message message_of(const Call& call, int64_t bytes) {
   return message;
 }
 
+bool is_collective(const Op& op) { return op.role == Role::collective || op.role == Role::between; }
+
 }  // namespace
 
 class ProcessWorld::Rank : public Communicator {
  public:
   Rank(Connection& connection, Collectives collectives)
       : connection_(connection), rank_(connection.index()), collectives_(collectives) {}
-  void run(const Call& call) override;
+  void run(const Call& call, const NextCall& next) override;
   /// Of the transport's collectives, in all lanes.
   int64_t scratch_bytes() const;
 
  private:
   class Part;
-  void exchange(const Call& call, const Op& op);
+  class Exchange;
+  bool is_ours(const Call& call, const Op& op) const;
+  void exchange(const Call& call, const NextCall& next);
   void by_transport(const Call& call, const Op& op);
   void tell_ours(const Call& call, const Op& op);
   int32_t tag_of(const Call& call);
+  int32_t next_tag_of(const Call& call);
 
   Connection& connection_;
   const int32_t rank_;
   const Collectives collectives_;
-  std::array<ScratchSpace, program::kNumLanes>
-      scratch_;  ///< of every lane, which alone uses its own
+  // Of every lane, which alone uses its own.
+  std::array<ScratchSpace, program::kNumLanes> scratch_;
+  std::array<std::unique_ptr<Exchange>, program::kNumLanes> begun_;  ///< of the lane's next call
   std::mutex mutex_;
   std::map<int32_t, std::vector<int32_t>> groups_;  ///< by tag; guarded by mutex_
+  std::map<int32_t, bool> is_second_;               ///< by tag, its next one; guarded by mutex_
   std::set<comm::Id> told_;                         ///< guarded by mutex_
 };
 
-void ProcessWorld::Rank::run(const Call& call) {
+void ProcessWorld::Rank::run(const Call& call, const NextCall& next) {
   HOCKET_CHECK(is_communication(*call.kind), "{} involves no other rank", call.kind->op);
   const Op& op = comm::op(call.kind->communication);
-  if (op.role == Role::collective || op.role == Role::between) {
-    if (collectives_ == Collectives::own) return exchange(call, op);
-    if (by_transport_among(op, call.kind->attrs, call.kind->in, std::ssize(call.members)) !=
-        ByTransport::none) {
-      return by_transport(call, op);
+  if (is_ours(call, op)) {
+    if (collectives_ != Collectives::own) {
+      tell_ours(call, op);
     }
-    tell_ours(call, op);
-    return exchange(call, op);
+    return exchange(call, next);
   }
+  if (is_collective(op)) return by_transport(call, op);
   if (call.tag < 0 || call.tag >= kCollective) {
     fail_run("comm", "a message has tag {}; expected 0 to {}", call.tag, kCollective - 1);
   }
@@ -96,6 +103,14 @@ void ProcessWorld::Rank::run(const Call& call) {
   if (message.bytes > 0) {
     connection_.send(std::move(message), call.peer, call.tag);
   }
+}
+
+/// True of what is exchanged here, part by part; false of messages, and of what c10d does.
+bool ProcessWorld::Rank::is_ours(const Call& call, const Op& op) const {
+  if (!is_collective(op)) return false;
+  return collectives_ == Collectives::own ||
+         by_transport_among(op, call.kind->attrs, call.kind->in, std::ssize(call.members)) ==
+             ByTransport::none;
 }
 
 void ProcessWorld::Rank::by_transport(const Call& call, const Op& op) {
@@ -126,7 +141,7 @@ int32_t ProcessWorld::Rank::tag_of(const Call& call) {
   const std::vector<int32_t> members(call.members.begin(), call.members.end());
   const std::string_view bytes(reinterpret_cast<const char*>(members.data()),
                                members.size() * sizeof(int32_t));
-  const auto number = static_cast<int32_t>(hash64(bytes) & (kCollective / 2 - 1));
+  const auto number = static_cast<int32_t>(hash64(bytes) & (kSecond - 1));
   const int32_t tag = kCollective | number;
   std::lock_guard lock(mutex_);
   const auto [known, fresh] = groups_.try_emplace(tag, members);
@@ -137,11 +152,21 @@ int32_t ProcessWorld::Rank::tag_of(const Call& call) {
   return tag;
 }
 
+/// For a collective: all members of a group begin the same ones in the same order.
+int32_t ProcessWorld::Rank::next_tag_of(const Call& call) {
+  const int32_t tag = tag_of(call);
+  std::lock_guard lock(mutex_);
+  bool& second = is_second_[tag];
+  second = !second;
+  return second ? tag : tag | kSecond;
+}
+
 /// One part of one phase of a collective: what this member sends to each other one, and brings of
 /// it to where it would lie there, before it does its own part of the op.
 class ProcessWorld::Rank::Part {
  public:
-  Part(Rank& rank, const Call& call, const Op& op, int phase, int64_t part, int64_t parts);
+  Part(Rank& rank, const Call& call, const Op& op, int32_t tag, int phase, int64_t part,
+       int64_t parts);
   /// Sends what others read. It is copied: the operands may change at once.
   void send();
   /// Begins to receive what is read of others.
@@ -168,13 +193,13 @@ class ProcessWorld::Rank::Part {
   std::vector<Arrival> arrivals_;
 };
 
-ProcessWorld::Rank::Part::Part(Rank& rank, const Call& call, const Op& op, int phase, int64_t part,
-                               int64_t parts)
+ProcessWorld::Rank::Part::Part(Rank& rank, const Call& call, const Op& op, int32_t tag, int phase,
+                               int64_t part, int64_t parts)
     : rank_(rank),
       call_(call),
       op_(op),
       phase_(phase),
-      tag_(rank.tag_of(call)),
+      tag_(tag),
       members_(call, op, rank.rank_, part, parts),
       n_(members_.size()),
       me_(members_.me()),
@@ -233,42 +258,98 @@ void ProcessWorld::Rank::Part::run() {
   op_.run(members_.together(), me_, phase_);
 }
 
-/// Part by part: what a part of the first phase leaves is sent on while the next parts come. All
-/// members do the same in the same order, so that messages of one tag meet those that they are for.
-void ProcessWorld::Rank::exchange(const Call& call, const Op& op) {
-  const int64_t n = std::ssize(call.members);
-  const int64_t payload =
-      on_links(call, op.payload(call.kind->attrs, call.kind->in, call.kind->out));
-  const int64_t parts = op.divides ? std::max<int64_t>(1, payload / (n * kPartBytes)) : 1;
-  HOCKET_CHECK(op.phases <= 2, "{} has {} phases", op.name, op.phases);
-  std::deque<Part> first, second;
-  const auto begin = [&](std::deque<Part>& list, int phase, int64_t part) {
-    list.emplace_back(*this, call, op, phase, part, parts);
-    list.back().send();
-    list.back().expect();
+/// A collective under way, part by part: what a part of the first phase leaves is sent on while the
+/// next parts come. All members do the same in the same order, so that messages of one tag meet
+/// those that they are for.
+class ProcessWorld::Rank::Exchange {
+ public:
+  Exchange(Rank& rank, const Call& call);
+  const Call& call() const { return call_; }
+  bool has_begun_all() const { return begun_ == parts_; }
+  /// Parts that are begun and not ended, and how many of them the plan has memory for.
+  int64_t on_way() const { return std::ssize(first_) + std::ssize(second_); }
+  int64_t most_on_way() const { return std::min(parts_, most_parts_on_way(op_)); }
+  /// Begins the next part: sends what others read of it. False if there is none, or enough of them
+  /// are on their way.
+  bool begin();
+  /// Ends the oldest part of either phase, by whose turn it is; false if all have ended.
+  bool end();
+
+ private:
+  void add(std::deque<Part>& list, int phase, int64_t part);
+
+  Rank& rank_;
+  const Call& call_;
+  const Op& op_;
+  const int32_t tag_;
+  const int64_t parts_;
+  int64_t begun_ = 0, summed_ = 0;  ///< parts whose first phase has begun, and has ended
+  std::deque<Part> first_, second_;
+};
+
+ProcessWorld::Rank::Exchange::Exchange(Rank& rank, const Call& call)
+    : rank_(rank),
+      call_(call),
+      op_(comm::op(call.kind->communication)),
+      tag_(rank.next_tag_of(call)),
+      parts_(parts_among(
+          op_, on_links(call, op_.payload(call.kind->attrs, call.kind->in, call.kind->out)),
+          std::ssize(call.members))) {
+  HOCKET_CHECK(op_.phases <= 2, "{} has {} phases", op_.name, op_.phases);
+}
+
+void ProcessWorld::Rank::Exchange::add(std::deque<Part>& list, int phase, int64_t part) {
+  list.emplace_back(rank_, call_, op_, tag_, phase, part, parts_);
+  list.back().send();
+  list.back().expect();
+}
+
+bool ProcessWorld::Rank::Exchange::begin() {
+  if (has_begun_all() || begun_ - summed_ == kPartsAhead) return false;
+  add(first_, 0, begun_++);
+  return true;
+}
+
+bool ProcessWorld::Rank::Exchange::end() {
+  const bool is_behind = std::ssize(second_) > kPartsAhead;
+  if (!first_.empty() && !is_behind) {
+    first_.front().run();
+    first_.pop_front();
+    if (op_.phases == 2) {
+      add(second_, 1, summed_);
+    }
+    ++summed_;
+    return true;
+  }
+  if (second_.empty()) return false;
+  second_.front().run();
+  second_.pop_front();
+  return true;
+}
+
+/// Once all parts of this call have begun, those of the next one take the places of parts that have
+/// ended: the links have something to do while the last ones come.
+void ProcessWorld::Rank::exchange(const Call& call, const NextCall& next) {
+  std::unique_ptr<Exchange>& ahead = begun_[place_of(call.lane)];
+  const std::unique_ptr<Exchange> now =
+      ahead ? std::move(ahead) : std::make_unique<Exchange>(*this, call);
+  HOCKET_CHECK(&now->call() == &call, "another call was begun in this lane");
+  const auto begin_next = [&] {
+    if (!ahead) {
+      const Call* following = next ? next() : nullptr;
+      if (!following || !is_ours(*following, comm::op(following->kind->communication))) return;
+      ahead = std::make_unique<Exchange>(*this, *following);
+    }
+    ahead->begin();
   };
-  const auto end = [](std::deque<Part>& list) {
-    list.front().run();
-    list.pop_front();
-  };
-  for (int64_t part = 0; part < std::min(parts, kPartsAhead); ++part) {
-    begin(first, 0, part);
-  }
-  for (int64_t part = 0; part < parts; ++part) {
-    end(first);
-    if (op.phases == 2) {
-      begin(second, 1, part);
+  do {
+    while (now->begin()) {
     }
-    if (part + kPartsAhead < parts) {
-      begin(first, 0, part + kPartsAhead);
+    const int64_t on_way = now->on_way() + (ahead ? ahead->on_way() : 0);
+    if (now->has_begun_all() && on_way < now->most_on_way()) {
+      begin_next();
     }
-    if (std::ssize(second) > kPartsAhead) {
-      end(second);
-    }
-  }
-  while (!second.empty()) {
-    end(second);
-  }
+  } while (now->end());
 }
 
 ProcessWorld::ProcessWorld(std::shared_ptr<Connection> connection, Collectives collectives)

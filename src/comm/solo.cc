@@ -39,7 +39,7 @@ void gather_positions(const Call& call, size_t me) {
 
 }  // namespace
 
-void SoloCommunicator::run(const Call& call) {
+void SoloCommunicator::run(const Call& call, const NextCall& /*next*/) {
   // Every peer is taken to hold the same data. A value that the peers hold, too (a sum, or the same
   // rows in every part) is made by the op itself from as many members as there are, all with this
   // rank's memory. Three cases need care. A sum of whole values would only be a multiple: this rank

@@ -74,6 +74,20 @@ void hold(const kernels::KernelArgs& args) {
   of->time->end_ns = now_ns();
 }
 
+/// True if an output of a call lies where an input of another does.
+bool writes_what_is_read(const comm::Call& writer, const comm::Call& reader) {
+  for (size_t o = 0; o < writer.out.size(); ++o) {
+    const auto* out = static_cast<const std::byte*>(writer.out[o]);
+    for (size_t i = 0; i < reader.in.size(); ++i) {
+      const auto* in = static_cast<const std::byte*>(reader.in[i]);
+      const bool apart =
+          out + writer.kind->out[o].bytes() <= in || in + reader.kind->in[i].bytes() <= out;
+      if (!apart) return true;
+    }
+  }
+  return false;
+}
+
 bool is_of_host(const Buffer& buffer) {
   return buffer.kind == BufferKind::input || buffer.kind == BufferKind::output;
 }
@@ -101,6 +115,7 @@ struct Executor::Impl : Step {
   void place(const Rank& rank);
   void place(Prepared& prepared);
   bool issue(Prepared& prepared, int lane, Lanes& rank_lanes);
+  const comm::Call* next_call(const Prepared& prepared, int lane) const;
   std::byte* address_of(BufferId id) const;
   BufferId find(std::string_view name, int32_t micro_batch) const;
 
@@ -438,6 +453,16 @@ void Executor::Impl::run(int lane, Lanes& rank_lanes) {
   }
 }
 
+/// What follows in the lane, if it is a communication that could run now: nobody else still works
+/// on what it reads, nor does the one before it.
+const comm::Call* Executor::Impl::next_call(const Prepared& prepared, int lane) const {
+  const Prepared* next = &prepared + 1;
+  if (next == lanes[lane].data() + lanes[lane].size() || next->kernel) return nullptr;
+  const auto is_over = [](const Event& event) { return event.is_complete(); };
+  if (!std::all_of(next->waits.begin(), next->waits.end(), is_over)) return nullptr;
+  return writes_what_is_read(prepared.call, next->call) ? nullptr : &next->call;
+}
+
 /// False if the step was cancelled while the task waited.
 bool Executor::Impl::issue(Prepared& prepared, int lane, Lanes& rank_lanes) {
   // A kernel waits, and runs, where its queue does; the lane goes on as soon as the queue has taken
@@ -468,7 +493,7 @@ bool Executor::Impl::issue(Prepared& prepared, int lane, Lanes& rank_lanes) {
     const Event turn = rank_lanes.event(lane, &prepared - lanes[lane].data());
     if (!reached(turn, turn.wait(rank_lanes.timeout()))) return false;
     time.start_ns = now_ns();
-    communicator->run(prepared.call);
+    communicator->run(prepared.call, [&] { return next_call(prepared, lane); });
     time.end_ns = now_ns();
   }
   for (const kernels::KernelArgs& grave : prepared.graves) {

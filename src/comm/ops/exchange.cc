@@ -10,6 +10,15 @@
 
 namespace hocket::comm {
 
+int64_t parts_among(const Op& op, int64_t payload, int64_t members) {
+  return op.divides ? std::max<int64_t>(1, payload / (members * kPartBytes)) : 1;
+}
+
+int64_t most_parts_on_way(const Op& op) {
+  // While a part of the second phase begins, there are one more of them.
+  return op.phases == 2 ? 2 * kPartsAhead + 1 : kPartsAhead;
+}
+
 int64_t total(std::span<const Slice> slices) {
   int64_t bytes = 0;
   for (const Slice& slice : slices) {
@@ -100,11 +109,8 @@ int64_t exchange_bytes(const Op& op, const Attrs& attrs, std::span<const TensorT
     operands[1] = sizes.data();
   }
   const std::vector<Operands> all(static_cast<size_t>(members), Operands{operands, {}});
-  const int64_t payload = op.payload(attrs, in, out);
-  const int64_t parts =
-      op.divides ? std::max<int64_t>(1, payload / (members * kPartBytes)) : int64_t{1};
-  // While a part of the second phase begins, there are one more of them.
-  const int64_t at_a_time = std::min(parts, op.phases == 2 ? 2 * kPartsAhead + 1 : kPartsAhead);
+  const int64_t parts = parts_among(op, op.payload(attrs, in, out), members);
+  const int64_t at_a_time = std::min(parts, most_parts_on_way(op));
   std::deque<int64_t> on_way;
   int64_t bytes = 0, most = 0;
   for (int64_t part = 0; part < std::min(parts, kMostLooked); ++part) {

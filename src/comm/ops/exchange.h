@@ -14,6 +14,11 @@ namespace hocket::comm {
 inline constexpr int64_t kPartBytes = 256 << 10;
 inline constexpr int64_t kPartsAhead = 6;
 
+/// Parts of a collective of so many bytes (Op::payload) among so many members.
+int64_t parts_among(const Op& op, int64_t payload, int64_t members);
+/// Parts that are on their way at a time, of all phases.
+int64_t most_parts_on_way(const Op& op);
+
 /// Bytes of the slices together.
 int64_t total(std::span<const Slice> slices);
 
