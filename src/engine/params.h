@@ -91,8 +91,9 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
                               const runtime::LocalRanks& ranks);
 
 /// Every parameter of a graph from where one program has it to where another one does, on ranks of
-/// its own; whole tensors are there meanwhile, as many as have kTogetherBytes, or one. Of ranks as
-/// processes all call it.
+/// its own: every rank gets what it is to hold, of itself as far as it can, then of its node, and
+/// nobody holds more. Between processes each byte crosses once for each that lacks it, in messages
+/// of as many tensors as have kTogetherBytes, or one. Of ranks as processes all call it.
 inline constexpr int64_t kTogetherBytes = int64_t{16} << 20;
 void copy_parameters(const graph::Graph& graph, const program::Program& from,
                      const runtime::LocalRanks& from_ranks, const program::Program& to,
