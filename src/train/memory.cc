@@ -29,12 +29,21 @@ int64_t available_memory() {
   return 0;
 }
 
-/// The setting that takes most off `need`.
-const char* remedy(const engine::Run& run, const program::Memory& need) {
+/// The setting that takes most off `need`, of one rank of the program.
+const char* remedy(const program::Program& program, const program::Memory& need) {
   const int64_t state = need.persistent + need.inputs_outputs;
-  if (state < need.total() / 2) {
+  const bool trains = program.purpose.empty();
+  if (trains && state < need.total() / 2) {
     return "plan.recompute: full, a smaller plan.micro_batch or train.seq_len";
   }
+  return trains ? "plan.shard, a larger plan.tp or plan.pp" : "a larger plan.tp or plan.pp";
+}
+
+/// Of all ranks that are on a machine.
+const char* remedy_of_all(const engine::Run& run, const program::Program& program,
+                          const program::Memory& need) {
+  const int64_t state = need.persistent + need.inputs_outputs;
+  if (state < need.total() / 2) return remedy(program, need);
   return run.plan.dp > run.plan.ep ? "a smaller plan.dp" : "a smaller model";
 }
 
@@ -75,7 +84,7 @@ void require_memory(const engine::Run& run, const program::Program& program,
            "a rank of {} would need {} of memory ({}); cluster.memory_budget allows {}; try "
            "{}, or a larger budget",
            program::stage_name(program.classes[c]), size_text(planned[c].total()),
-           program::parts_text(planned[c]), human_bytes(*budget), remedy(run, planned[c]));
+           program::parts_text(planned[c]), human_bytes(*budget), remedy(program, planned[c]));
     }
     return;
   }
@@ -96,7 +105,8 @@ void require_memory(const engine::Run& run, const program::Program& program,
        "{} on this machine would need {} of memory ({}); it has free {}; try {}, or set "
        "cluster.memory_budget (per rank) to go on nonetheless",
        counted(std::accumulate(here.begin(), here.end(), int64_t{0}), "rank"),
-       size_text(all.with_host()), program::parts_text(all), size_text(have), remedy(run, all));
+       size_text(all.with_host()), program::parts_text(all), size_text(have),
+       remedy_of_all(run, program, all));
 }
 
 std::string why_too_large(const engine::Run& run, const std::vector<int64_t>& by_rank) {
@@ -134,7 +144,7 @@ void MemoryWatch::after_step(const engine::Session& session,
                "rank {} takes {} of memory ({}); cluster.memory_budget allows {}, and {} were "
                "planned; routing is less even than that counts on; try {}, or a larger budget",
                r, size_text(taken.total()), program::parts_text(taken), human_bytes(*budget),
-               size_text(plan.total()), remedy(run_, taken));
+               size_text(plan.total()), remedy(session.program(), taken));
     }
     if (warned_ || taken.with_host() <= plan.with_host()) continue;
     warned_ = true;
