@@ -78,16 +78,52 @@ std::vector<int32_t> asked_by(int32_t rank, const program::Program& program) {
   return order;
 }
 
-/// Copies tensors. Between processes several go in one message, which must be sent for.
+/// Bytes here and there in memory, one after the other.
+class Spans {
+ public:
+  void add(std::byte* data, int64_t bytes) { list_.push_back({data, bytes}); }
+  /// Calls `use(data, bytes)` for the next ones, at most so many.
+  template <class Use>
+  void take(int64_t most, const Use& use) {
+    while (most > 0 && next_ < list_.size()) {
+      Span& span = list_[next_];
+      const int64_t bytes = std::min(most, span.bytes);
+      use(span.data, static_cast<size_t>(bytes));
+      most -= bytes;
+      span.data += bytes;
+      span.bytes -= bytes;
+      next_ += span.bytes == 0 ? 1 : 0;
+    }
+  }
+  void clear() {
+    list_.clear();
+    next_ = 0;
+  }
+
+ private:
+  struct Span {
+    std::byte* data = nullptr;
+    int64_t bytes = 0;
+  };
+  std::vector<Span> list_;
+  size_t next_ = 0;
+};
+
+/// Copies tensors: between ranks that are here at once, else by messages, which must be sent for.
+/// Every process looks at what all ranks give and take, so that both ends of a message know it.
 class Copies {
  public:
   Copies(const program::Program& from, const runtime::LocalRanks& from_ranks,
-         const program::Program& to, runtime::LocalRanks& to_ranks)
-      : from_(from), from_ranks_(from_ranks), to_ranks_(to_ranks), had_(from), wanted_(to) {
-    const auto processes = static_cast<size_t>(from_ranks.processes().size());
-    given_.resize(processes);
-    taken_.resize(processes);
-  }
+         const program::Program& to, runtime::LocalRanks& to_ranks, int64_t together)
+      : from_(from),
+        from_ranks_(from_ranks),
+        to_ranks_(to_ranks),
+        had_(from),
+        wanted_(to),
+        together_(together),
+        processes_(static_cast<size_t>(from_ranks.processes().size())),
+        given_(processes_),
+        taken_(processes_) {}
 
   void add(const graph::Tensor& tensor) {
     const std::vector<std::vector<Held>> had = had_.of(tensor);
@@ -102,29 +138,43 @@ class Copies {
     }
   }
 
-  /// What was added is where it belongs. With ranks as processes all call it.
+  /// What was added is where it belongs: a part of every message at a time, so that all links are
+  /// busy and little is on its way. With ranks as processes all call it.
   void flush() {
-    comm::Processes& processes = from_ranks_.processes();
-    if (processes.size() == 1) return;
-    const std::vector<std::string> came = processes.exchange(std::move(given_));
-    for (size_t from = 0; from < came.size(); ++from) {
-      size_t at = 0;
-      for (const Taken& piece : taken_[from]) {
-        HOCKET_CHECK(at + piece.bytes <= came[from].size(), "rank {} gives too little", from);
-        std::memcpy(piece.to, came[from].data() + at, piece.bytes);
-        at += piece.bytes;
-      }
-      taken_[from].clear();
+    if (processes_ == 1) return;
+    const int64_t part = std::max<int64_t>(1, together_ / std::ssize(given_));
+    int64_t most = 0;
+    for (const auto& [pair, bytes] : between_) {
+      most = std::max(most, bytes);
     }
-    given_.assign(came.size(), "");
+    for (int64_t done = 0; done < most; done += part) {
+      exchange(part);
+    }
+    for (size_t process = 0; process < processes_; ++process) {
+      given_[process].clear();
+      taken_[process].clear();
+    }
+    between_.clear();
   }
 
  private:
-  /// What comes in a message.
-  struct Taken {
-    std::byte* to = nullptr;
-    size_t bytes = 0;
-  };
+  void exchange(int64_t part) {
+    std::vector<std::string> given(processes_);
+    for (size_t to = 0; to < processes_; ++to) {
+      given_[to].take(part, [&](const std::byte* data, size_t bytes) {
+        given[to].append(reinterpret_cast<const char*>(data), bytes);
+      });
+    }
+    const std::vector<std::string> came = from_ranks_.processes().exchange(std::move(given));
+    for (size_t from = 0; from < processes_; ++from) {
+      size_t at = 0;
+      taken_[from].take(part, [&](std::byte* data, size_t bytes) {
+        HOCKET_CHECK(at + bytes <= came[from].size(), "rank {} gives too little", from);
+        std::memcpy(data, came[from].data() + at, bytes);
+        at += bytes;
+      });
+    }
+  }
 
   /// Of the ranks that are asked, each gives of the piece what those before it lack.
   void take(const graph::Tensor& tensor, const std::vector<std::vector<Held>>& had,
@@ -153,29 +203,34 @@ class Copies {
              piece.count, tensor.name, taker);
   }
 
-  /// Between ranks that are here at once, else by message: both ends come to it in the same order.
   void move(const graph::TensorType& type, int32_t giver, const Held& from, int32_t taker,
             const Held& to) {
-    const auto bytes = static_cast<size_t>(type.bytes_of(to.count));
-    const std::byte* source = nullptr;
-    if (from_ranks_.has(giver)) {
+    // A process has one rank, of its own number, or all.
+    const int64_t bytes = type.bytes_of(to.count);
+    const bool gives = from_ranks_.has(giver);
+    const bool takes = to_ranks_.has(taker);
+    std::byte* source = nullptr;
+    std::byte* into = nullptr;
+    if (gives) {
       const auto& entries = from_ranks_.at(giver).store().entries();
       source = entries.at(from.buffer->name).memory->data() + type.bytes_of(from.local);
     }
-    // A process has one rank, of its own number.
-    if (!to_ranks_.has(taker)) {
-      if (source != nullptr) {
-        given_[static_cast<size_t>(taker)].append(reinterpret_cast<const char*>(source), bytes);
-      }
+    if (takes) {
+      auto& entry = to_ranks_.at(taker).store().get(*to.buffer);
+      entry.initialised = true;
+      into = entry.memory->data() + type.bytes_of(to.local);
+    }
+    if (gives && takes) {
+      std::memcpy(into, source, static_cast<size_t>(bytes));
       return;
     }
-    auto& entry = to_ranks_.at(taker).store().get(*to.buffer);
-    entry.initialised = true;
-    std::byte* const into = entry.memory->data() + type.bytes_of(to.local);
-    if (source != nullptr) {
-      std::memcpy(into, source, bytes);
-    } else {
-      taken_[static_cast<size_t>(giver)].push_back({into, bytes});
+    if (giver != taker) {
+      between_[{giver, taker}] += bytes;
+    }
+    if (gives) {
+      given_[static_cast<size_t>(taker)].add(source, bytes);
+    } else if (takes) {
+      taken_[static_cast<size_t>(giver)].add(into, bytes);
     }
   }
 
@@ -183,25 +238,27 @@ class Copies {
   const runtime::LocalRanks& from_ranks_;
   runtime::LocalRanks& to_ranks_;
   const Holdings had_, wanted_;
-  std::vector<std::string> given_;         ///< by process
-  std::vector<std::vector<Taken>> taken_;  ///< by process
+  const int64_t together_;
+  const size_t processes_;
+  std::vector<Spans> given_, taken_;                        ///< by process
+  std::map<std::pair<int32_t, int32_t>, int64_t> between_;  ///< bytes from rank to rank
 };
 
 }  // namespace
 
 void copy_parameters(const graph::Graph& graph, const program::Program& from,
                      const runtime::LocalRanks& from_ranks, const program::Program& to,
-                     runtime::LocalRanks& to_ranks) {
-  Copies copies(from, from_ranks, to, to_ranks);
+                     runtime::LocalRanks& to_ranks, int64_t together) {
+  Copies copies(from, from_ranks, to, to_ranks, together);
   int64_t bytes = 0;
   for (const graph::Tensor& tensor : graph.tensors) {
     if (tensor.kind != graph::TensorKind::param) continue;
-    if (bytes > 0 && bytes + tensor.type.bytes() > kTogetherBytes) {
+    copies.add(tensor);
+    bytes += tensor.type.bytes();
+    if (bytes >= together) {
       copies.flush();
       bytes = 0;
     }
-    copies.add(tensor);
-    bytes += tensor.type.bytes();
   }
   copies.flush();
 }

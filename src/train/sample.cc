@@ -239,14 +239,7 @@ std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compile
   const std::vector<program::Memory> memory = generation_memory(generation, prompt, longest);
   const program::Program& program = training.program;
   const bool alike = program::held_otherwise(program, generation.program).empty();
-  int64_t all = 0, largest = 0;
-  for (const graph::Tensor& tensor : training.reference.tensors) {
-    if (tensor.kind != graph::TensorKind::param) continue;
-    all += tensor.type.bytes();
-    largest = std::max(largest, tensor.type.bytes());
-  }
-  const bool messages = run.ranks != engine::Ranks::local;
-  const int64_t sent = messages ? 3 * std::min(all, std::max(largest, engine::kTogetherBytes)) : 0;
+  const int64_t sent = run.ranks != engine::Ranks::local ? 3 * engine::kTogetherBytes : 0;
   std::vector<int64_t> bytes;
   for (int32_t rank = 0; rank < generation.program.num_ranks(); ++rank) {
     bytes.push_back(memory[generation.program.class_of(rank).value()].with_host());

@@ -182,8 +182,10 @@ TEST(Generate, ParametersComeOnceFromTheTraining) {
     const engine::Compiled compiled = train::compile_generation(run, kLongest);
     const runtime::RankOptions options = engine::rank_options(run);
     const int32_t world = trained.program.num_ranks();
+    const int64_t together = seed % 2 == 0 ? 200 : engine::kTogetherBytes;
     const auto copy = [&](const runtime::LocalRanks& from, runtime::LocalRanks& to) {
-      engine::copy_parameters(compiled.reference, trained.program, from, compiled.program, to);
+      engine::copy_parameters(compiled.reference, trained.program, from, compiled.program, to,
+                              together);
       expect_initial(compiled, to, run, seed);
     };
     runtime::LocalRanks from(world, kernels::cpu_backend(), options);
