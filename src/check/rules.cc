@@ -237,19 +237,34 @@ std::string view_base(const Context& ctx, const RankClass& cls, const Buffer& bu
   return "";
 }
 
+/// Whether the view is along dim 0 of the base and is one of so many equal parts of it, a symbol.
+bool is_part_of_symbol(const graph::TensorType& base, const Buffer& view) {
+  if (view.dim != 0 || base.dims.empty() || view.type.dims.empty()) return false;
+  graph::Dim dim = base.dims[0];
+  const graph::Dim& part = view.type.dims[0];
+  if (!dim.symbolic() || !part.symbolic() || part.parts() % dim.parts() != 0) return false;
+  const int64_t parts = part.parts() / dim.parts();
+  if (!dim.divides_into(parts)) return false;
+  dim /= parts;
+  return dim == part;
+}
+
 std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
   // Along a dim the view has as many indices as its type says there, and is as large as its base
   // in all others; a flat one has as many elements as its type. From where it begins on any rank of
   // the class, all of that must lie in the base.
   if (buffer.kind != BufferKind::view) return "";
   // Where a view begins, in elements, must be known before a step, and be the begin of a byte and
-  // of a block: no symbol along its dim or behind it.
+  // of a block: no symbol along its dim or behind it, but for one of equal parts of a symbol at dim
+  // 0, which begins behind so many of them whatever their length.
   const graph::TensorType& base = cls.buffers[buffer.base].type;
   int64_t size = base.numel();
   int64_t length = buffer.type.numel();
+  const bool part_of_symbol = is_part_of_symbol(base, buffer);
   for (const graph::TensorType* type : {&base, &buffer.type}) {
     for (size_t dim = 0; dim < type->dims.size(); ++dim) {
       if (!type->dims[dim].symbolic() || std::cmp_less(dim, buffer.dim)) continue;
+      if (dim == 0 && part_of_symbol) continue;
       return fmt::format("begins elsewhere in every step: dim {} of {} is a symbol", dim,
                          to_string(*type));
     }
@@ -273,13 +288,14 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
   const auto inside_granule = [&](int64_t begin) {
     return along_elements && begin % base.granule() != 0;
   };
+  const auto inside_part = [&](int64_t begin) { return part_of_symbol && begin % length != 0; };
   const auto outside = [&](int64_t begin) {
     return begin < 0 || length < 0 || length > size || begin > size - length;
   };
   // The least begin that is wrong, and the first rank that has it.
   std::optional<std::pair<int64_t, int32_t>> wrong;
   const auto look_at = [&](int64_t begin, int32_t rank) {
-    if (!inside_granule(begin) && !outside(begin)) return;
+    if (!inside_granule(begin) && !inside_part(begin) && !outside(begin)) return;
     if (!wrong || begin < wrong->first) {
       wrong = {begin, rank};
     }
@@ -300,6 +316,10 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
   if (inside_granule(begin)) {
     return fmt::format("begins at {} of {}{}, inside a {}", begin, to_string(base), on,
                        base.encoding ? "block" : "byte");
+  }
+  if (inside_part(begin)) {
+    return fmt::format("begins at {}{}, inside one of the parts of {} that {} is", begin, on,
+                       to_string(base.dims[0]), to_string(buffer.type.dims[0]));
   }
   return fmt::format("has {} from {} on, of {}{}", length, begin, size, on);
 }

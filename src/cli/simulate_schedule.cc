@@ -68,7 +68,7 @@ Shape shape_of(const ScheduleOptions& options) {
   Shape shape;
   for (const parallel::BuiltIn& built_in : parallel::built_in_schedules()) {
     if (options.schedule == built_in.name) {
-      shape.chunks = std::max(built_in.chunks, 1);
+      shape.chunks = built_in.chunks > 0 ? built_in.chunks : built_in.shown_chunks;
     }
   }
   shape.ranks = static_cast<int>(options.ranks.value_or(shape.ranks));

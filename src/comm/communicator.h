@@ -55,6 +55,9 @@ class Processes {
   /// What every process gives, by its number. Throws Error when one does not come within the
   /// timeout, or has failed.
   virtual std::vector<std::string> all_gather(const std::string& mine) = 0;
+  /// What every process has for this one, by its number; `given`: what this one has for each, and
+  /// what it has for itself comes back. Throws as all_gather.
+  virtual std::vector<std::string> exchange(std::vector<std::string> given) = 0;
   /// What process 0 gives.
   std::string from_first(const std::string& mine) { return all_gather(mine).front(); }
   /// Returns when all have come.

@@ -122,24 +122,43 @@ void Connection::unwatch(const void* owner) {
   watched_.erase(owner);
 }
 
+/// A text goes behind its length.
+void Connection::send_text(const std::string& text, int32_t to) {
+  const int64_t bytes = static_cast<int64_t>(text.size());
+  Message length(sizeof bytes);
+  std::memcpy(length.data.get(), &bytes, sizeof bytes);
+  send(std::move(length), to, kSizeTag);
+  Message message(bytes);
+  std::memcpy(message.data.get(), text.data(), text.size());
+  send(std::move(message), to, kTextTag);
+}
+
+std::string Connection::receive_text(int32_t from) {
+  int64_t bytes = 0;
+  receive(&bytes, sizeof bytes, from, kSizeTag);
+  std::string text(static_cast<size_t>(bytes), '\0');
+  receive(text.data(), bytes, from, kTextTag);
+  return text;
+}
+
+std::vector<std::string> Connection::exchange(std::vector<std::string> given) {
+  HOCKET_CHECK(std::cmp_equal(given.size(), size()), "{} texts for {} processes", given.size(),
+               size());
+  // Each begins with the one behind it, so that not all send to the same one at a time.
+  for (int32_t i = 1; i < size(); ++i) {
+    const int32_t to = (index() + i) % size();
+    send_text(given[static_cast<size_t>(to)], to);
+    given[static_cast<size_t>(to)].clear();
+  }
+  for (int32_t i = 1; i < size(); ++i) {
+    const int32_t from = (index() + size() - i) % size();
+    given[static_cast<size_t>(from)] = receive_text(from);
+  }
+  return given;
+}
+
 std::vector<std::string> Connection::all_gather(const std::string& mine) {
-  // Rank 0 collects and gives out, each text behind its length.
-  const auto send_text = [&](const std::string& text, int32_t to) {
-    const int64_t size = static_cast<int64_t>(text.size());
-    Message length(sizeof size);
-    std::memcpy(length.data.get(), &size, sizeof size);
-    send(std::move(length), to, kSizeTag);
-    Message message(size);
-    std::memcpy(message.data.get(), text.data(), text.size());
-    send(std::move(message), to, kTextTag);
-  };
-  const auto receive_text = [&](int32_t from) {
-    int64_t size = 0;
-    receive(&size, sizeof size, from, kSizeTag);
-    std::string text(static_cast<size_t>(size), '\0');
-    receive(text.data(), size, from, kTextTag);
-    return text;
-  };
+  // Rank 0 collects and gives out.
   std::vector<std::string> texts(static_cast<size_t>(size()));
   texts[static_cast<size_t>(index())] = mine;
   if (index() != 0) {

@@ -32,6 +32,7 @@ class Connection : public Processes {
   int32_t size() const override { return wire_->size(); }
   int32_t index() const override { return wire_->rank(); }
   std::vector<std::string> all_gather(const std::string& mine) override;
+  std::vector<std::string> exchange(std::vector<std::string> given) override;
 
   /// Messages of a program: see Wire. What fails throws Error with who is to blame.
   void send(Message message, int32_t to, int32_t tag);
@@ -79,6 +80,8 @@ class Connection : public Processes {
     std::function<void(const std::string&)> stop;
   };
 
+  void send_text(const std::string& text, int32_t to);
+  std::string receive_text(int32_t from);
   void watch_all();
   void await_readers();
   void beat();

@@ -239,6 +239,7 @@ Processes& alone() {
     int32_t size() const override { return 1; }
     int32_t index() const override { return 0; }
     std::vector<std::string> all_gather(const std::string& mine) override { return {mine}; }
+    std::vector<std::string> exchange(std::vector<std::string> given) override { return given; }
   };
   static Alone alone;
   return alone;

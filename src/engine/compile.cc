@@ -28,7 +28,9 @@ namespace {
 
 /// What a run's options come to: its plan, and the tokens of a micro-batch of all ranks. To
 /// generate is to run one sequence, of which all data-parallel ranks have all; where experts are on
-/// several ranks these split its tokens, which then go to their experts as in training.
+/// several ranks these split its tokens, which then go to their experts as in training. Parameters
+/// are then whole on data-parallel ranks: gathered for every token, they would take longer than all
+/// else.
 struct Sizes {
   parallel::Plan plan;
   int64_t seq_len = 0, tokens = 0;
@@ -52,6 +54,7 @@ Sizes sizes_of(const Run& run, const CompileOptions& options) {
     sizes.plan.micro_batch = 1;
     sizes.plan.dp_samples.clear();
     sizes.plan.num_micro_batches = 1;
+    sizes.plan.shard.params = parallel::Shard::none;
     sizes.tokens = options.new_tokens;
     const parallel::Plan& plan = run.plan;
     if (plan.ep > 1) {

@@ -34,7 +34,7 @@ enum class Purpose {
   loss,      ///< forward only, losses
   grads,     ///< forward, backward; outputs grad.<param>
   logits,    ///< forward only; output logits
-  generate,  ///< forward of one sequence with a KV cache
+  generate,  ///< forward of one sequence with a KV cache; parameters whole on dp ranks
 };
 
 struct CompileOptions {
@@ -95,8 +95,8 @@ CompileOptions options_for(const Run& run, Purpose purpose);
 CompileOptions evaluation_options(const Run& run);
 /// The most tokens behind those in the cache that a step of generation reads.
 inline constexpr int64_t kPrefill = 64;
-/// The program that generates, under the run's plan. It is the same for all texts that the model
-/// has positions for, and for longer ones by their length.
+/// The program that generates, under the run's plan, but that plan.shard.params splits nothing. It
+/// is the same for all texts that the model has positions for, and for longer ones by their length.
 CompileOptions generation_options(const Run& run, int64_t longest_text);
 /// True if training this run also evaluates: it names data, and some of that is held out.
 bool evaluates(const Run& run);

@@ -105,7 +105,7 @@ void ShardSection::fields(Fields& fields) {
   const std::vector<std::string> among{"none", "group", "all"};
   fields("params", params,
          "parameters, gathered before each use and freed after it: over all ranks (ZeRO-3, FSDP), "
-         "or inside each group (MiCS, HSDP)")
+         "or inside each group (MiCS, HSDP); generation holds them whole")
       .one_of(among);
   fields("grads", grads,
          "gradients, scattered after every micro-batch (ZeRO-2); none: whole sums over "

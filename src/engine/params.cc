@@ -108,53 +108,34 @@ Extent extent_of(const Part& part, const graph::Tensor& tensor, const program::P
   return extent;
 }
 
-/// A tensor whose parts processes have: those that are here, and those that it is put together of.
-struct Spread {
-  const graph::Tensor* tensor = nullptr;
-  std::vector<Part> here, needed;
-};
-
-/// Of all of them at once: every process gives its parts of each, and gets all. Every process has
-/// one rank, of its own number. The symbols of a type have the values that they have in the
-/// tensor's.
-std::vector<std::vector<std::byte>> put_together_from_all(std::vector<Spread> tensors,
-                                                          const program::Program& program,
-                                                          comm::Processes& processes) {
-  std::string mine;
-  for (const Spread& spread : tensors) {
-    for (const Part& part : spread.needed) {
-      for (const Part& own : spread.here) {
-        if (own.rank != part.rank || own.buffer != part.buffer) continue;
-        const Extent extent = extent_of(own, *spread.tensor, program);
-        const graph::TensorType& type = spread.tensor->type;
-        mine.append(reinterpret_cast<const char*>(own.data) + type.bytes_of(extent.begin),
-                    static_cast<size_t>(type.bytes_of(extent.end - extent.begin)));
-      }
-    }
-  }
-  const std::vector<std::string> all = processes.all_gather(mine);
-  std::vector<size_t> taken(all.size(), 0);
-  std::vector<std::vector<std::byte>> full;
-  for (Spread& spread : tensors) {
-    for (Part& part : spread.needed) {
-      const auto from = static_cast<size_t>(part.rank);
-      const Extent extent = extent_of(part, *spread.tensor, program);
-      part.data = reinterpret_cast<const std::byte*>(all[from].data()) + taken[from];
-      part.first = extent.begin;
-      taken[from] += static_cast<size_t>(spread.tensor->type.bytes_of(extent.end - extent.begin));
-    }
-    full.push_back(put_together(*spread.tensor, program, spread.needed));
-  }
-  return full;
-}
-
 }  // namespace
 
 std::vector<std::byte> put_together_from_all(const graph::Tensor& tensor,
                                              const program::Program& program,
                                              const std::vector<Part>& here,
                                              std::vector<Part> needed, comm::Processes& processes) {
-  return put_together_from_all({{&tensor, here, std::move(needed)}}, program, processes)[0];
+  // Every process has one rank, of its own number. The symbols of a type have the values that they
+  // have in the tensor's.
+  const graph::TensorType& type = tensor.type;
+  std::string mine;
+  for (const Part& part : needed) {
+    for (const Part& own : here) {
+      if (own.rank != part.rank || own.buffer != part.buffer) continue;
+      const Extent extent = extent_of(own, tensor, program);
+      mine.append(reinterpret_cast<const char*>(own.data) + type.bytes_of(extent.begin),
+                  static_cast<size_t>(type.bytes_of(extent.end - extent.begin)));
+    }
+  }
+  const std::vector<std::string> all = processes.all_gather(mine);
+  std::vector<size_t> taken(all.size(), 0);
+  for (Part& part : needed) {
+    const auto from = static_cast<size_t>(part.rank);
+    const Extent extent = extent_of(part, tensor, program);
+    part.data = reinterpret_cast<const std::byte*>(all[from].data()) + taken[from];
+    part.first = extent.begin;
+    taken[from] += static_cast<size_t>(type.bytes_of(extent.end - extent.begin));
+  }
+  return put_together(tensor, program, needed);
 }
 
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
@@ -287,69 +268,19 @@ std::vector<checkpoint::Share> Owners::shares(const graph::Tensor& tensor) const
   return owned;
 }
 
-namespace {
-
-/// Full tensors, collected at once.
-std::vector<std::vector<std::byte>> gather(const std::vector<const graph::Tensor*>& tensors,
-                                           const program::Program& program,
-                                           const runtime::LocalRanks& ranks) {
-  std::vector<Spread> spreads;
-  std::vector<std::vector<std::byte>> full;
-  const bool alone = ranks.processes().size() == 1;
-  for (const graph::Tensor* tensor : tensors) {
-    Spread spread{tensor, {}, {}};
-    for_each_holder(tensor->name, program, ranks, [&](int32_t rank, const program::Buffer& buffer) {
-      const auto& entry = ranks.at(rank).store().entries().at(buffer.name);
-      spread.here.push_back({rank, &buffer, entry.memory->data()});
-    });
-    if (alone) {
-      full.push_back(put_together(*tensor, program, spread.here));
-      continue;
-    }
-    spread.needed = first_holders(*tensor, program, [&](const program::Buffer& buffer) {
-      return buffer.kind == program::BufferKind::persistent && program::holds(buffer, tensor->name);
-    });
-    spreads.push_back(std::move(spread));
-  }
-  return alone ? full : put_together_from_all(std::move(spreads), program, ranks.processes());
-}
-
-}  // namespace
-
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
                               const runtime::LocalRanks& ranks) {
-  return gather({&tensor}, program, ranks)[0];
-}
-
-void copy_parameters(const graph::Graph& graph, const program::Program& from,
-                     const runtime::LocalRanks& from_ranks, const program::Program& to,
-                     runtime::LocalRanks& to_ranks) {
-  // Several at a time: between processes, small tensors would cost a round of messages each.
-  std::vector<const graph::Tensor*> group;
-  int64_t bytes = 0;
-  const auto copy = [&] {
-    const std::vector<std::vector<std::byte>> full = gather(group, from, from_ranks);
-    for (size_t i = 0; i < group.size(); ++i) {
-      const graph::TensorType& type = group[i]->type;
-      scatter(*group[i], to, to_ranks, [&](int64_t begin, int64_t count, void* dst) {
-        std::memcpy(dst, full[i].data() + type.bytes_of(begin),
-                    static_cast<size_t>(type.bytes_of(count)));
-      });
-    }
-    group.clear();
-    bytes = 0;
+  std::vector<Part> here;
+  for_each_holder(tensor.name, program, ranks, [&](int32_t rank, const program::Buffer& buffer) {
+    const auto& entry = ranks.at(rank).store().entries().at(buffer.name);
+    here.push_back({rank, &buffer, entry.memory->data()});
+  });
+  if (ranks.processes().size() == 1) return put_together(tensor, program, here);
+  const auto holds = [&](const program::Buffer& buffer) {
+    return buffer.kind == program::BufferKind::persistent && program::holds(buffer, tensor.name);
   };
-  for (const graph::Tensor& tensor : graph.tensors) {
-    if (tensor.kind != graph::TensorKind::param) continue;
-    if (!group.empty() && bytes + tensor.type.bytes() > kTogetherBytes) {
-      copy();
-    }
-    group.push_back(&tensor);
-    bytes += tensor.type.bytes();
-  }
-  if (!group.empty()) {
-    copy();
-  }
+  return put_together_from_all(tensor, program, here, first_holders(tensor, program, holds),
+                               ranks.processes());
 }
 
 }  // namespace hocket::engine

@@ -91,11 +91,13 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
                               const runtime::LocalRanks& ranks);
 
 /// Every parameter of a graph from where one program has it to where another one does, on ranks of
-/// its own; whole tensors are there meanwhile, as many as have kTogetherBytes, or one. Of ranks as
-/// processes all call it.
-inline constexpr int64_t kTogetherBytes = int64_t{16} << 20;
+/// its own: every rank gets what it is to hold, of itself as far as it can, then of its node, and
+/// nobody holds more. Between processes each byte crosses once for each that lacks it, and no more
+/// than `together` bytes leave a process, or come to it, at a time. Of ranks as processes all call
+/// it.
+inline constexpr int64_t kTogetherBytes = int64_t{4} << 20;
 void copy_parameters(const graph::Graph& graph, const program::Program& from,
                      const runtime::LocalRanks& from_ranks, const program::Program& to,
-                     runtime::LocalRanks& to_ranks);
+                     runtime::LocalRanks& to_ranks, int64_t together = kTogetherBytes);
 
 }  // namespace hocket::engine

@@ -352,7 +352,7 @@ const std::vector<BuiltIn>& built_in_schedules() {
   static const std::vector<BuiltIn> all{
       {.name = "1f1b", .make = [](int ranks, int, int n) { return one_f_one_b(ranks, n); }},
       {.name = "gpipe", .make = [](int ranks, int, int n) { return gpipe(ranks, n); }},
-      {.name = "interleaved", .make = interleaved_one_f_one_b, .chunks = 0},
+      {.name = "interleaved", .make = interleaved_one_f_one_b, .chunks = 0, .shown_chunks = 2},
       {.name = "zb-h1", .make = zero_bubble_h1, .chunks = 0},
       {.name = "zb-v",
        .make = [](int ranks, int, int n) { return zero_bubble_v(ranks, n); },

@@ -309,8 +309,9 @@ class Moves {
   void add_slice(const Layout& layout, int dim, const std::vector<int32_t>& axes,
                  std::vector<ReshardStep>* list) const {
     if (!slices_ || type_.routed() || may_be_row_counts(type_)) return;
-    const auto first = type_.dims.begin() + dim;
-    if (std::any_of(first, type_.dims.end(), [](const auto& size) { return size.symbolic(); })) {
+    // Where a view begins is known before the step, but for parts of a symbol at the first dim.
+    const auto behind = type_.dims.begin() + dim + (dim == 0 ? 1 : 0);
+    if (std::any_of(behind, type_.dims.end(), [](const auto& size) { return size.symbolic(); })) {
       return;
     }
     ReshardStep step;

@@ -96,6 +96,8 @@ struct BuiltIn {
   Schedule (*make)(int ranks, int chunks, int micro_batches);
   bool is_v = false;  ///< two stages per rank, in a V; else the stages go around the ranks
   int chunks = 1;     ///< stages per rank; 0: any number
+  /// Of any number, the one that shows what the schedule is, where nobody says one.
+  int shown_chunks = 1;
 };
 const std::vector<BuiltIn>& built_in_schedules();
 /// "1f1b, gpipe, ..".

@@ -93,11 +93,20 @@ Overlaps overlaps_of(const Program& program, ClassId cls, const std::vector<Regi
 
 }  // namespace
 
-int64_t byte_offset(const Program& program, const RankClass& cls, const Buffer& view,
-                    int32_t rank) {
+int64_t byte_offset(const Program& program, const RankClass& cls, const Buffer& view, int32_t rank,
+                    std::span<const int64_t> symbol_values) {
   const TensorType& base = cls.buffers[view.base].type;
   const int64_t step = view.dim == kNone ? 1 : elements_behind(base, view.dim);
-  return base.bytes_of(program.begin_at(view.begin, view.by, rank) * step);
+  int64_t begin = program.begin_at(view.begin, view.by, rank);
+  if (moves_with_symbols(view)) {
+    const graph::Dim& length = view.type.dims[view.dim];
+    begin = begin / length * length.at(symbol_values);
+  }
+  return base.bytes_of(begin * step);
+}
+
+bool moves_with_symbols(const Buffer& view) {
+  return view.dim != kNone && view.type.dims[view.dim].symbolic();
 }
 
 std::vector<int64_t> strides_of(const RankClass& cls, const Buffer& view) {

@@ -139,10 +139,12 @@ struct Executor::Impl : Step {
   // points here, so they stay where they are.
   std::map<program::KindId, std::unique_ptr<program::Kind>> in_step;
 
-  // What the pointers of the prepared tasks are into, and of which generation.
+  // What the pointers of the prepared tasks are into, of which generation, and in what steps.
   const std::shared_ptr<PersistentStore> store;
   std::array<std::byte*, program::kNumSpaces> arena{}, inputs_outputs{};
   int64_t arena_generation = -1, named_generation = -1;
+  bool views_move = false;          ///< with symbols
+  std::vector<int64_t> placed_for;  ///< values of symbols
   /// The arenas during a step: a lane that hangs in a kernel does not lose them.
   std::vector<std::shared_ptr<Memory>> in_use;
 };
@@ -180,6 +182,9 @@ void Executor::Impl::name_buffers() {
   persistent.assign(cls.buffers.size(), nullptr);
   for (size_t i = 0; i < cls.buffers.size(); ++i) {
     const Buffer& buffer = cls.buffers[i];
+    if (buffer.kind == BufferKind::view) {
+      views_move = views_move || program::moves_with_symbols(buffer);
+    }
     if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
     named[{buffer.name, buffer.micro_batch}] = i;
     if (buffer.kind == BufferKind::persistent) {
@@ -393,7 +398,8 @@ void Executor::Impl::prepare_poison() {
 std::byte* Executor::Impl::address_of(BufferId id) const {
   const Buffer& buffer = cls.buffers[id];
   if (buffer.kind == BufferKind::view) {
-    return address_of(buffer.base) + program::byte_offset(*program, cls, buffer, rank_id);
+    return address_of(buffer.base) +
+           program::byte_offset(*program, cls, buffer, rank_id, symbol_values);
   }
   if (buffer.kind == BufferKind::persistent) return persistent[id];
   const size_t space = place_of(buffer.space);
@@ -404,7 +410,8 @@ std::byte* Executor::Impl::address_of(BufferId id) const {
 /// Points the tasks to where their buffers lie now.
 void Executor::Impl::place(const Rank& rank) {
   const bool same = arena_generation == rank.arena_generation() &&
-                    named_generation == rank.inputs_outputs_generation();
+                    named_generation == rank.inputs_outputs_generation() &&
+                    (!views_move || placed_for == symbol_values);
   if (same) return;
   for (size_t space = 0; space < arena.size(); ++space) {
     arena[space] = rank.arenas_[space].step.memory()->data();
@@ -412,6 +419,7 @@ void Executor::Impl::place(const Rank& rank) {
   }
   arena_generation = rank.arena_generation();
   named_generation = rank.inputs_outputs_generation();
+  placed_for = symbol_values;
   for (std::vector<Prepared>& lane : lanes) {
     for (Prepared& prepared : lane) {
       place(prepared);

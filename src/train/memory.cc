@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -28,24 +29,39 @@ int64_t available_memory() {
   return 0;
 }
 
-/// The setting that takes most off `need`.
-const char* remedy(const engine::Run& run, const program::Memory& need) {
+/// The setting that takes most off `need`, of one rank of the program.
+const char* remedy(const program::Program& program, const program::Memory& need) {
   const int64_t state = need.persistent + need.inputs_outputs;
-  if (state < need.total() / 2) {
+  const bool trains = program.purpose.empty();
+  if (trains && state < need.total() / 2) {
     return "plan.recompute: full, a smaller plan.micro_batch or train.seq_len";
   }
+  return trains ? "plan.shard, a larger plan.tp or plan.pp" : "a larger plan.tp or plan.pp";
+}
+
+/// Of all ranks that are on a machine.
+const char* remedy_of_all(const engine::Run& run, const program::Program& program,
+                          const program::Memory& need) {
+  const int64_t state = need.persistent + need.inputs_outputs;
+  if (state < need.total() / 2) return remedy(program, need);
   return run.plan.dp > run.plan.ep ? "a smaller plan.dp" : "a smaller model";
 }
 
-/// Of every class, how many ranks are on this machine: all, or with ranks as processes those that
-/// the launcher started here, whose numbers follow each other.
-std::vector<int64_t> count_ranks_here(const engine::Run& run, const program::Program& program) {
+/// The ranks that are on this machine, the first and the one behind the last: all, or with ranks as
+/// processes those that the launcher started here, whose numbers follow each other.
+std::pair<int32_t, int32_t> ranks_here(const engine::Run& run, int32_t ranks) {
   const comm::Place& place = comm::launched();
   const bool processes = run.ranks != engine::Ranks::local;
   const int32_t first = processes ? place.rank - place.local_rank : 0;
-  const int32_t count = processes ? place.local_size : program.num_ranks();
+  const int32_t count = processes ? place.local_size : ranks;
+  return {first, std::min(first + count, ranks)};
+}
+
+/// Of every class, how many of these.
+std::vector<int64_t> count_ranks_here(const engine::Run& run, const program::Program& program) {
+  const auto [first, end] = ranks_here(run, program.num_ranks());
   std::vector<int64_t> ranks(program.classes.size());
-  for (int32_t rank = first; rank < std::min(first + count, program.num_ranks()); ++rank) {
+  for (int32_t rank = first; rank < end; ++rank) {
     ++ranks[program.class_of(rank)];
   }
   return ranks;
@@ -68,14 +84,14 @@ void require_memory(const engine::Run& run, const program::Program& program,
            "a rank of {} would need {} of memory ({}); cluster.memory_budget allows {}; try "
            "{}, or a larger budget",
            program::stage_name(program.classes[c]), size_text(planned[c].total()),
-           program::parts_text(planned[c]), human_bytes(*budget), remedy(run, planned[c]));
+           program::parts_text(planned[c]), human_bytes(*budget), remedy(program, planned[c]));
     }
     return;
   }
-  const std::vector<int64_t> ranks_here = count_ranks_here(run, program);
+  const std::vector<int64_t> here = count_ranks_here(run, program);
   program::Memory all;
   for (size_t c = 0; c < planned.size(); ++c) {
-    const int64_t ranks = ranks_here[c];
+    const int64_t ranks = here[c];
     all.persistent += ranks * planned[c].persistent;
     all.inputs_outputs += ranks * planned[c].inputs_outputs;
     all.step_buffers += ranks * planned[c].step_buffers;
@@ -88,8 +104,24 @@ void require_memory(const engine::Run& run, const program::Program& program,
   fail(run.name,
        "{} on this machine would need {} of memory ({}); it has free {}; try {}, or set "
        "cluster.memory_budget (per rank) to go on nonetheless",
-       counted(std::accumulate(ranks_here.begin(), ranks_here.end(), int64_t{0}), "rank"),
-       size_text(all.with_host()), program::parts_text(all), size_text(have), remedy(run, all));
+       counted(std::accumulate(here.begin(), here.end(), int64_t{0}), "rank"),
+       size_text(all.with_host()), program::parts_text(all), size_text(have),
+       remedy_of_all(run, program, all));
+}
+
+std::string why_too_large(const engine::Run& run, const std::vector<int64_t>& by_rank) {
+  if (const auto& budget = run.config.cluster.memory_budget) {
+    const int64_t most = *std::max_element(by_rank.begin(), by_rank.end());
+    if (static_cast<double>(most) <= *budget) return "";
+    return fmt::format("a rank would need {} of memory; cluster.memory_budget allows {}",
+                       size_text(most), human_bytes(*budget));
+  }
+  const auto [first, end] = ranks_here(run, static_cast<int32_t>(by_rank.size()));
+  const int64_t need = std::accumulate(by_rank.begin() + first, by_rank.begin() + end, int64_t{0});
+  const int64_t have = available_memory();
+  if (have <= 0 || need <= have) return "";
+  return fmt::format("{} on this machine would need {} of memory; it has free {}",
+                     counted(end - first, "rank"), size_text(need), size_text(have));
 }
 
 int64_t most_planned(const std::vector<program::Memory>& planned) {
@@ -112,7 +144,7 @@ void MemoryWatch::after_step(const engine::Session& session,
                "rank {} takes {} of memory ({}); cluster.memory_budget allows {}, and {} were "
                "planned; routing is less even than that counts on; try {}, or a larger budget",
                r, size_text(taken.total()), program::parts_text(taken), human_bytes(*budget),
-               size_text(plan.total()), remedy(run_, taken));
+               size_text(plan.total()), remedy(session.program(), taken));
     }
     if (warned_ || taken.with_host() <= plan.with_host()) continue;
     warned_ = true;

@@ -18,6 +18,10 @@ void require_memory(const engine::Run& run, const program::Program& program,
 /// Of a program with no evaluation beside it.
 void require_memory(const engine::Run& run, const program::Program& program);
 
+/// Why ranks with so many bytes each are too many: as require_memory, of what is planned for later.
+/// "" if they are not.
+std::string why_too_large(const engine::Run& run, const std::vector<int64_t>& by_rank);
+
 /// Bytes of the class that needs most.
 int64_t most_planned(const std::vector<program::Memory>& planned);
 

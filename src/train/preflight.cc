@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 
 #include "base/error.h"
@@ -114,24 +115,37 @@ void simulate(const engine::Run& run, const engine::Compiled& compiled,
   simulate(compiled.program, compiled.tokens_per_step, costs, result);
 }
 
-/// All ranks while the sample is drawn, if that is more than they take until then.
-void tell_sample(const engine::Run& run, const engine::Compiled& compiled,
-                 const data::Dataset& dataset, const Prediction& result) {
-  if (run.config.output.sample_tokens == 0) return;
-  if (const std::string why = why_no_generation(run); !why.empty()) {
+/// Why no sample is drawn at the end; "": one is. What one process lacks memory for none does.
+std::string why_no_sample(const engine::Run& run, const engine::Compiled& compiled,
+                          const data::Dataset& dataset, const Prediction& result,
+                          comm::Processes& processes) {
+  if (run.config.output.sample_tokens == 0) return "output.sample_tokens is 0";
+  std::string why;
+  std::vector<int64_t> bytes;
+  try {
+    bytes = sample_memory(run, compiled, dataset);
+    why = why_too_large(run, bytes);
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  for (const std::string& of : processes.all_gather(why)) {
+    why = why.empty() ? of : why;
+  }
+  if (!why.empty()) {
     tell("", "no sample at the end: " + why);
-    return;
+    return why;
   }
   int64_t until_then = 0;
   for (size_t c = 0; c < result.memory.size(); ++c) {
-    const auto ranks = compiled.program.num_ranks(program::ClassId(c));
-    until_then += ranks * result.memory[c].total();
+    until_then += compiled.program.num_ranks(program::ClassId(c)) * result.memory[c].total();
   }
-  const int64_t sample = sample_bytes(run, compiled, dataset);
-  if (sample <= until_then) return;
-  tell("", fmt::format("{} planned in all while the sample is drawn, {} until then",
-                       human_bytes(static_cast<double>(sample)),
-                       human_bytes(static_cast<double>(until_then))));
+  const int64_t sample = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  if (sample > until_then) {
+    tell("", fmt::format("{} planned in all while the sample is drawn, {} until then",
+                         human_bytes(static_cast<double>(sample)),
+                         human_bytes(static_cast<double>(until_then))));
+  }
+  return "";
 }
 
 void tell_memory(const Prediction& result) {
@@ -196,7 +210,7 @@ Prediction preflight(const engine::Run& run, engine::Programs& programs,
   }
   result.step_s = std::stod(processes.from_first(fmt::format("{:.17g}", result.step_s)));
   tell_memory(result);
-  tell_sample(run, compiled, dataset, result);
+  result.no_sample = why_no_sample(run, compiled, dataset, result, processes);
   if (processes.index() == 0) {
     tell_prediction(result);
   }

@@ -28,7 +28,8 @@ struct Prediction {
   check::Certificate certificate;
   std::string provenance;
   std::string check_summary;
-  trace::Trace trace;  ///< simulated
+  std::string no_sample;  ///< why none is drawn at the end; "": one is
+  trace::Trace trace;     ///< simulated
   sim::SimReport report;
 };
 

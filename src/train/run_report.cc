@@ -192,11 +192,9 @@ void RunReport::finish(engine::Programs& programs, int64_t steps_done) {
   print_summary(report, program);
 }
 
-/// Draws and prints it, all processes together; nothing where none is wanted, or the plan cannot.
+/// Draws and prints it, all processes together; nothing where none is wanted, or can be had.
 std::optional<diagnose::Sample> RunReport::draw_sample(engine::Programs& programs) const {
-  if (run_.config.output.sample_tokens == 0 || !why_no_generation(run_).empty()) {
-    return std::nullopt;
-  }
+  if (!prediction_.no_sample.empty()) return std::nullopt;
   diagnose::Sample sample = sample_text(run_, programs, dataset_);
   sample.language = language_of(dataset_);
   fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, printable(sample.prompt),

@@ -91,10 +91,10 @@ int64_t least_tokens(const program::Program& program) {
   return symbol->divisor;
 }
 
-/// Runs ids[begin, begin + count) behind the `begin` tokens in the cache; returns the logits of the
-/// last. Rows without a token fill up what the ranks must divide.
-std::vector<double> forward(engine::Session& session, const engine::Run& run,
-                            const std::vector<int32_t>& ids, int64_t begin, int64_t count) {
+/// Runs ids[begin, begin + count) behind the `begin` tokens in the cache. Rows without a token fill
+/// up what the ranks must divide.
+void forward(engine::Session& session, const std::vector<int32_t>& ids, int64_t begin,
+             int64_t count) {
   const int64_t rows = round_up(count, least_tokens(session.program()));
   engine::Batch batch(1, rows);
   for (int64_t i = 0; i < rows; ++i) {
@@ -106,45 +106,23 @@ std::vector<double> forward(engine::Session& session, const engine::Run& run,
   session.set_symbol(graph::names::kCacheLength, begin + count);
   session.feed(batch);
   session.step();
+}
+
+/// The logits of the first row of the step that was run.
+std::vector<double> first_logits(const engine::Session& session, const engine::Run& run) {
   const std::vector<std::byte> raw = session.collect(graph::names::kLogits, 0);
-  const size_t vocab = static_cast<size_t>(run.model.vocab_size);
-  const size_t last = static_cast<size_t>(count - 1) * vocab;
-  std::vector<double> logits(vocab);
-  for (size_t i = 0; i < vocab; ++i) {
-    logits[i] = run.config.model.dtype == "f64"
-                    ? reinterpret_cast<const double*>(raw.data())[last + i]
-                    : reinterpret_cast<const float*>(raw.data())[last + i];
+  std::vector<double> logits(static_cast<size_t>(run.model.vocab_size));
+  for (size_t i = 0; i < logits.size(); ++i) {
+    logits[i] = run.config.model.dtype == "f64" ? reinterpret_cast<const double*>(raw.data())[i]
+                                                : reinterpret_cast<const float*>(raw.data())[i];
   }
   return logits;
 }
 
 }  // namespace
 
-namespace {
-
-engine::Compiled lower_generation(const engine::Run& run, int64_t longest_text) {
-  try {
-    return engine::compile(run, engine::generation_options(run, longest_text));
-  } catch (const Error& error) {
-    if (run.plan.ep == 1) throw;
-    throw error.with(fmt::format(
-        "experts on {} ranks train, and do not generate here; try plan.ep: 1", run.plan.ep));
-  }
-}
-
-}  // namespace
-
-std::string why_no_generation(const engine::Run& run) {
-  try {
-    lower_generation(run, 1);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text) {
-  engine::Compiled compiled = lower_generation(run, longest_text);
+  engine::Compiled compiled = engine::compile(run, engine::generation_options(run, longest_text));
   const check::Verdict verdict = check::check(compiled.program, compiled.reference);
   if (!verdict.ok()) {
     fail(run.name, "the static check refuses the program that generates:\n{}",
@@ -166,22 +144,24 @@ std::vector<program::Memory> generation_memory(const engine::Compiled& generatio
 
 std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
                      engine::Session& session, const GenerateOptions& options) {
-  // One program reads the prompt in pieces, and then one token after the other. `done` tokens are
-  // in the cache, and `logits` are those of the last of them; what is drawn from them is the next
-  // token. The logits are the same on all processes, and so is what is drawn.
+  // One program reads the prompt but for its last token in pieces, and then one token after the
+  // other. `done` tokens are in the cache. The logits of one are those that the next one is drawn
+  // from; only they are collected, which between processes crosses links. They are the same on all
+  // processes, and so is what is drawn.
   std::vector<int32_t> ids = prompt_ids(run, tokenizer, options.prompt);
   const int64_t prompt = static_cast<int64_t>(ids.size());
   engine::initialise(session.graph(), session.program(), 0, session.ranks());
 
-  std::vector<double> logits;
   int64_t done = 0;
-  while (done < prompt) {
-    const int64_t piece = std::min(engine::kPrefill, prompt - done);
-    logits = forward(session, run, ids, done, piece);
+  while (done < prompt - 1) {
+    const int64_t piece = std::min(engine::kPrefill, prompt - 1 - done);
+    forward(session, ids, done, piece);
     done += piece;
   }
   std::string text;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
+    forward(session, ids, done++, 1);
+    std::vector<double> logits = first_logits(session, run);
     if (!std::all_of(logits.begin(), logits.end(), [](double x) { return std::isfinite(x); })) {
       fail_run("generate",
                "the logits after {} tokens are not finite: nothing can be drawn from them",
@@ -196,9 +176,6 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
     text += bytes;
     if (options.on_text) {
       options.on_text(bytes);
-    }
-    if (i + 1 < options.max_new_tokens) {
-      logits = forward(session, run, ids, done++, 1);
     }
   }
   return text;
@@ -251,35 +228,31 @@ std::string sample_prompt(const engine::Run& run, const data::Dataset& dataset) 
 
 }  // namespace
 
-int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
-                     const data::Dataset& dataset) {
-  // What lies in memory together, on all ranks: the program that generates with its parameters; if
-  // it holds these otherwise, those of the training, and the largest of them in one piece.
+std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compiled& training,
+                                   const data::Dataset& dataset) {
+  // What lies in memory together: the program that generates with its parameters; if it holds these
+  // otherwise, those of the training, and between processes what is on its way, as it was, copied
+  // to be sent, and as it comes.
   const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), sample_prompt(run, dataset)));
   const int64_t longest = prompt + run.config.output.sample_tokens;
   const engine::Compiled generation = compile_generation(run, longest);
   const std::vector<program::Memory> memory = generation_memory(generation, prompt, longest);
-  int64_t bytes = 0, largest = 0;
-  for (size_t c = 0; c < memory.size(); ++c) {
-    bytes += generation.program.num_ranks(program::ClassId(c)) * memory[c].with_host();
-  }
   const program::Program& program = training.program;
-  const graph::Graph& graph = training.reference;
-  if (program::held_otherwise(program, generation.program).empty()) return bytes;
-  for (size_t c = 0; c < program.classes.size(); ++c) {
-    const auto ranks = program.num_ranks(program::ClassId(c));
-    for (const program::Buffer& buffer : program.classes[c].buffers) {
-      const std::vector<graph::TensorId> params =
-          buffer.kind == program::BufferKind::persistent
-              ? params_in(graph, program::tensors_of(buffer.name, buffer.slots))
-              : std::vector<graph::TensorId>{};
-      for (const graph::TensorId id : params) {
-        largest = std::max(largest, graph.tensor(id).type.bytes());
-      }
-      bytes += params.empty() ? 0 : ranks * program::whole_pages(buffer.type.bytes());
+  const bool alike = program::held_otherwise(program, generation.program).empty();
+  const int64_t sent = run.ranks != engine::Ranks::local ? 3 * engine::kTogetherBytes : 0;
+  std::vector<int64_t> bytes;
+  for (int32_t rank = 0; rank < generation.program.num_ranks(); ++rank) {
+    bytes.push_back(memory[generation.program.class_of(rank).value()].with_host());
+    if (alike) continue;
+    bytes.back() += sent;
+    for (const program::Buffer& buffer : program.classes[program.class_of(rank)].buffers) {
+      const bool holds =
+          buffer.kind == program::BufferKind::persistent &&
+          !params_in(training.reference, program::tensors_of(buffer.name, buffer.slots)).empty();
+      bytes.back() += holds ? program::whole_pages(buffer.type.bytes()) : 0;
     }
   }
-  return bytes + largest;
+  return bytes;
 }
 
 namespace {

@@ -30,13 +30,8 @@ struct GenerateOptions {
 /// token.
 int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position);
 
-/// Why the run's plan cannot generate; "" if it can. Of some plans with experts on several ranks
-/// there is no program for texts of any length: what has the length of a text can't be cut by its
-/// tokens.
-std::string why_no_generation(const engine::Run& run);
-
-/// The program that generates: see engine::generation_options. Checked. Error: the plan cannot, or
-/// it is refused.
+/// The program that generates: see engine::generation_options. Checked. Error: the plan cannot
+/// (experts on ranks of their own), or it is refused.
 engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text);
 /// Memory that a rank of each class takes of it for a prompt of `prompt` tokens and a text, with
 /// the prompt, of `longest`.
@@ -60,10 +55,11 @@ std::string prompt_from(const data::Dataset& dataset);
 diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
                              const data::Dataset& dataset);
 
-/// Most bytes in memory while sample_text draws, of all ranks of `training` together: parameters,
-/// KV cache and buffers, and where the program that generates holds the parameters otherwise, those
-/// of the training, too, and one parameter on its way.
-int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
-                     const data::Dataset& dataset);
+/// Most bytes in the memory of each rank while sample_text draws: parameters, KV cache and buffers,
+/// and where the program that generates holds the parameters otherwise, as it does where
+/// plan.shard.params splits them, those of the training, too, and messages. Error: the plan cannot
+/// generate.
+std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compiled& training,
+                                   const data::Dataset& dataset);
 
 }  // namespace hocket::train

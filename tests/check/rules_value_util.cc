@@ -388,6 +388,17 @@ std::vector<Row> view_rows() {
          e.buffer(base).type.dims[1] = n;
          add_view(e, rows_of(e, base, 8, 8));
        }},
+      {"view-region", "a part of a symbol that begins inside another one", one_rank,
+       [=](Edit& e) {
+         const graph::Dim n = e.graph.symbol({"n", 32, 8, 4});
+         e.program.symbols = e.graph.symbols;
+         const BufferId base = e.add_like(weight(e));
+         e.buffer(base).type.dims[0] = n;
+         program::Buffer view = rows_of(e, base, 4, 8);
+         view.type.dims[0] = n;
+         view.type.dims[0] /= 4;
+         add_view(e, view);
+       }},
       {"view-region", "a view that begins inside a block", one_rank,
        [=](Edit& e) {
          const BufferId base = e.add_like(weight(e));

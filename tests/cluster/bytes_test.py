@@ -5,7 +5,8 @@
 # ctest: timeout=900
 """Bytes on the links of a cluster in a box against those that a program says it sends (`bytes_sent` of
 `hocket simulate --json`: docs/collectives.md has the formulas), within 2 %, along every axis. What a run sends
-besides its steps cancels in the difference of two runs of other lengths."""
+besides its steps cancels in the difference of two runs of other lengths. And what a sample sends at the end of a
+training whose parameters are split: each rank gets them once, whatever the length of the text."""
 import json
 import os
 import pathlib
@@ -90,6 +91,39 @@ class Bytes(unittest.TestCase):
                     print(f"{' '.join(plan):80} {want / 1e6:9.3f} MB said {got / 1e6:9.3f} MB sent"
                           f" {(got / want - 1) * 100:+6.2f} %", file=sys.stderr, flush=True)
                     self.assertLess(abs(got / want - 1), TOLERANCE)
+
+    def test_a_sample_gathers_parameters_once(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "config.json").write_text(json.dumps(MODEL))
+            for i in range(3):
+                (folder / f"{i}.txt").write_text(f"text {i} of words and more words, one after the other. " * 200)
+            (folder / "run.yaml").write_text(
+                f"model: {{path: {folder}}}\n"
+                f"data: {{dir: {folder}/data, files: ['{folder}/*.txt'], tokenizer: {folder}/tokenizer, vocab_size: 400}}\n"
+                "train: {steps: 1, seq_len: 64, global_batch: 4, warmup_steps: 0}\n"
+                "plan: {dp: 4, micro_batch: 1, shard: {params: all}}\n"
+                "output: {report: false, trace: false, baselines: none}\n")
+            for verb in "train-tokenizer", "prepare":
+                subprocess.run([HOCKET, "data", verb, folder / "run.yaml"], check=True, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+            sent = {}
+            for tokens in 0, 8:
+                subprocess.run([TOOL, "--hosts", str(HOSTS), "--quiet", "--json", folder / "links.json", "--", HOCKET,
+                                "train", folder / "run.yaml", "--set", f"output.dir={folder}/run{tokens}", "--set",
+                                f"output.sample_tokens={tokens}"], check=True, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE)
+                links = json.loads((folder / "links.json").read_text())["links"]
+                sent[tokens] = sum(link["out"]["payload"] for link in links)
+            [index] = (folder / "run0").glob("checkpoints/*/model.safetensors")
+            with index.open("rb") as f:
+                header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+            params = sum(e["data_offsets"][1] - e["data_offsets"][0] for n, e in header.items() if n != "__metadata__")
+            # Every rank lacks three quarters of the parameters; rank 0 gives the logits of each token to the others.
+            want = HOSTS * params * (HOSTS - 1) / HOSTS + 8 * (HOSTS - 1) * 4 * MODEL["vocab_size"]
+            got = sent[8] - sent[0]
+            print(f"a sample: {want / 1e6:.3f} MB expected, {got / 1e6:.3f} MB sent", file=sys.stderr, flush=True)
+            self.assertLess(abs(got / want - 1), 2 * TOLERANCE)
 
 
 if __name__ == "__main__":

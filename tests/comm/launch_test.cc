@@ -35,7 +35,7 @@ TEST(Launch, NobodyStartedIt) {
   EXPECT_EQ(place_of({{"RANK", "3"}}), Place());
   // One process is on one host, whatever a batch system says of others.
   EXPECT_EQ(place_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "host"}}),
-            (Place{0, 1, 0, 1, "host", 29500, 0, false, "torchrun"}));
+            (Place{0, 1, 0, 1, "host", 29500, 0, false, "a launcher (RANK, WORLD_SIZE)"}));
   EXPECT_EQ(
       place_of({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_NTASKS_PER_NODE", "8"}}),
       (Place{0, 1, 0, 1, "127.0.0.1", 29500, 0, false, "srun"}));
@@ -50,7 +50,7 @@ TEST(Launch, Torchrun) {
                                 {"MASTER_PORT", "1234"},
                                 {"TORCHELASTIC_RESTART_COUNT", "2"},
                                 {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
-  EXPECT_EQ(place, (Place{5, 8, 1, 4, "host0", 1234, 2, true, "torchrun"}));
+  EXPECT_EQ(place, (Place{5, 8, 1, 4, "host0", 1234, 2, true, "a launcher (RANK, WORLD_SIZE)"}));
 }
 
 TEST(Launch, Mpirun) {

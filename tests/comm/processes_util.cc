@@ -13,6 +13,32 @@
 
 namespace hocket::test {
 
+namespace {
+
+/// All get all, each text behind its length.
+std::vector<std::string> exchange_by_gathering(comm::Processes& processes,
+                                               const std::vector<std::string>& given) {
+  std::string mine;
+  for (const std::string& text : given) {
+    mine += fmt::format("{} {}", text.size(), text);
+  }
+  std::vector<std::string> taken;
+  for (const std::string& all : processes.all_gather(mine)) {
+    size_t at = 0;
+    for (int32_t process = 0; process < processes.size(); ++process) {
+      const size_t space = all.find(' ', at);
+      const size_t length = std::stoul(all.substr(at, space - at));
+      if (process == processes.index()) {
+        taken.push_back(all.substr(space + 1, length));
+      }
+      at = space + 1 + length;
+    }
+  }
+  return taken;
+}
+
+}  // namespace
+
 class ThreadProcesses::Member : public comm::Processes {
  public:
   Member(ThreadProcesses& all, int32_t index) : all_(all), index_(index) {}
@@ -20,6 +46,9 @@ class ThreadProcesses::Member : public comm::Processes {
   int32_t index() const override { return index_; }
   std::vector<std::string> all_gather(const std::string& mine) override {
     return all_.all_gather(index_, mine);
+  }
+  std::vector<std::string> exchange(std::vector<std::string> given) override {
+    return exchange_by_gathering(*this, given);
   }
 
  private:
@@ -115,6 +144,9 @@ class Child : public comm::Processes {
       text = receive(0);
     }
     return all;
+  }
+  std::vector<std::string> exchange(std::vector<std::string> given) override {
+    return exchange_by_gathering(*this, given);
   }
 
  private:

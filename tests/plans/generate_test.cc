@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // ctest: timeout=600
-// Plans that train also generate, but for some with experts on several ranks: the program is
-// proven, and its logits are those of one rank.
+// Plans that train also generate: the program is proven, and its logits are those of one rank.
 #include <gtest/gtest.h>
 
-#include <iostream>
+#include <atomic>
+#include <cstring>
 
-#include "base/error.h"
+#include "base/intervals.h"
 #include "base/math.h"
+#include "check/check.h"
+#include "check/mutants/mutate.h"
 #include "engine/params.h"
 #include "graph/names.h"
 #include "kernels/backend.h"
 #include "plan_util.h"
+#include "program/contract.h"
+#include "tests/comm/processes_util.h"
 #include "train/sample.h"
 
 namespace hocket::test {
 namespace {
 
+constexpr int64_t kLongest = 16;
+
 /// Logits of the last tokens of a few steps.
-std::vector<double> logits_of(const engine::Run& run, uint64_t seed) {
-  engine::Compiled compiled = train::compile_generation(run, 16);
+std::vector<double> logits_of(const engine::Run& run, engine::Compiled compiled, uint64_t seed) {
   runtime::RankOptions options = engine::rank_options(run);
   options.threads = 1;
   runtime::LocalRanks ranks(compiled.program.num_ranks(), kernels::cpu_backend(), options);
@@ -49,27 +54,161 @@ std::vector<double> logits_of(const engine::Run& run, uint64_t seed) {
   return logits;
 }
 
+std::vector<double> logits_of(const engine::Run& run, uint64_t seed) {
+  return logits_of(run, train::compile_generation(run, kLongest), seed);
+}
+
+engine::Run on_one_rank(const engine::Run& run) {
+  engine::Run one = run;
+  one.plan = parallel::Plan{};
+  one.plan.threads_per_rank = 1;
+  return one;
+}
+
 TEST(Generate, UnderRandomPlansAsOnOneRank) {
   const uint64_t first = from_environment("HOCKET_SEED", 1);
   const uint64_t plans = from_environment("HOCKET_PLANS", 40);
-  int64_t generated = 0;
   for (uint64_t seed = first; seed < first + plans; ++seed) {
     const Case c = random_case(seed, 8, "f64");
     SCOPED_TRACE(c.name);
     const engine::Run run = engine::parse_run(c.text, c.name, {});
-    // Some with experts on several ranks cannot, and say so.
-    if (run.plan.ep > 1 && !train::why_no_generation(run).empty()) {
-      EXPECT_THROW(train::compile_generation(run, 16), Error);
-      continue;
-    }
-    engine::Run one = run;
-    one.plan = parallel::Plan{};
-    one.plan.threads_per_rank = 1;
-    EXPECT_LE(relative_l2(logits_of(run, seed), logits_of(one, seed)), 1e-10);
-    ++generated;
+    EXPECT_LE(relative_l2(logits_of(run, seed), logits_of(on_one_rank(run), seed)), 1e-10);
   }
-  std::cout << generated << " of " << plans << " plans generate\n";
-  EXPECT_GT(generated, static_cast<int64_t>(plans) / 2);
+}
+
+/// Random faults, of views where there are some: refused, or of no consequence.
+TEST(Generate, FaultsAreRefused) {
+  const uint64_t first = from_environment("HOCKET_SEED", 1);
+  const uint64_t plans = from_environment("HOCKET_PLANS", 40);
+  uint64_t refused = 0, views = 0;
+  for (uint64_t seed = first; seed < first + plans; ++seed) {
+    const Case c = random_case(seed, 8, "f64");
+    const engine::Run run = engine::parse_run(c.text, c.name, {});
+    const engine::Compiled good = train::compile_generation(run, kLongest);
+    const std::vector<double> expected = logits_of(on_one_rank(run), seed);
+    for (uint64_t i = 0; i < 6; ++i) {
+      engine::Compiled faulty = good;
+      check::Mutation mutation;
+      const char* kind = i % 2 == 0 ? "view" : "";
+      if (!check::mutate(faulty.program, seed * 100003 + i, &mutation, kind)) continue;
+      views += mutation.kind == "view" ? 1 : 0;
+      if (!check::check(faulty.program, good.reference).ok()) {
+        ++refused;
+        continue;
+      }
+      EXPECT_LE(relative_l2(logits_of(run, std::move(faulty), seed), expected), 1e-10)
+          << c.name << ": " << mutation.kind << ": " << mutation.text;
+    }
+  }
+  EXPECT_GT(views, plans / 4);
+  EXPECT_GT(refused, 3 * plans);
+}
+
+/// Processes that count what they give to others.
+class Counting : public comm::Processes {
+ public:
+  explicit Counting(comm::Processes& of) : of_(of) {}
+  int32_t size() const override { return of_.size(); }
+  int32_t index() const override { return of_.index(); }
+  std::vector<std::string> all_gather(const std::string& mine) override {
+    ADD_FAILURE() << "all processes get " << mine.size() << " bytes";
+    return of_.all_gather(mine);
+  }
+  std::vector<std::string> exchange(std::vector<std::string> given) override {
+    for (size_t process = 0; process < given.size(); ++process) {
+      bytes += std::cmp_equal(process, index()) ? 0 : std::ssize(given[process]);
+    }
+    return of_.exchange(std::move(given));
+  }
+  int64_t bytes = 0;
+
+ private:
+  comm::Processes& of_;
+};
+
+/// Bytes of parameters that ranks hold under one program and lack under another.
+int64_t lacking(const graph::Graph& graph, const program::Program& from,
+                const program::Program& to) {
+  int64_t bytes = 0;
+  for (const graph::Tensor& tensor : graph.tensors) {
+    if (tensor.kind != graph::TensorKind::param) continue;
+    for (int32_t rank = 0; rank < to.num_ranks(); ++rank) {
+      Intervals seen;
+      const auto each = [&](const program::Program& program, const auto& use) {
+        for (const program::Buffer& buffer : program.classes[program.class_of(rank)].buffers) {
+          if (buffer.kind != program::BufferKind::persistent) continue;
+          program::for_each_run(
+              buffer, tensor.name, tensor.type, program, rank,
+              [&](int64_t begin, int64_t count, int64_t) { seen.add(begin, count, use); });
+        }
+      };
+      each(from, [](int64_t, int64_t) {});
+      each(to, [&](int64_t, int64_t count) { bytes += tensor.type.bytes_of(count); });
+    }
+  }
+  return bytes;
+}
+
+/// What one rank of the program that generates has, beside what initial values give it.
+void expect_initial(const engine::Compiled& compiled, const runtime::LocalRanks& ranks,
+                    const engine::Run& run, uint64_t seed) {
+  runtime::LocalRanks fresh(ranks.world_size(), kernels::cpu_backend(), engine::rank_options(run));
+  for (const int32_t rank : ranks.ids()) {
+    engine::initialise(compiled.reference, compiled.program, seed, fresh.at(rank));
+    for (const auto& [name, entry] : fresh.at(rank).store().entries()) {
+      const graph::TensorId id = compiled.reference.find(name);
+      if (compiled.reference.tensor(id).kind != graph::TensorKind::param) continue;
+      const auto& own = ranks.at(rank).store().entries().at(name);
+      ASSERT_TRUE(own.initialised) << name;
+      EXPECT_EQ(std::memcmp(own.memory->data(), entry.memory->data(),
+                            static_cast<size_t>(entry.type.bytes())),
+                0)
+          << name << " of rank " << rank;
+    }
+  }
+}
+
+/// From the program that trains to the one that generates, on threads and between processes, of
+/// which each gets what it lacks and nothing else.
+TEST(Generate, ParametersComeOnceFromTheTraining) {
+  const uint64_t first = from_environment("HOCKET_SEED", 1);
+  const uint64_t plans = from_environment("HOCKET_PLANS", 40);
+  int64_t moved = 0;
+  for (uint64_t seed = first; seed < first + plans; ++seed) {
+    const Case c = random_case(seed, 8, "f64");
+    SCOPED_TRACE(c.name);
+    const engine::Run run = engine::parse_run(c.text, c.name, {});
+    const engine::Compiled trained = engine::compile(run);
+    const engine::Compiled compiled = train::compile_generation(run, kLongest);
+    const runtime::RankOptions options = engine::rank_options(run);
+    const int32_t world = trained.program.num_ranks();
+    const int64_t together = seed % 2 == 0 ? 200 : engine::kTogetherBytes;
+    const auto copy = [&](const runtime::LocalRanks& from, runtime::LocalRanks& to) {
+      engine::copy_parameters(compiled.reference, trained.program, from, compiled.program, to,
+                              together);
+      expect_initial(compiled, to, run, seed);
+    };
+    runtime::LocalRanks from(world, kernels::cpu_backend(), options);
+    engine::initialise(trained.reference, trained.program, seed, from);
+    runtime::LocalRanks to(world, kernels::cpu_backend(), options);
+    copy(from, to);
+
+    std::atomic<int64_t> bytes = 0;
+    const auto exchange = std::make_shared<comm::LocalWorld>(world, options.timeout);
+    ThreadProcesses(world).expect_run([&](comm::Processes& processes) {
+      Counting counting(processes);
+      const auto part = std::make_shared<PartWorld>(exchange, counting);
+      const std::vector<int32_t> mine{processes.index()};
+      runtime::LocalRanks one(part, mine, kernels::cpu_backend(), options);
+      engine::initialise(trained.reference, trained.program, seed, one);
+      runtime::LocalRanks other(part, mine, kernels::cpu_backend(), options);
+      copy(one, other);
+      bytes += counting.bytes;
+    });
+    EXPECT_EQ(bytes, lacking(compiled.reference, trained.program, compiled.program));
+    moved += bytes > 0 ? 1 : 0;
+  }
+  EXPECT_GT(moved, static_cast<int64_t>(plans) / 10);
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ struct Space {
         strides[dim] = strides[dim + 1] * view.type.dims[dim + 1];
       }
     }
-    std::vector<int64_t> list{byte_offset(program, cls(), view, rank) / 4};
+    std::vector<int64_t> list{byte_offset(program, cls(), view, rank, {}) / 4};
     for (size_t dim = 0; dim < strides.size(); ++dim) {
       std::vector<int64_t> next;
       for (int64_t at : list) {

@@ -134,6 +134,46 @@ TEST(Symbols, ValuesAreCheckedAndMustBeThere) {
   EXPECT_EQ(counting.seen, 4);
 }
 
+/// Each of two ranks sees its half of the rows of the step through a view.
+TEST(Symbols, AViewOfAPartBeginsBehindTheOthers) {
+  Builder builder(1, 2);
+  builder.raw().symbols = {{"n", 12, 4, 4}};
+  graph::Dim half = graph::Dim::of(0, 12, 1, 4);
+  const BufferId x = builder.named(0, BufferKind::input, "x", {DType::f64, {half, 2}});
+  half /= 2;
+  const TensorType part{DType::f64, {half, 2}};
+  program::Buffer view;
+  view.kind = BufferKind::view;
+  view.base = x;
+  view.type = part;
+  view.dim = 0;
+  view.by = builder.raw().intern(program::Table{0, {1}, {0, 6}});
+  auto& buffers = builder.raw().classes[0].buffers;
+  buffers.push_back(view);
+  const BufferId mine = buffers.size() - 1;
+  const BufferId y = builder.named(0, BufferKind::output, "y", part);
+  builder.task(0, Lane::compute, {mine}, {y}, [](const KernelArgs& args) {
+    std::copy_n(args.in[0].as<double>(), args.in[0].type->numel(), args.out[0].as<double>());
+  });
+  const Program program = builder.finish();
+  EXPECT_TRUE(program::parse_program(program::print(program)) == program);
+  Ranks ranks(program);
+  for (const int64_t n : {4, 12, 8, 8, 4}) {
+    ranks.run.set_symbol("n", n);
+    for (const int rank : {0, 1}) {
+      auto* all = static_cast<double*>(ranks.input(rank, "x"));
+      std::iota(all, all + 2 * n, 0.0);
+    }
+    ranks.run.step();
+    for (const int rank : {0, 1}) {
+      const auto* has = static_cast<const double*>(ranks.output(rank, "y"));
+      for (int64_t i = 0; i < n; ++i) {
+        EXPECT_EQ(has[i], static_cast<double>(rank * n + i)) << "of " << n << " on " << rank;
+      }
+    }
+  }
+}
+
 TEST(Symbols, ATypeThatIsNotTheTablesIsRefused) {
   Counting counting(1);
   counting.program.symbols[0].bound = 24;

@@ -188,6 +188,20 @@ TEST(Generation, PiecesDoNotMatter) {
   }
 }
 
+/// What data-parallel ranks split among them is not gathered for every token: all have all tokens.
+TEST(Generation, ShardedParametersAreWhole) {
+  for (const char* group : {"plan.shard.group=2", "plan.shard.group=0"}) {
+    const char* among = group[17] == '2' ? "plan.shard.params=group" : "plan.shard.params=all";
+    const engine::Run run = run_of("llama", {"plan.dp=4", group, among});
+    const program::Program program = compile_generation(run, 100).program;
+    for (const program::RankClass& cls : program.classes) {
+      for (const program::Task& task : cls.tasks) {
+        EXPECT_FALSE(program::is_communication(program.kind(task))) << program.kind(task).op;
+      }
+    }
+  }
+}
+
 /// Under every plan the program is proven, and its logits are those of one rank.
 TEST(Generation, PlansDoNotMatter) {
   const std::vector<std::vector<std::string>> dense = {

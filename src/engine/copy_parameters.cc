@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters on their way from one program's ranks to another's.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/intervals.h"
+#include "engine/params.h"
+#include "program/contract.h"
+
+namespace hocket::engine {
+
+namespace {
+
+/// Elements of a tensor that lie side by side in a buffer of a rank.
+struct Held {
+  int64_t begin = 0, count = 0;
+  const program::Buffer* buffer = nullptr;
+  int64_t local = 0;  ///< the first one, in the buffer
+};
+
+/// What ranks hold of the tensors of a program.
+class Holdings {
+ public:
+  explicit Holdings(const program::Program& program)
+      : program_(program), classes_(program.class_table()) {
+    for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+      for (const program::Buffer& buffer : program.classes[cls].buffers) {
+        if (buffer.kind != program::BufferKind::persistent) continue;
+        for (const std::string& tensor : program::tensors_of(buffer.name, buffer.slots)) {
+          buffers_[{tensor, cls}].push_back(&buffer);
+        }
+      }
+    }
+  }
+
+  /// Of every rank, in the order in which they lie in the tensor.
+  std::vector<std::vector<Held>> of(const graph::Tensor& tensor) const {
+    std::vector<std::vector<Held>> held(classes_.size());
+    for (size_t rank = 0; rank < held.size(); ++rank) {
+      const auto known = buffers_.find({tensor.name, classes_[rank]});
+      if (known == buffers_.end()) continue;
+      for (const program::Buffer* buffer : known->second) {
+        program::for_each_run(*buffer, tensor.name, tensor.type, program_,
+                              static_cast<int32_t>(rank),
+                              [&](int64_t begin, int64_t count, int64_t local) {
+                                held[rank].push_back({begin, count, buffer, local});
+                              });
+      }
+      std::sort(held[rank].begin(), held[rank].end(),
+                [](const Held& one, const Held& other) { return one.begin < other.begin; });
+    }
+    return held;
+  }
+
+ private:
+  const program::Program& program_;
+  const std::vector<program::ClassId> classes_;
+  std::map<std::pair<std::string, program::ClassId>, std::vector<const program::Buffer*>> buffers_;
+};
+
+/// The ranks in the order in which a rank asks them: itself, those of its node, the others, each
+/// time those behind it first, so that not all ask the same one.
+std::vector<int32_t> asked_by(int32_t rank, const program::Program& program) {
+  const int32_t ranks = program.num_ranks();
+  const auto node = [&](int32_t of) {
+    return program.ranks_per_node > 0 ? of / program.ranks_per_node : 0;
+  };
+  std::vector<int32_t> order;
+  for (int32_t i = 0; i < ranks; ++i) {
+    order.push_back((rank + i) % ranks);
+  }
+  std::stable_partition(order.begin(), order.end(),
+                        [&](int32_t other) { return node(other) == node(rank); });
+  return order;
+}
+
+/// Bytes here and there in memory, one after the other.
+class Spans {
+ public:
+  void add(std::byte* data, int64_t bytes) { list_.push_back({data, bytes}); }
+  /// Calls `use(data, bytes)` for the next ones, at most so many.
+  template <class Use>
+  void take(int64_t most, const Use& use) {
+    while (most > 0 && next_ < list_.size()) {
+      Span& span = list_[next_];
+      const int64_t bytes = std::min(most, span.bytes);
+      use(span.data, static_cast<size_t>(bytes));
+      most -= bytes;
+      span.data += bytes;
+      span.bytes -= bytes;
+      next_ += span.bytes == 0 ? 1 : 0;
+    }
+  }
+  void clear() {
+    list_.clear();
+    next_ = 0;
+  }
+
+ private:
+  struct Span {
+    std::byte* data = nullptr;
+    int64_t bytes = 0;
+  };
+  std::vector<Span> list_;
+  size_t next_ = 0;
+};
+
+/// Copies tensors: between ranks that are here at once, else by messages, which must be sent for.
+/// Every process looks at what all ranks give and take, so that both ends of a message know it.
+class Copies {
+ public:
+  Copies(const program::Program& from, const runtime::LocalRanks& from_ranks,
+         const program::Program& to, runtime::LocalRanks& to_ranks, int64_t together)
+      : from_(from),
+        from_ranks_(from_ranks),
+        to_ranks_(to_ranks),
+        had_(from),
+        wanted_(to),
+        together_(together),
+        processes_(static_cast<size_t>(from_ranks.processes().size())),
+        given_(processes_),
+        taken_(processes_) {}
+
+  void add(const graph::Tensor& tensor) {
+    const std::vector<std::vector<Held>> had = had_.of(tensor);
+    const std::vector<std::vector<Held>> wanted = wanted_.of(tensor);
+    for (size_t rank = 0; rank < wanted.size(); ++rank) {
+      const auto taker = static_cast<int32_t>(rank);
+      if (wanted[rank].empty()) continue;
+      const std::vector<int32_t> asked = asked_by(taker, from_);
+      for (const Held& piece : wanted[rank]) {
+        take(tensor, had, asked, taker, piece);
+      }
+    }
+  }
+
+  /// What was added is where it belongs: a part of every message at a time, so that all links are
+  /// busy and little is on its way. With ranks as processes all call it.
+  void flush() {
+    if (processes_ == 1) return;
+    const int64_t part = std::max<int64_t>(1, together_ / std::ssize(given_));
+    int64_t most = 0;
+    for (const auto& [pair, bytes] : between_) {
+      most = std::max(most, bytes);
+    }
+    for (int64_t done = 0; done < most; done += part) {
+      exchange(part);
+    }
+    for (size_t process = 0; process < processes_; ++process) {
+      given_[process].clear();
+      taken_[process].clear();
+    }
+    between_.clear();
+  }
+
+ private:
+  void exchange(int64_t part) {
+    std::vector<std::string> given(processes_);
+    for (size_t to = 0; to < processes_; ++to) {
+      given_[to].take(part, [&](const std::byte* data, size_t bytes) {
+        given[to].append(reinterpret_cast<const char*>(data), bytes);
+      });
+    }
+    const std::vector<std::string> came = from_ranks_.processes().exchange(std::move(given));
+    for (size_t from = 0; from < processes_; ++from) {
+      size_t at = 0;
+      taken_[from].take(part, [&](std::byte* data, size_t bytes) {
+        HOCKET_CHECK(at + bytes <= came[from].size(), "rank {} gives too little", from);
+        std::memcpy(data, came[from].data() + at, bytes);
+        at += bytes;
+      });
+    }
+  }
+
+  /// Of the ranks that are asked, each gives of the piece what those before it lack.
+  void take(const graph::Tensor& tensor, const std::vector<std::vector<Held>>& had,
+            const std::vector<int32_t>& asked, int32_t taker, const Held& piece) {
+    const int64_t end = piece.begin + piece.count;
+    Intervals seen;
+    int64_t missing = piece.count;
+    for (const int32_t giver : asked) {
+      if (missing == 0) return;
+      const std::vector<Held>& has = had[static_cast<size_t>(giver)];
+      auto next = std::upper_bound(
+          has.begin(), has.end(), piece.begin,
+          [](int64_t begin, const Held& held) { return begin < held.begin + held.count; });
+      for (; next != has.end() && next->begin < end; ++next) {
+        const int64_t begin = std::max(piece.begin, next->begin);
+        const int64_t count = std::min(end, next->begin + next->count) - begin;
+        seen.add(begin, count, [&](int64_t at, int64_t length) {
+          missing -= length;
+          move(tensor.type, giver, {at, length, next->buffer, next->local + at - next->begin},
+               taker, {at, length, piece.buffer, piece.local + at - piece.begin});
+        });
+      }
+    }
+    if (missing == 0) return;
+    fail_run("params", "{} of {} elements of {} that rank {} needs are on no rank", missing,
+             piece.count, tensor.name, taker);
+  }
+
+  void move(const graph::TensorType& type, int32_t giver, const Held& from, int32_t taker,
+            const Held& to) {
+    // A process has one rank, of its own number, or all.
+    const int64_t bytes = type.bytes_of(to.count);
+    const bool gives = from_ranks_.has(giver);
+    const bool takes = to_ranks_.has(taker);
+    std::byte* source = nullptr;
+    std::byte* into = nullptr;
+    if (gives) {
+      const auto& entries = from_ranks_.at(giver).store().entries();
+      source = entries.at(from.buffer->name).memory->data() + type.bytes_of(from.local);
+    }
+    if (takes) {
+      auto& entry = to_ranks_.at(taker).store().get(*to.buffer);
+      entry.initialised = true;
+      into = entry.memory->data() + type.bytes_of(to.local);
+    }
+    if (gives && takes) {
+      std::memcpy(into, source, static_cast<size_t>(bytes));
+      return;
+    }
+    if (giver != taker) {
+      between_[{giver, taker}] += bytes;
+    }
+    if (gives) {
+      given_[static_cast<size_t>(taker)].add(source, bytes);
+    } else if (takes) {
+      taken_[static_cast<size_t>(giver)].add(into, bytes);
+    }
+  }
+
+  const program::Program& from_;
+  const runtime::LocalRanks& from_ranks_;
+  runtime::LocalRanks& to_ranks_;
+  const Holdings had_, wanted_;
+  const int64_t together_;
+  const size_t processes_;
+  std::vector<Spans> given_, taken_;                        ///< by process
+  std::map<std::pair<int32_t, int32_t>, int64_t> between_;  ///< bytes from rank to rank
+};
+
+}  // namespace
+
+void copy_parameters(const graph::Graph& graph, const program::Program& from,
+                     const runtime::LocalRanks& from_ranks, const program::Program& to,
+                     runtime::LocalRanks& to_ranks, int64_t together) {
+  Copies copies(from, from_ranks, to, to_ranks, together);
+  int64_t bytes = 0;
+  for (const graph::Tensor& tensor : graph.tensors) {
+    if (tensor.kind != graph::TensorKind::param) continue;
+    copies.add(tensor);
+    bytes += tensor.type.bytes();
+    if (bytes >= together) {
+      copies.flush();
+      bytes = 0;
+    }
+  }
+  copies.flush();
+}
+
+}  // namespace hocket::engine
