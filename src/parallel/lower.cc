@@ -485,7 +485,7 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
       pinned_activations(reference, mesh, plan.layouts),
       plan.shard,
       {.sequence_parallel = plan.sequence_parallel, .exchange_heads = plan.exchange_heads},
-      plan.dp_samples};
+      {plan.dp_samples, plan.cp_shares}};
   Layouts layouts = choose_layouts(reference, mesh, given, plan.num_micro_batches);
   layouts.reshard_after_forward = plan.shard.reshard_after_forward;
   made.layouts_saved = layouts.saved;
