@@ -76,11 +76,9 @@ void validate_experts(const Plan& plan, int64_t num_experts) {
     expect(plan.ep == 1, "plans whose other ranks have no experts; try plan.ep: 1");
     expect(plan.shard.params == Shard::none,
            "plans whose parameters are whole; try plan.shard.params: none");
-    if (plan.dp * plan.micro_batch % plan.expert_ranks != 0) {
-      fail("plan",
-           "plan.expert_ranks is {}; expected a divisor of the sequences of a micro-batch, plan.dp "
-           "{} x plan.micro_batch {}",
-           plan.expert_ranks, plan.dp, plan.micro_batch);
+    if (plan.sequences() < plan.expert_ranks) {
+      fail("plan", "plan.expert_ranks is {}; expected at most the {} sequences of a micro-batch",
+           plan.expert_ranks, plan.sequences());
     }
   }
 }
@@ -219,7 +217,11 @@ graph::Mesh Plan::mesh() const {
 Plan Plan::of_experts() const {
   Plan plan = *this;
   plan.dp = plan.ep = expert_ranks;
-  plan.micro_batch = dp * micro_batch / expert_ranks;
+  plan.dp_samples.clear();
+  plan.micro_batch = sequences() / expert_ranks;
+  for (int64_t rank = 0; sequences() % expert_ranks != 0 && rank < expert_ranks; ++rank) {
+    plan.dp_samples.push_back(graph::share(sequences(), expert_ranks, rank).length);
+  }
   plan.expert_ranks = 0;
   plan.cp = 1;
   plan.exchange_heads = plan.ring = false;
