@@ -453,7 +453,7 @@ void expect_tokens_for_all(const Run& run) {
       fail(run.name, "plan.cp is {}{}; expected at most {}", plan.cp,
            plan.sequence_parallel ? over_tp : "", shared);
     }
-    if (zigzag && tokens % plan.cp != 0) {
+    if (zigzag && tokens < 2 * plan.cp) {
       fail(run.name,
            "plan.cp_order is zigzag, plan.cp is {}: two parts on each rank; expected at most half "
            "of {}; try plan.cp_order: contiguous",
@@ -473,6 +473,8 @@ void derive_heads(Run& run) {
   plan.heads_apart = apart < plan.tp ? apart : 0;
   const std::string keys = run.config.plan.pass_options.text("cp_comm_type");
   plan.ring = keys == "p2p" && plan.cp > 1;
+  plan.unlike_parts = plan.ring && run.config.plan.pass_options.text("cp_order") == "zigzag" &&
+                      run.config.train.seq_len % (2 * plan.cp) != 0;
   plan.exchange_heads = keys == "a2a" && plan.cp > 1;
   const int64_t ranks = shared ? plan.tp : apart;
   if (plan.exchange_heads && heads % (ranks * plan.cp) != 0) {
@@ -517,9 +519,9 @@ void derive(Run& run) {
     p.ranks_per_node = comm::launched().local_size;
   }
   p.dp_samples = config.plan.dp_samples;
+  p.cp_shares = config.plan.cp_shares;
   derive_heads(run);
   derive_samples(run);
-  p.cp_shares = config.plan.cp_shares;
   expect_tokens_for_all(run);
   const TimedSection& timed = config.timed;
   if (!timed.on() && (!timed.profile.empty() || !timed.set.empty())) {

@@ -100,7 +100,10 @@ struct Plan {
   std::vector<std::string> layouts;
   /// Ranks of cp exchange tokens for heads around attention (DeepSpeed Ulysses, arXiv 2309.14509).
   bool exchange_heads = false;
-  bool ring = false;        ///< keys travel around cp, which is then one axis
+  bool ring = false;  ///< keys travel around cp, which is then one axis
+  /// Ranks of the ring have two parts of the tokens each that are not all of one length: in zigzag
+  /// order, where as many do not divide a sequence. Each is a class of its own.
+  bool unlike_parts = false;
   int64_t heads_apart = 0;  ///< ranks of tp with other key and value heads; 0: all of them
 
   /// Sequences of a micro-batch, of all ranks.

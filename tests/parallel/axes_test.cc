@@ -200,6 +200,15 @@ TEST(Axes, RingsNeedNotDivide) {
     proven(plan, one);
     proven(plan, {.kv_heads = 1, .experts = 8});
   }
+  // In zigzag order a rank's two parts need not be as long as each other.
+  for (const char* plan : {"cp: 3, micro_batch: 1", "cp: 3, micro_batch: 2, dp: 2, pp: 2",
+                           "cp: 2, micro_batch: 1, tp: 2", "cp: 4, micro_batch: 2"}) {
+    const std::string zigzag = fmt::format("{}, cp_comm_type: p2p, cp_order: zigzag", plan);
+    for (const int64_t tokens : {6, 7, 8, 11}) {
+      proven(zigzag, {.kv_heads = 1, .seq_len = tokens});
+      proven(zigzag, {.kv_heads = 1, .seq_len = tokens, .experts = 8});
+    }
+  }
   const program::Program ring = proven("cp: 3, cp_comm_type: p2p, micro_batch: 1", one);
   EXPECT_EQ(ring.classes.size(), 3U);
   EXPECT_EQ(proven("cp: 4, cp_comm_type: p2p, micro_batch: 1").classes.size(), 1U);
@@ -245,15 +254,6 @@ TEST(Axes, SamplesNeedNotDivide) {
   proven("dp: 2, dp_samples: [3, 1], cp: 2, ep: 2", moe);
 }
 
-/// Ranks beyond the key and value heads have those of others alike, and query heads of their own.
-TEST(Axes, QueriesAreSplitOverMoreRanksThanKeys) {
-  const std::map<std::string, std::string> one = stored(proven("tp: 2", {.kv_heads = 1}));
-  EXPECT_EQ(one.at("model.layers.1.self_attn.q_proj.weight"), "tp:S0");
-  EXPECT_EQ(one.at("model.layers.1.self_attn.k_proj.weight"), "B");
-  EXPECT_EQ(one.at("model.layers.1.self_attn.o_proj.weight"), "tp:S1");
-  const Shape four{.kv_heads = 2, .heads = 4};
-  EXPECT_EQ(to_string(run_of("tp: 4", four).plan.mesh()), "pp:1 edp:1 ep:1 tp_kv:2 tp:2");
-  for (const char* plan : {"tp: 4", "tp: 4, sequence_parallel: true"}) {
 /// Nor those that exchange tokens for experts: what goes to these says how many each has.
 TEST(Axes, ExpertsTakeRowsOfUnlikeNumbersOfTokens) {
   const Shape moe{.kv_heads = 2, .seq_len = 7, .heads = 4, .experts = 8};
@@ -306,6 +306,15 @@ TEST(Axes, SharesOfSequencesAreGiven) {
          {.kv_heads = 4, .head_dim = 64, .seq_len = 32, .heads = 4, .hidden = 256});
 }
 
+/// Ranks beyond the key and value heads have those of others alike, and query heads of their own.
+TEST(Axes, QueriesAreSplitOverMoreRanksThanKeys) {
+  const std::map<std::string, std::string> one = stored(proven("tp: 2", {.kv_heads = 1}));
+  EXPECT_EQ(one.at("model.layers.1.self_attn.q_proj.weight"), "tp:S0");
+  EXPECT_EQ(one.at("model.layers.1.self_attn.k_proj.weight"), "B");
+  EXPECT_EQ(one.at("model.layers.1.self_attn.o_proj.weight"), "tp:S1");
+  const Shape four{.kv_heads = 2, .heads = 4};
+  EXPECT_EQ(to_string(run_of("tp: 4", four).plan.mesh()), "pp:1 edp:1 ep:1 tp_kv:2 tp:2");
+  for (const char* plan : {"tp: 4", "tp: 4, sequence_parallel: true"}) {
     const std::map<std::string, std::string> groups = stored(proven(plan, four));
     EXPECT_EQ(groups.at("model.layers.0.self_attn.q_proj.weight"), "tp_kv:S0 tp:S0");
     EXPECT_EQ(groups.at("model.layers.0.self_attn.k_proj.weight"), "tp_kv:S0");
@@ -401,15 +410,6 @@ TEST(Axes, WhatCannotBeIsSaid) {
       {"dp: 2, dp_samples: [1, 1, 2]", "plan.dp_samples has 3 entries; expected plan.dp = 2"},
       {"dp: 2, dp_samples: [4, 0]", "plan.dp_samples has 0; expected 1 to"},
       {"dp: 2, dp_samples: [3, 2]", "expected a multiple of the 5 sequences of plan.dp_samples"},
-      {"tp: 2, layouts: [lm_head.weight]", "expected PATTERN LAYOUT"},
-      {"tp: 2, layouts: [head.weight tp:S0]", "no parameter or activation matches 'head.weight'"},
-      {"tp: 2, layouts: [lm_head.weight tp:S2]", "'lm_head.weight tp:S2' cannot be"},
-      {"tp: 9, layouts: ['*.weight B', model.norm.weight tp:S0]",
-       "'model.norm.weight tp:S0' cannot be"},
-      {"tp: 2, layouts: [lm_head.weight pp:S0]",
-       "with one of edp, edp_inner, ep, ep_inner, cp, tp, or B"},
-      {"tp: 2, layouts: [lm_head.weight tp:P]",
-       "with one of edp, edp_inner, ep, ep_inner, cp, tp, or B"},
       {"cp: 2, cp_shares: [1, 2, 1]", "plan.cp_shares has 3 entries; expected plan.cp = 2"},
       {"cp: 2, cp_shares: [3, 0]", "plan.cp_shares has 0; expected 1 and more"},
       {"cp: 2, cp_shares: [100, 1]", "plan.cp_shares [100, 1] are [7, 1] of the 8 tokens"},
@@ -419,6 +419,15 @@ TEST(Axes, WhatCannotBeIsSaid) {
       {"dp: 2, cp: 2, cp_shares: [3, 1], dp_samples: [1, 3]", "plan.cp_comm_type all_gather"},
       {"cp: 2, cp_shares: [3, 1], cp_comm_type: p2p, cp_order: zigzag",
        "plan.cp_order is zigzag, and plan.cp_shares is [3, 1]"},
+      {"tp: 2, layouts: [lm_head.weight]", "expected PATTERN LAYOUT"},
+      {"tp: 2, layouts: [head.weight tp:S0]", "no parameter or activation matches 'head.weight'"},
+      {"tp: 2, layouts: [lm_head.weight tp:S2]", "'lm_head.weight tp:S2' cannot be"},
+      {"tp: 9, layouts: ['*.weight B', model.norm.weight tp:S0]",
+       "'model.norm.weight tp:S0' cannot be"},
+      {"tp: 2, layouts: [lm_head.weight pp:S0]",
+       "with one of edp, edp_inner, ep, ep_inner, cp, tp, or B"},
+      {"tp: 2, layouts: [lm_head.weight tp:P]",
+       "with one of edp, edp_inner, ep, ep_inner, cp, tp, or B"},
       {"tp: 2, layouts: [lm_head.weight te:S0]", "axis of the mesh"},
   };
   for (const auto& [plan, what] : cases) {

@@ -202,9 +202,10 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   // In zigzag order, where they come around a ring.
   const int64_t head_ranks = heads >= tp ? tp : std::gcd(heads, tp);
   const bool exchange = cp > 1 && !ring && heads % (head_ranks * cp) == 0;
-  const bool zigzag = ring && tokens % (2 * cp) == 0 && axes.below(2) == 0;
-  // In some, data-parallel ranks have unlike numbers of sequences; those that exchange tokens for
-  // experts as many as each other.
+  const bool even_parts = tokens % (2 * cp) == 0;
+  const bool zigzag =
+      ring && (even_parts ? axes.below(2) == 0 : tokens >= 2 * cp && uneven.below(2) == 0);
+  // In some, data-parallel ranks have unlike numbers of sequences.
   std::vector<int64_t> samples;
   if (dp > 1 && !zigzag && uneven.below(2) == 0) {
     const bool any = moe_chunks == 1 && sequence >= cp * (sequence_parallel ? tp : 1);
@@ -475,11 +476,12 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   if (single) {
     run.plan.micro_batch = run.plan.sequences();
     run.plan.dp_samples.clear();
-    run.plan.pp = run.plan.dp = run.plan.ep = run.plan.ep_inner = run.plan.cp = run.plan.tp = 1;
     run.plan.cp_shares.clear();
+    run.plan.pp = run.plan.dp = run.plan.ep = run.plan.ep_inner = run.plan.cp = run.plan.tp = 1;
     run.plan.etp = 1;
     run.plan.heads_apart = 0;
     run.plan.sequence_parallel = run.plan.exchange_heads = run.plan.ring = false;
+    run.plan.unlike_parts = false;
     run.plan.layouts.clear();
     run.plan.pp_layers.clear();
     run.plan.pp_chunks = 1;
