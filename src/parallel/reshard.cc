@@ -254,6 +254,21 @@ class Moves {
     }
   }
 
+  /// Whether all groups of ranks along an axis take blocks of the same lengths, or as even as they
+  /// divide: what the check can follow, to which a group tells of itself alone.
+  bool takes_alike(const Layout& layout, int32_t axis) const {
+    const int dim = layout[static_cast<size_t>(axis)].dim();
+    if (layout.sizes_of(dim).empty()) return true;
+    std::optional<std::vector<int64_t>> first;
+    bool alike = true;
+    graph::for_each_coords(mesh_, layout.axes_of(dim), [&](const std::vector<int32_t>& coords) {
+      const std::vector<int64_t> lengths = unlike_lengths(layout, type_, mesh_, axis, coords);
+      first = first.value_or(lengths);
+      alike = alike && lengths == *first;
+    });
+    return alike;
+  }
+
   /// Sums over any of the axes that end up whole, in one collective.
   void add_sums(const Layout& layout, std::vector<ReshardStep>* list) const {
     std::vector<size_t> partial;
@@ -303,6 +318,7 @@ class Moves {
     sharing.slots = unlike_lengths(layout, type_, mesh_, along, first);
     sharing.blocks = unlike_lengths(step.to, type_, mesh_, along, first);
     sharing.size = sharing.slots.empty() ? sharing.size : 0;
+    if (!type_.routed() && placement.is_split() && !takes_alike(step.to, along)) return;
     if (type_.routed()) {
       // What the members have together: all, but for axes that split experts already.
       std::vector<int32_t> others = layout.axes_of(0);

@@ -98,7 +98,8 @@ bool Shares::is_context_axis(int32_t axis) const {
 bool Shares::may_be_tokens(const Graph& graph, TensorId id, int dim,
                            const std::vector<int32_t>& axes) const {
   const TensorType& type = graph.tensor(id).type;
-  const bool counts = type.dtype == graph::DType::i64 && type.dims.size() == 1;
+  const bool counts = type.dtype == graph::DType::i64 && type.dims.size() == 1 &&
+                      graph.tensor(id).kind == TensorKind::activation;
   if (dim != 0 || type.routed() || counts || type.dims[0] != tokens_) return false;
   const bool of_param = static_cast<size_t>(id) < of_params_.size()
                             ? of_params_[static_cast<size_t>(id)]
