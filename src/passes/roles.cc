@@ -134,8 +134,8 @@ class Join {
       fail("plan",
            "plan.expert_ranks is set, but the model has no experts; try plan.expert_ranks: 0");
     }
-    find_begins(all_, mine, 0);
     find_begins(experts_, others, 1);
+    find_begins(all_, mine, 0);
     for (size_t cls = 0; cls < others.size(); ++cls) {
       add_class(cls, others[cls]);
     }

@@ -77,6 +77,17 @@ int64_t bytes_of_part(const Op& op, const Together& all, size_t member) {
   return most;
 }
 
+/// The members of whom one has as much as any: the first, or who has the most by kSlots or kBlocks.
+std::set<size_t> members_with_most(const Attrs& attrs) {
+  std::set<size_t> members{0};
+  for (const char* attribute : {kSlots, kBlocks}) {
+    const std::vector<int64_t> lengths = lengths_of(attrs, attribute);
+    const auto most = std::max_element(lengths.begin(), lengths.end());
+    members.insert(lengths.empty() ? 0 : static_cast<size_t>(most - lengths.begin()));
+  }
+  return members;
+}
+
 }  // namespace
 
 bool is_read_packed(std::span<const Slice> slices, std::span<const TensorType> in,
@@ -107,15 +118,14 @@ int64_t exchange_bytes(const Op& op, const Attrs& attrs, std::span<const TensorT
   const int64_t payload = op.payload(attrs, in, out);
   const int64_t parts =
       op.divides ? std::max<int64_t>(1, payload / (members * kPartBytes)) : int64_t{1};
+  const std::set<size_t> with_most = members_with_most(attrs);
   // While a part of the second phase begins, there are one more of them.
   const int64_t at_a_time = std::min(parts, op.phases == 2 ? 2 * kPartsAhead + 1 : kPartsAhead);
   std::deque<int64_t> on_way;
   int64_t bytes = 0, most = 0;
   for (int64_t part = 0; part < std::min(parts, kMostLooked); ++part) {
-    // The first member has as much as any, unless the kind says how much each has.
-    const size_t looked_at = has_lengths(attrs) ? all.size() : 1;
     on_way.push_back(0);
-    for (size_t member = 0; member < looked_at; ++member) {
+    for (const size_t member : with_most) {
       const Together together{&attrs, in, out, all, {}, {}, part, parts};
       on_way.back() = std::max(on_way.back(), bytes_of_part(op, together, member));
     }
