@@ -675,10 +675,11 @@ class RingWriter {
   }
 
   /// Of an input of all tokens the value that ranks take their early parts of, or their late ones,
-  /// and where it begins. Where these are of unlike lengths, a copy of those alone: which the ranks
-  /// then share out, each up to where the next one begins.
+  /// and where it begins. Where these are of unlike lengths, or on ranks of several classes, a copy
+  /// of them alone: which the ranks then share out, each up to where the next one begins.
   std::pair<ValueId, int64_t> side_of(ValueId input, int dim, int64_t part, TaskList* takes) {
-    if (!halves_.unlike()) return {input, 0};
+    const bool one_class = frame_.span(cls_, axis_).count == ring_size();
+    if (one_class && !halves_.unlike()) return {input, 0};
     const graph::Run side = halves_.side(part);
     graph::TensorType type = rank_.values[input].type;
     type.dims[dim] = side.length;
