@@ -315,7 +315,7 @@ bool Values::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
   comm::Movement whole = movement;
   whole.move.part = comm::Move::Part::whole;
   for (Value& component : components) {
-    if (!move_parts(ref, info, over, whole, operand, &component)) return false;
+    if (!move_parts(ref, info, over, whole, operand, kNone, &component)) return false;
   }
   const PackId moved = packs_.with(before, components);
   *value = unflat(block ? packs_.block(moved, over) : moved, 1);

@@ -47,11 +47,22 @@ bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, const comm::
     return false;
   }
   if (is_pack(*value)) return move_pack(ref, info, over, movement, operand, value);
-  return move_parts(ref, info, over, movement, operand, value);
+  // Rows that come back to their tokens: each rank has those of its own, as the sizes count them.
+  const bool back = info.comm->needs_sizes && movement.part_dim == 1;
+  const CutId counted = back ? tokens_counted(read(ref, ctx_.task(ref).in[1])) : CutId(kNone);
+  return move_parts(ref, info, over, movement, operand, counted, value);
+}
+
+CutId Values::tokens_counted(const Value& sizes) const {
+  if (sizes.expr < 0 || sizes.piece == kAnyPiece) return kNone;
+  const auto& addends = pieces_[sizes.piece].addends;
+  if (addends.empty()) return graph::CutTable::kWhole;
+  return addends.size() == 1 ? addends[0].set : CutId(kNone);
 }
 
 bool Values::move_parts(TaskRef ref, const KindInfo& info, AxisMask over,
-                        const comm::Movement& movement, size_t operand, Value* value) {
+                        const comm::Movement& movement, size_t operand, CutId counted,
+                        Value* value) {
   const graph::TensorType& local = ctx_.program.kind(ctx_.task(ref)).in[operand];
   const BufferId buffer = ctx_.task(ref).in[operand];
   std::vector<Value> parts = parts_of(*value);
@@ -61,7 +72,7 @@ bool Values::move_parts(TaskRef ref, const KindInfo& info, AxisMask over,
     }
     const TypeId logical = ref_.terms[part.expr].type;
     const graph::TensorType& type = logical < 0 ? local : ctx_.types[logical];
-    const Moved moved = pieces_.move(part.piece, over, movement, type);
+    const Moved moved = pieces_.move(part.piece, over, movement, type, counted);
     if (moved.fault != Moved::Fault::none) {
       refuse_move(ref, info, buffer, part, moved);
       return false;

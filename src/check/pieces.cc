@@ -198,25 +198,25 @@ TypeId Pieces::local_type(PieceId id, TypeId logical, TypeTable& types,
 }
 
 Moved Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
-                   const graph::TensorType& logical) {
+                   const graph::TensorType& logical, CutId counted) {
   const comm::Move& move = movement.move;
   int64_t size = 0;  // of the dim of which each rank gets a block
   if (move.part == comm::Move::Part::block) {
     const graph::Dim& dim = logical.dims[static_cast<size_t>(movement.part_dim)];
     size = dim.symbolic() ? 0 : int64_t{dim};
   }
-  const auto [known, fresh] =
-      moves_.try_emplace({id, over, static_cast<int>(move.part), static_cast<int>(move.placed),
-                          movement.part_dim, movement.slot_dim, static_cast<int>(movement.monoid),
-                          size, movement.part_outer, movement.slot_outer});
+  const auto [known, fresh] = moves_.try_emplace(
+      {id, over, static_cast<int>(move.part), static_cast<int>(move.placed), movement.part_dim,
+       movement.slot_dim, static_cast<int>(movement.monoid), size, movement.part_outer,
+       movement.slot_outer, counted, movement.blocks});
   if (fresh) {
-    known->second = move_parts(Piece(pieces_[id]), over, movement, size);
+    known->second = move_parts(Piece(pieces_[id]), over, movement, size, counted);
   }
   return known->second;
 }
 
 Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
-                         int64_t size) {
+                         int64_t size, CutId counted) {
   // First all parts are put together, then each rank takes its block of that, if it takes one. What
   // is put together must be alike on all ranks but for what tells the parts apart: the cut of the
   // dim along which they are placed side by side, or the sets of addends.
@@ -253,9 +253,17 @@ Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement
   }
   if (sum && over && !sum_over(&result, over, movement.monoid, &moved)) return moved;
   if (move.part == comm::Move::Part::block && over) {
-    result.cut[part_dim] = movement.part_outer > 1
-                               ? cuts.block(result.cut[part_dim], over, movement.part_outer)
-                               : cuts.block_of(result.cut[part_dim], over, size);
+    const CutId all = result.cut[part_dim];
+    const CutId back = counted == kNone ? CutId(kNone) : cuts.block_like(all, over, counted);
+    const bool given = size > 0 && std::ssize(movement.blocks) == cuts.ranks(over);
+    if (back != kNone) {
+      result.cut[part_dim] = back;
+    } else if (given) {
+      result.cut[part_dim] = cuts.block_of(all, over, size, movement.blocks);
+    } else {
+      result.cut[part_dim] = movement.part_outer > 1 ? cuts.block(all, over, movement.part_outer)
+                                                     : cuts.block_of(all, over, size);
+    }
   }
   moved.piece = intern(std::move(result));
   return moved;

@@ -139,9 +139,10 @@ class Pieces {
   TypeId local_type(PieceId id, TypeId logical, TypeTable& types, const graph::CoordBox& box);
 
   /// What ranks hold after each took its part of what all ranks along `over` had, of a tensor of
-  /// this type.
+  /// this type. `counted`: what each had before they put it together, of which it takes as much
+  /// back; kNone: blocks that are as even as they divide.
   Moved move(PieceId id, AxisMask over, const comm::Movement& movement,
-             const graph::TensorType& logical);
+             const graph::TensorType& logical, CutId counted = kNone);
   /// What the rank holds that the shift leads to.
   PieceId from_peer(PieceId id, const graph::Shift& shift);
   /// Two parts of one term put together, which are parts of one reduction of this monoid and
@@ -200,7 +201,8 @@ class Pieces {
   char letter_of(SpaceId space) const;
   /// Of the addends of a space, those that the cuts of a piece need.
   CutId needed(SpaceId space, const Piece& piece);
-  Moved move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement, int64_t size);
+  Moved move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement, int64_t size,
+                   CutId counted);
   bool sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* moved);
   /// What inputs have of a letter of the op's notation; kNone: none has it.
   struct LetterCut {
@@ -236,7 +238,9 @@ class Pieces {
   std::vector<Space> spaces_;
   std::vector<decltype(ops::Support::of)> support_;
   std::map<Space, SpaceId> space_index_;
-  std::map<std::tuple<PieceId, AxisMask, int, int, int, int, int, int64_t, int64_t, int64_t>, Moved>
+  std::map<std::tuple<PieceId, AxisMask, int, int, int, int, int, int64_t, int64_t, int64_t, CutId,
+                      std::vector<int64_t>>,
+           Moved>
       moves_;
   std::map<std::pair<PieceId, graph::Shift>, PieceId> from_peers_;
   std::map<std::pair<PieceId, TypeId>, TypeId> local_types_;

@@ -263,12 +263,22 @@ AxisMask Values::other_classes(const Base& base, CutId entry, CutId region, CutI
   return others == 0 ? 0 : axes;
 }
 
+/// Which half of so many indices a part is, the first one the longer by one if they are not as long
+/// as each other; kNone: none, or what is as large a part of `other` is known to the index.
+static int64_t half_of(const Run& part, int64_t all, int64_t other) {
+  if (part.begin * other % all == 0 && part.length * other % all == 0) return program::kNone;
+  for (const int64_t half : {0, 1}) {
+    if (part == graph::share(all, 2, half)) return half;
+  }
+  return program::kNone;
+}
+
 std::vector<Run> Values::places_in(const Base& base, CutId entry, CutId region, CutId cut,
                                    int64_t size, AxisMask axes) const {
   // Views of other classes are not at hand, and have sizes of their own. What is said of them is
   // never relied on, only compared, when classes meet: all are to speak of one piece. So the ranks
   // of other classes are taken to share out what they have as those of this one do, or to take as
-  // large a part of it.
+  // large a part of it, or the same half.
   const graph::CutTable& cuts = pieces_.cuts;
   const graph::CoordBox& box = ctx_.boxes[base.cls];
   std::vector<Place> places;
@@ -288,6 +298,10 @@ std::vector<Run> Values::places_in(const Base& base, CutId entry, CutId region, 
   for (const Place& place : places) {
     rows.push_back(place.part);
     if (place.here || place.all == own || own == 0) continue;
+    if (const int64_t half = half_of(place.part, own, place.all); half != kNone) {
+      rows.back() = graph::share(place.all, 2, half);
+      continue;
+    }
     rows.back().begin = std::min(place.part.begin * place.all / own, place.all);
     rows.back().length =
         std::min(place.part.length * place.all / own, place.all - rows.back().begin);

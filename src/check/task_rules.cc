@@ -177,6 +177,7 @@ std::string begins_named(const Context& ctx, ClassId, const RankClass&, const Ta
 /// Whether the members of a collective do not divide what they put together or take blocks of: then
 /// types depend on the number of the member.
 bool members_differ(const KindInfo& info, const Kind& kind, int64_t members) {
+  if (comm::has_lengths(kind.attrs)) return true;
   if (info.comm->makes_sizes || info.comm->needs_sizes) {
     const graph::Dims& counted = kind.in.back().dims;
     return !counted.empty() && counted.back() % members != 0;

@@ -263,8 +263,11 @@ class Values {
   bool move(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
             size_t operand, Value* value);
   /// The same of a value that is no pack: each of its parts is moved, and they must add up again.
+  /// `counted`: see Pieces::move.
   bool move_parts(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
-                  size_t operand, Value* value);
+                  size_t operand, CutId counted, Value* value);
+  /// The tokens whose rows the sizes of an exchange count on each rank; kNone: not known.
+  CutId tokens_counted(const Value& sizes) const;
   void refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Value& value,
                    const Moved& moved);
   bool sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_token,

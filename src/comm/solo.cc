@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/math.h"
 #include "comm/ops/parts.h"
 
 namespace hocket::comm {
@@ -26,9 +27,13 @@ void gather_positions(const Call& call, size_t me) {
     ++first_end;
   }
   const bool runs_on = first_end == count;
-  const int64_t mine = graph::share(total, members, static_cast<int64_t>(me)).begin;
+  const std::vector<int64_t> lengths = lengths_of(call.kind->attrs, kSlots);
+  const auto part_of = [&](size_t member) {
+    return run_of_member(total, static_cast<size_t>(members), member, lengths);
+  };
+  const int64_t mine = part_of(me).begin;
   for (int64_t member = 0; member < members; ++member) {
-    const graph::Run part = graph::share(total, members, member);
+    const graph::Run part = part_of(static_cast<size_t>(member));
     const int64_t begin = runs_on ? std::max<int64_t>(own[0] + part.begin - mine, 0) : 0;
     for (int64_t i = 0; i < part.length; ++i) {
       to[part.begin + i] =
@@ -86,12 +91,15 @@ void SoloCommunicator::run(const Call& call, const NextCall& /*next*/) {
       members[i].in = pointers[i];
     }
   }
-  if (kind.attrs.has("size")) {
-    // A peer may have one index more: zeros.
+  const std::vector<int64_t> lengths = lengths_of(kind.attrs, kSlots);
+  if (kind.attrs.has("size") || (!op.needs_sizes && !lengths.empty())) {
+    // A peer may have one index more, or more by far: zeros.
+    const int64_t most = lengths.empty() ? 2 : *std::max_element(lengths.begin(), lengths.end());
+    const auto times = static_cast<size_t>(lengths.empty() ? 2 : ceil_div(most, lengths[me]));
     std::vector<void*>& longer = pointers.emplace_back();
     for (size_t operand = 0; operand < call.in.size(); ++operand) {
       const auto bytes = static_cast<size_t>(kind.in[operand].bytes());
-      std::memcpy(rows.emplace_back(2 * bytes).data(), call.in[operand], bytes);
+      std::memcpy(rows.emplace_back(times * bytes).data(), call.in[operand], bytes);
       longer.push_back(rows.back().data());
     }
     for (size_t i = 0; i < n; ++i) {

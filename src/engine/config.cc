@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/math.h"
+#include "base/text.h"
 #include "checkpoint/resolve.h"
 #include "comm/c10d.h"
 #include "comm/launch.h"
@@ -188,6 +189,9 @@ void PlanSection::fields(Fields& fields) {
          "sequences of a micro-batch for each data-parallel rank, in place of micro_batch, e.g. "
          "[3, 2, 2, 1] for ranks of unlike speed; default: micro_batch each, or as even as "
          "global_batch divides");
+  fields("cp_shares", cp_shares,
+         "what each rank of cp has of the tokens of a data-parallel rank, relative to each other, "
+         "e.g. [3, 2, 2, 1] for ranks of unlike speed; default: as many each");
   fields("shard", shard,
          "what data-parallel ranks split among them, so that none has all of it: none, in a group "
          "of near ranks, or among all (docs/axes.md)");
@@ -367,12 +371,11 @@ namespace {
 /// How the global batch is dealt out to micro-batches and data-parallel ranks.
 void derive_samples(Run& run) {
   // As told, or micro_batch for each; if that does not divide the batch, as many micro-batches as
-  // it then takes, dealt out as evenly as may be. Neighbours that exchange tokens for experts have
-  // as many sequences as each other.
+  // it then takes, dealt out as evenly as may be.
   parallel::Plan& plan = run.plan;
   const int64_t batch = run.config.train.global_batch;
   const bool given = !plan.dp_samples.empty();
-  plan.validate_samples();
+  plan.validate_tokens();
   const int64_t most = plan.sequences();
   plan.num_micro_batches = ceil_div(batch, most);
   const int64_t sequences = batch / plan.num_micro_batches;
@@ -382,12 +385,8 @@ void derive_samples(Run& run) {
          "[{}]",
          batch, most, fmt::join(plan.dp_samples, ", "));
   }
-  const int64_t together = plan.ep_over().dp;
-  if (given || sequences == most || plan.dp % together != 0) {
-    return;
-  }
-  if (sequences * plan.num_micro_batches != batch || sequences % together != 0 ||
-      sequences < plan.dp) {
+  if (given || sequences == most) return;
+  if (sequences * plan.num_micro_batches != batch || sequences < plan.dp) {
     fail(run.name,
          "train.global_batch is {}; expected a multiple of plan.dp x plan.micro_batch = {}, or {} "
          "micro-batches of which every rank has a share; try train.global_batch: {}, or "
@@ -395,17 +394,37 @@ void derive_samples(Run& run) {
          batch, most, plan.num_micro_batches, round_up(batch, most));
   }
   for (int64_t rank = 0; rank < plan.dp; ++rank) {
-    plan.dp_samples.push_back(
-        graph::share(sequences / together, plan.dp / together, rank / together).length);
+    plan.dp_samples.push_back(graph::share(sequences, plan.dp, rank).length);
   }
 }
 
-/// Throws Error: fewer tokens of a data-parallel rank than there are ranks to share them, or a
-/// number that these do not divide where all must have as many.
+/// Throws Error: a part of a data-parallel rank's `tokens` that is nothing for some rank; parts
+/// that differ from one data-parallel rank to another, of what is not passed on from rank to rank.
+void expect_shares_for_all(const Run& run, const std::string& shared, int64_t tokens) {
+  const parallel::Plan& plan = run.plan;
+  if (plan.cp_shares.empty()) return;
+  const std::vector<int64_t> parts = parallel::dealt_out(tokens, plan.cp_shares);
+  const int64_t ranks = plan.sequence_parallel ? plan.tp : 1;
+  if (*std::min_element(parts.begin(), parts.end()) < ranks) {
+    fail(run.name,
+         "plan.cp_shares [{}] are [{}] of {}; expected at least {} on each{}; try other shares",
+         fmt::join(plan.cp_shares, ", "), fmt::join(parts, ", "), shared, counted(ranks, "token"),
+         ranks > 1 ? fmt::format(", for plan.tp {} with plan.sequence_parallel", plan.tp) : "");
+  }
+  if (!plan.dp_samples.empty() && plan.cp > 1 && !plan.ring) {
+    fail(run.name,
+         "plan.cp_shares is [{}], plan.dp_samples [{}], plan.cp_comm_type {}; expected p2p, where "
+         "ranks pass on what each has, or as many sequences on each data-parallel rank",
+         fmt::join(plan.cp_shares, ", "), fmt::join(plan.dp_samples, ", "),
+         run.config.plan.pass_options.text("cp_comm_type"));
+  }
+}
+
+/// Throws Error: fewer tokens of a data-parallel rank than there are ranks to share them, or parts
+/// that these take in zigzag order; shares of them that are not for all.
 void expect_tokens_for_all(const Run& run) {
   const parallel::Plan& plan = run.plan;
   const int64_t ranks = plan.cp * (plan.sequence_parallel ? plan.tp : 1);
-  const parallel::Plan::Over over = plan.ep_over();
   const bool zigzag = plan.ring && run.config.plan.pass_options.text("cp_order") == "zigzag";
   std::vector<int64_t> samples = plan.dp_samples;
   if (samples.empty()) {
@@ -415,6 +434,12 @@ void expect_tokens_for_all(const Run& run) {
          "plan.cp_order is zigzag, and data-parallel ranks have [{}] sequences; expected as many "
          "each; try plan.cp_order: contiguous",
          fmt::join(plan.dp_samples, ", "));
+  }
+  if (zigzag && !plan.cp_shares.empty()) {
+    fail(run.name,
+         "plan.cp_order is zigzag, and plan.cp_shares is [{}]; expected as many tokens on each "
+         "rank of plan.cp; try plan.cp_order: contiguous",
+         fmt::join(plan.cp_shares, ", "));
   }
   for (int64_t sequences : samples) {
     const int64_t tokens = sequences * run.config.train.seq_len;
@@ -428,18 +453,13 @@ void expect_tokens_for_all(const Run& run) {
       fail(run.name, "plan.cp is {}{}; expected at most {}", plan.cp,
            plan.sequence_parallel ? over_tp : "", shared);
     }
-    if (zigzag && tokens % plan.cp != 0) {
+    if (zigzag && tokens < 2 * plan.cp) {
       fail(run.name,
-           "plan.cp_order is zigzag, plan.cp is {}; expected a divisor of {}; try plan.cp_order: "
-           "contiguous",
+           "plan.cp_order is zigzag, plan.cp is {}: two parts on each rank; expected at most half "
+           "of {}; try plan.cp_order: contiguous",
            plan.cp, shared);
     }
-    if (over.cp * over.tp > 1 && tokens % ranks != 0) {
-      fail(run.name,
-           "plan.ep is {}, of which {} ranks are of cp and {} of tp; expected that the {} ranks "
-           "which exchange tokens for experts divide {}; try a smaller plan.ep",
-           plan.ep, over.cp, over.tp, ranks, shared);
-    }
+    expect_shares_for_all(run, shared, tokens);
   }
 }
 
@@ -453,6 +473,8 @@ void derive_heads(Run& run) {
   plan.heads_apart = apart < plan.tp ? apart : 0;
   const std::string keys = run.config.plan.pass_options.text("cp_comm_type");
   plan.ring = keys == "p2p" && plan.cp > 1;
+  plan.unlike_parts = plan.ring && run.config.plan.pass_options.text("cp_order") == "zigzag" &&
+                      run.config.train.seq_len % (2 * plan.cp) != 0;
   plan.exchange_heads = keys == "a2a" && plan.cp > 1;
   const int64_t ranks = shared ? plan.tp : apart;
   if (plan.exchange_heads && heads % (ranks * plan.cp) != 0) {
@@ -497,6 +519,7 @@ void derive(Run& run) {
     p.ranks_per_node = comm::launched().local_size;
   }
   p.dp_samples = config.plan.dp_samples;
+  p.cp_shares = config.plan.cp_shares;
   derive_heads(run);
   derive_samples(run);
   expect_tokens_for_all(run);

@@ -77,6 +77,7 @@ struct PlanSection {
   bool sequence_parallel = false;
   ShardSection shard;
   std::vector<int64_t> dp_samples;
+  std::vector<int64_t> cp_shares;
   std::vector<int64_t> pp_layers;
   std::string pp_schedule = "1f1b";
   std::vector<std::string> layouts;

@@ -40,6 +40,7 @@ std::string describe(const Run& run) {
   more += plan.ep > 1 ? ")" : "";
   more += plan.expert_ranks > 0 ? fmt::format(" + {} of experts", plan.expert_ranks) : "";
   more += plan.cp > 1 ? fmt::format(" x cp {}", plan.cp) : "";
+  more += plan.cp_shares.empty() ? "" : fmt::format(" [{}]", fmt::join(plan.cp_shares, ", "));
   more += plan.tp > 1 ? fmt::format(" x tp {}", plan.tp) : "";
   more += plan.etp > 1 ? fmt::format(" (etp {})", plan.etp) : "";
   more += plan.sequence_parallel ? " (sequence parallel)" : "";

@@ -493,6 +493,49 @@ CutId CutTable::block_of(CutId id, AxisMask over, int64_t size) {
   return even ? block(id, over) : normal(size, cuts_[id].axes | over, std::move(rows));
 }
 
+CutId CutTable::block_of(CutId id, AxisMask over, int64_t size, std::span<const int64_t> lengths) {
+  if (size % cuts_[id].cells != 0) return block(id, over);
+  const int64_t blocks = ranks(over);
+  const int64_t all = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  return normal(size, cuts_[id].axes | over,
+                rows_over(cuts_[id].axes | over, [&](const Coords& coords) {
+                  const Row row = scaled(id, coords, size);
+                  const size_t number = row_index(over, coords);
+                  if (total(row) != all) {
+                    const Run mine = share(total(row), blocks, static_cast<int64_t>(number));
+                    return part_of(row, mine.begin, mine.length);
+                  }
+                  const auto mine = lengths.begin() + static_cast<std::ptrdiff_t>(number);
+                  const int64_t begin = std::accumulate(lengths.begin(), mine, int64_t{0});
+                  return part_of(row, begin, *mine);
+                }));
+}
+
+CutId CutTable::block_like(CutId id, AxisMask over, CutId like) {
+  const int64_t key = int64_t{like.value()} << kMaxCutAxes | over;
+  return memoised(Op::block_like, id, key, [&]() -> CutId {
+    const int64_t cells = std::lcm(cuts_[id].cells, cuts_[like].cells);
+    bool all = true;
+    const AxisMask axes = cuts_[id].axes | cuts_[like].axes | over;
+    Rows rows = rows_over(axes, [&](const Coords& coords) {
+      const Row held = scaled(id, coords, cells);
+      const size_t mine = row_index(over, coords);
+      int64_t end = 0;
+      Row row;
+      for_each(over, coords, [&](const Coords& member) {
+        const int64_t length = volume(like, member, cells);
+        if (row_index(over, member) == mine) {
+          row = part_of(held, end, length);
+        }
+        end += length;
+      });
+      all = all && end == total(held);
+      return row;
+    });
+    return all ? normal(cells, axes, std::move(rows)) : CutId(kNone);
+  });
+}
+
 std::vector<CutId> CutTable::regroup(std::span<const CutId> from, std::span<const CutId> had,
                                      std::span<const CutId> wanted, AxisMask over) {
   // At every coordinate, member by member: its share of each chunk, as long as the set that it

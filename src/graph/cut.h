@@ -108,6 +108,12 @@ class CutTable {
   /// The block where it is one of a dim of `size` elements, which are as even as they divide; 0:
   /// not known.
   CutId block_of(CutId id, AxisMask over, int64_t size);
+  /// The block where those of a dim of `size` elements are of such lengths, by the rank's number;
+  /// where these do not make up what is held, as above.
+  CutId block_of(CutId id, AxisMask over, int64_t size, std::span<const int64_t> lengths);
+  /// The block that is as large as what the rank has of `like`, where the ranks along `over` have
+  /// blocks one after the other; kNone if these are not all of the local piece.
+  CutId block_like(CutId id, AxisMask over, CutId like);
   /// Chunks that were gathered over `over`, cut anew: `from` are what ranks hold of a dim after
   /// each gather, `had` the sets that the members gave to it, `wanted` those that they are to have
   /// given. Per member the same cells in the same order. Empty if they are not.
@@ -180,7 +186,16 @@ class CutTable {
   static constexpr size_t kMaxRuns = 1 << 20;
 
  private:
-  enum class Op : uint8_t { set, concat, gather, block, intersection, unite, unite_over };
+  enum class Op : uint8_t {
+    set,
+    concat,
+    gather,
+    block,
+    intersection,
+    unite,
+    unite_over,
+    block_like
+  };
   struct Key {
     Op op;
     CutId left;

@@ -22,7 +22,7 @@ using graph::TensorType;
 LayoutRules::LayoutRules(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given)
     : graph_(&graph),
       mesh_(mesh),
-      shares_(graph, mesh, given.samples),
+      shares_(graph, mesh, given.tokens),
       sharding_(given.sharding),
       activations_(given.activations),
       pinned_(given.pinned),
@@ -372,7 +372,7 @@ bool LayoutRules::may_scatter(TensorId id, int dim, size_t axis) const {
 /// evaluated has as many as it has, and is whole over tp then.
 bool LayoutRules::all_have(TensorId id) const {
   const graph::Dim& tokens = tensor(id).type.dims[0];
-  if (tokens.symbolic() || shares_.by_samples()) return true;
+  if (tokens.symbolic() || shares_.are_given()) return true;
   int64_t ranks = 1;
   for (const graph::Axis& axis : mesh_.axes) {
     ranks *= axis.name == kStageAxis ? 1 : axis.size;

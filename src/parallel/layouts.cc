@@ -380,7 +380,7 @@ class LayoutChoice {
 Layouts layouts_by_node(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given) {
   Layouts made = LayoutChoice(graph, mesh, given).run();
   const Graph& lowered = made.unfolded ? *made.unfolded : graph;
-  Shares(lowered, mesh, given.samples).give(lowered, &made);
+  Shares(lowered, mesh, given.tokens).give(lowered, &made);
   return made;
 }
 
@@ -388,7 +388,7 @@ std::optional<Layouts> layouts_with(const Graph& graph, const Mesh& mesh, const 
                                     const std::vector<NodeLayouts>& signatures) {
   std::optional<Layouts> made = LayoutChoice(graph, mesh, given).run(signatures);
   if (made) {
-    Shares(graph, mesh, given.samples).give(graph, &*made);
+    Shares(graph, mesh, given.tokens).give(graph, &*made);
   }
   return made;
 }

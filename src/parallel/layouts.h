@@ -65,14 +65,20 @@ struct ActivationLayouts {
   bool exchange_heads = false;
 };
 
+/// Which tokens of a micro-batch ranks have, where that is not as even as they divide them.
+struct TokenShares {
+  std::vector<int64_t> samples = {};   ///< Plan::dp_samples
+  std::vector<int64_t> along_cp = {};  ///< Plan::cp_shares
+};
+
 /// What is decided before: how what is stored lies, by tensor (stored_layouts), the activations of
-/// which the plan says how they lie, and what the plan says of sharding, activations and samples.
+/// which the plan says how they lie, and what the plan says of sharding, activations and tokens.
 struct LayoutsGiven {
   std::vector<graph::Layout> stored;
   std::map<graph::TensorId, Pinned> pinned;
   Sharding sharding;
   ActivationLayouts activations;
-  std::vector<int64_t> samples = {};  ///< Plan::dp_samples
+  TokenShares tokens = {};
 };
 
 /// What is done once in a step counts as a part of each of `num_micro_batches`. Error: a node has

@@ -425,11 +425,12 @@ namespace {
 /// Boxes of ranks that have as much of every tensor as each other: neighbours on every axis. Around
 /// a ring of ranks that do not, each gets something else from the one before it.
 std::vector<program::Box> equal_ranks(const graph::Graph& graph, const Layouts& layouts,
-                                      const graph::Mesh& mesh, bool ring) {
+                                      const graph::Mesh& mesh, const Plan& plan) {
   std::vector<program::Box> boxes(1);
   std::vector<std::vector<int32_t>> behind = unlike_neighbours(graph, layouts, mesh);
-  for (size_t axis = 0; ring && axis < behind.size(); ++axis) {
-    if (behind[axis].empty() || !splits_sequences(mesh.axes[axis].name)) continue;
+  for (size_t axis = 0; plan.ring && axis < behind.size(); ++axis) {
+    if (!splits_sequences(mesh.axes[axis].name)) continue;
+    if (behind[axis].empty() && !plan.unlike_parts) continue;
     behind[axis].resize(static_cast<size_t>(mesh.axes[axis].size) - 1);
     std::iota(behind[axis].begin(), behind[axis].end(), 0);
   }
@@ -485,7 +486,7 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
       pinned_activations(reference, mesh, plan.layouts),
       plan.shard,
       {.sequence_parallel = plan.sequence_parallel, .exchange_heads = plan.exchange_heads},
-      plan.dp_samples};
+      {plan.dp_samples, plan.cp_shares}};
   Layouts layouts = choose_layouts(reference, mesh, given, plan.num_micro_batches);
   layouts.reshard_after_forward = plan.shard.reshard_after_forward;
   made.layouts_saved = layouts.saved;
@@ -496,7 +497,7 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   if (pp_axis >= 0) {
     set_partial_along_pipeline(graph, places, pp_axis, &layouts);
   }
-  const std::vector<program::Box> shares = equal_ranks(graph, layouts, mesh, plan.ring);
+  const std::vector<program::Box> shares = equal_ranks(graph, layouts, mesh, plan);
   for (int rank = 0; rank < ranks; ++rank) {
     for (const program::Box& share : shares) {
       program::Box& box = program.classes.emplace_back().box;

@@ -19,6 +19,7 @@ constexpr int64_t kMaxLayersTimesMicroBatches = 1 << 16;
 constexpr int64_t kMaxRanksPerNode = 1024;
 constexpr int64_t kMostRanks = 1 << 20;
 constexpr int64_t kMostSamples = 1 << 16;
+constexpr int64_t kMostShares = 1 << 30;
 
 /// Throws Error: a number of ranks over which experts, or their widths, can't be split.
 void validate_expert_ranks(const Plan& plan, int64_t num_experts) {
@@ -75,11 +76,9 @@ void validate_experts(const Plan& plan, int64_t num_experts) {
     expect(plan.ep == 1, "plans whose other ranks have no experts; try plan.ep: 1");
     expect(plan.shard.params == Shard::none,
            "plans whose parameters are whole; try plan.shard.params: none");
-    if (plan.dp * plan.micro_batch % plan.expert_ranks != 0) {
-      fail("plan",
-           "plan.expert_ranks is {}; expected a divisor of the sequences of a micro-batch, plan.dp "
-           "{} x plan.micro_batch {}",
-           plan.expert_ranks, plan.dp, plan.micro_batch);
+    if (plan.sequences() < plan.expert_ranks) {
+      fail("plan", "plan.expert_ranks is {}; expected at most the {} sequences of a micro-batch",
+           plan.expert_ranks, plan.sequences());
     }
   }
 }
@@ -218,38 +217,53 @@ graph::Mesh Plan::mesh() const {
 Plan Plan::of_experts() const {
   Plan plan = *this;
   plan.dp = plan.ep = expert_ranks;
-  plan.micro_batch = dp * micro_batch / expert_ranks;
+  plan.dp_samples.clear();
+  plan.micro_batch = sequences() / expert_ranks;
+  for (int64_t rank = 0; sequences() % expert_ranks != 0 && rank < expert_ranks; ++rank) {
+    plan.dp_samples.push_back(graph::share(sequences(), expert_ranks, rank).length);
+  }
   plan.expert_ranks = 0;
   plan.cp = 1;
   plan.exchange_heads = plan.ring = false;
   plan.shard = {};
   plan.layouts.clear();
-  plan.dp_samples.clear();
+  plan.cp_shares.clear();
   return plan;
 }
 
-void Plan::validate_samples() const {
+std::vector<int64_t> dealt_out(int64_t size, const std::vector<int64_t>& parts) {
+  const int64_t all = std::accumulate(parts.begin(), parts.end(), int64_t{0});
+  std::vector<int64_t> dealt;
+  int64_t before = 0, begin = 0;
+  for (const int64_t part : parts) {
+    before += part;
+    const int64_t end = size / all * before + size % all * before / all;
+    dealt.push_back(end - begin);
+    begin = end;
+  }
+  return dealt;
+}
+
+void Plan::validate_tokens() const {
+  if (!cp_shares.empty() && std::cmp_not_equal(cp_shares.size(), cp)) {
+    fail("plan", "plan.cp_shares has {} entries; expected plan.cp = {}", cp_shares.size(), cp);
+  }
+  int64_t all = 0;
+  for (const int64_t share : cp_shares) {
+    all += std::clamp<int64_t>(share, 0, kMostShares);
+    if (share < 1 || all > kMostShares) {
+      fail("plan", "plan.cp_shares has {}; expected 1 and more, {} together at most", share,
+           kMostShares);
+    }
+  }
   if (dp_samples.empty()) return;
   if (std::cmp_not_equal(dp_samples.size(), dp)) {
     fail("plan", "plan.dp_samples has {} entries; expected plan.dp = {}", dp_samples.size(), dp);
   }
-  const int64_t together = ep_over().dp;
-  for (size_t rank = 0; rank < dp_samples.size(); ++rank) {
-    const int64_t samples = dp_samples[rank];
+  for (const int64_t samples : dp_samples) {
     if (samples < 1 || samples > kMostSamples) {
       fail("plan", "plan.dp_samples has {}; expected 1 to {}", samples, kMostSamples);
     }
-    const size_t first = rank - rank % static_cast<size_t>(together);
-    if (samples == dp_samples[first]) continue;
-    fail(
-        "plan",
-        "plan.dp_samples [{}] gives {} and {} sequences to ranks that exchange tokens for experts; "
-        "expected as many for each of {} neighbours (plan.ep {}); try plan.ep: 1",
-        fmt::join(dp_samples, ", "), dp_samples[first], samples, together, ep);
-  }
-  if (expert_ranks > 0) {
-    fail("plan", "plan.expert_ranks is {}; expected plan.dp_samples: [], the same for all ranks",
-         expert_ranks);
   }
 }
 
@@ -270,7 +284,7 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   positive("plan.micro_batch", micro_batch);
   validate_experts(*this, num_experts);
   validate_groups(*this);
-  validate_samples();
+  validate_tokens();
   validate_stages(*this, num_layers);
   int64_t ranks = 1;
   for (const int64_t size : {pp, dp, cp, tp}) {

@@ -69,6 +69,10 @@ struct Sharding {
   Shard update() const { return std::max({params, grads, optimizer}); }
 };
 
+/// `size` dealt out in such parts: the first ones have together what is theirs of the sum of all,
+/// rounded down.
+std::vector<int64_t> dealt_out(int64_t size, const std::vector<int64_t>& parts);
+
 struct Plan {
   int64_t pp = 1;            ///< pipeline ranks
   int64_t pp_chunks = 1;     ///< stages per pipeline rank (model chunks)
@@ -83,6 +87,9 @@ struct Plan {
   int64_t micro_batch = 1;         ///< sequences per dp rank and micro-batch
   /// Sequences of a micro-batch that each dp rank has, where they are not `micro_batch` each.
   std::vector<int64_t> dp_samples;
+  /// What each cp rank has of a dp rank's tokens, one after the other, as parts of the sum of
+  /// these; empty: as many each.
+  std::vector<int64_t> cp_shares;
   Sharding shard;
   int64_t num_micro_batches = 1;     ///< follows from train.global_batch
   std::vector<int64_t> pp_layers;    ///< layers per stage; empty: as even as possible
@@ -93,7 +100,10 @@ struct Plan {
   std::vector<std::string> layouts;
   /// Ranks of cp exchange tokens for heads around attention (DeepSpeed Ulysses, arXiv 2309.14509).
   bool exchange_heads = false;
-  bool ring = false;        ///< keys travel around cp, which is then one axis
+  bool ring = false;  ///< keys travel around cp, which is then one axis
+  /// Ranks of the ring have two parts of the tokens each that are not all of one length: in zigzag
+  /// order, where as many do not divide a sequence. Each is a class of its own.
+  bool unlike_parts = false;
   int64_t heads_apart = 0;  ///< ranks of tp with other key and value heads; 0: all of them
 
   /// Sequences of a micro-batch, of all ranks.
@@ -114,9 +124,9 @@ struct Plan {
   /// pp, edp, ep, and edp_inner, ep_inner, cp and tp where they are more than one rank, the latter
   /// two cut where experts or heads are split over a part of them.
   graph::Mesh mesh() const;
-  /// Throws Error: samples that are not those of data-parallel ranks, or other ones for ranks that
-  /// exchange tokens for experts.
-  void validate_samples() const;
+  /// Throws Error: samples that are not those of data-parallel ranks, shares that are not those of
+  /// cp ranks.
+  void validate_tokens() const;
   /// Throws Error naming the key: sizes positive, experts that fit, pp_layers sums to num_layers, a
   /// program of bounded size, ….
   void validate(int64_t num_layers, int64_t num_experts) const;

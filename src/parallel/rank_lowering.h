@@ -107,7 +107,8 @@ class RankLowering {
   void scatter(TensorId contribution, List& list, int32_t layer);
   void bring_back(const graph::Node& node, List& list);
   ValueId base(TensorId tensor, List& list, const graph::Node& user);
-  graph::Attrs attrs_here(const ReshardStep& step, const TensorType& type) const;
+  graph::Attrs attrs_here(const ReshardStep& step, const Layout& from, const TensorType& whole,
+                          const TensorType& type) const;
   ValueId reshard(ValueId from, const Layout& to, List& list, Phase phase, int32_t layer);
   void all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
                   const ReshardStep& step, List& list, Phase phase, int32_t layer);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <queue>
 #include <set>
 
@@ -132,8 +133,10 @@ class Moves {
     for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
       const std::vector<int32_t> axes = layout.axes_of(dim);
       if (axes == before.axes_of(dim)) continue;
+      // Rows come with their tokens, also where these are told by no sizes.
+      const bool of_rows = is_of_tokens(dim) && !type_.dims[static_cast<size_t>(dim)].symbolic();
       for (const Layout* known : {&before, &to_}) {
-        if (axes.empty() || known->sizes_of(dim).empty()) continue;
+        if (axes.empty() || (!of_rows && known->sizes_of(dim).empty())) continue;
         const std::vector<int32_t> has = known->axes_of(dim);
         const bool knows = std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
           return std::find(has.begin(), has.end(), axis) != has.end();
@@ -145,6 +148,9 @@ class Moves {
     }
     return plain(layout);
   }
+
+  /// The dim of a routed tensor by whose tokens its rows go.
+  bool is_of_tokens(int dim) const { return type_.routed() && dim == 1; }
 
   /// Sizes of the blocks of `layout`, whose axes are among those of `known`.
   std::vector<int64_t> together(const Layout& known, int dim, const Layout& layout) const {
@@ -194,20 +200,22 @@ class Moves {
   }
 
   /// Whether the blocks of the ranks along the axis, which splits the dim in one of the layouts,
-  /// are their shares of the one that each has in the other. Rows come with their tokens, which
-  /// need not lie side by side, and of which ranks have as many as each other.
+  /// make up the one that each has in the other, side by side. Rows come with their tokens, which
+  /// need not lie so.
   bool shares_out(const Layout& before, const Layout& after, int dim, int32_t axis) const {
     const bool gathers = before[static_cast<size_t>(axis)] == Placement::split(dim);
     const Layout& cut = gathers ? before : after;
     const Layout& whole = gathers ? after : before;
-    const int64_t ranks = mesh_.axes[static_cast<size_t>(axis)].size;
     bool fits = true;
     graph::for_each_coords(mesh_, cut.axes_of(dim), [&](const std::vector<int32_t>& coords) {
       const graph::Run mine = block_at(cut, dim, coords);
       const graph::Run all = block_at(whole, dim, coords);
-      const graph::Run share = graph::share(all.length, ranks, coords[static_cast<size_t>(axis)]);
-      const bool side_by_side = mine == graph::Run{all.begin + share.begin, share.length};
-      fits = fits && (type_.routed() ? mine.length * ranks == all.length : side_by_side);
+      const std::vector<int64_t> each = lengths_along(cut, dim, type_, mesh_, axis, coords);
+      const auto own = each.begin() + coords[static_cast<size_t>(axis)];
+      const int64_t before_mine = std::accumulate(each.begin(), own, int64_t{0});
+      const bool side_by_side = mine.begin == all.begin + before_mine;
+      fits = fits && std::accumulate(own, each.end(), before_mine) == all.length &&
+             (type_.routed() || side_by_side);
     });
     return fits;
   }
@@ -229,6 +237,12 @@ class Moves {
       if (size < blocks) return std::nullopt;
       const auto begins = [&](const Layout& known) {
         const std::vector<int32_t> all = known.axes_of(dim);
+        if (is_of_tokens(dim)) {
+          // Ranks with as many tokens as each other, one by one, have as many together.
+          return std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
+            return std::find(all.begin(), all.end(), axis) != all.end();
+          });
+        }
         return axes.size() <= all.size() && std::equal(axes.begin(), axes.end(), all.begin());
       };
       if (!size.divides_into(blocks) && !begins(from_) && !begins(to_)) return std::nullopt;
@@ -238,6 +252,21 @@ class Moves {
     } catch (const Error&) {
       return std::nullopt;  // a symbol that does not divide, a part of a block
     }
+  }
+
+  /// Whether all groups of ranks along an axis take blocks of the same lengths, or as even as they
+  /// divide: what the check can follow, to which a group tells of itself alone.
+  bool takes_alike(const Layout& layout, int32_t axis) const {
+    const int dim = layout[static_cast<size_t>(axis)].dim();
+    if (layout.sizes_of(dim).empty()) return true;
+    std::optional<std::vector<int64_t>> first;
+    bool alike = true;
+    graph::for_each_coords(mesh_, layout.axes_of(dim), [&](const std::vector<int32_t>& coords) {
+      const std::vector<int64_t> lengths = unlike_lengths(layout, type_, mesh_, axis, coords);
+      first = first.value_or(lengths);
+      alike = alike && lengths == *first;
+    });
+    return alike;
   }
 
   /// Sums over any of the axes that end up whole, in one collective.
@@ -278,15 +307,22 @@ class Moves {
     const std::optional<TensorType> after = local(step.to);
     if (!before || !after) return;
     comm::Sharing sharing;
-    if (const Placement had = layout[axes[0]]; had.is_split() && !type_.routed()) {
+    const int32_t along = step.axes[0];
+    const Placement had = layout[axes[0]];
+    if (had.is_split() && !type_.routed()) {
       const graph::Dim& together = after->dims[static_cast<size_t>(had.dim())];
       const bool even = together.symbolic() || together.divides_into(members);
       sharing.size = even ? 0 : int64_t{together};
     }
+    const std::vector<int32_t> first(mesh_.axes.size(), 0);
+    sharing.slots = unlike_lengths(layout, type_, mesh_, along, first);
+    sharing.blocks = unlike_lengths(step.to, type_, mesh_, along, first);
+    sharing.size = sharing.slots.empty() ? sharing.size : 0;
+    if (!type_.routed() && placement.is_split() && !takes_alike(step.to, along)) return;
     if (type_.routed()) {
       // What the members have together: all, but for axes that split experts already.
       std::vector<int32_t> others = layout.axes_of(0);
-      std::erase(others, step.axes[0]);
+      std::erase(others, along);
       const int64_t parts = blocks_over(others, mesh_);
       if (!type_.dims[0].divides_into(parts)) return;
       sharing.experts = type_.dims[0] / parts;
@@ -442,6 +478,42 @@ std::vector<ReshardStep> ReshardPaths::steps(const TensorType& type, const Layou
                                              const Layout& to) const {
   const Moves moves(type, mesh_, slices_, from, to);
   return moves.from(moves.plain(from));
+}
+
+std::vector<int64_t> lengths_along(const Layout& layout, int dim, const TensorType& type,
+                                   const Mesh& mesh, int32_t axis, std::vector<int32_t> coords) {
+  std::vector<int64_t> lengths;
+  for (int32_t& at = coords[static_cast<size_t>(axis)] = 0;
+       at < mesh.axes[static_cast<size_t>(axis)].size; ++at) {
+    const graph::BlockNumber block = graph::block_number(layout, dim, mesh, coords);
+    lengths.push_back(
+        layout.block(dim, type.dims[static_cast<size_t>(dim)], block.blocks, block.number).length);
+  }
+  return lengths;
+}
+
+std::vector<int64_t> unless_shares(std::vector<int64_t> lengths) {
+  const int64_t all = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  const int64_t members = std::ssize(lengths);
+  for (int64_t member = 0; member < members; ++member) {
+    if (lengths[static_cast<size_t>(member)] != graph::share(all, members, member).length) {
+      return lengths;
+    }
+  }
+  return {};
+}
+
+std::vector<int64_t> unlike_lengths(const Layout& layout, const TensorType& type, const Mesh& mesh,
+                                    int32_t axis, const std::vector<int32_t>& coords) {
+  const Placement placed = layout[static_cast<size_t>(axis)];
+  const bool of_experts = type.routed() && placed == Placement::split(0);
+  if (!placed.is_split() || of_experts) return {};
+  if (type.dims[static_cast<size_t>(placed.dim())].symbolic()) return {};
+  std::vector<int64_t> lengths = lengths_along(layout, placed.dim(), type, mesh, axis, coords);
+  // Rows have no other way to say of how many tokens they are, unless all have as many.
+  const bool alike = std::all_of(lengths.begin(), lengths.end(),
+                                 [&](int64_t length) { return length == lengths[0]; });
+  return type.routed() && !alike ? lengths : unless_shares(std::move(lengths));
 }
 
 std::string why_no_path(const Layout& from, const Layout& to, const Mesh& mesh) {

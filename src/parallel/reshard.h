@@ -55,6 +55,19 @@ class ReshardPaths {
       paths_;
 };
 
+/// What the ranks along an axis, otherwise at these coordinates, have of a dim that is no symbol.
+std::vector<int64_t> lengths_along(const graph::Layout& layout, int dim,
+                                   const graph::TensorType& type, const graph::Mesh& mesh,
+                                   int32_t axis, std::vector<int32_t> coords);
+/// Nothing if these are parts that are as even as their sum divides (graph::share).
+std::vector<int64_t> unless_shares(std::vector<int64_t> lengths);
+/// The same of the dim that the axis splits, where they have other shares of it than as even as it
+/// divides (comm::kSlots); empty elsewhere, and of experts. Of tokens of rows wherever some have
+/// more.
+std::vector<int64_t> unlike_lengths(const graph::Layout& layout, const graph::TensorType& type,
+                                    const graph::Mesh& mesh, int32_t axis,
+                                    const std::vector<int32_t>& coords);
+
 /// What no path can do, for the text of an error: "partial over dp, which it was not before"; or
 /// that no collectives lead there.
 std::string why_no_path(const graph::Layout& from, const graph::Layout& to,

@@ -39,6 +39,17 @@ std::vector<int64_t> cut_again(const std::vector<int64_t>& blocks, int64_t ranks
   return parts;
 }
 
+/// Every block cut in such parts.
+std::vector<int64_t> cut_as_given(const std::vector<int64_t>& blocks,
+                                  const std::vector<int64_t>& shares) {
+  std::vector<int64_t> parts;
+  for (int64_t block : blocks) {
+    const std::vector<int64_t> dealt = dealt_out(block, shares);
+    parts.insert(parts.end(), dealt.begin(), dealt.end());
+  }
+  return parts;
+}
+
 /// Of `size` indices, or nothing if that is how graph::share cuts them.
 std::vector<int64_t> unless_even(std::vector<int64_t> sizes, int64_t size) {
   const int64_t blocks = std::ssize(sizes);
@@ -52,8 +63,8 @@ std::vector<int64_t> unless_even(std::vector<int64_t> sizes, int64_t size) {
 
 }  // namespace
 
-Shares::Shares(const Graph& graph, const Mesh& mesh, std::vector<int64_t> samples)
-    : mesh_(mesh), samples_(std::move(samples)), of_params_(graph.tensors.size(), false) {
+Shares::Shares(const Graph& graph, const Mesh& mesh, TokenShares given)
+    : mesh_(mesh), given_(std::move(given)), of_params_(graph.tensors.size(), false) {
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     const graph::Tensor& tensor = graph.tensors[id];
     const bool made_at_end =
@@ -78,14 +89,24 @@ bool Shares::is_data_axis(int32_t axis) const {
   return splits_tokens(name) && !splits_sequences(name);
 }
 
-/// Whatever ranks with other sequences have parts of, in a micro-batch, are tokens.
-bool Shares::may_be_tokens(const Graph& graph, TensorId id, int64_t size,
+bool Shares::is_context_axis(int32_t axis) const {
+  return splits_sequences(mesh_.axes[static_cast<size_t>(axis)].name);
+}
+
+/// Whatever ranks with other sequences have parts of, in a micro-batch, are tokens: those are dim 0
+/// of what is no row of an expert, nor a number of such rows.
+bool Shares::may_be_tokens(const Graph& graph, TensorId id, int dim,
                            const std::vector<int32_t>& axes) const {
+  const TensorType& type = graph.tensor(id).type;
+  const bool counts = type.dtype == graph::DType::i64 && type.dims.size() == 1 &&
+                      graph.tensor(id).kind == TensorKind::activation;
+  if (dim != 0 || type.routed() || counts || type.dims[0] != tokens_) return false;
   const bool of_param = static_cast<size_t>(id) < of_params_.size()
                             ? of_params_[static_cast<size_t>(id)]
                             : graph.tensor(id).kind != TensorKind::activation;
-  return !of_param && size == tokens_ &&
-         std::any_of(axes.begin(), axes.end(), [&](int32_t axis) { return is_data_axis(axis); });
+  return !of_param && std::any_of(axes.begin(), axes.end(), [&](int32_t axis) {
+    return is_data_axis(axis) || (!given_.along_cp.empty() && is_context_axis(axis));
+  });
 }
 
 std::vector<int64_t> Shares::sizes_of_tokens(const std::vector<int32_t>& axes) const {
@@ -103,7 +124,7 @@ std::vector<int64_t> Shares::sizes_of_tokens(const std::vector<int32_t>& axes) c
       inside.push_back(axis);
     }
   }
-  std::vector<int64_t> parts = samples_;
+  std::vector<int64_t> parts = given_.samples;
   if (parts.empty()) {
     parts.assign(static_cast<size_t>(data_ranks), 1);
   }
@@ -111,8 +132,13 @@ std::vector<int64_t> Shares::sizes_of_tokens(const std::vector<int32_t>& axes) c
   for (int64_t& part : parts) {
     part *= tokens_ / samples;
   }
+  if (!given_.along_cp.empty()) {
+    parts = cut_as_given(parts, given_.along_cp);
+  }
   for (int32_t axis : inside) {
-    parts = cut_again(parts, mesh_.axes[static_cast<size_t>(axis)].size);
+    // The axes of cp come first of these: together they have as many ranks as there are shares.
+    const bool is_cut = !given_.along_cp.empty() && is_context_axis(axis);
+    parts = is_cut ? parts : cut_again(parts, mesh_.axes[static_cast<size_t>(axis)].size);
     all.push_back(axis);
   }
   std::vector<int64_t> sizes(static_cast<size_t>(num_blocks(axes, mesh_)), 0);
@@ -143,9 +169,9 @@ std::vector<int64_t> Shares::sizes(const Graph& graph, TensorId id, int dim,
   if (axes.empty() || size.symbolic()) return {};
   // Of tokens that all ranks have as many of, every sum of shares is as even.
   const bool even = size % num_blocks(axes, mesh_) == 0;
-  if (even && samples_.empty() && tokens_ % ranks_of_tokens() == 0) return {};
+  if (even && !are_given() && tokens_ % ranks_of_tokens() == 0) return {};
   const bool of_rows = graph.tensor(id).type.routed() && dim == 1;
-  if (of_rows || may_be_tokens(graph, id, size, axes))
+  if (of_rows || may_be_tokens(graph, id, dim, axes))
     return unless_even(sizes_of_tokens(axes), size);
   if (even) return {};
   std::vector<int64_t> blocks{size};

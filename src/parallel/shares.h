@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of a dim each rank has where ranks have unlike parts: of tokens as the plan deals out
-// samples, of all else as evenly as it divides, axis by axis.
+// How much of a dim each rank has where ranks have unlike parts: of tokens as the plan deals them
+// out, of all else as evenly as it divides, axis by axis.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,10 @@ namespace hocket::parallel {
 
 class Shares {
  public:
-  /// `samples`: see Plan::dp_samples; empty: all data-parallel ranks have as many tokens.
-  Shares(const graph::Graph& graph, const graph::Mesh& mesh, std::vector<int64_t> samples);
+  Shares(const graph::Graph& graph, const graph::Mesh& mesh, TokenShares given);
 
-  /// Whether the plan deals out samples.
-  bool by_samples() const { return !samples_.empty(); }
+  /// Whether the plan deals out tokens.
+  bool are_given() const { return !given_.samples.empty() || !given_.along_cp.empty(); }
   /// The sizes of the blocks that these axes, the outermost first, make of a dim of the tensor.
   /// Empty: as even as they divide (graph::share). A block may be of nothing.
   std::vector<int64_t> sizes(const graph::Graph& graph, graph::TensorId id, int dim,
@@ -29,14 +28,15 @@ class Shares {
   void give(const graph::Graph& graph, Layouts* layouts) const;
 
  private:
-  bool may_be_tokens(const graph::Graph& graph, graph::TensorId id, int64_t size,
+  bool may_be_tokens(const graph::Graph& graph, graph::TensorId id, int dim,
                      const std::vector<int32_t>& axes) const;
   bool is_data_axis(int32_t axis) const;
+  bool is_context_axis(int32_t axis) const;
   int64_t ranks_of_tokens() const;
   std::vector<int64_t> sizes_of_tokens(const std::vector<int32_t>& axes) const;
 
   const graph::Mesh& mesh_;
-  const std::vector<int64_t> samples_;
+  const TokenShares given_;
   int64_t tokens_ = 0;           // of a micro-batch; 0: as many as a step brings
   std::vector<bool> of_params_;  // by tensor: gradients and what the optimizer makes
 };

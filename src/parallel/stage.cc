@@ -299,12 +299,25 @@ ValueId RankLowering::slice(ValueId from, const ReshardStep& step, List& list, P
   return to;
 }
 
-/// The attributes of a step for the ranks of this class, which get `type`. How much the members of
-/// a group have together differs from group to group: it is said where they do not divide it.
-graph::Attrs RankLowering::attrs_here(const ReshardStep& step, const TensorType& type) const {
+/// The attributes of a step from a layout for the ranks of this class, which get `type` of a
+/// tensor. How much the members of a group have together, and each, differs from group to group: it
+/// is said where they do not divide it.
+graph::Attrs RankLowering::attrs_here(const ReshardStep& step, const Layout& from,
+                                      const TensorType& whole, const TensorType& type) const {
   graph::Attrs attrs = step.attrs;
   attrs.erase("size");
-  if (step.op->move.placed != comm::Move::Placed::slot || type.routed()) return attrs;
+  const bool slot = step.op->move.placed == comm::Move::Placed::slot;
+  const bool block = step.op->move.part == comm::Move::Part::block;
+  for (const auto& [moves, attribute, layout] :
+       {std::tuple{slot, comm::kSlots, &from}, {block, comm::kBlocks, &step.to}}) {
+    attrs.erase(attribute);
+    const std::vector<int64_t> lengths =
+        unlike_lengths(*layout, whole, mesh_, step.axes[0], coords_);
+    if (moves && !lengths.empty()) {
+      comm::set_lengths(lengths, attribute, &attrs);
+    }
+  }
+  if (!slot || type.routed() || attrs.has(comm::kSlots)) return attrs;
   int64_t members = 1;
   for (int32_t axis : step.axes) {
     members *= mesh_.axes[static_cast<size_t>(axis)].size;
@@ -360,8 +373,9 @@ ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase 
     if (step.op->needs_sizes) {
       in.push_back(sizes(layouts_.counts_of[tensor], over, axis, list, phase, layer));
     }
+    const Layout before = out_.values[from].layout;
     from = add_value(tensor, step.to, in_step_ ? Value::Life::step : Value::Life::micro_batch);
-    add_communication(*step.op, attrs_here(step, out_.values[from].type),
+    add_communication(*step.op, attrs_here(step, before, logical.type, out_.values[from].type),
                       program::group_over(step.axes), std::move(in), {from}, list, phase, layer);
   }
   return from;

@@ -259,14 +259,18 @@ ChunkParts::ValueId ChunkParts::part_made(const TaskTemplate& whole, size_t outp
   return made;
 }
 
+void ChunkParts::refuse_tokens(const Value& value, const graph::Dim& tokens) const {
+  fail("plan",
+       "plan.moe_chunks{} is {}, but {} has {} tokens of a micro-batch on a rank; expected a "
+       "divisor of that",
+       chunks_ == forward_ ? "" : "_backward", chunks_, value.name, tokens);
+}
+
 graph::TensorType ChunkParts::type_of_part(const Value& value, int dim) const {
   graph::TensorType type = value.type;
   if (dim < 0) return type;
   if (!type.dims[dim].divides_into(chunks_)) {
-    fail("plan",
-         "plan.moe_chunks{} is {}, but {} has {} tokens of a micro-batch on a rank; expected a "
-         "divisor of that",
-         chunks_ == forward_ ? "" : "_backward", chunks_, value.name, type.dims[dim]);
+    refuse_tokens(value, type.dims[dim]);
   }
   type.dims[dim] /= chunks_;
   return type;
@@ -318,7 +322,21 @@ program::KindId ChunkParts::kind_of_chunk(const TaskTemplate& whole, const TaskT
     experts_[whole.out[i]] = experts;
   }
   if (program::is_communication(kind)) {
-    return edit_.intern_communication(comm::op(kind.communication), kind.attrs, part.in, part.out);
+    // Of members with other numbers of tokens, the same part of each.
+    graph::Attrs attrs = kind.attrs;
+    for (const char* attribute : {comm::kSlots, comm::kBlocks}) {
+      std::vector<int64_t> tokens = comm::lengths_of(attrs, attribute);
+      for (int64_t& number : tokens) {
+        if (number % chunks_ != 0) {
+          refuse_tokens(rank_.values[whole.in[0]], number);
+        }
+        number /= chunks_;
+      }
+      if (!tokens.empty()) {
+        comm::set_lengths(tokens, attribute, &attrs);
+      }
+    }
+    return edit_.intern_communication(comm::op(kind.communication), attrs, part.in, part.out);
   }
   Kind made{.op = kind.op,
             .attrs = kind.attrs,

@@ -77,6 +77,7 @@ class ChunkParts {
                                         TaskList* result);
   ValueId part_read(ValueId value, int dim, int64_t chunk);
   ValueId part_made(const parallel::TaskTemplate& whole, size_t output, int dim, int64_t chunk);
+  [[noreturn]] void refuse_tokens(const parallel::Value& value, const graph::Dim& tokens) const;
   graph::TensorType type_of_part(const parallel::Value& value, int dim) const;
   ValueId own(ValueId whole, int dim, int64_t chunk);
   ValueId view(ValueId whole, int dim, int64_t chunk);

@@ -4,7 +4,9 @@
 // instead of being gathered on each. Every rank has its queries meet what is there and puts the
 // parts of the softmax together; in the backward pass the gradients of keys and values travel along
 // and end where those are at home. In zigzag order a rank has one block from the front and one from
-// the back of the tokens, so that causal attention is as much work on each.
+// the back of the tokens, so that causal attention is as much work on each; where such blocks are
+// not all as long as each other, every rank has its tokens in two halves, the first one longer by
+// one if they are odd.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -12,7 +14,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "parallel/reshard.h"
 #include "passes/pass.h"
+#include "passes/ring_parts.h"
 #include "passes/template_edit.h"
 
 namespace hocket::passes {
@@ -30,51 +34,6 @@ namespace {
 
 using TaskList = TemplateEdit::TaskList;
 using Coords = std::vector<int32_t>;
-
-/// A value that is gathered over one axis: from what, and along which dim.
-struct Gathered {
-  ValueId from = kNone;
-  int dim = 0;
-  int32_t axis = kNone;
-};
-
-/// What becomes of a sum over one axis: every rank gets its block of it along a dim, or all of it.
-struct Summed {
-  ValueId to = kNone;
-  int dim = kNone;  ///< kNone: all
-  int32_t axis = kNone;
-};
-
-/// What the rank at each place in a ring has of the tokens of all of them: one rank's queries and
-/// keys are of the same tokens.
-using Blocks = std::vector<graph::Run>;
-
-/// A task whose queries are split over the axis of the ring and whose keys are gathered over it.
-struct Site {
-  const ops::Op* op = nullptr;
-  ops::Letters letters;
-  char asks = 0;   ///< letter of the queries' tokens
-  char asked = 0;  ///< letter of the keys' tokens
-  Blocks blocks;
-};
-
-/// Which part of its tokens a rank takes: a number by its place in the ring.
-struct Choice {
-  /// The early or the late part on all ranks; or the late one on those before place `hop`, the
-  /// early one on the others.
-  enum class Which : uint8_t { early, late, late_before } which = Which::early;
-  int32_t hop = 0;
-  int64_t at(int64_t place) const {
-    if (which == Which::late_before) return place < hop ? 1 : 0;
-    return which == Which::late ? 1 : 0;
-  }
-  bool operator==(const Choice&) const = default;
-};
-
-/// A part of the queries that meets a part of the keys.
-struct Meeting {
-  Choice queries, keys;
-};
 
 /// Where a letter is in an operand; -1: it has none.
 int dim_of(const std::string& operand, char letter) {
@@ -144,6 +103,7 @@ class RingWriter {
     unlike_ = std::any_of(blocks_.begin(), blocks_.end(),
                           [&](const Blocks& others) { return !others.empty() && others != own; });
     if (zigzag_) {
+      find_halves();
       put_in_zigzag();
     }
     for (StageTemplate& stage : rank_.stages) {
@@ -301,12 +261,16 @@ class RingWriter {
     return frame_.intern(std::move(made));
   }
 
+  /// The place of the first rank of the class; where ranks have unlike parts, of all of it.
+  int32_t own_place() const { return frame_.span(cls_, axis_).begin; }
   /// Whose keys the rank at this place has after `hop` steps.
   int32_t owner(int64_t place, int32_t hop) const { return mesh_.wrap(axis_, place - hop); }
 
-  /// In zigzag order: number of a rank's part among the parts of all, in the order of the tokens.
-  int64_t number(int64_t part, int64_t place) const {
-    return part == 0 ? place : 2 * int64_t{ring_size()} - 1 - place;
+  void find_halves() {
+    halves_ = Halves(*std::find_if(blocks_.begin(), blocks_.end(),
+                                   [](const Blocks& blocks) { return !blocks.empty(); }));
+    HOCKET_CHECK(!halves_.unlike() || frame_.span(cls_, axis_).count == 1,
+                 "ranks with other parts of the tokens are in one class");
   }
   /// The blocks of the ring on which the rank at these coordinates on the task's axes is.
   const Blocks& blocks_at(const TaskTemplate& made, const Coords& coords) const {
@@ -323,10 +287,7 @@ class RingWriter {
   /// The part that the rank at `chooser` takes of what the one at `place` has.
   graph::Run part_at(const Blocks& blocks, const Choice& choice, int64_t chooser,
                      int32_t place) const {
-    const graph::Run& block = blocks[place];
-    if (!zigzag_) return block;
-    const int64_t length = block.length / parts_;
-    return {number(choice.at(chooser), place) * length, length};
+    return zigzag_ ? halves_.at(place, choice.at(chooser)) : blocks[place];
   }
   /// Where the queries' part lies, and that of the keys that come after `hop` steps.
   graph::Run queries_at(const TaskTemplate& made, const Site& site, const Choice& choice,
@@ -347,7 +308,7 @@ class RingWriter {
   }
   /// The keys that ranks of the class have after `hop` steps: as many on all of them.
   int64_t keys_after(const Site& site, int32_t hop) const {
-    return site.blocks[owner(frame_.span(cls_, axis_).begin, hop)].length;
+    return site.blocks[owner(own_place(), hop)].length;
   }
 
   /// Whether on some rank of a ring some query of the part needs a key of the part.
@@ -367,7 +328,8 @@ class RingWriter {
   }
 
   /// Who meets whom after `hop` steps. In the first one a rank has its own keys, and what is met
-  /// first there comes first.
+  /// first there comes first. Of halves of other lengths both meet theirs, one of them for nothing:
+  /// a task has operands of one size on all ranks of all classes.
   std::vector<Meeting> meetings(const TaskTemplate& made, const Site& site, int32_t hop) const {
     const Choice early{Choice::Which::early}, late{Choice::Which::late};
     const Choice either{Choice::Which::late_before, hop};
@@ -376,13 +338,25 @@ class RingWriter {
       all = hop == 0 ? std::vector<Meeting>{{early, early}, {late, late}, {late, early}}
                      : std::vector<Meeting>{{late, early}, {either, either}};
     }
+    if (halves_.unlike() && hop > 0) {
+      all = {{late, early}, {early, early}, {late, late}};
+    }
     std::erase_if(all, [&](const Meeting& one) { return !needed(made, site, one, hop); });
     return all;
   }
 
-  /// The part of a value along a dim; all of it if there is one part only.
-  ValueId part_of(ValueId value, int dim, const Choice& choice) {
+  /// The part along a dim of a value of the rank at `place`; all of it if there is one part only.
+  ValueId part_of(ValueId value, int dim, const Choice& choice, int32_t place) {
     if (dim < 0 || !zigzag_) return value;
+    if (halves_.unlike()) {
+      const int64_t begin = choice.at(0) == 0 ? 0 : halves_.at(place, 0).length;
+      const int64_t length = halves_.at(place, choice.at(0)).length;
+      const auto [known, fresh] = views_.try_emplace({value, dim, begin, TableId(kNone)}, kNone);
+      if (fresh) {
+        known->second = edit_.view(value, dim, length, begin);
+      }
+      return known->second;
+    }
     const int64_t length = rank_.values[value].type.dims[dim] / 2;
     const bool varies = choice.which == Choice::Which::late_before;
     const TableId by =
@@ -442,9 +416,17 @@ class RingWriter {
     const ValueId whole = sum.in[operand];
     const Gathered& home = home_.at(whole);
     const int64_t all = rank_.values[whole].type.dims[home.dim];
-    const auto how = comm::resharding(
-        rank_.values[home.from].type, graph::Placement::split(home.dim), to, ring_size(),
-        {.me = frame_.span(cls_, axis_).begin, .size = all % ring_size() == 0 ? 0 : all});
+    std::vector<int64_t> lengths;
+    for (const graph::Run& block : blocks_[cls_.value()]) {
+      lengths.push_back(block.length);
+    }
+    comm::Sharing sharing{.me = frame_.span(cls_, axis_).begin};
+    sharing.slots = parallel::unless_shares(std::move(lengths));
+    if (sharing.slots.empty() && all % ring_size() != 0) {
+      sharing.size = all;
+    }
+    const auto how = comm::resharding(rank_.values[home.from].type,
+                                      graph::Placement::split(home.dim), to, ring_size(), sharing);
     if (!how) {
       fail("plan",
            "{} of a ring is wanted {}, and nothing brings it there; try "
@@ -519,7 +501,8 @@ class RingWriter {
         const int dim = dim_of(site.letters.out[output], site.asked);
         const ValueId there =
             last ? homes.at(output) : resized(here, dim, keys_after(site, hop + 1));
-        shift_parts(user, last ? -hop : 1, here, there, dim, result);
+        shift_parts(user, last ? -hop : 1, {here, owner(own_place(), hop)},
+                    {there, owner(own_place(), last ? 0 : hop + 1)}, dim, result);
         here = there;
       }
       keys = std::move(next);
@@ -533,12 +516,18 @@ class RingWriter {
     return edit_.like(other, std::move(type));
   }
 
+  /// A value of keys, and the place of the rank whose keys these are.
+  struct OfPlace {
+    ValueId value = kNone;
+    int32_t place = 0;
+  };
   /// Parts are sums over different queries, and travel one by one.
-  void shift_parts(const program::Task& user, int32_t offset, ValueId from, ValueId to, int dim,
+  void shift_parts(const program::Task& user, int32_t offset, OfPlace from, OfPlace to, int dim,
                    TaskList* result) {
     for (int64_t part = 0; part < parts_; ++part) {
       const Choice choice{part == 0 ? Choice::Which::early : Choice::Which::late};
-      shift(user, offset, part_of(from, dim, choice), part_of(to, dim, choice), result);
+      shift(user, offset, part_of(from.value, dim, choice, from.place),
+            part_of(to.value, dim, choice, to.place), result);
     }
   }
 
@@ -573,8 +562,9 @@ class RingWriter {
     const bool first = hop == 0 && meeting.queries == meeting.keys;
     const auto part = [&](ValueId value, const std::string& operand) {
       const int asks = dim_of(operand, site.asks);
-      return asks >= 0 ? part_of(value, asks, meeting.queries)
-                       : part_of(value, dim_of(operand, site.asked), meeting.keys);
+      return asks >= 0 ? part_of(value, asks, meeting.queries, own_place())
+                       : part_of(value, dim_of(operand, site.asked), meeting.keys,
+                                 owner(own_place(), hop));
     };
     TaskTemplate task = made;
     task.shares.clear();
@@ -629,7 +619,6 @@ class RingWriter {
   void put_in_zigzag() {
     // The host feeds the tokens of all ranks of the ring to each, which takes its two blocks of
     // them: numbers per token are little to move. All that is made of them is in the same order.
-    const int32_t ranks = mesh_.axes[axis_].size;
     TaskList takes;
     std::map<ValueId, ValueId> taken;
     const size_t values = rank_.values.size();
@@ -639,30 +628,19 @@ class RingWriter {
       if (!value.layout[axis_].is_split() || value.base != kNone) continue;
       if (value.life != Value::Life::input) continue;
       const int dim = value.layout[axis_].dim();
-      const int64_t length = value.type.dims[dim];
-      if (length % 2 != 0) {
-        fail("plan",
-             "plan.cp_order is zigzag, but a rank has {} tokens of a micro-batch; expected an even "
-             "number",
-             length);
-      }
+      const graph::TensorType own = value.type;
       value.layout.set(static_cast<size_t>(axis_), graph::Placement::replicate());
-      value.type.dims[dim] = length * ranks;
-      graph::TensorType own = value.type;
-      own.dims[dim] = length;
+      value.type.dims[dim] = halves_.size();
       const ValueId mine = edit_.like(id, own);
       taken[id] = mine;
-      for (int64_t part : {0, 1}) {
-        const TableId by = table({axis_}, [&](const Coords& coords) {
-          return number(part, coords[axis_]) * (length / 2);
+      for (const int64_t part : {0, 1}) {
+        const auto [from, first] = side_of(id, dim, part, &takes);
+        const TableId by = table({axis_}, [&, before = first](const Coords& coords) {
+          return halves_.at(coords[axis_], part).begin - before;
         });
-        program::Task place;
-        place.phase = program::Phase::forward;
-        place.stage = rank_.stages.front().stage;
-        place.layer = graph::kNone;
-        takes.push_back(edit_.local(place, ops::of(ops::Meaning::identity), {},
-                                    {edit_.view(id, dim, length / 2, 0, by)},
-                                    {edit_.view(mine, dim, length / 2, part * (length / 2))}));
+        const int64_t length = halves_.at(own_place(), part).length;
+        const int64_t begin = part == 0 ? 0 : halves_.at(own_place(), 0).length;
+        take(edit_.view(from, dim, length, 0, by), edit_.view(mine, dim, length, begin), &takes);
       }
     }
     for_each_list([&](TaskList& list) {
@@ -685,6 +663,29 @@ class RingWriter {
       stage.forward.insert(stage.forward.begin(), takes.begin(), takes.end());
     }
     refuse_other_positions();
+  }
+
+  /// A copy of a part of an input into a part of another value.
+  void take(ValueId from, ValueId to, TaskList* takes) {
+    program::Task place;
+    place.phase = program::Phase::forward;
+    place.stage = rank_.stages.front().stage;
+    place.layer = graph::kNone;
+    takes->push_back(edit_.local(place, ops::of(ops::Meaning::identity), {}, {from}, {to}));
+  }
+
+  /// Of an input of all tokens the value that ranks take their early parts of, or their late ones,
+  /// and where it begins. Where these are of unlike lengths, or on ranks of several classes, a copy
+  /// of them alone: which the ranks then share out, each up to where the next one begins.
+  std::pair<ValueId, int64_t> side_of(ValueId input, int dim, int64_t part, TaskList* takes) {
+    const bool one_class = frame_.span(cls_, axis_).count == ring_size();
+    if (one_class && !halves_.unlike()) return {input, 0};
+    const graph::Run side = halves_.side(part);
+    graph::TensorType type = rank_.values[input].type;
+    type.dims[dim] = side.length;
+    const ValueId copy = edit_.like(input, type);
+    take(edit_.view(input, dim, side.length, side.begin), copy, takes);
+    return {copy, side.begin};
   }
 
   /// In zigzag order a rank's tokens are no run: only the ring knows where they begin.
@@ -739,6 +740,7 @@ class RingWriter {
   const int64_t parts_;
   const std::vector<Blocks>& blocks_;
   bool unlike_ = false;  ///< other classes have other blocks
+  Halves halves_;        ///< in zigzag order
   int32_t next_tag_;
   std::map<ValueId, Gathered> gathered_;           // by what it becomes
   std::map<ValueId, std::vector<Summed>> summed_;  // by what it was

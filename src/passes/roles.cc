@@ -128,18 +128,20 @@ class Join {
     role.name = "experts";
     made_.roles.push_back(std::move(role));
     group_ = made_.intern(program::group_between(0, 1));
-    if (all_.classes.size() != 1) {
-      fail("plan", "plan.expert_ranks with several stages; try plan.pp: 1");
-    }
-    const Side mine(all_, 0);
-    if (mine.to_experts().empty()) {
+    const std::vector<Side> mine = sides_of(all_);
+    const std::vector<Side> others = sides_of(experts_);
+    if (mine[0].to_experts().empty()) {
       fail("plan",
            "plan.expert_ranks is set, but the model has no experts; try plan.expert_ranks: 0");
     }
-    for (size_t cls = 0; cls < experts_.classes.size(); ++cls) {
-      add_class(cls);
+    find_begins(experts_, others, 1);
+    find_begins(all_, mine, 0);
+    for (size_t cls = 0; cls < others.size(); ++cls) {
+      add_class(cls, others[cls]);
     }
-    keep_others(mine);
+    for (size_t cls = 0; cls < mine.size(); ++cls) {
+      keep_others(cls, mine[cls]);
+    }
     for (RankClass& cls : made_.classes) {
       drop_unused(cls);
     }
@@ -147,35 +149,82 @@ class Join {
   }
 
  private:
+  static std::vector<Side> sides_of(const Program& program) {
+    std::vector<Side> sides;
+    for (program::ClassId cls = 0; cls < program.classes.size(); ++cls) {
+      sides.emplace_back(program, cls);
+    }
+    return sides;
+  }
+
+  /// Where what crosses begins on every rank of a role. Its classes have the same list of it, and
+  /// ranks, in their order, have one part after the other, each as much as its class has.
+  void find_begins(const Program& program, const std::vector<Side>& sides, program::RoleId role) {
+    for (const auto list : {&Side::to_experts, &Side::from_experts}) {
+      for (size_t number = 0; number < (sides[0].*list)().size(); ++number) {
+        std::vector<BufferId> buffers;
+        for (const Side& side : sides) {
+          HOCKET_CHECK((side.*list)().size() == (sides[0].*list)().size(),
+                       "classes of a role give and take other numbers of values");
+          buffers.push_back((side.*list)()[number].buffer);
+        }
+        const std::vector<program::Begin> begins = begins_of(program, buffers, role);
+        for (size_t cls = 0; cls < buffers.size(); ++cls) {
+          const size_t first = role == 0 ? 0 : all_.classes.size();
+          begins_[{program::ClassId(first + cls), buffers[cls]}] = begins;
+        }
+      }
+    }
+  }
+
+  /// The same of one tensor, which is a buffer of each class.
+  std::vector<program::Begin> begins_of(const Program& program,
+                                        const std::vector<BufferId>& buffers,
+                                        program::RoleId role) {
+    const auto buffer_of = [&](size_t cls) -> const program::Buffer& {
+      return program.classes[program::ClassId(cls)].buffers[buffers[cls]];
+    };
+    HOCKET_CHECK(buffer_of(0).logical != kNone, "a buffer that is given has no tensor");
+    const graph::TensorType& whole = graph_.tensor(buffer_of(0).logical).type;
+    std::vector<program::Begin> begins;
+    for (size_t dim = 0; dim < whole.dims.size(); ++dim) {
+      std::vector<int64_t> lengths(static_cast<size_t>(program.num_ranks()), 0);
+      for (size_t cls = 0; cls < buffers.size(); ++cls) {
+        for (const int32_t rank : program.ranks_of(program::ClassId(cls))) {
+          lengths[static_cast<size_t>(rank)] = buffer_of(cls).type.dims[dim];
+        }
+      }
+      if (std::all_of(lengths.begin(), lengths.end(),
+                      [&](int64_t length) { return whole.dims[dim] == length; })) {
+        continue;
+      }
+      program::Table table{.role = role, .axes = {}, .values = {}};
+      for (size_t axis = 0; axis < program.roles[0].mesh.axes.size(); ++axis) {
+        table.axes.push_back(static_cast<int32_t>(axis));
+      }
+      int64_t begin = 0;
+      for (const int64_t length : lengths) {
+        table.values.push_back(begin);
+        begin += length;
+      }
+      if (whole.dims[dim] != begin) {
+        fail("plan",
+             "plan.expert_ranks: ranks have {} together of {}; expected each index on one rank",
+             begin, to_string(whole));
+      }
+      begins.push_back({static_cast<char>('a' + dim), 0, made_.intern(std::move(table))});
+    }
+    return begins;
+  }
+
   /// The end of a transfer of all of a buffer.
   Task transfer(program::ClassId cls, BufferId buffer, bool gives, const Task& beside) {
     const Writer writer(made_, cls);
-    const graph::TensorType& type = writer.type(buffer);
-    const int32_t logical = made_.classes[cls].buffers[buffer].logical;
-    HOCKET_CHECK(logical != kNone, "a buffer that is given has no tensor");
-    const graph::TensorType& whole = graph_.tensor(logical).type;
     const comm::Id op = between();
     const std::vector<BufferId> moved{buffer}, none;
     Task task =
         writer.collective(op, {}, group_, gives ? moved : none, gives ? none : moved, beside);
-    const graph::Mesh& mesh = made_.mesh_of(cls);
-    for (size_t dim = 0; dim < type.dims.size(); ++dim) {
-      const int64_t part = type.dims[dim];
-      if (type.dims[dim] == whole.dims[dim]) continue;
-      if (part * mesh.size() != whole.dims[dim]) {
-        fail("plan",
-             "plan.expert_ranks: a rank has {} of {}; expected the same share on every rank",
-             to_string(type), to_string(whole));
-      }
-      program::Table table{.role = made_.classes[cls].role, .axes = {}, .values = {}};
-      for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-        table.axes.push_back(static_cast<int32_t>(axis));
-      }
-      for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-        table.values.push_back(rank * part);
-      }
-      task.begins.push_back({static_cast<char>('a' + dim), 0, made_.intern(std::move(table))});
-    }
+    task.begins = begins_.at({cls, buffer});
     return task;
   }
   static comm::Id between() {
@@ -187,8 +236,7 @@ class Join {
 
   /// A class of the second role: its tasks of experts, with what they take before the first one of
   /// a layer, and what they give behind the last one that makes it.
-  void add_class(program::ClassId from) {
-    const Side side(experts_, from);
+  void add_class(program::ClassId from, const Side& side) {
     const program::ClassId id(made_.classes.size());
     made_.classes.push_back(experts_.classes[from]);
     made_.classes[id].tasks.clear();
@@ -251,25 +299,25 @@ class Join {
 
   /// The first role without experts: in place of the first of a layer's tasks what they need is
   /// given, in place of the last one what they made is taken.
-  void keep_others(const Side& side) {
-    const RankClass& cls = all_.classes[0];
-    made_.classes[0].tasks.clear();
+  void keep_others(program::ClassId id, const Side& side) {
+    const RankClass& cls = all_.classes[id];
+    made_.classes[id].tasks.clear();
     for (const Task& task : cls.tasks) {
       if (!is_of_experts(all_, task)) {
-        push(0, task);
+        push(id, task);
         continue;
       }
-      take_before(side.to_experts(), 0, true, task);
+      take_before(side.to_experts(), id, true, task);
       const bool wanted = std::any_of(task.out.begin(), task.out.end(), [&](BufferId output) {
         const BufferId root = cls.root(output);
         return cls.buffers[root].kind == program::BufferKind::output || side.read_by_others(root);
       });
       if (makes_routing(all_.kind(task)) && wanted) {
-        push(0, task);
+        push(id, task);
       }
       for (const Side::Crossing& crossing : side.from_experts()) {
         if (side.is_last_maker(task, crossing.buffer)) {
-          push(0, transfer(0, crossing.buffer, false, task));
+          push(id, transfer(id, crossing.buffer, false, task));
         }
       }
     }
@@ -280,6 +328,8 @@ class Join {
   Program made_;
   program::GroupId group_ = kNone;
   std::set<std::pair<program::ClassId, BufferId>> moved_;
+  /// Of what crosses, by class and buffer of the made program.
+  std::map<std::pair<program::ClassId, BufferId>, std::vector<program::Begin>> begins_;
 };
 
 }  // namespace

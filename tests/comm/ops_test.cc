@@ -398,6 +398,44 @@ TEST(CommOps, MembersMayHaveSharesOfADim) {
   EXPECT_FALSE(meet(summing(), {}, {three, three}, {two, two}));
 }
 
+/// Rows go to their experts, and back, from members with other numbers of tokens.
+TEST(CommOps, MembersMayHaveRowsOfOtherTokens) {
+  const Op& exchange = op(find("all_to_all"));
+  const auto rows = [](int64_t experts, int64_t tokens) {
+    return TensorType{graph::DType::f32, {experts, tokens, 4}, 2};
+  };
+  const TensorType sizes{graph::DType::i64, {3, 6}};
+  const std::vector<int64_t> tokens{5, 1, 2};
+  Attrs out, back;
+  for (const auto& [attrs, from] : {std::pair{&out, int64_t{1}}, {&back, int64_t{0}}}) {
+    attrs->set("from", from);
+    attrs->set("to", 1 - from);
+    set_lengths(tokens, from == 1 ? kSlots : kBlocks, attrs);
+  }
+  EXPECT_EQ(lengths_of(out, kSlots), tokens);
+  for (int64_t me = 0; me < 3; ++me) {
+    const std::vector<TensorType> mine{rows(6, tokens[static_cast<size_t>(me)]), sizes};
+    const std::vector<TensorType> theirs{rows(2, 8), sizes};
+    EXPECT_EQ(infer(exchange, out, mine, 3, me)[0], theirs[0]);
+    EXPECT_EQ(infer(exchange, back, theirs, 3, me)[0], mine[0]);
+    EXPECT_THROW(infer(exchange, out, mine, 3, (me + 1) % 3), Error);
+    EXPECT_EQ(exchange.payload(out, mine, infer(exchange, out, mine, 3, me)),
+              std::max<int64_t>(tokens[static_cast<size_t>(me)], 3) * 2 * 16);
+  }
+  const std::vector<TensorType> five{rows(6, 5), sizes}, one{rows(6, 1), sizes};
+  const std::vector<TensorType> all{rows(2, 8)}, fewer{rows(2, 7), sizes};
+  EXPECT_TRUE(meet(exchange, out, {five, all}, {one, all}));
+  out.erase(kSlots);
+  EXPECT_FALSE(meet(exchange, out, {five, all}, {one, all}));
+  EXPECT_THROW(infer(exchange, back, fewer, 3, 0), Error);
+  for (const char* wrong : {"", "5,1", "5,1,2,3", "5,0,3", "5,,3", "5 1 2", "5,1,2x"}) {
+    out.set(kSlots, std::string(wrong));
+    EXPECT_THROW(infer(exchange, out, five, 3, 0), Error) << wrong;
+  }
+  out.set(kSlots, int64_t{8});
+  EXPECT_THROW(infer(exchange, out, five, 3, 0), Error);
+}
+
 TEST(CommOps, NamesAreFoundAgain) {
   for (const Op* op : all()) {
     EXPECT_EQ(find(op->name), op->id);

@@ -192,6 +192,32 @@ TEST_F(CutsTest, PiecesOfAGroupAreThoseOfItsMembers) {
   }
 }
 
+/// Blocks that are as large as what each had, or of lengths that are given.
+TEST_F(CutsTest, BlocksOfGivenLengths) {
+  int found = 0;
+  for (int i = 0; i < 300; ++i) {
+    const CutId id = random_cut(true);
+    for (const AxisMask over : {AxisMask{1}, AxisMask{2}, AxisMask{9}}) {
+      const CutId whole = table_.gather(id, over);
+      if (whole == kNone) continue;
+      ++found;
+      EXPECT_EQ(table_.block_like(whole, over, id), id);
+      const CutId more = table_.unite_over(table_.set_of(id), over);
+      EXPECT_EQ(table_.block_like(table_.gather(whole, 0), over, more) == kNone,
+                table_.ranks(over) > 1 && !table_.empty(id));
+    }
+  }
+  EXPECT_GT(found, 50);
+  const std::vector<int32_t> axes{1};
+  const std::vector<graph::Run> runs{{0, 5}, {5, 1}, {6, 6}};
+  const CutId three = table_.split(axes, 12, runs);
+  const std::vector<int64_t> lengths{5, 1, 6};
+  EXPECT_EQ(table_.block_of(CutTable::kWhole, 2, 12, lengths), three);
+  // Of ranks that hold more or less than these, the blocks are as even as they divide.
+  EXPECT_EQ(table_.block_of(CutTable::kWhole, 2, 24, lengths),
+            table_.block_of(CutTable::kWhole, 2, 24));
+}
+
 TEST_F(CutsTest, MovedAndRestrictedPieces) {
   for (int i = 0; i < 1000; ++i) {
     const CutId id = random_cut(false);

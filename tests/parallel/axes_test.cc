@@ -200,6 +200,15 @@ TEST(Axes, RingsNeedNotDivide) {
     proven(plan, one);
     proven(plan, {.kv_heads = 1, .experts = 8});
   }
+  // In zigzag order a rank's two parts need not be as long as each other.
+  for (const char* plan : {"cp: 3, micro_batch: 1", "cp: 3, micro_batch: 2, dp: 2, pp: 2",
+                           "cp: 2, micro_batch: 1, tp: 2", "cp: 4, micro_batch: 2"}) {
+    const std::string zigzag = fmt::format("{}, cp_comm_type: p2p, cp_order: zigzag", plan);
+    for (const int64_t tokens : {6, 7, 8, 11}) {
+      proven(zigzag, {.kv_heads = 1, .seq_len = tokens});
+      proven(zigzag, {.kv_heads = 1, .seq_len = tokens, .experts = 8});
+    }
+  }
   const program::Program ring = proven("cp: 3, cp_comm_type: p2p, micro_batch: 1", one);
   EXPECT_EQ(ring.classes.size(), 3U);
   EXPECT_EQ(proven("cp: 4, cp_comm_type: p2p, micro_batch: 1").classes.size(), 1U);
@@ -243,6 +252,58 @@ TEST(Axes, SamplesNeedNotDivide) {
   proven("dp: 2, dp_samples: [3, 1], moe_chunks: 2", moe);
   proven("dp: 2, dp_samples: [1, 3], moe_chunks: 4, tp: 2, sequence_parallel: true", moe);
   proven("dp: 2, dp_samples: [3, 1], cp: 2, ep: 2", moe);
+}
+
+/// Nor those that exchange tokens for experts: what goes to these says how many each has.
+TEST(Axes, ExpertsTakeRowsOfUnlikeNumbersOfTokens) {
+  const Shape moe{.kv_heads = 2, .seq_len = 7, .heads = 4, .experts = 8};
+  for (const char* plan :
+       {"dp: 2, ep: 2, dp_samples: [3, 1]", "dp: 2, ep: 2, dp_samples: [1, 3], pp: 2",
+        "dp: 3, ep: 3, dp_samples: [1, 2, 1]", "cp: 2, ep: 2, micro_batch: 1",
+        "cp: 3, dp: 2, ep: 2, micro_batch: 1, cp_comm_type: p2p",
+        "tp: 2, sequence_parallel: true, ep: 2, micro_batch: 1",
+        "dp: 2, cp: 2, tp: 2, sequence_parallel: true, ep: 8, micro_batch: 1",
+        "dp: 2, cp: 2, tp: 2, sequence_parallel: true, ep: 4, dp_samples: [1, 3]",
+        "dp: 3, micro_batch: 2, ep: 3",
+        "tp: 4, etp: 2, sequence_parallel: true, ep: 2, micro_batch: 1"}) {
+    proven(plan, moe);
+  }
+  // The pieces of every rank are as long as its tokens make them.
+  proven("dp: 2, ep: 2, dp_samples: [3, 1], moe_chunks: 2", {.seq_len = 8, .experts = 8});
+  proven("dp: 2, ep: 2, dp_samples: [1, 3], moe_chunks: 4, moe_chunks_backward: 2",
+         {.seq_len = 8, .experts = 8});
+  EXPECT_NE(refusal("dp: 2, ep: 2, dp_samples: [3, 1], moe_chunks: 2", moe).find("on a rank"),
+            std::string::npos);
+}
+
+/// The tokens of a data-parallel rank, dealt out by hand.
+TEST(Axes, SharesOfSequencesAreGiven) {
+  EXPECT_EQ(parallel::dealt_out(10, {3, 1}), (std::vector<int64_t>{7, 3}));
+  EXPECT_EQ(parallel::dealt_out(7, {1, 1, 1}), (std::vector<int64_t>{2, 2, 3}));
+  EXPECT_EQ(parallel::dealt_out(int64_t{1} << 50, {1, 1, 2}),
+            (std::vector<int64_t>{int64_t{1} << 48, int64_t{1} << 48, int64_t{1} << 49}));
+  const program::Program told = proven("cp: 2, cp_shares: [3, 1], micro_batch: 1");
+  ASSERT_EQ(told.classes.size(), 2U);
+  for (const program::Buffer& buffer : told.classes[program::ClassId(1)].buffers) {
+    if (buffer.kind == program::BufferKind::input && buffer.name == "tokens") {
+      EXPECT_EQ(to_string(buffer.layout, told.roles[0].mesh), "cp:S0[6,2]");
+    }
+  }
+  for (const char* plan :
+       {"cp: 3, cp_shares: [4, 1, 3]", "cp: 2, cp_shares: [1, 3], tp: 2, dp: 2",
+        "cp: 2, cp_shares: [1, 3], tp: 2, sequence_parallel: true", "cp: 2, cp_shares: [1, 1]",
+        "cp: 2, cp_shares: [3, 1], pp: 2, shard: {params: all, grads: all}",
+        "cp: 2, cp_shares: [3, 1], cp_comm_type: a2a",
+        "cp: 3, cp_shares: [4, 1, 3], cp_comm_type: p2p",
+        "dp: 2, dp_samples: [1, 3], cp: 3, cp_shares: [2, 1, 4], cp_comm_type: p2p"}) {
+    const std::string micro =
+        std::string(plan).find("dp_samples") == std::string::npos ? ", micro_batch: 1" : "";
+    proven(plan + micro);
+    proven(plan + micro, {.experts = 8});
+  }
+  proven("cp: 2, cp_shares: [3, 1], ep: 2, micro_batch: 1", {.experts = 8});
+  proven("cp: 2, cp_shares: [5, 2], cp_comm_type: p2p, micro_batch: 1",
+         {.kv_heads = 4, .head_dim = 64, .seq_len = 32, .heads = 4, .hidden = 256});
 }
 
 /// Ranks beyond the key and value heads have those of others alike, and query heads of their own.
@@ -339,8 +400,9 @@ TEST(Axes, WhatCannotBeIsSaid) {
       {"cp: 9, micro_batch: 1", "plan.cp is 9; expected at most the 8 tokens"},
       {"cp: 3, tp: 3, sequence_parallel: true, micro_batch: 1",
        "plan.cp is 3 and plan.tp 3, with plan.sequence_parallel: 9 ranks; expected at most the 8"},
-      {"cp: 3, cp_comm_type: p2p, cp_order: zigzag",
-       "plan.cp_order is zigzag, plan.cp is 3; expected a divisor of the 8"},
+      {"cp: 5, cp_comm_type: p2p, cp_order: zigzag",
+       "plan.cp_order is zigzag, plan.cp is 5: two parts on each rank; expected at most half of "
+       "the 8"},
       {"cp: 4, cp_comm_type: a2a", "expected a divisor of the 2 heads"},
       {"tp: 2, etp: 2", "plan.etp is 2 but the model has no experts"},
       {"tp: 25", "plan.tp is 25; expected at most the 24 of dim 0 of model.embed_tokens.weight"},
@@ -348,6 +410,14 @@ TEST(Axes, WhatCannotBeIsSaid) {
       {"dp: 2, dp_samples: [1, 1, 2]", "plan.dp_samples has 3 entries; expected plan.dp = 2"},
       {"dp: 2, dp_samples: [4, 0]", "plan.dp_samples has 0; expected 1 to"},
       {"dp: 2, dp_samples: [3, 2]", "expected a multiple of the 5 sequences of plan.dp_samples"},
+      {"cp: 2, cp_shares: [1, 2, 1]", "plan.cp_shares has 3 entries; expected plan.cp = 2"},
+      {"cp: 2, cp_shares: [3, 0]", "plan.cp_shares has 0; expected 1 and more"},
+      {"cp: 2, cp_shares: [1, 20]", "plan.cp_shares [1, 20] are [0, 8] of the 8 tokens"},
+      {"cp: 2, tp: 2, sequence_parallel: true, cp_shares: [7, 1]",
+       "at least 2 tokens on each, for plan.tp 2"},
+      {"dp: 2, cp: 2, cp_shares: [3, 1], dp_samples: [1, 3]", "plan.cp_comm_type all_gather"},
+      {"cp: 2, cp_shares: [3, 1], cp_comm_type: p2p, cp_order: zigzag",
+       "plan.cp_order is zigzag, and plan.cp_shares is [3, 1]"},
       {"tp: 2, layouts: [lm_head.weight]", "expected PATTERN LAYOUT"},
       {"tp: 2, layouts: [head.weight tp:S0]", "no parameter or activation matches 'head.weight'"},
       {"tp: 2, layouts: [lm_head.weight tp:S2]", "'lm_head.weight tp:S2' cannot be"},
@@ -366,8 +436,6 @@ TEST(Axes, WhatCannotBeIsSaid) {
   const std::vector<std::pair<std::string, std::string>> of_experts = {
       {"tp: 2, etp: 4", "plan.etp is 4; expected a divisor of plan.tp = 2"},
       {"tp: 8, etp: 8", "plan.etp is 8; expected at most the 6"},
-      {"dp: 2, ep: 2, dp_samples: [3, 1]", "to ranks that exchange tokens for experts"},
-      {"cp: 3, ep: 3", "expected that the 3 ranks which exchange tokens for experts divide the 8"},
       {"tp: 2, ep: 2", "over tp experts are split with plan.sequence_parallel: true"},
       {"dp: 2, cp: 2, ep: 8", "plan.ep is 8 / 2 = 4 (of cp 2 ranks, of tp 1); expected a divisor"},
   };

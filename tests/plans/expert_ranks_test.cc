@@ -39,24 +39,28 @@ Case experts(const std::string& plan) {
   return c;
 }
 
-/// Fewer ranks of experts than others, more, as many; experts that they do not divide; in pieces.
+/// Fewer ranks of experts than others, more, as many; experts and tokens that they do not divide;
+/// in pieces.
 const std::vector<std::string>& plans() {
   static const std::vector<std::string> all = {
-      "dp: 4, expert_ranks: 2",
-      "dp: 2, micro_batch: 2, expert_ranks: 4",
-      "dp: 1, expert_ranks: 1",
-      "dp: 3, expert_ranks: 3",
-      "dp: 2, micro_batch: 2, expert_ranks: 2, moe_chunks: 2",
-      "dp: 1, micro_batch: 2, expert_ranks: 2",
-      "dp: 2, expert_ranks: 2, ranks_per_node: 3"};
+      "dp: 4, expert_ranks: 2", "dp: 2, micro_batch: 2, expert_ranks: 4", "dp: 1, expert_ranks: 1",
+      "dp: 3, expert_ranks: 3", "dp: 2, micro_batch: 2, expert_ranks: 2, moe_chunks: 2",
+      "dp: 1, micro_batch: 2, expert_ranks: 2", "dp: 2, expert_ranks: 2, ranks_per_node: 3",
+      // Ranks with other numbers of tokens, of one role and of both.
+      "dp: 3, expert_ranks: 2", "dp: 3, dp_samples: [2, 1, 1], expert_ranks: 2",
+      "dp: 2, dp_samples: [1, 3], expert_ranks: 3", "dp: 1, cp: 4, expert_ranks: 1",
+      "dp: 1, cp: 2, cp_shares: [2, 1], cp_comm_type: p2p, micro_batch: 3, expert_ranks: 2"};
   return all;
 }
 
 engine::Run run_of(const Case& c, bool single) {
   engine::Run run = engine::parse_run(c.text, c.name, {});
   if (single) {
-    run.plan.micro_batch *= run.plan.dp;
-    run.plan.dp = 1;
+    run.plan.micro_batch = run.plan.sequences();
+    run.plan.dp_samples.clear();
+    run.plan.cp_shares.clear();
+    run.plan.ring = false;
+    run.plan.dp = run.plan.cp = 1;
     run.plan.expert_ranks = 0;
     run.config.plan.passes.clear();
   }
@@ -160,7 +164,7 @@ TEST(ExpertRanks, SaysWhatItIsFor) {
     EXPECT_NE(text.find(says), std::string::npos) << plan << ": " << text;
   };
   expect("dp: 2, expert_ranks: 1", "");
-  expect("dp: 2, expert_ranks: 4", "a divisor of the sequences");
+  expect("dp: 2, expert_ranks: 4", "at most the 2 sequences of a micro-batch");
   expect("dp: 2, expert_ranks: 2, shard: {params: all}", "plan.shard.params: none");
   expect("dp: 2, cp: 2, expert_ranks: 2, cp_comm_type: p2p, cp_order: zigzag",
          "plan.cp_order: contiguous");

@@ -51,7 +51,7 @@ void set_key(std::string* text, const std::string& key, int64_t value) {
 struct Folded {
   int64_t ep = 1, etp = 1, over_dp = 1;
 };
-Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts, int64_t tokens) {
+Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts) {
   if (experts == 0) return {};
   Rng rng(seed + 3000017);
   if (plan.tp > 1 && rng.below(2) == 0) {
@@ -67,8 +67,7 @@ Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts, int64_t tokens)
       break;
     }
   }
-  const bool divide = tokens % (plan.cp * (plan.sequence_parallel ? plan.tp : 1)) == 0;
-  if (plan.dp % plan.ep_over().dp != 0 || (!divide && plan.ep_over().dp < plan.ep)) {
+  if (plan.dp % plan.ep_over().dp != 0) {
     plan.ep = 1;
   }
   return {plan.ep, plan.etp, plan.ep_over().dp};
@@ -190,7 +189,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   plan.tp = tp;
   plan.sequence_parallel = sequence_parallel;
   plan.ring = ring;
-  const Folded folded = fold(seed, plan, moe ? experts : 0, tokens);
+  const Folded folded = fold(seed, plan, moe ? experts : 0);
   ep = folded.ep;
   const int64_t heads = kv == 2 && tp == 4 && uneven.below(2) == 0 ? 4 : kv * group;
   set_key(&c.text, "num_attention_heads", heads);
@@ -203,17 +202,30 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   // In zigzag order, where they come around a ring.
   const int64_t head_ranks = heads >= tp ? tp : std::gcd(heads, tp);
   const bool exchange = cp > 1 && !ring && heads % (head_ranks * cp) == 0;
-  const bool zigzag = ring && tokens % (2 * cp) == 0 && axes.below(2) == 0;
-  // In some, data-parallel ranks have unlike numbers of sequences; those that exchange tokens for
-  // experts as many as each other.
+  const bool even_parts = tokens % (2 * cp) == 0;
+  const bool zigzag =
+      ring && (even_parts ? axes.below(2) == 0 : tokens >= 2 * cp && uneven.below(2) == 0);
+  // In some, data-parallel ranks have unlike numbers of sequences.
   std::vector<int64_t> samples;
-  if (dp > folded.over_dp && !zigzag && uneven.below(2) == 0) {
-    const int64_t ranks = cp * (sequence_parallel ? tp : 1);
-    const bool any = folded.over_dp == ep && moe_chunks == 1 && sequence >= ranks;
+  if (dp > 1 && !zigzag && uneven.below(2) == 0) {
+    const bool any = moe_chunks == 1 && sequence >= cp * (sequence_parallel ? tp : 1);
     for (int64_t rank = 0; rank < dp; ++rank) {
-      const int64_t number = 1 + static_cast<int64_t>(uneven.below(3));
-      const bool first = rank % folded.over_dp == 0;
-      samples.push_back(first ? number * (any ? 1 : micro) : samples.back());
+      samples.push_back((1 + static_cast<int64_t>(uneven.below(3))) * (any ? 1 : micro));
+    }
+  }
+  // And ranks of cp unlike parts of these.
+  std::vector<int64_t> shares;
+  const int64_t least = sequence_parallel ? tp : 1;  // tokens
+  Rng parts(seed + 7000003);
+  if (cp > 1 && (ring || samples.empty()) && !zigzag && moe_chunks == 1 && parts.below(3) == 0) {
+    for (int64_t rank = 0; rank < cp; ++rank) {
+      shares.push_back(1 + static_cast<int64_t>(parts.below(3)));
+    }
+    for (const int64_t number : samples.empty() ? std::vector<int64_t>{micro} : samples) {
+      const std::vector<int64_t> dealt = parallel::dealt_out(number * sequence, shares);
+      if (!shares.empty() && *std::min_element(dealt.begin(), dealt.end()) < least) {
+        shares.clear();
+      }
     }
   }
   // Some split what their data-parallel ranks would have alike.
@@ -254,7 +266,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       "{}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, etp: {}, ep_inner: {}, cp: {}, tp: {}, sequence_parallel: "
       "{}, layouts: "
-      "[{}], micro_batch: {}, dp_samples: [{}], pp_layers: [{}], pp_schedule: {}, "
+      "[{}], micro_batch: {}, dp_samples: [{}], cp_shares: [{}], pp_layers: [{}], pp_schedule: {}, "
       "pp_chunks: {}, "
       "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}, "
       "shard: {{{}}}, cp_comm_type: {}, cp_order: {}, all_reduce: {}, {}}}\n",
@@ -262,29 +274,30 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       (samples.empty() ? dp * micro : std::accumulate(samples.begin(), samples.end(), int64_t{0})) *
           num_micro,
       seed % 1000, dropout, pp, dp, ep, folded.etp, ep_inner, cp, tp, sequence_parallel, layouts,
-      micro, fmt::join(samples, ", "), layers_per_stage, schedule, chunks, repeated, bucket_mib,
-      moe_chunks, shard,
+      micro, fmt::join(samples, ", "), fmt::join(shares, ", "), layers_per_stage, schedule, chunks,
+      repeated, bucket_mib, moe_chunks, shard,
       ring       ? "p2p"
       : exchange ? "a2a"
                  : "all_gather",
       zigzag ? "zigzag" : "contiguous", all_reduce, nodes);
-  c.name = fmt::format("seed {} {}{} pp{}{} {} dp{}{} ep{}{}{}{}{} x{}{}{} {}", seed,
-                       moe ? "moe" : "dense", dropout > 0 ? " dropout" : "", pp,
-                       chunks > 1 ? fmt::format("x{}", chunks) : "", schedule, dp,
-                       samples.empty() ? "" : fmt::format("[{}]", fmt::join(samples, ",")), ep,
-                       ep_inner > 1 ? "/2" : "",
-                       cp > 1 ? fmt::format(" cp{}{}", cp,
-                                            zigzag     ? "z"
-                                            : ring     ? "r"
-                                            : exchange ? "x"
-                                                       : "")
-                              : "",
-                       tp > 1 ? fmt::format(" tp{}{}{}", tp, sequence_parallel ? "s" : "",
-                                            folded.etp > 1 ? fmt::format(" etp{}", folded.etp) : "")
-                              : "",
-                       layouts.empty() ? "" : " whole", num_micro,
-                       moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
-                       shard.empty() ? "" : " shard " + shard, all_reduce);
+  c.name = fmt::format(
+      "seed {} {}{} pp{}{} {} dp{}{} ep{}{}{}{}{} x{}{}{} {}", seed, moe ? "moe" : "dense",
+      dropout > 0 ? " dropout" : "", pp, chunks > 1 ? fmt::format("x{}", chunks) : "", schedule, dp,
+      samples.empty() ? "" : fmt::format("[{}]", fmt::join(samples, ",")), ep,
+      ep_inner > 1 ? "/2" : "",
+      cp > 1 ? fmt::format(" cp{}{}", cp,
+                           zigzag     ? "z"
+                           : ring     ? "r"
+                           : exchange ? "x"
+                                      : "") +
+                   (shares.empty() ? "" : fmt::format("[{}]", fmt::join(shares, ",")))
+             : "",
+      tp > 1 ? fmt::format(" tp{}{}{}", tp, sequence_parallel ? "s" : "",
+                           folded.etp > 1 ? fmt::format(" etp{}", folded.etp) : "")
+             : "",
+      layouts.empty() ? "" : " whole", num_micro,
+      moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
+      shard.empty() ? "" : " shard " + shard, all_reduce);
   return c;
 }
 
@@ -463,10 +476,12 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   if (single) {
     run.plan.micro_batch = run.plan.sequences();
     run.plan.dp_samples.clear();
+    run.plan.cp_shares.clear();
     run.plan.pp = run.plan.dp = run.plan.ep = run.plan.ep_inner = run.plan.cp = run.plan.tp = 1;
     run.plan.etp = 1;
     run.plan.heads_apart = 0;
     run.plan.sequence_parallel = run.plan.exchange_heads = run.plan.ring = false;
+    run.plan.unlike_parts = false;
     run.plan.layouts.clear();
     run.plan.pp_layers.clear();
     run.plan.pp_chunks = 1;

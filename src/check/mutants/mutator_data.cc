@@ -120,6 +120,16 @@ bool Mutator::change_attribute() {
     *whole = random_.flip() ? *whole + 1 : std::max<int64_t>(*whole - 1, 0);
   } else if (auto* real = std::get_if<double>(&value)) {
     *real = random_.flip() ? *real * 0.5 : *real + 1;
+  } else if (key == comm::kSlots || key == comm::kBlocks) {
+    // What one member has, another one gets.
+    std::vector<int64_t> lengths = comm::lengths_of(kind.attrs, key.c_str());
+    int64_t& less = lengths[random_.below(lengths.size())];
+    if (less < 2) return false;
+    --less;
+    ++lengths[random_.below(lengths.size())];
+    graph::Attrs other;
+    comm::set_lengths(lengths, key.c_str(), &other);
+    value = other.s(key);
   } else {
     return false;
   }

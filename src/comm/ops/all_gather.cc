@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // all_gather(x...) dim -> y...: the parts of all ranks side by side along `dim`, the list as one
 // transfer. The second half of a ring all_reduce. Of a dim whose `size` they do not divide the
-// first ranks have one more.
+// first ranks have one more; or each has as much as `slots` says.
 #include "base/bytes.h"
 #include "comm/ops/parts.h"
 #include "comm/ops/pieces.h"
@@ -10,14 +10,19 @@ namespace hocket::comm {
 
 namespace {
 
+/// What a member brings of an operand.
+MemberBlocks part_of(const Together& all, const TensorType& type, size_t member) {
+  return member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), member,
+                       lengths_of(*all.attrs, kSlots));
+}
+
 /// Bytes of each operand that a member brings, of which any run is one piece of its memory. Parts
 /// begin where numbers of any type may lie.
 constexpr int64_t kUnit = 8;
 std::vector<Piece> pieces_of(const Together& all, size_t member) {
   std::vector<int64_t> sizes;
   for (const TensorType& type : all.out) {
-    const MemberBlocks b =
-        member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), member);
+    const MemberBlocks b = part_of(all, type, member);
     sizes.push_back(b.outer * type.bytes_of(b.inner));
   }
   return pieces_of_part(all, sizes, kUnit);
@@ -27,8 +32,7 @@ void run_all_gather(const Together& all, size_t me, int) {
   for (size_t member = 0; member < all.members.size(); ++member) {
     for (const Piece& piece : pieces_of(all, member)) {
       const TensorType& type = all.out[piece.operand];
-      const MemberBlocks b =
-          member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), member);
+      const MemberBlocks b = part_of(all, type, member);
       const int64_t row = type.bytes_of(b.inner);
       auto* const to = static_cast<std::byte*>(all.members[me].out[piece.operand]);
       const auto* from = static_cast<const std::byte*>(all.members[member].in[piece.operand]);
@@ -54,7 +58,8 @@ Op describe_all_gather() {
   Op op;
   op.doc =
       "all_gather(x...) dim -> y...: the parts of all ranks side by side along `dim`; a list is "
-      "one transfer; `size`: of all together, where the first ranks have one more";
+      "one transfer; `size`: of all together, where the first ranks have one more; "
+      "slots=\"3,2,2\": of each, otherwise";
   op.takes = Takes::dense;
   op.list = true;
   op.move = {.placed = Move::Placed::slot, .slot_dim = "dim"};

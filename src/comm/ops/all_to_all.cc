@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by
 // expert (dim 0), which sends rows to their experts, or back. With outer=n the experts are n runs,
-// of each of which every member has a block: the first of two levels, the second one is plain.
+// of each of which every member has a block: the first of two levels, the second one is plain. Of
+// ranks with other numbers of tokens `slots`, or on the way back `blocks`, has these.
+#include <algorithm>
+
+#include "base/math.h"
 #include "comm/ops/parts.h"
 
 namespace hocket::comm {
@@ -55,7 +59,8 @@ Op describe_all_to_all() {
   Op op;
   op.doc =
       "all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by "
-      "expert (dim 0), or back; outer=n: every member has a block of each of n runs of experts";
+      "expert (dim 0), or back; outer=n: every member has a block of each of n runs of experts; "
+      "slots=\"3,2,2\", or back blocks: the tokens of each member, where these differ";
   op.takes = Takes::routed;
   op.move = {.part = Move::Part::block,
              .placed = Move::Placed::slot,
@@ -63,11 +68,17 @@ Op describe_all_to_all() {
              .slot_dim = "from",
              .in_parts = true};
   op.needs_sizes = true;
-  // What even routing sends, not the bound.
+  // What even routing sends, or brings from members with more tokens, not the bound.
   op.payload = [](const Attrs& attrs, std::span<const TensorType> in,
                   std::span<const TensorType> out) {
-    const TensorType& by_token = dim_of(attrs, "from") == 1 ? in[0] : out[0];
-    return by_token.dims[1] * by_token.top_k * by_token.bytes_of(by_token.row_size());
+    const bool to_experts = dim_of(attrs, "from") == 1;
+    const TensorType& by_token = to_experts ? in[0] : out[0];
+    const TensorType& by_expert = to_experts ? out[0] : in[0];
+    int64_t tokens = by_token.dims[1];
+    if (has_lengths(attrs)) {
+      tokens = std::max(tokens, ceil_div(int64_t{by_expert.dims[1]}, in[1].dims[0]));
+    }
+    return tokens * by_token.top_k * by_token.bytes_of(by_token.row_size());
   };
   op.algorithms = [](double n, double payload) {
     return std::vector<Algorithm>{

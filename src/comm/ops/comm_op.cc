@@ -6,8 +6,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
+
+#include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace hocket::comm {
 
@@ -82,10 +86,30 @@ graph::Dim experts_of(const Op& op, const Attrs& attrs, const TensorType& type, 
   return experts;
 }
 
+/// How much each of so many members has, where the kind says it.
+std::vector<int64_t> lengths_of_members(const Op& op, const Attrs& attrs, const char* attribute,
+                                        int64_t members) {
+  std::vector<int64_t> lengths = lengths_of(attrs, attribute);
+  if (!lengths.empty() && std::ssize(lengths) != members) {
+    fail(op.name, "{} is '{}'; expected a number for each of {} ranks", attribute,
+         attrs.s(attribute), members);
+  }
+  return lengths;
+}
+
 /// What the members have together of a dim that is split over them: as much each, or the first ones
-/// one more (attribute `size`).
+/// one more (attribute `size`), or as attribute `slots` says.
 graph::Dim together(const Op& op, const Attrs& attrs, const TensorType& type, int dim,
                     int64_t members, int64_t me) {
+  const std::vector<int64_t> slots = lengths_of_members(op, attrs, kSlots, members);
+  if (!slots.empty()) {
+    const int64_t mine = slots[static_cast<size_t>(me)];
+    if (attrs.has("size") || type.dims[static_cast<size_t>(dim)] != mine) {
+      fail(op.name, "got {} on rank {} of those with {} along dim {}; expected {}, and no size",
+           to_string(type), me, fmt::join(slots, ", "), dim, mine);
+    }
+    return std::accumulate(slots.begin(), slots.end(), int64_t{0});
+  }
   graph::Dim mine = type.dims[static_cast<size_t>(dim)];
   const int64_t size = attrs.i_or("size", 0);
   if (size == 0) return mine *= members;
@@ -175,8 +199,36 @@ int64_t outer_of(const Attrs& attrs) {
   return outer;
 }
 
+std::vector<int64_t> lengths_of(const Attrs& attrs, const char* attribute) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  std::vector<int64_t> lengths;
+  if (!attrs.has(attribute)) return lengths;
+  const std::string& text = attrs.s(attribute);
+  for (const std::string& number : split(text, ',')) {
+    int64_t value = 0;
+    if (!parse_int(number, &value) || value < 1 || value > kMost) {
+      fail("comm", "{} is '{}'; expected numbers from 1 to {}, such as 3,2,2", attribute, text,
+           kMost);
+    }
+    lengths.push_back(value);
+  }
+  return lengths;
+}
+
+void set_lengths(const std::vector<int64_t>& lengths, const char* attribute, Attrs* attrs) {
+  attrs->set(attribute, fmt::format("{}", fmt::join(lengths, ",")));
+}
+
+bool has_lengths(const Attrs& attrs) { return attrs.has(kSlots) || attrs.has(kBlocks); }
+
 Movement movement(const Op& op, const Attrs& attrs) {
-  Movement movement{op.move, dim_of(attrs, op.move.part_dim), dim_of(attrs, op.move.slot_dim)};
+  Movement movement;
+  movement.move = op.move;
+  movement.part_dim = dim_of(attrs, op.move.part_dim);
+  movement.slot_dim = dim_of(attrs, op.move.slot_dim);
+  if (op.move.part == Move::Part::block) {
+    movement.blocks = lengths_of(attrs, kBlocks);
+  }
   if (op.move.placed == Move::Placed::sum) {
     movement.monoid = monoid_of(attrs);
   }
@@ -249,7 +301,14 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
       if (moved.dims[0] == 0) fail(op.name, "fewer experts than the {} ranks", members);
     } else if (to.is_split()) {
       graph::Dim& size = moved.dims[to.dim()];
-      if (size.divides_into(members)) {
+      const std::vector<int64_t> blocks = lengths_of_members(op, attrs, kBlocks, members);
+      if (!blocks.empty()) {
+        if (size != std::accumulate(blocks.begin(), blocks.end(), int64_t{0})) {
+          fail(op.name, "got {}; expected {} along dim {}", to_string(type),
+               fmt::join(blocks, " + "), to.dim());
+        }
+        size = blocks[static_cast<size_t>(me)];
+      } else if (size.divides_into(members)) {
         size /= members;
       } else if (!size.symbolic() && size >= members && op.takes == Takes::dense) {
         size = graph::share(size, members, me).length;
@@ -284,11 +343,13 @@ bool meet(const Op& op, const Attrs& attrs, const Types& one, const Types& other
   }
   const bool exchange = op.needs_sizes || op.makes_sizes;
   const auto alike = [&](std::span<const TensorType> mine, std::span<const TensorType> theirs,
-                         const char* cut) {
+                         const char* cut, const char* lengths) {
+    const bool given = attrs.has(lengths);
     if (mine.size() != theirs.size()) return false;
     for (size_t i = 0; i < mine.size(); ++i) {
       if (mine[i] == theirs[i]) continue;
-      // Rows of experts, or their counts; or parts of a dim that the members do not divide.
+      // Rows of experts, or their counts, or of tokens; or parts of a dim that the members do not
+      // divide. How many each has, infer says.
       const bool rows = mine[i].routed() || mine[i].dims.size() == 1;
       const bool shares = cut && op.takes == Takes::dense;
       if (mine[i].dims.size() != theirs[i].dims.size() || !(exchange ? rows : shares)) return false;
@@ -296,13 +357,18 @@ bool meet(const Op& op, const Attrs& attrs, const Types& one, const Types& other
       if (along < 0 || along >= std::ssize(mine[i].dims)) return false;
       const auto dim = static_cast<size_t>(along);
       TensorType type = mine[i];
-      if (!exchange && std::abs(int64_t{type.dims[dim]} - theirs[i].dims[dim]) != 1) return false;
+      const int64_t apart = std::abs(int64_t{type.dims[dim]} - theirs[i].dims[dim]);
+      if (!exchange && !given && apart != 1) return false;
       type.dims[dim] = theirs[i].dims[dim];
+      if (given && type.routed()) {
+        type.dims[1] = theirs[i].dims[1];
+      }
       if (type != theirs[i]) return false;
     }
     return true;
   };
-  return alike(one.in, other.in, op.move.slot_dim) && alike(one.out, other.out, op.move.part_dim);
+  return alike(one.in, other.in, op.move.slot_dim, kSlots) &&
+         alike(one.out, other.out, op.move.part_dim, kBlocks);
 }
 
 std::optional<Resharding> resharding(const TensorType& local, Placement from, Placement to,
@@ -324,6 +390,12 @@ std::optional<Resharding> resharding(const TensorType& local, Placement from, Pl
     }
     if (slot && from.is_split() && sharing.size > 0) {
       resharding.attrs.set("size", sharing.size);
+    }
+    if (slot && !sharing.slots.empty()) {
+      set_lengths(sharing.slots, kSlots, &resharding.attrs);
+    }
+    if (block && !sharing.blocks.empty()) {
+      set_lengths(sharing.blocks, kBlocks, &resharding.attrs);
     }
     // Attributes that could not be set belong to a movement of another kind.
     if ((slot && !from.is_split()) || (block && !to.is_split())) continue;

@@ -163,6 +163,8 @@ struct Movement {
   graph::Monoid monoid = graph::Monoid::sum;
   /// Move::in_parts: attribute `outer`; 1 for a dim other than 0.
   int64_t part_outer = 1, slot_outer = 1;
+  /// Part::block: attribute kBlocks.
+  std::vector<int64_t> blocks = {};
 };
 Movement movement(const Op& op, const Attrs& attrs);
 
@@ -173,6 +175,17 @@ int dim_of(const Attrs& attrs, const char* attribute);
 /// Attribute `outer` of an op with Move::in_parts, 1 without one. Throws Error for less than 1, and
 /// for more than 65,536.
 int64_t outer_of(const Attrs& attrs);
+
+/// How much the members have each of a dim that they cut otherwise than as evenly as it divides, in
+/// the order of the group ("3,2,2"): attribute kSlots of the dim along which their parts are placed
+/// side by side, kBlocks of the one of which each takes a block. Of rows of experts, their tokens.
+inline constexpr const char* kSlots = "slots";
+inline constexpr const char* kBlocks = "blocks";
+/// Such an attribute; empty without it. Throws Error for what is no such list.
+std::vector<int64_t> lengths_of(const Attrs& attrs, const char* attribute);
+void set_lengths(const std::vector<int64_t>& lengths, const char* attribute, Attrs* attrs);
+/// Whether one of the two is there.
+bool has_lengths(const Attrs& attrs);
 
 /// Attribute `monoid`: how a reduction puts parts together. Throws Error for an unknown one.
 graph::Monoid monoid_of(const Attrs& attrs);
@@ -186,8 +199,9 @@ Arity arity(const Op& op, size_t inputs);
 
 /// Local types of the outputs for those of the inputs, of member `me` in a group of `members`
 /// ranks. Members differ only where they do not divide a dim that is cut (graph::share): experts of
-/// an exchange, or, with the attribute `size`, what they put together. Throws Error when the op
-/// does not take such inputs. Not for receives and transfers, whose type the other end decides.
+/// an exchange, or, with the attribute `size`, what they put together; or as kSlots and kBlocks
+/// say. Throws Error when the op does not take such inputs. Not for receives and transfers, whose
+/// type the other end decides.
 std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                               int64_t members, int64_t me = 0);
 
@@ -200,11 +214,13 @@ struct Types {
 bool meet(const Op& op, const Attrs& attrs, const Types& one, const Types& other);
 
 /// Whose local type it is, where members have different ones (infer), and how many experts all have
-/// together, or of a dim that is put together; 0: as many on each.
+/// together, or of a dim that is put together; 0: as many on each. Or how much each has: see
+/// kSlots.
 struct Sharing {
   int64_t me = 0;
   graph::Dim experts = 0;
   int64_t size = 0;
+  std::vector<int64_t> slots = {}, blocks = {};
 };
 /// A collective that takes a value of this local type from one placement to another on an axis of
 /// `members` ranks.

@@ -48,10 +48,13 @@ int64_t spans(std::span<const Slice> slices) {
 std::vector<int64_t> even_sizes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                                 std::span<const TensorType> out) {
   const int64_t row = std::max<int64_t>(in[0].bytes_of(in[0].row_size()), 1);
-  const int64_t rows = op.payload(attrs, in, out) / row;
   const int64_t experts = in[1].dims[1];
+  const bool to_experts = before(op, attrs) == Placement::split(1);
+  const std::vector<int64_t> tokens = lengths_of(attrs, to_experts ? kSlots : kBlocks);
   std::vector<int64_t> sizes;
   for (int64_t member = 0; member < in[1].dims[0]; ++member) {
+    const int64_t rows = tokens.empty() ? op.payload(attrs, in, out) / row
+                                        : tokens[static_cast<size_t>(member)] * in[0].top_k;
     for (int64_t expert = 0; expert < experts; ++expert) {
       sizes.push_back(graph::share(rows, experts, expert).length);
     }
@@ -64,15 +67,16 @@ int64_t kept(const Together& all, std::span<const Slice> slices) {
   return total(slices) + (is_read_packed(slices, all.in, all.out) ? 0 : spans(slices));
 }
 
-/// Most bytes that the first member has of messages of a part, in any phase: as many as it sends
-/// may wait twice.
-int64_t bytes_of_part(const Op& op, const Together& all) {
+/// Most bytes that a member has of messages of a part, in any phase: as many as it sends may wait
+/// twice.
+int64_t bytes_of_part(const Op& op, const Together& all, size_t member) {
   int64_t most = 0;
   for (int phase = 0; phase < op.phases; ++phase) {
     int64_t bytes = 0;
-    for (size_t other = 1; other < all.members.size(); ++other) {
-      const std::vector<Slice> comes = op.reads(all, other, 0, phase);
-      const std::vector<Slice> goes = op.reads(all, 0, other, phase);
+    for (size_t other = 0; other < all.members.size(); ++other) {
+      if (other == member) continue;
+      const std::vector<Slice> comes = op.reads(all, other, member, phase);
+      const std::vector<Slice> goes = op.reads(all, member, other, phase);
       // Another member may send as much as comes here, and have come what is sent here.
       bytes +=
           2 * std::max(total(goes), total(comes)) + std::max(kept(all, comes), kept(all, goes));
@@ -80,6 +84,17 @@ int64_t bytes_of_part(const Op& op, const Together& all) {
     most = std::max(most, bytes);
   }
   return most;
+}
+
+/// The members of whom one has as much as any: the first, or who has the most by kSlots or kBlocks.
+std::set<size_t> members_with_most(const Attrs& attrs) {
+  std::set<size_t> members{0};
+  for (const char* attribute : {kSlots, kBlocks}) {
+    const std::vector<int64_t> lengths = lengths_of(attrs, attribute);
+    const auto most = std::max_element(lengths.begin(), lengths.end());
+    members.insert(lengths.empty() ? 0 : static_cast<size_t>(most - lengths.begin()));
+  }
+  return members;
 }
 
 }  // namespace
@@ -110,11 +125,16 @@ int64_t exchange_bytes(const Op& op, const Attrs& attrs, std::span<const TensorT
   }
   const std::vector<Operands> all(static_cast<size_t>(members), Operands{operands, {}});
   const int64_t parts = parts_among(op, op.payload(attrs, in, out), members);
+  const std::set<size_t> with_most = members_with_most(attrs);
   const int64_t at_a_time = std::min(parts, most_parts_on_way(op));
   std::deque<int64_t> on_way;
   int64_t bytes = 0, most = 0;
   for (int64_t part = 0; part < std::min(parts, kMostLooked); ++part) {
-    on_way.push_back(bytes_of_part(op, {&attrs, in, out, all, {}, {}, part, parts}));
+    on_way.push_back(0);
+    for (const size_t member : with_most) {
+      const Together together{&attrs, in, out, all, {}, {}, part, parts};
+      on_way.back() = std::max(on_way.back(), bytes_of_part(op, together, member));
+    }
     bytes += on_way.back();
     if (std::ssize(on_way) > at_a_time) {
       bytes -= on_way.front();

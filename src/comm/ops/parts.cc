@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -90,12 +91,21 @@ Blocks blocks(const TensorType& type, int64_t dim) {
   return blocks;
 }
 
-MemberBlocks member_blocks(const TensorType& together, int64_t dim, size_t members, size_t member) {
+graph::Run run_of_member(int64_t size, size_t members, size_t member,
+                         const std::vector<int64_t>& lengths) {
+  if (lengths.empty()) {
+    return graph::share(size, static_cast<int64_t>(members), static_cast<int64_t>(member));
+  }
+  const auto mine = lengths.begin() + static_cast<std::ptrdiff_t>(member);
+  return {std::accumulate(lengths.begin(), mine, int64_t{0}), *mine};
+}
+
+MemberBlocks member_blocks(const TensorType& together, int64_t dim, size_t members, size_t member,
+                           const std::vector<int64_t>& lengths) {
   const Blocks all = blocks(together, dim);
   const int64_t size = together.dims[static_cast<size_t>(dim)];
   const int64_t index = size > 0 ? all.inner / size : 0;  // elements of one
-  const graph::Run mine =
-      graph::share(size, static_cast<int64_t>(members), static_cast<int64_t>(member));
+  const graph::Run mine = run_of_member(size, members, member, lengths);
   return {all.outer, mine.length * index, mine.begin * index, all.inner};
 }
 

@@ -25,7 +25,11 @@ Blocks blocks(const TensorType& type, int64_t dim);
 struct MemberBlocks {
   int64_t outer = 1, inner = 1, begin = 0, stride = 1;
 };
-MemberBlocks member_blocks(const TensorType& together, int64_t dim, size_t members, size_t member);
+MemberBlocks member_blocks(const TensorType& together, int64_t dim, size_t members, size_t member,
+                           const std::vector<int64_t>& lengths = {});
+/// The run of `size` that a member has: as evenly as it divides, or of such lengths.
+graph::Run run_of_member(int64_t size, size_t members, size_t member,
+                         const std::vector<int64_t>& lengths);
 
 /// to[i] = the sum, or the greatest, over `from` of from[k][begin + i], in this order, for `count`
 /// elements of `dtype`. `to` may be where one of the sources lies. Throws Error for a type or a

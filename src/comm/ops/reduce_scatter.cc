@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // reduce_scatter(x...) dim -> y...: summed over the group, every rank gets its block along `dim` of
 // each operand, the list as one transfer. The first half of a ring all_reduce. Of a dim that they
-// do not divide the first ranks get one more.
+// do not divide the first ranks get one more; or each gets as much as `blocks` says.
 #include "comm/ops/parts.h"
 #include "comm/ops/pieces.h"
 
@@ -10,7 +10,8 @@ namespace hocket::comm {
 namespace {
 
 MemberBlocks block_of(const Together& all, size_t operand, size_t member) {
-  return member_blocks(all.in[operand], dim_of(*all.attrs, "dim"), all.members.size(), member);
+  return member_blocks(all.in[operand], dim_of(*all.attrs, "dim"), all.members.size(), member,
+                       lengths_of(*all.attrs, kBlocks));
 }
 
 /// Elements of each operand's block that a member gets.
@@ -58,7 +59,9 @@ Op describe_reduce_scatter() {
   Op op;
   op.doc =
       "reduce_scatter(x...) dim -> y...: summed over the group, every rank gets its block along "
-      "`dim` of each; a list is one transfer";
+      "`dim` of each; a list is one transfer; blocks=\"3,2,2\": of each rank, where it is not as "
+      "even "
+      "as it divides";
   op.takes = Takes::dense;
   op.list = true;
   op.move = {.part = Move::Part::block, .placed = Move::Placed::sum, .part_dim = "dim"};

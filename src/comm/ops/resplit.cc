@@ -2,7 +2,7 @@
 // resplit(x) from, to -> y: from blocks along one dim to blocks along another (the all-to-all of
 // sequence parallelism, DeepSpeed-Ulysses, arXiv 2309.14509). Of what every member has, each takes
 // its block along `to`. Of dims that they do not divide the first members have one more; `size`: of
-// the first dim, all together.
+// the first dim, all together; or as `slots` and `blocks` say, of the first dim and the second.
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -22,14 +22,15 @@ std::vector<Copy> copies_of(const Together& all, size_t me) {
   for (const graph::Dim& size : had.dims) {
     whole.push_back({0, size});
   }
-  const auto members = static_cast<int64_t>(all.members.size());
-  std::vector<Region> held(all.members.size(), whole);
+  const size_t members = all.members.size();
+  std::vector<Region> held(members, whole);
   for (size_t member = 0; member < held.size(); ++member) {
-    held[member][from] = graph::share(gets.dims[from], members, static_cast<int64_t>(member));
+    held[member][from] =
+        run_of_member(gets.dims[from], members, member, lengths_of(*all.attrs, kSlots));
   }
   Region wanted = whole;
   wanted[from] = {0, gets.dims[from]};
-  wanted[to] = graph::share(had.dims[to], members, static_cast<int64_t>(me));
+  wanted[to] = run_of_member(had.dims[to], members, me, lengths_of(*all.attrs, kBlocks));
   const std::optional<std::vector<Copy>> copies = plan_copies(held, wanted, 0);
   HOCKET_CHECK(copies, "the members have all of the tensor");
   return *copies;

@@ -66,13 +66,14 @@ ByTransport by_transport(const Op& op, const Attrs& attrs, std::span<const Tenso
 ByTransport by_transport_among(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                                int64_t members) {
   const ByTransport found = by_transport(op, attrs, in);
-  if (found == ByTransport::all_gather && attrs.has("size")) return ByTransport::none;
+  const bool unlike = attrs.has("size") || has_lengths(attrs);
+  if (found == ByTransport::all_gather && unlike) return ByTransport::none;
   if (found != ByTransport::reduce_scatter) return found;
   const auto dim = static_cast<size_t>(movement(op, attrs).part_dim);
   const bool alike = std::all_of(in.begin(), in.end(), [&](const TensorType& type) {
     return type.dims[dim].divides_into(members);
   });
-  return alike ? found : ByTransport::none;
+  return alike && !unlike ? found : ByTransport::none;
 }
 
 int64_t transport_bytes(Collectives how, const Op& op, const Attrs& attrs,
