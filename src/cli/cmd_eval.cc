@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -14,6 +15,7 @@
 #include "cli/inputs.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
+#include "comm/together.h"
 #include "engine/describe.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
@@ -78,6 +80,15 @@ void save_grads(const std::string& path, const engine::Run& run,
   checkpoint::save_safetensors(path, tensors);
 }
 
+uint64_t hash_of(const Lists& ids) {
+  uint64_t hash = 0;
+  for (const std::vector<int32_t>& list : ids) {
+    hash = hash64({reinterpret_cast<const char*>(list.data()), list.size() * sizeof(int32_t)},
+                  hash + list.size());
+  }
+  return hash;
+}
+
 struct Options {
   std::string model, ids, logits, grads, data, dtype = "f32";
   std::vector<std::string> set;
@@ -128,6 +139,10 @@ int on_ids(const Options& options, const engine::Run& run) {
   }
   warn_if_long(run.model, static_cast<int64_t>(longest), "the longest list");
   runtime::LocalRanks ranks = engine::local_ranks(run);
+  comm::expect_same(
+      ranks.processes(), "hocket eval", "--ids of",
+      fmt::format("{}, hash {:x}, {} gradients", counted(static_cast<int64_t>(ids.size()), "list"),
+                  hash_of(ids), options.grads.empty() ? "without" : "with"));
   engine::Programs programs(run, ranks);
   load(run, ranks);
   const auto logits = train::logits_of(run, ids, programs);
@@ -168,6 +183,8 @@ int on_data(const Options& options, const engine::Run& run) {
   const data::Dataset dataset(train::data_dir(run));
   check_data(run, dataset);
   runtime::LocalRanks ranks = engine::local_ranks(run);
+  comm::expect_same(ranks.processes(), "hocket eval", "data",
+                    fmt::format("{}, --sequences {}", dataset.fingerprint(), options.sequences));
   engine::Programs programs(run, ranks);
   load(run, ranks);
   train::Evaluator evaluator(run, dataset, programs);

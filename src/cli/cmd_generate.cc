@@ -9,12 +9,14 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json_writer.h"
 #include "base/text.h"
 #include "checkpoint/model_weights.h"
 #include "cli/inputs.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
+#include "comm/together.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
@@ -81,6 +83,11 @@ int generate(const Options& options) {
                    ? options.prompt
                    : processes.from_first(processes.index() == 0 ? read_stdin() : "");
   how.seed = static_cast<uint64_t>(options.seed);
+  comm::expect_same(processes, "hocket generate", "sampling of",
+                    fmt::format("{} tokens, temperature {}, top_k {}, top_p {}, seed {}, a prompt "
+                                "with hash {:x}",
+                                how.max_new_tokens, how.temperature, how.top_k, how.top_p, how.seed,
+                                hash64(how.prompt)));
   const auto prompt = static_cast<int64_t>(tokenizer.encode(how.prompt).size()) + 1;
   const int64_t longest = prompt + how.max_new_tokens;
   warn_if_long(run.model, longest, "the prompt with --max-new-tokens");

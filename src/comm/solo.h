@@ -11,7 +11,7 @@ namespace hocket::comm {
 class SoloCommunicator : public Communicator {
  public:
   explicit SoloCommunicator(int32_t rank) : rank_(rank) {}
-  void run(const Call& call, const NextCall& next) override;
+  void run(const Call& call, const NextCall& next = {}) override;
 
  private:
   int32_t rank_;

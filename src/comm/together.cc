@@ -53,4 +53,17 @@ std::vector<std::string> together(Processes& processes, const std::function<std:
   return all;
 }
 
+void expect_same(Processes& processes, std::string_view where, std::string_view what,
+                 const std::string& mine) {
+  const std::vector<std::string> all = processes.all_gather(mine);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != all[0]) {
+      fail_run(where,
+               "rank {} has {} {}; rank 0 has {}; expected the same on all ranks; try the same "
+               "command, run.yaml, files and build of hocket everywhere",
+               i, what, all[i], all[0]);
+    }
+  }
+}
+
 }  // namespace hocket::comm

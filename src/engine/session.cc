@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/session.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
 #include "base/error.h"
+#include "base/text.h"
 #include "comm/launch.h"
 #include "comm/process_world.h"
 #include "engine/params.h"
@@ -17,6 +22,56 @@ runtime::RankOptions rank_options(const Run& run) {
       std::chrono::milliseconds(static_cast<int64_t>(run.config.plan.timeout_s * 1000));
   return options;
 }
+
+namespace {
+
+/// Keys that ranks may have other values of: places and sizes of their own hosts. What lies there
+/// is compared by those who read it.
+bool is_of_host(std::string_view key) {
+  constexpr std::string_view kOfHost[] = {
+      "model.path",
+      "data.",
+      "cluster.",
+      "timed.cluster",
+      "timed.profile",
+      "output.dir",
+      "plan.threads_per_rank",
+  };
+  return std::any_of(std::begin(kOfHost), std::end(kOfHost),
+                     [&](std::string_view of_host) { return key.starts_with(of_host); });
+}
+
+/// A line for every other key: "train.lr: 0.001".
+std::string settings_of(const Run& run) {
+  std::string lines;
+  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
+    if (!is_of_host(entry.path)) {
+      lines += fmt::format("{}: {}\n", entry.path, entry.value);
+    }
+  }
+  return lines;
+}
+
+/// Error, in all processes, where their settings differ, with the first that does: they would
+/// train, or evaluate, what none of them was asked for.
+void expect_same_settings(const Run& run, comm::Processes& processes) {
+  const std::vector<std::string> all = processes.all_gather(settings_of(run));
+  const std::vector<std::string> first = split(all[0], '\n');
+  for (size_t i = 1; i < all.size(); ++i) {
+    const std::vector<std::string> other = split(all[i], '\n');
+    for (size_t line = 0; line < std::max(first.size(), other.size()); ++line) {
+      const std::string here = line < other.size() ? other[line] : "";
+      const std::string there = line < first.size() ? first[line] : "";
+      if (here == there) continue;
+      fail_run(run.name,
+               "rank {} has {}; rank 0 has {}; expected the same settings on all ranks; try the "
+               "same command and run.yaml everywhere",
+               i, quote(here), quote(there));
+    }
+  }
+}
+
+}  // namespace
 
 runtime::LocalRanks local_ranks(const Run& run) {
   const auto world = static_cast<int32_t>(run.plan.world());
@@ -40,6 +95,7 @@ runtime::LocalRanks local_ranks(const Run& run) {
   runtime::RankOptions options = rank_options(run);
   options.timeout += std::chrono::seconds(5) + options.timeout / 10;
   const std::shared_ptr<comm::Connection> connection = engine::connection(run);
+  expect_same_settings(run, *connection);
   const comm::Collectives collectives = run.c10d ? comm::Collectives::c10d : comm::Collectives::own;
   return {std::make_shared<comm::ProcessWorld>(connection, collectives),
           {connection->index()},

@@ -51,7 +51,6 @@ class Trainer {
   bool is_first() const { return ranks_.processes().index() == 0; }
   bool nothing_left() const;
   void set_up();
-  void agree(const std::string& mine) const;
   void load();
   int64_t run_steps();
   bool all_begin(int64_t step);
@@ -104,8 +103,9 @@ int Trainer::go() {
   });
   saver_.open(ranks_);
   start_ = find_start(run_, dataset_, saver_.folder());
-  agree(fmt::format("the start {}, {} steps, data {}", start_.describe(), start_.steps,
-                    dataset_.fingerprint()));
+  comm::expect_same(ranks_.processes(), "train", "the start",
+                    fmt::format("{}, {} steps, data {}", start_.describe(), start_.steps,
+                                dataset_.fingerprint()));
   steps_ = start_.steps;
   if (nothing_left()) return 0;
   saver_.set_last(start_.from ? start_.from->folder() : "");
@@ -148,19 +148,6 @@ bool Trainer::nothing_left() const {
   return nothing;
 }
 
-/// Error, on all processes, if they do not all say the same.
-void Trainer::agree(const std::string& mine) const {
-  const std::vector<std::string> all = ranks_.processes().all_gather(mine);
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i] != all[0]) {
-      fail_run("train",
-               "rank {} has {}; rank 0 has {}; expected the same on all ranks; try the same "
-               "run.yaml, files and build of hocket everywhere",
-               i, all[i], all[0]);
-    }
-  }
-}
-
 /// Data, program and prediction, and only then the memory for them: what does not fit or is refused
 /// ends the run before it has taken anything.
 void Trainer::set_up() {
@@ -174,9 +161,10 @@ void Trainer::set_up() {
   }
   prediction_ = preflight(run_, programs_, dataset_, start_.describe(), ranks_.processes());
   const check::Certificate& proven = prediction_.certificate;
-  agree(fmt::format("program {}, graph {}, mesh {} ({}), collectives {}", proven.program.hex(),
-                    proven.reference.hex(), proven.mesh.hex(), proven.ranks,
-                    run_.config.plan.collectives));
+  comm::expect_same(ranks_.processes(), "train", "program",
+                    fmt::format("{}, graph {}, mesh {} ({}), collectives {}", proven.program.hex(),
+                                proven.reference.hex(), proven.mesh.hex(), proven.ranks,
+                                run_.config.plan.collectives));
   session_ = &programs_.session();
   rows_ = engine::rows_read(programs_.compiled(), ranks_.ids(), section_.global_batch,
                             section_.seq_len);

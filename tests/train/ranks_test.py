@@ -202,13 +202,36 @@ class Ranks(unittest.TestCase):
         r = self.run_it([HOCKET, "launch", "-n", 2, *self.words("other", ["dp=2", "ranks=local"])], code=2)
         self.assertIn("plan.ranks is local", r.stderr)
 
-    def test_ranks_that_differ_are_refused_by_name(self):
+    def errors_of(self, words_of):
+        """What two ranks say that were started with other words each, and fail."""
         port = str(free_port())
-        processes = [self.start(rank, 2, self.words("other", [f"bucket_mib={[25, 0.01][rank]}"]), MASTER_PORT=port)
-                     for rank in range(2)]
+        processes = [self.start(rank, 2, words_of(rank), MASTER_PORT=port) for rank in range(2)]
         errors = [process.communicate(timeout=120)[1] for process in processes]
-        self.assertEqual([1, 1], [process.returncode for process in processes])
-        self.assertIn("rank 1 has program", errors[0])
+        self.assertEqual([1, 1], [process.returncode for process in processes], errors)
+        return errors
+
+    def test_ranks_that_differ_are_refused_by_name(self):
+        for key, values in (("plan.bucket_mib", ("25", "0.01")), ("train.lr", ("0.001", "0.1")),
+                            ("train.save_every", ("2", "3"))):
+            with self.subTest(key=key):
+                errors = self.errors_of(
+                    lambda rank: self.words("other", [], "--set", f"{key}={values[rank]}"))
+                self.assertIn(f"rank 1 has '{key}: {values[1]}'; rank 0 has '{key}: {values[0]}'", errors[0])
+
+    def test_what_ranks_evaluate_and_generate_is_the_same(self):
+        self.run_it([HOCKET, *self.words("local", ["dp=2"])])
+        files = []
+        for rank in range(2):
+            files.append(self.dir / f"ids{rank}.json")
+            files[rank].write_text(json.dumps([[rank, 2, 3, 4]]))
+        model = str(self.dir / "local")
+        for words_of, told in (
+                (lambda rank: ["eval", model, "--ids", str(files[rank])], "has --ids of 1 list"),
+                (lambda rank: ["eval", model, "--ids", str(files[0]), "--set", f"plan.{['dp', 'tp'][rank]}=2"],
+                 "rank 1 has 'plan.dp: 1'; rank 0 has 'plan.dp: 2'"),
+                (lambda rank: ["generate", model, "--prompt", "a", "--seed", str(rank)], "rank 1 has sampling of")):
+            with self.subTest(told=told):
+                self.assertIn(told, self.errors_of(words_of)[0])
 
     def fail_one(self, victim, how, plan=("dp=2", "pp=2")):
         """What the ranks say when one of four has died or hangs after its first step."""
