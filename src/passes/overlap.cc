@@ -111,18 +111,17 @@ class Ordering {
   /// Parameters that are gathered where sums begin, too, go first: compute waits for them, and a
   /// lane runs in order.
   void gathers_before_sums() {
-    for (size_t i = 1; i < cls_.tasks.size(); ++i) {
+    std::vector<size_t> order;
+    for (size_t i = 0; i < cls_.tasks.size(); ++i) {
+      const Task& task = cls_.tasks[i];
       size_t first = i;
-      while (first > 0 && gathers_parameter(cls_.tasks[i]) &&
-             sums_gradients(cls_.tasks[first - 1]) && !waits_for(cls_.tasks[i], first - 1)) {
+      while (first > 0 && gathers_parameter(task) && sums_gradients(cls_.tasks[order[first - 1]]) &&
+             !waits_for(task, order[first - 1])) {
         --first;
       }
-      if (first == i) continue;
-      std::vector<bool> sums(cls_.tasks.size(), false);
-      std::fill(sums.begin() + static_cast<ptrdiff_t>(first),
-                sums.begin() + static_cast<ptrdiff_t>(i), true);
-      reorder(sums, i + 1, false);
+      order.insert(order.begin() + static_cast<ptrdiff_t>(first), i);
     }
+    put_in_order(0, order);
   }
 
   bool waits_for(const Task& task, size_t other) const {
