@@ -48,6 +48,40 @@ std::string first_host(std::string_view list) {
          std::string(inside.substr(0, inside.find_first_of(",-]")));
 }
 
+/// Of Slurm's "4(x2),3", tasks of each node one after the other, that of this one (SLURM_NODEID).
+int32_t tasks_of_node(const Environment& get, const char* name, int32_t otherwise) {
+  const char* const text = get(name);
+  if (!text) return otherwise;
+  int64_t left = number(get, "SLURM_NODEID", 0, 1 << 20, 0);
+  for (const std::string& run : split(text, ',')) {
+    const size_t times_at = run.find("(x");
+    int64_t tasks = 0, times = 1;
+    const bool fits =
+        parse_int(run.substr(0, times_at), &tasks) && tasks > 0 && tasks <= otherwise &&
+        (times_at == run.npos ||
+         (run.back() == ')' &&
+          parse_int(run.substr(times_at + 2, run.size() - times_at - 3), &times) && times > 0));
+    if (!fits) {
+      fail("launcher", "{}={}; expected tasks of the nodes, as 4(x2),3", name, text);
+    }
+    if (left < times) return static_cast<int32_t>(tasks);
+    left -= times;
+  }
+  fail("launcher", "{}={} tells of no node {} (SLURM_NODEID)", name, text,
+       number(get, "SLURM_NODEID", 0, 1 << 20, 0));
+}
+
+/// Ranks of this host. srun says those of all nodes, of the step or else of the job; the one number
+/// for every node only if it was asked for.
+int32_t local_size_of(const Environment& get, const Launcher& launcher, int32_t size) {
+  if (std::string_view(launcher.name) == "srun") {
+    for (const char* name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
+      if (get(name)) return tasks_of_node(get, name, size);
+    }
+  }
+  return number(get, launcher.local_size, 1, size, size);
+}
+
 std::string address_of(const Environment& get, const Launcher& launcher) {
   if (const char* given = get("MASTER_ADDR")) return given;
   if (std::string_view(launcher.name) == "srun") {
@@ -68,7 +102,7 @@ Place launched(const Environment& get) {
     place.rank = number(get, launcher.rank, 0, place.size - 1, 0);
     place.launcher = launcher.name;
     if (place.size > 1) {
-      place.local_size = number(get, launcher.local_size, 1, place.size, place.size);
+      place.local_size = local_size_of(get, launcher, place.size);
       place.local_rank = number(get, launcher.local_rank, 0, place.size - 1, place.rank);
     }
     place.address = address_of(get, launcher);

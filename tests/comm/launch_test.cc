@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -78,6 +79,26 @@ TEST(Launch, Srun) {
   }
   variables["MASTER_ADDR"] = "given";
   EXPECT_EQ(place_of(variables), (Place{2, 4, 0, 2, "given", 29500, 0, false, "srun"}));
+}
+
+TEST(Launch, SrunSaysTheTasksOfAllNodes) {
+  // As `srun -n 11` on three nodes does, which sets no SLURM_NTASKS_PER_NODE.
+  for (const auto& [node, tasks] : std::map<std::string, int32_t>{{"0", 4}, {"1", 4}, {"2", 3}}) {
+    Variables variables = {{"SLURM_PROCID", "2"},
+                           {"SLURM_NTASKS", "11"},
+                           {"SLURM_LOCALID", "1"},
+                           {"SLURM_NODEID", node},
+                           {"SLURM_STEP_NODELIST", "a,b,c"},
+                           {"SLURM_TASKS_PER_NODE", "4(x2),3"}};
+    EXPECT_EQ(place_of(variables).local_size, tasks) << node;
+    variables["SLURM_STEP_TASKS_PER_NODE"] = "5(x2),1";
+    EXPECT_EQ(place_of(variables).local_size, node == "2" ? 1 : 5) << node;
+    for (const char* wrong : {"4(x2", "4x2", "12", "0(x3)", "4", ""}) {
+      variables["SLURM_STEP_TASKS_PER_NODE"] = wrong;
+      if (std::string_view(wrong) == "4" && node == "0") continue;
+      EXPECT_NE(error_of(variables).find("SLURM_STEP_TASKS_PER_NODE="), std::string::npos) << wrong;
+    }
+  }
 }
 
 TEST(Launch, WhatDoesNotFitIsRefused) {
