@@ -52,22 +52,30 @@ std::string settings_of(const Run& run) {
   return lines;
 }
 
-/// Error, in all processes, where their settings differ, with the first that does: they would
-/// train, or evaluate, what none of them was asked for.
+/// Error, in all processes, where their settings differ, with the first that do: they would train,
+/// or evaluate, what none of them was asked for.
 void expect_same_settings(const Run& run, comm::Processes& processes) {
+  constexpr int kTold = 3;
   const std::vector<std::string> all = processes.all_gather(settings_of(run));
   const std::vector<std::string> first = split(all[0], '\n');
   for (size_t i = 1; i < all.size(); ++i) {
-    const std::vector<std::string> other = split(all[i], '\n');
-    for (size_t line = 0; line < std::max(first.size(), other.size()); ++line) {
-      const std::string here = line < other.size() ? other[line] : "";
-      const std::string there = line < first.size() ? first[line] : "";
-      if (here == there) continue;
-      fail_run(run.name,
-               "rank {} has {}; rank 0 has {}; expected the same settings on all ranks; try the "
-               "same command and run.yaml everywhere",
-               i, quote(here), quote(there));
+    if (all[i] == all[0]) continue;
+    std::vector<std::string> here = split(all[i], '\n');
+    std::vector<std::string> there = first;
+    here.resize(std::max(here.size(), there.size()));
+    there.resize(here.size());
+    std::string has, expected;
+    int told = 0;
+    for (size_t line = 0; line < here.size() && told < kTold; ++line) {
+      if (here[line] == there[line]) continue;
+      ++told;
+      has += (has.empty() ? "" : ", ") + quote(here[line]);
+      expected += (expected.empty() ? "" : ", ") + quote(there[line]);
     }
+    fail_run(run.name,
+             "rank {} has {}; rank 0 has {}; expected the same settings on all ranks; try the same "
+             "command and run.yaml everywhere",
+             i, has, expected);
   }
 }
 

@@ -228,7 +228,7 @@ class Ranks(unittest.TestCase):
         for words_of, told in (
                 (lambda rank: ["eval", model, "--ids", str(files[rank])], "has --ids of 1 list"),
                 (lambda rank: ["eval", model, "--ids", str(files[0]), "--set", f"plan.{['dp', 'tp'][rank]}=2"],
-                 "rank 1 has 'plan.dp: 1'; rank 0 has 'plan.dp: 2'"),
+                 "'plan.dp: 1', 'plan.tp: 2'; rank 0 has"),
                 (lambda rank: ["generate", model, "--prompt", "a", "--seed", str(rank)], "rank 1 has sampling of")):
             with self.subTest(told=told):
                 self.assertIn(told, self.errors_of(words_of)[0])
