@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "passes/pass.h"
 #include "passes/rings.h"
 
@@ -96,6 +97,19 @@ class Expander {
       held = holds ? &one : held;
     }
     program_.classes[cls_].tasks = std::move(after_);
+  }
+
+  /// Whether other ranks of the same stages have other sizes: which sums are taken row by row, and
+  /// what lies where in a flat buffer, then depends on the class, which the check does not follow.
+  bool shares_are_uneven() const {
+    const RankClass& mine = program_.classes[cls_];
+    for (size_t other = 0; other < program_.classes.size(); ++other) {
+      if (cls_ != other && program_.classes[other].role == mine.role &&
+          stages_[other] == stages_[cls_]) {
+        return true;
+      }
+    }
+    return false;
   }
 
  private:
@@ -238,7 +252,7 @@ class Expander {
         rings->all_reduce(levels);
       }
     } else if (sums && !all_reduces && summed && along_rows && options_.reduce_scatter != kNative &&
-               comm::movement(op, kind.attrs).part_dim == 0) {
+               comm::movement(op, kind.attrs).part_dim == 0 && !shares_are_uneven()) {
       if (is_nested(options_.reduce_scatter)) {
         rings->reduce_scatter(nested, options_.pieces(options_.reduce_scatter));
       } else {
@@ -271,19 +285,6 @@ class Expander {
     return axes;
   }
 
-  /// Whether other ranks of the same stages have other sizes: which sums are taken row by row, and
-  /// what lies where in a flat buffer, then depends on the class, which the check does not follow.
-  bool shares_are_uneven() const {
-    const RankClass& mine = program_.classes[cls_];
-    for (size_t other = 0; other < program_.classes.size(); ++other) {
-      if (cls_ != other && program_.classes[other].role == mine.role &&
-          stages_[other] == stages_[cls_]) {
-        return true;
-      }
-    }
-    return false;
-  }
-
   Program& program_;
   ClassId cls_;
   const Options& options_;
@@ -303,8 +304,17 @@ void run(Program& program, const Options& options) {
   for (const RankClass& cls : program.classes) {
     stages.push_back(program::stages_of(cls));
   }
+  bool some_uneven = false;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    Expander(program, cls, options, stages, &tag).run();
+    Expander expander(program, cls, options, stages, &tag);
+    some_uneven = some_uneven || expander.shares_are_uneven();
+    expander.run();
+  }
+  const bool sums = options.all_reduce != kNative || options.reduce_scatter != kNative;
+  if (some_uneven && sums && program.purpose.empty()) {
+    log_warning(
+        "plan.all_reduce, plan.reduce_scatter: ranks of a stage have unlike shares; their sums "
+        "stay native");
   }
   receive_in_order(program, first_tag);
 }
