@@ -383,12 +383,15 @@ class Cli(unittest.TestCase):
         self.assertTrue(all(m["planned"] < 80 * 2**30 for m in j["memory"]))
 
     def test_check_1024_ranks(self):
-        r = subprocess.run([HOCKET, "check", "configs/moe-671b.yaml", "--json"], cwd=cli_util.ROOT, check=True,
-                           stdout=subprocess.PIPE, text=True)
-        j = json.loads(r.stdout)
-        self.assertTrue(j["ok"])
-        self.assertEqual("pp 16 x edp 1 x ep 64", j["mesh"])
-        self.assertEqual(16, len(j["memory"]))
+        for config, mesh in (("moe-671b", "pp 16 x edp 1 x ep 64"),
+                             ("moe-671b-fsdp", "pp 16 x edp 2 x ep 4 x tp_ep 8")):
+            with self.subTest(config=config):
+                r = subprocess.run([HOCKET, "check", f"configs/{config}.yaml", "--json"], cwd=cli_util.ROOT,
+                                   check=True, stdout=subprocess.PIPE, text=True)
+                j = json.loads(r.stdout)
+                self.assertTrue(j["ok"])
+                self.assertEqual(mesh, j["mesh"])
+                self.assertEqual(16, len(j["memory"]))
 
     # ---- graph ------------------------------------------------------------------------------------
     def test_graph(self):
