@@ -48,16 +48,17 @@ std::string first_host(std::string_view list) {
          std::string(inside.substr(0, inside.find_first_of(",-]")));
 }
 
-/// Of Slurm's "4(x2),3", tasks of each node one after the other, that of this one (SLURM_NODEID).
-int32_t tasks_of_node(const Environment& get, const char* name, int32_t otherwise) {
-  const char* const text = get(name);
-  if (!text) return otherwise;
-  int64_t left = number(get, "SLURM_NODEID", 0, 1 << 20, 0);
+/// Of Slurm's "4(x2),3", tasks of each node one after the other, those of this one (SLURM_NODEID);
+/// at most `all`. The variable is there.
+int32_t tasks_of_node(const Environment& get, const char* name, int32_t all) {
+  const std::string_view text = get(name);
+  const int32_t node = number(get, "SLURM_NODEID", 0, 1 << 20, 0);
+  int64_t left = node;
   for (const std::string& run : split(text, ',')) {
     const size_t times_at = run.find("(x");
     int64_t tasks = 0, times = 1;
     const bool fits =
-        parse_int(run.substr(0, times_at), &tasks) && tasks > 0 && tasks <= otherwise &&
+        parse_int(run.substr(0, times_at), &tasks) && tasks > 0 && tasks <= all &&
         (times_at == run.npos ||
          (run.back() == ')' &&
           parse_int(run.substr(times_at + 2, run.size() - times_at - 3), &times) && times > 0));
@@ -67,8 +68,7 @@ int32_t tasks_of_node(const Environment& get, const char* name, int32_t otherwis
     if (left < times) return static_cast<int32_t>(tasks);
     left -= times;
   }
-  fail("launcher", "{}={} tells of no node {} (SLURM_NODEID)", name, text,
-       number(get, "SLURM_NODEID", 0, 1 << 20, 0));
+  fail("launcher", "{}={} tells of no node {} (SLURM_NODEID)", name, text, node);
 }
 
 /// Ranks of this host. srun says those of all nodes, of the step or else of the job; the one number

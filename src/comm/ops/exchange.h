@@ -31,8 +31,10 @@ bool is_read_packed(std::span<const Slice> slices, std::span<const TensorType> i
 /// have not taken, and what comes and is not used up. Of routed rows those that even routing moves;
 /// of a transfer what the member has of it and what it takes, each once. The types must fit.
 ///
-/// Members are no more than the parts ahead of each other, and what is sent ahead again may wait
-/// until the slowest has taken what was sent before: twice as much is sent as comes.
+/// What begins of the next collective takes the places of parts that have ended, so it has no
+/// memory of its own here. Members are no more than the parts ahead of each other, and what is sent
+/// ahead again may wait until the slowest has taken what was sent before: twice as much is sent as
+/// comes.
 int64_t exchange_bytes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                        std::span<const TensorType> out, int64_t members);
 
