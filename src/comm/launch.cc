@@ -82,6 +82,16 @@ int32_t local_size_of(const Environment& get, const Launcher& launcher, int32_t 
   return number(get, launcher.local_size, 1, size, size);
 }
 
+/// False for a script of sbatch, or a shell of salloc, which Slurm gives the variables of rank 0 of
+/// all though it runs alone: its step has no number, or a number above all that srun counts to.
+bool starts_ranks(const Environment& get, const Launcher& launcher) {
+  if (std::string_view(launcher.name) != "srun") return true;
+  constexpr int64_t kOfNoSrun = 0xfffffff0;
+  const char* const step = get("SLURM_STEP_ID");
+  int64_t number = 0;
+  return step && parse_int(step, &number) && number < kOfNoSrun;
+}
+
 std::string address_of(const Environment& get, const Launcher& launcher) {
   if (const char* given = get("MASTER_ADDR")) return given;
   if (std::string_view(launcher.name) == "srun") {
@@ -98,6 +108,7 @@ Place launched(const Environment& get) {
   Place place;
   for (const Launcher& launcher : kLaunchers) {
     if (!get(launcher.rank) || !get(launcher.size)) continue;
+    if (!starts_ranks(get, launcher)) continue;
     place.size = number(get, launcher.size, 1, 1 << 20, 1);
     place.rank = number(get, launcher.rank, 0, place.size - 1, 0);
     place.launcher = launcher.name;

@@ -38,7 +38,10 @@ TEST(Launch, NobodyStartedIt) {
   EXPECT_EQ(place_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "host"}}),
             (Place{0, 1, 0, 1, "host", 29500, 0, false, "a launcher (RANK, WORLD_SIZE)"}));
   EXPECT_EQ(
-      place_of({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_NTASKS_PER_NODE", "8"}}),
+      place_of({{"SLURM_PROCID", "0"},
+                {"SLURM_NTASKS", "1"},
+                {"SLURM_STEP_ID", "0"},
+                {"SLURM_NTASKS_PER_NODE", "8"}}),
       (Place{0, 1, 0, 1, "127.0.0.1", 29500, 0, false, "srun"}));
 }
 
@@ -70,6 +73,7 @@ TEST(Launch, Mpirun) {
 TEST(Launch, Srun) {
   Variables variables = {{"SLURM_PROCID", "2"},
                          {"SLURM_NTASKS", "4"},
+                         {"SLURM_STEP_ID", "3"},
                          {"SLURM_LOCALID", "0"},
                          {"SLURM_NTASKS_PER_NODE", "2"}};
   for (const auto& [list, first] : Variables{
@@ -86,6 +90,7 @@ TEST(Launch, SrunSaysTheTasksOfAllNodes) {
   for (const auto& [node, tasks] : std::map<std::string, int32_t>{{"0", 4}, {"1", 4}, {"2", 3}}) {
     Variables variables = {{"SLURM_PROCID", "2"},
                            {"SLURM_NTASKS", "11"},
+                           {"SLURM_STEP_ID", "0"},
                            {"SLURM_LOCALID", "1"},
                            {"SLURM_NODEID", node},
                            {"SLURM_STEP_NODELIST", "a,b,c"},
@@ -99,6 +104,20 @@ TEST(Launch, SrunSaysTheTasksOfAllNodes) {
       EXPECT_NE(error_of(variables).find("SLURM_STEP_TASKS_PER_NODE="), std::string::npos) << wrong;
     }
   }
+}
+
+TEST(Launch, ScriptsOfSbatchRunAlone) {
+  Variables variables = {
+      {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_NODELIST", "a,b"}};
+  EXPECT_EQ(place_of(variables), Place());
+  // An interactive step, and the step that is the script.
+  for (const char* step : {"4294967290", "4294967291", "batch"}) {
+    variables["SLURM_STEP_ID"] = step;
+    EXPECT_EQ(place_of(variables), Place()) << step;
+  }
+  variables["SLURM_STEP_ID"] = "0";
+  variables["SLURM_TASKS_PER_NODE"] = "2(x2)";
+  EXPECT_EQ(place_of(variables).size, 4);
 }
 
 TEST(Launch, WhatDoesNotFitIsRefused) {

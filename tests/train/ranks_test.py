@@ -176,7 +176,7 @@ class Ranks(unittest.TestCase):
 
     def start(self, rank, size, words, **env):
         place = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size), "SLURM_LOCALID": str(rank),
-                 "SLURM_NTASKS_PER_NODE": str(size), "SLURM_STEP_NODELIST": "localhost"}
+                 "SLURM_STEP_ID": "0", "SLURM_NTASKS_PER_NODE": str(size), "SLURM_STEP_NODELIST": "localhost"}
         return subprocess.Popen([HOCKET, *words], env=dict(os.environ, **place, **env), stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True)
 
