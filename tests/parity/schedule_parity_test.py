@@ -23,6 +23,31 @@ ACTION = re.compile(r"\d+[FBIW]\d+|\(\d+[FBIW]\d+;\d+[FBIW]\d+\)OVERLAP_F_B")
 HOCKET = str(pathlib.Path(os.environ.get("HOCKET_BINARY_DIR", ROOT / "build")) / "hocket")
 
 
+class Notes(types.SimpleNamespace):
+    """A stage without a model or a peer, which notes what a schedule runs on it."""
+
+    def forward_one_chunk(self, index, *_, **__):
+        self.cells.append(f"{self.stage_index}F{index}")
+
+    def backward_one_chunk(self, index, *_, **__):
+        self.cells.append(f"{self.stage_index}B{index}")
+
+    def __getattr__(self, name):
+        if name.endswith("_ops"):
+            return lambda index: []
+        return lambda *_, **__: None
+
+
+def what_it_runs(name, rank, ranks, micro_batches):
+    """The cells of one rank, one stage each, in the order in which the schedule of this class runs them."""
+    stage = Notes(cells=[], group_size=ranks, group_rank=rank, num_stages=ranks, has_backward=True, stage_index=rank,
+                  is_first=rank == 0, is_last=rank == ranks - 1, submod=torch.nn.Identity())
+    schedule = getattr(schedules, name)(stage, micro_batches)
+    schedule._initialize_stage = lambda *words: None
+    schedule._step_microbatches()
+    return stage.cells
+
+
 def of_pytorch(name, ranks, chunks, micro_batches):
     """The schedule object of this class: made as rank 0 makes it, from stages that have no model."""
     stages = [types.SimpleNamespace(group_size=ranks, group_rank=0, num_stages=ranks * chunks, has_backward=True,
@@ -54,6 +79,19 @@ class SchedulesAreThoseOfPyTorch(unittest.TestCase):
             with self.subTest(schedule=name, shape=shape):
                 expected = of_pytorch(theirs, *shape).pipeline_order
                 self.assertEqual(ours(name, *shape), cells(expected[rank] for rank in range(shape[0])))
+
+    def compare_single(self, name, theirs):
+        """One stage a rank: such a class has no table of its cells, so it is run, by stages that only note them."""
+        for ranks, micro_batches in [(1, 1), (1, 4), (2, 2), (2, 7), (3, 4), (4, 4), (4, 9), (8, 16)]:
+            with self.subTest(schedule=name, shape=(ranks, micro_batches)):
+                expected = [what_it_runs(theirs, rank, ranks, micro_batches) for rank in range(ranks)]
+                self.assertEqual(ours(name, ranks, 1, micro_batches), expected)
+
+    def test_gpipe(self):
+        self.compare_single("gpipe", "ScheduleGPipe")
+
+    def test_1f1b(self):
+        self.compare_single("1f1b", "Schedule1F1B")
 
     def test_interleaved(self):
         self.compare("interleaved", "ScheduleInterleaved1F1B", [(2, 2, 4), (3, 3, 6), (4, 2, 3), (4, 2, 8)])
