@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "check/check.h"
 #include "check/mutants/mutate.h"
+#include "comm/process_world.h"
 #include "engine/params.h"
 #include "program/contract.h"
 #include "tests/schedule_util.h"
@@ -412,6 +413,16 @@ Routes routes_of(const engine::Session& session) {
   return routes;
 }
 
+/// All ranks of a program, or of processes this one.
+runtime::LocalRanks ranks_of(const Case& c, bool single, int32_t world,
+                             const runtime::RankOptions& options) {
+  if (single || !c.connection) return {world, kernels::cpu_backend(), options};
+  return {std::make_shared<comm::ProcessWorld>(c.connection),
+          {c.connection->index()},
+          kernels::cpu_backend(),
+          options};
+}
+
 /// Steps of a case: what is fed, and what is kept of the routes.
 class Steps {
  public:
@@ -496,7 +507,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   options.device = device;
   options.timeout = std::chrono::seconds(20);
   if (with_grads) {
-    runtime::LocalRanks ranks(world, kernels::cpu_backend(), options);
+    runtime::LocalRanks ranks = ranks_of(c, single, world, options);
     engine::Compiled compiled = compile(run, engine::Purpose::grads, c);
     initialise(compiled, c, ranks);
     engine::Session session(std::move(compiled), ranks);
@@ -513,7 +524,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     rewrite(compiled.program);
   }
   // A rewritten program may be of more ranks than the plan.
-  runtime::LocalRanks ranks(compiled.program.num_ranks(), kernels::cpu_backend(), options);
+  runtime::LocalRanks ranks = ranks_of(c, single, compiled.program.num_ranks(), options);
   initialise(compiled, c, ranks);
   engine::Session session(std::move(compiled), ranks);
   for (int s = 0; s < steps; ++s) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "comm/connection.h"
 #include "engine/session.h"
 #include "tests/compare_util.h"
 
@@ -29,6 +30,9 @@ struct Case {
   bool keep_routes = false;
   /// Routers do not choose, but take what those of another run chose: null, or its Outcome::routes.
   std::shared_ptr<const std::vector<Routes>> routes = nullptr;
+  /// Null: ranks are threads. Otherwise the plan's are processes, and this is the one of them that
+  /// `connection` says; all of them call train().
+  std::shared_ptr<comm::Connection> connection = nullptr;
 };
 /// A random model (dense or MoE, odd sizes) and plan of at most `max_ranks` ranks. `any_schedule`:
 /// also those that split and overlap passes.

@@ -2,9 +2,9 @@
 // ctest: serial
 // ctest: slow
 // ctest: timeout=900
-// Random plans on four processes over Gloo train to the bit what four threads do, and with the
-// collectives of c10d what they do but for the order of sums. The test starts itself four times;
-// each process runs every plan both ways and compares its own rank.
+// Random plans on four processes over Gloo equal one rank, in fp64, and train to the bit what four
+// threads do, or with the collectives of c10d what they do but for the order of sums. The test
+// starts itself four times; each process runs every plan both ways and compares its own rank.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -36,7 +36,7 @@ int number_from(const char* variable, int otherwise) {
   return text ? std::atoi(text) : otherwise;
 }
 
-void train(engine::Session& session, const engine::Run& run, uint64_t seed) {
+void train_session(engine::Session& session, const engine::Run& run, uint64_t seed) {
   engine::initialise(session.graph(), session.program(), seed, session.ranks());
   for (int step = 0; step < kSteps; ++step) {
     session.feed(random_batch(session.compiled(), run, step, seed));
@@ -67,11 +67,11 @@ void compare_both_ways(const engine::Run& run, uint64_t seed) {
   const int32_t rank = connection->index();
   runtime::LocalRanks threads(kRanks, kernels::cpu_backend(), engine::rank_options(run));
   engine::Session local(compiled, threads);
-  train(local, run, seed);
+  train_session(local, run, seed);
   runtime::LocalRanks own(std::make_shared<comm::ProcessWorld>(connection), {rank},
                           kernels::cpu_backend(), engine::rank_options(run));
   engine::Session remote(compiled, own, play_something(compiled->program));
-  train(remote, run, seed);
+  train_session(remote, run, seed);
   EXPECT_EQ(remote.loss(), local.loss());
   const auto& entries = threads.at(rank).store().entries();
   ASSERT_EQ(own.at(rank).store().entries().size(), entries.size());
@@ -138,6 +138,14 @@ void compare_with_c10d(const engine::Run& run, uint64_t seed) {
   }
 }
 
+/// Losses, norms, gradients, parameters and states of all ranks, collected in each of them.
+void compare_with_one_rank(uint64_t seed, const std::shared_ptr<comm::Connection>& connection) {
+  Case c = random_case(seed, kRanks, "f64");
+  const Outcome one = train(c, true, 3);
+  c.connection = connection;
+  EXPECT_EQ(difference(train(c, false, 3), one), "");
+}
+
 /// In one of the processes: every third plan with the collectives of c10d.
 void run_plans(int plans) {
   std::string seeds;
@@ -154,6 +162,7 @@ void run_plans(int plans) {
     seeds += " " + std::to_string(seed);
     SCOPED_TRACE(c.name + (c10d ? ", collectives of c10d" : ""));
     c10d ? compare_with_c10d(run, seed) : compare_both_ways(run, seed);
+    compare_with_one_rank(seed, engine::connection(run));
     if (testing::Test::HasFailure()) break;
   }
   engine::disconnect(testing::Test::HasFailure() ? "a plan differs" : "");
@@ -186,12 +195,12 @@ pid_t start(int rank, const std::string& port) {
   }
   setenv("MASTER_ADDR", "127.0.0.1", 1);
   setenv("MASTER_PORT", port.c_str(), 1);
-  execl("/proc/self/exe", "hocket_tests", "--gtest_filter=Processes.TrainAsThreadsDo",
+  execl("/proc/self/exe", "hocket_tests", "--gtest_filter=Processes.TrainAsOneRankAndAsThreadsDo",
         "--gtest_brief=1", static_cast<char*>(nullptr));
   _exit(127);
 }
 
-TEST(Processes, TrainAsThreadsDo) {
+TEST(Processes, TrainAsOneRankAndAsThreadsDo) {
   if (std::getenv("RANK")) return run_plans(number_from("HOCKET_PLANS", 40));
   char self[PATH_MAX] = {};
   ASSERT_GT(readlink("/proc/self/exe", self, sizeof self - 1), 0);
