@@ -135,7 +135,8 @@ int simulate(const Options& options) {
     program::expect_no_parts(compiled.program, "hocket simulate");
     expect_sound(options.run, compiled.program);
   }
-  const cost::CostModel costs(cluster, profile, sim::threads_per_rank(compiled.program, cluster));
+  const cost::CostModel costs(cluster, profile, sim::threads_per_rank(compiled.program, cluster),
+                              engine::collectives_of(run));
   sim::Replay replay;
   const sim::SimReport report = sim::simulate(
       compiled.program, costs, sim_options(source, compiled, options.all_ranks), &replay);

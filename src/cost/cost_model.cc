@@ -47,10 +47,12 @@ const char* to_string(Provenance provenance) {
   return "?";
 }
 
-CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads)
+CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads,
+                     std::optional<comm::Collectives> collectives)
     : cluster_(std::move(cluster)),
       profile_(std::move(profile)),
-      threads_(std::max<int64_t>(1, threads)) {
+      threads_(std::max<int64_t>(1, threads)),
+      collectives_(collectives) {
   // A profile replaces the file's constants by what was measured here, and gives three kinds of
   // times: of tasks as they are (`timed_`), of an op at several sizes, between which others are
   // interpolated (`points_`), and how far that is off (hold_out).
@@ -198,6 +200,24 @@ TaskCost CostModel::work(const Kind& kind, uint32_t accumulate) const {
   return {to_ns(roofline + cluster_.device.launch.value) + overhead, Provenance::analytic};
 }
 
+/// How a collective or a send may be done among so many ranks.
+std::vector<comm::Algorithm> CostModel::ways(const Kind& kind, double members) const {
+  if (!program::is_communication(kind) || !comm::op(kind.communication).algorithms) {
+    fail("cost", "no cost of a transfer by {}; expected a collective or a send", kind.op);
+  }
+  const comm::Op& op = comm::op(kind.communication);
+  std::vector<comm::Algorithm> ways = op.algorithms(members, static_cast<double>(kind.bytes));
+  if (op.role != comm::Role::collective || collectives_ != comm::Collectives::own) return ways;
+  const auto fewest = [](const comm::Algorithm& left, const comm::Algorithm& right) {
+    return left.bytes < right.bytes;
+  };
+  const double bytes = std::min_element(ways.begin(), ways.end(), fewest)->bytes;
+  return {{.name = "exchange",
+           .rounds = static_cast<double>(op.phases),
+           .bytes = bytes,
+           .direct = true}};
+}
+
 TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
                              const GroupShape& shape) const {
   const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
@@ -227,11 +247,7 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
   }
   const double outside = members - 1 - inside;
   double fastest = std::numeric_limits<double>::infinity();
-  if (!program::is_communication(kind) || !comm::op(kind.communication).algorithms) {
-    fail("cost", "no cost of a transfer by {}; expected a collective or a send", kind.op);
-  }
-  const comm::Op& op = comm::op(kind.communication);
-  for (const comm::Algorithm& algorithm : op.algorithms(members, static_cast<double>(kind.bytes))) {
+  for (const comm::Algorithm& algorithm : ways(kind, members)) {
     double data = algorithm.bytes / beta;
     if (algorithm.direct) {
       data = 0;

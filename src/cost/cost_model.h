@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "comm/ops/transport.h"
 #include "cost/cluster.h"
 #include "cost/profile.h"
 #include "program/program.h"
@@ -37,9 +38,12 @@ struct TaskCost {
 class CostModel {
  public:
   /// `threads`: per rank; matters only where ranks share cores. A profile replaces the cluster's
-  /// number of cores and its links, and adds the executor's overhead per task. Error: a profile of
+  /// number of cores and its links, and adds the executor's overhead per task. `collectives`: whose,
+  /// where ranks are processes; their own go from every member to every other, in as many rounds as
+  /// the op has phases, and otherwise by the fastest of the op's algorithms. Error: a profile of
   /// another device than the cluster's.
-  CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads);
+  CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads,
+            std::optional<comm::Collectives> collectives = std::nullopt);
 
   /// A task that involves no other rank, alone on its device.
   TaskCost work(const Kind& kind, uint32_t accumulate) const;
@@ -62,11 +66,13 @@ class CostModel {
     double ns;
   };
   double scaled_ns(const std::vector<Point>& points, double roofline_s) const;
+  std::vector<comm::Algorithm> ways(const Kind& kind, double members) const;
   void hold_out();
 
   Cluster cluster_;
   std::optional<Profile> profile_;
   int64_t threads_;
+  std::optional<comm::Collectives> collectives_;
   std::unordered_map<std::string, TaskCost> timed_;    // by kind_key
   using OpType = std::pair<std::string, std::string>;  // op, dtype
   std::map<OpType, std::vector<Point>> points_;

@@ -120,13 +120,6 @@ graph::Graph reference(const Run& run, const CompileOptions& options, const Size
   return graph;
 }
 
-/// How a run's collectives are done, if its ranks are processes.
-std::optional<comm::Collectives> collectives_of(const Run& run) {
-  if (run.c10d) return comm::Collectives::c10d;
-  if (run.ranks == Ranks::local) return std::nullopt;
-  return comm::Collectives::own;
-}
-
 /// Notes in the kinds of collectives what memory they take of a transport, which threads have none
 /// of: in the largest of the groups that have them.
 void note_transport(const std::optional<comm::Collectives>& how, program::Program* program) {
@@ -180,6 +173,12 @@ Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lower
   note_transport(how.collectives, &result.program);
   seen("program");
   return result;
+}
+
+std::optional<comm::Collectives> collectives_of(const Run& run) {
+  if (run.c10d) return comm::Collectives::c10d;
+  if (run.ranks == Ranks::local) return std::nullopt;
+  return comm::Collectives::own;
 }
 
 graph::Graph reference(const Run& run, const CompileOptions& options) {

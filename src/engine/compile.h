@@ -101,6 +101,8 @@ CompileOptions generation_options(const Run& run, int64_t longest_text);
 /// True if training this run also evaluates: it names data, and some of that is held out.
 bool evaluates(const Run& run);
 
+/// How a run's collectives are done that are not written as messages, if its ranks are processes.
+std::optional<comm::Collectives> collectives_of(const Run& run);
 /// Threads of a rank's compute lane on this machine.
 int threads_per_rank(const parallel::Plan& plan);
 

@@ -86,7 +86,7 @@ cost::CostModel played_costs(const Run& run) {
     }
   }
   const int64_t threads = run.config.plan.threads_per_rank;
-  return {cluster, profile, std::max<int64_t>(1, threads)};
+  return {cluster, profile, std::max<int64_t>(1, threads), collectives_of(run)};
 }
 
 Run played_run(const Run& run) {

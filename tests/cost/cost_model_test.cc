@@ -96,6 +96,24 @@ TEST(CostModel, Collectives) {
   EXPECT_THROW(ns("broadcast", 1, four), Error);
 }
 
+/// Between processes every member exchanges with every other one, whatever else could be done.
+TEST(CostModel, CollectivesOfProcesses) {
+  const CostModel m(toy(), std::nullopt, 1, comm::Collectives::own);
+  const GroupShape four{4, 1, 4}, wide{8, 2, 4};
+  const auto ns = [&](const char* op, int64_t bytes, const GroupShape& s) {
+    return m.transfer(kind(op, 0, bytes), 0, false, s).ns;
+  };
+  EXPECT_EQ(ns("all_reduce", 1000000, four), 2000 + 150000);
+  EXPECT_EQ(ns("all_reduce", 1, four), 2000);
+  EXPECT_EQ(ns("all_gather", 1000000, four), 1000 + 75000);
+  EXPECT_EQ(ns("size_exchange", 100, four), 1000 + 30);
+  EXPECT_EQ(ns("send", 1000000, {2, 1, 2}), 1000 + 100000);
+  // Over 2 nodes of 4, to 4 of the 7 others over the network: a ring would take 4 x that link.
+  EXPECT_EQ(ns("all_gather", 1000000, wide), 5000 + 500000);
+  const CostModel c10d(toy(), std::nullopt, 1, comm::Collectives::c10d);
+  EXPECT_EQ(c10d.transfer(kind("all_reduce", 0, 1000000), 0, false, four).ns, 156000);
+}
+
 Profile sample_profile() {
   Profile p;
   p.machine = {{"cpu", "toy \"1\""}};
