@@ -91,7 +91,7 @@ class ConfigReader {
  private:
   static std::string short_origin(const ConfigNode* node) {
     if (node == nullptr) return "default";
-    return node->where.rfind("--set", 0) == 0 ? "--set" : node->where;
+    return node->assigned_by.empty() ? node->where : node->assigned_by;
   }
 
   [[noreturn]] void wrong(const ConfigNode& node, const std::string& path,
@@ -330,7 +330,7 @@ std::string ResolvedConfig::to_json_text(int indent) const {
 std::string read_config_text(const std::string& path) { return read_file(path, 4 << 20); }
 
 ResolvedConfig read_config(const Fields& fields, std::string_view text, const std::string& name,
-                           const std::vector<std::string>& overrides) {
+                           const std::vector<std::string>& overrides, const Filled& filled) {
   if (!is_utf8(text)) fail(name, "not valid UTF-8; expected YAML text");
   for (const std::string& assignment : overrides) {
     if (!is_utf8(assignment)) fail("--set " + quote(assignment), "not valid UTF-8");
@@ -338,7 +338,10 @@ ResolvedConfig read_config(const Fields& fields, std::string_view text, const st
   ConfigNode tree = parse_config_tree(text, name);
   if (tree.kind != Kind::map) fail(name, "expected keys with values, such as 'train:'");
   for (const std::string& assignment : overrides) {
-    apply_override(&tree, assignment);
+    apply_override(&tree, assignment, "--set");
+  }
+  for (const std::string& assignment : filled.assignments) {
+    apply_override(&tree, assignment, filled.by);
   }
   return ConfigReader(fields).run(fields, tree);
 }

@@ -119,7 +119,7 @@ class ResolvedConfig {
   struct Entry {
     std::string path;    ///< "plan.pp", "data.sources.0.weight"
     std::string value;   ///< as YAML
-    std::string origin;  ///< "default", "run.yaml:12" or "--set"
+    std::string origin;  ///< "default", "run.yaml:12", "--set" or whoever filled it in
     std::string help;
   };
   const std::vector<Entry>& entries() const { return entries_; }
@@ -145,9 +145,15 @@ class ResolvedConfig {
   std::shared_ptr<const nlohmann::json> tree_;
 };
 
+/// What the surroundings say of keys that neither the file nor an override has.
+struct Filled {
+  std::string by;                        ///< the origin of these values: "launcher"
+  std::vector<std::string> assignments;  ///< "a.b=value"
+};
+
 /// Reads `text` (named `name` in errors) into `fields`, after applying the overrides "a.b=value".
 ResolvedConfig read_config(const Fields& fields, std::string_view text, const std::string& name,
-                           const std::vector<std::string>& overrides);
+                           const std::vector<std::string>& overrides, const Filled& filled = {});
 
 /// The text of a configuration file; Error if it cannot be read or is longer than 4 MiB.
 std::string read_config_text(const std::string& path);
@@ -164,10 +170,11 @@ ResolvedConfig read_config(T& config, const std::string& path,
 /// The same for text that is already here.
 template <HasFields T>
 ResolvedConfig parse_config(T& config, std::string_view text, const std::string& name,
-                            const std::vector<std::string>& overrides = {}) {
+                            const std::vector<std::string>& overrides = {},
+                            const Filled& filled = {}) {
   Fields fields;
   config.fields(fields);
-  return read_config(fields, text, name, overrides);
+  return read_config(fields, text, name, overrides, filled);
 }
 
 /// Every key as a Markdown table: key, type, default, meaning. The defaults are those in `fields`.

@@ -130,10 +130,11 @@ ConfigNode parse_tree(std::string_view text, const std::string& name, int depth)
   }
 }
 
-void set_where(ConfigNode* node, const std::string& where) {
+void set_origin(ConfigNode* node, const std::string& where, const std::string& by) {
   node->where = where;
+  node->assigned_by = by;
   for (ConfigNode& item : node->items) {
-    set_where(&item, where);
+    set_origin(&item, where, by);
   }
 }
 
@@ -150,10 +151,10 @@ ConfigNode parse_config_tree(std::string_view text, const std::string& name) {
   return parse_tree(text, name, 0);
 }
 
-void apply_override(ConfigNode* root, const std::string& assignment) {
+void apply_override(ConfigNode* root, const std::string& assignment, const std::string& by) {
   constexpr size_t kShown = 200;
   const std::string where =
-      "--set " + (assignment.size() <= kShown ? assignment : quote(assignment, kShown));
+      by + " " + (assignment.size() <= kShown ? assignment : quote(assignment, kShown));
   const size_t equals = assignment.find('=');
   const std::string path(trim(std::string_view(assignment).substr(0, equals)));
   if (equals == std::string::npos || path.empty()) {
@@ -173,7 +174,7 @@ void apply_override(ConfigNode* root, const std::string& assignment) {
     value.text = text;
     value.quoted = text.empty();
   }
-  set_where(&value, where);
+  set_origin(&value, where, by);
 
   ConfigNode* node = root;
   std::string walked;

@@ -15,6 +15,7 @@ struct ConfigNode {
   std::string text;               ///< of a scalar
   bool quoted = false;            ///< a scalar in quotes: a string, whatever it looks like
   std::string where;              ///< "run.yaml:12" or "--set a.b=c"
+  std::string assigned_by;        ///< "" or whose assignment it is: "--set"
   std::vector<std::string> keys;  ///< of a map, in the file's order; values in `items`
   std::vector<ConfigNode> items;  ///< of a list or map
 
@@ -26,9 +27,9 @@ struct ConfigNode {
 /// map.
 ConfigNode parse_config_tree(std::string_view text, const std::string& name);
 
-/// Applies one override "a.b=value"; makes the maps on the way. A value that starts with `[`, `{`
+/// Applies one override "a.b=value", which `by` has made; makes the maps on the way. A value that starts with `[`, `{`
 /// or a quote is read as YAML, any other is a plain scalar. Lists take an index: "data.0.weight=2".
 /// Error: no key, a path through a value, an index beyond the list, deeper than 64 levels.
-void apply_override(ConfigNode* root, const std::string& assignment);
+void apply_override(ConfigNode* root, const std::string& assignment, const std::string& by);
 
 }  // namespace hocket

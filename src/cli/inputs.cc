@@ -29,12 +29,11 @@ bool is_config_json(const std::string& path) {
 /// Sets train.global_batch to `per_stage` micro-batches per pipeline stage unless it is given.
 engine::Run with_batch(nlohmann::json tree, const std::string& name,
                        const std::vector<std::string>& overrides, int64_t per_stage) {
-  engine::RunConfig probe;
-  const ResolvedConfig resolved = parse_config(probe, tree.dump(), name, overrides);
-  if (resolved.is_default("train.global_batch")) {
-    tree["train"]["global_batch"] = engine::dp_of(probe.plan, resolved, name) *
-                                    probe.plan.micro_batch *
-                                    (probe.plan.pp > 1 ? per_stage * probe.plan.pp : 1);
+  const engine::Run probe = engine::resolve_text(tree.dump(), name, overrides);
+  if (probe.resolved.is_default("train.global_batch")) {
+    const engine::PlanSection& plan = probe.config.plan;
+    tree["train"]["global_batch"] =
+        plan.dp * plan.micro_batch * (plan.pp > 1 ? per_stage * plan.pp : 1);
   }
   return engine::parse_run(tree.dump(), name, overrides);
 }

@@ -202,9 +202,10 @@ void PlanSection::fields(Fields& fields) {
          "1f1b, gpipe, interleaved, zb-h1, zb-v, dualpipev, dualpipe, or a schedule CSV, as "
          "`hocket graph --stage schedule` prints it (docs/schedules.md)");
   fields("layouts", layouts,
-         "how parameters lie, \"PATTERN LAYOUT\" each, e.g. [lm_head.weight tp:S0]: tensors whose "
-         "names match (* and ?) are split along dim 0 over tp; B: whole on every rank; the last "
-         "match counts; optimizer states lie as their parameter");
+         "how parameters and what is computed forward lie, \"PATTERN LAYOUT\" each, e.g. "
+         "[lm_head.weight tp:S0]: tensors whose names match (* and ?) are split along dim 0 over "
+         "tp; B: whole on every rank; the last match counts; gradients and optimizer states lie as "
+         "their parameter (docs/axes.md)");
   fields("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
   pass_options.fields(fields);
   fields("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
@@ -348,26 +349,6 @@ Ranks ranks_of(const PlanSection& plan) {
   return comm::gpus().count >= place.local_size ? Ranks::nccl : Ranks::gloo;
 }
 
-}  // namespace
-
-int64_t dp_of(const PlanSection& plan, const ResolvedConfig& resolved, const std::string& name) {
-  const int64_t processes = comm::launched().size;
-  if (!resolved.is_default("plan.dp") || ranks_of(plan) == Ranks::local || processes == 1) {
-    return plan.dp;
-  }
-  const int64_t others = plan.pp * plan.cp * plan.tp;
-  const int64_t ranks = processes - plan.expert_ranks;
-  if (ranks < others || ranks % others != 0) {
-    fail(name,
-         "{} processes were started; plan.pp x plan.cp x plan.tp is {}, which plan.dp must fill up "
-         "to as many; try another plan",
-         processes, others);
-  }
-  return ranks / others;
-}
-
-namespace {
-
 /// How the global batch is dealt out to micro-batches and data-parallel ranks.
 void derive_samples(Run& run) {
   // As told, or micro_batch for each; if that does not divide the batch, as many micro-batches as
@@ -500,7 +481,7 @@ void derive(Run& run) {
   run.ranks = ranks_of(config.plan);
   run.c10d = config.plan.collectives == "c10d" ||
              (config.plan.collectives == "auto" && run.ranks == Ranks::nccl);
-  p.dp = dp_of(config.plan, run.resolved, run.name);
+  p.dp = config.plan.dp;
   p.ep = config.plan.ep;
   p.etp = config.plan.etp;
   p.ep_inner = config.plan.ep_inner;
@@ -515,9 +496,6 @@ void derive(Run& run) {
   p.layouts = config.plan.layouts;
   p.threads_per_rank = config.plan.threads_per_rank;
   p.ranks_per_node = config.plan.ranks_per_node;
-  if (p.ranks_per_node == 0 && run.ranks != Ranks::local && comm::launched().size > 1) {
-    p.ranks_per_node = comm::launched().local_size;
-  }
   p.dp_samples = config.plan.dp_samples;
   p.cp_shares = config.plan.cp_shares;
   derive_heads(run);
@@ -540,13 +518,47 @@ void derive(Run& run) {
 
 namespace {
 
-Run resolve(const std::string& text, const std::string& name,
-            const std::vector<std::string>& overrides) {
+/// Where ranks are processes that a launcher started: what their number says of keys that are not
+/// given. Error: no plan.dp makes the plan's ranks as many as they are.
+std::vector<std::string> launcher_says(const PlanSection& plan, const ResolvedConfig& resolved,
+                                       const std::string& name) {
+  const comm::Place& place = comm::launched();
+  std::vector<std::string> assignments;
+  if (ranks_of(plan) == Ranks::local || place.size == 1) return assignments;
+  if (resolved.is_default("plan.dp")) {
+    const int64_t others = plan.pp * plan.cp * plan.tp;
+    const int64_t ranks = place.size - plan.expert_ranks;
+    if (ranks < others || ranks % others != 0) {
+      fail(name,
+           "{} processes were started; plan.pp x plan.cp x plan.tp is {}, which plan.dp must fill "
+           "up to as many; try another plan",
+           place.size, others);
+    }
+    assignments.push_back(fmt::format("plan.dp={}", ranks / others));
+  }
+  // All ranks on one node is what programs say without a number, however they were started.
+  if (plan.ranks_per_node == 0 && place.local_size < place.size) {
+    assignments.push_back(fmt::format("plan.ranks_per_node={}", place.local_size));
+  }
+  return assignments;
+}
+
+}  // namespace
+
+Run resolve_text(const std::string& text, const std::string& name,
+                 const std::vector<std::string>& overrides) {
   Run run;
   run.name = name;
   run.resolved = hocket::parse_config(run.config, text, name, overrides);
+  const Filled filled{"launcher", launcher_says(run.config.plan, run.resolved, name)};
+  if (!filled.assignments.empty()) {
+    run.config = RunConfig();
+    run.resolved = hocket::parse_config(run.config, text, name, overrides, filled);
+  }
   return run;
 }
+
+namespace {
 
 /// True for an override of a key that no task depends on: files, and what the loop around the
 /// program does.
@@ -574,7 +586,7 @@ Run resolve_run(const std::string& path, const std::vector<std::string>& overrid
          "is the text of a graph; expected a run.yaml or a program: hocket graph RUN --stage "
          "program");
   }
-  if (text.rfind("hocket-program", 0) != 0) return resolve(read_config_text(path), path, overrides);
+  if (text.rfind("hocket-program", 0) != 0) return resolve_text(read_config_text(path), path, overrides);
   for (const std::string& text : overrides) {
     if (!outside_program(text)) {
       fail(path, "--set {} would change the program; try it on the run.yaml that it was made from",
@@ -591,7 +603,7 @@ Run resolve_run(const std::string& path, const std::vector<std::string>& overrid
     *given = std::move(program);
   }
   // A text is a program: its passes have run, and nobody expects commands to be run by reading it.
-  Run run = resolve(config, path, overrides);
+  Run run = resolve_text(config, path, overrides);
   std::erase_if(run.config.plan.passes,
                 [](const std::string& name) { return name.starts_with(passes::kCommand); });
   return run;
@@ -599,7 +611,7 @@ Run resolve_run(const std::string& path, const std::vector<std::string>& overrid
 
 Run parse_run(const std::string& text, const std::string& name,
               const std::vector<std::string>& overrides) {
-  Run run = resolve(text, name, overrides);
+  Run run = resolve_text(text, name, overrides);
   derive(run);
   return run;
 }
