@@ -12,9 +12,9 @@ from ranks_test import BUILD, HOCKET, free_port
 
 CONFIG = """
 model:
-  config: {model_type: llama, vocab_size: %(vocab)d, hidden_size: %(hidden)d, num_hidden_layers: 4,
+  config: {model_type: %(type)s, vocab_size: %(vocab)d, hidden_size: %(hidden)d, num_hidden_layers: 4,
            num_attention_heads: %(heads)d, num_key_value_heads: %(heads)d, head_dim: 64, intermediate_size: %(wide)d,
-           rms_norm_eps: 1.0e-6, max_position_embeddings: 256, hidden_act: silu, tie_word_embeddings: false}
+           rms_norm_eps: 1.0e-6, max_position_embeddings: 256, hidden_act: silu, tie_word_embeddings: false%(experts)s}
 data: {files: ["%(dir)s/text/*.txt"], dir: "%(dir)s/data", tokenizer: "%(dir)s/tok", vocab_size: 400,
        valid_fraction: 0}
 train: {steps: 2, global_batch: 8, seq_len: %(sequence)d, warmup_steps: 1}
@@ -23,7 +23,15 @@ output: {dir: "%(dir)s/run", report: false, trace: false, sample_tokens: 0, base
 """
 LARGE = {"vocab": 4096, "hidden": 512, "heads": 8, "wide": 1408, "sequence": 256}
 SMALL = {"vocab": 400, "hidden": 8, "heads": 4, "wide": 8, "sequence": 16}
+DENSE = {"type": "llama", "experts": ""}
+EXPERTS = (", num_experts: 8, num_experts_per_tok: 2, moe_intermediate_size: %d, norm_topk_prob: true, "
+           "router_aux_loss_coef: 0.01, decoder_sparse_step: 1, mlp_only_layers: []")
 
+MOE_PLANS = {
+    "experts, ep 4": (4, ["dp=4", "ep=4"]),
+    "experts, ep 2, etp 2": (4, ["dp=2", "tp=2", "ep=2", "etp=2"]),
+    "experts, ep 2, ZeRO-3": (4, ["dp=4", "ep=2", "shard.params=all", "shard.grads=all"]),
+}
 PLANS = {
     "dp 4": (4, ["dp=4"]),
     "dp 4, ZeRO-1": (4, ["dp=4", "shard.optimizer=all"]),
@@ -33,6 +41,14 @@ PLANS = {
     "pp 2, dp 2, ZeRO-3": (4, ["pp=2", "dp=2", "shard.params=all", "shard.grads=all"]),
     "tp 2": (2, ["tp=2"]),
     "tp 4, sequence parallel": (4, ["tp=4", "sequence_parallel=true"]),
+    "cp 4, ring": (4, ["cp=4"]),
+    "cp 4, ring, zigzag": (4, ["cp=4", "cp_order=zigzag"]),
+    "cp 4, Ulysses": (4, ["cp=4", "cp_comm_type=a2a"]),
+    "cp 4, keys gathered": (4, ["cp=4", "cp_comm_type=all_gather"]),
+    "pp 4, zb-h1": (4, ["pp=4", "pp_schedule=zb-h1"]),
+    "pp 2, zb-v": (2, ["pp=2", "pp_chunks=2", "pp_schedule=zb-v"]),
+    "pp 2, dp 2, interleaved": (4, ["pp=2", "pp_chunks=2", "dp=2", "pp_schedule=interleaved", "micro_batch=1"]),
+    "pp 2, dualpipev": (2, ["pp=2", "pp_chunks=2", "pp_schedule=dualpipev"]),
 }
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -47,7 +63,9 @@ class Memory(unittest.TestCase):
         for i in range(12):
             (cls.dir / f"text/{i}.txt").write_text(" ".join(f"word{(i * 37 + k * k) % 211}" for k in range(4000)))
         for name, sizes in (("large", LARGE), ("small", SMALL)):
-            (cls.dir / f"{name}.yaml").write_text(CONFIG % {"dir": cls.dir, **sizes})
+            (cls.dir / f"{name}.yaml").write_text(CONFIG % {"dir": cls.dir, **DENSE, **sizes})
+            moe = {"type": "qwen3_moe", "experts": EXPERTS % (sizes["wide"] // 2)}
+            (cls.dir / f"{name}-experts.yaml").write_text(CONFIG % {"dir": cls.dir, **moe, **sizes})
         for verb in ("train-tokenizer", "prepare"):
             subprocess.run([HOCKET, "data", verb, cls.dir / "large.yaml"], check=True, stdout=subprocess.DEVNULL)
 
@@ -74,10 +92,11 @@ class Memory(unittest.TestCase):
         return out.read_text(), peaks
 
     def test_peak_of_every_process(self):
-        for name, (size, plan) in PLANS.items():
+        for name, (size, plan) in {**PLANS, **MOE_PLANS}.items():
             with self.subTest(plan=name):
-                said, large = self.run_ranks("large", size, plan)
-                _, small = self.run_ranks("small", size, plan)
+                kind = "-experts" if name in MOE_PLANS else ""
+                said, large = self.run_ranks("large" + kind, size, plan)
+                _, small = self.run_ranks("small" + kind, size, plan)
                 rows = re.findall(r"^memory(?: of stage(\d+))? +(\S+) (\w+) measured, (\S+) (\w+) planned per rank$",
                                   said, re.M)
                 self.assertTrue(rows, said)
