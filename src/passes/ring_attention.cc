@@ -17,6 +17,7 @@
 #include "parallel/reshard.h"
 #include "passes/pass.h"
 #include "passes/ring_parts.h"
+#include "passes/ring_places.h"
 #include "passes/template_edit.h"
 
 namespace hocket::passes {
@@ -41,13 +42,6 @@ int dim_of(const std::string& operand, char letter) {
   return at == operand.npos ? -1 : static_cast<int>(at);
 }
 
-const program::Begin* begin_of(const program::Task& task, char letter) {
-  for (const program::Begin& begin : task.begins) {
-    if (begin.letter == letter) return &begin;
-  }
-  return nullptr;
-}
-
 struct Options {
   std::string cp_comm_type = "all_gather", cp_order = "contiguous";
   void fields(Fields& visit) {
@@ -63,11 +57,12 @@ struct Options {
   }
 };
 
-/// Rewrites the tasks of one class of ranks. `blocks`: by class, as find_blocks says.
+/// Rewrites the tasks of one class of ranks. `blocks`: by class, as find_blocks says; empty to find
+/// them.
 class RingWriter {
  public:
   RingWriter(Templates& templates, program::ClassId cls, int32_t axis, bool zigzag,
-             const std::vector<Blocks>& blocks)
+             std::vector<Blocks> blocks)
       : frame_(templates.frame),
         cls_(cls),
         mesh_(templates.frame.mesh_of(cls)),
@@ -76,7 +71,7 @@ class RingWriter {
         axis_(axis),
         zigzag_(zigzag),
         parts_(zigzag ? 2 : 1),
-        blocks_(blocks),
+        places_(templates.frame, cls, axis, zigzag, std::move(blocks)),
         next_tag_(templates.num_tags) {}
 
   /// The blocks of the class's rings; none if no task of the class has gathered keys.
@@ -99,11 +94,7 @@ class RingWriter {
     // every list is written anew, ring by ring. Gathers that nobody reads any more go.
     find_gathered();
     find_summed();
-    const Blocks& own = blocks_[cls_.value()];
-    unlike_ = std::any_of(blocks_.begin(), blocks_.end(),
-                          [&](const Blocks& others) { return !others.empty() && others != own; });
     if (zigzag_) {
-      find_halves();
       put_in_zigzag();
     }
     for (StageTemplate& stage : rank_.stages) {
@@ -205,53 +196,10 @@ class RingWriter {
     const std::vector<int32_t>& axes = frame_.tables[begin->by].axes;
     const bool split = std::find(axes.begin(), axes.end(), axis_) != axes.end();
     if (!split || keys == 0) return {};
-    site.blocks = blocks_of(begin, keys);
+    site.blocks = places_.blocks_of(begin, keys);
     return site;
   }
 
-  /// Blocks of `size` tokens, which the ranks of the class's rings have together: each ends where
-  /// the next one begins.
-  Blocks blocks_of(const program::Begin* begin, int64_t size) const {
-    Coords coords(mesh_.axes.size());
-    for (size_t axis = 0; axis < coords.size(); ++axis) {
-      coords[axis] = frame_.span(cls_, static_cast<int32_t>(axis)).begin;
-    }
-    Blocks blocks;
-    coords[axis_] = 0;
-    const int64_t first = value_at(begin, coords);
-    for (; coords[axis_] < ring_size(); ++coords[axis_]) {
-      blocks.push_back({value_at(begin, coords) - first, 0});
-    }
-    for (size_t place = 0; place < blocks.size(); ++place) {
-      const int64_t end = place + 1 < blocks.size() ? blocks[place + 1].begin : size;
-      blocks[place].length = end - blocks[place].begin;
-    }
-    return blocks;
-  }
-
-  int32_t ring_size() const { return mesh_.axes[axis_].size; }
-
-  /// A number of a task's begins at these coordinates.
-  int64_t value_at(const program::Begin* begin, const Coords& coords) const {
-    if (!begin) return 0;
-    if (begin->by == kNone) return begin->begin;
-    const program::Table& table = frame_.tables[begin->by];
-    int64_t place = 0;
-    for (int32_t axis : table.axes) {
-      place = place * mesh_.axes[axis].size + coords[axis];
-    }
-    return begin->begin + table.values[place];
-  }
-  /// Axes that a task's begins depend on, and that of the ring.
-  std::vector<int32_t> axes_of(const TaskTemplate& made) const {
-    std::set<int32_t> axes{axis_};
-    for (const program::Begin& begin : made.task.begins) {
-      if (begin.by == kNone) continue;
-      const std::vector<int32_t>& more = frame_.tables[begin.by].axes;
-      axes.insert(more.begin(), more.end());
-    }
-    return {axes.begin(), axes.end()};
-  }
   /// A table of what a function says at every coordinate.
   template <class Function>
   TableId table(std::vector<int32_t> axes, const Function& function) {
@@ -261,96 +209,12 @@ class RingWriter {
     return frame_.intern(std::move(made));
   }
 
-  /// The place of the first rank of the class; where ranks have unlike parts, of all of it.
-  int32_t own_place() const { return frame_.span(cls_, axis_).begin; }
-  /// Whose keys the rank at this place has after `hop` steps.
-  int32_t owner(int64_t place, int32_t hop) const { return mesh_.wrap(axis_, place - hop); }
-
-  void find_halves() {
-    halves_ = Halves(*std::find_if(blocks_.begin(), blocks_.end(),
-                                   [](const Blocks& blocks) { return !blocks.empty(); }));
-    HOCKET_CHECK(!halves_.unlike() || frame_.span(cls_, axis_).count == 1,
-                 "ranks with other parts of the tokens are in one class");
-  }
-  /// The blocks of the ring on which the rank at these coordinates on the task's axes is.
-  const Blocks& blocks_at(const TaskTemplate& made, const Coords& coords) const {
-    if (!unlike_) return blocks_[cls_.value()];
-    const std::vector<int32_t> axes = axes_of(made);
-    for (program::ClassId id = 0; id < frame_.classes.size(); ++id) {
-      const bool here = std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
-        return axis == axis_ || frame_.span(id, axis).contains(coords[axis]);
-      });
-      if (here && !blocks_[id.value()].empty()) return blocks_[id.value()];
-    }
-    return blocks_[cls_.value()];
-  }
-  /// The part that the rank at `chooser` takes of what the one at `place` has.
-  graph::Run part_at(const Blocks& blocks, const Choice& choice, int64_t chooser,
-                     int32_t place) const {
-    return zigzag_ ? halves_.at(place, choice.at(chooser)) : blocks[place];
-  }
-  /// Where the queries' part lies, and that of the keys that come after `hop` steps.
-  graph::Run queries_at(const TaskTemplate& made, const Site& site, const Choice& choice,
-                        Coords coords) const {
-    const int32_t place = coords[axis_];
-    const Blocks& blocks = blocks_at(made, coords);
-    coords[axis_] = 0;
-    graph::Run part = part_at(blocks, choice, place, place);
-    part.begin += value_at(begin_of(made.task, site.asks), coords);
-    return part;
-  }
-  graph::Run keys_at(const TaskTemplate& made, const Site& site, const Choice& choice, int32_t hop,
-                     const Coords& coords) const {
-    const int32_t place = coords[axis_];
-    graph::Run part = part_at(blocks_at(made, coords), choice, place, owner(place, hop));
-    part.begin += value_at(begin_of(made.task, site.asked), coords);
-    return part;
-  }
-  /// The keys that ranks of the class have after `hop` steps: as many on all of them.
-  int64_t keys_after(const Site& site, int32_t hop) const {
-    return site.blocks[owner(own_place(), hop)].length;
-  }
-
-  /// Whether on some rank of a ring some query of the part needs a key of the part.
-  bool needed(const TaskTemplate& made, const Site& site, const Meeting& meeting,
-              int32_t hop) const {
-    bool any = false;
-    const ops::Support& support = site.op->layout.support[0];
-    graph::for_each_coords(mesh_, axes_of(made), [&](const Coords& coords) {
-      const graph::Run queries = queries_at(made, site, meeting.queries, coords);
-      const graph::Run keys = keys_at(made, site, meeting.keys, hop, coords);
-      const int64_t end = std::max(queries.begin + queries.length, keys.begin + keys.length);
-      const graph::Run wanted = support.of(kind_of(made).attrs, queries, end);
-      any = any ||
-            (keys.begin < wanted.begin + wanted.length && wanted.begin < keys.begin + keys.length);
-    });
-    return any;
-  }
-
-  /// Who meets whom after `hop` steps. In the first one a rank has its own keys, and what is met
-  /// first there comes first. Of halves of other lengths both meet theirs, one of them for nothing:
-  /// a task has operands of one size on all ranks of all classes.
-  std::vector<Meeting> meetings(const TaskTemplate& made, const Site& site, int32_t hop) const {
-    const Choice early{Choice::Which::early}, late{Choice::Which::late};
-    const Choice either{Choice::Which::late_before, hop};
-    std::vector<Meeting> all{{early, early}};
-    if (zigzag_) {
-      all = hop == 0 ? std::vector<Meeting>{{early, early}, {late, late}, {late, early}}
-                     : std::vector<Meeting>{{late, early}, {either, either}};
-    }
-    if (halves_.unlike() && hop > 0) {
-      all = {{late, early}, {early, early}, {late, late}};
-    }
-    std::erase_if(all, [&](const Meeting& one) { return !needed(made, site, one, hop); });
-    return all;
-  }
-
   /// The part along a dim of a value of the rank at `place`; all of it if there is one part only.
   ValueId part_of(ValueId value, int dim, const Choice& choice, int32_t place) {
     if (dim < 0 || !zigzag_) return value;
-    if (halves_.unlike()) {
-      const int64_t begin = choice.at(0) == 0 ? 0 : halves_.at(place, 0).length;
-      const int64_t length = halves_.at(place, choice.at(0)).length;
+    if (places_.halves().unlike()) {
+      const int64_t begin = choice.at(0) == 0 ? 0 : places_.halves().at(place, 0).length;
+      const int64_t length = places_.halves().at(place, choice.at(0)).length;
       const auto [known, fresh] = views_.try_emplace({value, dim, begin, TableId(kNone)}, kNone);
       if (fresh) {
         known->second = edit_.view(value, dim, length, begin);
@@ -417,16 +281,17 @@ class RingWriter {
     const Gathered& home = home_.at(whole);
     const int64_t all = rank_.values[whole].type.dims[home.dim];
     std::vector<int64_t> lengths;
-    for (const graph::Run& block : blocks_[cls_.value()]) {
+    for (const graph::Run& block : places_.own_blocks()) {
       lengths.push_back(block.length);
     }
     comm::Sharing sharing{.me = frame_.span(cls_, axis_).begin};
     sharing.slots = parallel::unless_shares(std::move(lengths));
-    if (sharing.slots.empty() && all % ring_size() != 0) {
+    if (sharing.slots.empty() && all % places_.size() != 0) {
       sharing.size = all;
     }
-    const auto how = comm::resharding(rank_.values[home.from].type,
-                                      graph::Placement::split(home.dim), to, ring_size(), sharing);
+    const auto how =
+        comm::resharding(rank_.values[home.from].type, graph::Placement::split(home.dim), to,
+                         places_.size(), sharing);
     if (!how) {
       fail("plan",
            "{} of a ring is wanted {}, and nothing brings it there; try "
@@ -467,8 +332,8 @@ class RingWriter {
     // zigzag order there may be one before the last where nothing meets); then gradients go home in
     // one message, into the values that a scattered sum would have made.
     const program::Task& user = made.task;
-    int32_t hops = ring_size();
-    while (hops > 1 && meetings(made, site, hops - 1).empty()) {
+    int32_t hops = places_.size();
+    while (hops > 1 && places_.meetings(made.task, site, hops - 1).empty()) {
       --hops;
     }
     std::map<ValueId, ValueId> keys;
@@ -488,11 +353,11 @@ class RingWriter {
       if (hop + 1 < hops) {
         for (const auto& [whole, here] : keys) {
           const int dim = gathered_.at(whole).dim;
-          next[whole] = resized(here, dim, keys_after(site, hop + 1));
+          next[whole] = resized(here, dim, places_.keys_after(site, hop + 1));
           shift(user, 1, here, next[whole], result);
         }
       }
-      for (const Meeting& meeting : meetings(made, site, hop)) {
+      for (const Meeting& meeting : places_.meetings(made.task, site, hop)) {
         meet(made, site, meeting, hop, keys, grads, result);
       }
       const bool last = hop + 1 == hops;
@@ -500,9 +365,9 @@ class RingWriter {
         if (hops == 1) break;
         const int dim = dim_of(site.letters.out[output], site.asked);
         const ValueId there =
-            last ? homes.at(output) : resized(here, dim, keys_after(site, hop + 1));
-        shift_parts(user, last ? -hop : 1, {here, owner(own_place(), hop)},
-                    {there, owner(own_place(), last ? 0 : hop + 1)}, dim, result);
+            last ? homes.at(output) : resized(here, dim, places_.keys_after(site, hop + 1));
+        shift_parts(user, last ? -hop : 1, {here, places_.owner(places_.own(), hop)},
+                    {there, places_.owner(places_.own(), last ? 0 : hop + 1)}, dim, result);
         here = there;
       }
       keys = std::move(next);
@@ -549,7 +414,7 @@ class RingWriter {
     const auto own = std::find_if(sums->second.begin(), sums->second.end(),
                                   [&](const Summed& sum) { return sum.dim == dim; });
     const ValueId home =
-        own != sums->second.end() ? own->to : resized(whole, dim, keys_after(site, 0));
+        own != sums->second.end() ? own->to : resized(whole, dim, places_.keys_after(site, 0));
     home_[whole] = {home, dim, axis_};
     return home;
   }
@@ -562,9 +427,9 @@ class RingWriter {
     const bool first = hop == 0 && meeting.queries == meeting.keys;
     const auto part = [&](ValueId value, const std::string& operand) {
       const int asks = dim_of(operand, site.asks);
-      return asks >= 0 ? part_of(value, asks, meeting.queries, own_place())
+      return asks >= 0 ? part_of(value, asks, meeting.queries, places_.own())
                        : part_of(value, dim_of(operand, site.asked), meeting.keys,
-                                 owner(own_place(), hop));
+                                 places_.owner(places_.own(), hop));
     };
     TaskTemplate task = made;
     task.shares.clear();
@@ -583,13 +448,15 @@ class RingWriter {
     std::erase_if(task.task.begins, [&](const program::Begin& begin) {
       return begin.letter == site.asks || begin.letter == site.asked;
     });
-    const std::vector<int32_t> axes = axes_of(made);
-    task.task.begins.push_back({site.asks, 0, table(axes, [&](const Coords& coords) {
-                                  return queries_at(made, site, meeting.queries, coords).begin;
-                                })});
-    task.task.begins.push_back({site.asked, 0, table(axes, [&](const Coords& coords) {
-                                  return keys_at(made, site, meeting.keys, hop, coords).begin;
-                                })});
+    const std::vector<int32_t> axes = places_.axes_of(made.task);
+    task.task.begins.push_back(
+        {site.asks, 0, table(axes, [&](const Coords& coords) {
+           return places_.queries_at(made.task, site, meeting.queries, coords).begin;
+         })});
+    task.task.begins.push_back(
+        {site.asked, 0, table(axes, [&](const Coords& coords) {
+           return places_.keys_at(made.task, site, meeting.keys, hop, coords).begin;
+         })});
     task.task.kind = edit_.intern_local({.op = site.op->name,
                                          .attrs = kind_of(made).attrs,
                                          .in = edit_.types_of(task.in),
@@ -630,16 +497,16 @@ class RingWriter {
       const int dim = value.layout[axis_].dim();
       const graph::TensorType own = value.type;
       value.layout.set(static_cast<size_t>(axis_), graph::Placement::replicate());
-      value.type.dims[dim] = halves_.size();
+      value.type.dims[dim] = places_.halves().size();
       const ValueId mine = edit_.like(id, own);
       taken[id] = mine;
       for (const int64_t part : {0, 1}) {
         const auto [from, first] = side_of(id, dim, part, &takes);
         const TableId by = table({axis_}, [&, before = first](const Coords& coords) {
-          return halves_.at(coords[axis_], part).begin - before;
+          return places_.halves().at(coords[axis_], part).begin - before;
         });
-        const int64_t length = halves_.at(own_place(), part).length;
-        const int64_t begin = part == 0 ? 0 : halves_.at(own_place(), 0).length;
+        const int64_t length = places_.halves().at(places_.own(), part).length;
+        const int64_t begin = part == 0 ? 0 : places_.halves().at(places_.own(), 0).length;
         take(edit_.view(from, dim, length, 0, by), edit_.view(mine, dim, length, begin), &takes);
       }
     }
@@ -678,9 +545,9 @@ class RingWriter {
   /// and where it begins. Where these are of unlike lengths, or on ranks of several classes, a copy
   /// of them alone: which the ranks then share out, each up to where the next one begins.
   std::pair<ValueId, int64_t> side_of(ValueId input, int dim, int64_t part, TaskList* takes) {
-    const bool one_class = frame_.span(cls_, axis_).count == ring_size();
-    if (one_class && !halves_.unlike()) return {input, 0};
-    const graph::Run side = halves_.side(part);
+    const bool one_class = frame_.span(cls_, axis_).count == places_.size();
+    if (one_class && !places_.halves().unlike()) return {input, 0};
+    const graph::Run side = places_.halves().side(part);
     graph::TensorType type = rank_.values[input].type;
     type.dims[dim] = side.length;
     const ValueId copy = edit_.like(input, type);
@@ -738,9 +605,7 @@ class RingWriter {
   const int32_t axis_;  ///< of the ring
   const bool zigzag_;
   const int64_t parts_;
-  const std::vector<Blocks>& blocks_;
-  bool unlike_ = false;  ///< other classes have other blocks
-  Halves halves_;        ///< in zigzag order
+  const RingPlaces places_;
   int32_t next_tag_;
   std::map<ValueId, Gathered> gathered_;           // by what it becomes
   std::map<ValueId, std::vector<Summed>> summed_;  // by what it was
@@ -775,7 +640,7 @@ void run(Templates& templates, const Options& options) {
   std::vector<Blocks> blocks(templates.ranks.size());
   bool any = false;
   for (program::ClassId id = 0; id < templates.frame.classes.size(); ++id) {
-    blocks[id.value()] = RingWriter(templates, id, axis, zigzag, blocks).find_blocks();
+    blocks[id.value()] = RingWriter(templates, id, axis, zigzag, {}).find_blocks();
     any = any || !blocks[id.value()].empty();
   }
   if (!any) return;
