@@ -109,12 +109,13 @@ class Spans {
   size_t next_ = 0;
 };
 
-/// Copies tensors: between ranks that are here at once, else by messages, which must be sent for.
-/// Every process looks at what all ranks give and take, so that both ends of a message know it.
-class Copies {
+/// Copies of tensors: between ranks that are here at once, else by messages, which must be sent
+/// for. Every process looks at what all ranks give and take, so that both ends of a message know
+/// it.
+class TensorCopies {
  public:
-  Copies(const program::Program& from, const runtime::LocalRanks& from_ranks,
-         const program::Program& to, runtime::LocalRanks& to_ranks, int64_t together)
+  TensorCopies(const program::Program& from, const runtime::LocalRanks& from_ranks,
+               const program::Program& to, runtime::LocalRanks& to_ranks, int64_t together)
       : from_(from),
         from_ranks_(from_ranks),
         to_ranks_(to_ranks),
@@ -249,7 +250,7 @@ class Copies {
 void copy_parameters(const graph::Graph& graph, const program::Program& from,
                      const runtime::LocalRanks& from_ranks, const program::Program& to,
                      runtime::LocalRanks& to_ranks, int64_t together) {
-  Copies copies(from, from_ranks, to, to_ranks, together);
+  TensorCopies copies(from, from_ranks, to, to_ranks, together);
   int64_t bytes = 0;
   for (const graph::Tensor& tensor : graph.tensors) {
     if (tensor.kind != graph::TensorKind::param) continue;
