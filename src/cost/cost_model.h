@@ -38,10 +38,10 @@ struct TaskCost {
 class CostModel {
  public:
   /// `threads`: per rank; matters only where ranks share cores. A profile replaces the cluster's
-  /// number of cores and its links, and adds the executor's overhead per task. `collectives`: whose,
-  /// where ranks are processes; their own go from every member to every other, in as many rounds as
-  /// the op has phases, and otherwise by the fastest of the op's algorithms. Error: a profile of
-  /// another device than the cluster's.
+  /// number of cores and its links, and adds the executor's overhead per task. `collectives`:
+  /// whose, where ranks are processes; their own go from every member to every other, in as many
+  /// rounds as the op has phases, and otherwise by the fastest of the op's algorithms. Error: a
+  /// profile of another device than the cluster's.
   CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads,
             std::optional<comm::Collectives> collectives = std::nullopt);
 

@@ -586,7 +586,8 @@ Run resolve_run(const std::string& path, const std::vector<std::string>& overrid
          "is the text of a graph; expected a run.yaml or a program: hocket graph RUN --stage "
          "program");
   }
-  if (text.rfind("hocket-program", 0) != 0) return resolve_text(read_config_text(path), path, overrides);
+  if (text.rfind("hocket-program", 0) != 0)
+    return resolve_text(read_config_text(path), path, overrides);
   for (const std::string& text : overrides) {
     if (!outside_program(text)) {
       fail(path, "--set {} would change the program; try it on the run.yaml that it was made from",

@@ -37,12 +37,11 @@ TEST(Launch, NobodyStartedIt) {
   // One process is on one host, whatever a batch system says of others.
   EXPECT_EQ(place_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "host"}}),
             (Place{0, 1, 0, 1, "host", 29500, 0, false, "a launcher (RANK, WORLD_SIZE)"}));
-  EXPECT_EQ(
-      place_of({{"SLURM_PROCID", "0"},
-                {"SLURM_NTASKS", "1"},
-                {"SLURM_STEP_ID", "0"},
-                {"SLURM_NTASKS_PER_NODE", "8"}}),
-      (Place{0, 1, 0, 1, "127.0.0.1", 29500, 0, false, "srun"}));
+  EXPECT_EQ(place_of({{"SLURM_PROCID", "0"},
+                      {"SLURM_NTASKS", "1"},
+                      {"SLURM_STEP_ID", "0"},
+                      {"SLURM_NTASKS_PER_NODE", "8"}}),
+            (Place{0, 1, 0, 1, "127.0.0.1", 29500, 0, false, "srun"}));
 }
 
 TEST(Launch, Torchrun) {
