@@ -11,6 +11,7 @@ import stat
 import subprocess
 import tempfile
 import unittest
+from unittest import mock
 
 import cli_util
 from cli_util import HOCKET, Sandbox
@@ -205,6 +206,21 @@ class Cli(unittest.TestCase):
         r = self.refused(["train", "configs/quickstart.yaml", "--set", "plan.ep=3", "--print-config"],
                          "expected a divisor of plan.dp")
         self.assertRegex(r.stdout, r"ep: 3 +# --set")
+
+    def test_what_a_launcher_says_is_in_the_configuration(self):
+        place = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+        words = ["configs/quickstart.yaml", "--set", "train.global_batch=8", "--set", "plan.micro_batch=1"]
+        with mock.patch.dict(os.environ, place):
+            text = self.box.good("train", *words, "--set", "plan.tp=2", "--print-config")
+            program = self.box.good("graph", *words)
+        self.assertRegex(text, r"dp: 2 +# launcher")
+        self.assertRegex(text, r"ranks_per_node: 2 +# launcher")
+        self.assertIn('"dp":4', program)
+        # On one node, a program of processes is that of threads, but for what messages take.
+        with mock.patch.dict(os.environ, {**place, "LOCAL_WORLD_SIZE": "4"}):
+            together = self.box.good("graph", *words)
+        alone = self.box.good("graph", *words, "--set", "plan.dp=4", "--set", "plan.ranks=gloo")
+        self.assertEqual(alone.replace('"ranks":"gloo"', '"ranks":"auto"'), together)
 
     # ---- check ------------------------------------------------------------------------------------
     def test_check(self):

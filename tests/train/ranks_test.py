@@ -160,8 +160,8 @@ class Ranks(unittest.TestCase):
                 self.assertEqual(*(said[said.index("sample ("):].split("\n\n")[0] for said in (alone, together)))
 
     def launchers(self):
-        torchrun = BUILD.parent / ".venv/bin/torchrun"
-        if torchrun.exists():
+        torchrun = shutil.which("torchrun", path=f"{BUILD.parent}/.venv/bin:{os.environ['PATH']}")
+        if torchrun:
             yield "torchrun", [torchrun, "--no-python", "--nproc-per-node", 2, "--master-port", free_port(), HOCKET], {}
         if shutil.which("mpirun"):
             yield ("mpirun", ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2, HOCKET],
@@ -169,7 +169,10 @@ class Ranks(unittest.TestCase):
 
     def test_launchers(self):
         self.run_it([HOCKET, *self.words("local", ["dp=2"])])
-        for name, command, env in self.launchers():
+        launchers = list(self.launchers())
+        if not launchers:
+            self.skipTest("neither torchrun nor mpirun is here")
+        for name, command, env in launchers:
             with self.subTest(launcher=name):
                 self.run_it([*command, *self.words("other", [])], env=dict(os.environ, **env))
                 self.same("local", "other")
