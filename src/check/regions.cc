@@ -314,9 +314,7 @@ std::vector<Run> Values::places_in(const Base& base, CutId entry, CutId region, 
 std::vector<Run> Values::shared_out(const Base& base, CutId entry, CutId region, AxisMask axes,
                                     std::span<const Place> places) const {
   const auto& from = bases_[base.cls].from;
-  const auto begins_of_region = [&](CutId id) {
-    return from.find(std::pair{id, base.size});
-  };
+  const auto begins_of_region = [&](CutId id) { return from.find(std::pair{id, base.size}); };
   const auto inner_begins = begins_of_region(region);
   const auto outer_begins = begins_of_region(entry);
   const bool all = entry == CutTable::kWhole;
