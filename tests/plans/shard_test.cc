@@ -84,7 +84,8 @@ std::vector<Case> uneven_shapes() {
            "dp: 5, tp: 3, sequence_parallel: true, micro_batch: 1, shard: {params: all}",
            "cp: 5, dp: 1, micro_batch: 1, cp_comm_type: p2p, shard: {params: all, grads: all}",
            "pp: 2, dp: 5, micro_batch: 1, recompute: full, shard: {params: all, grads: all}",
-           "dp: 10, micro_batch: 1, shard: {params: group, grads: group, group: 5}",
+           "dp: 10, micro_batch: 1, shard: {params: group, grads: group, group: 5}, bucket_mib: "
+           "0.0005",
            "dp: 10, micro_batch: 1, shard: {params: group, grads: group, optimizer: all, group: 2}",
            "dp: 10, micro_batch: 1, shard: {params: group, grads: all, group: 5}",
            "dp: 5, micro_batch: 1, shard: {optimizer: all}, grad_codec: identity",
