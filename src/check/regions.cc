@@ -96,7 +96,7 @@ void Values::find_regions(ClassId cls) {
       known->second = region_of(cls, {0, view.begin, view.by}, length, held.size);
     }
     bases.region[id] = known->second;
-    bases.from.try_emplace(known->second, program::Begin{0, view.begin, view.by});
+    bases.from.try_emplace({known->second, held.size}, program::Begin{0, view.begin, view.by});
   }
 }
 
@@ -314,11 +314,13 @@ std::vector<Run> Values::places_in(const Base& base, CutId entry, CutId region, 
 std::vector<Run> Values::shared_out(const Base& base, CutId entry, CutId region, AxisMask axes,
                                     std::span<const Place> places) const {
   const auto& from = bases_[base.cls].from;
-  const program::Begin whole{};
-  const bool known = entry == CutTable::kWhole || from.contains(entry);
-  if (!known || !from.contains(region)) return {};
-  const program::Begin& outer = entry == CutTable::kWhole ? whole : from.at(entry);
-  const program::Begin& inner = from.at(region);
+  const auto begins_of_region = [&](CutId id) { return from.find(std::pair{id, base.size}); };
+  const auto inner_begins = begins_of_region(region);
+  const auto outer_begins = begins_of_region(entry);
+  const bool all = entry == CutTable::kWhole;
+  if (inner_begins == from.end() || (!all && outer_begins == from.end())) return {};
+  const program::Begin& inner = inner_begins->second;
+  const program::Begin outer = all ? program::Begin{} : outer_begins->second;
   const program::RoleId role = ctx_.program.classes[base.cls].role;
   std::map<std::vector<Run>, std::set<int64_t>, RunsLess> begins;  // by what ranks have
   std::vector<Run> rows;

@@ -74,7 +74,8 @@ class Values {
   struct Bases {
     std::map<BufferId, Base> of;
     std::vector<CutId> region;             ///< by buffer: which part of its base it is
-    std::map<CutId, program::Begin> from;  ///< where a region begins, on ranks of other classes too
+    /// Where a region of a base of so many indices begins, on ranks of other classes too.
+    std::map<std::pair<CutId, int64_t>, program::Begin> from;
   };
   void find_regions(ClassId cls);
   CutId region_of(ClassId cls, const program::Begin& from, int64_t length, int64_t size);

@@ -120,7 +120,7 @@ class LayoutChoice {
           const graph::Axis& ranks = mesh_.axes[axis];
           if (ranks.size > 1 && tensor.type.bytes() >= sharding_.least_bytes &&
               may_split(axis, mesh_, sharding_, sharding_.update()) && split[axis].is_replicate()) {
-            log_debug("{} {} stays whole over {}: no dim divides into {}", tensor.name,
+            log_debug("{} {} stays whole over {}: no dim has {} indices to split", tensor.name,
                       to_string(tensor.type), ranks.name, ranks.size);
           }
         }
@@ -132,8 +132,8 @@ class LayoutChoice {
     }
     if (2 * whole > all && !graph_->grads.empty()) {
       log_warning(
-          "plan.shard splits {:.0f} % of the parameters: the others have no dim that the "
-          "data-parallel ranks divide",
+          "plan.shard splits {:.0f} % of the parameters: the others have no dim of as many "
+          "indices as there are data-parallel ranks",
           100 * static_cast<double>(all - whole) / static_cast<double>(all));
     }
     if (sharding_.grads == Shard::none) return;

@@ -97,11 +97,12 @@ std::optional<Layouts> layouts_with(const graph::Graph& graph, const graph::Mesh
                                     const std::vector<NodeLayouts>& signatures);
 
 /// The layout of a parameter that lies in this one, when the data-parallel ranks that have it alike
-/// split it, all of them or those of a group: the innermost axes together along the first dim that
-/// they divide, the others, if it is too much for that, along other dims. Axes that divide no dim
-/// leave it whole, and so does `sharding` of what is small. The innermost axis of the mesh cuts
-/// first: what crosses the links between distant ranks, gathered or scattered, is then the smallest
-/// part, and what a rank has if all split it is a part of what it has if its group does.
+/// split it, all of them or those of a group: along the first dim that they divide together, or the
+/// innermost axes along one and the others along another; where they divide none, along one of
+/// which each has about as much as each other. Axes of more ranks than any dim has indices leave it
+/// whole, and so does `sharding` of what is small. The innermost axis of the mesh cuts first: what
+/// crosses the links between distant ranks, gathered or scattered, is then the smallest part, and
+/// what a rank has if all split it is a part of what it has if its group does.
 graph::Layout sharded(const graph::TensorType& type, graph::Layout layout, const graph::Mesh& mesh,
                       const Sharding& sharding, Shard among);
 

@@ -34,9 +34,16 @@ constexpr int64_t kLeast = 1 << 20;
 struct Alike {
   program::GroupId group;
   comm::Id op;
-  graph::Attrs attrs;
+  std::vector<graph::Attrs> attrs;  ///< by class of those with one list
   program::Phase phase;
   auto operator<=>(const Alike&) const = default;
+};
+
+/// A task that may be in a bucket, with its like.
+struct Candidate {
+  bool merges = false;
+  Alike alike{};
+  int64_t bytes = 0;
 };
 
 /// True if the lists of two classes are one but for the sizes of what their tasks work on: what may
@@ -71,14 +78,91 @@ std::vector<size_t> first_alike(const Program& program) {
   return first;
 }
 
+/// Which tasks of a class may be merged.
+class Mergeable {
+ public:
+  Mergeable(const Program& program, const RankClass& cls, const std::vector<size_t>& alike)
+      : program_(program), cls_(cls), first_alike_(alike) {}
+
+  /// Sums of gradients, scattered or in place, and what gathers the parts of parameters.
+  bool operator()(const Task& task) {
+    const program::Kind& kind = program_.kind(task);
+    if (task.group == kNone || !program::is_collective(kind)) return false;
+    const comm::Op& op = comm::op(kind.communication);
+    if (!op.list || kind.in.empty() || !graph::is_floating(kind.in[0].dtype)) return false;
+    if (task.phase == program::Phase::grad) {
+      if (op.in_place && (task.in != task.out || kind.in[0].numel() == 1)) return false;
+    } else if (!gathers_parameter(op, task)) {
+      return false;
+    }
+    // Collectives across classes with other lists keep their place: every class has the same order
+    // of them.
+    const auto [known, fresh] = keeps_place_.try_emplace(task.group);
+    if (fresh) {
+      known->second = meets_others(program_.groups[task.group]);
+    }
+    return !known->second;
+  }
+
+ private:
+  bool meets_others(const program::Group& group) const {
+    const std::vector<std::vector<program::ClassId>> meetings = program_.meetings(group);
+    return std::any_of(meetings.begin(), meetings.end(), [&](const auto& met) {
+      return std::any_of(met.begin(), met.end(), [&](program::ClassId cls) {
+        return first_alike_[static_cast<size_t>(cls.value())] !=
+               first_alike_[static_cast<size_t>(met[0].value())];
+      });
+    });
+  }
+  bool gathers_parameter(const comm::Op& op, const Task& task) const {
+    const bool gathers = op.move.placed == comm::Move::Placed::slot;
+    return gathers && std::all_of(task.in.begin(), task.in.end(), [&](BufferId input) {
+             return cls_.buffers[cls_.root(input)].kind == program::BufferKind::persistent ||
+                    task.phase == program::Phase::optimizer;
+           });
+  }
+
+  const Program& program_;
+  const RankClass& cls_;
+  const std::vector<size_t>& first_alike_;  // by class
+  std::map<program::GroupId, bool> keeps_place_;
+};
+
+/// By task of classes whose lists are alike but for sizes: what all of them do with it, so that
+/// what meets in one order still does.
+std::vector<Candidate> candidates(const Program& program, const std::vector<size_t>& classes,
+                                  const std::vector<size_t>& alike) {
+  std::vector<Candidate> list(program.classes[classes[0]].tasks.size());
+  for (Candidate& candidate : list) {
+    candidate.merges = true;
+  }
+  for (size_t cls : classes) {
+    const std::vector<Task>& tasks = program.classes[cls].tasks;
+    Mergeable mergeable(program, program.classes[cls], alike);
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      Candidate& candidate = list[i];
+      candidate.merges = candidate.merges && mergeable(tasks[i]);
+      if (!candidate.merges) continue;
+      const program::Kind& kind = program.kind(tasks[i]);
+      candidate.alike.group = tasks[i].group;
+      candidate.alike.op = kind.communication;
+      candidate.alike.phase = tasks[i].phase;
+      candidate.alike.attrs.push_back(kind.attrs);
+      candidate.bytes = std::max(candidate.bytes, kind.bytes);
+    }
+  }
+  return list;
+}
+
 class Bucketing {
  public:
-  Bucketing(Program& program, program::ClassId cls, int64_t limit, const std::vector<size_t>& alike)
+  Bucketing(Program& program, program::ClassId cls, int64_t limit,
+            const std::vector<Candidate>& candidates)
       : program_(program),
         cls_(program.classes[cls]),
         views_(program, cls),
         limit_(limit),
-        first_alike_(alike),
+        candidates_(candidates),
         renamed_(cls_.tasks.size(), kNone),
         joined_(cls_.tasks.size(), false) {}
 
@@ -88,15 +172,15 @@ class Bucketing {
     // not its like; one of the last sums also before the last exchange of a pass, which takes the
     // link. Who waits for a sum only to have its memory back waits for a bucket if that sum is its
     // last: else for a later one, or compute would stand still for sums of its own time.
-    for (const Task& task : cls_.tasks) {
-      if (task.phase == program::Phase::grad && mergeable(task)) {
-        open_[alike(task)].to_come += program_.kind(task).bytes;
+    for (const Candidate& task : candidates_) {
+      if (task.merges && task.alike.phase == program::Phase::grad) {
+        open_[task.alike].to_come += task.bytes;
       }
     }
     const size_t last_exchange = find_last_exchange();
     for (size_t i = 0; i < cls_.tasks.size(); ++i) {
       const Task& task = cls_.tasks[i];
-      const bool merges = mergeable(task);
+      const bool merges = candidates_[i].merges;
       for (auto& [alike, bucket] : open_) {
         if (touches(alike, bucket, task) ||
             (is_pass(alike.phase) && !(merges && is_pass(task.phase))) ||
@@ -108,8 +192,8 @@ class Bucketing {
         emit(i);
         continue;
       }
-      const int64_t bytes = program_.kind(task).bytes;
-      Open& bucket = open_[alike(task)];
+      const int64_t bytes = candidates_[i].bytes;
+      Open& bucket = open_[candidates_[i].alike];
       if (bucket.bytes + bytes > most(bucket, task)) {
         flush(bucket);
       }
@@ -133,11 +217,6 @@ class Bucketing {
   }
 
  private:
-  Alike alike(const Task& task) const {
-    const program::Kind& kind = program_.kind(task);
-    return {task.group, kind.communication, kind.attrs, task.phase};
-  }
-
   /// What the bucket may hold: of sums at most half of those to come, so that the last ones are
   /// small.
   int64_t most(const Open& bucket, const Task& task) const {
@@ -150,17 +229,19 @@ class Bucketing {
     return bucket.bytes >= std::max(kLeast, bucket.to_come / 4);
   }
   /// The last collective of a pass that keeps its place, or the first of several in a row.
-  size_t find_last_exchange() {
-    const auto is_exchange = [&](const Task& task) {
-      return is_pass(task.phase) && program::is_collective(program_.kind(task)) && !mergeable(task);
+  size_t find_last_exchange() const {
+    const auto is_exchange = [&](size_t i) {
+      const Task& task = cls_.tasks[i];
+      return is_pass(task.phase) && program::is_collective(program_.kind(task)) &&
+             !candidates_[i].merges;
     };
     size_t behind = cls_.tasks.size();
-    while (behind > 0 && !is_exchange(cls_.tasks[behind - 1])) {
+    while (behind > 0 && !is_exchange(behind - 1)) {
       --behind;
     }
     if (behind == 0) return cls_.tasks.size();
     size_t first = behind - 1;
-    while (first > 0 && is_exchange(cls_.tasks[first - 1])) {
+    while (first > 0 && is_exchange(first - 1)) {
       --first;
     }
     return first;
@@ -168,42 +249,6 @@ class Bucketing {
 
   static bool is_pass(program::Phase phase) {
     return phase == program::Phase::forward || phase == program::Phase::backward;
-  }
-
-  /// Sums of gradients, scattered or in place, and what gathers the parts of parameters.
-  bool mergeable(const Task& task) {
-    const program::Kind& kind = program_.kind(task);
-    if (task.group == kNone || !program::is_collective(kind)) return false;
-    const comm::Op& op = comm::op(kind.communication);
-    if (!op.list || kind.in.empty() || !graph::is_floating(kind.in[0].dtype)) return false;
-    if (task.phase == program::Phase::grad) {
-      if (op.in_place && (task.in != task.out || kind.in[0].numel() == 1)) return false;
-    } else if (!gathers_parameter(op, task)) {
-      return false;
-    }
-    // Collectives across classes with other lists keep their place: every class has the same order
-    // of them.
-    const auto [known, fresh] = keeps_place_.try_emplace(task.group);
-    if (fresh) {
-      known->second = meets_others(program_.groups[task.group]);
-    }
-    return !known->second;
-  }
-  bool meets_others(const program::Group& group) const {
-    const std::vector<std::vector<program::ClassId>> meetings = program_.meetings(group);
-    return std::any_of(meetings.begin(), meetings.end(), [&](const auto& met) {
-      return std::any_of(met.begin(), met.end(), [&](program::ClassId cls) {
-        return first_alike_[static_cast<size_t>(cls.value())] !=
-               first_alike_[static_cast<size_t>(met[0].value())];
-      });
-    });
-  }
-  bool gathers_parameter(const comm::Op& op, const Task& task) const {
-    const bool gathers = op.move.placed == comm::Move::Placed::slot;
-    return gathers && std::all_of(task.in.begin(), task.in.end(), [&](BufferId input) {
-             return cls_.buffers[cls_.root(input)].kind == program::BufferKind::persistent ||
-                    task.phase == program::Phase::optimizer;
-           });
   }
 
   /// True if it waits for one of them (and not only for the end of a sum), or they have a buffer in
@@ -274,9 +319,8 @@ class Bucketing {
   RankClass& cls_;
   const program::Views views_;
   const int64_t limit_;
-  const std::vector<size_t>& first_alike_;  // by class
+  const std::vector<Candidate>& candidates_;  // by task
   std::map<Alike, Open> open_;
-  std::map<program::GroupId, bool> keeps_place_;
   std::vector<Task> tasks_;
   std::vector<TaskId> renamed_;
   std::vector<bool> joined_;  ///< sums that are in a bucket before its last one
@@ -296,8 +340,16 @@ struct Options {
 void run(Program& program, const Options& options) {
   const auto limit = static_cast<int64_t>(options.bucket_mib * (1 << 20));
   const std::vector<size_t> alike = first_alike(program);
+  std::map<size_t, std::vector<size_t>> classes;  // by the first of those alike
+  for (size_t cls = 0; cls < alike.size(); ++cls) {
+    classes[alike[cls]].push_back(cls);
+  }
+  std::map<size_t, std::vector<Candidate>> tasks;
+  for (const auto& [first, same] : classes) {
+    tasks[first] = candidates(program, same, alike);
+  }
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    Bucketing(program, cls, limit, alike).run();
+    Bucketing(program, cls, limit, tasks.at(alike[cls])).run();
   }
 }
 

@@ -107,7 +107,7 @@ std::optional<Planned> random_plan(const Case& c, Rng& rng, int64_t most_process
   const auto pick = [&](std::initializer_list<int64_t> from) {
     return from.begin()[rng.below(from.size())];
   };
-  const int64_t dp = pick({1, 2, 3, 4}), ep = pick({1, 1, 2, 4});
+  const int64_t dp = pick({1, 2, 3, 4, 5}), ep = pick({1, 1, 2, 4});
   const int64_t cp = pick({1, 1, 2}), tp = pick({1, 1, 2, 3}), pp = pick({1, 1, 2, 3});
   if (dp * cp * tp * pp > 8 || dp % ep != 0) return {};
   std::vector<std::string> settings = {

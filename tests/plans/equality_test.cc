@@ -177,6 +177,41 @@ TEST(PlanEquality, StagesWithoutLayers) {
   }
 }
 
+/// Tokens, heads and words that ranks of tp share out in two steps, beside unlike numbers of
+/// samples: parts of parts, which begin alike in buffers of other sizes.
+TEST(PlanEquality, PartsOfUnlikeParts) {
+  struct Shape {
+    int heads = 0;
+    int64_t seq_len = 0, global_batch = 0;
+    const char* plan;
+  };
+  const Shape shapes[] = {
+      {4, 15, 4, "tp: 4, sequence_parallel: true, dp: 2, micro_batch: 2"},
+      {6, 48, 3, "tp: 4, sequence_parallel: true, dp: 2, dp_samples: [1, 2]"},
+      {6, 7, 5,
+       "tp: 4, sequence_parallel: true, dp: 3, dp_samples: [2, 1, 2], shard: {params: all}"},
+      {4, 15, 3, "tp: 4, sequence_parallel: true, cp: 3, micro_batch: 3, shard: {grads: all}"},
+  };
+  for (const Shape& shape : shapes) {
+    Case c;
+    c.seed = 13;
+    c.name = shape.plan;
+    c.text = fmt::format(
+        "model:\n  dtype: f64\n  config: {{model_type: llama, vocab_size: 23, hidden_size: 8, "
+        "num_hidden_layers: 2, num_attention_heads: {}, num_key_value_heads: 2, head_dim: 4, "
+        "intermediate_size: 9, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: "
+        "false, max_position_embeddings: 64, hidden_act: silu}}\n"
+        "train: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01}}\n"
+        "plan: {{{}, threads_per_rank: 1, timeout_s: 60}}\n",
+        shape.heads, shape.seq_len, shape.global_batch, shape.plan);
+    SCOPED_TRACE(c.name);
+    const engine::Compiled compiled = engine::compile(engine::parse_run(c.text, c.name, {}));
+    const check::Verdict verdict = check::check(compiled.program, compiled.reference);
+    EXPECT_TRUE(verdict.ok()) << to_text(verdict);
+    EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
+  }
+}
+
 /// A stage may have copies with any share of the micro-batches, beside stages that have none.
 TEST(PlanEquality, CopiesOfAStage) {
   const std::string path = ::testing::TempDir() + "copies.csv";

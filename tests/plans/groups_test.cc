@@ -138,19 +138,20 @@ TEST(Groups, WhatCannotBeIsSaid) {
   }
 }
 
-/// Nearly all parameters are matrices that the ranks divide.
+/// Nearly all parameters are matrices that four ranks divide.
 /// `shard`: its keys.
-engine::Compiled measured(const std::string& shard, int micro_batches = kMicroBatches) {
+engine::Compiled measured(const std::string& shard, int micro_batches = kMicroBatches,
+                          int ranks = kRanks, int width = 128) {
   return engine::compile(engine::parse_run(
       fmt::format(
-          "model:\n  config: {{model_type: llama, vocab_size: 64, hidden_size: 128, "
+          "model:\n  config: {{model_type: llama, vocab_size: 64, hidden_size: {}, "
           "num_hidden_layers: 16, num_attention_heads: 4, num_key_value_heads: 4, head_dim: 32, "
           "intermediate_size: 512, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, "
           "tie_word_embeddings: false, max_position_embeddings: 64, hidden_act: silu}}\n"
           "train: {{seq_len: 64, global_batch: {}}}\n"
           "plan: {{dp: {}, micro_batch: 1, ranks_per_node: {}, bucket_mib: 1, threads_per_rank: 1, "
           "shard: {{{}}}}}\n",
-          kRanks * micro_batches, kRanks, kGroup, shard),
+          width, ranks * micro_batches, ranks, kGroup, shard),
       "measured", {}));
 }
 
@@ -188,8 +189,8 @@ Bytes counted(const program::Program& program) {
 }
 
 /// The formulas of docs/axes.md, in parameters: of m ranks of a group, g groups, s micro-batches.
-Bytes expected(const Split& split) {
-  const double m = kGroup, g = kRanks / kGroup, s = kMicroBatches;
+Bytes expected(const Split& split, int ranks) {
+  const double m = kGroup, g = ranks / kGroup, s = kMicroBatches;
   const double inside = (m - 1) / m, across = (g - 1) / g / m;
   // How often a collective inside a group, and one between groups, passes.
   double intra = 0, inter = 0;
@@ -206,30 +207,38 @@ Bytes expected(const Split& split) {
   return {intra * inside, inter * across};
 }
 
+/// Of four ranks, which divide the matrices, and of six, which do not.
 TEST(Groups, BytesOnTheLinksAreThoseOfTheFormulas) {
-  for (const Split& split : all_splits()) {
-    if (!split.legal()) continue;
-    SCOPED_TRACE(split.keys());
-    const engine::Compiled made = measured(split.grouped());
-    const double params = parameter_bytes(made);
-    const Bytes found = counted(made.program), wanted = expected(split);
-    EXPECT_NEAR(found.intra / params, wanted.intra, 0.02 * std::max(wanted.intra, 0.5));
-    EXPECT_NEAR(found.inter / params, wanted.inter, 0.02 * std::max(wanted.inter, 0.5));
+  for (const int ranks : {kRanks, 6}) {
+    for (const Split& split : all_splits()) {
+      if (!split.legal()) continue;
+      SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, split.keys()));
+      const engine::Compiled made = measured(split.grouped(), kMicroBatches, ranks);
+      const double params = parameter_bytes(made);
+      const Bytes found = counted(made.program), wanted = expected(split, ranks);
+      EXPECT_NEAR(found.intra / params, wanted.intra, 0.02 * std::max(wanted.intra, 0.5));
+      EXPECT_NEAR(found.inter / params, wanted.inter, 0.02 * std::max(wanted.inter, 0.5));
+    }
   }
 }
 
 /// Parameters and two moments, in their parts.
 TEST(Groups, HoldsWhatTheFormulaSays) {
-  const std::array<double, 3> parts = {1, kGroup, kRanks};
-  for (const Split& split : all_splits()) {
-    if (!split.legal()) continue;
-    SCOPED_TRACE(split.keys());
-    const engine::Compiled made = measured(split.grouped());
-    const program::Memory memory = program::memory_of(made.program)[0];
-    const double wanted =
-        1 / parts[static_cast<size_t>(split.params)] + 2 / parts[static_cast<size_t>(split.states)];
-    EXPECT_NEAR(static_cast<double>(memory.persistent) / parameter_bytes(made), wanted,
-                0.05 * wanted);  // in whole pages
+  for (const int ranks : {kRanks, 6}) {
+    const std::array<double, 3> parts = {1, kGroup, static_cast<double>(ranks)};
+    for (const Split& split : all_splits()) {
+      if (!split.legal()) continue;
+      SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, split.keys()));
+      // Wide enough that parts of six fill their pages.
+      const engine::Compiled made =
+          measured(split.grouped(), kMicroBatches, ranks, ranks == kRanks ? 128 : 1024);
+      const double wanted = 1 / parts[static_cast<size_t>(split.params)] +
+                            2 / parts[static_cast<size_t>(split.states)];
+      for (const program::Memory& memory : program::memory_of(made.program)) {
+        EXPECT_NEAR(static_cast<double>(memory.persistent) / parameter_bytes(made), wanted,
+                    0.05 * wanted);  // in whole pages
+      }
+    }
   }
 }
 

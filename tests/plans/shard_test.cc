@@ -3,6 +3,7 @@
 // is proven and gives what one rank gives; what is gathered is freed; mutants are refused or equal.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <string>
@@ -17,7 +18,7 @@ namespace hocket::test {
 namespace {
 
 /// Four layers, with 7 experts in every second one; `plan` with the braces of its keys left out.
-Case model(const std::string& plan, const std::string& dtype = "f64") {
+Case model(const std::string& plan, const std::string& dtype = "f64", int64_t global_batch = 16) {
   Case c;
   c.seed = 11;
   c.name = plan;
@@ -28,9 +29,9 @@ Case model(const std::string& plan, const std::string& dtype = "f64") {
       "max_position_embeddings: 64, hidden_act: silu, num_experts: 7, num_experts_per_tok: 2, "
       "moe_intermediate_size: 5, norm_topk_prob: true, router_aux_loss_coef: 0.05, "
       "decoder_sparse_step: 2, mlp_only_layers: []}}\n"
-      "train: {{seq_len: 6, global_batch: 16, warmup_steps: 0, lr: 0.01}}\n"
+      "train: {{seq_len: 6, global_batch: {}, warmup_steps: 0, lr: 0.01}}\n"
       "plan: {{{}, threads_per_rank: 1, timeout_s: 60}}\n",
-      dtype, plan);
+      dtype, global_batch, plan);
   return c;
 }
 
@@ -66,13 +67,57 @@ std::vector<Case> shapes() {
   return list;
 }
 
+/// Ranks that divide hardly any dim: 12, 24, 9, 8, 7 and 5 indices over 5, 7 and 10 ranks, along
+/// one axis and two, in groups, beside experts and parts of products that do not divide either.
+std::vector<Case> uneven_shapes() {
+  std::vector<Case> list;
+  for (const char* plan : {
+           "dp: 5, micro_batch: 1, shard: {optimizer: all}",
+           "dp: 5, micro_batch: 1, shard: {grads: all}",
+           "dp: 5, micro_batch: 2, shard: {params: all}",
+           "dp: 5, micro_batch: 1, shard: {params: all, grads: all}",
+           "dp: 7, micro_batch: 1, shard: {params: all, grads: all}, all_reduce: ring, "
+           "reduce_scatter: ring, all_gather: ring",
+           "dp: 10, ep: 2, micro_batch: 1, shard: {params: all, grads: all}",
+           "dp: 10, ep: 5, micro_batch: 1, shard: {grads: all}",
+           "dp: 5, tp: 2, micro_batch: 1, shard: {params: all, grads: all}",
+           "dp: 5, tp: 3, sequence_parallel: true, micro_batch: 1, shard: {params: all}",
+           "cp: 5, dp: 1, micro_batch: 1, cp_comm_type: p2p, shard: {params: all, grads: all}",
+           "pp: 2, dp: 5, micro_batch: 1, recompute: full, shard: {params: all, grads: all}",
+           "dp: 10, micro_batch: 1, shard: {params: group, grads: group, group: 5}, bucket_mib: "
+           "0.0005",
+           "dp: 10, micro_batch: 1, shard: {params: group, grads: group, optimizer: all, group: 2}",
+           "dp: 10, micro_batch: 1, shard: {params: group, grads: all, group: 5}",
+           "dp: 5, micro_batch: 1, shard: {optimizer: all}, grad_codec: identity",
+       }) {
+    const std::string text = plan;
+    const int64_t global_batch = text.find("dp: 7") == 0 ? 14 : text.find("dp: 1,") == 7 ? 4 : 20;
+    list.push_back(model(plan, "f64", global_batch));
+  }
+  return list;
+}
+
+void expect_equal(const Case& c, engine::Compiled* made) {
+  *made = compiled(c);
+  const check::Verdict verdict = check::check(made->program, made->reference);
+  ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+  EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
+}
+
 TEST(Shard, EqualsOneRank) {
   for (const Case& c : shapes()) {
     SCOPED_TRACE(c.name);
-    const engine::Compiled made = compiled(c);
-    const check::Verdict verdict = check::check(made.program, made.reference);
-    ASSERT_TRUE(verdict.ok()) << to_text(verdict);
-    EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
+    engine::Compiled made;
+    expect_equal(c, &made);
+  }
+}
+
+TEST(Shard, RanksNeedNotDivide) {
+  for (const Case& c : uneven_shapes()) {
+    SCOPED_TRACE(c.name);
+    engine::Compiled made;
+    expect_equal(c, &made);
+    EXPECT_GT(made.program.classes.size(), 1);
   }
 }
 
@@ -125,12 +170,41 @@ TEST(Shard, FreesWhatItGathers) {
   EXPECT_LT(all.total(), alike.total() * 4 / 10);
 }
 
+/// Ranks that divide no dim have their part, too: parameters and both moments.
+TEST(Shard, HoldsItsPartWhateverTheRanks) {
+  for (const int ranks : {3, 5, 6, 7}) {
+    SCOPED_TRACE(ranks);
+    const auto held = [&](const char* shard) {
+      const engine::Compiled made = engine::compile(engine::parse_run(
+          fmt::format("model:\n  config: {{model_type: llama, vocab_size: 500, hidden_size: 256, "
+                      "num_hidden_layers: 4, num_attention_heads: 4, num_key_value_heads: 4, "
+                      "head_dim: 64, intermediate_size: 1024, rms_norm_eps: 1.0e-6, rope_theta: "
+                      "10000.0, tie_word_embeddings: false, max_position_embeddings: 64, "
+                      "hidden_act: silu}}\n"
+                      "train: {{seq_len: 16, global_batch: {}}}\n"
+                      "plan: {{dp: {}, micro_batch: 1, threads_per_rank: 1, shard: {{{}}}}}\n",
+                      ranks, ranks, shard),
+          "held", {}));
+      int64_t most = 0;
+      for (const program::Memory& memory : program::memory_of(made.program)) {
+        most = std::max(most, memory.persistent);
+      }
+      return static_cast<double>(most);
+    };
+    const double alike = held("");
+    EXPECT_LT(held("params: all, grads: all"), alike / ranks * 1.05);
+    EXPECT_LT(held("optimizer: all"), alike / 3 + alike * 2 / 3 / ranks * 1.05);
+  }
+}
+
 /// HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each shape, and which.
 TEST(Shard, MutantsAreRefusedOrEqual) {
   const uint64_t mutants = from_environment("HOCKET_MUTANTS", 30);
   const uint64_t seed = from_environment("HOCKET_SEED", 1);
   std::cout << "HOCKET_SEED=" << seed << " HOCKET_MUTANTS=" << mutants << "\n";
-  const std::vector<Case> all = shapes();
+  std::vector<Case> all = shapes();
+  const std::vector<Case> uneven = uneven_shapes();
+  all.insert(all.end(), uneven.begin(), uneven.end());
   uint64_t far = 0;
   std::string far_first;
   for (size_t shape = 0; shape < all.size(); ++shape) {
