@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "check/rules.h"
+#include "comm/ops/parts.h"
 #include "comm/ops/transport.h"
 
 namespace hocket::check {
@@ -182,7 +183,7 @@ bool members_differ(const KindInfo& info, const Kind& kind, int64_t members) {
     const graph::Dims& counted = kind.in.back().dims;
     return !counted.empty() && counted.back() % members != 0;
   }
-  if (kind.attrs.has("size")) return true;
+  if (comm::has_sizes(kind.attrs)) return true;
   if (info.comm->move.part != comm::Move::Part::block) return false;
   const auto dim = static_cast<size_t>(comm::movement(*info.comm, kind.attrs).part_dim);
   return std::any_of(kind.in.begin(), kind.in.end(), [&](const graph::TensorType& type) {

@@ -73,7 +73,7 @@ class Values {
   };
   struct Bases {
     std::map<BufferId, Base> of;
-    std::vector<CutId> region;             ///< by buffer: which part of its base it is
+    std::vector<CutId> region;  ///< by buffer: which part of its base it is
     /// Where a region of a base of so many indices begins, on ranks of other classes too.
     std::map<std::pair<CutId, int64_t>, program::Begin> from;
   };

@@ -92,7 +92,7 @@ void SoloCommunicator::run(const Call& call, const NextCall& /*next*/) {
     }
   }
   const std::vector<int64_t> lengths = lengths_of(kind.attrs, kSlots);
-  if (kind.attrs.has("size") || (!op.needs_sizes && !lengths.empty())) {
+  if (has_sizes(kind.attrs) || (!op.needs_sizes && !lengths.empty())) {
     // A peer may have one index more, or more by far: zeros.
     const int64_t most = lengths.empty() ? 2 : *std::max_element(lengths.begin(), lengths.end());
     const auto times = static_cast<size_t>(lengths.empty() ? 2 : ceil_div(most, lengths[me]));

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "comm/ops/parts.h"
 #include "passes/pass.h"
 #include "program/views.h"
 
@@ -34,7 +35,7 @@ constexpr int64_t kLeast = 1 << 20;
 struct Alike {
   program::GroupId group;
   comm::Id op;
-  std::vector<graph::Attrs> attrs;  ///< by class of those with one list
+  std::vector<graph::Attrs> attrs;  ///< by class of those with one list, but for sizes
   program::Phase phase;
   auto operator<=>(const Alike&) const = default;
 };
@@ -147,7 +148,10 @@ std::vector<Candidate> candidates(const Program& program, const std::vector<size
       candidate.alike.group = tasks[i].group;
       candidate.alike.op = kind.communication;
       candidate.alike.phase = tasks[i].phase;
-      candidate.alike.attrs.push_back(kind.attrs);
+      graph::Attrs& attrs = candidate.alike.attrs.emplace_back(kind.attrs);
+      if (comm::has_sizes(attrs)) {
+        comm::set_sizes({1}, &attrs);
+      }
       candidate.bytes = std::max(candidate.bytes, kind.bytes);
     }
   }
@@ -293,6 +297,7 @@ class Bucketing {
       merged.in.clear();
       merged.out.clear();
       merged.deps.clear();
+      std::vector<int64_t> sizes;
       for (size_t i : bucket.tasks) {
         const Task& task = cls_.tasks[i];
         const program::Kind& kind = program_.kind(task);
@@ -301,9 +306,11 @@ class Bucketing {
         append(&merged.deps, task.deps);
         append(&all.in, kind.in);
         append(&all.out, kind.out);
+        append(&sizes, comm::sizes_of(kind.attrs, kind.in.size()));
         renamed_[i] = tasks_.size();
         joined_[i] = task.phase == program::Phase::grad && i != bucket.tasks.back();
       }
+      comm::set_sizes(sizes, &all.attrs);
       merged.kind = program_.intern(
           program::communication_kind(op, all.attrs, all.in, all.out, program_.symbols));
       tasks_.push_back(std::move(merged));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "comm/ops/parts.h"
 #include "passes/pass.h"
 #include "passes/rings.h"
 
@@ -188,12 +189,17 @@ class Expander {
     const bool sums = comm::op(kind.communication).move.placed == comm::Move::Placed::sum;
     if ((sums ? options_.reduce_scatter : options_.all_gather) == kNative) return {task};
     std::vector<Task> all(kind.in.size(), task);
+    const std::vector<int64_t> sizes = comm::sizes_of(kind.attrs, all.size());
     for (size_t operand = 0; operand < all.size(); ++operand) {
       Task& one = all[operand];
       one.in = {task.in[operand]};
       one.out = {task.out[operand]};
+      graph::Attrs attrs = kind.attrs;
+      if (!sizes.empty()) {
+        comm::set_sizes({sizes[operand]}, &attrs);
+      }
       one.kind = program_.intern(
-          program::communication_kind(kind.communication, kind.attrs, {kind.in[operand]},
+          program::communication_kind(kind.communication, std::move(attrs), {kind.in[operand]},
                                       {kind.out[operand]}, program_.symbols));
     }
     return all;

@@ -99,6 +99,33 @@ std::pair<int, int> of_kind(const Program& p, const char* op) {
   return found;
 }
 
+// So do those that the ranks do not divide, of whatever sizes, apart from those that they do: in
+// one order on ranks that have more and on ranks that have less.
+TEST(Bucket, SharedOutParametersOfALayerComeTogether) {
+  const auto sharded = [](int64_t bucket_bytes) {
+    parallel::Plan plan;
+    plan.dp = 5;
+    plan.shard.params = plan.shard.grads = plan.shard.optimizer = parallel::Shard::all;
+    return check::test::make_case(check::test::dense(2, false), plan, 10, bucket_bytes);
+  };
+  const check::test::Case single = sharded(0);
+  const check::test::Case merged = sharded(int64_t{1} << 30);
+  EXPECT_GT(merged.program.classes.size(), 1);
+  const auto [gathers, gathered] = of_kind(single.program, "all_gather");
+  EXPECT_EQ(gathers, gathered);
+  EXPECT_EQ(of_kind(merged.program, "all_gather").second, gathered);
+  EXPECT_LT(of_kind(merged.program, "all_gather").first, gathers / 2);
+  int lists = 0;  // of operands of several sizes
+  for (const Task& task : merged.program.classes[0].tasks) {
+    lists += merged.program.kind(task).attrs.has("sizes") ? 1 : 0;
+  }
+  EXPECT_GE(lists, 2);
+  for (const check::test::Case* c : {&single, &merged}) {
+    const check::Verdict verdict = check::check(c->program, c->graph);
+    EXPECT_TRUE(verdict.ok()) << to_text(verdict);
+  }
+}
+
 // No compute hides the last sum: a bucket holds at most half of what is to come, of 1 MiB or more.
 TEST(Bucket, TheLastOnesAreSmall) {
   models::ModelConfig wide = check::test::dense(2, false);

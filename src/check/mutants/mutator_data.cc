@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Changes of buffers, attributes and workspaces.
 #include "check/mutants/mutator.h"
+#include "comm/ops/parts.h"
 
 #include <fmt/format.h>
 
@@ -120,7 +121,7 @@ bool Mutator::change_attribute() {
     *whole = random_.flip() ? *whole + 1 : std::max<int64_t>(*whole - 1, 0);
   } else if (auto* real = std::get_if<double>(&value)) {
     *real = random_.flip() ? *real * 0.5 : *real + 1;
-  } else if (key == comm::kSlots || key == comm::kBlocks) {
+  } else if (key == comm::kSlots || key == comm::kBlocks || key == comm::kSizes) {
     // What one member has, another one gets.
     std::vector<int64_t> lengths = comm::lengths_of(kind.attrs, key.c_str());
     int64_t& less = lengths[random_.below(lengths.size())];

@@ -58,8 +58,8 @@ Op describe_all_gather() {
   Op op;
   op.doc =
       "all_gather(x...) dim -> y...: the parts of all ranks side by side along `dim`; a list is "
-      "one transfer; `size`: of all together, where the first ranks have one more; "
-      "slots=\"3,2,2\": of each, otherwise";
+      "one transfer; `size`: of all together, where the first ranks have one more, "
+      "sizes=\"9,7\": of each operand; slots=\"3,2,2\": of each, otherwise";
   op.takes = Takes::dense;
   op.list = true;
   op.move = {.placed = Move::Placed::slot, .slot_dim = "dim"};

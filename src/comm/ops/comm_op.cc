@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "comm/ops/parts.h"
 
 namespace hocket::comm {
 
@@ -98,20 +99,19 @@ std::vector<int64_t> lengths_of_members(const Op& op, const Attrs& attrs, const 
 }
 
 /// What the members have together of a dim that is split over them: as much each, or the first ones
-/// one more (attribute `size`), or as attribute `slots` says.
+/// one more (`size`, 0: not so), or as attribute `slots` says.
 graph::Dim together(const Op& op, const Attrs& attrs, const TensorType& type, int dim,
-                    int64_t members, int64_t me) {
+                    int64_t members, int64_t me, int64_t size) {
   const std::vector<int64_t> slots = lengths_of_members(op, attrs, kSlots, members);
   if (!slots.empty()) {
     const int64_t mine = slots[static_cast<size_t>(me)];
-    if (attrs.has("size") || type.dims[static_cast<size_t>(dim)] != mine) {
+    if (size != 0 || type.dims[static_cast<size_t>(dim)] != mine) {
       fail(op.name, "got {} on rank {} of those with {} along dim {}; expected {}, and no size",
            to_string(type), me, fmt::join(slots, ", "), dim, mine);
     }
     return std::accumulate(slots.begin(), slots.end(), int64_t{0});
   }
   graph::Dim mine = type.dims[static_cast<size_t>(dim)];
-  const int64_t size = attrs.i_or("size", 0);
   if (size == 0) return mine *= members;
   if (op.takes != Takes::dense || size < members || size % members == 0) {
     fail(op.name, "got size {} of dim {} over {} ranks; expected one that they do not divide", size,
@@ -219,6 +219,32 @@ void set_lengths(const std::vector<int64_t>& lengths, const char* attribute, Att
   attrs->set(attribute, fmt::format("{}", fmt::join(lengths, ",")));
 }
 
+std::vector<int64_t> sizes_of(const Attrs& attrs, size_t operands) {
+  std::vector<int64_t> sizes = lengths_of(attrs, kSizes);
+  if (!attrs.has(kSizes) && attrs.has("size")) {
+    sizes.assign(operands, attrs.i("size"));
+  }
+  if (sizes.empty()) return sizes;
+  if (sizes.size() != operands || (attrs.has(kSizes) && attrs.has("size"))) {
+    fail("comm", "{} is '{}'; expected a number for each of {} operands, and no size", kSizes,
+         attrs.s(kSizes), operands);
+  }
+  return sizes;
+}
+
+void set_sizes(const std::vector<int64_t>& sizes, Attrs* attrs) {
+  attrs->erase("size");
+  attrs->erase(kSizes);
+  if (sizes.empty()) return;
+  if (std::count(sizes.begin(), sizes.end(), sizes[0]) == std::ssize(sizes)) {
+    attrs->set("size", sizes[0]);
+  } else {
+    set_lengths(sizes, kSizes, attrs);
+  }
+}
+
+bool has_sizes(const Attrs& attrs) { return attrs.has("size") || attrs.has(kSizes); }
+
 bool has_lengths(const Attrs& attrs) { return attrs.has(kSlots) || attrs.has(kBlocks); }
 
 Movement movement(const Op& op, const Attrs& attrs) {
@@ -261,6 +287,7 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
   std::vector<TensorType> out;
   if (op.role == Role::send) return out;
   const Movement movement = comm::movement(op, attrs);
+  const std::vector<int64_t> wholes = sizes_of(attrs, op.list ? in.size() : 1);
   for (const TensorType& type : in.first(op.list ? in.size() : 1)) {
     if (!takes(op, type)) {
       fail(op.name, "does not take {}; expected {}{}", to_string(type), taken_text(op.takes),
@@ -290,7 +317,8 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
       }
       moved.dims[0] = experts;
     } else if (from.is_split()) {
-      moved.dims[from.dim()] = together(op, attrs, type, from.dim(), members, me);
+      const int64_t whole = wholes.empty() ? 0 : wholes[out.size()];
+      moved.dims[from.dim()] = together(op, attrs, type, from.dim(), members, me, whole);
     }
     if (exchange && to == Placement::split(0)) {
       const int64_t outer = movement.part_outer;

@@ -14,6 +14,16 @@
 
 namespace hocket::comm {
 
+/// Attribute of a list of which the members divide no operand: what they have of each together, in
+/// the order of the list, where that is not one `size`.
+inline constexpr const char* kSizes = "sizes";
+/// What members have together, by operand, of a dim of which the first ones have one more; empty
+/// where they divide it. Throws Error for what is no such list.
+std::vector<int64_t> sizes_of(const Attrs& attrs, size_t operands);
+void set_sizes(const std::vector<int64_t>& sizes, Attrs* attrs);
+/// Whether the members divide no operand.
+bool has_sizes(const Attrs& attrs);
+
 /// A tensor as [outer, inner] blocks for the cuts along `dim`: elements before it, and from it on.
 struct Blocks {
   int64_t outer = 1, inner = 1;

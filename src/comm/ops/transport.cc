@@ -66,7 +66,7 @@ ByTransport by_transport(const Op& op, const Attrs& attrs, std::span<const Tenso
 ByTransport by_transport_among(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                                int64_t members) {
   const ByTransport found = by_transport(op, attrs, in);
-  const bool unlike = attrs.has("size") || has_lengths(attrs);
+  const bool unlike = has_sizes(attrs) || has_lengths(attrs);
   if (found == ByTransport::all_gather && unlike) return ByTransport::none;
   if (found != ByTransport::reduce_scatter) return found;
   const auto dim = static_cast<size_t>(movement(op, attrs).part_dim);
