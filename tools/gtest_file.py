@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the tests of one file: gtest_file.py EXECUTABLE FILE_test.cc [arguments for GoogleTest].
 
-The suites are read from the file's TEST... macros when it runs, so a new suite needs no new
+The tests are read from the file's TEST... macros when it runs, so a new one needs no new
 configuration. A file without any test fails, also when none of its tests is in the executable. Where
 every test was skipped the exit code is 77, which ctest shows as Skipped."""
 import json
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-TESTS = re.compile(r"^(TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_P)\(\s*(\w+)\s*,", re.M)
+TESTS = re.compile(r"^(TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_P)\(\s*(\w+)\s*,\s*(\w+)\s*\)", re.M)
 SKIPPED = 77
 
 
@@ -23,9 +23,10 @@ def main():
     if not found:
         sys.exit(f"{path}: holds no test")
     filters = []
-    for macro, suite in sorted(set(found)):
-        filters += {"TEST_P": [f"*/{suite}.*"], "TYPED_TEST": [f"{suite}/*"],
-                    "TYPED_TEST_P": [f"*/{suite}/*"]}.get(macro, [f"{suite}.*"])
+    for macro, suite, name in found:
+        # Another file may have tests of the same suite.
+        filters.append({"TEST_P": f"*/{suite}.{name}/*", "TYPED_TEST": f"{suite}/*.{name}",
+                        "TYPED_TEST_P": f"*/{suite}/*.{name}"}.get(macro, f"{suite}.{name}"))
     with tempfile.TemporaryDirectory() as folder:
         results = os.path.join(folder, "results.json")
         command = [executable, "--gtest_filter=" + ":".join(filters), "--gtest_brief=1",
