@@ -182,7 +182,8 @@ bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_
   return false;
 }
 
-void Values::collective(ClassId cls, TaskId task, const Task& member, const KindInfo& info) {
+void Values::collective(ClassId cls, TaskId task, const Task& member, const KindInfo& info,
+                        std::span<const MarkId> lost) {
   // A list: every operand by itself. Otherwise the first input is moved to the last output. An op
   // that makes sizes also leaves, in its first output, what every rank had; their piece is that of
   // the counts before they were moved, which says whose rows they count. An op that needs sizes
@@ -198,6 +199,9 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
   if (info.comm->list) {
     for (size_t i = 0; i < member.in.size(); ++i) {
       Value value = read(ref, member.in[i]);
+      if (!lost.empty()) {
+        value.marks = lost[i];
+      }
       if (value.expr < 0 || !move(ref, info, over, i, &value)) {
         lose(cls, member.out[i]);
       } else {
@@ -252,17 +256,34 @@ bool Values::depends_on(const Value& value, int32_t axis) const {
 }
 
 /// True if all hold the same term in the same piece, operand by operand: then they are what one
-/// class would be, with all their ranks.
-bool Values::alike(std::span<const TaskRef> tasks) {
+/// class would be, with all their ranks. `sums`: whatever codecs lost of it; everybody gets all of
+/// that.
+bool Values::alike(std::span<const TaskRef> tasks, bool sums) {
   const Task& first = ctx_.task(tasks[0]);
   for (const TaskRef& ref : tasks) {
     for (size_t i = 0; i < first.in.size(); ++i) {
       const Value mine = at(ref.cls, ctx_.task(ref).in[i]);
-      const Value theirs = at(tasks[0].cls, first.in[i]);
+      Value theirs = at(tasks[0].cls, first.in[i]);
+      if (sums) {
+        theirs.marks = mine.marks;
+      }
       if (mine != theirs) return false;
     }
   }
   return true;
+}
+
+/// By operand, what codecs lost of it in any of these classes.
+std::vector<MarkId> Values::lost_by_all(std::span<const TaskRef> tasks) {
+  std::vector<MarkId> lost(ctx_.task(tasks[0]).in.size(), 0);
+  for (const TaskRef& ref : tasks) {
+    const Task& task = ctx_.task(ref);
+    for (size_t i = 0; i < lost.size(); ++i) {
+      const MarkId marks = over_all(at(ref.cls, task.in[i]).marks, axes_of(task));
+      lost[i] = unite_marks(lost[i], marks, 0);
+    }
+  }
+  return lost;
 }
 
 Values::Saved Values::saved_of(TaskRef ref) {
@@ -382,9 +403,12 @@ void Values::meet(std::span<const TaskRef> tasks) {
   // block is of that.
   const Task& first = ctx_.task(tasks[0]);
   const KindInfo& info = ctx_.kind(first);
-  if (alike(tasks)) {
+  const comm::Movement movement = comm::movement(*info.comm, ctx_.program.kind(first).attrs);
+  const bool sums = movement.move.placed == comm::Move::Placed::sum && info.comm->list;
+  if (alike(tasks, sums)) {
+    const std::vector<MarkId> lost = sums ? lost_by_all(tasks) : std::vector<MarkId>();
     for (const TaskRef& ref : tasks) {
-      collective(ref.cls, ref.task, ctx_.task(ref), info);
+      collective(ref.cls, ref.task, ctx_.task(ref), info, lost);
     }
     return;
   }
@@ -395,7 +419,6 @@ void Values::meet(std::span<const TaskRef> tasks) {
     }
   }
   AxisMask within = 0;  // axes on which every class is whole
-  const comm::Movement movement = comm::movement(*info.comm, ctx_.program.kind(first).attrs);
   bool apart = movement.move.placed == comm::Move::Placed::sum &&
                movement.monoid == graph::Monoid::sum && first.in.size() == first.out.size();
   const bool scatters = movement.move.part == comm::Move::Part::block;

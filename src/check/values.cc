@@ -515,7 +515,8 @@ void Values::regroup(ClassId cls, const Task& reader, TaskRef ref) {
     if (i < from) {
       Piece alike = piece;
       alike.cut[1] = rows.cut[1];
-      if (exprs_[i] != exprs_[0] || alike != rows || !piece.addends.empty() ||
+      // Rows of a sum that is not finished are put in another order like any.
+      if (exprs_[i] != exprs_[0] || alike != rows || pieces_.has_support(ins_[i], 1) ||
           first.kind != Expr::Kind::sizes || route_of({exprs_[i], ins_[i]}) != first.a) {
         return refuse_part(i, "it is no chunk of the same rows");
       }

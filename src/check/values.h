@@ -256,7 +256,9 @@ class Values {
   void finish_buffer(ClassId cls, BufferId buffer, Kept* kept);
   void finish_bucket(ClassId cls, BufferId buffer, std::span<const ExprId> want,
                      const Value& value);
-  void collective(ClassId cls, TaskId task, const Task& member, const KindInfo& info);
+  /// `lost`: by operand, what codecs lost of it on all ranks that take part; empty: as it says.
+  void collective(ClassId cls, TaskId task, const Task& member, const KindInfo& info,
+                  std::span<const MarkId> lost = {});
 
   // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
   // not those of the rows.
@@ -289,7 +291,8 @@ class Values {
   Saved saved_of(TaskRef ref);
   void put_back(ClassId cls, const Saved& saved);
   void refuse_meeting(std::span<const TaskRef> tasks);
-  bool alike(std::span<const TaskRef> tasks);
+  bool alike(std::span<const TaskRef> tasks, bool sums);
+  std::vector<MarkId> lost_by_all(std::span<const TaskRef> tasks);
   std::string where_of_two(TaskRef ref, const Value& value, TaskRef other, const Value& theirs);
   std::string untaken(TaskRef taker, int32_t rank, std::span<const TaskRef> givers);
   bool depends_on(const Value& value, int32_t axis) const;

@@ -172,16 +172,20 @@ class Compression {
 
  private:
   /// Buffers in which products of different nodes of the model come together, on a rank or from
-  /// ranks that run other lists, as the gradients of tied parameters: what ranks have of each are
-  /// different parts of different sums, which no code stands for.
+  /// ranks that run other lists, as the gradients of tied parameters, and where these are moved to:
+  /// what ranks have of each are different parts of different sums, which no code stands for.
   void find_sums_of_several() {
     std::map<BufferId, std::string> made_by;
     for (const Task& task : writer_.list().tasks) {
       const program::Kind& kind = program_.kind(task);
       if (program::is_communication(kind)) {
-        if (kind.communication == comm::summing().id && !is_within_class(task)) {
-          for (const BufferId output : task.out) {
-            of_several_.insert(writer_.list().root(output));
+        const bool meets_others =
+            kind.communication == comm::summing().id && !is_within_class(task);
+        for (size_t i = 0; i < task.out.size(); ++i) {
+          const bool moved =
+              i < task.in.size() && of_several_.contains(writer_.list().root(task.in[i]));
+          if (meets_others || moved) {
+            of_several_.insert(writer_.list().root(task.out[i]));
           }
         }
         continue;
@@ -261,9 +265,11 @@ class Compression {
     return best_ways(codec_, type, axes_of(task)).bytes <= plain * (1 + 1e-9);
   }
 
-  /// Rows are encoded whole: a codec's scale is of all their elements.
+  /// Rows are encoded whole: a codec's scale is of all their elements. A view lies as its base
+  /// does.
   bool has_parts_of_rows(BufferId buffer) const {
-    const graph::Layout& layout = writer_.list().buffers[buffer].layout;
+    const RankClass& list = writer_.list();
+    const graph::Layout& layout = list.buffers[list.root(buffer)].layout;
     return std::any_of(layout.on.begin(), layout.on.end(), [](graph::Placement placed) {
       return placed.is_split() && placed.dim() > 0;
     });
