@@ -206,29 +206,43 @@ FamilyId Families::join(std::span<const Part> parts, CutId wanted, int64_t exten
   return known->second;
 }
 
+double Families::size_of(const std::vector<Addends>& addends) const {
+  double size = 1;
+  for (const Addends& part : addends) {
+    const int64_t cells = cuts_[part.set].cells;
+    size *= static_cast<double>(cuts_.volume(part.set, {}, cells)) / static_cast<double>(cells);
+  }
+  return size;
+}
+
 FamilyId Families::by_coordinate(AxisMask axes, const std::vector<FamilyId>& families) {
-  // As many functions as the most that a coordinate has; where there are fewer, the last one again.
+  // As many functions as the most that a coordinate has, each of sets that are as large everywhere,
+  // as far as may be; where there are fewer, the last one again.
   size_t most = 0;
+  std::vector<Sets> ordered;
   for (const FamilyId family : families) {
-    most = std::max(most, families_[family].size());
+    Sets& sets = ordered.emplace_back(families_[family]);
+    std::stable_sort(sets.begin(), sets.end(), [&](const auto& left, const auto& right) {
+      return size_of(left) < size_of(right);
+    });
+    most = std::max(most, sets.size());
   }
   Sets made;
   for (size_t i = 0; i < most; ++i) {
-    const auto at_coordinate = [&](FamilyId family) -> const std::vector<Addends>& {
-      const Sets& sets = families_[family];
+    const auto at_coordinate = [&](const Sets& sets) -> const std::vector<Addends>& {
       return sets[std::min(i, sets.size() - 1)];
     };
-    std::vector<Addends> addends = at_coordinate(families[0]);
+    std::vector<Addends> addends = at_coordinate(ordered[0]);
     for (size_t k = 0; k < addends.size(); ++k) {
       int64_t cells = 1;
-      for (const FamilyId family : families) {
-        const std::vector<Addends>& here = at_coordinate(family);
+      for (const Sets& sets : ordered) {
+        const std::vector<Addends>& here = at_coordinate(sets);
         if (here.size() != addends.size() || here[k].space != addends[k].space) return kNone;
         cells = std::lcm(cells, cuts_[here[k].set].cells);
       }
       std::vector<std::vector<graph::Run>> rows;
-      for (const FamilyId family : families) {
-        rows.push_back(cuts_.part_at(at_coordinate(family)[k].set, {}, cells, 0, -1));
+      for (const Sets& sets : ordered) {
+        rows.push_back(cuts_.part_at(at_coordinate(sets)[k].set, {}, cells, 0, -1));
       }
       addends[k].set = cuts_.make(cells, axes, rows);
     }

@@ -61,6 +61,8 @@ class Families {
   /// of different reductions.
   FamilyId by_coordinate(AxisMask axes, const std::vector<FamilyId>& families);
   std::string shares_of(const Sets& sets) const;
+  /// How much of all addends is in sets that are the same everywhere.
+  double size_of(const std::vector<Addends>& addends) const;
 
   graph::CutTable& cuts_;
   std::vector<Sets> families_;

@@ -19,15 +19,17 @@ using graph::Run;
 /// reduction may be finished on some ranks and not on others.
 class Pieces::Joining {
  public:
-  Joining(Pieces& pieces, std::span<const Part> parts, CutId region, int64_t extent, int dim)
+  Joining(Pieces& pieces, std::span<const Part> parts, CutId region, int64_t extent, int dim,
+          const graph::CoordBox& box)
       : pieces_(pieces),
         parts_(parts),
         region_(region),
         extent_(extent),
+        box_(box),
         dim_(static_cast<size_t>(dim)),
         dims_(pieces[parts[0].piece].dims) {}
 
-  PieceId run(int64_t size, AtRank* why);
+  PieceId run(int64_t size, bool* guess, AtRank* why);
 
  private:
   /// A part at a coordinate: where it lies in the buffer.
@@ -40,7 +42,7 @@ class Pieces::Joining {
   std::string join_at(const Coords& at);
   std::string agree(const Coords& at, const Piece& piece, bool first,
                     std::vector<std::vector<Run>>* row) const;
-  PieceId joined(AtRank* why);
+  PieceId joined();
   Run range_of(CutId id, const Coords& at) const;
   /// Of a dim, or behind the dims of a space.
   CutId cut_of(const Piece& piece, size_t place) const;
@@ -49,6 +51,7 @@ class Pieces::Joining {
   const std::span<const Part> parts_;
   const CutId region_;
   const int64_t extent_;
+  const graph::CoordBox& box_;
   const size_t dim_, dims_;
   AxisMask axes_ = 0;
   std::vector<SpaceId> spaces_;  ///< in which some part is not finished
@@ -131,33 +134,42 @@ std::string Pieces::Joining::join_at(const Coords& at) {
   const Run wanted = range_of(region_, at);
   std::vector<std::vector<Run>> row(cells_.size());
   int64_t next = wanted.begin;
+  std::string wrong;
+  bool first = true;
   for (const auto& [range, piece] : parts_at(at, wanted)) {
     const int64_t from = std::max(range.begin, wanted.begin);
     const int64_t to = std::min(range.begin + range.length, wanted.begin + wanted.length);
-    if (from != next) break;
+    if (from != next) {
+      wrong = "its parts do not lie side by side on all ranks";
+    }
     next = to;
     // All of a part, however much ranks of other classes have of theirs.
     const int64_t length = to - from == range.length ? -1 : to - from;
-    const std::vector<Run> share =
-        pieces_.cuts.part_at(piece->cut[dim_], at, cells_[dim_], from - range.begin, length);
-    row[dim_].insert(row[dim_].end(), share.begin(), share.end());
-    const std::string differs = agree(at, *piece, from == wanted.begin, &row);
-    if (!differs.empty()) return differs;
+    for (const Run& run :
+         pieces_.cuts.part_at(piece->cut[dim_], at, cells_[dim_], from - range.begin, length)) {
+      const std::vector<Run> more = graph::gaps_in(graph::united(row[dim_]), run);
+      if (more != std::vector{run}) {
+        wrong = "some of its parts are the same part of the value";
+      }
+      row[dim_].insert(row[dim_].end(), more.begin(), more.end());
+    }
+    const std::string differs = agree(at, *piece, first, &row);
+    wrong = wrong.empty() ? differs : wrong;
+    first = false;
+  }
+  if (first) {
+    agree(at, pieces_[parts_[0].piece], true, &row);
   }
   if (next != wanted.begin + wanted.length) {
-    return "its parts do not lie side by side on all ranks";
+    wrong = "its parts do not lie side by side on all ranks";
   }
   for (size_t i = 0; i < cells_.size(); ++i) {
     rows_[i].push_back(std::move(row[i]));
   }
-  return "";
+  return wrong;
 }
 
-PieceId Pieces::Joining::joined(AtRank* why) {
-  if (graph::holds_twice(rows_[dim_])) {
-    why->text = "some of its parts are the same part of the value";
-    return kNone;
-  }
+PieceId Pieces::Joining::joined() {
   Piece piece{static_cast<uint8_t>(dims_), {}, {}};
   for (size_t i = 0; i < cells_.size(); ++i) {
     const CutId cut = pieces_.cuts.make(cells_[i], axes_, rows_[i]);
@@ -170,19 +182,24 @@ PieceId Pieces::Joining::joined(AtRank* why) {
   return pieces_.intern(std::move(piece));
 }
 
-PieceId Pieces::Joining::run(int64_t size, AtRank* why) {
+PieceId Pieces::Joining::run(int64_t size, bool* guess, AtRank* why) {
   find_what_matters(size);
   pieces_.cuts.for_each(axes_, {}, [&](const Coords& at) {
     if (!why->text.empty()) return;
-    why->text = join_at(at);
-    why->at = at;
+    const std::string wrong = join_at(at);
+    if (box_.contains(at, axes_)) {
+      why->text = wrong;
+      why->at = at;
+    } else if (!wrong.empty()) {
+      *guess = true;
+    }
   });
-  return why->text.empty() ? joined(why) : PieceId(kNone);
+  return why->text.empty() ? joined() : PieceId(kNone);
 }
 
 PieceId Pieces::join(std::span<const Part> parts, CutId region, int64_t extent, int dim,
-                     int64_t size, AtRank* why) {
-  return Joining(*this, parts, region, extent, dim).run(size, why);
+                     int64_t size, const graph::CoordBox& box, bool* guess, AtRank* why) {
+  return Joining(*this, parts, region, extent, dim, box).run(size, guess, why);
 }
 
 }  // namespace hocket::check

@@ -119,22 +119,23 @@ bool Pieces::same_in(PieceId one, PieceId other, const graph::TensorType& logica
   const Piece& left = pieces_[one];
   const Piece& right = pieces_[other];
   if (left.dims != right.dims || left.addends != right.addends) return false;
-  bool same = true;
-  for (size_t dim = 0; dim < left.dims && same; ++dim) {
-    const CutId mine = left.cut[dim];
-    const CutId theirs = right.cut[dim];
-    if (mine == theirs) continue;
+  for (size_t dim = 0; dim < left.dims; ++dim) {
     const graph::Dim& size = logical.dims[dim];
-    if (size.symbolic() || size % cuts[mine].cells != 0 || size % cuts[theirs].cells != 0) {
-      return false;
-    }
-    const AxisMask axes = cuts.axes(mine) | cuts.axes(theirs);
-    cuts.for_each(axes, {}, [&](const graph::Coords& coords) {
-      if (!box.contains(coords, axes)) return;
-      same = same &&
-             cuts.part_at(mine, coords, size, 0, -1) == cuts.part_at(theirs, coords, size, 0, -1);
-    });
+    if (left.cut[dim] == right.cut[dim]) continue;
+    if (size.symbolic() || !same_in(left.cut[dim], right.cut[dim], size, box)) return false;
   }
+  return true;
+}
+
+bool Pieces::same_in(CutId one, CutId other, int64_t size, const graph::CoordBox& box) const {
+  if (one == other) return true;
+  if (size % cuts[one].cells != 0 || size % cuts[other].cells != 0) return false;
+  const AxisMask axes = cuts.axes(one) | cuts.axes(other);
+  bool same = true;
+  cuts.for_each(axes, {}, [&](const graph::Coords& coords) {
+    if (!same || !box.contains(coords, axes)) return;
+    same = cuts.part_at(one, coords, size, 0, -1) == cuts.part_at(other, coords, size, 0, -1);
+  });
   return same;
 }
 
@@ -419,6 +420,48 @@ PieceId Pieces::restrict_to(PieceId id, int dim, int64_t size, AxisMask axes,
   return piece.cut[dim] == kNone ? PieceId(kNone) : intern(std::move(piece));
 }
 
+PieceId Pieces::known_as(const graph::CoordBox& box, PieceId id, int dim, bool guess) {
+  Piece piece = pieces_[id];
+  piece.cut[dim] = known_as(box, piece.cut[dim], guess);
+  return piece.cut[dim] == pieces_[id].cut[dim] ? id : intern(std::move(piece));
+}
+
+CutId Pieces::known_as(const graph::CoordBox& box, CutId cut, bool guess) {
+  // Told apart by what they are on the ranks of the box, and on others on the nearest of these.
+  const AxisMask axes = cuts.axes(cut);
+  const int64_t cells = cuts[cut].cells;
+  bool all = true;
+  for (AxisMask left = axes; left; left &= left - 1) {
+    const int axis = std::countr_zero(left);
+    all = all && box.count[axis] == cuts.extents()[axis];
+  }
+  if (all) return cut;
+  std::vector<std::vector<graph::Run>> rows;
+  cuts.for_each(axes, {}, [&](const Coords& coords) {
+    Coords nearest = coords;
+    for (AxisMask left = axes; left; left &= left - 1) {
+      const int axis = std::countr_zero(left);
+      const int32_t last = box.begin[axis] + box.count[axis] - 1;
+      nearest[axis] = std::clamp(coords[axis], box.begin[axis], last);
+    }
+    rows.push_back(cuts.part_at(cut, nearest, cells, 0, -1));
+  });
+  const std::tuple here{box.begin, box.count, axes, cuts.make(cells, axes, rows)};
+  Known& known = known_in_.try_emplace(here, Known{cut, {}}).first->second;
+  if (!guess) {
+    known.certain.insert(cut);
+  }
+  if (known.certain.contains(cut)) return cut;
+  if (!known.certain.contains(known.first)) {
+    guesses_.insert({box.begin, box.count, known.first});
+  }
+  return known.first;
+}
+
+bool Pieces::is_guess(const graph::CoordBox& box, CutId cut) const {
+  return guesses_.contains({box.begin, box.count, cut});
+}
+
 AtRank Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
                          const graph::CoordBox& box) const {
   AtRank wrong;
@@ -467,9 +510,12 @@ CutId Pieces::made_run(char letter, int64_t class_has, int64_t size, const Begin
 
 bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
                        std::span<const PieceId> in, std::span<const TypeId> logical,
-                       const TypeTable& types, LetterCuts* held, Taken* taken) const {
-  // The first input that has a letter says how it is cut; all others must be cut so, and only what
-  // the op may be cut along is cut at all. Without letters everything is whole.
+                       const TypeTable& types, const graph::CoordBox& box, LetterCuts* held,
+                       Taken* taken) const {
+  // The first input that has a letter says how it is cut; all others must be cut so on the ranks of
+  // the box, and only what the op may be cut along is cut at all. Without letters everything is
+  // whole. What ranks of other classes have, their own tasks take: where inputs say other things of
+  // them, one of the two is a guess.
   for (size_t i = 0; i < in.size(); ++i) {
     const Piece& piece = pieces_[in[i]];
     for (size_t dim = 0; dim < piece.dims; ++dim) {
@@ -494,7 +540,9 @@ bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
         known.size = logical[i] < 0 ? 0 : known_size(types[logical[i]].dims[dim]);
         known.symbolic = logical[i] >= 0 && types[logical[i]].dims[dim].symbolic();
       }
-      if (known.cut != cut) {
+      const bool alike = known.cut == cut || (!known.symbolic && known.size > 0 &&
+                                              same_in(known.cut, cut, known.size, box));
+      if (!alike) {
         const AxisMask axes = cuts.axes(known.cut) ^ cuts.axes(cut);
         return refused(axes ? axes : cuts.axes(cut), known.input);
       }
@@ -534,6 +582,7 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
       known.cut =
           made_run(*letter, local_out[output].dims[dim], known.size, begins, box, &taken->wrong);
       if (known.cut == kNone) return refused(begins.axes(*letter));
+      known.cut = known_as(box, known.cut, true);
     }
     if (known.size % cuts[known.cut].cells != 0) continue;
     if (known.symbolic && known.cut != CutTable::kWhole) {
@@ -607,7 +656,7 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
   Taken taken;
   LetterCuts held;
   std::vector<Addends> lifted;
-  if (!take_cuts(rule, letters, in, logical, types, &held, &taken) ||
+  if (!take_cuts(rule, letters, in, logical, types, box, &held, &taken) ||
       !take_positions(op, letters, logical, local_out, types, begins, box, &held, &taken) ||
       !take_addends(key, letters, in, &held, &lifted, &taken)) {
     return taken;

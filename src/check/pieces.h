@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -129,6 +130,8 @@ class Pieces {
   /// True if the ranks of a box hold the same of a tensor of this type by either piece.
   bool same_in(PieceId one, PieceId other, const graph::TensorType& logical,
                const graph::CoordBox& box) const;
+  /// The same of one dim of so many indices.
+  bool same_in(CutId one, CutId other, int64_t size, const graph::CoordBox& box) const;
   /// Axes that an unfinished reduction runs along.
   AxisMask partial_axes(PieceId id) const;
   /// Axes that a dim is cut along.
@@ -168,10 +171,18 @@ class Pieces {
   };
   /// Parts of one term put together: at every coordinate those that overlap `region`, in the order
   /// in which they lie. They must tile it, and agree in everything but the dim along which they are
-  /// put together, rank by rank. kNone, and why, if they do not. `extent`: of the buffer along
-  /// `dim`; `size`: of the term.
+  /// put together, rank by rank: on the ranks in `box`, whose buffer it is; on others as far as
+  /// what is known of them does, else `guess` becomes true. kNone, and why, if they do not.
+  /// `extent`: of the buffer along `dim`; `size`: of the term.
   PieceId join(std::span<const Part> parts, CutId region, int64_t extent, int dim, int64_t size,
-               AtRank* why);
+               const graph::CoordBox& box, bool* guess, AtRank* why);
+
+  /// What a class does may say too little of what ranks of other classes have: that is not to tell
+  /// apart what its own ranks have, those in `box`. The piece with a cut along a dim that is this
+  /// one on them, along the same axes: of such cuts the first that was seen, if this one is a
+  /// guess on other ranks, and never was certain.
+  PieceId known_as(const graph::CoordBox& box, PieceId id, int dim, bool guess);
+  bool is_guess(const graph::CoordBox& box, CutId cut) const;
 
   /// What an op makes of pieces of its inputs. `in`, `logical`: pieces and whole types of the
   /// inputs; `key`: the op with its attributes; `local_out`: local types of the outputs; `begins`:
@@ -218,7 +229,8 @@ class Pieces {
   // The steps of take(); false, and `taken` says why, if the op can't take the pieces.
   bool take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
                  std::span<const PieceId> in, std::span<const TypeId> logical,
-                 const TypeTable& types, LetterCuts* held, Taken* taken) const;
+                 const TypeTable& types, const graph::CoordBox& box, LetterCuts* held,
+                 Taken* taken) const;
   bool take_positions(const OpKey& op, const ops::Letters& letters, std::span<const TypeId> logical,
                       std::span<const graph::TensorType> local_out, const TypeTable& types,
                       const Begins& begins, const graph::CoordBox& box, LetterCuts* held,
@@ -228,6 +240,7 @@ class Pieces {
   /// The run of a letter's indices that every rank makes; kNone, and why, if it leaves the tensor.
   CutId made_run(char letter, int64_t class_has, int64_t size, const Begins& begins,
                  const graph::CoordBox& box, AtRank* why);
+  CutId known_as(const graph::CoordBox& box, CutId cut, bool guess);
   bool fills_hull(const std::vector<Addends>& parts, AxisMask over);
   bool layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const;
   TypeId cut_type(PieceId id, TypeId logical, TypeTable& types, const graph::CoordBox* box);
@@ -247,6 +260,14 @@ class Pieces {
   /// Of those that differ between ranks, by box too.
   std::map<std::tuple<PieceId, TypeId, graph::Coords, graph::Coords>, TypeId> box_types_;
   std::map<std::pair<SpaceId, CutId>, CutId> needed_;
+  /// By box, axes, and what a cut is on the ranks of the box: the first one, and those that are
+  /// certain on others, too.
+  struct Known {
+    CutId first;
+    std::set<CutId> certain;
+  };
+  std::map<std::tuple<graph::Coords, graph::Coords, AxisMask, CutId>, Known> known_in_;
+  std::set<std::tuple<graph::Coords, graph::Coords, CutId>> guesses_;
 };
 
 }  // namespace hocket::check

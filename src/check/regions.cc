@@ -28,16 +28,6 @@ Run run_at(const CutTable& cuts, CutId region, int64_t size, const Coords& coord
   return {runs[0].begin * cell, runs[0].length * cell};
 }
 
-/// An order of rows.
-struct RunsLess {
-  bool operator()(const std::vector<Run>& left, const std::vector<Run>& right) const {
-    return std::lexicographical_compare(
-        left.begin(), left.end(), right.begin(), right.end(), [](const Run& one, const Run& other) {
-          return std::tie(one.begin, one.length) < std::tie(other.begin, other.length);
-        });
-  }
-};
-
 }  // namespace
 
 int64_t Values::begin_at(program::RoleId role, const program::Begin& begin,
@@ -97,6 +87,7 @@ void Values::find_regions(ClassId cls) {
     }
     bases.region[id] = known->second;
     bases.from.try_emplace({known->second, held.size}, program::Begin{0, view.begin, view.by});
+    bases.lengths[{view.dim, view.begin, view.by.value()}].insert(length);
   }
 }
 
@@ -263,81 +254,119 @@ AxisMask Values::other_classes(const Base& base, CutId entry, CutId region, CutI
   return others == 0 ? 0 : axes;
 }
 
-/// Which half of so many indices a part is, the first one the longer by one if they are not as long
-/// as each other; kNone: none, or what is as large a part of `other` is known to the index.
-static int64_t half_of(const Run& part, int64_t all, int64_t other) {
-  if (part.begin * other % all == 0 && part.length * other % all == 0) return program::kNone;
-  for (const int64_t half : {0, 1}) {
-    if (part == graph::share(all, 2, half)) return half;
+/// Where what begins at an index of `own` begins in `all`: as far in, or, where that is between two
+/// indices, at the same of as many parts, the fewest of which one begins there.
+static int64_t counterpart(int64_t index, int64_t own, int64_t all) {
+  if (index * all % own == 0) return index * all / own;
+  for (int64_t parts = 1; parts < own; ++parts) {
+    const int64_t least = own / parts;
+    const int64_t longer = own % parts;
+    const int64_t in_longer = index / (least + 1);
+    const int64_t number = in_longer < longer ? in_longer : (index - longer) / least;
+    if (graph::share(own, parts, number).begin == index) {
+      return graph::share(all, parts, number).begin;
+    }
   }
-  return program::kNone;
+  return graph::share(all, own, index).begin;
 }
 
 std::vector<Run> Values::places_in(const Base& base, CutId entry, CutId region, CutId cut,
-                                   int64_t size, AxisMask axes) const {
-  // Views of other classes are not at hand, and have sizes of their own. What is said of them is
-  // never relied on, only compared, when classes meet: all are to speak of one piece. So the ranks
-  // of other classes are taken to share out what they have as those of this one do, or to take as
-  // large a part of it, or the same half.
+                                   int64_t size, AxisMask axes, bool* told) const {
+  // What ranks of other classes have of a base may be more or less, and so may their views of it.
+  // What is said of them is never relied on, only compared, when classes meet: all are to speak of
+  // one piece. Where a table says where they begin, their class has a view that begins so. Else
+  // they are taken to have as large a part of theirs.
   const graph::CutTable& cuts = pieces_.cuts;
   const graph::CoordBox& box = ctx_.boxes[base.cls];
   std::vector<Place> places;
   int64_t own = 0;  // of what a rank of the class has
-  cuts.for_each(axes, {}, [&](const Coords& coords) {
+  cuts.for_each(axes, box.begin, [&](const Coords& coords) {
     Place& place = places.emplace_back();
     place.part = place_in(base, entry, region, coords);
-    place.has = cuts.part_at(cut, coords, size, 0, -1);
-    place.here = box.contains(coords, axes);
-    for (const Run& run : place.has) {
-      place.all += run.length;
-    }
-    own = place.here ? place.all : own;
+    place.all = cuts.volume(cut, coords, size);
+    const bool here = box.contains(coords, axes);
+    place.known = here || has_same_views(base.cls, class_at(base.cls, coords));
+    own = here ? place.all : own;
   });
-  std::vector<Run> rows = shared_out(base, entry, region, axes, places);
+  std::vector<Run> rows = told_there(base, entry, region, axes, places);
   if (!rows.empty()) return rows;
+  *told = false;
   for (const Place& place : places) {
     rows.push_back(place.part);
-    if (place.here || place.all == own || own == 0) continue;
-    if (const int64_t half = half_of(place.part, own, place.all); half != kNone) {
-      rows.back() = graph::share(place.all, 2, half);
-      continue;
-    }
-    rows.back().begin = std::min(place.part.begin * place.all / own, place.all);
-    rows.back().length =
-        std::min(place.part.length * place.all / own, place.all - rows.back().begin);
+    if (place.known || place.all == own || own == 0) continue;
+    const int64_t end = place.part.begin + place.part.length;
+    rows.back().begin = counterpart(std::min(place.part.begin, own), own, place.all);
+    rows.back().length = counterpart(std::min(end, own), own, place.all) - rows.back().begin;
   }
   return rows;
 }
 
-/// Where ranks that have the same share it out, each from a begin of its own to where the next one
-/// begins, and so it is on ranks of the class: what all have. Nothing if it is not so.
-std::vector<Run> Values::shared_out(const Base& base, CutId entry, CutId region, AxisMask axes,
+ClassId Values::class_at(ClassId like, const Coords& coords) const {
+  return ctx_.program.class_of(rank_at(ctx_.program.classes[like].role, coords));
+}
+
+/// True if views in two classes are the same parts of bases of the same types.
+bool Values::has_same_views(ClassId one, ClassId other) const {
+  const auto [known, fresh] = same_views_.try_emplace({one, other}, true);
+  if (fresh) {
+    const auto& mine = ctx_.program.classes[one].buffers;
+    const auto& theirs = ctx_.program.classes[other].buffers;
+    known->second = std::equal(mine.begin(), mine.end(), theirs.begin(), theirs.end(),
+                               [](const program::Buffer& left, const program::Buffer& right) {
+                                 return left.type == right.type && left.base == right.base &&
+                                        left.dim == right.dim && left.begin == right.begin &&
+                                        left.by == right.by;
+                               });
+  }
+  return known->second;
+}
+
+/// What the views of all ranks say: those of a class with the same ones, or else that begin by the
+/// table of this one. Nothing if it has none, or some class no such view.
+std::vector<Run> Values::told_there(const Base& base, CutId entry, CutId region, AxisMask axes,
                                     std::span<const Place> places) const {
   const auto& from = bases_[base.cls].from;
-  const auto begins_of_region = [&](CutId id) { return from.find(std::pair{id, base.size}); };
-  const auto inner_begins = begins_of_region(region);
-  const auto outer_begins = begins_of_region(entry);
+  const auto by_table = [&](CutId id) {
+    const auto known = from.find({id, base.size});
+    return known != from.end() && known->second.by != program::kNone;
+  };
   const bool all = entry == CutTable::kWhole;
-  if (inner_begins == from.end() || (!all && outer_begins == from.end())) return {};
-  const program::Begin& inner = inner_begins->second;
-  const program::Begin outer = all ? program::Begin{} : outer_begins->second;
+  const bool tables = by_table(region) && (all || by_table(entry));
   const program::RoleId role = ctx_.program.classes[base.cls].role;
-  std::map<std::vector<Run>, std::set<int64_t>, RunsLess> begins;  // by what ranks have
   std::vector<Run> rows;
-  bool shared = true;
-  pieces_.cuts.for_each(axes, {}, [&](const Coords& coords) {
-    const int64_t begin = begin_at(role, inner, coords) - begin_at(role, outer, coords);
-    shared = begins[places[rows.size()].has].insert(begin).second && shared;
-    rows.push_back({begin, 0});
+  bool told = true;
+  pieces_.cuts.for_each(axes, ctx_.boxes[base.cls].begin, [&](const Coords& coords) {
+    const Place& place = places[rows.size()];
+    Run& row = rows.emplace_back(place.part);
+    if (place.known || !tables) {
+      told = told && place.known;
+      return;
+    }
+    const program::Begin& inner = from.at({region, base.size});
+    row.begin = begin_at(role, inner, coords) -
+                (all ? 0 : begin_at(role, from.at({entry, base.size}), coords));
+    row.length = length_there(base, inner, region, class_at(base.cls, coords));
+    told = told && row.length > 0 && row.begin >= 0 && row.begin + row.length <= place.all;
   });
-  for (size_t i = 0; i < rows.size() && shared; ++i) {
-    const std::set<int64_t>& of = begins.at(places[i].has);
-    const auto next = of.upper_bound(rows[i].begin);
-    rows[i].length = (next == of.end() ? places[i].all : *next) - rows[i].begin;
-    shared = *of.begin() == 0 && rows[i].length > 0;
-    shared = shared && (!places[i].here || rows[i] == places[i].part);
+  return told ? rows : std::vector<Run>{};
+}
+
+/// How long the view of another class is that begins by the same table, of several the one that has
+/// this one's place among those of its class; -1 if there is none.
+int64_t Values::length_there(const Base& base, const program::Begin& begin, CutId region,
+                             ClassId there) const {
+  const auto lengths = [&](ClassId cls) {
+    const auto known = bases_[cls].lengths.find({base.dim, begin.begin, begin.by.value()});
+    return known == bases_[cls].lengths.end() ? std::set<int64_t>() : known->second;
+  };
+  const std::set<int64_t> mine = lengths(base.cls);
+  const std::set<int64_t> theirs = lengths(there);
+  const int64_t own = pieces_.cuts.local_size(region, base.size, ctx_.boxes[base.cls]);
+  const auto place = mine.find(own);
+  if (place != mine.end() && mine.size() == theirs.size()) {
+    return *std::next(theirs.begin(), std::distance(mine.begin(), place));
   }
-  return shared ? rows : std::vector<Run>{};
+  return theirs.contains(own) ? own : program::kNone;
 }
 
 /// The part of a piece of a tensor that lies in an entry, `size` along the dim of the base.
@@ -352,8 +381,9 @@ PieceId Values::part_of(const Base& base, CutId entry, CutId region, PieceId pie
       program::kNone);
   if (!fresh) return known->second;
   std::vector<Run> rows;
+  bool told = true;
   if (axes != 0) {
-    rows = places_in(base, entry, region, cut, size, axes);
+    rows = places_in(base, entry, region, cut, size, axes, &told);
   } else {
     axes = cuts.axes(entry) | cuts.axes(region);
     cuts.for_each(axes, {}, [&](const Coords& coords) {
@@ -361,6 +391,11 @@ PieceId Values::part_of(const Base& base, CutId entry, CutId region, PieceId pie
     });
   }
   known->second = pieces_.restrict_to(piece, base.dim, size, axes, rows);
+  if (cls != program::kNone && known->second != kNone) {
+    const graph::CoordBox& box = ctx_.boxes[base.cls];
+    const bool guess = !told || pieces_.is_guess(box, cut);
+    known->second = pieces_.known_as(box, known->second, base.dim, guess);
+  }
   return known->second;
 }
 
@@ -486,8 +521,11 @@ Value Values::read_parts(std::span<const Entry* const> hits, const Base& base, C
   }
   const int64_t size = ctx_.types[ref_.terms[first.expr].type].dims[base.dim];
   std::vector<Pieces::Part> parts;
-  std::vector<int64_t> question{region.value(), base.dim, base.size, size};
+  std::vector<int64_t> question{region.value(), base.dim, base.size, size, base.cls.value()};
+  bool guess = false;
   for (const Entry* hit : hits) {
+    guess =
+        guess || pieces_.is_guess(ctx_.boxes[base.cls], pieces_[hit->value.piece].cut[base.dim]);
     parts.push_back({hit->region, hit->value.piece});
     question.push_back(hit->region.value());
     question.push_back(hit->value.piece.value());
@@ -495,7 +533,11 @@ Value Values::read_parts(std::span<const Entry* const> hits, const Base& base, C
   AtRank wrong;
   PieceId& joined = joins_.try_emplace(std::move(question), program::kNone).first->second;
   if (joined == kNone) {
-    joined = pieces_.join(parts, region, base.size, base.dim, size, &wrong);
+    const graph::CoordBox& box = ctx_.boxes[base.cls];
+    joined = pieces_.join(parts, region, base.size, base.dim, size, box, &guess, &wrong);
+    if (joined != kNone) {
+      joined = pieces_.known_as(box, joined, base.dim, guess);
+    }
   }
   if (joined == kNone) {
     std::string held;

@@ -3,6 +3,7 @@
 // of the terms in that piece; what is neither stays a list of parts, to which more is added until
 // it is, or which one reduction finishes.
 #include <algorithm>
+#include <set>
 
 #include "check/values.h"
 
@@ -61,10 +62,13 @@ std::optional<Value> Values::sum_of(const std::vector<Value>& parts) {
   }
   std::vector<Value> unmarked = parts;
   MarkId marks = parts[0].marks;
-  for (Value& part : unmarked) {
-    const AxisMask axes = lost_alike(part.marks, marks) ? 0 : axes_of(part) | axes_of(parts[0]);
-    marks = unite_marks(marks, part.marks, axes);
-    part.marks = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    AxisMask axes = 0;
+    for (size_t before = 0; before < i; ++before) {
+      axes |= axes_apart(parts[before], parts[i]);
+    }
+    marks = unite_marks(marks, parts[i].marks, axes);
+    unmarked[i].marks = 0;
   }
   std::optional<Value> sum = sum_of_terms(unmarked);
   if (sum) {
@@ -116,15 +120,35 @@ std::optional<Value> Values::sum_of_terms(const std::vector<Value>& parts) {
   return Value{known->second, kAnyPiece};
 }
 
+AxisMask Values::axes_apart(const Value& left, const Value& right) const {
+  if (lost_alike(left.marks, right.marks)) return 0;
+  AxisMask axes = 0;
+  std::set<ExprId> first;
+  bool of_one = false;
+  for (const Value& value : {left, right}) {
+    std::set<ExprId> terms;
+    for (const Value& part : parts_of(value)) {
+      axes |= partial_axes(part);
+      for (const ExprId term : ref_.terms.terms_of(part.expr)) {
+        of_one = of_one || first.contains(term);
+        terms.insert(term);
+      }
+    }
+    first = std::move(terms);
+  }
+  return of_one ? axes : 0;
+}
+
 std::optional<Value> Values::add(const Value& left, const Value& right) {
   if (is_coded(left) || is_coded(right)) return std::nullopt;
-  const bool zero = left.expr == kZero || right.expr == kZero;
+  // Zeros add nothing, and lose nothing.
+  if (left.expr == kZero) return right;
+  if (right.expr == kZero) return left;
   // The marks of a pack are those of its tensors.
-  if (!zero && (is_pack(left) || is_pack(right))) return add_packs(left, right);
+  if (is_pack(left) || is_pack(right)) return add_packs(left, right);
   std::optional<Value> sum = add_terms({left.expr, left.piece}, {right.expr, right.piece});
   if (sum) {
-    const bool same = lost_alike(left.marks, right.marks);
-    sum->marks = unite_marks(left.marks, right.marks, same ? 0 : axes_of(left) | axes_of(right));
+    sum->marks = unite_marks(left.marks, right.marks, axes_apart(left, right));
   }
   return sum;
 }
@@ -132,8 +156,6 @@ std::optional<Value> Values::add(const Value& left, const Value& right) {
 std::optional<Value> Values::add_terms(const Value& left, const Value& right) {
   // Most sums are of two terms in one piece, or of two parts of the same sum of terms. Two copies
   // of an unfinished part are no such case to unite: they stay a sum that has it twice.
-  if (left.expr == kZero) return right;
-  if (right.expr == kZero) return left;
   const bool finished = left.piece != kAnyPiece && right.piece != kAnyPiece;
   const auto adds_up = [&](PieceId piece) { return pieces_.monoid(piece) == graph::Monoid::sum; };
   if (finished && left.piece == right.piece && adds_up(left.piece)) {

@@ -121,6 +121,9 @@ Value Values::declared(ClassId cls, BufferId id) {
       wrong = "has no such blocks: ";
     } else if (tensor >= 0) {
       value.piece = pieces_.of(buffer.layout, ctx_.types[logical], ctx_.axis_of(cls, 0));
+      for (int dim = 0; dim < static_cast<int>(pieces_[value.piece].dims); ++dim) {
+        pieces_.known_as(ctx_.boxes[cls], value.piece, dim, false);
+      }
       if (!wrong && pieces_.local_type(value.piece, logical, ctx_.types, ctx_.boxes[cls]) !=
                         ctx_.buffer_type[cls][id]) {
         wrong = "is not the local part of the logical tensor under its layout";

@@ -76,6 +76,8 @@ class Values {
     std::vector<CutId> region;  ///< by buffer: which part of its base it is
     /// Where a region of a base of so many indices begins, on ranks of other classes too.
     std::map<std::pair<CutId, int64_t>, program::Begin> from;
+    /// Of views along a dim, by that, where they begin and by which table.
+    std::map<std::array<int64_t, 3>, std::set<int64_t>> lengths;
   };
   void find_regions(ClassId cls);
   CutId region_of(ClassId cls, const program::Begin& from, int64_t length, int64_t size);
@@ -110,15 +112,19 @@ class Values {
   /// The part of an entry that a region is at a coordinate, and what the rank has of the entry.
   struct Place {
     graph::Run part;
-    std::vector<graph::Run> has;
     int64_t all = 0;
-    bool here = false;  ///< a rank of the class
+    bool known =
+        false;  ///< the part is what a rank of the class has, or of one with the same views
   };
   AxisMask other_classes(const Base& base, CutId entry, CutId region, CutId cut) const;
   std::vector<graph::Run> places_in(const Base& base, CutId entry, CutId region, CutId cut,
-                                    int64_t size, AxisMask axes) const;
-  std::vector<graph::Run> shared_out(const Base& base, CutId entry, CutId region, AxisMask axes,
+                                    int64_t size, AxisMask axes, bool* told) const;
+  ClassId class_at(ClassId like, const graph::Coords& coords) const;
+  bool has_same_views(ClassId one, ClassId other) const;
+  std::vector<graph::Run> told_there(const Base& base, CutId entry, CutId region, AxisMask axes,
                                      std::span<const Place> places) const;
+  int64_t length_there(const Base& base, const program::Begin& begin, CutId region,
+                       ClassId there) const;
   PieceId part_of(const Base& base, CutId entry, CutId region, PieceId piece, int64_t size);
   Value part_of(const Base& base, const Entry& entry, CutId region);
   void set(ClassId cls, const Task& task, size_t output, Value value, Signature* memo, TaskRef ref);
@@ -226,6 +232,9 @@ class Values {
   /// stays unfinished. Nothing if their addends run along different axes: no reduction could ever
   /// finish them together.
   std::optional<Value> add(const Value& left, const Value& right);
+  /// Axes along which the sum of two values that did not lose as much has other parts exact: those
+  /// of the addends, where both are parts of a term; a sum of others is as exact on every rank.
+  AxisMask axes_apart(const Value& left, const Value& right) const;
   std::optional<Value> add_terms(const Value& left, const Value& right);
   std::optional<Value> sum_of(const std::vector<Value>& parts);
   std::optional<Value> sum_of_terms(const std::vector<Value>& parts);
@@ -362,6 +371,7 @@ class Values {
   std::map<std::vector<Value>, ExprId> unfinished_index_;
   // What was worked out before, by all that it depends on: a program has few different regions, in
   // many bases.
+  mutable std::map<std::pair<ClassId, ClassId>, bool> same_views_;
   std::map<std::array<int64_t, 4>, CutId> rests_;           ///< of rest_of
   std::map<std::array<int64_t, 7>, PieceId> parts_;         ///< of part_of
   std::map<std::vector<int64_t>, PieceId> joins_;           ///< of read_parts; kNone: of no value

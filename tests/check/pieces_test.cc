@@ -255,6 +255,42 @@ TEST_F(Movements, PartsOfOneReductionUnite) {
 }
 
 /// What a layout gives to every rank is what its piece holds there: any order of axes, any sizes.
+/// What a class does not say of ranks of other classes tells nothing apart that its own ranks have;
+/// what is certain of them does.
+TEST(Pieces, WhatIsGuessedOfOtherClassesTellsNothingApart) {
+  Setting s;
+  const graph::CoordBox first{{}, {1, 1, 3}};
+  const graph::CoordBox second{{0, 1}, {1, 1, 3}};
+  const auto piece = [&](const std::vector<std::vector<graph::Run>>& rows) {
+    return s.pieces.intern({1, {s.pieces.cuts.make(5, graph::axis_bit(kAxis), rows)}, {}});
+  };
+  const PieceId declared = piece({{{0, 3}}, {{3, 2}}});
+  const PieceId guessed = piece({{{0, 3}}, {{3, 1}}});
+  EXPECT_EQ(s.pieces.known_as(first, declared, 0, false), declared);
+  EXPECT_EQ(s.pieces.known_as(first, guessed, 0, true), declared);
+  EXPECT_EQ(s.pieces.known_as(second, guessed, 0, true), guessed);
+  EXPECT_TRUE(s.pieces.is_guess(second, s.pieces[guessed].cut[0]));
+  EXPECT_FALSE(s.pieces.is_guess(first, s.pieces[guessed].cut[0]));
+  EXPECT_EQ(s.pieces.known_as(first, guessed, 0, false), guessed);
+  EXPECT_EQ(s.pieces.known_as(first, guessed, 0, true), guessed);
+  EXPECT_EQ(s.pieces.known_as(kAll, guessed, 0, true), guessed);
+
+  // Parts that lie side by side on the first rank, and overlap on the other.
+  const auto region = [&](graph::Run run) { return s.pieces.cuts.make(3, 0, {{run}}); };
+  const Pieces::Part parts[] = {{region({0, 1}), piece({{{0, 1}}, {{3, 2}}})},
+                                {region({1, 2}), piece({{{1, 2}}, {{3, 2}}})}};
+  const auto join = [&](const graph::CoordBox& box, bool* guess, AtRank* why) {
+    return s.pieces.join(parts, graph::CutTable::kWhole, 3, 0, 5, box, guess, why);
+  };
+  bool guess = false;
+  AtRank why;
+  EXPECT_EQ(join(first, &guess, &why), declared);
+  EXPECT_TRUE(guess);
+  EXPECT_EQ(why.text, "");
+  EXPECT_EQ(join(kAll, &guess, &why), kNone);
+  EXPECT_EQ(why.text, "some of its parts are the same part of the value");
+}
+
 TEST(PieceOf, ALayoutIsWhatItsRanksHold) {
   const graph::Mesh mesh{{{"a", 1}, {"b", 2}, {"c", 3}}};
   const graph::Mesh both{{{"z", 4}, {"a", 1}, {"b", 2}, {"c", 3}}};

@@ -74,9 +74,39 @@ Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts) {
   return {plan.ep, plan.etp, plan.ep_over().dp};
 }
 
+/// Keys of passes: which communication runs beside compute, in what pieces, and by which way.
+/// `nodes`: what is said of nodes, and of collectives that go inside of them first; "": nothing.
+std::string random_passes(uint64_t seed, bool moe, int64_t chunks_backward,
+                          const std::string& nodes) {
+  Rng rng(seed + 8000009);
+  std::string keys;
+  const auto sometimes = [&](const char* key, std::initializer_list<const char*> values) {
+    const char* const value = values.begin()[rng.below(values.size())];
+    if (rng.below(3) == 0) {
+      keys += fmt::format(", {}: {}", key, value);
+    }
+  };
+  sometimes("comm_tiles", {"2", "3", "5"});
+  sometimes("grad_codec", {"identity"});
+  sometimes("delay_wgrad_compute", {"true"});
+  sometimes("overlap_p2p_comm", {"false"});
+  sometimes("overlap_grad_reduce", {"false"});
+  sometimes("overlap_param_gather", {"false"});
+  if (nodes.find("all_gather") == nodes.npos) {
+    sometimes("reduce_scatter", {"ring", "halving_doubling"});
+    sometimes("all_gather", {"ring", "halving_doubling"});
+  } else {
+    sometimes("ho_ring_pieces", {"1", "2", "3"});
+  }
+  if (moe && chunks_backward > 0) {
+    keys += fmt::format(", moe_chunks_backward: {}", chunks_backward);
+  }
+  return keys;
+}
+
 }  // namespace
 
-Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool any_schedule) {
+Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool any_keys) {
   Rng rng(seed);
   Case c;
   c.seed = seed;
@@ -119,7 +149,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   }
   // And some split and overlap their passes.
   Rng split(seed + 4000037);
-  if (any_schedule && pp > 1 && split.below(3) > 0) {
+  if (any_keys && pp > 1 && split.below(3) > 0) {
     parallel::Plan plan;
     plan.pp = pp;
     plan.num_micro_batches = num_micro;
@@ -145,7 +175,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
         experts, pick(rng, {1, 2, 3}), pick(rng, {3, 7}), rng.below(2) ? "true" : "false",
         pick(rng, {1, 1, 2}));
   }
-  const double bucket_mib = rng.below(2) ? 25.0 : 0.0005;
+  double bucket_mib = rng.below(2) ? 25.0 : 0.0005;
   const char* const repeated = recompute[rng.below(3)];
   const int64_t sequence = pick(rng, {3, 7, 8});
   // Some send their tokens to the experts in pieces, as many as divide them.
@@ -200,6 +230,12 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   }
   const int64_t token_ranks = cp * (sequence_parallel ? tp / folded.etp : 1);
   const int64_t moe_chunks = sequence * micro % (token_ranks * pieces) == 0 ? pieces : 1;
+  // And back in other pieces.
+  Rng passes(seed + 9000011);
+  int64_t chunks_backward = moe && passes.below(3) == 0 ? pick(passes, {1, 2, 3, 4}) : 0;
+  if (!any_keys || (chunks_backward > 0 && tokens % (token_ranks * chunks_backward) != 0)) {
+    chunks_backward = 0;
+  }
   // In zigzag order, where they come around a ring.
   const int64_t head_ranks = heads >= tp ? tp : std::gcd(heads, tp);
   const bool exchange = cp > 1 && !ring && heads % (head_ranks * cp) == 0;
@@ -209,7 +245,8 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   // In some, data-parallel ranks have unlike numbers of sequences.
   std::vector<int64_t> samples;
   if (dp > 1 && !zigzag && uneven.below(2) == 0) {
-    const bool any = moe_chunks == 1 && sequence >= cp * (sequence_parallel ? tp : 1);
+    const bool any =
+        moe_chunks == 1 && chunks_backward <= 1 && sequence >= cp * (sequence_parallel ? tp : 1);
     for (int64_t rank = 0; rank < dp; ++rank) {
       samples.push_back((1 + static_cast<int64_t>(uneven.below(3))) * (any ? 1 : micro));
     }
@@ -218,7 +255,8 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   std::vector<int64_t> shares;
   const int64_t least = sequence_parallel ? tp : 1;  // tokens
   Rng parts(seed + 7000003);
-  if (cp > 1 && (ring || samples.empty()) && !zigzag && moe_chunks == 1 && parts.below(3) == 0) {
+  if (cp > 1 && (ring || samples.empty()) && !zigzag && moe_chunks == 1 && chunks_backward <= 1 &&
+      parts.below(3) == 0) {
     for (int64_t rank = 0; rank < cp; ++rank) {
       shares.push_back(1 + static_cast<int64_t>(parts.below(3)));
     }
@@ -242,6 +280,12 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   }
   // Rows that go to their experts over nodes.
   const int64_t ep_inner = folded.over_dp % 2 == 0 && more.below(2) == 0 ? 2 : 1;
+  plan.ep = folded.ep;
+  plan.etp = folded.etp;
+  const parallel::Plan::Over over = plan.ep_over();
+  if (ep_inner > 1 || (over.dp > 1) + (over.cp > 1) + (over.tp > 1) > 1) {
+    chunks_backward = 0;  // in several steps
+  }
   // And some write their sums as messages.
   const char* const reduced[] = {"native", "ring", "halving_doubling"};
   const char* all_reduce = dp * cp * tp > 1 ? reduced[more.below(std::size(reduced))] : "native";
@@ -259,6 +303,19 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       nodes += fmt::format(", reduce_scatter: {}, all_gather: {}", all_reduce, all_reduce);
     }
   }
+  if (any_keys && passes.below(4) == 0) {
+    bucket_mib = passes.below(2) == 0 ? 0 : 0.004;
+  }
+  if (any_keys && !shard.empty() && passes.below(4) == 0) {
+    shard += ", least_kib: 0.5";
+  }
+  if (any_keys && tp > 1 && layouts.empty() && passes.below(4) == 0) {
+    const char* const pins[] = {"*embed_tokens.weight B", "*q_proj.weight B", "*o_proj.weight B",
+                                "*embed_tokens.weight tp:S1"};
+    layouts = fmt::format("'{}'", pins[passes.below(moe ? 3 : 4)]);
+  }
+  const std::string keys =
+      any_keys ? random_passes(seed, moe, chunks_backward, nodes) : std::string();
   // And some drop a part of what their layers add.
   Rng drops(seed + 5000011);
   const double dropout = drops.below(3) == 0 ? 0.25 : 0;
@@ -270,7 +327,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       "[{}], micro_batch: {}, dp_samples: [{}], cp_shares: [{}], pp_layers: [{}], pp_schedule: {}, "
       "pp_chunks: {}, "
       "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}, "
-      "shard: {{{}}}, cp_comm_type: {}, cp_order: {}, all_reduce: {}, {}}}\n",
+      "shard: {{{}}}, cp_comm_type: {}, cp_order: {}, all_reduce: {}, {}{}}}\n",
       sequence,
       (samples.empty() ? dp * micro : std::accumulate(samples.begin(), samples.end(), int64_t{0})) *
           num_micro,
@@ -280,7 +337,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       ring       ? "p2p"
       : exchange ? "a2a"
                  : "all_gather",
-      zigzag ? "zigzag" : "contiguous", all_reduce, nodes);
+      zigzag ? "zigzag" : "contiguous", all_reduce, nodes, keys);
   c.name = fmt::format(
       "seed {} {}{} pp{}{} {} dp{}{} ep{}{}{}{}{} x{}{}{} {}", seed, moe ? "moe" : "dense",
       dropout > 0 ? " dropout" : "", pp, chunks > 1 ? fmt::format("x{}", chunks) : "", schedule, dp,
@@ -381,6 +438,12 @@ engine::Compiled compile(const engine::Run& run, engine::Purpose purpose, const 
   lowering.passes = run.config.plan.passes;
   lowering.pass_options = run.config.plan.pass_options;
   return engine::compile(std::move(graph), run.plan, lowering);
+}
+
+/// Throws Error: the check refuses the program.
+void expect_good(const engine::Compiled& compiled) {
+  const check::Verdict verdict = check::check(compiled.program, compiled.reference);
+  if (!verdict.ok()) fail("check", "{}", to_text(verdict));
 }
 
 /// Gives routers their part of what is to be taken.
@@ -509,6 +572,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   if (with_grads) {
     runtime::LocalRanks ranks = ranks_of(c, single, world, options);
     engine::Compiled compiled = compile(run, engine::Purpose::grads, c);
+    expect_good(compiled);
     initialise(compiled, c, ranks);
     engine::Session session(std::move(compiled), ranks);
     done.one(0, session);
@@ -522,6 +586,8 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   engine::Compiled compiled = compile(run, engine::Purpose::train, c);
   if (rewrite) {
     rewrite(compiled.program);
+  } else {
+    expect_good(compiled);
   }
   // A rewritten program may be of more ranks than the plan.
   runtime::LocalRanks ranks = ranks_of(c, single, compiled.program.num_ranks(), options);

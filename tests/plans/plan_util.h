@@ -34,9 +34,9 @@ struct Case {
   /// `connection` says; all of them call train().
   std::shared_ptr<comm::Connection> connection = nullptr;
 };
-/// A random model (dense or MoE, odd sizes) and plan of at most `max_ranks` ranks. `any_schedule`:
-/// also those that split and overlap passes.
-Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool any_schedule = true);
+/// A random model (dense or MoE, odd sizes) and plan of at most `max_ranks` ranks. `any_keys`: also
+/// schedules that split and overlap passes, and keys by which sums are added up in another order.
+Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool any_keys = true);
 
 struct Outcome {
   std::vector<double> losses, norms;
@@ -54,7 +54,8 @@ engine::Batch random_batch(const engine::Compiled& compiled, const engine::Run& 
 
 /// Trains `steps` steps on random tokens (a function of the seed alone) under the plan.
 /// `single`: the same global micro-batches on one rank. `rewrite` changes the training program
-/// before it runs; `device` runs it.
+/// before it runs; `device` runs it. Throws Error where the check refuses a program that nobody
+/// rewrote.
 Outcome train(const Case& c, bool single, int steps, bool poison = false,
               const std::vector<std::string>& overrides = {}, bool with_grads = true,
               const std::function<void(program::Program&)>& rewrite = nullptr,
