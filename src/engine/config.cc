@@ -456,6 +456,8 @@ void derive_heads(Run& run) {
   plan.ring = keys == "p2p" && plan.cp > 1;
   plan.unlike_parts = plan.ring && run.config.plan.pass_options.text("cp_order") == "zigzag" &&
                       run.config.train.seq_len % (2 * plan.cp) != 0;
+  plan.shard.even_over_sequences =
+      plan.ring && run.config.plan.pass_options.text("cp_order") == "zigzag";
   plan.exchange_heads = keys == "a2a" && plan.cp > 1;
   const int64_t ranks = shared ? plan.tp : apart;
   if (plan.exchange_heads && heads % (ranks * plan.cp) != 0) {

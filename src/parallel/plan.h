@@ -63,6 +63,10 @@ struct Sharding {
   /// What is gathered for a layer's forward pass is freed after it, and gathered again for its
   /// backward pass.
   bool reshard_after_forward = true;
+  /// Only in equal parts along axes that split sequences: ranks with other parts are classes of
+  /// their own, and what a class of some ranks of a ring says of the others in zigzag order is too
+  /// little to prove it.
+  bool even_over_sequences = false;
 
   bool any() const { return update() != Shard::none; }
   /// How a parameter is updated: as far split as any of the three.

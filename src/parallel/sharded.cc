@@ -97,8 +97,12 @@ Layout sharded(const TensorType& type, Layout layout, const Mesh& mesh, const Sh
   if (type.bytes() < sharding.least_bytes) return layout;
   const std::vector<size_t> axes = axes_alike(layout, mesh);
   const Layout even = split_along(axes, type, layout, mesh, dim_divided_by);
+  std::vector<size_t> uneven = axes;
+  std::erase_if(uneven, [&](size_t axis) {
+    return sharding.even_over_sequences && splits_sequences(mesh.axes[axis].name);
+  });
   const Layout shared =
-      type.granule() == 1 ? split_along(axes, type, layout, mesh, dim_shared_by) : even;
+      type.granule() == 1 ? split_along(uneven, type, layout, mesh, dim_shared_by) : even;
   layout = ranks_apart(axes, shared, mesh) > ranks_apart(axes, even, mesh) ? shared : even;
   for (size_t axis : axes) {
     if (!may_split(axis, mesh, sharding, among)) {
