@@ -284,8 +284,9 @@ TEST(Rewrites, ShortenTheStepWhereLinksAreSlow) {
 TEST(Rewrites, ALossyCodecTakesAnyPlan) {
   const std::string codec = "grad_codec: int8, ";
   for (const bool tied : {false, true}) {
-    for (const char* plan : {"tp: 2, dp: 2, comm_tiles: 2, micro_batch: 2",
-                             "cp: 3, dp: 2, shard: {optimizer: all}", "tp: 3, dp: 3"}) {
+    for (const char* plan :
+         {"tp: 2, dp: 2, comm_tiles: 2, micro_batch: 2",
+          "cp: 3, dp: 2, shard: {optimizer: all, least_kib: 1}", "tp: 3, dp: 3"}) {
       Case c = model(codec + plan, false, "f32");
       c.text.replace(c.text.find("tie_word_embeddings: false"), 26,
                      fmt::format("tie_word_embeddings: {}", tied));
