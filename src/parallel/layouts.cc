@@ -264,10 +264,7 @@ class LayoutChoice {
   }
 
   TensorId add_tensor(const Node& node, const std::string& op, const TensorType& type) {
-    if (!own_) {
-      own_ = *graph_;
-      graph_ = &*own_;
-    }
+    take_own_graph();
     graph::Tensor made;
     made.name = tensor(node.out[0]).name + "/" + op;
     made.type = type;
@@ -284,6 +281,13 @@ class LayoutChoice {
     rules_.grown(*graph_);
   }
 
+  /// From now on of tensors and nodes of its own.
+  void take_own_graph() {
+    if (own_) return;
+    own_ = *graph_;
+    graph_ = &*own_;
+  }
+
   void put_together(const std::vector<Node>& nodes,
                     std::map<size_t, std::vector<Node>>& in_place_of) {
     // The nodes of the graph that came, with those that are in the place of some.
@@ -297,6 +301,8 @@ class LayoutChoice {
       }
       result_.origin.resize(all.size(), static_cast<graph::NodeId>(n));
     }
+    // Steps that make nothing new, each on what the one before made, need no tensors more.
+    take_own_graph();
     for (size_t n = 0; n < all.size(); ++n) {
       for (TensorId id : all[n].out) {
         own_->tensors[static_cast<size_t>(id)].producer = static_cast<graph::NodeId>(n);
