@@ -309,7 +309,8 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   if (any_keys && !shard.empty() && passes.below(4) == 0) {
     shard += ", least_kib: 0.5";
   }
-  if (any_keys && tp > 1 && layouts.empty() && passes.below(4) == 0) {
+  // Tokens that go to experts on ranks of tp are split there, whatever made them.
+  if (any_keys && tp > 1 && over.tp == 1 && layouts.empty() && passes.below(4) == 0) {
     const char* const pins[] = {"*embed_tokens.weight B", "*q_proj.weight B", "*o_proj.weight B",
                                 "*embed_tokens.weight tp:S1"};
     layouts = fmt::format("'{}'", pins[passes.below(moe ? 3 : 4)]);
