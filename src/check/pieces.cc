@@ -510,12 +510,9 @@ CutId Pieces::made_run(char letter, int64_t class_has, int64_t size, const Begin
 
 bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
                        std::span<const PieceId> in, std::span<const TypeId> logical,
-                       const TypeTable& types, const graph::CoordBox& box, LetterCuts* held,
-                       Taken* taken) const {
-  // The first input that has a letter says how it is cut; all others must be cut so on the ranks of
-  // the box, and only what the op may be cut along is cut at all. Without letters everything is
-  // whole. What ranks of other classes have, their own tasks take: where inputs say other things of
-  // them, one of the two is a guess.
+                       const TypeTable& types, LetterCuts* held, Taken* taken) const {
+  // The first input that has a letter says how it is cut; all others must be cut so, and only what
+  // the op may be cut along is cut at all. Without letters everything is whole.
   for (size_t i = 0; i < in.size(); ++i) {
     const Piece& piece = pieces_[in[i]];
     for (size_t dim = 0; dim < piece.dims; ++dim) {
@@ -540,9 +537,7 @@ bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
         known.size = logical[i] < 0 ? 0 : known_size(types[logical[i]].dims[dim]);
         known.symbolic = logical[i] >= 0 && types[logical[i]].dims[dim].symbolic();
       }
-      const bool alike = known.cut == cut || (!known.symbolic && known.size > 0 &&
-                                              same_in(known.cut, cut, known.size, box));
-      if (!alike) {
+      if (known.cut != cut) {
         const AxisMask axes = cuts.axes(known.cut) ^ cuts.axes(cut);
         return refused(axes ? axes : cuts.axes(cut), known.input);
       }
@@ -656,7 +651,7 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
   Taken taken;
   LetterCuts held;
   std::vector<Addends> lifted;
-  if (!take_cuts(rule, letters, in, logical, types, box, &held, &taken) ||
+  if (!take_cuts(rule, letters, in, logical, types, &held, &taken) ||
       !take_positions(op, letters, logical, local_out, types, begins, box, &held, &taken) ||
       !take_addends(key, letters, in, &held, &lifted, &taken)) {
     return taken;

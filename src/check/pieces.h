@@ -229,8 +229,7 @@ class Pieces {
   // The steps of take(); false, and `taken` says why, if the op can't take the pieces.
   bool take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
                  std::span<const PieceId> in, std::span<const TypeId> logical,
-                 const TypeTable& types, const graph::CoordBox& box, LetterCuts* held,
-                 Taken* taken) const;
+                 const TypeTable& types, LetterCuts* held, Taken* taken) const;
   bool take_positions(const OpKey& op, const ops::Letters& letters, std::span<const TypeId> logical,
                       std::span<const graph::TensorType> local_out, const TypeTable& types,
                       const Begins& begins, const graph::CoordBox& box, LetterCuts* held,

@@ -116,7 +116,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   int64_t pp = 0, dp = 0, ep = 0, experts = 0;
   do {
     pp = 1 + static_cast<int64_t>(rng.below(static_cast<uint64_t>(std::min<int64_t>(layers, 4))));
-    dp = pick(rng, {1, 2, 3, 4, 5, 6, 7, 8});
+    dp = pick(rng, {1, 2, 3, 4, 6, 8});
     ep = moe ? pick(rng, {1, 2, 3, 4}) : 1;
     experts = pick(rng, {4, 6, 8, 12});
   } while (pp * dp > max_ranks || dp % ep != 0 || experts % ep != 0);
