@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/connection.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -445,32 +446,49 @@ void Connection::blame(int32_t from, const Received& received, std::span<const i
   throw Error(Error::Kind::kRun, "comm", reason, Error::Cause::stopped);
 }
 
+/// A rank, whom it waits for, whom that one waits for: to one that waits for nobody, or that stands
+/// there already. A rank that waits itself is not to blame, but for one that is stopped, whose note
+/// tells what was: the chain ends with it. Around in a circle, all are.
+std::vector<int32_t> Connection::waiting_from(int32_t from) {
+  std::vector<int32_t> chain = {from};
+  std::set<int32_t> seen = {index(), from};
+  int32_t next = note_of(from).waits_for;
+  while (next != kNobody && seen.insert(next).second) {
+    chain.push_back(next);
+    next = note_of(next).waits_for;
+  }
+  if (chain.size() > 1) {
+    const auto silent = std::find(chain.begin(), chain.end(), silent_one(chain));
+    if (silent != chain.end()) {
+      chain.erase(silent + 1, chain.end());
+    }
+  }
+  return chain;
+}
+
 /// Who is to blame that nothing came from a rank, and what it did last. `asks`: a rank that waits
 /// itself is not; else it is this one.
 std::pair<int32_t, std::string> Connection::verdict(int32_t from, const Received& received,
                                                     bool asks) {
-  std::string chain = fmt::format("rank {} waits for rank {}", index(), from);
-  int32_t rank = from;
+  std::vector<int32_t> ranks = {from};
   Note note;
   try {
-    note = note_of(rank);
-    // A rank that waits itself is not to blame. Around in a circle, all are.
-    std::set<int32_t> seen = {index(), rank};
-    while (asks && received.end == Received::End::timed_out && note.waits_for != kNobody &&
-           seen.insert(note.waits_for).second) {
-      rank = note.waits_for;
-      chain += fmt::format(", which waits for rank {}", rank);
-      note = note_of(rank);
+    if (asks && received.end == Received::End::timed_out) {
+      ranks = waiting_from(from);
     }
+    note = note_of(ranks.back());
   } catch (const std::exception& error) {
     log_debug("the table of notes: {}", error.what());
   }
+  const int32_t rank = ranks.back();
   const std::string where = note.doing.empty() ? "" : " (" + note.doing + ")";
   if (received.end == Received::End::gone) {
     return {rank, fmt::format("rank {}{} has ended without a word", rank, where)};
   }
   return {rank, fmt::format("rank {}{} has sent nothing for {} s (plan.timeout_s): {}", rank, where,
-                            std::chrono::duration<double>(timeout_).count(), chain)};
+                            std::chrono::duration<double>(timeout_).count(),
+                            fmt::format("rank {} waits for rank {}", index(),
+                                        fmt::join(ranks, ", which waits for rank ")))};
 }
 
 }  // namespace hocket::comm

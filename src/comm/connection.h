@@ -94,6 +94,7 @@ class Connection : public Processes {
   [[noreturn]] void blame(int32_t from, const Received& received,
                           std::span<const int32_t> members = {});
   int32_t silent_one(std::span<const int32_t> members);
+  std::vector<int32_t> waiting_from(int32_t from);
   /// A rank and why it is to blame.
   std::pair<int32_t, std::string> verdict(int32_t from, const Received& received, bool asks = true);
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 
 #include "base/error.h"
@@ -137,6 +138,45 @@ TEST(Connection, OfRanksThatWaitForEachOtherTheLastOneIsToBlame) {
     EXPECT_NE(errors[rank].find("has sent nothing for 0.9 s"), std::string::npos) << errors[rank];
     EXPECT_EQ(errors[rank], errors[0]);
   }
+}
+
+// What a stopped process noted last is what was: it may have waited for one that has sent since.
+TEST(Connection, OneThatIsStoppedWhileItWaitsIsToBlame) {
+  auto list = connections(4, milliseconds(900));
+  std::atomic<bool> stopped{false};
+  list[2]->watch(
+      &list,
+      [&] {
+        while (stopped) {
+          std::this_thread::sleep_for(milliseconds(10));
+        }
+        return std::string("router L1 mb0 forward");
+      },
+      nullptr);
+  const auto errors = on_each(list, [&](Connection& connection) {
+    std::byte byte{};
+    switch (connection.index()) {
+      case 0:
+        std::this_thread::sleep_for(milliseconds(600));
+        connection.receive(&byte, 1, 2, 0);
+        break;
+      case 2:
+        connection.receive(&byte, 1, 3, 0);
+        break;
+      case 3:
+        std::this_thread::sleep_for(milliseconds(500));
+        stopped = true;
+        std::this_thread::sleep_for(milliseconds(200));
+        connection.send(message_of(1), 2, 0);
+        break;
+    }
+  });
+  stopped = false;
+  EXPECT_EQ(errors[2], "");
+  EXPECT_NE(errors[0].find("rank 2 (on host"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[0].find("router L1 mb0 forward"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[0].find("rank 0 waits for rank 2"), std::string::npos) << errors[0];
+  EXPECT_EQ(errors[0].find("rank 3"), std::string::npos) << errors[0];
 }
 
 TEST(Connection, OfACollectiveTheOneThatDoesNotComeIsToBlame) {
