@@ -81,7 +81,7 @@ void LayoutRules::share_updates() {
   for (size_t index = 0; index < graph_->grads.size(); ++index) {
     const graph::ParamGrad& grad = graph_->grads[index];
     const Layout& used = layouts_[grad.param];
-    update_.push_back(sharded(tensor(grad.param).type, used, mesh_, sharding_, sharding_.update()));
+    update_.push_back(sharded_param(grad.param, used, sharding_.update()));
     updated_[grad.param] = static_cast<int32_t>(index);
     if (grad.total != kNone) {
       updated_[grad.total] = static_cast<int32_t>(index);
@@ -101,10 +101,21 @@ void LayoutRules::share_updates() {
   }
 }
 
+Layout LayoutRules::sharded_param(TensorId param, const Layout& lies, Shard among) const {
+  Layout split = sharded(tensor(param).type, lies, mesh_, sharding_, among);
+  const auto pinned = pinned_.find(param);
+  if (pinned == pinned_.end()) return split;
+  for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+    if (pinned->second.axes[axis] && lies[axis].is_replicate()) {
+      split.set(axis, Placement::replicate());
+    }
+  }
+  return split;
+}
+
 Layout LayoutRules::added_up(TensorId contribution) const {
   const TensorId param = param_of_[contribution];
-  const Layout split =
-      sharded(tensor(param).type, layouts_[param], mesh_, sharding_, sharding_.grads);
+  const Layout split = sharded_param(param, layouts_[param], sharding_.grads);
   Layout lies = layouts_[contribution];
   for (int dim = 0; dim < static_cast<int>(tensor(param).type.dims.size()); ++dim) {
     for (int32_t axis : split.axes_of(dim)) {
@@ -383,7 +394,7 @@ bool LayoutRules::all_have(TensorId id) const {
 /// Whether the plan says how a tensor lies on the axis.
 bool LayoutRules::is_pinned(TensorId id, size_t axis) const {
   const auto found = pinned_.find(id);
-  return found != pinned_.end() && found->second.axes[axis];
+  return tensor(id).kind != TensorKind::param && found != pinned_.end() && found->second.axes[axis];
 }
 
 double LayoutRules::cost_to_bring(TensorId id, Placement to, size_t axis) {

@@ -48,6 +48,9 @@ class LayoutRules {
   /// says of gradients, and as it is made over the axes that do not split it then, parts of a sum
   /// that is taken once, at the end.
   graph::Layout added_up(graph::TensorId contribution) const;
+  /// A parameter that lies so, split further as plan.shard says, but along axes that a pin names.
+  graph::Layout sharded_param(graph::TensorId param, const graph::Layout& lies, Shard among) const;
+  /// Whether the plan says how an activation lies along the axis.
   bool is_pinned(graph::TensorId id, size_t axis) const;
   /// Axes of several ranks, but for the pipeline's.
   bool is_used(size_t axis) const {

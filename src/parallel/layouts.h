@@ -71,8 +71,9 @@ struct TokenShares {
   std::vector<int64_t> along_cp = {};  ///< Plan::cp_shares
 };
 
-/// What is decided before: how what is stored lies, by tensor (stored_layouts), the activations of
-/// which the plan says how they lie, and what the plan says of sharding, activations and tokens.
+/// What is decided before: how what is stored lies, by tensor (stored_layouts), the tensors of
+/// which the plan says how they lie (pinned_tensors), and what the plan says of sharding,
+/// activations and tokens.
 struct LayoutsGiven {
   std::vector<graph::Layout> stored;
   std::map<graph::TensorId, Pinned> pinned;

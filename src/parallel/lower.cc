@@ -483,7 +483,7 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   const graph::Mesh& mesh = program.roles[0].mesh;
   const LayoutsGiven given{
       stored_layouts(reference, mesh, plan.layouts),
-      pinned_activations(reference, mesh, plan.layouts),
+      pinned_tensors(reference, mesh, plan.layouts),
       plan.shard,
       {.sequence_parallel = plan.sequence_parallel, .exchange_heads = plan.exchange_heads},
       {plan.dp_samples, plan.cp_shares}};

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "ops/op.h"
 #include "parallel/plan.h"
 
@@ -299,7 +300,7 @@ Layout default_layout(const graph::Tensor& tensor, const Mesh& mesh) {
 struct Pin {
   std::string text, pattern;
   Layout layout;
-  bool whole = false;  ///< "B"
+  std::vector<bool> names;  ///< by axis of a plan: the pin says how a tensor lies along it
   int matches = 0;
 };
 
@@ -324,23 +325,44 @@ bool is_part_of(std::string_view axis, std::string_view name) {
 
 Pin parse_pin(const std::string& text, const Mesh& mesh) {
   const size_t space = text.find(' ');
-  Pin pin{.text = text, .pattern = text.substr(0, space), .layout = {}};
+  Pin pin{.text = text, .pattern = text.substr(0, space), .layout = {}, .names = {}};
   if (space == std::string::npos || space == 0) {
     fail("plan.layouts", "got '{}'; expected PATTERN LAYOUT; try 'lm_head.weight tp:S0'", text);
   }
+  // Words that say "whole along this axis" are none of a layout's, which names what splits alone.
   const std::string layout = text.substr(space + 1);
-  pin.whole = layout == "B";
+  const Mesh& axes = plan_axes();
+  pin.names.assign(axes.axes.size(), layout == "B");
+  std::vector<std::string> splits;
+  for (const std::string& word : split(layout, ' ')) {
+    const int32_t whole = word.ends_with(":B") ? axes.axis(word.substr(0, word.size() - 2)) : -1;
+    if (word == "B" && layout != "B") {
+      fail("plan.layouts", "got '{}'; expected B alone, or axis:S<dim> and axis:B", text);
+    }
+    if (whole >= 0) {
+      pin.names[static_cast<size_t>(whole)] = true;
+    } else {
+      splits.push_back(word);
+    }
+  }
   try {
-    pin.layout = graph::parse_layout(layout, plan_axes());
+    pin.layout = graph::parse_layout(join(splits, " "), axes);
   } catch (const Error& error) {
     throw error.with(fmt::format("plan.layouts '{}' (axes {})", text, to_string(mesh)));
   }
-  for (size_t axis = 0; axis < plan_axes().axes.size(); ++axis) {
-    const bool stages = plan_axes().axes[axis].name == kStageAxis;
+  for (size_t axis = 0; axis < axes.axes.size(); ++axis) {
+    const bool stages = axes.axes[axis].name == kStageAxis;
     if (pin.layout[axis].is_partial() || (stages && !pin.layout[axis].is_replicate())) {
       fail("plan.layouts",
-           "got '{}'; expected axis:S<dim> with one of edp, edp_inner, ep, ep_inner, cp, tp, or B",
+           "got '{}'; expected axis:S<dim> or axis:B with one of edp, edp_inner, ep, ep_inner, cp, "
+           "tp, or B",
            text);
+    }
+    if (pin.layout[axis].is_split()) {
+      if (pin.names[axis]) {
+        fail("plan.layouts", "axis {} comes twice in '{}'", axes.axes[axis].name, text);
+      }
+      pin.names[axis] = true;
     }
   }
   if (!pin.layout.given.empty()) {
@@ -349,25 +371,30 @@ Pin parse_pin(const std::string& text, const Mesh& mesh) {
   return pin;
 }
 
+/// Whether the pin says how a tensor lies along an axis of the mesh.
+bool names(const Pin& pin, const std::string& axis) {
+  for (size_t named = 0; named < pin.names.size(); ++named) {
+    if (pin.names[named] && is_part_of(axis, plan_axes().axes[named].name)) return true;
+  }
+  return false;
+}
+
 /// `layout` with what the pin says of the axes that it names.
 Layout pinned(Layout layout, const Pin& pin, const Mesh& mesh) {
-  if (pin.whole) return {};
-  const auto place_all = [&](int32_t named, Placement placement) {
-    for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-      if (mesh.axes[axis].size > 1 &&
-          is_part_of(mesh.axes[axis].name, plan_axes().axes[static_cast<size_t>(named)].name)) {
-        layout.set(axis, placement);
-      }
-    }
-  };
-  for (int dim = 0; dim < static_cast<int>(graph::kMaxAxes); ++dim) {
-    for (int32_t named : pin.layout.axes_of(dim)) {
-      place_all(named, Placement::replicate());
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    if (names(pin, mesh.axes[axis].name)) {
+      layout.set(axis, Placement::replicate());
     }
   }
+  // The axes of a dim in the order in which the pin has them.
   for (int dim = 0; dim < static_cast<int>(graph::kMaxAxes); ++dim) {
     for (int32_t named : pin.layout.axes_of(dim)) {
-      place_all(named, Placement::split(dim));
+      for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+        if (mesh.axes[axis].size > 1 &&
+            is_part_of(mesh.axes[axis].name, plan_axes().axes[static_cast<size_t>(named)].name)) {
+          layout.set(axis, Placement::split(dim));
+        }
+      }
     }
   }
   return layout;
@@ -494,8 +521,8 @@ std::vector<Layout> stored_layouts(const Graph& graph, const Mesh& mesh,
   return layouts;
 }
 
-std::map<TensorId, Pinned> pinned_activations(const Graph& graph, const Mesh& mesh,
-                                              const std::vector<std::string>& pins) {
+std::map<TensorId, Pinned> pinned_tensors(const Graph& graph, const Mesh& mesh,
+                                          const std::vector<std::string>& pins) {
   std::vector<Pin> list;
   for (const std::string& text : pins) {
     list.push_back(parse_pin(text, mesh));
@@ -503,15 +530,15 @@ std::map<TensorId, Pinned> pinned_activations(const Graph& graph, const Mesh& me
   std::map<TensorId, Pinned> all;
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     const graph::Tensor& tensor = graph.tensors[id];
-    if (!is_activation(graph, tensor)) continue;
+    if (tensor.kind != TensorKind::param && !is_activation(graph, tensor)) continue;
     const Pin* const pin = find_last(tensor, &list);
     if (!pin) continue;
     Pinned& pinned = all[static_cast<TensorId>(id)];
     pinned.layout = parallel::pinned({}, *pin, mesh);
     const std::string why = why_not(tensor, pinned.layout, mesh);
     if (!why.empty()) fail("plan.layouts", "'{}' cannot be: {}", pin->text, why);
-    for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-      pinned.axes.push_back(pin->whole || pinned.layout[axis].is_split());
+    for (const graph::Axis& axis : mesh.axes) {
+      pinned.axes.push_back(names(*pin, axis.name));
     }
   }
   return all;

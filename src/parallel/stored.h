@@ -16,10 +16,10 @@ namespace hocket::parallel {
 /// the parameters that some op goes along by position (the vocabulary, of embedding and head), and
 /// those that make or sum over a dim which no op between needs whole, if it divides (heads, the
 /// width of an MLP). `pins` have the last word: "PATTERN LAYOUT" each, where the parameters whose
-/// names match the pattern (`*`, `?`) are split as the layout says on the axes that it names, or
-/// whole for `B`; of several pins that match, the last one counts. What an optimizer keeps for a
-/// parameter lies as the parameter. Throws Error: a pin that is none, matches no parameter or
-/// activation, or that its parameters cannot have.
+/// names match the pattern (`*`, `?`) are split as the layout says on the axes that it names, whole
+/// along an axis for `axis:B` and along all for `B`; of several pins that match, the last counts.
+/// What an optimizer keeps for a parameter lies as the parameter. Throws Error: a pin that is none,
+/// matches no parameter or activation, or that its parameters cannot have.
 std::vector<graph::Layout> stored_layouts(const graph::Graph& graph, const graph::Mesh& mesh,
                                           const std::vector<std::string>& pins);
 
@@ -28,10 +28,10 @@ struct Pinned {
   graph::Layout layout;
   std::vector<bool> axes;
 };
-/// The pins of what forward nodes make, by tensor: every node that reads it finds it so.
-std::map<graph::TensorId, Pinned> pinned_activations(const graph::Graph& graph,
-                                                     const graph::Mesh& mesh,
-                                                     const std::vector<std::string>& pins);
+/// The pins by tensor: every node that reads what a forward node makes finds it so, and of a
+/// parameter plan.shard leaves alone how it lies along the axes that are named.
+std::map<graph::TensorId, Pinned> pinned_tensors(const graph::Graph& graph, const graph::Mesh& mesh,
+                                                 const std::vector<std::string>& pins);
 
 /// "NAME tp:S0" for every parameter that some op goes along by position: pins for graphs of the
 /// same model in which no op does.

@@ -393,6 +393,15 @@ TEST(Axes, PinsHaveTheLastWord) {
   EXPECT_EQ(layouts.at("model.layers.1.mlp.down_proj.weight"), "tp:S1");
   // An axis of one rank splits nothing.
   EXPECT_EQ(stored(proven("dp: 2, layouts: [lm_head.weight tp:S0]")).at("lm_head.weight"), "B");
+  // plan.shard splits what no pin names, along axes that none names.
+  const std::map<std::string, std::string> shards = stored(
+      proven("dp: 2, tp: 2, shard: {params: all, grads: all}, layouts: [lm_head.weight edp:B, "
+             "model.embed_tokens.weight B, '*.down_proj.weight tp:S1']"));
+  EXPECT_EQ(shards.at("lm_head.weight"), "tp:S0");
+  EXPECT_EQ(shards.at("exp_avg.lm_head.weight"), "tp:S0");
+  EXPECT_EQ(shards.at("model.embed_tokens.weight"), "B");
+  EXPECT_EQ(shards.at("exp_avg.model.embed_tokens.weight"), "B");
+  EXPECT_EQ(shards.at("model.layers.1.mlp.down_proj.weight"), "edp:S0 tp:S1");
 }
 
 TEST(Axes, WhatCannotBeIsSaid) {
@@ -419,6 +428,8 @@ TEST(Axes, WhatCannotBeIsSaid) {
       {"cp: 2, cp_shares: [3, 1], cp_comm_type: p2p, cp_order: zigzag",
        "plan.cp_order is zigzag, and plan.cp_shares is [3, 1]"},
       {"tp: 2, layouts: [lm_head.weight]", "expected PATTERN LAYOUT"},
+      {"tp: 2, layouts: [lm_head.weight tp:B B]", "expected B alone, or axis:S<dim> and axis:B"},
+      {"tp: 2, layouts: [lm_head.weight tp:B tp:S0]", "axis tp comes twice"},
       {"tp: 2, layouts: [head.weight tp:S0]", "no parameter or activation matches 'head.weight'"},
       {"tp: 2, layouts: [lm_head.weight tp:S2]", "'lm_head.weight tp:S2' cannot be"},
       {"tp: 9, layouts: ['*.weight B', model.norm.weight tp:S0]",

@@ -315,6 +315,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
                                 "*embed_tokens.weight tp:S1"};
     layouts = fmt::format("'{}'", pins[passes.below(moe ? 3 : 4)]);
   }
+  if (any_keys && !shard.empty() && layouts.empty() && passes.below(3) == 0) {
+    layouts = passes.below(2) == 0 ? "'*embed_tokens.weight edp:B'" : "'*norm.weight B'";
+  }
   const std::string keys =
       any_keys ? random_passes(seed, moe, chunks_backward, nodes) : std::string();
   // And some drop a part of what their layers add.
