@@ -111,8 +111,7 @@ class LayoutChoice {
       const graph::Tensor& tensor = graph_->tensors[id];
       Layout& lies = result_.lies[id];
       if (tensor.kind == TensorKind::param && sharding_.any()) {
-        const auto param = static_cast<TensorId>(id);
-        const Layout split = rules_.sharded_param(param, lies, sharding_.update());
+        const Layout split = sharded(tensor.type, lies, mesh_, sharding_, sharding_.update());
         all += tensor.type.bytes();
         if (split == lies) {
           whole += tensor.type.bytes();
@@ -125,7 +124,7 @@ class LayoutChoice {
                       to_string(tensor.type), ranks.name, ranks.size);
           }
         }
-        lies = rules_.sharded_param(param, lies, sharding_.params);
+        lies = rules_.sharded_param(static_cast<TensorId>(id), lies, sharding_.params);
       }
       if (tensor.kind == TensorKind::state && rules_.updated(id) != kNone) {
         lies = result_.update[static_cast<size_t>(rules_.updated(id))];
