@@ -109,6 +109,15 @@ GroupShape Cluster::shape(std::span<const int32_t> ranks) const {
   return shape;
 }
 
+double ShareCurve::at(double of_size) const {
+  const auto above = std::lower_bound(size.begin(), size.end(), of_size);
+  if (above == size.begin()) return share.front();
+  if (above == size.end()) return share.back();
+  const auto i = static_cast<size_t>(above - size.begin());
+  const double way = std::log(of_size / size[i - 1]) / std::log(size[i] / size[i - 1]);
+  return share[i - 1] + way * (share[i] - share[i - 1]);
+}
+
 double MeasuredTimes::seconds(double size) const {
   const auto above = std::lower_bound(bytes.begin(), bytes.end(), size);
   if (above == bytes.begin()) return us.front() * 1e-6;
@@ -220,6 +229,36 @@ void Cluster::validate(const std::string& where) const {
   }
   validate_levels(where);
   validate_measured(where);
+  validate_curves(where);
+}
+
+namespace {
+
+std::vector<std::pair<const char*, const ShareCurve*>> curves_of(const Efficiency& efficiency) {
+  return {{"matmul_by_flops", &efficiency.matmul_by_flops},
+          {"attention_by_flops", &efficiency.attention_by_flops},
+          {"memory_by_bytes", &efficiency.memory_by_bytes}};
+}
+
+}  // namespace
+
+void Cluster::validate_curves(const std::string& where) const {
+  for (const auto& [name, curve] : curves_of(device.efficiency)) {
+    if (curve->size.size() != curve->share.size()) {
+      fail(where, "device.efficiency.{} has {} sizes and {} shares; expected as many", name,
+           curve->size.size(), curve->share.size());
+    }
+    for (size_t i = 0; i < curve->size.size(); ++i) {
+      const double below = i > 0 ? curve->size[i - 1] : 0;
+      const double share = curve->share[i];
+      if (!(curve->size[i] > below && curve->size[i] < 1e30 && share > 0 && share <= 1)) {
+        fail(where,
+             "device.efficiency.{}: share {} at {}; expected ascending sizes, and shares above 0 "
+             "and at most 1",
+             name, share, curve->size[i]);
+      }
+    }
+  }
 }
 
 void Cluster::validate_measured(const std::string& where) const {
@@ -283,6 +322,11 @@ void Cluster::validate_levels(const std::string& where) const {
 
 std::vector<std::string> Cluster::unsourced() const {
   std::vector<std::string> missing;
+  for (const auto& [name, curve] : curves_of(device.efficiency)) {
+    if (curve->given() && curve->source.empty()) {
+      missing.push_back(fmt::format("device.efficiency.{}", name));
+    }
+  }
   for (size_t i = 0; i < measured.size(); ++i) {
     if (measured[i].source.empty()) {
       missing.push_back(fmt::format("measured.{}", i));

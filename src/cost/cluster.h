@@ -44,14 +44,33 @@ struct Peak {
   }
 };
 
+/// A share that grows with the size of a kernel: between two sizes it is linear in log(size),
+/// beyond them that of the nearest. Empty: not given.
+struct ShareCurve {
+  std::string source;
+  std::vector<double> size, share;
+  void fields(Fields& visit) {
+    visit("source", source, "where the shares come from; mandatory in shipped files");
+    visit("size", size, "FLOPs of a kernel, or bytes, ascending");
+    visit("share", share, "of the peak, reached at these sizes");
+  }
+  bool given() const { return !size.empty(); }
+  double at(double of_size) const;
+};
+
 /// Reached share of the peak, by kind of kernel.
 struct Efficiency {
   // What is not given is 1: the constant itself is what is reached.
   Fraction matmul{1, ""}, attention{1, ""}, memory{1, ""};
+  /// In place of these, where given.
+  ShareCurve matmul_by_flops = {}, attention_by_flops = {}, memory_by_bytes = {};
   void fields(Fields& visit) {
     visit("matmul", matmul, "share of the arithmetic peak that matrix products reach");
     visit("attention", attention, "share of the arithmetic peak that attention reaches");
     visit("memory", memory, "share of the memory bandwidth that all other kernels reach");
+    visit("matmul_by_flops", matmul_by_flops, "the same by the size of a product");
+    visit("attention_by_flops", attention_by_flops, "the same by the size of an attention");
+    visit("memory_by_bytes", memory_by_bytes, "the same by the bytes that a kernel moves");
   }
 };
 
@@ -257,6 +276,7 @@ struct Cluster {
  private:
   void validate_levels(const std::string& where) const;
   void validate_measured(const std::string& where) const;
+  void validate_curves(const std::string& where) const;
 };
 
 /// Reads and validates a cluster file.

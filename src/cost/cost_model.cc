@@ -141,18 +141,24 @@ double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flo
                              int64_t bytes) const {
   const Device& device = cluster_.device;
   const double scale = cluster_.cores_per_node > 0 ? static_cast<double>(threads_) : 1;
-  double memory = static_cast<double>(bytes) /
-                  (device.memory_bandwidth.value * device.efficiency.memory.value * scale);
+  const auto reached = [](const Fraction& share, const ShareCurve& by_size, double size) {
+    return by_size.given() && size > 0 ? by_size.at(size) : share.value;
+  };
+  const Efficiency& efficiency = device.efficiency;
+  const double moved = static_cast<double>(bytes);
+  const double memory =
+      moved / (device.memory_bandwidth.value *
+               reached(efficiency.memory, efficiency.memory_by_bytes, moved) * scale);
   double compute = 0;
   if (flops > 0) {
     using graph::DType;
     double share = 1;
     switch (cost_class_of(op)) {
       case CostClass::matmul:
-        share = device.efficiency.matmul.value;
+        share = reached(efficiency.matmul, efficiency.matmul_by_flops, flops);
         break;
       case CostClass::attention:
-        share = device.efficiency.attention.value;
+        share = reached(efficiency.attention, efficiency.attention_by_flops, flops);
         break;
       case CostClass::memory:
         // Matrix units do not help here: elementwise work runs at the f32 rate at best. A device
