@@ -1,85 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
 // hocket profile
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <memory>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/log.h"
-#include "base/text.h"
 #include "cli/inputs.h"
+#include "cli/profile_import.h"
 #include "cli/verbs.h"
-#include "train/memory.h"
-#include "train/profiler.h"
+#ifndef HOCKET_SIM_ONLY
+#include "cli/profile_tasks.h"
+#endif
 
 namespace hocket::cli {
 
 namespace {
 
 struct Options {
-  std::string run, out = "profile.json";
+  std::vector<std::string> given;  ///< RUN, or the logs of --import
+  std::string out, cluster, op, hold_out;
   std::vector<std::string> set;
   double seconds = 1.5;
-  bool json = false;
+  bool json = false, import = false;
 };
 
-/// The tasks that a step of the program spends most in, with their share of the step.
-void tell_longest(std::FILE* words, const program::Program& program, const cost::Profile& profile) {
-  std::vector<std::pair<int64_t, const cost::TimedTask*>> by_time;
-  int64_t total = 0;
-  for (const cost::ProfileTarget& target : cost::distinct_tasks(program)) {
-    for (const cost::TimedTask& task : profile.tasks) {
-      if (task.key == target.key) {
-        by_time.push_back({target.count * task.ns, &task});
-        total += target.count * task.ns;
-      }
-    }
+int import_given(const Options& options) {
+  if (options.given.empty()) {
+    fail("hocket profile --import", "got no FILE; expected logs of nccl-tests, or Vidur's tables");
   }
-  std::sort(by_time.begin(), by_time.end(), [](const auto& a, const auto& b) {
-    return a.first != b.first ? a.first > b.first : a.second->key < b.second->key;
-  });
-  for (size_t i = 0; i < std::min<size_t>(8, by_time.size()); ++i) {
-    const cost::TimedTask& task = *by_time[i].second;
-    fmt::print(words, "{:>6.1f} %  {:>10}  {:>7.1f} GFLOP/s  {}\n",
-               100.0 * static_cast<double>(by_time[i].first) /
-                   static_cast<double>(std::max<int64_t>(total, 1)),
-               human_time(static_cast<double>(task.ns) * 1e-9),
-               task.flops / static_cast<double>(std::max<int64_t>(task.ns, 1)),
-               task.key.substr(0, 90));
+  if (!options.set.empty()) {
+    fail("hocket profile --import", "--set goes with a RUN; expected none");
   }
+  return import_logs({.files = options.given,
+                      .cluster = options.cluster,
+                      .op = options.op,
+                      .out = options.out.empty() ? "cluster.yaml" : options.out,
+                      .hold_out = options.hold_out,
+                      .json = options.json});
 }
 
-/// Times the tasks of the run's program and writes the file; then says where the time of a step
-/// goes.
-int profile(const Options& options) {
-  if (options.seconds < 0) fail("hocket profile", "--seconds is negative");
-  const Source source = read_source(options.run, options.set, true);
-  std::vector<std::string> inputs = inputs_of(source.run);
-  std::erase(inputs, source.run.config.cluster.profile);  // may be made anew
-  inputs.push_back(options.run);
-  require_output("hocket profile --out", options.out, inputs);
-  const engine::Compiled compiled = source.compile();
-  train::require_memory(source.run, compiled.program);
-  Progress progress;
-  train::ProfileOptions how;
-  how.seconds = options.seconds;
-  how.progress = [&](const std::string& text) { progress.update(text); };
-  const cost::Profile profile = train::profile(source.run, compiled, kernels::cpu_backend(), how);
-  progress.finish();
-  const std::string text = cost::to_json(profile);
-  write_output(options.out, text);
-  if (options.json) {
-    if (options.out != "-") {
-      fmt::print("{}\n", text);
-    }
-    return 0;
+/// Times a RUN's tasks here.
+int time_given(const Options& options) {
+  if (!options.cluster.empty() || !options.op.empty() || !options.hold_out.empty()) {
+    fail("hocket profile", "--cluster, --op and --hold-out go with --import; try adding it");
   }
-  std::FILE* words = words_beside(options.out);
-  tell_longest(words, compiled.program, profile);
-  fmt::print(words, "{} distinct tasks timed; wrote {}\n", profile.tasks.size(), options.out);
-  return 0;
+  if (options.given.size() != 1) {
+    fail("hocket profile", "got {} RUNs; expected one, or --import with logs",
+         options.given.size());
+  }
+#ifdef HOCKET_SIM_ONLY
+  fail("hocket profile", "this program has no kernels (make sim); try make build, or --import");
+#else
+  return profile_tasks({.run = options.given.front(),
+                        .out = options.out.empty() ? "profile.json" : options.out,
+                        .set = options.set,
+                        .seconds = options.seconds,
+                        .json = options.json});
+#endif
 }
 
 }  // namespace
@@ -87,21 +62,37 @@ int profile(const Options& options) {
 void verb_profile(Args& args) {
   auto options = std::make_shared<Options>();
   args.about(
-      "time this machine's tasks, so that predictions are calibrated",
+      "time this machine's tasks, or read logs, so that predictions are calibrated",
       "Times every distinct task of the run's program alone, with the inputs that it has in a "
       "real step, and the links between local ranks. `simulate --profile` and cluster.profile "
       "take the file; tasks of other sizes are interpolated from it. `train` does this by "
-      "itself before its first step. Run it on an idle machine.");
-  args.positional("RUN", &options->run, "a run.yaml, the text of a program, or a MODEL");
+      "itself before its first step. Run it on an idle machine.\n"
+      "With --import, logs of nccl-tests (of any collective that simulate has) or tables of "
+      "Vidur's network profiles become a cluster file: the links' constants are fitted, all else "
+      "is as in --cluster, and errors are told for what was not fitted (docs/clusters.md).");
+  args.positional("RUN", &options->given,
+                  "a run.yaml, the text of a program, or a MODEL; with --import any number of logs",
+                  false);
   add_set(args, &options->set);
-  args.option("--out", "FILE", &options->out, "where the timings go; -: standard output");
+  args.option("--out", "FILE", &options->out,
+              "where the result goes, -: standard output (default: profile.json, of --import "
+              "cluster.yaml)");
   args.option("--seconds", "S", &options->seconds,
               "the tasks of each stage are run through at least this long");
-  args.flag("--json", &options->json, "print the timings as well");
+  args.flag("--import", &options->import, "read logs in place of timing a RUN");
+  args.option("--cluster", "FILE", &options->cluster,
+              "of --import: what the logs do not say (default: the shipped cluster of the devices "
+              "that they name)");
+  args.option("--op", "NAME", &options->op,
+              "of --import: the collective, where neither a log nor its name says it");
+  args.option("--hold-out", "RANKS", &options->hold_out,
+              "of --import: 16 or 16,32: times of so many ranks are not fitted, only predicted "
+              "(default: each group in turn, and every other size)");
+  args.flag("--json", &options->json, "print the timings, or what the import did, as JSON");
   args.example("hocket profile configs/quickstart.yaml --out profile.json", "then:");
   args.example("hocket simulate configs/quickstart.yaml --profile profile.json",
                "a prediction from timed tasks");
-  args.run([options] { return profile(*options); });
+  args.run([options] { return options->import ? import_given(*options) : time_given(*options); });
 }
 
 }  // namespace hocket::cli

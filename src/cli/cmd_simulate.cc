@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "check/check.h"
 #include "cli/inputs.h"
+#include "cli/simulate_op.h"
 #include "cli/simulate_schedule.h"
 #include "cli/verbs.h"
 #include "cost/cluster.h"
@@ -29,12 +30,17 @@ namespace {
 
 /// Ranks, stages per rank and micro-batches of a schedule: enough for any, few enough to hold.
 constexpr int64_t kMostOfShape = 1024;
+/// Ranks of a group: as many as a cluster may have.
+constexpr int64_t kMostRanks = int64_t{1} << 24;
 
 struct Options {
   std::string run, cluster, profile, trace;
   std::vector<std::string> set;
   bool all_ranks = false;
   ScheduleOptions schedule;
+  std::string op, bytes;
+  std::optional<int64_t> per_node;
+  bool all_ways = false;
 };
 
 /// The timings of --profile, else of cluster.profile; none, with a warning, if the latter are not
@@ -92,12 +98,31 @@ void expect_sound(const std::string& path, const program::Program& program) {
   fail(path, "{}, or, if it is not finished, hocket graph --finish {}", what, path);
 }
 
+/// Error unless the options are those of a collective alone.
+void check_op(const Options& options) {
+  const ScheduleOptions& other = options.schedule;
+  if (!options.run.empty() || !options.trace.empty() || options.all_ranks ||
+      !other.schedule.empty() || other.chunks || other.micro_batches || !other.cost.empty() ||
+      !other.svg.empty() || !other.out.empty()) {
+    fail("hocket simulate --op",
+         "is of a collective alone; expected no RUN, and of the options --bytes, --ranks, "
+         "--per-node, --all-ways, --cluster, --profile, --set (of the cluster file) and --json");
+  }
+}
+
 /// Error unless the options are of a run, or of a schedule alone.
 void check_options(const Options& options) {
   const ScheduleOptions& alone = options.schedule;
+  if (!options.bytes.empty() || options.per_node || options.all_ways) {
+    fail("hocket simulate", "--bytes, --per-node and --all-ways go with --op; try --op all_reduce");
+  }
+  if (alone.ranks.value_or(0) > kMostOfShape) {
+    fail("hocket simulate --schedule", "--ranks is {}; expected at most {}", *alone.ranks,
+         kMostOfShape);
+  }
   if (alone.schedule.empty()) {
     if (options.run.empty()) {
-      fail("hocket simulate", "got no RUN; expected a RUN, or --schedule NAME");
+      fail("hocket simulate", "got no RUN; expected a RUN, --schedule NAME or --op NAME");
     }
     if (alone.ranks || alone.chunks || alone.micro_batches || !alone.cost.empty() ||
         !alone.svg.empty() || !alone.out.empty()) {
@@ -164,7 +189,9 @@ static void add_schedule(Args& args, ScheduleOptions* options) {
       "--schedule", "NAME", &options->schedule,
       "a pipeline schedule alone, without a RUN: a name of plan.pp_schedule or a .csv file");
   args.option("--ranks", "N", &options->ranks,
-              "of the schedule: pipeline ranks (default: 4, or the file's rows)", 1, kMostOfShape);
+              "of the schedule: pipeline ranks (default: 4, or the file's rows); of --op: ranks of "
+              "the group (default: all of the cluster)",
+              1, kMostRanks);
   args.option("--chunks", "N", &options->chunks,
               "of the schedule: stages per rank (default: what the schedule needs)", 1,
               kMostOfShape);
@@ -177,6 +204,20 @@ static void add_schedule(Args& args, ScheduleOptions* options) {
       "FB, an overlapped pair (default: both)");
   args.option("--svg", "FILE", &options->svg, "of the schedule: write its timeline as a picture");
   args.option("--out", "FILE", &options->out, "of the schedule: write it as CSV");
+}
+
+/// Adds what a collective alone is simulated by.
+static void add_op(Args& args, Options* options) {
+  args.option("--op", "NAME", &options->op,
+              "a collective alone, without a RUN, on a --cluster: all_reduce, all_gather, "
+              "reduce_scatter, all_to_all, send, ... (docs/clusters.md)");
+  args.option("--bytes", "SIZES", &options->bytes,
+              "of --op: what a rank brings or gets, whichever is more: 1MiB,4MiB or 1KiB..1GiB "
+              "(doubled)");
+  args.option("--per-node", "N", &options->per_node,
+              "of --op: ranks of the group on each node (default: all devices)", 1, kMostRanks);
+  args.flag("--all-ways", &options->all_ways,
+            "of --op: every algorithm and protocol, the fastest first");
 }
 
 void verb_simulate(Args& args) {
@@ -203,6 +244,7 @@ void verb_simulate(Args& args) {
   args.flag("--all-ranks", &options->all_ranks,
             "replay every rank, also where one of its class would do");
   args.flag("--json", &options->schedule.json, "the prediction as JSON: seconds, bytes");
+  add_op(args, options.get());
   add_schedule(args, &options->schedule);
   args.example(
       "hocket simulate configs/qwen3-30b-a3b.yaml --cluster configs/clusters/h100-64x8.yaml",
@@ -211,7 +253,23 @@ void verb_simulate(Args& args) {
                "any config.json, on this machine; the timeline opens in ui.perfetto.dev");
   args.example("hocket simulate --schedule zb-h1 --ranks 4 --micro-batches 8 --cost F=1,I=1,W=1",
                "a pipeline schedule without a model: its bubbles, what it holds, a timeline");
+  args.example(
+      "hocket simulate --op all_reduce --bytes 1MiB,64MiB,1GiB --ranks 128 --cluster "
+      "configs/clusters/a100-16x8.yaml",
+      "how long a collective takes, and by which algorithm");
   args.run([options] {
+    if (!options->op.empty()) {
+      check_op(*options);
+      return simulate_op({.op = options->op,
+                          .bytes = options->bytes,
+                          .ranks = options->schedule.ranks,
+                          .per_node = options->per_node,
+                          .cluster = options->cluster,
+                          .profile = options->profile,
+                          .set = options->set,
+                          .all_ways = options->all_ways,
+                          .json = options->schedule.json});
+    }
     check_options(*options);
     return options->schedule.schedule.empty() ? simulate(*options)
                                               : simulate_schedule(options->schedule);

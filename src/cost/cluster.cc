@@ -2,7 +2,10 @@
 // Reading and checking cluster files.
 #include "cost/cluster.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 
@@ -18,9 +21,29 @@ struct Seen {
   const std::string* source;
 };
 
+/// Those of a link class: add(path, constant).
+template <class Add>
+void add_link(const std::string& path, const Link& link, const Add& add) {
+  add(path + ".latency", link.latency);
+  add(path + ".bandwidth", link.bandwidth);
+  add(path + ".efficiency", link.efficiency);
+  add(path + ".start", link.start);
+  add(path + ".half_size", link.half_size);
+  const auto add_curve = [&](const char* name, const Curve& curve) {
+    add(path + name + ".start", curve.start);
+    add(path + name + ".latency", curve.latency);
+    add(path + name + ".bandwidth", curve.bandwidth);
+    add(path + name + ".half_size", curve.half_size);
+  };
+  add_curve(".short", link.short_messages);
+  add_curve(".tree", link.tree);
+  add_curve(".direct", link.direct);
+  add_curve(".message", link.message);
+}
+
 std::vector<Seen> constants(const Cluster& cluster) {
   std::vector<Seen> all;
-  const auto add = [&](const char* path, const auto& constant) {
+  const auto add = [&](const std::string& path, const auto& constant) {
     all.push_back({path, constant.value, &constant.source});
   };
   const Device& device = cluster.device;
@@ -35,41 +58,92 @@ std::vector<Seen> constants(const Cluster& cluster) {
   add("device.efficiency.matmul", device.efficiency.matmul);
   add("device.efficiency.attention", device.efficiency.attention);
   add("device.efficiency.memory", device.efficiency.memory);
-  add("links.intra.latency", cluster.links.intra.latency);
-  add("links.intra.bandwidth", cluster.links.intra.bandwidth);
-  add("links.intra.efficiency", cluster.links.intra.efficiency);
-  add("links.inter.latency", cluster.links.inter.latency);
-  add("links.inter.bandwidth", cluster.links.inter.bandwidth);
-  add("links.inter.efficiency", cluster.links.inter.efficiency);
+  add_link("links.intra", cluster.links.intra, add);
+  add_link("links.inter", cluster.links.inter, add);
+  for (size_t i = 0; i < cluster.topology.levels.size(); ++i) {
+    const Level& level = cluster.topology.levels[i];
+    const std::string path = fmt::format("topology.levels.{}", i);
+    add(path + ".bandwidth", level.bandwidth);
+    add(path + ".oversubscription", level.oversubscription);
+    add(path + ".latency", level.latency);
+  }
   return all;
 }
 
 }  // namespace
 
-GroupShape Cluster::shape(std::span<const int32_t> ranks) const {
-  GroupShape shape;
-  shape.members = static_cast<int32_t>(ranks.size());
-  // Ranks come in order, so that a node's members are neighbours; a send may come in reverse.
-  std::vector<int32_t> nodes;
-  nodes.reserve(ranks.size());
+namespace {
+
+/// How ranks lie on sets of so many devices each.
+Spread spread_of(std::span<const int32_t> ranks, int32_t devices) {
+  // Ranks come in order, so that a set's members are neighbours; a send may come in reverse.
+  std::vector<int32_t> sets;
+  sets.reserve(ranks.size());
   for (int32_t rank : ranks) {
-    nodes.push_back(node_of(rank));
+    sets.push_back(rank / devices);
   }
-  if (!std::is_sorted(nodes.begin(), nodes.end())) {
-    std::sort(nodes.begin(), nodes.end());
+  if (!std::is_sorted(sets.begin(), sets.end())) {
+    std::sort(sets.begin(), sets.end());
   }
-  shape.nodes = 0;
-  shape.per_node = shape.members;
-  for (size_t i = 0; i < nodes.size();) {
+  Spread spread{0, static_cast<int32_t>(ranks.size())};
+  for (size_t i = 0; i < sets.size();) {
     size_t end = i;
-    while (end < nodes.size() && nodes[end] == nodes[i]) {
+    while (end < sets.size() && sets[end] == sets[i]) {
       ++end;
     }
-    shape.per_node = std::min(shape.per_node, static_cast<int32_t>(end - i));
-    ++shape.nodes;
+    spread.fewest = std::min(spread.fewest, static_cast<int32_t>(end - i));
+    ++spread.sets;
     i = end;
   }
+  return spread;
+}
+
+}  // namespace
+
+GroupShape Cluster::shape(std::span<const int32_t> ranks) const {
+  const Spread on_nodes = spread_of(ranks, static_cast<int32_t>(devices_per_node));
+  GroupShape shape{static_cast<int32_t>(ranks.size()), on_nodes.sets, on_nodes.fewest};
+  for (size_t i = 0; i < topology.levels.size(); ++i) {
+    shape.levels[i] = spread_of(ranks, static_cast<int32_t>(topology.levels[i].devices));
+  }
   return shape;
+}
+
+double ShareCurve::at(double of_size) const {
+  const auto above = std::lower_bound(size.begin(), size.end(), of_size);
+  if (above == size.begin()) return share.front();
+  if (above == size.end()) return share.back();
+  const auto i = static_cast<size_t>(above - size.begin());
+  const double way = std::log(of_size / size[i - 1]) / std::log(size[i] / size[i - 1]);
+  return share[i - 1] + way * (share[i] - share[i - 1]);
+}
+
+double MeasuredTimes::seconds(double size) const {
+  const auto above = std::lower_bound(bytes.begin(), bytes.end(), size);
+  if (above == bytes.begin()) return us.front() * 1e-6;
+  if (above == bytes.end()) return us.back() * 1e-6 * size / bytes.back();
+  const auto i = static_cast<size_t>(above - bytes.begin());
+  const double share = std::log(size / bytes[i - 1]) / std::log(bytes[i] / bytes[i - 1]);
+  return std::exp(std::log(us[i - 1]) + share * std::log(us[i] / us[i - 1])) * 1e-6;
+}
+
+const MeasuredTimes* Cluster::measured_on(std::string_view op, const GroupShape& shape) const {
+  for (const MeasuredTimes& times : measured) {
+    const bool even = shape.per_node * shape.nodes == shape.members;
+    if (even && times.op == op && times.ranks == shape.members && times.nodes == shape.nodes) {
+      return &times;
+    }
+  }
+  return nullptr;
+}
+
+double Cluster::uplink(const Level& level) const {
+  if (level.bandwidth.value > 0) return level.bandwidth.value;
+  const bool inside = level.devices < devices_per_node;
+  const double below = inside ? static_cast<double>(level.devices) * links.intra.bytes_per_s()
+                              : static_cast<double>(level.devices / devices_per_node * adapters()) *
+                                    links.inter.bytes_per_s();
+  return below / level.oversubscription.value;
 }
 
 double Cluster::peak_flops(graph::DType dtype) const {
@@ -117,7 +191,10 @@ void Cluster::validate(const std::string& where) const {
   // links of a cluster of one device, links between nodes of a cluster of one.
   for (const Seen& constant : constants(*this)) {
     const bool share = constant.path.find("efficiency") != std::string::npos;
-    const bool optional = share || constant.path.find("peak") != std::string::npos ||
+    const bool refines = constant.path.starts_with("topology") ||
+                         std::count(constant.path.begin(), constant.path.end(), '.') > 2 ||
+                         constant.path.ends_with(".start") || constant.path.ends_with("half_size");
+    const bool optional = share || refines || constant.path.find("peak") != std::string::npos ||
                           constant.path == "device.launch" ||
                           (this_machine && constant.path == "device.memory") ||
                           (nodes == 1 && constant.path.starts_with("links.inter")) ||
@@ -145,10 +222,116 @@ void Cluster::validate(const std::string& where) const {
   if (capacity() > (int64_t{1} << 24)) {
     fail(where, "{} nodes of {} devices; expected at most 16 M ranks", nodes, devices_per_node);
   }
+  for (const std::string& algorithm : algorithms) {
+    if (algorithm != "hierarchical") {
+      fail(where, "algorithms has \"{}\"; expected hierarchical", algorithm);
+    }
+  }
+  validate_levels(where);
+  validate_measured(where);
+  validate_curves(where);
+}
+
+namespace {
+
+std::vector<std::pair<const char*, const ShareCurve*>> curves_of(const Efficiency& efficiency) {
+  return {{"matmul_by_flops", &efficiency.matmul_by_flops},
+          {"attention_by_flops", &efficiency.attention_by_flops},
+          {"memory_by_bytes", &efficiency.memory_by_bytes}};
+}
+
+}  // namespace
+
+void Cluster::validate_curves(const std::string& where) const {
+  for (const auto& [name, curve] : curves_of(device.efficiency)) {
+    if (curve->size.size() != curve->share.size()) {
+      fail(where, "device.efficiency.{} has {} sizes and {} shares; expected as many", name,
+           curve->size.size(), curve->share.size());
+    }
+    for (size_t i = 0; i < curve->size.size(); ++i) {
+      const double below = i > 0 ? curve->size[i - 1] : 0;
+      const double share = curve->share[i];
+      if (!(curve->size[i] > below && curve->size[i] < 1e30 && share > 0 && share <= 1)) {
+        fail(where,
+             "device.efficiency.{}: share {} at {}; expected ascending sizes, and shares above 0 "
+             "and at most 1",
+             name, share, curve->size[i]);
+      }
+    }
+  }
+}
+
+void Cluster::validate_measured(const std::string& where) const {
+  for (size_t i = 0; i < measured.size(); ++i) {
+    const MeasuredTimes& times = measured[i];
+    const std::string path = fmt::format("measured.{}", i);
+    if (times.bytes.empty() || times.bytes.size() != times.us.size()) {
+      fail(where, "{} has {} sizes and {} times; expected as many, at least one", path,
+           times.bytes.size(), times.us.size());
+    }
+    for (size_t k = 0; k < times.bytes.size(); ++k) {
+      const double below = k > 0 ? times.bytes[k - 1] : 0;
+      if (!(times.bytes[k] > below && times.bytes[k] < 0x1p60 && times.us[k] > 0 &&
+            times.us[k] < 1e15)) {
+        fail(where, "{}: {} bytes take {} us; expected ascending sizes, and times above 0", path,
+             times.bytes[k], times.us[k]);
+      }
+    }
+  }
+}
+
+void Cluster::validate_levels(const std::string& where) const {
+  for (const auto& [name, link] : {std::pair{"intra", &links.intra}, {"inter", &links.inter}}) {
+    for (const Curve* curve : {&link->short_messages, &link->tree, &link->direct, &link->message}) {
+      const bool any =
+          curve->start.value > 0 || curve->latency.value > 0 || curve->half_size.value > 0;
+      if (any && !curve->given()) {
+        fail(where, "links.{} has a protocol or algorithm without a bandwidth; expected one", name);
+      }
+    }
+  }
+  if (adapters() > devices_per_node) {
+    fail(where, "topology.adapters_per_node is {}; expected at most the {} devices of a node",
+         topology.adapters_per_node, devices_per_node);
+  }
+  if (topology.levels.size() > kMostLevels) {
+    fail(where, "topology.levels has {}; expected at most {}", topology.levels.size(), kMostLevels);
+  }
+  int64_t below = 1;
+  for (size_t i = 0; i < topology.levels.size(); ++i) {
+    const Level& level = topology.levels[i];
+    const std::string path = fmt::format("topology.levels.{}", i);
+    if (below < devices_per_node && level.devices > devices_per_node) {
+      below = devices_per_node;
+    }
+    const bool inside = level.devices < devices_per_node;
+    if (level.devices <= below || level.devices % below != 0 ||
+        (inside && devices_per_node % level.devices != 0) || level.devices == devices_per_node) {
+      fail(where,
+           "{}.devices is {}; expected a multiple of the {} below, and no node's {} (those are "
+           "links.inter)",
+           path, level.devices, below, devices_per_node);
+    }
+    if ((level.bandwidth.value > 0) == (level.oversubscription.value > 0)) {
+      fail(where, "{} has {} of bandwidth and oversubscription; expected one of them", path,
+           level.bandwidth.value > 0 ? "both" : "none");
+    }
+    below = level.devices;
+  }
 }
 
 std::vector<std::string> Cluster::unsourced() const {
   std::vector<std::string> missing;
+  for (const auto& [name, curve] : curves_of(device.efficiency)) {
+    if (curve->given() && curve->source.empty()) {
+      missing.push_back(fmt::format("device.efficiency.{}", name));
+    }
+  }
+  for (size_t i = 0; i < measured.size(); ++i) {
+    if (measured[i].source.empty()) {
+      missing.push_back(fmt::format("measured.{}", i));
+    }
+  }
   for (const Seen& constant : constants(*this)) {
     const bool given =
         constant.value > 0 &&

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster file: identical devices on identical nodes, and two classes of links. Every hardware
-// constant is written `{value: 3.35TB/s, source: "where it comes from"}`; bandwidth is per
-// direction per device.
+// A cluster file: identical devices on identical nodes, the links between devices and between
+// nodes, and the switches above and below them. Every hardware constant is written
+// `{value: 3.35TB/s, source: "where it comes from"}`; bandwidth is per direction. docs/clusters.md.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -43,14 +44,33 @@ struct Peak {
   }
 };
 
+/// A share that grows with the size of a kernel: between two sizes it is linear in log(size),
+/// beyond them that of the nearest. Empty: not given.
+struct ShareCurve {
+  std::string source;
+  std::vector<double> size, share;
+  void fields(Fields& visit) {
+    visit("source", source, "where the shares come from; mandatory in shipped files");
+    visit("size", size, "FLOPs of a kernel, or bytes, ascending");
+    visit("share", share, "of the peak, reached at these sizes");
+  }
+  bool given() const { return !size.empty(); }
+  double at(double of_size) const;
+};
+
 /// Reached share of the peak, by kind of kernel.
 struct Efficiency {
   // What is not given is 1: the constant itself is what is reached.
   Fraction matmul{1, ""}, attention{1, ""}, memory{1, ""};
+  /// In place of these, where given.
+  ShareCurve matmul_by_flops = {}, attention_by_flops = {}, memory_by_bytes = {};
   void fields(Fields& visit) {
     visit("matmul", matmul, "share of the arithmetic peak that matrix products reach");
     visit("attention", attention, "share of the arithmetic peak that attention reaches");
     visit("memory", memory, "share of the memory bandwidth that all other kernels reach");
+    visit("matmul_by_flops", matmul_by_flops, "the same by the size of a product");
+    visit("attention_by_flops", attention_by_flops, "the same by the size of an attention");
+    visit("memory_by_bytes", memory_by_bytes, "the same by the bytes that a kernel moves");
   }
 };
 
@@ -71,17 +91,51 @@ struct Device {
   }
 };
 
-/// One class of links: a message of n bytes takes latency + n / (bandwidth x efficiency).
+/// How long a collective takes that sends `bytes` through a link: start + steps x latency + bytes /
+/// bandwidth x (1 + sqrt(half_size / bytes)). What is 0 costs nothing; a bandwidth of 0: not given.
+struct Curve {
+  Seconds start;
+  Seconds latency;
+  Bandwidth bandwidth;
+  Bytes half_size;
+  void fields(Fields& visit) {
+    visit("start", start, "once per transfer, whatever its steps");
+    visit("latency", latency, "per step of an algorithm");
+    visit("bandwidth", bandwidth, "that large messages reach, per direction");
+    visit("half_size", half_size, "bytes through a link that reach half of the bandwidth");
+  }
+  bool given() const { return bandwidth.value > 0; }
+};
+
+/// One class of links. A message of n bytes takes start + latency + n / (bandwidth x efficiency) x
+/// (1 + sqrt(half_size / n)).
 struct Link {
   Seconds latency;
   Bandwidth bandwidth;
   Fraction efficiency{1, ""};
+  Seconds start = {};
+  Bytes half_size = {};
+  /// Another protocol, with less to wait for and less bandwidth, in which short transfers go:
+  /// NCCL's LL and LL128. The faster of the two is taken.
+  Curve short_messages = {};
+  /// What the library reaches with another algorithm than a ring; not given: the same.
+  Curve tree = {}, direct = {}, message = {};
   void fields(Fields& visit) {
     visit("latency", latency, "time of an empty message, per step of an algorithm");
-    visit("bandwidth", bandwidth, "per direction per device");
+    visit("bandwidth", bandwidth, "per direction per device, or per adapter of a node");
     visit("efficiency", efficiency, "share of the bandwidth that large messages reach");
+    visit("start", start, "time of a transfer before its first step");
+    visit("half_size", half_size, "bytes through a link that reach half of the bandwidth");
+    visit("short", short_messages, "the protocol of short messages (NCCL: LL), if there is one");
+    visit("tree", tree, "of trees, where they differ from rings");
+    visit("direct", direct, "of all-to-all exchanges, where they differ from rings");
+    visit("message", message, "of sends, where they differ from rings");
   }
   double bytes_per_s() const { return bandwidth.value * efficiency.value; }
+  /// The link itself as a curve.
+  Curve long_messages() const {
+    return {start, latency, {bytes_per_s(), bandwidth.source}, half_size};
+  }
 };
 
 struct Links {
@@ -92,11 +146,74 @@ struct Links {
   }
 };
 
-/// How the ranks of a group lie on nodes: all that matters to a collective's time.
+/// Devices that share switches, within nodes or beyond them: what leaves such a set goes through
+/// its uplink. Sets of one level are alike, and lie in those of the next one.
+struct Level {
+  std::string name;
+  int64_t devices = 0;
+  Bandwidth bandwidth;
+  Fraction oversubscription;
+  Seconds latency;
+  void fields(Fields& visit) {
+    visit("name", name, "what it is called").required();
+    visit("devices", devices, "that one of them has").min(1).required();
+    visit("bandwidth", bandwidth,
+          "of the uplink of one of them, per direction; or give oversubscription");
+    visit("oversubscription", oversubscription,
+          "links below over links above: 2 has half of the bandwidth above, 1 all of it");
+    visit("latency", latency, "added to a step that passes through this uplink");
+  }
+};
+
+/// Above and below the two link classes.
+struct Topology {
+  int64_t adapters_per_node = 0;
+  bool rails = false;
+  std::vector<Level> levels;
+  void fields(Fields& visit) {
+    visit("adapters_per_node", adapters_per_node,
+          "network adapters of a node, each with links.inter; 0: one per device")
+        .min(0);
+    visit("rails", rails,
+          "true: adapters with one number lie on switches of their own (rail-optimised)");
+    visit("levels", levels, "sets of devices below or above nodes, the smallest first");
+  }
+};
+/// Levels that a file may have beside devices and nodes.
+inline constexpr size_t kMostLevels = 4;
+
+/// Measured times of one op on one group: between two sizes, log(time) is linear in log(bytes).
+struct MeasuredTimes {
+  std::string op;
+  int64_t ranks = 0, nodes = 1;
+  std::string source;
+  std::vector<double> bytes, us;  ///< ascending sizes, and their times
+  void fields(Fields& visit) {
+    visit("op", op, "of the registry").required();
+    visit("ranks", ranks, "of the group").min(2).required();
+    visit("nodes", nodes, "over which they lie evenly").min(1).required();
+    visit("source", source, "where the times come from");
+    visit("bytes", bytes, "sizes, in bytes, ascending");
+    visit("us", us, "their times, in microseconds");
+  }
+  /// Seconds for a size; beyond the measured ones that of the smallest, or proportional to the
+  /// greatest.
+  double seconds(double size) const;
+};
+
+/// How the members of a group lie on the sets of one level.
+struct Spread {
+  int32_t sets = 1;    ///< distinct ones
+  int32_t fewest = 1;  ///< members in any of them
+  auto operator<=>(const Spread&) const = default;
+};
+
+/// How the ranks of a group lie on a cluster: all that matters to a collective's time.
 struct GroupShape {
   int32_t members = 1;
-  int32_t nodes = 1;     ///< distinct nodes
-  int32_t per_node = 1;  ///< fewest members on any of its nodes
+  int32_t nodes = 1;                            ///< distinct nodes
+  int32_t per_node = 1;                         ///< fewest members on any of its nodes
+  std::array<Spread, kMostLevels> levels = {};  ///< of Topology::levels
   auto operator<=>(const GroupShape&) const = default;
 };
 
@@ -113,6 +230,11 @@ struct Cluster {
   bool this_machine = false;
   Device device;
   Links links;
+  Topology topology;
+  /// What the library does beside the algorithms of an op's record: "hierarchical".
+  std::vector<std::string> algorithms;
+  /// Of groups that lie as these did, in place of the links' constants.
+  std::vector<MeasuredTimes> measured;
 
   void fields(Fields& visit) {
     visit("name", name, "name of the cluster").required();
@@ -128,21 +250,39 @@ struct Cluster {
         "divide; without cores_per_node and device.memory");
     visit("device", device, "what one rank computes on");
     visit("links", links, "how ranks are connected");
+    visit("topology", topology, "adapters, and the switches below and above nodes");
+    visit("algorithms", algorithms,
+          "what the library of collectives also does: hierarchical (inside nodes first)");
+    visit("measured", measured, "times of collectives on groups that were measured");
   }
 
   int64_t capacity() const { return nodes * devices_per_node; }
   int32_t node_of(int32_t rank) const { return rank / static_cast<int32_t>(devices_per_node); }
+  int64_t adapters() const {
+    return topology.adapters_per_node > 0 ? topology.adapters_per_node : devices_per_node;
+  }
   GroupShape shape(std::span<const int32_t> ranks) const;
+  /// Times of an op on groups that lie so; null: not measured.
+  const MeasuredTimes* measured_on(std::string_view op, const GroupShape& shape) const;
+  /// Bytes/s that leave one set of a level in each direction.
+  double uplink(const Level& level) const;
   /// FLOP/s of one device (one core, if cores are shared); Error naming the key if not given.
   double peak_flops(graph::DType dtype) const;
   /// Throws Error (exit code 2) naming the first key that is missing or out of range.
   void validate(const std::string& where) const;
   /// Constants without a source, as paths: a prediction names them, shipped files have none.
   std::vector<std::string> unsourced() const;
+
+ private:
+  void validate_levels(const std::string& where) const;
+  void validate_measured(const std::string& where) const;
+  void validate_curves(const std::string& where) const;
 };
 
 /// Reads and validates a cluster file.
 Cluster read_cluster(const std::string& path, const std::vector<std::string>& overrides = {});
 Cluster parse_cluster(std::string_view text, const std::string& name);
+/// YAML that reads back to the same cluster, without what is as it is by default.
+std::string to_yaml(const Cluster& cluster);
 
 }  // namespace hocket::cost

@@ -66,6 +66,7 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
   const auto replace = [&](const char* name, Link& link) {
     const auto it = profile_->links.find(name);
     if (it == profile_->links.end()) return;
+    link = {};
     link.latency = {it->second.latency_ns * 1e-9, "profile"};
     link.bandwidth = {it->second.bytes_per_s, "profile"};
     link.efficiency = {1, "profile"};
@@ -140,18 +141,24 @@ double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flo
                              int64_t bytes) const {
   const Device& device = cluster_.device;
   const double scale = cluster_.cores_per_node > 0 ? static_cast<double>(threads_) : 1;
-  double memory = static_cast<double>(bytes) /
-                  (device.memory_bandwidth.value * device.efficiency.memory.value * scale);
+  const auto reached = [](const Fraction& share, const ShareCurve& by_size, double size) {
+    return by_size.given() && size > 0 ? by_size.at(size) : share.value;
+  };
+  const Efficiency& efficiency = device.efficiency;
+  const double moved = static_cast<double>(bytes);
+  const double memory =
+      moved / (device.memory_bandwidth.value *
+               reached(efficiency.memory, efficiency.memory_by_bytes, moved) * scale);
   double compute = 0;
   if (flops > 0) {
     using graph::DType;
     double share = 1;
     switch (cost_class_of(op)) {
       case CostClass::matmul:
-        share = device.efficiency.matmul.value;
+        share = reached(efficiency.matmul, efficiency.matmul_by_flops, flops);
         break;
       case CostClass::attention:
-        share = device.efficiency.attention.value;
+        share = reached(efficiency.attention, efficiency.attention_by_flops, flops);
         break;
       case CostClass::memory:
         // Matrix units do not help here: elementwise work runs at the f32 rate at best. A device
@@ -200,22 +207,52 @@ TaskCost CostModel::work(const Kind& kind, uint32_t accumulate) const {
   return {to_ns(roofline + cluster_.device.launch.value) + overhead, Provenance::analytic};
 }
 
-/// How a collective or a send may be done among so many ranks.
-std::vector<comm::Algorithm> CostModel::ways(const Kind& kind, double members) const {
-  if (!program::is_communication(kind) || !comm::op(kind.communication).algorithms) {
-    fail("cost", "no cost of a transfer by {}; expected a collective or a send", kind.op);
+/// The algorithms of an op's record among so many ranks, or the exchange that processes do.
+std::vector<comm::Algorithm> CostModel::algorithms(const comm::Op& op, double members,
+                                                   double payload) const {
+  if (!op.algorithms) {
+    fail("cost", "no cost of a transfer by {}; expected a collective or a send", op.name);
   }
-  const comm::Op& op = comm::op(kind.communication);
-  std::vector<comm::Algorithm> ways = op.algorithms(members, static_cast<double>(kind.bytes));
-  if (op.role != comm::Role::collective || collectives_ != comm::Collectives::own) return ways;
+  std::vector<comm::Algorithm> list = op.algorithms(members, payload);
+  if (op.role != comm::Role::collective || collectives_ != comm::Collectives::own) return list;
   const auto fewest = [](const comm::Algorithm& left, const comm::Algorithm& right) {
     return left.bytes < right.bytes;
   };
-  const double bytes = std::min_element(ways.begin(), ways.end(), fewest)->bytes;
+  const double bytes = std::min_element(list.begin(), list.end(), fewest)->bytes;
   return {{.name = "exchange",
            .rounds = static_cast<double>(op.phases),
            .bytes = bytes,
            .direct = true}};
+}
+
+std::vector<Way> CostModel::ways(const comm::Op& op, double payload, bool inter,
+                                 const GroupShape& shape) const {
+  // The nodes that the ranks lie on decide; a program lowered for smaller nodes keeps its queue,
+  // and its ranks count as if each lay on a node of its own.
+  GroupShape lies = shape;
+  if (inter && shape.nodes == 1 && cluster_.nodes > 1) {
+    lies = {shape.members, shape.members, 1};
+    for (Spread& spread : lies.levels) {
+      spread = {1, shape.members};
+    }
+  }
+  const std::vector<comm::Algorithm> list = algorithms(op, shape.members, payload);
+  const MeasuredTimes* measured = cluster_.measured_on(op.name, lies);
+  std::vector<Way> found = cost::ways(cluster_, list, lies);
+  if (!cluster_.algorithms.empty() && std::string_view(list.front().name) == "ring") {
+    const std::vector<Way> more = hierarchical(cluster_, list.front(), lies);
+    found.insert(found.end(), more.begin(), more.end());
+    std::stable_sort(found.begin(), found.end(), [](const Way& left, const Way& right) {
+      return left.seconds() < right.seconds();
+    });
+  }
+  if (measured && payload >= 1 && collectives_ != comm::Collectives::own) {
+    Way way;
+    way.algorithm = way.busiest = "measured";
+    way.data_s = measured->seconds(payload);
+    found.insert(found.begin(), way);
+  }
+  return found;
 }
 
 TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
@@ -225,43 +262,18 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
     const auto it = timed_.find(kind_key(kind, accumulate, shape));
     if (it != timed_.end()) return it->second;
   }
-  const double members = shape.members;
   if (shape.members <= 1) return {overhead, Provenance::analytic};
-  // The nodes that the ranks lie on decide; a program lowered for smaller nodes keeps its queue.
+  if (!program::is_communication(kind)) {
+    fail("cost", "no cost of a transfer by {}; expected a collective or a send", kind.op);
+  }
+  // All members start together; of the ways to do it the first one is taken.
+  const Way first =
+      ways(comm::op(kind.communication), static_cast<double>(kind.bytes), inter, shape).front();
   const bool crosses = shape.nodes > 1 || (inter && cluster_.nodes > 1);
-  const double per_node = shape.nodes > 1 ? shape.per_node : 1;
-  const Link& near = cluster_.links.intra;
-  const Link& far = cluster_.links.inter;
-  const double alpha = (crosses ? far : near).latency.value;
-  // A ring enters and leaves a node once per channel, through the adapter of another device each
-  // time: k members on a node have k adapters for it.
-  double beta = crosses ? far.bytes_per_s() : near.bytes_per_s();
-  if (crosses && per_node > 1) {
-    beta = std::min(near.bytes_per_s(), per_node * far.bytes_per_s());
-  }
-  // All members start together; of the op's algorithms the fastest is taken. In a direct one,
-  // what stays in the node and what leaves it move side by side.
-  double inside = crosses ? 0 : members - 1;
-  if (shape.nodes > 1) {
-    inside = per_node - 1;
-  }
-  const double outside = members - 1 - inside;
-  double fastest = std::numeric_limits<double>::infinity();
-  for (const comm::Algorithm& algorithm : ways(kind, members)) {
-    double data = algorithm.bytes / beta;
-    if (algorithm.direct) {
-      data = 0;
-      if (inside > 0) {
-        data = inside / (members - 1) * algorithm.bytes / near.bytes_per_s();
-      }
-      if (outside > 0) {
-        data = std::max(data, outside / (members - 1) * algorithm.bytes / far.bytes_per_s());
-      }
-    }
-    fastest = std::min(fastest, algorithm.rounds * alpha + data);
-  }
-  const bool fitted = profile_ && profile_->links.count(crosses ? "inter" : "intra") > 0;
-  return {to_ns(fastest) + overhead, fitted ? Provenance::interpolated : Provenance::analytic};
+  const bool fitted = (profile_ && profile_->links.count(crosses ? "inter" : "intra") > 0) ||
+                      first.algorithm == "measured";
+  return {to_ns(first.seconds()) + overhead,
+          fitted ? Provenance::interpolated : Provenance::analytic};
 }
 
 }  // namespace hocket::cost

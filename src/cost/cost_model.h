@@ -14,6 +14,7 @@
 
 #include "comm/ops/transport.h"
 #include "cost/cluster.h"
+#include "cost/collective.h"
 #include "cost/profile.h"
 #include "program/program.h"
 
@@ -52,6 +53,11 @@ class CostModel {
   TaskCost transfer(const Kind& kind, uint32_t accumulate, bool inter,
                     const GroupShape& shape) const;
 
+  /// How a collective or a send of `payload` bytes may be done among more than one rank, the
+  /// fastest first: what transfer() takes its time from. `inter` as there.
+  std::vector<Way> ways(const comm::Op& op, double payload, bool inter,
+                        const GroupShape& shape) const;
+
   const Cluster& cluster() const { return cluster_; }
   bool calibrated() const { return profile_.has_value(); }
   const std::optional<Profile>& profile() const { return profile_; }
@@ -66,7 +72,7 @@ class CostModel {
     double ns;
   };
   double scaled_ns(const std::vector<Point>& points, double roofline_s) const;
-  std::vector<comm::Algorithm> ways(const Kind& kind, double members) const;
+  std::vector<comm::Algorithm> algorithms(const comm::Op& op, double members, double payload) const;
   void hold_out();
 
   Cluster cluster_;

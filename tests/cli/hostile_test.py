@@ -241,6 +241,22 @@ class Hostile(unittest.TestCase):
         self.survive([(f"cluster {i}", ["simulate", "configs/models/quickstart", "--cluster", self.put(f"clusters/{i}.yaml", t)])
                       for i, t in enumerate(cases)])
 
+    def test_comm_logs(self):
+        rng = self.rng()
+        head = "# nThread 1 nGpus 2 minBytes 8\n#  Rank 0 Pid 1 on a device 0 [0x00] A100\n#  Rank 1 Pid 1 on a device 1 [0x00] A100\n"
+        log = (head + "".join(f"{2 ** p} {2 ** p // 4} float sum {9 + p} 1 1 0 {8 + p} 1 1 0\n" for p in range(3, 31))).encode()
+        table = (",time_stats.all_reduce.median,num_workers,size,collective,devices_per_node\n"
+                 + "".join(f"{i},0.0{i + 1},{2 ** (i % 4 + 1)},{4096 << i},all_reduce,{i % 3 + 1}\n" for i in range(9))).encode()
+        texts = [b"", b"#", b"time_stats.", b"\xff" * 99, head.encode(), head.encode() + b"1 1 float 1 1 1 1\n",
+                 head.encode() + b"99999999999999999999 1 float sum 1 1 1 1 1 1 1 1\n", log.replace(b"float", b"float float"),
+                 log.replace(b" 1 1 0\n", b" nan inf 0\n"), log * 50, table * 3]
+        texts += [damage(text, rng) for text in (log, table) for _ in self.draws(20)]
+        self.survive([(f"log {i}", ["profile", "--import", self.put(f"logs/{i}.log", t), "--out", "imported.yaml"])
+                      for i, t in enumerate(texts)])
+        sizes = ["", ",", "1MiB..", "..", "1..1e15", "-1", "nan", "1MiB,x", "1e30", "1GB/s"]
+        self.survive([(f"sizes {s}", ["simulate", "--op", "all_reduce", "--bytes", s, "--cluster", "configs/clusters/h100-64x8.yaml"])
+                      for s in sizes])
+
     def test_profiles(self):
         rng = self.rng()
         # Some of the tasks that the model has, at other sizes, so that all others are interpolated.

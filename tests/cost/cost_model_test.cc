@@ -60,6 +60,26 @@ TEST(CostModel, Roofline) {
   EXPECT_FALSE(m.calibrated());
 }
 
+TEST(CostModel, EfficiencyBySize) {
+  Cluster c = toy();
+  c.device.efficiency.matmul_by_flops = {"s", {1e6, 1e8}, {0.1, 0.5}};
+  c.device.efficiency.memory_by_bytes = {"s", {1e6}, {0.5}};
+  c.validate("toy");
+  const CostModel m(c, std::nullopt, 1);
+  // A tenth of 1 TFLOP/s up to 1 MFLOP, 0.3 at 10, half from 100 on; + 1 us launch.
+  EXPECT_EQ(m.work(kind("linear", 1e6, 0), 0).ns, 11000);
+  EXPECT_EQ(m.work(kind("linear", 1e7, 0), 0).ns, 34333);
+  EXPECT_EQ(m.work(kind("linear", 1e9, 0), 0).ns, 2001000);
+  EXPECT_EQ(m.work(kind("swiglu", 0, 1000000), 0).ns, 21000);
+  // Written, read, and refused where it makes no sense.
+  c.device.memory_bandwidth.source = c.name;
+  EXPECT_EQ(to_yaml(parse_cluster(to_yaml(c), "again")), to_yaml(c));
+  c.device.efficiency.matmul_by_flops.share = {0.1};
+  EXPECT_THROW(c.validate("toy"), Error);
+  c.device.efficiency.matmul_by_flops.share = {0.1, 1.5};
+  EXPECT_THROW(c.validate("toy"), Error);
+}
+
 TEST(CostModel, RanksThatAreThreadsScaleWithTheirNumber) {
   Cluster c = toy();
   c.cores_per_node = 8;
@@ -85,8 +105,8 @@ TEST(CostModel, Collectives) {
   // Across nodes: 5 us, 1 GB/s reached.
   EXPECT_EQ(ns("all_gather", 1000000, far), 15000 + 750000);
   EXPECT_EQ(ns("send", 1000000, {2, 2, 1}), 5000 + 1000000);
-  // Four members on each node: a ring can use four adapters: 4 GB/s.
-  EXPECT_EQ(ns("all_gather", 1000000, wide), 35000 + 218750);
+  // Four members on each node: a ring can use four adapters: 4 GB/s. Of 8 hops 2 leave a node.
+  EXPECT_EQ(ns("all_gather", 1000000, wide), 7 * (2 * 5000 + 6 * 1000) / 8 + 218750);
   // All-to-all over 2 nodes of 4: 4/8 leave the node at 1 GB/s, 3/8 stay: the slower counts.
   EXPECT_EQ(ns("all_to_all", 1000000, wide), 5000 + 500000);
   // A queue of the network on a cluster with a network, although the ranks happen to be neighbours.

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads logs, fits the links of a cluster to them, and judges the fit by what it had not seen.
+#include "cli/profile_import.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_writer.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/inputs.h"
+#include "comm/ops/comm_op.h"
+#include "cost/comm_log.h"
+#include "cost/known_clusters.h"
+#include "cost/link_fit.h"
+
+namespace hocket::cli {
+namespace {
+
+constexpr const char* kWhere = "hocket profile --import";
+
+/// What of the logs is fitted, and what is only predicted.
+struct Logs {
+  std::vector<cost::CommSample> fitted, kept_back;
+  std::vector<std::string> dropped;
+  std::string device, names;
+  int64_t devices_per_node = 0;
+};
+
+std::set<int64_t> ranks_of(const std::string& list) {
+  std::set<int64_t> ranks;
+  if (list.empty()) return ranks;
+  for (const std::string& word : split(list, ',')) {
+    int64_t n = 0;
+    if (!parse_int(trim(word), &n) || n < 2) {
+      fail(kWhere, "--hold-out is {}; expected numbers of ranks, such as 16 or 16,32", quote(list));
+    }
+    ranks.insert(n);
+  }
+  return ranks;
+}
+
+Logs read_logs(const ImportOptions& options) {
+  // A file that cannot be used is told and left out, as long as another one can.
+  Logs logs;
+  const std::set<int64_t> kept_back = ranks_of(options.hold_out);
+  std::vector<std::string> names;
+  std::string first_error;
+  for (const std::string& file : options.files) {
+    cost::CommLog log;
+    try {
+      log = cost::read_comm_log(file, options.op);
+    } catch (const Error& error) {
+      if (first_error.empty()) {
+        first_error = error.what();
+      }
+      logs.dropped.push_back(error.what());
+      continue;
+    }
+    names.push_back(file_name(file));
+    for (const std::string& what : log.dropped) {
+      logs.dropped.push_back(file + ": " + what);
+    }
+    if (logs.device.empty()) {
+      logs.device = log.device;
+    } else if (!log.device.empty() && log.device != logs.device) {
+      log_warning("{} is of {}, others are of {}: one cluster cannot stand for both", file,
+                  log.device, logs.device);
+    }
+    logs.devices_per_node = std::max(logs.devices_per_node, log.devices_per_node);
+    for (const cost::CommSample& sample : log.samples) {
+      (kept_back.count(sample.ranks) > 0 ? logs.kept_back : logs.fitted).push_back(sample);
+    }
+  }
+  if (names.empty()) {
+    fail(kWhere, "none of the {} can be read: {}",
+         counted(static_cast<int64_t>(options.files.size()), "file"), first_error);
+  }
+  if (logs.fitted.empty()) {
+    fail(kWhere, "--hold-out {} keeps back all there is; expected some times to fit",
+         options.hold_out);
+  }
+  logs.names = join(names, ", ");
+  return logs;
+}
+
+/// The cluster that keeps what logs say nothing of.
+cost::Cluster base_of(const ImportOptions& options, const Logs& logs) {
+  if (!options.cluster.empty()) return cost::read_cluster(options.cluster);
+  std::string name = cost::known_cluster_of(logs.device);
+  if (name.empty()) {
+    name = cost::known_cluster_of(join(options.files, " "));
+  }
+  if (name.empty()) {
+    name = "azure-nd-a100-v4";
+    log_warning(
+        "the logs name no device whose cluster is shipped{}: what they do not measure is that of "
+        "{}; try --cluster FILE",
+        logs.device.empty() ? std::string() : " (" + logs.device + ")", name);
+  }
+  return cost::known_cluster(name);
+}
+
+/// "imported": sizes as the logs have them.
+void adapt(const Logs& logs, const std::string& out, cost::Cluster* cluster) {
+  if (logs.devices_per_node > cluster->devices_per_node) {
+    fail(kWhere, "the logs have {} ranks on a node, {} has {}; try another --cluster",
+         logs.devices_per_node, cluster->name, cluster->devices_per_node);
+  }
+  cluster->about = fmt::format("{}; links fitted to {}", cluster->name, logs.names);
+  std::string name = file_name(out);
+  if (name.ends_with(".yaml")) {
+    name.resize(name.size() - 5);
+  }
+  cluster->name = out == "-" || name.empty() ? "imported" : name;
+}
+
+std::vector<std::string> all_dropped(const Logs& logs, const cost::LinkFit& fit) {
+  std::vector<std::string> all = logs.dropped;
+  all.insert(all.end(), fit.told.begin(), fit.told.end());
+  return all;
+}
+
+void print_errors(std::FILE* words, const std::vector<cost::GroupError>& errors) {
+  if (errors.empty()) {
+    fmt::print(words, "one group alone: nothing to judge the fit by\n");
+    return;
+  }
+  fmt::print(words, "{:<16} {:>6} {:>6}  {:<26} {:>6} {:>8} {:>8}\n", "held out", "ranks", "nodes",
+             "predicted from", "sizes", "mean", "worst");
+  for (const cost::GroupError& e : errors) {
+    fmt::print(words, "{:<16} {:>6} {:>6}  {:<26} {:>6} {:>6.1f} % {:>6.1f} %  at {}\n", e.op,
+               e.ranks, e.nodes, e.how, e.sizes, 100 * e.mean, 100 * e.worst,
+               human_bytes(e.worst_bytes));
+  }
+}
+
+void print_json(const ImportOptions& options, const std::string& base, const Logs& logs,
+                const cost::LinkFit& fit, const std::vector<cost::GroupError>& errors) {
+  JsonWriter json({.indent = 1});
+  json.object().member("cluster", options.out).member("base", base);
+  json.member("fitted", fit.fitted);
+  json.member("dropped", all_dropped(logs, fit)).key("held_out").array();
+  for (const cost::GroupError& e : errors) {
+    json.object().member("op", e.op).member("ranks", e.ranks).member("nodes", e.nodes);
+    json.member("predicted_from", e.how).member("sizes", e.sizes).member("mean", e.mean);
+    json.member("worst", e.worst).member("worst_bytes", e.worst_bytes).end();
+  }
+  fmt::print("{}\n", json.end().end().take());
+}
+
+}  // namespace
+
+int import_logs(const ImportOptions& options) {
+  if (options.json && options.out == "-") {
+    fail(kWhere, "--json and --out - both go to standard output; expected one there");
+  }
+  if (!options.op.empty() && comm::find(options.op) == comm::Id::none) {
+    fail(kWhere, "--op is {}; expected an op such as all_reduce", quote(options.op));
+  }
+  std::vector<std::string> inputs = options.files;
+  inputs.push_back(options.cluster);
+  require_output("hocket profile --out", options.out, inputs);
+  const Logs logs = read_logs(options);
+  const cost::Cluster base = base_of(options, logs);
+  const std::string base_name = base.name;
+  cost::LinkFit fit = cost::fit_links(base, logs.fitted, logs.names);
+  adapt(logs, options.out, &fit.cluster);
+  const std::vector<cost::GroupError> errors =
+      logs.kept_back.empty() ? cost::held_out(base, logs.fitted)
+                             : cost::errors_of(fit.cluster, logs.kept_back, "the rest");
+  fit.cluster.validate(options.out);
+  write_output(options.out, cost::to_yaml(fit.cluster));
+  if (options.json) {
+    print_json(options, base_name, logs, fit, errors);
+    return 0;
+  }
+  std::FILE* words = words_beside(options.out);
+  for (const std::string& what : all_dropped(logs, fit)) {
+    fmt::print(words, "left out: {}\n", what);
+  }
+  print_errors(words, errors);
+  fmt::print(words, "fitted {} to {}; all else is of {}; wrote {}\n", join(fit.fitted, " and "),
+             counted(static_cast<int64_t>(logs.fitted.size()), "time"), base_name, options.out);
+  return 0;
+}
+
+}  // namespace hocket::cli

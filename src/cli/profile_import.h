@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket profile --import: logs of nccl-tests and Vidur's tables become a cluster file.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace hocket::cli {
+
+struct ImportOptions {
+  std::vector<std::string> files;
+  std::string cluster;  ///< the base; empty: the shipped one of the logs' device
+  std::string op;       ///< where the logs do not say it
+  std::string out;
+  std::string hold_out;  ///< "16" or "16,32": ranks whose times are not fitted but predicted
+  bool json = false;
+};
+
+/// Writes the cluster, and tells what was fitted, left out, and how far held-out times are off.
+int import_logs(const ImportOptions& options);
+
+}  // namespace hocket::cli

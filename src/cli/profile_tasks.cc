@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket profile RUN: times the tasks of a run's program on this machine.
+#include "cli/profile_tasks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/inputs.h"
+#include "train/memory.h"
+#include "train/profiler.h"
+
+namespace hocket::cli {
+namespace {
+
+/// The tasks that a step of the program spends most in, with their share of the step.
+void tell_longest(std::FILE* words, const program::Program& program, const cost::Profile& profile) {
+  std::vector<std::pair<int64_t, const cost::TimedTask*>> by_time;
+  int64_t total = 0;
+  for (const cost::ProfileTarget& target : cost::distinct_tasks(program)) {
+    for (const cost::TimedTask& task : profile.tasks) {
+      if (task.key == target.key) {
+        by_time.push_back({target.count * task.ns, &task});
+        total += target.count * task.ns;
+      }
+    }
+  }
+  std::sort(by_time.begin(), by_time.end(), [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second->key < b.second->key;
+  });
+  for (size_t i = 0; i < std::min<size_t>(8, by_time.size()); ++i) {
+    const cost::TimedTask& task = *by_time[i].second;
+    fmt::print(words, "{:>6.1f} %  {:>10}  {:>7.1f} GFLOP/s  {}\n",
+               100.0 * static_cast<double>(by_time[i].first) /
+                   static_cast<double>(std::max<int64_t>(total, 1)),
+               human_time(static_cast<double>(task.ns) * 1e-9),
+               task.flops / static_cast<double>(std::max<int64_t>(task.ns, 1)),
+               task.key.substr(0, 90));
+  }
+}
+
+}  // namespace
+
+int profile_tasks(const ProfileOptions& options) {
+  if (options.seconds < 0) fail("hocket profile", "--seconds is negative");
+  const Source source = read_source(options.run, options.set, true);
+  std::vector<std::string> inputs = inputs_of(source.run);
+  std::erase(inputs, source.run.config.cluster.profile);  // may be made anew
+  inputs.push_back(options.run);
+  require_output("hocket profile --out", options.out, inputs);
+  const engine::Compiled compiled = source.compile();
+  train::require_memory(source.run, compiled.program);
+  Progress progress;
+  train::ProfileOptions how;
+  how.seconds = options.seconds;
+  how.progress = [&](const std::string& text) { progress.update(text); };
+  const cost::Profile profile = train::profile(source.run, compiled, kernels::cpu_backend(), how);
+  progress.finish();
+  const std::string text = cost::to_json(profile);
+  write_output(options.out, text);
+  if (options.json) {
+    if (options.out != "-") {
+      fmt::print("{}\n", text);
+    }
+    return 0;
+  }
+  std::FILE* words = words_beside(options.out);
+  tell_longest(words, compiled.program, profile);
+  fmt::print(words, "{} distinct tasks timed; wrote {}\n", profile.tasks.size(), options.out);
+  return 0;
+}
+
+}  // namespace hocket::cli

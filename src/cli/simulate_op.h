@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket simulate --op: one collective alone, at several sizes, by the cost model of all
+// simulations.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace hocket::cli {
+
+struct OpOptions {
+  std::string op;     ///< of the registry, or as nccl-tests names it
+  std::string bytes;  ///< "1MiB,4MiB", "1KiB..1GiB": powers of two times the first
+  std::optional<int64_t> ranks, per_node;
+  std::string cluster, profile;
+  std::vector<std::string> set;  ///< keys of the cluster file
+  bool all_ways = false;
+  bool json = false;
+};
+
+/// Prints the times, as a table or as JSON: [{"bytes": ..., "time_us": ...}, ...].
+int simulate_op(const OpOptions& options);
+
+}  // namespace hocket::cli

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cluster as YAML: the keys that its fields() name, without those that are as they are by
+// default.
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/json_writer.h"
+#include "cost/cluster.h"
+
+namespace hocket::cost {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string out;
+  append_json_string(&out, text);
+  return out;
+}
+
+/// A value as it stands in YAML; empty: it says nothing (0, false, no text, none).
+std::string scalar(const Field& field) {
+  if (const auto* number = std::get_if<double*>(&field.target)) {
+    return **number == 0 ? "" : format_quantity(**number, field.unit_of);
+  }
+  if (const auto* number = std::get_if<int64_t*>(&field.target)) {
+    return **number == 0 ? "" : std::to_string(**number);
+  }
+  if (const auto* flag = std::get_if<bool*>(&field.target)) return **flag ? "true" : "";
+  if (const auto* text = std::get_if<std::string*>(&field.target)) {
+    return (*text)->empty() ? "" : quoted(**text);
+  }
+  if (const auto* list = std::get_if<std::vector<double>*>(&field.target)) {
+    std::string numbers;
+    for (const double number : **list) {
+      numbers += (numbers.empty() ? "" : ", ") + fmt::format("{:.9g}", number);
+    }
+    return numbers.empty() ? "" : "[" + numbers + "]";
+  }
+  if (const auto* list = std::get_if<std::vector<std::string>*>(&field.target)) {
+    std::string words;
+    for (const std::string& word : **list) {
+      words += (words.empty() ? "" : ", ") + quoted(word);
+    }
+    return words.empty() ? "" : "[" + words + "]";
+  }
+  HOCKET_CHECK(false, "no YAML for the key {}", field.name);
+}
+
+bool is_constant(const Fields& fields) {
+  return fields.list().size() == 2 && fields.list()[0].name == "value" &&
+         fields.list()[1].name == "source";
+}
+
+std::string block(const Fields& fields, const std::string& indent);
+
+/// `key: ...`, with line end; empty for what says nothing.
+std::string entry(const Field& field, const std::string& indent) {
+  if (const auto* nested = std::get_if<std::shared_ptr<Fields>>(&field.target)) {
+    if (is_constant(**nested)) {
+      const std::string value = scalar((*nested)->list()[0]);
+      const std::string source = scalar((*nested)->list()[1]);
+      // A share that nobody speaks of is 1 by default.
+      if (value.empty() || (value == "1" && source.empty())) return "";
+      return fmt::format("{}{}: {{value: {}{}}}\n", indent, field.name, value,
+                         source.empty() ? "" : ", source: " + source);
+    }
+    const std::string inner = block(**nested, indent + "  ");
+    return inner.empty() ? "" : indent + field.name + ":\n" + inner;
+  }
+  if (const auto* list = std::get_if<FieldList>(&field.target)) {
+    std::string text;
+    for (size_t i = 0; i < list->size(); ++i) {
+      std::string element = block(list->at(i), indent + "    ");
+      element[indent.size() + 2] = '-';
+      text += element;
+    }
+    return text.empty() ? "" : indent + field.name + ":\n" + text;
+  }
+  const std::string value = scalar(field);
+  return value.empty() ? "" : indent + field.name + ": " + value + "\n";
+}
+
+std::string block(const Fields& fields, const std::string& indent) {
+  std::string text;
+  for (const Field& field : fields.list()) {
+    text += entry(field, indent);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string to_yaml(const Cluster& cluster) {
+  Cluster copy = cluster;
+  Fields fields;
+  copy.fields(fields);
+  return block(fields, "");
+}
+
+}  // namespace hocket::cost

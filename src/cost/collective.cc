@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Per-step models of rings, trees, direct exchanges and hierarchical sums over levels of links. As
+// NCCL's own tuning does (src/graph/tuning.cc), steps are counted by the link that they pass, and
+// data by the busiest link: Hockney's α-β with one α and β per level.
+#include "cost/collective.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace hocket::cost {
+namespace {
+
+/// Sets of one level that a group spans, and members in the emptiest of them.
+struct Tier {
+  bool inter = false;
+  int32_t level = -1;
+  double sets = 1, fewest = 1;
+};
+
+/// Devices, levels below nodes, nodes, levels above them.
+std::vector<Tier> tiers_of(const Cluster& cluster, const GroupShape& shape) {
+  std::vector<Tier> tiers = {{false, -1, static_cast<double>(shape.members), 1}};
+  const Tier node = {true, -1, static_cast<double>(shape.nodes),
+                     static_cast<double>(shape.per_node)};
+  bool past_nodes = false;
+  const std::vector<Level>& levels = cluster.topology.levels;
+  for (size_t i = 0; i < levels.size(); ++i) {
+    const bool above = levels[i].devices > cluster.devices_per_node;
+    if (above && !past_nodes) {
+      tiers.push_back(node);
+      past_nodes = true;
+    }
+    tiers.push_back({above, static_cast<int32_t>(i), static_cast<double>(shape.levels[i].sets),
+                     static_cast<double>(shape.levels[i].fewest)});
+  }
+  if (!past_nodes) {
+    tiers.push_back(node);
+  }
+  return tiers;
+}
+
+/// Share of an algorithm's steps whose slowest link is that of `tier`, the next wider one being
+/// `above`. A ring passes each set once in and once out; a tree halves what is left.
+double share_of_steps(const comm::Algorithm& algorithm, const Tier& tier, double above,
+                      double members) {
+  if (algorithm.direct) return tier.sets > 1 && above <= 1 ? 1 : 0;
+  if (std::string_view(algorithm.name) == "tree") {
+    const auto depth = [](double sets) { return std::ceil(std::log2(sets)); };
+    return (depth(tier.sets) - depth(above)) / depth(members);
+  }
+  const auto passes = [](double sets) { return sets > 1 ? sets : 0; };
+  return (passes(tier.sets) - passes(above)) / members;
+}
+
+double adapters_of(const Cluster& cluster, const GroupShape& shape) {
+  return static_cast<double>(std::min<int64_t>(shape.per_node, cluster.adapters()));
+}
+
+/// The time of passages at once, in one protocol.
+Way timed(const Cluster& cluster, const std::string& algorithm,
+          const std::vector<Passage>& passages, bool short_messages) {
+  // Steps pay the latency of their link class and of every level below their own; data that of the
+  // busiest link; the start is the slowest class's.
+  Way way;
+  way.algorithm = algorithm;
+  way.short_messages = short_messages;
+  double below[2] = {0, 0};
+  for (const Passage& passage : passages) {
+    const Link& link = passage.inter ? cluster.links.inter : cluster.links.intra;
+    const Curve curve = curve_of(link, algorithm, short_messages);
+    double bytes_per_s = curve.bandwidth.value * passage.adapters;
+    double ramp =
+        passage.bytes > 0 ? std::sqrt(curve.half_size.value * passage.adapters / passage.bytes) : 0;
+    std::string name = passage.inter ? "inter" : "intra";
+    if (passage.level >= 0) {
+      const Level& level = cluster.topology.levels[static_cast<size_t>(passage.level)];
+      below[passage.inter] += level.latency.value;
+      bytes_per_s = cluster.uplink(level);
+      if (passage.inter && cluster.topology.rails) {
+        bytes_per_s *= passage.adapters / static_cast<double>(cluster.adapters());
+      }
+      ramp = 0;
+      name = level.name;
+    }
+    way.start_s = std::max(way.start_s, curve.start.value);
+    way.latency_s += passage.steps * (curve.latency.value + below[passage.inter]);
+    const double data = passage.bytes > 0 ? passage.bytes / bytes_per_s * (1 + ramp) : 0;
+    if (data > way.data_s || way.busiest.empty()) {
+      way.data_s = data;
+      way.busiest = name;
+    }
+  }
+  return way;
+}
+
+bool has_short(const Cluster& cluster, const std::vector<Passage>& passages) {
+  return std::any_of(passages.begin(), passages.end(), [&](const Passage& passage) {
+    return (passage.inter ? cluster.links.inter : cluster.links.intra).short_messages.given();
+  });
+}
+
+void sort_by_time(std::vector<Way>* ways) {
+  std::stable_sort(ways->begin(), ways->end(), [](const Way& left, const Way& right) {
+    return left.seconds() < right.seconds();
+  });
+}
+
+}  // namespace
+
+std::vector<Passage> passages(const Cluster& cluster, const comm::Algorithm& algorithm,
+                              const GroupShape& shape) {
+  std::vector<Passage> list;
+  const std::vector<Tier> tiers = tiers_of(cluster, shape);
+  const double members = shape.members;
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    const Tier& tier = tiers[i];
+    const double above = i + 1 < tiers.size() ? tiers[i + 1].sets : 1;
+    // Adapters lie beside devices: what leaves a node goes through no link inside, but through all
+    // levels above.
+    const bool used = tier.inter ? tier.sets > 1 : tier.sets > above;
+    if (!used) continue;
+    Passage passage{.inter = tier.inter, .level = tier.level};
+    passage.steps = algorithm.rounds * share_of_steps(algorithm, tier, above, members);
+    passage.bytes = algorithm.bytes;
+    if (algorithm.direct && members > 1) {
+      const double reached = tier.inter ? members : static_cast<double>(shape.per_node);
+      passage.bytes *= tier.fewest * std::max(0.0, reached - tier.fewest) / (members - 1);
+    }
+    if (tier.inter) {
+      passage.adapters = adapters_of(cluster, shape);
+    }
+    list.push_back(passage);
+  }
+  return list;
+}
+
+Curve curve_of(const Link& link, const std::string& algorithm, bool short_messages) {
+  if (short_messages && link.short_messages.given()) return link.short_messages;
+  if (algorithm == "tree" && link.tree.given()) return link.tree;
+  if ((algorithm == "direct" || algorithm == "exchange") && link.direct.given()) return link.direct;
+  if (algorithm == "message" && link.message.given()) return link.message;
+  return link.long_messages();
+}
+
+std::vector<Way> ways(const Cluster& cluster, const std::vector<comm::Algorithm>& algorithms,
+                      const GroupShape& shape) {
+  std::vector<Way> list;
+  for (const comm::Algorithm& algorithm : algorithms) {
+    const std::vector<Passage> through = passages(cluster, algorithm, shape);
+    list.push_back(timed(cluster, algorithm.name, through, false));
+    if (has_short(cluster, through)) {
+      list.push_back(timed(cluster, algorithm.name, through, true));
+    }
+  }
+  sort_by_time(&list);
+  return list;
+}
+
+std::vector<Way> hierarchical(const Cluster& cluster, const comm::Algorithm& ring,
+                              const GroupShape& shape) {
+  // Blocks are summed inside of nodes, each then among the members with one number, one on every
+  // node, and collected inside: phases after each other, all rings.
+  if (shape.nodes < 2 || shape.per_node < 2 || shape.members != shape.nodes * shape.per_node) {
+    return {};
+  }
+  const double members = shape.members, nodes = shape.nodes, per_node = shape.per_node;
+  const double phases = ring.rounds / (members - 1);
+  const double payload = ring.bytes / phases * members / (members - 1);
+  GroupShape inside{shape.per_node, 1, shape.per_node};
+  GroupShape across{shape.nodes, shape.nodes, 1};
+  for (size_t i = 0; i < cluster.topology.levels.size(); ++i) {
+    const bool above = cluster.topology.levels[i].devices > cluster.devices_per_node;
+    const Spread& spread = shape.levels[i];
+    inside.levels[i] = above ? Spread{1, shape.per_node}
+                             : Spread{std::max(1, spread.sets / shape.nodes), spread.fewest};
+    across.levels[i] = above ? Spread{spread.sets, std::max(1, spread.fewest / shape.per_node)}
+                             : Spread{shape.nodes, 1};
+  }
+  const comm::Algorithm near{.name = "ring",
+                             .rounds = phases * (per_node - 1),
+                             .bytes = phases * (per_node - 1) / per_node * payload};
+  const comm::Algorithm far{.name = "ring",
+                            .rounds = phases * (nodes - 1),
+                            .bytes = phases * (nodes - 1) / nodes * payload};
+  const std::vector<Passage> first = passages(cluster, near, inside);
+  std::vector<Passage> second = passages(cluster, far, across);
+  for (Passage& passage : second) {
+    passage.adapters = adapters_of(cluster, shape);
+  }
+  std::vector<Way> list;
+  for (const bool short_messages : {false, true}) {
+    if (short_messages && !has_short(cluster, first) && !has_short(cluster, second)) continue;
+    const Way in = timed(cluster, "ring", first, short_messages);
+    Way both = timed(cluster, "ring", second, short_messages);
+    both.algorithm = "hierarchical";
+    both.start_s = std::max(in.start_s, both.start_s);
+    both.latency_s += in.latency_s;
+    if (in.data_s > both.data_s) {
+      both.busiest = in.busiest;
+    }
+    both.data_s += in.data_s;
+    list.push_back(both);
+  }
+  sort_by_time(&list);
+  return list;
+}
+
+}  // namespace hocket::cost

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading of nccl-tests logs and Vidur's tables, which other tools wrote and people cut and pasted:
+// what does not fit is dropped and told.
+#include "cost/comm_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+
+namespace hocket::cost {
+namespace {
+
+constexpr int64_t kMostLogBytes = int64_t{256} << 20;
+constexpr int64_t kMostLogRanks = 1 << 20;
+/// Below so many bytes the two columns of a row differ by noise alone; above, the one out of place
+/// also moves memory.
+constexpr double kNoisyBytes = 65536;
+
+std::vector<std::string> words_of(std::string_view line) {
+  std::vector<std::string> words;
+  size_t at = 0;
+  while (at < line.size()) {
+    while (at < line.size() && std::isspace(static_cast<unsigned char>(line[at]))) {
+      ++at;
+    }
+    size_t end = at;
+    while (end < line.size() && !std::isspace(static_cast<unsigned char>(line[end]))) {
+      ++end;
+    }
+    if (end > at) {
+      words.emplace_back(line.substr(at, end - at));
+    }
+    at = end;
+  }
+  return words;
+}
+
+bool is_element_type(const std::string& word) {
+  static const std::set<std::string> kTypes = {
+      "int8",   "uint8",    "int32",  "uint32", "int64",    "uint64",   "half", "float",
+      "double", "bfloat16", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2", "char", "int"};
+  return kTypes.count(word) > 0;
+}
+
+/// Lines without what mpirun puts in front of them ("[1,0]<stdout>:").
+std::string_view without_launcher(std::string_view line) {
+  for (const std::string_view mark : {"<stdout>:", "<stderr>:"}) {
+    const size_t at = line.find(mark);
+    if (at != std::string_view::npos && at < 40) {
+      line.remove_prefix(at + mark.size());
+    }
+  }
+  return line;
+}
+
+/// One run of a program of nccl-tests, as its header says.
+struct NcclRun {
+  std::string op;
+  std::map<int64_t, std::string> host_of;     // rank -> host
+  std::map<std::string, int64_t> in_process;  // host and pid -> ranks
+  int64_t gpus = 1;                           // -g times -t, where there are no pids
+
+  int64_t ranks() const { return static_cast<int64_t>(host_of.size()); }
+};
+
+/// `#   Rank  0 Group  0 Pid  63365 on node-000000 device  0 [0x00] A100-SXM4-40GB`: adds the rank.
+bool read_rank(const std::vector<std::string>& words, NcclRun* run, std::string* device) {
+  const auto rank_at = std::find(words.begin(), words.end(), "Rank");
+  const auto on = std::find(rank_at, words.end(), "on");
+  const auto device_at = std::find(on, words.end(), "device");
+  int64_t rank = 0;
+  if (device_at == words.end() || words.end() - device_at < 3 || on + 1 == device_at ||
+      !parse_int(*(rank_at + 1), &rank) || rank < 0 || rank >= kMostLogRanks) {
+    return false;
+  }
+  const std::string host = *(on + 1);
+  const auto pid = std::find(rank_at, on, "Pid");
+  if (run->host_of.emplace(rank, host).second && pid < on - 1) {
+    ++run->in_process[host + " " + *(pid + 1)];
+  }
+  // Behind the bus number: the name, in words.
+  auto name = device_at + 2;
+  if (name != words.end() && name->front() == '[') {
+    ++name;
+  }
+  std::vector<std::string> parts(name, words.end());
+  std::erase(parts, "NVIDIA");
+  if (device->empty()) {
+    *device = join(parts, " ");
+  }
+  return true;
+}
+
+/// A row of the table: size, count, type, ..., and two columns of time, algbw, busbw, errors.
+struct NcclRow {
+  double bytes = 0, out_of_place_us = -1, in_place_us = -1;
+};
+
+bool read_row(const std::vector<std::string>& words, NcclRow* row) {
+  // Whatever stands in front (a launcher's rank, a time), size and count come before the type.
+  const auto type = std::find_if(words.begin(), words.end(), is_element_type);
+  int64_t bytes = 0, count = 0;
+  if (type == words.end() || type - words.begin() < 2 || !parse_int(*(type - 2), &bytes) ||
+      !parse_int(*(type - 1), &count) || bytes <= 0) {
+    return false;
+  }
+  row->bytes = static_cast<double>(bytes);
+  // From the end: four figures of each column. Old programs have only one for some operations.
+  const auto time = [&](std::ptrdiff_t from_end) {
+    double us = 0;
+    const bool there = words.end() - type > from_end;
+    return there && parse_double(*(words.end() - from_end), &us) && us > 0 && std::isfinite(us)
+               ? us
+               : -1.0;
+  };
+  if (words.end() - type >= 9) {
+    row->out_of_place_us = time(8);
+    row->in_place_us = time(4);
+  } else {
+    row->out_of_place_us = time(4);
+  }
+  return row->out_of_place_us > 0 || row->in_place_us > 0;
+}
+
+/// In place above 64 KiB, where it is there; the smaller one below.
+double microseconds(const NcclRow& row) {
+  if (row.in_place_us <= 0) return row.out_of_place_us;
+  if (row.out_of_place_us <= 0 || row.bytes > kNoisyBytes) return row.in_place_us;
+  return std::min(row.in_place_us, row.out_of_place_us);
+}
+
+/// Where ranks lie; false if a node has no neighbours in order, so that a model of nodes would say
+/// nothing.
+CommSample group_of(const NcclRun& run) {
+  CommSample sample;
+  sample.op = run.op;
+  sample.ranks = static_cast<int32_t>(run.ranks());
+  std::map<std::string, int32_t> on;
+  for (const auto& [rank, host] : run.host_of) {
+    ++on[host];
+  }
+  sample.nodes = static_cast<int32_t>(on.size());
+  sample.per_node = sample.ranks;
+  for (const auto& [host, count] : on) {
+    sample.per_node = std::min(sample.per_node, count);
+  }
+  int64_t per_process = run.in_process.empty() ? run.gpus : 1;
+  for (const auto& [process, count] : run.in_process) {
+    per_process = std::max(per_process, count);
+  }
+  sample.per_process = static_cast<int32_t>(per_process);
+  return sample;
+}
+
+int64_t after(const std::vector<std::string>& words, const char* name) {
+  const auto at = std::find(words.begin(), words.end(), name);
+  int64_t value = 1;
+  return at != words.end() && at + 1 != words.end() && parse_int(*(at + 1), &value) ? value : 1;
+}
+
+void read_nccl(const std::string& text, const std::string& given_op, CommLog* log) {
+  NcclRun run;
+  run.op = given_op.empty() ? comm_op_of(file_name(log->path)) : given_op;
+  const std::string default_op = run.op;
+  int64_t unreadable = 0, foreign = 0;
+  std::string named;
+  const auto start_run = [&] {
+    run = {};
+    run.op = default_op;
+  };
+  for (const std::string& line : split(text, '\n')) {
+    const std::vector<std::string> words = words_of(without_launcher(line));
+    const bool comment = std::find(words.begin(), words.end(), "#") != words.end() ||
+                         (!words.empty() && words[0].front() == '#');
+    if (comment && line.find("Collective test starting:") != std::string::npos) {
+      start_run();
+      named = words.back();
+      run.op = comm_op_of(named);
+      foreign += run.op.empty() ? 1 : 0;
+    } else if (comment && line.find("nThread") != std::string::npos) {
+      if (run.ranks() > 0) {
+        start_run();
+      }
+      run.gpus = after(words, "nGpus") * after(words, "nThread");
+    } else if (comment && line.find("Rank") != std::string::npos &&
+               line.find("device") != std::string::npos) {
+      unreadable += read_rank(words, &run, &log->device) ? 0 : 1;
+    } else if (NcclRow row; !comment && read_row(words, &row)) {
+      if (run.op.empty() && named.empty()) {
+        run.op = "all_reduce";
+        log->dropped.push_back("no word on which collective it is: taken for all_reduce");
+      }
+      if (run.op.empty()) continue;
+      CommSample sample = group_of(run);
+      if (sample.ranks == 0) {
+        fail(log->path,
+             "has times but no \"Rank ... on HOST device ...\" lines, so nobody knows of how many "
+             "ranks; expected the log as nccl-tests prints it");
+      }
+      log->devices_per_node = std::max<int64_t>(log->devices_per_node, sample.ranks / sample.nodes);
+      sample.bytes = row.bytes;
+      sample.seconds = microseconds(row) * 1e-6;
+      log->samples.push_back(sample);
+    } else if (!comment && words.size() > 6 &&
+               std::find_if(words.begin(), words.end(), is_element_type) != words.end()) {
+      ++unreadable;
+    }
+  }
+  if (unreadable > 0) {
+    log->dropped.push_back(fmt::format("{} that cannot be read", counted(unreadable, "line")));
+  }
+  if (foreign > 0) {
+    log->dropped.push_back(fmt::format("runs of {}, for which there is no op", named));
+  }
+}
+
+/// Columns of Vidur's tables, `,time_stats.all_reduce.median,...,num_workers,size,...`; times are
+/// milliseconds.
+void read_vidur(const std::string& text, CommLog* log) {
+  const std::vector<std::string> lines = split(text, '\n');
+  const std::vector<std::string> head = split(trim(lines.front()), ',');
+  const auto column = [&](std::string_view name, bool ends) {
+    for (size_t i = 0; i < head.size(); ++i) {
+      const bool same =
+          ends ? head[i].starts_with("time_stats.") && head[i].ends_with(name) : head[i] == name;
+      if (same) return i;
+    }
+    fail(log->path, "has no column {}; expected a table of Vidur's data/profiling/network", name);
+  };
+  const size_t time = column(".median", true), ranks = column("num_workers", false),
+               size = column("size", false), op = column("collective", false),
+               per_node = column("devices_per_node", false);
+  std::map<std::string, int64_t> unknown;
+  int64_t unreadable = 0;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const std::string_view line = trim(lines[i]);
+    if (line.empty()) continue;
+    const std::vector<std::string> cells = split(line, ',');
+    int64_t n = 0, bytes = 0, m = 0;
+    double ms = 0;
+    if (cells.size() != head.size() || !parse_int(cells[ranks], &n) ||
+        !parse_int(cells[size], &bytes) || !parse_int(cells[per_node], &m) ||
+        !parse_double(cells[time], &ms) || n < 1 || n > kMostLogRanks || m < 1 || bytes <= 0 ||
+        !(ms > 0) || n % std::min(n, m) != 0) {
+      ++unreadable;
+      continue;
+    }
+    CommSample sample;
+    sample.op = comm_op_of(cells[op]);
+    if (sample.op.empty()) {
+      ++unknown[cells[op]];
+      continue;
+    }
+    sample.bytes = static_cast<double>(bytes);
+    sample.ranks = static_cast<int32_t>(n);
+    sample.per_node = static_cast<int32_t>(std::min(n, m));
+    sample.nodes = sample.ranks / sample.per_node;
+    sample.seconds = ms * 1e-3;
+    log->devices_per_node = std::max<int64_t>(log->devices_per_node, sample.per_node);
+    log->samples.push_back(sample);
+  }
+  if (unreadable > 0) {
+    log->dropped.push_back(fmt::format("{} that cannot be read", counted(unreadable, "row")));
+  }
+  for (const auto& [name, count] : unknown) {
+    log->dropped.push_back(
+        fmt::format("{} of {}, for which there is no op", counted(count, "row"), quote(name)));
+  }
+}
+
+}  // namespace
+
+std::string comm_op_of(std::string_view name) {
+  // Without "_perf" and underscores: nccl-tests has sendrecv_perf and alltoall_perf.
+  std::string plain;
+  for (const char c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c))) {
+      plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+  }
+  static const std::vector<std::pair<const char*, const char*>> kNames = {
+      {"allreduce", "all_reduce"},
+      {"allgather", "all_gather"},
+      {"reducescatter", "reduce_scatter"},
+      {"alltoall", "all_to_all"},
+      {"sendrecv", "send"}};
+  for (const auto& [theirs, ours] : kNames) {
+    if (plain.find(theirs) != std::string::npos) return ours;
+  }
+  return "";
+}
+
+CommLog read_comm_log(const std::string& path, const std::string& op) {
+  return parse_comm_log(read_file(path, kMostLogBytes), path, op);
+}
+
+CommLog parse_comm_log(const std::string& text, const std::string& path, const std::string& op) {
+  CommLog log;
+  log.path = path;
+  const std::string_view head = std::string_view(text).substr(0, text.find('\n'));
+  if (head.find("time_stats.") != std::string_view::npos) {
+    log.format = "vidur";
+    read_vidur(text, &log);
+  } else {
+    log.format = "nccl-tests";
+    read_nccl(text, op, &log);
+  }
+  if (log.samples.empty()) {
+    fail(path, "has no measurement{}; expected a log of nccl-tests or a table of Vidur's network",
+         log.dropped.empty() ? std::string() : ": " + join(log.dropped, ", "));
+  }
+  return log;
+}
+
+}  // namespace hocket::cost

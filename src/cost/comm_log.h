@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times of collectives that others measured: logs of nccl-tests (all_reduce_perf and its siblings,
+// of any version, with a launcher's prefixes) and the network tables of Vidur (CSV).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hocket::cost {
+
+/// One size of one collective on one group, ranks in order over the nodes.
+struct CommSample {
+  std::string op;    ///< of the registry: "all_reduce"
+  double bytes = 0;  ///< its payload: what a rank contributes or receives, whichever is more
+  int32_t ranks = 0;
+  int32_t nodes = 1;
+  int32_t per_node = 0;  ///< fewest ranks on any node
+  double seconds = 0;
+  /// Devices that one process drives: it launches them one after another, which is all that short
+  /// transfers then show.
+  int32_t per_process = 1;
+};
+
+/// What a file says.
+struct CommLog {
+  std::string path;
+  std::string format;                ///< "nccl-tests" or "vidur"
+  std::string device;                ///< "A100-SXM4-40GB"; empty: the file does not say
+  int64_t devices_per_node = 0;      ///< most that any node has here; 0: unknown
+  std::vector<CommSample> samples;   ///< by size, then by group
+  std::vector<std::string> dropped;  ///< what was left out and why, a clause each
+};
+
+/// Reads a log of either kind. `op`: of the registry, where neither the text nor the file's name
+/// says it. Error: nothing in it is a measurement, it is of a collective that the registry lacks,
+/// or it does not say its ranks.
+CommLog read_comm_log(const std::string& path, const std::string& op = "");
+CommLog parse_comm_log(const std::string& text, const std::string& path,
+                       const std::string& op = "");
+
+/// The op of the registry that a name of nccl-tests or Vidur means ("allreduce",
+/// "all_gather_perf"); empty if there is none.
+std::string comm_op_of(std::string_view name);
+
+}  // namespace hocket::cost

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texts of configs/clusters as they were when the program was built.
+#include "cost/known_clusters.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/error.h"
+
+namespace hocket::cost {
+namespace {
+
+struct Known {
+  std::string_view device, name, text;
+};
+
+constexpr Known kKnown[] = {
+    {
+        "a100",
+        "azure-nd-a100-v4",
+#include "cost/azure-nd-a100-v4.yaml.inc"
+    },
+    {
+        "h100",
+        "dgx-h100-superpod",
+#include "cost/dgx-h100-superpod.yaml.inc"
+    },
+    {
+        "v100",
+        "aws-p3dn-v100",
+#include "cost/aws-p3dn-v100.yaml.inc"
+    },
+};
+
+}  // namespace
+
+std::string known_cluster_of(std::string_view words) {
+  std::string lower(words);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const Known& known : kKnown) {
+    if (lower.find(known.device) != std::string::npos) return std::string(known.name);
+  }
+  return "";
+}
+
+Cluster known_cluster(const std::string& name) {
+  for (const Known& known : kKnown) {
+    if (known.name == name) return parse_cluster(known.text, name + ".yaml");
+  }
+  HOCKET_CHECK(false, "no cluster {} is built in", name);
+}
+
+}  // namespace hocket::cost

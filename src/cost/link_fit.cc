@@ -1,0 +1,605 @@
+// SPDX-License-Identifier: Apache-2.0
+// Least squares of relative errors in non-negative constants, in turn with the choice of algorithm
+// and protocol by which each sample is explained.
+#include "cost/link_fit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/stats.h"
+#include "base/text.h"
+#include "cost/collective.h"
+
+namespace hocket::cost {
+namespace {
+
+/// Columns of the linear model: start, steps, megabytes and their root, in microseconds.
+constexpr size_t kColumns = 4;
+using Row = std::array<double, kColumns>;
+
+/// One equation: sum of row x constants = us, with a weight.
+struct Equation {
+  Row row{};
+  double us = 0, weight = 1;
+};
+
+/// The normal equations: A x = b of least weighted squares, and the squares of x = 0.
+struct Normal {
+  std::array<Row, kColumns> a{};
+  Row b{};
+  double squares = 0;
+
+  explicit Normal(const std::vector<Equation>& equations) {
+    for (const Equation& e : equations) {
+      for (size_t i = 0; i < kColumns; ++i) {
+        for (size_t j = 0; j < kColumns; ++j) {
+          a[i][j] += e.weight * e.row[i] * e.row[j];
+        }
+        b[i] += e.weight * e.row[i] * e.us;
+      }
+      squares += e.weight * e.us * e.us;
+    }
+  }
+  /// Sum of squares that x leaves.
+  double left(const Row& x) const {
+    double sum = squares;
+    for (size_t i = 0; i < kColumns; ++i) {
+      sum -= 2 * x[i] * b[i];
+      for (size_t j = 0; j < kColumns; ++j) {
+        sum += x[i] * a[i][j] * x[j];
+      }
+    }
+    return sum;
+  }
+};
+
+/// Solves the normal equations in the columns of `use` (Gauss and Jordan); false if they are
+/// singular.
+bool solve(const Normal& normal, unsigned use, Row* found) {
+  std::array<std::array<double, kColumns + 1>, kColumns> m{};
+  std::vector<size_t> columns;
+  for (size_t c = 0; c < kColumns; ++c) {
+    if ((use >> c & 1U) != 0) {
+      columns.push_back(c);
+    }
+  }
+  const size_t n = columns.size();
+  // Scaled so that the diagonal is 1: what then is small says that columns depend on each other.
+  Row scale{};
+  for (size_t i = 0; i < n; ++i) {
+    const double diagonal = normal.a[columns[i]][columns[i]];
+    if (!(diagonal > 0)) return false;
+    scale[i] = 1 / std::sqrt(diagonal);
+  }
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = 0; j < n; ++j) {
+      m[i][j] = normal.a[columns[i]][columns[j]] * scale[i] * scale[j];
+    }
+    m[i][n] = normal.b[columns[i]] * scale[i];
+  }
+  for (size_t i = 0; i < n; ++i) {
+    constexpr double kSingular = 1e-10;
+    size_t pivot = i;
+    for (size_t j = i + 1; j < n; ++j) {
+      if (std::abs(m[j][i]) > std::abs(m[pivot][i])) {
+        pivot = j;
+      }
+    }
+    std::swap(m[i], m[pivot]);
+    if (!(std::abs(m[i][i]) > kSingular)) return false;
+    for (size_t j = 0; j < n; ++j) {
+      if (j == i) continue;
+      const double factor = m[j][i] / m[i][i];
+      for (size_t c = i; c <= n; ++c) {
+        m[j][c] -= factor * m[i][c];
+      }
+    }
+  }
+  *found = {};
+  for (size_t i = 0; i < n; ++i) {
+    (*found)[columns[i]] = m[i][n] / m[i][i] * scale[i];
+  }
+  return true;
+}
+
+double value_of(const Row& row, const Row& constants) {
+  double us = 0;
+  for (size_t c = 0; c < kColumns; ++c) {
+    us += row[c] * constants[c];
+  }
+  return us;
+}
+
+/// The non-negative constants of least weighted squares among the columns that `free` allows: the
+/// best of all subsets, which is exact and, of four, quick.
+Row least_squares(const std::vector<Equation>& equations, unsigned free) {
+  const Normal normal(equations);
+  Row best{};
+  double least = std::numeric_limits<double>::infinity();
+  for (unsigned use = 1; use < 1U << kColumns; ++use) {
+    Row found;
+    if ((use & ~free) != 0 || !solve(normal, use, &found)) continue;
+    if (std::any_of(found.begin(), found.end(), [](double x) { return x < 0; })) continue;
+    const double squares = normal.left(found);
+    if (squares < least) {
+      least = squares;
+      best = found;
+    }
+  }
+  return best;
+}
+
+/// The same with relative errors, those beyond 5 % counting less and less (a pseudo-Huber loss): a
+/// few disturbed measurements must not bend the rest.
+Row robust(std::vector<Equation> equations, unsigned free) {
+  constexpr double kUsual = 0.05;
+  Row found{};
+  for (int round = 0; round < 20; ++round) {
+    for (Equation& e : equations) {
+      const double measured = e.us;
+      const double off = round == 0 ? 0 : (value_of(e.row, found) - measured) / measured;
+      e.weight = 1 / (measured * measured) / std::sqrt(1 + (off / kUsual) * (off / kUsual));
+    }
+    found = least_squares(equations, free);
+  }
+  return found;
+}
+
+/// What a class of links asks of the constants for one sample, one algorithm and one protocol.
+struct Option {
+  bool short_messages = false;
+  Row row{};
+  double known_us = 0;  ///< of other links, or constants that are not fitted
+};
+
+struct Explained {
+  double us = 0;
+  std::vector<Option> options;
+  size_t chosen = 0;
+};
+
+std::vector<comm::Algorithm> algorithms_of(const CommSample& sample) {
+  return comm::op(comm::find(sample.op)).algorithms(sample.ranks, sample.bytes);
+}
+
+GroupShape shape_of(const Cluster& cluster, const CommSample& sample) {
+  // Ranks as such programs start them: node after node. What is uneven counts as even.
+  GroupShape shape{sample.ranks, sample.nodes, sample.per_node};
+  for (size_t i = 0; i < cluster.topology.levels.size(); ++i) {
+    const auto devices = static_cast<int32_t>(cluster.topology.levels[i].devices);
+    const auto per_node = static_cast<int32_t>(cluster.devices_per_node);
+    if (devices > per_node) {
+      const int32_t nodes = devices / per_node;
+      shape.levels[i] = {(sample.nodes + nodes - 1) / nodes,
+                         std::min(nodes, sample.nodes) * sample.per_node};
+    } else {
+      const int32_t sets = (sample.per_node + devices - 1) / devices;
+      shape.levels[i] = {sets * sample.nodes, std::min(devices, sample.per_node)};
+    }
+  }
+  return shape;
+}
+
+/// Which curve of a link class a sample tells of.
+enum class Family { ring, direct, message };
+Family family_of(const CommSample& sample) {
+  const std::vector<comm::Algorithm> algorithms = algorithms_of(sample);
+  if (algorithms.front().direct) return Family::direct;
+  return std::string_view(algorithms.front().name) == "message" ? Family::message : Family::ring;
+}
+
+/// The constants of one curve of one class of links, from the samples of its family.
+class CurveFit {
+ public:
+  CurveFit(const Cluster& cluster, bool inter, std::vector<CommSample> samples)
+      : cluster_(cluster), inter_(inter) {
+    // Steps tell latency from start only where groups differ in them, and where the start of links
+    // inside is known, that of the network is the same kernel's.
+    std::set<std::pair<int32_t, int32_t>> groups;
+    for (const CommSample& sample : samples) {
+      groups.insert({sample.ranks, sample.nodes});
+    }
+    const bool start_known = inter && start(false) > 0;
+    free_ = (start_known ? 0U : 1U) | (groups.size() > 1 || start_known ? 2U : 0U) | 4U;
+    for (const CommSample& sample : samples) {
+      explained_.push_back({sample.seconds * 1e6, options_of(sample), 0});
+      const bool small = sample.bytes < kJudgedBytes;
+      Explained& last = explained_.back();
+      for (size_t i = 0; i < last.options.size(); ++i) {
+        if (last.options[i].short_messages == small) {
+          last.chosen = i;
+          break;
+        }
+      }
+    }
+  }
+
+  /// Alternates between constants and choices until these stay.
+  void run() {
+    constexpr int kRounds = 40;
+    for (int round = 0; round < kRounds; ++round) {
+      fit(false, free_ | 8U, &long_);
+      if (!fit(true, free_, &short_)) {
+        short_ = {};
+      }
+      if (!choose()) break;
+    }
+  }
+
+  bool has_short() const { return short_[2] > 0; }
+  Curve curve(bool short_messages, const std::string& source) const {
+    const Row& found = short_messages ? short_ : long_;
+    Curve curve;
+    curve.start = {found[0] * 1e-6, source};
+    if ((free_ & 1U) == 0) {
+      curve.start = {start(short_messages), source};
+    }
+    curve.latency = {found[1] * 1e-6, source};
+    if ((free_ & 2U) == 0) {
+      const Link& link = inter_ ? cluster_.links.inter : cluster_.links.intra;
+      curve.latency = short_messages ? link.short_messages.latency : link.latency;
+    }
+    curve.bandwidth = {found[2] > 0 ? 1e12 / found[2] : 0, source};
+    const double root = found[2] > 0 ? found[3] / found[2] : 0;
+    curve.half_size = {root * root * 1e6, source};
+    return curve;
+  }
+
+ private:
+  /// Seconds of the start inside nodes, which groups over nodes share.
+  double start(bool short_messages) const {
+    const Link& near = cluster_.links.intra;
+    return short_messages && near.short_messages.given() ? near.short_messages.start.value
+                                                         : near.start.value;
+  }
+
+  /// Seconds of a step, where the samples do not tell them.
+  double given_latency(bool short_messages) const {
+    const Link& link = inter_ ? cluster_.links.inter : cluster_.links.intra;
+    return short_messages ? link.short_messages.latency.value : link.latency.value;
+  }
+
+  std::vector<Option> options_of(const CommSample& sample) const {
+    std::vector<Option> options;
+    const GroupShape shape = shape_of(cluster_, sample);
+    for (const comm::Algorithm& algorithm : algorithms_of(sample)) {
+      for (const bool short_messages : {false, true}) {
+        // One protocol for messages and direct exchanges: there is no second one to tell apart.
+        if (short_messages && family_of(sample) != Family::ring) continue;
+        Option option{.short_messages = short_messages};
+        option.row[0] = 1;
+        for (const Passage& passage : passages(cluster_, algorithm, shape)) {
+          if (passage.inter == inter_) {
+            option.row[1] += passage.steps;
+            if ((free_ & 2U) == 0) {
+              option.known_us += passage.steps * given_latency(short_messages) * 1e6;
+            }
+            const double megabytes = passage.bytes / passage.adapters * 1e-6;
+            if (passage.level < 0) {
+              option.row[2] = megabytes;
+              option.row[3] = short_messages ? 0 : std::sqrt(megabytes);
+            }
+          } else {
+            const Curve curve = curve_of(cluster_.links.intra, algorithm.name, short_messages);
+            option.known_us += passage.steps * curve.latency.value * 1e6;
+          }
+        }
+        if (inter_ && start(false) > 0) {
+          option.row[0] = 0;
+          option.known_us += start(short_messages) * 1e6;
+        }
+        options.push_back(option);
+      }
+    }
+    return options;
+  }
+
+  /// Fits the samples that the protocol explains; false if they are too few.
+  bool fit(bool short_messages, unsigned free, Row* found) {
+    std::vector<Equation> equations;
+    for (const Explained& sample : explained_) {
+      const Option& option = sample.options[sample.chosen];
+      if (option.short_messages != short_messages) continue;
+      const double us = sample.us - option.known_us;
+      if (us > 0.05 * sample.us) {
+        equations.push_back({option.row, us, 1});
+      }
+    }
+    constexpr size_t kFewest = 4;
+    if (equations.size() < kFewest) return false;
+    *found = robust(equations, free);
+    return true;
+  }
+
+  /// Each sample is explained by what takes least; true if one changed.
+  bool choose() {
+    bool changed = false;
+    for (Explained& sample : explained_) {
+      double least = std::numeric_limits<double>::infinity();
+      size_t best = sample.chosen;
+      for (size_t i = 0; i < sample.options.size(); ++i) {
+        const Option& option = sample.options[i];
+        if (option.short_messages && !has_short()) continue;
+        const double us =
+            option.known_us + value_of(option.row, option.short_messages ? short_ : long_);
+        if (us < least) {
+          least = us;
+          best = i;
+        }
+      }
+      changed = changed || best != sample.chosen;
+      sample.chosen = best;
+    }
+    return changed;
+  }
+
+  const Cluster& cluster_;
+  bool inter_;
+  unsigned free_ = 0;  // columns that the samples determine
+  std::vector<Explained> explained_;
+  Row long_{}, short_{};
+};
+
+/// Without what shows the host's launches rather than links: a process that drives several devices
+/// launches them one after another, and no transfer is seen to take less.
+std::vector<CommSample> without_launches(const std::vector<CommSample>& samples,
+                                         int64_t* left_out) {
+  constexpr double kClear = 1.15;
+  using Group = std::tuple<std::string, int32_t, int32_t, int32_t>;
+  const auto group = [](const CommSample& s) {
+    return Group{s.op, s.ranks, s.nodes, s.per_process};
+  };
+  std::map<Group, double> least;
+  for (const CommSample& s : samples) {
+    const auto [it, fresh] = least.emplace(group(s), s.seconds);
+    it->second = std::min(it->second, s.seconds);
+  }
+  std::vector<CommSample> kept;
+  for (const CommSample& s : samples) {
+    if (s.per_process > 1 && s.seconds < kClear * least[group(s)]) {
+      ++*left_out;
+    } else {
+      kept.push_back(s);
+    }
+  }
+  return kept;
+}
+
+/// "all_reduce of 2, 4, 8 ranks, 64 sizes from 8 KiB to 1 GiB".
+std::string described(const std::vector<CommSample>& samples) {
+  std::set<std::string> ops;
+  std::set<int32_t> ranks;
+  double least = samples.front().bytes, most = least;
+  for (const CommSample& s : samples) {
+    ops.insert(s.op);
+    ranks.insert(s.ranks);
+    least = std::min(least, s.bytes);
+    most = std::max(most, s.bytes);
+  }
+  std::vector<std::string> numbers;
+  for (const int32_t n : ranks) {
+    numbers.push_back(std::to_string(n));
+  }
+  return fmt::format("{} of {} ranks, {} from {} to {}", join({ops.begin(), ops.end()}, " and "),
+                     join(numbers, ", "), counted(static_cast<int64_t>(samples.size()), "time"),
+                     human_bytes(least), human_bytes(most));
+}
+
+/// Fits one class of links; true if any sample spoke of it.
+bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::string& where,
+               Cluster* cluster) {
+  std::map<Family, std::vector<CommSample>> families;
+  for (const CommSample& s : samples) {
+    if ((s.nodes > 1) == inter) {
+      families[family_of(s)].push_back(s);
+    }
+  }
+  Link& link = inter ? cluster->links.inter : cluster->links.intra;
+  // Rings first: what else there is stands beside them. Without rings the class takes the first.
+  bool first = true;
+  for (const auto& [family, of] : families) {
+    constexpr size_t kFewest = 4;
+    if (of.size() < kFewest) continue;
+    CurveFit fit(*cluster, inter, of);
+    fit.run();
+    const std::string source = fmt::format("fitted to {}: {}", where, described(of));
+    const Curve found = fit.curve(false, source);
+    if (!found.given()) continue;
+    if (first) {
+      const Curve of_short = fit.curve(true, source);
+      link = {};
+      link.latency = found.latency;
+      link.bandwidth = found.bandwidth;
+      link.start = found.start;
+      link.half_size = found.half_size;
+      if (fit.has_short()) {
+        link.short_messages = of_short;
+      }
+    } else {
+      (family == Family::direct ? link.direct : link.message) = found;
+    }
+    first = false;
+  }
+  return !first;
+}
+
+}  // namespace
+
+namespace {
+
+/// The times of every even group, as the cluster keeps them: at most so many sizes, each the middle
+/// of its neighbours.
+std::vector<MeasuredTimes> measured_of(const std::vector<CommSample>& samples,
+                                       const std::string& where) {
+  constexpr size_t kMostSizes = 128;
+  std::map<std::tuple<std::string, int32_t, int32_t>, std::map<double, std::vector<double>>> groups;
+  for (const CommSample& s : samples) {
+    if (s.ranks == s.nodes * s.per_node) {
+      groups[{s.op, s.ranks, s.nodes}][s.bytes].push_back(s.seconds * 1e6);
+    }
+  }
+  std::vector<MeasuredTimes> list;
+  for (const auto& [key, by_size] : groups) {
+    MeasuredTimes times{std::get<0>(key), std::get<1>(key), std::get<2>(key), where, {}, {}};
+    const double least = by_size.begin()->first, most = by_size.rbegin()->first;
+    const double step = by_size.size() <= kMostSizes
+                            ? 0
+                            : std::log(most / least) / static_cast<double>(kMostSizes - 1);
+    std::vector<double> sizes, us;
+    const auto put = [&] {
+      times.bytes.push_back(median(sizes));
+      times.us.push_back(median(us));
+      sizes.clear();
+      us.clear();
+    };
+    for (const auto& [bytes, of_size] : by_size) {
+      if (!sizes.empty() && std::log(bytes / sizes.front()) >= step) {
+        put();
+      }
+      sizes.push_back(bytes);
+      us.push_back(median(of_size));
+    }
+    put();
+    list.push_back(times);
+  }
+  return list;
+}
+
+}  // namespace
+
+double predicted_s(const Cluster& cluster, const CommSample& sample) {
+  const GroupShape shape = shape_of(cluster, sample);
+  const MeasuredTimes* measured = cluster.measured_on(sample.op, shape);
+  if (measured) return measured->seconds(sample.bytes);
+  return ways(cluster, algorithms_of(sample), shape).front().seconds();
+}
+
+LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
+                  const std::string& where) {
+  // Links inside nodes first: what groups over nodes do inside is known then.
+  LinkFit fit{base, {}, {}};
+  std::vector<CommSample> of_groups = samples;
+  std::erase_if(of_groups, [](const CommSample& s) { return s.ranks < 2; });
+  if (of_groups.empty()) {
+    fail(where, "no time is of more than one rank; expected at least one such log");
+  }
+  if (of_groups.size() < samples.size()) {
+    fit.told.push_back(
+        fmt::format("{} of one rank, which uses no link",
+                    counted(static_cast<int64_t>(samples.size() - of_groups.size()), "time")));
+  }
+  fit.cluster.measured = measured_of(of_groups, where);
+  int64_t launches = 0;
+  const std::vector<CommSample> kept = without_launches(of_groups, &launches);
+  if (launches > 0) {
+    fit.told.push_back(fmt::format(
+        "{} within 15 % of the shortest of a process that drives several devices: those are its "
+        "launches",
+        counted(launches, "time")));
+  }
+  if (fit_class(false, kept, where, &fit.cluster)) {
+    fit.fitted.push_back("links.intra");
+  }
+  if (fit_class(true, kept, where, &fit.cluster)) {
+    fit.fitted.push_back("links.inter");
+  } else {
+    // The kernel's start is the same; the base says what a network adds.
+    Link& far = fit.cluster.links.inter;
+    const Link& near = fit.cluster.links.intra;
+    if (far.start.value <= 0) {
+      far.start = near.start;
+    }
+    if (far.short_messages.given() && far.short_messages.start.value <= 0) {
+      far.short_messages.start = near.short_messages.start;
+    }
+  }
+  return fit;
+}
+
+std::vector<GroupError> errors_of(const Cluster& cluster, const std::vector<CommSample>& samples,
+                                  const std::string& how) {
+  std::map<std::tuple<std::string, int32_t, int32_t>, std::vector<CommSample>> groups;
+  for (const CommSample& s : samples) {
+    if (s.ranks > 1) {
+      groups[{s.op, s.ranks, s.nodes}].push_back(s);
+    }
+  }
+  std::vector<GroupError> list;
+  for (const auto& [key, of] : groups) {
+    const bool any_large = std::any_of(of.begin(), of.end(),
+                                       [](const CommSample& s) { return s.bytes >= kJudgedBytes; });
+    GroupError error{std::get<0>(key), std::get<1>(key), std::get<2>(key), how};
+    for (const CommSample& s : of) {
+      if (any_large && s.bytes < kJudgedBytes) continue;
+      const double off = std::abs(predicted_s(cluster, s) / s.seconds - 1);
+      error.mean += off;
+      ++error.sizes;
+      if (off >= error.worst) {
+        error.worst = off;
+        error.worst_bytes = s.bytes;
+      }
+    }
+    error.mean /= static_cast<double>(error.sizes);
+    list.push_back(error);
+  }
+  return list;
+}
+
+std::vector<GroupError> held_out(const Cluster& base, const std::vector<CommSample>& samples) {
+  std::vector<GroupError> list;
+  const auto predict = [&](const auto& is_kept_back, const std::string& how) {
+    std::vector<CommSample> seen, kept_back;
+    for (const CommSample& s : samples) {
+      (is_kept_back(s) ? kept_back : seen).push_back(s);
+    }
+    const bool any =
+        std::any_of(seen.begin(), seen.end(), [](const CommSample& s) { return s.ranks > 1; });
+    if (!any || kept_back.empty()) return;
+    const LinkFit fit = fit_links(base, seen, "the rest");
+    for (GroupError& error : errors_of(fit.cluster, kept_back, how)) {
+      const char* used = error.nodes > 1 ? "links.inter" : "links.intra";
+      if (std::find(fit.fitted.begin(), fit.fitted.end(), used) == fit.fitted.end()) {
+        error.how += ", links given";
+      }
+      list.push_back(error);
+    }
+  };
+  std::set<std::pair<int32_t, int32_t>> groups;
+  for (const CommSample& s : samples) {
+    if (s.ranks > 1) {
+      groups.insert({s.ranks, s.nodes});
+    }
+  }
+  for (const auto& [ranks, nodes] : groups) {
+    predict([&, n = ranks, g = nodes](const CommSample& s) { return s.ranks == n && s.nodes == g; },
+            "other groups");
+  }
+  // Every other size of each group.
+  std::map<std::tuple<std::string, int32_t, int32_t>, std::map<double, bool>> odd;
+  for (const CommSample& s : samples) {
+    odd[{s.op, s.ranks, s.nodes}][s.bytes] = false;
+  }
+  for (auto& [group, sizes] : odd) {
+    bool is_odd = false;
+    for (auto& [size, mark] : sizes) {
+      mark = is_odd;
+      is_odd = !is_odd;
+    }
+  }
+  predict(
+      [&](const CommSample& s) {
+        return odd[{s.op, s.ranks, s.nodes}][s.bytes];
+      },
+      "other sizes");
+  return list;
+}
+
+}  // namespace hocket::cost

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Links numbered in blocks, so that a cluster of any size takes no memory per link.
+#include "cost/network.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace hocket::cost {
+
+Network::Network(const Cluster& cluster) : cluster_(cluster) {
+  using Kind = NetworkLink::Kind;
+  add(Kind::device, -1, cluster_.capacity(), 1, cluster_.links.intra.bytes_per_s());
+  add(Kind::adapter, -1, cluster_.nodes * cluster_.adapters(), 1,
+      cluster_.links.inter.bytes_per_s());
+  const std::vector<Level>& levels = cluster_.topology.levels;
+  for (size_t i = 0; i < levels.size(); ++i) {
+    const Level& level = levels[i];
+    const bool above = level.devices > cluster_.devices_per_node;
+    const int64_t planes = above && cluster_.topology.rails ? cluster_.adapters() : 1;
+    const int64_t sets = (cluster_.capacity() + level.devices - 1) / level.devices;
+    add(Kind::uplink, static_cast<int32_t>(i), sets, planes,
+        cluster_.uplink(level) / static_cast<double>(planes));
+  }
+}
+
+void Network::add(NetworkLink::Kind kind, int32_t level, int64_t sets, int64_t planes,
+                  double bytes_per_s) {
+  blocks_.push_back({kind, level, sets, planes, size_, bytes_per_s});
+  size_ += sets * planes * 2;
+}
+
+int64_t Network::id(size_t block, int64_t set, int64_t plane, Direction direction) const {
+  const Block& of = blocks_[block];
+  return of.first + (set * of.planes + plane) * 2 + (direction == Direction::down ? 1 : 0);
+}
+
+NetworkLink Network::link(int64_t id) const {
+  HOCKET_CHECK(id >= 0 && id < size_, "no link {} of {}", id, size_);
+  const auto after =
+      std::upper_bound(blocks_.begin(), blocks_.end(), id,
+                       [](int64_t value, const Block& block) { return value < block.first; });
+  const Block& block = *(after - 1);
+  const int64_t number = id - block.first;
+  const Direction direction = number % 2 == 1 ? Direction::down : Direction::up;
+  return {block.kind,
+          direction,
+          block.level,
+          static_cast<int32_t>(number / 2 % block.planes),
+          number / 2 / block.planes,
+          block.bytes_per_s};
+}
+
+Route Network::route(int32_t from, int32_t to) const {
+  for (const int32_t rank : {from, to}) {
+    if (rank < 0 || rank >= cluster_.capacity()) {
+      fail(cluster_.name, "no rank {}; expected 0 to {}", rank, cluster_.capacity() - 1);
+    }
+  }
+  Route route;
+  if (from == to) return route;
+  constexpr size_t kDevices = 0, kAdapters = 1, kLevels = 2;
+  const std::vector<Level>& levels = cluster_.topology.levels;
+  const int64_t per_node = cluster_.devices_per_node;
+  const bool leaves = from / per_node != to / per_node;
+  const Link& by = leaves ? cluster_.links.inter : cluster_.links.intra;
+  const Curve& message = by.message.given() ? by.message : by.long_messages();
+  route.latency_s = message.latency.value;
+  route.start_s = message.start.value;
+  std::vector<int64_t> down;  // the way to `to`, from its end
+  int64_t plane = 0;
+  if (!leaves) {
+    route.links.push_back(id(kDevices, from, 0, Direction::up));
+    down.push_back(id(kDevices, to, 0, Direction::down));
+  } else {
+    // Each end's own adapter; on rails the receiver's number counts, and its bytes go there first.
+    const int64_t adapters = cluster_.adapters();
+    const int64_t taken = to % per_node * adapters / per_node;
+    int64_t used = from % per_node * adapters / per_node;
+    if (cluster_.topology.rails && used != taken) {
+      const int64_t beside = from / per_node * per_node + to % per_node;
+      route.links.push_back(id(kDevices, from, 0, Direction::up));
+      route.links.push_back(id(kDevices, beside, 0, Direction::down));
+      route.latency_s += cluster_.links.intra.latency.value;
+      used = taken;
+    }
+    plane = cluster_.topology.rails ? taken : 0;
+    route.links.push_back(id(kAdapters, from / per_node * adapters + used, 0, Direction::up));
+    down.push_back(id(kAdapters, to / per_node * adapters + taken, 0, Direction::down));
+  }
+  for (size_t i = 0; i < levels.size(); ++i) {
+    const bool above = levels[i].devices > per_node;
+    const int64_t near = from / levels[i].devices, far = to / levels[i].devices;
+    if (above != leaves || near == far) continue;
+    route.links.push_back(id(kLevels + i, near, plane, Direction::up));
+    down.push_back(id(kLevels + i, far, plane, Direction::down));
+    route.latency_s += levels[i].latency.value;
+  }
+  route.links.insert(route.links.end(), down.rbegin(), down.rend());
+  return route;
+}
+
+}  // namespace hocket::cost

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cluster's links one by one: a graph of directed links with capacities, and the path of a pair
+// of ranks through it. What a replay shares out among flows; the closed forms of collective.h read
+// the same levels.
+//
+//   device ── switch of the node ── device        links.intra, one link per device and direction
+//   device ── set ── set ── ...                   topology.levels below the node
+//   node ── adapter ── leaf ── spine ── ...       links.inter, then topology.levels above the node
+//
+// With `rails` every adapter number has planes of its own at all levels above: who sends to another
+// number first hands its bytes to the device beside the right adapter.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cost/cluster.h"
+
+namespace hocket::cost {
+
+enum class Direction : uint8_t { up, down };
+
+/// One directed link. `set`: number of the device, adapter (node x adapters + number) or set of the
+/// level that hangs on it.
+struct NetworkLink {
+  enum class Kind : uint8_t { device, adapter, uplink } kind = Kind::device;
+  Direction direction = Direction::up;
+  int32_t level = -1;  ///< of Topology::levels, for an uplink
+  int32_t plane = 0;   ///< of an uplink on rails
+  int64_t set = 0;
+  double bytes_per_s = 0;
+  bool operator==(const NetworkLink&) const = default;
+};
+
+/// How bytes go from one rank to another.
+struct Route {
+  std::vector<int64_t> links;  ///< ids, in order
+  double latency_s = 0;        ///< of one step: the link class's, and what the levels add
+  double start_s = 0;
+};
+
+class Network {
+ public:
+  explicit Network(const Cluster& cluster);
+
+  /// Links have the ids 0 to size() - 1.
+  int64_t size() const { return size_; }
+  NetworkLink link(int64_t id) const;
+  /// Error for a rank that the cluster lacks. No links for a rank and itself.
+  Route route(int32_t from, int32_t to) const;
+  const Cluster& cluster() const { return cluster_; }
+
+ private:
+  /// Links of one kind and level, numbered by set, plane and direction.
+  struct Block {
+    NetworkLink::Kind kind;
+    int32_t level;
+    int64_t sets, planes, first;
+    double bytes_per_s;
+  };
+  int64_t id(size_t block, int64_t set, int64_t plane, Direction direction) const;
+  void add(NetworkLink::Kind kind, int32_t level, int64_t sets, int64_t planes, double bytes_per_s);
+
+  Cluster cluster_;
+  std::vector<Block> blocks_;  // devices, adapters, then every level
+  int64_t size_ = 0;
+};
+
+}  // namespace hocket::cost

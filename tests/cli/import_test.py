@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hocket profile --import and hocket simulate --op: logs become a cluster file, and that predicts times
+of groups that no log was of. All logs are made here."""
+import json
+import math
+import os
+import subprocess
+import tempfile
+import unittest
+
+import cli_util
+
+HEAD = "# nThread 1 nGpus 1 minBytes 1024 maxBytes 1073741824 step: 2(factor) warmup iters: 5\n#\n# Using devices\n"
+CLUSTERS = os.path.join(cli_util.ROOT, "configs", "clusters")
+
+
+def sum_us(ranks, size):
+    """A ring or a tree, whichever is faster: 30 us, 1 us a step, 200 GB/s."""
+    ring = 2 * (ranks - 1) * 1.0 + 2 * (ranks - 1) / ranks * size / 200e3
+    tree = 2 * math.log2(ranks) * 1.0 + 2 * size / 200e3
+    return 30 + min(ring, tree)
+
+
+def log(ranks, nodes=1, time=sum_us, prefix=""):
+    lines = HEAD.splitlines()
+    for rank in range(ranks):
+        host = rank * nodes // ranks
+        lines.append(f"#   Rank {rank:2} Pid  {100 + rank} on node-{host} device  {rank} [0x00] A100-SXM4-40GB")
+    lines.append("#       size         count      type   redop     time   algbw   busbw  error")
+    for power in range(10, 31):
+        size = 2 ** power
+        us = time(ranks, size)
+        row = f"{us:10.2f} {size / us / 1e3:7.2f} {size / us / 1e3:7.2f}  0e+00 "
+        lines.append(f"{size:12} {size // 4:12}     float     sum {row} {row}")
+    return "".join(f"{prefix}{line}\n" for line in lines)
+
+
+class ImportTest(unittest.TestCase):
+    def setUp(self):
+        self.box = tempfile.TemporaryDirectory()
+        self.addCleanup(self.box.cleanup)
+
+    def put(self, name, text):
+        with open(os.path.join(self.box.name, name), "w", encoding="utf-8") as f:
+            f.write(text)
+        return name
+
+    def hocket(self, *words):
+        return subprocess.run([cli_util.HOCKET, *words], cwd=self.box.name, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=60, check=False)
+
+    def good(self, *words):
+        r = self.hocket(*words)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        return r.stdout
+
+    def refused(self, part, *words):
+        r = self.hocket(*words)
+        self.assertEqual(r.returncode, 2, r.stdout + r.stderr)
+        self.assertIn(part, r.stderr)
+
+    def logs(self):
+        return [self.put(f"all_reduce_{n}.log", log(n)) for n in (2, 4, 8)]
+
+    def test_logs_of_one_node_predict_two(self):
+        self.good("profile", "--import", *self.logs(), "--out", "c.yaml")
+        times = json.loads(self.good("simulate", "--op", "all_reduce", "--bytes", "1MiB,1GiB", "--ranks", "16",
+                                     "--cluster", "c.yaml", "--json"))
+        self.assertEqual([t["bytes"] for t in times], [2 ** 20, 2 ** 30])
+        # 8 adapters of 15.85 GB/s, 26.25 steps inside and 3.75 between, as the shipped file says.
+        expected = 30 + 26.25 + 3.75 * 14 + 1.875 * 2 ** 30 / (8 * 25e3 * 0.634)
+        self.assertAlmostEqual(times[1]["time_us"] / expected, 1, delta=0.01)
+        self.assertEqual(times[1]["algorithm"], "ring")
+        self.assertEqual(times[1]["busiest"], "inter")
+
+    def test_held_out_groups_are_predicted_and_told(self):
+        told = json.loads(self.good("profile", "--import", *self.logs(), "--out", "c.yaml", "--hold-out", "8", "--json"))
+        self.assertEqual(told["fitted"], ["links.intra"])
+        self.assertEqual(told["base"], "azure-nd-a100-v4")
+        (error,) = told["held_out"]
+        self.assertEqual((error["op"], error["ranks"], error["predicted_from"]), ("all_reduce", 8, "the rest"))
+        self.assertLess(error["mean"], 0.02)
+        with open(os.path.join(self.box.name, "c.yaml"), encoding="utf-8") as f:
+            text = f.read()
+        self.assertIn("fitted to all_reduce_2.log, all_reduce_4.log", text)
+        self.assertNotIn("ranks: 8", text)
+
+    def test_every_collective_has_a_cost(self):
+        for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "resplit", "send", "size_exchange", "transfer",
+                   "alltoall", "sendrecv_perf"):
+            out = json.loads(self.good("simulate", "--op", op, "--bytes", "1KiB..1MiB", "--ranks", "2", "--cluster",
+                                       os.path.join(CLUSTERS, "h100-64x8.yaml"), "--json"))
+            self.assertEqual(len(out), 11)
+            self.assertTrue(all(math.isfinite(row["time_us"]) and row["time_us"] > 0 for row in out))
+
+    def test_every_shipped_cluster_predicts(self):
+        for name in sorted(os.listdir(CLUSTERS)):
+            out = self.good("simulate", "--op", "all_reduce", "--bytes", "1KiB,64MiB", "--cluster",
+                            os.path.join(CLUSTERS, name), "--all-ways")
+            self.assertIn("ring", out, name)
+
+    def test_what_cannot_be_used_is_told(self):
+        bad = self.put("bad.log", "no log\n")
+        logs = self.logs()
+        out = self.good("profile", "--import", bad, logs[0], logs[1], "--out", "c.yaml")
+        self.assertIn("left out: [bad.log] has no measurement", out)
+        self.refused("none of the 1 file can be read", "profile", "--import", bad)
+        self.refused("got no FILE", "profile", "--import")
+        self.refused("go with --import", "profile", logs[0], "--op", "all_reduce")
+        self.refused("expected one, or --import", "profile", *logs)
+        self.refused("keeps back all there is", "profile", "--import", logs[0], "--hold-out", "2")
+        self.refused("expected numbers of ranks", "profile", "--import", logs[0], "--hold-out", "x")
+        self.refused("expected an op", "profile", "--import", logs[0], "--op", "broadcast")
+        cluster = os.path.join(CLUSTERS, "a100-16x8.yaml")
+        op = ("simulate", "--cluster", cluster, "--op")
+        self.refused("there is no cost of 'broadcast'", *op, "broadcast", "--bytes", "1MiB")
+        self.refused("got no --bytes", *op, "all_reduce")
+        self.refused("--bytes has", *op, "all_reduce", "--bytes", "0")
+        self.refused("try --set nodes=17", *op, "all_reduce", "--bytes", "1", "--ranks", "129")
+        self.refused("at most the 8 devices", *op, "all_reduce", "--bytes", "1", "--per-node", "9")
+        self.refused("expected no RUN", "simulate", "run.yaml", *op[1:], "all_reduce")
+        self.refused("go with --op", "simulate", "run.yaml", "--bytes", "1MiB")
+
+    def test_launchers_and_tables(self):
+        prefixed = self.put("nccl_16.log", log(16, 2, lambda n, s: sum_us(n, s) * 2, "[1,0]<stdout>:"))
+        rows = "".join(f"{i},{sum_us(4, s) * 1e-3},0,4,{s},all_reduce,4,8\n"
+                       for i, s in enumerate(range(4096, 2 ** 22, 4096)))
+        table = self.put("all_reduce.csv", ",time_stats.all_reduce.median,rank,num_workers,size,collective,"
+                         "devices_per_node,max_devices_per_node\n" + rows)
+        told = json.loads(self.good("profile", "--import", prefixed, table, "--op", "all_reduce", "--out", "c.yaml", "--json"))
+        self.assertEqual(told["fitted"], ["links.intra", "links.inter"])
+        by_size = [e for e in told["held_out"] if e["predicted_from"] == "other sizes"]
+        self.assertEqual({(e["ranks"], e["nodes"]) for e in by_size}, {(16, 2), (4, 1)})
+        self.assertLess(max(e["mean"] for e in by_size), 0.05)
+
+
+if __name__ == "__main__":
+    unittest.main()

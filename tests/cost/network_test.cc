@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// The graph of links: every pair's path goes up and down again through links that hang together, of
+// the capacities that the file says.
+#include "cost/network.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace hocket::cost {
+namespace {
+
+using Kind = NetworkLink::Kind;
+
+/// 4 nodes of 4; pairs below nodes, leaves of 2 nodes above them.
+Cluster tree(bool rails, int64_t adapters) {
+  Cluster c;
+  c.name = "tree";
+  c.nodes = 4;
+  c.devices_per_node = 4;
+  c.device.name = "d";
+  c.device.memory.value = 1e9;
+  c.device.memory_bandwidth.value = 1e9;
+  c.device.peak.f32.value = 1e12;
+  c.links.intra = {{1e-6, ""}, {100e9, ""}, {1, ""}};
+  c.links.inter = {{10e-6, ""}, {10e9, ""}, {0.5, ""}};
+  c.topology.rails = rails;
+  c.topology.adapters_per_node = adapters;
+  c.topology.levels.resize(2);
+  c.topology.levels[0].name = "PCIe switch";
+  c.topology.levels[0].devices = 2;
+  c.topology.levels[0].bandwidth.value = 16e9;
+  c.topology.levels[0].latency.value = 3e-6;
+  c.topology.levels[1].name = "leaf";
+  c.topology.levels[1].devices = 8;
+  c.topology.levels[1].oversubscription.value = 2;
+  c.validate("tree");
+  return c;
+}
+
+std::vector<NetworkLink> path(const Network& network, int32_t from, int32_t to) {
+  std::vector<NetworkLink> links;
+  for (const int64_t id : network.route(from, to).links) {
+    links.push_back(network.link(id));
+  }
+  return links;
+}
+
+TEST(Network, PathsGoUpAndDownThroughTheLevelsBetween) {
+  const Network network(tree(false, 0));
+  EXPECT_TRUE(network.route(3, 3).links.empty());
+  // Neighbours of a pair, then of another pair of the node.
+  using D = Direction;
+  EXPECT_EQ(path(network, 0, 1),
+            (std::vector<NetworkLink>{{Kind::device, D::up, -1, 0, 0, 100e9},
+                                      {Kind::device, D::down, -1, 0, 1, 100e9}}));
+  EXPECT_EQ(path(network, 1, 2),
+            (std::vector<NetworkLink>{{Kind::device, D::up, -1, 0, 1, 100e9},
+                                      {Kind::uplink, D::up, 0, 0, 0, 16e9},
+                                      {Kind::uplink, D::down, 0, 0, 1, 16e9},
+                                      {Kind::device, D::down, -1, 0, 2, 100e9}}));
+  EXPECT_DOUBLE_EQ(network.route(1, 2).latency_s, 4e-6);
+  // Another node of the leaf: two adapters. Another leaf: half of 8 adapters of 5 GB/s.
+  EXPECT_EQ(path(network, 1, 6),
+            (std::vector<NetworkLink>{{Kind::adapter, D::up, -1, 0, 1, 5e9},
+                                      {Kind::adapter, D::down, -1, 0, 6, 5e9}}));
+  EXPECT_EQ(path(network, 1, 14),
+            (std::vector<NetworkLink>{{Kind::adapter, D::up, -1, 0, 1, 5e9},
+                                      {Kind::uplink, D::up, 1, 0, 0, 20e9},
+                                      {Kind::uplink, D::down, 1, 0, 1, 20e9},
+                                      {Kind::adapter, D::down, -1, 0, 14, 5e9}}));
+  EXPECT_THROW(network.route(0, 16), Error);
+}
+
+TEST(Network, OnRailsBytesChangeDevicesBeforeTheyLeave) {
+  const Network network(tree(true, 2));
+  // Device 0 has adapter 0, device 14 (the third of its node) adapter 1: through device 2.
+  using D = Direction;
+  EXPECT_EQ(path(network, 0, 14),
+            (std::vector<NetworkLink>{{Kind::device, D::up, -1, 0, 0, 100e9},
+                                      {Kind::device, D::down, -1, 0, 2, 100e9},
+                                      {Kind::adapter, D::up, -1, 0, 1, 5e9},
+                                      {Kind::uplink, D::up, 1, 1, 0, 5e9},
+                                      {Kind::uplink, D::down, 1, 1, 1, 5e9},
+                                      {Kind::adapter, D::down, -1, 0, 7, 5e9}}));
+  EXPECT_EQ(path(network, 0, 12).size(), 4u);
+}
+
+TEST(Network, EveryLinkHasOneNumber) {
+  for (const bool rails : {false, true}) {
+    const Network network(tree(rails, 2));
+    // 16 devices, 8 adapters, 8 pairs, 2 leaves on one plane or two; both directions.
+    EXPECT_EQ(network.size(), 2 * (16 + 8 + 8 + (rails ? 4 : 2)));
+    for (int32_t from = 0; from < 16; ++from) {
+      for (int32_t to = 0; to < 16; ++to) {
+        const std::vector<NetworkLink> links = path(network, from, to);
+        EXPECT_EQ(links.size() % 2, 0u);
+        size_t ups = 0;
+        for (const NetworkLink& link : links) {
+          EXPECT_GT(link.bytes_per_s, 0);
+          ups += link.direction == Direction::up ? 1 : 0;
+        }
+        EXPECT_EQ(ups * 2, links.size());
+      }
+    }
+    for (int64_t id = 1; id < network.size(); ++id) {
+      EXPECT_FALSE(network.link(id) == network.link(id - 1));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hocket::cost
