@@ -11,30 +11,30 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "program/program.h"
 
-namespace hocket::trace::trace_json {
+namespace hocket::trace {
 
-inline constexpr int kMaxDepth = 200;
+inline constexpr int kMaxJsonDepth = 200;
 
 // Characters of a plain or gzip file, read as needed.
-class Source {
+class TextSource {
  public:
-  explicit Source(const std::string& path) : path_(path), buffer_(size_t{1} << 20, '\0') {
+  explicit TextSource(const std::string& path) : path_(path), buffer_(size_t{1} << 20, '\0') {
     if (is_directory(path)) fail(path, "is a folder; expected a trace (.json or .json.gz)");
     if (!file_exists(path)) fail(path, "no such file; expected a trace (.json or .json.gz)");
     file_ = gzopen(path.c_str(), "rb");
     if (file_ == nullptr) fail(path, "cannot be opened for reading");
     gzbuffer(file_, 1u << 18);
   }
-  ~Source() { gzclose_r(file_); }
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
+  ~TextSource() { gzclose_r(file_); }
+  TextSource(const TextSource&) = delete;
+  TextSource& operator=(const TextSource&) = delete;
 
   // -1 at the end.
   int peek() { return at_ < end_ || refill() ? static_cast<unsigned char>(*at_) : -1; }
@@ -98,16 +98,16 @@ class Source {
   std::string cause_;
 };
 
-inline bool is_space(int c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+inline bool is_json_space(int c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
 // Pull parser. Strings and number tokens are valid until the next call.
-class Json {
+class JsonStream {
  public:
-  explicit Json(const std::string& path) : in_(path) {}
+  explicit JsonStream(const std::string& path) : in_(path) {}
 
   // First character of the next value or mark; -1 at the end.
   int next() {
-    while (is_space(in_.peek())) {
+    while (is_json_space(in_.peek())) {
       in_.get();
     }
     return in_.peek();
@@ -178,8 +178,8 @@ class Json {
   // A number, or whatever stands where one was due (true, null), as text.
   const std::string& token() {
     text_.clear();
-    for (int c = next(); c >= 0 && !is_space(c) && c != ',' && c != '}' && c != ']' && c != ':' &&
-                         c != '"' && c != '{' && c != '[';
+    for (int c = next(); c >= 0 && !is_json_space(c) && c != ',' && c != '}' && c != ']' &&
+                         c != ':' && c != '"' && c != '{' && c != '[';
          c = in_.peek()) {
       text_ += static_cast<char>(in_.get());
       if (text_.size() > 512) {
@@ -199,7 +199,7 @@ class Json {
         string();
       } else if (c == '{' || c == '[') {
         in_.get();
-        if (++depth > kMaxDepth) {
+        if (++depth > kMaxJsonDepth) {
           in_.broken("at most 200 levels of nesting");
         }
       } else if (c == '}' || c == ']') {
@@ -212,7 +212,7 @@ class Json {
       }
     } while (depth > 0);
   }
-  // Numbers; 0 for anything else, which is consumed.
+  // Numbers; 0 for anything else (-1 for what is no int32), which is consumed.
   double real() {
     if (!scalar()) return 0;
     double value = 0;
@@ -227,9 +227,20 @@ class Json {
     std::from_chars(text_.data(), text_.data() + text_.size(), other);
     return std::fabs(other) < 9e18 ? static_cast<int64_t>(other) : 0;
   }
+  // False, and `*value` as it was, for what is no finite number; it is consumed in any case.
+  bool number(double* value) {
+    double read = 0;
+    if (!scalar()) return false;
+    const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), read);
+    if (error != std::errc() || end != text_.data() + text_.size() || !std::isfinite(read)) {
+      return false;
+    }
+    *value = read;
+    return true;
+  }
   int32_t small() {
     const int64_t value = integer();
-    return value == static_cast<int32_t>(value) ? static_cast<int32_t>(value) : program::kNone;
+    return value == static_cast<int32_t>(value) ? static_cast<int32_t>(value) : -1;
   }
   // Microseconds in decimal, as nanoseconds: exact to the third decimal, rounded beyond.
   int64_t micro() {
@@ -317,8 +328,8 @@ class Json {
     return code;
   }
 
-  Source in_;
+  TextSource in_;
   std::string text_, key_;
 };
 
-}  // namespace hocket::trace::trace_json
+}  // namespace hocket::trace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reader of traces: a streaming JSON parser that keeps only what the schema knows.
-#include "tests/trace/trace_read_util.h"
+#include "trace/trace_reader.h"
 
 #include <fmt/format.h>
 
@@ -11,12 +11,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "tests/trace/trace_json.h"
+#include "trace/json_stream.h"
 
 namespace hocket::trace {
 namespace {
-
-using trace_json::Json;
 
 struct Process {
   int32_t rank = program::kNone;
@@ -247,7 +245,7 @@ class Reader {
   }
 
   std::string path_;
-  Json in_;
+  JsonStream in_;
   Trace& trace_;
   ReadTraceReport& report_;
   bool found_ = false;
