@@ -48,7 +48,7 @@ void for_each_event(const std::string& path, Before&& before, Argument&& argumen
   };
   const auto text = [&](std::string* out) {
     if (json.next() == '"') {
-      out->assign(json.string());
+      json.string(out);
     } else {
       json.skip_value();
     }
@@ -62,7 +62,7 @@ void for_each_event(const std::string& path, Before&& before, Argument&& argumen
     e.pid = e.tid = 0;
     e.has_start = e.has_duration = false;
     before();
-    json.object([&](const std::string& key) {
+    json.object([&](std::string_view key) {
       if (key == "name") {
         text(&e.name);
       } else if (key == "cat") {
@@ -78,9 +78,9 @@ void for_each_event(const std::string& path, Before&& before, Argument&& argumen
       } else if (key == "dur") {
         e.has_duration = json.number(&e.duration_us);
       } else if (key == "args" && json.next() == '{') {
-        json.object([&](const std::string& name) {
+        json.object([&](std::string_view name) {
           if (name == "name" && json.next() == '"') {
-            e.label.assign(json.string());
+            json.string(&e.label);
           } else if (!argument(name, json)) {
             json.skip_value();
           }
@@ -98,7 +98,7 @@ void for_each_event(const std::string& path, Before&& before, Argument&& argumen
       json.check_end();
       return;
     }
-    json.object([&](const std::string& key) {
+    json.object([&](std::string_view key) {
       if (key == "traceEvents" && json.next() == '[') {
         json.array(one);
       } else if (!outside(key, json)) {

@@ -34,7 +34,7 @@ class Reader {
       in_.array([&] { event(); }, /*may_lack_end=*/true);
       found_ = true;
     } else {
-      in_.object([&](const std::string& key) {
+      in_.object([&](std::string_view key) {
         if (key == "traceEvents") {
           found_ = true;
           in_.array([&] { event(); });
@@ -103,7 +103,7 @@ class Reader {
 
  private:
   void facts() {
-    in_.object([&](const std::string& key) {
+    in_.object([&](std::string_view key) {
       if (key == "title" && in_.next() == '"') {
         trace_.title = in_.string();
       } else if (key == "source" && in_.next() == '"') {
@@ -122,8 +122,8 @@ class Reader {
           }
         });
       } else if (key == "properties" && in_.next() == '{') {
-        in_.object([&](const std::string& name) {
-          const std::string property = name;
+        in_.object([&](std::string_view name) {
+          const std::string property(name);
           trace_.set_property(property, in_.next() == '"' ? in_.string() : in_.token());
         });
       } else {
@@ -157,7 +157,7 @@ class Reader {
     int64_t pid = 0, tid = 0, duration = 0, value = 0;
     int32_t rank = program::kNone;
     StringId shown = 0;  // args.name
-    in_.object([&](const std::string& key) {
+    in_.object([&](std::string_view key) {
       if (key == "ph") {
         phase = in_.next() == '"' ? in_.string().c_str()[0] : '\0';
       } else if (key == "name") {
@@ -204,7 +204,7 @@ class Reader {
   }
 
   void args(TraceEvent* e, int64_t* value, int32_t* rank, StringId* shown) {
-    in_.object([&](const std::string& key) {
+    in_.object([&](std::string_view key) {
       if (key == "task") {
         e->task = static_cast<uint32_t>(in_.integer());
       } else if (key == "phase" && in_.next() == '"') {

@@ -22,7 +22,7 @@ namespace {
 constexpr double kHalf = 0.5;        // of the loss: what a cause must explain to be named
 constexpr double kCorrelated = 0.9;  // forward and backward times of a micro-batch (the paper's)
 constexpr double kRare = 0.1;        // of the passes: more long ones are no pauses
-constexpr size_t kLinksTried = 16;   // links that are replayed, those of most excess first
+constexpr size_t kLinksTried = 6;    // links that are replayed, those of most excess first
 
 /// A pass, of the pattern: a block of a micro-batch that is no communication.
 struct Pass {
@@ -59,9 +59,7 @@ class Search {
   }
 
  private:
-  void add(Cause cause, std::string where, const std::vector<double>& durations,
-           std::string evidence) {
-    const double fixed = replayer_.mean(durations);
+  void add(Cause cause, std::string where, double fixed, std::string evidence) {
     const double loss = out_.T - out_.T_ideal;
     out_.causes.push_back({cause, std::move(where), fixed, fixed > 0 ? out_.T / fixed : 1,
                            loss != 0 ? (out_.T - fixed) / loss : 0, false, std::move(evidence)});
@@ -149,7 +147,7 @@ class Search {
       xy += both[0].first * both[1].first;
     }
     out_.correlation = xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
-    add(Cause::uneven_sequences, "", even,
+    add(Cause::uneven_sequences, "", replayer_.mean(even),
         fmt::format("forward and backward times of a micro-batch correlate by {:.2f}; cured by "
                     "passes of equal work",
                     out_.correlation));
@@ -187,7 +185,7 @@ class Search {
       }
     }
     if (static_cast<double>(long_ones) > kRare * static_cast<double>(all)) return;
-    add(Cause::pauses, "", cured,
+    add(Cause::pauses, "", replayer_.mean(cured),
         fmt::format("{} of garbage, and {} of {} passes far longer than others of their worker, {} "
                     "in all",
                     counted(collections, "collection"), long_ones, all, human_time(seconds)));
@@ -245,7 +243,7 @@ class Search {
       }
     }
     if (worst == nullptr) return;
-    add(Cause::slow_link, names(*worst), cured(*worst),
+    add(Cause::slow_link, names(*worst), least,
         fmt::format("transfers among {}, all steps together, take {} longer than the usual ones",
                     counted(static_cast<int64_t>(worst->size()), "worker"),
                     human_time(std::max(links.at(*worst).excess, 0.0))));
@@ -265,15 +263,7 @@ class Search {
   }
 
   void slow_worker() {
-    std::vector<char> slow(run_.workers.size(), 0);
-    for (const int32_t worker : out_.slowest) {
-      slow[worker] = 1;
-    }
-    add(Cause::slow_worker, names(out_.slowest),
-        blend(run_, ideal_, run_.duration,
-              [&](int32_t op, int32_t replica) {
-                return slow[run_.ops[op].worker * run_.replicas + replica] != 0;
-              }),
+    add(Cause::slow_worker, names(out_.slowest), out_.T_without_slowest,
         fmt::format("M_W: the slowest 3 % of {}, at least one",
                     counted(static_cast<int64_t>(run_.workers.size()), "worker")));
   }
@@ -296,7 +286,7 @@ class Search {
       }
     }
     const bool last = worst == run_.stages - 1;
-    add(last ? Cause::last_stage : Cause::slow_stage, fmt::format("stage {}", worst), cured(worst),
+    add(last ? Cause::last_stage : Cause::slow_stage, fmt::format("stage {}", worst), least,
         last ? "M_S: the last stage has the head and the loss; fewer layers there would even it"
              : "this stage has more work than others");
   }

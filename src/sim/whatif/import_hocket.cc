@@ -71,7 +71,7 @@ class HocketReader {
           step = micro_batch = number = rank = kNone;
           phase.clear();
         },
-        [&](const std::string& key, trace::JsonStream& json) {
+        [&](std::string_view key, trace::JsonStream& json) {
           if (key == "task") {
             number = json.small();
           } else if (key == "phase" && json.next() == '"') {
@@ -132,9 +132,9 @@ class HocketReader {
             at->second.flow = std::min(at->second.flow, task.flow);
           }
         },
-        [&](const std::string& key, trace::JsonStream& json) {
+        [&](std::string_view key, trace::JsonStream& json) {
           if (key != "otherData" || json.next() != '{') return false;
-          json.object([&](const std::string& fact) {
+          json.object([&](std::string_view fact) {
             if (fact == "ranks") {
               num_ranks_ = json.small();
             } else {

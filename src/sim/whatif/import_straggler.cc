@@ -80,9 +80,10 @@ class StragglerReader {
     trace::ChromeDamage damage;
     std::map<std::string, int64_t> unknown, unknown_phases;
     int64_t broken = 0;
+    auto type = type_of_.end();
     trace::for_each_event(
         path_, [&] { at = {}; },
-        [&](const std::string& key, trace::JsonStream& json) {
+        [&](std::string_view key, trace::JsonStream& json) {
           if (key == "step") {
             at.step = json.small();
           } else if (key == "model_chunk") {
@@ -105,7 +106,10 @@ class StragglerReader {
             ++unknown_phases[event.phase == 0 ? "none" : std::string(1, event.phase)];
             return;
           }
-          const auto type = type_of_.find(event.name);
+          // Ops of a type mostly follow each other.
+          if (type == type_of_.end() || event.name != type->first) {
+            type = type_of_.find(event.name);
+          }
           if (type == type_of_.end()) {
             ++unknown[event.name];
           } else if (!event.has_start || !event.has_duration || at.step < 0) {
@@ -114,7 +118,7 @@ class StragglerReader {
             add(event, type->second, at);
           }
         },
-        [](const std::string&, trace::JsonStream&) { return false; }, &damage);
+        [](std::string_view, trace::JsonStream&) { return false; }, &damage);
     for (const auto& [name, count] : unknown) {
       drop(count, fmt::format("{} of unknown type {}", counted(count, "event"), quote(name)));
     }
