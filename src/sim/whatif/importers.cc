@@ -28,6 +28,7 @@ const std::vector<Importer>& importers() {
       {"straggler", "Chrome JSON of StragglerAnalysis (Megatron's ops by type)", false,
        is_straggler, read_straggler},
       {"hocket", "the trace of a run or of a simulation of ours", false, is_hocket, read_hocket},
+      {"kineto", "PyTorch profiles", true, is_kineto, read_kineto},
   };
   return list;
 }

@@ -46,4 +46,9 @@ bool is_hocket(const std::string& beginning);
 /// collectives are told by their ids.
 MeasuredRun read_hocket(const std::vector<std::string>& paths, const ImportOptions& options);
 
+bool is_kineto(const std::string& beginning);
+/// PyTorch profiles (Kineto) of ranks with GPUs: kernels and copies in streams, the host's launches
+/// and waits; clocks are set by when collectives end.
+MeasuredRun read_kineto(const std::vector<std::string>& paths, const ImportOptions& options);
+
 }  // namespace hocket::sim::whatif
