@@ -17,7 +17,7 @@ import docs
 # `hocket ...`, also behind a pipe, with $ or build/ before it.
 COMMAND = re.compile(r"^(?:\$ )?((?:echo [^|]*\| )?(?:build/)?hocket .*?)(?:\s+# .*)?$")
 # The order of a working day: what others need comes first.
-ORDER = ["data train-tokenizer", "data prepare", "train", "profile", "graph"]
+ORDER = ["data train-tokenizer", "data prepare", "train", "profile", "graph", "simulate"]
 
 
 def printed_commands():

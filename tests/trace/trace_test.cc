@@ -13,8 +13,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "tests/trace/trace_read_util.h"
 #include "trace/trace_builder.h"
+#include "trace/trace_reader.h"
 
 namespace hocket::trace {
 namespace {

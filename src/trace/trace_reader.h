@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads traces back, so that tests can compare what was written. A verb that takes traces would
-// move it to src/trace.
+// Reads traces back, streamed: what `hocket whatif` analyses, and what tests compare.
 #pragma once
 
 #include <string>

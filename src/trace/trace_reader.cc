@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reader of traces: a streaming JSON parser that keeps only what the schema knows.
-#include "tests/trace/trace_read_util.h"
+#include "trace/trace_reader.h"
 
 #include <fmt/format.h>
 
@@ -11,12 +11,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "tests/trace/trace_json.h"
+#include "trace/json_stream.h"
 
 namespace hocket::trace {
 namespace {
-
-using trace_json::Json;
 
 struct Process {
   int32_t rank = program::kNone;
@@ -36,7 +34,7 @@ class Reader {
       in_.array([&] { event(); }, /*may_lack_end=*/true);
       found_ = true;
     } else {
-      in_.object([&](const std::string& key) {
+      in_.object([&](std::string_view key) {
         if (key == "traceEvents") {
           found_ = true;
           in_.array([&] { event(); });
@@ -105,7 +103,7 @@ class Reader {
 
  private:
   void facts() {
-    in_.object([&](const std::string& key) {
+    in_.object([&](std::string_view key) {
       if (key == "title" && in_.next() == '"') {
         trace_.title = in_.string();
       } else if (key == "source" && in_.next() == '"') {
@@ -124,8 +122,8 @@ class Reader {
           }
         });
       } else if (key == "properties" && in_.next() == '{') {
-        in_.object([&](const std::string& name) {
-          const std::string property = name;
+        in_.object([&](std::string_view name) {
+          const std::string property(name);
           trace_.set_property(property, in_.next() == '"' ? in_.string() : in_.token());
         });
       } else {
@@ -159,7 +157,7 @@ class Reader {
     int64_t pid = 0, tid = 0, duration = 0, value = 0;
     int32_t rank = program::kNone;
     StringId shown = 0;  // args.name
-    in_.object([&](const std::string& key) {
+    in_.object([&](std::string_view key) {
       if (key == "ph") {
         phase = in_.next() == '"' ? in_.string().c_str()[0] : '\0';
       } else if (key == "name") {
@@ -206,7 +204,7 @@ class Reader {
   }
 
   void args(TraceEvent* e, int64_t* value, int32_t* rank, StringId* shown) {
-    in_.object([&](const std::string& key) {
+    in_.object([&](std::string_view key) {
       if (key == "task") {
         e->task = static_cast<uint32_t>(in_.integer());
       } else if (key == "phase" && in_.next() == '"') {
@@ -247,7 +245,7 @@ class Reader {
   }
 
   std::string path_;
-  Json in_;
+  JsonStream in_;
   Trace& trace_;
   ReadTraceReport& report_;
   bool found_ = false;

@@ -11,33 +11,35 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "program/program.h"
 
-namespace hocket::trace::trace_json {
+namespace hocket::trace {
 
-inline constexpr int kMaxDepth = 200;
+inline constexpr int kMaxJsonDepth = 200;
 
 // Characters of a plain or gzip file, read as needed.
-class Source {
+class TextSource {
  public:
-  explicit Source(const std::string& path) : path_(path), buffer_(size_t{1} << 20, '\0') {
+  explicit TextSource(const std::string& path) : path_(path), buffer_(size_t{1} << 20, '\0') {
     if (is_directory(path)) fail(path, "is a folder; expected a trace (.json or .json.gz)");
     if (!file_exists(path)) fail(path, "no such file; expected a trace (.json or .json.gz)");
     file_ = gzopen(path.c_str(), "rb");
     if (file_ == nullptr) fail(path, "cannot be opened for reading");
     gzbuffer(file_, 1u << 18);
   }
-  ~Source() { gzclose_r(file_); }
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
+  ~TextSource() { gzclose_r(file_); }
+  TextSource(const TextSource&) = delete;
+  TextSource& operator=(const TextSource&) = delete;
 
   // -1 at the end.
   int peek() { return at_ < end_ || refill() ? static_cast<unsigned char>(*at_) : -1; }
+  // As peek(), but also -1 where more must be read first.
+  int buffered() const { return at_ < end_ ? static_cast<unsigned char>(*at_) : -1; }
   int get() {
     const int c = peek();
     if (c >= 0) {
@@ -98,25 +100,29 @@ class Source {
   std::string cause_;
 };
 
-inline bool is_space(int c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+inline bool is_json_space(int c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+inline bool ends_token(char c) {
+  if (c >= '0' && c <= '9') return false;
+  return is_json_space(c) || c == ',' || c == '}' || c == ']' || c == ':' || c == '"' || c == '{' ||
+         c == '[';
+}
 
 // Pull parser. Strings and number tokens are valid until the next call.
-class Json {
+class JsonStream {
  public:
-  explicit Json(const std::string& path) : in_(path) {}
+  explicit JsonStream(const std::string& path) : in_(path) {}
 
   // First character of the next value or mark; -1 at the end.
   int next() {
-    while (is_space(in_.peek())) {
-      in_.get();
-    }
-    return in_.peek();
+    const int c = in_.buffered();
+    return c > ' ' ? c : next_behind_space();
   }
   void expect(char c, std::string_view what) {
     if (next() != c) {
       in_.broken(what);
     }
-    in_.get();
+    in_.skip(1);
   }
   // Calls `member(key)`, which must consume the value, for every member of an object.
   template <typename F>
@@ -127,15 +133,15 @@ class Json {
       if (next() != '"') {
         in_.broken("a key");
       }
-      key_ = string();
+      string(&key_);
       expect(':', "':'");
       next();
-      member(key_);
+      member(std::string_view(key_));
       const int c = next();
       if (c != ',' && c != '}') {
         in_.broken("',' or '}'");
       }
-      in_.get();
+      in_.skip(1);
       if (c == '}') return;
     }
   }
@@ -160,31 +166,44 @@ class Json {
   }
   // Text of a string; escapes decoded.
   const std::string& string() {
+    string(&text_);
+    return text_;
+  }
+  void string(std::string* out) {
     expect('"', "a string");
-    text_.clear();
+    out->clear();
     for (;;) {
       const std::string_view view = in_.view();
       if (view.empty()) {
         in_.broken("the end of a string");
       }
-      const size_t n = std::min(view.find_first_of("\"\\"), view.size());
-      text_.append(view.substr(0, n));
+      size_t n = 0;
+      while (n < view.size() && view[n] != '"' && view[n] != '\\') {
+        ++n;
+      }
+      out->append(view.data(), n);
       in_.skip(n);
       if (n == view.size()) continue;
-      if (in_.get() == '"') return text_;
-      escape();
+      if (in_.get() == '"') return;
+      escape(out);
     }
   }
   // A number, or whatever stands where one was due (true, null), as text.
   const std::string& token() {
     text_.clear();
-    for (int c = next(); c >= 0 && !is_space(c) && c != ',' && c != '}' && c != ']' && c != ':' &&
-                         c != '"' && c != '{' && c != '[';
-         c = in_.peek()) {
-      text_ += static_cast<char>(in_.get());
+    next();
+    for (;;) {
+      const std::string_view view = in_.view();
+      size_t n = 0;
+      while (n < view.size() && !ends_token(view[n])) {
+        ++n;
+      }
+      text_.append(view.substr(0, n));
+      in_.skip(n);
       if (text_.size() > 512) {
         in_.broken("a number");
       }
+      if (n < view.size() || view.empty()) break;
     }
     if (text_.empty()) {
       in_.broken("a value");
@@ -199,7 +218,7 @@ class Json {
         string();
       } else if (c == '{' || c == '[') {
         in_.get();
-        if (++depth > kMaxDepth) {
+        if (++depth > kMaxJsonDepth) {
           in_.broken("at most 200 levels of nesting");
         }
       } else if (c == '}' || c == ']') {
@@ -212,29 +231,41 @@ class Json {
       }
     } while (depth > 0);
   }
-  // Numbers; 0 for anything else, which is consumed.
+  // Numbers; 0 for anything else (-1 for what is no int32), which is consumed.
   double real() {
     if (!scalar()) return 0;
     double value = 0;
-    std::from_chars(text_.data(), text_.data() + text_.size(), value);
+    std::from_chars(scalar_.data(), scalar_.data() + scalar_.size(), value);
     return std::isfinite(value) ? value : 0;
   }
   int64_t integer() {
     if (!scalar()) return 0;
     int64_t value = 0;
-    if (parse_int(text_, &value)) return value;
+    if (parse_int(scalar_, &value)) return value;
     double other = 0;
-    std::from_chars(text_.data(), text_.data() + text_.size(), other);
+    std::from_chars(scalar_.data(), scalar_.data() + scalar_.size(), other);
     return std::fabs(other) < 9e18 ? static_cast<int64_t>(other) : 0;
+  }
+  // False, and `*value` as it was, for what is no finite number; it is consumed in any case.
+  bool number(double* value) {
+    double read = 0;
+    if (!scalar()) return false;
+    const auto [end, error] =
+        std::from_chars(scalar_.data(), scalar_.data() + scalar_.size(), read);
+    if (error != std::errc() || end != scalar_.data() + scalar_.size() || !std::isfinite(read)) {
+      return false;
+    }
+    *value = read;
+    return true;
   }
   int32_t small() {
     const int64_t value = integer();
-    return value == static_cast<int32_t>(value) ? static_cast<int32_t>(value) : program::kNone;
+    return value == static_cast<int32_t>(value) ? static_cast<int32_t>(value) : -1;
   }
   // Microseconds in decimal, as nanoseconds: exact to the third decimal, rounded beyond.
   int64_t micro() {
     if (!scalar()) return 0;
-    const std::string_view t = text_;
+    const std::string_view t = scalar_;
     size_t i = !t.empty() && t[0] == '-' ? 1 : 0;
     const size_t first = i;
     int64_t ns = 0;
@@ -271,22 +302,48 @@ class Json {
   }
 
  private:
-  // True if a token was read into text_.
+  int next_behind_space() {
+    for (;;) {
+      const std::string_view view = in_.view();
+      if (view.empty()) return -1;
+      size_t n = 0;
+      while (n < view.size() && is_json_space(view[n])) {
+        ++n;
+      }
+      in_.skip(n);
+      if (n < view.size()) return static_cast<unsigned char>(view[n]);
+    }
+  }
+  // True if a token was read into scalar_, which is valid until the next call.
   bool scalar() {
     const int c = next();
     if (c == '{' || c == '[') {
       skip_value();
       return false;
     }
-    c == '"' ? string() : token();
+    if (c == '"') {
+      scalar_ = string();
+      return true;
+    }
+    const std::string_view view = in_.view();
+    size_t n = 0;
+    while (n < view.size() && !ends_token(view[n])) {
+      ++n;
+    }
+    if (n == 0 || n == view.size() || n > 512) {
+      scalar_ = token();
+      return true;
+    }
+    scalar_ = view.substr(0, n);
+    in_.skip(n);
     return true;
   }
-  void escape() {
+  void escape(std::string* out) {
     const int c = in_.get();
     constexpr std::string_view kFrom = "\"\\/bfnrt", kTo = "\"\\/\b\f\n\r\t";
     const size_t i = c < 0 ? kFrom.npos : kFrom.find(static_cast<char>(c));
     if (i != kFrom.npos) {
-      text_ += kTo[i];
+      *out += kTo[i];
     } else if (c == 'u') {
       uint32_t code = hex4();
       if (code >= 0xD800 && code < 0xDC00 && in_.peek() == '\\') {
@@ -296,7 +353,7 @@ class Json {
         }
         code = 0x10000 + ((code - 0xD800) << 10) + ((hex4() - 0xDC00) & 0x3FF);
       }
-      append_utf8(code, &text_);
+      append_utf8(code, out);
     } else {
       in_.broken("an escape");
     }
@@ -317,8 +374,9 @@ class Json {
     return code;
   }
 
-  Source in_;
+  TextSource in_;
   std::string text_, key_;
+  std::string_view scalar_;
 };
 
-}  // namespace hocket::trace::trace_json
+}  // namespace hocket::trace

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/whatif/causes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "base/stats.h"
+#include "base/text.h"
+#include "sim/whatif/blend.h"
+
+namespace hocket::sim::whatif {
+namespace {
+
+constexpr double kHalf = 0.5;        // of the loss: what a cause must explain to be named
+constexpr double kCorrelated = 0.9;  // forward and backward times of a micro-batch (the paper's)
+constexpr double kRare = 0.1;        // of the passes: more long ones are no pauses
+constexpr size_t kLinksTried = 6;    // links that are replayed, those of most excess first
+
+/// A pass, of the pattern: a block of a micro-batch that is no communication.
+struct Pass {
+  int32_t block = 0;
+  bool backward = false;
+};
+
+class Search {
+ public:
+  Search(const MeasuredRun& run, const std::vector<double>& ideal, Replayer* replayer,
+         Analysis* analysis)
+      : run_(run), ideal_(ideal), replayer_(*replayer), out_(*analysis), lanes_(run.lanes()) {}
+
+  void find() {
+    blocks();
+    uneven_sequences();
+    pauses();
+    slow_link();
+    slow_worker();
+    slow_stage();
+    // The first of those that explain half of the loss is the run's, from what is one op's to what
+    // is a whole stage's; then by what they explain.
+    const bool straggles = out_.T > out_.T_ideal;
+    const auto named = std::find_if(out_.causes.begin(), out_.causes.end(), [&](const auto& cause) {
+      return straggles && cause.explains >= kHalf &&
+             (cause.cause != Cause::uneven_sequences || out_.correlation >= kCorrelated);
+    });
+    if (named != out_.causes.end()) {
+      named->named = true;
+    }
+    std::stable_sort(out_.causes.begin(), out_.causes.end(), [](const auto& a, const auto& b) {
+      return a.named != b.named ? a.named : a.explains > b.explains;
+    });
+  }
+
+ private:
+  void add(Cause cause, std::string where, double fixed, std::string evidence) {
+    const double loss = out_.T - out_.T_ideal;
+    out_.causes.push_back({cause, std::move(where), fixed, fixed > 0 ? out_.T / fixed : 1,
+                           loss != 0 ? (out_.T - fixed) / loss : 0, false, std::move(evidence)});
+  }
+
+  /// Times of all blocks by lane, and which of them are passes.
+  void blocks() {
+    element_.assign(run_.blocks.size() * static_cast<size_t>(lanes_), 0);
+    ops_of_.resize(run_.blocks.size());
+    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      const int32_t block = run_.ops[op].block;
+      ops_of_[block].push_back(op);
+      for (int32_t lane = 0; lane < lanes_; ++lane) {
+        time(block, lane) += run_.duration[run_.at(op, lane)];
+      }
+    }
+    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+      const Block& at = run_.blocks[block];
+      const std::string_view name = run_.kinds[at.kind].name;
+      const bool backward = name.starts_with("backward");
+      if (!run_.kinds[at.kind].communicates() && at.micro_batch != kNone &&
+          (backward || name.starts_with("forward"))) {
+        passes_.push_back({block, backward});
+      }
+    }
+    out_.has_passes = !passes_.empty();
+  }
+
+  double& time(int32_t block, int32_t lane) {
+    return element_[static_cast<size_t>(block) * static_cast<size_t>(lanes_) +
+                    static_cast<size_t>(lane)];
+  }
+
+  /// Durations with every op of `block` in `lane` scaled so that the block takes `seconds`.
+  void set(int32_t block, int32_t lane, double seconds, std::vector<double>* durations) {
+    const double now = time(block, lane);
+    for (const int32_t op : ops_of_[block]) {
+      double& cell = (*durations)[run_.at(op, lane)];
+      cell =
+          now > 0 ? cell * (seconds / now) : seconds / static_cast<double>(ops_of_[block].size());
+    }
+  }
+
+  /// Of the passes of a worker in a chunk, in one direction: all have the same work but for the
+  /// sequences.
+  using Alike = std::tuple<int32_t, int32_t, int32_t, bool>;  // worker, replica, chunk, backward
+  std::map<Alike, std::vector<std::pair<int32_t, int32_t>>> alike() const {
+    std::map<Alike, std::vector<std::pair<int32_t, int32_t>>> groups;
+    for (const Pass& pass : passes_) {
+      const Block& at = run_.blocks[pass.block];
+      for (int32_t lane = 0; lane < lanes_; ++lane) {
+        groups[{at.worker, lane % run_.replicas, at.chunk, pass.backward}].push_back(
+            {pass.block, lane});
+      }
+    }
+    return groups;
+  }
+
+  /// Micro-batches whose forward and backward passes are long together have long sequences. Both
+  /// are taken relative to their worker's mean, so that a slow worker is none; cured by passes that
+  /// take the mean of their worker.
+  void uneven_sequences() {
+    if (passes_.empty()) return;
+    std::vector<double> even = run_.duration;
+    std::map<std::array<int32_t, 4>, std::array<std::pair<double, int>, 2>> pairs;
+    for (const auto& [of, cells] : alike()) {
+      const auto& [worker, replica, chunk, backward] = of;
+      double mean = 0;
+      for (const auto& [block, lane] : cells) {
+        mean += time(block, lane) / static_cast<double>(cells.size());
+      }
+      for (const auto& [block, lane] : cells) {
+        set(block, lane, mean, &even);
+        auto& [sum, count] =
+            pairs[{worker, chunk, lane, run_.blocks[block].micro_batch}][backward ? 1 : 0];
+        sum += time(block, lane) - mean;
+        ++count;
+      }
+    }
+    double xx = 0, yy = 0, xy = 0;
+    for (const auto& [at, both] : pairs) {
+      if (both[0].second == 0 || both[1].second == 0) continue;
+      xx += both[0].first * both[0].first;
+      yy += both[1].first * both[1].first;
+      xy += both[0].first * both[1].first;
+    }
+    out_.correlation = xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
+    add(Cause::uneven_sequences, "", replayer_.mean(even),
+        fmt::format("forward and backward times of a micro-batch correlate by {:.2f}; cured by "
+                    "passes of equal work",
+                    out_.correlation));
+  }
+
+  /// Collections of garbage, and the few passes that take far longer than others of their worker.
+  void pauses() {
+    std::vector<double> cured = run_.duration;
+    int64_t collections = 0, long_ones = 0, all = 0;
+    double seconds = 0;
+    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+      if (run_.kinds[run_.blocks[block].kind].name != "gc") continue;
+      for (int32_t lane = 0; lane < lanes_; ++lane) {
+        collections += time(block, lane) > 0;
+        seconds += time(block, lane);
+        set(block, lane, 0, &cured);
+      }
+    }
+    for (const auto& [of, cells] : alike()) {
+      std::vector<double> values;
+      for (const auto& [block, lane] : cells) {
+        values.push_back(time(block, lane));
+      }
+      const double usual = median(values);
+      for (double& value : values) {
+        value = std::fabs(value - usual);
+      }
+      const double limit = usual + std::max(0.5 * usual, 6 * median(values));
+      all += static_cast<int64_t>(cells.size());
+      for (const auto& [block, lane] : cells) {
+        if (time(block, lane) <= limit) continue;
+        ++long_ones;
+        seconds += time(block, lane) - usual;
+        set(block, lane, usual, &cured);
+      }
+    }
+    if (static_cast<double>(long_ones) > kRare * static_cast<double>(all)) return;
+    add(Cause::pauses, "", replayer_.mean(cured),
+        fmt::format("{} of garbage, and {} of {} passes far longer than others of their worker, {} "
+                    "in all",
+                    counted(collections, "collection"), long_ones, all, human_time(seconds)));
+  }
+
+  /// Who sends or reduces with whom; the transfers of the one that costs most take the usual time.
+  void slow_link() {
+    struct Link {
+      double excess = 0;
+      std::set<std::pair<int32_t, int32_t>> ops;  ///< op, replica; -1: all
+    };
+    std::map<std::vector<int32_t>, Link> links;
+    for (const Group& group : run_.groups) {
+      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+        const bool all = group.across_replicas;
+        std::vector<int32_t> workers;
+        for (const int32_t op : group.ops) {
+          for (int32_t other = all ? 0 : replica; other < (all ? run_.replicas : replica + 1);
+               ++other) {
+            workers.push_back(run_.ops[op].worker * run_.replicas + other);
+          }
+        }
+        std::sort(workers.begin(), workers.end());
+        workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
+        if (workers.size() < 2) continue;
+        Link& link = links[workers];
+        for (const int32_t op : group.ops) {
+          link.ops.insert({op, all ? kNone : replica});
+          for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
+            link.excess += run_.duration[run_.at(op, lane)] - ideal_[run_.at(op, lane)];
+          }
+        }
+      }
+    }
+    std::vector<std::pair<double, const std::vector<int32_t>*>> order;
+    for (const auto& [workers, link] : links) {
+      order.push_back({link.excess, &workers});
+    }
+    std::sort(order.begin(), order.end(),
+              [](const auto& a, const auto& b) { return a.first > b.first; });
+    order.resize(std::min(order.size(), kLinksTried));
+    const std::vector<int32_t>* worst = nullptr;
+    double least = 0;
+    const auto cured = [&](const std::vector<int32_t>& workers) {
+      const auto& ops = links.at(workers).ops;
+      return blend(run_, ideal_, run_.duration, [&](int32_t op, int32_t replica) {
+        return ops.count({op, kNone}) || ops.count({op, replica});
+      });
+    };
+    for (const auto& [excess, workers] : order) {
+      const double fixed = replayer_.mean(cured(*workers));
+      if (worst == nullptr || fixed < least) {
+        worst = workers;
+        least = fixed;
+      }
+    }
+    if (worst == nullptr) return;
+    add(Cause::slow_link, names(*worst), least,
+        fmt::format("transfers among {}, all steps together, take {} longer than the usual ones",
+                    counted(static_cast<int64_t>(worst->size()), "worker"),
+                    human_time(std::max(links.at(*worst).excess, 0.0))));
+  }
+
+  /// "dp 0 pp 1, dp 0 pp 2", of many only the first.
+  std::string names(const std::vector<int32_t>& workers) const {
+    constexpr size_t kShown = 4;
+    std::vector<std::string> list;
+    for (size_t i = 0; i < std::min(workers.size(), kShown); ++i) {
+      list.push_back(run_.workers[workers[i]].name);
+    }
+    if (workers.size() > kShown) {
+      list.push_back(fmt::format("{} more", workers.size() - kShown));
+    }
+    return join(list, ", ");
+  }
+
+  void slow_worker() {
+    add(Cause::slow_worker, names(out_.slowest), out_.T_without_slowest,
+        fmt::format("M_W: the slowest 3 % of {}, at least one",
+                    counted(static_cast<int64_t>(run_.workers.size()), "worker")));
+  }
+
+  /// The last stage, whose head and loss the others lack, or another one that costs more.
+  void slow_stage() {
+    if (run_.stages < 2) return;
+    int32_t worst = run_.stages - 1;
+    double least = out_.T_without_last_stage;
+    const auto cured = [&](int32_t stage) {
+      return blend(run_, ideal_, run_.duration, [&](int32_t op, int32_t replica) {
+        return run_.worker(op, replica).stage == stage;
+      });
+    };
+    for (int32_t stage = 0; stage + 1 < run_.stages; ++stage) {
+      const double fixed = replayer_.mean(cured(stage));
+      if (fixed < least) {
+        worst = stage;
+        least = fixed;
+      }
+    }
+    const bool last = worst == run_.stages - 1;
+    add(last ? Cause::last_stage : Cause::slow_stage, fmt::format("stage {}", worst), least,
+        last ? "M_S: the last stage has the head and the loss; fewer layers there would even it"
+             : "this stage has more work than others");
+  }
+
+  const MeasuredRun& run_;
+  const std::vector<double>& ideal_;
+  Replayer& replayer_;
+  Analysis& out_;
+  const int32_t lanes_;
+  std::vector<double> element_;               ///< [block * lanes + lane]
+  std::vector<std::vector<int32_t>> ops_of_;  ///< by block
+  std::vector<Pass> passes_;
+};
+
+}  // namespace
+
+void find_causes(const MeasuredRun& run, const std::vector<double>& ideal, Replayer* replayer,
+                 Analysis* analysis) {
+  Search(run, ideal, replayer, analysis).find();
+}
+
+const char* to_string(Cause cause) {
+  switch (cause) {
+    case Cause::slow_worker:
+      return "slow worker";
+    case Cause::last_stage:
+      return "last stage";
+    case Cause::slow_stage:
+      return "slow stage";
+    case Cause::uneven_sequences:
+      return "uneven sequences";
+    case Cause::pauses:
+      return "pauses";
+    case Cause::slow_link:
+      return "slow link";
+  }
+  return "";
+}
+
+}  // namespace hocket::sim::whatif

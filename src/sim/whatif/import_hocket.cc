@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+// Our own traces. A rank is a worker; its lanes are in-order queues. What a task waits for in other
+// lanes the trace does not say: the program does, or it is inferred from what had always ended.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "sim/whatif/importers.h"
+#include "trace/chrome_events.h"
+
+namespace hocket::sim::whatif {
+namespace {
+
+/// What an event says of a task beyond its time; the same in every step.
+struct TaskFacts {
+  int32_t phase = kNone;  ///< index into phases_
+  int32_t stage = kNone, group = kNone;
+  int64_t flow = 0;
+  int64_t bytes = 0;
+  int32_t kind = 0;  ///< index into kinds_
+  bool sends = false;
+};
+
+class HocketReader {
+ public:
+  HocketReader(const std::string& path, const ImportOptions& options)
+      : path_(path), options_(options) {
+    run_.source = "hocket";
+    run_.names = {"task"};  // tasks are told apart by their number
+  }
+
+  MeasuredRun read() {
+    // Events; ranks; the table of times; what is one element of a kind; who meets; what waits.
+    events();
+    if (seen_.empty()) fail(path_, "got no task; expected the trace of a run or of a simulation");
+    ranks();
+    std::vector<Observed> kept = std::move(seen_);
+    assemble(std::move(kept), path_, &run_);
+    blocks();
+    lanes();
+    messages();
+    collectives();
+    if (options_.waits) {
+      given_waits();
+    } else {
+      inferred_waits();
+    }
+    settle_transfers(&run_);
+    return std::move(run_);
+  }
+
+ private:
+  void events() {
+    TaskFacts task;
+    int32_t step = kNone, micro_batch = kNone, number = kNone, rank = kNone;
+    std::string phase;
+    trace::ChromeDamage damage;
+    std::map<std::pair<int64_t, int64_t>, int32_t> lane_of;
+    int64_t without = 0, unknown = 0;
+    trace::for_each_event(
+        path_,
+        [&] {
+          task = {};
+          step = micro_batch = number = rank = kNone;
+          phase.clear();
+        },
+        [&](std::string_view key, trace::JsonStream& json) {
+          if (key == "task") {
+            number = json.small();
+          } else if (key == "phase" && json.next() == '"') {
+            phase = json.string();
+          } else if (key == "step") {
+            step = json.small();
+          } else if (key == "micro_batch") {
+            micro_batch = json.small();
+          } else if (key == "stage") {
+            task.stage = json.small();
+          } else if (key == "bytes") {
+            task.bytes = json.integer();
+          } else if (key == "group") {
+            task.group = json.small();
+          } else if (key == "flow") {
+            task.flow = json.integer();
+          } else if (key == "end" && json.next() == '"') {
+            task.sends = json.string() == "out";
+          } else if (key == "rank") {
+            rank = json.small();
+          } else {
+            return false;
+          }
+          return true;
+        },
+        [&](const trace::ChromeEvent& event) {
+          if (event.phase == 'M' && event.name == "process_name") {
+            int64_t named = kNone;
+            if (rank < 0 && event.label.starts_with("rank ")) {
+              parse_int(std::string_view(event.label).substr(5), &named);
+            }
+            rank_of_[event.pid] = rank >= 0 ? rank : static_cast<int32_t>(named);
+          }
+          if (event.phase != 'X') {
+            unknown += event.phase != 'M' && event.phase != 'C' && event.phase != 's' &&
+                       event.phase != 'f' && event.phase != 't';
+            return;
+          }
+          if (!event.has_start || number < 0) {
+            ++without;
+            return;
+          }
+          task.kind = interned(event.category.empty() ? event.name : event.category, &kinds_);
+          task.phase = phase.empty() ? kNone : interned(phase, &phases_);
+          Observed op;
+          op.worker = static_cast<int32_t>(event.pid);
+          op.step = std::max(step, 0);
+          op.start = event.start_us * 1e-6;
+          op.duration = event.has_duration ? event.duration_us * 1e-6 : 0;
+          op.sequence = number;
+          op.stream = static_cast<int32_t>(event.tid);
+          op.micro_batch = micro_batch;
+          op.chunk = task.stage;
+          seen_.push_back(op);
+          const auto [at, added] = tasks_.try_emplace({op.worker, number}, task);
+          if (!added && task.flow != 0) {
+            // Ids of messages differ from step to step; the first step's tell who meets whom.
+            at->second.flow = std::min(at->second.flow, task.flow);
+          }
+        },
+        [&](std::string_view key, trace::JsonStream& json) {
+          if (key != "otherData" || json.next() != '{') return false;
+          json.object([&](std::string_view fact) {
+            if (fact == "ranks") {
+              num_ranks_ = json.small();
+            } else {
+              json.skip_value();
+            }
+          });
+          return true;
+        },
+        &damage);
+    const auto drop = [&](int64_t events, std::string note) {
+      run_.dropped.events += events;
+      run_.dropped.notes.push_back(std::move(note));
+    };
+    if (without > 0) {
+      drop(without, fmt::format("{} without a task's number or a time", counted(without, "event")));
+    }
+    if (unknown > 0) {
+      drop(unknown, fmt::format("{} of unknown phases", counted(unknown, "event")));
+    }
+    if (damage.partial) {
+      drop(0, fmt::format("the rest of the file: {}", damage.cause));
+    }
+  }
+
+  static int32_t interned(const std::string& text, std::map<std::string, int32_t>* table) {
+    return table->try_emplace(text, static_cast<int32_t>(table->size())).first->second;
+  }
+  static const std::string& name_in(const std::map<std::string, int32_t>& table, int32_t id) {
+    return std::find_if(table.begin(), table.end(), [&](const auto& e) { return e.second == id; })
+        ->first;
+  }
+
+  /// Processes to workers, in the order of ranks. Ranks that run the same stages are replicas of a
+  /// pipeline rank.
+  void ranks() {
+    std::map<int32_t, std::set<int32_t>> stages;  // by pid
+    for (const Observed& op : seen_) {
+      std::set<int32_t>& list = stages[op.worker];
+      if (op.chunk != kNone) {
+        list.insert(op.chunk);
+      }
+    }
+    std::vector<std::pair<int64_t, int32_t>> order;  // rank, pid
+    for (const auto& [pid, list] : stages) {
+      const auto named = rank_of_.find(pid);
+      order.push_back({named != rank_of_.end() && named->second >= 0 ? named->second : pid, pid});
+    }
+    std::sort(order.begin(), order.end());
+    std::map<std::set<int32_t>, int32_t> pipeline_rank;
+    for (const auto& [pid, list] : stages) {
+      pipeline_rank.emplace(list, 0);
+    }
+    for (auto& [list, index] : pipeline_rank) {  // sets are in the order of their first stage
+      index = run_.stages++ - 1;
+    }
+    --run_.stages;
+    std::map<int32_t, int32_t> worker_of, replicas;
+    for (const auto& [rank, pid] : order) {
+      worker_of[pid] = run_.pattern_workers++;
+      const int32_t stage = pipeline_rank.at(stages.at(pid));
+      run_.workers.push_back({rank, stage, replicas[stage]++, fmt::format("rank {}", rank)});
+    }
+    if (num_ranks_ > run_.pattern_workers) {
+      run_.dropped.notes.push_back(fmt::format(
+          "{} of {} ranks are not in the trace; who communicates with them does not wait for them",
+          num_ranks_ - run_.pattern_workers, num_ranks_));
+    }
+    for (Observed& op : seen_) {
+      op.worker = worker_of.at(op.worker);
+    }
+    std::map<std::pair<int32_t, int32_t>, TaskFacts> tasks;
+    for (const auto& [key, task] : tasks_) {
+      tasks.emplace(std::pair(worker_of.at(key.first), key.second), task);
+    }
+    tasks_ = std::move(tasks);
+  }
+
+  const TaskFacts& task_of(int32_t op) const {
+    return tasks_.at({run_.ops[op].worker, run_.ops[op].sequence});
+  }
+  bool communicates(int32_t op) const {
+    return task_of(op).flow != 0 || task_of(op).group != kNone;
+  }
+  std::string phase_of(int32_t op) const {
+    return task_of(op).phase == kNone ? "" : name_in(phases_, task_of(op).phase);
+  }
+
+  /// Kernels of a pass through a stage are one element; so are those of a rank once per step.
+  /// Communication is one by one: of a kind, phase and size.
+  void blocks() {
+    std::map<std::pair<std::string, Traffic>, int32_t> kinds;
+    std::map<std::array<int32_t, 4>, int32_t> elements;  // kind, worker, micro-batch, stage
+    std::map<std::string, int32_t> names;
+    run_.names.clear();
+    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      Op& row = run_.ops[op];
+      const TaskFacts& task = task_of(op);
+      const std::string phase = phase_of(op);
+      const std::string& name = name_in(kinds_, task.kind);
+      const auto [at_name, new_name] = names.try_emplace(name, static_cast<int32_t>(names.size()));
+      if (new_name) {
+        run_.names.push_back(name);
+      }
+      row.name = at_name->second;
+      std::string kind = phase.empty() ? name : phase + "-compute";
+      Traffic traffic = Traffic::none;
+      if (communicates(op)) {
+        kind = fmt::format("{} {} {}", name, phase, human_bytes(static_cast<double>(task.bytes)));
+        traffic = task.flow != 0    ? Traffic::message
+                  : phase == "grad" ? Traffic::gradients
+                                    : Traffic::collective;
+      }
+      const auto [at_kind, new_kind] =
+          kinds.try_emplace({kind, traffic}, static_cast<int32_t>(run_.kinds.size()));
+      if (new_kind) {
+        run_.kinds.push_back({kind, traffic});
+      }
+      row.block = static_cast<int32_t>(run_.blocks.size());
+      if (traffic == Traffic::none) {
+        row.block =
+            elements
+                .try_emplace({at_kind->second, row.worker, row.micro_batch, row.chunk}, row.block)
+                .first->second;
+      }
+      if (row.block == static_cast<int32_t>(run_.blocks.size())) {
+        run_.blocks.push_back({at_kind->second, row.worker, row.micro_batch, row.chunk});
+      }
+    }
+  }
+
+  /// Ops of a lane, in their order.
+  void lanes() {
+    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      lanes_[{run_.ops[op].worker, run_.ops[op].stream}].push_back(op);
+    }
+    for (auto& [lane, ops] : lanes_) {
+      std::stable_sort(ops.begin(), ops.end(), [&](int32_t a, int32_t b) {
+        return std::pair(start(a, 0), run_.ops[a].sequence) <
+               std::pair(start(b, 0), run_.ops[b].sequence);
+      });
+      for (size_t i = 1; i < ops.size(); ++i) {
+        add_wait(&run_, ops[i], ops[i - 1]);
+      }
+    }
+  }
+
+  double start(int32_t op, int32_t lane) const { return run_.start[run_.at(op, lane)]; }
+  double end(int32_t op, int32_t lane) const {
+    return start(op, lane) + run_.duration[run_.at(op, lane)];
+  }
+
+  void add_group(std::vector<int32_t> ops, bool eager) {
+    for (const int32_t op : ops) {
+      run_.ops[op].group = static_cast<int32_t>(run_.groups.size());
+    }
+    run_.groups.push_back({std::move(ops), false, eager});
+  }
+
+  void messages() {
+    std::map<int64_t, std::array<int32_t, 2>> ends;  // by flow: who sends, who receives
+    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      const TaskFacts& task = task_of(op);
+      if (task.flow != 0) {
+        ends.try_emplace(task.flow, std::array{kNone, kNone}).first->second[task.sends ? 0 : 1] =
+            op;
+      }
+    }
+    int64_t alone = 0;
+    for (const auto& [flow, pair] : ends) {
+      if (pair[0] == kNone || pair[1] == kNone) {
+        ++alone;
+        continue;
+      }
+      add_group({pair[0], pair[1]}, true);
+    }
+    if (alone > 0) {
+      run_.dropped.notes.push_back(fmt::format(
+          "the other ends of {}: their ranks are not in the trace; they wait for nobody",
+          counted(alone, "message")));
+    }
+  }
+
+  /// The k-th collective of a group, kind, phase and micro-batch of each of its ranks.
+  void collectives() {
+    using Key = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
+    std::map<std::pair<Key, int32_t>, int32_t> seen;  // by worker: how many of them
+    std::map<std::pair<Key, int32_t>, std::vector<int32_t>> members;
+    for (const auto& [lane, ops] : lanes_) {
+      for (const int32_t op : ops) {
+        const TaskFacts& task = task_of(op);
+        if (task.group == kNone) continue;
+        const Key key{task.group, task.kind, task.phase, run_.ops[op].micro_batch, task.stage};
+        members[{key, seen[{key, run_.ops[op].worker}]++}].push_back(op);
+      }
+    }
+    for (auto& [key, ops] : members) {
+      add_group(ops, false);
+    }
+  }
+
+  void given_waits() {
+    std::map<std::pair<int32_t, int32_t>, int32_t> op_of;
+    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      op_of[{run_.ops[op].worker, run_.ops[op].sequence}] = op;
+    }
+    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      const auto rank = static_cast<int32_t>(run_.workers[run_.ops[op].worker].rank);
+      for (const int32_t task : options_.waits(rank, run_.ops[op].sequence)) {
+        if (const auto at = op_of.find({run_.ops[op].worker, task}); at != op_of.end()) {
+          add_wait(&run_, op, at->second);
+        }
+      }
+    }
+  }
+
+  /// A task waits for the last one of every other lane that had always ended when it started, in
+  /// all steps, and belongs to the same pass, or to none.
+  void inferred_waits() {
+    for (const auto& [lane, ops] : lanes_) {
+      for (const auto& [other, before] : lanes_) {
+        if (other.first != lane.first || other == lane) continue;
+        size_t ended = before.size();
+        std::vector<size_t> always(ops.size(), before.size());
+        for (int32_t step = 0; step < run_.lanes(); ++step) {
+          ended = 0;
+          for (size_t i = 0; i < ops.size(); ++i) {
+            while (ended < before.size() &&
+                   end(before[ended], step) <= start(ops[i], step) + 1e-9) {
+              ++ended;
+            }
+            always[i] = std::min(always[i], ended);
+          }
+        }
+        for (size_t i = 0; i < ops.size(); ++i) {
+          for (size_t j = always[i]; j > 0; --j) {
+            if (goes_with(ops[i], before[j - 1])) {
+              add_wait(&run_, ops[i], before[j - 1]);
+              break;
+            }
+          }
+        }
+      }
+    }
+  }
+
+  bool goes_with(int32_t op, int32_t before) const {
+    const int32_t a = run_.ops[op].micro_batch, b = run_.ops[before].micro_batch;
+    return a == kNone || b == kNone || (a == b && task_of(op).phase == task_of(before).phase);
+  }
+
+  std::string path_;
+  const ImportOptions& options_;
+  MeasuredRun run_;
+  std::vector<Observed> seen_;
+  int32_t num_ranks_ = 0;
+  std::map<int64_t, int32_t> rank_of_;                      ///< by pid
+  std::map<std::pair<int32_t, int32_t>, TaskFacts> tasks_;  ///< by worker and number
+  std::map<std::string, int32_t> kinds_, phases_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> lanes_;  ///< by worker and stream
+};
+
+}  // namespace
+
+MeasuredRun read_hocket(const std::vector<std::string>& paths, const ImportOptions& options) {
+  return HocketReader(paths.at(0), options).read();
+}
+
+bool is_hocket(const std::string& beginning) {
+  return beginning.find("\"hocket-trace-") != beginning.npos;
+}
+
+}  // namespace hocket::sim::whatif

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/whatif/importers.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "trace/json_stream.h"
+
+namespace hocket::sim::whatif {
+namespace {
+
+constexpr size_t kBeginning = size_t{1} << 16;
+
+std::string beginning_of(const std::string& path) {
+  trace::TextSource source(path);
+  std::string text;
+  while (text.size() < kBeginning && source.peek() >= 0) {
+    const std::string_view view = source.view();
+    text.append(view);
+    source.skip(view.size());
+  }
+  return text;
+}
+
+}  // namespace
+
+const std::vector<Importer>& importers() {
+  static const std::vector<Importer> list = {
+      {"straggler", "Chrome JSON of StragglerAnalysis (Megatron's ops by type)", false,
+       is_straggler, read_straggler},
+      {"hocket", "the trace of a run or of a simulation of ours", false, is_hocket, read_hocket},
+      {"kineto", "PyTorch profiles", true, is_kineto, read_kineto},
+  };
+  return list;
+}
+
+MeasuredRun read_run(const std::vector<std::string>& paths, const std::string& format,
+                     const ImportOptions& options) {
+  std::vector<std::string> names;
+  const Importer* chosen = nullptr;
+  const std::string beginning = format.empty() ? beginning_of(paths.at(0)) : "";
+  for (const Importer& importer : importers()) {
+    names.push_back(importer.name);
+    if (chosen == nullptr &&
+        (format.empty() ? importer.knows(beginning) : format == importer.name)) {
+      chosen = &importer;
+    }
+  }
+  if (chosen == nullptr && !format.empty()) {
+    fail("hocket whatif --format", "got {}; expected one of {}", quote(format), join(names, ", "));
+  }
+  if (chosen == nullptr) {
+    fail(paths[0],
+         "is in no format that is known; expected one of {}; try --format if its "
+         "beginning does not show which",
+         join(names, ", "));
+  }
+  if (paths.size() > 1 && !chosen->several) {
+    fail("hocket whatif", "got {} files of format {}; expected one, which holds all ranks",
+         paths.size(), chosen->name);
+  }
+  return chosen->read(paths, options);
+}
+
+}  // namespace hocket::sim::whatif

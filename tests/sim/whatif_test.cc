@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// The replay of measured runs, what is made ideal, scales, and what importers make of broken files.
+// Whole traces are compared with brute force in tests/cli/whatif_test.py.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+#include "base/error.h"
+#include "sim/whatif/analysis.h"
+#include "sim/whatif/importers.h"
+#include "sim/whatif/measured_run.h"
+#include "sim/whatif/replay.h"
+#include "sim/whatif/scale.h"
+
+namespace hocket::sim::whatif {
+namespace {
+
+/// Two workers, a replica each of two, one step: worker 0 computes and sends, worker 1 receives and
+/// computes; both then sum over replicas.
+MeasuredRun two_stages() {
+  MeasuredRun run;
+  run.names = {"forward-compute", "forward-send", "forward-recv", "sum"};
+  run.replicas = 2;
+  run.pattern_workers = 2;
+  run.stages = 2;
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    for (int32_t replica = 0; replica < 2; ++replica) {
+      run.workers.push_back({stage * 2 + replica, stage, replica, "worker"});
+    }
+  }
+  std::vector<Observed> seen;
+  const auto add = [&](int32_t worker, int32_t name, double start, double duration, double later) {
+    for (int32_t replica = 0; replica < 2; ++replica) {
+      Observed op;
+      op.worker = worker;
+      op.name = name;
+      op.replica = replica;
+      op.start = start + later * replica;
+      op.duration = duration + (name == 0 ? later * replica : 0);
+      op.step = 7;
+      seen.push_back(op);
+    }
+  };
+  add(0, 0, 0, 2, 0);
+  add(0, 1, 2, 1, 0);
+  add(1, 2, 1, 2, 0);
+  add(1, 0, 3, 4, 1);
+  add(0, 3, 3, 6, 0);
+  add(1, 3, 7, 2, 2);
+  assemble(seen, "test", &run);
+  give_blocks({Traffic::none, Traffic::message, Traffic::message, Traffic::gradients}, &run);
+  const auto op = [&](int32_t worker, int32_t name) {
+    for (int32_t i = 0; i < static_cast<int32_t>(run.ops.size()); ++i) {
+      if (run.ops[i].worker == worker && run.ops[i].name == name) return i;
+    }
+    return kNone;
+  };
+  const auto group = [&](std::vector<int32_t> ops, bool across) {
+    for (const int32_t member : ops) {
+      run.ops[member].group = static_cast<int32_t>(run.groups.size());
+    }
+    run.groups.push_back({ops, across});
+  };
+  add_wait(&run, op(0, 1), op(0, 0));
+  add_wait(&run, op(1, 0), op(1, 2));
+  add_wait(&run, op(0, 3), op(0, 1));
+  add_wait(&run, op(1, 3), op(1, 0));
+  group({op(0, 1), op(1, 2)}, false);
+  group({op(0, 3)}, true);
+  group({op(1, 3)}, true);
+  return run;
+}
+
+TEST(WhatifReplay, CommunicationBeginsWithTheLastMember) {
+  MeasuredRun run = two_stages();
+  settle_transfers(&run);
+  Replayer replayer(run);
+  // Replica 1 computes from 3 for 5 s on worker 1; the sum of worker 1 begins then, and took 2 s
+  // from the later start (9 - 9) on.
+  const std::vector<double> steps = replayer.replay(run.duration);
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_NEAR(steps[0], 3 + 5 + 2, 1e-12);
+}
+
+TEST(WhatifReplay, CircleIsAnError) {
+  MeasuredRun run = two_stages();
+  add_wait(&run, 0, static_cast<int32_t>(run.ops.size()) - 1);
+  add_wait(&run, static_cast<int32_t>(run.ops.size()) - 1, 0);
+  EXPECT_THROW(Replayer{run}, Error);
+}
+
+TEST(WhatifIdeal, MeanOfComputeMedianOfCommunication) {
+  MeasuredRun run = two_stages();
+  const std::vector<double> ideal = ideal_durations(run);
+  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+    if (run.ops[op].name == 0) {
+      EXPECT_NEAR(ideal[run.at(op, 0)], (2 + 2 + 4 + 5) / 4.0, 1e-12);
+    }
+    if (run.ops[op].name == 3) {
+      EXPECT_NEAR(ideal[run.at(op, 1)], (2 + 6) / 2.0, 1e-12);
+    }
+  }
+}
+
+TEST(WhatifIdeal, OpsOfABlockKeepTheirShares) {
+  MeasuredRun run = two_stages();
+  // The receive of worker 1 joins its pass: they are one element of 2 + 4 or 2 + 5 seconds.
+  int32_t pass = kNone;
+  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+    if (run.ops[op].worker == 1 && run.ops[op].name == 0) {
+      pass = op;
+    }
+  }
+  for (Op& op : run.ops) {
+    if (op.worker == 1 && op.name == 2) {
+      op.block = run.ops[pass].block;
+    }
+  }
+  const std::vector<double> ideal = ideal_durations(run);
+  const double mean = (2 + 2 + 6 + 7) / 4.0;
+  EXPECT_NEAR(ideal[run.at(pass, 0)], 4 * mean / 6, 1e-12);
+  EXPECT_NEAR(ideal[run.at(pass, 1)], 5 * mean / 7, 1e-12);
+}
+
+TEST(WhatifScale, OneStageOneOp) {
+  MeasuredRun run = two_stages();
+  settle_transfers(&run);
+  Replayer replayer(run);
+  // Then the sum of worker 0 ends last: 3 + 6.
+  EXPECT_NEAR(replayer.mean(scaled(run, {parse_scale("forward-compute@pp=1=5", run)})), 9, 1e-12);
+  EXPECT_NEAR(replayer.mean(scaled(run, {parse_scale("forward-c*@dp=0=5", run)})), 10, 1e-12);
+  EXPECT_NEAR(replayer.mean(scaled(run, {parse_scale("all=2", run)})), 5, 1e-12);
+}
+
+TEST(WhatifScale, WrongOnesSayWhatIsMeant) {
+  const MeasuredRun run = two_stages();
+  for (const std::string text :
+       {"forward-compute", "forward-compute=0", "forward-compute=-1", "forward-compute=x",
+        "forward-compte=2", "compute@pp=9=2", "compute@stage=0=2", "compute@pp=2"}) {
+    EXPECT_THROW(parse_scale(text, run), Error) << text;
+  }
+  try {
+    parse_scale("forward-compte=2", run);
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean forward-compute?"), std::string::npos);
+  }
+}
+
+TEST(WhatifSurface, GoesToOneAsLinksWiden) {
+  MeasuredRun run = two_stages();
+  settle_transfers(&run);
+  Replayer replayer(run);
+  const Surface at = surface(run, &replayer);
+  EXPECT_NEAR(at.alone, 2 + 5, 1e-12);
+  for (size_t row = 1; row < at.factor.size(); ++row) {
+    EXPECT_GE(at.factor[row][0], at.factor[row - 1][0]);
+    EXPECT_GE(at.factor[row][1], at.factor[row][0]);
+  }
+  EXPECT_GT(at.factor.back().back(), 0.98);
+}
+
+TEST(WhatifAssemble, StepsThatDifferAreDroppedAndNamed) {
+  MeasuredRun run;
+  run.names = {"a", "b"};
+  run.pattern_workers = 1;
+  std::vector<Observed> seen;
+  for (int32_t step = 0; step < 4; ++step) {
+    for (int32_t name = 0; name < 2; ++name) {
+      if (step == 2 && name == 1) continue;
+      Observed op;
+      op.step = step;
+      op.name = name;
+      op.duration = 1;
+      seen.push_back(op);
+    }
+  }
+  assemble(seen, "test", &run);
+  EXPECT_EQ(run.steps, (std::vector<int32_t>{0, 1, 3}));
+  ASSERT_EQ(run.dropped.notes.size(), 1u);
+  EXPECT_NE(run.dropped.notes[0].find("step 2 is not used: replica 0 lacks 1 of 2 ops, one is b 0"),
+            std::string::npos)
+      << run.dropped.notes[0];
+}
+
+}  // namespace
+}  // namespace hocket::sim::whatif
