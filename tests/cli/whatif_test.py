@@ -261,6 +261,28 @@ class Whatif(unittest.TestCase):
         self.assertIn("not all ranks have them", "\n".join(self.analyse(*paths)["dropped"]["notes"]))
         self.assertEqual(run(paths[0], paths[0]).returncode, 2)
 
+    def test_chakra(self):
+        # Two ranks: a product, then a sum that both take part in; the first then sends what the second waits for.
+        def node(number, name, kind, waits, micros, **attributes):
+            attr = [{"name": k, "int32Val": v} for k, v in attributes.items()]
+            return {"id": str(number), "name": name, "type": kind, "dataDeps": [str(w) for w in waits],
+                    "durationMicros": str(micros), "attr": attr}
+        ranks = [[node(1, "mm", "COMP_NODE", [], 100), node(2, "all_reduce", "COMM_COLL_NODE", [1], 50),
+                  node(3, "send", "COMM_SEND_NODE", [2], 10, comm_dst=1, comm_tag=4)],
+                 [node(1, "mm", "COMP_NODE", [], 300), node(2, "all_reduce", "COMM_COLL_NODE", [1], 50),
+                  node(3, "recv", "COMM_RECV_NODE", [], 20, comm_src=0, comm_tag=4),
+                  node(4, "mm", "COMP_NODE", [3, 9], 40)]]
+        with open(self.path("0.json"), "w", encoding="utf-8") as f:
+            f.write("\n".join(json.dumps(n) for n in ranks[0]))
+        straggler_util.write(self.path("1.json"), {"schema": "1.1", "nodes": ranks[1]})
+        found = self.analyse(self.path("0.json"), self.path("1.json"))
+        self.same(found, {"T": (300 + 50 + 20 + 40) * 1e-6, "T_ideal": (200 + 50 + 20 + 40) * 1e-6})
+        self.assertIn("1 wait for nodes that are not in the files", "\n".join(found["dropped"]["notes"]))
+        for n in ranks[1]:
+            del n["durationMicros"]
+        straggler_util.write(self.path("1.json"), {"schema": "1.1", "nodes": ranks[1]})
+        self.assertEqual(run(self.path("1.json")).returncode, 2)
+
     def test_straggler_data(self):
         folder = os.environ.get("HOCKET_STRAGGLER_DATA", "")
         if not folder:

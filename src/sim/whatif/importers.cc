@@ -29,6 +29,7 @@ const std::vector<Importer>& importers() {
        is_straggler, read_straggler},
       {"hocket", "the trace of a run or of a simulation of ours", false, is_hocket, read_hocket},
       {"kineto", "PyTorch profiles", true, is_kineto, read_kineto},
+      {"chakra", "Chakra execution traces as JSON", true, is_chakra, read_chakra},
   };
   return list;
 }

@@ -51,4 +51,8 @@ bool is_kineto(const std::string& beginning);
 /// and waits; clocks are set by when collectives end.
 MeasuredRun read_kineto(const std::vector<std::string>& paths, const ImportOptions& options);
 
+bool is_chakra(const std::string& beginning);
+/// Chakra execution traces as JSON, with durations.
+MeasuredRun read_chakra(const std::vector<std::string>& paths, const ImportOptions& options);
+
 }  // namespace hocket::sim::whatif
