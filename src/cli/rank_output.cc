@@ -77,11 +77,11 @@ void tell_error(const std::string& text, [[maybe_unused]] bool own) {
   const End end{text};
 #endif
   std::fflush(stdout);
-  const comm::Place& place = comm::launched();
   fmt::print(stderr, "{}\n", text);
   std::fflush(stderr);
+  // Its place is asked for only where it was known: what a launcher says may be the error.
   if (launcher_stderr() < 0 || !speaks()) return;
-  const std::string line = fmt::format("[rank {}] {}\n", place.rank, text);
+  const std::string line = fmt::format("[rank {}] {}\n", comm::launched().rank, text);
   [[maybe_unused]] const ssize_t written = ::write(launcher_stderr(), line.data(), line.size());
 }
 

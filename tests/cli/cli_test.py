@@ -222,6 +222,21 @@ class Cli(unittest.TestCase):
         alone = self.box.good("graph", *words, "--set", "plan.dp=4", "--set", "plan.ranks=gloo")
         self.assertEqual(alone.replace('"ranks":"gloo"', '"ranks":"auto"'), together)
 
+    def test_a_launcher_that_says_what_cannot_be(self):
+        two = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+        slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "a"}
+        mpirun = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+        for place, expected in [({**two, "RANK": "x"}, "RANK=x; expected a number from 0 to 1"),
+                                ({**two, "WORLD_SIZE": "abc"}, "WORLD_SIZE=abc"),
+                                ({**two, "MASTER_PORT": "0"}, "MASTER_PORT=0"),
+                                ({**two, "LOCAL_RANK": "5"}, "LOCAL_RANK=5"),
+                                ({**slurm, "SLURM_TASKS_PER_NODE": "1(x2"}, "SLURM_TASKS_PER_NODE=1(x2;"),
+                                (mpirun, "MASTER_ADDR is not set")]:
+            with self.subTest(place), mock.patch.dict(os.environ, place):
+                for verb in ("check", "train"):
+                    r = self.refused([verb, "configs/quickstart.yaml"], "[launcher] ", expected)
+                    self.assertEqual(1, r.stderr.count("\n"), r.stderr)
+
     # ---- check ------------------------------------------------------------------------------------
     def test_check(self):
         text = self.box.good("check", "configs/quickstart.yaml", *PLAN)
