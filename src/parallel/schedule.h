@@ -29,6 +29,9 @@ std::string to_string(const Action& action);  ///< "3F0"
 struct Schedule {
   std::vector<std::vector<Action>> ranks;  ///< one row per pipeline rank
   std::string source = "schedule";         ///< named in errors: the file that it was read from
+  std::vector<int> lines = {};  ///< of its rows in the file, from 1; empty: it comes from no file
+  /// What errors call a row: its line in the file, in which others may be blank.
+  int line_of(size_t row) const { return lines.empty() ? static_cast<int>(row) + 1 : lines[row]; }
   bool operator==(const Schedule& other) const { return ranks == other.ranks; }
 };
 
@@ -71,7 +74,8 @@ Schedule forward_only(const std::vector<int>& owners, int ranks, int micro_batch
 Schedule forward_only(int stages, int micro_batches);
 
 std::string to_csv(const Schedule& schedule);
-/// Parses a CSV; throws Error naming the offending cell (row, column). What PyTorch writes besides
+/// Parses a CSV; throws Error naming the offending cell (row, column: a row is a line of the file,
+/// and blank ones are skipped). What PyTorch writes besides
 /// actions (SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD) is left out where it
 /// says what lowering does anyway, and refused where it says something else.
 Schedule parse_csv(std::string_view text, std::string_view where);
