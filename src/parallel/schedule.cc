@@ -297,6 +297,24 @@ Schedule make_schedule(const std::string& name, int ranks, int micro_batches, in
   return find_built_in(name, chunks).make(ranks, chunks, micro_batches);
 }
 
+int fitting_micro_batches(const std::string& name, int ranks, int chunks, int least) {
+  if (!is_schedule_file(name)) {
+    const BuiltIn& built_in = find_built_in(name, chunks);
+    return built_in.fitting ? built_in.fitting(ranks, chunks, least) : least;
+  }
+  int most = 0;
+  for (const std::vector<Action>& row : parse_csv(read_file(name), name).ranks) {
+    for (const Action& action : row) {
+      most = std::max(most, action.micro_batch + 1);
+    }
+  }
+  if (most < least) {
+    fail("plan.pp_schedule", "{} runs {} micro-batch{}; expected the {} of this step at least",
+         name, most, most == 1 ? "" : "es", least);
+  }
+  return most;
+}
+
 std::vector<int> stage_owners(const std::string& name, int ranks, int chunks) {
   if (is_schedule_file(name)) return owners_of(parse_csv(read_file(name), name), ranks, chunks);
   const bool is_v = find_built_in(name, chunks).is_v;

@@ -102,6 +102,8 @@ struct BuiltIn {
   int chunks = 1;     ///< stages per rank; 0: any number
   /// Of any number, the one that shows what the schedule is, where nobody says one.
   int shown_chunks = 1;
+  /// The fewest micro-batches that it runs, so many at least; null: any number.
+  int (*fitting)(int ranks, int chunks, int least) = nullptr;
 };
 const std::vector<BuiltIn>& built_in_schedules();
 /// "1f1b, gpipe, ..".
@@ -112,6 +114,9 @@ bool is_schedule_file(const std::string& name);
 
 /// The built-in schedule of that name, or the CSV file at that path, of `ranks` x `chunks` stages.
 Schedule make_schedule(const std::string& name, int ranks, int micro_batches, int chunks = 1);
+/// The fewest micro-batches for which there is such a schedule, `least` or more, where some may be
+/// padding. Error: a file of fewer.
+int fitting_micro_batches(const std::string& name, int ranks, int chunks, int least);
 /// The rank of every stage under the schedule of this name, whatever it runs.
 std::vector<int> stage_owners(const std::string& name, int ranks, int chunks);
 

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace hocket::parallel {
 namespace {
@@ -316,6 +317,28 @@ TEST(Schedule, StagesOfARankKeepTheirOrder) {
   expect_contains(
       check("0F0,1F0,1I0,0B0", 1, 1, 2),
       "row 1, column 3: 1I0 is the last cell of micro-batch 0 of stage 1, which runs 'FI'");
+}
+
+/// The fewest micro-batches, so many at least, that a schedule runs: none between the two.
+TEST(Schedule, MicroBatchesThatFit) {
+  for (const BuiltIn& built_in : built_in_schedules()) {
+    for (const int ranks : {2, 4}) {
+      const int chunks = built_in.chunks > 0 ? built_in.chunks : 2;
+      for (int least = 1; least <= 12; ++least) {
+        const int fitting = fitting_micro_batches(built_in.name, ranks, chunks, least);
+        for (int n = least; n <= fitting; ++n) {
+          EXPECT_EQ(failure([&] { static_cast<void>(built_in.make(ranks, chunks, n)); }).empty(),
+                    n == fitting)
+              << built_in.name << " of " << n;
+        }
+      }
+    }
+  }
+  const std::string path = testing::TempDir() + "fit.csv";
+  write_file_atomic(path, "0F0,0F1,0B0,0B1\n");
+  EXPECT_EQ(fitting_micro_batches(path, 1, 1, 1), 2);
+  expect_contains(failure([&] { static_cast<void>(fitting_micro_batches(path, 1, 1, 3)); }),
+                  "runs 2 micro-batches; expected the 3 of this step at least");
 }
 
 TEST(Schedule, NamesAndFiles) {
