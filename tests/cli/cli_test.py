@@ -222,6 +222,13 @@ class Cli(unittest.TestCase):
         alone = self.box.good("graph", *words, "--set", "plan.dp=4", "--set", "plan.ranks=gloo")
         self.assertEqual(alone.replace('"ranks":"gloo"', '"ranks":"auto"'), together)
 
+    def test_keys_that_change_nothing_are_told_once(self):
+        r = self.box.run("check", "configs/quickstart.yaml", "--set", "plan.sequence_parallel=true", "--set",
+                         "plan.shard.params=all")
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.assertEqual(["warning: plan.shard has no effect: there is one data-parallel rank (plan.dp x plan.cp)",
+                          "warning: plan.sequence_parallel has no effect: plan.tp is 1"], r.stderr.splitlines())
+
     def test_a_launcher_that_says_what_cannot_be(self):
         two = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
         slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "a"}
