@@ -59,6 +59,7 @@ class Cli(unittest.TestCase):
         self.assertIn("usage", self.box.good("env", "word", "--help", "--nonsense"))
         self.refused(["check", "--seed", "1", "--seed", "2", "configs/quickstart.yaml"], "2 times")
         self.refused(["data", "prepaer"], "did you mean prepare?")
+        self.refused(["launch", "-n", "1", "--grace", "-1", "env"], "--grace is -1; expected 0 or more seconds")
         self.refused(["simulate", "--json=1", "configs/quickstart.yaml"], "--json")
 
     def test_help_and_version(self):
@@ -508,6 +509,7 @@ class Cli(unittest.TestCase):
                             (["--schedule", "zb-v", "--chunks", "3"], "zb-v runs 2 stages per rank"),
                             (["--schedule", "dualpipev", *shape[:2], "--micro-batches", "4"], "for 8 stages"),
                             (["--schedule", "zb-h1", "--cost", "G=1"], "expected F, I, W, B, FB or comm"),
+                            (["--schedule", "zb-h1", "--cost", "F=1,W=1,F=2"], "got F twice, the second time as 'F=2'"),
                             (["--schedule", "zb.csv", "--out", "zb.csv"], "zb.csv"),
                             (["configs/quickstart.yaml", "--schedule", "zb-h1"], "expected no RUN"),
                             (["configs/quickstart.yaml", "--ranks", "4"], "go with --schedule"),
