@@ -148,14 +148,14 @@ engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t
   return batch;
 }
 
-engine::Session& session_for(const engine::Run& run, const engine::Batch& batch,
-                             engine::Purpose purpose, engine::Programs& programs) {
+engine::CompileOptions options_for(const engine::Run& run, const engine::Batch& batch,
+                                   engine::Purpose purpose) {
   engine::CompileOptions how;
   how.purpose = purpose;
   how.micro_batch = lists_per_rank(run.plan);
   how.seq_len = batch.seq_len;
   how.num_micro_batches = batch.rows / lists_at_once(run.plan);
-  return programs.session(how);
+  return how;
 }
 
 }  // namespace
@@ -166,7 +166,7 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
   // One step over all lists, a micro-batch of one list per rank; `raw` holds the padded logits of
   // one micro-batch, [lists, seq_len, vocab], and every list takes the rows of its tokens.
   const engine::Batch batch = pack(run, ids, engine::Purpose::logits);
-  engine::Session& session = session_for(run, batch, engine::Purpose::logits, programs);
+  engine::Session& session = programs.session(options_for(run, batch, engine::Purpose::logits));
   session.feed(batch);
   session.step();
   const int64_t vocab = run.model.vocab_size;
@@ -191,13 +191,18 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
   return result;
 }
 
+engine::CompileOptions gradient_options(const engine::Run& run,
+                                        const std::vector<std::vector<int32_t>>& ids) {
+  return options_for(run, pack(run, ids, engine::Purpose::grads), engine::Purpose::grads);
+}
+
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                        engine::Programs& programs) {
   engine::Batch batch = pack(run, ids, engine::Purpose::grads);
   const int64_t targets = batch.num_targets();
   if (targets == 0) fail("eval", "no list has two tokens: there is no next token to predict");
   batch.loss_scale = 1.0 / static_cast<double>(targets);
-  engine::Session& session = session_for(run, batch, engine::Purpose::grads, programs);
+  engine::Session& session = programs.session(options_for(run, batch, engine::Purpose::grads));
   session.feed(batch);
   session.step();
   Gradients gradients;
