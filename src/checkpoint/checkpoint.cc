@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "checkpoint/names.h"
 #include "checkpoint/parts.h"
+#include "checkpoint/run_folder.h"
 #include "comm/together.h"
 
 namespace hocket::checkpoint {
@@ -135,7 +136,7 @@ std::string defect(const std::string& folder, Verify verify, comm::Processes& pr
   const Turn turn = {same(seen.begin() + static_cast<std::ptrdiff_t>(mine)), same(seen.end())};
   Finding finding;
   if (!is_directory(folder)) {
-    finding.defect = "is not on this host";
+    finding.defect = fmt::format("is not on its host {}", host_name());
   } else {
     finding = examine(folder, verify, turn);
   }

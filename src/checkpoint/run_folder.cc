@@ -19,14 +19,10 @@
 
 namespace hocket::checkpoint {
 
-namespace {
-
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
-
-}  // namespace
 
 RunFolder::RunFolder(const std::string& path)
     : path_(path), processes_(&comm::alone()), leader_pid_(::getpid()), hosts_{{host_name(), {}}} {}

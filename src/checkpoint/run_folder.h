@@ -12,6 +12,9 @@
 
 namespace hocket::checkpoint {
 
+/// The name of this host; empty: it has none.
+std::string host_name();
+
 class RunFolder {
  public:
   /// Of a run of one process.

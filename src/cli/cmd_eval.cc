@@ -26,14 +26,18 @@ namespace {
 
 using Lists = std::vector<std::vector<int32_t>>;
 
-/// The run's parameters on all ranks.
+/// The parameters of a program on all ranks.
+void load(const engine::Run& run, const engine::Compiled& compiled, runtime::LocalRanks& ranks) {
+  train::require_memory(run, compiled.program);
+  train::load_weights(checkpoint::ModelWeights(run.config.model.path, run.model), compiled, ranks);
+}
+
+/// Those of programs that go forward.
 void load(const engine::Run& run, runtime::LocalRanks& ranks) {
   engine::CompileOptions how;
   how.purpose = engine::Purpose::logits;
   how.num_micro_batches = 1;
-  const engine::Compiled compiled = engine::compile(run, how);
-  train::require_memory(run, compiled.program);
-  train::load_weights(checkpoint::ModelWeights(run.config.model.path, run.model), compiled, ranks);
+  load(run, engine::compile(run, how), ranks);
 }
 
 /// Mean next-token loss of the lists, from their logits; nan without a next token.
@@ -153,6 +157,7 @@ int on_ids(const Options& options, const engine::Run& run) {
     save_logits(options.logits, ids, logits, run.model.vocab_size);
   }
   if (!options.grads.empty()) {
+    load(run, programs.compiled(train::gradient_options(run, ids)), ranks);
     const train::Gradients gradients = train::gradients_of(run, ids, programs);
     loss = gradients.loss;
     if (writes) {

@@ -222,6 +222,9 @@ void verb_launch(Args& args) {
     if (options->processes < 1) {
       fail("hocket launch", "-n is missing: how many processes; try: hocket launch --help");
     }
+    if (options->grace_s < 0) {
+      fail("hocket launch", "--grace is {}; expected 0 or more seconds", options->grace_s);
+    }
     return Processes(*options).run();
   });
 }

@@ -26,14 +26,24 @@ bool is_config_json(const std::string& path) {
   return json.is_object() && json.contains("model_type");
 }
 
+/// Sequences of a micro-batch, of all ranks; what is wrong with them is told when the run is
+/// parsed.
+int64_t sequences_of(const engine::PlanSection& plan) {
+  if (plan.dp_samples.empty()) return plan.dp * plan.micro_batch;
+  int64_t sequences = 0;
+  for (const int64_t samples : plan.dp_samples) {
+    sequences += std::clamp<int64_t>(samples, 1, 1 << 16);
+  }
+  return sequences;
+}
+
 /// Sets train.global_batch to `per_stage` micro-batches per pipeline stage unless it is given.
 engine::Run with_batch(nlohmann::json tree, const std::string& name,
                        const std::vector<std::string>& overrides, int64_t per_stage) {
   const engine::Run probe = engine::resolve_text(tree.dump(), name, overrides);
   if (probe.resolved.is_default("train.global_batch")) {
     const engine::PlanSection& plan = probe.config.plan;
-    tree["train"]["global_batch"] =
-        plan.dp * plan.micro_batch * (plan.pp > 1 ? per_stage * plan.pp : 1);
+    tree["train"]["global_batch"] = sequences_of(plan) * (plan.pp > 1 ? per_stage * plan.pp : 1);
   }
   return engine::parse_run(tree.dump(), name, overrides);
 }

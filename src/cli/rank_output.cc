@@ -71,17 +71,22 @@ void end_together() {
 
 void tell_error(const std::string& text, [[maybe_unused]] bool own) {
 #ifndef HOCKET_SIM_ONLY
+  bool said = false;  // by rank 0, whose standard error is the launcher's: all failed alike
   if (comm::Connection* const connection = engine::connection(); connection && own) {
-    connection->fail(fmt::format("rank {}: {}", connection->index(), text));
+    const std::string first =
+        connection->fail(fmt::format("rank {}: {}", connection->index(), text));
+    said = first == fmt::format("rank 0: {}", text);
   }
   const End end{text};
+#else
+  constexpr bool said = false;
 #endif
   std::fflush(stdout);
-  const comm::Place& place = comm::launched();
   fmt::print(stderr, "{}\n", text);
   std::fflush(stderr);
-  if (launcher_stderr() < 0 || !speaks()) return;
-  const std::string line = fmt::format("[rank {}] {}\n", place.rank, text);
+  // Its place is asked for only where it was known: what a launcher says may be the error.
+  if (launcher_stderr() < 0 || said || !speaks()) return;
+  const std::string line = fmt::format("[rank {}] {}\n", comm::launched().rank, text);
   [[maybe_unused]] const ssize_t written = ::write(launcher_stderr(), line.data(), line.size());
 }
 

@@ -86,6 +86,11 @@ Function find(const char* name, std::string* why) {
 
 }  // namespace
 
+std::string_view said(std::string_view what) {
+  what = what.substr(0, what.find("Exception raised from"));
+  return what.substr(0, what.find_last_not_of(" \n\t") + 1);
+}
+
 const Gpus& gpus() {
   static const Gpus seen = [] {
     Gpus found;
@@ -111,7 +116,7 @@ std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds ti
     return std::unique_ptr<Wire>(opened_within(open, place, timeout, groups == Groups::nccl));
   } catch (const std::exception& error) {
     fail_run("comm", "rank {} did not meet the others at {}:{}: {}", place.rank, place.address,
-             place.port, error.what());
+             place.port, said(error.what()));
   }
 }
 

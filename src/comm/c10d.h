@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "comm/wire.h"
 
@@ -31,5 +32,8 @@ const Gpus& gpus();
 /// of NCCL, or when some processes do not come within the timeout, or come with other groups.
 std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds timeout,
                                 Groups groups = Groups::gloo);
+
+/// What an error of c10d says, without the frames of its stack behind it.
+std::string_view said(std::string_view what);
 
 }  // namespace hocket::comm

@@ -22,6 +22,9 @@ struct Call {
   std::span<const int32_t> members;
   std::span<const Copy> copies = {};  ///< of a transfer: what this rank takes
   std::span<const Copy> given = {};   ///< and what others take of it (Together::given)
+  /// Of counts of rows: tokens of each member, where they do not have as many each. For who plays
+  /// the others.
+  std::span<const int64_t> tokens = {};
   program::Lane lane = program::Lane::intra;
   int32_t peer = -1;
   int32_t tag = -1;

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "comm/c10d.h"
 #include "program/program.h"
 
 namespace hocket::comm {
@@ -436,7 +437,7 @@ void Connection::blame(int32_t from, const Received& received, std::span<const i
     if (silent == kNobody && !members.empty() && received.end == Received::End::gone) {
       // All are there: it is not one of them.
       reason = fail(fmt::format("rank {}: a collective among {} ranks: {}", index(), members.size(),
-                                received.text));
+                                said(received.text)));
     } else {
       const auto [rank, text] =
           silent == kNobody ? verdict(from, received) : verdict(silent, received, false);

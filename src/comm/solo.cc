@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -42,15 +43,30 @@ void gather_positions(const Call& call, size_t me) {
   }
 }
 
+/// Counts of rows of a member with other tokens: those of this rank in the same proportion, so that
+/// no buffer that is planned for so many tokens has more.
+std::vector<int64_t> counts_in_proportion(const Call& call, int64_t mine, int64_t theirs) {
+  const auto* const own = static_cast<const int64_t*>(call.in[0]);
+  std::vector<int64_t> counts;
+  int64_t rows = 0, dealt = 0;
+  for (int64_t expert = 0; expert < call.kind->in[0].dims[0]; ++expert) {
+    rows += own[expert];
+    const int64_t all = mine > 0 ? rows * theirs / mine : 0;
+    counts.push_back(all - std::exchange(dealt, all));
+  }
+  return counts;
+}
+
 }  // namespace
 
 void SoloCommunicator::run(const Call& call, const NextCall& /*next*/) {
   // Every peer is taken to hold the same data. A value that the peers hold, too (a sum, or the same
   // rows in every part) is made by the op itself from as many members as there are, all with this
-  // rank's memory. Three cases need care. A sum of whole values would only be a multiple: this rank
+  // rank's memory. Some cases need care. A sum of whole values would only be a multiple: this rank
   // alone stands for the group, which leaves the value as it is. And a peer may hold more rows of a
   // routed tensor than this rank does: it gets a copy with this rank's rows over and over, so that
-  // no row is left to chance. And positions of tokens go up from one to the next within a document.
+  // no row is left to chance; one with other tokens has rows in proportion to these. And positions
+  // of tokens go up from one to the next within a document.
   const program::Kind& kind = *call.kind;
   const Op& op = comm::op(kind.communication);
   if (op.role == Role::send) return;
@@ -72,6 +88,16 @@ void SoloCommunicator::run(const Call& call, const NextCall& /*next*/) {
   std::vector<Operands> members(alone ? 1 : n, Operands{call.in, call.out});
   std::vector<std::vector<std::byte>> rows;  // of the peers that hold more
   std::vector<std::vector<void*>> pointers;
+  std::vector<std::vector<int64_t>> counts(call.tokens.empty() ? 0 : n);
+  if (op.makes_sizes && !call.tokens.empty()) {
+    HOCKET_CHECK(call.tokens.size() == n, "tokens of {} members of {}", call.tokens.size(), n);
+    pointers.resize(n);
+    for (size_t i = 0; i < n; ++i) {
+      counts[i] = counts_in_proportion(call, call.tokens[me], call.tokens[i]);
+      pointers[i] = {counts[i].data()};
+      members[i].in = pointers[i];
+    }
+  }
   if (op.needs_sizes) {
     rows.resize(n);
     pointers.resize(n);
@@ -93,13 +119,17 @@ void SoloCommunicator::run(const Call& call, const NextCall& /*next*/) {
   }
   const std::vector<int64_t> lengths = lengths_of(kind.attrs, kSlots);
   if (has_sizes(kind.attrs) || (!op.needs_sizes && !lengths.empty())) {
-    // A peer may have one index more, or more by far: zeros.
+    // A peer may have one index more, or more by far: this rank's over and over, which are as valid
+    // as its own where they say which experts a token chose.
     const int64_t most = lengths.empty() ? 2 : *std::max_element(lengths.begin(), lengths.end());
     const auto times = static_cast<size_t>(lengths.empty() ? 2 : ceil_div(most, lengths[me]));
     std::vector<void*>& longer = pointers.emplace_back();
     for (size_t operand = 0; operand < call.in.size(); ++operand) {
       const auto bytes = static_cast<size_t>(kind.in[operand].bytes());
-      std::memcpy(rows.emplace_back(times * bytes).data(), call.in[operand], bytes);
+      std::vector<std::byte>& more = rows.emplace_back(times * bytes);
+      for (size_t at = 0; at < more.size(); at += bytes) {
+        std::memcpy(more.data() + at, call.in[operand], bytes);
+      }
       longer.push_back(rows.back().data());
     }
     for (size_t i = 0; i < n; ++i) {

@@ -14,6 +14,7 @@
 #include "checkpoint/resolve.h"
 #include "comm/c10d.h"
 #include "comm/launch.h"
+#include "engine/idle_keys.h"
 #include "passes/pass.h"
 
 namespace hocket::engine {
@@ -516,6 +517,7 @@ void derive(Run& run) {
          "messages of our own are filled up to what is played");
   }
   p.validate(run.model.num_layers, run.model.num_experts);
+  warn_of_idle_keys(run);
 }
 
 namespace {

@@ -71,9 +71,12 @@ class RowWriter {
   std::vector<std::pair<int, int>> left_;  // stage and micro-batch of every W to come
 };
 
-/// The micro-batches of a round of a schedule whose stages go `chunks` times around the ranks.
+/// Rounds of a schedule whose stages go several times around the ranks. They must be equal.
+int rounds_of(int ranks, int micro_batches) { return std::max(1, micro_batches / ranks); }
+
+/// The micro-batches of a round.
 int in_round(const char* name, int ranks, int micro_batches) {
-  const int rounds = std::max(1, micro_batches / ranks);
+  const int rounds = rounds_of(ranks, micro_batches);
   if (micro_batches % rounds != 0) {
     fail("plan.pp_schedule",
          "{} runs {} micro-batches on {} in {} rounds; expected equal rounds; try a "
@@ -348,12 +351,26 @@ Schedule forward_only(int stages, int micro_batches) {
   return forward_only(owners, stages, micro_batches);
 }
 
+namespace {
+int of_equal_rounds(int ranks, int chunks, int least) {
+  int micro_batches = least;
+  while (chunks > 1 && micro_batches % rounds_of(ranks, micro_batches) != 0) {
+    ++micro_batches;
+  }
+  return micro_batches;
+}
+}  // namespace
+
 const std::vector<BuiltIn>& built_in_schedules() {
   static const std::vector<BuiltIn> all{
       {.name = "1f1b", .make = [](int ranks, int, int n) { return one_f_one_b(ranks, n); }},
       {.name = "gpipe", .make = [](int ranks, int, int n) { return gpipe(ranks, n); }},
-      {.name = "interleaved", .make = interleaved_one_f_one_b, .chunks = 0, .shown_chunks = 2},
-      {.name = "zb-h1", .make = zero_bubble_h1, .chunks = 0},
+      {.name = "interleaved",
+       .make = interleaved_one_f_one_b,
+       .chunks = 0,
+       .shown_chunks = 2,
+       .fitting = of_equal_rounds},
+      {.name = "zb-h1", .make = zero_bubble_h1, .chunks = 0, .fitting = of_equal_rounds},
       {.name = "zb-v",
        .make = [](int ranks, int, int n) { return zero_bubble_v(ranks, n); },
        .is_v = true,
@@ -361,8 +378,11 @@ const std::vector<BuiltIn>& built_in_schedules() {
       {.name = "dualpipev",
        .make = [](int ranks, int, int n) { return dual_pipe_v(ranks, n); },
        .is_v = true,
-       .chunks = 2},
-      {.name = "dualpipe", .make = [](int ranks, int, int n) { return dual_pipe(ranks, n); }},
+       .chunks = 2,
+       .fitting = [](int ranks, int, int least) { return std::max(least, 2 * ranks); }},
+      {.name = "dualpipe",
+       .make = [](int ranks, int, int n) { return dual_pipe(ranks, n); },
+       .fitting = [](int ranks, int, int least) { return std::max(least + least % 2, 2 * ranks); }},
   };
   return all;
 }

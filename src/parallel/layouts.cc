@@ -107,6 +107,9 @@ class LayoutChoice {
     result_.lies = result_.tensor;
     int64_t all = 0;
     int64_t whole = 0;
+    const bool shared = std::any_of(
+        mesh_.axes.begin(), mesh_.axes.end(),
+        [](const graph::Axis& axis) { return axis.size > 1 && splits_tokens(axis.name); });
     for (size_t id = 0; id < graph_->tensors.size(); ++id) {
       const graph::Tensor& tensor = graph_->tensors[id];
       Layout& lies = result_.lies[id];
@@ -130,7 +133,7 @@ class LayoutChoice {
         lies = result_.update[static_cast<size_t>(rules_.updated(id))];
       }
     }
-    if (2 * whole > all && !graph_->grads.empty()) {
+    if (shared && 2 * whole > all && !graph_->grads.empty()) {
       log_warning(
           "plan.shard splits {:.0f} % of the parameters: the others have no dim of as many "
           "indices as there are data-parallel ranks",

@@ -38,20 +38,18 @@ constexpr std::array<std::string_view, 11> kCellNames = {
 
 bool is_action(const Cell& cell) { return cell.name.size() == 1; }
 
+/// Without what stands around a cell, or at the end of a line.
 std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') {
-    text.remove_prefix(1);
-  }
-  while (!text.empty() && text.back() == ' ') {
-    text.remove_suffix(1);
-  }
-  return text;
+  constexpr std::string_view kBlanks = " \t\r";
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
 /// Reads one row of a CSV: its actions, and what else stands between them.
 class RowReader {
  public:
-  RowReader(std::string_view where, size_t row) : where_(where), row_(row) {}
+  /// `row`: the line of the file, from 1.
+  RowReader(std::string_view where, int row) : where_(where), row_(row) {}
 
   void read(std::string_view line) {
     size_t column = 0;
@@ -77,7 +75,7 @@ class RowReader {
 
  private:
   [[noreturn]] void bad(std::string_view cell, size_t column, const std::string& why) const {
-    fail(where_, "row {}, column {}: cell '{}' {}", row_ + 1, column + 1, cell, why);
+    fail(where_, "row {}, column {}: cell '{}' {}", row_, column + 1, cell, why);
   }
   [[noreturn]] void bad(const std::string& why) const {
     bad(text_, column_,
@@ -211,7 +209,7 @@ class RowReader {
   }
 
   const std::string_view where_;
-  const size_t row_;
+  const int row_;
   std::string_view text_;  ///< the cell that is read
   size_t column_ = 0;
   std::vector<std::pair<Cell, size_t>> implied_;  ///< with the number of actions before them
@@ -246,18 +244,20 @@ Schedule parse_csv(std::string_view text, std::string_view where) {
   Schedule schedule;
   schedule.source = where;
   size_t implied = 0;
-  while (!text.empty()) {
-    size_t eol = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, eol);
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) {
+    text.remove_prefix(kByteOrderMark.size());
+  }
+  for (int number = 1; !text.empty(); ++number) {
+    const size_t eol = std::min(text.find('\n'), text.size());
+    const std::string_view line = trimmed(text.substr(0, eol));
     text.remove_prefix(std::min(eol + 1, text.size()));
-    if (!line.empty() && line.back() == '\r') {
-      line.remove_suffix(1);
-    }
     if (line.empty()) continue;
-    RowReader row(where, schedule.ranks.size());
+    RowReader row(where, number);
     row.read(line);
     implied += row.num_implied();
     schedule.ranks.push_back(std::move(row.actions));
+    schedule.lines.push_back(number);
   }
   if (schedule.ranks.empty()) {
     fail(where, "the schedule is empty; expected a row per pipeline rank");
@@ -295,6 +295,24 @@ const BuiltIn& find_built_in(const std::string& name, int chunks) {
 Schedule make_schedule(const std::string& name, int ranks, int micro_batches, int chunks) {
   if (is_schedule_file(name)) return parse_csv(read_file(name), name);
   return find_built_in(name, chunks).make(ranks, chunks, micro_batches);
+}
+
+int fitting_micro_batches(const std::string& name, int ranks, int chunks, int least) {
+  if (!is_schedule_file(name)) {
+    const BuiltIn& built_in = find_built_in(name, chunks);
+    return built_in.fitting ? built_in.fitting(ranks, chunks, least) : least;
+  }
+  int most = 0;
+  for (const std::vector<Action>& row : parse_csv(read_file(name), name).ranks) {
+    for (const Action& action : row) {
+      most = std::max(most, action.micro_batch + 1);
+    }
+  }
+  if (most < least) {
+    fail("plan.pp_schedule", "{} runs {} micro-batch{}; expected the {} of this step at least",
+         name, most, most == 1 ? "" : "es", least);
+  }
+  return most;
 }
 
 std::vector<int> stage_owners(const std::string& name, int ranks, int chunks) {

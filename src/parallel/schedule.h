@@ -29,6 +29,9 @@ std::string to_string(const Action& action);  ///< "3F0"
 struct Schedule {
   std::vector<std::vector<Action>> ranks;  ///< one row per pipeline rank
   std::string source = "schedule";         ///< named in errors: the file that it was read from
+  std::vector<int> lines = {};  ///< of its rows in the file, from 1; empty: it comes from no file
+  /// What errors call a row: its line in the file, in which others may be blank.
+  int line_of(size_t row) const { return lines.empty() ? static_cast<int>(row) + 1 : lines[row]; }
   bool operator==(const Schedule& other) const { return ranks == other.ranks; }
 };
 
@@ -71,7 +74,8 @@ Schedule forward_only(const std::vector<int>& owners, int ranks, int micro_batch
 Schedule forward_only(int stages, int micro_batches);
 
 std::string to_csv(const Schedule& schedule);
-/// Parses a CSV; throws Error naming the offending cell (row, column). What PyTorch writes besides
+/// Parses a CSV; throws Error naming the offending cell (row, column: a row is a line of the file,
+/// and blank ones are skipped). What PyTorch writes besides
 /// actions (SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD) is left out where it
 /// says what lowering does anyway, and refused where it says something else.
 Schedule parse_csv(std::string_view text, std::string_view where);
@@ -98,6 +102,8 @@ struct BuiltIn {
   int chunks = 1;     ///< stages per rank; 0: any number
   /// Of any number, the one that shows what the schedule is, where nobody says one.
   int shown_chunks = 1;
+  /// The fewest micro-batches that it runs, so many at least; null: any number.
+  int (*fitting)(int ranks, int chunks, int least) = nullptr;
 };
 const std::vector<BuiltIn>& built_in_schedules();
 /// "1f1b, gpipe, ..".
@@ -108,6 +114,9 @@ bool is_schedule_file(const std::string& name);
 
 /// The built-in schedule of that name, or the CSV file at that path, of `ranks` x `chunks` stages.
 Schedule make_schedule(const std::string& name, int ranks, int micro_batches, int chunks = 1);
+/// The fewest micro-batches for which there is such a schedule, `least` or more, where some may be
+/// padding. Error: a file of fewer.
+int fitting_micro_batches(const std::string& name, int ranks, int chunks, int least);
 /// The rank of every stage under the schedule of this name, whatever it runs.
 std::vector<int> stage_owners(const std::string& name, int ranks, int chunks);
 

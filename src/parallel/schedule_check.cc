@@ -26,7 +26,7 @@ std::string place_of(const Schedule& schedule, size_t row, size_t index) {
              std::count_if(actions.begin(), end,
                            [](const Action& action) { return action.overlaps_next; });
   }
-  return fmt::format("row {}, column {}", row + 1, column);
+  return fmt::format("row {}, column {}", schedule.line_of(row), column);
 }
 
 /// What of a micro-batch must have run before an action of this kind, as in `done` of validate.
@@ -47,6 +47,33 @@ void expect_rows(const Schedule& schedule, int ranks) {
     fail(schedule.source, "has {}; expected {} (plan.pp)",
          counted(std::ssize(schedule.ranks), "row"), ranks);
   }
+}
+
+/// No cell is of this micro-batch and stage. Named is the first one of the micro-batch, which goes
+/// through all stages, else the last one of the stage, behind which more is expected.
+[[noreturn]] void fail_missing(const Schedule& schedule, int micro_batch, int stage, int stages) {
+  const std::string missing =
+      fmt::format("no row runs micro-batch {} of stage {}; expected {}F{} in a row", micro_batch,
+                  stage, stage, micro_batch);
+  std::string last_place, last;
+  for (size_t row = 0; row < schedule.ranks.size(); ++row) {
+    for (size_t i = 0; i < schedule.ranks[row].size(); ++i) {
+      const Action& action = schedule.ranks[row][i];
+      if (action.micro_batch == micro_batch) {
+        fail(schedule.source, "{}: {} stands here, and {}", place_of(schedule, row, i),
+             to_string(action), missing);
+      }
+      if (action.stage == stage) {
+        last_place = place_of(schedule, row, i);
+        last = to_string(action);
+      }
+    }
+  }
+  if (!last.empty()) {
+    fail(schedule.source, "{}: {} stands here, behind it {}", last_place, last, missing);
+  }
+  fail(schedule.source, "no row runs stage {}; expected {} (plan.pp x plan.pp_chunks)", stage,
+       counted(stages, "stage"));
 }
 
 /// By micro-batch below `count` and stage: the row that has most of their cells.
@@ -70,9 +97,7 @@ std::vector<std::vector<int>> find_rows(const Schedule& schedule, int stages, in
     for (int stage = 0; stage < stages; ++stage) {
       const auto by_row = cells.find({micro_batch, stage});
       if (by_row == cells.end()) {
-        fail(schedule.source,
-             "no row runs micro-batch {} of stage {}; expected {} (plan.pp x plan.pp_chunks)",
-             micro_batch, stage, counted(stages, "stage"));
+        fail_missing(schedule, micro_batch, stage, stages);
       }
       const auto most =
           std::max_element(by_row->second.begin(), by_row->second.end(),
@@ -243,8 +268,9 @@ class RowCheck {
     const int owner = owners(action.micro_batch)[action.stage];
     if (owner != rank_) {
       bad(fmt::format(
-          "is in row {}; expected row {}, which runs most of micro-batch {} of stage {}", rank_ + 1,
-          owner + 1, action.micro_batch, action.stage));
+          "is in row {}; expected row {}, which runs most of micro-batch {} of stage {}",
+          schedule_.line_of(static_cast<size_t>(rank_)),
+          schedule_.line_of(static_cast<size_t>(owner)), action.micro_batch, action.stage));
     }
     if (!with_backward_ && action.kind != 'F') {
       bad("is a backward action of a forward-only program");
@@ -278,12 +304,22 @@ class RowCheck {
         const std::string& all = done_[{stage, m}];
         const bool ok = with_backward_ ? all == "FB" || all == "FIW" : all == "F";
         if (!ok) {
-          fail(schedule_.source,
-               "row {}: micro-batch {} of stage {} runs '{}'; expected F and then B, or F, I, W",
-               rank_ + 1, m, stage, all);
+          index_ = last_of(stage, m);
+          bad(fmt::format(
+              "is the last cell of micro-batch {} of stage {}, which runs '{}'; expected {}", m,
+              stage, all, with_backward_ ? "F and then B, or F, I, W" : "F"));
         }
       }
     }
+  }
+
+  /// The last cell of the row that is of this micro-batch and stage. There is one: it owns them.
+  size_t last_of(int stage, int micro_batch) const {
+    const std::vector<Action>& row = schedule_.ranks[rank_];
+    const auto last = std::find_if(row.rbegin(), row.rend(), [&](const Action& action) {
+      return action.stage == stage && action.micro_batch == micro_batch;
+    });
+    return static_cast<size_t>(row.rend() - last) - 1;
   }
 
   const Schedule& schedule_;

@@ -49,6 +49,7 @@ struct Prepared {
   std::vector<int32_t> members;
   std::vector<comm::Copy> copies;  ///< of a transfer
   std::vector<comm::Copy> given;   ///< of a transfer, too
+  std::vector<int64_t> tokens;     ///< of counts
   std::vector<kernels::Begin> begins;
   std::vector<std::vector<int64_t>> strides;  ///< by operand; empty: without gaps
   std::vector<Event> waits;                   ///< of tasks in other lanes
@@ -111,6 +112,7 @@ struct Executor::Impl : Step {
   void resolve_symbols();
   void prepare(Rank& rank);
   void prepare(Rank& rank, TaskId id, const std::vector<int32_t>& position);
+  std::map<BufferId, std::vector<int64_t>> tokens_by_counts() const;
   void prepare_poison();
   void place(const Rank& rank);
   void place(Prepared& prepared);
@@ -250,6 +252,7 @@ void Executor::Impl::prepare(Rank& rank) {
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     prepare(rank, i, position);
   }
+  const auto tokens = tokens_by_counts();
   // Spans are taken only now: the vectors do not move any more.
   for (std::vector<Prepared>& lane : lanes) {
     for (Prepared& prepared : lane) {
@@ -260,6 +263,10 @@ void Executor::Impl::prepare(Rank& rank) {
       }
       prepared.args.begins = prepared.begins;
       prepared.hold_args.workspace = reinterpret_cast<std::byte*>(&prepared.held);
+      if (const auto& out = cls.tasks[prepared.id].out; !prepared.kernel && !out.empty()) {
+        const auto counts = tokens.find(out[0]);
+        prepared.tokens = counts == tokens.end() ? std::vector<int64_t>() : counts->second;
+      }
       if (prepared.kernel) {
         prepared.args.in = std::span(prepared.operands).first(inputs);
         prepared.args.out = std::span(prepared.operands).subspan(inputs);
@@ -269,9 +276,27 @@ void Executor::Impl::prepare(Rank& rank) {
         prepared.call.members = prepared.members;
         prepared.call.copies = prepared.copies;
         prepared.call.given = prepared.given;
+        prepared.call.tokens = prepared.tokens;
       }
     }
   }
+}
+
+/// By the buffer of counts of rows that they read: how many tokens of these rows each member has,
+/// of exchanges of rows among members that do not have as many each.
+std::map<BufferId, std::vector<int64_t>> Executor::Impl::tokens_by_counts() const {
+  std::map<BufferId, std::vector<int64_t>> tokens;
+  for (const Task& task : cls.tasks) {
+    const program::Kind& kind = program->kind(task);
+    if (!program::is_communication(kind) || !comm::op(kind.communication).needs_sizes) continue;
+    for (const char* attribute : {comm::kSlots, comm::kBlocks}) {
+      if (std::vector<int64_t> lengths = comm::lengths_of(kind.attrs, attribute);
+          !lengths.empty()) {
+        tokens[task.in[1]] = std::move(lengths);
+      }
+    }
+  }
+  return tokens;
 }
 
 void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& position) {

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -193,6 +194,7 @@ ScheduleCosts parse_costs(const std::string& text) {
       {"F", &costs.forward},  {"I", &costs.inputs},      {"W", &costs.weights},
       {"B", &costs.backward}, {"FB", &costs.overlapped}, {"comm", &costs.communication}};
   std::string_view left = text;
+  std::set<std::string_view> given;
   while (!left.empty()) {
     const size_t comma = std::min(left.find(','), left.size());
     const std::string_view item = left.substr(0, comma);
@@ -202,6 +204,10 @@ ScheduleCosts parse_costs(const std::string& text) {
     if (equals == item.size() || cost == known.end()) {
       fail("--cost", "got '{}'; expected F, I, W, B, FB or comm with a number, as F=1,comm=0.1",
            item);
+    }
+    if (!given.insert(cost->first).second) {
+      fail("--cost", "got {} twice, the second time as '{}'; expected one number of each",
+           cost->first, item);
     }
     const std::string_view number = item.substr(equals + 1);
     double value = 0;

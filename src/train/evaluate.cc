@@ -14,6 +14,7 @@
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "graph/names.h"
+#include "parallel/schedule.h"
 #include "program/contract.h"
 
 namespace hocket::train {
@@ -110,17 +111,28 @@ std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t voca
 
 namespace {
 
-/// All lists as rows of the longest length, padded: one row per rank and micro-batch.
-engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids) {
+/// Lists that a rank runs at a time: one, or so many that each of the ranks of experts has one.
+int64_t lists_per_rank(const parallel::Plan& plan) {
+  return ceil_div(std::max(plan.dp, plan.expert_ranks), plan.dp);
+}
+
+int64_t lists_at_once(const parallel::Plan& plan) { return plan.dp * lists_per_rank(plan); }
+
+/// All lists as rows of the longest length, padded, and as many micro-batches of them as the
+/// purpose takes: where it goes back, those that the schedule runs.
+engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
+                   engine::Purpose purpose) {
   int64_t longest = 1;
   for (const auto& list : ids) {
     longest = std::max(longest, static_cast<int64_t>(list.size()));
   }
   longest = round_up(longest, run.plan.cp);
-  const int64_t at_once = run.plan.dp;
+  const int64_t at_once = lists_at_once(run.plan);
   int64_t micro_batches = ceil_div(static_cast<int64_t>(ids.size()), at_once);
-  if (run.plan.pp_chunks > 1) {
-    micro_batches = round_up(micro_batches, run.plan.pp);  // schedules that go in equal rounds
+  if (purpose == engine::Purpose::grads) {
+    micro_batches = parallel::fitting_micro_batches(
+        run.plan.pp_schedule, static_cast<int>(run.plan.pp), static_cast<int>(run.plan.pp_chunks),
+        static_cast<int>(micro_batches));
   }
   engine::Batch batch(micro_batches * at_once, longest);
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -136,14 +148,14 @@ engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t
   return batch;
 }
 
-engine::Session& session_for(const engine::Run& run, const engine::Batch& batch,
-                             engine::Purpose purpose, engine::Programs& programs) {
+engine::CompileOptions options_for(const engine::Run& run, const engine::Batch& batch,
+                                   engine::Purpose purpose) {
   engine::CompileOptions how;
   how.purpose = purpose;
-  how.micro_batch = 1;
+  how.micro_batch = lists_per_rank(run.plan);
   how.seq_len = batch.seq_len;
-  how.num_micro_batches = batch.rows / run.plan.dp;
-  return programs.session(how);
+  how.num_micro_batches = batch.rows / lists_at_once(run.plan);
+  return how;
 }
 
 }  // namespace
@@ -152,9 +164,9 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
                                           const std::vector<std::vector<int32_t>>& ids,
                                           engine::Programs& programs) {
   // One step over all lists, a micro-batch of one list per rank; `raw` holds the padded logits of
-  // one micro-batch, [dp, seq_len, vocab], and every list takes the rows of its tokens.
-  const engine::Batch batch = pack(run, ids);
-  engine::Session& session = session_for(run, batch, engine::Purpose::logits, programs);
+  // one micro-batch, [lists, seq_len, vocab], and every list takes the rows of its tokens.
+  const engine::Batch batch = pack(run, ids, engine::Purpose::logits);
+  engine::Session& session = programs.session(options_for(run, batch, engine::Purpose::logits));
   session.feed(batch);
   session.step();
   const int64_t vocab = run.model.vocab_size;
@@ -162,7 +174,7 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
   std::vector<std::vector<float>> result;
   std::vector<std::byte> raw;
   for (size_t i = 0; i < ids.size(); ++i) {
-    const int64_t per = run.plan.dp, row = static_cast<int64_t>(i) % per;
+    const int64_t per = lists_at_once(run.plan), row = static_cast<int64_t>(i) % per;
     if (row == 0) {
       raw = session.collect(graph::names::kLogits,
                             static_cast<int32_t>(i) / static_cast<int32_t>(per));
@@ -179,13 +191,18 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
   return result;
 }
 
+engine::CompileOptions gradient_options(const engine::Run& run,
+                                        const std::vector<std::vector<int32_t>>& ids) {
+  return options_for(run, pack(run, ids, engine::Purpose::grads), engine::Purpose::grads);
+}
+
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                        engine::Programs& programs) {
-  engine::Batch batch = pack(run, ids);
+  engine::Batch batch = pack(run, ids, engine::Purpose::grads);
   const int64_t targets = batch.num_targets();
   if (targets == 0) fail("eval", "no list has two tokens: there is no next token to predict");
   batch.loss_scale = 1.0 / static_cast<double>(targets);
-  engine::Session& session = session_for(run, batch, engine::Purpose::grads, programs);
+  engine::Session& session = programs.session(options_for(run, batch, engine::Purpose::grads));
   session.feed(batch);
   session.step();
   Gradients gradients;

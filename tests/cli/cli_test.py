@@ -59,6 +59,7 @@ class Cli(unittest.TestCase):
         self.assertIn("usage", self.box.good("env", "word", "--help", "--nonsense"))
         self.refused(["check", "--seed", "1", "--seed", "2", "configs/quickstart.yaml"], "2 times")
         self.refused(["data", "prepaer"], "did you mean prepare?")
+        self.refused(["launch", "-n", "1", "--grace", "-1", "env"], "--grace is -1; expected 0 or more seconds")
         self.refused(["simulate", "--json=1", "configs/quickstart.yaml"], "--json")
 
     def test_help_and_version(self):
@@ -221,6 +222,28 @@ class Cli(unittest.TestCase):
             together = self.box.good("graph", *words)
         alone = self.box.good("graph", *words, "--set", "plan.dp=4", "--set", "plan.ranks=gloo")
         self.assertEqual(alone.replace('"ranks":"gloo"', '"ranks":"auto"'), together)
+
+    def test_keys_that_change_nothing_are_told_once(self):
+        r = self.box.run("check", "configs/quickstart.yaml", "--set", "plan.sequence_parallel=true", "--set",
+                         "plan.shard.params=all")
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.assertEqual(["warning: plan.shard has no effect: there is one data-parallel rank (plan.dp x plan.cp)",
+                          "warning: plan.sequence_parallel has no effect: plan.tp is 1"], r.stderr.splitlines())
+
+    def test_a_launcher_that_says_what_cannot_be(self):
+        two = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+        slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "a"}
+        mpirun = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+        for place, expected in [({**two, "RANK": "x"}, "RANK=x; expected a number from 0 to 1"),
+                                ({**two, "WORLD_SIZE": "abc"}, "WORLD_SIZE=abc"),
+                                ({**two, "MASTER_PORT": "0"}, "MASTER_PORT=0"),
+                                ({**two, "LOCAL_RANK": "5"}, "LOCAL_RANK=5"),
+                                ({**slurm, "SLURM_TASKS_PER_NODE": "1(x2"}, "SLURM_TASKS_PER_NODE=1(x2;"),
+                                (mpirun, "MASTER_ADDR is not set")]:
+            with self.subTest(place), mock.patch.dict(os.environ, place):
+                for verb in ("check", "train"):
+                    r = self.refused([verb, "configs/quickstart.yaml"], "[launcher] ", expected)
+                    self.assertEqual(1, r.stderr.count("\n"), r.stderr)
 
     # ---- check ------------------------------------------------------------------------------------
     def test_check(self):
@@ -486,6 +509,7 @@ class Cli(unittest.TestCase):
                             (["--schedule", "zb-v", "--chunks", "3"], "zb-v runs 2 stages per rank"),
                             (["--schedule", "dualpipev", *shape[:2], "--micro-batches", "4"], "for 8 stages"),
                             (["--schedule", "zb-h1", "--cost", "G=1"], "expected F, I, W, B, FB or comm"),
+                            (["--schedule", "zb-h1", "--cost", "F=1,W=1,F=2"], "got F twice, the second time as 'F=2'"),
                             (["--schedule", "zb.csv", "--out", "zb.csv"], "zb.csv"),
                             (["configs/quickstart.yaml", "--schedule", "zb-h1"], "expected no RUN"),
                             (["configs/quickstart.yaml", "--ranks", "4"], "go with --schedule"),

@@ -494,6 +494,11 @@ class Execute(unittest.TestCase):
         self.assertAlmostEqual(j["eval/loss"], two["eval/loss"], places=5)
         few = json.loads(self.box.good("eval", "runs/quickstart", "--sequences", "3", "--json"))
         self.assertLess(few["targets"], j["targets"])
+        # As a training deals them out: the last step is filled up.
+        uneven = json.loads(self.box.good("eval", "runs/quickstart", "--sequences", "4", "--json", "--set", "plan.dp=2",
+                                          "--set", "plan.dp_samples=[1, 2]"))
+        even = json.loads(self.box.good("eval", "runs/quickstart", "--sequences", "4", "--json"))
+        self.assertAlmostEqual(even["eval/loss"], uneven["eval/loss"], places=4)
 
     def test_eval_ids(self):
         self.box.good("eval", "runs/quickstart", "--ids", "ids.json", "--save-logits", "l.safetensors",
@@ -507,7 +512,10 @@ class Execute(unittest.TestCase):
         self.assertEqual({k: v[1] for k, v in model.items()}, {k: v[1] for k, v in grads.items()})
         # Other plans, and fp64, give the same.
         for i, more in enumerate((["--set", "plan.dp=2", "--set", "plan.ep=2"], ["--set", "plan.pp=2"],
-                                  ["--dtype", "f64"])):
+                                  ["--dtype", "f64"],
+                                  # Lists fill up what a schedule needs, and go to ranks one by one.
+                                  ["--set", "plan.pp=2", "--set", "plan.pp_schedule=dualpipe"],
+                                  ["--set", "plan.dp=2", "--set", "plan.dp_samples=[1, 2]"])):
             self.box.good("eval", "runs/quickstart", "--ids", "ids.json", "--save-logits", "l2.safetensors",
                           "--save-grads", "g2.safetensors", *more)
             for mine, path in ((logits, "l2.safetensors"), (grads, "g2.safetensors")):
@@ -527,6 +535,10 @@ class Execute(unittest.TestCase):
         b = json.loads(self.box.good("eval", "runs/quickstart", "--ids", "ids.json", "--save-grads", "x.safetensors",
                                      "--json"))
         self.assertAlmostEqual(a["loss"], b["loss"], places=5)
+        # More ranks of experts than others: each has a list.
+        c = json.loads(self.box.good("eval", "runs/quickstart", "--ids", "ids.json", "--json", "--set",
+                                     "plan.micro_batch=2", "--set", "plan.expert_ranks=2"))
+        self.assertAlmostEqual(a["loss"], c["loss"], places=5)
 
     def test_eval_bad_input(self):
         def refused(words, text):
@@ -553,6 +565,8 @@ class Execute(unittest.TestCase):
         j = json.loads(self.box.good(*words, "--json"))
         self.assertEqual("template <", j["prompt"])
         greedy = self.box.good(*words, "--temperature", "0", "--seed", "1")
+        self.assertEqual(greedy, self.box.good(*words, "--temperature", "0", "--set", "plan.dp=2", "--set",
+                                               "plan.dp_samples=[1, 2]"))
         self.assertEqual(greedy, self.box.good(*words, "--temperature", "0", "--seed", "9"))
         for bad in (["--temperature", "-1"], ["--top-p", "2"], ["--max-new-tokens", "0"], ["--tokenizer", "none"]):
             self.assertEqual(2, self.box.run(*words[:4], *bad).returncode, bad)

@@ -133,6 +133,33 @@ TEST(C10d, WithoutGpusThereIsNoNccl) {
   EXPECT_ANY_THROW(alone_with(Groups::nccl));
 }
 
+TEST(C10d, FramesAreNotSaid) {
+  EXPECT_EQ(said("timed out.\nException raised from f at Store.cpp:1 (most recent call first):\n"
+                 "frame #0: c10::Error\n"),
+            "timed out.");
+  EXPECT_EQ(said("closed"), "closed");
+}
+
+/// Whom it did not meet, and why, in a line: no frames of c10d's stack.
+TEST(C10d, OneThatMeetsNobodySaysSoInALine) {
+  if (!has_library()) {
+    GTEST_SKIP() << "this build has no libhocket_torch.so (tools/setup.sh --torch)";
+  }
+  Place place;
+  place.size = 2;
+  place.rank = 1;
+  place.address = "127.0.0.1";
+  place.port = 1;  // nobody listens
+  try {
+    open_c10d(place, std::chrono::seconds(1));
+    FAIL() << "met somebody";
+  } catch (const Error& error) {
+    const std::string said = error.what();
+    EXPECT_EQ(said.rfind("[comm] rank 1 did not meet the others at 127.0.0.1:1: ", 0), 0) << said;
+    EXPECT_EQ(said.find('\n'), std::string::npos) << said;
+  }
+}
+
 /// Makes a library of this C text, has it loaded, and returns what is said of it.
 std::string said_of(const std::string& text, const std::string& library) {
   run_command("cc -x c -shared -fPIC -o '" + library + "' -", text, "cc");

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who copies what in a transfer, against a walk over all elements.
+// Who copies what in a transfer, against a walk over all elements; and a transfer among processes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/rng.h"
 #include "comm/ops/parts.h"
+#include "comm/process_world.h"
+#include "tests/comm/wire_util.h"
 
 namespace hocket::comm {
 namespace {
@@ -104,6 +111,64 @@ TEST(PlanCopies, NeighboursAreOneCopy) {
   EXPECT_EQ(*plan_copies(rows, {{2, 4}, {0, 8}}, 0),
             (std::vector<Copy>{{0, 16, 0, 16}, {1, 0, 16, 16}}));
   EXPECT_EQ(plan_copies(rows, {{2, 4}, {0, 3}}, 0)->size(), 4);
+}
+
+/// Two ranks give halves of the rows; of two that take one wants rows of both, which come in one
+/// piece of each, the other columns of all rows, which come in many.
+TEST(Transfer, AmongProcesses) {
+  const std::vector<int64_t> dims = {8, 3};
+  const std::vector<Region> parts = {
+      {{0, 4}, {0, 3}}, {{4, 4}, {0, 3}}, {{2, 4}, {0, 3}}, {{0, 8}, {1, 2}}};
+  constexpr size_t kRanks = 4, kGivers = 2;
+  const std::vector<int32_t> members = {0, 1, 2, 3};
+  std::vector<std::vector<Copy>> copies(kRanks), given(kRanks);
+  for (size_t taker = kGivers; taker < kRanks; ++taker) {
+    copies[taker] =
+        *plan_copies({parts.begin(), parts.begin() + kGivers}, parts[taker], taker - kGivers);
+    for (Copy copy : copies[taker]) {
+      const auto giver =
+          static_cast<size_t>(std::exchange(copy.source, static_cast<int32_t>(taker)));
+      given[giver].push_back(copy);
+    }
+  }
+  std::vector<std::vector<double>> memory(kRanks), want(kRanks);
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    for_each_element(parts[rank], dims,
+                     [&](int64_t whole, int64_t) { want[rank].push_back(double(whole)); });
+    memory[rank] = rank < kGivers ? want[rank] : std::vector<double>(want[rank].size(), -1);
+  }
+  const auto connections = test::connections(kRanks, std::chrono::seconds(20));
+  std::vector<std::string> errors(kRanks);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      const bool gives = rank < kGivers;
+      const TensorType type = {graph::DType::f64, {parts[rank][0].length, parts[rank][1].length}};
+      const std::vector<TensorType> one = {type}, none;
+      const program::Kind kind =
+          program::communication_kind(find("transfer"), {}, gives ? one : none, gives ? none : one);
+      void* operand = memory[rank].data();
+      Call call;
+      call.kind = &kind;
+      (gives ? call.in : call.out) = {&operand, 1};
+      call.members = members;
+      call.copies = copies[rank];
+      call.given = given[rank];
+      try {
+        ProcessWorld world(connections[rank]);
+        world.communicator(static_cast<int32_t>(rank)).run(call);
+      } catch (const Error& error) {
+        errors[rank] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(errors[rank], "");
+    EXPECT_EQ(memory[rank], want[rank]) << "rank " << rank;
+  }
 }
 
 }  // namespace

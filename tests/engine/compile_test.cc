@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs that were not lowered here are of the mesh and of the nodes that the plan says. What
-// c10d's collectives take of memory is planned.
+// c10d's collectives take of memory is planned. Keys of a plan that change nothing are told.
 #include "engine/compile.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "check/check.h"
+#include "engine/idle_keys.h"
 #include "program/memory.h"
 #include "program/program.h"
 
@@ -100,6 +101,44 @@ TEST(Compile, MemoryOfTheTransportsCollectivesIsPlanned) {
   // Of a program that was given, as well, whatever its text says.
   const Compiled given = compile_given(run, program::parse_program(program::print(own.program)));
   EXPECT_EQ(messages(given), messages(c10d));
+}
+
+/// Every key is idle under one plan here, and is not under the one beside it.
+TEST(IdleKeys, AreTold) {
+  const auto told = [](const std::string& plan) {
+    const engine::Run run = parse_run(
+        "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
+        "num_attention_heads: 2, num_key_value_heads: 2, head_dim: 4, intermediate_size: 8}}\n"
+        "train: {global_batch: 4, seq_len: 4}\nplan: {" +
+            plan + "}\n",
+        "test", {});
+    std::string text;
+    for (const std::string& line : idle_keys(run)) {
+      text += line.substr(0, line.find(':')) + "; ";
+    }
+    return text;
+  };
+  EXPECT_EQ(told(""), "");
+  EXPECT_EQ(told("dp: 4, shard: {group: 2}"), "plan.shard.group has no effect; ");
+  EXPECT_EQ(told("dp: 4, shard: {group: 2, grads: group}"), "");
+  EXPECT_EQ(told("shard: {params: all}"), "plan.shard has no effect; ");
+  EXPECT_EQ(told("dp: 2, shard: {reshard_after_forward: false}"),
+            "plan.shard.reshard_after_forward has no effect; ");
+  EXPECT_EQ(told("dp: 2, shard: {params: all, reshard_after_forward: false}"), "");
+  EXPECT_EQ(told("sequence_parallel: true"), "plan.sequence_parallel has no effect; ");
+  EXPECT_EQ(told("tp: 2, sequence_parallel: true, comm_tiles: 2"), "");
+  EXPECT_EQ(told("moe_chunks: 2, moe_chunks_backward: 3, comm_tiles: 2"),
+            "plan.moe_chunks has no effect; plan.moe_chunks_backward has no effect; "
+            "plan.comm_tiles has no effect; ");
+  EXPECT_EQ(told("cp_comm_type: p2p, cp_order: zigzag"),
+            "plan.cp_comm_type has no effect; plan.cp_order has no effect; ");
+  EXPECT_EQ(told("cp: 2, cp_order: zigzag"), "plan.cp_order has no effect; ");
+  EXPECT_EQ(told("cp: 2, cp_comm_type: p2p, cp_order: zigzag"), "");
+  EXPECT_EQ(told("all_reduce: ring, all_gather: hierarchical"),
+            "plan.all_reduce has no effect; plan.all_gather has no effect; ");
+  EXPECT_EQ(told("dp: 4, all_reduce: hierarchical, ranks_per_node: 1, reduce_scatter: ring"),
+            "plan.all_reduce goes around rings; ");
+  EXPECT_EQ(told("dp: 4, all_reduce: ho_ring, ranks_per_node: 2"), "");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace hocket::parallel {
 namespace {
@@ -95,7 +96,26 @@ TEST(Schedule, CellsThatAreNotActionsAreNamed) {
   expect_contains(parse("(0F0;0UNSHARD)OVERLAP_F_B"), "overlaps what is no action");
   expect_contains(parse("(0F0;0B0)OVERLAP_F_B"), "overlaps two actions of one micro-batch");
   expect_contains(parse(""), "the schedule is empty");
+  // A row is a line of the file, whichever of them are blank.
+  expect_contains(parse("\n\n0F0,0B0\n \t\n1F0,hello\n"), "row 5, column 2: cell 'hello'");
+  expect_contains(parse("0F0\n\xEF\xBB\xBF"
+                        "1F0"),
+                  "row 2, column 1: cell '\xEF\xBB\xBF"
+                  "1F0'");
   expect_contains(parse("s.csv"), "s.csv");
+}
+
+TEST(Schedule, WhatEditorsAddIsNoCell) {
+  const Schedule s = parse_csv(
+      "\xEF\xBB\xBF"
+      "0F0,\t0B0 \t,\r\n\r\n\t1F0 , 1B0,1W0\r\n",
+      "s.csv");
+  EXPECT_EQ(to_csv(s), "0F0,0B0\n1F0,1B0,1W0\n");
+  // Errors of the whole count blank lines, too.
+  expect_contains(failure([&] { validate(s, 2, 1, true); }), "row 3, column 3: 1W0 comes after FB");
+  const Schedule moved = parse_csv("\n0F0,0B0,1F0\n\n1F0,1B0", "s.csv");
+  expect_contains(failure([&] { validate(moved, 2, 1, true); }),
+                  "row 2, column 3: 1F0 is in row 2; expected row 4");
 }
 
 TEST(Schedule, OverlappedPairsAreOneCell) {
@@ -185,8 +205,19 @@ TEST(Schedule, WhatIsNotAStepIsRefused) {
   expect_contains(check("0B0,0F0", 1, 1), "row 1, column 1: 0B0 comes before its forward");
   expect_contains(check("0F0,0B0,0B0", 1, 1), "column 3: 0B0 comes after FB");
   expect_contains(check("0F0,0W0,0I0", 1, 1), "column 2: 0W0 comes after F");
-  expect_contains(check("0F0,0I0", 1, 1), "micro-batch 0 of stage 0 runs 'FI'");
-  expect_contains(check("0F0,0B0", 1, 2), "no row runs micro-batch 1 of stage 0; expected 1 stage");
+  expect_contains(check("0F0,0I0,0F1,0B1", 1, 2),
+                  "row 1, column 2: 0I0 is the last cell of micro-batch 0 of stage 0, which runs "
+                  "'FI'; expected F and then B, or F, I, W");
+  expect_contains(check("0F0,0B0,0F1", 1, 2),
+                  "row 1, column 3: 0F1 is the last cell of micro-batch 1 of stage 0, which runs "
+                  "'F'; expected F");
+  expect_contains(check("0F0,0B0", 1, 2),
+                  "row 1, column 2: 0B0 stands here, behind it no row runs micro-batch 1 of stage "
+                  "0; expected 0F1 in a row");
+  expect_contains(check("0F0,0B0\n1F0,1B1\n", 2, 2),
+                  "row 2, column 2: 1B1 stands here, and no row runs micro-batch 1 of stage 0; "
+                  "expected 0F1 in a row");
+  expect_contains(check(",\n,\n", 2, 1), "no row runs stage 0; expected 2 stages");
   expect_contains(check("0F0,0F5,0B0", 1, 1), "0F5 is beyond the 1 micro-batches");
   expect_contains(check("1F0,1B0", 1, 1),
                   "row 1, column 1: 1F0 is beyond the 1 stage (plan.pp x plan.pp_chunks)");
@@ -283,7 +314,31 @@ TEST(Schedule, StagesOfARankKeepTheirOrder) {
   expect_contains(check("0F0,1F0,1B0,0B0,0F1,1F1,0B1,1B1", 1, 2, 2),
                   "0B1 comes before the backward of stage 1");
   expect_contains(check("0F0,0B0,1F0,1B0", 1, 1, 2), "0B0 comes before the backward of stage 1");
-  expect_contains(check("0F0,1F0,1I0,0B0", 1, 1, 2), "micro-batch 0 of stage 1 runs 'FI'");
+  expect_contains(
+      check("0F0,1F0,1I0,0B0", 1, 1, 2),
+      "row 1, column 3: 1I0 is the last cell of micro-batch 0 of stage 1, which runs 'FI'");
+}
+
+/// The fewest micro-batches, so many at least, that a schedule runs: none between the two.
+TEST(Schedule, MicroBatchesThatFit) {
+  for (const BuiltIn& built_in : built_in_schedules()) {
+    for (const int ranks : {2, 4}) {
+      const int chunks = built_in.chunks > 0 ? built_in.chunks : 2;
+      for (int least = 1; least <= 12; ++least) {
+        const int fitting = fitting_micro_batches(built_in.name, ranks, chunks, least);
+        for (int n = least; n <= fitting; ++n) {
+          EXPECT_EQ(failure([&] { static_cast<void>(built_in.make(ranks, chunks, n)); }).empty(),
+                    n == fitting)
+              << built_in.name << " of " << n;
+        }
+      }
+    }
+  }
+  const std::string path = testing::TempDir() + "fit.csv";
+  write_file_atomic(path, "0F0,0F1,0B0,0B1\n");
+  EXPECT_EQ(fitting_micro_batches(path, 1, 1, 1), 2);
+  expect_contains(failure([&] { static_cast<void>(fitting_micro_batches(path, 1, 1, 3)); }),
+                  "runs 2 micro-batches; expected the 3 of this step at least");
 }
 
 TEST(Schedule, NamesAndFiles) {

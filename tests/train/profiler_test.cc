@@ -123,5 +123,28 @@ TEST(Profiler, OtherKernelsAreTimedAnew) {
   remove_tree(dir);
 }
 
+/// A rank that plays the others gives them rows as they have tokens: its own as often as there are
+/// ranks would be more than any may have. And what it has one less of than they is no expert that
+/// a token chose twice.
+TEST(Profiler, RanksOfUnlikeSize) {
+  for (const char* plan : {"dp: 4, ep: 4, dp_samples: [5, 1, 1, 1], moe_chunks: 3",
+                           "dp: 4, ep: 4, tp: 2, etp: 2, sequence_parallel: true"}) {
+    const engine::Run run = engine::parse_run(
+        "model: {config: {model_type: qwen3_moe, vocab_size: 64, hidden_size: 8, "
+        "num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 2, head_dim: 4, "
+        "intermediate_size: 8, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, "
+        "max_position_embeddings: 64, hidden_act: silu, num_experts: 4, num_experts_per_tok: 2, "
+        "moe_intermediate_size: 4, norm_topk_prob: true, decoder_sparse_step: 1, "
+        "mlp_only_layers: []}}\n"
+        "train: {global_batch: 32, seq_len: 3}\nplan: {threads_per_rank: 1, " +
+            std::string(plan) + "}\n",
+        "test", {});
+    ProfileOptions options;
+    options.seconds = 0;
+    const cost::Profile p = profile(run, engine::compile(run), kernels::cpu_backend(), options);
+    EXPECT_GT(p.tasks.size(), 10u) << plan;
+  }
+}
+
 }  // namespace
 }  // namespace hocket::train

@@ -99,6 +99,13 @@ class Checkpoints(unittest.TestCase):
         self.assertIn("(step 2)", self.run_it([HOCKET, "launch", "-n", 2, *self.words("run", plan, 6)]).stdout)
         self.assertEqual(weights(self.dir / "local"), weights(self.dir / "run"))
 
+    def test_an_error_of_all_ranks_is_told_once(self):
+        (self.dir / "broken/checkpoints/step-000001").mkdir(parents=True)
+        (self.dir / "broken/checkpoints/step-000001/run.json").write_text("{}", encoding="utf-8")
+        for _ in range(3):
+            r = self.run_it([HOCKET, "launch", "-n", "2", *self.words("broken", ["dp=2"], 2)], code=2)
+            self.assertEqual(1, r.stderr.count("no intact checkpoint: step-000001 (rank 0: "), r.stderr)
+
     def need_mounts(self):
         probe = ["unshare", "-m", "--propagation", "private", "sh", "-c", f"mount -t tmpfs none {self.dir / 'text'}"]
         if shutil.which("unshare") is None or subprocess.run(probe, check=False, capture_output=True).returncode != 0:
@@ -146,7 +153,7 @@ class Checkpoints(unittest.TestCase):
         told = self.on_hosts(hosts, self.words("host", plan, 6))
         self.assertEqual([0, 0], [code for code, _ in told], told)
         self.assertIn("(step 2)", told[0][1])
-        self.assertIn("step-000004 (rank 1: is not on this host)", told[0][1])
+        self.assertIn("step-000004 (rank 1: is not on its host " + os.uname().nodename + ")", told[0][1])
         self.assertEqual(steps_of(self.dir / "one"), steps_of(hosts[0]))
 
     def test_a_full_disk_of_one_rank_ends_all(self):

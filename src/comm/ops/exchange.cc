@@ -104,7 +104,8 @@ bool is_read_packed(std::span<const Slice> slices, std::span<const TensorType> i
   std::set<std::pair<bool, size_t>> operands;
   int64_t at = 0;
   for (const Slice& slice : slices) {
-    const graph::DType dtype = (slice.out ? out : in)[slice.operand].dtype;
+    // Who takes in a transfer reads what others have as inputs, and has none of its own.
+    const graph::DType dtype = (slice.out || in.empty() ? out : in)[slice.operand].dtype;
     const bool aligned = graph::bits_of(dtype) <= 8 || at % graph::size_of(dtype) == 0;
     if (!aligned || !operands.insert({slice.out, slice.operand}).second) return false;
     at += slice.bytes;
