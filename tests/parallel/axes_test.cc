@@ -357,6 +357,15 @@ TEST(Axes, HeadsAreExchangedForTokens) {
   proven("cp: 4, micro_batch: 1, cp_comm_type: a2a", four);
 }
 
+/// No dim of the product after attention is divided by dp and cp together: its heads, which cp has
+/// parts of where its gradient is made, are split over dp where that adds up.
+TEST(Axes, ExchangedHeadsAreScatteredOverOtherAxes) {
+  for (const char* shard : {"grads: all", "params: all, grads: all"}) {
+    proven(fmt::format("dp: 4, cp: 4, micro_batch: 1, cp_comm_type: a2a, shard: {{{}}}", shard),
+           {.seq_len = 16, .heads = 8, .hidden = 24});
+  }
+}
+
 TEST(Axes, ExpertsAreDealtOutAmongAllRanks) {
   const Shape moe{.experts = 8};
   const auto mesh = [&](const std::string& plan) {
