@@ -185,7 +185,8 @@ std::vector<size_t> LayoutRules::order_of_axes(const Node& node) const {
 }
 
 /// The first axis of the mesh that is not among `axes`, and outside of which the others that are
-/// not cut no dim of an input: a pin may have cut a parameter in another order than the mesh's.
+/// not cut no dim of an input, or of the parameter of a gradient: a pin may have cut a parameter in
+/// another order than the mesh's.
 size_t LayoutRules::next_axis(const Node& node, const std::vector<size_t>& axes) const {
   std::set<int32_t> open;
   for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
@@ -193,14 +194,19 @@ size_t LayoutRules::next_axis(const Node& node, const std::vector<size_t>& axes)
       open.insert(static_cast<int32_t>(axis));
     }
   }
+  const auto cuts_first = [&](const Layout& layout, int32_t axis) {
+    const Placement here = layout[static_cast<size_t>(axis)];
+    if (!here.is_split()) return true;
+    const std::vector<int32_t> cut = layout.axes_of(here.dim());
+    return std::none_of(cut.begin(), std::find(cut.begin(), cut.end(), axis),
+                        [&](int32_t outer) { return open.contains(outer); });
+  };
   const auto is_outermost = [&](int32_t axis) {
-    return std::all_of(node.in.begin(), node.in.end(), [&](TensorId id) {
-      const Placement here = found(id)[static_cast<size_t>(axis)];
-      if (!here.is_split()) return true;
-      const std::vector<int32_t> cut = found(id).axes_of(here.dim());
-      return std::none_of(cut.begin(), std::find(cut.begin(), cut.end(), axis),
-                          [&](int32_t outer) { return open.contains(outer); });
-    });
+    return std::all_of(node.in.begin(), node.in.end(),
+                       [&](TensorId id) { return cuts_first(found(id), axis); }) &&
+           std::all_of(node.out.begin(), node.out.end(), [&](TensorId id) {
+             return param_of_[id] == kNone || cuts_first(layouts_[param_of_[id]], axis);
+           });
   };
   const auto next = std::find_if(open.begin(), open.end(), is_outermost);
   return static_cast<size_t>(next == open.end() ? *open.begin() : *next);
