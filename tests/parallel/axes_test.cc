@@ -497,7 +497,8 @@ TEST(Axes, PinsSayHowParametersAreUpdated) {
   EXPECT_EQ(layouts.at("exp_avg.lm_head.weight"), "edp:S1 tp:S0");
   EXPECT_EQ(layouts.at("model.layers.0.mlp.gate_up_proj.weight"), "tp:S1");
   EXPECT_EQ(layouts.at("exp_avg.model.layers.0.mlp.gate_up_proj.weight"), "B");
-  for (const char* shard : {"params: all", "grads: all", "params: all, grads: all"}) {
+  for (const char* shard : {"params: all", "grads: all", "params: all, grads: all",
+                            "params: all, reshard_after_forward: false"}) {
     layouts = of("'exp_avg*.model.norm.weight B'", fmt::format(", shard: {{{}}}", shard));
     EXPECT_EQ(layouts.at("exp_avg.model.norm.weight"), "B");
     EXPECT_EQ(layouts.at("exp_avg.lm_head.weight"), "edp:S1 tp:S0");
