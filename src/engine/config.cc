@@ -203,10 +203,9 @@ void PlanSection::fields(Fields& fields) {
          "1f1b, gpipe, interleaved, zb-h1, zb-v, dualpipev, dualpipe, or a schedule CSV, as "
          "`hocket graph --stage schedule` prints it (docs/schedules.md)");
   fields("layouts", layouts,
-         "how parameters and what is computed forward lie, \"PATTERN LAYOUT\" each, e.g. "
-         "[lm_head.weight tp:S0]: tensors whose names match (* and ?) are split along dim 0 over "
-         "tp; B: whole on every rank; the last match counts; gradients and optimizer states lie as "
-         "their parameter (docs/axes.md)");
+         "how tensors lie, \"PATTERN LAYOUT\" each, e.g. [lm_head.weight tp:S0]: those whose names "
+         "match (* and ?) are split along dim 0 over tp; B: whole on every rank; the last match "
+         "counts; gradients and optimizer states lie as their parameter is updated (docs/axes.md)");
   fields("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
   pass_options.fields(fields);
   fields("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")

@@ -363,13 +363,23 @@ class Builder {
 
   double cost_between(TensorId id, Placement from, Placement to, double* bytes = nullptr) {
     if (from == to) return 0;
-    TensorType type = graph_.tensor(id).type;
-    if (!type.routed() && graph::is_floating(type.dtype)) {
-      Layout elsewhere = now_.tensor[id];
-      elsewhere.set(axis_, Placement::replicate());
-      type = part_of(std::move(type), elsewhere, rules_.mesh());
+    const TensorType& whole = graph_.tensor(id).type;
+    if (whole.routed() || !graph::is_floating(whole.dtype)) {
+      return reshard_cost(whole, from, to, &path_, bytes);
     }
-    return reshard_cost(std::move(type), from, to, &path_, bytes);
+    Layout elsewhere = now_.tensor[id];
+    elsewhere.set(axis_, Placement::replicate());
+    const TensorType part = part_of(whole, elsewhere, rules_.mesh());
+    const double cost = reshard_cost(part, from, to, &path_, bytes);
+    if (cost < kInfinity) return cost;
+    // Too little of a dim is left by another axis, which has to leave it first: as much is moved.
+    const double share = static_cast<double>(part.bytes()) / static_cast<double>(whole.bytes());
+    double all = 0;
+    const double of_whole = reshard_cost(whole, from, to, &path_, &all);
+    if (bytes) {
+      *bytes = all * share;
+    }
+    return of_whole * share;
   }
 
   void add_bringing(TensorId id) {

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <string>
 
+#include "base/text.h"
 #include "parallel/plan.h"
 
 namespace hocket::parallel {
@@ -81,7 +83,7 @@ void LayoutRules::share_updates() {
   for (size_t index = 0; index < graph_->grads.size(); ++index) {
     const graph::ParamGrad& grad = graph_->grads[index];
     const Layout& used = layouts_[grad.param];
-    update_.push_back(sharded_param(grad.param, used, sharding_.update()));
+    update_.push_back(updated_as(grad.param, sharded_param(grad.param, used, sharding_.update())));
     updated_[grad.param] = static_cast<int32_t>(index);
     if (grad.total != kNone) {
       updated_[grad.total] = static_cast<int32_t>(index);
@@ -101,10 +103,32 @@ void LayoutRules::share_updates() {
   }
 }
 
+/// With what a pin says of the parameter's states, or its gradient.
+Layout LayoutRules::updated_as(TensorId param, Layout layout) const {
+  const auto found = pinned_.updates.find(param);
+  if (found == pinned_.updates.end()) return layout;
+  const Pinned& pin = found->second;
+  std::set<int32_t> other;  // axes along which it lies otherwise
+  for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+    if (pin.axes[axis] && layout[axis] != pin.layout[axis]) {
+      other.insert(static_cast<int32_t>(axis));
+      layout.set(axis, Placement::replicate());
+    }
+  }
+  for (int dim = 0; dim < static_cast<int>(tensor(param).type.dims.size()); ++dim) {
+    for (int32_t axis : pin.layout.axes_of(dim)) {
+      if (other.contains(axis)) {
+        layout.set(static_cast<size_t>(axis), Placement::split(dim));
+      }
+    }
+  }
+  return layout;
+}
+
 Layout LayoutRules::sharded_param(TensorId param, const Layout& lies, Shard among) const {
   Layout split = sharded(tensor(param).type, lies, mesh_, sharding_, among);
-  const auto pinned = pinned_.find(param);
-  if (pinned == pinned_.end()) return split;
+  const auto pinned = pinned_.tensors.find(param);
+  if (pinned == pinned_.tensors.end()) return split;
   for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
     if (pinned->second.axes[axis] && lies[axis].is_replicate()) {
       split.set(axis, Placement::replicate());
@@ -150,14 +174,42 @@ std::vector<size_t> LayoutRules::order_of_axes(const Node& node) const {
   }
   const bool exchange = exchanges_heads(node) || has_exchanged_heads(node);
   for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-    if (!exchange || !splits_sequences(mesh_.axes[axis].name)) {
+    if (exchange && !splits_sequences(mesh_.axes[axis].name)) {
       add(axis);
     }
   }
-  for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-    add(axis);
+  while (axes.size() < mesh_.axes.size()) {
+    add(next_axis(node, axes));
   }
   return axes;
+}
+
+/// The first axis of the mesh that is not among `axes`, and outside of which the others that are
+/// not cut no dim of an input, or of the parameter of a gradient: a pin may have cut a parameter in
+/// another order than the mesh's.
+size_t LayoutRules::next_axis(const Node& node, const std::vector<size_t>& axes) const {
+  std::set<int32_t> open;
+  for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) {
+      open.insert(static_cast<int32_t>(axis));
+    }
+  }
+  const auto cuts_first = [&](const Layout& layout, int32_t axis) {
+    const Placement here = layout[static_cast<size_t>(axis)];
+    if (!here.is_split()) return true;
+    const std::vector<int32_t> cut = layout.axes_of(here.dim());
+    return std::none_of(cut.begin(), std::find(cut.begin(), cut.end(), axis),
+                        [&](int32_t outer) { return open.contains(outer); });
+  };
+  const auto is_outermost = [&](int32_t axis) {
+    return std::all_of(node.in.begin(), node.in.end(),
+                       [&](TensorId id) { return cuts_first(found(id), axis); }) &&
+           std::all_of(node.out.begin(), node.out.end(), [&](TensorId id) {
+             return param_of_[id] == kNone || cuts_first(layouts_[param_of_[id]], axis);
+           });
+  };
+  const auto next = std::find_if(open.begin(), open.end(), is_outermost);
+  return static_cast<size_t>(next == open.end() ? *open.begin() : *next);
 }
 
 /// Whether ranks of cp give each other heads for tokens before the node, if they have parts of a
@@ -393,14 +445,26 @@ bool LayoutRules::all_have(TensorId id) const {
 
 /// Whether the plan says how a tensor lies on the axis.
 bool LayoutRules::is_pinned(TensorId id, size_t axis) const {
-  const auto found = pinned_.find(id);
-  return tensor(id).kind != TensorKind::param && found != pinned_.end() && found->second.axes[axis];
+  const auto found = pinned_.tensors.find(id);
+  return tensor(id).producer != kNone && found != pinned_.tensors.end() && found->second.axes[axis];
+}
+
+std::string LayoutRules::pins_at(const Node& node) const {
+  std::set<std::string> pins;
+  for (const std::vector<TensorId>* ids : {&node.in, &node.out}) {
+    for (TensorId id : *ids) {
+      if (const auto one = pinned_.tensors.find(id); one != pinned_.tensors.end()) {
+        pins.insert("'" + one->second.text + "'");
+      }
+    }
+  }
+  return join({pins.begin(), pins.end()}, ", ");
 }
 
 double LayoutRules::cost_to_bring(TensorId id, Placement to, size_t axis) {
   const graph::Tensor& moved = tensor(id);
   const Placement from = found(id)[axis];
-  if (is_pinned(id, axis) && pinned_.at(id).layout[axis] != to) return kInfinity;
+  if (is_pinned(id, axis) && pinned_.tensors.at(id).layout[axis] != to) return kInfinity;
   if (from == to) return 0;
   if (moved.kind == TensorKind::param || moved.kind == TensorKind::state) return kInfinity;
   // Numbers of rows are those of the tokens at hand; parts of rows are added up with their token.

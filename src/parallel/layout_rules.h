@@ -52,6 +52,8 @@ class LayoutRules {
   graph::Layout sharded_param(graph::TensorId param, const graph::Layout& lies, Shard among) const;
   /// Whether the plan says how an activation lies along the axis.
   bool is_pinned(graph::TensorId id, size_t axis) const;
+  /// The pins of tensors that a node reads or makes, quoted; for messages.
+  std::string pins_at(const graph::Node& node) const;
   /// Axes of several ranks, but for the pipeline's.
   bool is_used(size_t axis) const {
     return mesh_.axes[axis].size > 1 && mesh_.axes[axis].name != kStageAxis;
@@ -108,11 +110,13 @@ class LayoutRules {
 
  private:
   void share_updates();
+  graph::Layout updated_as(graph::TensorId param, graph::Layout layout) const;
   bool may_be(const graph::Node& node, const ops::AxisSignature& signature, size_t axis) const;
   bool begins_no_split(const graph::Node& node, const ops::AxisSignature& signature,
                        size_t axis) const;
   bool lacks_keys(const graph::Node& node, const ops::AxisSignature& signature,
                   const NodeLayouts& wanted, size_t axis) const;
+  size_t next_axis(const graph::Node& node, const std::vector<size_t>& axes) const;
   bool exchanges_heads(const graph::Node& node) const;
   bool has_exchanged_heads(const graph::Node& node) const;
   bool splits_tokens_of_heads(const graph::Node& node, const ops::AxisSignature& signature) const;
@@ -131,7 +135,7 @@ class LayoutRules {
   const Shares shares_;
   const Sharding sharding_;
   const ActivationLayouts activations_;
-  const std::map<graph::TensorId, Pinned> pinned_;
+  const PinnedTensors pinned_;
   bool in_step_ = false;  // the node at hand is the optimizer's
   bool at_pin_ = false;   // the plan says how an input of the node at hand lies on the axis at hand
   std::vector<graph::Layout> layouts_;  // by tensor

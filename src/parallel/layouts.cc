@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/layouts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -85,14 +87,10 @@ class LayoutChoice {
 
  private:
   [[noreturn]] void refuse(const Node& node) const {
-    bool pins = false;
-    for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-      pins = pins || std::any_of(node.in.begin(), node.in.end(),
-                                 [&](TensorId id) { return rules_.is_pinned(id, axis); });
-    }
+    const std::string pins = rules_.pins_at(node);
     fail("layouts", "{} ({}) has no legal layout on axis {} for its inputs{}", node.op,
          tensor(node.out.empty() ? node.in[0] : node.out[0]).name, mesh_.axes[no_layout_on_].name,
-         pins ? ", of which plan.layouts says how some lie" : "");
+         pins.empty() ? "" : fmt::format("; plan.layouts {} says how some lie", pins));
   }
 
   void finish() {

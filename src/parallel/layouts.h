@@ -76,7 +76,7 @@ struct TokenShares {
 /// activations and tokens.
 struct LayoutsGiven {
   std::vector<graph::Layout> stored;
-  std::map<graph::TensorId, Pinned> pinned;
+  PinnedTensors pinned;
   Sharding sharding;
   ActivationLayouts activations;
   TokenShares tokens = {};

@@ -451,9 +451,7 @@ std::vector<program::Box> equal_ranks(const graph::Graph& graph, const Layouts& 
   return boxes;
 }
 
-}  // namespace
-
-Templates make_templates(const graph::Graph& reference, const Plan& plan) {
+Templates templates_of(const graph::Graph& reference, const Plan& plan) {
   // Layouts and stages are chosen for the whole graph, then every rank of the pipeline is lowered
   // to a template of one micro-batch of its stages, to be stamped in the order of its row of the
   // schedule. A pipeline rank is a class of the program, or several where ranks have more of
@@ -525,7 +523,23 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
       name += fmt::format(".{}", share);
     }
   }
+  made.pins = plan.layouts;
   return made;
+}
+
+}  // namespace
+
+Templates make_templates(const graph::Graph& reference, const Plan& plan) {
+  try {
+    return templates_of(reference, plan);
+  } catch (const Error& error) {
+    // What no layout is legal for, and what cannot be brought from one to another, is so without
+    // pins only where a plan is refused before.
+    const bool of_layouts = error.where() == "lower" || error.where() == "layouts";
+    const bool said = error.text().find("plan.layouts") != std::string_view::npos;
+    if (!of_layouts || said || plan.layouts.empty()) throw;
+    throw error.with(said_of_pins(plan.layouts).substr(2));
+  }
 }
 
 Program stamp(const Templates& templates) {

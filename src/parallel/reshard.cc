@@ -35,7 +35,7 @@ int64_t blocks_over(const std::vector<int32_t>& axes, const Mesh& mesh) {
   return blocks;
 }
 
-/// Who counts rows lies as those say that count them: no rank takes a part of it by itself.
+/// What counts rows lies as those say that count them: no rank takes a part of it by itself.
 bool may_be_row_counts(const TensorType& type) {
   return type.dtype == graph::DType::i64 && type.dims.size() == 1;
 }
@@ -193,7 +193,9 @@ class Moves {
       const bool even = size.divides_into(blocks_over(before.axes_of(dim), mesh_)) &&
                         size.divides_into(blocks_over(after.axes_of(dim), mesh_));
       if (even && !given) continue;
-      if (size.symbolic() || may_be_row_counts(type_)) return false;
+      const bool gathers = before[static_cast<size_t>(axis)].is_split() &&
+                           after[static_cast<size_t>(axis)].is_replicate();
+      if (size.symbolic() || (may_be_row_counts(type_) && !gathers)) return false;
       if (!shares_out(before, after, dim, axis)) return false;
     }
     return true;

@@ -763,6 +763,7 @@ RankTemplate RankLowering::run(bool split_backward) {
     stage.weights_begin = stage.backward.size();
     std::move(weights[i].begin(), weights[i].end(), std::back_inserter(stage.backward));
   }
+  free_gathered();  // an update that is less split than the parameter gathers it by itself
   emit_grads();
   emit_step();
   return std::move(out_);

@@ -7,20 +7,30 @@
 
 namespace hocket::parallel {
 
-/// A sum of what this rank has: a task if these are several, else that alone.
+/// A sum of what this rank has: a task if these are several, else that alone, as the sum has it.
 void RankLowering::emit_sum(graph::NodeId node, List& list) {
   const graph::Node& sum = graph_.nodes[node];
-  std::vector<ValueId> present;
+  const NodeLayouts& wanted = layouts_.node[node];
+  std::vector<size_t> present;
   for (size_t i = 0; i < sum.in.size(); ++i) {
-    if (const ValueId value = find(sum.in[i], layouts_.lies[sum.in[i]]); value != kNone) {
-      present.push_back(value);
+    if (find(sum.in[i], layouts_.lies[sum.in[i]]) != kNone) {
+      present.push_back(i);
     }
   }
+  const auto bring = [&](size_t i) {
+    const ValueId value = find(sum.in[i], layouts_.lies[sum.in[i]]);
+    return reshard(value, wanted.in[i], list, Phase::grad, sum.layer);
+  };
   if (present.size() == 1) {
-    values_of_[sum.out[0]].push_back(present[0]);
-  } else {
-    emit(sum, layouts_.node[node], node, list);
+    values_of_[sum.out[0]].push_back(bring(present[0]));
+    return;
   }
+  for (size_t i : present) {
+    if (layouts_.lies[sum.in[i]] != layouts_.tensor[sum.in[i]]) {
+      bring(i);
+    }
+  }
+  emit(sum, wanted, node, list);
 }
 
 /// The sum of the parts that ranks of the pipeline have of a gradient or loss, in the place of this

@@ -300,8 +300,10 @@ Layout default_layout(const graph::Tensor& tensor, const Mesh& mesh) {
 struct Pin {
   std::string text, pattern;
   Layout layout;
-  std::vector<bool> names;  ///< by axis of a plan: the pin says how a tensor lies along it
-  int matches = 0;
+  std::vector<bool> names;   ///< by axis of a plan: the pin says how a tensor lies along it
+  int matches = 0;           ///< tensors that may be pinned
+  std::string other = {};    ///< the first one that may not
+  std::string instead = {};  ///< and what to pin in its place
 };
 
 /// The axes of a plan, as pins name them, whatever the mesh has of them.
@@ -379,14 +381,14 @@ bool names(const Pin& pin, const std::string& axis) {
   return false;
 }
 
-/// `layout` with what the pin says of the axes that it names.
+/// `layout` with what the pin says of the axes that it names. They cut a dim in the pin's order,
+/// inside of axes that cut it besides.
 Layout pinned(Layout layout, const Pin& pin, const Mesh& mesh) {
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     if (names(pin, mesh.axes[axis].name)) {
       layout.set(axis, Placement::replicate());
     }
   }
-  // The axes of a dim in the order in which the pin has them.
   for (int dim = 0; dim < static_cast<int>(graph::kMaxAxes); ++dim) {
     for (int32_t named : pin.layout.axes_of(dim)) {
       for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
@@ -395,6 +397,27 @@ Layout pinned(Layout layout, const Pin& pin, const Mesh& mesh) {
           layout.set(axis, Placement::split(dim));
         }
       }
+    }
+  }
+  return layout;
+}
+
+/// The axes of a dim in the order of the mesh, where a pin names some of them and not others: nodes
+/// choose them in this order.
+Layout in_order_of_mesh(Layout layout, const Pin& pin, const Mesh& mesh) {
+  for (int dim = 0; dim < static_cast<int>(graph::kMaxAxes); ++dim) {
+    std::vector<int32_t> axes = layout.axes_of(dim);
+    if (std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
+          return names(pin, mesh.axes[static_cast<size_t>(axis)].name);
+        })) {
+      continue;
+    }
+    for (int32_t axis : axes) {
+      layout.set(static_cast<size_t>(axis), Placement::replicate());
+    }
+    std::sort(axes.begin(), axes.end());
+    for (int32_t axis : axes) {
+      layout.set(static_cast<size_t>(axis), Placement::split(dim));
     }
   }
   return layout;
@@ -421,21 +444,122 @@ std::string why_not(const graph::Tensor& tensor, const Layout& layout, const Mes
   return "";
 }
 
-/// The last pin whose pattern the name matches; null: none.
-const Pin* find_last(const graph::Tensor& tensor, std::vector<Pin>* pins) {
-  const Pin* last = nullptr;
-  for (Pin& pin : *pins) {
-    if (fnmatch(pin.pattern.c_str(), tensor.name.c_str(), 0) != 0) continue;
-    ++pin.matches;
-    last = &pin;
+std::vector<Pin> parse_pins(const std::vector<std::string>& pins, const Mesh& mesh) {
+  std::vector<Pin> list;
+  for (const std::string& text : pins) {
+    list.push_back(parse_pin(text, mesh));
   }
-  return last;
+  return list;
 }
 
-/// True of what a forward node makes.
-bool is_activation(const Graph& graph, const graph::Tensor& tensor) {
-  return tensor.producer != kNone &&
-         graph.nodes[static_cast<size_t>(tensor.producer)].phase == graph::Phase::forward;
+bool matches(const Pin& pin, const graph::Tensor& tensor) {
+  return fnmatch(pin.pattern.c_str(), tensor.name.c_str(), 0) == 0;
+}
+
+/// The last pin whose pattern the name matches; null: none.
+const Pin* find_last(const graph::Tensor& tensor, const std::vector<Pin>& pins) {
+  const auto last = std::find_if(pins.rbegin(), pins.rend(),
+                                 [&](const Pin& pin) { return matches(pin, tensor); });
+  return last == pins.rend() ? nullptr : &*last;
+}
+
+/// What a pin of a tensor says.
+enum class Pinnable : uint8_t {
+  stored,      ///< how a parameter lies, or an input comes
+  activation,  ///< how those find it who read it
+  update,      ///< how a parameter is updated: a state, or the gradient of all uses
+  none,        ///< nothing: how it lies follows from others
+};
+
+/// By tensor.
+struct PinnableTensors {
+  std::vector<Pinnable> what;
+  std::vector<TensorId> param;  ///< to which it belongs, or kNone
+};
+
+PinnableTensors pinnable_tensors(const Graph& graph) {
+  PinnableTensors all{std::vector<Pinnable>(graph.tensors.size(), Pinnable::none),
+                      std::vector<TensorId>(graph.tensors.size(), kNone)};
+  for (size_t id = 0; id < graph.tensors.size(); ++id) {
+    const graph::Tensor& tensor = graph.tensors[id];
+    if (tensor.kind == TensorKind::param || tensor.kind == TensorKind::input) {
+      all.what[id] = Pinnable::stored;
+    } else if (tensor.producer != kNone &&
+               graph.nodes[static_cast<size_t>(tensor.producer)].phase != graph::Phase::optimizer) {
+      all.what[id] = Pinnable::activation;
+    }
+  }
+  for (const graph::Node& node : graph.nodes) {
+    if (node.phase != graph::Phase::optimizer) continue;
+    const auto param = std::find_if(node.in.begin(), node.in.end(), [&](TensorId id) {
+      return graph.tensor(id).kind == TensorKind::param;
+    });
+    if (param == node.in.end()) continue;
+    for (TensorId id : node.in) {
+      if (graph.tensor(id).kind != TensorKind::state) continue;
+      all.what[static_cast<size_t>(id)] = Pinnable::update;
+      all.param[static_cast<size_t>(id)] = *param;
+    }
+    for (TensorId id : node.out) {
+      all.param[static_cast<size_t>(id)] = *param;
+    }
+  }
+  for (const graph::ParamGrad& grad : graph.grads) {
+    for (TensorId id : grad.contributions) {
+      all.what[static_cast<size_t>(id)] = Pinnable::none;
+      all.param[static_cast<size_t>(id)] = grad.param;
+    }
+    if (grad.total != kNone) {
+      all.what[static_cast<size_t>(grad.total)] = Pinnable::update;
+      all.param[static_cast<size_t>(grad.total)] = grad.param;
+    }
+  }
+  return all;
+}
+
+/// What to pin in the place of a tensor whose layout follows from others.
+std::string to_pin_instead(const Graph& graph, const PinnableTensors& pinnable, size_t id) {
+  const TensorId param = pinnable.param[id];
+  for (const graph::ParamGrad& grad : graph.grads) {
+    if (param == kNone || grad.param != param || grad.total == kNone) continue;
+    return fmt::format("it lies as {} is updated; try {}, with which this is said",
+                       graph.tensor(param).name, graph.tensor(grad.total).name);
+  }
+  return "how it lies follows from the gradients and states that the step has; try grad.* or "
+         "exp_avg.* of a parameter";
+}
+
+/// Each pin learns what it matches.
+void count_matches(const Graph& graph, const PinnableTensors& pinnable, std::vector<Pin>* pins) {
+  for (size_t id = 0; id < graph.tensors.size(); ++id) {
+    for (Pin& pin : *pins) {
+      if (!matches(pin, graph.tensors[id])) continue;
+      if (pinnable.what[id] != Pinnable::none) {
+        ++pin.matches;
+      } else if (pin.other.empty()) {
+        pin.other = graph.tensors[id].name;
+        pin.instead = to_pin_instead(graph, pinnable, id);
+      }
+    }
+  }
+}
+
+/// In the graph of a training, that has all that pins may name. (In others of the same run, those
+/// of what is made in training match nothing.)
+void refuse_unmatched(const Graph& graph, const std::vector<Pin>& pins) {
+  const bool trains = !graph.grads.empty() &&
+                      std::any_of(graph.tensors.begin(), graph.tensors.end(),
+                                  [](const auto& one) { return one.kind == TensorKind::state; });
+  for (const Pin& pin : pins) {
+    if (!trains || pin.matches > 0) continue;
+    if (!pin.other.empty()) {
+      fail("plan.layouts", "'{}' names {}, which no pin can: {}", pin.text, pin.other, pin.instead);
+    }
+    fail("plan.layouts",
+         "no tensor matches '{}'; expected a name or pattern of `hocket graph RUN --stage "
+         "backward`, e.g. model.embed_tokens.weight or model.layers.*.mlp.down_proj.weight",
+         pin.pattern);
+  }
 }
 
 /// What the optimizer keeps for a parameter: states that a node reads with it, of its type.
@@ -479,19 +603,17 @@ std::vector<Layout> stored_layouts(const Graph& graph, const Mesh& mesh,
       layouts[static_cast<size_t>(id)].set(axis, Placement::split(dim));
     }
   }
-  std::vector<Pin> list;
-  for (const std::string& text : pins) {
-    list.push_back(parse_pin(text, mesh));
-  }
+  std::vector<Pin> list = parse_pins(pins, mesh);
+  const PinnableTensors pinnable = pinnable_tensors(graph);
+  count_matches(graph, pinnable, &list);
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     const graph::Tensor& tensor = graph.tensors[id];
-    const bool param = tensor.kind == TensorKind::param;
-    if (!param && !is_activation(graph, tensor)) continue;
-    const Pin* const last = find_last(tensor, &list);
-    if (!param) continue;
+    if (pinnable.what[id] != Pinnable::stored) continue;
+    const Pin* const last = find_last(tensor, list);
     if (last) {
-      layouts[id] = pinned(layouts[id], *last, mesh);
+      layouts[id] = in_order_of_mesh(pinned(layouts[id], *last, mesh), *last, mesh);
     }
+    if (tensor.kind != TensorKind::param && !last) continue;
     const std::string why = why_not(tensor, layouts[id], mesh);
     if (why.empty()) continue;
     if (last) fail("plan.layouts", "'{}' cannot be: {}", last->text, why);
@@ -510,38 +632,46 @@ std::vector<Layout> stored_layouts(const Graph& graph, const Mesh& mesh,
     fail("plan", "plan.tp is {}, but no parameter is split over it; try plan.tp: 1",
          ranks_of(mesh, tp));
   }
-  for (const Pin& pin : list) {
-    if (pin.matches > 0) continue;
-    fail("plan.layouts",
-         "no parameter or activation matches '{}'; expected a name or pattern of `hocket graph RUN "
-         "--stage graph`, e.g. model.embed_tokens.weight or model.layers.*.mlp.down_proj.weight",
-         pin.pattern);
-  }
+  refuse_unmatched(graph, list);
   let_states_follow(graph, &layouts);
   return layouts;
 }
 
-std::map<TensorId, Pinned> pinned_tensors(const Graph& graph, const Mesh& mesh,
-                                          const std::vector<std::string>& pins) {
-  std::vector<Pin> list;
-  for (const std::string& text : pins) {
-    list.push_back(parse_pin(text, mesh));
-  }
-  std::map<TensorId, Pinned> all;
+PinnedTensors pinned_tensors(const Graph& graph, const Mesh& mesh,
+                             const std::vector<std::string>& pins) {
+  const std::vector<Pin> list = parse_pins(pins, mesh);
+  const PinnableTensors pinnable = pinnable_tensors(graph);
+  PinnedTensors all;
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     const graph::Tensor& tensor = graph.tensors[id];
-    if (tensor.kind != TensorKind::param && !is_activation(graph, tensor)) continue;
-    const Pin* const pin = find_last(tensor, &list);
+    if (pinnable.what[id] == Pinnable::none) continue;
+    const Pin* const pin = find_last(tensor, list);
     if (!pin) continue;
-    Pinned& pinned = all[static_cast<TensorId>(id)];
-    pinned.layout = parallel::pinned({}, *pin, mesh);
-    const std::string why = why_not(tensor, pinned.layout, mesh);
+    Pinned one{pinned({}, *pin, mesh), {}, pin->text};
+    const std::string why = why_not(tensor, one.layout, mesh);
     if (!why.empty()) fail("plan.layouts", "'{}' cannot be: {}", pin->text, why);
     for (const graph::Axis& axis : mesh.axes) {
-      pinned.axes.push_back(names(*pin, axis.name));
+      one.axes.push_back(names(*pin, axis.name));
+    }
+    if (pinnable.what[id] != Pinnable::update) {
+      all.tensors[static_cast<TensorId>(id)] = std::move(one);
+      continue;
+    }
+    const auto [known, fresh] = all.updates.try_emplace(pinnable.param[id], one);
+    if (!fresh && (known->second.layout != one.layout || known->second.axes != one.axes)) {
+      fail("plan.layouts",
+           "'{}' and '{}' are both of how {} is updated: its gradient and what the optimizer keeps "
+           "for it lie alike; expected one of them, or the same layout in both",
+           known->second.text, pin->text, graph.tensor(pinnable.param[id]).name);
     }
   }
   return all;
+}
+
+std::string said_of_pins(const std::vector<std::string>& pins) {
+  if (pins.empty()) return "";
+  return fmt::format("; plan.layouts '{}' says how some tensors lie; try without",
+                     join(pins, "', '"));
 }
 
 std::vector<std::string> positional_pins(const Graph& graph) {

@@ -30,6 +30,7 @@ struct Templates {
   /// Of the graph that was lowered. Values of definitions are labelled with numbers behind these.
   int32_t num_tensors = 0;
   std::optional<LayoutsSaved> layouts_saved;
+  std::vector<std::string> pins;  ///< Plan::layouts; for messages
 };
 
 /// Lowers a graph of one global micro-batch under a plan: layouts are chosen by what they cost

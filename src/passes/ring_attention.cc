@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "parallel/reshard.h"
+#include "parallel/stored.h"
 #include "passes/pass.h"
 #include "passes/ring_parts.h"
 #include "passes/ring_places.h"
@@ -72,6 +73,7 @@ class RingWriter {
         zigzag_(zigzag),
         parts_(zigzag ? 2 : 1),
         places_(templates.frame, cls, axis, zigzag, std::move(blocks)),
+        pins_(parallel::said_of_pins(templates.pins)),
         next_tag_(templates.num_tags) {}
 
   /// The blocks of the class's rings; none if no task of the class has gathered keys.
@@ -566,8 +568,8 @@ class RingWriter {
           if (std::find(axes.begin(), axes.end(), axis_) == axes.end()) continue;
           fail("plan",
                "plan.cp_order is zigzag, but {} goes by the position of its tokens; expected "
-               "contiguous",
-               kind_of(made).op);
+               "contiguous{}",
+               kind_of(made).op, pins_);
         }
       }
     });
@@ -606,6 +608,7 @@ class RingWriter {
   const bool zigzag_;
   const int64_t parts_;
   const RingPlaces places_;
+  const std::string pins_;
   int32_t next_tag_;
   std::map<ValueId, Gathered> gathered_;           // by what it becomes
   std::map<ValueId, std::vector<Summed>> summed_;  // by what it was

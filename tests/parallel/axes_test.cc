@@ -19,22 +19,23 @@ struct Shape {
   int64_t kv_heads = 2, head_dim = 4, vocab = 24, seq_len = 8, heads = 2, experts = 0;
   int64_t hidden = 8;
   const char* recompute = "none";
+  bool tied = false;
 };
 
-engine::Run run_of(const std::string& plan, const Shape& shape = {}) {
+engine::Run run_of(const std::string& plan, const Shape& shape = {}, double dropout = 0) {
   return engine::parse_run(
       fmt::format("model: {{config: {{model_type: {}, vocab_size: {}, hidden_size: {}, "
                   "num_hidden_layers: 2, num_attention_heads: {}, num_key_value_heads: {}, "
-                  "head_dim: {}, intermediate_size: 12, tie_word_embeddings: false{}}}}}\n"
-                  "train: {{global_batch: 4, seq_len: {}}}\n"
+                  "head_dim: {}, intermediate_size: 12, tie_word_embeddings: {}{}}}}}\n"
+                  "train: {{global_batch: 4, seq_len: {}, dropout: {}}}\n"
                   "plan: {{{}, recompute: {}, threads_per_rank: 1}}\n",
                   shape.experts > 0 ? "qwen3_moe" : "llama", shape.vocab, shape.hidden, shape.heads,
-                  shape.kv_heads, shape.head_dim,
+                  shape.kv_heads, shape.head_dim, shape.tied,
                   shape.experts > 0 ? fmt::format(", num_experts: {}, num_experts_per_tok: 2, "
                                                   "moe_intermediate_size: 6, norm_topk_prob: true",
                                                   shape.experts)
                                     : "",
-                  shape.seq_len, plan, shape.recompute),
+                  shape.seq_len, dropout, plan, shape.recompute),
       "axes", {});
 }
 
@@ -357,6 +358,15 @@ TEST(Axes, HeadsAreExchangedForTokens) {
   proven("cp: 4, micro_batch: 1, cp_comm_type: a2a", four);
 }
 
+/// No dim of the product after attention is divided by dp and cp together: its heads, which cp has
+/// parts of where its gradient is made, are split over dp where that adds up.
+TEST(Axes, ExchangedHeadsAreScatteredOverOtherAxes) {
+  for (const char* shard : {"grads: all", "params: all, grads: all"}) {
+    proven(fmt::format("dp: 4, cp: 4, micro_batch: 1, cp_comm_type: a2a, shard: {{{}}}", shard),
+           {.seq_len = 16, .heads = 8, .hidden = 24});
+  }
+}
+
 TEST(Axes, ExpertsAreDealtOutAmongAllRanks) {
   const Shape moe{.experts = 8};
   const auto mesh = [&](const std::string& plan) {
@@ -430,7 +440,7 @@ TEST(Axes, WhatCannotBeIsSaid) {
       {"tp: 2, layouts: [lm_head.weight]", "expected PATTERN LAYOUT"},
       {"tp: 2, layouts: [lm_head.weight tp:B B]", "expected B alone, or axis:S<dim> and axis:B"},
       {"tp: 2, layouts: [lm_head.weight tp:B tp:S0]", "axis tp comes twice"},
-      {"tp: 2, layouts: [head.weight tp:S0]", "no parameter or activation matches 'head.weight'"},
+      {"tp: 2, layouts: [head.weight tp:S0]", "no tensor matches 'head.weight'"},
       {"tp: 2, layouts: [lm_head.weight tp:S2]", "'lm_head.weight tp:S2' cannot be"},
       {"tp: 9, layouts: ['*.weight B', model.norm.weight tp:S0]",
        "'model.norm.weight tp:S0' cannot be"},
@@ -465,9 +475,104 @@ TEST(Axes, PinsSayHowActivationsLie) {
   EXPECT_GE(count(pinned, "reduce_scatter"), 2);
   const std::string text =
       refusal("tp: 2, micro_batch: 4, layouts: ['model.layers.*.attn.o tp:S0']");
-  EXPECT_NE(text.find("of which plan.layouts says how some lie"), text.npos) << text;
+  EXPECT_NE(text.find("plan.layouts 'model.layers.*.attn.o tp:S0' says how some lie"), text.npos)
+      << text;
   EXPECT_NE(refusal("tp: 2, layouts: ['model.layers.0.attn.out tp:S3']").find("cannot be"),
             std::string::npos);
+}
+
+/// A gradient and what the optimizer keeps lie as the parameter is updated: a pin of one says so of
+/// all of them.
+TEST(Axes, PinsSayHowParametersAreUpdated) {
+  const auto of = [](const std::string& pins, const std::string& more = "") {
+    return stored(proven(fmt::format("dp: 2, tp: 2, micro_batch: 1, layouts: [{}]{}", pins, more)));
+  };
+  std::map<std::string, std::string> layouts = of("exp_avg.*norm.weight edp:S0");
+  EXPECT_EQ(layouts.at("model.norm.weight"), "B");
+  EXPECT_EQ(layouts.at("exp_avg.model.norm.weight"), "edp:S0");
+  EXPECT_EQ(layouts.at("exp_avg_sq.model.norm.weight"), "edp:S0");
+  EXPECT_EQ(layouts.at("exp_avg.lm_head.weight"), "tp:S0");
+  layouts = of("grad.lm_head.weight edp:S1, 'grad.*.gate_up_proj.weight tp:B'");
+  EXPECT_EQ(layouts.at("lm_head.weight"), "tp:S0");
+  EXPECT_EQ(layouts.at("exp_avg.lm_head.weight"), "edp:S1 tp:S0");
+  EXPECT_EQ(layouts.at("model.layers.0.mlp.gate_up_proj.weight"), "tp:S1");
+  EXPECT_EQ(layouts.at("exp_avg.model.layers.0.mlp.gate_up_proj.weight"), "B");
+  for (const char* shard : {"params: all", "grads: all", "params: all, grads: all",
+                            "params: all, reshard_after_forward: false"}) {
+    layouts = of("'exp_avg*.model.norm.weight B'", fmt::format(", shard: {{{}}}", shard));
+    EXPECT_EQ(layouts.at("exp_avg.model.norm.weight"), "B");
+    EXPECT_EQ(layouts.at("exp_avg.lm_head.weight"), "edp:S1 tp:S0");
+  }
+}
+
+TEST(Axes, PinsOfWhatFollowsFromOthersSayWhatToPin) {
+  const std::string tied = "dp: 2, micro_batch: 1, layouts: ";
+  for (const auto& [pins, what] : std::vector<std::pair<std::string, std::string>>{
+           {"[adamw.lm_head.weight B]", "try grad.lm_head.weight"},
+           {"['sumsq.* B']", "try grad.* or exp_avg.* of a parameter"},
+           {"[grad_norm B]", "which no pin can"},
+           {"[exp_avg.lm_head.weight edp:S0, grad.lm_head.weight edp:S1]",
+            "are both of how lm_head.weight is updated"},
+           {"[tokens edp:S1]", "'tokens edp:S1' cannot be"},
+           {"[d.nothing B]", "no tensor matches 'd.nothing'"}}) {
+    EXPECT_NE(refusal(tied + pins).find(what), std::string::npos) << refusal(tied + pins);
+  }
+}
+
+TEST(Axes, PinsSayHowInputsAndBackwardActivationsLie) {
+  proven("dp: 2, micro_batch: 1, layouts: [tokens B]");
+  proven("dp: 2, cp: 2, micro_batch: 1, layouts: [tokens B, 'positions cp:B', targets B]");
+  proven("dp: 2, cp: 2, micro_batch: 1, layouts: ['* B']");
+  const program::Program pinned =
+      proven("tp: 2, micro_batch: 4, layouts: ['d.*.gate_up/linear_dx tp:S0']");
+  EXPECT_GE(count(pinned, "reduce_scatter") + count(pinned, "all_gather"), 2);
+  // Programs that only evaluate have nothing of these, and pass over their pins.
+  const engine::Run run =
+      run_of("dp: 2, micro_batch: 1, layouts: ['d.* B', 'exp_avg.* edp:S0', 'grad.* edp:S0']");
+  EXPECT_NO_THROW(engine::compile(run, {.purpose = engine::Purpose::loss}));
+}
+
+/// Uses of a tied table on different ranks of the pipeline, one of which has what it adds whole.
+TEST(Axes, PinsLeaveTiedGradientsTheirSum) {
+  const Shape tied{.tied = true};
+  proven("pp: 2, dp: 2, micro_batch: 1, layouts: ['* B', tokens edp:S0]", tied);
+  proven("pp: 2, cp: 2, micro_batch: 1, layouts: ['*attn.out B']", tied);
+  proven("pp: 2, dp: 2, micro_batch: 1, layouts: ['d.*.0.input_layernorm/rms_norm_bwd B']", tied);
+  const std::string text = refusal("dp: 2, layouts: ['grad.*#0 B']", tied);
+  EXPECT_NE(text.find("try grad.model.embed_tokens.weight"), text.npos) << text;
+}
+
+/// Numbers of tokens are brought to who has to have them, however many ranks have of them.
+TEST(Axes, PinsTakeUnevenTokens) {
+  const Shape odd{.seq_len = 15};
+  const engine::Run run = run_of("cp: 2, micro_batch: 1, layouts: ['*attn.out B']", odd, 0.1);
+  engine::Compiled made = engine::compile(run);
+  EXPECT_TRUE(check::check(made.program, made.reference).ok());
+}
+
+/// A pin of one axis of a dim that others split, too, and one that says in which order.
+TEST(Axes, PinsOfSomeAxesOfADim) {
+  const auto of = [](const std::string& plan) { return stored(proven(plan, {.vocab = 22})); };
+  EXPECT_EQ(of("dp: 2, tp: 2, micro_batch: 1, layouts: ['*embed_tokens.weight edp:S0']")
+                .at("model.embed_tokens.weight"),
+            "edp:S0 tp:S0[6,5,6,5]");
+  EXPECT_EQ(of("dp: 2, tp: 2, micro_batch: 1, layouts: ['*embed_tokens.weight tp:S0 edp:S0']")
+                .at("model.embed_tokens.weight"),
+            "tp:S0 edp:S0[6,5,6,5]");
+  proven(
+      "cp: 2, tp: 2, micro_batch: 1, cp_comm_type: p2p, layouts: ['*gate_up_proj.weight cp:S1']");
+}
+
+TEST(Axes, WhatAPinMakesImpossibleNamesIt) {
+  for (const auto& [plan, pin] : std::vector<std::pair<std::string, std::string>>{
+           {"tp: 2", "*norm.weight tp:S0"},
+           {"cp: 2, micro_batch: 1, cp_comm_type: p2p, cp_order: zigzag", "*attn.out B"}}) {
+    const std::string text = refusal(fmt::format("{}, layouts: ['{}']", plan, pin));
+    EXPECT_NE(text.find(fmt::format("plan.layouts '{}'", pin)), text.npos) << text;
+  }
+  const std::string text =
+      refusal("tp: 2, etp: 2, layouts: ['*experts.down_proj B']", {.experts = 8});
+  EXPECT_NE(text.find("plan.layouts '*experts.down_proj B'"), text.npos) << text;
 }
 
 /// The head is but a product where logits are asked for; still programs of a run hold it alike.

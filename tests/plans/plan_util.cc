@@ -321,6 +321,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   }
   if (any_keys && !shard.empty() && layouts.empty() && passes.below(3) == 0) {
     layouts = passes.below(2) == 0 ? "'*embed_tokens.weight edp:B'" : "'*norm.weight B'";
+    layouts = passes.below(2) == 0 ? "'grad.*_proj.weight B'" : layouts;
   }
   const std::string keys =
       any_keys ? random_passes(seed, moe, chunks_backward, nodes) : std::string();
