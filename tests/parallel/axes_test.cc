@@ -529,7 +529,9 @@ TEST(Axes, PinsSayHowInputsAndBackwardActivationsLie) {
   // Programs that only evaluate have nothing of these, and pass over their pins.
   const engine::Run run =
       run_of("dp: 2, micro_batch: 1, layouts: ['d.* B', 'exp_avg.* edp:S0', 'grad.* edp:S0']");
-  EXPECT_NO_THROW(engine::compile(run, {.purpose = engine::Purpose::loss}));
+  engine::CompileOptions evaluates;
+  evaluates.purpose = engine::Purpose::loss;
+  EXPECT_NO_THROW(engine::compile(run, evaluates));
 }
 
 /// Uses of a tied table on different ranks of the pipeline, one of which has what it adds whole.
