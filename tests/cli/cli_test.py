@@ -513,7 +513,7 @@ class Cli(unittest.TestCase):
                             (["--schedule", "zb.csv", "--out", "zb.csv"], "zb.csv"),
                             (["configs/quickstart.yaml", "--schedule", "zb-h1"], "expected no RUN"),
                             (["configs/quickstart.yaml", "--ranks", "4"], "go with --schedule"),
-                            ([], "expected a RUN, or --schedule NAME")]:
+                            ([], "expected a RUN, --schedule NAME or --op NAME")]:
             self.refused(["simulate", *words], what)
 
     def test_passes(self):

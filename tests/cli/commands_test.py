@@ -13,6 +13,7 @@ import unittest
 
 import cli_util
 import docs
+import nccl_log
 
 # `hocket ...`, also behind a pipe, with $ or build/ before it.
 COMMAND = re.compile(r"^(?:\$ )?((?:echo [^|]*\| )?(?:build/)?hocket .*?)(?:\s+# .*)?$")
@@ -85,6 +86,9 @@ class Commands(unittest.TestCase):
         concrete = {c: w for c, w in found.items() if not re.search(r"\b(RUN|MODEL|VERB|COMMAND|FILE|DIR|A B)\b", c)}
         with tempfile.TemporaryDirectory() as folder:
             box = cli_util.Sandbox(folder)
+            for ranks in (1, 2, 4, 8):  # of docs/clusters.md
+                with open(box.path(f"nccl_{ranks}.log"), "w", encoding="utf-8") as f:
+                    f.write(nccl_log.log(ranks))
             failed = []
             for command in sorted(concrete, key=lambda c: (rank(c), list(concrete).index(c))):
                 r = box.shell(command)
