@@ -57,10 +57,12 @@ std::string library_path() {
 template <class Function>
 Function find(const char* name, std::string* why) {
   // OpenMP threads that spin would take the cores of the lanes, and NCCL's groups would end the
-  // process by themselves: both must be said before LibTorch is there. And a peer that goes is an
-  // error, not a signal.
+  // process by themselves: both must be said before LibTorch is there. Its warnings of others that
+  // do not come are lists of frames; our error says the same. And a peer that goes is an error, not
+  // a signal.
   ::setenv("OMP_WAIT_POLICY", "passive", 0);
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", 0);
+  ::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", 0);
   std::signal(SIGPIPE, SIG_IGN);
   const std::string path = library_path();
   if (!file_exists(path)) {

@@ -11,6 +11,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <arpa/inet.h>
+#include <c10/util/Logging.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -555,6 +556,7 @@ std::optional<std::string> C10dWire::noted(const std::string& key) {
 /// As comm/c10d.cc knows them: first which interface this is, comm/wire.h, and then the wire.
 extern "C" const char* hocket_wire() { return HOCKET_WIRE; }
 extern "C" Wire* hocket_open_c10d(const Place& place, milliseconds timeout, bool nccl) {
+  c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL
   return new C10dWire(place, timeout, nccl);
 }
 
