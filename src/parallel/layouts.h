@@ -12,9 +12,9 @@
 
 #include "graph/graph.h"
 #include "graph/layout.h"
+#include "parallel/pins.h"
 #include "parallel/plan.h"
 #include "parallel/reshard.h"
-#include "parallel/stored.h"
 
 namespace hocket::parallel {
 

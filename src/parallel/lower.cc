@@ -18,6 +18,7 @@
 #include "parallel/layouts.h"
 #include "parallel/places.h"
 #include "parallel/shares.h"
+#include "parallel/stored.h"
 #include "parallel/template.h"
 #include "program/room.h"
 
