@@ -147,6 +147,21 @@ void fill_predicted(ReportData& report, const Trace& trace,
   }
 }
 
+void fill_simulated(ReportData& report, const Trace& trace,
+                    std::span<const int32_t> ranks_of_event) {
+  report.simulated = true;
+  report.kinds.clear();
+  fill_predicted(report, trace, ranks_of_event);
+  for (KindTime& kind : report.kinds) {
+    kind.seconds = kind.predicted_seconds;
+    kind.predicted_seconds = kMissing;
+  }
+  std::sort(report.kinds.begin(), report.kinds.end(),
+            [](const KindTime& a, const KindTime& b) { return a.seconds > b.seconds; });
+  report.kinds_steps = 1;
+  report.kinds_step_s = report.predicted_step_s;
+}
+
 namespace {
 
 /// Where planned offsets are drawn: gaps between the pages that are meant to be used are left out.
