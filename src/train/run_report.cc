@@ -418,6 +418,9 @@ void RunReport::print_summary(const diagnose::ReportData& report,
     fmt::print("step time              {} median, {} predicted before the first step ({:+.1f} %)\n",
                human_time(middle), human_time(prediction_.step_s),
                100 * (prediction_.step_s / middle - 1));
+    if (const std::string most = diagnose::blame(report); !most.empty()) {
+      fmt::print("{:<22} {}\n", "they part by", most);
+    }
   }
   for (size_t c = 0; c < measured_.size(); ++c) {
     // A run that had all its steps behind it has not taken what steps take.
