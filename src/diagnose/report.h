@@ -117,7 +117,10 @@ struct ReportData {
   /// First step that counts for predicted against measured (caches and clocks warm up before).
   int64_t settled_step = 20;
   double predicted_step_s = kMissing;  ///< before the first step; else from the metrics
-  int64_t tokens_per_step = 0;         ///< of all ranks; only of what is simulated
+  /// The machine's speed in settled steps over that while tasks were timed: what a step took, times
+  /// this, is what is predicted at equal speed. And by how much it moved (MachineSpeed).
+  double speed_ratio = kMissing, speed_moved = kMissing;
+  int64_t tokens_per_step = 0;  ///< of all ranks; only of what is simulated
 
   Metrics metrics;
   std::vector<KindTime> kinds;

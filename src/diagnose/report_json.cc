@@ -260,6 +260,8 @@ void put_numbers(JsonWriter& out, const ReportData& report) {
            {"final_bpb", report.final_bits_per_byte},
            {"predicted_step_s", report.predicted_step_s},
            {"dollars_per_m_tokens", report.dollars_per_m_tokens},
+           {"speed_ratio", report.speed_ratio},
+           {"speed_moved", report.speed_moved},
            {"step_median", median(settled)},
            {"step_p10", quantile(settled, .1)},
            {"step_p90", quantile(settled, .9)},

@@ -172,7 +172,9 @@ section("prediction", "Predicted against measured", "Prediction", box => {
   const settled = T.step_s.filter((_, i) => T.step[i] >= N.settled), [p10, p90] = [N.step_p10, N.step_p90];
   const two = h("div", {class: "two"});
   box.append(two);
-  figure(two, "Step time", `${settled.length ? `From step ${whole(N.settled)} on the` : "The"} median step takes ${seconds(stepMeasured)}${known(p10) && seconds(p10) !== seconds(p90) ? ` (80${NB}% between ${seconds(p10)} and ${seconds(p90)})` : ""}, and the simulator had predicted ${seconds(stepPredicted)}: ${signed(stepError)}.`, host => {
+  figure(two, "Step time", `${settled.length ? `From step ${whole(N.settled)} on the` : "The"} median step takes ${seconds(stepMeasured)}${known(p10) && seconds(p10) !== seconds(p90) ? ` (80${NB}% between ${seconds(p10)} and ${seconds(p90)})` : ""}, and the simulator had predicted ${seconds(stepPredicted)}: ${signed(stepError)}.` +
+    (known(N.speed_ratio) ? ` At the speed that the machine had when the tasks were timed (a fixed product then ran ${digits(1 / N.speed_ratio, 3)} times as fast) a step would take ${seconds(stepMeasured * N.speed_ratio)}: ${signed(stepPredicted / stepMeasured / N.speed_ratio - 1)}.` : "") +
+    (N.speed_moved > .1 ? ` The machine's speed moved by ${percent(N.speed_moved)} meanwhile.` : ""), host => {
     host.append(legend([["measured", stroke("var(--accent)", {width: 0, dot: true})], ["predicted", stroke("var(--fg)", {dash: "7 4", width: 1.4})], [`±7${NB}% of predicted`, "var(--band)"]]));
     lineChart(host, [{name: "measured", x: {step: T.step, time: T.time}, y: T.step_s, color: "var(--accent)", line: false, dots: 1.7, opacity: .6, text: v => seconds(v)}],
       {height: 300, clip: .985, zero: false, yLabel: "step time", yText: v => tidy(seconds(v, 3)), band: {lo: stepPredicted * .93, hi: stepPredicted * 1.07},
