@@ -12,6 +12,7 @@
 #include "check/check.h"
 #include "cli/inputs.h"
 #include "cli/simulate_op.h"
+#include "cli/simulate_page.h"
 #include "cli/simulate_schedule.h"
 #include "cli/verbs.h"
 #include "cost/cluster.h"
@@ -34,7 +35,8 @@ constexpr int64_t kMostOfShape = 1024;
 constexpr int64_t kMostRanks = int64_t{1} << 24;
 
 struct Options {
-  std::string run, cluster, profile, trace;
+  std::string run, cluster, profile, trace, html;
+  std::optional<double> price;
   std::vector<std::string> set;
   bool all_ranks = false;
   ScheduleOptions schedule;
@@ -60,11 +62,12 @@ std::optional<cost::Profile> profile_of(const Options& options, const engine::Ru
   return std::nullopt;
 }
 
-sim::SimOptions sim_options(const Source& source, const engine::Compiled& compiled,
-                            bool all_ranks) {
+sim::SimOptions sim_options(const Source& source, const engine::Compiled& compiled, bool all_ranks,
+                            double price) {
   sim::SimOptions options;
   options.all_ranks = all_ranks;
   options.tokens = compiled.tokens_per_step;
+  options.price = price;
   if (const std::optional<engine::Compiled> evaluation = source.evaluation()) {
     options.memory = program::memory_with(compiled.program, &evaluation->program);
   }
@@ -101,9 +104,9 @@ void expect_sound(const std::string& path, const program::Program& program) {
 /// Error unless the options are those of a collective alone.
 void check_op(const Options& options) {
   const ScheduleOptions& other = options.schedule;
-  if (!options.run.empty() || !options.trace.empty() || options.all_ranks ||
-      !other.schedule.empty() || other.chunks || other.micro_batches || !other.cost.empty() ||
-      !other.svg.empty() || !other.out.empty()) {
+  if (!options.run.empty() || !options.trace.empty() || !options.html.empty() ||
+      options.all_ranks || options.price || !other.schedule.empty() || other.chunks ||
+      other.micro_batches || !other.cost.empty() || !other.svg.empty() || !other.out.empty()) {
     fail("hocket simulate --op",
          "is of a collective alone; expected no RUN, and of the options --bytes, --ranks, "
          "--per-node, --all-ways, --cluster, --profile, --set (of the cluster file) and --json");
@@ -133,11 +136,13 @@ void check_options(const Options& options) {
     return;
   }
   if (!options.run.empty() || !options.set.empty() || !options.cluster.empty() ||
-      !options.profile.empty() || !options.trace.empty() || options.all_ranks) {
-    fail("hocket simulate --schedule",
-         "is for a schedule without a model; expected no RUN, --set, --cluster, --profile, --trace "
-         "or --all-ranks; try --set plan.pp_schedule={} in its place",
-         alone.schedule);
+      !options.profile.empty() || !options.trace.empty() || !options.html.empty() ||
+      options.price || options.all_ranks) {
+    fail(
+        "hocket simulate --schedule",
+        "is for a schedule without a model; expected no RUN, --set, --cluster, --profile, --trace, "
+        "--html, --price or --all-ranks; try --set plan.pp_schedule={} in its place",
+        alone.schedule);
   }
 }
 
@@ -147,11 +152,19 @@ int simulate(const Options& options) {
   if (options.schedule.json && options.trace == "-") {
     fail("hocket simulate", "--json and --trace - both go to standard output; expected one there");
   }
+  if (options.price.value_or(1) <= 0) {
+    fail("hocket simulate", "--price is {:g}; expected more than 0 US dollars", *options.price);
+  }
+  if (options.html == "-" && (options.schedule.json || options.trace == "-")) {
+    fail("hocket simulate", "--html - and {} both go to standard output; expected one there",
+         options.trace == "-" ? "--trace -" : "--json");
+  }
   const Source source = read_source(options.run, options.set, true);
   const engine::Run& run = source.run;
   std::vector<std::string> inputs = inputs_of(run);
   inputs.insert(inputs.end(), {options.run, options.cluster, options.profile});
   require_output("hocket simulate --trace", options.trace, inputs);
+  require_output("hocket simulate --html", options.html, inputs);
   const cost::Cluster cluster =
       engine::cluster_of(run, options.cluster.empty() ? run.config.cluster.file : options.cluster);
   const std::optional<cost::Profile> profile = profile_of(options, run, cluster);
@@ -164,19 +177,26 @@ int simulate(const Options& options) {
                               engine::collectives_of(run));
   sim::Replay replay;
   const sim::SimReport report = sim::simulate(
-      compiled.program, costs, sim_options(source, compiled, options.all_ranks), &replay);
+      compiled.program, costs,
+      sim_options(source, compiled, options.all_ranks, options.price.value_or(0)), &replay);
   if (!options.trace.empty()) {
     trace::write_trace(sim::to_trace(compiled.program, replay), options.trace);
+  }
+  if (!options.html.empty()) {
+    emit(options.html, simulate_page(run, compiled, report, replay));
   }
   if (options.schedule.json) {
     fmt::print("{}\n", sim::to_json(compiled.program, report));
     return 0;
   }
-  std::FILE* words = words_beside(options.trace);
+  std::FILE* words = words_beside(options.trace == "-" ? options.trace : options.html);
   fmt::print(words, "model    {}\nplan     {}\n{}", engine::describe(run.model),
              engine::describe(run), sim::to_text(compiled.program, report));
   if (!options.trace.empty()) {
     fmt::print(words, "wrote {}\n", options.trace);
+  }
+  if (!options.html.empty() && options.html != "-") {
+    fmt::print(words, "wrote {}\n", options.html);
   }
   return 0;
 }
@@ -241,6 +261,12 @@ void verb_simulate(Args& args) {
               "timings of `hocket profile`; default: cluster.profile");
   args.option("--trace", "FILE", &options->trace,
               "write the timeline, for Perfetto (.json or .json.gz; -: standard output)");
+  args.option(
+      "--html", "FILE", &options->html,
+      "write a page with the timeline, time by rank and by kind, memory (-: standard output)");
+  args.option("--price", "USD", &options->price,
+              "of a device and hour, for the cost per million tokens; default: device.price of the "
+              "cluster file");
   args.flag("--all-ranks", &options->all_ranks,
             "replay every rank, also where one of its class would do");
   args.flag("--json", &options->schedule.json, "the prediction as JSON: seconds, bytes");
@@ -251,6 +277,8 @@ void verb_simulate(Args& args) {
       "a 30 B mixture of experts on 512 H100");
   args.example("hocket simulate configs/models/dense-26m --set plan.dp=2 --trace step.json.gz",
                "any config.json, on this machine; the timeline opens in ui.perfetto.dev");
+  args.example("hocket simulate configs/models/dense-26m --html step.html --price 1.5",
+               "the same as a page, with what a million tokens cost");
   args.example("hocket simulate --schedule zb-h1 --ranks 4 --micro-batches 8 --cost F=1,I=1,W=1",
                "a pipeline schedule without a model: its bubbles, what it holds, a timeline");
   args.example(

@@ -58,6 +58,7 @@ std::vector<Seen> constants(const Cluster& cluster) {
   add("device.efficiency.matmul", device.efficiency.matmul);
   add("device.efficiency.attention", device.efficiency.attention);
   add("device.efficiency.memory", device.efficiency.memory);
+  add("device.price", device.price);
   add_link("links.intra", cluster.links.intra, add);
   add_link("links.inter", cluster.links.inter, add);
   for (size_t i = 0; i < cluster.topology.levels.size(); ++i) {
@@ -195,7 +196,7 @@ void Cluster::validate(const std::string& where) const {
                          std::count(constant.path.begin(), constant.path.end(), '.') > 2 ||
                          constant.path.ends_with(".start") || constant.path.ends_with("half_size");
     const bool optional = share || refines || constant.path.find("peak") != std::string::npos ||
-                          constant.path == "device.launch" ||
+                          constant.path == "device.launch" || constant.path == "device.price" ||
                           (this_machine && constant.path == "device.memory") ||
                           (nodes == 1 && constant.path.starts_with("links.inter")) ||
                           (capacity() == 1 && constant.path.starts_with("links"));

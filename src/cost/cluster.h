@@ -31,6 +31,7 @@ using Bandwidth = Constant<Unit::bytes_s>;
 using Bytes = Constant<Unit::bytes>;
 using Seconds = Constant<Unit::seconds>;
 using Fraction = Constant<Unit::none>;
+using Dollars = Constant<Unit::none>;
 
 /// Peak dense arithmetic per element type.
 struct Peak {
@@ -81,6 +82,7 @@ struct Device {
   Seconds launch;
   Peak peak;
   Efficiency efficiency;
+  Dollars price;
   void fields(Fields& visit) {
     visit("name", name, "what it is called").required();
     visit("memory", memory, "memory that a rank can use");
@@ -88,6 +90,7 @@ struct Device {
     visit("launch", launch, "time added to every kernel");
     visit("peak", peak, "arithmetic peak per element type");
     visit("efficiency", efficiency, "reached shares of the peaks");
+    visit("price", price, "US dollars per device and hour");
   }
 };
 

@@ -68,6 +68,9 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
   if (root.has("memory_bytes_per_s")) {
     profile.memory_bytes_per_s = positive(root, "memory_bytes_per_s");
   }
+  if (root.has("probe_flops")) {
+    profile.probe_flops = positive(root, "probe_flops");
+  }
   if (root.has("peak_flops")) {
     const JsonView peak = root.at("peak_flops");
     for (const std::string& dtype : peak.keys()) {
@@ -144,6 +147,9 @@ std::string to_json(const Profile& profile) {
   json.member("task_overhead_ns", profile.task_overhead_ns);
   if (profile.memory_bytes_per_s > 0) {
     json.member("memory_bytes_per_s", profile.memory_bytes_per_s);
+  }
+  if (profile.probe_flops > 0) {
+    json.member("probe_flops", profile.probe_flops);
   }
   if (!profile.peak_flops.empty()) {
     json.key("peak_flops").object();

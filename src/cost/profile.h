@@ -51,6 +51,7 @@ struct Profile {
   int64_t cores = 0;                           ///< of the machine
   int64_t threads = 1;                         ///< per rank while timing
   int64_t task_overhead_ns = 0;                ///< what the executor adds to every task
+  double probe_flops = 0;                      ///< runtime::Probe while timing; 0: not measured
   double memory_bytes_per_s = 0;               ///< of one rank with its threads; 0: not measured
   std::map<std::string, double> peak_flops;    ///< by dtype: rate of large products of one rank
   std::map<std::string, TimedLink> links;      ///< "intra", "inter"

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/stats.h"
 
 namespace hocket::diagnose {
 namespace {
@@ -66,6 +67,7 @@ class Reader {
       point.mfu = number(line, "perf/mfu");
       point.step_s = number(line, "perf/step_s");
       point.predicted_step_s = number(line, "perf/predicted_step_s");
+      point.probe_gflops = number(line, "perf/probe_gflops");
       point.peak_gib = number(line, "memory/peak_gib");
       point.load_max_over_mean = number(line, "moe/load_max_over_mean");
       out_.train.push_back(point);
@@ -116,6 +118,16 @@ class Reader {
 };
 
 }  // namespace
+
+MachineSpeed speed_of(const Metrics& metrics, int64_t from_step) {
+  std::vector<double> rates;
+  for (const TrainPoint& point : metrics.train) {
+    if (point.step >= from_step) {
+      rates.push_back(point.probe_gflops);  // NaN does not count
+    }
+  }
+  return {median(rates), quantile(rates, 0.9) / quantile(rates, 0.1) - 1};
+}
 
 Metrics load_metrics(const std::string& path) {
   // Line by line, since a killed run may leave half a line at the end: a line that cannot be read

@@ -25,6 +25,7 @@ struct TrainPoint {
   double mfu = kMissing;           ///< 0 .. 1
   double step_s = kMissing;
   double predicted_step_s = kMissing;
+  double probe_gflops = kMissing;  ///< how fast the machine is behind this step
   double peak_gib = kMissing;
   double load_max_over_mean = kMissing;
 };
@@ -51,6 +52,14 @@ struct Metrics {
   std::vector<LoadPoint> load;
   int64_t skipped_lines = 0;  ///< not JSON objects with a step, such as a last line cut by a kill
 };
+
+/// How fast the machine was in a run, by a fixed product (`perf/probe_gflops`). NaN: no step says.
+struct MachineSpeed {
+  double gflops = kMissing;  ///< median
+  double moved = kMissing;   ///< the 90th percentile over the 10th, less 1: 0.1 is 10 %
+};
+/// From a step on.
+MachineSpeed speed_of(const Metrics& metrics, int64_t from_step);
 
 /// Reads metrics.jsonl. A step that comes again (the run was resumed) replaces itself and all later
 /// ones; time goes on from where it was. Error: absent, or no line of it is a metrics line.

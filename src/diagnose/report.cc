@@ -32,6 +32,8 @@ constexpr std::string_view kScripts[] = {
     ,
 #include "diagnose/page/experts.js.inc"
     ,
+#include "diagnose/page/ranks.js.inc"
+    ,
 #include "diagnose/page/page.js.inc"
 };
 

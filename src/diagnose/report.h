@@ -42,6 +42,14 @@ struct KindTime {
   double predicted_seconds = kMissing;
 };
 
+/// Where the time of a rank goes, in seconds; together the step.
+struct RankShare {
+  std::string name;    ///< "rank 0 (stage 0), for 8"
+  double compute = 0;  ///< in the compute lane
+  double exposed = 0;  ///< communication with nothing computed beside it
+  double idle = 0;     ///< waiting for others: bubbles, stragglers
+};
+
 /// One rectangle of step memory: bytes [offset, offset + bytes) from `begin` to `end`.
 struct MemoryBlock {
   std::string name;           ///< "output of linear L3 mb0"
@@ -88,6 +96,12 @@ struct ReportData {
   std::string version;   ///< of hocket
   std::string status;    ///< "finished", "stopped at step 300"; empty: not shown
 
+  /// The step was predicted only: `predicted`, `kinds` (their seconds) and `ranks` are of it, and
+  /// parts that only a run has are left out.
+  bool simulated = false;
+  double dollars_per_m_tokens = kMissing;  ///< US dollars per million tokens
+  std::vector<RankShare> ranks;
+
   std::vector<FactGroup> facts;             ///< Model, Plan, Machine, Data, Check, ...
   std::string data_name = "held-out text";  ///< what the validation reads: "held-out C++ headers"
 
@@ -103,6 +117,10 @@ struct ReportData {
   /// First step that counts for predicted against measured (caches and clocks warm up before).
   int64_t settled_step = 20;
   double predicted_step_s = kMissing;  ///< before the first step; else from the metrics
+  /// The machine's speed in settled steps over that while tasks were timed: what a step took, times
+  /// this, is what is predicted at equal speed. And by how much it moved (MachineSpeed).
+  double speed_ratio = kMissing, speed_moved = kMissing;
+  int64_t tokens_per_step = 0;  ///< of all ranks; only of what is simulated
 
   Metrics metrics;
   std::vector<KindTime> kinds;

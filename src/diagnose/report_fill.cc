@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "graph/names.h"
 #include "program/contract.h"
 
@@ -145,6 +147,46 @@ void fill_predicted(ReportData& report, const Trace& trace,
     }
     row->predicted_seconds = s.seconds * share;
   }
+}
+
+std::string blame(const ReportData& report, double least) {
+  // All of these are means over the ranks, of the same steps. What the compute lane takes longer
+  // makes the step longer; the rest of the difference is communication and waiting.
+  const double step = report.kinds_step_s - report.predicted_step_s;
+  if (!(std::abs(step) >= least * report.predicted_step_s)) return "";
+  const KindTime* most = nullptr;
+  double compute = 0;
+  for (const KindTime& kind : report.kinds) {
+    const double longer = kind.seconds - kind.predicted_seconds;
+    if (kind.lane != "compute" || !(std::abs(longer) > 0)) continue;
+    compute += longer;
+    // Of those that go the way of the step.
+    if (longer * step > 0 &&
+        (!most || std::abs(longer) > std::abs(most->seconds - most->predicted_seconds))) {
+      most = &kind;
+    }
+  }
+  if (most && compute / step >= 0.5) {
+    return fmt::format("{} most: {} of a step, {} predicted", most->kind, human_time(most->seconds),
+                       human_time(most->predicted_seconds));
+  }
+  return fmt::format("{} of it outside of what computes: communication and waiting",
+                     human_time(std::abs(step - compute)));
+}
+
+void fill_simulated(ReportData& report, const Trace& trace,
+                    std::span<const int32_t> ranks_of_event) {
+  report.simulated = true;
+  report.kinds.clear();
+  fill_predicted(report, trace, ranks_of_event);
+  for (KindTime& kind : report.kinds) {
+    kind.seconds = kind.predicted_seconds;
+    kind.predicted_seconds = kMissing;
+  }
+  std::sort(report.kinds.begin(), report.kinds.end(),
+            [](const KindTime& a, const KindTime& b) { return a.seconds > b.seconds; });
+  report.kinds_steps = 1;
+  report.kinds_step_s = report.predicted_step_s;
 }
 
 namespace {

@@ -22,6 +22,15 @@ void fill_measured(ReportData& report, const trace::Trace& trace);
 void fill_predicted(ReportData& report, const trace::Trace& trace,
                     std::span<const int32_t> ranks_of_event = {});
 
+/// Where the traced steps and the prediction part, in one clause: which kind of task takes most of
+/// the difference, or that it is not in the tasks that compute. Call after fill_predicted. Empty
+/// where they differ by less than `least` (0.05: 5 %), or one of them is not known.
+std::string blame(const ReportData& report, double least = 0.05);
+
+/// The predicted timeline and time by kind as those of a report that has no others.
+void fill_simulated(ReportData& report, const trace::Trace& trace,
+                    std::span<const int32_t> ranks_of_event);
+
 /// The memory plan of one rank class. Blocks live from the start of their first task to the end of
 /// their last; in seconds if `times` (a trace with one step of a rank of the class) has every task
 /// of it, in tasks otherwise. Needs a planned program (offsets).

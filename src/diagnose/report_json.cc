@@ -259,6 +259,9 @@ void put_numbers(JsonWriter& out, const ReportData& report) {
            {"bandwidth", report.memory_bandwidth},
            {"final_bpb", report.final_bits_per_byte},
            {"predicted_step_s", report.predicted_step_s},
+           {"dollars_per_m_tokens", report.dollars_per_m_tokens},
+           {"speed_ratio", report.speed_ratio},
+           {"speed_moved", report.speed_moved},
            {"step_median", median(settled)},
            {"step_p10", quantile(settled, .1)},
            {"step_p90", quantile(settled, .9)},
@@ -266,8 +269,18 @@ void put_numbers(JsonWriter& out, const ReportData& report) {
     out.key(name).value(value);
   }
   out.member("world", report.world).member("settled", report.settled_step);
+  out.member("tokens_per_step", report.tokens_per_step);
   out.member("kinds_steps", report.kinds_steps).member("peak_what", report.peak_flops_what);
   out.member("provenance", report.prediction_provenance).end();
+}
+
+void put_ranks(JsonWriter& out, const std::vector<RankShare>& ranks, size_t limit) {
+  out.key("ranks").array();
+  for (size_t i = 0; i < std::min(ranks.size(), limit); ++i) {
+    const RankShare& rank = ranks[i];
+    out.array().value(rank.name).value(rank.compute).value(rank.exposed).value(rank.idle).end();
+  }
+  out.end().member("ranks_left_out", ranks.size() - std::min(ranks.size(), limit));
 }
 
 void put_facts(JsonWriter& out, const std::vector<FactGroup>& facts) {
@@ -370,6 +383,8 @@ std::string report_json(const ReportData& report, const ReportLimits& limits) {
   out.member("date", report.date).member("command", report.command);
   out.member("version", report.version).member("status", report.status);
   out.member("data_name", report.data_name);
+  out.member("simulated", report.simulated);
+  put_ranks(out, report.ranks, limits.ranks);
   put_facts(out, report.facts);
   put_numbers(out, report);
   put_baselines(out, report.baselines);

@@ -137,6 +137,11 @@ std::string to_text(const Program& program, const SimReport& report) {
                    flops_rate(report.flops_per_s_per_rank), 100 * report.mfu,
                    flops_rate(report.peak_flops), graph::to_string(report.dtype));
   }
+  if (report.dollars_per_m_tokens > 0) {
+    fmt::format_to(to,
+                   "  cost           ${:.4g} per million tokens, at ${:g} per device and hour\n",
+                   report.dollars_per_m_tokens, report.price);
+  }
 
   fmt::format_to(to, "\nWhere the time goes\n  {:<22} {:>19} {:>19} {:>19}\n", "rank", "compute",
                  "exposed comm", "idle");
@@ -198,6 +203,10 @@ std::string to_json(const Program& program, const SimReport& report) {
     json.member("model_flops", report.model_flops);
     json.member("tflops_per_device", report.flops_per_s_per_rank * 1e-12);
     json.member("peak_flops_per_device", report.peak_flops).member("mfu", report.mfu);
+  }
+  if (report.dollars_per_m_tokens > 0) {
+    json.member("usd_per_million_tokens", report.dollars_per_m_tokens);
+    json.member("usd_per_device_hour", report.price);
   }
 
   json.key("breakdown").array();

@@ -333,6 +333,10 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
     report.flops_per_s_per_rank = options.model_flops / seconds / world;
     report.mfu = report.flops_per_s_per_rank / report.peak_flops;
   }
+  report.price = options.price > 0 ? options.price : cluster.device.price.value;
+  if (report.tokens_per_s > 0) {
+    report.dollars_per_m_tokens = report.price * world / 3600 / report.tokens_per_s * 1e6;
+  }
   for (size_t i = 0; i < result.ranks.size(); ++i) {
     report.time.push_back(
         {result.ranks[i], result.stands[i], program.class_of(result.ranks[i]), result.time[i]});

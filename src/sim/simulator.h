@@ -19,6 +19,7 @@ struct SimOptions {
   bool record = true;      ///< keep the timeline: needed for the trace and the critical path
   double model_flops = 0;  ///< of the whole step over all ranks (docs/metrics.md); 0: unknown
   int64_t tokens = 0;      ///< of the whole step; 0: unknown
+  double price = 0;        ///< US dollars per device and hour; 0: the cluster's
   /// Of a rank of every class, where the program does not run alone; empty: memory_of(program).
   std::vector<program::Memory> memory;
 };
@@ -62,6 +63,8 @@ struct SimReport {
   double flops_per_s_per_rank = 0;      ///< model FLOPs
   double peak_flops = 0;                ///< of one rank
   double mfu = 0;                       ///< 0: unknown
+  double price = 0;                     ///< US dollars per device and hour; 0: unknown
+  double dollars_per_m_tokens = 0;      ///< US dollars per million tokens; 0: unknown
   std::vector<RankReport> time;         ///< per replayed rank
   std::vector<program::Memory> memory;  ///< planned, of a rank of every class
   int64_t device_memory = 0;            ///< of one rank

@@ -66,6 +66,9 @@ std::string to_line(const StepMetrics& metrics) {
   if (metrics.peak_flops > 0) {
     line.member("perf/mfu", metrics.flops_per_s() / world / metrics.peak_flops);
   }
+  if (metrics.probe_flops > 0) {
+    line.member("perf/probe_gflops", metrics.probe_flops / 1e9);
+  }
   if (metrics.timed) {
     line.member("device", "timed");
   }

@@ -26,6 +26,7 @@ struct StepMetrics {
   double step_s = 0, predicted_step_s = 0;
   double loss = 0, grad_norm = 0, lr = 0;
   double model_flops = 0;  ///< of a step, all ranks
+  double probe_flops = 0;  ///< runtime::Probe behind this step; 0: not measured behind this one
   double peak_flops = 0;   ///< of one rank; 0: not known
   int64_t world = 1;
   int64_t peak_bytes = 0, planned_bytes = 0;  ///< memory of the rank that takes most, needs most

@@ -24,6 +24,7 @@ struct Prediction {
   double model_flops = 0;               ///< of a step, all ranks (docs/metrics.md)
   double peak_flops = 0;                ///< of one rank, measured by the profile
   double memory_bandwidth = 0;
+  double probe_flops = 0;  ///< the machine's speed while tasks were timed; 0: not known
   int64_t params = 0, active_params = 0;
   check::Certificate certificate;
   std::string provenance;

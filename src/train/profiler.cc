@@ -23,6 +23,7 @@
 #include "engine/session.h"
 #include "ops/op.h"
 #include "runtime/executor.h"
+#include "runtime/probe.h"
 
 namespace hocket::train {
 
@@ -171,9 +172,13 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     classes.insert(target.cls);
   }
   Samples samples;
+  runtime::Probe probe(backend);
+  std::vector<double> speeds = {probe.flops_per_s()};
   for (program::ClassId cls : classes) {
     time_class(compiled, cls, batch, backend, static_cast<int>(result.threads), options, samples);
+    speeds.push_back(probe.flops_per_s());
   }
+  result.probe_flops = median(speeds);
   for (const cost::ProfileTarget& target : targets) {
     add_task(target, program.kinds[target.kind], samples[target.key], result);
   }

@@ -29,6 +29,7 @@ namespace hocket::train {
 namespace {
 
 constexpr size_t kKeptSteps = 7;       // the median of which is shown
+constexpr double kMuch = 0.1;          // by which a machine's speed may move without a word
 constexpr int64_t kSettledAfter = 20;  // steps before that warm caches, pages and clocks
 
 trace::Trace to_trace(const program::Program& program, const std::string& title, int64_t step,
@@ -319,6 +320,11 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
   report.predicted_step_s = prediction_.step_s;
   report.settled_step = first_step_ + kSettledAfter;
   report.metrics = diagnose::load_metrics(run_.config.output.dir + "/metrics.jsonl");
+  const diagnose::MachineSpeed speed = diagnose::speed_of(report.metrics, report.settled_step);
+  report.speed_moved = speed.moved;
+  if (prediction_.probe_flops > 0) {
+    report.speed_ratio = speed.gflops * 1e9 / prediction_.probe_flops;
+  }
   report.config = run_.resolved.to_yaml();
   return report;
 }
@@ -418,6 +424,20 @@ void RunReport::print_summary(const diagnose::ReportData& report,
     fmt::print("step time              {} median, {} predicted before the first step ({:+.1f} %)\n",
                human_time(middle), human_time(prediction_.step_s),
                100 * (prediction_.step_s / middle - 1));
+    if (std::isfinite(report.speed_ratio)) {
+      const double equal = middle * report.speed_ratio;
+      fmt::print(
+          "at equal speed         {} ({:+.1f} %): a fixed product runs at {:.2f} of its rate "
+          "when the tasks were timed\n",
+          human_time(equal), 100 * (prediction_.step_s / equal - 1), report.speed_ratio);
+    }
+    if (report.speed_moved > kMuch) {
+      fmt::print("                       the machine's speed moved by {:.0f} % during the run\n",
+                 100 * report.speed_moved);
+    }
+    if (const std::string most = diagnose::blame(report); !most.empty()) {
+      fmt::print("{:<22} {}\n", "they part by", most);
+    }
   }
   for (size_t c = 0; c < measured_.size(); ++c) {
     // A run that had all its steps behind it has not taken what steps take.

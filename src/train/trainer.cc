@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "comm/together.h"
 #include "graph/names.h"
+#include "runtime/probe.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/metrics.h"
@@ -26,6 +27,8 @@
 namespace hocket::train {
 
 namespace {
+
+constexpr double kProbeEverySeconds = 5;
 
 /// One training; go() is its story. It owns, in the order in which they are made: the data, where
 /// the run stands (start_), the loader of its sequences, and the ranks, which hold parameters and
@@ -77,6 +80,8 @@ class Trainer {
   RunReport report_{run_, dataset_, prediction_};
   std::unique_ptr<Progress> progress_;
   MemoryWatch memory_{run_};
+  runtime::Probe probe_{kernels::cpu_backend()};
+  int64_t probed_ns_ = 0;  ///< when it was measured last
   engine::RowsRead rows_;
   std::optional<engine::Batch> batch_;  ///< of the step that begins
   int64_t step_begin_ns_ = 0;
@@ -251,6 +256,10 @@ void Trainer::one_step(int64_t step) {
   mean_step_s_ = mean_step_s_ == 0 ? metrics.step_s : 0.9 * mean_step_s_ + 0.1 * metrics.step_s;
 
   memory_.after_step(*session_, prediction_.memory);
+  if (is_first() && !run_.config.timed.on() && seconds_since(probed_ns_) >= kProbeEverySeconds) {
+    metrics.probe_flops = probe_.flops_per_s();
+    probed_ns_ = now_ns();
+  }
   complete(metrics);
   if (is_first()) {
     saver_.storing([&] { metrics_.append(to_line(metrics)); });

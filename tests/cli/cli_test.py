@@ -383,6 +383,27 @@ class Cli(unittest.TestCase):
         self.assertEqual(self.box.good("simulate", "configs/quickstart.yaml", *PLAN),
                          self.box.good("simulate", "configs/quickstart.yaml", *PLAN))
 
+    def test_simulate_page_and_price(self):
+        words = ["simulate", "configs/quickstart.yaml", *PLAN]
+        j = json.loads(self.box.good(*words, "--price", "1.5", "--json", "--html", "page.html"))
+        cents = 1.5 * j["ranks"] / 3600 / j["tokens_per_s"] * 1e6
+        self.assertAlmostEqual(cents, j["usd_per_million_tokens"], delta=1e-6 * cents)
+        with open(self.box.path("page.html"), encoding="utf-8") as f:
+            page = f.read()
+        data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S).group(1))
+        self.assertTrue(data["simulated"])
+        step = data["num"]["predicted_step_s"]
+        self.assertAlmostEqual(j["step_s"], step, delta=1e-4 * step)
+        self.assertEqual(len(j["breakdown"]), len(data["ranks"]))
+        for name, *times in data["ranks"]:
+            self.assertAlmostEqual(step, sum(times), delta=1e-4 * step, msg=name)
+        self.assertEqual([j["memory"][0]["planned"]], [m["planned"] for m in data["memory"]][:1])
+        self.assertNotIn("million", self.box.good(*words))  # nobody said what a device costs
+        self.assertEqual(page, self.box.good(*words, "--price", "1.5", "--html", "-"))
+        self.refused([*words, "--price", "0"], "--price is 0")
+        self.refused([*words, "--html", "-", "--json"], "--html - and --json")
+        self.refused(["simulate", "--schedule", "zb-h1", "--html", "x.html"], "--html")
+
     def test_simulate_with_the_profile_of_another_device(self):
         """A CPU's timings say nothing of an H100: refused if asked for, left aside if the run names them."""
         with open(self.box.path("cpu.json"), "w", encoding="utf-8") as f:

@@ -35,6 +35,20 @@ TEST_F(MetricsTest, LayersOfTheModelThatHaveExperts) {
   EXPECT_EQ(m.load[2].layers, (std::vector<int64_t>{0, 1}));
 }
 
+TEST_F(MetricsTest, SpeedOfTheMachineFromAStepOn) {
+  const Metrics m = load(
+      "{\"step\":1,\"train/loss\":8,\"perf/probe_gflops\":99}\n"
+      "{\"step\":2,\"train/loss\":8,\"perf/probe_gflops\":40}\n"
+      "{\"step\":3,\"train/loss\":8}\n"
+      "{\"step\":4,\"train/loss\":8,\"perf/probe_gflops\":50}\n"
+      "{\"step\":5,\"train/loss\":8,\"perf/probe_gflops\":60}\n");
+  const MachineSpeed speed = speed_of(m, 2);
+  EXPECT_DOUBLE_EQ(speed.gflops, 50);
+  EXPECT_DOUBLE_EQ(speed.moved, 58.0 / 42 - 1);
+  EXPECT_TRUE(std::isnan(speed_of(m, 6).gflops));
+  EXPECT_TRUE(std::isnan(speed_of(m, 6).moved));
+}
+
 TEST_F(MetricsTest, ReadsEveryKey) {
   const Metrics m = load(
       "{\"step\":0,\"time_s\":0.5,\"train/loss\":8.25,\"train/grad_norm\":2,\"train/lr\":1e-4,"

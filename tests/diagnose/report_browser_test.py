@@ -190,8 +190,12 @@ def main():
             tests = os.path.join(os.environ["HOCKET_BINARY_DIR"], "hocket_tests")
             subprocess.run([tests, "--gtest_filter=Report.*"], check=True, capture_output=True,
                            env={**os.environ, "HOCKET_REPORT_DEMO": folder + "/pages"})
+            # And one of a step that is only predicted.
+            subprocess.run([os.path.join(os.environ["HOCKET_BINARY_DIR"], "hocket"), "simulate",
+                            "configs/models/dense-26m", "--set", "plan.pp=2", "--set", "plan.dp=2", "--price", "2",
+                            "--html", folder + "/pages/simulated.html"], check=True, capture_output=True)
             pages = sorted(f"{folder}/pages/{p}" for p in os.listdir(folder + "/pages"))
-            assert len(pages) >= 10, pages
+            assert len(pages) >= 11, pages
         for page in pages:
             name = os.path.basename(page)
             for width, theme in ((1280, "light"), (480, "dark")):

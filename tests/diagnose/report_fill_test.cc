@@ -90,6 +90,38 @@ TEST(ReportFill, PredictionStandsBesideTheMeasurement) {
   EXPECT_DOUBLE_EQ(weighted.kinds[1].predicted_seconds, 120e-9 / 4);
 }
 
+TEST(ReportFill, BlamesTheKindThatTakesMostOfTheDifference) {
+  ReportData r;
+  r.predicted_step_s = 1.0;
+  r.kinds_step_s = 1.3;
+  r.kinds = {{"linear", "compute", 1, 0.7, 0, 0, 0.5},
+             {"attention", "compute", 1, 0.2, 0, 0, 0.3},
+             {"adamw", "compute", 1, 0.25, 0, 0, 0.1},
+             {"all_reduce", "inter", 1, 0.9, 0, 0, 0.1}};
+  EXPECT_EQ(blame(r), "linear most: 700 ms of a step, 500 ms predicted");
+  r.kinds_step_s = 0.7;  // shorter than predicted, and only attention is
+  EXPECT_EQ(blame(r), "550 ms of it outside of what computes: communication and waiting");
+  r.kinds_step_s = 2.0;  // computing explains a quarter
+  EXPECT_EQ(blame(r), "750 ms of it outside of what computes: communication and waiting");
+  r.kinds_step_s = 1.04;
+  EXPECT_EQ(blame(r), "");
+  r.kinds_step_s = kMissing;
+  EXPECT_EQ(blame(r), "");
+}
+
+TEST(ReportFill, SimulatedKindsStandForTheMeasured) {
+  const Trace predicted = three_steps();
+  ReportData r;
+  r.predicted_step_s = 3e-7;
+  fill_simulated(r, predicted, std::vector<int32_t>(predicted.events.size(), 1));
+  EXPECT_TRUE(r.simulated);
+  ASSERT_EQ(r.kinds.size(), 2u);
+  EXPECT_EQ(r.kinds[0].kind, "linear");
+  EXPECT_TRUE(std::isnan(r.kinds[0].predicted_seconds));
+  EXPECT_EQ(r.kinds_step_s, 3e-7);
+  EXPECT_FALSE(r.predicted.events.empty());
+}
+
 TEST(ReportFill, TracesWithoutStepsChangeNothing) {
   ReportData r;
   fill_measured(r, Trace());

@@ -11,6 +11,7 @@ function section(id, title, link, build) {
   const box = h("section", {id, "aria-labelledby": id + "-h"}, h("h2", {id: id + "-h"}, title));
   main.append(box);
   const missing = build(box);
+  if (typeof missing === "string" && D.simulated) { box.remove(); return; }  // it is of a run
   if (typeof missing === "string") { box.append(h("p", {class: "missing"}, missing)); return; }
   links.append(h("a", {href: "#" + id}, link));
 }
@@ -29,11 +30,11 @@ const finalBpb = N.final_bpb ?? (valid.length ? last(valid).bpb : null);
 const perByte = median(valid.filter(e => e.loss > 0).map(e => e.bpb / e.loss));
 const lower = D.baselines.filter(b => known(b.bpb));
 const beaten = lower.filter(b => known(finalBpb) && finalBpb < b.bpb);
-const pace = settledMedian(T.tps), pace_all = known(pace) ? pace * N.world : null;
+const pace = D.simulated && N.tokens_per_step ? N.tokens_per_step / N.predicted_step_s / N.world : settledMedian(T.tps), pace_all = known(pace) ? pace * N.world : null;
 const stepMeasured = N.step_median ?? settledMedian(T.step_s);
 const stepPredicted = N.predicted_step_s ?? (T.pred || []).find(known);
 const stepError = known(stepMeasured) && known(stepPredicted) ? stepPredicted / stepMeasured - 1 : null;
-const flopRate = known(settledMedian(T.tflops)) ? settledMedian(T.tflops) * 1e12 : known(N.flops_per_step) && stepMeasured ? N.flops_per_step / stepMeasured / N.world : null;
+const flopRate = D.simulated && known(N.flops_per_step) ? N.flops_per_step / stepPredicted / N.world : known(settledMedian(T.tflops)) ? settledMedian(T.tflops) * 1e12 : known(N.flops_per_step) && stepMeasured ? N.flops_per_step / stepMeasured / N.world : null;
 const mfu = settledMedian(T.mfu) ?? (known(flopRate) && known(N.peak_flops) ? flopRate / N.peak_flops : null);
 const trained = has(T.time) ? Math.max(...T.time.filter(known)) : null;
 
@@ -62,6 +63,7 @@ function lede() {
     if (l.length > 1) parts.push("The training loss went from ", bold(digits(l[0], 3)), " to ", bold(digits(last(l), 3) + " nats per token"), known(trained) ? ` in ${seconds(trained)}. ` : ". ");
     else if (l.length) parts.push("The training loss of the only step is ", bold(digits(l[0], 3) + " nats per token"), ". ");
   }
+  if (D.simulated) parts.push("A step takes ", bold(seconds(stepPredicted)), " by the simulator's account.", N.provenance ? ` Durations: ${N.provenance}.` : "");
   if (known(stepError)) {
     const before = N.predicted_step_s != null ? " before the first one" : "", off = Math.abs(stepError);
     parts.push("A step takes ", bold(seconds(stepMeasured)), ...(off < 5e-4 ? [`, as predicted${before}.`] : off <= .1 ? [`, predicted${before} within `, bold(percent(off)), "."]
@@ -79,6 +81,8 @@ function tiles() {
   }
   if (known(pace_all)) tile("Throughput", unit(whole(pace_all) + NB + "tokens/s"), [N.world > 1 ? `${whole(pace)} per rank` : null, known(tokens) ? `${count(tokens)} tokens in ${whole(T.n * D.thinned)} step${T.n * D.thinned === 1 ? "" : "s"}` : null].filter(Boolean).join("; "));
   if (known(flopRate)) tile(known(mfu) ? "Model FLOP/s (MFU)" : "Model FLOP/s", unit(rate(flopRate, "FLOP/s")), known(mfu) ? (mfu > 1 && known(N.peak_flops) ? ofPeak(mfu * N.peak_flops) : `${percent(mfu)} of the ${peakName}`) : "per rank");
+  if (D.simulated) tile("Step time", unit(seconds(stepPredicted)), "predicted");
+  if (known(N.dollars_per_m_tokens)) tile("Per million tokens", "$" + digits(N.dollars_per_m_tokens, 3), "price of the devices");
   if (known(stepMeasured)) tile("Step time", unit(seconds(stepMeasured)), known(stepPredicted) ? [`predicted ${seconds(stepPredicted)} (`, h("span", {class: Math.abs(stepError) <= .07 ? "ok" : "no"}, signed(stepError)), ")"] : "median");
   const plan = D.memory.reduce((a, b) => !a || b.planned > a.planned ? b : a, null);
   if (plan && plan.planned) tile("Memory per rank", unit(bytes(plan.measured || plan.planned)), plan.measured ? `planned ${bytes(plan.planned)} (${signed(plan.planned / plan.measured - 1)})` : "as planned");
@@ -154,6 +158,7 @@ section("time", "Where the time went", "Time", box => {
   if (!D.kinds.length || !D.kinds.some(k => known(k[3]))) return "No step was traced, so the time by kind of task is not known.";
   timeByKind(box);
 });
+if (D.ranks.length) section("ranks", "Where the time of each rank goes", "Ranks", rankShares);
 section("timeline", "One step", "Timeline", box => {
   if (!D.timelines.length) return "No step was traced, so there is no timeline.";
   figure(box, null, "", timeline);
@@ -161,12 +166,15 @@ section("timeline", "One step", "Timeline", box => {
 
 // ---- prediction
 section("prediction", "Predicted against measured", "Prediction", box => {
+  if (D.simulated) return "Nothing was measured.";
   if (!known(stepPredicted)) return "Nothing was predicted for this run.";
   if (!has(T.step_s)) return `Predicted step time: ${seconds(stepPredicted)}; no measured step times were recorded.`;
   const settled = T.step_s.filter((_, i) => T.step[i] >= N.settled), [p10, p90] = [N.step_p10, N.step_p90];
   const two = h("div", {class: "two"});
   box.append(two);
-  figure(two, "Step time", `${settled.length ? `From step ${whole(N.settled)} on the` : "The"} median step takes ${seconds(stepMeasured)}${known(p10) && seconds(p10) !== seconds(p90) ? ` (80${NB}% between ${seconds(p10)} and ${seconds(p90)})` : ""}, and the simulator had predicted ${seconds(stepPredicted)}: ${signed(stepError)}.`, host => {
+  figure(two, "Step time", `${settled.length ? `From step ${whole(N.settled)} on the` : "The"} median step takes ${seconds(stepMeasured)}${known(p10) && seconds(p10) !== seconds(p90) ? ` (80${NB}% between ${seconds(p10)} and ${seconds(p90)})` : ""}, and the simulator had predicted ${seconds(stepPredicted)}: ${signed(stepError)}.` +
+    (known(N.speed_ratio) ? ` At the speed that the machine had when the tasks were timed (a fixed product then ran ${digits(1 / N.speed_ratio, 3)} times as fast) a step would take ${seconds(stepMeasured * N.speed_ratio)}: ${signed(stepPredicted / stepMeasured / N.speed_ratio - 1)}.` : "") +
+    (N.speed_moved > .1 ? ` The machine's speed moved by ${percent(N.speed_moved)} meanwhile.` : ""), host => {
     host.append(legend([["measured", stroke("var(--accent)", {width: 0, dot: true})], ["predicted", stroke("var(--fg)", {dash: "7 4", width: 1.4})], [`±7${NB}% of predicted`, "var(--band)"]]));
     lineChart(host, [{name: "measured", x: {step: T.step, time: T.time}, y: T.step_s, color: "var(--accent)", line: false, dots: 1.7, opacity: .6, text: v => seconds(v)}],
       {height: 300, clip: .985, zero: false, yLabel: "step time", yText: v => tidy(seconds(v, 3)), band: {lo: stepPredicted * .93, hi: stepPredicted * 1.07},

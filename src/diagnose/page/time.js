@@ -67,7 +67,7 @@ function timeByKind(host) {
       h("tr", {class: "sum"}, h("td", {}, "all tasks"), h("td", {class: "wide"}), h("td", {}, seconds(total)), h("td", {}, percent(total / base)),
         h("td", {class: "wide"}, tally(all.calls)), h("td", {}, all.flops > 0 ? digits(all.flops / busy / 1e9, 3) : "–"), h("td", {class: "wide"}),
         withPrediction ? [h("td", {class: "wide"}, seconds(all.predicted)), h("td", {}, signed(all.predicted / total - 1))] : null)))),
-    h("p", {class: "missing"}, `Mean of ${whole(D.num.kinds_steps)} traced step${D.num.kinds_steps === 1 ? "" : "s"}${ranks}. ` +
+    h("p", {class: "missing"}, (D.simulated ? `The simulated step${ranks}. ` : `Mean of ${whole(D.num.kinds_steps)} traced step${D.num.kinds_steps === 1 ? "" : "s"}${ranks}. `) +
       (withPrediction ? "The upright tick in a bar is the prediction. " : "") +
       (rows.some(r => r.comm) ? "Communication runs beside computation, and its time includes waiting for others, so the shares may add up to more than 100" + NB + "%." : "")));
 }

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/probe.h"
+
+#include <gtest/gtest.h>
+
+#include "base/clock.h"
+#include "kernels/backend.h"
+
+namespace hocket::runtime {
+namespace {
+
+TEST(Probe, IsShortAndCountsWhatItDoes) {
+  Probe probe(kernels::cpu_backend());
+  probe.flops_per_s();  // pages are touched, threads are there
+  const int64_t begin = now_ns();
+  const double rate = probe.flops_per_s();
+  const double seconds = seconds_since(begin);
+  // At least four products of 2 x 256^3 FLOPs lie in that time.
+  EXPECT_GT(rate * seconds, 2.0 * 256 * 256 * 256);
+  EXPECT_GT(rate, 1e6);
+  EXPECT_LT(rate, 1e13);
+}
+
+}  // namespace
+}  // namespace hocket::runtime
