@@ -7,6 +7,9 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+if(HOCKET_SANITIZE)
+  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1")
+endif()
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
 if(HOCKET_SIM_ONLY)
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")  # made to be built in a minute
@@ -43,7 +46,11 @@ target_link_libraries(hocket_flags INTERFACE fmt::fmt ${hocket_yaml} nlohmann_js
 set(hocket_watched $<NOT:$<BOOL:$<TARGET_PROPERTY:HOCKET_UNWATCHED>>>)
 if(HOCKET_WERROR)
   # Instrumented, a source has warnings of values that the instrumentation alone reads.
-  target_compile_options(hocket_flags INTERFACE $<$<NOT:$<AND:$<BOOL:${HOCKET_SANITIZE}>,${hocket_watched}>>:-Werror>)
+  if(HOCKET_SANITIZE)
+    target_compile_options(hocket_flags INTERFACE $<$<NOT:${hocket_watched}>:-Werror>)
+  else()
+    target_compile_options(hocket_flags INTERFACE -Werror)
+  endif()
 endif()
 if(HOCKET_SANITIZE)
   target_compile_options(hocket_flags INTERFACE
