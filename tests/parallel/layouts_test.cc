@@ -17,6 +17,7 @@
 #include "parallel/layout_cost.h"
 #include "parallel/layout_problem.h"
 #include "parallel/layouts.h"
+#include "parallel/stored.h"
 
 namespace hocket::parallel {
 namespace {
