@@ -11,6 +11,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/inputs.h"
+#include "cost/cost_model.h"
+#include "engine/machine.h"
 #include "train/memory.h"
 #include "train/profiler.h"
 
@@ -43,6 +45,20 @@ void tell_longest(std::FILE* words, const program::Program& program, const cost:
   }
 }
 
+/// What the timings say of ops that are not among them.
+void tell_learned(std::FILE* words, const engine::Run& run, const cost::Profile& profile) {
+  const cost::CostModel costs(engine::local_cluster(run), profile,
+                              engine::threads_per_rank(run.plan));
+  const cost::LearnedTimes& learned = *costs.learned();
+  if (learned.held_out() <= 0) return;
+  fmt::print(
+      words,
+      "ops left out, one at a time, are predicted from the others within {:.0f} % (median; the "
+      "roofline: {:.0f} %){}\n",
+      100 * learned.held_out(), 100 * learned.roofline_held_out(),
+      learned.useful() ? "" : ", so that ops that are not here will be the roofline's");
+}
+
 }  // namespace
 
 int profile_tasks(const ProfileOptions& options) {
@@ -70,6 +86,7 @@ int profile_tasks(const ProfileOptions& options) {
   }
   std::FILE* words = words_beside(options.out);
   tell_longest(words, compiled.program, profile);
+  tell_learned(words, source.run, profile);
   fmt::print(words, "{} distinct tasks timed; wrote {}\n", profile.tasks.size(), options.out);
   return 0;
 }

@@ -41,6 +41,8 @@ const char* to_string(Provenance provenance) {
       return "timed";
     case Provenance::interpolated:
       return "interpolated";
+    case Provenance::learned:
+      return "learned";
     case Provenance::analytic:
       return "analytic";
   }
@@ -92,6 +94,7 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
       device.peak.bf16 = {rate / cores, "profile"};
     }
   }
+  std::vector<TimedLeaf> leaves;
   for (const TimedTask& task : profile_->tasks) {
     timed_.emplace(task.key,
                    TaskCost{task.ns + profile_->task_overhead_ns, Provenance::timed, task.spread});
@@ -99,6 +102,9 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
     const double roofline =
         roofline_s(task.op, graph::parse_dtype(task.dtype), task.flops, task.bytes);
     if (task.ns > 0 && roofline > 0) {
+      leaves.push_back(
+          {{task.op, cost_class_of(task.op), roofline, task.flops, static_cast<double>(task.bytes)},
+           static_cast<double>(task.ns)});
       points_[{task.op, task.dtype}].push_back({roofline, static_cast<double>(task.ns)});
     }
   }
@@ -120,6 +126,7 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
     points = std::move(merged);
   }
   hold_out();
+  learned_.emplace(leaves);
 }
 
 /// Median error over the sizes of an op, each predicted from its other sizes.
@@ -203,6 +210,11 @@ TaskCost CostModel::work(const Kind& kind, uint32_t accumulate) const {
       return {to_ns(scaled_ns(it->second, roofline) * 1e-9) + overhead, Provenance::interpolated,
               error == held_out_.end() ? -1 : error->second};
     }
+  }
+  if (learned_ && learned_->useful() && roofline > 0) {
+    const Leaf leaf{kind.op, cost_class_of(kind.op), roofline, kind.flops,
+                    static_cast<double>(kind.bytes)};
+    return {to_ns(learned_->ns(leaf) * 1e-9) + overhead, Provenance::learned, learned_->held_out()};
   }
   return {to_ns(roofline + cluster_.device.launch.value) + overhead, Provenance::analytic};
 }

@@ -15,6 +15,7 @@
 #include "comm/ops/transport.h"
 #include "cost/cluster.h"
 #include "cost/collective.h"
+#include "cost/learned.h"
 #include "cost/profile.h"
 #include "program/program.h"
 
@@ -23,6 +24,7 @@ namespace hocket::cost {
 enum class Provenance : uint8_t {
   timed,         ///< this very task, in isolation, on this machine
   interpolated,  ///< another size of the op, or a fitted link
+  learned,       ///< from timed tasks of other ops (cost/learned.h)
   analytic,      ///< constants of the cluster file
 };
 const char* to_string(Provenance provenance);
@@ -32,7 +34,8 @@ struct TaskCost {
   Provenance provenance = Provenance::analytic;
   /// Relative error to expect, from what was measured: of a timed task the spread of its timings,
   /// of an interpolated one the error with which its op's timed sizes are predicted from the others
-  /// (leave one out). Negative: nothing to judge by.
+  /// (leave one out), of a learned one that with which tasks are from those of all other ops.
+  /// Negative: nothing to judge by.
   double error = -1;
 };
 
@@ -62,6 +65,8 @@ class CostModel {
   bool calibrated() const { return profile_.has_value(); }
   const std::optional<Profile>& profile() const { return profile_; }
   int64_t threads() const { return threads_; }
+  /// What the profile's tasks say of ops that it has not; null without a profile.
+  const LearnedTimes* learned() const { return learned_ ? &*learned_ : nullptr; }
 
   /// Seconds by the roofline, without launch: max(flops / reached peak, bytes / reached bandwidth).
   double roofline_s(std::string_view op, graph::DType dtype, double flops, int64_t bytes) const;
@@ -82,6 +87,7 @@ class CostModel {
   std::unordered_map<std::string, TaskCost> timed_;    // by kind_key
   using OpType = std::pair<std::string, std::string>;  // op, dtype
   std::map<OpType, std::vector<Point>> points_;
+  std::optional<LearnedTimes> learned_;
   std::map<OpType, double> held_out_;  // error of interpolation; absent: too few sizes
 };
 

@@ -89,10 +89,13 @@ std::string interval_text(const SimReport& report) {
 }
 
 std::string provenance_text(const SimReport& report) {
+  const ProvenanceShares& shares = report.provenance;
+  const std::string learned =
+      shares.learned > 0 ? fmt::format(", {:.1f} % learned from other ops", 100 * shares.learned)
+                         : "";
   return fmt::format(
-      "{:.1f} % of the time from tasks timed, {:.1f} % interpolated, {:.1f} % analytic",
-      100 * report.provenance.timed, 100 * report.provenance.interpolated,
-      100 * report.provenance.analytic);
+      "{:.1f} % of the time from tasks timed, {:.1f} % interpolated{}, {:.1f} % analytic",
+      100 * shares.timed, 100 * shares.interpolated, learned, 100 * shares.analytic);
 }
 
 std::string path_text(const SimReport& report) {
@@ -245,6 +248,7 @@ std::string to_json(const Program& program, const SimReport& report) {
 
   json.key("provenance").object().member("timed", report.provenance.timed);
   json.member("interpolated", report.provenance.interpolated);
+  json.member("learned", report.provenance.learned);
   json.member("analytic", report.provenance.analytic).end();
   if (report.provenance.judged > 0) {
     json.key("expected_error").object().member("relative", report.provenance.error);

@@ -120,7 +120,7 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
   // Every task counts with its cost times the ranks of its class, whether or not it is on the
   // critical path: how much of all work rests on what sort of number. `judged` is the part whose
   // error is known.
-  double total[3] = {0, 0, 0};
+  double total[4] = {0, 0, 0, 0};  // by cost::Provenance
   double judged = 0;
   double error = 0;
   std::vector<int32_t> first(program.classes.size(), program::kNone);
@@ -163,10 +163,14 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
       }
     }
   }
-  const double sum = total[0] + total[1] + total[2];
+  const double sum = total[0] + total[1] + total[2] + total[3];
   if (sum <= 0) return {};
-  return {total[0] / sum, total[1] / sum, total[2] / sum, judged > 0 ? error / judged : 0,
-          judged / sum};
+  return {.timed = total[0] / sum,
+          .interpolated = total[1] / sum,
+          .learned = total[2] / sum,
+          .analytic = total[3] / sum,
+          .error = judged > 0 ? error / judged : 0,
+          .judged = judged / sum};
 }
 
 void summarise_path(const Program& program, const Replay& replay, SimReport& report) {

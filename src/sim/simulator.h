@@ -26,7 +26,7 @@ struct SimOptions {
 
 /// Time of all ranks' tasks (without waiting) by where the durations come from, as shares of 1.
 struct ProvenanceShares {
-  double timed = 0, interpolated = 0, analytic = 0;
+  double timed = 0, interpolated = 0, learned = 0, analytic = 0;
   /// Mean relative error to expect (cost::TaskCost::error) of the share of the time that has one.
   double error = 0, judged = 0;
 };
