@@ -24,20 +24,26 @@ class Replayer {
   std::vector<double> replay(std::span<const double> duration);
   /// Mean over the steps of replay().
   double mean(std::span<const double> duration);
-  /// Of the last replay, as MeasuredRun::duration.
-  const std::vector<double>& ends() const { return end_; }
 
  private:
-  struct Unit {
-    int32_t first = 0, count = 0;  ///< of members_
-    bool across_replicas = false;
+  struct Range {
+    size_t first = 0, count = 0;
   };
+  /// Ops that begin together.
+  struct Unit {
+    bool across_replicas = false;
+    Range members, waits;
+  };
+  static Range append(const std::vector<int32_t>& some, std::vector<int32_t>* all);
+  /// Fills begin_ with when the last of these ops ended.
+  void begin(std::span<const int32_t> waits);
+
   const MeasuredRun& run_;
-  std::vector<Unit> units_;         ///< in an order in which they can run
-  std::vector<int32_t> members_;    ///< ops of the units
-  std::vector<int32_t> wait_;       ///< what ops wait for, of all ops
-  std::vector<int32_t> wait_from_;  ///< by op: where its own begin in wait_; one more at the end
-  std::vector<double> end_, barrier_;
+  std::vector<Unit> units_;               ///< in an order in which they can run
+  std::vector<int32_t> members_, waits_;  ///< of the units: ops
+  size_t stride_ = 0;                     ///< lanes, rounded up to what is looked at together
+  std::vector<double> end_;               ///< [op * stride_ + lane]
+  std::vector<double> begin_, last_;      ///< by lane: of a unit; the last end of all
 };
 
 }  // namespace hocket::sim::whatif
