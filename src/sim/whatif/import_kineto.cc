@@ -76,6 +76,7 @@ class KinetoReader {
  public:
   explicit KinetoReader(const std::vector<std::string>& paths) : paths_(paths) {
     run_.source = "kineto";
+    run_.waits_from = "of streams and of the host's calls";
   }
 
   MeasuredRun read() {
@@ -467,7 +468,7 @@ class KinetoReader {
 
 }  // namespace
 
-MeasuredRun read_kineto(const std::vector<std::string>& paths, const ImportOptions&) {
+MeasuredRun read_kineto(const std::vector<std::string>& paths) {
   return KinetoReader(paths).read();
 }
 
