@@ -14,6 +14,8 @@ namespace {
 
 /// Lanes that are looked at together: as many as registers hold.
 constexpr size_t kTogether = 8;
+/// Lanes of a tile, but at least a step.
+constexpr size_t kTile = 128;
 
 }  // namespace
 
@@ -89,10 +91,14 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
          ops_of.size() - ready.size(), ops_of.size(), run.names[static_cast<size_t>(op.name)],
          op.sequence, op.worker);
   }
-  stride_ = (static_cast<size_t>(run.lanes()) + kTogether - 1) / kTogether * kTogether;
+  const auto replicas = static_cast<size_t>(run.replicas);
+  tile_ =
+      std::min(std::max<size_t>(kTile / replicas, 1) * replicas, static_cast<size_t>(run.lanes()));
+  stride_ = (tile_ + kTogether - 1) / kTogether * kTogether;
   end_.assign(run.ops.size() * stride_, 0);
   begin_.assign(stride_, 0);
   last_.assign(stride_, 0);
+  row_.assign(stride_, 0);
 }
 
 void Replayer::begin(std::span<const int32_t> waits) {
@@ -108,38 +114,71 @@ void Replayer::begin(std::span<const int32_t> waits) {
   }
 }
 
-std::vector<double> Replayer::replay(std::span<const double> duration) {
-  HOCKET_CHECK(duration.size() == run_.duration.size(), "{} durations of {}", duration.size(),
-               run_.duration.size());
-  const auto lanes = static_cast<size_t>(run_.lanes());
+const double* Replayer::durations_of(size_t op, const Blend& durations, Tile tile) {
+  const auto replicas = static_cast<size_t>(run_.replicas);
+  const size_t cell = op * static_cast<size_t>(run_.lanes()) + tile.first;
+  if (durations.chosen.empty()) return durations.others.data() + cell;
+  const std::span<const char> chosen = std::span(durations.chosen).subspan(op * replicas, replicas);
+  const auto count = static_cast<size_t>(std::count(chosen.begin(), chosen.end(), 1));
+  if (count == 0) return durations.others.data() + cell;
+  if (count == replicas) return durations.some.data() + cell;
+  std::copy_n(durations.others.data() + cell, tile.count, row_.data());
+  for (size_t replica = 0; replica < replicas; ++replica) {
+    for (size_t lane = replica; chosen[replica] != 0 && lane < tile.count; lane += replicas) {
+      row_[lane] = durations.some[cell + lane];
+    }
+  }
+  return row_.data();
+}
+
+void Replayer::replay(const Blend& durations, Tile tile) {
   const auto replicas = static_cast<size_t>(run_.replicas);
   std::fill(last_.begin(), last_.end(), 0.0);
   for (const Unit& unit : units_) {
     begin(std::span(waits_).subspan(unit.waits.first, unit.waits.count));
-    for (size_t lane = 0; unit.across_replicas && lane < lanes; lane += replicas) {
+    for (size_t lane = 0; unit.across_replicas && lane < tile.count; lane += replicas) {
       double* of_step = begin_.data() + lane;
       std::fill_n(of_step, replicas, *std::max_element(of_step, of_step + replicas));
     }
     for (size_t m = unit.members.first; m < unit.members.first + unit.members.count; ++m) {
       const auto op = static_cast<size_t>(members_[m]);
-      const double* takes = duration.data() + op * lanes;
+      const double* takes = durations_of(op, durations, tile);
       double* end = end_.data() + op * stride_;
-      for (size_t lane = 0; lane < lanes; ++lane) {
+      for (size_t lane = 0; lane < tile.count; ++lane) {
         end[lane] = begin_[lane] + takes[lane];
         last_[lane] = std::max(last_[lane], end[lane]);
       }
     }
   }
+}
+
+std::vector<double> Replayer::replay(const Blend& durations) {
+  for (const auto& list : {durations.others, durations.some}) {
+    HOCKET_CHECK(list.size() == run_.duration.size() || (list.empty() && durations.chosen.empty()),
+                 "{} durations of {}", list.size(), run_.duration.size());
+  }
+  const auto lanes = static_cast<size_t>(run_.lanes());
+  const auto replicas = static_cast<size_t>(run_.replicas);
   std::vector<double> steps;
-  for (size_t lane = 0; lane < lanes; lane += replicas) {
-    const double* of_step = last_.data() + lane;
-    steps.push_back(*std::max_element(of_step, of_step + replicas));
+  for (size_t first = 0; first < lanes; first += tile_) {
+    const Tile tile{first, std::min(tile_, lanes - first)};
+    replay(durations, tile);
+    for (size_t lane = 0; lane < tile.count; lane += replicas) {
+      const double* of_step = last_.data() + lane;
+      steps.push_back(*std::max_element(of_step, of_step + replicas));
+    }
   }
   return steps;
 }
 
-double Replayer::mean(std::span<const double> duration) {
-  const std::vector<double> steps = replay(duration);
+std::vector<double> Replayer::replay(std::span<const double> duration) {
+  return replay(Blend{{}, duration, {}});
+}
+
+double Replayer::mean(std::span<const double> duration) { return mean(Blend{{}, duration, {}}); }
+
+double Replayer::mean(const Blend& durations) {
+  const std::vector<double> steps = replay(durations);
   return std::accumulate(steps.begin(), steps.end(), 0.0) / static_cast<double>(steps.size());
 }
 
