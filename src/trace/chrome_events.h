@@ -18,9 +18,12 @@ struct ChromeEvent {
   std::string name, category;
   int64_t pid = 0, tid = 0;  ///< texts count as 0 unless they begin with a number
   double start_us = 0, duration_us = 0;
-  bool has_start = false, has_duration = false;  ///< false also of what is no finite number
+  bool has_start = false, has_duration = false;  ///< false also of what is no possible time
   std::string label;                             ///< args.name, of phase M
 };
+
+/// True of a number of microseconds that a clock can show or an event take: less than 30,000 years.
+inline bool is_possible_time(double us) { return us > -1e18 && us < 1e18; }
 
 /// What a reader could not use.
 struct ChromeDamage {
@@ -63,23 +66,23 @@ void for_each_event(const std::string& path, Before&& before, Argument&& argumen
     e.has_start = e.has_duration = false;
     before();
     json.object([&](std::string_view key) {
-      if (key == "name") {
+      if (is_key(key, "name")) {
         text(&e.name);
-      } else if (key == "cat") {
+      } else if (is_key(key, "cat")) {
         text(&e.category);
-      } else if (key == "ph") {
+      } else if (is_key(key, "ph")) {
         e.phase = json.next() == '"' ? json.string().c_str()[0] : (json.skip_value(), '\0');
-      } else if (key == "pid") {
+      } else if (is_key(key, "pid")) {
         e.pid = id();
-      } else if (key == "tid") {
+      } else if (is_key(key, "tid")) {
         e.tid = id();
-      } else if (key == "ts") {
-        e.has_start = json.number(&e.start_us);
-      } else if (key == "dur") {
-        e.has_duration = json.number(&e.duration_us);
-      } else if (key == "args" && json.next() == '{') {
+      } else if (is_key(key, "ts")) {
+        e.has_start = json.number(&e.start_us) && is_possible_time(e.start_us);
+      } else if (is_key(key, "dur")) {
+        e.has_duration = json.number(&e.duration_us) && is_possible_time(e.duration_us);
+      } else if (is_key(key, "args") && json.next() == '{') {
         json.object([&](std::string_view name) {
-          if (name == "name" && json.next() == '"') {
+          if (is_key(name, "name") && json.next() == '"') {
             json.string(&e.label);
           } else if (!argument(name, json)) {
             json.skip_value();
@@ -99,7 +102,7 @@ void for_each_event(const std::string& path, Before&& before, Argument&& argumen
       return;
     }
     json.object([&](std::string_view key) {
-      if (key == "traceEvents" && json.next() == '[') {
+      if (is_key(key, "traceEvents") && json.next() == '[') {
         json.array(one);
       } else if (!outside(key, json)) {
         json.skip_value();

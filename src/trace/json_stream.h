@@ -3,102 +3,24 @@
 // document and skips what it does not know. Errors give the byte offset.
 #pragma once
 
-#include <zlib.h>
-
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <system_error>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "trace/text_source.h"
 
 namespace hocket::trace {
 
 inline constexpr int kMaxJsonDepth = 200;
-
-// Characters of a plain or gzip file, read as needed.
-class TextSource {
- public:
-  explicit TextSource(const std::string& path) : path_(path), buffer_(size_t{1} << 20, '\0') {
-    if (is_directory(path)) fail(path, "is a folder; expected a trace (.json or .json.gz)");
-    if (!file_exists(path)) fail(path, "no such file; expected a trace (.json or .json.gz)");
-    file_ = gzopen(path.c_str(), "rb");
-    if (file_ == nullptr) fail(path, "cannot be opened for reading");
-    gzbuffer(file_, 1u << 18);
-  }
-  ~TextSource() { gzclose_r(file_); }
-  TextSource(const TextSource&) = delete;
-  TextSource& operator=(const TextSource&) = delete;
-
-  // -1 at the end.
-  int peek() { return at_ < end_ || refill() ? static_cast<unsigned char>(*at_) : -1; }
-  // As peek(), but also -1 where more must be read first.
-  int buffered() const { return at_ < end_ ? static_cast<unsigned char>(*at_) : -1; }
-  int get() {
-    const int c = peek();
-    if (c >= 0) {
-      ++at_;
-    }
-    return c;
-  }
-  // What is buffered from here on; skip() moves over a part of it.
-  std::string_view view() {
-    if (at_ == end_) {
-      refill();
-    }
-    return {at_, static_cast<size_t>(end_ - at_)};
-  }
-  void skip(size_t bytes) { at_ += bytes; }
-
-  [[noreturn]] void broken(std::string_view what) {
-    if (peek() < 0 && !cause_.empty()) {
-      fail(path_, "trace is cut off after {} bytes ({}); expected a whole file", offset(), cause_);
-    }
-    if (peek() < 0) {
-      fail(path_, "trace is cut off after {} bytes, where {} was due; expected a whole file",
-           offset(), what);
-    }
-    fail(path_, "not a trace: got '{}' at byte {}; expected {}", quote(view().substr(0, 16)),
-         offset(), what);
-  }
-
- private:
-  int64_t offset() const { return base_ + (at_ - buffer_.data()); }
-  bool refill() {
-    if (end_ != nullptr) {
-      base_ += end_ - buffer_.data();
-    }
-    const int n = gzread(file_, buffer_.data(), static_cast<unsigned>(buffer_.size()));
-    at_ = end_ = buffer_.data();
-    if (n > 0) {
-      end_ += n;
-      return true;
-    }
-    int state = Z_OK;
-    const char* text = gzerror(file_, &state);
-    if (state == Z_BUF_ERROR) {
-      cause_ = "the gzip stream ends early";
-    }
-    if (n < 0 && state != Z_BUF_ERROR) {
-      fail(path_, "damaged gzip stream after {} bytes: {}", base_, text);
-    }
-    return false;
-  }
-
-  std::string path_;
-  gzFile file_ = nullptr;
-  std::string buffer_;
-  const char* at_ = nullptr;
-  const char* end_ = nullptr;
-  int64_t base_ = 0;
-  std::string cause_;
-};
 
 inline bool is_json_space(int c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
@@ -108,6 +30,12 @@ inline bool ends_token(char c) {
          c == '[';
 }
 
+/// True if `key` is `name`: for names that the program's text has, faster than ==.
+template <size_t N>
+bool is_key(std::string_view key, const char (&name)[N]) {
+  return key.size() == N - 1 && std::memcmp(key.data(), name, N - 1) == 0;
+}
+
 // Pull parser. Strings and number tokens are valid until the next call.
 class JsonStream {
  public:
@@ -115,7 +43,7 @@ class JsonStream {
 
   // First character of the next value or mark; -1 at the end.
   int next() {
-    const int c = in_.buffered();
+    const auto c = static_cast<unsigned char>(in_.ahead());
     return c > ' ' ? c : next_behind_space();
   }
   void expect(char c, std::string_view what) {
@@ -124,7 +52,8 @@ class JsonStream {
     }
     in_.skip(1);
   }
-  // Calls `member(key)`, which must consume the value, for every member of an object.
+  // Calls `member(key)`, which must consume the value, for every member of an object. The key is
+  // valid until the value is read.
   template <typename F>
   void object(F&& member) {
     expect('{', "an object");
@@ -133,10 +62,7 @@ class JsonStream {
       if (next() != '"') {
         in_.broken("a key");
       }
-      string(&key_);
-      expect(':', "':'");
-      next();
-      member(std::string_view(key_));
+      member(key());
       const int c = next();
       if (c != ',' && c != '}') {
         in_.broken("',' or '}'");
@@ -171,16 +97,19 @@ class JsonStream {
   }
   void string(std::string* out) {
     expect('"', "a string");
+    const char* end = string_end(in_.at());
+    if (in_.is_buffered(end) && *end == '"') {
+      out->assign(in_.at(), end);
+      return in_.move_to(end + 1);
+    }
     out->clear();
     for (;;) {
       const std::string_view view = in_.view();
       if (view.empty()) {
         in_.broken("the end of a string");
       }
-      size_t n = 0;
-      while (n < view.size() && view[n] != '"' && view[n] != '\\') {
-        ++n;
-      }
+      const size_t n =
+          std::min(static_cast<size_t>(string_end(view.data()) - view.data()), view.size());
       out->append(view.data(), n);
       in_.skip(n);
       if (n == view.size()) continue;
@@ -215,7 +144,7 @@ class JsonStream {
     do {
       const int c = next();
       if (c == '"') {
-        string();
+        skip_string();
       } else if (c == '{' || c == '[') {
         in_.get();
         if (++depth > kMaxJsonDepth) {
@@ -239,6 +168,16 @@ class JsonStream {
     return std::isfinite(value) ? value : 0;
   }
   int64_t integer() {
+    next();
+    const char* at = in_.at();
+    const bool negative = *at == '-';
+    at += negative ? 1 : 0;
+    int64_t digits = 0;
+    const char* end = digits_at(at, &digits);
+    if (end > at && end - at <= 18 && is_whole(end)) {
+      in_.move_to(end);
+      return negative ? -digits : digits;
+    }
     if (!scalar()) return 0;
     int64_t value = 0;
     if (parse_int(scalar_, &value)) return value;
@@ -248,6 +187,8 @@ class JsonStream {
   }
   // False, and `*value` as it was, for what is no finite number; it is consumed in any case.
   bool number(double* value) {
+    next();
+    if (plain_number(value)) return true;
     double read = 0;
     if (!scalar()) return false;
     const auto [end, error] =
@@ -302,6 +243,86 @@ class JsonStream {
   }
 
  private:
+  // The key of a member, with the ':' behind it consumed and the value due. One that is buffered
+  // with all of that is not copied.
+  std::string_view key() {
+    const char* from = in_.at() + 1;
+    const char* end = string_end(from);
+    if (in_.is_buffered(end) && *end == '"' && end[1] == ':' && in_.is_buffered(end + 1)) {
+      const char* value = end + 2 + (end[2] == ' ' && in_.is_buffered(end + 2) ? 1 : 0);
+      if (*value > ' ' && in_.is_buffered(value)) {
+        in_.move_to(value);
+        return {from, static_cast<size_t>(end - from)};
+      }
+    }
+    string(&key_);
+    expect(':', "':'");
+    next();
+    return key_;
+  }
+  // The first quotation mark or backslash from `at` on, which may be the one behind the buffer.
+  static const char* string_end(const char* at) {
+    if constexpr (std::endian::native == std::endian::little) {
+      constexpr uint64_t kOnes = ~uint64_t{0} / 255, kHighs = kOnes * 128;
+      const auto zeros = [](uint64_t bytes) { return (bytes - kOnes) & ~bytes & kHighs; };
+      for (;; at += 8) {
+        uint64_t bytes = 0;
+        std::memcpy(&bytes, at, 8);
+        // Of the bytes that are found the lowest is right.
+        const uint64_t found = zeros(bytes ^ (kOnes * '"')) | zeros(bytes ^ (kOnes * '\\'));
+        if (found != 0) return at + std::countr_zero(found) / 8;
+      }
+    }
+    while (*at != '"' && *at != '\\') {
+      ++at;
+    }
+    return at;
+  }
+  void skip_string() {
+    const char* end = string_end(in_.at() + 1);
+    if (in_.is_buffered(end) && *end == '"') return in_.move_to(end + 1);
+    string();
+  }
+  // True if a token may end here, and does not only because more must be read.
+  bool is_whole(const char* end) const { return in_.is_buffered(end) && ends_token(*end); }
+  // Digits from `at` on, up to 19 of them, appended to `*value`; where they end.
+  static const char* digits_at(const char* at, int64_t* value) {
+    auto sum = static_cast<uint64_t>(*value);
+    while (*at >= '0' && *at <= '9') {
+      sum = sum * 10 + static_cast<uint64_t>(*at++ - '0');
+    }
+    *value = static_cast<int64_t>(sum);
+    return at;
+  }
+  // A number as most traces have them, without an exponent: its digits and the power of ten that
+  // divides them are exact as doubles, so that their quotient is the nearest double.
+  bool plain_number(double* value) {
+    static constexpr double kTens[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8, 1e9,
+                                       1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18};
+    constexpr int64_t kExact = int64_t{1} << 53;
+    const char* first = in_.at() + (in_.ahead() == '-' ? 1 : 0);
+    int64_t digits = 0;
+    const char* end = digits_at(first, &digits);
+    if (end == first) return false;
+    int64_t count = end - first, decimals = 0;
+    if (*end == '.') {
+      const char* point = end++;
+      end = digits_at(end, &digits);
+      decimals = end - point - 1;
+      if (decimals == 0) return false;
+      count += decimals;
+    }
+    if (count > 18 || !is_whole(end)) return false;
+    if (digits > kExact) {
+      // The same with a correct rounding of more digits.
+      std::from_chars(in_.at(), end, *value);
+    } else {
+      const double quotient = static_cast<double>(digits) / kTens[decimals];
+      *value = *in_.at() == '-' ? -quotient : quotient;
+    }
+    in_.move_to(end);
+    return true;
+  }
   int next_behind_space() {
     for (;;) {
       const std::string_view view = in_.view();
@@ -327,7 +348,7 @@ class JsonStream {
     }
     const std::string_view view = in_.view();
     size_t n = 0;
-    while (n < view.size() && !ends_token(view[n])) {
+    while (n < view.size() && n <= 512 && !ends_token(view[n])) {
       ++n;
     }
     if (n == 0 || n == view.size() || n > 512) {

@@ -120,6 +120,22 @@ bool is_gzip_name(const std::string& path) {
   return path.size() > 3 && path.compare(path.size() - 3, 3, ".gz") == 0;
 }
 
+// A line for each set of ranks that run the same tasks.
+void append_waits(const std::vector<TraceWaits>& waits, std::string* out) {
+  if (waits.empty()) return;
+  auto put = std::back_inserter(*out);
+  *out += "\"waits\":[";
+  for (size_t i = 0; i < waits.size(); ++i) {
+    fmt::format_to(put, "{}\n{{\"ranks\":[{}],\"tasks\":[", i > 0 ? "," : "",
+                   fmt::join(waits[i].ranks, ","));
+    for (size_t t = 0; t < waits[i].tasks.size(); ++t) {
+      fmt::format_to(put, "{}[{}]", t > 0 ? "," : "", fmt::join(waits[i].tasks[t], ","));
+    }
+    *out += "]}";
+  }
+  *out += "],\n";
+}
+
 // Everything that precedes the events: facts, then names of processes and threads.
 std::string header(const Trace& trace) {
   std::string out;
@@ -137,7 +153,9 @@ std::string header(const Trace& trace) {
     const auto& [key, value] = trace.properties[i];
     fmt::format_to(put, "{}{}:{}", i ? "," : "", quoted(key), quoted(value));
   }
-  out += "}},\n\"traceEvents\":[\n";
+  out += "}},\n";
+  append_waits(trace.waits, &out);
+  out += "\"traceEvents\":[\n";
 
   std::map<int32_t, std::vector<bool>> used;  // rank -> lanes with events
   for (int32_t rank = 0; rank < trace.num_ranks; ++rank) {

@@ -50,6 +50,14 @@ struct TraceMemory {
   bool operator==(const TraceMemory&) const = default;
 };
 
+/// What tasks of ranks that run the same ones wait for in other lanes of their rank; what comes
+/// before them in their own lane is not said.
+struct TraceWaits {
+  std::vector<int32_t> ranks;
+  std::vector<std::vector<int32_t>> tasks;  ///< a task, then those that end before it starts
+  bool operator==(const TraceWaits&) const = default;
+};
+
 struct Trace {
   Trace();
 
@@ -60,6 +68,7 @@ struct Trace {
   std::vector<int32_t> steps;      ///< steps that the trace covers
   /// Free facts: "model", "plan", "machine", "program_hash", "config", ...
   std::vector<std::pair<std::string, std::string>> properties;
+  std::vector<TraceWaits> waits;  ///< as the program says
   std::vector<TraceEvent> events;
   std::vector<TraceMemory> memory;
   std::vector<std::string> strings;  ///< add with intern()

@@ -23,6 +23,26 @@ TraceBuilder::TraceBuilder(const program::Program& program, std::string title, s
                                      program::Phase::grad, program::Phase::optimizer}) {
     phase_.push_back(trace_.intern(to_string(phase)));
   }
+  add_waits();
+}
+
+void TraceBuilder::add_waits() {
+  std::vector<TraceWaits> of_class(program_.classes.size());
+  for (size_t rank = 0; rank < class_of_rank_.size(); ++rank) {
+    of_class[class_of_rank_[rank]].ranks.push_back(static_cast<int32_t>(rank));
+  }
+  for (size_t c = 0; c < of_class.size(); ++c) {
+    const std::vector<program::Task>& tasks = program_.classes[c].tasks;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      if (tasks[i].deps.empty()) continue;
+      std::vector<int32_t> list = {static_cast<int32_t>(i)};
+      for (const program::TaskId before : tasks[i].deps) {
+        list.push_back(before.value());
+      }
+      of_class[c].tasks.push_back(std::move(list));
+    }
+    trace_.waits.push_back(std::move(of_class[c]));
+  }
 }
 
 StringId TraceBuilder::layer_name(int32_t layer) {

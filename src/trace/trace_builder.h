@@ -34,6 +34,7 @@ class TraceBuilder {
   Trace take();
 
  private:
+  void add_waits();
   StringId layer_name(int32_t layer);
   int32_t group_instance(program::GroupId group, int32_t rank);
   int64_t message(int32_t step, int32_t sender, int32_t receiver, int32_t tag, bool sends);

@@ -40,6 +40,8 @@ class Reader {
           in_.array([&] { event(); });
         } else if (key == "otherData" && in_.next() == '{') {
           facts();
+        } else if (key == "waits" && in_.next() == '[') {
+          trace_.waits = read_waits(in_);
         } else {
           in_.skip_value();
         }
@@ -258,6 +260,29 @@ class Reader {
 };
 
 }  // namespace
+
+std::vector<TraceWaits> read_waits(JsonStream& json) {
+  std::vector<TraceWaits> waits;
+  json.array([&] {
+    if (json.next() != '{') return json.skip_value();
+    TraceWaits of;
+    json.object([&](std::string_view key) {
+      if (key == "ranks" && json.next() == '[') {
+        json.array([&] { of.ranks.push_back(json.small()); });
+      } else if (key == "tasks" && json.next() == '[') {
+        json.array([&] {
+          if (json.next() != '[') return json.skip_value();
+          std::vector<int32_t>& list = of.tasks.emplace_back();
+          json.array([&] { list.push_back(json.small()); });
+        });
+      } else {
+        json.skip_value();
+      }
+    });
+    waits.push_back(std::move(of));
+  });
+  return waits;
+}
 
 Trace read_trace(const std::string& path, const ReadTraceOptions& options,
                  ReadTraceReport* report) {

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "trace/trace.h"
 
 namespace hocket::trace {
+
+class JsonStream;
 
 struct ReadTraceOptions {
   /// Keep the events before the place where the file is cut off or malformed.
@@ -18,6 +21,9 @@ struct ReadTraceReport {
   bool partial = false;        ///< cut off; only with keep_partial
   std::string cause;           ///< of `partial`
 };
+
+/// The value of a trace's key "waits", which is due; what is no list of lists is left out.
+std::vector<TraceWaits> read_waits(JsonStream& json);
 
 /// Reads what write_trace writes, and Chrome JSON of others as far as it goes: an object with
 /// "traceEvents" or a bare array, plain or gzip whatever the name, streamed; unknown keys are

@@ -7,12 +7,14 @@ import glob
 import gzip
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import unittest
 
 import cli_util
+import hostile_test
 
 sys.path.insert(0, os.path.join(cli_util.ROOT, "tests", "whatif"))
 import straggler_util  # noqa: E402
@@ -159,27 +161,46 @@ class Whatif(unittest.TestCase):
         self.assertEqual(run(self.path("absent.json")).returncode, 2)
         self.assertEqual(run(self.path(), "--format", "what").returncode, 2)
 
-    def test_causes(self):
-        def job(slow, **options):
-            return straggler_util.Job(dp=4, pp=4, micro_batches=8, steps=2, seed=11, slow=slow, **options)
-        lengths = {(s, d, m): 0.5 + ((s * 31 + d * 7 + m * 13) % 10) / 5
-                   for s in range(100) for d in range(4) for m in range(-1, 8)}
-        causes = {
-            "slow worker": lambda step, dp, pp, kind, mb: 2 if (dp, pp) == (2, 1) and "compute" in kind else 1,
-            "last stage": lambda step, dp, pp, kind, mb: 1.8 if pp == 3 and "compute" in kind else 1,
-            "uneven sequences": lambda step, dp, pp, kind, mb: lengths[step, dp, mb] if "compute" in kind else 1,
-            "pauses": lambda step, dp, pp, kind, mb:
-                12 if kind == "forward-compute" and (dp + pp * 3 + mb * 5 + step) % 41 == 0 else 1,
-            "slow link": lambda step, dp, pp, kind, mb:
-                200 if dp == 1 and (pp, kind) in ((1, "forward-send"), (2, "forward-recv"),
-                                                  (2, "backward-send"), (1, "backward-recv")) else 1,
+    def test_injected_trouble(self):
+        """Each trouble at three levels: its cause is named, and the gain of curing it is within 5 points of what it did
+        cost: the replay of the same job without it."""
+        def job(slow):
+            return straggler_util.Job(dp=4, pp=4, micro_batches=8, steps=2, seed=11, slow=slow)
+
+        def slow_worker(level):
+            return lambda step, dp, pp, kind, mb: level if (dp, pp) == (2, 1) and "compute" in kind else 1
+
+        def last_stage(level):
+            return lambda step, dp, pp, kind, mb: level if pp == 3 and "compute" in kind else 1
+
+        def uneven(level):  # the same lengths in another order for every step and replica
+            return lambda step, dp, pp, kind, mb: \
+                1 + level * ((mb * 3 + step * 5 + dp * 7) % 8 / 3.5 - 1) if "compute" in kind else 1
+
+        def pauses(level):
+            return lambda step, dp, pp, kind, mb: \
+                level if kind == "forward-compute" and (dp + pp * 3 + mb * 5 + step) % 41 == 0 else 1
+
+        def slow_link(level):
+            ends = ((1, "forward-send"), (2, "forward-recv"), (2, "backward-send"), (1, "backward-recv"))
+            return lambda step, dp, pp, kind, mb: level if dp == 1 and (pp, kind) in ends else 1
+        injected = {
+            "slow worker": (slow_worker, (1.3, 1.6, 2.2), "dp 2 pp 1"),
+            "last stage": (last_stage, (1.4, 1.8, 2.5), "stage 3"),
+            "uneven sequences": (uneven, (0.4, 0.6, 0.9), ""),
+            "pauses": (pauses, (6, 12, 20), ""),
+            "slow link": (slow_link, (150, 250, 400), "dp 1 pp 1, dp 1 pp 2"),
         }
-        for cause, slow in causes.items():
-            with self.subTest(cause):
-                straggler_util.write(self.path(), job(slow).trace(waiting=True))
-                found = self.analyse(self.path())
-                self.assertEqual(found["cause"], cause, [found["S"], found["causes"]])
-                self.assertGreater(found["causes"][0]["gain"], 1.03)
+        well = job(lambda *where: 1)
+        without = sum(well.replay(well.duration)[0].values()) / len(well.steps)
+        for cause, (slow, levels, where) in injected.items():
+            for level in levels:
+                with self.subTest(cause, level=level):
+                    straggler_util.write(self.path(), job(slow(level)).trace(waiting=True))
+                    found = self.analyse(self.path())
+                    named = found["causes"][0]
+                    self.assertEqual((found["cause"], named["where"]), (cause, where), [found["S"], found["causes"]])
+                    self.assertLess(abs(named["gain"] - found["T"] / without), 0.05, [level, named])
 
     def test_scales_and_surface(self):
         job = straggler_util.Job(dp=2, pp=2)
@@ -207,16 +228,54 @@ class Whatif(unittest.TestCase):
         self.assertIn("dp 1 pp 3", text)
         self.assertTrue(text.endswith("</html>\n"))
 
-    def test_our_own_traces(self):
+    def simulated(self, *words):
+        """A trace of a simulation of two stages and two replicas; its predicted step in seconds."""
         config = os.path.join(cli_util.ROOT, "configs", "quickstart.yaml")
         done = subprocess.run(
             [cli_util.HOCKET, "simulate", config, "--set", "plan.dp=2", "--set", "plan.pp=2", "--set",
-             "plan.micro_batch=1", "--all-ranks", "--trace", self.path("own.json.gz"), "--json"],
-            stdout=subprocess.PIPE, text=True, check=True)
-        found = self.analyse(self.path("own.json.gz"))
-        self.assertEqual((found["dp"], found["pp"]), (2, 2))
-        self.same(found, {"T_measured": json.loads(done.stdout)["step_s"]}, 1e-3)
+             "plan.micro_batch=1", "--all-ranks", "--trace", self.path("own.json"), "--json", *words],
+            cwd=cli_util.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=True)
+        return json.loads(done.stdout)["step_s"]
+
+    def test_our_own_traces(self):
+        seconds = self.simulated()
+        found = self.analyse(self.path("own.json"))
+        self.assertEqual((found["dp"], found["pp"], found["dependencies"]), (2, 2, "the program's"))
+        self.same(found, {"T_measured": seconds}, 1e-3)
         self.assertLess(abs(found["T"] / found["T_measured"] - 1), 0.01)
+        # Of ranks of which the trace does not say what their tasks wait for it is inferred.
+        trace = read(self.path("own.json"))
+        for of in trace["waits"]:
+            of["ranks"] = [rank for rank in of["ranks"] if rank != 1]
+        straggler_util.write(self.path("partly.json"), trace)
+        self.assertEqual(self.analyse(self.path("partly.json"))["dependencies"],
+                         "the program's; of 1 of 4 ranks inferred from times")
+        trace["waits"][0]["tasks"].append([0, 10**6])
+        straggler_util.write(self.path("absent.json"), trace)
+        self.assertRegex("\n".join(self.analyse(self.path("absent.json"))["dropped"]["notes"]),
+                         "waits? of tasks that are not in the trace")
+        del trace["waits"]
+        straggler_util.write(self.path("older.json"), trace)
+        self.assertEqual(self.analyse(self.path("older.json"))["dependencies"], "inferred from times")
+
+    def test_what_the_program_says_is_replayed(self):
+        """Task 1 waits for task 0 of another lane alone, though task 2 had always ended before it."""
+        def task(number, lane, start, duration):
+            return {"ph": "X", "name": "t", "cat": f"t{number}", "pid": 1, "tid": lane, "ts": start, "dur": duration,
+                    "args": {"task": number, "step": 0}}
+        trace = {"otherData": {"schema": "hocket-trace-2", "ranks": 1}, "waits": [{"ranks": [0], "tasks": [[1, 0]]}],
+                 "traceEvents": [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "rank 0", "rank": 0}},
+                                 task(0, 1, 0, 100), task(2, 1, 100, 300), task(1, 2, 500, 200)]}
+        straggler_util.write(self.path(), trace)
+        self.same(self.analyse(self.path()), {"T": 400e-6, "T_measured": 700e-6})
+        del trace["waits"]
+        straggler_util.write(self.path(), trace)
+        self.same(self.analyse(self.path()), {"T": 600e-6})
+        trace["waits"] = [{"ranks": [0], "tasks": [[1, 0], [0, 1]]}]
+        straggler_util.write(self.path(), trace)
+        done = run(self.path())
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("in a circle", done.stderr)
 
     def profile(self, rank, clock, kernel_us, collectives=2):
         """A Kineto profile: each round launches a kernel and a sum that waits for it; the sums end together, when the
@@ -261,6 +320,25 @@ class Whatif(unittest.TestCase):
         self.assertIn("not all ranks have them", "\n".join(self.analyse(*paths)["dropped"]["notes"]))
         self.assertEqual(run(paths[0], paths[0]).returncode, 2)
 
+    def test_host_threads_at_once(self):
+        """A thread launches while another one waits for the device: it does not wait for that."""
+        def event(category, name, tid, start, duration, **args):
+            return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": tid, "ts": start, "dur": duration,
+                    "args": args}
+        events = [event("user_annotation", "ProfilerStep#5", 1, 0, 1100),
+                  event("cuda_runtime", "cudaLaunchKernel", 1, 10, 10, correlation=1),
+                  event("kernel", "gemm", 7, 20, 1000, stream=7, correlation=1),
+                  event("cuda_runtime", "cudaDeviceSynchronize", 1, 20, 1000, correlation=2),
+                  event("cuda_runtime", "cudaLaunchKernel", 2, 300, 10, correlation=3),
+                  event("kernel", "copy", 9, 310, 200, stream=9, correlation=3),
+                  event("cuda_runtime", "cudaLaunchKernel", 1, 1020, 10, correlation=4),
+                  event("kernel", "gemm", 7, 1030, 50, stream=7, correlation=4)]
+        straggler_util.write(self.path(), {"schemaVersion": 1, "traceEvents": events})
+        found = self.analyse(self.path(), "--scale", "gemm*=10")
+        self.same(found, {"T": 1080e-6, "T_measured": 1080e-6})
+        # Then the copy ends last: its launch, 280 us behind the first one, does not wait for the other thread.
+        self.same({"T": found["scaled"][0]["T"]}, {"T": 510e-6})
+
     def test_chakra(self):
         # Two ranks: a product, then a sum that both take part in; the first then sends what the second waits for.
         def node(number, name, kind, waits, micros, **attributes):
@@ -282,6 +360,50 @@ class Whatif(unittest.TestCase):
             del n["durationMicros"]
         straggler_util.write(self.path("1.json"), {"schema": "1.1", "nodes": ranks[1]})
         self.assertEqual(run(self.path("1.json")).returncode, 2)
+
+    def samples(self):
+        """By format: the files of a trace of each, as bytes."""
+        self.simulated("--set", "train.global_batch=4")
+        nodes = [{"id": i, "name": f"n{i}", "type": "COMM_COLL_NODE" if i % 3 == 2 else "COMP_NODE",
+                  "data_deps": [i - 1] if i else [], "start_time_micros": 10 * i, "duration_micros": 9,
+                  "attr": [{"name": "pg_name", "stringVal": "0"}]} for i in range(12)]
+        files = {"straggler": [straggler_util.Job(steps=2, dp=2, pp=2, micro_batches=2).trace()],
+                 "hocket": [read(self.path("own.json"))],
+                 "kineto": [self.profile(0, 0, 100), self.profile(1, 5000, 200)],
+                 "chakra": [{"nodes": nodes}, {"nodes": nodes}]}
+        return {name: [json.dumps(document).encode() for document in documents] for name, documents in files.items()}
+
+    def test_damage_of_every_kind_to_every_format(self):
+        """Bytes flipped, cut, doubled, values of other types: a report, as JSON that is JSON, or exit code 2 and which
+        file."""
+        rounds = 25 * int(os.environ.get("HOSTILE_ROUNDS", "1"))
+        for name, files in self.samples().items():
+            rng = random.Random(f"{hostile_test.SEED} {name}")
+            for number in range(rounds):
+                paths, broken = [], rng.randrange(len(files))
+                for i, data in enumerate(files):
+                    if i == broken and number % 2 == 0:
+                        data = hostile_test.damage(data, rng)
+                    elif i == broken:
+                        data = json.dumps(hostile_test.retype(json.loads(data), rng)).encode()
+                    if number % 5 == 4:
+                        data = gzip.compress(data)
+                        data = hostile_test.damage(data, rng) if i == broken else data
+                    paths.append(self.path(f"{name}{i}.json"))
+                    with open(paths[-1], "wb") as f:
+                        f.write(data)
+                for words in ([], ["--format", name]):
+                    done = run(*paths, *words, "--json", "--surface")
+                    case = f"{name} {number} {words}: {done.stderr[-500:]}"
+                    self.assertIn(done.returncode, (0, 2), case)
+                    for word in hostile_test.FORBIDDEN:
+                        self.assertNotIn(word, done.stderr, case)
+                    if done.returncode == 0:
+                        def constant(text, case=case):
+                            self.fail(f"{text} in {case}")
+                        json.loads(done.stdout, parse_constant=constant)
+                    else:
+                        self.assertRegex(done.stderr, f"{name}.\\.json|hocket whatif", case)
 
     def test_straggler_data(self):
         folder = os.environ.get("HOCKET_STRAGGLER_DATA", "")

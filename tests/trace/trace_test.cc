@@ -59,6 +59,7 @@ Trace random_trace(uint64_t seed, int events) {
   trace.source = "simulation";
   trace.num_ranks = 3;
   trace.steps = {20, 21};
+  trace.waits = {{{0, 2}, {{4, 1}, {9, 3, 8}}}, {{1}, {}}};
   trace.set_property("plan", "dp=3 {\"a\": 1}");
   trace.set_property("model", "x");
   trace.set_property("model", "qwen3_moe");
@@ -122,6 +123,7 @@ void expect_same(const Trace& a, const Trace& b) {
   EXPECT_EQ(a.lanes, b.lanes);
   EXPECT_EQ(a.steps, b.steps);
   EXPECT_EQ(a.properties, b.properties);
+  EXPECT_TRUE(a.waits == b.waits);
   ASSERT_EQ(a.events.size(), b.events.size());
   for (size_t i = 0; i < a.events.size(); ++i) {
     TraceEvent x = a.events[i], y = b.events[i];
@@ -410,6 +412,7 @@ TEST(TraceBuilder, FillsEventsFromTheProgram) {
   buffer.type = {graph::DType::f32, {250}};
   program.classes[0].buffers = {buffer};
   program.classes[0].tasks[0].out = {0};
+  program.classes[0].tasks[2].deps = {0, 1};
   TraceBuilder builder(program, "t", "run");
   const std::vector<int64_t> start = {0, 10, 20}, end = {10, 20, 19};  // the last did not run
   for (int32_t step : {7, 8}) {
@@ -423,6 +426,7 @@ TEST(TraceBuilder, FillsEventsFromTheProgram) {
   const Trace trace = builder.take();
   EXPECT_EQ(trace.num_ranks, 4);
   EXPECT_EQ(trace.steps, (std::vector<int32_t>{7, 8}));
+  EXPECT_TRUE(trace.waits == (std::vector<TraceWaits>{{{0, 1}, {{2, 0, 1}}}, {{2, 3}, {}}}));
   ASSERT_EQ(trace.events.size(), 20u);
   // On both ranks of stage 0, in both steps: alive while the first task runs.
   ASSERT_EQ(trace.memory.size(), 8u);

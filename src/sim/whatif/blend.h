@@ -3,29 +3,32 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "sim/whatif/measured_run.h"
 
 namespace hocket::sim::whatif {
 
-/// Durations `some` of the ops of which `chosen(op, replica)` is true, `others` of all others; both
-/// as MeasuredRun::duration.
+/// `some` of the ops that are chosen, `others` of all others; both as MeasuredRun::duration, and
+/// they must outlive it.
+struct Blend {
+  std::span<const double> some, others;
+  std::vector<char> chosen;  ///< [op * replicas + replica]; empty: none is
+};
+
+/// Of the ops of which `chosen(op, replica)` is true.
 template <typename Chosen>
-std::vector<double> blend(const MeasuredRun& run, const std::vector<double>& some,
-                          const std::vector<double>& others, Chosen&& chosen) {
-  std::vector<double> mixed = others;
-  const auto replicas = static_cast<size_t>(run.replicas);
-  const size_t lanes = static_cast<size_t>(run.lanes());
-  for (size_t op = 0; op < run.ops.size(); ++op) {
-    for (size_t replica = 0; replica < replicas; ++replica) {
-      if (!chosen(static_cast<int32_t>(op), static_cast<int32_t>(replica))) continue;
-      for (size_t cell = op * lanes + replica; cell < (op + 1) * lanes; cell += replicas) {
-        mixed[cell] = some[cell];
-      }
+Blend blend(const MeasuredRun& run, const std::vector<double>& some,
+            const std::vector<double>& others, Chosen&& chosen) {
+  Blend blend{some, others, {}};
+  blend.chosen.reserve(run.ops.size() * static_cast<size_t>(run.replicas));
+  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+    for (int32_t replica = 0; replica < run.replicas; ++replica) {
+      blend.chosen.push_back(chosen(op, replica) ? 1 : 0);
     }
   }
-  return mixed;
+  return blend;
 }
 
 }  // namespace hocket::sim::whatif

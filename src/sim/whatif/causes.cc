@@ -110,9 +110,11 @@ class Search {
     std::map<Alike, std::vector<std::pair<int32_t, int32_t>>> groups;
     for (const Pass& pass : passes_) {
       const Block& at = run_.blocks[pass.block];
-      for (int32_t lane = 0; lane < lanes_; ++lane) {
-        groups[{at.worker, lane % run_.replicas, at.chunk, pass.backward}].push_back(
-            {pass.block, lane});
+      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+        auto& cells = groups[{at.worker, replica, at.chunk, pass.backward}];
+        for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
+          cells.push_back({pass.block, lane});
+        }
       }
     }
     return groups;
@@ -124,27 +126,39 @@ class Search {
   void uneven_sequences() {
     if (passes_.empty()) return;
     std::vector<double> even = run_.duration;
-    std::map<std::array<int32_t, 4>, std::array<std::pair<double, int>, 2>> pairs;
+    // Forward and backward passes of a micro-batch through a chunk, by lane.
+    struct Pair {
+      std::array<double, 2> beyond_mean{};
+      std::array<int, 2> passes{};
+    };
+    std::map<std::array<int32_t, 3>, size_t> places;
+    std::vector<size_t> place_of(run_.blocks.size(), 0);
+    for (const Pass& pass : passes_) {
+      const Block& at = run_.blocks[pass.block];
+      place_of[static_cast<size_t>(pass.block)] =
+          places.try_emplace({at.worker, at.chunk, at.micro_batch}, places.size()).first->second;
+    }
+    std::vector<Pair> pairs(places.size() * static_cast<size_t>(lanes_));
     for (const auto& [of, cells] : alike()) {
-      const auto& [worker, replica, chunk, backward] = of;
+      const size_t way = std::get<3>(of) ? 1 : 0;
       double mean = 0;
       for (const auto& [block, lane] : cells) {
         mean += time(block, lane) / static_cast<double>(cells.size());
       }
       for (const auto& [block, lane] : cells) {
         set(block, lane, mean, &even);
-        auto& [sum, count] =
-            pairs[{worker, chunk, lane, run_.blocks[block].micro_batch}][backward ? 1 : 0];
-        sum += time(block, lane) - mean;
-        ++count;
+        Pair& pair = pairs[place_of[static_cast<size_t>(block)] * static_cast<size_t>(lanes_) +
+                           static_cast<size_t>(lane)];
+        pair.beyond_mean[way] += time(block, lane) - mean;
+        ++pair.passes[way];
       }
     }
     double xx = 0, yy = 0, xy = 0;
-    for (const auto& [at, both] : pairs) {
-      if (both[0].second == 0 || both[1].second == 0) continue;
-      xx += both[0].first * both[0].first;
-      yy += both[1].first * both[1].first;
-      xy += both[0].first * both[1].first;
+    for (const Pair& pair : pairs) {
+      if (pair.passes[0] == 0 || pair.passes[1] == 0) continue;
+      xx += pair.beyond_mean[0] * pair.beyond_mean[0];
+      yy += pair.beyond_mean[1] * pair.beyond_mean[1];
+      xy += pair.beyond_mean[0] * pair.beyond_mean[1];
     }
     out_.correlation = xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
     add(Cause::uneven_sequences, "", replayer_.mean(even),
@@ -263,32 +277,86 @@ class Search {
   }
 
   void slow_worker() {
-    add(Cause::slow_worker, names(out_.slowest), out_.T_without_slowest,
-        fmt::format("M_W: the slowest 3 % of {}, at least one",
+    std::vector<char> slow(run_.workers.size(), 0);
+    for (const int32_t worker : out_.slowest) {
+      slow[static_cast<size_t>(worker)] = 1;
+    }
+    add(Cause::slow_worker, names(out_.slowest), replayer_.mean(as_others(slow)),
+        fmt::format("the slowest 3 % of {}, at least one, as fast as others",
                     counted(static_cast<int64_t>(run_.workers.size()), "worker")));
+  }
+
+  /// Durations with the passes of the workers that are `slow` as long as those of the others: of
+  /// the same stage and chunk if it has others, else of all. The ideal would not do: its means
+  /// count the slow ones. What is communicated takes the ideal time.
+  std::vector<double> as_others(const std::vector<char>& slow) {
+    using Alike = std::array<int32_t, 3>;  // kind, stage, chunk; kNone: of any
+    struct Mean {
+      double sum = 0;
+      int64_t count = 0;
+    };
+    std::map<Alike, Mean> means;
+    const auto each = [&](bool of_slow, auto&& f) {
+      for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+        const Block& at = run_.blocks[block];
+        for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+          const auto worker = static_cast<size_t>(at.worker * run_.replicas + replica);
+          if ((slow[worker] != 0) != of_slow) continue;
+          f(block, replica, Alike{at.kind, run_.workers[worker].stage, at.chunk},
+            Alike{at.kind, kNone, kNone});
+        }
+      }
+    };
+    each(false, [&](int32_t block, int32_t replica, const Alike& alike, const Alike& any) {
+      Mean here;
+      for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
+        here.sum += time(block, lane);
+        ++here.count;
+      }
+      for (const Alike& key : {alike, any}) {
+        means[key].sum += here.sum;
+        means[key].count += here.count;
+      }
+    });
+    std::vector<double> durations = run_.duration;
+    each(true, [&](int32_t block, int32_t replica, const Alike& alike, const Alike& any) {
+      const auto same = means.find(alike), of_kind = means.find(any);
+      const auto mean = same != means.end() ? same : of_kind;
+      const bool ideal = mean == means.end() || run_.kinds[alike[0]].communicates();
+      for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
+        if (!ideal) {
+          set(block, lane, mean->second.sum / static_cast<double>(mean->second.count), &durations);
+          continue;
+        }
+        for (const int32_t op : ops_of_[block]) {
+          durations[run_.at(op, lane)] = ideal_[run_.at(op, lane)];
+        }
+      }
+    });
+    return durations;
   }
 
   /// The last stage, whose head and loss the others lack, or another one that costs more.
   void slow_stage() {
     if (run_.stages < 2) return;
-    int32_t worst = run_.stages - 1;
-    double least = out_.T_without_last_stage;
-    const auto cured = [&](int32_t stage) {
-      return blend(run_, ideal_, run_.duration, [&](int32_t op, int32_t replica) {
-        return run_.worker(op, replica).stage == stage;
-      });
-    };
-    for (int32_t stage = 0; stage + 1 < run_.stages; ++stage) {
-      const double fixed = replayer_.mean(cured(stage));
-      if (fixed < least) {
+    int32_t worst = kNone;
+    double least = 0;
+    for (int32_t stage = run_.stages - 1; stage >= 0; --stage) {
+      std::vector<char> slow;
+      for (const Worker& worker : run_.workers) {
+        slow.push_back(worker.stage == stage ? 1 : 0);
+      }
+      const double fixed = replayer_.mean(as_others(slow));
+      if (worst == kNone || fixed < least) {
         worst = stage;
         least = fixed;
       }
     }
     const bool last = worst == run_.stages - 1;
     add(last ? Cause::last_stage : Cause::slow_stage, fmt::format("stage {}", worst), least,
-        last ? "M_S: the last stage has the head and the loss; fewer layers there would even it"
-             : "this stage has more work than others");
+        last ? "the last stage, which has the head and the loss, as fast as others; fewer layers "
+               "there would even it"
+             : "this stage, as fast as others");
   }
 
   const MeasuredRun& run_;

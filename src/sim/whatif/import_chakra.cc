@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "sim/whatif/importers.h"
+#include "trace/chrome_events.h"
 #include "trace/json_stream.h"
 
 namespace hocket::sim::whatif {
@@ -40,6 +41,7 @@ class ChakraReader {
  public:
   explicit ChakraReader(const std::vector<std::string>& paths) : paths_(paths) {
     run_.source = "chakra";
+    run_.waits_from = "the trace's";
   }
 
   MeasuredRun read() {
@@ -127,10 +129,10 @@ class ChakraReader {
     } else if (key == "ctrl_deps" || key == "ctrlDeps" || key == "data_deps" || key == "dataDeps") {
       list();
     } else if (key == "start_time_micros" || key == "startTimeMicros") {
-      node->started = json.number(&node->start);
-      node->start *= 1e-6;
+      node->started = json.number(&node->start) && trace::is_possible_time(node->start);
+      node->start *= node->started ? 1e-6 : 0;
     } else if (key == "duration_micros" || key == "durationMicros") {
-      node->timed = json.number(&node->duration);
+      node->timed = json.number(&node->duration) && trace::is_possible_time(node->duration);
       node->duration = std::max(node->duration, 0.0) * 1e-6;
     } else if (key == "attr" && json.next() == '[') {
       json.array([&] { attribute(json, node); });
@@ -291,7 +293,7 @@ class ChakraReader {
 
 }  // namespace
 
-MeasuredRun read_chakra(const std::vector<std::string>& paths, const ImportOptions&) {
+MeasuredRun read_chakra(const std::vector<std::string>& paths) {
   return ChakraReader(paths).read();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Our own traces. A rank is a worker; its lanes are in-order queues. What a task waits for in other
-// lanes the trace does not say: the program does, or it is inferred from what had always ended.
+// lanes the trace says, or it is inferred from what had always ended.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "sim/whatif/importers.h"
 #include "trace/chrome_events.h"
+#include "trace/trace_reader.h"
 
 namespace hocket::sim::whatif {
 namespace {
@@ -30,8 +31,7 @@ struct TaskFacts {
 
 class HocketReader {
  public:
-  HocketReader(const std::string& path, const ImportOptions& options)
-      : path_(path), options_(options) {
+  explicit HocketReader(const std::string& path) : path_(path) {
     run_.source = "hocket";
     run_.names = {"task"};  // tasks are told apart by their number
   }
@@ -47,11 +47,7 @@ class HocketReader {
     lanes();
     messages();
     collectives();
-    if (options_.waits) {
-      given_waits();
-    } else {
-      inferred_waits();
-    }
+    waits();
     settle_transfers(&run_);
     return std::move(run_);
   }
@@ -72,25 +68,25 @@ class HocketReader {
           phase.clear();
         },
         [&](std::string_view key, trace::JsonStream& json) {
-          if (key == "task") {
+          if (trace::is_key(key, "task")) {
             number = json.small();
-          } else if (key == "phase" && json.next() == '"') {
+          } else if (trace::is_key(key, "phase") && json.next() == '"') {
             phase = json.string();
-          } else if (key == "step") {
+          } else if (trace::is_key(key, "step")) {
             step = json.small();
-          } else if (key == "micro_batch") {
+          } else if (trace::is_key(key, "micro_batch")) {
             micro_batch = json.small();
-          } else if (key == "stage") {
+          } else if (trace::is_key(key, "stage")) {
             task.stage = json.small();
-          } else if (key == "bytes") {
+          } else if (trace::is_key(key, "bytes")) {
             task.bytes = json.integer();
-          } else if (key == "group") {
+          } else if (trace::is_key(key, "group")) {
             task.group = json.small();
-          } else if (key == "flow") {
+          } else if (trace::is_key(key, "flow")) {
             task.flow = json.integer();
-          } else if (key == "end" && json.next() == '"') {
+          } else if (trace::is_key(key, "end") && json.next() == '"') {
             task.sends = json.string() == "out";
-          } else if (key == "rank") {
+          } else if (trace::is_key(key, "rank")) {
             rank = json.small();
           } else {
             return false;
@@ -133,9 +129,13 @@ class HocketReader {
           }
         },
         [&](std::string_view key, trace::JsonStream& json) {
+          if (trace::is_key(key, "waits") && json.next() == '[') {
+            waits_ = trace::read_waits(json);
+            return true;
+          }
           if (key != "otherData" || json.next() != '{') return false;
           json.object([&](std::string_view fact) {
-            if (fact == "ranks") {
+            if (trace::is_key(fact, "ranks")) {
               num_ranks_ = json.small();
             } else {
               json.skip_value();
@@ -335,45 +335,74 @@ class HocketReader {
     }
   }
 
-  void given_waits() {
+  /// What tasks wait for in other lanes: as the trace says of its program; of ranks of which it
+  /// says nothing, by when they ran.
+  void waits() {
+    std::map<int64_t, int32_t> worker_of;  // by rank
+    for (int32_t worker = 0; worker < run_.pattern_workers; ++worker) {
+      worker_of[run_.workers[worker].rank] = worker;
+    }
     std::map<std::pair<int32_t, int32_t>, int32_t> op_of;
     for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
       op_of[{run_.ops[op].worker, run_.ops[op].sequence}] = op;
     }
-    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
-      const auto rank = static_cast<int32_t>(run_.workers[run_.ops[op].worker].rank);
-      for (const int32_t task : options_.waits(rank, run_.ops[op].sequence)) {
-        if (const auto at = op_of.find({run_.ops[op].worker, task}); at != op_of.end()) {
-          add_wait(&run_, op, at->second);
+    std::set<int32_t> said;
+    int64_t absent = 0;
+    for (const trace::TraceWaits& program : waits_) {
+      for (const int32_t rank : program.ranks) {
+        const auto worker = worker_of.find(rank);
+        if (worker == worker_of.end() || !said.insert(worker->second).second) continue;
+        for (const std::vector<int32_t>& list : program.tasks) {
+          for (size_t i = 1; i < list.size(); ++i) {
+            const auto op = op_of.find({worker->second, list[0]});
+            const auto before = op_of.find({worker->second, list[i]});
+            if (op == op_of.end() || before == op_of.end()) {
+              ++absent;
+            } else {
+              add_wait(&run_, op->second, before->second);
+            }
+          }
         }
+      }
+    }
+    if (absent > 0) {
+      run_.dropped.notes.push_back(
+          fmt::format("{} of tasks that are not in the trace", counted(absent, "wait")));
+    }
+    const auto all = static_cast<size_t>(run_.pattern_workers);
+    run_.waits_from = said.size() == all ? "the program's"
+                      : said.empty()
+                          ? "inferred from times"
+                          : fmt::format("the program's; of {} of {} ranks inferred from times",
+                                        all - said.size(), all);
+    for (const auto& [lane, ops] : lanes_) {
+      if (!said.count(lane.first)) {
+        infer_waits(lane, ops);
       }
     }
   }
 
   /// A task waits for the last one of every other lane that had always ended when it started, in
   /// all steps, and belongs to the same pass, or to none.
-  void inferred_waits() {
-    for (const auto& [lane, ops] : lanes_) {
-      for (const auto& [other, before] : lanes_) {
-        if (other.first != lane.first || other == lane) continue;
-        size_t ended = before.size();
-        std::vector<size_t> always(ops.size(), before.size());
-        for (int32_t step = 0; step < run_.lanes(); ++step) {
-          ended = 0;
-          for (size_t i = 0; i < ops.size(); ++i) {
-            while (ended < before.size() &&
-                   end(before[ended], step) <= start(ops[i], step) + 1e-9) {
-              ++ended;
-            }
-            always[i] = std::min(always[i], ended);
-          }
-        }
+  void infer_waits(const std::pair<int32_t, int32_t>& lane, const std::vector<int32_t>& ops) {
+    for (const auto& [other, before] : lanes_) {
+      if (other.first != lane.first || other == lane) continue;
+      size_t ended = before.size();
+      std::vector<size_t> always(ops.size(), before.size());
+      for (int32_t step = 0; step < run_.lanes(); ++step) {
+        ended = 0;
         for (size_t i = 0; i < ops.size(); ++i) {
-          for (size_t j = always[i]; j > 0; --j) {
-            if (goes_with(ops[i], before[j - 1])) {
-              add_wait(&run_, ops[i], before[j - 1]);
-              break;
-            }
+          while (ended < before.size() && end(before[ended], step) <= start(ops[i], step) + 1e-9) {
+            ++ended;
+          }
+          always[i] = std::min(always[i], ended);
+        }
+      }
+      for (size_t i = 0; i < ops.size(); ++i) {
+        for (size_t j = always[i]; j > 0; --j) {
+          if (goes_with(ops[i], before[j - 1])) {
+            add_wait(&run_, ops[i], before[j - 1]);
+            break;
           }
         }
       }
@@ -386,10 +415,10 @@ class HocketReader {
   }
 
   std::string path_;
-  const ImportOptions& options_;
   MeasuredRun run_;
   std::vector<Observed> seen_;
   int32_t num_ranks_ = 0;
+  std::vector<trace::TraceWaits> waits_;
   std::map<int64_t, int32_t> rank_of_;                      ///< by pid
   std::map<std::pair<int32_t, int32_t>, TaskFacts> tasks_;  ///< by worker and number
   std::map<std::string, int32_t> kinds_, phases_;
@@ -398,8 +427,8 @@ class HocketReader {
 
 }  // namespace
 
-MeasuredRun read_hocket(const std::vector<std::string>& paths, const ImportOptions& options) {
-  return HocketReader(paths.at(0), options).read();
+MeasuredRun read_hocket(const std::vector<std::string>& paths) {
+  return HocketReader(paths.at(0)).read();
 }
 
 bool is_hocket(const std::string& beginning) {

@@ -29,6 +29,7 @@ struct Activity {
   double start = 0, end = 0;
   std::string name;
   int64_t correlation = kNone;
+  int64_t thread = 0;  ///< of the host
   int32_t stream = kHostStream;
   int32_t step = 0;
 };
@@ -76,6 +77,7 @@ class KinetoReader {
  public:
   explicit KinetoReader(const std::vector<std::string>& paths) : paths_(paths) {
     run_.source = "kineto";
+    run_.waits_from = "of streams and of the host's calls";
   }
 
   MeasuredRun read() {
@@ -160,6 +162,7 @@ class KinetoReader {
             rank.device.push_back(at);
           } else if (call_of(event.name) != Call::other) {
             at.name = event.name;
+            at.thread = event.tid;
             at.stream = kHostStream;
             rank.host.push_back(at);
           }
@@ -295,8 +298,11 @@ class KinetoReader {
     return at->second;
   }
 
-  /// The host's calls one after another, each with the time since the one before; what they launch;
-  /// which stream's last op each op waits for where the host made streams wait.
+  /// The host's calls, each with the time since the one that it waits for: the last one of any
+  /// thread that had ended when it began, since threads hand over to each other (PyTorch's backward
+  /// pass has its own), and the one before in its thread. Calls of two threads at once do not wait
+  /// for each other. Then what they launch, and which stream's last op each op waits for where the
+  /// host made streams wait.
   void observe(int32_t worker, std::vector<Observed>* seen) {
     RankTrace& rank = ranks_[static_cast<size_t>(worker)];
     std::map<int64_t, const Activity*> launched;
@@ -306,9 +312,11 @@ class KinetoReader {
     std::map<std::tuple<int32_t, int32_t>, int32_t> count;  // step, name
     std::map<int32_t, Place> last_on;                       // by stream
     std::map<int32_t, bool> may_meet;                       // by stream: a wait since its last op
-    double free_at = -1e300;
     int32_t last_step = kNone - 1;
-    Place host_before{};
+    Place host_before{};                // of the calls that have ended the one that did last
+    std::vector<Place> running;         // calls that have not
+    std::map<int64_t, Place> last_by;   // by thread: its last call
+    std::map<int64_t, size_t> threads;  // in the order of their first calls
     int64_t outside = 0, orphans = static_cast<int64_t>(rank.device.size());
     for (const Activity& call : rank.host) {
       const int32_t step = step_at(rank, call.start);
@@ -320,7 +328,8 @@ class KinetoReader {
         last_on.clear();
         may_meet.clear();
         host_before = {};
-        free_at = call.start;
+        running.clear();
+        last_by.clear();
         last_step = step;
         // What the host does before its first call, and how much later than others it begins.
         if (const auto first = first_start_.find(step); first != first_start_.end()) {
@@ -338,12 +347,27 @@ class KinetoReader {
         }
         continue;
       }
-      Observed op = observed(worker, step, "host " + call.name, kHostStream, &count);
-      double begin = std::min(free_at, call.end);
+      const size_t thread = threads.try_emplace(call.thread, threads.size()).first->second;
+      Observed op = observed(
+          worker, step,
+          thread == 0 ? "host " + call.name : fmt::format("host {} ({})", call.name, thread),
+          kHostStream - static_cast<int32_t>(thread), &count);
+      std::erase_if(running, [&](const Place& other) {
+        if (other.end > call.start + kClock) return false;
+        if (host_before.name == kNone || other.end >= host_before.end) {
+          host_before = other;
+        }
+        return true;
+      });
       std::vector<Place> waits;
       if (host_before.name != kNone) {
         waits.push_back(host_before);
       }
+      const auto own = last_by.find(call.thread);
+      if (own != last_by.end() && own->second.end <= call.start + kClock) {
+        waits.push_back(own->second);
+      }
+      double begin = waits.empty() ? call.start : std::min(waits.front().end, call.end);
       if (meaning == Call::waits_for_device) {
         for (const auto& [stream, last] : last_on) {
           if (last.end <= call.end + kClock) {
@@ -354,8 +378,9 @@ class KinetoReader {
       }
       op.start = begin;
       op.duration = std::max(call.end - begin, 0.0);
-      free_at = std::max(free_at, call.end);
-      host_before = {op.name, op.sequence, call.end};
+      const Place launch{op.name, op.sequence, call.end};
+      running.push_back(launch);
+      last_by[call.thread] = launch;
       wait_[{worker, op.name, op.sequence}] = waits;
       seen->push_back(op);
       const auto made = launched.find(call.correlation);
@@ -365,7 +390,7 @@ class KinetoReader {
       Observed kernel = observed(worker, step, activity.name, activity.stream, &count);
       kernel.start = activity.start;
       kernel.duration = activity.end - activity.start;
-      std::vector<Place> before = {host_before};
+      std::vector<Place> before = {launch};
       for (const auto& [stream, last] : last_on) {
         if (stream == activity.stream ||
             (may_meet[stream] && last.end <= activity.start + kClock)) {
@@ -467,7 +492,7 @@ class KinetoReader {
 
 }  // namespace
 
-MeasuredRun read_kineto(const std::vector<std::string>& paths, const ImportOptions&) {
+MeasuredRun read_kineto(const std::vector<std::string>& paths) {
   return KinetoReader(paths).read();
 }
 

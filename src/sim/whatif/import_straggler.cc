@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/flat_map.h"
+#include "base/hash.h"
 #include "base/text.h"
 #include "sim/whatif/importers.h"
 #include "sim/whatif/megatron.h"
@@ -17,6 +19,7 @@
 namespace hocket::sim::whatif {
 namespace {
 
+constexpr int64_t kMostRanks = 4096;  // of a pipeline, or a tensor; a greater number is no rank
 constexpr int kThreadsPerWorker = 5;  // compute, pp, tp and dp communication, others
 
 using megatron::kTypes;
@@ -39,7 +42,7 @@ int32_t number_after(std::string_view text, std::string_view word) {
   text.remove_prefix(at + word.size());
   int64_t value = kNone;
   const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  return parse_int(text.substr(0, digits), &value) && value < (1 << 20)
+  return parse_int(text.substr(0, digits), &value) && value < kMostRanks
              ? static_cast<int32_t>(value)
              : kNone;
 }
@@ -48,6 +51,7 @@ class StragglerReader {
  public:
   explicit StragglerReader(const std::string& path) : path_(path) {
     run_.source = "straggler";
+    run_.waits_from = "Megatron's";
     for (const megatron::TypeRow& type : kTypes) {
       type_of_.emplace(type.name, static_cast<int32_t>(run_.names.size()));
       run_.names.push_back(type.name);
@@ -84,13 +88,13 @@ class StragglerReader {
     trace::for_each_event(
         path_, [&] { at = {}; },
         [&](std::string_view key, trace::JsonStream& json) {
-          if (key == "step") {
+          if (trace::is_key(key, "step")) {
             at.step = json.small();
-          } else if (key == "model_chunk") {
+          } else if (trace::is_key(key, "model_chunk")) {
             at.chunk = small_or_none(json);
-          } else if (key == "mb_id") {
+          } else if (trace::is_key(key, "mb_id")) {
             at.micro_batch = small_or_none(json);
-          } else if (key == "seq_id") {
+          } else if (trace::is_key(key, "seq_id")) {
             at.sequence = small_or_none(json);
           } else {
             return false;
@@ -149,12 +153,18 @@ class StragglerReader {
     if (last_ < threads_.size() && threads_[last_].pid == pid && threads_[last_].tid == tid) {
       return static_cast<int32_t>(last_);
     }
-    const auto [at, added] = thread_of_.try_emplace({pid, tid}, threads_.size());
+    const auto number = static_cast<int32_t>(threads_.size());
+    const auto [at, added] =
+        thread_of_.insert(hash_combine(static_cast<uint64_t>(pid), static_cast<uint64_t>(tid)) >> 1,
+                          number, [&](int32_t other) {
+                            const NamedThread& named = threads_[static_cast<size_t>(other)];
+                            return named.pid == pid && named.tid == tid;
+                          });
     if (added) {
       threads_.push_back({pid, tid});
     }
-    last_ = at->second;
-    return static_cast<int32_t>(last_);
+    last_ = static_cast<size_t>(*at);
+    return *at;
   }
 
   void name_thread(const trace::ChromeEvent& event) {
@@ -236,11 +246,16 @@ class StragglerReader {
             rank, stage, replica, fmt::format("dp {} pp {}", replica, stage)};
       }
     }
+    std::vector<std::pair<int32_t, int32_t>> of_thread(threads_.size());  // worker, replica
+    for (size_t i = 0; i < threads_.size(); ++i) {
+      const NamedThread& thread = threads_[i];
+      if (!thread.used) continue;
+      of_thread[i] = {
+          of_process[thread.pid].at({thread.stage, thread.tensor, thread.tid / kThreadsPerWorker}),
+          replica_of.at(thread.pid)};
+    }
     for (Observed& op : seen_) {
-      const NamedThread& thread = threads_[static_cast<size_t>(op.worker)];
-      op.replica = replica_of.at(thread.pid);
-      op.worker =
-          of_process[thread.pid].at({thread.stage, thread.tensor, thread.tid / kThreadsPerWorker});
+      std::tie(op.worker, op.replica) = of_thread[static_cast<size_t>(op.worker)];
     }
     missing_stages();
   }
@@ -265,11 +280,19 @@ class StragglerReader {
     for (const auto& [stage, peer] : places_) {
       there.insert(stage);
     }
+    std::vector<std::string> missing;
     for (int32_t stage = 0; stage < run_.stages; ++stage) {
       if (!there.count(stage)) {
-        drop(0,
-             fmt::format("pipeline rank {} has no events; its neighbours wait for nobody", stage));
+        missing.push_back(fmt::format("{}", stage));
       }
+    }
+    if (missing.size() == 1) {
+      drop(0, fmt::format("pipeline rank {} has no events; its neighbours wait for nobody",
+                          missing[0]));
+    } else if (!missing.empty()) {
+      drop(0, fmt::format("{} of {} pipeline ranks have no events ({}); their neighbours wait for "
+                          "nobody",
+                          missing.size(), run_.stages, quote(join(missing, ", "))));
     }
   }
 
@@ -278,14 +301,14 @@ class StragglerReader {
   std::map<std::string, int32_t, std::less<>> type_of_;
   std::vector<Observed> seen_;
   std::vector<NamedThread> threads_;
-  std::map<std::pair<int64_t, int64_t>, size_t> thread_of_;
+  FlatMap<int32_t> thread_of_;           ///< by process and thread: index into threads_
   std::vector<megatron::Place> places_;  ///< by worker
   size_t last_ = 0;
 };
 
 }  // namespace
 
-MeasuredRun read_straggler(const std::vector<std::string>& paths, const ImportOptions&) {
+MeasuredRun read_straggler(const std::vector<std::string>& paths) {
   return StragglerReader(paths.at(0)).read();
 }
 

@@ -34,8 +34,7 @@ const std::vector<Importer>& importers() {
   return list;
 }
 
-MeasuredRun read_run(const std::vector<std::string>& paths, const std::string& format,
-                     const ImportOptions& options) {
+MeasuredRun read_run(const std::vector<std::string>& paths, const std::string& format) {
   std::vector<std::string> names;
   const Importer* chosen = nullptr;
   const std::string beginning = format.empty() ? beginning_of(paths.at(0)) : "";
@@ -59,7 +58,7 @@ MeasuredRun read_run(const std::vector<std::string>& paths, const std::string& f
     fail("hocket whatif", "got {} files of format {}; expected one, which holds all ranks",
          paths.size(), chosen->name);
   }
-  return chosen->read(paths, options);
+  return chosen->read(paths);
 }
 
 }  // namespace hocket::sim::whatif

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
+#include "base/flat_map.h"
+#include "base/hash.h"
 #include "base/text.h"
 
 namespace hocket::sim::whatif {
@@ -17,28 +19,6 @@ namespace {
 
 /// How many steps that were dropped are named one by one.
 constexpr size_t kNamedSteps = 8;
-
-using Key = std::tuple<int32_t, int32_t, int32_t>;  // worker, name, sequence
-
-Key key_of(const Observed& op) { return {op.worker, op.name, op.sequence}; }
-
-struct Mixed {
-  size_t operator()(const Key& key) const {
-    const auto& [worker, name, sequence] = key;
-    uint64_t x = static_cast<uint32_t>(worker) * 0x9E3779B97F4A7C15ull ^
-                 static_cast<uint32_t>(name) * 0xC2B2AE3D27D4EB4Full ^
-                 static_cast<uint32_t>(sequence) * 0x165667B19E3779F9ull;
-    x ^= x >> 31;
-    x *= 0xBF58476D1CE4E5B9ull;
-    return x ^ (x >> 29);
-  }
-};
-
-/// Of the ops of one step and replica: which there are, by a sum that no order changes.
-struct Lane {
-  std::vector<size_t> ops, extra;  ///< and those that may lack
-  uint64_t signature = 0;
-};
 
 void number(std::vector<Observed>* seen) {
   std::vector<size_t> without;
@@ -62,146 +42,277 @@ void number(std::vector<Observed>* seen) {
   }
 }
 
-/// "dp 3 lacks 12 of 1,060 ops, for one forward-send 4 of worker 1".
-std::string difference(const std::vector<Observed>& seen, const Lane& lane, const Lane& pattern,
-                       const MeasuredRun& run, int32_t replica) {
-  std::map<Key, int> have;
-  for (const size_t i : pattern.ops) {
-    --have[key_of(seen[i])];
-  }
-  for (const size_t i : lane.ops) {
-    ++have[key_of(seen[i])];
-  }
-  int64_t lacks = 0, extra = 0;
-  Key example{};
-  for (const auto& [key, count] : have) {
-    if (count != 0 && lacks + extra == 0) {
-      example = key;
+/// What was seen, in the order of steps and replicas, and which of it is the same op in all of
+/// them.
+class Table {
+ public:
+  Table(std::vector<Observed> seen, const std::string& where, int32_t optional, MeasuredRun* run)
+      : seen_(std::move(seen)), where_(where), optional_(optional), run_(*run) {}
+
+  void fill() {
+    if (seen_.empty()) {
+      fail(where_, "got no op that is known; expected a trace of training steps");
     }
-    (count < 0 ? lacks : extra) += count < 0 ? -count : count;
+    number(&seen_);
+    identify();
+    sort_by_lane();
+    choose_pattern();
+    keep_steps();
+    add_rows();
+    add_times();
   }
-  const auto& [worker, name, sequence] = example;
-  return fmt::format("replica {} {}{}{} of {} ops, one is {} {} of worker {}", replica,
-                     lacks > 0 ? fmt::format("lacks {}", lacks) : "",
-                     lacks > 0 && extra > 0 ? " and " : "",
-                     extra > 0 ? fmt::format("has {} more than others", extra) : "",
-                     pattern.ops.size(), run.names[static_cast<size_t>(name)], sequence, worker);
-}
+
+ private:
+  /// The ops of a step and replica: a range of order_.
+  struct Lane {
+    size_t first = 0, last = 0;
+    size_t needed = 0;       ///< without those that may lack
+    uint64_t signature = 0;  ///< of which those are: a sum that no order changes
+    bool is_like(const Lane& other) const {
+      return signature == other.signature && needed == other.needed;
+    }
+  };
+  std::span<const uint32_t> ops_of(const Lane& lane) const {
+    return std::span(order_).subspan(lane.first, lane.last - lane.first);
+  }
+
+  /// An id for each worker, name and sequence.
+  void identify() {
+    FlatMap<int32_t> ids;
+    id_.reserve(seen_.size());
+    for (const Observed& op : seen_) {
+      const uint64_t place =
+          static_cast<uint64_t>(op.worker) << 32 ^ static_cast<uint32_t>(op.name);
+      const uint64_t key = hash_combine(place, static_cast<uint32_t>(op.sequence)) >> 1;
+      const auto same = [&](int32_t id) {
+        const Observed& other = seen_[example_[static_cast<size_t>(id)]];
+        return other.worker == op.worker && other.name == op.name && other.sequence == op.sequence;
+      };
+      const auto [id, is_new] = ids.insert(key, static_cast<int32_t>(example_.size()), same);
+      id_.push_back(*id);
+      if (is_new) {
+        example_.push_back(static_cast<uint32_t>(&op - seen_.data()));
+      }
+    }
+  }
+
+  static int32_t first_without(const std::map<int32_t, size_t>& place, size_t nowhere) {
+    return std::find_if(place.begin(), place.end(),
+                        [&](const auto& e) { return e.second == nowhere; })
+        ->first;
+  }
+
+  void sort_by_lane() {
+    const auto replicas = static_cast<size_t>(run_.replicas);
+    // Steps that cannot have an op of every replica have no lanes.
+    constexpr size_t kNowhere = SIZE_MAX;
+    std::map<int32_t, size_t> place;  // of a step: first how many ops it has
+    for (const Observed& op : seen_) {
+      ++place[op.step];
+    }
+    int64_t few = 0;
+    for (auto& [step, count] : place) {
+      if (count < replicas) {
+        ++few;
+        run_.dropped.events += static_cast<int64_t>(std::exchange(count, kNowhere));
+      } else {
+        count = steps_.size();
+        steps_.push_back(step);
+      }
+    }
+    if (few > 0) {
+      run_.dropped.steps += few;
+      run_.dropped.notes.push_back(
+          fmt::format("{} of fewer ops than there are replicas ({}), one is step {}",
+                      counted(few, "step"), replicas, first_without(place, kNowhere)));
+    }
+    lanes_.resize(steps_.size() * replicas);
+    const auto each = [&](auto&& f) {
+      size_t at = place.begin()->second;
+      int32_t step = place.begin()->first;
+      for (size_t i = 0; i < seen_.size(); ++i) {
+        if (seen_[i].step != step) {
+          step = seen_[i].step;
+          at = place.at(step);
+        }
+        if (at != kNowhere) {
+          f(i, &lanes_[at * replicas + static_cast<size_t>(seen_[i].replica)]);
+        }
+      }
+    };
+    each([](size_t, Lane* lane) { ++lane->last; });
+    size_t from = 0;
+    for (Lane& lane : lanes_) {
+      lane.first = from;
+      from += std::exchange(lane.last, from);
+    }
+    order_.resize(from);
+    each([&](size_t i, Lane* lane) {
+      order_[lane->last++] = static_cast<uint32_t>(i);
+      if (seen_[i].name != optional_) {
+        ++lane->needed;
+        lane->signature += mix64(static_cast<uint64_t>(id_[i]) + 1);
+      }
+    });
+  }
+
+  /// What most lanes have; of equally many the first.
+  void choose_pattern() {
+    std::map<uint64_t, int64_t> times;
+    for (const Lane& lane : lanes_) {
+      times[lane.signature] += lane.last > lane.first ? 1 : 0;
+    }
+    for (const Lane& lane : lanes_) {
+      if (lane.last > lane.first &&
+          (pattern_ == nullptr || times[lane.signature] > times[pattern_->signature])) {
+        pattern_ = &lane;
+      }
+    }
+  }
+
+  void keep_steps() {
+    if (pattern_ == nullptr) {
+      fail(where_, "got {}; try a trace of whole steps", run_.dropped.notes.back());
+    }
+    const auto replicas = static_cast<size_t>(run_.replicas);
+    const size_t notes_before = run_.dropped.notes.size();
+    size_t named = 0;
+    for (size_t step = 0; step < steps_.size(); ++step) {
+      const std::span<const Lane> lanes = std::span(lanes_).subspan(step * replicas, replicas);
+      const auto other = std::find_if(lanes.begin(), lanes.end(),
+                                      [&](const Lane& lane) { return !lane.is_like(*pattern_); });
+      if (other == lanes.end()) {
+        run_.steps.push_back(steps_[step]);
+        kept_.insert(kept_.end(), lanes.begin(), lanes.end());
+        continue;
+      }
+      ++run_.dropped.steps;
+      run_.dropped.events += static_cast<int64_t>(lanes.back().last - lanes.front().first);
+      if (++named <= kNamedSteps) {
+        run_.dropped.notes.push_back(
+            fmt::format("step {} is not used: {}", steps_[step],
+                        difference(*other, static_cast<int32_t>(other - lanes.begin()))));
+      }
+    }
+    if (named > kNamedSteps) {
+      run_.dropped.notes.push_back(fmt::format("{} more are not used either",
+                                               counted(int64_t(named - kNamedSteps), "step")));
+    }
+    if (kept_.empty()) {
+      fail(where_,
+           "got no step of which all ranks have the same ops: {}; try a trace of whole steps",
+           run_.dropped.notes[notes_before]);
+    }
+  }
+
+  /// "replica 3 lacks 12 of 1,060 ops, one is forward-send 4 of worker 1".
+  std::string difference(const Lane& lane, int32_t replica) const {
+    std::map<int32_t, int> have;  // by id
+    for (const auto& [ops, sign] : {std::pair(ops_of(*pattern_), -1), std::pair(ops_of(lane), 1)}) {
+      for (const uint32_t i : ops) {
+        have[id_[i]] += seen_[i].name != optional_ ? sign : 0;
+      }
+    }
+    int64_t lacks = 0, extra = 0;
+    const Observed* example = &seen_[order_[pattern_->first]];
+    for (const auto& [id, count] : have) {
+      if (count != 0 && lacks + extra == 0) {
+        example = &seen_[example_[static_cast<size_t>(id)]];
+      }
+      (count < 0 ? lacks : extra) += count < 0 ? -count : count;
+    }
+    return fmt::format(
+        "replica {} {}{}{} of {} ops, one is {} {} of worker {}", replica,
+        lacks > 0 ? fmt::format("lacks {}", lacks) : "", lacks > 0 && extra > 0 ? " and " : "",
+        extra > 0 ? fmt::format("has {} more than others", extra) : "", pattern_->needed,
+        run_.names[static_cast<size_t>(example->name)], example->sequence, example->worker);
+  }
+
+  /// Rows in the order of worker and start of the first lane; behind them what may lack.
+  void add_rows() {
+    std::vector<uint32_t> rows;
+    for (const uint32_t i : ops_of(kept_.front())) {
+      if (seen_[i].name != optional_) {
+        rows.push_back(i);
+      }
+    }
+    std::stable_sort(rows.begin(), rows.end(), [&](uint32_t a, uint32_t b) {
+      const Observed &x = seen_[a], &y = seen_[b];
+      return std::tuple(x.worker, x.start, x.sequence) < std::tuple(y.worker, y.start, y.sequence);
+    });
+    row_of_.assign(example_.size(), kNone);
+    for (const uint32_t i : rows) {
+      if (!add_row(i)) {
+        const Observed& op = seen_[i];
+        fail(where_,
+             "got {} {} twice in step {} of worker {}; expected numbers that tell ops apart",
+             run_.names[static_cast<size_t>(op.name)], op.sequence, op.step, op.worker);
+      }
+    }
+    for (const Lane& lane : kept_) {
+      for (const uint32_t i : ops_of(lane)) {
+        if (seen_[i].name == optional_) {
+          add_row(i);
+        }
+      }
+    }
+  }
+
+  /// False if there is one already.
+  bool add_row(uint32_t i) {
+    int32_t& row = row_of_[static_cast<size_t>(id_[i])];
+    if (row != kNone) return false;
+    row = static_cast<int32_t>(run_.ops.size());
+    const Observed& op = seen_[i];
+    run_.ops.push_back(
+        {op.name, kNone, op.worker, op.stream, op.micro_batch, op.chunk, op.sequence, kNone});
+    return true;
+  }
+
+  void add_times() {
+    run_.waits_for.resize(run_.ops.size());
+    const size_t cells = run_.ops.size() * static_cast<size_t>(run_.lanes());
+    run_.start.assign(cells, 0);
+    run_.duration.assign(cells, 0);
+    double first = 1e300, last = -1e300;
+    for (size_t lane = 0; lane < kept_.size(); ++lane) {
+      for (const uint32_t i : ops_of(kept_[lane])) {
+        const Observed& op = seen_[i];
+        const size_t cell =
+            run_.at(row_of_[static_cast<size_t>(id_[i])], static_cast<int32_t>(lane));
+        run_.start[cell] = op.start;
+        run_.duration[cell] = op.duration;
+        first = std::min(first, op.start);
+        last = std::max(last, op.start + op.duration);
+      }
+      if ((lane + 1) % static_cast<size_t>(run_.replicas) == 0) {
+        run_.measured_step.push_back(last - first);
+        first = 1e300;
+        last = -1e300;
+      }
+    }
+  }
+
+  std::vector<Observed> seen_;
+  const std::string& where_;
+  const int32_t optional_;
+  MeasuredRun& run_;
+  std::vector<int32_t> id_;        ///< of what was seen
+  std::vector<uint32_t> example_;  ///< by id: an op of it
+  std::vector<uint32_t> order_;    ///< what was seen, by lane
+  std::vector<int32_t> steps_;     ///< numbers, ascending
+  std::vector<Lane> lanes_;        ///< [step * replicas + replica]
+  const Lane* pattern_ = nullptr;
+  std::vector<Lane> kept_;       ///< of lanes_: those of steps that are used
+  std::vector<int32_t> row_of_;  ///< by id
+};
 
 }  // namespace
 
 void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun* run,
               int32_t optional) {
-  // Lanes, and the pattern that most of them have; steps that have it in all replicas; the table.
-  if (seen.empty()) fail(where, "got no op that is known; expected a trace of training steps");
-  number(&seen);
-  std::map<int32_t, std::vector<Lane>> steps;
-  for (size_t i = 0; i < seen.size(); ++i) {
-    std::vector<Lane>& lanes = steps[seen[i].step];
-    lanes.resize(static_cast<size_t>(run->replicas));
-    Lane& lane = lanes[static_cast<size_t>(seen[i].replica)];
-    if (seen[i].name == optional) {
-      lane.extra.push_back(i);
-      continue;
-    }
-    lane.ops.push_back(i);
-    lane.signature += Mixed()(key_of(seen[i]));
-  }
-  std::map<uint64_t, int64_t> times;
-  const Lane* pattern = nullptr;
-  for (const auto& [step, lanes] : steps) {
-    for (const Lane& lane : lanes) {
-      if (!lane.ops.empty()) {
-        ++times[lane.signature];
-      }
-    }
-  }
-  for (const auto& [step, lanes] : steps) {
-    for (const Lane& lane : lanes) {
-      if (!lane.ops.empty() &&
-          (pattern == nullptr || times[lane.signature] > times[pattern->signature])) {
-        pattern = &lane;
-      }
-    }
-  }
-  std::vector<const std::vector<Lane>*> kept;
-  size_t named = 0;
-  for (const auto& [step, lanes] : steps) {
-    const auto other = std::find_if(lanes.begin(), lanes.end(), [&](const Lane& lane) {
-      return lane.signature != pattern->signature || lane.ops.size() != pattern->ops.size();
-    });
-    if (other == lanes.end()) {
-      run->steps.push_back(step);
-      kept.push_back(&lanes);
-      continue;
-    }
-    ++run->dropped.steps;
-    for (const Lane& lane : lanes) {
-      run->dropped.events += static_cast<int64_t>(lane.ops.size() + lane.extra.size());
-    }
-    if (++named <= kNamedSteps) {
-      run->dropped.notes.push_back(fmt::format(
-          "step {} is not used: {}", step,
-          difference(seen, *other, *pattern, *run, static_cast<int32_t>(other - lanes.begin()))));
-    }
-  }
-  if (named > kNamedSteps) {
-    run->dropped.notes.push_back(
-        fmt::format("{} more are not used either", counted(int64_t(named - kNamedSteps), "step")));
-  }
-  if (kept.empty()) {
-    fail(where, "got no step of which all ranks have the same ops: {}; try a trace of whole steps",
-         run->dropped.notes.front());
-  }
-  // Rows in the order of worker and start of the first complete lane.
-  std::vector<size_t> rows = kept.front()->front().ops;
-  std::stable_sort(rows.begin(), rows.end(), [&](size_t a, size_t b) {
-    const Observed &x = seen[a], &y = seen[b];
-    return std::tuple(x.worker, x.start, x.sequence) < std::tuple(y.worker, y.start, y.sequence);
-  });
-  std::unordered_map<Key, int32_t, Mixed> row_of;
-  for (const size_t i : rows) {
-    const Observed& op = seen[i];
-    if (!row_of.emplace(key_of(op), static_cast<int32_t>(run->ops.size())).second) {
-      fail(where, "got {} {} twice in step {} of worker {}; expected numbers that tell ops apart",
-           run->names[static_cast<size_t>(op.name)], op.sequence, op.step, op.worker);
-    }
-    run->ops.push_back(
-        {op.name, kNone, op.worker, op.stream, op.micro_batch, op.chunk, op.sequence, kNone});
-  }
-  for (const std::vector<Lane>* lanes : kept) {
-    for (const Lane& lane : *lanes) {
-      for (const size_t i : lane.extra) {
-        const Observed& op = seen[i];
-        if (row_of.emplace(key_of(op), static_cast<int32_t>(run->ops.size())).second) {
-          run->ops.push_back(
-              {op.name, kNone, op.worker, op.stream, op.micro_batch, op.chunk, op.sequence, kNone});
-        }
-      }
-    }
-  }
-  run->waits_for.resize(run->ops.size());
-  const size_t cells = run->ops.size() * static_cast<size_t>(run->lanes());
-  run->start.assign(cells, 0);
-  run->duration.assign(cells, 0);
-  for (size_t step = 0; step < kept.size(); ++step) {
-    double first = 1e300, last = -1e300;
-    for (int32_t replica = 0; replica < run->replicas; ++replica) {
-      const Lane& lane = (*kept[step])[static_cast<size_t>(replica)];
-      for (const std::vector<size_t>* ops : {&lane.ops, &lane.extra}) {
-        for (const size_t i : *ops) {
-          const Observed& op = seen[i];
-          const size_t cell =
-              run->at(row_of.at(key_of(op)), static_cast<int32_t>(step) * run->replicas + replica);
-          run->start[cell] = op.start;
-          run->duration[cell] = op.duration;
-          first = std::min(first, op.start);
-          last = std::max(last, op.start + op.duration);
-        }
-      }
-    }
-    run->measured_step.push_back(last - first);
-  }
+  HOCKET_CHECK(seen.size() < UINT32_MAX, "{} ops", seen.size());
+  Table(std::move(seen), where, optional, run).fill();
 }
 
 void give_blocks(const std::vector<Traffic>& traffic, MeasuredRun* run) {

@@ -69,7 +69,8 @@ struct Dropped {
 };
 
 struct MeasuredRun {
-  std::string source;  ///< which importer read it
+  std::string source;      ///< which importer read it
+  std::string waits_from;  ///< where waits_for is from, in words
   std::vector<std::string> names;
   std::vector<OpKind> kinds;
   std::vector<Op> ops;

@@ -39,7 +39,7 @@ class Model {
       if (row.name == forward || row.name == backward) {
         computes_[static_cast<size_t>(row.worker)].push_back(static_cast<int32_t>(op));
       }
-      chunks_ = std::max(chunks_, row.chunk + 1);
+      chunks_ = std::max<int64_t>(chunks_, row.chunk + 1);
     }
     for (size_t worker = 0; worker < places.size(); ++worker) {
       for (std::vector<int32_t>& list : of_[worker]) {
@@ -148,9 +148,8 @@ class Model {
           add_wait(&run_, op, before);
         }
       }
-      const int32_t chunk = std::max(run_.ops[static_cast<size_t>(computes)].chunk, 0);
-      const int32_t of_model = chunk * run_.stages + places_[worker].stage;
-      const int32_t peer = of_model + type.direction;
+      const int64_t chunk = std::max(run_.ops[static_cast<size_t>(computes)].chunk, 0);
+      const int64_t peer = chunk * run_.stages + places_[worker].stage + type.direction;
       if (peer >= 0 && peer < chunks_ * run_.stages) {
         launched_[{type.type, places_[worker].stage, places_[worker].peer}].push_back(op);
       }
@@ -306,7 +305,7 @@ class Model {
   std::vector<std::vector<int32_t>> computes_;                   ///< passes by worker
   /// Messages that have another end, by type, stage and peer.
   std::map<std::tuple<int32_t, int32_t, int32_t>, std::vector<int32_t>> launched_;
-  int32_t chunks_ = 1;
+  int64_t chunks_ = 1;
   bool shards_ = false, overlaps_ = false;
 };
 

@@ -4,11 +4,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "base/error.h"
 
 namespace hocket::sim::whatif {
+namespace {
+
+/// Lanes that are looked at together: as many as registers hold.
+constexpr size_t kTogether = 8;
+/// Lanes of a tile, but at least a step.
+constexpr size_t kTile = 128;
+
+}  // namespace
+
+Replayer::Range Replayer::append(const std::vector<int32_t>& some, std::vector<int32_t>* all) {
+  const Range range{all->size(), some.size()};
+  all->insert(all->end(), some.begin(), some.end());
+  return range;
+}
 
 Replayer::Replayer(const MeasuredRun& run) : run_(run) {
   // Units are groups, and ops without one; those that wait for nothing go first.
@@ -36,16 +51,13 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
     const std::vector<int32_t>& starts = run.waits_for[ops[0]];
     waits_for[ops[1]].insert(waits_for[ops[1]].end(), starts.begin(), starts.end());
   }
-  wait_from_.push_back(0);
   std::vector<int32_t> waits(ops_of.size(), 0);
   std::vector<std::vector<int32_t>> next(ops_of.size());
   for (int32_t op = 0; op < num_ops; ++op) {
     for (const int32_t before : waits_for[op]) {
-      wait_.push_back(before);
       next[unit_of[before]].push_back(unit_of[op]);
       ++waits[unit_of[op]];
     }
-    wait_from_.push_back(static_cast<int32_t>(wait_.size()));
   }
   std::vector<int32_t> ready;
   for (size_t unit = 0; unit < ops_of.size(); ++unit) {
@@ -55,10 +67,14 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
   }
   for (size_t i = 0; i < ready.size(); ++i) {
     const int32_t unit = ready[i];
-    units_.push_back({static_cast<int32_t>(members_.size()),
-                      static_cast<int32_t>(ops_of[unit].size()),
-                      unit < num_groups && run.groups[unit].across_replicas});
-    members_.insert(members_.end(), ops_of[unit].begin(), ops_of[unit].end());
+    std::vector<int32_t> before;
+    for (const int32_t op : ops_of[unit]) {
+      before.insert(before.end(), waits_for[op].begin(), waits_for[op].end());
+    }
+    std::sort(before.begin(), before.end());
+    before.erase(std::unique(before.begin(), before.end()), before.end());
+    units_.push_back({unit < num_groups && run.groups[unit].across_replicas,
+                      append(ops_of[unit], &members_), append(before, &waits_)});
     for (const int32_t after : next[unit]) {
       if (--waits[after] == 0) {
         ready.push_back(after);
@@ -75,53 +91,94 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
          ops_of.size() - ready.size(), ops_of.size(), run.names[static_cast<size_t>(op.name)],
          op.sequence, op.worker);
   }
-  end_.assign(run.duration.size(), 0);
-  barrier_.assign(static_cast<size_t>(run.lanes()), 0);
+  const auto replicas = static_cast<size_t>(run.replicas);
+  tile_ =
+      std::min(std::max<size_t>(kTile / replicas, 1) * replicas, static_cast<size_t>(run.lanes()));
+  stride_ = (tile_ + kTogether - 1) / kTogether * kTogether;
+  end_.assign(run.ops.size() * stride_, 0);
+  begin_.assign(stride_, 0);
+  last_.assign(stride_, 0);
+  row_.assign(stride_, 0);
 }
 
-std::vector<double> Replayer::replay(std::span<const double> duration) {
-  HOCKET_CHECK(duration.size() == end_.size(), "{} durations of {}", duration.size(), end_.size());
+void Replayer::begin(std::span<const int32_t> waits) {
+  for (size_t lane = 0; lane < stride_; lane += kTogether) {
+    std::array<double, kTogether> most{};
+    for (const int32_t wait : waits) {
+      const double* before = end_.data() + static_cast<size_t>(wait) * stride_ + lane;
+      for (size_t i = 0; i < kTogether; ++i) {
+        most[i] = most[i] < before[i] ? before[i] : most[i];
+      }
+    }
+    std::copy(most.begin(), most.end(), begin_.begin() + static_cast<int64_t>(lane));
+  }
+}
+
+const double* Replayer::durations_of(size_t op, const Blend& durations, Tile tile) {
+  const auto replicas = static_cast<size_t>(run_.replicas);
+  const size_t cell = op * static_cast<size_t>(run_.lanes()) + tile.first;
+  if (durations.chosen.empty()) return durations.others.data() + cell;
+  const std::span<const char> chosen = std::span(durations.chosen).subspan(op * replicas, replicas);
+  const auto count = static_cast<size_t>(std::count(chosen.begin(), chosen.end(), 1));
+  if (count == 0) return durations.others.data() + cell;
+  if (count == replicas) return durations.some.data() + cell;
+  std::copy_n(durations.others.data() + cell, tile.count, row_.data());
+  for (size_t replica = 0; replica < replicas; ++replica) {
+    for (size_t lane = replica; chosen[replica] != 0 && lane < tile.count; lane += replicas) {
+      row_[lane] = durations.some[cell + lane];
+    }
+  }
+  return row_.data();
+}
+
+void Replayer::replay(const Blend& durations, Tile tile) {
+  const auto replicas = static_cast<size_t>(run_.replicas);
+  std::fill(last_.begin(), last_.end(), 0.0);
+  for (const Unit& unit : units_) {
+    begin(std::span(waits_).subspan(unit.waits.first, unit.waits.count));
+    for (size_t lane = 0; unit.across_replicas && lane < tile.count; lane += replicas) {
+      double* of_step = begin_.data() + lane;
+      std::fill_n(of_step, replicas, *std::max_element(of_step, of_step + replicas));
+    }
+    for (size_t m = unit.members.first; m < unit.members.first + unit.members.count; ++m) {
+      const auto op = static_cast<size_t>(members_[m]);
+      const double* takes = durations_of(op, durations, tile);
+      double* end = end_.data() + op * stride_;
+      for (size_t lane = 0; lane < tile.count; ++lane) {
+        end[lane] = begin_[lane] + takes[lane];
+        last_[lane] = std::max(last_[lane], end[lane]);
+      }
+    }
+  }
+}
+
+std::vector<double> Replayer::replay(const Blend& durations) {
+  for (const auto& list : {durations.others, durations.some}) {
+    HOCKET_CHECK(list.size() == run_.duration.size() || (list.empty() && durations.chosen.empty()),
+                 "{} durations of {}", list.size(), run_.duration.size());
+  }
   const auto lanes = static_cast<size_t>(run_.lanes());
   const auto replicas = static_cast<size_t>(run_.replicas);
-  double* barrier = barrier_.data();
-  for (const Unit& unit : units_) {
-    // When the last member started, by lane.
-    std::fill(barrier_.begin(), barrier_.end(), 0.0);
-    const int32_t* members = members_.data() + unit.first;
-    for (int32_t m = 0; m < unit.count; ++m) {
-      for (int32_t w = wait_from_[members[m]]; w < wait_from_[members[m] + 1]; ++w) {
-        const double* before = end_.data() + static_cast<size_t>(wait_[w]) * lanes;
-        for (size_t lane = 0; lane < lanes; ++lane) {
-          barrier[lane] = std::max(barrier[lane], before[lane]);
-        }
-      }
-    }
-    for (size_t lane = 0; unit.across_replicas && lane < lanes; lane += replicas) {
-      const double last = *std::max_element(barrier + lane, barrier + lane + replicas);
-      std::fill(barrier + lane, barrier + lane + replicas, last);
-    }
-    for (int32_t m = 0; m < unit.count; ++m) {
-      const size_t row = static_cast<size_t>(members[m]) * lanes;
-      for (size_t lane = 0; lane < lanes; ++lane) {
-        end_[row + lane] = barrier[lane] + duration[row + lane];
-      }
-    }
-  }
-  std::fill(barrier_.begin(), barrier_.end(), 0.0);
-  for (size_t row = 0; row < end_.size(); row += lanes) {
-    for (size_t lane = 0; lane < lanes; ++lane) {
-      barrier[lane] = std::max(barrier[lane], end_[row + lane]);
-    }
-  }
   std::vector<double> steps;
-  for (size_t lane = 0; lane < lanes; lane += replicas) {
-    steps.push_back(*std::max_element(barrier + lane, barrier + lane + replicas));
+  for (size_t first = 0; first < lanes; first += tile_) {
+    const Tile tile{first, std::min(tile_, lanes - first)};
+    replay(durations, tile);
+    for (size_t lane = 0; lane < tile.count; lane += replicas) {
+      const double* of_step = last_.data() + lane;
+      steps.push_back(*std::max_element(of_step, of_step + replicas));
+    }
   }
   return steps;
 }
 
-double Replayer::mean(std::span<const double> duration) {
-  const std::vector<double> steps = replay(duration);
+std::vector<double> Replayer::replay(std::span<const double> duration) {
+  return replay(Blend{{}, duration, {}});
+}
+
+double Replayer::mean(std::span<const double> duration) { return mean(Blend{{}, duration, {}}); }
+
+double Replayer::mean(const Blend& durations) {
+  const std::vector<double> steps = replay(durations);
   return std::accumulate(steps.begin(), steps.end(), 0.0) / static_cast<double>(steps.size());
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays a measured run with other durations, all lanes at once: an op starts when the last of
+// Replays a measured run with other durations, many lanes at once: an op starts when the last of
 // what it waits for has ended; a communication ends its own transfer after the last start of its
 // group. Nothing waits for a host: launch delays are left out, as in the published method.
 #pragma once
@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "sim/whatif/blend.h"
 #include "sim/whatif/measured_run.h"
 
 namespace hocket::sim::whatif {
@@ -22,22 +23,39 @@ class Replayer {
   /// Seconds of every step: from 0, when what waits for nothing starts, to the last end.
   /// `duration` as MeasuredRun::duration.
   std::vector<double> replay(std::span<const double> duration);
+  std::vector<double> replay(const Blend& durations);
   /// Mean over the steps of replay().
   double mean(std::span<const double> duration);
-  /// Of the last replay, as MeasuredRun::duration.
-  const std::vector<double>& ends() const { return end_; }
+  double mean(const Blend& durations);
 
  private:
-  struct Unit {
-    int32_t first = 0, count = 0;  ///< of members_
-    bool across_replicas = false;
+  struct Range {
+    size_t first = 0, count = 0;
   };
+  /// Ops that begin together.
+  struct Unit {
+    bool across_replicas = false;
+    Range members, waits;
+  };
+  static Range append(const std::vector<int32_t>& some, std::vector<int32_t>* all);
+  /// The lanes that are replayed now: some whole steps, whose ends fit into a cache.
+  struct Tile {
+    size_t first = 0, count = 0;
+  };
+  void replay(const Blend& durations, Tile tile);
+  /// Fills begin_ with when the last of these ops ended.
+  void begin(std::span<const int32_t> waits);
+  /// How long an op takes in the lanes of the tile.
+  const double* durations_of(size_t op, const Blend& durations, Tile tile);
+
   const MeasuredRun& run_;
-  std::vector<Unit> units_;         ///< in an order in which they can run
-  std::vector<int32_t> members_;    ///< ops of the units
-  std::vector<int32_t> wait_;       ///< what ops wait for, of all ops
-  std::vector<int32_t> wait_from_;  ///< by op: where its own begin in wait_; one more at the end
-  std::vector<double> end_, barrier_;
+  std::vector<Unit> units_;               ///< in an order in which they can run
+  std::vector<int32_t> members_, waits_;  ///< of the units: ops
+  size_t tile_ = 0;                       ///< lanes of a tile
+  size_t stride_ = 0;                     ///< the same, rounded up to what is looked at together
+  std::vector<double> end_;               ///< [op * stride_ + lane of the tile]
+  std::vector<double> begin_, last_;      ///< by lane of the tile: of a unit; the last end of all
+  std::vector<double> row_;               ///< durations_of an op of which some replicas are chosen
 };
 
 }  // namespace hocket::sim::whatif

@@ -195,8 +195,10 @@ std::string to_text(const MeasuredRun& run, const Findings& findings) {
                        counted(run.dropped.steps, "step"));
   }
   out += fmt::format(
-      "fidelity  measured {} a step, replayed {} ({:+.1f} %; launch delays are not replayed)\n",
-      human_time(found.measured), human_time(found.T), 100 * (found.T / found.measured - 1));
+      "fidelity  measured {} a step, replayed {} ({:+.1f} %; launch delays are not replayed); "
+      "dependencies: {}\n",
+      human_time(found.measured), human_time(found.T), 100 * (found.T / found.measured - 1),
+      run.waits_from);
   out += fmt::format(
       "slowdown  S {:.4f}: T {}, ideal {}; {:.1f} % of the time is lost; M_S {:.3f}, M_W {:.3f}\n",
       found.S, human_time(found.T), human_time(found.T_ideal), 100 * (1 - 1 / found.S), found.M_S,
@@ -229,6 +231,7 @@ std::string to_json(const MeasuredRun& run, const Findings& findings) {
   JsonWriter json;
   json.object();
   json.member("format", run.source)
+      .member("dependencies", run.waits_from)
       .member("dp", found.S_dp.size())
       .member("pp", found.S_stage.size())
       .member("ops", run.num_ops())
