@@ -73,7 +73,7 @@ std::vector<std::string> overrides_of(const Options& options) {
 
 /// The run that a file of another trainer describes; what was left aside is told. The model's
 /// config.json, where the file has its sizes, is written beside the run.
-engine::Run import(const Options& options) {
+engine::Run read_foreign(const Options& options) {
   const std::string text = read_file(options.run);
   const int64_t ranks = options.ranks.value_or(0);
   const plan::Imported imported = options.from == "megatron"
@@ -147,7 +147,7 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
     others.set = rest;
     others.global_batch.reset();
     others.seq_len.reset();
-    return import(others);
+    return read_foreign(others);
   }
   return read_source(options.run, rest, true).run;
 }
@@ -315,7 +315,9 @@ int search_plan(const Options& options) {
     result = plan::search(trial, space, how);
   }
   line.finish();
-  if (result.best.empty()) fail_without(result, trial, space);
+  if (result.best.empty()) {
+    fail_without(result, trial, space);
+  }
   const plan::Outcome& best = result.best.front();
   const engine::Run found = trial.run_of(best.choice, space);
   if (!options.out.empty()) {
@@ -345,7 +347,7 @@ int search_plan(const Options& options) {
 int convert(const Options& options) {
   const engine::Run run = options.from.empty()
                               ? read_source(options.run, overrides_of(options), true).run
-                              : import(options);
+                              : read_foreign(options);
   const std::string comment =
       options.from.empty() ? "" : fmt::format("from {} ({})", options.run, options.from);
   emit(options.out, text_of(run, options.emit, comment));

@@ -166,7 +166,9 @@ class Pattern {
     return parse_int(std::string_view(text_).substr(begin, at_ - begin), value);
   }
   bool one(std::vector<int64_t>* list) {
-    if (take('(')) return sum(list) && take(')');
+    if (take('(')) {
+      return sum(list) && take(')');
+    }
     if (!take('[')) return false;
     do {
       int64_t value = 0;

@@ -128,7 +128,9 @@ void Search::in_threads(const std::function<void(int)>& body) {
   for (std::thread& thread : threads) {
     thread.join();
   }
-  if (failure_) std::rethrow_exception(failure_);
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
 }
 
 /// Shows how far it is. The mutex is held.
@@ -244,6 +246,7 @@ void Search::record(const Candidate& candidate, Outcome outcome) {
   }
   if (!outcome.fits) {
     ++result_.counts.over_memory;
+    result_.over_memory.push_back(std::move(outcome));
     return;
   }
   best_s_ = std::min(best_s_, outcome.step_s);

@@ -282,7 +282,10 @@ class Reader {
       }
       if (at_ >= text_.size()) fail(name_, "line {}: ${} does not end", line_, open);
       next();
-      if (close == ')') return {std::string(text_.substr(begin, at_ - begin))};
+      const bool command = open == '(';
+      if (command) {
+        return {std::string(text_.substr(begin, at_ - begin))};
+      }
       return value_of(inside, begin);
     }
     std::string variable;
@@ -359,9 +362,9 @@ class Reader {
       ++*at;
       if (!sum(text, at, value)) return false;
       skip(text, at);
-      if (*at >= text.size() || text[*at] != ')') return false;
+      const bool ends = *at < text.size() && text[*at] == ')';
       ++*at;
-      return true;
+      return ends;
     }
     const size_t begin = *at;
     while (*at < text.size() && std::isdigit(static_cast<unsigned char>(text[*at])) != 0) {

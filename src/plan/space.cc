@@ -122,7 +122,9 @@ std::vector<std::string> assignments(const Choice& choice, const Space& space) {
     list.push_back(fmt::format("plan.{}={}", key, value));
   };
   const auto add_ranks = [&](const char* key, int64_t ranks) {
-    if (ranks > 1) add(key, std::to_string(ranks));
+    if (ranks > 1) {
+      add(key, std::to_string(ranks));
+    }
   };
   add_ranks("pp", choice.pp);
   add_ranks("pp_chunks", choice.chunks);
