@@ -117,21 +117,23 @@ engine::Run read_foreign(const Options& options) {
   return engine::parse_run(tree.dump(), options.run, all);
 }
 
-/// Searched keys that --set gives: they stay as they are.
-std::map<std::string, std::string> given_keys(const engine::Run& run) {
+/// Searched keys that --set gives, with their values: they stay as they are.
+std::map<std::string, std::string> given_keys(const std::vector<std::string>& assignments) {
   std::map<std::string, std::string> given;
-  const std::vector<std::string>& searched = plan::searched_keys();
+  // Whatever the mesh is, each must be of its type.
+  const engine::Run run = engine::resolve_text("{}", "hocket plan --set", assignments);
   for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
-    if (entry.origin != "--set") continue;
-    if (std::find(searched.begin(), searched.end(), entry.path) != searched.end()) {
-      given[entry.path] = entry.value;
+    if (entry.origin == "default") continue;
+    std::string value = entry.value;
+    if (value.size() > 1 && (value.front() == '"' || value.front() == '\'')) {
+      value = value.substr(1, value.size() - 2);
     }
+    given[entry.path] = value;
   }
   return given;
 }
 
-/// RUN, or the MODEL, without a plan: keys that are searched for and given by --set are read apart,
-/// since a mesh that is fixed in part fits no batch yet.
+/// What is searched for: RUN or the MODEL, without a plan; `given`: searched keys that --set gives.
 engine::Run read_target(const Options& options, std::map<std::string, std::string>* given) {
   std::vector<std::string> rest, fixed;
   const std::vector<std::string>& searched = plan::searched_keys();
@@ -140,16 +142,30 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
     const bool is_searched = std::find(searched.begin(), searched.end(), key) != searched.end();
     (is_searched ? fixed : rest).push_back(assignment);
   }
-  // Whatever these keys are, each must be of its type.
-  *given = given_keys(engine::resolve_text("{}", "hocket plan --set", fixed));
+  *given = given_keys(fixed);
+  engine::Run run;
+  const bool is_file = file_exists(options.run) && !is_directory(options.run);
   if (!options.from.empty()) {
     Options others = options;
     others.set = rest;
     others.global_batch.reset();
     others.seq_len.reset();
-    return read_foreign(others);
+    run = read_foreign(others);
+  } else if (is_file && !options.run.ends_with(".json")) {
+    run = engine::resolve_run(options.run, rest);
+  } else {
+    if (!options.global_batch) {
+      fail("hocket plan", "{} is a model; expected --global-batch N beside it", options.run);
+    }
+    rest.push_back("plan.ranks_per_node=1");
+    rest.push_back(fmt::format("plan.dp={}", *options.global_batch));
+    run = read_source(options.run, rest, true).run;
   }
-  return read_source(options.run, rest, true).run;
+  // Any plan will do for what is not searched for: a sequence on each rank.
+  std::vector<std::string> all = plan::kept_keys(run);
+  all.push_back("plan.ranks_per_node=1");
+  all.push_back(fmt::format("plan.dp={}", run.config.train.global_batch));
+  return engine::parse_run("{}", options.run, all);
 }
 
 std::string found_text(const plan::Counts& counts) {

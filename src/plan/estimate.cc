@@ -9,6 +9,7 @@ namespace hocket::plan {
 /// Seconds and bytes of one layer on one rank, per micro-batch. `least`: what no layout goes below.
 struct Estimator::Layer {
   std::array<double, kParts> seconds{}, least{};
+  double least_sums = 0;  ///< seconds of the sums that a forward pass waits for
   double kept = 0, least_kept = 0;
   double dense = 0, experts = 0;  ///< bytes of a rank's parameters, nothing split among replicas
 };
@@ -142,7 +143,7 @@ void Estimator::add_sums(const Choice& choice, LayerKind kind, const Groups& gro
     const bool own_sums = !how_.blocking || costs_.calibrated();
     if (block && !own_sums) {
       const double least = std::min(sum, collective_s(comm::Id::all_reduce, residual, groups.tp));
-      layer->least[kForward] += sums * least;
+      layer->least_sums += sums * least;
     }
   }
   if (block && choice.cp > 1) {
@@ -367,9 +368,12 @@ Guess Estimator::guess(const Choice& choice) {
     const double after = rank.last_kind == 'B'   ? last[1] + last[2]
                          : rank.last_kind == 'I' ? last[1]
                                                  : 0;
-    guess.least_s =
-        std::max(guess.least_s, before[static_cast<size_t>(rank.first_stage)][0] + after +
-                                    static_cast<double>(count) * (least[0] + least[1] + least[2]));
+    const double least_s = before[static_cast<size_t>(rank.first_stage)][0] + after +
+                           static_cast<double>(count) * (least[0] + least[1] + least[2]);
+    const double sums =
+        shape.overlaps ? 0 : sum(all, [](const Layer& layer) { return layer.least_sums; });
+    guess.least_any_s = std::max(guess.least_any_s, least_s);
+    guess.least_s = std::max(guess.least_s, least_s + static_cast<double>(count) * sums);
 
     const double kept = sum(all, [](const Layer& layer) { return layer.kept; });
     guess.bytes = std::max(

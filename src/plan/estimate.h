@@ -28,6 +28,7 @@ namespace hocket::plan {
 /// A lower bound and an estimate: seconds of a step, bytes of the rank that takes most.
 struct Guess {
   double least_s = 0, seconds = 0;
+  double least_any_s = 0;  ///< the bound whatever algorithms sums have
   double least_bytes = 0, bytes = 0;
 };
 

@@ -5,206 +5,21 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
-#include <set>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/math.h"
 #include "base/text.h"
 #include "plan/foreign.h"
-#include "plan/shell.h"
+#include "plan/megatron_arguments.h"
 
 namespace hocket::plan {
 
 namespace {
 
-/// The arguments of a script by flag, each with its words, and what the launcher was told.
-class Arguments {
- public:
-  Arguments(const std::string& text, const std::string& name) : name_(name) {
-    // Behind the .py file of a command stand the arguments of the trainer, in front of it those of
-    // its launcher; a file without such a command only assigns them.
-    const ShellScript script = read_shell(text, name);
-    notes_ = script.notes;
-    bool found = false;
-    for (const std::vector<ShellWord>& command : script.commands) {
-      const auto program = std::find_if(command.begin(), command.end(), [](const ShellWord& word) {
-        return word.text.ends_with(".py");
-      });
-      if (program == command.end()) continue;
-      if (found) {
-        fail(name, "line {}: a second command with {}; expected one", program->line, program->text);
-      }
-      found = true;
-      collect({command.begin(), program}, &launcher_);
-      collect({program + 1, command.end()}, &flags_);
-    }
-    if (!found) {
-      collect(script.assigned, &flags_);
-    }
-    if (flags_.empty()) {
-      fail(name,
-           "has no arguments of Megatron-LM; expected a command with pretrain_gpt.py and arguments "
-           "such as --num-layers 32 behind it, or assignments of them");
-    }
-  }
-
-  bool has(const std::string& flag) { return find(flag) != nullptr; }
-  /// The one word of a flag; empty if it is not there.
-  std::string text(const std::string& flag) {
-    const std::vector<std::string>* words = find(flag);
-    if (!words) return "";
-    if (words->size() != 1) {
-      fail(name_, "{} has {}; expected one", flag, counted(std::ssize(*words), "value"));
-    }
-    return words->front();
-  }
-  int64_t integer(const std::string& flag, int64_t otherwise) {
-    if (!has(flag)) return otherwise;
-    int64_t value = 0;
-    if (!parse_int(text(flag), &value)) {
-      fail(name_, "{} is {}; expected an integer, written out or assigned in this file", flag,
-           quote(text(flag)));
-    }
-    return value;
-  }
-  double number(const std::string& flag, double otherwise) {
-    if (!has(flag)) return otherwise;
-    double value = 0;
-    if (!parse_double(text(flag), &value)) {
-      fail(name_, "{} is {}; expected a number, written out or assigned in this file", flag,
-           quote(text(flag)));
-    }
-    return value;
-  }
-  int64_t launcher(const std::string& flag, int64_t otherwise) const {
-    for (const auto& [key, words] : launcher_) {
-      std::string given = key;
-      std::replace(given.begin(), given.end(), '_', '-');
-      int64_t value = 0;
-      if (given == flag && words.size() >= 1 && parse_int(words[0], &value)) return value;
-    }
-    return otherwise;
-  }
-  /// Says why a flag is left aside, if it is there.
-  void leave(const std::string& flag, const std::string& why) { reasons_[flag] = why; }
-  /// Every flag that nobody asked for.
-  std::vector<std::string> ignored() const {
-    std::vector<std::string> lines;
-    for (const auto& [flag, words] : flags_) {
-      const auto reason = reasons_.find(flag);
-      if (reason == reasons_.end() && asked_.count(flag) > 0) continue;
-      lines.push_back(flag + (words.empty() ? "" : " " + join(words, " ")));
-      if (reason != reasons_.end()) {
-        lines.back() += ": " + reason->second;
-      }
-    }
-    return lines;
-  }
-  const std::vector<std::string>& notes() const { return notes_; }
-
- private:
-  using Flags = std::vector<std::pair<std::string, std::vector<std::string>>>;
-
-  static void collect(const std::vector<ShellWord>& words, Flags* flags) {
-    for (const ShellWord& word : words) {
-      const bool flag = word.text.starts_with("--") && word.text.size() > 2;
-      if (flag) {
-        const size_t equal = word.text.find('=');
-        flags->push_back({word.text.substr(0, equal), {}});
-        if (equal != std::string::npos) {
-          flags->back().second.push_back(word.text.substr(equal + 1));
-        }
-      } else if (!flags->empty()) {
-        flags->back().second.push_back(word.text);
-      }
-    }
-  }
-
-  /// The last one counts, as with argparse.
-  const std::vector<std::string>* find(const std::string& flag) {
-    asked_.insert(flag);
-    for (auto at = flags_.rbegin(); at != flags_.rend(); ++at) {
-      if (at->first == flag) return &at->second;
-    }
-    return nullptr;
-  }
-
-  std::string name_;
-  Flags flags_, launcher_;
-  std::set<std::string> asked_;
-  std::map<std::string, std::string> reasons_;
-  std::vector<std::string> notes_;
-};
-
-/// A list of 0 and 1 for each layer: "([0]*3+[1]*58)", as Python reads it.
-class Pattern {
- public:
-  explicit Pattern(std::string text) {
-    for (const char letter : text) {
-      if (letter != ' ' && letter != '\'' && letter != '"') {
-        text_ += letter;
-      }
-    }
-  }
-  bool read(std::vector<int64_t>* list) { return sum(list) && at_ == text_.size(); }
-
- private:
-  static constexpr size_t kMost = 1 << 16;
-
-  bool take(char letter) {
-    if (at_ >= text_.size() || text_[at_] != letter) return false;
-    ++at_;
-    return true;
-  }
-  bool integer(int64_t* value) {
-    const size_t begin = at_;
-    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') {
-      ++at_;
-    }
-    return parse_int(std::string_view(text_).substr(begin, at_ - begin), value);
-  }
-  bool one(std::vector<int64_t>* list) {
-    if (take('(')) {
-      return sum(list) && take(')');
-    }
-    if (!take('[')) return false;
-    do {
-      int64_t value = 0;
-      if (!integer(&value)) return false;
-      list->push_back(value);
-    } while (take(','));
-    return take(']');
-  }
-  bool product(std::vector<int64_t>* list) {
-    std::vector<int64_t> part;
-    if (!one(&part)) return false;
-    while (take('*')) {
-      int64_t times = 0;
-      if (!integer(&times) || static_cast<size_t>(times) * part.size() > kMost) return false;
-      const std::vector<int64_t> once = part;
-      part.clear();
-      for (int64_t i = 0; i < times; ++i) {
-        part.insert(part.end(), once.begin(), once.end());
-      }
-    }
-    list->insert(list->end(), part.begin(), part.end());
-    return list->size() <= kMost;
-  }
-  bool sum(std::vector<int64_t>* list) {
-    do {
-      if (!product(list)) return false;
-    } while (take('+'));
-    return true;
-  }
-
-  std::string text_;
-  size_t at_ = 0;
-};
-
 /// Layers without experts.
-std::vector<int64_t> dense_layers(Arguments& arguments, const std::string& name, int64_t layers) {
+std::vector<int64_t> dense_layers(MegatronArguments& arguments, const std::string& name,
+                                  int64_t layers) {
   std::vector<int64_t> dense;
   if (!arguments.has("--moe-layer-freq")) return dense;
   const std::string text = arguments.text("--moe-layer-freq");
@@ -218,7 +33,7 @@ std::vector<int64_t> dense_layers(Arguments& arguments, const std::string& name,
     return dense;
   }
   std::vector<int64_t> pattern;
-  if (!Pattern(text).read(&pattern) || std::ssize(pattern) != layers) {
+  if (!read_pattern(text, &pattern) || std::ssize(pattern) != layers) {
     fail(name, "--moe-layer-freq is {}; expected an integer, or a list like ([0]*3+[1]*{}) of {}",
          quote(text), layers - 3, counted(layers, "layer"));
   }
@@ -231,7 +46,7 @@ std::vector<int64_t> dense_layers(Arguments& arguments, const std::string& name,
 }
 
 /// The model as a config.json: a llama, or a qwen3_moe with experts. What these lack is noted.
-std::string model_of(Arguments& arguments, const std::string& name, Imported* imported) {
+std::string model_of(MegatronArguments& arguments, const std::string& name, Imported* imported) {
   const auto need = [&](const char* flag) {
     if (!arguments.has(flag)) {
       fail(name, "has no {}; expected it, or --set model.path=MODEL in its place", flag);
@@ -462,12 +277,10 @@ class Import {
     set("plan.pp_layers", fmt::format("[{}]", fmt::join(of_stage, ", ")));
   }
 
-  /// "Et*3|(t|)*6tL": letters with a number of times, stages between bars, groups in parentheses.
-  /// Returns the stages of a rank.
+  /// Layers of every stage; returns the stages of a rank.
   int64_t read_layout(const std::string& text) {
     std::string flat;
-    size_t at = 0;
-    if (!flatten(text, &at, &flat) || at != text.size()) {
+    if (!read_pipeline_layout(text, &flat)) {
       fail(name_,
            "--pipeline-model-parallel-layout is {}; expected letters E, t, L and stages "
            "between |, as in Et*3|(t*4|)*6tL",
@@ -487,39 +300,6 @@ class Import {
     }
     set("plan.pp_layers", fmt::format("[{}]", fmt::join(of_stage, ", ")));
     return stages / pp_;
-  }
-
-  static bool flatten(const std::string& text, size_t* at, std::string* out) {
-    constexpr size_t kMost = 1 << 16;
-    while (*at < text.size() && text[*at] != ')') {
-      std::string part;
-      if (text[*at] == ',' || text[*at] == ' ') {
-        ++*at;
-        continue;
-      }
-      if (text[*at] == '(') {
-        ++*at;
-        if (!flatten(text, at, &part) || *at >= text.size()) return false;
-        ++*at;
-      } else if (std::string_view("ELtm|").find(text[*at]) != std::string_view::npos) {
-        part = text[(*at)++];
-      } else {
-        return false;
-      }
-      int64_t times = 1;
-      if (*at < text.size() && text[*at] == '*') {
-        const size_t begin = ++*at;
-        while (*at < text.size() && text[*at] >= '0' && text[*at] <= '9') {
-          ++*at;
-        }
-        if (!parse_int(std::string_view(text).substr(begin, *at - begin), &times)) return false;
-      }
-      if (times < 0 || out->size() + part.size() * static_cast<size_t>(times) > kMost) return false;
-      for (int64_t i = 0; i < times; ++i) {
-        *out += part;
-      }
-    }
-    return true;
   }
 
   void read_sharding() {
@@ -634,7 +414,7 @@ class Import {
     arguments_.leave("--use-tp-pp-dp-mapping", "pp is the outermost axis here");
   }
 
-  Arguments arguments_;
+  MegatronArguments arguments_;
   std::string name_;
   int64_t ranks_;
   int64_t tp_ = 1, pp_ = 1, cp_ = 1, dp_ = 1;

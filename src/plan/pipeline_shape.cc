@@ -53,6 +53,7 @@ PipelineShape shape_of(const Choice& choice, int64_t count) {
     busiest = std::max(busiest, report.ranks[r].busy);
     for (const parallel::Action& action : schedule.ranks[r]) {
       shape.splits_backward = shape.splits_backward || action.kind == 'W';
+      shape.overlaps = shape.overlaps || action.overlaps_next;
     }
   }
   if (busiest > 0) {

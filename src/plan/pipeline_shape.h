@@ -27,6 +27,7 @@ struct PipelineShape {
   /// stages of a rank, where forward passes and the two halves of backward passes take the same.
   double waits = 0;
   bool splits_backward = false;  ///< gradients of weights are work of their own
+  bool overlaps = false;         ///< passes of two micro-batches take turns on a rank
 };
 
 /// Shapes of the built-in schedules, each worked out once.

@@ -24,6 +24,7 @@ using Clock = std::chrono::steady_clock;
 struct Candidate {
   Choice choice;
   float least_s = 0;
+  float least_any_s = 0;  ///< whatever algorithms sums have
   float key = 0;
   uint32_t order = 0;  ///< of those with one key
 };
@@ -60,6 +61,7 @@ class Search {
   void keep(std::vector<Candidate> found, const Counts& counts);
   bool take(Candidate* candidate);
   void simulate();
+  void add_other_sums(const Candidate& candidate, bool near);
   void record(const Candidate& candidate, Outcome outcome);
   void report();
 
@@ -164,6 +166,7 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Ca
         const double over = std::max(0.0, guess.bytes / limit - 1);
         found->push_back({.choice = plan,
                           .least_s = static_cast<float>(guess.least_s * (1 - 1e-6)),
+                          .least_any_s = static_cast<float>(guess.least_any_s * (1 - 1e-6)),
                           .key = static_cast<float>(guess.seconds * (1 + kMemoryPenalty * over))});
       });
     }
@@ -216,11 +219,29 @@ bool Search::take(Candidate* candidate) {
         return true;
       }
       ++result_.counts.slower;
+      // Its bound counts with the transport's sums; others may be faster.
+      if (candidate->least_any_s <= best_s_) {
+        add_other_sums(*candidate, false);
+      }
     }
     if (busy_ == 0) return false;
     more_.wait(lock);
   }
   return false;
+}
+
+/// The same plan with other algorithms of sums: soon if it is a good one.
+void Search::add_other_sums(const Candidate& candidate, bool near) {
+  if (candidate.choice.sums != 0) return;
+  for (const uint8_t sums : other_sums(space_, candidate.choice)) {
+    Candidate other = candidate;
+    other.choice.sums = sums;
+    other.least_s = candidate.least_any_s;
+    other.key = near ? candidate.key : candidate.key + kLast;
+    queue_.push_back(other);
+    std::push_heap(queue_.begin(), queue_.end(), Later());
+    ++result_.counts.plans;
+  }
 }
 
 void Search::record(const Candidate& candidate, Outcome outcome) {
@@ -231,19 +252,7 @@ void Search::record(const Candidate& candidate, Outcome outcome) {
     ++result_.refusals[outcome.refused];
     return;
   }
-  if (candidate.choice.sums == 0) {
-    // The same plan with other algorithms of sums: soon if it is a good one.
-    const bool near = outcome.fits && outcome.step_s <= best_s_ * kNear;
-    for (const uint8_t sums : other_sums(space_, candidate.choice)) {
-      Candidate other = candidate;
-      other.choice.sums = sums;
-      other.key = near ? candidate.key : candidate.key + kLast;
-      other.order = candidate.order;
-      queue_.push_back(other);
-      std::push_heap(queue_.begin(), queue_.end(), Later());
-      ++result_.counts.plans;
-    }
-  }
+  add_other_sums(candidate, outcome.fits && outcome.step_s <= best_s_ * kNear);
   if (!outcome.fits) {
     ++result_.counts.over_memory;
     result_.over_memory.push_back(std::move(outcome));

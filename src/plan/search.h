@@ -41,6 +41,7 @@ struct SearchResult {
   bool complete = false;                    ///< no plan of the space is faster than the best one
   std::string ended;                        ///< why it is not complete: "the time is up", ..
   std::vector<Outcome> best;                ///< good ones, the fastest first
+  std::vector<Outcome> over_memory;         ///< simulated ones that do not fit
   std::map<std::string, int64_t> refusals;  ///< why there is no program: how often
   double seconds = 0;                       ///< that the search took
   double bounding_s = 0;                    ///< of these, until the first simulation

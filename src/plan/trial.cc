@@ -34,33 +34,34 @@ bool is_searched(const std::string& path) {
          std::find(std::begin(kOfOneMesh), std::end(kOfOneMesh), path) != std::end(kOfOneMesh);
 }
 
-/// What a run sets beside the searched keys.
-std::vector<std::string> kept_of(const engine::Run& run, const std::string& cluster_file) {
+}  // namespace
+
+std::vector<std::string> kept_keys(const engine::Run& run) {
   std::vector<std::string> kept;
   for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
     if (entry.origin == "default" || is_searched(entry.path)) continue;
-    if (entry.path == "cluster.file") continue;
     kept.push_back(fmt::format("{}={}", entry.path, entry.value));
-  }
-  if (!cluster_file.empty()) {
-    kept.push_back(fmt::format("cluster.file={}", nlohmann::json(cluster_file).dump()));
   }
   return kept;
 }
 
-}  // namespace
-
-Trial::Trial(const engine::Run& run, std::string cluster_file, std::optional<cost::Profile> profile,
-             int64_t ranks)
-    : base_(run),
-      cluster_file_(std::move(cluster_file)),
-      kept_(kept_of(run, cluster_file_)),
-      profile_(std::move(profile)) {
-  // This machine is shared by as many ranks as the plans have; other clusters have a size.
+Trial::Trial(const engine::Run& run, const std::string& cluster_file,
+             std::optional<cost::Profile> profile, int64_t ranks)
+    : base_(run), kept_(kept_keys(run)), profile_(std::move(profile)) {
+  // This machine is shared by as many ranks as the plans have, by default as many as it has cores;
+  // other clusters have a size.
+  std::erase_if(kept_, [](const std::string& key) { return key.starts_with("cluster.file="); });
+  if (!cluster_file.empty()) {
+    kept_.push_back(fmt::format("cluster.file={}", nlohmann::json(cluster_file).dump()));
+  }
   engine::Run all = run;
   all.plan = parallel::Plan();
   all.plan.dp = std::max<int64_t>(1, ranks);
-  cluster_ = engine::cluster_of(all, cluster_file_);
+  cluster_ = engine::cluster_of(all, cluster_file);
+  if (cluster_.this_machine && ranks <= 0) {
+    ranks = all.plan.dp = cluster_.cores_per_node;
+    cluster_ = engine::cluster_of(all, cluster_file);
+  }
   ranks_ = ranks > 0 ? ranks : cluster_.capacity();
   if (ranks_ > cluster_.capacity()) {
     fail("hocket plan", "--ranks is {}; expected at most the {} of {}", ranks_, cluster_.capacity(),

@@ -17,6 +17,10 @@
 
 namespace hocket::plan {
 
+/// "KEY=VALUE" of what a run sets beside the keys that a search sets, and those that fit one mesh
+/// alone.
+std::vector<std::string> kept_keys(const engine::Run& run);
+
 /// What came of it. Seconds are of a step, and of a rank on average.
 struct Outcome {
   Choice choice;
@@ -34,8 +38,8 @@ class Trial {
  public:
   /// `run`: what is searched for; of its plan the keys of searched_keys() are left aside.
   /// `cluster_file`: empty for this machine. `ranks`: of every plan. Error: the cluster has fewer.
-  Trial(const engine::Run& run, std::string cluster_file, std::optional<cost::Profile> profile,
-        int64_t ranks);
+  Trial(const engine::Run& run, const std::string& cluster_file,
+        std::optional<cost::Profile> profile, int64_t ranks);
 
   /// The limits of a search; `given`: searched keys that are fixed.
   Space space(std::map<std::string, std::string> given) const;
@@ -59,7 +63,6 @@ class Trial {
 
  private:
   engine::Run base_;
-  std::string cluster_file_;
   std::vector<std::string> kept_;  // "KEY=VALUE" of the run
   std::optional<cost::Profile> profile_;
   cost::Cluster cluster_;

@@ -12,6 +12,7 @@ import tempfile
 import unittest
 
 import cli_util
+from megatron_script import EXPERTS
 
 DENSE = {
     "model_type": "llama", "vocab_size": 512, "hidden_size": 32, "intermediate_size": 64,
@@ -19,52 +20,6 @@ DENSE = {
     "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
     "tie_word_embeddings": False,
 }
-
-# As such scripts are written: variables, arrays, arithmetic, a comment, arguments of other things.
-MEGATRON = """#!/bin/bash
-# A model of 64 experts.
-export CUDA_DEVICE_MAX_CONNECTIONS=1
-GPUS_PER_NODE=8
-NNODES=${SLURM_NNODES:-4}
-TP=4; PP=2
-LAYERS=$((4 * 4))
-DISTRIBUTED_ARGS="--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --master_port 6000"
-MODEL_ARGS=(
-    --num-layers $LAYERS          # all of them
-    --hidden-size 1024
-    --ffn-hidden-size 4096
-    --num-attention-heads 16
-    --group-query-attention
-    --num-query-groups 4
-    --kv-channels 64
-    --max-position-embeddings 4096
-    --position-embedding-type rope
-    --rotary-base 1000000
-    --normalization RMSNorm
-    --norm-epsilon 1e-6
-    --swiglu --disable-bias-linear --untie-embeddings-and-output-weights --qk-layernorm
-    --vocab-size 50257
-)
-MOE_ARGS=(
-    --num-experts 64
-    --moe-router-topk 8
-    --moe-ffn-hidden-size 512
-    --moe-layer-freq '([0]*2+[1]*14)'
-    --moe-aux-loss-coeff 1e-3
-    --moe-grouped-gemm
-    --expert-model-parallel-size 8
-    --expert-tensor-parallel-size 1
-)
-torchrun $DISTRIBUTED_ARGS pretrain_gpt.py \\
-    "${MODEL_ARGS[@]}" ${MOE_ARGS[@]} \\
-    --tensor-model-parallel-size ${TP} --pipeline-model-parallel-size $PP \\
-    --num-layers-per-virtual-pipeline-stage 4 --sequence-parallel \\
-    --use-distributed-optimizer --overlap-grad-reduce --bf16 \\
-    --micro-batch-size 2 --global-batch-size 256 --seq-length 4096 \\
-    --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 \\
-    --train-iters 1000 --lr 3.0e-4 --min-lr 3.0e-5 --lr-warmup-iters 100 --hidden-dropout 0.0 \\
-    --save /checkpoints/$USER --log-interval 1
-"""
 
 TORCHTITAN = """
 [job]
@@ -213,7 +168,7 @@ class PlanTest(unittest.TestCase):
 
     # ---- other trainers' plans -------------------------------------------------------------------------------------
     def test_megatron(self):
-        self.put("args.sh", MEGATRON)
+        self.put("args.sh", EXPERTS)
         told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
         for line in ("ignored  --bf16: programs here are of model.dtype f32", "ignored  --moe-grouped-gemm",
                      "ignored  --save /checkpoints/$USER", "ignored  --log-interval 1"):
@@ -233,7 +188,7 @@ class PlanTest(unittest.TestCase):
                          (256, 4096, 1000, 3e-4, 0.999))
 
     def test_megatron_and_back(self):
-        self.put("args.sh", MEGATRON)
+        self.put("args.sh", EXPERTS)
         self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
         self.good("plan", "run.yaml", "--emit", "megatron", "--out", "again.sh")
         told = self.good("plan", "--from", "megatron", "again.sh", "--out", "again.yaml", "--model-out", "model2")
@@ -250,7 +205,7 @@ class PlanTest(unittest.TestCase):
         self.refused("--num-layers is \"$LAYERS\"; expected an integer", "plan", "--from", "megatron", "unset.sh")
         self.put("open.sh", "A=(\n --num-layers 2\n")
         self.refused("line 1: the array A does not end", "plan", "--from", "megatron", "open.sh")
-        self.put("ranks.sh", MEGATRON.replace("NNODES=${SLURM_NNODES:-4}", "NNODES=3")
+        self.put("ranks.sh", EXPERTS.replace("NNODES=${SLURM_NNODES:-4}", "NNODES=3")
                  .replace("GPUS_PER_NODE=8", "GPUS_PER_NODE=5"))
         self.refused("expected a multiple of tp 4 x pp 2 x cp 1", "plan", "--from", "megatron", "ranks.sh")
 
