@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "plan/estimate.h"
 
 namespace hocket::plan {
@@ -283,7 +284,28 @@ void Search::simulate() {
   }
 }
 
+/// While it lives, warnings go nowhere: what keys of a plan have no effect is told by who takes it.
+class Quiet {
+ public:
+  Quiet() {
+    if (log_level() == LogLevel::debug) return;
+    set_log_sink([](LogLevel, const std::string&) {});
+    set_ = true;
+  }
+  ~Quiet() {
+    if (set_) {
+      set_log_sink(nullptr);
+    }
+  }
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+
+ private:
+  bool set_ = false;
+};
+
 SearchResult Search::run() {
+  const Quiet quiet;
   const std::vector<Choice> all = meshes(space_);
   std::atomic<size_t> next{0};
   in_threads([&](int) { bound(all, &next); });
