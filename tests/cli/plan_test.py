@@ -202,7 +202,7 @@ class PlanTest(unittest.TestCase):
         self.put("none.sh", "echo hello\n")
         self.refused("has no arguments of Megatron-LM", "plan", "--from", "megatron", "none.sh")
         self.put("unset.sh", "torchrun pretrain_gpt.py --num-layers $LAYERS --hidden-size 8\n")
-        self.refused("--num-layers is \"$LAYERS\"; expected an integer", "plan", "--from", "megatron", "unset.sh")
+        self.refused("--num-layers is '$LAYERS'; expected an integer", "plan", "--from", "megatron", "unset.sh")
         self.put("open.sh", "A=(\n --num-layers 2\n")
         self.refused("line 1: the array A does not end", "plan", "--from", "megatron", "open.sh")
         self.put("ranks.sh", EXPERTS.replace("NNODES=${SLURM_NNODES:-4}", "NNODES=3")
