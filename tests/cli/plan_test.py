@@ -144,8 +144,9 @@ class PlanTest(unittest.TestCase):
 
     def test_bad_input(self):
         self.model()
-        self.refused("at most the 8", "plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml",
-                     "--ranks", "9")
+        of_box = ["plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml"]
+        self.refused("at most the 8", *of_box, "--global-batch", "8", "--ranks", "9")
+        self.refused("expected --global-batch N", *of_box)
         self.refused("expected megatron or torchtitan", "plan", "model/config.json", "--from", "deepspeed")
 
     def test_interrupted(self):
