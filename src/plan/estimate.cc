@@ -74,7 +74,11 @@ Estimator::~Estimator() = default;
 
 double Estimator::collective_s(comm::Id op, double payload, const cost::GroupShape& shape) const {
   if (shape.members <= 1 || payload <= 0) return 0;
-  return costs_.ways(comm::op(op), payload, shape.nodes > 1, shape).front().seconds();
+  const auto [at, fresh] = seconds_.try_emplace({static_cast<int>(op), &shape, payload}, 0.0);
+  if (fresh) {
+    at->second = costs_.ways(comm::op(op), payload, shape.nodes > 1, shape).front().seconds();
+  }
+  return at->second;
 }
 
 /// The same in transfers of plan.bucket_mib.
@@ -85,13 +89,14 @@ double Estimator::bucketed_s(comm::Id op, double bytes, const cost::GroupShape& 
 }
 
 const Estimator::Groups& Estimator::groups(const Choice& choice) {
-  const std::array<int32_t, 7> key{choice.pp,
+  const std::array<int32_t, 8> key{choice.pp,
                                    choice.dp,
                                    choice.cp,
                                    choice.tp,
                                    choice.ep,
                                    choice.etp,
-                                   choice.sequence_parallel ? 1 : 0};
+                                   choice.sequence_parallel ? 1 : 0,
+                                   choice.keys};
   std::unique_ptr<Groups>& known = groups_[key];
   if (known) return *known;
   known = std::make_unique<Groups>();

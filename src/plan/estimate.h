@@ -71,10 +71,12 @@ class Estimator {
   const cost::CostModel& costs_;
   How how_;
   std::array<ModelTable, 3> tables_;  // by kRecompute
-  std::map<std::array<int32_t, 7>, std::unique_ptr<Groups>> groups_;
+  std::map<std::array<int32_t, 8>, std::unique_ptr<Groups>> groups_;
   std::map<std::array<int32_t, 9>, std::unique_ptr<Prices>> prices_;
   std::map<int64_t, std::vector<Counts>> stages_;  // by their number
   PipelineShapes shapes_;
+  /// By op, how the group lies (of groups_) and payload: the same transfers come again and again.
+  mutable std::map<std::tuple<int, const cost::GroupShape*, double>, double> seconds_;
 };
 
 }  // namespace hocket::plan
