@@ -163,6 +163,10 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
   }
   // Any plan will do for what is not searched for: a sequence on each rank.
   std::vector<std::string> all = plan::kept_keys(run);
+  if (!options.profile.empty()) {
+    std::erase_if(all, [](const std::string& key) { return key.starts_with("cluster.profile="); });
+    all.push_back("cluster.profile=" + nlohmann::json(options.profile).dump());
+  }
   all.push_back("plan.ranks_per_node=1");
   all.push_back(fmt::format("plan.dp={}", run.config.train.global_batch));
   return engine::parse_run("{}", options.run, all);
@@ -301,6 +305,25 @@ std::string comment_of(const plan::Outcome& best, const plan::SearchResult& resu
       result.complete ? "no plan of the space is faster" : "the best found when " + result.ended);
 }
 
+/// The timings of --profile, else of cluster.profile, as `simulate` takes them; none, with a
+/// warning, if the latter are not of what the cluster computes on. Error: those of --profile are
+/// not.
+std::optional<cost::Profile> profile_of(const Options& options, const engine::Run& run,
+                                        const std::string& cluster_file) {
+  const std::string& file = run.config.cluster.profile;
+  if (file.empty()) return std::nullopt;
+  cost::Profile profile = cost::read_profile(file);
+  const cost::Cluster cluster = engine::cluster_of(run, cluster_file);
+  const std::string kernels = cluster.this_machine ? engine::kernels_here() : "";
+  const std::string why = engine::mismatch(profile, cluster, kernels);
+  if (why.empty()) return profile;
+  if (!options.profile.empty()) {
+    fail("hocket plan", "--profile {} {}; try without it", file, why);
+  }
+  log_warning("cluster.profile {} is not used: it {}", file, why);
+  return std::nullopt;
+}
+
 int search_plan(const Options& options) {
   std::map<std::string, std::string> given;
   const engine::Run run = read_target(options, &given);
@@ -308,10 +331,7 @@ int search_plan(const Options& options) {
   inputs.insert(inputs.end(), {options.run, options.cluster, options.profile});
   require_output("hocket plan --out", options.out, inputs);
   const std::string cluster = options.cluster.empty() ? run.config.cluster.file : options.cluster;
-  std::optional<cost::Profile> profile;
-  if (!options.profile.empty()) {
-    profile = cost::read_profile(options.profile);
-  }
+  const std::optional<cost::Profile> profile = profile_of(options, run, cluster);
   const plan::Trial trial(run, cluster, profile, options.ranks.value_or(0));
   const plan::Space space = trial.space(given);
   Progress line;
@@ -404,7 +424,8 @@ void verb_plan(Args& args) {
   add_set(args, &options->set);
   args.option("--cluster", "FILE", &options->cluster,
               "cluster file (configs/clusters); default: cluster.file, else this machine");
-  args.option("--profile", "FILE", &options->profile, "timings of `hocket profile`");
+  args.option("--profile", "FILE", &options->profile,
+              "timings of `hocket profile`; default: cluster.profile");
   args.option("--ranks", "N", &options->ranks,
               "ranks of the plan; default: all devices of the cluster", 1, kMostRanks);
   args.option("--global-batch", "N", &options->global_batch, "train.global_batch: sequences a step",
@@ -427,13 +448,14 @@ void verb_plan(Args& args) {
   args.option("--emit", "FORMAT", &options->emit,
               "write the plan for megatron or torchtitan, or say which key they cannot express");
   args.example(
-      "hocket plan configs/models/dense-26m --cluster configs/clusters/box-4x2.yaml "
-      "--global-batch 16 --seq-len 512 --out plan.yaml",
+      "hocket plan configs/models/dense-26m --cluster configs/clusters/box-4x2.yaml --global-batch "
+      "16 --seq-len 512 --time-limit 20 --out plan.yaml",
       "8 ranks of a box; hocket train plan.yaml takes it");
   args.example(
-      "hocket plan configs/moe-671b.yaml --cluster configs/clusters/h800-256x8.yaml "
-      "--ranks 1024 --set plan.recompute=selective",
-      "1,024 of 2,048 GPUs, with one key given");
+      "hocket plan configs/qwen3-30b-a3b.yaml --cluster configs/clusters/h100-64x8.yaml "
+      "--time-limit "
+      "30 --set plan.recompute=selective",
+      "512 GPUs, with one key given");
   args.run([options] { return plan_run(*options); });
 }
 
