@@ -12,7 +12,7 @@ import sys
 # One entry per row, lowest first. Folders in one row may include each other.
 ROWS = [["base"], ["graph"], ["ops"], ["models"], ["autodiff"], ["comm/ops"],
         ["program"], ["trace"], ["comm"], ["parallel"], ["check"], ["passes"], ["cost"], ["sim"],
-        ["kernels"], ["runtime"], ["torch"], ["data", "checkpoint"], ["engine"], ["diagnose"], ["train"],
+        ["kernels"], ["runtime"], ["torch"], ["data", "checkpoint"], ["engine"], ["plan"], ["diagnose"], ["train"],
         ["cli"]]
 RANK = {folder: i for i, row in enumerate(ROWS) for folder in row}
 SOFT, HARD = 400, 800

@@ -180,6 +180,20 @@ double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flo
   return std::max(memory, compute);
 }
 
+double CostModel::fastest_share() const {
+  double least = 1;
+  if (!profile_) return least;
+  for (const TimedTask& task : profile_->tasks) {
+    if (task.flops <= 0 && task.bytes <= 0) continue;
+    const double roofline =
+        roofline_s(task.op, graph::parse_dtype(task.dtype), task.flops, task.bytes);
+    if (roofline > 0) {
+      least = std::min(least, static_cast<double>(task.ns) * 1e-9 / roofline);
+    }
+  }
+  return least;
+}
+
 /// Piecewise linear in log(time) over log(roofline); outside the timed sizes, proportional to the
 /// roofline from the nearest one.
 double CostModel::scaled_ns(const std::vector<Point>& points, double roofline) const {

@@ -70,6 +70,9 @@ class CostModel {
 
   /// Seconds by the roofline, without launch: max(flops / reached peak, bytes / reached bandwidth).
   double roofline_s(std::string_view op, graph::DType dtype, double flops, int64_t bytes) const;
+  /// The least share of its roofline that a kernel takes by the profile: no kernel is faster. 1
+  /// without a profile, and where none is.
+  double fastest_share() const;
 
  private:
   struct Point {

@@ -13,12 +13,13 @@ import unittest
 
 import cli_util
 import docs
+import megatron_script
 import nccl_log
 
 # `hocket ...`, also behind a pipe, with $ or build/ before it.
 COMMAND = re.compile(r"^(?:\$ )?((?:echo [^|]*\| )?(?:build/)?hocket .*?)(?:\s+# .*)?$")
 # The order of a working day: what others need comes first.
-ORDER = ["data train-tokenizer", "data prepare", "train", "profile", "graph", "simulate"]
+ORDER = ["data train-tokenizer", "data prepare", "train", "plan", "profile", "graph", "simulate"]
 
 
 def printed_commands():
@@ -89,6 +90,8 @@ class Commands(unittest.TestCase):
             for ranks in (1, 2, 4, 8):  # of docs/clusters.md
                 with open(box.path(f"nccl_{ranks}.log"), "w", encoding="utf-8") as f:
                     f.write(nccl_log.log(ranks))
+            with open(box.path("args.sh"), "w", encoding="utf-8") as f:  # of docs/plan.md
+                f.write(megatron_script.DENSE)
             failed = []
             for command in sorted(concrete, key=lambda c: (rank(c), list(concrete).index(c))):
                 r = box.shell(command)

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket plan
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/inputs.h"
+#include "cli/verbs.h"
+#include "engine/describe.h"
+#include "engine/machine.h"
+#include "plan/foreign.h"
+#include "plan/search.h"
+
+namespace hocket::cli {
+
+namespace {
+
+constexpr int64_t kMostRanks = 1 << 16;
+
+struct Options {
+  std::string run, cluster, profile, out, from, emit, model_out;
+  std::vector<std::string> set;
+  std::optional<int64_t> global_batch, seq_len, ranks, threads;
+  int64_t top = 5;
+  double time_limit = 60;
+  bool json = false;
+};
+
+std::atomic<bool> interrupted{false};
+
+/// While it lives, the first SIGINT or SIGTERM ends the search, and a second one the process.
+class Interrupt {
+ public:
+  Interrupt() {
+    interrupted = false;
+    struct sigaction action {};
+    action.sa_handler = [](int) { interrupted = true; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigaction(SIGINT, &action, &before_[0]);
+    sigaction(SIGTERM, &action, &before_[1]);
+  }
+  ~Interrupt() {
+    sigaction(SIGINT, &before_[0], nullptr);
+    sigaction(SIGTERM, &before_[1], nullptr);
+  }
+  Interrupt(const Interrupt&) = delete;
+  Interrupt& operator=(const Interrupt&) = delete;
+
+ private:
+  struct sigaction before_[2];
+};
+
+std::vector<std::string> overrides_of(const Options& options) {
+  std::vector<std::string> set = options.set;
+  if (options.global_batch) {
+    set.push_back(fmt::format("train.global_batch={}", *options.global_batch));
+  }
+  if (options.seq_len) {
+    set.push_back(fmt::format("train.seq_len={}", *options.seq_len));
+  }
+  return set;
+}
+
+/// The run that a file of another trainer describes; what was left aside is told. The model's
+/// config.json, where the file has its sizes, is written beside the run.
+engine::Run read_foreign(const Options& options) {
+  const std::string text = read_file(options.run);
+  const int64_t ranks = options.ranks.value_or(0);
+  const plan::Imported imported = options.from == "megatron"
+                                      ? plan::import_megatron(text, options.run, ranks)
+                                      : plan::import_torchtitan(text, options.run, ranks);
+  std::vector<std::string> all;
+  for (const auto& [key, value] : imported.keys) {
+    all.push_back(fmt::format("{}={}", key, value));
+  }
+  nlohmann::json tree = nlohmann::json::object();
+  const bool named =
+      std::any_of(options.set.begin(), options.set.end(), [](const std::string& key) {
+        return key.starts_with("model.path=") || key.starts_with("model.config=");
+      });
+  if (!imported.config_json.empty() && !named) {
+    if (options.model_out.empty()) {
+      tree["model"]["config"] = parse_json(imported.config_json, options.run);
+    } else {
+      const std::string file = join_path(options.model_out, "config.json");
+      make_dirs(options.model_out);
+      write_output(file, imported.config_json);
+      tree["model"]["path"] = file;
+    }
+  } else if (!named) {
+    fail(options.run,
+         "names the model {} without its sizes; expected --set model.path=MODEL, a folder with its "
+         "config.json",
+         quote(imported.model_name));
+  }
+  std::FILE* words = options.json || words_beside(options.out.empty() ? "-" : options.out) == stderr
+                         ? stderr
+                         : stdout;
+  for (const std::string& line : imported.notes) {
+    fmt::print(words, "note     {}\n", line);
+  }
+  for (const std::string& line : imported.ignored) {
+    fmt::print(words, "ignored  {}\n", line);
+  }
+  const std::vector<std::string> set = overrides_of(options);
+  all.insert(all.end(), set.begin(), set.end());
+  return engine::parse_run(tree.dump(), options.run, all);
+}
+
+/// Searched keys that --set gives, with their values: they stay as they are.
+std::map<std::string, std::string> given_keys(const std::vector<std::string>& assignments) {
+  std::map<std::string, std::string> given;
+  // Whatever the mesh is, each must be of its type.
+  const engine::Run run = engine::resolve_text("{}", "hocket plan --set", assignments);
+  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
+    if (entry.origin == "default") continue;
+    std::string value = entry.value;
+    if (value.size() > 1 && (value.front() == '"' || value.front() == '\'')) {
+      value = value.substr(1, value.size() - 2);
+    }
+    given[entry.path] = value;
+  }
+  return given;
+}
+
+/// What is searched for: RUN or the MODEL, without a plan; `given`: searched keys that --set gives.
+engine::Run read_target(const Options& options, std::map<std::string, std::string>* given) {
+  std::vector<std::string> rest, fixed;
+  const std::vector<std::string>& searched = plan::searched_keys();
+  for (const std::string& assignment : overrides_of(options)) {
+    const std::string key = assignment.substr(0, assignment.find('='));
+    const bool is_searched = std::find(searched.begin(), searched.end(), key) != searched.end();
+    (is_searched ? fixed : rest).push_back(assignment);
+  }
+  *given = given_keys(fixed);
+  engine::Run run;
+  const bool is_file = file_exists(options.run) && !is_directory(options.run);
+  if (!options.from.empty()) {
+    Options others = options;
+    others.set = rest;
+    others.global_batch.reset();
+    others.seq_len.reset();
+    run = read_foreign(others);
+  } else if (is_file && !options.run.ends_with(".json")) {
+    run = engine::resolve_run(options.run, rest);
+  } else {
+    if (!options.global_batch) {
+      fail("hocket plan", "{} is a model; expected --global-batch N beside it", options.run);
+    }
+    rest.push_back("plan.ranks_per_node=1");
+    rest.push_back(fmt::format("plan.dp={}", *options.global_batch));
+    run = read_source(options.run, rest, true).run;
+  }
+  // Any plan will do for what is not searched for: a sequence on each rank.
+  std::vector<std::string> all = plan::kept_keys(run);
+  if (!options.profile.empty()) {
+    std::erase_if(all, [](const std::string& key) { return key.starts_with("cluster.profile="); });
+    all.push_back("cluster.profile=" + nlohmann::json(options.profile).dump());
+  }
+  all.push_back("plan.ranks_per_node=1");
+  all.push_back(fmt::format("plan.dp={}", run.config.train.global_batch));
+  return engine::parse_run("{}", options.run, all);
+}
+
+std::string found_text(const plan::Counts& counts) {
+  return fmt::format("{} plans, {} too large, {} slower by their bound, {} simulated",
+                     human_count(static_cast<double>(counts.plans)),
+                     human_count(static_cast<double>(counts.too_large)),
+                     human_count(static_cast<double>(counts.slower)), counts.simulated);
+}
+
+/// What the search did, and whether its best is the best there is.
+std::string ending_text(const plan::SearchResult& result) {
+  const plan::Counts& counts = result.counts;
+  std::string text = fmt::format("{} in {} ({} of it for bounds)", found_text(counts),
+                                 human_time(result.seconds), human_time(result.bounding_s));
+  if (counts.over_memory + counts.refused > 0) {
+    text += fmt::format("; of the simulated {} too large, {} without a program", counts.over_memory,
+                        counts.refused);
+  }
+  if (result.complete) return text + "; nothing is left: no plan of the space is faster";
+  return text + fmt::format("; {} left when {}", human_count(static_cast<double>(counts.left)),
+                            result.ended.empty() ? "it ended" : result.ended);
+}
+
+/// Where a plan loses against the best one, the greatest part first.
+std::string loss_text(const plan::Outcome& best, const plan::Outcome& other) {
+  std::vector<std::pair<double, const char*>> parts = {
+      {other.compute_s - best.compute_s, "compute"},
+      {other.exposed_s - best.exposed_s, "exposed communication"},
+      {other.idle_s - best.idle_s, "idle"}};
+  std::sort(parts.begin(), parts.end(),
+            [](const auto& left, const auto& right) { return left.first > right.first; });
+  std::vector<std::string> words;
+  for (const auto& [seconds, what] : parts) {
+    if (seconds > 0.05 * std::max(1e-12, other.step_s - best.step_s)) {
+      words.push_back(fmt::format("+{} {}", human_time(seconds), what));
+    } else if (seconds < -0.05 * std::max(1e-12, other.step_s - best.step_s)) {
+      words.push_back(fmt::format("-{} {}", human_time(-seconds), what));
+    }
+  }
+  return join(words, ", ");
+}
+
+std::string table_text(const plan::SearchResult& result, const plan::Space& space, size_t top) {
+  std::string text = fmt::format("{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", "", "step",
+                                 "compute", "exposed", "idle", "memory", "plan");
+  const plan::Outcome& best = result.best.front();
+  for (size_t i = 0; i < std::min(top, result.best.size()); ++i) {
+    const plan::Outcome& row = result.best[i];
+    const auto share = [&](double seconds) {
+      return fmt::format("{:.1f} %", 100 * seconds / row.step_s);
+    };
+    text += fmt::format("{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", i + 1,
+                        human_time(row.step_s), share(row.compute_s), share(row.exposed_s),
+                        share(row.idle_s), human_bytes(static_cast<double>(row.bytes)),
+                        plan::describe(row.choice, space));
+    if (i > 0) {
+      text += fmt::format("{:>3}  {:>11}  {}\n", "",
+                          fmt::format("+{:.2f} %", 100 * (row.step_s / best.step_s - 1)),
+                          loss_text(best, row));
+    }
+  }
+  return text;
+}
+
+nlohmann::json json_of(const plan::Outcome& outcome, const plan::Space& space) {
+  nlohmann::json keys = nlohmann::json::object();
+  for (const std::string& assignment : plan::assignments(outcome.choice, space)) {
+    const size_t equal = assignment.find('=');
+    keys[assignment.substr(0, equal)] = assignment.substr(equal + 1);
+  }
+  return {{"step_s", outcome.step_s},
+          {"compute_s", outcome.compute_s},
+          {"exposed_communication_s", outcome.exposed_s},
+          {"idle_s", outcome.idle_s},
+          {"mfu", outcome.mfu},
+          {"memory_bytes", outcome.bytes},
+          {"plan", plan::describe(outcome.choice, space)},
+          {"set", keys}};
+}
+
+nlohmann::json json_of(const plan::SearchResult& result, const plan::Space& space, size_t top) {
+  const plan::Counts& counts = result.counts;
+  nlohmann::json best = nlohmann::json::array();
+  for (size_t i = 0; i < std::min(top, result.best.size()); ++i) {
+    best.push_back(json_of(result.best[i], space));
+  }
+  return {{"best", best},
+          {"complete", result.complete},
+          {"ended", result.ended},
+          {"least_s", result.least_s},
+          {"seconds", result.seconds},
+          {"bounding_s", result.bounding_s},
+          {"counts",
+           {{"plans", counts.plans},
+            {"too_large", counts.too_large},
+            {"slower", counts.slower},
+            {"simulated", counts.simulated},
+            {"over_memory", counts.over_memory},
+            {"refused", counts.refused},
+            {"left", counts.left}}}};
+}
+
+/// Error: the search found nothing that fits.
+[[noreturn]] void fail_without(const plan::SearchResult& result, const plan::Trial& trial,
+                               const plan::Space& space) {
+  std::string why;
+  for (const auto& [text, count] : result.refusals) {
+    why += fmt::format("\n  {} x {}", count, text);
+  }
+  throw Error(
+      Error::Kind::kRun, "hocket plan",
+      fmt::format("no plan of {} ranks with train.global_batch {} fits into {} a rank; {}; "
+                  "try more ranks, another batch, or a larger --time-limit{}",
+                  space.ranks, space.global_batch, human_bytes(static_cast<double>(trial.memory())),
+                  ending_text(result), why));
+}
+
+/// `run` in the form of another trainer, or as a run.yaml.
+std::string text_of(const engine::Run& run, const std::string& emit, const std::string& comment) {
+  if (emit == "megatron") return plan::emit_megatron(run);
+  if (emit == "torchtitan") return plan::emit_torchtitan(run);
+  return plan::run_text(run, comment);
+}
+
+std::string comment_of(const plan::Outcome& best, const plan::SearchResult& result,
+                       const plan::Trial& trial, const plan::Space& space) {
+  return fmt::format(
+      "{}\npredicted on {}: {} a step ({:.0f} % compute, {:.0f} % exposed communication, {:.0f} % "
+      "idle), {} a rank\n{}",
+      plan::describe(best.choice, space), trial.cluster().name, human_time(best.step_s),
+      100 * best.compute_s / best.step_s, 100 * best.exposed_s / best.step_s,
+      100 * best.idle_s / best.step_s, human_bytes(static_cast<double>(best.bytes)),
+      result.complete ? "no plan of the space is faster" : "the best found when " + result.ended);
+}
+
+/// The timings of --profile, else of cluster.profile, as `simulate` takes them; none, with a
+/// warning, if the latter are not of what the cluster computes on. Error: those of --profile are
+/// not.
+std::optional<cost::Profile> profile_of(const Options& options, const engine::Run& run,
+                                        const std::string& cluster_file) {
+  const std::string& file = run.config.cluster.profile;
+  if (file.empty()) return std::nullopt;
+  cost::Profile profile = cost::read_profile(file);
+  const cost::Cluster cluster = engine::cluster_of(run, cluster_file);
+  const std::string kernels = cluster.this_machine ? engine::kernels_here() : "";
+  const std::string why = engine::mismatch(profile, cluster, kernels);
+  if (why.empty()) return profile;
+  if (!options.profile.empty()) {
+    fail("hocket plan", "--profile {} {}; try without it", file, why);
+  }
+  log_warning("cluster.profile {} is not used: it {}", file, why);
+  return std::nullopt;
+}
+
+int search_plan(const Options& options) {
+  std::map<std::string, std::string> given;
+  const engine::Run run = read_target(options, &given);
+  std::vector<std::string> inputs = inputs_of(run);
+  inputs.insert(inputs.end(), {options.run, options.cluster, options.profile});
+  require_output("hocket plan --out", options.out, inputs);
+  const std::string cluster = options.cluster.empty() ? run.config.cluster.file : options.cluster;
+  const std::optional<cost::Profile> profile = profile_of(options, run, cluster);
+  const plan::Trial trial(run, cluster, profile, options.ranks.value_or(0));
+  const plan::Space space = trial.space(given);
+  Progress line;
+  plan::SearchOptions how;
+  how.time_limit_s = options.time_limit;
+  how.threads = static_cast<int>(options.threads.value_or(0));
+  how.stop = [] { return interrupted.load(); };
+  how.progress = [&](const plan::Counts& counts, const plan::Outcome* best) {
+    line.update(fmt::format("{}{}", found_text(counts),
+                            best ? fmt::format(", best {}: {}", human_time(best->step_s),
+                                               plan::describe(best->choice, space))
+                                 : ""));
+  };
+  plan::SearchResult result;
+  {
+    const Interrupt interrupt;
+    result = plan::search(trial, space, how);
+  }
+  line.finish();
+  if (result.best.empty()) {
+    fail_without(result, trial, space);
+  }
+  const plan::Outcome& best = result.best.front();
+  const engine::Run found = trial.run_of(best.choice, space);
+  if (!options.out.empty()) {
+    write_output(options.out, text_of(found, options.emit, comment_of(best, result, trial, space)));
+  }
+  if (options.json) {
+    fmt::print("{}\n", json_of(result, space, static_cast<size_t>(options.top)).dump(2));
+    return 0;
+  }
+  std::FILE* words = words_beside(options.out);
+  fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}\nsearch   {}\n\n{}",
+             engine::describe(run.model), trial.cluster().name, space.ranks,
+             trial.cluster().capacity(), trial.cluster().device.name, ending_text(result),
+             table_text(result, space, static_cast<size_t>(options.top)));
+  for (const auto& [why, count] : result.refusals) {
+    fmt::print(words, "no program of {}: {}\n", counted(count, "plan"), why);
+  }
+  if (options.out.empty() && !options.emit.empty()) {
+    emit("-", text_of(found, options.emit, ""));
+  } else if (!options.out.empty()) {
+    fmt::print(words, "wrote {}\n", options.out);
+  }
+  return 0;
+}
+
+/// A run of another trainer as ours, or the other way round, with the plan that it has.
+int convert(const Options& options) {
+  const engine::Run run = options.from.empty()
+                              ? read_source(options.run, overrides_of(options), true).run
+                              : read_foreign(options);
+  const std::string comment =
+      options.from.empty() ? "" : fmt::format("from {} ({})", options.run, options.from);
+  emit(options.out, text_of(run, options.emit, comment));
+  return 0;
+}
+
+int plan_run(const Options& options) {
+  for (const auto& [option, value] :
+       {std::pair{"--from", options.from}, {"--emit", options.emit}}) {
+    if (!value.empty() && value != "megatron" && value != "torchtitan") {
+      fail(fmt::format("hocket plan {}", option), "is {}; expected megatron or torchtitan",
+           quote(value));
+    }
+  }
+  const bool searches = !options.cluster.empty() || (options.from.empty() && options.emit.empty());
+  return searches ? search_plan(options) : convert(options);
+}
+
+}  // namespace
+
+void verb_plan(Args& args) {
+  auto options = std::make_shared<Options>();
+  args.about(
+      "find the plan with the shortest predicted step on a cluster",
+      "Looks at every mesh (pp, dp, cp, tp, ep, etp, with and without sequence_parallel), schedule "
+      "and number of chunks, micro-batch, recompute, sharding (ZeRO-1 to 3) and algorithm of "
+      "collectives that the model, the batch and the ranks allow. What cannot fit into memory is "
+      "dropped by a bound; the rest is simulated, the most promising first, by the replay of "
+      "`hocket simulate`, until no plan that is left can beat the best one or the time is up. "
+      "Ctrl-C "
+      "ends it with the best so far. Other keys of the run stay as they are, and so does every key "
+      "that --set gives. The plan is written as a run.yaml that train, check and simulate take. "
+      "--from reads the plan of another trainer, --emit writes one; without --cluster nothing is "
+      "searched for then. docs/plan.md.");
+  args.positional("RUN", &options->run,
+                  "a run.yaml, whose plan is replaced, or a MODEL (its config.json); with --from a "
+                  "shell script of Megatron-LM or a job file of torchtitan");
+  add_set(args, &options->set);
+  args.option("--cluster", "FILE", &options->cluster,
+              "cluster file (configs/clusters); default: cluster.file, else this machine");
+  args.option("--profile", "FILE", &options->profile,
+              "timings of `hocket profile`; default: cluster.profile");
+  args.option("--ranks", "N", &options->ranks,
+              "ranks of the plan; default: all devices of the cluster", 1, kMostRanks);
+  args.option("--global-batch", "N", &options->global_batch, "train.global_batch: sequences a step",
+              1, int64_t{1} << 40);
+  args.option("--seq-len", "N", &options->seq_len, "train.seq_len: tokens a sequence", 1,
+              int64_t{1} << 27);
+  args.option("--top", "N", &options->top, "plans that are printed", 1, 1000);
+  args.option("--out", "FILE", &options->out,
+              "write the best plan's run here (-: standard output)");
+  args.option("--time-limit", "SECONDS", &options->time_limit,
+              "end with the best so far after this time; 0: never");
+  args.option("--threads", "N", &options->threads, "that simulate; default: as many as cores", 1,
+              1024);
+  args.flag("--json", &options->json, "the best plans and what the search did, as JSON");
+  args.option(
+      "--from", "FORMAT", &options->from,
+      "RUN is of megatron or torchtitan: read its model and plan, and list what is ignored");
+  args.option("--model-out", "FOLDER", &options->model_out,
+              "with --from megatron: write the model's config.json here; default: into the run");
+  args.option("--emit", "FORMAT", &options->emit,
+              "write the plan for megatron or torchtitan, or say which key they cannot express");
+  args.example(
+      "hocket plan configs/models/dense-26m --cluster configs/clusters/box-4x2.yaml --global-batch "
+      "16 --seq-len 512 --time-limit 20 --out plan.yaml",
+      "8 ranks of a box; hocket train plan.yaml takes it");
+  args.example(
+      "hocket plan configs/qwen3-30b-a3b.yaml --cluster configs/clusters/h100-64x8.yaml "
+      "--time-limit "
+      "30 --set plan.recompute=selective",
+      "512 GPUs, with one key given");
+  args.run([options] { return plan_run(*options); });
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan takes of time and memory, without making its program: bounds that no program of the
+// plan is below, and an estimate by which plans are tried in turn. Both price the nodes of the
+// model's single-device graph, each divided by the ranks that can share it, and the collectives
+// that no layout avoids, by the cost model of the simulator.
+//
+//   memory >= parameters, their gradients and states, and what live micro-batches keep
+//   time   >= the busiest pipeline rank's kernels, its wait for the first micro-batch to come and
+//             the last to go back, and sums over tp in forward passes
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "comm/ops/comm_op.h"
+#include "cost/cost_model.h"
+#include "graph/graph.h"
+#include "plan/model_table.h"
+#include "plan/pipeline_shape.h"
+#include "plan/space.h"
+
+namespace hocket::plan {
+
+/// A lower bound and an estimate: seconds of a step, bytes of the rank that takes most.
+struct Guess {
+  double least_s = 0, seconds = 0;
+  double least_any_s = 0;  ///< the bound whatever algorithms sums have
+  double least_bytes = 0, bytes = 0;
+};
+
+/// Prices of one model on one cluster. Each thread has its own.
+class Estimator {
+ public:
+  struct How {
+    /// Forward passes wait for their sums over tp: no pass cuts these in pieces.
+    bool blocking = true;
+    double bucket_bytes = 25 << 20;  ///< plan.bucket_mib
+  };
+  /// `graph`: of training, of one sequence on one rank, before any pass (engine::reference).
+  /// `costs`: of a run of as many ranks, and outlives this.
+  Estimator(const Space& space, const graph::Graph& graph, const cost::CostModel& costs, How how);
+  ~Estimator();
+  Estimator(const Estimator&) = delete;
+  Estimator& operator=(const Estimator&) = delete;
+
+  /// No plan with this mesh and micro-batch takes less, whatever else it chooses.
+  Guess floor_of_mesh(const Choice& mesh, int32_t micro_batch);
+  Guess guess(const Choice& choice);
+
+ private:
+  struct Layer;   // prices of a layer
+  struct Prices;  // of every kind of layer, for a mesh, micro-batch and way to recompute
+  struct Groups;  // how the groups of a mesh lie
+  const Groups& groups(const Choice& choice);
+  const Prices& prices(const Choice& choice);
+  using Counts = std::array<double, kLayerKinds>;  // layers by kind
+  const std::vector<Counts>& stages(int64_t count);
+  double working_bytes(const Choice& choice, LayerKind kind) const;
+  double collective_s(comm::Id op, double payload, const cost::GroupShape& shape) const;
+  Layer price(const Choice& choice, LayerKind kind, const Groups& groups) const;
+  void add_sums(const Choice& choice, LayerKind kind, const Groups& groups, Layer* layer) const;
+  double sync_s(const Choice& choice, const Groups& groups, double dense, double experts,
+                double forward, double backward) const;
+  double bucketed_s(comm::Id op, double bytes, const cost::GroupShape& shape) const;
+
+  Space space_;
+  const cost::CostModel& costs_;
+  How how_;
+  std::array<ModelTable, 3> tables_;  // by kRecompute
+  std::map<std::array<int32_t, 8>, std::unique_ptr<Groups>> groups_;
+  std::map<std::array<int32_t, 9>, std::unique_ptr<Prices>> prices_;
+  std::map<int64_t, std::vector<Counts>> stages_;  // by their number
+  PipelineShapes shapes_;
+  /// By op, how the group lies (of groups_) and payload: the same transfers come again and again.
+  mutable std::map<std::tuple<int, const cost::GroupShape*, double>, double> seconds_;
+};
+
+}  // namespace hocket::plan

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans of other trainers: Megatron-LM's command line, in a shell script, and torchtitan's job
+// files, read into a run and written from one. docs/plan.md has the names on both sides.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/config.h"
+
+namespace hocket::plan {
+
+/// What a file of another trainer says.
+struct Imported {
+  /// Keys of the run, "plan.tp" to "8".
+  std::map<std::string, std::string> keys;
+  /// The model as a Hugging Face config.json; empty where the file only names it.
+  std::string config_json;
+  std::string model_name;            ///< as the file names it, where it does
+  std::vector<std::string> ignored;  ///< each argument that is not in `keys` or the model, and why
+  std::vector<std::string> notes;    ///< where a run says the same in another way
+};
+
+/// `name`: the file, in errors. `ranks`: of all, from which data-parallel ranks follow; 0: as the
+/// file says. Error: what there is no run for, by argument.
+Imported import_megatron(const std::string& text, const std::string& name, int64_t ranks);
+Imported import_torchtitan(const std::string& text, const std::string& name, int64_t ranks);
+
+/// The run as their file. Error: a key that they cannot express.
+std::string emit_megatron(const engine::Run& run);
+std::string emit_torchtitan(const engine::Run& run);
+
+}  // namespace hocket::plan

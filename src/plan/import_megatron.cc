@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+// Megatron-LM's command line as a run. Names and defaults are those of its
+// megatron/training/arguments.py.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/math.h"
+#include "base/text.h"
+#include "plan/foreign.h"
+#include "plan/megatron_arguments.h"
+
+namespace hocket::plan {
+
+namespace {
+
+/// Layers without experts.
+std::vector<int64_t> dense_layers(MegatronArguments& arguments, const std::string& name,
+                                  int64_t layers) {
+  std::vector<int64_t> dense;
+  if (!arguments.has("--moe-layer-freq")) return dense;
+  const std::string text = arguments.text("--moe-layer-freq");
+  int64_t every = 0;
+  if (parse_int(text, &every) && every >= 1) {
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      if (layer % every != 0) {
+        dense.push_back(layer);
+      }
+    }
+    return dense;
+  }
+  std::vector<int64_t> pattern;
+  if (!read_pattern(text, &pattern) || std::ssize(pattern) != layers) {
+    fail(name, "--moe-layer-freq is {}; expected an integer, or a list like ([0]*3+[1]*{}) of {}",
+         quote(text), layers - 3, counted(layers, "layer"));
+  }
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    if (pattern[static_cast<size_t>(layer)] == 0) {
+      dense.push_back(layer);
+    }
+  }
+  return dense;
+}
+
+/// The model as a config.json: a llama, or a qwen3_moe with experts. What these lack is noted.
+std::string model_of(MegatronArguments& arguments, const std::string& name, Imported* imported) {
+  const auto need = [&](const char* flag) {
+    if (!arguments.has(flag)) {
+      fail(name, "has no {}; expected it, or --set model.path=MODEL in its place", flag);
+    }
+    return arguments.integer(flag, 0);
+  };
+  const auto note = [&](const std::string& text) { imported->notes.push_back(text); };
+  nlohmann::json model;
+  const int64_t layers = need("--num-layers");
+  const int64_t hidden = need("--hidden-size");
+  const int64_t heads = need("--num-attention-heads");
+  const int64_t experts = arguments.integer("--num-experts", 0);
+  if (heads < 1 || hidden < 1 || layers < 1) {
+    fail(name,
+         "--num-layers, --hidden-size and --num-attention-heads are {}, {} and {}; expected "
+         "at least 1 each",
+         layers, hidden, heads);
+  }
+  model["model_type"] = experts > 0 ? "qwen3_moe" : "llama";
+  model["num_hidden_layers"] = layers;
+  model["hidden_size"] = hidden;
+  model["num_attention_heads"] = heads;
+  model["head_dim"] = arguments.integer("--kv-channels", hidden / heads);
+  const bool grouped = arguments.has("--group-query-attention");
+  model["num_key_value_heads"] = grouped ? arguments.integer("--num-query-groups", 1) : heads;
+  const int64_t wide = arguments.integer("--ffn-hidden-size", 4 * hidden);
+  if (arguments.has("--swiglu")) {
+    model["intermediate_size"] = wide;
+  } else {
+    // Two products of this width have the parameters of three that are two thirds as wide.
+    model["intermediate_size"] = std::max<int64_t>(1, wide * 2 / 3);
+    note(
+        fmt::format("MLPs without --swiglu are gated ones of two thirds of their width here: {} "
+                    "for {}",
+                    wide * 2 / 3, wide));
+  }
+  const int64_t tp = arguments.integer("--tensor-model-parallel-size", 1);
+  int64_t vocabulary = arguments.integer("--padded-vocab-size", 0);
+  if (vocabulary == 0) {
+    const int64_t multiple = arguments.integer("--make-vocab-size-divisible-by", 128) * tp;
+    vocabulary = round_up(need("--vocab-size"), std::max<int64_t>(1, multiple));
+  }
+  model["vocab_size"] = vocabulary;
+  model["max_position_embeddings"] =
+      arguments.integer("--max-position-embeddings", arguments.integer("--seq-length", 4096));
+  model["rope_theta"] = arguments.number("--rotary-base", 10000);
+  model["rms_norm_eps"] = arguments.number("--norm-epsilon", 1e-5);
+  model["initializer_range"] = arguments.number("--init-method-std", 0.02);
+  model["tie_word_embeddings"] = !arguments.has("--untie-embeddings-and-output-weights");
+  model["hidden_act"] = "silu";
+  if (experts > 0) {
+    model["num_experts"] = experts;
+    model["num_experts_per_tok"] = arguments.integer("--moe-router-topk", 2);
+    model["moe_intermediate_size"] = arguments.integer("--moe-ffn-hidden-size", wide);
+    model["mlp_only_layers"] = dense_layers(arguments, name, layers);
+    model["decoder_sparse_step"] = 1;
+    // Softmax over the chosen experts is softmax over all, normalised.
+    model["norm_topk_prob"] = !arguments.has("--moe-router-pre-softmax");
+    model["router_aux_loss_coef"] = arguments.number("--moe-aux-loss-coeff", 0);
+    if (!arguments.has("--qk-layernorm")) {
+      note("queries and keys are normalised in models with experts here, as with --qk-layernorm");
+    }
+  } else if (arguments.has("--qk-layernorm")) {
+    arguments.leave("--qk-layernorm", "models without experts do not normalise queries and keys");
+  }
+  const std::string norm = arguments.text("--normalization");
+  if (norm != "RMSNorm") {
+    note(fmt::format("norms are RMSNorm here, for {}", norm.empty() ? "LayerNorm" : norm));
+  }
+  const std::string positions = arguments.text("--position-embedding-type");
+  if (positions != "rope" && !arguments.has("--use-rotary-position-embeddings")) {
+    note(fmt::format("positions are rotary here, for {}",
+                     positions.empty() ? "learned_absolute" : positions));
+  }
+  if (!arguments.has("--disable-bias-linear")) {
+    note("products have no bias here");
+  }
+  arguments.leave("--moe-shared-expert-intermediate-size", "models here have no shared experts");
+  arguments.leave("--multi-latent-attention", "attention here has whole heads");
+  arguments.leave("--mtp-num-layers", "models here predict one token");
+  return model.dump(2) + "\n";
+}
+
+class Import {
+ public:
+  Import(const std::string& text, const std::string& name, int64_t ranks)
+      : arguments_(text, name), name_(name), ranks_(ranks) {}
+
+  Imported run() {
+    // The model, the mesh, and what of the training a run has keys for.
+    imported_.config_json = model_of(arguments_, name_, &imported_);
+    read_mesh();
+    read_pipeline();
+    read_sharding();
+    read_batch();
+    read_training();
+    say_why();
+    imported_.ignored = arguments_.ignored();
+    const std::vector<std::string>& notes = arguments_.notes();
+    imported_.notes.insert(imported_.notes.begin(), notes.begin(), notes.end());
+    return std::move(imported_);
+  }
+
+ private:
+  void set(const std::string& key, const std::string& value) { imported_.keys[key] = value; }
+  void set(const std::string& key, int64_t value) { set(key, std::to_string(value)); }
+  void set(const std::string& key, double value) { set(key, fmt::format("{}", value)); }
+  void set(const std::string& key, bool value) { set(key, std::string(value ? "true" : "false")); }
+  void copy(const std::string& flag, const std::string& key) {
+    if (arguments_.has(flag)) {
+      set(key, arguments_.text(flag));
+    }
+  }
+
+  void read_mesh() {
+    tp_ = arguments_.integer("--tensor-model-parallel-size", 1);
+    pp_ = arguments_.integer("--pipeline-model-parallel-size", 1);
+    cp_ = arguments_.integer("--context-parallel-size", 1);
+    if (tp_ < 1 || pp_ < 1 || cp_ < 1) {
+      fail(name_,
+           "the sizes of tensor, pipeline and context parallel ranks are {}, {} and {}; "
+           "expected at least 1 each",
+           tp_, pp_, cp_);
+    }
+    const int64_t nodes = arguments_.launcher("--nnodes", 1);
+    const int64_t per_node = arguments_.launcher("--nproc-per-node", 0);
+    const int64_t ranks = ranks_ > 0 ? ranks_ : per_node * nodes;
+    const int64_t others = tp_ * pp_ * cp_;
+    if (ranks > 0 && ranks % others != 0) {
+      fail(name_,
+           "there are {} ranks ({} nodes of {}); expected a multiple of tp {} x pp {} x cp {}",
+           ranks, nodes, per_node, tp_, pp_, cp_);
+    }
+    dp_ = ranks > 0 ? ranks / others : 1;
+    if (ranks == 0) {
+      imported_.notes.push_back(
+          "the file does not say how many ranks there are: plan.dp is 1; try --ranks");
+    }
+    for (const auto& [key, size] :
+         {std::pair{"plan.tp", tp_}, {"plan.pp", pp_}, {"plan.cp", cp_}, {"plan.dp", dp_}}) {
+      if (size > 1) {
+        set(key, size);
+      }
+    }
+    if (per_node > 0 && nodes > 1) {
+      set("plan.ranks_per_node", per_node);
+    }
+    if (arguments_.has("--sequence-parallel") && tp_ > 1) {
+      set("plan.sequence_parallel", true);
+    }
+    if (arguments_.integer("--num-experts", 0) > 0) {
+      const int64_t ep = arguments_.integer("--expert-model-parallel-size", 1);
+      const int64_t etp = arguments_.integer("--expert-tensor-parallel-size", tp_);
+      if (ep > 1) {
+        set("plan.ep", ep);
+      }
+      if (etp > 1) {
+        set("plan.etp", etp);
+      }
+    }
+    if (cp_ > 1) {
+      const std::string type =
+          arguments_.has("--cp-comm-type") ? arguments_.text("--cp-comm-type") : "p2p";
+      const std::map<std::string, std::string> known = {
+          {"p2p", "p2p"}, {"a2a", "a2a"}, {"allgather", "all_gather"}};
+      const auto found = known.find(type);
+      if (found == known.end()) {
+        fail(name_, "--cp-comm-type is {}; expected p2p, a2a or allgather", quote(type));
+      }
+      set("plan.cp_comm_type", found->second);
+      if (type == "p2p") {
+        set("plan.cp_order", std::string("zigzag"));
+      }
+    }
+  }
+
+  void read_pipeline() {
+    const int64_t layers = arguments_.integer("--num-layers", 1);
+    const int64_t per_stage = arguments_.integer("--num-layers-per-virtual-pipeline-stage", 0);
+    int64_t chunks = arguments_.integer("--num-virtual-stages-per-pipeline-rank", 1);
+    if (per_stage > 0) {
+      if (layers % (pp_ * per_stage) != 0) {
+        fail(
+            name_,
+            "--num-layers-per-virtual-pipeline-stage is {}; expected a divisor of the {} layers of "
+            "a pipeline rank",
+            per_stage, layers / pp_);
+      }
+      chunks = layers / pp_ / per_stage;
+    }
+    const std::string layout = arguments_.text("--pipeline-model-parallel-layout");
+    if (!layout.empty()) {
+      chunks = read_layout(layout);
+    }
+    if (pp_ > 1 && chunks > 1) {
+      set("plan.pp_chunks", chunks);
+      set("plan.pp_schedule", std::string("interleaved"));
+    }
+    const bool no_overlap = arguments_.has("--no-overlap-p2p-communication");
+    if (pp_ > 1 && (chunks == 1 || no_overlap)) {
+      set("plan.overlap_p2p_comm", false);
+    }
+    const int64_t first = arguments_.integer("--decoder-first-pipeline-num-layers", -1);
+    const int64_t last = arguments_.integer("--decoder-last-pipeline-num-layers", -1);
+    if (pp_ > 1 && (first >= 0 || last >= 0)) {
+      read_ends(layers, first, last, chunks);
+    }
+  }
+
+  /// Layers of the first and the last stage are told, the others share what is left.
+  void read_ends(int64_t layers, int64_t first, int64_t last, int64_t chunks) {
+    const int64_t between = pp_ - (first >= 0 ? 1 : 0) - (last >= 0 ? 1 : 0);
+    const int64_t left = layers - std::max<int64_t>(first, 0) - std::max<int64_t>(last, 0);
+    if (chunks > 1 || left < 0 || (between > 0 && left % between != 0) ||
+        (between == 0 && left != 0)) {
+      fail(name_,
+           "--decoder-first-pipeline-num-layers {} and --decoder-last-pipeline-num-layers {} leave "
+           "{} layers to {} stages; expected as many for each, and no virtual stages",
+           first, last, left, between);
+    }
+    std::vector<int64_t> of_stage(static_cast<size_t>(pp_), between > 0 ? left / between : 0);
+    if (first >= 0) {
+      of_stage.front() = first;
+    }
+    if (last >= 0) {
+      of_stage.back() = last;
+    }
+    set("plan.pp_layers", fmt::format("[{}]", fmt::join(of_stage, ", ")));
+  }
+
+  /// Layers of every stage; returns the stages of a rank.
+  int64_t read_layout(const std::string& text) {
+    std::string flat;
+    if (!read_pipeline_layout(text, &flat)) {
+      fail(name_,
+           "--pipeline-model-parallel-layout is {}; expected letters E, t, L and stages "
+           "between |, as in Et*3|(t*4|)*6tL",
+           quote(text));
+    }
+    std::vector<int64_t> of_stage;
+    for (const std::string& stage : split(flat, '|')) {
+      of_stage.push_back(std::count(stage.begin(), stage.end(), 't'));
+    }
+    if (flat.find('m') != std::string::npos) {
+      arguments_.leave("--mtp-num-layers", "models here predict one token");
+    }
+    const int64_t stages = std::ssize(of_stage);
+    if (stages % pp_ != 0) {
+      fail(name_, "--pipeline-model-parallel-layout has {} stages; expected a multiple of {}",
+           stages, pp_);
+    }
+    set("plan.pp_layers", fmt::format("[{}]", fmt::join(of_stage, ", ")));
+    return stages / pp_;
+  }
+
+  void read_sharding() {
+    std::string split = "no_shard";
+    if (arguments_.has("--use-distributed-optimizer")) {
+      split = "optim";
+    }
+    if (arguments_.has("--use-megatron-fsdp") ||
+        arguments_.has("--data-parallel-sharding-strategy")) {
+      const std::string given = arguments_.text("--data-parallel-sharding-strategy");
+      split = given.empty() ? "no_shard" : given;
+    }
+    if (arguments_.has("--use-torch-fsdp2")) {
+      split = "optim_grads_params";
+      if (arguments_.has("--torch-fsdp2-no-reshard-after-forward")) {
+        set("plan.shard.reshard_after_forward", false);
+      }
+    }
+    const int64_t instances = arguments_.integer("--num-distributed-optimizer-instances", 1);
+    const int64_t replicas = dp_ * cp_;
+    const std::string among = instances > 1 ? "group" : "all";
+    if (split == "no_shard" || replicas == 1) {
+      // Nothing is split.
+    } else if (split == "optim") {
+      set("plan.shard.optimizer", among);
+    } else if (split == "optim_grads" || split == "optim_grads_params") {
+      set("plan.shard.grads", among);
+      if (split == "optim_grads_params") {
+        set("plan.shard.params", among);
+      }
+    } else {
+      fail(name_,
+           "--data-parallel-sharding-strategy is {}; expected no_shard, optim, optim_grads "
+           "or optim_grads_params",
+           quote(split));
+    }
+    if (instances > 1 && split != "no_shard") {
+      set("plan.shard.group", replicas / instances);
+    }
+    const bool gathers = split == "optim_grads_params" && replicas > 1;
+    if (gathers && !arguments_.has("--overlap-param-gather")) {
+      set("plan.overlap_param_gather", false);
+    }
+    if (replicas > 1 && !arguments_.has("--overlap-grad-reduce")) {
+      set("plan.overlap_grad_reduce", false);
+    }
+    arguments_.has("--overlap-param-gather");
+    if (const int64_t bucket = arguments_.integer("--ddp-bucket-size", 0); bucket > 0) {
+      constexpr double kMib = 1 << 20;
+      set("plan.bucket_mib", static_cast<double>(bucket) * 4 / kMib);
+    }
+    if (arguments_.has("--delay-wgrad-compute")) {
+      set("plan.delay_wgrad_compute", true);
+    }
+  }
+
+  void read_batch() {
+    const int64_t micro = arguments_.integer("--micro-batch-size", 1);
+    set("plan.micro_batch", micro);
+    set("train.global_batch", arguments_.integer("--global-batch-size", micro * dp_));
+    set("train.seq_len", arguments_.integer("--seq-length", 4096));
+    const std::string granularity = arguments_.text("--recompute-granularity");
+    const bool some = arguments_.has("--recompute-activations");
+    if (granularity == "full") {
+      set("plan.recompute", std::string("full"));
+      const std::string method = arguments_.text("--recompute-method");
+      const int64_t layers = arguments_.integer("--recompute-num-layers", 1);
+      if (method == "block" || layers > 1) {
+        arguments_.leave("--recompute-num-layers",
+                         "every layer is computed again, and keeps its input");
+        arguments_.leave("--recompute-method",
+                         "every layer is computed again, and keeps its input");
+      }
+    } else if (granularity == "selective" || some) {
+      set("plan.recompute", std::string("selective"));
+      arguments_.leave("--recompute-modules",
+                       "selective repeats what takes much memory for little arithmetic");
+    }
+  }
+
+  void read_training() {
+    copy("--train-iters", "train.steps");
+    copy("--lr", "train.lr");
+    copy("--min-lr", "train.min_lr");
+    copy("--lr-warmup-iters", "train.warmup_steps");
+    copy("--eval-interval", "train.eval_every");
+    copy("--save-interval", "train.save_every");
+    set("train.weight_decay", arguments_.number("--weight-decay", 0.01));
+    set("train.beta1", arguments_.number("--adam-beta1", 0.9));
+    set("train.beta2", arguments_.number("--adam-beta2", 0.999));
+    set("train.eps", arguments_.number("--adam-eps", 1e-8));
+    set("train.max_grad_norm", arguments_.number("--clip-grad", 1.0));
+    set("train.seed", arguments_.integer("--seed", 1234));
+    set("train.dropout", arguments_.number("--hidden-dropout", 0.1));
+    if (arguments_.integer("--num-experts", 0) > 0) {
+      set("train.balance_coef", arguments_.number("--moe-aux-loss-coeff", 0));
+    }
+    if (arguments_.has("--distributed-timeout-minutes")) {
+      set("plan.timeout_s", arguments_.integer("--distributed-timeout-minutes", 10) * 60);
+    }
+  }
+
+  void say_why() {
+    for (const char* flag : {"--bf16", "--fp16", "--fp8-format"}) {
+      arguments_.leave(flag, "programs here are of model.dtype f32");
+    }
+    arguments_.leave("--attention-dropout", "attention here drops nothing");
+    arguments_.leave("--train-samples", "train.steps is a number of steps");
+    arguments_.leave("--rampup-batch-size", "a step has always as many sequences here");
+    arguments_.leave("--distributed-backend", "plan.ranks follows from the launcher");
+    arguments_.leave("--tp-comm-overlap", "plan.comm_tiles says so here");
+    arguments_.leave("--use-tp-pp-dp-mapping", "pp is the outermost axis here");
+  }
+
+  MegatronArguments arguments_;
+  std::string name_;
+  int64_t ranks_;
+  int64_t tp_ = 1, pp_ = 1, cp_ = 1, dp_ = 1;
+  Imported imported_;
+};
+
+}  // namespace
+
+Imported import_megatron(const std::string& text, const std::string& name, int64_t ranks) {
+  return Import(text, name, ranks).run();
+}
+
+}  // namespace hocket::plan

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/search.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <queue>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "plan/estimate.h"
+
+namespace hocket::plan {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// A plan that may be simulated. `key` says when: the smallest first.
+struct Candidate {
+  Choice choice;
+  float least_s = 0;
+  float least_any_s = 0;  ///< whatever algorithms sums have
+  float key = 0;
+  uint32_t order = 0;  ///< of those with one key
+};
+struct Later {
+  bool operator()(const Candidate& left, const Candidate& right) const {
+    return left.key != right.key ? left.key > right.key : left.order > right.order;
+  }
+};
+
+/// Candidates that are held, at most; of more the worst by their keys are left.
+constexpr size_t kMostCandidates = 4'000'000;
+/// A plan estimated to take more than there is of memory is tried late: its key grows with what is
+/// too much.
+constexpr double kMemoryPenalty = 4;
+/// Algorithms of sums are tried of plans within this of the best one, and of others last.
+constexpr double kNear = 1.05;
+constexpr float kLast = 1e6f;
+
+class Search {
+ public:
+  Search(const Trial& trial, const Space& space, const SearchOptions& options)
+      : trial_(trial), space_(space), options_(options) {}
+
+  SearchResult run();
+
+ private:
+  int num_threads() const;
+  bool out_of_time() const;
+  bool stopped() const { return stop_.load(std::memory_order_relaxed); }
+  void in_threads(const std::function<void(int)>& body);
+  void bound(const std::vector<Choice>& meshes, std::atomic<size_t>* next);
+  void bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Candidate>* found,
+                  Counts* counts);
+  void keep(std::vector<Candidate> found, const Counts& counts);
+  bool take(Candidate* candidate);
+  void simulate();
+  void add_other_sums(const Candidate& candidate, bool near);
+  void record(const Candidate& candidate, Outcome outcome);
+  void report();
+
+  const Trial& trial_;
+  const Space& space_;
+  const SearchOptions& options_;
+  Clock::time_point begun_ = Clock::now();
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  int running_ = 0;
+  std::exception_ptr failure_;
+  std::vector<Candidate> queue_;  // a heap, the next one first
+  bool dropped_ = false;          // more candidates than are held
+  int busy_ = 0;                  // threads that simulate, and may add candidates
+  std::condition_variable more_;
+  uint32_t next_order_ = 0;
+  double best_s_ = std::numeric_limits<double>::infinity();
+  double left_least_s_ = std::numeric_limits<double>::infinity();
+  SearchResult result_;
+};
+
+int Search::num_threads() const {
+  return options_.threads > 0 ? options_.threads
+                              : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+bool Search::out_of_time() const {
+  const std::chrono::duration<double> spent = Clock::now() - begun_;
+  return options_.time_limit_s > 0 && spent.count() >= options_.time_limit_s;
+}
+
+/// Runs `body` on every thread; this one waits, shows progress, and says when to stop. Throws what
+/// a body threw first.
+void Search::in_threads(const std::function<void(int)>& body) {
+  running_ = num_threads();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < num_threads(); ++t) {
+    threads.emplace_back([&, t] {
+      try {
+        body(t);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        failure_ = failure_ ? failure_ : std::current_exception();
+        stop_ = true;
+      }
+      const std::lock_guard lock(mutex_);
+      --running_;
+      more_.notify_all();
+      ended_.notify_all();
+    });
+  }
+  {
+    std::unique_lock lock(mutex_);
+    while (running_ > 0) {
+      ended_.wait_for(lock, std::chrono::milliseconds(100));
+      const bool asked = options_.stop && options_.stop();
+      if (!stopped() && (asked || out_of_time())) {
+        result_.ended = asked ? "it was interrupted" : "its time is up";
+        stop_ = true;
+        more_.notify_all();
+      }
+      report();
+    }
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
+}
+
+/// Shows how far it is. The mutex is held.
+void Search::report() {
+  if (!options_.progress) return;
+  Counts counts = result_.counts;
+  counts.left = std::ssize(queue_);
+  options_.progress(counts, result_.best.empty() ? nullptr : &result_.best.front());
+}
+
+/// Bounds and estimates of every plan with this mesh.
+void Search::bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Candidate>* found,
+                        Counts* counts) {
+  const double limit = static_cast<double>(trial_.memory());
+  for (const int32_t micro_batch : micro_batches(space_, mesh)) {
+    Choice choice = mesh;
+    choice.micro_batch = micro_batch;
+    const int64_t steps = num_micro_batches(space_, choice);
+    const bool fits =
+        options_.everything || estimator->floor_of_mesh(mesh, micro_batch).least_bytes <= limit;
+    for (const Pipeline& pipeline : pipelines(space_, choice, steps)) {
+      choice.schedule = pipeline.schedule;
+      choice.chunks = pipeline.chunks;
+      visit_rest(space_, choice, [&](const Choice& plan) {
+        ++counts->plans;
+        const Guess guess = fits ? estimator->guess(plan) : Guess();
+        if (!fits || (guess.least_bytes > limit && !options_.everything)) {
+          ++counts->too_large;
+          return;
+        }
+        const double over = std::max(0.0, guess.bytes / limit - 1);
+        found->push_back({.choice = plan,
+                          .least_s = static_cast<float>(guess.least_s * (1 - 1e-6)),
+                          .least_any_s = static_cast<float>(guess.least_any_s * (1 - 1e-6)),
+                          .key = static_cast<float>(guess.seconds * (1 + kMemoryPenalty * over))});
+      });
+    }
+  }
+}
+
+void Search::bound(const std::vector<Choice>& meshes, std::atomic<size_t>* next) {
+  const cost::CostModel costs = trial_.costs();
+  Estimator estimator(space_, trial_.graph(), costs,
+                      {.blocking = trial_.blocking(), .bucket_bytes = trial_.bucket_bytes()});
+  for (size_t m = (*next)++; m < meshes.size() && !stopped(); m = (*next)++) {
+    std::vector<Candidate> found;
+    Counts counts;
+    bound_mesh(meshes[m], &estimator, &found, &counts);
+    for (Candidate& candidate : found) {
+      candidate.order = static_cast<uint32_t>(m);
+    }
+    keep(std::move(found), counts);
+  }
+}
+
+void Search::keep(std::vector<Candidate> found, const Counts& counts) {
+  const std::lock_guard lock(mutex_);
+  result_.counts.plans += counts.plans;
+  result_.counts.too_large += counts.too_large;
+  queue_.insert(queue_.end(), found.begin(), found.end());
+  if (queue_.size() <= kMostCandidates) return;
+  const auto middle = queue_.begin() + static_cast<std::ptrdiff_t>(kMostCandidates / 2);
+  std::nth_element(
+      queue_.begin(), middle, queue_.end(),
+      [](const Candidate& left, const Candidate& right) { return left.key < right.key; });
+  for (auto at = middle; at != queue_.end(); ++at) {
+    left_least_s_ = std::min(left_least_s_, static_cast<double>(at->least_s));
+    ++result_.counts.left;
+  }
+  dropped_ = true;
+  queue_.erase(middle, queue_.end());
+}
+
+/// The next plan that may beat the best one; false: there is none.
+bool Search::take(Candidate* candidate) {
+  std::unique_lock lock(mutex_);
+  while (!stopped()) {
+    while (!queue_.empty()) {
+      std::pop_heap(queue_.begin(), queue_.end(), Later());
+      *candidate = queue_.back();
+      queue_.pop_back();
+      if (options_.everything || candidate->least_s <= best_s_) {
+        ++busy_;
+        return true;
+      }
+      ++result_.counts.slower;
+      // Its bound counts with the transport's sums; others may be faster.
+      if (candidate->least_any_s <= best_s_) {
+        add_other_sums(*candidate, false);
+      }
+    }
+    if (busy_ == 0) return false;
+    more_.wait(lock);
+  }
+  return false;
+}
+
+/// The same plan with other algorithms of sums: soon if it is a good one.
+void Search::add_other_sums(const Candidate& candidate, bool near) {
+  if (candidate.choice.sums != 0) return;
+  for (const uint8_t sums : other_sums(space_, candidate.choice)) {
+    Candidate other = candidate;
+    other.choice.sums = sums;
+    other.least_s = candidate.least_any_s;
+    other.key = near ? candidate.key : candidate.key + kLast;
+    queue_.push_back(other);
+    std::push_heap(queue_.begin(), queue_.end(), Later());
+    ++result_.counts.plans;
+  }
+}
+
+void Search::record(const Candidate& candidate, Outcome outcome) {
+  const std::lock_guard lock(mutex_);
+  ++result_.counts.simulated;
+  if (!outcome.refused.empty()) {
+    ++result_.counts.refused;
+    ++result_.refusals[outcome.refused];
+    return;
+  }
+  add_other_sums(candidate, outcome.fits && outcome.step_s <= best_s_ * kNear);
+  if (!outcome.fits) {
+    ++result_.counts.over_memory;
+    result_.over_memory.push_back(std::move(outcome));
+    return;
+  }
+  best_s_ = std::min(best_s_, outcome.step_s);
+  const auto at = std::upper_bound(
+      result_.best.begin(), result_.best.end(), outcome,
+      [](const Outcome& left, const Outcome& right) { return left.step_s < right.step_s; });
+  result_.best.insert(at, std::move(outcome));
+}
+
+void Search::simulate() {
+  Candidate candidate;
+  const auto stop = [this] { return stopped(); };
+  while (take(&candidate)) {
+    std::optional<Outcome> outcome = trial_.simulate(candidate.choice, space_, stop);
+    if (outcome) {
+      record(candidate, std::move(*outcome));
+    }
+    const std::lock_guard lock(mutex_);
+    if (!outcome) {
+      queue_.push_back(candidate);  // given up: it is left
+      std::push_heap(queue_.begin(), queue_.end(), Later());
+    }
+    --busy_;
+    more_.notify_all();
+  }
+}
+
+/// While it lives, warnings go nowhere: what keys of a plan have no effect is told by who takes it.
+class Quiet {
+ public:
+  Quiet() {
+    if (log_level() == LogLevel::debug) return;
+    set_log_sink([](LogLevel, const std::string&) {});
+    set_ = true;
+  }
+  ~Quiet() {
+    if (set_) {
+      set_log_sink(nullptr);
+    }
+  }
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+
+ private:
+  bool set_ = false;
+};
+
+SearchResult Search::run() {
+  const Quiet quiet;
+  const std::vector<Choice> all = meshes(space_);
+  std::atomic<size_t> next{0};
+  in_threads([&](int) { bound(all, &next); });
+  const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begun_).count(); };
+  result_.bounding_s = seconds();
+  // Plans of one key in the order in which the space names them, whichever thread found them.
+  std::stable_sort(queue_.begin(), queue_.end(), [](const Candidate& left, const Candidate& right) {
+    return Later()(right, left);
+  });
+  for (Candidate& candidate : queue_) {
+    candidate.order = next_order_++;
+  }
+  std::make_heap(queue_.begin(), queue_.end(), Later());
+  if (!stopped()) {
+    in_threads([&](int) { simulate(); });
+  }
+  for (const Candidate& candidate : queue_) {
+    if (candidate.least_s > best_s_) {
+      ++result_.counts.slower;
+      continue;
+    }
+    ++result_.counts.left;
+    left_least_s_ = std::min(left_least_s_, static_cast<double>(candidate.least_s));
+  }
+  result_.complete = result_.counts.left == 0 && result_.ended.empty();
+  if (dropped_ && result_.ended.empty()) {
+    result_.ended = "there are too many plans to hold";
+  }
+  result_.least_s = std::min(best_s_, left_least_s_);
+  result_.seconds = seconds();
+  return std::move(result_);
+}
+
+}  // namespace
+
+SearchResult search(const Trial& trial, const Space& space, const SearchOptions& options) {
+  return Search(trial, space, options).run();
+}
+
+}  // namespace hocket::plan

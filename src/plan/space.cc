@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+
+#include "base/error.h"
+#include "parallel/schedule.h"
+
+namespace hocket::plan {
+
+namespace {
+
+/// Micro-batches x layers of a program, at most: beyond, a plan is refused (parallel/plan.cc).
+constexpr int64_t kMostLayersTimesMicroBatches = 1 << 16;
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> found;
+  for (int64_t part = 1; part * part <= number; ++part) {
+    if (number % part != 0) continue;
+    found.push_back(part);
+    if (part * part != number) {
+      found.push_back(number / part);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+bool fits(const Space& space, const char* key, const std::string& value) {
+  const auto given = space.given.find(key);
+  return given == space.given.end() || given->second == value;
+}
+
+bool fits(const Space& space, const char* key, int64_t value) {
+  return fits(space, key, std::to_string(value));
+}
+
+bool is_given(const Space& space, const char* key) { return space.given.count(key) > 0; }
+
+/// Ranks of tp with other key and value heads must not cut a head, and are no more than the heads.
+bool splits_heads(const Space& space, int64_t tp) {
+  return tp <= space.model.num_heads && space.model.num_heads % tp == 0;
+}
+
+bool legal_experts(const Space& space, const Choice& mesh) {
+  const Choice::Over over = mesh.ep_over();
+  if (mesh.dp % over.dp != 0) return false;
+  const bool inside = over.cp * over.tp > 1;
+  return mesh.ep <= space.model.num_experts && (space.model.num_experts % mesh.ep == 0 || !inside);
+}
+
+/// A schedule for an odd number of ranks may not exist; of how many micro-batches it takes, its
+/// record says all.
+bool makes(const parallel::BuiltIn& schedule, int ranks, int chunks) {
+  if (ranks % 2 == 0) return true;
+  const int least = 2 * ranks;
+  try {
+    schedule.make(ranks, chunks, schedule.fitting ? schedule.fitting(ranks, chunks, least) : least);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+/// The mesh with every way to split experts.
+void add_experts(const Space& space, Choice mesh, std::vector<Choice>* found) {
+  const bool dense = space.model.num_experts == 0;
+  const int64_t among = dense ? 1 : mesh.replicas() * mesh.tp;
+  for (const int64_t etp : {int64_t{1}, int64_t{mesh.tp}}) {
+    if (!fits(space, "plan.etp", etp)) continue;
+    if (etp > 1 && (dense || space.model.moe_intermediate_size % etp != 0)) continue;
+    mesh.etp = static_cast<int32_t>(etp);
+    for (const int64_t ep : divisors(among)) {
+      mesh.ep = static_cast<int32_t>(ep);
+      if (!fits(space, "plan.ep", ep) || (!dense && !legal_experts(space, mesh))) continue;
+      found->push_back(mesh);
+    }
+    if (mesh.tp == 1) break;
+  }
+}
+
+}  // namespace
+
+Choice::Over Choice::ep_over() const {
+  Over over;
+  over.tp = sequence_parallel ? std::gcd(ep, tp / etp) : 1;
+  over.cp = std::gcd(ep / over.tp, int64_t{cp});
+  if (keys == 1 && over.cp != cp) {
+    over.cp = 1;  // keys travel around cp, which is then one axis
+  }
+  over.dp = ep / over.tp / over.cp;
+  return over;
+}
+
+int64_t Choice::expert_replicas() const {
+  // Without sequence_parallel the ranks of tp beside etp have the same experts and tokens.
+  const int64_t beside = sequence_parallel ? tp / etp : 1;
+  return std::max<int64_t>(1, replicas() * beside / ep);
+}
+
+const std::vector<std::string>& searched_keys() {
+  static const std::vector<std::string> keys = {"plan.pp",           "plan.pp_chunks",
+                                                "plan.dp",           "plan.ep",
+                                                "plan.etp",          "plan.cp",
+                                                "plan.tp",           "plan.sequence_parallel",
+                                                "plan.micro_batch",  "plan.pp_schedule",
+                                                "plan.recompute",    "plan.shard.params",
+                                                "plan.shard.grads",  "plan.shard.optimizer",
+                                                "plan.cp_comm_type", "plan.cp_order",
+                                                "plan.all_reduce",   "plan.reduce_scatter",
+                                                "plan.all_gather"};
+  return keys;
+}
+
+std::vector<std::string> assignments(const Choice& choice, const Space& space) {
+  std::vector<std::string> list;
+  const auto add = [&](const char* key, const std::string& value) {
+    list.push_back(fmt::format("plan.{}={}", key, value));
+  };
+  const auto add_ranks = [&](const char* key, int64_t ranks) {
+    if (ranks > 1) {
+      add(key, std::to_string(ranks));
+    }
+  };
+  add_ranks("pp", choice.pp);
+  add_ranks("pp_chunks", choice.chunks);
+  if (choice.pp > 1) {
+    add("pp_schedule", parallel::built_in_schedules()[choice.schedule].name);
+  }
+  add_ranks("dp", choice.dp);
+  add_ranks("ep", choice.ep);
+  add_ranks("etp", choice.etp);
+  add_ranks("cp", choice.cp);
+  add_ranks("tp", choice.tp);
+  if (choice.sequence_parallel) {
+    add("sequence_parallel", "true");
+  }
+  add("micro_batch", std::to_string(choice.micro_batch));
+  if (choice.cp > 1) {
+    add("cp_comm_type", kKeys[choice.keys]);
+    if (choice.keys == 1) {
+      add("cp_order", "zigzag");
+    }
+  }
+  if (choice.recompute > 0) {
+    add("recompute", kRecompute[choice.recompute]);
+  }
+  if (choice.shard == 1) {
+    add("shard.optimizer", "all");
+  }
+  if (choice.shard >= 2) {
+    add("shard.grads", "all");
+  }
+  if (choice.shard == 3) {
+    add("shard.params", "all");
+  }
+  if (choice.sums > 0) {
+    for (const char* key : {"all_reduce", "reduce_scatter", "all_gather"}) {
+      add(key, kSums[choice.sums]);
+    }
+  }
+  if (space.ranks > space.ranks_per_node) {
+    add("ranks_per_node", std::to_string(space.ranks_per_node));
+  }
+  return list;
+}
+
+std::vector<Choice> meshes(const Space& space) {
+  std::vector<Choice> found;
+  const bool cp_given = is_given(space, "plan.cp");
+  for (const int64_t pp : divisors(space.ranks)) {
+    if (!fits(space, "plan.pp", pp) || pp > space.model.num_layers) continue;
+    for (const int64_t tp : divisors(space.ranks / pp)) {
+      if (!fits(space, "plan.tp", tp) || !splits_heads(space, tp)) continue;
+      for (const int64_t cp : divisors(space.ranks / pp / tp)) {
+        const int64_t dp = space.ranks / pp / tp / cp;
+        if (!fits(space, "plan.cp", cp) || !fits(space, "plan.dp", dp)) continue;
+        if (space.global_batch % dp != 0 || space.seq_len % (2 * cp) != 0) continue;
+        if (cp > 1 && !cp_given && space.seq_len / cp < kLeastTokens) continue;
+        Choice mesh;
+        mesh.pp = static_cast<int32_t>(pp);
+        mesh.tp = static_cast<int32_t>(tp);
+        mesh.cp = static_cast<int32_t>(cp);
+        mesh.dp = static_cast<int32_t>(dp);
+        for (size_t keys = 0; keys < (cp > 1 ? std::size(kKeys) : 1); ++keys) {
+          const bool exchanges = keys == 2;
+          if (exchanges && space.model.num_heads % (tp * cp) != 0) continue;
+          if (cp > 1 && (!fits(space, "plan.cp_comm_type", kKeys[keys]) ||
+                         !fits(space, "plan.cp_order", keys == 1 ? "zigzag" : "contiguous"))) {
+            continue;
+          }
+          mesh.keys = static_cast<uint8_t>(keys);
+          for (const bool sequence : {true, false}) {
+            if (sequence && (tp == 1 || space.seq_len / cp % tp != 0)) continue;
+            if (!fits(space, "plan.sequence_parallel", sequence ? "true" : "false") && tp > 1) {
+              continue;
+            }
+            mesh.sequence_parallel = sequence;
+            add_experts(space, mesh, &found);
+          }
+        }
+      }
+    }
+  }
+  return found;
+}
+
+std::vector<int32_t> micro_batches(const Space& space, const Choice& mesh) {
+  const bool given = is_given(space, "plan.micro_batch");
+  const int64_t layers = std::max<int64_t>(1, space.model.num_layers);
+  std::vector<int32_t> found;
+  for (const int64_t sequences : divisors(space.global_batch / mesh.dp)) {
+    const int64_t count = space.global_batch / mesh.dp / sequences;
+    if (!fits(space, "plan.micro_batch", sequences)) continue;
+    if (!given && sequences > kMostMicroBatch) continue;
+    if (count * layers > kMostLayersTimesMicroBatches) continue;
+    found.push_back(static_cast<int32_t>(sequences));
+  }
+  return found;
+}
+
+int64_t num_micro_batches(const Space& space, const Choice& choice) {
+  return space.global_batch / choice.dp / choice.micro_batch;
+}
+
+std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh, int64_t count) {
+  std::vector<Pipeline> found;
+  const std::vector<parallel::BuiltIn>& schedules = parallel::built_in_schedules();
+  for (size_t s = 0; s < schedules.size(); ++s) {
+    const parallel::BuiltIn& schedule = schedules[s];
+    if (mesh.pp == 1) {
+      if (s > 0 || !fits(space, "plan.pp_chunks", 1)) continue;
+      found.push_back({0, 1});
+      continue;
+    }
+    if (!fits(space, "plan.pp_schedule", schedule.name)) continue;
+    for (int64_t chunks = 1; mesh.pp * chunks <= space.model.num_layers; ++chunks) {
+      if (schedule.chunks != 0 && chunks != schedule.chunks) continue;
+      if (!fits(space, "plan.pp_chunks", chunks)) continue;
+      // An interleaved schedule of one chunk is another name of 1F1B.
+      if (schedule.chunks == 0 && schedule.shown_chunks > 1 && chunks == 1) continue;
+      // Of chunks that leave a rank as many layers, the fewer send less.
+      const int64_t layers = space.model.num_layers;
+      const auto most = [&](int64_t stages) { return (layers + stages - 1) / stages; };
+      if (chunks > 2 && schedule.chunks == 0 &&
+          most(mesh.pp * chunks) == most(mesh.pp * (chunks - 1))) {
+        continue;
+      }
+      if (schedule.fitting &&
+          schedule.fitting(mesh.pp, static_cast<int>(chunks), static_cast<int>(count)) != count) {
+        continue;
+      }
+      if (!makes(schedule, mesh.pp, static_cast<int>(chunks))) continue;
+      found.push_back({static_cast<uint8_t>(s), static_cast<int32_t>(chunks)});
+    }
+  }
+  return found;
+}
+
+void visit_rest(const Space& space, const Choice& given,
+                const std::function<void(const Choice&)>& visit) {
+  Choice choice = given;
+  const bool splits = choice.replicas() > 1;
+  const auto all_or_none = [](bool split) { return split ? "all" : "none"; };
+  for (uint8_t recompute = 0; recompute < std::size(kRecompute); ++recompute) {
+    if (!fits(space, "plan.recompute", kRecompute[recompute])) continue;
+    choice.recompute = recompute;
+    for (uint8_t shard = 0; shard < (splits ? std::size(kShard) : 1); ++shard) {
+      if (splits && (!fits(space, "plan.shard.optimizer", all_or_none(shard >= 1)) ||
+                     !fits(space, "plan.shard.grads", all_or_none(shard >= 2)) ||
+                     !fits(space, "plan.shard.params", all_or_none(shard >= 3)))) {
+        continue;
+      }
+      choice.shard = shard;
+      visit(choice);
+    }
+  }
+}
+
+std::vector<uint8_t> other_sums(const Space& space, const Choice& choice) {
+  std::vector<uint8_t> found;
+  if (choice.tp * choice.replicas() == 1) return found;
+  const bool nodes = space.ranks_per_node > 1 && space.ranks > space.ranks_per_node;
+  for (uint8_t sums = 1; sums < std::size(kSums); ++sums) {
+    if (sums >= 3 && !nodes) continue;
+    bool fit = true;
+    for (const char* key : {"plan.all_reduce", "plan.reduce_scatter", "plan.all_gather"}) {
+      fit = fit && fits(space, key, kSums[sums]);
+    }
+    if (fit) {
+      found.push_back(sums);
+    }
+  }
+  return found;
+}
+
+std::string describe(const Choice& choice, const Space& space) {
+  std::string text;
+  const auto add = [&](const char* axis, int64_t ranks) {
+    if (ranks > 1) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis, ranks);
+    }
+  };
+  add("pp", choice.pp);
+  add("dp", choice.dp);
+  add("cp", choice.cp);
+  add("tp", choice.tp);
+  if (text.empty()) {
+    text = "1 rank";
+  }
+  if (choice.cp > 1) {
+    text += fmt::format(" ({})", kKeys[choice.keys]);
+  }
+  if (choice.sequence_parallel) {
+    text += " sequence parallel";
+  }
+  if (choice.ep > 1) {
+    text += fmt::format(", ep {}", choice.ep);
+  }
+  if (choice.etp > 1) {
+    text += fmt::format(", etp {}", choice.etp);
+  }
+  if (choice.pp > 1) {
+    text += fmt::format(", {}", parallel::built_in_schedules()[choice.schedule].name);
+    if (choice.chunks > 1) {
+      text += fmt::format(" of {}", choice.chunks);
+    }
+  }
+  text += fmt::format(", {} x {}", num_micro_batches(space, choice), choice.micro_batch);
+  if (choice.recompute > 0) {
+    text += fmt::format(", recompute {}", kRecompute[choice.recompute]);
+  }
+  if (choice.shard > 0) {
+    constexpr const char* kZero[] = {"", "ZeRO-1", "ZeRO-2", "ZeRO-3"};
+    text += fmt::format(", {}", kZero[choice.shard]);
+  }
+  if (choice.sums > 0) {
+    text += fmt::format(", sums by {}", kSums[choice.sums]);
+  }
+  return text;
+}
+
+}  // namespace hocket::plan

@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: Apache-2.0
+// torchtitan's job files (TOML) as runs, and runs as job files. Names and defaults are those of its
+// torchtitan/config/job_config.py.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+// Errors as values need another interface of the parser.
+#define TOML_EXCEPTIONS 1
+#include <toml++/toml.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "plan/emit.h"
+#include "plan/foreign.h"
+
+namespace hocket::plan {
+
+namespace {
+
+constexpr const char* kTrainer = "torchtitan";
+
+/// Names of pipeline schedules on both sides; of these two stages per rank where nothing else is
+/// said.
+struct ScheduleName {
+  const char* ours;
+  const char* theirs;
+  bool looped = false;
+};
+constexpr ScheduleName kSchedules[] = {{"1f1b", "1F1B"},
+                                       {"gpipe", "GPipe"},
+                                       {"interleaved", "Interleaved1F1B", true},
+                                       {"zb-h1", "InterleavedZeroBubble", true},
+                                       {"zb-v", "ZBVZeroBubble", true},
+                                       {"dualpipev", "DualPipeV", true}};
+
+class Job {
+ public:
+  Job(const std::string& text, const std::string& name) : name_(name) {
+    try {
+      table_ = toml::parse(text, name);
+    } catch (const toml::parse_error& error) {
+      fail(name, "line {}: {}; expected a job file of torchtitan (TOML)", error.source().begin.line,
+           error.description());
+    }
+    for (const auto& [section, value] : table_) {
+      if (!value.is_table()) {
+        others_.push_back(std::string(section.str()));
+        continue;
+      }
+      for (const auto& [key, inside] : *value.as_table()) {
+        others_.push_back(fmt::format("{}.{}", section.str(), key.str()));
+      }
+    }
+  }
+
+  bool has(const std::string& path) { return node(path) != nullptr; }
+  int64_t integer(const std::string& path, int64_t otherwise) {
+    const toml::node* found = node(path);
+    if (!found) return otherwise;
+    if (!found->is_integer()) refuse(path, *found, "an integer");
+    return found->value<int64_t>().value_or(otherwise);
+  }
+  double number(const std::string& path, double otherwise) {
+    const toml::node* found = node(path);
+    if (!found) return otherwise;
+    if (!found->is_number()) refuse(path, *found, "a number");
+    return found->value<double>().value_or(otherwise);
+  }
+  std::string text(const std::string& path, const std::string& otherwise) {
+    const toml::node* found = node(path);
+    if (!found) return otherwise;
+    if (!found->is_string()) refuse(path, *found, "a text");
+    return found->value<std::string>().value_or(otherwise);
+  }
+  /// How many entries of each list of a list of lists of texts begin with `prefix`.
+  std::vector<int64_t> counts(const std::string& path, const std::string& prefix) {
+    const toml::node* found = node(path);
+    std::vector<int64_t> list;
+    if (!found) return list;
+    if (!found->is_array()) refuse(path, *found, "a list of lists of names");
+    for (const toml::node& part : *found->as_array()) {
+      if (!part.is_array()) refuse(path, part, "a list of lists of names");
+      int64_t count = 0;
+      for (const toml::node& entry : *part.as_array()) {
+        count += entry.value<std::string>().value_or("").starts_with(prefix) ? 1 : 0;
+      }
+      list.push_back(count);
+    }
+    return list;
+  }
+  void leave(const std::string& path, const std::string& why) { reasons_[path] = why; }
+  std::vector<std::string> ignored() const {
+    std::vector<std::string> lines;
+    for (const std::string& path : others_) {
+      const auto reason = reasons_.find(path);
+      if (reason == reasons_.end() && asked_.count(path) > 0) continue;
+      std::ostringstream value;
+      value << table_.at_path(path);
+      lines.push_back(fmt::format("{} = {}", path, value.str()));
+      if (reason != reasons_.end()) {
+        lines.back() += ": " + reason->second;
+      }
+    }
+    return lines;
+  }
+
+ private:
+  const toml::node* node(const std::string& path) {
+    asked_.insert(path);
+    return table_.at_path(path).node();
+  }
+  [[noreturn]] void refuse(const std::string& path, const toml::node& value,
+                           const std::string& expected) const {
+    std::ostringstream text;
+    value.visit([&](const auto& of_type) { text << of_type; });
+    fail(name_, "line {}: {} is {}; expected {}", value.source().begin.line, path, text.str(),
+         expected);
+  }
+
+  std::string name_;
+  toml::table table_;
+  std::vector<std::string> others_;
+  std::set<std::string> asked_;
+  std::map<std::string, std::string> reasons_;
+};
+
+class Import {
+ public:
+  Import(const std::string& text, const std::string& name, int64_t ranks)
+      : job_(text, name), name_(name), ranks_(ranks) {}
+
+  Imported run() {
+    imported_.model_name = fmt::format("{} {}", job_.text("model.name", "llama3"),
+                                       job_.text("model.flavor", "debugmodel"));
+    read_mesh();
+    read_sharding();
+    read_pipeline();
+    read_training();
+    say_why();
+    imported_.ignored = job_.ignored();
+    return std::move(imported_);
+  }
+
+ private:
+  void set(const std::string& key, const std::string& value) { imported_.keys[key] = value; }
+  void set(const std::string& key, int64_t value) { set(key, std::to_string(value)); }
+  void set(const std::string& key, double value) { set(key, fmt::format("{}", value)); }
+  void set(const std::string& key, bool value) { set(key, std::string(value ? "true" : "false")); }
+  int64_t degree(const std::string& axis, int64_t otherwise = 1) {
+    const std::string path = fmt::format("parallelism.{}_degree", axis);
+    const int64_t ranks = job_.integer(path, otherwise);
+    if (ranks < 1 && ranks != otherwise) {
+      fail(name_, "{} is {}; expected at least 1", path, ranks);
+    }
+    return ranks;
+  }
+
+  void read_mesh() {
+    tp_ = degree("tensor_parallel");
+    pp_ = degree("pipeline_parallel");
+    cp_ = degree("context_parallel");
+    replicate_ = degree("data_parallel_replicate");
+    split_ = degree("data_parallel_shard", -1);
+    const int64_t others = tp_ * pp_ * cp_ * replicate_;
+    if (split_ < 0) {
+      if (ranks_ <= 0) {
+        fail(name_,
+             "parallelism.data_parallel_shard_degree is {}: as many as there are ranks for; "
+             "expected --ranks N",
+             split_);
+      }
+      if (ranks_ % others != 0) {
+        fail(name_,
+             "there are {} ranks; expected a multiple of {}: tp {} x pp {} x cp {} x "
+             "replicas {}",
+             ranks_, others, tp_, pp_, cp_, replicate_);
+      }
+      split_ = ranks_ / others;
+    } else if (ranks_ > 0 && ranks_ != others * split_) {
+      fail(name_, "--ranks is {}; expected the {} of the file", ranks_, others * split_);
+    }
+    for (const auto& [key, ranks] : {std::pair{"plan.tp", tp_},
+                                     {"plan.pp", pp_},
+                                     {"plan.cp", cp_},
+                                     {"plan.dp", replicate_ * split_}}) {
+      if (ranks > 1) {
+        set(key, ranks);
+      }
+    }
+    if (tp_ > 1) {
+      set("plan.sequence_parallel", true);
+    }
+    if (const int64_t ep = degree("expert_parallel"); ep > 1) {
+      set("plan.ep", ep);
+    }
+    if (const int64_t etp = degree("expert_tensor_parallel"); etp > 1) {
+      set("plan.etp", etp);
+    }
+    if (cp_ > 1) {
+      const std::string how = job_.text("parallelism.context_parallel_rotate_method", "allgather");
+      if (how != "allgather" && how != "alltoall") {
+        fail(name_,
+             "parallelism.context_parallel_rotate_method is {}; expected allgather or "
+             "alltoall",
+             quote(how));
+      }
+      const bool ring = how == "alltoall";
+      set("plan.cp_comm_type", std::string(ring ? "p2p" : "all_gather"));
+      if (ring) {
+        set("plan.cp_order", std::string("zigzag"));
+      } else {
+        imported_.notes.push_back(
+            "ranks of cp have tokens in one run each here (plan.cp_order contiguous), where keys "
+            "are gathered");
+      }
+    }
+  }
+
+  void read_sharding() {
+    const std::string reshard = job_.text("parallelism.fsdp_reshard_after_forward", "default");
+    if (split_ * cp_ == 1) return;
+    // FSDP splits over the shard and context ranks; with replicas, inside each of them.
+    const std::string among = replicate_ > 1 ? "group" : "all";
+    set("plan.shard.params", among);
+    set("plan.shard.grads", among);
+    if (replicate_ > 1) {
+      set("plan.shard.group", split_ * cp_);
+    }
+    if (reshard == "never" || (reshard == "default" && pp_ > 1)) {
+      set("plan.shard.reshard_after_forward", false);
+    }
+  }
+
+  void read_pipeline() {
+    const std::string csv = job_.text("parallelism.pipeline_parallel_schedule_csv", "");
+    const std::string name = job_.text("parallelism.pipeline_parallel_schedule", "1F1B");
+    const int64_t per_stage = job_.integer("parallelism.pipeline_parallel_layers_per_stage", 0);
+    const std::vector<int64_t> layers =
+        job_.counts("parallelism.module_fqns_per_model_part", "layers.");
+    if (pp_ == 1) return;
+    const auto found = std::find_if(
+        std::begin(kSchedules), std::end(kSchedules), [&](const ScheduleName& schedule) {
+          std::string one = schedule.theirs, other = name;
+          for (std::string* text : {&one, &other}) {
+            std::transform(text->begin(), text->end(), text->begin(),
+                           [](unsigned char c) { return std::tolower(c); });
+          }
+          return one == other;
+        });
+    if (csv.empty() && found == std::end(kSchedules)) {
+      std::vector<std::string> known;
+      for (const ScheduleName& schedule : kSchedules) {
+        known.push_back(schedule.theirs);
+      }
+      fail(name_,
+           "parallelism.pipeline_parallel_schedule is {}; expected one of {}, or a schedule "
+           "of one's own in …_schedule_csv",
+           quote(name), join(known, ", "));
+    }
+    set("plan.pp_schedule", csv.empty() ? found->ours : csv);
+    int64_t chunks = found != std::end(kSchedules) && found->looped ? 2 : 1;
+    if (!layers.empty()) {
+      if (std::ssize(layers) % pp_ != 0) {
+        fail(name_,
+             "parallelism.module_fqns_per_model_part has {} parts; expected a multiple of {}",
+             layers.size(), pp_);
+      }
+      chunks = std::ssize(layers) / pp_;
+      set("plan.pp_layers", fmt::format("[{}]", fmt::join(layers, ", ")));
+    } else if (per_stage > 0) {
+      job_.leave("parallelism.pipeline_parallel_layers_per_stage",
+                 "set plan.pp_chunks to the layers of a rank divided by it: the file does not say "
+                 "how many layers the model has");
+    }
+    if (chunks > 1) {
+      set("plan.pp_chunks", chunks);
+    }
+    if (layers.empty()) {
+      job_.leave("parallelism.pipeline_parallel_first_stage_less_layers",
+                 "layers are shared evenly");
+      job_.leave("parallelism.pipeline_parallel_last_stage_less_layers",
+                 "layers are shared evenly");
+    }
+  }
+
+  void read_training() {
+    const int64_t dp = replicate_ * split_;
+    const int64_t local = job_.has("training.batch_size")
+                              ? job_.integer("training.batch_size", 8)
+                              : job_.integer("training.local_batch_size", 8);
+    const int64_t global = job_.integer("training.global_batch_size", -1);
+    const int64_t piece = job_.integer("parallelism.pipeline_parallel_microbatch_size", 1);
+    set("plan.micro_batch", pp_ > 1 ? piece : local);
+    set("train.global_batch", global > 0 ? global : local * dp);
+    set("train.seq_len", job_.integer("training.seq_len", 2048));
+    set("train.steps", job_.integer("training.steps", 10000));
+    set("train.max_grad_norm", job_.number("training.max_norm", 1.0));
+    const std::string seed = job_.has("debug.seed") ? "debug.seed" : "training.seed";
+    if (job_.has(seed)) {
+      set("train.seed", job_.integer(seed, 1));
+    }
+    const double lr = job_.number("optimizer.lr", 8e-4);
+    set("train.lr", lr);
+    const char* share = job_.has("lr_scheduler.min_lr_factor") ? "lr_scheduler.min_lr_factor"
+                                                               : "lr_scheduler.lr_min";
+    set("train.min_lr", lr * job_.number(share, 0.0));
+    set("train.warmup_steps", job_.integer("lr_scheduler.warmup_steps", 200));
+    set("train.beta1", job_.number("optimizer.beta1", 0.9));
+    set("train.beta2", job_.number("optimizer.beta2", 0.95));
+    set("train.eps", job_.number("optimizer.eps", 1e-8));
+    set("train.weight_decay", job_.number("optimizer.weight_decay", 0.1));
+    const std::string mode = job_.text("activation_checkpoint.mode", "selective");
+    if (mode != "none" && mode != "selective" && mode != "full") {
+      fail(name_, "activation_checkpoint.mode is {}; expected none, selective or full",
+           quote(mode));
+    }
+    set("plan.recompute", mode);
+    if (mode == "selective") {
+      job_.leave("activation_checkpoint.selective_ac_option",
+                 "selective repeats what takes much memory for little arithmetic");
+    }
+    if (job_.has("comm.train_timeout_seconds")) {
+      set("plan.timeout_s", job_.integer("comm.train_timeout_seconds", 100));
+    }
+    if (job_.has("checkpoint.interval")) {
+      set("train.save_every", job_.integer("checkpoint.interval", 500));
+    }
+    if (job_.has("checkpoint.keep_latest_k")) {
+      set("train.keep_last", job_.integer("checkpoint.keep_latest_k", 10));
+    }
+  }
+
+  void say_why() {
+    job_.leave("training.mixed_precision_param", "programs here are of model.dtype f32");
+    job_.leave("training.mixed_precision_reduce", "sums are of model.dtype here");
+    job_.leave("lr_scheduler.decay_type", "the learning rate follows a cosine");
+    job_.leave("lr_scheduler.decay_ratio", "the learning rate follows a cosine to its end");
+  }
+
+  Job job_;
+  std::string name_;
+  int64_t ranks_;
+  int64_t tp_ = 1, pp_ = 1, cp_ = 1, replicate_ = 1, split_ = 1;
+  Imported imported_;
+};
+
+/// Modules of every stage, as torchtitan names them.
+std::string modules_of(const engine::Run& run) {
+  std::vector<std::vector<std::string>> parts(static_cast<size_t>(run.plan.num_stages()));
+  parts.front().push_back("tok_embeddings");
+  int64_t layer = 0;
+  for (const int32_t stage : run.plan.stage_of_layers(run.model.num_layers)) {
+    parts[static_cast<size_t>(stage)].push_back(fmt::format("layers.{}", layer++));
+  }
+  parts.back().push_back("norm");
+  parts.back().push_back("output");
+  std::string text = "[\n";
+  for (const std::vector<std::string>& part : parts) {
+    text += fmt::format("  [\"{}\"],\n", fmt::join(part, "\", \""));
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+Imported import_torchtitan(const std::string& text, const std::string& name, int64_t ranks) {
+  return Import(text, name, ranks).run();
+}
+
+std::string emit_torchtitan(const engine::Run& run) {
+  // Every key of the plan is one of theirs, or has the one value that they always have.
+  const engine::PlanSection& plan = run.config.plan;
+  const engine::TrainSection& train = run.config.train;
+  expect_expressed(run, kTrainer,
+                   {"plan.pp",
+                    "plan.pp_chunks",
+                    "plan.dp",
+                    "plan.ep",
+                    "plan.etp",
+                    "plan.cp",
+                    "plan.tp",
+                    "plan.sequence_parallel",
+                    "plan.micro_batch",
+                    "plan.pp_schedule",
+                    "plan.pp_layers",
+                    "plan.recompute",
+                    "plan.cp_comm_type",
+                    "plan.cp_order",
+                    "plan.shard.params",
+                    "plan.shard.grads",
+                    "plan.shard.optimizer",
+                    "plan.shard.group",
+                    "plan.shard.reshard_after_forward",
+                    "plan.ranks",
+                    "plan.collectives",
+                    "plan.ranks_per_node",
+                    "plan.timeout_s",
+                    "plan.threads_per_rank"});
+  const auto refuse = [&](const std::string& key, const std::string& value,
+                          const std::string& expected) {
+    refuse_key(run, kTrainer, key, value, expected);
+  };
+  if (plan.tp > 1 && !plan.sequence_parallel) {
+    refuse("plan.sequence_parallel", "false", "true with plan.tp");
+  }
+  if (plan.etp > 1 && plan.etp != plan.tp) {
+    refuse("plan.etp", std::to_string(plan.etp), "1 or plan.tp");
+  }
+  const parallel::Sharding& shard = run.plan.shard;
+  const int64_t replicas = plan.dp * plan.cp;
+  int64_t replicate = plan.dp, split = 1;
+  if (replicas > 1 && shard.any()) {
+    if (shard.params == parallel::Shard::none || shard.grads != shard.params ||
+        shard.optimizer != shard.params) {
+      refuse("plan.shard", "not of parameters, gradients and states alike", "all three, or none");
+    }
+    const int64_t group = shard.params == parallel::Shard::group ? shard.group : replicas;
+    if (group % plan.cp != 0) {
+      refuse("plan.shard.group", std::to_string(group), "a multiple of plan.cp");
+    }
+    split = group / plan.cp;
+    replicate = plan.dp / split;
+  } else if (plan.cp > 1) {
+    refuse("plan.shard.params", "none", "all with plan.cp, over which FSDP splits");
+  }
+  std::string text = fmt::format(
+      "# {}\n# Model, data, precision and checkpoints are to be added: a run says them otherwise.\n"
+      "[training]\nseq_len = {}\nglobal_batch_size = {}\nlocal_batch_size = {}\nsteps = {}\n"
+      "max_norm = {}\nseed = {}\n\n",
+      run.name, train.seq_len, train.global_batch,
+      plan.pp > 1 ? train.global_batch / plan.dp : plan.micro_batch, train.steps,
+      train.max_grad_norm, train.seed);
+  const auto real = [](double value) {
+    const std::string shown = fmt::format("{}", value);
+    return shown.find_first_of(".e") == std::string::npos ? shown + ".0" : shown;
+  };
+  text += fmt::format(
+      "[optimizer]\nname = \"AdamW\"\nlr = {}\nbeta1 = {}\nbeta2 = {}\neps = {}\nweight_decay = "
+      "{}\n"
+      "\n[lr_scheduler]\nwarmup_steps = {}\ndecay_type = \"cosine\"\nmin_lr_factor = {}\n\n",
+      real(train.lr), real(train.beta1), real(train.beta2), real(train.eps),
+      real(train.weight_decay), train.warmup_steps,
+      real(train.lr > 0 ? train.min_lr.value_or(train.lr / 10) / train.lr : 0));
+  text += fmt::format(
+      "[parallelism]\ndata_parallel_replicate_degree = {}\ndata_parallel_shard_degree = {}\n"
+      "tensor_parallel_degree = {}\npipeline_parallel_degree = {}\ncontext_parallel_degree = {}\n",
+      replicate, split, plan.tp, plan.pp, plan.cp);
+  if (run.model.num_experts > 0) {
+    text += fmt::format("expert_parallel_degree = {}\nexpert_tensor_parallel_degree = {}\n",
+                        plan.ep, plan.etp);
+  }
+  if (shard.params != parallel::Shard::none) {
+    text += fmt::format("fsdp_reshard_after_forward = \"{}\"\n",
+                        shard.reshard_after_forward ? "always" : "never");
+  }
+  if (plan.cp > 1) {
+    const std::string keys = plan.pass_options.text("cp_comm_type");
+    const std::string order = plan.pass_options.text("cp_order");
+    if (keys == "a2a") {
+      refuse("plan.cp_comm_type", keys, "all_gather or p2p");
+    }
+    if (keys == "p2p" && order != "zigzag") {
+      refuse("plan.cp_order", order, "zigzag");
+    }
+    text += fmt::format("context_parallel_rotate_method = \"{}\"\n",
+                        keys == "p2p" ? "alltoall" : "allgather");
+  }
+  if (plan.pp > 1) {
+    text += fmt::format("pipeline_parallel_microbatch_size = {}\n", plan.micro_batch);
+    const auto found = std::find_if(
+        std::begin(kSchedules), std::end(kSchedules),
+        [&](const ScheduleName& schedule) { return plan.pp_schedule == schedule.ours; });
+    if (parallel::is_schedule_file(plan.pp_schedule)) {
+      text += fmt::format(
+          "pipeline_parallel_schedule = \"PipelineScheduleMulti\"\n"
+          "pipeline_parallel_schedule_csv = \"{}\"\n",
+          plan.pp_schedule);
+    } else if (found == std::end(kSchedules)) {
+      refuse("plan.pp_schedule", plan.pp_schedule,
+             "1f1b, gpipe, interleaved, zb-h1, zb-v or "
+             "dualpipev, or a CSV");
+    } else {
+      text += fmt::format("pipeline_parallel_schedule = \"{}\"\n", found->theirs);
+    }
+    text += fmt::format("module_fqns_per_model_part = {}\n", modules_of(run));
+  }
+  text += fmt::format("\n[activation_checkpoint]\nmode = \"{}\"\n",
+                      plan.pass_options.text("recompute"));
+  if (plan.pass_options.text("recompute") == "selective") {
+    text += "selective_ac_option = \"op\"\n";
+  }
+  return text;
+}
+
+}  // namespace hocket::plan

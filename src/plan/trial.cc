@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/trial.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cost/flops.h"
+#include "engine/compile.h"
+#include "engine/machine.h"
+#include "program/memory.h"
+#include "sim/simulator.h"
+
+namespace hocket::plan {
+
+namespace {
+
+/// Thrown out of a compilation that nobody waits for any more.
+struct GivenUp {};
+
+/// Keys of a plan that say how a mesh is cut, or name its ranks: none of them fits another mesh.
+constexpr const char* kOfOneMesh[] = {"plan.dp_samples",   "plan.cp_shares",     "plan.pp_layers",
+                                      "plan.layouts",      "plan.shard.group",   "plan.ep_inner",
+                                      "plan.expert_ranks", "plan.ranks_per_node"};
+
+bool is_searched(const std::string& path) {
+  const std::vector<std::string>& keys = searched_keys();
+  return std::find(keys.begin(), keys.end(), path) != keys.end() ||
+         std::find(std::begin(kOfOneMesh), std::end(kOfOneMesh), path) != std::end(kOfOneMesh);
+}
+
+}  // namespace
+
+std::vector<std::string> kept_keys(const engine::Run& run) {
+  std::vector<std::string> kept;
+  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
+    if (entry.origin == "default" || is_searched(entry.path)) continue;
+    kept.push_back(fmt::format("{}={}", entry.path, entry.value));
+  }
+  return kept;
+}
+
+Trial::Trial(const engine::Run& run, const std::string& cluster_file,
+             std::optional<cost::Profile> profile, int64_t ranks)
+    : base_(run), kept_(kept_keys(run)), profile_(std::move(profile)) {
+  // This machine is shared by as many ranks as the plans have, by default as many as it has cores;
+  // other clusters have a size.
+  std::erase_if(kept_, [](const std::string& key) { return key.starts_with("cluster.file="); });
+  if (!cluster_file.empty()) {
+    kept_.push_back(fmt::format("cluster.file={}", nlohmann::json(cluster_file).dump()));
+  }
+  engine::Run all = run;
+  all.plan = parallel::Plan();
+  all.plan.dp = std::max<int64_t>(1, ranks);
+  cluster_ = engine::cluster_of(all, cluster_file);
+  if (cluster_.this_machine && ranks <= 0) {
+    ranks = all.plan.dp = cluster_.cores_per_node;
+    cluster_ = engine::cluster_of(all, cluster_file);
+  }
+  ranks_ = ranks > 0 ? ranks : cluster_.capacity();
+  if (ranks_ > cluster_.capacity()) {
+    fail("hocket plan", "--ranks is {}; expected at most the {} of {}", ranks_, cluster_.capacity(),
+         cluster_.name);
+  }
+  memory_ =
+      static_cast<int64_t>(run.config.cluster.memory_budget.value_or(cluster_.device.memory.value));
+}
+
+Space Trial::space(std::map<std::string, std::string> given) const {
+  return {.model = base_.model,
+          .ranks = ranks_,
+          .ranks_per_node = cluster_.devices_per_node,
+          .global_batch = base_.config.train.global_batch,
+          .seq_len = base_.config.train.seq_len,
+          .given = std::move(given)};
+}
+
+graph::Graph Trial::graph() const {
+  std::vector<std::string> alone = kept_;
+  std::erase_if(alone,
+                [](const std::string& key) { return key.starts_with("train.global_batch="); });
+  alone.push_back("train.global_batch=1");
+  return engine::reference(engine::parse_run("{}", base_.name, alone));
+}
+
+cost::CostModel Trial::costs() const {
+  const int64_t here = std::min(ranks_, cluster_.devices_per_node);
+  const int64_t asked = base_.config.plan.threads_per_rank;
+  const int64_t threads = asked > 0 ? asked : std::max<int64_t>(1, cluster_.cores_per_node / here);
+  return {cluster_, profile_, threads, engine::collectives_of(base_)};
+}
+
+bool Trial::blocking() const {
+  return base_.config.plan.pass_options.text("comm_tiles") == "1" &&
+         base_.config.plan.pass_options.text("moe_chunks") == "1";
+}
+
+double Trial::bucket_bytes() const {
+  double mib = 25;
+  parse_double(base_.config.plan.pass_options.text("bucket_mib"), &mib);
+  return mib * (1 << 20);
+}
+
+engine::Run Trial::run_of(const Choice& choice, const Space& space) const {
+  std::vector<std::string> all = kept_;
+  const std::vector<std::string> chosen = assignments(choice, space);
+  all.insert(all.end(), chosen.begin(), chosen.end());
+  return engine::parse_run("{}", base_.name, all);
+}
+
+std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
+                                       const std::function<bool()>& stop) const {
+  Outcome outcome;
+  outcome.choice = choice;
+  try {
+    const engine::Run run = run_of(choice, space);
+    engine::CompileOptions how;
+    how.observe = [&](const std::string&, const engine::Progress&) {
+      if (stop()) throw GivenUp();
+    };
+    const engine::Compiled compiled = engine::compile(run, how);
+    std::optional<engine::Compiled> evaluation;
+    if (engine::evaluates(run)) {
+      evaluation = engine::compile(run, engine::evaluation_options(run));
+    }
+    const cost::CostModel costs(cluster_, profile_,
+                                sim::threads_per_rank(compiled.program, cluster_),
+                                engine::collectives_of(run));
+    sim::SimOptions options;
+    options.record = false;
+    options.tokens = compiled.tokens_per_step;
+    options.model_flops = cost::model_flops(compiled.reference).training() *
+                          static_cast<double>(compiled.program.num_micro_batches);
+    options.memory =
+        program::memory_with(compiled.program, evaluation ? &evaluation->program : nullptr);
+    const sim::SimReport report = sim::simulate(compiled.program, costs, options);
+    outcome.step_s = static_cast<double>(report.step_ns) * 1e-9;
+    outcome.mfu = report.mfu;
+    double ranks = 0;
+    for (const sim::RankReport& rank : report.time) {
+      const double stands = rank.stands;
+      ranks += stands;
+      outcome.compute_s += static_cast<double>(rank.time.compute_ns) * 1e-9 * stands;
+      outcome.exposed_s += static_cast<double>(rank.time.exposed_ns) * 1e-9 * stands;
+      outcome.idle_s += static_cast<double>(rank.time.idle_ns) * 1e-9 * stands;
+    }
+    for (double* seconds : {&outcome.compute_s, &outcome.exposed_s, &outcome.idle_s}) {
+      *seconds /= std::max(1.0, ranks);
+    }
+    for (const program::Memory& memory : report.memory) {
+      outcome.bytes = std::max(outcome.bytes, memory.total());
+    }
+    outcome.fits = outcome.bytes <= memory_;
+  } catch (const GivenUp&) {
+    return std::nullopt;
+  } catch (const Error& error) {
+    outcome.refused = error.what();
+  }
+  return outcome;
+}
+
+std::string run_text(const engine::Run& run, const std::string& comment) {
+  std::string text;
+  for (const std::string& line : split(comment, '\n')) {
+    text += fmt::format("# {}\n", line);
+  }
+  // Sections in their order, each with the keys that are set; sections inside of them on a line.
+  std::vector<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>> sections;
+  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
+    if (entry.origin == "default") continue;
+    const size_t dot = entry.path.find('.');
+    const std::string section = entry.path.substr(0, dot), key = entry.path.substr(dot + 1);
+    if (sections.empty() || sections.back().first != section) {
+      sections.push_back({section, {}});
+    }
+    sections.back().second.emplace_back(key, entry.value);
+  }
+  for (const auto& [section, keys] : sections) {
+    text += section + ":\n";
+    std::string inside;  // the section inside this one that is being written
+    for (const auto& [key, value] : keys) {
+      const size_t dot = key.find('.');
+      const std::string outer = dot == std::string::npos ? "" : key.substr(0, dot);
+      if (outer != inside && !outer.empty()) {
+        text += fmt::format("  {}:\n", outer);
+      }
+      inside = outer;
+      text += outer.empty() ? fmt::format("  {}: {}\n", key, value)
+                            : fmt::format("    {}: {}\n", key.substr(dot + 1), value);
+    }
+  }
+  return text;
+}
+
+}  // namespace hocket::plan

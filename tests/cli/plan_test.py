@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=600
+"""hocket plan: the plan that it writes is taken by check, simulate and train as it is; plans of Megatron-LM
+and torchtitan come in and go out again, and what either cannot express is refused by name."""
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import unittest
+
+import cli_util
+from megatron_script import EXPERTS
+
+DENSE = {
+    "model_type": "llama", "vocab_size": 512, "hidden_size": 32, "intermediate_size": 64,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+
+TORCHTITAN = """
+[job]
+description = "a job"
+
+[model]
+name = "llama3"
+flavor = "debugmodel"
+
+[optimizer]
+lr = 8e-4
+
+[lr_scheduler]
+warmup_steps = 20
+min_lr_factor = 0.1
+
+[training]
+local_batch_size = 4
+global_batch_size = 32
+seq_len = 2048
+steps = 100
+compile = true
+
+[parallelism]
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = 2
+tensor_parallel_degree = 2
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "Interleaved1F1B"
+pipeline_parallel_microbatch_size = 1
+
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+class PlanTest(unittest.TestCase):
+    def setUp(self):
+        box = tempfile.TemporaryDirectory()
+        self.addCleanup(box.cleanup)
+        self.folder = box.name
+        os.symlink(os.path.join(cli_util.ROOT, "configs"), os.path.join(self.folder, "configs"))
+
+    def put(self, name, text):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        return name
+
+    def read(self, name):
+        with open(os.path.join(self.folder, name), encoding="utf-8") as f:
+            return f.read()
+
+    def hocket(self, *words):
+        return subprocess.run([cli_util.HOCKET, *words], cwd=self.folder, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=300, check=False)
+
+    def good(self, *words):
+        r = self.hocket(*words)
+        self.assertEqual(r.returncode, 0, f"{words}\n{r.stdout}{r.stderr}")
+        return r.stdout
+
+    def refused(self, part, *words):
+        r = self.hocket(*words)
+        self.assertEqual(r.returncode, 2, f"{words}\n{r.stdout}{r.stderr}")
+        self.assertIn(part, r.stderr)
+
+    def model(self, **more):
+        return self.put("model/config.json", json.dumps({**DENSE, **more}))
+
+    def keys(self, run):
+        """What a run sets, of its plan and training."""
+        shown = self.good("graph", run, "--stage", "program")
+        config = json.loads(re.search(r"^config (\{.*\})$", shown, re.M).group(1))
+        return config["plan"], config["train"]
+
+    # ---- the search ------------------------------------------------------------------------------------------------
+    def test_a_box(self):
+        self.model()
+        out = self.good("plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch",
+                        "16", "--seq-len", "64", "--ranks", "4", "--time-limit", "20", "--json", "--out", "plan.yaml")
+        found = json.loads(out)
+        best = found["best"][0]
+        self.assertGreater(found["counts"]["simulated"], 0)
+        self.assertLessEqual(found["least_s"], best["step_s"])
+        self.assertAlmostEqual(best["step_s"], best["compute_s"] + best["exposed_communication_s"] + best["idle_s"],
+                               delta=1e-6 * best["step_s"])
+        self.assertEqual(sorted(p["step_s"] for p in found["best"]), [p["step_s"] for p in found["best"]])
+        # The run is taken as it is, and simulate says what the search said.
+        self.good("check", "plan.yaml")
+        simulated = json.loads(self.good("simulate", "plan.yaml", "--json"))
+        self.assertAlmostEqual(simulated["step_s"], best["step_s"], delta=1e-9)
+
+    def test_the_plan_trains(self):
+        self.model()
+        self.good("plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "8",
+                  "--seq-len", "32", "--ranks", "2", "--time-limit", "20", "--out", "plan.yaml")
+        self.put("text/a.txt", "\n".join(f"line {i} of a text that is long enough" for i in range(4000)))
+        data = ["--set", "data.dir=data", "--set", "data.files=[text/*]", "--set", "data.vocab_size=300"]
+        self.good("data", "train-tokenizer", "plan.yaml", *data, "--out", "data/tokenizer.json")
+        self.good("data", "prepare", "plan.yaml", *data, "--set", "data.tokenizer=data/tokenizer.json")
+        self.good("train", "plan.yaml", *data, "--set", "train.steps=2", "--set", "output.dir=out", "--set",
+                  "plan.ranks=local")
+        with open(os.path.join(self.folder, "out/metrics.jsonl"), encoding="utf-8") as f:
+            self.assertGreaterEqual(len(f.readlines()), 2)
+
+    def test_keys_that_are_given_stay(self):
+        self.model()
+        found = json.loads(self.good(
+            "plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "16",
+            "--seq-len", "64", "--set", "plan.tp=2", "--set", "plan.pp=2", "--set", "plan.recompute=full", "--json"))
+        for plan in found["best"]:
+            self.assertEqual([plan["set"].get(k) for k in ("plan.tp", "plan.pp", "plan.recompute")], ["2", "2", "full"])
+
+    def test_too_little_memory(self):
+        self.model()
+        r = self.hocket("plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch",
+                        "16", "--seq-len", "64", "--set", "cluster.memory_budget=64KiB")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("fits into 64 KiB a rank", r.stderr)
+
+    def test_bad_input(self):
+        self.model()
+        of_box = ["plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml"]
+        self.refused("at most the 8", *of_box, "--global-batch", "8", "--ranks", "9")
+        self.refused("expected --global-batch N", *of_box)
+        self.refused("expected megatron or torchtitan", "plan", "model/config.json", "--from", "deepspeed")
+
+    def test_interrupted(self):
+        self.model(num_hidden_layers=16)
+        command = [cli_util.HOCKET, "plan", "model/config.json", "--cluster", "configs/clusters/h100-64x8.yaml",
+                   "--global-batch", "512", "--seq-len", "256", "--ranks", "64", "--time-limit", "0", "--json", "--out",
+                   "plan.yaml"]
+        with subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
+            # Progress goes to standard error, a line now and then; wait for a best one.
+            for line in p.stderr:
+                if "best" in line:
+                    break
+            p.send_signal(signal.SIGINT)
+            out, err = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 0, err)
+        found = json.loads(out)
+        self.assertFalse(found["complete"])
+        self.assertEqual(found["ended"], "it was interrupted")
+        self.assertTrue(os.path.exists(os.path.join(self.folder, "plan.yaml")))
+
+    # ---- other trainers' plans -------------------------------------------------------------------------------------
+    def test_megatron(self):
+        self.put("args.sh", EXPERTS)
+        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        for line in ("ignored  --bf16: programs here are of model.dtype f32", "ignored  --moe-grouped-gemm",
+                     "ignored  --save /checkpoints/$USER", "ignored  --log-interval 1"):
+            self.assertIn(line, told)
+        self.assertNotIn("--hidden-size", told)
+        model = json.loads(self.read("model/config.json"))
+        self.assertEqual((model["model_type"], model["num_hidden_layers"], model["num_key_value_heads"],
+                          model["mlp_only_layers"], model["num_experts"], model["vocab_size"]),
+                         ("qwen3_moe", 16, 4, [0, 1], 64, 50688))  # 50,257 up to a multiple of 128 x 4
+        plan, train = self.keys("run.yaml")
+        self.assertEqual({k: plan[k] for k in ("pp", "pp_chunks", "pp_schedule", "dp", "tp", "ep", "etp",
+                                               "sequence_parallel", "micro_batch", "recompute", "ranks_per_node")},
+                         {"pp": 2, "pp_chunks": 2, "pp_schedule": "interleaved", "dp": 4, "tp": 4, "ep": 8, "etp": 1,
+                          "sequence_parallel": True, "micro_batch": 2, "recompute": "full", "ranks_per_node": 8})
+        self.assertEqual(plan["shard"]["optimizer"], "all")
+        self.assertEqual((train["global_batch"], train["seq_len"], train["steps"], train["lr"], train["beta2"]),
+                         (256, 4096, 1000, 3e-4, 0.999))
+
+    def test_megatron_and_back(self):
+        self.put("args.sh", EXPERTS)
+        self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        self.good("plan", "run.yaml", "--emit", "megatron", "--out", "again.sh")
+        told = self.good("plan", "--from", "megatron", "again.sh", "--out", "again.yaml", "--model-out", "model2")
+        self.assertEqual(self.keys("run.yaml"), self.keys("again.yaml"))
+        first, second = json.loads(self.read("model/config.json")), json.loads(self.read("model2/config.json"))
+        self.assertEqual(first, second)
+        self.assertNotIn("note", told)
+        subprocess.run(["bash", "-n", os.path.join(self.folder, "again.sh")], check=True)
+
+    def test_megatron_errors(self):
+        self.put("none.sh", "echo hello\n")
+        self.refused("has no arguments of Megatron-LM", "plan", "--from", "megatron", "none.sh")
+        self.put("unset.sh", "torchrun pretrain_gpt.py --num-layers $LAYERS --hidden-size 8\n")
+        self.refused("--num-layers is '$LAYERS'; expected an integer", "plan", "--from", "megatron", "unset.sh")
+        self.put("open.sh", "A=(\n --num-layers 2\n")
+        self.refused("line 1: the array A does not end", "plan", "--from", "megatron", "open.sh")
+        self.put("ranks.sh", EXPERTS.replace("NNODES=${SLURM_NNODES:-4}", "NNODES=3")
+                 .replace("GPUS_PER_NODE=8", "GPUS_PER_NODE=5"))
+        self.refused("expected a multiple of tp 4 x pp 2 x cp 1", "plan", "--from", "megatron", "ranks.sh")
+
+    def test_torchtitan(self):
+        self.model()
+        self.put("job.toml", TORCHTITAN)
+        told = self.good("plan", "--from", "torchtitan", "job.toml", "--set", "model.path=model", "--out", "run.yaml")
+        for line in ("ignored  job.description", "ignored  training.compile = true"):
+            self.assertIn(line, told)
+        plan, train = self.keys("run.yaml")
+        self.assertEqual({k: plan[k] for k in ("pp", "pp_chunks", "pp_schedule", "dp", "tp", "sequence_parallel",
+                                               "micro_batch", "recompute")},
+                         {"pp": 2, "pp_chunks": 2, "pp_schedule": "interleaved", "dp": 4, "tp": 2,
+                          "sequence_parallel": True, "micro_batch": 1, "recompute": "full"})
+        self.assertEqual({k: plan["shard"][k] for k in ("params", "grads", "group", "reshard_after_forward")},
+                         {"params": "group", "grads": "group", "group": 2, "reshard_after_forward": False})
+        self.assertEqual((train["global_batch"], train["seq_len"], train["warmup_steps"]), (32, 2048, 20))
+        self.assertAlmostEqual(train["min_lr"], 8e-5)
+
+    def test_torchtitan_and_back(self):
+        self.model()
+        self.put("job.toml", TORCHTITAN)
+        of_model = ["--set", "model.path=model"]
+        self.good("plan", "--from", "torchtitan", "job.toml", *of_model, "--out", "run.yaml")
+        self.good("plan", "run.yaml", "--emit", "torchtitan", "--out", "again.toml")
+        self.good("plan", "--from", "torchtitan", "again.toml", *of_model, "--out", "again.yaml")
+        (plan, train), (again, train_again) = self.keys("run.yaml"), self.keys("again.yaml")
+        # Stages are named one by one on the way back.
+        self.assertEqual(again.pop("pp_layers"), [1, 1, 1, 1])
+        plan.pop("pp_layers")
+        train.pop("seed"), train_again.pop("seed")
+        self.assertEqual((plan, train), (again, train_again))
+
+    def test_torchtitan_errors(self):
+        self.model()
+        self.put("bad.toml", "[training]\nseq_len = 1\nseq_len = 2\n")
+        self.refused("line 3", "plan", "--from", "torchtitan", "bad.toml", "--set", "model.path=model")
+        self.put("job.toml", TORCHTITAN.replace("shard_degree = 2", "shard_degree = -1"))
+        self.refused("expected --ranks N", "plan", "--from", "torchtitan", "job.toml", "--set", "model.path=model")
+        self.put("text.toml", TORCHTITAN.replace("seq_len = 2048", 'seq_len = "long"'))
+        self.refused("training.seq_len is 'long'; expected an integer", "plan", "--from", "torchtitan", "text.toml",
+                     "--set", "model.path=model")
+        self.put("named.toml", TORCHTITAN)
+        self.refused("names the model", "plan", "--from", "torchtitan", "named.toml")
+
+    def test_what_others_cannot_express(self):
+        self.model()
+        run = "{model: {path: model}, train: {global_batch: 16, seq_len: 64}, plan: {dp: 2, %s}}"
+        for trainer, keys, key in (
+                ("megatron", "all_reduce: ring", "plan.all_reduce is ring"),
+                ("megatron", "pp: 2, pp_schedule: zb-h1", "plan.pp_schedule is zb-h1"),
+                ("megatron", "grad_codec: int8", "plan.grad_codec is int8"),
+                ("torchtitan", "tp: 2", "plan.sequence_parallel is false"),
+                ("torchtitan", "shard: {optimizer: all}", "plan.shard"),
+                ("torchtitan", "pp: 2, pp_schedule: dualpipe", "plan.pp_schedule is dualpipe"),
+                ("torchtitan", "overlap_grad_reduce: false", "plan.overlap_grad_reduce is false")):
+            self.put("run.yaml", run % keys)
+            self.refused(key, "plan", "run.yaml", "--emit", trainer)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// The search against brute force over the same space: the same best plan, and no plan below its
+// bounds.
+#include "plan/search.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "engine/config.h"
+#include "plan/estimate.h"
+
+namespace hocket::plan {
+namespace {
+
+const char* kDense = R"({"model_type": "llama", "vocab_size": 64, "hidden_size": 32,
+  "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+  "intermediate_size": 64, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6,
+  "tie_word_embeddings": false})";
+const char* kMoe = R"({"model_type": "qwen3_moe", "vocab_size": 64, "hidden_size": 32,
+  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+  "intermediate_size": 64, "moe_intermediate_size": 16, "num_experts": 4,
+  "num_experts_per_tok": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
+  "norm_topk_prob": true, "tie_word_embeddings": false})";
+
+/// A cluster of two nodes of two devices, whose links between nodes are slow.
+std::string cluster_file(const std::string& name, const std::string& memory,
+                         const std::string& between) {
+  const std::string path = ::testing::TempDir() + name;
+  std::ofstream(path) << "name: test\nnodes: 2\ndevices_per_node: 2\ndevice:\n  name: test\n"
+                      << "  memory: {value: " << memory << "}\n"
+                      << "  memory_bandwidth: {value: 10GB/s}\n  launch: {value: 2us}\n"
+                      << "  peak: {f32: {value: 50GFLOP/s}}\nlinks:\n"
+                      << "  intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}\n"
+                      << "  inter: {latency: {value: 10us}, bandwidth: {value: " << between
+                      << "}}\n";
+  return path;
+}
+
+Trial trial(const char* model, const std::string& cluster, int64_t batch, int64_t length) {
+  const engine::Run run =
+      engine::parse_run(std::string("{model: {config: ") + model + "}, train: {global_batch: " +
+                            std::to_string(batch) + ", seq_len: " + std::to_string(length) + "}}",
+                        "test", {});
+  return {run, cluster, std::nullopt, 0};
+}
+
+SearchResult best_of(const Trial& trial, const Space& space, bool everything) {
+  SearchOptions options;
+  options.time_limit_s = 0;
+  options.everything = everything;
+  return search(trial, space, options);
+}
+
+/// No simulated plan is below its bounds.
+void expect_bounds_hold(const Trial& trial, const Space& space, const SearchResult& all) {
+  const cost::CostModel costs = trial.costs();
+  Estimator estimator(space, trial.graph(), costs, {});
+  std::vector<Outcome> outcomes = all.best;
+  outcomes.insert(outcomes.end(), all.over_memory.begin(), all.over_memory.end());
+  for (const Outcome& outcome : outcomes) {
+    Choice choice = outcome.choice;
+    const Guess guess = estimator.guess(choice);
+    const Guess floor = estimator.floor_of_mesh(choice, choice.micro_batch);
+    EXPECT_LE(guess.least_s, outcome.step_s * (1 + 1e-6)) << describe(choice, space);
+    EXPECT_LE(floor.least_s, outcome.step_s * (1 + 1e-6)) << describe(choice, space);
+    EXPECT_LE(guess.least_bytes, static_cast<double>(outcome.bytes)) << describe(choice, space);
+    EXPECT_LE(floor.least_bytes, static_cast<double>(outcome.bytes)) << describe(choice, space);
+  }
+}
+
+/// The search finds what simulating everything finds, with fewer simulations.
+void expect_exhaustive(const Trial& trial, const Space& space) {
+  const SearchResult all = best_of(trial, space, true);
+  const SearchResult found = best_of(trial, space, false);
+  ASSERT_FALSE(all.best.empty());
+  ASSERT_FALSE(found.best.empty());
+  EXPECT_TRUE(all.complete);
+  EXPECT_TRUE(found.complete);
+  EXPECT_EQ(all.counts.plans, all.counts.simulated);
+  EXPECT_DOUBLE_EQ(found.best.front().step_s, all.best.front().step_s);
+  EXPECT_LT(found.counts.simulated, all.counts.simulated);
+  EXPECT_DOUBLE_EQ(found.least_s, found.best.front().step_s);
+  expect_bounds_hold(trial, space, all);
+}
+
+TEST(PlanSearch, FindsWhatBruteForceFindsOfADenseModel) {
+  const Trial dense = trial(kDense, cluster_file("plan_dense.yaml", "1GB", "100MB/s"), 8, 32);
+  expect_exhaustive(dense, dense.space({{"plan.shard.grads", "none"}, {"plan.recompute", "none"}}));
+}
+
+TEST(PlanSearch, FindsWhatBruteForceFindsOfExperts) {
+  const Trial experts = trial(kMoe, cluster_file("plan_moe.yaml", "1GB", "200MB/s"), 8, 32);
+  expect_exhaustive(
+      experts,
+      experts.space({{"plan.shard.grads", "none"}, {"plan.pp", "1"}, {"plan.recompute", "none"}}));
+}
+
+TEST(PlanSearch, KeepsToTheMemoryThatThereIs) {
+  // Between what the largest and the smallest plan take: some plans are left out.
+  const Trial roomy = trial(kDense, cluster_file("plan_roomy.yaml", "1GB", "100MB/s"), 8, 64);
+  const std::map<std::string, std::string> given = {{"plan.micro_batch", "2"},
+                                                    {"plan.all_reduce", "native"}};
+  const SearchResult all = best_of(roomy, roomy.space(given), true);
+  int64_t least = all.best.front().bytes, most = 0;
+  for (const Outcome& outcome : all.best) {
+    least = std::min(least, outcome.bytes);
+    most = std::max(most, outcome.bytes);
+  }
+  const int64_t limit = least + (most - least) / 8;
+  const Trial tight =
+      trial(kDense, cluster_file("plan_tight.yaml", std::to_string(limit) + "B", "100MB/s"), 8, 64);
+  const SearchResult found = best_of(tight, tight.space(given), false);
+  double expected = 1e9;
+  for (const Outcome& outcome : all.best) {
+    if (outcome.bytes <= limit) {
+      expected = std::min(expected, outcome.step_s);
+    }
+  }
+  ASSERT_FALSE(found.best.empty());
+  EXPECT_DOUBLE_EQ(found.best.front().step_s, expected);
+  EXPECT_LE(found.best.front().bytes, limit);
+  EXPECT_GT(found.counts.too_large + found.counts.over_memory, 0);
+}
+
+TEST(PlanSearch, IsTheSameWhateverTheThreads) {
+  const Trial dense = trial(kDense, cluster_file("plan_threads.yaml", "1GB", "50MB/s"), 8, 32);
+  const Space space = dense.space({{"plan.recompute", "none"}, {"plan.tp", "1"}});
+  SearchOptions options;
+  options.time_limit_s = 0;
+  options.threads = 1;
+  const SearchResult one = search(dense, space, options);
+  options.threads = 4;
+  const SearchResult four = search(dense, space, options);
+  EXPECT_EQ(one.best.front().choice, four.best.front().choice);
+  EXPECT_DOUBLE_EQ(one.best.front().step_s, four.best.front().step_s);
+}
+
+TEST(PlanSearch, EndsWithTheBestSoFar) {
+  const Trial dense = trial(kDense, cluster_file("plan_ends.yaml", "1GB", "50MB/s"), 8, 32);
+  const Space space = dense.space({});
+  SearchOptions options;
+  options.threads = 1;
+  bool ask = false;
+  options.progress = [&](const Counts& counts, const Outcome* best) {
+    ask = ask || (best && counts.simulated > 0);
+  };
+  options.stop = [&] { return ask; };
+  const SearchResult found = search(dense, space, options);
+  ASSERT_FALSE(found.best.empty());
+  EXPECT_FALSE(found.complete);
+  EXPECT_EQ(found.ended, "it was interrupted");
+  EXPECT_GT(found.counts.left, 0);
+  EXPECT_EQ(found.counts.plans, found.counts.too_large + found.counts.slower +
+                                    found.counts.simulated + found.counts.left);
+  EXPECT_LE(found.least_s, found.best.front().step_s);
+}
+
+TEST(PlanSearch, KeysThatAreGivenStay) {
+  const Trial dense = trial(kDense, cluster_file("plan_given.yaml", "1GB", "50MB/s"), 8, 32);
+  const Space space = dense.space({{"plan.tp", "2"}, {"plan.recompute", "full"}});
+  const SearchResult found = best_of(dense, space, false);
+  for (const Outcome& outcome : found.best) {
+    EXPECT_EQ(outcome.choice.tp, 2);
+    EXPECT_STREQ(kRecompute[outcome.choice.recompute], "full");
+  }
+  ASSERT_FALSE(found.best.empty());
+}
+
+TEST(PlanSearch, TheRunOfAPlanIsWhatWasSimulated) {
+  const Trial dense = trial(kDense, cluster_file("plan_run.yaml", "1GB", "50MB/s"), 8, 32);
+  const Space space = dense.space({{"plan.pp", "2"}, {"plan.tp", "1"}, {"plan.recompute", "none"}});
+  const SearchResult found = best_of(dense, space, false);
+  const engine::Run run = dense.run_of(found.best.front().choice, space);
+  const engine::Run again =
+      engine::parse_run(run_text(run, "a comment\nof two lines"), "again", {});
+  EXPECT_EQ(again.resolved.to_json_text(), run.resolved.to_json_text());
+}
+
+}  // namespace
+}  // namespace hocket::plan
