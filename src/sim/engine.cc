@@ -50,6 +50,7 @@ class Engine {
     out_.stands = t_.stands;
     out_.one_per_class = t_.one_per_class;
     out_.shares_links = t_.num_shared_links > 0;
+    out_.uneven_links = t_.uneven_links;
     out_.time.resize(n);
     activity_.resize(n);
     slot_base_.resize(n);

@@ -72,6 +72,8 @@ struct Replay {
   bool one_per_class = false;
   /// Some link may have to carry more than it can.
   bool shares_links = false;
+  /// One rank per class would do, if not for links that ranks of a class share with others.
+  bool uneven_links = false;
 };
 
 /// Replays one step. Throws Error (exit code 1) on a deadlock, naming the stuck head of every lane,

@@ -142,7 +142,7 @@ void Sharing::computes(int32_t index, int change, int64_t now) {
     if ((transfer.computing > 0) == before || transfer.latency) continue;
     changed_.clear();
     for (const LinkUse& use : transfer.uses) {
-      if (links_[static_cast<size_t>(use.link)].load > kUnits) {
+      if (load_of(transfer, use) > 0 && links_[static_cast<size_t>(use.link)].load > kUnits) {
         changed_.push_back(use.link);
       }
     }
@@ -152,6 +152,14 @@ void Sharing::computes(int32_t index, int change, int64_t now) {
       share_links(now);
     }
   }
+}
+
+double Sharing::load_of(const Running& transfer, const LinkUse& use) {
+  return transfer.demand->share[static_cast<size_t>(use.block)] * use.count;
+}
+
+int64_t Sharing::units(double load) {
+  return static_cast<int64_t>(load * static_cast<double>(kUnits));
 }
 
 double Sharing::most(const Running& transfer) const {
@@ -196,11 +204,11 @@ void Sharing::begin_data(int32_t id, int64_t now) {
   transfer.speed = 0;
   changed_.clear();
   for (const LinkUse& use : transfer.uses) {
-    const double share = transfer.demand->share[static_cast<size_t>(use.block)];
-    if (share <= 0) continue;
+    const double load = load_of(transfer, use);
+    if (load <= 0) continue;
     Link& link = links_[static_cast<size_t>(use.link)];
-    link.on.push_back({id, share * use.count});
-    link.load += static_cast<int64_t>(share * static_cast<double>(kUnits)) * use.count;
+    link.on.push_back({id, load});
+    link.load += units(load);
     if (link.load > kUnits) {
       changed_.push_back(use.link);
     }
@@ -216,13 +224,13 @@ void Sharing::leave_links(int32_t id, int64_t now) {
   const Running& transfer = running_[static_cast<size_t>(id)];
   changed_.clear();
   for (const LinkUse& use : transfer.uses) {
-    const double share = transfer.demand->share[static_cast<size_t>(use.block)];
-    if (share <= 0) continue;
+    const double load = load_of(transfer, use);
+    if (load <= 0) continue;
     Link& link = links_[static_cast<size_t>(use.link)];
     if (link.load > kUnits) {
       changed_.push_back(use.link);
     }
-    link.load -= static_cast<int64_t>(share * static_cast<double>(kUnits)) * use.count;
+    link.load -= units(load);
     std::erase_if(link.on, [&](const OnLink& on) { return on.id == id; });
   }
   if (!changed_.empty()) {
@@ -247,7 +255,7 @@ void Sharing::share_links(int64_t now) {
       met_.push_back(on.id);
       for (const LinkUse& use : transfer.uses) {
         Link& link = links_[static_cast<size_t>(use.link)];
-        if (link.seen == sight_ || link.load <= kUnits) continue;
+        if (link.seen == sight_ || link.load <= kUnits || load_of(transfer, use) <= 0) continue;
         link.seen = sight_;
         changed_.push_back(use.link);
       }
@@ -329,7 +337,7 @@ void Sharing::settle(Running& transfer, double speed) {
   transfer.wanted = speed;
   for (const LinkUse& use : transfer.uses) {
     Link& link = links_[static_cast<size_t>(use.link)];
-    const double load = transfer.demand->share[static_cast<size_t>(use.block)] * use.count;
+    const double load = load_of(transfer, use);
     if (link.seen != sight_ || load <= 0) continue;
     link.left -= load * speed;
     link.slope -= load / transfer.demand->bytes_per_s;

@@ -84,6 +84,9 @@ class Sharing {
   void change_cores(int32_t node, int64_t now);
   /// A rank begins or ends to compute: its transfers change their speed.
   void computes(int32_t index, int change, int64_t now);
+  /// Share of a link that a transfer at full speed takes, with those that it stands for.
+  static double load_of(const Running& transfer, const LinkUse& use);
+  static int64_t units(double load);
   /// As fast as a transfer may be with free links.
   double most(const Running& transfer) const;
   void begin_data(int32_t id, int64_t now);

@@ -275,7 +275,7 @@ std::vector<WhatIf> answers(const Program& program, const std::vector<Speedup>& 
 }
 
 void add_notes(const Program& program, const CostModel& costs, const ModelDurations& durations,
-               SimReport& report) {
+               const Replay& replay, SimReport& report) {
   // What a reader of the prediction has to know before believing it: whether it is calibrated at
   // all, whether the profile fits the plan, whether the program was lowered for this cluster's
   // nodes, whether it fits into memory.
@@ -313,6 +313,11 @@ void add_notes(const Program& program, const CostModel& costs, const ModelDurati
         "the program was lowered for one node, but its groups span nodes of {} devices here: they "
         "are costed as network transfers; try plan.ranks_per_node={}",
         cluster.devices_per_node, cluster.devices_per_node));
+  }
+  if (replay.uneven_links) {
+    report.notes.push_back(
+        "ranks that do the same share links with transfers of others differently: every rank was "
+        "replayed");
   }
   if (!report.fits()) {
     for (size_t c = 0; c < report.memory.size(); ++c) {
@@ -418,7 +423,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   if (options.record) {
     summarise_path(program, result, report);
   }
-  add_notes(program, costs, durations, report);
+  add_notes(program, costs, durations, result, report);
   if (timeline) {
     *timeline = std::move(result);
   }

@@ -78,6 +78,7 @@ struct Tables {
   bool one_per_class = false;
   bool shared_cores = false;
   int32_t num_shared_links = 0;
+  bool uneven_links = false;  ///< see Replay
   /// Something runs at a speed that depends on other tasks, or waits for its launch.
   bool varies = false;
 

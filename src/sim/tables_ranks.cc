@@ -119,8 +119,9 @@ void TablesBuilder::choose_ranks(int32_t world) {
       }
     }
   }
-  t_.one_per_class = !options_.all_ranks && !t_.shared_cores && uniform(world) &&
-                     (!contention_.any() || contention_.symmetric());
+  const bool alike = !options_.all_ranks && !t_.shared_cores && uniform(world);
+  t_.uneven_links = alike && contention_.any() && !contention_.symmetric();
+  t_.one_per_class = alike && !t_.uneven_links;
   std::vector<int32_t> counts(p_.classes.size(), 0);
   for (int32_t rank = 0; rank < world; ++rank) {
     ++counts[class_of_[rank]];
@@ -279,7 +280,7 @@ void TablesBuilder::place_links() {
       t_.link_peer[id * n + i] = index != kNone ? index : index_of_class(class_of_[pair[1]]);
       t_.link_shape[id * n + i] = shape_of(pair);
       const auto place = link_places_.find({id, pair[0]});
-        if (!t_.link_uses.empty() && place != link_places_.end()) {
+      if (!t_.link_uses.empty() && place != link_places_.end()) {
         t_.link_uses[id * n + i] = contention_.uses(place->second, t_.one_per_class);
       }
     }

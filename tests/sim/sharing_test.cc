@@ -60,10 +60,9 @@ TEST(SimSharing, MessagesShareAnAdapter) {
   EXPECT_EQ(r.end_ns, 1000);
 }
 
-// An all-reduce over both nodes (a: 1000) and, 500 ns later, a message out of the first one. Until
-// 500 the all-reduce has done 300 of its 800 ns of bytes; the message's bytes come from 700 on
-// (1000: 200 and 800), when 500 are done. The other 300 take 600 at half the speed, until 1300; 500
-// of the message are left then and end at 1800. What comes in of the all-reduce is on other links.
+// An all-reduce over both nodes (1000: 200 of latency, 800 of bytes), and from 500 on a message out
+// of the first one, whose bytes (800) come from 700 on. By then 500 of the all-reduce are done; the
+// other 300 take 600 at half the speed, until 1300. 500 of the message are left then, until 1800.
 TEST(SimSharing, RatesChangeWhenATransferStartsAndEnds) {
   Maker m({{"pp", 2}});
   m.collective(0, {"pp"}, 1000, {}, "all_reduce", {0, 1}, Lane::intra);
