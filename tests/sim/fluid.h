@@ -152,6 +152,7 @@ class Fluid {
 
   bool try_start(int32_t rank, size_t task) {
     State& state = tasks_[size_t(rank)][task];
+    if (state.end >= 0) return false;
     const program::Task& what = list(rank)[task];
     if (!state.started) {
       for (const TaskId dep : what.deps) {

@@ -24,7 +24,7 @@ std::vector<double> some_factors(const Program& p, std::mt19937& rng, int one_in
 TEST(SimPartial, EveryEndIsThatOfAFullReplay) {
   int64_t looked_at = 0;
   int64_t all = 0;
-  for (uint32_t seed = 1; seed <= 200; ++seed) {
+  for (uint32_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Program p = random_program(seed);
     FixedDurations d(p);
