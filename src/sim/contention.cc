@@ -12,8 +12,8 @@ namespace hocket::sim {
 
 int32_t Contention::add(Place place) {
   std::erase_if(place.links, [&](const cost::Passed& passed) {
-    return std::none_of(place.most.begin(), place.most.end(), [&](const auto& lane) {
-      return lane.second[static_cast<size_t>(passed.block)] > 0;
+    return std::none_of(place.most.begin(), place.most.end(), [&](const auto& queue) {
+      return queue.second[static_cast<size_t>(passed.block)] > 0;
     });
   });
   places_.push_back(std::move(place));
@@ -21,34 +21,34 @@ int32_t Contention::add(Place place) {
 }
 
 void Contention::settle() {
-  // A lane of a rank does one transfer at a time. So what a link may have to carry is at most the
-  // sum, over the lanes of the ranks that its places count for, of the largest share in each.
+  // A queue of a rank does one transfer at a time. So what a link may have to carry is at most the
+  // sum, over the queues of the ranks that its places count for, of the largest share in each.
   struct Claim {
     int64_t link;
-    int64_t lane;  ///< of a rank
+    int64_t queue;  ///< of a rank
     double share;
   };
   std::vector<Claim> claims;
   for (const Place& place : places_) {
     for (const cost::Passed& passed : place.links) {
-      for (const auto& [lane, shares] : place.most) {
-        const int64_t of = int64_t{passed.owner} * program::kNumLanes + place_of(lane);
+      for (const auto& [queue, shares] : place.most) {
+        const int64_t of = int64_t{passed.owner} * kQueues + queue;
         claims.push_back({passed.link, of, shares[static_cast<size_t>(passed.block)]});
       }
     }
   }
   std::sort(claims.begin(), claims.end(), [](const Claim& left, const Claim& right) {
-    return std::tie(left.link, left.lane, right.share) <
-           std::tie(right.link, right.lane, left.share);
+    return std::tie(left.link, left.queue, right.share) <
+           std::tie(right.link, right.queue, left.share);
   });
   constexpr double kFull = 1 + 1e-9;
   std::vector<int64_t> kept;
   for (size_t i = 0; i < claims.size();) {
     const int64_t link = claims[i].link;
     double sum = 0;
-    for (int64_t lane = -1; i < claims.size() && claims[i].link == link; ++i) {
-      sum += claims[i].lane == lane ? 0 : claims[i].share;
-      lane = claims[i].lane;
+    for (int64_t queue = -1; i < claims.size() && claims[i].link == link; ++i) {
+      sum += claims[i].queue == queue ? 0 : claims[i].share;
+      queue = claims[i].queue;
     }
     if (sum > kFull) {
       kept.push_back(link);

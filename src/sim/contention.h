@@ -27,14 +27,17 @@ class Contention {
  public:
   using Shares = std::array<double, cost::kLinkBlocks>;
 
-  /// Who transfers over the same links, one transfer at a time in each lane: the ranks that meet in
-  /// a group, or a sender and its receiver.
+  /// Who transfers over the same links, one transfer at a time in each queue of a rank: the ranks
+  /// that meet in a group, or a sender and its receiver.
   struct Place {
     int32_t orbit = 0;  ///< number of those that do the same, if all ranks of a class do
     std::vector<cost::Passed> links;
-    /// Per lane, the largest shares of its transfers.
-    std::vector<std::pair<program::Lane, Shares>> most;
+    /// By queue, the largest shares of its transfers.
+    std::vector<std::pair<int32_t, Shares>> most;
   };
+
+  /// Queues of a rank have numbers below this.
+  static constexpr int32_t kQueues = 2 * program::kNumLanes;
 
   /// Returns the place's number.
   int32_t add(Place place);

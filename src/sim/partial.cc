@@ -5,7 +5,6 @@
 #include "sim/partial.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 
@@ -62,16 +61,19 @@ PartialReplay::PartialReplay(const Program& program, Durations& durations,
     }
   }
   marked_.assign(ends_.size() / 64 + 1, 0);
-  for (const program::RankClass& cls : program.classes) {
-    std::array<TaskId, program::kNumLanes> last;
-    last.fill(kNone);
-    std::vector<TaskId>& before = lane_before_.emplace_back();
-    for (size_t task = 0; task < cls.tasks.size(); ++task) {
-      before.push_back(std::exchange(last[place_of(cls.tasks[task].lane)], task));
+  for (const ClassTable& table : tables_.classes) {
+    std::vector<bool> last(table.tasks.size(), true);
+    for (const TaskId before : table.before) {
+      if (before != kNone) {
+        last[static_cast<size_t>(before.value())] = false;
+      }
     }
-    std::vector<TaskId>& ends = lane_last_.emplace_back();
-    std::copy_if(last.begin(), last.end(), std::back_inserter(ends),
-                 [](TaskId task) { return task != kNone; });
+    std::vector<TaskId>& ends = last_.emplace_back();
+    for (size_t task = 0; task < last.size(); ++task) {
+      if (last[task]) {
+        ends.push_back(task);
+      }
+    }
   }
 }
 
@@ -161,7 +163,7 @@ int64_t PartialReplay::ready(int32_t index, TaskId task) const {
   for (const TaskId dep : p_.classes[cls].tasks[task].deps) {
     ns = std::max(ns, ends[dep.value()]);
   }
-  const TaskId before = lane_before_[cls][task];
+  const TaskId before = tables_.of(index).before[task];
   return before == kNone ? ns : std::max(ns, ends[before.value()]);
 }
 
@@ -230,7 +232,7 @@ void PartialReplay::set_end(int32_t index, TaskId task, int64_t ns) {
 int64_t PartialReplay::last_end() const {
   int64_t ns = 0;
   for (size_t i = 0; i < tables_.num_ranks(); ++i) {
-    for (const TaskId task : lane_last_[tables_.cls[i]]) {
+    for (const TaskId task : last_[tables_.cls[i]]) {
       ns = std::max(ns, ends_[full_.base[i] + task]);
     }
   }

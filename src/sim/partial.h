@@ -75,12 +75,11 @@ class PartialReplay {
   ReplayOptions options_;
   Tables tables_;
   Replay full_;
-  std::vector<std::vector<TaskId>> lane_before_;  ///< per class
-  std::vector<std::vector<TaskId>> lane_last_;    ///< per class, of every lane that has tasks
-  std::vector<int32_t> place_;                    ///< per (rank, task), in the order of ends
-  std::vector<std::pair<int32_t, TaskId>> at_;    ///< and back
-  std::vector<uint64_t> marked_;                  ///< a bit per place
-  size_t first_marked_ = 0;                       ///< word
+  std::vector<std::vector<TaskId>> last_;       ///< per class, of every queue that has tasks
+  std::vector<int32_t> place_;                  ///< per (rank, task), in the order of ends
+  std::vector<std::pair<int32_t, TaskId>> at_;  ///< and back
+  std::vector<uint64_t> marked_;                ///< a bit per place
+  size_t first_marked_ = 0;                     ///< word
   std::vector<int64_t> ends_;
   std::vector<Change> changes_;
 };

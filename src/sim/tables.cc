@@ -77,11 +77,12 @@ void TablesBuilder::flatten(ClassId cls) {
       ++out[dep];
       ++table.waits[i];
     }
-    TaskId& previous = last[place_of(task.lane)];
+    TaskId& previous = last[static_cast<size_t>(queue_of(task))];
     if (previous != kNone) {
       ++out[previous];
       ++table.waits[i];
     }
+    table.before.push_back(previous);
     previous = i;
   }
   int32_t total = 0;
@@ -100,7 +101,7 @@ void TablesBuilder::flatten(ClassId cls) {
     for (TaskId dep : task.deps) {
       table.succ[table.tasks[dep].succ_end++] = i;
     }
-    TaskId& previous = last[place_of(task.lane)];
+    TaskId& previous = last[static_cast<size_t>(queue_of(task))];
     if (previous != kNone) {
       table.succ[table.tasks[previous].succ_end++] = i;
     }

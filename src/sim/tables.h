@@ -50,7 +50,9 @@ struct Channel {
 struct ClassTable {
   std::vector<TaskRecord> tasks;
   std::vector<TaskId> succ;
-  std::vector<int32_t> waits;  ///< per task: dependencies + 1 if it is not the first of its lane
+  std::vector<int32_t> waits;  ///< per task: dependencies + 1 if it is not the first of its queue
+  /// Per task, the one before it in its queue (TablesBuilder::queue_of); kNone for the first.
+  std::vector<TaskId> before;
   std::vector<CollectiveRecord> collectives;
   std::vector<P2pRecord> p2p;
   std::vector<int64_t> transfer_ns;  ///< [collectives, then p2p][shape]; -1: not asked yet

@@ -30,6 +30,10 @@ class TablesBuilder {
     auto operator<=>(const Link&) const = default;
   };
 
+  /// Tasks of a rank that are in one queue run one after another, in issue order: those of a lane.
+  static int32_t queue_of(const program::Task& task) {
+    return static_cast<int32_t>(place_of(task.lane));
+  }
   void flatten(ClassId cls);
   /// What the host does before it launches each task: a task that it runs itself is awaited like a
   /// dependency.
@@ -46,8 +50,8 @@ class TablesBuilder {
   std::vector<std::vector<GroupId>> groups_by_class() const;
   /// Where the transfers of all ranks lie on the network, and which links they may have to share.
   void add_places(int32_t world);
-  using Most = std::vector<std::pair<program::Lane, Contention::Shares>>;
-  static void raise(Most* most, program::Lane lane, const Demand& demand);
+  using Most = std::vector<std::pair<int32_t, Contention::Shares>>;
+  static void raise(Most* most, int32_t queue, const Demand& demand);
   Most most_of_group(GroupId group, const std::vector<ClassId>& classes, int32_t shape);
   void add_message_places(const cost::Network& network, int32_t orbit);
   void choose_ranks(int32_t world);

@@ -46,11 +46,11 @@ void TablesBuilder::add_places(int32_t world) {
   contention_.settle();
 }
 
-void TablesBuilder::raise(Most* most, Lane lane, const Demand& demand) {
+void TablesBuilder::raise(Most* most, int32_t queue, const Demand& demand) {
   auto at = std::find_if(most->begin(), most->end(),
-                         [&](const auto& entry) { return entry.first == lane; });
+                         [&](const auto& entry) { return entry.first == queue; });
   if (at == most->end()) {
-    at = most->insert(at, {lane, {}});
+    at = most->insert(at, {queue, {}});
   }
   for (size_t block = 0; block < demand.share.size(); ++block) {
     at->second[block] = std::max(at->second[block], demand.share[block]);
@@ -64,7 +64,7 @@ TablesBuilder::Most TablesBuilder::most_of_group(GroupId group, const std::vecto
     if (t_.channel_group[ch] != group) continue;
     for (ClassId cls : classes) {
       for (TaskId task : t_.channel_tasks[ch][cls]) {
-        raise(&most, p_.classes[cls].tasks[task].lane, durations_.demand(cls, task, shape));
+        raise(&most, queue_of(p_.classes[cls].tasks[task]), durations_.demand(cls, task, shape));
       }
     }
   }
@@ -89,7 +89,8 @@ void TablesBuilder::add_message_places(const cost::Network& network, int32_t orb
         const int32_t shape = shape_of(pair);
         const auto [it, fresh] = most.try_emplace(shape);
         for (TaskId task : fresh ? found->second : std::vector<TaskId>()) {
-          raise(&it->second, p_.classes[cls].tasks[task].lane, durations_.demand(cls, task, shape));
+          raise(&it->second, queue_of(p_.classes[cls].tasks[task]),
+                durations_.demand(cls, task, shape));
         }
         link_places_[{id, rank}] =
             contention_.add({orbit, network.passed_by_message(pair[0], pair[1]), it->second});
