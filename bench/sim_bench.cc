@@ -3,11 +3,14 @@
 // (compute chain, transfers between stages, one all-reduce per layer in the backward pass).
 #include <benchmark/benchmark.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
+#include "cost/network.h"
 #include "program/program.h"
 #include "sim/engine.h"
+#include "sim/partial.h"
 
 namespace hocket::sim {
 namespace {
@@ -27,6 +30,45 @@ class KindDurations : public Durations {
 
  private:
   const Program& p_;
+};
+
+/// The same on nodes of 8 with an adapter per device, of which every transfer takes all: sums of
+/// gradients share them with what comes from the stage before. `skewed`: every rank's messages
+/// have a shape of their own, so that no rank stands for another.
+class LinkDurations : public KindDurations {
+ public:
+  LinkDurations(const Program& p, bool skewed) : KindDurations(p), network_(cluster(p)) {
+    for (size_t block = 0; block < 2; ++block) {
+      demand_.share[block] = 1;
+    }
+    demand_.bytes_per_s = 50e9;
+    skewed_ = skewed;
+  }
+  int32_t shape_of(std::span<const int32_t> ranks) override {
+    return skewed_ ? ranks[0] / 8 % 7 : 0;
+  }
+  const cost::Network* network() const override { return &network_; }
+  const Demand& demand(program::ClassId cls, TaskId t, int32_t shape) override {
+    const int64_t ns = transfer_ns(cls, t, shape);
+    const auto [it, fresh] = demands_.try_emplace(ns, demand_);
+    it->second.data_ns = ns;
+    return it->second;
+  }
+
+ private:
+  static cost::Cluster cluster(const Program& p) {
+    cost::Cluster c;
+    c.name = "bench";
+    c.devices_per_node = 8;
+    c.nodes = (p.num_ranks() + 7) / 8;
+    c.links.intra.bandwidth.value = 450e9;
+    c.links.inter.bandwidth.value = 50e9;
+    return c;
+  }
+  cost::Network network_;
+  Demand demand_;
+  bool skewed_ = false;
+  std::map<int64_t, Demand> demands_;
 };
 
 /// `pp` stages of `layers` layers of 12 tasks forward and 24 backward, `mb` micro-batches.
@@ -137,6 +179,58 @@ void simulate(benchmark::State& state, bool all_ranks, bool record, int32_t core
   state.counters["tasks/s"] = benchmark::Counter(double(tasks), benchmark::Counter::kIsRate);
   state.counters["tasks"] = double(tasks) / double(state.iterations());
 }
+
+/// Links that transfers share: args are pp, dp, layers of a stage and micro-batches.
+void simulate_links(benchmark::State& state, bool all_ranks, bool skewed) {
+  const Program p =
+      pipeline(static_cast<int32_t>(state.range(0)), static_cast<int32_t>(state.range(1)),
+               static_cast<int32_t>(state.range(2)), static_cast<int32_t>(state.range(3)));
+  LinkDurations durations(p, skewed);
+  int64_t tasks = 0;
+  size_t ranks = 0;
+  for (auto _ : state) {
+    const Replay r = replay(p, durations, {.all_ranks = all_ranks, .record = false});
+    benchmark::DoNotOptimize(r.end_ns);
+    tasks += r.num_tasks;
+    ranks = r.ranks.size();
+  }
+  state.counters["tasks/s"] = benchmark::Counter(double(tasks), benchmark::Counter::kIsRate);
+  state.counters["tasks"] = double(tasks) / double(state.iterations());
+  state.counters["replayed ranks"] = double(ranks);
+}
+
+/// What a question costs after a replay: a kind of task twice as fast; the first, which moves
+/// everything, or the sums of gradients at the end of the step.
+void partial(benchmark::State& state, bool sums) {
+  const Program p = pipeline(8, 32, 25, 32);
+  KindDurations durations(p);
+  PartialReplay replay(p, durations, {.all_ranks = true});
+  std::vector<double> factors(p.kinds.size(), 1.0);
+  for (size_t kind = 0; kind < p.kinds.size(); ++kind) {
+    factors[kind] = p.kinds[kind].op == (sums ? "all_reduce" : "op0") ? 2 : 1;
+  }
+  int64_t tasks = 0;
+  for (auto _ : state) {
+    tasks += replay.faster(factors).tasks;
+  }
+  state.counters["tasks"] = double(tasks) / double(state.iterations());
+  state.counters["of"] = double(replay.full().num_tasks);
+}
+BENCHMARK_CAPTURE(partial, everything, false)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(partial, sums_of_gradients, true)->Unit(benchmark::kMillisecond);
+
+BENCHMARK_CAPTURE(simulate_links, one_rank_per_stage, false, false)
+    ->Args({4, 8, 25, 32})
+    ->Args({16, 768, 6, 32})
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(simulate_links, all_ranks, true, false)
+    ->Args({4, 8, 25, 32})
+    ->Args({8, 32, 25, 32})
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(simulate_links, skewed, false, true)
+    ->Args({16, 768, 6, 32})
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
 
 BENCHMARK_CAPTURE(simulate, one_rank_per_stage, false, true, 0)
     ->Args({1, 1})

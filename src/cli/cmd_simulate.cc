@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <memory>
 #include <optional>
 
@@ -37,7 +38,7 @@ constexpr int64_t kMostRanks = int64_t{1} << 24;
 struct Options {
   std::string run, cluster, profile, trace, html;
   std::optional<double> price;
-  std::vector<std::string> set;
+  std::vector<std::string> set, what_if;
   bool all_ranks = false;
   ScheduleOptions schedule;
   std::string op, bytes;
@@ -60,6 +61,28 @@ std::optional<cost::Profile> profile_of(const Options& options, const engine::Ru
   }
   log_warning("cluster.profile {} is not used: it {}", file, why);
   return std::nullopt;
+}
+
+/// OP=K of --what-if.
+std::vector<sim::Speedup> speedups(const std::vector<std::string>& words) {
+  constexpr double kMost = 1e9;
+  std::vector<sim::Speedup> list;
+  for (const std::string& word : words) {
+    const size_t equals = word.find('=');
+    sim::Speedup speedup{word.substr(0, equals)};
+    const std::string number = equals == std::string::npos ? "" : word.substr(equals + 1);
+    const auto [end, error] =
+        std::from_chars(number.data(), number.data() + number.size(), speedup.times);
+    if (error != std::errc() || end != number.data() + number.size() ||
+        !(speedup.times >= 1 / kMost && speedup.times <= kMost)) {
+      fail(
+          "hocket simulate --what-if",
+          "got '{}'; expected OP=K, what is K times faster, as in all_reduce=2, K from 1e-9 to 1e9",
+          word);
+    }
+    list.push_back(speedup);
+  }
+  return list;
 }
 
 sim::SimOptions sim_options(const Source& source, const engine::Compiled& compiled, bool all_ranks,
@@ -105,8 +128,9 @@ void expect_sound(const std::string& path, const program::Program& program) {
 void check_op(const Options& options) {
   const ScheduleOptions& other = options.schedule;
   if (!options.run.empty() || !options.trace.empty() || !options.html.empty() ||
-      options.all_ranks || options.price || !other.schedule.empty() || other.chunks ||
-      other.micro_batches || !other.cost.empty() || !other.svg.empty() || !other.out.empty()) {
+      options.all_ranks || options.price || !options.what_if.empty() || !other.schedule.empty() ||
+      other.chunks || other.micro_batches || !other.cost.empty() || !other.svg.empty() ||
+      !other.out.empty()) {
     fail("hocket simulate --op",
          "is of a collective alone; expected no RUN, and of the options --bytes, --ranks, "
          "--per-node, --all-ways, --cluster, --profile, --set (of the cluster file) and --json");
@@ -137,11 +161,11 @@ void check_options(const Options& options) {
   }
   if (!options.run.empty() || !options.set.empty() || !options.cluster.empty() ||
       !options.profile.empty() || !options.trace.empty() || !options.html.empty() ||
-      options.price || options.all_ranks) {
+      options.price || options.all_ranks || !options.what_if.empty()) {
     fail(
         "hocket simulate --schedule",
         "is for a schedule without a model; expected no RUN, --set, --cluster, --profile, --trace, "
-        "--html, --price or --all-ranks; try --set plan.pp_schedule={} in its place",
+        "--html, --price, --all-ranks or --what-if; try --set plan.pp_schedule={} in its place",
         alone.schedule);
   }
 }
@@ -176,9 +200,10 @@ int simulate(const Options& options) {
   const cost::CostModel costs(cluster, profile, sim::threads_per_rank(compiled.program, cluster),
                               engine::collectives_of(run));
   sim::Replay replay;
-  const sim::SimReport report = sim::simulate(
-      compiled.program, costs,
-      sim_options(source, compiled, options.all_ranks, options.price.value_or(0)), &replay);
+  sim::SimOptions asked =
+      sim_options(source, compiled, options.all_ranks, options.price.value_or(0));
+  asked.what_if = speedups(options.what_if);
+  const sim::SimReport report = sim::simulate(compiled.program, costs, asked, &replay);
   if (!options.trace.empty()) {
     trace::write_trace(sim::to_trace(compiled.program, replay), options.trace);
   }
@@ -269,6 +294,9 @@ void verb_simulate(Args& args) {
               "cluster file");
   args.flag("--all-ranks", &options->all_ranks,
             "replay every rank, also where one of its class would do");
+  args.option("--what-if", "OP=K", &options->what_if,
+              "also the step if all tasks of an op, or all of compute or communication, were K "
+              "times faster; may be given several times");
   args.flag("--json", &options->schedule.json, "the prediction as JSON: seconds, bytes");
   add_op(args, options.get());
   add_schedule(args, &options->schedule);

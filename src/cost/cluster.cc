@@ -50,6 +50,9 @@ std::vector<Seen> constants(const Cluster& cluster) {
   add("device.memory", device.memory);
   add("device.memory_bandwidth", device.memory_bandwidth);
   add("device.launch", device.launch);
+  add("device.host_launch", device.host_launch);
+  add("device.overlap.compute", device.overlap.compute);
+  add("device.overlap.communication", device.overlap.communication);
   add("device.peak.f4", device.peak.f4);
   add("device.peak.f8", device.peak.f8);
   add("device.peak.bf16", device.peak.bf16);
@@ -195,11 +198,13 @@ void Cluster::validate(const std::string& where) const {
     const bool refines = constant.path.starts_with("topology") ||
                          std::count(constant.path.begin(), constant.path.end(), '.') > 2 ||
                          constant.path.ends_with(".start") || constant.path.ends_with("half_size");
-    const bool optional = share || refines || constant.path.find("peak") != std::string::npos ||
-                          constant.path == "device.launch" || constant.path == "device.price" ||
-                          (this_machine && constant.path == "device.memory") ||
-                          (nodes == 1 && constant.path.starts_with("links.inter")) ||
-                          (capacity() == 1 && constant.path.starts_with("links"));
+    const bool factor = constant.path.find("overlap") != std::string::npos;
+    const bool optional =
+        share || refines || factor || constant.path.find("peak") != std::string::npos ||
+        constant.path == "device.launch" || constant.path == "device.host_launch" ||
+        constant.path == "device.price" || (this_machine && constant.path == "device.memory") ||
+        (nodes == 1 && constant.path.starts_with("links.inter")) ||
+        (capacity() == 1 && constant.path.starts_with("links"));
     if (!optional && constant.value <= 0) {
       fail(where, "{} is missing or 0; expected {{value: ..., source: ...}} above 0",
            constant.path);
@@ -207,6 +212,9 @@ void Cluster::validate(const std::string& where) const {
     if (share && (constant.value <= 0 || constant.value > 1)) {
       fail(where, "{} is {}; expected a share above 0 and at most 1", constant.path,
            constant.value);
+    }
+    if (factor && !(constant.value >= 1 && constant.value <= 100)) {
+      fail(where, "{} is {}; expected a factor from 1 to 100", constant.path, constant.value);
     }
     if (constant.value > 0x1p60) {
       fail(where, "{} is {}; expected at most 2^60", constant.path, constant.value);
@@ -335,8 +343,9 @@ std::vector<std::string> Cluster::unsourced() const {
   }
   for (const Seen& constant : constants(*this)) {
     const bool given =
-        constant.value > 0 &&
-        !(constant.path.find("efficiency") != std::string::npos && constant.value == 1);
+        constant.value > 0 && !((constant.path.find("efficiency") != std::string::npos ||
+                                 constant.path.find("overlap") != std::string::npos) &&
+                                constant.value == 1);
     if (given && constant.source->empty()) {
       missing.push_back(constant.path);
     }

@@ -75,11 +75,24 @@ struct Efficiency {
   }
 };
 
+/// How many times as long things take beside each other on one device: they share its memory and
+/// its units (Echo, arXiv 2412.12487, section 5, measures such factors). From 1.
+struct Overlap {
+  Fraction compute{1, ""}, communication{1, ""};
+  void fields(Fields& visit) {
+    visit("compute", compute, "a kernel, while its device communicates: 1.3 is 30 % longer");
+    visit("communication", communication,
+          "a transfer, while a device computes that is a member, or the sender");
+  }
+};
+
 struct Device {
   std::string name;
   Bytes memory;
   Bandwidth memory_bandwidth;
   Seconds launch;
+  Seconds host_launch = {};
+  Overlap overlap = {};
   Peak peak;
   Efficiency efficiency;
   Dollars price;
@@ -88,6 +101,9 @@ struct Device {
     visit("memory", memory, "memory that a rank can use");
     visit("memory_bandwidth", memory_bandwidth, "of the device memory");
     visit("launch", launch, "time added to every kernel");
+    visit("host_launch", host_launch,
+          "time of the host per task that it launches, one after another; 0: it is never late");
+    visit("overlap", overlap, "how much longer things take beside each other on the device");
     visit("peak", peak, "arithmetic peak per element type");
     visit("efficiency", efficiency, "reached shares of the peaks");
     visit("price", price, "US dollars per device and hour");

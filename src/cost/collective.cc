@@ -72,6 +72,8 @@ Way timed(const Cluster& cluster, const std::string& algorithm,
     double ramp =
         passage.bytes > 0 ? std::sqrt(curve.half_size.value * passage.adapters / passage.bytes) : 0;
     std::string name = passage.inter ? "inter" : "intra";
+    size_t block = passage.inter ? 1 : 0;
+    double carried = link.bytes_per_s() * passage.adapters;
     if (passage.level >= 0) {
       const Level& level = cluster.topology.levels[static_cast<size_t>(passage.level)];
       below[passage.inter] += level.latency.value;
@@ -81,10 +83,13 @@ Way timed(const Cluster& cluster, const std::string& algorithm,
       }
       ramp = 0;
       name = level.name;
+      block = 2 + static_cast<size_t>(passage.level);
+      carried = bytes_per_s;
     }
     way.start_s = std::max(way.start_s, curve.start.value);
     way.latency_s += passage.steps * (curve.latency.value + below[passage.inter]);
     const double data = passage.bytes > 0 ? passage.bytes / bytes_per_s * (1 + ramp) : 0;
+    way.busy_s[block] += passage.bytes > 0 ? passage.bytes / carried : 0;
     if (data > way.data_s || way.busiest.empty()) {
       way.data_s = data;
       way.busiest = name;
@@ -199,6 +204,9 @@ std::vector<Way> hierarchical(const Cluster& cluster, const comm::Algorithm& rin
       both.busiest = in.busiest;
     }
     both.data_s += in.data_s;
+    for (size_t block = 0; block < kLinkBlocks; ++block) {
+      both.busy_s[block] += in.busy_s[block];
+    }
     list.push_back(both);
   }
   sort_by_time(&list);

@@ -3,11 +3,13 @@
 // over the levels of links that its group spans. docs/clusters.md has the formulas.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
 #include "comm/ops/comm_op.h"
 #include "cost/cluster.h"
+#include "cost/network.h"
 
 namespace hocket::cost {
 
@@ -19,6 +21,9 @@ struct Way {
   double latency_s = 0;  ///< of all steps
   double data_s = 0;     ///< at the busiest link
   std::string busiest;   ///< "intra", "inter", or the name of a level
+  /// Seconds for which the bytes keep a link of each block of the network busy, at all that it can
+  /// carry.
+  std::array<double, kLinkBlocks> busy_s = {};
   double seconds() const { return start_s + latency_s + data_s; }
 };
 

@@ -302,4 +302,20 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
           fitted ? Provenance::interpolated : Provenance::analytic};
 }
 
+LinkLoad CostModel::load(const Kind& kind, bool inter, const GroupShape& shape) const {
+  // A way that was only measured moves its bytes as the fastest one that is known step by step.
+  if (shape.members <= 1 || !program::is_communication(kind)) return {};
+  const std::vector<Way> list =
+      ways(comm::op(kind.communication), static_cast<double>(kind.bytes), inter, shape);
+  const bool measured = list.front().algorithm == "measured" && list.size() > 1;
+  const Way& way = list[measured ? 1 : 0];
+  LinkLoad load;
+  if (way.data_s <= 0) return load;
+  load.data = way.data_s / way.seconds();
+  for (size_t block = 0; block < kLinkBlocks; ++block) {
+    load.share[block] = std::min(1.0, way.busy_s[block] / way.data_s);
+  }
+  return load;
+}
+
 }  // namespace hocket::cost

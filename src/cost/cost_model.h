@@ -4,6 +4,7 @@
 // per step of the algorithm. docs/simulate.md has the formulas.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "cost/cluster.h"
 #include "cost/collective.h"
 #include "cost/learned.h"
+#include "cost/network.h"
 #include "cost/profile.h"
 #include "program/program.h"
 
@@ -39,6 +41,15 @@ struct TaskCost {
   double error = -1;
 };
 
+/// How a transfer that has its links for itself takes them.
+struct LinkLoad {
+  /// Share of its time in which bytes pass; the rest, before it, is latency, which no other
+  /// transfer makes longer.
+  double data = 0;
+  /// What it then takes of all that a link of each block of the network can carry, at most 1.
+  std::array<double, kLinkBlocks> share = {};
+};
+
 class CostModel {
  public:
   /// `threads`: per rank; matters only where ranks share cores. A profile replaces the cluster's
@@ -55,6 +66,9 @@ class CostModel {
   /// network's.
   TaskCost transfer(const Kind& kind, uint32_t accumulate, bool inter,
                     const GroupShape& shape) const;
+
+  /// Of what transfer() gives the time of.
+  LinkLoad load(const Kind& kind, bool inter, const GroupShape& shape) const;
 
   /// How a collective or a send of `payload` bytes may be done among more than one rank, the
   /// fastest first: what transfer() takes its time from. `inter` as there.

@@ -3,10 +3,16 @@
 #include "cost/network.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/error.h"
 
 namespace hocket::cost {
+namespace {
+
+constexpr size_t kDevices = 0, kAdapters = 1, kLevels = 2;
+
+}  // namespace
 
 Network::Network(const Cluster& cluster) : cluster_(cluster) {
   using Kind = NetworkLink::Kind;
@@ -35,12 +41,20 @@ int64_t Network::id(size_t block, int64_t set, int64_t plane, Direction directio
   return of.first + (set * of.planes + plane) * 2 + (direction == Direction::down ? 1 : 0);
 }
 
-NetworkLink Network::link(int64_t id) const {
+size_t Network::block_of(int64_t id) const {
   HOCKET_CHECK(id >= 0 && id < size_, "no link {} of {}", id, size_);
   const auto after =
       std::upper_bound(blocks_.begin(), blocks_.end(), id,
                        [](int64_t value, const Block& block) { return value < block.first; });
-  const Block& block = *(after - 1);
+  return static_cast<size_t>(after - blocks_.begin()) - 1;
+}
+
+int64_t Network::adapter_of(int64_t rank) const {
+  return rank % cluster_.devices_per_node * cluster_.adapters() / cluster_.devices_per_node;
+}
+
+NetworkLink Network::link(int64_t id) const {
+  const Block& block = blocks_[block_of(id)];
   const int64_t number = id - block.first;
   const Direction direction = number % 2 == 1 ? Direction::down : Direction::up;
   return {block.kind,
@@ -59,7 +73,6 @@ Route Network::route(int32_t from, int32_t to) const {
   }
   Route route;
   if (from == to) return route;
-  constexpr size_t kDevices = 0, kAdapters = 1, kLevels = 2;
   const std::vector<Level>& levels = cluster_.topology.levels;
   const int64_t per_node = cluster_.devices_per_node;
   const bool leaves = from / per_node != to / per_node;
@@ -75,8 +88,8 @@ Route Network::route(int32_t from, int32_t to) const {
   } else {
     // Each end's own adapter; on rails the receiver's number counts, and its bytes go there first.
     const int64_t adapters = cluster_.adapters();
-    const int64_t taken = to % per_node * adapters / per_node;
-    int64_t used = from % per_node * adapters / per_node;
+    const int64_t taken = adapter_of(to);
+    int64_t used = adapter_of(from);
     if (cluster_.topology.rails && used != taken) {
       const int64_t beside = from / per_node * per_node + to % per_node;
       route.links.push_back(id(kDevices, from, 0, Direction::up));
@@ -98,6 +111,42 @@ Route Network::route(int32_t from, int32_t to) const {
   }
   route.links.insert(route.links.end(), down.rbegin(), down.rend());
   return route;
+}
+
+std::vector<Passed> Network::passed_by_group(std::span<const int32_t> ranks) const {
+  // Ranks come in order, so that the first one of a set is its lowest.
+  const std::vector<Level>& levels = cluster_.topology.levels;
+  std::vector<Passed> list;
+  list.reserve(ranks.size() * 2 * (kLevels + levels.size()));
+  const auto pass = [&](size_t block, int64_t set, int64_t plane, int32_t rank) {
+    for (const Direction direction : {Direction::up, Direction::down}) {
+      list.push_back({id(block, set, plane, direction), static_cast<int32_t>(block), rank});
+    }
+  };
+  for (const int32_t rank : ranks) {
+    const int64_t adapter = adapter_of(rank);
+    pass(kDevices, rank, 0, rank);
+    pass(kAdapters, rank / cluster_.devices_per_node * cluster_.adapters() + adapter, 0, rank);
+    for (size_t i = 0; i < levels.size(); ++i) {
+      const bool above = levels[i].devices > cluster_.devices_per_node;
+      const int64_t plane = above && cluster_.topology.rails ? adapter : 0;
+      pass(kLevels + i, rank / levels[i].devices, plane, rank);
+    }
+  }
+  std::sort(list.begin(), list.end(), [](const Passed& left, const Passed& right) {
+    return std::tie(left.link, left.owner) < std::tie(right.link, right.owner);
+  });
+  const auto same = [](const Passed& left, const Passed& right) { return left.link == right.link; };
+  list.erase(std::unique(list.begin(), list.end(), same), list.end());
+  return list;
+}
+
+std::vector<Passed> Network::passed_by_message(int32_t from, int32_t to) const {
+  std::vector<Passed> list;
+  for (const int64_t link : route(from, to).links) {
+    list.push_back({link, static_cast<int32_t>(block_of(link)), from});
+  }
+  return list;
 }
 
 }  // namespace hocket::cost

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cost/cluster.h"
@@ -39,6 +40,16 @@ struct Route {
   double start_s = 0;
 };
 
+/// Blocks of alike links: devices, adapters, then every level.
+inline constexpr size_t kLinkBlocks = 2 + kMostLevels;
+
+/// A link that a transfer passes if it passes links of this block at all.
+struct Passed {
+  int64_t link = 0;
+  int32_t block = 0;
+  int32_t owner = 0;  ///< the lowest rank among those because of whom it is passed
+};
+
 class Network {
  public:
   explicit Network(const Cluster& cluster);
@@ -48,6 +59,15 @@ class Network {
   NetworkLink link(int64_t id) const;
   /// Error for a rank that the cluster lacks. No links for a rank and itself.
   Route route(int32_t from, int32_t to) const;
+  /// Links of devices, adapters and sets that members of a group (ascending) lie on, in both
+  /// directions, by number.
+  std::vector<Passed> passed_by_group(std::span<const int32_t> ranks) const;
+  /// Links of a route, in order. The owner is the sender.
+  std::vector<Passed> passed_by_message(int32_t from, int32_t to) const;
+  /// What each link of a block carries in its direction.
+  double bytes_per_s(int32_t block) const {
+    return blocks_[static_cast<size_t>(block)].bytes_per_s;
+  }
   const Cluster& cluster() const { return cluster_; }
 
  private:
@@ -59,6 +79,9 @@ class Network {
     double bytes_per_s;
   };
   int64_t id(size_t block, int64_t set, int64_t plane, Direction direction) const;
+  size_t block_of(int64_t id) const;
+  /// Number, within its node, of the adapter of a rank.
+  int64_t adapter_of(int64_t rank) const;
   void add(NetworkLink::Kind kind, int32_t level, int64_t sets, int64_t planes, double bytes_per_s);
 
   Cluster cluster_;

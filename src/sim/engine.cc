@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The event loop. One heap entry per busy lane; collectives are one entry for all members. Shared
-// cores are a processor-sharing queue per node in virtual time (each running task of a node
-// progresses at the same rate), so a change of load costs O(tasks running on the node).
+// The event loop. One heap entry per busy lane; collectives are one entry for all members. What
+// runs at a speed that others decide is in a second queue (sharing.h), which is empty, and costs
+// nothing, where there is no such thing.
 #include "sim/engine.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
+#include <span>
 
 #include "base/error.h"
+#include "sim/event_heap.h"
 #include "sim/explain.h"
+#include "sim/sharing.h"
 #include "sim/tables.h"
 
 namespace hocket::sim {
@@ -19,111 +22,26 @@ using program::kNone;
 /// Longest step that is simulated: 31 years. What is added to it, a task or two, fits into 64 bits.
 constexpr int64_t kMaxStepNs = 1'000'000'000'000'000'000;
 
-/// Completion of `task` on replayed rank `index` (for a collective: on its lowest member).
-struct Event {
-  int64_t ns;
-  int32_t index;
-  TaskId task;
-  bool operator<(const Event& other) const {
-    if (ns != other.ns) return ns < other.ns;
-    return (uint64_t(uint32_t(index)) << 32 | uint32_t(task)) <
-           (uint64_t(uint32_t(other.index)) << 32 | uint32_t(other.task));
-  }
-};
-
-/// Four-ary min-heap: half the depth of a binary one, children in one cache line.
-class EventHeap {
- public:
-  bool empty() const { return events_.empty(); }
-  const Event& top() const { return events_.front(); }
-  void push(const Event& event) {
-    events_.push_back(event);
-    size_t hole = events_.size() - 1;
-    while (hole > 0) {
-      const size_t parent = (hole - 1) / 4;
-      if (!(event < events_[parent])) break;
-      events_[hole] = events_[parent];
-      hole = parent;
-    }
-    events_[hole] = event;
-  }
-  void pop() {
-    // The last event fills the hole at the top: it sinks below every child that comes before it.
-    const Event event = events_.back();
-    events_.pop_back();
-    const size_t n = events_.size();
-    if (n == 0) return;
-    size_t hole = 0;
-    while (true) {
-      const size_t first = 4 * hole + 1;
-      if (first >= n) break;
-      size_t best = first;
-      const size_t last = std::min(first + 4, n);
-      for (size_t child = first + 1; child < last; ++child) {
-        if (events_[child] < events_[best]) {
-          best = child;
-        }
-      }
-      if (!(events_[best] < event)) break;
-      events_[hole] = events_[best];
-      hole = best;
-    }
-    events_[hole] = event;
-  }
-
- private:
-  std::vector<Event> events_;
-};
-
 /// Accounts for where a rank's time goes, at every change of what it is doing.
 struct Activity {
   int64_t since = 0;
   int32_t computing = 0, transferring = 0;
 };
 
-/// Processor sharing among the compute tasks of one node. `clock` is virtual: it advances by kScale
-/// per nanosecond while there are cores for all, and by kScale x cores / demand otherwise. Rounding
-/// costs at most 1 ns per change of load.
-struct Node {
-  static constexpr int64_t kScale = int64_t{1} << 16;
-  struct Running {
-    __int128 until;  ///< virtual
-    int32_t index;
-    TaskId task;
-  };
-  __int128 clock = 0;
-  int64_t updated_ns = 0;
-  std::vector<Running> running;
-
-  static __int128 times(__int128 a, int64_t b) { return a * b; }
-
-  void advance(int64_t now, int64_t cores, int64_t threads) {
-    const int64_t demand = std::max<int64_t>(cores, threads * std::ssize(running));
-    clock += times(now - updated_ns, kScale) * cores / demand;
-    updated_ns = now;
-  }
-  /// The next to finish, ties by (rank, task); call after advance(now).
-  Event next(int64_t cores, int64_t threads) const {
-    const Running* best = nullptr;
-    for (const Running& task : running) {
-      if (!best || std::tie(task.until, task.index, task.task) <
-                       std::tie(best->until, best->index, best->task)) {
-        best = &task;
-      }
-    }
-    const int64_t demand = std::max<int64_t>(cores, threads * std::ssize(running));
-    const __int128 left = std::max<__int128>(0, best->until - clock);
-    const __int128 rate = times(kScale, cores);
-    const int64_t ns = static_cast<int64_t>((times(left, demand) + rate - 1) / rate);
-    return {updated_ns + ns, best->index, best->task};
-  }
-};
-
-template <bool kRecord, bool kShared>
+/// `kVaries`: see Tables::varies; what it costs is paid only then.
+template <bool kRecord, bool kVaries>
 class Engine {
  public:
-  Engine(const Program& program, Durations& durations, const ReplayOptions& options)
-      : durations_(durations), options_(options), t_(build_tables(program, durations, options)) {
+  Engine(Tables& tables, Durations& durations, const ReplayOptions& options)
+      : durations_(durations),
+        options_(options),
+        t_(tables),
+        sharing_(t_.ranks, t_.num_shared_links,
+                 {.devices_per_node = options.devices_per_node,
+                  .cores_per_node = t_.shared_cores ? options.cores_per_node : 0,
+                  .threads_per_rank = options.threads_per_rank,
+                  .compute_beside_transfer = options.compute_beside_transfer,
+                  .transfer_beside_compute = options.transfer_beside_compute}) {
     // All state is flat and indexed by (replayed rank, task of its class): `base[i]` is where rank
     // i begins. `waits_` starts as the class's counts and is counted down; receives have a slot
     // each; channels have a counter per meeting. Nothing is allocated after this.
@@ -131,6 +49,8 @@ class Engine {
     out_.ranks = t_.ranks;
     out_.stands = t_.stands;
     out_.one_per_class = t_.one_per_class;
+    out_.shares_links = t_.num_shared_links > 0;
+    out_.uneven_links = t_.uneven_links;
     out_.time.resize(n);
     activity_.resize(n);
     slot_base_.resize(n);
@@ -157,9 +77,18 @@ class Engine {
       out_.transfer_ns.assign(tasks, -1);
       out_.end_of_ns.assign(tasks, -1);
       cause_.assign(tasks, {});
+      if (options.keep_order) {
+        HOCKET_CHECK(tasks <= INT32_MAX, "{} tasks to be kept in order", tasks);
+        out_.order.assign(tasks, 0);
+      }
     }
-    if (kShared) {
-      nodes_.resize(t_.ranks.back() / std::max(1, options.devices_per_node) + 1);
+    if (kVaries) {
+      held_.assign(options.launch_ns > 0 ? tasks : 0, false);
+      host_ended_.assign(n, 0);
+      host_last_.assign(n, kNone);
+      for (size_t i = 0; i < n; ++i) {
+        self_.push_back(static_cast<int32_t>(i));
+      }
     }
   }
 
@@ -171,14 +100,12 @@ class Engine {
       const ClassTable& tasks = table(rank);
       for (size_t task = 0; task < tasks.tasks.size(); ++task) {
         if (tasks.waits[task] == 0) {
-          start(rank, task, 0, {});
+          launch(rank, task, {});
         }
       }
     }
-    while (true) {
-      int32_t node = kNone;
-      Event event;
-      if (!take(&event, &node)) break;
+    Event event;
+    while (next(&event)) {
       now_ = event.ns;
       if (now_ > kMaxStepNs) {
         fail("simulate",
@@ -186,7 +113,7 @@ class Engine {
              "file or profile",
              kMaxStepNs / (86400 * int64_t{1'000'000'000}));
       }
-      complete_event(event, node);
+      happen(event);
     }
     for (size_t i = 0; i < activity_.size(); ++i) {
       touch(static_cast<int32_t>(i), now_);
@@ -233,6 +160,9 @@ class Engine {
     Activity& activity = activity_[index];
     (transfer || !is_compute(lane) ? activity.transferring : activity.computing) += 1;
     out_.time[index].busy_ns[lane] -= now_;
+    if (kVaries && transfer) {
+      sharing_.moves(index, +1, now_);
+    }
     if (kRecord) {
       out_.transfer_ns[out_.base[index] + task] = now_;
     }
@@ -243,6 +173,9 @@ class Engine {
     Activity& activity = activity_[index];
     (transfer || !is_compute(lane) ? activity.transferring : activity.computing) -= 1;
     out_.time[index].busy_ns[lane] += now_;
+    if (kVaries && transfer) {
+      sharing_.moves(index, -1, now_);
+    }
   }
 
   int64_t transfer_ns(int32_t index, TaskId task, size_t row, int32_t shape) {
@@ -253,6 +186,49 @@ class Engine {
       HOCKET_CHECK(ns >= 0, "transfer of task {} takes {} ns", task, ns);
     }
     return ns;
+  }
+
+  /// As transfer_ns, in parts; where links are not shared, all of it is as fast as it can be.
+  const Demand& demand(int32_t index, TaskId task, size_t row, int32_t shape) {
+    const int64_t ns = transfer_ns(index, task, row, shape);
+    if (!durations_.network()) return fixed_.try_emplace(ns, Demand{0, ns, 0, {}}).first->second;
+    const ClassId cls = t_.cls[index];
+    const Demand*& known = t_.classes[cls].demand[row * t_.num_shapes + shape];
+    if (!known) {
+      known = &durations_.demand(cls, task, shape);
+      HOCKET_CHECK(known->latency_ns + known->data_ns == ns, "transfer of task {} takes {} or {}",
+                   task, ns, known->latency_ns + known->data_ns);
+    }
+    return *known;
+  }
+
+  /// A transfer begins that ends with an event of this task; `ranks`: those that a busy device
+  /// slows it on.
+  void transfer(int32_t i, TaskId task, size_t row, int32_t shape, std::span<const LinkUse> uses,
+                std::span<const int32_t> ranks) {
+    if (kVaries && (!uses.empty() || options_.transfer_beside_compute != 1)) {
+      sharing_.begin_transfer(i, task, demand(i, task, row, shape), uses, ranks, now_);
+    } else {
+      heap_.push({now_ + transfer_ns(i, task, row, shape), i, task});
+    }
+  }
+
+  /// What a task waits for is there: it starts, or does when the host has come to it.
+  void launch(int32_t i, TaskId task, TaskAt cause) {
+    if (kVaries && options_.launch_ns > 0) {
+      const ClassTable& c = table(i);
+      const TaskId host = c.host_before[task];
+      // If the host has run another task of its own since, it launched this one before.
+      if (host_last_[i] == host) {
+        const int64_t ns = host_ended_[i] + options_.launch_ns * c.launches[task];
+        if (ns > now_) {
+          held_[out_.base[i] + task] = true;
+          heap_.push({ns, i, task});
+          return;
+        }
+      }
+    }
+    start(i, task, now_, cause);
   }
 
   void start(int32_t i, TaskId task, int64_t now, TaskAt cause) {
@@ -276,18 +252,16 @@ class Engine {
         break;
       case TaskType::shared_work:
         begin(i, task, record.lane, false);
-        if (kShared) {
-          Node& node = nodes_[node_of(i)];
-          node.advance(now, options_.cores_per_node, options_.threads_per_rank);
-          node.running.push_back({node.clock + Node::times(record.ns, Node::kScale), i, task});
-        }
+        sharing_.begin_work(i, task, record.ns, now);
         break;
       case TaskType::send: {
         begin(i, task, record.lane, true);
         const P2pRecord& p2p = c.p2p[record.aux];
         const size_t k = p2p.link * t_.num_ranks() + i;
         const size_t row = c.collectives.size() + record.aux;
-        heap_.push({now + transfer_ns(i, task, row, t_.link_shape[k]), i, task});
+        transfer(i, task, row, t_.link_shape[k],
+                 t_.link_uses.empty() ? std::span<const LinkUse>() : t_.link_uses[k],
+                 std::span<const int32_t>(self_).subspan(kVaries ? i : 0, kVaries ? 1 : 0));
         const int32_t peer = t_.link_peer[k];
         const MessageEnd end = t_.other_end(p2p, peer);
         if (end.task == kNone) break;
@@ -324,7 +298,7 @@ class Engine {
         }
         const TaskId first_task = task_at(collective, first);
         const size_t row = table(first).tasks[first_task].aux;
-        heap_.push({now + transfer_ns(first, first_task, row, instance.shape), first, first_task});
+        transfer(first, first_task, row, instance.shape, instance.uses, instance.members);
         break;
       }
     }
@@ -345,46 +319,37 @@ class Engine {
   uint8_t lane_of(const CollectiveRecord& record, int32_t member) const {
     return table(member).tasks[task_at(record, member)].lane;
   }
-  int32_t node_of(int32_t i) const { return t_.ranks[i] / std::max(1, options_.devices_per_node); }
 
-  /// Earliest event of the heap and of the shared nodes, ties by (rank, task).
-  bool take(Event* event, int32_t* node) {
-    bool any = false;
-    if (!heap_.empty()) {
-      *event = heap_.top();
-      any = true;
+  /// The earliest event, ties by (rank, task). False: there is none left.
+  bool next(Event* event) {
+    while (kVaries && !sharing_.empty() && (heap_.empty() || sharing_.next() < heap_.top())) {
+      *event = sharing_.next();
+      if (sharing_.take()) return true;
     }
-    if (kShared) {
-      for (size_t k = 0; k < nodes_.size(); ++k) {
-        if (nodes_[k].running.empty()) continue;
-        const Event next = nodes_[k].next(options_.cores_per_node, options_.threads_per_rank);
-        if (any && !(next < *event)) continue;
-        *event = next;
-        *node = static_cast<int32_t>(k);
-        any = true;
-      }
-    }
-    if (any && *node == kNone) {
-      heap_.pop();
-    }
-    return any;
+    if (heap_.empty()) return false;
+    *event = heap_.top();
+    heap_.pop();
+    return true;
   }
 
-  void complete_event(const Event& event, int32_t node) {
+  void happen(const Event& event) {
+    if (kVaries && !held_.empty() && held_[out_.base[event.index] + event.task]) {
+      held_[out_.base[event.index] + event.task] = false;
+      start(event.index, event.task, now_,
+            {event.index, table(event.index).host_before[event.task]});
+    } else {
+      complete_event(event);
+    }
+  }
+
+  void complete_event(const Event& event) {
     // What start() began ends here: the lane's account is closed, and tasks that waited may start
     // (complete). A send also delivers: the receiver's slot has its message, and a receive that was
     // posted already ends now. A collective ends for all members at once.
     const ClassTable& c = table(event.index);
     const TaskRecord& record = c.tasks[event.task];
     switch (record.type) {
-      case TaskType::shared_work: {
-        Node& sharing = nodes_[node];
-        sharing.advance(now_, options_.cores_per_node, options_.threads_per_rank);
-        std::erase_if(sharing.running, [&](const Node::Running& running) {
-          return running.index == event.index && running.task == event.task;
-        });
-        [[fallthrough]];
-      }
+      case TaskType::shared_work:
       case TaskType::work:
         finish(event.index, record.lane, false);
         complete(event.index, event.task);
@@ -426,13 +391,20 @@ class Engine {
     const int64_t base = out_.base[i];
     if (kRecord) {
       out_.end_of_ns[base + task] = now_;
+      if (!out_.order.empty()) {
+        out_.order[base + task] = static_cast<int32_t>(done_ - 1);
+      }
     } else {
       waits_[base + task] = -1;  // the mark of what has ended, see ended()
+    }
+    if (kVaries && record.lane == static_cast<uint8_t>(program::Lane::host)) {
+      host_ended_[i] = now_;
+      host_last_[i] = task;
     }
     for (int32_t k = record.succ_begin; k < record.succ_end; ++k) {
       const TaskId next = c.succ[k];
       if (--waits_[base + next] == 0) {
-        start(i, next, now_, {i, task});
+        launch(i, next, {i, task});
       }
     }
   }
@@ -448,7 +420,7 @@ class Engine {
 
   Durations& durations_;
   const ReplayOptions& options_;
-  Tables t_;
+  Tables& t_;
   Replay out_;
   EventHeap heap_;
   int64_t now_ = 0, done_ = 0;
@@ -459,19 +431,32 @@ class Engine {
   std::vector<int64_t> slot_base_;
   std::vector<Slot> slots_;
   std::vector<Activity> activity_;
-  std::vector<Node> nodes_;
+  // Only if kVaries.
+  Sharing sharing_;
+  std::vector<bool> held_;           ///< waits for its launch
+  std::vector<int64_t> host_ended_;  ///< per rank, when the host last ended a task of its own
+  std::vector<TaskId> host_last_;    ///< and which
+  std::vector<int32_t> self_;        ///< 0, 1, ...: every rank as a list of one
+  std::map<int64_t, Demand> fixed_;  ///< of transfers without a network, by time
 };
 
 }  // namespace
 
 Replay replay(const Program& program, Durations& durations, const ReplayOptions& options) {
-  // Sharing is decided by the tables; the two flavours differ only when cores are scarce.
-  if (options.cores_per_node > 0) {
-    return options.record ? Engine<true, true>(program, durations, options).run()
-                          : Engine<false, true>(program, durations, options).run();
+  Tables tables = build_tables(program, durations, options);
+  return replay(tables, durations, options);
+}
+
+Replay replay(Tables& tables, Durations& durations, const ReplayOptions& options) {
+  const auto run = [&]<bool kRecord, bool kVaries>() {
+    return Engine<kRecord, kVaries>(tables, durations, options).run();
+  };
+  if (tables.varies) {
+    return options.record ? run.template operator()<true, true>()
+                          : run.template operator()<false, true>();
   }
-  return options.record ? Engine<true, false>(program, durations, options).run()
-                        : Engine<false, false>(program, durations, options).run();
+  return options.record ? run.template operator()<true, false>()
+                        : run.template operator()<false, false>();
 }
 
 }  // namespace hocket::sim

@@ -1,40 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Discrete-event replay of one step of a program in integer nanoseconds. A task starts when its
-// lane's previous task and its dependencies are done; a collective transfers once every member has
-// arrived; a send is eager and occupies its lane for the transfer; the matching receive ends when
-// the transfer has arrived. Events are ordered by (time, rank, task): the result is the same to the
-// byte on every machine.
+// lane's previous task and its dependencies are done and the host has launched it; a collective
+// transfers once every member has arrived; a send is eager and occupies its lane for the transfer;
+// the matching receive ends when the transfer has arrived. Transfers share links, ranks share
+// cores, and what a device does at the same time may slow each other (sharing.h). Events are
+// ordered by (time, rank, task): the result is the same to the byte on every machine.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "program/program.h"
+#include "sim/durations.h"
 
 namespace hocket::sim {
-
-using program::ClassId;
-using program::GroupId;
-using program::Program;
-using program::TaskId;
-
-/// Where durations come from. The engine asks once per (class, task) or (class, task, shape) and
-/// keeps the answer.
-class Durations {
- public:
-  virtual ~Durations() = default;
-  /// Nanoseconds of a task that involves no other rank, alone on its resources.
-  virtual int64_t work_ns(ClassId cls, TaskId task) = 0;
-  /// A small dense id (0, 1, ...) of what matters about these ranks to a transfer's duration: their
-  /// number and how they lie on nodes. For a send: {sender, receiver}.
-  virtual int32_t shape_of(std::span<const int32_t> ranks) = 0;
-  /// Nanoseconds from the moment when all members have arrived (collective) or from the start
-  /// (send).
-  virtual int64_t transfer_ns(ClassId cls, TaskId task, int32_t shape) = 0;
-};
 
 /// Where the time of one rank went. Exposed communication is time in which a transfer is under way
 /// and the compute lane is not busy; idle is the rest (bubbles, waiting for others). The three add
@@ -51,17 +32,28 @@ struct PathStep {
   int32_t index = 0;  ///< of the replayed rank, into Replay::ranks
   TaskId task = 0;
   int64_t begin_ns = 0, end_ns = 0;
+  bool launching = false;  ///< the host was launching tasks up to this one
 };
 
 struct ReplayOptions {
-  bool all_ranks = false;  ///< replay every rank even where one per class gives the same answer
-  bool record = true;      ///< keep start and end of every task (traces, critical path)
+  bool all_ranks = false;   ///< replay every rank even where one per class gives the same answer
+  bool record = true;       ///< keep start and end of every task (traces, critical path)
+  bool keep_order = false;  ///< with record: keep the order in which tasks ended
   int32_t devices_per_node = 1;
   /// Ranks are threads of `cores_per_node` cores: the compute tasks that run at the same time on a
   /// node ask for `threads_per_rank` cores each and share what there is in equal parts. 0: every
   /// rank has a device of its own.
   int32_t cores_per_node = 0;
   int32_t threads_per_rank = 1;
+  /// Transfers share the links of Durations::network, if there is one.
+  bool share_links = true;
+  /// A compute task takes this many times as long while its rank transfers, and a transfer while
+  /// one of its ranks computes (all members of a collective, the sender of a message). From 1.
+  double compute_beside_transfer = 1;
+  double transfer_beside_compute = 1;
+  /// The host of a rank launches its tasks in issue order, one every so many nanoseconds; what is
+  /// in the lane `host` it runs itself, before it launches what comes after. 0: it is never late.
+  int64_t launch_ns = 0;
 };
 
 struct Replay {
@@ -75,8 +67,13 @@ struct Replay {
   /// When the transfer of a communication began (all had arrived, the sender had started); the
   /// start for other tasks.
   std::vector<int64_t> transfer_ns;
+  std::vector<int32_t> order;  ///< if kept: per (rank, task), how many ended before it
   std::vector<PathStep> path;  ///< critical path, from the end of the step to its beginning
   bool one_per_class = false;
+  /// Some link may have to carry more than it can.
+  bool shares_links = false;
+  /// One rank per class would do, if not for links that ranks of a class share with others.
+  bool uneven_links = false;
 };
 
 /// Replays one step. Throws Error (exit code 1) on a deadlock, naming the stuck head of every lane,

@@ -28,7 +28,8 @@ std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
                                     const std::vector<int32_t>& last_arriver) {
   // From the task that ended last, back along what each task waited for: the dependency or lane
   // predecessor that was last (`cause`); for a collective, what the last member to arrive waited
-  // for; for a receive, its sender, if the message came later than the receive was posted. Every
+  // for; for a receive, its sender, if the message came later than the receive was posted; for a
+  // task that the host launched late, what the host did last before it began to launch. Every
   // step is the stretch of time between the end of what it waited for and its own end, so the
   // steps add up to the whole.
   std::vector<PathStep> path;
@@ -44,7 +45,7 @@ std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
       }
     }
   }
-  while (here.index != kNone) {
+  while (here.task != kNone) {
     const ClassTable& table = tables.of(here.index);
     const TaskRecord& ended = table.tasks[here.task];
     const size_t k = replay.base[here.index] + here.task;
@@ -68,6 +69,11 @@ std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
     }
     if (replay.end_of_ns[k] > begin) {
       path.push_back({here.index, here.task, begin, replay.end_of_ns[k]});
+    }
+    const int64_t waited =
+        next.task == kNone ? 0 : replay.end_of_ns[replay.base[next.index] + next.task];
+    if (waited < begin) {
+      path.push_back({here.index, here.task, waited, begin, true});
     }
     here = next;
   }

@@ -64,8 +64,8 @@ std::vector<const RankReport*> rows(const SimReport& report, size_t limit) {
 
 const std::vector<std::string>& not_modelled() {
   static const std::vector<std::string> list = {
-      "congestion: transfers that share a link do not slow each other",
-      "kernels slowed by communication or by memory traffic of other ranks",
+      "packets and routes that adapt: transfers share links as fluids do",
+      "kernels slowed by communication beyond device.overlap, or by memory traffic of other ranks",
       "uneven routing: experts get the mean number of tokens",
       "host work between steps (loading data, logging, checkpoints)",
       "run-to-run variation, clock changes, failures",
@@ -104,6 +104,19 @@ std::string path_text(const SimReport& report) {
   for (const PathEntry& entry : report.path) {
     out += fmt::format("  {:>10} {:>7}  {} x {}, longest: {}\n", ms(entry.ns),
                        percent(entry.ns, report.path_ns), entry.count, entry.op, entry.name);
+  }
+  return out;
+}
+
+static std::string what_if_text(const SimReport& report) {
+  std::string out = "What if\n";
+  for (const WhatIf& answer : report.what_if) {
+    const double change = static_cast<double>(answer.step_ns - report.step_ns) /
+                          static_cast<double>(std::max<int64_t>(1, report.step_ns));
+    out +=
+        fmt::format("  {} {:.6g} times faster: step time {} ({:+.1f} %); {} of {} tasks replayed\n",
+                    answer.what, answer.times, ms(answer.step_ns), 100 * change,
+                    answer.replayed_tasks, report.replayed_tasks);
   }
   return out;
 }
@@ -176,6 +189,9 @@ std::string to_text(const Program& program, const SimReport& report) {
 
   if (!report.path.empty()) {
     fmt::format_to(to, "\n{}", path_text(report));
+  }
+  if (!report.what_if.empty()) {
+    fmt::format_to(to, "\n{}", what_if_text(report));
   }
   fmt::format_to(to, "\nWhere the numbers come from: {}\n", provenance_text(report));
   for (const std::string& note : report.notes) {
@@ -259,7 +275,17 @@ std::string to_json(const Program& program, const SimReport& report) {
     json.object().member("op", entry.op).member("count", entry.count).member("s", s(entry.ns));
     json.member("longest", entry.name).end();
   }
-  json.end().member("notes", report.notes).member("not_modelled", not_modelled()).end();
+  json.end();
+  if (!report.what_if.empty()) {
+    json.key("what_if").array();
+    for (const WhatIf& answer : report.what_if) {
+      json.object().member("what", answer.what).member("times", answer.times);
+      json.member("step_s", s(answer.step_ns)).member("step_ns", answer.step_ns);
+      json.member("replayed_tasks", answer.replayed_tasks).end();
+    }
+    json.end();
+  }
+  json.member("notes", report.notes).member("not_modelled", not_modelled()).end();
   return json.take() + "\n";
 }
 

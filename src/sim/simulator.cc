@@ -3,14 +3,17 @@
 #include "sim/simulator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "program/parts.h"
 #include "program/transfer.h"
+#include "sim/partial.h"
 #include "sim/tables.h"
 
 namespace hocket::sim {
@@ -28,7 +31,7 @@ using program::Task;
 class ModelDurations : public Durations {
  public:
   ModelDurations(const Program& program, const CostModel& costs)
-      : p_(program), costs_(costs), work_(program.kinds.size()) {}
+      : p_(program), costs_(costs), network_(costs.cluster()), work_(program.kinds.size()) {}
 
   int64_t work_ns(ClassId cls, TaskId task) override { return work(cls, task).ns; }
 
@@ -52,6 +55,26 @@ class ModelDurations : public Durations {
     return transfer(cls, task, shape).ns;
   }
 
+  const cost::Network* network() const override { return &network_; }
+
+  const Demand& demand(ClassId cls, TaskId task, int32_t shape) override {
+    const Task& asked = p_.classes[cls].tasks[task];
+    const bool inter = asked.lane == Lane::inter || asked.lane == Lane::inter_rx;
+    const int64_t ns = transfer(cls, task, shape).ns;
+    const auto [it, fresh] = demands_.try_emplace({asked.kind, ns, inter, shape});
+    Demand& demand = it->second;
+    if (!fresh) return demand;
+    const cost::LinkLoad load = costs_.load(kind_of(cls, task), inter, known_shape(shape));
+    demand.data_ns = std::llround(static_cast<double>(ns) * load.data);
+    demand.latency_ns = ns - demand.data_ns;
+    if (demand.data_ns == 0) return demand;
+    demand.share = load.share;
+    const auto fullest = std::max_element(load.share.begin(), load.share.end());
+    demand.bytes_per_s =
+        *fullest * network_.bytes_per_s(static_cast<int32_t>(fullest - load.share.begin()));
+    return demand;
+  }
+
   TaskCost transfer(ClassId cls, TaskId task, int32_t shape) {
     const Task& asked = p_.classes[cls].tasks[task];
     if (asked.group != program::kNone && p_.groups[asked.group].with != program::kNone) {
@@ -62,11 +85,7 @@ class ModelDurations : public Durations {
     const auto [it, fresh] =
         transfers_.try_emplace({asked.kind, static_cast<int32_t>(added_to), inter, shape});
     if (fresh) {
-      for (const auto& [known, id] : shapes_) {
-        if (id == shape) {
-          it->second = costs_.transfer(p_.kind(asked), added_to, inter, known);
-        }
-      }
+      it->second = costs_.transfer(p_.kind(asked), added_to, inter, known_shape(shape));
     }
     return it->second;
   }
@@ -74,23 +93,37 @@ class ModelDurations : public Durations {
   const std::map<GroupShape, int32_t>& shapes() const { return shapes_; }
 
  private:
-  /// As long as its busiest link, whoever asks: what members give and take differs.
   TaskCost between_roles(ClassId cls, TaskId task, int32_t shape) {
+    const bool inter = p_.classes[cls].tasks[task].lane == Lane::inter;
+    return costs_.transfer(kind_of(cls, task), 0, inter, known_shape(shape));
+  }
+
+  /// A transfer between roles is as long as its busiest link, whoever asks: what members give and
+  /// take differs.
+  program::Kind kind_of(ClassId cls, TaskId task) {
     const Task& asked = p_.classes[cls].tasks[task];
     program::Kind kind = p_.kind(asked);
-    kind.bytes = between_.of(cls, task).traffic();
+    if (asked.group != program::kNone && p_.groups[asked.group].with != program::kNone) {
+      kind.bytes = between_.of(cls, task).traffic();
+    }
+    return kind;
+  }
+
+  const GroupShape& known_shape(int32_t shape) const {
     for (const auto& [known, id] : shapes_) {
-      if (id == shape) return costs_.transfer(kind, 0, asked.lane == Lane::inter, known);
+      if (id == shape) return known;
     }
     HOCKET_CHECK(false, "no shape {}", shape);
   }
 
   const Program& p_;
   const CostModel& costs_;
+  cost::Network network_;
   program::Transfers between_{p_};
   std::vector<std::vector<std::pair<uint32_t, TaskCost>>> work_;  // per kind
   std::map<GroupShape, int32_t> shapes_;
   std::map<std::tuple<program::KindId, int32_t, bool, int32_t>, TaskCost> transfers_;
+  std::map<std::tuple<program::KindId, int64_t, bool, int32_t>, Demand> demands_;  // by time
 };
 
 /// Element type in which most of the products' FLOPs are done.
@@ -181,7 +214,14 @@ void summarise_path(const Program& program, const Replay& replay, SimReport& rep
     const PathStep* example = nullptr;
   };
   std::map<std::pair<program::KindId, program::Phase>, Sum> by_kind;
+  PathEntry launches{.name = "waiting for the host to launch", .op = "launch"};
   for (const PathStep& step : replay.path) {
+    if (step.launching) {
+      launches.ns += step.end_ns - step.begin_ns;
+      ++launches.count;
+      report.path_ns += step.end_ns - step.begin_ns;
+      continue;
+    }
     const ClassId cls = program.class_of(replay.ranks[step.index]);
     const Task& task = program.classes[cls].tasks[step.task];
     Sum& sum = by_kind[{task.kind, task.phase}];
@@ -205,6 +245,9 @@ void summarise_path(const Program& program, const Replay& replay, SimReport& rep
     entry.ns = sum.ns;
     report.path.push_back(std::move(entry));
   }
+  if (launches.count > 0) {
+    report.path.push_back(launches);
+  }
   std::stable_sort(
       report.path.begin(), report.path.end(),
       [](const PathEntry& left, const PathEntry& right) { return left.ns > right.ns; });
@@ -213,8 +256,30 @@ void summarise_path(const Program& program, const Replay& replay, SimReport& rep
   }
 }
 
+std::vector<WhatIf> answers(const Program& program, const std::vector<Speedup>& questions,
+                            PartialReplay* replay) {
+  std::vector<WhatIf> list;
+  for (const Speedup& asked : questions) {
+    std::vector<double> by_kind;
+    std::set<std::string> ops;
+    for (const program::Kind& kind : program.kinds) {
+      const char* sort = program::is_communication(kind) ? "communication" : "compute";
+      const bool meant = asked.what == kind.op || asked.what == sort;
+      by_kind.push_back(meant ? asked.times : 1);
+      ops.insert({kind.op, sort});
+    }
+    if (ops.count(asked.what) == 0) {
+      fail("sim", "what if \"{}\" were faster: the program has no such task; expected one of {}",
+           asked.what, join(std::vector<std::string>(ops.begin(), ops.end()), ", "));
+    }
+    const PartialReplay::Answer answer = replay->faster(by_kind);
+    list.push_back({asked.what, asked.times, answer.end_ns, answer.tasks});
+  }
+  return list;
+}
+
 void add_notes(const Program& program, const CostModel& costs, const ModelDurations& durations,
-               SimReport& report) {
+               const Replay& replay, SimReport& report) {
   // What a reader of the prediction has to know before believing it: whether it is calibrated at
   // all, whether the profile fits the plan, whether the program was lowered for this cluster's
   // nodes, whether it fits into memory.
@@ -252,6 +317,11 @@ void add_notes(const Program& program, const CostModel& costs, const ModelDurati
         "the program was lowered for one node, but its groups span nodes of {} devices here: they "
         "are costed as network transfers; try plan.ranks_per_node={}",
         cluster.devices_per_node, cluster.devices_per_node));
+  }
+  if (replay.uneven_links) {
+    report.notes.push_back(
+        "ranks that do the same share links with transfers of others differently: every rank was "
+        "replayed");
   }
   if (!report.fits()) {
     for (size_t c = 0; c < report.memory.size(); ++c) {
@@ -312,9 +382,19 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   replay_options.devices_per_node = static_cast<int32_t>(cluster.devices_per_node);
   replay_options.cores_per_node = static_cast<int32_t>(cluster.cores_per_node);
   replay_options.threads_per_rank = static_cast<int32_t>(costs.threads());
-  Replay result = replay(program, durations, replay_options);
-
+  replay_options.compute_beside_transfer = cluster.device.overlap.compute.value;
+  replay_options.transfer_beside_compute = cluster.device.overlap.communication.value;
+  replay_options.launch_ns = std::llround(cluster.device.host_launch.value * 1e9);
   SimReport report;
+  Replay result;
+  if (options.what_if.empty()) {
+    result = replay(program, durations, replay_options);
+  } else {
+    PartialReplay partial(program, durations, replay_options);
+    result = partial.full();
+    report.what_if = answers(program, options.what_if, &partial);
+  }
+
   report.cluster = cluster.name;
   report.device = cluster.device.name;
   report.calibrated = costs.calibrated();
@@ -351,7 +431,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   if (options.record) {
     summarise_path(program, result, report);
   }
-  add_notes(program, costs, durations, report);
+  add_notes(program, costs, durations, result, report);
   if (timeline) {
     *timeline = std::move(result);
   }

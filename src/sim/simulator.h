@@ -14,6 +14,12 @@
 
 namespace hocket::sim {
 
+/// A question: what if these tasks were so many times faster?
+struct Speedup {
+  std::string what;  ///< an op, or "compute" or "communication" for all such tasks
+  double times = 1;  ///< above 0
+};
+
 struct SimOptions {
   bool all_ranks = false;  ///< replay every rank even where one per class gives the same answer
   bool record = true;      ///< keep the timeline: needed for the trace and the critical path
@@ -22,6 +28,7 @@ struct SimOptions {
   double price = 0;        ///< US dollars per device and hour; 0: the cluster's
   /// Of a rank of every class, where the program does not run alone; empty: memory_of(program).
   std::vector<program::Memory> memory;
+  std::vector<Speedup> what_if;  ///< questions, each for itself
 };
 
 /// Time of all ranks' tasks (without waiting) by where the durations come from, as shares of 1.
@@ -37,6 +44,14 @@ struct PathEntry {
   std::string op;
   int64_t count = 0;
   int64_t ns = 0;
+};
+
+/// The answer to a Speedup.
+struct WhatIf {
+  std::string what;
+  double times = 1;
+  int64_t step_ns = 0;
+  int64_t replayed_tasks = 0;  ///< by the partial replay that answered it
 };
 
 struct RankReport {
@@ -71,6 +86,7 @@ struct SimReport {
   ProvenanceShares provenance;
   std::vector<PathEntry> path;     ///< the critical path's top five
   int64_t path_ns = 0;             ///< whole critical path
+  std::vector<WhatIf> what_if;     ///< in the order of the questions
   std::vector<std::string> notes;  ///< what the reader should know about this prediction
 
   bool fits() const;  ///< every class's planned memory within the device's
@@ -80,7 +96,8 @@ struct SimReport {
 /// says 0 or nothing: the cores of a node divided by its ranks, at least 1.
 int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster);
 
-/// Throws Error: more ranks than the cluster has (exit code 2), deadlock (exit code 1). `timeline`,
+/// Throws Error: more ranks than the cluster has, or a question about tasks that the program lacks
+/// (exit code 2), deadlock (exit code 1). `timeline`,
 /// if given, receives the replay.
 SimReport simulate(const Program& program, const cost::CostModel& costs, const SimOptions& options,
                    Replay* timeline = nullptr);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "program/program.h"
+#include "sim/contention.h"
 #include "sim/engine.h"
 
 namespace hocket::sim {
@@ -49,10 +50,18 @@ struct Channel {
 struct ClassTable {
   std::vector<TaskRecord> tasks;
   std::vector<TaskId> succ;
-  std::vector<int32_t> waits;  ///< per task: dependencies + 1 if it is not the first of its lane
+  std::vector<int32_t> waits;  ///< per task: dependencies + 1 if it is not the first of its queue
+  /// Per task, the one before it in its queue (TablesBuilder::queue_of); kNone for the first.
+  std::vector<TaskId> before;
   std::vector<CollectiveRecord> collectives;
   std::vector<P2pRecord> p2p;
   std::vector<int64_t> transfer_ns;  ///< [collectives, then p2p][shape]; -1: not asked yet
+  /// In the same order, where transfers share links; null: not asked yet.
+  std::vector<const Demand*> demand;
+  /// Where launches take time: the last task before this one that the host runs itself (kNone if
+  /// there is none), and how many it has launched since, this one included.
+  std::vector<TaskId> host_before;
+  std::vector<int32_t> launches;
   int32_t num_recvs = 0;
 };
 
@@ -60,6 +69,7 @@ struct ClassTable {
 struct Instance {
   std::vector<int32_t> members;  ///< indices of replayed ranks, ascending
   int32_t shape = 0;
+  std::vector<LinkUse> uses;  ///< links that its transfers may have to share
 };
 
 struct Tables {
@@ -69,6 +79,10 @@ struct Tables {
   std::vector<ClassTable> classes;
   bool one_per_class = false;
   bool shared_cores = false;
+  int32_t num_shared_links = 0;
+  bool uneven_links = false;  ///< see Replay
+  /// Something runs at a speed that depends on other tasks, or waits for its launch.
+  bool varies = false;
 
   int32_t num_shapes = 0;
   // Channels (group, lane) and links (role, way), as [channel or link][replayed rank].
@@ -83,6 +97,8 @@ struct Tables {
   std::vector<Channel> messages;                 ///< per channel of messages
   std::vector<int32_t> link_peer;                ///< [link][rank index]: index of the peer
   std::vector<int32_t> link_shape;               ///< [link][rank index]
+  /// [link][rank index], where links are shared: those of the messages that this rank sends.
+  std::vector<std::vector<LinkUse>> link_uses;
 
   size_t num_ranks() const { return ranks.size(); }
   const ClassTable& of(int32_t index) const { return classes[cls[index]]; }
@@ -100,5 +116,8 @@ struct Tables {
 };
 
 Tables build_tables(const Program& program, Durations& durations, const ReplayOptions& options);
+
+/// As replay() of the program; the tables keep the durations that were asked for.
+Replay replay(Tables& tables, Durations& durations, const ReplayOptions& options);
 
 }  // namespace hocket::sim

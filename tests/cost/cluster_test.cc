@@ -89,6 +89,8 @@ TEST(Cluster, BadFilesNameTheKey) {
   has(refusal(kSmall, "name: d", "name: d\n  efficiency: {matmul: {value: 1.5}}"), "share");
   has(refusal(kSmall, "name: d", "name: d\n  efficiency: {matmul: {value: 0}}"), "share above 0");
   has(refusal(kSmall, "nodes: 2", "nodes: 20000000"), "at most");
+  has(refusal(kSmall, "name: d", "name: d\n  overlap: {compute: {value: 0.9}}"),
+      "device.overlap.compute is 0.9; expected a factor from 1 to 100");
   using graph::DType;
   for (const auto& [dtype, part] :
        {std::pair{DType::bf16, "device.peak.bf16"}, std::pair{DType::f16, "device.peak.bf16"},

@@ -117,6 +117,23 @@ TEST(CostModel, Collectives) {
 }
 
 /// Between processes every member exchanges with every other one, whatever else could be done.
+TEST(CostModel, LoadOfLinks) {
+  const CostModel m(toy(), std::nullopt, 1);
+  // 10 MB to another node: 5 us, then 10 ms of all that an adapter carries.
+  const GroupShape pair{2, 2, 1};
+  LinkLoad load = m.load(kind("send", 0, 10'000'000), true, pair);
+  EXPECT_NEAR(load.data, 10e-3 / (10e-3 + 5e-6), 1e-12);
+  EXPECT_DOUBLE_EQ(load.share[1], 1);
+  EXPECT_DOUBLE_EQ(load.share[0], 0);
+  // A ring over 2 nodes of 4: every device passes all bytes on at up to 10 GB/s, and the four
+  // adapters of a node a quarter each at 1 GB/s: 4 GB/s, two fifths of what a device could.
+  load = m.load(kind("all_gather", 0, 100'000'000), true, {8, 2, 4});
+  EXPECT_DOUBLE_EQ(load.share[1], 1);
+  EXPECT_DOUBLE_EQ(load.share[0], 0.4);
+  // Alone there is nothing to load.
+  EXPECT_EQ(m.load(kind("all_gather", 0, 1000), true, {1, 1, 1}).data, 0);
+}
+
 TEST(CostModel, CollectivesOfProcesses) {
   const CostModel m(toy(), std::nullopt, 1, comm::Collectives::own);
   const GroupShape four{4, 1, 4}, wide{8, 2, 4};

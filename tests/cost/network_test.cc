@@ -5,6 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <tuple>
+
 #include "base/error.h"
 
 namespace hocket::cost {
@@ -84,6 +87,33 @@ TEST(Network, OnRailsBytesChangeDevicesBeforeTheyLeave) {
                                       {Kind::uplink, D::down, 1, 1, 1, 5e9},
                                       {Kind::adapter, D::down, -1, 0, 7, 5e9}}));
   EXPECT_EQ(path(network, 0, 12).size(), 4u);
+}
+
+// Ranks 1 and 2 of one node, and 9 of the other leaf, on nodes of 4 with 2 adapters: three devices,
+// three pairs, the adapters 0 and 1 of the first node and 0 of the third, both leaves; each once
+// and both ways, for the lowest rank that needs it.
+TEST(Network, GroupsPassTheLinksOfTheirMembers) {
+  const Network network(tree(false, 2));
+  const std::vector<int32_t> ranks = {1, 2, 9};
+  std::map<std::tuple<int32_t, int64_t>, int32_t> owners;  // by block and set
+  for (const Passed& passed : network.passed_by_group(ranks)) {
+    const NetworkLink link = network.link(passed.link);
+    const auto [it, fresh] = owners.emplace(std::pair(passed.block, link.set), passed.owner);
+    EXPECT_EQ(fresh, link.direction == Direction::up);
+    EXPECT_EQ(it->second, passed.owner);
+    EXPECT_EQ(link.bytes_per_s, network.bytes_per_s(passed.block));
+  }
+  const std::map<std::tuple<int32_t, int64_t>, int32_t> expected = {
+      {{0, 1}, 1}, {{0, 2}, 2}, {{0, 9}, 9}, {{1, 0}, 1}, {{1, 1}, 2}, {{1, 4}, 9},
+      {{2, 0}, 1}, {{2, 1}, 2}, {{2, 4}, 9}, {{3, 0}, 1}, {{3, 1}, 9}};
+  EXPECT_EQ(owners, expected);
+  // A message passes its route, on account of the sender.
+  std::vector<int64_t> links;
+  for (const Passed& passed : network.passed_by_message(1, 14)) {
+    links.push_back(passed.link);
+    EXPECT_EQ(passed.owner, 1);
+  }
+  EXPECT_EQ(links, network.route(1, 14).links);
 }
 
 TEST(Network, EveryLinkHasOneNumber) {

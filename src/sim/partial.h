@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Partial replay (dPRO, MLSys'22, section 5): the step with some durations changed, from a replay
+// without. Only tasks that can end at another time are looked at, in the order in which all of them
+// ended: a change that dies out costs what it touches, one that moves everything still needs no
+// event queue. The answer is that of a full replay, to the nanosecond.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "sim/durations.h"
+#include "sim/engine.h"
+#include "sim/tables.h"
+
+namespace hocket::sim {
+
+/// Durations of a program in which every kind of task is so many times faster (1: as it is).
+/// Transfers move fewer bytes at the same rate.
+class Faster : public Durations {
+ public:
+  Faster(const Program& program, Durations& durations, std::span<const double> by_kind)
+      : p_(program), durations_(durations), by_kind_(by_kind) {}
+  static int64_t scaled(int64_t ns, double times);
+  int64_t work_ns(ClassId cls, TaskId task) override;
+  int32_t shape_of(std::span<const int32_t> ranks) override { return durations_.shape_of(ranks); }
+  int64_t transfer_ns(ClassId cls, TaskId task, int32_t shape) override;
+  const cost::Network* network() const override { return durations_.network(); }
+  const Demand& demand(ClassId cls, TaskId task, int32_t shape) override;
+
+ private:
+  double times(ClassId cls, TaskId task) const;
+
+  const Program& p_;
+  Durations& durations_;
+  std::span<const double> by_kind_;
+  std::map<const Demand*, std::map<double, Demand>> demands_;
+};
+
+class PartialReplay {
+ public:
+  /// Replays in full. What is given must stay.
+  PartialReplay(const Program& program, Durations& durations, const ReplayOptions& options);
+
+  const Replay& full() const { return full_; }
+
+  struct Answer {
+    int64_t end_ns = 0;
+    int64_t tasks = 0;  ///< looked at; all where speeds depend on other tasks
+  };
+  /// The step with kinds of tasks that are so many times faster (above 0; 1: as they are).
+  Answer faster(std::span<const double> by_kind);
+  /// The same; `ends` receives the end of every task, as Replay::end_of_ns.
+  Answer faster(std::span<const double> by_kind, std::vector<int64_t>* ends);
+
+ private:
+  struct Change {
+    int64_t at;  ///< in Replay::end_of_ns
+    int64_t before;
+  };
+
+  void mark_kinds(std::span<const double> by_kind);
+  void mark(int32_t index, TaskId task);
+  void look_at(int32_t index, TaskId task, std::span<const double> by_kind);
+  int64_t ready(int32_t index, TaskId task) const;
+  int64_t duration(int32_t index, TaskId task, std::span<const double> by_kind) const;
+  /// Sets an end; if it is another one, what waits for it has to be looked at.
+  void set_end(int32_t index, TaskId task, int64_t ns);
+  int64_t last_end() const;
+  const Instance& instance_of(const CollectiveRecord& record, int32_t index) const;
+
+  const Program& p_;
+  Durations& durations_;
+  ReplayOptions options_;
+  Tables tables_;
+  Replay full_;
+  std::vector<std::vector<TaskId>> last_;       ///< per class, of every queue that has tasks
+  std::vector<int32_t> place_;                  ///< per (rank, task), in the order of ends
+  std::vector<std::pair<int32_t, TaskId>> at_;  ///< and back
+  std::vector<uint64_t> marked_;                ///< a bit per place
+  size_t first_marked_ = 0;                     ///< word
+  std::vector<int64_t> ends_;
+  std::vector<Change> changes_;
+};
+
+}  // namespace hocket::sim

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transfers that share links, things that slow each other on a device, and hosts that launch:
+// timelines derived by hand, and random programs against a plain fluid simulation.
+#include "sim/sharing.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/sim/fluid.h"
+#include "tests/sim/random_program.h"
+#include "tests/sim/sim_util.h"
+
+namespace hocket::sim {
+namespace {
+
+/// Nodes of so many devices, with so many adapters; leaves of two nodes whose uplink carries half.
+cost::Cluster cluster_of(int32_t nodes, int32_t per_node, int32_t adapters, bool leaves,
+                         bool rails = false) {
+  cost::Cluster c;
+  c.name = "test";
+  c.nodes = nodes;
+  c.devices_per_node = per_node;
+  c.links.intra = {{1e-6, ""}, {100e9, ""}, {1, ""}};
+  c.links.inter = {{10e-6, ""}, {10e9, ""}, {1, ""}};
+  c.topology.adapters_per_node = adapters;
+  c.topology.rails = rails;
+  if (leaves) {
+    c.topology.levels.resize(1);
+    c.topology.levels[0].name = "leaf";
+    c.topology.levels[0].devices = 2 * per_node;
+    c.topology.levels[0].oversubscription.value = 2;
+  }
+  return c;
+}
+
+// Ranks 0 and 1 of a node with one adapter send 1000 ns each to ranks 2 and 3 of another one: 200
+// ns of latency, then 800 ns of bytes at half the speed. The second message of rank 0 (500: 100 and
+// 400) has the adapter for itself.
+TEST(SimSharing, MessagesShareAnAdapter) {
+  Maker m({{"pp", 2}, {"dp", 2}});
+  m.send(0, +1, 0, 1000);
+  m.recv(1, -1, 0);
+  LinkDurations d(m.p, cluster_of(2, 2, 1, false), 0);
+  d.fixed_share = 1;
+  Replay r = replay(m.p, d, {});
+  EXPECT_TRUE(r.shares_links);
+  EXPECT_TRUE(r.one_per_class);
+  EXPECT_EQ(r.end_ns, 200 + 1600);
+  EXPECT_EQ(replay(m.p, d, {.all_ranks = true}).end_ns, 200 + 1600);
+  EXPECT_EQ(replay(m.p, d, {.share_links = false}).end_ns, 1000);
+  // With an adapter each, or where both fit, nothing is shared and the old answer holds.
+  LinkDurations apart(m.p, cluster_of(2, 2, 2, false), 0);
+  apart.fixed_share = 1;
+  r = replay(m.p, apart, {});
+  EXPECT_FALSE(r.shares_links);
+  EXPECT_EQ(r.end_ns, 1000);
+  LinkDurations thin(m.p, cluster_of(2, 2, 1, false), 0);
+  thin.fixed_share = 0.5;
+  r = replay(m.p, thin, {});
+  EXPECT_FALSE(r.shares_links);
+  EXPECT_EQ(r.end_ns, 1000);
+}
+
+// An all-reduce over both nodes (1000: 200 of latency, 800 of bytes), and from 500 on a message out
+// of the first one, whose bytes (800) come from 700 on. By then 500 of the all-reduce are done; the
+// other 300 take 600 at half the speed, until 1300. 500 of the message are left then, until 1800.
+TEST(SimSharing, RatesChangeWhenATransferStartsAndEnds) {
+  Maker m({{"pp", 2}});
+  m.collective(0, {"pp"}, 1000, {}, "all_reduce", {0, 1}, Lane::intra);
+  const TaskId wait = m.work(0, "w", 500);
+  m.send(0, +1, 0, 1000, {wait});
+  m.collective(1, {"pp"}, 1000, {}, "all_reduce", {0, 1}, Lane::intra);
+  m.recv(1, -1, 0);
+  m.p.classes[0].tasks[2].lane = Lane::inter;
+  LinkDurations d(m.p, cluster_of(2, 1, 1, false), 0);
+  d.fixed_share = 1;
+  const Replay r = replay(m.p, d, {});
+  EXPECT_EQ(timeline(m.p, r),
+            "0 intra all_reduce 0..1300\n0 compute w 0..500\n0 inter send 500..1800\n"
+            "1 intra all_reduce 0..1300\n1 intra_rx recv 0..1800\n");
+}
+
+// Compute takes 1.5 times as long while its rank transfers. The all-reduce runs 0..600; by then 400
+// of w's 1000 are done, and the rest runs alone until 1200. Rank 1 computes nothing.
+TEST(SimSharing, KernelsRunSlowerBesideTransfers) {
+  Maker m({{"pp", 2}});
+  m.work(0, "w", 1000);
+  m.collective(0, {"pp"}, 600, {}, "all_reduce", {0, 1});
+  m.collective(1, {"pp"}, 600, {}, "all_reduce", {0, 1});
+  EXPECT_EQ(timeline(m.p, run(m.p, {.compute_beside_transfer = 1.5})),
+            "0 compute w 0..1200\n0 intra all_reduce 0..600\n1 intra all_reduce 0..600\n");
+  // The transfer, too: twice as long while rank 0 computes. w ends at 1500 if the transfer lasts so
+  // long: then 750 of it would be done. It is done at 1200; w has done 800 by then.
+  EXPECT_EQ(timeline(m.p, run(m.p, {.compute_beside_transfer = 1.5, .transfer_beside_compute = 2})),
+            "0 compute w 0..1400\n0 intra all_reduce 0..1200\n1 intra all_reduce 0..1200\n");
+}
+
+// Ten tasks of 10 ns take 10 each behind a host that needs 25 for each launch. What the host runs
+// itself (h, 100) is awaited: later launches begin at its end.
+TEST(SimSharing, SmallTasksAreLaunchBound) {
+  Maker m({{"dp", 2}});
+  for (int i = 0; i < 10; ++i) {
+    m.work(0, "w", 10);
+  }
+  Replay r = run(m.p, {.launch_ns = 25});
+  EXPECT_TRUE(r.one_per_class);
+  EXPECT_EQ(r.start_ns[9], 250);
+  EXPECT_EQ(r.end_ns, 260);
+  EXPECT_EQ(r.time[0].idle_ns, 160);
+  int64_t launching = 0;
+  for (const PathStep& step : r.path) {
+    launching += step.launching ? step.end_ns - step.begin_ns : 0;
+  }
+  EXPECT_EQ(launching, 250);
+  // A kernel of 300 gives the host time to run ahead: what follows is launched when it ends.
+  Maker ahead({{"dp", 1}});
+  ahead.work(0, "long", 300);
+  for (int i = 0; i < 9; ++i) {
+    ahead.work(0, "w", 10);
+  }
+  EXPECT_EQ(run(ahead.p, {.launch_ns = 25}).end_ns, 25 + 300 + 9 * 10);
+  Maker host({{"dp", 1}});
+  const TaskId w = host.work(0, "w", 10);
+  host.work(0, "h", 100, {w}, Lane::host);
+  host.work(0, "w", 10);
+  host.work(0, "w", 10);
+  EXPECT_EQ(timeline(host.p, run(host.p, {.launch_ns = 25})),
+            "0 compute w 25..35\n0 host h 35..135\n0 compute w 160..170\n0 compute w 185..195\n");
+}
+
+struct Case {
+  Program program;
+  cost::Cluster cluster;
+  ReplayOptions options;
+};
+
+Case random_case(uint32_t seed) {
+  Case c{random_program(seed, 10'000), {}, {.all_ranks = true}};
+  std::mt19937 rng(seed * 7919);
+  const auto below = [&](int n) { return int(rng() % uint32_t(n)); };
+  const int32_t world = c.program.num_ranks();
+  std::vector<int32_t> sizes;
+  for (int32_t size = 1; size <= world; ++size) {
+    if (world % size == 0) {
+      sizes.push_back(size);
+    }
+  }
+  const int32_t per_node = sizes[size_t(below(int(sizes.size())))];
+  const int32_t adapters = below(2) ? per_node : 1 + below(per_node);
+  c.cluster = cluster_of(world / per_node, per_node, adapters, below(2), below(3) == 0);
+  c.options.devices_per_node = per_node;
+  if (below(3) == 0) {
+    c.options.compute_beside_transfer = 1.3;
+  }
+  if (below(3) == 0) {
+    c.options.transfer_beside_compute = 1.25;
+  }
+  return c;
+}
+
+TEST(SimSharing, RandomProgramsMatchAPlainFluidSimulation) {
+  // Both round every end up to whole nanoseconds, of steps of about a million.
+  int shared = 0;
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Case c = random_case(seed);
+    if (seed % 4 == 0) {
+      c.options.cores_per_node = 3;
+      c.options.threads_per_rank = 2;
+    }
+    LinkDurations d(c.program, c.cluster, seed);
+    const Replay r = replay(c.program, d, c.options);
+    shared += r.shares_links;
+    const auto ends = Fluid(c.program, d, c.options).run();
+    for (size_t i = 0; i < r.ranks.size(); ++i) {
+      const auto& row = ends[size_t(r.ranks[i])];
+      for (size_t t = 0; t < row.size(); ++t) {
+        const int64_t end = r.end_of_ns[size_t(r.base[i]) + t];
+        ASSERT_NEAR(double(end), double(row[t]), 100) << "rank " << r.ranks[i] << " task " << t;
+      }
+      EXPECT_EQ(r.time[i].compute_ns + r.time[i].exposed_ns + r.time[i].idle_ns, r.end_ns);
+    }
+    // Again, to the byte; and without a record.
+    EXPECT_EQ(replay(c.program, d, c.options).end_of_ns, r.end_of_ns);
+    ReplayOptions terse = c.options;
+    terse.record = false;
+    EXPECT_EQ(replay(c.program, d, terse).end_ns, r.end_ns);
+  }
+  EXPECT_GT(shared, 30);
+}
+
+// Where ranks of a class share links alike, one stands for all of them to the nanosecond.
+TEST(SimSharing, OneRankPerClassIsTheSameAnswer) {
+  int reduced = 0;
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Case c = random_case(seed);
+    LinkDurations d(c.program, c.cluster, seed);
+    const Replay all = replay(c.program, d, c.options);
+    c.options.all_ranks = false;
+    const Replay few = replay(c.program, d, c.options);
+    reduced += few.shares_links && few.ranks.size() < all.ranks.size();
+    EXPECT_EQ(few.end_ns, all.end_ns);
+    for (size_t i = 0; i < few.ranks.size(); ++i) {
+      const size_t n = c.program.classes[size_t(c.program.class_of(few.ranks[i]))].tasks.size();
+      const size_t other = size_t(all.base[size_t(few.ranks[i])]);
+      for (size_t t = 0; t < n; ++t) {
+        ASSERT_EQ(few.end_of_ns[size_t(few.base[i]) + t], all.end_of_ns[other + t])
+            << "rank " << few.ranks[i] << " task " << t;
+      }
+    }
+  }
+  EXPECT_GT(reduced, 15);
+}
+
+// Links that carry all that may come at once change nothing.
+TEST(SimSharing, WideLinksGiveTheAnswerWithoutLinks) {
+  for (uint32_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Case c = random_case(seed);
+    LinkDurations d(c.program, c.cluster, seed);
+    d.fixed_share = 1e-3;
+    const Replay wide = replay(c.program, d, c.options);
+    EXPECT_FALSE(wide.shares_links);
+    c.options.share_links = false;
+    EXPECT_EQ(wide.end_of_ns, replay(c.program, d, c.options).end_of_ns);
+  }
+}
+
+}  // namespace
+}  // namespace hocket::sim
