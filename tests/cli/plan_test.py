@@ -119,9 +119,10 @@ class PlanTest(unittest.TestCase):
         self.good("plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "8",
                   "--seq-len", "32", "--ranks", "2", "--time-limit", "20", "--out", "plan.yaml")
         self.put("text/a.txt", "\n".join(f"line {i} of a text that is long enough" for i in range(4000)))
-        data = ["--set", "data.dir=data", "--set", "data.files=[text/*]", "--set", "data.vocab_size=300"]
-        self.good("data", "train-tokenizer", "plan.yaml", *data, "--out", "data/tokenizer.json")
-        self.good("data", "prepare", "plan.yaml", *data, "--set", "data.tokenizer=data/tokenizer.json")
+        data = ["--set", "data.dir=data", "--set", "data.files=[text/*]", "--set", "data.vocab_size=300", "--set",
+                "data.valid_fraction=0", "--set", "data.tokenizer=tok"]
+        self.good("data", "train-tokenizer", "plan.yaml", *data)
+        self.good("data", "prepare", "plan.yaml", *data)
         self.good("train", "plan.yaml", *data, "--set", "train.steps=2", "--set", "output.dir=out", "--set",
                   "plan.ranks=local")
         with open(os.path.join(self.folder, "out/metrics.jsonl"), encoding="utf-8") as f:
