@@ -208,7 +208,7 @@ class Expander {
   Written expanded(Task task) {
     Written one;
     if (joins_one_class(task)) {
-      Rings rings(program_, cls_, task, next_tag_);
+      Rings rings(program_, cls_, task, next_tag_, &cut_);
       write(task, &rings);
       next_tag_ = rings.next_tag();
       one.tasks = rings.take();
@@ -296,6 +296,7 @@ class Expander {
   const Options& options_;
   const std::vector<std::vector<int32_t>>& stages_;  // by class
   int32_t& next_tag_;
+  Rings::CutOtherwise cut_;
   std::vector<Written> written_;
   std::vector<Task> after_;
   std::vector<TaskId> renamed_;  // by task before: the last of those that it became

@@ -177,11 +177,13 @@ BufferId part_view(Writer& writer, const Part& part, size_t first_view) {
   return buffers.size() - 1;
 }
 
-Rings::Rings(program::Program& program, program::ClassId cls, const Task& whole, int32_t first_tag)
+Rings::Rings(program::Program& program, program::ClassId cls, const Task& whole, int32_t first_tag,
+             CutOtherwise* cut)
     : writer_(program, cls),
       whole_(whole),
       kind_(program.kind(whole)),
       tag_(first_tag),
+      cut_(cut),
       first_view_(program.classes[cls].buffers.size()) {}
 
 bool Rings::sums_rows(const std::vector<Level>& levels) const {
@@ -514,13 +516,21 @@ BufferId Rings::slot(BufferId base, const TensorType& type, int64_t begin) {
 
 TensorType Rings::type_of(const Part& part) const { return passes::type_of(writer_, part); }
 
+bool Rings::CutOtherwise::contains(const std::vector<Buffer>& buffers, BufferId buffer) {
+  cut_.resize(buffers.size());
+  for (; seen_ < buffers.size(); ++seen_) {
+    const Buffer& one = buffers[seen_];
+    if (one.kind == BufferKind::view && one.dim != 0) {
+      cut_[one.base] = true;
+    }
+  }
+  return cut_[buffer];
+}
+
 /// Whether parts of the buffer along dim 0 can't be seen: it is one itself, or is cut otherwise.
 bool Rings::is_cut(BufferId buffer) const {
   const std::vector<Buffer>& buffers = writer_.list().buffers;
-  return buffers[buffer].kind == BufferKind::view ||
-         std::any_of(buffers.begin(), buffers.end(), [&](const Buffer& other) {
-           return other.kind == BufferKind::view && other.base == buffer && other.dim != 0;
-         });
+  return buffers[buffer].kind == BufferKind::view || cut_->contains(buffers, buffer);
 }
 
 }  // namespace hocket::passes

@@ -76,10 +76,21 @@ program::BufferId part_view(Writer& writer, const Part& part, size_t first_view)
 /// copies are made where messages arrive, in that lane, so that no kernel waits behind them.
 class Rings {
  public:
+  /// The buffers of a class that have a view along another dim than 0. While buffers are only
+  /// added, it looks at each of them once, however many rings ask.
+  class CutOtherwise {
+   public:
+    bool contains(const std::vector<program::Buffer>& buffers, program::BufferId buffer);
+
+   private:
+    std::vector<bool> cut_;
+    size_t seen_ = 0;
+  };
+
   /// `whole`: the collective, whose labels the tasks have. Messages are told apart from others by
-  /// tags from `first_tag` on.
+  /// tags from `first_tag` on. `cut` is the class's, and outlives this.
   Rings(program::Program& program, program::ClassId cls, const program::Task& whole,
-        int32_t first_tag);
+        int32_t first_tag, CutOtherwise* cut);
 
   /// Whether the sum over these levels needs no flat buffer of its own: one operand of which all
   /// ranks have as many rows.
@@ -142,6 +153,7 @@ class Rings {
   program::Task whole_;
   program::Kind kind_;
   int32_t tag_;
+  CutOtherwise* cut_;
   program::Lane arrives_ = program::Lane::compute;  ///< where messages come in at present
   size_t first_view_;                               ///< buffers from here on are made here
   std::vector<program::Task> tasks_;

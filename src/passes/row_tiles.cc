@@ -236,7 +236,8 @@ class RowTiling {
   }
 
   std::vector<Task> around_ring(const Task& task, const Cut& cut) {
-    Rings rings(program_, writer_.cls(), task, next_tag_);
+    Rings::CutOtherwise otherwise;
+    Rings rings(program_, writer_.cls(), task, next_tag_, &otherwise);
     if (cut.gathers) {
       rings.all_gather({cut.level}, cut.pieces);
     } else {
