@@ -21,6 +21,7 @@
 #include "comm/together.h"
 #include "tests/checkpoint/checkpoint_util.h"
 #include "tests/comm/processes_util.h"
+#include "tests/compare_util.h"
 
 namespace hocket::checkpoint {
 namespace {
@@ -536,9 +537,9 @@ int64_t peak_resident(bool reset) {
 // A model of 97 MiB, which the ranks of one process hold in columns, is saved and compared with a
 // few MiB.
 TEST(Memory, NobodyHoldsTheModel) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the address sanitizer keeps freed memory resident";
-#endif
+  if (test::has_address_sanitizer()) {
+    GTEST_SKIP() << "the address sanitizer keeps freed memory resident";
+  }
   nlohmann::json json = nlohmann::json::parse(small_config("llama").json);
   json.update({{"hidden_size", 1024}, {"intermediate_size", 8192}, {"num_hidden_layers", 1}});
   const models::ModelConfig config = models::parse_config(json.dump(), "test");

@@ -16,7 +16,7 @@
 namespace hocket::test {
 namespace {
 
-constexpr uint64_t kPlans = kSanitized ? 60 : 300;
+const uint64_t kPlans = is_sanitized() ? 60 : 300;
 
 /// HOCKET_PLANS=2000 HOCKET_SEED=S: how many plans, and which; of up to 8 ranks, every fourth of up
 /// to 16.
@@ -88,9 +88,9 @@ TEST(PlanEquality, NoRandomPlanIsRefused) {
 /// Of documents of one token, the gradients of queries and keys are what rounding leaves of 0: as
 /// far from one rank's as the last bits of the parameters move those, and no further.
 TEST(PlanEquality, WhatCancelsIsAsNearAsItsAddends) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "without the optimizations of a release these gradients round to 0 exactly";
-#endif
+  if (has_address_sanitizer()) {
+    GTEST_SKIP() << "without the optimizations of a release these gradients round to 0 exactly";
+  }
   Case c;
   c.name = "one token";
   c.text =

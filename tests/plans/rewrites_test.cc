@@ -153,7 +153,7 @@ std::vector<Row> rows() {
                  "dp: 4, ranks_per_node: 2, all_gather: ho_ring, shard: {params: all, grads: all}",
                  false, "view"});
   add_schedules(&all);
-  if (kSanitized) {
+  if (is_sanitized()) {
     // Every third one, and so some of each kind.
     std::vector<Row> some;
     for (size_t i = 0; i < all.size(); i += 3) {
