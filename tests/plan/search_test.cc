@@ -9,6 +9,7 @@
 
 #include "engine/config.h"
 #include "plan/estimate.h"
+#include "tests/compare_util.h"
 
 namespace hocket::plan {
 namespace {
@@ -90,6 +91,9 @@ TEST(PlanSearch, FindsWhatBruteForceFindsOfADenseModel) {
 }
 
 TEST(PlanSearch, FindsWhatBruteForceFindsOfExperts) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
   const Trial experts = trial(kMoe, cluster_file("plan_moe.yaml", "1GB", "200MB/s"), 8, 32);
   expect_exhaustive(
       experts,
@@ -97,6 +101,9 @@ TEST(PlanSearch, FindsWhatBruteForceFindsOfExperts) {
 }
 
 TEST(PlanSearch, KeepsToTheMemoryThatThereIs) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
   // Between what the largest and the smallest plan take: some plans are left out.
   const Trial roomy = trial(kDense, cluster_file("plan_roomy.yaml", "1GB", "100MB/s"), 8, 64);
   const std::map<std::string, std::string> given = {{"plan.micro_batch", "2"},
@@ -124,6 +131,9 @@ TEST(PlanSearch, KeepsToTheMemoryThatThereIs) {
 }
 
 TEST(PlanSearch, IsTheSameWhateverTheThreads) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
   const Trial dense = trial(kDense, cluster_file("plan_threads.yaml", "1GB", "50MB/s"), 8, 32);
   const Space space = dense.space({{"plan.recompute", "none"}, {"plan.tp", "1"}});
   SearchOptions options;
