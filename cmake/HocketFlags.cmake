@@ -12,7 +12,7 @@ if(HOCKET_SANITIZE)
 endif()
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
 if(HOCKET_SIM_ONLY)
-  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")  # made to be built in a minute
+  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")  # made to be built soon
 endif()
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Release or Debug" FORCE)
