@@ -31,8 +31,10 @@ inline double relative_l2(const std::vector<double>& a, const std::vector<double
 /// Whether what is tested is watched by AddressSanitizer, or by any. Test sources are the same
 /// objects in every build (tests/CMakeLists.txt), so that only what they are linked with can say.
 inline bool has_address_sanitizer() { return &::__asan_init != nullptr; }
-/// Sanitizers make a plan five times as slow: tests that draw many take fewer under them.
 inline bool is_sanitized() { return has_address_sanitizer() || &::__tsan_init != nullptr; }
+/// How many of `all` random cases to try: sanitizers make one about eight times as slow, and look
+/// at what code does rather than at which numbers come out.
+inline uint64_t fewer(uint64_t all) { return is_sanitized() ? (all + 7) / 8 : all; }
 
 /// A number that says how much to try, or which: HOCKET_MUTANTS, HOCKET_SEED, ..
 inline uint64_t from_environment(const char* name, uint64_t otherwise) {

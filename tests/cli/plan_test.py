@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
+# ctest: slow
 """hocket plan: the plan that it writes is taken by check, simulate and train as it is; plans of Megatron-LM
 and torchtitan come in and go out again, and what either cannot express is refused by name."""
 import json

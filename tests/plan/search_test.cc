@@ -86,6 +86,9 @@ void expect_exhaustive(const Trial& trial, const Space& space) {
 }
 
 TEST(PlanSearch, FindsWhatBruteForceFindsOfADenseModel) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
   const Trial dense = trial(kDense, cluster_file("plan_dense.yaml", "1GB", "100MB/s"), 8, 32);
   expect_exhaustive(dense, dense.space({{"plan.shard.grads", "none"}, {"plan.recompute", "none"}}));
 }
@@ -167,6 +170,9 @@ TEST(PlanSearch, EndsWithTheBestSoFar) {
 }
 
 TEST(PlanSearch, KeysThatAreGivenStay) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
   const Trial dense = trial(kDense, cluster_file("plan_given.yaml", "1GB", "50MB/s"), 8, 32);
   const Space space = dense.space({{"plan.tp", "2"}, {"plan.recompute", "full"}});
   const SearchResult found = best_of(dense, space, false);

@@ -132,7 +132,7 @@ TEST(ChunkPass, BackwardMayHaveAnotherNumber) {
 /// HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each shape, and which.
 TEST(ChunkPass, MutantsAreRefusedOrEqual) {
   const std::vector<Shape> all = shapes();
-  const uint64_t mutants = from_environment("HOCKET_MUTANTS", 30);
+  const uint64_t mutants = from_environment("HOCKET_MUTANTS", fewer(30));
   const uint64_t seed = from_environment("HOCKET_SEED", 1);
   std::cout << "HOCKET_SEED=" << seed << " HOCKET_MUTANTS=" << mutants << "\n";
   for (size_t shape = 0; shape < all.size(); ++shape) {
@@ -142,7 +142,7 @@ TEST(ChunkPass, MutantsAreRefusedOrEqual) {
     std::cout << c.name << ": " << counts.refused << " refused, " << counts.equal
               << " accepted and equal to one rank\n";
     EXPECT_EQ(counts.far, 0) << counts.far_first;
-    EXPECT_GT(counts.refused, mutants / 2);
+    EXPECT_GE(2 * counts.refused, mutants);
     EXPECT_GE(counts.refused + counts.equal, mutants * 7 / 8);
   }
 }

@@ -16,7 +16,7 @@
 namespace hocket::test {
 namespace {
 
-const uint64_t kPlans = is_sanitized() ? 60 : 300;
+const uint64_t kPlans = fewer(300);
 
 /// HOCKET_PLANS=2000 HOCKET_SEED=S: how many plans, and which; of up to 8 ranks, every fourth of up
 /// to 16.
@@ -119,8 +119,9 @@ TEST(PlanEquality, WhatCancelsIsAsNearAsItsAddends) {
 /// Experts that the ranks of `ep` do not divide: the first ranks have one more, in classes of their
 /// own.
 TEST(PlanEquality, ExpertsNeedNotDivide) {
-  int tried = 0;
-  for (uint64_t seed = 1; seed <= 400 && tried < 20; ++seed) {
+  const uint64_t wanted = fewer(20);
+  uint64_t tried = 0;
+  for (uint64_t seed = 1; seed <= 400 && tried < wanted; ++seed) {
     Case c = random_case(seed, 8, "f64");
     const size_t at = c.text.find("num_experts: ");
     const parallel::Plan plan = engine::parse_run(c.text, c.name, {}).plan;
@@ -142,13 +143,13 @@ TEST(PlanEquality, ExpertsNeedNotDivide) {
     ASSERT_NO_THROW(many = train(c, false, 2, true));
     ASSERT_EQ(difference(many, one), "");
   }
-  EXPECT_EQ(tried, 20);
+  EXPECT_EQ(tried, wanted);
 }
 
 /// Which ranks are one class is not seen by the run: cut along any axis, to the bit the same.
 TEST(PlanEquality, ClassesMayBeCut) {
   int splits = 0;
-  for (uint64_t seed = 1; seed <= 30; ++seed) {
+  for (uint64_t seed = 1; seed <= fewer(30); ++seed) {
     const Case c = random_case(seed, 8, "f32");
     SCOPED_TRACE(c.name + "\n" + c.text);
     const Outcome whole = train(c, false, 2, false, {}, false);
@@ -160,7 +161,7 @@ TEST(PlanEquality, ClassesMayBeCut) {
     EXPECT_EQ(cut.norms, whole.norms);
     EXPECT_EQ(cut.params, whole.params);
   }
-  EXPECT_GT(splits, 10);
+  EXPECT_GT(splits, static_cast<int>(fewer(30) / 3));
 }
 
 /// Two roles with one step each, side by side: the second changes nothing for the first.

@@ -20,8 +20,8 @@ namespace hocket::test {
 namespace {
 
 uint64_t seed() { return from_environment("HOCKET_SEED", 1); }
-uint64_t num_plans() { return from_environment("HOCKET_PLANS", 60); }
-uint64_t num_mutants() { return from_environment("HOCKET_MUTANTS", 300); }
+uint64_t num_plans() { return from_environment("HOCKET_PLANS", fewer(60)); }
+uint64_t num_mutants() { return from_environment("HOCKET_MUTANTS", fewer(300)); }
 
 /// One of the plans, its program, and the result of one rank once somebody asks for it.
 struct Plan {

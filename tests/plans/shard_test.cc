@@ -199,7 +199,7 @@ TEST(Shard, HoldsItsPartWhateverTheRanks) {
 
 /// HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each shape, and which.
 TEST(Shard, MutantsAreRefusedOrEqual) {
-  const uint64_t mutants = from_environment("HOCKET_MUTANTS", 30);
+  const uint64_t mutants = from_environment("HOCKET_MUTANTS", fewer(30));
   const uint64_t seed = from_environment("HOCKET_SEED", 1);
   std::cout << "HOCKET_SEED=" << seed << " HOCKET_MUTANTS=" << mutants << "\n";
   std::vector<Case> all = shapes();
@@ -213,7 +213,7 @@ TEST(Shard, MutantsAreRefusedOrEqual) {
               << " accepted and equal to one rank\n";
     far += static_cast<uint64_t>(counts.far);
     far_first += counts.far_first;
-    EXPECT_GT(counts.refused, mutants / 2);
+    EXPECT_GE(2 * counts.refused, mutants);
     EXPECT_EQ(counts.refused + counts.equal, mutants);
   }
   // A wrong addend of a partial gradient is a value like any other until it is summed over the

@@ -23,7 +23,7 @@ engine::Compiled compiled(uint64_t seed, engine::Purpose purpose = engine::Purpo
 }
 
 TEST(ProgramText, RandomPlansPrintAndParseToTheSame) {
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= test::fewer(40); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const Program p = compiled(seed).program;
     const std::string text = print(p);
