@@ -300,8 +300,9 @@ ProcessWorld::Rank::Exchange::Exchange(Rank& rank, const Call& call)
 
 void ProcessWorld::Rank::Exchange::add(std::deque<Part>& list, int phase, int64_t part) {
   list.emplace_back(rank_, call_, op_, tag_, phase, part, parts_);
-  list.back().send();
+  // Who is asked first sends at once: what says so would else stand behind what is sent here.
   list.back().expect();
+  list.back().send();
 }
 
 bool ProcessWorld::Rank::Exchange::begin() {
