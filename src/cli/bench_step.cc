@@ -24,6 +24,7 @@
 #include "engine/params.h"
 #include "engine/session.h"
 #include "engine/timed.h"
+#include "runtime/probe.h"
 #include "train/memory.h"
 
 namespace hocket::cli {
@@ -224,7 +225,7 @@ struct Variant {
   std::string name;
   engine::Run run;
   std::unique_ptr<StepBench> bench;
-  std::vector<double> step_ms;
+  std::vector<double> step_ms, probe_flops;  ///< by block; the machine's speed right before it
   double loss = 0;
 };
 
@@ -248,9 +249,12 @@ int bench_variants(const std::function<engine::Run(const std::vector<std::string
     variants.push_back(std::move(variant));
   }
   comm::Processes& processes = variants[0]->bench->processes();
+  runtime::Probe probe(kernels::cpu_backend());
   for (int64_t round = 0; round < options.warmup + options.steps; ++round) {
     for (size_t i = 0; i < variants.size(); ++i) {
       Variant& variant = *variants[round % 2 == 1 ? variants.size() - 1 - i : i];
+      processes.meet();
+      const double speed = processes.index() == 0 ? probe.flops_per_s() : 0;
       processes.meet();
       const int64_t begin = now_ns();
       for (int64_t step = 0; step < std::max<int64_t>(1, options.block); ++step) {
@@ -260,6 +264,7 @@ int bench_variants(const std::function<engine::Run(const std::vector<std::string
       if (round < options.warmup) continue;
       variant.step_ms.push_back(ms_since(begin) /
                                 static_cast<double>(std::max<int64_t>(1, options.block)));
+      variant.probe_flops.push_back(speed);
     }
   }
   if (processes.index() != 0) return 0;
@@ -267,6 +272,7 @@ int bench_variants(const std::function<engine::Run(const std::vector<std::string
   json.object().member("world", int64_t{processes.size()}).key("variants").array();
   for (const auto& variant : variants) {
     json.object().member("name", variant->name).member("step_ms", variant->step_ms);
+    json.member("probe_flops", variant->probe_flops);
     json.member("median_ms", median(variant->step_ms)).member("loss", variant->loss);
     put_device(json, variant->run, *variant->bench);
     json.end();

@@ -64,9 +64,10 @@ void verb_profile(Args& args) {
   args.about(
       "time this machine's tasks, or read logs, so that predictions are calibrated",
       "Times every distinct task of the run's program alone, with the inputs that it has in a "
-      "real step, and the links between local ranks. `simulate --profile` and cluster.profile "
-      "take the file; tasks of other sizes are interpolated from it. `train` does this by "
-      "itself before its first step. Run it on an idle machine.\n"
+      "real step, and the links between ranks: threads, or under a launcher processes and their "
+      "hosts. `simulate --profile` and cluster.profile take the file; tasks of other sizes are "
+      "interpolated from it. `train` does this by itself before its first step. Run it on an idle "
+      "machine.\n"
       "With --import, logs of nccl-tests (of any collective that simulate has) or tables of "
       "Vidur's network profiles become a cluster file: the links' constants are fitted, all else "
       "is as in --cluster, and errors are told for what was not fitted (docs/clusters.md).");
@@ -92,6 +93,7 @@ void verb_profile(Args& args) {
   args.example("hocket profile configs/quickstart.yaml --out profile.json", "then:");
   args.example("hocket simulate configs/quickstart.yaml --profile profile.json",
                "a prediction from timed tasks");
+  args.example("hocket launch -n 4 profile run.yaml", "with the links between four processes");
   args.run([options] { return options->import ? import_given(*options) : time_given(*options); });
 }
 

@@ -13,6 +13,7 @@
 #include "cli/inputs.h"
 #include "cost/cost_model.h"
 #include "engine/machine.h"
+#include "engine/session.h"
 #include "train/memory.h"
 #include "train/profiler.h"
 
@@ -70,8 +71,12 @@ int profile_tasks(const ProfileOptions& options) {
   require_output("hocket profile --out", options.out, inputs);
   const engine::Compiled compiled = source.compile();
   train::require_memory(source.run, compiled.program);
-  Progress progress;
+  // Under a launcher all time the links between them, and then the first one the tasks.
+  runtime::LocalRanks ranks = engine::local_ranks(source.run);
   train::ProfileOptions how;
+  how.links = train::measure_links(source.run, ranks);
+  if (ranks.processes().index() > 0) return 0;
+  Progress progress;
   how.seconds = options.seconds;
   how.progress = [&](const std::string& text) { progress.update(text); };
   const cost::Profile profile = train::profile(source.run, compiled, kernels::cpu_backend(), how);
@@ -87,6 +92,10 @@ int profile_tasks(const ProfileOptions& options) {
   std::FILE* words = words_beside(options.out);
   tell_longest(words, compiled.program, profile);
   tell_learned(words, source.run, profile);
+  for (const auto& [name, link] : how.links) {
+    fmt::print(words, "link {}: {} and {}/s in both directions at once\n", name,
+               human_time(link.latency_ns * 1e-9), human_bytes(link.bytes_per_s));
+  }
   fmt::print(words, "{} distinct tasks timed; wrote {}\n", profile.tasks.size(), options.out);
   return 0;
 }

@@ -46,6 +46,14 @@ class Pool {
     idle_bytes_ += bytes;
   }
 
+  void forget_all() {
+    std::lock_guard lock(mutex_);
+    while (!idle_.empty()) {
+      let_go(idle_.begin());
+    }
+    peak_ = used_;
+  }
+
   int64_t peak() {
     std::lock_guard lock(mutex_);
     return peak_;
@@ -90,5 +98,6 @@ Message Message::lasting(int64_t size) {
 }
 
 int64_t peak_message_bytes() { return pool().peak(); }
+void forget_messages() { pool().forget_all(); }
 
 }  // namespace hocket::comm

@@ -35,6 +35,8 @@ struct Message {
 /// Most bytes of messages that this process had at a time: sent and not yet gone, or here and not
 /// yet used up. What is kept for the next ones is never more than is left of these.
 int64_t peak_message_bytes();
+/// Gives back what is kept, and counts anew: of messages that no step has.
+void forget_messages();
 
 /// How a receive ended.
 struct Received {

@@ -87,15 +87,20 @@ constexpr std::string_view kThisMachine =
 #include "engine/local.yaml.inc"
     ;
 
-/// A cluster of this machine's cores and memory, with the constants of `described`.
+/// A cluster of this machine's cores and memory, with the constants of `described`: one node, or of
+/// ranks that are processes as many as their hosts are, all alike.
 cost::Cluster on_this_machine(cost::Cluster described, const Run& run) {
   const double memory =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   const int64_t world = run.plan.world();
-  described.nodes = 1;
-  described.devices_per_node = world;
+  const int64_t per_node = run.ranks != Ranks::local && run.plan.ranks_per_node > 0
+                               ? std::min(run.plan.ranks_per_node, world)
+                               : world;
+  described.nodes = (world + per_node - 1) / per_node;
+  described.devices_per_node = per_node;
   described.cores_per_node = std::max(1u, std::thread::hardware_concurrency());
-  described.device.memory = {memory / static_cast<double>(world), "this machine's, shared evenly"};
+  described.device.memory = {memory / static_cast<double>(per_node),
+                             "this machine's, shared evenly"};
   // What a plan puts into the network's queue goes through memory, too.
   described.links.inter = described.links.intra;
   return described;

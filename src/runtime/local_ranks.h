@@ -34,6 +34,7 @@ class LocalRanks {
   /// Error: the rank is not here.
   Rank& at(int32_t id);
   const Rank& at(int32_t id) const;
+  comm::World& world() const { return *world_; }
   /// Those that have the ranks of the world.
   comm::Processes& processes() const { return world_->processes(); }
   /// Memory that a rank has taken so far, by the names of program::Memory.

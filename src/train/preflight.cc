@@ -99,9 +99,11 @@ void simulate_played(const engine::Run& run, const engine::Compiled& compiled, P
 
 /// From timings of the step's own tasks on this machine.
 void simulate(const engine::Run& run, const engine::Compiled& compiled,
-              const std::shared_ptr<kernels::Backend>& backend, Prediction& result) {
+              const std::shared_ptr<kernels::Backend>& backend,
+              const std::map<std::string, cost::TimedLink>& links, Prediction& result) {
   Progress progress;
   ProfileOptions how;
+  how.links = links;
   how.progress = [&](const std::string& text) { progress.update(text); };
   const cost::Profile profile = profile_for(run, compiled, backend, how);
   progress.finish();
@@ -192,7 +194,7 @@ void prove(const engine::Run& run, const engine::Compiled& compiled,
 
 Prediction preflight(const engine::Run& run, engine::Programs& programs,
                      const data::Dataset& dataset, const std::string& weights,
-                     comm::Processes& processes) {
+                     runtime::LocalRanks& ranks) {
   // What costs nothing comes first: description, memory, proof; only a program that has passed is
   // timed, which takes its memory for the first time.
   Prediction result;
@@ -204,10 +206,16 @@ Prediction preflight(const engine::Run& run, engine::Programs& programs,
       program::memory_with(compiled.program, evaluation ? &evaluation->program : nullptr);
   require_memory(run, compiled.program, result.memory);
   prove(run, compiled, evaluation, result);
-  if (processes.index() == 0 && run.config.timed.on()) {
-    simulate_played(run, compiled, result);
-  } else if (processes.index() == 0) {
-    simulate(run, compiled, kernels::cpu_backend(), result);
+  comm::Processes& processes = ranks.processes();
+  if (run.config.timed.on()) {
+    if (processes.index() == 0) {
+      simulate_played(run, compiled, result);
+    }
+  } else {
+    const std::map<std::string, cost::TimedLink> links = measure_links(run, ranks);
+    if (processes.index() == 0) {
+      simulate(run, compiled, kernels::cpu_backend(), links, result);
+    }
   }
   result.step_s = std::stod(processes.from_first(fmt::format("{:.17g}", result.step_s)));
   tell_memory(result);

@@ -43,11 +43,12 @@ void prove(const engine::Run& run, const engine::Compiled& compiled,
 /// The prepared data of a run. Error: not named, or no such folder.
 const std::string& data_dir(const engine::Run& run);
 
-/// Prints and returns it; `weights` says what the run starts from. The first of the processes times
-/// the tasks, while the others wait, and tells them the step's time. Error (exit code 2) with the
-/// verdict if the check refuses the program, or that of the evaluation if data is held out.
+/// Prints and returns it; `weights` says what the run starts from. All processes time the
+/// links between them, the first one the tasks, while the others wait for the step's time. Error
+/// (exit code 2) with the verdict if the check refuses the program, or that of the evaluation if
+/// data is held out.
 Prediction preflight(const engine::Run& run, engine::Programs& programs,
                      const data::Dataset& dataset, const std::string& weights,
-                     comm::Processes& processes);
+                     runtime::LocalRanks& ranks);
 
 }  // namespace hocket::train

@@ -16,7 +16,7 @@
 #include "base/rng.h"
 #include "base/stats.h"
 #include "base/text.h"
-#include "comm/local.h"
+#include "comm/link_times.h"
 #include "comm/solo.h"
 #include "engine/batch.h"
 #include "engine/params.h"
@@ -182,13 +182,25 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
   for (const cost::ProfileTarget& target : targets) {
     add_task(target, program.kinds[target.kind], samples[target.key], result);
   }
-  if (program.num_ranks() > 1) {
+  result.links = options.links;
+  if (program.num_ranks() > 1 && result.links.empty()) {
     const comm::LinkTimes link = comm::time_local_link();
     for (const char* name : {"intra", "inter"}) {
       result.links[name] = {link.latency_s * 1e9, link.bytes_per_s};
     }
   }
   return result;
+}
+
+std::map<std::string, cost::TimedLink> measure_links(const engine::Run& run,
+                                                     runtime::LocalRanks& ranks) {
+  std::map<std::string, cost::TimedLink> links;
+  if (ranks.processes().size() == 1) return links;
+  for (const auto& [name, link] :
+       comm::time_links(ranks.world(), ranks.ids(), run.plan.ranks_per_node)) {
+    links[name] = {link.latency_s * 1e9, link.bytes_per_s};
+  }
+  return links;
 }
 
 namespace {
@@ -217,6 +229,14 @@ std::string shortcoming(const cost::Profile& profile, const engine::Run& run,
   return "";
 }
 
+/// Links are those of the hosts that the ranks are on this time.
+cost::Profile with_links(cost::Profile profile, const ProfileOptions& options) {
+  if (!options.links.empty()) {
+    profile.links = options.links;
+  }
+  return profile;
+}
+
 bool same_file(const std::string& text, const std::string& b) {
   std::error_code none_there;
   return std::filesystem::equivalent(text, b, none_there);
@@ -230,7 +250,7 @@ cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compil
   const std::string& given = run.config.cluster.profile;
   const std::string own = run.config.output.dir + "/profile.json";
   if (!given.empty()) {
-    const cost::Profile profile = cost::read_profile(given);
+    const cost::Profile profile = with_links(cost::read_profile(given), options);
     const std::string why = shortcoming(profile, run, compiled.program, *backend);
     if (why.empty()) return profile;
     if (same_file(given, own)) {
@@ -243,7 +263,7 @@ cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compil
     std::fflush(stdout);
   }
   try {
-    cost::Profile earlier = cost::read_profile(own);
+    cost::Profile earlier = with_links(cost::read_profile(own), options);
     if (shortcoming(earlier, run, compiled.program, *backend).empty()) return earlier;
   } catch (const Error& error) {
     // Not there, of an older form, or damaged; what never was a profile stays.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `hocket profile`: times a program's distinct tasks one by one on this machine, with the inputs
-// that they have in a real step, and the links between local ranks.
+// that they have in a real step, and the links between ranks.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -12,12 +13,15 @@
 #include "engine/compile.h"
 #include "engine/machine.h"
 #include "kernels/backend.h"
+#include "runtime/local_ranks.h"
 
 namespace hocket::train {
 
 struct ProfileOptions {
   double seconds = 1.5;  ///< per rank class: passes are repeated at least this long, 5 at least
   std::function<void(const std::string& text)> progress;
+  /// Of ranks in several processes, what measure_links() found; empty: ranks are threads.
+  std::map<std::string, cost::TimedLink> links;
 };
 
 /// Tasks run one at a time, each alone, in the program's order: inputs are valid, and caches hold
@@ -27,6 +31,11 @@ struct ProfileOptions {
 cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
                       const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options);
+
+/// The links between these ranks, which all of their processes measure together; empty where all
+/// ranks are here.
+std::map<std::string, cost::TimedLink> measure_links(const engine::Run& run,
+                                                     runtime::LocalRanks& ranks);
 
 /// The timings that a training predicts with: those of cluster.profile, an input that is never
 /// written, if they have every task of the program, from this CPU with these kernels and threads

@@ -164,7 +164,7 @@ void Trainer::set_up() {
   if (options_.given) {
     programs_.replace({}, engine::compile_given(run_, *options_.given));
   }
-  prediction_ = preflight(run_, programs_, dataset_, start_.describe(), ranks_.processes());
+  prediction_ = preflight(run_, programs_, dataset_, start_.describe(), ranks_);
   const check::Certificate& proven = prediction_.certificate;
   comm::expect_same(ranks_.processes(), "train", "program",
                     fmt::format("{}, graph {}, mesh {} ({}), collectives {}", proven.program.hex(),

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "comm/communicator.h"
-#include "comm/local.h"
+#include "comm/link_times.h"
 #include "comm/solo.h"
 #include "tests/comm/comm_util.h"
 
