@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Steps in a cluster in a box, predicted and then measured.
+
+    sudo bench/predicted.py [--only real|timed|NETWORK] [--rounds 6] [--json FILE] [--predict-only]
+
+Every network of the table below is a box of its own (tools/cluster). Once for all, the machine is calibrated:
+`hocket profile` times the tasks of the plans with real arithmetic on one idle core, and between the ranks of each box
+its links. From these, `hocket simulate` predicts every plan; the predictions are written (--json, or a file beside the
+temporary ones) before anything is run. Then each box runs its plans in turn, blocks of steps.
+
+Plans with real arithmetic have as many ranks as the machine has cores. With more, the device is played (`timed`,
+docs/cluster.md): its lanes are held for as long as configs/clusters/box-4x2.yaml says, all bytes go through the links.
+
+error         predicted over measured, minus one; measured is the median block
+equal speed   real arithmetic alone: the time of compute scaled by how fast the machine was when it was profiled, over
+              how fast it was right before each block (the probe of `hocket train`, one fixed product)
+"""
+import argparse
+import datetime
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+import netbox  # noqa: E402
+
+DENSE, MOE = "configs/models/box-dense", "configs/models/box-moe"
+# name: hosts, ranks per host, rate between, rate inside ("": the host's loopback), delay
+NETWORKS = {
+    "2x1-100mbit": (2, 1, "100mbit", "", ""),
+    "2x1-300mbit-1ms": (2, 1, "300mbit", "", "500us"),
+    "2x1-1gbit": (2, 1, "1gbit", "", ""),
+    "1x2-unlimited": (1, 2, "1gbit", "", ""),
+    "4x1-100mbit": (4, 1, "100mbit", "", ""),
+    "4x1-400mbit": (4, 1, "400mbit", "", ""),
+    "2x2-100mbit-1gbit": (2, 2, "100mbit", "1gbit", ""),
+    "4x2-100mbit-400mbit": (4, 2, "100mbit", "400mbit", ""),
+    "1x4-unlimited": (1, 4, "1gbit", "", ""),
+}
+REAL = ["train.seq_len=512", "train.global_batch=8", "plan.threads_per_rank=1"]
+PLAYED = ["train.seq_len=64", "train.global_batch=16", "plan.threads_per_rank=1"]
+PLAY = "train.seq_len=256"
+REAL_PLANS = {
+    "dp2": (DENSE, "dp=2 micro_batch=4"),
+    "dp2-zero3": (DENSE, "dp=2 micro_batch=2 shard.params=all shard.grads=all"),
+    "tp2-sp": (DENSE, "tp=2 micro_batch=4 sequence_parallel=true"),
+    "pp2-1f1b": (DENSE, "pp=2 micro_batch=1"),
+    "cp2": (DENSE, "cp=2 micro_batch=4"),
+    "dp2-ep2": (MOE, "dp=2 ep=2 micro_batch=4"),
+}
+TIMED_PLANS = {
+    4: {
+        "dp4": (DENSE, "dp=4 micro_batch=2"),
+        "dp4-zero3": (DENSE, "dp=4 micro_batch=2 shard.params=all shard.grads=all"),
+        "pp4-1f1b": (DENSE, "pp=4 micro_batch=2"),
+        "pp4-zb-h1": (DENSE, "pp=4 micro_batch=2 pp_schedule=zb-h1"),
+        "tp2-dp2": (DENSE, "tp=2 dp=2 micro_batch=4 sequence_parallel=true"),
+        "tp2-pp2": (DENSE, "tp=2 pp=2 micro_batch=4 sequence_parallel=true"),
+        "cp2-dp2": (DENSE, "cp=2 dp=2 micro_batch=4"),
+        "ep4": (MOE, "dp=4 ep=4 micro_batch=2"),
+    },
+    8: {
+        "dp8": (DENSE, "dp=8 micro_batch=2"),
+        "dp8-hsdp": (DENSE, "dp=8 micro_batch=2 shard.params=group shard.grads=group shard.group=2"),
+        "tp2-dp4": (DENSE, "tp=2 dp=4 micro_batch=4 sequence_parallel=true"),
+        "tp2-pp2-dp2": (DENSE, "tp=2 pp=2 dp=2 micro_batch=2 sequence_parallel=true"),
+        "pp4-dp2": (DENSE, "pp=4 dp=2 micro_batch=2"),
+        "pp2-dp4-ep4": (MOE, "pp=2 dp=4 ep=4 micro_batch=2"),
+        "cp2-dp4-ep2": (MOE, "cp=2 dp=4 ep=2 micro_batch=2"),
+        "dp8-ep8": (MOE, "dp=8 ep=8 micro_batch=2"),
+    },
+}
+
+
+class Case:
+    """A plan on a network."""
+
+    def __init__(self, network, name, model, plan):
+        self.network, self.name, self.model = network, name, model
+        hosts, per_host = NETWORKS[network][:2]
+        self.ranks = hosts * per_host
+        self.real = self.ranks <= 2
+        self.keys = [f"plan.{key}" for key in plan.split()] + (REAL if self.real else PLAYED)
+        if per_host < self.ranks:
+            self.keys.append(f"plan.ranks_per_node={per_host}")
+
+    def full_name(self):
+        return f"{self.network} {self.name}"
+
+
+def all_cases(only):
+    cases = []
+    for network, (hosts, per_host, *_) in NETWORKS.items():
+        ranks = hosts * per_host
+        plans = REAL_PLANS if ranks <= 2 else TIMED_PLANS[ranks]
+        cases += [Case(network, name, *plan) for name, plan in plans.items()]
+    kind = {"real": True, "timed": False}
+    return [case for case in cases if not only or case.network in only or
+            any(word in kind and kind[word] == case.real for word in only)]
+
+
+def sets(keys):
+    return [word for key in keys for word in ("--set", key)]
+
+
+def run(words, **more):
+    ran = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, **more)
+    if ran.returncode != 0:
+        sys.exit(f"predicted.py: {shlex.join(words)} ended with {ran.returncode}:\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
+    return ran.stdout
+
+
+def box(network, command, folder, timeout=1200):
+    """What rank 0 of the box prints."""
+    hosts, per_host, rate, inside, delay = NETWORKS[network]
+    words = [sys.executable, os.path.join(ROOT, "tools", "cluster"), "--hosts", str(hosts), "--ranks-per-host",
+             str(per_host), "--rate", rate, "--files", folder, "--timeout", str(timeout)]
+    words += ["--inside", inside] if inside else []
+    words += ["--delay", delay] if delay else []
+    return run(words + ["--", *command])
+
+
+def measure_links(args, network, folder):
+    """latency_ns and bytes_per_s of "intra" and "inter", as the ranks of the box find them."""
+    out = os.path.join(folder, f"links-{network}.json")
+    box(network, [args.hocket, "profile", DENSE, "--seconds", "0", "--out", out, *sets(
+        ["train.seq_len=32", "train.global_batch=8", "plan.micro_batch=1", "plan.threads_per_rank=1"])], folder)
+    with open(out, encoding="utf-8") as f:
+        return json.load(f)["links"]
+
+
+def profile_tasks(args, cases, folder):
+    """One profile of the tasks of all plans with real arithmetic, taken on threads."""
+    whole, known, speeds = None, set(), []
+    for name in dict.fromkeys(case.name for case in cases if case.real):
+        case = next(case for case in cases if case.real and case.name == name)
+        out = os.path.join(folder, f"tasks-{name}.json")
+        keys = [key for key in case.keys if not key.startswith("plan.ranks_per_node")]
+        run([args.hocket, "profile", case.model, "--seconds", str(args.seconds), "--out", out, *sets(keys)])
+        with open(out, encoding="utf-8") as f:
+            profile = json.load(f)
+        whole = whole or {**profile, "tasks": []}
+        speeds.append(profile["probe_flops"])
+        for task in profile["tasks"]:
+            if task["kind"] not in known:
+                known.add(task["kind"])
+                whole["tasks"].append(task)
+    if whole:
+        whole["probe_flops"] = statistics.median(speeds)
+        whole["links"] = {}
+    return whole
+
+
+def cluster_file(network, links, real, folder):
+    """The box as a cluster file, with its links as they were measured."""
+    hosts, per_host = NETWORKS[network][:2]
+    inside = links.get("intra", links.get("inter"))
+    between = links.get("inter", inside)
+    source = f"`hocket profile` between the ranks of {network}"
+    lines = [f"name: {network}", f"nodes: {hosts}", f"devices_per_node: {per_host}"]
+    if real:
+        lines += [f"cores_per_node: {per_host}", "device:", "  name: a core", "  memory: {value: 1GiB}",
+                  "  memory_bandwidth: {value: 10GB/s}", "  launch: {value: 0us}", "  peak: {f32: {value: 50GFLOP/s}}"]
+    else:
+        with open(os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml"), encoding="utf-8") as f:
+            text = f.read()
+        lines += [text[text.index("device:"):text.index("links:")].rstrip()]
+    lines.append("links:")
+    for name, link in (("intra", inside), ("inter", between)):
+        lines += [f"  {name}:", f"    latency: {{value: {link['latency_ns']:.0f}ns, source: \"{source}\"}}",
+                  f"    bandwidth: {{value: {link['bytes_per_s']:.0f}B/s, source: \"{source}\"}}"]
+    path = os.path.join(folder, f"{network}.yaml")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("\n".join(lines) + "\n")
+    return path
+
+
+def predict(args, case, clusters, profile):
+    words = [args.hocket, "simulate", case.model, "--cluster", clusters[case.network], "--json",
+             *sets(case.keys + ["plan.ranks=gloo"] + args.set)]
+    words += ["--profile", profile] if case.real else sets([PLAY])
+    return json.loads(run(words))
+
+
+def measure(args, network, cases, folder):
+    """By name of the case: blocks' times in seconds, the probe before each, and how far played tasks were late."""
+    found = {}
+    for model in dict.fromkeys(case.model for case in cases):
+        among = [case for case in cases if case.model == model]
+        command = [args.hocket, "bench", "step", "--config", model, "--steps", str(args.rounds), "--warmup", "2",
+                   "--block", str(args.block), *sets(args.set)]
+        if not among[0].real:
+            device = os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml")
+            command += sets([f"timed.cluster={device}", f"timed.set=[{PLAY}]"])
+        for case in among:
+            command += ["--variant", f"{case.name}={','.join(case.keys)}"]
+        printed = box(network, command, folder)
+        lines = [line for line in printed.splitlines() if line.startswith('{"world"')]
+        for variant in json.loads(lines[-1])["variants"]:
+            found[variant["name"]] = variant
+    return found
+
+
+def at_equal_speed(case, row, profile):
+    """The prediction with its compute as fast as the machine was in each block, and the block's time."""
+    if not case.real:
+        return None
+    compute = row["compute_s"]
+    ratios = []
+    for ms, probe in zip(row["step_ms"], row["probe_flops"]):
+        scaled = row["predicted_s"] + compute * (profile["probe_flops"] / probe - 1)
+        ratios.append(scaled * 1e3 / ms - 1)
+    return statistics.median(ratios)
+
+
+def summary(rows, key):
+    errors = sorted(abs(row[key]) for row in rows if row[key] is not None)
+    if not errors:
+        return "none"
+    ninth = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
+    return f"median {statistics.median(errors):.1%}, 90th percentile {ninth:.1%} of {len(errors)}"
+
+
+def options():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
+    ap.add_argument("--only", action="append", default=[], help="real, timed, or a network; may be repeated")
+    ap.add_argument("--set", action="append", default=[], help="keys of all runs")
+    ap.add_argument("--rounds", type=int, default=6)
+    ap.add_argument("--block", type=int, default=2, help="steps of a block")
+    ap.add_argument("--seconds", type=float, default=2.0, help="of `hocket profile`, per stage")
+    ap.add_argument("--predict-only", action="store_true")
+    ap.add_argument("--json", metavar="FILE", help="predictions, and then what was measured beside them")
+    ap.add_argument("--folder", help="keeps cluster files, profiles and logs")
+    return ap
+
+
+def main():
+    args = options().parse_args()
+    reason = netbox.why_not()
+    if reason:
+        sys.exit(f"predicted.py: {reason}")
+    cases = all_cases(args.only)
+    folder = args.folder or tempfile.mkdtemp(prefix="predicted-")
+    os.makedirs(folder, exist_ok=True)
+    networks = list(dict.fromkeys(case.network for case in cases))
+    profile = profile_tasks(args, cases, folder)
+    profile_file = os.path.join(folder, "profile.json")
+    with open(profile_file, "w", encoding="utf-8") as f:
+        json.dump(profile, f)
+    links = {network: measure_links(args, network, folder) for network in networks}
+    for network, found in links.items():
+        print(network, {name: f"{link['latency_ns'] / 1e3:.0f} us, {link['bytes_per_s'] * 8e-6:.1f} Mbit/s"
+                        for name, link in found.items()}, flush=True)
+    real = {network: NETWORKS[network][0] * NETWORKS[network][1] <= 2 for network in networks}
+    clusters = {network: cluster_file(network, links[network], real[network], folder) for network in networks}
+    rows = {}
+    for case in cases:
+        said = predict(args, case, clusters, profile_file)
+        rows[case.full_name()] = {"predicted_s": said["step_s"],
+                                  "compute_s": max(rank["compute_s"] for rank in said["breakdown"])}
+    store = args.json or os.path.join(folder, "predicted.json")
+
+    def write():
+        with open(store, "w", encoding="utf-8") as f:
+            json.dump({"predicted_at": began, "links": links, "rows": rows}, f, indent=1)
+
+    began = datetime.datetime.now().isoformat(timespec="seconds")
+    write()
+    print(f"{len(rows)} predictions written to {store}", flush=True)
+    if args.predict_only:
+        return
+    print(f"{'':36}{'predicted':>11}{'measured':>11}{'error':>8}{'equal speed':>13}{'late':>7}")
+    for network in networks:
+        among = [case for case in cases if case.network == network]
+        measured = measure(args, network, among, folder)
+        for case in among:
+            row, found = rows[case.full_name()], measured[case.name]
+            row["step_ms"], row["probe_flops"] = found["step_ms"], found["probe_flops"]
+            row["measured_s"] = statistics.median(found["step_ms"]) / 1e3
+            row["error"] = row["predicted_s"] / row["measured_s"] - 1
+            row["equal_speed"] = at_equal_speed(case, row, profile)
+            row["late"] = found["over_ms"] / found["held_ms"] if found.get("held_ms") else None
+            row["real"] = case.real
+            shown = [f"{row[key]:+.1%}" if row[key] is not None else "" for key in ("equal_speed", "late")]
+            print(f"{case.full_name():36}{row['predicted_s'] * 1e3:9.1f}ms{row['measured_s'] * 1e3:9.1f}ms"
+                  f"{row['error']:+8.1%}{shown[0]:>13}{shown[1]:>7}", flush=True)
+            write()
+    for name, among in (("real arithmetic", [r for r in rows.values() if r["real"]]),
+                        ("played", [r for r in rows.values() if not r["real"]]), ("all", list(rows.values()))):
+        if among:
+            print(f"{name}: raw {summary(among, 'error')}; at equal speed {summary(among, 'equal_speed')}")
+
+
+if __name__ == "__main__":
+    main()
