@@ -127,7 +127,7 @@ def box(network, command, folder, timeout=1200):
 
 
 def measure_links(args, network, folder):
-    """latency_ns and bytes_per_s of "intra" and "inter", as the ranks of the box find them."""
+    """Of "intra" and "inter", as the ranks of the box find them: the links of a profile."""
     out = os.path.join(folder, f"links-{network}.json")
     box(network, [args.hocket, "profile", DENSE, "--seconds", "0", "--out", out, *sets(
         ["train.seq_len=32", "train.global_batch=8", "plan.micro_batch=1", "plan.threads_per_rank=1"])], folder)
@@ -153,8 +153,15 @@ def profile_tasks(args, cases, folder):
                 whole["tasks"].append(task)
     if whole:
         whole["probe_flops"] = statistics.median(speeds)
-        whole["links"] = {}
     return whole
+
+
+def profile_of(network, profile, links, folder):
+    """The machine's profile with the links of one box."""
+    path = os.path.join(folder, f"profile-{network}.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({**profile, "links": links}, f)
+    return path
 
 
 def cluster_file(network, links, real, folder):
@@ -174,17 +181,19 @@ def cluster_file(network, links, real, folder):
     lines.append("links:")
     for name, link in (("intra", inside), ("inter", between)):
         lines += [f"  {name}:", f"    latency: {{value: {link['latency_ns']:.0f}ns, source: \"{source}\"}}",
-                  f"    bandwidth: {{value: {link['bytes_per_s']:.0f}B/s, source: \"{source}\"}}"]
+                  f"    bandwidth: {{value: {link['bytes_per_s']:.0f}B/s, source: \"{source}\"}}", "    direct:",
+                  f"      latency: {{value: {link['collective_latency_ns']:.0f}ns, source: \"{source}\"}}",
+                  f"      bandwidth: {{value: {link['collective_bytes_per_s']:.0f}B/s, source: \"{source}\"}}"]
     path = os.path.join(folder, f"{network}.yaml")
     with open(path, "w", encoding="utf-8") as f:
         f.write("\n".join(lines) + "\n")
     return path
 
 
-def predict(args, case, clusters, profile):
+def predict(args, case, clusters, profiles):
     words = [args.hocket, "simulate", case.model, "--cluster", clusters[case.network], "--json",
              *sets(case.keys + ["plan.ranks=gloo"] + args.set)]
-    words += ["--profile", profile] if case.real else sets([PLAY])
+    words += ["--profile", profiles[case.network]] if case.real else sets([PLAY])
     return json.loads(run(words))
 
 
@@ -251,18 +260,20 @@ def main():
     os.makedirs(folder, exist_ok=True)
     networks = list(dict.fromkeys(case.network for case in cases))
     profile = profile_tasks(args, cases, folder)
-    profile_file = os.path.join(folder, "profile.json")
-    with open(profile_file, "w", encoding="utf-8") as f:
-        json.dump(profile, f)
     links = {network: measure_links(args, network, folder) for network in networks}
     for network, found in links.items():
-        print(network, {name: f"{link['latency_ns'] / 1e3:.0f} us, {link['bytes_per_s'] * 8e-6:.1f} Mbit/s"
-                        for name, link in found.items()}, flush=True)
+        for name, link in found.items():
+            print(f"{network} {name}: messages {link['latency_ns'] / 1e3:.0f} us, {link['bytes_per_s'] * 8e-6:.1f} "
+                  f"Mbit/s; collectives {link['collective_latency_ns'] / 1e3:.0f} us, "
+                  f"{link['collective_bytes_per_s'] * 8e-6:.1f} Mbit/s; beside each other work takes "
+                  f"{link.get('work_beside', 1):.2f}, collectives {link.get('collective_beside', 1):.2f} times as long",
+                  flush=True)
     real = {network: NETWORKS[network][0] * NETWORKS[network][1] <= 2 for network in networks}
+    profiles = {network: profile_of(network, profile, links[network], folder) for network in networks if real[network]}
     clusters = {network: cluster_file(network, links[network], real[network], folder) for network in networks}
     rows = {}
     for case in cases:
-        said = predict(args, case, clusters, profile_file)
+        said = predict(args, case, clusters, profiles)
         rows[case.full_name()] = {"predicted_s": said["step_s"],
                                   "compute_s": max(rank["compute_s"] for rank in said["breakdown"])}
     store = args.json or os.path.join(folder, "predicted.json")

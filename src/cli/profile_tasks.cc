@@ -92,9 +92,14 @@ int profile_tasks(const ProfileOptions& options) {
   std::FILE* words = words_beside(options.out);
   tell_longest(words, compiled.program, profile);
   tell_learned(words, source.run, profile);
-  for (const auto& [name, link] : how.links) {
-    fmt::print(words, "link {}: {} and {}/s in both directions at once\n", name,
-               human_time(link.latency_ns * 1e-9), human_bytes(link.bytes_per_s));
+  for (const auto& [name, link] : profile.links) {
+    fmt::print(words,
+               "link {}: messages {} and {}/s, collectives {} and {}/s; beside these, tasks take "
+               "{:.2f} times as long, and these beside tasks {:.2f} times\n",
+               name, human_time(link.latency_ns * 1e-9), human_bytes(link.bytes_per_s),
+               human_time(link.collective_latency_ns * 1e-9),
+               human_bytes(link.collective_bytes_per_s), link.work_beside,
+               link.collective_beside);
   }
   fmt::print(words, "{} distinct tasks timed; wrote {}\n", profile.tasks.size(), options.out);
   return 0;

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <cmath>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -22,100 +24,169 @@ namespace {
 
 constexpr int64_t kSmall = 64;
 
-/// One of two ranks between which a link lies.
+/// One of two ranks between which a link lies. Both do the same calls.
 struct End {
   Communicator& own;
   std::array<int32_t, 2> members;
   bool first;
   int32_t peer() const { return members[first ? 1 : 0]; }
+  /// What the first one says, for both.
+  double told(double value) const;
 };
 
-/// Messages of one size between a rank and another, which does the same.
-class Exchange {
- public:
-  Exchange(Communicator& own, int32_t peer, int64_t bytes)
-      : own_(own),
-        peer_(peer),
-        data_(static_cast<size_t>(bytes / 4)),
-        send_(program::communication_kind(message(Role::send).id, {}, {type(bytes)}, {})),
-        recv_(program::communication_kind(message(Role::receive).id, {}, {}, {type(bytes)})) {}
-
-  void send() { run(send_); }
-  void receive() { run(recv_); }
-
- private:
-  static graph::TensorType type(int64_t bytes) { return {graph::DType::f32, {bytes / 4}, 0}; }
-
-  void run(const program::Kind& kind) {
-    void* data = data_.data();
-    Call call;
-    call.kind = &kind;
-    (kind.out.empty() ? call.in : call.out) = std::span<void* const>(&data, 1);
-    call.peer = peer_;
-    call.tag = 0;
-    own_.run(call);
-  }
-
-  Communicator& own_;
-  int32_t peer_;
-  std::vector<float> data_;
-  program::Kind send_, recv_;
-};
-
-/// Seconds of one message: half of a round trip, as clocks of two ranks need not agree. The peer
-/// answers.
-double there_and_back_s(const End& end, int64_t bytes, int rounds) {
-  Exchange exchange(end.own, end.peer(), bytes);
-  std::vector<double> times;
-  for (int i = 0; i < rounds; ++i) {
-    const int64_t begin = now_ns();
-    if (end.first) {
-      exchange.send();
-      exchange.receive();
-    } else {
-      exchange.receive();
-      exchange.send();
-    }
-    times.push_back(seconds_since(begin) / 2);
-  }
-  return median(times);
+/// A message to the other end, or from it.
+void pass(const End& end, bool sends, const graph::TensorType& type, void* data, int32_t tag) {
+  const program::Kind kind =
+      sends ? program::communication_kind(message(Role::send).id, {}, {type}, {})
+            : program::communication_kind(message(Role::receive).id, {}, {}, {type});
+  Call call;
+  call.kind = &kind;
+  (sends ? call.in : call.out) = std::span<void* const>(&data, 1);
+  call.peer = end.peer();
+  call.tag = tag;
+  end.own.run(call);
 }
 
-/// Seconds of a collective of two members in which either gets so many bytes of the other.
-double both_ways_s(const End& end, int64_t bytes, int rounds) {
-  const graph::TensorType part{graph::DType::f32, {bytes / 4}, 0};
-  const graph::TensorType whole{graph::DType::f32, {bytes / 2}, 0};
-  const program::Kind gather = program::communication_kind(
-      find("all_gather"), graph::Attrs{{"dim", int64_t{0}}}, {part}, {whole});
-  std::vector<float> mine(static_cast<size_t>(bytes / 4)), all(mine.size() * 2);
-  void* const in = mine.data();
-  void* const out = all.data();
-  Call call;
-  call.kind = &gather;
-  call.in = std::span<void* const>(&in, 1);
-  call.out = std::span<void* const>(&out, 1);
-  call.members = end.members;
+double End::told(double value) const {
+  pass(*this, first, {graph::DType::f64, {1}, 0}, &value, 1);
+  return value;
+}
+
+/// A message of so many bytes, there and back.
+class Messages {
+ public:
+  Messages(const End& end, int64_t bytes)
+      : end_(end),
+        type_{graph::DType::f32, {bytes / 4}, 0},
+        data_(static_cast<size_t>(bytes / 4)) {}
+
+  void run() {
+    pass(end_, end_.first, type_, data_.data(), 0);
+    pass(end_, !end_.first, type_, data_.data(), 0);
+  }
+
+ private:
+  const End& end_;
+  graph::TensorType type_;
+  std::vector<float> data_;
+};
+
+/// Collectives in which either end gets so many bytes of the other.
+class Gathers {
+ public:
+  Gathers(const End& end, int64_t bytes)
+      : end_(end),
+        mine_(static_cast<size_t>(bytes / 4)),
+        all_(mine_.size() * 2),
+        kind_(program::communication_kind(find("all_gather"), graph::Attrs{{"dim", int64_t{0}}},
+                                          {{graph::DType::f32, {bytes / 4}, 0}},
+                                          {{graph::DType::f32, {bytes / 2}, 0}})) {}
+
+  void run() {
+    void* const in = mine_.data();
+    void* const out = all_.data();
+    Call call;
+    call.kind = &kind_;
+    call.in = std::span<void* const>(&in, 1);
+    call.out = std::span<void* const>(&out, 1);
+    call.members = end_.members;
+    end_.own.run(call);
+  }
+
+ private:
+  const End& end_;
+  std::vector<float> mine_, all_;
+  program::Kind kind_;
+};
+
+/// Median seconds of one of them, as the first end found it.
+template <class What>
+double median_s(const End& end, What&& what, int rounds) {
   std::vector<double> times;
   for (int i = 0; i < rounds; ++i) {
     const int64_t begin = now_ns();
-    end.own.run(call);
+    what.run();
     times.push_back(seconds_since(begin));
   }
-  return median(times);
+  return end.told(median(times));
+}
+
+/// Does a piece of work again and again, in a thread of its own.
+class Working {
+ public:
+  explicit Working(const std::function<Work()>& make)
+      : thread_([this, make] {
+          const Work work = make();
+          while (!stop_) {
+            work();
+            ++done_;
+          }
+        }) {}
+  ~Working() {
+    stop_ = true;
+    thread_.join();
+  }
+  int64_t done() const { return done_; }
+
+ private:
+  std::atomic<bool> stop_ = false;
+  std::atomic<int64_t> done_ = 0;
+  std::thread thread_;
+};
+
+/// What work and collectives of `bytes` take from each other. Both ends work all the time.
+void time_beside(const End& end, int64_t bytes, double alone_s, const std::function<Work()>& work,
+                 LinkTimes* link) {
+  constexpr double kSeconds = 0.4;
+  Gathers gathers(end, bytes);
+  const Working working(work);
+  // Both begin together, and nothing is sent while the rate of work alone is taken.
+  const auto rate_of = [&](const auto& meanwhile) {
+    const int64_t before = working.done(), begin = now_ns();
+    meanwhile();
+    return static_cast<double>(working.done() - before) / seconds_since(begin);
+  };
+  end.told(0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const double alone = rate_of([] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
+  end.told(0);
+  const int rounds = std::clamp(static_cast<int>(kSeconds / alone_s), 3, 4000);
+  double beside_s = 0;
+  const double beside = rate_of([&] { beside_s = median_s(end, gathers, rounds); });
+  link->work_beside = end.told(std::max(1.0, alone / std::max(beside, 1e-9)));
+  link->collective_beside = std::max(1.0, beside_s / alone_s);
+}
+
+LinkTimes time_link(const End& end, const std::function<Work()>& work) {
+  // Messages and collectives, each of few bytes and of so many that the latency is small.
+  constexpr int64_t kFewest = 64 << 10, kMost = 16 << 20;
+  constexpr double kLong = 0.05;
+  LinkTimes link;
+  int64_t bytes = kFewest;
+  while (bytes < kMost && median_s(end, Gathers(end, bytes), 2) < kLong) {
+    bytes *= 4;
+  }
+  const auto rate = [&](double seconds, double latency_s) {
+    return static_cast<double>(bytes) / std::max(1e-9, seconds - latency_s);
+  };
+  link.latency_s = median_s(end, Messages(end, kSmall), 200) / 2;
+  link.bytes_per_s = rate(median_s(end, Messages(end, bytes), 5) / 2, link.latency_s);
+  link.collective_latency_s = median_s(end, Gathers(end, kSmall), 200);
+  const double seconds = median_s(end, Gathers(end, bytes), 5);
+  link.collective_bytes_per_s = rate(seconds, link.collective_latency_s);
+  // Beside work, of a size that steps have.
+  const int64_t common = std::min<int64_t>(bytes, 1 << 20);
+  time_beside(end, common, median_s(end, Gathers(end, common), 5), work, &link);
+  return link;
 }
 
 }  // namespace
 
-LinkTimes time_local_link() {
+LinkTimes time_local_link(const std::function<Work()>& work) {
   LocalWorld world(2, std::chrono::seconds(20));
-  constexpr int64_t kLarge = 4 << 20;
   const auto measure = [&](int32_t rank) {
     const End end{world.communicator(rank), {0, 1}, rank == 0};
-    LinkTimes link;
-    link.latency_s = there_and_back_s(end, kSmall, 200);
-    link.bytes_per_s = static_cast<double>(kLarge) /
-                       std::max(1e-9, there_and_back_s(end, kLarge, 20) - link.latency_s);
-    return link;
+    return time_link(end, work);
   };
   std::thread other([&] { measure(1); });
   const LinkTimes link = measure(0);
@@ -124,37 +195,27 @@ LinkTimes time_local_link() {
 }
 
 std::map<std::string, LinkTimes> time_links(World& world, std::span<const int32_t> here,
-                                            int64_t ranks_per_node) {
-  // Rank 0 is at one end of every link, and decides how long its messages are; who is at neither
-  // end only hears of it.
-  constexpr int64_t kFewest = 64 << 10, kMost = 16 << 20;
-  constexpr double kLong = 0.05;
+                                            int64_t ranks_per_node,
+                                            const std::function<Work()>& work) {
+  // Rank 0 is at one end of every link; who is at neither end waits for what it found.
   Processes& processes = world.processes();
-  const auto told_s = [&](double seconds) {
-    return std::stod(processes.from_first(fmt::format("{:.17g}", seconds)));
-  };
   const int64_t per_node = ranks_per_node > 0 ? ranks_per_node : world.size();
-  std::map<std::string, LinkTimes> links;
   const auto is_here = [&](int32_t rank) {
     return std::find(here.begin(), here.end(), rank) != here.end();
   };
+  std::map<std::string, LinkTimes> links;
   for (const auto& [name, rank] : {std::pair{"intra", int64_t{1}}, std::pair{"inter", per_node}}) {
     if (rank >= world.size() || (name == std::string_view("intra") && per_node == 1)) continue;
     const auto far = static_cast<int32_t>(rank);
-    const bool first = is_here(0), takes_part = first || is_here(far);
-    const auto measured_s = [&](const auto& how, int64_t bytes, int rounds) {
-      return told_s(
-          takes_part ? how(End{world.communicator(first ? 0 : far), {0, far}, first}, bytes, rounds)
-                     : 0);
-    };
+    const bool first = is_here(0);
     LinkTimes link;
-    link.latency_s = measured_s(there_and_back_s, kSmall, 200);
-    int64_t bytes = kFewest;
-    while (bytes < kMost && measured_s(both_ways_s, bytes, 2) < kLong) {
-      bytes *= 4;
+    if (first || is_here(far)) {
+      link = time_link({world.communicator(first ? 0 : far), {0, far}, first}, work);
     }
-    const double seconds = measured_s(both_ways_s, bytes, 5);
-    link.bytes_per_s = static_cast<double>(bytes) / std::max(1e-9, seconds - link.latency_s);
+    for (double* of : {&link.latency_s, &link.bytes_per_s, &link.collective_latency_s,
+                       &link.collective_bytes_per_s, &link.work_beside, &link.collective_beside}) {
+      *of = std::stod(processes.from_first(fmt::format("{:.17g}", *of)));
+    }
     links[name] = link;
   }
   forget_messages();

@@ -72,9 +72,18 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
     link.latency = {it->second.latency_ns * 1e-9, "profile"};
     link.bandwidth = {it->second.bytes_per_s, "profile"};
     link.efficiency = {1, "profile"};
+    if (it->second.collective_bytes_per_s > 0) {
+      link.direct.latency = {it->second.collective_latency_ns * 1e-9, "profile"};
+      link.direct.bandwidth = {it->second.collective_bytes_per_s, "profile"};
+    }
+    // Of both links the wider one, which is replaced last.
+    cluster_.device.overlap.compute = {it->second.work_beside, "profile"};
+    cluster_.device.overlap.communication = {it->second.collective_beside, "profile"};
   };
   replace("intra", cluster_.links.intra);
-  replace("inter", cluster_.links.inter);
+  if (cluster_.nodes > 1) {
+    replace("inter", cluster_.links.inter);
+  }
   // Measured for a rank with its threads; the file's device is a core where cores are shared.
   const double cores = cluster_.cores_per_node > 0 ? static_cast<double>(profile_->threads) : 1;
   Device& device = cluster_.device;

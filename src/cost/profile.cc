@@ -90,6 +90,19 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
       TimedLink& timed_link = profile.links[name];
       timed_link.latency_ns = positive(link, "latency_ns");
       timed_link.bytes_per_s = positive(link, "bytes_per_s");
+      for (const auto& [key, value] :
+           {std::pair{"collective_latency_ns", &timed_link.collective_latency_ns},
+            {"collective_bytes_per_s", &timed_link.collective_bytes_per_s},
+            {"work_beside", &timed_link.work_beside},
+            {"collective_beside", &timed_link.collective_beside}}) {
+        *value = link.has(key) ? positive(link, key) : *value;
+      }
+      for (const auto& [key, value] : {std::pair{"work_beside", timed_link.work_beside},
+                                       {"collective_beside", timed_link.collective_beside}}) {
+        if (value < 1) {
+          link.at(key).fail(fmt::format("is {}; expected 1 or more", value));
+        }
+      }
       if (timed_link.bytes_per_s == 0) {
         link.at("bytes_per_s").fail("is 0; expected a bandwidth");
       }
@@ -161,7 +174,16 @@ std::string to_json(const Profile& profile) {
   json.key("links").object();
   for (const auto& [name, link] : profile.links) {
     json.key(name).object().member("latency_ns", link.latency_ns);
-    json.member("bytes_per_s", link.bytes_per_s).end();
+    json.member("bytes_per_s", link.bytes_per_s);
+    if (link.collective_bytes_per_s > 0) {
+      json.member("collective_latency_ns", link.collective_latency_ns);
+      json.member("collective_bytes_per_s", link.collective_bytes_per_s);
+    }
+    if (link.work_beside > 1 || link.collective_beside > 1) {
+      json.member("work_beside", link.work_beside);
+      json.member("collective_beside", link.collective_beside);
+    }
+    json.end();
   }
   json.end().key("tasks").array();
   for (const TimedTask& task : profile.tasks) {

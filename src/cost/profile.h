@@ -36,10 +36,15 @@ struct TimedTask {
   bool operator==(const TimedTask&) const = default;
 };
 
-/// Fitted to transfers between ranks of this machine.
+/// Fitted to transfers between ranks of this machine (comm/link_times.h).
 struct TimedLink {
   double latency_ns = 0;
   double bytes_per_s = 0;
+  /// Of collectives; 0: as messages.
+  double collective_latency_ns = 0;
+  double collective_bytes_per_s = 0;
+  /// How many times as long tasks take beside collectives, and these beside tasks.
+  double work_beside = 1, collective_beside = 1;
   bool operator==(const TimedLink&) const = default;
 };
 

@@ -284,6 +284,11 @@ void visit_rest(const Space& space, const Choice& given,
 std::vector<uint8_t> other_sums(const Space& space, const Choice& choice) {
   std::vector<uint8_t> found;
   if (choice.tp * choice.replicas() == 1) return found;
+  const bool given = is_given(space, "plan.all_reduce") || is_given(space, "plan.all_gather") ||
+                     is_given(space, "plan.reduce_scatter");
+  if (!given && std::max<int64_t>(choice.tp, choice.replicas()) > kMostSummedByMessages) {
+    return found;
+  }
   const bool nodes = space.ranks_per_node > 1 && space.ranks > space.ranks_per_node;
   for (uint8_t sums = 1; sums < std::size(kSums); ++sums) {
     if (sums >= 3 && !nodes) continue;

@@ -61,6 +61,9 @@ struct Space {
 inline constexpr int64_t kLeastTokens = 1024;
 /// Sequences of a micro-batch on a data-parallel rank, at most, unless plan.micro_batch is given.
 inline constexpr int64_t kMostMicroBatch = 16;
+/// Members of the largest group whose sums are tried in messages, unless their keys are given: each
+/// sum is then as many messages as twice that, of every rank.
+inline constexpr int64_t kMostSummedByMessages = 32;
 
 /// "KEY=VALUE" for every key that differs from its default; what has no effect is left out.
 std::vector<std::string> assignments(const Choice& choice, const Space& space);

@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
+#include <latch>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -98,34 +101,79 @@ void time_passes(const program::RankClass& cls, const std::vector<std::string>& 
   }
 }
 
-/// Times the tasks of a class on its first rank, alone: what others would send comes at once.
+/// A rank of a class whose tasks run alone: what others would send comes at once.
+class SoloRank {
+ public:
+  SoloRank(const engine::Compiled& compiled, int32_t rank, const engine::Batch& batch,
+           const std::shared_ptr<kernels::Backend>& backend, int threads)
+      : solo_(rank),
+        rank_(rank, backend, &solo_, options(threads)),
+        // Lives longer than the executor.
+        program_(std::shared_ptr<void>(), &compiled.program) {
+    engine::initialise(compiled.reference, compiled.program, 1, rank_);
+    executor_.emplace(rank_, program_);
+    engine::feed(batch, compiled, rank, *executor_);
+  }
+  runtime::Executor& executor() { return *executor_; }
+
+ private:
+  static runtime::RankOptions options(int threads) {
+    runtime::RankOptions options;
+    options.threads = threads;
+    return options;
+  }
+
+  comm::SoloCommunicator solo_;
+  runtime::Rank rank_;
+  std::shared_ptr<const program::Program> program_;
+  std::optional<runtime::Executor> executor_;
+};
+
+/// Times the tasks of a class on its first rank, while `beside` others of the class do the same:
+/// ranks of one machine share its memory and caches.
 void time_class(const engine::Compiled& compiled, program::ClassId cls_id,
                 const engine::Batch& batch, const std::shared_ptr<kernels::Backend>& backend,
-                int threads, const ProfileOptions& options, Samples& samples) {
+                int threads, int64_t beside, const ProfileOptions& options, Samples& samples) {
   const program::Program& program = compiled.program;
   const program::RankClass& cls = program.classes[cls_id];
-  const int32_t rank_id = program.ranks_of(cls_id)[0];
-  comm::SoloCommunicator solo(rank_id);
-  runtime::RankOptions how;
-  how.threads = threads;
-  // Lives longer than the executor, which ends here.
-  const std::shared_ptr<const program::Program> shared(std::shared_ptr<void>(), &program);
-  // A lane thread of its own, as in a run: thread counts are set per thread.
-  std::exception_ptr error;
-  std::thread worker([&] {
-    try {
-      runtime::Rank rank(rank_id, backend, &solo, how);
-      engine::initialise(compiled.reference, program, 1, rank);
-      runtime::Executor executor(rank, shared);
-      engine::feed(batch, compiled, rank_id, executor);
-      time_passes(cls, keys_of(program, cls), options, executor, samples);
-    } catch (...) {
-      error = std::current_exception();
+  const std::vector<std::string> keys = keys_of(program, cls);
+  const std::vector<int32_t> ranks = program.ranks_of(cls_id);
+  std::atomic<bool> over = false;
+  std::latch ready(beside + 1);
+  // Lane threads of their own, as in a run: thread counts are set per thread.
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(beside) + 1);
+  std::vector<std::thread> threads_of_ranks;
+  for (size_t i = 0; i < errors.size(); ++i) {
+    threads_of_ranks.emplace_back([&, i] {
+      std::optional<SoloRank> rank;
+      try {
+        rank.emplace(compiled, ranks[i % ranks.size()], batch, backend, threads);
+      } catch (...) {
+        errors[i] = std::current_exception();
+        over = true;
+      }
+      ready.arrive_and_wait();
+      try {
+        if (i == 0 && !over) {
+          time_passes(cls, keys, options, rank->executor(), samples);
+        }
+        while (i > 0 && !over) {
+          rank->executor().run_inline(
+              [](program::TaskId, const std::function<void()>& task) { task(); });
+        }
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+      over = true;
+    });
+  }
+  for (std::thread& thread : threads_of_ranks) {
+    thread.join();
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) {
+      std::rethrow_exception(error);
     }
-  });
-  worker.join();
-  if (error) {
-    std::rethrow_exception(error);
   }
 }
 
@@ -153,6 +201,19 @@ void add_task(const cost::ProfileTarget& target, const program::Kind& kind,
   }
 }
 
+cost::TimedLink timed_link(const comm::LinkTimes& link) {
+  return {link.latency_s * 1e9,        link.bytes_per_s, link.collective_latency_s * 1e9,
+          link.collective_bytes_per_s, link.work_beside, link.collective_beside};
+}
+
+/// Work of a rank, which links are timed beside.
+std::function<comm::Work()> probes(const std::shared_ptr<kernels::Backend>& backend) {
+  return [backend]() -> comm::Work {
+    const auto probe = std::make_shared<runtime::Probe>(backend);
+    return [probe] { probe->flops_per_s(); };
+  };
+}
+
 }  // namespace
 
 cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
@@ -171,11 +232,18 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
   for (const cost::ProfileTarget& target : targets) {
     classes.insert(target.cls);
   }
+  // As many ranks compute at a time as there are on a machine, and as it has cores for.
+  const int64_t here = options.links.empty() || run.plan.ranks_per_node == 0
+                           ? run.plan.world()
+                           : std::min(run.plan.ranks_per_node, run.plan.world());
+  const int64_t beside =
+      std::clamp<int64_t>(result.cores / std::max<int64_t>(1, result.threads), 1, here) - 1;
   Samples samples;
   runtime::Probe probe(backend);
   std::vector<double> speeds = {probe.flops_per_s()};
   for (program::ClassId cls : classes) {
-    time_class(compiled, cls, batch, backend, static_cast<int>(result.threads), options, samples);
+    time_class(compiled, cls, batch, backend, static_cast<int>(result.threads), beside, options,
+               samples);
     speeds.push_back(probe.flops_per_s());
   }
   result.probe_flops = median(speeds);
@@ -184,10 +252,8 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
   }
   result.links = options.links;
   if (program.num_ranks() > 1 && result.links.empty()) {
-    const comm::LinkTimes link = comm::time_local_link();
-    for (const char* name : {"intra", "inter"}) {
-      result.links[name] = {link.latency_s * 1e9, link.bytes_per_s};
-    }
+    const cost::TimedLink link = timed_link(comm::time_local_link(probes(backend)));
+    result.links = {{"intra", link}, {"inter", link}};
   }
   return result;
 }
@@ -196,9 +262,9 @@ std::map<std::string, cost::TimedLink> measure_links(const engine::Run& run,
                                                      runtime::LocalRanks& ranks) {
   std::map<std::string, cost::TimedLink> links;
   if (ranks.processes().size() == 1) return links;
-  for (const auto& [name, link] :
-       comm::time_links(ranks.world(), ranks.ids(), run.plan.ranks_per_node)) {
-    links[name] = {link.latency_s * 1e9, link.bytes_per_s};
+  for (const auto& [name, link] : comm::time_links(
+           ranks.world(), ranks.ids(), run.plan.ranks_per_node, probes(kernels::cpu_backend()))) {
+    links[name] = timed_link(link);
   }
   return links;
 }

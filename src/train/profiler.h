@@ -20,14 +20,16 @@ namespace hocket::train {
 struct ProfileOptions {
   double seconds = 1.5;  ///< per rank class: passes are repeated at least this long, 5 at least
   std::function<void(const std::string& text)> progress;
-  /// Of ranks in several processes, what measure_links() found; empty: ranks are threads.
+  /// Of ranks in several processes, what measure_links() found; empty: ranks are threads, and their
+  /// links are timed with the tasks.
   std::map<std::string, cost::TimedLink> links;
 };
 
-/// Tasks run one at a time, each alone, in the program's order: inputs are valid, and caches hold
-/// what they hold in a step (repeating one task on warm buffers makes an optimizer look ten times
-/// too fast). A kind's time is the median over passes of its mean in a pass. Parameters and
-/// optimizer state are scratch; nothing of a run is touched.
+/// The tasks of a rank run one at a time, in the program's order, while others of the machine's
+/// ranks do the same, as far as there are cores for them: inputs are valid, caches hold what they
+/// hold in a step (repeating one task on warm buffers makes an optimizer look ten times too fast),
+/// and memory is shared as there. A kind's time is the median over passes of its mean in a pass.
+/// Parameters and optimizer state are scratch; nothing of a run is touched.
 cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
                       const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options);

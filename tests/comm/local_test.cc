@@ -547,10 +547,17 @@ TEST(LocalComm, AnAbortWakesEverybody) {
 }
 
 TEST(LocalComm, LinkTimesAreSane) {
-  const LinkTimes t = time_local_link();
-  EXPECT_GT(t.latency_s, 0);
-  EXPECT_LT(t.latency_s, 1);
+  const LinkTimes t = time_local_link([]() -> Work {
+    return [] { std::this_thread::sleep_for(std::chrono::microseconds(100)); };
+  });
+  for (const double latency : {t.latency_s, t.collective_latency_s}) {
+    EXPECT_GT(latency, 0);
+    EXPECT_LT(latency, 1);
+  }
   EXPECT_GT(t.bytes_per_s, 1e6);
+  EXPECT_GT(t.collective_bytes_per_s, 1e6);
+  EXPECT_GE(t.work_beside, 1);
+  EXPECT_GE(t.collective_beside, 1);
 }
 
 TEST(SoloComm, KeepsCountsValid) {
