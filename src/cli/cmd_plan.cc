@@ -281,10 +281,11 @@ nlohmann::json json_of(const plan::SearchResult& result, const plan::Space& spac
   }
   throw Error(
       Error::Kind::kRun, "hocket plan",
-      fmt::format("no plan of {} ranks with train.global_batch {} fits into {} a rank; {}; "
+      fmt::format("no plan of {} ranks with train.global_batch {} {} into {} a rank; {}; "
                   "try more ranks, another batch, or a larger --time-limit{}",
-                  space.ranks, space.global_batch, human_bytes(static_cast<double>(trial.memory())),
-                  ending_text(result), why));
+                  space.ranks, space.global_batch,
+                  result.counts.left > 0 ? "was found yet that fits" : "fits",
+                  human_bytes(static_cast<double>(trial.memory())), ending_text(result), why));
 }
 
 /// `run` in the form of another trainer, or as a run.yaml.
@@ -305,25 +306,6 @@ std::string comment_of(const plan::Outcome& best, const plan::SearchResult& resu
       result.complete ? "no plan of the space is faster" : "the best found when " + result.ended);
 }
 
-/// The timings of --profile, else of cluster.profile, as `simulate` takes them; none, with a
-/// warning, if the latter are not of what the cluster computes on. Error: those of --profile are
-/// not.
-std::optional<cost::Profile> profile_of(const Options& options, const engine::Run& run,
-                                        const std::string& cluster_file) {
-  const std::string& file = run.config.cluster.profile;
-  if (file.empty()) return std::nullopt;
-  cost::Profile profile = cost::read_profile(file);
-  const cost::Cluster cluster = engine::cluster_of(run, cluster_file);
-  const std::string kernels = cluster.this_machine ? engine::kernels_here() : "";
-  const std::string why = engine::mismatch(profile, cluster, kernels);
-  if (why.empty()) return profile;
-  if (!options.profile.empty()) {
-    fail("hocket plan", "--profile {} {}; try without it", file, why);
-  }
-  log_warning("cluster.profile {} is not used: it {}", file, why);
-  return std::nullopt;
-}
-
 int search_plan(const Options& options) {
   std::map<std::string, std::string> given;
   const engine::Run run = read_target(options, &given);
@@ -331,7 +313,8 @@ int search_plan(const Options& options) {
   inputs.insert(inputs.end(), {options.run, options.cluster, options.profile});
   require_output("hocket plan --out", options.out, inputs);
   const std::string cluster = options.cluster.empty() ? run.config.cluster.file : options.cluster;
-  const std::optional<cost::Profile> profile = profile_of(options, run, cluster);
+  const std::optional<cost::Profile> profile =
+      profile_of(run, options.profile, engine::cluster_of(run, cluster), "hocket plan");
   const plan::Trial trial(run, cluster, profile, options.ranks.value_or(0));
   const plan::Space space = trial.space(given);
   Progress line;

@@ -46,23 +46,6 @@ struct Options {
   bool all_ways = false;
 };
 
-/// The timings of --profile, else of cluster.profile; none, with a warning, if the latter are not
-/// of what the cluster computes on. Error: those of --profile are not.
-std::optional<cost::Profile> profile_of(const Options& options, const engine::Run& run,
-                                        const cost::Cluster& cluster) {
-  const std::string& file = options.profile.empty() ? run.config.cluster.profile : options.profile;
-  if (file.empty()) return std::nullopt;
-  cost::Profile profile = cost::read_profile(file);
-  const std::string kernels = cluster.this_machine ? engine::kernels_here() : "";
-  const std::string why = engine::mismatch(profile, cluster, kernels);
-  if (why.empty()) return profile;
-  if (!options.profile.empty()) {
-    fail("hocket simulate", "--profile {} {}; try without it", file, why);
-  }
-  log_warning("cluster.profile {} is not used: it {}", file, why);
-  return std::nullopt;
-}
-
 /// OP=K of --what-if.
 std::vector<sim::Speedup> speedups(const std::vector<std::string>& words) {
   constexpr double kMost = 1e9;
@@ -191,7 +174,8 @@ int simulate(const Options& options) {
   require_output("hocket simulate --html", options.html, inputs);
   const cost::Cluster cluster =
       engine::cluster_of(run, options.cluster.empty() ? run.config.cluster.file : options.cluster);
-  const std::optional<cost::Profile> profile = profile_of(options, run, cluster);
+  const std::optional<cost::Profile> profile =
+      profile_of(run, options.profile, cluster, "hocket simulate");
   const engine::Compiled compiled = source.compile();
   if (source.given) {
     program::expect_no_parts(compiled.program, "hocket simulate");

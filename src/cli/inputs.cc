@@ -14,6 +14,7 @@
 #include "checkpoint/resolve.h"
 #include "comm/launch.h"
 #ifndef HOCKET_SIM_ONLY
+#include "engine/machine.h"
 #include "engine/processes.h"
 #endif
 
@@ -152,6 +153,21 @@ void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::s
         "is extrapolated",
         what, tokens, model.max_position);
   }
+}
+
+std::optional<cost::Profile> profile_of(const engine::Run& run, const std::string& given,
+                                        const cost::Cluster& cluster, const std::string& verb) {
+  const std::string& file = given.empty() ? run.config.cluster.profile : given;
+  if (file.empty()) return std::nullopt;
+  cost::Profile profile = cost::read_profile(file);
+  const std::string kernels = cluster.this_machine ? engine::kernels_here() : "";
+  const std::string why = engine::mismatch(profile, cluster, kernels);
+  if (why.empty()) return profile;
+  if (!given.empty()) {
+    fail(verb, "--profile {} {}; try without it", file, why);
+  }
+  log_warning("cluster.profile {} is not used: it {}", file, why);
+  return std::nullopt;
 }
 
 void add_set(Args& args, std::vector<std::string>* overrides) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/args.h"
+#include "cost/profile.h"
 #include "engine/compile.h"
 
 namespace hocket::cli {
@@ -39,6 +40,12 @@ engine::Run model_run(const std::string& model, const std::string& dtype,
 
 /// A warning if `tokens` positions, those of `what`, are more than the model was made for.
 void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::string& what);
+
+/// The timings that `given` names (--profile), else cluster.profile. Those of another device, CPU
+/// or kernels than the cluster's are an Error of `verb` where they were given, and else left aside
+/// with a warning.
+std::optional<cost::Profile> profile_of(const engine::Run& run, const std::string& given,
+                                        const cost::Cluster& cluster, const std::string& verb);
 
 /// Adds --set.
 void add_set(Args& args, std::vector<std::string>* overrides);

@@ -2,11 +2,14 @@
 #include "plan/search.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <exception>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <queue>
 #include <thread>
@@ -27,7 +30,8 @@ struct Candidate {
   float least_s = 0;
   float least_any_s = 0;  ///< whatever algorithms sums have
   float key = 0;
-  uint32_t order = 0;  ///< of those with one key
+  float guess_s = 0, bytes = 0;  ///< estimated
+  uint32_t order = 0;            ///< of those with one key
 };
 struct Later {
   bool operator()(const Candidate& left, const Candidate& right) const {
@@ -40,9 +44,41 @@ constexpr size_t kMostCandidates = 4'000'000;
 /// A plan estimated to take more than there is of memory is tried late: its key grows with what is
 /// too much.
 constexpr double kMemoryPenalty = 4;
+/// By so much more than was thought of, a plan is put off again.
+constexpr double kMisjudged = 1.02;
+/// And of two plans that are as good the one with the shorter program is tried first: its key grows
+/// by this with every doubling of its passes through layers beyond kFewPasses.
+constexpr double kSizePenalty = 0.02, kFewPasses = 1024;
 /// Algorithms of sums are tried of plans within this of the best one, and of others last.
 constexpr double kNear = 1.05;
 constexpr float kLast = 1e6f;
+
+/// How many times as much time, or memory, simulated plans took as was estimated, by what they
+/// repeat and split, and how many ranks their pipelines and experts have: of the others that many
+/// times as much is expected. Nothing is known of a kind of which no plan was simulated.
+class Misjudged {
+ public:
+  void record(const Choice& choice, double times) {
+    Kind& kind = kinds_[kind_of(choice)];
+    kind.sum += times;
+    ++kind.count;
+  }
+  double times(const Choice& choice) const {
+    const auto kind = kinds_.find(kind_of(choice));
+    return kind == kinds_.end() ? 1 : kind->second.sum / kind->second.count;
+  }
+
+ private:
+  struct Kind {
+    double sum = 0;
+    int count = 0;
+  };
+  static std::array<int, 4> kind_of(const Choice& choice) {
+    return {choice.recompute, choice.shard, static_cast<int>(std::log2(choice.pp)),
+            static_cast<int>(std::log2(choice.ep))};
+  }
+  std::map<std::array<int, 4>, Kind> kinds_;
+};
 
 class Search {
  public:
@@ -61,6 +97,7 @@ class Search {
                   Counts* counts);
   void keep(std::vector<Candidate> found, const Counts& counts);
   bool take(Candidate* candidate);
+  bool is_put_off(Candidate candidate);
   void simulate();
   void add_other_sums(const Candidate& candidate, bool near);
   void record(const Candidate& candidate, Outcome outcome);
@@ -82,6 +119,7 @@ class Search {
   uint32_t next_order_ = 0;
   double best_s_ = std::numeric_limits<double>::infinity();
   double left_least_s_ = std::numeric_limits<double>::infinity();
+  Misjudged misjudged_bytes_, misjudged_seconds_;
   SearchResult result_;
 };
 
@@ -152,6 +190,8 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Ca
     Choice choice = mesh;
     choice.micro_batch = micro_batch;
     const int64_t steps = num_micro_batches(space_, choice);
+    const double passes = static_cast<double>(steps * space_.model.num_layers);
+    const double size = 1 + kSizePenalty * std::log2(std::max(1.0, passes / kFewPasses));
     const bool fits =
         options_.everything || estimator->floor_of_mesh(mesh, micro_batch).least_bytes <= limit;
     for (const Pipeline& pipeline : pipelines(space_, choice, steps)) {
@@ -165,10 +205,13 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Ca
           return;
         }
         const double over = std::max(0.0, guess.bytes / limit - 1);
-        found->push_back({.choice = plan,
-                          .least_s = static_cast<float>(guess.least_s * (1 - 1e-6)),
-                          .least_any_s = static_cast<float>(guess.least_any_s * (1 - 1e-6)),
-                          .key = static_cast<float>(guess.seconds * (1 + kMemoryPenalty * over))});
+        found->push_back(
+            {.choice = plan,
+             .least_s = static_cast<float>(guess.least_s * (1 - 1e-6)),
+             .least_any_s = static_cast<float>(guess.least_any_s * (1 - 1e-6)),
+             .key = static_cast<float>(guess.seconds * size * (1 + kMemoryPenalty * over)),
+             .guess_s = static_cast<float>(std::max(1e-9, guess.seconds * size)),
+             .bytes = static_cast<float>(std::max(1.0, guess.bytes))});
       });
     }
   }
@@ -215,6 +258,7 @@ bool Search::take(Candidate* candidate) {
       std::pop_heap(queue_.begin(), queue_.end(), Later());
       *candidate = queue_.back();
       queue_.pop_back();
+      if (is_put_off(*candidate)) continue;
       if (options_.everything || candidate->least_s <= best_s_) {
         ++busy_;
         return true;
@@ -229,6 +273,22 @@ bool Search::take(Candidate* candidate) {
     more_.wait(lock);
   }
   return false;
+}
+
+/// Puts a plan back if plans like it have shown that it will take more time than was thought, or
+/// more memory than there is. The mutex is held.
+bool Search::is_put_off(Candidate candidate) {
+  if (options_.everything) return false;
+  const double bytes = misjudged_bytes_.times(candidate.choice);
+  const double seconds = misjudged_seconds_.times(candidate.choice);
+  const double limit = static_cast<double>(trial_.memory());
+  const double key = candidate.guess_s * seconds *
+                     (1 + kMemoryPenalty * std::max(0.0, candidate.bytes * bytes / limit - 1));
+  if (key <= candidate.key * kMisjudged) return false;
+  candidate.key = static_cast<float>(key);
+  queue_.push_back(candidate);
+  std::push_heap(queue_.begin(), queue_.end(), Later());
+  return true;
 }
 
 /// The same plan with other algorithms of sums: soon if it is a good one.
@@ -253,6 +313,8 @@ void Search::record(const Candidate& candidate, Outcome outcome) {
     ++result_.refusals[outcome.refused];
     return;
   }
+  misjudged_bytes_.record(candidate.choice, static_cast<double>(outcome.bytes) / candidate.bytes);
+  misjudged_seconds_.record(candidate.choice, outcome.step_s / candidate.guess_s);
   add_other_sums(candidate, outcome.fits && outcome.step_s <= best_s_ * kNear);
   if (!outcome.fits) {
     ++result_.counts.over_memory;
