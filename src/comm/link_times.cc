@@ -137,7 +137,7 @@ class Working {
 /// What work and collectives of `bytes` take from each other. Both ends work all the time.
 void time_beside(const End& end, int64_t bytes, double alone_s, const std::function<Work()>& work,
                  LinkTimes* link) {
-  constexpr double kSeconds = 0.4;
+  constexpr double kSeconds = 0.2;
   Gathers gathers(end, bytes);
   const Working working(work);
   // Both begin together, and nothing is sent while the rate of work alone is taken.
@@ -147,8 +147,8 @@ void time_beside(const End& end, int64_t bytes, double alone_s, const std::funct
     return static_cast<double>(working.done() - before) / seconds_since(begin);
   };
   end.told(0);
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  const double alone = rate_of([] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const double alone = rate_of([] { std::this_thread::sleep_for(std::chrono::milliseconds(120)); });
   end.told(0);
   const int rounds = std::clamp(static_cast<int>(kSeconds / alone_s), 3, 4000);
   double beside_s = 0;
@@ -160,7 +160,7 @@ void time_beside(const End& end, int64_t bytes, double alone_s, const std::funct
 LinkTimes time_link(const End& end, const std::function<Work()>& work) {
   // Messages and collectives, each of few bytes and of so many that the latency is small.
   constexpr int64_t kFewest = 64 << 10, kMost = 16 << 20;
-  constexpr double kLong = 0.05;
+  constexpr double kLong = 0.02;
   LinkTimes link;
   int64_t bytes = kFewest;
   while (bytes < kMost && median_s(end, Gathers(end, bytes), 2) < kLong) {
@@ -169,14 +169,14 @@ LinkTimes time_link(const End& end, const std::function<Work()>& work) {
   const auto rate = [&](double seconds, double latency_s) {
     return static_cast<double>(bytes) / std::max(1e-9, seconds - latency_s);
   };
-  link.latency_s = median_s(end, Messages(end, kSmall), 200) / 2;
-  link.bytes_per_s = rate(median_s(end, Messages(end, bytes), 5) / 2, link.latency_s);
-  link.collective_latency_s = median_s(end, Gathers(end, kSmall), 200);
-  const double seconds = median_s(end, Gathers(end, bytes), 5);
+  link.latency_s = median_s(end, Messages(end, kSmall), 100) / 2;
+  link.bytes_per_s = rate(median_s(end, Messages(end, bytes), 3) / 2, link.latency_s);
+  link.collective_latency_s = median_s(end, Gathers(end, kSmall), 100);
+  const double seconds = median_s(end, Gathers(end, bytes), 3);
   link.collective_bytes_per_s = rate(seconds, link.collective_latency_s);
   // Beside work, of a size that steps have.
   const int64_t common = std::min<int64_t>(bytes, 1 << 20);
-  time_beside(end, common, median_s(end, Gathers(end, common), 5), work, &link);
+  time_beside(end, common, median_s(end, Gathers(end, common), 3), work, &link);
   return link;
 }
 

@@ -64,6 +64,9 @@ TEST(PlanEquality, RandomPlansEqualOneRankInFp32) {
 /// What is not run: the same plans where sums travel as codes that lose something, and where they
 /// evaluate.
 TEST(PlanEquality, NoRandomPlanIsRefused) {
+  if (is_sanitized()) {
+    GTEST_SKIP() << "the tests above lower such plans, and check them";
+  }
   const uint64_t plans = from_environment("HOCKET_PLANS", kPlans);
   const uint64_t first = from_environment("HOCKET_SEED", 1);
   std::cout << "HOCKET_SEED=" << first << " HOCKET_PLANS=" << plans << "\n";
