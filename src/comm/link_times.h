@@ -29,8 +29,8 @@ LinkTimes time_local_link(const std::function<Work()>& work);
 
 /// The same between processes, by the name of the link: "intra" between the first two ranks of the
 /// first node, "inter" between the first ranks of the first two nodes; those that there are. About
-/// half a second for each. Every process calls this, with the ranks that are here, and gets what was
-/// measured. Throws Error when a rank does not come.
+/// half a second for each. Every process calls this, with the ranks that are here, and gets what
+/// was measured. Throws Error when a rank does not come.
 std::map<std::string, LinkTimes> time_links(World& world, std::span<const int32_t> here,
                                             int64_t ranks_per_node,
                                             const std::function<Work()>& work);
