@@ -63,7 +63,9 @@ void verb_profile(Args& args) {
   auto options = std::make_shared<Options>();
   args.about(
       "time this machine's tasks, or read logs, so that predictions are calibrated",
-      "Times every distinct task of the run's program alone, with the inputs that it has in a "
+      "Times every distinct task of the run's program on as many ranks at a time as the machine "
+      "has "
+      "cores for, with the inputs that it has in a "
       "real step, and the links between ranks: threads, or under a launcher processes and their "
       "hosts. `simulate --profile` and cluster.profile take the file; tasks of other sizes are "
       "interpolated from it. `train` does this by itself before its first step. Run it on an idle "
