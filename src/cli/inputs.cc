@@ -13,8 +13,8 @@
 #include "base/text.h"
 #include "checkpoint/resolve.h"
 #include "comm/launch.h"
-#ifndef HOCKET_SIM_ONLY
 #include "engine/machine.h"
+#ifndef HOCKET_SIM_ONLY
 #include "engine/processes.h"
 #endif
 
