@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <map>
 
@@ -110,7 +111,154 @@ GroupShape Cluster::shape(std::span<const int32_t> ranks) const {
   for (size_t i = 0; i < topology.levels.size(); ++i) {
     shape.levels[i] = spread_of(ranks, static_cast<int32_t>(topology.levels[i].devices));
   }
+  if (!unlike.empty()) {
+    shape.kinds = 0;
+    for (const int32_t rank : ranks) {
+      shape.kinds |= uint64_t{1} << kind_of(rank);
+    }
+  }
   return shape;
+}
+
+size_t Cluster::kind_of_node(int64_t node) const {
+  for (size_t i = 0; i < unlike.size(); ++i) {
+    if (node >= unlike[i].first && node < unlike[i].first + unlike[i].count) return i + 1;
+  }
+  return 0;
+}
+
+Cluster Cluster::all_of(size_t kind) const {
+  Cluster even = *this;
+  even.unlike.clear();
+  if (kind > 0) {
+    even.device = unlike[kind - 1].device;
+    even.links = unlike[kind - 1].links;
+  }
+  return even;
+}
+
+namespace {
+
+/// Of two constants the one that is better, the greater or the smaller one.
+template <Unit kUnit>
+void keep_greater(Constant<kUnit>* best, const Constant<kUnit>& other) {
+  if (other.value > best->value) {
+    *best = other;
+  }
+}
+
+template <Unit kUnit>
+void keep_less(Constant<kUnit>* best, const Constant<kUnit>& other) {
+  if (other.value < best->value) {
+    *best = other;
+  }
+}
+
+void keep_better(Peak* best, const Peak& other) {
+  keep_greater(&best->f4, other.f4);
+  keep_greater(&best->f8, other.f8);
+  keep_greater(&best->bf16, other.bf16);
+  keep_greater(&best->f32, other.f32);
+  keep_greater(&best->f64, other.f64);
+}
+
+/// A curve that says all is reached, or nothing: no device does better.
+void keep_better(Efficiency* best, const Efficiency& other) {
+  const auto highest = [](const Fraction& share, const ShareCurve& curve) {
+    return curve.given() ? *std::max_element(curve.share.begin(), curve.share.end()) : share.value;
+  };
+  const auto keep = [&](Fraction* share, ShareCurve* curve, const Fraction& other_share,
+                        const ShareCurve& other_curve) {
+    share->value = std::max(highest(*share, *curve), highest(other_share, other_curve));
+    *curve = {};
+  };
+  keep(&best->matmul, &best->matmul_by_flops, other.matmul, other.matmul_by_flops);
+  keep(&best->attention, &best->attention_by_flops, other.attention, other.attention_by_flops);
+  keep(&best->memory, &best->memory_by_bytes, other.memory, other.memory_by_bytes);
+}
+
+void keep_better(Device* best, const Device& other) {
+  keep_greater(&best->memory, other.memory);
+  keep_greater(&best->memory_bandwidth, other.memory_bandwidth);
+  keep_less(&best->launch, other.launch);
+  keep_less(&best->host_launch, other.host_launch);
+  keep_less(&best->overlap.compute, other.overlap.compute);
+  keep_less(&best->overlap.communication, other.overlap.communication);
+  keep_better(&best->peak, other.peak);
+  keep_better(&best->efficiency, other.efficiency);
+}
+
+/// Both without what refines them, which could only make them slower, or for some sizes faster by
+/// a bandwidth of its own.
+void keep_better(Link* best, const Link& other) {
+  const auto widest = [](const Link& link) {
+    double bandwidth = link.bytes_per_s();
+    for (const Curve* curve : {&link.short_messages, &link.tree, &link.direct, &link.message}) {
+      bandwidth = std::max(bandwidth, curve->bandwidth.value);
+    }
+    return bandwidth;
+  };
+  const auto quickest = [](const Link& link) {
+    double latency = link.latency.value;
+    for (const Curve* curve : {&link.short_messages, &link.tree, &link.direct, &link.message}) {
+      latency = curve->given() ? std::min(latency, curve->latency.value) : latency;
+    }
+    return latency;
+  };
+  const double bandwidth = std::max(widest(*best), widest(other));
+  const double latency = std::min(quickest(*best), quickest(other));
+  *best = {};
+  best->bandwidth.value = bandwidth;
+  best->latency.value = latency;
+}
+
+void scale_device(double speed, Device* device) {
+  Peak& peak = device->peak;
+  for (Rate* rate : {&peak.f4, &peak.f8, &peak.bf16, &peak.f32, &peak.f64}) {
+    rate->value *= speed;
+  }
+  device->memory_bandwidth.value *= speed;
+}
+
+void scale_link(double bandwidth, Link* link) {
+  link->bandwidth.value *= bandwidth;
+  for (Curve* curve : {&link->short_messages, &link->tree, &link->direct, &link->message}) {
+    curve->bandwidth.value *= bandwidth;
+  }
+}
+
+/// Gives nodes that are unlike the rest their devices and links. `folder`: which names of files
+/// are relative to.
+void fill_in_unlike(const std::filesystem::path& folder, Cluster* cluster) {
+  for (UnlikeNodes& nodes : cluster->unlike) {
+    nodes.device = cluster->device;
+    nodes.links = cluster->links;
+    if (!nodes.cluster.empty()) {
+      const Cluster other = read_cluster((folder / nodes.cluster).string());
+      if (other.this_machine || other.cores_per_node > 0 || cluster->cores_per_node > 0) {
+        fail(cluster->name, "unlike nodes of {}: ranks share cores there or here; try speed",
+             nodes.cluster);
+      }
+      nodes.device = other.device;
+      nodes.links = other.links;
+    }
+    scale_device(nodes.speed, &nodes.device);
+    scale_link(nodes.bandwidth, &nodes.links.intra);
+    scale_link(nodes.bandwidth, &nodes.links.inter);
+  }
+}
+
+}  // namespace
+
+Cluster Cluster::at_best() const {
+  Cluster best = *this;
+  best.unlike.clear();
+  for (const UnlikeNodes& nodes : unlike) {
+    keep_better(&best.device, nodes.device);
+    keep_better(&best.links.intra, nodes.links.intra);
+    keep_better(&best.links.inter, nodes.links.inter);
+  }
+  return best;
 }
 
 double ShareCurve::at(double of_size) const {
@@ -237,6 +385,7 @@ void Cluster::validate(const std::string& where) const {
     }
   }
   validate_levels(where);
+  validate_unlike(where);
   validate_measured(where);
   validate_curves(where);
 }
@@ -329,8 +478,36 @@ void Cluster::validate_levels(const std::string& where) const {
   }
 }
 
+void Cluster::validate_unlike(const std::string& where) const {
+  if (!unlike.empty() && this_machine) {
+    fail(where, "this_machine has unlike nodes; expected none, since it is one node");
+  }
+  if (unlike.size() > kMostUnlike) {
+    fail(where, "unlike has {} entries; expected at most {}", unlike.size(), kMostUnlike);
+  }
+  int64_t next = 0;
+  for (size_t i = 0; i < unlike.size(); ++i) {
+    const UnlikeNodes& nodes_here = unlike[i];
+    if (nodes_here.first < next || nodes_here.count > nodes - nodes_here.first) {
+      fail(where, "unlike.{} is nodes {} to {}; expected some after {} and before {}, in order", i,
+           nodes_here.first, nodes_here.first + nodes_here.count - 1, next - 1, nodes);
+    }
+    next = nodes_here.first + nodes_here.count;
+    for (const double times : {nodes_here.speed, nodes_here.bandwidth}) {
+      if (!(times >= 0.001 && times <= 1000)) {
+        fail(where, "unlike.{} is {} times as fast; expected 0.001 to 1000", i, times);
+      }
+    }
+  }
+}
+
 std::vector<std::string> Cluster::unsourced() const {
   std::vector<std::string> missing;
+  for (size_t i = 0; i < unlike.size(); ++i) {
+    if ((unlike[i].speed != 1 || unlike[i].bandwidth != 1) && unlike[i].source.empty()) {
+      missing.push_back(fmt::format("unlike.{}", i));
+    }
+  }
   for (const auto& [name, curve] : curves_of(device.efficiency)) {
     if (curve->given() && curve->source.empty()) {
       missing.push_back(fmt::format("device.efficiency.{}", name));
@@ -357,6 +534,7 @@ Cluster read_cluster(const std::string& path, const std::vector<std::string>& ov
   Cluster cluster;
   read_config(cluster, path, overrides);
   cluster.validate(path);
+  fill_in_unlike(std::filesystem::path(path).parent_path(), &cluster);
   return cluster;
 }
 
@@ -364,6 +542,7 @@ Cluster parse_cluster(std::string_view text, const std::string& name) {
   Cluster cluster;
   parse_config(cluster, text, name);
   cluster.validate(name);
+  fill_in_unlike({}, &cluster);
   return cluster;
 }
 

@@ -233,8 +233,33 @@ struct GroupShape {
   int32_t nodes = 1;                            ///< distinct nodes
   int32_t per_node = 1;                         ///< fewest members on any of its nodes
   std::array<Spread, kMostLevels> levels = {};  ///< of Topology::levels
+  uint64_t kinds = 1;                           ///< bit k: some member is on a node of kind k
   auto operator<=>(const GroupShape&) const = default;
 };
+
+/// Neighbouring nodes that are unlike the rest: with the devices and links of another cluster file,
+/// or so many times as fast.
+struct UnlikeNodes {
+  int64_t first = 0, count = 1;
+  std::string cluster;
+  double speed = 1, bandwidth = 1;
+  std::string source;
+  /// What they have; read_cluster() fills it in.
+  Device device = {};
+  Links links = {};
+  void fields(Fields& visit) {
+    visit("first", first, "number of the first of these nodes").min(0);
+    visit("count", count, "how many there are").min(1);
+    visit("cluster", cluster,
+          "cluster file, as seen from this one, whose devices and links they have; without: those "
+          "of this one");
+    visit("speed", speed, "their devices' arithmetic and memory are so many times as fast");
+    visit("bandwidth", bandwidth, "their links are so many times as wide");
+    visit("source", source, "where these factors come from; mandatory in shipped files");
+  }
+};
+/// Entries of Cluster::unlike, at most.
+inline constexpr size_t kMostUnlike = 63;
 
 struct Cluster {
   std::string name;
@@ -250,6 +275,8 @@ struct Cluster {
   Device device;
   Links links;
   Topology topology;
+  /// Kinds of nodes beside that of `device` and `links`, which is kind 0: entry i is kind i + 1.
+  std::vector<UnlikeNodes> unlike;
   /// What the library does beside the algorithms of an op's record: "hierarchical".
   std::vector<std::string> algorithms;
   /// Of groups that lie as these did, in place of the links' constants.
@@ -270,6 +297,7 @@ struct Cluster {
     visit("device", device, "what one rank computes on");
     visit("links", links, "how ranks are connected");
     visit("topology", topology, "adapters, and the switches below and above nodes");
+    visit("unlike", unlike, "nodes with other devices or links than the rest");
     visit("algorithms", algorithms,
           "what the library of collectives also does: hierarchical (inside nodes first)");
     visit("measured", measured, "times of collectives on groups that were measured");
@@ -281,6 +309,16 @@ struct Cluster {
     return topology.adapters_per_node > 0 ? topology.adapters_per_node : devices_per_node;
   }
   GroupShape shape(std::span<const int32_t> ranks) const;
+  /// Kinds of nodes, and the kind of a node or of the node of a rank.
+  size_t num_kinds() const { return 1 + unlike.size(); }
+  size_t kind_of_node(int64_t node) const;
+  size_t kind_of(int32_t rank) const { return unlike.empty() ? 0 : kind_of_node(node_of(rank)); }
+  const Device& device_of(size_t kind) const { return kind == 0 ? device : unlike[kind - 1].device; }
+  /// The cluster if all nodes were of one kind.
+  Cluster all_of(size_t kind) const;
+  /// One of even nodes, on which nothing takes longer than here: every constant is the best of all
+  /// kinds.
+  Cluster at_best() const;
   /// Times of an op on groups that lie so; null: not measured.
   const MeasuredTimes* measured_on(std::string_view op, const GroupShape& shape) const;
   /// Bytes/s that leave one set of a level in each direction.
@@ -294,11 +332,12 @@ struct Cluster {
 
  private:
   void validate_levels(const std::string& where) const;
+  void validate_unlike(const std::string& where) const;
   void validate_measured(const std::string& where) const;
   void validate_curves(const std::string& where) const;
 };
 
-/// Reads and validates a cluster file.
+/// Reads and validates a cluster file, and those that its `unlike` names.
 Cluster read_cluster(const std::string& path, const std::vector<std::string>& overrides = {});
 Cluster parse_cluster(std::string_view text, const std::string& name);
 /// YAML that reads back to the same cluster, without what is as it is by default.

@@ -55,6 +55,14 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
       profile_(std::move(profile)),
       threads_(std::max<int64_t>(1, threads)),
       collectives_(collectives) {
+  for (size_t kind = 1; kind < cluster_.num_kinds(); ++kind) {
+    const UnlikeNodes& nodes = cluster_.unlike[kind - 1];
+    std::optional<Profile> other;
+    if (profile_ && nodes.cluster.empty()) {
+      other = scaled(*profile_, nodes.speed, nodes.bandwidth);
+    }
+    others_.emplace_back(cluster_.all_of(kind), other, threads, collectives);
+  }
   // A profile replaces the file's constants by what was measured here, and gives three kinds of
   // times: of tasks as they are (`timed_`), of an op at several sizes, between which others are
   // interpolated (`points_`), and how far that is off (hold_out).
@@ -218,7 +226,8 @@ double CostModel::scaled_ns(const std::vector<Point>& points, double roofline) c
   return std::exp(std::log(below.ns) + share * (std::log(beyond.ns) - std::log(below.ns)));
 }
 
-TaskCost CostModel::work(const Kind& kind, uint32_t accumulate) const {
+TaskCost CostModel::work(const Kind& kind, uint32_t accumulate, size_t node_kind) const {
+  if (node_kind > 0) return others_[node_kind - 1].work(kind, accumulate);
   const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
   if (profile_) {
     const auto it = timed_.find(kind_key(kind, accumulate));
@@ -262,6 +271,21 @@ std::vector<comm::Algorithm> CostModel::algorithms(const comm::Op& op, double me
 
 std::vector<Way> CostModel::ways(const comm::Op& op, double payload, bool inter,
                                  const GroupShape& shape) const {
+  if (shape.kinds != 1) {
+    // Of nodes of several kinds, those decide on which it would take longest.
+    std::vector<Way> slowest;
+    GroupShape alike = shape;
+    alike.kinds = 1;
+    for (size_t kind = 0; kind <= others_.size(); ++kind) {
+      if ((shape.kinds >> kind & 1) == 0) continue;
+      const CostModel& costs = kind == 0 ? *this : others_[kind - 1];
+      std::vector<Way> list = costs.ways(op, payload, inter, alike);
+      if (slowest.empty() || list.front().seconds() > slowest.front().seconds()) {
+        slowest = std::move(list);
+      }
+    }
+    return slowest;
+  }
   // The nodes that the ranks lie on decide; a program lowered for smaller nodes keeps its queue,
   // and its ranks count as if each lay on a node of its own.
   GroupShape lies = shape;
@@ -293,7 +317,7 @@ std::vector<Way> CostModel::ways(const comm::Op& op, double payload, bool inter,
 TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
                              const GroupShape& shape) const {
   const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
-  if (profile_) {
+  if (profile_ && shape.kinds == 1) {
     const auto it = timed_.find(kind_key(kind, accumulate, shape));
     if (it != timed_.end()) return it->second;
   }

@@ -60,10 +60,10 @@ class CostModel {
   CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads,
             std::optional<comm::Collectives> collectives = std::nullopt);
 
-  /// A task that involves no other rank, alone on its device.
-  TaskCost work(const Kind& kind, uint32_t accumulate) const;
+  /// A task that involves no other rank, alone on its device, which is on a node of that kind.
+  TaskCost work(const Kind& kind, uint32_t accumulate, size_t node_kind = 0) const;
   /// A collective from the arrival of the last member, or a send. `inter`: its lane is the
-  /// network's.
+  /// network's. Of nodes of several kinds those decide on which it takes longest.
   TaskCost transfer(const Kind& kind, uint32_t accumulate, bool inter,
                     const GroupShape& shape) const;
 
@@ -105,6 +105,7 @@ class CostModel {
   using OpType = std::pair<std::string, std::string>;  // op, dtype
   std::map<OpType, std::vector<Point>> points_;
   std::optional<LearnedTimes> learned_;
+  std::vector<CostModel> others_;  // of the kinds of nodes from 1
   std::map<OpType, double> held_out_;  // error of interpolation; absent: too few sizes
 };
 

@@ -194,6 +194,21 @@ std::string to_json(const Profile& profile) {
   return json.end().end().take() + "\n";
 }
 
+Profile scaled(Profile profile, double speed, double bandwidth) {
+  profile.memory_bytes_per_s *= speed;
+  for (auto& [dtype, rate] : profile.peak_flops) {
+    rate *= speed;
+  }
+  for (TimedTask& task : profile.tasks) {
+    task.ns = std::llround(static_cast<double>(task.ns) / speed);
+  }
+  for (auto& [name, link] : profile.links) {
+    link.bytes_per_s *= bandwidth;
+    link.collective_bytes_per_s *= bandwidth;
+  }
+  return profile;
+}
+
 std::string mismatch(const Profile& profile, const Cluster& cluster) {
   const std::string wanted = cluster.cores_per_node > 0 ? "cpu" : cluster.device.name;
   if (profile.device == wanted) return "";

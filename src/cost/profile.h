@@ -68,6 +68,9 @@ Profile read_profile(const std::string& path);
 Profile parse_profile(std::string_view text, const std::string& where);
 std::string to_json(const Profile& profile);
 
+/// The profile of devices and links that are so many times as fast.
+Profile scaled(Profile profile, double speed, double bandwidth);
+
 /// Why a profile says nothing about a cluster's devices, as a clause: "times a cpu (...), and ...";
 /// empty if it does. Ranks that are threads compute on a "cpu", others on the device that the
 /// cluster names. Which CPU matters to engine::mismatch, where the cluster is this machine.

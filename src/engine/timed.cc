@@ -107,6 +107,11 @@ std::shared_ptr<const runtime::Played> played(const Run& run, const program::Pro
   // Collectives of several classes, in order: those that meet fill up alike.
   std::map<std::tuple<program::GroupId, program::Lane, size_t>, double> meetings;
   auto played = std::make_shared<runtime::Played>();
+  const cost::Cluster& cluster = costs.cluster();
+  played->others.assign(cluster.num_kinds() - 1, {program.classes.size(), std::vector<int64_t>()});
+  for (int32_t rank = 0; rank < program.num_ranks() && !cluster.unlike.empty(); ++rank) {
+    played->kind_of_rank.push_back(cluster.kind_of(rank));
+  }
   for (size_t c = 0; c < program.classes.size(); ++c) {
     const ClassId cls = c;
     std::vector<runtime::Played::Task>& list = played->tasks.emplace_back();
@@ -116,6 +121,7 @@ std::shared_ptr<const runtime::Played> played(const Run& run, const program::Pro
       const Kind& kind = other.kind(task);
       const auto name = [&] { return program::task_name(other, cls, TaskId(i)); };
       runtime::Played::Task as;
+      int64_t longest_ns = 0;  // on any kind of device
       if (program::is_communication(kind)) {
         as.traffic = traffic_of(run, name(), program.kind(program.classes[cls].tasks[i]), kind);
         if (task.group != program::kNone && other.crosses_classes(other.groups[task.group])) {
@@ -130,13 +136,19 @@ std::shared_ptr<const runtime::Played> played(const Run& run, const program::Pro
           }
         }
       } else {
-        as.hold_ns = costs.work(kind, task.accumulate.bits()).ns;
+        as.hold_ns = longest_ns = costs.work(kind, task.accumulate.bits()).ns;
       }
-      if (static_cast<double>(as.hold_ns) * 1e-9 >= run.config.plan.timeout_s) {
+      for (size_t other = 0; other < played->others.size(); ++other) {
+        const bool held = !program::is_communication(kind);
+        const int64_t ns = held ? costs.work(kind, task.accumulate.bits(), other + 1).ns : 0;
+        played->others[other][c].push_back(ns);
+        longest_ns = std::max(longest_ns, ns);
+      }
+      if (static_cast<double>(longest_ns) * 1e-9 >= run.config.plan.timeout_s) {
         fail(run.name,
              "{} would be held for {}; expected less than plan.timeout_s, {:g} s; try a faster "
              "timed.cluster, or a longer plan.timeout_s",
-             name(), human_time(static_cast<double>(as.hold_ns) * 1e-9), run.config.plan.timeout_s);
+             name(), human_time(static_cast<double>(longest_ns) * 1e-9), run.config.plan.timeout_s);
       }
       list.push_back(as);
     }
@@ -165,12 +177,13 @@ HeldTime held_time(const Session& session) {
   if (!played) return time;
   for (int32_t rank : session.ranks().ids()) {
     const std::vector<runtime::TaskTime>& times = session.run().executor(rank).times();
-    const auto& tasks = played->tasks[session.program().class_of(rank).value()];
-    for (size_t i = 0; i < tasks.size(); ++i) {
-      if (tasks[i].hold_ns == 0) continue;
+    const size_t cls = session.program().class_of(rank).value();
+    for (size_t i = 0; i < played->tasks[cls].size(); ++i) {
+      const int64_t hold_ns = played->hold_ns(rank, cls, i);
+      if (hold_ns == 0) continue;
       const int64_t took = times[i].end_ns - times[i].start_ns;
-      time.held_s += static_cast<double>(tasks[i].hold_ns) * 1e-9;
-      time.over_s += static_cast<double>(std::max<int64_t>(0, took - tasks[i].hold_ns)) * 1e-9;
+      time.held_s += static_cast<double>(hold_ns) * 1e-9;
+      time.over_s += static_cast<double>(std::max<int64_t>(0, took - hold_ns)) * 1e-9;
     }
   }
   return time;

@@ -67,8 +67,8 @@ Trial::Trial(const engine::Run& run, const std::string& cluster_file,
     fail("hocket plan", "--ranks is {}; expected at most the {} of {}", ranks_, cluster_.capacity(),
          cluster_.name);
   }
-  memory_ =
-      static_cast<int64_t>(run.config.cluster.memory_budget.value_or(cluster_.device.memory.value));
+  memory_ = static_cast<int64_t>(
+      run.config.cluster.memory_budget.value_or(cluster_.at_best().device.memory.value));
 }
 
 Space Trial::space(std::map<std::string, std::string> given) const {
@@ -92,7 +92,16 @@ cost::CostModel Trial::costs() const {
   const int64_t here = std::min(ranks_, cluster_.devices_per_node);
   const int64_t asked = base_.config.plan.threads_per_rank;
   const int64_t threads = asked > 0 ? asked : std::max<int64_t>(1, cluster_.cores_per_node / here);
-  return {cluster_, profile_, threads, engine::collectives_of(base_)};
+  std::optional<cost::Profile> profile = profile_;
+  double speed = 1, bandwidth = 1;
+  for (const cost::UnlikeNodes& nodes : cluster_.unlike) {
+    speed = std::max(speed, nodes.speed);
+    bandwidth = std::max(bandwidth, nodes.bandwidth);
+  }
+  if (profile) {
+    profile = cost::scaled(*std::move(profile), speed, bandwidth);
+  }
+  return {cluster_.at_best(), profile, threads, engine::collectives_of(base_)};
 }
 
 bool Trial::blocking() const {
@@ -155,7 +164,7 @@ std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
     for (const program::Memory& memory : report.memory) {
       outcome.bytes = std::max(outcome.bytes, memory.total());
     }
-    outcome.fits = outcome.bytes <= memory_;
+    outcome.fits = report.fits() && outcome.bytes <= memory_;
   } catch (const GivenUp&) {
     return std::nullopt;
   } catch (const Error& error) {

@@ -367,7 +367,7 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     const Played::Task& as = played->tasks[cls_id.value()][id.value()];
     prepared.call.traffic = as.traffic;
     if (prepared.kernel) {
-      prepared.held = {&times[id], as.hold_ns};
+      prepared.held = {&times[id], played->hold_ns(rank.id(), cls_id.value(), id.value())};
     }
   }
   lanes[place_of(task.lane)].push_back(std::move(prepared));

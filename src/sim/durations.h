@@ -36,6 +36,12 @@ class Durations {
   virtual ~Durations() = default;
   /// Nanoseconds of a task that involves no other rank, alone on its resources.
   virtual int64_t work_ns(ClassId cls, TaskId task) = 0;
+  /// What kind of device a rank has: 0 is that of work_ns.
+  virtual size_t device_of([[maybe_unused]] int32_t rank) const { return 0; }
+  /// work_ns on a device of another kind.
+  virtual int64_t work_ns_on([[maybe_unused]] size_t device, ClassId cls, TaskId task) {
+    return work_ns(cls, task);
+  }
   /// A small dense id (0, 1, ...) of what matters about these ranks to a transfer's duration: their
   /// number and how they lie on nodes. For a send: {sender, receiver}.
   virtual int32_t shape_of(std::span<const int32_t> ranks) = 0;

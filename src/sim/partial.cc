@@ -26,6 +26,10 @@ int64_t Faster::work_ns(ClassId cls, TaskId task) {
   return scaled(durations_.work_ns(cls, task), times(cls, task));
 }
 
+int64_t Faster::work_ns_on(size_t device, ClassId cls, TaskId task) {
+  return scaled(durations_.work_ns_on(device, cls, task), times(cls, task));
+}
+
 int64_t Faster::transfer_ns(ClassId cls, TaskId task, int32_t shape) {
   return scaled(durations_.transfer_ns(cls, task, shape), times(cls, task));
 }

@@ -182,9 +182,8 @@ std::string to_text(const Program& program, const SimReport& report) {
                    human_bytes(static_cast<double>(report.memory[c].total())),
                    program::parts_text(report.memory[c]));
   }
-  if (report.device_memory > 0) {
-    fmt::format_to(to, "  {} {} per device\n", report.fits() ? "fits in" : "DOES NOT FIT in",
-                   human_bytes(static_cast<double>(report.device_memory)));
+  if (const std::string memory = report.device_memory_text(); !memory.empty()) {
+    fmt::format_to(to, "  {} {} per device\n", report.fits() ? "fits in" : "DOES NOT FIT in", memory);
   }
 
   if (!report.path.empty()) {
@@ -260,7 +259,9 @@ std::string to_json(const Program& program, const SimReport& report) {
     json.member("planned", memory.total()).member("host", memory.host);
     json.member("reserved", memory.reserved).end();
   }
-  json.end().member("device_memory_bytes", report.device_memory).member("fits", report.fits());
+  json.end().member("device_memory_bytes",
+                    *std::min_element(report.device_memory.begin(), report.device_memory.end()));
+  json.member("fits", report.fits());
 
   json.key("provenance").object().member("timed", report.provenance.timed);
   json.member("interpolated", report.provenance.interpolated);

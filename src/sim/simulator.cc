@@ -33,16 +33,20 @@ class ModelDurations : public Durations {
   ModelDurations(const Program& program, const CostModel& costs)
       : p_(program), costs_(costs), network_(costs.cluster()), work_(program.kinds.size()) {}
 
-  int64_t work_ns(ClassId cls, TaskId task) override { return work(cls, task).ns; }
+  int64_t work_ns(ClassId cls, TaskId task) override { return work(0, cls, task).ns; }
+  size_t device_of(int32_t rank) const override { return costs_.cluster().kind_of(rank); }
+  int64_t work_ns_on(size_t device, ClassId cls, TaskId task) override {
+    return work(device, cls, task).ns;
+  }
 
-  TaskCost work(ClassId cls, TaskId task) {
+  TaskCost work(size_t device, ClassId cls, TaskId task) {
     const Task& asked = p_.classes[cls].tasks[task];
-    const uint32_t added_to = asked.accumulate.bits();
+    const std::pair<uint32_t, size_t> key{asked.accumulate.bits(), device};
     auto& known = work_[asked.kind];
-    for (const auto& [accumulate, cost] : known) {
-      if (accumulate == added_to) return cost;
+    for (const auto& [of, cost] : known) {
+      if (of == key) return cost;
     }
-    known.emplace_back(added_to, costs_.work(p_.kind(asked), added_to));
+    known.emplace_back(key, costs_.work(p_.kind(asked), key.first, device));
     return known.back().second;
   }
 
@@ -120,7 +124,8 @@ class ModelDurations : public Durations {
   const CostModel& costs_;
   cost::Network network_;
   program::Transfers between_{p_};
-  std::vector<std::vector<std::pair<uint32_t, TaskCost>>> work_;  // per kind
+  /// Per kind of task, by accumulation and kind of device.
+  std::vector<std::vector<std::pair<std::pair<uint32_t, size_t>, TaskCost>>> work_;
   std::map<GroupShape, int32_t> shapes_;
   std::map<std::tuple<program::KindId, int32_t, bool, int32_t>, TaskCost> transfers_;
   std::map<std::tuple<program::KindId, int64_t, bool, int32_t>, Demand> demands_;  // by time
@@ -147,7 +152,7 @@ graph::DType product_dtype(const Program& program) {
   return best;
 }
 
-/// By the first replayed rank of every class: where a duration comes from does not depend on the
+/// By the first replayed rank of every class: where a duration comes from hardly depends on the
 /// rank.
 ProvenanceShares shares(const Program& program, ModelDurations& durations, const Replay& replay) {
   // Every task counts with its cost times the ranks of its class, whether or not it is on the
@@ -175,7 +180,7 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
       const TaskId id = k;
       TaskCost cost;
       if (!program::is_communication(kind)) {
-        cost = durations.work(cls, id);
+        cost = durations.work(durations.device_of(first[c]), cls, id);
       } else if (comm::op(kind.communication).role == comm::Role::receive) {
         continue;  // the sender pays
       } else if (comm::op(kind.communication).role == comm::Role::send) {
@@ -323,14 +328,14 @@ void add_notes(const Program& program, const CostModel& costs, const ModelDurati
         "ranks that do the same share links with transfers of others differently: every rank was "
         "replayed");
   }
-  if (!report.fits()) {
-    for (size_t c = 0; c < report.memory.size(); ++c) {
-      if (const program::Memory& memory = report.memory[c]; memory.total() > report.device_memory) {
-        report.notes.push_back(fmt::format("does not fit: {} needs {} of {}",
-                                           program::stage_name(program.classes[c]),
-                                           human_bytes(static_cast<double>(memory.total())),
-                                           human_bytes(static_cast<double>(report.device_memory))));
-      }
+  for (size_t c = 0; c < report.memory.size(); ++c) {
+    const int64_t needed = report.memory[c].total();
+    const int64_t there = report.device_memory[c];
+    if (there > 0 && needed > there) {
+      report.notes.push_back(fmt::format("does not fit: {} needs {} of {}",
+                                         program::stage_name(program.classes[c]),
+                                         human_bytes(static_cast<double>(needed)),
+                                         human_bytes(static_cast<double>(there))));
     }
   }
   if (!program::is_planned(program)) {
@@ -338,12 +343,59 @@ void add_notes(const Program& program, const CostModel& costs, const ModelDurati
   }
 }
 
+/// Per class, the memory of the smallest device that a rank of it has.
+std::vector<int64_t> smallest_devices(const Program& program, const cost::Cluster& cluster) {
+  std::vector<int64_t> least;
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    double bytes = cluster.device_of(cluster.kind_of(program.ranks_of(cls)[0])).memory.value;
+    if (!cluster.unlike.empty()) {
+      for (const int32_t rank : program.ranks_of(cls)) {
+        bytes = std::min(bytes, cluster.device_of(cluster.kind_of(rank)).memory.value);
+      }
+    }
+    least.push_back(static_cast<int64_t>(bytes));
+  }
+  return least;
+}
+
+/// What the first `world` devices are called, what they can do at most, and what they cost.
+void describe_devices(const cost::Cluster& cluster, int32_t world, SimReport& report) {
+  std::vector<double> ranks(cluster.num_kinds(), 0);
+  if (cluster.unlike.empty()) {
+    ranks[0] = world;
+  } else {
+    for (int32_t rank = 0; rank < world; ++rank) {
+      ranks[cluster.kind_of(rank)] += 1;
+    }
+  }
+  std::vector<std::string> names;
+  for (size_t kind = 0; kind < ranks.size(); ++kind) {
+    if (ranks[kind] == 0) continue;
+    const cost::Cluster alike = cluster.all_of(kind);
+    if (std::find(names.begin(), names.end(), alike.device.name) == names.end()) {
+      names.push_back(alike.device.name);
+    }
+    report.peak_flops += alike.peak_flops(report.dtype) * ranks[kind] / world;
+    report.price += alike.device.price.value * ranks[kind] / world;
+  }
+  report.device = join(names, " and ");
+}
+
 }  // namespace
 
 bool SimReport::fits() const {
-  return device_memory <= 0 || std::all_of(memory.begin(), memory.end(), [&](const auto& rank) {
-           return rank.total() <= device_memory;
-         });
+  for (size_t cls = 0; cls < memory.size(); ++cls) {
+    if (device_memory[cls] > 0 && memory[cls].total() > device_memory[cls]) return false;
+  }
+  return true;
+}
+
+std::string SimReport::device_memory_text() const {
+  if (device_memory.empty()) return "";
+  const auto [least, most] = std::minmax_element(device_memory.begin(), device_memory.end());
+  if (*least <= 0) return "";
+  const std::string text = human_bytes(static_cast<double>(*least));
+  return *least == *most ? text : text + " to " + human_bytes(static_cast<double>(*most));
 }
 
 int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster) {
@@ -396,7 +448,6 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   }
 
   report.cluster = cluster.name;
-  report.device = cluster.device.name;
   report.calibrated = costs.calibrated();
   report.dtype = product_dtype(program);
   report.ranks = world;
@@ -411,13 +462,16 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   report.model_flops = options.model_flops;
   const double seconds = static_cast<double>(result.end_ns) * 1e-9;
   const double cores = cluster.cores_per_node > 0 ? static_cast<double>(costs.threads()) : 1;
-  report.peak_flops = cluster.peak_flops(report.dtype) * cores;
+  describe_devices(cluster, world, report);
+  report.peak_flops *= cores;
   if (seconds > 0) {
     report.tokens_per_s = static_cast<double>(options.tokens) / seconds;
     report.flops_per_s_per_rank = options.model_flops / seconds / world;
     report.mfu = report.flops_per_s_per_rank / report.peak_flops;
   }
-  report.price = options.price > 0 ? options.price : cluster.device.price.value;
+  if (options.price > 0) {
+    report.price = options.price;
+  }
   if (report.tokens_per_s > 0) {
     report.dollars_per_m_tokens = report.price * world / 3600 / report.tokens_per_s * 1e6;
   }
@@ -426,7 +480,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
         {result.ranks[i], result.stands[i], program.class_of(result.ranks[i]), result.time[i]});
   }
   report.memory = options.memory.empty() ? program::memory_of(program) : options.memory;
-  report.device_memory = static_cast<int64_t>(cluster.device.memory.value);
+  report.device_memory = smallest_devices(program, cluster);
   report.provenance = shares(program, durations, result);
   if (options.record) {
     summarise_path(program, result, report);

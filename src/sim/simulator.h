@@ -63,7 +63,7 @@ struct RankReport {
 
 struct SimReport {
   std::string cluster;
-  std::string device;
+  std::string device;  ///< of several kinds all names
   bool calibrated = false;
   graph::DType dtype = graph::DType::f32;  ///< of the matrix products
   int32_t ranks = 0;
@@ -76,20 +76,23 @@ struct SimReport {
   double tokens_per_s = 0;
   double model_flops = 0;
   double flops_per_s_per_rank = 0;      ///< model FLOPs
-  double peak_flops = 0;                ///< of one rank
+  double peak_flops = 0;                ///< of one rank; of unlike ones the mean
   double mfu = 0;                       ///< 0: unknown
-  double price = 0;                     ///< US dollars per device and hour; 0: unknown
+  double price = 0;                     ///< US dollars per device and hour, mean; 0: unknown
   double dollars_per_m_tokens = 0;      ///< US dollars per million tokens; 0: unknown
   std::vector<RankReport> time;         ///< per replayed rank
   std::vector<program::Memory> memory;  ///< planned, of a rank of every class
-  int64_t device_memory = 0;            ///< of one rank
+  /// Per class, of the smallest device that a rank of it has.
+  std::vector<int64_t> device_memory;
   ProvenanceShares provenance;
   std::vector<PathEntry> path;     ///< the critical path's top five
   int64_t path_ns = 0;             ///< whole critical path
   std::vector<WhatIf> what_if;     ///< in the order of the questions
   std::vector<std::string> notes;  ///< what the reader should know about this prediction
 
-  bool fits() const;  ///< every class's planned memory within the device's
+  bool fits() const;  ///< every class's planned memory within its devices'
+  /// "80.0 GB", "40.0 GB to 80.0 GB"; empty: unknown.
+  std::string device_memory_text() const;
 };
 
 /// Threads per rank that the program's configuration asks for (plan.threads_per_rank); where it

@@ -76,7 +76,10 @@ struct Tables {
   const Program* program = nullptr;
   std::vector<int32_t> ranks, stands;  ///< per replayed rank
   std::vector<ClassId> cls;            ///< per replayed rank
+  /// By class; behind these, those of classes on devices of other kinds, which differ in the time
+  /// that work takes.
   std::vector<ClassTable> classes;
+  std::vector<int32_t> table;  ///< per replayed rank: its place in `classes`
   bool one_per_class = false;
   bool shared_cores = false;
   int32_t num_shared_links = 0;
@@ -101,7 +104,7 @@ struct Tables {
   std::vector<std::vector<LinkUse>> link_uses;
 
   size_t num_ranks() const { return ranks.size(); }
-  const ClassTable& of(int32_t index) const { return classes[cls[index]]; }
+  const ClassTable& of(int32_t index) const { return classes[table[index]]; }
   int32_t instance(GroupId group, int32_t index) const {
     return instance_of[group.value() * ranks.size() + index];
   }

@@ -55,6 +55,8 @@ class TablesBuilder {
   Most most_of_group(GroupId group, const std::vector<ClassId>& classes, int32_t shape);
   void add_message_places(const cost::Network& network, int32_t orbit);
   void choose_ranks(int32_t world);
+  /// The table of a class on a device of that kind: its place among Tables::classes.
+  int32_t table_of(ClassId cls, size_t device);
   /// Do all ranks of every class see the same shapes, and the same classes?
   bool uniform(int32_t world);
   /// Do all ranks of the class find, that way, one shape (if they pay) and one class?
@@ -71,6 +73,7 @@ class TablesBuilder {
   std::vector<ClassId> class_of_;
   std::vector<int32_t> first_rank_;  // per role
   std::vector<int32_t> index_of_;
+  std::map<std::pair<ClassId, size_t>, int32_t> tables_;  // of classes on other kinds of devices
   std::map<Link, int32_t> links_;
   std::map<std::pair<GroupId, program::Lane>, int32_t> channels_;
   std::map<std::pair<Link, int32_t>, int32_t> message_channels_;  // by link of the sender, tag

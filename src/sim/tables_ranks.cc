@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which ranks are replayed, whom they meet, and over which links: one rank per class is enough
-// where every instance of every group, and every pair of every link, costs the same, joins the same
-// classes, and shares links with the same.
+// where all of its ranks have devices of one kind, and every instance of every group, and every pair
+// of every link, costs the same, joins the same classes, and shares links with the same.
 #include <algorithm>
 
 #include "base/error.h"
@@ -136,8 +136,25 @@ void TablesBuilder::choose_ranks(int32_t world) {
     index_of_[rank] = static_cast<int32_t>(t_.ranks.size());
     t_.ranks.push_back(rank);
     t_.cls.push_back(cls);
+    t_.table.push_back(table_of(cls, durations_.device_of(rank)));
     t_.stands.push_back(t_.one_per_class ? counts[cls] : 1);
   }
+}
+
+int32_t TablesBuilder::table_of(ClassId cls, size_t device) {
+  if (device == 0) return static_cast<int32_t>(cls.value());
+  const auto [known, fresh] = tables_.try_emplace({cls, device}, std::ssize(t_.classes));
+  if (fresh) {
+    ClassTable table = t_.classes[cls];
+    for (size_t i = 0; i < table.tasks.size(); ++i) {
+      TaskRecord& record = table.tasks[i];
+      if (record.type == TaskType::work || record.type == TaskType::shared_work) {
+        record.ns = durations_.work_ns_on(device, cls, TaskId(i));
+      }
+    }
+    t_.classes.push_back(std::move(table));
+  }
+  return known->second;
 }
 
 bool TablesBuilder::uniform(int32_t world) {
@@ -152,7 +169,10 @@ bool TablesBuilder::uniform(int32_t world) {
   };
   std::vector<std::map<int32_t, Seen>> group_seen(p_.classes.size());
   std::vector<std::vector<bool>> seen(p_.groups.size());
+  std::map<ClassId, size_t> devices;
   for (int32_t rank = 0; rank < world; ++rank) {
+    const size_t device = durations_.device_of(rank);
+    if (devices.emplace(class_of_[rank], device).first->second != device) return false;
     for (GroupId group : used_groups_[class_of_[rank]]) {
       if (seen[group].empty()) {
         seen[group].assign(world, false);

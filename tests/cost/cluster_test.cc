@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/glob.h"
+#include "tests/data/data_util.h"
 
 namespace hocket::cost {
 namespace {
@@ -103,6 +104,45 @@ TEST(Cluster, BadFilesNameTheKey) {
       has(e.what(), part);
     }
   }
+}
+
+TEST(Cluster, UnlikeNodesHaveWhatTheirEntriesSay) {
+  const data::TempFolder temp;
+  std::string other = kSmall;
+  other.replace(other.find("1TFLOP"), 1, "4");
+  temp.add("other.yaml", other);
+  const std::string unlike =
+      "unlike:\n"
+      "  - {count: 1, cluster: other.yaml, bandwidth: 0.5, source: s}\n"
+      "  - {first: 2, count: 2, speed: 0.25}\n";
+  std::string text = kSmall;
+  text.replace(text.find("nodes: 2"), 8, "nodes: 5");
+  const Cluster c = read_cluster(temp.add("c.yaml", text + unlike));
+  EXPECT_EQ(c.num_kinds(), 3u);
+  EXPECT_EQ(c.kind_of_node(0), 1u);
+  EXPECT_EQ(c.kind_of_node(1), 0u);
+  EXPECT_EQ(c.kind_of(5), 2u);
+  EXPECT_EQ(c.kind_of(8), 0u);
+  EXPECT_EQ(c.all_of(1).device.peak.f32.value, 4e12);
+  EXPECT_EQ(c.all_of(1).links.inter.bandwidth.value, 0.5e9);
+  EXPECT_EQ(c.all_of(2).device.peak.f32.value, 0.25e12);
+  EXPECT_EQ(c.all_of(2).device.memory_bandwidth.value, 0.25e9);
+  EXPECT_EQ(c.all_of(2).links.inter.bandwidth.value, 1e9);
+  EXPECT_EQ(c.at_best().device.peak.f32.value, 4e12);
+  const std::vector<int32_t> ranks = {0, 2, 4};
+  EXPECT_EQ(c.shape(ranks).kinds, 0b111u);
+  const std::vector<int32_t> some = {3, 9};
+  EXPECT_EQ(c.shape(some).kinds, 0b001u);
+  EXPECT_EQ(c.unsourced(), (std::vector<std::string>{"unlike.1", "links.inter.bandwidth"}));
+
+  const auto refused = [&](const std::string& entries) {
+    return refusal(text + "unlike:\n" + entries, "name: small", "name: small");
+  };
+  EXPECT_NE(refused("  - {first: 5}\n").find("unlike.0"), std::string::npos);
+  EXPECT_NE(refused("  - {first: 3, count: 3}\n").find("unlike.0"), std::string::npos);
+  EXPECT_NE(refused("  - {first: 2}\n  - {first: 2}\n").find("unlike.1"), std::string::npos);
+  EXPECT_NE(refused("  - {first: 2, speed: 0}\n").find("0.001"), std::string::npos);
+  EXPECT_NE(refused("  - {first: 2, cluster: none.yaml}\n").find("none.yaml"), std::string::npos);
 }
 
 TEST(Cluster, ShapesOfGroups) {

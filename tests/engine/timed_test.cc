@@ -28,7 +28,7 @@ class Timed : public ::testing::Test {
     write("1GFLOP/s");
   }
   void TearDown() override { std::filesystem::remove(cluster_); }
-  void write(const std::string& flops) const {
+  void write(const std::string& flops, const std::string& unlike = "") const {
     write_file_atomic(cluster_,
                       "name: slow\nnodes: 2\ndevices_per_node: 2\n"
                       "device: {name: slow one, memory: {value: 1GiB}, "
@@ -37,7 +37,8 @@ class Timed : public ::testing::Test {
                           flops +
                           "}, f64: {value: 1GFLOP/s}}}\n"
                           "links: {intra: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}, "
-                          "inter: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}}\n");
+                          "inter: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}}\n" +
+                          unlike);
   }
   engine::Run run(std::vector<std::string> more) const {
     more.insert(more.begin(), "timed.cluster=" + cluster_);
@@ -83,6 +84,27 @@ TEST_F(Timed, TasksTakeWhatTheCostModelSaysAndMessagesHaveThePlayedBytes) {
   }
   EXPECT_GT(messages, 0);
   EXPECT_EQ(played(parse_run(kText, "test", {}), program), nullptr);
+}
+
+TEST_F(Timed, RanksOnUnlikeNodesTakeWhatTheirDevicesTake) {
+  write("1GFLOP/s", "unlike: [{first: 1, speed: 0.25}]\n");
+  const engine::Run own = run({});
+  const program::Program program = compile(own).program;
+  const auto how = played(own, program);
+  const cost::CostModel costs = played_costs(own);
+  int longer = 0;
+  for (int32_t rank = 0; rank < program.num_ranks(); ++rank) {
+    const program::ClassId cls = program.class_of(rank);
+    for (size_t i = 0; i < program.classes[cls].tasks.size(); ++i) {
+      const program::Task& task = program.classes[cls].tasks[i];
+      if (program::is_communication(program.kind(task))) continue;
+      const int64_t ns = how->hold_ns(rank, cls.value(), i);
+      const size_t kind = rank / 2;  // of its node
+      EXPECT_EQ(ns, costs.work(program.kind(task), task.accumulate.bits(), kind).ns);
+      longer += ns > how->tasks[cls.value()][i].hold_ns;
+    }
+  }
+  EXPECT_GT(longer, 0);
 }
 
 TEST_F(Timed, ChangesNoBitAndTakesAsLong) {

@@ -23,6 +23,10 @@ class FixedDurations : public Durations {
   int64_t work_ns(program::ClassId cls, TaskId t) override {
     return p_.kind(p_.classes[size_t(cls)].tasks[size_t(t)]).attrs.i("ns");
   }
+  size_t device_of(int32_t rank) const override { return size_t(rank % kinds); }
+  int64_t work_ns_on(size_t device, program::ClassId cls, TaskId t) override {
+    return work_ns(cls, t) * int64_t(device + 1);
+  }
   int32_t shape_of(std::span<const int32_t> ranks) override {
     // On nodes of `per_node` ranks: 0 within a node, 1 across nodes.
     for (int32_t r : ranks) {
@@ -34,6 +38,7 @@ class FixedDurations : public Durations {
     return work_ns(cls, t) * (shape == 1 ? across_factor : 1);
   }
   int32_t per_node = 1 << 30;
+  int32_t kinds = 1;  ///< of devices: that of a rank is its number modulo this, from fast to slow
   int64_t across_factor = 1;
 
  private:
