@@ -20,6 +20,7 @@
 #include "cli/bench.h"
 #include "cli/inputs.h"
 #include "comm/solo.h"
+#include "data/zipf.h"
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "engine/session.h"
@@ -96,22 +97,13 @@ class StepBench {
     draw_batches();
   }
 
-  /// Token i is drawn with a probability proportional to 1 / (i + 1).
   void draw_batches() {
-    const int64_t vocabulary = run_.model.vocab_size;
-    std::vector<double> sums;  // of the weights up to each token
-    double total = 0;
-    for (int64_t i = 0; i < vocabulary; ++i) {
-      total += 1.0 / static_cast<double>(i + 1);
-      sums.push_back(total);
-    }
+    const data::ZipfTokens frequent(run_.model.vocab_size);
     Rng rng(7);
     const int64_t tokens = run_.config.train.global_batch * (run_.config.train.seq_len + 1);
     for (auto& batch : batches_) {
       for (int64_t i = 0; i < tokens; ++i) {
-        const auto found = std::upper_bound(sums.begin(), sums.end(), rng.uniform() * total);
-        batch.push_back(
-            static_cast<int32_t>(std::min<int64_t>(vocabulary - 1, found - sums.begin())));
+        batch.push_back(frequent.draw(rng));
       }
     }
   }

@@ -228,6 +228,19 @@ double CostModel::scaled_ns(const std::vector<Point>& points, double roofline) c
 
 TaskCost CostModel::work(const Kind& kind, uint32_t accumulate, size_t node_kind) const {
   if (node_kind > 0) return others_[node_kind - 1].work(kind, accumulate);
+  TaskCost cost = even_work(kind, accumulate);
+  if (const double times = profile_ ? busiest(*profile_, kind) : 1; times > 1) {
+    cost.ns = to_ns(static_cast<double>(cost.ns) * 1e-9 * times);
+  }
+  return cost;
+}
+
+double CostModel::payload(const Kind& kind) const {
+  return static_cast<double>(kind.bytes) * (profile_ ? busiest(*profile_, kind) : 1);
+}
+
+/// As if experts got as many rows each.
+TaskCost CostModel::even_work(const Kind& kind, uint32_t accumulate) const {
   const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
   if (profile_) {
     const auto it = timed_.find(kind_key(kind, accumulate));
@@ -327,7 +340,7 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
   }
   // All members start together; of the ways to do it the first one is taken.
   const Way first =
-      ways(comm::op(kind.communication), static_cast<double>(kind.bytes), inter, shape).front();
+      ways(comm::op(kind.communication), payload(kind), inter, shape).front();
   const bool crosses = shape.nodes > 1 || (inter && cluster_.nodes > 1);
   const bool fitted = (profile_ && profile_->links.count(crosses ? "inter" : "intra") > 0) ||
                       first.algorithm == "measured";
@@ -339,7 +352,7 @@ LinkLoad CostModel::load(const Kind& kind, bool inter, const GroupShape& shape) 
   // A way that was only measured moves its bytes as the fastest one that is known step by step.
   if (shape.members <= 1 || !program::is_communication(kind)) return {};
   const std::vector<Way> list =
-      ways(comm::op(kind.communication), static_cast<double>(kind.bytes), inter, shape);
+      ways(comm::op(kind.communication), payload(kind), inter, shape);
   const bool measured = list.front().algorithm == "measured" && list.size() > 1;
   const Way& way = list[measured ? 1 : 0];
   LinkLoad load;

@@ -60,7 +60,9 @@ class CostModel {
   CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads,
             std::optional<comm::Collectives> collectives = std::nullopt);
 
-  /// A task that involves no other rank, alone on its device, which is on a node of that kind.
+  /// A task that involves no other rank, alone on its device, which is on a node of that kind. Of
+  /// rows that routers send to experts, here and below: as many as the busiest rank gets by the
+  /// profile, or the mean without one.
   TaskCost work(const Kind& kind, uint32_t accumulate, size_t node_kind = 0) const;
   /// A collective from the arrival of the last member, or a send. `inter`: its lane is the
   /// network's. Of nodes of several kinds those decide on which it takes longest.
@@ -93,6 +95,8 @@ class CostModel {
     double roofline_s;
     double ns;
   };
+  TaskCost even_work(const Kind& kind, uint32_t accumulate) const;
+  double payload(const Kind& kind) const;
   double scaled_ns(const std::vector<Point>& points, double roofline_s) const;
   std::vector<comm::Algorithm> algorithms(const comm::Op& op, double members, double payload) const;
   void hold_out();

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -108,6 +109,17 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
       }
     }
   }
+  if (root.has("routing")) {
+    const JsonView layers = root.at("routing");
+    for (size_t layer = 0; layer < layers.size(); ++layer) {
+      profile.routing.push_back(layers.at(layer).as_ints());
+      for (const int64_t rows : profile.routing.back()) {
+        if (rows < 0 || rows > int64_t{1} << 40) {
+          layers.at(layer).fail(fmt::format("has {} rows; expected 0 to 2^40", rows));
+        }
+      }
+    }
+  }
   const JsonView tasks = root.at("tasks");
   profile.tasks.reserve(tasks.size());
   for (size_t i = 0; i < tasks.size(); ++i) {
@@ -185,13 +197,57 @@ std::string to_json(const Profile& profile) {
     }
     json.end();
   }
-  json.end().key("tasks").array();
+  json.end();
+  if (!profile.routing.empty()) {
+    json.key("routing").array();
+    for (const std::vector<int64_t>& rows : profile.routing) {
+      json.array();
+      for (const int64_t count : rows) {
+        json.value(count);
+      }
+      json.end();
+    }
+    json.end();
+  }
+  json.key("tasks").array();
   for (const TimedTask& task : profile.tasks) {
     json.object().member("kind", task.key).member("op", task.op).member("dtype", task.dtype);
     json.member("flops", task.flops).member("bytes", task.bytes);
     json.member("ns", task.ns).member("spread", task.spread).end();
   }
   return json.end().end().take() + "\n";
+}
+
+double busiest(const Profile& profile, int64_t experts) {
+  double sum = 0;
+  int layers = 0;
+  for (const std::vector<int64_t>& rows : profile.routing) {
+    const int64_t all = std::ssize(rows);
+    const auto total = static_cast<double>(std::accumulate(rows.begin(), rows.end(), int64_t{0}));
+    if (experts <= 0 || experts >= all || total == 0) continue;
+    double most = 0;
+    for (int64_t first = 0; first < all; first += experts) {
+      const auto last = rows.begin() + std::min(first + experts, all);
+      most = std::max(
+          most, static_cast<double>(std::accumulate(rows.begin() + first, last, int64_t{0})));
+    }
+    sum += most / (total * static_cast<double>(experts) / static_cast<double>(all));
+    ++layers;
+  }
+  return layers == 0 ? 1 : sum / layers;
+}
+
+double busiest(const Profile& profile, const Kind& kind) {
+  if (profile.routing.empty()) return 1;
+  int64_t experts = 0;
+  for (const auto* types : {&kind.in, &kind.out}) {
+    for (const graph::TensorType& type : *types) {
+      if (!type.routed() || type.dims[0].symbolic()) continue;
+      const int64_t here = type.dims[0];
+      experts = experts == 0 ? here : std::min(experts, here);
+    }
+  }
+  return busiest(profile, experts);
 }
 
 Profile scaled(Profile profile, double speed, double bandwidth) {

@@ -31,7 +31,7 @@ struct TimedTask {
   std::string dtype;  ///< of the first floating-point operand
   double flops = 0;
   int64_t bytes = 0;
-  int64_t ns = 0;     ///< median, in isolation
+  int64_t ns = 0;     ///< median, in isolation; of routed rows: as if experts got as many each
   double spread = 0;  ///< (75th - 25th percentile) / median
   bool operator==(const TimedTask&) const = default;
 };
@@ -60,6 +60,8 @@ struct Profile {
   double memory_bytes_per_s = 0;               ///< of one rank with its threads; 0: not measured
   std::map<std::string, double> peak_flops;    ///< by dtype: rate of large products of one rank
   std::map<std::string, TimedLink> links;      ///< "intra", "inter"
+  /// Rows that a router gave to each expert, of every layer that has one. Empty: as many to each.
+  std::vector<std::vector<int64_t>> routing;
   std::vector<TimedTask> tasks;
 };
 
@@ -67,6 +69,12 @@ struct Profile {
 Profile read_profile(const std::string& path);
 Profile parse_profile(std::string_view text, const std::string& where);
 std::string to_json(const Profile& profile);
+
+/// How many times as many rows the busiest of the ranks gets as all do on average that have
+/// `experts` neighbouring experts each: the mean over layers. 1 where nothing is known.
+double busiest(const Profile& profile, int64_t experts);
+/// The same of the types of a kind: of the ranks that have as few experts as any of them.
+double busiest(const Profile& profile, const Kind& kind);
 
 /// The profile of devices and links that are so many times as fast.
 Profile scaled(Profile profile, double speed, double bandwidth);

@@ -20,6 +20,7 @@ struct Estimator::Prices {
 
 struct Estimator::Groups {
   cost::GroupShape tp, cp, ep, etp, replicas, expert_replicas, next;
+  cost::GroupShape inside, across;  ///< replicas of one shard.group, and those that have one part
 };
 
 namespace {
@@ -118,6 +119,9 @@ const Estimator::Groups& Estimator::groups(const Choice& choice) {
   known->ep = cluster.shape(experts);
   const int64_t copies = choice.expert_replicas();
   known->expert_replicas = shape_of(cluster, copies, choice.replicas() * tp / copies);
+  const int64_t group = shard_group(space_, choice);
+  known->inside = shape_of(cluster, group, tp);
+  known->across = shape_of(cluster, choice.replicas() / group, group * tp);
   const int64_t stage = choice.replicas() * tp;
   known->next = shape_of(cluster, choice.pp > 1 ? 2 : 1, stage);
   return *known;
@@ -232,19 +236,17 @@ const Estimator::Prices& Estimator::prices(const Choice& choice) {
   return *known;
 }
 
-/// Layers of every stage, as even as possible (parallel::Plan::stage_of_layers).
-const std::vector<Estimator::Counts>& Estimator::stages(int64_t count) {
-  std::vector<Counts>& known = stages_[count];
+/// Layers of every stage, by kind.
+const std::vector<Estimator::Counts>& Estimator::stages(const Choice& choice) {
+  const std::vector<int64_t> layers = stage_layers(space_, choice);
+  std::vector<Counts>& known = stages_[{std::ssize(layers), choice.balanced}];
   if (!known.empty()) return known;
-  known.resize(static_cast<size_t>(count));
+  known.resize(layers.size());
   const std::vector<LayerKind>& kinds = tables_[0].kind_of;
-  const int64_t layers = std::ssize(kinds);
-  int64_t next = 0;
-  for (int64_t stage = 0; stage < count; ++stage) {
-    Counts& counts = known[static_cast<size_t>(stage)];
-    const int64_t end = next + layers / count + (stage < layers % count ? 1 : 0);
-    for (; next < end; ++next) {
-      counts[static_cast<size_t>(kinds[static_cast<size_t>(next)])] += 1;
+  size_t next = 0;
+  for (size_t stage = 0; stage < layers.size(); ++stage) {
+    for (int64_t i = 0; i < layers[stage]; ++i) {
+      known[stage][static_cast<size_t>(kinds[next++])] += 1;
     }
   }
   known.front()[static_cast<size_t>(LayerKind::embedding)] += 1;
@@ -268,6 +270,15 @@ double Estimator::sync_s(const Choice& choice, const Groups& groups, double dens
       return exposed(both(comm::Id::reduce_scatter), backward) + both(comm::Id::all_gather);
     case 2:
       return count * exposed(both(comm::Id::reduce_scatter), backward) + both(comm::Id::all_gather);
+    case kHybrid: {
+      const double all = dense + experts;
+      const double part = all / static_cast<double>(shard_group(space_, choice));
+      const double gather = bucketed_s(comm::Id::all_gather, all, groups.inside);
+      const double scatter = bucketed_s(comm::Id::reduce_scatter, all, groups.inside);
+      return count * (exposed(gather, forward) + exposed(gather + scatter, backward)) +
+             bucketed_s(comm::Id::reduce_scatter, part, groups.across) +
+             bucketed_s(comm::Id::all_gather, part, groups.across);
+    }
     default: {
       const double gather = both(comm::Id::all_gather);
       const double scatter = both(comm::Id::reduce_scatter);
@@ -280,8 +291,8 @@ namespace {
 
 /// Bytes of parameters, gradients and states of a rank that has so many bytes of parameters before
 /// they are split among replicas.
-double held_bytes(const Choice& choice, int64_t micro_batches, double dense, double experts,
-                  bool least) {
+double held_bytes(const Space& space, const Choice& choice, int64_t micro_batches, double dense,
+                  double experts, bool least) {
   const double replicas = static_cast<double>(choice.replicas());
   const double copies = static_cast<double>(choice.expert_replicas());
   const auto part = [&](bool split) {
@@ -289,6 +300,10 @@ double held_bytes(const Choice& choice, int64_t micro_batches, double dense, dou
   };
   // With one micro-batch gradients may be on their way as soon as they are there.
   const bool pass_by = least && micro_batches == 1;
+  if (choice.shard == kHybrid) {
+    const double group = (dense + experts) / static_cast<double>(shard_group(space, choice));
+    return group + 2 * part(true) + (pass_by ? 0 : group);
+  }
   const double gradients = pass_by ? 0 : part(choice.shard >= 2);
   return part(choice.shard >= 3) + 2 * part(choice.shard >= 1) + gradients;
 }
@@ -305,7 +320,7 @@ double Estimator::working_bytes(const Choice& choice, LayerKind kind) const {
   for (size_t s = 0; s < kShares; ++s) {
     const Share share = static_cast<Share>(s);
     bytes += of(tables_[0].layers[k].kept, share) * sequences / ranks_of_tp(choice, share);
-    if (choice.shard == 3) {
+    if (choice.shard >= 3) {
       bytes += 2 * of(tables_[0].layers[k].parameters, share) * element /
                ranks_of_parameters(choice, share);
     }
@@ -319,7 +334,7 @@ Guess Estimator::guess(const Choice& choice) {
   // keeps. The bound adds to a rank's own work the passes that must come before its first and
   // after its last one.
   const Prices& price = prices(choice);
-  const std::vector<Counts>& layers = stages(int64_t{choice.pp} * choice.chunks);
+  const std::vector<Counts>& layers = stages(choice);
   const Groups& lie = groups(choice);
   const int64_t count = num_micro_batches(space_, choice);
   const PipelineShape& shape = shapes_.of(choice, count);
@@ -365,7 +380,7 @@ Guess Estimator::guess(const Choice& choice) {
       least[p] = sum(all, [&](const Layer& layer) { return layer.least[p]; });
     }
     const double pass = part[0] + part[1] + part[2];
-    const double update = 7 * held_bytes(choice, 1, dense, experts, true) / 3 / bandwidth;
+    const double update = 7 * held_bytes(space_, choice, 1, dense, experts, true) / 3 / bandwidth;
     guess.seconds = std::max(guess.seconds,
                              (static_cast<double>(count) + shape.waits) * pass + update +
                                  sync_s(choice, lie, dense, experts, part[0], part[1] + part[2]));
@@ -382,14 +397,14 @@ Guess Estimator::guess(const Choice& choice) {
 
     const double kept = sum(all, [](const Layer& layer) { return layer.kept; });
     guess.bytes = std::max(
-        guess.bytes, held_bytes(choice, count, dense, experts, false) + rank.live * kept + working);
+        guess.bytes, held_bytes(space_, choice, count, dense, experts, false) + rank.live * kept + working);
     // What a stage gives to the next one it does not keep; of a split backward pass the first half
     // may free what only it reads.
     const double least_kept = sum(all, [](const Layer& layer) { return layer.least_kept; });
     const double sent = choice.pp > 1 ? residual / choice.tp * choice.chunks : 0;
     const double live = shape.splits_backward ? rank.live / 2 : rank.live;
     guess.least_bytes =
-        std::max(guess.least_bytes, held_bytes(choice, count, dense, experts, true) +
+        std::max(guess.least_bytes, held_bytes(space_, choice, count, dense, experts, true) +
                                         live * std::max(0.0, least_kept - sent));
   }
   const double message = residual / ranks_of_tp(choice, Share::tokens);
@@ -405,7 +420,9 @@ Guess Estimator::floor_of_mesh(const Choice& mesh, int32_t micro_batch) {
   choice.recompute = 0;
   choice.shard = choice.replicas() > 1 ? 3 : 0;
   const Prices& price = prices(choice);
-  const std::vector<Counts>& layers = stages(1);
+  Choice whole = choice;
+  whole.pp = whole.chunks = 1;
+  const std::vector<Counts>& layers = stages(whole);
   Guess guess;
   double dense = 0, experts = 0;
   for (size_t k = 0; k < kLayerKinds; ++k) {
@@ -419,7 +436,7 @@ Guess Estimator::floor_of_mesh(const Choice& mesh, int32_t micro_batch) {
   }
   const int64_t steps = num_micro_batches(space_, choice);
   guess.least_s *= static_cast<double>(steps);
-  guess.least_bytes = held_bytes(choice, steps, dense, experts, true);
+  guess.least_bytes = held_bytes(space_, choice, steps, dense, experts, true);
   return guess;
 }
 

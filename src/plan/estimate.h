@@ -58,7 +58,7 @@ class Estimator {
   const Groups& groups(const Choice& choice);
   const Prices& prices(const Choice& choice);
   using Counts = std::array<double, kLayerKinds>;  // layers by kind
-  const std::vector<Counts>& stages(int64_t count);
+  const std::vector<Counts>& stages(const Choice& choice);
   double working_bytes(const Choice& choice, LayerKind kind) const;
   double collective_s(comm::Id op, double payload, const cost::GroupShape& shape) const;
   Layer price(const Choice& choice, LayerKind kind, const Groups& groups) const;
@@ -73,7 +73,7 @@ class Estimator {
   std::array<ModelTable, 3> tables_;  // by kRecompute
   std::map<std::array<int32_t, 8>, std::unique_ptr<Groups>> groups_;
   std::map<std::array<int32_t, 9>, std::unique_ptr<Prices>> prices_;
-  std::map<int64_t, std::vector<Counts>> stages_;  // by their number
+  std::map<std::pair<int64_t, bool>, std::vector<Counts>> stages_;  // by their number, balanced
   PipelineShapes shapes_;
   /// By op, how the group lies (of groups_) and payload: the same transfers come again and again.
   mutable std::map<std::tuple<int, const cost::GroupShape*, double>, double> seconds_;

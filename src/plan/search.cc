@@ -197,6 +197,7 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Ca
     for (const Pipeline& pipeline : pipelines(space_, choice, steps)) {
       choice.schedule = pipeline.schedule;
       choice.chunks = pipeline.chunks;
+      choice.balanced = pipeline.balanced;
       visit_rest(space_, choice, [&](const Choice& plan) {
         ++counts->plans;
         const Guess guess = fits ? estimator->guess(plan) : Guess();
@@ -313,6 +314,9 @@ void Search::record(const Candidate& candidate, Outcome outcome) {
     ++result_.refusals[outcome.refused];
     return;
   }
+  log_debug("plan {}: {:.4g} s, estimated {:.4g}; {:.4g} GB, estimated {:.4g}",
+            describe(candidate.choice, space_), outcome.step_s, candidate.guess_s,
+            static_cast<double>(outcome.bytes) * 1e-9, candidate.bytes * 1e-9);
   misjudged_bytes_.record(candidate.choice, static_cast<double>(outcome.bytes) / candidate.bytes);
   misjudged_seconds_.record(candidate.choice, outcome.step_s / candidate.guess_s);
   add_other_sums(candidate, outcome.fits && outcome.step_s <= best_s_ * kNear);

@@ -2,9 +2,12 @@
 #include "plan/space.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/error.h"
@@ -40,6 +43,13 @@ bool fits(const Space& space, const char* key, int64_t value) {
 }
 
 bool is_given(const Space& space, const char* key) { return space.given.count(key) > 0; }
+
+constexpr const char* kLayers = "plan.pp_layers";
+
+/// Of plan.pp_layers, if it is given.
+std::vector<int64_t> given_layers(const Space& space) {
+  return nlohmann::json::parse(space.given.at(kLayers)).get<std::vector<int64_t>>();
+}
 
 /// Ranks of tp with other key and value heads must not cut a head, and are no more than the heads.
 bool splits_heads(const Space& space, int64_t tp) {
@@ -112,7 +122,7 @@ const std::vector<std::string>& searched_keys() {
                                                 "plan.shard.grads",  "plan.shard.optimizer",
                                                 "plan.cp_comm_type", "plan.cp_order",
                                                 "plan.all_reduce",   "plan.reduce_scatter",
-                                                "plan.all_gather"};
+                                                "plan.all_gather",   "plan.pp_layers"};
   return keys;
 }
 
@@ -130,6 +140,9 @@ std::vector<std::string> assignments(const Choice& choice, const Space& space) {
   add_ranks("pp_chunks", choice.chunks);
   if (choice.pp > 1) {
     add("pp_schedule", parallel::built_in_schedules()[choice.schedule].name);
+  }
+  if (choice.balanced || is_given(space, kLayers)) {
+    add("pp_layers", fmt::format("[{}]", fmt::join(stage_layers(space, choice), ", ")));
   }
   add_ranks("dp", choice.dp);
   add_ranks("ep", choice.ep);
@@ -152,11 +165,17 @@ std::vector<std::string> assignments(const Choice& choice, const Space& space) {
   if (choice.shard == 1) {
     add("shard.optimizer", "all");
   }
-  if (choice.shard >= 2) {
+  if (choice.shard == 2 || choice.shard == 3) {
     add("shard.grads", "all");
   }
   if (choice.shard == 3) {
     add("shard.params", "all");
+  }
+  if (choice.shard == kHybrid) {
+    add("shard.group", std::to_string(shard_group(space, choice)));
+    add("shard.params", "group");
+    add("shard.grads", "group");
+    add("shard.optimizer", "all");
   }
   if (choice.sums > 0) {
     for (const char* key : {"all_reduce", "reduce_scatter", "all_gather"}) {
@@ -167,6 +186,71 @@ std::vector<std::string> assignments(const Choice& choice, const Space& space) {
     add("ranks_per_node", std::to_string(space.ranks_per_node));
   }
   return list;
+}
+
+int64_t shard_group(const Space& space, const Choice& choice) {
+  const int64_t group = space.ranks_per_node / choice.tp;
+  const bool inside = group > 1 && group < choice.dp && choice.dp % group == 0;
+  // Experts and rings of cp have replicas of their own.
+  return inside && choice.cp == 1 && choice.ep == 1 ? group : 1;
+}
+
+std::vector<int64_t> even_layers(int64_t layers, int64_t stages) {
+  std::vector<int64_t> found;
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    found.push_back(layers / stages + (stage < layers % stages ? 1 : 0));
+  }
+  return found;
+}
+
+std::vector<int64_t> stage_layers(const Space& space, const Choice& choice) {
+  if (choice.balanced) return space.balanced.at(choice.pp);
+  if (choice.pp > 1 && is_given(space, kLayers)) return given_layers(space);
+  return even_layers(space.model.num_layers, int64_t{choice.pp} * choice.chunks);
+}
+
+double longest_stage(const LayerCosts& costs, const std::vector<double>& speed,
+                     const std::vector<int64_t>& layers) {
+  double longest = 0;
+  size_t next = 0;
+  for (size_t stage = 0; stage < layers.size(); ++stage) {
+    double cost = stage == 0 ? costs.embedding : 0;
+    for (int64_t i = 0; i < layers[stage]; ++i) {
+      cost += costs.layer[next++];
+    }
+    cost += stage + 1 == layers.size() ? costs.head : 0;
+    longest = std::max(longest, cost / speed[stage]);
+  }
+  return longest;
+}
+
+std::vector<int64_t> balanced_layers(const LayerCosts& costs, const std::vector<double>& speed) {
+  // least[s][n]: the shortest that the longest of the first s stages can be with the first n layers;
+  // taken[s][n]: how many of these the last of the stages then has.
+  const size_t stages = speed.size(), layers = costs.layer.size();
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> least(stages + 1, std::vector<double>(layers + 1, kNever));
+  std::vector<std::vector<size_t>> taken(stages + 1, std::vector<size_t>(layers + 1, 0));
+  least[0][0] = 0;
+  for (size_t s = 1; s <= stages; ++s) {
+    for (size_t n = s; n <= layers - (stages - s); ++n) {
+      double cost = (s == 1 ? costs.embedding : 0) + (s == stages ? costs.head : 0);
+      for (size_t here = 1; here <= n - (s - 1); ++here) {
+        cost += costs.layer[n - here];
+        const double longest = std::max(least[s - 1][n - here], cost / speed[s - 1]);
+        if (longest < least[s][n]) {
+          least[s][n] = longest;
+          taken[s][n] = here;
+        }
+      }
+    }
+  }
+  std::vector<int64_t> found(stages);
+  for (size_t s = stages, n = layers; s > 0; --s) {
+    found[s - 1] = static_cast<int64_t>(taken[s][n]);
+    n -= taken[s][n];
+  }
+  return found;
 }
 
 std::vector<Choice> meshes(const Space& space) {
@@ -255,7 +339,17 @@ std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh, int64_t 
         continue;
       }
       if (!makes(schedule, mesh.pp, static_cast<int>(chunks))) continue;
-      found.push_back({static_cast<uint8_t>(s), static_cast<int32_t>(chunks)});
+      const Pipeline even{static_cast<uint8_t>(s), static_cast<int32_t>(chunks)};
+      if (is_given(space, kLayers)) {
+        if (std::ssize(given_layers(space)) == mesh.pp * chunks) {
+          found.push_back(even);
+        }
+        continue;
+      }
+      found.push_back(even);
+      if (chunks == 1 && space.balanced.count(mesh.pp) > 0) {
+        found.push_back({even.schedule, even.chunks, true});
+      }
     }
   }
   return found;
@@ -265,14 +359,18 @@ void visit_rest(const Space& space, const Choice& given,
                 const std::function<void(const Choice&)>& visit) {
   Choice choice = given;
   const bool splits = choice.replicas() > 1;
-  const auto all_or_none = [](bool split) { return split ? "all" : "none"; };
+  const auto part = [](uint8_t shard, uint8_t from) {
+    if (shard == kHybrid) return from == 1 ? "all" : "group";
+    return shard >= from ? "all" : "none";
+  };
   for (uint8_t recompute = 0; recompute < std::size(kRecompute); ++recompute) {
     if (!fits(space, "plan.recompute", kRecompute[recompute])) continue;
     choice.recompute = recompute;
     for (uint8_t shard = 0; shard < (splits ? std::size(kShard) : 1); ++shard) {
-      if (splits && (!fits(space, "plan.shard.optimizer", all_or_none(shard >= 1)) ||
-                     !fits(space, "plan.shard.grads", all_or_none(shard >= 2)) ||
-                     !fits(space, "plan.shard.params", all_or_none(shard >= 3)))) {
+      if (shard == kHybrid && shard_group(space, choice) == 1) continue;
+      if (splits && (!fits(space, "plan.shard.optimizer", part(shard, 1)) ||
+                     !fits(space, "plan.shard.grads", part(shard, 2)) ||
+                     !fits(space, "plan.shard.params", part(shard, 3)))) {
         continue;
       }
       choice.shard = shard;
@@ -334,13 +432,16 @@ std::string describe(const Choice& choice, const Space& space) {
     if (choice.chunks > 1) {
       text += fmt::format(" of {}", choice.chunks);
     }
+    if (choice.balanced) {
+      text += fmt::format(" of {} layers", fmt::join(stage_layers(space, choice), "+"));
+    }
   }
   text += fmt::format(", {} x {}", num_micro_batches(space, choice), choice.micro_batch);
   if (choice.recompute > 0) {
     text += fmt::format(", recompute {}", kRecompute[choice.recompute]);
   }
   if (choice.shard > 0) {
-    constexpr const char* kZero[] = {"", "ZeRO-1", "ZeRO-2", "ZeRO-3"};
+    constexpr const char* kZero[] = {"", "ZeRO-1", "ZeRO-2", "ZeRO-3", "HSDP"};
     text += fmt::format(", {}", kZero[choice.shard]);
   }
   if (choice.sums > 0) {

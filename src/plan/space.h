@@ -18,6 +18,7 @@ struct Choice {
   int32_t pp = 1, chunks = 1, dp = 1, ep = 1, etp = 1, cp = 1, tp = 1;
   int32_t micro_batch = 1;
   bool sequence_parallel = false;
+  bool balanced = false;  ///< layers on stages as Space::balanced has them, not as even as may be
   uint8_t keys = 0;       ///< of kKeys: how queries meet the keys of other ranks of cp
   uint8_t schedule = 0;   ///< of parallel::built_in_schedules()
   uint8_t recompute = 0;  ///< of kRecompute
@@ -39,8 +40,10 @@ struct Choice {
 
 inline constexpr const char* kKeys[] = {"all_gather", "p2p", "a2a"};
 inline constexpr const char* kRecompute[] = {"none", "selective", "full"};
-/// Nothing, optimizer states (ZeRO-1), with gradients (ZeRO-2), with parameters (ZeRO-3).
-inline constexpr const char* kShard[] = {"none", "optimizer", "grads", "params"};
+/// Nothing, optimizer states (ZeRO-1), with gradients (ZeRO-2), with parameters (ZeRO-3); parameters
+/// and gradients among the replicas of a node, states among all (HSDP).
+inline constexpr const char* kShard[] = {"none", "optimizer", "grads", "params", "hybrid"};
+inline constexpr uint8_t kHybrid = 4;
 inline constexpr const char* kSums[] = {"native", "ring", "halving_doubling", "hierarchical",
                                         "ho_ring"};
 
@@ -55,7 +58,29 @@ struct Space {
   int64_t global_batch = 1, seq_len = 1;
   /// Keys among searched_keys() that are given, with their values: only plans with these are in it.
   std::map<std::string, std::string> given;
+  /// By plan.pp, layers of every stage with which the busiest one has less to do than with layers
+  /// as even as may be; of one chunk each. Not there: even ones are as good.
+  std::map<int64_t, std::vector<int64_t>> balanced = {};
 };
+
+/// Work to be laid on stages: of every layer, and beside those of the first and of the last one.
+struct LayerCosts {
+  std::vector<double> layer;
+  double embedding = 0, head = 0;
+};
+
+/// Layers of every stage such that the longest stage is as short as it can be, at least one each.
+/// `speed`: of every stage.
+std::vector<int64_t> balanced_layers(const LayerCosts& costs, const std::vector<double>& speed);
+/// How long the longest stage is.
+double longest_stage(const LayerCosts& costs, const std::vector<double>& speed,
+                     const std::vector<int64_t>& layers);
+/// As even as may be, the first stages with one more (parallel::Plan::stage_of_layers).
+std::vector<int64_t> even_layers(int64_t layers, int64_t stages);
+/// plan.shard.group of a hybrid plan: replicas that lie on one node. 1: there is no such plan.
+int64_t shard_group(const Space& space, const Choice& choice);
+/// Layers of every stage of a plan.
+std::vector<int64_t> stage_layers(const Space& space, const Choice& choice);
 
 /// A rank of cp has this many tokens of a sequence at least, unless plan.cp is given.
 inline constexpr int64_t kLeastTokens = 1024;
@@ -76,6 +101,7 @@ std::vector<int32_t> micro_batches(const Space& space, const Choice& mesh);
 struct Pipeline {
   uint8_t schedule = 0;
   int32_t chunks = 1;
+  bool balanced = false;
 };
 std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh, int64_t num_micro_batches);
 /// Every plan with this mesh, micro-batch and pipeline, but for the algorithms of sums.

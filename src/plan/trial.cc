@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -13,6 +15,7 @@
 #include "cost/flops.h"
 #include "engine/compile.h"
 #include "engine/machine.h"
+#include "plan/model_table.h"
 #include "program/memory.h"
 #include "sim/simulator.h"
 
@@ -23,10 +26,13 @@ namespace {
 /// Thrown out of a compilation that nobody waits for any more.
 struct GivenUp {};
 
+/// Layers are laid on stages by their costs where the longest stage is shorter by more than this.
+constexpr double kWorthBalancing = 0.995;
+
 /// Keys of a plan that say how a mesh is cut, or name its ranks: none of them fits another mesh.
-constexpr const char* kOfOneMesh[] = {"plan.dp_samples",   "plan.cp_shares",     "plan.pp_layers",
-                                      "plan.layouts",      "plan.shard.group",   "plan.ep_inner",
-                                      "plan.expert_ranks", "plan.ranks_per_node"};
+constexpr const char* kOfOneMesh[] = {"plan.dp_samples",   "plan.cp_shares",    "plan.layouts",
+                                      "plan.shard.group",  "plan.ep_inner",     "plan.expert_ranks",
+                                      "plan.ranks_per_node"};
 
 bool is_searched(const std::string& path) {
   const std::vector<std::string>& keys = searched_keys();
@@ -71,13 +77,57 @@ Trial::Trial(const engine::Run& run, const std::string& cluster_file,
       run.config.cluster.memory_budget.value_or(cluster_.at_best().device.memory.value));
 }
 
+namespace {
+
+/// FLOPs of the layers of a model, for one sequence.
+LayerCosts layer_costs(const ModelTable& table) {
+  std::array<double, kLayerKinds> flops{};
+  for (size_t kind = 0; kind < kLayerKinds; ++kind) {
+    for (const NodeWork& node : table.layers[kind].nodes) {
+      flops[kind] += node.flops;
+    }
+  }
+  LayerCosts costs;
+  for (const LayerKind kind : table.kind_of) {
+    costs.layer.push_back(flops[static_cast<size_t>(kind)]);
+  }
+  costs.embedding = flops[static_cast<size_t>(LayerKind::embedding)];
+  costs.head = flops[static_cast<size_t>(LayerKind::head)];
+  return costs;
+}
+
+/// What a device of a kind can do at most of what a model mostly does.
+double speed_of(const cost::Cluster& cluster, size_t kind) {
+  const cost::Peak& peak = cluster.device_of(kind).peak;
+  return peak.f32.value > 0 ? peak.f32.value : std::max(peak.bf16.value, peak.f64.value);
+}
+
+}  // namespace
+
 Space Trial::space(std::map<std::string, std::string> given) const {
-  return {.model = base_.model,
-          .ranks = ranks_,
-          .ranks_per_node = cluster_.devices_per_node,
-          .global_batch = base_.config.train.global_batch,
-          .seq_len = base_.config.train.seq_len,
-          .given = std::move(given)};
+  Space space{.model = base_.model,
+              .ranks = ranks_,
+              .ranks_per_node = cluster_.devices_per_node,
+              .global_batch = base_.config.train.global_batch,
+              .seq_len = base_.config.train.seq_len,
+              .given = std::move(given)};
+  // A stage is as fast as the slowest of its ranks, which are neighbours.
+  const LayerCosts costs = layer_costs(table_of(graph(), kRecompute[0]));
+  const int64_t layers = std::ssize(costs.layer);
+  for (int64_t pp = 2; pp <= std::min(ranks_, layers); ++pp) {
+    if (ranks_ % pp != 0) continue;
+    std::vector<double> speed(static_cast<size_t>(pp), std::numeric_limits<double>::infinity());
+    for (int64_t rank = 0; rank < ranks_; ++rank) {
+      double& slowest = speed[static_cast<size_t>(rank / (ranks_ / pp))];
+      slowest = std::min(slowest, speed_of(cluster_, cluster_.kind_of(static_cast<int32_t>(rank))));
+    }
+    const std::vector<int64_t> balanced = balanced_layers(costs, speed);
+    if (longest_stage(costs, speed, balanced) <
+        longest_stage(costs, speed, even_layers(layers, pp)) * kWorthBalancing) {
+      space.balanced[pp] = balanced;
+    }
+  }
+  return space;
 }
 
 graph::Graph Trial::graph() const {

@@ -66,7 +66,7 @@ const std::vector<std::string>& not_modelled() {
   static const std::vector<std::string> list = {
       "packets and routes that adapt: transfers share links as fluids do",
       "kernels slowed by communication beyond device.overlap, or by memory traffic of other ranks",
-      "uneven routing: experts get the mean number of tokens",
+      "routing that changes from step to step: experts get the rows of the profile's batch, or as many each",
       "host work between steps (loading data, logging, checkpoints)",
       "run-to-run variation, clock changes, failures",
   };

@@ -114,7 +114,7 @@ void simulate(const engine::Run& run, const engine::Compiled& compiled,
   result.memory_bandwidth = profile.memory_bytes_per_s;
   result.probe_flops = profile.probe_flops;
   const cost::CostModel costs(engine::local_cluster(run), profile,
-                              engine::threads_per_rank(run.plan));
+                              engine::threads_per_rank(run.plan), engine::collectives_of(run));
   simulate(compiled.program, compiled.tokens_per_step, costs, result);
 }
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <latch>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <thread>
@@ -21,6 +22,7 @@
 #include "base/text.h"
 #include "comm/link_times.h"
 #include "comm/solo.h"
+#include "data/zipf.h"
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "engine/session.h"
@@ -32,17 +34,17 @@ namespace hocket::train {
 
 namespace {
 
-/// Inputs of the kind that training has: random tokens, whole sequences as documents, and a
-/// learning rate of 0, so that the weights stay good.
+/// Inputs of the kind that training has: tokens as frequent as words are, whole sequences as
+/// documents, and a learning rate of 0, so that the weights stay good.
 engine::Batch random_batch(const engine::Run& run, const engine::Compiled& compiled) {
   Rng rng(1);
   engine::Batch batch = engine::empty_batch(compiled, run.config.train.seq_len);
-  const auto vocab = static_cast<uint64_t>(run.model.vocab_size);
+  const data::ZipfTokens tokens(run.model.vocab_size);
   for (int32_t& token : batch.tokens) {
-    token = static_cast<int32_t>(rng.below(vocab));
+    token = tokens.draw(rng);
   }
   for (int32_t& target : batch.targets) {
-    target = static_cast<int32_t>(rng.below(vocab));
+    target = tokens.draw(rng);
   }
   for (size_t i = 0; i < batch.positions.size(); ++i) {
     batch.positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % batch.seq_len);
@@ -56,6 +58,62 @@ constexpr int kWarmUp = 2, kLeast = 5;  // passes over the tasks of a class
 
 /// Nanoseconds of a task by its key, a value per pass: the mean over the tasks of that key.
 using Samples = std::map<std::string, std::vector<double>>;
+
+/// How routers share rows out among experts, seen while tasks run.
+class Routing {
+ public:
+  explicit Routing(int64_t experts) : experts_(experts) {}
+
+  /// How many times as many rows a task has as if experts got as many each; 1: none are routed.
+  /// Before it runs.
+  double share(const program::Kind& kind, const program::Task& task,
+               const runtime::Executor& executor) const {
+    const graph::TensorType* rows = nullptr;
+    const int64_t* counts = nullptr;
+    for (size_t i = 0; i < kind.in.size(); ++i) {
+      if (kind.in[i].routed()) {
+        rows = &kind.in[i];
+      }
+      if (is_counts(kind.in[i])) {
+        counts = static_cast<const int64_t*>(executor.data(task.in[i]));
+      }
+    }
+    if (rows == nullptr || counts == nullptr) return 1;
+    const int64_t here = rows->dims[0];
+    const double even = static_cast<double>(rows->dims[1]) * rows->top_k *
+                        static_cast<double>(here) / static_cast<double>(experts_);
+    const double got = static_cast<double>(std::accumulate(counts, counts + here, int64_t{0}));
+    return even > 0 && got > 0 ? got / even : 1;
+  }
+
+  /// Adds the counts that a task makes of all experts. After it has run.
+  void add(const program::Kind& kind, const program::Task& task,
+           const runtime::Executor& executor) {
+    if (kind.out.empty() || !is_counts(kind.out[0]) || kind.out[0].dims[0] != experts_) return;
+    const auto* counts = static_cast<const int64_t*>(executor.data(task.out[0]));
+    std::vector<int64_t>& rows = layers_[task.layer];
+    rows.resize(static_cast<size_t>(experts_));
+    for (size_t expert = 0; expert < rows.size(); ++expert) {
+      rows[expert] += counts[expert];
+    }
+  }
+
+  std::vector<std::vector<int64_t>> layers() const {
+    std::vector<std::vector<int64_t>> list;
+    for (const auto& [layer, rows] : layers_) {
+      list.push_back(rows);
+    }
+    return list;
+  }
+
+ private:
+  static bool is_counts(const graph::TensorType& type) {
+    return type.dtype == graph::DType::i64 && type.dims.size() == 1;
+  }
+
+  int64_t experts_;
+  std::map<int32_t, std::vector<int64_t>> layers_;
+};
 
 /// The key under which each task of a class is timed; empty for communication, which is not.
 std::vector<std::string> keys_of(const program::Program& program, const program::RankClass& cls) {
@@ -71,8 +129,9 @@ std::vector<std::string> keys_of(const program::Program& program, const program:
 
 /// Runs all tasks of one rank in order, pass after pass, for the time that is asked for. The first
 /// passes, which touch memory for the first time, do not count.
-void time_passes(const program::RankClass& cls, const std::vector<std::string>& keys,
-                 const ProfileOptions& options, runtime::Executor& executor, Samples& samples) {
+void time_passes(const program::Program& program, const program::RankClass& cls,
+                 const std::vector<std::string>& keys, const ProfileOptions& options,
+                 runtime::Executor& executor, Samples& samples, Routing& routing) {
   int64_t start = now_ns();
   for (int pass = 0; pass < kWarmUp + kLeast || seconds_since(start) < options.seconds; ++pass) {
     if (pass == kWarmUp) {
@@ -81,11 +140,16 @@ void time_passes(const program::RankClass& cls, const std::vector<std::string>& 
     std::map<std::string, std::pair<double, int>> sums;  // of this pass
     executor.run_inline([&](program::TaskId id, const std::function<void()>& task) {
       const std::string& key = keys[id];
+      const program::Task& what = cls.tasks[id];
+      const double share = routing.share(program.kind(what), what, executor);
       const int64_t begin = now_ns();
       task();
       auto& [ns, count] = sums[key];
-      ns += seconds_since(begin) * 1e9;
+      ns += seconds_since(begin) * 1e9 / share;
       ++count;
+      if (pass == 0) {
+        routing.add(program.kind(what), what, executor);
+      }
     });
     if (pass >= kWarmUp) {
       for (const auto& [key, sum] : sums) {
@@ -133,7 +197,8 @@ class SoloRank {
 /// ranks of one machine share its memory and caches.
 void time_class(const engine::Compiled& compiled, program::ClassId cls_id,
                 const engine::Batch& batch, const std::shared_ptr<kernels::Backend>& backend,
-                int threads, int64_t beside, const ProfileOptions& options, Samples& samples) {
+                int threads, int64_t beside, const ProfileOptions& options, Samples& samples,
+                Routing& routing) {
   const program::Program& program = compiled.program;
   const program::RankClass& cls = program.classes[cls_id];
   const std::vector<std::string> keys = keys_of(program, cls);
@@ -155,7 +220,7 @@ void time_class(const engine::Compiled& compiled, program::ClassId cls_id,
       ready.arrive_and_wait();
       try {
         if (i == 0 && !over) {
-          time_passes(cls, keys, options, rank->executor(), samples);
+          time_passes(program, cls, keys, options, rank->executor(), samples, routing);
         }
         while (i > 0 && !over) {
           rank->executor().run_inline(
@@ -239,17 +304,19 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
   const int64_t beside =
       std::clamp<int64_t>(result.cores / std::max<int64_t>(1, result.threads), 1, here) - 1;
   Samples samples;
+  Routing routing(run.model.num_experts);
   runtime::Probe probe(backend);
   std::vector<double> speeds = {probe.flops_per_s()};
   for (program::ClassId cls : classes) {
     time_class(compiled, cls, batch, backend, static_cast<int>(result.threads), beside, options,
-               samples);
+               samples, routing);
     speeds.push_back(probe.flops_per_s());
   }
   result.probe_flops = median(speeds);
   for (const cost::ProfileTarget& target : targets) {
     add_task(target, program.kinds[target.kind], samples[target.key], result);
   }
+  result.routing = routing.layers();
   result.links = options.links;
   if (program.num_ranks() > 1 && result.links.empty()) {
     const cost::TimedLink link = timed_link(comm::time_local_link(probes(backend)));

@@ -245,6 +245,32 @@ TEST(Profile, WritesAndReadsBack) {
   EXPECT_EQ(to_json(q), text);
 }
 
+TEST(Profile, TheBusiestRankDecidesWhereRowsAreRouted) {
+  Profile profile;
+  profile.links["intra"] = {.latency_ns = 0, .bytes_per_s = 1e9};
+  // Of two ranks with two experts each, one gets 3/4 of the rows in one layer and half in the other.
+  profile.routing = {{5, 1, 1, 1}, {2, 2, 1, 3}};
+  EXPECT_EQ(busiest(profile, 2), (1.5 + 1) / 2);
+  EXPECT_EQ(busiest(profile, 1), (2.5 + 1.5) / 2);
+  EXPECT_EQ(busiest(profile, 4), 1);
+  EXPECT_EQ(busiest(Profile(), 2), 1);
+  EXPECT_EQ(parse_profile(to_json(profile), "p").routing, profile.routing);
+
+  Kind rows;
+  rows.op = "swiglu";
+  rows.in = {{graph::DType::f32, {2, 8, 16}, 2}};
+  rows.bytes = 1000000;
+  Kind dense = rows;
+  dense.in = {{graph::DType::f32, {8, 16}}};
+  profile.device = toy().device.name;
+  const CostModel uneven(toy(), profile, 1);
+  profile.routing.clear();
+  const CostModel even(toy(), profile, 1);
+  EXPECT_EQ(uneven.work(dense, 0).ns, even.work(dense, 0).ns);
+  EXPECT_NEAR(static_cast<double>(uneven.work(rows, 0).ns),
+              1.25 * static_cast<double>(even.work(rows, 0).ns), 2);
+}
+
 TEST(Profile, HostileFilesAreRefused) {
   const auto refused = [](std::string from, std::string to) {
     std::string text = to_json(sample_profile());

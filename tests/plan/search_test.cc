@@ -26,7 +26,7 @@ const char* kMoe = R"({"model_type": "qwen3_moe", "vocab_size": 64, "hidden_size
 
 /// A cluster of two nodes of two devices, whose links between nodes are slow.
 std::string cluster_file(const std::string& name, const std::string& memory,
-                         const std::string& between) {
+                         const std::string& between, const std::string& unlike = "") {
   const std::string path = ::testing::TempDir() + name;
   std::ofstream(path) << "name: test\nnodes: 2\ndevices_per_node: 2\ndevice:\n  name: test\n"
                       << "  memory: {value: " << memory << "}\n"
@@ -34,7 +34,8 @@ std::string cluster_file(const std::string& name, const std::string& memory,
                       << "  peak: {f32: {value: 50GFLOP/s}}\nlinks:\n"
                       << "  intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}\n"
                       << "  inter: {latency: {value: 10us}, bandwidth: {value: " << between
-                      << "}}\n";
+                      << "}}\n"
+                      << unlike << "\n";
   return path;
 }
 
@@ -101,6 +102,19 @@ TEST(PlanSearch, FindsWhatBruteForceFindsOfExperts) {
   expect_exhaustive(
       experts,
       experts.space({{"plan.shard.grads", "none"}, {"plan.pp", "1"}, {"plan.recompute", "none"}}));
+}
+
+TEST(PlanSearch, FindsWhatBruteForceFindsOnUnlikeNodes) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  // The second half of the devices is slower: layers are laid by speed.
+  const Trial uneven = trial(
+      kDense, cluster_file("plan_uneven.yaml", "1GB", "100MB/s", "unlike: [{first: 1, speed: 0.4}]"),
+      8, 32);
+  const Space space = uneven.space({{"plan.recompute", "none"}, {"plan.micro_batch", "1"}});
+  EXPECT_FALSE(space.balanced.empty());
+  expect_exhaustive(uneven, space);
 }
 
 TEST(PlanSearch, KeepsToTheMemoryThatThereIs) {

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <numeric>
 #include <thread>
 
 #include "base/file.h"
@@ -144,6 +145,32 @@ TEST(Profiler, RanksOfUnlikeSize) {
     const cost::Profile p = profile(run, engine::compile(run), kernels::cpu_backend(), options);
     EXPECT_GT(p.tasks.size(), 10u) << plan;
   }
+}
+
+TEST(Profiler, SeesHowRowsAreRouted) {
+  // Tasks on routed rows count as if experts got as many each, and the profile says who gets what.
+  const engine::Run run = engine::parse_run(
+      "model: {config: {model_type: qwen3_moe, vocab_size: 64, hidden_size: 16, "
+      "num_hidden_layers: 3, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 8, "
+      "intermediate_size: 32, moe_intermediate_size: 16, num_experts: 4, num_experts_per_tok: 2, "
+      "max_position_embeddings: 64, mlp_only_layers: [0]}}\n"
+      "train: {global_batch: 4, seq_len: 32}\n"
+      "plan: {dp: 2, ep: 2, threads_per_rank: 1}\n",
+      "test", {});
+  const engine::Compiled compiled = engine::compile(run);
+  ProfileOptions options;
+  options.seconds = 0;
+  const cost::Profile profile = train::profile(run, compiled, kernels::cpu_backend(), options);
+  ASSERT_EQ(profile.routing.size(), 2u);  // layers with experts
+  for (const std::vector<int64_t>& rows : profile.routing) {
+    ASSERT_EQ(rows.size(), 4u);
+    // The tokens of one rank, two experts each.
+    EXPECT_EQ(std::accumulate(rows.begin(), rows.end(), int64_t{0}), 2 * 32 * 2);
+  }
+  const double times = cost::busiest(profile, 2);
+  EXPECT_GE(times, 1);
+  EXPECT_LE(times, 2);
+  EXPECT_EQ(cost::busiest(profile, 4), 1);
 }
 
 }  // namespace

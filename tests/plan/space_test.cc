@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers on stages, against every way to lay them.
+#include "plan/space.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "base/rng.h"
+
+namespace hocket::plan {
+namespace {
+
+/// The shortest that the longest stage can be, of all ways to lay the layers.
+double by_brute_force(const LayerCosts& costs, const std::vector<double>& speed) {
+  double best = std::numeric_limits<double>::infinity();
+  std::vector<int64_t> layers;
+  const std::function<void(int64_t)> lay = [&](int64_t left) {
+    if (layers.size() + 1 == speed.size()) {
+      layers.push_back(left);
+      best = std::min(best, longest_stage(costs, speed, layers));
+      layers.pop_back();
+      return;
+    }
+    const auto behind = static_cast<int64_t>(speed.size() - layers.size()) - 1;
+    for (int64_t here = 1; here + behind <= left; ++here) {
+      layers.push_back(here);
+      lay(left - here);
+      layers.pop_back();
+    }
+  };
+  lay(std::ssize(costs.layer));
+  return best;
+}
+
+TEST(PlanSpace, BalancedLayersAreTheBestOfAll) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    const size_t stages = 1 + rng.below(5);
+    LayerCosts costs;
+    for (size_t layer = stages + rng.below(6); layer > 0; --layer) {
+      costs.layer.push_back(static_cast<double>(1 + rng.below(5)));
+    }
+    costs.embedding = static_cast<double>(rng.below(3));
+    costs.head = static_cast<double>(rng.below(8));
+    std::vector<double> speed;
+    for (size_t stage = 0; stage < stages; ++stage) {
+      speed.push_back(0.5 * static_cast<double>(1 + rng.below(3)));
+    }
+    const std::vector<int64_t> layers = balanced_layers(costs, speed);
+    ASSERT_EQ(layers.size(), stages);
+    EXPECT_EQ(std::accumulate(layers.begin(), layers.end(), int64_t{0}),
+              std::ssize(costs.layer));
+    EXPECT_EQ(longest_stage(costs, speed, layers), by_brute_force(costs, speed));
+  }
+}
+
+TEST(PlanSpace, AHeavyHeadTakesLayersFromTheLastStage) {
+  const LayerCosts costs{{1, 1, 1, 1, 1, 1, 1, 1}, 0, 2};
+  const std::vector<double> even = {1, 1};
+  EXPECT_EQ(balanced_layers(costs, even), (std::vector<int64_t>{5, 3}));
+  const std::vector<double> uneven = {1, 0.25};
+  EXPECT_EQ(balanced_layers(costs, uneven), (std::vector<int64_t>{7, 1}));
+}
+
+}  // namespace
+}  // namespace hocket::plan
