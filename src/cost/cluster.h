@@ -313,7 +313,9 @@ struct Cluster {
   size_t num_kinds() const { return 1 + unlike.size(); }
   size_t kind_of_node(int64_t node) const;
   size_t kind_of(int32_t rank) const { return unlike.empty() ? 0 : kind_of_node(node_of(rank)); }
-  const Device& device_of(size_t kind) const { return kind == 0 ? device : unlike[kind - 1].device; }
+  const Device& device_of(size_t kind) const {
+    return kind == 0 ? device : unlike[kind - 1].device;
+  }
   /// The cluster if all nodes were of one kind.
   Cluster all_of(size_t kind) const;
   /// One of even nodes, on which nothing takes longer than here: every constant is the best of all

@@ -339,8 +339,7 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
     fail("cost", "no cost of a transfer by {}; expected a collective or a send", kind.op);
   }
   // All members start together; of the ways to do it the first one is taken.
-  const Way first =
-      ways(comm::op(kind.communication), payload(kind), inter, shape).front();
+  const Way first = ways(comm::op(kind.communication), payload(kind), inter, shape).front();
   const bool crosses = shape.nodes > 1 || (inter && cluster_.nodes > 1);
   const bool fitted = (profile_ && profile_->links.count(crosses ? "inter" : "intra") > 0) ||
                       first.algorithm == "measured";
@@ -351,8 +350,7 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
 LinkLoad CostModel::load(const Kind& kind, bool inter, const GroupShape& shape) const {
   // A way that was only measured moves its bytes as the fastest one that is known step by step.
   if (shape.members <= 1 || !program::is_communication(kind)) return {};
-  const std::vector<Way> list =
-      ways(comm::op(kind.communication), payload(kind), inter, shape);
+  const std::vector<Way> list = ways(comm::op(kind.communication), payload(kind), inter, shape);
   const bool measured = list.front().algorithm == "measured" && list.size() > 1;
   const Way& way = list[measured ? 1 : 0];
   LinkLoad load;

@@ -109,7 +109,7 @@ class CostModel {
   using OpType = std::pair<std::string, std::string>;  // op, dtype
   std::map<OpType, std::vector<Point>> points_;
   std::optional<LearnedTimes> learned_;
-  std::vector<CostModel> others_;  // of the kinds of nodes from 1
+  std::vector<CostModel> others_;      // of the kinds of nodes from 1
   std::map<OpType, double> held_out_;  // error of interpolation; absent: too few sizes
 };
 

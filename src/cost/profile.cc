@@ -228,8 +228,8 @@ double busiest(const Profile& profile, int64_t experts) {
     double most = 0;
     for (int64_t first = 0; first < all; first += experts) {
       const auto last = rows.begin() + std::min(first + experts, all);
-      most = std::max(
-          most, static_cast<double>(std::accumulate(rows.begin() + first, last, int64_t{0})));
+      most = std::max(most,
+                      static_cast<double>(std::accumulate(rows.begin() + first, last, int64_t{0})));
     }
     sum += most / (total * static_cast<double>(experts) / static_cast<double>(all));
     ++layers;

@@ -2,6 +2,7 @@
 #include "plan/estimate.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace hocket::plan {
@@ -73,9 +74,16 @@ Estimator::Estimator(const Space& space, const graph::Graph& graph, const cost::
 
 Estimator::~Estimator() = default;
 
+size_t Estimator::HashTransfer::operator()(const Transfer& transfer) const {
+  constexpr uint64_t kMix = 0x9e3779b97f4a7c15u;
+  uint64_t hash = std::bit_cast<uint64_t>(transfer.payload) * kMix;
+  hash = (hash ^ (hash >> 32) ^ reinterpret_cast<uintptr_t>(transfer.shape)) * kMix;
+  return (hash ^ (hash >> 29) ^ static_cast<uint64_t>(transfer.op)) * kMix;
+}
+
 double Estimator::collective_s(comm::Id op, double payload, const cost::GroupShape& shape) const {
   if (shape.members <= 1 || payload <= 0) return 0;
-  const auto [at, fresh] = seconds_.try_emplace({static_cast<int>(op), &shape, payload}, 0.0);
+  const auto [at, fresh] = seconds_.try_emplace({op, &shape, payload}, 0.0);
   if (fresh) {
     at->second = costs_.ways(comm::op(op), payload, shape.nodes > 1, shape).front().seconds();
   }
@@ -238,9 +246,9 @@ const Estimator::Prices& Estimator::prices(const Choice& choice) {
 
 /// Layers of every stage, by kind.
 const std::vector<Estimator::Counts>& Estimator::stages(const Choice& choice) {
-  const std::vector<int64_t> layers = stage_layers(space_, choice);
-  std::vector<Counts>& known = stages_[{std::ssize(layers), choice.balanced}];
+  std::vector<Counts>& known = stages_[{int64_t{choice.pp} * choice.chunks, choice.balanced}];
   if (!known.empty()) return known;
+  const std::vector<int64_t> layers = stage_layers(space_, choice);
   known.resize(layers.size());
   const std::vector<LayerKind>& kinds = tables_[0].kind_of;
   size_t next = 0;
@@ -396,8 +404,8 @@ Guess Estimator::guess(const Choice& choice) {
     guess.least_s = std::max(guess.least_s, least_s + static_cast<double>(count) * sums);
 
     const double kept = sum(all, [](const Layer& layer) { return layer.kept; });
-    guess.bytes = std::max(
-        guess.bytes, held_bytes(space_, choice, count, dense, experts, false) + rank.live * kept + working);
+    guess.bytes = std::max(guess.bytes, held_bytes(space_, choice, count, dense, experts, false) +
+                                            rank.live * kept + working);
     // What a stage gives to the next one it does not keep; of a split backward pass the first half
     // may free what only it reads.
     const double least_kept = sum(all, [](const Layer& layer) { return layer.least_kept; });
@@ -422,6 +430,7 @@ Guess Estimator::floor_of_mesh(const Choice& mesh, int32_t micro_batch) {
   const Prices& price = prices(choice);
   Choice whole = choice;
   whole.pp = whole.chunks = 1;
+  whole.balanced = false;
   const std::vector<Counts>& layers = stages(whole);
   Guess guess;
   double dense = 0, experts = 0;

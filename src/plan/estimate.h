@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "comm/ops/comm_op.h"
@@ -75,8 +75,17 @@ class Estimator {
   std::map<std::array<int32_t, 9>, std::unique_ptr<Prices>> prices_;
   std::map<std::pair<int64_t, bool>, std::vector<Counts>> stages_;  // by their number, balanced
   PipelineShapes shapes_;
-  /// By op, how the group lies (of groups_) and payload: the same transfers come again and again.
-  mutable std::map<std::tuple<int, const cost::GroupShape*, double>, double> seconds_;
+  /// The same transfers come again and again.
+  struct Transfer {
+    comm::Id op;
+    const cost::GroupShape* shape;  ///< of groups_
+    double payload;
+    bool operator==(const Transfer&) const = default;
+  };
+  struct HashTransfer {
+    size_t operator()(const Transfer& transfer) const;
+  };
+  mutable std::unordered_map<Transfer, double, HashTransfer> seconds_;
 };
 
 }  // namespace hocket::plan

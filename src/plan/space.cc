@@ -225,8 +225,8 @@ double longest_stage(const LayerCosts& costs, const std::vector<double>& speed,
 }
 
 std::vector<int64_t> balanced_layers(const LayerCosts& costs, const std::vector<double>& speed) {
-  // least[s][n]: the shortest that the longest of the first s stages can be with the first n layers;
-  // taken[s][n]: how many of these the last of the stages then has.
+  // least[s][n]: the shortest that the longest of the first s stages can be with the first n
+  // layers; taken[s][n]: how many of these the last of the stages then has.
   const size_t stages = speed.size(), layers = costs.layer.size();
   constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector<std::vector<double>> least(stages + 1, std::vector<double>(layers + 1, kNever));

@@ -40,8 +40,8 @@ struct Choice {
 
 inline constexpr const char* kKeys[] = {"all_gather", "p2p", "a2a"};
 inline constexpr const char* kRecompute[] = {"none", "selective", "full"};
-/// Nothing, optimizer states (ZeRO-1), with gradients (ZeRO-2), with parameters (ZeRO-3); parameters
-/// and gradients among the replicas of a node, states among all (HSDP).
+/// Nothing, optimizer states (ZeRO-1), with gradients (ZeRO-2), with parameters (ZeRO-3);
+/// parameters and gradients among the replicas of a node, states among all (HSDP).
 inline constexpr const char* kShard[] = {"none", "optimizer", "grads", "params", "hybrid"};
 inline constexpr uint8_t kHybrid = 4;
 inline constexpr const char* kSums[] = {"native", "ring", "halving_doubling", "hierarchical",

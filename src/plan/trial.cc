@@ -30,8 +30,8 @@ struct GivenUp {};
 constexpr double kWorthBalancing = 0.995;
 
 /// Keys of a plan that say how a mesh is cut, or name its ranks: none of them fits another mesh.
-constexpr const char* kOfOneMesh[] = {"plan.dp_samples",   "plan.cp_shares",    "plan.layouts",
-                                      "plan.shard.group",  "plan.ep_inner",     "plan.expert_ranks",
+constexpr const char* kOfOneMesh[] = {"plan.dp_samples",    "plan.cp_shares", "plan.layouts",
+                                      "plan.shard.group",   "plan.ep_inner",  "plan.expert_ranks",
                                       "plan.ranks_per_node"};
 
 bool is_searched(const std::string& path) {
@@ -96,12 +96,6 @@ LayerCosts layer_costs(const ModelTable& table) {
   return costs;
 }
 
-/// What a device of a kind can do at most of what a model mostly does.
-double speed_of(const cost::Cluster& cluster, size_t kind) {
-  const cost::Peak& peak = cluster.device_of(kind).peak;
-  return peak.f32.value > 0 ? peak.f32.value : std::max(peak.bf16.value, peak.f64.value);
-}
-
 }  // namespace
 
 Space Trial::space(std::map<std::string, std::string> given) const {
@@ -112,6 +106,11 @@ Space Trial::space(std::map<std::string, std::string> given) const {
               .seq_len = base_.config.train.seq_len,
               .given = std::move(given)};
   // A stage is as fast as the slowest of its ranks, which are neighbours.
+  std::vector<double> speed_of_kind;
+  for (size_t kind = 0; kind < cluster_.num_kinds(); ++kind) {
+    const graph::DType dtype = graph::parse_dtype(base_.config.model.dtype);
+    speed_of_kind.push_back(cluster_.all_of(kind).peak_flops(dtype));
+  }
   const LayerCosts costs = layer_costs(table_of(graph(), kRecompute[0]));
   const int64_t layers = std::ssize(costs.layer);
   for (int64_t pp = 2; pp <= std::min(ranks_, layers); ++pp) {
@@ -119,7 +118,8 @@ Space Trial::space(std::map<std::string, std::string> given) const {
     std::vector<double> speed(static_cast<size_t>(pp), std::numeric_limits<double>::infinity());
     for (int64_t rank = 0; rank < ranks_; ++rank) {
       double& slowest = speed[static_cast<size_t>(rank / (ranks_ / pp))];
-      slowest = std::min(slowest, speed_of(cluster_, cluster_.kind_of(static_cast<int32_t>(rank))));
+      const size_t kind = cluster_.kind_of(static_cast<int32_t>(rank));
+      slowest = std::min(slowest, speed_of_kind[kind]);
     }
     const std::vector<int64_t> balanced = balanced_layers(costs, speed);
     if (longest_stage(costs, speed, balanced) <

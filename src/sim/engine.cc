@@ -180,7 +180,7 @@ class Engine {
 
   int64_t transfer_ns(int32_t index, TaskId task, size_t row, int32_t shape) {
     const ClassId cls = t_.cls[index];
-    int64_t& ns = t_.classes[cls].transfer_ns[row * t_.num_shapes + shape];
+    int64_t& ns = t_.classes[t_.table[index]].transfer_ns[row * t_.num_shapes + shape];
     if (ns < 0) {
       ns = durations_.transfer_ns(cls, task, shape);
       HOCKET_CHECK(ns >= 0, "transfer of task {} takes {} ns", task, ns);
@@ -193,7 +193,7 @@ class Engine {
     const int64_t ns = transfer_ns(index, task, row, shape);
     if (!durations_.network()) return fixed_.try_emplace(ns, Demand{0, ns, 0, {}}).first->second;
     const ClassId cls = t_.cls[index];
-    const Demand*& known = t_.classes[cls].demand[row * t_.num_shapes + shape];
+    const Demand*& known = t_.classes[t_.table[index]].demand[row * t_.num_shapes + shape];
     if (!known) {
       known = &durations_.demand(cls, task, shape);
       HOCKET_CHECK(known->latency_ns + known->data_ns == ns, "transfer of task {} takes {} or {}",

@@ -66,7 +66,8 @@ const std::vector<std::string>& not_modelled() {
   static const std::vector<std::string> list = {
       "packets and routes that adapt: transfers share links as fluids do",
       "kernels slowed by communication beyond device.overlap, or by memory traffic of other ranks",
-      "routing that changes from step to step: experts get the rows of the profile's batch, or as many each",
+      "routing that changes from step to step: experts get the rows of the profile's batch, or as "
+      "many each",
       "host work between steps (loading data, logging, checkpoints)",
       "run-to-run variation, clock changes, failures",
   };
@@ -183,7 +184,8 @@ std::string to_text(const Program& program, const SimReport& report) {
                    program::parts_text(report.memory[c]));
   }
   if (const std::string memory = report.device_memory_text(); !memory.empty()) {
-    fmt::format_to(to, "  {} {} per device\n", report.fits() ? "fits in" : "DOES NOT FIT in", memory);
+    fmt::format_to(to, "  {} {} per device\n", report.fits() ? "fits in" : "DOES NOT FIT in",
+                   memory);
   }
 
   if (!report.path.empty()) {

@@ -332,10 +332,9 @@ void add_notes(const Program& program, const CostModel& costs, const ModelDurati
     const int64_t needed = report.memory[c].total();
     const int64_t there = report.device_memory[c];
     if (there > 0 && needed > there) {
-      report.notes.push_back(fmt::format("does not fit: {} needs {} of {}",
-                                         program::stage_name(program.classes[c]),
-                                         human_bytes(static_cast<double>(needed)),
-                                         human_bytes(static_cast<double>(there))));
+      report.notes.push_back(fmt::format(
+          "does not fit: {} needs {} of {}", program::stage_name(program.classes[c]),
+          human_bytes(static_cast<double>(needed)), human_bytes(static_cast<double>(there))));
     }
   }
   if (!program::is_planned(program)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which ranks are replayed, whom they meet, and over which links: one rank per class is enough
-// where all of its ranks have devices of one kind, and every instance of every group, and every pair
-// of every link, costs the same, joins the same classes, and shares links with the same.
+// where all of its ranks have devices of one kind, and every instance of every group, and every
+// pair of every link, costs the same, joins the same classes, and shares links with the same.
 #include <algorithm>
 
 #include "base/error.h"

@@ -109,9 +109,10 @@ TEST(PlanSearch, FindsWhatBruteForceFindsOnUnlikeNodes) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
   // The second half of the devices is slower: layers are laid by speed.
-  const Trial uneven = trial(
-      kDense, cluster_file("plan_uneven.yaml", "1GB", "100MB/s", "unlike: [{first: 1, speed: 0.4}]"),
-      8, 32);
+  const Trial uneven =
+      trial(kDense,
+            cluster_file("plan_uneven.yaml", "1GB", "100MB/s", "unlike: [{first: 1, speed: 0.4}]"),
+            8, 32);
   const Space space = uneven.space({{"plan.recompute", "none"}, {"plan.micro_batch", "1"}});
   EXPECT_FALSE(space.balanced.empty());
   expect_exhaustive(uneven, space);

@@ -52,8 +52,7 @@ TEST(PlanSpace, BalancedLayersAreTheBestOfAll) {
     }
     const std::vector<int64_t> layers = balanced_layers(costs, speed);
     ASSERT_EQ(layers.size(), stages);
-    EXPECT_EQ(std::accumulate(layers.begin(), layers.end(), int64_t{0}),
-              std::ssize(costs.layer));
+    EXPECT_EQ(std::accumulate(layers.begin(), layers.end(), int64_t{0}), std::ssize(costs.layer));
     EXPECT_EQ(longest_stage(costs, speed, layers), by_brute_force(costs, speed));
   }
 }

@@ -170,7 +170,8 @@ class Fluid {
       } else if (collective(rank, task)) {
         begin_collective(rank, task);
       } else if (op(rank, task) != "recv") {
-        const double ns = double(durations_.work_ns_on(durations_.device_of(rank), cls, TaskId(task)));
+        const double ns =
+            double(durations_.work_ns_on(durations_.device_of(rank), cls, TaskId(task)));
         active_.push_back(
             {rank, task, ns, false, false, ns > 0 ? 0.0 : 1.0, {{rank, task}}, {}, {}});
       }

@@ -65,15 +65,16 @@ Program two_by_two() {
 }
 
 TEST(Simulator, UnlikeNodesWorkAtTheirOwnSpeed) {
-  // Stage 1 is node 1, at half the speed and a quarter of the bandwidth: its product takes 20 us, the
-  // send between both 10 us + 1 kB at 25 MB/s = 50 us, its all-reduce 2 x 1 us + 1 kB at 250 MB/s.
+  // Stage 1 is node 1, at half the speed and a quarter of the bandwidth: its product takes 20 us,
+  // the send between both 10 us + 1 kB at 25 MB/s = 50 us, its all-reduce 2 x 1 us + 1 kB at 250
+  // MB/s.
   const Program p = two_by_two();
   cost::Cluster cluster = toy();
   const std::string yaml = to_yaml(cluster) + "unlike: [{first: 1, speed: 0.5, bandwidth: 0.25}]\n";
   cluster = cost::parse_cluster(yaml, "toy.yaml");
   const CostModel costs(cluster, std::nullopt, 1);
   Replay replay;
-  const SimReport r = simulate(p, costs, {.tokens = 1}, &replay);
+  const SimReport r = simulate(p, costs, {}, &replay);
   EXPECT_EQ(r.step_ns, 10000 + 50000 + 20000 + 6000);
   EXPECT_EQ(r.replayed_ranks, 2);  // ranks of a stage are alike
   EXPECT_EQ(r.time[0].time.compute_ns, 10000);
@@ -91,8 +92,8 @@ TEST(Simulator, UnlikeNodesWorkAtTheirOwnSpeed) {
     k.flops = k.op == "linear" ? 10e6 : 0;
     k.bytes = 1000;
   }
-  const SimReport even = simulate(m.p, CostModel(toy(), std::nullopt, 1), {.tokens = 1});
-  const SimReport uneven = simulate(m.p, costs, {.tokens = 1});
+  const SimReport even = simulate(m.p, CostModel(toy(), std::nullopt, 1), {});
+  const SimReport uneven = simulate(m.p, costs, {});
   EXPECT_EQ(even.replayed_ranks, 1);
   EXPECT_EQ(uneven.replayed_ranks, 4);
   EXPECT_EQ(uneven.time[0].time.compute_ns, 10000);
@@ -101,7 +102,7 @@ TEST(Simulator, UnlikeNodesWorkAtTheirOwnSpeed) {
   // And as if all nodes were slow, but for their products.
   cost::Cluster slow = cluster.all_of(1);
   slow.device.peak = toy().device.peak;
-  const SimReport all_slow = simulate(m.p, CostModel(slow, std::nullopt, 1), {.tokens = 1});
+  const SimReport all_slow = simulate(m.p, CostModel(slow, std::nullopt, 1), {});
   EXPECT_EQ(uneven.step_ns, all_slow.step_ns + 10000);
 }
 
