@@ -39,7 +39,10 @@ void ModelSection::fields(Fields& fields) {
   fields("path", path,
          "MODEL: a Hugging Face folder, a config.json, one of our checkpoints, a hub id");
   fields("config", *config, "instead of path: the keys of a Hugging Face config.json");
-  fields("dtype", dtype, "type of parameters and arithmetic").one_of({"f32", "f64"});
+  fields("dtype", dtype,
+         "type of parameters and arithmetic; bf16, with gradients, moments and master weights of "
+         "f32, is for graph, check, simulate and plan: nothing runs it yet")
+      .one_of({"f32", "f64", "bf16"});
   fields("init", init,
          "what a new training starts from: weights (the safetensors of path), random, or auto: "
          "the weights if path is a folder or hub id that has them, else random")

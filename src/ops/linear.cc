@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear: y[T, o..] = x[T, f..] W[o.., f..]^T. Features may be one or two dims (heads x head dim,
-// gate/up x width), so that a layout can split whole heads. dX and dW are ops of their own.
+// gate/up x width), so that a layout can split whole heads. dX and dW are ops of their own; dW, which
+// is added up over tokens, micro-batches and ranks, is of at least f32.
 #include "ops/rules.h"
 
 namespace hocket::ops {
@@ -53,7 +54,7 @@ std::vector<TensorType> infer_dw(const Attrs&, Types in) {
     fail("linear_dw", "got dy {} and x {}", to_string(in[0]), to_string(in[1]));
   }
   want_equal("linear_dw", "x's tokens", x[0], dy[0]);
-  TensorType dw{in[0].dtype, Dims(dy.begin() + 1, dy.end())};
+  TensorType dw{sum_dtype(in[0].dtype), Dims(dy.begin() + 1, dy.end())};
   dw.dims.insert(dw.dims.end(), x.begin() + 1, x.end());
   return {dw};
 }
