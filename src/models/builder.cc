@@ -86,14 +86,14 @@ TensorId Builder::node(int32_t layer, const char* op, Attrs attrs, std::vector<T
   return ops::apply(graph_, op, std::move(attrs), std::move(in), prefix(layer) + name, layer)[0];
 }
 
-TensorId Builder::linear(int32_t layer, TensorId hidden, TensorId weight,
-                         const std::string& name) {
+TensorId Builder::linear(int32_t layer, TensorId hidden, TensorId weight, const std::string& name) {
   if (!options_.float8) return node(layer, "linear", {}, {hidden, weight}, name);
   const auto cast = [&](TensorId id) {
     const auto [known, fresh] = float8_of_.try_emplace(id, graph::kNone);
     if (fresh) {
       const std::string made = graph_.tensor(id).name + ".f8";
-      known->second = ops::apply(graph_, "cast", {{"dtype", std::string("f8_e4m3")}}, {id}, made, layer)[0];
+      known->second =
+          ops::apply(graph_, "cast", {{"dtype", std::string("f8_e4m3")}}, {id}, made, layer)[0];
     }
     return known->second;
   };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear: y[T, o..] = x[T, f..] W[o.., f..]^T. Features may be one or two dims (heads x head dim,
-// gate/up x width), so that a layout can split whole heads. dX and dW are ops of their own; dW, which
-// is added up over tokens, micro-batches and ranks, is of at least f32. Operands may be 8-bit
+// gate/up x width), so that a layout can split whole heads. dX and dW are ops of their own; dW,
+// which is added up over tokens, micro-batches and ranks, is of at least f32. Operands may be 8-bit
 // floating point (Micikevicius et al., arXiv 2209.05433), with attribute `dtype`, the type of what
 // is made of them; then the gradient dy is cast to it, too.
 #include "ops/rules.h"

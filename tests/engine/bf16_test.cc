@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs of bf16 and of 8-bit products: which types what has, the memory of a parameter, the check
-// of plans, the peaks that a prediction takes, and that nothing runs them.
+// Programs of bf16 and of 8-bit products: which types what has, the memory of a parameter, the
+// check of plans, the peaks that a prediction takes, and that nothing runs them.
 #include <gtest/gtest.h>
 
 #include <map>

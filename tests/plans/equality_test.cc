@@ -79,10 +79,10 @@ TEST(PlanEquality, NoRandomPlanIsRefused) {
       engine::CompileOptions how;
       how.purpose = purpose;
       engine::Compiled compiled;
-      ASSERT_NO_THROW(compiled = engine::compile(
-                          engine::parse_run(c.text, c.name,
-                                            {"plan.grad_codec=int8", "model.float8=" + float8}),
-                          how));
+      ASSERT_NO_THROW(
+          compiled = engine::compile(
+              engine::parse_run(c.text, c.name, {"plan.grad_codec=int8", "model.float8=" + float8}),
+              how));
       const check::Verdict whole = check::check(compiled.program, compiled.reference);
       EXPECT_TRUE(whole.ok()) << to_text(whole);
       lossy += whole.lossy.empty() ? 0 : 1;
