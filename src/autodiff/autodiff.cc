@@ -183,8 +183,10 @@ void differentiate(Graph& graph) {
 void append_adamw(Graph& graph, const AdamWConfig& config) {
   // Per parameter, in name order: the total of its gradient contributions and its sum of squares.
   // From all the sums of squares one clip coefficient and the gradient norm (an output). Then one
-  // adamw per parameter, with two moments as state; vectors (norm weights) are not decayed. What
-  // changes from step to step (learning rate, bias corrections) comes in as `hyper`.
+  // adamw per parameter, with two moments as state, of the gradient's type; vectors (norm weights)
+  // are not decayed. A parameter of another type than its gradient (bf16, f32) has its master
+  // weights as a third state. What changes from step to step (learning rate, bias corrections) comes
+  // in as `hyper`.
   const std::vector<size_t> grads = grads_by_name(graph);
   if (grads.empty()) fail("autodiff", "no parameter has a gradient");
   std::vector<TensorId> params;
@@ -205,11 +207,13 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
   TensorId hyper = graph.input(names::kHyper, {graph::DType::f64, {3}}, true);
   for (size_t i = 0; i < params.size(); ++i) {
     const graph::Tensor param = graph.tensor(params[i]);
-    const auto state = [&](const char* prefix) {
+    const graph::DType dtype = graph.tensor(sums[i]).type.dtype;
+    const auto state = [&](const char* prefix, graph::Init init = {graph::Init::Kind::constant, 0}) {
       graph::Tensor tensor = param;
       tensor.name = prefix + param.name;
+      tensor.type.dtype = dtype;
       tensor.kind = TensorKind::state;
-      tensor.init = {graph::Init::Kind::constant, 0.0};
+      tensor.init = init;
       return graph.add_tensor(tensor);
     };
     const TensorId mean = state(names::kExpAvgOf);
@@ -218,7 +222,13 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
                        {"beta2", config.beta2},
                        {"eps", config.eps},
                        {"weight_decay", param.type.dims.size() > 1 ? config.weight_decay : 0.0}};
-    ops::apply(graph, "adamw", attrs, {params[i], sums[i], mean, mean_square, clip[0], hyper},
+    const bool has_master = param.type.dtype != dtype;
+    std::vector<TensorId> in{params[i], sums[i], mean, mean_square};
+    if (has_master) {
+      in.push_back(state(names::kMasterOf, param.init));
+    }
+    in.insert(in.end(), {clip[0], hyper});
+    ops::apply(graph, has_master ? "adamw_master" : "adamw", attrs, std::move(in),
                "adamw." + param.name, param.layer, Phase::optimizer);
   }
 }

@@ -17,8 +17,9 @@ struct AdamWConfig {
 };
 
 /// Appends gradient norm, clipping and AdamW for every parameter with a gradient: states
-/// `exp_avg.<param>` and `exp_avg_sq.<param>`, per-step input `hyper` f64[3], output `grad_norm`.
-/// Written for the ops of this one optimizer: sumsq, clip_coef, adamw.
+/// `exp_avg.<param>` and `exp_avg_sq.<param>`, and `master.<param>` of a parameter of another type
+/// than its gradient; per-step input `hyper` f64[3], output `grad_norm`.
+/// Written for the ops of this one optimizer: sumsq, clip_coef, adamw, adamw_master.
 void append_adamw(graph::Graph& graph, const AdamWConfig& config);
 
 /// Makes the gradients of all parameters outputs, named `grad.<param>`: sums over uses and

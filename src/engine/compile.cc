@@ -72,6 +72,7 @@ graph::Graph build_graph(const Run& run, const CompileOptions& options, const Si
   how.tokens = sizes.tokens;
   how.sequence_length = sizes.seq_len;
   how.dtype = graph::parse_dtype(run.config.model.dtype);
+  how.float8 = run.config.model.float8;
   how.num_micro_batches = sizes.plan.num_micro_batches;
   switch (options.purpose) {
     case Purpose::train:

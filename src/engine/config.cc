@@ -39,7 +39,13 @@ void ModelSection::fields(Fields& fields) {
   fields("path", path,
          "MODEL: a Hugging Face folder, a config.json, one of our checkpoints, a hub id");
   fields("config", *config, "instead of path: the keys of a Hugging Face config.json");
-  fields("dtype", dtype, "type of parameters and arithmetic").one_of({"f32", "f64"});
+  fields("dtype", dtype,
+         "type of parameters and arithmetic; bf16, with gradients, moments and master weights of "
+         "f32, is for graph, check, simulate and plan: nothing runs it yet")
+      .one_of({"f32", "f64", "bf16"});
+  fields("float8", float8,
+         "with dtype bf16: linear layers of the blocks, but for routers and experts, multiply in "
+         "f8_e4m3; their operands are cast by tasks of their own, without scales");
   fields("init", init,
          "what a new training starts from: weights (the safetensors of path), random, or auto: "
          "the weights if path is a folder or hub id that has them, else random")
@@ -474,6 +480,9 @@ void derive_heads(Run& run) {
 void derive(Run& run) {
   const RunConfig& config = run.config;
   derive_model(run);
+  if (config.model.float8 && config.model.dtype != "bf16") {
+    fail(run.name, "model.float8 is true, and model.dtype {}; expected bf16", config.model.dtype);
+  }
   if (config.output.dir.empty()) {
     fail(run.name, "output.dir is empty; expected a folder; try output.dir: runs/default");
   }

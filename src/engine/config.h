@@ -24,6 +24,7 @@ struct ModelSection {
   /// Instead of path: the keys of a config.json. Never null; shared by copies.
   std::shared_ptr<nlohmann::json> config;
   std::string dtype = "f32";
+  bool float8 = false;
   std::string init = "auto";
   void fields(Fields& v);
 };

@@ -25,6 +25,8 @@ struct BuildOptions {
   /// Sequence length, for the cost of attention; 0: T is one sequence.
   int64_t sequence_length = 0;
   graph::DType dtype = graph::DType::f32;
+  /// Operands of the blocks' linear layers, but for routers and experts, are cast to f8_e4m3.
+  bool float8 = false;
   /// train: the head also computes gradients; false for evaluation (losses only).
   bool grad = true;
   /// train: weight of the balance loss of a whole step, summed over layers and averaged over

@@ -86,6 +86,22 @@ TensorId Builder::node(int32_t layer, const char* op, Attrs attrs, std::vector<T
   return ops::apply(graph_, op, std::move(attrs), std::move(in), prefix(layer) + name, layer)[0];
 }
 
+TensorId Builder::linear(int32_t layer, TensorId hidden, TensorId weight, const std::string& name) {
+  if (!options_.float8) return node(layer, "linear", {}, {hidden, weight}, name);
+  const auto cast = [&](TensorId id) {
+    const auto [known, fresh] = float8_of_.try_emplace(id, graph::kNone);
+    if (fresh) {
+      const std::string made = graph_.tensor(id).name + ".f8";
+      known->second =
+          ops::apply(graph_, "cast", {{"dtype", std::string("f8_e4m3")}}, {id}, made, layer)[0];
+    }
+    return known->second;
+  };
+  const Attrs attrs{{"dtype", std::string(to_string(options_.dtype))}};
+  const TensorId operand = cast(hidden);
+  return node(layer, "linear", attrs, {operand, cast(weight)}, name);
+}
+
 TensorId Builder::param(const std::string& name, Dims dims, int32_t layer, Init init,
                         std::vector<WeightForm> forms, bool expert) {
   if (collect_weights_) {
@@ -208,7 +224,7 @@ TensorId Builder::attention(int32_t layer, TensorId hidden, bool head_norm) {
   const auto project = [&](const char* name, int64_t heads) {
     const TensorId weight = plain(fmt::format("{}{}_proj.weight", base, name), {heads, d, D}, layer,
                                   matrix_init(), {heads * d, D});
-    return node(layer, "linear", {}, {hidden, weight}, fmt::format("attn.{}", name));
+    return linear(layer, hidden, weight, fmt::format("attn.{}", name));
   };
   TensorId q = project("q", H);
   TensorId k = project("k", G);
@@ -249,7 +265,7 @@ TensorId Builder::attention(int32_t layer, TensorId hidden, bool head_norm) {
   }
   const TensorId weight =
       plain(base + "o_proj.weight", {D, H, d}, layer, matrix_init(true), {D, H * d});
-  return node(layer, "linear", {}, {o, weight}, "attn.out");
+  return linear(layer, o, weight, "attn.out");
 }
 
 TensorId Builder::mlp(int32_t layer, TensorId hidden) {
@@ -260,10 +276,10 @@ TensorId Builder::mlp(int32_t layer, TensorId hidden) {
       param(base + "gate_up_proj.weight", {2, F, D}, layer, matrix_init(),
             {stacked({base + "gate_proj.weight", base + "up_proj.weight"}, {F, D}),
              stacked({base + "gate_up_proj.weight"}, {2 * F, D})});
-  const TensorId gu = node(layer, "linear", {}, {hidden, gate_up}, "mlp.gate_up");
+  const TensorId gu = linear(layer, hidden, gate_up, "mlp.gate_up");
   const TensorId activated = node(layer, "swiglu", {}, {gu}, "mlp.h");
   const TensorId down = plain(base + "down_proj.weight", {D, F}, layer, matrix_init(true), {D, F});
-  return node(layer, "linear", {}, {activated, down}, "mlp.out");
+  return linear(layer, activated, down, "mlp.out");
 }
 
 TensorId Builder::experts(int32_t layer, TensorId hidden) {

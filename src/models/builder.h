@@ -6,6 +6,7 @@
 // K experts per token, V vocabulary, S slots of the KV cache, L layers.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,8 @@ class Builder {
   /// Appends a node; `name` is relative to the layer. Returns its first output.
   TensorId node(int32_t layer, const char* op, graph::Attrs attrs, std::vector<TensorId> in,
                 const std::string& name);
+  /// A linear layer, with operands of 8 bits if the options say so.
+  TensorId linear(int32_t layer, TensorId hidden, TensorId weight, const std::string& name);
   TensorId param(const std::string& name, graph::Dims dims, int32_t layer, graph::Init init,
                  std::vector<WeightForm> forms, bool expert = false);
   /// A parameter stored as one tensor of its own name and these Hugging Face dims.
@@ -71,6 +74,7 @@ class Builder {
   TensorId token_numbers_ = graph::kNone;  // with dropout
   int64_t num_dropouts_ = 0;
   std::vector<TensorId> balance_losses_;
+  std::map<TensorId, TensorId> float8_of_;  // what was cast for a linear layer
 };
 
 }  // namespace hocket::models

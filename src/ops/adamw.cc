@@ -1,10 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // adamw (Loshchilov & Hutter, arXiv 1711.05101), the formula of torch.optim.AdamW, in place.
 // hyper = {lr, 1 - beta1^t, 1 - beta2^t} changes from step to step; coef is the clipping factor.
+// adamw_master is the same for parameters of fewer bits than their update needs (Micikevicius et al.,
+// arXiv 1710.03740, section 3.1): gradient, moments and the master weights w, which it updates, are
+// of at least f32, and the parameter becomes w rounded.
 #include "ops/rules.h"
 
 namespace hocket::ops {
 namespace {
+
+void want_settings(std::string_view op, const Attrs& attrs, const TensorType& coef,
+                   const TensorType& hyper) {
+  want_scalar(op, coef, DType::f64);
+  if (hyper.dtype != DType::f64 || hyper.dims != Dims{3}) {
+    fail(op, "hyper is {}; expected f64[3]", to_string(hyper));
+  }
+  for (const char* key : {"beta1", "beta2", "eps", "weight_decay"}) {
+    attrs.f(key);
+  }
+}
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_inputs("adamw", in, 6);
@@ -12,27 +26,53 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   for (size_t i = 1; i < 4; ++i) {
     want_same("adamw", in[i], in[0]);
   }
-  want_scalar("adamw", in[4], DType::f64);
-  if (in[5].dtype != DType::f64 || in[5].dims != Dims{3}) {
-    fail("adamw", "hyper is {}; expected f64[3]", to_string(in[5]));
-  }
-  for (const char* key : {"beta1", "beta2", "eps", "weight_decay"}) {
-    attrs.f(key);
-  }
+  want_settings("adamw", attrs, in[4], in[5]);
   return {in[0], in[2], in[3]};
 }
 
+std::vector<TensorType> infer_master(const Attrs& attrs, Types in) {
+  constexpr const char* kOp = "adamw_master";
+  want_inputs(kOp, in, 7);
+  want_float(kOp, in[0]);
+  for (size_t i = 1; i < 5; ++i) {
+    want_same(kOp, in[i], {sum_dtype(in[0].dtype), in[0].dims});
+  }
+  want_settings(kOp, attrs, in[5], in[6]);
+  return {in[0], in[2], in[3], in[4]};
+}
+
 Work work(const Call& call) { return memory_bound(call, 12); }
+/// The parameter itself is written, not read.
+Work work_master(const Call& call) {
+  Work work = memory_bound(call, 13);
+  work.bytes -= call.in[0].bytes();
+  return work;
+}
+
+const Attrs kAttrs{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
+const Fill kPositive{.kind = Fill::Kind::uniform, .lo = 0.1, .hi = 1};
+const std::vector<Dims> kShapes{{6, 4}, {8}, {4, 2, 4}, {2, 2, 2, 4}};
 
 std::vector<Sample> samples() {
   std::vector<Sample> list;
-  for (Dims dims : std::vector<Dims>{{6, 4}, {8}, {4, 2, 4}, {2, 2, 2, 4}}) {
-    TensorType type{DType::f64, dims};
-    Fill positive{.kind = Fill::Kind::uniform, .lo = 0.1, .hi = 1};
+  for (const Dims& dims : kShapes) {
+    const TensorType type{DType::f64, dims};
     list.push_back({to_string(type),
-                    {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}},
+                    kAttrs,
                     {type, type, type, type, {DType::f64, {1}}, {DType::f64, {3}}},
-                    {{}, {}, {}, positive, positive, positive},
+                    {{}, {}, {}, kPositive, kPositive, kPositive},
+                    {}});
+  }
+  return list;
+}
+std::vector<Sample> samples_master() {
+  std::vector<Sample> list;
+  for (const Dims& dims : kShapes) {
+    const TensorType type{DType::f64, dims};
+    list.push_back({to_string(type),
+                    kAttrs,
+                    {type, type, type, type, type, {DType::f64, {1}}, {DType::f64, {3}}},
+                    {{}, {}, {}, kPositive, {}, kPositive, kPositive},
                     {}});
   }
   return list;
@@ -53,6 +93,18 @@ void register_adamw(std::vector<Op>& ops) {
                  .work = work,
                  .samples = samples,
                  .inplace = {{0, 0}, {2, 1}, {3, 2}},
+                 .family = Family::optimizer});
+  ops.push_back({.name = "adamw_master",
+                 .doc = "w, m and v as adamw updates p, m and v; p = w in the type of p",
+                 .infer = infer_master,
+                 .layout = {.notation = "a,a,a,a,a,.,x->a,a,a,a|ab,ab,ab,ab,ab,.,x->ab,ab,ab,ab|"
+                                        "abc,abc,abc,abc,abc,.,x->abc,abc,abc,abc|"
+                                        "abcd,abcd,abcd,abcd,abcd,.,x->abcd,abcd,abcd,abcd",
+                            .split = "abcd",
+                            .keeps_zero = true},
+                 .work = work_master,
+                 .samples = samples_master,
+                 .inplace = {{0, 0}, {2, 1}, {3, 2}, {4, 3}},
                  .family = Family::optimizer});
 }
 

@@ -42,7 +42,7 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   attrs.f("scale");
   want_group("attention", attrs);
   want_sequences("attention", attrs);
-  return {in[0], {in[0].dtype, {in[0].dims[0], in[0].dims[1]}}};
+  return {in[0], {sum_dtype(in[0].dtype), {in[0].dims[0], in[0].dims[1]}}};
 }
 
 std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
@@ -52,7 +52,7 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   want_heads("attention_bwd", in.subspan(1, 3));
   want_same("attention_bwd", in[0], in[1]);
   want_same("attention_bwd", in[4], in[1]);
-  want_same("attention_bwd", in[5], {in[1].dtype, {in[1].dims[0], in[1].dims[1]}});
+  want_same("attention_bwd", in[5], {sum_dtype(in[1].dtype), {in[1].dims[0], in[1].dims[1]}});
   want_vector("attention_bwd", in[6], DType::i32, in[1].dims[0], "number of positions");
   return {in[1], in[2], in[3]};
 }

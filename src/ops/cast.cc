@@ -2,7 +2,8 @@
 // cast: the same numbers in another element type. To floating-point types values are rounded to the
 // nearest, ties to even; f16 and bf16 become infinite beyond their range, as in IEEE 754, while the
 // 8-bit types saturate at their largest number (OCP 8-bit floating point specification). To
-// integers they are cut towards zero and saturate; NaN becomes 0. The gradient is cast back.
+// integers they are cut towards zero and saturate; NaN becomes 0. The gradient is cast back, unless
+// it has that type already, or is of a parameter and of the type of its sums.
 #include "ops/rules.h"
 
 namespace hocket::ops {
@@ -32,8 +33,15 @@ Work work(const Call& call) { return memory_bound(call, 1); }
 
 void grad(GradContext& context) {
   const auto& node = context.node();
-  const DType from = context.tensor(node.in[0]).type.dtype;
+  const graph::Tensor& x = context.tensor(node.in[0]);
+  const DType from = x.type.dtype;
   if (!context.needs(0)) return;
+  const DType comes = context.tensor(context.grad_out(0)).type.dtype;
+  const bool is_param = x.kind == graph::TensorKind::param;
+  if (comes == from || (is_param && comes == sum_dtype(from))) {
+    context.add_grad(0, context.grad_out(0));
+    return;
+  }
   context.add_grad(
       0, context.emit("cast", {{"dtype", std::string(to_string(from))}}, {context.grad_out(0)})[0]);
 }

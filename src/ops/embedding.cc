@@ -24,7 +24,7 @@ std::vector<TensorType> infer_dw(const Attrs& attrs, Types in) {
   want_rank("embedding_dw", in[1], 2);
   want_float("embedding_dw", in[1]);
   want_vector("embedding_dw", in[0], DType::i32, in[1].dims[0], "number of tokens");
-  return {{in[1].dtype, {attrs.i("vocab"), in[1].dims[1]}}};
+  return {{sum_dtype(in[1].dtype), {attrs.i("vocab"), in[1].dims[1]}}};
 }
 
 /// Only the rows that are looked up are read.

@@ -61,7 +61,7 @@ std::vector<TensorType> infer_dw(const Attrs&, Types in) {
   want_counts("grouped_linear_dw", in[2], in[0].dims[0]);
   want_equal("grouped_linear_dw", "number of experts", in[1].dims[0], in[0].dims[0]);
   want_equal("grouped_linear_dw", "x's tokens", in[1].dims[1], in[0].dims[1]);
-  TensorType dw{in[0].dtype, {in[0].dims[0]}};
+  TensorType dw{sum_dtype(in[0].dtype), {in[0].dims[0]}};
   dw.dims.insert(dw.dims.end(), in[0].dims.begin() + 2, in[0].dims.end());
   dw.dims.push_back(in[1].dims[2]);
   return {dw};

@@ -1,23 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear: y[T, o..] = x[T, f..] W[o.., f..]^T. Features may be one or two dims (heads x head dim,
-// gate/up x width), so that a layout can split whole heads. dX and dW are ops of their own.
+// gate/up x width), so that a layout can split whole heads. dX and dW are ops of their own; dW,
+// which is added up over tokens, micro-batches and ranks, is of at least f32. Operands may be 8-bit
+// floating point (Micikevicius et al., arXiv 2209.05433), with attribute `dtype`, the type of what
+// is made of them; then the gradient dy is cast to it, too.
 #include "ops/rules.h"
 
 namespace hocket::ops {
 namespace {
 
-std::vector<TensorType> infer(const Attrs&, Types in) {
+bool is_float8(DType dtype) { return graph::is_floating(dtype) && graph::bits_of(dtype) == 8; }
+
+/// The type of a product of these operands: their own, or of 8-bit ones what the attributes say.
+DType product_dtype(std::string_view op, const Attrs& attrs, const TensorType& left,
+                    const TensorType& right) {
+  want_float(op, left);
+  want_dtype(op, right, left.dtype);
+  if (!is_float8(left.dtype)) return left.dtype;
+  return graph::parse_dtype(attrs.s("dtype"));
+}
+
+std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_inputs("linear", in, 2);
   const Dims& x = in[0].dims;
   const Dims& w = in[1].dims;
-  want_float("linear", in[0]);
-  want_dtype("linear", in[1], in[0].dtype);
+  const DType dtype = product_dtype("linear", attrs, in[0], in[1]);
   size_t features = x.size() - 1;
   if (x.size() < 2 || x.size() > 3 || w.size() <= features || w.size() > 3) {
     fail("linear", "got x {} and W {}; expected x[T,f..], W[o..,f..]", to_string(in[0]),
          to_string(in[1]));
   }
-  TensorType type{in[0].dtype, {x[0]}};
+  TensorType type{dtype, {x[0]}};
   for (size_t i = 0; i < features; ++i) {
     want_equal("linear", "W's input width", w[w.size() - features + i], x[1 + i]);
   }
@@ -25,12 +38,11 @@ std::vector<TensorType> infer(const Attrs&, Types in) {
   return {type};
 }
 
-std::vector<TensorType> infer_dx(const Attrs&, Types in) {
+std::vector<TensorType> infer_dx(const Attrs& attrs, Types in) {
   want_inputs("linear_dx", in, 2);
   const Dims& dy = in[0].dims;
   const Dims& w = in[1].dims;
-  want_float("linear_dx", in[0]);
-  want_dtype("linear_dx", in[1], in[0].dtype);
+  const DType dtype = product_dtype("linear_dx", attrs, in[0], in[1]);
   size_t outs = dy.size() - 1;
   if (dy.size() < 2 || w.size() <= outs || w.size() > 3) {
     fail("linear_dx", "got dy {} and W {}", to_string(in[0]), to_string(in[1]));
@@ -38,22 +50,21 @@ std::vector<TensorType> infer_dx(const Attrs&, Types in) {
   for (size_t i = 0; i < outs; ++i) {
     want_equal("linear_dx", "W's output width", w[i], dy[1 + i]);
   }
-  TensorType dx{in[0].dtype, {dy[0]}};
+  TensorType dx{dtype, {dy[0]}};
   dx.dims.insert(dx.dims.end(), w.begin() + static_cast<int64_t>(outs), w.end());
   return {dx};
 }
 
-std::vector<TensorType> infer_dw(const Attrs&, Types in) {
+std::vector<TensorType> infer_dw(const Attrs& attrs, Types in) {
   want_inputs("linear_dw", in, 2);
   const Dims& dy = in[0].dims;
   const Dims& x = in[1].dims;
-  want_float("linear_dw", in[0]);
-  want_dtype("linear_dw", in[1], in[0].dtype);
+  const DType dtype = sum_dtype(product_dtype("linear_dw", attrs, in[0], in[1]));
   if (dy.size() < 2 || x.size() < 2 || dy.size() + x.size() > 5) {
     fail("linear_dw", "got dy {} and x {}", to_string(in[0]), to_string(in[1]));
   }
   want_equal("linear_dw", "x's tokens", x[0], dy[0]);
-  TensorType dw{in[0].dtype, Dims(dy.begin() + 1, dy.end())};
+  TensorType dw{dtype, Dims(dy.begin() + 1, dy.end())};
   dw.dims.insert(dw.dims.end(), x.begin() + 1, x.end());
   return {dw};
 }
@@ -84,14 +95,20 @@ double model_flops(const Attrs&, Types in, double) {
 }
 
 void grad(GradContext& context) {
-  const TensorId dy = context.grad_out(0);
+  TensorId dy = context.grad_out(0);
   const TensorId x = context.node().in[0];
   const TensorId weight = context.node().in[1];
+  const DType dtype = context.tensor(x).type.dtype;
+  Attrs attrs;
+  if (is_float8(dtype)) {
+    attrs.set("dtype", context.node().attrs.s("dtype"));
+    dy = context.emit("cast", {{"dtype", std::string(to_string(dtype))}}, {dy})[0];
+  }
   if (context.needs(0)) {
-    context.emit_grad("linear_dx", {}, {dy, weight}, 0);
+    context.emit_grad("linear_dx", attrs, {dy, weight}, 0);
   }
   if (context.needs(1)) {
-    context.emit_grad("linear_dw", {}, {dy, x}, 1);
+    context.emit_grad("linear_dw", attrs, {dy, x}, 1);
   }
 }
 

@@ -22,7 +22,7 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   const int64_t grad = attrs.i("grad");
   if (grad != 0 && grad != 1) fail(kOp, "grad is {}; expected 0 or 1", grad);
   if (grad == 0) return {loss};
-  return {loss, in[0], in[1]};
+  return {loss, in[0], {sum_dtype(in[1].dtype), in[1].dims}};
 }
 
 /// FLOPs of the logits of all tokens.

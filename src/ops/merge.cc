@@ -12,7 +12,7 @@ std::vector<TensorType> infer_softmax(const Attrs&, Types in) {
   want_inputs(kOp, in, 4);
   want_rank(kOp, in[0], 3);
   want_float(kOp, in[0]);
-  want_same(kOp, in[1], {in[0].dtype, {in[0].dims[0], in[0].dims[1]}});
+  want_same(kOp, in[1], {sum_dtype(in[0].dtype), {in[0].dims[0], in[0].dims[1]}});
   want_same(kOp, in[2], in[0]);
   want_same(kOp, in[3], in[1]);
   return {in[0], in[1]};

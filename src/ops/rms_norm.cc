@@ -6,8 +6,10 @@
 namespace hocket::ops {
 namespace {
 
-TensorType without_last(const TensorType& type) {
+/// A number per row: 1 / sqrt(mean(x^2) + eps).
+TensorType per_row(const TensorType& type) {
   TensorType rest = type;
+  rest.dtype = sum_dtype(type.dtype);
   rest.dims.pop_back();
   return rest;
 }
@@ -22,7 +24,7 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   }
   want_equal("rms_norm", "width of g", in[1].dims[0], in[0].dims.back());
   attrs.f("eps");
-  return {in[0], without_last(in[0])};
+  return {in[0], per_row(in[0])};
 }
 
 std::vector<TensorType> infer_bwd(const Attrs&, Types in) {
@@ -33,8 +35,8 @@ std::vector<TensorType> infer_bwd(const Attrs&, Types in) {
   }
   want_float("rms_norm_bwd", in[1]);
   want_same("rms_norm_bwd", in[2], {in[1].dtype, {in[1].dims.back()}});
-  want_same("rms_norm_bwd", in[3], without_last(in[1]));
-  return {in[1], in[2]};
+  want_same("rms_norm_bwd", in[3], per_row(in[1]));
+  return {in[1], {sum_dtype(in[2].dtype), in[2].dims}};
 }
 
 Work work(const Call& call) { return memory_bound(call, 4); }
@@ -71,7 +73,7 @@ std::vector<Sample> samples_bwd() {
   std::vector<Sample> list;
   for (Dims dims : std::vector<Dims>{{8, 6}, {4, 8, 5}}) {
     const TensorType type{DType::f64, dims};
-    const TensorType rstd = without_last(type);
+    const TensorType rstd = per_row(type);
     list.push_back({to_string(type),
                     {},
                     {type, type, {DType::f64, {dims.back()}}, rstd},

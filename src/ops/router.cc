@@ -20,7 +20,7 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   if (given) {
     want_same("router", in[1], {DType::i32, {t, k}});
   }
-  return {{in[0].dtype, {t, k}}, {DType::i32, {t, k}}, in[0], {in[0].dtype, {e}}};
+  return {{in[0].dtype, {t, k}}, {DType::i32, {t, k}}, in[0], {sum_dtype(in[0].dtype), {e}}};
 }
 
 std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
@@ -33,7 +33,7 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   want_same("router_bwd", dw, {probs.dtype, {probs.dims[0], attrs.i("top_k")}});
   want_same("router_bwd", in[1], {DType::i32, dw.dims});
   if (in.size() == 4) {
-    want_same("router_bwd", in[3], {probs.dtype, {probs.dims[1]}});
+    want_same("router_bwd", in[3], {sum_dtype(probs.dtype), {probs.dims[1]}});
   }
   return {in[2]};
 }

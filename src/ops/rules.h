@@ -20,6 +20,12 @@ inline void want_inputs(std::string_view op, Types in, size_t n) {
   if (in.size() != n) fail(op, "got {} inputs; expected {}", in.size(), n);
 }
 
+/// The type of sums over many addends of such numbers, and of what is kept per row of them: f32 of
+/// shorter floating-point types (bf16 has 8 bits of precision), otherwise the type itself.
+inline DType sum_dtype(DType dtype) {
+  return graph::is_floating(dtype) && graph::bits_of(dtype) < 32 ? DType::f32 : dtype;
+}
+
 /// Expects a dense tensor of this rank.
 inline void want_rank(std::string_view op, const TensorType& type, size_t rank) {
   if (type.dims.size() != rank || type.routed()) {

@@ -267,13 +267,22 @@ bool LayoutRules::may_be(const Node& node, const ops::AxisSignature& signature, 
   return begins_no_split(node, signature, axis);
 }
 
+/// Whether what a node makes is of parameters alone: weights in another type.
+bool LayoutRules::is_of_parameters(graph::NodeId node) const {
+  const std::vector<TensorId>& in = graph_->nodes[node].in;
+  return !in.empty() && std::all_of(in.begin(), in.end(), [&](TensorId id) {
+    return tensor(id).kind == TensorKind::param;
+  });
+}
+
 /// Whether an activation of three dims is split along its first: tokens of heads, which attention
 /// needs on all ranks of tp (cp may have them in an order of its own).
 bool LayoutRules::splits_tokens_of_heads(const Node& node,
                                          const ops::AxisSignature& signature) const {
   const auto splits = [&](TensorId id, Placement placed) {
     const graph::Tensor& one = tensor(id);
-    const bool activation = one.producer != kNone && param_of_[id] == kNone;
+    const bool activation =
+        one.producer != kNone && param_of_[id] == kNone && !is_of_parameters(one.producer);
     return placed == Placement::split(0) && activation && !one.type.routed() &&
            one.type.dims.size() == 3;
   };

@@ -119,6 +119,7 @@ class LayoutRules {
   size_t next_axis(const graph::Node& node, const std::vector<size_t>& axes) const;
   bool exchanges_heads(const graph::Node& node) const;
   bool has_exchanged_heads(const graph::Node& node) const;
+  bool is_of_parameters(graph::NodeId node) const;
   bool splits_tokens_of_heads(const graph::Node& node, const ops::AxisSignature& signature) const;
   bool splits_as_before(const graph::Node& node, const ops::AxisSignature& signature,
                         size_t axis) const;

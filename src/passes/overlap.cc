@@ -239,8 +239,7 @@ class Ordering {
   void sum_behind_backward() {
     std::vector<Task>& tasks = cls_.tasks;
     size_t last = tasks.size();
-    while (last > 0 &&
-           (tasks[last - 1].lane != Lane::compute || tasks[last - 1].phase != Phase::backward)) {
+    while (last > 0 && tasks[last - 1].phase != Phase::backward) {
       --last;
     }
     if (last == 0) return;

@@ -222,6 +222,9 @@ class Script {
 
   void training() {
     const engine::TrainSection& train = run_.config.train;
+    if (run_.config.model.dtype == "bf16") {
+      add("--bf16");
+    }
     add("--micro-batch-size", plan_.micro_batch);
     add("--global-batch-size", train.global_batch);
     add("--seq-length", train.seq_len);

@@ -268,7 +268,9 @@ double Estimator::sync_s(const Choice& choice, const Groups& groups, double dens
                          double forward, double backward) const {
   const double count = static_cast<double>(num_micro_batches(space_, choice));
   const auto both = [&](comm::Id op) {
-    return bucketed_s(op, dense, groups.replicas) + bucketed_s(op, experts, groups.expert_replicas);
+    const double share = op == comm::Id::all_gather ? 1 : tables_[0].gradient_share;
+    return bucketed_s(op, dense * share, groups.replicas) +
+           bucketed_s(op, experts * share, groups.expert_replicas);
   };
   const auto exposed = [](double sent, double beside) { return std::max(0.0, sent - beside); };
   switch (choice.shard) {
@@ -280,12 +282,13 @@ double Estimator::sync_s(const Choice& choice, const Groups& groups, double dens
       return count * exposed(both(comm::Id::reduce_scatter), backward) + both(comm::Id::all_gather);
     case kHybrid: {
       const double all = dense + experts;
-      const double part = all / static_cast<double>(shard_group(space_, choice));
+      const double gradients = all * tables_[0].gradient_share;
+      const auto groups_of = static_cast<double>(shard_group(space_, choice));
       const double gather = bucketed_s(comm::Id::all_gather, all, groups.inside);
-      const double scatter = bucketed_s(comm::Id::reduce_scatter, all, groups.inside);
+      const double scatter = bucketed_s(comm::Id::reduce_scatter, gradients, groups.inside);
       return count * (exposed(gather, forward) + exposed(gather + scatter, backward)) +
-             bucketed_s(comm::Id::reduce_scatter, part, groups.across) +
-             bucketed_s(comm::Id::all_gather, part, groups.across);
+             bucketed_s(comm::Id::reduce_scatter, gradients / groups_of, groups.across) +
+             bucketed_s(comm::Id::all_gather, all / groups_of, groups.across);
     }
     default: {
       const double gather = both(comm::Id::all_gather);
@@ -295,12 +298,11 @@ double Estimator::sync_s(const Choice& choice, const Groups& groups, double dens
   }
 }
 
-namespace {
-
 /// Bytes of parameters, gradients and states of a rank that has so many bytes of parameters before
 /// they are split among replicas.
-double held_bytes(const Space& space, const Choice& choice, int64_t micro_batches, double dense,
-                  double experts, bool least) {
+double Estimator::held_bytes(const Choice& choice, int64_t micro_batches, double dense,
+                             double experts, bool least) const {
+  const ModelTable& table = tables_[0];
   const double replicas = static_cast<double>(choice.replicas());
   const double copies = static_cast<double>(choice.expert_replicas());
   const auto part = [&](bool split) {
@@ -309,14 +311,12 @@ double held_bytes(const Space& space, const Choice& choice, int64_t micro_batche
   // With one micro-batch gradients may be on their way as soon as they are there.
   const bool pass_by = least && micro_batches == 1;
   if (choice.shard == kHybrid) {
-    const double group = (dense + experts) / static_cast<double>(shard_group(space, choice));
-    return group + 2 * part(true) + (pass_by ? 0 : group);
+    const double group = (dense + experts) / static_cast<double>(shard_group(space_, choice));
+    return group + table.state_share * part(true) + (pass_by ? 0 : table.gradient_share * group);
   }
-  const double gradients = pass_by ? 0 : part(choice.shard >= 2);
-  return part(choice.shard >= 3) + 2 * part(choice.shard >= 1) + gradients;
+  const double gradients = pass_by ? 0 : table.gradient_share * part(choice.shard >= 2);
+  return part(choice.shard >= 3) + table.state_share * part(choice.shard >= 1) + gradients;
 }
-
-}  // namespace
 
 /// What the backward pass of one layer has at a time beyond what is kept: about as much as its
 /// forward pass would keep without recompute, and its parameters where these are gathered.
@@ -388,7 +388,7 @@ Guess Estimator::guess(const Choice& choice) {
       least[p] = sum(all, [&](const Layer& layer) { return layer.least[p]; });
     }
     const double pass = part[0] + part[1] + part[2];
-    const double update = 7 * held_bytes(space_, choice, 1, dense, experts, true) / 3 / bandwidth;
+    const double update = 7 * held_bytes(choice, 1, dense, experts, true) / 3 / bandwidth;
     guess.seconds = std::max(guess.seconds,
                              (static_cast<double>(count) + shape.waits) * pass + update +
                                  sync_s(choice, lie, dense, experts, part[0], part[1] + part[2]));
@@ -404,7 +404,7 @@ Guess Estimator::guess(const Choice& choice) {
     guess.least_s = std::max(guess.least_s, least_s + static_cast<double>(count) * sums);
 
     const double kept = sum(all, [](const Layer& layer) { return layer.kept; });
-    guess.bytes = std::max(guess.bytes, held_bytes(space_, choice, count, dense, experts, false) +
+    guess.bytes = std::max(guess.bytes, held_bytes(choice, count, dense, experts, false) +
                                             rank.live * kept + working);
     // What a stage gives to the next one it does not keep; of a split backward pass the first half
     // may free what only it reads.
@@ -412,7 +412,7 @@ Guess Estimator::guess(const Choice& choice) {
     const double sent = choice.pp > 1 ? residual / choice.tp * choice.chunks : 0;
     const double live = shape.splits_backward ? rank.live / 2 : rank.live;
     guess.least_bytes =
-        std::max(guess.least_bytes, held_bytes(space_, choice, count, dense, experts, true) +
+        std::max(guess.least_bytes, held_bytes(choice, count, dense, experts, true) +
                                         live * std::max(0.0, least_kept - sent));
   }
   const double message = residual / ranks_of_tp(choice, Share::tokens);
@@ -445,7 +445,7 @@ Guess Estimator::floor_of_mesh(const Choice& mesh, int32_t micro_batch) {
   }
   const int64_t steps = num_micro_batches(space_, choice);
   guess.least_s *= static_cast<double>(steps);
-  guess.least_bytes = held_bytes(space_, choice, steps, dense, experts, true);
+  guess.least_bytes = held_bytes(choice, steps, dense, experts, true);
   return guess;
 }
 

@@ -59,6 +59,8 @@ class Estimator {
   const Prices& prices(const Choice& choice);
   using Counts = std::array<double, kLayerKinds>;  // layers by kind
   const std::vector<Counts>& stages(const Choice& choice);
+  double held_bytes(const Choice& choice, int64_t micro_batches, double dense, double experts,
+                    bool least) const;
   double working_bytes(const Choice& choice, LayerKind kind) const;
   double collective_s(comm::Id op, double payload, const cost::GroupShape& shape) const;
   Layer price(const Choice& choice, LayerKind kind, const Groups& groups) const;

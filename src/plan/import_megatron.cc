@@ -381,6 +381,9 @@ class Import {
   }
 
   void read_training() {
+    if (arguments_.has("--bf16")) {
+      set("model.dtype", "bf16");
+    }
     copy("--train-iters", "train.steps");
     copy("--lr", "train.lr");
     copy("--min-lr", "train.min_lr");
@@ -403,9 +406,8 @@ class Import {
   }
 
   void say_why() {
-    for (const char* flag : {"--bf16", "--fp16", "--fp8-format"}) {
-      arguments_.leave(flag, "programs here are of model.dtype f32");
-    }
+    arguments_.leave("--fp16", "model.dtype is f32 or bf16 here");
+    arguments_.leave("--fp8-format", "model.float8 is of linear layers alone, and without scales");
     arguments_.leave("--attention-dropout", "attention here drops nothing");
     arguments_.leave("--train-samples", "train.steps is a number of steps");
     arguments_.leave("--rampup-batch-size", "a step has always as many sequences here");

@@ -183,6 +183,24 @@ void add_attention(const Graph& graph, ModelTable* table) {
   }
 }
 
+/// What gradients and the optimizer's states are beside the parameters.
+void add_states(const graph::Graph& graph, ModelTable* table) {
+  double parameters = 0, gradients = 0, states = 0;
+  for (const Tensor& tensor : graph.tensors) {
+    if (tensor.kind == TensorKind::param) {
+      parameters += static_cast<double>(tensor.type.bytes());
+    } else if (tensor.kind == TensorKind::state) {
+      states += static_cast<double>(tensor.type.bytes());
+    }
+  }
+  for (const graph::ParamGrad& grad : graph.grads) {
+    gradients += static_cast<double>(graph.tensor(grad.contributions.front()).type.bytes());
+  }
+  if (parameters == 0) return;
+  table->gradient_share = gradients / parameters;
+  table->state_share = states / parameters;
+}
+
 }  // namespace
 
 ModelTable table_of(const graph::Graph& reference, const char* recompute) {
@@ -214,6 +232,7 @@ ModelTable table_of(const graph::Graph& reference, const char* recompute) {
   }
   add_kept(graph, layers, stream, &table);
   add_attention(graph, &table);
+  add_states(graph, &table);
   return table;
 }
 

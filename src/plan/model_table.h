@@ -68,6 +68,8 @@ struct ModelTable {
   double key_bytes = 0;            ///< keys and values of a layer, of a sequence
   double head_bytes = 0;           ///< queries of a layer, of a sequence: what attention gives, too
   int64_t element_bytes = 4;
+  /// Bytes of the gradients, and of what the optimizer keeps, per byte of parameters.
+  double gradient_share = 1, state_share = 2;
 };
 
 /// `graph`: of training, before any pass, of one sequence (engine::reference). `recompute`: a value

@@ -334,8 +334,8 @@ class Import {
   }
 
   void say_why() {
-    job_.leave("training.mixed_precision_param", "programs here are of model.dtype f32");
-    job_.leave("training.mixed_precision_reduce", "sums are of model.dtype here");
+    job_.leave("training.mixed_precision_param", "model.dtype says it here");
+    job_.leave("training.mixed_precision_reduce", "gradients are summed in f32 here");
     job_.leave("lr_scheduler.decay_type", "the learning rate follows a cosine");
     job_.leave("lr_scheduler.decay_ratio", "the learning rate follows a cosine to its end");
   }

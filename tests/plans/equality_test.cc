@@ -61,8 +61,8 @@ TEST(PlanEquality, RandomPlansEqualOneRankInFp32) {
   EXPECT_GE(routed, plans / 2);
 }
 
-/// What is not run: the same plans where sums travel as codes that lose something, and where they
-/// evaluate.
+/// What is not run: the same plans where sums travel as codes that lose something, in bf16 with
+/// products of 8 bits or without, and where they evaluate.
 TEST(PlanEquality, NoRandomPlanIsRefused) {
   if (is_sanitized()) {
     GTEST_SKIP() << "the tests above lower such plans, and check them";
@@ -72,14 +72,17 @@ TEST(PlanEquality, NoRandomPlanIsRefused) {
   std::cout << "HOCKET_SEED=" << first << " HOCKET_PLANS=" << plans << "\n";
   uint64_t lossy = 0;
   for (uint64_t seed = first; seed < first + plans; ++seed) {
-    const Case c = random_case(seed, seed % 4 == 0 ? 16 : 8, "f32");
+    const Case c = random_case(seed, seed % 4 == 0 ? 16 : 8, seed % 3 == 0 ? "f32" : "bf16");
     SCOPED_TRACE(c.name + "\n" + c.text);
+    const std::string float8 = seed % 3 == 2 ? "true" : "false";
     for (const engine::Purpose purpose : {engine::Purpose::train, engine::Purpose::loss}) {
       engine::CompileOptions how;
       how.purpose = purpose;
       engine::Compiled compiled;
-      ASSERT_NO_THROW(compiled = engine::compile(
-                          engine::parse_run(c.text, c.name, {"plan.grad_codec=int8"}), how));
+      ASSERT_NO_THROW(
+          compiled = engine::compile(
+              engine::parse_run(c.text, c.name, {"plan.grad_codec=int8", "model.float8=" + float8}),
+              how));
       const check::Verdict whole = check::check(compiled.program, compiled.reference);
       EXPECT_TRUE(whole.ok()) << to_text(whole);
       lossy += whole.lossy.empty() ? 0 : 1;

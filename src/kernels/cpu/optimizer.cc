@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// sumsq, clip_coef, adamw. Sums of squares are taken in double over fixed blocks of elements, so
+// sumsq, clip_coef, adamw, adamw_master. Sums of squares are taken in double over fixed blocks of elements, so
 // they do not depend on the thread count.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/kernels.h"
@@ -36,13 +37,14 @@ void clip_coef(const KernelArgs& args) {
   *out<double>(args, 1) = norm;
 }
 
+namespace {
+
+/// Updates p, m and v in place by the gradient g, with coef and hyper from input `settings` on.
 template <typename T>
-void adamw(const KernelArgs& args) {
-  const T* g = in<T>(args, 1);
-  T *p = out<T>(args, 0), *m = out<T>(args, 1), *v = out<T>(args, 2);
-  const double* hyper = in<double>(args, 5);
+void update(const KernelArgs& args, size_t settings, T* p, const T* g, T* m, T* v) {
+  const double* hyper = in<double>(args, settings + 1);
   const double lr = hyper[0], beta1 = args.attrs->f("beta1"), beta2 = args.attrs->f("beta2");
-  const T coef = static_cast<T>(*in<double>(args, 4));
+  const T coef = static_cast<T>(*in<double>(args, settings));
   const T decay = static_cast<T>(1 - lr * args.attrs->f("weight_decay"));
   const T b1 = static_cast<T>(beta1), c1 = static_cast<T>(1 - beta1);
   const T b2 = static_cast<T>(beta2), c2 = static_cast<T>(1 - beta2);
@@ -62,7 +64,25 @@ void adamw(const KernelArgs& args) {
   });
 }
 
+}  // namespace
+
+template <typename T>
+void adamw(const KernelArgs& args) {
+  update(args, 4, out<T>(args, 0), in<T>(args, 1), out<T>(args, 1), out<T>(args, 2));
+}
+
+template <typename T>
+void adamw_master(const KernelArgs& args) {
+  const T* const master = out<T>(args, 3);
+  T* const p = out<T>(args, 0);
+  update(args, 5, out<T>(args, 3), in<T>(args, 1), out<T>(args, 1), out<T>(args, 2));
+  parallel_for(count(args.out[0]), kGrain, [&](int64_t begin, int64_t end) {
+    std::copy(master + begin, master + end, p + begin);
+  });
+}
+
 HOCKET_KERNEL(sumsq)
 HOCKET_KERNEL(adamw)
+HOCKET_KERNEL(adamw_master)
 
 }  // namespace hocket::kernels::HOCKET_CPU

@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Training steps that others published, beside what `hocket simulate` predicts of the same model, plan and cluster.
+
+    bench/published_steps.py [--only megatron|megascale|qwen3|llama ...] [--json FILE] [--fit] [--hocket build/hocket]
+
+Every row is a run.yaml (written to a temporary folder), a cluster file of configs/clusters and a published figure:
+
+megatron   Megatron-LM on A100, Korthikanti et al., arXiv 2205.05198, table 5: seconds per step. The shares of the peaks in
+           selene-a100.yaml are fitted to the two rows of the 22B model (--fit prints them); those of the 175B model
+           are predicted
+megascale  Jiang et al., arXiv 2402.15627, table 2: MFU of MegaScale over MFU of Megatron-LM, at eight scales. Both are
+           predicted: the plans differ in the overlaps (plan keys of MEGASCALE) and, in the second figure, in nothing
+           else. Error: predicted ratio minus published ratio
+qwen3      Qwen3-235B-A22B on 256 H100, Megatron-MoE-ModelZoo, best_practice/qwen3/readme.md: seconds per step
+llama      Llama 3.1 405B on 512 H100, torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, table 5: tokens per second
+           and GPU
+
+Constants of the H100 files are the same for all rows and fitted to none of them.
+
+error      predicted over published, minus one; in seconds per step, so that a plan that is predicted too fast is negative
+"""
+import argparse
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CLUSTERS = os.path.join(ROOT, "configs", "clusters")
+
+
+def llama_config(**sizes):
+    """The keys of a config.json that all dense models here share."""
+    return {"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+            "tie_word_embeddings": False, **sizes}
+
+
+def gpt(layers, width, heads, vocab):
+    """A GPT as Megatron-LM trains it, with a gated MLP of two thirds of the width (as many parameters and products as one of 4
+    widths without a gate), rotary positions and RMSNorm: what the models here have."""
+    inner = (8 * width // 3 + 1023) // 1024 * 1024
+    return llama_config(hidden_size=width, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
+                        num_key_value_heads=heads, head_dim=width // heads, vocab_size=vocab,
+                        max_position_embeddings=2048)
+
+
+GPT_22B = gpt(48, 6144, 64, 51200)
+GPT_175B = gpt(96, 12288, 96, 51200)
+MEGASCALE_175B = gpt(96, 12288, 128, 64000)
+LLAMA_405B = llama_config(hidden_size=16384, intermediate_size=53248, num_hidden_layers=126, num_attention_heads=128,
+                          num_key_value_heads=8, head_dim=128, vocab_size=128256, max_position_embeddings=131072)
+QWEN3_235B = {"model_type": "qwen3_moe", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 12288,
+              "num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128,
+              "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536, "norm_topk_prob": True,
+              "decoder_sparse_step": 1, "mlp_only_layers": [], "router_aux_loss_coef": 0.001, "vocab_size": 151936,
+              "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": False}
+
+# Megatron-LM hides nothing there (MegaScale's section 3.2); without overlap it sums all gradients in one transfer.
+MEGATRON = {"sequence_parallel": True, "overlap_grad_reduce": False, "overlap_param_gather": False, "comm_tiles": 1,
+            "overlap_p2p_comm": False, "bucket_mib": 100000}
+# What MegaScale overlaps, and by which keys: section 3.2 of its paper. A bucket is about as much as a model chunk has.
+MEGASCALE = {"sequence_parallel": True, "overlap_grad_reduce": True, "overlap_param_gather": True, "comm_tiles": 4,
+             "overlap_p2p_comm": True, "bucket_mib": 1000}
+QWEN3 = {"sequence_parallel": True, "shard": {"optimizer": "all"}}
+LLAMA = {"tp": 8, "pp": 8, "dp": 8, "micro_batch": 4, "sequence_parallel": True, "comm_tiles": 8, "recompute": "full",
+         "shard": {"optimizer": "all"}}
+
+
+class Row:
+    """A published run: `what` it was, `figure` and its `unit`, and the run.yaml that predicts it."""
+
+    def __init__(self, system, what, figure, unit, cluster, model, seq_len, batch, plan, float8=False, dropout=0.0):
+        self.system, self.what, self.figure, self.unit, self.cluster = system, what, figure, unit, cluster
+        schedule = {"pp_schedule": "interleaved"} if plan.get("pp_chunks", 1) > 1 else {}
+        self.run = {"model": {"config": model, "dtype": "bf16", "float8": float8},
+                    "train": {"global_batch": batch, "seq_len": seq_len, "dropout": dropout},
+                    "plan": {"ranks_per_node": 8, **schedule, **plan}}
+        plan = self.run["plan"]
+        self.ranks = plan.get("pp", 1) * plan.get("dp", 1) * plan.get("tp", 1)
+
+    def tokens_per_gpu(self):
+        return self.run["train"]["global_batch"] * self.run["train"]["seq_len"] / self.ranks
+
+
+def megatron_rows():
+    def row(what, figure, model, batch, **plan):
+        return Row("Megatron-LM", what, figure, "s", "selene-a100", model, 2048, batch, plan, dropout=0.1)
+
+    # Selective recomputation repeats the scores of attention, which the kernel of this project does in any case.
+    small = {"tp": 8, "micro_batch": 4}
+    large = {"tp": 8, "pp": 8, "pp_chunks": 3, "micro_batch": 1}
+    return [row("22B, 8 GPUs, full recompute", 1.42, GPT_22B, 4, **small, recompute="full"),
+            row("22B, 8 GPUs, sequence parallel, selective", 1.10, GPT_22B, 4, **small, sequence_parallel=True),
+            row("175B, 64 GPUs, full recompute", 18.13, GPT_175B, 64, **large, recompute="full"),
+            row("175B, 64 GPUs, sequence parallel, selective", 13.75, GPT_175B, 64, **large, sequence_parallel=True)]
+
+
+# GPUs: batch, MFU of Megatron-LM and of MegaScale in percent.
+MEGASCALE_TABLE = {256: (768, 53.0, 65.3), 512: (768, 49.9, 63.5), 768: (768, 46.7, 61.3), 1024: (768, 44.7, 59.0),
+                   3072: (6144, 48.7, 59.1), 6144: (6144, 47.8, 57.3), 8192: (6144, 43.3, 54.9), 12288: (6144, 41.2, 55.2)}
+
+
+def megascale_rows(gpus):
+    batch, megatron, megascale = MEGASCALE_TABLE[gpus]
+
+    def row(name, figure, keys):
+        plan = {"tp": 8, "pp": 8, "pp_chunks": 6, "dp": gpus // 64, "micro_batch": 1, "shard": {"optimizer": "all"}, **keys}
+        return Row("MegaScale", f"175B, {gpus} GPUs, {name}", figure, "MFU, %", "megascale-a100", MEGASCALE_175B, 2048, batch,
+                   plan)
+
+    return row("Megatron-LM", megatron, MEGATRON), row("MegaScale", megascale, MEGASCALE)
+
+
+def qwen3_rows():
+    def row(what, figure, layers, **plan):
+        return Row("Qwen3-235B", what, figure, "s", "modelzoo-h100", QWEN3_235B, 4096, 2048,
+                   {**QWEN3, "pp_layers": layers, **plan})
+
+    eight = {"pp": 8, "pp_chunks": 4}
+    even = [2] + 30 * [3] + [2]  # embedding and head count as a layer each
+    return [row("tp 2, ep 32, pp 8 x 4", 19.7, even, tp=2, dp=16, ep=32, recompute="selective", **eight),
+            row("tp 2, ep 32, pp 8 x 4, 1F1B overlap", 17.6, even, tp=2, dp=16, ep=32, recompute="selective", moe_chunks=4,
+                **eight),
+            row("tp 2, ep 8, pp 32 x 3", 24.2, [0] + 94 * [1] + [0], tp=2, dp=4, ep=8, recompute="selective", pp=32,
+                pp_chunks=3),
+            row("tp 4, ep 8, pp 8 x 4", 29.0, even, tp=4, dp=8, ep=8, **eight)]
+
+
+def llama_rows():
+    def row(what, figure, **plan):
+        return Row("Llama 405B", what, figure, "tokens/s/GPU", "grand-teton-h100", LLAMA_405B, 8192, 256,
+                   {**LLAMA, **plan}, float8=True)
+
+    return [row("1F1B", 100), row("interleaved 1F1B", 128, pp_chunks=2)]
+
+
+def simulate(args, row, folder, cluster=""):
+    """The prediction of a row, as `hocket simulate` prints it in JSON."""
+    run_file = os.path.join(folder, "run.yaml")
+    with open(run_file, "w", encoding="utf-8") as f:
+        json.dump(row.run, f)  # YAML too
+    cluster = cluster or os.path.join(CLUSTERS, row.cluster + ".yaml")
+    words = [args.hocket, "simulate", run_file, "--cluster", cluster, "--json"]
+    ran = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    if ran.returncode != 0:
+        sys.exit(f"published_steps.py: {row.what}: {shlex.join(words)} ended with {ran.returncode}:\n{ran.stderr[-2000:]}")
+    return json.loads(ran.stdout)
+
+
+def result(row, predicted, step_s, memory_bytes):
+    """A line of the table. Rates are compared as times: their ratio is turned."""
+    rate = row.unit != "s"
+    ratio = row.figure / predicted if rate else predicted / row.figure
+    return {"system": row.system, "row": row.what, "unit": row.unit, "published": row.figure, "predicted": predicted,
+            "error": ratio - 1, "ratio": ratio, "step_s": step_s, "memory_gib": memory_bytes / 2**30}
+
+
+def predict(args, row, folder):
+    found = simulate(args, row, folder)
+    step = found["step_s"]
+    predicted = {"s": step, "MFU, %": 100 * found["mfu"], "tokens/s/GPU": row.tokens_per_gpu() / step}[row.unit]
+    return result(row, predicted, step, max(rank["planned"] for rank in found["memory"]))
+
+
+def show(line):
+    print(f"{line['system']:<12} {line['row']:<46} {line['published']:>8.4g} {line['predicted']:>9.4g} "
+          f"{100 * line['error']:>+7.1f} % {line['ratio']:>6.3f}  {line['step_s']:>7.3f} s {line['memory_gib']:>6.1f} GiB  "
+          f"{line['unit']}", flush=True)
+
+
+def megascale(args, folder):
+    lines = []
+    for gpus in MEGASCALE_TABLE:
+        megatron, overlapped = (predict(args, row, folder) for row in megascale_rows(gpus))
+        published = overlapped["published"] / megatron["published"]
+        predicted = megatron["step_s"] / overlapped["step_s"]
+        ratio = {"system": "MegaScale", "row": f"175B, {gpus} GPUs, ratio", "unit": "ratio, difference", "gpus": gpus,
+                 "published": published, "predicted": predicted, "difference": predicted - published}
+        for line in (megatron, overlapped):
+            show(line)
+        print(f"{'':<12} {ratio['row']:<46} {published:>8.3f} {predicted:>9.3f} {predicted - published:>+7.3f}", flush=True)
+        lines += [megatron, overlapped, ratio]
+    return lines
+
+
+def with_shares(shares, folder):
+    """The cluster file of the A100 rows with other shares of the peaks."""
+    with open(os.path.join(CLUSTERS, "selene-a100.yaml"), encoding="utf-8") as f:
+        lines = f.read().split("\n")
+    begin = lines.index("  efficiency:")
+    for i in range(begin + 1, begin + 4):
+        key = lines[i].strip().split(":")[0]
+        if key in shares:
+            lines[i] = f"    {key}: {{value: {shares[key]:.6f}, source: fit}}"
+    path = os.path.join(folder, "cluster.yaml")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("\n".join(lines))
+    return path
+
+
+def fit(args, folder):
+    """Two shares, of matrix products and of attention, by two rows: Newton's method on logarithms, from the differences of
+    three predictions each time."""
+    rows = megatron_rows()[:2]
+    names = ("matmul", "attention")
+
+    def errors(logs):
+        cluster = with_shares({name: math.exp(x) for name, x in zip(names, logs)}, folder)
+        return [math.log(simulate(args, row, folder, cluster)["step_s"] / row.figure) for row in rows]
+
+    logs = [math.log(0.7), math.log(0.3)]
+    for _ in range(6):
+        at = errors(logs)
+        print(f"fit: {', '.join(f'{n} {math.exp(x):.3f}' for n, x in zip(names, logs))}: errors "
+              f"{', '.join(f'{100 * math.expm1(e):+.2f} %' for e in at)}", flush=True)
+        step = 0.02
+        slopes = [[(moved - still) / step for moved, still in zip(errors([x + step * (i == j) for j, x in enumerate(logs)]), at)]
+                  for i in range(2)]
+        (a, c), (b, d) = slopes  # of the two rows, by the first constant and by the second
+        determinant = a * d - b * c
+        logs = [logs[0] - (d * at[0] - b * at[1]) / determinant, logs[1] - (a * at[1] - c * at[0]) / determinant]
+        logs = [min(0.0, max(math.log(0.02), x)) for x in logs]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
+    parser.add_argument("--only", action="append", choices=("megatron", "megascale", "qwen3", "llama"))
+    parser.add_argument("--json", help="write the table here")
+    parser.add_argument("--fit", action="store_true", help="fit the shares of the A100 file to the 22B rows, and end")
+    args = parser.parse_args()
+    systems = args.only or ["megatron", "megascale", "qwen3", "llama"]
+    plain = {"megatron": megatron_rows, "qwen3": qwen3_rows, "llama": llama_rows}
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        if args.fit:
+            fit(args, folder)
+            return
+        print(f"{'system':<12} {'row':<46} {'published':>8} {'predicted':>9} {'error':>9} {'ratio':>6}  {'step':>9}")
+        for system in systems:
+            if system == "megascale":
+                lines += megascale(args, folder)
+                continue
+            found = [predict(args, row, folder) for row in plain[system]()]
+            for line in found:
+                show(line)
+            mean = sum(abs(line["error"]) for line in found) / len(found)
+            print(f"{'':<12} {'mean of absolute errors':<46} {'':>8} {'':>9} {100 * mean:>7.1f} %", flush=True)
+            lines += found
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump(lines, f, indent=1)
+            f.write("\n")
+
+
+if __name__ == "__main__":
+    main()
