@@ -62,9 +62,9 @@ QWEN3_235B = {"model_type": "qwen3_moe", "hidden_act": "silu", "hidden_size": 40
 # Megatron-LM hides nothing there (MegaScale's section 3.2); without overlap it sums all gradients in one transfer.
 MEGATRON = {"sequence_parallel": True, "overlap_grad_reduce": False, "overlap_param_gather": False, "comm_tiles": 1,
             "overlap_p2p_comm": False, "bucket_mib": 100000}
-# What MegaScale overlaps, and by which keys, with plan.comm_tiles (--tiles): section 3.2 of its paper. A bucket is about as much as a model chunk has.
+# What MegaScale overlaps, and by which keys, with plan.comm_tiles (--tiles): section 3.2 of its paper.
 MEGASCALE = {"sequence_parallel": True, "overlap_grad_reduce": True, "overlap_param_gather": True,
-             "overlap_p2p_comm": True, "bucket_mib": 1000}
+             "overlap_p2p_comm": True, "bucket_mib": 100}
 QWEN3 = {"sequence_parallel": True, "shard": {"optimizer": "all"}}
 LLAMA = {"tp": 8, "pp": 8, "dp": 8, "micro_batch": 4, "sequence_parallel": True, "comm_tiles": 8, "recompute": "full",
          "shard": {"optimizer": "all"}}
