@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps that others published, beside what `hocket simulate` predicts of the same model, plan and cluster.
 
-    bench/published_steps.py [--only megatron|megascale|qwen3|llama ...] [--json FILE] [--fit] [--hocket build/hocket]
+    bench/published_steps.py [--only megatron|megascale|qwen3|llama ...] [--tiles 4] [--json FILE] [--fit] [--hocket build/hocket]
 
 Every row is a run.yaml (written to a temporary folder), a cluster file of configs/clusters and a published figure:
 
@@ -62,9 +62,9 @@ QWEN3_235B = {"model_type": "qwen3_moe", "hidden_act": "silu", "hidden_size": 40
 # Megatron-LM hides nothing there (MegaScale's section 3.2); without overlap it sums all gradients in one transfer.
 MEGATRON = {"sequence_parallel": True, "overlap_grad_reduce": False, "overlap_param_gather": False, "comm_tiles": 1,
             "overlap_p2p_comm": False, "bucket_mib": 100000}
-# What MegaScale overlaps, and by which keys: section 3.2 of its paper. A bucket is about as much as a model chunk has.
-MEGASCALE = {"sequence_parallel": True, "overlap_grad_reduce": True, "overlap_param_gather": True, "comm_tiles": 4,
-             "overlap_p2p_comm": True, "bucket_mib": 1000}
+# What MegaScale overlaps, and by which keys, with plan.comm_tiles (--tiles): section 3.2 of its paper.
+MEGASCALE = {"sequence_parallel": True, "overlap_grad_reduce": True, "overlap_param_gather": True,
+             "overlap_p2p_comm": True, "bucket_mib": 100}
 QWEN3 = {"sequence_parallel": True, "shard": {"optimizer": "all"}}
 LLAMA = {"tp": 8, "pp": 8, "dp": 8, "micro_batch": 4, "sequence_parallel": True, "comm_tiles": 8, "recompute": "full",
          "shard": {"optimizer": "all"}}
@@ -104,7 +104,7 @@ MEGASCALE_TABLE = {256: (768, 53.0, 65.3), 512: (768, 49.9, 63.5), 768: (768, 46
                    3072: (6144, 48.7, 59.1), 6144: (6144, 47.8, 57.3), 8192: (6144, 43.3, 54.9), 12288: (6144, 41.2, 55.2)}
 
 
-def megascale_rows(gpus):
+def megascale_rows(gpus, tiles):
     batch, megatron, megascale = MEGASCALE_TABLE[gpus]
 
     def row(name, figure, keys):
@@ -112,7 +112,8 @@ def megascale_rows(gpus):
         return Row("MegaScale", f"175B, {gpus} GPUs, {name}", figure, "MFU, %", "megascale-a100", MEGASCALE_175B, 2048, batch,
                    plan)
 
-    return row("Megatron-LM", megatron, MEGATRON), row("MegaScale", megascale, MEGASCALE)
+    return row("Megatron-LM", megatron, MEGATRON), row(
+        "MegaScale", megascale, {**MEGASCALE, "comm_tiles": tiles})
 
 
 def qwen3_rows():
@@ -175,7 +176,7 @@ def show(line):
 def megascale(args, folder):
     lines = []
     for gpus in MEGASCALE_TABLE:
-        megatron, overlapped = (predict(args, row, folder) for row in megascale_rows(gpus))
+        megatron, overlapped = (predict(args, row, folder) for row in megascale_rows(gpus, args.tiles))
         published = overlapped["published"] / megatron["published"]
         predicted = megatron["step_s"] / overlapped["step_s"]
         ratio = {"system": "MegaScale", "row": f"175B, {gpus} GPUs, ratio", "unit": "ratio, difference", "gpus": gpus,
@@ -230,6 +231,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
     parser.add_argument("--only", action="append", choices=("megatron", "megascale", "qwen3", "llama"))
+    parser.add_argument("--tiles", type=int, default=4,
+                        help="plan.comm_tiles of MegaScale's rows; above 1 each takes minutes (default: %(default)s)")
     parser.add_argument("--json", help="write the table here")
     parser.add_argument("--fit", action="store_true", help="fit the shares of the A100 file to the 22B rows, and end")
     args = parser.parse_args()
@@ -245,9 +248,10 @@ def main():
             if system == "megascale":
                 lines += megascale(args, folder)
                 continue
-            found = [predict(args, row, folder) for row in plain[system]()]
-            for line in found:
-                show(line)
+            found = []
+            for row in plain[system]():
+                found.append(predict(args, row, folder))
+                show(found[-1])
             mean = sum(abs(line["error"]) for line in found) / len(found)
             print(f"{'':<12} {'mean of absolute errors':<46} {'':>8} {'':>9} {100 * mean:>7.1f} %", flush=True)
             lines += found

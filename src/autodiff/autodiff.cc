@@ -185,8 +185,8 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
   // From all the sums of squares one clip coefficient and the gradient norm (an output). Then one
   // adamw per parameter, with two moments as state, of the gradient's type; vectors (norm weights)
   // are not decayed. A parameter of another type than its gradient (bf16, f32) has its master
-  // weights as a third state. What changes from step to step (learning rate, bias corrections) comes
-  // in as `hyper`.
+  // weights as a third state. What changes from step to step (learning rate, bias corrections)
+  // comes in as `hyper`.
   const std::vector<size_t> grads = grads_by_name(graph);
   if (grads.empty()) fail("autodiff", "no parameter has a gradient");
   std::vector<TensorId> params;
@@ -208,7 +208,8 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
   for (size_t i = 0; i < params.size(); ++i) {
     const graph::Tensor param = graph.tensor(params[i]);
     const graph::DType dtype = graph.tensor(sums[i]).type.dtype;
-    const auto state = [&](const char* prefix, graph::Init init = {graph::Init::Kind::constant, 0}) {
+    const auto state = [&](const char* prefix,
+                           graph::Init init = {graph::Init::Kind::constant, 0}) {
       graph::Tensor tensor = param;
       tensor.name = prefix + param.name;
       tensor.type.dtype = dtype;

@@ -27,8 +27,8 @@ inline constexpr const char* kGradNorm = "grad_norm";    ///< f64[1], per step, 
 inline constexpr const char* kGradOf = "grad.";          ///< of a parameter, per step
 inline constexpr const char* kCountsOf = "moe.counts.";  ///< of a layer: i64[E], per micro-batch
 
-// States of the optimizer, of a parameter and its shape: means of the gradient and of its square, and
-// the parameter in the type of its update.
+// States of the optimizer, of a parameter and its shape: means of the gradient and of its square,
+// and the parameter in the type of its update.
 inline constexpr const char* kExpAvgOf = "exp_avg.";
 inline constexpr const char* kExpAvgSqOf = "exp_avg_sq.";
 inline constexpr const char* kMasterOf = "master.";

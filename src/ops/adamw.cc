@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // adamw (Loshchilov & Hutter, arXiv 1711.05101), the formula of torch.optim.AdamW, in place.
 // hyper = {lr, 1 - beta1^t, 1 - beta2^t} changes from step to step; coef is the clipping factor.
-// adamw_master is the same for parameters of fewer bits than their update needs (Micikevicius et al.,
-// arXiv 1710.03740, section 3.1): gradient, moments and the master weights w, which it updates, are
-// of at least f32, and the parameter becomes w rounded.
+// adamw_master is the same for parameters of fewer bits than their update needs (Micikevicius et
+// al., arXiv 1710.03740, section 3.1): gradient, moments and the master weights w, which it
+// updates, are of at least f32, and the parameter becomes w rounded.
 #include "ops/rules.h"
 
 namespace hocket::ops {

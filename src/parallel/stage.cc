@@ -7,12 +7,15 @@
 
 #include "base/log.h"
 #include "parallel/begins.h"
-#include "parallel/expected_rows.h"
 #include "parallel/rank_lowering.h"
 
 namespace hocket::parallel {
 
 namespace {
+
+/// Rows that an expert-parallel rank is planned to receive, relative to even routing. More is legal
+/// (addresses are reserved for the worst case) and reported.
+constexpr double kExpectedFactor = 1.25;
 
 /// Work and workspace of a kind of `op`; `experts`: of the whole tensors.
 void set_cost(Kind* kind, const ops::Op& op, int64_t experts, const Program& program) {
@@ -160,9 +163,8 @@ Kind RankLowering::communication_kind(const comm::Op& op, graph::Attrs attrs,
   for (ValueId output : out) {
     out_types.push_back(out_.values[output].type);
   }
-  Kind kind = program::communication_kind(op.id, std::move(attrs), std::move(in_types),
-                                          std::move(out_types), program_.symbols);
-  return with_expected_rows(std::move(kind), out_.values, in, out);
+  return program::communication_kind(op.id, std::move(attrs), std::move(in_types),
+                                     std::move(out_types), program_.symbols);
 }
 
 TaskTemplate& RankLowering::add_communication(const comm::Op& op, graph::Attrs attrs,

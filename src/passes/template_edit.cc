@@ -5,8 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include "parallel/expected_rows.h"
-
 namespace hocket::passes {
 
 using parallel::TaskTemplate;
@@ -60,9 +58,8 @@ program::KindId TemplateEdit::intern_local(Kind kind, int64_t experts) {
 program::KindId TemplateEdit::intern_communication(const comm::Op& op, graph::Attrs attrs,
                                                    const std::vector<ValueId>& in,
                                                    const std::vector<ValueId>& out) {
-  Kind kind = program::communication_kind(op.id, std::move(attrs), types_of(in), types_of(out),
-                                          frame_.symbols);
-  return frame_.intern(parallel::with_expected_rows(std::move(kind), rank_.values, in, out));
+  return frame_.intern(program::communication_kind(op.id, std::move(attrs), types_of(in),
+                                                   types_of(out), frame_.symbols));
 }
 
 TaskTemplate TemplateEdit::local(const program::Task& user, const ops::Op& op, graph::Attrs attrs,

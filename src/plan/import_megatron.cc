@@ -382,7 +382,7 @@ class Import {
 
   void read_training() {
     if (arguments_.has("--bf16")) {
-      set("model.dtype", "bf16");
+      set("model.dtype", std::string("bf16"));
     }
     copy("--train-iters", "train.steps");
     copy("--lr", "train.lr");

@@ -89,7 +89,7 @@ class ModelDurations : public Durations {
     const auto [it, fresh] =
         transfers_.try_emplace({asked.kind, static_cast<int32_t>(added_to), inter, shape});
     if (fresh) {
-      it->second = costs_.transfer(p_.kind(asked), added_to, inter, known_shape(shape));
+      it->second = costs_.transfer(kind_of(cls, task), added_to, inter, known_shape(shape));
     }
     return it->second;
   }
@@ -109,8 +109,28 @@ class ModelDurations : public Durations {
     program::Kind kind = p_.kind(asked);
     if (asked.group != program::kNone && p_.groups[asked.group].with != program::kNone) {
       kind.bytes = between_.of(cls, task).traffic();
+    } else if (program::is_communication(kind)) {
+      kind.bytes = std::min(kind.bytes, expected_rows(cls, asked, kind.bytes));
     }
     return kind;
+  }
+
+  /// Bytes of the rows that even routing brings to an exchange all of whose ranks have some of the
+  /// experts only (the second step of one over two axes): what its buffers count on, without their
+  /// headroom. Of others, `otherwise`: their types say it.
+  int64_t expected_rows(ClassId cls, const Task& task, int64_t otherwise) const {
+    const program::RankClass& rank_class = p_.classes[cls];
+    int64_t most = 0;
+    for (const std::vector<program::BufferId>* ids : {&task.in, &task.out}) {
+      for (const program::BufferId id : *ids) {
+        const program::Buffer& buffer = rank_class.buffers[rank_class.root(id)];
+        if (!buffer.type.routed()) continue;
+        if (buffer.expected_bytes == program::kNone) return otherwise;
+        most = std::max(most, buffer.expected_bytes);
+      }
+    }
+    constexpr double kHeadroom = 1.25;  // parallel/stage.cc
+    return most == 0 ? otherwise : std::llround(static_cast<double>(most) / kHeadroom);
   }
 
   const GroupShape& known_shape(int32_t shape) const {

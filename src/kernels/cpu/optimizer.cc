@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// sumsq, clip_coef, adamw, adamw_master. Sums of squares are taken in double over fixed blocks of elements, so
-// they do not depend on the thread count.
+// sumsq, clip_coef, adamw, adamw_master. Sums of squares are taken in double over fixed blocks of
+// elements, so they do not depend on the thread count.
 #include <algorithm>
 #include <cmath>
 
