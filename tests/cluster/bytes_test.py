@@ -107,9 +107,10 @@ class Bytes(unittest.TestCase):
             for verb in "train-tokenizer", "prepare":
                 subprocess.run([HOCKET, "data", verb, folder / "run.yaml"], check=True, stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)
-            # Before its step, a training measures its links for as long as that takes: these bytes do not count.
+            # What a training sends before its sample does not count: it measures its links for as long as that
+            # takes, and evaluates after its step.
             subprocess.run([TOOL, "--hosts", str(HOSTS), "--quiet", "--json", folder / "links.json", "--count-from",
-                            "step 1/1 ", "--", HOCKET, "train", folder / "run.yaml", "--set", f"output.dir={folder}/run",
+                            "held-out loss", "--", HOCKET, "train", folder / "run.yaml", "--set", f"output.dir={folder}/run",
                             "--set", f"output.sample_tokens={TOKENS}"], check=True, stdout=subprocess.DEVNULL,
                            stderr=subprocess.PIPE)
             got = sum(link["out"]["payload"] for link in json.loads((folder / "links.json").read_text())["links"])

@@ -41,6 +41,11 @@ elif rank == 0:
         except OSError:
             time.sleep(0.05)
     sock.sendall(bytes(int(sys.argv[2])))
+    if len(sys.argv) > 3:  # as many again
+        time.sleep(0.5)
+        print("sent", flush=True)
+        time.sleep(0.5)
+        sock.sendall(bytes(int(sys.argv[2])))
 """
 
 
@@ -163,6 +168,16 @@ class Cluster(unittest.TestCase):
                 # 66 bytes of headers for 1448 of payload
                 self.assertAlmostEqual(way["bytes"] / count, 1514 / 1448, delta=0.02, msg=way)
             self.assertLess(a["in"]["payload"], 0.02 * count)
+
+    def test_bytes_count_from_a_line(self):
+        count = 5_000_000
+        words = ["--hosts", "2", "--count-from", "sent", "--", sys.executable, "-c", SEND, "10.97.1.1", str(count)]
+        found, done = self.result(*words, "twice")
+        self.assertIn(f"] {2 * count}\n", done.stdout)
+        self.assertAlmostEqual(found["links"][0]["out"]["payload"] / count, 1, delta=0.02)
+        found, done = self.result(*words)
+        self.assertIn("never printed 'sent'", done.stderr)
+        self.assertAlmostEqual(found["links"][0]["out"]["payload"] / count, 1, delta=0.02)
 
     def test_a_failing_rank_stops_the_others(self):
         began = time.monotonic()
