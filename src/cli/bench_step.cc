@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// hocket bench step: a training step, for bench/compare_peer.py.
+// hocket bench step: a training step, for bench/compare_peer.py and others there.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -26,6 +26,7 @@
 #include "engine/timed.h"
 #include "runtime/probe.h"
 #include "train/memory.h"
+#include "train/step_times.h"
 
 namespace hocket::cli {
 namespace {
@@ -46,8 +47,10 @@ struct StepTime {
 /// Training steps on random tokens, as bench/peer_torch.py does them: Zipf-like, 8 batches in turn.
 class StepBench {
  public:
-  explicit StepBench(const engine::Run& run)
-      : run_(run), ranks_(new runtime::LocalRanks(engine::local_ranks(run))) {
+  explicit StepBench(const engine::Run& run, std::vector<int64_t> documents = {})
+      : run_(run),
+        ranks_(new runtime::LocalRanks(engine::local_ranks(run))),
+        documents_(std::move(documents)) {
     prepare();
   }
   /// A rank whose others take no time and bring nothing: what a step costs without them.
@@ -61,6 +64,9 @@ class StepBench {
   }
   comm::Processes& processes() const { return ranks_->processes(); }
   engine::HeldTime held() const { return engine::held_time(*session_); }
+  const program::Program& program() const { return session_->program(); }
+  /// When the tasks of the last step ran.
+  train::StepTimes times() const { return train::times_of(*session_, steps_); }
 
   StepTime step() {
     const int64_t start = now_ns();
@@ -70,12 +76,13 @@ class StepBench {
     engine::Batch batch(train.global_batch, train.seq_len);
     for (int64_t r = 0; r < batch.rows; ++r) {
       const data::SequenceOut row = batch.row(r);
+      const int64_t document = document_length((steps_ - 1) * batch.rows + r);
       for (int64_t i = 0; i < train.seq_len; ++i) {
         const size_t to = static_cast<size_t>(i);
         const size_t from = static_cast<size_t>(r * (train.seq_len + 1) + i);
         row.tokens[to] = ids[from];
         row.targets[to] = ids[from + 1];
-        row.positions[to] = static_cast<int32_t>(i);
+        row.positions[to] = static_cast<int32_t>(i % document);
       }
     }
     batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
@@ -116,8 +123,15 @@ class StepBench {
     }
   }
 
+  /// Of the documents in a sequence, by its number over all steps.
+  int64_t document_length(int64_t sequence) const {
+    if (documents_.empty()) return run_.config.train.seq_len;
+    return documents_[static_cast<size_t>(sequence) % documents_.size()];
+  }
+
   const engine::Run& run_;
   std::unique_ptr<runtime::LocalRanks> ranks_;
+  std::vector<int64_t> documents_;  ///< lengths, of a sequence after the other, in turn
   bool alone_ = false;
   std::unique_ptr<engine::Session> session_;
   std::vector<int32_t> batches_[8];
@@ -125,7 +139,7 @@ class StepBench {
 };
 
 struct StepOptions {
-  std::string config;
+  std::string config, documents, trace;
   std::vector<std::string> set, variants;
   int64_t steps = 10, warmup = 3, block = 0;
   bool interactive = false, json = false;
@@ -282,12 +296,46 @@ int bench_variants(const std::function<engine::Run(const std::vector<std::string
   return 0;
 }
 
+std::vector<int64_t> parse_documents(const std::string& text, int64_t seq_len) {
+  std::vector<int64_t> lengths;
+  if (text.empty()) return lengths;
+  for (const std::string& word : split(text, ',')) {
+    int64_t length = 0;
+    if (!parse_int(word, &length) || length < 1 || length > seq_len) {
+      fail("hocket bench step --documents", "got {}; expected lengths from 1 to train.seq_len, {}",
+           quote(word), seq_len);
+    }
+    lengths.push_back(length);
+  }
+  return lengths;
+}
+
+/// Of all ranks; the first process writes it.
+void write_steps(const engine::Run& run, const StepBench& bench,
+                 std::vector<train::StepTimes> steps, const std::string& path) {
+  train::gather(bench.processes(), &steps);
+  if (bench.processes().index() != 0) return;
+  trace::Trace trace = train::to_trace(bench.program(), run.name, steps);
+  trace.set_property("config", run.resolved.to_json_text());
+  if (run.config.timed.on()) {
+    trace.set_property("device", engine::timed_text(run));
+  }
+  trace::write_trace(trace, path);
+}
+
 int bench_step(const StepOptions& options) {
   // Memory counts from before anything is compiled; then steps, of which the first `warmup` are not
   // counted; at the end the median, and how far memory rose.
   if (options.steps < 1 || options.warmup < 0) {
     fail("hocket bench step", "--steps and --warmup must be positive");
   }
+  const bool alone = options.block == 0 && options.variants.empty() && !options.interactive;
+  if (!alone && !(options.trace.empty() && options.documents.empty())) {
+    fail("hocket bench step",
+         "--trace and --documents are for steps one by one; expected none of --block, --variant, "
+         "--interactive beside them");
+  }
+  require_output("hocket bench step --trace", options.trace, {options.config});
   const double idle = status_mib("VmRSS");
   // The highest RSS counts from here.
   std::ofstream("/proc/self/clear_refs") << "5";
@@ -299,14 +347,18 @@ int bench_step(const StepOptions& options) {
   if (!options.variants.empty()) return bench_variants(run_with, options);
   const engine::Run run = run_with(options.set);
   if (options.block > 0) return bench_blocks(run, options);
-  StepBench bench(run);
+  StepBench bench(run, parse_documents(options.documents, run.config.train.seq_len));
   if (options.interactive) return answer_lines(bench, idle);
 
   std::vector<double> ms, cpu;
+  std::vector<train::StepTimes> times;
   double loss = 0;
   for (int64_t i = 0; i < options.warmup + options.steps; ++i) {
     const StepTime t = bench.step();
     if (i < options.warmup) continue;
+    if (!options.trace.empty()) {
+      times.push_back(bench.times());
+    }
     ms.push_back(t.ms);
     cpu.push_back(t.cpu_ms);
     loss = t.loss;
@@ -314,6 +366,9 @@ int bench_step(const StepOptions& options) {
       fmt::print("step {:3}  {:8.1f} ms  loss {:.4f}\n", i - options.warmup, t.ms, loss);
     }
     std::fflush(stdout);
+  }
+  if (!options.trace.empty()) {
+    write_steps(run, bench, std::move(times), options.trace);
   }
   const engine::TrainSection& train = run.config.train;
   const double tokens_per_s =
@@ -361,6 +416,12 @@ void declare_bench_step(Args& args) {
   args.option("--variant", "NAME=KEY=VALUE,..", &options->variants,
               "with --set these keys as well; may be repeated: blocks of all variants in turn, and "
               "their times as JSON (bench/overlaps.py)");
+  args.option("--documents", "N,N,..", &options->documents,
+              "tokens of each document in a sequence, of the sequences in turn over all steps; "
+              "default: a sequence is one document");
+  args.option("--trace", "FILE", &options->trace,
+              "write when the tasks of all timed steps ran, for Perfetto and `hocket whatif` "
+              "(.json or .json.gz)");
   args.flag("--json", &options->json, "as JSON");
   args.example("hocket bench step --config configs/models/quickstart --steps 5",
                "time of a step, tokens/s, peak memory");

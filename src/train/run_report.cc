@@ -6,13 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <set>
 #include <sstream>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -21,7 +19,6 @@
 #include "data/baselines.h"
 #include "diagnose/report_fill.h"
 #include "engine/timed.h"
-#include "trace/trace_builder.h"
 #include "train/sample.h"
 
 namespace hocket::train {
@@ -31,29 +28,6 @@ namespace {
 constexpr size_t kKeptSteps = 7;       // the median of which is shown
 constexpr double kMuch = 0.1;          // by which a machine's speed may move without a word
 constexpr int64_t kSettledAfter = 20;  // steps before that warm caches, pages and clocks
-
-trace::Trace to_trace(const program::Program& program, const std::string& title, int64_t step,
-                      const std::vector<std::vector<runtime::TaskTime>>& times) {
-  trace::TraceBuilder builder(program, title, "run");
-  int64_t origin = INT64_MAX;
-  for (const auto& rank : times) {
-    for (const runtime::TaskTime& task_time : rank) {
-      if (task_time.end_ns > 0) {
-        origin = std::min(origin, task_time.start_ns);
-      }
-    }
-  }
-  for (size_t r = 0; r < times.size(); ++r) {
-    if (times[r].empty()) continue;
-    std::vector<int64_t> start, end;
-    for (const runtime::TaskTime& task_time : times[r]) {
-      start.push_back(task_time.start_ns);
-      end.push_back(task_time.end_ns);
-    }
-    builder.add_step(static_cast<int32_t>(r), static_cast<int32_t>(step), start, end, -origin);
-  }
-  return builder.take();
-}
 
 /// The baselines that output.baselines asks for, from the easiest to the hardest; none, with a
 /// warning, if they can't be computed.
@@ -105,37 +79,9 @@ std::string language_of(const data::Dataset& dataset) {
   return cpp > other ? "c++" : "";
 }
 
-/// What must be added to this process's clock to have that of the first one: nothing on one
-/// machine, else what they differ by where all processes have just met, which is right to about the
-/// time of a message.
-int64_t ns_behind_first(comm::Processes& processes) {
-  constexpr int kMeetings = 5;
-  const std::string machine = read_file("/proc/sys/kernel/random/boot_id");
-  const bool same = processes.from_first(machine) == machine;
-  std::vector<double> differences;
-  for (int i = 0; i < kMeetings; ++i) {
-    processes.meet();
-    const int64_t now = now_ns();
-    const int64_t first = std::stoll(processes.from_first(std::to_string(now)));
-    differences.push_back(static_cast<double>(first - now));
-  }
-  return same ? 0 : static_cast<int64_t>(median(differences));
-}
-
 std::string millions(double count) { return fmt::format("{:.2f} M", count / 1e6); }
 
 }  // namespace
-
-int64_t RunReport::Kept::duration_ns() const {
-  int64_t first = INT64_MAX, last = 0;
-  for (const auto& rank : times) {
-    for (const runtime::TaskTime& task_time : rank) {
-      first = std::min(first, task_time.start_ns);
-      last = std::max(last, task_time.end_ns);
-    }
-  }
-  return last - first;
-}
 
 void RunReport::begin(const std::string& command, const std::string& began_with) {
   baselines_ = baselines_of(run_.config.output, dataset_);
@@ -153,12 +99,7 @@ void RunReport::after_step(const engine::Session& session, int64_t step) {
     if (kept_.front().step - first_step_ >= kSettledAfter) return;
     kept_.erase(kept_.begin());
   }
-  Kept kept{step, {}};
-  kept.times.resize(static_cast<size_t>(session.ranks().world_size()));
-  for (int32_t rank : session.ranks().ids()) {
-    kept.times[static_cast<size_t>(rank)] = session.run().executor(rank).times();
-  }
-  kept_.push_back(std::move(kept));
+  kept_.push_back(times_of(session, step));
 }
 
 /// In the order of the page: what the run was, what its step did, what it left behind.
@@ -166,7 +107,7 @@ void RunReport::finish(engine::Programs& programs, int64_t steps_done) {
   const program::Program& program = programs.compiled().program;
   comm::Processes& processes = programs.ranks().processes();
   gather_memory(program, programs.ranks());
-  gather_steps(processes);
+  gather(processes, &kept_);
   if (processes.index() != 0) {
     draw_sample(programs);
     return;
@@ -222,27 +163,6 @@ void RunReport::gather_memory(const program::Program& program, const runtime::Lo
       if (memory.total() > most.total()) {
         most = memory;
       }
-    }
-  }
-}
-
-/// Of the kept steps, all ranks' times, on the clock of the first process.
-void RunReport::gather_steps(comm::Processes& processes) {
-  if (processes.size() == 1) return;
-  const int64_t behind = ns_behind_first(processes);
-  for (Kept& kept : kept_) {
-    // A process has one rank, of its own number.
-    std::vector<runtime::TaskTime>& own = kept.times[static_cast<size_t>(processes.index())];
-    for (runtime::TaskTime& time : own) {
-      time.start_ns += time.end_ns > 0 ? behind : 0;
-      time.end_ns += time.end_ns > 0 ? behind : 0;
-    }
-    const std::string mine(reinterpret_cast<const char*>(own.data()),
-                           own.size() * sizeof(runtime::TaskTime));
-    const std::vector<std::string> all = processes.all_gather(mine);
-    for (size_t rank = 0; rank < all.size(); ++rank) {
-      kept.times[rank].resize(all[rank].size() / sizeof(runtime::TaskTime));
-      std::memcpy(kept.times[rank].data(), all[rank].data(), all[rank].size());
     }
   }
 }
@@ -332,15 +252,14 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
 /// Of the kept steps, the one of median duration.
 trace::Trace RunReport::median_step(const program::Program& program,
                                     const std::string& title) const {
-  std::vector<const Kept*> by_time;
-  for (const Kept& kept : kept_) {
+  std::vector<const StepTimes*> by_time;
+  for (const StepTimes& kept : kept_) {
     by_time.push_back(&kept);
   }
-  std::stable_sort(by_time.begin(), by_time.end(), [](const Kept* a, const Kept* b) {
+  std::stable_sort(by_time.begin(), by_time.end(), [](const StepTimes* a, const StepTimes* b) {
     return a->duration_ns() < b->duration_ns();
   });
-  const Kept& median = *by_time[by_time.size() / 2];
-  trace::Trace trace = to_trace(program, title, median.step, median.times);
+  trace::Trace trace = to_trace(program, title, {by_time[by_time.size() / 2], 1});
   trace.set_property("program_hash", prediction_.certificate.program.hex());
   trace.set_property("reference_hash", prediction_.certificate.reference.hex());
   trace.set_property("mesh_hash", prediction_.certificate.mesh.hex());

@@ -11,6 +11,7 @@
 #include "trace/trace.h"
 #include "train/evaluate.h"
 #include "train/preflight.h"
+#include "train/step_times.h"
 
 namespace hocket::train {
 
@@ -35,14 +36,6 @@ class RunReport {
   void set_final(const HeldOut& held_out) { final_ = held_out; }
 
  private:
-  /// Task times of one step, per rank; empty of one that is not here.
-  struct Kept {
-    int64_t step;
-    std::vector<std::vector<runtime::TaskTime>> times;
-    int64_t duration_ns() const;
-  };
-
-  void gather_steps(comm::Processes& processes);
   void gather_memory(const program::Program& program, const runtime::LocalRanks& ranks);
   std::optional<diagnose::Sample> draw_sample(engine::Programs& programs) const;
   diagnose::ReportData describe_run(int64_t steps_done) const;
@@ -61,7 +54,7 @@ class RunReport {
   std::vector<diagnose::Baseline> baselines_;
   std::optional<HeldOut> final_;
   int64_t first_step_ = 0, steps_seen_ = 0;
-  std::vector<Kept> kept_;
+  std::vector<StepTimes> kept_;
   std::vector<program::Memory> measured_;  ///< at the end, of each class the rank that took most
 };
 
