@@ -277,6 +277,35 @@ class Whatif(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("in a circle", done.stderr)
 
+    @staticmethod
+    def own(ranks, steps, source="run"):
+        """A trace of ours: of every step, rank and task its lane, begin and duration in us, op and other args."""
+        events = [{"ph": "M", "name": "process_name", "pid": rank + 1, "args": {"name": f"rank {rank}", "rank": rank}}
+                  for rank in range(ranks)]
+        for step, tasks in enumerate(steps):
+            for rank, of_rank in enumerate(tasks):
+                for number, (lane, start, duration, op, args) in enumerate(of_rank):
+                    events.append({"ph": "X", "name": op, "cat": op, "pid": rank + 1, "tid": lane,
+                                   "ts": step * 1e5 + start, "dur": duration,
+                                   "args": {"task": number, "step": step, **args}})
+        return {"otherData": {"schema": "hocket-trace-2", "source": source, "ranks": ranks}, "waits": [],
+                "traceEvents": events}
+
+    def test_a_rank_that_begins_later(self):
+        """Rank 1 begins 150 us later, and rank 0 waits for it in a sum of both stages: a host start, not a slow sum."""
+        def tasks(rank, begin):
+            of = {"stage": rank}
+            return [(1, begin, 100, "linear", {"phase": "forward", "micro_batch": 0, **of}),
+                    (1, begin + 100, 250 - begin, "all_reduce", {"phase": "grad", "group": 3, "bytes": 8, **of})]
+        steps = [[tasks(0, 0), tasks(1, 150)]]
+        straggler_util.write(self.path(), self.own(2, steps))
+        found = self.analyse(self.path(), "--scale", "host start@rank=1=1e9")
+        self.same(found, {"T": 350e-6, "T_measured": 350e-6, "T_ideal": (75 + 100 + 100) * 1e-6})
+        self.same({"T": found["scaled"][0]["T"]}, {"T": 200e-6}, 1e-6)
+        # A simulated rank begins when it has something to do.
+        straggler_util.write(self.path(), self.own(2, steps, "simulation"))
+        self.same(self.analyse(self.path()), {"T": 200e-6})
+
     def profile(self, rank, clock, kernel_us, collectives=2):
         """A Kineto profile: each round launches a kernel and a sum that waits for it; the sums end together, when the
         slowest kernel (300 us) has ended and 100 us have passed."""

@@ -19,6 +19,9 @@
 namespace hocket::sim::whatif {
 namespace {
 
+/// Number and lane of the op that stands for how late a rank begins; no task and no lane has them.
+constexpr int32_t kHostStart = INT32_MAX, kHostStream = kNone;
+
 /// What an event says of a task beyond its time; the same in every step.
 struct TaskFacts {
   int32_t phase = kNone;  ///< index into phases_
@@ -41,6 +44,7 @@ class HocketReader {
     events();
     if (seen_.empty()) fail(path_, "got no task; expected the trace of a run or of a simulation");
     ranks();
+    host_starts();
     std::vector<Observed> kept = std::move(seen_);
     assemble(std::move(kept), path_, &run_);
     blocks();
@@ -137,6 +141,8 @@ class HocketReader {
           json.object([&](std::string_view fact) {
             if (trace::is_key(fact, "ranks")) {
               num_ranks_ = json.small();
+            } else if (trace::is_key(fact, "source") && json.next() == '"') {
+              of_run_ = json.string() == "run";
             } else {
               json.skip_value();
             }
@@ -212,6 +218,36 @@ class HocketReader {
     tasks_ = std::move(tasks);
   }
 
+  /// How much later than the first rank another one of a run begins a step: before it, hosts
+  /// exchange what the last one came to. A simulated rank begins when it has something to do.
+  void host_starts() {
+    if (!of_run_) return;
+    std::map<int32_t, std::map<int32_t, double>> first;  // by step and worker
+    for (const Observed& op : seen_) {
+      const auto [at, added] = first[op.step].try_emplace(op.worker, op.start);
+      at->second = std::min(at->second, op.start);
+    }
+    TaskFacts facts;
+    facts.kind = interned("host start", &kinds_);
+    for (const auto& [step, workers] : first) {
+      double begin = workers.begin()->second;
+      for (const auto& [worker, start] : workers) {
+        begin = std::min(begin, start);
+      }
+      for (const auto& [worker, start] : workers) {
+        Observed op;
+        op.worker = worker;
+        op.step = step;
+        op.start = begin;
+        op.duration = start - begin;
+        op.sequence = kHostStart;
+        op.stream = kHostStream;
+        seen_.push_back(op);
+        tasks_.try_emplace({worker, kHostStart}, facts);
+      }
+    }
+  }
+
   const TaskFacts& task_of(int32_t op) const {
     return tasks_.at({run_.ops[op].worker, run_.ops[op].sequence});
   }
@@ -240,7 +276,7 @@ class HocketReader {
       }
       row.name = at_name->second;
       std::string kind = phase.empty() ? name : phase + "-compute";
-      Traffic traffic = Traffic::none;
+      Traffic traffic = row.sequence == kHostStart ? Traffic::collective : Traffic::none;
       if (communicates(op)) {
         kind = fmt::format("{} {} {}", name, phase, human_bytes(static_cast<double>(task.bytes)));
         traffic = task.flow != 0    ? Traffic::message
@@ -277,6 +313,12 @@ class HocketReader {
       });
       for (size_t i = 1; i < ops.size(); ++i) {
         add_wait(&run_, ops[i], ops[i - 1]);
+      }
+    }
+    for (const auto& [lane, ops] : lanes_) {
+      const auto host = lanes_.find({lane.first, kHostStream});
+      if (host != lanes_.end()) {
+        add_wait(&run_, ops[0], host->second[0]);
       }
     }
   }
@@ -317,8 +359,13 @@ class HocketReader {
     }
   }
 
-  /// The k-th collective of a group, kind, phase and micro-batch of each of its ranks.
+  /// The k-th collective of a group, kind, phase and micro-batch of each of its ranks; and of a
+  /// stage, where its ranks are of one pipeline rank: else each calls it its own.
   void collectives() {
+    std::map<int32_t, std::set<int32_t>> pipeline_ranks;  // by group
+    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      pipeline_ranks[task_of(op).group].insert(run_.workers[run_.ops[op].worker].stage);
+    }
     using Key = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
     std::map<std::pair<Key, int32_t>, int32_t> seen;  // by worker: how many of them
     std::map<std::pair<Key, int32_t>, std::vector<int32_t>> members;
@@ -326,7 +373,8 @@ class HocketReader {
       for (const int32_t op : ops) {
         const TaskFacts& task = task_of(op);
         if (task.group == kNone) continue;
-        const Key key{task.group, task.kind, task.phase, run_.ops[op].micro_batch, task.stage};
+        const int32_t stage = pipeline_ranks.at(task.group).size() == 1 ? task.stage : kNone;
+        const Key key{task.group, task.kind, task.phase, run_.ops[op].micro_batch, stage};
         members[{key, seen[{key, run_.ops[op].worker}]++}].push_back(op);
       }
     }
@@ -418,6 +466,7 @@ class HocketReader {
   MeasuredRun run_;
   std::vector<Observed> seen_;
   int32_t num_ranks_ = 0;
+  bool of_run_ = false;
   std::vector<trace::TraceWaits> waits_;
   std::map<int64_t, int32_t> rank_of_;                      ///< by pid
   std::map<std::pair<int32_t, int32_t>, TaskFacts> tasks_;  ///< by worker and number
