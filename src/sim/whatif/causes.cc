@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -106,8 +107,9 @@ class Search {
   /// Of the passes of a worker in a chunk, in one direction: all have the same work but for the
   /// sequences.
   using Alike = std::tuple<int32_t, int32_t, int32_t, bool>;  // worker, replica, chunk, backward
-  std::map<Alike, std::vector<std::pair<int32_t, int32_t>>> alike() const {
-    std::map<Alike, std::vector<std::pair<int32_t, int32_t>>> groups;
+  using Cells = std::vector<std::pair<int32_t, int32_t>>;     // block, lane
+  std::map<Alike, Cells> alike() const {
+    std::map<Alike, Cells> groups;
     for (const Pass& pass : passes_) {
       const Block& at = run_.blocks[pass.block];
       for (int32_t replica = 0; replica < run_.replicas; ++replica) {
@@ -167,10 +169,35 @@ class Search {
                     out_.correlation));
   }
 
-  /// Collections of garbage, and the few passes that take far longer than others of their worker.
+  /// Gives cells that take far longer than the others of their list, and longer by `least`, the
+  /// median time; adds to `excess` how much longer they took. Returns how many.
+  int64_t shorten(const Cells& cells, double least, std::vector<double>* durations,
+                  std::vector<double>* excess) {
+    std::vector<double> values;
+    for (const auto& [block, lane] : cells) {
+      values.push_back(time(block, lane));
+    }
+    const double usual = median(values);
+    for (double& value : values) {
+      value = std::fabs(value - usual);
+    }
+    const double limit = usual + std::max(0.5 * usual, 6 * median(values));
+    int64_t count = 0;
+    for (const auto& [block, lane] : cells) {
+      const double longer = time(block, lane) - usual;
+      if (time(block, lane) <= limit || longer < least) continue;
+      ++count;
+      excess->push_back(longer);
+      set(block, lane, usual, durations);
+    }
+    return count;
+  }
+
+  /// Collections of garbage; the few passes that take far longer than others of their worker; and
+  /// what else takes longer by as much: a worker that stands still holds up all it is a member of.
   void pauses() {
     std::vector<double> cured = run_.duration;
-    int64_t collections = 0, long_ones = 0, all = 0;
+    int64_t collections = 0, long_ones = 0, all = 0, others = 0;
     double seconds = 0;
     for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
       if (run_.kinds[run_.blocks[block].kind].name != "gc") continue;
@@ -180,38 +207,58 @@ class Search {
         set(block, lane, 0, &cured);
       }
     }
+    std::vector<double> excess;
     for (const auto& [of, cells] : alike()) {
-      std::vector<double> values;
-      for (const auto& [block, lane] : cells) {
-        values.push_back(time(block, lane));
-      }
-      const double usual = median(values);
-      for (double& value : values) {
-        value = std::fabs(value - usual);
-      }
-      const double limit = usual + std::max(0.5 * usual, 6 * median(values));
       all += static_cast<int64_t>(cells.size());
-      for (const auto& [block, lane] : cells) {
-        if (time(block, lane) <= limit) continue;
-        ++long_ones;
-        seconds += time(block, lane) - usual;
-        set(block, lane, usual, &cured);
-      }
+      long_ones += shorten(cells, 0, &cured, &excess);
     }
     if (static_cast<double>(long_ones) > kRare * static_cast<double>(all)) return;
+    seconds += std::accumulate(excess.begin(), excess.end(), 0.0);
+    if (long_ones > 0) {
+      const double least = median(excess) / 2;
+      for (const Cells& cells : beside_passes()) {
+        others += shorten(cells, least, &cured, &excess);
+      }
+    }
     add(Cause::pauses, "", replayer_.mean(cured),
         fmt::format("{} of garbage, and {} of {} passes far longer than others of their worker, {} "
-                    "in all",
-                    counted(collections, "collection"), long_ones, all, human_time(seconds)));
+                    "in all; {} longer by as much",
+                    counted(collections, "collection"), long_ones, all, human_time(seconds),
+                    counted(others, "other op")));
   }
 
-  /// Who sends or reduces with whom; the transfers of the one that costs most take the usual time.
-  void slow_link() {
-    struct Link {
-      double excess = 0;
-      std::set<std::pair<int32_t, int32_t>> ops;  ///< op, replica; -1: all
-    };
-    std::map<std::vector<int32_t>, Link> links;
+  /// Of every block that is no pass and no collection of garbage, what it took in the steps of a
+  /// replica.
+  std::vector<Cells> beside_passes() const {
+    std::vector<char> is_pass(run_.blocks.size(), 0);
+    for (const Pass& pass : passes_) {
+      is_pass[static_cast<size_t>(pass.block)] = 1;
+    }
+    std::vector<Cells> groups;
+    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+      const OpKind& kind = run_.kinds[run_.blocks[block].kind];
+      if (is_pass[static_cast<size_t>(block)] != 0 || kind.name == "gc") continue;
+      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+        Cells& cells = groups.emplace_back();
+        for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
+          cells.push_back({block, lane});
+        }
+      }
+    }
+    return groups;
+  }
+
+  /// Transfers among one set of workers.
+  struct Link {
+    double took = 0, usual = 0;                 ///< seconds, of those that wait for all members
+    std::set<std::pair<int32_t, int32_t>> ops;  ///< op, replica; -1: all
+    double excess() const { return took - usual; }
+  };
+  using Links = std::map<std::vector<int32_t>, Link>;
+
+  /// Who sends or reduces with whom.
+  Links links() const {
+    Links links;
     for (const Group& group : run_.groups) {
       for (int32_t replica = 0; replica < run_.replicas; ++replica) {
         const bool all = group.across_replicas;
@@ -228,29 +275,62 @@ class Search {
         Link& link = links[workers];
         for (const int32_t op : group.ops) {
           link.ops.insert({op, all ? kNone : replica});
+          if (group.eager && op == group.ops.front()) continue;
           for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
-            link.excess += run_.duration[run_.at(op, lane)] - ideal_[run_.at(op, lane)];
+            link.took += run_.duration[run_.at(op, lane)];
+            link.usual += ideal_[run_.at(op, lane)];
           }
         }
       }
     }
+    return links;
+  }
+
+  /// Durations with a link as fast as others: its transfers take the usual time; those that more
+  /// workers take part in, and cross it, take less by the same factor; and its workers begin their
+  /// steps as others do, since hosts exchange over it what the last step came to.
+  std::vector<double> as_usual(const Links& links, const std::vector<int32_t>& workers) const {
+    std::vector<double> durations = run_.duration;
+    const auto each = [&](int32_t op, int32_t replica, const auto& f) {
+      for (int32_t lane = std::max(replica, 0); lane < lanes_;
+           lane += replica == kNone ? 1 : run_.replicas) {
+        f(run_.at(op, lane));
+      }
+    };
+    const Link& own = links.at(workers);
+    const double faster = own.took > own.usual ? own.usual / own.took : 1;
+    for (const auto& [others, link] : links) {
+      if (!std::includes(others.begin(), others.end(), workers.begin(), workers.end())) continue;
+      for (const auto& [op, replica] : link.ops) {
+        each(op, replica, [&](size_t cell) {
+          durations[cell] = &link == &own ? ideal_[cell] : durations[cell] * faster;
+        });
+      }
+    }
+    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      if (!run_.kind(op).communicates() || run_.kind(op).name != "host start") continue;
+      for (const int32_t worker : workers) {
+        if (worker / run_.replicas != run_.ops[op].worker) continue;
+        each(op, worker % run_.replicas, [&](size_t cell) { durations[cell] = ideal_[cell]; });
+      }
+    }
+    return durations;
+  }
+
+  /// The one that costs most, among those of most excess.
+  void slow_link() {
+    const Links links = this->links();
     std::vector<std::pair<double, const std::vector<int32_t>*>> order;
     for (const auto& [workers, link] : links) {
-      order.push_back({link.excess, &workers});
+      order.push_back({link.excess(), &workers});
     }
     std::sort(order.begin(), order.end(),
               [](const auto& a, const auto& b) { return a.first > b.first; });
     order.resize(std::min(order.size(), kLinksTried));
     const std::vector<int32_t>* worst = nullptr;
     double least = 0;
-    const auto cured = [&](const std::vector<int32_t>& workers) {
-      const auto& ops = links.at(workers).ops;
-      return blend(run_, ideal_, run_.duration, [&](int32_t op, int32_t replica) {
-        return ops.count({op, kNone}) || ops.count({op, replica});
-      });
-    };
     for (const auto& [excess, workers] : order) {
-      const double fixed = replayer_.mean(cured(*workers));
+      const double fixed = replayer_.mean(as_usual(links, *workers));
       if (worst == nullptr || fixed < least) {
         worst = workers;
         least = fixed;
@@ -260,7 +340,7 @@ class Search {
     add(Cause::slow_link, names(*worst), least,
         fmt::format("transfers among {}, all steps together, take {} longer than the usual ones",
                     counted(static_cast<int64_t>(worst->size()), "worker"),
-                    human_time(std::max(links.at(*worst).excess, 0.0))));
+                    human_time(std::max(links.at(*worst).excess(), 0.0))));
   }
 
   /// "dp 0 pp 1, dp 0 pp 2", of many only the first.
@@ -336,27 +416,50 @@ class Search {
     return durations;
   }
 
-  /// The last stage, whose head and loss the others lack, or another one that costs more.
+  /// The last stage, whose head and loss the others lack, or another one that computes longer.
+  /// Layers that leave it go to the others: cured by passes through all stages that take the mean
+  /// of their kind over the stages.
   void slow_stage() {
     if (run_.stages < 2) return;
-    int32_t worst = kNone;
-    double least = 0;
-    for (int32_t stage = run_.stages - 1; stage >= 0; --stage) {
-      std::vector<char> slow;
-      for (const Worker& worker : run_.workers) {
-        slow.push_back(worker.stage == stage ? 1 : 0);
-      }
-      const double fixed = replayer_.mean(as_others(slow));
-      if (worst == kNone || fixed < least) {
-        worst = stage;
-        least = fixed;
+    const auto stages = static_cast<size_t>(run_.stages);
+    // Passes of a kind, and all together, by stage.
+    std::map<int32_t, std::vector<double>> passes;
+    std::vector<double> all(stages, 0);
+    const auto stage_of = [&](const Block& at, int32_t lane) {
+      return static_cast<size_t>(
+          run_.workers[static_cast<size_t>(at.worker * run_.replicas + lane % run_.replicas)]
+              .stage);
+    };
+    for (const Pass& pass : passes_) {
+      const Block& at = run_.blocks[pass.block];
+      std::vector<double>& of_kind = passes.try_emplace(at.kind, stages, 0.0).first->second;
+      for (int32_t lane = 0; lane < lanes_; ++lane) {
+        of_kind[stage_of(at, lane)] += time(pass.block, lane);
+        all[stage_of(at, lane)] += time(pass.block, lane);
       }
     }
+    std::vector<double> even = run_.duration;
+    for (const Pass& pass : passes_) {
+      const Block& at = run_.blocks[pass.block];
+      const std::vector<double>& of_kind = passes.at(at.kind);
+      const double mean =
+          std::accumulate(of_kind.begin(), of_kind.end(), 0.0) / static_cast<double>(stages);
+      for (int32_t lane = 0; lane < lanes_; ++lane) {
+        const double own = of_kind[stage_of(at, lane)];
+        if (own > 0) {
+          set(pass.block, lane, time(pass.block, lane) * (mean / own), &even);
+        }
+      }
+    }
+    const auto worst = static_cast<int32_t>(std::max_element(all.begin(), all.end()) - all.begin());
     const bool last = worst == run_.stages - 1;
-    add(last ? Cause::last_stage : Cause::slow_stage, fmt::format("stage {}", worst), least,
-        last ? "the last stage, which has the head and the loss, as fast as others; fewer layers "
-               "there would even it"
-             : "this stage, as fast as others");
+    add(last ? Cause::last_stage : Cause::slow_stage, fmt::format("stage {}", worst),
+        replayer_.mean(even),
+        fmt::format("{:.2f} times the mean of all stages{}; cured by passes through all that take "
+                    "as long, as where layers are moved",
+                    all[static_cast<size_t>(worst)] * static_cast<double>(stages) /
+                        std::accumulate(all.begin(), all.end(), 0.0),
+                    last ? ", with the head and the loss" : ""));
   }
 
   const MeasuredRun& run_;
