@@ -20,13 +20,13 @@ import argparse
 import datetime
 import json
 import os
-import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+import in_box
+from in_box import ROOT, run, sets
+
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import netbox  # noqa: E402
 
@@ -105,25 +105,10 @@ def all_cases(only):
             any(word in kind and kind[word] == case.real for word in only)]
 
 
-def sets(keys):
-    return [word for key in keys for word in ("--set", key)]
-
-
-def run(words, **more):
-    ran = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, **more)
-    if ran.returncode != 0:
-        sys.exit(f"predicted.py: {shlex.join(words)} ended with {ran.returncode}:\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
-    return ran.stdout
-
-
-def box(network, command, folder, timeout=1200):
+def box(network, command, folder):
     """What rank 0 of the box prints."""
     hosts, per_host, rate, inside, delay = NETWORKS[network]
-    words = [sys.executable, os.path.join(ROOT, "tools", "cluster"), "--hosts", str(hosts), "--ranks-per-host",
-             str(per_host), "--rate", rate, "--files", folder, "--timeout", str(timeout)]
-    words += ["--inside", inside] if inside else []
-    words += ["--delay", delay] if delay else []
-    return run(words + ["--", *command])
+    return in_box.box(command, folder, hosts, per_host, rate, inside, delay)
 
 
 def measure_links(args, network, folder):
