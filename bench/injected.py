@@ -50,7 +50,7 @@ import netbox  # noqa: E402
 BAR = 5.0  # points
 # Nice value of ranks and busy loops, each a session that the scheduler weighs as one: other work on the machine would
 # be trouble of its own.
-FIRST = "-15"
+FIRST = "-20"
 PERIOD = 0.02  # seconds of a busy loop and the rest after it: shorter than a pass
 
 
@@ -83,18 +83,21 @@ def pauses(pid_files, length, every):
     """Stops one of the processes, drawn at random, for `length` seconds, once in every `every`."""
     over = threading.Event()
     rng = random.Random(1)
+    processes = {}  # descriptors: a number may soon be that of another process
+
+    def process(path):
+        if path not in processes:
+            with open(path, encoding="utf-8") as f:
+                processes[path] = os.pidfd_open(int(f.read()))
+        return processes[path]
 
     def pause():
         while not over.wait(every - length):
             path = rng.choice(pid_files)
-            try:
-                with open(path, encoding="utf-8") as f:
-                    pid = int(f.read())
-                os.kill(pid, signal.SIGSTOP)
+            with contextlib.suppress(OSError, ValueError):  # it has not begun, or is at its end
+                signal.pidfd_send_signal(process(path), signal.SIGSTOP)
                 over.wait(length)
-                os.kill(pid, signal.SIGCONT)
-            except (OSError, ValueError):
-                continue  # not started yet, or at its end
+                signal.pidfd_send_signal(process(path), signal.SIGCONT)
 
     thread = threading.Thread(target=pause)
     thread.start()
@@ -103,6 +106,8 @@ def pauses(pid_files, length, every):
     finally:
         over.set()
         thread.join()
+        for descriptor in processes.values():
+            os.close(descriptor)
 
 
 @dataclasses.dataclass
@@ -166,7 +171,7 @@ def link_delays(folder):
     def setup(delay):
         return Setup(keys, dense, hosts=4, rate="400mbit", delay=f"50us,50us,50us,{delay}")
 
-    return [(delay, setup("50us"), setup(delay)) for delay in ("3ms", "5ms", "7ms")]
+    return [(delay, setup("50us"), setup(delay)) for delay in ("3ms", "4ms", "5ms")]
 
 
 def heavy_stages(folder):
@@ -230,6 +235,9 @@ def train(args, setup, folder, name):
     script = f"echo {FIRST} 2>/dev/null >/proc/self/autogroup; echo $$ >{folder}/pid-{{rank}}; exec {pin}\"$@\""
     os.makedirs(folder, exist_ok=True)
     pids = [os.path.join(folder, f"pid-{rank}") for rank in range(ranks)]
+    for path in pids:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)  # of an earlier call with this folder
     with setup.trouble(pids) if setup.trouble else contextlib.nullcontext():
         printed = box(["sh", "-c", script, "sh", *command], folder, setup.hosts, setup.per_host, setup.rate,
                       delay=setup.delay, timeout=300)
