@@ -132,6 +132,8 @@ def profile_tasks(args, cases, folder):
             profile = json.load(f)
         whole = whole or {**profile, "tasks": []}
         speeds.append(profile["probe_flops"])
+        if profile.get("routing"):
+            whole["routing"] = profile["routing"]
         for task in profile["tasks"]:
             if task["kind"] not in known:
                 known.add(task["kind"])

@@ -12,6 +12,7 @@ struct Estimator::Layer {
   std::array<double, kParts> seconds{}, least{};
   double least_sums = 0;  ///< seconds of the sums that a forward pass waits for
   double kept = 0, least_kept = 0;
+  double whole = 0;               ///< kept without recompute
   double dense = 0, experts = 0;  ///< bytes of a rank's parameters, nothing split among replicas
 };
 
@@ -25,6 +26,10 @@ struct Estimator::Groups {
 };
 
 namespace {
+
+/// Of what a forward pass keeps, the gradients that products of weights need later on are about as
+/// much: those of the outputs of linear layers, some of which are freed when they are used.
+constexpr double kOutputGradients = 0.15;
 
 /// Ranks first, first + stride, .. of the mesh, as a cluster sees them.
 cost::GroupShape shape_of(const cost::Cluster& cluster, int64_t count, int64_t stride) {
@@ -220,6 +225,8 @@ Estimator::Layer Estimator::price(const Choice& choice, LayerKind kind,
   for (size_t s = 0; s < kShares; ++s) {
     const Share share = static_cast<Share>(s);
     layer.kept += of(work.kept, share) * sequences / ranks_of_tp(choice, share);
+    layer.whole += of(tables_[0].layers[static_cast<size_t>(kind)].kept, share) * sequences /
+                   ranks_of_tp(choice, share);
     layer.least_kept += of(work.kept, share) * sequences / choice.tp;
     const double ranks = ranks_of_parameters(choice, share);
     const double held = of(work.parameters, share) * element / ranks;
@@ -404,8 +411,12 @@ Guess Estimator::guess(const Choice& choice) {
     guess.least_s = std::max(guess.least_s, least_s + static_cast<double>(count) * sums);
 
     const double kept = sum(all, [](const Layer& layer) { return layer.kept; });
+    // Gradients of weights that are put off need what was computed again, and the gradients of
+    // outputs.
+    const double whole = sum(all, [](const Layer& layer) { return layer.whole; });
+    const double put_off = rank.pending * ((1 + kOutputGradients) * whole - kept);
     guess.bytes = std::max(guess.bytes, held_bytes(choice, count, dense, experts, false) +
-                                            rank.live * kept + working);
+                                            rank.live * kept + put_off + working);
     // What a stage gives to the next one it does not keep; of a split backward pass the first half
     // may free what only it reads.
     const double least_kept = sum(all, [](const Layer& layer) { return layer.least_kept; });

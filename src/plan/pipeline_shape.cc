@@ -19,13 +19,17 @@ int shown_micro_batches(const parallel::BuiltIn& schedule, const Choice& choice,
   return static_cast<int>(std::min<int64_t>(fitting, count));
 }
 
-PipelineShape::Rank rank_of(const std::vector<parallel::Action>& row, int micro_batches) {
+PipelineShape::Rank rank_of(const std::vector<parallel::Action>& row, int micro_batches,
+                            int64_t chunks) {
   PipelineShape::Rank rank;
   std::map<int64_t, double> forward;
+  double pending = 0;
   for (const parallel::Action& action : row) {
     if (action.kind == 'F') {
       forward[action.stage] += 1;
     }
+    pending += action.kind == 'I' ? 1 : action.kind == 'W' ? -1 : 0;
+    rank.pending = std::max(rank.pending, pending / static_cast<double>(chunks));
   }
   for (const auto& [stage, count] : forward) {
     rank.stages.emplace_back(stage, count / micro_batches);
@@ -48,7 +52,7 @@ PipelineShape shape_of(const Choice& choice, int64_t count) {
   PipelineShape shape;
   double busiest = 0;
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
-    shape.ranks.push_back(rank_of(schedule.ranks[r], shown));
+    shape.ranks.push_back(rank_of(schedule.ranks[r], shown, choice.chunks));
     shape.ranks.back().live = report.ranks[r].peak_live;
     busiest = std::max(busiest, report.ranks[r].busy);
     for (const parallel::Action& action : schedule.ranks[r]) {

@@ -21,6 +21,7 @@ struct PipelineShape {
     int64_t last_stage = 0;   ///< of its last work
     char last_kind = 'B';     ///< of that: parallel::Action::kind
     double live = 1;          ///< most micro-batches alive, in shares of all of its layers
+    double pending = 0;       ///< most whose gradients of weights are put off, likewise
   };
   std::vector<Rank> ranks;
   /// Time that ranks wait in a step, in passes (forward and backward) of a micro-batch through all

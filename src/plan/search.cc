@@ -53,9 +53,10 @@ constexpr double kSizePenalty = 0.02, kFewPasses = 1024;
 constexpr double kNear = 1.05;
 constexpr float kLast = 1e6f;
 
-/// How many times as much time, or memory, simulated plans took as was estimated, by what they
-/// repeat and split, and how many ranks their pipelines and experts have: of the others that many
-/// times as much is expected. Nothing is known of a kind of which no plan was simulated.
+/// How many times as much time, or memory, simulated plans took as was estimated, by their
+/// schedule, what they repeat and split, and how many ranks their pipelines and experts have: of
+/// the others that many times as much is expected. Nothing is known of a kind of which no plan was
+/// simulated.
 class Misjudged {
  public:
   void record(const Choice& choice, double times) {
@@ -73,11 +74,11 @@ class Misjudged {
     double sum = 0;
     int count = 0;
   };
-  static std::array<int, 4> kind_of(const Choice& choice) {
-    return {choice.recompute, choice.shard, static_cast<int>(std::log2(choice.pp)),
+  static std::array<int, 5> kind_of(const Choice& choice) {
+    return {choice.schedule, choice.recompute, choice.shard, static_cast<int>(std::log2(choice.pp)),
             static_cast<int>(std::log2(choice.ep))};
   }
-  std::map<std::array<int, 4>, Kind> kinds_;
+  std::map<std::array<int, 5>, Kind> kinds_;
 };
 
 class Search {
