@@ -18,8 +18,8 @@ struct Played {
   std::vector<std::vector<Task>> tasks;
   /// Of ranks on other kinds of devices than those of `tasks`: hold_ns by kind (from 1), class and
   /// task, and the kind of every rank. Empty: there are none.
-  std::vector<std::vector<std::vector<int64_t>>> others;
-  std::vector<size_t> kind_of_rank;
+  std::vector<std::vector<std::vector<int64_t>>> others = {};
+  std::vector<size_t> kind_of_rank = {};
 
   /// How long a rank of the class holds its lane for the task.
   int64_t hold_ns(int32_t rank, size_t cls, size_t task) const {

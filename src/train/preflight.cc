@@ -166,7 +166,7 @@ void tell_prediction(const Prediction& result) {
     fmt::print("           interval: {}\n", interval);
   }
   fmt::print(
-      "           {}\n{}not modelled: host work, uneven routing, shared links, ... "
+      "           {}\n{}not modelled: host work, changing routing, packets, ... "
       "(hocket simulate lists all)\n",
       result.provenance, sim::path_text(result.report));
   std::fflush(stdout);
