@@ -9,9 +9,15 @@
 //               gather the codes of sums: 2 (n - 1) / n x codes
 // Of several axes the innermost comes first, whose ranks are nearest; by blocks, the others then
 // sum up a block each. A sum stays what it is if it would move fewer bytes than the codes, is of
-// vectors, meets other classes, or is of products of different nodes (tied parameters).
+// vectors, meets other classes, or is of products of different nodes (tied parameters), or if
+// plan.grad_codec_of says so of the parameter whose gradient it is.
+#include "passes/compress.h"
+
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <set>
@@ -20,6 +26,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
+#include "graph/names.h"
 #include "ops/op.h"
 #include "passes/pass.h"
 #include "passes/writer.h"
@@ -75,15 +83,122 @@ struct CodecOps {
   }
 };
 
-std::vector<std::string> codec_names() {
-  std::vector<std::string> names{"none"};
-  for (const ops::Op* op : ops::all()) {
-    if (op->codec.name && op->codec.role == ops::Codec::Role::encode) {
-      names.emplace_back(op->codec.name);
+/// The parameter of which a named buffer holds an optimizer state, or the gradient for the host;
+/// empty: neither, or of several.
+std::string parameter_of(const program::Buffer& buffer) {
+  if (buffer.slots.size() > 1) return "";
+  const std::string_view name = buffer.slots.empty() ? buffer.name : buffer.slots[0].tensor;
+  for (const std::string_view of :
+       {graph::names::kExpAvgOf, graph::names::kExpAvgSqOf, graph::names::kGradOf}) {
+    if (name.starts_with(of)) return std::string(name.substr(of.size()));
+  }
+  return "";
+}
+
+/// The codec of every gradient: what plan.grad_codec_of says of its parameter, else
+/// plan.grad_codec.
+class Codecs {
+ public:
+  struct Options {
+    std::string grad_codec = "none";
+    std::vector<std::string> grad_codec_of;
+    void fields(Fields& visit) {
+      visit("grad_codec", grad_codec, "codec that sums of gradients travel through")
+          .one_of(codec_names());
+      visit("grad_codec_of", grad_codec_of,
+            "codecs of single gradients, \"PATTERN CODEC\" each, before plan.grad_codec: of "
+            "parameters whose names match (* and ?); none: as they are; the last match counts; "
+            "`hocket plan --codecs` chooses them (docs/plan.md)");
+    }
+  };
+
+  explicit Codecs(const Options& options) {
+    for (const std::string& name : codec_names()) {
+      if (name != kNoCodec) {
+        ops_.try_emplace(name, name);
+      }
+    }
+    fallback_ = find(options.grad_codec);
+    for (const std::string& text : options.grad_codec_of) {
+      rules_.push_back(parse(text));
     }
   }
-  return names;
-}
+
+  bool any() const { return fallback_ != nullptr || !rules_.empty(); }
+  /// Null: none.
+  const CodecOps* of(const std::string& parameter) const {
+    const auto last = std::find_if(rules_.rbegin(), rules_.rend(),
+                                   [&](const Rule& rule) { return matches(rule, parameter); });
+    return last == rules_.rend() ? fallback_ : last->codec;
+  }
+  /// Error: there is no such codec.
+  const CodecOps& named(const std::string& name) const {
+    const auto found = ops_.find(name);
+    if (found == ops_.end()) {
+      fail("codecs", "unknown codec '{}'; expected one of {}", name, join(codec_names(), ", "));
+    }
+    return found->second;
+  }
+  /// Notes what rules concern the parameter, a sum of whose gradient a codec `takes`.
+  template <class Takes>
+  void note(const std::string& parameter, const Takes& takes) {
+    if (rules_.empty() || parameter.empty()) return;
+    const bool any = std::any_of(ops_.begin(), ops_.end(),
+                                 [&](const auto& codec) { return takes(codec.second); });
+    if (!any) return;
+    known_.insert(parameter);
+    for (Rule& rule : rules_) {
+      const bool concerns = matches(rule, parameter) && (!rule.codec || takes(*rule.codec));
+      rule.matched = rule.matched || concerns;
+    }
+  }
+  /// Error: a rule concerns no gradient.
+  void expect_matched() const {
+    for (const Rule& rule : rules_) {
+      if (rule.matched) continue;
+      if (known_.empty()) {
+        fail("plan.grad_codec_of",
+             "got '{}', but this plan sums no gradient that could travel as codes "
+             "(docs/program.md); "
+             "expected plan.dp above 1 without plan.shard; try plan.grad_codec_of: []",
+             rule.text);
+      }
+      fail("plan.grad_codec_of",
+           "'{}' matches no gradient that can travel so; expected a name or pattern of parameters "
+           "with two dims or more whose gradients are summed; try {}",
+           rule.text, join({known_.begin(), known_.end()}, ", "));
+    }
+  }
+
+ private:
+  struct Rule {
+    std::string text, pattern;
+    const CodecOps* codec = nullptr;
+    bool matched = false;
+  };
+  static bool matches(const Rule& rule, const std::string& parameter) {
+    return !parameter.empty() && fnmatch(rule.pattern.c_str(), parameter.c_str(), 0) == 0;
+  }
+  const CodecOps* find(const std::string& name) const {
+    return name == kNoCodec ? nullptr : &ops_.at(name);
+  }
+  Rule parse(const std::string& text) const {
+    const size_t space = text.rfind(' ');
+    const std::string codec = space == std::string::npos ? "" : text.substr(space + 1);
+    const bool known = codec == kNoCodec || ops_.contains(codec);
+    if (!known || space == 0) {
+      fail("plan.grad_codec_of",
+           "got '{}'; expected PATTERN CODEC, CODEC one of {}; try '*.mlp.down_proj.weight int8'",
+           text, join(codec_names(), ", "));
+    }
+    return {text, text.substr(0, space), find(codec)};
+  }
+
+  std::map<std::string, CodecOps> ops_;
+  const CodecOps* fallback_ = nullptr;
+  std::vector<Rule> rules_;
+  std::set<std::string> known_;  ///< parameters whose gradients may travel as codes
+};
 
 /// A step of a sum along one axis.
 struct Level {
@@ -123,6 +238,7 @@ Ways best_ways(const CodecOps& codec, TensorType type, std::vector<Level> axes) 
 /// A sum that has begun. Each stage but the first begins with what waits for messages: it is
 /// listed later, so that what the device does meanwhile does not wait with it.
 struct Begun {
+  const CodecOps* codec = nullptr;
   size_t origin = 0;  ///< place of the task that it stands for
   std::vector<BufferId> buffers;
   std::deque<std::vector<Task>> stages;
@@ -130,14 +246,34 @@ struct Begun {
 
 class Compression {
  public:
-  Compression(Program& program, program::ClassId cls, const CodecOps& codec, int32_t* tag)
-      : program_(program), writer_(program, cls), views_(program, cls), codec_(codec), tag_(*tag) {}
+  Compression(Program& program, program::ClassId cls, Codecs* codecs, int32_t* tag)
+      : program_(program),
+        writer_(program, cls),
+        views_(program, cls),
+        parameters_(parameters_of_gradients(writer_.list())),
+        codecs_(*codecs),
+        tag_(*tag) {
+    find_sums_of_several();
+  }
+
+  /// The sums of which one of the codecs takes a gradient that has a name, in the order of the
+  /// list.
+  std::vector<GradSum> sums(const std::vector<std::string>& codecs) const {
+    std::vector<GradSum> sums;
+    for (const Task& task : writer_.list().tasks) {
+      if (!is_sum(task)) continue;
+      GradSum sum = sum_of(task, codecs);
+      if (!sum.parameters.empty()) {
+        sums.push_back(std::move(sum));
+      }
+    }
+    return sums;
+  }
 
   void run() {
     // A sum of gradients becomes the stages of those that are encoded, and what is left of its
     // list. Sums go on by a stage whenever another one begins, and to their end before anybody
     // touches their buffers.
-    find_sums_of_several();
     const std::vector<Task> tasks = std::move(writer_.list().tasks);
     renamed_.assign(tasks.size(), kNone);
     for (size_t i = 0; i < tasks.size(); ++i) {
@@ -201,6 +337,24 @@ class Compression {
     }
   }
 
+  GradSum sum_of(const Task& task, const std::vector<std::string>& codecs) const {
+    GradSum sum;
+    for (size_t operand = 0; operand < task.in.size(); ++operand) {
+      const std::string& name = parameter(task, operand);
+      if (name.empty()) continue;
+      bool taken = false;
+      for (const std::string& codec : codecs) {
+        if (!takes(codecs_.named(codec), task, operand)) continue;
+        sum.taken_by[codec].push_back(name);
+        taken = true;
+      }
+      if (!taken) continue;
+      sum.parameters.push_back(name);
+      sum.bytes += program_.kind(task).in[operand].bytes();
+    }
+    return sum;
+  }
+
   /// True if the task waits for the sum, or uses its buffers, or what has memory in common with
   /// them.
   bool touches(const Begun& sum, const Task& task) const {
@@ -232,14 +386,23 @@ class Compression {
     return group.with == kNone && group.members.empty() && !program_.crosses_classes(group);
   }
 
-  std::vector<size_t> coded_operands(const Task& task) const {
+  std::vector<size_t> coded_operands(const Task& task) {
     std::vector<size_t> coded;
     for (size_t operand = 0; operand < task.in.size() && is_sum(task); ++operand) {
-      if (pays(task, operand) && !of_several_.contains(writer_.list().root(task.in[operand]))) {
+      const auto takes_it = [&](const CodecOps& codec) { return takes(codec, task, operand); };
+      codecs_.note(parameter(task, operand), takes_it);
+      const CodecOps* codec = codecs_.of(parameter(task, operand));
+      if (codec != nullptr && takes_it(*codec)) {
         coded.push_back(operand);
       }
     }
     return coded;
+  }
+  /// Whose gradient an operand of a sum is; empty: nobody's that has a name.
+  const std::string& parameter(const Task& task, size_t operand) const {
+    static const std::string unnamed;
+    const auto found = parameters_.find(writer_.list().root(task.out[operand]));
+    return found == parameters_.end() ? unnamed : found->second;
   }
 
   std::vector<Level> axes_of(const Task& task) const {
@@ -251,10 +414,11 @@ class Compression {
   }
 
   /// Whether an operand can be encoded, and no more bytes are moved than by the sum itself.
-  bool pays(const Task& task, size_t operand) const {
+  bool takes(const CodecOps& codec, const Task& task, size_t operand) const {
+    if (of_several_.contains(writer_.list().root(task.in[operand]))) return false;
     const program::Kind& kind = program_.kind(task);
     const TensorType& type = kind.in[operand];
-    if (!graph::is_floating(type.dtype) || type.routed() || !codec_.takes(type)) return false;
+    if (!graph::is_floating(type.dtype) || type.routed() || !codec.takes(type)) return false;
     if (has_parts_of_rows(task.in[operand])) return false;
     const auto members = static_cast<double>(program_.size_of(program_.groups[task.group]));
     const comm::Op& op = comm::op(kind.communication);
@@ -262,7 +426,7 @@ class Compression {
     for (const comm::Algorithm& way : op.algorithms(members, static_cast<double>(type.bytes()))) {
       plain = plain == 0 ? way.bytes : std::min(plain, way.bytes);
     }
-    return best_ways(codec_, type, axes_of(task)).bytes <= plain * (1 + 1e-9);
+    return best_ways(codec, type, axes_of(task)).bytes <= plain * (1 + 1e-9);
   }
 
   /// Rows are encoded whole: a codec's scale is of all their elements. A view lies as its base
@@ -289,11 +453,12 @@ class Compression {
   void begin(const Task& task, size_t place, size_t operand) {
     const TensorType type = writer_.type(task.in[operand]);
     Begun sum;
+    sum.codec = codecs_.of(parameter(task, operand));
     sum.origin = place;
     sum.buffers = {task.in[operand], task.out[operand]};
     sum.stages.emplace_back();
-    add_up(task.in[operand], task.out[operand], best_ways(codec_, type, axes_of(task)).levels, task,
-           &sum);
+    add_up(task.in[operand], task.out[operand], best_ways(*sum.codec, type, axes_of(task)).levels,
+           task, &sum);
     move_on(&sum);
     begun_.push_back(std::move(sum));
   }
@@ -351,7 +516,7 @@ class Compression {
     sum->stages.emplace_back();
     for (int32_t hop = 0; hop < level.ranks; ++hop) {
       const BufferId slot = writer_.part(decoded, 0, rows, 0, moved(level, -hop, rows));
-      sum->stages.back().push_back(writer_.local(codec_.decode->name, CodecOps::back_to(type),
+      sum->stages.back().push_back(writer_.local(sum->codec->decode->name, CodecOps::back_to(type),
                                                  come[static_cast<size_t>(hop)], {slot}, task));
     }
     const BufferId total = level.by_blocks ? writer_.step(part) : to;
@@ -383,16 +548,16 @@ class Compression {
           writer_.collective(found->op->id, found->attrs, group, {code}, {all.back()}, task));
     }
     sum->stages.emplace_back();
-    sum->stages.back().push_back(
-        writer_.local(codec_.decode->name, CodecOps::back_to(writer_.type(to)), all, {to}, task));
+    sum->stages.back().push_back(writer_.local(
+        sum->codec->decode->name, CodecOps::back_to(writer_.type(to)), all, {to}, task));
   }
 
   std::vector<BufferId> encoded(BufferId from, const Task& task, Begun* sum) {
     std::vector<BufferId> codes;
-    for (const TensorType& code : codec_.codes(writer_.type(from))) {
+    for (const TensorType& code : sum->codec->codes(writer_.type(from))) {
       codes.push_back(writer_.step(code));
     }
-    sum->stages.back().push_back(writer_.local(codec_.encode->name, {}, {from}, codes, task));
+    sum->stages.back().push_back(writer_.local(sum->codec->encode->name, {}, {from}, codes, task));
     return codes;
   }
 
@@ -407,8 +572,9 @@ class Compression {
 
   Program& program_;
   Writer writer_;
-  const program::Views views_;  ///< of the buffers that there were
-  const CodecOps& codec_;
+  const program::Views views_;                        ///< of the buffers that there were
+  const std::map<BufferId, std::string> parameters_;  ///< by the root of their gradient
+  Codecs& codecs_;
   int32_t& tag_;
   std::vector<Task> made_;
   std::set<BufferId> of_several_;
@@ -416,25 +582,20 @@ class Compression {
   std::deque<Begun> begun_;
 };
 
-struct Options {
-  std::string grad_codec = "none";
-  void fields(Fields& visit) {
-    visit("grad_codec", grad_codec, "codec that sums of gradients travel through")
-        .one_of(codec_names());
-  }
-};
-
-void run(Program& program, const Options& options) {
-  if (options.grad_codec == "none") return;
-  const CodecOps codec(options.grad_codec);
+void run(Program& program, const Codecs::Options& options) {
+  Codecs codecs(options);
+  if (!codecs.any()) return;
   const int32_t first_tag = next_tag(program);
   int32_t tag = first_tag;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    Compression(program, cls, codec, &tag).run();
+    Compression(program, cls, &codecs, &tag).run();
   }
   receive_in_order(program, first_tag);
   const bool trains = program.purpose.empty();
-  if (tag == first_tag && trains && program.num_ranks() > 1) {
+  if (trains) {
+    codecs.expect_matched();
+  }
+  if (tag == first_tag && trains && program.num_ranks() > 1 && options.grad_codec != kNoCodec) {
     log_warning(
         "plan.grad_codec is {}, but no sum of gradients travels as codes: they are summed by none, "
         "or split by plan.shard, or too small (docs/program.md)",
@@ -444,9 +605,93 @@ void run(Program& program, const Options& options) {
 
 }  // namespace
 
+std::vector<std::string> codec_names() {
+  std::vector<std::string> names{kNoCodec};
+  for (const ops::Op* op : ops::all()) {
+    if (op->codec.name && op->codec.role == ops::Codec::Role::encode) {
+      names.emplace_back(op->codec.name);
+    }
+  }
+  return names;
+}
+
+std::map<BufferId, std::string> parameters_of_gradients(const RankClass& list) {
+  // An optimizer makes a state of a parameter from its gradient, which is of the same shape.
+  std::map<BufferId, std::string> parameters;
+  for (const Task& task : list.tasks) {
+    for (const BufferId output : task.out) {
+      const std::string parameter = parameter_of(list.buffers[list.root(output)]);
+      if (parameter.empty()) continue;
+      if (list.buffers[list.root(output)].kind == program::BufferKind::output) {
+        parameters[list.root(output)] = parameter;
+      }
+      for (const BufferId input : task.in) {
+        const program::Buffer& read = list.buffers[list.root(input)];
+        if (read.kind != program::BufferKind::step) continue;
+        if (list.buffers[input].type == list.buffers[output].type) {
+          parameters[list.root(input)] = parameter;
+        }
+      }
+    }
+  }
+  return parameters;
+}
+
+namespace {
+
+bool have_in_common(const GradSum& one, const GradSum& other) {
+  return std::any_of(one.parameters.begin(), one.parameters.end(), [&](const std::string& name) {
+    return std::find(other.parameters.begin(), other.parameters.end(), name) !=
+           other.parameters.end();
+  });
+}
+void add_names(const std::vector<std::string>& names, std::vector<std::string>* to) {
+  for (const std::string& name : names) {
+    if (std::find(to->begin(), to->end(), name) == to->end()) {
+      to->push_back(name);
+    }
+  }
+}
+/// Joins the sum with those that have a parameter in common with it, at the place of the first.
+void join_sum(GradSum sum, const std::function<int64_t(int64_t, int64_t)>& bytes,
+              std::vector<GradSum>* sums) {
+  const auto meets = [&](const GradSum& other) { return have_in_common(other, sum); };
+  auto at = std::find_if(sums->begin(), sums->end(), meets);
+  const auto place = at - sums->begin();
+  while (at != sums->end()) {
+    add_names(at->parameters, &sum.parameters);
+    for (const auto& [codec, names] : at->taken_by) {
+      add_names(names, &sum.taken_by[codec]);
+    }
+    sum.bytes = bytes(sum.bytes, at->bytes);
+    at = std::find_if(sums->erase(at), sums->end(), meets);
+  }
+  sums->insert(sums->begin() + place, std::move(sum));
+}
+
+}  // namespace
+
+std::vector<GradSum> grad_sums(Program program, const std::vector<std::string>& codecs) {
+  Codecs all{Codecs::Options{}};
+  int32_t tag = 0;
+  std::vector<GradSum> sums;
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    std::vector<GradSum> here;
+    for (GradSum& sum : Compression(program, cls, &all, &tag).sums(codecs)) {
+      join_sum(std::move(sum), std::plus<>(), &here);
+    }
+    for (GradSum& sum : here) {
+      join_sum(
+          std::move(sum), [](int64_t one, int64_t other) { return std::max(one, other); }, &sums);
+    }
+  }
+  return sums;
+}
+
 Pass pass_compress() {
-  return program_pass("compress", "sends sums of gradients as codes (plan.grad_codec)", false,
-                      {"grad_codec=identity", "grad_codec=int8"}, run);
+  return program_pass("compress",
+                      "sends sums of gradients as codes (plan.grad_codec, plan.grad_codec_of)",
+                      false, {"grad_codec=identity", "grad_codec=int8"}, run);
 }
 
 }  // namespace hocket::passes
