@@ -448,9 +448,9 @@ void verb_plan(Args& args) {
       "30 --set plan.recompute=selective",
       "512 GPUs, with one key given");
   args.example(
-      "hocket plan configs/models/dense-26m --cluster configs/clusters/box-4x2.yaml --set "
-      "plan.dp=4 "
-      "--codecs int8 --out codecs.yaml",
+      "hocket plan configs/models/dense-26m --cluster configs/clusters/box-4x2.yaml --global-batch "
+      "16 --seq-len 512 --set plan.dp=4 --set plan.ranks_per_node=2 --codecs int8 --out "
+      "codecs.yaml",
       "which gradients of 4 replicas to send as int8");
   args.run([options] { return plan_run(*options); });
 }

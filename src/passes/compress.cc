@@ -139,7 +139,7 @@ class Codecs {
     }
     return found->second;
   }
-  /// Notes what rules concern the parameter, a sum of whose gradient a codec `takes`.
+  /// Notes that there is a sum of the parameter's gradient, if some codec `takes` it.
   template <class Takes>
   void note(const std::string& parameter, const Takes& takes) {
     if (rules_.empty() || parameter.empty()) return;
@@ -148,24 +148,18 @@ class Codecs {
     if (!any) return;
     known_.insert(parameter);
     for (Rule& rule : rules_) {
-      const bool concerns = matches(rule, parameter) && (!rule.codec || takes(*rule.codec));
-      rule.matched = rule.matched || concerns;
+      rule.matched = rule.matched || matches(rule, parameter);
     }
   }
-  /// Error: a rule concerns no gradient.
+  /// True if a gradient that has a name may travel as codes.
+  bool any_known() const { return !known_.empty(); }
+  /// Error: a rule concerns none of the gradients that may travel as codes.
   void expect_matched() const {
     for (const Rule& rule : rules_) {
       if (rule.matched) continue;
-      if (known_.empty()) {
-        fail("plan.grad_codec_of",
-             "got '{}', but this plan sums no gradient that could travel as codes "
-             "(docs/program.md); "
-             "expected plan.dp above 1 without plan.shard; try plan.grad_codec_of: []",
-             rule.text);
-      }
       fail("plan.grad_codec_of",
-           "'{}' matches no gradient that can travel so; expected a name or pattern of parameters "
-           "with two dims or more whose gradients are summed; try {}",
+           "'{}' matches no gradient that can travel as codes; expected a name or pattern of "
+           "parameters with two dims or more whose gradients are summed; try {}",
            rule.text, join({known_.begin(), known_.end()}, ", "));
     }
   }
@@ -592,14 +586,14 @@ void run(Program& program, const Codecs::Options& options) {
   }
   receive_in_order(program, first_tag);
   const bool trains = program.purpose.empty();
-  if (trains) {
+  if (trains && codecs.any_known()) {
     codecs.expect_matched();
-  }
-  if (tag == first_tag && trains && program.num_ranks() > 1 && options.grad_codec != kNoCodec) {
+  } else if (trains && tag == first_tag && program.num_ranks() > 1) {
     log_warning(
-        "plan.grad_codec is {}, but no sum of gradients travels as codes: they are summed by none, "
-        "or split by plan.shard, or too small (docs/program.md)",
-        options.grad_codec);
+        "{}, but no sum of gradients travels as codes: they are summed by none, or split by "
+        "plan.shard, or too small (docs/program.md)",
+        options.grad_codec == kNoCodec ? "plan.grad_codec_of names codecs"
+                                       : "plan.grad_codec is " + options.grad_codec);
   }
 }
 

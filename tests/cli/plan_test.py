@@ -148,7 +148,7 @@ class PlanTest(unittest.TestCase):
     def test_codecs(self):
         self.model(hidden_size=128, intermediate_size=256)
         run = ["model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "8", "--seq-len",
-               "64", "--set", "plan.dp=4", "--set", "plan.bucket_mib=0"]
+               "64", "--set", "plan.dp=4", "--set", "plan.ranks_per_node=2", "--set", "plan.bucket_mib=0"]
         found = json.loads(self.good("plan", *run, "--codecs", "int8", "--json", "--out", "codecs.yaml"))
         chosen, none, every = found["chosen"]["step_s"], found["none"]["step_s"], found["all"]["int8"]["step_s"]
         self.assertLess(chosen, none)
