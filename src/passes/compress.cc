@@ -13,8 +13,6 @@
 // plan.grad_codec_of says so of the parameter whose gradient it is.
 #include "passes/compress.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <deque>
 #include <functional>
@@ -26,9 +24,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "graph/names.h"
 #include "ops/op.h"
+#include "passes/codecs.h"
 #include "passes/pass.h"
 #include "passes/writer.h"
 #include "program/views.h"
@@ -46,43 +44,6 @@ using program::TaskId;
 
 namespace {
 
-/// The two ops of a codec.
-struct CodecOps {
-  const ops::Op* encode = nullptr;
-  const ops::Op* decode = nullptr;
-
-  explicit CodecOps(std::string_view name) {
-    for (const ops::Op* op : ops::all()) {
-      if (op->codec.name == nullptr || op->codec.name != name) continue;
-      (op->codec.role == ops::Codec::Role::encode ? encode : decode) = op;
-    }
-    HOCKET_CHECK(encode && decode, "no codec {}", name);
-  }
-  /// Types of the codes. Error: it does not take such a tensor.
-  std::vector<TensorType> codes(const TensorType& type) const {
-    return encode->infer({}, std::vector{type});
-  }
-  bool takes(const TensorType& type) const {
-    try {
-      return !codes(type).empty();
-    } catch (const Error&) {
-      return false;
-    }
-  }
-  static graph::Attrs back_to(const TensorType& type) {
-    return {{"dtype", std::string(to_string(type.dtype))}};
-  }
-  /// True if rows (indices of dim 0) are encoded one by one, each into rows of all codes.
-  bool by_rows(const TensorType& type) const {
-    const ops::Letters letters = ops::letters(*encode, std::vector{type}, codes(type));
-    const char row = letters.in[0][0];
-    return std::string_view(encode->layout.split).find(row) != std::string_view::npos &&
-           !encode->layout.is_positional(row) &&
-           std::all_of(letters.out.begin(), letters.out.end(),
-                       [row](const std::string& out) { return !out.empty() && out[0] == row; });
-  }
-};
-
 /// The parameter of which a named buffer holds an optimizer state, or the gradient for the host;
 /// empty: neither, or of several.
 std::string parameter_of(const program::Buffer& buffer) {
@@ -94,105 +55,6 @@ std::string parameter_of(const program::Buffer& buffer) {
   }
   return "";
 }
-
-/// The codec of every gradient: what plan.grad_codec_of says of its parameter, else
-/// plan.grad_codec.
-class Codecs {
- public:
-  struct Options {
-    std::string grad_codec = "none";
-    std::vector<std::string> grad_codec_of;
-    void fields(Fields& visit) {
-      visit("grad_codec", grad_codec, "codec that sums of gradients travel through")
-          .one_of(codec_names());
-      visit("grad_codec_of", grad_codec_of,
-            "codecs of single gradients, \"PATTERN CODEC\" each, before plan.grad_codec: of "
-            "parameters whose names match (* and ?); none: as they are; the last match counts; "
-            "`hocket plan --codecs` chooses them (docs/plan.md)");
-    }
-  };
-
-  explicit Codecs(const Options& options) {
-    for (const std::string& name : codec_names()) {
-      if (name != kNoCodec) {
-        ops_.try_emplace(name, name);
-      }
-    }
-    fallback_ = find(options.grad_codec);
-    for (const std::string& text : options.grad_codec_of) {
-      rules_.push_back(parse(text));
-    }
-  }
-
-  bool any() const { return fallback_ != nullptr || !rules_.empty(); }
-  /// Null: none.
-  const CodecOps* of(const std::string& parameter) const {
-    const auto last = std::find_if(rules_.rbegin(), rules_.rend(),
-                                   [&](const Rule& rule) { return matches(rule, parameter); });
-    return last == rules_.rend() ? fallback_ : last->codec;
-  }
-  /// Error: there is no such codec.
-  const CodecOps& named(const std::string& name) const {
-    const auto found = ops_.find(name);
-    if (found == ops_.end()) {
-      fail("codecs", "unknown codec '{}'; expected one of {}", name, join(codec_names(), ", "));
-    }
-    return found->second;
-  }
-  /// Notes that there is a sum of the parameter's gradient, if some codec `takes` it.
-  template <class Takes>
-  void note(const std::string& parameter, const Takes& takes) {
-    if (rules_.empty() || parameter.empty()) return;
-    const bool any = std::any_of(ops_.begin(), ops_.end(),
-                                 [&](const auto& codec) { return takes(codec.second); });
-    if (!any) return;
-    known_.insert(parameter);
-    for (Rule& rule : rules_) {
-      rule.matched = rule.matched || matches(rule, parameter);
-    }
-  }
-  /// True if a gradient that has a name may travel as codes.
-  bool any_known() const { return !known_.empty(); }
-  /// Error: a rule concerns none of the gradients that may travel as codes.
-  void expect_matched() const {
-    for (const Rule& rule : rules_) {
-      if (rule.matched) continue;
-      fail("plan.grad_codec_of",
-           "'{}' matches no gradient that can travel as codes; expected a name or pattern of "
-           "parameters with two dims or more whose gradients are summed; try {}",
-           rule.text, join({known_.begin(), known_.end()}, ", "));
-    }
-  }
-
- private:
-  struct Rule {
-    std::string text, pattern;
-    const CodecOps* codec = nullptr;
-    bool matched = false;
-  };
-  static bool matches(const Rule& rule, const std::string& parameter) {
-    return !parameter.empty() && fnmatch(rule.pattern.c_str(), parameter.c_str(), 0) == 0;
-  }
-  const CodecOps* find(const std::string& name) const {
-    return name == kNoCodec ? nullptr : &ops_.at(name);
-  }
-  Rule parse(const std::string& text) const {
-    const size_t space = text.rfind(' ');
-    const std::string codec = space == std::string::npos ? "" : text.substr(space + 1);
-    const bool known = codec == kNoCodec || ops_.contains(codec);
-    if (!known || space == 0) {
-      fail("plan.grad_codec_of",
-           "got '{}'; expected PATTERN CODEC, CODEC one of {}; try '*.mlp.down_proj.weight int8'",
-           text, join(codec_names(), ", "));
-    }
-    return {text, text.substr(0, space), find(codec)};
-  }
-
-  std::map<std::string, CodecOps> ops_;
-  const CodecOps* fallback_ = nullptr;
-  std::vector<Rule> rules_;
-  std::set<std::string> known_;  ///< parameters whose gradients may travel as codes
-};
 
 /// A step of a sum along one axis.
 struct Level {
@@ -598,16 +460,6 @@ void run(Program& program, const Codecs::Options& options) {
 }
 
 }  // namespace
-
-std::vector<std::string> codec_names() {
-  std::vector<std::string> names{kNoCodec};
-  for (const ops::Op* op : ops::all()) {
-    if (op->codec.name && op->codec.role == ops::Codec::Role::encode) {
-      names.emplace_back(op->codec.name);
-    }
-  }
-  return names;
-}
 
 std::map<BufferId, std::string> parameters_of_gradients(const RankClass& list) {
   // An optimizer makes a state of a parameter from its gradient, which is of the same shape.
