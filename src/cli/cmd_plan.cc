@@ -33,7 +33,7 @@ struct Options {
   std::optional<int64_t> global_batch, seq_len, ranks, threads;
   int64_t top = 5;
   double time_limit = 60;
-  bool json = false;
+  bool json = false, espresso = false;
 };
 
 std::vector<std::string> overrides_of(const Options& options) {
@@ -349,21 +349,25 @@ int convert(const Options& options) {
   return 0;
 }
 
-/// The plan stays: only the codecs of its gradients are chosen.
-int choose(const Options& options) {
-  const std::pair<const char*, bool> others[] = {{"--ranks", options.ranks.has_value()},
-                                                 {"--threads", options.threads.has_value()},
-                                                 {"--from", !options.from.empty()},
-                                                 {"--emit", !options.emit.empty()},
-                                                 {"--model-out", !options.model_out.empty()}};
+/// Error: a mode of the verb is given what it has no use for.
+void expect_none(const std::string& mode, const std::string& why,
+                 const std::vector<std::pair<const char*, bool>>& others) {
   for (const auto& [option, given] : others) {
     if (given) {
-      fail("hocket plan --codecs",
-           "goes without {}: the plan of RUN stays, and is written as a run.yaml; try --set for "
-           "its keys",
-           option);
+      fail("hocket plan " + mode, "goes without {}: {}", option, why);
     }
   }
+}
+
+/// The plan stays: only the codecs of its gradients are chosen.
+int choose(const Options& options) {
+  expect_none("--codecs",
+              "the plan of RUN stays, and is written as a run.yaml; try --set for its keys",
+              {{"--ranks", options.ranks.has_value()},
+               {"--threads", options.threads.has_value()},
+               {"--from", !options.from.empty()},
+               {"--emit", !options.emit.empty()},
+               {"--model-out", !options.model_out.empty()}});
   return plan_codecs({.run = options.run,
                       .cluster = options.cluster,
                       .profile = options.profile,
@@ -374,7 +378,26 @@ int choose(const Options& options) {
                       .json = options.json});
 }
 
+/// RUN is no run, but a file of gradients.
+int decide_as_espresso(const Options& options) {
+  expect_none("--espresso", "RUN has all that it decides by; try --set for the keys of RUN",
+              {{"--codecs", !options.codecs.empty()},
+               {"--cluster", !options.cluster.empty()},
+               {"--profile", !options.profile.empty()},
+               {"--out", !options.out.empty()},
+               {"--json", options.json},
+               {"--global-batch", options.global_batch.has_value()},
+               {"--seq-len", options.seq_len.has_value()},
+               {"--ranks", options.ranks.has_value()},
+               {"--threads", options.threads.has_value()},
+               {"--from", !options.from.empty()},
+               {"--emit", !options.emit.empty()},
+               {"--model-out", !options.model_out.empty()}});
+  return plan_espresso(options.run, options.set);
+}
+
 int plan_run(const Options& options) {
+  if (options.espresso) return decide_as_espresso(options);
   if (!options.codecs.empty()) return choose(options);
   for (const auto& [option, value] :
        {std::pair{"--from", options.from}, {"--emit", options.emit}}) {
@@ -430,6 +453,10 @@ void verb_plan(Args& args) {
       "--codecs", "CODEC[,..]", &options->codecs,
       "keep the plan, and choose for each transfer of gradients one of these codecs or none "
       "by the predicted step (plan.grad_codec_of)");
+  args.flag(
+      "--espresso", &options->espresso,
+      "RUN is a file of gradients: print what the public selector of Espresso decides of them "
+      "(docs/plan.md)");
   args.flag("--json", &options->json, "the best plans and what the search did, as JSON");
   args.option(
       "--from", "FORMAT", &options->from,

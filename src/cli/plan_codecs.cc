@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/config.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -18,6 +19,7 @@
 #include "engine/describe.h"
 #include "engine/machine.h"
 #include "plan/codecs.h"
+#include "plan/espresso.h"
 #include "plan/trial.h"
 
 namespace hocket::cli {
@@ -142,6 +144,18 @@ int plan_codecs(const PlanCodecs& options) {
              steps);
   if (!options.out.empty()) {
     fmt::print(words, "wrote {}\n", options.out);
+  }
+  return 0;
+}
+
+int plan_espresso(const std::string& file, const std::vector<std::string>& set) {
+  plan::EspressoInput input;
+  read_config(input, file, set);
+  const std::vector<plan::EspressoOption> options = plan::espresso_options(input);
+  fmt::print("{:>12}  {:>6}  {:<48}  {}\n", "elements", "option", "", "gradient of");
+  for (size_t i = 0; i < options.size(); ++i) {
+    fmt::print("{:>12}  {:>6}  {:<48}  {}\n", input.tensors[i].elements, options[i].number,
+               options[i].what, input.tensors[i].name);
   }
   return 0;
 }

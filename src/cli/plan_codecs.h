@@ -19,4 +19,8 @@ struct PlanCodecs {
 /// Prints what is decided of each transfer, and the predicted steps; returns the exit code.
 int plan_codecs(const PlanCodecs& options);
 
+/// Prints the decisions of Espresso's public selector (plan/espresso.h) of the gradients in a file;
+/// returns the exit code.
+int plan_espresso(const std::string& file, const std::vector<std::string>& set);
+
 }  // namespace hocket::cli

@@ -174,6 +174,16 @@ class PlanTest(unittest.TestCase):
         self.refused("goes without --emit", "plan", *run, "int8", "--emit", "megatron")
         self.refused("goes without --ranks", "plan", *run, "int8", "--ranks", "2")
 
+    def test_the_public_selector(self):
+        self.put("tensors.yaml", "{nodes: 4, two_level: true, tensors: [{name: bias, elements: 1000}, "
+                                 "{name: weight, elements: 16777216, gap_us: 1200}]}")
+        rows = [line.split() for line in self.good("plan", "tensors.yaml", "--espresso").split("\n")[1:3]]
+        self.assertEqual([(row[0], row[1], row[-1]) for row in rows],
+                         [("1000", "0", "bias"), ("16777216", "9", "weight")])
+        self.assertIn(" 4 ", self.good("plan", "tensors.yaml", "--espresso", "--set", "two_level=false"))
+        self.refused("goes without --codecs", "plan", "tensors.yaml", "--espresso", "--codecs", "int8")
+        self.refused("elements", "plan", "tensors.yaml", "--espresso", "--set", "tensors=[{name: a}]")
+
     def test_bad_input(self):
         self.model()
         of_box = ["plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml"]
