@@ -3,8 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <atomic>
-#include <csignal>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,6 +13,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "cli/plan_codecs.h"
 #include "cli/verbs.h"
 #include "engine/describe.h"
 #include "engine/machine.h"
@@ -28,36 +28,12 @@ namespace {
 constexpr int64_t kMostRanks = 1 << 16;
 
 struct Options {
-  std::string run, cluster, profile, out, from, emit, model_out;
+  std::string run, cluster, profile, out, from, emit, model_out, codecs;
   std::vector<std::string> set;
   std::optional<int64_t> global_batch, seq_len, ranks, threads;
   int64_t top = 5;
   double time_limit = 60;
-  bool json = false;
-};
-
-std::atomic<bool> interrupted{false};
-
-/// While it lives, the first SIGINT or SIGTERM ends the search, and a second one the process.
-class Interrupt {
- public:
-  Interrupt() {
-    interrupted = false;
-    struct sigaction action {};
-    action.sa_handler = [](int) { interrupted = true; };
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
-    sigaction(SIGINT, &action, &before_[0]);
-    sigaction(SIGTERM, &action, &before_[1]);
-  }
-  ~Interrupt() {
-    sigaction(SIGINT, &before_[0], nullptr);
-    sigaction(SIGTERM, &before_[1], nullptr);
-  }
-  Interrupt(const Interrupt&) = delete;
-  Interrupt& operator=(const Interrupt&) = delete;
-
- private:
-  struct sigaction before_[2];
+  bool json = false, espresso = false;
 };
 
 std::vector<std::string> overrides_of(const Options& options) {
@@ -321,7 +297,7 @@ int search_plan(const Options& options) {
   plan::SearchOptions how;
   how.time_limit_s = options.time_limit;
   how.threads = static_cast<int>(options.threads.value_or(0));
-  how.stop = [] { return interrupted.load(); };
+  how.stop = Interrupt::came;
   how.progress = [&](const plan::Counts& counts, const plan::Outcome* best) {
     line.update(fmt::format("{}{}", found_text(counts),
                             best ? fmt::format(", best {}: {}", human_time(best->step_s),
@@ -373,7 +349,56 @@ int convert(const Options& options) {
   return 0;
 }
 
+/// Error: a mode of the verb is given what it has no use for.
+void expect_none(const std::string& mode, const std::string& why,
+                 const std::vector<std::pair<const char*, bool>>& others) {
+  for (const auto& [option, given] : others) {
+    if (given) {
+      fail("hocket plan " + mode, "goes without {}: {}", option, why);
+    }
+  }
+}
+
+/// The plan stays: only the codecs of its gradients are chosen.
+int choose(const Options& options) {
+  expect_none("--codecs",
+              "the plan of RUN stays, and is written as a run.yaml; try --set for its keys",
+              {{"--ranks", options.ranks.has_value()},
+               {"--threads", options.threads.has_value()},
+               {"--from", !options.from.empty()},
+               {"--emit", !options.emit.empty()},
+               {"--model-out", !options.model_out.empty()}});
+  return plan_codecs({.run = options.run,
+                      .cluster = options.cluster,
+                      .profile = options.profile,
+                      .out = options.out,
+                      .set = overrides_of(options),
+                      .codecs = split(options.codecs, ','),
+                      .time_limit_s = options.time_limit,
+                      .json = options.json});
+}
+
+/// RUN is no run, but a file of gradients.
+int decide_as_espresso(const Options& options) {
+  expect_none("--espresso", "RUN has all that it decides by; try --set for the keys of RUN",
+              {{"--codecs", !options.codecs.empty()},
+               {"--cluster", !options.cluster.empty()},
+               {"--profile", !options.profile.empty()},
+               {"--out", !options.out.empty()},
+               {"--json", options.json},
+               {"--global-batch", options.global_batch.has_value()},
+               {"--seq-len", options.seq_len.has_value()},
+               {"--ranks", options.ranks.has_value()},
+               {"--threads", options.threads.has_value()},
+               {"--from", !options.from.empty()},
+               {"--emit", !options.emit.empty()},
+               {"--model-out", !options.model_out.empty()}});
+  return plan_espresso(options.run, options.set);
+}
+
 int plan_run(const Options& options) {
+  if (options.espresso) return decide_as_espresso(options);
+  if (!options.codecs.empty()) return choose(options);
   for (const auto& [option, value] :
        {std::pair{"--from", options.from}, {"--emit", options.emit}}) {
     if (!value.empty() && value != "megatron" && value != "torchtitan") {
@@ -399,6 +424,8 @@ void verb_plan(Args& args) {
       "Ctrl-C "
       "ends it with the best so far. Other keys of the run stay as they are, and so does every key "
       "that --set gives. The plan is written as a run.yaml that train, check and simulate take. "
+      "With --codecs the plan of RUN stays, and only what its gradients travel through is chosen, "
+      "transfer by transfer. "
       "--from reads the plan of another trainer, --emit writes one; without --cluster nothing is "
       "searched for then. docs/plan.md.");
   args.positional("RUN", &options->run,
@@ -422,6 +449,14 @@ void verb_plan(Args& args) {
               "end with the best so far after this time; 0: never");
   args.option("--threads", "N", &options->threads, "that simulate; default: as many as cores", 1,
               1024);
+  args.option(
+      "--codecs", "CODEC[,..]", &options->codecs,
+      "keep the plan, and choose for each transfer of gradients one of these codecs or none "
+      "by the predicted step (plan.grad_codec_of)");
+  args.flag(
+      "--espresso", &options->espresso,
+      "RUN is a file of gradients: print what the public selector of Espresso decides of them "
+      "(docs/plan.md)");
   args.flag("--json", &options->json, "the best plans and what the search did, as JSON");
   args.option(
       "--from", "FORMAT", &options->from,
@@ -439,6 +474,11 @@ void verb_plan(Args& args) {
       "--time-limit "
       "30 --set plan.recompute=selective",
       "512 GPUs, with one key given");
+  args.example(
+      "hocket plan configs/models/dense-26m --cluster configs/clusters/box-4x2.yaml --global-batch "
+      "16 --seq-len 512 --set plan.dp=4 --set plan.ranks_per_node=2 --codecs int8 --out "
+      "codecs.yaml",
+      "which gradients of 4 replicas to send as int8");
   args.run([options] { return plan_run(*options); });
 }
 

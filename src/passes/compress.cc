@@ -9,9 +9,13 @@
 //               gather the codes of sums: 2 (n - 1) / n x codes
 // Of several axes the innermost comes first, whose ranks are nearest; by blocks, the others then
 // sum up a block each. A sum stays what it is if it would move fewer bytes than the codes, is of
-// vectors, meets other classes, or is of products of different nodes (tied parameters).
+// vectors, meets other classes, or is of products of different nodes (tied parameters), or if
+// plan.grad_codec_of says so of the parameter whose gradient it is.
+#include "passes/compress.h"
+
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <set>
@@ -20,7 +24,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "graph/names.h"
 #include "ops/op.h"
+#include "passes/codecs.h"
 #include "passes/pass.h"
 #include "passes/writer.h"
 #include "program/views.h"
@@ -38,51 +44,16 @@ using program::TaskId;
 
 namespace {
 
-/// The two ops of a codec.
-struct CodecOps {
-  const ops::Op* encode = nullptr;
-  const ops::Op* decode = nullptr;
-
-  explicit CodecOps(std::string_view name) {
-    for (const ops::Op* op : ops::all()) {
-      if (op->codec.name == nullptr || op->codec.name != name) continue;
-      (op->codec.role == ops::Codec::Role::encode ? encode : decode) = op;
-    }
-    HOCKET_CHECK(encode && decode, "no codec {}", name);
+/// The parameter of which a named buffer holds an optimizer state, or the gradient for the host;
+/// empty: neither, or of several.
+std::string parameter_of(const program::Buffer& buffer) {
+  if (buffer.slots.size() > 1) return "";
+  const std::string_view name = buffer.slots.empty() ? buffer.name : buffer.slots[0].tensor;
+  for (const std::string_view of :
+       {graph::names::kExpAvgOf, graph::names::kExpAvgSqOf, graph::names::kGradOf}) {
+    if (name.starts_with(of)) return std::string(name.substr(of.size()));
   }
-  /// Types of the codes. Error: it does not take such a tensor.
-  std::vector<TensorType> codes(const TensorType& type) const {
-    return encode->infer({}, std::vector{type});
-  }
-  bool takes(const TensorType& type) const {
-    try {
-      return !codes(type).empty();
-    } catch (const Error&) {
-      return false;
-    }
-  }
-  static graph::Attrs back_to(const TensorType& type) {
-    return {{"dtype", std::string(to_string(type.dtype))}};
-  }
-  /// True if rows (indices of dim 0) are encoded one by one, each into rows of all codes.
-  bool by_rows(const TensorType& type) const {
-    const ops::Letters letters = ops::letters(*encode, std::vector{type}, codes(type));
-    const char row = letters.in[0][0];
-    return std::string_view(encode->layout.split).find(row) != std::string_view::npos &&
-           !encode->layout.is_positional(row) &&
-           std::all_of(letters.out.begin(), letters.out.end(),
-                       [row](const std::string& out) { return !out.empty() && out[0] == row; });
-  }
-};
-
-std::vector<std::string> codec_names() {
-  std::vector<std::string> names{"none"};
-  for (const ops::Op* op : ops::all()) {
-    if (op->codec.name && op->codec.role == ops::Codec::Role::encode) {
-      names.emplace_back(op->codec.name);
-    }
-  }
-  return names;
+  return "";
 }
 
 /// A step of a sum along one axis.
@@ -123,6 +94,7 @@ Ways best_ways(const CodecOps& codec, TensorType type, std::vector<Level> axes) 
 /// A sum that has begun. Each stage but the first begins with what waits for messages: it is
 /// listed later, so that what the device does meanwhile does not wait with it.
 struct Begun {
+  const CodecOps* codec = nullptr;
   size_t origin = 0;  ///< place of the task that it stands for
   std::vector<BufferId> buffers;
   std::deque<std::vector<Task>> stages;
@@ -130,14 +102,34 @@ struct Begun {
 
 class Compression {
  public:
-  Compression(Program& program, program::ClassId cls, const CodecOps& codec, int32_t* tag)
-      : program_(program), writer_(program, cls), views_(program, cls), codec_(codec), tag_(*tag) {}
+  Compression(Program& program, program::ClassId cls, Codecs* codecs, int32_t* tag)
+      : program_(program),
+        writer_(program, cls),
+        views_(program, cls),
+        parameters_(parameters_of_gradients(writer_.list())),
+        codecs_(*codecs),
+        tag_(*tag) {
+    find_sums_of_several();
+  }
+
+  /// The sums of which one of the codecs takes a gradient that has a name, in the order of the
+  /// list.
+  std::vector<GradSum> sums(const std::vector<std::string>& codecs) const {
+    std::vector<GradSum> sums;
+    for (const Task& task : writer_.list().tasks) {
+      if (!is_sum(task)) continue;
+      GradSum sum = sum_of(task, codecs);
+      if (!sum.parameters.empty()) {
+        sums.push_back(std::move(sum));
+      }
+    }
+    return sums;
+  }
 
   void run() {
     // A sum of gradients becomes the stages of those that are encoded, and what is left of its
     // list. Sums go on by a stage whenever another one begins, and to their end before anybody
     // touches their buffers.
-    find_sums_of_several();
     const std::vector<Task> tasks = std::move(writer_.list().tasks);
     renamed_.assign(tasks.size(), kNone);
     for (size_t i = 0; i < tasks.size(); ++i) {
@@ -201,6 +193,24 @@ class Compression {
     }
   }
 
+  GradSum sum_of(const Task& task, const std::vector<std::string>& codecs) const {
+    GradSum sum;
+    for (size_t operand = 0; operand < task.in.size(); ++operand) {
+      const std::string& name = parameter(task, operand);
+      if (name.empty()) continue;
+      bool taken = false;
+      for (const std::string& codec : codecs) {
+        if (!takes(codecs_.named(codec), task, operand)) continue;
+        sum.taken_by[codec].push_back(name);
+        taken = true;
+      }
+      if (!taken) continue;
+      sum.parameters.push_back(name);
+      sum.bytes += program_.kind(task).in[operand].bytes();
+    }
+    return sum;
+  }
+
   /// True if the task waits for the sum, or uses its buffers, or what has memory in common with
   /// them.
   bool touches(const Begun& sum, const Task& task) const {
@@ -232,14 +242,23 @@ class Compression {
     return group.with == kNone && group.members.empty() && !program_.crosses_classes(group);
   }
 
-  std::vector<size_t> coded_operands(const Task& task) const {
+  std::vector<size_t> coded_operands(const Task& task) {
     std::vector<size_t> coded;
     for (size_t operand = 0; operand < task.in.size() && is_sum(task); ++operand) {
-      if (pays(task, operand) && !of_several_.contains(writer_.list().root(task.in[operand]))) {
+      const auto takes_it = [&](const CodecOps& codec) { return takes(codec, task, operand); };
+      codecs_.note(parameter(task, operand), takes_it);
+      const CodecOps* codec = codecs_.of(parameter(task, operand));
+      if (codec != nullptr && takes_it(*codec)) {
         coded.push_back(operand);
       }
     }
     return coded;
+  }
+  /// Whose gradient an operand of a sum is; empty: nobody's that has a name.
+  const std::string& parameter(const Task& task, size_t operand) const {
+    static const std::string unnamed;
+    const auto found = parameters_.find(writer_.list().root(task.out[operand]));
+    return found == parameters_.end() ? unnamed : found->second;
   }
 
   std::vector<Level> axes_of(const Task& task) const {
@@ -251,10 +270,11 @@ class Compression {
   }
 
   /// Whether an operand can be encoded, and no more bytes are moved than by the sum itself.
-  bool pays(const Task& task, size_t operand) const {
+  bool takes(const CodecOps& codec, const Task& task, size_t operand) const {
+    if (of_several_.contains(writer_.list().root(task.in[operand]))) return false;
     const program::Kind& kind = program_.kind(task);
     const TensorType& type = kind.in[operand];
-    if (!graph::is_floating(type.dtype) || type.routed() || !codec_.takes(type)) return false;
+    if (!graph::is_floating(type.dtype) || type.routed() || !codec.takes(type)) return false;
     if (has_parts_of_rows(task.in[operand])) return false;
     const auto members = static_cast<double>(program_.size_of(program_.groups[task.group]));
     const comm::Op& op = comm::op(kind.communication);
@@ -262,7 +282,7 @@ class Compression {
     for (const comm::Algorithm& way : op.algorithms(members, static_cast<double>(type.bytes()))) {
       plain = plain == 0 ? way.bytes : std::min(plain, way.bytes);
     }
-    return best_ways(codec_, type, axes_of(task)).bytes <= plain * (1 + 1e-9);
+    return best_ways(codec, type, axes_of(task)).bytes <= plain * (1 + 1e-9);
   }
 
   /// Rows are encoded whole: a codec's scale is of all their elements. A view lies as its base
@@ -289,11 +309,12 @@ class Compression {
   void begin(const Task& task, size_t place, size_t operand) {
     const TensorType type = writer_.type(task.in[operand]);
     Begun sum;
+    sum.codec = codecs_.of(parameter(task, operand));
     sum.origin = place;
     sum.buffers = {task.in[operand], task.out[operand]};
     sum.stages.emplace_back();
-    add_up(task.in[operand], task.out[operand], best_ways(codec_, type, axes_of(task)).levels, task,
-           &sum);
+    add_up(task.in[operand], task.out[operand], best_ways(*sum.codec, type, axes_of(task)).levels,
+           task, &sum);
     move_on(&sum);
     begun_.push_back(std::move(sum));
   }
@@ -351,7 +372,7 @@ class Compression {
     sum->stages.emplace_back();
     for (int32_t hop = 0; hop < level.ranks; ++hop) {
       const BufferId slot = writer_.part(decoded, 0, rows, 0, moved(level, -hop, rows));
-      sum->stages.back().push_back(writer_.local(codec_.decode->name, CodecOps::back_to(type),
+      sum->stages.back().push_back(writer_.local(sum->codec->decode->name, CodecOps::back_to(type),
                                                  come[static_cast<size_t>(hop)], {slot}, task));
     }
     const BufferId total = level.by_blocks ? writer_.step(part) : to;
@@ -383,16 +404,16 @@ class Compression {
           writer_.collective(found->op->id, found->attrs, group, {code}, {all.back()}, task));
     }
     sum->stages.emplace_back();
-    sum->stages.back().push_back(
-        writer_.local(codec_.decode->name, CodecOps::back_to(writer_.type(to)), all, {to}, task));
+    sum->stages.back().push_back(writer_.local(
+        sum->codec->decode->name, CodecOps::back_to(writer_.type(to)), all, {to}, task));
   }
 
   std::vector<BufferId> encoded(BufferId from, const Task& task, Begun* sum) {
     std::vector<BufferId> codes;
-    for (const TensorType& code : codec_.codes(writer_.type(from))) {
+    for (const TensorType& code : sum->codec->codes(writer_.type(from))) {
       codes.push_back(writer_.step(code));
     }
-    sum->stages.back().push_back(writer_.local(codec_.encode->name, {}, {from}, codes, task));
+    sum->stages.back().push_back(writer_.local(sum->codec->encode->name, {}, {from}, codes, task));
     return codes;
   }
 
@@ -407,8 +428,9 @@ class Compression {
 
   Program& program_;
   Writer writer_;
-  const program::Views views_;  ///< of the buffers that there were
-  const CodecOps& codec_;
+  const program::Views views_;                        ///< of the buffers that there were
+  const std::map<BufferId, std::string> parameters_;  ///< by the root of their gradient
+  Codecs& codecs_;
   int32_t& tag_;
   std::vector<Task> made_;
   std::set<BufferId> of_several_;
@@ -416,37 +438,106 @@ class Compression {
   std::deque<Begun> begun_;
 };
 
-struct Options {
-  std::string grad_codec = "none";
-  void fields(Fields& visit) {
-    visit("grad_codec", grad_codec, "codec that sums of gradients travel through")
-        .one_of(codec_names());
-  }
-};
-
-void run(Program& program, const Options& options) {
-  if (options.grad_codec == "none") return;
-  const CodecOps codec(options.grad_codec);
+void run(Program& program, const Codecs::Options& options) {
+  Codecs codecs(options);
+  if (!codecs.any()) return;
   const int32_t first_tag = next_tag(program);
   int32_t tag = first_tag;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    Compression(program, cls, codec, &tag).run();
+    Compression(program, cls, &codecs, &tag).run();
   }
   receive_in_order(program, first_tag);
   const bool trains = program.purpose.empty();
-  if (tag == first_tag && trains && program.num_ranks() > 1) {
+  if (trains && codecs.any_known()) {
+    codecs.expect_matched();
+  } else if (trains && tag == first_tag && program.num_ranks() > 1) {
     log_warning(
-        "plan.grad_codec is {}, but no sum of gradients travels as codes: they are summed by none, "
-        "or split by plan.shard, or too small (docs/program.md)",
-        options.grad_codec);
+        "{}, but no sum of gradients travels as codes: they are summed by none, or split by "
+        "plan.shard, or too small (docs/program.md)",
+        options.grad_codec == kNoCodec ? "plan.grad_codec_of names codecs"
+                                       : "plan.grad_codec is " + options.grad_codec);
   }
 }
 
 }  // namespace
 
+std::map<BufferId, std::string> parameters_of_gradients(const RankClass& list) {
+  // An optimizer makes a state of a parameter from its gradient, which is of the same shape.
+  std::map<BufferId, std::string> parameters;
+  for (const Task& task : list.tasks) {
+    for (const BufferId output : task.out) {
+      const std::string parameter = parameter_of(list.buffers[list.root(output)]);
+      if (parameter.empty()) continue;
+      if (list.buffers[list.root(output)].kind == program::BufferKind::output) {
+        parameters[list.root(output)] = parameter;
+      }
+      for (const BufferId input : task.in) {
+        const program::Buffer& read = list.buffers[list.root(input)];
+        if (read.kind != program::BufferKind::step) continue;
+        if (list.buffers[input].type == list.buffers[output].type) {
+          parameters[list.root(input)] = parameter;
+        }
+      }
+    }
+  }
+  return parameters;
+}
+
+namespace {
+
+bool have_in_common(const GradSum& one, const GradSum& other) {
+  return std::any_of(one.parameters.begin(), one.parameters.end(), [&](const std::string& name) {
+    return std::find(other.parameters.begin(), other.parameters.end(), name) !=
+           other.parameters.end();
+  });
+}
+void add_names(const std::vector<std::string>& names, std::vector<std::string>* to) {
+  for (const std::string& name : names) {
+    if (std::find(to->begin(), to->end(), name) == to->end()) {
+      to->push_back(name);
+    }
+  }
+}
+/// Joins the sum with those that have a parameter in common with it, at the place of the first.
+void join_sum(GradSum sum, const std::function<int64_t(int64_t, int64_t)>& bytes,
+              std::vector<GradSum>* sums) {
+  const auto meets = [&](const GradSum& other) { return have_in_common(other, sum); };
+  auto at = std::find_if(sums->begin(), sums->end(), meets);
+  const auto place = at - sums->begin();
+  while (at != sums->end()) {
+    add_names(at->parameters, &sum.parameters);
+    for (const auto& [codec, names] : at->taken_by) {
+      add_names(names, &sum.taken_by[codec]);
+    }
+    sum.bytes = bytes(sum.bytes, at->bytes);
+    at = std::find_if(sums->erase(at), sums->end(), meets);
+  }
+  sums->insert(sums->begin() + place, std::move(sum));
+}
+
+}  // namespace
+
+std::vector<GradSum> grad_sums(Program program, const std::vector<std::string>& codecs) {
+  Codecs all{Codecs::Options{}};
+  int32_t tag = 0;
+  std::vector<GradSum> sums;
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    std::vector<GradSum> here;
+    for (GradSum& sum : Compression(program, cls, &all, &tag).sums(codecs)) {
+      join_sum(std::move(sum), std::plus<>(), &here);
+    }
+    for (GradSum& sum : here) {
+      join_sum(
+          std::move(sum), [](int64_t one, int64_t other) { return std::max(one, other); }, &sums);
+    }
+  }
+  return sums;
+}
+
 Pass pass_compress() {
-  return program_pass("compress", "sends sums of gradients as codes (plan.grad_codec)", false,
-                      {"grad_codec=identity", "grad_codec=int8"}, run);
+  return program_pass("compress",
+                      "sends sums of gradients as codes (plan.grad_codec, plan.grad_codec_of)",
+                      false, {"grad_codec=identity", "grad_codec=int8"}, run);
 }
 
 }  // namespace hocket::passes

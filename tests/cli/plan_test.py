@@ -144,6 +144,46 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(r.returncode, 1)
         self.assertIn("fits into 64 KiB a rank", r.stderr)
 
+    # ---- codecs of gradients ---------------------------------------------------------------------------------------
+    def test_codecs(self):
+        self.model(hidden_size=128, intermediate_size=256)
+        run = ["model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "8", "--seq-len",
+               "64", "--set", "plan.dp=4", "--set", "plan.ranks_per_node=2", "--set", "plan.bucket_mib=0"]
+        found = json.loads(self.good("plan", *run, "--codecs", "int8", "--json", "--out", "codecs.yaml"))
+        chosen, none, every = found["chosen"]["step_s"], found["none"]["step_s"], found["all"]["int8"]["step_s"]
+        self.assertLess(chosen, none)
+        self.assertLessEqual(chosen, every)
+        self.assertTrue(found["complete"])
+        encoded = [p for t in found["transfers"] if t["codec"] == "int8" for p in t["parameters"]]
+        plan, _ = self.keys("codecs.yaml")
+        self.assertEqual(sorted(plan["grad_codec_of"]), sorted(p + " int8" for p in encoded))
+        # The run is taken as it is, and simulate says what the search said.
+        self.assertIn("int8", self.good("check", "codecs.yaml"))
+        simulated = json.loads(self.good("simulate", "codecs.yaml", "--json"))
+        self.assertAlmostEqual(simulated["step_s"], chosen, delta=1e-9)
+        shown = self.good("plan", *run, "--codecs", "int8,identity")
+        for word in ("gap before", "all int8", "all identity", "chosen"):
+            self.assertIn(word, shown)
+
+    def test_codecs_that_cannot_be_chosen(self):
+        self.model()
+        run = ["model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "8", "--seq-len",
+               "64", "--codecs"]
+        self.refused("unknown codec 'int7'", "plan", *run, "int7", "--set", "plan.dp=4")
+        self.refused("no gradient of this plan", "plan", *run, "int8", "--set", "plan.tp=4")
+        self.refused("goes without --emit", "plan", *run, "int8", "--emit", "megatron")
+        self.refused("goes without --ranks", "plan", *run, "int8", "--ranks", "2")
+
+    def test_the_public_selector(self):
+        self.put("tensors.yaml", "{nodes: 4, two_level: true, tensors: [{name: bias, elements: 1000}, "
+                                 "{name: weight, elements: 16777216, gap_us: 1200}]}")
+        rows = [line.split() for line in self.good("plan", "tensors.yaml", "--espresso").split("\n")[1:3]]
+        self.assertEqual([(row[0], row[1], row[-1]) for row in rows],
+                         [("1000", "0", "bias"), ("16777216", "9", "weight")])
+        self.assertIn(" 4 ", self.good("plan", "tensors.yaml", "--espresso", "--set", "two_level=false"))
+        self.refused("goes without --codecs", "plan", "tensors.yaml", "--espresso", "--codecs", "int8")
+        self.refused("elements", "plan", "tensors.yaml", "--espresso", "--set", "tensors=[{name: a}]")
+
     def test_bad_input(self):
         self.model()
         of_box = ["plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml"]

@@ -146,6 +146,21 @@ void compare_with_one_rank(uint64_t seed, const std::shared_ptr<comm::Connection
   EXPECT_EQ(difference(train(c, false, 3), one), "");
 }
 
+/// Some gradients through a lossy codec, others as they are, in buckets of both.
+Case codecs_of_single_gradients() {
+  Case c;
+  c.name = "codecs of single gradients";
+  c.seed = 1;
+  c.text =
+      "model:\n  config: {model_type: llama, vocab_size: 24, hidden_size: 8, num_hidden_layers: 2, "
+      "num_attention_heads: 4, num_key_value_heads: 2, head_dim: 4, intermediate_size: 12, "
+      "rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: false, "
+      "max_position_embeddings: 64, hidden_act: silu}\n"
+      "train: {seq_len: 6, global_batch: 24, warmup_steps: 0, lr: 0.01}\n"
+      "plan: {dp: 4, grad_codec_of: ['*mlp* int8', '*.1.*down_proj* none', '*q_proj* identity']}\n";
+  return c;
+}
+
 /// In one of the processes: every third plan with the collectives of c10d.
 void run_plans(int plans) {
   std::string seeds;
@@ -165,6 +180,10 @@ void run_plans(int plans) {
     compare_with_one_rank(seed, engine::connection(run));
     if (testing::Test::HasFailure()) break;
   }
+  const Case coded = codecs_of_single_gradients();
+  compare_both_ways(engine::parse_run(coded.text, coded.name,
+                                      {"plan.threads_per_rank=1", "plan.ranks=gloo"}),
+                    coded.seed);
   engine::disconnect(testing::Test::HasFailure() ? "a plan differs" : "");
   if (std::getenv("RANK")[0] == '0') {
     std::cout << plans << " plans, seeds" << seeds << "\n";

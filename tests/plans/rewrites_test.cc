@@ -55,6 +55,14 @@ std::vector<Row> rows() {
   for (const char* plan : {"dp: 4, ep: 2", "dp: 8, ep: 4, bucket_mib: 0.002"}) {
     all.push_back({"grad_codec", "identity", plan, true, "message"});
   }
+  // Of some gradients, of a bucket or of parts of them, too; and of all but some.
+  const std::string some = "['*self_attn* identity', 'lm_head* identity', '*.1.*v_proj* none']";
+  for (const char* plan : {"dp: 4", "dp: 3, bucket_mib: 0.002", "pp: 2, dp: 2",
+                           "dp: 3, bucket_mib: 0, comm_tiles: 3", "dp: 4, all_reduce: ring"}) {
+    all.push_back({"grad_codec_of", some, plan, false, "view"});
+  }
+  all.push_back({"grad_codec_of", "['*experts* none']", "dp: 4, ep: 2, grad_codec: identity", true,
+                 "message"});
   // Products that feed sums, rows by rows; before they are put into buckets and encoded, too.
   for (const char* plan : {"dp: 2", "dp: 4, bucket_mib: 0", "pp: 2, dp: 2, bucket_mib: 0.002",
                            "dp: 3, bucket_mib: 0, grad_codec: identity"}) {
@@ -297,6 +305,51 @@ TEST(Rewrites, ALossyCodecTakesAnyPlan) {
       EXPECT_FALSE(verdict.lossy.empty());
     }
   }
+}
+
+/// The check names what was lost of the gradients that plan.grad_codec_of says, and of no other.
+TEST(Rewrites, ACodecOfSingleGradientsIsOfThese) {
+  for (const char* plan : {"dp: 2", "dp: 2, bucket_mib: 0", "pp: 2, dp: 2, all_reduce: ring"}) {
+    const Case c = model(
+        fmt::format("{}, grad_codec_of: ['*.0.mlp.down_proj.weight int8', '*.1.* none']", plan),
+        false, "f32");
+    SCOPED_TRACE(c.name);
+    const engine::Compiled made = compiled(c);
+    const check::Verdict verdict = check::check(made.program, made.reference);
+    EXPECT_TRUE(verdict.ok()) << to_text(verdict);
+    EXPECT_FALSE(verdict.lossy.empty());
+    int encoded = 0;
+    for (const program::Task& task : made.program.classes[0].tasks) {
+      encoded += made.program.kind(task).op == "encode_int8" ? 1 : 0;
+    }
+    EXPECT_GE(encoded, 1);
+    EXPECT_LE(encoded, 2);  // the gradient, and the sum of a block of it
+  }
+}
+
+TEST(Rewrites, CodecsOfWhatIsNoGradientAreRefused) {
+  const auto refused = [](const std::string& plan) {
+    try {
+      compiled(model(plan, false, "f32"));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  for (const auto& [plan, why] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"dp: 2, grad_codec_of: ['*.bias int8']", "'*.bias int8' matches no gradient"},
+           {"dp: 2, grad_codec_of: ['*norm.weight int8']", "matches no gradient"},
+           {"dp: 2, grad_codec_of: ['lm_head.weight int7']", "expected PATTERN CODEC"},
+           {"dp: 2, grad_codec_of: [lm_head.weight]", "expected PATTERN CODEC"},
+           {"dp: 2, grad_codec: int8, grad_codec_of: ['*.9.* none']", "'*.9.* none' matches no"}}) {
+    EXPECT_NE(refused(plan).find(why), std::string::npos) << plan << "\n" << refused(plan);
+  }
+  // Where no gradient is summed, or none is made, nothing is refused.
+  EXPECT_EQ(refused("tp: 2, grad_codec_of: ['* int8']"), "");
+  engine::CompileOptions how;
+  how.purpose = engine::Purpose::loss;
+  const Case c = model("dp: 2, grad_codec_of: ['*down_proj.weight int8']", false, "f32");
+  EXPECT_NO_THROW(engine::compile(engine::parse_run(c.text, c.name, {}), how));
 }
 
 /// Every rank decodes what it keeps: to the bit the same on all replicas, and near the exact step.

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/plan_codecs.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "engine/describe.h"
+#include "engine/machine.h"
+#include "plan/codecs.h"
+#include "plan/espresso.h"
+#include "plan/trial.h"
+
+namespace hocket::cli {
+
+namespace {
+
+using plan::CodecDecision;
+using plan::CodecResult;
+using plan::CodecTrial;
+
+plan::CodecResult search(const CodecTrial& trial, double time_limit_s) {
+  const auto begun = std::chrono::steady_clock::now();
+  Progress line;
+  plan::CodecSearchOptions how;
+  how.stop = [&] {
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
+    return Interrupt::came() || (time_limit_s > 0 && spent.count() >= time_limit_s);
+  };
+  how.progress = [&](int64_t simulated, double best_s) {
+    line.update(fmt::format("{} simulated, best {}", simulated, human_time(best_s)));
+  };
+  const Interrupt interrupt;
+  CodecResult result = plan::choose_codecs(trial, how);
+  line.finish();
+  return result;
+}
+
+/// Of each transfer: what it is of, and what was decided.
+std::string table_text(const CodecTrial& trial, const CodecResult& result) {
+  std::string text = fmt::format("{:>3}  {:>10}  {:>10}  {:>8}  {:>10}  {}\n", "", "bytes",
+                                 "gap before", "codec", "gain", "gradients of");
+  for (size_t t = 0; t < result.decisions.size(); ++t) {
+    const passes::GradSum& transfer = trial.transfers()[t];
+    const CodecDecision& decision = result.decisions[t];
+    const std::string gain = decision.dropped      ? "in time"
+                             : decision.gain_s > 0 ? human_time(decision.gain_s)
+                                                   : "-";
+    const auto others = std::ssize(transfer.parameters) - 1;
+    text += fmt::format("{:>3}  {:>10}  {:>10}  {:>8}  {:>10}  {}{}\n", t + 1,
+                        human_bytes(static_cast<double>(transfer.bytes)),
+                        human_time(decision.gap_s), decision.codec, gain, transfer.parameters[0],
+                        others > 0 ? fmt::format(" and {}", counted(others, "other")) : "");
+  }
+  return text;
+}
+
+/// A predicted step beside the one with nothing encoded.
+std::string step_text(const std::string& what, const plan::CodecOutcome& outcome,
+                      const plan::CodecOutcome& none) {
+  return fmt::format("{:<10} {} a step ({:.3g}x){}\n", what, human_time(outcome.step_s),
+                     none.step_s / outcome.step_s,
+                     outcome.fits ? "" : ", more memory than there is");
+}
+std::string steps_text(const CodecResult& result) {
+  std::string text = step_text(passes::kNoCodec, result.none, result.none);
+  for (const auto& [codec, outcome] : result.all) {
+    text += step_text("all " + codec, outcome, result.none);
+  }
+  return text + step_text("chosen", result.chosen, result.none);
+}
+
+nlohmann::json json_of(const plan::CodecOutcome& outcome) {
+  return {{"step_s", outcome.step_s}, {"fits", outcome.fits}};
+}
+nlohmann::json json_of(const CodecTrial& trial, const CodecResult& result) {
+  nlohmann::json transfers = nlohmann::json::array();
+  for (size_t t = 0; t < result.decisions.size(); ++t) {
+    const CodecDecision& decision = result.decisions[t];
+    transfers.push_back({{"parameters", trial.transfers()[t].parameters},
+                         {"bytes", trial.transfers()[t].bytes},
+                         {"gap_s", decision.gap_s},
+                         {"codec", decision.codec},
+                         {"gain_s", decision.gain_s},
+                         {"before_bubble", decision.dropped}});
+  }
+  nlohmann::json all = nlohmann::json::object();
+  for (const auto& [codec, outcome] : result.all) {
+    all[codec] = json_of(outcome);
+  }
+  return {{"transfers", transfers},
+          {"none", json_of(result.none)},
+          {"all", all},
+          {"chosen", json_of(result.chosen)},
+          {"simulated", result.simulated},
+          {"complete", result.complete}};
+}
+
+}  // namespace
+
+int plan_codecs(const PlanCodecs& options) {
+  const Source source = read_source(options.run, options.set, true);
+  if (source.given) {
+    fail("hocket plan --codecs",
+         "{} is the text of a program, whose gradients travel as it says; expected a run.yaml or a "
+         "MODEL",
+         options.run);
+  }
+  const engine::Run& run = source.run;
+  std::vector<std::string> inputs = inputs_of(run);
+  inputs.insert(inputs.end(), {options.run, options.cluster, options.profile});
+  require_output("hocket plan --out", options.out, inputs);
+  const std::string cluster = options.cluster.empty() ? run.config.cluster.file : options.cluster;
+  const std::optional<cost::Profile> profile =
+      profile_of(run, options.profile, engine::cluster_of(run, cluster), "hocket plan");
+  const CodecTrial trial(run, cluster, profile, options.codecs);
+  const CodecResult result = search(trial, options.time_limit_s);
+  const std::string steps = steps_text(result);
+  if (!options.out.empty()) {
+    write_output(options.out, plan::run_text(trial.run_of(result.choice()),
+                                             fmt::format("codecs of gradients, predicted on {}\n{}",
+                                                         trial.cluster().name,
+                                                         steps.substr(0, steps.size() - 1))));
+  }
+  if (options.json) {
+    fmt::print("{}\n", json_of(trial, result).dump(2));
+    return 0;
+  }
+  std::FILE* words = words_beside(options.out);
+  fmt::print(words, "model      {}\ncluster    {}\nsearch     {} simulated{}\n\n{}\n{}",
+             engine::describe(run.model), trial.cluster().name, counted(result.simulated, "step"),
+             result.complete ? "" : ", ended before all were tried", table_text(trial, result),
+             steps);
+  if (!options.out.empty()) {
+    fmt::print(words, "wrote {}\n", options.out);
+  }
+  return 0;
+}
+
+int plan_espresso(const std::string& file, const std::vector<std::string>& set) {
+  plan::EspressoInput input;
+  read_config(input, file, set);
+  const std::vector<plan::EspressoOption> options = plan::espresso_options(input);
+  fmt::print("{:>12}  {:>6}  {:<48}  {}\n", "elements", "option", "", "gradient of");
+  for (size_t i = 0; i < options.size(); ++i) {
+    fmt::print("{:>12}  {:>6}  {:<48}  {}\n", input.tensors[i].elements, options[i].number,
+               options[i].what, input.tensors[i].name);
+  }
+  return 0;
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/codecs.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "passes/compress.h"
+
+namespace hocket::passes {
+
+using graph::TensorType;
+
+std::vector<std::string> codec_names() {
+  std::vector<std::string> names{kNoCodec};
+  for (const ops::Op* op : ops::all()) {
+    if (op->codec.name && op->codec.role == ops::Codec::Role::encode) {
+      names.emplace_back(op->codec.name);
+    }
+  }
+  return names;
+}
+
+CodecOps::CodecOps(std::string_view name) {
+  for (const ops::Op* op : ops::all()) {
+    if (op->codec.name == nullptr || op->codec.name != name) continue;
+    (op->codec.role == ops::Codec::Role::encode ? encode : decode) = op;
+  }
+  HOCKET_CHECK(encode && decode, "no codec {}", name);
+}
+
+std::vector<TensorType> CodecOps::codes(const TensorType& type) const {
+  return encode->infer({}, std::vector{type});
+}
+
+bool CodecOps::takes(const TensorType& type) const {
+  try {
+    return !codes(type).empty();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+graph::Attrs CodecOps::back_to(const TensorType& type) {
+  return {{"dtype", std::string(to_string(type.dtype))}};
+}
+
+bool CodecOps::by_rows(const TensorType& type) const {
+  const ops::Letters letters = ops::letters(*encode, std::vector{type}, codes(type));
+  const char row = letters.in[0][0];
+  return std::string_view(encode->layout.split).find(row) != std::string_view::npos &&
+         !encode->layout.is_positional(row) &&
+         std::all_of(letters.out.begin(), letters.out.end(),
+                     [row](const std::string& out) { return !out.empty() && out[0] == row; });
+}
+
+void Codecs::Options::fields(Fields& visit) {
+  visit("grad_codec", grad_codec, "codec that sums of gradients travel through")
+      .one_of(codec_names());
+  visit("grad_codec_of", grad_codec_of,
+        "codecs of single gradients, \"PATTERN CODEC\" each, before plan.grad_codec: of "
+        "parameters whose names match (* and ?); none: as they are; the last match counts; "
+        "`hocket plan --codecs` chooses them (docs/plan.md)");
+}
+
+Codecs::Codecs(const Options& options) {
+  for (const std::string& name : codec_names()) {
+    if (name != kNoCodec) {
+      ops_.try_emplace(name, name);
+    }
+  }
+  if (options.grad_codec != kNoCodec) {
+    fallback_ = &named(options.grad_codec);
+  }
+  for (const std::string& text : options.grad_codec_of) {
+    rules_.push_back(parse(text));
+  }
+}
+
+const CodecOps* Codecs::of(const std::string& parameter) const {
+  const auto last = std::find_if(rules_.rbegin(), rules_.rend(),
+                                 [&](const Rule& rule) { return matches(rule, parameter); });
+  return last == rules_.rend() ? fallback_ : last->codec;
+}
+
+const CodecOps& Codecs::named(const std::string& name) const {
+  const auto found = ops_.find(name);
+  if (found == ops_.end()) {
+    fail("codecs", "unknown codec '{}'; expected one of {}", name, join(codec_names(), ", "));
+  }
+  return found->second;
+}
+
+void Codecs::note(const std::string& parameter, const std::function<bool(const CodecOps&)>& takes) {
+  if (rules_.empty() || parameter.empty()) return;
+  const bool taken =
+      std::any_of(ops_.begin(), ops_.end(), [&](const auto& codec) { return takes(codec.second); });
+  if (!taken) return;
+  known_.insert(parameter);
+  for (Rule& rule : rules_) {
+    rule.matched = rule.matched || matches(rule, parameter);
+  }
+}
+
+void Codecs::expect_matched() const {
+  for (const Rule& rule : rules_) {
+    if (rule.matched) continue;
+    fail("plan.grad_codec_of",
+         "'{}' matches no gradient that can travel as codes; expected a name or pattern of "
+         "parameters with two dims or more whose gradients are summed; try {}",
+         rule.text, join({known_.begin(), known_.end()}, ", "));
+  }
+}
+
+bool Codecs::matches(const Rule& rule, const std::string& parameter) {
+  return !parameter.empty() && fnmatch(rule.pattern.c_str(), parameter.c_str(), 0) == 0;
+}
+
+Codecs::Rule Codecs::parse(const std::string& text) const {
+  const size_t space = text.rfind(' ');
+  const std::string codec = space == std::string::npos ? "" : text.substr(space + 1);
+  const auto found = ops_.find(codec);
+  if (space == 0 || (codec != kNoCodec && found == ops_.end())) {
+    fail("plan.grad_codec_of",
+         "got '{}'; expected PATTERN CODEC, CODEC one of {}; try '*.mlp.down_proj.weight int8'",
+         text, join(codec_names(), ", "));
+  }
+  return {text, text.substr(0, space), found == ops_.end() ? nullptr : &found->second};
+}
+
+}  // namespace hocket::passes

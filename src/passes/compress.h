@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `compress` could encode: the sums of gradients of a program, by the parameters whose
+// gradients they are. A search over codecs (plan/codecs.h) names them by these.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+
+namespace hocket::passes {
+
+/// The name of no codec: a sum stays what it is.
+inline constexpr const char* kNoCodec = "none";
+/// Values of plan.grad_codec: kNoCodec, and all codecs.
+std::vector<std::string> codec_names();
+
+/// One transfer in which gradients are summed over replicas: a tensor, or a bucket of them.
+struct GradSum {
+  std::vector<std::string> parameters;  ///< whose gradients of it some codec takes
+  int64_t bytes = 0;                    ///< of these gradients on a rank, not encoded
+  std::map<std::string, std::vector<std::string>> taken_by;  ///< of the parameters, by codec
+};
+/// Those of a program before the pass of which one of the codecs takes a gradient, class by class
+/// in the order of their lists. Sums that have a parameter in common stand as one: those of several
+/// classes, and the parts of one gradient. Error: unknown codec.
+std::vector<GradSum> grad_sums(program::Program program, const std::vector<std::string>& codecs);
+
+/// By the buffer that has the memory: the parameter whose gradient it holds, as who updates the
+/// states of an optimizer reads it, or as the host does.
+std::map<program::BufferId, std::string> parameters_of_gradients(const program::RankClass& list);
+
+}  // namespace hocket::passes
