@@ -181,9 +181,9 @@ void run_plans(int plans) {
     if (testing::Test::HasFailure()) break;
   }
   const Case coded = codecs_of_single_gradients();
-  compare_both_ways(engine::parse_run(coded.text, coded.name,
-                                      {"plan.threads_per_rank=1", "plan.ranks=gloo"}),
-                    coded.seed);
+  compare_both_ways(
+      engine::parse_run(coded.text, coded.name, {"plan.threads_per_rank=1", "plan.ranks=gloo"}),
+      coded.seed);
   engine::disconnect(testing::Test::HasFailure() ? "a plan differs" : "");
   if (std::getenv("RANK")[0] == '0') {
     std::cout << plans << " plans, seeds" << seeds << "\n";
