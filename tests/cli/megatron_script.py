@@ -54,5 +54,5 @@ torchrun --nnodes 1 --nproc-per-node 4 pretrain_gpt.py \\
     --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear \\
     --untie-embeddings-and-output-weights --max-position-embeddings 128 --seq-length 64 \\
     --tensor-model-parallel-size 2 --sequence-parallel --overlap-grad-reduce \\
-    --micro-batch-size 1 --global-batch-size 8 --train-iters 10 --lr 1e-3 --hidden-dropout 0 --bf16
+    --micro-batch-size 1 --global-batch-size 8 --train-iters 10 --lr 1e-3 --hidden-dropout 0
 """
