@@ -212,7 +212,7 @@ MUTANTS = [
            "«lane == static_cast<uint8_t>(program::Lane::host)»;", "false",
            "work of the host counts as exposed communication", ("sim/engine_test",)),
     Mutant(42, "src/sim/simulator.cc",
-           "report.peak_flops = cluster.peak_flops(report.dtype) * «cores»;", "1",
+           "report.peak_flops *= «cores»;", "1",
            "the MFU is of one core instead of the rank's", ("sim/simulator_test",)),
 
     # --- data
