@@ -68,17 +68,16 @@ class Routing {
   /// Before it runs.
   double share(const program::Kind& kind, const program::Task& task,
                const runtime::Executor& executor) const {
-    const graph::TensorType* rows = nullptr;
-    const int64_t* counts = nullptr;
+    const auto rows = std::find_if(kind.in.begin(), kind.in.end(),
+                                   [](const graph::TensorType& type) { return type.routed(); });
+    if (rows == kind.in.end()) return 1;
+    const int64_t* counts = nullptr;  // of the experts that are here
     for (size_t i = 0; i < kind.in.size(); ++i) {
-      if (kind.in[i].routed()) {
-        rows = &kind.in[i];
-      }
-      if (is_counts(kind.in[i])) {
+      if (is_counts(kind.in[i]) && kind.in[i].dims[0] == rows->dims[0]) {
         counts = static_cast<const int64_t*>(executor.data(task.in[i]));
       }
     }
-    if (rows == nullptr || counts == nullptr) return 1;
+    if (counts == nullptr) return 1;
     const int64_t here = rows->dims[0];
     const double even = static_cast<double>(rows->dims[1]) * rows->top_k *
                         static_cast<double>(here) / static_cast<double>(experts_);
