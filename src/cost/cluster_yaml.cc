@@ -10,7 +10,7 @@
 namespace hocket::cost {
 namespace {
 
-std::string quoted(const std::string& text) {
+std::string in_quotes(const std::string& text) {
   std::string out;
   append_json_string(&out, text);
   return out;
@@ -26,7 +26,7 @@ std::string scalar(const Field& field) {
   }
   if (const auto* flag = std::get_if<bool*>(&field.target)) return **flag ? "true" : "";
   if (const auto* text = std::get_if<std::string*>(&field.target)) {
-    return (*text)->empty() ? "" : quoted(**text);
+    return (*text)->empty() ? "" : in_quotes(**text);
   }
   if (const auto* list = std::get_if<std::vector<double>*>(&field.target)) {
     std::string numbers;
@@ -38,7 +38,7 @@ std::string scalar(const Field& field) {
   if (const auto* list = std::get_if<std::vector<std::string>*>(&field.target)) {
     std::string words;
     for (const std::string& word : **list) {
-      words += (words.empty() ? "" : ", ") + quoted(word);
+      words += (words.empty() ? "" : ", ") + in_quotes(word);
     }
     return words.empty() ? "" : "[" + words + "]";
   }
