@@ -317,7 +317,7 @@ std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh, int64_t 
   for (size_t s = 0; s < schedules.size(); ++s) {
     const parallel::BuiltIn& schedule = schedules[s];
     if (mesh.pp == 1) {
-      if (s > 0 || !fits(space, "plan.pp_chunks", 1)) continue;
+      if (s > 0 || !fits(space, "plan.pp_chunks", 1) || is_given(space, kLayers)) continue;
       found.push_back({0, 1});
       continue;
     }

@@ -57,6 +57,23 @@ TEST(PlanSpace, BalancedLayersAreTheBestOfAll) {
   }
 }
 
+TEST(PlanSpace, GivenLayersAreOfPipelinesWithAsManyStages) {
+  Space space;
+  space.model.num_layers = 8;
+  space.ranks = space.global_batch = 8;
+  space.given = {{"plan.pp_layers", "[5, 3]"}};
+  Choice mesh;
+  mesh.dp = 8;
+  EXPECT_TRUE(pipelines(space, mesh, 1).empty());
+  mesh.pp = 2;
+  mesh.dp = 4;
+  const std::vector<Pipeline> found = pipelines(space, mesh, 4);
+  EXPECT_FALSE(found.empty());
+  for (const Pipeline& pipeline : found) {
+    EXPECT_EQ(pipeline.chunks, 1);
+  }
+}
+
 TEST(PlanSpace, AHeavyHeadTakesLayersFromTheLastStage) {
   const LayerCosts costs{{1, 1, 1, 1, 1, 1, 1, 1}, 0, 2};
   const std::vector<double> even = {1, 1};
