@@ -105,7 +105,8 @@ Program pipeline(int32_t pp, int32_t dp, int32_t layers, int32_t mb) {
       return c.tasks.size() - 1;
     };
     const auto message = [&](bool out, int32_t peer, int32_t tag, std::vector<TaskId> deps) {
-      const TaskId t = add(out ? send : recv, out ? Lane::inter : Lane::inter_rx, std::move(deps));
+      const TaskId t =
+          add(out ? send : recv, out ? Lane::inter_tx : Lane::inter_rx, std::move(deps));
       c.tasks[size_t(t)].peer_axis = 0;
       c.tasks[size_t(t)].peer = peer;
       c.tasks[size_t(t)].tag = tag;

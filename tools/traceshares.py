@@ -21,7 +21,7 @@ import gzip
 import json
 import sys
 
-LINKS = ("intra", "inter", "intra_rx", "inter_rx")
+LINKS = ("intra", "inter", "intra_tx", "inter_tx", "intra_rx", "inter_rx")
 
 
 def read(path):

@@ -388,8 +388,8 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
       {"deps-earlier", "dependencies name earlier tasks of the same class",
        "list the tasks in an order that respects their dependencies", deps_earlier},
       {"lane-fits",
-       "kernels run in compute (sums, copies and zeros also in an _rx lane), collectives and sends "
-       "in intra or inter, receives in the _rx lane",
+       "kernels run in compute (sums, copies and zeros also in an _rx lane), collectives in intra "
+       "or inter, sends in the _tx lane, receives in the _rx lane",
        "put the task in the lane of its resource", lane_fits},
       {"space-fits",
        "kernels and links use the device's memory, the host lane the host's, and copies between "

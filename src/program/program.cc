@@ -25,8 +25,8 @@ const char* name_of(E value, const char* const (&names)[N]) {
   const size_t index = place_of(value);
   return index < N ? names[index] : "unknown";
 }
-constexpr const char* kLanes[] = {"compute",  "intra", "inter", "intra_rx",
-                                  "inter_rx", "h2d",   "d2h",   "host"};
+constexpr const char* kLanes[] = {"compute",  "intra",    "inter", "intra_tx", "inter_tx",
+                                  "intra_rx", "inter_rx", "h2d",   "d2h",      "host"};
 constexpr const char* kPhases[] = {"forward", "backward", "grad", "optimizer"};
 constexpr const char* kBufferKinds[] = {"step", "persistent", "input", "output", "view"};
 constexpr const char* kSpaces[] = {"device", "host"};
@@ -91,7 +91,12 @@ Kind communication_kind(comm::Id op, Attrs attrs, std::vector<TensorType> in,
 
 Lane link_lane(comm::Role role, bool leaves_node) {
   if (role == comm::Role::receive) return leaves_node ? Lane::inter_rx : Lane::intra_rx;
+  if (role == comm::Role::send) return leaves_node ? Lane::inter_tx : Lane::intra_tx;
   return leaves_node ? Lane::inter : Lane::intra;
+}
+
+bool is_between_nodes(Lane lane) {
+  return lane == Lane::inter || lane == Lane::inter_tx || lane == Lane::inter_rx;
 }
 
 KindId Program::intern(Kind kind) {

@@ -40,10 +40,23 @@ using GroupId = Id<struct Group>;      ///< index into Program::groups
 using TableId = Id<struct Table>;      ///< index into Program::tables
 using RoleId = Id<struct Role>;        ///< index into Program::roles
 
-/// An in-order queue of a rank that stands for a resource. Links are full duplex: what a rank
-/// receives from a peer arrives in the `_rx` lane of the link.
-enum class Lane : uint8_t { compute, intra, inter, intra_rx, inter_rx, h2d, d2h, host };
-inline constexpr int kNumLanes = 8;
+/// An in-order queue of a rank that stands for a resource. Collectives have the lanes `intra` and
+/// `inter`, messages a pair of their own, as links are full duplex: what a rank sends leaves in the
+/// `_tx` lane of the link, what it receives arrives in the `_rx` lane. So a message to the next
+/// stage does not stand behind a sum of gradients: they share the link.
+enum class Lane : uint8_t {
+  compute,
+  intra,
+  inter,
+  intra_tx,
+  inter_tx,
+  intra_rx,
+  inter_rx,
+  h2d,
+  d2h,
+  host
+};
+inline constexpr int kNumLanes = 10;
 const char* to_string(Lane lane);
 Lane parse_lane(std::string_view text);
 
@@ -93,8 +106,9 @@ bool may_meet(const Kind& one, const Kind& other);
 /// count as expected.
 Kind communication_kind(comm::Id op, Attrs attrs, std::vector<TensorType> in,
                         std::vector<TensorType> out, std::span<const Symbol> symbols = {});
-/// The lane of a link: where collectives and sends go out, or messages come in.
+/// The lane of a link for what has this role: collectives, sends, receives.
 Lane link_lane(comm::Role role, bool leaves_node);
+bool is_between_nodes(Lane lane);  ///< of the links between nodes: `inter`, `inter_tx`, `inter_rx`
 
 /// A set of ranks with a job of its own, on a mesh of its own. The ranks of a role are consecutive,
 /// those of the first role come first.

@@ -63,7 +63,7 @@ class ModelDurations : public Durations {
 
   const Demand& demand(ClassId cls, TaskId task, int32_t shape) override {
     const Task& asked = p_.classes[cls].tasks[task];
-    const bool inter = asked.lane == Lane::inter || asked.lane == Lane::inter_rx;
+    const bool inter = program::is_between_nodes(asked.lane);
     const int64_t ns = transfer(cls, task, shape).ns;
     const auto [it, fresh] = demands_.try_emplace({asked.kind, ns, inter, shape});
     Demand& demand = it->second;
@@ -85,7 +85,7 @@ class ModelDurations : public Durations {
       return between_roles(cls, task, shape);
     }
     const uint32_t added_to = asked.accumulate.bits();
-    const bool inter = asked.lane == Lane::inter || asked.lane == Lane::inter_rx;
+    const bool inter = program::is_between_nodes(asked.lane);
     const auto [it, fresh] =
         transfers_.try_emplace({asked.kind, static_cast<int32_t>(added_to), inter, shape});
     if (fresh) {
@@ -98,7 +98,7 @@ class ModelDurations : public Durations {
 
  private:
   TaskCost between_roles(ClassId cls, TaskId task, int32_t shape) {
-    const bool inter = p_.classes[cls].tasks[task].lane == Lane::inter;
+    const bool inter = program::is_between_nodes(p_.classes[cls].tasks[task].lane);
     return costs_.transfer(kind_of(cls, task), 0, inter, known_shape(shape));
   }
 
@@ -333,8 +333,8 @@ void add_notes(const Program& program, const CostModel& costs, const ModelDurati
   }
   for (const program::RankClass& cls : program.classes) {
     for (const Task& task : cls.tasks) {
-      intra |= task.lane == Lane::intra;
-      inter |= task.lane == Lane::inter;
+      intra |= task.lane == Lane::intra || task.lane == Lane::intra_tx;
+      inter |= program::is_between_nodes(task.lane);
     }
   }
   if (crosses && intra && !inter) {

@@ -221,7 +221,7 @@ program::Program with_a_ring(const test::Case& c, const std::string& axis, int32
     program::Task send, recv;
     send.kind = p.intern(program::communication_kind(comm::Id::send, {}, {type}, {}));
     recv.kind = p.intern(program::communication_kind(comm::Id::recv, {}, {}, {type}));
-    send.lane = program::Lane::intra;
+    send.lane = program::Lane::intra_tx;
     recv.lane = program::Lane::intra_rx;
     send.phase = recv.phase = program::Phase::optimizer;
     send.peer_axis = recv.peer_axis = p.roles[0].mesh.axis(axis);

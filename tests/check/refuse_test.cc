@@ -560,7 +560,7 @@ Program ring(int32_t n, bool after_the_send) {
   make.kind = zero;
   make.out = {0};
   send.kind = p.intern(program::communication_kind(comm::Id::send, {}, {f}, {}));
-  send.lane = Lane::intra;
+  send.lane = Lane::intra_tx;
   send.in = {0};
   recv.kind = p.intern(program::communication_kind(comm::Id::recv, {}, {}, {f}));
   recv.lane = Lane::intra_rx;
@@ -628,12 +628,15 @@ TEST(Refuse, AnotherLaneThanTheLinkOfTheRanks) {
   c.program.ranks_per_node = 1;
   v = check(c.program, c.graph);
   expect_refused(v, "lane-recomputed",
-                 {"send", "is in lane intra", "1 ranks per node", "lane inter"});
+                 {"send", "is in lane intra_tx", "1 ranks per node", "lane inter_tx"});
   expect_refused(v, "lane-recomputed", {"recv", "is in lane intra_rx", "lane inter_rx"});
   for (RankClass& cls : c.program.classes) {
     for (Task& t : cls.tasks) {
       if (t.lane == Lane::intra) {
         t.lane = Lane::inter;
+      }
+      if (t.lane == Lane::intra_tx) {
+        t.lane = Lane::inter_tx;
       }
       if (t.lane == Lane::intra_rx) {
         t.lane = Lane::inter_rx;

@@ -126,7 +126,7 @@ Task Edit::make_message(const std::string& op, BufferId b, int32_t axis, int32_t
                         int32_t c) {
   const bool receive = op == "recv";
   Task t = receive ? make(op, {}, {}, {b}, c) : make(op, {}, {b}, {}, c);
-  t.lane = receive ? Lane::intra_rx : Lane::intra;
+  t.lane = receive ? Lane::intra_rx : Lane::intra_tx;
   t.peer_axis = axis;
   t.peer = peer;
   t.tag = tag;

@@ -201,7 +201,7 @@ class Walk {
   void transfer(int from, int to, int mb, int64_t ready, const char* phase,
                 std::map<std::pair<int, int>, int64_t>* arrivals) {
     const Op op{"send", 0, 4 * kTokens * kHidden * 2, -1};
-    const int64_t end = add(from, Lane::intra, op, ready, phase, mb);
+    const int64_t end = add(from, Lane::intra_tx, op, ready, phase, mb);
     TraceEvent& out = trace_.events.back();
     out.flow = ++flow_;
     out.flow_end = FlowEnd::out;

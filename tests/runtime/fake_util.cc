@@ -123,7 +123,7 @@ TaskId Builder::send_along(int stage, int32_t axis, int32_t offset, BufferId fro
   Kind kind;
   kind.op = "send";
   Task t;
-  t.lane = Lane::intra;
+  t.lane = Lane::intra_tx;
   t.in = {from};
   t.peer_axis = axis;
   t.peer = offset;

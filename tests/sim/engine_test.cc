@@ -94,13 +94,14 @@ TEST(SimEngine, TwoStagePipeline) {
 
   const Replay r = run(m.p);
   EXPECT_TRUE(r.one_per_class);
-  EXPECT_EQ(timeline(m.p, r),
-            "0 compute f0 0..10\n0 compute f1 10..20\n0 intra send 10..13\n0 intra send 20..23\n"
-            "0 intra_rx recv 0..46\n0 intra_rx recv 46..76\n0 compute b0 46..66\n"
-            "0 compute b1 76..96\n"
-            "2 intra_rx recv 0..13\n2 intra_rx recv 13..23\n2 compute f0 13..23\n"
-            "2 compute b0 23..43\n2 compute f1 43..53\n2 compute b1 53..73\n2 intra send 43..46\n"
-            "2 intra send 73..76\n");
+  EXPECT_EQ(
+      timeline(m.p, r),
+      "0 compute f0 0..10\n0 compute f1 10..20\n0 intra_tx send 10..13\n0 intra_tx send 20..23\n"
+      "0 intra_rx recv 0..46\n0 intra_rx recv 46..76\n0 compute b0 46..66\n"
+      "0 compute b1 76..96\n"
+      "2 intra_rx recv 0..13\n2 intra_rx recv 13..23\n2 compute f0 13..23\n"
+      "2 compute b0 23..43\n2 compute f1 43..53\n2 compute b1 53..73\n2 intra_tx send 43..46\n"
+      "2 intra_tx send 73..76\n");
   EXPECT_EQ(r.end_ns, 96);
   // Stage 0: compute 60; transfers outside compute: send 20..23, recv 43..46 and 73..76 (the part
   // in which the sender was sending); idle 23..43 and 66..73.
@@ -113,7 +114,7 @@ TEST(SimEngine, TwoStagePipeline) {
   EXPECT_EQ(r.time[1].idle_ns, 30);
   // Two messages each way of 3: in the sender's and in the receiver's own lane.
   for (const RankTime& t : r.time) {
-    EXPECT_EQ(t.busy_ns[size_t(Lane::intra)], 6);
+    EXPECT_EQ(t.busy_ns[size_t(Lane::intra_tx)], 6);
     EXPECT_EQ(t.busy_ns[size_t(Lane::intra_rx)], 6);
     EXPECT_EQ(t.busy_ns[size_t(Lane::compute)], 60);
     EXPECT_EQ(t.busy_ns[size_t(Lane::inter_rx)], 0);

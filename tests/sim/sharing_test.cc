@@ -70,12 +70,12 @@ TEST(SimSharing, RatesChangeWhenATransferStartsAndEnds) {
   m.send(0, +1, 0, 1000, {wait});
   m.collective(1, {"pp"}, 1000, {}, "all_reduce", {0, 1}, Lane::intra);
   m.recv(1, -1, 0);
-  m.p.classes[0].tasks[2].lane = Lane::inter;
+  m.p.classes[0].tasks[2].lane = Lane::inter_tx;
   LinkDurations d(m.p, cluster_of(2, 1, 1, false), 0);
   d.fixed_share = 1;
   const Replay r = replay(m.p, d, {});
   EXPECT_EQ(timeline(m.p, r),
-            "0 intra all_reduce 0..1300\n0 compute w 0..500\n0 inter send 500..1800\n"
+            "0 intra all_reduce 0..1300\n0 compute w 0..500\n0 inter_tx send 500..1800\n"
             "1 intra all_reduce 0..1300\n1 intra_rx recv 0..1800\n");
 }
 

@@ -90,7 +90,7 @@ struct Maker {
   }
   TaskId send(program::ClassId cls, int32_t peer, int32_t tag, int64_t ns,
               std::vector<TaskId> deps = {}, const std::string& axis = "pp") {
-    return p2p(cls, "send", Lane::intra, peer, tag, ns, std::move(deps), axis);
+    return p2p(cls, "send", Lane::intra_tx, peer, tag, ns, std::move(deps), axis);
   }
   TaskId recv(program::ClassId cls, int32_t peer, int32_t tag, std::vector<TaskId> deps = {},
               const std::string& axis = "pp") {

@@ -175,7 +175,7 @@ TEST_F(TraceTest, WritesWhatChromeAsksFor) {
   send.kind = trace.intern("send");
   send.start_ns = 1'000'001;
   send.end_ns = 1'500'000;
-  send.lane = static_cast<uint16_t>(program::Lane::intra);
+  send.lane = static_cast<uint16_t>(program::Lane::intra_tx);
   send.flow = 42;
   send.flow_end = FlowEnd::out;
   send.bytes = 4096;
