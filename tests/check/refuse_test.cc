@@ -514,7 +514,7 @@ Program exchange(bool swapped) {
     auto message = [&](bool receive) {
       Task t;
       t.kind = receive ? recv : send;
-      t.lane = receive ? Lane::intra_rx : Lane::intra;
+      t.lane = receive ? Lane::intra_rx : Lane::intra_tx;
       t.peer_axis = 0;
       t.peer = s == 0 ? 1 : -1;
       t.tag = receive ? 1 - s : s;

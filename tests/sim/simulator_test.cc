@@ -123,9 +123,9 @@ TEST(Simulator, ReportOfTwoStages) {
   ASSERT_EQ(r.time.size(), 2u);
   EXPECT_EQ(r.time[0].stands, 2);
   EXPECT_EQ(r.time[0].time.compute_ns, 10000);
-  // Send and all-reduce share the lane `intra`: the send goes first.
-  EXPECT_EQ(r.time[0].time.exposed_ns, 23000);
-  EXPECT_EQ(r.time[0].time.idle_ns, 10000);
+  // Send and all-reduce have lanes of their own, and go at the same time.
+  EXPECT_EQ(r.time[0].time.exposed_ns, 20000);
+  EXPECT_EQ(r.time[0].time.idle_ns, 13000);
   EXPECT_EQ(r.time[1].time.exposed_ns, 23000);
   EXPECT_EQ(r.time[1].time.idle_ns, 10000);
   EXPECT_NEAR(r.tokens_per_s, 100 / 43e-6, 1);
