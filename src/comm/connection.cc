@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <optional>
@@ -32,6 +33,7 @@ constexpr int32_t kNobody = -1;
 constexpr int32_t kSizeTag = 0x7ffffff0;
 constexpr int32_t kTextTag = kSizeTag + 1;
 constexpr int32_t kTeamTag = kTextTag + 1;
+constexpr size_t kBeginsWith = 248;  ///< bytes of a text in its first message
 constexpr const char* kFailure = "failure";
 
 std::string key_of(int32_t rank) { return fmt::format("doing/{}", rank); }
@@ -42,6 +44,30 @@ std::string read_key(int32_t rank) { return fmt::format("has read/{}", rank); }
 int32_t next_of(std::span<const int32_t> members, int32_t rank) {
   const auto at = std::upper_bound(members.begin(), members.end(), rank);
   return at == members.end() ? members.front() : *at;
+}
+
+/// Texts as one, each behind its length.
+std::string together(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) {
+    const uint64_t bytes = text.size();
+    all.append(reinterpret_cast<const char*>(&bytes), sizeof bytes).append(text);
+  }
+  return all;
+}
+
+std::vector<std::string> apart(const std::string& all) {
+  std::vector<std::string> texts;
+  for (size_t at = 0; at < all.size();) {
+    uint64_t bytes = 0;
+    HOCKET_CHECK(all.size() - at >= sizeof bytes, "texts end within a length");
+    std::memcpy(&bytes, all.data() + at, sizeof bytes);
+    at += sizeof bytes;
+    HOCKET_CHECK(all.size() - at >= bytes, "texts end within a text");
+    texts.push_back(all.substr(at, bytes));
+    at += bytes;
+  }
+  return texts;
 }
 
 std::string host_name() {
@@ -124,22 +150,32 @@ void Connection::unwatch(const void* owner) {
   watched_.erase(owner);
 }
 
-/// A text goes behind its length.
+/// A message has a size that both ends know: the first one has the length of the text and as much
+/// of it as there is room for, and what is left comes in a second one. Most texts are short, and a
+/// message takes a round trip of the link.
 void Connection::send_text(const std::string& text, int32_t to) {
   const int64_t bytes = static_cast<int64_t>(text.size());
-  Message length(sizeof bytes);
-  std::memcpy(length.data.get(), &bytes, sizeof bytes);
-  send(std::move(length), to, kSizeTag);
-  Message message(bytes);
-  std::memcpy(message.data.get(), text.data(), text.size());
-  send(std::move(message), to, kTextTag);
+  const size_t begins = std::min(text.size(), kBeginsWith);
+  Message first(sizeof bytes + kBeginsWith);
+  std::memcpy(first.data.get(), &bytes, sizeof bytes);
+  std::memcpy(first.data.get() + sizeof bytes, text.data(), begins);
+  std::memset(first.data.get() + sizeof bytes + begins, 0, kBeginsWith - begins);
+  send(std::move(first), to, kSizeTag);
+  if (begins == text.size()) return;
+  Message rest(static_cast<int64_t>(text.size() - begins));
+  std::memcpy(rest.data.get(), text.data() + begins, text.size() - begins);
+  send(std::move(rest), to, kTextTag);
 }
 
 std::string Connection::receive_text(int32_t from) {
+  std::array<char, sizeof(int64_t) + kBeginsWith> first;
+  receive(first.data(), first.size(), from, kSizeTag);
   int64_t bytes = 0;
-  receive(&bytes, sizeof bytes, from, kSizeTag);
+  std::memcpy(&bytes, first.data(), sizeof bytes);
   std::string text(static_cast<size_t>(bytes), '\0');
-  receive(text.data(), bytes, from, kTextTag);
+  const size_t begins = std::min(text.size(), kBeginsWith);
+  std::memcpy(text.data(), first.data() + sizeof bytes, begins);
+  receive(text.data() + begins, bytes - static_cast<int64_t>(begins), from, kTextTag);
   return text;
 }
 
@@ -160,23 +196,18 @@ std::vector<std::string> Connection::exchange(std::vector<std::string> given) {
 }
 
 std::vector<std::string> Connection::all_gather(const std::string& mine) {
-  // Rank 0 collects and gives out.
-  std::vector<std::string> texts(static_cast<size_t>(size()));
-  texts[static_cast<size_t>(index())] = mine;
+  // Rank 0 collects and gives out, all in one text.
   if (index() != 0) {
     send_text(mine, 0);
-    for (std::string& text : texts) {
-      text = receive_text(0);
-    }
-    return texts;
+    return apart(receive_text(0));
   }
+  std::vector<std::string> texts = {mine};
   for (int32_t rank = 1; rank < size(); ++rank) {
-    texts[static_cast<size_t>(rank)] = receive_text(rank);
+    texts.push_back(receive_text(rank));
   }
+  const std::string all = together(texts);
   for (int32_t rank = 1; rank < size(); ++rank) {
-    for (const std::string& text : texts) {
-      send_text(text, rank);
-    }
+    send_text(all, rank);
   }
   return texts;
 }
@@ -185,6 +216,15 @@ void Connection::send(Message message, int32_t to, int32_t tag) {
   if (message.bytes == 0) return;
   try {
     wire_->send(std::move(message), to, tag);
+  } catch (const std::exception& error) {
+    blame(to, {Received::End::gone, error.what()});
+  }
+}
+
+std::unique_ptr<Incoming> Connection::begin_send(Message message, int32_t to, int32_t tag) {
+  if (message.bytes == 0) return nullptr;
+  try {
+    return wire_->begin_send(std::move(message), to, tag);
   } catch (const std::exception& error) {
     blame(to, {Received::End::gone, error.what()});
   }
