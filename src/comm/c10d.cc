@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/scheduling.h"
 
 namespace hocket::comm {
 
@@ -32,6 +33,7 @@ Wire* opened_within(Open open, const Place& place, std::chrono::milliseconds tim
   const auto opened = std::make_shared<std::promise<Wire*>>();
   std::future<Wire*> wire = opened->get_future();
   std::thread([open, place, timeout, nccl, opened] {
+    run_when_woken();  // and so will the threads of the transport, which this one starts
     try {
       opened->set_value(open(place, timeout, nccl));
     } catch (...) {

@@ -36,6 +36,8 @@ class Connection : public Processes {
 
   /// Messages of a program: see Wire. What fails throws Error with who is to blame.
   void send(Message message, int32_t to, int32_t tag);
+  /// The same, to be waited for; null for no bytes.
+  std::unique_ptr<Incoming> begin_send(Message message, int32_t to, int32_t tag);
   /// Begins to receive; null for no bytes, which nobody sends.
   std::unique_ptr<Incoming> expect(void* into, int64_t bytes, int32_t from, int32_t tag);
   void wait(Incoming* incoming, int32_t from);

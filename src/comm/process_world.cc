@@ -171,7 +171,9 @@ class ProcessWorld::Rank::Part {
   void send();
   /// Begins to receive what is read of others.
   void expect();
-  /// Waits for it, and does the part.
+  /// Waits for it, does the part, and waits until all that it sends has gone: a kernel that waits
+  /// for the call takes the core, and what the transport has not sent by then waits for the
+  /// system's next tick, some ms: as long as many a collective takes.
   void run();
 
  private:
@@ -191,6 +193,7 @@ class ProcessWorld::Rank::Part {
   Members members_;
   const size_t n_, me_;
   std::vector<Arrival> arrivals_;
+  std::vector<std::unique_ptr<Incoming>> sends_;  // by member
 };
 
 ProcessWorld::Rank::Part::Part(Rank& rank, const Call& call, const Op& op, int32_t tag, int phase,
@@ -203,7 +206,8 @@ ProcessWorld::Rank::Part::Part(Rank& rank, const Call& call, const Op& op, int32
       members_(call, op, rank.rank_, part, parts),
       n_(members_.size()),
       me_(members_.me()),
-      arrivals_(n_) {}
+      arrivals_(n_),
+      sends_(n_) {}
 
 void ProcessWorld::Rank::Part::send() {
   const Together all = members_.together();
@@ -216,7 +220,7 @@ void ProcessWorld::Rank::Part::send() {
       copy_bytes(at, place(members_.of(me_), slice), slice.bytes);
       at += slice.bytes;
     }
-    rank_.connection_.send(std::move(message), call_.members[other], tag_);
+    sends_[other] = rank_.connection_.begin_send(std::move(message), call_.members[other], tag_);
   }
 }
 
@@ -256,6 +260,9 @@ void ProcessWorld::Rank::Part::run() {
     }
   }
   op_.run(members_.together(), me_, phase_);
+  for (size_t other = 0; other < n_; ++other) {
+    rank_.connection_.wait(sends_[other].get(), call_.members[other]);
+  }
 }
 
 /// A collective under way, part by part: what a part of the first phase leaves is sent on while the

@@ -49,11 +49,12 @@ struct Received {
   std::string text;  ///< what the transport says; for the log
 };
 
-/// A message that is asked for, or a collective that was begun. It is waited for before it goes.
+/// A message that is asked for or was begun to be sent, or a collective that was begun. It is
+/// waited for before it goes.
 class Incoming {
  public:
   virtual ~Incoming() = default;
-  /// Blocks until it is there.
+  /// Blocks until it is there; what is sent, until it has gone.
   virtual Received wait(std::chrono::milliseconds timeout) = 0;
 };
 
@@ -95,6 +96,8 @@ class Wire {
   /// Returns at once; the message is kept until it is gone. Those to one rank with one tag arrive
   /// in order. Tags are 0 or more. Throws std::exception where the rank cannot be reached.
   virtual void send(Message message, int32_t to, int32_t tag) = 0;
+  /// The same, and waited for by who sends.
+  virtual std::unique_ptr<Incoming> begin_send(Message message, int32_t to, int32_t tag) = 0;
   /// Begins to receive `bytes` from a rank, which sends as many. Messages flow once there is room
   /// for them here: what will be needed soon is best asked for early.
   virtual std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from,

@@ -5,12 +5,16 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/scheduling.h"
 #include "base/text.h"
 
 namespace hocket::runtime {
 
 namespace {
 
+bool is_link(program::Lane lane) {
+  return lane >= program::Lane::intra && lane <= program::Lane::inter_rx;
+}
 const char* lane_name(int lane) { return to_string(static_cast<program::Lane>(lane)); }
 
 }  // namespace
@@ -198,6 +202,9 @@ void Lanes::main(int index) {
   // the last lane has, nobody but its executor holds it.
   const bool compute = index == static_cast<int>(program::Lane::compute);
   backend_->enter_thread(compute ? options_.threads : 1);
+  if (is_link(static_cast<program::Lane>(index))) {
+    run_when_woken();
+  }
   set_log_rank(rank_);
   Lane& lane = lanes_[index];
   for (;;) {

@@ -26,6 +26,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/scheduling.h"
 #include "comm/wire.h"
 #include "torch/nccl_group.h"
 
@@ -105,6 +106,7 @@ class C10dWire : public Wire {
   int32_t rank() const override { return place_.rank; }
   int32_t size() const override { return place_.size; }
   void send(Message message, int32_t to, int32_t tag) override;
+  std::unique_ptr<Incoming> begin_send(Message message, int32_t to, int32_t tag) override;
   std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override;
   std::unique_ptr<Team> team(std::span<const int32_t> members) override;
   void abort() override;
@@ -125,6 +127,7 @@ class C10dWire : public Wire {
     std::thread let_go;
   };
   class C10dIncoming;
+  class C10dOutgoing;
   class C10dTeam;
   class Collective;
   /// How far a collective is. Known to Gloo, which may end it later than who waits for it.
@@ -135,6 +138,7 @@ class C10dWire : public Wire {
     std::string failed;
   };
   void await_all();
+  void keep(Outgoing message, int32_t to);
   void let_go(Queue& queue);
   c10::intrusive_ptr<c10d::ProcessGroupGloo> meet(const std::string& name, int rank, int size,
                                                   const c10::intrusive_ptr<c10d::Store>& store);
@@ -152,7 +156,7 @@ class C10dWire : public Wire {
 
   mutable std::mutex mutex_;           ///< guards calls of the group, and what follows
   std::map<int32_t, Queue> outgoing_;  ///< by the rank that they are for
-  std::set<c10d::Work*> receives_;
+  std::set<c10d::Work*> waited_for_;   ///< receives, and sends that are waited for
   std::set<Progress*> collectives_;
   bool aborted_ = false, ending_ = false;
 };
@@ -208,7 +212,9 @@ void C10dWire::await_all() {
 /// A group of Gloo, by its name: blocks until its members have come.
 c10::intrusive_ptr<c10d::ProcessGroupGloo> C10dWire::meet(
     const std::string& name, int rank, int size, const c10::intrusive_ptr<c10d::Store>& store) {
-  // What waits here gives up first, and says why.
+  // What waits here gives up first, and says why. The threads of the group are as the one that
+  // makes it.
+  const RunsWhenWoken prompt;
   auto options = c10d::ProcessGroupGloo::Options::create(timeout_ * 2);
   options->devices.push_back(device_);
   options->threads = 1;  // of its collectives, which come one after the other
@@ -256,12 +262,66 @@ void C10dWire::send(Message message, int32_t to, int32_t tag) {
   std::vector<at::Tensor> tensors = {bytes_at(message.data.get(), message.bytes)};
   std::lock_guard lock(mutex_);
   if (aborted_) return;
+  const RunsWhenWoken prompt;
+  keep({std::move(message), group_->send(tensors, to, tag)}, to);
+}
+
+/// Until it is gone. Under the lock.
+void C10dWire::keep(Outgoing message, int32_t to) {
   Queue& queue = outgoing_[to];
   if (!queue.let_go.joinable()) {
     queue.let_go = std::thread([this, &queue] { let_go(queue); });
   }
-  queue.messages.push_back({std::move(message), group_->send(tensors, to, tag)});
+  queue.messages.push_back(std::move(message));
   queue.sent.notify_one();
+}
+
+/// How a receive or send ended.
+Received ended(c10d::Work& work, milliseconds timeout) {
+  const auto begin = steady_clock::now();
+  try {
+    if (work.wait(timeout)) return {};
+    return {Received::End::stopped, "stopped"};
+  } catch (const std::exception& error) {
+    const bool late = steady_clock::now() - begin >= timeout;
+    return {late ? Received::End::timed_out : Received::End::gone, error.what()};
+  }
+}
+
+/// Who does not wait for it leaves it to the wire, which keeps what c10d may still read.
+class C10dWire::C10dOutgoing : public Incoming {
+ public:
+  C10dOutgoing(C10dWire& wire, Message message, int32_t to, int32_t tag) : wire_(wire), to_(to) {
+    std::vector<at::Tensor> tensors = {bytes_at(message.data.get(), message.bytes)};
+    std::lock_guard lock(wire_.mutex_);
+    if (wire_.aborted_) return;
+    const RunsWhenWoken prompt;
+    message_ = {std::move(message), wire_.group_->send(tensors, to, tag)};
+    wire_.waited_for_.insert(message_.work.get());
+  }
+  ~C10dOutgoing() override {
+    std::lock_guard lock(wire_.mutex_);
+    wire_.waited_for_.erase(message_.work.get());
+    if (message_.work && !gone_) {
+      wire_.keep(std::move(message_), to_);
+    }
+  }
+  Received wait(milliseconds timeout) override {
+    if (!message_.work) return {Received::End::stopped, "stopped"};
+    const Received how = ended(*message_.work, timeout);
+    gone_ = how.end == Received::End::whole;
+    return how;
+  }
+
+ private:
+  C10dWire& wire_;
+  const int32_t to_;
+  Outgoing message_;  ///< no work: the wire was aborted
+  bool gone_ = false;
+};
+
+std::unique_ptr<Incoming> C10dWire::begin_send(Message message, int32_t to, int32_t tag) {
+  return std::make_unique<C10dOutgoing>(*this, std::move(message), to, tag);
 }
 
 class C10dWire::C10dIncoming : public Incoming {
@@ -270,28 +330,22 @@ class C10dWire::C10dIncoming : public Incoming {
     std::vector<at::Tensor> tensors = {bytes_at(into, bytes)};
     std::lock_guard lock(wire_.mutex_);
     if (wire_.aborted_) return;
+    const RunsWhenWoken prompt;
     try {
       work_ = wire_.group_->recv(tensors, from, tag);
-      wire_.receives_.insert(work_.get());
+      wire_.waited_for_.insert(work_.get());
     } catch (const std::exception& error) {
       failed_ = error.what();
     }
   }
   ~C10dIncoming() override {
     std::lock_guard lock(wire_.mutex_);
-    wire_.receives_.erase(work_.get());
+    wire_.waited_for_.erase(work_.get());
   }
   Received wait(milliseconds timeout) override {
     if (!failed_.empty()) return {Received::End::gone, failed_};
     if (!work_) return {Received::End::stopped, "stopped"};
-    const auto begin = steady_clock::now();
-    try {
-      if (work_->wait(timeout)) return {};
-      return {Received::End::stopped, "stopped"};
-    } catch (const std::exception& error) {
-      const bool late = steady_clock::now() - begin >= timeout;
-      return {late ? Received::End::timed_out : Received::End::gone, error.what()};
-    }
+    return ended(*work_, timeout);
   }
 
  private:
@@ -307,7 +361,7 @@ std::unique_ptr<Incoming> C10dWire::receive(void* into, int64_t bytes, int32_t f
 void C10dWire::abort() {
   std::lock_guard lock(mutex_);
   aborted_ = true;
-  for (c10d::Work* work : receives_) {
+  for (c10d::Work* work : waited_for_) {
     work->abort();
   }
   for (Progress* progress : collectives_) {
