@@ -7,13 +7,15 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cmath>
+#include <exception>
+#include <semaphore>
 #include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/scheduling.h"
 #include "base/stats.h"
 #include "comm/ops/comm_op.h"
 #include "comm/wire.h"
@@ -32,6 +34,8 @@ struct End {
   int32_t peer() const { return members[first ? 1 : 0]; }
   /// What the first one says, for both.
   double told(double value) const;
+  /// The mean of what both say.
+  double mean(double value) const;
 };
 
 /// A message to the other end, or from it.
@@ -50,6 +54,12 @@ void pass(const End& end, bool sends, const graph::TensorType& type, void* data,
 double End::told(double value) const {
   pass(*this, first, {graph::DType::f64, {1}, 0}, &value, 1);
   return value;
+}
+
+double End::mean(double value) const {
+  double other = value;
+  pass(*this, !first, {graph::DType::f64, {1}, 0}, &other, 1);
+  return told((value + other) / 2);
 }
 
 /// A message of so many bytes, there and back.
@@ -102,6 +112,7 @@ class Gathers {
 /// Median seconds of one of them, as the first end found it.
 template <class What>
 double median_s(const End& end, What&& what, int rounds) {
+  const RunsWhenWoken prompt;
   std::vector<double> times;
   for (int i = 0; i < rounds; ++i) {
     const int64_t begin = now_ns();
@@ -109,6 +120,59 @@ double median_s(const End& end, What&& what, int rounds) {
     times.push_back(seconds_since(begin));
   }
   return end.told(median(times));
+}
+
+/// A thread that does something whenever it is told to, as a lane of a rank does: who tells it has
+/// meanwhile worked, and the thread has slept.
+class LaneThread {
+ public:
+  explicit LaneThread(std::function<void()> what)
+      : what_(std::move(what)), thread_([this] {
+          run_when_woken();
+          for (begins_.acquire(); !stops_; begins_.acquire()) {
+            try {
+              what_();
+            } catch (...) {
+              error_ = std::current_exception();
+            }
+            ended_.release();
+          }
+        }) {}
+  ~LaneThread() {
+    stops_ = true;
+    begins_.release();
+    thread_.join();
+  }
+  /// Seconds until it has done it.
+  double run() {
+    const int64_t began = now_ns();
+    begins_.release();
+    ended_.acquire();
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
+    return seconds_since(began);
+  }
+
+ private:
+  std::function<void()> what_;
+  std::binary_semaphore begins_{0}, ended_{0};
+  std::atomic<bool> stops_ = false;
+  std::exception_ptr error_;
+  std::thread thread_;
+};
+
+/// Mean seconds of a collective as a step has it: each end comes from a piece of work, and its lane
+/// has slept. Of both ends, since the one that comes first waits for the other.
+double after_work_s(const End& end, int64_t bytes, const Work& work, int rounds) {
+  Gathers gathers(end, bytes);
+  LaneThread lane([&] { gathers.run(); });
+  double sum = 0;
+  for (int i = 0; i < rounds; ++i) {
+    work();
+    sum += lane.run();
+  }
+  return end.mean(sum / rounds);
 }
 
 /// Does a piece of work again and again, in a thread of its own.
@@ -134,11 +198,14 @@ class Working {
   std::thread thread_;
 };
 
-/// What work and collectives of `bytes` take from each other. Both ends work all the time.
+/// What work and collectives of `bytes` take from each other. Both ends work all the time; between
+/// two collectives the lanes sleep, so that each has to be let in where the work is.
 void time_beside(const End& end, int64_t bytes, double alone_s, const std::function<Work()>& work,
                  LinkTimes* link) {
-  constexpr double kSeconds = 0.2;
+  constexpr double kSeconds = 0.3;
+  constexpr auto kGap = std::chrono::milliseconds(5);
   Gathers gathers(end, bytes);
+  LaneThread lane([&] { gathers.run(); });
   const Working working(work);
   // Both begin together, and nothing is sent while the rate of work alone is taken.
   const auto rate_of = [&](const auto& meanwhile) {
@@ -148,16 +215,26 @@ void time_beside(const End& end, int64_t bytes, double alone_s, const std::funct
   };
   end.told(0);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  const double alone = rate_of([] { std::this_thread::sleep_for(std::chrono::milliseconds(120)); });
+  const double alone = rate_of([] { std::this_thread::sleep_for(std::chrono::milliseconds(200)); });
   end.told(0);
-  const int rounds = std::clamp(static_cast<int>(kSeconds / alone_s), 3, 4000);
-  double beside_s = 0;
-  const double beside = rate_of([&] { beside_s = median_s(end, gathers, rounds); });
-  link->work_beside = end.told(std::max(1.0, alone / std::max(beside, 1e-9)));
-  link->collective_beside = std::max(1.0, beside_s / alone_s);
+  const int rounds = std::clamp(static_cast<int>(kSeconds / alone_s), 3, 50);
+  double moving_s = 0;
+  const int64_t began = now_ns();
+  const RunsWhenWoken prompt;  // both ends come out of a gap at the same time
+  const double beside = rate_of([&] {
+    for (int i = 0; i < rounds; ++i) {
+      std::this_thread::sleep_for(kGap);
+      moving_s += lane.run();
+    }
+  });
+  // What is lost of the work was lost while something was on its way.
+  const double lost_s = seconds_since(began) * std::max(0.0, 1 - beside / std::max(alone, 1e-9));
+  const double kept = 1 - std::min(0.9, lost_s / moving_s);
+  link->work_beside = end.mean(1 / kept);
+  link->collective_beside = std::max(1.0, end.mean(moving_s / rounds) / alone_s);
 }
 
-LinkTimes time_link(const End& end, const std::function<Work()>& work) {
+LinkTimes time_link(const End& end, const std::function<Work()>& make_work) {
   // Messages and collectives, each of few bytes and of so many that the latency is small.
   constexpr int64_t kFewest = 64 << 10, kMost = 16 << 20;
   constexpr double kLong = 0.02;
@@ -171,12 +248,14 @@ LinkTimes time_link(const End& end, const std::function<Work()>& work) {
   };
   link.latency_s = median_s(end, Messages(end, kSmall), 100) / 2;
   link.bytes_per_s = rate(median_s(end, Messages(end, bytes), 3) / 2, link.latency_s);
-  link.collective_latency_s = median_s(end, Gathers(end, kSmall), 100);
-  const double seconds = median_s(end, Gathers(end, bytes), 3);
+  // Collectives come from work.
+  const Work work = make_work();
+  link.collective_latency_s = after_work_s(end, kSmall, work, 40);
+  const double seconds = after_work_s(end, bytes, work, 4);
   link.collective_bytes_per_s = rate(seconds, link.collective_latency_s);
   // Beside work, of a size that steps have.
   const int64_t common = std::min<int64_t>(bytes, 1 << 20);
-  time_beside(end, common, median_s(end, Gathers(end, common), 3), work, &link);
+  time_beside(end, common, after_work_s(end, common, work, 8), make_work, &link);
   return link;
 }
 
