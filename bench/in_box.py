@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of hocket in a cluster in a box (tools/cluster), for the scripts beside this file."""
+import dataclasses
+import json
 import os
 import shlex
 import subprocess
@@ -20,6 +22,51 @@ def run(words):
         sys.exit(f"{os.path.basename(sys.argv[0])}: {shlex.join(words)} ended with {ran.returncode}:\n"
                  f"{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
     return ran.stdout
+
+
+@dataclasses.dataclass
+class Network:
+    """A box: its hosts, ranks on each, and links (tools/cluster). `inside` "": the host's loopback. `pinned`: each rank
+    to a core of its own, as ranks of a machine are whose cores are theirs."""
+    hosts: int
+    per_host: int
+    rate: str
+    inside: str = ""
+    delay: str = ""
+    pinned: bool = False
+
+    def ranks(self):
+        return self.hosts * self.per_host
+
+    def run(self, command, folder):
+        """What rank 0 of the command prints."""
+        if self.pinned:
+            command = ["sh", "-c", 'exec taskset -c {rank} "$@"', "sh", *command]
+        return box(command, folder, self.hosts, self.per_host, self.rate, self.inside, self.delay)
+
+    def measure_links(self, hocket, model, folder, name):
+        """Of "intra" and "inter", as the ranks of the box find them: the links of a profile."""
+        out = os.path.join(folder, f"links-{name}.json")
+        self.run([hocket, "profile", model, "--seconds", "0", "--out", out, *sets(
+            ["train.seq_len=32", "train.global_batch=8", "plan.micro_batch=1", "plan.threads_per_rank=1"])], folder)
+        with open(out, encoding="utf-8") as f:
+            return json.load(f)["links"]
+
+    def cluster_file(self, links, device, folder, name):
+        """The box as a cluster file, with its links as they were measured; `device`: lines of it."""
+        inside = links.get("intra", links.get("inter"))
+        between = links.get("inter", inside)
+        source = f"`hocket profile` between the ranks of {name}"
+        lines = [f"name: {name}", f"nodes: {self.hosts}", f"devices_per_node: {self.per_host}", *device, "links:"]
+        for of, link in (("intra", inside), ("inter", between)):
+            lines += [f"  {of}:", f"    latency: {{value: {link['latency_ns']:.0f}ns, source: \"{source}\"}}",
+                      f"    bandwidth: {{value: {link['bytes_per_s']:.0f}B/s, source: \"{source}\"}}", "    direct:",
+                      f"      latency: {{value: {link['collective_latency_ns']:.0f}ns, source: \"{source}\"}}",
+                      f"      bandwidth: {{value: {link['collective_bytes_per_s']:.0f}B/s, source: \"{source}\"}}"]
+        path = os.path.join(folder, f"{name}.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("\n".join(lines) + "\n")
+        return path
 
 
 def box(command, folder, hosts, per_host=1, rate="", inside="", delay="", timeout=1200):

@@ -9,7 +9,7 @@ Every network of the table below is a box of its own (tools/cluster). Once for a
 its links. From these, `hocket simulate` predicts every plan; the predictions are written (--json, or a file beside the
 temporary ones) before anything is run. Then each box runs its plans in turn, blocks of steps.
 
-Plans with real arithmetic have as many ranks as the machine has cores. With more, the device is played (`timed`,
+Plans with real arithmetic have as many ranks as the machine has cores, and each is pinned to one. With more, the device is played (`timed`,
 docs/cluster.md): its lanes are held for as long as configs/clusters/box-4x2.yaml says, all bytes go through the links.
 
 error         predicted over measured, minus one; measured is the median block
@@ -24,24 +24,22 @@ import statistics
 import sys
 import tempfile
 
-import in_box
-from in_box import ROOT, run, sets
+from in_box import ROOT, Network, run, sets
 
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import netbox  # noqa: E402
 
 DENSE, MOE = "configs/models/box-dense", "configs/models/box-moe"
-# name: hosts, ranks per host, rate between, rate inside ("": the host's loopback), delay
 NETWORKS = {
-    "2x1-100mbit": (2, 1, "100mbit", "", ""),
-    "2x1-300mbit-1ms": (2, 1, "300mbit", "", "500us"),
-    "2x1-1gbit": (2, 1, "1gbit", "", ""),
-    "1x2-unlimited": (1, 2, "1gbit", "", ""),
-    "4x1-100mbit": (4, 1, "100mbit", "", ""),
-    "4x1-400mbit": (4, 1, "400mbit", "", ""),
-    "2x2-100mbit-1gbit": (2, 2, "100mbit", "1gbit", ""),
-    "4x2-100mbit-400mbit": (4, 2, "100mbit", "400mbit", ""),
-    "1x4-unlimited": (1, 4, "1gbit", "", ""),
+    "2x1-100mbit": Network(2, 1, "100mbit", pinned=True),
+    "2x1-300mbit-1ms": Network(2, 1, "300mbit", delay="500us", pinned=True),
+    "2x1-1gbit": Network(2, 1, "1gbit", pinned=True),
+    "1x2-unlimited": Network(1, 2, "1gbit", pinned=True),
+    "4x1-100mbit": Network(4, 1, "100mbit"),
+    "4x1-400mbit": Network(4, 1, "400mbit"),
+    "2x2-100mbit-1gbit": Network(2, 2, "100mbit", "1gbit"),
+    "4x2-100mbit-400mbit": Network(4, 2, "100mbit", "400mbit"),
+    "1x4-unlimited": Network(1, 4, "1gbit"),
 }
 REAL = ["train.seq_len=512", "train.global_batch=8", "plan.threads_per_rank=1"]
 PLAYED = ["train.seq_len=64", "train.global_batch=16", "plan.threads_per_rank=1"]
@@ -83,8 +81,8 @@ class Case:
 
     def __init__(self, network, name, model, plan):
         self.network, self.name, self.model = network, name, model
-        hosts, per_host = NETWORKS[network][:2]
-        self.ranks = hosts * per_host
+        per_host = NETWORKS[network].per_host
+        self.ranks = NETWORKS[network].ranks()
         self.real = self.ranks <= 2
         self.keys = [f"plan.{key}" for key in plan.split()] + (REAL if self.real else PLAYED)
         if per_host < self.ranks:
@@ -96,28 +94,13 @@ class Case:
 
 def all_cases(only):
     cases = []
-    for network, (hosts, per_host, *_) in NETWORKS.items():
-        ranks = hosts * per_host
+    for network, box in NETWORKS.items():
+        ranks = box.ranks()
         plans = REAL_PLANS if ranks <= 2 else TIMED_PLANS[ranks]
         cases += [Case(network, name, *plan) for name, plan in plans.items()]
     kind = {"real": True, "timed": False}
     return [case for case in cases if not only or case.network in only or
             any(word in kind and kind[word] == case.real for word in only)]
-
-
-def box(network, command, folder):
-    """What rank 0 of the box prints."""
-    hosts, per_host, rate, inside, delay = NETWORKS[network]
-    return in_box.box(command, folder, hosts, per_host, rate, inside, delay)
-
-
-def measure_links(args, network, folder):
-    """Of "intra" and "inter", as the ranks of the box find them: the links of a profile."""
-    out = os.path.join(folder, f"links-{network}.json")
-    box(network, [args.hocket, "profile", DENSE, "--seconds", "0", "--out", out, *sets(
-        ["train.seq_len=32", "train.global_batch=8", "plan.micro_batch=1", "plan.threads_per_rank=1"])], folder)
-    with open(out, encoding="utf-8") as f:
-        return json.load(f)["links"]
 
 
 def profile_tasks(args, cases, folder):
@@ -143,6 +126,24 @@ def profile_tasks(args, cases, folder):
     return whole
 
 
+def played_profile(args, cases, folder):
+    """A profile of the played device: how routers share rows out, seen at the sizes that are computed. Without tasks:
+    their times are those of the cluster file. None where no plan has experts."""
+    case = next((case for case in cases if not case.real and case.model == MOE), None)
+    if case is None:
+        return None
+    seen = os.path.join(folder, "routing.json")
+    run([args.hocket, "profile", case.model, "--seconds", "0", "--out", seen,
+         *sets(key for key in case.keys if not key.startswith("plan.ranks_per_node"))])
+    with open(seen, encoding="utf-8") as f:
+        profile = json.load(f)
+    path = os.path.join(folder, "profile-played.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"format": profile["format"], "device": "box device", "machine": {}, "cores": profile["cores"],
+                   "threads": 1, "task_overhead_ns": 0, "links": {}, "routing": profile["routing"], "tasks": []}, f)
+    return path
+
+
 def profile_of(network, profile, links, folder):
     """The machine's profile with the links of one box."""
     path = os.path.join(folder, f"profile-{network}.json")
@@ -151,40 +152,25 @@ def profile_of(network, profile, links, folder):
     return path
 
 
-def cluster_file(network, links, real, folder):
-    """The box as a cluster file, with its links as they were measured."""
-    hosts, per_host = NETWORKS[network][:2]
-    inside = links.get("intra", links.get("inter"))
-    between = links.get("inter", inside)
-    source = f"`hocket profile` between the ranks of {network}"
-    lines = [f"name: {network}", f"nodes: {hosts}", f"devices_per_node: {per_host}"]
-    if real:
-        lines += [f"cores_per_node: {per_host}", "device:", "  name: a core", "  memory: {value: 1GiB}",
-                  "  memory_bandwidth: {value: 10GB/s}", "  launch: {value: 0us}", "  peak: {f32: {value: 50GFLOP/s}}"]
-    else:
-        with open(os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml"), encoding="utf-8") as f:
-            text = f.read()
-        lines += [text[text.index("device:"):text.index("links:")].rstrip()]
-    lines.append("links:")
-    for name, link in (("intra", inside), ("inter", between)):
-        lines += [f"  {name}:", f"    latency: {{value: {link['latency_ns']:.0f}ns, source: \"{source}\"}}",
-                  f"    bandwidth: {{value: {link['bytes_per_s']:.0f}B/s, source: \"{source}\"}}", "    direct:",
-                  f"      latency: {{value: {link['collective_latency_ns']:.0f}ns, source: \"{source}\"}}",
-                  f"      bandwidth: {{value: {link['collective_bytes_per_s']:.0f}B/s, source: \"{source}\"}}"]
-    path = os.path.join(folder, f"{network}.yaml")
-    with open(path, "w", encoding="utf-8") as f:
-        f.write("\n".join(lines) + "\n")
-    return path
+def device_of(network):
+    """Lines of a cluster file: a core of this machine, or the played device."""
+    if network.ranks() <= 2:
+        return [f"cores_per_node: {network.per_host}", "device:", "  name: a core", "  memory: {value: 1GiB}",
+                "  memory_bandwidth: {value: 10GB/s}", "  launch: {value: 0us}", "  peak: {f32: {value: 50GFLOP/s}}"]
+    with open(os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml"), encoding="utf-8") as f:
+        text = f.read()
+    return [text[text.index("device:"):text.index("links:")].rstrip()]
 
 
 def predict(args, case, clusters, profiles):
     words = [args.hocket, "simulate", case.model, "--cluster", clusters[case.network], "--json",
              *sets(case.keys + ["plan.ranks=gloo"] + args.set)]
-    words += ["--profile", profiles[case.network]] if case.real else sets([PLAY])
+    words += ["--profile", profiles[case.network]] if case.network in profiles else []
+    words += [] if case.real else sets([PLAY])
     return json.loads(run(words))
 
 
-def measure(args, network, cases, folder):
+def measure(args, network, cases, played, folder):
     """By name of the case: blocks' times in seconds, the probe before each, and how far played tasks were late."""
     found = {}
     for model in dict.fromkeys(case.model for case in cases):
@@ -194,9 +180,10 @@ def measure(args, network, cases, folder):
         if not among[0].real:
             device = os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml")
             command += sets([f"timed.cluster={device}", f"timed.set=[{PLAY}]"])
+            command += sets([f"timed.profile={played}"]) if played else []
         for case in among:
             command += ["--variant", f"{case.name}={','.join(case.keys)}"]
-        printed = box(network, command, folder)
+        printed = NETWORKS[network].run(command, folder)
         lines = [line for line in printed.splitlines() if line.startswith('{"world"')]
         for variant in json.loads(lines[-1])["variants"]:
             found[variant["name"]] = variant
@@ -247,7 +234,7 @@ def main():
     os.makedirs(folder, exist_ok=True)
     networks = list(dict.fromkeys(case.network for case in cases))
     profile = profile_tasks(args, cases, folder)
-    links = {network: measure_links(args, network, folder) for network in networks}
+    links = {network: NETWORKS[network].measure_links(args.hocket, DENSE, folder, network) for network in networks}
     for network, found in links.items():
         for name, link in found.items():
             print(f"{network} {name}: messages {link['latency_ns'] / 1e3:.0f} us, {link['bytes_per_s'] * 8e-6:.1f} "
@@ -255,9 +242,12 @@ def main():
                   f"{link['collective_bytes_per_s'] * 8e-6:.1f} Mbit/s; beside each other work takes "
                   f"{link.get('work_beside', 1):.2f}, collectives {link.get('collective_beside', 1):.2f} times as long",
                   flush=True)
-    real = {network: NETWORKS[network][0] * NETWORKS[network][1] <= 2 for network in networks}
-    profiles = {network: profile_of(network, profile, links[network], folder) for network in networks if real[network]}
-    clusters = {network: cluster_file(network, links[network], real[network], folder) for network in networks}
+    real = {network: NETWORKS[network].ranks() <= 2 for network in networks}
+    played = played_profile(args, cases, folder)
+    profiles = {network: profile_of(network, profile, links[network], folder) if real[network] else played
+                for network in networks if real[network] or played}
+    clusters = {network: NETWORKS[network].cluster_file(links[network], device_of(NETWORKS[network]), folder, network)
+                for network in networks}
     rows = {}
     for case in cases:
         said = predict(args, case, clusters, profiles)
@@ -277,7 +267,7 @@ def main():
     print(f"{'':36}{'predicted':>11}{'measured':>11}{'error':>8}{'equal speed':>13}{'late':>7}")
     for network in networks:
         among = [case for case in cases if case.network == network]
-        measured = measure(args, network, among, folder)
+        measured = measure(args, network, among, played, folder)
         for case in among:
             row, found = rows[case.full_name()], measured[case.name]
             row["step_ms"], row["probe_flops"] = found["step_ms"], found["probe_flops"]

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Plans that `hocket plan` chooses, beside other plans of the same training, all of them run.
+
+    sudo bench/choice.py [--only NAME] [--among N] [--steps N] [--json FILE]
+
+A case is a box (tools/cluster, root), a model and a batch. `hocket plan` is given what `hocket profile` finds of the
+box's links, and searches every plan of its ranks. Its choice is run in turn with the best plan of every other mesh and
+sharding that it simulated, the most promising first, up to N in all, on a played device (`timed`, docs/cluster.md):
+lanes are held, all bytes go through the links. A choice is good if none of the others is more than 3 % faster.
+
+predicted     of the choice, over measured, minus one
+behind        the choice over the fastest of all plans that were run, minus one (the medians of their blocks)
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+
+from in_box import ROOT, Network, run, sets
+
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+import netbox  # noqa: E402
+
+BAR = 0.03
+DENSE, MOE = "configs/models/box-dense", "configs/models/box-moe"
+NETWORKS = {
+    "2x1-50mbit": Network(2, 1, "50mbit"),
+    "2x1-400mbit": Network(2, 1, "400mbit"),
+    "4x1-50mbit": Network(4, 1, "50mbit"),
+    "4x1-100mbit": Network(4, 1, "100mbit"),
+    "4x1-200mbit-2ms": Network(4, 1, "200mbit", delay="1ms"),
+    "4x1-400mbit": Network(4, 1, "400mbit"),
+    "2x2-50mbit-500mbit": Network(2, 2, "50mbit", "500mbit"),
+    "2x2-100mbit-200mbit": Network(2, 2, "100mbit", "200mbit"),
+    "2x2-200mbit-1gbit": Network(2, 2, "200mbit", "1gbit"),
+    "2x2-400mbit-400mbit": Network(2, 2, "400mbit", "400mbit"),
+}
+# A device on which steps of the models take half a second, so that two cores can play four.
+RATE = "12GFLOP/s"
+COMPUTED, PLAYED = 64, 256  # tokens of a sequence, as computed and as played
+BATCH = 16
+KEPT = ["plan.threads_per_rank=1", "plan.ranks=gloo"]
+
+
+def device_file(folder):
+    """The played device, as a cluster file of its own: where it lies, ranks may be as many as they are."""
+    with open(os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml"), encoding="utf-8") as f:
+        text = f.read().replace("2GFLOP/s", RATE)
+    path = os.path.join(folder, "device.yaml")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    return path, [text[text.index("device:"):text.index("links:")].rstrip()]
+
+
+def routing_profile(args, folder):
+    """A profile of the played device that says how routers share rows out, seen at the sizes that are computed."""
+    seen = os.path.join(folder, "routing.json")
+    run([args.hocket, "profile", MOE, "--seconds", "0", "--out", seen, *sets(
+        [f"train.seq_len={COMPUTED}", f"train.global_batch={BATCH}", "plan.dp=2", "plan.ep=2", "plan.micro_batch=4",
+         "plan.threads_per_rank=1"])])
+    with open(seen, encoding="utf-8") as f:
+        profile = json.load(f)
+    profile.update(device="box device", machine={}, links={}, tasks=[])
+    path = os.path.join(folder, "profile-played.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({key: profile[key] for key in ("format", "device", "machine", "cores", "threads", "task_overhead_ns",
+                                                 "links", "routing", "tasks")}, f)
+    return path
+
+
+def mesh_of(plan):
+    """What tells plans apart here: how a training is cut, not by which algorithms its sums are taken."""
+    keys = ("pp", "dp", "cp", "tp", "ep", "etp", "sequence_parallel", "shard")
+    return tuple((key, value) for key, value in sorted(plan["set"].items())
+                 if any(key == f"plan.{name}" or key.startswith(f"plan.{name}.") for name in keys))
+
+
+def plans_of(args, network, model, cluster, profile):
+    """The choice, and the best plan of every other mesh."""
+    said = json.loads(run([args.hocket, "plan", model, "--cluster", cluster, "--ranks", str(network.ranks()),
+                           "--global-batch", str(BATCH), "--seq-len", str(PLAYED), "--profile", profile,
+                           "--time-limit", str(args.seconds), "--top", "400", "--json", *sets(KEPT)]))
+    among, seen = [], set()
+    for plan in said["best"]:
+        if mesh_of(plan) not in seen:
+            seen.add(mesh_of(plan))
+            among.append(plan)
+    return among[:args.among], said
+
+
+def measure(args, network, model, plans, device, profile, folder):
+    """Seconds of each plan, in turn."""
+    command = [args.hocket, "bench", "step", "--config", model, "--steps", str(args.steps), "--warmup", "1", "--block",
+               "1", *sets([f"timed.cluster={device}", f"timed.set=[train.seq_len={PLAYED}]", f"timed.profile={profile}"])]
+    for number, plan in enumerate(plans):
+        keys = [f"train.seq_len={COMPUTED}", f"train.global_batch={BATCH}", "plan.threads_per_rank=1"]
+        keys += [f"{key}={value}" for key, value in plan["set"].items()
+                 if key.startswith("plan.") and key not in ("plan.ranks", "plan.threads_per_rank")]
+        command += ["--variant", f"plan{number}={','.join(keys)}"]
+    printed = network.run(command, folder)
+    said = json.loads([line for line in printed.splitlines() if line.startswith('{"world"')][-1])
+    return [statistics.median(variant["step_ms"]) / 1e3 for variant in said["variants"]]
+
+
+def options():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
+    ap.add_argument("--only", action="append", default=[], choices=list(NETWORKS), help="a network; may be repeated")
+    ap.add_argument("--among", type=int, default=6, help="plans that are run of a case, the choice among them")
+    ap.add_argument("--steps", type=int, default=5, help="of each plan")
+    ap.add_argument("--seconds", type=float, default=20, help="of `hocket plan`")
+    ap.add_argument("--json", metavar="FILE", help="all plans, predicted and measured")
+    ap.add_argument("--folder", help="keeps cluster files and logs")
+    return ap
+
+
+def main():
+    args = options().parse_args()
+    reason = netbox.why_not()
+    if reason:
+        sys.exit(f"choice.py: {reason}")
+    folder = os.path.abspath(args.folder or tempfile.mkdtemp(prefix="choice-"))
+    os.makedirs(folder, exist_ok=True)
+    device, lines = device_file(folder)
+    profile = routing_profile(args, folder)
+    print(f"{'':34}{'choice':>28}{'predicted':>11}{'measured':>11}{'error':>8}{'behind':>8}  fastest", flush=True)
+    rows = []
+    for name in args.only or NETWORKS:
+        network = NETWORKS[name]
+        cluster = network.cluster_file(network.measure_links(args.hocket, DENSE, folder, name), lines, folder, name)
+        for model in (DENSE, MOE):
+            plans, search = plans_of(args, network, model, cluster, profile)
+            times = measure(args, network, model, plans, device, profile, folder)
+            for plan, seconds in zip(plans, times):
+                plan["measured_s"] = seconds
+            best = min(plans, key=lambda plan: plan["measured_s"])
+            row = {"case": f"{name} {os.path.basename(model)}", "plans": plans, "complete": search["complete"],
+                   "counts": search["counts"], "behind": plans[0]["measured_s"] / best["measured_s"] - 1}
+            rows.append(row)
+            choice = plans[0]
+            print(f"{row['case']:34}{choice['plan'][:27]:>28}{choice['step_s'] * 1e3:9.1f}ms"
+                  f"{choice['measured_s'] * 1e3:9.1f}ms{choice['step_s'] / choice['measured_s'] - 1:+8.1%}"
+                  f"{row['behind']:+8.1%}  {best['plan']}", flush=True)
+            if args.json:
+                with open(args.json, "w", encoding="utf-8") as f:
+                    json.dump(rows, f, indent=1)
+    good = sum(row["behind"] <= BAR for row in rows)
+    errors = sorted(abs(plan["step_s"] / plan["measured_s"] - 1) for row in rows for plan in row["plans"])
+    print(f"of {len(rows)} cases the choice is within {BAR:.0%} of the fastest plan in {good} ({good / len(rows):.0%}); "
+          f"error of all {len(errors)} plans: median {statistics.median(errors):.1%}, 90th percentile "
+          f"{errors[min(len(errors) - 1, int(0.9 * len(errors)))]:.1%}")
+
+
+if __name__ == "__main__":
+    main()
