@@ -71,10 +71,13 @@ class Stamper {
   }
 
   void run(const std::vector<Action>& actions) {
-    // Actions in the schedule's order. B is the whole backward
+    // What is gathered for the step, then actions in the schedule's order. B is the whole backward
     // pass of a micro-batch; where it is split, I makes the gradients of activations, and W later
     // those of weights. Reductions that no contribution has set off (they wait for other stages)
     // follow, then the step itself.
+    for (const TaskTemplate& made : rank_.begin) {
+      add(made, kNone);
+    }
     for (size_t i = 0; i < actions.size(); ++i) {
       action_ends_.push_back({});
       begin_action();
@@ -509,6 +512,7 @@ Templates templates_of(const graph::Graph& reference, const Plan& plan) {
       {plan.dp_samples, plan.cp_shares}};
   Layouts layouts = choose_layouts(reference, mesh, given, plan.num_micro_batches);
   layouts.reshard_after_forward = plan.shard.reshard_after_forward;
+  layouts.reshard_after_backward = plan.shard.reshard_after_backward;
   made.layouts_saved = layouts.saved;
   const graph::Graph& graph = layouts.unfolded ? *layouts.unfolded : reference;
   made.num_tags = static_cast<int32_t>(graph.tensors.size());
