@@ -10,8 +10,10 @@ megatron   Megatron-LM on A100, Korthikanti et al., arXiv 2205.05198, table 5: s
            selene-a100.yaml are fitted to the two rows of the 22B model (--fit prints them); those of the 175B model
            are predicted
 megascale  Jiang et al., arXiv 2402.15627, table 2: MFU of MegaScale over MFU of Megatron-LM, at eight scales. Both are
-           predicted: the plans differ in the overlaps (plan keys of MEGASCALE) and, in the second figure, in nothing
-           else. Error: predicted ratio minus published ratio
+           predicted. They differ in what MegaScale changed: the overlaps (plan keys of MEGASCALE), the parallel
+           transformer block (model_type parallel_llama), and FlashAttention-2, a share of the peak from its own paper
+           (--attention; 0: both have Megatron-LM's kernel). --steps adds them one after the other, as the paper's
+           table 3 does. Error: predicted ratio minus published ratio
 qwen3      Qwen3-235B-A22B on 256 H100, Megatron-MoE-ModelZoo, best_practice/qwen3/readme.md: seconds per step
 llama      Llama 3.1 405B on 512 H100, torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, table 5: tokens per second
            and GPU
@@ -51,6 +53,7 @@ def gpt(layers, width, heads, vocab):
 GPT_22B = gpt(48, 6144, 64, 51200)
 GPT_175B = gpt(96, 12288, 96, 51200)
 MEGASCALE_175B = gpt(96, 12288, 128, 64000)
+MEGASCALE_175B_PARALLEL = {**MEGASCALE_175B, "model_type": "parallel_llama"}
 LLAMA_405B = llama_config(hidden_size=16384, intermediate_size=53248, num_hidden_layers=126, num_attention_heads=128,
                           num_key_value_heads=8, head_dim=128, vocab_size=128256, max_position_embeddings=131072)
 QWEN3_235B = {"model_type": "qwen3_moe", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 12288,
@@ -62,9 +65,14 @@ QWEN3_235B = {"model_type": "qwen3_moe", "hidden_act": "silu", "hidden_size": 40
 # Megatron-LM hides nothing there (MegaScale's section 3.2); without overlap it sums all gradients in one transfer.
 MEGATRON = {"sequence_parallel": True, "overlap_grad_reduce": False, "overlap_param_gather": False, "comm_tiles": 1,
             "overlap_p2p_comm": False, "bucket_mib": 100000}
-# What MegaScale overlaps, and by which keys, with plan.comm_tiles (--tiles): section 3.2 of its paper.
-MEGASCALE = {"sequence_parallel": True, "overlap_grad_reduce": True, "overlap_param_gather": True,
-             "overlap_p2p_comm": True, "bucket_mib": 100}
+# What MegaScale overlaps, and by which keys, with plan.comm_tiles (--tiles): section 3.2 of its paper. Parameters are gathered
+# when a step begins, in the order in which they are needed, not when one ends.
+MEGASCALE_DP = {"overlap_grad_reduce": True, "overlap_param_gather": True, "bucket_mib": 100,
+                "shard": {"params": "all", "reshard_after_forward": False, "reshard_after_backward": False}}
+MEGASCALE = {"sequence_parallel": True, "overlap_p2p_comm": True, **MEGASCALE_DP}
+# FlashAttention-2, which MegaScale uses (section 3.3): 50 to 73 % of an A100's peak (Dao, arXiv 2307.08691, abstract), here the
+# least of it, since sequences of 2,048 tokens are short.
+FLASH_ATTENTION = 0.5
 QWEN3 = {"sequence_parallel": True, "shard": {"optimizer": "all"}}
 LLAMA = {"tp": 8, "pp": 8, "dp": 8, "micro_batch": 4, "sequence_parallel": True, "comm_tiles": 8, "recompute": "full",
          "shard": {"optimizer": "all"}}
@@ -73,8 +81,9 @@ LLAMA = {"tp": 8, "pp": 8, "dp": 8, "micro_batch": 4, "sequence_parallel": True,
 class Row:
     """A published run: `what` it was, `figure` and its `unit`, and the run.yaml that predicts it."""
 
-    def __init__(self, system, what, figure, unit, cluster, model, seq_len, batch, plan, float8=False, dropout=0.0):
+    def __init__(self, system, what, figure, unit, cluster, model, seq_len, batch, plan, float8=False, dropout=0.0, shares=None):
         self.system, self.what, self.figure, self.unit, self.cluster = system, what, figure, unit, cluster
+        self.shares = shares or {}  # of the peaks, where they are not those of the cluster file
         schedule = {"pp_schedule": "interleaved"} if plan.get("pp_chunks", 1) > 1 else {}
         self.run = {"model": {"config": model, "dtype": "bf16", "float8": float8},
                     "train": {"global_batch": batch, "seq_len": seq_len, "dropout": dropout},
@@ -104,16 +113,33 @@ MEGASCALE_TABLE = {256: (768, 53.0, 65.3), 512: (768, 49.9, 63.5), 768: (768, 46
                    3072: (6144, 48.7, 59.1), 6144: (6144, 47.8, 57.3), 8192: (6144, 43.3, 54.9), 12288: (6144, 41.2, 55.2)}
 
 
-def megascale_rows(gpus, tiles):
+# Its table 3: MFU in percent on 256 GPUs with a batch of 256, as one change comes after the other. Not here: sliding-window
+# attention (53.3), fused norms (in 61.2), misc (62.3), LAMB with three times the batch (65.3).
+MEGASCALE_STEPS = {"Megatron-LM": 47.7, "parallel block": 52.3, "tp overlap": 55.5, "pp overlap": 58.0, "dp overlap": 59.5,
+                   "FlashAttention-2": 61.2}
+
+
+def megascale_row(gpus, batch, name, figure, model, keys, attention=0.0):
+    plan = {"tp": 8, "pp": 8, "pp_chunks": 6, "dp": gpus // 64, "micro_batch": 1, "shard": {"optimizer": "all"}, **keys}
+    return Row("MegaScale", f"175B, {gpus} GPUs, {name}", figure, "MFU, %", "megascale-a100", model, 2048, batch, plan,
+               shares={"attention": attention} if attention else {})
+
+
+def megascale_rows(gpus, tiles, attention):
     batch, megatron, megascale = MEGASCALE_TABLE[gpus]
+    overlapped = {**MEGASCALE, "comm_tiles": tiles}
+    return (megascale_row(gpus, batch, "Megatron-LM", megatron, MEGASCALE_175B, MEGATRON),
+            megascale_row(gpus, batch, "MegaScale", megascale, MEGASCALE_175B_PARALLEL, overlapped, attention))
 
-    def row(name, figure, keys):
-        plan = {"tp": 8, "pp": 8, "pp_chunks": 6, "dp": gpus // 64, "micro_batch": 1, "shard": {"optimizer": "all"}, **keys}
-        return Row("MegaScale", f"175B, {gpus} GPUs, {name}", figure, "MFU, %", "megascale-a100", MEGASCALE_175B, 2048, batch,
-                   plan)
 
-    return row("Megatron-LM", megatron, MEGATRON), row(
-        "MegaScale", megascale, {**MEGASCALE, "comm_tiles": tiles})
+def megascale_step_rows(tiles, attention):
+    keys, model, share = dict(MEGATRON), MEGASCALE_175B, 0.0
+    for name, figure in MEGASCALE_STEPS.items():
+        model = model if name == "Megatron-LM" else MEGASCALE_175B_PARALLEL
+        keys.update({"tp overlap": {"comm_tiles": tiles}, "pp overlap": {"overlap_p2p_comm": True},
+                     "dp overlap": MEGASCALE_DP}.get(name, {}))
+        share = attention if name == "FlashAttention-2" else share
+        yield megascale_row(256, 256, name, figure, model, keys, share)
 
 
 def qwen3_rows():
@@ -144,7 +170,8 @@ def simulate(args, row, folder, cluster=""):
     run_file = os.path.join(folder, "run.yaml")
     with open(run_file, "w", encoding="utf-8") as f:
         json.dump(row.run, f)  # YAML too
-    cluster = cluster or os.path.join(CLUSTERS, row.cluster + ".yaml")
+    if not cluster:
+        cluster = with_shares(row.cluster, row.shares, folder)
     words = [args.hocket, "simulate", run_file, "--cluster", cluster, "--json"]
     ran = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     if ran.returncode != 0:
@@ -175,8 +202,11 @@ def show(line):
 
 def megascale(args, folder):
     lines = []
-    for gpus in MEGASCALE_TABLE:
-        megatron, overlapped = (predict(args, row, folder) for row in megascale_rows(gpus, args.tiles))
+    for row in megascale_step_rows(args.tiles, args.attention) if args.steps else []:
+        lines.append(predict(args, row, folder))
+        show(lines[-1])
+    for gpus in args.gpus or MEGASCALE_TABLE:
+        megatron, overlapped = (predict(args, row, folder) for row in megascale_rows(gpus, args.tiles, args.attention))
         published = overlapped["published"] / megatron["published"]
         predicted = megatron["step_s"] / overlapped["step_s"]
         ratio = {"system": "MegaScale", "row": f"175B, {gpus} GPUs, ratio", "unit": "ratio, difference", "gpus": gpus,
@@ -188,15 +218,18 @@ def megascale(args, folder):
     return lines
 
 
-def with_shares(shares, folder):
-    """The cluster file of the A100 rows with other shares of the peaks."""
-    with open(os.path.join(CLUSTERS, "selene-a100.yaml"), encoding="utf-8") as f:
+def with_shares(cluster, shares, folder):
+    """A cluster file, with other shares of the peaks if there are any."""
+    given = os.path.join(CLUSTERS, cluster + ".yaml")
+    if not shares:
+        return given
+    with open(given, encoding="utf-8") as f:
         lines = f.read().split("\n")
     begin = lines.index("  efficiency:")
     for i in range(begin + 1, begin + 4):
         key = lines[i].strip().split(":")[0]
         if key in shares:
-            lines[i] = f"    {key}: {{value: {shares[key]:.6f}, source: fit}}"
+            lines[i] = f"    {key}: {{value: {shares[key]:.6f}, source: bench/published_steps.py}}"
     path = os.path.join(folder, "cluster.yaml")
     with open(path, "w", encoding="utf-8") as f:
         f.write("\n".join(lines))
@@ -210,7 +243,7 @@ def fit(args, folder):
     names = ("matmul", "attention")
 
     def errors(logs):
-        cluster = with_shares({name: math.exp(x) for name, x in zip(names, logs)}, folder)
+        cluster = with_shares("selene-a100", {name: math.exp(x) for name, x in zip(names, logs)}, folder)
         return [math.log(simulate(args, row, folder, cluster)["step_s"] / row.figure) for row in rows]
 
     logs = [math.log(0.7), math.log(0.3)]
@@ -233,6 +266,10 @@ def main():
     parser.add_argument("--only", action="append", choices=("megatron", "megascale", "qwen3", "llama"))
     parser.add_argument("--tiles", type=int, default=4,
                         help="plan.comm_tiles of MegaScale's rows; above 1 each takes minutes (default: %(default)s)")
+    parser.add_argument("--gpus", type=int, action="append", choices=MEGASCALE_TABLE, help="only these scales of MegaScale")
+    parser.add_argument("--attention", type=float, default=FLASH_ATTENTION,
+                        help="MegaScale's share of the peak in attention; 0: Megatron-LM's (default: %(default)s)")
+    parser.add_argument("--steps", action="store_true", help="MegaScale's changes one after the other, too")
     parser.add_argument("--json", help="write the table here")
     parser.add_argument("--fit", action="store_true", help="fit the shares of the A100 file to the 22B rows, and end")
     args = parser.parse_args()

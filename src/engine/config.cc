@@ -135,6 +135,10 @@ void ShardSection::fields(Fields& fields) {
   fields("reshard_after_forward", reshard_after_forward,
          "free gathered parameters after the forward pass of a layer and gather them again for its "
          "backward pass; false: they stay between the two, for memory instead of messages");
+  fields("reshard_after_backward", reshard_after_backward,
+         "free gathered parameters after the backward pass of a micro-batch; false, with "
+         "reshard_after_forward false: they are gathered once, when a step begins, in the order in "
+         "which its stages need them, and stay until its end");
 }
 
 void PlanSection::fields(Fields& fields) {
@@ -331,6 +335,13 @@ parallel::Sharding sharding_of(const ShardSection& section, const std::string& n
   sharding.group = section.group;
   sharding.least_bytes = static_cast<int64_t>(section.least_kib * 1024);
   sharding.reshard_after_forward = section.reshard_after_forward;
+  sharding.reshard_after_backward = section.reshard_after_backward;
+  if (sharding.reshard_after_forward && !sharding.reshard_after_backward) {
+    fail(name,
+         "plan.shard.reshard_after_backward is false, but plan.shard.reshard_after_forward is "
+         "true; expected false for both: what is freed after the forward pass of a micro-batch is "
+         "not there after its backward pass");
+  }
   sharding.optimizer = sharding.update();
   if (!section.optimizer) return sharding;
   const parallel::Shard least = std::exchange(sharding.optimizer, shard_of(*section.optimizer));

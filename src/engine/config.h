@@ -68,6 +68,7 @@ struct ShardSection {
   int64_t group = 0;
   double least_kib = 0;
   bool reshard_after_forward = true;
+  bool reshard_after_backward = true;
   void fields(Fields& v);
 };
 

@@ -56,6 +56,11 @@ const Row kRows[] = {
        return !run.plan.shard.reshard_after_forward &&
               run.plan.shard.params == parallel::Shard::none;
      }},
+    {"shard.reshard_after_backward", "has no effect: plan.shard.params is none",
+     [](const Run& run) {
+       return !run.plan.shard.reshard_after_backward &&
+              run.plan.shard.params == parallel::Shard::none;
+     }},
     {"sequence_parallel", "has no effect: plan.tp is 1",
      [](const Run& run) { return run.config.plan.sequence_parallel && run.plan.tp == 1; }},
     {"cp_comm_type", "has no effect: plan.cp is 1",

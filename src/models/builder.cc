@@ -197,6 +197,10 @@ TensorId Builder::residual(int32_t layer, TensorId hidden, TensorId branch,
   return node(layer, "add", {}, {hidden, branch}, name);
 }
 
+TensorId Builder::sum(int32_t layer, TensorId one, TensorId other, const std::string& name) {
+  return node(layer, "add", {}, {one, other}, name);
+}
+
 TensorId Builder::rope(int32_t layer, TensorId heads, const std::string& name) {
   const Rope& rope = config_.rope;
   Attrs attrs{{"theta", rope.theta}, {"inverse", int64_t{0}}, {"scaling", rope.scaling}};

@@ -15,7 +15,7 @@ class Builder;
 
 struct Family {
   const char* name;               ///< model_type
-  const char* architecture;       ///< class of transformers that opens it
+  const char* architecture;       ///< class of transformers that opens it, if it has one
   int64_t default_kv_heads;       ///< when the key is absent; 0: as many as heads
   std::vector<const char*> keys;  ///< keys of config.json beyond the common ones
   /// Reads the family's own keys; the common ones are in `config` already.

@@ -51,7 +51,8 @@ struct Layouts {
   /// By axis: what forward nodes gather over it they give up again, and backward nodes gather it
   /// anew, so that only a part of it is there between them.
   std::vector<bool> gathers_again;
-  bool reshard_after_forward = true;  ///< see Sharding
+  bool reshard_after_forward = true;   ///< see Sharding
+  bool reshard_after_backward = true;  ///< see Sharding
   std::optional<LayoutsSaved> saved;
 };
 

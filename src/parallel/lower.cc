@@ -71,9 +71,13 @@ class Stamper {
   }
 
   void run(const std::vector<Action>& actions) {
-    // Actions in the schedule's order. B is the whole backward pass of a micro-batch; where it is
-    // split, I makes the gradients of activations, and W later those of weights. Reductions that
-    // no contribution has set off (they wait for other stages) follow, then the step itself.
+    // What is gathered for the step, then actions in the schedule's order. B is the whole backward
+    // pass of a micro-batch; where it is split, I makes the gradients of activations, and W later
+    // those of weights. Reductions that no contribution has set off (they wait for other stages)
+    // follow, then the step itself.
+    for (const TaskTemplate& made : rank_.begin) {
+      add(made, kNone);
+    }
     for (size_t i = 0; i < actions.size(); ++i) {
       action_ends_.push_back({});
       begin_action();
@@ -92,6 +96,7 @@ class Stamper {
         reduce(grad);
       }
     }
+    add_put_off();
     for (const TaskTemplate& made : rank_.step) {
       add(made, kNone);
     }
@@ -375,10 +380,28 @@ class Stamper {
     return brings;
   }
 
+  /// Compute with what a communication brings (the rank's block of a sum) is put off until all
+  /// actions are stamped, and what follows it with it: the backward pass does not wait for sums.
   void reduce(size_t grad) {
     reduced_[grad] = true;
-    for (const TaskTemplate& made : rank_.grads[grad].tasks) {
-      add(made, kNone);
+    const std::vector<TaskTemplate>& tasks = rank_.grads[grad].tasks;
+    bool brought = false;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      const bool computes = tasks[i].task.lane == Lane::compute;
+      if (brought && computes) {
+        put_off_.push_back(std::span(tasks).subspan(i));
+        return;
+      }
+      brought = brought || !computes;
+      add(tasks[i], kNone);
+    }
+  }
+
+  void add_put_off() {
+    for (const std::span<const TaskTemplate> tasks : put_off_) {
+      for (const TaskTemplate& made : tasks) {
+        add(made, kNone);
+      }
     }
   }
 
@@ -410,6 +433,7 @@ class Stamper {
   std::vector<int> remaining_;  // writes still to come, of accumulators
   std::vector<bool> reduced_;
   std::vector<std::vector<size_t>> reductions_of_;
+  std::vector<std::span<const TaskTemplate>> put_off_;  // ends of reductions
   std::vector<ActionEnd> action_ends_;
   bool first_compute_ = true;
   program::Room room_;
@@ -488,6 +512,7 @@ Templates templates_of(const graph::Graph& reference, const Plan& plan) {
       {plan.dp_samples, plan.cp_shares}};
   Layouts layouts = choose_layouts(reference, mesh, given, plan.num_micro_batches);
   layouts.reshard_after_forward = plan.shard.reshard_after_forward;
+  layouts.reshard_after_backward = plan.shard.reshard_after_backward;
   made.layouts_saved = layouts.saved;
   const graph::Graph& graph = layouts.unfolded ? *layouts.unfolded : reference;
   made.num_tags = static_cast<int32_t>(graph.tensors.size());

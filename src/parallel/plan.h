@@ -63,6 +63,8 @@ struct Sharding {
   /// What is gathered for a layer's forward pass is freed after it, and gathered again for its
   /// backward pass.
   bool reshard_after_forward = true;
+  /// False: gathered once, at the beginning of a step, and freed at its end.
+  bool reshard_after_backward = true;
   /// Only in equal parts along axes that split sequences: ranks with other parts are classes of
   /// their own, and what a class of some ranks of a ring says of the others in zigzag order is too
   /// little to prove it.

@@ -100,6 +100,7 @@ class RankLowering {
   ValueId accumulator(TensorId tensor, const Layout& layout);
   ValueId find(TensorId tensor, const Layout& layout) const;
   ValueId get(TensorId tensor, const Layout& layout, List& list, const graph::Node& user);
+  ValueId get_for_step(TensorId param, const Layout& layout, const graph::Node& user);
   void free_gathered();
   void note_gathered_again(TensorId tensor, const List& list, size_t begin);
   void free_gathered_again();

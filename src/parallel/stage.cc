@@ -412,16 +412,27 @@ void RankLowering::emit_send(TensorId tensor, List& list, Phase phase, int32_t l
 ValueId RankLowering::get(TensorId tensor, const Layout& layout, List& list,
                           const graph::Node& user) {
   if (ValueId value = find(tensor, layout); value != kNone) return value;
+  const bool gathers = graph_.tensor(tensor).kind == TensorKind::param && !in_step_;
+  if (gathers && !layouts_.reshard_after_backward) return get_for_step(tensor, layout, user);
   const size_t before = list.size();
   const ValueId value = reshard(base(tensor, list, user), layout, list,
                                 in_step_ ? Phase::grad : phase_of(user), user.layer);
-  if (graph_.tensor(tensor).kind == TensorKind::param && !in_step_ && list.size() > before) {
+  if (gathers && list.size() > before) {
     for (size_t i = before; i < list.size(); ++i) {
       list[i].ahead = true;
     }
     gathered_.push_back(tensor);
   }
   note_gathered_again(tensor, list, before);
+  return value;
+}
+
+/// A parameter in a layout in which all micro-batches read it, brought there before the first one.
+ValueId RankLowering::get_for_step(TensorId param, const Layout& layout, const graph::Node& user) {
+  in_step_ = true;
+  const ValueId value =
+      reshard(base(param, out_.begin, user), layout, out_.begin, Phase::forward, user.layer);
+  in_step_ = false;
   return value;
 }
 

@@ -78,6 +78,9 @@ struct StageTemplate {
 /// handed over.
 struct RankTemplate {
   std::vector<Value> values;
+  /// Once, before all micro-batches: parameters that are gathered for the step, in the order in
+  /// which the stages use them.
+  std::vector<TaskTemplate> begin;
   std::vector<StageTemplate> stages;  ///< ascending, route by route
   std::vector<GradReduction> grads;
   std::vector<TaskTemplate> step;

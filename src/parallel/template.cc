@@ -58,6 +58,10 @@ class TemplatePrinter {
     for (size_t i = 0; i < made.values.size(); ++i) {
       value(i, made.values[i]);
     }
+    if (!made.begin.empty()) {
+      line("begin");
+      tasks(made.begin, 0, made.begin.size());
+    }
     for (const StageTemplate& stage : made.stages) {
       const std::string route = stage.route > 0 ? fmt::format(" route {}", stage.route) : "";
       line("stage {}{} forward", stage.stage, route);

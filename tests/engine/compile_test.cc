@@ -125,6 +125,11 @@ TEST(IdleKeys, AreTold) {
   EXPECT_EQ(told("dp: 2, shard: {reshard_after_forward: false}"),
             "plan.shard.reshard_after_forward has no effect; ");
   EXPECT_EQ(told("dp: 2, shard: {params: all, reshard_after_forward: false}"), "");
+  const std::string kept = "reshard_after_forward: false, reshard_after_backward: false";
+  EXPECT_EQ(told("dp: 2, shard: {" + kept + "}"),
+            "plan.shard.reshard_after_forward has no effect; "
+            "plan.shard.reshard_after_backward has no effect; ");
+  EXPECT_EQ(told("dp: 2, shard: {params: all, " + kept + "}"), "");
   EXPECT_EQ(told("sequence_parallel: true"), "plan.sequence_parallel has no effect; ");
   EXPECT_EQ(told("tp: 2, sequence_parallel: true, comm_tiles: 2"), "");
   EXPECT_EQ(told("moe_chunks: 2, moe_chunks_backward: 3, comm_tiles: 2"),

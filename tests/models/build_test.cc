@@ -95,7 +95,7 @@ void expect_well_formed(const Graph& g) {
 }
 
 TEST(Build, AllFamiliesAndModesAreWellFormed) {
-  for (const char* family : {"llama", "qwen3_moe"}) {
+  for (const char* family : {"llama", "parallel_llama", "qwen3_moe"}) {
     for (bool tied : {false, true}) {
       for (Mode mode : {Mode::train, Mode::logits, Mode::generate}) {
         SCOPED_TRACE(std::string(family) + (tied ? " tied" : ""));
@@ -228,7 +228,7 @@ TEST(Build, BadOptionsAreErrors) {
 }
 
 TEST(WeightMap, CoversEveryParameterOnceInOrder) {
-  for (const char* family : {"llama", "qwen3_moe"}) {
+  for (const char* family : {"llama", "parallel_llama", "qwen3_moe"}) {
     for (bool tied : {false, true}) {
       const ModelConfig c = config(family, {{"tie_word_embeddings", tied}});
       const Graph g = build(c, options(Mode::train));

@@ -138,7 +138,8 @@ TEST(ModelConfig, ExpertsOfTransformers4And5) {
 
 TEST(ModelConfig, WhatIsNotSupportedIsNamed) {
   const std::vector<std::pair<json, std::vector<std::string>>> cases = {
-      {{{"model_type", "mamba"}}, {"model_type", "'mamba'", "llama or qwen3_moe"}},
+      {{{"model_type", "mamba"}},
+       {"model_type", "'mamba'", "llama or parallel_llama or qwen3_moe"}},
       {{{"attention_bias", true}}, {"attention_bias", "not supported"}},
       {{{"mlp_bias", true}}, {"mlp_bias", "not supported"}},
       {{{"hidden_act", "gelu"}}, {"hidden_act", "gelu", "expected silu"}},

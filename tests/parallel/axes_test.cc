@@ -20,6 +20,7 @@ struct Shape {
   int64_t hidden = 8;
   const char* recompute = "none";
   bool tied = false;
+  const char* dense = "llama";  ///< the family without experts
 };
 
 engine::Run run_of(const std::string& plan, const Shape& shape = {}, double dropout = 0) {
@@ -29,8 +30,8 @@ engine::Run run_of(const std::string& plan, const Shape& shape = {}, double drop
                   "head_dim: {}, intermediate_size: 12, tie_word_embeddings: {}{}}}}}\n"
                   "train: {{global_batch: 4, seq_len: {}, dropout: {}}}\n"
                   "plan: {{{}, recompute: {}, threads_per_rank: 1}}\n",
-                  shape.experts > 0 ? "qwen3_moe" : "llama", shape.vocab, shape.hidden, shape.heads,
-                  shape.kv_heads, shape.head_dim, shape.tied,
+                  shape.experts > 0 ? "qwen3_moe" : shape.dense, shape.vocab, shape.hidden,
+                  shape.heads, shape.kv_heads, shape.head_dim, shape.tied,
                   shape.experts > 0 ? fmt::format(", num_experts: {}, num_experts_per_tok: 2, "
                                                   "moe_intermediate_size: 6, norm_topk_prob: true",
                                                   shape.experts)
@@ -128,6 +129,28 @@ TEST(Axes, TensorParallelismSplitsWhatOpsAllow) {
 }
 
 /// Heads, widths and the vocabulary need not divide: the first ranks have one more.
+/// Attention and the MLP of a parallel block read the same tokens and are added up before they are
+/// summed over tp: of what moves per layer, once forward and twice backward (where what was
+/// gathered is gathered again), half is left.
+TEST(Axes, ParallelBlocksMoveHalfAsMuch) {
+  const auto counts = [](const char* family, const char* plan) {
+    const program::Program program = proven(plan, {.dense = family});
+    std::map<std::string, int64_t> of;
+    for (const char* op : {"all_gather", "reduce_scatter", "all_reduce"}) {
+      of[op] = count(program, op);
+    }
+    return of;
+  };
+  constexpr const char* kSplit = "tp: 2, sequence_parallel: true, micro_batch: 4";
+  std::map<std::string, int64_t> plain = counts("llama", kSplit);
+  std::map<std::string, int64_t> parallel = counts("parallel_llama", kSplit);
+  EXPECT_EQ(plain["reduce_scatter"] - parallel["reduce_scatter"], 2 * 2);
+  EXPECT_EQ(plain["all_gather"] - parallel["all_gather"], 2 * 3);
+  plain = counts("llama", "tp: 2, micro_batch: 4");
+  parallel = counts("parallel_llama", "tp: 2, micro_batch: 4");
+  EXPECT_EQ(plain["all_reduce"] - parallel["all_reduce"], 2 * 2);
+}
+
 TEST(Axes, TensorParallelismNeedNotDivide) {
   const program::Program three = proven("tp: 2", {.kv_heads = 3, .vocab = 23, .heads = 3});
   const std::map<std::string, std::string> layouts = stored(three);
@@ -498,7 +521,9 @@ TEST(Axes, PinsSayHowParametersAreUpdated) {
   EXPECT_EQ(layouts.at("model.layers.0.mlp.gate_up_proj.weight"), "tp:S1");
   EXPECT_EQ(layouts.at("exp_avg.model.layers.0.mlp.gate_up_proj.weight"), "B");
   for (const char* shard : {"params: all", "grads: all", "params: all, grads: all",
-                            "params: all, reshard_after_forward: false"}) {
+                            "params: all, reshard_after_forward: false",
+                            "params: all, reshard_after_forward: false, "
+                            "reshard_after_backward: false"}) {
     layouts = of("'exp_avg*.model.norm.weight B'", fmt::format(", shard: {{{}}}", shard));
     EXPECT_EQ(layouts.at("exp_avg.model.norm.weight"), "B");
     EXPECT_EQ(layouts.at("exp_avg.lm_head.weight"), "edp:S1 tp:S0");

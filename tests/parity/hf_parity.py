@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares `hocket eval` with Hugging Face transformers: logits and every parameter's gradient.
+"""Compares `hocket eval` with Hugging Face transformers: logits and every parameter's gradient. (Of parallel blocks,
+which no Llama of transformers has, with its parts put together by make_models.py.)
 
 Random models of odd sizes (make_models.py) in a temporary folder, each with the config.json of transformers 5
 and 4, each under several plans. Exit code 1 if anything differs by more than the tolerance; the last line is

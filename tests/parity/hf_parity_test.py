@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
 # ctest: timeout=600
-"""Logits and gradients of random models, both families, against Hugging Face transformers, on one rank
+"""Logits and gradients of random models, all families, against Hugging Face transformers, on one rank
 and under plans: see hf_parity.py."""
 import os, pathlib, subprocess, sys
 

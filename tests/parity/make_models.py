@@ -17,8 +17,9 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig,
+from transformers import (AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig,
                           Qwen3MoeForCausalLM)
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.utils import logging as hf_logging
 
 hf_logging.set_verbosity_error()
@@ -31,6 +32,34 @@ LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_fr
 def rope(theta, scaling=None):
     return {"rope_theta": theta, **(scaling or {"rope_type": "default"})}
 
+
+class ParallelLlamaConfig(LlamaConfig):
+    model_type = "parallel_llama"
+
+
+class ParallelLlamaLayer(LlamaDecoderLayer):
+    """x + attention(norm(x)) + mlp(norm(x)): transformers has no Llama of such blocks."""
+
+    def __init__(self, config, index):
+        super().__init__(config, index)
+        del self.post_attention_layernorm
+
+    def forward(self, hidden_states, **kwargs):
+        normed = self.input_layernorm(hidden_states)
+        attended = self.self_attn(hidden_states=normed, **kwargs)[0]
+        return hidden_states + attended + self.mlp(normed)
+
+
+class ParallelLlamaForCausalLM(LlamaForCausalLM):
+    config_class = ParallelLlamaConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model.layers = torch.nn.ModuleList(ParallelLlamaLayer(config, i) for i in range(config.num_hidden_layers))
+
+
+AutoConfig.register("parallel_llama", ParallelLlamaConfig)
+AutoModelForCausalLM.register(ParallelLlamaConfig, ParallelLlamaForCausalLM)
 
 # name -> (family, arguments of its config, extra). Sizes are odd on purpose: no power of two, no common divisors.
 MODELS = {
@@ -47,6 +76,9 @@ MODELS = {
         vocab_size=89, hidden_size=48, intermediate_size=66, num_hidden_layers=5, num_attention_heads=4,
         num_key_value_heads=2, head_dim=12, max_position_embeddings=64, tie_word_embeddings=True,
         rope_parameters=rope(10000.0, LLAMA3)), {"shards": "40KB"}),
+    "llama-parallel": ("parallel_llama", dict(
+        vocab_size=104, hidden_size=40, intermediate_size=62, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=10, rope_parameters=rope(10000.0)), {}),
     "moe-top2": ("qwen3_moe", dict(
         vocab_size=102, hidden_size=36, intermediate_size=50, moe_intermediate_size=22, num_hidden_layers=3,
         num_attention_heads=6, num_key_value_heads=2, head_dim=10, num_experts=6, num_experts_per_tok=2,
@@ -156,6 +188,7 @@ def v4_config(folder, config):
 def make(name, out, seed):
     family, kwargs, extra = MODELS[name]
     config_type, model_type = {"llama": (LlamaConfig, LlamaForCausalLM),
+                               "parallel_llama": (ParallelLlamaConfig, ParallelLlamaForCausalLM),
                                "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM)}[family]
     config = config_type(**kwargs, bos_token_id=None, eos_token_id=None)
     gen = torch.Generator().manual_seed(seed)

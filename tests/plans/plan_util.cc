@@ -160,12 +160,14 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
     layers_per_stage = fmt::format("{}", fmt::join(plan.pp_layers, ", "));
   }
   const char* recompute[] = {"none", "selective", "full"};
+  const bool parallel_blocks = Rng(seed + 11000027).below(3) == 0;
+  const char* const dense = parallel_blocks ? "parallel_llama" : "llama";
   c.text = fmt::format(
       "model:\n  dtype: {}\n  config: {{model_type: {}, vocab_size: {}, hidden_size: {}, "
       "num_hidden_layers: {}, num_attention_heads: {}, num_key_value_heads: {}, head_dim: {}, "
       "intermediate_size: {}, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: {}, "
       "max_position_embeddings: 64, hidden_act: silu",
-      dtype, moe ? "qwen3_moe" : "llama", pick(rng, {17, 23, 32}), pick(rng, {8, 10, 12}), layers,
+      dtype, moe ? "qwen3_moe" : dense, pick(rng, {17, 23, 32}), pick(rng, {8, 10, 12}), layers,
       kv * group, kv, head_dim, pick(rng, {5, 9, 12}), rng.below(2) ? "true" : "false");
   if (moe) {
     c.text += fmt::format(
@@ -277,6 +279,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   }
   if (!shard.empty() && groups.below(3) == 0) {
     shard += ", reshard_after_forward: false";
+    if (Rng kept(seed + 10000019); kept.below(2) == 0) {
+      shard += ", reshard_after_backward: false";
+    }
   }
   // Rows that go to their experts over nodes.
   const int64_t ep_inner = folded.over_dp % 2 == 0 && more.below(2) == 0 ? 2 : 1;

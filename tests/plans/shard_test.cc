@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iostream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,12 @@ std::string split_backward() {
   return path;
 }
 
+/// Parameters that are gathered once a step.
+std::string kept(const std::string& shard) {
+  return fmt::format("shard: {{{}, reshard_after_forward: false, reshard_after_backward: false}}",
+                     shard);
+}
+
 /// Experts that do not divide, tied embeddings over a pipeline, halves of backward passes, several
 /// stages per rank, everything repeated, tokens in pieces; and sizes that no axis divides.
 std::vector<Case> shapes() {
@@ -61,7 +68,15 @@ std::vector<Case> shapes() {
                     "shard: {params: all}"),
         std::string("dp: 4, ep: 4, micro_batch: 2, recompute: selective, moe_chunks: 3, "
                     "shard: {params: all, grads: all}"),
-        std::string("pp: 2, dp: 4, ep: 2, micro_batch: 2, shard: {grads: all}")}) {
+        std::string("pp: 2, dp: 4, ep: 2, micro_batch: 2, shard: {grads: all}"),
+        "dp: 4, ep: 2, micro_batch: 2, " + kept("params: all"),
+        "pp: 2, dp: 2, ep: 2, micro_batch: 2, " + kept("params: all, grads: all") +
+            ", pp_schedule: " + split_backward(),
+        "pp: 2, dp: 2, micro_batch: 2, pp_chunks: 2, pp_schedule: interleaved, "
+        "recompute: full, overlap_param_gather: false, " +
+            kept("params: all"),
+        "pp: 2, dp: 2, micro_batch: 1, pp_schedule: dualpipe, " + kept("params: all"),
+        "dp: 4, micro_batch: 2, " + kept("params: group, optimizer: all, group: 2")}) {
     list.push_back(model(plan));
   }
   return list;
@@ -89,6 +104,8 @@ std::vector<Case> uneven_shapes() {
            "dp: 10, micro_batch: 1, shard: {params: group, grads: group, optimizer: all, group: 2}",
            "dp: 10, micro_batch: 1, shard: {params: group, grads: all, group: 5}",
            "dp: 5, micro_batch: 1, shard: {optimizer: all}, grad_codec: identity",
+           "dp: 5, micro_batch: 1, shard: {params: all, reshard_after_forward: false, "
+           "reshard_after_backward: false}",
        }) {
     const std::string text = plan;
     const int64_t global_batch = text.find("dp: 7") == 0 ? 14 : text.find("dp: 1,") == 7 ? 4 : 20;
@@ -131,13 +148,72 @@ TEST(Shard, GivesTheSameBits) {
     };
     SCOPED_TRACE(plan);
     const Outcome alike = run("");
-    for (const char* shard : {"optimizer: all", "params: all"}) {
+    for (const char* shard : {"optimizer: all", "params: all",
+                              "params: all, reshard_after_forward: false, "
+                              "reshard_after_backward: false"}) {
       const Outcome split = run(shard);
       EXPECT_EQ(split.losses, alike.losses) << shard;
       EXPECT_TRUE(split.grads == alike.grads) << shard;
       EXPECT_TRUE(split.params == alike.params) << shard;
     }
   }
+}
+
+program::Program dense(const std::string& plan) {
+  return engine::compile(
+             engine::parse_run(
+                 fmt::format("model:\n  config: {{model_type: llama, vocab_size: 256, hidden_size: "
+                             "64, num_hidden_layers: 4, num_attention_heads: 4, "
+                             "num_key_value_heads: 4, head_dim: 16, intermediate_size: 128}}\n"
+                             "train: {{seq_len: 16, global_batch: 16}}\nplan: {{{}}}\n",
+                             plan),
+                 plan, {}))
+      .program;
+}
+
+/// Whatever the number of micro-batches, and before all of them.
+TEST(Shard, GathersOnceAStep) {
+  for (const char* more : {"micro_batch: 4", "micro_batch: 1"}) {
+    const program::Program program =
+        dense(fmt::format("pp: 2, dp: 2, bucket_mib: 0, {}, {}", more, kept("params: all")));
+    for (const program::RankClass& cls : program.classes) {
+      std::set<program::BufferId> gathered;
+      bool computed = false;
+      for (const program::Task& task : cls.tasks) {
+        computed = computed || task.lane == program::Lane::compute;
+        if (program.kind(task).op != "all_gather") continue;
+        EXPECT_FALSE(computed);
+        EXPECT_TRUE(gathered.insert(task.in[0]).second);
+      }
+      // Two layers of seven matrices and two norms, and the table, or the norm and the head.
+      EXPECT_GE(gathered.size(), 2 * 8 + 1);
+    }
+  }
+}
+
+/// What is computed with a sum of a gradient, like the block of it that a rank updates, comes
+/// behind the backward pass, which else would wait for the sum.
+TEST(Shard, BackwardPassesDoNotWaitForSums) {
+  size_t copies = 0;
+  for (const char* shard : {"optimizer: all", "params: all"}) {
+    const program::Program program =
+        dense(fmt::format("pp: 2, dp: 2, tp: 2, sequence_parallel: true, micro_batch: 1, "
+                          "shard: {{{}}}",
+                          shard));
+    for (const program::RankClass& cls : program.classes) {
+      size_t last = cls.tasks.size();
+      while (cls.tasks[last - 1].phase != program::Phase::backward) {
+        --last;
+      }
+      for (size_t i = 0; i < cls.tasks.size(); ++i) {
+        const program::Task& task = cls.tasks[i];
+        if (task.phase != program::Phase::grad || task.lane != program::Lane::compute) continue;
+        EXPECT_GE(i, last) << program.kind(task).op;
+        copies += program.kind(task).op == "copy" ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(copies, 0);
 }
 
 /// A rank plans for its part of parameters and states, and for few layers of what it gathers.

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Llama with parallel blocks (GPT-J, PaLM: Chowdhery et al., arXiv 2204.02311, section 2; MegaScale:
+// Jiang et al., arXiv 2402.15627, section 3.1): attention and MLP read one norm, and both are added
+// to the hidden state, y = x + Attention(Norm(x)) + MLP(Norm(x)). Beside one another they share
+// what tensor parallelism moves: a gather and a scatter per block, not two.
+#include "models/builder.h"
+#include "models/family.h"
+
+namespace hocket::models {
+namespace {
+
+void read(const JsonView&, ModelConfig&) {}
+
+graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId hidden) {
+  // The branches are added to each other first: as parts of sums over tp, they are summed once.
+  const graph::TensorId normed = builder.norm(layer, hidden, "input_layernorm");
+  const graph::TensorId attended = builder.attention(layer, normed, false);
+  const graph::TensorId branches =
+      builder.sum(layer, attended, builder.mlp(layer, normed), "branches");
+  return builder.residual(layer, hidden, branches, "residual");
+}
+
+}  // namespace
+
+// transformers has no such class, and refuses a model_type that it does not know: a Llama of the
+// same weights would be another model.
+Family family_parallel_llama() {
+  return {"parallel_llama", "ParallelLlamaForCausalLM", 0, {}, read, block};
+}
+
+}  // namespace hocket::models
