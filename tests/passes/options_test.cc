@@ -60,7 +60,7 @@ std::set<std::string> repeated(const std::vector<std::string>& settings) {
       "num_key_value_heads: 1, head_dim: 4, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, "
       "max_position_embeddings: 8, hidden_act: silu, tie_word_embeddings: false}}\n"
       "train: {global_batch: 1, seq_len: 8}\n";
-  graph::Graph graph = engine::reference(engine::parse_run(text, "test"));
+  graph::Graph graph = engine::reference(engine::parse_run(text, "test", {}));
   PassRunner({"recompute"}, {}, PassOptions(settings)).run(graph);
   std::set<std::string> ops;
   for (const graph::Node& node : graph.nodes) {
