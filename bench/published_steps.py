@@ -147,13 +147,14 @@ def qwen3_rows():
         return Row("Qwen3-235B", what, figure, "s", "modelzoo-h100", QWEN3_235B, 4096, 2048,
                    {**QWEN3, "pp_layers": layers, **plan})
 
+    # --recompute-modules layernorm moe_act
+    recompute = {"recompute": "selective", "recompute_ops": ["rms_norm", "swiglu"]}
     eight = {"pp": 8, "pp_chunks": 4}
     even = [2] + 30 * [3] + [2]  # embedding and head count as a layer each
-    return [row("tp 2, ep 32, pp 8 x 4", 19.7, even, tp=2, dp=16, ep=32, recompute="selective", **eight),
-            row("tp 2, ep 32, pp 8 x 4, 1F1B overlap", 17.6, even, tp=2, dp=16, ep=32, recompute="selective", moe_chunks=4,
-                **eight),
-            row("tp 2, ep 8, pp 32 x 3", 24.2, [0] + 94 * [1] + [0], tp=2, dp=4, ep=8, recompute="selective", pp=32,
-                pp_chunks=3),
+    return [row("tp 2, ep 32, pp 8 x 4", 19.7, even, tp=2, dp=16, ep=32, **recompute, **eight),
+            row("tp 2, ep 32, pp 8 x 4, 1F1B overlap", 17.6, even, tp=2, dp=16, ep=32, pp_schedule="interleaved-overlap",
+                **recompute, **eight),
+            row("tp 2, ep 8, pp 32 x 3", 24.2, [0] + 94 * [1] + [0], tp=2, dp=4, ep=8, pp=32, pp_chunks=3, **recompute),
             row("tp 4, ep 8, pp 8 x 4", 29.0, even, tp=4, dp=8, ep=8, **eight)]
 
 

@@ -52,8 +52,11 @@ std::vector<Seen> constants(const Cluster& cluster) {
   add("device.memory_bandwidth", device.memory_bandwidth);
   add("device.launch", device.launch);
   add("device.host_launch", device.host_launch);
+  add("device.host_launch_expert", device.host_launch_expert);
   add("device.overlap.compute", device.overlap.compute);
   add("device.overlap.communication", device.overlap.communication);
+  add("device.float8.maxima", device.float8.maxima);
+  add("device.float8.copies", device.float8.copies);
   add("device.peak.f4", device.peak.f4);
   add("device.peak.f8", device.peak.f8);
   add("device.peak.bf16", device.peak.bf16);
@@ -182,8 +185,11 @@ void keep_better(Device* best, const Device& other) {
   keep_greater(&best->memory_bandwidth, other.memory_bandwidth);
   keep_less(&best->launch, other.launch);
   keep_less(&best->host_launch, other.host_launch);
+  keep_less(&best->host_launch_expert, other.host_launch_expert);
   keep_less(&best->overlap.compute, other.overlap.compute);
   keep_less(&best->overlap.communication, other.overlap.communication);
+  keep_less(&best->float8.maxima, other.float8.maxima);
+  keep_less(&best->float8.copies, other.float8.copies);
   keep_better(&best->peak, other.peak);
   keep_better(&best->efficiency, other.efficiency);
 }
@@ -349,8 +355,9 @@ void Cluster::validate(const std::string& where) const {
     const bool factor = constant.path.find("overlap") != std::string::npos;
     const bool optional =
         share || refines || factor || constant.path.find("peak") != std::string::npos ||
-        constant.path == "device.launch" || constant.path == "device.host_launch" ||
-        constant.path == "device.price" || (this_machine && constant.path == "device.memory") ||
+        constant.path == "device.launch" || constant.path.starts_with("device.host_launch") ||
+        constant.path.starts_with("device.float8") || constant.path == "device.price" ||
+        (this_machine && constant.path == "device.memory") ||
         (nodes == 1 && constant.path.starts_with("links.inter")) ||
         (capacity() == 1 && constant.path.starts_with("links"));
     if (!optional && constant.value <= 0) {

@@ -86,13 +86,27 @@ struct Overlap {
   }
 };
 
+/// What scales and layouts of 8-bit floating-point operands cost beside their casts and products.
+struct Float8 {
+  Fraction maxima, copies;
+  void fields(Fields& visit) {
+    visit("maxima", maxima,
+          "times that an operand is read before it is cast, for the maximum that its scale is of");
+    visit("copies", copies,
+          "times that a product writes an operand anew whose last dim is not the one that it adds "
+          "up over");
+  }
+};
+
 struct Device {
   std::string name;
   Bytes memory;
   Bandwidth memory_bandwidth;
   Seconds launch;
   Seconds host_launch = {};
+  Seconds host_launch_expert = {};
   Overlap overlap = {};
+  Float8 float8 = {};
   Peak peak;
   Efficiency efficiency;
   Dollars price;
@@ -103,7 +117,12 @@ struct Device {
     visit("launch", launch, "time added to every kernel");
     visit("host_launch", host_launch,
           "time of the host per task that it launches, one after another; 0: it is never late");
+    visit(
+        "host_launch_expert", host_launch_expert,
+        "time of the host per expert of a grouped product, where each has a kernel of its own; 0: "
+        "one kernel does them all");
     visit("overlap", overlap, "how much longer things take beside each other on the device");
+    visit("float8", float8, "what scales and layouts of 8-bit operands cost; without: nothing");
     visit("peak", peak, "arithmetic peak per element type");
     visit("efficiency", efficiency, "reached shares of the peaks");
     visit("price", price, "US dollars per device and hour");

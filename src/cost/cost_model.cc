@@ -21,6 +21,35 @@ CostClass cost_class_of(std::string_view op) {
   return rules ? rules->cost_class : CostClass::memory;
 }
 
+/// The share that a kernel of this size reaches.
+double reached(const Fraction& share, const ShareCurve& by_size, double size) {
+  return by_size.given() && size > 0 ? by_size.at(size) : share.value;
+}
+
+bool is_float8(const graph::TensorType& type) {
+  return graph::is_floating(type.dtype) && graph::bits_of(type.dtype) == 8;
+}
+
+/// Bytes of the 8-bit operands whose last dim is not one that the product adds up over. Matrix
+/// units that take them in one layout alone need those copied into it.
+double bytes_to_copy(const Kind& kind) {
+  const ops::Op* const op = ops::find_or_null(kind.op);
+  if (!op || op->cost_class != CostClass::matmul ||
+      !std::any_of(kind.in.begin(), kind.in.end(), is_float8)) {
+    return 0;
+  }
+  const ops::Letters letters = ops::letters(*op, kind.in, kind.out);
+  double bytes = 0;
+  for (size_t i = 0; i < letters.in.size(); ++i) {
+    const std::string& dims = letters.in[i];
+    if (is_float8(kind.in[i]) && !dims.empty() &&
+        letters.out[0].find(dims.back()) != std::string::npos) {
+      bytes += static_cast<double>(kind.in[i].bytes());
+    }
+  }
+  return bytes;
+}
+
 int64_t to_ns(double seconds) {
   // Such a cluster file or profile is an input error.
   constexpr double kMost = static_cast<double>(kMaxTaskNs) * 1e-9;
@@ -161,18 +190,22 @@ void CostModel::hold_out() {
   }
 }
 
+double CostModel::scale() const {
+  return cluster_.cores_per_node > 0 ? static_cast<double>(threads_) : 1;
+}
+
+double CostModel::memory_s(double bytes) const {
+  const Efficiency& efficiency = cluster_.device.efficiency;
+  return bytes / (cluster_.device.memory_bandwidth.value *
+                  reached(efficiency.memory, efficiency.memory_by_bytes, bytes) * scale());
+}
+
 double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flops,
                              int64_t bytes) const {
   const Device& device = cluster_.device;
-  const double scale = cluster_.cores_per_node > 0 ? static_cast<double>(threads_) : 1;
-  const auto reached = [](const Fraction& share, const ShareCurve& by_size, double size) {
-    return by_size.given() && size > 0 ? by_size.at(size) : share.value;
-  };
+  const double scale = this->scale();
   const Efficiency& efficiency = device.efficiency;
-  const double moved = static_cast<double>(bytes);
-  const double memory =
-      moved / (device.memory_bandwidth.value *
-               reached(efficiency.memory, efficiency.memory_by_bytes, moved) * scale);
+  const double memory = memory_s(static_cast<double>(bytes));
   double compute = 0;
   if (flops > 0) {
     using graph::DType;
@@ -239,6 +272,37 @@ double CostModel::payload(const Kind& kind) const {
   return static_cast<double>(kind.bytes) * (profile_ ? busiest(*profile_, kind) : 1);
 }
 
+int64_t CostModel::more_launches_ns(const Kind& kind) const {
+  const bool grouped = cost_class_of(kind.op) == CostClass::matmul && kind.in[0].routed();
+  if (!grouped) return 0;
+  const double experts = static_cast<double>(kind.in[0].dims[0]);
+  return to_ns(experts * cluster_.device.host_launch_expert.value);
+}
+
+double CostModel::more_bytes(const Kind& kind, uint32_t accumulate) const {
+  // What outputs are added to is read. Of rows that go to experts only their kind knows how many
+  // they are.
+  const graph::OutputSet added = graph::OutputSet::of_bits(accumulate);
+  double bytes = 0;
+  for (size_t output = 0; output < kind.out.size(); ++output) {
+    if (added.contains(output) && !kind.out[output].routed()) {
+      bytes += static_cast<double>(kind.out[output].bytes());
+    }
+  }
+  return bytes;
+}
+
+double CostModel::float8_s(const Kind& kind) const {
+  const Float8& float8 = cluster_.device.float8;
+  double bytes = 2 * float8.copies.value * bytes_to_copy(kind);
+  const bool casts = kind.in.size() == 1 && kind.out.size() == 1 && is_float8(kind.out[0]) &&
+                     cost_class_of(kind.op) == CostClass::memory && !is_float8(kind.in[0]);
+  if (casts) {
+    bytes += float8.maxima.value * static_cast<double>(kind.in[0].bytes());
+  }
+  return bytes > 0 ? memory_s(bytes) : 0;
+}
+
 /// As if experts got as many rows each.
 TaskCost CostModel::even_work(const Kind& kind, uint32_t accumulate) const {
   const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
@@ -261,7 +325,10 @@ TaskCost CostModel::even_work(const Kind& kind, uint32_t accumulate) const {
                     static_cast<double>(kind.bytes)};
     return {to_ns(learned_->ns(leaf) * 1e-9) + overhead, Provenance::learned, learned_->held_out()};
   }
-  return {to_ns(roofline + cluster_.device.launch.value) + overhead, Provenance::analytic};
+  const double bytes = static_cast<double>(kind.bytes) + more_bytes(kind, accumulate);
+  const double alone = roofline_s(kind.op, dtype, kind.flops, static_cast<int64_t>(bytes));
+  return {to_ns(alone + float8_s(kind) + cluster_.device.launch.value) + overhead,
+          Provenance::analytic};
 }
 
 /// The algorithms of an op's record among so many ranks, or the exchange that processes do.

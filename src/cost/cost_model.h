@@ -64,6 +64,8 @@ class CostModel {
   /// rows that routers send to experts, here and below: as many as the busiest rank gets by the
   /// profile, or the mean without one.
   TaskCost work(const Kind& kind, uint32_t accumulate, size_t node_kind = 0) const;
+  /// How long the host takes to launch the kernels of a task beyond the first.
+  int64_t more_launches_ns(const Kind& kind) const;
   /// A collective from the arrival of the last member, or a send. `inter`: its lane is the
   /// network's. Of nodes of several kinds those decide on which it takes longest.
   TaskCost transfer(const Kind& kind, uint32_t accumulate, bool inter,
@@ -97,6 +99,13 @@ class CostModel {
   };
   TaskCost even_work(const Kind& kind, uint32_t accumulate) const;
   double payload(const Kind& kind) const;
+  /// What a kernel moves beside the operands that its kind counts.
+  double more_bytes(const Kind& kind, uint32_t accumulate) const;
+  /// Time for scales and layouts of 8-bit operands (Device::float8).
+  double float8_s(const Kind& kind) const;
+  double memory_s(double bytes) const;
+  /// Devices of the file that a rank computes on: its threads where it describes one core.
+  double scale() const;
   double scaled_ns(const std::vector<Point>& points, double roofline_s) const;
   std::vector<comm::Algorithm> algorithms(const comm::Op& op, double members, double payload) const;
   void hold_out();

@@ -74,19 +74,9 @@ double per_row(const TensorType& type) {
 /// Under even routing: tokens x top_k rows over all experts, of which this rank has its part.
 Work work_of(const Call& call, const TensorType& type) {
   const TensorType& rows = call.in[0];
-  const double experts = static_cast<double>(rows.dims[0]);
-  const double all = call.experts > 0 ? static_cast<double>(call.experts) : experts;
-  const double n = static_cast<double>(rows.dims[1]) * rows.top_k * experts / all;
-  const double bound = static_cast<double>(rows.max_rows());
-  if (bound == 0) return {0, 0};  // no experts: no rows
-  Work work{2 * n * per_row(type), 0};
-  for (const Types list : {call.in, call.out}) {
-    for (const TensorType& operand : list) {
-      work.bytes += operand.routed()
-                        ? static_cast<int64_t>(static_cast<double>(operand.bytes()) * n / bound)
-                        : operand.bytes();
-    }
-  }
+  if (rows.max_rows() == 0) return {0, 0};  // no experts: no rows
+  Work work = memory_bound(call, 0);
+  work.flops = 2 * even_numel(call, rows) / static_cast<double>(rows.row_size()) * per_row(type);
   return work;
 }
 Work work(const Call& call) { return work_of(call, call.in[1]); }

@@ -82,13 +82,34 @@ inline int64_t total_bytes(Types in, Types out) {
   return bytes;
 }
 
+/// Elements of an operand, of a routed one those that even routing brings: of its tokens' rows the
+/// share that the experts at hand are of all. Those of what it can hold, where nothing tells how
+/// many experts there are.
+inline double even_numel(const Call& call, const TensorType& type) {
+  const double numel = static_cast<double>(type.numel());
+  if (!type.routed() || call.experts == 0) return numel;
+  const double share = static_cast<double>(type.dims[0]) / static_cast<double>(call.experts);
+  const double rows = static_cast<double>(type.dims[1]) * type.top_k * share;
+  return std::min(numel, rows * static_cast<double>(type.row_size()));
+}
+inline int64_t even_bytes(const Call& call, const TensorType& type) {
+  return type.routed() ? type.bytes_of(static_cast<int64_t>(even_numel(call, type))) : type.bytes();
+}
+
 /// Work of an op that touches every operand once, with `flops_per_element` of its largest output.
 inline Work memory_bound(const Call& call, double flops_per_element) {
+  Work work;
+  for (const Types list : {call.in, call.out}) {
+    for (const TensorType& type : list) {
+      work.bytes += even_bytes(call, type);
+    }
+  }
   double largest = 0;
   for (const TensorType& type : call.out) {
-    largest = std::max(largest, static_cast<double>(type.numel()));
+    largest = std::max(largest, even_numel(call, type));
   }
-  return {largest * flops_per_element, total_bytes(call.in, call.out)};
+  work.flops = largest * flops_per_element;
+  return work;
 }
 
 /// Bytes of an element.

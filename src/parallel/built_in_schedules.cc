@@ -116,30 +116,53 @@ Schedule gpipe(int stages, int micro_batches) {
   return schedule;
 }
 
-Schedule interleaved_one_f_one_b(int ranks, int chunks, int micro_batches) {
-  // Forward passes go round by round: of a round's micro-batches the first chunk, then the second,
-  // and so on; backward passes likewise, from the last chunk to the first. A rank first runs as
-  // many forward passes as bring the first micro-batch of a round through all later chunks and
-  // ranks and back (two for every rank behind it), then one forward and one backward pass in turn,
-  // then what is left of the backward passes.
-  const int round = in_round("interleaved", ranks, micro_batches);
+namespace {
+
+/// Forward passes go round by round: of a round's micro-batches the first chunk, then the second,
+/// and so on; backward passes likewise, from the last chunk to the first. A rank first runs as many
+/// forward passes as bring the first micro-batch of a round through all later chunks and ranks and
+/// back (two for every rank behind it) and `ahead` more, then one forward and one backward pass in
+/// turn, overlapped or one after the other, then what is left of the backward passes.
+Schedule interleaved(int ranks, int chunks, int micro_batches, int round, int ahead,
+                     bool overlapped) {
   const int all = chunks * micro_batches;
   Schedule schedule;
   for (int rank = 0; rank < ranks; ++rank) {
     RowWriter row;
-    const auto chunk_of = [&](int step) { return step / round % chunks; };
-    const int warmup = std::min((chunks - 1) * round + 2 * (ranks - 1 - rank), all);
+    const auto forward_stage = [&](int step) { return step / round % chunks * ranks + rank; };
+    const auto backward_stage = [&](int step) {
+      return (chunks - 1 - step / round % chunks) * ranks + rank;
+    };
+    const int warmup = std::min((chunks - 1) * round + 2 * (ranks - 1 - rank) + ahead, all);
     for (int step = 0; step < all + warmup; ++step) {
+      if (overlapped && step < all && step >= warmup) {
+        row.overlapped(forward_stage(step), backward_stage(step - warmup));
+        continue;
+      }
       if (step < all) {
-        row.forward(chunk_of(step) * ranks + rank);
+        row.forward(forward_stage(step));
       }
       if (step >= warmup) {
-        row.backward((chunks - 1 - chunk_of(step - warmup)) * ranks + rank);
+        row.backward(backward_stage(step - warmup));
       }
     }
     schedule.ranks.push_back(row.take_row());
   }
   return schedule;
+}
+
+}  // namespace
+
+Schedule interleaved_one_f_one_b(int ranks, int chunks, int micro_batches) {
+  const int round = in_round("interleaved", ranks, micro_batches);
+  return interleaved(ranks, chunks, micro_batches, round, 0, false);
+}
+
+Schedule interleaved_overlap(int ranks, int chunks, int micro_batches) {
+  // The last rank's backward pass is of the micro-batch that went forward a turn before: with one
+  // forward pass more ahead, an overlapped pair is never of one micro-batch.
+  const int round = in_round("interleaved-overlap", ranks, micro_batches);
+  return interleaved(ranks, chunks, micro_batches, round, 1, true);
 }
 
 Schedule zero_bubble_h1(int ranks, int chunks, int micro_batches) {
@@ -367,6 +390,11 @@ const std::vector<BuiltIn>& built_in_schedules() {
       {.name = "gpipe", .make = [](int ranks, int, int n) { return gpipe(ranks, n); }},
       {.name = "interleaved",
        .make = interleaved_one_f_one_b,
+       .chunks = 0,
+       .shown_chunks = 2,
+       .fitting = of_equal_rounds},
+      {.name = "interleaved-overlap",
+       .make = interleaved_overlap,
        .chunks = 0,
        .shown_chunks = 2,
        .fitting = of_equal_rounds},

@@ -50,6 +50,10 @@ Schedule gpipe(int stages, int micro_batches);
 /// r, r + ranks, r + 2 ranks, .. (`chunks` of them, its model chunks), which take turns by rounds
 /// of about as many micro-batches as there are ranks. Error unless the rounds are equal.
 Schedule interleaved_one_f_one_b(int ranks, int chunks, int micro_batches);
+/// Interleaved 1F1B whose forward and backward pass in turn are one overlapped cell, with a forward
+/// pass more ahead, so that they are of different micro-batches: Megatron-LM's
+/// --overlap-moe-expert-parallel-comm. Error unless the rounds are equal.
+Schedule interleaved_overlap(int ranks, int chunks, int micro_batches);
 /// ZB-H1 (Qi et al., arXiv 2401.10241, section 2.3): 1F1B whose backward is split, so that weight
 /// gradients (W) fill the bubbles; at most as many micro-batches are alive as with 1F1B. With
 /// several chunks the stages lie as in interleaved 1F1B. In PyTorch's order

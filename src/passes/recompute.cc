@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // recompute (Chen et al., arXiv 1604.06174): repeats forward nodes of a block in front of its
 // backward nodes, so that what they make need not be kept. `full`: a block keeps only its input;
-// `selective`: only ops that cost memory traffic but little arithmetic are repeated.
+// `selective`: only ops that cost memory traffic but little arithmetic are repeated, all of them or
+// those that are named. A repeated dispatch brings its rows to the experts again: where they are on
+// other ranks, that is an exchange more.
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "ops/op.h"
 #include "passes/pass.h"
 
@@ -18,8 +22,49 @@ using graph::TensorId;
 
 namespace {
 
+/// "cast, dispatch, ..": what selective recomputation may repeat.
+std::string cheap_ops() {
+  std::vector<std::string> names;
+  for (const ops::Op* op : ops::all()) {
+    if (op->cheap_to_repeat) {
+      names.push_back(op->name);
+    }
+  }
+  return join(names, ", ");
+}
+
+struct Options {
+  std::string recompute = "none";
+  std::vector<std::string> recompute_ops;
+  void fields(Fields& visit) {
+    visit("recompute", recompute, "activations computed again in the backward pass")
+        .one_of({"none", "selective", "full"});
+    visit("recompute_ops", recompute_ops,
+          "ops that recompute: selective repeats, of those that are cheap to repeat (rms_norm, "
+          "rope, swiglu, dispatch, cast); none named: all of them");
+  }
+
+  bool repeats(const std::string& op) const {
+    if (recompute == "full") return true;
+    const bool named =
+        recompute_ops.empty() ||
+        std::find(recompute_ops.begin(), recompute_ops.end(), op) != recompute_ops.end();
+    return named && ops::find(op).cheap_to_repeat;
+  }
+  /// Throws Error: a name of no op, or of one that selective recomputation never repeats.
+  void validate() const {
+    for (const std::string& op : recompute_ops) {
+      const ops::Op* const rules = ops::find_or_null(op);
+      if (!rules || !rules->cheap_to_repeat) {
+        fail("plan.recompute_ops", "got '{}'; expected ops that are cheap to repeat; try {}", op,
+             cheap_ops());
+      }
+    }
+  }
+};
+
 /// Forward nodes of `layer` whose repetition the backward nodes of the layer need.
-std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, bool full) {
+std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const Options& options) {
   // Back from what the backward nodes read, through forward nodes of the layer that may be
   // repeated; what another layer makes, or a node that is not repeated, is kept and ends the walk.
   std::set<NodeId> repeat;
@@ -36,7 +81,7 @@ std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, bool full) {
     if (producer == graph::kNone) continue;
     const graph::Node& node = graph.nodes[producer];
     if (node.phase != Phase::forward || node.layer != layer) continue;
-    if (!full && !ops::find(node.op).cheap_to_repeat) continue;
+    if (!options.repeats(node.op)) continue;
     if (repeat.insert(producer).second) {
       wanted.insert(wanted.end(), node.in.begin(), node.in.end());
     }
@@ -44,20 +89,12 @@ std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, bool full) {
   return repeat;
 }
 
-struct Options {
-  std::string recompute = "none";
-  void fields(Fields& visit) {
-    visit("recompute", recompute, "activations computed again in the backward pass")
-        .one_of({"none", "selective", "full"});
-  }
-};
-
 void run(Graph& graph, const Options& options) {
+  options.validate();
   if (options.recompute == "none" || graph.grads.empty()) return;
   // The repeated nodes stand right before the first backward node of their layer, with outputs of
   // their own ("@again"); from there on backward nodes read these. The first versions are then read
   // by forward nodes alone, and their memory is free until the layer's backward pass begins.
-  const bool full = options.recompute == "full";
   std::vector<graph::Node> nodes;
   std::set<int32_t> done;
   std::map<TensorId, TensorId> repeated;  // tensor -> its second version
@@ -65,7 +102,7 @@ void run(Graph& graph, const Options& options) {
     graph::Node node = graph.nodes[n];
     const bool block = node.layer >= 0 && node.layer < graph.num_layers;
     if (node.phase == Phase::backward && block && done.insert(node.layer).second) {
-      for (NodeId id : to_repeat(graph, node.layer, full)) {
+      for (NodeId id : to_repeat(graph, node.layer, options)) {
         graph::Node copy = graph.nodes[id];
         copy.phase = Phase::backward;
         copy.recompute = true;

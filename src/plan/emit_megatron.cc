@@ -140,9 +140,14 @@ class Script {
       }
       return;
     }
-    const bool interleaved = plan_.pp_schedule == "interleaved";
+    const bool overlaps = plan_.pp_schedule == "interleaved-overlap";
+    const bool interleaved = plan_.pp_schedule == "interleaved" || overlaps;
     if (!interleaved && plan_.pp_schedule != "1f1b") {
-      refuse_key(run_, kTrainer, "plan.pp_schedule", plan_.pp_schedule, "1f1b or interleaved");
+      refuse_key(run_, kTrainer, "plan.pp_schedule", plan_.pp_schedule,
+                 "1f1b, interleaved or interleaved-overlap");
+    }
+    if (overlaps) {
+      add("--overlap-moe-expert-parallel-comm");
     }
     const int64_t layers = run_.model.num_layers, stages = plan_.pp * plan_.pp_chunks;
     const bool overlap = plan_.pass_options.text("overlap_p2p_comm") == "true";

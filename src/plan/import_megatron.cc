@@ -243,7 +243,8 @@ class Import {
     }
     if (pp_ > 1 && chunks > 1) {
       set("plan.pp_chunks", chunks);
-      set("plan.pp_schedule", std::string("interleaved"));
+      const bool overlaps = arguments_.has("--overlap-moe-expert-parallel-comm");
+      set("plan.pp_schedule", std::string(overlaps ? "interleaved-overlap" : "interleaved"));
     }
     const bool no_overlap = arguments_.has("--no-overlap-p2p-communication");
     if (pp_ > 1 && (chunks == 1 || no_overlap)) {

@@ -42,6 +42,10 @@ class Durations {
   virtual int64_t work_ns_on([[maybe_unused]] size_t device, ClassId cls, TaskId task) {
     return work_ns(cls, task);
   }
+  /// How long the host takes, beyond ReplayOptions::launch_ns, to launch a task of several kernels.
+  virtual int64_t more_launches_ns([[maybe_unused]] ClassId cls, [[maybe_unused]] TaskId task) {
+    return 0;
+  }
   /// A small dense id (0, 1, ...) of what matters about these ranks to a transfer's duration: their
   /// number and how they lie on nodes. For a send: {sender, receiver}.
   virtual int32_t shape_of(std::span<const int32_t> ranks) = 0;

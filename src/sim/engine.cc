@@ -218,9 +218,9 @@ class Engine {
     if (kVaries && options_.launch_ns > 0) {
       const ClassTable& c = table(i);
       const TaskId host = c.host_before[task];
-      // If the host has run another task of its own since, it launched this one before.
+      // If the host has run or awaited another task since, it launched this one before.
       if (host_last_[i] == host) {
-        const int64_t ns = host_ended_[i] + options_.launch_ns * c.launches[task];
+        const int64_t ns = host_ended_[i] + c.launched_ns[task];
         if (ns > now_) {
           held_[out_.base[i] + task] = true;
           heap_.push({ns, i, task});
@@ -397,7 +397,7 @@ class Engine {
     } else {
       waits_[base + task] = -1;  // the mark of what has ended, see ended()
     }
-    if (kVaries && record.lane == static_cast<uint8_t>(program::Lane::host)) {
+    if (kVaries && record.host_waits) {
       host_ended_[i] = now_;
       host_last_[i] = task;
     }
@@ -434,7 +434,7 @@ class Engine {
   // Only if kVaries.
   Sharing sharing_;
   std::vector<bool> held_;           ///< waits for its launch
-  std::vector<int64_t> host_ended_;  ///< per rank, when the host last ended a task of its own
+  std::vector<int64_t> host_ended_;  ///< per rank, when the host last ended or awaited a task
   std::vector<TaskId> host_last_;    ///< and which
   std::vector<int32_t> self_;        ///< 0, 1, ...: every rank as a list of one
   std::map<int64_t, Demand> fixed_;  ///< of transfers without a network, by time

@@ -51,8 +51,9 @@ struct ReplayOptions {
   /// one of its ranks computes (all members of a collective, the sender of a message). From 1.
   double compute_beside_transfer = 1;
   double transfer_beside_compute = 1;
-  /// The host of a rank launches its tasks in issue order, one every so many nanoseconds; what is
-  /// in the lane `host` it runs itself, before it launches what comes after. 0: it is never late.
+  /// The host of a rank launches its tasks in issue order, one every so many nanoseconds (and what
+  /// Durations::more_launches_ns adds); what is in the lane `host` it runs itself, and a collective
+  /// that tells sizes it awaits, before it launches what comes after. 0: it is never late.
   int64_t launch_ns = 0;
 };
 

@@ -26,6 +26,9 @@ class Faster : public Durations {
   int64_t work_ns(ClassId cls, TaskId task) override;
   size_t device_of(int32_t rank) const override { return durations_.device_of(rank); }
   int64_t work_ns_on(size_t device, ClassId cls, TaskId task) override;
+  int64_t more_launches_ns(ClassId cls, TaskId task) override {
+    return durations_.more_launches_ns(cls, task);
+  }
   int32_t shape_of(std::span<const int32_t> ranks) override { return durations_.shape_of(ranks); }
   int64_t transfer_ns(ClassId cls, TaskId task, int32_t shape) override;
   const cost::Network* network() const override { return durations_.network(); }

@@ -31,12 +31,25 @@ using program::Task;
 class ModelDurations : public Durations {
  public:
   ModelDurations(const Program& program, const CostModel& costs)
-      : p_(program), costs_(costs), network_(costs.cluster()), work_(program.kinds.size()) {}
+      : p_(program),
+        costs_(costs),
+        network_(costs.cluster()),
+        work_(program.kinds.size()),
+        more_launches_(program.kinds.size(), -1) {}
 
   int64_t work_ns(ClassId cls, TaskId task) override { return work(0, cls, task).ns; }
   size_t device_of(int32_t rank) const override { return costs_.cluster().kind_of(rank); }
   int64_t work_ns_on(size_t device, ClassId cls, TaskId task) override {
     return work(device, cls, task).ns;
+  }
+
+  int64_t more_launches_ns(ClassId cls, TaskId task) override {
+    const Task& asked = p_.classes[cls].tasks[task];
+    int64_t& known = more_launches_[asked.kind];
+    if (known < 0) {
+      known = costs_.more_launches_ns(p_.kind(asked));
+    }
+    return known;
   }
 
   TaskCost work(size_t device, ClassId cls, TaskId task) {
@@ -146,6 +159,7 @@ class ModelDurations : public Durations {
   program::Transfers between_{p_};
   /// Per kind of task, by accumulation and kind of device.
   std::vector<std::vector<std::pair<std::pair<uint32_t, size_t>, TaskCost>>> work_;
+  std::vector<int64_t> more_launches_;  // per kind; -1: not asked yet
   std::map<GroupShape, int32_t> shapes_;
   std::map<std::tuple<program::KindId, int32_t, bool, int32_t>, TaskCost> transfers_;
   std::map<std::tuple<program::KindId, int64_t, bool, int32_t>, Demand> demands_;  // by time

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "comm/ops/comm_op.h"
 #include "sim/tables_builder.h"
 
 namespace hocket::sim {
@@ -61,11 +62,11 @@ void TablesBuilder::flatten(ClassId cls) {
   last.fill(kNone);
   const bool launched = options_.launch_ns > 0;
   if (launched) {
-    count_launches(rc, table);
+    add_launches(cls, table);
   }
   for (int32_t i = 0; i < n; ++i) {
     const Task& task = rc.tasks[i];
-    if (launched && task.lane != Lane::host && table.host_before[i] != kNone) {
+    if (launched && table.host_before[i] != kNone) {
       ++out[table.host_before[i]];
       ++table.waits[i];
     }
@@ -95,7 +96,7 @@ void TablesBuilder::flatten(ClassId cls) {
   last.fill(kNone);
   for (int32_t i = 0; i < n; ++i) {
     const Task& task = rc.tasks[i];
-    if (launched && task.lane != Lane::host && table.host_before[i] != kNone) {
+    if (launched && table.host_before[i] != kNone) {
       table.succ[table.tasks[table.host_before[i]].succ_end++] = i;
     }
     for (TaskId dep : task.deps) {
@@ -113,17 +114,24 @@ void TablesBuilder::flatten(ClassId cls) {
   t_.classes.push_back(std::move(table));
 }
 
-void TablesBuilder::count_launches(const RankClass& rc, ClassTable& table) {
+void TablesBuilder::add_launches(ClassId cls, ClassTable& table) {
+  const RankClass& rc = p_.classes[cls];
   TaskId host = kNone;
-  int32_t launches = 0;
+  int64_t launched_ns = 0;
   for (size_t i = 0; i < rc.tasks.size(); ++i) {
+    const program::Kind& kind = p_.kind(rc.tasks[i]);
     const bool runs = rc.tasks[i].lane == Lane::host;
-    launches += runs ? 0 : 1;
+    const bool tells_sizes =
+        program::is_communication(kind) && comm::op(kind.communication).makes_sizes;
+    if (!runs) {
+      launched_ns += options_.launch_ns + durations_.more_launches_ns(cls, i);
+    }
     table.host_before.push_back(host);
-    table.launches.push_back(launches);
-    if (runs) {
+    table.launched_ns.push_back(launched_ns);
+    if (runs || tells_sizes) {
+      table.tasks[i].host_waits = true;
       host = i;
-      launches = 0;
+      launched_ns = 0;
     }
   }
 }

@@ -21,6 +21,7 @@ struct TaskRecord {
   int32_t aux = 0;  ///< collective: into collectives; send, recv: into p2p
   TaskType type = TaskType::work;
   uint8_t lane = 0;
+  bool host_waits = false;  ///< the host launches nothing more before it has ended
 };
 
 struct CollectiveRecord {
@@ -58,10 +59,11 @@ struct ClassTable {
   std::vector<int64_t> transfer_ns;  ///< [collectives, then p2p][shape]; -1: not asked yet
   /// In the same order, where transfers share links; null: not asked yet.
   std::vector<const Demand*> demand;
-  /// Where launches take time: the last task before this one that the host runs itself (kNone if
-  /// there is none), and how many it has launched since, this one included.
+  /// Where launches take time: the last task before this one that the host runs itself or waits for
+  /// (kNone if there is none), and how long it takes to launch what comes from then on up to this
+  /// one.
   std::vector<TaskId> host_before;
-  std::vector<int32_t> launches;
+  std::vector<int64_t> launched_ns;
   int32_t num_recvs = 0;
 };
 

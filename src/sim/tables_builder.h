@@ -35,9 +35,9 @@ class TablesBuilder {
     return static_cast<int32_t>(place_of(task.lane));
   }
   void flatten(ClassId cls);
-  /// What the host does before it launches each task: a task that it runs itself is awaited like a
-  /// dependency.
-  static void count_launches(const program::RankClass& rc, ClassTable& table);
+  /// What the host does before it launches each task: one that it runs itself, or whose sizes it
+  /// needs to launch what comes, is awaited like a dependency.
+  void add_launches(ClassId cls, ClassTable& table);
   void classify(ClassId cls, TaskId i, ClassTable& table);
   int32_t peer(int32_t rank, const Link& link) const;
   /// The k-th collective of a channel must be the same operation in all classes that meet in it.

@@ -519,7 +519,7 @@ class Cli(unittest.TestCase):
         # The table of docs/schedules.md.
         with open(os.path.join(cli_util.ROOT, "docs", "schedules.md"), encoding="utf-8") as f:
             rows = re.findall(r"^\| `(\S+)`(?: \(`(--chunks 2)`\))? \| ([\d.]+) % \| ([\d.]+), ([\d.]+) \|$", f.read(), re.M)
-        self.assertEqual(7, len(rows))
+        self.assertEqual(8, len(rows))
         for name, chunks, bubble, first, last in rows:
             report = json.loads(self.box.good("simulate", "--schedule", name, *shape, *chunks.split(), "--json"))
             live = [float(rank["peak_live"]) for rank in report["ranks"]]

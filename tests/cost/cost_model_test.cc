@@ -60,6 +60,61 @@ TEST(CostModel, Roofline) {
   EXPECT_FALSE(m.calibrated());
 }
 
+TEST(CostModel, WhatIsAddedToIsRead) {
+  // 1 MB moved, and 0.4 MB more where the output is added to: 10 and 14 us.
+  Kind linear_dw = kind("linear_dw", 0, 1000000);
+  linear_dw.out = {{DType::f32, {100000}}};
+  const CostModel m(toy(), std::nullopt, 1);
+  EXPECT_EQ(m.work(linear_dw, 0).ns, 11000);
+  EXPECT_EQ(m.work(linear_dw, 1).ns, 15000);
+}
+
+TEST(CostModel, ScalesAndLayoutsOfFloat8) {
+  Cluster c = toy();
+  c.device.peak.f8.value = 1e12;
+  const graph::TensorType x{DType::bf16, {1000, 100}};
+  const graph::TensorType x8{DType::f8_e4m3, {1000, 100}};
+  const graph::TensorType w8{DType::f8_e4m3, {500, 100}};
+  const graph::TensorType dy8{DType::f8_e4m3, {1000, 500}};
+  Kind cast = kind("cast", 0, 300000);
+  cast.in = {x};
+  cast.out = {x8};
+  const auto product = [](const char* op, graph::TensorType left, graph::TensorType right,
+                          graph::TensorType made) {
+    Kind k = kind(op, 0, 0);
+    k.in = {left, right};
+    k.out = {made};
+    return k;
+  };
+  const Kind forward = product("linear", x8, w8, {DType::bf16, {1000, 500}});
+  const Kind dx = product("linear_dx", dy8, w8, x);
+  const Kind dw = product("linear_dw", dy8, x8, {DType::f32, {500, 100}});
+  for (const bool scaled : {false, true}) {
+    c.device.float8.maxima.value = scaled ? 1 : 0;
+    c.device.float8.copies.value = scaled ? 1 : 0;
+    const CostModel m(c, std::nullopt, 1);
+    // 3 us, and the read for the maximum, 2 more; + 1 us launch.
+    EXPECT_EQ(m.work(cast, 0).ns, scaled ? 6000 : 4000);
+    // The product adds up over the last dim of both; dx over the first of the weight, which is read
+    // and written anew; dw over the first of both.
+    EXPECT_EQ(m.work(forward, 0).ns, 1000);
+    EXPECT_EQ(m.work(dx, 0).ns, scaled ? 2000 : 1000);
+    EXPECT_EQ(m.work(dw, 0).ns, scaled ? 13000 : 1000);
+  }
+}
+
+TEST(CostModel, EveryExpertIsAKernelOfTheHost) {
+  Cluster c = toy();
+  c.device.host_launch_expert.value = 10e-6;
+  const CostModel m(c, std::nullopt, 1);
+  Kind grouped = kind("grouped_linear", 1e6, 0);
+  grouped.in = {{DType::f32, {16, 64, 8}, 2}, {DType::f32, {16, 4, 8}}};
+  EXPECT_EQ(m.more_launches_ns(grouped), 160000);
+  EXPECT_EQ(m.more_launches_ns(kind("linear", 1e6, 0)), 0);
+  grouped.op = "swiglu";
+  EXPECT_EQ(m.more_launches_ns(grouped), 0);
+}
+
 TEST(CostModel, EfficiencyBySize) {
   Cluster c = toy();
   c.device.efficiency.matmul_by_flops = {"s", {1e6, 1e8}, {0.1, 0.5}};

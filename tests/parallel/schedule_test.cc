@@ -243,6 +243,34 @@ TEST(Schedule, InterleavedIsPyTorchs) {
   EXPECT_EQ(owners_of(three, 3, 2), (std::vector<int>{0, 1, 2, 0, 1, 2}));
 }
 
+TEST(Schedule, InterleavedOverlapHasAForwardPassMoreAhead) {
+  const Schedule s = interleaved_overlap(2, 2, 4);
+  EXPECT_EQ(to_csv(s),
+            "0F0,0F1,2F0,2F1,0F2,(0F3;2B0)OVERLAP_F_B,(2F2;2B1)OVERLAP_F_B,"
+            "(2F3;0B0)OVERLAP_F_B,0B1,2B2,2B3,0B2,0B3\n"
+            "1F0,1F1,3F0,(3F1;3B0)OVERLAP_F_B,(1F2;3B1)OVERLAP_F_B,(1F3;1B0)OVERLAP_F_B,"
+            "(3F2;1B1)OVERLAP_F_B,(3F3;3B2)OVERLAP_F_B,3B3,1B2,1B3\n");
+  // As many pairs as there are forward passes behind those that run ahead, of which there is one
+  // more than in `interleaved`.
+  for (int ranks : {1, 2, 4}) {
+    const Schedule overlap = interleaved_overlap(ranks, 3, 4 * ranks);
+    const Schedule apart = interleaved_one_f_one_b(ranks, 3, 4 * ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto ahead = [&](const Schedule& schedule) {
+        const std::vector<Action>& row = schedule.ranks[rank];
+        return std::find_if(row.begin(), row.end(), [](const Action& a) { return a.kind == 'B'; }) -
+               row.begin() - 1;
+      };
+      EXPECT_EQ(ahead(overlap), ahead(apart) + 1) << ranks << " " << rank;
+      const auto pairs = std::count_if(overlap.ranks[rank].begin(), overlap.ranks[rank].end(),
+                                       [](const Action& a) { return a.overlaps_next; });
+      EXPECT_EQ(pairs, 3 * 4 * ranks - ahead(overlap));
+    }
+  }
+  expect_contains(failure([] { static_cast<void>(interleaved_overlap(4, 2, 9)); }),
+                  "interleaved-overlap runs 9 micro-batches on 4 ranks in 2 rounds");
+}
+
 /// Runs all rows at once, each in its order, every action as soon as what it needs has run: true if
 /// all end.
 bool ends(const Schedule& s, int stages) {
@@ -288,6 +316,10 @@ TEST(Schedule, SeveralStagesPerRankAreValidAndEnd) {
         EXPECT_NO_THROW(validate(s, ranks, n, true, chunks)) << ranks << " " << chunks << " " << n;
         EXPECT_TRUE(ends(s, stages)) << ranks << " " << chunks << " " << n;
         EXPECT_EQ(owners_of(s, ranks, chunks), owners);
+        const Schedule overlap = make_schedule("interleaved-overlap", ranks, n, chunks);
+        EXPECT_NO_THROW(validate(overlap, ranks, n, true, chunks))
+            << ranks << " " << chunks << " " << n;
+        EXPECT_EQ(owners_of(overlap, ranks, chunks), owners);
         ++made;
       }
     }
@@ -347,9 +379,9 @@ TEST(Schedule, NamesAndFiles) {
                   "got 2; gpipe runs one stage per rank; try plan.pp_schedule: interleaved");
   EXPECT_EQ(make_schedule("1f1b", 3, 5), one_f_one_b(3, 5));
   EXPECT_EQ(make_schedule("gpipe", 3, 5), gpipe(3, 5));
-  expect_contains(
-      failure([] { static_cast<void>(make_schedule("2f2b", 2, 2)); }),
-      "expected 1f1b, gpipe, interleaved, zb-h1, zb-v, dualpipev, dualpipe, or a .csv file");
+  expect_contains(failure([] { static_cast<void>(make_schedule("2f2b", 2, 2)); }),
+                  "expected 1f1b, gpipe, interleaved, interleaved-overlap, zb-h1, zb-v, dualpipev, "
+                  "dualpipe, or a .csv file");
   expect_contains(failure([] { static_cast<void>(make_schedule("zb-v", 2, 4)); }),
                   "got 1; zb-v runs 2 stages per rank; try plan.pp_chunks: 2");
   EXPECT_EQ(stage_owners("zb-v", 3, 2), (std::vector<int>{0, 1, 2, 2, 1, 0}));

@@ -2,7 +2,12 @@
 // Options of passes: declared by each pass, keys of `plan`, told apart by pass.
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+#include <vector>
+
 #include "base/error.h"
+#include "engine/compile.h"
 #include "engine/config.h"
 #include "passes/pass.h"
 
@@ -43,6 +48,48 @@ TEST(PassOptions, AreKeysOfThePlan) {
   EXPECT_EQ(run.config.plan.pass_options.text("bucket_mib"), "3");
   EXPECT_THROW(engine::parse_run(text, "test", {"plan.recompute=some"}), Error);
   EXPECT_THROW(engine::parse_run(text, "test", {"plan.buckets=3"}), Error);
+}
+
+/// The ops of which selective recomputation repeats some, in a model with experts.
+std::set<std::string> repeated(const std::vector<std::string>& settings) {
+  const std::string text =
+      "model: {config: {model_type: qwen3_moe, vocab_size: 8, hidden_size: 4, "
+      "intermediate_size: 4, moe_intermediate_size: 4, num_experts: 4, num_experts_per_tok: 2, "
+      "norm_topk_prob: true, decoder_sparse_step: 1, mlp_only_layers: [], "
+      "router_aux_loss_coef: 0.001, num_hidden_layers: 1, num_attention_heads: 1, "
+      "num_key_value_heads: 1, head_dim: 4, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, "
+      "max_position_embeddings: 8, hidden_act: silu, tie_word_embeddings: false}}\n"
+      "train: {global_batch: 1, seq_len: 8}\n";
+  graph::Graph graph = engine::reference(engine::parse_run(text, "test", {}));
+  PassRunner({"recompute"}, {}, PassOptions(settings)).run(graph);
+  std::set<std::string> ops;
+  for (const graph::Node& node : graph.nodes) {
+    if (node.recompute) {
+      ops.insert(node.op);
+    }
+  }
+  return ops;
+}
+
+TEST(Recompute, SelectiveRepeatsTheOpsThatAreNamed) {
+  using Ops = std::set<std::string>;
+  const std::string selective = "recompute=selective";
+  EXPECT_EQ(repeated({}), Ops{});
+  EXPECT_EQ(repeated({selective}), (Ops{"rms_norm", "rope", "swiglu", "dispatch"}));
+  EXPECT_EQ(repeated({selective, "recompute_ops=[rms_norm, swiglu]"}), (Ops{"rms_norm", "swiglu"}));
+  EXPECT_EQ(repeated({selective, "recompute_ops=[dispatch]"}), Ops{"dispatch"});
+  // All of the block, whatever is named.
+  EXPECT_TRUE(repeated({"recompute=full", "recompute_ops=[dispatch]"}).contains("attention"));
+  for (const char* wrong : {"recompute_ops=[attention]", "recompute_ops=[rmsnorm]"}) {
+    try {
+      repeated({selective, wrong});
+      ADD_FAILURE() << wrong;
+    } catch (const Error& error) {
+      const std::string what = error.what();
+      EXPECT_NE(what.find("plan.recompute_ops"), std::string::npos) << what;
+      EXPECT_NE(what.find("cast, dispatch, rms_norm, rope, swiglu"), std::string::npos) << what;
+    }
+  }
 }
 
 }  // namespace

@@ -127,6 +127,41 @@ TEST(SimSharing, SmallTasksAreLaunchBound) {
             "0 compute w 25..35\n0 host h 35..135\n0 compute w 160..170\n0 compute w 185..195\n");
 }
 
+/// Four kernels for what is called grouped, one for all else.
+class GroupedLaunches : public FixedDurations {
+ public:
+  explicit GroupedLaunches(const Program& p) : FixedDurations(p), p_(p) {}
+  int64_t more_launches_ns(program::ClassId cls, TaskId task) override {
+    return p_.kind(p_.classes[cls].tasks[task]).op == "grouped" ? 3 * 25 : 0;
+  }
+
+ private:
+  const Program& p_;
+};
+
+TEST(SimSharing, KernelsOfATaskAreLaunchedOneByOne) {
+  Maker m({{"dp", 1}});
+  m.work(0, "grouped", 10);
+  m.work(0, "w", 10);
+  GroupedLaunches durations(m.p);
+  EXPECT_EQ(timeline(m.p, replay(m.p, durations, {.launch_ns = 25})),
+            "0 compute grouped 100..110\n0 compute w 125..135\n");
+}
+
+// The host awaits what tells sizes (600, launched at 50), and launches nothing beyond meanwhile.
+TEST(SimSharing, TheHostWaitsForSizes) {
+  Maker m({{"pp", 2}});
+  for (int rank = 0; rank < 2; ++rank) {
+    m.work(rank, "w", 10);
+    m.collective(rank, {"pp"}, 600, {}, "size_exchange", {0, 1});
+    m.work(rank, "w", 10);
+  }
+  const std::string one =
+      "0 compute w 25..35\n0 intra size_exchange 50..650\n0 compute w 675..685\n";
+  const std::string text = timeline(m.p, run(m.p, {.launch_ns = 25}));
+  EXPECT_NE(text.find(one), std::string::npos) << text;
+}
+
 struct Case {
   Program program;
   cost::Cluster cluster;
