@@ -38,8 +38,8 @@ NETWORKS = {
     "2x2-200mbit-1gbit": Network(2, 2, "200mbit", "1gbit"),
     "2x2-400mbit-400mbit": Network(2, 2, "400mbit", "400mbit"),
 }
-# A device on which steps of the models take half a second, so that two cores can play four.
-RATE = "12GFLOP/s"
+# A device on which steps of the models take some tenths of a second, so that two cores can play four.
+RATE = "30GFLOP/s"
 COMPUTED, PLAYED = 64, 256  # tokens of a sequence, as computed and as played
 BATCH = 16
 KEPT = ["plan.threads_per_rank=1", "plan.ranks=gloo"]
@@ -110,8 +110,8 @@ def options():
     ap.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
     ap.add_argument("--only", action="append", default=[], choices=list(NETWORKS), help="a network; may be repeated")
     ap.add_argument("--among", type=int, default=6, help="plans that are run of a case, the choice among them")
-    ap.add_argument("--steps", type=int, default=5, help="of each plan")
-    ap.add_argument("--seconds", type=float, default=20, help="of `hocket plan`")
+    ap.add_argument("--steps", type=int, default=4, help="of each plan")
+    ap.add_argument("--seconds", type=float, default=8, help="of `hocket plan`")
     ap.add_argument("--json", metavar="FILE", help="all plans, predicted and measured")
     ap.add_argument("--folder", help="keeps cluster files and logs")
     return ap
