@@ -52,7 +52,9 @@ void TextSource::broken(std::string_view what) {
        offset(), what);
 }
 
-void TextSource::read(size_t bytes, Block* block) {
+void TextSource::read(Block* block) {
+  const size_t bytes = due_;
+  due_ = std::min(2 * due_, kLargestBlock);
   block->text.resize(std::max(block->text.size(), bytes + kBehind));
   const int n = gzread(file_, block->text.data(), static_cast<unsigned>(bytes));
   block->bytes = n > 0 ? static_cast<size_t>(n) : 0;
@@ -75,7 +77,7 @@ void TextSource::read_ahead() {
     if (stops_) return;
     Block* block = free_;
     lock.unlock();
-    read(kBlock, block);
+    read(block);
     lock.lock();
     free_ = nullptr;
     changed_.notify_all();
@@ -83,13 +85,13 @@ void TextSource::read_ahead() {
 }
 
 void TextSource::next_block() {
-  if (first_) return read(kFirstBlock, block_);
+  if (first_) return read(block_);
   if (!reader_.joinable()) {
     free_ = &blocks_[1];
     try {
       reader_ = std::thread([this] { read_ahead(); });
     } catch (const std::system_error&) {
-      return read(kBlock, block_);  // there may be no more threads
+      return read(block_);  // there may be no more threads
     }
   }
   std::unique_lock lock(mutex_);

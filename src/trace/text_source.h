@@ -20,7 +20,7 @@ namespace hocket::trace {
 // counting.
 class TextSource {
  public:
-  // What a file begins with is one block of its own; blocks that follow it are larger.
+  // What a file begins with is one block of its own; those that follow it are larger and larger.
   static constexpr size_t kFirstBlock = size_t{1} << 16;
   // How many bytes from at() on can be read, whatever is_buffered() says.
   static constexpr size_t kReadable = 32;
@@ -63,7 +63,7 @@ class TextSource {
   [[noreturn]] void broken(std::string_view what);
 
  private:
-  static constexpr size_t kBlock = size_t{1} << 18;
+  static constexpr size_t kLargestBlock = size_t{1} << 18;
   static constexpr std::string_view kStops{"\0\"", 2};
   static constexpr size_t kBehind = kStops.size() + kReadable;
 
@@ -75,7 +75,8 @@ class TextSource {
     std::string damage;
     double share = 0;  // of the file, up to the end of this block
   };
-  void read(size_t bytes, Block* block);
+  // Only one thread at a time.
+  void read(Block* block);
   void read_ahead();
   // The block that follows. False at the end, also for who asks again.
   bool refill();
@@ -84,6 +85,7 @@ class TextSource {
   std::string path_;
   int64_t file_bytes_ = 0;
   gzFile file_ = nullptr;
+  size_t due_ = kFirstBlock;  // bytes of the next block
   std::array<Block, 2> blocks_;
   Block* block_ = &blocks_[0];  // that is parsed
   const char* begin_;           // of its text

@@ -35,6 +35,7 @@ struct NamedThread {
   int64_t pid = 0, tid = 0;
   int32_t stage = kNone, tensor = 0;  ///< "PP rank 1, TP rank 0, compute"
   bool used = false;
+  size_t next = 0;  ///< whose event came behind one of this thread the last time
 };
 
 struct Coordinates {
@@ -159,19 +160,21 @@ class StragglerReader {
   }
 
   int32_t thread(int64_t pid, int64_t tid) {
-    if (last_ < threads_.size() && threads_[last_].pid == pid && threads_[last_].tid == tid) {
+    const auto is = [&](size_t i) { return threads_[i].pid == pid && threads_[i].tid == tid; };
+    // Mostly the same thread's event follows, or one of whom it was the last time.
+    if (!threads_.empty() && is(last_)) return static_cast<int32_t>(last_);
+    if (!threads_.empty() && is(threads_[last_].next)) {
+      last_ = threads_[last_].next;
       return static_cast<int32_t>(last_);
     }
     const auto number = static_cast<int32_t>(threads_.size());
     const auto [at, added] =
         thread_of_.insert(hash_combine(static_cast<uint64_t>(pid), static_cast<uint64_t>(tid)) >> 1,
-                          number, [&](int32_t other) {
-                            const NamedThread& named = threads_[static_cast<size_t>(other)];
-                            return named.pid == pid && named.tid == tid;
-                          });
+                          number, [&](int32_t other) { return is(static_cast<size_t>(other)); });
     if (added) {
       threads_.push_back({pid, tid});
     }
+    threads_[last_].next = static_cast<size_t>(*at);
     last_ = static_cast<size_t>(*at);
     return *at;
   }
