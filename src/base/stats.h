@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -14,11 +15,12 @@ namespace hocket {
 inline double quantile(std::vector<double> values, double q) {
   std::erase_if(values, [](double x) { return !std::isfinite(x); });
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
-  std::sort(values.begin(), values.end());
   const double place = q * static_cast<double>(values.size() - 1);
-  const size_t below = static_cast<size_t>(place);
-  const size_t above = std::min(below + 1, values.size() - 1);
-  return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
+  const auto below = values.begin() + static_cast<int64_t>(place);
+  std::nth_element(values.begin(), below, values.end());
+  const double rest = place - std::floor(place);
+  const double above = rest > 0 ? *std::min_element(below + 1, values.end()) : *below;
+  return *below + rest * (above - *below);
 }
 
 /// The middle value, or the mean of the two in the middle; as quantile() otherwise.

@@ -5,6 +5,9 @@
 #include <memory>
 #include <string>
 #include <vector>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "base/error.h"
 #include "base/log.h"
@@ -26,6 +29,16 @@ struct WhatifOptions {
   bool surface = false, json = false;
 };
 
+/// Tables of a trace are freed where others of that size follow: their memory is used again, not
+/// given back and taken anew, a page at a time.
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  constexpr int kLargest = 1 << 25;  // the most that is kept, by glibc's limit
+  mallopt(M_MMAP_THRESHOLD, kLargest);
+  mallopt(M_TRIM_THRESHOLD, 16 * kLargest);
+#endif
+}
+
 /// Every scale alone, then all of several.
 std::vector<whatif::ScaledStep> scaled_steps(const whatif::MeasuredRun& run,
                                              const std::vector<std::string>& texts,
@@ -46,14 +59,17 @@ int run_whatif(const WhatifOptions& options) {
   if (options.json && options.html == "-") {
     fail("hocket whatif", "--json and --html - both go to standard output; expected one there");
   }
+  keep_freed_memory();
   require_output("hocket whatif --html", options.html, options.traces);
   const whatif::MeasuredRun run = whatif::read_run(options.traces, options.format);
   whatif::Findings findings;
   findings.analysis = whatif::analyze(run);
-  whatif::Replayer replayer(run);
-  findings.scaled = scaled_steps(run, options.scales, &replayer);
-  if (options.surface) {
-    findings.surface = whatif::surface(run, &replayer);
+  if (!options.scales.empty() || options.surface) {
+    whatif::Replayer replayer(run);
+    findings.scaled = scaled_steps(run, options.scales, &replayer);
+    if (options.surface) {
+      findings.surface = whatif::surface(run, &replayer);
+    }
   }
   if (!options.html.empty()) {
     emit(options.html, whatif::to_html(run, findings));

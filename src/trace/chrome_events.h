@@ -4,8 +4,11 @@
 // one schema has.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "trace/json_stream.h"
@@ -20,6 +23,7 @@ struct ChromeEvent {
   double start_us = 0, duration_us = 0;
   bool has_start = false, has_duration = false;  ///< false also of what is no possible time
   std::string label;                             ///< args.name, of phase M
+  double share_read = 0;                         ///< of the file, about: from 0 to 1
 };
 
 /// True of a number of microseconds that a clock can show or an event take: less than 30,000 years.
@@ -31,15 +35,18 @@ struct ChromeDamage {
   std::string cause;     ///< of `partial`
 };
 
-/// Calls `argument(key, json)` for every member of "args" but "name" of texts, which returns true
-/// if it consumed the value, and `event(e)` behind every event. `before(e)` is called as an event
-/// begins; `outside(key, json)` for every other key of the document, as `argument`. A file that is
-/// cut off or malformed ends the events before that place, and `damage` says so. Error: absent,
-/// unreadable, or no event was read before the damage.
+/// Calls `argument(i, json)` for every member of "args" whose key is arguments[i], which returns
+/// true if it consumed the value, and `event(e)` behind every event. `before()` is called as an
+/// event begins; `outside(key, json)` for every other key of the document, as `argument`. A file
+/// that is cut off or malformed ends the events before that place, and `damage` says so. Error:
+/// absent, unreadable, or no event was read before the damage.
 template <typename Before, typename Argument, typename Event, typename Outside>
-void for_each_event(const std::string& path, Before&& before, Argument&& argument, Event&& event,
-                    Outside&& outside, ChromeDamage* damage) {
+void for_each_event(const std::string& path, std::span<const std::string_view> arguments,
+                    Before&& before, Argument&& argument, Event&& event, Outside&& outside,
+                    ChromeDamage* damage) {
+  enum Key : int { name, category, phase, process, thread, start, duration, args, other };
   JsonStream json(path);
+  MemberOrder member_order, argument_order;
   ChromeEvent e;
   int64_t events = 0;
   const auto id = [&] {
@@ -56,6 +63,29 @@ void for_each_event(const std::string& path, Before&& before, Argument&& argumen
       json.skip_value();
     }
   };
+  const auto key_of = [](std::string_view key) -> int {
+    if (is_key(key, "name")) return name;
+    if (is_key(key, "cat")) return category;
+    if (is_key(key, "ph")) return phase;
+    if (is_key(key, "pid")) return process;
+    if (is_key(key, "tid")) return thread;
+    if (is_key(key, "ts")) return start;
+    if (is_key(key, "dur")) return duration;
+    return is_key(key, "args") ? args : other;
+  };
+  // Of an argument: its place in `arguments`, or one of these.
+  constexpr int kLabel = -1, kUnknown = -2;
+  const auto argument_of = [&](std::string_view key) -> int {
+    const auto at = std::find(arguments.begin(), arguments.end(), key);
+    if (at != arguments.end()) return static_cast<int>(at - arguments.begin());
+    return is_key(key, "name") ? kLabel : kUnknown;
+  };
+  const auto one_argument = [&](int key) {
+    if (key == kLabel && json.next() == '"') return json.string(&e.label);
+    if (key < 0 || !argument(key, json)) {
+      json.skip_value();
+    }
+  };
   const auto one = [&] {
     if (json.next() != '{') return json.skip_value();
     e.phase = 0;
@@ -65,34 +95,37 @@ void for_each_event(const std::string& path, Before&& before, Argument&& argumen
     e.pid = e.tid = 0;
     e.has_start = e.has_duration = false;
     before();
-    json.object([&](std::string_view key) {
-      if (is_key(key, "name")) {
-        text(&e.name);
-      } else if (is_key(key, "cat")) {
-        text(&e.category);
-      } else if (is_key(key, "ph")) {
-        e.phase = json.next() == '"' ? json.string().c_str()[0] : (json.skip_value(), '\0');
-      } else if (is_key(key, "pid")) {
-        e.pid = id();
-      } else if (is_key(key, "tid")) {
-        e.tid = id();
-      } else if (is_key(key, "ts")) {
-        e.has_start = json.number(&e.start_us) && is_possible_time(e.start_us);
-      } else if (is_key(key, "dur")) {
-        e.has_duration = json.number(&e.duration_us) && is_possible_time(e.duration_us);
-      } else if (is_key(key, "args") && json.next() == '{') {
-        json.object([&](std::string_view name) {
-          if (is_key(name, "name") && json.next() == '"') {
-            json.string(&e.label);
-          } else if (!argument(name, json)) {
-            json.skip_value();
-          }
-        });
-      } else {
-        json.skip_value();
+    json.object(&member_order, key_of, [&](int key) {
+      switch (key) {
+        case name:
+          return text(&e.name);
+        case category:
+          return text(&e.category);
+        case phase:
+          e.phase = json.next() == '"' ? json.character() : (json.skip_value(), '\0');
+          return;
+        case process:
+          e.pid = id();
+          return;
+        case thread:
+          e.tid = id();
+          return;
+        case start:
+          e.has_start = json.number(&e.start_us) && is_possible_time(e.start_us);
+          return;
+        case duration:
+          e.has_duration = json.number(&e.duration_us) && is_possible_time(e.duration_us);
+          return;
+        case args:
+          if (json.next() == '{') return json.object(&argument_order, argument_of, one_argument);
+          break;
+        default:
+          break;
       }
+      json.skip_value();
     });
     ++events;
+    e.share_read = json.share_read();
     event(e);
   };
   try {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <charconv>
 #include <cmath>
@@ -12,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -24,7 +26,7 @@ inline constexpr int kMaxJsonDepth = 200;
 
 inline bool is_json_space(int c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-inline bool ends_token(char c) {
+[[gnu::always_inline]] inline bool ends_token(char c) {
   if (c >= '0' && c <= '9') return false;
   return is_json_space(c) || c == ',' || c == '}' || c == ']' || c == ':' || c == '"' || c == '{' ||
          c == '[';
@@ -36,13 +38,57 @@ bool is_key(std::string_view key, const char (&name)[N]) {
   return key.size() == N - 1 && std::memcmp(key.data(), name, N - 1) == 0;
 }
 
+// The members of objects that are alike, as those of an array of events are: what stood before each
+// value in the last such object, key and marks, and which key it is to the caller. Where the same
+// bytes stand again, they need not be parsed.
+class MemberOrder {
+ public:
+  // The number of bytes of `at` that end where the value of the how many-th member begins; 0 if
+  // other ones stand there.
+  [[gnu::always_inline]] size_t match(size_t member, const char* at) const {
+    if (member >= members_.size()) return 0;
+    const Member& last = members_[member];
+    for (size_t i = 0; i < last.words; ++i) {
+      uint64_t word = 0;
+      std::memcpy(&word, at + 8 * i, 8);
+      if ((word & last.masks[i]) != last.bytes[i]) return 0;
+    }
+    return last.size;
+  }
+  int key(size_t member) const { return members_[member].key; }
+  void learn(size_t member, const char* at, size_t size, int key) {
+    if (size > TextSource::kReadable || member > kMost) return;
+    if (member >= members_.size()) {
+      members_.resize(member + 1);
+    }
+    Member& last = members_[member];
+    last = {};
+    last.key = key;
+    last.size = size;
+    last.words = (size + 7) / 8;
+    std::array<char, TextSource::kReadable> mask{};
+    std::fill_n(mask.begin(), size, '\xff');
+    std::memcpy(last.bytes.data(), at, size);
+    std::memcpy(last.masks.data(), mask.data(), size);
+  }
+
+ private:
+  static constexpr size_t kMost = 64;  // members that are remembered
+  struct Member {
+    std::array<uint64_t, TextSource::kReadable / 8> bytes{}, masks{};
+    size_t words = 0, size = 0;
+    int key = 0;
+  };
+  std::vector<Member> members_;
+};
+
 // Pull parser. Strings and number tokens are valid until the next call.
 class JsonStream {
  public:
   explicit JsonStream(const std::string& path) : in_(path) {}
 
   // First character of the next value or mark; -1 at the end.
-  int next() {
+  [[gnu::always_inline]] int next() {
     const auto c = static_cast<unsigned char>(in_.ahead());
     return c > ' ' ? c : next_behind_space();
   }
@@ -56,19 +102,33 @@ class JsonStream {
   // valid until the value is read.
   template <typename F>
   void object(F&& member) {
-    expect('{', "an object");
-    if (next() == '}') return void(in_.get());
-    for (;;) {
-      if (next() != '"') {
-        in_.broken("a key");
-      }
+    for (size_t i = 0; has_member(i); ++i) {
       member(key());
-      const int c = next();
-      if (c != ',' && c != '}') {
-        in_.broken("',' or '}'");
+    }
+  }
+  // The same with keys as numbers: `number(key)` says which, and is asked only for what is not as
+  // in the last object of this order.
+  template <typename Number, typename F>
+  void object(MemberOrder* order, Number&& number, F&& member) {
+    next();
+    for (size_t i = 0;; ++i) {
+      const size_t same = order->match(i, in_.at());
+      if (same > 0 && in_.is_buffered(in_.at() + same)) {
+        in_.skip(same);
+        member(order->key(i));
+        continue;
       }
-      in_.skip(1);
-      if (c == '}') return;
+      std::array<char, TextSource::kReadable> from;
+      std::memcpy(from.data(), in_.at(), from.size());
+      const auto begin = in_.offset();
+      const size_t buffered = in_.buffered();
+      if (!has_member(i)) return;
+      const int found = number(key());
+      const auto size = static_cast<size_t>(in_.offset() - begin);
+      if (size < buffered) {
+        order->learn(i, from.data(), size, found);
+      }
+      member(found);
     }
   }
   template <typename F>
@@ -89,6 +149,15 @@ class JsonStream {
       }
       if (c == ']' || c < 0) return;
     }
+  }
+  // The first character of a string; NUL of an empty one.
+  char character() {
+    const char* at = in_.at();
+    if (at[0] == '"' && in_.is_buffered(at + 2) && at[2] == '"' && at[1] != '"' && at[1] != '\\') {
+      in_.skip(3);
+      return at[1];
+    }
+    return string().c_str()[0];
   }
   // Text of a string; escapes decoded.
   const std::string& string() {
@@ -167,16 +236,16 @@ class JsonStream {
     std::from_chars(scalar_.data(), scalar_.data() + scalar_.size(), value);
     return std::isfinite(value) ? value : 0;
   }
-  int64_t integer() {
+  [[gnu::always_inline]] int64_t integer() {
     next();
     const char* at = in_.at();
     const bool negative = *at == '-';
     at += negative ? 1 : 0;
-    int64_t digits = 0;
+    uint64_t digits = 0;
     const char* end = digits_at(at, &digits);
     if (end > at && end - at <= 18 && is_whole(end)) {
       in_.move_to(end);
-      return negative ? -digits : digits;
+      return negative ? -static_cast<int64_t>(digits) : static_cast<int64_t>(digits);
     }
     if (!scalar()) return 0;
     int64_t value = 0;
@@ -186,7 +255,7 @@ class JsonStream {
     return std::fabs(other) < 9e18 ? static_cast<int64_t>(other) : 0;
   }
   // False, and `*value` as it was, for what is no finite number; it is consumed in any case.
-  bool number(double* value) {
+  [[gnu::always_inline]] bool number(double* value) {
     next();
     if (plain_number(value)) return true;
     double read = 0;
@@ -199,7 +268,7 @@ class JsonStream {
     *value = read;
     return true;
   }
-  int32_t small() {
+  [[gnu::always_inline]] int32_t small() {
     const int64_t value = integer();
     return value == static_cast<int32_t>(value) ? static_cast<int32_t>(value) : -1;
   }
@@ -236,6 +305,8 @@ class JsonStream {
     std::from_chars(t.data(), t.data() + t.size(), value);
     return std::fabs(value) < 9e15 ? std::llround(value * 1000) : 0;
   }
+  // What part of the file has been read, about, from 0 to 1.
+  double share_read() const { return in_.share_read(); }
   void check_end() {
     if (next() >= 0) {
       in_.broken("the end of the file");
@@ -243,6 +314,27 @@ class JsonStream {
   }
 
  private:
+  // Consumes what stands before the key of the how many-th member, or what ends the object.
+  bool has_member(size_t number) {
+    if (number == 0) {
+      expect('{', "an object");
+      if (next() == '}') {
+        in_.skip(1);
+        return false;
+      }
+    } else {
+      const int c = next();
+      if (c != ',' && c != '}') {
+        in_.broken("',' or '}'");
+      }
+      in_.skip(1);
+      if (c == '}') return false;
+    }
+    if (next() != '"') {
+      in_.broken("a key");
+    }
+    return true;
+  }
   // The key of a member, with the ':' behind it consumed and the value due. One that is buffered
   // with all of that is not copied.
   std::string_view key() {
@@ -284,44 +376,79 @@ class JsonStream {
     string();
   }
   // True if a token may end here, and does not only because more must be read.
-  bool is_whole(const char* end) const { return in_.is_buffered(end) && ends_token(*end); }
+  [[gnu::always_inline]] bool is_whole(const char* end) const {
+    return in_.is_buffered(end) && ends_token(*end);
+  }
   // Digits from `at` on, up to 19 of them, appended to `*value`; where they end.
-  static const char* digits_at(const char* at, int64_t* value) {
-    auto sum = static_cast<uint64_t>(*value);
+  [[gnu::always_inline]] static const char* digits_at(const char* at, uint64_t* value) {
+    uint64_t sum = *value;
+    if constexpr (std::endian::native == std::endian::little) {
+      // Eight at a time: of a digit the upper half is 3, also if 6 is added.
+      constexpr uint64_t kOnes = ~uint64_t{0} / 255;
+      constexpr uint64_t kUpper = kOnes * 0xF0, kThrees = kOnes * 0x30;
+      for (;;) {
+        uint64_t bytes = 0;
+        std::memcpy(&bytes, at, 8);
+        const uint64_t other =
+            ((bytes & kUpper) ^ kThrees) | (((bytes + kOnes * 6) & kUpper) ^ kThrees);
+        const auto digits = static_cast<size_t>(std::countr_zero(other) / 8);
+        if (digits == 8) {
+          sum = sum * kTens[8] + value_of(bytes);
+          at += 8;
+          continue;
+        }
+        // Those there are move behind zeros.
+        *value = sum * kTens[digits] + value_of((bytes << 8 * (7 - digits)) << 8);
+        return at + digits;
+      }
+    }
     while (*at >= '0' && *at <= '9') {
       sum = sum * 10 + static_cast<uint64_t>(*at++ - '0');
     }
-    *value = static_cast<int64_t>(sum);
+    *value = sum;
     return at;
   }
-  // A number as most traces have them, without an exponent: its digits and the power of ten that
-  // divides them are exact as doubles, so that their quotient is the nearest double.
-  bool plain_number(double* value) {
-    static constexpr double kTens[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8, 1e9,
-                                       1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18};
-    constexpr int64_t kExact = int64_t{1} << 53;
-    const char* first = in_.at() + (in_.ahead() == '-' ? 1 : 0);
-    int64_t digits = 0;
+  // Of eight digits, the first one in the lowest byte; NUL is 0, too.
+  static uint64_t value_of(uint64_t bytes) {
+    bytes = (bytes & 0x0F0F0F0F0F0F0F0F) * (10 * 256 + 1) >> 8;
+    bytes = (bytes & 0x00FF00FF00FF00FF) * (100 * 65536 + 1) >> 16;
+    return (bytes & 0x0000FFFF0000FFFF) * ((uint64_t{10000} << 32) + 1) >> 32;
+  }
+  // A number as most traces have them, without an exponent.
+  [[gnu::always_inline]] bool plain_number(double* value) {
+    const bool negative = in_.ahead() == '-';
+    const char* first = in_.at() + (negative ? 1 : 0);
+    uint64_t digits = 0;
     const char* end = digits_at(first, &digits);
     if (end == first) return false;
-    int64_t count = end - first, decimals = 0;
+    auto count = end - first;
+    size_t decimals = 0;
     if (*end == '.') {
-      const char* point = end++;
-      end = digits_at(end, &digits);
-      decimals = end - point - 1;
+      const char* behind = end + 1;
+      end = digits_at(behind, &digits);
+      decimals = static_cast<size_t>(end - behind);
       if (decimals == 0) return false;
-      count += decimals;
+      count = end - first - 1;
     }
     if (count > 18 || !is_whole(end)) return false;
-    if (digits > kExact) {
-      // The same with a correct rounding of more digits.
-      std::from_chars(in_.at(), end, *value);
-    } else {
-      const double quotient = static_cast<double>(digits) / kTens[decimals];
-      *value = *in_.at() == '-' ? -quotient : quotient;
-    }
+    const double read = quotient(digits, decimals);
+    *value = negative ? -read : read;
     in_.move_to(end);
     return true;
+  }
+  // The double that is nearest to digits / 10^decimals, of at most 18 digits and decimals.
+  static double quotient(uint64_t digits, size_t decimals) {
+    if (decimals == 0 || digits == 0) return static_cast<double>(digits);
+    // The quotient of 63 or 64 bits, the lowest one set if there is a remainder, is rounded once;
+    // what it is times a power of two is exact.
+    const int up = std::countl_zero(digits), down = std::countl_zero(kTens[decimals]);
+    const auto dividend = static_cast<unsigned __int128>(digits << up) << 63;
+    const uint64_t divisor = kTens[decimals] << down;
+    const auto whole = static_cast<uint64_t>(dividend / divisor);
+    const bool is_more = whole * divisor != static_cast<uint64_t>(dividend);
+    constexpr int kBias = 1023, kMantissa = 52;
+    const auto power = static_cast<uint64_t>(kBias + down - up - 63) << kMantissa;
+    return static_cast<double>(whole | (is_more ? 1 : 0)) * std::bit_cast<double>(power);
   }
   int next_behind_space() {
     for (;;) {
@@ -394,6 +521,14 @@ class JsonStream {
     }
     return code;
   }
+
+  static constexpr std::array<uint64_t, 19> kTens = [] {
+    std::array<uint64_t, 19> tens{1};
+    for (size_t i = 1; i < tens.size(); ++i) {
+      tens[i] = tens[i - 1] * 10;
+    }
+    return tens;
+  }();
 
   TextSource in_;
   std::string text_, key_;

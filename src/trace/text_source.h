@@ -1,33 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// The characters of a plain or gzip file of any length, a buffer at a time.
+// The characters of a plain or gzip file of any length, a block at a time.
 #pragma once
 
 #include <zlib.h>
 
+#include <array>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
-
-#include "base/error.h"
-#include "base/file.h"
-#include "base/text.h"
+#include <thread>
 
 namespace hocket::trace {
 
-// Characters of a plain or gzip file, read as needed. Behind what is buffered lie kStops, so that
-// who looks for a character that counts, or for the end of a string, may look ahead without
+// Characters of a plain or gzip file, read as needed. Of files of more than one block a thread
+// reads and unpacks the next one while this one is parsed. Behind what is buffered lie kStops, so
+// that who looks for a character that counts, or for the end of a string, may look ahead without
 // counting.
 class TextSource {
  public:
-  explicit TextSource(const std::string& path)
-      : path_(path), buffer_(kBuffer + kBehind, '\0'), at_(buffer_.data()), end_(at_) {
-    if (is_directory(path)) fail(path, "is a folder; expected a trace (.json or .json.gz)");
-    if (!file_exists(path)) fail(path, "no such file; expected a trace (.json or .json.gz)");
-    file_ = gzopen(path.c_str(), "rb");
-    if (file_ == nullptr) fail(path, "cannot be opened for reading");
-    gzbuffer(file_, 1u << 18);
-  }
-  ~TextSource() { gzclose_r(file_); }
+  // What a file begins with is one block of its own; those that follow it are larger and larger.
+  static constexpr size_t kFirstBlock = size_t{1} << 16;
+  // How many bytes from at() on can be read, whatever is_buffered() says.
+  static constexpr size_t kReadable = 32;
+
+  explicit TextSource(const std::string& path);
+  ~TextSource();
   TextSource(const TextSource&) = delete;
   TextSource& operator=(const TextSource&) = delete;
 
@@ -36,9 +35,10 @@ class TextSource {
   // The next character; NUL also where more must be read first.
   char ahead() const { return *at_; }
   // Where it lies, for looking at what follows. Behind the last character that is buffered there is
-  // a NUL, then a quotation mark, then six more NULs.
+  // a NUL, then a quotation mark, then more NULs.
   const char* at() const { return at_; }
   bool is_buffered(const char* place) const { return place < end_; }
+  size_t buffered() const { return static_cast<size_t>(end_ - at_); }
   void move_to(const char* place) { at_ = place; }
   int get() {
     const int c = peek();
@@ -52,54 +52,54 @@ class TextSource {
     if (at_ == end_) {
       refill();
     }
-    return {at_, static_cast<size_t>(end_ - at_)};
+    return {at_, buffered()};
   }
   void skip(size_t bytes) { at_ += bytes; }
+  // Bytes before this place in the file, unpacked.
+  int64_t offset() const { return base_ + (at_ - begin_); }
+  // What part of the file has been read, about, from 0 to 1.
+  double share_read() const { return block_->share; }
 
-  [[noreturn]] void broken(std::string_view what) {
-    if (peek() < 0 && !cause_.empty()) {
-      fail(path_, "trace is cut off after {} bytes ({}); expected a whole file", offset(), cause_);
-    }
-    if (peek() < 0) {
-      fail(path_, "trace is cut off after {} bytes, where {} was due; expected a whole file",
-           offset(), what);
-    }
-    fail(path_, "not a trace: got '{}' at byte {}; expected {}", quote(view().substr(0, 16)),
-         offset(), what);
-  }
+  [[noreturn]] void broken(std::string_view what);
 
  private:
-  static constexpr size_t kBuffer = size_t{1} << 18;
-  static constexpr std::string_view kStops{"\0\"\0\0\0\0\0\0", 8};
-  static constexpr size_t kBehind = 2 * kStops.size();
+  static constexpr size_t kLargestBlock = size_t{1} << 18;
+  static constexpr std::string_view kStops{"\0\"", 2};
+  static constexpr size_t kBehind = kStops.size() + kReadable;
 
-  int64_t offset() const { return base_ + (at_ - buffer_.data()); }
-  bool refill() {
-    base_ += end_ - buffer_.data();
-    const int n = gzread(file_, buffer_.data(), static_cast<unsigned>(kBuffer));
-    const size_t bytes = n > 0 ? static_cast<size_t>(n) : 0;
-    kStops.copy(buffer_.data() + bytes, kStops.size());
-    at_ = buffer_.data();
-    end_ = at_ + bytes;
-    if (n > 0) return true;
-    int state = Z_OK;
-    const char* text = gzerror(file_, &state);
-    if (state == Z_BUF_ERROR) {
-      cause_ = "the gzip stream ends early";
-    }
-    if (n < 0 && state != Z_BUF_ERROR) {
-      fail(path_, "damaged gzip stream after {} bytes: {}", base_, text);
-    }
-    return false;
-  }
+  // A part of the file, and why there is no more behind it.
+  struct Block {
+    std::string text;  // with room for kBehind bytes more
+    size_t bytes = 0;  // 0 at the end
+    int state = Z_OK;  // of zlib, at the end
+    std::string damage;
+    double share = 0;  // of the file, up to the end of this block
+  };
+  // Only one thread at a time.
+  void read(Block* block);
+  void read_ahead();
+  // The block that follows. False at the end, also for who asks again.
+  bool refill();
+  void next_block();
 
   std::string path_;
+  int64_t file_bytes_ = 0;
   gzFile file_ = nullptr;
-  std::string buffer_;
+  size_t due_ = kFirstBlock;  // bytes of the next block
+  std::array<Block, 2> blocks_;
+  Block* block_ = &blocks_[0];  // that is parsed
+  const char* begin_;           // of its text
   const char* at_;
   const char* end_;
   int64_t base_ = 0;
+  bool first_ = true, ended_ = false;
   std::string cause_;
+
+  std::thread reader_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Block* free_ = nullptr;  // to be filled by the reader, which sets it to null
+  bool stops_ = false;
 };
 
 }  // namespace hocket::trace

@@ -29,7 +29,12 @@ double middle(std::vector<double>* values) {
 class Analyst {
  public:
   explicit Analyst(const MeasuredRun& run)
-      : run_(run), replayer_(run), ideal_(ideal_durations(run)) {}
+      : run_(run), replayer_(run), ideal_(ideal_durations(run)) {
+    const auto replicas = static_cast<size_t>(run.replicas);
+    for (size_t cell = 0; cell < ideal_.size() && ideal_alike_; ++cell) {
+      ideal_alike_ = ideal_[cell] == ideal_[cell - cell % replicas];
+    }
+  }
 
   Analysis analyze() {
     // All measured, all ideal; ideal but for one stage, replica, kind; measured but for the last
@@ -95,7 +100,9 @@ class Analyst {
   /// All ideal but what is chosen.
   template <typename Chosen>
   Slowdown only(Chosen&& chosen) {
-    const std::vector<double> steps = replayer_.replay(blend(run_, run_.duration, ideal_, chosen));
+    Blend durations = blend(run_, run_.duration, ideal_, chosen);
+    durations.replicas_alike = ideal_alike_;
+    const std::vector<double> steps = replayer_.replay(durations);
     Slowdown slowdown;
     slowdown.mean = mean_of(steps) / out_.T_ideal;
     for (size_t step = 0; step < steps.size(); ++step) {
@@ -147,6 +154,7 @@ class Analyst {
   const MeasuredRun& run_;
   Replayer replayer_;
   const std::vector<double> ideal_;
+  bool ideal_alike_ = true;  ///< in all replicas of a step
   Analysis out_;
 };
 

@@ -22,6 +22,11 @@ namespace {
 /// Number and lane of the op that stands for how late a rank begins; no task and no lane has them.
 constexpr int32_t kHostStart = INT32_MAX, kHostStream = kNone;
 
+/// Of an event, as kArguments names them.
+enum class Argument { task, phase, step, micro_batch, stage, bytes, group, flow, end, rank };
+constexpr std::array<std::string_view, 10> kArguments = {
+    "task", "phase", "step", "micro_batch", "stage", "bytes", "group", "flow", "end", "rank"};
+
 /// What an event says of a task beyond its time; the same in every step.
 struct TaskFacts {
   int32_t phase = kNone;  ///< index into phases_
@@ -65,37 +70,48 @@ class HocketReader {
     std::map<std::pair<int64_t, int64_t>, int32_t> lane_of;
     int64_t without = 0, unknown = 0;
     trace::for_each_event(
-        path_,
+        path_, kArguments,
         [&] {
           task = {};
           step = micro_batch = number = rank = kNone;
           phase.clear();
         },
-        [&](std::string_view key, trace::JsonStream& json) {
-          if (trace::is_key(key, "task")) {
-            number = json.small();
-          } else if (trace::is_key(key, "phase") && json.next() == '"') {
-            phase = json.string();
-          } else if (trace::is_key(key, "step")) {
-            step = json.small();
-          } else if (trace::is_key(key, "micro_batch")) {
-            micro_batch = json.small();
-          } else if (trace::is_key(key, "stage")) {
-            task.stage = json.small();
-          } else if (trace::is_key(key, "bytes")) {
-            task.bytes = json.integer();
-          } else if (trace::is_key(key, "group")) {
-            task.group = json.small();
-          } else if (trace::is_key(key, "flow")) {
-            task.flow = json.integer();
-          } else if (trace::is_key(key, "end") && json.next() == '"') {
-            task.sends = json.string() == "out";
-          } else if (trace::is_key(key, "rank")) {
-            rank = json.small();
-          } else {
-            return false;
+        [&](int argument, trace::JsonStream& json) {
+          switch (static_cast<Argument>(argument)) {
+            case Argument::task:
+              number = json.small();
+              return true;
+            case Argument::phase:
+              if (json.next() != '"') return false;
+              phase = json.string();
+              return true;
+            case Argument::step:
+              step = json.small();
+              return true;
+            case Argument::micro_batch:
+              micro_batch = json.small();
+              return true;
+            case Argument::stage:
+              task.stage = json.small();
+              return true;
+            case Argument::bytes:
+              task.bytes = json.integer();
+              return true;
+            case Argument::group:
+              task.group = json.small();
+              return true;
+            case Argument::flow:
+              task.flow = json.integer();
+              return true;
+            case Argument::end:
+              if (json.next() != '"') return false;
+              task.sends = json.string() == "out";
+              return true;
+            case Argument::rank:
+              rank = json.small();
+              return true;
           }
-          return true;
+          return false;
         },
         [&](const trace::ChromeEvent& event) {
           if (event.phase == 'M' && event.name == "process_name") {

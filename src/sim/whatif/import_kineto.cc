@@ -122,15 +122,14 @@ class KinetoReader {
     Activity at;
     trace::ChromeDamage damage;
     int64_t without = 0;
+    constexpr std::array<std::string_view, 2> kArguments = {"correlation", "stream"};
     trace::for_each_event(
-        path, [&] { at = {}; },
-        [&](std::string_view key, trace::JsonStream& json) {
-          if (key == "correlation") {
+        path, kArguments, [&] { at = {}; },
+        [&](int argument, trace::JsonStream& json) {
+          if (argument == 0) {
             at.correlation = json.integer();
-          } else if (key == "stream") {
-            at.stream = json.small();
           } else {
-            return false;
+            at.stream = json.small();
           }
           return true;
         },

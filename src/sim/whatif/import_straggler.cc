@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <tuple>
@@ -20,15 +21,21 @@ namespace hocket::sim::whatif {
 namespace {
 
 constexpr int64_t kMostRanks = 4096;  // of a pipeline, or a tensor; a greater number is no rank
+constexpr double kMostGrowth = 1000;  // of the table of ops, where more is expected
 constexpr int kThreadsPerWorker = 5;  // compute, pp, tp and dp communication, others
 
 using megatron::kTypes;
+
+/// Of an event, as kArguments names them.
+enum class Argument { step, chunk, micro_batch, sequence };
+constexpr std::array<std::string_view, 4> kArguments = {"step", "model_chunk", "mb_id", "seq_id"};
 
 /// A thread of the file, resolved once all names are known.
 struct NamedThread {
   int64_t pid = 0, tid = 0;
   int32_t stage = kNone, tensor = 0;  ///< "PP rank 1, TP rank 0, compute"
   bool used = false;
+  size_t next = 0;  ///< whose event came behind one of this thread the last time
 };
 
 struct Coordinates {
@@ -86,18 +93,21 @@ class StragglerReader {
     int64_t broken = 0;
     auto type = type_of_.end();
     trace::for_each_event(
-        path_, [&] { at = {}; },
-        [&](std::string_view key, trace::JsonStream& json) {
-          if (trace::is_key(key, "step")) {
-            at.step = json.small();
-          } else if (trace::is_key(key, "model_chunk")) {
-            at.chunk = small_or_none(json);
-          } else if (trace::is_key(key, "mb_id")) {
-            at.micro_batch = small_or_none(json);
-          } else if (trace::is_key(key, "seq_id")) {
-            at.sequence = small_or_none(json);
-          } else {
-            return false;
+        path_, kArguments, [&] { at = {}; },
+        [&](int argument, trace::JsonStream& json) {
+          switch (static_cast<Argument>(argument)) {
+            case Argument::step:
+              at.step = json.small();
+              break;
+            case Argument::chunk:
+              at.chunk = small_or_none(json);
+              break;
+            case Argument::micro_batch:
+              at.micro_batch = small_or_none(json);
+              break;
+            case Argument::sequence:
+              at.sequence = small_or_none(json);
+              break;
           }
           return true;
         },
@@ -150,19 +160,21 @@ class StragglerReader {
   }
 
   int32_t thread(int64_t pid, int64_t tid) {
-    if (last_ < threads_.size() && threads_[last_].pid == pid && threads_[last_].tid == tid) {
+    const auto is = [&](size_t i) { return threads_[i].pid == pid && threads_[i].tid == tid; };
+    // Mostly the same thread's event follows, or one of whom it was the last time.
+    if (!threads_.empty() && is(last_)) return static_cast<int32_t>(last_);
+    if (!threads_.empty() && is(threads_[last_].next)) {
+      last_ = threads_[last_].next;
       return static_cast<int32_t>(last_);
     }
     const auto number = static_cast<int32_t>(threads_.size());
     const auto [at, added] =
         thread_of_.insert(hash_combine(static_cast<uint64_t>(pid), static_cast<uint64_t>(tid)) >> 1,
-                          number, [&](int32_t other) {
-                            const NamedThread& named = threads_[static_cast<size_t>(other)];
-                            return named.pid == pid && named.tid == tid;
-                          });
+                          number, [&](int32_t other) { return is(static_cast<size_t>(other)); });
     if (added) {
       threads_.push_back({pid, tid});
     }
+    threads_[last_].next = static_cast<size_t>(*at);
     last_ = static_cast<size_t>(*at);
     return *at;
   }
@@ -190,7 +202,18 @@ class StragglerReader {
     if (kTypes[static_cast<size_t>(type)].traffic == Traffic::none && op.duration < 0) {
       op.duration = 0;
     }
+    if (seen_.size() == seen_.capacity()) {
+      seen_.reserve(room_for(seen_.size(), event.share_read));
+    }
     seen_.push_back(op);
+  }
+
+  /// For as many ops as the file will have had if the rest is like what was read.
+  static size_t room_for(size_t seen, double share_read) {
+    constexpr double kMore = 1.05;
+    const auto size = static_cast<double>(seen);
+    const double all = share_read > 0 ? kMore * size / share_read : 0;
+    return static_cast<size_t>(std::clamp(all, 2 * size, kMostGrowth * size)) + 64;
   }
 
   /// Threads to workers: a replica per process, in it a worker per pipeline rank, tensor rank, and

@@ -107,8 +107,12 @@ class Table {
     // Steps that cannot have an op of every replica have no lanes.
     constexpr size_t kNowhere = SIZE_MAX;
     std::map<int32_t, size_t> place;  // of a step: first how many ops it has
-    for (const Observed& op : seen_) {
-      ++place[op.step];
+    size_t* count_of = nullptr;
+    for (size_t i = 0; i < seen_.size(); ++i) {
+      if (i == 0 || seen_[i].step != seen_[i - 1].step) {
+        count_of = &place[seen_[i].step];
+      }
+      ++*count_of;
     }
     int64_t few = 0;
     for (auto& [step, count] : place) {

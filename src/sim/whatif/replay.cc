@@ -14,7 +14,7 @@ namespace {
 
 /// Lanes that are looked at together: as many as registers hold.
 constexpr size_t kTogether = 8;
-/// Lanes of a tile, but at least a step.
+/// Lanes of a tile, but at least those of a step.
 constexpr size_t kTile = 128;
 
 }  // namespace
@@ -91,18 +91,33 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
          ops_of.size() - ready.size(), ops_of.size(), run.names[static_cast<size_t>(op.name)],
          op.sequence, op.worker);
   }
-  const auto replicas = static_cast<size_t>(run.replicas);
-  tile_ =
-      std::min(std::max<size_t>(kTile / replicas, 1) * replicas, static_cast<size_t>(run.lanes()));
-  stride_ = (tile_ + kTogether - 1) / kTogether * kTogether;
+  const size_t lanes = std::max(kTile, static_cast<size_t>(run.replicas));
+  stride_ =
+      (std::min(lanes, static_cast<size_t>(run.lanes())) + kTogether - 1) / kTogether * kTogether;
   end_.assign(run.ops.size() * stride_, 0);
   begin_.assign(stride_, 0);
   last_.assign(stride_, 0);
   row_.assign(stride_, 0);
 }
 
-void Replayer::begin(std::span<const int32_t> waits) {
-  for (size_t lane = 0; lane < stride_; lane += kTogether) {
+void Replayer::choose_replicas(const Blend& durations) {
+  const auto replicas = static_cast<size_t>(run_.replicas);
+  std::vector<char> apart(replicas, durations.replicas_alike ? 0 : 1);
+  for (size_t i = 0; i < durations.chosen.size(); ++i) {
+    apart[i % replicas] |= durations.chosen[i];
+  }
+  replicas_.clear();
+  bool has_others = false;
+  for (size_t replica = 0; replica < replicas; ++replica) {
+    if (apart[replica] != 0 || !has_others) {
+      replicas_.push_back(replica);
+    }
+    has_others = has_others || apart[replica] == 0;
+  }
+}
+
+void Replayer::begin(std::span<const int32_t> waits, size_t lanes) {
+  for (size_t lane = 0; lane < lanes; lane += kTogether) {
     std::array<double, kTogether> most{};
     for (const int32_t wait : waits) {
       const double* before = end_.data() + static_cast<size_t>(wait) * stride_ + lane;
@@ -116,27 +131,29 @@ void Replayer::begin(std::span<const int32_t> waits) {
 
 const double* Replayer::durations_of(size_t op, const Blend& durations, Tile tile) {
   const auto replicas = static_cast<size_t>(run_.replicas);
-  const size_t cell = op * static_cast<size_t>(run_.lanes()) + tile.first;
-  if (durations.chosen.empty()) return durations.others.data() + cell;
+  const size_t cell = op * static_cast<size_t>(run_.lanes()) + tile.first * replicas;
+  const bool all = replicas_.size() == replicas;
+  if (all && durations.chosen.empty()) return durations.others.data() + cell;
   const std::span<const char> chosen = std::span(durations.chosen).subspan(op * replicas, replicas);
   const auto count = static_cast<size_t>(std::count(chosen.begin(), chosen.end(), 1));
-  if (count == 0) return durations.others.data() + cell;
-  if (count == replicas) return durations.some.data() + cell;
-  std::copy_n(durations.others.data() + cell, tile.count, row_.data());
-  for (size_t replica = 0; replica < replicas; ++replica) {
-    for (size_t lane = replica; chosen[replica] != 0 && lane < tile.count; lane += replicas) {
-      row_[lane] = durations.some[cell + lane];
+  if (all && count == 0) return durations.others.data() + cell;
+  if (all && count == replicas) return durations.some.data() + cell;
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    const double* from = (chosen[replicas_[i]] != 0 ? durations.some : durations.others).data() +
+                         cell + replicas_[i];
+    for (size_t step = 0; step < tile.count; ++step) {
+      row_[step * replicas_.size() + i] = from[step * replicas];
     }
   }
   return row_.data();
 }
 
 void Replayer::replay(const Blend& durations, Tile tile) {
-  const auto replicas = static_cast<size_t>(run_.replicas);
+  const size_t replicas = replicas_.size(), lanes = tile.count * replicas;
   std::fill(last_.begin(), last_.end(), 0.0);
   for (const Unit& unit : units_) {
-    begin(std::span(waits_).subspan(unit.waits.first, unit.waits.count));
-    for (size_t lane = 0; unit.across_replicas && lane < tile.count; lane += replicas) {
+    begin(std::span(waits_).subspan(unit.waits.first, unit.waits.count), lanes);
+    for (size_t lane = 0; unit.across_replicas && lane < lanes; lane += replicas) {
       double* of_step = begin_.data() + lane;
       std::fill_n(of_step, replicas, *std::max_element(of_step, of_step + replicas));
     }
@@ -144,7 +161,7 @@ void Replayer::replay(const Blend& durations, Tile tile) {
       const auto op = static_cast<size_t>(members_[m]);
       const double* takes = durations_of(op, durations, tile);
       double* end = end_.data() + op * stride_;
-      for (size_t lane = 0; lane < tile.count; ++lane) {
+      for (size_t lane = 0; lane < lanes; ++lane) {
         end[lane] = begin_[lane] + takes[lane];
         last_[lane] = std::max(last_[lane], end[lane]);
       }
@@ -157,13 +174,14 @@ std::vector<double> Replayer::replay(const Blend& durations) {
     HOCKET_CHECK(list.size() == run_.duration.size() || (list.empty() && durations.chosen.empty()),
                  "{} durations of {}", list.size(), run_.duration.size());
   }
-  const auto lanes = static_cast<size_t>(run_.lanes());
-  const auto replicas = static_cast<size_t>(run_.replicas);
+  choose_replicas(durations);
+  const size_t replicas = replicas_.size();
+  const size_t together = std::max<size_t>(kTile / replicas, 1);
   std::vector<double> steps;
-  for (size_t first = 0; first < lanes; first += tile_) {
-    const Tile tile{first, std::min(tile_, lanes - first)};
+  for (size_t first = 0; first < run_.steps.size(); first += together) {
+    const Tile tile{first, std::min(together, run_.steps.size() - first)};
     replay(durations, tile);
-    for (size_t lane = 0; lane < tile.count; lane += replicas) {
+    for (size_t lane = 0; lane < tile.count * replicas; lane += replicas) {
       const double* of_step = last_.data() + lane;
       steps.push_back(*std::max_element(of_step, of_step + replicas));
     }
@@ -172,10 +190,12 @@ std::vector<double> Replayer::replay(const Blend& durations) {
 }
 
 std::vector<double> Replayer::replay(std::span<const double> duration) {
-  return replay(Blend{{}, duration, {}});
+  return replay(Blend{{}, duration, {}, false});
 }
 
-double Replayer::mean(std::span<const double> duration) { return mean(Blend{{}, duration, {}}); }
+double Replayer::mean(std::span<const double> duration) {
+  return mean(Blend{{}, duration, {}, false});
+}
 
 double Replayer::mean(const Blend& durations) {
   const std::vector<double> steps = replay(durations);

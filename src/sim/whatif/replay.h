@@ -38,24 +38,27 @@ class Replayer {
     Range members, waits;
   };
   static Range append(const std::vector<int32_t>& some, std::vector<int32_t>* all);
-  /// The lanes that are replayed now: some whole steps, whose ends fit into a cache.
+  /// The steps that are replayed now: as many as have ends that fit into a cache.
   struct Tile {
     size_t first = 0, count = 0;
   };
   void replay(const Blend& durations, Tile tile);
   /// Fills begin_ with when the last of these ops ended.
-  void begin(std::span<const int32_t> waits);
+  void begin(std::span<const int32_t> waits, size_t lanes);
+  /// Sets which replicas are replayed: of those that are alike one is enough.
+  void choose_replicas(const Blend& durations);
   /// How long an op takes in the lanes of the tile.
   const double* durations_of(size_t op, const Blend& durations, Tile tile);
 
   const MeasuredRun& run_;
   std::vector<Unit> units_;               ///< in an order in which they can run
   std::vector<int32_t> members_, waits_;  ///< of the units: ops
-  size_t tile_ = 0;                       ///< lanes of a tile
-  size_t stride_ = 0;                     ///< the same, rounded up to what is looked at together
-  std::vector<double> end_;               ///< [op * stride_ + lane of the tile]
-  std::vector<double> begin_, last_;      ///< by lane of the tile: of a unit; the last end of all
-  std::vector<double> row_;               ///< durations_of an op of which some replicas are chosen
+  std::vector<size_t> replicas_;          ///< that are replayed
+  /// A lane of a tile is a step of one of replicas_.
+  size_t stride_ = 0;                 ///< most lanes, rounded up to what is looked at together
+  std::vector<double> end_;           ///< [op * stride_ + lane of the tile]
+  std::vector<double> begin_, last_;  ///< by lane of the tile: of a unit; the last end of all
+  std::vector<double> row_;           ///< durations_of an op where they do not lie side by side
 };
 
 }  // namespace hocket::sim::whatif
