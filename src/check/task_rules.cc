@@ -289,7 +289,12 @@ std::string lane_recomputed(const Context& ctx, ClassId cls, const RankClass&, c
   const KindInfo& info = ctx.kind(task);
   if (!info.comm) return "";
   const bool leaves = ctx.leaves_node(cls, task);
-  const program::Lane want = program::link_lane(info.comm->role, leaves);
+  const bool among_collectives =
+      task.lane == program::Lane::intra || task.lane == program::Lane::inter;
+  const program::Lane want = program::link_lane(
+      among_collectives && info.comm->role == comm::Role::send ? comm::Role::collective
+                                                               : info.comm->role,
+      leaves);
   if (task.lane == want) return "";
   const std::string nodes = ctx.program.ranks_per_node > 0
                                 ? fmt::format("{} ranks per node", ctx.program.ranks_per_node)
@@ -389,7 +394,7 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
        "list the tasks in an order that respects their dependencies", deps_earlier},
       {"lane-fits",
        "kernels run in compute (sums, copies and zeros also in an _rx lane), collectives in intra "
-       "or inter, sends in the _tx lane, receives in the _rx lane",
+       "or inter, sends there or in the _tx lane, receives in the _rx lane",
        "put the task in the lane of its resource", lane_fits},
       {"space-fits",
        "kernels and links use the device's memory, the host lane the host's, and copies between "

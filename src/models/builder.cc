@@ -185,16 +185,18 @@ TensorId Builder::norm(int32_t layer, TensorId hidden, const std::string& name) 
   return node(layer, "rms_norm", {{"eps", config_.rms_norm_eps}}, {hidden, weight}, name);
 }
 
+TensorId Builder::dropped(int32_t layer, TensorId branch, const std::string& name) {
+  if (token_numbers_ == graph::kNone) return branch;
+  const Attrs attrs{{"p", options_.dropout},
+                    {"seed", options_.dropout_seed},
+                    {"stream", num_dropouts_++},
+                    {"width", config_.hidden_size}};
+  return node(layer, "dropout", attrs, {branch, token_numbers_}, name + ".dropout");
+}
+
 TensorId Builder::residual(int32_t layer, TensorId hidden, TensorId branch,
                            const std::string& name) {
-  if (token_numbers_ != graph::kNone) {
-    const Attrs attrs{{"p", options_.dropout},
-                      {"seed", options_.dropout_seed},
-                      {"stream", num_dropouts_++},
-                      {"width", config_.hidden_size}};
-    branch = node(layer, "dropout", attrs, {branch, token_numbers_}, name + ".dropout");
-  }
-  return node(layer, "add", {}, {hidden, branch}, name);
+  return sum(layer, hidden, dropped(layer, branch, name), name);
 }
 
 TensorId Builder::sum(int32_t layer, TensorId one, TensorId other, const std::string& name) {

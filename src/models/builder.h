@@ -33,6 +33,8 @@ class Builder {
   TensorId norm(int32_t layer, TensorId hidden, const std::string& name);
   /// The residual stream with what a branch adds to it, of which training may drop some.
   TensorId residual(int32_t layer, TensorId hidden, TensorId branch, const std::string& name);
+  /// The branch, of which training may drop some.
+  TensorId dropped(int32_t layer, TensorId branch, const std::string& name);
   TensorId sum(int32_t layer, TensorId one, TensorId other, const std::string& name);
   /// Rotary grouped-query attention with its four projections; `head_norm`: RMSNorm of every query
   /// and key head before the rotation.

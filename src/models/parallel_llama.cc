@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama with parallel blocks (GPT-J, PaLM: Chowdhery et al., arXiv 2204.02311, section 2; MegaScale:
-// Jiang et al., arXiv 2402.15627, section 3.1): attention and MLP read one norm, and both are added
-// to the hidden state, y = x + Attention(Norm(x)) + MLP(Norm(x)). Beside one another they share
-// what tensor parallelism moves: a gather and a scatter per block, not two.
+// Llama with parallel blocks (GPT-J, PaLM: Chowdhery et al., arXiv 2204.02311, section 2;
+// MegaScale: Jiang et al., arXiv 2402.15627, section 3.1): attention and MLP read one norm, and
+// both are added to the hidden state, y = x + Attention(Norm(x)) + MLP(Norm(x)). Beside one another
+// they share what tensor parallelism moves: a gather and a scatter per block, not two.
 #include "models/builder.h"
 #include "models/family.h"
 
@@ -13,11 +13,13 @@ void read(const JsonView&, ModelConfig&) {}
 
 graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId hidden) {
   // The branches are added to each other first: as parts of sums over tp, they are summed once.
+  // Each drops some of its own, as those of GPT-J do.
   const graph::TensorId normed = builder.norm(layer, hidden, "input_layernorm");
   const graph::TensorId attended = builder.attention(layer, normed, false);
-  const graph::TensorId branches =
-      builder.sum(layer, attended, builder.mlp(layer, normed), "branches");
-  return builder.residual(layer, hidden, branches, "residual");
+  const graph::TensorId computed = builder.mlp(layer, normed);
+  const graph::TensorId branches = builder.sum(layer, builder.dropped(layer, attended, "attention"),
+                                               builder.dropped(layer, computed, "mlp"), "branches");
+  return builder.sum(layer, hidden, branches, "residual");
 }
 
 }  // namespace

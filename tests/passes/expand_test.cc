@@ -271,7 +271,7 @@ TEST(Expand, MessagesBytesAndTime) {
       const auto expect = [&](const char* algorithm, int messages) {
         const Program made = expanded(program_of(sum), std::string("all_reduce=") + algorithm);
         EXPECT_EQ(count(made, "send"), messages) << algorithm;
-        EXPECT_EQ(bytes_sent(made, program::Lane::intra_tx), 2 * (bytes / n) * (n - 1))
+        EXPECT_EQ(bytes_sent(made, program::Lane::intra), 2 * (bytes / n) * (n - 1))
             << algorithm;
         return time_of(made);
       };
@@ -303,18 +303,18 @@ TEST(Expand, OnNodesLittleIsSentBetweenThem) {
   };
   for (const auto& [algorithm, pieces] : {std::pair{"hierarchical", 1}, {"ho_ring", 4}}) {
     const Program sum = made("all_reduce", algorithm);
-    EXPECT_EQ(bytes_sent(sum, Lane::intra_tx), 2 * bytes * (m - 1) / m);
-    EXPECT_EQ(bytes_sent(sum, Lane::inter_tx), 2 * bytes / m * (g - 1) / g);
+    EXPECT_EQ(bytes_sent(sum, Lane::intra), 2 * bytes * (m - 1) / m);
+    EXPECT_EQ(bytes_sent(sum, Lane::inter), 2 * bytes / m * (g - 1) / g);
     EXPECT_EQ(count(sum, "send"), pieces * 2 * (m - 1 + g - 1));
     for (const char* op : {"reduce_scatter", "all_gather"}) {
       const Program half = made(op, algorithm);
-      EXPECT_EQ(bytes_sent(half, Lane::intra_tx), bytes * (m - 1) / m) << op;
-      EXPECT_EQ(bytes_sent(half, Lane::inter_tx), bytes / m * (g - 1) / g) << op;
+      EXPECT_EQ(bytes_sent(half, Lane::intra), bytes * (m - 1) / m) << op;
+      EXPECT_EQ(bytes_sent(half, Lane::inter), bytes / m * (g - 1) / g) << op;
       EXPECT_EQ(count(half, "send"), pieces * (g * (m - 1) + g - 1)) << op;
     }
   }
   const Program ring = made("all_reduce", "ring");
-  EXPECT_EQ(bytes_sent(ring, Lane::inter_tx), 2 * bytes * (g * m - 1) / (g * m));
+  EXPECT_EQ(bytes_sent(ring, Lane::inter), 2 * bytes * (g * m - 1) / (g * m));
 }
 
 /// Two nodes of two ranks, with links between them that are ten times slower: what takes the time
@@ -387,8 +387,8 @@ TEST(Expand, LinksBetweenNodesGoOverToTheNextSumOfGradients) {
     };
     const Program beside = made(program::Phase::grad), behind = made(program::Phase::forward);
     EXPECT_EQ(run(beside, true, 1), run(native, true, 1));
-    EXPECT_EQ(bytes_sent(beside, program::Lane::inter_tx),
-              bytes_sent(behind, program::Lane::inter_tx));
+    EXPECT_EQ(bytes_sent(beside, program::Lane::inter),
+              bytes_sent(behind, program::Lane::inter));
     EXPECT_LT(time_of(beside), 0.95 * time_of(behind));
   }
 }
@@ -400,10 +400,10 @@ TEST(Expand, HalvesOfFewBytesLeaveTheNode) {
   Program native = program_of(sum);
   native.ranks_per_node = 2;
   const Program halving = expanded(native, "all_reduce=halving_doubling");
-  EXPECT_EQ(bytes_sent(halving, program::Lane::intra_tx), 2 * 64 * 8 / 2);
-  EXPECT_EQ(bytes_sent(halving, program::Lane::inter_tx), 2 * (64 * 8 / 4 + 64 * 8 / 8));
+  EXPECT_EQ(bytes_sent(halving, program::Lane::intra), 2 * 64 * 8 / 2);
+  EXPECT_EQ(bytes_sent(halving, program::Lane::inter), 2 * (64 * 8 / 4 + 64 * 8 / 8));
   const Program ring = expanded(native, "all_reduce=ring");
-  EXPECT_EQ(bytes_sent(ring, program::Lane::inter_tx), 2 * 64 * 7);
+  EXPECT_EQ(bytes_sent(ring, program::Lane::inter), 2 * 64 * 7);
 }
 
 }  // namespace

@@ -149,11 +149,12 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   }
   // And some split and overlap their passes.
   Rng split(seed + 4000037);
-  if (any_keys && pp > 1 && split.below(3) > 0) {
+  const bool overlaps = Rng(seed + 12000017).below(8) == 0;
+  if (any_keys && pp > 1 && (split.below(3) > 0 || overlaps)) {
     parallel::Plan plan;
     plan.pp = pp;
     plan.num_micro_batches = num_micro;
-    set_schedule(split.below(kSplitSchedules), layers, &plan);
+    set_schedule(overlaps ? kInterleavedOverlap : split.below(kSplitSchedules), layers, &plan);
     schedule = plan.pp_schedule;
     chunks = plan.pp_chunks;
     num_micro = plan.num_micro_batches;

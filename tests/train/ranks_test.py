@@ -278,8 +278,8 @@ class Ranks(unittest.TestCase):
                 self.assertEqual(1, len(told), errors)
                 self.assertIn("has sent nothing for 6 s", told[0])
 
-    # Steps of some tenths of a second, and a checkpoint behind each.
-    SLOW = [w for key in ("train.steps=2", "train.global_batch=512", "plan.micro_batch=32", "train.save_every=1")
+    # Steps of about a second, and a checkpoint behind each.
+    SLOW = [w for key in ("train.steps=2", "train.global_batch=1536", "plan.micro_batch=32", "train.save_every=1")
             for w in ("--set", key)]
 
     def in_the_last_step(self, words):
