@@ -271,8 +271,7 @@ TEST(Expand, MessagesBytesAndTime) {
       const auto expect = [&](const char* algorithm, int messages) {
         const Program made = expanded(program_of(sum), std::string("all_reduce=") + algorithm);
         EXPECT_EQ(count(made, "send"), messages) << algorithm;
-        EXPECT_EQ(bytes_sent(made, program::Lane::intra), 2 * (bytes / n) * (n - 1))
-            << algorithm;
+        EXPECT_EQ(bytes_sent(made, program::Lane::intra), 2 * (bytes / n) * (n - 1)) << algorithm;
         return time_of(made);
       };
       const double ring = expect("ring", row.ring);
@@ -387,8 +386,7 @@ TEST(Expand, LinksBetweenNodesGoOverToTheNextSumOfGradients) {
     };
     const Program beside = made(program::Phase::grad), behind = made(program::Phase::forward);
     EXPECT_EQ(run(beside, true, 1), run(native, true, 1));
-    EXPECT_EQ(bytes_sent(beside, program::Lane::inter),
-              bytes_sent(behind, program::Lane::inter));
+    EXPECT_EQ(bytes_sent(beside, program::Lane::inter), bytes_sent(behind, program::Lane::inter));
     EXPECT_LT(time_of(beside), 0.95 * time_of(behind));
   }
 }
