@@ -38,17 +38,15 @@ NETWORKS = {
     "2x2-200mbit-1gbit": Network(2, 2, "200mbit", "1gbit"),
     "2x2-400mbit-400mbit": Network(2, 2, "400mbit", "400mbit"),
 }
-# A device on which steps of the models take some tenths of a second, so that two cores can play four.
-RATE = "30GFLOP/s"
 COMPUTED, PLAYED = 64, 256  # tokens of a sequence, as computed and as played
 BATCH = 16
 KEPT = ["plan.threads_per_rank=1", "plan.ranks=gloo"]
 
 
-def device_file(folder):
+def device_file(args, folder):
     """The played device, as a cluster file of its own: where it lies, ranks may be as many as they are."""
     with open(os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml"), encoding="utf-8") as f:
-        text = f.read().replace("2GFLOP/s", RATE)
+        text = f.read().replace("2GFLOP/s", args.rate)
     path = os.path.join(folder, "device.yaml")
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
@@ -112,6 +110,8 @@ def options():
     ap.add_argument("--among", type=int, default=6, help="plans that are run of a case, the choice among them")
     ap.add_argument("--steps", type=int, default=4, help="of each plan")
     ap.add_argument("--seconds", type=float, default=8, help="of `hocket plan`")
+    ap.add_argument("--rate", default="6GFLOP/s", help="of the played device: the faster, the less can the cores keep up "
+                    "with what is really computed")
     ap.add_argument("--json", metavar="FILE", help="all plans, predicted and measured")
     ap.add_argument("--folder", help="keeps cluster files and logs")
     return ap
@@ -124,7 +124,7 @@ def main():
         sys.exit(f"choice.py: {reason}")
     folder = os.path.abspath(args.folder or tempfile.mkdtemp(prefix="choice-"))
     os.makedirs(folder, exist_ok=True)
-    device, lines = device_file(folder)
+    device, lines = device_file(args, folder)
     profile = routing_profile(args, folder)
     print(f"{'':34}{'choice':>28}{'predicted':>11}{'measured':>11}{'error':>8}{'behind':>8}  fastest", flush=True)
     rows = []
