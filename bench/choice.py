@@ -19,7 +19,7 @@ import statistics
 import sys
 import tempfile
 
-from in_box import ROOT, Network, run, sets
+from in_box import ROOT, Network, played_profile, run, sets
 
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import netbox  # noqa: E402
@@ -51,22 +51,6 @@ def device_file(args, folder):
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
     return path, [text[text.index("device:"):text.index("links:")].rstrip()]
-
-
-def routing_profile(args, folder):
-    """A profile of the played device that says how routers share rows out, seen at the sizes that are computed."""
-    seen = os.path.join(folder, "routing.json")
-    run([args.hocket, "profile", MOE, "--seconds", "0", "--out", seen, *sets(
-        [f"train.seq_len={COMPUTED}", f"train.global_batch={BATCH}", "plan.dp=2", "plan.ep=2", "plan.micro_batch=4",
-         "plan.threads_per_rank=1"])])
-    with open(seen, encoding="utf-8") as f:
-        profile = json.load(f)
-    profile.update(device="box device", machine={}, links={}, tasks=[])
-    path = os.path.join(folder, "profile-played.json")
-    with open(path, "w", encoding="utf-8") as f:
-        json.dump({key: profile[key] for key in ("format", "device", "machine", "cores", "threads", "task_overhead_ns",
-                                                 "links", "routing", "tasks")}, f)
-    return path
 
 
 def mesh_of(plan):
@@ -125,7 +109,8 @@ def main():
     folder = os.path.abspath(args.folder or tempfile.mkdtemp(prefix="choice-"))
     os.makedirs(folder, exist_ok=True)
     device, lines = device_file(args, folder)
-    profile = routing_profile(args, folder)
+    keys = [f"train.seq_len={COMPUTED}", f"train.global_batch={BATCH}", "plan.dp=2", "plan.ep=2", "plan.micro_batch=4"]
+    profile = played_profile(args.hocket, MOE, keys + ["plan.threads_per_rank=1"], folder)
     print(f"{'':34}{'choice':>28}{'predicted':>11}{'measured':>11}{'error':>8}{'behind':>8}  fastest", flush=True)
     rows = []
     for name in args.only or NETWORKS:

@@ -69,6 +69,20 @@ class Network:
         return path
 
 
+def played_profile(hocket, model, keys, folder):
+    """A profile of the device of box-4x2.yaml: how routers share rows out, seen at the sizes that are computed. Without
+    tasks: their times are those of the cluster file."""
+    seen = os.path.join(folder, "routing.json")
+    run([hocket, "profile", model, "--seconds", "0", "--out", seen, *sets(keys)])
+    with open(seen, encoding="utf-8") as f:
+        profile = json.load(f)
+    kept = {key: profile[key] for key in ("format", "cores", "threads", "task_overhead_ns", "routing")}
+    path = os.path.join(folder, "profile-played.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({**kept, "device": "box device", "machine": {}, "links": {}, "tasks": []}, f)
+    return path
+
+
 def box(command, folder, hosts, per_host=1, rate="", inside="", delay="", timeout=1200):
     """What rank 0 of the command prints, run on every rank of a box; outputs of all ranks go to the folder."""
     words = [sys.executable, os.path.join(ROOT, "tools", "cluster"), "--hosts", str(hosts), "--ranks-per-host",

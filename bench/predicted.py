@@ -24,7 +24,7 @@ import statistics
 import sys
 import tempfile
 
-from in_box import ROOT, Network, run, sets
+from in_box import ROOT, Network, played_profile, run, sets
 
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import netbox  # noqa: E402
@@ -126,24 +126,6 @@ def profile_tasks(args, cases, folder):
     return whole
 
 
-def played_profile(args, cases, folder):
-    """A profile of the played device: how routers share rows out, seen at the sizes that are computed. Without tasks:
-    their times are those of the cluster file. None where no plan has experts."""
-    case = next((case for case in cases if not case.real and case.model == MOE), None)
-    if case is None:
-        return None
-    seen = os.path.join(folder, "routing.json")
-    run([args.hocket, "profile", case.model, "--seconds", "0", "--out", seen,
-         *sets(key for key in case.keys if not key.startswith("plan.ranks_per_node"))])
-    with open(seen, encoding="utf-8") as f:
-        profile = json.load(f)
-    path = os.path.join(folder, "profile-played.json")
-    with open(path, "w", encoding="utf-8") as f:
-        json.dump({"format": profile["format"], "device": "box device", "machine": {}, "cores": profile["cores"],
-                   "threads": 1, "task_overhead_ns": 0, "links": {}, "routing": profile["routing"], "tasks": []}, f)
-    return path
-
-
 def profile_of(network, profile, links, folder):
     """The machine's profile with the links of one box."""
     path = os.path.join(folder, f"profile-{network}.json")
@@ -243,7 +225,9 @@ def main():
                   f"{link.get('work_beside', 1):.2f}, collectives {link.get('collective_beside', 1):.2f} times as long",
                   flush=True)
     real = {network: NETWORKS[network].ranks() <= 2 for network in networks}
-    played = played_profile(args, cases, folder)
+    moe = next((case for case in cases if not case.real and case.model == MOE), None)
+    played = moe and played_profile(
+        args.hocket, MOE, [key for key in moe.keys if not key.startswith("plan.ranks_per_node")], folder)
     profiles = {network: profile_of(network, profile, links[network], folder) if real[network] else played
                 for network in networks if real[network] or played}
     clusters = {network: NETWORKS[network].cluster_file(links[network], device_of(NETWORKS[network]), folder, network)

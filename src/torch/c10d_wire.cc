@@ -276,6 +276,8 @@ void C10dWire::keep(Outgoing message, int32_t to) {
   queue.sent.notify_one();
 }
 
+namespace {
+
 /// How a receive or send ended.
 Received ended(c10d::Work& work, milliseconds timeout) {
   const auto begin = steady_clock::now();
@@ -287,6 +289,8 @@ Received ended(c10d::Work& work, milliseconds timeout) {
     return {late ? Received::End::timed_out : Received::End::gone, error.what()};
   }
 }
+
+}  // namespace
 
 /// Who does not wait for it leaves it to the wire, which keeps what c10d may still read.
 class C10dWire::C10dOutgoing : public Incoming {
