@@ -167,9 +167,12 @@ class LaneThread {
 double after_work_s(const End& end, int64_t bytes, const Work& work, int rounds) {
   Gathers gathers(end, bytes);
   LaneThread lane([&] { gathers.run(); });
+  constexpr int kPieces = 20;
   double sum = 0;
   for (int i = 0; i < rounds; ++i) {
-    work();
+    for (int piece = 0; piece < kPieces; ++piece) {
+      work();
+    }
     sum += lane.run();
   }
   return end.mean(sum / rounds);
@@ -198,40 +201,40 @@ class Working {
   std::thread thread_;
 };
 
-/// What work and collectives of `bytes` take from each other. Both ends work all the time; between
-/// two collectives the lanes sleep, so that each has to be let in where the work is.
+/// What work and collectives of `bytes` take from each other. Both ends work all the time, in
+/// pieces much shorter than a collective; between two collectives the lanes sleep, so that each has
+/// to be let in where the work is.
 void time_beside(const End& end, int64_t bytes, double alone_s, const std::function<Work()>& work,
                  LinkTimes* link) {
-  constexpr double kSeconds = 0.3;
+  constexpr double kSeconds = 0.6;
   constexpr auto kGap = std::chrono::milliseconds(5);
   Gathers gathers(end, bytes);
   LaneThread lane([&] { gathers.run(); });
   const Working working(work);
-  // Both begin together, and nothing is sent while the rate of work alone is taken.
-  const auto rate_of = [&](const auto& meanwhile) {
+  struct Rate {
+    int64_t pieces = 0;
+    double seconds = 0;
+    double value() const { return static_cast<double>(pieces) / std::max(seconds, 1e-9); }
+  };
+  const auto add_to = [&](Rate* rate, const auto& meanwhile) {
     const int64_t before = working.done(), begin = now_ns();
     meanwhile();
-    return static_cast<double>(working.done() - before) / seconds_since(begin);
+    rate->seconds += seconds_since(begin);
+    rate->pieces += working.done() - before;
   };
   end.told(0);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  const double alone = rate_of([] { std::this_thread::sleep_for(std::chrono::milliseconds(200)); });
   end.told(0);
-  const int rounds = std::clamp(static_cast<int>(kSeconds / alone_s), 3, 50);
-  double moving_s = 0;
-  const int64_t began = now_ns();
+  const int rounds = std::clamp(static_cast<int>(kSeconds / alone_s), 3, 100);
+  Rate in_gaps, beside;        // in turn, so that both are of the same moments of the machine
   const RunsWhenWoken prompt;  // both ends come out of a gap at the same time
-  const double beside = rate_of([&] {
-    for (int i = 0; i < rounds; ++i) {
-      std::this_thread::sleep_for(kGap);
-      moving_s += lane.run();
-    }
-  });
-  // What is lost of the work was lost while something was on its way.
-  const double lost_s = seconds_since(began) * std::max(0.0, 1 - beside / std::max(alone, 1e-9));
-  const double kept = 1 - std::min(0.9, lost_s / moving_s);
-  link->work_beside = end.mean(1 / kept);
-  link->collective_beside = std::max(1.0, end.mean(moving_s / rounds) / alone_s);
+  for (int i = 0; i < rounds; ++i) {
+    add_to(&in_gaps, [&] { std::this_thread::sleep_for(kGap); });
+    add_to(&beside, [&] { lane.run(); });
+  }
+  const double slower = in_gaps.value() / std::max(beside.value(), 0.1 * in_gaps.value());
+  link->work_beside = end.mean(std::max(1.0, slower));
+  link->collective_beside = std::max(1.0, end.mean(beside.seconds / rounds) / alone_s);
 }
 
 LinkTimes time_link(const End& end, const std::function<Work()>& make_work) {

@@ -22,7 +22,7 @@ struct LinkTimes {
   double work_beside = 1, collective_beside = 1;
 };
 
-/// A piece of work of a rank, of a few ms at most.
+/// A piece of work of a rank, always the same, of some 0.1 ms.
 using Work = std::function<void()>;
 
 /// Between two ranks that are threads. `work`: of each of them.

@@ -21,10 +21,10 @@ class Probe {
   /// that one interruption does not count. The calling thread has one thread for kernels from then
   /// on.
   double flops_per_s();
-
- private:
+  /// One product, some 0.2 ms: a fixed piece of work.
   void multiply();
 
+ private:
   std::shared_ptr<kernels::Backend> backend_;
   graph::TensorType type_;
   graph::Attrs attrs_;

@@ -274,7 +274,8 @@ cost::TimedLink timed_link(const comm::LinkTimes& link) {
 std::function<comm::Work()> probes(const std::shared_ptr<kernels::Backend>& backend) {
   return [backend]() -> comm::Work {
     const auto probe = std::make_shared<runtime::Probe>(backend);
-    return [probe] { probe->flops_per_s(); };
+    backend->enter_thread(1);
+    return [probe] { probe->multiply(); };
   };
 }
 
