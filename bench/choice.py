@@ -38,8 +38,7 @@ NETWORKS = {
     "2x2-200mbit-1gbit": Network(2, 2, "200mbit", "1gbit"),
     "2x2-400mbit-400mbit": Network(2, 2, "400mbit", "400mbit"),
 }
-COMPUTED, PLAYED = 64, 256  # tokens of a sequence, as computed and as played
-BATCH = 16
+SEQUENCE, BATCH = 256, 16
 KEPT = ["plan.threads_per_rank=1", "plan.ranks=gloo"]
 
 
@@ -63,7 +62,7 @@ def mesh_of(plan):
 def plans_of(args, network, model, cluster, profile):
     """The choice, and the best plan of every other mesh."""
     said = json.loads(run([args.hocket, "plan", model, "--cluster", cluster, "--ranks", str(network.ranks()),
-                           "--global-batch", str(BATCH), "--seq-len", str(PLAYED), "--profile", profile,
+                           "--global-batch", str(BATCH), "--seq-len", str(SEQUENCE), "--profile", profile,
                            "--time-limit", str(args.seconds), "--top", "400", "--json", *sets(KEPT)]))
     among, seen = [], set()
     for plan in said["best"]:
@@ -76,9 +75,9 @@ def plans_of(args, network, model, cluster, profile):
 def measure(args, network, model, plans, device, profile, folder):
     """Seconds of each plan, in turn."""
     command = [args.hocket, "bench", "step", "--config", model, "--steps", str(args.steps), "--warmup", "1", "--block",
-               "1", *sets([f"timed.cluster={device}", f"timed.set=[train.seq_len={PLAYED}]", f"timed.profile={profile}"])]
+               "1", *sets([f"timed.cluster={device}", f"timed.profile={profile}"])]
     for number, plan in enumerate(plans):
-        keys = [f"train.seq_len={COMPUTED}", f"train.global_batch={BATCH}", "plan.threads_per_rank=1"]
+        keys = [f"train.seq_len={SEQUENCE}", f"train.global_batch={BATCH}", "plan.threads_per_rank=1"]
         keys += [f"{key}={value}" for key, value in plan["set"].items()
                  if key.startswith("plan.") and key not in ("plan.ranks", "plan.threads_per_rank")]
         command += ["--variant", f"plan{number}={','.join(keys)}"]
@@ -109,7 +108,7 @@ def main():
     folder = os.path.abspath(args.folder or tempfile.mkdtemp(prefix="choice-"))
     os.makedirs(folder, exist_ok=True)
     device, lines = device_file(args, folder)
-    keys = [f"train.seq_len={COMPUTED}", f"train.global_batch={BATCH}", "plan.dp=2", "plan.ep=2", "plan.micro_batch=4"]
+    keys = [f"train.seq_len={SEQUENCE}", f"train.global_batch={BATCH}", "plan.dp=2", "plan.ep=2", "plan.micro_batch=4"]
     profile = played_profile(args.hocket, MOE, keys + ["plan.threads_per_rank=1"], folder)
     print(f"{'':34}{'choice':>28}{'predicted':>11}{'measured':>11}{'error':>8}{'behind':>8}  fastest", flush=True)
     rows = []

@@ -63,6 +63,7 @@ class Network:
                       f"    bandwidth: {{value: {link['bytes_per_s']:.0f}B/s, source: \"{source}\"}}", "    direct:",
                       f"      latency: {{value: {link['collective_latency_ns']:.0f}ns, source: \"{source}\"}}",
                       f"      bandwidth: {{value: {link['collective_bytes_per_s']:.0f}B/s, source: \"{source}\"}}"]
+        lines += ["topology: {adapters_per_node: 1}"]  # the ranks of a host share its link
         path = os.path.join(folder, f"{name}.yaml")
         with open(path, "w", encoding="utf-8") as f:
             f.write("\n".join(lines) + "\n")

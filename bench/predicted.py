@@ -42,8 +42,7 @@ NETWORKS = {
     "1x4-unlimited": Network(1, 4, "1gbit"),
 }
 REAL = ["train.seq_len=512", "train.global_batch=8", "plan.threads_per_rank=1"]
-PLAYED = ["train.seq_len=64", "train.global_batch=16", "plan.threads_per_rank=1"]
-PLAY = "train.seq_len=256"
+PLAYED = ["train.seq_len=256", "train.global_batch=16", "plan.threads_per_rank=1"]
 REAL_PLANS = {
     "dp2": (DENSE, "dp=2 micro_batch=4"),
     "dp2-zero3": (DENSE, "dp=2 micro_batch=2 shard.params=all shard.grads=all"),
@@ -148,7 +147,6 @@ def predict(args, case, clusters, profiles):
     words = [args.hocket, "simulate", case.model, "--cluster", clusters[case.network], "--json",
              *sets(case.keys + ["plan.ranks=gloo"] + args.set)]
     words += ["--profile", profiles[case.network]] if case.network in profiles else []
-    words += [] if case.real else sets([PLAY])
     return json.loads(run(words))
 
 
@@ -161,7 +159,7 @@ def measure(args, network, cases, played, folder):
                    "--block", str(args.block), *sets(args.set)]
         if not among[0].real:
             device = os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml")
-            command += sets([f"timed.cluster={device}", f"timed.set=[{PLAY}]"])
+            command += sets([f"timed.cluster={device}"])
             command += sets([f"timed.profile={played}"]) if played else []
         for case in among:
             command += ["--variant", f"{case.name}={','.join(case.keys)}"]

@@ -101,6 +101,8 @@ cost::Cluster on_this_machine(cost::Cluster described, const Run& run) {
   described.cores_per_node = std::max(1u, std::thread::hardware_concurrency());
   described.device.memory = {memory / static_cast<double>(per_node),
                              "this machine's, shared evenly"};
+  // Ranks of a host share its link to the others.
+  described.topology.adapters_per_node = described.nodes > 1 ? 1 : 0;
   // What a plan puts into the network's queue goes through memory, too.
   described.links.inter = described.links.intra;
   return described;
