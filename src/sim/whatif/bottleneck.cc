@@ -237,7 +237,9 @@ std::string to_text(const Bottleneck& found) {
     out += fmt::format("  {}\n", note);
   }
   if (found.measured_factor > 0) {
-    out += fmt::format("  measured, {} ranks: f {:.3f}", gradients.ranks, found.measured_factor);
+    out += fmt::format("  as measured{}: f {:.3f}",
+                       gradients.ranks > 1 ? fmt::format(", {} ranks", gradients.ranks) : "",
+                       found.measured_factor);
     if (found.model_factor > 0) {
       out += fmt::format(", sums at {} of a ring; with these the model's f is {:.3f}",
                          bits(gradients.bus_bandwidth), found.model_factor);

@@ -55,28 +55,23 @@ int64_t ranks_of(const MeasuredRun& run, const Group& group) {
 /// The size of group that moves most bytes, and its sums.
 std::pair<int64_t, Sums> most_sums(const MeasuredRun& run, std::vector<std::string>* notes) {
   std::map<int64_t, Sums> by_ranks;
-  int64_t without_bytes = 0, all = 0;
+  int64_t all = 0;
   for (size_t g = 0; g < run.groups.size(); ++g) {
     const Group& group = run.groups[g];
     const Op& op = run.ops[static_cast<size_t>(group.ops[0])];
     if (run.kind(group.ops[0]).traffic != Traffic::gradients) continue;
     ++all;
-    if (op.bytes == 0) {
-      ++without_bytes;
-      continue;
-    }
+    if (op.bytes == 0) continue;
     Sums& sums = by_ranks[ranks_of(run, group)];
     sums.groups.push_back(static_cast<int32_t>(g));
     sums.bytes += static_cast<double>(op.bytes);
   }
-  by_ranks.erase(1);
   if (by_ranks.empty()) {
     fail("hocket whatif --bottleneck",
          "the trace {}; expected gradients summed over ranks, with their bytes; try a trace of "
          "hocket, a PyTorch profile, or a table of gradients (docs/whatif.md)",
-         all == 0             ? "has no sums of gradients"
-         : without_bytes == 0 ? "has sums of gradients of one rank only"
-                              : "does not say how many bytes its sums of gradients are");
+         all == 0 ? "has no sums of gradients"
+                  : "does not say how many bytes its sums of gradients are");
   }
   const auto most = std::max_element(
       by_ranks.begin(), by_ranks.end(),
@@ -86,6 +81,11 @@ std::pair<int64_t, Sums> most_sums(const MeasuredRun& run, std::vector<std::stri
     notes->push_back(fmt::format(
         "{} stay as measured: their bytes are not known, or other numbers of ranks than {} sum",
         counted(others, "sum"), most->first));
+  }
+  if (most->first == 1) {
+    notes->push_back(
+        "the trace has one rank of each sum: how many there were, and what bandwidth "
+        "they reached, is not known");
   }
   return {most->first, most->second};
 }
@@ -114,7 +114,7 @@ Gradients gradients_of(const MeasuredRun& run, Replayer* replayer) {
     }
   }
   const auto n = static_cast<double>(ranks);
-  found.bus_bandwidth = taken > 0 ? 2 * (n - 1) / n * sent / taken : 0;
+  found.bus_bandwidth = taken > 0 && ranks > 1 ? 2 * (n - 1) / n * sent / taken : 0;
   found.step = replayer->mean(alone);
   const std::vector<double> ends = replayer->ends(alone);
   const size_t replicas = lanes / run.steps.size();

@@ -34,7 +34,7 @@ struct Gradients {
   std::vector<BackwardStep> steps;
   double step = 0;  ///< T: mean seconds of a step in which sums of gradients take no time
   // Of a run that had such sums; 0 without.
-  int64_t ranks = 0;         ///< that sum with each other
+  int64_t ranks = 0;         ///< of the trace that sum with each other
   double measured_step = 0;  ///< mean seconds of the replay with sums as measured
   double bus_bandwidth =
       0;  ///< bytes/s that a ring of `ranks` would have sent in the measured time
