@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "cli/whatif_bottleneck.h"
+#include "cost/cluster.h"
 #include "sim/whatif/analysis.h"
 #include "sim/whatif/importers.h"
 #include "sim/whatif/report.h"
@@ -28,7 +30,7 @@ namespace whatif = sim::whatif;
 
 struct WhatifOptions {
   std::vector<std::string> traces, scales;
-  std::string format, html;
+  std::string format, html, cluster;
   BottleneckWords bottleneck;
   bool surface = false, json = false;
 };
@@ -63,7 +65,7 @@ std::vector<whatif::ScaledStep> scaled_steps(const whatif::MeasuredRun& run,
 int run_table(const WhatifOptions& options, whatif::BottleneckOptions how) {
   const std::string& path = options.traces[0];
   if (!options.bottleneck.asked || options.traces.size() > 1 || !options.html.empty() ||
-      options.surface || !options.scales.empty()) {
+      options.surface || !options.scales.empty() || !options.cluster.empty()) {
     fail("hocket whatif",
          "{} is a table of gradients; expected --bottleneck, and of other options "
          "only its own and --json",
@@ -95,7 +97,12 @@ int run_whatif(const WhatifOptions& options) {
   if (is_table(options)) return run_table(options, std::move(bottleneck));
   keep_freed_memory();
   require_output("hocket whatif --html", options.html, options.traces);
-  const whatif::MeasuredRun run = whatif::read_run(options.traces, options.format);
+  std::optional<cost::Cluster> cluster;
+  if (!options.cluster.empty()) {
+    cluster = cost::read_cluster(options.cluster);
+  }
+  const whatif::MeasuredRun run =
+      whatif::read_run(options.traces, options.format, cluster ? &*cluster : nullptr);
   whatif::Findings findings;
   findings.analysis = whatif::analyze(run);
   if (!options.scales.empty() || options.surface || options.bottleneck.asked) {
@@ -147,6 +154,9 @@ void verb_whatif(Args& args) {
   args.positional("TRACE", &options->traces, "a trace, .json or .json.gz; of some formats several");
   args.option("--format", "NAME", &options->format,
               formats + " (default: what the beginning of the file looks like)");
+  args.option("--cluster", "FILE", &options->cluster,
+              "of Chakra traces: the devices and links by which nodes without a duration get one, "
+              "of their operations and bytes");
   args.option("--scale", "OP=K", &options->scales,
               "replay with OP K times faster: a kind of op, compute, communication, messages, "
               "collectives, gradients or all, at a place if one follows (forward-compute@pp=3=2; "

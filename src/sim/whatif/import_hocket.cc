@@ -493,7 +493,7 @@ class HocketReader {
 
 }  // namespace
 
-MeasuredRun read_hocket(const std::vector<std::string>& paths) {
+MeasuredRun read_hocket(const std::vector<std::string>& paths, const cost::Cluster* /*cluster*/) {
   return HocketReader(paths.at(0)).read();
 }
 

@@ -604,7 +604,7 @@ class KinetoReader {
 
 }  // namespace
 
-MeasuredRun read_kineto(const std::vector<std::string>& paths) {
+MeasuredRun read_kineto(const std::vector<std::string>& paths, const cost::Cluster* /*cluster*/) {
   return KinetoReader(paths).read();
 }
 

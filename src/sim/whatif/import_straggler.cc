@@ -331,7 +331,8 @@ class StragglerReader {
 
 }  // namespace
 
-MeasuredRun read_straggler(const std::vector<std::string>& paths) {
+MeasuredRun read_straggler(const std::vector<std::string>& paths,
+                           const cost::Cluster* /*cluster*/) {
   return StragglerReader(paths.at(0)).read();
 }
 
