@@ -3,16 +3,21 @@
 #include <fmt/core.h>
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
 
 #include "base/error.h"
+#include "base/json_writer.h"
 #include "base/log.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
+#include "cli/whatif_bottleneck.h"
+#include "cost/cluster.h"
 #include "sim/whatif/analysis.h"
 #include "sim/whatif/importers.h"
 #include "sim/whatif/report.h"
@@ -25,7 +30,8 @@ namespace whatif = sim::whatif;
 
 struct WhatifOptions {
   std::vector<std::string> traces, scales;
-  std::string format, html;
+  std::string format, html, cluster;
+  BottleneckWords bottleneck;
   bool surface = false, json = false;
 };
 
@@ -55,20 +61,59 @@ std::vector<whatif::ScaledStep> scaled_steps(const whatif::MeasuredRun& run,
   return steps;
 }
 
+/// --bottleneck of a table of gradients, which says nothing else.
+int run_table(const WhatifOptions& options, whatif::BottleneckOptions how) {
+  const std::string& path = options.traces[0];
+  if (!options.bottleneck.asked || options.traces.size() > 1 || !options.html.empty() ||
+      options.surface || !options.scales.empty() || !options.cluster.empty()) {
+    fail("hocket whatif",
+         "{} is a table of gradients; expected --bottleneck, and of other options "
+         "only its own and --json",
+         path);
+  }
+  const whatif::Bottleneck found =
+      whatif::find_bottleneck(whatif::read_gradients(path), std::move(how));
+  if (!options.json) {
+    fmt::print("{}", whatif::to_text(found));
+    return 0;
+  }
+  JsonWriter json;
+  json.object().key("bottleneck");
+  whatif::put(found, &json);
+  fmt::print("{}\n", json.end().take());
+  return 0;
+}
+
+bool is_table(const WhatifOptions& options) {
+  const std::string& path = options.traces[0];
+  return options.format.empty() && (path.ends_with(".yaml") || path.ends_with(".yml"));
+}
+
 int run_whatif(const WhatifOptions& options) {
   if (options.json && options.html == "-") {
     fail("hocket whatif", "--json and --html - both go to standard output; expected one there");
   }
+  whatif::BottleneckOptions bottleneck = bottleneck_options(options.bottleneck);
+  if (is_table(options)) return run_table(options, std::move(bottleneck));
   keep_freed_memory();
   require_output("hocket whatif --html", options.html, options.traces);
-  const whatif::MeasuredRun run = whatif::read_run(options.traces, options.format);
+  std::optional<cost::Cluster> cluster;
+  if (!options.cluster.empty()) {
+    cluster = cost::read_cluster(options.cluster);
+  }
+  const whatif::MeasuredRun run =
+      whatif::read_run(options.traces, options.format, cluster ? &*cluster : nullptr);
   whatif::Findings findings;
   findings.analysis = whatif::analyze(run);
-  if (!options.scales.empty() || options.surface) {
+  if (!options.scales.empty() || options.surface || options.bottleneck.asked) {
     whatif::Replayer replayer(run);
     findings.scaled = scaled_steps(run, options.scales, &replayer);
     if (options.surface) {
       findings.surface = whatif::surface(run, &replayer);
+    }
+    if (options.bottleneck.asked) {
+      findings.bottleneck =
+          whatif::find_bottleneck(whatif::gradients_of(run, &replayer), std::move(bottleneck));
     }
   }
   if (!options.html.empty()) {
@@ -109,6 +154,9 @@ void verb_whatif(Args& args) {
   args.positional("TRACE", &options->traces, "a trace, .json or .json.gz; of some formats several");
   args.option("--format", "NAME", &options->format,
               formats + " (default: what the beginning of the file looks like)");
+  args.option("--cluster", "FILE", &options->cluster,
+              "of Chakra traces: the devices and links by which nodes without a duration get one, "
+              "of their operations and bytes");
   args.option("--scale", "OP=K", &options->scales,
               "replay with OP K times faster: a kind of op, compute, communication, messages, "
               "collectives, gradients or all, at a place if one follows (forward-compute@pp=3=2; "
@@ -116,11 +164,14 @@ void verb_whatif(Args& args) {
               "wider, or whose payload is compressed K times");
   args.flag("--surface", &options->surface,
             "how a step scales with wider links and compressed gradients");
+  add_bottleneck(args, &options->bottleneck);
   args.option("--html", "FILE", &options->html, "write heat maps as a page (-: standard output)");
   args.flag("--json", &options->json, "all of it as JSON: seconds");
   args.example("hocket whatif step.json.gz", "the trace of a run or of a simulation");
   args.example("hocket whatif step.json.gz --scale communication=4 --scale compute@pp=0=1.1",
                "links four times as wide; the first stage a tenth faster; both");
+  args.example("hocket whatif step.json.gz --bottleneck --bandwidths 10Gbit/s --used 0.6",
+               "is the network the bottleneck on up to 64 ranks, used fully or to 60 %");
   args.run([options] { return run_whatif(*options); });
 }
 

@@ -49,7 +49,7 @@ plan::CodecResult search(const CodecTrial& trial, double time_limit_s) {
 
 /// Of each transfer: what it is of, and what was decided.
 std::string table_text(const CodecTrial& trial, const CodecResult& result) {
-  std::string text = fmt::format("{:>3}  {:>10}  {:>10}  {:>8}  {:>10}  {}\n", "", "bytes",
+  std::string text = fmt::format("{:>3}  {:>10}  {:>10}  {:>14}  {:>10}  {}\n", "", "bytes",
                                  "gap before", "codec", "gain", "gradients of");
   for (size_t t = 0; t < result.decisions.size(); ++t) {
     const passes::GradSum& transfer = trial.transfers()[t];
@@ -58,7 +58,7 @@ std::string table_text(const CodecTrial& trial, const CodecResult& result) {
                              : decision.gain_s > 0 ? human_time(decision.gain_s)
                                                    : "-";
     const auto others = std::ssize(transfer.parameters) - 1;
-    text += fmt::format("{:>3}  {:>10}  {:>10}  {:>8}  {:>10}  {}{}\n", t + 1,
+    text += fmt::format("{:>3}  {:>10}  {:>10}  {:>14}  {:>10}  {}{}\n", t + 1,
                         human_bytes(static_cast<double>(transfer.bytes)),
                         human_time(decision.gap_s), decision.codec, gain, transfer.parameters[0],
                         others > 0 ? fmt::format(" and {}", counted(others, "other")) : "");

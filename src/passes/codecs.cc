@@ -23,6 +23,18 @@ std::vector<std::string> codec_names() {
   return names;
 }
 
+const char* to_string(Route route) {
+  switch (route) {
+    case Route::least_bytes:
+      return "";
+    case Route::at_once:
+      return "at_once";
+    case Route::by_blocks:
+      return "by_blocks";
+  }
+  return "";
+}
+
 CodecOps::CodecOps(std::string_view name) {
   for (const ops::Op* op : ops::all()) {
     if (op->codec.name == nullptr || op->codec.name != name) continue;
@@ -60,7 +72,8 @@ void Codecs::Options::fields(Fields& visit) {
   visit("grad_codec", grad_codec, "codec that sums of gradients travel through")
       .one_of(codec_names());
   visit("grad_codec_of", grad_codec_of,
-        "codecs of single gradients, \"PATTERN CODEC\" each, before plan.grad_codec: of "
+        "codecs of single gradients, \"PATTERN CODEC\" each, with at_once or by_blocks behind it "
+        "also the route of the codes, before plan.grad_codec: of "
         "parameters whose names match (* and ?); none: as they are; the last match counts; "
         "`hocket plan --codecs` chooses them (docs/plan.md)");
 }
@@ -79,10 +92,20 @@ Codecs::Codecs(const Options& options) {
   }
 }
 
-const CodecOps* Codecs::of(const std::string& parameter) const {
+const Codecs::Rule* Codecs::rule_of(const std::string& parameter) const {
   const auto last = std::find_if(rules_.rbegin(), rules_.rend(),
                                  [&](const Rule& rule) { return matches(rule, parameter); });
-  return last == rules_.rend() ? fallback_ : last->codec;
+  return last == rules_.rend() ? nullptr : &*last;
+}
+
+const CodecOps* Codecs::of(const std::string& parameter) const {
+  const Rule* rule = rule_of(parameter);
+  return rule == nullptr ? fallback_ : rule->codec;
+}
+
+Route Codecs::route_of(const std::string& parameter) const {
+  const Rule* rule = rule_of(parameter);
+  return rule == nullptr ? Route::least_bytes : rule->route;
 }
 
 const CodecOps& Codecs::named(const std::string& name) const {
@@ -119,15 +142,31 @@ bool Codecs::matches(const Rule& rule, const std::string& parameter) {
 }
 
 Codecs::Rule Codecs::parse(const std::string& text) const {
-  const size_t space = text.rfind(' ');
-  const std::string codec = space == std::string::npos ? "" : text.substr(space + 1);
+  Rule rule{text, text, nullptr, Route::least_bytes};
+  const auto last_word = [&] {
+    const size_t space = rule.pattern.rfind(' ');
+    return space == std::string::npos ? "" : rule.pattern.substr(space + 1);
+  };
+  std::string codec = last_word();
+  for (const Route route : {Route::at_once, Route::by_blocks}) {
+    if (codec != to_string(route)) continue;
+    rule.route = route;
+    rule.pattern.resize(rule.pattern.rfind(' '));
+    codec = last_word();
+    break;
+  }
   const auto found = ops_.find(codec);
-  if (space == 0 || (codec != kNoCodec && found == ops_.end())) {
+  const bool is_none = codec == kNoCodec && rule.route == Route::least_bytes;
+  const size_t space = rule.pattern.rfind(' ');
+  if (space == 0 || (!is_none && found == ops_.end())) {
     fail("plan.grad_codec_of",
-         "got '{}'; expected PATTERN CODEC, CODEC one of {}; try '*.mlp.down_proj.weight int8'",
+         "got '{}'; expected PATTERN CODEC, CODEC one of {}, and of a codec at_once or by_blocks "
+         "behind it if one is to be taken; try '*.mlp.down_proj.weight int8'",
          text, join(codec_names(), ", "));
   }
-  return {text, text.substr(0, space), found == ops_.end() ? nullptr : &found->second};
+  rule.pattern.resize(space);
+  rule.codec = found == ops_.end() ? nullptr : &found->second;
+  return rule;
 }
 
 }  // namespace hocket::passes

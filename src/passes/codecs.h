@@ -30,6 +30,12 @@ struct CodecOps {
   bool by_rows(const graph::TensorType& type) const;
 };
 
+/// How codes of a sum travel along an axis of ranks (compress.cc): by the way of fewer bytes, or as
+/// a rule says where rows can be cut so.
+enum class Route { least_bytes, at_once, by_blocks };
+/// "at_once" or "by_blocks"; of least_bytes empty.
+const char* to_string(Route route);
+
 /// The codec of every gradient.
 class Codecs {
  public:
@@ -46,6 +52,8 @@ class Codecs {
   bool any() const { return fallback_ != nullptr || !rules_.empty(); }
   /// That of a parameter's gradient; null: none. Without a name: plan.grad_codec.
   const CodecOps* of(const std::string& parameter) const;
+  /// The route that its rule says.
+  Route route_of(const std::string& parameter) const;
   /// Error: there is no such codec.
   const CodecOps& named(const std::string& name) const;
   /// Notes that there is a sum of the parameter's gradient, if some codec `takes` it.
@@ -59,8 +67,10 @@ class Codecs {
   struct Rule {
     std::string text, pattern;
     const CodecOps* codec = nullptr;
+    Route route = Route::least_bytes;
     bool matched = false;
   };
+  const Rule* rule_of(const std::string& parameter) const;
   static bool matches(const Rule& rule, const std::string& parameter);
   Rule parse(const std::string& text) const;
 

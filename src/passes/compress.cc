@@ -3,7 +3,8 @@
 // gradients travel as codes. Codes are not added up, so every rank decodes what comes, adds it up
 // in the order of the ranks, its own part as it was decoded, and all end with the same bits.
 //
-// Along one axis of n ranks there are two ways, of which the one that moves fewer bytes is taken:
+// Along one axis of n ranks there are two ways, of which the one that moves fewer bytes is taken,
+// or the one that plan.grad_codec_of says:
 //   at once     every rank gets all codes of all others: (n - 1) x codes
 //   by blocks   every rank gets a block of rows of all others, adds it up, encodes the sum, and all
 //               gather the codes of sums: 2 (n - 1) / n x codes
@@ -67,8 +68,10 @@ struct Ways {
   double bytes = 0;  ///< through a rank's link
 };
 
-/// The way of least bytes to sum up `type` along the axes, the last one first.
-Ways best_ways(const CodecOps& codec, TensorType type, std::vector<Level> axes) {
+/// The way of least bytes to sum up `type` along the axes, the last one first, or that of `route`
+/// along all axes whose ranks rows divide into.
+Ways best_ways(const CodecOps& codec, TensorType type, std::vector<Level> axes,
+               Route route = Route::least_bytes) {
   if (axes.empty()) return {};
   Level level = axes.back();
   axes.pop_back();
@@ -78,17 +81,19 @@ Ways best_ways(const CodecOps& codec, TensorType type, std::vector<Level> axes) 
   for (const TensorType& code : codes) {
     bytes += static_cast<double>(code.bytes());
   }
-  Ways best = best_ways(codec, type, axes);
+  Ways best = best_ways(codec, type, axes, route);
   best.bytes += (n - 1) * bytes;
   level.by_blocks = false;
   best.levels.insert(best.levels.begin(), level);
-  if (!codec.by_rows(type) || !type.dims[0].divides_into(level.ranks)) return best;
+  if (route == Route::at_once || !codec.by_rows(type) || !type.dims[0].divides_into(level.ranks)) {
+    return best;
+  }
   type.dims[0] /= level.ranks;
-  Ways blocks = best_ways(codec, type, std::move(axes));
+  Ways blocks = best_ways(codec, type, std::move(axes), route);
   blocks.bytes += 2 * (n - 1) / n * bytes;
   level.by_blocks = true;
   blocks.levels.insert(blocks.levels.begin(), level);
-  return blocks.bytes < best.bytes ? blocks : best;
+  return route == Route::by_blocks || blocks.bytes < best.bytes ? blocks : best;
 }
 
 /// A sum that has begun. Each stage but the first begins with what waits for messages: it is
@@ -195,6 +200,8 @@ class Compression {
 
   GradSum sum_of(const Task& task, const std::vector<std::string>& codecs) const {
     GradSum sum;
+    std::set<std::string>
+        others;  // codecs with a route by which one of the operands goes otherwise
     for (size_t operand = 0; operand < task.in.size(); ++operand) {
       const std::string& name = parameter(task, operand);
       if (name.empty()) continue;
@@ -203,10 +210,18 @@ class Compression {
         if (!takes(codecs_.named(codec), task, operand)) continue;
         sum.taken_by[codec].push_back(name);
         taken = true;
+        for (const Route route : {Route::at_once, Route::by_blocks}) {
+          if (differs(codecs_.named(codec), route, task, operand)) {
+            others.insert(codec + " " + to_string(route));
+          }
+        }
       }
       if (!taken) continue;
       sum.parameters.push_back(name);
       sum.bytes += program_.kind(task).in[operand].bytes();
+    }
+    for (const std::string& other : others) {
+      sum.taken_by[other] = sum.taken_by.at(other.substr(0, other.find(' ')));
     }
     return sum;
   }
@@ -269,6 +284,16 @@ class Compression {
     return levels;
   }
 
+  /// Whether codes of an operand go another way by this route than by least bytes.
+  bool differs(const CodecOps& codec, Route route, const Task& task, size_t operand) const {
+    const TensorType& type = program_.kind(task).in[operand];
+    const std::vector<Level> axes = axes_of(task);
+    const std::vector<Level> least = best_ways(codec, type, axes).levels;
+    const std::vector<Level> other = best_ways(codec, type, axes, route).levels;
+    return !std::equal(least.begin(), least.end(), other.begin(), other.end(),
+                       [](const Level& a, const Level& b) { return a.by_blocks == b.by_blocks; });
+  }
+
   /// Whether an operand can be encoded, and no more bytes are moved than by the sum itself.
   bool takes(const CodecOps& codec, const Task& task, size_t operand) const {
     if (of_several_.contains(writer_.list().root(task.in[operand]))) return false;
@@ -313,8 +338,9 @@ class Compression {
     sum.origin = place;
     sum.buffers = {task.in[operand], task.out[operand]};
     sum.stages.emplace_back();
-    add_up(task.in[operand], task.out[operand], best_ways(*sum.codec, type, axes_of(task)).levels,
-           task, &sum);
+    const Route route = codecs_.route_of(parameter(task, operand));
+    add_up(task.in[operand], task.out[operand],
+           best_ways(*sum.codec, type, axes_of(task), route).levels, task, &sum);
     move_on(&sum);
     begun_.push_back(std::move(sum));
   }

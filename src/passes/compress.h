@@ -21,7 +21,9 @@ std::vector<std::string> codec_names();
 struct GradSum {
   std::vector<std::string> parameters;  ///< whose gradients of it some codec takes
   int64_t bytes = 0;                    ///< of these gradients on a rank, not encoded
-  std::map<std::string, std::vector<std::string>> taken_by;  ///< of the parameters, by codec
+  /// Of the parameters, by codec; and by codec and route ("int8 at_once"), where that is another
+  /// way than the one that the codec takes without (plan.grad_codec_of).
+  std::map<std::string, std::vector<std::string>> taken_by;
 };
 /// Those of a program before the pass of which one of the codecs takes a gradient, class by class
 /// in the order of their lists. Sums that have a parameter in common stand as one: those of several

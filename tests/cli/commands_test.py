@@ -92,6 +92,8 @@ class Commands(unittest.TestCase):
                     f.write(nccl_log.log(ranks))
             with open(box.path("args.sh"), "w", encoding="utf-8") as f:  # of docs/plan.md
                 f.write(megatron_script.DENSE)
+            with open(box.path("gradients.yaml"), "w", encoding="utf-8") as f:  # of docs/whatif.md
+                f.write("step: 120ms\ngradients:\n  - {bytes: 16MB, ready: 41ms}\n  - {bytes: 9MB, gap: 380us}\n")
             failed = []
             for command in sorted(concrete, key=lambda c: (rank(c), list(concrete).index(c))):
                 r = box.shell(command)

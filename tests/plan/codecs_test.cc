@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 
 #include "base/error.h"
 #include "check/check.h"
@@ -31,14 +32,16 @@ engine::Run run_of(const std::string& plan, int64_t layers = 1) {
 }
 
 /// Nodes of one device, with links of so many bytes a second between them.
-std::string cluster_file(double bytes_per_s) {
-  const std::string path = ::testing::TempDir() + fmt::format("codecs_{:.0f}.yaml", bytes_per_s);
-  std::ofstream(path) << "name: test\nnodes: 4\ndevices_per_node: 1\ndevice:\n  name: test\n"
-                      << "  memory: {value: 4GB}\n  memory_bandwidth: {value: 20GB/s}\n"
-                      << "  launch: {value: 5us}\n  peak: {f32: {value: 200GFLOP/s}}\nlinks:\n"
-                      << "  intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}\n"
-                      << "  inter: {latency: {value: 20us}, bandwidth: {value: "
-                      << fmt::format("{:.0f}B/s", bytes_per_s) << "}}\n";
+std::string cluster_file(double bytes_per_s, double latency_us = 20) {
+  const std::string path =
+      ::testing::TempDir() + fmt::format("codecs_{:.0f}_{}.yaml", bytes_per_s, latency_us);
+  std::ofstream(path)
+      << "name: test\nnodes: 4\ndevices_per_node: 1\ndevice:\n  name: test\n"
+      << "  memory: {value: 4GB}\n  memory_bandwidth: {value: 20GB/s}\n"
+      << "  launch: {value: 5us}\n  peak: {f32: {value: 200GFLOP/s}}\nlinks:\n"
+      << "  intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}\n"
+      << fmt::format("  inter: {{latency: {{value: {}us}}, bandwidth: {{value: {:.0f}B/s}}}}\n",
+                     latency_us, bytes_per_s);
   return path;
 }
 
@@ -113,6 +116,47 @@ TEST(Codecs, FollowTheLinks) {
   const CodecResult nothing = choose_codecs(fast);
   EXPECT_EQ(nothing.choice(), CodecChoice(fast.transfers().size(), "none"));
   EXPECT_DOUBLE_EQ(nothing.chosen.step_s, nothing.none.step_s);
+}
+
+/// Links that answer late are worth more bytes in fewer steps: all codes at once, and by blocks
+/// where they are slow. The choice is near the best of all codecs and routes.
+TEST(Codecs, RoutesFollowTheLinks) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of steps are simulated: minutes under sanitizers";
+  }
+  const auto choose = [](double bytes_per_s, double latency_us) {
+    const CodecTrial buckets(run_of("dp: 4, micro_batch: 2, bucket_mib: 6"),
+                             cluster_file(bytes_per_s, latency_us), std::nullopt, {"int8"});
+    const CodecResult result = choose_codecs(buckets);
+    // Every choice of no codec, int8 and its other route.
+    const size_t count = buckets.transfers().size();
+    EXPECT_LE(count, 5U);
+    double best = result.none.step_s;
+    CodecChoice choice(count, "none");
+    const std::function<void(size_t)> all_from = [&](size_t t) {
+      if (t == count) {
+        best = std::min(best, buckets.simulate(choice).step_s);
+        return;
+      }
+      choice[t] = "none";
+      all_from(t + 1);
+      for (const auto& [codec, parameters] : buckets.transfers()[t].taken_by) {
+        choice[t] = codec;
+        all_from(t + 1);
+      }
+    };
+    all_from(0);
+    EXPECT_LE(result.chosen.step_s, 1.03 * best);
+    EXPECT_DOUBLE_EQ(buckets.simulate(result.choice()).step_s, result.chosen.step_s);
+    return result.choice();
+  };
+  const auto chosen = [](const CodecChoice& choice, const char* what) {
+    return std::count(choice.begin(), choice.end(), what);
+  };
+  EXPECT_GT(chosen(choose(60e6, 2000), "int8 at_once"), 0);
+  const CodecChoice slow = choose(5e6, 20);
+  EXPECT_EQ(chosen(slow, "int8 at_once"), 0);
+  EXPECT_GT(chosen(slow, "int8"), 0);
 }
 
 /// What is sent before links wait for a later gradient is not tried.

@@ -61,6 +61,12 @@ std::vector<Row> rows() {
                            "dp: 3, bucket_mib: 0, comm_tiles: 3", "dp: 4, all_reduce: ring"}) {
     all.push_back({"grad_codec_of", some, plan, false, "view"});
   }
+  // By the route that is said: at once, by blocks where rows divide.
+  for (const char* route : {"['* identity at_once']", "['* identity by_blocks']"}) {
+    all.push_back({"grad_codec_of", route, "dp: 4", false, "view"});
+    all.push_back({"grad_codec_of", route, "dp: 2, bucket_mib: 0.002", false, "view"});
+    all.push_back({"grad_codec_of", route, "dp: 4, ep: 2", true, "message"});
+  }
   all.push_back({"grad_codec_of", "['*experts* none']", "dp: 4, ep: 2, grad_codec: identity", true,
                  "message"});
   // Products that feed sums, rows by rows; before they are put into buckets and encoded, too.
@@ -327,6 +333,32 @@ TEST(Rewrites, ACodecOfSingleGradientsIsOfThese) {
   }
 }
 
+/// At once a gradient is encoded once, and all of its codes come from all others; by blocks its sum
+/// is encoded, too, and gathered.
+TEST(Rewrites, CodesGoByTheRouteThatIsSaid) {
+  for (const auto& [route, encoded, gathered] :
+       std::initializer_list<std::tuple<const char*, int, int>>{{" at_once", 1, 0},
+                                                                {" by_blocks", 2, 1}}) {
+    for (const char* dp : {"dp: 2", "dp: 4"}) {
+      const Case c =
+          model(fmt::format("{}, grad_codec_of: ['*.0.mlp.down_proj.weight int8{}']", dp, route),
+                false, "f32");
+      SCOPED_TRACE(c.text);
+      const engine::Compiled made = compiled(c);
+      const check::Verdict verdict = check::check(made.program, made.reference);
+      EXPECT_TRUE(verdict.ok()) << to_text(verdict);
+      int encodes = 0, gathers = 0;
+      for (const program::Task& task : made.program.classes[0].tasks) {
+        const program::Kind& kind = made.program.kind(task);
+        encodes += kind.op == "encode_int8" ? 1 : 0;
+        gathers += kind.op == "all_gather" && kind.in[0].dtype == graph::DType::i8 ? 1 : 0;
+      }
+      EXPECT_EQ(encodes, encoded);
+      EXPECT_EQ(gathers, gathered);
+    }
+  }
+}
+
 TEST(Rewrites, CodecsOfWhatIsNoGradientAreRefused) {
   const auto refused = [](const std::string& plan) {
     try {
@@ -341,6 +373,9 @@ TEST(Rewrites, CodecsOfWhatIsNoGradientAreRefused) {
            {"dp: 2, grad_codec_of: ['*norm.weight int8']", "matches no gradient"},
            {"dp: 2, grad_codec_of: ['lm_head.weight int7']", "expected PATTERN CODEC"},
            {"dp: 2, grad_codec_of: [lm_head.weight]", "expected PATTERN CODEC"},
+           {"dp: 2, grad_codec_of: ['* none at_once']", "expected PATTERN CODEC"},
+           {"dp: 2, grad_codec_of: ['* at_once']", "expected PATTERN CODEC"},
+           {"dp: 2, grad_codec_of: ['int8 by_blocks']", "expected PATTERN CODEC"},
            {"dp: 2, grad_codec: int8, grad_codec_of: ['*.9.* none']", "'*.9.* none' matches no"}}) {
     EXPECT_NE(refused(plan).find(why), std::string::npos) << plan << "\n" << refused(plan);
   }

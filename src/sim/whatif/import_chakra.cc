@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chakra execution traces as JSON, a file per rank: nodes with durations, and what each depends on.
-// Numbers may be texts, keys in either of protobuf's two spellings, nodes in one list or one after
-// another.
+// Chakra execution traces, a file per rank: nodes with durations, or what a cluster makes of their
+// operations and bytes, and what each depends on.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
@@ -13,45 +13,35 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "sim/whatif/chakra_nodes.h"
 #include "sim/whatif/importers.h"
-#include "trace/chrome_events.h"
-#include "trace/json_stream.h"
 
 namespace hocket::sim::whatif {
 namespace {
 
-struct Node {
-  int64_t id = kNone;
-  std::string name, type, group;
-  std::vector<int64_t> waits;
-  double start = 0, duration = 0;
-  bool timed = false, started = false;
-  int64_t source = kNone, target = kNone, tag = 0;
-};
-
-enum class Meets { nobody, sender, receiver, all };
-Meets meets(const Node& node) {
-  if (node.type == "COMM_SEND_NODE" || node.type == "5") return Meets::sender;
-  if (node.type == "COMM_RECV_NODE" || node.type == "6") return Meets::receiver;
-  if (node.type == "COMM_COLL_NODE" || node.type == "7") return Meets::all;
-  return Meets::nobody;
-}
+constexpr double kClock = 1e-6;  // seconds: starts and durations are whole microseconds
 
 class ChakraReader {
  public:
-  explicit ChakraReader(const std::vector<std::string>& paths) : paths_(paths) {
+  ChakraReader(const std::vector<std::string>& paths, const cost::Cluster* cluster)
+      : paths_(paths), cluster_(cluster) {
     run_.source = "chakra";
     run_.waits_from = "the trace's";
   }
 
   MeasuredRun read() {
-    // Nodes of every file; the table; kinds; what waits for what; who meets.
+    // Nodes of every file; their times; the table; kinds; what waits for what; who meets.
+    for (const std::string& path : paths_) {
+      ChakraDamage damage;
+      nodes_.push_back(read_chakra_nodes(path, &damage));
+      run_.dropped.events += damage.events;
+      std::move(damage.notes.begin(), damage.notes.end(), std::back_inserter(run_.dropped.notes));
+    }
+    durations();
     std::vector<Observed> seen;
     for (size_t i = 0; i < paths_.size(); ++i) {
-      nodes_.emplace_back();
-      read_file(paths_[i], &nodes_.back());
-      observe(static_cast<int32_t>(i), &seen);
       const auto rank = static_cast<int32_t>(i);
+      observe(rank, &seen);
       run_.workers.push_back({rank, 0, rank, fmt::format("rank {}", rank)});
     }
     run_.pattern_workers = static_cast<int32_t>(paths_.size());
@@ -62,6 +52,7 @@ class ChakraReader {
     }
     kinds();
     waits();
+    queues();
     groups();
     settle_transfers(&run_);
     return std::move(run_);
@@ -73,96 +64,22 @@ class ChakraReader {
     run_.dropped.notes.push_back(std::move(text));
   }
 
-  void read_file(const std::string& path, std::map<int64_t, Node>* nodes) {
-    trace::JsonStream json(path);
-    int64_t untimed = 0;
-    const auto keep = [&](Node node) {
-      if (node.id == kNone) return;
-      if (!node.timed) {
-        ++untimed;
-        node.duration = 0;
+  void durations() {
+    if (cluster_ != nullptr) {
+      note(0, price_chakra(*cluster_, &nodes_));
+    }
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      const auto untimed = std::count_if(nodes_[i].begin(), nodes_[i].end(),
+                                         [](const auto& node) { return !node.second.timed; });
+      if (static_cast<size_t>(untimed) == nodes_[i].size()) {
+        fail(paths_[i],
+             "has no node with a duration; expected a Chakra trace with its profile "
+             "(chakra_trace_link), or --cluster, and nodes with num_ops, tensor_size or comm_size");
       }
-      nodes->insert_or_assign(node.id, std::move(node));
-    };
-    try {
-      while (json.next() >= 0) {
-        Node whole;
-        json.object([&](std::string_view key) {
-          if (key == "nodes" && json.next() == '[') {
-            json.array([&] {
-              Node node;
-              json.object([&](std::string_view field) { member(field, json, &node); });
-              keep(std::move(node));
-            });
-          } else {
-            member(key, json, &whole);
-          }
-        });
-        keep(std::move(whole));
+      if (untimed > 0) {
+        note(0, fmt::format("no event, but {} of {} have no duration; taken as 0",
+                            counted(untimed, "node"), paths_[i]));
       }
-    } catch (const Error& error) {
-      if (nodes->empty()) throw;
-      note(0, fmt::format("the rest of {}: {}", path, error.text()));
-    }
-    if (static_cast<size_t>(untimed) == nodes->size()) {
-      fail(path,
-           "has no node with a duration; expected a Chakra trace as JSON; try linking it with its "
-           "profile first (chakra_trace_link)");
-    }
-    if (untimed > 0) {
-      note(0, fmt::format("no event, but {} of {} have no duration; taken as 0",
-                          counted(untimed, "node"), path));
-    }
-  }
-
-  static void member(std::string_view key, trace::JsonStream& json, Node* node) {
-    const auto list = [&] {
-      if (json.next() != '[') return json.skip_value();
-      json.array([&] { node->waits.push_back(json.integer()); });
-    };
-    if (key == "id") {
-      node->id = json.integer();
-    } else if (key == "name" && json.next() == '"') {
-      json.string(&node->name);
-    } else if (key == "type") {
-      node->type = json.next() == '"' ? json.string() : json.token();
-    } else if (key == "ctrl_deps" || key == "ctrlDeps" || key == "data_deps" || key == "dataDeps") {
-      list();
-    } else if (key == "start_time_micros" || key == "startTimeMicros") {
-      node->started = json.number(&node->start) && trace::is_possible_time(node->start);
-      node->start *= node->started ? 1e-6 : 0;
-    } else if (key == "duration_micros" || key == "durationMicros") {
-      node->timed = json.number(&node->duration) && trace::is_possible_time(node->duration);
-      node->duration = std::max(node->duration, 0.0) * 1e-6;
-    } else if (key == "attr" && json.next() == '[') {
-      json.array([&] { attribute(json, node); });
-    } else {
-      json.skip_value();
-    }
-  }
-
-  /// {"name": "comm_dst", "int32Val": 3}.
-  static void attribute(trace::JsonStream& json, Node* node) {
-    std::string name, text;
-    double number = 0;
-    bool is_number = false;
-    json.object([&](std::string_view key) {
-      if (key == "name" && json.next() == '"') {
-        json.string(&name);
-      } else if (json.next() == '"' && (key == "stringVal" || key == "string_val")) {
-        json.string(&text);
-      } else {
-        is_number = json.number(&number) || is_number;
-      }
-    });
-    if (name == "pg_name" || name == "comm_group") {
-      node->group = text.empty() ? fmt::format("{}", number) : text;
-    } else if (name == "comm_src" && is_number) {
-      node->source = static_cast<int64_t>(number);
-    } else if (name == "comm_dst" && is_number) {
-      node->target = static_cast<int64_t>(number);
-    } else if (name == "comm_tag" && is_number) {
-      node->tag = static_cast<int64_t>(number);
     }
   }
 
@@ -200,6 +117,12 @@ class ChakraReader {
                : op_of_.at({static_cast<int32_t>(worker), key->second[0], key->second[1]});
   }
 
+  static Traffic traffic_of(const ChakraNode& node) {
+    if (node.type == ChakraType::collective) return Traffic::collective;
+    const bool is_message = node.type == ChakraType::send || node.type == ChakraType::receive;
+    return is_message ? Traffic::message : Traffic::none;
+  }
+
   /// The k-th node of a name is of one kind on all ranks.
   void kinds() {
     std::map<std::pair<int32_t, int32_t>, int32_t> kinds;
@@ -209,12 +132,9 @@ class ChakraReader {
         const auto [at, added] =
             kinds.try_emplace({op.name, op.sequence}, static_cast<int32_t>(run_.kinds.size()));
         if (added) {
-          const Meets with = meets(node);
-          run_.kinds.push_back({fmt::format("{} {}", node.name, op.sequence),
-                                with == Meets::nobody ? Traffic::none
-                                : with == Meets::all  ? Traffic::collective
-                                                      : Traffic::message});
+          run_.kinds.push_back({fmt::format("{} {}", node.name, op.sequence), traffic_of(node)});
         }
+        op.bytes = static_cast<int64_t>(std::min(node.comm_bytes, 1e18));
         op.block = static_cast<int32_t>(run_.blocks.size());
         run_.blocks.push_back({at->second, op.worker, kNone, kNone});
       }
@@ -240,25 +160,59 @@ class ChakraReader {
     }
   }
 
+  /// Linked profiles often lack what kernels wait for in their stream (mlcommons/chakra#215). A
+  /// kernel waits for the last one of its device, of those that compute or of those that
+  /// communicate, that had ended when it started.
+  void queues() {
+    int64_t inferred = 0;
+    for (size_t worker = 0; worker < nodes_.size(); ++worker) {
+      std::array<std::vector<const ChakraNode*>, 2> queues;
+      for (const auto& [id, node] : nodes_[worker]) {
+        if (!node.on_device || !node.started || !node.timed) continue;
+        queues[traffic_of(node) == Traffic::none ? 0 : 1].push_back(&node);
+      }
+      for (std::vector<const ChakraNode*>& queue : queues) {
+        std::stable_sort(queue.begin(), queue.end(),
+                         [](const auto* a, const auto* b) { return a->start < b->start; });
+        std::vector<const ChakraNode*> running;
+        const ChakraNode* before = nullptr;
+        const auto end = [](const ChakraNode* node) { return node->start + node->duration; };
+        for (const ChakraNode* node : queue) {
+          std::erase_if(running, [&](const ChakraNode* other) {
+            if (end(other) > node->start + kClock) return false;
+            before = before == nullptr || end(other) >= end(before) ? other : before;
+            return true;
+          });
+          running.push_back(node);
+          if (before == nullptr) continue;
+          add_wait(&run_, op_at(worker, node->id), op_at(worker, before->id));
+          ++inferred;
+        }
+      }
+    }
+    if (inferred > 0) {
+      run_.waits_from = "the trace's; of kernels of a device also by when they ran";
+    }
+  }
+
   /// Messages by who, to whom, tag and number; collectives by group, name and number.
   void groups() {
-    using Key = std::tuple<int64_t, int64_t, int64_t, std::string, std::string>;
-    std::map<std::pair<Key, int32_t>, std::array<int32_t, 2>> messages;
-    std::map<std::pair<Key, int32_t>, std::vector<int32_t>> collectives;
+    using Key = std::tuple<int64_t, int64_t, int64_t, int32_t>;
+    std::map<Key, std::array<int32_t, 2>> messages;
+    int64_t some_dims = 0;
     for (size_t worker = 0; worker < nodes_.size(); ++worker) {
-      std::map<std::pair<Key, bool>, int32_t> count;
+      std::map<std::tuple<int64_t, int64_t, int64_t>, int32_t> count;
       for (const auto& [id, node] : nodes_[worker]) {
-        const Meets with = meets(node);
+        const bool sends = node.type == ChakraType::send;
+        some_dims += node.type == ChakraType::collective && node.some_dims && node.group.empty();
+        if (!sends && node.type != ChakraType::receive) continue;
         const auto rank = static_cast<int64_t>(worker);
-        if (with == Meets::all) {
-          const Key key{kNone, kNone, kNone, node.group, node.name};
-          collectives[{key, count[{key, false}]++}].push_back(op_at(worker, id));
-        } else if (with != Meets::nobody) {
-          const bool sends = with == Meets::sender;
-          const Key key{sends ? rank : node.source, sends ? node.target : rank, node.tag, "", ""};
-          messages.try_emplace({key, count[{key, sends}]++}, std::array{kNone, kNone})
-              .first->second[sends ? 0 : 1] = op_at(worker, id);
-        }
+        const std::tuple ends{sends ? rank : node.source, sends ? node.target : rank, node.tag};
+        // A rank's own message has both its ends in one file.
+        const std::tuple own{std::get<0>(ends), std::get<1>(ends), node.tag * 2 + (sends ? 1 : 0)};
+        messages
+            .try_emplace(std::tuple_cat(ends, std::tuple(count[own]++)), std::array{kNone, kNone})
+            .first->second[sends ? 0 : 1] = op_at(worker, id);
       }
     }
     const auto add = [&](std::vector<int32_t> ops, bool eager) {
@@ -275,8 +229,17 @@ class ChakraReader {
       }
       add({ends[0], ends[1]}, true);
     }
-    for (const auto& [key, ops] : collectives) {
-      add(ops, false);
+    for (const std::vector<ChakraMember>& members : chakra_collectives(nodes_)) {
+      std::vector<int32_t> ops;
+      for (const ChakraMember& member : members) {
+        ops.push_back(op_at(member.rank, member.id));
+      }
+      add(std::move(ops), false);
+    }
+    if (some_dims > 0) {
+      note(0, fmt::format("which ranks {} are of: they are along some dims (involved_dim) of a "
+                          "network that the trace does not say; all ranks that have them meet",
+                          counted(some_dims, "collective")));
     }
     if (alone > 0) {
       note(0, fmt::format("the other ends of {}; they wait for nobody", counted(alone, "message")));
@@ -285,7 +248,8 @@ class ChakraReader {
 
   const std::vector<std::string>& paths_;
   MeasuredRun run_;
-  std::vector<std::map<int64_t, Node>> nodes_;                   ///< by rank and id
+  const cost::Cluster* cluster_;
+  std::vector<ChakraNodes> nodes_;
   std::vector<std::map<int64_t, std::array<int32_t, 2>>> keys_;  ///< name and sequence of a node
   std::map<std::string, int32_t> names_;
   std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> op_of_;
@@ -293,15 +257,16 @@ class ChakraReader {
 
 }  // namespace
 
-MeasuredRun read_chakra(const std::vector<std::string>& paths) {
-  return ChakraReader(paths).read();
+MeasuredRun read_chakra(const std::vector<std::string>& paths, const cost::Cluster* cluster) {
+  return ChakraReader(paths, cluster).read();
 }
 
 bool is_chakra(const std::string& beginning) {
   const auto has = [&](const char* text) { return beginning.find(text) != beginning.npos; };
+  if (is_chakra_binary(beginning)) return true;
   return !has("\"traceEvents\"") &&
          (has("\"ctrl_deps\"") || has("\"ctrlDeps\"") || has("\"data_deps\"") ||
-          has("\"dataDeps\"") || has("\"nodes\""));
+          has("\"dataDeps\"") || has("\"nodes\"") || has("\"workload_graph\""));
 }
 
 }  // namespace hocket::sim::whatif

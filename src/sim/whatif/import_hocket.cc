@@ -294,6 +294,7 @@ class HocketReader {
       std::string kind = phase.empty() ? name : phase + "-compute";
       Traffic traffic = row.sequence == kHostStart ? Traffic::collective : Traffic::none;
       if (communicates(op)) {
+        row.bytes = task.bytes;
         kind = fmt::format("{} {} {}", name, phase, human_bytes(static_cast<double>(task.bytes)));
         traffic = task.flow != 0    ? Traffic::message
                   : phase == "grad" ? Traffic::gradients
@@ -492,7 +493,7 @@ class HocketReader {
 
 }  // namespace
 
-MeasuredRun read_hocket(const std::vector<std::string>& paths) {
+MeasuredRun read_hocket(const std::vector<std::string>& paths, const cost::Cluster* /*cluster*/) {
   return HocketReader(paths.at(0)).read();
 }
 

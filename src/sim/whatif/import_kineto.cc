@@ -20,7 +20,7 @@
 namespace hocket::sim::whatif {
 namespace {
 
-constexpr int32_t kHostStream = -1;
+constexpr int32_t kCallStream = -1;
 constexpr double kClock = 2e-6;  // seconds by which a stream's and a rank's times may differ
 constexpr double kApart = 1e-3;  // seconds between ends of a collective that are told
 
@@ -30,8 +30,9 @@ struct Activity {
   std::string name;
   int64_t correlation = kNone;
   int64_t thread = 0;  ///< of the host
-  int32_t stream = kHostStream;
+  int32_t stream = kCallStream;
   int32_t step = 0;
+  int64_t bytes = 0;  ///< of a collective; 0: not said
 };
 
 /// What a host call means to the device.
@@ -60,6 +61,25 @@ bool is_collective(std::string_view name) {
          name.find("ncclDevKernel") != name.npos;
 }
 
+/// True of collectives that add up, as gradients are.
+bool is_sum(std::string_view name) {
+  return is_collective(name) &&
+         (name.find("AllReduce") != name.npos || name.find("ReduceScatter") != name.npos);
+}
+
+/// Bytes of an element, by PyTorch's names of types: those of NCCL's records ("BFloat16") and those
+/// of inputs of ops ("c10::BFloat16", "long int"); 0: not known.
+int64_t bytes_of_type(std::string_view type) {
+  constexpr std::pair<std::string_view, int64_t> kTypes[] = {
+      {"float", 4},         {"Float", 4}, {"double", 8},    {"Double", 8}, {"c10::BFloat16", 2},
+      {"BFloat16", 2},      {"Half", 2},  {"c10::Half", 2}, {"int", 4},    {"Int", 4},
+      {"long int", 8},      {"Long", 8},  {"char", 1},      {"Char", 1},   {"signed char", 1},
+      {"unsigned char", 1}, {"Byte", 1},  {"bool", 1},      {"Bool", 1}};
+  const auto* const found = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                         [&](const auto& row) { return row.first == type; });
+  return found == std::end(kTypes) ? 0 : found->second;
+}
+
 /// An op of a rank, by what assemble() tells ops apart by, and when it ended.
 struct Place {
   int32_t name = kNone, sequence = kNone;
@@ -69,6 +89,8 @@ struct Place {
 struct RankTrace {
   int32_t rank = kNone;
   std::vector<Activity> host, device;
+  std::vector<Activity>
+      marks;  ///< of the host, "nccl:all_reduce": what it launches a collective in
   std::vector<std::array<double, 2>> step_times;  ///< of ProfilerStep#N
   std::vector<int32_t> step_numbers;
 };
@@ -122,14 +144,40 @@ class KinetoReader {
     Activity at;
     trace::ChromeDamage damage;
     int64_t without = 0;
-    constexpr std::array<std::string_view, 2> kArguments = {"correlation", "stream"};
+    constexpr std::array<std::string_view, 6> kArguments = {
+        "correlation", "stream", "In msg nelems", "dtype", "Input Dims", "Input type"};
+    std::vector<double> elements;
+    std::vector<std::string> types;
     trace::for_each_event(
-        path, kArguments, [&] { at = {}; },
+        path, kArguments,
+        [&] {
+          at = {};
+          elements.clear();
+          types.clear();
+        },
         [&](int argument, trace::JsonStream& json) {
           if (argument == 0) {
             at.correlation = json.integer();
-          } else {
+          } else if (argument == 1) {
             at.stream = json.small();
+          } else if (argument == 2) {
+            elements.assign(1, 0);
+            json.number(&elements[0]);
+          } else if (argument == 3 && json.next() == '"') {
+            types.assign(1, json.string());
+          } else if (argument == 4 && json.next() == '[') {
+            json.array([&] { elements.push_back(elements_of(json)); });
+          } else if (argument == 5 && json.next() == '[') {
+            json.array([&] {
+              types.emplace_back();
+              if (json.next() == '"') {
+                json.string(&types.back());
+              } else {
+                json.skip_value();
+              }
+            });
+          } else {
+            return false;
           }
           return true;
         },
@@ -143,7 +191,8 @@ class KinetoReader {
               category == "cuda_runtime" || category == "Runtime" || category == "cuda_driver";
           const bool step =
               event.name.starts_with("ProfilerStep#") && category != "gpu_user_annotation";
-          if (!device && !host && !step) return;
+          const bool mark = category == "user_annotation" && event.name.starts_with("nccl:");
+          if (!device && !host && !step && !mark) return;
           if (!event.has_start || !event.has_duration) {
             ++without;
             return;
@@ -155,14 +204,19 @@ class KinetoReader {
             parse_int(std::string_view(event.name).substr(13), &number);
             rank.step_times.push_back({at.start, at.end});
             rank.step_numbers.push_back(static_cast<int32_t>(number));
+          } else if (mark) {
+            at.thread = event.tid;
+            at.bytes = bytes_of(elements, types);
+            rank.marks.push_back(at);
           } else if (device) {
             at.name = short_name(event.name);
+            at.bytes = is_collective(at.name) ? bytes_of(elements, types) : 0;
             at.stream = at.stream < 0 ? static_cast<int32_t>(event.tid) : at.stream;
             rank.device.push_back(at);
           } else if (call_of(event.name) != Call::other) {
             at.name = event.name;
             at.thread = event.tid;
-            at.stream = kHostStream;
+            at.stream = kCallStream;
             rank.host.push_back(at);
           }
         },
@@ -188,7 +242,50 @@ class KinetoReader {
     const auto by_start = [](const Activity& a, const Activity& b) { return a.start < b.start; };
     std::stable_sort(rank.host.begin(), rank.host.end(), by_start);
     std::stable_sort(rank.device.begin(), rank.device.end(), by_start);
+    std::stable_sort(rank.marks.begin(), rank.marks.end(), by_start);
     return rank;
+  }
+
+  /// Elements of a tensor by its dims, or of a list of tensors by theirs.
+  static double elements_of(trace::JsonStream& json) {
+    double sum = 0, product = 1;
+    bool is_list = false;
+    if (json.next() != '[') {
+      json.skip_value();
+      return 0;
+    }
+    json.array([&] {
+      if (json.next() == '[') {
+        is_list = true;
+        sum += elements_of(json);
+        return;
+      }
+      double dim = 0;
+      json.number(&dim);
+      product *= dim;
+    });
+    return is_list ? sum : product;
+  }
+
+  static int64_t bytes_of(const std::vector<double>& elements,
+                          const std::vector<std::string>& types) {
+    double bytes = 0;
+    for (size_t i = 0; i < std::min(elements.size(), types.size()); ++i) {
+      bytes += elements[i] * static_cast<double>(bytes_of_type(types[i]));
+    }
+    return bytes > 0 && bytes < 1e15 ? static_cast<int64_t>(bytes) : 0;
+  }
+
+  /// Bytes of the mark that a call lies in.
+  static int64_t marked_bytes(const RankTrace& rank, const Activity& call) {
+    int64_t bytes = 0;
+    for (auto mark = rank.marks.begin();
+         mark != rank.marks.end() && mark->start <= call.start + kClock; ++mark) {
+      if (mark->thread == call.thread && call.start <= mark->end) {
+        bytes = mark->bytes;
+      }
+    }
+    return bytes;
   }
 
   /// Ranks without a number get the free ones, in the order of the files.
@@ -256,7 +353,7 @@ class KinetoReader {
         difference = std::fabs(difference - offset);
       }
       apart = std::max(apart, median(differences));
-      for (auto* list : {&ranks_[i].host, &ranks_[i].device}) {
+      for (auto* list : {&ranks_[i].host, &ranks_[i].device, &ranks_[i].marks}) {
         for (Activity& activity : *list) {
           activity.start -= offset;
           activity.end -= offset;
@@ -332,7 +429,7 @@ class KinetoReader {
         last_step = step;
         // What the host does before its first call, and how much later than others it begins.
         if (const auto first = first_start_.find(step); first != first_start_.end()) {
-          Observed begins = observed(worker, step, "host start", kHostStream, &count);
+          Observed begins = observed(worker, step, "host start", kCallStream, &count);
           begins.start = first->second;
           begins.duration = std::max(call.start - first->second, 0.0);
           host_before = {begins.name, begins.sequence, call.start};
@@ -350,7 +447,7 @@ class KinetoReader {
       Observed op = observed(
           worker, step,
           thread == 0 ? "host " + call.name : fmt::format("host {} ({})", call.name, thread),
-          kHostStream - static_cast<int32_t>(thread), &count);
+          kCallStream - static_cast<int32_t>(thread), &count);
       std::erase_if(running, [&](const Place& other) {
         if (other.end > call.start + kClock) return false;
         if (host_before.name == kNone || other.end >= host_before.end) {
@@ -389,6 +486,11 @@ class KinetoReader {
       Observed kernel = observed(worker, step, activity.name, activity.stream, &count);
       kernel.start = activity.start;
       kernel.duration = activity.end - activity.start;
+      if (is_collective(activity.name)) {
+        sent_[{worker, kernel.name, kernel.sequence}] = {
+            activity.bytes > 0 ? activity.bytes : marked_bytes(rank, call),
+            thread > 0 && is_sum(activity.name)};
+      }
       std::vector<Place> before = {launch};
       for (const auto& [stream, last] : last_on) {
         if (stream == activity.stream ||
@@ -422,16 +524,22 @@ class KinetoReader {
     return op;
   }
 
-  /// The k-th op of a name is of one kind on all ranks.
+  /// The k-th op of a name is of one kind on all ranks. Sums that another thread than the one which
+  /// calls first launches are of gradients: PyTorch runs the backward pass in a thread of its own.
   void kinds() {
     std::map<std::pair<int32_t, int32_t>, int32_t> kinds;
     for (Op& op : run_.ops) {
       const std::string& name = run_.names[static_cast<size_t>(op.name)];
+      const auto sent = sent_.find({op.worker, op.name, op.sequence});
+      const bool is_gradient = sent != sent_.end() && sent->second.of_backward;
+      op.bytes = sent == sent_.end() ? 0 : sent->second.bytes;
       const auto [at, added] =
           kinds.try_emplace({op.name, op.sequence}, static_cast<int32_t>(run_.kinds.size()));
       if (added) {
-        run_.kinds.push_back({fmt::format("{} {}", name, op.sequence),
-                              is_collective(name) ? Traffic::collective : Traffic::none});
+        run_.kinds.push_back(
+            {fmt::format("{} {}", name, op.sequence), is_gradient           ? Traffic::gradients
+                                                      : is_collective(name) ? Traffic::collective
+                                                                            : Traffic::none});
       }
       op.block = static_cast<int32_t>(run_.blocks.size());
       run_.blocks.push_back({at->second, op.worker, kNone, kNone});
@@ -486,12 +594,17 @@ class KinetoReader {
   std::map<std::string, int32_t> names_;
   /// By worker, name and sequence, of the last step seen: all steps are held to be alike.
   std::map<std::tuple<int32_t, int32_t, int32_t>, std::vector<Place>> wait_;
+  struct Sent {
+    int64_t bytes = 0;
+    bool of_backward = false;  ///< a sum that a thread of the backward pass launched
+  };
+  std::map<std::tuple<int32_t, int32_t, int32_t>, Sent> sent_;  ///< by worker, name and sequence
   std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> op_of_;
 };
 
 }  // namespace
 
-MeasuredRun read_kineto(const std::vector<std::string>& paths) {
+MeasuredRun read_kineto(const std::vector<std::string>& paths, const cost::Cluster* /*cluster*/) {
   return KinetoReader(paths).read();
 }
 

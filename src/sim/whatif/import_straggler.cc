@@ -26,9 +26,9 @@ constexpr int kThreadsPerWorker = 5;  // compute, pp, tp and dp communication, o
 
 using megatron::kTypes;
 
-/// Of an event, as kArguments names them.
-enum class Argument { step, chunk, micro_batch, sequence };
-constexpr std::array<std::string_view, 4> kArguments = {"step", "model_chunk", "mb_id", "seq_id"};
+/// Of an event, as kOpArguments names them.
+enum class OpArgument { step, chunk, micro_batch, sequence };
+constexpr std::array<std::string_view, 4> kOpArguments = {"step", "model_chunk", "mb_id", "seq_id"};
 
 /// A thread of the file, resolved once all names are known.
 struct NamedThread {
@@ -93,19 +93,19 @@ class StragglerReader {
     int64_t broken = 0;
     auto type = type_of_.end();
     trace::for_each_event(
-        path_, kArguments, [&] { at = {}; },
+        path_, kOpArguments, [&] { at = {}; },
         [&](int argument, trace::JsonStream& json) {
-          switch (static_cast<Argument>(argument)) {
-            case Argument::step:
+          switch (static_cast<OpArgument>(argument)) {
+            case OpArgument::step:
               at.step = json.small();
               break;
-            case Argument::chunk:
+            case OpArgument::chunk:
               at.chunk = small_or_none(json);
               break;
-            case Argument::micro_batch:
+            case OpArgument::micro_batch:
               at.micro_batch = small_or_none(json);
               break;
-            case Argument::sequence:
+            case OpArgument::sequence:
               at.sequence = small_or_none(json);
               break;
           }
@@ -331,7 +331,8 @@ class StragglerReader {
 
 }  // namespace
 
-MeasuredRun read_straggler(const std::vector<std::string>& paths) {
+MeasuredRun read_straggler(const std::vector<std::string>& paths,
+                           const cost::Cluster* /*cluster*/) {
   return StragglerReader(paths.at(0)).read();
 }
 

@@ -25,16 +25,18 @@ std::string beginning_of(const std::string& path) {
 
 const std::vector<Importer>& importers() {
   static const std::vector<Importer> list = {
-      {"straggler", "Chrome JSON of StragglerAnalysis (Megatron's ops by type)", false,
+      {"straggler", "Chrome JSON of StragglerAnalysis (Megatron's ops by type)", false, false,
        is_straggler, read_straggler},
-      {"hocket", "the trace of a run or of a simulation of ours", false, is_hocket, read_hocket},
-      {"kineto", "PyTorch profiles", true, is_kineto, read_kineto},
-      {"chakra", "Chakra execution traces as JSON", true, is_chakra, read_chakra},
+      {"hocket", "the trace of a run or of a simulation of ours", false, false, is_hocket,
+       read_hocket},
+      {"kineto", "PyTorch profiles", true, false, is_kineto, read_kineto},
+      {"chakra", "Chakra execution traces, .et or JSON", true, true, is_chakra, read_chakra},
   };
   return list;
 }
 
-MeasuredRun read_run(const std::vector<std::string>& paths, const std::string& format) {
+MeasuredRun read_run(const std::vector<std::string>& paths, const std::string& format,
+                     const cost::Cluster* cluster) {
   std::vector<std::string> names;
   const Importer* chosen = nullptr;
   const std::string beginning = format.empty() ? beginning_of(paths.at(0)) : "";
@@ -58,7 +60,13 @@ MeasuredRun read_run(const std::vector<std::string>& paths, const std::string& f
     fail("hocket whatif", "got {} files of format {}; expected one, which holds all ranks",
          paths.size(), chosen->name);
   }
-  return chosen->read(paths);
+  if (cluster != nullptr && !chosen->priced) {
+    fail("hocket whatif --cluster",
+         "a trace of format {} has its durations; expected it with a "
+         "Chakra trace only",
+         chosen->name);
+  }
+  return chosen->read(paths, cluster);
 }
 
 }  // namespace hocket::sim::whatif

@@ -37,6 +37,7 @@ struct Op {
   int32_t micro_batch = kNone, chunk = kNone;
   int32_t sequence = 0;   ///< the how many-th of its name on its worker in the step
   int32_t group = kNone;  ///< index into MeasuredRun::groups
+  int64_t bytes = 0;      ///< payload of a communication on its rank; 0: the trace does not say
 };
 
 /// Ops of one worker that together are one element of the op-duration tensor of their kind: the

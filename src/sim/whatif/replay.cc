@@ -193,6 +193,23 @@ std::vector<double> Replayer::replay(std::span<const double> duration) {
   return replay(Blend{{}, duration, {}, false});
 }
 
+std::vector<double> Replayer::ends(std::span<const double> duration) {
+  const Blend durations{{}, duration, {}, false};
+  choose_replicas(durations);
+  const auto replicas = static_cast<size_t>(run_.replicas);
+  const size_t together = std::max<size_t>(kTile / replicas, 1);
+  std::vector<double> all(run_.duration.size());
+  for (size_t first = 0; first < run_.steps.size(); first += together) {
+    const Tile tile{first, std::min(together, run_.steps.size() - first)};
+    replay(durations, tile);
+    for (size_t op = 0; op < run_.ops.size(); ++op) {
+      std::copy_n(end_.data() + op * stride_, tile.count * replicas,
+                  all.data() + op * static_cast<size_t>(run_.lanes()) + first * replicas);
+    }
+  }
+  return all;
+}
+
 double Replayer::mean(std::span<const double> duration) {
   return mean(Blend{{}, duration, {}, false});
 }

@@ -27,6 +27,8 @@ class Replayer {
   /// Mean over the steps of replay().
   double mean(std::span<const double> duration);
   double mean(const Blend& durations);
+  /// When every op ends, seconds from the start of its step, as MeasuredRun::duration.
+  std::vector<double> ends(std::span<const double> duration);
 
  private:
   struct Range {

@@ -176,6 +176,10 @@ void put_what_if(JsonWriter& json, const Findings& findings) {
         .member("scaling_factor", surface.factor)
         .end();
   }
+  if (findings.bottleneck) {
+    json.key("bottleneck");
+    put(*findings.bottleneck, &json);
+  }
 }
 
 }  // namespace
@@ -223,7 +227,8 @@ std::string to_text(const MeasuredRun& run, const Findings& findings) {
     out += fmt::format("what if   {}: {} a step, {:.4f}x as fast\n", step.text,
                        human_time(step.seconds), found.T / step.seconds);
   }
-  return findings.surface ? out + surface_text(*findings.surface) : out;
+  out += findings.surface ? surface_text(*findings.surface) : "";
+  return findings.bottleneck ? out + to_text(*findings.bottleneck) : out;
 }
 
 std::string to_json(const MeasuredRun& run, const Findings& findings) {

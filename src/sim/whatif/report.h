@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sim/whatif/analysis.h"
+#include "sim/whatif/bottleneck.h"
 #include "sim/whatif/measured_run.h"
 #include "sim/whatif/scale.h"
 
@@ -22,6 +23,7 @@ struct Findings {
   Analysis analysis;
   std::vector<ScaledStep> scaled;
   std::optional<Surface> surface;
+  std::optional<Bottleneck> bottleneck;
 };
 
 std::string to_text(const MeasuredRun& run, const Findings& findings);
