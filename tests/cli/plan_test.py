@@ -238,6 +238,7 @@ class PlanTest(unittest.TestCase):
         first, second = json.loads(self.read("model/config.json")), json.loads(self.read("model2/config.json"))
         self.assertEqual(first, second)
         self.assertNotIn("note", told)
+        self.assertNotIn("$@", told)  # the script's own arguments: it has none
         subprocess.run(["bash", "-n", os.path.join(self.folder, "again.sh")], check=True)
 
     def test_megatron_errors(self):
