@@ -485,7 +485,7 @@ double predicted_s(const Cluster& cluster, const CommSample& sample) {
 LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
                   const std::string& where) {
   // Links inside nodes first: what groups over nodes do inside is known then.
-  LinkFit fit{base, {}, {}};
+  LinkFit fit{.cluster = base};
   std::vector<CommSample> of_groups = samples;
   std::erase_if(of_groups, [](const CommSample& s) { return s.ranks < 2; });
   if (of_groups.empty()) {
@@ -499,6 +499,7 @@ LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
   fit.cluster.measured = measured_of(of_groups, where);
   int64_t launches = 0;
   const std::vector<CommSample> kept = without_launches(of_groups, &launches);
+  fit.times = static_cast<int64_t>(kept.size());
   if (launches > 0) {
     fit.told.push_back(fmt::format(
         "{} within 15 % of the shortest of a process that drives several devices: those are its "

@@ -25,6 +25,7 @@ struct GroupError {
 struct LinkFit {
   Cluster cluster;                  ///< the base with the fitted constants, each with its source
   std::vector<std::string> fitted;  ///< "links.intra", ...
+  int64_t times = 0;                ///< to how many of the samples: without what was left out
   std::vector<std::string> told;    ///< what was left out and why
 };
 
