@@ -98,6 +98,7 @@ class ImportTest(unittest.TestCase):
         self.refused("there is no cost of 'broadcast'", *op, "broadcast", "--bytes", "1MiB")
         self.refused("got no --bytes", *op, "all_reduce")
         self.refused("--bytes has", *op, "all_reduce", "--bytes", "0")
+        self.refused("expected the smaller size first", *op, "all_reduce", "--bytes", "2KiB..1KiB")
         self.refused("try --set nodes=17", *op, "all_reduce", "--bytes", "1", "--ranks", "129")
         self.refused("at most the 8 devices", *op, "all_reduce", "--bytes", "1", "--per-node", "9")
         self.refused("expected no RUN", "simulate", "run.yaml", *op[1:], "all_reduce")
