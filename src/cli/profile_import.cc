@@ -16,6 +16,7 @@
 #include "comm/ops/comm_op.h"
 #include "cost/comm_log.h"
 #include "cost/known_clusters.h"
+#include "cost/link_errors.h"
 #include "cost/link_fit.h"
 
 namespace hocket::cli {
