@@ -31,7 +31,9 @@ bool allowed() {
 }
 
 TEST(Scheduling, AThreadAndThoseThatItStartsRunWhenWoken) {
-  if (!allowed()) GTEST_SKIP() << "the system does not allow SCHED_RR";
+  if (!allowed()) {
+    GTEST_SKIP() << "the system does not allow SCHED_RR";
+  }
   on_a_thread([] {
     run_when_woken();
     EXPECT_EQ(policy(), SCHED_RR);
@@ -41,7 +43,9 @@ TEST(Scheduling, AThreadAndThoseThatItStartsRunWhenWoken) {
 }
 
 TEST(Scheduling, AScopeGivesBackWhatItTook) {
-  if (!allowed()) GTEST_SKIP() << "the system does not allow SCHED_RR";
+  if (!allowed()) {
+    GTEST_SKIP() << "the system does not allow SCHED_RR";
+  }
   on_a_thread([] {
     {
       const RunsWhenWoken outer;
@@ -57,7 +61,9 @@ TEST(Scheduling, AScopeGivesBackWhatItTook) {
 }
 
 TEST(Scheduling, AScopeLeavesAThreadAsItIs) {
-  if (!allowed()) GTEST_SKIP() << "the system does not allow SCHED_RR";
+  if (!allowed()) {
+    GTEST_SKIP() << "the system does not allow SCHED_RR";
+  }
   on_a_thread([] {
     run_when_woken();
     { const RunsWhenWoken prompt; }
