@@ -151,6 +151,18 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
 /// Error: the search found nothing that fits.
 [[noreturn]] void fail_without(const plan::SearchResult& result, const plan::Trial& trial,
                                const plan::Space& space) {
+  if (result.complete && result.counts.plans == 0) {
+    std::vector<std::string> given;
+    for (const auto& [key, value] : space.given) {
+      given.push_back(key + "=" + value);
+    }
+    fail(
+        "hocket plan",
+        "there is no plan of {} with train.global_batch {} and train.seq_len {}{}; expected a mesh "
+        "that divides the batch and the model (docs/plan.md); try other --ranks, or fewer keys",
+        counted(space.ranks, "rank"), space.global_batch, space.seq_len,
+        given.empty() ? "" : " and " + join(given, ", "));
+  }
   std::string why;
   for (const auto& [text, count] : result.refusals) {
     why += fmt::format("\n  {} x {}", count, text);
@@ -296,6 +308,10 @@ int decide_as_espresso(const Options& options) {
 }
 
 int plan_run(const Options& options) {
+  if (!(options.time_limit >= 0)) {
+    fail("hocket plan", "--time-limit is {:g}; expected seconds, or 0 for none",
+         options.time_limit);
+  }
   if (options.espresso) return decide_as_espresso(options);
   if (!options.codecs.empty()) return choose(options);
   for (const auto& [option, value] :
