@@ -10,7 +10,6 @@ some steps, and the trace of the last one says what share of the passes forward 
 (tools/traceshares.py). Beside it stands the same of the trace that `hocket simulate` makes of the same plan, and the
 share that the schedule's own table has where F, I and W take the same time and messages none.
 """
-import argparse
 import json
 import os
 import shlex
@@ -18,7 +17,9 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+import in_box
+from in_box import ROOT, sets
+
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import netbox  # noqa: E402
 import traceshares  # noqa: E402
@@ -56,7 +57,7 @@ def keys_of(schedule):
     keys = [f"plan.pp_schedule={schedule}"]
     if schedule in CHUNKS:
         keys.append(f"plan.pp_chunks={CHUNKS[schedule]}")
-    return [word for key in keys for word in ("--set", key)]
+    return sets(keys)
 
 
 def measured(args, folder, run, schedule):
@@ -89,8 +90,7 @@ def of_table(args, schedule):
 
 
 def options():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
+    ap = in_box.options(__doc__)
     ap.add_argument("--schedules", default="gpipe,1f1b,interleaved,zb-h1,zb-v")
     ap.add_argument("--cluster", default=CLUSTER, help="whose device's durations are played")
     ap.add_argument("--rate", default="40mbit", help="of the hosts' links, as of tools/cluster")
@@ -98,7 +98,6 @@ def options():
     ap.add_argument("--sequence", type=int, default=64, help="tokens of a micro-batch that are really computed")
     ap.add_argument("--played", type=int, default=512, help="tokens that are played")
     ap.add_argument("--timeout", type=float, default=300.0)
-    ap.add_argument("--json", metavar="FILE")
     return ap
 
 

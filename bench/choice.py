@@ -12,13 +12,13 @@ lanes are held, all bytes go through the links. A choice is good if none of the 
 predicted     of the choice, over measured, minus one
 behind        the choice over the fastest of all plans that were run, minus one (the medians of their blocks)
 """
-import argparse
 import json
 import os
 import statistics
 import sys
 import tempfile
 
+import in_box
 from in_box import ROOT, Network, played_profile, run, sets
 
 sys.path.insert(0, os.path.join(ROOT, "tools"))
@@ -87,16 +87,13 @@ def measure(args, network, model, plans, device, profile, folder):
 
 
 def options():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
+    ap = in_box.options(__doc__, "all plans, predicted and measured", "cluster files and logs")
     ap.add_argument("--only", action="append", default=[], choices=list(NETWORKS), help="a network; may be repeated")
     ap.add_argument("--among", type=int, default=6, help="plans that are run of a case, the choice among them")
     ap.add_argument("--steps", type=int, default=4, help="of each plan")
     ap.add_argument("--seconds", type=float, default=8, help="of `hocket plan`")
     ap.add_argument("--rate", default="6GFLOP/s", help="of the played device: the faster, the less can the cores keep up "
                     "with what is really computed")
-    ap.add_argument("--json", metavar="FILE", help="all plans, predicted and measured")
-    ap.add_argument("--folder", help="keeps cluster files and logs")
     return ap
 
 

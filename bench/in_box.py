@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of hocket in a cluster in a box (tools/cluster), for the scripts beside this file."""
+import argparse
 import dataclasses
 import json
 import os
@@ -8,6 +9,17 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def options(doc, results=None, keeps=""):
+    """A parser with what these scripts have in common. `doc`: of the script; `results`: what --json writes; `keeps`: what
+    --folder keeps, "" without one."""
+    ap = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
+    ap.add_argument("--json", metavar="FILE", help=results)
+    if keeps:
+        ap.add_argument("--folder", help=f"keeps {keeps}")
+    return ap
 
 
 def sets(keys):

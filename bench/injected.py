@@ -27,7 +27,6 @@ S             T / T_ideal of whatif. Its ideal counts the slow one of two worker
               worker is less than what its cure gains
 replay        T over the step as the trace has it, less one: what the replay itself misses
 """
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -42,6 +41,7 @@ import threading
 import time
 import typing
 
+import in_box
 from in_box import ROOT, box, run, sets
 
 sys.path.insert(0, os.path.join(ROOT, "tools"))
@@ -281,12 +281,9 @@ def show(row):
 
 
 def options():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
+    ap = in_box.options(__doc__, "rows, with all causes that whatif weighed", "models, logs and traces")
     ap.add_argument("--only", action="append", default=[], choices=list(KINDS), help="a kind; may be repeated")
     ap.add_argument("--steps", type=int, default=12, help="traced steps of a run")
-    ap.add_argument("--json", metavar="FILE", help="rows, with all causes that whatif weighed")
-    ap.add_argument("--folder", help="keeps models, logs and traces")
     return ap
 
 

@@ -14,7 +14,6 @@ durations of a large one, whose bytes go through the links. One run has all vari
 Of every round, the step of `none` over that of each other; printed are quartiles, and beside them what
 `hocket simulate` says of the same plans on the same cluster file.
 """
-import argparse
 import json
 import os
 import shlex
@@ -23,7 +22,9 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+import in_box
+from in_box import ROOT, sets
+
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import netbox  # noqa: E402
 
@@ -38,10 +39,6 @@ def variants(tiles):
     on = {"tp": f"plan.comm_tiles={tiles}", "pp": "plan.overlap_p2p_comm=true", "dp": "plan.overlap_grad_reduce=true"}
     which = {"none": [], "tp": ["tp"], "pp": ["pp"], "dp": ["dp"], "all": ["tp", "pp", "dp"]}
     return {name: [on[key] if key in among else OFF[key] for key in OFF] for name, among in which.items()}
-
-
-def sets(keys):
-    return [word for key in keys for word in ("--set", key)]
 
 
 def measure(args):
@@ -73,8 +70,7 @@ def simulate(args, keys):
 
 
 def options():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
+    ap = in_box.options(__doc__)
     ap.add_argument("--config", default=os.path.join(ROOT, "configs", "models", "box-dense"))
     ap.add_argument("--cluster", default=CLUSTER, help="whose devices' durations are played")
     ap.add_argument("--rate", default="40mbit", help="of the hosts' links, as of tools/cluster")
@@ -86,7 +82,6 @@ def options():
     ap.add_argument("--rounds", type=int, default=12)
     ap.add_argument("--block", type=int, default=1, help="steps of a block")
     ap.add_argument("--timeout", type=float, default=600.0)
-    ap.add_argument("--json", metavar="FILE")
     return ap
 
 

@@ -16,7 +16,6 @@ error         predicted over measured, minus one; measured is the median block
 equal speed   real arithmetic alone: the time of compute scaled by how fast the machine was when it was profiled, over
               how fast it was right before each block (the probe of `hocket train`, one fixed product)
 """
-import argparse
 import datetime
 import json
 import os
@@ -24,6 +23,7 @@ import statistics
 import sys
 import tempfile
 
+import in_box
 from in_box import ROOT, Network, played_profile, run, sets
 
 sys.path.insert(0, os.path.join(ROOT, "tools"))
@@ -191,16 +191,13 @@ def summary(rows, key):
 
 
 def options():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
+    ap = in_box.options(__doc__, "predictions, and then what was measured beside them", "cluster files, profiles and logs")
     ap.add_argument("--only", action="append", default=[], help="real, timed, or a network; may be repeated")
     ap.add_argument("--set", action="append", default=[], help="keys of all runs")
     ap.add_argument("--rounds", type=int, default=6)
     ap.add_argument("--block", type=int, default=2, help="steps of a block")
     ap.add_argument("--seconds", type=float, default=2.0, help="of `hocket profile`, per stage")
     ap.add_argument("--predict-only", action="store_true")
-    ap.add_argument("--json", metavar="FILE", help="predictions, and then what was measured beside them")
-    ap.add_argument("--folder", help="keeps cluster files, profiles and logs")
     return ap
 
 

@@ -46,11 +46,13 @@ OpClass class_of(std::string_view op) {
 uint32_t lanes_of(const KindInfo& info) {
   if (info.op_class == OpClass::unknown) return 0;
   if (info.comm) {
-    const uint32_t lanes = bit(program::link_lane(info.comm->role, false)) |
-                           bit(program::link_lane(info.comm->role, true));
-    // What a collective is written as may stand in the order of collectives.
-    return info.comm->role == comm::Role::send ? lanes | bit(Lane::intra) | bit(Lane::inter)
-                                               : lanes;
+    uint32_t lanes = 0;
+    for (const program::Order order : {program::Order::messages, program::Order::collectives}) {
+      for (const bool leaves_node : {false, true}) {
+        lanes |= bit(program::link_lane(info.comm->role, leaves_node, order));
+      }
+    }
+    return lanes;
   }
   // What a sum over ranks needs beside its messages may stand where they arrive.
   const uint32_t arrive = bit(Lane::intra_rx) | bit(Lane::inter_rx);

@@ -289,12 +289,8 @@ std::string lane_recomputed(const Context& ctx, ClassId cls, const RankClass&, c
   const KindInfo& info = ctx.kind(task);
   if (!info.comm) return "";
   const bool leaves = ctx.leaves_node(cls, task);
-  const bool among_collectives =
-      task.lane == program::Lane::intra || task.lane == program::Lane::inter;
-  const program::Lane want = program::link_lane(
-      among_collectives && info.comm->role == comm::Role::send ? comm::Role::collective
-                                                               : info.comm->role,
-      leaves);
+  const program::Lane want =
+      program::link_lane(info.comm->role, leaves, program::order_of(task.lane));
   if (task.lane == want) return "";
   const std::string nodes = ctx.program.ranks_per_node > 0
                                 ? fmt::format("{} ranks per node", ctx.program.ranks_per_node)

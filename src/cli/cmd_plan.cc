@@ -15,9 +15,9 @@
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/plan_codecs.h"
+#include "cli/plan_report.h"
 #include "cli/verbs.h"
 #include "engine/describe.h"
-#include "engine/machine.h"
 #include "plan/foreign.h"
 #include "plan/search.h"
 
@@ -148,109 +148,21 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
   return engine::parse_run("{}", options.run, all);
 }
 
-std::string found_text(const plan::Counts& counts) {
-  return fmt::format("{} plans, {} too large, {} slower by their bound, {} simulated",
-                     human_count(static_cast<double>(counts.plans)),
-                     human_count(static_cast<double>(counts.too_large)),
-                     human_count(static_cast<double>(counts.slower)), counts.simulated);
-}
-
-/// What the search did, and whether its best is the best there is.
-std::string ending_text(const plan::SearchResult& result) {
-  const plan::Counts& counts = result.counts;
-  std::string text = fmt::format("{} in {} ({} of it for bounds)", found_text(counts),
-                                 human_time(result.seconds), human_time(result.bounding_s));
-  if (counts.over_memory + counts.refused > 0) {
-    text += fmt::format("; of the simulated {} too large, {} without a program", counts.over_memory,
-                        counts.refused);
-  }
-  if (result.complete) return text + "; nothing is left: no plan of the space is faster";
-  return text + fmt::format("; {} left when {}", human_count(static_cast<double>(counts.left)),
-                            result.ended.empty() ? "it ended" : result.ended);
-}
-
-/// Where a plan loses against the best one, the greatest part first.
-std::string loss_text(const plan::Outcome& best, const plan::Outcome& other) {
-  std::vector<std::pair<double, const char*>> parts = {
-      {other.compute_s - best.compute_s, "compute"},
-      {other.exposed_s - best.exposed_s, "exposed communication"},
-      {other.idle_s - best.idle_s, "idle"}};
-  std::sort(parts.begin(), parts.end(),
-            [](const auto& left, const auto& right) { return left.first > right.first; });
-  std::vector<std::string> words;
-  for (const auto& [seconds, what] : parts) {
-    if (seconds > 0.05 * std::max(1e-12, other.step_s - best.step_s)) {
-      words.push_back(fmt::format("+{} {}", human_time(seconds), what));
-    } else if (seconds < -0.05 * std::max(1e-12, other.step_s - best.step_s)) {
-      words.push_back(fmt::format("-{} {}", human_time(-seconds), what));
-    }
-  }
-  return join(words, ", ");
-}
-
-std::string table_text(const plan::SearchResult& result, const plan::Space& space, size_t top) {
-  std::string text = fmt::format("{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", "", "step",
-                                 "compute", "exposed", "idle", "memory", "plan");
-  const plan::Outcome& best = result.best.front();
-  for (size_t i = 0; i < std::min(top, result.best.size()); ++i) {
-    const plan::Outcome& row = result.best[i];
-    const auto share = [&](double seconds) {
-      return fmt::format("{:.1f} %", 100 * seconds / row.step_s);
-    };
-    text += fmt::format("{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", i + 1,
-                        human_time(row.step_s), share(row.compute_s), share(row.exposed_s),
-                        share(row.idle_s), human_bytes(static_cast<double>(row.bytes)),
-                        plan::describe(row.choice, space));
-    if (i > 0) {
-      text += fmt::format("{:>3}  {:>11}  {}\n", "",
-                          fmt::format("+{:.2f} %", 100 * (row.step_s / best.step_s - 1)),
-                          loss_text(best, row));
-    }
-  }
-  return text;
-}
-
-nlohmann::json json_of(const plan::Outcome& outcome, const plan::Space& space) {
-  nlohmann::json keys = nlohmann::json::object();
-  for (const std::string& assignment : plan::assignments(outcome.choice, space)) {
-    const size_t equal = assignment.find('=');
-    keys[assignment.substr(0, equal)] = assignment.substr(equal + 1);
-  }
-  return {{"step_s", outcome.step_s},
-          {"compute_s", outcome.compute_s},
-          {"exposed_communication_s", outcome.exposed_s},
-          {"idle_s", outcome.idle_s},
-          {"mfu", outcome.mfu},
-          {"memory_bytes", outcome.bytes},
-          {"plan", plan::describe(outcome.choice, space)},
-          {"set", keys}};
-}
-
-nlohmann::json json_of(const plan::SearchResult& result, const plan::Space& space, size_t top) {
-  const plan::Counts& counts = result.counts;
-  nlohmann::json best = nlohmann::json::array();
-  for (size_t i = 0; i < std::min(top, result.best.size()); ++i) {
-    best.push_back(json_of(result.best[i], space));
-  }
-  return {{"best", best},
-          {"complete", result.complete},
-          {"ended", result.ended},
-          {"least_s", result.least_s},
-          {"seconds", result.seconds},
-          {"bounding_s", result.bounding_s},
-          {"counts",
-           {{"plans", counts.plans},
-            {"too_large", counts.too_large},
-            {"slower", counts.slower},
-            {"simulated", counts.simulated},
-            {"over_memory", counts.over_memory},
-            {"refused", counts.refused},
-            {"left", counts.left}}}};
-}
-
 /// Error: the search found nothing that fits.
 [[noreturn]] void fail_without(const plan::SearchResult& result, const plan::Trial& trial,
                                const plan::Space& space) {
+  if (result.complete && result.counts.plans == 0) {
+    std::vector<std::string> given;
+    for (const auto& [key, value] : space.given) {
+      given.push_back(key + "=" + value);
+    }
+    fail(
+        "hocket plan",
+        "there is no plan of {} with train.global_batch {} and train.seq_len {}{}; expected a mesh "
+        "that divides the batch and the model (docs/plan.md); try other --ranks, or fewer keys",
+        counted(space.ranks, "rank"), space.global_batch, space.seq_len,
+        given.empty() ? "" : " and " + join(given, ", "));
+  }
   std::string why;
   for (const auto& [text, count] : result.refusals) {
     why += fmt::format("\n  {} x {}", count, text);
@@ -285,13 +197,12 @@ std::string comment_of(const plan::Outcome& best, const plan::SearchResult& resu
 int search_plan(const Options& options) {
   std::map<std::string, std::string> given;
   const engine::Run run = read_target(options, &given);
-  std::vector<std::string> inputs = inputs_of(run);
-  inputs.insert(inputs.end(), {options.run, options.cluster, options.profile});
-  require_output("hocket plan --out", options.out, inputs);
-  const std::string cluster = options.cluster.empty() ? run.config.cluster.file : options.cluster;
-  const std::optional<cost::Profile> profile =
-      profile_of(run, options.profile, engine::cluster_of(run, cluster), "hocket plan");
-  const plan::Trial trial(run, cluster, profile, options.ranks.value_or(0));
+  const PredictionBasis basis = prediction_basis(run, {.verb = "hocket plan",
+                                                       .source = options.run,
+                                                       .cluster = options.cluster,
+                                                       .profile = options.profile,
+                                                       .outputs = {{"--out", options.out}}});
+  const plan::Trial trial(run, basis.cluster_file, basis.profile, options.ranks.value_or(0));
   const plan::Space space = trial.space(given);
   Progress line;
   plan::SearchOptions how;
@@ -319,7 +230,7 @@ int search_plan(const Options& options) {
     write_output(options.out, text_of(found, options.emit, comment_of(best, result, trial, space)));
   }
   if (options.json) {
-    fmt::print("{}\n", json_of(result, space, static_cast<size_t>(options.top)).dump(2));
+    fmt::print("{}\n", search_json(result, space, static_cast<size_t>(options.top)));
     return 0;
   }
   std::FILE* words = words_beside(options.out);
@@ -397,6 +308,10 @@ int decide_as_espresso(const Options& options) {
 }
 
 int plan_run(const Options& options) {
+  if (!(options.time_limit >= 0)) {
+    fail("hocket plan", "--time-limit is {:g}; expected seconds, or 0 for none",
+         options.time_limit);
+  }
   if (options.espresso) return decide_as_espresso(options);
   if (!options.codecs.empty()) return choose(options);
   for (const auto& [option, value] :

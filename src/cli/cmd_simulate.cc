@@ -168,20 +168,19 @@ int simulate(const Options& options) {
   }
   const Source source = read_source(options.run, options.set, true);
   const engine::Run& run = source.run;
-  std::vector<std::string> inputs = inputs_of(run);
-  inputs.insert(inputs.end(), {options.run, options.cluster, options.profile});
-  require_output("hocket simulate --trace", options.trace, inputs);
-  require_output("hocket simulate --html", options.html, inputs);
-  const cost::Cluster cluster =
-      engine::cluster_of(run, options.cluster.empty() ? run.config.cluster.file : options.cluster);
-  const std::optional<cost::Profile> profile =
-      profile_of(run, options.profile, cluster, "hocket simulate");
+  const PredictionBasis basis =
+      prediction_basis(run, {.verb = "hocket simulate",
+                             .source = options.run,
+                             .cluster = options.cluster,
+                             .profile = options.profile,
+                             .outputs = {{"--trace", options.trace}, {"--html", options.html}}});
   const engine::Compiled compiled = source.compile();
   if (source.given) {
     program::expect_no_parts(compiled.program, "hocket simulate");
     expect_sound(options.run, compiled.program);
   }
-  const cost::CostModel costs(cluster, profile, sim::threads_per_rank(compiled.program, cluster),
+  const cost::CostModel costs(basis.cluster, basis.profile,
+                              sim::threads_per_rank(compiled.program, basis.cluster),
                               engine::collectives_of(run));
   sim::Replay replay;
   sim::SimOptions asked =

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/inputs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -47,6 +49,22 @@ engine::Run with_batch(nlohmann::json tree, const std::string& name,
     tree["train"]["global_batch"] = sequences_of(plan) * (plan.pp > 1 ? per_stage * plan.pp : 1);
   }
   return engine::parse_run(tree.dump(), name, overrides);
+}
+
+/// The timings that `given` names (--profile), else cluster.profile.
+std::optional<cost::Profile> profile_of(const engine::Run& run, const std::string& given,
+                                        const cost::Cluster& cluster, const std::string& verb) {
+  const std::string& file = given.empty() ? run.config.cluster.profile : given;
+  if (file.empty()) return std::nullopt;
+  cost::Profile profile = cost::read_profile(file);
+  const std::string kernels = cluster.this_machine ? engine::kernels_here() : "";
+  const std::string why = engine::mismatch(profile, cluster, kernels);
+  if (why.empty()) return profile;
+  if (!given.empty()) {
+    fail(verb, "--profile {} {}; try without it", file, why);
+  }
+  log_warning("cluster.profile {} is not used: it {}", file, why);
+  return std::nullopt;
 }
 
 }  // namespace
@@ -155,19 +173,17 @@ void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::s
   }
 }
 
-std::optional<cost::Profile> profile_of(const engine::Run& run, const std::string& given,
-                                        const cost::Cluster& cluster, const std::string& verb) {
-  const std::string& file = given.empty() ? run.config.cluster.profile : given;
-  if (file.empty()) return std::nullopt;
-  cost::Profile profile = cost::read_profile(file);
-  const std::string kernels = cluster.this_machine ? engine::kernels_here() : "";
-  const std::string why = engine::mismatch(profile, cluster, kernels);
-  if (why.empty()) return profile;
-  if (!given.empty()) {
-    fail(verb, "--profile {} {}; try without it", file, why);
+PredictionBasis prediction_basis(const engine::Run& run, const PredictionOptions& options) {
+  std::vector<std::string> inputs = inputs_of(run);
+  inputs.insert(inputs.end(), {options.source, options.cluster, options.profile});
+  for (const auto& [option, file] : options.outputs) {
+    require_output(fmt::format("{} {}", options.verb, option), file, inputs);
   }
-  log_warning("cluster.profile {} is not used: it {}", file, why);
-  return std::nullopt;
+  PredictionBasis basis;
+  basis.cluster_file = options.cluster.empty() ? run.config.cluster.file : options.cluster;
+  basis.cluster = engine::cluster_of(run, basis.cluster_file);
+  basis.profile = profile_of(run, options.profile, basis.cluster, options.verb);
+  return basis;
 }
 
 void add_set(Args& args, std::vector<std::string>* overrides) {

@@ -6,9 +6,11 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/args.h"
+#include "cost/cluster.h"
 #include "cost/profile.h"
 #include "engine/compile.h"
 
@@ -41,11 +43,23 @@ engine::Run model_run(const std::string& model, const std::string& dtype,
 /// A warning if `tokens` positions, those of `what`, are more than the model was made for.
 void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::string& what);
 
-/// The timings that `given` names (--profile), else cluster.profile. Those of another device, CPU
-/// or kernels than the cluster's are an Error of `verb` where they were given, and else left aside
-/// with a warning.
-std::optional<cost::Profile> profile_of(const engine::Run& run, const std::string& given,
-                                        const cost::Cluster& cluster, const std::string& verb);
+/// What a verb that predicts is told beside the run.
+struct PredictionOptions {
+  std::string verb;              ///< "hocket plan", in errors
+  std::string source;            ///< RUN
+  std::string cluster, profile;  ///< --cluster and --profile; empty: what the run says
+  /// Options that name files to write, and these files: none may be one that is read.
+  std::vector<std::pair<std::string, std::string>> outputs;
+};
+/// What a run is predicted on, and with.
+struct PredictionBasis {
+  std::string cluster_file;  ///< empty: this machine
+  cost::Cluster cluster;
+  std::optional<cost::Profile> profile;
+};
+/// Timings of another device, CPU or kernels than the cluster's are an Error where --profile names
+/// them, and else left aside with a warning.
+PredictionBasis prediction_basis(const engine::Run& run, const PredictionOptions& options);
 
 /// Adds --set.
 void add_set(Args& args, std::vector<std::string>* overrides);

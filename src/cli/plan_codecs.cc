@@ -17,7 +17,6 @@
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "engine/describe.h"
-#include "engine/machine.h"
 #include "plan/codecs.h"
 #include "plan/espresso.h"
 #include "plan/trial.h"
@@ -118,13 +117,12 @@ int plan_codecs(const PlanCodecs& options) {
          options.run);
   }
   const engine::Run& run = source.run;
-  std::vector<std::string> inputs = inputs_of(run);
-  inputs.insert(inputs.end(), {options.run, options.cluster, options.profile});
-  require_output("hocket plan --out", options.out, inputs);
-  const std::string cluster = options.cluster.empty() ? run.config.cluster.file : options.cluster;
-  const std::optional<cost::Profile> profile =
-      profile_of(run, options.profile, engine::cluster_of(run, cluster), "hocket plan");
-  const CodecTrial trial(run, cluster, profile, options.codecs);
+  const PredictionBasis basis = prediction_basis(run, {.verb = "hocket plan",
+                                                       .source = options.run,
+                                                       .cluster = options.cluster,
+                                                       .profile = options.profile,
+                                                       .outputs = {{"--out", options.out}}});
+  const CodecTrial trial(run, basis.cluster_file, basis.profile, options.codecs);
   const CodecResult result = search(trial, options.time_limit_s);
   const std::string steps = steps_text(result);
   if (!options.out.empty()) {

@@ -16,6 +16,7 @@
 #include "comm/ops/comm_op.h"
 #include "cost/comm_log.h"
 #include "cost/known_clusters.h"
+#include "cost/link_errors.h"
 #include "cost/link_fit.h"
 
 namespace hocket::cli {
@@ -26,7 +27,7 @@ constexpr const char* kWhere = "hocket profile --import";
 /// What of the logs is fitted, and what is only predicted.
 struct Logs {
   std::vector<cost::CommSample> fitted, kept_back;
-  std::vector<std::string> dropped;
+  std::vector<std::string> dropped, assumed;
   std::string device, names;
   int64_t devices_per_node = 0;
 };
@@ -64,6 +65,9 @@ Logs read_logs(const ImportOptions& options) {
     names.push_back(file_name(file));
     for (const std::string& what : log.dropped) {
       logs.dropped.push_back(file + ": " + what);
+    }
+    for (const std::string& what : log.assumed) {
+      logs.assumed.push_back(file + ": " + what);
     }
     if (logs.device.empty()) {
       logs.device = log.device;
@@ -143,7 +147,8 @@ void print_json(const ImportOptions& options, const std::string& base, const Log
                 const cost::LinkFit& fit, const std::vector<cost::GroupError>& errors) {
   JsonWriter json({.indent = 1});
   json.object().member("cluster", options.out).member("base", base);
-  json.member("fitted", fit.fitted);
+  json.member("fitted", fit.fitted).member("times", fit.times);
+  json.member("assumed", logs.assumed);
   json.member("dropped", all_dropped(logs, fit)).key("held_out").array();
   for (const cost::GroupError& e : errors) {
     json.object().member("op", e.op).member("ranks", e.ranks).member("nodes", e.nodes);
@@ -180,12 +185,15 @@ int import_logs(const ImportOptions& options) {
     return 0;
   }
   std::FILE* words = words_beside(options.out);
+  for (const std::string& what : logs.assumed) {
+    fmt::print(words, "assumed:  {}\n", what);
+  }
   for (const std::string& what : all_dropped(logs, fit)) {
     fmt::print(words, "left out: {}\n", what);
   }
   print_errors(words, errors);
   fmt::print(words, "fitted {} to {}; all else is of {}; wrote {}\n", join(fit.fitted, " and "),
-             counted(static_cast<int64_t>(logs.fitted.size()), "time"), base_name, options.out);
+             counted(fit.times, "time"), base_name, options.out);
   return 0;
 }
 

@@ -50,8 +50,12 @@ std::vector<double> sizes_of(const std::string& list) {
       sizes.push_back(size(word));
       continue;
     }
+    const double first = size(std::string_view(word).substr(0, dots));
     const double last = size(std::string_view(word).substr(dots + 2));
-    for (double bytes = size(std::string_view(word).substr(0, dots)); bytes <= last; bytes *= 2) {
+    if (first > last) {
+      fail(kWhere, "--bytes has {}; expected the smaller size first", quote(word));
+    }
+    for (double bytes = first; bytes <= last; bytes *= 2) {
       sizes.push_back(bytes);
     }
   }

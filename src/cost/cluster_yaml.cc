@@ -3,6 +3,8 @@
 // default.
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/error.h"
 #include "base/json_writer.h"
 #include "cost/cluster.h"
@@ -14,6 +16,13 @@ std::string in_quotes(const std::string& text) {
   std::string out;
   append_json_string(&out, text);
   return out;
+}
+
+/// Whole numbers, sizes among them, to the last digit.
+std::string number_text(double number) {
+  constexpr double kExact = 1e15;
+  const bool whole = std::abs(number) < kExact && number == std::floor(number);
+  return whole ? fmt::format("{:.0f}", number) : fmt::format("{:.9g}", number);
 }
 
 /// A value as it stands in YAML; empty: it says nothing (0, false, no text, none).
@@ -31,7 +40,7 @@ std::string scalar(const Field& field) {
   if (const auto* list = std::get_if<std::vector<double>*>(&field.target)) {
     std::string numbers;
     for (const double number : **list) {
-      numbers += (numbers.empty() ? "" : ", ") + fmt::format("{:.9g}", number);
+      numbers += (numbers.empty() ? "" : ", ") + number_text(number);
     }
     return numbers.empty() ? "" : "[" + numbers + "]";
   }

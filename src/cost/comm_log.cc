@@ -196,7 +196,7 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
     } else if (NcclRow row; !comment && read_row(words, &row)) {
       if (run.op.empty() && named.empty()) {
         run.op = "all_reduce";
-        log->dropped.push_back("no word on which collective it is: taken for all_reduce");
+        log->assumed.push_back("no word on which collective it is: taken for all_reduce");
       }
       if (run.op.empty()) continue;
       CommSample sample = group_of(run);

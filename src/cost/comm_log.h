@@ -30,6 +30,7 @@ struct CommLog {
   int64_t devices_per_node = 0;      ///< most that any node has here; 0: unknown
   std::vector<CommSample> samples;   ///< by size, then by group
   std::vector<std::string> dropped;  ///< what was left out and why, a clause each
+  std::vector<std::string> assumed;  ///< what it does not say, and what it was taken for
 };
 
 /// Reads a log of either kind. `op`: of the registry, where neither the text nor the file's name

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "base/error.h"
+#include "base/linear.h"
 #include "base/stats.h"
 
 namespace hocket::cost {
@@ -40,7 +42,7 @@ double LearnedTimes::Fit::log_ns(const Features& features) const {
 
 LearnedTimes::Fit LearnedTimes::fit(const std::vector<TimedLeaf>& timed,
                                     std::string_view without_op) {
-  // Standardise, then solve (X'X + ridge) w = X'y by elimination; the matrix is positive definite.
+  // Standardise, then solve (X'X + ridge) w = X'y.
   std::vector<Features> rows;
   std::vector<double> log_ns;
   for (const TimedLeaf& task : timed) {
@@ -63,7 +65,7 @@ LearnedTimes::Fit LearnedTimes::fit(const std::vector<TimedLeaf>& timed,
     }
     fit.scale[i] = squares > 1e-12 ? std::sqrt(squares) : 1;
   }
-  std::array<std::array<double, kFeatures + 1>, kFeatures> system = {};
+  std::vector<std::vector<double>> system(kFeatures, std::vector<double>(kFeatures + 1));
   for (size_t n = 0; n < rows.size(); ++n) {
     Features x;
     for (size_t i = 0; i < kFeatures; ++i) {
@@ -79,21 +81,9 @@ LearnedTimes::Fit LearnedTimes::fit(const std::vector<TimedLeaf>& timed,
   for (size_t i = 0; i < kFeatures; ++i) {
     system[i][i] += kRidge;
   }
-  for (size_t pivot = 0; pivot < kFeatures; ++pivot) {
-    for (size_t row = pivot + 1; row < kFeatures; ++row) {
-      const double factor = system[row][pivot] / system[pivot][pivot];
-      for (size_t j = pivot; j <= kFeatures; ++j) {
-        system[row][j] -= factor * system[pivot][j];
-      }
-    }
-  }
-  for (size_t i = kFeatures; i-- > 0;) {
-    double value = system[i][kFeatures];
-    for (size_t j = i + 1; j < kFeatures; ++j) {
-      value -= system[i][j] * fit.weight[j];
-    }
-    fit.weight[i] = value / system[i][i];
-  }
+  const std::vector<double> weights = solve_normal(std::move(system));
+  HOCKET_CHECK(weights.size() == kFeatures, "a ridge leaves no equations that depend on others");
+  std::copy(weights.begin(), weights.end(), fit.weight.begin());
   return fit;
 }
 

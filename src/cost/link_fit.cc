@@ -12,8 +12,10 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "base/error.h"
+#include "base/linear.h"
 #include "base/stats.h"
 #include "base/text.h"
 #include "cost/collective.h"
@@ -61,53 +63,28 @@ struct Normal {
   }
 };
 
-/// Solves the normal equations in the columns of `use` (Gauss and Jordan); false if they are
-/// singular.
+/// Solves the normal equations in the columns of `use`; false if they are singular.
 bool solve(const Normal& normal, unsigned use, Row* found) {
-  std::array<std::array<double, kColumns + 1>, kColumns> m{};
   std::vector<size_t> columns;
   for (size_t c = 0; c < kColumns; ++c) {
     if ((use >> c & 1U) != 0) {
       columns.push_back(c);
     }
   }
-  const size_t n = columns.size();
-  // Scaled so that the diagonal is 1: what then is small says that columns depend on each other.
-  Row scale{};
-  for (size_t i = 0; i < n; ++i) {
-    const double diagonal = normal.a[columns[i]][columns[i]];
-    if (!(diagonal > 0)) return false;
-    scale[i] = 1 / std::sqrt(diagonal);
-  }
-  for (size_t i = 0; i < n; ++i) {
-    for (size_t j = 0; j < n; ++j) {
-      m[i][j] = normal.a[columns[i]][columns[j]] * scale[i] * scale[j];
+  std::vector<std::vector<double>> rows;
+  for (const size_t i : columns) {
+    std::vector<double>& row = rows.emplace_back();
+    for (const size_t j : columns) {
+      row.push_back(normal.a[i][j]);
     }
-    m[i][n] = normal.b[columns[i]] * scale[i];
+    row.push_back(normal.b[i]);
   }
-  for (size_t i = 0; i < n; ++i) {
-    constexpr double kSingular = 1e-10;
-    size_t pivot = i;
-    for (size_t j = i + 1; j < n; ++j) {
-      if (std::abs(m[j][i]) > std::abs(m[pivot][i])) {
-        pivot = j;
-      }
-    }
-    std::swap(m[i], m[pivot]);
-    if (!(std::abs(m[i][i]) > kSingular)) return false;
-    for (size_t j = 0; j < n; ++j) {
-      if (j == i) continue;
-      const double factor = m[j][i] / m[i][i];
-      for (size_t c = i; c <= n; ++c) {
-        m[j][c] -= factor * m[i][c];
-      }
-    }
-  }
+  const std::vector<double> x = solve_normal(std::move(rows));
   *found = {};
-  for (size_t i = 0; i < n; ++i) {
-    (*found)[columns[i]] = m[i][n] / m[i][i] * scale[i];
+  for (size_t i = 0; i < x.size(); ++i) {
+    (*found)[columns[i]] = x[i];
   }
-  return true;
+  return !x.empty();
 }
 
 double value_of(const Row& row, const Row& constants) {
@@ -431,10 +408,6 @@ bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::st
   return !first;
 }
 
-}  // namespace
-
-namespace {
-
 /// The times of every even group, as the cluster keeps them: at most so many sizes, each the middle
 /// of its neighbours.
 std::vector<MeasuredTimes> measured_of(const std::vector<CommSample>& samples,
@@ -485,7 +458,8 @@ double predicted_s(const Cluster& cluster, const CommSample& sample) {
 LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
                   const std::string& where) {
   // Links inside nodes first: what groups over nodes do inside is known then.
-  LinkFit fit{base, {}, {}};
+  LinkFit fit;
+  fit.cluster = base;
   std::vector<CommSample> of_groups = samples;
   std::erase_if(of_groups, [](const CommSample& s) { return s.ranks < 2; });
   if (of_groups.empty()) {
@@ -499,6 +473,7 @@ LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
   fit.cluster.measured = measured_of(of_groups, where);
   int64_t launches = 0;
   const std::vector<CommSample> kept = without_launches(of_groups, &launches);
+  fit.times = static_cast<int64_t>(kept.size());
   if (launches > 0) {
     fit.told.push_back(fmt::format(
         "{} within 15 % of the shortest of a process that drives several devices: those are its "
@@ -522,84 +497,6 @@ LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
     }
   }
   return fit;
-}
-
-std::vector<GroupError> errors_of(const Cluster& cluster, const std::vector<CommSample>& samples,
-                                  const std::string& how) {
-  std::map<std::tuple<std::string, int32_t, int32_t>, std::vector<CommSample>> groups;
-  for (const CommSample& s : samples) {
-    if (s.ranks > 1) {
-      groups[{s.op, s.ranks, s.nodes}].push_back(s);
-    }
-  }
-  std::vector<GroupError> list;
-  for (const auto& [key, of] : groups) {
-    const bool any_large = std::any_of(of.begin(), of.end(),
-                                       [](const CommSample& s) { return s.bytes >= kJudgedBytes; });
-    GroupError error{std::get<0>(key), std::get<1>(key), std::get<2>(key), how};
-    for (const CommSample& s : of) {
-      if (any_large && s.bytes < kJudgedBytes) continue;
-      const double off = std::abs(predicted_s(cluster, s) / s.seconds - 1);
-      error.mean += off;
-      ++error.sizes;
-      if (off >= error.worst) {
-        error.worst = off;
-        error.worst_bytes = s.bytes;
-      }
-    }
-    error.mean /= static_cast<double>(error.sizes);
-    list.push_back(error);
-  }
-  return list;
-}
-
-std::vector<GroupError> held_out(const Cluster& base, const std::vector<CommSample>& samples) {
-  std::vector<GroupError> list;
-  const auto predict = [&](const auto& is_kept_back, const std::string& how) {
-    std::vector<CommSample> seen, kept_back;
-    for (const CommSample& s : samples) {
-      (is_kept_back(s) ? kept_back : seen).push_back(s);
-    }
-    const bool any =
-        std::any_of(seen.begin(), seen.end(), [](const CommSample& s) { return s.ranks > 1; });
-    if (!any || kept_back.empty()) return;
-    const LinkFit fit = fit_links(base, seen, "the rest");
-    for (GroupError& error : errors_of(fit.cluster, kept_back, how)) {
-      const char* used = error.nodes > 1 ? "links.inter" : "links.intra";
-      if (std::find(fit.fitted.begin(), fit.fitted.end(), used) == fit.fitted.end()) {
-        error.how += ", links given";
-      }
-      list.push_back(error);
-    }
-  };
-  std::set<std::pair<int32_t, int32_t>> groups;
-  for (const CommSample& s : samples) {
-    if (s.ranks > 1) {
-      groups.insert({s.ranks, s.nodes});
-    }
-  }
-  for (const auto& [ranks, nodes] : groups) {
-    predict([&, n = ranks, g = nodes](const CommSample& s) { return s.ranks == n && s.nodes == g; },
-            "other groups");
-  }
-  // Every other size of each group.
-  std::map<std::tuple<std::string, int32_t, int32_t>, std::map<double, bool>> odd;
-  for (const CommSample& s : samples) {
-    odd[{s.op, s.ranks, s.nodes}][s.bytes] = false;
-  }
-  for (auto& [group, sizes] : odd) {
-    bool is_odd = false;
-    for (auto& [size, mark] : sizes) {
-      mark = is_odd;
-      is_odd = !is_odd;
-    }
-  }
-  predict(
-      [&](const CommSample& s) {
-        return odd[{s.op, s.ranks, s.nodes}][s.bytes];
-      },
-      "other sizes");
-  return list;
 }
 
 }  // namespace hocket::cost

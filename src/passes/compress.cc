@@ -1,33 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // compress (QSGD, Alistarh et al., arXiv 1610.02132; of blocks, EQuARX, arXiv 2506.17615): sums of
 // gradients travel as codes. Codes are not added up, so every rank decodes what comes, adds it up
-// in the order of the ranks, its own part as it was decoded, and all end with the same bits.
-//
-// Along one axis of n ranks there are two ways, of which the one that moves fewer bytes is taken,
-// or the one that plan.grad_codec_of says:
-//   at once     every rank gets all codes of all others: (n - 1) x codes
-//   by blocks   every rank gets a block of rows of all others, adds it up, encodes the sum, and all
-//               gather the codes of sums: 2 (n - 1) / n x codes
-// Of several axes the innermost comes first, whose ranks are nearest; by blocks, the others then
-// sum up a block each. A sum stays what it is if it would move fewer bytes than the codes, is of
-// vectors, meets other classes, or is of products of different nodes (tied parameters), or if
+// in the order of the ranks, its own part as it was decoded, and all end with the same bits. Codes
+// go the ways of grad_sums.h. A sum stays what it is if it would move fewer bytes than the codes,
+// is of vectors, meets other classes, or is of products of different nodes (tied parameters), or if
 // plan.grad_codec_of says so of the parameter whose gradient it is.
 #include "passes/compress.h"
 
 #include <algorithm>
 #include <deque>
-#include <functional>
 #include <iterator>
-#include <map>
-#include <set>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "graph/names.h"
 #include "ops/op.h"
 #include "passes/codecs.h"
+#include "passes/grad_sums.h"
 #include "passes/pass.h"
 #include "passes/writer.h"
 #include "program/views.h"
@@ -45,57 +35,6 @@ using program::TaskId;
 
 namespace {
 
-/// The parameter of which a named buffer holds an optimizer state, or the gradient for the host;
-/// empty: neither, or of several.
-std::string parameter_of(const program::Buffer& buffer) {
-  if (buffer.slots.size() > 1) return "";
-  const std::string_view name = buffer.slots.empty() ? buffer.name : buffer.slots[0].tensor;
-  for (const std::string_view of :
-       {graph::names::kExpAvgOf, graph::names::kExpAvgSqOf, graph::names::kGradOf}) {
-    if (name.starts_with(of)) return std::string(name.substr(of.size()));
-  }
-  return "";
-}
-
-/// A step of a sum along one axis.
-struct Level {
-  int32_t axis = 0;
-  int32_t ranks = 1;
-  bool by_blocks = false;
-};
-struct Ways {
-  std::vector<Level> levels;
-  double bytes = 0;  ///< through a rank's link
-};
-
-/// The way of least bytes to sum up `type` along the axes, the last one first, or that of `route`
-/// along all axes whose ranks rows divide into.
-Ways best_ways(const CodecOps& codec, TensorType type, std::vector<Level> axes,
-               Route route = Route::least_bytes) {
-  if (axes.empty()) return {};
-  Level level = axes.back();
-  axes.pop_back();
-  const double n = level.ranks;
-  const std::vector<TensorType> codes = codec.codes(type);
-  double bytes = 0;
-  for (const TensorType& code : codes) {
-    bytes += static_cast<double>(code.bytes());
-  }
-  Ways best = best_ways(codec, type, axes, route);
-  best.bytes += (n - 1) * bytes;
-  level.by_blocks = false;
-  best.levels.insert(best.levels.begin(), level);
-  if (route == Route::at_once || !codec.by_rows(type) || !type.dims[0].divides_into(level.ranks)) {
-    return best;
-  }
-  type.dims[0] /= level.ranks;
-  Ways blocks = best_ways(codec, type, std::move(axes), route);
-  blocks.bytes += 2 * (n - 1) / n * bytes;
-  level.by_blocks = true;
-  blocks.levels.insert(blocks.levels.begin(), level);
-  return route == Route::by_blocks || blocks.bytes < best.bytes ? blocks : best;
-}
-
 /// A sum that has begun. Each stage but the first begins with what waits for messages: it is
 /// listed later, so that what the device does meanwhile does not wait with it.
 struct Begun {
@@ -111,25 +50,9 @@ class Compression {
       : program_(program),
         writer_(program, cls),
         views_(program, cls),
-        parameters_(parameters_of_gradients(writer_.list())),
+        sums_(program, cls),
         codecs_(*codecs),
-        tag_(*tag) {
-    find_sums_of_several();
-  }
-
-  /// The sums of which one of the codecs takes a gradient that has a name, in the order of the
-  /// list.
-  std::vector<GradSum> sums(const std::vector<std::string>& codecs) const {
-    std::vector<GradSum> sums;
-    for (const Task& task : writer_.list().tasks) {
-      if (!is_sum(task)) continue;
-      GradSum sum = sum_of(task, codecs);
-      if (!sum.parameters.empty()) {
-        sums.push_back(std::move(sum));
-      }
-    }
-    return sums;
-  }
+        tag_(*tag) {}
 
   void run() {
     // A sum of gradients becomes the stages of those that are encoded, and what is left of its
@@ -168,64 +91,6 @@ class Compression {
   }
 
  private:
-  /// Buffers in which products of different nodes of the model come together, on a rank or from
-  /// ranks that run other lists, as the gradients of tied parameters, and where these are moved to:
-  /// what ranks have of each are different parts of different sums, which no code stands for.
-  void find_sums_of_several() {
-    std::map<BufferId, std::string> made_by;
-    for (const Task& task : writer_.list().tasks) {
-      const program::Kind& kind = program_.kind(task);
-      if (program::is_communication(kind)) {
-        const bool meets_others =
-            kind.communication == comm::summing().id && !is_within_class(task);
-        for (size_t i = 0; i < task.out.size(); ++i) {
-          const bool moved =
-              i < task.in.size() && of_several_.contains(writer_.list().root(task.in[i]));
-          if (meets_others || moved) {
-            of_several_.insert(writer_.list().root(task.out[i]));
-          }
-        }
-        continue;
-      }
-      const ops::Meaning meaning = ops::find(kind.op).meaning;
-      for (const BufferId output : task.out) {
-        const BufferId root = writer_.list().root(output);
-        const std::string& first = made_by.try_emplace(root, kind.op).first->second;
-        if (first != kind.op || meaning == ops::Meaning::sum) {
-          of_several_.insert(root);
-        }
-      }
-    }
-  }
-
-  GradSum sum_of(const Task& task, const std::vector<std::string>& codecs) const {
-    GradSum sum;
-    std::set<std::string>
-        others;  // codecs with a route by which one of the operands goes otherwise
-    for (size_t operand = 0; operand < task.in.size(); ++operand) {
-      const std::string& name = parameter(task, operand);
-      if (name.empty()) continue;
-      bool taken = false;
-      for (const std::string& codec : codecs) {
-        if (!takes(codecs_.named(codec), task, operand)) continue;
-        sum.taken_by[codec].push_back(name);
-        taken = true;
-        for (const Route route : {Route::at_once, Route::by_blocks}) {
-          if (differs(codecs_.named(codec), route, task, operand)) {
-            others.insert(codec + " " + to_string(route));
-          }
-        }
-      }
-      if (!taken) continue;
-      sum.parameters.push_back(name);
-      sum.bytes += program_.kind(task).in[operand].bytes();
-    }
-    for (const std::string& other : others) {
-      sum.taken_by[other] = sum.taken_by.at(other.substr(0, other.find(' ')));
-    }
-    return sum;
-  }
-
   /// True if the task waits for the sum, or uses its buffers, or what has memory in common with
   /// them.
   bool touches(const Begun& sum, const Task& task) const {
@@ -241,85 +106,20 @@ class Compression {
     });
   }
 
-  /// A sum of gradients of ranks that run one list. Between classes the order of what meets is that
-  /// of all of them: such a sum stays what it is.
-  bool is_sum(const Task& task) const {
-    const program::Kind& kind = program_.kind(task);
-    if (task.phase != program::Phase::grad || task.group == kNone || !task.deps.empty()) {
-      return false;
-    }
-    const comm::Op& op = comm::op(kind.communication);
-    if (&op != &comm::summing()) return false;
-    return is_within_class(task);
-  }
-  bool is_within_class(const Task& task) const {
-    const program::Group& group = program_.groups[task.group];
-    return group.with == kNone && group.members.empty() && !program_.crosses_classes(group);
-  }
-
   std::vector<size_t> coded_operands(const Task& task) {
     std::vector<size_t> coded;
-    for (size_t operand = 0; operand < task.in.size() && is_sum(task); ++operand) {
-      const auto takes_it = [&](const CodecOps& codec) { return takes(codec, task, operand); };
-      codecs_.note(parameter(task, operand), takes_it);
-      const CodecOps* codec = codecs_.of(parameter(task, operand));
+    for (size_t operand = 0; operand < task.in.size() && sums_.is_sum(task); ++operand) {
+      const auto takes_it = [&](const CodecOps& codec) {
+        return sums_.takes(codec, task, operand);
+      };
+      codecs_.note(sums_.parameter(task, operand), takes_it);
+      const CodecOps* codec = codecs_.of(sums_.parameter(task, operand));
       if (codec != nullptr && takes_it(*codec)) {
         coded.push_back(operand);
       }
     }
     return coded;
   }
-  /// Whose gradient an operand of a sum is; empty: nobody's that has a name.
-  const std::string& parameter(const Task& task, size_t operand) const {
-    static const std::string unnamed;
-    const auto found = parameters_.find(writer_.list().root(task.out[operand]));
-    return found == parameters_.end() ? unnamed : found->second;
-  }
-
-  std::vector<Level> axes_of(const Task& task) const {
-    std::vector<Level> levels;
-    for (int32_t axis : program_.groups[task.group].axes) {
-      levels.push_back({axis, program_.mesh_of(writer_.cls()).axes[axis].size, false});
-    }
-    return levels;
-  }
-
-  /// Whether codes of an operand go another way by this route than by least bytes.
-  bool differs(const CodecOps& codec, Route route, const Task& task, size_t operand) const {
-    const TensorType& type = program_.kind(task).in[operand];
-    const std::vector<Level> axes = axes_of(task);
-    const std::vector<Level> least = best_ways(codec, type, axes).levels;
-    const std::vector<Level> other = best_ways(codec, type, axes, route).levels;
-    return !std::equal(least.begin(), least.end(), other.begin(), other.end(),
-                       [](const Level& a, const Level& b) { return a.by_blocks == b.by_blocks; });
-  }
-
-  /// Whether an operand can be encoded, and no more bytes are moved than by the sum itself.
-  bool takes(const CodecOps& codec, const Task& task, size_t operand) const {
-    if (of_several_.contains(writer_.list().root(task.in[operand]))) return false;
-    const program::Kind& kind = program_.kind(task);
-    const TensorType& type = kind.in[operand];
-    if (!graph::is_floating(type.dtype) || type.routed() || !codec.takes(type)) return false;
-    if (has_parts_of_rows(task.in[operand])) return false;
-    const auto members = static_cast<double>(program_.size_of(program_.groups[task.group]));
-    const comm::Op& op = comm::op(kind.communication);
-    double plain = 0;
-    for (const comm::Algorithm& way : op.algorithms(members, static_cast<double>(type.bytes()))) {
-      plain = plain == 0 ? way.bytes : std::min(plain, way.bytes);
-    }
-    return best_ways(codec, type, axes_of(task)).bytes <= plain * (1 + 1e-9);
-  }
-
-  /// Rows are encoded whole: a codec's scale is of all their elements. A view lies as its base
-  /// does.
-  bool has_parts_of_rows(BufferId buffer) const {
-    const RankClass& list = writer_.list();
-    const graph::Layout& layout = list.buffers[list.root(buffer)].layout;
-    return std::any_of(layout.on.begin(), layout.on.end(), [](graph::Placement placed) {
-      return placed.is_split() && placed.dim() > 0;
-    });
-  }
-
   Task rest_of(const Task& task, const std::vector<size_t>& coded) {
     const program::Kind kind = program_.kind(task);
     std::vector<BufferId> in, out;
@@ -334,13 +134,13 @@ class Compression {
   void begin(const Task& task, size_t place, size_t operand) {
     const TensorType type = writer_.type(task.in[operand]);
     Begun sum;
-    sum.codec = codecs_.of(parameter(task, operand));
+    sum.codec = codecs_.of(sums_.parameter(task, operand));
     sum.origin = place;
     sum.buffers = {task.in[operand], task.out[operand]};
     sum.stages.emplace_back();
-    const Route route = codecs_.route_of(parameter(task, operand));
+    const Route route = codecs_.route_of(sums_.parameter(task, operand));
     add_up(task.in[operand], task.out[operand],
-           best_ways(*sum.codec, type, axes_of(task), route).levels, task, &sum);
+           best_ways(*sum.codec, type, sums_.axes_of(task), route).levels, task, &sum);
     move_on(&sum);
     begun_.push_back(std::move(sum));
   }
@@ -454,12 +254,11 @@ class Compression {
 
   Program& program_;
   Writer writer_;
-  const program::Views views_;                        ///< of the buffers that there were
-  const std::map<BufferId, std::string> parameters_;  ///< by the root of their gradient
+  const program::Views views_;  ///< of the buffers that there were
+  const GradSums sums_;
   Codecs& codecs_;
   int32_t& tag_;
   std::vector<Task> made_;
-  std::set<BufferId> of_several_;
   std::vector<TaskId> renamed_;  ///< by place in the old list: that in the new one
   std::deque<Begun> begun_;
 };
@@ -486,79 +285,6 @@ void run(Program& program, const Codecs::Options& options) {
 }
 
 }  // namespace
-
-std::map<BufferId, std::string> parameters_of_gradients(const RankClass& list) {
-  // An optimizer makes a state of a parameter from its gradient, which is of the same shape.
-  std::map<BufferId, std::string> parameters;
-  for (const Task& task : list.tasks) {
-    for (const BufferId output : task.out) {
-      const std::string parameter = parameter_of(list.buffers[list.root(output)]);
-      if (parameter.empty()) continue;
-      if (list.buffers[list.root(output)].kind == program::BufferKind::output) {
-        parameters[list.root(output)] = parameter;
-      }
-      for (const BufferId input : task.in) {
-        const program::Buffer& read = list.buffers[list.root(input)];
-        if (read.kind != program::BufferKind::step) continue;
-        if (list.buffers[input].type == list.buffers[output].type) {
-          parameters[list.root(input)] = parameter;
-        }
-      }
-    }
-  }
-  return parameters;
-}
-
-namespace {
-
-bool have_in_common(const GradSum& one, const GradSum& other) {
-  return std::any_of(one.parameters.begin(), one.parameters.end(), [&](const std::string& name) {
-    return std::find(other.parameters.begin(), other.parameters.end(), name) !=
-           other.parameters.end();
-  });
-}
-void add_names(const std::vector<std::string>& names, std::vector<std::string>* to) {
-  for (const std::string& name : names) {
-    if (std::find(to->begin(), to->end(), name) == to->end()) {
-      to->push_back(name);
-    }
-  }
-}
-/// Joins the sum with those that have a parameter in common with it, at the place of the first.
-void join_sum(GradSum sum, const std::function<int64_t(int64_t, int64_t)>& bytes,
-              std::vector<GradSum>* sums) {
-  const auto meets = [&](const GradSum& other) { return have_in_common(other, sum); };
-  auto at = std::find_if(sums->begin(), sums->end(), meets);
-  const auto place = at - sums->begin();
-  while (at != sums->end()) {
-    add_names(at->parameters, &sum.parameters);
-    for (const auto& [codec, names] : at->taken_by) {
-      add_names(names, &sum.taken_by[codec]);
-    }
-    sum.bytes = bytes(sum.bytes, at->bytes);
-    at = std::find_if(sums->erase(at), sums->end(), meets);
-  }
-  sums->insert(sums->begin() + place, std::move(sum));
-}
-
-}  // namespace
-
-std::vector<GradSum> grad_sums(Program program, const std::vector<std::string>& codecs) {
-  Codecs all{Codecs::Options{}};
-  int32_t tag = 0;
-  std::vector<GradSum> sums;
-  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    std::vector<GradSum> here;
-    for (GradSum& sum : Compression(program, cls, &all, &tag).sums(codecs)) {
-      join_sum(std::move(sum), std::plus<>(), &here);
-    }
-    for (GradSum& sum : here) {
-      join_sum(
-          std::move(sum), [](int64_t one, int64_t other) { return std::max(one, other); }, &sums);
-    }
-  }
-  return sums;
-}
 
 Pass pass_compress() {
   return program_pass("compress",

@@ -28,7 +28,8 @@ struct GradSum {
 /// Those of a program before the pass of which one of the codecs takes a gradient, class by class
 /// in the order of their lists. Sums that have a parameter in common stand as one: those of several
 /// classes, and the parts of one gradient. Error: unknown codec.
-std::vector<GradSum> grad_sums(program::Program program, const std::vector<std::string>& codecs);
+std::vector<GradSum> grad_sums(const program::Program& program,
+                               const std::vector<std::string>& codecs);
 
 /// By the buffer that has the memory: the parameter whose gradient it holds, as who updates the
 /// states of an optimizer reads it, or as the host does.

@@ -153,12 +153,8 @@ void complete_lanes(program::Program& program) {
       const bool leaves = task.group != program::kNone
                               ? program.leaves_node(program.groups[task.group], cls)
                               : program.leaves_node(task.way(), cls);
-      // What a collective is written as may stand in the order of collectives.
-      const comm::Role role = comm::op(kind.communication).role;
-      const bool among_collectives =
-          role == comm::Role::send &&
-          (task.lane == program::Lane::intra || task.lane == program::Lane::inter);
-      task.lane = program::link_lane(among_collectives ? comm::Role::collective : role, leaves);
+      task.lane = program::link_lane(comm::op(kind.communication).role, leaves,
+                                     program::order_of(task.lane));
     }
   }
 }

@@ -252,8 +252,8 @@ class RingWriter {
       made.task.tag = tag;
       // What comes has room from now on, not from the beginning of the step.
       made.ahead = !sends;
-      made.task.lane = program::link_lane(sends ? comm::Role::collective : role,
-                                          frame_.leaves_node(made.task.way(), cls_));
+      made.task.lane = program::link_lane(role, frame_.leaves_node(made.task.way(), cls_),
+                                          program::Order::collectives);
       made.task.kind = edit_.intern_communication(comm::message(role), {}, made.in, made.out);
       result->push_back(std::move(made));
     }

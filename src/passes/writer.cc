@@ -93,10 +93,8 @@ Task Writer::message(comm::Role role, BufferId buffer, const program::Way& way, 
   task.peer = way.offset;
   task.peer_by = way.by;
   task.tag = tag;
-  // In the order of collectives, one of which it is a part of: one that was asked for ahead would
-  // take half of the link from those that are waited for.
   task.lane =
-      program::link_lane(sends ? comm::Role::collective : role, program_.leaves_node(way, cls_));
+      program::link_lane(role, program_.leaves_node(way, cls_), program::Order::collectives);
   return task;
 }
 

@@ -20,35 +20,8 @@ class Script {
 
   std::string text() {
     expect_expressed(run_, kTrainer,
-                     {"plan.pp",
-                      "plan.pp_chunks",
-                      "plan.dp",
-                      "plan.ep",
-                      "plan.etp",
-                      "plan.cp",
-                      "plan.tp",
-                      "plan.sequence_parallel",
-                      "plan.micro_batch",
-                      "plan.pp_schedule",
-                      "plan.pp_layers",
-                      "plan.recompute",
-                      "plan.cp_comm_type",
-                      "plan.cp_order",
-                      "plan.shard.params",
-                      "plan.shard.grads",
-                      "plan.shard.optimizer",
-                      "plan.shard.group",
-                      "plan.shard.reshard_after_forward",
-                      "plan.overlap_p2p_comm",
-                      "plan.overlap_grad_reduce",
-                      "plan.overlap_param_gather",
-                      "plan.delay_wgrad_compute",
-                      "plan.bucket_mib",
-                      "plan.ranks",
-                      "plan.collectives",
-                      "plan.ranks_per_node",
-                      "plan.timeout_s",
-                      "plan.threads_per_rank"});
+                     {"plan.overlap_p2p_comm", "plan.overlap_grad_reduce",
+                      "plan.overlap_param_gather", "plan.delay_wgrad_compute", "plan.bucket_mib"});
     model();
     mesh();
     pipeline();

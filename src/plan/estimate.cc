@@ -149,7 +149,7 @@ void Estimator::add_sums(const Choice& choice, LayerKind kind, const Groups& gro
   const auto add = [&](size_t part, double seconds) { layer->seconds[part] += seconds; };
   constexpr size_t kForward = 0, kInputs = 1;
   const bool block = kind == LayerKind::dense || kind == LayerKind::experts;
-  const double again = choice.recompute == 2 ? 1 : 0;  // full: sums are done again
+  const double again = choice.recompute == kRecomputeFull ? 1 : 0;  // sums are done again
   if (choice.tp > 1) {
     const double sum = choice.sequence_parallel
                            ? collective_s(comm::Id::all_gather, residual, groups.tp) +
@@ -170,7 +170,7 @@ void Estimator::add_sums(const Choice& choice, LayerKind kind, const Groups& gro
   }
   if (block && choice.cp > 1) {
     const double keys = table.key_bytes * choice.micro_batch / choice.tp;
-    if (choice.keys == 2) {
+    if (choice.keys == kHeadsForTokens) {
       const double heads = table.head_bytes * sequences / choice.tp;
       const double moved = collective_s(comm::Id::all_to_all, heads, groups.cp) * 2 +
                            collective_s(comm::Id::all_to_all, keys / choice.cp, groups.cp);
@@ -178,7 +178,7 @@ void Estimator::add_sums(const Choice& choice, LayerKind kind, const Groups& gro
       add(kInputs, moved * (1 + again));
     } else {
       const double gather = collective_s(comm::Id::all_gather, keys, groups.cp);
-      const double share = choice.keys == 1 ? 0.5 : 1;  // a ring goes beside attention
+      const double share = choice.keys == kKeysInRing ? 0.5 : 1;  // beside attention
       add(kForward, share * gather);
       add(kInputs, share * gather * (2 + again));
     }
@@ -283,9 +283,9 @@ double Estimator::sync_s(const Choice& choice, const Groups& groups, double dens
   switch (choice.shard) {
     case 0:
       return exposed(both(comm::Id::all_reduce), backward);
-    case 1:
+    case kZero1:
       return exposed(both(comm::Id::reduce_scatter), backward) + both(comm::Id::all_gather);
-    case 2:
+    case kZero2:
       return count * exposed(both(comm::Id::reduce_scatter), backward) + both(comm::Id::all_gather);
     case kHybrid: {
       const double all = dense + experts;
@@ -297,7 +297,7 @@ double Estimator::sync_s(const Choice& choice, const Groups& groups, double dens
              bucketed_s(comm::Id::reduce_scatter, gradients / groups_of, groups.across) +
              bucketed_s(comm::Id::all_gather, all / groups_of, groups.across);
     }
-    default: {
+    default: {  // kZero3
       const double gather = both(comm::Id::all_gather);
       const double scatter = both(comm::Id::reduce_scatter);
       return count * (exposed(gather, forward) + exposed(gather + scatter, backward));
@@ -321,8 +321,9 @@ double Estimator::held_bytes(const Choice& choice, int64_t micro_batches, double
     const double group = (dense + experts) / static_cast<double>(shard_group(space_, choice));
     return group + table.state_share * part(true) + (pass_by ? 0 : table.gradient_share * group);
   }
-  const double gradients = pass_by ? 0 : table.gradient_share * part(choice.shard >= 2);
-  return part(choice.shard >= 3) + table.state_share * part(choice.shard >= 1) + gradients;
+  const double gradients = pass_by ? 0 : table.gradient_share * part(choice.shard >= kZero2);
+  return part(choice.shard >= kZero3) + table.state_share * part(choice.shard >= kZero1) +
+         gradients;
 }
 
 /// What the backward pass of one layer has at a time beyond what is kept: about as much as its
@@ -335,7 +336,7 @@ double Estimator::working_bytes(const Choice& choice, LayerKind kind) const {
   for (size_t s = 0; s < kShares; ++s) {
     const Share share = static_cast<Share>(s);
     bytes += of(tables_[0].layers[k].kept, share) * sequences / ranks_of_tp(choice, share);
-    if (choice.shard >= 3) {
+    if (choice.shard >= kZero3) {
       bytes += 2 * of(tables_[0].layers[k].parameters, share) * element /
                ranks_of_parameters(choice, share);
     }
@@ -437,7 +438,7 @@ Guess Estimator::floor_of_mesh(const Choice& mesh, int32_t micro_batch) {
   Choice choice = mesh;
   choice.micro_batch = micro_batch;
   choice.recompute = 0;
-  choice.shard = choice.replicas() > 1 ? 3 : 0;
+  choice.shard = choice.replicas() > 1 ? kZero3 : 0;
   const Prices& price = prices(choice);
   Choice whole = choice;
   whole.pp = whole.chunks = 1;

@@ -288,6 +288,10 @@ class Reader {
       }
       return value_of(inside, begin);
     }
+    if (now() == '@' || now() == '*') {
+      next();
+      return {"", false, {}, true};
+    }
     std::string variable;
     while (is_name(now())) {
       variable += next();

@@ -99,7 +99,7 @@ Choice::Over Choice::ep_over() const {
   Over over;
   over.tp = sequence_parallel ? std::gcd(ep, tp / etp) : 1;
   over.cp = std::gcd(ep / over.tp, int64_t{cp});
-  if (keys == 1 && over.cp != cp) {
+  if (keys == kKeysInRing && over.cp != cp) {
     over.cp = 1;  // keys travel around cp, which is then one axis
   }
   over.dp = ep / over.tp / over.cp;
@@ -155,20 +155,20 @@ std::vector<std::string> assignments(const Choice& choice, const Space& space) {
   add("micro_batch", std::to_string(choice.micro_batch));
   if (choice.cp > 1) {
     add("cp_comm_type", kKeys[choice.keys]);
-    if (choice.keys == 1) {
+    if (choice.keys == kKeysInRing) {
       add("cp_order", "zigzag");
     }
   }
   if (choice.recompute > 0) {
     add("recompute", kRecompute[choice.recompute]);
   }
-  if (choice.shard == 1) {
+  if (choice.shard == kZero1) {
     add("shard.optimizer", "all");
   }
-  if (choice.shard == 2 || choice.shard == 3) {
+  if (choice.shard == kZero2 || choice.shard == kZero3) {
     add("shard.grads", "all");
   }
-  if (choice.shard == 3) {
+  if (choice.shard == kZero3) {
     add("shard.params", "all");
   }
   if (choice.shard == kHybrid) {
@@ -271,10 +271,11 @@ std::vector<Choice> meshes(const Space& space) {
         mesh.cp = static_cast<int32_t>(cp);
         mesh.dp = static_cast<int32_t>(dp);
         for (size_t keys = 0; keys < (cp > 1 ? std::size(kKeys) : 1); ++keys) {
-          const bool exchanges = keys == 2;
+          const bool exchanges = keys == kHeadsForTokens;
           if (exchanges && space.model.num_heads % (tp * cp) != 0) continue;
-          if (cp > 1 && (!fits(space, "plan.cp_comm_type", kKeys[keys]) ||
-                         !fits(space, "plan.cp_order", keys == 1 ? "zigzag" : "contiguous"))) {
+          if (cp > 1 &&
+              (!fits(space, "plan.cp_comm_type", kKeys[keys]) ||
+               !fits(space, "plan.cp_order", keys == kKeysInRing ? "zigzag" : "contiguous"))) {
             continue;
           }
           mesh.keys = static_cast<uint8_t>(keys);
@@ -360,7 +361,7 @@ void visit_rest(const Space& space, const Choice& given,
   Choice choice = given;
   const bool splits = choice.replicas() > 1;
   const auto part = [](uint8_t shard, uint8_t from) {
-    if (shard == kHybrid) return from == 1 ? "all" : "group";
+    if (shard == kHybrid) return from == kZero1 ? "all" : "group";
     return shard >= from ? "all" : "none";
   };
   for (uint8_t recompute = 0; recompute < std::size(kRecompute); ++recompute) {
@@ -368,9 +369,9 @@ void visit_rest(const Space& space, const Choice& given,
     choice.recompute = recompute;
     for (uint8_t shard = 0; shard < (splits ? std::size(kShard) : 1); ++shard) {
       if (shard == kHybrid && shard_group(space, choice) == 1) continue;
-      if (splits && (!fits(space, "plan.shard.optimizer", part(shard, 1)) ||
-                     !fits(space, "plan.shard.grads", part(shard, 2)) ||
-                     !fits(space, "plan.shard.params", part(shard, 3)))) {
+      if (splits && (!fits(space, "plan.shard.optimizer", part(shard, kZero1)) ||
+                     !fits(space, "plan.shard.grads", part(shard, kZero2)) ||
+                     !fits(space, "plan.shard.params", part(shard, kZero3)))) {
         continue;
       }
       choice.shard = shard;

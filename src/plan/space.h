@@ -38,12 +38,15 @@ struct Choice {
   int64_t expert_replicas() const;
 };
 
+/// All keys on every rank, or passed on around a ring; or heads in exchange for tokens.
 inline constexpr const char* kKeys[] = {"all_gather", "p2p", "a2a"};
+inline constexpr uint8_t kKeysInRing = 1, kHeadsForTokens = 2;
 inline constexpr const char* kRecompute[] = {"none", "selective", "full"};
+inline constexpr uint8_t kRecomputeFull = 2;
 /// Nothing, optimizer states (ZeRO-1), with gradients (ZeRO-2), with parameters (ZeRO-3);
 /// parameters and gradients among the replicas of a node, states among all (HSDP).
 inline constexpr const char* kShard[] = {"none", "optimizer", "grads", "params", "hybrid"};
-inline constexpr uint8_t kHybrid = 4;
+inline constexpr uint8_t kZero1 = 1, kZero2 = 2, kZero3 = 3, kHybrid = 4;
 inline constexpr const char* kSums[] = {"native", "ring", "halving_doubling", "hierarchical",
                                         "ho_ring"};
 

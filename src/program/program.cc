@@ -89,9 +89,15 @@ Kind communication_kind(comm::Id op, Attrs attrs, std::vector<TensorType> in,
   return kind;
 }
 
-Lane link_lane(comm::Role role, bool leaves_node) {
+Order order_of(Lane lane) {
+  return lane == Lane::intra || lane == Lane::inter ? Order::collectives : Order::messages;
+}
+
+Lane link_lane(comm::Role role, bool leaves_node, Order order) {
   if (role == comm::Role::receive) return leaves_node ? Lane::inter_rx : Lane::intra_rx;
-  if (role == comm::Role::send) return leaves_node ? Lane::inter_tx : Lane::intra_tx;
+  if (role == comm::Role::send && order == Order::messages) {
+    return leaves_node ? Lane::inter_tx : Lane::intra_tx;
+  }
   return leaves_node ? Lane::inter : Lane::intra;
 }
 

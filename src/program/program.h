@@ -106,8 +106,14 @@ bool may_meet(const Kind& one, const Kind& other);
 /// count as expected.
 Kind communication_kind(comm::Id op, Attrs attrs, std::vector<TensorType> in,
                         std::vector<TensorType> out, std::span<const Symbol> symbols = {});
-/// The lane of a link for what has this role: collectives, sends, receives.
-Lane link_lane(comm::Role role, bool leaves_node);
+/// Which order what leaves on a link keeps: that of messages, or that of collectives, for a message
+/// that is a part of one: it takes nothing from those that are waited for, as one in a lane of its
+/// own would if it was asked for ahead.
+enum class Order : uint8_t { messages, collectives };
+Order order_of(Lane lane);  ///< `collectives` of `intra` and `inter`
+/// The lane of a link for what has this role: collectives, sends, receives. `order` is asked for
+/// sends alone: collectives have but one, and what arrives has lanes of its own either way.
+Lane link_lane(comm::Role role, bool leaves_node, Order order = Order::messages);
 bool is_between_nodes(Lane lane);  ///< of the links between nodes: `inter`, `inter_tx`, `inter_rx`
 
 /// A set of ranks with a job of its own, on a mesh of its own. The ranks of a role are consecutive,

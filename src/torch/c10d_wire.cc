@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes through c10d: its Gloo process group carries the messages, its TCPStore is the table of
-// notes, and others of its groups, of Gloo or NCCL, do its own collectives. What NCCL moves is
-// copied to the rank's GPU and back. What it makes is loaded when a plan needs it (comm/c10d.h). It
+// notes, and others of its groups, of Gloo or NCCL, do its own collectives (c10d_team.h). What it
+// makes is loaded when a plan needs it (comm/c10d.h). It
 // sees LibTorch, whose headers bring others of the same names as ours (fmt), and so of ours the
 // interface alone: what goes wrong is a std::exception.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <arpa/inet.h>
 #include <c10/util/Logging.h>
@@ -18,7 +17,6 @@
 
 #include <condition_variable>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -28,6 +26,7 @@
 
 #include "base/scheduling.h"
 #include "comm/wire.h"
+#include "torch/c10d_team.h"
 #include "torch/nccl_group.h"
 
 namespace hocket::comm {
@@ -128,15 +127,6 @@ class C10dWire : public Wire {
   };
   class C10dIncoming;
   class C10dOutgoing;
-  class C10dTeam;
-  class Collective;
-  /// How far a collective is. Known to Gloo, which may end it later than who waits for it.
-  struct Progress {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool ended = false, stopped = false;
-    std::string failed;
-  };
   void await_all();
   void keep(Outgoing message, int32_t to);
   void let_go(Queue& queue);
@@ -157,8 +147,8 @@ class C10dWire : public Wire {
   mutable std::mutex mutex_;           ///< guards calls of the group, and what follows
   std::map<int32_t, Queue> outgoing_;  ///< by the rank that they are for
   std::set<c10d::Work*> waited_for_;   ///< receives, and sends that are waited for
-  std::set<Progress*> collectives_;
   bool aborted_ = false, ending_ = false;
+  UnderWay collectives_;
 };
 
 C10dWire::C10dWire(const Place& place, milliseconds timeout, bool nccl)
@@ -363,214 +353,14 @@ std::unique_ptr<Incoming> C10dWire::receive(void* into, int64_t bytes, int32_t f
 }
 
 void C10dWire::abort() {
-  std::lock_guard lock(mutex_);
-  aborted_ = true;
-  for (c10d::Work* work : waited_for_) {
-    work->abort();
-  }
-  for (Progress* progress : collectives_) {
-    std::lock_guard stop(progress->mutex);
-    progress->stopped = true;
-    progress->changed.notify_all();
-  }
-}
-
-// ---- collectives of c10d's own -----------------------------------------------------------------
-
-/// A tensor of a collective: what the host has, and the same on the device that works. One tensor
-/// where that is the host.
-struct Staged {
-  at::Tensor host, there;
-};
-
-/// Gloo cannot end a collective that waits for others: who gives up leaves it behind, with the
-/// memory that it uses.
-class C10dWire::Collective : public Incoming {
- public:
-  /// `made`: comes back to the host when the collective ends.
-  Collective(C10dWire& wire, const c10::intrusive_ptr<c10d::Work>& work,
-             std::shared_ptr<Progress> progress, Staged made)
-      : wire_(wire), work_(work), progress_(std::move(progress)), made_(std::move(made)) {
-    {
-      std::lock_guard lock(wire_.mutex_);
-      wire_.collectives_.insert(progress_.get());
-      progress_->stopped = wire_.aborted_;
+  {
+    std::lock_guard lock(mutex_);
+    aborted_ = true;
+    for (c10d::Work* work : waited_for_) {
+      work->abort();
     }
-    if (on_gpu()) return;
-    work->getFuture()->addCallback([progress = progress_](c10::ivalue::Future& future) {
-      std::lock_guard lock(progress->mutex);
-      if (future.hasError()) {
-        progress->failed = future.tryRetrieveErrorMessage();
-      }
-      progress->ended = true;
-      progress->changed.notify_all();
-    });
   }
-  ~Collective() override {
-    std::lock_guard lock(wire_.mutex_);
-    wire_.collectives_.erase(progress_.get());
-  }
-  Received wait(milliseconds timeout) override {
-    const auto deadline = steady_clock::now() + timeout;
-    std::unique_lock lock(progress_->mutex);
-    while (!progress_->ended && !progress_->stopped) {
-      const auto now = steady_clock::now();
-      if (now >= deadline) return {Received::End::timed_out, "no end of a collective"};
-      if (on_gpu()) {
-        ask_gpu();
-      }
-      if (progress_->ended) break;
-      progress_->changed.wait_until(lock, on_gpu() ? now + kGpuIsAskedEvery : deadline);
-    }
-    if (progress_->stopped) return {Received::End::stopped, "stopped"};
-    if (!progress_->failed.empty()) return {Received::End::gone, progress_->failed};
-    made_.host.copy_(made_.there);
-    return {};
-  }
-
- private:
-  /// A GPU tells nobody that it is done.
-  static constexpr std::chrono::microseconds kGpuIsAskedEvery{20};
-
-  bool on_gpu() const { return made_.there.is_cuda(); }
-  /// With the mutex of progress_ held.
-  void ask_gpu() {
-    try {
-      if (!work_->isCompleted()) return;
-      const std::exception_ptr failed = work_->exception();
-      if (failed) {
-        std::rethrow_exception(failed);
-      }
-    } catch (const std::exception& error) {
-      progress_->failed = error.what();
-    }
-    progress_->ended = true;
-  }
-
-  C10dWire& wire_;
-  const c10::intrusive_ptr<c10d::Work> work_;
-  const std::shared_ptr<Progress> progress_;
-  const Staged made_;
-};
-
-class C10dWire::C10dTeam : public Team {
- public:
-  C10dTeam(C10dWire& wire, c10::intrusive_ptr<c10d::Backend> group)
-      : wire_(wire), group_(std::move(group)) {}
-  ~C10dTeam() override;
-  std::unique_ptr<Incoming> all_reduce(Scratch data, Number number, bool max) override {
-    const Staged sum = copied(tensor(data, number));
-    std::vector<at::Tensor> tensors = {sum.there};
-    return begin(group_->allreduce(tensors, reduction<c10d::AllreduceOptions>(max)), sum);
-  }
-  std::unique_ptr<Incoming> reduce_scatter(Scratch in, Scratch out, Number number,
-                                           bool max) override;
-  std::unique_ptr<Incoming> all_gather(Scratch in, Scratch out) override {
-    at::Tensor from = copied(tensor(in)).there;
-    Staged to = room(tensor(out));
-    return begin(group_->_allgather_base(to.there, from), to);
-  }
-  std::unique_ptr<Incoming> all_to_all(Scratch in, std::span<const int64_t> bytes_to, Scratch out,
-                                       std::span<const int64_t> bytes_from) override {
-    at::Tensor from = copied(tensor(in)).there;
-    Staged to = room(tensor(out));
-    std::vector<int64_t> gives(bytes_to.begin(), bytes_to.end());
-    std::vector<int64_t> takes(bytes_from.begin(), bytes_from.end());
-    return begin(group_->alltoall_base(to.there, from, takes, gives), to);
-  }
-
- private:
-  template <class Options>
-  static Options reduction(bool max) {
-    Options options;
-    options.reduceOp = max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
-    return options;
-  }
-  static at::Tensor tensor(const Scratch& part, at::ScalarType type, int64_t size) {
-    return at::from_blob(
-        part.data, {part.bytes / size}, [memory = part.memory](void*) {},
-        at::TensorOptions().dtype(type));
-  }
-  static at::Tensor tensor(const Scratch& part) { return tensor(part, at::kByte, 1); }
-  static at::Tensor tensor(const Scratch& part, Number number) {
-    switch (number) {
-      case Number::f32:
-        return tensor(part, at::kFloat, 4);
-      case Number::f64:
-        return tensor(part, at::kDouble, 8);
-      case Number::i32:
-        return tensor(part, at::kInt, 4);
-      case Number::i64:
-        return tensor(part, at::kLong, 8);
-    }
-    throw std::logic_error("an unknown type of numbers");
-  }
-  bool on_gpu() const { return wire_.device_of_teams_.is_cuda(); }
-  Staged copied(const at::Tensor& host) const {
-    return {host, on_gpu() ? host.to(wire_.device_of_teams_) : host};
-  }
-  Staged room(const at::Tensor& host) const {
-    return {host, on_gpu() ? at::empty_like(host, wire_.device_of_teams_) : host};
-  }
-  std::unique_ptr<Incoming> begin(const c10::intrusive_ptr<c10d::Work>& work, Staged made) {
-    last_ = std::make_shared<Progress>();
-    return std::make_unique<Collective>(wire_, work, last_, std::move(made));
-  }
-
-  C10dWire& wire_;
-  c10::intrusive_ptr<c10d::Backend> group_;
-  std::shared_ptr<Progress> last_;
-};
-
-/// Who destroys a group of Gloo waits for what it has under way, so it is left behind then. NCCL's
-/// can be ended.
-C10dWire::C10dTeam::~C10dTeam() {
-  bool ended = true;
-  if (last_) {
-    std::lock_guard lock(last_->mutex);
-    ended = last_->ended;
-  }
-  if (!on_gpu()) {
-    if (!ended) {
-      group_.release();
-    }
-    return;
-  }
-  try {
-    ended ? group_->shutdown() : group_->abort();
-  } catch (const std::exception&) {
-    // The process ends.
-  }
-}
-
-/// Gloo's own is a sum for all, of which each takes its block: but that one cannot be waited for
-/// with a timeout, so that it is done here.
-std::unique_ptr<Incoming> C10dWire::C10dTeam::reduce_scatter(Scratch in, Scratch out, Number number,
-                                                             bool max) {
-  class Block : public Incoming {
-   public:
-    Block(std::unique_ptr<Incoming> sum, Scratch in, Scratch out, int rank)
-        : sum_(std::move(sum)), in_(std::move(in)), out_(std::move(out)), rank_(rank) {}
-    Received wait(milliseconds timeout) override {
-      Received received = sum_->wait(timeout);
-      if (received.end == Received::End::whole) {
-        std::memcpy(out_.data, in_.data + rank_ * out_.bytes, static_cast<size_t>(out_.bytes));
-      }
-      return received;
-    }
-
-   private:
-    std::unique_ptr<Incoming> sum_;
-    Scratch in_, out_;
-    int rank_;
-  };
-  if (!on_gpu()) {
-    return std::make_unique<Block>(all_reduce(in, number, max), in, out, group_->getRank());
-  }
-  at::Tensor from = copied(tensor(in, number)).there;
-  Staged to = room(tensor(out, number));
-  const auto options = reduction<c10d::ReduceScatterOptions>(max);
-  return begin(group_->_reduce_scatter_base(to.there, from, options), to);
+  collectives_.stop();
 }
 
 /// Every team has a connection to the table of its own, since all lanes may meet others at a time.
@@ -586,11 +376,11 @@ std::unique_ptr<Team> C10dWire::team(std::span<const int32_t> members) {
   const int size = static_cast<int>(members.size());
   const c10::intrusive_ptr<c10d::Store> store = open_store(place_, false, timeout_);
   if (!device_of_teams_.is_cuda()) {
-    return std::make_unique<C10dTeam>(*this, meet(name, rank, size, store));
+    return c10d_team(meet(name, rank, size, store), device_of_teams_, collectives_);
   }
   const auto own = c10::make_intrusive<c10d::PrefixStore>("nccl/" + name, store);
-  return std::make_unique<C10dTeam>(*this,
-                                    nccl_group(own, rank, size, device_of_teams_, timeout_ * 2));
+  return c10d_team(nccl_group(own, rank, size, device_of_teams_, timeout_ * 2), device_of_teams_,
+                   collectives_);
 }
 
 void C10dWire::note(const std::string& key, const std::string& value) {

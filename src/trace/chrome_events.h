@@ -35,6 +35,116 @@ struct ChromeDamage {
   std::string cause;     ///< of `partial`
 };
 
+/// Reads events one at a time, each into the same ChromeEvent. `argument(i, json)` is called for
+/// every member of "args" whose key is arguments[i]; true: it consumed the value.
+template <typename Argument>
+class ChromeEventReader {
+ public:
+  ChromeEventReader(JsonStream& json, std::span<const std::string_view> arguments,
+                    Argument& argument)
+      : json_(json), arguments_(arguments), argument_(argument) {}
+
+  /// The object that begins here.
+  const ChromeEvent& read() {
+    clear();
+    json_.object(&members_, key_of, [&](int key) { member(static_cast<Key>(key)); });
+    event_.share_read = json_.share_read();
+    return event_;
+  }
+
+ private:
+  enum class Key : int { name, category, phase, process, thread, start, duration, args, other };
+  // Of an argument: its place in `arguments`, or one of these.
+  static constexpr int kLabel = -1, kUnknown = -2;
+
+  static int key_of(std::string_view key) { return static_cast<int>(key_named(key)); }
+  static Key key_named(std::string_view key) {
+    if (is_key(key, "name")) return Key::name;
+    if (is_key(key, "cat")) return Key::category;
+    if (is_key(key, "ph")) return Key::phase;
+    if (is_key(key, "pid")) return Key::process;
+    if (is_key(key, "tid")) return Key::thread;
+    if (is_key(key, "ts")) return Key::start;
+    if (is_key(key, "dur")) return Key::duration;
+    return is_key(key, "args") ? Key::args : Key::other;
+  }
+
+  void clear() {
+    event_.phase = 0;
+    event_.name.clear();
+    event_.category.clear();
+    event_.label.clear();
+    event_.pid = event_.tid = 0;
+    event_.has_start = event_.has_duration = false;
+  }
+
+  void member(Key key) {
+    switch (key) {
+      case Key::name:
+        return text(&event_.name);
+      case Key::category:
+        return text(&event_.category);
+      case Key::phase:
+        event_.phase = json_.next() == '"' ? json_.character() : (json_.skip_value(), '\0');
+        return;
+      case Key::process:
+        event_.pid = id();
+        return;
+      case Key::thread:
+        event_.tid = id();
+        return;
+      case Key::start:
+        event_.has_start = time(&event_.start_us);
+        return;
+      case Key::duration:
+        event_.has_duration = time(&event_.duration_us);
+        return;
+      case Key::args:
+        return arguments();
+      case Key::other:
+        return json_.skip_value();
+    }
+  }
+
+  void arguments() {
+    if (json_.next() != '{') return json_.skip_value();
+    const auto place_of = [&](std::string_view key) -> int {
+      const auto at = std::find(arguments_.begin(), arguments_.end(), key);
+      if (at != arguments_.end()) return static_cast<int>(at - arguments_.begin());
+      return is_key(key, "name") ? kLabel : kUnknown;
+    };
+    json_.object(&members_of_args_, place_of, [&](int place) {
+      if (place == kLabel && json_.next() == '"') return json_.string(&event_.label);
+      if (place < 0 || !argument_(place, json_)) {
+        json_.skip_value();
+      }
+    });
+  }
+
+  /// A number, or what a text begins with.
+  int64_t id() {
+    if (json_.next() != '"') return json_.integer();
+    int64_t value = 0;
+    const std::string& text = json_.string();
+    std::from_chars(text.data(), text.data() + text.size(), value);
+    return value;
+  }
+  void text(std::string* out) {
+    if (json_.next() == '"') {
+      json_.string(out);
+    } else {
+      json_.skip_value();
+    }
+  }
+  bool time(double* us) { return json_.number(us) && is_possible_time(*us); }
+
+  JsonStream& json_;
+  const std::span<const std::string_view> arguments_;
+  Argument& argument_;
+  MemberOrder members_, members_of_args_;
+  ChromeEvent event_;
+};
+
 /// Calls `argument(i, json)` for every member of "args" whose key is arguments[i], which returns
 /// true if it consumed the value, and `event(e)` behind every event. `before()` is called as an
 /// event begins; `outside(key, json)` for every other key of the document, as `argument`. A file
@@ -44,89 +154,16 @@ template <typename Before, typename Argument, typename Event, typename Outside>
 void for_each_event(const std::string& path, std::span<const std::string_view> arguments,
                     Before&& before, Argument&& argument, Event&& event, Outside&& outside,
                     ChromeDamage* damage) {
-  enum Key : int { name, category, phase, process, thread, start, duration, args, other };
+  // A document is an array of events, which may lack its end, or an object that has one.
   JsonStream json(path);
-  MemberOrder member_order, argument_order;
-  ChromeEvent e;
+  ChromeEventReader reader(json, arguments, argument);
   int64_t events = 0;
-  const auto id = [&] {
-    int64_t value = 0;
-    if (json.next() != '"') return json.integer();
-    const std::string& text = json.string();
-    std::from_chars(text.data(), text.data() + text.size(), value);
-    return value;
-  };
-  const auto text = [&](std::string* out) {
-    if (json.next() == '"') {
-      json.string(out);
-    } else {
-      json.skip_value();
-    }
-  };
-  const auto key_of = [](std::string_view key) -> int {
-    if (is_key(key, "name")) return name;
-    if (is_key(key, "cat")) return category;
-    if (is_key(key, "ph")) return phase;
-    if (is_key(key, "pid")) return process;
-    if (is_key(key, "tid")) return thread;
-    if (is_key(key, "ts")) return start;
-    if (is_key(key, "dur")) return duration;
-    return is_key(key, "args") ? args : other;
-  };
-  // Of an argument: its place in `arguments`, or one of these.
-  constexpr int kLabel = -1, kUnknown = -2;
-  const auto argument_of = [&](std::string_view key) -> int {
-    const auto at = std::find(arguments.begin(), arguments.end(), key);
-    if (at != arguments.end()) return static_cast<int>(at - arguments.begin());
-    return is_key(key, "name") ? kLabel : kUnknown;
-  };
-  const auto one_argument = [&](int key) {
-    if (key == kLabel && json.next() == '"') return json.string(&e.label);
-    if (key < 0 || !argument(key, json)) {
-      json.skip_value();
-    }
-  };
   const auto one = [&] {
     if (json.next() != '{') return json.skip_value();
-    e.phase = 0;
-    e.name.clear();
-    e.category.clear();
-    e.label.clear();
-    e.pid = e.tid = 0;
-    e.has_start = e.has_duration = false;
     before();
-    json.object(&member_order, key_of, [&](int key) {
-      switch (key) {
-        case name:
-          return text(&e.name);
-        case category:
-          return text(&e.category);
-        case phase:
-          e.phase = json.next() == '"' ? json.character() : (json.skip_value(), '\0');
-          return;
-        case process:
-          e.pid = id();
-          return;
-        case thread:
-          e.tid = id();
-          return;
-        case start:
-          e.has_start = json.number(&e.start_us) && is_possible_time(e.start_us);
-          return;
-        case duration:
-          e.has_duration = json.number(&e.duration_us) && is_possible_time(e.duration_us);
-          return;
-        case args:
-          if (json.next() == '{') return json.object(&argument_order, argument_of, one_argument);
-          break;
-        default:
-          break;
-      }
-      json.skip_value();
-    });
+    const ChromeEvent& read = reader.read();
     ++events;
-    e.share_read = json.share_read();
-    event(e);
+    event(read);
   };
   try {
     if (json.next() == '[') {

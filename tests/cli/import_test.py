@@ -55,6 +55,8 @@ class ImportTest(unittest.TestCase):
     def test_held_out_groups_are_predicted_and_told(self):
         told = json.loads(self.good("profile", "--import", *self.logs(), "--out", "c.yaml", "--hold-out", "8", "--json"))
         self.assertEqual(told["fitted"], ["links.intra"])
+        self.assertEqual(told["times"], 2 * 21)  # of the groups that are not kept back
+        self.assertEqual((told["assumed"], told["dropped"]), ([], []))
         self.assertEqual(told["base"], "azure-nd-a100-v4")
         (error,) = told["held_out"]
         self.assertEqual((error["op"], error["ranks"], error["predicted_from"]), ("all_reduce", 8, "the rest"))
@@ -63,6 +65,7 @@ class ImportTest(unittest.TestCase):
             text = f.read()
         self.assertIn("fitted to all_reduce_2.log, all_reduce_4.log", text)
         self.assertNotIn("ranks: 8", text)
+        self.assertIn("536870912, 1073741824]", text)  # sizes to the last byte
 
     def test_every_collective_has_a_cost(self):
         for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "resplit", "send", "size_exchange", "transfer",
@@ -95,10 +98,17 @@ class ImportTest(unittest.TestCase):
         self.refused("there is no cost of 'broadcast'", *op, "broadcast", "--bytes", "1MiB")
         self.refused("got no --bytes", *op, "all_reduce")
         self.refused("--bytes has", *op, "all_reduce", "--bytes", "0")
+        self.refused("expected the smaller size first", *op, "all_reduce", "--bytes", "2KiB..1KiB")
         self.refused("try --set nodes=17", *op, "all_reduce", "--bytes", "1", "--ranks", "129")
         self.refused("at most the 8 devices", *op, "all_reduce", "--bytes", "1", "--per-node", "9")
         self.refused("expected no RUN", "simulate", "run.yaml", *op[1:], "all_reduce")
         self.refused("go with --op", "simulate", "run.yaml", "--bytes", "1MiB")
+
+    def test_what_a_log_does_not_say_is_told_apart_from_what_is_left_out(self):
+        unnamed = [self.put(f"{n}.log", log(n)) for n in (2, 4)]
+        out = self.good("profile", "--import", *unnamed, "--out", "c.yaml")
+        self.assertIn("assumed:  2.log: no word on which collective it is: taken for all_reduce", out)
+        self.assertNotIn("left out", out)
 
     def test_launchers_and_tables(self):
         prefixed = self.put("nccl_16.log", log(16, 2, lambda n, s: sum_us(n, s) * 2, "[1,0]<stdout>:"))

@@ -190,6 +190,9 @@ class PlanTest(unittest.TestCase):
         self.refused("at most the 8", *of_box, "--global-batch", "8", "--ranks", "9")
         self.refused("expected --global-batch N", *of_box)
         self.refused("expected megatron or torchtitan", "plan", "model/config.json", "--from", "deepspeed")
+        of_two = [*of_box, "--global-batch", "8", "--seq-len", "64", "--ranks", "2"]
+        self.refused("there is no plan of 2 ranks", *of_two, "--set", "plan.pp=3")
+        self.refused("--time-limit is -3", *of_two, "--time-limit", "-3")
 
     def test_interrupted(self):
         self.model(num_hidden_layers=16)
@@ -238,6 +241,7 @@ class PlanTest(unittest.TestCase):
         first, second = json.loads(self.read("model/config.json")), json.loads(self.read("model2/config.json"))
         self.assertEqual(first, second)
         self.assertNotIn("note", told)
+        self.assertNotIn("$@", told)  # the script's own arguments: it has none
         subprocess.run(["bash", "-n", os.path.join(self.folder, "again.sh")], check=True)
 
     def test_megatron_errors(self):

@@ -83,6 +83,43 @@ TEST(Connection, GathersWhatEachGives) {
   }
 }
 
+/// So many bytes, no two neighbours alike, other ones of every rank and for every rank.
+std::string text_of(int64_t bytes, int32_t from, int32_t to) {
+  std::string text(static_cast<size_t>(bytes), '\0');
+  for (size_t i = 0; i < text.size(); ++i) {
+    text[i] = static_cast<char>(i * 7 + static_cast<size_t>(from) * 31 + static_cast<size_t>(to));
+  }
+  return text;
+}
+
+// The first message of a text has 248 bytes of it, and a second one the rest, if there is any.
+TEST(Connection, TextsOfAnyLengthComeWhole) {
+  constexpr int32_t kRanks = 3;
+  auto list = connections(kRanks, milliseconds(10'000));
+  const auto errors = on_each(list, [](Connection& connection) {
+    const int32_t me = connection.index();
+    for (const int64_t bytes : {0, 1, 247, 248, 249, 495, 496, 497, 100'000}) {
+      const auto length = [&](int32_t rank) { return bytes + rank; };
+      const std::vector<std::string> all = connection.all_gather(text_of(length(me), me, 0));
+      std::vector<std::string> given;
+      for (int32_t to = 0; to < kRanks; ++to) {
+        given.push_back(text_of(length(to), me, to));
+      }
+      const std::vector<std::string> got = connection.exchange(given);
+      ASSERT_EQ(all.size(), static_cast<size_t>(kRanks));
+      ASSERT_EQ(got.size(), static_cast<size_t>(kRanks));
+      for (int32_t from = 0; from < kRanks; ++from) {
+        EXPECT_EQ(all[static_cast<size_t>(from)], text_of(length(from), from, 0)) << bytes;
+        EXPECT_EQ(got[static_cast<size_t>(from)], text_of(length(me), from, me)) << bytes;
+      }
+    }
+    connection.leave();
+  });
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error, "");
+  }
+}
+
 TEST(Connection, AllEndWithTheReasonOfTheOneThatFails) {
   auto list = connections(3, milliseconds(20'000));
   const auto errors = on_each(list, [](Connection& connection) {

@@ -38,6 +38,7 @@ TEST(CommLog, OldProgramsOneProcess) {
           "# Out of bounds values : 0 OK\n",
       "all_reduce_2.log");
   EXPECT_EQ(log.format, "nccl-tests");
+  EXPECT_EQ(log.assumed, std::vector<std::string>{});
   EXPECT_EQ(log.device, "A100-SXM4-40GB");
   EXPECT_EQ(log.devices_per_node, 2);
   EXPECT_EQ(log.dropped, std::vector<std::string>{});

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "cost/known_clusters.h"
+#include "cost/link_errors.h"
 
 namespace hocket::cost {
 namespace {

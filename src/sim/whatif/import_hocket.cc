@@ -37,6 +37,14 @@ struct TaskFacts {
   bool sends = false;
 };
 
+/// All that the arguments of an event say.
+struct Said {
+  TaskFacts task;
+  int32_t number = kNone;  ///< of the task
+  int32_t step = kNone, micro_batch = kNone, rank = kNone;
+  std::string phase;
+};
+
 class HocketReader {
  public:
   explicit HocketReader(const std::string& path) : path_(path) {
@@ -63,122 +71,129 @@ class HocketReader {
 
  private:
   void events() {
-    TaskFacts task;
-    int32_t step = kNone, micro_batch = kNone, number = kNone, rank = kNone;
-    std::string phase;
     trace::ChromeDamage damage;
-    std::map<std::pair<int64_t, int64_t>, int32_t> lane_of;
-    int64_t without = 0, unknown = 0;
     trace::for_each_event(
-        path_, kArguments,
-        [&] {
-          task = {};
-          step = micro_batch = number = rank = kNone;
-          phase.clear();
-        },
+        path_, kArguments, [&] { said_ = {}; },
         [&](int argument, trace::JsonStream& json) {
-          switch (static_cast<Argument>(argument)) {
-            case Argument::task:
-              number = json.small();
-              return true;
-            case Argument::phase:
-              if (json.next() != '"') return false;
-              phase = json.string();
-              return true;
-            case Argument::step:
-              step = json.small();
-              return true;
-            case Argument::micro_batch:
-              micro_batch = json.small();
-              return true;
-            case Argument::stage:
-              task.stage = json.small();
-              return true;
-            case Argument::bytes:
-              task.bytes = json.integer();
-              return true;
-            case Argument::group:
-              task.group = json.small();
-              return true;
-            case Argument::flow:
-              task.flow = json.integer();
-              return true;
-            case Argument::end:
-              if (json.next() != '"') return false;
-              task.sends = json.string() == "out";
-              return true;
-            case Argument::rank:
-              rank = json.small();
-              return true;
-          }
-          return false;
+          return read_argument(static_cast<Argument>(argument), json);
         },
         [&](const trace::ChromeEvent& event) {
-          if (event.phase == 'M' && event.name == "process_name") {
-            int64_t named = kNone;
-            if (rank < 0 && event.label.starts_with("rank ")) {
-              parse_int(std::string_view(event.label).substr(5), &named);
-            }
-            rank_of_[event.pid] = rank >= 0 ? rank : static_cast<int32_t>(named);
-          }
-          if (event.phase != 'X') {
-            unknown += event.phase != 'M' && event.phase != 'C' && event.phase != 's' &&
-                       event.phase != 'f' && event.phase != 't';
-            return;
-          }
-          if (!event.has_start || number < 0) {
-            ++without;
-            return;
-          }
-          task.kind = interned(event.category.empty() ? event.name : event.category, &kinds_);
-          task.phase = phase.empty() ? kNone : interned(phase, &phases_);
-          Observed op;
-          op.worker = static_cast<int32_t>(event.pid);
-          op.step = std::max(step, 0);
-          op.start = event.start_us * 1e-6;
-          op.duration = event.has_duration ? event.duration_us * 1e-6 : 0;
-          op.sequence = number;
-          op.stream = static_cast<int32_t>(event.tid);
-          op.micro_batch = micro_batch;
-          op.chunk = task.stage;
-          seen_.push_back(op);
-          const auto [at, added] = tasks_.try_emplace({op.worker, number}, task);
-          if (!added && task.flow != 0) {
-            // Ids of messages differ from step to step; the first step's tell who meets whom.
-            at->second.flow = std::min(at->second.flow, task.flow);
+          if (event.phase == 'X') {
+            take_task(event);
+          } else {
+            take_other(event);
           }
         },
-        [&](std::string_view key, trace::JsonStream& json) {
-          if (trace::is_key(key, "waits") && json.next() == '[') {
-            waits_ = trace::read_waits(json);
-            return true;
-          }
-          if (key != "otherData" || json.next() != '{') return false;
-          json.object([&](std::string_view fact) {
-            if (trace::is_key(fact, "ranks")) {
-              num_ranks_ = json.small();
-            } else if (trace::is_key(fact, "source") && json.next() == '"') {
-              of_run_ = json.string() == "run";
-            } else {
-              json.skip_value();
-            }
-          });
-          return true;
-        },
+        [&](std::string_view key, trace::JsonStream& json) { return read_fact(key, json); },
         &damage);
-    const auto drop = [&](int64_t events, std::string note) {
-      run_.dropped.events += events;
-      run_.dropped.notes.push_back(std::move(note));
-    };
-    if (without > 0) {
-      drop(without, fmt::format("{} without a task's number or a time", counted(without, "event")));
-    }
-    if (unknown > 0) {
-      drop(unknown, fmt::format("{} of unknown phases", counted(unknown, "event")));
-    }
+    drop(without_task_, "without a task's number or a time");
+    drop(of_unknown_phases_, "of unknown phases");
     if (damage.partial) {
-      drop(0, fmt::format("the rest of the file: {}", damage.cause));
+      run_.dropped.notes.push_back(fmt::format("the rest of the file: {}", damage.cause));
     }
+  }
+
+  /// An argument of an event, into `said_`; false: its value is of another type.
+  bool read_argument(Argument argument, trace::JsonStream& json) {
+    switch (argument) {
+      case Argument::task:
+        said_.number = json.small();
+        return true;
+      case Argument::phase:
+        if (json.next() != '"') return false;
+        said_.phase = json.string();
+        return true;
+      case Argument::step:
+        said_.step = json.small();
+        return true;
+      case Argument::micro_batch:
+        said_.micro_batch = json.small();
+        return true;
+      case Argument::stage:
+        said_.task.stage = json.small();
+        return true;
+      case Argument::bytes:
+        said_.task.bytes = json.integer();
+        return true;
+      case Argument::group:
+        said_.task.group = json.small();
+        return true;
+      case Argument::flow:
+        said_.task.flow = json.integer();
+        return true;
+      case Argument::end:
+        if (json.next() != '"') return false;
+        said_.task.sends = json.string() == "out";
+        return true;
+      case Argument::rank:
+        said_.rank = json.small();
+        return true;
+    }
+    return false;
+  }
+
+  /// A task of a step, with what was said of it.
+  void take_task(const trace::ChromeEvent& event) {
+    if (!event.has_start || said_.number < 0) {
+      ++without_task_;
+      return;
+    }
+    TaskFacts& task = said_.task;
+    task.kind = interned(event.category.empty() ? event.name : event.category, &kinds_);
+    task.phase = said_.phase.empty() ? kNone : interned(said_.phase, &phases_);
+    Observed op;
+    op.worker = static_cast<int32_t>(event.pid);
+    op.step = std::max(said_.step, 0);
+    op.start = event.start_us * 1e-6;
+    op.duration = event.has_duration ? event.duration_us * 1e-6 : 0;
+    op.sequence = said_.number;
+    op.stream = static_cast<int32_t>(event.tid);
+    op.micro_batch = said_.micro_batch;
+    op.chunk = task.stage;
+    seen_.push_back(op);
+    const auto [at, added] = tasks_.try_emplace({op.worker, said_.number}, task);
+    if (!added && task.flow != 0) {
+      // Ids of messages differ from step to step; the first step's tell who meets whom.
+      at->second.flow = std::min(at->second.flow, task.flow);
+    }
+  }
+
+  /// The name of a process is that of its rank; counters and arrows say nothing new.
+  void take_other(const trace::ChromeEvent& event) {
+    if (event.phase == 'M' && event.name == "process_name") {
+      int64_t named = kNone;
+      if (said_.rank < 0 && event.label.starts_with("rank ")) {
+        parse_int(std::string_view(event.label).substr(5), &named);
+      }
+      rank_of_[event.pid] = said_.rank >= 0 ? said_.rank : static_cast<int32_t>(named);
+    }
+    constexpr std::string_view kKnown = "MCsft";
+    of_unknown_phases_ += kKnown.find(event.phase) == kKnown.npos ? 1 : 0;
+  }
+
+  /// What the document says beside its events.
+  bool read_fact(std::string_view key, trace::JsonStream& json) {
+    if (trace::is_key(key, "waits") && json.next() == '[') {
+      waits_ = trace::read_waits(json);
+      return true;
+    }
+    if (key != "otherData" || json.next() != '{') return false;
+    json.object([&](std::string_view fact) {
+      if (trace::is_key(fact, "ranks")) {
+        num_ranks_ = json.small();
+      } else if (trace::is_key(fact, "source") && json.next() == '"') {
+        of_run_ = json.string() == "run";
+      } else {
+        json.skip_value();
+      }
+    });
+    return true;
+  }
+
+  void drop(int64_t events, const std::string& what) {
+    if (events == 0) return;
+    run_.dropped.events += events;
+    run_.dropped.notes.push_back(fmt::format("{} {}", counted(events, "event"), what));
   }
 
   static int32_t interned(const std::string& text, std::map<std::string, int32_t>* table) {
@@ -481,6 +496,8 @@ class HocketReader {
 
   std::string path_;
   MeasuredRun run_;
+  Said said_;  ///< of the event that is read
+  int64_t without_task_ = 0, of_unknown_phases_ = 0;
   std::vector<Observed> seen_;
   int32_t num_ranks_ = 0;
   bool of_run_ = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torchtitan's job files (TOML) as runs, and runs as job files. Names and defaults are those of its
+// torchtitan's job files (TOML) as runs. Names and defaults are those of its
 // torchtitan/config/job_config.py.
 #include <fmt/format.h>
 
@@ -13,28 +13,12 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "plan/emit.h"
 #include "plan/foreign.h"
+#include "plan/torchtitan_names.h"
 
 namespace hocket::plan {
 
 namespace {
-
-constexpr const char* kTrainer = "torchtitan";
-
-/// Names of pipeline schedules on both sides; of these two stages per rank where nothing else is
-/// said.
-struct ScheduleName {
-  const char* ours;
-  const char* theirs;
-  bool looped = false;
-};
-constexpr ScheduleName kSchedules[] = {{"1f1b", "1F1B"},
-                                       {"gpipe", "GPipe"},
-                                       {"interleaved", "Interleaved1F1B", true},
-                                       {"zb-h1", "InterleavedZeroBubble", true},
-                                       {"zb-v", "ZBVZeroBubble", true},
-                                       {"dualpipev", "DualPipeV", true}};
 
 class Job {
  public:
@@ -241,18 +225,19 @@ class Import {
     const std::vector<int64_t> layers =
         job_.counts("parallelism.module_fqns_per_model_part", "layers.");
     if (pp_ == 1) return;
-    const auto found = std::find_if(
-        std::begin(kSchedules), std::end(kSchedules), [&](const ScheduleName& schedule) {
-          std::string one = schedule.theirs, other = name;
-          for (std::string* text : {&one, &other}) {
-            std::transform(text->begin(), text->end(), text->begin(),
-                           [](unsigned char c) { return std::tolower(c); });
-          }
-          return one == other;
-        });
-    if (csv.empty() && found == std::end(kSchedules)) {
+    const auto found =
+        std::find_if(std::begin(kTorchtitanSchedules), std::end(kTorchtitanSchedules),
+                     [&](const ScheduleName& schedule) {
+                       std::string one = schedule.theirs, other = name;
+                       for (std::string* text : {&one, &other}) {
+                         std::transform(text->begin(), text->end(), text->begin(),
+                                        [](unsigned char c) { return std::tolower(c); });
+                       }
+                       return one == other;
+                     });
+    if (csv.empty() && found == std::end(kTorchtitanSchedules)) {
       std::vector<std::string> known;
-      for (const ScheduleName& schedule : kSchedules) {
+      for (const ScheduleName& schedule : kTorchtitanSchedules) {
         known.push_back(schedule.theirs);
       }
       fail(name_,
@@ -261,7 +246,7 @@ class Import {
            quote(name), join(known, ", "));
     }
     set("plan.pp_schedule", csv.empty() ? found->ours : csv);
-    int64_t chunks = found != std::end(kSchedules) && found->looped ? 2 : 1;
+    int64_t chunks = found != std::end(kTorchtitanSchedules) && found->looped ? 2 : 1;
     if (!layers.empty()) {
       if (std::ssize(layers) % pp_ != 0) {
         fail(name_,
@@ -347,152 +332,10 @@ class Import {
   Imported imported_;
 };
 
-/// Modules of every stage, as torchtitan names them.
-std::string modules_of(const engine::Run& run) {
-  std::vector<std::vector<std::string>> parts(static_cast<size_t>(run.plan.num_stages()));
-  parts.front().push_back("tok_embeddings");
-  int64_t layer = 0;
-  for (const int32_t stage : run.plan.stage_of_layers(run.model.num_layers)) {
-    parts[static_cast<size_t>(stage)].push_back(fmt::format("layers.{}", layer++));
-  }
-  parts.back().push_back("norm");
-  parts.back().push_back("output");
-  std::string text = "[\n";
-  for (const std::vector<std::string>& part : parts) {
-    text += fmt::format("  [\"{}\"],\n", fmt::join(part, "\", \""));
-  }
-  return text + "]";
-}
-
 }  // namespace
 
 Imported import_torchtitan(const std::string& text, const std::string& name, int64_t ranks) {
   return Import(text, name, ranks).run();
-}
-
-std::string emit_torchtitan(const engine::Run& run) {
-  // Every key of the plan is one of theirs, or has the one value that they always have.
-  const engine::PlanSection& plan = run.config.plan;
-  const engine::TrainSection& train = run.config.train;
-  expect_expressed(run, kTrainer,
-                   {"plan.pp",
-                    "plan.pp_chunks",
-                    "plan.dp",
-                    "plan.ep",
-                    "plan.etp",
-                    "plan.cp",
-                    "plan.tp",
-                    "plan.sequence_parallel",
-                    "plan.micro_batch",
-                    "plan.pp_schedule",
-                    "plan.pp_layers",
-                    "plan.recompute",
-                    "plan.cp_comm_type",
-                    "plan.cp_order",
-                    "plan.shard.params",
-                    "plan.shard.grads",
-                    "plan.shard.optimizer",
-                    "plan.shard.group",
-                    "plan.shard.reshard_after_forward",
-                    "plan.ranks",
-                    "plan.collectives",
-                    "plan.ranks_per_node",
-                    "plan.timeout_s",
-                    "plan.threads_per_rank"});
-  const auto refuse = [&](const std::string& key, const std::string& value,
-                          const std::string& expected) {
-    refuse_key(run, kTrainer, key, value, expected);
-  };
-  if (plan.tp > 1 && !plan.sequence_parallel) {
-    refuse("plan.sequence_parallel", "false", "true with plan.tp");
-  }
-  if (plan.etp > 1 && plan.etp != plan.tp) {
-    refuse("plan.etp", std::to_string(plan.etp), "1 or plan.tp");
-  }
-  const parallel::Sharding& shard = run.plan.shard;
-  const int64_t replicas = plan.dp * plan.cp;
-  int64_t replicate = plan.dp, split = 1;
-  if (replicas > 1 && shard.any()) {
-    if (shard.params == parallel::Shard::none || shard.grads != shard.params ||
-        shard.optimizer != shard.params) {
-      refuse("plan.shard", "not of parameters, gradients and states alike", "all three, or none");
-    }
-    const int64_t group = shard.params == parallel::Shard::group ? shard.group : replicas;
-    if (group % plan.cp != 0) {
-      refuse("plan.shard.group", std::to_string(group), "a multiple of plan.cp");
-    }
-    split = group / plan.cp;
-    replicate = plan.dp / split;
-  } else if (plan.cp > 1) {
-    refuse("plan.shard.params", "none", "all with plan.cp, over which FSDP splits");
-  }
-  std::string text = fmt::format(
-      "# {}\n# Model, data, precision and checkpoints are to be added: a run says them otherwise.\n"
-      "[training]\nseq_len = {}\nglobal_batch_size = {}\nlocal_batch_size = {}\nsteps = {}\n"
-      "max_norm = {}\nseed = {}\n\n",
-      run.name, train.seq_len, train.global_batch,
-      plan.pp > 1 ? train.global_batch / plan.dp : plan.micro_batch, train.steps,
-      train.max_grad_norm, train.seed);
-  const auto real = [](double value) {
-    const std::string shown = fmt::format("{}", value);
-    return shown.find_first_of(".e") == std::string::npos ? shown + ".0" : shown;
-  };
-  text += fmt::format(
-      "[optimizer]\nname = \"AdamW\"\nlr = {}\nbeta1 = {}\nbeta2 = {}\neps = {}\nweight_decay = "
-      "{}\n"
-      "\n[lr_scheduler]\nwarmup_steps = {}\ndecay_type = \"cosine\"\nmin_lr_factor = {}\n\n",
-      real(train.lr), real(train.beta1), real(train.beta2), real(train.eps),
-      real(train.weight_decay), train.warmup_steps,
-      real(train.lr > 0 ? train.min_lr.value_or(train.lr / 10) / train.lr : 0));
-  text += fmt::format(
-      "[parallelism]\ndata_parallel_replicate_degree = {}\ndata_parallel_shard_degree = {}\n"
-      "tensor_parallel_degree = {}\npipeline_parallel_degree = {}\ncontext_parallel_degree = {}\n",
-      replicate, split, plan.tp, plan.pp, plan.cp);
-  if (run.model.num_experts > 0) {
-    text += fmt::format("expert_parallel_degree = {}\nexpert_tensor_parallel_degree = {}\n",
-                        plan.ep, plan.etp);
-  }
-  if (shard.params != parallel::Shard::none) {
-    text += fmt::format("fsdp_reshard_after_forward = \"{}\"\n",
-                        shard.reshard_after_forward ? "always" : "never");
-  }
-  if (plan.cp > 1) {
-    const std::string keys = plan.pass_options.text("cp_comm_type");
-    const std::string order = plan.pass_options.text("cp_order");
-    if (keys == "a2a") {
-      refuse("plan.cp_comm_type", keys, "all_gather or p2p");
-    }
-    if (keys == "p2p" && order != "zigzag") {
-      refuse("plan.cp_order", order, "zigzag");
-    }
-    text += fmt::format("context_parallel_rotate_method = \"{}\"\n",
-                        keys == "p2p" ? "alltoall" : "allgather");
-  }
-  if (plan.pp > 1) {
-    text += fmt::format("pipeline_parallel_microbatch_size = {}\n", plan.micro_batch);
-    const auto found = std::find_if(
-        std::begin(kSchedules), std::end(kSchedules),
-        [&](const ScheduleName& schedule) { return plan.pp_schedule == schedule.ours; });
-    if (parallel::is_schedule_file(plan.pp_schedule)) {
-      text += fmt::format(
-          "pipeline_parallel_schedule = \"PipelineScheduleMulti\"\n"
-          "pipeline_parallel_schedule_csv = \"{}\"\n",
-          plan.pp_schedule);
-    } else if (found == std::end(kSchedules)) {
-      refuse("plan.pp_schedule", plan.pp_schedule,
-             "1f1b, gpipe, interleaved, zb-h1, zb-v or "
-             "dualpipev, or a CSV");
-    } else {
-      text += fmt::format("pipeline_parallel_schedule = \"{}\"\n", found->theirs);
-    }
-    text += fmt::format("module_fqns_per_model_part = {}\n", modules_of(run));
-  }
-  text += fmt::format("\n[activation_checkpoint]\nmode = \"{}\"\n",
-                      plan.pass_options.text("recompute"));
-  if (plan.pass_options.text("recompute") == "selective") {
-    text += "selective_ac_option = \"op\"\n";
-  }
-  return text;
 }
 
 }  // namespace hocket::plan

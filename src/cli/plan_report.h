@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a search for a plan found, as text and as JSON.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "plan/search.h"
+
+namespace hocket::cli {
+
+/// "296 plans, 0 too large, 156 slower by their bound, 55 simulated".
+std::string found_text(const plan::Counts& counts);
+/// What the search did, and whether its best is the best there is.
+std::string ending_text(const plan::SearchResult& result);
+/// The `top` best plans, where their time goes, and where each loses against the best one, of which
+/// there is one at least.
+std::string table_text(const plan::SearchResult& result, const plan::Space& space, size_t top);
+/// The same with all counts; seconds and bytes (docs/plan.md).
+std::string search_json(const plan::SearchResult& result, const plan::Space& space, size_t top);
+
+}  // namespace hocket::cli

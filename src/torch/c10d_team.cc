@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/c10d_team.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+namespace hocket::comm {
+
+void UnderWay::add(Progress* progress) {
+  std::lock_guard lock(mutex_);
+  all_.insert(progress);
+  progress->stopped = stopped_;
+}
+
+void UnderWay::remove(Progress* progress) {
+  std::lock_guard lock(mutex_);
+  all_.erase(progress);
+}
+
+void UnderWay::stop() {
+  std::lock_guard lock(mutex_);
+  stopped_ = true;
+  for (Progress* progress : all_) {
+    std::lock_guard stop(progress->mutex);
+    progress->stopped = true;
+    progress->changed.notify_all();
+  }
+}
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+/// A tensor of a collective: what the host has, and the same on the device that works. One tensor
+/// where that is the host.
+struct Staged {
+  at::Tensor host, there;
+};
+
+/// Gloo cannot end a collective that waits for others: who gives up leaves it behind, with the
+/// memory that it uses.
+class Collective : public Incoming {
+ public:
+  /// `made`: comes back to the host when the collective ends.
+  Collective(UnderWay& all, const c10::intrusive_ptr<c10d::Work>& work,
+             std::shared_ptr<Progress> progress, Staged made)
+      : all_(all), work_(work), progress_(std::move(progress)), made_(std::move(made)) {
+    all_.add(progress_.get());
+    if (on_gpu()) return;
+    work->getFuture()->addCallback([progress = progress_](c10::ivalue::Future& future) {
+      std::lock_guard lock(progress->mutex);
+      if (future.hasError()) {
+        progress->failed = future.tryRetrieveErrorMessage();
+      }
+      progress->ended = true;
+      progress->changed.notify_all();
+    });
+  }
+  ~Collective() override { all_.remove(progress_.get()); }
+  Received wait(milliseconds timeout) override {
+    const auto deadline = steady_clock::now() + timeout;
+    std::unique_lock lock(progress_->mutex);
+    while (!progress_->ended && !progress_->stopped) {
+      const auto now = steady_clock::now();
+      if (now >= deadline) return {Received::End::timed_out, "no end of a collective"};
+      if (on_gpu()) {
+        ask_gpu();
+      }
+      if (progress_->ended) break;
+      progress_->changed.wait_until(lock, on_gpu() ? now + kGpuIsAskedEvery : deadline);
+    }
+    if (progress_->stopped) return {Received::End::stopped, "stopped"};
+    if (!progress_->failed.empty()) return {Received::End::gone, progress_->failed};
+    made_.host.copy_(made_.there);
+    return {};
+  }
+
+ private:
+  /// A GPU tells nobody that it is done.
+  static constexpr std::chrono::microseconds kGpuIsAskedEvery{20};
+
+  bool on_gpu() const { return made_.there.is_cuda(); }
+  /// With the mutex of progress_ held.
+  void ask_gpu() {
+    try {
+      if (!work_->isCompleted()) return;
+      const std::exception_ptr failed = work_->exception();
+      if (failed) {
+        std::rethrow_exception(failed);
+      }
+    } catch (const std::exception& error) {
+      progress_->failed = error.what();
+    }
+    progress_->ended = true;
+  }
+
+  UnderWay& all_;
+  const c10::intrusive_ptr<c10d::Work> work_;
+  const std::shared_ptr<Progress> progress_;
+  const Staged made_;
+};
+
+class C10dTeam : public Team {
+ public:
+  C10dTeam(c10::intrusive_ptr<c10d::Backend> group, at::Device device, UnderWay& all)
+      : group_(std::move(group)), device_(device), all_(all) {}
+  ~C10dTeam() override;
+  std::unique_ptr<Incoming> all_reduce(Scratch data, Number number, bool max) override {
+    const Staged sum = copied(tensor(data, number));
+    std::vector<at::Tensor> tensors = {sum.there};
+    return begin(group_->allreduce(tensors, reduction<c10d::AllreduceOptions>(max)), sum);
+  }
+  std::unique_ptr<Incoming> reduce_scatter(Scratch in, Scratch out, Number number,
+                                           bool max) override;
+  std::unique_ptr<Incoming> all_gather(Scratch in, Scratch out) override {
+    at::Tensor from = copied(tensor(in)).there;
+    Staged to = room(tensor(out));
+    return begin(group_->_allgather_base(to.there, from), to);
+  }
+  std::unique_ptr<Incoming> all_to_all(Scratch in, std::span<const int64_t> bytes_to, Scratch out,
+                                       std::span<const int64_t> bytes_from) override {
+    at::Tensor from = copied(tensor(in)).there;
+    Staged to = room(tensor(out));
+    std::vector<int64_t> gives(bytes_to.begin(), bytes_to.end());
+    std::vector<int64_t> takes(bytes_from.begin(), bytes_from.end());
+    return begin(group_->alltoall_base(to.there, from, takes, gives), to);
+  }
+
+ private:
+  template <class Options>
+  static Options reduction(bool max) {
+    Options options;
+    options.reduceOp = max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+    return options;
+  }
+  static at::Tensor tensor(const Scratch& part, at::ScalarType type, int64_t size) {
+    return at::from_blob(
+        part.data, {part.bytes / size}, [memory = part.memory](void*) {},
+        at::TensorOptions().dtype(type));
+  }
+  static at::Tensor tensor(const Scratch& part) { return tensor(part, at::kByte, 1); }
+  static at::Tensor tensor(const Scratch& part, Number number) {
+    switch (number) {
+      case Number::f32:
+        return tensor(part, at::kFloat, 4);
+      case Number::f64:
+        return tensor(part, at::kDouble, 8);
+      case Number::i32:
+        return tensor(part, at::kInt, 4);
+      case Number::i64:
+        return tensor(part, at::kLong, 8);
+    }
+    throw std::logic_error("an unknown type of numbers");
+  }
+  bool on_gpu() const { return device_.is_cuda(); }
+  Staged copied(const at::Tensor& host) const { return {host, on_gpu() ? host.to(device_) : host}; }
+  Staged room(const at::Tensor& host) const {
+    return {host, on_gpu() ? at::empty_like(host, device_) : host};
+  }
+  std::unique_ptr<Incoming> begin(const c10::intrusive_ptr<c10d::Work>& work, Staged made) {
+    last_ = std::make_shared<Progress>();
+    return std::make_unique<Collective>(all_, work, last_, std::move(made));
+  }
+
+  c10::intrusive_ptr<c10d::Backend> group_;
+  const at::Device device_;
+  UnderWay& all_;
+  std::shared_ptr<Progress> last_;
+};
+
+/// Who destroys a group of Gloo waits for what it has under way, so it is left behind then. NCCL's
+/// can be ended.
+C10dTeam::~C10dTeam() {
+  bool ended = true;
+  if (last_) {
+    std::lock_guard lock(last_->mutex);
+    ended = last_->ended;
+  }
+  if (!on_gpu()) {
+    if (!ended) {
+      group_.release();
+    }
+    return;
+  }
+  try {
+    ended ? group_->shutdown() : group_->abort();
+  } catch (const std::exception&) {
+    // The process ends.
+  }
+}
+
+/// Gloo's own is a sum for all, of which each takes its block: but that one cannot be waited for
+/// with a timeout, so that it is done here.
+std::unique_ptr<Incoming> C10dTeam::reduce_scatter(Scratch in, Scratch out, Number number,
+                                                   bool max) {
+  class Block : public Incoming {
+   public:
+    Block(std::unique_ptr<Incoming> sum, Scratch in, Scratch out, int rank)
+        : sum_(std::move(sum)), in_(std::move(in)), out_(std::move(out)), rank_(rank) {}
+    Received wait(milliseconds timeout) override {
+      Received received = sum_->wait(timeout);
+      if (received.end == Received::End::whole) {
+        std::memcpy(out_.data, in_.data + rank_ * out_.bytes, static_cast<size_t>(out_.bytes));
+      }
+      return received;
+    }
+
+   private:
+    std::unique_ptr<Incoming> sum_;
+    Scratch in_, out_;
+    int rank_;
+  };
+  if (!on_gpu()) {
+    return std::make_unique<Block>(all_reduce(in, number, max), in, out, group_->getRank());
+  }
+  at::Tensor from = copied(tensor(in, number)).there;
+  Staged to = room(tensor(out, number));
+  const auto options = reduction<c10d::ReduceScatterOptions>(max);
+  return begin(group_->_reduce_scatter_base(to.there, from, options), to);
+}
+
+}  // namespace
+
+std::unique_ptr<Team> c10d_team(c10::intrusive_ptr<c10d::Backend> group, at::Device device,
+                                UnderWay& all) {
+  return std::make_unique<C10dTeam>(std::move(group), device, all);
+}
+
+}  // namespace hocket::comm

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads that run as soon as they are woken, and that it costs nothing but promptness where the
+// system does not allow it. Every case is a thread of its own: the policy stays with a thread.
+#include "base/scheduling.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <functional>
+#include <thread>
+
+namespace hocket {
+namespace {
+
+int policy() {
+  int policy = -1;
+  sched_param ignored = {};
+  EXPECT_EQ(::pthread_getschedparam(::pthread_self(), &policy, &ignored), 0);
+  return policy;
+}
+
+void on_a_thread(const std::function<void()>& run) { std::thread(run).join(); }
+
+/// False where it takes more rights than this process has.
+bool allowed() {
+  bool could = false;
+  on_a_thread([&] { could = set_scheduling(SCHED_RR); });
+  return could;
+}
+
+TEST(Scheduling, AThreadAndThoseThatItStartsRunWhenWoken) {
+  if (!allowed()) {
+    GTEST_SKIP() << "the system does not allow SCHED_RR";
+  }
+  on_a_thread([] {
+    run_when_woken();
+    EXPECT_EQ(policy(), SCHED_RR);
+    on_a_thread([] { EXPECT_EQ(policy(), SCHED_RR); });
+  });
+  EXPECT_EQ(policy(), SCHED_OTHER);
+}
+
+TEST(Scheduling, AScopeGivesBackWhatItTook) {
+  if (!allowed()) {
+    GTEST_SKIP() << "the system does not allow SCHED_RR";
+  }
+  on_a_thread([] {
+    {
+      const RunsWhenWoken outer;
+      EXPECT_EQ(policy(), SCHED_RR);
+      {
+        const RunsWhenWoken inner;
+        EXPECT_EQ(policy(), SCHED_RR);
+      }
+      EXPECT_EQ(policy(), SCHED_RR) << "the inner scope took nothing";
+    }
+    EXPECT_EQ(policy(), SCHED_OTHER);
+  });
+}
+
+TEST(Scheduling, AScopeLeavesAThreadAsItIs) {
+  if (!allowed()) {
+    GTEST_SKIP() << "the system does not allow SCHED_RR";
+  }
+  on_a_thread([] {
+    run_when_woken();
+    { const RunsWhenWoken prompt; }
+    EXPECT_EQ(policy(), SCHED_RR);
+  });
+  on_a_thread([] {
+    ASSERT_TRUE(set_scheduling(SCHED_BATCH));
+    {
+      const RunsWhenWoken prompt;
+      EXPECT_EQ(policy(), SCHED_BATCH);
+    }
+    EXPECT_EQ(policy(), SCHED_BATCH);
+  });
+}
+
+/// In a child that may not: no rights of root, and no priority that it may raise itself to.
+int policies_without_rights() {
+  const rlimit none = {0, 0};
+  if (::setrlimit(RLIMIT_RTPRIO, &none) != 0) return 2;
+  if (::geteuid() == 0 && ::syscall(SYS_setuid, 65534) != 0) return 3;
+  if (set_scheduling(SCHED_RR)) return 4;
+  run_when_woken();
+  if (policy() != SCHED_OTHER) return 5;
+  {
+    const RunsWhenWoken prompt;
+    if (policy() != SCHED_OTHER) return 6;
+  }
+  return policy() == SCHED_OTHER ? 0 : 7;
+}
+
+TEST(SchedulingDeathTest, WithoutTheRightNothingChanges) {
+  EXPECT_EXIT(::_exit(policies_without_rights()), ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace hocket
