@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps that others published, beside what `hocket simulate` predicts of the same model, plan and cluster.
 
-    bench/published_steps.py [--only megatron|megascale|qwen3|llama ...] [--tiles 4] [--json FILE] [--fit] [--hocket build/hocket]
+    bench/published_steps.py [--only megatron|megascale|qwen3|llama ...] [--tiles 4] [--json FILE] [--fit]
+                             [--shares 0.7 0.1] [--hocket build/hocket]
 
 Every row is a run.yaml (written to a temporary folder), a cluster file of configs/clusters and a published figure:
 
 megatron   Megatron-LM on A100, Korthikanti et al., arXiv 2205.05198, table 5: seconds per step. The shares of the peaks in
-           selene-a100.yaml are fitted to the two rows of the 22B model (--fit prints them); those of the 175B model
-           are predicted
+           selene-a100.yaml are fitted to the two rows of the 22B model (--fit prints them); those of the 175B, 530B and
+           1T models are predicted (--shares: with other shares, of products and of attention)
 megascale  Jiang et al., arXiv 2402.15627, table 2: MFU of MegaScale over MFU of Megatron-LM, at eight scales. Both are
            predicted. They differ in what MegaScale changed: the overlaps (plan keys of MEGASCALE), the parallel
            transformer block (model_type parallel_llama), and FlashAttention-2, a share of the peak from its own paper
@@ -52,6 +53,8 @@ def gpt(layers, width, heads, vocab):
 
 GPT_22B = gpt(48, 6144, 64, 51200)
 GPT_175B = gpt(96, 12288, 96, 51200)
+GPT_530B = gpt(105, 20480, 128, 51200)
+GPT_1T = gpt(128, 25600, 160, 51200)
 MEGASCALE_175B = gpt(96, 12288, 128, 64000)
 MEGASCALE_175B_PARALLEL = {**MEGASCALE_175B, "model_type": "parallel_llama"}
 LLAMA_405B = llama_config(hidden_size=16384, intermediate_size=53248, num_hidden_layers=126, num_attention_heads=128,
@@ -95,17 +98,22 @@ class Row:
         return self.run["train"]["global_batch"] * self.run["train"]["seq_len"] / self.ranks
 
 
-def megatron_rows():
-    def row(what, figure, model, batch, **plan):
-        return Row("Megatron-LM", what, figure, "s", "selene-a100", model, 2048, batch, plan, dropout=0.1)
+# Its table 3: model, GPUs, batch and the rest of the plan; its table 5: seconds with full recomputation, and with sequence
+# parallelism and selective recomputation, which repeats the scores of attention: the kernel of this project does in any case.
+MEGATRON_TABLE = {"22B": (GPT_22B, 8, 4, {"micro_batch": 4}, 1.42, 1.10),
+                  "175B": (GPT_175B, 64, 64, {"pp": 8, "pp_chunks": 3, "micro_batch": 1}, 18.13, 13.75),
+                  "530B": (GPT_530B, 280, 280, {"pp": 35, "pp_chunks": 3, "micro_batch": 1}, 49.05, 37.83),
+                  "1T": (GPT_1T, 512, 512, {"pp": 64, "micro_batch": 1}, 94.42, 71.49)}
 
-    # Selective recomputation repeats the scores of attention, which the kernel of this project does in any case.
-    small = {"tp": 8, "micro_batch": 4}
-    large = {"tp": 8, "pp": 8, "pp_chunks": 3, "micro_batch": 1}
-    return [row("22B, 8 GPUs, full recompute", 1.42, GPT_22B, 4, **small, recompute="full"),
-            row("22B, 8 GPUs, sequence parallel, selective", 1.10, GPT_22B, 4, **small, sequence_parallel=True),
-            row("175B, 64 GPUs, full recompute", 18.13, GPT_175B, 64, **large, recompute="full"),
-            row("175B, 64 GPUs, sequence parallel, selective", 13.75, GPT_175B, 64, **large, sequence_parallel=True)]
+
+def megatron_rows(shares=None):
+    rows = []
+    for name, (model, gpus, batch, plan, full, selective) in MEGATRON_TABLE.items():
+        for what, figure, keys in (("full recompute", full, {"recompute": "full"}),
+                                   ("sequence parallel, selective", selective, {"sequence_parallel": True})):
+            rows.append(Row("Megatron-LM", f"{name}, {gpus} GPUs, {what}", figure, "s", "selene-a100", model, 2048, batch,
+                            {"tp": 8, **plan, **keys}, dropout=0.1, shares=shares))
+    return rows
 
 
 # GPUs: batch, MFU of Megatron-LM and of MegaScale in percent.
@@ -271,11 +279,14 @@ def main():
     parser.add_argument("--attention", type=float, default=FLASH_ATTENTION,
                         help="MegaScale's share of the peak in attention; 0: Megatron-LM's (default: %(default)s)")
     parser.add_argument("--steps", action="store_true", help="MegaScale's changes one after the other, too")
+    parser.add_argument("--shares", nargs=2, type=float, metavar=("MATMUL", "ATTENTION"),
+                        help="of the peaks, in place of those of selene-a100.yaml, in the rows of Megatron-LM")
     parser.add_argument("--json", help="write the table here")
     parser.add_argument("--fit", action="store_true", help="fit the shares of the A100 file to the 22B rows, and end")
     args = parser.parse_args()
     systems = args.only or ["megatron", "megascale", "qwen3", "llama"]
-    plain = {"megatron": megatron_rows, "qwen3": qwen3_rows, "llama": llama_rows}
+    shares = dict(zip(("matmul", "attention"), args.shares)) if args.shares else None
+    plain = {"megatron": lambda: megatron_rows(shares), "qwen3": qwen3_rows, "llama": llama_rows}
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         if args.fit:

@@ -9,8 +9,10 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 
 #include "base/error.h"
+#include "ops/op.h"
 
 namespace hocket::cost {
 namespace {
@@ -186,6 +188,8 @@ void keep_better(Device* best, const Device& other) {
   keep_less(&best->launch, other.launch);
   keep_less(&best->host_launch, other.host_launch);
   keep_less(&best->host_launch_expert, other.host_launch_expert);
+  best->host_reads = {};
+  best->several.clear();
   keep_less(&best->overlap.compute, other.overlap.compute);
   keep_less(&best->overlap.communication, other.overlap.communication);
   keep_less(&best->float8.maxima, other.float8.maxima);
@@ -391,6 +395,7 @@ void Cluster::validate(const std::string& where) const {
       fail(where, "algorithms has \"{}\"; expected hierarchical", algorithm);
     }
   }
+  validate_ops(where);
   validate_levels(where);
   validate_unlike(where);
   validate_measured(where);
@@ -422,6 +427,33 @@ void Cluster::validate_curves(const std::string& where) const {
              "and at most 1",
              name, share, curve->size[i]);
       }
+    }
+  }
+}
+
+void Cluster::validate_ops(const std::string& where) const {
+  const auto expect_ops = [&](const std::string& key, const std::vector<std::string>& ops) {
+    for (const std::string& op : ops) {
+      if (!ops::find_or_null(op)) {
+        fail(where, "{} names the op {}; expected one of the registry that is no communication",
+             key, op);
+      }
+    }
+  };
+  expect_ops("device.host_reads", device.host_reads.ops);
+  std::set<std::string> seen;
+  for (size_t i = 0; i < device.several.size(); ++i) {
+    const SeveralKernels& several = device.several[i];
+    const std::string key = fmt::format("device.several.{}", i);
+    expect_ops(key, several.ops);
+    for (const std::string& op : several.ops) {
+      if (!seen.insert(op).second) {
+        fail(where, "{} names {} a second time; expected each op once", key, op);
+      }
+    }
+    if (several.kernels > 10'000 || !(several.traffic <= 10'000)) {
+      fail(where, "{} has {} kernels that move {} times the bytes; expected at most 10000 each",
+           key, several.kernels, several.traffic);
     }
   }
 }
@@ -518,6 +550,14 @@ std::vector<std::string> Cluster::unsourced() const {
   for (const auto& [name, curve] : curves_of(device.efficiency)) {
     if (curve->given() && curve->source.empty()) {
       missing.push_back(fmt::format("device.efficiency.{}", name));
+    }
+  }
+  if (!device.host_reads.ops.empty() && device.host_reads.source.empty()) {
+    missing.push_back("device.host_reads");
+  }
+  for (size_t i = 0; i < device.several.size(); ++i) {
+    if (device.several[i].source.empty()) {
+      missing.push_back(fmt::format("device.several.{}", i));
     }
   }
   for (size_t i = 0; i < measured.size(); ++i) {

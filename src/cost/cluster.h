@@ -98,6 +98,31 @@ struct Float8 {
   }
 };
 
+/// Ops that the library has no kernel for: what is one task here, it does in several.
+struct SeveralKernels {
+  std::vector<std::string> ops;
+  int64_t kernels = 1;
+  double traffic = 1;
+  std::string source;
+  void fields(Fields& visit) {
+    visit("ops", ops, "of the registry").required();
+    visit("kernels", kernels, "how many there are: each takes `launch`").min(1);
+    visit("traffic", traffic, "bytes that they move together, over those of the task's operands")
+        .min(1);
+    visit("source", source, "where these numbers come from; mandatory in shipped files");
+  }
+};
+
+/// Tasks whose result the host reads, in the order of launches: it launches nothing meanwhile.
+struct HostReads {
+  std::vector<std::string> ops;
+  std::string source;
+  void fields(Fields& visit) {
+    visit("ops", ops, "of the registry");
+    visit("source", source, "where this is known from; mandatory in shipped files");
+  }
+};
+
 struct Device {
   std::string name;
   Bytes memory;
@@ -105,6 +130,8 @@ struct Device {
   Seconds launch;
   Seconds host_launch = {};
   Seconds host_launch_expert = {};
+  HostReads host_reads = {};
+  std::vector<SeveralKernels> several = {};
   Overlap overlap = {};
   Float8 float8 = {};
   Peak peak;
@@ -121,6 +148,8 @@ struct Device {
         "host_launch_expert", host_launch_expert,
         "time of the host per expert of a grouped product, where each has a kernel of its own; 0: "
         "one kernel does them all");
+    visit("host_reads", host_reads, "tasks whose result the host waits for; without: none");
+    visit("several", several, "ops that the library does in several kernels");
     visit("overlap", overlap, "how much longer things take beside each other on the device");
     visit("float8", float8, "what scales and layouts of 8-bit operands cost; without: nothing");
     visit("peak", peak, "arithmetic peak per element type");
@@ -354,6 +383,7 @@ struct Cluster {
  private:
   void validate_levels(const std::string& where) const;
   void validate_unlike(const std::string& where) const;
+  void validate_ops(const std::string& where) const;
   void validate_measured(const std::string& where) const;
   void validate_curves(const std::string& where) const;
 };

@@ -279,6 +279,18 @@ int64_t CostModel::more_launches_ns(const Kind& kind) const {
   return to_ns(experts * cluster_.device.host_launch_expert.value);
 }
 
+bool CostModel::host_reads(const Kind& kind) const {
+  const std::vector<std::string>& read = cluster_.device.host_reads.ops;
+  return std::find(read.begin(), read.end(), kind.op) != read.end();
+}
+
+const SeveralKernels* CostModel::several(std::string_view op) const {
+  for (const SeveralKernels& several : cluster_.device.several) {
+    if (std::find(several.ops.begin(), several.ops.end(), op) != several.ops.end()) return &several;
+  }
+  return nullptr;
+}
+
 double CostModel::more_bytes(const Kind& kind, uint32_t accumulate) const {
   // What outputs are added to is read. Of rows that go to experts only their kind knows how many
   // they are.
@@ -325,10 +337,13 @@ TaskCost CostModel::even_work(const Kind& kind, uint32_t accumulate) const {
                     static_cast<double>(kind.bytes)};
     return {to_ns(learned_->ns(leaf) * 1e-9) + overhead, Provenance::learned, learned_->held_out()};
   }
-  const double bytes = static_cast<double>(kind.bytes) + more_bytes(kind, accumulate);
+  const SeveralKernels* const several = this->several(kind.op);
+  const double times = several ? several->traffic : 1;
+  const double bytes = times * static_cast<double>(kind.bytes) + more_bytes(kind, accumulate);
   const double alone = roofline_s(kind.op, dtype, kind.flops, static_cast<int64_t>(bytes));
-  return {to_ns(alone + float8_s(kind) + cluster_.device.launch.value) + overhead,
-          Provenance::analytic};
+  const double launches =
+      cluster_.device.launch.value * static_cast<double>(several ? several->kernels : 1);
+  return {to_ns(alone + float8_s(kind) + launches) + overhead, Provenance::analytic};
 }
 
 /// The algorithms of an op's record among so many ranks, or the exchange that processes do.

@@ -66,6 +66,8 @@ class CostModel {
   TaskCost work(const Kind& kind, uint32_t accumulate, size_t node_kind = 0) const;
   /// How long the host takes to launch the kernels of a task beyond the first.
   int64_t more_launches_ns(const Kind& kind) const;
+  /// Does the host read what such a task computed (Device::host_reads)?
+  bool host_reads(const Kind& kind) const;
   /// A collective from the arrival of the last member, or a send. `inter`: its lane is the
   /// network's. Of nodes of several kinds those decide on which it takes longest.
   TaskCost transfer(const Kind& kind, uint32_t accumulate, bool inter,
@@ -103,6 +105,8 @@ class CostModel {
   double more_bytes(const Kind& kind, uint32_t accumulate) const;
   /// Time for scales and layouts of 8-bit operands (Device::float8).
   double float8_s(const Kind& kind) const;
+  /// How the library does an op that it has no kernel for; null: in one.
+  const SeveralKernels* several(std::string_view op) const;
   double memory_s(double bytes) const;
   /// Devices of the file that a rank computes on: its threads where it describes one core.
   double scale() const;

@@ -46,6 +46,10 @@ class Durations {
   virtual int64_t more_launches_ns([[maybe_unused]] ClassId cls, [[maybe_unused]] TaskId task) {
     return 0;
   }
+  /// Does the host wait for what a task computed before it launches more?
+  virtual bool host_reads([[maybe_unused]] ClassId cls, [[maybe_unused]] TaskId task) {
+    return false;
+  }
   /// A small dense id (0, 1, ...) of what matters about these ranks to a transfer's duration: their
   /// number and how they lie on nodes. For a send: {sender, receiver}.
   virtual int32_t shape_of(std::span<const int32_t> ranks) = 0;

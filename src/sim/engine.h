@@ -53,7 +53,8 @@ struct ReplayOptions {
   double transfer_beside_compute = 1;
   /// The host of a rank launches its tasks in issue order, one every so many nanoseconds (and what
   /// Durations::more_launches_ns adds); what is in the lane `host` it runs itself, and a collective
-  /// that tells sizes it awaits, before it launches what comes after. 0: it is never late.
+  /// that tells sizes, or what it reads (Durations::host_reads), it awaits, before it launches what
+  /// comes after. 0: it is never late.
   int64_t launch_ns = 0;
 };
 

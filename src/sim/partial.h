@@ -29,6 +29,7 @@ class Faster : public Durations {
   int64_t more_launches_ns(ClassId cls, TaskId task) override {
     return durations_.more_launches_ns(cls, task);
   }
+  bool host_reads(ClassId cls, TaskId task) override { return durations_.host_reads(cls, task); }
   int32_t shape_of(std::span<const int32_t> ranks) override { return durations_.shape_of(ranks); }
   int64_t transfer_ns(ClassId cls, TaskId task, int32_t shape) override;
   const cost::Network* network() const override { return durations_.network(); }

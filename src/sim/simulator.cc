@@ -52,6 +52,10 @@ class ModelDurations : public Durations {
     return known;
   }
 
+  bool host_reads(ClassId cls, TaskId task) override {
+    return costs_.host_reads(p_.kind(p_.classes[cls].tasks[task]));
+  }
+
   TaskCost work(size_t device, ClassId cls, TaskId task) {
     const Task& asked = p_.classes[cls].tasks[task];
     const std::pair<uint32_t, size_t> key{asked.accumulate.bits(), device};

@@ -123,12 +123,13 @@ void TablesBuilder::add_launches(ClassId cls, ClassTable& table) {
     const bool runs = rc.tasks[i].lane == Lane::host;
     const bool tells_sizes =
         program::is_communication(kind) && comm::op(kind.communication).makes_sizes;
+    const bool awaited = runs || tells_sizes || durations_.host_reads(cls, i);
     if (!runs) {
       launched_ns += options_.launch_ns + durations_.more_launches_ns(cls, i);
     }
     table.host_before.push_back(host);
     table.launched_ns.push_back(launched_ns);
-    if (runs || tells_sizes) {
+    if (awaited) {
       table.tasks[i].host_waits = true;
       host = i;
       launched_ns = 0;

@@ -36,7 +36,7 @@ class TablesBuilder {
   }
   void flatten(ClassId cls);
   /// What the host does before it launches each task: one that it runs itself, or whose sizes it
-  /// needs to launch what comes, is awaited like a dependency.
+  /// needs to launch what comes, or whose result it reads, is awaited like a dependency.
   void add_launches(ClassId cls, ClassTable& table);
   void classify(ClassId cls, TaskId i, ClassTable& table);
   int32_t peer(int32_t rank, const Link& link) const;

@@ -102,6 +102,12 @@ class ImportTest(unittest.TestCase):
         self.refused("try --set nodes=17", *op, "all_reduce", "--bytes", "1", "--ranks", "129")
         self.refused("at most the 8 devices", *op, "all_reduce", "--bytes", "1", "--per-node", "9")
         self.refused("expected no RUN", "simulate", "run.yaml", *op[1:], "all_reduce")
+        with open(os.path.join(CLUSTERS, "modelzoo-h100.yaml"), encoding="utf-8") as f:
+            text = f.read()
+        for known, unknown in (("[sumexp]", "[sumexps]"), ("[nll]", "[loss]")):
+            self.assertIn(known, text)
+            ops = self.put("ops.yaml", text.replace(known, unknown))
+            self.refused("expected one of the registry", "simulate", "--cluster", ops, "--op", "all_reduce", "--bytes", "1")
         self.refused("go with --op", "simulate", "run.yaml", "--bytes", "1MiB")
 
     def test_what_a_log_does_not_say_is_told_apart_from_what_is_left_out(self):

@@ -115,6 +115,45 @@ TEST(CostModel, EveryExpertIsAKernelOfTheHost) {
   EXPECT_EQ(m.more_launches_ns(grouped), 0);
 }
 
+TEST(CostModel, AnOpInSeveralKernels) {
+  Cluster c = toy();
+  Kind added = kind("sumexp", 0, 100000);
+  added.out = {{DType::f32, {25, 1000}}};
+  const CostModel one(c, std::nullopt, 1);
+  const int64_t launch = 1000;
+  const int64_t moves = one.work(added, 0).ns - launch;
+  const int64_t adds = one.work(added, 1).ns - launch - moves;
+  c.device.several = {{{"rowmax", "sumexp"}, 4, 14, "s"}};
+  c.validate("toy");
+  const CostModel m(c, std::nullopt, 1);
+  // Four launches and 14 times the bytes; what the output is added to is read once.
+  EXPECT_EQ(m.work(added, 0).ns, 14 * moves + 4 * launch);
+  EXPECT_EQ(m.work(added, 1).ns, 14 * moves + adds + 4 * launch);
+  EXPECT_EQ(m.work(kind("swiglu", 0, 100000), 0).ns, one.work(kind("swiglu", 0, 100000), 0).ns);
+  c.device.host_reads = {{"nll"}, "s"};
+  const CostModel reads(c, std::nullopt, 1);
+  EXPECT_TRUE(reads.host_reads(kind("nll", 0, 1)));
+  EXPECT_FALSE(reads.host_reads(kind("sumexp", 0, 1)));
+  EXPECT_FALSE(m.host_reads(kind("nll", 0, 1)));
+  // Written and read; no bound of a plan is above what some node does.
+  c.device.memory_bandwidth.source = c.name;
+  EXPECT_EQ(to_yaml(parse_cluster(to_yaml(c), "again")), to_yaml(c));
+  Cluster mixed = c;
+  mixed.unlike.emplace_back().device = toy().device;
+  mixed.unlike[0].links = toy().links;
+  EXPECT_EQ(CostModel(mixed.at_best(), std::nullopt, 1).work(added, 0).ns, moves + launch);
+  const auto refused = [&](std::vector<SeveralKernels> several, HostReads host_reads) {
+    Cluster bad = toy();
+    bad.device.several = std::move(several);
+    bad.device.host_reads = std::move(host_reads);
+    EXPECT_THROW(bad.validate("toy"), Error);
+  };
+  refused({{{"no_such_op"}, 2, 1, "s"}}, {});
+  refused({{{"sumexp"}, 2, 1, "s"}, {{"sumexp"}, 3, 1, "s"}}, {});
+  refused({{{"sumexp"}, 2, 1e9, "s"}}, {});
+  refused({}, {{"no_such_op"}, "s"});
+}
+
 TEST(CostModel, EfficiencyBySize) {
   Cluster c = toy();
   c.device.efficiency.matmul_by_flops = {"s", {1e6, 1e8}, {0.1, 0.5}};

@@ -162,6 +162,33 @@ TEST(SimSharing, TheHostWaitsForSizes) {
   EXPECT_NE(text.find(one), std::string::npos) << text;
 }
 
+/// The host reads what is called loss.
+class ReadLosses : public FixedDurations {
+ public:
+  explicit ReadLosses(const Program& p) : FixedDurations(p), p_(p) {}
+  bool host_reads(program::ClassId cls, TaskId task) override {
+    return p_.kind(p_.classes[cls].tasks[task]).op == "loss";
+  }
+
+ private:
+  const Program& p_;
+};
+
+// Behind 300 of work the host is far ahead, but for what comes after the loss that it reads.
+TEST(SimSharing, TheHostWaitsForWhatItReads) {
+  Maker m({{"dp", 1}});
+  m.work(0, "w", 300);
+  m.work(0, "loss", 10);
+  m.work(0, "w", 10);
+  m.work(0, "w", 10);
+  ReadLosses durations(m.p);
+  EXPECT_EQ(timeline(m.p, replay(m.p, durations, {.launch_ns = 25})),
+            "0 compute w 25..325\n0 compute loss 325..335\n0 compute w 360..370\n"
+            "0 compute w 385..395\n");
+  // Where launches take no time, nothing is awaited.
+  EXPECT_EQ(replay(m.p, durations, {}).end_ns, 330);
+}
+
 struct Case {
   Program program;
   cost::Cluster cluster;
