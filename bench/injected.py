@@ -80,7 +80,8 @@ def busy_loop(core, share):
 
 @contextlib.contextmanager
 def pauses(pid_files, length, every):
-    """Stops one of the processes, drawn at random, for `length` seconds, once in every `every`."""
+    """Stops one of the processes, drawn at random, for `length` seconds, once in every `every` on average: not in step
+    with the steps."""
     over = threading.Event()
     rng = random.Random(1)
     processes = {}  # descriptors: a number may soon be that of another process
@@ -92,7 +93,7 @@ def pauses(pid_files, length, every):
         return processes[path]
 
     def pause():
-        while not over.wait(every - length):
+        while not over.wait(rng.uniform(0.5, 1.5) * (every - length)):
             path = rng.choice(pid_files)
             with contextlib.suppress(OSError, ValueError):  # it has not begun, or is at its end
                 signal.pidfd_send_signal(process(path), signal.SIGSTOP)

@@ -49,7 +49,8 @@ REAL_PLANS = {
     "tp2-sp": (DENSE, "tp=2 micro_batch=4 sequence_parallel=true"),
     "pp2-1f1b": (DENSE, "pp=2 micro_batch=1"),
     "cp2": (DENSE, "cp=2 micro_batch=4"),
-    "dp2-ep2": (MOE, "dp=2 ep=2 micro_batch=4"),
+    # Routers stay as they were profiled: what they will learn, and with it who gets how much, is not predicted.
+    "dp2-ep2": (MOE, "dp=2 ep=2 micro_batch=4 train.lr=0 train.min_lr=0"),
 }
 TIMED_PLANS = {
     4: {
@@ -83,7 +84,8 @@ class Case:
         per_host = NETWORKS[network].per_host
         self.ranks = NETWORKS[network].ranks()
         self.real = self.ranks <= 2
-        self.keys = [f"plan.{key}" for key in plan.split()] + (REAL if self.real else PLAYED)
+        self.keys = [key if key.startswith("train.") else f"plan.{key}" for key in plan.split()]
+        self.keys += REAL if self.real else PLAYED
         if per_host < self.ranks:
             self.keys.append(f"plan.ranks_per_node={per_host}")
 
