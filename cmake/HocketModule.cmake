@@ -34,9 +34,9 @@ function(hocket_module name)
     return()
   endif()
   add_library(hocket_${name} OBJECT ${sources})
-  # Several files at a time, so that their headers are read once. Files of ops, models, program, passes, plan and cli
+  # Several files at a time, so that their headers are read once. Files of ops, models, program, passes, sim, plan and cli
   # share names (infer, cost, read, Line, Options) that each keeps to itself.
-  if((HOCKET_SIM_ONLY OR HOCKET_SANITIZE) AND NOT name MATCHES "^(ops|models|program|passes|plan|cli)$")
+  if((HOCKET_SIM_ONLY OR HOCKET_SANITIZE) AND NOT name MATCHES "^(ops|models|program|passes|sim|plan|cli)$")
     set_target_properties(hocket_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
   endif()
   target_link_libraries(hocket_${name} PUBLIC hocket_flags)

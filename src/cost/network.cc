@@ -113,24 +113,35 @@ Route Network::route(int32_t from, int32_t to) const {
   return route;
 }
 
+int32_t Network::beside(int32_t block) const {
+  const Block& of = blocks_[static_cast<size_t>(block)];
+  if (of.kind != NetworkLink::Kind::uplink) return -1;
+  const Level& level = cluster_.topology.levels[static_cast<size_t>(of.level)];
+  return static_cast<int32_t>(level.devices > cluster_.devices_per_node ? kAdapters : kDevices);
+}
+
 std::vector<Passed> Network::passed_by_group(std::span<const int32_t> ranks) const {
   // Ranks come in order, so that the first one of a set is its lowest.
   const std::vector<Level>& levels = cluster_.topology.levels;
   std::vector<Passed> list;
   list.reserve(ranks.size() * 2 * (kLevels + levels.size()));
-  const auto pass = [&](size_t block, int64_t set, int64_t plane, int32_t rank) {
-    for (const Direction direction : {Direction::up, Direction::down}) {
-      list.push_back({id(block, set, plane, direction), static_cast<int32_t>(block), rank});
-    }
-  };
   for (const int32_t rank : ranks) {
     const int64_t adapter = adapter_of(rank);
-    pass(kDevices, rank, 0, rank);
-    pass(kAdapters, rank / cluster_.devices_per_node * cluster_.adapters() + adapter, 0, rank);
+    const int64_t on_node = rank / cluster_.devices_per_node * cluster_.adapters() + adapter;
+    const auto pass = [&](size_t block, int64_t set, int64_t plane) {
+      for (const Direction direction : {Direction::up, Direction::down}) {
+        const int32_t with = beside(static_cast<int32_t>(block));
+        const int64_t lower = with == static_cast<int32_t>(kAdapters) ? on_node : rank;
+        list.push_back({id(block, set, plane, direction), static_cast<int32_t>(block), rank,
+                        with < 0 ? -1 : id(static_cast<size_t>(with), lower, 0, direction)});
+      }
+    };
+    pass(kDevices, rank, 0);
+    pass(kAdapters, on_node, 0);
     for (size_t i = 0; i < levels.size(); ++i) {
       const bool above = levels[i].devices > cluster_.devices_per_node;
       const int64_t plane = above && cluster_.topology.rails ? adapter : 0;
-      pass(kLevels + i, rank / levels[i].devices, plane, rank);
+      pass(kLevels + i, rank / levels[i].devices, plane);
     }
   }
   std::sort(list.begin(), list.end(), [](const Passed& left, const Passed& right) {
@@ -142,10 +153,24 @@ std::vector<Passed> Network::passed_by_group(std::span<const int32_t> ranks) con
 }
 
 std::vector<Passed> Network::passed_by_message(int32_t from, int32_t to) const {
+  // What goes up comes from the last adapter or device link before it; what comes down goes to the
+  // next one.
   std::vector<Passed> list;
   for (const int64_t link : route(from, to).links) {
     list.push_back({link, static_cast<int32_t>(block_of(link)), from});
   }
+  const auto find_beside = [&](auto first, auto last, Direction direction) {
+    int64_t lower = -1;
+    for (auto passed = first; passed != last; ++passed) {
+      if (beside(passed->block) < 0) {
+        lower = passed->link;
+      } else if (link(passed->link).direction == direction) {
+        passed->beside = lower;
+      }
+    }
+  };
+  find_beside(list.begin(), list.end(), Direction::up);
+  find_beside(list.rbegin(), list.rend(), Direction::down);
   return list;
 }
 

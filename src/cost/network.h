@@ -48,6 +48,9 @@ struct Passed {
   int64_t link = 0;
   int32_t block = 0;
   int32_t owner = 0;  ///< the lowest rank among those because of whom it is passed
+  /// Of an uplink: the adapter or device link, in the same direction, that whatever passes because
+  /// of the owner passes too. -1: none.
+  int64_t beside = -1;
 };
 
 class Network {
@@ -64,6 +67,8 @@ class Network {
   std::vector<Passed> passed_by_group(std::span<const int32_t> ranks) const;
   /// Links of a route, in order. The owner is the sender.
   std::vector<Passed> passed_by_message(int32_t from, int32_t to) const;
+  /// Block of the links that are Passed::beside those of this one; -1 for devices and adapters.
+  int32_t beside(int32_t block) const;
   /// What each link of a block carries in its direction.
   double bytes_per_s(int32_t block) const {
     return blocks_[static_cast<size_t>(block)].bytes_per_s;

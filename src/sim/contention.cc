@@ -3,6 +3,7 @@
 #include "sim/contention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -12,8 +13,8 @@ namespace hocket::sim {
 
 int32_t Contention::add(Place place) {
   std::erase_if(place.links, [&](const cost::Passed& passed) {
-    return std::none_of(place.most.begin(), place.most.end(), [&](const auto& queue) {
-      return queue.second[static_cast<size_t>(passed.block)] > 0;
+    return std::none_of(place.most.begin(), place.most.end(), [&](const Most& queue) {
+      return queue.share[static_cast<size_t>(passed.block)] > 0;
     });
   });
   places_.push_back(std::move(place));
@@ -22,33 +23,47 @@ int32_t Contention::add(Place place) {
 
 void Contention::settle() {
   // A queue of a rank does one transfer at a time. So what a link may have to carry is at most the
-  // sum, over the queues of the ranks that its places count for, of the largest share in each.
+  // sum, over the queues of the ranks that its places count for, of the largest share in each. Of
+  // an uplink it is less: all that passes because of a rank passes one link beside it, too, which
+  // carries no more than it can, so that what comes of these is at most that link's all.
   struct Claim {
     int64_t link;
+    int64_t beside;
     int64_t queue;  ///< of a rank
     double share;
+    double most;  ///< of all with this link beside
   };
   std::vector<Claim> claims;
   for (const Place& place : places_) {
     for (const cost::Passed& passed : place.links) {
-      for (const auto& [queue, shares] : place.most) {
-        const int64_t of = int64_t{passed.owner} * kQueues + queue;
-        claims.push_back({passed.link, of, shares[static_cast<size_t>(passed.block)]});
+      const size_t block = static_cast<size_t>(passed.block);
+      for (const Most& most : place.most) {
+        const int64_t of = int64_t{passed.owner} * kQueues + most.queue;
+        const double bound = passed.beside < 0 ? INFINITY : most.over_beside[block];
+        claims.push_back({passed.link, passed.beside, of, most.share[block], bound});
       }
     }
   }
   std::sort(claims.begin(), claims.end(), [](const Claim& left, const Claim& right) {
-    return std::tie(left.link, left.queue, right.share) <
-           std::tie(right.link, right.queue, left.share);
+    return std::tie(left.link, left.beside, left.queue, right.share) <
+           std::tie(right.link, right.beside, right.queue, left.share);
   });
   constexpr double kFull = 1 + 1e-9;
   std::vector<int64_t> kept;
   for (size_t i = 0; i < claims.size();) {
     const int64_t link = claims[i].link;
     double sum = 0;
-    for (int64_t queue = -1; i < claims.size() && claims[i].link == link; ++i) {
-      sum += claims[i].queue == queue ? 0 : claims[i].share;
-      queue = claims[i].queue;
+    while (i < claims.size() && claims[i].link == link) {
+      const int64_t beside = claims[i].beside;
+      double part = 0;
+      double bound = 0;
+      int64_t queue = -1;
+      for (; i < claims.size() && claims[i].link == link && claims[i].beside == beside; ++i) {
+        part += claims[i].queue == queue ? 0 : claims[i].share;
+        bound = std::max(bound, claims[i].most);
+        queue = claims[i].queue;
+      }
+      sum += std::min(part, bound);
     }
     if (sum > kFull) {
       kept.push_back(link);
@@ -65,14 +80,14 @@ void Contention::settle() {
   num_links_ = static_cast<int32_t>(kept.size());
 }
 
-bool Contention::symmetric() {
-  // Links are alike if the same orbits lie on them, as often; ranks of a class then see the same if
-  // the places of an orbit lie on as many links of each kind. That is all that a rank's replay
-  // could find different in another one of its class.
+std::vector<int32_t> Contention::views(const std::vector<int32_t>& orbits) {
+  // Links are alike if the same orbits lie on them, as often; a place sees on how many links of
+  // each kind it lies. That is all that one replay could find different in another.
+  orbits_ = orbits;
   std::vector<std::vector<Pair>> sharers(static_cast<size_t>(num_links_));
-  for (const Place& place : places_) {
-    for (const cost::Passed& passed : place.links) {
-      sharers[static_cast<size_t>(passed.link)].push_back({place.orbit, passed.block});
+  for (size_t place = 0; place < places_.size(); ++place) {
+    for (const cost::Passed& passed : places_[place].links) {
+      sharers[static_cast<size_t>(passed.link)].push_back({orbits_[place], passed.block});
     }
   }
   std::map<std::vector<Pair>, int32_t> kinds;
@@ -86,16 +101,18 @@ bool Contention::symmetric() {
       sharers_.push_back(std::move(list));
     }
   }
-  std::map<int32_t, std::vector<Pair>> by_orbit;
+  std::map<std::vector<Pair>, int32_t> seen;
+  std::vector<int32_t> views;
   for (const Place& place : places_) {
     std::vector<Pair> here;
     for (const cost::Passed& passed : place.links) {
       here.push_back({passed.block, alike_[static_cast<size_t>(passed.link)]});
     }
     std::sort(here.begin(), here.end());
-    if (by_orbit.try_emplace(place.orbit, here).first->second != here) return false;
+    const auto number = static_cast<int32_t>(seen.size());
+    views.push_back(seen.try_emplace(std::move(here), number).first->second);
   }
-  return true;
+  return views;
 }
 
 std::vector<LinkUse> Contention::uses(int32_t place, bool merged) const {
@@ -108,7 +125,8 @@ std::vector<LinkUse> Contention::uses(int32_t place, bool merged) const {
     }
     const int32_t kind = alike_[static_cast<size_t>(passed.link)];
     const std::vector<Pair>& sharers = sharers_[static_cast<size_t>(kind)];
-    const auto count = std::count(sharers.begin(), sharers.end(), Pair(asked.orbit, passed.block));
+    const auto count = std::count(sharers.begin(), sharers.end(),
+                                  Pair(orbits_[static_cast<size_t>(place)], passed.block));
     list.push_back({kind, passed.block, static_cast<int32_t>(count)});
   }
   if (merged) {

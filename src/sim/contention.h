@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which links transfers may ever have to share, and whether all ranks of a class see the same of
-// that. Asked once per replay, of all ranks; links that can never be full are of no interest to the
-// event loop.
+// Which links transfers may ever have to share, and who sees the same of that. Asked once per
+// replay, of all ranks; links that can never be full are of no interest to the event loop.
 #pragma once
 
 #include <array>
@@ -27,13 +26,19 @@ class Contention {
  public:
   using Shares = std::array<double, cost::kLinkBlocks>;
 
+  /// What the transfers of a queue take of links at most.
+  struct Most {
+    int32_t queue = 0;
+    Shares share = {};
+    /// Of an uplink, over what the same transfer takes of the link beside it (Passed::beside).
+    Shares over_beside = {};
+  };
+
   /// Who transfers over the same links, one transfer at a time in each queue of a rank: the ranks
   /// that meet in a group, or a sender and its receiver.
   struct Place {
-    int32_t orbit = 0;  ///< number of those that do the same, if all ranks of a class do
     std::vector<cost::Passed> links;
-    /// By queue, the largest shares of its transfers.
-    std::vector<std::pair<int32_t, Shares>> most;
+    std::vector<Most> most;  ///< by queue
   };
 
   /// Queues of a rank have numbers below this.
@@ -41,15 +46,18 @@ class Contention {
 
   /// Returns the place's number.
   int32_t add(Place place);
-  /// Call when all places are known: forgets the links whose transfers fit side by side, whichever
-  /// of them run at a time.
+  /// Call when all places are known: forgets the links that are never full before others are,
+  /// whichever transfers run at a time.
   void settle();
   /// Is there a link that may be full?
   bool any() const { return num_links_ > 0; }
-  /// Does every place of an orbit have such links, shared with as many places of every other orbit?
-  bool symmetric();
+  /// Per place, a number that it shares with those places whose links are shared by as many places
+  /// of every orbit as its own. `orbits`: per place, the number of those that do the same, as far
+  /// as is known without links.
+  std::vector<int32_t> views(const std::vector<int32_t>& orbits);
   /// Links of a place, numbered from 0. `merged`: links that are shared in the same way are one,
-  /// and a place stands for all of its orbit; only if symmetric.
+  /// and a place stands for all of its orbit; only if all places of each orbit have one view, by
+  /// the last views().
   std::vector<LinkUse> uses(int32_t place, bool merged) const;
   /// One above the largest number that uses() gives.
   int32_t num_links() const { return num_links_; }
@@ -59,6 +67,7 @@ class Contention {
 
   std::vector<Place> places_;
   int32_t num_links_ = 0;
+  std::vector<int32_t> orbits_;
   /// Per link, its number among those that are shared in the same way; and of these, the (orbit,
   /// block) of all places on one of them.
   std::vector<int32_t> alike_;

@@ -48,7 +48,7 @@ class Engine {
     const size_t n = t_.num_ranks();
     out_.ranks = t_.ranks;
     out_.stands = t_.stands;
-    out_.one_per_class = t_.one_per_class;
+    out_.one_per_kind = t_.one_per_kind;
     out_.shares_links = t_.num_shared_links > 0;
     out_.uneven_links = t_.uneven_links;
     out_.time.resize(n);

@@ -36,7 +36,7 @@ struct PathStep {
 };
 
 struct ReplayOptions {
-  bool all_ranks = false;   ///< replay every rank even where one per class gives the same answer
+  bool all_ranks = false;   ///< replay every rank even where some stand for others
   bool record = true;       ///< keep start and end of every task (traces, critical path)
   bool keep_order = false;  ///< with record: keep the order in which tasks ended
   int32_t devices_per_node = 1;
@@ -70,10 +70,11 @@ struct Replay {
   std::vector<int64_t> transfer_ns;
   std::vector<int32_t> order;  ///< if kept: per (rank, task), how many ended before it
   std::vector<PathStep> path;  ///< critical path, from the end of the step to its beginning
-  bool one_per_class = false;
+  /// One rank was replayed of all that do the same with the same kinds of others.
+  bool one_per_kind = false;
   /// Some link may have to carry more than it can.
   bool shares_links = false;
-  /// One rank per class would do, if not for links that ranks of a class share with others.
+  /// One rank per kind would do, if not for links that ranks of a kind share with others.
   bool uneven_links = false;
 };
 

@@ -21,7 +21,7 @@ trace::Trace to_trace(const Program& program, const Replay& replay) {
     builder.add_step(rank, 0, std::span(replay.start_ns).subspan(first, count),
                      std::span(replay.end_of_ns).subspan(first, count));
   }
-  if (replay.one_per_class && std::ssize(replay.ranks) < program.num_ranks()) {
+  if (replay.one_per_kind && std::ssize(replay.ranks) < program.num_ranks()) {
     std::string text;
     for (size_t i = 0; i < replay.ranks.size(); ++i) {
       text += fmt::format("{}rank {} stands for {}", i > 0 ? ", " : "", replay.ranks[i],

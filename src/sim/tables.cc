@@ -32,9 +32,11 @@ Tables TablesBuilder::build() {
   }
   check_collectives();
   used_groups_ = groups_by_class();
-  add_places(world);
+  find_meetings(world);
+  find_sendings();
+  add_places();
   choose_ranks(world);
-  place_groups(world);
+  place_groups();
   place_links();
   for (ClassTable& table : t_.classes) {
     const size_t transfers = table.collectives.size() + table.p2p.size();

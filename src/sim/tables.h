@@ -82,7 +82,7 @@ struct Tables {
   /// that work takes.
   std::vector<ClassTable> classes;
   std::vector<int32_t> table;  ///< per replayed rank: its place in `classes`
-  bool one_per_class = false;
+  bool one_per_kind = false;
   bool shared_cores = false;
   int32_t num_shared_links = 0;
   bool uneven_links = false;  ///< see Replay

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the tables of a replay are made (tables.cc: of tasks; tables_ranks.cc: of ranks).
+// How the tables of a replay are made (tables.cc: of tasks; tables_ranks.cc: of ranks; alike.cc:
+// which ranks one can stand for).
 #pragma once
 
 #include <cstdint>
@@ -48,40 +49,62 @@ class TablesBuilder {
   int32_t shape_of(std::span<const int32_t> ranks);
   /// Groups that a class uses, each once.
   std::vector<std::vector<GroupId>> groups_by_class() const;
+  /// Ranks that meet in a group.
+  struct Meeting {
+    GroupId group;
+    std::vector<int32_t> ranks;  ///< ascending
+    int32_t shape = 0;
+    int32_t place = program::kNone;  ///< of contention_
+  };
+  /// What a rank sends some way; `to` gets it.
+  struct Sending {
+    int32_t link = 0;
+    int32_t from = 0, to = 0;
+    int32_t shape = 0;
+    int32_t place = program::kNone;
+  };
+  void find_meetings(int32_t world);
+  void find_sendings();
   /// Where the transfers of all ranks lie on the network, and which links they may have to share.
-  void add_places(int32_t world);
-  using Most = std::vector<std::pair<int32_t, Contention::Shares>>;
-  static void raise(Most* most, int32_t queue, const Demand& demand);
-  Most most_of_group(GroupId group, const std::vector<ClassId>& classes, int32_t shape);
-  void add_message_places(const cost::Network& network, int32_t orbit);
+  void add_places();
+  static void raise(std::vector<Contention::Most>* most, int32_t queue, const Demand& demand,
+                    const cost::Network& network);
+  std::vector<Contention::Most> most_of(const Meeting& meeting);
+  std::vector<Contention::Most> most_of(const Sending& sending);
   void choose_ranks(int32_t world);
+  /// Sets kind_of_: ranks of one kind are alike in what they do and in what kinds of ranks they
+  /// meet, at what cost; with `links` also in whom they share links with. False if no rank per kind
+  /// can stand for the others.
+  bool find_kinds(int32_t world, bool links);
+  /// One more step of find_kinds: kinds that differ in whom they meet come apart.
+  int32_t split_kinds(bool links);
+  /// The lowest rank of every kind. Empty if two kinds meet whose lowest ranks do not.
+  std::vector<int32_t> representatives() const;
+  std::vector<int32_t> kinds_of(const std::vector<int32_t>& ranks) const;
+  std::vector<ClassId> classes_of(const std::vector<int32_t>& ranks) const;
   /// The table of a class on a device of that kind: its place among Tables::classes.
   int32_t table_of(ClassId cls, size_t device);
-  /// Do all ranks of every class see the same shapes, and the same classes?
-  bool uniform(int32_t world);
-  /// Do all ranks of the class find, that way, one shape (if they pay) and one class?
-  bool uniform_link(ClassId cls, const Link& link, bool pays);
-  std::vector<ClassId> classes_of(const std::vector<int32_t>& ranks) const;
-  void place_groups(int32_t world);
+  void place_groups();
   void place_links();
-  int32_t index_of_class(ClassId cls) const;
   const Program& p_;
   Durations& durations_;
   const ReplayOptions& options_;
   program::Ways ways_;
   Tables t_;
   std::vector<ClassId> class_of_;
-  std::vector<int32_t> first_rank_;  // per role
-  std::vector<int32_t> index_of_;
+  std::vector<int32_t> first_rank_;                       // per role
+  std::vector<int32_t> kind_of_;                          // per rank
+  std::vector<int32_t> index_of_;                         // per rank: of what is replayed for it
   std::map<std::pair<ClassId, size_t>, int32_t> tables_;  // of classes on other kinds of devices
   std::map<Link, int32_t> links_;
   std::map<std::pair<GroupId, program::Lane>, int32_t> channels_;
   std::map<std::pair<Link, int32_t>, int32_t> message_channels_;  // by link of the sender, tag
-  std::map<std::tuple<ClassId, Link, bool>, bool> links_seen_;    // see uniform_link
   std::vector<std::vector<GroupId>> used_groups_;
   Contention contention_;
-  std::map<std::pair<GroupId, int32_t>, int32_t> group_places_;  // by lowest member
-  std::map<std::pair<int32_t, int32_t>, int32_t> link_places_;   // by link and sender
+  std::vector<Meeting> meetings_;
+  std::vector<std::vector<int32_t>> meetings_of_;  // per rank, by group
+  std::vector<Sending> sendings_;
+  std::vector<std::vector<int32_t>> sends_of_, receives_of_;  // per rank, of sendings_
 };
 
 }  // namespace hocket::sim

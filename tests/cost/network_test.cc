@@ -102,6 +102,15 @@ TEST(Network, GroupsPassTheLinksOfTheirMembers) {
     EXPECT_EQ(fresh, link.direction == Direction::up);
     EXPECT_EQ(it->second, passed.owner);
     EXPECT_EQ(link.bytes_per_s, network.bytes_per_s(passed.block));
+    // Beside a pair's uplink lies its lowest member's device, beside a leaf's that one's adapter.
+    ASSERT_EQ(passed.beside >= 0, passed.block >= 2);
+    if (passed.beside >= 0) {
+      const NetworkLink beside = network.link(passed.beside);
+      EXPECT_EQ(beside.kind, passed.block == 2 ? Kind::device : Kind::adapter);
+      EXPECT_EQ(beside.direction, link.direction);
+      const std::map<int32_t, int64_t> adapters = {{1, 0}, {2, 1}, {9, 4}};
+      EXPECT_EQ(beside.set, passed.block == 2 ? passed.owner : adapters.at(passed.owner));
+    }
   }
   const std::map<std::tuple<int32_t, int64_t>, int32_t> expected = {
       {{0, 1}, 1}, {{0, 2}, 2}, {{0, 9}, 9}, {{1, 0}, 1}, {{1, 1}, 2}, {{1, 4}, 9},
@@ -112,6 +121,13 @@ TEST(Network, GroupsPassTheLinksOfTheirMembers) {
   for (const Passed& passed : network.passed_by_message(1, 14)) {
     links.push_back(passed.link);
     EXPECT_EQ(passed.owner, 1);
+    if (passed.beside >= 0) {
+      const NetworkLink link = network.link(passed.link);
+      const NetworkLink beside = network.link(passed.beside);
+      EXPECT_EQ(beside.kind, Kind::adapter);
+      EXPECT_EQ(beside.direction, link.direction);
+      EXPECT_EQ(beside.set, link.direction == Direction::up ? 0 : 7);
+    }
   }
   EXPECT_EQ(links, network.route(1, 14).links);
 }

@@ -93,7 +93,7 @@ TEST(SimEngine, TwoStagePipeline) {
   m.send(1, -1, 3, 3, {b1});
 
   const Replay r = run(m.p);
-  EXPECT_TRUE(r.one_per_class);
+  EXPECT_TRUE(r.one_per_kind);
   EXPECT_EQ(
       timeline(m.p, r),
       "0 compute f0 0..10\n0 compute f1 10..20\n0 intra_tx send 10..13\n0 intra_tx send 20..23\n"
@@ -179,18 +179,25 @@ TEST(SimEngine, CollectiveStartsWhenTheLastMemberArrives) {
 
 // A ring along dp: every rank sends to its neighbour; across the node border the transfer takes 4x.
 // 4 ranks on nodes of 2: pairs 0->1 and 2->3 stay inside (5), 1->2 and 3->0 cross (20).
-TEST(SimEngine, RanksThatSeeDifferentLinksAreAllReplayed) {
+// So ranks 0 and 2 are alike, and 1 and 3.
+TEST(SimEngine, RanksThatSeeDifferentLinksAreOfDifferentKinds) {
   Maker m({{"dp", 4}});
   m.send(0, +1, 0, 5, {}, "dp");
   m.work(0, "x", 1, {m.recv(0, -1, 0, {}, "dp")});
   FixedDurations d(m.p);
   const Replay same = replay(m.p, d, {});
-  EXPECT_TRUE(same.one_per_class);
+  EXPECT_TRUE(same.one_per_kind);
   EXPECT_EQ(same.end_ns, 6);
   d.per_node = 2;
   d.across_factor = 4;
-  const Replay r = replay(m.p, d, {});
-  EXPECT_FALSE(r.one_per_class);
+  const Replay few = replay(m.p, d, {});
+  EXPECT_TRUE(few.one_per_kind);
+  EXPECT_EQ(few.ranks, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(few.stands, (std::vector<int32_t>{2, 2}));
+  EXPECT_EQ(few.end_ns, 21);
+  EXPECT_EQ(few.start_ns[2], 20);
+  EXPECT_EQ(few.start_ns[5], 5);
+  const Replay r = replay(m.p, d, {.all_ranks = true});
   ASSERT_EQ(r.ranks.size(), 4u);
   EXPECT_EQ(r.end_ns, 21);
   // x of rank 1 and 3 starts at 5, of rank 0 and 2 at 20.
@@ -442,7 +449,7 @@ TEST(SimEngine, RandomProgramsMatchTheLongestPath) {
     Reference reference(p);
     for (bool all : {false, true}) {
       const Replay r = run(p, {.all_ranks = all});
-      reduced += r.one_per_class && int32_t(r.ranks.size()) < p.num_ranks();
+      reduced += r.one_per_kind && int32_t(r.ranks.size()) < p.num_ranks();
       int64_t last = 0;
       for (size_t i = 0; i < r.ranks.size(); ++i) {
         const size_t n = p.classes[size_t(p.class_of(r.ranks[i]))].tasks.size();

@@ -25,7 +25,7 @@ class LinkDurations : public FixedDurations {
   const cost::Network* network() const override { return &network_; }
   const Demand& demand(ClassId cls, TaskId task, int32_t shape) override {
     const auto kind = p_.classes[cls].tasks[task].kind;
-    const auto [it, fresh] = demands_.try_emplace(kind);
+    const auto [it, fresh] = demands_.try_emplace({kind, shape});
     Demand& demand = it->second;
     if (!fresh) return demand;
     const int64_t ns = transfer_ns(cls, task, shape);
@@ -34,6 +34,7 @@ class LinkDurations : public FixedDurations {
     size_t fullest = 0;
     for (size_t block = 0; block < 2 + network_.cluster().topology.levels.size(); ++block) {
       demand.share[block] = fixed_share >= 0 ? fixed_share : draw(kind.value() * 8 + block);
+      demand.share[block] *= block < 2 ? 1 : uplinks;
       if (demand.share[block] > demand.share[fullest]) {
         fullest = block;
       }
@@ -43,6 +44,7 @@ class LinkDurations : public FixedDurations {
     return demand;
   }
   double fixed_share = -1;
+  double uplinks = 1;  ///< what is taken of these, over what is drawn
 
  private:
   double draw(size_t number) const {
@@ -56,7 +58,7 @@ class LinkDurations : public FixedDurations {
   const Program& p_;
   cost::Network network_;
   uint32_t seed_;
-  std::map<program::KindId, Demand> demands_;
+  std::map<std::pair<program::KindId, int32_t>, Demand> demands_;
 };
 
 class Fluid {

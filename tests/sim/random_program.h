@@ -13,10 +13,10 @@ namespace hocket::sim {
 
 /// A random program that cannot deadlock: messages and collectives are drawn in one global order,
 /// and every lane of every class issues its part in that order.
-inline Program random_program(uint32_t seed, int scale = 1) {
+inline Program random_program(uint32_t seed, int scale = 1, int most_dp = 4) {
   std::mt19937 rng(seed);
   const auto below = [&](int n) { return int(rng() % uint32_t(n)); };
-  const int pp = 1 + below(4), dp = 1 + below(4), ep = 1 + below(2);
+  const int pp = 1 + below(4), dp = 1 + below(most_dp), ep = 1 + below(2);
   Maker m({{"pp", pp}, {"dp", dp}, {"ep", ep}});
   std::vector<int> count(size_t(pp), 0);
   const auto deps = [&](int c) {

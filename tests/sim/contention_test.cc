@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which links can ever be full, on a fat tree of 8 nodes of 2 devices with an adapter each, in
+// leaves of 2 nodes.
+#include "sim/contention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace hocket::sim {
+namespace {
+
+cost::Cluster tree(double oversubscription) {
+  cost::Cluster c;
+  c.name = "tree";
+  c.nodes = 8;
+  c.devices_per_node = 2;
+  c.links.intra = {{1e-6, ""}, {100e9, ""}, {1, ""}};
+  c.links.inter = {{10e-6, ""}, {10e9, ""}, {1, ""}};
+  c.topology.levels.resize(1);
+  c.topology.levels[0].name = "leaf";
+  c.topology.levels[0].devices = 4;
+  c.topology.levels[0].oversubscription.value = oversubscription;
+  return c;
+}
+
+/// What is kept when every rank of the first leaf sends to the second one in two queues, each
+/// filling its adapter; `over_beside`: what the transfers say of the uplink and the adapter.
+int32_t kept(double oversubscription, double over_beside) {
+  const cost::Network network(tree(oversubscription));
+  Contention contention;
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    Contention::Place place{network.passed_by_message(rank, rank + 4), {}};
+    for (int32_t queue = 0; queue < 2; ++queue) {
+      Contention::Most most{.queue = queue};
+      most.share[1] = 1;
+      most.share[2] = oversubscription / 4;
+      most.over_beside[2] = over_beside;
+      place.most.push_back(most);
+    }
+    contention.add(place);
+  }
+  contention.settle();
+  return contention.num_links();
+}
+
+// Both transfers of a rank ask for half of the leaf's uplink, which four ranks would fill twice;
+// but they pass one adapter, that carries one at a time, so that the uplink is full only when all
+// four adapters are.
+TEST(Contention, UplinksAreNeverFullBeforeTheAdaptersBelow) {
+  EXPECT_EQ(kept(1, 1.0 / 4), 4 + 4);       // adapters of senders and receivers
+  EXPECT_EQ(kept(2, 2.0 / 4), 4 + 4 + 2);   // the adapters of a leaf fill its uplink twice
+  EXPECT_EQ(kept(1, INFINITY), 4 + 4 + 2);  // what passes no adapter is bounded by none
+}
+
+TEST(Contention, ViewsTellPlacesApartByWhomTheyShareWith) {
+  // Ranks 0 and 1 share nothing of theirs; 2 sends twice over its adapter, which is then kept.
+  const cost::Network network(tree(1));
+  Contention contention;
+  const auto add = [&](int32_t from, int32_t to, int32_t queue) {
+    Contention::Place place{network.passed_by_message(from, to), {}};
+    Contention::Most most{.queue = queue};
+    most.share[1] = 1;
+    place.most.push_back(most);
+    return contention.add(place);
+  };
+  const int32_t alone = add(0, 4, 0);
+  const int32_t other = add(1, 5, 0);
+  const int32_t first = add(2, 6, 0);
+  const int32_t second = add(2, 6, 1);
+  contention.settle();
+  EXPECT_EQ(contention.num_links(), 2);
+  const std::vector<int32_t> views = contention.views({0, 0, 0, 1});
+  EXPECT_EQ(views[size_t(alone)], views[size_t(other)]);
+  EXPECT_NE(views[size_t(alone)], views[size_t(first)]);
+  EXPECT_EQ(views[size_t(first)], views[size_t(second)]);
+  EXPECT_EQ(contention.uses(first, false).size(), 2u);  // of both adapters
+  EXPECT_EQ(contention.uses(first, true).size(), 1u);   // which are shared alike
+  EXPECT_TRUE(contention.uses(alone, true).empty());
+}
+
+}  // namespace
+}  // namespace hocket::sim
