@@ -111,39 +111,28 @@ bool plays(const Program& program, const Task& task, comm::Role role) {
   return task.peer_axis != kNone && id != comm::Id::none && comm::op(id).role == role;
 }
 
-/// Tasks of `rank` that send to (or receive from) `peer`, by tag, in issue order.
-std::map<int32_t, std::vector<TaskId>> messages_of(const Program& program, int32_t rank,
-                                                   int32_t peer, comm::Role role) {
-  std::map<int32_t, std::vector<TaskId>> by_tag;
-  const RankClass& cls = program.classes[program.class_of(rank)];
+/// The tasks of a class that are ends of messages, by their way, in issue order.
+struct MessageEnds {
+  std::map<Way, std::vector<TaskId>> sends, receives;
+};
+
+MessageEnds message_ends(const Program& program, const RankClass& cls) {
+  MessageEnds ends;
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
-    if (!plays(program, task, role) || program.peer_of(task.way(), rank) != peer) continue;
-    by_tag[task.tag].push_back(i);
+    if (plays(program, task, comm::Role::send)) {
+      ends.sends[task.way()].push_back(i);
+    } else if (plays(program, task, comm::Role::receive)) {
+      ends.receives[task.way()].push_back(i);
+    }
   }
-  return by_tag;
+  return ends;
 }
 
 /// A send, and the task of the peer that receives it (kNone: none does).
 struct Message {
   TaskId send = kNone, recv = kNone;
 };
-
-/// Messages from one rank to another in the order of their sends: the k-th with a tag is received
-/// by the k-th receive of that tag.
-std::vector<Message> match(const Program& program, int32_t from, int32_t to) {
-  std::vector<Message> list;
-  auto receives = messages_of(program, to, from, comm::Role::receive);
-  for (const auto& [tag, sends] : messages_of(program, from, to, comm::Role::send)) {
-    const std::vector<TaskId>& recvs = receives[tag];
-    for (size_t k = 0; k < sends.size(); ++k) {
-      list.push_back({sends[k], k < recvs.size() ? recvs[k] : kNone});
-    }
-  }
-  std::sort(list.begin(), list.end(),
-            [](const Message& left, const Message& right) { return left.send < right.send; });
-  return list;
-}
 
 /// Clocks and lane positions of a class's tasks.
 struct Timing {
@@ -198,14 +187,24 @@ void settle(Told* told) {
   }
 }
 
-/// Bounds the messages of classes; keeps their clocks.
+/// Bounds the messages of classes; keeps their clocks, and what it has found of their messages.
 class InFlight {
  public:
-  explicit InFlight(const Program& program) : p_(program), timing_(program.classes.size()) {}
+  explicit InFlight(const Program& program) : p_(program), timing_(program.classes.size()) {
+    for (const RankClass& cls : program.classes) {
+      ends_.push_back(message_ends(program, cls));
+    }
+  }
   int64_t bound(ClassId cls);
 
  private:
   std::set<Way> ways_of(ClassId cls) const;
+  /// Those of `ends`, of `rank`, that lead to `peer`, by tag, in issue order.
+  std::map<int32_t, std::vector<TaskId>> messages(const std::map<Way, std::vector<TaskId>>& ends,
+                                                  int32_t rank, int32_t peer) const;
+  /// Messages from one rank to another in the order of their sends: the k-th with a tag is received
+  /// by the k-th receive of that tag.
+  const std::vector<Message>& match(int32_t from, int32_t to);
   int64_t bound_of(ClassId cls, int32_t rank);
   int64_t bound_to(int32_t rank, int32_t peer, const Way& way);
   Told told_by(int32_t rank, int32_t peer, const Way& way);
@@ -215,6 +214,8 @@ class InFlight {
 
   const Program& p_;
   std::vector<std::unique_ptr<Timing>> timing_;
+  std::vector<MessageEnds> ends_;  ///< per class
+  std::map<std::pair<int32_t, int32_t>, std::vector<Message>> matched_;
 };
 
 const Timing* InFlight::timing(ClassId cls) {
@@ -229,12 +230,48 @@ const Timing* InFlight::timing(ClassId cls) {
 /// Ways of messages that the class sends or receives.
 std::set<Way> InFlight::ways_of(ClassId cls) const {
   std::set<Way> ways;
-  for (const Task& task : p_.classes[cls].tasks) {
-    if (plays(p_, task, comm::Role::send) || plays(p_, task, comm::Role::receive)) {
-      ways.insert(task.way());
+  for (const auto* ends : {&ends_[cls].sends, &ends_[cls].receives}) {
+    for (const auto& [way, tasks] : *ends) {
+      ways.insert(way);
     }
   }
   return ways;
+}
+
+std::map<int32_t, std::vector<TaskId>> InFlight::messages(
+    const std::map<Way, std::vector<TaskId>>& ends, int32_t rank, int32_t peer) const {
+  const RankClass& cls = p_.classes[p_.class_of(rank)];
+  std::map<int32_t, std::vector<TaskId>> by_tag;
+  int32_t ways = 0;
+  for (const auto& [way, tasks] : ends) {
+    if (p_.peer_of(way, rank) != peer) continue;
+    ++ways;
+    for (const TaskId task : tasks) {
+      by_tag[cls.tasks[task].tag].push_back(task);
+    }
+  }
+  for (auto& [tag, tasks] : by_tag) {
+    if (ways > 1) {
+      std::sort(tasks.begin(), tasks.end());
+    }
+  }
+  return by_tag;
+}
+
+const std::vector<Message>& InFlight::match(int32_t from, int32_t to) {
+  const auto [known, fresh] = matched_.try_emplace({from, to});
+  std::vector<Message>& list = known->second;
+  if (!fresh) return list;
+  auto receives = messages(ends_[p_.class_of(to)].receives, to, from);
+  for (const auto& [tag, sends] : messages(ends_[p_.class_of(from)].sends, from, to)) {
+    const std::vector<TaskId>& recvs = receives[tag];
+    for (size_t k = 0; k < sends.size(); ++k) {
+      list.push_back({sends[k], k < recvs.size() ? recvs[k] : kNone});
+    }
+  }
+  std::sort(list.begin(), list.end(),
+            [](const Message& left, const Message& right) { return left.send < right.send; });
+  return list;
 }
 
 int64_t InFlight::bound(ClassId cls) {
@@ -273,10 +310,12 @@ int64_t InFlight::bound(ClassId cls) {
 
 int64_t InFlight::bound_of(ClassId cls, int32_t rank) {
   std::map<int32_t, Way> peers;
-  for (const Task& task : p_.classes[cls].tasks) {
-    if (plays(p_, task, comm::Role::send)) {
-      peers.try_emplace(p_.peer_of(task.way(), rank), task.way());
-    }
+  std::map<TaskId, Way> first;  // of every way
+  for (const auto& [way, tasks] : ends_[cls].sends) {
+    first.emplace(tasks.front(), way);
+  }
+  for (const auto& [task, way] : first) {
+    peers.try_emplace(p_.peer_of(way, rank), way);
   }
   int64_t sum = 0;
   for (const auto& [peer, way] : peers) {
@@ -291,7 +330,7 @@ template <class Known>
 void InFlight::tell(int32_t from, int32_t to, const Known& known, Told* told) {
   const ClassId cls = p_.class_of(to);
   const Timing* const time = timing(cls);
-  for (const Message& message : match(p_, from, to)) {
+  for (const Message& message : match(from, to)) {
     if (message.recv == kNone) continue;
     const Lane lane = p_.classes[cls].tasks[message.recv].lane;
     (*told)[place_of(lane)].push_back({time->position[message.recv], known(message.send)});
@@ -364,7 +403,7 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer, const Way& way) {
     int64_t bytes = 0, most = 0;
   };
   std::array<Queue, kNumLanes> queues;
-  for (const Message& message : match(p_, rank, peer)) {
+  for (const Message& message : match(rank, peer)) {
     const Task& send = mine.tasks[message.send];
     Queue& queue = queues[place_of(send.lane)];
     const Clock known = known_at(message.send);
