@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace hocket::sim {
 namespace {
 
@@ -72,7 +74,8 @@ TEST(Contention, ViewsTellPlacesApartByWhomTheyShareWith) {
   EXPECT_EQ(views[size_t(alone)], views[size_t(other)]);
   EXPECT_NE(views[size_t(alone)], views[size_t(first)]);
   EXPECT_EQ(views[size_t(first)], views[size_t(second)]);
-  EXPECT_EQ(contention.uses(first, true).size(), 2u);
+  EXPECT_EQ(contention.uses(first, false).size(), 2u);  // of both adapters
+  EXPECT_EQ(contention.uses(first, true).size(), 1u);   // which are shared alike
   EXPECT_TRUE(contention.uses(alone, true).empty());
 }
 
