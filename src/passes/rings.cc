@@ -142,7 +142,7 @@ TensorType type_of(const Writer& writer, const Part& part) {
 
 }  // namespace
 
-BufferId part_view(Writer& writer, const Part& part, size_t first_view) {
+BufferId part_view(Writer& writer, const Part& part, PartViews* made_before) {
   const TensorType type = type_of(writer, part);
   if (part.digits.empty() && type == writer.type(part.base)) return part.base;
   program::Table table;
@@ -170,11 +170,13 @@ BufferId part_view(Writer& writer, const Part& part, size_t first_view) {
     made.by = writer.program().intern(std::move(table));
   }
   std::vector<Buffer>& buffers = writer.list().buffers;
-  const auto known =
-      std::find(buffers.begin() + static_cast<std::ptrdiff_t>(first_view), buffers.end(), made);
-  if (known != buffers.end()) return known - buffers.begin();
+  std::vector<BufferId>& views = (*made_before)[part.base];
+  for (const BufferId known : views) {
+    if (buffers[known] == made) return known;
+  }
   buffers.push_back(std::move(made));
-  return buffers.size() - 1;
+  views.push_back(BufferId(buffers.size() - 1));
+  return views.back();
 }
 
 Rings::Rings(program::Program& program, program::ClassId cls, const Task& whole, int32_t first_tag,
@@ -183,8 +185,7 @@ Rings::Rings(program::Program& program, program::ClassId cls, const Task& whole,
       whole_(whole),
       kind_(program.kind(whole)),
       tag_(first_tag),
-      cut_(cut),
-      first_view_(program.classes[cls].buffers.size()) {}
+      cut_(cut) {}
 
 bool Rings::sums_rows(const std::vector<Level>& levels) const {
   const TensorType& type = kind_.in[0];

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,9 +63,10 @@ struct Part {
   Part piece(int64_t number, int64_t pieces) const;
 };
 
-/// The buffer that is the part: the base itself, or a view of it, which is one of those from
-/// `first_view` on if that is there.
-program::BufferId part_view(Writer& writer, const Part& part, size_t first_view);
+/// Views that were made of parts, by what they are views of.
+using PartViews = std::map<program::BufferId, std::vector<program::BufferId>>;
+/// The buffer that is the part: the base itself, or a view of it, one of `made` if it is there.
+program::BufferId part_view(Writer& writer, const Part& part, PartViews* made);
 
 /// The tasks of one collective in the class, in an order that respects the data: a value is summed
 /// or gathered over one level after the other. Around a ring of n ranks, with blocks of 1/n:
@@ -143,7 +145,7 @@ class Rings {
   void local(const std::string& op, const graph::Attrs& attrs,
              const std::vector<program::BufferId>& in, program::BufferId out);
   void copy(program::BufferId from, program::BufferId to);
-  program::BufferId view(const Part& part) { return part_view(writer_, part, first_view_); }
+  program::BufferId view(const Part& part) { return part_view(writer_, part, &views_); }
   program::BufferId slot(program::BufferId base, const graph::TensorType& type, int64_t begin);
   graph::TensorType type_of(const Part& part) const;
   bool is_cut(program::BufferId buffer) const;
@@ -155,7 +157,7 @@ class Rings {
   int32_t tag_;
   CutOtherwise* cut_;
   program::Lane arrives_ = program::Lane::compute;  ///< where messages come in at present
-  size_t first_view_;                               ///< buffers from here on are made here
+  PartViews views_;
   std::vector<program::Task> tasks_;
   Phases phases_;
 };

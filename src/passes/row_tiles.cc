@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -25,11 +26,7 @@ namespace {
 class RowTiling {
  public:
   RowTiling(Program& program, program::ClassId cls, int64_t most, int32_t* next_tag)
-      : program_(program),
-        writer_(program, cls),
-        first_view_(program.classes[cls].buffers.size()),
-        most_(most),
-        next_tag_(*next_tag) {
+      : program_(program), writer_(program, cls), most_(most), next_tag_(*next_tag) {
     for (const program::Buffer& buffer : writer_.list().buffers) {
       if (buffer.kind == program::BufferKind::view && buffer.dim != 0) {
         cut_otherwise_.insert(buffer.base);
@@ -49,21 +46,17 @@ class RowTiling {
     std::vector<TaskId> renamed(before.size(), kNone);
     for (size_t i = 0; i < before.size(); ++i) {
       if (renamed[i] != kNone) continue;  // written with the product before it
-      std::vector<size_t> which{i};
-      std::vector<Task> made;
       if (const auto products = products_.find(i); products != products_.end()) {
-        which = products->second.tasks;
-        made = blocks_of(before, products->second);
-      } else if (const auto ring = rings_.find(i); ring != rings_.end()) {
-        made = around_ring(before[i], ring->second);
-      } else {
-        made = {before[i]};
+        write_products(before, products->second, &after, &renamed);
+        continue;
       }
-      add_deps(before, which, renamed, &made);
+      const auto ring = rings_.find(i);
+      const bool cut = ring != rings_.end();
+      std::vector<Task> made =
+          cut ? around_ring(before[i], ring->second) : std::vector<Task>{before[i]};
+      add_deps(before, {i}, renamed, &made);
       after.insert(after.end(), made.begin(), made.end());
-      for (size_t task : which) {
-        renamed[task] = TaskId(after.size() - 1);
-      }
+      renamed[i] = TaskId(after.size() - 1);
     }
     cls.tasks = std::move(after);
   }
@@ -76,17 +69,24 @@ class RowTiling {
     bool gathers = true;
     BufferId whole = kNone;  ///< the rows of all ranks
   };
-  /// Products that are written together.
+  /// Products that are written together, beside a collective, and of each the buffer that has the
+  /// collective's rows.
   struct Products {
     Cut cut;
+    size_t collective = 0;  ///< its place
     std::vector<size_t> tasks;
+    std::vector<BufferId> wholes;
+    void add(size_t task, BufferId whole) {
+      tasks.push_back(task);
+      wholes.push_back(whole);
+    }
   };
 
   void find_products(const std::vector<Task>& tasks, size_t place) {
     const Task& task = tasks[place];
     Cut cut;
     if (!is_along_rows(task, &cut)) return;
-    Products products{cut, {}};
+    Products products{cut, place, {}, {}};
     const auto may_cut = [&](size_t i) {
       return !taken_.contains(i) && !rows_of(tasks[i], cut.whole).empty();
     };
@@ -96,21 +96,47 @@ class RowTiling {
             follows(tasks, products.tasks, tasks[i])) {
           break;
         }
-        products.tasks.push_back(i);
+        products.add(i, cut.whole);
       }
     } else {
-      size_t maker = place;
-      while (maker > 0 && !touches(tasks[maker - 1], cut.whole)) {
-        --maker;
-      }
-      if (maker > 0 && has(tasks[maker - 1].out, cut.whole) && may_cut(maker - 1)) {
-        products.tasks.push_back(maker - 1);
-      }
+      find_makers(tasks, place, &products);
     }
     if (products.tasks.empty()) return;
     rings_[place] = cut;
     taken_.insert(products.tasks.begin(), products.tasks.end());
     products_[products.tasks[0]] = std::move(products);
+  }
+
+  /// Of what is scattered, the product that makes it, or that makes the last operand of what adds
+  /// it to others, as in a parallel block: sums take no time behind which a scatter could hide.
+  /// What comes between it and the collective goes with it, and moves up to its place.
+  void find_makers(const std::vector<Task>& tasks, size_t place, Products* products) const {
+    Products found{products->cut, place, {}, {}};
+    std::vector<BufferId> taken{products->cut.whole};  // by the collective and all found
+    std::vector<BufferId> operands = taken;  // and what they make: nothing else touches these
+    while (true) {
+      const size_t maker = last_toucher(tasks, place, operands);
+      if (maker == kNowhere || taken_.contains(maker)) return;
+      const Task& task = tasks[maker];
+      const auto made = std::find_if(taken.begin(), taken.end(),
+                                     [&](BufferId buffer) { return has(task.out, buffer); });
+      if (made == taken.end()) return;
+      const std::vector<bool> rows = rows_of(task, *made);
+      if (rows.empty()) return;
+      const auto waits_meanwhile = [&](size_t later) {
+        const std::vector<TaskId>& deps = tasks[later].deps;
+        return std::any_of(deps.begin(), deps.end(), [&](TaskId dep) { return dep >= maker; });
+      };
+      if (std::any_of(found.tasks.begin(), found.tasks.end(), waits_meanwhile)) return;
+      found.tasks.insert(found.tasks.begin(), maker);
+      found.wholes.insert(found.wholes.begin(), *made);
+      if (std::find(rows.begin(), rows.end(), false) != rows.end()) break;  // it has weights
+      place = maker;
+      taken.insert(taken.end(), task.in.begin(), task.in.end());
+      operands.insert(operands.end(), task.in.begin(), task.in.end());
+      operands.insert(operands.end(), task.out.begin(), task.out.end());
+    }
+    *products = std::move(found);
   }
 
   /// A sum of which every rank gets a block of rows, or blocks that all get, along one axis.
@@ -208,11 +234,104 @@ class RowTiling {
     parts.insert(cut.gathers ? parts.begin() : parts.end(), rows.block(cut.level, 0));
     std::vector<Task> made;
     for (const Part& part : parts) {
-      for (size_t i : products.tasks) {
-        made.push_back(block_of(tasks[i], cut.whole, part));
+      for (size_t i = 0; i < products.tasks.size(); ++i) {
+        made.push_back(block_of(tasks[products.tasks[i]], products.wholes[i], part));
       }
     }
     return made;
+  }
+
+  void write_products(const std::vector<Task>& before, const Products& products,
+                      std::vector<Task>* after, std::vector<TaskId>* renamed) {
+    std::vector<Task> made = blocks_of(before, products);
+    add_deps(before, products.tasks, *renamed, &made);
+    std::vector<Task> ring;
+    if (const auto ahead = ahead_of(before, products)) {
+      for (size_t task : *ahead) {
+        std::vector<Task> moved{before[task]};
+        add_deps(before, {task}, *renamed, &moved);
+        after->push_back(std::move(moved[0]));
+        (*renamed)[task] = TaskId(after->size() - 1);
+      }
+      ring = around_ring(before[products.collective], products.cut);
+      add_deps(before, {products.collective}, *renamed, &ring);
+    }
+    // A task of the ring comes as soon as the blocks are there that it moves or adds up, so that
+    // what it receives may come before the next block is made.
+    size_t written = 0;
+    for (Task& task : ring) {
+      const size_t needed = blocks_needed(task, products, made);
+      for (; written < needed; ++written) {
+        after->push_back(made[written]);
+      }
+      after->push_back(std::move(task));
+    }
+    after->insert(after->end(), made.begin() + static_cast<std::ptrdiff_t>(written), made.end());
+    for (size_t task : products.tasks) {
+      (*renamed)[task] = TaskId(after->size() - 1);
+    }
+    if (!ring.empty()) {
+      (*renamed)[products.collective] = TaskId(after->size() - 1);
+    }
+  }
+
+  /// What has to be written before the products so that their scatter can be written among them:
+  /// the collectives that would come between, whose turn in their lane is before it. Nothing if it
+  /// can't be.
+  std::optional<std::vector<size_t>> ahead_of(const std::vector<Task>& tasks,
+                                              const Products& products) const {
+    if (products.cut.gathers) return std::nullopt;
+    const Task& scatter = tasks[products.collective];
+    const size_t first = products.tasks.front();
+    const auto is_product = [&](size_t task) {
+      return std::find(products.tasks.begin(), products.tasks.end(), task) != products.tasks.end();
+    };
+    std::vector<size_t> ahead, passed;
+    for (size_t i = first; i < products.collective; ++i) {
+      const Task& task = tasks[i];
+      if (!is_product(i) && touches(task, scatter.out[0])) return std::nullopt;
+      if (is_product(i) || task.lane != scatter.lane) {
+        passed.push_back(i);
+        continue;
+      }
+      std::vector<BufferId> operands = task.in;
+      operands.insert(operands.end(), task.out.begin(), task.out.end());
+      const auto meets = [&](size_t other) {
+        return std::any_of(operands.begin(), operands.end(),
+                           [&](BufferId buffer) { return touches(tasks[other], buffer); });
+      };
+      const bool waits =
+          std::any_of(task.deps.begin(), task.deps.end(), [&](TaskId dep) { return dep >= first; });
+      if (waits || rings_.contains(i) || std::any_of(passed.begin(), passed.end(), meets)) {
+        return std::nullopt;
+      }
+      ahead.push_back(i);
+    }
+    const bool waits = std::any_of(scatter.deps.begin(), scatter.deps.end(), [&](TaskId dep) {
+      return dep >= first && !is_product(dep.value());
+    });
+    if (waits) return std::nullopt;
+    return ahead;
+  }
+
+  /// How many tasks of the blocks come before a task of the ring: up to the last block that is an
+  /// operand of it; all of them where the operand is no block as they are.
+  size_t blocks_needed(const Task& task, const Products& products,
+                       const std::vector<Task>& made) const {
+    const RankClass& cls = writer_.list();
+    std::vector<BufferId> operands = task.in;
+    operands.insert(operands.end(), task.out.begin(), task.out.end());
+    size_t needed = 0;
+    for (const BufferId operand : operands) {
+      if (cls.root(operand) != products.cut.whole) continue;
+      const auto makes = [&](const Task& block) {
+        return std::any_of(block.out.begin(), block.out.end(),
+                           [&](BufferId out) { return cls.buffers[out] == cls.buffers[operand]; });
+      };
+      const auto block = std::find_if(made.begin(), made.end(), makes);
+      needed = std::max<size_t>(needed, block - made.begin() + (block != made.end()));
+    }
+    return needed;
   }
 
   Task block_of(const Task& task, BufferId whole, Part part) {
@@ -221,7 +340,7 @@ class RowTiling {
     const auto see = [&](BufferId* operand, bool has_rows) {
       if (!has_rows) return;
       part.base = *operand;
-      *operand = part_view(writer_, part, first_view_);
+      *operand = part_view(writer_, part, &views_);
     };
     for (size_t i = 0; i < block.in.size(); ++i) {
       see(&block.in[i], rows[i]);
@@ -236,8 +355,7 @@ class RowTiling {
   }
 
   std::vector<Task> around_ring(const Task& task, const Cut& cut) {
-    Rings::CutOtherwise otherwise;
-    Rings rings(program_, writer_.cls(), task, next_tag_, &otherwise);
+    Rings rings(program_, writer_.cls(), task, next_tag_, &cut_along_others_);
     if (cut.gathers) {
       rings.all_gather({cut.level}, cut.pieces);
     } else {
@@ -253,7 +371,9 @@ class RowTiling {
     std::vector<TaskId> deps;
     for (size_t task : which) {
       for (TaskId dep : before[task].deps) {
-        deps.push_back(renamed[dep]);
+        if (renamed[dep] != kNone) {
+          deps.push_back(renamed[dep]);
+        }  // else it is written with this one, which takes what it makes
       }
     }
     for (Task& task : *made) {
@@ -273,6 +393,16 @@ class RowTiling {
     }
     return from;
   }
+  static constexpr size_t kNowhere = static_cast<size_t>(-1);
+  /// The last task before `place` that touches one of these.
+  size_t last_toucher(const std::vector<Task>& tasks, size_t place,
+                      const std::vector<BufferId>& buffers) const {
+    while (place-- > 0) {
+      const auto met = [&](BufferId buffer) { return touches(tasks[place], buffer); };
+      if (std::any_of(buffers.begin(), buffers.end(), met)) return place;
+    }
+    return kNowhere;
+  }
   static bool has(const std::vector<BufferId>& list, BufferId buffer) {
     return std::find(list.begin(), list.end(), buffer) != list.end();
   }
@@ -287,13 +417,14 @@ class RowTiling {
 
   Program& program_;
   Writer writer_;
-  const size_t first_view_;  ///< buffers from here on are made here
+  PartViews views_;
   const int64_t most_;
   int32_t& next_tag_;
-  std::set<BufferId> cut_otherwise_;     ///< not along rows
-  std::map<size_t, Cut> rings_;          ///< by the place of the collective
-  std::map<size_t, Products> products_;  ///< by the place of the first
-  std::set<size_t> taken_;               ///< places of all products
+  std::set<BufferId> cut_otherwise_;      ///< not along rows
+  Rings::CutOtherwise cut_along_others_;  ///< for rings
+  std::map<size_t, Cut> rings_;           ///< by the place of the collective
+  std::map<size_t, Products> products_;   ///< by the place of the first
+  std::set<size_t> taken_;                ///< places of all products
 };
 
 }  // namespace

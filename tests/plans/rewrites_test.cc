@@ -225,6 +225,39 @@ TEST(Rewrites, ProvenEqualAndSimulated) {
   }
 }
 
+/// What a parallel block scatters is the sum of its branches, dropped or not: it is cut with the
+/// product that makes the last of them.
+TEST(Rewrites, TilesOfSumsTakeTheirProductAlong) {
+  for (const char* plan : {"tp: 2, sequence_parallel: true, comm_tiles: 2",
+                           "tp: 4, sequence_parallel: true, micro_batch: 4, comm_tiles: 7",
+                           "pp: 2, tp: 2, dp: 2, sequence_parallel: true, comm_tiles: 4, "
+                           "recompute: full"}) {
+    for (const char* dropout : {"0", "0.25"}) {
+      Case c = model(plan, false);
+      c.text.replace(c.text.find("model_type: llama"), 17, "model_type: parallel_llama");
+      c.text.replace(c.text.find("train: {"), 8, fmt::format("train: {{dropout: {}, ", dropout));
+      SCOPED_TRACE(c.name + ", dropout " + dropout);
+      const engine::Compiled made = compiled(c);
+      const check::Verdict verdict = check::check(made.program, made.reference);
+      ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+      // A sum of branches comes right behind a block of the product, or of what dropped some of it.
+      const program::RankClass& cls = made.program.classes[0];
+      int sums = 0;
+      for (size_t i = 1; i < cls.tasks.size(); ++i) {
+        const program::Task& sum = cls.tasks[i];
+        const program::Task& before = cls.tasks[i - 1];
+        if (made.program.kind(sum).op != "add" || sum.lane != program::Lane::compute) continue;
+        const bool follows =
+            std::find(sum.in.begin(), sum.in.end(), before.out[0]) != sum.in.end() &&
+            cls.buffers[before.out[0]].kind == program::BufferKind::view;
+        sums += follows;
+      }
+      EXPECT_GE(sums, 2);
+      EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
+    }
+  }
+}
+
 /// The gradient of a table that is read twice is a sum of two terms, of which rows have other parts
 /// added up than the rows beside them.
 TEST(Rewrites, TilesOfTiedTablesAreJoined) {
@@ -264,14 +297,15 @@ TEST(Rewrites, MutantsAreRefusedOrEqual) {
 }
 
 /// The step of a wide dense model on ranks whose links carry so much a second.
-double predicted(const std::string& plan, double bytes_per_second) {
+double predicted(const std::string& plan, double bytes_per_second,
+                 const std::string& type = "llama") {
   const std::string text = fmt::format(
-      "model: {{config: {{model_type: llama, vocab_size: 512, hidden_size: 1024, "
+      "model: {{config: {{model_type: {}, vocab_size: 512, hidden_size: 1024, "
       "num_hidden_layers: 2, num_attention_heads: 8, num_key_value_heads: 8, head_dim: 128, "
       "intermediate_size: 2048, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, "
       "tie_word_embeddings: false, max_position_embeddings: 2048, hidden_act: silu}}}}\n"
       "train: {{seq_len: 2048, global_batch: 4}}\nplan: {{{}}}\n",
-      plan);
+      type, plan);
   const program::Program program = compiled({text, "wide", 1}).program;
   cost::Cluster cluster = one_node(program.num_ranks());
   cluster.links.intra.bandwidth.value = bytes_per_second;
@@ -290,6 +324,13 @@ TEST(Rewrites, ShortenTheStepWhereLinksAreSlow) {
         fmt::format("tp: 4, sequence_parallel: true, micro_batch: 4, comm_tiles: {}", blocks), 1e9);
   };
   EXPECT_LT(along_rows(7), 0.97 * along_rows(1));
+  // Of a parallel block the scatter hides behind the product of the second branch.
+  const auto parallel_block = [](int64_t blocks) {
+    return predicted(
+        fmt::format("tp: 4, sequence_parallel: true, micro_batch: 4, comm_tiles: {}", blocks), 1e9,
+        "parallel_llama");
+  };
+  EXPECT_LT(parallel_block(7), 0.97 * parallel_block(1));
   EXPECT_LT(predicted("dp: 4, grad_codec: int8", 1e8), 0.6 * predicted("dp: 4", 1e8));
 }
 
