@@ -62,8 +62,7 @@ class GradSums {
   void find_sums_of_several();
   GradSum sum_of(const program::Task& task, const Codecs& codecs,
                  const std::vector<std::string>& names) const;
-  bool differs(const CodecOps& codec, Route route, const program::Task& task,
-               size_t operand) const;
+  bool differs(const CodecOps& codec, Route route, const program::Task& task, size_t operand) const;
   bool is_within_class(const program::Task& task) const;
   bool has_parts_of_rows(program::BufferId buffer) const;
   const program::RankClass& list() const { return program_.classes[cls_]; }
