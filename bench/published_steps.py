@@ -273,8 +273,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
     parser.add_argument("--only", action="append", choices=("megatron", "megascale", "qwen3", "llama"))
-    parser.add_argument("--tiles", type=int, default=4,
-                        help="plan.comm_tiles of MegaScale's rows; above 1 each takes minutes (default: %(default)s)")
+    parser.add_argument("--tiles", type=int, default=2, help="plan.comm_tiles of MegaScale's rows (default: %(default)s)")
     parser.add_argument("--gpus", type=int, action="append", choices=MEGASCALE_TABLE, help="only these scales of MegaScale")
     parser.add_argument("--attention", type=float, default=FLASH_ATTENTION,
                         help="MegaScale's share of the peak in attention; 0: Megatron-LM's (default: %(default)s)")
