@@ -80,6 +80,85 @@ int64_t bytes_of_type(std::string_view type) {
   return found == std::end(kTypes) ? 0 : found->second;
 }
 
+/// Elements of a tensor by its dims, or of a list of tensors by theirs.
+double elements_of(trace::JsonStream& json) {
+  double sum = 0, product = 1;
+  bool is_list = false;
+  if (json.next() != '[') {
+    json.skip_value();
+    return 0;
+  }
+  json.array([&] {
+    if (json.next() == '[') {
+      is_list = true;
+      sum += elements_of(json);
+      return;
+    }
+    double dim = 0;
+    json.number(&dim);
+    product *= dim;
+  });
+  return is_list ? sum : product;
+}
+
+/// What an event says beside its name and time that is of interest here.
+struct Arguments {
+  static constexpr std::array<std::string_view, 6> kNames = {
+      "correlation", "stream", "In msg nelems", "dtype", "Input Dims", "Input type"};
+  enum Number { correlation, stream, message_elements, message_type, input_dims, input_types };
+
+  std::vector<double> elements;    ///< of the message, or of each input
+  std::vector<std::string> types;  ///< likewise
+
+  /// Reads the value of one of kNames. False: it is not of the type that it should be, and unread.
+  bool read(int number, trace::JsonStream& json, Activity* activity) {
+    switch (static_cast<Number>(number)) {
+      case correlation:
+        activity->correlation = json.integer();
+        return true;
+      case stream:
+        activity->stream = json.small();
+        return true;
+      case message_elements:
+        elements.assign(1, 0);
+        json.number(&elements[0]);
+        return true;
+      case message_type:
+        if (json.next() != '"') return false;
+        types.assign(1, json.string());
+        return true;
+      case input_dims:
+        if (json.next() != '[') return false;
+        json.array([&] { elements.push_back(elements_of(json)); });
+        return true;
+      case input_types:
+        if (json.next() != '[') return false;
+        json.array([&] { read_input_type(json); });
+        return true;
+    }
+    return false;
+  }
+
+  /// Bytes of all of them; 0: not known.
+  int64_t bytes() const {
+    double sum = 0;
+    for (size_t i = 0; i < std::min(elements.size(), types.size()); ++i) {
+      sum += elements[i] * static_cast<double>(bytes_of_type(types[i]));
+    }
+    return sum > 0 && sum < 1e15 ? static_cast<int64_t>(sum) : 0;
+  }
+
+ private:
+  void read_input_type(trace::JsonStream& json) {
+    types.emplace_back();
+    if (json.next() == '"') {
+      json.string(&types.back());
+    } else {
+      json.skip_value();
+    }
+  }
+};
+
 /// An op of a rank, by what assemble() tells ops apart by, and when it ended.
 struct Place {
   int32_t name = kNone, sequence = kNone;
@@ -144,43 +223,14 @@ class KinetoReader {
     Activity at;
     trace::ChromeDamage damage;
     int64_t without = 0;
-    constexpr std::array<std::string_view, 6> kArguments = {
-        "correlation", "stream", "In msg nelems", "dtype", "Input Dims", "Input type"};
-    std::vector<double> elements;
-    std::vector<std::string> types;
+    Arguments arguments;
     trace::for_each_event(
-        path, kArguments,
+        path, Arguments::kNames,
         [&] {
           at = {};
-          elements.clear();
-          types.clear();
+          arguments = {};
         },
-        [&](int argument, trace::JsonStream& json) {
-          if (argument == 0) {
-            at.correlation = json.integer();
-          } else if (argument == 1) {
-            at.stream = json.small();
-          } else if (argument == 2) {
-            elements.assign(1, 0);
-            json.number(&elements[0]);
-          } else if (argument == 3 && json.next() == '"') {
-            types.assign(1, json.string());
-          } else if (argument == 4 && json.next() == '[') {
-            json.array([&] { elements.push_back(elements_of(json)); });
-          } else if (argument == 5 && json.next() == '[') {
-            json.array([&] {
-              types.emplace_back();
-              if (json.next() == '"') {
-                json.string(&types.back());
-              } else {
-                json.skip_value();
-              }
-            });
-          } else {
-            return false;
-          }
-          return true;
-        },
+        [&](int argument, trace::JsonStream& json) { return arguments.read(argument, json, &at); },
         [&](const trace::ChromeEvent& event) {
           if (event.phase != 'X') return;
           const std::string& category = event.category;
@@ -206,11 +256,11 @@ class KinetoReader {
             rank.step_numbers.push_back(static_cast<int32_t>(number));
           } else if (mark) {
             at.thread = event.tid;
-            at.bytes = bytes_of(elements, types);
+            at.bytes = arguments.bytes();
             rank.marks.push_back(at);
           } else if (device) {
             at.name = short_name(event.name);
-            at.bytes = is_collective(at.name) ? bytes_of(elements, types) : 0;
+            at.bytes = is_collective(at.name) ? arguments.bytes() : 0;
             at.stream = at.stream < 0 ? static_cast<int32_t>(event.tid) : at.stream;
             rank.device.push_back(at);
           } else if (call_of(event.name) != Call::other) {
@@ -244,36 +294,6 @@ class KinetoReader {
     std::stable_sort(rank.device.begin(), rank.device.end(), by_start);
     std::stable_sort(rank.marks.begin(), rank.marks.end(), by_start);
     return rank;
-  }
-
-  /// Elements of a tensor by its dims, or of a list of tensors by theirs.
-  static double elements_of(trace::JsonStream& json) {
-    double sum = 0, product = 1;
-    bool is_list = false;
-    if (json.next() != '[') {
-      json.skip_value();
-      return 0;
-    }
-    json.array([&] {
-      if (json.next() == '[') {
-        is_list = true;
-        sum += elements_of(json);
-        return;
-      }
-      double dim = 0;
-      json.number(&dim);
-      product *= dim;
-    });
-    return is_list ? sum : product;
-  }
-
-  static int64_t bytes_of(const std::vector<double>& elements,
-                          const std::vector<std::string>& types) {
-    double bytes = 0;
-    for (size_t i = 0; i < std::min(elements.size(), types.size()); ++i) {
-      bytes += elements[i] * static_cast<double>(bytes_of_type(types[i]));
-    }
-    return bytes > 0 && bytes < 1e15 ? static_cast<int64_t>(bytes) : 0;
   }
 
   /// Bytes of the mark that a call lies in.
