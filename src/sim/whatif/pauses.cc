@@ -61,8 +61,11 @@ class PauseSearch {
     return run_.kinds[static_cast<size_t>(run_.blocks[static_cast<size_t>(block)].kind)];
   }
   bool is_collection(int32_t block) const { return kind_of(block).name == "gc"; }
-  int32_t worker_of(int32_t block, int32_t replica) const {
-    return run_.blocks[static_cast<size_t>(block)].worker * run_.replicas + replica;
+  bool is_computation(int32_t block) const {
+    return !kind_of(block).communicates() && !is_collection(block);
+  }
+  int32_t worker_of(const Place& place) const {
+    return run_.blocks[static_cast<size_t>(place.first)].worker * run_.replicas + place.second;
   }
 
   void cure(int32_t block, int32_t lane, double seconds) {
@@ -126,14 +129,24 @@ class PauseSearch {
     return usual_of(std::move(values));
   }
 
+  bool differ_by(double least, const Cells& cells) const {
+    const auto [shortest, longest] =
+        std::minmax_element(cells.begin(), cells.end(), [&](const auto& a, const auto& b) {
+          return times_.time(a.first, a.second) < times_.time(b.first, b.second);
+        });
+    return times_.time(longest->first, longest->second) -
+               times_.time(shortest->first, shortest->second) >=
+           least;
+  }
+
   /// Passes that take far longer than others of their worker in the same direction: of sequences
   /// both directions would. Many that may be long sequences are no pauses.
   void passes() {
-    struct Long {
+    struct LongPass {
       int32_t block, lane;
       double usual;
     };
-    std::vector<Long> found;
+    std::vector<LongPass> found;
     for (const auto& [of, cells] : times_.alike()) {
       passes_ += static_cast<int64_t>(cells.size());
       const Usual usual = usual_of(cells);
@@ -147,7 +160,7 @@ class PauseSearch {
     too_many_ = may_be_sequences_ &&
                 static_cast<double>(long_passes_) > kRare * static_cast<double>(passes_);
     if (too_many_) return;
-    for (const Long& pass : found) {
+    for (const LongPass& pass : found) {
       excess_.push_back(times_.time(pass.block, pass.lane) - pass.usual);
       cure(pass.block, pass.lane, pass.usual);
     }
@@ -166,6 +179,7 @@ class PauseSearch {
       if (is_pass[static_cast<size_t>(block)] != 0 || is_collection(block)) continue;
       for (int32_t replica = 0; replica < run_.replicas; ++replica) {
         const Cells cells = times_.steps_of(block, replica);
+        if (!differ_by(least, cells)) continue;
         const Usual usual = usual_of(cells);
         if (excess_.empty() && !usual.of_two_sorts) continue;
         for (const auto& [of, lane] : cells) {
@@ -182,63 +196,12 @@ class PauseSearch {
   /// what it usually takes: workers that do the same do. Of a slow worker most ops are long; of one
   /// that is paused a single one.
   void beside_other_workers() {
-    std::map<std::array<int32_t, 4>, std::vector<Place>>
-        same_work;  // kind, stage, chunk, micro-batch
-    std::vector<int64_t> places(run_.workers.size(), 0);
-    std::vector<double> computes(run_.workers.size(), 0);
-    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
-      if (kind_of(block).communicates() || is_collection(block)) continue;
-      const Block& at = run_.blocks[static_cast<size_t>(block)];
-      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
-        const auto worker = static_cast<size_t>(worker_of(block, replica));
-        same_work[{at.kind, run_.workers[worker].stage, at.chunk, at.micro_batch}].push_back(
-            {block, replica});
-        ++places[worker];
-      }
-    }
-    struct Long {
-      Place place;
-      double usual;
-    };
-    std::map<size_t, std::vector<Long>> found;  // by worker
-    for (const auto& [work, list] : same_work) {
-      std::vector<double> takes;
-      for (const Place& place : list) {
-        takes.push_back(median_left(place));
-        computes[static_cast<size_t>(worker_of(place.first, place.second))] += takes.back();
-      }
-      const double shortest = *std::min_element(takes.begin(), takes.end());
-      for (size_t i = 0; i < list.size(); ++i) {
-        if (takes[i] <= kFar * shortest || takes[i] - shortest <= kWorth * step_) continue;
-        std::vector<double> of_others;
-        std::vector<Place> others;
-        for (size_t j = 0; j < list.size(); ++j) {
-          if (worker_of(list[j].first, list[j].second) ==
-              worker_of(list[i].first, list[i].second)) {
-            continue;
-          }
-          of_others.push_back(takes[j]);
-          others.push_back(list[j]);
-        }
-        if (others.empty()) continue;
-        const double usual = median(of_others);
-        if (takes[i] > kFar * usual && takes[i] - usual > kWorth * step_ &&
-            in_one_op(list[i], others)) {
-          found[static_cast<size_t>(worker_of(list[i].first, list[i].second))].push_back(
-              {list[i], usual});
-        }
-      }
+    std::map<int32_t, std::vector<Long>> found;  // by worker
+    for (const std::vector<Place>& places : same_work()) {
+      longer_than_others(places, &found);
     }
     for (const auto& [worker, list] : found) {
-      double usual = 0, longer = 0;
-      for (const Long& at : list) {
-        usual += at.usual;
-        longer += median_left(at.place) - at.usual;
-      }
-      const double most = std::max(1.0, kRare * static_cast<double>(places[worker]));
-      if (static_cast<double>(list.size()) > most || usual > (computes[worker] - longer) / 2) {
-        continue;
-      }
+      if (!are_few(worker, list)) continue;
       for (const Long& at : list) {
         for (const auto& [block, lane] : times_.steps_of(at.place.first, at.place.second)) {
           if (left(block, lane) <= kFar * at.usual) continue;
@@ -247,6 +210,84 @@ class PauseSearch {
         }
       }
     }
+  }
+
+  struct Long {
+    Place place;
+    double takes = 0, usual = 0;  ///< in most steps; what others take
+  };
+
+  /// Of every computation of a stage who does it.
+  std::vector<std::vector<Place>> same_work() const {
+    std::map<std::array<int32_t, 4>, std::vector<Place>> found;  // kind, stage, chunk, micro-batch
+    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+      if (!is_computation(block)) continue;
+      const Block& at = run_.blocks[static_cast<size_t>(block)];
+      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+        const auto worker = static_cast<size_t>(worker_of({block, replica}));
+        found[{at.kind, run_.workers[worker].stage, at.chunk, at.micro_batch}].push_back(
+            {block, replica});
+      }
+    }
+    std::vector<std::vector<Place>> lists;
+    for (auto& [work, list] : found) {
+      lists.push_back(std::move(list));
+    }
+    return lists;
+  }
+
+  /// Adds those of the places that take far longer than the ones of other workers.
+  void longer_than_others(const std::vector<Place>& places,
+                          std::map<int32_t, std::vector<Long>>* found) {
+    double least = 1e300, most = 0;
+    for (const Place& place : places) {
+      for (int32_t lane = place.second; lane < lanes_; lane += run_.replicas) {
+        least = std::min(least, left(place.first, lane));
+        most = std::max(most, left(place.first, lane));
+      }
+    }
+    if (most - least <= kWorth * step_) return;
+    std::vector<double> takes;
+    takes.reserve(places.size());
+    for (const Place& place : places) {
+      takes.push_back(median_left(place));
+    }
+    const double shortest = *std::min_element(takes.begin(), takes.end());
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (takes[i] <= kFar * shortest || takes[i] - shortest <= kWorth * step_) continue;
+      std::vector<double> of_others;
+      std::vector<Place> others;
+      for (size_t j = 0; j < places.size(); ++j) {
+        if (worker_of(places[j]) == worker_of(places[i])) continue;
+        of_others.push_back(takes[j]);
+        others.push_back(places[j]);
+      }
+      if (others.empty()) continue;
+      const double usual = median(of_others);
+      if (takes[i] > kFar * usual && takes[i] - usual > kWorth * step_ &&
+          in_one_op(places[i], others)) {
+        (*found)[worker_of(places[i])].push_back({places[i], takes[i], usual});
+      }
+    }
+  }
+
+  /// Of what a worker computes: at most a tenth, or one, which others spend less than half of their
+  /// time on.
+  bool are_few(int32_t worker, const std::vector<Long>& list) {
+    int64_t places = 0;
+    double usual = 0, rest = 0;
+    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+      const Place place{block, worker % run_.replicas};
+      if (!is_computation(block) || worker_of(place) != worker) continue;
+      ++places;
+      rest += median_left(place);
+    }
+    for (const Long& at : list) {
+      usual += at.usual;
+      rest -= at.takes;
+    }
+    return static_cast<double>(list.size()) <= std::max(1.0, kRare * static_cast<double>(places)) &&
+           usual < rest;
   }
 
   double median_left(const Place& place) {
@@ -339,8 +380,8 @@ class PauseSearch {
     const int32_t micro_batch = run_.blocks[static_cast<size_t>(block)].micro_batch;
     return fmt::format("; in step with the steps: {}{} of {} in {} of {}", kind_of(block).name,
                        micro_batch == kNone ? "" : fmt::format(" of micro-batch {}", micro_batch),
-                       run_.workers[static_cast<size_t>(worker_of(block, replica))].name,
-                       most->second, steps);
+                       run_.workers[static_cast<size_t>(worker_of(most->first))].name, most->second,
+                       steps);
   }
 
   const MeasuredRun& run_;
