@@ -366,7 +366,7 @@ class Search {
                     last ? ", with the head and the loss" : "") +
             (alone.empty()
                  ? ""
-                 : fmt::format("; all of it is {}, which may be slow and not have more to do",
+                 : fmt::format("; all of it is {}, which may be slow rather than have more to do",
                                join(alone, ", "))));
   }
 
