@@ -224,6 +224,20 @@ class Execute(unittest.TestCase):
                                  "plan.threads_per_rank=7"))
         self.assertEqual(own, content("runs/timed/profile.json"))
 
+    def test_short_runs_compare_too(self):
+        """Predicted and measured of a run that ended before its speed settled."""
+        out = self.box.good(*self.short("brief", "train.steps=3", "output.report=true"))
+        self.assertRegex(out, r"step time +\S+ \w+ median, \S+ \w+ predicted before the first step \([+-][\d.]+ %\)\n"
+                         r" +of 3 steps: the speed had not settled, for which 20 steps are left out\n")
+        with open(self.box.path("runs/brief/report.html"), encoding="utf-8") as f:
+            self.assertRegex(f.read(), r'"speed_settled": ?false, ?"steps_counted": ?3')
+        with open(self.box.path("runs/brief/metrics.jsonl"), encoding="utf-8") as f:
+            steps = [x for x in map(json.loads, f) if "train/loss" in x]
+        self.assertTrue(all(x["perf/step_s"] > 0 and x["perf/predicted_step_s"] > 0 for x in steps), steps)
+        # A start that goes on counts its own.
+        self.assertIn("of 2 steps: the speed had not settled",
+                      self.box.good(*self.short("brief", "train.steps=5", "output.report=true")))
+
     def test_learning_rate(self):
         """It never ends above its peak, and a warm-up that is longer than the training is told."""
         def rates(name):
