@@ -119,9 +119,9 @@ class Bottleneck(unittest.TestCase):
 
     def test_adds_of_a_profile(self):
         add = {"op": "add", "dtype": "f32", "flops": 0, "spread": 0}
-        tasks = [{**add, "key": "add (f32[1000], f32[1000]) -> (f32[1000])", "bytes": 12000, "ns": 4000},
-                 {**add, "key": "add (f32[4000], f32[4000]) -> (f32[4000])", "bytes": 48000, "ns": 10000},
-                 {**add, "op": "linear", "key": "linear", "bytes": 12, "ns": 10**9}]
+        tasks = [{**add, "kind": "add (f32[1000], f32[1000]) -> (f32[1000])", "bytes": 12000, "ns": 4000},
+                 {**add, "kind": "add (f32[4000], f32[4000]) -> (f32[4000])", "bytes": 48000, "ns": 10000},
+                 {**add, "op": "linear", "kind": "linear", "bytes": 12, "ns": 10**9}]
         profile = {"format": "hocket-profile-1", "device": "cpu", "machine": {}, "cores": 1, "threads": 1,
                    "task_overhead_ns": 0, "peak_flops": {}, "links": {}, "tasks": tasks}
         table = self.table([(1000000, 100)], 1000)

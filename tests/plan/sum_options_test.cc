@@ -72,7 +72,7 @@ TEST(SumOptions, AreValid) {
 cost::Cluster cluster_of(const std::string& inter, const std::string& host) {
   return cost::parse_cluster(
       "name: test\nnodes: 4\ndevices_per_node: 4\ndevice:\n  name: test\n  memory: {value: 4GB}\n"
-      "  memory_bandwidth: {value: 1TB/s}\n  peak: {f32: {value: 10TFLOP/s}}\n" +
+      "  memory_bandwidth: {value: 10GB/s}\n  peak: {f32: {value: 10TFLOP/s}}\n" +
           host +
           "links:\n  intra: {latency: {value: 1us}, bandwidth: {value: 100GB/s}}\n  inter: "
           "{latency: {value: 1us}, bandwidth: {value: " +
@@ -134,7 +134,7 @@ TEST(SumOptions, CostWhatTheirPartsDo) {
   const double codes = bytes / 4 + bytes / 1024;
   const double device = of("encode, all_gather, decode");
   const double host = of("encode (host), all_gather, decode");
-  const double encodes = (bytes + codes) / 1e9 - (bytes + codes) / 1e12;
+  const double encodes = (bytes + codes) / 1e9 - (bytes + codes) / 10e9;
   const double copies = 2 * 5e-6 + (bytes + codes) / 10e9;
   EXPECT_NEAR(host - device, encodes + copies, 0.02 * (encodes + copies));
 }
