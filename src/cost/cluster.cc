@@ -55,6 +55,9 @@ std::vector<Seen> constants(const Cluster& cluster) {
   add("device.launch", device.launch);
   add("device.host_launch", device.host_launch);
   add("device.host_launch_expert", device.host_launch_expert);
+  add("device.host.kernels", device.host.kernels);
+  add("device.host.copies", device.host.copies);
+  add("device.host.copy_latency", device.host.copy_latency);
   add("device.overlap.compute", device.overlap.compute);
   add("device.overlap.communication", device.overlap.communication);
   add("device.float8.maxima", device.float8.maxima);
@@ -360,8 +363,8 @@ void Cluster::validate(const std::string& where) const {
     const bool optional =
         share || refines || factor || constant.path.find("peak") != std::string::npos ||
         constant.path == "device.launch" || constant.path.starts_with("device.host_launch") ||
-        constant.path.starts_with("device.float8") || constant.path == "device.price" ||
-        (this_machine && constant.path == "device.memory") ||
+        constant.path.starts_with("device.host.") || constant.path.starts_with("device.float8") ||
+        constant.path == "device.price" || (this_machine && constant.path == "device.memory") ||
         (nodes == 1 && constant.path.starts_with("links.inter")) ||
         (capacity() == 1 && constant.path.starts_with("links"));
     if (!optional && constant.value <= 0) {
@@ -382,6 +385,16 @@ void Cluster::validate(const std::string& where) const {
   if (this_machine && (cores_per_node > 0 || device.memory.value > 0)) {
     fail(where,
          "this_machine is true, and cores_per_node or device.memory is given; expected one or "
+         "the other");
+  }
+  if ((device.host.kernels.value > 0) != (device.host.copies.value > 0)) {
+    fail(where,
+         "one of device.host.kernels and device.host.copies is missing or 0; expected both or "
+         "neither");
+  }
+  if (device.host.given() && (this_machine || cores_per_node > 0)) {
+    fail(where,
+         "device.host is given, and ranks are threads whose device is the host; expected one or "
          "the other");
   }
   if (device.peak.bf16.value <= 0 && device.peak.f32.value <= 0 && device.peak.f64.value <= 0) {

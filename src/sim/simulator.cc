@@ -58,12 +58,13 @@ class ModelDurations : public Durations {
 
   TaskCost work(size_t device, ClassId cls, TaskId task) {
     const Task& asked = p_.classes[cls].tasks[task];
-    const std::pair<uint32_t, size_t> key{asked.accumulate.bits(), device};
+    const WorkKey key{asked.accumulate.bits(), device,
+                      program::is_of_host(asked.lane) ? asked.lane : Lane::compute};
     auto& known = work_[asked.kind];
     for (const auto& [of, cost] : known) {
       if (of == key) return cost;
     }
-    known.emplace_back(key, costs_.work(p_.kind(asked), key.first, device));
+    known.emplace_back(key, costs_.work(p_.kind(asked), key.accumulate, device, key.lane));
     return known.back().second;
   }
 
@@ -161,9 +162,14 @@ class ModelDurations : public Durations {
   const CostModel& costs_;
   cost::Network network_;
   program::Transfers between_{p_};
-  /// Per kind of task, by accumulation and kind of device.
-  std::vector<std::vector<std::pair<std::pair<uint32_t, size_t>, TaskCost>>> work_;
-  std::vector<int64_t> more_launches_;  // per kind; -1: not asked yet
+  struct WorkKey {
+    uint32_t accumulate = 0;
+    size_t device = 0;  ///< kind of
+    Lane lane = Lane::compute;
+    bool operator==(const WorkKey&) const = default;
+  };
+  std::vector<std::vector<std::pair<WorkKey, TaskCost>>> work_;  ///< per kind of task
+  std::vector<int64_t> more_launches_;                           // per kind; -1: not asked yet
   std::map<GroupShape, int32_t> shapes_;
   std::map<std::tuple<program::KindId, int32_t, bool, int32_t>, TaskCost> transfers_;
   std::map<std::tuple<program::KindId, int64_t, bool, int32_t>, Demand> demands_;  // by time

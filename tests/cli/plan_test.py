@@ -165,6 +165,39 @@ class PlanTest(unittest.TestCase):
         for word in ("gap before", "all int8", "all identity", "chosen"):
             self.assertIn(word, shown)
 
+    def test_codecs_on_hosts(self):
+        self.model(hidden_size=128, intermediate_size=256)
+        cluster = self.put("hosts.yaml", """
+name: hosts
+nodes: 4
+devices_per_node: 1
+device:
+  name: device
+  memory: {value: 4GB}
+  memory_bandwidth: {value: 1GB/s}
+  peak: {f32: {value: 200GFLOP/s}}
+  host: {kernels: {value: 20GB/s}, copies: {value: 12GB/s}}
+links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {latency: {value: 2us}, bandwidth: {value: 50MB/s}}}
+""")
+        run = ["model/config.json", "--cluster", cluster, "--global-batch", "8", "--seq-len", "64", "--set", "plan.dp=4",
+               "--set", "plan.ranks_per_node=1", "--set", "plan.bucket_mib=0.5", "--codecs", "int8"]
+        found = json.loads(self.good("plan", *run, "--offload", "--json", "--out", "codecs.yaml"))
+        self.assertLess(found["chosen"]["step_s"], json.loads(self.good("plan", *run, "--json"))["chosen"]["step_s"])
+        self.assertLessEqual(found["chosen"]["step_s"], found["all"]["int8 host"]["step_s"])
+        self.assertTrue(any(t["codec"].endswith(" host") for t in found["transfers"]))
+        self.assertTrue(found["offload"]["all_tried"])
+        plan, _ = self.keys("codecs.yaml")
+        self.assertTrue(any(rule.endswith(" host") for rule in plan["grad_codec_of"]))
+        self.assertIn("int8", self.good("check", "codecs.yaml"))
+        simulated = json.loads(self.good("simulate", "codecs.yaml", "--json"))
+        self.assertAlmostEqual(simulated["step_s"], found["chosen"]["step_s"], delta=1e-9)
+        self.assertIn("encoded transfers to hosts", self.good("plan", *run, "--offload"))
+        # Of hosts of which nothing is known, nothing is made up.
+        box = "configs/clusters/box-4x2.yaml"
+        self.refused("device.host.kernels", "plan", *(box if word == cluster else word for word in run), "--offload")
+        self.refused("device.host.kernels", "simulate", "codecs.yaml", "--cluster", box)
+        self.refused("try it with --codecs", "plan", "model/config.json", "--offload")
+
     def test_codecs_that_cannot_be_chosen(self):
         self.model()
         run = ["model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "8", "--seq-len",

@@ -181,6 +181,25 @@ TEST(CostModel, RanksThatAreThreadsScaleWithTheirNumber) {
   EXPECT_EQ(m.work(kind("linear", 1e6, 10000), 0).ns, 1500);  // 2 us / 4 + launch
 }
 
+TEST(CostModel, WorkAndCopiesOfHosts) {
+  using program::Lane;
+  Cluster c = toy();
+  const Kind encode = kind("encode_int8", 0, 5'000'000);
+  const Kind copy{.op = "copy", .in = {{DType::f32, {1000}}}, .out = {{DType::f32, {1000}}}};
+  // What the cluster does not say is not made up.
+  EXPECT_THROW(CostModel(c, std::nullopt, 1).work(encode, 0, 0, Lane::host), Error);
+  c.device.host = {{2e9, ""}, {4e9, ""}, {10e-6, ""}};
+  const CostModel m(c, std::nullopt, 1);
+  EXPECT_EQ(m.work(encode, 0, 0, Lane::host).ns, 2'500'000);
+  EXPECT_EQ(m.work(copy, 0, 0, Lane::d2h).ns, 10'000 + 1'000);
+  EXPECT_EQ(m.work(encode, 0).ns, 51'000);
+  // Where ranks are threads, the host is what they compute on.
+  c.device.host = {};
+  c.cores_per_node = 4;
+  const CostModel threads(c, std::nullopt, 1);
+  EXPECT_EQ(threads.work(encode, 0, 0, Lane::host).ns, threads.work(encode, 0).ns);
+}
+
 TEST(CostModel, Collectives) {
   const CostModel m(toy(), std::nullopt, 1);
   const GroupShape four{4, 1, 4}, far{4, 4, 1}, wide{8, 2, 4};
