@@ -113,12 +113,13 @@ struct SeveralKernels {
   }
 };
 
-/// Tasks whose result the host reads, in the order of launches: it launches nothing meanwhile.
+/// Tasks whose result the host reads, or messages whose end it awaits, in the order of launches: it
+/// launches nothing meanwhile.
 struct HostReads {
   std::vector<std::string> ops;
   std::string source;
   void fields(Fields& visit) {
-    visit("ops", ops, "of the registry");
+    visit("ops", ops, "compute ops of the registry, send, recv");
     visit("source", source, "where this is known from; mandatory in shipped files");
   }
 };

@@ -44,6 +44,8 @@ constexpr size_t kMostCandidates = 4'000'000;
 /// A plan estimated to take more than there is of memory is tried late: its key grows with what is
 /// too much.
 constexpr double kMemoryPenalty = 4;
+/// As long as none fits, one that will is worth more than a fast one: then it grows by so much.
+constexpr double kMemoryPenaltyAtFirst = 100;
 /// By so much more than was thought of, a plan is put off again.
 constexpr double kMisjudged = 1.02;
 /// And of two plans that are as good the one with the shorter program is tried first: its key grows
@@ -55,30 +57,37 @@ constexpr float kLast = 1e6f;
 
 /// How many times as much time, or memory, simulated plans took as was estimated, by their
 /// schedule, what they repeat and split, and how many ranks their pipelines and experts have: of
-/// the others that many times as much is expected. Nothing is known of a kind of which no plan was
-/// simulated.
+/// the others that many times as much is expected. Of a kind of which no plan was simulated nothing
+/// is known but what all of them say together.
 class Misjudged {
  public:
   void record(const Choice& choice, double times) {
-    Kind& kind = kinds_[kind_of(choice)];
-    kind.sum += times;
-    ++kind.count;
+    kinds_[kind_of(choice)].add(times);
+    all_.add(times);
   }
   double times(const Choice& choice) const {
     const auto kind = kinds_.find(kind_of(choice));
-    return kind == kinds_.end() ? 1 : kind->second.sum / kind->second.count;
+    return kind == kinds_.end() ? 1 : kind->second.mean();
   }
+  /// Of any plan.
+  double times() const { return all_.count == 0 ? 1 : all_.mean(); }
 
  private:
   struct Kind {
     double sum = 0;
     int count = 0;
+    void add(double times) {
+      sum += times;
+      ++count;
+    }
+    double mean() const { return sum / count; }
   };
   static std::array<int, 5> kind_of(const Choice& choice) {
     return {choice.schedule, choice.recompute, choice.shard, static_cast<int>(std::log2(choice.pp)),
             static_cast<int>(std::log2(choice.ep))};
   }
   std::map<std::array<int, 5>, Kind> kinds_;
+  Kind all_;
 };
 
 class Search {
@@ -281,11 +290,16 @@ bool Search::take(Candidate* candidate) {
 /// more memory than there is. The mutex is held.
 bool Search::is_put_off(Candidate candidate) {
   if (options_.everything) return false;
-  const double bytes = misjudged_bytes_.times(candidate.choice);
+  const bool none_fits = result_.best.empty();
+  double bytes = misjudged_bytes_.times(candidate.choice);
+  if (none_fits) {
+    bytes = std::max(bytes, misjudged_bytes_.times());
+  }
   const double seconds = misjudged_seconds_.times(candidate.choice);
   const double limit = static_cast<double>(trial_.memory());
-  const double key = candidate.guess_s * seconds *
-                     (1 + kMemoryPenalty * std::max(0.0, candidate.bytes * bytes / limit - 1));
+  const double over = std::max(0.0, candidate.bytes * bytes / limit - 1);
+  const double penalty = none_fits ? kMemoryPenaltyAtFirst : kMemoryPenalty;
+  const double key = candidate.guess_s * seconds * (1 + penalty * over);
   if (key <= candidate.key * kMisjudged) return false;
   candidate.key = static_cast<float>(key);
   queue_.push_back(candidate);

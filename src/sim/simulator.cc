@@ -27,6 +27,9 @@ using cost::TaskCost;
 using program::Lane;
 using program::Task;
 
+/// The axis of a mesh whose ranks are pipeline stages.
+constexpr std::string_view kStageAxis = "pp";
+
 /// Durations from a cost model, each distinct (kind, accumulation[, lane, shape]) computed once.
 class ModelDurations : public Durations {
  public:
@@ -53,7 +56,11 @@ class ModelDurations : public Durations {
   }
 
   bool host_reads(ClassId cls, TaskId task) override {
-    return costs_.host_reads(p_.kind(p_.classes[cls].tasks[task]));
+    const Task& asked = p_.classes[cls].tasks[task];
+    if (!costs_.host_reads(p_.kind(asked))) return false;
+    // Of messages those between pipeline stages: others are blocks of collectives.
+    return asked.peer_axis == program::kNone ||
+           p_.mesh_of(cls).axes[asked.peer_axis].name == kStageAxis;
   }
 
   TaskCost work(size_t device, ClassId cls, TaskId task) {

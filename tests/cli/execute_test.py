@@ -130,6 +130,17 @@ class Execute(unittest.TestCase):
         self.assertRegex(err, r"SIG\w+: ended at once; the same command goes on from runs/twice/checkpoints/step-")
         self.assertGreaterEqual(self.checkpoints("twice")[-1].split(".")[0], saved[-1].split(".")[0])
 
+    def test_a_signal_sent_twice_at_once_is_one(self):
+        """As `timeout` sends it: to the process, and to the group that it is in."""
+        p, _ = self.long_run("doubled")
+        p.send_signal(signal.SIGTERM)
+        time.sleep(0.01)  # taken, so that the second is not merged with it
+        p.send_signal(signal.SIGTERM)
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(143, p.returncode, out + err)
+        self.assertEqual(1, len(self.checkpoints("doubled")), out + err)
+        self.assertNotIn("ended at once", err)
+
     def test_signal_before_the_first_step(self):
         """While tasks are timed there is nothing to finish."""
         p = subprocess.Popen([HOCKET, "train", "configs/quickstart.yaml", "--set", "output.dir=runs/early"],

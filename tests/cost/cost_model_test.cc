@@ -130,7 +130,8 @@ TEST(CostModel, AnOpInSeveralKernels) {
   EXPECT_EQ(m.work(added, 0).ns, 14 * moves + 4 * launch);
   EXPECT_EQ(m.work(added, 1).ns, 14 * moves + adds + 4 * launch);
   EXPECT_EQ(m.work(kind("swiglu", 0, 100000), 0).ns, one.work(kind("swiglu", 0, 100000), 0).ns);
-  c.device.host_reads = {{"nll"}, "s"};
+  c.device.host_reads = {{"nll", "send", "recv"}, "s"};
+  c.validate("toy");
   const CostModel reads(c, std::nullopt, 1);
   EXPECT_TRUE(reads.host_reads(kind("nll", 0, 1)));
   EXPECT_FALSE(reads.host_reads(kind("sumexp", 0, 1)));
@@ -151,7 +152,24 @@ TEST(CostModel, AnOpInSeveralKernels) {
   refused({{{"no_such_op"}, 2, 1, "s"}}, {});
   refused({{{"sumexp"}, 2, 1, "s"}, {{"sumexp"}, 3, 1, "s"}}, {});
   refused({{{"sumexp"}, 2, 1e9, "s"}}, {});
+  refused({{{"send"}, 2, 1, "s"}}, {});
   refused({}, {{"no_such_op"}, "s"});
+  refused({}, {{"all_reduce"}, "s"});
+}
+
+TEST(CostModel, NumbersWithoutTheirUnitAreRefused) {
+  const auto refused = [](const std::function<void(Cluster*)>& change) {
+    Cluster bad = toy();
+    change(&bad);
+    EXPECT_THROW(bad.validate("toy"), Error);
+  };
+  toy().validate("toy");
+  refused([](Cluster* c) { c->links.intra.latency.value = 2; });
+  refused([](Cluster* c) { c->links.intra.bandwidth.value = 450; });
+  refused([](Cluster* c) { c->device.memory.value = 80; });
+  refused([](Cluster* c) { c->device.memory_bandwidth.value = 2; });
+  refused([](Cluster* c) { c->device.peak.f32.value = 67; });
+  refused([](Cluster* c) { c->device.host_launch.value = 10; });
 }
 
 TEST(CostModel, EfficiencyBySize) {
