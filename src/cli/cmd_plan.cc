@@ -234,10 +234,10 @@ int search_plan(const Options& options) {
     return 0;
   }
   std::FILE* words = words_beside(options.out);
-  fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}\nsearch   {}\n\n{}",
+  fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}\nsearch   {}\n\n{}{}",
              engine::describe(run.model), trial.cluster().name, space.ranks,
              trial.cluster().capacity(), trial.cluster().device.name, ending_text(result),
-             table_text(result, space, static_cast<size_t>(options.top)));
+             table_text(result, space, static_cast<size_t>(options.top)), why_text(result, space));
   for (const auto& [why, count] : result.refusals) {
     fmt::print(words, "no program of {}: {}\n", counted(count, "plan"), why);
   }
@@ -336,8 +336,9 @@ void verb_plan(Args& args) {
   auto options = std::make_shared<Options>();
   args.about(
       "find the plan with the shortest predicted step on a cluster",
-      "Looks at every mesh (pp, dp, cp, tp, ep, etp, with and without sequence_parallel), schedule "
-      "and number of chunks, micro-batch, recompute, sharding (ZeRO-1 to 3) and algorithm of "
+      "Looks at every mesh (pp, dp, cp, tp, ep, etp, with and without sequence_parallel; ep in one "
+      "step or two), schedule and number of chunks, micro-batch (by speed where replicas are "
+      "unlike), recompute, sharding (ZeRO-1 to 3) and algorithm of "
       "collectives that the model, the batch and the ranks allow. What cannot fit into memory is "
       "dropped by a bound; the rest is simulated, the most promising first, by the replay of "
       "`hocket simulate`, until no plan that is left can beat the best one or the time is up. "

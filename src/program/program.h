@@ -459,7 +459,7 @@ struct Program {
   /// The classes of the peers of the ranks of `cls`, ascending.
   std::vector<ClassId> peer_classes(ClassId cls, const Way& way) const;
   /// True if some ranks of class `cls` meet ranks of other nodes in the group, or send to or
-  /// receive from other nodes. Linear in the ranks of the class.
+  /// receive from other nodes. At worst linear in the ranks of the class.
   bool leaves_node(const Group& group, ClassId cls) const;
   bool leaves_node(const Way& way, ClassId cls) const;
 

@@ -129,6 +129,33 @@ class PlanTest(unittest.TestCase):
         with open(os.path.join(self.folder, "out/metrics.jsonl"), encoding="utf-8") as f:
             self.assertGreaterEqual(len(f.readlines()), 2)
 
+    def test_unlike_nodes(self):
+        # The second node is slower: its replicas get fewer sequences.
+        self.model()
+        self.put("uneven.yaml", "name: uneven\nnodes: 2\ndevices_per_node: 2\ndevice: {name: test, memory: {value: 1GB}, "
+                 "memory_bandwidth: {value: 10GB/s}, launch: {value: 2us}, peak: {f32: {value: 50GFLOP/s}}}\n"
+                 "links: {intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}, inter: {latency: {value: 10us}, "
+                 "bandwidth: {value: 500MB/s}}}\nunlike: [{first: 1, speed: 0.4}]\n")
+        search = ["plan", "model/config.json", "--cluster", "uneven.yaml", "--global-batch", "28", "--seq-len", "64", "--set",
+                  "plan.recompute=none", "--set", "plan.tp=1", "--set", "plan.all_reduce=native"]
+        out = self.good(*search, "--out", "plan.yaml")
+        self.assertIn("(2 of 10 + 2 of 4)", out)
+        self.assertRegex(out, r"\nwhy +\+\d+\.\d\d % ")
+        plan, _ = self.keys("plan.yaml")
+        self.assertEqual(plan["dp_samples"], [10, 10, 4, 4])
+        self.good("check", "plan.yaml")
+        step = json.loads(self.good("simulate", "plan.yaml", "--json"))["step_s"]
+        even = json.loads(self.good(*search, "--set", "plan.dp_samples=[]", "--json"))["best"][0]
+        self.assertLess(step, 0.8 * even["step_s"])
+        self.assertNotIn("plan.dp_samples", even["set"])
+        self.put("text/a.txt", "\n".join(f"line {i} of a text that is long enough" for i in range(8000)))
+        data = ["--set", "data.dir=data", "--set", "data.files=[text/*]", "--set", "data.vocab_size=300", "--set",
+                "data.valid_fraction=0", "--set", "data.tokenizer=tok"]
+        self.good("data", "train-tokenizer", "plan.yaml", *data)
+        self.good("data", "prepare", "plan.yaml", *data)
+        self.good("train", "plan.yaml", *data, "--set", "train.steps=2", "--set", "output.dir=out", "--set",
+                  "plan.ranks=local")
+
     def test_keys_that_are_given_stay(self):
         self.model()
         found = json.loads(self.good(
