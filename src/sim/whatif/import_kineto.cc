@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // PyTorch profiles (Kineto), a file per rank: kernels and copies in streams, and the host, which
-// launches them and waits for them. Clocks of ranks are set by when collectives end.
+// launches them and waits for them. Clocks of ranks are set by when collectives end, and where a
+// record of one is lost, by that it is told which collectives of ranks are one.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/stats.h"
 #include "base/text.h"
 #include "sim/whatif/importers.h"
@@ -21,8 +24,10 @@ namespace hocket::sim::whatif {
 namespace {
 
 constexpr int32_t kCallStream = -1;
-constexpr double kClock = 2e-6;  // seconds by which a stream's and a rank's times may differ
-constexpr double kApart = 1e-3;  // seconds between ends of a collective that are told
+constexpr double kClock = 2e-6;     // seconds by which a stream's and a rank's times may differ
+constexpr double kApart = 1e-3;     // seconds between ends of a collective that are told
+constexpr double kTogether = 2e-5;  // seconds between ends that agree
+constexpr size_t kListed = 8;       // ranks and steps that are named one by one
 
 /// A call of the host that launches or waits, or an activity of the device.
 struct Activity {
@@ -31,8 +36,10 @@ struct Activity {
   int64_t correlation = kNone;
   int64_t thread = 0;  ///< of the host
   int32_t stream = kCallStream;
-  int32_t step = 0;
-  int64_t bytes = 0;  ///< of a collective; 0: not said
+  int32_t step = kNone;      ///< in which the host called or launched it
+  int32_t launches = kNone;  ///< of a call: index of what it launches
+  int32_t number = kNone;    ///< of a collective: the how many-th of its name in the step
+  int64_t bytes = 0;         ///< of a collective; 0: not said
 };
 
 /// What a host call means to the device.
@@ -166,12 +173,18 @@ struct Place {
 };
 
 struct RankTrace {
-  int32_t rank = kNone;
+  std::string path;
+  std::string unusable;  ///< why; empty: it is used
+  int32_t rank = kNone, world_size = 0;
   std::vector<Activity> host, device;
   std::vector<Activity>
       marks;  ///< of the host, "nccl:all_reduce": what it launches a collective in
   std::vector<std::array<double, 2>> step_times;  ///< of ProfilerStep#N
   std::vector<int32_t> step_numbers;
+  std::map<int32_t, int64_t> calls_of_step;  ///< by its number
+  int64_t outside = 0;                       ///< calls in no step
+  int64_t unrecorded = 0;                    ///< launches of what is not in the profile
+  int64_t orphans = 0;                       ///< kernels whose launch is not, or in no step
 };
 
 class KinetoReader {
@@ -182,12 +195,16 @@ class KinetoReader {
   }
 
   MeasuredRun read() {
-    // Files; one clock; ops with what they wait for within a rank; who meets.
+    // Files; which ranks and steps are used; one clock; which collectives are one; ops with what
+    // they wait for within a rank; who meets.
     for (const std::string& path : paths_) {
       ranks_.push_back(read_rank(path));
     }
     number_ranks();
+    choose_steps();
+    leave_out();
     align_clocks();
+    number_collectives();
     for (const RankTrace& rank : ranks_) {
       for (size_t i = 0; i < rank.step_times.size(); ++i) {
         const auto [at, added] =
@@ -204,11 +221,15 @@ class KinetoReader {
       run_.workers.push_back(
           {ranks_[i].rank, 0, static_cast<int32_t>(i), fmt::format("rank {}", ranks_[i].rank)});
     }
-    assemble(std::move(seen), paths_[0], &run_);
+    assemble(std::move(seen), ranks_[0].path, &run_);
     kinds();
     waits();
     collectives();
-    settle_transfers(&run_);
+    if (const int64_t broken = settle_transfers(&run_); broken > 0) {
+      note(0, fmt::format("the time of {} that ended more than 10 ms before all had started: "
+                          "clocks apart; taken as 0",
+                          counted(broken, "transfer")));
+    }
     return std::move(run_);
   }
 
@@ -218,14 +239,42 @@ class KinetoReader {
     run_.dropped.notes.push_back(std::move(text));
   }
 
+  /// A rank's profile; of one that cannot be used what is known, and why.
   RankTrace read_rank(const std::string& path) {
     RankTrace rank;
+    rank.path = path;
+    trace::ChromeDamage damage;
+    try {
+      damage = read_events(&rank);
+    } catch (const Error& error) {
+      if (is_directory(path) || !file_exists(path)) throw;
+      rank.unusable = error.text();
+      return rank;
+    }
+    if (rank.device.empty()) {
+      rank.unusable = "got no kernel; expected a profile of a rank with a GPU";
+    } else {
+      give_steps(&rank);
+      if (rank.calls_of_step.empty()) {
+        rank.unusable = "got no call that launches a kernel in a step; expected the host's calls";
+      }
+    }
+    if (damage.partial && !rank.unusable.empty()) {
+      rank.unusable += fmt::format(" ({})", damage.cause);
+    } else if (damage.partial) {
+      note(0, fmt::format("the rest of {}: {}", path, damage.cause));
+    }
+    return rank;
+  }
+
+  trace::ChromeDamage read_events(RankTrace* out) {
+    RankTrace& rank = *out;
     Activity at;
     trace::ChromeDamage damage;
     int64_t without = 0;
     Arguments arguments;
     trace::for_each_event(
-        path, Arguments::kNames,
+        rank.path, Arguments::kNames,
         [&] {
           at = {};
           arguments = {};
@@ -243,7 +292,7 @@ class KinetoReader {
               event.name.starts_with("ProfilerStep#") && category != "gpu_user_annotation";
           const bool mark = category == "user_annotation" && event.name.starts_with("nccl:");
           if (!device && !host && !step && !mark) return;
-          if (!event.has_start || !event.has_duration) {
+          if (!event.has_start || !event.has_duration || event.duration_us < 0) {
             ++without;
             return;
           }
@@ -275,6 +324,8 @@ class KinetoReader {
           json.object([&](std::string_view fact) {
             if (fact == "rank") {
               rank.rank = json.small();
+            } else if (fact == "world_size") {
+              rank.world_size = json.small();
             } else {
               json.skip_value();
             }
@@ -283,17 +334,51 @@ class KinetoReader {
         },
         &damage);
     if (without > 0) {
-      note(without, fmt::format("{} of {} without a time", counted(without, "event"), path));
+      note(without, fmt::format("{} of {} without a time, or with one below 0",
+                                counted(without, "event"), rank.path));
     }
-    if (damage.partial) {
-      note(0, fmt::format("the rest of {}: {}", path, damage.cause));
-    }
-    if (rank.device.empty()) fail(path, "got no kernel; expected a profile of a rank with a GPU");
     const auto by_start = [](const Activity& a, const Activity& b) { return a.start < b.start; };
     std::stable_sort(rank.host.begin(), rank.host.end(), by_start);
     std::stable_sort(rank.device.begin(), rank.device.end(), by_start);
     std::stable_sort(rank.marks.begin(), rank.marks.end(), by_start);
-    return rank;
+    return damage;
+  }
+
+  /// In which steps the host calls, and what it launches in them.
+  static void give_steps(RankTrace* rank) {
+    std::map<int64_t, int32_t> activity_of;  // by correlation
+    for (size_t i = 0; i < rank->device.size(); ++i) {
+      activity_of[rank->device[i].correlation] = static_cast<int32_t>(i);
+    }
+    rank->orphans = static_cast<int64_t>(rank->device.size());
+    for (Activity& call : rank->host) {
+      call.step = step_at(*rank, call.start);
+      if (call.step == kNone) {
+        ++rank->outside;
+        continue;
+      }
+      ++rank->calls_of_step[call.step];
+      if (call_of(call.name) != Call::launches) continue;
+      const auto made = activity_of.find(call.correlation);
+      if (made == activity_of.end()) {
+        ++rank->unrecorded;
+        continue;
+      }
+      Activity& activity = rank->device[static_cast<size_t>(made->second)];
+      if (activity.step != kNone) continue;  // an earlier call's
+      --rank->orphans;
+      call.launches = made->second;
+      activity.step = call.step;
+    }
+  }
+
+  static int32_t step_at(const RankTrace& rank, double time) {
+    if (rank.step_times.empty()) return 0;
+    for (size_t i = 0; i < rank.step_times.size(); ++i) {
+      if (time >= rank.step_times[i][0] && time < rank.step_times[i][1])
+        return rank.step_numbers[i];
+    }
+    return kNone;
   }
 
   /// Bytes of the mark that a call lies in.
@@ -311,10 +396,9 @@ class KinetoReader {
   /// Ranks without a number get the free ones, in the order of the files.
   void number_ranks() {
     std::set<int32_t> taken;
-    for (size_t i = 0; i < ranks_.size(); ++i) {
-      if (ranks_[i].rank >= 0 && !taken.insert(ranks_[i].rank).second) {
-        fail(paths_[i], "is of rank {}, as another file is; expected a file per rank",
-             ranks_[i].rank);
+    for (const RankTrace& rank : ranks_) {
+      if (rank.rank >= 0 && !taken.insert(rank.rank).second) {
+        fail(rank.path, "is of rank {}, as another file is; expected a file per rank", rank.rank);
       }
     }
     int32_t free = 0;
@@ -327,83 +411,357 @@ class KinetoReader {
         taken.insert(free);
       }
     }
-    std::sort(ranks_.begin(), ranks_.end(),
-              [](const RankTrace& a, const RankTrace& b) { return a.rank < b.rank; });
-    if (ranks_.back().rank + 1 != static_cast<int32_t>(ranks_.size())) {
-      note(0, fmt::format("{} of ranks 0 to {} have no file; collectives do not wait for them",
-                          ranks_.back().rank + 1 - static_cast<int32_t>(ranks_.size()),
-                          ranks_.back().rank));
+    std::stable_sort(ranks_.begin(), ranks_.end(),
+                     [](const RankTrace& a, const RankTrace& b) { return a.rank < b.rank; });
+  }
+
+  /// Steps are compared between ranks, so those are used that the same ranks have, as many ranks as
+  /// can be; fewer of them only if these have more than twice as many steps in common. Ranks that
+  /// do not have these steps are left out, and steps that one of those ranks lacks are not used.
+  void choose_steps() {
+    std::map<int32_t, std::vector<int32_t>> who;  // by step: ranks that have it, by their place
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      if (!ranks_[i].unusable.empty()) continue;
+      for (const auto& [step, calls] : ranks_[i].calls_of_step) {
+        who[step].push_back(static_cast<int32_t>(i));
+      }
+    }
+    std::vector<std::vector<int32_t>> sets;
+    for (const auto& [step, ranks] : who) {
+      if (std::find(sets.begin(), sets.end(), ranks) == sets.end()) {
+        sets.push_back(ranks);
+      }
+    }
+    std::stable_sort(sets.begin(), sets.end(),
+                     [](const auto& a, const auto& b) { return a.size() > b.size(); });
+    std::vector<int32_t> chosen;
+    for (const std::vector<int32_t>& ranks : sets) {
+      std::set<int32_t> steps;
+      for (const auto& [step, others] : who) {
+        if (std::includes(others.begin(), others.end(), ranks.begin(), ranks.end())) {
+          steps.insert(step);
+        }
+      }
+      if (steps.size() > 2 * steps_.size()) {
+        steps_ = steps;
+        chosen = ranks;
+      }
+    }
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      RankTrace& rank = ranks_[i];
+      if (!rank.unusable.empty() ||
+          std::binary_search(chosen.begin(), chosen.end(), static_cast<int32_t>(i))) {
+        continue;
+      }
+      const auto lacking = std::find_if(steps_.begin(), steps_.end(), [&](int32_t step) {
+        return rank.calls_of_step.count(step) == 0;
+      });
+      rank.unusable =
+          rank.step_times.empty()
+              ? fmt::format(
+                    "got no ProfilerStep; expected them as of the {} other ranks that are used",
+                    chosen.size())
+              : fmt::format(
+                    "got no step {}; expected the steps of the {} other ranks that are used",
+                    *lacking, chosen.size());
+    }
+    size_t unused = 0;
+    for (const auto& [step, ranks] : who) {
+      int64_t calls = 0;
+      size_t have = 0;
+      for (const int32_t rank : ranks) {
+        if (!std::binary_search(chosen.begin(), chosen.end(), rank)) continue;
+        ++have;
+        calls += ranks_[static_cast<size_t>(rank)].calls_of_step[step];
+      }
+      if (have == 0 || steps_.count(step)) continue;
+      ++run_.dropped.steps;
+      run_.dropped.events += calls;
+      if (++unused <= kListed) {
+        run_.dropped.notes.push_back(fmt::format("step {} is not used: of {} ranks {} lack it",
+                                                 step, chosen.size(), chosen.size() - have));
+      }
+    }
+    if (unused > kListed) {
+      run_.dropped.notes.push_back(
+          fmt::format("{} more are not used either", counted(int64_t(unused - kListed), "step")));
     }
   }
 
-  /// Ends of a rank's collectives, by name, in their order.
-  static std::map<std::string, std::vector<double>> collective_ends(const RankTrace& rank) {
-    std::map<std::string, std::vector<double>> ends;
+  /// Only ranks that can be used stay. Error: none can.
+  void leave_out() {
+    int64_t world = 0;
+    for (const RankTrace& rank : ranks_) {
+      world = std::max<int64_t>({world, rank.world_size, int64_t{rank.rank} + 1});
+    }
+    const RankTrace first = ranks_.front();
+    std::erase_if(ranks_, [&](const RankTrace& rank) {
+      if (rank.unusable.empty()) return false;
+      note(0, fmt::format("{} is left out: {}", rank.path, rank.unusable));
+      return true;
+    });
+    if (ranks_.empty()) fail(first.path, "{}", first.unusable);
+    const auto missing = static_cast<size_t>(world) - ranks_.size();
+    if (missing == 0) return;
+    std::vector<std::string> which;
+    size_t at = 0;
+    for (int32_t number = 0; number < world && which.size() < std::min(missing, kListed);
+         ++number) {
+      if (at < ranks_.size() && ranks_[at].rank == number) {
+        ++at;
+      } else {
+        which.push_back(fmt::format("{}", number));
+      }
+    }
+    if (missing > kListed) {
+      which.push_back(fmt::format("{} more", missing - kListed));
+    }
+    note(0, fmt::format("ranks missing of 0 to {}: {}; collectives do not wait for them", world - 1,
+                        join(which, ", ")));
+  }
+
+  /// Ends of a rank's collectives, by step and name, in their order.
+  using Ends = std::map<std::pair<int32_t, std::string>, std::vector<double>>;
+  static Ends collective_ends(const RankTrace& rank) {
+    Ends ends;
     for (const Activity& activity : rank.device) {
       if (is_collective(activity.name)) {
-        ends[activity.name].push_back(activity.end);
+        ends[{activity.step, activity.name}].push_back(activity.end);
       }
+    }
+    for (auto& [key, list] : ends) {
+      std::sort(list.begin(), list.end());
     }
     return ends;
   }
 
-  /// The members of a collective end it together: a rank's clock differs from the first one's by
-  /// the median of the differences of these ends.
-  void align_clocks() {
-    const auto first = collective_ends(ranks_[0]);
-    double most = 0, apart = 0;
-    for (size_t i = 1; i < ranks_.size(); ++i) {
-      std::vector<double> differences;
-      for (const auto& [name, ends] : collective_ends(ranks_[i])) {
-        const auto other = first.find(name);
-        if (other == first.end() || other->second.size() != ends.size()) continue;
-        for (size_t k = 0; k < ends.size(); ++k) {
-          differences.push_back(ends[k] - other->second[k]);
-        }
-      }
-      if (differences.empty()) {
-        note(0, fmt::format("the clock of rank {} is not set: it has no collective in common with "
-                            "rank {}",
-                            ranks_[i].rank, ranks_[0].rank));
-        continue;
-      }
-      const double offset = median(differences);
-      most = std::max(most, std::fabs(offset));
-      for (double& difference : differences) {
-        difference = std::fabs(difference - offset);
-      }
-      apart = std::max(apart, median(differences));
-      for (auto* list : {&ranks_[i].host, &ranks_[i].device, &ranks_[i].marks}) {
-        for (Activity& activity : *list) {
-          activity.start -= offset;
-          activity.end -= offset;
-        }
-      }
-      for (auto& [start, end] : ranks_[i].step_times) {
-        start -= offset;
-        end -= offset;
+  /// How much later a rank's clock is than the first one's, and how far ends are from each other
+  /// once it is set (median).
+  struct ClockOffset {
+    double seconds = 0, apart = 0;
+    bool most_agree = false;
+  };
+
+  /// The members of a collective end it together: the median of the differences between the ends of
+  /// the k-th ones. Where records are lost, these need not be the same: then the difference that
+  /// most ends agree on.
+  static std::optional<ClockOffset> clock_offset(const Ends& first, const Ends& other) {
+    std::vector<double> differences;
+    for (const auto& [key, ends] : other) {
+      const auto same = first.find(key);
+      if (same == first.end() || same->second.size() != ends.size()) continue;
+      for (size_t k = 0; k < ends.size(); ++k) {
+        differences.push_back(ends[k] - same->second[k]);
       }
     }
-    if (apart > kApart) {
+    if (differences.empty()) return agreed_offset(first, other);
+    ClockOffset found{median(differences)};
+    for (double& difference : differences) {
+      difference = std::fabs(difference - found.seconds);
+    }
+    found.apart = median(differences);
+    if (found.apart <= kTogether) return found;
+    const std::optional<ClockOffset> agreed = agreed_offset(first, other);
+    return agreed->most_agree ? agreed : found;
+  }
+
+  /// Of all differences between an end on one rank and what may be the same on the other, the one
+  /// that most have, of equally many the one nearest 0.
+  static std::optional<ClockOffset> agreed_offset(const Ends& first, const Ends& other) {
+    // The k-th of the rank that has fewer is one of those of the other from the k-th on, unless
+    // that rank lacks one, too.
+    constexpr size_t kSampled = 1000;
+    std::vector<double> differences;
+    size_t compared = 0;
+    const auto each_common = [&](auto&& f) {
+      for (const auto& [key, ends] : other) {
+        const auto same = first.find(key);
+        if (same == first.end()) continue;
+        const bool fewer = ends.size() < same->second.size();
+        fewer ? f(ends, same->second, -1.0) : f(same->second, ends, 1.0);
+      }
+    };
+    each_common([&](const std::vector<double>& few, const std::vector<double>& many, double sign) {
+      const size_t more = many.size() - few.size();
+      for (size_t k = 0; k < few.size(); k += few.size() / kSampled + 1) {
+        ++compared;
+        for (size_t i = k > 0 ? k - 1 : 0; i < std::min(k + more + 2, many.size()); ++i) {
+          differences.push_back(sign * (many[i] - few[k]));
+        }
+      }
+    });
+    if (differences.empty()) return std::nullopt;
+    std::sort(differences.begin(), differences.end());
+    size_t most = 0, best = 0, last = 0;
+    for (size_t i = 0; i < differences.size(); ++i) {
+      while (last < differences.size() && differences[last] <= differences[i] + kTogether) {
+        ++last;
+      }
+      const bool nearer = std::fabs(differences[i]) < std::fabs(differences[best]);
+      if (last - i > most || (last - i == most && nearer)) {
+        most = last - i;
+        best = i;
+      }
+    }
+    const auto begin = differences.begin() + static_cast<int64_t>(best);
+    ClockOffset found{median({begin, begin + static_cast<int64_t>(most)})};
+    found.most_agree = 2 * most > compared;
+    std::vector<double> apart;
+    each_common([&](const std::vector<double>& few, const std::vector<double>& many, double sign) {
+      for (const double end : few) {
+        const double due = end + sign * found.seconds;
+        apart.push_back(std::fabs(many[nearest(many, due)] - due));
+      }
+    });
+    found.apart = median(apart);
+    return found;
+  }
+
+  /// Index of the value nearest to `value` in an ascending list that is not empty.
+  static size_t nearest(const std::vector<double>& list, double value) {
+    const auto above = std::lower_bound(list.begin(), list.end(), value);
+    if (above == list.end()) return list.size() - 1;
+    const bool below = above != list.begin() && value - *(above - 1) <= *above - value;
+    return static_cast<size_t>(above - list.begin()) - (below ? 1 : 0);
+  }
+
+  /// All ranks by the first one's clock; one that has no collective in common with it begins its
+  /// steps when that does.
+  void align_clocks() {
+    const Ends first = collective_ends(ranks_[0]);
+    double most = 0;
+    for (size_t i = 1; i < ranks_.size(); ++i) {
+      const std::optional<ClockOffset> offset = clock_offset(first, collective_ends(ranks_[i]));
+      if (!offset) {
+        note(0, fmt::format("the clock of rank {} is set by its steps, as if it began them with "
+                            "rank {}: they have no collective in common",
+                            ranks_[i].rank, ranks_[0].rank));
+        set_back(begin_of_steps(ranks_[i]) - begin_of_steps(ranks_[0]), &ranks_[i]);
+        continue;
+      }
+      most = std::max(most, std::fabs(offset->seconds));
+      apart_ = std::max(apart_, offset->apart);
+      set_back(offset->seconds, &ranks_[i]);
+    }
+    if (apart_ > kApart) {
       note(0,
            fmt::format("clocks apart: collectives end up to {} (median of a rank) from each other "
                        "after clocks were set; waiting times are that uncertain",
-                       human_time(apart)));
+                       human_time(apart_)));
     } else if (most > kClock) {
       note(0,
            fmt::format("no event, but clocks of ranks differed by up to {}; they were set by when "
                        "collectives ended, to {}",
-                       human_time(most), human_time(apart)));
+                       human_time(most), human_time(apart_)));
     }
   }
 
-  static int32_t step_at(const RankTrace& rank, double time) {
-    if (rank.step_times.empty()) return 0;
+  /// When the first step that is used begins: its mark, or without marks the host's first call.
+  double begin_of_steps(const RankTrace& rank) const {
     for (size_t i = 0; i < rank.step_times.size(); ++i) {
-      if (time >= rank.step_times[i][0] && time < rank.step_times[i][1])
-        return rank.step_numbers[i];
+      if (rank.step_numbers[i] == *steps_.begin()) return rank.step_times[i][0];
     }
-    return kNone;
+    return rank.host.front().start;
+  }
+
+  static void set_back(double seconds, RankTrace* rank) {
+    for (auto* list : {&rank->host, &rank->device, &rank->marks}) {
+      for (Activity& activity : *list) {
+        activity.start -= seconds;
+        activity.end -= seconds;
+      }
+    }
+    for (auto& [start, end] : rank->step_times) {
+      start -= seconds;
+      end -= seconds;
+    }
+  }
+
+  /// Collectives of a name and step, by rank.
+  using ByRank = std::vector<std::vector<Activity*>>;
+
+  /// What is one collective has one number on all ranks. That is the k-th of its name, unless a
+  /// rank lacks a record: then it is told by when they end.
+  void number_collectives() {
+    std::map<std::pair<int32_t, std::string>, ByRank> all;
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      for (const Activity& call : ranks_[i].host) {
+        if (call.launches == kNone) continue;
+        Activity& activity = ranks_[i].device[static_cast<size_t>(call.launches)];
+        if (!is_collective(activity.name)) continue;
+        ByRank& by_rank = all[{activity.step, activity.name}];
+        by_rank.resize(ranks_.size());
+        by_rank[i].push_back(&activity);
+      }
+    }
+    for (auto& [key, by_rank] : all) {
+      std::erase_if(by_rank, [](const auto& list) { return list.empty(); });
+      if (!number_by_order(by_rank)) {
+        number_by_time(&by_rank);
+      }
+    }
+  }
+
+  /// How far from each other the members of a collective may end.
+  double end_tolerance() const { return kTogether + 10 * apart_; }
+
+  /// False: these cannot be the same, since ranks have more or fewer, or one rank ended before
+  /// another one began.
+  bool number_by_order(const ByRank& by_rank) const {
+    const size_t count = by_rank[0].size();
+    for (const std::vector<Activity*>& list : by_rank) {
+      if (list.size() != count) return false;
+    }
+    for (size_t k = 0; k < count; ++k) {
+      double last_start = -1e300, first_end = 1e300;
+      for (const std::vector<Activity*>& list : by_rank) {
+        last_start = std::max(last_start, list[k]->start);
+        first_end = std::min(first_end, list[k]->end);
+      }
+      if (apart_ <= kApart && last_start > first_end + end_tolerance()) return false;
+    }
+    for (const std::vector<Activity*>& list : by_rank) {
+      for (size_t k = 0; k < count; ++k) {
+        list[k]->number = static_cast<int32_t>(k);
+      }
+    }
+    return true;
+  }
+
+  /// Two are one if their ends are near, and of all of both ranks the nearest to each other.
+  void number_by_time(ByRank* by_rank) const {
+    struct Met {
+      double end = 0;  // of the first of them
+      std::vector<Activity*> members;
+    };
+    std::vector<Met> met;
+    for (std::vector<Activity*>& list : *by_rank) {
+      std::stable_sort(list.begin(), list.end(),
+                       [](const Activity* a, const Activity* b) { return a->end < b->end; });
+      std::vector<double> ends, met_ends;
+      for (const Activity* activity : list) {
+        ends.push_back(activity->end);
+      }
+      for (const Met& one : met) {
+        met_ends.push_back(one.end);
+      }
+      for (size_t i = 0; i < list.size(); ++i) {
+        const size_t at = met_ends.empty() ? 0 : nearest(met_ends, ends[i]);
+        if (!met_ends.empty() && nearest(ends, met_ends[at]) == i &&
+            std::fabs(met_ends[at] - ends[i]) <= end_tolerance()) {
+          met[at].members.push_back(list[i]);
+        } else {
+          met.push_back({ends[i], {list[i]}});
+        }
+      }
+      std::stable_sort(met.begin(), met.end(),
+                       [](const Met& a, const Met& b) { return a.end < b.end; });
+    }
+    for (size_t number = 0; number < met.size(); ++number) {
+      for (Activity* activity : met[number].members) {
+        activity->number = static_cast<int32_t>(number);
+      }
+    }
   }
 
   int32_t name_id(const std::string& name) {
@@ -420,11 +778,7 @@ class KinetoReader {
   /// for each other. Then what they launch, and which stream's last op each op waits for where the
   /// host made streams wait.
   void observe(int32_t worker, std::vector<Observed>* seen) {
-    RankTrace& rank = ranks_[static_cast<size_t>(worker)];
-    std::map<int64_t, const Activity*> launched;
-    for (const Activity& activity : rank.device) {
-      launched[activity.correlation] = &activity;
-    }
+    const RankTrace& rank = ranks_[static_cast<size_t>(worker)];
     std::map<std::tuple<int32_t, int32_t>, int32_t> count;  // step, name
     std::map<int32_t, Place> last_on;                       // by stream
     std::map<int32_t, bool> may_meet;                       // by stream: a wait since its last op
@@ -433,13 +787,9 @@ class KinetoReader {
     std::vector<Place> running;         // calls that have not
     std::map<int64_t, Place> last_by;   // by thread: its last call
     std::map<int64_t, size_t> threads;  // in the order of their first calls
-    int64_t outside = 0, orphans = static_cast<int64_t>(rank.device.size());
     for (const Activity& call : rank.host) {
-      const int32_t step = step_at(rank, call.start);
-      if (step == kNone) {
-        ++outside;
-        continue;
-      }
+      const int32_t step = call.step;
+      if (!steps_.count(step)) continue;
       if (step != last_step) {
         last_on.clear();
         may_meet.clear();
@@ -499,11 +849,12 @@ class KinetoReader {
       last_by[call.thread] = launch;
       wait_[{worker, op.name, op.sequence}] = waits;
       seen->push_back(op);
-      const auto made = launched.find(call.correlation);
-      if (meaning != Call::launches || made == launched.end()) continue;
-      --orphans;
-      const Activity& activity = *made->second;
+      if (call.launches == kNone) continue;
+      const Activity& activity = rank.device[static_cast<size_t>(call.launches)];
       Observed kernel = observed(worker, step, activity.name, activity.stream, &count);
+      if (activity.number != kNone) {
+        kernel.sequence = activity.number;
+      }
       kernel.start = activity.start;
       kernel.duration = activity.end - activity.start;
       if (is_collective(activity.name)) {
@@ -523,13 +874,18 @@ class KinetoReader {
       may_meet[activity.stream] = false;
       seen->push_back(kernel);
     }
-    if (orphans > 0) {
-      note(orphans, fmt::format("{} of rank {} whose launch is not in the profile or in no step",
-                                counted(orphans, "kernel"), rank.rank));
+    if (rank.orphans > 0) {
+      note(rank.orphans,
+           fmt::format("{} of rank {} whose launch is not in the profile or in no step",
+                       counted(rank.orphans, "kernel"), rank.rank));
     }
-    if (outside > 0) {
-      note(outside, fmt::format("{} of rank {} outside of the profiler's steps",
-                                counted(outside, "call"), rank.rank));
+    if (rank.unrecorded > 0) {
+      note(0, fmt::format("what {} of rank {} launched: no record in the profile",
+                          counted(rank.unrecorded, "call"), rank.rank));
+    }
+    if (rank.outside > 0) {
+      note(rank.outside, fmt::format("{} of rank {} outside of the profiler's steps",
+                                     counted(rank.outside, "call"), rank.rank));
     }
   }
 
@@ -583,7 +939,7 @@ class KinetoReader {
     }
   }
 
-  /// The k-th collective of a name of all ranks that have it.
+  /// The collective of a name and number of all ranks that have it.
   void collectives() {
     std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> members;
     for (size_t op = 0; op < run_.ops.size(); ++op) {
@@ -592,8 +948,12 @@ class KinetoReader {
       }
     }
     int64_t lacking = 0;
+    std::string example;
     for (auto& [key, ops] : members) {
       lacking += ops.size() < ranks_.size();
+      if (ops.size() < ranks_.size() && example.empty()) {
+        example = lack(ops);
+      }
       for (const int32_t op : ops) {
         run_.ops[static_cast<size_t>(op)].group = static_cast<int32_t>(run_.groups.size());
       }
@@ -601,15 +961,32 @@ class KinetoReader {
     }
     if (lacking > 0) {
       run_.dropped.notes.push_back(
-          fmt::format("the other members of {}: not all ranks have them; they wait for those that "
-                      "do",
-                      counted(lacking, "collective")));
+          fmt::format("the other members of {}: not all ranks have them (one is {}); they wait for "
+                      "those that do",
+                      counted(lacking, "collective"), example));
     }
+  }
+
+  /// "ncclKernel_AllReduce 3 of rank 5", the first rank that is not among these.
+  std::string lack(const std::vector<int32_t>& members) const {
+    const Op& any = run_.ops[static_cast<size_t>(members[0])];
+    std::set<int32_t> have;
+    for (const int32_t op : members) {
+      have.insert(run_.ops[static_cast<size_t>(op)].worker);
+    }
+    int32_t worker = 0;
+    while (have.count(worker)) {
+      ++worker;
+    }
+    return fmt::format("{} {} of rank {}", run_.names[static_cast<size_t>(any.name)], any.sequence,
+                       ranks_[static_cast<size_t>(worker)].rank);
   }
 
   const std::vector<std::string>& paths_;
   MeasuredRun run_;
   std::vector<RankTrace> ranks_;
+  std::set<int32_t> steps_;                ///< that are used, by number
+  double apart_ = 0;                       ///< seconds: the greatest of ClockOffset
   std::map<int32_t, double> first_start_;  ///< by step: of the rank that begins it first
   std::map<std::string, int32_t> names_;
   /// By worker, name and sequence, of the last step seen: all steps are held to be alike.
