@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "sim/whatif/circles.h"
 #include "sim/whatif/importers.h"
 #include "sim/whatif/kineto_collectives.h"
 #include "sim/whatif/kineto_ops.h"
@@ -37,6 +38,13 @@ class KinetoReader {
     kinds();
     waits();
     groups();
+    if (const int64_t parted = break_circles(&run_); parted > 0) {
+      note(0,
+           fmt::format("the other members of {}, which wait for each other in a circle: records "
+                       "lack, or clocks are apart",
+                       counted(parted, "collective")),
+           &run_.dropped);
+    }
     if (const int64_t broken = settle_transfers(&run_); broken > 0) {
       note(0,
            fmt::format("the time of {} that ended more than 10 ms before all had started: clocks "
@@ -56,15 +64,23 @@ class KinetoReader {
         at->second = std::min(at->second, step.start);
       }
     }
+    // What ops wait for is that of a step that is used: all are held to be like it.
+    Names names;
+    std::vector<Observed> seen;
+    std::vector<RankOps> ranks;
     for (const Profile& profile : profiles_) {
       const auto worker = static_cast<int32_t>(run_.workers.size());
-      add_ops(profile, worker, steps, first_start, &ops_);
+      ranks.emplace_back(profile, worker, first_start, &names);
+      ranks.back().add_ops(steps, &seen);
       run_.workers.push_back({profile.rank, 0, worker, fmt::format("rank {}", profile.rank)});
       tell_lacks(profile);
     }
     run_.pattern_workers = static_cast<int32_t>(profiles_.size());
-    run_.names = std::move(ops_.names);
-    assemble(std::move(ops_.seen), profiles_[0].path, &run_);
+    run_.names = names.list;
+    assemble(std::move(seen), profiles_[0].path, &run_);
+    for (RankOps& rank : ranks) {
+      rank.add_waits(run_.steps.back(), &waits_);
+    }
   }
 
   void tell_lacks(const Profile& profile) {
@@ -94,9 +110,9 @@ class KinetoReader {
     std::map<std::pair<int32_t, int32_t>, int32_t> kinds;
     for (Op& op : run_.ops) {
       const std::string& name = run_.names[static_cast<size_t>(op.name)];
-      const auto sent = ops_.sent.find({op.worker, op.name, op.sequence});
-      const bool is_gradient = sent != ops_.sent.end() && sent->second.of_backward;
-      op.bytes = sent == ops_.sent.end() ? 0 : sent->second.bytes;
+      const auto sent = waits_.sent.find({op.worker, op.name, op.sequence});
+      const bool is_gradient = sent != waits_.sent.end() && sent->second.of_backward;
+      op.bytes = sent == waits_.sent.end() ? 0 : sent->second.bytes;
       const auto [at, added] =
           kinds.try_emplace({op.name, op.sequence}, static_cast<int32_t>(run_.kinds.size()));
       if (added) {
@@ -116,7 +132,7 @@ class KinetoReader {
       const Op& row = run_.ops[op];
       op_of[{row.worker, row.name, row.sequence}] = static_cast<int32_t>(op);
     }
-    for (const auto& [key, before] : ops_.waits) {
+    for (const auto& [key, before] : waits_.of) {
       const auto op = op_of.find(key);
       if (op == op_of.end()) continue;
       for (const Place& place : before) {
@@ -167,13 +183,13 @@ class KinetoReader {
     while (have.count(worker)) {
       ++worker;
     }
-    return fmt::format("{} {} of rank {}", run_.names[static_cast<size_t>(any.name)], any.sequence,
-                       profiles_[static_cast<size_t>(worker)].rank);
+    return fmt::format("{} {} of rank {}", quote(run_.names[static_cast<size_t>(any.name)]),
+                       any.sequence, profiles_[static_cast<size_t>(worker)].rank);
   }
 
   MeasuredRun run_;
   std::vector<Profile> profiles_;
-  Ops ops_;
+  Waits waits_;
 };
 
 }  // namespace
