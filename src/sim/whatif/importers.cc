@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/whatif/importers.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "trace/json_stream.h"
@@ -37,15 +39,21 @@ const std::vector<Importer>& importers() {
 
 MeasuredRun read_run(const std::vector<std::string>& paths, const std::string& format,
                      const cost::Cluster* cluster) {
+  // By name, or by the first file whose beginning is known: one of several may be damaged.
   std::vector<std::string> names;
   const Importer* chosen = nullptr;
-  const std::string beginning = format.empty() ? beginning_of(paths.at(0)) : "";
   for (const Importer& importer : importers()) {
     names.push_back(importer.name);
-    if (chosen == nullptr &&
-        (format.empty() ? importer.knows(beginning) : format == importer.name)) {
+    if (format == importer.name) {
       chosen = &importer;
     }
+  }
+  for (size_t i = 0; format.empty() && chosen == nullptr && i < paths.size(); ++i) {
+    const std::string beginning = beginning_of(paths[i]);
+    const auto found =
+        std::find_if(importers().begin(), importers().end(),
+                     [&](const Importer& importer) { return importer.knows(beginning); });
+    chosen = found == importers().end() ? nullptr : &*found;
   }
   if (chosen == nullptr && !format.empty()) {
     fail("hocket whatif --format", "got {}; expected one of {}", quote(format), join(names, ", "));
