@@ -90,7 +90,8 @@ std::string simulate_page(const engine::Run& run, const engine::Compiled& compil
       name += fmt::format(" x{}", rank.stands);
     }
     page.ranks.push_back({std::move(name), seconds(rank.time.compute_ns),
-                          seconds(rank.time.exposed_ns), seconds(rank.time.idle_ns)});
+                          seconds(rank.time.exposed_ns), seconds(rank.time.bubble_ns),
+                          seconds(rank.time.idle_ns)});
   }
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
     page.memory.push_back(diagnose::memory_plan_of(program, cls, &trace));

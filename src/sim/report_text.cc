@@ -160,8 +160,8 @@ std::string to_text(const Program& program, const SimReport& report) {
                    report.dollars_per_m_tokens, report.price);
   }
 
-  fmt::format_to(to, "\nWhere the time goes\n  {:<22} {:>19} {:>19} {:>19}\n", "rank", "compute",
-                 "exposed comm", "idle");
+  fmt::format_to(to, "\nWhere the time goes\n  {:<22} {:>19} {:>19} {:>19} {:>19}\n", "rank",
+                 "compute", "exposed comm", "bubble", "idle");
   for (const RankReport* row : rows(report, 16)) {
     std::string who = fmt::format("{} ({})", row->rank, program.classes[row->cls].name);
     if (row->stands > 1) {
@@ -170,8 +170,8 @@ std::string to_text(const Program& program, const SimReport& report) {
     const auto cell = [&](int64_t ns) {
       return fmt::format("{} {:>7}", ms(ns), percent(ns, report.step_ns));
     };
-    fmt::format_to(to, "  {:<22} {:>19} {:>19} {:>19}\n", who, cell(row->time.compute_ns),
-                   cell(row->time.exposed_ns), cell(row->time.idle_ns));
+    fmt::format_to(to, "  {:<22} {:>19} {:>19} {:>19} {:>19}\n", who, cell(row->time.compute_ns),
+                   cell(row->time.exposed_ns), cell(row->time.bubble_ns), cell(row->time.idle_ns));
   }
   if (report.time.size() > 16) {
     fmt::format_to(to, "  and {} more ranks\n", report.time.size() - 16);
@@ -234,6 +234,7 @@ std::string to_json(const Program& program, const SimReport& report) {
     json.object().member("rank", row.rank).member("stands_for", row.stands);
     put_stages(json, program.classes[row.cls]);
     json.member("compute_s", s(row.time.compute_ns));
+        .member("bubble_s", s(row.time.bubble_ns))
     json.member("exposed_communication_s", s(row.time.exposed_ns))
         .member("idle_s", s(row.time.idle_ns));
     json.key("lanes_s").object();

@@ -383,6 +383,18 @@ class Cli(unittest.TestCase):
         self.assertEqual(self.box.good("simulate", "configs/quickstart.yaml", *PLAN),
                          self.box.good("simulate", "configs/quickstart.yaml", *PLAN))
 
+    def test_simulate_says_where_the_time_goes(self):
+        """The four parts make up the step, in nanoseconds, however the ranks are replayed."""
+        parts = ("compute_s", "exposed_communication_s", "bubble_s", "idle_s")
+        for more in ([], ["--all-ranks"], ["--cluster", "configs/clusters/h100-64x8.yaml"]):
+            j = json.loads(self.box.good("simulate", "configs/quickstart.yaml", *PLAN, *more, "--json"))
+            for rank in j["breakdown"]:
+                self.assertEqual(j["step_ns"], sum(round(rank[part] * 1e9) for part in parts), more)
+                self.assertGreater(rank["bubble_s"], 0)
+        alone = json.loads(self.box.good("simulate", "configs/quickstart.yaml", "--set", "plan.dp=2", "--json"))
+        self.assertEqual([0], [rank["bubble_s"] for rank in alone["breakdown"]])
+        self.assertIn(" bubble ", self.box.good("simulate", "configs/quickstart.yaml", *PLAN))
+
     def test_simulate_page_and_price(self):
         words = ["simulate", "configs/quickstart.yaml", *PLAN]
         j = json.loads(self.box.good(*words, "--price", "1.5", "--json", "--html", "page.html"))
