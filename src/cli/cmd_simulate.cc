@@ -186,6 +186,7 @@ int simulate(const Options& options) {
   sim::SimOptions asked =
       sim_options(source, compiled, options.all_ranks, options.price.value_or(0));
   asked.what_if = speedups(options.what_if);
+  asked.memory_budget = static_cast<int64_t>(run.config.cluster.memory_budget.value_or(0));
   const sim::SimReport report = sim::simulate(compiled.program, costs, asked, &replay);
   if (!options.trace.empty()) {
     trace::write_trace(sim::to_trace(compiled.program, replay), options.trace);

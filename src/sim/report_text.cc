@@ -183,9 +183,8 @@ std::string to_text(const Program& program, const SimReport& report) {
                    human_bytes(static_cast<double>(report.memory[c].total())),
                    program::parts_text(report.memory[c]));
   }
-  if (const std::string memory = report.device_memory_text(); !memory.empty()) {
-    fmt::format_to(to, "  {} {} per device\n", report.fits() ? "fits in" : "DOES NOT FIT in",
-                   memory);
+  if (const std::string memory = report.memory_limit_text(); !memory.empty()) {
+    fmt::format_to(to, "  {} {}\n", report.fits() ? "fits in" : "DOES NOT FIT in", memory);
   }
 
   if (!report.path.empty()) {
@@ -234,8 +233,8 @@ std::string to_json(const Program& program, const SimReport& report) {
     json.object().member("rank", row.rank).member("stands_for", row.stands);
     put_stages(json, program.classes[row.cls]);
     json.member("compute_s", s(row.time.compute_ns));
-        .member("bubble_s", s(row.time.bubble_ns))
     json.member("exposed_communication_s", s(row.time.exposed_ns))
+        .member("bubble_s", s(row.time.bubble_ns))
         .member("idle_s", s(row.time.idle_ns));
     json.key("lanes_s").object();
     for (size_t l = 0; l < row.time.busy_ns.size(); ++l) {
@@ -264,6 +263,9 @@ std::string to_json(const Program& program, const SimReport& report) {
   }
   json.end().member("device_memory_bytes",
                     *std::min_element(report.device_memory.begin(), report.device_memory.end()));
+  if (report.memory_budget > 0) {
+    json.member("memory_budget_bytes", report.memory_budget);
+  }
   json.member("fits", report.fits());
 
   json.key("provenance").object().member("timed", report.provenance.timed);
