@@ -48,8 +48,8 @@ void Bubbles::message_begins(int32_t rank, TaskId receive, int32_t sender, TaskI
   // A schedule in both directions puts two neighbouring stages on two ranks that have both: there
   // the ends of the message say which of them it goes between.
   const program::Program& p = *t_.program;
-  const bool between_stages = p.classes[t_.cls[rank]].tasks[receive].stage !=
-                              p.classes[t_.cls[sender]].tasks[send].stage;
+  const bool between_stages =
+      p.classes[t_.cls[rank]].tasks[receive].stage != p.classes[t_.cls[sender]].tasks[send].stage;
   if (between_stages || place_[rank] != place_[sender]) {
     hold(ranks_[rank], t_.of(rank).tasks[receive].lane, idle_ns);
   }
@@ -80,7 +80,8 @@ void Bubbles::end(int32_t rank, TaskId task, bool computes, int64_t now) {
 }
 
 int64_t Bubbles::bubble_behind(int32_t rank, TaskId task, int64_t now) const {
-  // Of several that ended at the same time, each would have held the task as long: the bubble counts.
+  // Of several that ended at the same time, each would have held the task as long: the bubble
+  // counts.
   const Rank& here = ranks_[rank];
   if (here.ended_ns != now || here.ended.empty()) return 0;
   const std::vector<TaskId>& deps = t_.program->classes[t_.cls[rank]].tasks[task].deps;

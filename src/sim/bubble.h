@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which part of a rank's idle time is a bubble of the pipeline: the compute lane stands still because
-// a rank of another stage has not come so far. Like a critical path, it is found from what ends the
-// waiting: a task of the compute lane starts when the last of what it waited for has ended; that task
-// had arrived at some time, and was held from then on by the rank that came last; it had arrived when
-// what it waited for itself had ended, and so on, back to the last task of the compute lane.
+// Which part of a rank's idle time is a bubble of the pipeline: the compute lane stands still
+// because a rank of another stage has not come so far. Like a critical path, it is found from what
+// ends the waiting: a task of the compute lane starts when the last of what it waited for has
+// ended; that task had arrived at some time, and was held from then on by the rank that came last;
+// it had arrived when what it waited for itself had ended, and so on, back to the last task of the
+// compute lane.
 #pragma once
 
 #include <array>

@@ -2,7 +2,7 @@
 // Where the time of every rank goes: a bar each of compute, exposed communication, bubbles of the
 // pipeline and other idle time.
 
-const SHARES = [["compute", hsl(...HUES.products)], ["exposed communication", hsl(...HUES.communication)], ["bubble", "var(--line)"], ["idle", "var(--grid)"]];
+const SHARES = [["compute", hsl(...HUES.products)], ["exposed communication", hsl(...HUES.communication)], ["bubble", "repeating-linear-gradient(45deg, var(--muted) 0 2px, var(--grid) 2px 5px)"], ["idle", "var(--grid)"]];
 
 function rankShares(host) {
   const step = N.predicted_step_s, share = i => D.ranks.map(r => r[i + 1] / step);
