@@ -174,13 +174,14 @@ static std::string traced_text(const ReportData& report) {
 
 std::string blame(const ReportData& report, double least) {
   // What the run's steps take beside the prediction says which way to look; what was traced, a step
-  // or a few, where: if these do not go that way, they tell nothing. All figures of kinds are means
-  // over the ranks, of the same steps. What the compute lane takes longer makes the step longer;
-  // the rest of the difference is communication and waiting.
+  // or a few, where: if these do not go that way as well, they tell nothing. All figures of kinds
+  // are means over the ranks, of the same steps. What the compute lane takes longer makes the step
+  // longer; the rest of the difference is communication and waiting.
   const double run = measured_step_s(report) - report.predicted_step_s;
   const double step = report.kinds_step_s - report.predicted_step_s;
-  if (!(std::abs(run) >= least * report.predicted_step_s) || !std::isfinite(step)) return "";
-  if (step * run <= 0) {
+  const double much = least * report.predicted_step_s;
+  if (!(std::abs(run) >= much) || !std::isfinite(step)) return "";
+  if (step * run <= 0 || std::abs(step) < much) {
     return fmt::format("nothing that the trace shows: it is of {}", traced_text(report));
   }
   const KindTime* most = nullptr;

@@ -24,9 +24,9 @@ void fill_predicted(ReportData& report, const trace::Trace& trace,
 
 /// Where the run's steps and the prediction part, in one clause: which kind of task takes most of
 /// the difference, or that it is not in the tasks that compute, by the steps that were traced,
-/// which it names; or that these do not show it, as they differ the other way. Call after
-/// fill_predicted. Empty where they differ by less than `least` (0.05: 5 %), or one of them is not
-/// known.
+/// which it names; or that these do not show it, as they hardly differ, or the other way. Call
+/// after fill_predicted. Empty where they differ by less than `least` (0.05: 5 %), or one of them
+/// is not known.
 std::string blame(const ReportData& report, double least = 0.05);
 
 /// The predicted timeline and time by kind as those of a report that has no others.

@@ -124,6 +124,8 @@ TEST(ReportFill, BlamesTheKindThatTakesMostOfTheDifference) {
   EXPECT_NE(blame(r).find("step 27 (2 s)"), std::string::npos);
   r.kinds_step_s = 0.9;
   EXPECT_EQ(blame(r), "nothing that the trace shows: it is of step 27 (900 ms)");
+  r.kinds_step_s = 1.01;
+  EXPECT_EQ(blame(r), "nothing that the trace shows: it is of step 27 (1.01 s)");
   r.metrics.train[2].step_s = r.metrics.train[1].step_s = 1.04;
   r.metrics.train[3].step_s = 0.98;
   EXPECT_EQ(blame(r), "");
