@@ -167,13 +167,14 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
   for (const auto& [text, count] : result.refusals) {
     why += fmt::format("\n  {} x {}", count, text);
   }
-  throw Error(
-      Error::Kind::kRun, "hocket plan",
-      fmt::format("no plan of {} ranks with train.global_batch {} {} into {} a rank; {}; "
-                  "try more ranks, another batch, or a larger --time-limit{}",
-                  space.ranks, space.global_batch,
-                  result.counts.left > 0 ? "was found yet that fits" : "fits",
-                  human_bytes(static_cast<double>(trial.memory())), ending_text(result), why));
+  throw Error(Error::Kind::kRun, "hocket plan",
+              fmt::format("no plan of {} ranks with train.global_batch {} {} into {} a rank; {}; "
+                          "try more ranks{} another batch{}{}",
+                          space.ranks, space.global_batch,
+                          result.complete ? "fits" : "was found yet that fits",
+                          human_bytes(static_cast<double>(trial.memory())), ending_text(result),
+                          result.complete ? " or" : ",",
+                          result.complete ? "" : ", or a longer search", why));
 }
 
 /// `run` in the form of another trainer, or as a run.yaml.
@@ -209,11 +210,16 @@ int search_plan(const Options& options) {
   how.time_limit_s = options.time_limit;
   how.threads = static_cast<int>(options.threads.value_or(0));
   how.stop = Interrupt::came;
-  how.progress = [&](const plan::Counts& counts, const plan::Outcome* best) {
-    line.update(fmt::format("{}{}", found_text(counts),
-                            best ? fmt::format(", best {}: {}", human_time(best->step_s),
-                                               plan::describe(best->choice, space))
-                                 : ""));
+  how.progress = [&](const plan::Counts& counts, const plan::Outcome* best,
+                     const std::string& ended) {
+    std::string text = found_text(counts);
+    if (best) {
+      text += fmt::format(", best {}: {}", human_time(best->step_s),
+                          plan::describe(best->choice, space));
+    } else if (!ended.empty()) {
+      text += fmt::format("; {}: it goes on to the first plan that fits", ended);
+    }
+    line.update(text);
   };
   plan::SearchResult result;
   {
