@@ -375,6 +375,7 @@ void visit_rest(const Space& space, const Choice& given,
         continue;
       }
       choice.shard = shard;
+      if (space.expressible && !space.expressible(choice)) continue;
       visit(choice);
     }
   }
@@ -391,7 +392,9 @@ std::vector<uint8_t> other_sums(const Space& space, const Choice& choice) {
   const bool nodes = space.ranks_per_node > 1 && space.ranks > space.ranks_per_node;
   for (uint8_t sums = 1; sums < std::size(kSums); ++sums) {
     if (sums >= 3 && !nodes) continue;
-    bool fit = true;
+    Choice other = choice;
+    other.sums = sums;
+    bool fit = !space.expressible || space.expressible(other);
     for (const char* key : {"plan.all_reduce", "plan.reduce_scatter", "plan.all_gather"}) {
       fit = fit && fits(space, key, kSums[sums]);
     }

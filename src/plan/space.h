@@ -65,6 +65,9 @@ struct Space {
   /// By plan.pp, layers of every stage with which the busiest one has less to do than with layers
   /// as even as may be; of one chunk each. Not there: even ones are as good.
   std::map<int64_t, std::vector<int64_t>> balanced = {};
+  /// Only plans of which this is true are in it, if it is there: those that another trainer can
+  /// express (plan/foreign.h).
+  std::function<bool(const Choice&)> expressible = nullptr;
 };
 
 /// Work to be laid on stages: of every layer, and beside those of the first and of the last one.

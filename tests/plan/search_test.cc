@@ -7,8 +7,10 @@
 
 #include <fstream>
 
+#include "base/error.h"
 #include "engine/config.h"
 #include "plan/estimate.h"
+#include "plan/foreign.h"
 #include "tests/compare_util.h"
 
 namespace hocket::plan {
@@ -39,11 +41,12 @@ std::string cluster_file(const std::string& name, const std::string& memory,
   return path;
 }
 
-Trial trial(const char* model, const std::string& cluster, int64_t batch, int64_t length) {
+Trial trial(const char* model, const std::string& cluster, int64_t batch, int64_t length,
+            const std::vector<std::string>& set = {}) {
   const engine::Run run =
       engine::parse_run(std::string("{model: {config: ") + model + "}, train: {global_batch: " +
                             std::to_string(batch) + ", seq_len: " + std::to_string(length) + "}}",
-                        "test", {});
+                        "test", set);
   return {run, cluster, std::nullopt, 0};
 }
 
@@ -172,6 +175,69 @@ TEST(PlanSearch, IsTheSameWhateverTheThreads) {
     }
   }
   EXPECT_GT(ties, 0);
+}
+
+/// Every plan of a space.
+void visit_all(const Space& space, const std::function<void(const Choice&)>& visit) {
+  for (Choice choice : meshes(space)) {
+    for (const int32_t micro_batch : micro_batches(space, choice)) {
+      choice.micro_batch = micro_batch;
+      for (const Pipeline& pipeline : pipelines(space, choice, num_micro_batches(space, choice))) {
+        choice.schedule = pipeline.schedule;
+        choice.chunks = pipeline.chunks;
+        choice.balanced = pipeline.balanced;
+        visit_rest(space, choice, [&](Choice plan) {
+          visit(plan);
+          for (const uint8_t sums : other_sums(space, plan)) {
+            plan.sums = sums;
+            visit(plan);
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(PlanSearch, WhatAnotherTrainerExpressesIsWhatCanBeWrittenForIt) {
+  const std::string cluster = cluster_file("plan_emit.yaml", "1GB", "50MB/s");
+  const auto is_written = [](const auto& emit, const engine::Run& run) {
+    try {
+      emit(run);
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
+  };
+  const std::pair<const char*, const char*> cases[] = {
+      {kDense, "model.dtype=f32"},
+      {kMoe, "model.dtype=bf16"},
+      {kDense, "plan.overlap_p2p_comm=true"},
+      {kDense, "plan.shard.reshard_after_forward=false"}};
+  for (const auto& [model, key] : cases) {
+    const Trial of = trial(model, cluster, 8, model == kDense ? 4096 : 512, {key});
+    const Space space = of.space({{"plan.micro_batch", "1"}, {"plan.recompute", "none"}});
+    const engine::Run base = of.run_of({.dp = 4, .micro_batch = 1}, space);
+    const auto megatron = expressed_by_megatron(base);
+    const auto torchtitan = expressed_by_torchtitan(base);
+    int64_t all = 0, by_megatron = 0, by_torchtitan = 0;
+    visit_all(space, [&](const Choice& choice) {
+      engine::Run run;
+      try {
+        run = of.run_of(choice, space);
+      } catch (const Error&) {
+        return;  // no plan at all
+      }
+      ++all;
+      by_megatron += megatron(choice) ? 1 : 0;
+      by_torchtitan += torchtitan(choice) ? 1 : 0;
+      EXPECT_EQ(megatron(choice), is_written(emit_megatron, run)) << describe(choice, space);
+      EXPECT_EQ(torchtitan(choice), is_written(emit_torchtitan, run)) << describe(choice, space);
+    });
+    EXPECT_GT(by_megatron, 0);
+    EXPECT_LT(by_megatron, all);
+    EXPECT_GT(by_torchtitan, 0);
+    EXPECT_LT(by_torchtitan, all);
+  }
 }
 
 TEST(PlanSearch, EndsWithTheBestSoFar) {
