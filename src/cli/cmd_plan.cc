@@ -30,10 +30,18 @@ constexpr int64_t kMostRanks = 1 << 16;
 struct Options {
   std::string run, cluster, profile, out, from, emit, model_out, codecs;
   std::vector<std::string> set;
-  std::optional<int64_t> global_batch, seq_len, ranks, threads;
-  int64_t top = 5;
-  double time_limit = 60;
+  std::optional<int64_t> global_batch, seq_len, ranks, threads, top;
+  std::optional<double> time_limit;
   bool json = false, espresso = false, offload = false;
+
+  size_t rows() const { return static_cast<size_t>(top.value_or(5)); }
+  double seconds() const { return time_limit.value_or(60); }
+  bool searches() const { return !cluster.empty() || (from.empty() && emit.empty()); }
+  /// Where the result goes, "-" for standard output; empty: there is none but what is printed.
+  std::string destination() const {
+    const bool is_printed = out.empty() && (!emit.empty() || !searches());
+    return is_printed ? "-" : out;
+  }
 };
 
 std::vector<std::string> overrides_of(const Options& options) {
@@ -79,9 +87,7 @@ engine::Run read_foreign(const Options& options) {
          "config.json",
          quote(imported.model_name));
   }
-  std::FILE* words = options.json || words_beside(options.out.empty() ? "-" : options.out) == stderr
-                         ? stderr
-                         : stdout;
+  std::FILE* words = options.json ? stderr : words_beside(options.destination());
   for (const std::string& line : imported.notes) {
     fmt::print(words, "note     {}\n", line);
   }
@@ -150,37 +156,39 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
 
 /// Error: the search found nothing that fits.
 [[noreturn]] void fail_without(const plan::SearchResult& result, const plan::Trial& trial,
-                               const plan::Space& space) {
+                               const plan::Space& space, const std::string& emit) {
   if (result.complete && result.counts.plans == 0) {
     std::vector<std::string> given;
     for (const auto& [key, value] : space.given) {
       given.push_back(key + "=" + value);
     }
-    fail(
-        "hocket plan",
-        "there is no plan of {} with train.global_batch {} and train.seq_len {}{}; expected a mesh "
-        "that divides the batch and the model (docs/plan.md); try other --ranks, or fewer keys",
-        counted(space.ranks, "rank"), space.global_batch, space.seq_len,
-        given.empty() ? "" : " and " + join(given, ", "));
+    fail("hocket plan",
+         "there is no plan of {} with train.global_batch {} and train.seq_len {}{}{}; expected a "
+         "mesh that divides the batch and the model (docs/plan.md); try other --ranks, or fewer "
+         "keys",
+         counted(space.ranks, "rank"), space.global_batch, space.seq_len,
+         given.empty() ? "" : " and " + join(given, ", "),
+         emit.empty() ? "" : ", which " + emit + " can express");
   }
   std::string why;
   for (const auto& [text, count] : result.refusals) {
     why += fmt::format("\n  {} x {}", count, text);
   }
-  throw Error(
-      Error::Kind::kRun, "hocket plan",
-      fmt::format("no plan of {} ranks with train.global_batch {} {} into {} a rank; {}; "
-                  "try more ranks, another batch, or a larger --time-limit{}",
-                  space.ranks, space.global_batch,
-                  result.counts.left > 0 ? "was found yet that fits" : "fits",
-                  human_bytes(static_cast<double>(trial.memory())), ending_text(result), why));
+  throw Error(Error::Kind::kRun, "hocket plan",
+              fmt::format("no plan of {} ranks with train.global_batch {} {} into {} a rank; {}; "
+                          "try more ranks{} another batch{}{}",
+                          space.ranks, space.global_batch,
+                          result.complete ? "fits" : "was found yet that fits",
+                          human_bytes(static_cast<double>(trial.memory())), ending_text(result),
+                          result.complete ? " or" : ",",
+                          result.complete ? "" : ", or a longer search", why));
 }
 
 /// `run` in the form of another trainer, or as a run.yaml.
-std::string text_of(const engine::Run& run, const std::string& emit, const std::string& comment) {
+plan::Emitted text_of(const engine::Run& run, const std::string& emit, const std::string& comment) {
   if (emit == "megatron") return plan::emit_megatron(run);
   if (emit == "torchtitan") return plan::emit_torchtitan(run);
-  return plan::run_text(run, comment);
+  return {plan::run_text(run, comment), {}};
 }
 
 std::string comment_of(const plan::Outcome& best, const plan::SearchResult& result,
@@ -195,6 +203,44 @@ std::string comment_of(const plan::Outcome& best, const plan::SearchResult& resu
       result.complete ? "no plan of the space is faster" : "the best found when " + result.ended);
 }
 
+/// Writes what was made, and says what it says in another way.
+void write_result(const Options& options, const plan::Emitted& emitted, std::FILE* words) {
+  for (const std::string& line : emitted.notes) {
+    fmt::print(words, "note     {}\n", line);
+  }
+  emit(options.destination(), emitted.text);
+  if (options.destination() != "-" && options.searches() && !options.json) {
+    fmt::print(words, "wrote {}\n", options.out);
+  }
+}
+
+/// Runs the search, and shows how far it is.
+plan::SearchResult run_search(const Options& options, const plan::Trial& trial,
+                              const plan::Space& space) {
+  Progress line;
+  plan::SearchOptions how;
+  how.time_limit_s = options.seconds();
+  how.threads = static_cast<int>(options.threads.value_or(0));
+  how.stop = Interrupt::came;
+  how.progress = [&](const plan::Counts& counts, const plan::Outcome* best,
+                     const std::string& ended) {
+    std::string text = found_text(counts);
+    if (best) {
+      text += fmt::format(", best {}: {}", human_time(best->step_s),
+                          plan::describe(best->choice, space));
+    } else if (!ended.empty()) {
+      text += fmt::format("; {}: it goes on to the first plan that fits", ended);
+    }
+    line.update(text);
+  };
+  const Interrupt interrupt;
+  plan::SearchResult result = plan::search(trial, space, how);
+  line.finish();
+  return result;
+}
+
+/// The plans of a space are searched for the fastest one, of which a table is printed; then it is
+/// written. What would keep it from being written is told before, as far as it can be known.
 int search_plan(const Options& options) {
   std::map<std::string, std::string> given;
   const engine::Run run = read_target(options, &given);
@@ -204,60 +250,34 @@ int search_plan(const Options& options) {
                                                        .profile = options.profile,
                                                        .outputs = {{"--out", options.out}}});
   const plan::Trial trial(run, basis.cluster_file, basis.profile, options.ranks.value_or(0));
-  const plan::Space space = trial.space(given);
-  Progress line;
-  plan::SearchOptions how;
-  how.time_limit_s = options.time_limit;
-  how.threads = static_cast<int>(options.threads.value_or(0));
-  how.stop = Interrupt::came;
-  how.progress = [&](const plan::Counts& counts, const plan::Outcome* best) {
-    line.update(fmt::format("{}{}", found_text(counts),
-                            best ? fmt::format(", best {}: {}", human_time(best->step_s),
-                                               plan::describe(best->choice, space))
-                                 : ""));
-  };
-  plan::SearchResult result;
-  {
-    const Interrupt interrupt;
-    result = plan::search(trial, space, how);
+  plan::Space space = trial.space(given);
+  if (!options.emit.empty()) {
+    space.expressible = options.emit == "megatron" ? plan::expressed_by_megatron(run)
+                                                   : plan::expressed_by_torchtitan(run);
   }
-  line.finish();
+  const plan::SearchResult result = run_search(options, trial, space);
   if (result.best.empty()) {
-    fail_without(result, trial, space);
+    fail_without(result, trial, space, options.emit);
   }
-  const plan::Outcome& best = result.best.front();
-  const engine::Run found = trial.run_of(best.choice, space);
-  if (!options.out.empty()) {
-    write_output(options.out, text_of(found, options.emit, comment_of(best, result, trial, space)));
-  }
+  const std::string destination = options.destination();
+  std::FILE* words = options.json ? stderr : words_beside(destination);
   if (options.json) {
-    fmt::print("{}\n", search_json(result, space, static_cast<size_t>(options.top)));
-    return 0;
+    fmt::print("{}\n", search_json(result, space, options.rows()));
+  } else {
+    fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}\nsearch   {}\n\n{}{}",
+               engine::describe(run.model), trial.cluster().name, space.ranks,
+               trial.cluster().capacity(), trial.cluster().device.name, ending_text(result),
+               table_text(result, space, options.rows()), why_text(result, space));
+    for (const auto& [why, count] : result.refusals) {
+      fmt::print(words, "no program of {}: {}\n", counted(count, "plan"), why);
+    }
   }
-  std::FILE* words = words_beside(options.out);
-  fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}\nsearch   {}\n\n{}{}",
-             engine::describe(run.model), trial.cluster().name, space.ranks,
-             trial.cluster().capacity(), trial.cluster().device.name, ending_text(result),
-             table_text(result, space, static_cast<size_t>(options.top)), why_text(result, space));
-  for (const auto& [why, count] : result.refusals) {
-    fmt::print(words, "no program of {}: {}\n", counted(count, "plan"), why);
-  }
-  if (options.out.empty() && !options.emit.empty()) {
-    emit("-", text_of(found, options.emit, ""));
-  } else if (!options.out.empty()) {
-    fmt::print(words, "wrote {}\n", options.out);
-  }
-  return 0;
-}
-
-/// A run of another trainer as ours, or the other way round, with the plan that it has.
-int convert(const Options& options) {
-  const engine::Run run = options.from.empty()
-                              ? read_source(options.run, overrides_of(options), true).run
-                              : read_foreign(options);
-  const std::string comment =
-      options.from.empty() ? "" : fmt::format("from {} ({})", options.run, options.from);
-  emit(options.out, text_of(run, options.emit, comment));
+  if (destination.empty()) return 0;
+  const plan::Outcome& best = result.best.front();
+  write_result(options,
+               text_of(trial.run_of(best.choice, space), options.emit,
+                       comment_of(best, result, trial, space)),
+               words);
   return 0;
 }
 
@@ -271,12 +291,37 @@ void expect_none(const std::string& mode, const std::string& why,
   }
 }
 
+/// A run of another trainer as ours, or the other way round, with the plan that it has.
+int convert(const Options& options) {
+  expect_none("without --cluster", "nothing is searched for, the plan is written as it is",
+              {{"--json", options.json},
+               {"--top", options.top.has_value()},
+               {"--threads", options.threads.has_value()},
+               {"--time-limit", options.time_limit.has_value()},
+               {"--profile", !options.profile.empty()},
+               {"--ranks", options.ranks.has_value() && options.from.empty()}});
+  require_output("hocket plan --out", options.out, {options.run});
+  require_writable("hocket plan --out", options.out);
+  const engine::Run run = options.from.empty()
+                              ? read_source(options.run, overrides_of(options), true).run
+                              : read_foreign(options);
+  if (options.ranks && run.plan.world() != *options.ranks) {
+    fail("hocket plan", "--ranks is {}; expected {}, which the plan has with the keys of --set",
+         *options.ranks, run.plan.world());
+  }
+  const std::string comment =
+      options.from.empty() ? "" : fmt::format("from {} ({})", options.run, options.from);
+  write_result(options, text_of(run, options.emit, comment), words_beside(options.destination()));
+  return 0;
+}
+
 /// The plan stays: only the codecs of its gradients are chosen.
 int choose(const Options& options) {
   expect_none("--codecs",
               "the plan of RUN stays, and is written as a run.yaml; try --set for its keys",
               {{"--ranks", options.ranks.has_value()},
                {"--threads", options.threads.has_value()},
+               {"--top", options.top.has_value()},
                {"--from", !options.from.empty()},
                {"--emit", !options.emit.empty()},
                {"--model-out", !options.model_out.empty()}});
@@ -286,7 +331,7 @@ int choose(const Options& options) {
                       .out = options.out,
                       .set = overrides_of(options),
                       .codecs = split(options.codecs, ','),
-                      .time_limit_s = options.time_limit,
+                      .time_limit_s = options.seconds(),
                       .offload = options.offload,
                       .json = options.json});
 }
@@ -304,6 +349,8 @@ int decide_as_espresso(const Options& options) {
                {"--seq-len", options.seq_len.has_value()},
                {"--ranks", options.ranks.has_value()},
                {"--threads", options.threads.has_value()},
+               {"--top", options.top.has_value()},
+               {"--time-limit", options.time_limit.has_value()},
                {"--from", !options.from.empty()},
                {"--emit", !options.emit.empty()},
                {"--model-out", !options.model_out.empty()}});
@@ -311,11 +358,14 @@ int decide_as_espresso(const Options& options) {
 }
 
 int plan_run(const Options& options) {
-  if (!(options.time_limit >= 0)) {
-    fail("hocket plan", "--time-limit is {:g}; expected seconds, or 0 for none",
-         options.time_limit);
+  if (!(options.seconds() >= 0)) {
+    fail("hocket plan", "--time-limit is {:g}; expected seconds, or 0 for none", options.seconds());
   }
   if (options.espresso) return decide_as_espresso(options);
+  if (options.json && options.destination() == "-" && options.searches()) {
+    fail("hocket plan",
+         "--json and the plan both go to standard output; expected --out FILE for the plan");
+  }
   if (!options.codecs.empty()) return choose(options);
   if (options.offload) {
     fail("hocket plan --offload", "says where codecs encode; try it with --codecs int8");
@@ -327,8 +377,11 @@ int plan_run(const Options& options) {
            quote(value));
     }
   }
-  const bool searches = !options.cluster.empty() || (options.from.empty() && options.emit.empty());
-  return searches ? search_plan(options) : convert(options);
+  if (!options.model_out.empty() && options.from != "megatron") {
+    fail("hocket plan",
+         "--model-out goes with --from megatron, whose files have the model's sizes");
+  }
+  return options.searches() ? search_plan(options) : convert(options);
 }
 
 }  // namespace
@@ -344,7 +397,8 @@ void verb_plan(Args& args) {
       "dropped by a bound; the rest is simulated, the most promising first, by the replay of "
       "`hocket simulate`, until no plan that is left can beat the best one or the time is up. "
       "Ctrl-C "
-      "ends it with the best so far. Other keys of the run stay as they are, and so does every key "
+      "ends it with the best so far, and once more without a plan. Other keys of the run stay as "
+      "they are, and so does every key "
       "that --set gives. The plan is written as a run.yaml that train, check and simulate take. "
       "With --codecs the plan of RUN stays, and only what its gradients travel through is chosen, "
       "transfer by transfer. "
@@ -364,11 +418,12 @@ void verb_plan(Args& args) {
               1, int64_t{1} << 40);
   args.option("--seq-len", "N", &options->seq_len, "train.seq_len: tokens a sequence", 1,
               int64_t{1} << 27);
-  args.option("--top", "N", &options->top, "plans that are printed", 1, 1000);
+  args.option("--top", "N", &options->top, "plans that are printed; default: 5", 1, 1000);
   args.option("--out", "FILE", &options->out,
               "write the best plan's run here (-: standard output)");
   args.option("--time-limit", "SECONDS", &options->time_limit,
-              "end with the best so far after this time; 0: never");
+              "end with the best so far after this time, or with the first plan that fits if there "
+              "is none by then; 0: never; default: 60");
   args.option("--threads", "N", &options->threads, "that simulate; default: as many as cores", 1,
               1024);
   args.option(
@@ -388,7 +443,8 @@ void verb_plan(Args& args) {
   args.option("--model-out", "FOLDER", &options->model_out,
               "with --from megatron: write the model's config.json here; default: into the run");
   args.option("--emit", "FORMAT", &options->emit,
-              "write the plan for megatron or torchtitan, or say which key they cannot express");
+              "write the plan for megatron or torchtitan, or say which key they cannot express; a "
+              "search looks only at what they can");
   args.example(
       "hocket plan configs/models/dense-26m --cluster configs/clusters/box-4x2.yaml --global-batch "
       "16 --seq-len 512 --time-limit 20 --out plan.yaml",

@@ -2,11 +2,14 @@
 #include "cli/inputs.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -178,6 +181,7 @@ PredictionBasis prediction_basis(const engine::Run& run, const PredictionOptions
   inputs.insert(inputs.end(), {options.source, options.cluster, options.profile});
   for (const auto& [option, file] : options.outputs) {
     require_output(fmt::format("{} {}", options.verb, option), file, inputs);
+    require_writable(fmt::format("{} {}", options.verb, option), file);
   }
   PredictionBasis basis;
   basis.cluster_file = options.cluster.empty() ? run.config.cluster.file : options.cluster;
@@ -191,6 +195,24 @@ void add_set(Args& args, std::vector<std::string>* overrides) {
               "overrides a key of the run, e.g. plan.dp=2; may be repeated");
 }
 
+namespace {
+
+/// errno of writing a file, as far as it can be told before; 0: none.
+int error_of_writing(const std::string& path) {
+  std::error_code none;
+  std::filesystem::path place =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
+  if (none) return none.value();  // links in a circle
+  if (std::filesystem::is_directory(place, none)) return EISDIR;
+  // A regular file is replaced by one that its folder takes; into others the bytes go.
+  if (!std::filesystem::exists(place, none) || std::filesystem::is_regular_file(place, none)) {
+    place = place.parent_path() / "";
+  }
+  return ::access(place.c_str(), W_OK) == 0 ? 0 : errno;
+}
+
+}  // namespace
+
 void require_output(const std::string& option, const std::string& path,
                     const std::vector<std::string>& inputs) {
   std::error_code none;  // what cannot be looked at is no input
@@ -203,6 +225,14 @@ void require_output(const std::string& option, const std::string& path,
       fail(option, "{} is an input of this command and would be replaced; expected another file",
            path);
     }
+  }
+}
+
+void require_writable(const std::string& option, const std::string& path) {
+  if (path.empty() || path == "-") return;
+  if (const int error = error_of_writing(path)) {
+    fail(option, "{} cannot be written: {}; expected a file in a folder that is there", path,
+         std::generic_category().message(error));
   }
 }
 

@@ -48,7 +48,8 @@ struct PredictionOptions {
   std::string verb;              ///< "hocket plan", in errors
   std::string source;            ///< RUN
   std::string cluster, profile;  ///< --cluster and --profile; empty: what the run says
-  /// Options that name files to write, and these files: none may be one that is read.
+  /// Options that name files to write, and these files: none may be one that is read, and each must
+  /// be in a place that can be written.
   std::vector<std::pair<std::string, std::string>> outputs;
 };
 /// What a run is predicted on, and with.
@@ -68,6 +69,10 @@ void add_set(Args& args, std::vector<std::string>* overrides);
 /// that lies in one of them. Without a name, and for what is not there yet, there is none.
 void require_output(const std::string& option, const std::string& path,
                     const std::vector<std::string>& inputs);
+
+/// Error if `path`, which `option` names, cannot be written: told before what may take long.
+/// Nothing is written yet.
+void require_writable(const std::string& option, const std::string& path);
 
 /// Files and folders that a run reads.
 std::vector<std::string> inputs_of(const engine::Run& run);

@@ -39,7 +39,8 @@ plan::CodecResult search(const CodecTrial& trial, const PlanCodecs& options) {
     return Interrupt::came() || (options.time_limit_s > 0 && spent.count() >= options.time_limit_s);
   };
   how.progress = [&](int64_t simulated, double best_s) {
-    line.update(fmt::format("{} simulated, best {}", simulated, human_time(best_s)));
+    const std::string best = simulated > 0 ? ", best " + human_time(best_s) : "";
+    line.update(fmt::format("{} simulated{}", simulated, best));
   };
   const Interrupt interrupt;
   CodecResult result = plan::choose_codecs(trial, how);
@@ -147,22 +148,21 @@ int plan_codecs(const PlanCodecs& options) {
   const CodecTrial trial(run, basis.cluster_file, basis.profile, options.codecs);
   const CodecResult result = search(trial, options);
   const std::string steps = steps_text(result);
-  if (!options.out.empty()) {
-    write_output(options.out, plan::run_text(trial.run_of(result.choice()),
-                                             fmt::format("codecs of gradients, predicted on {}\n{}",
-                                                         trial.cluster().name,
-                                                         steps.substr(0, steps.size() - 1))));
-  }
+  std::FILE* words = words_beside(options.out);
   if (options.json) {
     fmt::print("{}\n", json_of(trial, result).dump(2));
-    return 0;
+  } else {
+    fmt::print(words, "model      {}\ncluster    {}\nsearch     {} simulated{}\n{}\n{}\n{}",
+               engine::describe(run.model), trial.cluster().name, counted(result.simulated, "step"),
+               result.complete ? "" : ", ended before all were tried", offload_text(result),
+               table_text(trial, result), steps);
   }
-  std::FILE* words = words_beside(options.out);
-  fmt::print(words, "model      {}\ncluster    {}\nsearch     {} simulated{}\n{}\n{}\n{}",
-             engine::describe(run.model), trial.cluster().name, counted(result.simulated, "step"),
-             result.complete ? "" : ", ended before all were tried", offload_text(result),
-             table_text(trial, result), steps);
-  if (!options.out.empty()) {
+  if (options.out.empty()) return 0;
+  write_output(options.out, plan::run_text(trial.run_of(result.choice()),
+                                           fmt::format("codecs of gradients, predicted on {}\n{}",
+                                                       trial.cluster().name,
+                                                       steps.substr(0, steps.size() - 1))));
+  if (!options.json) {
     fmt::print(words, "wrote {}\n", options.out);
   }
   return 0;

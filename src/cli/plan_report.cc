@@ -127,9 +127,15 @@ std::string ending_text(const plan::SearchResult& result) {
     text += fmt::format("; of the simulated {} too large, {} without a program", counts.over_memory,
                         counts.refused);
   }
-  if (result.complete) return text + "; nothing is left: no plan of the space is faster";
-  return text + fmt::format("; {} left when {}", human_count(static_cast<double>(counts.left)),
-                            result.ended.empty() ? "it ended" : result.ended);
+  if (result.complete) {
+    return text + "; nothing is left" +
+           (result.best.empty() ? "" : ": no plan of the space is faster");
+  }
+  text += fmt::format("; {} left", human_count(static_cast<double>(counts.left)));
+  if (counts.meshes_left > 0) {
+    text += fmt::format(", and {} of {} meshes not looked at", counts.meshes_left, counts.meshes);
+  }
+  return text + " when " + result.ended;
 }
 
 std::string table_text(const plan::SearchResult& result, const plan::Space& space, size_t top) {
@@ -188,7 +194,9 @@ std::string search_json(const plan::SearchResult& result, const plan::Space& spa
                                 {"simulated", counts.simulated},
                                 {"over_memory", counts.over_memory},
                                 {"refused", counts.refused},
-                                {"left", counts.left}}}};
+                                {"left", counts.left},
+                                {"meshes", counts.meshes},
+                                {"meshes_left", counts.meshes_left}}}};
   return all.dump(2);
 }
 

@@ -182,6 +182,7 @@ int import_logs(const ImportOptions& options) {
   std::vector<std::string> inputs = options.files;
   inputs.push_back(options.cluster);
   require_output("hocket profile --out", options.out, inputs);
+  require_writable("hocket profile --out", options.out);
   const Logs logs = read_logs(options);
   const cost::Cluster base = base_of(options, logs);
   const std::string base_name = base.name;

@@ -575,9 +575,13 @@ void Cluster::validate_unlike(const std::string& where) const {
   int64_t next = 0;
   for (size_t i = 0; i < unlike.size(); ++i) {
     const UnlikeNodes& nodes_here = unlike[i];
-    if (nodes_here.first < next || nodes_here.count > nodes - nodes_here.first) {
-      fail(where, "unlike.{} is nodes {} to {}; expected some after {} and before {}, in order", i,
-           nodes_here.first, nodes_here.first + nodes_here.count - 1, next - 1, nodes);
+    if (nodes_here.count > nodes - nodes_here.first) {
+      fail(where, "unlike.{} has count {} from node {} on; expected nodes 0 to {}", i,
+           nodes_here.count, nodes_here.first, nodes - 1);
+    }
+    if (nodes_here.first < next) {
+      fail(where, "unlike.{} is from node {} on; expected {} at least: entries are in order", i,
+           nodes_here.first, next);
     }
     next = nodes_here.first + nodes_here.count;
     for (const double times : {nodes_here.speed, nodes_here.bandwidth}) {

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/text.h"
+#include "parallel/schedule.h"
 #include "plan/emit.h"
 #include "plan/foreign.h"
 
@@ -14,11 +16,21 @@ namespace {
 
 constexpr const char* kTrainer = "Megatron-LM";
 
+bool has_schedule(std::string_view name) {
+  return name == "1f1b" || name == "interleaved" || name == "interleaved-overlap";
+}
+
 class Script {
  public:
   explicit Script(const engine::Run& run) : run_(run), plan_(run.config.plan) {}
 
-  std::string text() {
+  /// Messages between stages overlap as it says itself, not by default.
+  static bool wants_overlap(const engine::Run& run) {
+    return run.config.plan.pass_options.text("overlap_p2p_comm") == "true" &&
+           !run.resolved.is_default("plan.overlap_p2p_comm");
+  }
+
+  Emitted emitted() {
     expect_expressed(run_, kTrainer,
                      {"plan.overlap_p2p_comm", "plan.overlap_grad_reduce",
                       "plan.overlap_param_gather", "plan.delay_wgrad_compute", "plan.bucket_mib"});
@@ -27,7 +39,7 @@ class Script {
     pipeline();
     sharding();
     training();
-    return written();
+    return {written(), notes_};
   }
 
  private:
@@ -115,7 +127,7 @@ class Script {
     }
     const bool overlaps = plan_.pp_schedule == "interleaved-overlap";
     const bool interleaved = plan_.pp_schedule == "interleaved" || overlaps;
-    if (!interleaved && plan_.pp_schedule != "1f1b") {
+    if (!has_schedule(plan_.pp_schedule)) {
       refuse_key(run_, kTrainer, "plan.pp_schedule", plan_.pp_schedule,
                  "1f1b, interleaved or interleaved-overlap");
     }
@@ -132,9 +144,14 @@ class Script {
     if (interleaved && !overlap) {
       add("--no-overlap-p2p-communication");
     }
-    if (!interleaved && overlap && !run_.resolved.is_default("plan.overlap_p2p_comm")) {
-      refuse_key(run_, kTrainer, "plan.overlap_p2p_comm", "true",
-                 "false with plan.pp_schedule 1f1b");
+    if (!interleaved && overlap) {
+      if (wants_overlap(run_)) {
+        refuse_key(run_, kTrainer, "plan.overlap_p2p_comm", "true",
+                   "false with plan.pp_schedule 1f1b");
+      }
+      notes_.push_back(
+          "plan.overlap_p2p_comm is true by default; with 1f1b Megatron-LM overlaps no messages "
+          "between stages");
     }
   }
 
@@ -200,6 +217,12 @@ class Script {
 
   void training() {
     const engine::TrainSection& train = run_.config.train;
+    if (run_.config.model.dtype == "f64") {
+      refuse_key(run_, kTrainer, "model.dtype", "f64", "f32 or bf16");
+    }
+    if (run_.config.model.float8) {
+      refuse_key(run_, kTrainer, "model.float8", "true", "false: its 8-bit formats have scales");
+    }
     if (run_.config.model.dtype == "bf16") {
       add("--bf16");
     }
@@ -236,7 +259,7 @@ class Script {
     const int64_t per_node =
         plan_.ranks_per_node > 0 ? std::min(plan_.ranks_per_node, world) : world;
     std::string text = fmt::format(
-        "#!/usr/bin/env bash\n# {}\n# Data, tokenizer, precision and checkpoints are to be added: "
+        "#!/usr/bin/env bash\n# {}\n# Data, tokenizer and checkpoints are to be added: "
         "a run says them otherwise.\nMODEL_AND_PLAN=(\n",
         run_.name);
     for (const std::string& argument : arguments_) {
@@ -251,11 +274,25 @@ class Script {
 
   const engine::Run& run_;
   const engine::PlanSection& plan_;
-  std::vector<std::string> arguments_;
+  std::vector<std::string> arguments_, notes_;
 };
 
 }  // namespace
 
-std::string emit_megatron(const engine::Run& run) { return Script(run).text(); }
+Emitted emit_megatron(const engine::Run& run) { return Script(run).emitted(); }
+
+std::function<bool(const Choice&)> expressed_by_megatron(const engine::Run& run) {
+  emit_megatron(run);
+  const bool overlaps = Script::wants_overlap(run);
+  const bool keeps = !run.config.plan.shard.reshard_after_forward;
+  return [overlaps, keeps](const Choice& choice) {
+    const std::string_view name = parallel::built_in_schedules()[choice.schedule].name;
+    const bool has_pipeline =
+        choice.pp == 1 || (has_schedule(name) && !(overlaps && name == "1f1b"));
+    const bool has_shards = choice.shard != kHybrid && !(keeps && choice.shard == kZero3);
+    const bool alike = choice.ep_inner == 1 && choice.sequences == 0;
+    return choice.sums == 0 && alike && has_pipeline && has_shards;
+  };
+}
 
 }  // namespace hocket::plan

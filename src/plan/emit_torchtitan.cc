@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
+#include "parallel/schedule.h"
 #include "plan/emit.h"
 #include "plan/foreign.h"
 #include "plan/torchtitan_names.h"
@@ -15,6 +17,18 @@ namespace hocket::plan {
 namespace {
 
 constexpr const char* kTrainer = "torchtitan";
+
+/// torchtitan's name of a schedule; null: it has none of this kind.
+const char* schedule_name(std::string_view ours) {
+  const auto found =
+      std::find_if(std::begin(kTorchtitanSchedules), std::end(kTorchtitanSchedules),
+                   [&](const ScheduleName& schedule) { return ours == schedule.ours; });
+  return found == std::end(kTorchtitanSchedules) ? nullptr : found->theirs;
+}
+
+/// True if mixed precision takes effect where tp and pp have so many ranks, and FSDP and cp others:
+/// with the former alone it is off.
+bool has_bf16(int64_t inside, int64_t split) { return split > 1 || inside == 1; }
 
 /// A number that TOML does not take for an integer.
 std::string real(double value) {
@@ -46,9 +60,10 @@ class JobFile {
   std::string text() {
     expect_expressed(run_, kTrainer, {});
     text_ = fmt::format(
-        "# {}\n# Model, data, precision and checkpoints are to be added: a run says them "
+        "# {}\n# Model, data and checkpoints are to be added: a run says them "
         "otherwise.\n",
         run_.name);
+    precision();
     training();
     optimizer();
     section("parallelism");
@@ -73,9 +88,24 @@ class JobFile {
     refuse_key(run_, kTrainer, key, value, expected);
   }
 
+  void precision() {
+    const std::string& dtype = run_.config.model.dtype;
+    if (dtype == "f64") {
+      refuse("model.dtype", dtype, "f32 or bf16");
+    }
+    if (dtype == "bf16" && !has_bf16(plan_.tp * plan_.pp, ranks_that_split() * plan_.cp)) {
+      refuse("model.dtype", dtype, "plan.shard.params with tp or pp, or f32");
+    }
+    if (run_.config.model.float8) {
+      section("model");
+      text_ += "converters = [\"float8\"]\n";
+    }
+  }
+
   void training() {
     const engine::TrainSection& train = run_.config.train;
     section("training");
+    add_text("mixed_precision_param", run_.config.model.dtype == "bf16" ? "bfloat16" : "float32");
     add("seq_len", train.seq_len);
     add("global_batch_size", train.global_batch);
     add("local_batch_size", plan_.pp > 1 ? train.global_batch / plan_.dp : plan_.micro_batch);
@@ -171,14 +201,12 @@ class JobFile {
   }
 
   const char* schedule() const {
-    const auto found = std::find_if(
-        std::begin(kTorchtitanSchedules), std::end(kTorchtitanSchedules),
-        [&](const ScheduleName& schedule) { return plan_.pp_schedule == schedule.ours; });
-    if (found == std::end(kTorchtitanSchedules)) {
+    const char* name = schedule_name(plan_.pp_schedule);
+    if (!name) {
       refuse("plan.pp_schedule", plan_.pp_schedule,
              "1f1b, gpipe, interleaved, zb-h1, zb-v or dualpipev, or a CSV");
     }
-    return found->theirs;
+    return name;
   }
 
   void recompute() {
@@ -197,6 +225,23 @@ class JobFile {
 
 }  // namespace
 
-std::string emit_torchtitan(const engine::Run& run) { return JobFile(run).text(); }
+Emitted emit_torchtitan(const engine::Run& run) { return {JobFile(run).text(), {}}; }
+
+std::function<bool(const Choice&)> expressed_by_torchtitan(const engine::Run& run) {
+  emit_torchtitan(run);
+  const bool bf16 = run.config.model.dtype == "bf16";
+  return [bf16](const Choice& choice) {
+    const bool splits_all = choice.shard == kZero3;
+    const bool has_shards = splits_all || (choice.shard == 0 && choice.cp == 1);
+    const bool has_mesh = (choice.tp == 1 || choice.sequence_parallel) &&
+                          (choice.cp == 1 || choice.keys != kHeadsForTokens);
+    const bool has_precision =
+        !bf16 || has_bf16(int64_t{choice.tp} * choice.pp, splits_all ? choice.replicas() : 1);
+    const bool has_pipeline =
+        choice.pp == 1 || schedule_name(parallel::built_in_schedules()[choice.schedule].name);
+    const bool alike = choice.ep_inner == 1 && choice.sequences == 0;
+    return choice.sums == 0 && alike && has_shards && has_mesh && has_precision && has_pipeline;
+  };
+}
 
 }  // namespace hocket::plan

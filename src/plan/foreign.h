@@ -3,12 +3,14 @@
 // files, read into a run and written from one. docs/plan.md has the names on both sides.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/config.h"
+#include "plan/space.h"
 
 namespace hocket::plan {
 
@@ -28,8 +30,18 @@ struct Imported {
 Imported import_megatron(const std::string& text, const std::string& name, int64_t ranks);
 Imported import_torchtitan(const std::string& text, const std::string& name, int64_t ranks);
 
-/// The run as their file. Error: a key that they cannot express.
-std::string emit_megatron(const engine::Run& run);
-std::string emit_torchtitan(const engine::Run& run);
+/// A run as their file.
+struct Emitted {
+  std::string text;
+  std::vector<std::string> notes;  ///< where it says something else than the run
+};
+/// Error: a key that they cannot express.
+Emitted emit_megatron(const engine::Run& run);
+Emitted emit_torchtitan(const engine::Run& run);
+
+/// Says of what a search chooses whether they can express it beside the other keys of `run`, which
+/// they can (or there is an Error).
+std::function<bool(const Choice&)> expressed_by_megatron(const engine::Run& run);
+std::function<bool(const Choice&)> expressed_by_torchtitan(const engine::Run& run);
 
 }  // namespace hocket::plan

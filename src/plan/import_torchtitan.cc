@@ -59,6 +59,17 @@ class Job {
     if (!found->is_string()) refuse(path, *found, "a text");
     return found->value<std::string>().value_or(otherwise);
   }
+  std::vector<std::string> texts(const std::string& path) {
+    const toml::node* found = node(path);
+    std::vector<std::string> list;
+    if (!found) return list;
+    if (!found->is_array()) refuse(path, *found, "a list of names");
+    for (const toml::node& entry : *found->as_array()) {
+      if (!entry.is_string()) refuse(path, entry, "a name");
+      list.push_back(entry.value<std::string>().value_or(""));
+    }
+    return list;
+  }
   /// How many entries of each list of a list of lists of texts begin with `prefix`.
   std::vector<int64_t> counts(const std::string& path, const std::string& prefix) {
     const toml::node* found = node(path);
@@ -122,6 +133,7 @@ class Import {
     read_mesh();
     read_sharding();
     read_pipeline();
+    read_precision();
     read_training();
     say_why();
     imported_.ignored = job_.ignored();
@@ -271,6 +283,43 @@ class Import {
     }
   }
 
+  /// FSDP has parameters in bf16 by default, and so does autocast where nothing is split at all;
+  /// with tp or pp alone mixed precision is off.
+  void read_precision() {
+    const std::string param = precision("training.mixed_precision_param", "bfloat16");
+    const std::string kept = precision("training.dtype", "float32");
+    const bool is_mixed = split_ * cp_ > 1 || tp_ * pp_ == 1;
+    const bool bf16 = kept == "bfloat16" || (is_mixed && param == "bfloat16");
+    if (bf16) {
+      set("model.dtype", std::string("bf16"));
+    } else if (param == "bfloat16") {
+      imported_.notes.push_back(
+          "model.dtype is f32: with tp or pp torchtitan has mixed precision only beside FSDP or "
+          "cp");
+    }
+    if (kept == "bfloat16") {
+      imported_.notes.push_back(
+          "training.dtype is bfloat16: gradients, moments and master weights are of f32 here");
+    }
+    for (const std::string& converter : job_.texts("model.converters")) {
+      const bool float8 = converter == "float8" || converter == "quantize.linear.float8";
+      if (float8 && bf16) {
+        set("model.float8", true);
+      } else {
+        imported_.notes.push_back(
+            fmt::format("model.converters has {}, which {}", quote(converter),
+                        float8 ? "goes with bf16 here" : "there is nothing like here"));
+      }
+    }
+  }
+  std::string precision(const std::string& path, const std::string& otherwise) {
+    const std::string dtype = job_.text(path, otherwise);
+    if (dtype != "bfloat16" && dtype != "float32") {
+      fail(name_, "{} is {}; expected bfloat16 or float32", path, quote(dtype));
+    }
+    return dtype;
+  }
+
   void read_training() {
     const int64_t dp = replicate_ * split_;
     const int64_t local = job_.has("training.batch_size")
@@ -319,7 +368,11 @@ class Import {
   }
 
   void say_why() {
-    job_.leave("training.mixed_precision_param", "model.dtype says it here");
+    for (const char* key : {"filter_fqns", "recipe_name", "enable_fsdp_float8_all_gather",
+                            "precompute_float8_dynamic_scale_for_fsdp"}) {
+      job_.leave(fmt::format("float8.{}", key),
+                 "model.float8 is of the blocks' linear layers, and without scales");
+    }
     job_.leave("training.mixed_precision_reduce", "gradients are summed in f32 here");
     job_.leave("lr_scheduler.decay_type", "the learning rate follows a cosine");
     job_.leave("lr_scheduler.decay_ratio", "the learning rate follows a cosine to its end");

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <queue>
 #include <thread>
 
@@ -56,6 +57,18 @@ constexpr double kSizePenalty = 0.02, kFewPasses = 1024;
 /// Algorithms of sums are tried of plans within this of the best one, and of others last.
 constexpr double kNear = 1.05;
 constexpr float kLast = 1e6f;
+/// Of the time that is left, so much goes into bounds before plans are simulated; but there must be
+/// some candidates to choose among.
+constexpr double kBoundingShare = 0.5;
+constexpr size_t kEnoughToChoose = 5000;
+/// A search that has ended without a plan goes on to the first that fits, for so long and so many
+/// plans at least. It takes what is sure to fit and short to simulate: a rank's estimated memory
+/// must be below the limit by a margin, which grows with every plan that did not fit; and the key
+/// grows by so much with every doubling of passes.
+constexpr double kMoreSeconds = 60;
+constexpr int kMorePlans = 16;
+constexpr double kFirstMargin = 1.1, kMoreMargin = 1.25, kSurePenalty = 100;
+constexpr double kHurriedSizePenalty = 0.5;
 
 /// How many times as much time, or memory, simulated plans took as was estimated, by their
 /// schedule, what they repeat and split, and how many ranks their pipelines and experts have: of
@@ -111,35 +124,53 @@ class Search {
 
  private:
   int num_threads() const;
+  double spent_s() const;
   bool out_of_time() const;
+  /// It was asked to end, or its time is up.
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
+  /// And there is a plan: what is being simulated need not come to its end.
+  bool is_done() const { return failed_ || (stopped() && fits_); }
+  /// Nothing more is begun.
+  bool ends() const { return is_done() || gave_up_; }
+  void look_whether_to_stop();
   void in_threads(const std::function<void(int)>& body);
-  void bound(const std::vector<Choice>& meshes, Estimator* estimator, std::atomic<size_t>* next);
+  Estimator* estimator_of(int thread);
+  void bound_meshes();
+  bool bounds_enough() const;
+  void bound(Estimator* estimator);
   void bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Candidate>* found,
                   Counts* counts);
   Candidate candidate(const Choice& plan, const Guess& guess) const;
   void keep(std::vector<Candidate> found, const Counts& counts);
   bool take(Candidate* candidate, Estimator* estimator);
   bool is_put_off(Candidate candidate);
+  bool take_surest(Candidate* candidate);
   void simulate(Estimator* estimator);
   void add_other_exchanges(const Candidate& candidate, Estimator* estimator);
   void add_other_sums(const Candidate& candidate, bool near);
   void add(const Candidate& candidate);
   void record(const Candidate& candidate, Outcome outcome, Estimator* estimator);
   void report();
+  void finish();
 
   const Trial& trial_;
   const Space& space_;
   const SearchOptions& options_;
   Clock::time_point begun_ = Clock::now();
-  std::atomic<bool> stop_{false};
+  std::vector<Choice> meshes_;
+  std::atomic<size_t> next_mesh_{0};
+  double bound_until_s_ = 0;
+  std::atomic<size_t> held_{0};  // candidates
+  std::atomic<bool> stop_{false}, fits_{false}, failed_{false}, gave_up_{false};
+  double stopped_s_ = 0;  // when it was stopped
+  int more_plans_ = 0;    // taken since then
+  double margin_ = kFirstMargin;
   std::mutex mutex_;
   std::condition_variable ended_;
   int running_ = 0;
   std::exception_ptr failure_;
   std::vector<std::unique_ptr<Pricing>> pricing_;  // by thread
   std::vector<Candidate> queue_;                   // a heap, the next one first
-  bool dropped_ = false;                           // more candidates than are held
   int busy_ = 0;                                   // threads that simulate, and may add candidates
   std::condition_variable more_;
   uint32_t next_order_ = 0;
@@ -154,44 +185,53 @@ int Search::num_threads() const {
                               : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+double Search::spent_s() const {
+  return std::chrono::duration<double>(Clock::now() - begun_).count();
+}
+
 bool Search::out_of_time() const {
-  const std::chrono::duration<double> spent = Clock::now() - begun_;
-  return options_.time_limit_s > 0 && spent.count() >= options_.time_limit_s;
+  return options_.time_limit_s > 0 && spent_s() >= options_.time_limit_s;
+}
+
+/// Stops it if that was asked for, or if its time is up. The mutex is held.
+void Search::look_whether_to_stop() {
+  const bool asked = options_.stop && options_.stop();
+  if (stopped() || !(asked || out_of_time())) return;
+  result_.ended = asked ? "it was interrupted" : "its time is up";
+  stopped_s_ = spent_s();
+  stop_ = true;
+  more_.notify_all();
 }
 
 /// Runs `body` on every thread; this one waits, shows progress, and says when to stop. Throws what
 /// a body threw first.
 void Search::in_threads(const std::function<void(int)>& body) {
+  std::unique_lock lock(mutex_);
+  look_whether_to_stop();
   running_ = num_threads();
   std::vector<std::thread> threads;
   for (int t = 0; t < num_threads(); ++t) {
     threads.emplace_back([&, t] {
+      std::exception_ptr failure;
       try {
         body(t);
       } catch (...) {
-        const std::lock_guard lock(mutex_);
-        failure_ = failure_ ? failure_ : std::current_exception();
-        stop_ = true;
+        failure = std::current_exception();
       }
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard own(mutex_);
+      failure_ = failure_ ? failure_ : failure;
+      failed_ = failure_ != nullptr;
       --running_;
       more_.notify_all();
       ended_.notify_all();
     });
   }
-  {
-    std::unique_lock lock(mutex_);
-    while (running_ > 0) {
-      ended_.wait_for(lock, std::chrono::milliseconds(100));
-      const bool asked = options_.stop && options_.stop();
-      if (!stopped() && (asked || out_of_time())) {
-        result_.ended = asked ? "it was interrupted" : "its time is up";
-        stop_ = true;
-        more_.notify_all();
-      }
-      report();
-    }
+  while (running_ > 0) {
+    ended_.wait_for(lock, std::chrono::milliseconds(100));
+    look_whether_to_stop();
+    report();
   }
+  lock.unlock();
   for (std::thread& thread : threads) {
     thread.join();
   }
@@ -205,7 +245,7 @@ void Search::report() {
   if (!options_.progress) return;
   Counts counts = result_.counts;
   counts.left = std::ssize(queue_);
-  options_.progress(counts, result_.best.empty() ? nullptr : &result_.best.front());
+  options_.progress(counts, result_.best.empty() ? nullptr : &result_.best.front(), result_.ended);
 }
 
 /// A plan with its bounds, to be tried the sooner the less its estimates are.
@@ -248,17 +288,60 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Ca
   }
 }
 
-void Search::bound(const std::vector<Choice>& meshes, Estimator* estimator,
-                   std::atomic<size_t>* next) {
-  for (size_t m = (*next)++; m < meshes.size() && !stopped(); m = (*next)++) {
+/// What a thread prices plans by, made by that thread.
+Estimator* Search::estimator_of(int thread) {
+  std::unique_ptr<Pricing>& own = pricing_[static_cast<size_t>(thread)];
+  if (!own) {
+    own = std::make_unique<Pricing>(trial_, space_);
+  }
+  return &own->estimator;
+}
+
+/// Enough is bounded for now: it is time to simulate what there is.
+bool Search::bounds_enough() const {
+  if (ends()) return true;
+  const bool late = bound_until_s_ > 0 && spent_s() >= bound_until_s_;
+  return held_ >= kEnoughToChoose && (late || stopped());
+}
+
+/// Bounds the plans of the next meshes, in an order that soon has seen some of every sort: every
+/// n-th mesh, and around again.
+void Search::bound(Estimator* estimator) {
+  const size_t count = meshes_.size();
+  auto stride = static_cast<size_t>(0.618 * static_cast<double>(count)) | 1;
+  while (std::gcd(stride, count) != 1) {
+    stride += 2;
+  }
+  while (!bounds_enough()) {
+    const size_t next = next_mesh_++;
+    if (next >= count) break;
+    const size_t mesh = next * stride % count;
     std::vector<Candidate> found;
     Counts counts;
-    bound_mesh(meshes[m], estimator, &found, &counts);
+    bound_mesh(meshes_[mesh], estimator, &found, &counts);
     for (Candidate& candidate : found) {
-      candidate.order = static_cast<uint32_t>(m);
+      candidate.order = static_cast<uint32_t>(mesh);
     }
     keep(std::move(found), counts);
   }
+}
+
+/// Bounds of all meshes, or of as many as there is time for; the queue is in order then.
+void Search::bound_meshes() {
+  const double from = spent_s();
+  held_ = queue_.size();
+  bound_until_s_ =
+      options_.time_limit_s > 0 ? from + (options_.time_limit_s - from) * kBoundingShare : 0;
+  in_threads([&](int thread) { bound(estimator_of(thread)); });
+  result_.bounding_s += spent_s() - from;
+  // Plans of one key in the order in which the space names them, whichever thread found them.
+  std::stable_sort(queue_.begin(), queue_.end(), [](const Candidate& left, const Candidate& right) {
+    return Later()(right, left);
+  });
+  for (Candidate& candidate : queue_) {
+    candidate.order = next_order_++;
+  }
+  std::make_heap(queue_.begin(), queue_.end(), Later());
 }
 
 void Search::keep(std::vector<Candidate> found, const Counts& counts) {
@@ -266,6 +349,7 @@ void Search::keep(std::vector<Candidate> found, const Counts& counts) {
   result_.counts.plans += counts.plans;
   result_.counts.too_large += counts.too_large;
   queue_.insert(queue_.end(), found.begin(), found.end());
+  held_ = queue_.size();
   if (queue_.size() <= kMostCandidates) return;
   const auto middle = queue_.begin() + static_cast<std::ptrdiff_t>(kMostCandidates / 2);
   std::nth_element(
@@ -275,14 +359,14 @@ void Search::keep(std::vector<Candidate> found, const Counts& counts) {
     left_least_s_ = std::min(left_least_s_, static_cast<double>(at->least_s));
     ++result_.counts.left;
   }
-  dropped_ = true;
   queue_.erase(middle, queue_.end());
 }
 
 /// The next plan that may beat the best one; false: there is none.
 bool Search::take(Candidate* candidate, Estimator* estimator) {
   std::unique_lock lock(mutex_);
-  while (!stopped()) {
+  while (!ends()) {
+    if (stopped() && !queue_.empty()) return take_surest(candidate);
     while (!queue_.empty()) {
       std::pop_heap(queue_.begin(), queue_.end(), Later());
       *candidate = queue_.back();
@@ -303,6 +387,39 @@ bool Search::take(Candidate* candidate, Estimator* estimator) {
     more_.wait(lock);
   }
   return false;
+}
+
+/// After the end, without a plan: the one that is most likely to be a plan soon. False: it gives
+/// up. The mutex is held.
+bool Search::take_surest(Candidate* candidate) {
+  if (more_plans_++ >= kMorePlans && spent_s() - stopped_s_ >= kMoreSeconds) {
+    gave_up_ = true;
+    more_.notify_all();
+    return false;
+  }
+  const double limit = static_cast<double>(trial_.memory());
+  const auto worth = [&](const Candidate& of) {
+    const auto passes =
+        static_cast<double>(num_micro_batches(space_, of.choice) * of.choice.chunks);
+    const double over = std::max(0.0, of.bytes * margin_ / limit - 1);
+    return of.guess_s * (1 + kHurriedSizePenalty * std::log2(1 + passes)) *
+           (1 + kSurePenalty * over);
+  };
+  size_t surest = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < queue_.size(); ++i) {
+    const double here = worth(queue_[i]);
+    if (here < least) {
+      least = here;
+      surest = i;
+    }
+  }
+  *candidate = queue_[surest];
+  queue_[surest] = queue_.back();
+  queue_.pop_back();
+  std::make_heap(queue_.begin(), queue_.end(), Later());
+  ++busy_;
+  return true;
 }
 
 /// Puts a plan back if plans like it have shown that it will take more time than was thought, or
@@ -380,19 +497,26 @@ void Search::record(const Candidate& candidate, Outcome outcome, Estimator* esti
   add_other_sums(candidate, outcome.fits && outcome.step_s <= best_s_ * kNear);
   if (!outcome.fits) {
     ++result_.counts.over_memory;
+    margin_ *= stopped() ? kMoreMargin : 1;
     result_.over_memory.push_back(std::move(outcome));
     return;
   }
+  fits_ = true;
   best_s_ = std::min(best_s_, outcome.step_s);
-  const auto at = std::upper_bound(
-      result_.best.begin(), result_.best.end(), outcome,
-      [](const Outcome& left, const Outcome& right) { return left.step_s < right.step_s; });
+  const auto at = std::upper_bound(result_.best.begin(), result_.best.end(), outcome,
+                                   [](const Outcome& left, const Outcome& right) {
+                                     // Of plans that are as fast the order is theirs, whichever was
+                                     // simulated first.
+                                     return left.step_s != right.step_s
+                                                ? left.step_s < right.step_s
+                                                : left.choice < right.choice;
+                                   });
   result_.best.insert(at, std::move(outcome));
 }
 
 void Search::simulate(Estimator* estimator) {
   Candidate candidate;
-  const auto stop = [this] { return stopped(); };
+  const auto stop = [this] { return is_done(); };
   while (take(&candidate, estimator)) {
     std::optional<Outcome> outcome = trial_.simulate(candidate.choice, space_, stop);
     if (outcome) {
@@ -427,29 +551,8 @@ class Quiet {
   bool set_ = false;
 };
 
-SearchResult Search::run() {
-  const Quiet quiet;
-  const std::vector<Choice> all = meshes(space_);
-  std::atomic<size_t> next{0};
-  pricing_.resize(static_cast<size_t>(num_threads()));
-  in_threads([&](int thread) {
-    std::unique_ptr<Pricing>& own = pricing_[static_cast<size_t>(thread)];
-    own = std::make_unique<Pricing>(trial_, space_);
-    bound(all, &own->estimator, &next);
-  });
-  const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begun_).count(); };
-  result_.bounding_s = seconds();
-  // Plans of one key in the order in which the space names them, whichever thread found them.
-  std::stable_sort(queue_.begin(), queue_.end(), [](const Candidate& left, const Candidate& right) {
-    return Later()(right, left);
-  });
-  for (Candidate& candidate : queue_) {
-    candidate.order = next_order_++;
-  }
-  std::make_heap(queue_.begin(), queue_.end(), Later());
-  if (!stopped()) {
-    in_threads([&](int thread) { simulate(&pricing_[static_cast<size_t>(thread)]->estimator); });
-  }
+/// What was not simulated, and whether that matters.
+void Search::finish() {
   for (const Candidate& candidate : queue_) {
     if (candidate.least_s > best_s_) {
       ++result_.counts.slower;
@@ -458,12 +561,31 @@ SearchResult Search::run() {
     ++result_.counts.left;
     left_least_s_ = std::min(left_least_s_, static_cast<double>(candidate.least_s));
   }
-  result_.complete = result_.counts.left == 0 && result_.ended.empty();
-  if (dropped_ && result_.ended.empty()) {
+  result_.counts.meshes = std::ssize(meshes_);
+  result_.counts.meshes_left =
+      std::max<int64_t>(0, std::ssize(meshes_) - static_cast<int64_t>(next_mesh_.load()));
+  result_.complete = result_.counts.left == 0 && result_.counts.meshes_left == 0;
+  if (result_.complete) {
+    result_.ended.clear();  // it came too late to matter
+  } else if (result_.ended.empty()) {
     result_.ended = "there are too many plans to hold";
   }
-  result_.least_s = std::min(best_s_, left_least_s_);
-  result_.seconds = seconds();
+  result_.least_s = result_.counts.meshes_left > 0 ? 0 : std::min(best_s_, left_least_s_);
+  result_.seconds = spent_s();
+}
+
+SearchResult Search::run() {
+  // Bounds for all plans, or, where these take long, for a share of the time; then simulations. If
+  // it is stopped before there is a plan, what is bounded by then is simulated until one fits; and
+  // if none does, more is bounded.
+  const Quiet quiet;
+  meshes_ = meshes(space_);
+  pricing_.resize(static_cast<size_t>(num_threads()));
+  do {
+    bound_meshes();
+    in_threads([&](int thread) { simulate(estimator_of(thread)); });
+  } while (!ends() && next_mesh_ < meshes_.size());
+  finish();
   return std::move(result_);
 }
 

@@ -2,7 +2,8 @@
 // The search for the plan with the shortest simulated step: every plan of a space is bounded, what
 // cannot fit into memory is dropped, the rest is simulated in the order of an estimate, and what
 // cannot beat the best simulated one is passed over. It ends when nothing is left, so that the best
-// plan is that of the whole space, or when its time is up.
+// plan is that of the whole space, or when its time is up; but not without a plan, if one that fits
+// is found soon.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,8 @@ struct Counts {
   int64_t over_memory = 0;  ///< of the simulated ones
   int64_t refused = 0;      ///< of the simulated ones: there is no such program
   int64_t left = 0;         ///< neither
+  int64_t meshes = 0;       ///< of the space
+  int64_t meshes_left = 0;  ///< none of whose plans was looked at
 };
 
 struct SearchOptions {
@@ -32,8 +35,10 @@ struct SearchOptions {
   /// No bounds: every plan of the space is simulated, for tests.
   bool everything = false;
   std::function<bool()> stop = nullptr;  ///< true ends the search with the best so far
-  /// Called now and then, by the thread that searches. `best`: null before there is one.
-  std::function<void(const Counts&, const Outcome* best)> progress = nullptr;
+  /// Called now and then, by the thread that searches. `best`: null before there is one. `ended`:
+  /// why it ends, if it goes on until there is a first plan; else empty.
+  std::function<void(const Counts&, const Outcome* best, const std::string& ended)> progress =
+      nullptr;
 };
 
 struct SearchResult {
@@ -44,8 +49,8 @@ struct SearchResult {
   std::vector<Outcome> over_memory;         ///< simulated ones that do not fit
   std::map<std::string, int64_t> refusals;  ///< why there is no program: how often
   double seconds = 0;                       ///< that the search took
-  double bounding_s = 0;                    ///< of these, until the first simulation
-  double least_s = 0;                       ///< no plan of the space is faster than this
+  double bounding_s = 0;                    ///< of these, for bounds
+  double least_s = 0;  ///< no plan of the space is faster than this; 0: not known
 };
 
 SearchResult search(const Trial& trial, const Space& space, const SearchOptions& options);

@@ -367,7 +367,8 @@ std::vector<Choice> meshes(const Space& space) {
 
 std::vector<int32_t> inner_experts(const Space& space, const Choice& mesh) {
   std::vector<int32_t> found;
-  if (mesh.ep == 1 || is_given(space, kInner)) return found;
+  // No other trainer has them: of an exchange in two steps one in one step is left there.
+  if (mesh.ep == 1 || is_given(space, kInner) || space.expressible) return found;
   const int64_t inside = int64_t{mesh.cp} * mesh.tp;
   const int64_t over_dp = mesh.ep_over().dp;
   if (over_dp * inside <= space.ranks_per_node || space.model.num_experts % mesh.ep != 0) {
@@ -499,6 +500,7 @@ void visit_rest(const Space& space, const Choice& given,
         continue;
       }
       choice.shard = shard;
+      if (space.expressible && !space.expressible(choice)) continue;
       visit(choice);
     }
   }
@@ -515,7 +517,9 @@ std::vector<uint8_t> other_sums(const Space& space, const Choice& choice) {
   const bool nodes = space.ranks_per_node > 1 && space.ranks > space.ranks_per_node;
   for (uint8_t sums = 1; sums < std::size(kSums); ++sums) {
     if (sums >= 3 && !nodes) continue;
-    bool fit = true;
+    Choice other = choice;
+    other.sums = sums;
+    bool fit = !space.expressible || space.expressible(other);
     for (const char* key : {"plan.all_reduce", "plan.reduce_scatter", "plan.all_gather"}) {
       fit = fit && fits(space, key, kSums[sums]);
     }

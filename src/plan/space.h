@@ -3,6 +3,7 @@
 // sharding and collective algorithm that a model, a batch and a number of ranks allow.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -28,7 +29,7 @@ struct Choice {
   uint8_t recompute = 0;  ///< of kRecompute
   uint8_t shard = 0;      ///< of kShard
   uint8_t sums = 0;       ///< of kSums: the algorithm of all three collectives
-  bool operator==(const Choice&) const = default;
+  auto operator<=>(const Choice&) const = default;
 
   int64_t world() const { return int64_t{pp} * dp * cp * tp; }
   /// Ranks that share parameters, but for experts.
@@ -78,6 +79,9 @@ struct Space {
     auto operator<=>(const Replicas&) const = default;
   };
   std::map<Replicas, std::vector<int64_t>> dealt = {};
+  /// Only plans of which this is true are in it, if it is there: those that another trainer can
+  /// express (plan/foreign.h).
+  std::function<bool(const Choice&)> expressible = nullptr;
 };
 
 /// Work to be laid on stages: of every layer, and beside those of the first and of the last one.

@@ -93,6 +93,8 @@ class ImportTest(unittest.TestCase):
         self.refused("keeps back all there is", "profile", "--import", logs[0], "--hold-out", "2")
         self.refused("expected numbers of ranks", "profile", "--import", logs[0], "--hold-out", "x")
         self.refused("expected an op", "profile", "--import", logs[0], "--op", "broadcasts")
+        self.refused("--out] none/c.yaml cannot be written: No such file", "profile", "--import", logs[0], "--out",
+                     "none/c.yaml")
         cluster = os.path.join(CLUSTERS, "a100-16x8.yaml")
         op = ("simulate", "--cluster", cluster, "--op")
         self.refused("there is no cost of 'hypercube'", *op, "hypercube", "--bytes", "1MiB")

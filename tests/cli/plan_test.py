@@ -272,6 +272,76 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.assertEqual(found["ended"], "it was interrupted")
         self.assertTrue(os.path.exists(os.path.join(self.folder, "plan.yaml")))
 
+    def test_stopped_before_there_is_a_plan(self):
+        self.model(num_hidden_layers=16)
+        run = ["model/config.json", "--cluster", "configs/clusters/h100-64x8.yaml", "--global-batch", "512", "--seq-len",
+               "256", "--ranks", "64"]
+        found = json.loads(self.good("plan", *run, "--time-limit", "0.01", "--json"))
+        self.assertEqual(found["ended"], "its time is up")
+        self.assertGreater(found["best"][0]["step_s"], 0)
+        self.assertGreater(found["counts"]["meshes_left"], 0)
+        self.assertLess(found["counts"]["meshes_left"], found["counts"]["meshes"])
+        self.assertEqual(found["least_s"], 0)  # of what was not looked at nothing is known
+        for number in (signal.SIGINT, signal.SIGTERM):
+            command = [cli_util.HOCKET, "plan", *run, "--time-limit", "0", "--out", "plan.yaml"]
+            with subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True) as p:
+                while p.stderr.readline() == "":  # the search has begun
+                    pass
+                p.send_signal(number)
+                out, err = p.communicate(timeout=120)
+            self.assertEqual(p.returncode, 0, err)
+            self.assertIn("when it was interrupted", out)
+            self.good("check", "plan.yaml")
+            os.remove(os.path.join(self.folder, "plan.yaml"))
+
+    def test_nothing_fits(self):
+        self.model()
+        r = self.hocket("plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "16",
+                        "--seq-len", "64", "--set", "cluster.memory_budget=64KiB", "--time-limit", "0.01")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("nothing is left", r.stderr)
+        self.assertIn("try more ranks or another batch", r.stderr)
+        self.assertNotIn("longer search", r.stderr)
+
+    def test_output_is_looked_at_before(self):
+        self.model()
+        run = ["plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "8",
+               "--seq-len", "64"]
+        self.put("file", "")
+        for out in ("none/plan.yaml", "file/plan.yaml", "model"):
+            self.refused(f"--out] {out} cannot be written", *run, "--time-limit", "0", "--out", out)
+        self.refused("--out] none/a.yaml cannot be written", *run, "--set", "plan.dp=4", "--codecs", "int8", "--out",
+                     "none/a.yaml")
+        both = "both go to standard output"
+        self.refused(both, *run, "--json", "--out", "-")
+        self.refused(both, *run, "--json", "--emit", "megatron")
+        self.refused(both, *run, "--set", "plan.dp=4", "--codecs", "int8", "--json", "--out", "-")
+
+    def test_only_what_the_other_trainer_has(self):
+        self.model()
+        run = ["plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "8",
+               "--seq-len", "64", "--ranks", "4", "--set", "plan.micro_batch=1", "--set", "plan.recompute=none"]
+        for trainer, name in (("megatron", "again.sh"), ("torchtitan", "again.toml")):
+            found = json.loads(self.good(*run, "--emit", trainer, "--out", name, "--json", "--top", "1000"))
+            schedules = {plan["set"].get("plan.pp_schedule", "1f1b") for plan in found["best"]}
+            self.assertLessEqual(schedules, {"1f1b", "interleaved", "interleaved-overlap"} if trainer == "megatron"
+                                 else {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipev"})
+            self.good("plan", "--from", trainer, name, "--set", "model.path=model", "--out", "again.yaml")
+        # The table is beside the plan, not in it.
+        r = self.hocket(*run, "--emit", "torchtitan")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertTrue(r.stdout.startswith("#"), r.stdout)
+        self.assertRegex(r.stderr, "step +compute")
+        # What no choice can mend is told before the search.
+        self.refused("plan.grad_codec is int8", *run, "--set", "plan.grad_codec=int8", "--emit", "megatron")
+        self.refused("which megatron can express", *run, "--set", "plan.pp=2", "--set", "plan.pp_schedule=zb-h1",
+                     "--emit", "megatron")
+        # And what only some can, others are taken for.
+        self.good(*run, "--set", "plan.overlap_p2p_comm=true", "--set", "plan.pp_chunks=1", "--set", "plan.dp=2",
+                  "--emit", "megatron", "--out", "again.sh")
+        self.assertIn("--pipeline-model-parallel-size 1\n", self.read("again.sh"))
+
     # ---- other trainers' plans -------------------------------------------------------------------------------------
     def test_megatron(self):
         self.put("args.sh", EXPERTS)
@@ -330,6 +400,59 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
                          {"params": "group", "grads": "group", "group": 2, "reshard_after_forward": False})
         self.assertEqual((train["global_batch"], train["seq_len"], train["warmup_steps"]), (32, 2048, 20))
         self.assertAlmostEqual(train["min_lr"], 8e-5)
+
+    def test_torchtitan_precision(self):
+        self.model()
+        of_model = ["--set", "model.path=model", "--out", "run.yaml"]
+        plain = TORCHTITAN.replace("data_parallel_shard_degree = 2", "data_parallel_shard_degree = 1")
+        float8 = TORCHTITAN.replace('flavor = "debugmodel"', 'converters = ["float8"]')
+        for text, dtype, note in (
+                (TORCHTITAN, {"dtype": "bf16"}, ""),
+                (TORCHTITAN.replace("[training]", '[training]\nmixed_precision_param = "float32"'), {}, ""),
+                (plain, {}, "only beside FSDP or cp"),
+                (plain.replace("[training]", '[training]\ndtype = "bfloat16"'), {"dtype": "bf16"}, "of f32 here"),
+                (float8, {"dtype": "bf16", "float8": True}, ""),
+                (TORCHTITAN.replace('flavor = "debugmodel"', 'converters = ["mx"]'), {"dtype": "bf16"}, "'mx'")):
+            self.put("job.toml", text)
+            told = self.good("plan", "--from", "torchtitan", "job.toml", *of_model)
+            self.assertEqual("note" in told, note != "", told)
+            self.assertIn(note, told)
+            run = self.read("run.yaml")
+            self.assertEqual({"dtype": "bf16"} if "dtype: bf16" in run else {}, {k: v for k, v in dtype.items()
+                                                                                if k == "dtype"})
+            self.assertEqual("float8: true" in run, "float8" in dtype)
+        self.put("job.toml", TORCHTITAN.replace("[training]", '[training]\nmixed_precision_param = "float16"'))
+        self.refused("expected bfloat16 or float32", "plan", "--from", "torchtitan", "job.toml", *of_model)
+        # And back.
+        self.put("job.toml", float8)
+        self.good("plan", "--from", "torchtitan", "job.toml", *of_model)
+        written = self.good("plan", "run.yaml", "--emit", "torchtitan")
+        self.assertIn('converters = ["float8"]', written)
+        self.assertIn('mixed_precision_param = "bfloat16"', written)
+        self.refused("model.float8 is true", "plan", "run.yaml", "--set", "plan.shard.params=none", "--set",
+                     "plan.shard.grads=none", "--emit", "megatron")
+        self.refused("model.dtype is bf16", "plan", "run.yaml", "--set", "plan.shard.params=none", "--set",
+                     "plan.shard.grads=none", "--emit", "torchtitan")
+
+    def test_ranks_of_a_file_and_of_set(self):
+        self.model()
+        self.put("job.toml", TORCHTITAN)
+        of_model = ["--set", "model.path=model", "--out", "run.yaml"]
+        self.good("plan", "--from", "torchtitan", "job.toml", "--ranks", "16", *of_model)
+        self.refused("expected the 16 of the file", "plan", "--from", "torchtitan", "job.toml", "--ranks", "64", *of_model)
+        self.put("open.toml", TORCHTITAN.replace("shard_degree = 2", "shard_degree = -1"))
+        self.refused("--ranks is 16; expected 8", "plan", "--from", "torchtitan", "open.toml", "--ranks", "16", *of_model,
+                     "--set", "plan.tp=1", "--set", "plan.sequence_parallel=false")
+
+    def test_conversions_go_without_a_search(self):
+        self.model()
+        self.put("run.yaml", "{model: {path: model}, train: {global_batch: 16, seq_len: 64}, plan: {dp: 2, pp: 2}}")
+        for option in (["--json"], ["--top", "3"], ["--threads", "1"], ["--time-limit", "5"], ["--ranks", "4"]):
+            self.refused(f"goes without {option[0]}", "plan", "run.yaml", "--emit", "megatron", *option)
+        self.refused("--model-out goes with --from megatron", "plan", "run.yaml", "--model-out", "model2")
+        r = self.hocket("plan", "run.yaml", "--emit", "megatron")
+        self.assertIn("note     plan.overlap_p2p_comm is true by default", r.stderr)
+        self.assertNotIn("note", r.stdout)
 
     def test_torchtitan_and_back(self):
         self.model()

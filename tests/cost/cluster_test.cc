@@ -143,9 +143,13 @@ TEST(Cluster, UnlikeNodesHaveWhatTheirEntriesSay) {
   const auto refused = [&](const std::string& entries) {
     return refusal(text + "unlike:\n" + entries, "name: small", "name: small");
   };
-  EXPECT_NE(refused("  - {first: 5}\n").find("unlike.0"), std::string::npos);
-  EXPECT_NE(refused("  - {first: 3, count: 3}\n").find("unlike.0"), std::string::npos);
-  EXPECT_NE(refused("  - {first: 2}\n  - {first: 2}\n").find("unlike.1"), std::string::npos);
+  EXPECT_NE(refused("  - {first: 5}\n")
+                .find("unlike.0 has count 1 from node 5 on; expected nodes 0 to 4"),
+            std::string::npos);
+  EXPECT_NE(refused("  - {first: 3, count: 3}\n").find("unlike.0 has count 3"), std::string::npos);
+  EXPECT_NE(
+      refused("  - {first: 2}\n  - {first: 2}\n").find("unlike.1 is from node 2 on; expected 3"),
+      std::string::npos);
   EXPECT_NE(refused("  - {first: 2, speed: 0}\n").find("0.001"), std::string::npos);
   EXPECT_NE(refused("  - {first: 2, cluster: none.yaml}\n").find("none.yaml"), std::string::npos);
 }

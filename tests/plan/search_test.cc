@@ -7,8 +7,10 @@
 
 #include <fstream>
 
+#include "base/error.h"
 #include "engine/config.h"
 #include "plan/estimate.h"
+#include "plan/foreign.h"
 #include "tests/compare_util.h"
 
 namespace hocket::plan {
@@ -31,7 +33,7 @@ std::string cluster_file(const std::string& name, const std::string& memory,
   std::ofstream(path) << "name: test\nnodes: 2\ndevices_per_node: 2\ndevice:\n  name: test\n"
                       << "  memory: {value: " << memory << "}\n"
                       << "  memory_bandwidth: {value: 10GB/s}\n  launch: {value: 2us}\n"
-                      << "  peak: {f32: {value: 50GFLOP/s}}\nlinks:\n"
+                      << "  peak: {f32: {value: 50GFLOP/s}, bf16: {value: 90GFLOP/s}}\nlinks:\n"
                       << "  intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}\n"
                       << "  inter: {latency: {value: 10us}, bandwidth: {value: " << between
                       << "}}\n"
@@ -39,11 +41,12 @@ std::string cluster_file(const std::string& name, const std::string& memory,
   return path;
 }
 
-Trial trial(const char* model, const std::string& cluster, int64_t batch, int64_t length) {
+Trial trial(const char* model, const std::string& cluster, int64_t batch, int64_t length,
+            const std::vector<std::string>& set = {}) {
   const engine::Run run =
       engine::parse_run(std::string("{model: {config: ") + model + "}, train: {global_batch: " +
                             std::to_string(batch) + ", seq_len: " + std::to_string(length) + "}}",
-                        "test", {});
+                        "test", set);
   return {run, cluster, std::nullopt, 0};
 }
 
@@ -234,6 +237,79 @@ TEST(PlanSearch, IsTheSameWhateverTheThreads) {
   const SearchResult four = search(dense, space, options);
   EXPECT_EQ(one.best.front().choice, four.best.front().choice);
   EXPECT_DOUBLE_EQ(one.best.front().step_s, four.best.front().step_s);
+  // Plans that are as fast stand in an order of their own.
+  int ties = 0;
+  for (const SearchResult* result : {&one, &four}) {
+    for (size_t i = 1; i < result->best.size(); ++i) {
+      const Outcome &before = result->best[i - 1], &here = result->best[i];
+      ties += before.step_s == here.step_s ? 1 : 0;
+      EXPECT_TRUE(before.step_s < here.step_s || before.choice < here.choice);
+    }
+  }
+  EXPECT_GT(ties, 0);
+}
+
+/// Every plan of a space.
+void visit_all(const Space& space, const std::function<void(const Choice&)>& visit) {
+  for (Choice choice : meshes(space)) {
+    for (const int32_t micro_batch : micro_batches(space, choice)) {
+      choice.micro_batch = micro_batch;
+      for (const Pipeline& pipeline : pipelines(space, choice, num_micro_batches(space, choice))) {
+        choice.schedule = pipeline.schedule;
+        choice.chunks = pipeline.chunks;
+        choice.balanced = pipeline.balanced;
+        visit_rest(space, choice, [&](Choice plan) {
+          visit(plan);
+          for (const uint8_t sums : other_sums(space, plan)) {
+            plan.sums = sums;
+            visit(plan);
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(PlanSearch, WhatAnotherTrainerExpressesIsWhatCanBeWrittenForIt) {
+  const std::string cluster = cluster_file("plan_emit.yaml", "1GB", "50MB/s");
+  const auto is_written = [](const auto& emit, const engine::Run& run) {
+    try {
+      emit(run);
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
+  };
+  const std::pair<const char*, const char*> cases[] = {
+      {kDense, "model.dtype=f32"},
+      {kMoe, "model.dtype=bf16"},
+      {kDense, "plan.overlap_p2p_comm=true"},
+      {kDense, "plan.shard.reshard_after_forward=false"}};
+  for (const auto& [model, key] : cases) {
+    const Trial of = trial(model, cluster, 8, model == kDense ? 4096 : 512, {key});
+    const Space space = of.space({{"plan.micro_batch", "1"}, {"plan.recompute", "none"}});
+    const engine::Run base = of.run_of({.dp = 4, .micro_batch = 1}, space);
+    const auto megatron = expressed_by_megatron(base);
+    const auto torchtitan = expressed_by_torchtitan(base);
+    int64_t all = 0, by_megatron = 0, by_torchtitan = 0;
+    visit_all(space, [&](const Choice& choice) {
+      engine::Run run;
+      try {
+        run = of.run_of(choice, space);
+      } catch (const Error&) {
+        return;  // no plan at all
+      }
+      ++all;
+      by_megatron += megatron(choice) ? 1 : 0;
+      by_torchtitan += torchtitan(choice) ? 1 : 0;
+      EXPECT_EQ(megatron(choice), is_written(emit_megatron, run)) << describe(choice, space);
+      EXPECT_EQ(torchtitan(choice), is_written(emit_torchtitan, run)) << describe(choice, space);
+    });
+    EXPECT_GT(by_megatron, 0);
+    EXPECT_LT(by_megatron, all);
+    EXPECT_GT(by_torchtitan, 0);
+    EXPECT_LT(by_torchtitan, all);
+  }
 }
 
 TEST(PlanSearch, EndsWithTheBestSoFar) {
@@ -242,7 +318,7 @@ TEST(PlanSearch, EndsWithTheBestSoFar) {
   SearchOptions options;
   options.threads = 1;
   bool ask = false;
-  options.progress = [&](const Counts& counts, const Outcome* best) {
+  options.progress = [&](const Counts& counts, const Outcome* best, const std::string&) {
     ask = ask || (best && counts.simulated > 0);
   };
   options.stop = [&] { return ask; };
@@ -254,6 +330,59 @@ TEST(PlanSearch, EndsWithTheBestSoFar) {
   EXPECT_EQ(found.counts.plans, found.counts.too_large + found.counts.slower +
                                     found.counts.simulated + found.counts.left);
   EXPECT_LE(found.least_s, found.best.front().step_s);
+}
+
+TEST(PlanSearch, HasAPlanWheneverItIsStopped) {
+  const Trial dense = trial(kDense, cluster_file("plan_stopped.yaml", "1GB", "50MB/s"), 8, 32);
+  const Space space = dense.space({{"plan.recompute", "none"}});
+  for (const bool asked : {true, false}) {
+    SearchOptions options;
+    options.threads = 1;
+    options.stop = [&] { return asked; };
+    options.time_limit_s = asked ? 0 : 1e-6;
+    std::string told;
+    options.progress = [&](const Counts&, const Outcome*, const std::string& ended) {
+      told = ended;
+    };
+    const SearchResult found = search(dense, space, options);
+    ASSERT_FALSE(found.best.empty());
+    EXPECT_TRUE(found.best.front().fits);
+    EXPECT_FALSE(found.complete);
+    EXPECT_EQ(found.ended, asked ? "it was interrupted" : "its time is up");
+    EXPECT_EQ(told, found.ended);
+    EXPECT_EQ(found.counts.plans, found.counts.too_large + found.counts.slower +
+                                      found.counts.simulated + found.counts.left);
+  }
+}
+
+TEST(PlanSearch, StoppedGoesOnUntilOneFits) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  const std::map<std::string, std::string> given = {
+      {"plan.micro_batch", "2"}, {"plan.all_reduce", "native"}, {"plan.pp", "2"}};
+  const Trial roomy = trial(kDense, cluster_file("plan_roomy.yaml", "1GB", "100MB/s"), 8, 64);
+  const SearchResult all = best_of(roomy, roomy.space(given), true);
+  int64_t least = all.best.front().bytes;
+  for (const Outcome& outcome : all.best) {
+    least = std::min(least, outcome.bytes);
+  }
+  SearchOptions options;
+  options.stop = [] { return true; };
+  const auto within = [&](int64_t bytes) {
+    const std::string cluster =
+        cluster_file("plan_least.yaml", std::to_string(bytes) + "B", "100MB/s");
+    const Trial tight = trial(kDense, cluster, 8, 64);
+    return search(tight, tight.space(given), options);
+  };
+  // Few plans fit, of few meshes; then none.
+  const SearchResult found = within(least);
+  ASSERT_FALSE(found.best.empty());
+  EXPECT_LE(found.best.front().bytes, least);
+  const SearchResult none = within(least - 1);
+  EXPECT_TRUE(none.best.empty());
+  EXPECT_TRUE(none.complete);
+  EXPECT_EQ(none.ended, "");
 }
 
 TEST(PlanSearch, KeysThatAreGivenStay) {
