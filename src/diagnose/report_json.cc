@@ -13,6 +13,7 @@
 #include "base/json_writer.h"
 #include "base/stats.h"
 #include "comm/ops/comm_op.h"
+#include "diagnose/passes.h"
 #include "ops/op.h"
 
 namespace hocket::diagnose {
@@ -119,27 +120,55 @@ void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) 
   out.end().end();
 }
 
-// One step as tracks of (gap, duration, type, micro-batch), whole ranks first to last.
-void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
-  std::map<std::pair<int32_t, uint16_t>, std::vector<const TraceEvent*>> tracks;
+/// Events of every rank.
+std::map<int32_t, size_t> events_by_rank(const Trace& trace) {
   std::map<int32_t, size_t> per_rank;
   for (const TraceEvent& event : trace.events) {
-    tracks[{event.rank, event.lane}].push_back(&event);
     ++per_rank[event.rank];
   }
-  size_t used = 0, shown = 0;
-  int32_t last_rank = -1;
-  for (const auto& [rank, n] : per_rank) {
-    if (shown > 0 && used + n > limit) break;
+  return per_rank;
+}
+
+/// The first ranks, as many as have `limit` events; at least one.
+std::set<int32_t> first_ranks(const Trace& trace, size_t limit) {
+  std::set<int32_t> shown;
+  size_t used = 0;
+  for (const auto& [rank, n] : events_by_rank(trace)) {
     used += n;
-    last_rank = rank;
-    ++shown;
+    if (!shown.empty() && used > limit) break;
+    shown.insert(rank);
   }
+  return shown;
+}
+
+/// Every rank, or every second, third, ..., so that all stages are among them.
+std::set<int32_t> spread_ranks(const Trace& trace, const ReportLimits& limits) {
+  const std::map<int32_t, size_t> per_rank = events_by_rank(trace);
+  const size_t too_many = std::max(trace.events.size() / std::max<size_t>(1, limits.events),
+                                   (per_rank.size() - 1) / std::max<size_t>(1, limits.ranks));
+  std::set<int32_t> shown;
+  size_t i = 0;
+  for (const auto& [rank, n] : per_rank) {
+    if (i++ % (too_many + 1) == 0) {
+      shown.insert(rank);
+    }
+  }
+  return shown;
+}
+
+// One step as tracks of (gap, duration, type, micro-batch), of the ranks that are shown.
+void put_timeline(JsonWriter& out, const Trace& trace, const std::set<int32_t>& shown,
+                  size_t limit) {
+  std::map<std::pair<int32_t, uint16_t>, std::vector<const TraceEvent*>> tracks;
+  for (const TraceEvent& event : trace.events) {
+    tracks[{event.rank, event.lane}].push_back(&event);
+  }
+  const std::map<int32_t, size_t> per_rank = events_by_rank(trace);
   int64_t until = INT64_MAX;  // a single rank with too many events is cut in time
-  if (used > limit) {
+  if (shown.size() == 1 && per_rank.at(*shown.begin()) > limit) {
     std::vector<int64_t> starts;
     for (const TraceEvent& event : trace.events) {
-      if (event.rank == last_rank) {
+      if (event.rank == *shown.begin()) {
         starts.push_back(event.start_ns);
       }
     }
@@ -151,10 +180,10 @@ void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
                           int64_t, double>;
   std::map<Type, int64_t> types;
   std::vector<Type> list;
-  out.object().member("source", trace.source == "run" ? "run" : "simulation");
+  out.member("source", trace.source == "run" ? "run" : "simulation");
   out.member("step", trace.steps.empty() ? -1 : trace.steps[0]);
   out.member("ranks", per_rank.size());
-  out.member("shown", shown);
+  out.member("shown", shown.size());
   out.member("cut", until != INT64_MAX);
   out.key("lanes").array();
   for (const std::string& lane : trace.lanes) {
@@ -162,7 +191,7 @@ void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
   }
   out.end().key("tracks").array();
   for (auto& [where, events] : tracks) {
-    if (where.first > last_rank) continue;
+    if (!shown.contains(where.first)) continue;
     std::sort(events.begin(), events.end(), [](const TraceEvent* a, const TraceEvent* b) {
       return a->start_ns != b->start_ns ? a->start_ns < b->start_ns : a->end_ns < b->end_ns;
     });
@@ -192,7 +221,34 @@ void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
     out.array().value(trace.text(name)).value(trace.text(kind)).value(trace.text(phase));
     out.value(trace.text(layer)).value(bytes).value(flops).end();
   }
-  out.end().end();
+  out.end();
+}
+
+/// The measured step, the predicted one: as tasks; and as passes where there are several stages, or
+/// more tasks than the page holds.
+void put_timelines(JsonWriter& out, const ReportData& report, const ReportLimits& limits) {
+  std::vector<const Trace*> traces;
+  bool draw_passes = false;
+  for (const Trace* trace : {&report.step, &report.predicted}) {
+    if (trace->events.empty()) continue;
+    traces.push_back(trace);
+    draw_passes = draw_passes || trace->events.size() > limits.events ||
+                  std::any_of(trace->events.begin(), trace->events.end(),
+                              [](const TraceEvent& event) { return event.stage > 0; });
+  }
+  out.key("timelines").array();
+  for (const Trace* trace : traces) {
+    out.object();
+    put_timeline(out, *trace, first_ranks(*trace, limits.events), limits.events);
+    const Trace passes = draw_passes ? passes_of(*trace) : Trace();
+    if (!passes.events.empty()) {
+      out.key("passes").object();
+      put_timeline(out, passes, spread_ranks(passes, limits), limits.events);
+      out.end();
+    }
+    out.end();
+  }
+  out.end();
 }
 
 void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t limit) {
@@ -331,7 +387,7 @@ void put_kinds(JsonWriter& out, const std::vector<KindTime>& kinds) {
   out.end().key("kinds").array();
   for (const KindTime& kind : kinds) {
     out.array().value(kind.kind).value(kind.lane).value(kind.calls).value(kind.seconds);
-    out.value(kind.flops).value(kind.bytes).value(kind.predicted_seconds).end();
+    out.value(kind.flops).value(kind.bytes).value(kind.predicted_seconds).value(kind.waiting).end();
   }
   out.end();
 }
@@ -392,13 +448,7 @@ std::string report_json(const ReportData& report, const ReportLimits& limits) {
   put_evals(out, report.metrics.eval, limits.points);
   put_load(out, report.metrics.load, limits.load_values);
   put_kinds(out, report.kinds);
-  out.key("timelines").array();
-  for (const Trace* trace : {&report.step, &report.predicted}) {
-    if (!trace->events.empty()) {
-      put_timeline(out, *trace, limits.events);
-    }
-  }
-  out.end();
+  put_timelines(out, report, limits);
   put_memory(out, report.memory, limits.blocks);
   put_texts(out, report, limits.text);
   return safe_in_script(out.end().take());

@@ -398,6 +398,18 @@ class Cli(unittest.TestCase):
         for name, *times in data["ranks"]:
             self.assertAlmostEqual(step, sum(times), delta=1e-4 * step, msg=name)
         self.assertEqual([j["memory"][0]["planned"]], [m["planned"] for m in data["memory"]][:1])
+        # Transfers by kind are those by lane of the JSON, which does not count waiting either.
+        kinds = {kind[0]: kind for kind in data["kinds"]}
+        lanes = [rank["lanes_s"].get("intra_rx", 0) for rank in j["breakdown"] for _ in range(rank["stands_for"])]
+        self.assertAlmostEqual(sum(lanes) / len(lanes), kinds["recv"][3], delta=1e-3 * step)
+        self.assertGreater(kinds["recv"][7], 10 * kinds["recv"][3])
+        # The passes of both stages, over the whole step.
+        passes = data["timelines"][0]["passes"]
+        self.assertEqual(passes["ranks"], passes["shown"])
+        names = {kind[0] for kind in passes["types"]}
+        self.assertLessEqual({"0F0", "1F0", "0B0", "1B0", "optimizer"}, names)
+        ends = [sum(track["e"][0::4]) + sum(track["e"][1::4]) for track in passes["tracks"]]
+        self.assertAlmostEqual(step, max(ends) * 1e-9, delta=1e-3 * step)
         self.assertNotIn("million", self.box.good(*words))  # nobody said what a device costs
         self.assertEqual(page, self.box.good(*words, "--price", "1.5", "--html", "-"))
         self.refused([*words, "--price", "0"], "--price is 0")
