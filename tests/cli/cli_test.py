@@ -383,6 +383,31 @@ class Cli(unittest.TestCase):
         self.assertEqual(self.box.good("simulate", "configs/quickstart.yaml", *PLAN),
                          self.box.good("simulate", "configs/quickstart.yaml", *PLAN))
 
+    def test_simulate_names_what_the_critical_path_moves(self):
+        """Gradients in f32 over slow links: their sums are the path, each with its parameter, size and group."""
+        words = ["simulate", "configs/models/dense-26m", "--set", "plan.dp=16", "--set", "train.global_batch=16",
+                 "--set", "train.seq_len=128", "--cluster", "configs/clusters/a100-16x8.yaml"]
+        j = json.loads(self.box.good(*words, "--json"))
+        sums = [entry for entry in j["critical_path"] if "gradient_of" in entry]
+        self.assertTrue(sums, j["critical_path"])
+        text = self.box.good(*words)
+        for entry in sums:
+            self.assertRegex(entry["gradient_of"], r"weight")
+            self.assertEqual((entry["group_ranks"], entry["between_nodes"]), (16, True))
+            self.assertGreater(entry["bytes"], 1000)
+            self.assertIn(f"{entry['longest']}: gradient of {entry['gradient_of']}, ", text)
+        self.assertIn(" over 16 ranks between nodes\n", text)
+        self.assertNotIn("DOES NOT FIT", text)
+
+    def test_simulate_says_beside_the_step_that_it_does_not_fit(self):
+        words = ["simulate", "configs/models/dense-175b", "--set", "plan.dp=8", "--set", "model.dtype=bf16", "--set",
+                 "train.seq_len=128", "--set", "train.global_batch=8", "--cluster", "configs/clusters/a100-16x8.yaml"]
+        text = self.box.good(*words, "--html", "full.html")
+        self.assertRegex(text, r"step time  .*, but it DOES NOT FIT in memory \(below\)\n")
+        self.assertIn("  DOES NOT FIT in ", text)
+        with open(self.box.path("full.html"), encoding="utf-8") as f:
+            self.assertIn('"status":"DOES NOT FIT in memory"', f.read())
+
     def test_simulate_page_and_price(self):
         words = ["simulate", "configs/quickstart.yaml", *PLAN]
         j = json.loads(self.box.good(*words, "--price", "1.5", "--json", "--html", "page.html"))

@@ -315,7 +315,8 @@ class Whatif(unittest.TestCase):
     def test_simulated_ranks_stand_for_others(self):
         done = subprocess.run(
             [cli_util.HOCKET, "simulate", os.path.join(cli_util.ROOT, "configs", "quickstart.yaml"), "--set", "plan.dp=2",
-             "--set", "plan.pp=2", "--set", "plan.micro_batch=1", "--trace", self.path("own.json")],
+             "--set", "plan.pp=2", "--set", "plan.micro_batch=1", "--cluster", "configs/clusters/h100-64x8.yaml",
+             "--trace", self.path("own.json")],
             cwd=cli_util.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=True)
         self.assertIn(" x2", done.stdout)
         found = self.analyse(self.path("own.json"))
