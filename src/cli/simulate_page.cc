@@ -36,8 +36,9 @@ diagnose::FactGroup cluster_facts(const sim::SimReport& report) {
 diagnose::FactGroup path_facts(const sim::SimReport& report) {
   diagnose::FactGroup facts{"Critical path", {}};
   for (const sim::PathEntry& entry : report.path) {
-    facts.rows.push_back({entry.op, fmt::format("{} in {}", human_time(seconds(entry.ns)),
-                                                counted(entry.count, "task"))});
+    facts.rows.push_back(
+        {entry.op, fmt::format("{} in {}; longest: {}", human_time(seconds(entry.ns)),
+                               counted(entry.count, "task"), sim::longest_text(entry))});
   }
   return facts;
 }
@@ -66,6 +67,7 @@ std::string simulate_page(const engine::Run& run, const engine::Compiled& compil
   page.subtitle = fmt::format("{} · {}", engine::describe(run), report.cluster);
   page.command = fmt::format("hocket simulate {}", run.name);
   page.version = HOCKET_VERSION;
+  page.status = report.fits() ? "" : "DOES NOT FIT in memory";
   page.facts = {
       {"Model", {{"what", engine::describe(run.model)}}},
       {"Plan", {{"mesh", engine::describe(run)}, {"tasks", std::to_string(report.tasks)}}},

@@ -40,6 +40,9 @@ struct KindTime {
   double flops = 0;
   double bytes = 0;
   double predicted_seconds = kMissing;
+  /// Of a communication that was predicted: waiting for others, which is part of
+  /// `predicted_seconds`, but not of the `seconds` of a step that is simulated only.
+  double waiting = kMissing;
 };
 
 /// Where the time of a rank goes, in seconds; together the step.
@@ -138,8 +141,9 @@ struct ReportData {
   std::vector<std::string> notes;  ///< what is not modelled, what went wrong
 };
 
-/// Writes the page atomically. At most 2 MB: long series are thinned, timelines and plans of many
-/// tasks are cut to whole ranks, and the page says so. Error (exit code 1): a write that fails.
+/// Writes the page atomically. At most 2 MB: long series are thinned, timelines of many
+/// tasks are cut to whole ranks, beside the passes of all, and the page says so. Error (exit code
+/// 1): a write that fails.
 void write_report_html(const ReportData& report, const std::string& path);
 
 /// The page as text.

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/stats.h"
 #include "base/text.h"
+#include "comm/ops/comm_op.h"
 #include "graph/names.h"
 #include "program/contract.h"
 
@@ -60,7 +61,7 @@ Trace one_step(const Trace& trace, int32_t step, const Span& span) {
 }
 
 struct Sums {
-  double calls = 0, seconds = 0, flops = 0, bytes = 0;
+  double calls = 0, seconds = 0, flops = 0, bytes = 0, waiting = 0;
   std::map<uint16_t, double> lanes;
 };
 
@@ -73,6 +74,7 @@ std::map<std::string, Sums> sums_of(const Trace& trace, std::span<const int32_t>
     Sums& s = sums[trace.text(event.kind)];
     s.calls += weight;
     s.seconds += weight * 1e-9 * static_cast<double>(event.end_ns - event.start_ns);
+    s.waiting += weight * 1e-9 * static_cast<double>(event.waited_ns);
     s.flops += weight * event.flops;
     s.bytes += weight * static_cast<double>(event.bytes);
     s.lanes[event.lane] += weight;
@@ -147,6 +149,9 @@ void fill_predicted(ReportData& report, const Trace& trace,
       row = report.kinds.end() - 1;
     }
     row->predicted_seconds = s.seconds * share;
+    if (comm::find(kind) != comm::Id::none) {
+      row->waiting = s.waiting * share;
+    }
   }
 }
 
@@ -210,8 +215,13 @@ void fill_simulated(ReportData& report, const Trace& trace,
   report.kinds.clear();
   fill_predicted(report, trace, ranks_of_event);
   for (KindTime& kind : report.kinds) {
-    kind.seconds = kind.predicted_seconds;
+    const comm::Id communication = comm::find(kind.kind);
+    const bool moves = communication != comm::Id::none;
+    kind.seconds = kind.predicted_seconds - (moves ? kind.waiting : 0);
     kind.predicted_seconds = kMissing;
+    if (moves && comm::op(communication).role == comm::Role::receive) {
+      kind.bytes = 0;  // the rate of a message is its sender's
+    }
   }
   std::sort(report.kinds.begin(), report.kinds.end(),
             [](const KindTime& a, const KindTime& b) { return a.seconds > b.seconds; });

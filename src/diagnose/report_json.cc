@@ -6,20 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <map>
-#include <set>
-#include <tuple>
 
 #include "base/json_writer.h"
 #include "base/stats.h"
 #include "comm/ops/comm_op.h"
+#include "diagnose/timeline_json.h"
 #include "ops/op.h"
 
 namespace hocket::diagnose {
 namespace {
-
-using trace::Trace;
-using trace::TraceEvent;
 
 std::string shortened(const std::string& text, size_t limit) {
   if (text.size() <= limit) return text;
@@ -115,82 +110,6 @@ void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) 
       }
     }
     out.end();
-  }
-  out.end().end();
-}
-
-// One step as tracks of (gap, duration, type, micro-batch), whole ranks first to last.
-void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
-  std::map<std::pair<int32_t, uint16_t>, std::vector<const TraceEvent*>> tracks;
-  std::map<int32_t, size_t> per_rank;
-  for (const TraceEvent& event : trace.events) {
-    tracks[{event.rank, event.lane}].push_back(&event);
-    ++per_rank[event.rank];
-  }
-  size_t used = 0, shown = 0;
-  int32_t last_rank = -1;
-  for (const auto& [rank, n] : per_rank) {
-    if (shown > 0 && used + n > limit) break;
-    used += n;
-    last_rank = rank;
-    ++shown;
-  }
-  int64_t until = INT64_MAX;  // a single rank with too many events is cut in time
-  if (used > limit) {
-    std::vector<int64_t> starts;
-    for (const TraceEvent& event : trace.events) {
-      if (event.rank == last_rank) {
-        starts.push_back(event.start_ns);
-      }
-    }
-    std::nth_element(starts.begin(), starts.begin() + static_cast<int64_t>(limit), starts.end());
-    until = starts[limit];
-  }
-
-  using Type = std::tuple<trace::StringId, trace::StringId, trace::StringId, trace::StringId,
-                          int64_t, double>;
-  std::map<Type, int64_t> types;
-  std::vector<Type> list;
-  out.object().member("source", trace.source == "run" ? "run" : "simulation");
-  out.member("step", trace.steps.empty() ? -1 : trace.steps[0]);
-  out.member("ranks", per_rank.size());
-  out.member("shown", shown);
-  out.member("cut", until != INT64_MAX);
-  out.key("lanes").array();
-  for (const std::string& lane : trace.lanes) {
-    out.value(lane);
-  }
-  out.end().key("tracks").array();
-  for (auto& [where, events] : tracks) {
-    if (where.first > last_rank) continue;
-    std::sort(events.begin(), events.end(), [](const TraceEvent* a, const TraceEvent* b) {
-      return a->start_ns != b->start_ns ? a->start_ns < b->start_ns : a->end_ns < b->end_ns;
-    });
-    out.object().member("r", where.first);
-    out.member("l", trace.lanes[where.second]).key("e").array();
-    int64_t now = 0;
-    for (const TraceEvent* event : events) {
-      if (event->start_ns >= until) break;
-      const Type type{event->name ? event->name : event->kind,
-                      event->kind,
-                      event->phase,
-                      event->layer,
-                      event->bytes,
-                      event->flops};
-      const auto [at, added] = types.try_emplace(type, static_cast<int64_t>(list.size()));
-      if (added) {
-        list.push_back(type);
-      }
-      out.value(event->start_ns - now).value(event->end_ns - event->start_ns).value(at->second);
-      out.value(event->micro_batch);
-      now = event->end_ns;
-    }
-    out.end().end();
-  }
-  out.end().key("types").array();
-  for (const auto& [name, kind, phase, layer, bytes, flops] : list) {
-    out.array().value(trace.text(name)).value(trace.text(kind)).value(trace.text(phase));
-    out.value(trace.text(layer)).value(bytes).value(flops).end();
   }
   out.end().end();
 }
@@ -332,7 +251,7 @@ void put_kinds(JsonWriter& out, const std::vector<KindTime>& kinds) {
   out.end().key("kinds").array();
   for (const KindTime& kind : kinds) {
     out.array().value(kind.kind).value(kind.lane).value(kind.calls).value(kind.seconds);
-    out.value(kind.flops).value(kind.bytes).value(kind.predicted_seconds).end();
+    out.value(kind.flops).value(kind.bytes).value(kind.predicted_seconds).value(kind.waiting).end();
   }
   out.end();
 }
@@ -393,13 +312,7 @@ std::string report_json(const ReportData& report, const ReportLimits& limits) {
   put_evals(out, report.metrics.eval, limits.points);
   put_load(out, report.metrics.load, limits.load_values);
   put_kinds(out, report.kinds);
-  out.key("timelines").array();
-  for (const Trace* trace : {&report.step, &report.predicted}) {
-    if (!trace->events.empty()) {
-      put_timeline(out, *trace, limits.events);
-    }
-  }
-  out.end();
+  put_timelines(out, report, limits);
   put_memory(out, report.memory, limits.blocks);
   put_texts(out, report, limits.text);
   return safe_in_script(out.end().take());

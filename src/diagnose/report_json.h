@@ -13,7 +13,7 @@ namespace hocket::diagnose {
 struct ReportLimits {
   size_t points = 1200;         ///< of a training curve; longer ones become means of equal pieces
   size_t events = 16000;        ///< of each timeline
-  size_t ranks = 64;            ///< in the breakdown by rank
+  size_t ranks = 64;            ///< in the breakdown by rank, of the passes of a step
   size_t blocks = 6000;         ///< of all memory plans; the largest stay
   size_t load_values = 100000;  ///< layers x experts x snapshots
   size_t text = 64 << 10;       ///< bytes of the configuration, of a sample

@@ -99,12 +99,24 @@ std::string provenance_text(const SimReport& report) {
       100 * shares.timed, 100 * shares.interpolated, learned, 100 * shares.analytic);
 }
 
+std::string longest_text(const PathEntry& entry) {
+  if (entry.bytes == 0) return entry.name;
+  const std::string what =
+      entry.moves.empty()
+          ? ""
+          : fmt::format("{}{}, ", entry.gradients ? "gradient of " : "", entry.moves);
+  return fmt::format("{}: {}{} over {} ranks {}", entry.name, what,
+                     human_bytes(static_cast<double>(entry.bytes)), entry.group_ranks,
+                     entry.between_nodes ? "between nodes" : "in a node");
+}
+
 std::string path_text(const SimReport& report) {
   std::string out =
       fmt::format("Critical path: top {} of {}\n", report.path.size(), ms(report.path_ns));
   for (const PathEntry& entry : report.path) {
-    out += fmt::format("  {:>10} {:>7}  {} x {}, longest: {}\n", ms(entry.ns),
-                       percent(entry.ns, report.path_ns), entry.count, entry.op, entry.name);
+    out +=
+        fmt::format("  {:>10} {:>7}  {} x {}, longest: {}\n", ms(entry.ns),
+                    percent(entry.ns, report.path_ns), entry.count, entry.op, longest_text(entry));
   }
   return out;
 }
@@ -140,7 +152,8 @@ std::string to_text(const Program& program, const SimReport& report) {
   fmt::format_to(to, "  mesh           {}, {} micro-batch{}, {} tasks\n", mesh,
                  program.num_micro_batches, program.num_micro_batches == 1 ? "" : "es",
                  report.tasks);
-  fmt::format_to(to, "  step time      {}\n", ms(report.step_ns));
+  fmt::format_to(to, "  step time      {}{}\n", ms(report.step_ns),
+                 report.fits() ? "" : ", but it DOES NOT FIT in memory (below)");
   if (const std::string interval = interval_text(report); !interval.empty()) {
     fmt::format_to(to, "  interval       {}\n", interval);
   }
@@ -279,7 +292,15 @@ std::string to_json(const Program& program, const SimReport& report) {
   json.member("critical_path_s", s(report.path_ns)).key("critical_path").array();
   for (const PathEntry& entry : report.path) {
     json.object().member("op", entry.op).member("count", entry.count).member("s", s(entry.ns));
-    json.member("longest", entry.name).end();
+    json.member("longest", entry.name);
+    if (entry.bytes > 0) {
+      json.member("bytes", entry.bytes).member("group_ranks", entry.group_ranks);
+      json.member("between_nodes", entry.between_nodes);
+    }
+    if (!entry.moves.empty()) {
+      json.member(entry.gradients ? "gradient_of" : "parameter", entry.moves);
+    }
+    json.end();
   }
   json.end();
   if (!report.what_if.empty()) {

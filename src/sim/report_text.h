@@ -21,6 +21,10 @@ std::string interval_text(const SimReport& report);
 std::string provenance_text(const SimReport& report);
 std::string path_text(const SimReport& report);
 
+/// The longest task of an entry, and what it moves: "reduce_scatter grad ... on rank 0: gradient of
+/// model.layers.19.mlp.down_proj.weight, 112 MiB over 16 ranks between nodes".
+std::string longest_text(const PathEntry& entry);
+
 /// What the simulation leaves out, as printed.
 const std::vector<std::string>& not_modelled();
 

@@ -19,7 +19,8 @@ trace::Trace to_trace(const Program& program, const Replay& replay) {
     const auto first = static_cast<size_t>(replay.base[i]);
     const size_t count = program.classes[program.class_of(rank)].tasks.size();
     builder.add_step(rank, 0, std::span(replay.start_ns).subspan(first, count),
-                     std::span(replay.end_of_ns).subspan(first, count));
+                     std::span(replay.end_of_ns).subspan(first, count), 0,
+                     std::span(replay.transfer_ns).subspan(first, count));
   }
   if (replay.one_per_kind && std::ssize(replay.ranks) < program.num_ranks()) {
     std::string text;

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "program/moves.h"
 #include "program/parts.h"
 #include "program/transfer.h"
 #include "sim/partial.h"
@@ -262,7 +263,26 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
           .judged = judged / sum};
 }
 
-void summarise_path(const Program& program, const Replay& replay, SimReport& report) {
+/// Names a task of the rank, and says what it moves, and among whom.
+void describe(const Program& program, const cost::Cluster& cluster, int32_t rank, TaskId id,
+              PathEntry* entry) {
+  const ClassId cls = program.class_of(rank);
+  const Task& task = program.classes[cls].tasks[id];
+  const program::Kind& kind = program.kind(task);
+  entry->name = fmt::format("{} on rank {}", program::task_name(program, cls, id), rank);
+  if (!program::is_communication(kind)) return;
+  entry->moves = program::parameters_moved(program, cls)[id];
+  entry->gradients = task.phase == program::Phase::grad;
+  entry->bytes = kind.bytes;
+  const std::vector<int32_t> members =
+      task.group == program::kNone ? std::vector<int32_t>{rank, program.peer_of(task.way(), rank)}
+                                   : program.members(program.groups[task.group], rank);
+  entry->group_ranks = std::ssize(members);
+  entry->between_nodes = cluster.shape(members).nodes > 1;
+}
+
+void summarise_path(const Program& program, const cost::Cluster& cluster, const Replay& replay,
+                    SimReport& report) {
   // The path has thousands of steps; a reader wants to know which kinds of task make it long. Sum
   // by (kind, phase), keep the longest step of each as the example, and show the five largest.
   struct Sum {
@@ -290,25 +310,23 @@ void summarise_path(const Program& program, const Replay& replay, SimReport& rep
       sum.example = &step;
     }
   }
+  std::vector<std::pair<PathEntry, const PathStep*>> entries;
   for (const auto& [key, sum] : by_kind) {
-    const int32_t rank = replay.ranks[sum.example->index];
-    PathEntry entry;
-    entry.op = program.kinds[key.first].op;
-    entry.name =
-        fmt::format("{} on rank {}",
-                    program::task_name(program, program.class_of(rank), sum.example->task), rank);
-    entry.count = sum.count;
-    entry.ns = sum.ns;
-    report.path.push_back(std::move(entry));
+    entries.push_back(
+        {{.op = program.kinds[key.first].op, .count = sum.count, .ns = sum.ns}, sum.example});
   }
   if (launches.count > 0) {
-    report.path.push_back(launches);
+    entries.push_back({launches, nullptr});
   }
-  std::stable_sort(
-      report.path.begin(), report.path.end(),
-      [](const PathEntry& left, const PathEntry& right) { return left.ns > right.ns; });
-  if (report.path.size() > 5) {
-    report.path.resize(5);
+  std::stable_sort(entries.begin(), entries.end(), [](const auto& left, const auto& right) {
+    return left.first.ns > right.first.ns;
+  });
+  entries.resize(std::min<size_t>(entries.size(), 5));
+  for (auto& [entry, example] : entries) {
+    if (example != nullptr) {
+      describe(program, cluster, replay.ranks[example->index], example->task, &entry);
+    }
+    report.path.push_back(std::move(entry));
   }
 }
 
@@ -544,7 +562,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   report.memory_budget = options.memory_budget;
   report.provenance = shares(program, durations, result);
   if (options.record) {
-    summarise_path(program, result, report);
+    summarise_path(program, cluster, result, report);
   }
   add_notes(program, costs, durations, result, report);
   if (timeline) {

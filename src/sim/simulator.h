@@ -39,10 +39,15 @@ struct ProvenanceShares {
   double error = 0, judged = 0;
 };
 
-/// Tasks of one kind on the critical path.
+/// Tasks of one kind on the critical path. What the longest of them moves is said of communication.
 struct PathEntry {
   std::string name;  ///< the longest of them, as task_name says, with its rank
   std::string op;
+  std::string moves;        ///< the parameters, or whose gradients; empty: activations
+  bool gradients = false;   ///< it moves gradients of them
+  int64_t bytes = 0;        ///< payload of a rank; 0: it is no communication
+  int64_t group_ranks = 0;  ///< ranks that take part
+  bool between_nodes = false;
   int64_t count = 0;
   int64_t ns = 0;
 };

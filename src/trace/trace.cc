@@ -190,8 +190,8 @@ std::string header(const Trace& trace) {
   return out;
 }
 
-// Longest line without its strings: every key, eleven numbers of at most 24 characters.
-constexpr size_t kLineBytes = 640;
+// Longest line without its strings: every key, thirteen numbers of at most 24 characters.
+constexpr size_t kLineBytes = 768;
 
 char* write_event(const TraceEvent& event, const std::vector<std::string>& text, char* at) {
   Line line(at);
@@ -234,7 +234,19 @@ char* write_event(const TraceEvent& event, const std::vector<std::string>& text,
     line.lit(",\"flops\":");
     line.real(event.flops);
   }
+  if (event.waited_ns != 0) {
+    line.lit(",\"waited\":");
+    line.micro(event.waited_ns);
+  }
+  if (event.moves) {
+    line.lit(",\"moves\":");
+    line.str(text[event.moves]);
+  }
   coordinate(",\"group\":", event.group);
+  if (event.group_ranks != 0) {
+    line.lit(",\"ranks\":");
+    line.num(event.group_ranks);
+  }
   if (event.flow_end == FlowEnd::none || event.flow == 0) {
     line.lit("}},\n");
     return line.end();
@@ -289,7 +301,7 @@ void write_to(const Trace& trace, Sink& sink) {
   };
   for (const TraceEvent& event : trace.events) {
     reserve(kLineBytes + std::max(length(event.name), length(event.kind)) + length(event.kind) +
-            length(event.phase) + length(event.layer));
+            length(event.phase) + length(event.layer) + length(event.moves));
     used = static_cast<size_t>(write_event(event, text, chunk.data() + used) - chunk.data());
   }
   for (const TraceMemory& sample : trace.memory) {

@@ -23,20 +23,24 @@ using StringId = uint32_t;
 /// At which end of a transfer an event is: the arrow goes from `out` to `in`.
 enum class FlowEnd : uint8_t { none, out, in };
 
-/// What one task did. -1 (kNone) where a coordinate does not apply. 88 bytes.
+/// What one task did. -1 (kNone) where a coordinate does not apply. 104 bytes.
 struct TraceEvent {
   int64_t start_ns = 0, end_ns = 0;  ///< since the trace's origin, on a clock common to all ranks
   int64_t bytes = 0;                 ///< memory traffic of a kernel; payload of a communication
   double flops = 0;
+  /// Communication: how long it waited for others before it began; 0: not known, or not at all.
+  int64_t waited_ns = 0;
   int64_t flow = 0;    ///< transfers: same id at both ends, 1 .. 2^53; 0 none
   StringId name = 0;   ///< what to show; the kind if empty
   StringId kind = 0;   ///< op name; colours are by kind
   StringId phase = 0;  ///< "forward", "backward", "grad", "optimizer"
+  StringId moves = 0;  ///< communication: the parameters that it moves, or their gradients
   uint32_t task = 0;   ///< index into the tasks of the rank's class
   int32_t rank = 0;
   StringId layer = 0;  ///< as graph::layer_name: "L3", "head"
   int32_t step = program::kNone, micro_batch = program::kNone, stage = program::kNone;
   int32_t group = program::kNone;  ///< collectives: same id for all members of one group
+  int32_t group_ranks = 0;         ///< collectives: members of the group
   uint16_t lane = 0;               ///< index into Trace::lanes
   FlowEnd flow_end = FlowEnd::none;
   bool operator==(const TraceEvent&) const = default;

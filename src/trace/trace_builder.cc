@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "program/moves.h"
 
 namespace hocket::trace {
 
@@ -53,6 +54,16 @@ StringId TraceBuilder::layer_name(int32_t layer) {
   return at->second;
 }
 
+StringId TraceBuilder::moves(program::ClassId cls, program::TaskId task) {
+  const auto [at, added] = moves_.try_emplace(cls);
+  if (added) {
+    for (const std::string& names : program::parameters_moved(program_, cls)) {
+      at->second.push_back(trace_.intern(names));
+    }
+  }
+  return at->second[task];
+}
+
 void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t start_ns,
                        int64_t end_ns) {
   // What an event carries beyond its times is the task's: kind, coordinates, cost. A collective
@@ -77,8 +88,12 @@ void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t
   event.stage = done.stage;
   event.layer = layer_name(done.layer);
   event.lane = static_cast<uint16_t>(done.lane);
+  if (program::is_communication(kind)) {
+    event.moves = moves(class_of_rank_[rank], task);
+  }
   if (done.group != program::kNone) {
     event.group = group_instance(done.group, rank);
+    event.group_ranks = static_cast<int32_t>(program_.size_of(program_.groups[done.group]));
   } else if (done.peer_axis != program::kNone && program::is_communication(kind)) {
     const int32_t peer = program_.peer_of(done.way(), rank);
     const bool sends = comm::op(kind.communication).role == comm::Role::send;
@@ -89,12 +104,16 @@ void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t
 }
 
 void TraceBuilder::add_step(int32_t rank, int32_t step, std::span<const int64_t> start_ns,
-                            std::span<const int64_t> end_ns, int64_t offset_ns) {
+                            std::span<const int64_t> end_ns, int64_t offset_ns,
+                            std::span<const int64_t> transfer_ns) {
   HOCKET_CHECK(start_ns.size() == end_ns.size(), "{} starts, {} ends", start_ns.size(),
                end_ns.size());
   for (size_t i = 0; i < start_ns.size(); ++i) {
     if (end_ns[i] < start_ns[i]) continue;
     add(rank, i, step, start_ns[i] + offset_ns, end_ns[i] + offset_ns);
+    if (!transfer_ns.empty()) {
+      trace_.events.back().waited_ns = std::max<int64_t>(0, transfer_ns[i] - start_ns[i]);
+    }
   }
   add_live_bytes(rank, start_ns, end_ns, offset_ns);
 }

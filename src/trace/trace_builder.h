@@ -25,9 +25,11 @@ class TraceBuilder {
   /// All tasks of one rank in one step: entry i is task i of the rank's class. Times are moved by
   /// `offset_ns`. Tasks with end < start did not run and are left out. The live bytes of step
   /// buffers become a memory counter: from the start of the first task that uses one to the end of
-  /// the last; a ragged buffer counts with its expected size.
+  /// the last; a ragged buffer counts with its expected size. `transfer_ns`, where that is known:
+  /// when each communication began to transfer.
   void add_step(int32_t rank, int32_t step, std::span<const int64_t> start_ns,
-                std::span<const int64_t> end_ns, int64_t offset_ns = 0);
+                std::span<const int64_t> end_ns, int64_t offset_ns = 0,
+                std::span<const int64_t> transfer_ns = {});
 
   Trace& trace() { return trace_; }
   /// The trace, with `steps` filled; the builder is empty afterwards.
@@ -36,6 +38,7 @@ class TraceBuilder {
  private:
   void add_waits();
   StringId layer_name(int32_t layer);
+  StringId moves(program::ClassId cls, program::TaskId task);
   int32_t group_instance(program::GroupId group, int32_t rank);
   int64_t message(int32_t step, int32_t sender, int32_t receiver, int32_t tag, bool sends);
   void add_live_bytes(int32_t rank, std::span<const int64_t> start_ns,
@@ -46,7 +49,8 @@ class TraceBuilder {
   std::vector<program::ClassId> class_of_rank_;
   std::vector<StringId> kind_, recomputed_;  // per Kind: op, "op (recompute)"
   std::vector<StringId> phase_;
-  std::map<int32_t, StringId> layer_;  // names of Task::layer
+  std::map<int32_t, StringId> layer_;                        // names of Task::layer
+  std::map<program::ClassId, std::vector<StringId>> moves_;  // per task of a class
   std::map<std::pair<program::GroupId, int32_t>, int32_t> group_of_rank_;
   std::map<std::vector<int32_t>, int32_t> groups_;
   using Message = std::array<int32_t, 4>;                 // step, sender, receiver, tag

@@ -223,8 +223,14 @@ class Reader {
         *value = e->bytes = in_.integer();
       } else if (key == "flops") {
         e->flops = in_.real();
+      } else if (key == "waited") {
+        e->waited_ns = in_.micro();
+      } else if (key == "moves" && in_.next() == '"') {
+        e->moves = trace_.intern(in_.string());
       } else if (key == "group") {
         e->group = in_.small();
+      } else if (key == "ranks") {
+        e->group_ranks = in_.small();
       } else if (key == "flow") {
         e->flow = in_.integer();
       } else if (key == "end" && in_.next() == '"') {

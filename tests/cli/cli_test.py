@@ -429,6 +429,31 @@ class Cli(unittest.TestCase):
         # A budget above what there is changes nothing.
         self.assertIn("  fits in 80 GiB per device\n", self.box.good(*words, "--set", "cluster.memory_budget=1TiB"))
 
+    def test_simulate_names_what_the_critical_path_moves(self):
+        """Gradients in f32 over slow links: their sums are the path, each with its parameter, size and group."""
+        words = ["simulate", "configs/models/dense-26m", "--set", "plan.dp=16", "--set", "train.global_batch=16",
+                 "--set", "train.seq_len=128", "--cluster", "configs/clusters/a100-16x8.yaml"]
+        j = json.loads(self.box.good(*words, "--json"))
+        sums = [entry for entry in j["critical_path"] if "gradient_of" in entry]
+        self.assertTrue(sums, j["critical_path"])
+        text = self.box.good(*words)
+        for entry in sums:
+            self.assertRegex(entry["gradient_of"], r"weight")
+            self.assertEqual((entry["group_ranks"], entry["between_nodes"]), (16, True))
+            self.assertGreater(entry["bytes"], 1000)
+            self.assertIn(f"{entry['longest']}: gradient of {entry['gradient_of']}, ", text)
+        self.assertIn(" over 16 ranks between nodes\n", text)
+        self.assertNotIn("DOES NOT FIT", text)
+
+    def test_simulate_says_beside_the_step_that_it_does_not_fit(self):
+        words = ["simulate", "configs/models/dense-175b", "--set", "plan.dp=8", "--set", "model.dtype=bf16", "--set",
+                 "train.seq_len=128", "--set", "train.global_batch=8", "--cluster", "configs/clusters/a100-16x8.yaml"]
+        text = self.box.good(*words, "--html", "full.html")
+        self.assertRegex(text, r"step time  .*, but it DOES NOT FIT in memory \(below\)\n")
+        self.assertIn("  DOES NOT FIT in ", text)
+        with open(self.box.path("full.html"), encoding="utf-8") as f:
+            self.assertIn('"status":"DOES NOT FIT in memory"', f.read())
+
     def test_simulate_page_and_price(self):
         words = ["simulate", "configs/quickstart.yaml", *PLAN]
         j = json.loads(self.box.good(*words, "--price", "1.5", "--json", "--html", "page.html"))
@@ -444,6 +469,18 @@ class Cli(unittest.TestCase):
         for name, *times in data["ranks"]:
             self.assertAlmostEqual(step, sum(times), delta=1e-4 * step, msg=name)
         self.assertEqual([j["memory"][0]["planned"]], [m["planned"] for m in data["memory"]][:1])
+        # Transfers by kind are those by lane of the JSON, which does not count waiting either.
+        kinds = {kind[0]: kind for kind in data["kinds"]}
+        lanes = [rank["lanes_s"].get("intra_rx", 0) for rank in j["breakdown"] for _ in range(rank["stands_for"])]
+        self.assertAlmostEqual(sum(lanes) / len(lanes), kinds["recv"][3], delta=1e-3 * step)
+        self.assertGreater(kinds["recv"][7], 10 * kinds["recv"][3])
+        # The passes of both stages, over the whole step.
+        passes = data["timelines"][0]["passes"]
+        self.assertEqual(passes["ranks"], passes["shown"])
+        names = {kind[0] for kind in passes["types"]}
+        self.assertLessEqual({"0F0", "1F0", "0B0", "1B0", "optimizer"}, names)
+        ends = [sum(track["e"][0::4]) + sum(track["e"][1::4]) for track in passes["tracks"]]
+        self.assertAlmostEqual(step, max(ends) * 1e-9, delta=1e-3 * step)
         self.assertNotIn("million", self.box.good(*words))  # nobody said what a device costs
         self.assertEqual(page, self.box.good(*words, "--price", "1.5", "--html", "-"))
         self.refused([*words, "--price", "0"], "--price is 0")

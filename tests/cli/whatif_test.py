@@ -240,7 +240,9 @@ class Whatif(unittest.TestCase):
         self.assertIn("less than 1 % of the time is lost\n", text)
         self.assertIn("cause     none: less than 1 % of a step is lost, nothing worth naming\n", text)
         self.assertNotIn("of the loss", text)
-        self.assertIn("Less than 1 % of a step is lost", run(self.path(), "--html", "-").stdout)
+        page = run(self.path(), "--html", "-").stdout
+        self.assertIn("Cause: none: less than 1 % of a step is lost, nothing worth naming.", page)
+        self.assertNotIn("of the loss", page)
 
     def test_a_share_of_more_than_all_is_explained(self):
         """One of two replicas is slow: the ideal, the mean of both, is slower than the other one."""
@@ -278,7 +280,29 @@ class Whatif(unittest.TestCase):
         with open(page, encoding="utf-8") as f:
             text = f.read()
         self.assertIn("dp 1 pp 3", text)
+        self.assertIn("<th>pp \\ dp</th>", text)
+        self.assertIn(": 3 steps, 8 workers.", text)
         self.assertTrue(text.endswith("</html>\n"))
+
+    def test_page_leaves_out_what_has_no_effect(self):
+        """A job all of whose workers are alike, but that forward passes of the second stage take a little longer."""
+        job = straggler_util.Job(dp=2, pp=2, steps=1, seed=3)
+        for cell in job.duration:
+            job.duration[cell] = 1000 if "compute" in cell[2][1] else 10
+            if cell[2][:2] == (1, "forward-compute"):
+                job.duration[cell] = 1200
+        straggler_util.write(self.path(), job.trace())
+        found = self.analyse(self.path())
+        self.assertTrue(1.01 < found["S"] < 1.1, found["S"])
+        page = run(self.path(), "--html", "-").stdout
+        self.assertIn("Cause: none: S is below 1.1.", page)
+        self.assertNotIn("of the loss", page)
+        self.assertNotIn("of the loss", run(self.path()).stdout)
+        self.assertIn(": 1 step, 4 workers.", page)
+        steps = page[page.index("<h2>Steps</h2>"):]
+        self.assertIn("<th>forward-compute</th>", steps)
+        self.assertNotIn("<th>backward-compute</th>", steps)
+        self.assertRegex(steps, r"Left out: \d+ columns of 1.000 in every step.")
 
     def simulated(self, *words):
         """A trace of a simulation of two stages and two replicas; its predicted step in seconds."""
@@ -288,6 +312,20 @@ class Whatif(unittest.TestCase):
              "plan.micro_batch=1", "--all-ranks", "--trace", self.path("own.json"), "--json", *words],
             cwd=cli_util.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=True)
         return json.loads(done.stdout)["step_s"]
+
+    def test_simulated_ranks_stand_for_others(self):
+        done = subprocess.run(
+            [cli_util.HOCKET, "simulate", os.path.join(cli_util.ROOT, "configs", "quickstart.yaml"), "--set", "plan.dp=2",
+             "--set", "plan.pp=2", "--set", "plan.micro_batch=1", "--cluster", "configs/clusters/h100-64x8.yaml",
+             "--trace", self.path("own.json")],
+            cwd=cli_util.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=True)
+        self.assertIn(" x2", done.stdout)
+        found = self.analyse(self.path("own.json"))
+        self.assertEqual(found["stand_for"],
+                         "2 of 4 were simulated, each stands for all that do the same with the same kinds of others")
+        self.assertEqual([note for note in found["dropped"]["notes"] if "ranks" in note], [])
+        for words in ([], ["--html", "-"]):
+            self.assertIn(found["stand_for"], run(self.path("own.json"), *words).stdout)
 
     def test_our_own_traces(self):
         seconds = self.simulated()

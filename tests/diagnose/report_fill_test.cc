@@ -79,6 +79,15 @@ TEST(ReportFill, PredictionStandsBesideTheMeasurement) {
   EXPECT_EQ(r.kinds[2].kind, "all_reduce");
   EXPECT_EQ(r.kinds[2].lane, "intra");
   EXPECT_TRUE(std::isnan(r.kinds[2].seconds));
+  // Of a step that is simulated only, waiting is no part of a transfer's time.
+  ReportData simulated;
+  p.events[1].waited_ns = 20;
+  fill_simulated(simulated, p, {});
+  EXPECT_EQ(simulated.kinds[0].kind, "linear");
+  EXPECT_DOUBLE_EQ(simulated.kinds[0].seconds, 120e-9);
+  EXPECT_TRUE(std::isnan(simulated.kinds[0].waiting));
+  EXPECT_DOUBLE_EQ(simulated.kinds[1].seconds, 10e-9);
+  EXPECT_DOUBLE_EQ(simulated.kinds[1].waiting, 20e-9);
   // The first event stands for one rank, the second for three.
   ReportData weighted;
   p.num_ranks = 4;

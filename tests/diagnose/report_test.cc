@@ -244,6 +244,41 @@ TEST(Report, CutsASingleLongRankInTime) {
   EXPECT_EQ(timeline["tracks"][0]["e"].size(), 4u * 16000u);
 }
 
+// More tasks than the page holds: the passes of all ranks are drawn, of very many every second.
+TEST(Report, DrawsPassesOfALargeStep) {
+  for (const int ranks : {4, 100}) {
+    ReportData r;
+    trace::Trace t;
+    t.num_ranks = ranks;
+    t.steps = {0};
+    const trace::StringId linear = t.intern("linear"), forward = t.intern("forward");
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      for (int32_t i = 0; i < 5000; ++i) {
+        trace::TraceEvent e;
+        e.kind = linear;
+        e.phase = forward;
+        e.rank = rank;
+        e.stage = rank;
+        e.micro_batch = i / 1000;
+        e.step = 0;
+        e.start_ns = 100 * i;
+        e.end_ns = e.start_ns + 100;
+        t.events.push_back(e);
+      }
+    }
+    fill_measured(r, t);
+    const json timeline = data_of(report_html(r))["timelines"][0];
+    EXPECT_LT(timeline["shown"], ranks);
+    const json& passes = timeline["passes"];
+    EXPECT_EQ(passes["ranks"], ranks);
+    EXPECT_EQ(passes["shown"], ranks == 4 ? 4 : 50);
+    EXPECT_EQ(passes["tracks"].back()["r"], ranks == 4 ? 3 : 98);
+    EXPECT_EQ(passes["tracks"][0]["e"].size(), 4u * 5u);
+    EXPECT_EQ(passes["tracks"][0]["e"][1], 100'000);
+    EXPECT_EQ(passes["types"][0][0], "0F0");
+  }
+}
+
 // Times in the page add up to the times of the trace.
 TEST(Report, TimelineKeepsNanoseconds) {
   const ReportData r = demo_report(4, 5);

@@ -3,7 +3,10 @@
 // text predicts the same as the program, every mesh axis shows up where it should.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
+#include <set>
+#include <string>
 
 #include "autodiff/autodiff.h"
 #include "cost/flops.h"
@@ -194,6 +197,38 @@ TEST(SimulateLowered, TraceHasOneEventPerTask) {
   }
   EXPECT_GT(peak, 0);
   EXPECT_LE(peak, std::max(r.memory[0].step_buffers, r.memory[1].step_buffers));
+}
+
+TEST(SimulateLowered, TraceTellsWaitingAndWhatIsMoved) {
+  const Case c = lowered(plan(2, 2, 2));
+  Replay replay;
+  SimOptions o;
+  o.all_ranks = true;
+  const SimReport r = simulate(c.program, CostModel(cluster(1, 4), std::nullopt, 1), o, &replay);
+  const trace::Trace t = to_trace(c.program, replay);
+  std::vector<std::array<int64_t, program::kNumLanes>> busy(4);
+  std::set<std::string> reduced;
+  int64_t waited = 0;
+  for (const trace::TraceEvent& event : t.events) {
+    busy[static_cast<size_t>(event.rank)][event.lane] +=
+        event.end_ns - event.start_ns - event.waited_ns;
+    waited += event.waited_ns;
+    const bool collective = event.group != program::kNone;
+    EXPECT_EQ(event.group_ranks, collective ? 2 : 0) << t.text(event.kind);
+    if (event.lane == 0 || t.text(event.phase) == "forward" || t.text(event.phase) == "backward") {
+      EXPECT_EQ(t.text(event.moves), "");
+    } else if (event.bytes > 500) {  // no norms
+      reduced.insert(t.text(event.moves));
+    }
+  }
+  EXPECT_GT(waited, 0);
+  for (const RankReport& rank : r.time) {
+    EXPECT_EQ(busy[static_cast<size_t>(rank.rank)], rank.time.busy_ns) << rank.rank;
+  }
+  for (const std::string& names : reduced) {
+    EXPECT_TRUE(names.find(".weight") != names.npos) << names;
+  }
+  EXPECT_GT(reduced.size(), 2u);
 }
 
 }  // namespace

@@ -100,6 +100,11 @@ Trace random_trace(uint64_t seed, int events) {
     }
     if (pick(0, 1)) {
       e.group = static_cast<int32_t>(pick(0, 5));
+      e.group_ranks = static_cast<int32_t>(pick(1, 1 << 20));
+      e.moves = trace.intern("layers." + std::to_string(pick(0, 9)) + ".\"weight\" and 2 more");
+    }
+    if (pick(0, 1)) {
+      e.waited_ns = pick(1, int64_t{1} << 40);
     }
     if (pick(0, 3) == 0) {
       e.flow = pick(1, int64_t{1} << 53);
@@ -131,7 +136,9 @@ void expect_same(const Trace& a, const Trace& b) {
     ASSERT_EQ(a.text(x.kind), b.text(y.kind)) << i;
     ASSERT_EQ(a.text(x.phase), b.text(y.phase)) << i;
     ASSERT_EQ(a.text(x.layer), b.text(y.layer)) << i;
-    x.name = x.kind = x.phase = x.layer = y.name = y.kind = y.phase = y.layer = 0;
+    ASSERT_EQ(a.text(x.moves), b.text(y.moves)) << i;
+    x.name = x.kind = x.phase = x.layer = x.moves = 0;
+    y.name = y.kind = y.phase = y.layer = y.moves = 0;
     ASSERT_EQ(x, y) << i;
   }
   ASSERT_EQ(a.memory.size(), b.memory.size());

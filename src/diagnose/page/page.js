@@ -81,7 +81,7 @@ function tiles() {
   }
   if (known(pace_all)) tile("Throughput", unit(whole(pace_all) + NB + "tokens/s"), [N.world > 1 ? `${whole(pace)} per rank` : null, known(tokens) ? `${count(tokens)} tokens in ${whole(T.n * D.thinned)} step${T.n * D.thinned === 1 ? "" : "s"}` : null].filter(Boolean).join("; "));
   if (known(flopRate)) tile(known(mfu) ? "Model FLOP/s (MFU)" : "Model FLOP/s", unit(rate(flopRate, "FLOP/s")), known(mfu) ? (mfu > 1 && known(N.peak_flops) ? ofPeak(mfu * N.peak_flops) : `${percent(mfu)} of the ${peakName}`) : "per rank");
-  if (D.simulated) tile("Step time", unit(seconds(stepPredicted)), "predicted");
+  if (D.simulated) tile("Step time", unit(seconds(stepPredicted)), D.status ? ["predicted; ", h("span", {class: "no"}, D.status)] : "predicted");
   if (known(N.dollars_per_m_tokens)) tile("Per million tokens", "$" + digits(N.dollars_per_m_tokens, 3), "price of the devices");
   if (known(stepMeasured)) tile("Step time", unit(seconds(stepMeasured)), known(stepPredicted) ? [`predicted ${seconds(stepPredicted)} (`, h("span", {class: Math.abs(stepError) <= .07 ? "ok" : "no"}, signed(stepError)), ")"] : "median");
   const plan = D.memory.reduce((a, b) => !a || b.planned > a.planned ? b : a, null);

@@ -4,8 +4,8 @@
 const tally = n => Math.abs(n - Math.round(n)) < 1e-6 ? whole(n) : digits(n, 3);
 
 function kindRows() {
-  return D.kinds.map(([kind, lane, calls, time, flops, data, predicted]) =>
-    ({kind, lane, calls, time, flops, data, predicted, color: kindColor(kind), comm: familyOf(kind) === "communication"}))
+  return D.kinds.map(([kind, lane, calls, time, flops, data, predicted, waiting]) =>
+    ({kind, lane, calls, time, flops, data, predicted, waiting, color: kindColor(kind), comm: familyOf(kind) === "communication"}))
     .sort((a, b) => (b.time || b.predicted || 0) - (a.time || a.predicted || 0));
 }
 
@@ -44,7 +44,7 @@ function timeByKind(host) {
   }), ...(known(idle) && idle / base >= .005 ? [["idle " + percent(idle / base), "var(--grid)"]] : [])]));
 
   const most = Math.max(...rows.map(r => Math.max(r.time || 0, r.predicted || 0)));
-  const withPrediction = rows.some(r => known(r.predicted));
+  const withPrediction = rows.some(r => known(r.predicted)), withWaiting = D.simulated && rows.some(r => r.waiting > 0);
   const small = rows.filter(r => r.time / total < .0005 && !(r.predicted / total > .002)), shown = rows.filter(r => !small.includes(r));
   const line = (r, name) => {
     const share = r.time / base;
@@ -52,24 +52,25 @@ function timeByKind(host) {
       h("td", {class: "barcell wide"}, h("span", {class: "bar"},
         h("i", {style: {width: 100 * (r.time || 0) / most + "%", background: r.color}}),
         known(r.predicted) ? h("u", {style: {left: `calc(${100 * r.predicted / most}% - 1px)`}, title: "predicted"}) : null)),
-      h("td", {}, seconds(r.time)), h("td", {}, percent(share)),
+      h("td", {}, seconds(r.time)), h("td", {}, percent(share)), withWaiting ? h("td", {}, seconds(r.waiting)) : null,
       h("td", {class: "wide"}, tally(r.calls)),
       h("td", {}, r.time > 0 && r.flops > 0 && !r.comm ? digits(r.flops / r.time / 1e9, 3) : "–"),
       h("td", {class: "wide"}, r.time > 0 && r.data > 0 ? digits(r.data / r.time / 1e9, 3) : "–"),
       withPrediction ? [h("td", {class: "wide"}, seconds(r.predicted)), h("td", {}, known(r.predicted) && r.time > 0 ? signed(r.predicted / r.time - 1) : "–")] : null);
   };
-  const fold = list => ({kind: `${list.length} more kinds`, lane: "", color: "var(--grid)", calls: sum(list.map(r => r.calls)), time: sum(list.map(r => r.time)), flops: sum(list.map(r => r.flops)), data: sum(list.map(r => r.data)), predicted: list.some(r => known(r.predicted)) ? sum(list.map(r => r.predicted)) : null});
-  const all = {time: total, predicted: sum(rows.map(r => r.predicted)), calls: sum(rows.map(r => r.calls)), flops: sum(rows.map(r => r.comm ? 0 : r.flops))};
+  const fold = list => ({kind: `${list.length} more kinds`, lane: "", color: "var(--grid)", calls: sum(list.map(r => r.calls)), time: sum(list.map(r => r.time)), flops: sum(list.map(r => r.flops)), data: sum(list.map(r => r.data)), waiting: list.some(r => known(r.waiting)) ? sum(list.map(r => r.waiting)) : null, predicted: list.some(r => known(r.predicted)) ? sum(list.map(r => r.predicted)) : null});
+  const all = {time: total, waiting: sum(rows.map(r => r.waiting)), predicted: sum(rows.map(r => r.predicted)), calls: sum(rows.map(r => r.calls)), flops: sum(rows.map(r => r.comm ? 0 : r.flops))};
   host.append(h("div", {class: "tablewrap"}, h("table", {class: "data"},
-    h("thead", {}, h("tr", {}, h("th", {}, "kind of task"), h("th", {class: "wide"}, ""), h("th", {}, "per step"), h("th", {}, "of step"), h("th", {class: "wide"}, "tasks"),
+    h("thead", {}, h("tr", {}, h("th", {}, "kind of task"), h("th", {class: "wide"}, ""), h("th", {}, "per step"), h("th", {}, "of step"), withWaiting ? h("th", {}, "waiting") : null, h("th", {class: "wide"}, "tasks"),
       h("th", {}, "GFLOP/s"), h("th", {class: "wide"}, "GB/s"), withPrediction ? [h("th", {class: "wide"}, "predicted"), h("th", {title: "predicted / measured − 1"}, "error")] : null)),
     h("tbody", {}, shown.map(r => line(r)), small.length ? line(fold(small), `${small.length} smaller kinds`) : null,
-      h("tr", {class: "sum"}, h("td", {}, "all tasks"), h("td", {class: "wide"}), h("td", {}, seconds(total)), h("td", {}, percent(total / base)),
+      h("tr", {class: "sum"}, h("td", {}, "all tasks"), h("td", {class: "wide"}), h("td", {}, seconds(total)), h("td", {}, percent(total / base)), withWaiting ? h("td", {}, seconds(all.waiting)) : null,
         h("td", {class: "wide"}, tally(all.calls)), h("td", {}, all.flops > 0 ? digits(all.flops / busy / 1e9, 3) : "–"), h("td", {class: "wide"}),
         withPrediction ? [h("td", {class: "wide"}, seconds(all.predicted)), h("td", {}, signed(all.predicted / total - 1))] : null)))),
     h("p", {class: "missing"}, (D.simulated ? `The simulated step${ranks}. ` : `Mean of ${whole(D.num.kinds_steps)} traced step${D.num.kinds_steps === 1 ? "" : "s"}${ranks}. `) +
       (withPrediction ? "The upright tick in a bar is the prediction. " : "") +
-      (rows.some(r => r.comm) ? "Communication runs beside computation, and its time includes waiting for others, so the shares may add up to more than 100" + NB + "%." : "")));
+      (rows.some(r => r.comm) ? `Communication runs beside computation${D.simulated ? "" : ", and its time includes waiting for others"}, so the shares may add up to more than 100${NB}%.` : "") +
+      (withWaiting ? " Waiting is what a task stands in its lane before its transfer begins: for the other members of its group, for a message to be sent." : "")));
 }
 
 function predictionByKind(host) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The timeline of one step on a canvas: a row per rank and lane, measured and predicted, with zoom,
-// pan, hover and colours by kind, phase, layer or micro-batch.
+// pan, hover and colours by kind, phase, layer or micro-batch; of a pipeline also a row per rank of
+// its passes, in the colours of `hocket simulate --schedule --svg`.
 
 function decodeTimeline(t) {  // tracks hold gap, duration, type, micro-batch for every event
   for (const track of t.tracks) {
@@ -18,23 +19,46 @@ function decodeTimeline(t) {  // tracks hold gap, duration, type, micro-batch fo
   return t;
 }
 
+const PASSES = {F: ["forward (F)", "#9ecae1"], B: ["backward (B)", "#74c476"], I: ["backward, inputs (I)", "#a1d99b"], W: ["backward, weights (W)", "#fdd0a2"],
+  gradients: ["gradients", PHASES.grad], optimizer: ["optimizer", PHASES.optimizer]};
+
+// Passes and tasks are two drawings in one place; passes come first where not all tasks are there.
 function timeline(host, caption) {
-  const sets = D.timelines.map(decodeTimeline);
+  const views = {tasks: D.timelines};
+  const passes = D.timelines.map(t => t.passes).filter(Boolean);
+  if (passes.length === D.timelines.length) views.passes = passes;
+  const drawn = {};
+  const show = view => {
+    drawn[view] ||= {box: h("div", {}), caption: h("span", {})};
+    body.replaceChildren(drawn[view].box);
+    caption.replaceChildren(drawn[view].caption);
+    if (!drawn[view].box.firstChild) drawTimeline(drawn[view].box, drawn[view].caption, views[view].map(decodeTimeline), view === "passes");
+  };
+  const body = h("div", {}), first = views.passes && D.timelines.some(t => t.cut || t.shown < t.ranks) ? "passes" : "tasks";
+  if (views.passes) host.append(h("div", {class: "tools"}, seg("What is drawn", [["passes", "Passes"], ["tasks", "Tasks"]], first, show)));
+  host.append(body);
+  show(first);
+}
+
+function drawTimeline(host, caption, sets, passes) {
   const measured = sets.find(t => t.source === "run"), predicted = sets.find(t => t.source !== "run");
   const both = measured && predicted;
   let which = both ? "both" : measured ? "run" : "simulation", by = "kind";
   const total = Math.max(...sets.map(t => t.end));
   const main = measured || predicted;
 
-  const lanes = main.tracks.filter(t => t.l === "compute");
+  const lanes = main.tracks.filter(t => passes || t.l === "compute");
   const busy = lanes.map(t => { let s = 0; for (let i = 0; i < t.n; ++i) s += t.end[i] - t.start[i]; return s / main.end; });
   const tasks = sum(main.tracks.map(t => t.n));
-  let text = `${measured ? `Step ${main.step}` : "A simulated step"}: ${whole(tasks)} tasks in ${seconds(main.end / 1e9)}`;
-  if (lanes.length === 1) text += `, compute lane busy ${percent(busy[0])} of it`;
+  const step = measured ? `Step ${main.step}` : "A simulated step";
+  const range = a => { const [lo, hi] = [percent(Math.min(...a)), percent(Math.max(...a))]; return lo === hi ? lo : `${lo} to ${hi}`; };
+  let text = passes ? `${step} of ${seconds(main.end / 1e9)} as passes: 1F3 is micro-batch 3 forward through stage 1. In the gaps a rank waits for others, ${range(busy.map(b => 1 - b))} of the step` : `${step}: ${whole(tasks)} tasks in ${seconds(main.end / 1e9)}`;
+  if (passes) text += ", beside what its passes wait for inside";
+  else if (lanes.length === 1) text += `, compute lane busy ${percent(busy[0])} of it`;
   else if (lanes.length && percent(Math.min(...busy)) === percent(Math.max(...busy))) text += `, compute lanes busy ${percent(busy[0])} of it`;
   else if (lanes.length) text += `, compute lanes busy ${percent(Math.min(...busy))} to ${percent(Math.max(...busy))} of it`;
-  text += both ? `; below each measured lane (M) stands the simulator's (P), which ends ${Math.abs(predicted.end / measured.end - 1) < 5e-4 ? "at the same time" : percent(Math.abs(predicted.end / measured.end - 1)) + (predicted.end < measured.end ? " earlier" : " later")}.` : ".";
-  if (main.shown < main.ranks) text += ` Shown: ${main.shown} of ${main.ranks} ranks; the trace has all.`;
+  text += both ? `; below each measured ${passes ? "row" : "lane"} (M) stands the simulator's (P), which ends ${Math.abs(predicted.end / measured.end - 1) < 5e-4 ? "at the same time" : percent(Math.abs(predicted.end / measured.end - 1)) + (predicted.end < measured.end ? " earlier" : " later")}.` : ".";
+  if (main.shown < main.ranks) text += ` Shown: ${main.shown} of ${main.ranks} ranks${passes ? "" : "; the trace has all"}.`;
   if (main.cut) text += " The end of the step is cut off here; the trace has it.";
   caption.textContent = text;
 
@@ -52,20 +76,24 @@ function timeline(host, caption) {
   const zoom = (factor, at = (t0 + t1) / 2) => set(at - (at - t0) * factor, at + (t1 - at) * factor);
   host.append(h("div", {class: "tools"},
     both ? seg("Which timeline", [["both", "Both"], ["run", "Measured"], ["simulation", "Predicted"]], which, v => { which = v; draw(); }) : null,
-    h("span", {class: "ctl"}, "colour by "), seg("Colour by", [["kind", "kind"], ["phase", "phase"], ["layer", "layer"], ["mb", "micro-batch"]], by, v => { by = v; showKeys(); draw(); }),
+    h("span", {class: "ctl"}, "colour by "), seg("Colour by", passes ? [["kind", "pass"], ["layer", "stage"], ["mb", "micro-batch"]] : [["kind", "kind"], ["phase", "phase"], ["layer", "layer"], ["mb", "micro-batch"]], by, v => { by = v; showKeys(); draw(); }),
     h("span", {class: "ctl push"}, h("button", {class: "icon", "aria-label": "Zoom in", onclick: () => zoom(.5)}, "+"), " ",
       h("button", {class: "icon", "aria-label": "Zoom out", onclick: () => zoom(2)}, "−"), " ", h("button", {onclick: () => set(0, total)}, "Whole step"))),
-    keys, scroller, h("p", {class: "missing hint"}, "Drag to pan; Ctrl + wheel, double click, or + and − to zoom; hover for the task. Tasks too narrow to see are stacked by their share of the time."));
+    keys, scroller, h("p", {class: "missing hint"}, `Drag to pan; Ctrl + wheel, double click, or + and − to zoom; hover for the ${passes ? "pass" : "task"}. What is too narrow to see is stacked by its share of the time.`));
 
   const palette = n => i => i < 0 ? "#8b949e" : hsl((205 + i * 360 * (n > 8 ? 1 / n : .381966)) % 360, 48, 44 + 16 * (i % 2));
-  // Places in the model, in its order: "embedding", "L0", "L1", ..., "head".
-  const order = name => name === "embedding" ? -1 : name === "head" ? Infinity : +name.slice(1);
+  // Places in the model, in its order: "embedding", "L0", "L1", ..., "head"; of passes "stage 0", ...
+  const order = name => name === "embedding" ? -1 : name === "head" ? Infinity : +name.replace(/^\D+/, "");
   const layers = [...new Set(sets.flatMap(t => t.types.map(y => y[3])))].filter(name => name).sort((a, b) => order(a) - order(b)), batches = 1 + Math.max(0, ...sets.flatMap(t => t.tracks.map(k => k.mb.reduce((a, b) => Math.max(a, b), 0))));
   const ofLayer = palette(layers.length), ofBatch = palette(batches);
-  const paint = (t, type, mb) => by === "kind" ? kindColor(type[1]) : by === "phase" ? phaseColor(type[2]) : by === "layer" ? ofLayer(layers.indexOf(type[3])) : ofBatch(mb);
+  const ofKind = kind => passes ? PASSES[kind.split(";")[0]][1] : kindColor(kind);
+  const paint = (t, type, mb) => by === "kind" ? ofKind(type[1]) : by === "phase" ? phaseColor(type[2]) : by === "layer" ? ofLayer(layers.indexOf(type[3])) : ofBatch(mb);
   function showKeys() {
     let items;
-    if (by === "kind") {
+    if (by === "kind" && passes) {
+      const kinds = new Set(main.types.flatMap(t => t[1].split(";")));
+      items = Object.keys(PASSES).filter(k => kinds.has(k)).map(k => PASSES[k]);
+    } else if (by === "kind") {
       const time = new Map();
       for (const k of main.tracks) for (let i = 0; i < k.n; ++i) { const kind = main.types[k.type[i]][1]; time.set(kind, (time.get(kind) || 0) + k.end[i] - k.start[i]); }
       const all = [...time].sort((a, b) => b[1] - a[1]);
@@ -88,7 +116,7 @@ function timeline(host, caption) {
     const use = sets.filter(t => which === "both" || t.source === which);
     const ranks = [...new Set(use.flatMap(t => t.tracks.map(k => k.r)))].sort((a, b) => a - b);
     for (const r of ranks) {
-      if (ranks.length > 1) { rows.push({y, height: HEAD, head: "rank " + r}); y += HEAD; }
+      if (ranks.length > 1 && !passes) { rows.push({y, height: HEAD, head: "rank " + r}); y += HEAD; }
       const names = [...new Set(use.flatMap(t => t.tracks.filter(k => k.r === r).map(k => k.l)))];
       names.sort((a, b) => main.lanes.indexOf(a) - main.lanes.indexOf(b));
       for (const l of names) {
@@ -96,11 +124,11 @@ function timeline(host, caption) {
           const track = t.tracks.find(k => k.r === r && k.l === l);
           if (!track) return;
           const height = i === 0 ? ROW : THIN;
-          rows.push({y, height, track, set: t, label: use.length > 1 && i ? "" : l, sign: use.length > 1 ? (t.source === "run" ? "M" : "P") : ""});
+          rows.push({y, height, track, set: t, label: use.length > 1 && i ? "" : passes ? "rank " + r : l, sign: use.length > 1 ? (t.source === "run" ? "M" : "P") : ""});
           y += height + (i + 1 < use.length ? 1 : 4);
         });
       }
-      y += ranks.length > 1 ? 6 : 2;
+      y += ranks.length > 1 && !passes ? 6 : passes ? 0 : 2;
     }
     return y + 2;
   }
@@ -166,6 +194,16 @@ function timeline(host, caption) {
         }
         c.fillStyle = fillColor;
         c.fillRect(a, row.y, size > 4 ? size - .7 : size, row.height);
+        if (passes) {
+          // Of a pair that overlaps the second stands below the first.
+          const kinds = type[1].split(";"), tall = row.height / kinds.length, names = type[0].split(";");
+          kinds.forEach((kind, j) => {
+            if (j > 0 && by === "kind") { c.fillStyle = PASSES[kind][1]; c.fillRect(a, row.y + j * tall, size > 4 ? size - .7 : size, tall); }
+            const label = size < 8 ? null : [names[j], names[j].replace(/^\d+/, ""), names[j].replace(/^\d+\D/, "")].find(name => c.measureText(name).width < size - 3);
+            if (label) { c.fillStyle = inkOn(by === "kind" ? PASSES[kind][1] : fillColor); c.fillText(label, a + 2, row.y + (j + .5) * tall + .5); }
+          });
+          continue;
+        }
         if (size > 34 && row.height >= 16) {
           const name = by === "kind" || by === "phase" ? type[0] : by === "layer" ? `${type[0]} ${type[3]}` : `${type[0]} mb${track.mb[i]}`;
           if (c.measureText(name).width < size - 6) { c.fillStyle = inkOn(fillColor); c.fillText(name, a + 4, row.y + row.height / 2 + .5); }
@@ -196,13 +234,13 @@ function timeline(host, caption) {
     if (i < track.n && track.end[i] <= at && i + 1 < track.n && track.start[i + 1] <= at) ++i;
     if (i >= track.n || track.start[i] > at + slack) return hideTip();
     const [name, kind, phase, layer, data, flops] = t.types[track.type[i]], time = track.end[i] - track.start[i];
-    const lines = [["duration", seconds(time / 1e9)], ["starts at", seconds(track.start[i] / 1e9, 4)], ["lane", `rank ${track.r}, ${track.l}`]];
+    const lines = [["duration", seconds(time / 1e9)], ["starts at", seconds(track.start[i] / 1e9, 4)], passes ? ["rank", track.r] : ["lane", `rank ${track.r}, ${track.l}`]];
     if (phase) lines.push(["phase", phase]);
-    if (layer) lines.push(["layer", layer]);
+    if (layer) lines.push(passes ? ["stage", layer.replace(/^\D+/, "")] : ["layer", layer]);
     if (track.mb[i] >= 0) lines.push(["micro-batch", track.mb[i]]);
     if (flops > 0 && time > 0) lines.push(["rate", rate(flops / time * 1e9, "FLOP/s")]);
     if (data > 0) lines.push(["moves", bytes(data) + (time > 0 ? ` at ${rate(data / time * 1e9, "B/s")}` : "")]);
-    showTip(e.clientX, e.clientY, t.source === "run" ? name : name + " (predicted)", lines.map(([k, v], j) => [k, v, j ? null : kindColor(kind)]));
+    showTip(e.clientX, e.clientY, t.source === "run" ? name : name + " (predicted)", lines.map(([k, v], j) => [k, v, j ? null : ofKind(kind)]));
   });
   canvas.addEventListener("pointerleave", hideTip);
   canvas.addEventListener("dblclick", e => zoom(.4, timeAt(spot(e)[0])));

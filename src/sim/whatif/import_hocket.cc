@@ -183,6 +183,11 @@ class HocketReader {
         num_ranks_ = json.small();
       } else if (trace::is_key(fact, "source") && json.next() == '"') {
         of_run_ = json.string() == "run";
+      } else if (trace::is_key(fact, "properties") && json.next() == '{') {
+        json.object([&](std::string_view property) {
+          one_per_kind_ = one_per_kind_ || trace::is_key(property, "replayed_ranks");
+          json.skip_value();
+        });
       } else {
         json.skip_value();
       }
@@ -234,7 +239,12 @@ class HocketReader {
       const int32_t stage = pipeline_rank.at(stages.at(pid));
       run_.workers.push_back({rank, stage, replicas[stage]++, fmt::format("rank {}", rank)});
     }
-    if (num_ranks_ > run_.pattern_workers) {
+    if (num_ranks_ > run_.pattern_workers && one_per_kind_) {
+      run_.stand_for = fmt::format(
+          "{} of {} were simulated, each stands for all that do the same with the same kinds of "
+          "others",
+          run_.pattern_workers, num_ranks_);
+    } else if (num_ranks_ > run_.pattern_workers) {
       run_.dropped.notes.push_back(fmt::format(
           "{} of {} ranks are not in the trace; who communicates with them does not wait for them",
           num_ranks_ - run_.pattern_workers, num_ranks_));
@@ -501,6 +511,7 @@ class HocketReader {
   std::vector<Observed> seen_;
   int32_t num_ranks_ = 0;
   bool of_run_ = false;
+  bool one_per_kind_ = false;  ///< of a simulation: one rank stands for all that do the same
   std::vector<trace::TraceWaits> waits_;
   std::map<int64_t, int32_t> rank_of_;                      ///< by pid
   std::map<std::pair<int32_t, int32_t>, TaskFacts> tasks_;  ///< by worker and number

@@ -72,6 +72,7 @@ struct Dropped {
 struct MeasuredRun {
   std::string source;      ///< which importer read it
   std::string waits_from;  ///< where waits_for is from, in words
+  std::string stand_for;   ///< of a simulation: that its ranks stand for others, too, in words
   std::vector<std::string> names;
   std::vector<OpKind> kinds;
   std::vector<Op> ops;

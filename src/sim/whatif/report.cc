@@ -18,18 +18,6 @@ namespace {
 constexpr size_t kRowsShown = 8;         // steps and kinds in the text
 constexpr size_t kColumnsNumbered = 12;  // data-parallel ranks; more are drawn as shades
 
-/// [stage][replica] of the greatest of its workers' slowdowns.
-std::vector<std::vector<double>> worker_map(const MeasuredRun& run, const Analysis& found) {
-  std::vector<std::vector<double>> map(found.S_stage.size(),
-                                       std::vector<double>(found.S_dp.size(), 0));
-  for (size_t i = 0; i < run.workers.size(); ++i) {
-    double& cell =
-        map[static_cast<size_t>(run.workers[i].stage)][static_cast<size_t>(run.workers[i].replica)];
-    cell = std::max(cell, found.S_worker[i]);
-  }
-  return map;
-}
-
 std::string heat_map(const MeasuredRun& run, const Analysis& found) {
   constexpr std::string_view kShades = " .:-=+*#%@";
   const auto map = worker_map(run, found);
@@ -62,29 +50,11 @@ std::vector<size_t> greatest(size_t count, const auto& value) {
   return order;
 }
 
-/// Why it is slow, or why there is no cause to name.
-std::string named_cause(const Analysis& found) {
-  if (!found.causes.empty() && found.causes[0].named) {
-    const CauseFound& cause = found.causes[0];
-    return fmt::format("{}{}{}: without it {} a step, {:.2f}x as fast{}", to_string(cause.cause),
-                       cause.where.empty() ? "" : ", ", cause.where, human_time(cause.fixed),
-                       cause.gain,
-                       found.S < kStraggles ? "; S does not show it, since the ideal, a mean or "
-                                              "median of what was measured, counts it in"
-                                            : "");
-  }
-  if (found.S >= kStraggles) return "none of those below explains half of the loss";
-  return found.loses()
-             ? fmt::format("none: S is below {}", kStraggles)
-             : fmt::format("none: less than {:g} % of a step is lost, nothing worth naming",
-                           100 * kWorthNaming);
-}
-
 std::string causes_text(const Analysis& found) {
-  std::string out = fmt::format("cause     {}\n", named_cause(found));
+  std::string out = fmt::format("cause     {}\n", cause_text(found));
   bool more_than_all = false;
   for (const CauseFound& cause : found.causes) {
-    if (!found.loses() && !cause.named) continue;
+    if (!shows_causes(found) || (!found.loses() && !cause.named)) continue;
     const std::string share =
         found.loses() ? fmt::format("{:.1f} % of the loss", 100 * cause.explains) : "";
     more_than_all = more_than_all || (found.loses() && cause.explains > 1);
@@ -202,6 +172,43 @@ void put_what_if(JsonWriter& json, const Findings& findings) {
 
 }  // namespace
 
+std::vector<std::vector<double>> worker_map(const MeasuredRun& run, const Analysis& found) {
+  std::vector<std::vector<double>> map(found.S_stage.size(),
+                                       std::vector<double>(found.S_dp.size(), 0));
+  for (size_t i = 0; i < run.workers.size(); ++i) {
+    double& cell =
+        map[static_cast<size_t>(run.workers[i].stage)][static_cast<size_t>(run.workers[i].replica)];
+    cell = std::max(cell, found.S_worker[i]);
+  }
+  return map;
+}
+
+std::string cause_text(const Analysis& found) {
+  if (!found.causes.empty() && found.causes[0].named) {
+    const CauseFound& cause = found.causes[0];
+    return fmt::format("{}{}{}: without it {} a step, {:.2f}x as fast{}", to_string(cause.cause),
+                       cause.where.empty() ? "" : ", ", cause.where, human_time(cause.fixed),
+                       cause.gain,
+                       found.S < kStraggles ? "; S does not show it, since the ideal, a mean or "
+                                              "median of what was measured, counts it in"
+                                            : "");
+  }
+  if (found.S >= kStraggles) return "none of those below explains half of the loss";
+  return found.loses()
+             ? fmt::format("none: S is below {}", kStraggles)
+             : fmt::format("none: less than {:g} % of a step is lost, nothing worth naming",
+                           100 * kWorthNaming);
+}
+
+bool shows_causes(const Analysis& found) {
+  return found.S >= kStraggles || (!found.causes.empty() && found.causes[0].named);
+}
+
+std::string size_text(const MeasuredRun& run) {
+  return fmt::format("{}, {}", counted(static_cast<int64_t>(run.steps.size()), "step"),
+                     counted(static_cast<int64_t>(run.workers.size()), "worker"));
+}
+
 std::string loss_text(const Analysis& found) {
   if (!found.loses())
     return fmt::format("less than {:g} % of the time is lost", 100 * kWorthNaming);
@@ -212,10 +219,12 @@ std::string loss_text(const Analysis& found) {
 std::string to_text(const MeasuredRun& run, const Findings& findings) {
   // What was read, what the replay is worth, what is lost, where, why, and what if.
   const Analysis& found = findings.analysis;
-  std::string out = fmt::format("trace     {}: {}, {} (dp {}, pp {}), {} ops\n", run.source,
-                                counted(static_cast<int64_t>(run.steps.size()), "step"),
-                                counted(static_cast<int64_t>(run.workers.size()), "worker"),
-                                found.S_dp.size(), found.S_stage.size(), run.num_ops());
+  std::string out =
+      fmt::format("trace     {}: {} (dp {}, pp {}), {} ops\n", run.source, size_text(run),
+                  found.S_dp.size(), found.S_stage.size(), run.num_ops());
+  if (!run.stand_for.empty()) {
+    out += fmt::format("ranks     {}\n", run.stand_for);
+  }
   for (const std::string& note : run.dropped.notes) {
     out += fmt::format("dropped   {}\n", note);
   }
@@ -260,6 +269,7 @@ std::string to_json(const MeasuredRun& run, const Findings& findings) {
   json.object();
   json.member("format", run.source)
       .member("dependencies", run.waits_from)
+      .member("stand_for", run.stand_for)
       .member("dp", found.S_dp.size())
       .member("pp", found.S_stage.size())
       .member("ops", run.num_ops())

@@ -38,6 +38,14 @@ inline constexpr const char* kNotSeen =
 
 /// "15.2 % of the time is lost; M_S 1.219, M_W 0.031".
 std::string loss_text(const Analysis& found);
+/// Why it is slow, or why there is no cause to name.
+std::string cause_text(const Analysis& found);
+/// Whether causes are worth a table: it straggles, or one of them is named.
+bool shows_causes(const Analysis& found);
+/// "3 steps, 8 workers".
+std::string size_text(const MeasuredRun& run);
+/// [stage][replica] of the greatest of its workers' slowdowns.
+std::vector<std::vector<double>> worker_map(const MeasuredRun& run, const Analysis& found);
 std::string to_text(const MeasuredRun& run, const Findings& findings);
 /// Keys T, T_ideal, S, S_step, S_stage, S_dp, M_S, M_W and more (docs/whatif.md); seconds.
 std::string to_json(const MeasuredRun& run, const Findings& findings);
