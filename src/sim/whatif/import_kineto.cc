@@ -15,6 +15,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "sim/whatif/importers.h"
+#include "sim/whatif/transfers.h"
 #include "trace/chrome_events.h"
 
 namespace hocket::sim::whatif {

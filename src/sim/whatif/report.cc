@@ -62,7 +62,7 @@ std::vector<size_t> greatest(size_t count, const auto& value) {
   return order;
 }
 
-std::string causes_text(const Analysis& found) {
+std::string causes_text(const MeasuredRun& run, const Analysis& found) {
   std::string out;
   const bool straggles = found.S >= kStraggles;
   if (!found.causes.empty() && straggles && found.causes[0].named) {
@@ -70,6 +70,8 @@ std::string causes_text(const Analysis& found) {
     out += fmt::format("cause     {}{}{}: without it {} a step, {:.2f}x as fast\n",
                        to_string(cause.cause), cause.where.empty() ? "" : ", ", cause.where,
                        human_time(cause.fixed), cause.gain);
+  } else if (straggles && run.clocks_apart) {
+    out += "cause     none is named: clocks of ranks are apart\n";
   } else {
     out += straggles ? "cause     none of those below explains half of the loss\n"
                      : fmt::format("cause     none: S is below {}\n", kStraggles);
@@ -207,7 +209,7 @@ std::string to_text(const MeasuredRun& run, const Findings& findings) {
       "slowdown  S {:.4f}: T {}, ideal {}; {:.1f} % of the time is lost; M_S {:.3f}, M_W {:.3f}\n",
       found.S, human_time(found.T), human_time(found.T_ideal), 100 * (1 - 1 / found.S), found.M_S,
       found.M_W);
-  out += causes_text(found);
+  out += causes_text(run, found);
   out += heat_map(run, found);
   out += "stages      ";
   for (const Slowdown& stage : found.S_stage) {
