@@ -428,6 +428,12 @@ class HocketReader {
   /// Collectives of a group, kind, phase and micro-batch of each of its ranks; and of a stage,
   /// where its ranks are of one pipeline rank: else each calls it its own. True if clocks were set.
   bool collectives() {
+    std::map<int64_t, size_t> class_of;  // of a rank, whose ranks run the same tasks
+    for (size_t number = 0; number < waits_.size(); ++number) {
+      for (const int32_t rank : waits_[number].ranks) {
+        class_of.emplace(rank, number);
+      }
+    }
     std::map<int32_t, std::set<int32_t>> pipeline_ranks, members;  // by group
     for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
       pipeline_ranks[task_of(op).group].insert(run_.workers[run_.ops[op].worker].stage);
@@ -447,6 +453,12 @@ class HocketReader {
     std::vector<Collectives> list;
     for (auto& [key, kind] : kinds) {
       kind.num_members = members.at(std::get<0>(key)).size();
+      std::set<size_t> classes;
+      for (const auto& [worker, ops] : kind.of_worker) {
+        const auto own = class_of.find(run_.workers[worker].rank);
+        classes.insert(own == class_of.end() ? waits_.size() : own->second);
+      }
+      kind.numbered = classes.size() == 1 && *classes.begin() < waits_.size();
       list.push_back(std::move(kind));
     }
     return meet(list, /*timed=*/true, &run_);

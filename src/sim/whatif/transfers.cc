@@ -29,6 +29,16 @@ bool has_others(const Group& group, const MeasuredRun& run) {
   return group.ops.size() > 1 || (group.across_replicas && run.replicas > 1);
 }
 
+/// How much earlier than its last member starts a transfer may seem to end: what reads the clock
+/// does not do so at once, and less than this does not change what is found.
+double tolerance(const MeasuredRun& run) {
+  double sum = 0;
+  for (const double seconds : run.measured_step) {
+    sum += seconds;
+  }
+  return std::max(kTogether, kOfStep * sum / static_cast<double>(run.measured_step.size()));
+}
+
 /// By lane, when the first and the last member of a group started.
 class Starts {
  public:
@@ -83,7 +93,10 @@ void each_transfer(const MeasuredRun& run, F&& f) {
 class Clocks {
  public:
   explicit Clocks(MeasuredRun* run)
-      : run_(*run), offset_(run->workers.size(), 0), known_(run->workers.size(), 0) {}
+      : run_(*run),
+        tolerance_(tolerance(*run)),
+        offset_(run->workers.size(), 0),
+        known_(run->workers.size(), 0) {}
 
   bool set() {
     // Are any wrong? How far is each from the first? Does it help to set them?
@@ -130,7 +143,7 @@ class Clocks {
 
   int64_t count() const {
     int64_t early = 0;
-    each_transfer(run_, [&](int32_t, int32_t, double by) { early += by > kTogether; });
+    each_transfer(run_, [&](int32_t, int32_t, double by) { early += by > tolerance_; });
     return early;
   }
 
@@ -139,7 +152,7 @@ class Clocks {
     std::vector<int64_t> all(offset_.size(), 0), early(offset_.size(), 0);
     each_transfer(run_, [&](int32_t op, int32_t lane, double by) {
       ++all[clock_of(op, lane)];
-      early[clock_of(op, lane)] += by > kTogether;
+      early[clock_of(op, lane)] += by > tolerance_;
     });
     int64_t sum = 0;
     bool any = false;
@@ -232,6 +245,7 @@ class Clocks {
   }
 
   MeasuredRun& run_;
+  const double tolerance_;
   std::vector<double> offset_;  ///< seconds, by worker as MeasuredRun::workers
   std::vector<char> known_;
 };
@@ -246,6 +260,20 @@ Met by_order(const Collectives& kind) {
     for (size_t k = 0; k < ops.size(); ++k) {
       met[k].push_back(ops[k]);
     }
+  }
+  return met;
+}
+
+Met by_number(const Collectives& kind, const MeasuredRun& run) {
+  std::map<int32_t, std::vector<int32_t>> members;
+  for (const auto& [worker, ops] : kind.of_worker) {
+    for (const int32_t op : ops) {
+      members[run.ops[static_cast<size_t>(op)].sequence].push_back(op);
+    }
+  }
+  Met met;
+  for (auto& [number, ops] : members) {
+    met.push_back(std::move(ops));
   }
   return met;
 }
@@ -276,8 +304,10 @@ Met by_time(const Collectives& kind, const MeasuredRun& run) {
   return met;
 }
 
-/// More than a tenth of the members ended before all had started, in the first lane.
+/// Many members ended before all had started, in the first lane: more than a few, and a quarter.
 bool is_impossible(const Met& met, const MeasuredRun& run) {
+  constexpr int64_t kFew = 3, kQuarter = 4;
+  const double most = tolerance(run);
   int64_t all = 0, early = 0;
   for (const std::vector<int32_t>& ops : met) {
     double last = -1e300;
@@ -286,10 +316,10 @@ bool is_impossible(const Met& met, const MeasuredRun& run) {
     }
     for (const int32_t op : ops) {
       ++all;
-      early += run.start[run.at(op, 0)] + run.duration[run.at(op, 0)] < last - kTogether;
+      early += run.start[run.at(op, 0)] + run.duration[run.at(op, 0)] < last - most;
     }
   }
-  return early * kOneOf > all;
+  return early > kFew && early * kQuarter > all;
 }
 
 /// Whether the starts of every worker are in the order of its ops: else when they ran says nothing.
@@ -323,8 +353,8 @@ bool meet(const std::vector<Collectives>& kinds, bool timed, MeasuredRun* run) {
   const size_t messages = run->groups.size();
   std::vector<Met> met(kinds.size());
   for (size_t kind = 0; kind < kinds.size(); ++kind) {
-    if (is_even(kinds[kind])) {
-      met[kind] = by_order(kinds[kind]);
+    if (kinds[kind].numbered || is_even(kinds[kind])) {
+      met[kind] = kinds[kind].numbered ? by_number(kinds[kind], *run) : by_order(kinds[kind]);
       add_groups(met[kind], run);
     }
   }
@@ -334,7 +364,8 @@ bool meet(const std::vector<Collectives>& kinds, bool timed, MeasuredRun* run) {
   bool by_order_alone = false;
   for (size_t kind = 0; kind < kinds.size(); ++kind) {
     const bool odd = met[kind].empty();
-    if (timed && is_in_order(kinds[kind], *run) && (odd || is_impossible(met[kind], *run))) {
+    const bool doubtful = odd || (!kinds[kind].numbered && is_impossible(met[kind], *run));
+    if (doubtful && timed && is_in_order(kinds[kind], *run)) {
       met[kind] = by_time(kinds[kind], *run);
       paired += static_cast<int64_t>(met[kind].size());
     } else if (odd) {
@@ -393,11 +424,7 @@ void settle_transfers(MeasuredRun* run) {
     }
   }
   const bool transfers = at_once * kOneOf >= groups * (kOneOf - 1);
-  double mean_step = 0;
-  for (const double seconds : run->measured_step) {
-    mean_step += seconds / static_cast<double>(run->measured_step.size());
-  }
-  const double apart = std::max(kTogether, kOfStep * mean_step);
+  const double apart = tolerance(*run);
   int64_t all = 0, early = 0, negative = 0;
   for (const Group& group : run->groups) {
     starts.of(group);
