@@ -514,8 +514,8 @@ class HocketReader {
     }
   }
 
-  /// What tasks wait for in other lanes: as the trace says of its program; of ranks of which it
-  /// says nothing, by when they ran.
+  /// What tasks wait for in other lanes: as the trace says of its program; by when they ran of
+  /// ranks of which it says nothing, and of tasks that wait for one that is not in the trace.
   void waits() {
     std::map<int64_t, int32_t> worker_of;  // by rank
     for (int32_t worker = 0; worker < run_.pattern_workers; ++worker) {
@@ -525,7 +525,7 @@ class HocketReader {
     for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
       op_of[{run_.ops[op].worker, run_.ops[op].sequence}] = op;
     }
-    std::set<int32_t> said;
+    std::set<int32_t> said, lacking;  // workers; ops
     int64_t absent = 0;
     for (const trace::TraceWaits& program : waits_) {
       for (const int32_t rank : program.ranks) {
@@ -540,13 +540,18 @@ class HocketReader {
             } else {
               add_wait(&run_, op->second, before->second);
             }
+            if (op != op_of.end() && before == op_of.end()) {
+              lacking.insert(op->second);
+            }
           }
         }
       }
     }
     if (absent > 0) {
-      run_.dropped.notes.push_back(
-          fmt::format("{} of tasks that are not in the trace", counted(absent, "wait")));
+      run_.dropped.notes.push_back(fmt::format(
+          "{} of tasks that are not in the trace; in their place are waits inferred from "
+          "times",
+          counted(absent, "wait")));
     }
     const auto all = static_cast<size_t>(run_.pattern_workers);
     run_.waits_from = said.size() == all ? "the program's"
@@ -555,15 +560,19 @@ class HocketReader {
                           : fmt::format("the program's; of {} of {} ranks inferred from times",
                                         all - said.size(), all);
     for (const auto& [lane, ops] : lanes_) {
-      if (!said.count(lane.first)) {
-        infer_waits(lane, ops);
+      const bool all_of_it = !said.count(lane.first);
+      if (all_of_it ||
+          std::any_of(ops.begin(), ops.end(), [&](int32_t op) { return lacking.count(op) > 0; })) {
+        infer_waits(lane, ops, [&](int32_t op) { return all_of_it || lacking.count(op) > 0; });
       }
     }
   }
 
   /// A task waits for the last one of every other lane that had always ended when it started, in
   /// all steps, and belongs to the same pass, or to none.
-  void infer_waits(const std::pair<int32_t, int32_t>& lane, const std::vector<int32_t>& ops) {
+  template <typename Infers>
+  void infer_waits(const std::pair<int32_t, int32_t>& lane, const std::vector<int32_t>& ops,
+                   Infers&& infers) {
     for (const auto& [other, before] : lanes_) {
       if (other.first != lane.first || other == lane) continue;
       size_t ended = before.size();
@@ -578,7 +587,7 @@ class HocketReader {
         }
       }
       for (size_t i = 0; i < ops.size(); ++i) {
-        for (size_t j = always[i]; j > 0; --j) {
+        for (size_t j = infers(ops[i]) ? always[i] : 0; j > 0; --j) {
           if (goes_with(ops[i], before[j - 1])) {
             add_wait(&run_, ops[i], before[j - 1]);
             break;
