@@ -141,6 +141,19 @@ class Chakra(Ranks):
                 f.write(trace(self.nodes(rank, starts=False, sums=20 - 10 * (rank == 3))))
         self.assertRegex(self.notes(self.analyse(*paths)), "members of 10 collectives.*where starts do not say")
 
+    def test_starts_of_some_files_only(self):
+        paths = self.files()
+        without = self.analyse(*self.files(starts=False))
+        for rank in range(3):
+            with open(paths[rank], "wb") as f:
+                f.write(trace(self.nodes(rank, starts=False)))
+        with open(paths[3], "wb") as f:
+            f.write(trace(self.nodes(3)))
+        found = self.analyse(*paths)
+        self.assertAlmostEqual(found["T"], 20 * 280e-6, places=12)
+        self.assertAlmostEqual(without["T"], 20 * 280e-6 , delta=20 * 100e-6)
+        self.assertNotIn("clocks", self.notes(found) + self.notes(without))
+
     def test_lost_messages(self):
         """One of ten messages was not recorded by who sends: those that cannot meet then wait for nobody."""
         def end(number, sends):

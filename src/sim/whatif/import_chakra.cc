@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "sim/whatif/chakra_nodes.h"
 #include "sim/whatif/importers.h"
+#include "sim/whatif/meet.h"
 #include "sim/whatif/transfers.h"
 
 namespace hocket::sim::whatif {
@@ -38,6 +39,9 @@ class ChakraReader {
     std::vector<Observed> seen;
     for (size_t rank = 0; rank < nodes_.size(); ++rank) {
       observe(rank, &seen);
+    }
+    for (Observed& op : seen) {
+      op.start = has_starts_ ? op.start : 0;
     }
     assemble(std::move(seen), paths_[0], &run_);
     for (size_t op = 0; op < run_.ops.size(); ++op) {
@@ -327,7 +331,7 @@ class ChakraReader {
   std::vector<std::array<std::vector<int32_t>, 2>> uneven_;  ///< messages: sent, and received
   using Key = std::array<int32_t, 3>;         ///< worker, name and sequence of a node
   std::vector<std::map<int64_t, Key>> keys_;  ///< by rank and id
-  bool has_starts_ = true;                    ///< all files have
+  bool has_starts_ = true;                    ///< all files have; else those of others say nothing
   std::map<std::string, int32_t> names_;
   std::map<Key, int32_t> op_of_;
 };

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "sim/whatif/importers.h"
+#include "sim/whatif/meet.h"
 #include "sim/whatif/transfers.h"
 #include "trace/chrome_events.h"
 #include "trace/trace_reader.h"

@@ -13,6 +13,7 @@
 #include "base/flat_map.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "sim/whatif/clocks.h"
 #include "sim/whatif/importers.h"
 #include "sim/whatif/megatron.h"
 #include "sim/whatif/transfers.h"
