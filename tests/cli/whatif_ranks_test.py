@@ -300,6 +300,13 @@ class Straggler(Ranks):
             self.alike(self.analyse(self.write(events)),
                        self.analyse(self.write([e for e in job.trace() if e["pid"] != pid])))
 
+    def test_cut_off_within_its_only_step(self):
+        events = [e for e in straggler_util.Job(dp=1, pp=2, steps=1).trace() if e["ph"] == "X"]
+        text = json.dumps(sorted(events, key=lambda e: e["ts"]))
+        with open(self.path(), "w", encoding="utf-8") as f:
+            f.write(text[:len(text) * 3 // 5])
+        self.assertIn("the rest of step 20, the only one: the file ends within it", self.notes(self.analyse(self.path())))
+
     def test_names_of_data_parallel_ranks(self):
         job = straggler_util.Job(dp=3, pp=2, slow=lambda step, dp, pp, kind, mb: 1.5 if dp == 0 else 1)
         whole = self.analyse(self.write(job.trace()))
