@@ -3,6 +3,7 @@
 // tests/cli/whatif_ranks_test.py.
 #include <gtest/gtest.h>
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -90,6 +91,16 @@ TEST(WhatifClocks, AlongAChainOfCollectivesAndMessages) {
   EXPECT_NEAR(run.measured_step[0], 7.5, 1e-12);
   settle_transfers(&run);
   EXPECT_FALSE(run.clocks_apart);
+}
+
+TEST(WhatifClocks, SetsThatHaveNothingInCommon) {
+  MeasuredRun run = run_of({{0, 0, 0, 2}, {1, 0, 1, 2}, {2, 1, 50, 52}, {3, 1, 91, 92}}, 4);
+  group({{0, 0}, {1, 0}}, false, &run);
+  group({{2, 1}, {3, 1}}, false, &run);
+  ASSERT_TRUE(set_clocks(&run));
+  EXPECT_NEAR(run.start[run.at(op_of(run, 2, 1), 0)], 50, 1e-12);
+  EXPECT_NEAR(run.start[run.at(op_of(run, 3, 1), 0)], 51, 1e-12);
+  EXPECT_NE(run.dropped.notes[0].find("2 sets of ranks"), std::string::npos);
 }
 
 TEST(WhatifClocks, OneClockIsLeftAsItIs) {

@@ -14,7 +14,7 @@
 namespace hocket::sim::whatif {
 namespace {
 
-/// The clocks of workers, each with that of the first one.
+/// The clocks of workers, each as that of the first one with which it can be compared.
 class Clocks {
  public:
   explicit Clocks(MeasuredRun* run)
@@ -24,13 +24,10 @@ class Clocks {
         known_(run->workers.size(), 0) {}
 
   bool set() {
-    // Are any wrong? How far is each from the first? Does it help to set them?
+    // Are any wrong? How far is each from others? Does it help to set them?
     const int64_t before = impossible();
     if (before == 0) return false;
-    known_[0] = 1;
-    while (follow_collectives() || follow_messages()) {
-    }
-    const auto unknown = std::count(known_.begin(), known_.end(), 0);
+    const int64_t sets = find_offsets();
     double most = 0;
     for (double& offset : offset_) {
       offset = std::fabs(offset) > kTogether ? offset : 0;
@@ -50,14 +47,28 @@ class Clocks {
         "ended and messages arrived: {} had ended before all their members had started, {} still "
         "{}{}",
         human_time(most), counted(before, "transfer"), after, after == 1 ? "has" : "have",
-        unknown == 0 ? ""
-                     : fmt::format("; {} had none in common with the first rank or took part in "
-                                   "messages one way only, and stayed as they were",
-                                   counted(static_cast<int64_t>(unknown), "clock"))));
+        sets == 1 ? ""
+                  : fmt::format("; {} of ranks have no collectives, nor messages both ways, in "
+                                "common, and a clock each",
+                                counted(sets, "set"))));
     return true;
   }
 
  private:
+  /// From each clock that is not known on, those that can be known by it. Returns how many sets of
+  /// clocks that are.
+  int64_t find_offsets() {
+    int64_t sets = 0;
+    for (size_t clock = 0; clock < known_.size(); ++clock) {
+      if (known_[clock] != 0) continue;
+      known_[clock] = 1;
+      ++sets;
+      while (follow_collectives() || follow_messages()) {
+      }
+    }
+    return sets;
+  }
+
   size_t clock_of(int32_t op, int32_t lane) const {
     return static_cast<size_t>(run_.ops[static_cast<size_t>(op)].worker * run_.replicas +
                                lane % run_.replicas);
