@@ -5,8 +5,8 @@
     sudo bench/injected.py [--only KIND] [--steps N] [--json FILE] [--folder DIR]
 
 A what-if analysis estimates from the trace of a slow run alone how fast the run would have been, and says why it was
-not. Whether it is right can be seen where the trouble is known, because it was injected: five kinds of it, three
-levels each, in a cluster in a box (tools/cluster; root). Every level is a run with the trouble between two runs
+not. Whether it is right can be seen where the trouble is known, because it was injected: six kinds of it, two
+or three levels each, in a cluster in a box (tools/cluster; root). Every level is a run with the trouble between two runs
 without it, the same training otherwise. `hocket whatif` is given the trace of the troubled run (`hocket bench step
 --trace`: all timed steps), and never sees the others.
 
@@ -16,6 +16,7 @@ heavy-stage      the last of two pipeline stages has more of the 8 layers       
 skewed-lengths   one data-parallel rank has all long documents of a step, in turn; without it
                  the same documents are dealt evenly                                            uneven sequences
 pauses           every 1.1 seconds a rank, drawn at random, is stopped (SIGSTOP) and goes on    pauses
+pauses-in-step   rank 1 is stopped for 0.4 seconds, once in every step or in every other one    pauses
 
 Busy loops and skewed lengths slow arithmetic that is real: two ranks, pinned to a core each. The others are four
 ranks on four hosts on a device that is played (`timed`, docs/cluster.md), which more ranks than cores do not slow.
@@ -79,9 +80,9 @@ def busy_loop(core, share):
 
 
 @contextlib.contextmanager
-def pauses(pid_files, length, every):
-    """Stops one of the processes, drawn at random, for `length` seconds, once in every `every` on average: not in step
-    with the steps."""
+def pauses(pid_files, length, every, spread=0.5):
+    """Stops one of the processes, drawn at random, for `length` seconds, once in every `every` on average; without a
+    `spread` of the times between as regularly as steps come."""
     over = threading.Event()
     rng = random.Random(1)
     processes = {}  # descriptors: a number may soon be that of another process
@@ -93,7 +94,7 @@ def pauses(pid_files, length, every):
         return processes[path]
 
     def pause():
-        while not over.wait(rng.uniform(0.5, 1.5) * (every - length)):
+        while not over.wait(rng.uniform(1 - spread, 1 + spread) * (every - length)):
             path = rng.choice(pid_files)
             with contextlib.suppress(OSError, ValueError):  # it has not begun, or is at its end
                 signal.pidfd_send_signal(process(path), signal.SIGSTOP)
@@ -202,15 +203,21 @@ def skewed_lengths(folder):
     return [(f"{long} and {short}", setup(long, False), setup(long, True)) for long in (1024, 2048, 4096)]
 
 
-def many_pauses(folder):
+def replicas(folder, trouble=None):
     keys = played(folder) + ["train.global_batch=16", "plan.dp=4", "plan.micro_batch=1"]
-    dense = model(folder, "dense")
+    return Setup(keys, model(folder, "dense"), hosts=4, rate="400mbit", trouble=trouble)
 
-    def setup(trouble=None):
-        return Setup(keys, dense, hosts=4, rate="400mbit", trouble=trouble)
 
-    return [(f"{length:g} s", setup(), setup(lambda pids, length=length: pauses(pids, length, 1.1)))
+def many_pauses(folder):
+    return [(f"{length:g} s", replicas(folder), replicas(folder, lambda pids, length=length: pauses(pids, length, 1.1)))
             for length in (0.15, 0.25, 0.4)]
+
+
+def pauses_in_step(folder):
+    step, length = 0.367, 0.4  # seconds, of a step without pauses and of a pause
+    return [(f"every {name}", replicas(folder), replicas(
+        folder, lambda pids, every=steps * step + length: pauses(pids[1:2], length, every, spread=0)))
+        for name, steps in (("step", 1), ("other step", 2))]
 
 
 # By kind: its levels, and the cause that is the right one, and where.
@@ -220,6 +227,7 @@ KINDS = {
     "heavy-stage": (heavy_stages, "last stage", "stage 1"),
     "skewed-lengths": (skewed_lengths, "uneven sequences", ""),
     "pauses": (many_pauses, "pauses", ""),
+    "pauses-in-step": (pauses_in_step, "pauses", ""),
 }
 
 

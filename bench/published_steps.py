@@ -11,10 +11,11 @@ megatron   Megatron-LM on A100, Korthikanti et al., arXiv 2205.05198, table 5: s
            selene-a100.yaml are fitted to the two rows of the 22B model (--fit prints them); those of the 175B, 530B and
            1T models are predicted (--shares: with other shares, of products and of attention)
 megascale  Jiang et al., arXiv 2402.15627, table 2: MFU of MegaScale over MFU of Megatron-LM, at eight scales. Both are
-           predicted. They differ in what MegaScale changed: the overlaps (plan keys of MEGASCALE), the parallel
-           transformer block (model_type parallel_llama), and FlashAttention-2, a share of the peak from its own paper
-           (--attention; 0: both have Megatron-LM's kernel). --steps adds them one after the other, as the paper's
-           table 3 does. Error: predicted ratio minus published ratio
+           predicted. They differ in what MegaScale changed: the overlaps (plan keys of MEGASCALE; without that of pp the
+           host awaits every message), the parallel transformer block (model_type parallel_llama), and FlashAttention-2
+           in place of FlashAttention, shares of the peak from its paper (--attention, of Megatron-LM and of MegaScale;
+           0: that of the cluster file). --steps adds them one after the other, as the paper's table 3 does. Error:
+           predicted ratio minus published ratio
 qwen3      Qwen3-235B-A22B on 256 H100, Megatron-MoE-ModelZoo, best_practice/qwen3/readme.md: seconds per step
 llama      Llama 3.1 405B on 512 H100, torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, table 5: tokens per second
            and GPU
@@ -73,9 +74,18 @@ MEGATRON = {"sequence_parallel": True, "overlap_grad_reduce": False, "overlap_pa
 MEGASCALE_DP = {"overlap_grad_reduce": True, "overlap_param_gather": True, "bucket_mib": 100,
                 "shard": {"params": "all", "reshard_after_forward": False, "reshard_after_backward": False}}
 MEGASCALE = {"sequence_parallel": True, "overlap_p2p_comm": True, **MEGASCALE_DP}
-# FlashAttention-2, which MegaScale uses (section 3.3): 50 to 73 % of an A100's peak (Dao, arXiv 2307.08691, abstract), here the
-# least of it, since sequences of 2,048 tokens are short.
-FLASH_ATTENTION = 0.5
+# FlashAttention-2, which MegaScale uses (section 3.3), reaches 50 to 73 % of an A100's peak, and FlashAttention 25 to 40 %
+# (Dao, arXiv 2307.08691, abstract); here the least of either, since sequences of 2,048 tokens are short. That MegaScale's
+# Megatron-LM had the latter (commit 285068c8 is of January 2023, when Megatron-LM's pull request 267 brought it) is told by
+# its table 3: scores that are written out take a quarter of a step, and neither the sliding window (+1.0 points of MFU) nor
+# the efficient operators (+1.7) could then have brought so little.
+FLASH_ATTENTION, FLASH_ATTENTION_2 = 0.25, 0.5
+# Megatron-LM, p2p_communication.py: unless messages are overlapped, they go in a batch, torch.cuda.synchronize() is behind
+# it, and what follows is launched late: a module is 74 us of the host (NVIDIA/TransformerEngine pull request 1191:
+# ColumnParallelLinear without Transformer Engine). Blocks of one module are launched together, which is not in the model of
+# the host: rows with comm_tiles are without it.
+AWAITS_MESSAGES = {"host_launch": "{value: 74us, source: bench/published_steps.py}",
+                   "host_reads": "{ops: [send, recv], source: bench/published_steps.py}"}
 QWEN3 = {"sequence_parallel": True, "shard": {"optimizer": "all"}}
 LLAMA = {"tp": 8, "pp": 8, "dp": 8, "micro_batch": 4, "sequence_parallel": True, "comm_tiles": 8, "recompute": "full",
          "shard": {"optimizer": "all"}}
@@ -84,9 +94,11 @@ LLAMA = {"tp": 8, "pp": 8, "dp": 8, "micro_batch": 4, "sequence_parallel": True,
 class Row:
     """A published run: `what` it was, `figure` and its `unit`, and the run.yaml that predicts it."""
 
-    def __init__(self, system, what, figure, unit, cluster, model, seq_len, batch, plan, float8=False, dropout=0.0, shares=None):
+    def __init__(self, system, what, figure, unit, cluster, model, seq_len, batch, plan, float8=False, dropout=0.0, shares=None,
+                 device=None):
         self.system, self.what, self.figure, self.unit, self.cluster = system, what, figure, unit, cluster
         self.shares = shares or {}  # of the peaks, where they are not those of the cluster file
+        self.device = device or {}  # keys of the device that the cluster file lacks
         schedule = {"pp_schedule": "interleaved"} if plan.get("pp_chunks", 1) > 1 else {}
         self.run = {"model": {"config": model, "dtype": "bf16", "float8": float8},
                     "train": {"global_batch": batch, "seq_len": seq_len, "dropout": dropout},
@@ -127,26 +139,27 @@ MEGASCALE_STEPS = {"Megatron-LM": 47.7, "parallel block": 52.3, "tp overlap": 55
                    "FlashAttention-2": 61.2}
 
 
-def megascale_row(gpus, batch, name, figure, model, keys, attention=0.0):
+def megascale_row(gpus, batch, name, figure, model, keys, attention):
     plan = {"tp": 8, "pp": 8, "pp_chunks": 6, "dp": gpus // 64, "micro_batch": 1, "shard": {"optimizer": "all"}, **keys}
     return Row("MegaScale", f"175B, {gpus} GPUs, {name}", figure, "MFU, %", "megascale-a100", model, 2048, batch, plan,
-               shares={"attention": attention} if attention else {})
+               shares={"attention": attention} if attention else {},
+               device={} if keys["overlap_p2p_comm"] or keys["comm_tiles"] > 1 else AWAITS_MESSAGES)
 
 
 def megascale_rows(gpus, tiles, attention):
     batch, megatron, megascale = MEGASCALE_TABLE[gpus]
     overlapped = {**MEGASCALE, "comm_tiles": tiles}
-    return (megascale_row(gpus, batch, "Megatron-LM", megatron, MEGASCALE_175B, MEGATRON),
-            megascale_row(gpus, batch, "MegaScale", megascale, MEGASCALE_175B_PARALLEL, overlapped, attention))
+    return (megascale_row(gpus, batch, "Megatron-LM", megatron, MEGASCALE_175B, MEGATRON, attention[0]),
+            megascale_row(gpus, batch, "MegaScale", megascale, MEGASCALE_175B_PARALLEL, overlapped, attention[1]))
 
 
 def megascale_step_rows(tiles, attention):
-    keys, model, share = dict(MEGATRON), MEGASCALE_175B, 0.0
+    keys, model, share = dict(MEGATRON), MEGASCALE_175B, attention[0]
     for name, figure in MEGASCALE_STEPS.items():
         model = model if name == "Megatron-LM" else MEGASCALE_175B_PARALLEL
         keys.update({"tp overlap": {"comm_tiles": tiles}, "pp overlap": {"overlap_p2p_comm": True},
                      "dp overlap": MEGASCALE_DP}.get(name, {}))
-        share = attention if name == "FlashAttention-2" else share
+        share = attention[1] if name == "FlashAttention-2" else share
         yield megascale_row(256, 256, name, figure, model, keys, share)
 
 
@@ -180,7 +193,7 @@ def simulate(args, row, folder, cluster=""):
     with open(run_file, "w", encoding="utf-8") as f:
         json.dump(row.run, f)  # YAML too
     if not cluster:
-        cluster = with_shares(row.cluster, row.shares, folder)
+        cluster = with_changes(row.cluster, row.shares, row.device, folder)
     words = [args.hocket, "simulate", run_file, "--cluster", cluster, "--json"]
     ran = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     if ran.returncode != 0:
@@ -227,10 +240,10 @@ def megascale(args, folder):
     return lines
 
 
-def with_shares(cluster, shares, folder):
-    """A cluster file, with other shares of the peaks if there are any."""
+def with_changes(cluster, shares, device, folder):
+    """A cluster file, with other shares of the peaks and more keys of its device if there are any."""
     given = os.path.join(CLUSTERS, cluster + ".yaml")
-    if not shares:
+    if not shares and not device:
         return given
     with open(given, encoding="utf-8") as f:
         lines = f.read().split("\n")
@@ -239,6 +252,7 @@ def with_shares(cluster, shares, folder):
         key = lines[i].strip().split(":")[0]
         if key in shares:
             lines[i] = f"    {key}: {{value: {shares[key]:.6f}, source: bench/published_steps.py}}"
+    lines[begin:begin] = [f"  {key}: {value}" for key, value in device.items()]
     path = os.path.join(folder, "cluster.yaml")
     with open(path, "w", encoding="utf-8") as f:
         f.write("\n".join(lines))
@@ -252,7 +266,7 @@ def fit(args, folder):
     names = ("matmul", "attention")
 
     def errors(logs):
-        cluster = with_shares("selene-a100", {name: math.exp(x) for name, x in zip(names, logs)}, folder)
+        cluster = with_changes("selene-a100", {name: math.exp(x) for name, x in zip(names, logs)}, {}, folder)
         return [math.log(simulate(args, row, folder, cluster)["step_s"] / row.figure) for row in rows]
 
     logs = [math.log(0.7), math.log(0.3)]
@@ -275,8 +289,9 @@ def main():
     parser.add_argument("--only", action="append", choices=("megatron", "megascale", "qwen3", "llama"))
     parser.add_argument("--tiles", type=int, default=2, help="plan.comm_tiles of MegaScale's rows (default: %(default)s)")
     parser.add_argument("--gpus", type=int, action="append", choices=MEGASCALE_TABLE, help="only these scales of MegaScale")
-    parser.add_argument("--attention", type=float, default=FLASH_ATTENTION,
-                        help="MegaScale's share of the peak in attention; 0: Megatron-LM's (default: %(default)s)")
+    parser.add_argument("--attention", nargs=2, type=float, default=(FLASH_ATTENTION, FLASH_ATTENTION_2),
+                        metavar=("MEGATRON", "MEGASCALE"),
+                        help="shares of the peak in attention in MegaScale's rows; 0: the cluster file's (default: 0.25 0.5)")
     parser.add_argument("--steps", action="store_true", help="MegaScale's changes one after the other, too")
     parser.add_argument("--shares", nargs=2, type=float, metavar=("MATMUL", "ATTENTION"),
                         help="of the peaks, in place of those of selene-a100.yaml, in the rows of Megatron-LM")

@@ -56,15 +56,18 @@ uint32_t lanes_of(const KindInfo& info) {
   }
   // What a sum over ranks needs beside its messages may stand where they arrive.
   const uint32_t arrive = bit(Lane::intra_rx) | bit(Lane::inter_rx);
+  // Who encodes for links and adds up what comes may be the host.
+  const bool is_codec = info.rules && info.rules->codec.name;
   switch (info.op_class) {
     case OpClass::copy:
     case OpClass::zero:
       return bit(Lane::compute) | bit(Lane::h2d) | bit(Lane::d2h) | bit(Lane::host) | arrive;
     case OpClass::add:
+      return bit(Lane::compute) | bit(Lane::host) | arrive;
     case OpClass::merge:
       return bit(Lane::compute) | arrive;
     default:
-      return bit(Lane::compute);
+      return bit(Lane::compute) | (is_codec ? bit(Lane::host) : 0);
   }
 }
 
@@ -76,11 +79,11 @@ KindInfo kind_info(const program::Kind& kind, TypeTable& types, OpKeys& keys) {
     info.comm = &comm::op(id);
   }
   info.op_class = info.comm ? OpClass::communication : class_of(kind.op);
-  info.lanes = lanes_of(info);
   if (is_local(info)) {
     info.rules = ops::find_or_null(kind.op);
     info.key = keys.intern(kind.op, kind.attrs);
   }
+  info.lanes = lanes_of(info);
   for (const auto& type : kind.in) {
     info.in.push_back(types.intern(type));
   }

@@ -33,7 +33,7 @@ struct Options {
   std::optional<int64_t> global_batch, seq_len, ranks, threads;
   int64_t top = 5;
   double time_limit = 60;
-  bool json = false, espresso = false;
+  bool json = false, espresso = false, offload = false;
 };
 
 std::vector<std::string> overrides_of(const Options& options) {
@@ -234,10 +234,10 @@ int search_plan(const Options& options) {
     return 0;
   }
   std::FILE* words = words_beside(options.out);
-  fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}\nsearch   {}\n\n{}",
+  fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}\nsearch   {}\n\n{}{}",
              engine::describe(run.model), trial.cluster().name, space.ranks,
              trial.cluster().capacity(), trial.cluster().device.name, ending_text(result),
-             table_text(result, space, static_cast<size_t>(options.top)));
+             table_text(result, space, static_cast<size_t>(options.top)), why_text(result, space));
   for (const auto& [why, count] : result.refusals) {
     fmt::print(words, "no program of {}: {}\n", counted(count, "plan"), why);
   }
@@ -286,6 +286,7 @@ int choose(const Options& options) {
                       .set = overrides_of(options),
                       .codecs = split(options.codecs, ','),
                       .time_limit_s = options.time_limit,
+                      .offload = options.offload,
                       .json = options.json});
 }
 
@@ -293,6 +294,7 @@ int choose(const Options& options) {
 int decide_as_espresso(const Options& options) {
   expect_none("--espresso", "RUN has all that it decides by; try --set for the keys of RUN",
               {{"--codecs", !options.codecs.empty()},
+               {"--offload", options.offload},
                {"--cluster", !options.cluster.empty()},
                {"--profile", !options.profile.empty()},
                {"--out", !options.out.empty()},
@@ -314,6 +316,9 @@ int plan_run(const Options& options) {
   }
   if (options.espresso) return decide_as_espresso(options);
   if (!options.codecs.empty()) return choose(options);
+  if (options.offload) {
+    fail("hocket plan --offload", "says where codecs encode; try it with --codecs int8");
+  }
   for (const auto& [option, value] :
        {std::pair{"--from", options.from}, {"--emit", options.emit}}) {
     if (!value.empty() && value != "megatron" && value != "torchtitan") {
@@ -331,8 +336,9 @@ void verb_plan(Args& args) {
   auto options = std::make_shared<Options>();
   args.about(
       "find the plan with the shortest predicted step on a cluster",
-      "Looks at every mesh (pp, dp, cp, tp, ep, etp, with and without sequence_parallel), schedule "
-      "and number of chunks, micro-batch, recompute, sharding (ZeRO-1 to 3) and algorithm of "
+      "Looks at every mesh (pp, dp, cp, tp, ep, etp, with and without sequence_parallel; ep in one "
+      "step or two), schedule and number of chunks, micro-batch (by speed where replicas are "
+      "unlike), recompute, sharding (ZeRO-1 to 3) and algorithm of "
       "collectives that the model, the batch and the ranks allow. What cannot fit into memory is "
       "dropped by a bound; the rest is simulated, the most promising first, by the replay of "
       "`hocket simulate`, until no plan that is left can beat the best one or the time is up. "
@@ -368,6 +374,8 @@ void verb_plan(Args& args) {
       "--codecs", "CODEC[,..]", &options->codecs,
       "keep the plan, and choose for each transfer of gradients one of these codecs or none "
       "by the predicted step (plan.grad_codec_of)");
+  args.flag("--offload", &options->offload,
+            "with --codecs: the CPUs of hosts may encode in place of devices (docs/plan.md)");
   args.flag(
       "--espresso", &options->espresso,
       "RUN is a file of gradients: print what the public selector of Espresso decides of them "

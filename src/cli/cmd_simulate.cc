@@ -41,7 +41,7 @@ struct Options {
   std::vector<std::string> set, what_if;
   bool all_ranks = false;
   ScheduleOptions schedule;
-  std::string op, bytes;
+  std::string op, bytes, codec;
   std::optional<int64_t> per_node;
   bool all_ways = false;
 };
@@ -116,15 +116,17 @@ void check_op(const Options& options) {
       !other.out.empty()) {
     fail("hocket simulate --op",
          "is of a collective alone; expected no RUN, and of the options --bytes, --ranks, "
-         "--per-node, --all-ways, --cluster, --profile, --set (of the cluster file) and --json");
+         "--per-node, --codec, --all-ways, --cluster, --profile, --set (of the cluster file) and "
+         "--json");
   }
 }
 
 /// Error unless the options are of a run, or of a schedule alone.
 void check_options(const Options& options) {
   const ScheduleOptions& alone = options.schedule;
-  if (!options.bytes.empty() || options.per_node || options.all_ways) {
-    fail("hocket simulate", "--bytes, --per-node and --all-ways go with --op; try --op all_reduce");
+  if (!options.bytes.empty() || options.per_node || options.all_ways || !options.codec.empty()) {
+    fail("hocket simulate",
+         "--bytes, --per-node, --codec and --all-ways go with --op; try --op all_reduce");
   }
   if (alone.ranks.value_or(0) > kMostOfShape) {
     fail("hocket simulate --schedule", "--ranks is {}; expected at most {}", *alone.ranks,
@@ -244,8 +246,11 @@ static void add_op(Args& args, Options* options) {
               "(doubled)");
   args.option("--per-node", "N", &options->per_node,
               "of --op: ranks of the group on each node (default: all devices)", 1, kMostRanks);
+  args.option("--codec", "CODEC", &options->codec,
+              "of --op all_reduce: of f32, by the fastest way through this codec or without "
+              "(docs/clusters.md)");
   args.flag("--all-ways", &options->all_ways,
-            "of --op: every algorithm and protocol, the fastest first");
+            "of --op: every algorithm and protocol, or way through a codec, the fastest first");
 }
 
 void verb_simulate(Args& args) {
@@ -306,6 +311,7 @@ void verb_simulate(Args& args) {
                           .cluster = options->cluster,
                           .profile = options->profile,
                           .set = options->set,
+                          .codec = options->codec,
                           .all_ways = options->all_ways,
                           .json = options->schedule.json});
     }

@@ -2,20 +2,40 @@
 #include "cli/interrupt.h"
 
 #include <atomic>
+#include <cstdint>
+#include <ctime>
 
 namespace hocket::cli {
 
 namespace {
 
-std::atomic<bool> interrupted{false};
+/// When the first one came, in ns since the machine began; 0: none did.
+std::atomic<int64_t> came_ns{0};
+/// `timeout` and launchers send a signal to a process and to its group: a second one within this is
+/// the first one again.
+constexpr int64_t kSameNs = 500'000'000;
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+/// Only what a signal handler may call.
+void take(int signal) {
+  const int64_t now = now_ns();
+  int64_t before = 0;
+  if (came_ns.compare_exchange_strong(before, now) || now - before < kSameNs) return;
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
 
 }  // namespace
 
 Interrupt::Interrupt() {
-  interrupted = false;
+  came_ns = 0;
   struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = true; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  action.sa_handler = take;
   sigaction(SIGINT, &action, &before_[0]);
   sigaction(SIGTERM, &action, &before_[1]);
 }
@@ -25,6 +45,6 @@ Interrupt::~Interrupt() {
   sigaction(SIGTERM, &before_[1], nullptr);
 }
 
-bool Interrupt::came() { return interrupted.load(); }
+bool Interrupt::came() { return came_ns.load() != 0; }
 
 }  // namespace hocket::cli

@@ -29,13 +29,14 @@ using plan::CodecDecision;
 using plan::CodecResult;
 using plan::CodecTrial;
 
-plan::CodecResult search(const CodecTrial& trial, double time_limit_s) {
+plan::CodecResult search(const CodecTrial& trial, const PlanCodecs& options) {
   const auto begun = std::chrono::steady_clock::now();
   Progress line;
   plan::CodecSearchOptions how;
+  how.offload = options.offload;
   how.stop = [&] {
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
-    return Interrupt::came() || (time_limit_s > 0 && spent.count() >= time_limit_s);
+    return Interrupt::came() || (options.time_limit_s > 0 && spent.count() >= options.time_limit_s);
   };
   how.progress = [&](int64_t simulated, double best_s) {
     line.update(fmt::format("{} simulated, best {}", simulated, human_time(best_s)));
@@ -68,7 +69,7 @@ std::string table_text(const CodecTrial& trial, const CodecResult& result) {
 /// A predicted step beside the one with nothing encoded.
 std::string step_text(const std::string& what, const plan::CodecOutcome& outcome,
                       const plan::CodecOutcome& none) {
-  return fmt::format("{:<10} {} a step ({:.3g}x){}\n", what, human_time(outcome.step_s),
+  return fmt::format("{:<14} {} a step ({:.3g}x){}\n", what, human_time(outcome.step_s),
                      none.step_s / outcome.step_s,
                      outcome.fits ? "" : ", more memory than there is");
 }
@@ -78,6 +79,21 @@ std::string steps_text(const CodecResult& result) {
     text += step_text("all " + codec, outcome, result.none);
   }
   return text + step_text("chosen", result.chosen, result.none);
+}
+
+/// What hosts encode in place of devices, and how that was found.
+std::string offload_text(const CodecResult& result) {
+  if (!result.offload) return "";
+  const plan::CodecChoice choice = result.choice();
+  const auto on_hosts = std::count_if(choice.begin(), choice.end(), [](const std::string& codec) {
+    return codec.ends_with(passes::kOnHost);
+  });
+  return fmt::format(
+      "offload    {} of {} encoded transfers to hosts, {} shorter; {:.0f} choices{}\n", on_hosts,
+      std::count_if(choice.begin(), choice.end(),
+                    [](const std::string& codec) { return codec != passes::kNoCodec; }),
+      human_time(result.offload->gain_s), result.offload->choices,
+      result.offload->all_tried ? ", all tried" : ", too many to try all: one size after another");
 }
 
 nlohmann::json json_of(const plan::CodecOutcome& outcome) {
@@ -98,12 +114,18 @@ nlohmann::json json_of(const CodecTrial& trial, const CodecResult& result) {
   for (const auto& [codec, outcome] : result.all) {
     all[codec] = json_of(outcome);
   }
-  return {{"transfers", transfers},
-          {"none", json_of(result.none)},
-          {"all", all},
-          {"chosen", json_of(result.chosen)},
-          {"simulated", result.simulated},
-          {"complete", result.complete}};
+  nlohmann::json json = {{"transfers", transfers},
+                         {"none", json_of(result.none)},
+                         {"all", all},
+                         {"chosen", json_of(result.chosen)},
+                         {"simulated", result.simulated},
+                         {"complete", result.complete}};
+  if (result.offload) {
+    json["offload"] = {{"choices", result.offload->choices},
+                       {"all_tried", result.offload->all_tried},
+                       {"gain_s", result.offload->gain_s}};
+  }
+  return json;
 }
 
 }  // namespace
@@ -123,7 +145,7 @@ int plan_codecs(const PlanCodecs& options) {
                                                        .profile = options.profile,
                                                        .outputs = {{"--out", options.out}}});
   const CodecTrial trial(run, basis.cluster_file, basis.profile, options.codecs);
-  const CodecResult result = search(trial, options.time_limit_s);
+  const CodecResult result = search(trial, options);
   const std::string steps = steps_text(result);
   if (!options.out.empty()) {
     write_output(options.out, plan::run_text(trial.run_of(result.choice()),
@@ -136,10 +158,10 @@ int plan_codecs(const PlanCodecs& options) {
     return 0;
   }
   std::FILE* words = words_beside(options.out);
-  fmt::print(words, "model      {}\ncluster    {}\nsearch     {} simulated{}\n\n{}\n{}",
+  fmt::print(words, "model      {}\ncluster    {}\nsearch     {} simulated{}\n{}\n{}\n{}",
              engine::describe(run.model), trial.cluster().name, counted(result.simulated, "step"),
-             result.complete ? "" : ", ended before all were tried", table_text(trial, result),
-             steps);
+             result.complete ? "" : ", ended before all were tried", offload_text(result),
+             table_text(trial, result), steps);
   if (!options.out.empty()) {
     fmt::print(words, "wrote {}\n", options.out);
   }

@@ -14,6 +14,7 @@ struct PlanCodecs {
   std::vector<std::string> set;
   std::vector<std::string> codecs;
   double time_limit_s = 0;  ///< 0: none
+  bool offload = false;     ///< hosts may encode, too
   bool json = false;
 };
 /// Prints what is decided of each transfer, and the predicted steps; returns the exit code.

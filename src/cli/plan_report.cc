@@ -2,10 +2,14 @@
 #include "cli/plan_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -32,6 +36,60 @@ std::string loss_text(const plan::Outcome& best, const plan::Outcome& other) {
     }
   }
   return join(words, ", ");
+}
+
+/// What a plan chooses, by the key of each choice: keys that only go together are one.
+struct Chosen {
+  std::string value;  ///< plans with the same one have chosen the same
+  std::string set;    ///< "KEY=VALUE", one after the other
+};
+std::map<std::string, Chosen> choices_of(const plan::Outcome& outcome, const plan::Space& space) {
+  std::map<std::string, Chosen> choices;
+  for (const std::string& assignment : plan::assignments(outcome.choice, space)) {
+    std::string key = assignment.substr(0, assignment.find('='));
+    if (key == "plan.dp_samples") continue;
+    if (key.starts_with("plan.shard.")) {
+      key = "plan.shard";
+    } else if (key == "plan.reduce_scatter" || key == "plan.all_gather") {
+      key = "plan.all_reduce";
+    }
+    Chosen& chosen = choices[key];
+    chosen.set += (chosen.set.empty() ? "" : " ") + assignment;
+    chosen.value = chosen.set;
+  }
+  // How many sequences a micro-batch has, and whether all replicas have as many, are two choices.
+  const std::vector<int64_t> each = plan::samples(space, outcome.choice);
+  const bool dealt = outcome.choice.sequences > 0;
+  const std::string set = dealt ? fmt::format("plan.dp_samples=[{}]", fmt::join(each, ", "))
+                                : fmt::format("plan.micro_batch={}", each.front());
+  const int64_t all = std::accumulate(each.begin(), each.end(), int64_t{0});
+  choices["plan.micro_batch"] = {std::to_string(all), set};
+  choices["plan.dp_samples"] = {dealt ? "dealt" : "even", set};
+  return choices;
+}
+
+/// The choice in which alone a plan differs from the best one, and what it has in its place
+/// ("without plan.ep_inner=8"); two empty texts: it differs in more.
+std::pair<std::string, std::string> only_change(const plan::Outcome& best,
+                                                const plan::Outcome& other,
+                                                const plan::Space& space) {
+  const std::map<std::string, Chosen> here = choices_of(best, space);
+  const std::map<std::string, Chosen> there = choices_of(other, space);
+  std::vector<std::pair<std::string, std::string>> changes;
+  for (const auto& [key, chosen] : here) {
+    const auto at = there.find(key);
+    if (at == there.end()) {
+      changes.emplace_back(key, "without " + chosen.set);
+    } else if (at->second.value != chosen.value) {
+      changes.emplace_back(key, "with " + at->second.set);
+    }
+  }
+  for (const auto& [key, chosen] : there) {
+    if (here.count(key) == 0) {
+      changes.emplace_back(key, "with " + chosen.set);
+    }
+  }
+  return changes.size() == 1 ? changes.front() : std::pair<std::string, std::string>();
 }
 
 nlohmann::json json_of(const plan::Outcome& outcome, const plan::Space& space) {
@@ -92,6 +150,21 @@ std::string table_text(const plan::SearchResult& result, const plan::Space& spac
     }
   }
   return text;
+}
+
+std::string why_text(const plan::SearchResult& result, const plan::Space& space) {
+  std::string text;
+  const plan::Outcome& best = result.best.front();
+  std::set<std::string> told;
+  for (const plan::Outcome& other : result.best) {
+    const auto [key, change] = only_change(best, other, space);
+    if (key.empty() || !told.insert(key).second) continue;
+    const std::string loss = loss_text(best, other);
+    text += fmt::format("{:8} {:+.2f} % {}{}\n", text.empty() ? "why" : "",
+                        100 * (other.step_s / best.step_s - 1), change,
+                        loss.empty() ? "" : ": " + loss);
+  }
+  return text.empty() ? "" : "\n" + text;
 }
 
 std::string search_json(const plan::SearchResult& result, const plan::Space& space, size_t top) {

@@ -16,7 +16,10 @@ std::string ending_text(const plan::SearchResult& result);
 /// The `top` best plans, where their time goes, and where each loses against the best one, of which
 /// there is one at least.
 std::string table_text(const plan::SearchResult& result, const plan::Space& space, size_t top);
-/// The same with all counts; seconds and bytes (docs/plan.md).
+/// Why each choice of the best plan is as it is: of the simulated plans that differ from it in that
+/// alone the fastest, and what it loses.
+std::string why_text(const plan::SearchResult& result, const plan::Space& space);
+/// The best plans with all counts; seconds and bytes (docs/plan.md).
 std::string search_json(const plan::SearchResult& result, const plan::Space& space, size_t top);
 
 }  // namespace hocket::cli

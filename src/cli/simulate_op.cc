@@ -12,6 +12,8 @@
 #include "base/units.h"
 #include "cost/comm_log.h"
 #include "cost/cost_model.h"
+#include "passes/compress.h"
+#include "plan/sum_options.h"
 
 namespace hocket::cli {
 namespace {
@@ -112,10 +114,103 @@ void print_table(const std::vector<double>& sizes, const std::vector<std::vector
   }
 }
 
+/// A way to sum up a gradient, and its time.
+struct TimedSum {
+  const plan::SumOption* option = nullptr;
+  double seconds = 0;
+};
+
+/// Of a size all ways, the fastest first.
+std::vector<TimedSum> timed_sums(const std::vector<plan::SumOption>& all,
+                                 const plan::SumCosts& costs, double bytes) {
+  std::vector<TimedSum> sums;
+  for (const plan::SumOption& option : all) {
+    sums.push_back({&option, costs.seconds(option, bytes)});
+  }
+  std::stable_sort(sums.begin(), sums.end(), [](const TimedSum& left, const TimedSum& right) {
+    return left.seconds < right.seconds;
+  });
+  return sums;
+}
+/// The fastest one without a codec.
+const TimedSum& plain_of(const std::vector<TimedSum>& sums) {
+  return *std::find_if(sums.begin(), sums.end(),
+                       [](const TimedSum& sum) { return !plan::is_encoded(*sum.option); });
+}
+
+/// Those that these ranks, and what is known of the cluster, allow.
+std::vector<plan::SumOption> possible_sums(const cost::CostModel& costs,
+                                           const cost::GroupShape& shape) {
+  std::vector<plan::SumOption> options = plan::sum_options();
+  const bool two_levels = shape.nodes > 1 && shape.per_node > 1;
+  std::erase_if(options, [&](const plan::SumOption& option) {
+    return (!two_levels && !plan::is_flat(option)) ||
+           (!costs.cluster().knows_hosts() && plan::works_on_host(option));
+  });
+  return options;
+}
+
+void print_sums(const OpOptions& options, const std::vector<double>& sizes,
+                const std::vector<plan::SumOption>& all, const plan::SumCosts& costs) {
+  if (options.json) {
+    JsonWriter json({.indent = 1, .digits = 9});
+    json.array();
+    for (const double bytes : sizes) {
+      const std::vector<TimedSum> sums = timed_sums(all, costs, bytes);
+      json.object().member("bytes", static_cast<int64_t>(bytes));
+      json.member("time_us", sums.front().seconds * 1e6);
+      json.member("plain_us", plain_of(sums).seconds * 1e6);
+      json.member("way", to_string(*sums.front().option));
+      json.member("plain_way", to_string(*plain_of(sums).option)).end();
+    }
+    fmt::print("{}\n", json.end().take());
+    return;
+  }
+  fmt::print("{:>12} {:>12} {:>12}  {}\n", "bytes", "time", "without", "way");
+  for (const double bytes : sizes) {
+    const std::vector<TimedSum> sums = timed_sums(all, costs, bytes);
+    for (const TimedSum& sum : sums) {
+      fmt::print("{:>12} {:>12} {:>12}  {}\n", human_bytes(bytes), human_time(sum.seconds),
+                 human_time(plain_of(sums).seconds), to_string(*sum.option));
+      if (!options.all_ways) break;
+    }
+  }
+}
+
+/// An all-reduce of a gradient by every way of the tree of options (plan/sum_options.h).
+int simulate_sum(const OpOptions& options, const std::vector<double>& sizes,
+                 const cost::CostModel& costs, const cost::GroupShape& shape) {
+  const std::vector<std::string> names = passes::codec_names();
+  if (options.codec == passes::kNoCodec ||
+      std::find(names.begin(), names.end(), options.codec) == names.end()) {
+    fail(kWhere, "--codec is {}; expected one of {}, but not none", quote(options.codec),
+         join(names, ", "));
+  }
+  if (shape.members < 2 || shape.per_node * shape.nodes != shape.members || shape.kinds != 1) {
+    fail(kWhere,
+         "--codec is of two ranks or more, as many on each node, and nodes that are alike; got {} "
+         "on {}",
+         counted(shape.members, "rank"), counted(shape.nodes, "node"));
+  }
+  const passes::CodecOps codec(options.codec);
+  const std::vector<plan::SumOption> all = possible_sums(costs, shape);
+  if (!options.json) {
+    fmt::print("a sum of f32 by {} of {} on {} of {}, the fastest of {} ways{}\n", options.codec,
+               counted(shape.members, "rank"), counted(shape.nodes, "node"), costs.cluster().name,
+               all.size(),
+               costs.cluster().knows_hosts() ? "" : " (of hosts the cluster says nothing)");
+  }
+  print_sums(options, sizes, all, plan::SumCosts(costs, shape.nodes, shape.per_node, codec));
+  return 0;
+}
+
 }  // namespace
 
 int simulate_op(const OpOptions& options) {
   const comm::Op& op = op_of(options.op);
+  if (!options.codec.empty() && op.name != std::string_view("all_reduce")) {
+    fail(kWhere, "--codec goes with all_reduce, got {}", op.name);
+  }
   if (options.bytes.empty()) fail(kWhere, "got no --bytes; expected sizes, such as 1MiB,4MiB");
   if (options.cluster.empty()) {
     fail(kWhere, "got no --cluster; expected a cluster file, such as configs/clusters/*.yaml");
@@ -129,6 +224,7 @@ int simulate_op(const OpOptions& options) {
   const cost::CostModel costs(cluster, profile, 1);
   const std::vector<int32_t> group = group_of(options, costs.cluster());
   const cost::GroupShape shape = costs.cluster().shape(group);
+  if (!options.codec.empty()) return simulate_sum(options, sizes, costs, shape);
   std::vector<std::vector<cost::Way>> all;
   for (const double bytes : sizes) {
     if (group.size() < 2) {

@@ -16,6 +16,7 @@ struct OpOptions {
   std::optional<int64_t> ranks, per_node;
   std::string cluster, profile;
   std::vector<std::string> set;  ///< keys of the cluster file
+  std::string codec;             ///< of all_reduce: through it, where that is faster; empty: none
   bool all_ways = false;
   bool json = false;
 };

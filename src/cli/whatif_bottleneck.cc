@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/whatif_bottleneck.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/stats.h"
 #include "base/text.h"
 #include "base/units.h"
 #include "cost/cluster.h"
+#include "cost/profile.h"
+#include "ops/op.h"
 
 namespace hocket::cli {
 
@@ -23,9 +28,13 @@ std::vector<double> quantities(const std::string& text, Unit unit, const std::st
   return list;
 }
 
-/// Adding two vectors reads both and writes one, by the memory of the cluster's devices.
+/// Adding two vectors reads both and writes one.
+constexpr double kMoves = 3;
+constexpr double kMost = 1 << 30;
+
+/// By the memory of the cluster's devices.
 AddTimes add_times_of(const cost::Cluster& cluster) {
-  constexpr double kLeast = 1024, kMost = 1 << 30, kMoves = 3;
+  constexpr double kLeast = 1024;
   const cost::Device& device = cluster.device;
   std::vector<std::pair<double, double>> rows;
   for (double bytes = kLeast; bytes <= kMost; bytes *= 2) {
@@ -38,19 +47,49 @@ AddTimes add_times_of(const cost::Cluster& cluster) {
   return AddTimes(std::move(rows));
 }
 
-/// A rate, a cluster file, or a table.
+/// Sums of two vectors as they were timed, and beyond these sizes by the rate of memory.
+AddTimes add_times_of(const cost::Profile& profile, const std::string& file) {
+  const std::string& op = ops::of(ops::Meaning::sum).name;
+  std::map<double, std::vector<double>> timed;  // seconds by bytes of an operand
+  for (const cost::TimedTask& task : profile.tasks) {
+    if (task.op == op && task.bytes > 0) {
+      timed[static_cast<double>(task.bytes) / kMoves].push_back(static_cast<double>(task.ns) *
+                                                                1e-9);
+    }
+  }
+  std::vector<std::pair<double, double>> rows;
+  for (auto& [bytes, seconds] : timed) {
+    // Of noise, more bytes may seem to take less time.
+    const double least = rows.empty() ? 0 : rows.back().second;
+    rows.push_back({bytes, std::max(least, median(seconds))});
+  }
+  if (profile.memory_bytes_per_s > 0) {
+    const auto [bytes, seconds] = rows.empty() ? std::pair(0.0, 0.0) : rows.back();
+    rows.push_back({bytes + kMost, seconds + kMoves * kMost / profile.memory_bytes_per_s});
+  }
+  if (rows.empty()) {
+    fail("hocket whatif --adds",
+         "{} has timed no task {}, nor the rate of memory; expected a profile of a model of this "
+         "machine, a cluster file, a rate or a table",
+         file, op);
+  }
+  return AddTimes(std::move(rows));
+}
+
+/// A rate, a cluster file, a profile, or a table.
 AddTimes add_times(const std::string& text) {
   double rate = 0;
   if (parse_quantity(text, Unit::bytes_s, &rate)) {
     if (rate > 0) return AddTimes(rate);
     fail("hocket whatif --adds", "got {}; expected a rate above 0", quote(text));
   }
+  if (text.ends_with(".json")) return add_times_of(cost::read_profile(text), text);
   if (!text.ends_with(".yaml") && !text.ends_with(".yml")) return sim::whatif::read_add_times(text);
   const cost::Cluster cluster = cost::read_cluster(text);
   if (cluster.device.memory_bandwidth.value > 0) return add_times_of(cluster);
   fail("hocket whatif --adds",
        "{} does not say device.memory_bandwidth; expected a cluster that "
-       "does, a rate or a table",
+       "does, a profile, a rate or a table",
        text);
 }
 
@@ -75,7 +114,8 @@ void add_bottleneck(Args& args, BottleneckWords* words) {
               "of --bottleneck: and is sent so long after its first gradient (default: 5ms)");
   args.option("--adds", "RATE|FILE", &words->adds,
               "of --bottleneck: how fast ranks add: bytes per second of one operand, a cluster "
-              "file, or a table of bytes and times (default: it takes no time)");
+              "file, a profile (.json), or a table of bytes and times (default: it takes no "
+              "time)");
 }
 
 sim::whatif::BottleneckOptions bottleneck_options(const BottleneckWords& words) {

@@ -12,6 +12,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/units.h"
+#include "comm/ops/comm_op.h"
 #include "ops/op.h"
 
 namespace hocket::cost {
@@ -55,6 +57,9 @@ std::vector<Seen> constants(const Cluster& cluster) {
   add("device.launch", device.launch);
   add("device.host_launch", device.host_launch);
   add("device.host_launch_expert", device.host_launch_expert);
+  add("device.host.kernels", device.host.kernels);
+  add("device.host.copies", device.host.copies);
+  add("device.host.copy_latency", device.host.copy_latency);
   add("device.overlap.compute", device.overlap.compute);
   add("device.overlap.communication", device.overlap.communication);
   add("device.float8.maxima", device.float8.maxima);
@@ -348,6 +353,34 @@ double Cluster::peak_flops(graph::DType dtype) const {
   return value;
 }
 
+namespace {
+
+/// No machine has such a constant, but a number without its unit is read as seconds, bytes or bytes
+/// per second.
+void expect_unit(const Seen& constant, const std::string& where) {
+  const auto ends_with = [&](std::string_view end) { return constant.path.ends_with(end); };
+  const double value = constant.value;
+  if (value <= 0) return;
+  if ((ends_with("latency") || ends_with("start") || ends_with("launch")) && value >= 1) {
+    fail(where, "{} is {}; expected less than a second, with its unit, such as 5us", constant.path,
+         format_quantity(value, Unit::seconds));
+  }
+  if (ends_with("bandwidth") && value < 1000) {
+    fail(where, "{} is {}; expected at least 1kB/s, with its unit, such as 400Gbit/s or 3.35TB/s",
+         constant.path, format_quantity(value, Unit::bytes_s));
+  }
+  if (ends_with("device.memory") && value < 1024) {
+    fail(where, "{} is {}; expected at least 1KiB, with its unit, such as 80GiB", constant.path,
+         format_quantity(value, Unit::bytes));
+  }
+  if (constant.path.find("peak") != std::string::npos && value < 1000) {
+    fail(where, "{} is {}; expected at least 1kFLOP/s, with its unit, such as 989TFLOP/s",
+         constant.path, format_quantity(value, Unit::flops_s));
+  }
+}
+
+}  // namespace
+
 void Cluster::validate(const std::string& where) const {
   // A constant must be given unless there is a default for it, or nothing here could ask for it:
   // links of a cluster of one device, links between nodes of a cluster of one.
@@ -360,8 +393,8 @@ void Cluster::validate(const std::string& where) const {
     const bool optional =
         share || refines || factor || constant.path.find("peak") != std::string::npos ||
         constant.path == "device.launch" || constant.path.starts_with("device.host_launch") ||
-        constant.path.starts_with("device.float8") || constant.path == "device.price" ||
-        (this_machine && constant.path == "device.memory") ||
+        constant.path.starts_with("device.host.") || constant.path.starts_with("device.float8") ||
+        constant.path == "device.price" || (this_machine && constant.path == "device.memory") ||
         (nodes == 1 && constant.path.starts_with("links.inter")) ||
         (capacity() == 1 && constant.path.starts_with("links"));
     if (!optional && constant.value <= 0) {
@@ -378,10 +411,21 @@ void Cluster::validate(const std::string& where) const {
     if (constant.value > 0x1p60) {
       fail(where, "{} is {}; expected at most 2^60", constant.path, constant.value);
     }
+    expect_unit(constant, where);
   }
   if (this_machine && (cores_per_node > 0 || device.memory.value > 0)) {
     fail(where,
          "this_machine is true, and cores_per_node or device.memory is given; expected one or "
+         "the other");
+  }
+  if ((device.host.kernels.value > 0) != (device.host.copies.value > 0)) {
+    fail(where,
+         "one of device.host.kernels and device.host.copies is missing or 0; expected both or "
+         "neither");
+  }
+  if (device.host.given() && (this_machine || cores_per_node > 0)) {
+    fail(where,
+         "device.host is given, and ranks are threads whose device is the host; expected one or "
          "the other");
   }
   if (device.peak.bf16.value <= 0 && device.peak.f32.value <= 0 && device.peak.f64.value <= 0) {
@@ -432,21 +476,25 @@ void Cluster::validate_curves(const std::string& where) const {
 }
 
 void Cluster::validate_ops(const std::string& where) const {
-  const auto expect_ops = [&](const std::string& key, const std::vector<std::string>& ops) {
-    for (const std::string& op : ops) {
-      if (!ops::find_or_null(op)) {
-        fail(where, "{} names the op {}; expected one of the registry that is no communication",
-             key, op);
-      }
+  const auto is_message = [](const std::string& op) {
+    const comm::Id id = comm::find(op);
+    return id != comm::Id::none && comm::op(id).role != comm::Role::collective;
+  };
+  const auto expect_op = [&](const std::string& key, const std::string& op, bool or_message) {
+    if (!ops::find_or_null(op) && !(or_message && is_message(op))) {
+      fail(where, "{} names the op {}; expected one of the registry that is no {}", key, op,
+           or_message ? "collective" : "communication");
     }
   };
-  expect_ops("device.host_reads", device.host_reads.ops);
+  for (const std::string& op : device.host_reads.ops) {
+    expect_op("device.host_reads", op, true);
+  }
   std::set<std::string> seen;
   for (size_t i = 0; i < device.several.size(); ++i) {
     const SeveralKernels& several = device.several[i];
     const std::string key = fmt::format("device.several.{}", i);
-    expect_ops(key, several.ops);
     for (const std::string& op : several.ops) {
+      expect_op(key, op, false);
       if (!seen.insert(op).second) {
         fail(where, "{} names {} a second time; expected each op once", key, op);
       }

@@ -113,14 +113,31 @@ struct SeveralKernels {
   }
 };
 
-/// Tasks whose result the host reads, in the order of launches: it launches nothing meanwhile.
+/// Tasks whose result the host reads, or messages whose end it awaits, in the order of launches: it
+/// launches nothing meanwhile.
 struct HostReads {
   std::vector<std::string> ops;
   std::string source;
   void fields(Fields& visit) {
-    visit("ops", ops, "of the registry");
+    visit("ops", ops, "compute ops of the registry, send, recv");
     visit("source", source, "where this is known from; mandatory in shipped files");
   }
+};
+
+/// The host of a device: what it does of a program itself (lane `host`), and copies between its
+/// memory and the device's (lanes `h2d` and `d2h`).
+struct Host {
+  Bandwidth kernels;
+  Bandwidth copies;
+  Seconds copy_latency;
+  void fields(Fields& visit) {
+    visit("kernels", kernels,
+          "bytes that kernels read and write in a second on the cores that a device has of its "
+          "host");
+    visit("copies", copies, "between the memories of device and host, per direction");
+    visit("copy_latency", copy_latency, "added to each such copy");
+  }
+  bool given() const { return kernels.value > 0; }
 };
 
 struct Device {
@@ -131,6 +148,7 @@ struct Device {
   Seconds host_launch = {};
   Seconds host_launch_expert = {};
   HostReads host_reads = {};
+  Host host = {};
   std::vector<SeveralKernels> several = {};
   Overlap overlap = {};
   Float8 float8 = {};
@@ -149,6 +167,7 @@ struct Device {
         "time of the host per expert of a grouped product, where each has a kernel of its own; 0: "
         "one kernel does them all");
     visit("host_reads", host_reads, "tasks whose result the host waits for; without: none");
+    visit("host", host, "what the host of a device does of a program; without: nothing");
     visit("several", several, "ops that the library does in several kernels");
     visit("overlap", overlap, "how much longer things take beside each other on the device");
     visit("float8", float8, "what scales and layouts of 8-bit operands cost; without: nothing");
@@ -352,6 +371,10 @@ struct Cluster {
   }
 
   int64_t capacity() const { return nodes * devices_per_node; }
+  /// Ranks are threads: what they compute on is the host itself.
+  bool device_is_host() const { return cores_per_node > 0; }
+  /// Whether it is known how long the hosts of its devices take.
+  bool knows_hosts() const { return device_is_host() || device.host.given(); }
   int32_t node_of(int32_t rank) const { return rank / static_cast<int32_t>(devices_per_node); }
   int64_t adapters() const {
     return topology.adapters_per_node > 0 ? topology.adapters_per_node : devices_per_node;

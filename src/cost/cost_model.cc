@@ -259,13 +259,31 @@ double CostModel::scaled_ns(const std::vector<Point>& points, double roofline) c
   return std::exp(std::log(below.ns) + share * (std::log(beyond.ns) - std::log(below.ns)));
 }
 
-TaskCost CostModel::work(const Kind& kind, uint32_t accumulate, size_t node_kind) const {
-  if (node_kind > 0) return others_[node_kind - 1].work(kind, accumulate);
+TaskCost CostModel::work(const Kind& kind, uint32_t accumulate, size_t node_kind,
+                         program::Lane lane) const {
+  if (node_kind > 0) return others_[node_kind - 1].work(kind, accumulate, 0, lane);
+  if (program::is_of_host(lane) && !cluster_.device_is_host()) return host_work(kind, lane);
   TaskCost cost = even_work(kind, accumulate);
   if (const double times = profile_ ? busiest(*profile_, kind) : 1; times > 1) {
     cost.ns = to_ns(static_cast<double>(cost.ns) * 1e-9 * times);
   }
   return cost;
+}
+
+TaskCost CostModel::host_work(const Kind& kind, program::Lane lane) const {
+  const Host& host = cluster_.device.host;
+  if (!cluster_.knows_hosts()) {
+    fail(cluster_.name,
+         "{} is to be done in the lane {}, and the cluster does not say how fast hosts are; "
+         "expected device.host.kernels and device.host.copies (docs/clusters.md)",
+         kind.op, program::to_string(lane));
+  }
+  const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
+  const double seconds =
+      lane == program::Lane::host
+          ? static_cast<double>(kind.bytes) / host.kernels.value
+          : host.copy_latency.value + static_cast<double>(kind.out[0].bytes()) / host.copies.value;
+  return {to_ns(seconds) + overhead, Provenance::analytic};
 }
 
 double CostModel::payload(const Kind& kind) const {

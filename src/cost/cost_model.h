@@ -60,10 +60,12 @@ class CostModel {
   CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads,
             std::optional<comm::Collectives> collectives = std::nullopt);
 
-  /// A task that involves no other rank, alone on its device, which is on a node of that kind. Of
-  /// rows that routers send to experts, here and below: as many as the busiest rank gets by the
-  /// profile, or the mean without one.
-  TaskCost work(const Kind& kind, uint32_t accumulate, size_t node_kind = 0) const;
+  /// A task that involves no other rank, alone on its device, which is on a node of that kind, or
+  /// on its host if the lane is the host's or that of copies to and from it. Of rows that routers
+  /// send to experts, here and below: as many as the busiest rank gets by the profile, or the mean
+  /// without one. Error: the cluster does not say how fast hosts are.
+  TaskCost work(const Kind& kind, uint32_t accumulate, size_t node_kind = 0,
+                program::Lane lane = program::Lane::compute) const;
   /// How long the host takes to launch the kernels of a task beyond the first.
   int64_t more_launches_ns(const Kind& kind) const;
   /// Does the host read what such a task computed (Device::host_reads)?
@@ -100,6 +102,7 @@ class CostModel {
     double ns;
   };
   TaskCost even_work(const Kind& kind, uint32_t accumulate) const;
+  TaskCost host_work(const Kind& kind, program::Lane lane) const;
   double payload(const Kind& kind) const;
   /// What a kernel moves beside the operands that its kind counts.
   double more_bytes(const Kind& kind, uint32_t accumulate) const;

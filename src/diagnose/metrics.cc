@@ -119,6 +119,24 @@ class Reader {
 
 }  // namespace
 
+StepsThatCount steps_that_count(const Metrics& metrics, int64_t first_step, int64_t settled_step) {
+  StepsThatCount steps{{}, settled_step, true};
+  const auto take = [&] {
+    for (const TrainPoint& point : metrics.train) {
+      if (point.step >= steps.from_step && std::isfinite(point.step_s)) {
+        steps.seconds.push_back(point.step_s);
+      }
+    }
+  };
+  take();
+  if (steps.seconds.empty()) {
+    steps.from_step = first_step;
+    steps.settled = false;
+    take();
+  }
+  return steps;
+}
+
 MachineSpeed speed_of(const Metrics& metrics, int64_t from_step) {
   std::vector<double> rates;
   for (const TrainPoint& point : metrics.train) {

@@ -58,6 +58,15 @@ struct MachineSpeed {
   double gflops = kMissing;  ///< median
   double moved = kMissing;   ///< the 90th percentile over the 10th, less 1: 0.1 is 10 %
 };
+/// Steps whose time is compared with what was predicted.
+struct StepsThatCount {
+  std::vector<double> seconds;
+  int64_t from_step = 0;
+  bool settled = true;  ///< false: no step was late enough, and these are all there were
+};
+/// Those from `settled_step` on; of a run that ended before it all from `first_step` on.
+StepsThatCount steps_that_count(const Metrics& metrics, int64_t first_step, int64_t settled_step);
+
 /// From a step on.
 MachineSpeed speed_of(const Metrics& metrics, int64_t from_step);
 

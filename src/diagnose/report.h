@@ -114,8 +114,9 @@ struct ReportData {
   double final_bits_per_byte = kMissing;  ///< on all held-out files; else the last evaluation's
   std::vector<Baseline> baselines;        ///< from the easiest to the hardest
   std::string prediction_provenance;      ///< "98 % of the time from tasks timed in isolation"
-  /// First step that counts for predicted against measured (caches and clocks warm up before).
-  int64_t settled_step = 20;
+  /// First step that counts for predicted against measured (caches and clocks warm up before). Of a
+  /// run that ended before it all count, from the first one since the run was last started on.
+  int64_t first_step = 0, settled_step = 20;
   double predicted_step_s = kMissing;  ///< before the first step; else from the metrics
   /// The machine's speed in settled steps over that while tasks were timed: what a step took, times
   /// this, is what is predicted at equal speed. And by how much it moved (MachineSpeed).

@@ -244,12 +244,8 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
 
 /// What the page computes with. NaN, which JSON does not have, becomes null: not known.
 void put_numbers(JsonWriter& out, const ReportData& report) {
-  std::vector<double> settled;
-  for (const TrainPoint& point : report.metrics.train) {
-    if (point.step >= report.settled_step) {
-      settled.push_back(point.step_s);
-    }
-  }
+  const StepsThatCount steps =
+      steps_that_count(report.metrics, report.first_step, report.settled_step);
   out.key("num").object();
   for (const auto& [name, value] : std::initializer_list<std::pair<const char*, double>>{
            {"params", report.parameters},
@@ -262,13 +258,14 @@ void put_numbers(JsonWriter& out, const ReportData& report) {
            {"dollars_per_m_tokens", report.dollars_per_m_tokens},
            {"speed_ratio", report.speed_ratio},
            {"speed_moved", report.speed_moved},
-           {"step_median", median(settled)},
-           {"step_p10", quantile(settled, .1)},
-           {"step_p90", quantile(settled, .9)},
+           {"step_median", median(steps.seconds)},
+           {"step_p10", quantile(steps.seconds, .1)},
+           {"step_p90", quantile(steps.seconds, .9)},
            {"kinds_step_s", report.kinds_step_s}}) {
     out.key(name).value(value);
   }
   out.member("world", report.world).member("settled", report.settled_step);
+  out.member("speed_settled", steps.settled).member("steps_counted", steps.seconds.size());
   out.member("tokens_per_step", report.tokens_per_step);
   out.member("kinds_steps", report.kinds_steps).member("peak_what", report.peak_flops_what);
   out.member("provenance", report.prediction_provenance).end();

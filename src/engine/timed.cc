@@ -136,11 +136,12 @@ std::shared_ptr<const runtime::Played> played(const Run& run, const program::Pro
           }
         }
       } else {
-        as.hold_ns = longest_ns = costs.work(kind, task.accumulate.bits()).ns;
+        as.hold_ns = longest_ns = costs.work(kind, task.accumulate.bits(), 0, task.lane).ns;
       }
       for (size_t other = 0; other < played->others.size(); ++other) {
         const bool held = !program::is_communication(kind);
-        const int64_t ns = held ? costs.work(kind, task.accumulate.bits(), other + 1).ns : 0;
+        const int64_t ns =
+            held ? costs.work(kind, task.accumulate.bits(), other + 1, task.lane).ns : 0;
         played->others[other][c].push_back(ns);
         longest_ns = std::max(longest_ns, ns);
       }

@@ -73,7 +73,8 @@ void Codecs::Options::fields(Fields& visit) {
       .one_of(codec_names());
   visit("grad_codec_of", grad_codec_of,
         "codecs of single gradients, \"PATTERN CODEC\" each, with at_once or by_blocks behind it "
-        "also the route of the codes, before plan.grad_codec: of "
+        "also the route of the codes, with host behind that the host's CPU in place of the device "
+        "to encode and decode, before plan.grad_codec: of "
         "parameters whose names match (* and ?); none: as they are; the last match counts; "
         "`hocket plan --codecs` chooses them (docs/plan.md)");
 }
@@ -106,6 +107,11 @@ const CodecOps* Codecs::of(const std::string& parameter) const {
 Route Codecs::route_of(const std::string& parameter) const {
   const Rule* rule = rule_of(parameter);
   return rule == nullptr ? Route::least_bytes : rule->route;
+}
+
+bool Codecs::is_on_host(const std::string& parameter) const {
+  const Rule* rule = rule_of(parameter);
+  return rule != nullptr && rule->on_host;
 }
 
 const CodecOps& Codecs::named(const std::string& name) const {
@@ -142,26 +148,34 @@ bool Codecs::matches(const Rule& rule, const std::string& parameter) {
 }
 
 Codecs::Rule Codecs::parse(const std::string& text) const {
-  Rule rule{text, text, nullptr, Route::least_bytes};
+  // From the end: `host`, the route, the codec; what is left is the pattern.
+  Rule rule;
+  rule.text = rule.pattern = text;
   const auto last_word = [&] {
     const size_t space = rule.pattern.rfind(' ');
     return space == std::string::npos ? "" : rule.pattern.substr(space + 1);
   };
-  std::string codec = last_word();
-  for (const Route route : {Route::at_once, Route::by_blocks}) {
-    if (codec != to_string(route)) continue;
-    rule.route = route;
+  const auto ends_with = [&](const char* word) {
+    if (last_word() != word) return false;
     rule.pattern.resize(rule.pattern.rfind(' '));
-    codec = last_word();
-    break;
+    return true;
+  };
+  rule.on_host = ends_with(kOnHost);
+  for (const Route route : {Route::at_once, Route::by_blocks}) {
+    if (ends_with(to_string(route))) {
+      rule.route = route;
+      break;
+    }
   }
+  const std::string codec = last_word();
   const auto found = ops_.find(codec);
-  const bool is_none = codec == kNoCodec && rule.route == Route::least_bytes;
+  const bool is_none = codec == kNoCodec && rule.route == Route::least_bytes && !rule.on_host;
   const size_t space = rule.pattern.rfind(' ');
   if (space == 0 || (!is_none && found == ops_.end())) {
     fail("plan.grad_codec_of",
          "got '{}'; expected PATTERN CODEC, CODEC one of {}, and of a codec at_once or by_blocks "
-         "behind it if one is to be taken; try '*.mlp.down_proj.weight int8'",
+         "behind it if one is to be taken, and host if the CPU is to do it; try "
+         "'*.mlp.down_proj.weight int8'",
          text, join(codec_names(), ", "));
   }
   rule.pattern.resize(space);

@@ -54,6 +54,8 @@ class Codecs {
   const CodecOps* of(const std::string& parameter) const;
   /// The route that its rule says.
   Route route_of(const std::string& parameter) const;
+  /// Whether its rule says that the host encodes and decodes it.
+  bool is_on_host(const std::string& parameter) const;
   /// Error: there is no such codec.
   const CodecOps& named(const std::string& name) const;
   /// Notes that there is a sum of the parameter's gradient, if some codec `takes` it.
@@ -68,6 +70,7 @@ class Codecs {
     std::string text, pattern;
     const CodecOps* codec = nullptr;
     Route route = Route::least_bytes;
+    bool on_host = false;
     bool matched = false;
   };
   const Rule* rule_of(const std::string& parameter) const;

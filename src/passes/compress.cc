@@ -2,9 +2,11 @@
 // compress (QSGD, Alistarh et al., arXiv 1610.02132; of blocks, EQuARX, arXiv 2506.17615): sums of
 // gradients travel as codes. Codes are not added up, so every rank decodes what comes, adds it up
 // in the order of the ranks, its own part as it was decoded, and all end with the same bits. Codes
-// go the ways of grad_sums.h. A sum stays what it is if it would move fewer bytes than the codes,
-// is of vectors, meets other classes, or is of products of different nodes (tied parameters), or if
-// plan.grad_codec_of says so of the parameter whose gradient it is.
+// go the ways of grad_sums.h. What encodes, decodes and adds up is the device, or its host, to
+// which gradients and codes are then copied, and from which codes and sums come back. A sum stays
+// what it is if it would move fewer bytes than the codes, is of vectors, meets other classes, or is
+// of products of different nodes (tied parameters), or if plan.grad_codec_of says so of the
+// parameter whose gradient it is.
 #include "passes/compress.h"
 
 #include <algorithm>
@@ -30,6 +32,7 @@ using program::GroupId;
 using program::kNone;
 using program::Program;
 using program::RankClass;
+using program::Space;
 using program::Task;
 using program::TaskId;
 
@@ -39,7 +42,8 @@ namespace {
 /// listed later, so that what the device does meanwhile does not wait with it.
 struct Begun {
   const CodecOps* codec = nullptr;
-  size_t origin = 0;  ///< place of the task that it stands for
+  Space memory = Space::device;  ///< of who encodes, decodes and adds up
+  size_t origin = 0;             ///< place of the task that it stands for
   std::vector<BufferId> buffers;
   std::deque<std::vector<Task>> stages;
 };
@@ -134,13 +138,21 @@ class Compression {
   void begin(const Task& task, size_t place, size_t operand) {
     const TensorType type = writer_.type(task.in[operand]);
     Begun sum;
-    sum.codec = codecs_.of(sums_.parameter(task, operand));
+    const std::string& parameter = sums_.parameter(task, operand);
+    sum.codec = codecs_.of(parameter);
+    sum.memory = codecs_.is_on_host(parameter) ? Space::host : Space::device;
     sum.origin = place;
     sum.buffers = {task.in[operand], task.out[operand]};
     sum.stages.emplace_back();
-    const Route route = codecs_.route_of(sums_.parameter(task, operand));
-    add_up(task.in[operand], task.out[operand],
-           best_ways(*sum.codec, type, sums_.axes_of(task), route).levels, task, &sum);
+    const BufferId own = in_memory(sum.memory, task.in[operand], task, &sum);
+    const BufferId total =
+        sum.memory == Space::device ? task.out[operand] : writer_.step(type, sum.memory);
+    add_up(own, total,
+           best_ways(*sum.codec, type, sums_.axes_of(task), codecs_.route_of(parameter)).levels,
+           task, &sum);
+    if (total != task.out[operand]) {
+      sum.stages.back().push_back(writer_.copy_over(total, task.out[operand], task));
+    }
     move_on(&sum);
     begun_.push_back(std::move(sum));
   }
@@ -174,8 +186,9 @@ class Compression {
     const int64_t rows = part.dims[0];
     TensorType slots = part;
     slots.dims[0] *= level.ranks;
-    const BufferId decoded = writer_.step(slots);
+    const BufferId decoded = writer_.step(slots, sum->memory);
     const std::vector<BufferId> codes = encoded(from, task, sum);
+    const std::vector<BufferId> leaving = all_in_memory(Space::device, codes, task, sum);
     const auto send_part = [&](BufferId code, int32_t hop) {
       return level.by_blocks ? writer_.part(code, 0, rows, 0, moved(level, hop, rows)) : code;
     };
@@ -184,7 +197,7 @@ class Compression {
       come[0].push_back(send_part(code, 0));
     }
     for (int32_t hop = 1; hop < level.ranks; ++hop) {
-      for (BufferId code : codes) {
+      for (BufferId code : leaving) {
         const BufferId sent = send_part(code, hop);
         const BufferId came = writer_.step(TensorType(writer_.type(sent)));
         come[static_cast<size_t>(hop)].push_back(came);
@@ -198,15 +211,15 @@ class Compression {
     sum->stages.emplace_back();
     for (int32_t hop = 0; hop < level.ranks; ++hop) {
       const BufferId slot = writer_.part(decoded, 0, rows, 0, moved(level, -hop, rows));
-      sum->stages.back().push_back(writer_.local(sum->codec->decode->name, CodecOps::back_to(type),
-                                                 come[static_cast<size_t>(hop)], {slot}, task));
+      const std::vector<BufferId> here =
+          all_in_memory(sum->memory, come[static_cast<size_t>(hop)], task, sum);
+      work(sum->codec->decode->name, CodecOps::back_to(type), here, {slot}, task, sum);
     }
-    const BufferId total = level.by_blocks ? writer_.step(part) : to;
+    const BufferId total = level.by_blocks ? writer_.step(part, sum->memory) : to;
     for (int32_t rank = 1; rank < level.ranks; ++rank) {
       const BufferId before = rank == 1 ? writer_.part(decoded, 0, rows, 0) : total;
       const BufferId slot = writer_.part(decoded, 0, rows, rank * rows);
-      sum->stages.back().push_back(
-          writer_.local(ops::of(ops::Meaning::sum).name, {}, {before, slot}, {total}, task));
+      work(ops::of(ops::Meaning::sum).name, {}, {before, slot}, {total}, task, sum);
     }
     if (!levels.empty()) {
       add_up(total, total, std::move(levels), task, sum);
@@ -220,7 +233,7 @@ class Compression {
   void gather(BufferId block, BufferId to, const Level& level, const Task& task, Begun* sum) {
     const GroupId group = program_.intern(program::group_over({level.axis}, writer_.list().role));
     std::vector<BufferId> all;
-    for (BufferId code : encoded(block, task, sum)) {
+    for (BufferId code : all_in_memory(Space::device, encoded(block, task, sum), task, sum)) {
       const std::vector<TensorType> mine{writer_.type(code)};
       const auto found = comm::resharding(mine[0], graph::Placement::split(0),
                                           graph::Placement::replicate(), level.ranks);
@@ -230,17 +243,42 @@ class Compression {
           writer_.collective(found->op->id, found->attrs, group, {code}, {all.back()}, task));
     }
     sum->stages.emplace_back();
-    sum->stages.back().push_back(writer_.local(
-        sum->codec->decode->name, CodecOps::back_to(writer_.type(to)), all, {to}, task));
+    work(sum->codec->decode->name, CodecOps::back_to(writer_.type(to)),
+         all_in_memory(sum->memory, all, task, sum), {to}, task, sum);
   }
 
   std::vector<BufferId> encoded(BufferId from, const Task& task, Begun* sum) {
     std::vector<BufferId> codes;
     for (const TensorType& code : sum->codec->codes(writer_.type(from))) {
-      codes.push_back(writer_.step(code));
+      codes.push_back(writer_.step(code, sum->memory));
     }
-    sum->stages.back().push_back(writer_.local(sum->codec->encode->name, {}, {from}, codes, task));
+    work(sum->codec->encode->name, {}, {from}, codes, task, sum);
     return codes;
+  }
+
+  /// An op by who encodes and decodes the sum, in the stage that is being made.
+  void work(const std::string& op, const graph::Attrs& attrs, std::vector<BufferId> in,
+            std::vector<BufferId> out, const Task& task, Begun* sum) {
+    Task made = writer_.local(op, attrs, std::move(in), std::move(out), task);
+    if (sum->memory == Space::host) {
+      made.lane = program::Lane::host;
+    }
+    sum->stages.back().push_back(std::move(made));
+  }
+
+  /// What a buffer holds, in this memory: itself, or a copy that this stage makes.
+  BufferId in_memory(Space memory, BufferId buffer, const Task& task, Begun* sum) {
+    if (writer_.list().buffers[buffer].space == memory) return buffer;
+    const BufferId copy = writer_.step(TensorType(writer_.type(buffer)), memory);
+    sum->stages.back().push_back(writer_.copy_over(buffer, copy, task));
+    return copy;
+  }
+  std::vector<BufferId> all_in_memory(Space memory, std::vector<BufferId> buffers, const Task& task,
+                                      Begun* sum) {
+    for (BufferId& buffer : buffers) {
+      buffer = in_memory(memory, buffer, task, sum);
+    }
+    return buffers;
   }
 
   /// Where the block of the rank `by` further along the axis begins.
@@ -287,9 +325,9 @@ void run(Program& program, const Codecs::Options& options) {
 }  // namespace
 
 Pass pass_compress() {
-  return program_pass("compress",
-                      "sends sums of gradients as codes (plan.grad_codec, plan.grad_codec_of)",
-                      false, {"grad_codec=identity", "grad_codec=int8"}, run);
+  return program_pass(
+      "compress", "sends sums of gradients as codes (plan.grad_codec, plan.grad_codec_of)", false,
+      {"grad_codec=identity", "grad_codec=int8", "grad_codec_of=[\"* identity host\"]"}, run);
 }
 
 }  // namespace hocket::passes

@@ -14,6 +14,9 @@ namespace hocket::passes {
 
 /// The name of no codec: a sum stays what it is.
 inline constexpr const char* kNoCodec = "none";
+/// The word of plan.grad_codec_of by which the host's CPU encodes, decodes and adds up, not the
+/// device: the last one of a rule.
+inline constexpr const char* kOnHost = "host";
 /// Values of plan.grad_codec: kNoCodec, and all codecs.
 std::vector<std::string> codec_names();
 

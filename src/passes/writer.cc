@@ -15,9 +15,10 @@ using program::Task;
 
 const graph::TensorType& Writer::type(BufferId buffer) const { return list().buffers[buffer].type; }
 
-BufferId Writer::step(const graph::TensorType& type) {
+BufferId Writer::step(const graph::TensorType& type, program::Space space) {
   program::Buffer buffer;
   buffer.type = type;
+  buffer.space = space;
   list().buffers.push_back(std::move(buffer));
   return BufferId(list().buffers.size() - 1);
 }
@@ -28,6 +29,7 @@ BufferId Writer::part(BufferId base, int32_t dim, int64_t length, int64_t begin,
   view.kind = program::BufferKind::view;
   view.type = type(base);
   view.type.dims[dim] = length;
+  view.space = list().buffers[base].space;
   view.base = base;
   view.dim = dim;
   view.begin = begin;
@@ -78,6 +80,13 @@ Task Writer::collective(comm::Id op, const graph::Attrs& attrs, program::GroupId
   task.group = group;
   task.lane = program::link_lane(comm::Role::collective,
                                  program_.leaves_node(program_.groups[group], cls_));
+  return task;
+}
+
+Task Writer::copy_over(BufferId from, BufferId to, const Task& stands_for) const {
+  Task task = local(ops::of(ops::Meaning::identity).name, {}, {from}, {to}, stands_for);
+  const bool leaves = list().buffers[from].space == program::Space::device;
+  task.lane = leaves ? program::Lane::d2h : program::Lane::h2d;
   return task;
 }
 

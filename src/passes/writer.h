@@ -20,7 +20,8 @@ class Writer {
   program::RankClass& list() const { return program_.classes[cls_]; }
   const graph::TensorType& type(program::BufferId buffer) const;
   /// A step buffer.
-  program::BufferId step(const graph::TensorType& type);
+  program::BufferId step(const graph::TensorType& type,
+                         program::Space space = program::Space::device);
   /// Indices [begin, begin + length) of a dim of a buffer that is no view, from where the table
   /// says on, if there is one.
   program::BufferId part(program::BufferId base, int32_t dim, int64_t length, int64_t begin,
@@ -34,6 +35,9 @@ class Writer {
   program::Task collective(comm::Id op, const graph::Attrs& attrs, program::GroupId group,
                            std::vector<program::BufferId> in, std::vector<program::BufferId> out,
                            const program::Task& stands_for) const;
+  /// A copy of a buffer in the other memory, by the lane that goes there.
+  program::Task copy_over(program::BufferId from, program::BufferId to,
+                          const program::Task& stands_for) const;
   /// The end of a message whose other end lies that way.
   program::Task message(comm::Role role, program::BufferId buffer, const program::Way& way,
                         int32_t tag, const program::Task& stands_for) const;

@@ -118,6 +118,15 @@ std::vector<std::optional<TransferTimes>> times_of(const Program& program,
   return times;
 }
 
+/// A choice, without the word by which hosts encode.
+std::string on_device(const std::string& choice) {
+  const std::string word = fmt::format(" {}", passes::kOnHost);
+  return choice.ends_with(word) ? choice.substr(0, choice.size() - word.size()) : choice;
+}
+std::string on_host(const std::string& choice) {
+  return fmt::format("{} {}", choice, passes::kOnHost);
+}
+
 /// The program of a run as `compress` gets it.
 Program before_compress(const engine::Run& run) {
   const std::vector<std::string>& passes = run.config.plan.passes;
@@ -174,7 +183,7 @@ CodecTrial::CodecTrial(const engine::Run& run, const std::string& cluster_file,
 CodecChoice CodecTrial::all_by(const std::string& codec) const {
   CodecChoice choice;
   for (const GradSum& transfer : transfers_) {
-    choice.emplace_back(transfer.taken_by.contains(codec) ? codec : kNoCodec);
+    choice.emplace_back(transfer.taken_by.contains(on_device(codec)) ? codec : kNoCodec);
   }
   return choice;
 }
@@ -183,7 +192,7 @@ engine::Run CodecTrial::run_of(const CodecChoice& choice) const {
   nlohmann::json list = nlohmann::json::array();
   for (size_t t = 0; t < choice.size(); ++t) {
     if (choice[t] == kNoCodec) continue;
-    for (const std::string& parameter : transfers_[t].taken_by.at(choice[t])) {
+    for (const std::string& parameter : transfers_[t].taken_by.at(on_device(choice[t]))) {
       list.push_back(parameter + " " + choice[t]);
     }
   }
@@ -215,7 +224,8 @@ CodecOutcome CodecTrial::simulate(const CodecChoice& choice,
   }
   CodecOutcome outcome{static_cast<double>(report.step_ns) * 1e-9, true};
   for (const program::Memory& memory : report.memory) {
-    outcome.fits = outcome.fits && memory.total() <= memory_;
+    const int64_t taken = cluster_.device_is_host() ? memory.with_host() : memory.total();
+    outcome.fits = outcome.fits && taken <= memory_;
   }
   return outcome;
 }
@@ -244,9 +254,15 @@ class CodecSearch {
     }
     decide_by_falling_size();
     for (const std::string& codec : trial_.codecs()) {
-      result_.all.emplace_back(codec, simulate(trial_.all_by(codec), nullptr));
+      add_all_by(codec);
+      if (options_.offload) {
+        add_all_by(on_host(codec));
+      }
     }
     start_from_the_best_of_all();
+    if (options_.offload) {
+      offload();
+    }
     for (size_t t = 0; t < choice_.size(); ++t) {
       result_.decisions[t].codec = choice_[t];
     }
@@ -266,6 +282,61 @@ class CodecSearch {
         simulate(choice_, &times_);
       }
     }
+  }
+
+  void add_all_by(const std::string& codec) {
+    result_.all.emplace_back(codec, simulate(trial_.all_by(codec), nullptr));
+  }
+
+  /// Algorithm 2 of the paper: of what is encoded in one way and of one size, a number.
+  void offload() {
+    const std::vector<std::vector<size_t>> groups = groups_to_offload();
+    std::vector<size_t> sizes;
+    CodecChoice devices = choice_;
+    for (const std::vector<size_t>& group : groups) {
+      sizes.push_back(group.size());
+      for (const size_t t : group) {
+        devices[t] = on_device(choice_[t]);
+      }
+    }
+    const auto with = [&](const OffloadCounts& counts) {
+      CodecChoice choice = devices;
+      for (size_t group = 0; group < groups.size(); ++group) {
+        for (size_t k = 0; k < counts[group]; ++k) {
+          std::string& codec = choice[groups[group][k]];
+          codec = on_host(codec);
+        }
+      }
+      return choice;
+    };
+    const double before_s = result_.chosen.step_s;
+    result_.offload = choose_offload(
+        sizes, before_s, options_.most_offloads,
+        [&](const OffloadCounts& counts) -> std::optional<double> {
+          const CodecOutcome outcome = simulate(with(counts), nullptr);
+          if (!is_better(outcome)) return std::nullopt;
+          result_.chosen = outcome;
+          choice_ = with(counts);
+          return outcome.step_s;
+        },
+        [&] { return stopped(); });
+    result_.offload->gain_s = before_s - result_.chosen.step_s;
+  }
+  /// Places of what is encoded, by size and codec; in a group the furthest from the output, whose
+  /// sum begins last, comes first.
+  std::vector<std::vector<size_t>> groups_to_offload() const {
+    std::map<std::pair<int64_t, std::string>, std::vector<size_t>> by_way;
+    for (size_t t = choice_.size(); t > 0; --t) {
+      const std::string codec = on_device(choice_[t - 1]);
+      if (codec != kNoCodec) {
+        by_way[{trial_.transfers()[t - 1].bytes, codec}].push_back(t - 1);
+      }
+    }
+    std::vector<std::vector<size_t>> groups;
+    for (auto& [way, places] : by_way) {
+      groups.push_back(std::move(places));
+    }
+    return groups;
   }
 
   void start_from_the_best_of_all() {
@@ -351,6 +422,11 @@ class CodecSearch {
 }  // namespace
 
 CodecResult choose_codecs(const CodecTrial& trial, const CodecSearchOptions& options) {
+  if (options.offload && !trial.cluster().knows_hosts()) {
+    fail(trial.cluster().name,
+         "the cluster does not say how fast the hosts of its devices are; expected "
+         "device.host.kernels and device.host.copies (docs/clusters.md)");
+  }
   return CodecSearch(trial, options).run();
 }
 

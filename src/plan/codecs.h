@@ -5,7 +5,8 @@
 // gradient, and find the bubbles anew after each decision; by falling size, of one size the nearest
 // to the output first, take the codec with the shortest step. The paper's algorithm ends there.
 // Here, if a codec for everything is faster still, the same is done from there, by rising size and
-// with no codec among the choices: the plan found is never slower than none or all.
+// with no codec among the choices: the plan found is never slower than none or all. Then, if it is
+// asked for, hosts take over what shortens the step (offload.h, Algorithm 2).
 #pragma once
 
 #include <cstdint>
@@ -21,11 +22,13 @@
 #include "cost/profile.h"
 #include "engine/config.h"
 #include "passes/compress.h"
+#include "plan/offload.h"
 #include "program/memory.h"
 
 namespace hocket::plan {
 
-/// A codec for each transfer of a run, in the order of CodecTrial::transfers(); "none": as it is.
+/// A codec for each transfer of a run, in the order of CodecTrial::transfers(), with what else a
+/// rule of plan.grad_codec_of says of it ("int8 at_once host"); "none": as it is.
 using CodecChoice = std::vector<std::string>;
 
 /// The step of a run whose gradients travel so.
@@ -51,7 +54,7 @@ class CodecTrial {
   const std::vector<passes::GradSum>& transfers() const { return transfers_; }
   const std::vector<std::string>& codecs() const { return codecs_; }
   const cost::Cluster& cluster() const { return cluster_; }
-  /// All transfers that it takes something of through this codec.
+  /// All transfers that it takes something of through this codec, or "CODEC host".
   CodecChoice all_by(const std::string& codec) const;
   /// The run with these codecs.
   engine::Run run_of(const CodecChoice& choice) const;
@@ -72,6 +75,8 @@ class CodecTrial {
 };
 
 struct CodecSearchOptions {
+  bool offload = false;         ///< hosts may encode in place of devices
+  double most_offloads = 4096;  ///< choices of what hosts encode that are all tried, at most
   std::function<bool()> stop = nullptr;  ///< true ends it with the best so far
   /// Called before each simulation: how many there were, and the shortest step.
   std::function<void(int64_t simulated, double best_s)> progress = nullptr;
@@ -88,14 +93,17 @@ struct CodecDecision {
 struct CodecResult {
   std::vector<CodecDecision> decisions;  ///< as CodecTrial::transfers()
   CodecOutcome none, chosen;
-  std::vector<std::pair<std::string, CodecOutcome>> all;  ///< by codec: everything through it
+  /// By codec, and by "CODEC host" with offload: everything through it.
+  std::vector<std::pair<std::string, CodecOutcome>> all;
+  std::optional<OffloadSearch> offload;
   int64_t simulated = 0;
   bool complete = true;  ///< false: it was stopped
   CodecChoice choice() const;
 };
 
 /// Chooses with the simulator as the judge. What does not fit into memory is not taken, unless the
-/// run does not fit with nothing encoded either.
+/// run does not fit with nothing encoded either. Error: `offload`, and the cluster does not say how
+/// fast hosts are.
 CodecResult choose_codecs(const CodecTrial& trial, const CodecSearchOptions& options = {});
 
 }  // namespace hocket::plan

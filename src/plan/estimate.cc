@@ -21,8 +21,16 @@ struct Estimator::Prices {
 };
 
 struct Estimator::Groups {
-  cost::GroupShape tp, cp, ep, etp, replicas, expert_replicas, next;
+  cost::GroupShape tp, cp, etp, replicas, expert_replicas, next;
+  cost::GroupShape ep, ep_inner;    ///< where rows go first, and then, if not in one step
   cost::GroupShape inside, across;  ///< replicas of one shard.group, and those that have one part
+};
+
+/// How many times as long ranks take as the fastest device would with as many sequences as the
+/// others, by their place in the pipeline; and how many times as many the replica with most has.
+struct Estimator::Pace {
+  std::vector<double> times;
+  double most = 1;
 };
 
 namespace {
@@ -103,14 +111,10 @@ double Estimator::bucketed_s(comm::Id op, double bytes, const cost::GroupShape& 
 }
 
 const Estimator::Groups& Estimator::groups(const Choice& choice) {
-  const std::array<int32_t, 8> key{choice.pp,
-                                   choice.dp,
-                                   choice.cp,
-                                   choice.tp,
-                                   choice.ep,
-                                   choice.etp,
-                                   choice.sequence_parallel ? 1 : 0,
-                                   choice.keys};
+  const std::array<int32_t, 9> key{
+      choice.pp,  choice.dp,  choice.cp,       choice.tp,
+      choice.ep,  choice.etp, choice.ep_inner, choice.sequence_parallel ? 1 : 0,
+      choice.keys};
   std::unique_ptr<Groups>& known = groups_[key];
   if (known) return *known;
   known = std::make_unique<Groups>();
@@ -121,15 +125,21 @@ const Estimator::Groups& Estimator::groups(const Choice& choice) {
   known->etp = shape_of(cluster, choice.etp, 1);
   known->replicas = shape_of(cluster, choice.replicas(), tp);
   const Choice::Over over = choice.ep_over();
-  std::vector<int32_t> experts;
-  for (int64_t d = 0; d < over.dp; ++d) {
-    for (int64_t c = 0; c < over.cp; ++c) {
-      for (int64_t t = 0; t < over.tp; ++t) {
-        experts.push_back(static_cast<int32_t>((d * choice.cp + c) * tp + t * choice.etp));
+  const auto ranks_of = [&](int64_t over_dp) {
+    std::vector<int32_t> ranks;
+    for (int64_t d = 0; d < over_dp; ++d) {
+      for (int64_t c = 0; c < over.cp; ++c) {
+        for (int64_t t = 0; t < over.tp; ++t) {
+          ranks.push_back(static_cast<int32_t>((d * choice.cp + c) * tp + t * choice.etp));
+        }
       }
     }
-  }
-  known->ep = cluster.shape(experts);
+    return cluster.shape(ranks);
+  };
+  const int64_t together = choice.ep_inner;
+  known->ep = together > 1 ? shape_of(cluster, over.dp / together, together * choice.cp * tp)
+                           : ranks_of(over.dp);
+  known->ep_inner = together > 1 ? ranks_of(together) : shape_of(cluster, 1, 1);
   const int64_t copies = choice.expert_replicas();
   known->expert_replicas = shape_of(cluster, copies, choice.replicas() * tp / copies);
   const int64_t group = shard_group(space_, choice);
@@ -138,6 +148,35 @@ const Estimator::Groups& Estimator::groups(const Choice& choice) {
   const int64_t stage = choice.replicas() * tp;
   known->next = shape_of(cluster, choice.pp > 1 ? 2 : 1, stage);
   return *known;
+}
+
+/// Bytes of the rows that a rank sends to experts in a layer.
+double Estimator::exchanged_rows(const Choice& choice) const {
+  const double sequences = static_cast<double>(choice.micro_batch) / choice.cp;
+  return tables_[0].residual_bytes * sequences / ranks_of_tp(choice, Share::tokens) *
+         static_cast<double>(space_.model.top_k);
+}
+
+/// Until they are there, in one step or two.
+double Estimator::exchange_s(const Choice& choice, const Groups& groups) const {
+  const double rows = exchanged_rows(choice);
+  return collective_s(comm::Id::all_to_all, rows, groups.ep) +
+         collective_s(comm::Id::all_to_all, rows, groups.ep_inner);
+}
+
+Choice Estimator::with_fastest_exchange(const Choice& mesh) {
+  Choice fastest = mesh;
+  double least = exchange_s(mesh, groups(mesh));
+  for (const int32_t together : inner_experts(space_, mesh)) {
+    Choice other = mesh;
+    other.ep_inner = together;
+    const double seconds = exchange_s(other, groups(other));
+    if (seconds < least) {
+      least = seconds;
+      fastest = other;
+    }
+  }
+  return fastest;
 }
 
 /// Adds the time of the collectives of one layer's passes.
@@ -184,10 +223,8 @@ void Estimator::add_sums(const Choice& choice, LayerKind kind, const Groups& gro
     }
   }
   if (kind == LayerKind::experts) {
-    const double rows =
-        residual / ranks_of_tp(choice, Share::tokens) * static_cast<double>(space_.model.top_k);
-    const double exchange = collective_s(comm::Id::all_to_all, rows, groups.ep);
-    double both = 2 * exchange;
+    const double rows = exchanged_rows(choice);
+    double both = 2 * exchange_s(choice, groups);
     if (choice.etp > 1) {
       both += choice.sequence_parallel
                   ? collective_s(comm::Id::all_gather, rows * choice.etp, groups.etp) +
@@ -237,10 +274,10 @@ Estimator::Layer Estimator::price(const Choice& choice, LayerKind kind,
 }
 
 const Estimator::Prices& Estimator::prices(const Choice& choice) {
-  const std::array<int32_t, 9> key{
-      choice.dp,   choice.cp,          choice.tp,
-      choice.ep,   choice.etp,         choice.sequence_parallel ? 1 : 0,
-      choice.keys, choice.micro_batch, choice.recompute};
+  const std::array<int32_t, 10> key{choice.dp,       choice.cp,   choice.tp,
+                                    choice.ep,       choice.etp,  choice.sequence_parallel ? 1 : 0,
+                                    choice.ep_inner, choice.keys, choice.micro_batch,
+                                    choice.recompute};
   std::unique_ptr<Prices>& known = prices_[key];
   if (known) return *known;
   known = std::make_unique<Prices>();
@@ -249,6 +286,25 @@ const Estimator::Prices& Estimator::prices(const Choice& choice) {
     known->layers[k] = price(choice, static_cast<LayerKind>(k), lie);
   }
   return *known;
+}
+
+const Estimator::Pace& Estimator::pace(const Choice& choice) {
+  const std::array<int32_t, 5> key{choice.pp, choice.dp, choice.micro_batch, choice.sequences,
+                                   choice.balanced ? 1 : 0};
+  const auto [at, fresh] = paces_.try_emplace(key);
+  Pace& known = at->second;
+  if (!fresh) return known;
+  const std::vector<int64_t> each = samples(space_, choice);
+  const double usual = choice.micro_batch;
+  known.most = static_cast<double>(*std::max_element(each.begin(), each.end())) / usual;
+  known.times.assign(static_cast<size_t>(choice.pp), space_.speed.empty() ? known.most : 0);
+  for (size_t rank = 0; rank < space_.speed.size(); ++rank) {
+    const size_t replica = rank / static_cast<size_t>(choice.cp * choice.tp);
+    const double share = static_cast<double>(each[replica % each.size()]) / usual;
+    double& times = known.times[replica / each.size()];
+    times = std::max(times, share / space_.speed[rank]);
+  }
+  return known;
 }
 
 /// Layers of every stage, by kind.
@@ -354,6 +410,8 @@ Guess Estimator::guess(const Choice& choice) {
   const Groups& lie = groups(choice);
   const int64_t count = num_micro_batches(space_, choice);
   const PipelineShape& shape = shapes_.of(choice, count);
+  const bool alike = space_.speed.empty() && choice.sequences == 0;
+  const Pace* const unlike = alike ? nullptr : &pace(choice);
   const auto sum = [&](const Counts& counts, auto value) {
     double total = 0;
     for (size_t k = 0; k < kLayerKinds; ++k) {
@@ -372,7 +430,8 @@ Guess Estimator::guess(const Choice& choice) {
   const double bandwidth = std::max(1.0, costs_.cluster().device.memory_bandwidth.value);
   const double residual = tables_[0].residual_bytes * choice.micro_batch / choice.cp;
   Guess guess;
-  for (const PipelineShape::Rank& rank : shape.ranks) {
+  for (size_t place = 0; place < shape.ranks.size(); ++place) {
+    const PipelineShape::Rank& rank = shape.ranks[place];
     Counts all{};
     for (const auto& [stage, share] : rank.stages) {
       for (size_t k = 0; k < kLayerKinds; ++k) {
@@ -392,7 +451,8 @@ Guess Estimator::guess(const Choice& choice) {
     }
     std::array<double, kParts> part{}, least{};
     for (size_t p = 0; p < kParts; ++p) {
-      part[p] = sum(all, [&](const Layer& layer) { return layer.seconds[p]; });
+      part[p] = sum(all, [&](const Layer& layer) { return layer.seconds[p]; }) *
+                (unlike ? unlike->times[place] : 1);
       least[p] = sum(all, [&](const Layer& layer) { return layer.least[p]; });
     }
     const double pass = part[0] + part[1] + part[2];
@@ -416,8 +476,9 @@ Guess Estimator::guess(const Choice& choice) {
     // outputs.
     const double whole = sum(all, [](const Layer& layer) { return layer.whole; });
     const double put_off = rank.pending * ((1 + kOutputGradients) * whole - kept);
-    guess.bytes = std::max(guess.bytes, held_bytes(choice, count, dense, experts, false) +
-                                            rank.live * kept + put_off + working);
+    guess.bytes = std::max(
+        guess.bytes, held_bytes(choice, count, dense, experts, false) +
+                         (rank.live * kept + put_off + working) * (unlike ? unlike->most : 1));
     // What a stage gives to the next one it does not keep; of a split backward pass the first half
     // may free what only it reads.
     const double least_kept = sum(all, [](const Layer& layer) { return layer.least_kept; });
@@ -432,11 +493,10 @@ Guess Estimator::guess(const Choice& choice) {
   return guess;
 }
 
-Guess Estimator::floor_of_mesh(const Choice& mesh, int32_t micro_batch) {
+Guess Estimator::floor_of_mesh(const Choice& mesh) {
   // All of the work shared evenly by the pipeline's ranks, nothing done again, everything split
   // that can be, nothing kept.
   Choice choice = mesh;
-  choice.micro_batch = micro_batch;
   choice.recompute = 0;
   choice.shard = choice.replicas() > 1 ? kZero3 : 0;
   const Prices& price = prices(choice);

@@ -48,15 +48,21 @@ class Estimator {
   Estimator& operator=(const Estimator&) = delete;
 
   /// No plan with this mesh and micro-batch takes less, whatever else it chooses.
-  Guess floor_of_mesh(const Choice& mesh, int32_t micro_batch);
+  Guess floor_of_mesh(const Choice& mesh);
   Guess guess(const Choice& choice);
+  /// The mesh, with as many ranks of ep together as let rows come soonest to their experts.
+  Choice with_fastest_exchange(const Choice& mesh);
 
  private:
   struct Layer;   // prices of a layer
   struct Prices;  // of every kind of layer, for a mesh, micro-batch and way to recompute
   struct Groups;  // how the groups of a mesh lie
+  struct Pace;    // of devices that are unlike
   const Groups& groups(const Choice& choice);
   const Prices& prices(const Choice& choice);
+  const Pace& pace(const Choice& choice);
+  double exchanged_rows(const Choice& choice) const;
+  double exchange_s(const Choice& choice, const Groups& groups) const;
   using Counts = std::array<double, kLayerKinds>;  // layers by kind
   const std::vector<Counts>& stages(const Choice& choice);
   double held_bytes(const Choice& choice, int64_t micro_batches, double dense, double experts,
@@ -73,8 +79,9 @@ class Estimator {
   const cost::CostModel& costs_;
   How how_;
   std::array<ModelTable, 3> tables_;  // by kRecompute
-  std::map<std::array<int32_t, 8>, std::unique_ptr<Groups>> groups_;
-  std::map<std::array<int32_t, 9>, std::unique_ptr<Prices>> prices_;
+  std::map<std::array<int32_t, 9>, std::unique_ptr<Groups>> groups_;
+  std::map<std::array<int32_t, 10>, std::unique_ptr<Prices>> prices_;
+  std::map<std::array<int32_t, 5>, Pace> paces_;
   std::map<std::pair<int64_t, bool>, std::vector<Counts>> stages_;  // by their number, balanced
   PipelineShapes shapes_;
   /// The same transfers come again and again.

@@ -10,6 +10,7 @@
 #include <exception>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <queue>
 #include <thread>
@@ -32,6 +33,7 @@ struct Candidate {
   float key = 0;
   float guess_s = 0, bytes = 0;  ///< estimated
   uint32_t order = 0;            ///< of those with one key
+  bool varied = false;           ///< plan.ep_inner is not the one that it was bounded with
 };
 struct Later {
   bool operator()(const Candidate& left, const Candidate& right) const {
@@ -44,6 +46,8 @@ constexpr size_t kMostCandidates = 4'000'000;
 /// A plan estimated to take more than there is of memory is tried late: its key grows with what is
 /// too much.
 constexpr double kMemoryPenalty = 4;
+/// As long as none fits, one that will is worth more than a fast one: then it grows by so much.
+constexpr double kMemoryPenaltyAtFirst = 100;
 /// By so much more than was thought of, a plan is put off again.
 constexpr double kMisjudged = 1.02;
 /// And of two plans that are as good the one with the shorter program is tried first: its key grows
@@ -55,30 +59,47 @@ constexpr float kLast = 1e6f;
 
 /// How many times as much time, or memory, simulated plans took as was estimated, by their
 /// schedule, what they repeat and split, and how many ranks their pipelines and experts have: of
-/// the others that many times as much is expected. Nothing is known of a kind of which no plan was
-/// simulated.
+/// the others that many times as much is expected. Of a kind of which no plan was simulated nothing
+/// is known but what all of them say together.
 class Misjudged {
  public:
   void record(const Choice& choice, double times) {
-    Kind& kind = kinds_[kind_of(choice)];
-    kind.sum += times;
-    ++kind.count;
+    kinds_[kind_of(choice)].add(times);
+    all_.add(times);
   }
   double times(const Choice& choice) const {
     const auto kind = kinds_.find(kind_of(choice));
-    return kind == kinds_.end() ? 1 : kind->second.sum / kind->second.count;
+    return kind == kinds_.end() ? 1 : kind->second.mean();
   }
+  /// Of any plan.
+  double times() const { return all_.count == 0 ? 1 : all_.mean(); }
 
  private:
   struct Kind {
     double sum = 0;
     int count = 0;
+    void add(double times) {
+      sum += times;
+      ++count;
+    }
+    double mean() const { return sum / count; }
   };
   static std::array<int, 5> kind_of(const Choice& choice) {
     return {choice.schedule, choice.recompute, choice.shard, static_cast<int>(std::log2(choice.pp)),
             static_cast<int>(std::log2(choice.ep))};
   }
   std::map<std::array<int, 5>, Kind> kinds_;
+  Kind all_;
+};
+
+/// What a thread estimates with.
+struct Pricing {
+  Pricing(const Trial& trial, const Space& space)
+      : costs(trial.costs()),
+        estimator(space, trial.graph(), costs,
+                  {.blocking = trial.blocking(), .bucket_bytes = trial.bucket_bytes()}) {}
+  cost::CostModel costs;
+  Estimator estimator;
 };
 
 class Search {
@@ -93,15 +114,18 @@ class Search {
   bool out_of_time() const;
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
   void in_threads(const std::function<void(int)>& body);
-  void bound(const std::vector<Choice>& meshes, std::atomic<size_t>* next);
+  void bound(const std::vector<Choice>& meshes, Estimator* estimator, std::atomic<size_t>* next);
   void bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Candidate>* found,
                   Counts* counts);
+  Candidate candidate(const Choice& plan, const Guess& guess) const;
   void keep(std::vector<Candidate> found, const Counts& counts);
-  bool take(Candidate* candidate);
+  bool take(Candidate* candidate, Estimator* estimator);
   bool is_put_off(Candidate candidate);
-  void simulate();
+  void simulate(Estimator* estimator);
+  void add_other_exchanges(const Candidate& candidate, Estimator* estimator);
   void add_other_sums(const Candidate& candidate, bool near);
-  void record(const Candidate& candidate, Outcome outcome);
+  void add(const Candidate& candidate);
+  void record(const Candidate& candidate, Outcome outcome, Estimator* estimator);
   void report();
 
   const Trial& trial_;
@@ -113,9 +137,10 @@ class Search {
   std::condition_variable ended_;
   int running_ = 0;
   std::exception_ptr failure_;
-  std::vector<Candidate> queue_;  // a heap, the next one first
-  bool dropped_ = false;          // more candidates than are held
-  int busy_ = 0;                  // threads that simulate, and may add candidates
+  std::vector<std::unique_ptr<Pricing>> pricing_;  // by thread
+  std::vector<Candidate> queue_;                   // a heap, the next one first
+  bool dropped_ = false;                           // more candidates than are held
+  int busy_ = 0;                                   // threads that simulate, and may add candidates
   std::condition_variable more_;
   uint32_t next_order_ = 0;
   double best_s_ = std::numeric_limits<double>::infinity();
@@ -183,19 +208,30 @@ void Search::report() {
   options_.progress(counts, result_.best.empty() ? nullptr : &result_.best.front());
 }
 
+/// A plan with its bounds, to be tried the sooner the less its estimates are.
+Candidate Search::candidate(const Choice& plan, const Guess& guess) const {
+  const double limit = static_cast<double>(trial_.memory());
+  const double passes =
+      static_cast<double>(num_micro_batches(space_, plan) * space_.model.num_layers);
+  const double size = 1 + kSizePenalty * std::log2(std::max(1.0, passes / kFewPasses));
+  const double over = std::max(0.0, guess.bytes / limit - 1);
+  return {.choice = plan,
+          .least_s = static_cast<float>(guess.least_s * (1 - 1e-6)),
+          .least_any_s = static_cast<float>(guess.least_any_s * (1 - 1e-6)),
+          .key = static_cast<float>(guess.seconds * size * (1 + kMemoryPenalty * over)),
+          .guess_s = static_cast<float>(std::max(1e-9, guess.seconds * size)),
+          .bytes = static_cast<float>(std::max(1.0, guess.bytes))};
+}
+
 /// Bounds and estimates of every plan with this mesh.
 void Search::bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Candidate>* found,
                         Counts* counts) {
   const double limit = static_cast<double>(trial_.memory());
-  for (const int32_t micro_batch : micro_batches(space_, mesh)) {
-    Choice choice = mesh;
-    choice.micro_batch = micro_batch;
-    const int64_t steps = num_micro_batches(space_, choice);
-    const double passes = static_cast<double>(steps * space_.model.num_layers);
-    const double size = 1 + kSizePenalty * std::log2(std::max(1.0, passes / kFewPasses));
-    const bool fits =
-        options_.everything || estimator->floor_of_mesh(mesh, micro_batch).least_bytes <= limit;
-    for (const Pipeline& pipeline : pipelines(space_, choice, steps)) {
+  for (const Choice& sized : micro_batches(space_, mesh)) {
+    // Bounds are the same however ep lies on the mesh: other ways are added to what is tried.
+    Choice choice = estimator->with_fastest_exchange(sized);
+    const bool fits = options_.everything || estimator->floor_of_mesh(choice).least_bytes <= limit;
+    for (const Pipeline& pipeline : pipelines(space_, choice)) {
       choice.schedule = pipeline.schedule;
       choice.chunks = pipeline.chunks;
       choice.balanced = pipeline.balanced;
@@ -206,27 +242,18 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Ca
           ++counts->too_large;
           return;
         }
-        const double over = std::max(0.0, guess.bytes / limit - 1);
-        found->push_back(
-            {.choice = plan,
-             .least_s = static_cast<float>(guess.least_s * (1 - 1e-6)),
-             .least_any_s = static_cast<float>(guess.least_any_s * (1 - 1e-6)),
-             .key = static_cast<float>(guess.seconds * size * (1 + kMemoryPenalty * over)),
-             .guess_s = static_cast<float>(std::max(1e-9, guess.seconds * size)),
-             .bytes = static_cast<float>(std::max(1.0, guess.bytes))});
+        found->push_back(candidate(plan, guess));
       });
     }
   }
 }
 
-void Search::bound(const std::vector<Choice>& meshes, std::atomic<size_t>* next) {
-  const cost::CostModel costs = trial_.costs();
-  Estimator estimator(space_, trial_.graph(), costs,
-                      {.blocking = trial_.blocking(), .bucket_bytes = trial_.bucket_bytes()});
+void Search::bound(const std::vector<Choice>& meshes, Estimator* estimator,
+                   std::atomic<size_t>* next) {
   for (size_t m = (*next)++; m < meshes.size() && !stopped(); m = (*next)++) {
     std::vector<Candidate> found;
     Counts counts;
-    bound_mesh(meshes[m], &estimator, &found, &counts);
+    bound_mesh(meshes[m], estimator, &found, &counts);
     for (Candidate& candidate : found) {
       candidate.order = static_cast<uint32_t>(m);
     }
@@ -253,7 +280,7 @@ void Search::keep(std::vector<Candidate> found, const Counts& counts) {
 }
 
 /// The next plan that may beat the best one; false: there is none.
-bool Search::take(Candidate* candidate) {
+bool Search::take(Candidate* candidate, Estimator* estimator) {
   std::unique_lock lock(mutex_);
   while (!stopped()) {
     while (!queue_.empty()) {
@@ -268,6 +295,7 @@ bool Search::take(Candidate* candidate) {
       ++result_.counts.slower;
       // Its bound counts with the transport's sums; others may be faster.
       if (candidate->least_any_s <= best_s_) {
+        add_other_exchanges(*candidate, estimator);
         add_other_sums(*candidate, false);
       }
     }
@@ -281,16 +309,45 @@ bool Search::take(Candidate* candidate) {
 /// more memory than there is. The mutex is held.
 bool Search::is_put_off(Candidate candidate) {
   if (options_.everything) return false;
-  const double bytes = misjudged_bytes_.times(candidate.choice);
+  const bool none_fits = result_.best.empty();
+  double bytes = misjudged_bytes_.times(candidate.choice);
+  if (none_fits) {
+    bytes = std::max(bytes, misjudged_bytes_.times());
+  }
   const double seconds = misjudged_seconds_.times(candidate.choice);
   const double limit = static_cast<double>(trial_.memory());
-  const double key = candidate.guess_s * seconds *
-                     (1 + kMemoryPenalty * std::max(0.0, candidate.bytes * bytes / limit - 1));
+  const double over = std::max(0.0, candidate.bytes * bytes / limit - 1);
+  const double penalty = none_fits ? kMemoryPenaltyAtFirst : kMemoryPenalty;
+  const double key = candidate.guess_s * seconds * (1 + penalty * over);
   if (key <= candidate.key * kMisjudged) return false;
   candidate.key = static_cast<float>(key);
+  add(candidate);
+  return true;
+}
+
+void Search::add(const Candidate& candidate) {
   queue_.push_back(candidate);
   std::push_heap(queue_.begin(), queue_.end(), Later());
-  return true;
+}
+
+/// The same plan with ep laid in other ways over the mesh.
+void Search::add_other_exchanges(const Candidate& tried, Estimator* estimator) {
+  if (tried.varied || tried.choice.sums != 0) return;
+  Choice one_step = tried.choice;
+  one_step.ep_inner = 1;
+  std::vector<int32_t> all = inner_experts(space_, one_step);
+  if (all.empty()) return;
+  all.push_back(1);
+  for (const int32_t together : all) {
+    if (together == tried.choice.ep_inner) continue;
+    Choice plan = tried.choice;
+    plan.ep_inner = together;
+    Candidate other = candidate(plan, estimator->guess(plan));
+    other.order = tried.order;
+    other.varied = true;
+    add(other);
+    ++result_.counts.plans;
+  }
 }
 
 /// The same plan with other algorithms of sums: soon if it is a good one.
@@ -301,15 +358,15 @@ void Search::add_other_sums(const Candidate& candidate, bool near) {
     other.choice.sums = sums;
     other.least_s = candidate.least_any_s;
     other.key = near ? candidate.key : candidate.key + kLast;
-    queue_.push_back(other);
-    std::push_heap(queue_.begin(), queue_.end(), Later());
+    add(other);
     ++result_.counts.plans;
   }
 }
 
-void Search::record(const Candidate& candidate, Outcome outcome) {
+void Search::record(const Candidate& candidate, Outcome outcome, Estimator* estimator) {
   const std::lock_guard lock(mutex_);
   ++result_.counts.simulated;
+  add_other_exchanges(candidate, estimator);
   if (!outcome.refused.empty()) {
     ++result_.counts.refused;
     ++result_.refusals[outcome.refused];
@@ -333,18 +390,17 @@ void Search::record(const Candidate& candidate, Outcome outcome) {
   result_.best.insert(at, std::move(outcome));
 }
 
-void Search::simulate() {
+void Search::simulate(Estimator* estimator) {
   Candidate candidate;
   const auto stop = [this] { return stopped(); };
-  while (take(&candidate)) {
+  while (take(&candidate, estimator)) {
     std::optional<Outcome> outcome = trial_.simulate(candidate.choice, space_, stop);
     if (outcome) {
-      record(candidate, std::move(*outcome));
+      record(candidate, std::move(*outcome), estimator);
     }
     const std::lock_guard lock(mutex_);
     if (!outcome) {
-      queue_.push_back(candidate);  // given up: it is left
-      std::push_heap(queue_.begin(), queue_.end(), Later());
+      add(candidate);  // given up: it is left
     }
     --busy_;
     more_.notify_all();
@@ -375,7 +431,12 @@ SearchResult Search::run() {
   const Quiet quiet;
   const std::vector<Choice> all = meshes(space_);
   std::atomic<size_t> next{0};
-  in_threads([&](int) { bound(all, &next); });
+  pricing_.resize(static_cast<size_t>(num_threads()));
+  in_threads([&](int thread) {
+    std::unique_ptr<Pricing>& own = pricing_[static_cast<size_t>(thread)];
+    own = std::make_unique<Pricing>(trial_, space_);
+    bound(all, &own->estimator, &next);
+  });
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begun_).count(); };
   result_.bounding_s = seconds();
   // Plans of one key in the order in which the space names them, whichever thread found them.
@@ -387,7 +448,7 @@ SearchResult Search::run() {
   }
   std::make_heap(queue_.begin(), queue_.end(), Later());
   if (!stopped()) {
-    in_threads([&](int) { simulate(); });
+    in_threads([&](int thread) { simulate(&pricing_[static_cast<size_t>(thread)]->estimator); });
   }
   for (const Candidate& candidate : queue_) {
     if (candidate.least_s > best_s_) {

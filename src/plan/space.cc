@@ -9,8 +9,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <queue>
 
 #include "base/error.h"
+#include "base/math.h"
 #include "parallel/schedule.h"
 
 namespace hocket::plan {
@@ -45,10 +47,12 @@ bool fits(const Space& space, const char* key, int64_t value) {
 bool is_given(const Space& space, const char* key) { return space.given.count(key) > 0; }
 
 constexpr const char* kLayers = "plan.pp_layers";
+constexpr const char* kSamples = "plan.dp_samples";
+constexpr const char* kInner = "plan.ep_inner";
 
-/// Of plan.pp_layers, if it is given.
-std::vector<int64_t> given_layers(const Space& space) {
-  return nlohmann::json::parse(space.given.at(kLayers)).get<std::vector<int64_t>>();
+/// Of plan.pp_layers or plan.dp_samples, if it is given.
+std::vector<int64_t> given_numbers(const Space& space, const char* key) {
+  return nlohmann::json::parse(space.given.at(key)).get<std::vector<int64_t>>();
 }
 
 /// Ranks of tp with other key and value heads must not cut a head, and are no more than the heads.
@@ -58,8 +62,8 @@ bool splits_heads(const Space& space, int64_t tp) {
 
 bool legal_experts(const Space& space, const Choice& mesh) {
   const Choice::Over over = mesh.ep_over();
-  if (mesh.dp % over.dp != 0) return false;
-  const bool inside = over.cp * over.tp > 1;
+  if (mesh.dp % over.dp != 0 || over.dp % mesh.ep_inner != 0) return false;
+  const bool inside = over.cp * over.tp * mesh.ep_inner > 1;
   return mesh.ep <= space.model.num_experts && (space.model.num_experts % mesh.ep == 0 || !inside);
 }
 
@@ -80,6 +84,10 @@ bool makes(const parallel::BuiltIn& schedule, int ranks, int chunks) {
 void add_experts(const Space& space, Choice mesh, std::vector<Choice>* found) {
   const bool dense = space.model.num_experts == 0;
   const int64_t among = dense ? 1 : mesh.replicas() * mesh.tp;
+  if (is_given(space, kInner)) {
+    mesh.ep_inner = static_cast<int32_t>(std::stoll(space.given.at(kInner)));
+    if (dense && mesh.ep_inner > 1) return;
+  }
   for (const int64_t etp : {int64_t{1}, int64_t{mesh.tp}}) {
     if (!fits(space, "plan.etp", etp)) continue;
     if (etp > 1 && (dense || space.model.moe_intermediate_size % etp != 0)) continue;
@@ -122,7 +130,8 @@ const std::vector<std::string>& searched_keys() {
                                                 "plan.shard.grads",  "plan.shard.optimizer",
                                                 "plan.cp_comm_type", "plan.cp_order",
                                                 "plan.all_reduce",   "plan.reduce_scatter",
-                                                "plan.all_gather",   "plan.pp_layers"};
+                                                "plan.all_gather",   "plan.pp_layers",
+                                                "plan.ep_inner",     "plan.dp_samples"};
   return keys;
 }
 
@@ -146,13 +155,18 @@ std::vector<std::string> assignments(const Choice& choice, const Space& space) {
   }
   add_ranks("dp", choice.dp);
   add_ranks("ep", choice.ep);
+  add_ranks("ep_inner", choice.ep_inner);
   add_ranks("etp", choice.etp);
   add_ranks("cp", choice.cp);
   add_ranks("tp", choice.tp);
   if (choice.sequence_parallel) {
     add("sequence_parallel", "true");
   }
-  add("micro_batch", std::to_string(choice.micro_batch));
+  if (choice.sequences > 0) {
+    add("dp_samples", fmt::format("[{}]", fmt::join(samples(space, choice), ", ")));
+  } else {
+    add("micro_batch", std::to_string(choice.micro_batch));
+  }
   if (choice.cp > 1) {
     add("cp_comm_type", kKeys[choice.keys]);
     if (choice.keys == kKeysInRing) {
@@ -205,8 +219,16 @@ std::vector<int64_t> even_layers(int64_t layers, int64_t stages) {
 
 std::vector<int64_t> stage_layers(const Space& space, const Choice& choice) {
   if (choice.balanced) return space.balanced.at(choice.pp);
-  if (choice.pp > 1 && is_given(space, kLayers)) return given_layers(space);
+  if (choice.pp > 1 && is_given(space, kLayers)) return given_numbers(space, kLayers);
   return even_layers(space.model.num_layers, int64_t{choice.pp} * choice.chunks);
+}
+
+std::vector<int64_t> samples(const Space& space, const Choice& choice) {
+  if (choice.sequences == 0) {
+    return std::vector<int64_t>(static_cast<size_t>(choice.dp), choice.micro_batch);
+  }
+  if (is_given(space, kSamples)) return given_numbers(space, kSamples);
+  return space.dealt.at({choice.pp, choice.dp, choice.sequences, choice.balanced});
 }
 
 double longest_stage(const LayerCosts& costs, const std::vector<double>& speed,
@@ -253,6 +275,55 @@ std::vector<int64_t> balanced_layers(const LayerCosts& costs, const std::vector<
   return found;
 }
 
+std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>& speed) {
+  // One after the other to the replica that is done with it first, of like ones to the first: so
+  // neighbours that are alike have as many, but for one more in the first of them.
+  struct Next {
+    double done = 0;
+    size_t replica = 0;
+    bool operator<(const Next& other) const {
+      return done != other.done ? done > other.done : replica > other.replica;
+    }
+  };
+  std::vector<int64_t> found(speed.size(), 1);
+  std::priority_queue<Next> next;
+  for (size_t replica = 0; replica < speed.size(); ++replica) {
+    next.push({2 / speed[replica], replica});
+  }
+  for (int64_t dealt = std::ssize(speed); dealt < sequences; ++dealt) {
+    const size_t replica = next.top().replica;
+    next.pop();
+    ++found[replica];
+    next.push({static_cast<double>(found[replica] + 1) / speed[replica], replica});
+  }
+  return found;
+}
+
+double longest_replica(const std::vector<int64_t>& samples, const std::vector<double>& speed) {
+  double longest = 0;
+  for (size_t replica = 0; replica < speed.size(); ++replica) {
+    longest = std::max(longest, static_cast<double>(samples[replica]) / speed[replica]);
+  }
+  return longest;
+}
+
+std::vector<double> replica_speeds(const Space& space, int64_t dp, const LayerCosts& costs,
+                                   const std::vector<int64_t>& layers) {
+  // Ranks of a stage are neighbours, in these those of a replica.
+  const int64_t stages = std::ssize(layers);
+  const int64_t inside = space.ranks / stages / dp;
+  std::vector<double> speeds;
+  for (int64_t replica = 0; replica < dp; ++replica) {
+    std::vector<double> of_stages;
+    for (int64_t stage = 0; stage < stages; ++stage) {
+      const auto first = space.speed.begin() + (stage * dp + replica) * inside;
+      of_stages.push_back(*std::min_element(first, first + inside));
+    }
+    speeds.push_back(1 / longest_stage(costs, of_stages, layers));
+  }
+  return speeds;
+}
+
 std::vector<Choice> meshes(const Space& space) {
   std::vector<Choice> found;
   const bool cp_given = is_given(space, "plan.cp");
@@ -263,7 +334,7 @@ std::vector<Choice> meshes(const Space& space) {
       for (const int64_t cp : divisors(space.ranks / pp / tp)) {
         const int64_t dp = space.ranks / pp / tp / cp;
         if (!fits(space, "plan.cp", cp) || !fits(space, "plan.dp", dp)) continue;
-        if (space.global_batch % dp != 0 || space.seq_len % (2 * cp) != 0) continue;
+        if (space.seq_len % (2 * cp) != 0) continue;
         if (cp > 1 && !cp_given && space.seq_len / cp < kLeastTokens) continue;
         Choice mesh;
         mesh.pp = static_cast<int32_t>(pp);
@@ -294,32 +365,85 @@ std::vector<Choice> meshes(const Space& space) {
   return found;
 }
 
-std::vector<int32_t> micro_batches(const Space& space, const Choice& mesh) {
-  const bool given = is_given(space, "plan.micro_batch");
-  const int64_t layers = std::max<int64_t>(1, space.model.num_layers);
+std::vector<int32_t> inner_experts(const Space& space, const Choice& mesh) {
   std::vector<int32_t> found;
-  for (const int64_t sequences : divisors(space.global_batch / mesh.dp)) {
-    const int64_t count = space.global_batch / mesh.dp / sequences;
-    if (!fits(space, "plan.micro_batch", sequences)) continue;
-    if (!given && sequences > kMostMicroBatch) continue;
-    if (count * layers > kMostLayersTimesMicroBatches) continue;
-    found.push_back(static_cast<int32_t>(sequences));
+  if (mesh.ep == 1 || is_given(space, kInner)) return found;
+  const int64_t inside = int64_t{mesh.cp} * mesh.tp;
+  const int64_t over_dp = mesh.ep_over().dp;
+  if (over_dp * inside <= space.ranks_per_node || space.model.num_experts % mesh.ep != 0) {
+    return found;
+  }
+  for (const int64_t part : divisors(over_dp)) {
+    if (part > 1 && space.ranks_per_node % (part * inside) == 0) {
+      found.push_back(static_cast<int32_t>(part));
+    }
+  }
+  return found;
+}
+
+std::vector<Choice> micro_batches(const Space& space, const Choice& mesh) {
+  const bool given = is_given(space, "plan.micro_batch");
+  std::vector<Choice> found;
+  const auto add = [&](int64_t each, int64_t sequences) {
+    Choice choice = mesh;
+    choice.micro_batch = static_cast<int32_t>(each);
+    choice.sequences = static_cast<int32_t>(sequences);
+    const int64_t layers = std::max<int64_t>(1, space.model.num_layers);
+    if (num_micro_batches(space, choice) * layers <= kMostLayersTimesMicroBatches) {
+      found.push_back(choice);
+    }
+  };
+  // In zigzag order all replicas have as many; [] says so, too.
+  const std::vector<int64_t> samples =
+      is_given(space, kSamples) ? given_numbers(space, kSamples) : std::vector<int64_t>();
+  const bool may_differ =
+      mesh.keys != kKeysInRing && !(is_given(space, kSamples) && samples.empty());
+  if (!samples.empty()) {
+    const int64_t all = std::accumulate(samples.begin(), samples.end(), int64_t{0});
+    if (may_differ && std::ssize(samples) == mesh.dp && space.global_batch % all == 0) {
+      add(ceil_div(all, int64_t{mesh.dp}), all);
+    }
+    return found;
+  }
+  if (space.global_batch % mesh.dp == 0) {
+    for (const int64_t sequences : divisors(space.global_batch / mesh.dp)) {
+      if (!fits(space, "plan.micro_batch", sequences)) continue;
+      if (!given && sequences > kMostMicroBatch) continue;
+      add(sequences, 0);
+    }
+  }
+  if (given || !may_differ) return found;
+  int32_t last = 0;  // with even layers and with balanced ones
+  for (auto at = space.dealt.lower_bound({mesh.pp, mesh.dp, 0, false});
+       at != space.dealt.end() && at->first.pp == mesh.pp && at->first.dp == mesh.dp; ++at) {
+    if (at->first.sequences == last) continue;
+    last = at->first.sequences;
+    add(ceil_div(int64_t{last}, int64_t{mesh.dp}), last);
   }
   return found;
 }
 
 int64_t num_micro_batches(const Space& space, const Choice& choice) {
+  if (choice.sequences > 0) return space.global_batch / choice.sequences;
   return space.global_batch / choice.dp / choice.micro_batch;
 }
 
-std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh, int64_t count) {
+std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh) {
+  const int64_t count = num_micro_batches(space, mesh);
   std::vector<Pipeline> found;
+  const auto add = [&](const Pipeline& pipeline) {
+    // Whether replicas are unlike depends on the layers of their stages.
+    const bool dealt = mesh.sequences > 0 && !is_given(space, kSamples);
+    if (!dealt || space.dealt.count({mesh.pp, mesh.dp, mesh.sequences, pipeline.balanced}) > 0) {
+      found.push_back(pipeline);
+    }
+  };
   const std::vector<parallel::BuiltIn>& schedules = parallel::built_in_schedules();
   for (size_t s = 0; s < schedules.size(); ++s) {
     const parallel::BuiltIn& schedule = schedules[s];
     if (mesh.pp == 1) {
       if (s > 0 || !fits(space, "plan.pp_chunks", 1) || is_given(space, kLayers)) continue;
-      found.push_back({0, 1});
+      add({0, 1});
       continue;
     }
     if (!fits(space, "plan.pp_schedule", schedule.name)) continue;
@@ -342,14 +466,14 @@ std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh, int64_t 
       if (!makes(schedule, mesh.pp, static_cast<int>(chunks))) continue;
       const Pipeline even{static_cast<uint8_t>(s), static_cast<int32_t>(chunks)};
       if (is_given(space, kLayers)) {
-        if (std::ssize(given_layers(space)) == mesh.pp * chunks) {
-          found.push_back(even);
+        if (std::ssize(given_numbers(space, kLayers)) == mesh.pp * chunks) {
+          add(even);
         }
         continue;
       }
-      found.push_back(even);
+      add(even);
       if (chunks == 1 && space.balanced.count(mesh.pp) > 0) {
-        found.push_back({even.schedule, even.chunks, true});
+        add({even.schedule, even.chunks, true});
       }
     }
   }
@@ -402,6 +526,26 @@ std::vector<uint8_t> other_sums(const Space& space, const Choice& choice) {
   return found;
 }
 
+namespace {
+
+/// "4", or "(2 of 3 + 2 of 1)": replicas that have as many sequences each.
+std::string samples_text(const Space& space, const Choice& choice) {
+  if (choice.sequences == 0) return std::to_string(choice.micro_batch);
+  const std::vector<int64_t> each = samples(space, choice);
+  std::vector<std::string> runs;
+  for (size_t begin = 0; begin < each.size();) {
+    size_t end = begin;
+    while (end < each.size() && each[end] == each[begin]) {
+      ++end;
+    }
+    runs.push_back(fmt::format("{} of {}", end - begin, each[begin]));
+    begin = end;
+  }
+  return fmt::format("({})", fmt::join(runs, " + "));
+}
+
+}  // namespace
+
 std::string describe(const Choice& choice, const Space& space) {
   std::string text;
   const auto add = [&](const char* axis, int64_t ranks) {
@@ -424,6 +568,9 @@ std::string describe(const Choice& choice, const Space& space) {
   }
   if (choice.ep > 1) {
     text += fmt::format(", ep {}", choice.ep);
+    if (choice.ep_inner > 1) {
+      text += fmt::format(" = {} x {}", choice.ep / choice.ep_inner, choice.ep_inner);
+    }
   }
   if (choice.etp > 1) {
     text += fmt::format(", etp {}", choice.etp);
@@ -437,7 +584,7 @@ std::string describe(const Choice& choice, const Space& space) {
       text += fmt::format(" of {} layers", fmt::join(stage_layers(space, choice), "+"));
     }
   }
-  text += fmt::format(", {} x {}", num_micro_batches(space, choice), choice.micro_batch);
+  text += fmt::format(", {} x {}", num_micro_batches(space, choice), samples_text(space, choice));
   if (choice.recompute > 0) {
     text += fmt::format(", recompute {}", kRecompute[choice.recompute]);
   }

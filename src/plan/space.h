@@ -16,7 +16,11 @@ namespace hocket::plan {
 /// What a search chooses; all other keys of a plan are as the run has them.
 struct Choice {
   int32_t pp = 1, chunks = 1, dp = 1, ep = 1, etp = 1, cp = 1, tp = 1;
-  int32_t micro_batch = 1;
+  int32_t ep_inner = 1;     ///< ranks of ep_over().dp that lie together: rows take two steps
+  int32_t micro_batch = 1;  ///< sequences of a replica; of unlike ones the mean, rounded up
+  /// Sequences of a micro-batch that all replicas have together, where these have as many as their
+  /// speed says; 0: micro_batch each.
+  int32_t sequences = 0;
   bool sequence_parallel = false;
   bool balanced = false;  ///< layers on stages as Space::balanced has them, not as even as may be
   uint8_t keys = 0;       ///< of kKeys: how queries meet the keys of other ranks of cp
@@ -64,6 +68,16 @@ struct Space {
   /// By plan.pp, layers of every stage with which the busiest one has less to do than with layers
   /// as even as may be; of one chunk each. Not there: even ones are as good.
   std::map<int64_t, std::vector<int64_t>> balanced = {};
+  /// Of every rank, how fast its device is beside the fastest one; empty: all are alike.
+  std::vector<double> speed = {};
+  /// What each replica has of the sequences of a micro-batch, where with as many each the slowest
+  /// would keep the others waiting.
+  struct Replicas {
+    int32_t pp = 1, dp = 1, sequences = 1;
+    bool balanced = false;
+    auto operator<=>(const Replicas&) const = default;
+  };
+  std::map<Replicas, std::vector<int64_t>> dealt = {};
 };
 
 /// Work to be laid on stages: of every layer, and beside those of the first and of the last one.
@@ -78,16 +92,27 @@ std::vector<int64_t> balanced_layers(const LayerCosts& costs, const std::vector<
 /// How long the longest stage is.
 double longest_stage(const LayerCosts& costs, const std::vector<double>& speed,
                      const std::vector<int64_t>& layers);
+/// Sequences dealt out to replicas such that the slowest is as fast as it can be, at least one
+/// each. `speed`: of every replica.
+std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>& speed);
+/// How long the slowest replica takes.
+double longest_replica(const std::vector<int64_t>& samples, const std::vector<double>& speed);
+/// Of every replica, how fast the stages are that its ranks have, with such layers each.
+std::vector<double> replica_speeds(const Space& space, int64_t dp, const LayerCosts& costs,
+                                   const std::vector<int64_t>& layers);
 /// As even as may be, the first stages with one more (parallel::Plan::stage_of_layers).
 std::vector<int64_t> even_layers(int64_t layers, int64_t stages);
 /// plan.shard.group of a hybrid plan: replicas that lie on one node. 1: there is no such plan.
 int64_t shard_group(const Space& space, const Choice& choice);
 /// Layers of every stage of a plan.
 std::vector<int64_t> stage_layers(const Space& space, const Choice& choice);
+/// Sequences of a micro-batch of every replica of a plan.
+std::vector<int64_t> samples(const Space& space, const Choice& choice);
 
 /// A rank of cp has this many tokens of a sequence at least, unless plan.cp is given.
 inline constexpr int64_t kLeastTokens = 1024;
-/// Sequences of a micro-batch on a data-parallel rank, at most, unless plan.micro_batch is given.
+/// Sequences of a micro-batch on a data-parallel rank, at most, unless plan.micro_batch is given;
+/// of unlike replicas on average.
 inline constexpr int64_t kMostMicroBatch = 16;
 /// Members of the largest group whose sums are tried in messages, unless their keys are given: each
 /// sum is then as many messages as twice that, of every rank.
@@ -96,17 +121,21 @@ inline constexpr int64_t kMostSummedByMessages = 32;
 /// "KEY=VALUE" for every key that differs from its default; what has no effect is left out.
 std::vector<std::string> assignments(const Choice& choice, const Space& space);
 
-/// All meshes, each with one micro-batch, no schedule, nothing recomputed and nothing split.
+/// All meshes, each with one micro-batch, no schedule, nothing recomputed and nothing split; rows
+/// go to experts in one step unless plan.ep_inner is given.
 std::vector<Choice> meshes(const Space& space);
-/// Sequences of a micro-batch that are possible on a mesh.
-std::vector<int32_t> micro_batches(const Space& space, const Choice& mesh);
-/// Schedules with their chunks for a mesh and a number of micro-batches.
+/// The other ways to lay ep over a mesh with one step: with plan.ep_inner ranks on a node, where ep
+/// is on several. None where rows would not cross the network in fewer messages.
+std::vector<int32_t> inner_experts(const Space& space, const Choice& mesh);
+/// The mesh with every number of sequences that its micro-batches may have.
+std::vector<Choice> micro_batches(const Space& space, const Choice& mesh);
+/// Schedules with their chunks for a mesh with a micro-batch.
 struct Pipeline {
   uint8_t schedule = 0;
   int32_t chunks = 1;
   bool balanced = false;
 };
-std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh, int64_t num_micro_batches);
+std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh);
 /// Every plan with this mesh, micro-batch and pipeline, but for the algorithms of sums.
 void visit_rest(const Space& space, const Choice& choice,
                 const std::function<void(const Choice&)>& visit);

@@ -15,7 +15,6 @@
 #include "cost/flops.h"
 #include "engine/compile.h"
 #include "engine/machine.h"
-#include "plan/model_table.h"
 #include "program/memory.h"
 #include "sim/simulator.h"
 
@@ -26,13 +25,13 @@ namespace {
 /// Thrown out of a compilation that nobody waits for any more.
 struct GivenUp {};
 
-/// Layers are laid on stages by their costs where the longest stage is shorter by more than this.
+/// Layers are laid on stages by their costs, and sequences dealt out to replicas by their speed,
+/// where what takes longest is shorter by more than this.
 constexpr double kWorthBalancing = 0.995;
 
 /// Keys of a plan that say how a mesh is cut, or name its ranks: none of them fits another mesh.
-constexpr const char* kOfOneMesh[] = {"plan.dp_samples",    "plan.cp_shares", "plan.layouts",
-                                      "plan.shard.group",   "plan.ep_inner",  "plan.expert_ranks",
-                                      "plan.ranks_per_node"};
+constexpr const char* kOfOneMesh[] = {"plan.cp_shares", "plan.layouts", "plan.shard.group",
+                                      "plan.expert_ranks", "plan.ranks_per_node"};
 
 bool is_searched(const std::string& path) {
   const std::vector<std::string>& keys = searched_keys();
@@ -105,29 +104,103 @@ Space Trial::space(std::map<std::string, std::string> given) const {
               .global_batch = base_.config.train.global_batch,
               .seq_len = base_.config.train.seq_len,
               .given = std::move(given)};
-  // A stage is as fast as the slowest of its ranks, which are neighbours.
-  std::vector<double> speed_of_kind;
-  for (size_t kind = 0; kind < cluster_.num_kinds(); ++kind) {
-    const graph::DType dtype = graph::parse_dtype(base_.config.model.dtype);
-    speed_of_kind.push_back(cluster_.all_of(kind).peak_flops(dtype));
+  const ModelTable table = table_of(graph(), kRecompute[0]);
+  const LayerCosts costs = layer_costs(table);
+  if (cluster_.num_kinds() > 1) {
+    const std::vector<double> of_kind = speed_of_kinds(table);
+    for (int64_t rank = 0; rank < ranks_; ++rank) {
+      space.speed.push_back(of_kind[cluster_.kind_of(static_cast<int32_t>(rank))]);
+    }
   }
-  const LayerCosts costs = layer_costs(table_of(graph(), kRecompute[0]));
+  balance_layers(costs, &space);
+  deal_samples(costs, &space);
+  return space;
+}
+
+/// How fast devices of every kind do what a micro-batch takes, beside the fastest ones.
+std::vector<double> Trial::speed_of_kinds(const ModelTable& table) const {
+  std::vector<double> speeds;
+  for (size_t kind = 0; kind < cluster_.num_kinds(); ++kind) {
+    std::optional<cost::Profile> profile = profile_;
+    if (kind > 0 && profile) {
+      const cost::UnlikeNodes& nodes = cluster_.unlike[kind - 1];
+      if (nodes.cluster.empty()) {
+        profile = cost::scaled(*std::move(profile), nodes.speed, nodes.bandwidth);
+      } else {
+        profile.reset();  // of other devices
+      }
+    }
+    const cost::CostModel costs(cluster_.all_of(kind), profile, threads(),
+                                engine::collectives_of(base_));
+    double seconds = 0;
+    const auto add = [&](LayerKind layer, double times) {
+      for (const NodeWork& node : table.layers[static_cast<size_t>(layer)].nodes) {
+        const double moved = node.activations + node.parameters;
+        seconds +=
+            times * costs.roofline_s(node.op, node.dtype, node.flops, static_cast<int64_t>(moved));
+      }
+    };
+    for (const LayerKind layer : table.kind_of) {
+      add(layer, 1);
+    }
+    add(LayerKind::embedding, 1);
+    add(LayerKind::head, 1);
+    speeds.push_back(1 / seconds);
+  }
+  const double fastest = *std::max_element(speeds.begin(), speeds.end());
+  for (double& speed : speeds) {
+    speed /= fastest;
+  }
+  return speeds;
+}
+
+/// Lays layers on stages, which are as fast as the slowest of their ranks, neighbours.
+void Trial::balance_layers(const LayerCosts& costs, Space* space) const {
   const int64_t layers = std::ssize(costs.layer);
   for (int64_t pp = 2; pp <= std::min(ranks_, layers); ++pp) {
     if (ranks_ % pp != 0) continue;
-    std::vector<double> speed(static_cast<size_t>(pp), std::numeric_limits<double>::infinity());
-    for (int64_t rank = 0; rank < ranks_; ++rank) {
-      double& slowest = speed[static_cast<size_t>(rank / (ranks_ / pp))];
-      const size_t kind = cluster_.kind_of(static_cast<int32_t>(rank));
-      slowest = std::min(slowest, speed_of_kind[kind]);
+    std::vector<double> speed(static_cast<size_t>(pp), 1);
+    for (size_t stage = 0; stage < speed.size() && !space->speed.empty(); ++stage) {
+      const int64_t inside = ranks_ / pp;
+      const auto first = space->speed.begin() + static_cast<int64_t>(stage) * inside;
+      speed[stage] = *std::min_element(first, first + inside);
     }
     const std::vector<int64_t> balanced = balanced_layers(costs, speed);
     if (longest_stage(costs, speed, balanced) <
         longest_stage(costs, speed, even_layers(layers, pp)) * kWorthBalancing) {
-      space.balanced[pp] = balanced;
+      space->balanced[pp] = balanced;
     }
   }
-  return space;
+}
+
+/// Deals out micro-batches to replicas of unlike speed: of every number of sequences that divides
+/// the batch, what takes less time for each than as many on every replica do.
+void Trial::deal_samples(const LayerCosts& costs, Space* space) const {
+  if (space->speed.empty()) return;
+  const int64_t layers = std::ssize(costs.layer);
+  const auto deal = [&](int64_t pp, int64_t dp, bool balanced) {
+    const std::vector<double> speed = replica_speeds(
+        *space, dp, costs, balanced ? space->balanced.at(pp) : even_layers(layers, pp));
+    const double slowest = *std::min_element(speed.begin(), speed.end());
+    for (int64_t sequences = dp; sequences <= dp * kMostMicroBatch; ++sequences) {
+      if (space->global_batch % sequences != 0) continue;
+      const std::vector<int64_t> dealt = dealt_by_speed(sequences, speed);
+      const double as_many = static_cast<double>(sequences) / static_cast<double>(dp) / slowest;
+      if (longest_replica(dealt, speed) < as_many * kWorthBalancing) {
+        space->dealt[{static_cast<int32_t>(pp), static_cast<int32_t>(dp),
+                      static_cast<int32_t>(sequences), balanced}] = dealt;
+      }
+    }
+  };
+  for (int64_t pp = 1; pp <= std::min(ranks_, layers); ++pp) {
+    for (int64_t dp = 2; ranks_ % pp == 0 && dp <= ranks_ / pp; ++dp) {
+      if (ranks_ / pp % dp != 0) continue;
+      deal(pp, dp, false);
+      if (space->balanced.count(pp) > 0) {
+        deal(pp, dp, true);
+      }
+    }
+  }
 }
 
 graph::Graph Trial::graph() const {
@@ -138,10 +211,13 @@ graph::Graph Trial::graph() const {
   return engine::reference(engine::parse_run("{}", base_.name, alone));
 }
 
-cost::CostModel Trial::costs() const {
+int64_t Trial::threads() const {
   const int64_t here = std::min(ranks_, cluster_.devices_per_node);
   const int64_t asked = base_.config.plan.threads_per_rank;
-  const int64_t threads = asked > 0 ? asked : std::max<int64_t>(1, cluster_.cores_per_node / here);
+  return asked > 0 ? asked : std::max<int64_t>(1, cluster_.cores_per_node / here);
+}
+
+cost::CostModel Trial::costs() const {
   std::optional<cost::Profile> profile = profile_;
   double speed = 1, bandwidth = 1;
   for (const cost::UnlikeNodes& nodes : cluster_.unlike) {
@@ -151,7 +227,7 @@ cost::CostModel Trial::costs() const {
   if (profile) {
     profile = cost::scaled(*std::move(profile), speed, bandwidth);
   }
-  return {cluster_.at_best(), profile, threads, engine::collectives_of(base_)};
+  return {cluster_.at_best(), profile, threads(), engine::collectives_of(base_)};
 }
 
 bool Trial::blocking() const {

@@ -13,6 +13,7 @@
 #include "cost/profile.h"
 #include "engine/config.h"
 #include "graph/graph.h"
+#include "plan/model_table.h"
 #include "plan/space.h"
 
 namespace hocket::plan {
@@ -62,6 +63,11 @@ class Trial {
                                   const std::function<bool()>& stop) const;
 
  private:
+  int64_t threads() const;
+  std::vector<double> speed_of_kinds(const ModelTable& table) const;
+  void balance_layers(const LayerCosts& costs, Space* space) const;
+  void deal_samples(const LayerCosts& costs, Space* space) const;
+
   engine::Run base_;
   std::vector<std::string> kept_;  // "KEY=VALUE" of the run
   std::optional<cost::Profile> profile_;

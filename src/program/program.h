@@ -114,6 +114,8 @@ Order order_of(Lane lane);  ///< `collectives` of `intra` and `inter`
 /// The lane of a link for what has this role: collectives, sends, receives. `order` is asked for
 /// sends alone: collectives have but one, and what arrives has lanes of its own either way.
 Lane link_lane(comm::Role role, bool leaves_node, Order order = Order::messages);
+/// What the host does, or copies to and from it: `host`, `h2d`, `d2h`.
+inline bool is_of_host(Lane lane) { return lane >= Lane::h2d; }
 bool is_between_nodes(Lane lane);  ///< of the links between nodes: `inter`, `inter_tx`, `inter_rx`
 
 /// A set of ranks with a job of its own, on a mesh of its own. The ranks of a role are consecutive,
@@ -457,7 +459,7 @@ struct Program {
   /// The classes of the peers of the ranks of `cls`, ascending.
   std::vector<ClassId> peer_classes(ClassId cls, const Way& way) const;
   /// True if some ranks of class `cls` meet ranks of other nodes in the group, or send to or
-  /// receive from other nodes. Linear in the ranks of the class.
+  /// receive from other nodes. At worst linear in the ranks of the class.
   bool leaves_node(const Group& group, ClassId cls) const;
   bool leaves_node(const Way& way, ClassId cls) const;
 

@@ -343,10 +343,44 @@ std::vector<ClassId> Program::peer_classes(ClassId cls, const Way& way) const {
   return {peers.begin(), peers.end()};
 }
 
+namespace {
+
+/// True if it is of some rank of the class, asked one by one until it is.
+template <class Predicate>
+bool is_of_some_rank(const Program& program, ClassId cls, const Predicate& predicate) {
+  const Mesh& mesh = program.mesh_of(cls);
+  const int32_t first = program.first_rank(program.classes[cls].role);
+  const auto is_of_some = [&](const auto& self, size_t axis, int32_t outer) -> bool {
+    if (axis == mesh.axes.size()) return predicate(first + outer);
+    const Interval on = program.span(cls, static_cast<int32_t>(axis));
+    for (int32_t at = on.begin; at < on.end(); ++at) {
+      if (self(self, axis + 1, outer * mesh.axes[axis].size + at)) return true;
+    }
+    return false;
+  };
+  return is_of_some(is_of_some, 0, 0);
+}
+
+/// Ranks that lie together and differ on these axes, or on axes inside of them, alone.
+int32_t ranks_inside(const Mesh& mesh, int32_t outermost) {
+  int32_t ranks = 1;
+  for (size_t axis = static_cast<size_t>(outermost); axis < mesh.axes.size(); ++axis) {
+    ranks *= mesh.axes[axis].size;
+  }
+  return ranks;
+}
+
+/// True if every run of so many neighbours of a role, counted from its first rank on, has a node.
+bool lie_on_a_node(int32_t ranks, int32_t first, int32_t ranks_per_node) {
+  return ranks_per_node % ranks == 0 && first % ranks == 0;
+}
+
+}  // namespace
+
 bool Program::leaves_node(const Group& group, ClassId cls) const {
   // Ranks of a node are neighbours, so that the members of an instance lie in one node exactly if
   // its first and last do: the rank itself with its coordinates on the group's axes moved to both
-  // ends.
+  // ends. Where all that differs inside of the outermost axis lies on a node no rank need be asked.
   if (ranks_per_node <= 0) return false;
   if (group.with != kNone) {
     const int32_t last = first_rank(group.with) + roles[group.with].mesh.size() - 1;
@@ -358,6 +392,9 @@ bool Program::leaves_node(const Group& group, ClassId cls) const {
   };
   const Mesh& mesh = roles[group.role].mesh;
   const int32_t offset = first_rank(group.role);
+  if (group.axes.empty()) return false;
+  const int32_t outermost = *std::min_element(group.axes.begin(), group.axes.end());
+  if (lie_on_a_node(ranks_inside(mesh, outermost), offset, ranks_per_node)) return false;
   std::vector<Span> spans;
   int32_t stride = 1;
   for (size_t a = mesh.axes.size(); a-- > 0; stride *= mesh.axes[a].size) {
@@ -367,7 +404,7 @@ bool Program::leaves_node(const Group& group, ClassId cls) const {
     spans.push_back({stride, mesh.axes[a].size, some ? group.members.front() : 0,
                      some ? group.members.back() : mesh.axes[a].size - 1});
   }
-  for (int32_t rank : ranks_of(cls)) {
+  return is_of_some_rank(*this, cls, [&](int32_t rank) {
     int32_t first = rank;
     int32_t last = rank;
     for (const Span& span : spans) {
@@ -375,15 +412,17 @@ bool Program::leaves_node(const Group& group, ClassId cls) const {
       first += (span.first - here) * span.stride;
       last += (span.last - here) * span.stride;
     }
-    if (first / ranks_per_node != last / ranks_per_node) return true;
-  }
-  return false;
+    return first / ranks_per_node != last / ranks_per_node;
+  });
 }
 
 bool Program::leaves_node(const Way& way, ClassId cls) const {
+  // A peer differs on one axis alone.
   if (ranks_per_node <= 0) return false;
-  const std::vector<int32_t> ranks = ranks_of(cls);
-  return std::any_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
+  const RoleId role = classes[cls].role;
+  const int32_t near = ranks_inside(roles[role].mesh, way.axis);
+  if (lie_on_a_node(near, first_rank(role), ranks_per_node)) return false;
+  return is_of_some_rank(*this, cls, [&](int32_t rank) {
     return peer_of(way, rank) / ranks_per_node != rank / ranks_per_node;
   });
 }

@@ -355,7 +355,8 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     }
     prepared.call.tag = task.tag;
   } else {
-    prepared.kernel = backend->find(kind.op, rank.options_.device->kind(), {kind.in, kind.out});
+    const std::shared_ptr<Device> device = device_of_lane(task.lane, rank.options_.device);
+    prepared.kernel = backend->find(kind.op, device->kind(), {kind.in, kind.out});
     if (!prepared.kernel) {
       fail_run("executor", "no kernel for {} ({})", program::types_text(kind), backend->describe());
     }

@@ -7,11 +7,13 @@
 #include "base/log.h"
 #include "base/scheduling.h"
 #include "base/text.h"
+#include "runtime/memory.h"
 
 namespace hocket::runtime {
 
 namespace {
 
+/// Lanes other than those of links run kernels, with the threads of the rank.
 bool is_link(program::Lane lane) {
   return lane >= program::Lane::intra && lane <= program::Lane::inter_rx;
 }
@@ -34,9 +36,10 @@ void Lanes::make_for(const Step& step) {
   for (int i = 0; i < program::kNumLanes; ++i) {
     Lane& lane = lanes_[i];
     if (step.size(i) == 0 || lane.thread.joinable()) continue;
-    lane.queue = options_.device->make_queue(
-        lane.progress,
-        [this, i](std::exception_ptr exception) { fail_behind_launch(i, exception); });
+    lane.queue = device_of_lane(static_cast<program::Lane>(i), options_.device)
+                     ->make_queue(lane.progress, [this, i](std::exception_ptr exception) {
+                       fail_behind_launch(i, exception);
+                     });
     lane.thread = std::thread([self = shared_from_this(), i] { self->main(i); });
   }
 }
@@ -200,9 +203,9 @@ void Lanes::set_on_error(std::function<void(const std::string&)> on_error) {
 void Lanes::main(int index) {
   // Asleep between steps. The step is let go before the lane says that it is through with it: when
   // the last lane has, nobody but its executor holds it.
-  const bool compute = index == static_cast<int>(program::Lane::compute);
-  backend_->enter_thread(compute ? options_.threads : 1);
-  if (is_link(static_cast<program::Lane>(index))) {
+  const bool link = is_link(static_cast<program::Lane>(index));
+  backend_->enter_thread(link ? 1 : options_.threads);
+  if (link) {
     run_when_woken();
   }
   set_log_rank(rank_);

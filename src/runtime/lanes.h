@@ -37,7 +37,7 @@ class Step {
 
 /// How a rank runs.
 struct RankOptions {
-  int threads = 1;                             ///< intra-op threads of the compute lane
+  int threads = 1;                             ///< intra-op threads of lanes that run kernels
   std::chrono::milliseconds timeout{300'000};  ///< of every wait
   std::shared_ptr<Device> device = cpu_device();
   /// Tests: step buffers hold NaN before their first write and after their last use, outputs until

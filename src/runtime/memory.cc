@@ -47,6 +47,11 @@ std::shared_ptr<Device> device_of(program::Space space, const std::shared_ptr<De
   return space == program::Space::host ? cpu_device() : device;
 }
 
+std::shared_ptr<Device> device_of_lane(program::Lane lane, const std::shared_ptr<Device>& device) {
+  return device_of(lane == program::Lane::host ? program::Space::host : program::Space::device,
+                   device);
+}
+
 PersistentStore::Entry& PersistentStore::get(const program::Buffer& buffer) {
   auto it = entries_.find(buffer.name);
   if (it == entries_.end()) {

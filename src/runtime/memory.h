@@ -49,6 +49,8 @@ class Arena {
 
 /// What has the memory of a space, for a rank of this device.
 std::shared_ptr<Device> device_of(program::Space space, const std::shared_ptr<Device>& device);
+/// What runs the kernels of a lane.
+std::shared_ptr<Device> device_of_lane(program::Lane lane, const std::shared_ptr<Device>& device);
 
 /// Named tensors of one rank that survive programs: parameters, optimizer state, KV cache.
 class PersistentStore {

@@ -252,7 +252,8 @@ class Engine {
         break;
       case TaskType::shared_work:
         begin(i, task, record.lane, false);
-        sharing_.begin_work(i, task, record.ns, now);
+        sharing_.begin_work(i, task, record.ns,
+                            program::is_of_host(static_cast<program::Lane>(record.lane)), now);
         break;
       case TaskType::send: {
         begin(i, task, record.lane, true);

@@ -81,37 +81,42 @@ bool Sharing::take() {
     }
     leave_links(id, now);
   } else {
-    work_of_[static_cast<size_t>(copy.index)] = kNone;
     const int32_t node = node_of(copy.index);
     std::erase(on_node_[static_cast<size_t>(node)], id);
     change_cores(node, now);
-    computes(copy.index, -1, now);
+    if (!copy.of_host) {
+      work_of_[static_cast<size_t>(copy.index)] = kNone;
+      computes(copy.index, -1, now);
+    }
   }
   return true;
 }
 
-void Sharing::begin_work(int32_t index, TaskId task, int64_t ns, int64_t now) {
+void Sharing::begin_work(int32_t index, TaskId task, int64_t ns, bool of_host, int64_t now) {
   Running work;
   work.index = index;
   work.task = task;
   work.left = static_cast<double>(ns);
   work.since = now;
+  work.of_host = of_host;
   const int32_t id = add(work);
-  HOCKET_CHECK(work_of_[static_cast<size_t>(index)] == kNone, "rank {} computes twice",
-               ranks_[static_cast<size_t>(index)]);
-  work_of_[static_cast<size_t>(index)] = id;
   const int32_t node = node_of(index);
   on_node_[static_cast<size_t>(node)].push_back(id);
-  run_at(id, work_speed(index), now);
+  run_at(id, work_speed(work), now);
   change_cores(node, now);
-  computes(index, +1, now);
+  if (!of_host) {
+    HOCKET_CHECK(work_of_[static_cast<size_t>(index)] == kNone, "rank {} computes twice",
+                 ranks_[static_cast<size_t>(index)]);
+    work_of_[static_cast<size_t>(index)] = id;
+    computes(index, +1, now);
+  }
 }
 
-double Sharing::work_speed(int32_t index) const {
-  const double beside =
-      moving_[static_cast<size_t>(index)] > 0 ? rules_.compute_beside_transfer : 1;
+double Sharing::work_speed(const Running& work) const {
+  const bool beside_transfer = !work.of_host && moving_[static_cast<size_t>(work.index)] > 0;
+  const double beside = beside_transfer ? rules_.compute_beside_transfer : 1;
   if (rules_.cores_per_node <= 0) return 1 / beside;
-  const auto& running = on_node_[static_cast<size_t>(node_of(index))];
+  const auto& running = on_node_[static_cast<size_t>(node_of(work.index))];
   const int64_t demand = int64_t{rules_.threads_per_rank} * std::ssize(running);
   const int64_t cores = rules_.cores_per_node;
   return demand <= cores ? 1 / beside
@@ -121,7 +126,7 @@ double Sharing::work_speed(int32_t index) const {
 void Sharing::change_cores(int32_t node, int64_t now) {
   if (rules_.cores_per_node <= 0) return;
   for (const int32_t id : on_node_[static_cast<size_t>(node)]) {
-    run_at(id, work_speed(running_[static_cast<size_t>(id)].index), now);
+    run_at(id, work_speed(running_[static_cast<size_t>(id)]), now);
   }
 }
 
@@ -129,7 +134,7 @@ void Sharing::moves(int32_t index, int change, int64_t now) {
   moving_[static_cast<size_t>(index)] += change;
   const int32_t work = work_of_[static_cast<size_t>(index)];
   if (work != kNone && rules_.compute_beside_transfer != 1) {
-    run_at(work, work_speed(index), now);
+    run_at(work, work_speed(running_[static_cast<size_t>(work)]), now);
   }
 }
 

@@ -35,8 +35,9 @@ class Sharing {
   /// Takes the next event. True: its task has ended; false: a latency is over.
   bool take();
 
-  /// A compute task that takes `ns` alone.
-  void begin_work(int32_t index, TaskId task, int64_t ns, int64_t now);
+  /// A task that takes `ns` alone, of the compute lane or of a lane of the host, which takes cores
+  /// and nothing else.
+  void begin_work(int32_t index, TaskId task, int64_t ns, bool of_host, int64_t now);
   /// A transfer, named by one of its ranks. `ranks`: those whose computing slows it. What the spans
   /// and `demand` point to must stay.
   void begin_transfer(int32_t index, TaskId task, const Demand& demand,
@@ -51,6 +52,7 @@ class Sharing {
     double left = 0;  ///< ns at full speed, at `since`
     double speed = 0;
     int64_t since = 0;
+    bool of_host = false;
     // Of a transfer.
     const Demand* demand = nullptr;  ///< null: work
     std::span<const LinkUse> uses;
@@ -80,7 +82,7 @@ class Sharing {
   int32_t node_of(int32_t index) const;
   /// Sets the speed, and moves the event.
   void run_at(int32_t id, double speed, int64_t now);
-  double work_speed(int32_t index) const;
+  double work_speed(const Running& work) const;
   void change_cores(int32_t node, int64_t now);
   /// A rank begins or ends to compute: its transfers change their speed.
   void computes(int32_t index, int change, int64_t now);
@@ -102,7 +104,7 @@ class Sharing {
   std::vector<int32_t> free_;
   NamedEvents events_;
   std::vector<std::vector<int32_t>> on_node_;       ///< work, per node
-  std::vector<int32_t> work_of_, moving_;           ///< per rank
+  std::vector<int32_t> work_of_, moving_;           ///< per rank, of the compute lane
   std::vector<std::vector<int32_t>> transfers_of_;  ///< per rank, where computing slows them
   std::vector<Link> links_;
   uint32_t sight_ = 0;

@@ -27,6 +27,9 @@ using cost::TaskCost;
 using program::Lane;
 using program::Task;
 
+/// The axis of a mesh whose ranks are pipeline stages.
+constexpr std::string_view kStageAxis = "pp";
+
 /// Durations from a cost model, each distinct (kind, accumulation[, lane, shape]) computed once.
 class ModelDurations : public Durations {
  public:
@@ -53,17 +56,22 @@ class ModelDurations : public Durations {
   }
 
   bool host_reads(ClassId cls, TaskId task) override {
-    return costs_.host_reads(p_.kind(p_.classes[cls].tasks[task]));
+    const Task& asked = p_.classes[cls].tasks[task];
+    if (!costs_.host_reads(p_.kind(asked))) return false;
+    // Of messages those between pipeline stages: others are blocks of collectives.
+    return asked.peer_axis == program::kNone ||
+           p_.mesh_of(cls).axes[asked.peer_axis].name == kStageAxis;
   }
 
   TaskCost work(size_t device, ClassId cls, TaskId task) {
     const Task& asked = p_.classes[cls].tasks[task];
-    const std::pair<uint32_t, size_t> key{asked.accumulate.bits(), device};
+    const WorkKey key{asked.accumulate.bits(), device,
+                      program::is_of_host(asked.lane) ? asked.lane : Lane::compute};
     auto& known = work_[asked.kind];
     for (const auto& [of, cost] : known) {
       if (of == key) return cost;
     }
-    known.emplace_back(key, costs_.work(p_.kind(asked), key.first, device));
+    known.emplace_back(key, costs_.work(p_.kind(asked), key.accumulate, device, key.lane));
     return known.back().second;
   }
 
@@ -161,9 +169,14 @@ class ModelDurations : public Durations {
   const CostModel& costs_;
   cost::Network network_;
   program::Transfers between_{p_};
-  /// Per kind of task, by accumulation and kind of device.
-  std::vector<std::vector<std::pair<std::pair<uint32_t, size_t>, TaskCost>>> work_;
-  std::vector<int64_t> more_launches_;  // per kind; -1: not asked yet
+  struct WorkKey {
+    uint32_t accumulate = 0;
+    size_t device = 0;  ///< kind of
+    Lane lane = Lane::compute;
+    bool operator==(const WorkKey&) const = default;
+  };
+  std::vector<std::vector<std::pair<WorkKey, TaskCost>>> work_;  ///< per kind of task
+  std::vector<int64_t> more_launches_;                           // per kind; -1: not asked yet
   std::map<GroupShape, int32_t> shapes_;
   std::map<std::tuple<program::KindId, int32_t, bool, int32_t>, TaskCost> transfers_;
   std::map<std::tuple<program::KindId, int64_t, bool, int32_t>, Demand> demands_;  // by time

@@ -125,7 +125,7 @@ void TablesBuilder::add_launches(ClassId cls, ClassTable& table) {
     const bool runs = rc.tasks[i].lane == Lane::host;
     const bool tells_sizes =
         program::is_communication(kind) && comm::op(kind.communication).makes_sizes;
-    const bool awaited = runs || tells_sizes || durations_.host_reads(cls, i);
+    const bool awaited = tells_sizes || durations_.host_reads(cls, i);
     if (!runs) {
       launched_ns += options_.launch_ns + durations_.more_launches_ns(cls, i);
     }

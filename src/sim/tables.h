@@ -59,9 +59,8 @@ struct ClassTable {
   std::vector<int64_t> transfer_ns;  ///< [collectives, then p2p][shape]; -1: not asked yet
   /// In the same order, where transfers share links; null: not asked yet.
   std::vector<const Demand*> demand;
-  /// Where launches take time: the last task before this one that the host runs itself or waits for
-  /// (kNone if there is none), and how long it takes to launch what comes from then on up to this
-  /// one.
+  /// Where launches take time: the last task before this one that the host waits for (kNone if
+  /// there is none), and how long it takes to launch what comes from then on up to this one.
   std::vector<TaskId> host_before;
   std::vector<int64_t> launched_ns;
   int32_t num_recvs = 0;

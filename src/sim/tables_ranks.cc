@@ -2,6 +2,7 @@
 // Whom ranks meet, over which links, and which of them are replayed (alike.cc says whom one can
 // stand for).
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "sim/tables_builder.h"
@@ -137,16 +138,29 @@ void TablesBuilder::choose_ranks(int32_t world) {
   // depends on what the others do. Else the lowest one of every kind (find_kinds), which stands for
   // the others. `index_of_` maps a rank to the place, among the replayed ones, of what stands for
   // it.
+  // Lanes of the host are threads beside the compute lane's, where that is one of cores.
   int32_t crowd = std::min(options_.devices_per_node, world);
-  t_.shared_cores = options_.cores_per_node > 0 &&
-                    int64_t{crowd} * options_.threads_per_rank > options_.cores_per_node;
+  std::set<Lane> lanes{Lane::compute};
+  for (const program::RankClass& cls : p_.classes) {
+    for (const program::Task& task : cls.tasks) {
+      if (program::is_of_host(task.lane)) {
+        lanes.insert(task.lane);
+      }
+    }
+  }
+  t_.shared_cores =
+      options_.cores_per_node > 0 &&
+      int64_t{crowd} * options_.threads_per_rank * std::ssize(lanes) > options_.cores_per_node;
   const bool overlaps =
       options_.compute_beside_transfer != 1 || options_.transfer_beside_compute != 1;
   t_.varies = t_.shared_cores || overlaps || options_.launch_ns > 0 || contention_.any();
   if (t_.shared_cores || overlaps) {
     for (ClassTable& table : t_.classes) {
       for (TaskRecord& record : table.tasks) {
-        if (record.type == TaskType::work && record.lane == static_cast<uint8_t>(Lane::compute)) {
+        const Lane lane = static_cast<Lane>(record.lane);
+        const bool on_cores =
+            lane == Lane::compute || (t_.shared_cores && program::is_of_host(lane));
+        if (record.type == TaskType::work && on_cores) {
           record.type = TaskType::shared_work;
         }
       }

@@ -238,9 +238,12 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
   report.baselines = baselines_;
   report.prediction_provenance = prediction_.provenance;
   report.predicted_step_s = prediction_.step_s;
+  report.first_step = first_step_;
   report.settled_step = first_step_ + kSettledAfter;
   report.metrics = diagnose::load_metrics(run_.config.output.dir + "/metrics.jsonl");
-  const diagnose::MachineSpeed speed = diagnose::speed_of(report.metrics, report.settled_step);
+  const diagnose::StepsThatCount steps =
+      diagnose::steps_that_count(report.metrics, report.first_step, report.settled_step);
+  const diagnose::MachineSpeed speed = diagnose::speed_of(report.metrics, steps.from_step);
   report.speed_moved = speed.moved;
   if (prediction_.probe_flops > 0) {
     report.speed_ratio = speed.gflops * 1e9 / prediction_.probe_flops;
@@ -332,32 +335,7 @@ void RunReport::print_summary(const diagnose::ReportData& report,
     fmt::print("{:<22} {:.4f} bits/byte on {}\n", "this model", final_->bits_per_byte(),
                final_->complete() ? "the same held-out files" : final_->read_text());
   }
-  std::vector<double> settled;
-  for (const diagnose::TrainPoint& point : report.metrics.train) {
-    if (point.step >= report.settled_step) {
-      settled.push_back(point.step_s);
-    }
-  }
-  if (!settled.empty()) {
-    const double middle = median(settled);
-    fmt::print("step time              {} median, {} predicted before the first step ({:+.1f} %)\n",
-               human_time(middle), human_time(prediction_.step_s),
-               100 * (prediction_.step_s / middle - 1));
-    if (std::isfinite(report.speed_ratio)) {
-      const double equal = middle * report.speed_ratio;
-      fmt::print(
-          "at equal speed         {} ({:+.1f} %): a fixed product runs at {:.2f} of its rate "
-          "when the tasks were timed\n",
-          human_time(equal), 100 * (prediction_.step_s / equal - 1), report.speed_ratio);
-    }
-    if (report.speed_moved > kMuch) {
-      fmt::print("                       the machine's speed moved by {:.0f} % during the run\n",
-                 100 * report.speed_moved);
-    }
-    if (const std::string most = diagnose::blame(report); !most.empty()) {
-      fmt::print("{:<22} {}\n", "they part by", most);
-    }
-  }
+  print_step_time(report);
   for (size_t c = 0; c < measured_.size(); ++c) {
     // A run that had all its steps behind it has not taken what steps take.
     const std::string measured =
@@ -366,6 +344,41 @@ void RunReport::print_summary(const diagnose::ReportData& report,
     fmt::print("{:<22} {}{} planned per rank\n",
                measured_.size() == 1 ? "memory" : "memory of " + program.classes[c].name, measured,
                human_bytes(static_cast<double>(prediction_.memory[c].total())));
+  }
+}
+
+/// What a step took beside what it was predicted to take.
+void RunReport::print_step_time(const diagnose::ReportData& report) const {
+  const diagnose::StepsThatCount steps =
+      diagnose::steps_that_count(report.metrics, report.first_step, report.settled_step);
+  if (steps.seconds.empty()) {
+    fmt::print("step time              {} predicted; no step was run to compare with\n",
+               human_time(prediction_.step_s));
+    return;
+  }
+  const double middle = median(steps.seconds);
+  fmt::print("step time              {} median, {} predicted before the first step ({:+.1f} %)\n",
+             human_time(middle), human_time(prediction_.step_s),
+             100 * (prediction_.step_s / middle - 1));
+  if (!steps.settled) {
+    fmt::print(
+        "                       of {}: the speed had not settled, for which {} are left out\n",
+        counted(static_cast<int64_t>(steps.seconds.size()), "step"),
+        counted(kSettledAfter, "step"));
+  }
+  if (std::isfinite(report.speed_ratio)) {
+    const double equal = middle * report.speed_ratio;
+    fmt::print(
+        "at equal speed         {} ({:+.1f} %): a fixed product runs at {:.2f} of its rate "
+        "when the tasks were timed\n",
+        human_time(equal), 100 * (prediction_.step_s / equal - 1), report.speed_ratio);
+  }
+  if (report.speed_moved > kMuch) {
+    fmt::print("                       the machine's speed moved by {:.0f} % during the run\n",
+               100 * report.speed_moved);
+  }
+  if (const std::string most = diagnose::blame(report); !most.empty()) {
+    fmt::print("{:<22} {}\n", "they part by", most);
   }
 }
 

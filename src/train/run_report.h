@@ -46,6 +46,7 @@ class RunReport {
   std::vector<diagnose::ReportFile> list_files() const;
   std::vector<diagnose::Command> next_commands() const;
   void print_summary(const diagnose::ReportData& report, const program::Program& program) const;
+  void print_step_time(const diagnose::ReportData& report) const;
 
   const engine::Run& run_;
   const data::Dataset& dataset_;

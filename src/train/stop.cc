@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,6 +21,10 @@
 namespace hocket::train {
 
 namespace {
+
+/// `timeout` and launchers send a signal to a process and to its group: the same one again within
+/// this is no second request.
+constexpr std::chrono::milliseconds kSameSignal(500);
 
 const char* name_of(int signal) {
   switch (signal) {
@@ -122,8 +127,11 @@ void StopSignals::take(int signal) {
   }
   // The lock is held until the words are out: what is told of the step is still so.
   const std::lock_guard lock(mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  if (signal == requested_ && now - requested_at_ < kSameSignal) return;
   if (step_ > 0 && requested_ == 0) {
     requested_ = signal;
+    requested_at_ = now;
     print_line(fmt::format("{}: finishing step {} and saving it; once more ends now, and {}",
                            name_of(signal), step_, resume_));
     return;

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a signal ends a training. While steps run, the first SIGINT, SIGTERM or SIGHUP is
 // acknowledged at once and asks for an end after this step, with a checkpoint; a second one ends
-// the process there and then. At any other time (before the first step, in the evaluation at the
-// end) the first one does. Either way it says from where the same command goes on.
+// the process there and then (the same signal within half a second is still the first: `timeout`
+// and launchers send it to the process and to its group). At any other time (before the first step,
+// in the evaluation at the end) the first one does. Either way it says from where the same command
+// goes on.
 //
 // A thread of its own takes the signals: it may print, and it answers while a step hangs.
 #pragma once
 
 #include <signal.h>
 
+#include <chrono>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -45,6 +48,7 @@ class StopSignals {
   std::mutex mutex_;   ///< guards what follows
   int64_t step_ = 0;   ///< the one that runs; 0: none
   int requested_ = 0;  ///< the first signal that came while steps ran
+  std::chrono::steady_clock::time_point requested_at_;
   std::string resume_;
   std::thread thread_;
 };

@@ -117,6 +117,34 @@ class Bottleneck(unittest.TestCase):
         self.assertEqual(hidden["f"][0][0][0], 1)
         self.assertEqual(hidden["compression_needed"], [[1]])
 
+    def test_adds_of_a_profile(self):
+        add = {"op": "add", "dtype": "f32", "flops": 0, "spread": 0}
+        tasks = [{**add, "kind": "add (f32[1000], f32[1000]) -> (f32[1000])", "bytes": 12000, "ns": 4000},
+                 {**add, "kind": "add (f32[4000], f32[4000]) -> (f32[4000])", "bytes": 48000, "ns": 10000},
+                 {**add, "op": "linear", "kind": "linear", "bytes": 12, "ns": 10**9}]
+        profile = {"format": "hocket-profile-1", "device": "cpu", "machine": {}, "cores": 1, "threads": 1,
+                   "task_overhead_ns": 0, "peak_flops": {}, "links": {}, "tasks": tasks}
+        table = self.table([(1000000, 100)], 1000)
+        words = [table, "--ranks", "2", "--bandwidths", "1GB/s", "--ratios", "1"]
+
+        def put(**more):
+            with open(self.path("profile.json"), "w", encoding="utf-8") as f:
+                json.dump({**profile, **more}, f)
+            return self.path("profile.json")
+
+        def found(**more):
+            return self.found(*words, "--adds", put(**more))["f"][0][0][0]
+
+        # One sum of 1 MB around two ranks: 1 ms on the link, and an addition of half a megabyte. 12 KB and
+        # 48 KB moved are operands of 4 and 16 KB; beyond, as the rate of memory or the last two say.
+        by_rate = 10e-6 + 3 * (500000 - 16000) / 6e9
+        by_slope = 10e-6 + (500000 - 16000) * 6e-6 / 12000
+        self.assertAlmostEqual(found(memory_bytes_per_s=6e9), 1e-3 / (1e-3 + 1e-3 + by_rate), places=9)
+        self.assertAlmostEqual(found(), 1e-3 / (1e-3 + 1e-3 + by_slope), places=9)
+        refused = run("whatif", *words, "--bottleneck", "--adds", put(tasks=tasks[2:]))
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("has timed no task add", refused.stderr)
+
     def test_words(self):
         done = run("whatif", self.table([(100, 1)], 10), "--bottleneck", "--ranks", "8", "--used", "0.25")
         self.assertEqual(done.returncode, 0, done.stderr)

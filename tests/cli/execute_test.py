@@ -130,6 +130,17 @@ class Execute(unittest.TestCase):
         self.assertRegex(err, r"SIG\w+: ended at once; the same command goes on from runs/twice/checkpoints/step-")
         self.assertGreaterEqual(self.checkpoints("twice")[-1].split(".")[0], saved[-1].split(".")[0])
 
+    def test_a_signal_sent_twice_at_once_is_one(self):
+        """As `timeout` sends it: to the process, and to the group that it is in."""
+        p, _ = self.long_run("doubled")
+        p.send_signal(signal.SIGTERM)
+        time.sleep(0.01)  # taken, so that the second is not merged with it
+        p.send_signal(signal.SIGTERM)
+        out, err = p.communicate(timeout=120)
+        self.assertEqual(143, p.returncode, out + err)
+        self.assertEqual(1, len(self.checkpoints("doubled")), out + err)
+        self.assertNotIn("ended at once", err)
+
     def test_signal_before_the_first_step(self):
         """While tasks are timed there is nothing to finish."""
         p = subprocess.Popen([HOCKET, "train", "configs/quickstart.yaml", "--set", "output.dir=runs/early"],
@@ -223,6 +234,20 @@ class Execute(unittest.TestCase):
                      *self.short("timed", "cluster.profile=runs/timed/profile.json", "train.steps=4",
                                  "plan.threads_per_rank=7"))
         self.assertEqual(own, content("runs/timed/profile.json"))
+
+    def test_short_runs_compare_too(self):
+        """Predicted and measured of a run that ended before its speed settled."""
+        out = self.box.good(*self.short("brief", "train.steps=3", "output.report=true"))
+        self.assertRegex(out, r"step time +\S+ \w+ median, \S+ \w+ predicted before the first step \([+-][\d.]+ %\)\n"
+                         r" +of 3 steps: the speed had not settled, for which 20 steps are left out\n")
+        with open(self.box.path("runs/brief/report.html"), encoding="utf-8") as f:
+            self.assertRegex(f.read(), r'"speed_settled": ?false, ?"steps_counted": ?3')
+        with open(self.box.path("runs/brief/metrics.jsonl"), encoding="utf-8") as f:
+            steps = [x for x in map(json.loads, f) if "train/loss" in x]
+        self.assertTrue(all(x["perf/step_s"] > 0 and x["perf/predicted_step_s"] > 0 for x in steps), steps)
+        # A start that goes on counts its own.
+        self.assertIn("of 2 steps: the speed had not settled",
+                      self.box.good(*self.short("brief", "train.steps=5", "output.report=true")))
 
     def test_learning_rate(self):
         """It never ends above its peak, and a warm-up that is longer than the training is told."""

@@ -102,6 +102,9 @@ class ImportTest(unittest.TestCase):
         self.refused("try --set nodes=17", *op, "all_reduce", "--bytes", "1", "--ranks", "129")
         self.refused("at most the 8 devices", *op, "all_reduce", "--bytes", "1", "--per-node", "9")
         self.refused("expected no RUN", "simulate", "run.yaml", *op[1:], "all_reduce")
+        self.refused("goes with all_reduce", *op, "all_gather", "--bytes", "1MiB", "--codec", "int8")
+        self.refused("expected one of", *op, "all_reduce", "--bytes", "1MiB", "--codec", "int7")
+        self.refused("as many on each node", *op, "all_reduce", "--bytes", "1MiB", "--codec", "int8", "--ranks", "12")
         with open(os.path.join(CLUSTERS, "modelzoo-h100.yaml"), encoding="utf-8") as f:
             text = f.read()
         for known, unknown in (("[sumexp]", "[sumexps]"), ("[nll]", "[loss]")):
@@ -109,6 +112,19 @@ class ImportTest(unittest.TestCase):
             ops = self.put("ops.yaml", text.replace(known, unknown))
             self.refused("expected one of the registry", "simulate", "--cluster", ops, "--op", "all_reduce", "--bytes", "1")
         self.refused("go with --op", "simulate", "run.yaml", "--bytes", "1MiB")
+
+    def test_sums_through_a_codec(self):
+        op = ("simulate", "--op", "all_reduce", "--codec", "int8", "--bytes", "4KiB,64MiB", "--cluster")
+        pcie = os.path.join(CLUSTERS, "v100-pcie-25g.yaml")
+        small, large = json.loads(self.good(*op, pcie, "--json"))
+        self.assertLess(large["time_us"], large["plain_us"])
+        self.assertIn("encode", large["way"])
+        self.assertNotIn("encode", large["plain_way"])
+        self.assertLessEqual(small["time_us"], small["plain_us"])
+        self.assertIn("the fastest of 4341 ways", self.good(*op, pcie))
+        # On one node there is one level; of hosts of which nothing is known, none encodes.
+        self.assertIn("the fastest of 63 ways", self.good(*op, pcie, "--ranks", "8"))
+        self.assertIn("of hosts the cluster says nothing", self.good(*op, os.path.join(CLUSTERS, "a100-16x8.yaml")))
 
     def test_what_a_log_does_not_say_is_told_apart_from_what_is_left_out(self):
         unnamed = [self.put(f"{n}.log", log(n)) for n in (2, 4)]

@@ -129,6 +129,33 @@ class PlanTest(unittest.TestCase):
         with open(os.path.join(self.folder, "out/metrics.jsonl"), encoding="utf-8") as f:
             self.assertGreaterEqual(len(f.readlines()), 2)
 
+    def test_unlike_nodes(self):
+        # The second node is slower: its replicas get fewer sequences.
+        self.model()
+        self.put("uneven.yaml", "name: uneven\nnodes: 2\ndevices_per_node: 2\ndevice: {name: test, memory: {value: 1GB}, "
+                 "memory_bandwidth: {value: 10GB/s}, launch: {value: 2us}, peak: {f32: {value: 50GFLOP/s}}}\n"
+                 "links: {intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}, inter: {latency: {value: 10us}, "
+                 "bandwidth: {value: 500MB/s}}}\nunlike: [{first: 1, speed: 0.4}]\n")
+        search = ["plan", "model/config.json", "--cluster", "uneven.yaml", "--global-batch", "28", "--seq-len", "64", "--set",
+                  "plan.recompute=none", "--set", "plan.tp=1", "--set", "plan.all_reduce=native"]
+        out = self.good(*search, "--out", "plan.yaml")
+        self.assertIn("(2 of 10 + 2 of 4)", out)
+        self.assertRegex(out, r"\nwhy +\+\d+\.\d\d % ")
+        plan, _ = self.keys("plan.yaml")
+        self.assertEqual(plan["dp_samples"], [10, 10, 4, 4])
+        self.good("check", "plan.yaml")
+        step = json.loads(self.good("simulate", "plan.yaml", "--json"))["step_s"]
+        even = json.loads(self.good(*search, "--set", "plan.dp_samples=[]", "--json"))["best"][0]
+        self.assertLess(step, 0.8 * even["step_s"])
+        self.assertNotIn("plan.dp_samples", even["set"])
+        self.put("text/a.txt", "\n".join(f"line {i} of a text that is long enough" for i in range(8000)))
+        data = ["--set", "data.dir=data", "--set", "data.files=[text/*]", "--set", "data.vocab_size=300", "--set",
+                "data.valid_fraction=0", "--set", "data.tokenizer=tok"]
+        self.good("data", "train-tokenizer", "plan.yaml", *data)
+        self.good("data", "prepare", "plan.yaml", *data)
+        self.good("train", "plan.yaml", *data, "--set", "train.steps=2", "--set", "output.dir=out", "--set",
+                  "plan.ranks=local")
+
     def test_keys_that_are_given_stay(self):
         self.model()
         found = json.loads(self.good(
@@ -164,6 +191,39 @@ class PlanTest(unittest.TestCase):
         shown = self.good("plan", *run, "--codecs", "int8,identity")
         for word in ("gap before", "all int8", "all identity", "chosen"):
             self.assertIn(word, shown)
+
+    def test_codecs_on_hosts(self):
+        self.model(hidden_size=128, intermediate_size=256)
+        cluster = self.put("hosts.yaml", """
+name: hosts
+nodes: 4
+devices_per_node: 1
+device:
+  name: device
+  memory: {value: 4GB}
+  memory_bandwidth: {value: 1GB/s}
+  peak: {f32: {value: 200GFLOP/s}}
+  host: {kernels: {value: 20GB/s}, copies: {value: 12GB/s}}
+links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {latency: {value: 2us}, bandwidth: {value: 50MB/s}}}
+""")
+        run = ["model/config.json", "--cluster", cluster, "--global-batch", "8", "--seq-len", "64", "--set", "plan.dp=4",
+               "--set", "plan.ranks_per_node=1", "--set", "plan.bucket_mib=0.5", "--codecs", "int8"]
+        found = json.loads(self.good("plan", *run, "--offload", "--json", "--out", "codecs.yaml"))
+        self.assertLess(found["chosen"]["step_s"], json.loads(self.good("plan", *run, "--json"))["chosen"]["step_s"])
+        self.assertLessEqual(found["chosen"]["step_s"], found["all"]["int8 host"]["step_s"])
+        self.assertTrue(any(t["codec"].endswith(" host") for t in found["transfers"]))
+        self.assertTrue(found["offload"]["all_tried"])
+        plan, _ = self.keys("codecs.yaml")
+        self.assertTrue(any(rule.endswith(" host") for rule in plan["grad_codec_of"]))
+        self.assertIn("int8", self.good("check", "codecs.yaml"))
+        simulated = json.loads(self.good("simulate", "codecs.yaml", "--json"))
+        self.assertAlmostEqual(simulated["step_s"], found["chosen"]["step_s"], delta=1e-9)
+        self.assertIn("encoded transfers to hosts", self.good("plan", *run, "--offload"))
+        # Of hosts of which nothing is known, nothing is made up.
+        box = "configs/clusters/box-4x2.yaml"
+        self.refused("device.host.kernels", "plan", *(box if word == cluster else word for word in run), "--offload")
+        self.refused("device.host.kernels", "simulate", "codecs.yaml", "--cluster", box)
+        self.refused("try it with --codecs", "plan", "model/config.json", "--offload")
 
     def test_codecs_that_cannot_be_chosen(self):
         self.model()

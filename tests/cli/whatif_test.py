@@ -207,6 +207,52 @@ class Whatif(unittest.TestCase):
                     cured = without(shared(level) if cause == "last stage" else lambda *where: 1)
                     self.assertLess(abs(named["gain"] - found["T"] / cured), 0.05, [level, named])
 
+    def test_a_worker_that_is_a_stage_is_named_as_one(self):
+        """Without replicas nobody else does what the only worker of a stage does."""
+        for pp, stage, cause in ((4, 3, "last stage"), (2, 1, "last stage"), (4, 1, "slow stage"), (3, 0, "slow stage")):
+            for level in (1.6, 2, 2.6):
+                with self.subTest(cause, pp=pp, stage=stage, level=level):
+                    def slow(step, dp, pp, kind, mb, stage=stage, level=level):
+                        return level if pp == stage and "compute" in kind else 1
+                    job = straggler_util.Job(dp=1, pp=pp, micro_batches=8, steps=2, seed=12, slow=slow)
+                    straggler_util.write(self.path(), job.trace())
+                    found = self.analyse(self.path())
+                    named = found["causes"][0]
+                    self.assertEqual((found["cause"], named["where"]), (cause, f"stage {stage}"), found["causes"])
+                    self.assertIn(f"all of it is dp 0 pp {stage}, which may be slow", named["evidence"])
+                    self.assertEqual(max(range(pp), key=lambda i: found["S_stage"][i]), stage)
+
+    def test_nothing_lost_worth_naming(self):
+        """All ops of a kind alike, but for one that is 1 % longer: shares of so small a loss would be any number."""
+        job = straggler_util.Job(dp=2, pp=2, steps=2, seed=13)
+        kinds = {op[1]: d for (_, _, op), d in job.duration.items()}
+        for cell in job.duration:
+            job.duration[cell] = kinds[cell[2][1]]
+        job.duration[job.steps[0], 0, (0, "forward-compute", 0)] *= 1.01
+        straggler_util.write(self.path(), job.trace())
+        found = self.analyse(self.path())
+        self.same(found, job.expected())
+        self.assertLess(abs(found["S"] - 1), 0.01)
+        self.assertIsNone(found["cause"])
+        self.assertEqual({c["explains"] for c in found["causes"]}, {None})
+        text = run(self.path()).stdout
+        self.assertIn("less than 1 % of the time is lost\n", text)
+        self.assertIn("cause     none: less than 1 % of a step is lost, nothing worth naming\n", text)
+        self.assertNotIn("of the loss", text)
+        self.assertIn("Less than 1 % of a step is lost", run(self.path(), "--html", "-").stdout)
+
+    def test_a_share_of_more_than_all_is_explained(self):
+        """One of two replicas is slow: the ideal, the mean of both, is slower than the other one."""
+        def slow(step, dp, pp, kind, mb):
+            return 2 if dp == 1 and "compute" in kind else 1
+        straggler_util.write(self.path(), straggler_util.Job(dp=2, pp=1, steps=2, seed=14, slow=slow).trace())
+        found = self.analyse(self.path())
+        self.assertEqual((found["cause"], found["causes"][0]["where"]), ("slow worker", "dp 1 pp 0"))
+        self.assertGreater(found["causes"][0]["explains"], 1.5)
+        for words in ([], ["--html", "-"]):
+            self.assertIn("more than 100 % of the loss: the ideal, a mean or median, counts in what is slow",
+                          run(self.path(), *words).stdout)
+
     def test_scales_and_surface(self):
         job = straggler_util.Job(dp=2, pp=2)
         straggler_util.write(self.path(), job.trace())
@@ -343,6 +389,85 @@ class Whatif(unittest.TestCase):
         self.assertEqual(found["cause"], "pauses")
         self.same({"T": found["causes"][0]["T_fixed"]}, {"T": 400e-6})
         self.assertRegex(found["causes"][0]["evidence"], "1 of 40 passes .* 3 other ops longer by as much")
+
+    def steps_of_replicas(self, steps, ranks=4, micro_batches=4, paused=lambda step, rank, place: 0):
+        """A trace of ours: passes of 100 and 200 us, a sum of 50, two tasks of the optimizer of 30; `paused` of a
+        step, a rank and a place ("forward 2", "sum", "adamw 0", before "adamw 0": "gap") are us more."""
+        trace = []
+        for step in range(steps):
+            tasks, ready = [], []
+            for rank in range(ranks):
+                begin, of_rank = 0, []
+                for micro_batch in range(micro_batches):
+                    for phase, usual in (("forward", 100), ("backward", 200)):
+                        takes = usual + paused(step, rank, f"{phase} {micro_batch}")
+                        of_rank.append((1, begin, takes, "linear", {"phase": phase, "micro_batch": micro_batch}))
+                        begin += takes
+                tasks.append(of_rank)
+                ready.append(begin)
+            end = max(ready) + 50 + max(paused(step, rank, "sum") for rank in range(ranks))
+            for rank, of_rank in enumerate(tasks):
+                of_rank.append((1, ready[rank], end - ready[rank], "all_reduce", {"phase": "grad", "group": 3, "bytes": 8}))
+                begin = end + paused(step, rank, "gap")
+                for number in range(2):
+                    takes = 30 + paused(step, rank, f"adamw {number}")
+                    of_rank.append((1, begin, takes, "adamw", {"phase": "optimizer"}))
+                    begin += takes
+            trace.append(tasks)
+        straggler_util.write(self.path(), self.own(ranks, trace))
+        return self.analyse(self.path())
+
+    def test_pauses_in_step_with_the_steps(self):
+        """A pause that hits every step, or every other one, at the same place: found by what else is like that op."""
+        def at(rank, place, every=1):
+            return lambda step, r, p: 1000 if (r, p) == (rank, place) and step % every == 0 else 0
+        clean = 4 * 300 + 50 + 60
+        cases = {  # how the steps are, and the mean step
+            "a pass, every step": (dict(paused=at(1, "forward 2")), clean + 1000),
+            "a pass, every step, one rank": (dict(ranks=1, paused=at(0, "forward 2")), clean + 1000),
+            "a pass, every other step, one rank": (dict(ranks=1, paused=at(0, "backward 1", 2)), clean + 500),
+            "one of two passes": (dict(micro_batches=2, paused=at(1, "forward 1")), clean - 600 + 1000),
+            "the only pass, every other step": (dict(micro_batches=1, paused=at(1, "forward 0", 2)), clean - 900 + 500),
+            "the only pass, every step": (dict(micro_batches=1, paused=at(1, "forward 0")), clean - 900 + 1000),
+            "the optimizer, every step": (dict(paused=at(0, "adamw 0")), clean + 1000),
+            "the optimizer, every other step": (dict(paused=at(0, "adamw 1", 2)), clean + 500),
+            "a sum, every other step": (dict(paused=at(2, "sum", 2)), clean + 500),
+            "between ops, every step": (dict(paused=at(0, "gap")), clean + 1000),
+            "between ops, every other step": (dict(paused=at(0, "gap", 2)), clean + 500),
+        }
+        for name, (how, took) in cases.items():
+            with self.subTest(name):
+                found = self.steps_of_replicas(8, **how)
+                named = found["causes"][0]
+                usual = clean - 300 * (4 - how.get("micro_batches", 4))
+                self.assertEqual(found["cause"], "pauses", [found["S"], found["causes"]])
+                self.same(found, {"T_measured": took * 1e-6})
+                self.same(named, {"T_fixed": usual * 1e-6, "gain": took / usual}, 1e-6)
+                self.assertRegex(named["evidence"], "in step with the steps: .* of rank . in [48] of 8")
+                text = run(self.path()).stdout
+                time = f"{usual} us" if usual < 1000 else f"{usual / 1e3:.3g} ms"
+                self.assertIn(f"cause     pauses: without it {time} a step", text)
+                self.assertEqual("S does not show it" in text, found["S"] < 1.1)
+
+    def test_pauses_that_cannot_be_told(self):
+        """The same sum, or the optimizer of all ranks, in every step: there is nothing to compare with, as is said."""
+        for name, ranks in (("sum", (0,)), ("adamw 0", (0, 1, 2, 3))):
+            found = self.steps_of_replicas(
+                8, paused=lambda step, rank, place, name=name, ranks=ranks: 1000 if place == name and rank in ranks else 0)
+            self.assertIsNone(found["cause"])
+            self.assertLess(abs(found["S"] - 1), 1e-6)
+            self.assertIn("not seen: pauses that hit the same transfer, or the same op of all workers that do the same, "
+                          "in every step", run(self.path()).stdout)
+
+    def test_what_only_looks_like_pauses_in_step(self):
+        """A slow rank, one that has more to do in the optimizer, and long sequences that come at the same place."""
+        found = self.steps_of_replicas(8, paused=lambda step, rank, place: {"f": 100, "b": 200, "a": 30}.get(place[0], 0)
+                                       if rank == 1 else 0)
+        self.assertEqual((found["cause"], found["causes"][0]["where"]), ("slow worker", "rank 1"))
+        found = self.steps_of_replicas(8, paused=lambda step, rank, place: 500 if rank == 1 and place[0] == "a" else 0)
+        self.assertEqual((found["cause"], found["causes"][0]["where"]), ("slow worker", "rank 1"))
+        found = self.steps_of_replicas(8, paused=lambda step, rank, place: 500 if rank == 1 and place[-1] in "23" else 0)
+        self.assertNotEqual(found["cause"], "pauses")
 
     def test_a_slow_link_slows_what_crosses_it(self):
         """Of three links between four stages the last takes 1,000 us, not 10, and a sum over all of them 2,000."""

@@ -92,6 +92,11 @@ TEST(Cluster, BadFilesNameTheKey) {
   has(refusal(kSmall, "nodes: 2", "nodes: 20000000"), "at most");
   has(refusal(kSmall, "name: d", "name: d\n  overlap: {compute: {value: 0.9}}"),
       "device.overlap.compute is 0.9; expected a factor from 1 to 100");
+  has(refusal(kSmall, "name: d", "name: d\n  host: {kernels: {value: 1GB/s}}"),
+      "expected both or neither");
+  has(refusal(kSmall, "name: d",
+              "name: d\n  host: {kernels: {value: 1GB/s}, copies: {value: -1GB/s}}"),
+      "copies");
   using graph::DType;
   for (const auto& [dtype, part] :
        {std::pair{DType::bf16, "device.peak.bf16"}, std::pair{DType::f16, "device.peak.bf16"},

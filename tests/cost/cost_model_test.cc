@@ -130,7 +130,8 @@ TEST(CostModel, AnOpInSeveralKernels) {
   EXPECT_EQ(m.work(added, 0).ns, 14 * moves + 4 * launch);
   EXPECT_EQ(m.work(added, 1).ns, 14 * moves + adds + 4 * launch);
   EXPECT_EQ(m.work(kind("swiglu", 0, 100000), 0).ns, one.work(kind("swiglu", 0, 100000), 0).ns);
-  c.device.host_reads = {{"nll"}, "s"};
+  c.device.host_reads = {{"nll", "send", "recv"}, "s"};
+  c.validate("toy");
   const CostModel reads(c, std::nullopt, 1);
   EXPECT_TRUE(reads.host_reads(kind("nll", 0, 1)));
   EXPECT_FALSE(reads.host_reads(kind("sumexp", 0, 1)));
@@ -151,7 +152,24 @@ TEST(CostModel, AnOpInSeveralKernels) {
   refused({{{"no_such_op"}, 2, 1, "s"}}, {});
   refused({{{"sumexp"}, 2, 1, "s"}, {{"sumexp"}, 3, 1, "s"}}, {});
   refused({{{"sumexp"}, 2, 1e9, "s"}}, {});
+  refused({{{"send"}, 2, 1, "s"}}, {});
   refused({}, {{"no_such_op"}, "s"});
+  refused({}, {{"all_reduce"}, "s"});
+}
+
+TEST(CostModel, NumbersWithoutTheirUnitAreRefused) {
+  const auto refused = [](const std::function<void(Cluster*)>& change) {
+    Cluster bad = toy();
+    change(&bad);
+    EXPECT_THROW(bad.validate("toy"), Error);
+  };
+  toy().validate("toy");
+  refused([](Cluster* c) { c->links.intra.latency.value = 2; });
+  refused([](Cluster* c) { c->links.intra.bandwidth.value = 450; });
+  refused([](Cluster* c) { c->device.memory.value = 80; });
+  refused([](Cluster* c) { c->device.memory_bandwidth.value = 2; });
+  refused([](Cluster* c) { c->device.peak.f32.value = 67; });
+  refused([](Cluster* c) { c->device.host_launch.value = 10; });
 }
 
 TEST(CostModel, EfficiencyBySize) {
@@ -179,6 +197,25 @@ TEST(CostModel, RanksThatAreThreadsScaleWithTheirNumber) {
   c.cores_per_node = 8;
   const CostModel m(c, std::nullopt, 4);
   EXPECT_EQ(m.work(kind("linear", 1e6, 10000), 0).ns, 1500);  // 2 us / 4 + launch
+}
+
+TEST(CostModel, WorkAndCopiesOfHosts) {
+  using program::Lane;
+  Cluster c = toy();
+  const Kind encode = kind("encode_int8", 0, 5'000'000);
+  const Kind copy{.op = "copy", .in = {{DType::f32, {1000}}}, .out = {{DType::f32, {1000}}}};
+  // What the cluster does not say is not made up.
+  EXPECT_THROW(CostModel(c, std::nullopt, 1).work(encode, 0, 0, Lane::host), Error);
+  c.device.host = {{2e9, ""}, {4e9, ""}, {10e-6, ""}};
+  const CostModel m(c, std::nullopt, 1);
+  EXPECT_EQ(m.work(encode, 0, 0, Lane::host).ns, 2'500'000);
+  EXPECT_EQ(m.work(copy, 0, 0, Lane::d2h).ns, 10'000 + 1'000);
+  EXPECT_EQ(m.work(encode, 0).ns, 51'000);
+  // Where ranks are threads, the host is what they compute on.
+  c.device.host = {};
+  c.cores_per_node = 4;
+  const CostModel threads(c, std::nullopt, 1);
+  EXPECT_EQ(threads.work(encode, 0, 0, Lane::host).ns, threads.work(encode, 0).ns);
 }
 
 TEST(CostModel, Collectives) {

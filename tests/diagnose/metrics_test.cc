@@ -49,6 +49,23 @@ TEST_F(MetricsTest, SpeedOfTheMachineFromAStepOn) {
   EXPECT_TRUE(std::isnan(speed_of(m, 6).moved));
 }
 
+TEST_F(MetricsTest, StepsThatCountAreSettledOnesOrAllThereWere) {
+  const Metrics m = load(
+      "{\"step\":1,\"train/loss\":8,\"perf/step_s\":5}\n"
+      "{\"step\":2,\"train/loss\":8,\"perf/step_s\":4}\n"
+      "{\"step\":3,\"train/loss\":8}\n"
+      "{\"step\":4,\"train/loss\":8,\"perf/step_s\":3}\n");
+  const StepsThatCount late = steps_that_count(m, 1, 3);
+  EXPECT_EQ(late.seconds, (std::vector<double>{3}));
+  EXPECT_EQ(late.from_step, 3);
+  EXPECT_TRUE(late.settled);
+  const StepsThatCount all = steps_that_count(m, 2, 20);
+  EXPECT_EQ(all.seconds, (std::vector<double>{4, 3}));
+  EXPECT_EQ(all.from_step, 2);
+  EXPECT_FALSE(all.settled);
+  EXPECT_TRUE(steps_that_count(m, 5, 20).seconds.empty());
+}
+
 TEST_F(MetricsTest, ReadsEveryKey) {
   const Metrics m = load(
       "{\"step\":0,\"time_s\":0.5,\"train/loss\":8.25,\"train/grad_norm\":2,\"train/lr\":1e-4,"

@@ -561,6 +561,7 @@ device:
   memory: {value: 1GB}
   memory_bandwidth: {value: 100GB/s}
   peak: {f64: {value: 1TFLOP/s}, f32: {value: 2TFLOP/s}}
+  host: {kernels: {value: 10GB/s}, copies: {value: 20GB/s}}
 )",
                                               "test.yaml");
   cluster.devices_per_node = ranks;

@@ -32,13 +32,20 @@ engine::Run run_of(const std::string& plan, int64_t layers = 1) {
 }
 
 /// Nodes of one device, with links of so many bytes a second between them.
-std::string cluster_file(double bytes_per_s, double latency_us = 20) {
+std::string cluster_file(double bytes_per_s, double latency_us = 20, double host_bytes_per_s = 0) {
   const std::string path =
-      ::testing::TempDir() + fmt::format("codecs_{:.0f}_{}.yaml", bytes_per_s, latency_us);
+      ::testing::TempDir() +
+      fmt::format("codecs_{:.0f}_{}_{:.0f}.yaml", bytes_per_s, latency_us, host_bytes_per_s);
   std::ofstream(path)
       << "name: test\nnodes: 4\ndevices_per_node: 1\ndevice:\n  name: test\n"
       << "  memory: {value: 4GB}\n  memory_bandwidth: {value: 20GB/s}\n"
-      << "  launch: {value: 5us}\n  peak: {f32: {value: 200GFLOP/s}}\nlinks:\n"
+      << "  launch: {value: 5us}\n  peak: {f32: {value: 200GFLOP/s}}\n"
+      << (host_bytes_per_s > 0
+              ? fmt::format("  host: {{kernels: {{value: {:.0f}B/s}}, copies: {{value: 12GB/s}}, "
+                            "copy_latency: {{value: 10us}}}}\n",
+                            host_bytes_per_s)
+              : "")
+      << "links:\n"
       << "  intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}\n"
       << fmt::format("  inter: {{latency: {{value: {}us}}, bandwidth: {{value: {:.0f}B/s}}}}\n",
                      latency_us, bytes_per_s);
@@ -185,6 +192,73 @@ TEST(Codecs, MakeARunThatIsProven) {
   const check::Verdict verdict = check::check(made.program, made.reference);
   EXPECT_TRUE(verdict.ok()) << to_text(verdict);
   EXPECT_FALSE(verdict.lossy.empty());
+}
+
+/// Hosts as fast as devices take everything, slow ones nothing; between, what is chosen is not
+/// slower than devices alone or hosts alone, and near the best of all subsets of what is encoded.
+TEST(Codecs, OffloadFollowsTheHosts) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of steps are simulated: minutes under sanitizers";
+  }
+  size_t taken_before = 0;
+  for (const double host : {1e7, 2e9, 20e9}) {
+    SCOPED_TRACE(host);
+    const CodecTrial codecs(run_of("dp: 4, micro_batch: 2, bucket_mib: 0"),
+                            cluster_file(200e6, 20, host), std::nullopt, {"int8"});
+    const CodecResult devices = choose_codecs(codecs);
+    const CodecResult both = choose_codecs(codecs, {.offload = true});
+    ASSERT_TRUE(both.offload);
+    EXPECT_TRUE(both.offload->all_tried);
+    EXPECT_LE(both.chosen.step_s, devices.chosen.step_s);
+    for (const auto& [name, all] : both.all) {
+      EXPECT_LE(both.chosen.step_s, all.step_s) << name;
+    }
+    const CodecChoice choice = both.choice();
+    EXPECT_DOUBLE_EQ(codecs.simulate(choice).step_s, both.chosen.step_s);
+    std::vector<size_t> encoded;
+    size_t taken = 0;
+    for (size_t t = 0; t < choice.size(); ++t) {
+      if (choice[t] != "none") {
+        encoded.push_back(t);
+      }
+      taken += choice[t].ends_with(" host") ? 1 : 0;
+    }
+    double best = both.chosen.step_s;
+    for (uint32_t subset = 0; subset < (1U << encoded.size()); ++subset) {
+      CodecChoice other = choice;
+      for (size_t k = 0; k < encoded.size(); ++k) {
+        const std::string codec = choice[encoded[k]].substr(0, choice[encoded[k]].find(" host"));
+        other[encoded[k]] = (subset >> k & 1) != 0 ? codec + " host" : codec;
+      }
+      best = std::min(best, codecs.simulate(other).step_s);
+    }
+    EXPECT_LE(both.chosen.step_s, 1.03 * best);
+    EXPECT_GE(taken, taken_before);
+    taken_before = taken;
+    if (host < 1e8) {
+      EXPECT_EQ(taken, 0U);
+    }
+    const engine::Compiled made = engine::compile(codecs.run_of(choice));
+    EXPECT_TRUE(check::check(made.program, made.reference).ok());
+  }
+  EXPECT_GT(taken_before, 0U);
+}
+
+/// A cluster that says nothing of its hosts is refused, and so is a program that works on them.
+TEST(Codecs, OffloadNeedsToKnowTheHosts) {
+  const CodecTrial codecs = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 200e6);
+  const auto why = [](const std::function<void()>& act) {
+    try {
+      act();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(why([&] { choose_codecs(codecs, {.offload = true}); }).find("device.host.kernels"),
+            std::string::npos);
+  EXPECT_NE(why([&] { codecs.simulate(codecs.all_by("int8 host")); }).find("device.host.kernels"),
+            std::string::npos);
 }
 
 TEST(Codecs, SaysWhatItCannotChoose) {

@@ -63,7 +63,7 @@ void expect_bounds_hold(const Trial& trial, const Space& space, const SearchResu
   for (const Outcome& outcome : outcomes) {
     Choice choice = outcome.choice;
     const Guess guess = estimator.guess(choice);
-    const Guess floor = estimator.floor_of_mesh(choice, choice.micro_batch);
+    const Guess floor = estimator.floor_of_mesh(choice);
     EXPECT_LE(guess.least_s, outcome.step_s * (1 + 1e-6)) << describe(choice, space);
     EXPECT_LE(floor.least_s, outcome.step_s * (1 + 1e-6)) << describe(choice, space);
     EXPECT_LE(guess.least_bytes, static_cast<double>(outcome.bytes)) << describe(choice, space);
@@ -116,6 +116,78 @@ TEST(PlanSearch, FindsWhatBruteForceFindsOnUnlikeNodes) {
   const Space space = uneven.space({{"plan.recompute", "none"}, {"plan.micro_batch", "1"}});
   EXPECT_FALSE(space.balanced.empty());
   expect_exhaustive(uneven, space);
+}
+
+TEST(PlanSearch, DealsSequencesToReplicasByTheirSpeed) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  const std::string cluster =
+      cluster_file("plan_dealt.yaml", "1GB", "500MB/s", "unlike: [{first: 1, speed: 0.4}]");
+  const Trial uneven = trial(kDense, cluster, 28, 64);
+  std::map<std::string, std::string> given = {{"plan.recompute", "none"},
+                                              {"plan.tp", "1"},
+                                              {"plan.shard.grads", "none"},
+                                              {"plan.all_reduce", "native"}};
+  const Space space = uneven.space(given);
+  expect_exhaustive(uneven, space);
+  const Outcome best = best_of(uneven, space, false).best.front();
+  EXPECT_EQ(samples(space, best.choice), (std::vector<int64_t>{10, 10, 4, 4}));
+  // As many on each, the slow ones keep the fast ones waiting.
+  given["plan.dp_samples"] = "[]";
+  const Space even = uneven.space(given);
+  const SearchResult alike = best_of(uneven, even, false);
+  for (const Outcome& outcome : alike.best) {
+    EXPECT_EQ(outcome.choice.sequences, 0);
+  }
+  EXPECT_LT(best.step_s, alike.best.front().step_s * 0.8);
+  // Those that are given stay.
+  given["plan.dp_samples"] = "[8, 8, 6, 6]";
+  const Space told = uneven.space(given);
+  for (const Outcome& outcome : best_of(uneven, told, false).best) {
+    EXPECT_EQ(samples(told, outcome.choice), (std::vector<int64_t>{8, 8, 6, 6}));
+  }
+}
+
+TEST(PlanSearch, TakesTwoStepsToExpertsWhereThatIsFaster) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "dozens of plans are simulated: minutes under sanitizers";
+  }
+  // An exchange among all four ranks was measured to be slow.
+  const std::string slow =
+      "measured: [{op: all_to_all, ranks: 4, nodes: 2, bytes: [1, 1000000], us: [900, 1000]}]";
+  const Trial experts = trial(kMoe, cluster_file("plan_inner.yaml", "1GB", "200MB/s", slow), 8, 32);
+  std::map<std::string, std::string> given = {
+      {"plan.shard.grads", "none"}, {"plan.pp", "1"}, {"plan.ep", "4"}, {"plan.recompute", "none"}};
+  const Space space = experts.space(given);
+  expect_exhaustive(experts, space);
+  const SearchResult found = best_of(experts, space, false);
+  EXPECT_EQ(found.best.front().choice.ep_inner, 2);
+  for (size_t i = 0; i < found.best.size(); ++i) {
+    for (size_t other = 0; other < i; ++other) {
+      EXPECT_FALSE(found.best[i].choice == found.best[other].choice) << "simulated twice";
+    }
+  }
+  given["plan.ep_inner"] = "1";
+  const Space told = experts.space(given);
+  const SearchResult in_one = best_of(experts, told, false);
+  for (const Outcome& outcome : in_one.best) {
+    EXPECT_EQ(outcome.choice.ep_inner, 1);
+  }
+  EXPECT_LT(found.best.front().step_s, in_one.best.front().step_s);
+}
+
+TEST(PlanSearch, OneStepIsNotSimulatedByTwoNames) {
+  const Trial experts = trial(kMoe, cluster_file("plan_names.yaml", "1GB", "200MB/s"), 8, 32);
+  const Space space = experts.space({});
+  Choice one;
+  one.dp = one.ep = 4;
+  Choice all = one;
+  all.ep_inner = 4;
+  const auto never = [] { return false; };
+  EXPECT_EQ(experts.simulate(one, space, never)->step_s,
+            experts.simulate(all, space, never)->step_s);
+  EXPECT_EQ(inner_experts(space, one), (std::vector<int32_t>{2}));
 }
 
 TEST(PlanSearch, KeepsToTheMemoryThatThereIs) {

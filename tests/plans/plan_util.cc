@@ -98,6 +98,7 @@ std::string random_passes(uint64_t seed, bool moe, int64_t chunks_backward,
   } else {
     sometimes("ho_ring_pieces", {"1", "2", "3"});
   }
+  sometimes("grad_codec_of", {"['* identity host']"});
   if (moe && chunks_backward > 0) {
     keys += fmt::format(", moe_chunks_backward: {}", chunks_backward);
   }

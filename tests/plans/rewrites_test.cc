@@ -67,6 +67,13 @@ std::vector<Row> rows() {
     all.push_back({"grad_codec_of", route, "dp: 2, bucket_mib: 0.002", false, "view"});
     all.push_back({"grad_codec_of", route, "dp: 4, ep: 2", true, "message"});
   }
+  // By the host: copies to and from its memory, and its lane.
+  const std::string by_host = "['* identity host', 'lm_head* identity at_once host']";
+  for (const char* plan : {"dp: 2", "dp: 4", "dp: 3, bucket_mib: 0.002", "pp: 2, dp: 4",
+                           "dp: 2, bucket_mib: 0, all_reduce: ring"}) {
+    all.push_back({"grad_codec_of", by_host, plan, false, "view"});
+  }
+  all.push_back({"grad_codec_of", by_host, "dp: 4, ep: 2", true, "message"});
   all.push_back({"grad_codec_of", "['*experts* none']", "dp: 4, ep: 2, grad_codec: identity", true,
                  "message"});
   // Products that feed sums, rows by rows; before they are put into buckets and encoded, too.
@@ -400,6 +407,30 @@ TEST(Rewrites, CodesGoByTheRouteThatIsSaid) {
   }
 }
 
+/// The host encodes, decodes and adds up; what links carry lies on the device, and comes by copies.
+TEST(Rewrites, CodecsAreOfTheHostIfItIsSaid) {
+  using program::Lane;
+  for (const char* route : {"", " at_once", " by_blocks"}) {
+    const Case c = model(
+        fmt::format("dp: 4, bucket_mib: 0, grad_codec_of: ['*.0.mlp.down_proj.weight int8{} host']",
+                    route),
+        false, "f32");
+    SCOPED_TRACE(c.text);
+    const engine::Compiled made = compiled(c);
+    const check::Verdict verdict = check::check(made.program, made.reference);
+    EXPECT_TRUE(verdict.ok()) << to_text(verdict);
+    ASSERT_FALSE(verdict.lossy.empty());
+    int copies = 0;
+    for (const program::Task& task : made.program.classes[0].tasks) {
+      const std::string& op = made.program.kind(task).op;
+      EXPECT_EQ(op.ends_with("_int8"), task.lane == Lane::host && op != "add") << op;
+      copies += program::is_of_host(task.lane) && op == "copy" ? 1 : 0;
+    }
+    EXPECT_GT(copies, 2);
+    EXPECT_GT(made.program.classes[0].host_arena_bytes, 0);
+  }
+}
+
 TEST(Rewrites, CodecsOfWhatIsNoGradientAreRefused) {
   const auto refused = [](const std::string& plan) {
     try {
@@ -416,6 +447,9 @@ TEST(Rewrites, CodecsOfWhatIsNoGradientAreRefused) {
            {"dp: 2, grad_codec_of: [lm_head.weight]", "expected PATTERN CODEC"},
            {"dp: 2, grad_codec_of: ['* none at_once']", "expected PATTERN CODEC"},
            {"dp: 2, grad_codec_of: ['* at_once']", "expected PATTERN CODEC"},
+           {"dp: 2, grad_codec_of: ['* none host']", "expected PATTERN CODEC"},
+           {"dp: 2, grad_codec_of: ['* host']", "expected PATTERN CODEC"},
+           {"dp: 2, grad_codec_of: ['* int8 host by_blocks']", "expected PATTERN CODEC"},
            {"dp: 2, grad_codec_of: ['int8 by_blocks']", "expected PATTERN CODEC"},
            {"dp: 2, grad_codec: int8, grad_codec_of: ['*.9.* none']", "'*.9.* none' matches no"}}) {
     EXPECT_NE(refused(plan).find(why), std::string::npos) << plan << "\n" << refused(plan);

@@ -235,16 +235,16 @@ TEST(SimEngine, RanksShareScarceCores) {
   EXPECT_EQ(run(m.p, o).end_ns, 150);
 }
 
-// A rank that arrives late joins: rank 1 waits 40 (in a copy lane), then both share.
+// A rank that arrives late joins: rank 1 waits 40 (in a lane of links), then both share.
 // Rank 0: a alone 0..40 (40 done), shared 40..160 (60 done). Rank 1: b 40 shared 40..120 (40 done);
 // rank 0 at 120 has 40 + 40 = 80 done, alone until 140.
 TEST(SimEngine, SharingChangesWithTheLoad) {
   Maker m({{"pp", 2}});
   m.work(0, "a", 100);
-  const TaskId w = m.work(1, "wait", 40, {}, Lane::h2d);
+  const TaskId w = m.work(1, "wait", 40, {}, Lane::intra_rx);
   m.work(1, "b", 40, {w});
   const Replay r = run(m.p, {.devices_per_node = 2, .cores_per_node = 1, .threads_per_rank = 1});
-  EXPECT_EQ(timeline(m.p, r), "0 compute a 0..140\n1 h2d wait 0..40\n1 compute b 40..120\n");
+  EXPECT_EQ(timeline(m.p, r), "0 compute a 0..140\n1 intra_rx wait 0..40\n1 compute b 40..120\n");
 }
 
 // Eleven days a task: exact with and without shared cores, and an error when the sum gets absurd.
@@ -492,7 +492,7 @@ TEST(SimEngine, SharingConservesWork) {
     for (size_t i = 0; i < r.ranks.size(); ++i) {
       const auto& list = p.classes[size_t(p.class_of(r.ranks[i]))].tasks;
       for (size_t t = 0; t < list.size(); ++t) {
-        if (list[t].lane != Lane::compute) continue;
+        if (list[t].lane != Lane::compute && !program::is_of_host(list[t].lane)) continue;
         const size_t n = size_t(r.base[i]) + t;
         edges.push_back({r.start_ns[n], +2});
         edges.push_back({r.end_of_ns[n], -2});

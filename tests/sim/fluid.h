@@ -246,9 +246,11 @@ class Fluid {
     std::set<int32_t> computing;
     std::map<int32_t, int> moving, on_node;
     for (const Active& active : active_) {
-      const bool compute = !active.transfer && list(active.rank)[active.task].lane == Lane::compute;
-      if (compute) {
+      const Lane lane = list(active.rank)[active.task].lane;
+      if (!active.transfer && lane == Lane::compute) {
         computing.insert(active.rank);
+      }
+      if (!active.transfer && (lane == Lane::compute || program::is_of_host(lane))) {
         ++on_node[active.rank / options_.devices_per_node];
       }
       for (const auto& [rank, task] : active.members) {
@@ -269,13 +271,15 @@ class Fluid {
     for (Active& active : active_) {
       if (!active.transfer) {
         active.speed = 1;
-        if (list(active.rank)[active.task].lane != Lane::compute) continue;
+        const Lane lane = list(active.rank)[active.task].lane;
+        if (lane != Lane::compute && !program::is_of_host(lane)) continue;
         if (options_.cores_per_node > 0) {
           const double demand =
               options_.threads_per_rank * on_node[active.rank / options_.devices_per_node];
           active.speed = std::min(1.0, options_.cores_per_node / demand);
         }
-        active.speed /= moving[active.rank] > 0 ? options_.compute_beside_transfer : 1;
+        const bool slowed = lane == Lane::compute && moving[active.rank] > 0;
+        active.speed /= slowed ? options_.compute_beside_transfer : 1;
       } else if (active.latency) {
         active.speed = 1;
       } else {

@@ -124,7 +124,24 @@ TEST(SimSharing, SmallTasksAreLaunchBound) {
   host.work(0, "w", 10);
   host.work(0, "w", 10);
   EXPECT_EQ(timeline(host.p, run(host.p, {.launch_ns = 25})),
-            "0 compute w 25..35\n0 host h 35..135\n0 compute w 160..170\n0 compute w 185..195\n");
+            "0 compute w 25..35\n0 host h 35..135\n0 compute w 50..60\n0 compute w 75..85\n");
+}
+
+/// Where ranks are threads, lanes of the host are threads beside that of the compute lane: on two
+/// cores both run, on one each has half of it. On a device they take nothing from it.
+TEST(SimSharing, HostsTakeCoresWhereThereAreSome) {
+  const auto ends = [](int32_t cores, double beside_transfer) {
+    Maker m({{"dp", 1}});
+    m.work(0, "w", 100);
+    m.work(0, "h", 60, {}, Lane::host);
+    return timeline(m.p, run(m.p, {.devices_per_node = 1,
+                                   .cores_per_node = cores,
+                                   .threads_per_rank = 1,
+                                   .compute_beside_transfer = beside_transfer}));
+  };
+  EXPECT_EQ(ends(2, 1), "0 compute w 0..100\n0 host h 0..60\n");
+  EXPECT_EQ(ends(1, 1), "0 compute w 0..160\n0 host h 0..120\n");
+  EXPECT_EQ(ends(0, 2), "0 compute w 0..100\n0 host h 0..60\n");
 }
 
 /// Four kernels for what is called grouped, one for all else.

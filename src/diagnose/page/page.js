@@ -169,10 +169,10 @@ section("prediction", "Predicted against measured", "Prediction", box => {
   if (D.simulated) return "Nothing was measured.";
   if (!known(stepPredicted)) return "Nothing was predicted for this run.";
   if (!has(T.step_s)) return `Predicted step time: ${seconds(stepPredicted)}; no measured step times were recorded.`;
-  const settled = T.step_s.filter((_, i) => T.step[i] >= N.settled), [p10, p90] = [N.step_p10, N.step_p90];
+  const [p10, p90] = [N.step_p10, N.step_p90];
   const two = h("div", {class: "two"});
   box.append(two);
-  figure(two, "Step time", `${settled.length ? `From step ${whole(N.settled)} on the` : "The"} median step takes ${seconds(stepMeasured)}${known(p10) && seconds(p10) !== seconds(p90) ? ` (80${NB}% between ${seconds(p10)} and ${seconds(p90)})` : ""}, and the simulator had predicted ${seconds(stepPredicted)}: ${signed(stepError)}.` +
+  figure(two, "Step time", `${N.speed_settled ? `From step ${whole(N.settled)} on the` : `The run ended before step ${whole(N.settled)}, so its speed had not settled; of ${whole(N.steps_counted)} step${N.steps_counted === 1 ? "" : "s"} the`} median step takes ${seconds(stepMeasured)}${known(p10) && seconds(p10) !== seconds(p90) ? ` (80${NB}% between ${seconds(p10)} and ${seconds(p90)})` : ""}, and the simulator had predicted ${seconds(stepPredicted)}: ${signed(stepError)}.` +
     (known(N.speed_ratio) ? ` At the speed that the machine had when the tasks were timed (a fixed product then ran ${digits(1 / N.speed_ratio, 3)} times as fast) a step would take ${seconds(stepMeasured * N.speed_ratio)}: ${signed(stepPredicted / stepMeasured / N.speed_ratio - 1)}.` : "") +
     (N.speed_moved > .1 ? ` The machine's speed moved by ${percent(N.speed_moved)} meanwhile.` : ""), host => {
     host.append(legend([["measured", stroke("var(--accent)", {width: 0, dot: true})], ["predicted", stroke("var(--fg)", {dash: "7 4", width: 1.4})], [`±7${NB}% of predicted`, "var(--band)"]]));

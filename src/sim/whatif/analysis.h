@@ -15,6 +15,10 @@
 
 namespace hocket::sim::whatif {
 
+/// S from which a run is said to straggle (2505.05713, section 4), and what less than this share of
+/// a step is lost is not worth a cause.
+inline constexpr double kStraggles = 1.1, kWorthNaming = 0.01;
+
 /// A slowdown by what is left as measured, all else being ideal: over the mean of the steps, and by
 /// step.
 struct Slowdown {
@@ -29,8 +33,8 @@ struct CauseFound {
   Cause cause;
   std::string where;    ///< "dp 3 pp 2"; empty if it is everywhere
   double fixed = 0;     ///< seconds of a step without it
-  double gain = 0;      ///< T / fixed
-  double explains = 0;  ///< (T - fixed) / (T - T_ideal)
+  double gain = 0;      ///< T / fixed; of pauses between ops T with these
+  double explains = 0;  ///< (T - fixed) / (T - T_ideal), likewise; see Analysis::loses()
   bool named = false;  ///< the run's cause: explains half of the loss, or is what its test asks for
   std::string evidence;  ///< one sentence
 };
@@ -50,7 +54,10 @@ struct Analysis {
   std::vector<int32_t> slowest;    ///< those 3 %, at least one
   double correlation = 0;          ///< Pearson's, of a micro-batch's forward and backward time
   bool has_passes = false;         ///< forward and backward passes were told apart
-  std::vector<CauseFound> causes;  ///< the one that explains most first
+  std::vector<CauseFound> causes;  ///< the one that is named first, then by what they gain
+
+  /// Enough for shares of it to mean something.
+  bool loses() const { return T - T_ideal >= kWorthNaming * T; }
 };
 
 /// Durations that an op of each kind would have were all alike: compute the mean, communication the

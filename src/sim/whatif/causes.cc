@@ -16,117 +16,76 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "sim/whatif/blend.h"
+#include "sim/whatif/block_times.h"
+#include "sim/whatif/pauses.h"
 
 namespace hocket::sim::whatif {
 namespace {
 
 constexpr double kHalf = 0.5;        // of the loss: what a cause must explain to be named
 constexpr double kCorrelated = 0.9;  // forward and backward times of a micro-batch (the paper's)
-constexpr double kRare = 0.1;        // of the passes: more long ones are no pauses
+constexpr double kRelated = 0.5;     // the same, from where on long passes may be sequences
 constexpr size_t kLinksTried = 6;    // links that are replayed, those of most excess first
-
-/// A pass, of the pattern: a block of a micro-batch that is no communication.
-struct Pass {
-  int32_t block = 0;
-  bool backward = false;
-};
 
 class Search {
  public:
   Search(const MeasuredRun& run, const std::vector<double>& ideal, Replayer* replayer,
          Analysis* analysis)
-      : run_(run), ideal_(ideal), replayer_(*replayer), out_(*analysis), lanes_(run.lanes()) {}
+      : run_(run),
+        ideal_(ideal),
+        replayer_(*replayer),
+        out_(*analysis),
+        lanes_(run.lanes()),
+        times_(run) {}
 
   void find() {
-    blocks();
+    out_.has_passes = !times_.passes().empty();
     uneven_sequences();
     pauses();
     slow_link();
-    slow_worker();
-    slow_stage();
-    // The first of those that explain half of the loss is the run's, from what is one op's to what
-    // is a whole stage's; then by what they explain.
-    const bool straggles = out_.T > out_.T_ideal;
-    const auto named = std::find_if(out_.causes.begin(), out_.causes.end(), [&](const auto& cause) {
-      return straggles && cause.explains >= kHalf &&
-             (cause.cause != Cause::uneven_sequences || out_.correlation >= kCorrelated);
-    });
+    if (std::all_of(out_.slowest.begin(), out_.slowest.end(),
+                    [&](int32_t worker) { return is_stage(worker); })) {
+      slow_stage();
+      slow_worker();
+    } else {
+      slow_worker();
+      slow_stage();
+    }
+    const auto named = std::find_if(out_.causes.begin(), out_.causes.end(),
+                                    [&](const CauseFound& cause) { return names(cause); });
     if (named != out_.causes.end()) {
       named->named = true;
     }
     std::stable_sort(out_.causes.begin(), out_.causes.end(), [](const auto& a, const auto& b) {
-      return a.named != b.named ? a.named : a.explains > b.explains;
+      return a.named != b.named ? a.named : a.gain > b.gain;
     });
   }
 
  private:
+  /// The first of those that explain half of the loss is the run's, from what is one op's to what
+  /// is a whole stage's. Pauses are it too where S does not show them: of what stands still in
+  /// every other step, or on all workers, the ideal is a mean or a median that counts it in.
+  bool names(const CauseFound& cause) const {
+    if (out_.S < kStraggles) return cause.cause == Cause::pauses && cause.gain >= kStraggles;
+    return cause.explains >= kHalf &&
+           (cause.cause != Cause::uneven_sequences || out_.correlation >= kCorrelated);
+  }
+
+  /// `fixed` seconds of a step without it, `with` with it.
+  void add(Cause cause, std::string where, double with, double fixed, std::string evidence) {
+    const double loss = with - out_.T_ideal;
+    out_.causes.push_back({cause, std::move(where), fixed, fixed > 0 ? with / fixed : 1,
+                           loss != 0 ? (with - fixed) / loss : 0, false, std::move(evidence)});
+  }
   void add(Cause cause, std::string where, double fixed, std::string evidence) {
-    const double loss = out_.T - out_.T_ideal;
-    out_.causes.push_back({cause, std::move(where), fixed, fixed > 0 ? out_.T / fixed : 1,
-                           loss != 0 ? (out_.T - fixed) / loss : 0, false, std::move(evidence)});
-  }
-
-  /// Times of all blocks by lane, and which of them are passes.
-  void blocks() {
-    element_.assign(run_.blocks.size() * static_cast<size_t>(lanes_), 0);
-    ops_of_.resize(run_.blocks.size());
-    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
-      const int32_t block = run_.ops[op].block;
-      ops_of_[block].push_back(op);
-      for (int32_t lane = 0; lane < lanes_; ++lane) {
-        time(block, lane) += run_.duration[run_.at(op, lane)];
-      }
-    }
-    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
-      const Block& at = run_.blocks[block];
-      const std::string_view name = run_.kinds[at.kind].name;
-      const bool backward = name.starts_with("backward");
-      if (!run_.kinds[at.kind].communicates() && at.micro_batch != kNone &&
-          (backward || name.starts_with("forward"))) {
-        passes_.push_back({block, backward});
-      }
-    }
-    out_.has_passes = !passes_.empty();
-  }
-
-  double& time(int32_t block, int32_t lane) {
-    return element_[static_cast<size_t>(block) * static_cast<size_t>(lanes_) +
-                    static_cast<size_t>(lane)];
-  }
-
-  /// Durations with every op of `block` in `lane` scaled so that the block takes `seconds`.
-  void set(int32_t block, int32_t lane, double seconds, std::vector<double>* durations) {
-    const double now = time(block, lane);
-    for (const int32_t op : ops_of_[block]) {
-      double& cell = (*durations)[run_.at(op, lane)];
-      cell =
-          now > 0 ? cell * (seconds / now) : seconds / static_cast<double>(ops_of_[block].size());
-    }
-  }
-
-  /// Of the passes of a worker in a chunk, in one direction: all have the same work but for the
-  /// sequences.
-  using Alike = std::tuple<int32_t, int32_t, int32_t, bool>;  // worker, replica, chunk, backward
-  using Cells = std::vector<std::pair<int32_t, int32_t>>;     // block, lane
-  std::map<Alike, Cells> alike() const {
-    std::map<Alike, Cells> groups;
-    for (const Pass& pass : passes_) {
-      const Block& at = run_.blocks[pass.block];
-      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
-        auto& cells = groups[{at.worker, replica, at.chunk, pass.backward}];
-        for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
-          cells.push_back({pass.block, lane});
-        }
-      }
-    }
-    return groups;
+    add(cause, std::move(where), out_.T, fixed, std::move(evidence));
   }
 
   /// Micro-batches whose forward and backward passes are long together have long sequences. Both
   /// are taken relative to their worker's mean, so that a slow worker is none; cured by passes that
   /// take the mean of their worker.
   void uneven_sequences() {
-    if (passes_.empty()) return;
+    if (times_.passes().empty()) return;
     std::vector<double> even = run_.duration;
     // Forward and backward passes of a micro-batch through a chunk, by lane.
     struct Pair {
@@ -135,23 +94,23 @@ class Search {
     };
     std::map<std::array<int32_t, 3>, size_t> places;
     std::vector<size_t> place_of(run_.blocks.size(), 0);
-    for (const Pass& pass : passes_) {
+    for (const Pass& pass : times_.passes()) {
       const Block& at = run_.blocks[pass.block];
       place_of[static_cast<size_t>(pass.block)] =
           places.try_emplace({at.worker, at.chunk, at.micro_batch}, places.size()).first->second;
     }
     std::vector<Pair> pairs(places.size() * static_cast<size_t>(lanes_));
-    for (const auto& [of, cells] : alike()) {
+    for (const auto& [of, cells] : times_.alike()) {
       const size_t way = std::get<3>(of) ? 1 : 0;
       double mean = 0;
       for (const auto& [block, lane] : cells) {
-        mean += time(block, lane) / static_cast<double>(cells.size());
+        mean += times_.time(block, lane) / static_cast<double>(cells.size());
       }
       for (const auto& [block, lane] : cells) {
-        set(block, lane, mean, &even);
+        times_.set(block, lane, mean, &even);
         Pair& pair = pairs[place_of[static_cast<size_t>(block)] * static_cast<size_t>(lanes_) +
                            static_cast<size_t>(lane)];
-        pair.beyond_mean[way] += time(block, lane) - mean;
+        pair.beyond_mean[way] += times_.time(block, lane) - mean;
         ++pair.passes[way];
       }
     }
@@ -162,6 +121,7 @@ class Search {
       yy += pair.beyond_mean[1] * pair.beyond_mean[1];
       xy += pair.beyond_mean[0] * pair.beyond_mean[1];
     }
+    compared_ = xx > 0 && yy > 0;
     out_.correlation = xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
     add(Cause::uneven_sequences, "", replayer_.mean(even),
         fmt::format("forward and backward times of a micro-batch correlate by {:.2f}; cured by "
@@ -169,83 +129,11 @@ class Search {
                     out_.correlation));
   }
 
-  /// Gives cells that take far longer than the others of their list, and longer by `least`, the
-  /// median time; adds to `excess` how much longer they took. Returns how many.
-  int64_t shorten(const Cells& cells, double least, std::vector<double>* durations,
-                  std::vector<double>* excess) {
-    std::vector<double> values;
-    for (const auto& [block, lane] : cells) {
-      values.push_back(time(block, lane));
-    }
-    const double usual = median(values);
-    for (double& value : values) {
-      value = std::fabs(value - usual);
-    }
-    const double limit = usual + std::max(0.5 * usual, 6 * median(values));
-    int64_t count = 0;
-    for (const auto& [block, lane] : cells) {
-      const double longer = time(block, lane) - usual;
-      if (time(block, lane) <= limit || longer < least) continue;
-      ++count;
-      excess->push_back(longer);
-      set(block, lane, usual, durations);
-    }
-    return count;
-  }
-
-  /// Collections of garbage; the few passes that take far longer than others of their worker; and
-  /// what else takes longer by as much: a worker that stands still holds up all it is a member of.
   void pauses() {
-    std::vector<double> cured = run_.duration;
-    int64_t collections = 0, long_ones = 0, all = 0, others = 0;
-    double seconds = 0;
-    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
-      if (run_.kinds[run_.blocks[block].kind].name != "gc") continue;
-      for (int32_t lane = 0; lane < lanes_; ++lane) {
-        collections += time(block, lane) > 0;
-        seconds += time(block, lane);
-        set(block, lane, 0, &cured);
-      }
-    }
-    std::vector<double> excess;
-    for (const auto& [of, cells] : alike()) {
-      all += static_cast<int64_t>(cells.size());
-      long_ones += shorten(cells, 0, &cured, &excess);
-    }
-    if (static_cast<double>(long_ones) > kRare * static_cast<double>(all)) return;
-    seconds += std::accumulate(excess.begin(), excess.end(), 0.0);
-    if (long_ones > 0) {
-      const double least = median(excess) / 2;
-      for (const Cells& cells : beside_passes()) {
-        others += shorten(cells, least, &cured, &excess);
-      }
-    }
-    add(Cause::pauses, "", replayer_.mean(cured),
-        fmt::format("{} of garbage, and {} of {} passes far longer than others of their worker, {} "
-                    "in all; {} longer by as much",
-                    counted(collections, "collection"), long_ones, all, human_time(seconds),
-                    counted(others, "other op")));
-  }
-
-  /// Of every block that is no pass and no collection of garbage, what it took in the steps of a
-  /// replica.
-  std::vector<Cells> beside_passes() const {
-    std::vector<char> is_pass(run_.blocks.size(), 0);
-    for (const Pass& pass : passes_) {
-      is_pass[static_cast<size_t>(pass.block)] = 1;
-    }
-    std::vector<Cells> groups;
-    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
-      const OpKind& kind = run_.kinds[run_.blocks[block].kind];
-      if (is_pass[static_cast<size_t>(block)] != 0 || kind.name == "gc") continue;
-      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
-        Cells& cells = groups.emplace_back();
-        for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
-          cells.push_back({block, lane});
-        }
-      }
-    }
-    return groups;
+    const bool may_be_sequences = !compared_ || out_.correlation >= kRelated;
+    Pauses found = find_pauses(run_, times_, out_.T, may_be_sequences);
+    const double with = found.between_ops ? replayer_.mean(found.paused) : out_.T;
+    add(Cause::pauses, "", with, replayer_.mean(found.cured), std::move(found.evidence));
   }
 
   /// Transfers among one set of workers.
@@ -366,6 +254,15 @@ class Search {
                     counted(static_cast<int64_t>(run_.workers.size()), "worker")));
   }
 
+  /// The only worker of a stage of several: nobody else has the same to do, and so it is the stage
+  /// that is named.
+  bool is_stage(int32_t worker) const {
+    const int32_t stage = run_.workers[static_cast<size_t>(worker)].stage;
+    return run_.stages > 1 &&
+           std::count_if(run_.workers.begin(), run_.workers.end(),
+                         [&](const Worker& other) { return other.stage == stage; }) == 1;
+  }
+
   /// Durations with the passes of the workers that are `slow` as long as those of the others: of
   /// the same stage and chunk if it has others, else of all. The ideal would not do: its means
   /// count the slow ones. What is communicated takes the ideal time.
@@ -390,7 +287,7 @@ class Search {
     each(false, [&](int32_t block, int32_t replica, const Alike& alike, const Alike& any) {
       Mean here;
       for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
-        here.sum += time(block, lane);
+        here.sum += times_.time(block, lane);
         ++here.count;
       }
       for (const Alike& key : {alike, any}) {
@@ -405,10 +302,11 @@ class Search {
       const bool ideal = mean == means.end() || run_.kinds[alike[0]].communicates();
       for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
         if (!ideal) {
-          set(block, lane, mean->second.sum / static_cast<double>(mean->second.count), &durations);
+          times_.set(block, lane, mean->second.sum / static_cast<double>(mean->second.count),
+                     &durations);
           continue;
         }
-        for (const int32_t op : ops_of_[block]) {
+        for (const int32_t op : times_.ops(block)) {
           durations[run_.at(op, lane)] = ideal_[run_.at(op, lane)];
         }
       }
@@ -430,16 +328,16 @@ class Search {
           run_.workers[static_cast<size_t>(at.worker * run_.replicas + lane % run_.replicas)]
               .stage);
     };
-    for (const Pass& pass : passes_) {
+    for (const Pass& pass : times_.passes()) {
       const Block& at = run_.blocks[pass.block];
       std::vector<double>& of_kind = passes.try_emplace(at.kind, stages, 0.0).first->second;
       for (int32_t lane = 0; lane < lanes_; ++lane) {
-        of_kind[stage_of(at, lane)] += time(pass.block, lane);
-        all[stage_of(at, lane)] += time(pass.block, lane);
+        of_kind[stage_of(at, lane)] += times_.time(pass.block, lane);
+        all[stage_of(at, lane)] += times_.time(pass.block, lane);
       }
     }
     std::vector<double> even = run_.duration;
-    for (const Pass& pass : passes_) {
+    for (const Pass& pass : times_.passes()) {
       const Block& at = run_.blocks[pass.block];
       const std::vector<double>& of_kind = passes.at(at.kind);
       const double mean =
@@ -447,19 +345,29 @@ class Search {
       for (int32_t lane = 0; lane < lanes_; ++lane) {
         const double own = of_kind[stage_of(at, lane)];
         if (own > 0) {
-          set(pass.block, lane, time(pass.block, lane) * (mean / own), &even);
+          times_.set(pass.block, lane, times_.time(pass.block, lane) * (mean / own), &even);
         }
       }
     }
     const auto worst = static_cast<int32_t>(std::max_element(all.begin(), all.end()) - all.begin());
     const bool last = worst == run_.stages - 1;
+    std::vector<std::string> alone;
+    for (int32_t worker = 0; worker < static_cast<int32_t>(run_.workers.size()); ++worker) {
+      if (run_.workers[static_cast<size_t>(worker)].stage == worst && is_stage(worker)) {
+        alone.push_back(run_.workers[static_cast<size_t>(worker)].name);
+      }
+    }
     add(last ? Cause::last_stage : Cause::slow_stage, fmt::format("stage {}", worst),
         replayer_.mean(even),
         fmt::format("{:.2f} times the mean of all stages{}; cured by passes through all that take "
                     "as long, as where layers are moved",
                     all[static_cast<size_t>(worst)] * static_cast<double>(stages) /
                         std::accumulate(all.begin(), all.end(), 0.0),
-                    last ? ", with the head and the loss" : ""));
+                    last ? ", with the head and the loss" : "") +
+            (alone.empty()
+                 ? ""
+                 : fmt::format("; all of it is {}, which may be slow rather than have more to do",
+                               join(alone, ", "))));
   }
 
   const MeasuredRun& run_;
@@ -467,9 +375,8 @@ class Search {
   Replayer& replayer_;
   Analysis& out_;
   const int32_t lanes_;
-  std::vector<double> element_;               ///< [block * lanes + lane]
-  std::vector<std::vector<int32_t>> ops_of_;  ///< by block
-  std::vector<Pass> passes_;
+  const BlockTimes times_;
+  bool compared_ = false;  ///< forward with backward passes
 };
 
 }  // namespace

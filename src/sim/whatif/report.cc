@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <numeric>
 
@@ -14,7 +15,6 @@
 namespace hocket::sim::whatif {
 namespace {
 
-constexpr double kStraggles = 1.1;       // S from which a run is said to (2505.05713, section 4)
 constexpr size_t kRowsShown = 8;         // steps and kinds in the text
 constexpr size_t kColumnsNumbered = 12;  // data-parallel ranks; more are drawn as shades
 
@@ -62,25 +62,42 @@ std::vector<size_t> greatest(size_t count, const auto& value) {
   return order;
 }
 
-std::string causes_text(const MeasuredRun& run, const Analysis& found) {
-  std::string out;
-  const bool straggles = found.S >= kStraggles;
-  if (!found.causes.empty() && straggles && found.causes[0].named) {
+/// Why it is slow, or why there is no cause to name.
+std::string named_cause(const MeasuredRun& run, const Analysis& found) {
+  if (!found.causes.empty() && found.causes[0].named) {
     const CauseFound& cause = found.causes[0];
-    out += fmt::format("cause     {}{}{}: without it {} a step, {:.2f}x as fast\n",
-                       to_string(cause.cause), cause.where.empty() ? "" : ", ", cause.where,
-                       human_time(cause.fixed), cause.gain);
-  } else if (straggles && run.clocks_apart) {
-    out += "cause     none is named: clocks of ranks are apart\n";
-  } else {
-    out += straggles ? "cause     none of those below explains half of the loss\n"
-                     : fmt::format("cause     none: S is below {}\n", kStraggles);
+    return fmt::format("{}{}{}: without it {} a step, {:.2f}x as fast{}", to_string(cause.cause),
+                       cause.where.empty() ? "" : ", ", cause.where, human_time(cause.fixed),
+                       cause.gain,
+                       found.S < kStraggles ? "; S does not show it, since the ideal, a mean or "
+                                              "median of what was measured, counts it in"
+                                            : "");
   }
-  if (found.T <= found.T_ideal) return out;
+  if (run.clocks_apart) return "none is named: clocks of ranks are apart";
+  if (found.S >= kStraggles) return "none of those below explains half of the loss";
+  return found.loses()
+             ? fmt::format("none: S is below {}", kStraggles)
+             : fmt::format("none: less than {:g} % of a step is lost, nothing worth naming",
+                           100 * kWorthNaming);
+}
+
+std::string causes_text(const MeasuredRun& run, const Analysis& found) {
+  std::string out = fmt::format("cause     {}\n", named_cause(run, found));
+  bool more_than_all = false;
   for (const CauseFound& cause : found.causes) {
-    out += fmt::format("  {:<18}{:>7.1f} % of the loss  {:>9}  {}{}{}\n", to_string(cause.cause),
-                       100 * cause.explains, human_time(cause.fixed), cause.where,
-                       cause.where.empty() ? "" : ": ", cause.evidence);
+    if (!found.loses() && !cause.named) continue;
+    const std::string share =
+        found.loses() ? fmt::format("{:.1f} % of the loss", 100 * cause.explains) : "";
+    more_than_all = more_than_all || (found.loses() && cause.explains > 1);
+    out += fmt::format("  {:<18}{:>21}  {:>9}  {}{}{}\n", to_string(cause.cause), share,
+                       human_time(cause.fixed), cause.where, cause.where.empty() ? "" : ": ",
+                       cause.evidence);
+  }
+  if (more_than_all) {
+    out += fmt::format("  {}\n", kMoreThanAll);
+  }
+  if (found.causes.empty() || !found.causes[0].named) {
+    out += fmt::format("  {}\n", kNotSeen);
   }
   return out;
 }
@@ -122,7 +139,7 @@ void put_by_step(JsonWriter& json, std::string_view key, const MeasuredRun& run,
 }
 
 void put_causes(JsonWriter& json, const Analysis& found) {
-  const bool named = found.S >= kStraggles && !found.causes.empty() && found.causes[0].named;
+  const bool named = !found.causes.empty() && found.causes[0].named;
   json.key("cause");
   if (named) {
     json.value(to_string(found.causes[0].cause));
@@ -136,7 +153,7 @@ void put_causes(JsonWriter& json, const Analysis& found) {
         .member("where", cause.where)
         .member("T_fixed", cause.fixed)
         .member("gain", cause.gain)
-        .member("explains", cause.explains)
+        .member("explains", found.loses() ? cause.explains : std::nan(""))
         .member("evidence", cause.evidence)
         .end();
   }
@@ -186,6 +203,13 @@ void put_what_if(JsonWriter& json, const Findings& findings) {
 
 }  // namespace
 
+std::string loss_text(const Analysis& found) {
+  if (!found.loses())
+    return fmt::format("less than {:g} % of the time is lost", 100 * kWorthNaming);
+  return fmt::format("{:.1f} % of the time is lost; M_S {:.3f}, M_W {:.3f}",
+                     100 * (1 - 1 / found.S), found.M_S, found.M_W);
+}
+
 std::string to_text(const MeasuredRun& run, const Findings& findings) {
   // What was read, what the replay is worth, what is lost, where, why, and what if.
   const Analysis& found = findings.analysis;
@@ -205,10 +229,8 @@ std::string to_text(const MeasuredRun& run, const Findings& findings) {
       "dependencies: {}\n",
       human_time(found.measured), human_time(found.T), 100 * (found.T / found.measured - 1),
       run.waits_from);
-  out += fmt::format(
-      "slowdown  S {:.4f}: T {}, ideal {}; {:.1f} % of the time is lost; M_S {:.3f}, M_W {:.3f}\n",
-      found.S, human_time(found.T), human_time(found.T_ideal), 100 * (1 - 1 / found.S), found.M_S,
-      found.M_W);
+  out += fmt::format("slowdown  S {:.4f}: T {}, ideal {}; {}\n", found.S, human_time(found.T),
+                     human_time(found.T_ideal), loss_text(found));
   out += causes_text(run, found);
   out += heat_map(run, found);
   out += "stages      ";

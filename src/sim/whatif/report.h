@@ -26,6 +26,18 @@ struct Findings {
   std::optional<Bottleneck> bottleneck;
 };
 
+/// Of a share of the loss above 100 %, and where no cause is named.
+inline constexpr const char* kMoreThanAll =
+    "more than 100 % of the loss: the ideal, a mean or median, counts in what is slow; cured to "
+    "the "
+    "pace of the others a step is faster than it";
+inline constexpr const char* kNotSeen =
+    "not seen: pauses that hit the same transfer, or the same op of all workers that do the same, "
+    "in "
+    "every step: there is nothing to compare them with";
+
+/// "15.2 % of the time is lost; M_S 1.219, M_W 0.031".
+std::string loss_text(const Analysis& found);
 std::string to_text(const MeasuredRun& run, const Findings& findings);
 /// Keys T, T_ideal, S, S_step, S_stage, S_dp, M_S, M_W and more (docs/whatif.md); seconds.
 std::string to_json(const MeasuredRun& run, const Findings& findings);

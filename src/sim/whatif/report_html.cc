@@ -95,15 +95,28 @@ std::string causes_table(const Analysis& found) {
   std::string out =
       "<h2>Causes</h2><table><tr><th>cause</th><th>of the loss</th><th>step without "
       "it</th><th>where</th><th>evidence</th>";
+  bool more_than_all = false;
   for (const CauseFound& cause : found.causes) {
+    more_than_all = more_than_all || (found.loses() && cause.explains > 1);
     out += fmt::format(
-        "</tr>\n<tr{}><td class=\"t\">{}</td><td>{:.1f} %</td><td>{}</td><td "
+        "</tr>\n<tr{}><td class=\"t\">{}</td><td>{}</td><td>{}</td><td "
         "class=\"t\">{}</td><td "
         "class=\"t\">{}</td>",
-        cause.named ? " class=\"named\"" : "", to_string(cause.cause), 100 * cause.explains,
-        human_time(cause.fixed), escaped(cause.where), escaped(cause.evidence));
+        cause.named ? " class=\"named\"" : "", to_string(cause.cause),
+        found.loses() ? fmt::format("{:.1f} %", 100 * cause.explains) : "", human_time(cause.fixed),
+        escaped(cause.where), escaped(cause.evidence));
   }
-  return out + "</tr></table>\n";
+  out += "</tr></table>\n";
+  if (!found.loses()) {
+    out += fmt::format("<p>Less than {:g} % of a step is lost, of which shares mean nothing.</p>\n",
+                       100 * kWorthNaming);
+  }
+  for (const auto& [told, words] :
+       {std::pair(more_than_all, kMoreThanAll),
+        std::pair(found.causes.empty() || !found.causes[0].named, kNotSeen)}) {
+    out += told ? fmt::format("<p>{}</p>\n", escaped(words)) : "";
+  }
+  return out;
 }
 
 std::string surface_table(const Surface& surface) {
@@ -131,9 +144,9 @@ std::string to_html(const MeasuredRun& run, const Findings& findings) {
   std::string out = kHead;
   out += fmt::format(
       "<h1>What if nothing straggled</h1><p>{}: {} steps, {} workers. A step takes {}, "
-      "ideally {}: S = {:.4f}; M_S = {:.3f}, M_W = {:.3f}.</p>\n",
+      "ideally {}: S = {:.4f}; {}.</p>\n",
       escaped(run.source), run.steps.size(), run.workers.size(), human_time(found.T),
-      human_time(found.T_ideal), found.S, found.M_S, found.M_W);
+      human_time(found.T_ideal), found.S, loss_text(found));
   for (const std::string& note : run.dropped.notes) {
     out += fmt::format("<p>Dropped: {}</p>\n", escaped(note));
   }
