@@ -187,10 +187,11 @@ std::string comment_of(const plan::Outcome& best, const plan::SearchResult& resu
                        const plan::Trial& trial, const plan::Space& space) {
   return fmt::format(
       "{}\npredicted on {}: {} a step ({:.0f} % compute, {:.0f} % exposed communication, {:.0f} % "
-      "idle), {} a rank\n{}",
+      "bubble, {:.0f} % idle), {} a rank\n{}",
       plan::describe(best.choice, space), trial.cluster().name, human_time(best.step_s),
       100 * best.compute_s / best.step_s, 100 * best.exposed_s / best.step_s,
-      100 * best.idle_s / best.step_s, human_bytes(static_cast<double>(best.bytes)),
+      100 * best.bubble_s / best.step_s, 100 * best.idle_s / best.step_s,
+      human_bytes(static_cast<double>(best.bytes)),
       result.complete ? "no plan of the space is faster" : "the best found when " + result.ended);
 }
 

@@ -188,6 +188,7 @@ int simulate(const Options& options) {
   sim::SimOptions asked =
       sim_options(source, compiled, options.all_ranks, options.price.value_or(0));
   asked.what_if = speedups(options.what_if);
+  asked.memory_budget = static_cast<int64_t>(run.config.cluster.memory_budget.value_or(0));
   const sim::SimReport report = sim::simulate(compiled.program, costs, asked, &replay);
   if (!options.trace.empty()) {
     trace::write_trace(sim::to_trace(compiled.program, replay), options.trace);
@@ -220,7 +221,7 @@ static void add_schedule(Args& args, ScheduleOptions* options) {
       "a pipeline schedule alone, without a RUN: a name of plan.pp_schedule or a .csv file");
   args.option("--ranks", "N", &options->ranks,
               "of the schedule: pipeline ranks (default: 4, or the file's rows); of --op: ranks of "
-              "the group (default: all of the cluster)",
+              "the group (default: all of the cluster; on this machine one per core)",
               1, kMostRanks);
   args.option("--chunks", "N", &options->chunks,
               "of the schedule: stages per rank (default: what the schedule needs)", 1,
@@ -238,9 +239,11 @@ static void add_schedule(Args& args, ScheduleOptions* options) {
 
 /// Adds what a collective alone is simulated by.
 static void add_op(Args& args, Options* options) {
-  args.option("--op", "NAME", &options->op,
-              "a collective alone, without a RUN, on a --cluster: all_reduce, all_gather, "
-              "reduce_scatter, all_to_all, send, ... (docs/clusters.md)");
+  args.option(
+      "--op", "NAME", &options->op,
+      "a collective alone, without a RUN, on a --cluster or this machine: all_reduce, all_gather, "
+      "reduce_scatter, all_to_all, send, broadcast, reduce, gather, scatter, ... "
+      "(docs/clusters.md)");
   args.option("--bytes", "SIZES", &options->bytes,
               "of --op: what a rank brings or gets, whichever is more: 1MiB,4MiB or 1KiB..1GiB "
               "(doubled)");

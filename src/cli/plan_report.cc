@@ -24,6 +24,7 @@ std::string loss_text(const plan::Outcome& best, const plan::Outcome& other) {
   std::vector<std::pair<double, const char*>> parts = {
       {other.compute_s - best.compute_s, "compute"},
       {other.exposed_s - best.exposed_s, "exposed communication"},
+      {other.bubble_s - best.bubble_s, "bubble"},
       {other.idle_s - best.idle_s, "idle"}};
   std::sort(parts.begin(), parts.end(),
             [](const auto& left, const auto& right) { return left.first > right.first; });
@@ -101,6 +102,7 @@ nlohmann::json json_of(const plan::Outcome& outcome, const plan::Space& space) {
   return {{"step_s", outcome.step_s},
           {"compute_s", outcome.compute_s},
           {"exposed_communication_s", outcome.exposed_s},
+          {"bubble_s", outcome.bubble_s},
           {"idle_s", outcome.idle_s},
           {"mfu", outcome.mfu},
           {"memory_bytes", outcome.bytes},
@@ -131,18 +133,18 @@ std::string ending_text(const plan::SearchResult& result) {
 }
 
 std::string table_text(const plan::SearchResult& result, const plan::Space& space, size_t top) {
-  std::string text = fmt::format("{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", "", "step",
-                                 "compute", "exposed", "idle", "memory", "plan");
+  std::string text = fmt::format("{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", "",
+                                 "step", "compute", "exposed", "bubble", "idle", "memory", "plan");
   const plan::Outcome& best = result.best.front();
   for (size_t i = 0; i < std::min(top, result.best.size()); ++i) {
     const plan::Outcome& row = result.best[i];
     const auto share = [&](double seconds) {
       return fmt::format("{:.1f} %", 100 * seconds / row.step_s);
     };
-    text += fmt::format("{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", i + 1,
-                        human_time(row.step_s), share(row.compute_s), share(row.exposed_s),
-                        share(row.idle_s), human_bytes(static_cast<double>(row.bytes)),
-                        plan::describe(row.choice, space));
+    text += fmt::format(
+        "{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", i + 1, human_time(row.step_s),
+        share(row.compute_s), share(row.exposed_s), share(row.bubble_s), share(row.idle_s),
+        human_bytes(static_cast<double>(row.bytes)), plan::describe(row.choice, space));
     if (i > 0) {
       text += fmt::format("{:>3}  {:>11}  {}\n", "",
                           fmt::format("+{:.2f} %", 100 * (row.step_s / best.step_s - 1)),

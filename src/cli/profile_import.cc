@@ -13,11 +13,11 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/inputs.h"
-#include "comm/ops/comm_op.h"
 #include "cost/comm_log.h"
 #include "cost/known_clusters.h"
 #include "cost/link_errors.h"
 #include "cost/link_fit.h"
+#include "cost/rooted.h"
 
 namespace hocket::cli {
 namespace {
@@ -129,6 +129,18 @@ std::vector<std::string> all_dropped(const Logs& logs, const cost::LinkFit& fit)
   return all;
 }
 
+/// Warns of groups that the fit, made without them, is far off at: then one of the two is wrong.
+void warn_of(const std::vector<cost::GroupError>& errors) {
+  constexpr double kAbsurd = 1;
+  for (const cost::GroupError& e : errors) {
+    if (e.mean <= kAbsurd) continue;
+    log_warning(
+        "{} of {} ranks on {} is predicted {:.0f} % off from {}: its times, or the others, are not "
+        "those of one cluster, or not times",
+        e.op, e.ranks, counted(e.nodes, "node"), 100 * e.mean, e.how);
+  }
+}
+
 void print_errors(std::FILE* words, const std::vector<cost::GroupError>& errors) {
   if (errors.empty()) {
     fmt::print(words, "one group alone: nothing to judge the fit by\n");
@@ -164,7 +176,7 @@ int import_logs(const ImportOptions& options) {
   if (options.json && options.out == "-") {
     fail(kWhere, "--json and --out - both go to standard output; expected one there");
   }
-  if (!options.op.empty() && comm::find(options.op) == comm::Id::none) {
+  if (!options.op.empty() && !cost::find_costed(options.op)) {
     fail(kWhere, "--op is {}; expected an op such as all_reduce", quote(options.op));
   }
   std::vector<std::string> inputs = options.files;
@@ -174,10 +186,17 @@ int import_logs(const ImportOptions& options) {
   const cost::Cluster base = base_of(options, logs);
   const std::string base_name = base.name;
   cost::LinkFit fit = cost::fit_links(base, logs.fitted, logs.names);
+  if (fit.fitted.empty()) {
+    fail(kWhere,
+         "nothing can be fitted to {}: {}; expected four sizes at least of one group that show its "
+         "links",
+         counted(fit.times, "time"), join(all_dropped(logs, fit), "; "));
+  }
   adapt(logs, options.out, &fit.cluster);
   const std::vector<cost::GroupError> errors =
       logs.kept_back.empty() ? cost::held_out(base, logs.fitted)
                              : cost::errors_of(fit.cluster, logs.kept_back, "the rest");
+  warn_of(errors);
   fit.cluster.validate(options.out);
   write_output(options.out, cost::to_yaml(fit.cluster));
   if (options.json) {

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <thread>
 
 #include "base/error.h"
 #include "base/json_writer.h"
@@ -12,6 +14,8 @@
 #include "base/units.h"
 #include "cost/comm_log.h"
 #include "cost/cost_model.h"
+#include "cost/rooted.h"
+#include "engine/machine.h"
 #include "passes/compress.h"
 #include "plan/sum_options.h"
 
@@ -21,16 +25,19 @@ namespace {
 constexpr const char* kWhere = "hocket simulate --op";
 
 const comm::Op& op_of(const std::string& name) {
-  comm::Id id = comm::find(name);
-  if (id == comm::Id::none) {
-    id = comm::find(cost::comm_op_of(name));
+  const comm::Op* found = cost::find_costed(name);
+  if (!found) {
+    found = cost::find_costed(cost::comm_op_of(name));
   }
-  if (id != comm::Id::none && comm::op(id).algorithms) return comm::op(id);
+  if (found) return *found;
   std::vector<std::string> names;
   for (const comm::Op* op : comm::all()) {
     if (op->algorithms) {
       names.emplace_back(op->name);
     }
+  }
+  for (const comm::Op& op : cost::rooted_ops()) {
+    names.emplace_back(op.name);
   }
   fail(kWhere, "there is no cost of {}; expected one of {}", quote(name), join(names, ", "));
 }
@@ -85,6 +92,27 @@ std::vector<int32_t> group_of(const OpOptions& options, const cost::Cluster& clu
   return group;
 }
 
+/// The cluster file, or this machine with as many ranks as are asked for, else one a core.
+cost::Cluster cluster_of(const OpOptions& options) {
+  if (!options.cluster.empty()) return cost::read_cluster(options.cluster, options.set);
+  if (!options.set.empty()) {
+    fail(kWhere, "--set is of a cluster file; expected --cluster with it");
+  }
+  engine::Run run;
+  run.plan.dp = options.ranks.value_or(std::max(1U, std::thread::hardware_concurrency()));
+  return engine::local_cluster(run);
+}
+
+/// "12.3 MB/s": from slow links to fast ones.
+std::string rate_text(double bytes_per_s) {
+  const char* const units[] = {"B", "kB", "MB", "GB"};
+  size_t unit = 0;
+  for (; bytes_per_s >= 1000 && unit + 1 < std::size(units); ++unit) {
+    bytes_per_s /= 1000;
+  }
+  return fmt::format("{:.2f} {}/s", bytes_per_s, units[unit]);
+}
+
 void print_json(const std::vector<double>& sizes, const std::vector<std::vector<cost::Way>>& all) {
   JsonWriter json({.indent = 1, .digits = 9});
   json.array();
@@ -101,14 +129,14 @@ void print_json(const std::vector<double>& sizes, const std::vector<std::vector<
 
 void print_table(const std::vector<double>& sizes, const std::vector<std::vector<cost::Way>>& all,
                  bool all_ways) {
-  fmt::print("{:>12} {:>12} {:>12}  {:<14} {:<8} {:<8}\n", "bytes", "time", "payload/time",
+  fmt::print("{:>12} {:>12} {:>14}  {:<14} {:<8} {:<8}\n", "bytes", "time", "payload/time",
              "algorithm", "protocol", "busiest");
   for (size_t i = 0; i < sizes.size(); ++i) {
     for (const cost::Way& way : all[i]) {
       const double seconds = way.seconds();
-      fmt::print("{:>12} {:>12} {:>9.2f} GB/s  {:<14} {:<8} {:<8}\n", human_bytes(sizes[i]),
-                 human_time(seconds), seconds > 0 ? sizes[i] / seconds * 1e-9 : 0, way.algorithm,
-                 way.short_messages ? "short" : "long", way.busiest);
+      fmt::print("{:>12} {:>12} {:>14}  {:<14} {:<8} {:<8}\n", human_bytes(sizes[i]),
+                 human_time(seconds), seconds > 0 ? rate_text(sizes[i] / seconds) : "none",
+                 way.algorithm, way.short_messages ? "short" : "long", way.busiest);
       if (!all_ways) break;
     }
   }
@@ -212,11 +240,8 @@ int simulate_op(const OpOptions& options) {
     fail(kWhere, "--codec goes with all_reduce, got {}", op.name);
   }
   if (options.bytes.empty()) fail(kWhere, "got no --bytes; expected sizes, such as 1MiB,4MiB");
-  if (options.cluster.empty()) {
-    fail(kWhere, "got no --cluster; expected a cluster file, such as configs/clusters/*.yaml");
-  }
   const std::vector<double> sizes = sizes_of(options.bytes);
-  const cost::Cluster cluster = cost::read_cluster(options.cluster, options.set);
+  const cost::Cluster cluster = cluster_of(options);
   std::optional<cost::Profile> profile;
   if (!options.profile.empty()) {
     profile = cost::read_profile(options.profile);

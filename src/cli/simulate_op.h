@@ -11,10 +11,10 @@
 namespace hocket::cli {
 
 struct OpOptions {
-  std::string op;     ///< of the registry, or as nccl-tests names it
+  std::string op;     ///< of the registry or cost::rooted_ops(), or as nccl-tests names it
   std::string bytes;  ///< "1MiB,4MiB", "1KiB..1GiB": powers of two times the first
   std::optional<int64_t> ranks, per_node;
-  std::string cluster, profile;
+  std::string cluster, profile;  ///< empty: this machine, without one
   std::vector<std::string> set;  ///< keys of the cluster file
   std::string codec;             ///< of all_reduce: through it, where that is faster; empty: none
   bool all_ways = false;

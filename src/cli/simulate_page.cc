@@ -23,9 +23,9 @@ diagnose::FactGroup cluster_facts(const sim::SimReport& report) {
   diagnose::FactGroup facts{"Cluster", {{"name", report.cluster}, {"device", report.device}}};
   facts.rows.push_back(
       {"ranks", fmt::format("{}, of which {} replayed", report.ranks, report.replayed_ranks)});
-  if (const std::string memory = report.device_memory_text(); !memory.empty()) {
-    facts.rows.push_back({"memory", fmt::format("{} per device: {}", memory,
-                                                report.fits() ? "fits" : "DOES NOT FIT")});
+  if (const std::string memory = report.memory_limit_text(); !memory.empty()) {
+    facts.rows.push_back(
+        {"memory", fmt::format("{}: {}", memory, report.fits() ? "fits" : "DOES NOT FIT")});
   }
   if (report.price > 0) {
     facts.rows.push_back({"price", fmt::format("${:g} per device and hour", report.price)});
@@ -90,7 +90,8 @@ std::string simulate_page(const engine::Run& run, const engine::Compiled& compil
       name += fmt::format(" x{}", rank.stands);
     }
     page.ranks.push_back({std::move(name), seconds(rank.time.compute_ns),
-                          seconds(rank.time.exposed_ns), seconds(rank.time.idle_ns)});
+                          seconds(rank.time.exposed_ns), seconds(rank.time.bubble_ns),
+                          seconds(rank.time.idle_ns)});
   }
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
     page.memory.push_back(diagnose::memory_plan_of(program, cls, &trace));

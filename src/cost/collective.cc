@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cost/rooted.h"
+
 namespace hocket::cost {
 namespace {
 
@@ -127,12 +129,14 @@ std::vector<Passage> passages(const Cluster& cluster, const comm::Algorithm& alg
     Passage passage{.inter = tier.inter, .level = tier.level};
     passage.steps = algorithm.rounds * share_of_steps(algorithm, tier, above, members);
     passage.bytes = algorithm.bytes;
+    const bool rooted = std::string_view(algorithm.name) == kRooted;
     if (algorithm.direct && members > 1) {
       const double reached = tier.inter ? members : static_cast<double>(shape.per_node);
-      passage.bytes *= tier.fewest * std::max(0.0, reached - tier.fewest) / (members - 1);
+      const double busy = rooted ? 1 : tier.fewest;  // members of the set with parts for others
+      passage.bytes *= busy * std::max(0.0, reached - tier.fewest) / (members - 1);
     }
     if (tier.inter) {
-      passage.adapters = adapters_of(cluster, shape);
+      passage.adapters = rooted ? 1 : adapters_of(cluster, shape);
     }
     list.push_back(passage);
   }
@@ -142,7 +146,8 @@ std::vector<Passage> passages(const Cluster& cluster, const comm::Algorithm& alg
 Curve curve_of(const Link& link, const std::string& algorithm, bool short_messages) {
   if (short_messages && link.short_messages.given()) return link.short_messages;
   if (algorithm == "tree" && link.tree.given()) return link.tree;
-  if ((algorithm == "direct" || algorithm == "exchange") && link.direct.given()) return link.direct;
+  const bool direct = algorithm == "direct" || algorithm == "exchange" || algorithm == kRooted;
+  if (direct && link.direct.given()) return link.direct;
   if (algorithm == "message" && link.message.given()) return link.message;
   return link.long_messages();
 }

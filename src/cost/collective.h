@@ -15,7 +15,7 @@ namespace hocket::cost {
 
 /// One way to do a collective, and what its time is made of.
 struct Way {
-  std::string algorithm;  ///< "ring", "tree", "direct", "message", "exchange", "hierarchical"
+  std::string algorithm;  ///< "ring", "tree", "chain", "direct", "rooted", "message", ..
   bool short_messages = false;
   double start_s = 0;    ///< once
   double latency_s = 0;  ///< of all steps

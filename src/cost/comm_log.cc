@@ -99,13 +99,44 @@ bool read_rank(const std::vector<std::string>& words, NcclRun* run, std::string*
   return true;
 }
 
-/// A row of the table: size, count, type, ..., and two columns of time, algbw, busbw, errors.
+/// A row of the table: size, count, type, maybe the reduction and the root, and for one or two
+/// columns time, algbw, busbw, errors.
 struct NcclRow {
   double bytes = 0, out_of_place_us = -1, in_place_us = -1;
+  bool reduces = false;  ///< by an operation that it names
+  bool rooted = false;   ///< at a rank that it names
+  int64_t figures = 0;   ///< root included
 };
+
+/// What the rows of a table have in common.
+struct NcclTable {
+  int64_t times = 0;  ///< columns by the head of the table, at least; 0: it has none
+  bool root = false;
+  int64_t figures = 0;  ///< of its first row; 0: none yet
+};
+
+/// `#  size  count  type  redop  root  time  algbw ...`.
+NcclTable table_of(const std::vector<std::string>& words) {
+  NcclTable table;
+  table.times = std::count(words.begin(), words.end(), "time");
+  table.root = std::count(words.begin(), words.end(), "root") > 0;
+  return table;
+}
+
+/// Whether a row has the figures that the table's head, or its first row, says: in one that was cut
+/// off, what stands in the place of a time is none.
+bool belongs_to(const NcclRow& row, const NcclTable& table) {
+  constexpr int64_t kOfATime = 4;
+  if (table.figures > 0 && row.figures != table.figures) return false;
+  const int64_t times = row.figures / kOfATime;
+  const int64_t root = row.figures % kOfATime;
+  return (times == 1 || times == 2) && root <= 1 && times >= table.times &&
+         (!table.root || root == 1);
+}
 
 bool read_row(const std::vector<std::string>& words, NcclRow* row) {
   // Whatever stands in front (a launcher's rank, a time), size and count come before the type.
+  // Behind it a word, where there is a reduction or the lack of one, and then figures.
   const auto type = std::find_if(words.begin(), words.end(), is_element_type);
   int64_t bytes = 0, count = 0;
   if (type == words.end() || type - words.begin() < 2 || !parse_int(*(type - 2), &bytes) ||
@@ -113,21 +144,35 @@ bool read_row(const std::vector<std::string>& words, NcclRow* row) {
     return false;
   }
   row->bytes = static_cast<double>(bytes);
-  // From the end: four figures of each column. Old programs have only one for some operations.
-  const auto time = [&](std::ptrdiff_t from_end) {
-    double us = 0;
-    const bool there = words.end() - type > from_end;
-    return there && parse_double(*(words.end() - from_end), &us) && us > 0 && std::isfinite(us)
-               ? us
-               : -1.0;
-  };
-  if (words.end() - type >= 9) {
-    row->out_of_place_us = time(8);
-    row->in_place_us = time(4);
-  } else {
-    row->out_of_place_us = time(4);
+  auto figure = type + 1;
+  double number = 0;
+  if (figure != words.end() && !parse_double(*figure, &number)) {
+    row->reduces = *figure != "none";
+    ++figure;
   }
+  row->figures = words.end() - figure;
+  if (row->figures % 4 == 1) {
+    int64_t root = 0;
+    if (!parse_int(*figure, &root)) return false;
+    row->rooted = root >= 0;
+    ++figure;
+  }
+  const auto time = [&](std::ptrdiff_t at) {
+    double us = 0;
+    const bool there = words.end() - figure > at;
+    return there && parse_double(*(figure + at), &us) && us > 0 && std::isfinite(us) ? us : -1.0;
+  };
+  row->out_of_place_us = time(0);
+  row->in_place_us = time(4);
   return row->out_of_place_us > 0 || row->in_place_us > 0;
+}
+
+/// What was left of a row of a table: it begins with a size, or has a type.
+bool was_row(const std::vector<std::string>& words) {
+  int64_t size = 0;
+  return !words.empty() && (parse_int(words.front(), &size) ||
+                            (words.size() > 6 && std::find_if(words.begin(), words.end(),
+                                                              is_element_type) != words.end()));
 }
 
 /// In place above 64 KiB, where it is there; the smaller one below.
@@ -166,20 +211,48 @@ int64_t after(const std::vector<std::string>& words, const char* name) {
   return at != words.end() && at + 1 != words.end() && parse_int(*(at + 1), &value) ? value : 1;
 }
 
+/// A program of nccl-tests that a file is named after, as "hypercube_perf.log"; "" if it is not.
+std::string program_of(std::string_view file) {
+  const size_t end = file.find("_perf");
+  return end == std::string_view::npos ? "" : std::string(file.substr(0, end)) + "_perf";
+}
+
+/// The op of rows that nothing names: a sum for all, if that is what they look like.
+std::string assumed_op(const NcclRow& row, CommLog* log) {
+  if (row.rooted) {
+    fail(log->path,
+         "does not say which collective it is, and its rows have a root; expected --op {}",
+         row.reduces ? "reduce" : "broadcast, gather or scatter");
+  }
+  if (!row.reduces) {
+    fail(log->path,
+         "does not say which collective it is, and its rows reduce nothing; expected --op "
+         "all_gather, all_to_all or send");
+  }
+  log->assumed.push_back("no word on which collective it is: taken for all_reduce");
+  return "all_reduce";
+}
+
 void read_nccl(const std::string& text, const std::string& given_op, CommLog* log) {
+  // A file is a list of runs. A run begins with lines of its own or of its ranks and has a table; a
+  // row counts if it has as many figures as its table's others.
   NcclRun run;
+  NcclTable table;
   run.op = given_op.empty() ? comm_op_of(file_name(log->path)) : given_op;
   const std::string default_op = run.op;
   int64_t unreadable = 0, foreign = 0;
-  std::string named;
+  std::string named = run.op.empty() ? program_of(file_name(log->path)) : "";
+  foreign += named.empty() ? 0 : 1;
   const auto start_run = [&] {
     run = {};
+    table = {};
     run.op = default_op;
   };
   for (const std::string& line : split(text, '\n')) {
     const std::vector<std::string> words = words_of(without_launcher(line));
     const bool comment = std::find(words.begin(), words.end(), "#") != words.end() ||
                          (!words.empty() && words[0].front() == '#');
+    NcclRow row;
     if (comment && line.find("Collective test starting:") != std::string::npos) {
       start_run();
       named = words.back();
@@ -193,10 +266,12 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
     } else if (comment && line.find("Rank") != std::string::npos &&
                line.find("device") != std::string::npos) {
       unreadable += read_rank(words, &run, &log->device) ? 0 : 1;
-    } else if (NcclRow row; !comment && read_row(words, &row)) {
+    } else if (comment && std::find(words.begin(), words.end(), "time") != words.end()) {
+      table = table_of(words);
+    } else if (!comment && read_row(words, &row) && belongs_to(row, table)) {
+      table.figures = row.figures;
       if (run.op.empty() && named.empty()) {
-        run.op = "all_reduce";
-        log->assumed.push_back("no word on which collective it is: taken for all_reduce");
+        run.op = assumed_op(row, log);
       }
       if (run.op.empty()) continue;
       CommSample sample = group_of(run);
@@ -209,8 +284,7 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
       sample.bytes = row.bytes;
       sample.seconds = microseconds(row) * 1e-6;
       log->samples.push_back(sample);
-    } else if (!comment && words.size() > 6 &&
-               std::find_if(words.begin(), words.end(), is_element_type) != words.end()) {
+    } else if (!comment && was_row(words)) {
       ++unreadable;
     }
   }
@@ -279,7 +353,8 @@ void read_vidur(const std::string& text, CommLog* log) {
 }  // namespace
 
 std::string comm_op_of(std::string_view name) {
-  // Without "_perf" and underscores: nccl-tests has sendrecv_perf and alltoall_perf.
+  // Without "_perf" and underscores: nccl-tests has sendrecv_perf and alltoall_perf. Names that
+  // hold others come first.
   std::string plain;
   for (const char c : name) {
     if (std::isalnum(static_cast<unsigned char>(c))) {
@@ -287,11 +362,9 @@ std::string comm_op_of(std::string_view name) {
     }
   }
   static const std::vector<std::pair<const char*, const char*>> kNames = {
-      {"allreduce", "all_reduce"},
-      {"allgather", "all_gather"},
-      {"reducescatter", "reduce_scatter"},
-      {"alltoall", "all_to_all"},
-      {"sendrecv", "send"}};
+      {"allreduce", "all_reduce"}, {"allgather", "all_gather"}, {"reducescatter", "reduce_scatter"},
+      {"alltoall", "all_to_all"},  {"sendrecv", "send"},        {"broadcast", "broadcast"},
+      {"reduce", "reduce"},        {"gather", "gather"},        {"scatter", "scatter"}};
   for (const auto& [theirs, ours] : kNames) {
     if (plain.find(theirs) != std::string::npos) return ours;
   }

@@ -79,7 +79,8 @@ class CostModel {
   LinkLoad load(const Kind& kind, bool inter, const GroupShape& shape) const;
 
   /// How a collective or a send of `payload` bytes may be done among more than one rank, the
-  /// fastest first: what transfer() takes its time from. `inter` as there.
+  /// fastest first: what transfer() takes its time from. `inter` as there. Or an op of
+  /// rooted_ops().
   std::vector<Way> ways(const comm::Op& op, double payload, bool inter,
                         const GroupShape& shape) const;
 

@@ -19,6 +19,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "cost/collective.h"
+#include "cost/rooted.h"
 
 namespace hocket::cost {
 namespace {
@@ -144,7 +145,7 @@ struct Explained {
 };
 
 std::vector<comm::Algorithm> algorithms_of(const CommSample& sample) {
-  return comm::op(comm::find(sample.op)).algorithms(sample.ranks, sample.bytes);
+  return find_costed(sample.op)->algorithms(sample.ranks, sample.bytes);
 }
 
 GroupShape shape_of(const Cluster& cluster, const CommSample& sample) {

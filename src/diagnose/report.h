@@ -47,7 +47,8 @@ struct RankShare {
   std::string name;    ///< "rank 0 (stage 0), for 8"
   double compute = 0;  ///< in the compute lane
   double exposed = 0;  ///< communication with nothing computed beside it
-  double idle = 0;     ///< waiting for others: bubbles, stragglers
+  double bubble = 0;   ///< waiting for another pipeline stage
+  double idle = 0;     ///< other waits
 };
 
 /// One rectangle of step memory: bytes [offset, offset + bytes) from `begin` to `end`.

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/stats.h"
 #include "base/text.h"
 #include "graph/names.h"
 #include "program/contract.h"
@@ -149,11 +150,40 @@ void fill_predicted(ReportData& report, const Trace& trace,
   }
 }
 
+/// Seconds of a step by the run's metrics: the median of those that count; of a run without any
+/// what was traced.
+static double measured_step_s(const ReportData& report) {
+  std::vector<double> settled;
+  for (const TrainPoint& point : report.metrics.train) {
+    if (point.step >= report.settled_step) {
+      settled.push_back(point.step_s);
+    }
+  }
+  return settled.empty() ? report.kinds_step_s : median(std::move(settled));
+}
+
+/// "step 27 (183 ms)", "3 traced steps (183 ms on average)".
+static std::string traced_text(const ReportData& report) {
+  const std::string seconds = human_time(report.kinds_step_s);
+  if (report.kinds_steps > 1) {
+    return fmt::format("{} traced steps ({} on average)", report.kinds_steps, seconds);
+  }
+  if (report.step.events.empty()) return fmt::format("the traced step ({})", seconds);
+  return fmt::format("step {} ({})", report.step.events.front().step, seconds);
+}
+
 std::string blame(const ReportData& report, double least) {
-  // All of these are means over the ranks, of the same steps. What the compute lane takes longer
-  // makes the step longer; the rest of the difference is communication and waiting.
+  // What the run's steps take beside the prediction says which way to look; what was traced, a step
+  // or a few, where: if these do not go that way as well, they tell nothing. All figures of kinds
+  // are means over the ranks, of the same steps. What the compute lane takes longer makes the step
+  // longer; the rest of the difference is communication and waiting.
+  const double run = measured_step_s(report) - report.predicted_step_s;
   const double step = report.kinds_step_s - report.predicted_step_s;
-  if (!(std::abs(step) >= least * report.predicted_step_s)) return "";
+  const double much = least * report.predicted_step_s;
+  if (!(std::abs(run) >= much) || !std::isfinite(step)) return "";
+  if (step * run <= 0 || std::abs(step) < much) {
+    return fmt::format("nothing that the trace shows: it is of {}", traced_text(report));
+  }
   const KindTime* most = nullptr;
   double compute = 0;
   for (const KindTime& kind : report.kinds) {
@@ -167,11 +197,11 @@ std::string blame(const ReportData& report, double least) {
     }
   }
   if (most && compute / step >= 0.5) {
-    return fmt::format("{} most: {} of a step, {} predicted", most->kind, human_time(most->seconds),
-                       human_time(most->predicted_seconds));
+    return fmt::format("{} most: {} in {}, {} predicted", most->kind, human_time(most->seconds),
+                       traced_text(report), human_time(most->predicted_seconds));
   }
-  return fmt::format("{} of it outside of what computes: communication and waiting",
-                     human_time(std::abs(step - compute)));
+  return fmt::format("{} outside of what computes, in {}: communication and waiting",
+                     human_time(std::abs(step - compute)), traced_text(report));
 }
 
 void fill_simulated(ReportData& report, const Trace& trace,

@@ -22,9 +22,11 @@ void fill_measured(ReportData& report, const trace::Trace& trace);
 void fill_predicted(ReportData& report, const trace::Trace& trace,
                     std::span<const int32_t> ranks_of_event = {});
 
-/// Where the traced steps and the prediction part, in one clause: which kind of task takes most of
-/// the difference, or that it is not in the tasks that compute. Call after fill_predicted. Empty
-/// where they differ by less than `least` (0.05: 5 %), or one of them is not known.
+/// Where the run's steps and the prediction part, in one clause: which kind of task takes most of
+/// the difference, or that it is not in the tasks that compute, by the steps that were traced,
+/// which it names; or that these do not show it, as they hardly differ, or the other way. Call
+/// after fill_predicted. Empty where they differ by less than `least` (0.05: 5 %), or one of them
+/// is not known.
 std::string blame(const ReportData& report, double least = 0.05);
 
 /// The predicted timeline and time by kind as those of a report that has no others.

@@ -275,7 +275,8 @@ void put_ranks(JsonWriter& out, const std::vector<RankShare>& ranks, size_t limi
   out.key("ranks").array();
   for (size_t i = 0; i < std::min(ranks.size(), limit); ++i) {
     const RankShare& rank = ranks[i];
-    out.array().value(rank.name).value(rank.compute).value(rank.exposed).value(rank.idle).end();
+    out.array().value(rank.name).value(rank.compute).value(rank.exposed);
+    out.value(rank.bubble).value(rank.idle).end();
   }
   out.end().member("ranks_left_out", ranks.size() - std::min(ranks.size(), limit));
 }

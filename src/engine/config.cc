@@ -241,8 +241,8 @@ void ClusterSection::fields(Fields& fields) {
          "task, `train` times them itself, for output.dir/profile.json");
   fields(
       "memory_budget", memory_budget,
-      "memory per rank that check compares with; where tasks execute, default: this machine's free "
-      "memory, shared")
+      "memory per rank that check, simulate and plan compare with; where tasks execute, default: "
+      "this machine's free memory, shared")
       .unit(Unit::bytes)
       .min(1)
       .max(kMostMemory);

@@ -282,9 +282,11 @@ std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
       ranks += stands;
       outcome.compute_s += static_cast<double>(rank.time.compute_ns) * 1e-9 * stands;
       outcome.exposed_s += static_cast<double>(rank.time.exposed_ns) * 1e-9 * stands;
+      outcome.bubble_s += static_cast<double>(rank.time.bubble_ns) * 1e-9 * stands;
       outcome.idle_s += static_cast<double>(rank.time.idle_ns) * 1e-9 * stands;
     }
-    for (double* seconds : {&outcome.compute_s, &outcome.exposed_s, &outcome.idle_s}) {
+    for (double* seconds :
+         {&outcome.compute_s, &outcome.exposed_s, &outcome.bubble_s, &outcome.idle_s}) {
       *seconds /= std::max(1.0, ranks);
     }
     for (const program::Memory& memory : report.memory) {

@@ -27,7 +27,7 @@ struct Outcome {
   Choice choice;
   std::string refused;  ///< why there is no such program; empty: there is
   double step_s = 0;
-  double compute_s = 0, exposed_s = 0, idle_s = 0;
+  double compute_s = 0, exposed_s = 0, bubble_s = 0, idle_s = 0;
   double mfu = 0;     ///< 0: unknown
   int64_t bytes = 0;  ///< planned memory of the rank that takes most
   bool fits = false;

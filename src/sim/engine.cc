@@ -9,6 +9,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "sim/bubble.h"
 #include "sim/event_heap.h"
 #include "sim/explain.h"
 #include "sim/sharing.h"
@@ -36,6 +37,7 @@ class Engine {
       : durations_(durations),
         options_(options),
         t_(tables),
+        bubbles_(tables),
         sharing_(t_.ranks, t_.num_shared_links,
                  {.devices_per_node = options.devices_per_node,
                   .cores_per_node = t_.shared_cores ? options.cores_per_node : 0,
@@ -122,6 +124,11 @@ class Engine {
     if (done_ != out_.num_tasks) {
       throw_deadlock(t_, out_.base, waits_, arrived_, ended());
     }
+    const std::vector<int64_t> last_bubbles = bubbles_.after_all(now_);
+    for (size_t i = 0; i < out_.time.size(); ++i) {
+      out_.time[i].bubble_ns += last_bubbles[i];
+      out_.time[i].idle_ns -= out_.time[i].bubble_ns;
+    }
     if (kRecord) {
       out_.path = critical_path(t_, out_, cause_, last_arriver_);
     }
@@ -136,6 +143,7 @@ class Engine {
 
   const ClassTable& table(int32_t index) const { return t_.of(index); }
 
+  /// Idle time has bubbles in it until the end of the step.
   void touch(int32_t index, int64_t now) {
     Activity& activity = activity_[index];
     const int64_t passed = now - activity.since;
@@ -155,11 +163,22 @@ class Engine {
            lane == static_cast<uint8_t>(program::Lane::host);
   }
 
+  static bool computes(const TaskRecord& record) {
+    return (record.type == TaskType::work || record.type == TaskType::shared_work) &&
+           is_compute(record.lane);
+  }
+
   void begin(int32_t index, TaskId task, uint8_t lane, bool transfer) {
     touch(index, now_);
     Activity& activity = activity_[index];
-    (transfer || !is_compute(lane) ? activity.transferring : activity.computing) += 1;
-    out_.time[index].busy_ns[lane] -= now_;
+    RankTime& time = out_.time[index];
+    if (transfer || !is_compute(lane)) {
+      ++activity.transferring;
+    } else {
+      ++activity.computing;
+      time.bubble_ns += bubbles_.before_compute(index, task, now_, time.idle_ns);
+    }
+    time.busy_ns[lane] -= now_;
     if (kVaries && transfer) {
       sharing_.moves(index, +1, now_);
     }
@@ -245,6 +264,10 @@ class Engine {
       out_.start_ns[k] = now;
       cause_[k] = cause;
     }
+    if (!computes(record)) {
+      touch(i, now);
+      bubbles_.start(i, task, now, out_.time[i].idle_ns);
+    }
     switch (record.type) {
       case TaskType::work:
         begin(i, task, record.lane, false);
@@ -270,6 +293,7 @@ class Engine {
         slot.sent_ns = now;
         if (slot.posted) {
           begin(peer, end.task, table(peer).tasks[end.task].lane, true);
+          bubbles_.message_begins(peer, end.task, i, task, out_.time[peer].idle_ns);
         }
         break;
       }
@@ -294,8 +318,10 @@ class Engine {
           last_arriver_[state] = i;
         }
         const int32_t first = instance.members[0];
+        const Bubbles::Late late = bubbles_.late(instance.members, record.lane, now);
         for (int32_t member : instance.members) {
-          begin(member, task_at(collective, member), lane_of(collective, member), true);
+          begin(member, task_at(collective, member), record.lane, true);
+          bubbles_.collective_begins(member, record.lane, late, out_.time[member].idle_ns);
         }
         const TaskId first_task = task_at(collective, first);
         const size_t row = table(first).tasks[first_task].aux;
@@ -316,9 +342,6 @@ class Engine {
   }
   TaskId task_at(const CollectiveRecord& record, int32_t member) const {
     return t_.channel_tasks[record.channel][t_.cls[member]][record.ordinal];
-  }
-  uint8_t lane_of(const CollectiveRecord& record, int32_t member) const {
-    return table(member).tasks[task_at(record, member)].lane;
   }
 
   /// The earliest event, ties by (rank, task). False: there is none left.
@@ -398,6 +421,7 @@ class Engine {
     } else {
       waits_[base + task] = -1;  // the mark of what has ended, see ended()
     }
+    bubbles_.end(i, task, computes(record), now_);
     if (kVaries && record.host_waits) {
       host_ended_[i] = now_;
       host_last_[i] = task;
@@ -432,6 +456,7 @@ class Engine {
   std::vector<int64_t> slot_base_;
   std::vector<Slot> slots_;
   std::vector<Activity> activity_;
+  Bubbles bubbles_;
   // Only if kVaries.
   Sharing sharing_;
   std::vector<bool> held_;           ///< waits for its launch

@@ -18,11 +18,13 @@
 namespace hocket::sim {
 
 /// Where the time of one rank went. Exposed communication is time in which a transfer is under way
-/// and the compute lane is not busy; idle is the rest (bubbles, waiting for others). The three add
-/// up to the step.
+/// and the compute lane is not busy; in a bubble neither is, because what the compute lane waits
+/// for waits for a rank of another pipeline stage (bubble.h); idle is the rest (waiting for ranks
+/// of its own stage, for launches). The four add up to the step.
 struct RankTime {
   int64_t compute_ns = 0;
   int64_t exposed_ns = 0;
+  int64_t bubble_ns = 0;
   int64_t idle_ns = 0;
   std::array<int64_t, program::kNumLanes> busy_ns{};  ///< per lane; transfers without the waiting
 };

@@ -160,8 +160,8 @@ std::string to_text(const Program& program, const SimReport& report) {
                    report.dollars_per_m_tokens, report.price);
   }
 
-  fmt::format_to(to, "\nWhere the time goes\n  {:<22} {:>19} {:>19} {:>19}\n", "rank", "compute",
-                 "exposed comm", "idle");
+  fmt::format_to(to, "\nWhere the time goes\n  {:<22} {:>19} {:>19} {:>19} {:>19}\n", "rank",
+                 "compute", "exposed comm", "bubble", "idle");
   for (const RankReport* row : rows(report, 16)) {
     std::string who = fmt::format("{} ({})", row->rank, program.classes[row->cls].name);
     if (row->stands > 1) {
@@ -170,8 +170,8 @@ std::string to_text(const Program& program, const SimReport& report) {
     const auto cell = [&](int64_t ns) {
       return fmt::format("{} {:>7}", ms(ns), percent(ns, report.step_ns));
     };
-    fmt::format_to(to, "  {:<22} {:>19} {:>19} {:>19}\n", who, cell(row->time.compute_ns),
-                   cell(row->time.exposed_ns), cell(row->time.idle_ns));
+    fmt::format_to(to, "  {:<22} {:>19} {:>19} {:>19} {:>19}\n", who, cell(row->time.compute_ns),
+                   cell(row->time.exposed_ns), cell(row->time.bubble_ns), cell(row->time.idle_ns));
   }
   if (report.time.size() > 16) {
     fmt::format_to(to, "  and {} more ranks\n", report.time.size() - 16);
@@ -183,9 +183,8 @@ std::string to_text(const Program& program, const SimReport& report) {
                    human_bytes(static_cast<double>(report.memory[c].total())),
                    program::parts_text(report.memory[c]));
   }
-  if (const std::string memory = report.device_memory_text(); !memory.empty()) {
-    fmt::format_to(to, "  {} {} per device\n", report.fits() ? "fits in" : "DOES NOT FIT in",
-                   memory);
+  if (const std::string memory = report.memory_limit_text(); !memory.empty()) {
+    fmt::format_to(to, "  {} {}\n", report.fits() ? "fits in" : "DOES NOT FIT in", memory);
   }
 
   if (!report.path.empty()) {
@@ -235,6 +234,7 @@ std::string to_json(const Program& program, const SimReport& report) {
     put_stages(json, program.classes[row.cls]);
     json.member("compute_s", s(row.time.compute_ns));
     json.member("exposed_communication_s", s(row.time.exposed_ns))
+        .member("bubble_s", s(row.time.bubble_ns))
         .member("idle_s", s(row.time.idle_ns));
     json.key("lanes_s").object();
     for (size_t l = 0; l < row.time.busy_ns.size(); ++l) {
@@ -263,6 +263,9 @@ std::string to_json(const Program& program, const SimReport& report) {
   }
   json.end().member("device_memory_bytes",
                     *std::min_element(report.device_memory.begin(), report.device_memory.end()));
+  if (report.memory_budget > 0) {
+    json.member("memory_budget_bytes", report.memory_budget);
+  }
   json.member("fits", report.fits());
 
   json.key("provenance").object().member("timed", report.provenance.timed);

@@ -381,7 +381,7 @@ void add_notes(const Program& program, const CostModel& costs, const ModelDurati
   }
   for (size_t c = 0; c < report.memory.size(); ++c) {
     const int64_t needed = report.memory[c].total();
-    const int64_t there = report.device_memory[c];
+    const int64_t there = report.memory_limit(c);
     if (there > 0 && needed > there) {
       report.notes.push_back(fmt::format(
           "does not fit: {} needs {} of {}", program::stage_name(program.classes[c]),
@@ -433,19 +433,29 @@ void describe_devices(const cost::Cluster& cluster, int32_t world, SimReport& re
 
 }  // namespace
 
+int64_t SimReport::memory_limit(size_t cls) const {
+  const int64_t device = device_memory[cls];
+  if (memory_budget <= 0) return device;
+  return device > 0 ? std::min(device, memory_budget) : memory_budget;
+}
+
 bool SimReport::fits() const {
   for (size_t cls = 0; cls < memory.size(); ++cls) {
-    if (device_memory[cls] > 0 && memory[cls].total() > device_memory[cls]) return false;
+    if (memory_limit(cls) > 0 && memory[cls].total() > memory_limit(cls)) return false;
   }
   return true;
 }
 
-std::string SimReport::device_memory_text() const {
+std::string SimReport::memory_limit_text() const {
   if (device_memory.empty()) return "";
   const auto [least, most] = std::minmax_element(device_memory.begin(), device_memory.end());
+  if (memory_budget > 0 && (*least <= 0 || memory_budget < *least)) {
+    return human_bytes(static_cast<double>(memory_budget)) + " per rank (cluster.memory_budget)";
+  }
   if (*least <= 0) return "";
   const std::string text = human_bytes(static_cast<double>(*least));
-  return *least == *most ? text : text + " to " + human_bytes(static_cast<double>(*most));
+  return (*least == *most ? text : text + " to " + human_bytes(static_cast<double>(*most))) +
+         " per device";
 }
 
 int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster) {
@@ -531,6 +541,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   }
   report.memory = options.memory.empty() ? program::memory_of(program) : options.memory;
   report.device_memory = smallest_devices(program, cluster);
+  report.memory_budget = options.memory_budget;
   report.provenance = shares(program, durations, result);
   if (options.record) {
     summarise_path(program, result, report);

@@ -21,11 +21,12 @@ struct Speedup {
 };
 
 struct SimOptions {
-  bool all_ranks = false;  ///< replay every rank even where one per kind gives the same answer
-  bool record = true;      ///< keep the timeline: needed for the trace and the critical path
-  double model_flops = 0;  ///< of the whole step over all ranks (docs/metrics.md); 0: unknown
-  int64_t tokens = 0;      ///< of the whole step; 0: unknown
-  double price = 0;        ///< US dollars per device and hour; 0: the cluster's
+  bool all_ranks = false;     ///< replay every rank even where one per kind gives the same answer
+  bool record = true;         ///< keep the timeline: needed for the trace and the critical path
+  double model_flops = 0;     ///< of the whole step over all ranks (docs/metrics.md); 0: unknown
+  int64_t tokens = 0;         ///< of the whole step; 0: unknown
+  double price = 0;           ///< US dollars per device and hour; 0: the cluster's
+  int64_t memory_budget = 0;  ///< bytes that a rank may take; 0: all that its device has
   /// Of a rank of every class, where the program does not run alone; empty: memory_of(program).
   std::vector<program::Memory> memory;
   std::vector<Speedup> what_if;  ///< questions, each for itself
@@ -84,15 +85,20 @@ struct SimReport {
   std::vector<program::Memory> memory;  ///< planned, of a rank of every class
   /// Per class, of the smallest device that a rank of it has.
   std::vector<int64_t> device_memory;
+  int64_t memory_budget = 0;  ///< bytes of a rank, whatever its device has; 0: there is none
   ProvenanceShares provenance;
   std::vector<PathEntry> path;     ///< the critical path's top five
   int64_t path_ns = 0;             ///< whole critical path
   std::vector<WhatIf> what_if;     ///< in the order of the questions
   std::vector<std::string> notes;  ///< what the reader should know about this prediction
 
-  bool fits() const;  ///< every class's planned memory within its devices'
-  /// "80.0 GB", "40.0 GB to 80.0 GB"; empty: unknown.
-  std::string device_memory_text() const;
+  /// What a rank of a class may take: its devices' memory, or the budget, whichever is less; 0:
+  /// unknown.
+  int64_t memory_limit(size_t cls) const;
+  bool fits() const;  ///< every class's planned memory within its limit
+  /// "80 GiB per device", "40 GiB to 80 GiB per device", "10 MiB per rank (cluster.memory_budget)";
+  /// empty: unknown.
+  std::string memory_limit_text() const;
 };
 
 /// Threads per rank that the program's configuration asks for (plan.threads_per_rank); where it

@@ -383,6 +383,52 @@ class Cli(unittest.TestCase):
         self.assertEqual(self.box.good("simulate", "configs/quickstart.yaml", *PLAN),
                          self.box.good("simulate", "configs/quickstart.yaml", *PLAN))
 
+    def test_simulate_says_where_the_time_goes(self):
+        """The four parts make up the step, in nanoseconds, however the ranks are replayed."""
+        parts = ("compute_s", "exposed_communication_s", "bubble_s", "idle_s")
+        for more in ([], ["--all-ranks"], ["--cluster", "configs/clusters/h100-64x8.yaml"]):
+            j = json.loads(self.box.good("simulate", "configs/quickstart.yaml", *PLAN, *more, "--json"))
+            for rank in j["breakdown"]:
+                self.assertEqual(j["step_ns"], sum(round(rank[part] * 1e9) for part in parts), more)
+                self.assertGreater(rank["bubble_s"], 0)
+        alone = json.loads(self.box.good("simulate", "configs/quickstart.yaml", "--set", "plan.dp=2", "--json"))
+        self.assertEqual([0], [rank["bubble_s"] for rank in alone["breakdown"]])
+        self.assertIn(" bubble ", self.box.good("simulate", "configs/quickstart.yaml", *PLAN))
+
+    def test_every_key_of_a_simulation_is_documented(self):
+        with open(os.path.join(cli_util.ROOT, "docs", "simulate.md"), encoding="utf-8") as f:
+            docs = f.read()
+
+        def keys(value):
+            if isinstance(value, list):
+                return set().union(*map(keys, value))
+            if not isinstance(value, dict):
+                return set()
+            names = {name for name in value}  # lanes are documented as such
+            return names.union(*(keys(v) for k, v in value.items() if k not in ("lanes_s", "bytes_sent")))
+
+        for words in (["configs/quickstart.yaml", *PLAN, "--price", "1", "--what-if", "linear=2", "--set",
+                       "cluster.memory_budget=1GiB"],
+                      ["--op", "all_reduce", "--bytes", "1MiB", "--cluster", "configs/clusters/a100-16x8.yaml"]):
+            found = keys(json.loads(self.box.good("simulate", *words, "--json")))
+            self.assertGreater(len(found), 6)
+            self.assertEqual([], [key for key in sorted(found) if not re.search(rf"[`.]{key}[`.\[]", docs)])
+
+    def test_simulate_honours_the_memory_budget(self):
+        words = ["simulate", "configs/quickstart.yaml", "--cluster", "configs/clusters/a100-16x8.yaml"]
+        self.assertIn("  fits in 80 GiB per device\n", self.box.good(*words))
+        small = [*words, "--set", "cluster.memory_budget=1MiB"]
+        text = self.box.good(*small)
+        self.assertIn("  DOES NOT FIT in 1 MiB per rank (cluster.memory_budget)\n", text)
+        self.assertIn("of 1 MiB", text)
+        j = json.loads(self.box.good(*small, "--json", "--html", "budget.html"))
+        self.assertEqual((2**20, False), (j["memory_budget_bytes"], j["fits"]))
+        self.assertEqual(80 * 2**30, j["device_memory_bytes"])
+        with open(self.box.path("budget.html"), encoding="utf-8") as f:
+            self.assertIn("1 MiB per rank (cluster.memory_budget): DOES NOT FIT", f.read())
+        # A budget above what there is changes nothing.
+        self.assertIn("  fits in 80 GiB per device\n", self.box.good(*words, "--set", "cluster.memory_budget=1TiB"))
+
     def test_simulate_page_and_price(self):
         words = ["simulate", "configs/quickstart.yaml", *PLAN]
         j = json.loads(self.box.good(*words, "--price", "1.5", "--json", "--html", "page.html"))

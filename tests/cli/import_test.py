@@ -69,7 +69,7 @@ class ImportTest(unittest.TestCase):
 
     def test_every_collective_has_a_cost(self):
         for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "resplit", "send", "size_exchange", "transfer",
-                   "alltoall", "sendrecv_perf"):
+                   "alltoall", "sendrecv_perf", "broadcast", "reduce", "gather", "scatter", "scatter_perf"):
             out = json.loads(self.good("simulate", "--op", op, "--bytes", "1KiB..1MiB", "--ranks", "2", "--cluster",
                                        os.path.join(CLUSTERS, "h100-64x8.yaml"), "--json"))
             self.assertEqual(len(out), 11)
@@ -92,10 +92,10 @@ class ImportTest(unittest.TestCase):
         self.refused("expected one, or --import", "profile", *logs)
         self.refused("keeps back all there is", "profile", "--import", logs[0], "--hold-out", "2")
         self.refused("expected numbers of ranks", "profile", "--import", logs[0], "--hold-out", "x")
-        self.refused("expected an op", "profile", "--import", logs[0], "--op", "broadcast")
+        self.refused("expected an op", "profile", "--import", logs[0], "--op", "broadcasts")
         cluster = os.path.join(CLUSTERS, "a100-16x8.yaml")
         op = ("simulate", "--cluster", cluster, "--op")
-        self.refused("there is no cost of 'broadcast'", *op, "broadcast", "--bytes", "1MiB")
+        self.refused("there is no cost of 'hypercube'", *op, "hypercube", "--bytes", "1MiB")
         self.refused("got no --bytes", *op, "all_reduce")
         self.refused("--bytes has", *op, "all_reduce", "--bytes", "0")
         self.refused("expected the smaller size first", *op, "all_reduce", "--bytes", "2KiB..1KiB")
@@ -131,6 +131,52 @@ class ImportTest(unittest.TestCase):
         out = self.good("profile", "--import", *unnamed, "--out", "c.yaml")
         self.assertIn("assumed:  2.log: no word on which collective it is: taken for all_reduce", out)
         self.assertNotIn("left out", out)
+
+    def test_a_log_that_is_cut_off_or_too_short(self):
+        text = log(8)
+        row = text.index("     1048576")
+        cut = self.put("cut_8.log", text[:row + 70])
+        out = self.good("profile", "--import", cut, "--op", "all_reduce", "--out", "c.yaml")
+        self.assertIn("1 line that cannot be read", out)
+        with open(os.path.join(self.box.name, "c.yaml"), encoding="utf-8") as f:
+            self.assertNotIn("1048576", f.read())
+        # Three times of one group say nothing of links, and no file is written.
+        short = self.put("all_reduce_8.log", "".join(line + "\n" for line in text.splitlines()[:3 + 8 + 1 + 3]))
+        self.refused("nothing can be fitted to 3 times", "profile", "--import", short, "--out", "none.yaml")
+        self.assertFalse(os.path.exists(os.path.join(self.box.name, "none.yaml")))
+
+    def test_an_absurd_fit_is_warned_of(self):
+        logs = self.logs() + [self.put("all_reduce_16.log", log(16, 2, lambda n, s: 1e-3 * sum_us(n, s)))]
+        r = self.hocket("profile", "--import", *logs, "--hold-out", "16", "--out", "c.yaml")
+        self.assertIn("one cluster, or not times", r.stderr)
+
+    def test_from_and_to_one_rank(self):
+        """On two nodes of 8 with an adapter each device: a chain passes its payload through all adapters, what one rank
+        has for every other one through its own."""
+        def of(op, *more):
+            (row,) = json.loads(self.good("simulate", "--op", op, "--bytes", "1GiB", "--ranks", "16", "--cluster",
+                                          os.path.join(CLUSTERS, "h100-64x8.yaml"), "--json", *more))
+            return row
+        self.assertEqual(of("broadcast")["algorithm"], "chain")
+        self.assertEqual(of("broadcast")["data_us"], of("reduce")["data_us"])
+        # An all_reduce around a ring passes nearly twice as much.
+        self.assertAlmostEqual(of("all_reduce")["data_us"] / of("broadcast")["data_us"], 2 * 15 / 16, delta=0.01)
+        self.assertEqual((of("scatter")["algorithm"], of("scatter")["busiest"]), ("rooted", "inter"))
+        # Half of the parts leave the root's node, through one adapter of the eight.
+        self.assertEqual(of("gather")["data_us"], of("scatter")["data_us"])
+        self.assertAlmostEqual(of("gather")["data_us"] / of("broadcast")["data_us"], 0.5 * 8, delta=0.05)
+        # Of an adapter that a node's devices share, an exchange of all asks eight times as much.
+        one = ("--set", "topology.adapters_per_node=1")
+        self.assertAlmostEqual(of("all_to_all", *one)["data_us"] / of("gather", *one)["data_us"], 8, delta=0.01)
+
+    def test_a_collective_of_this_machine_and_of_slow_links(self):
+        op = ("simulate", "--op", "all_reduce", "--bytes", "1MiB")
+        self.assertIn("on 1 node of local", self.good(*op, "--ranks", "4"))
+        self.assertIn("all_reduce of", self.good(*op))
+        self.refused("expected --cluster with it", *op, "--set", "nodes=2")
+        box = self.good(*op, "--cluster", os.path.join(CLUSTERS, "box-4x2.yaml"))
+        self.assertIn(" MB/s", box)
+        self.assertNotIn(" 0.00 ", box)
 
     def test_launchers_and_tables(self):
         prefixed = self.put("nccl_16.log", log(16, 2, lambda n, s: sum_us(n, s) * 2, "[1,0]<stdout>:"))

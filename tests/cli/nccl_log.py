@@ -17,7 +17,7 @@ def log(ranks, nodes=1, time=sum_us, prefix=""):
     for rank in range(ranks):
         host = rank * nodes // ranks
         lines.append(f"#   Rank {rank:2} Pid  {100 + rank} on node-{host} device  {rank} [0x00] A100-SXM4-40GB")
-    lines.append("#       size         count      type   redop     time   algbw   busbw  error")
+    lines.append("#       size         count      type   redop" + "     time   algbw   busbw  error" * 2)
     for power in range(10, 31):
         size = 2 ** power
         us = time(ranks, size)

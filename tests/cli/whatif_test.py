@@ -18,6 +18,7 @@ import hostile_test
 
 sys.path.insert(0, os.path.join(cli_util.ROOT, "tests", "whatif"))
 import straggler_util  # noqa: E402
+from kineto_util import profile  # noqa: E402
 
 JOBS = {
     "four stages": (dict(), dict()),
@@ -494,68 +495,6 @@ class Whatif(unittest.TestCase):
         self.assertEqual((found["cause"], found["causes"][0]["where"]), ("slow link", "rank 2, rank 3"))
         self.same({"T": found["causes"][0]["T_fixed"]}, {"T": (400 + 30 + 20) * 1e-6})
 
-    def profile(self, rank, clock, kernel_us, collectives=2):
-        """A Kineto profile: each round launches a kernel and a sum that waits for it; the sums end together, when the
-        slowest kernel (300 us) has ended and 100 us have passed."""
-        events = [{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#5", "pid": 1, "tid": 1,
-                   "ts": 1000 + clock, "dur": 5000, "args": {}}]
-
-        def add(category, name, tid, start, duration, **args):
-            events.append({"ph": "X", "cat": category, "name": name, "pid": rank, "tid": tid, "ts": start + clock,
-                           "dur": duration, "args": args})
-        begin = 1010
-        for k in range(collectives):
-            end = begin + 10 + 300 + 100
-            add("cuda_runtime", "cudaLaunchKernel", 1, begin, 10, correlation=10 * k + 1)
-            add("kernel", "void gemm<float>(int)", 7, begin + 10, kernel_us, stream=7, correlation=10 * k + 1)
-            add("cuda_runtime", "cudaStreamWaitEvent", 1, begin + 10, 1, correlation=10 * k + 2)
-            add("cuda_runtime", "cudaLaunchKernel", 1, begin + 12, 5, correlation=10 * k + 3)
-            add("kernel", "ncclKernel_AllReduce_RING(x)", 20, begin + 10 + kernel_us, 300 - kernel_us + 100, stream=20,
-                correlation=10 * k + 3)
-            add("cuda_runtime", "cudaDeviceSynchronize", 1, begin + 20, end - begin - 20, correlation=10 * k + 4)
-            begin = end + 20
-        return {"schemaVersion": 1, "deviceProperties": [], "distributedInfo": {"rank": rank, "world_size": 4},
-                "traceEvents": events}
-
-    def test_profiles_of_several_ranks(self):
-        paths = []
-        for rank, (clock, kernel) in enumerate([(0, 100), (7000, 300), (-4000, 100), (123.5, 100)]):
-            paths.append(straggler_util.write(self.path(f"rank{rank}.json"), self.profile(rank, clock, kernel)))
-        found = self.analyse(*reversed(paths))
-        self.assertEqual(found["dp"], 4)
-        # From the step's begin: 10 us, then twice launch, kernel, sum, with 20 us between.
-        self.same(found, {"T": (10 + 2 * (10 + 300 + 100) + 20) * 1e-6, "T_measured": (10 + 2 * 410 + 20) * 1e-6}, 1e-3)
-        ideal = (10 + 2 * (10 + 150 + 100) + 20) * 1e-6
-        self.same(found, {"T_ideal": ideal}, 2e-2)
-        self.assertEqual(max(range(4), key=lambda r: found["S_dp"][r]), 1)
-        self.assertIn("clocks of ranks differed by up to 7 ms", "\n".join(found["dropped"]["notes"]))
-        self.assertEqual((found["cause"], found["causes"][0]["where"]), ("slow worker", "rank 1"))
-        # A rank without its file, one that lacks a sum, the same file twice.
-        found = self.analyse(paths[0], paths[1], paths[3])
-        self.assertIn("1 of ranks 0 to 3 have no file", "\n".join(found["dropped"]["notes"]))
-        straggler_util.write(paths[2], self.profile(2, 0, 100, collectives=1))
-        self.assertIn("not all ranks have them", "\n".join(self.analyse(*paths)["dropped"]["notes"]))
-        self.assertEqual(run(paths[0], paths[0]).returncode, 2)
-
-    def test_host_threads_at_once(self):
-        """A thread launches while another one waits for the device: it does not wait for that."""
-        def event(category, name, tid, start, duration, **args):
-            return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": tid, "ts": start, "dur": duration,
-                    "args": args}
-        events = [event("user_annotation", "ProfilerStep#5", 1, 0, 1100),
-                  event("cuda_runtime", "cudaLaunchKernel", 1, 10, 10, correlation=1),
-                  event("kernel", "gemm", 7, 20, 1000, stream=7, correlation=1),
-                  event("cuda_runtime", "cudaDeviceSynchronize", 1, 20, 1000, correlation=2),
-                  event("cuda_runtime", "cudaLaunchKernel", 2, 300, 10, correlation=3),
-                  event("kernel", "copy", 9, 310, 200, stream=9, correlation=3),
-                  event("cuda_runtime", "cudaLaunchKernel", 1, 1020, 10, correlation=4),
-                  event("kernel", "gemm", 7, 1030, 50, stream=7, correlation=4)]
-        straggler_util.write(self.path(), {"schemaVersion": 1, "traceEvents": events})
-        found = self.analyse(self.path(), "--scale", "gemm*=10")
-        self.same(found, {"T": 1080e-6, "T_measured": 1080e-6})
-        # Then the copy ends last: its launch, 280 us behind the first one, does not wait for the other thread.
-        self.same({"T": found["scaled"][0]["T"]}, {"T": 510e-6})
-
     def test_chakra(self):
         # Two ranks: a product, then a sum that both take part in; the first then sends what the second waits for.
         def node(number, name, kind, waits, micros, **attributes):
@@ -586,7 +525,7 @@ class Whatif(unittest.TestCase):
                   "attr": [{"name": "pg_name", "stringVal": "0"}]} for i in range(12)]
         files = {"straggler": [straggler_util.Job(steps=2, dp=2, pp=2, micro_batches=2).trace()],
                  "hocket": [read(self.path("own.json"))],
-                 "kineto": [self.profile(0, 0, 100), self.profile(1, 5000, 200)],
+                 "kineto": [profile(0, 0, 100), profile(1, 5000, 200)],
                  "chakra": [{"nodes": nodes}, {"nodes": nodes}]}
         return {name: [json.dumps(document).encode() for document in documents] for name, documents in files.items()}
 

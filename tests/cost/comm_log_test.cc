@@ -105,12 +105,64 @@ TEST(CommLog, NamesOfCollectives) {
   EXPECT_EQ(comm_op_of("alltoall_perf.log"), "all_to_all");
   EXPECT_EQ(comm_op_of("sendrecv_perf"), "send");
   EXPECT_EQ(comm_op_of("send_recv"), "send");
-  EXPECT_EQ(comm_op_of("broadcast_perf"), "");
-  // A log of something else is no all_reduce.
-  std::string text = "# Collective test starting: broadcast_perf\n";
-  text += kOldHead;
-  text += "  2048  512  float  none  0  9  1  1  0  8  1  1  0\n";
-  EXPECT_NE(refusal(text).find("broadcast_perf, for which there is no op"), std::string::npos);
+  EXPECT_EQ(comm_op_of("broadcast_perf"), "broadcast");
+  EXPECT_EQ(comm_op_of("reduce_perf.log"), "reduce");
+  EXPECT_EQ(comm_op_of("gather_perf"), "gather");
+  EXPECT_EQ(comm_op_of("scatter"), "scatter");
+  EXPECT_EQ(comm_op_of("hypercube_perf"), "");
+}
+
+TEST(CommLog, WhatIsNoAllReduceIsNotTakenForOne) {
+  const std::string head = kOldHead;
+  const std::string sum = head + "  2048  512  float  sum  9  1  1  0  8  1  1  0\n";
+  EXPECT_EQ(parse_comm_log(sum, "2.log").samples.at(0).op, "all_reduce");
+  // A program of nccl-tests that has no op: named by the log, or by the file alone.
+  const std::string foreign = "hypercube_perf, for which there is no op";
+  EXPECT_NE(refusal("# Collective test starting: hypercube_perf\n" + sum).find(foreign),
+            std::string::npos);
+  EXPECT_NE(refusal(sum, "hypercube_perf.log").find(foreign), std::string::npos);
+  EXPECT_EQ(parse_comm_log(sum, "hypercube_perf.log", "all_gather").samples.at(0).op, "all_gather");
+  // Rows that are no sum for all.
+  EXPECT_NE(refusal(head + "  2048  512  float  none  0  9  1  1  0  8  1  1  0\n")
+                .find("have a root; expected --op broadcast"),
+            std::string::npos);
+  EXPECT_NE(refusal(head + "  2048  512  float  sum  0  9  1  1  0  8  1  1  0\n")
+                .find("have a root; expected --op reduce"),
+            std::string::npos);
+  EXPECT_NE(refusal(head + "  2048  512  float  9  1  1  0  8  1  1  0\n").find("reduce nothing"),
+            std::string::npos);
+  EXPECT_NE(refusal(head + "  2048  512  float  none  -1  9  1  1  0  8  1  1  0\n")
+                .find("reduce nothing"),
+            std::string::npos);
+  const CommLog log = parse_comm_log(head + "  2048  512  float  none  0  9  1  1  0  8  1  1  0\n",
+                                     "broadcast_perf.log");
+  EXPECT_EQ(log.samples.at(0).op, "broadcast");
+  EXPECT_DOUBLE_EQ(log.samples.at(0).seconds, 8e-6);
+}
+
+/// Wherever a log is cut off, what is left of a row is no time.
+TEST(CommLog, ARowThatIsCutOffIsTold) {
+  const std::string rows[] = {
+      "   524288  131072  float  sum  57.78  9.07  15.88  2e-07  56.87  9.22  16.13  2e-07\n",
+      "  1048576  262144  float  sum  72.53  14.46  25.30  2e-07  70.07  14.96  26.19  2e-07\n"};
+  for (const std::string& root : {"", "  -1"}) {
+    std::string whole[2];
+    for (size_t i = 0; i < 2; ++i) {
+      whole[i] = rows[i];
+      whole[i].insert(whole[i].find("sum") + 3, root);
+    }
+    const size_t last_figure = whole[1].rfind(' ') + 1;
+    for (size_t left = 3; left + 1 < whole[1].size(); ++left) {
+      const CommLog log = parse_comm_log(kOldHead + whole[0] + whole[1].substr(0, left), "x.log");
+      const bool read = left > last_figure;  // its times are whole
+      ASSERT_EQ(log.samples.size(), read ? 2u : 1u) << left;
+      EXPECT_EQ(log.dropped.size(), read ? 0u : 1u) << left;
+      EXPECT_DOUBLE_EQ(log.samples.back().seconds, read ? 70.07e-6 : 56.87e-6);
+    }
+  }
+  // Without a row before it, the head of the table says how many figures there are.
+  EXPECT_NE(refusal(kOldHead + rows[0].substr(0, rows[0].find("56.87"))).find("no measurement"),
+            std::string::npos);
 }
 
 TEST(CommLog, WhatIsNoLogIsRefused) {
@@ -129,7 +181,7 @@ TEST(CommLog, Vidur) {
       "devices_per_node,max_devices_per_node\n"
       "0,0.03,0.04,0,4,2048,all_reduce,2,8\n"
       "1,0.03,-1,0,4,4096,all_reduce,2,8\n"
-      "2,0.03,0.05,0,4,4096,broadcast,2,8\n"
+      "2,0.03,0.05,0,4,4096,hypercube,2,8\n"
       "3,0.03,0.06,0,2,4096,send_recv,1,8\n\n",
       "all_reduce.csv");
   EXPECT_EQ(log.format, "vidur");
@@ -141,7 +193,7 @@ TEST(CommLog, Vidur) {
   EXPECT_EQ(log.samples[1].nodes, 2);
   EXPECT_EQ(log.dropped,
             (std::vector<std::string>{"1 row that cannot be read",
-                                      "1 row of 'broadcast', for which there is no op"}));
+                                      "1 row of 'hypercube', for which there is no op"}));
 }
 
 }  // namespace

@@ -98,11 +98,38 @@ TEST(ReportFill, BlamesTheKindThatTakesMostOfTheDifference) {
              {"attention", "compute", 1, 0.2, 0, 0, 0.3},
              {"adamw", "compute", 1, 0.25, 0, 0, 0.1},
              {"all_reduce", "inter", 1, 0.9, 0, 0, 0.1}};
-  EXPECT_EQ(blame(r), "linear most: 700 ms of a step, 500 ms predicted");
+  r.kinds_steps = 1;
+  TraceEvent e;
+  e.step = 27;
+  r.step.events.push_back(e);
+  EXPECT_EQ(blame(r), "linear most: 700 ms in step 27 (1.3 s), 500 ms predicted");
   r.kinds_step_s = 0.7;  // shorter than predicted, and only attention is
-  EXPECT_EQ(blame(r), "550 ms of it outside of what computes: communication and waiting");
+  EXPECT_EQ(blame(r),
+            "550 ms outside of what computes, in step 27 (700 ms): communication and waiting");
   r.kinds_step_s = 2.0;  // computing explains a quarter
-  EXPECT_EQ(blame(r), "750 ms of it outside of what computes: communication and waiting");
+  r.kinds_steps = 3;
+  EXPECT_EQ(
+      blame(r),
+      "750 ms outside of what computes, in 3 traced steps (2 s on average): communication and "
+      "waiting");
+  // The run's steps decide which way to look: those before `settled_step` do not count.
+  r.kinds_steps = 1;
+  r.settled_step = 2;
+  for (const double seconds : {5.0, 1.2, 1.3, 1.25}) {
+    TrainPoint point;
+    point.step = std::ssize(r.metrics.train) + 1;
+    point.step_s = seconds;
+    r.metrics.train.push_back(point);
+  }
+  EXPECT_NE(blame(r).find("step 27 (2 s)"), std::string::npos);
+  r.kinds_step_s = 0.9;
+  EXPECT_EQ(blame(r), "nothing that the trace shows: it is of step 27 (900 ms)");
+  r.kinds_step_s = 1.01;
+  EXPECT_EQ(blame(r), "nothing that the trace shows: it is of step 27 (1.01 s)");
+  r.metrics.train[2].step_s = r.metrics.train[1].step_s = 1.04;
+  r.metrics.train[3].step_s = 0.98;
+  EXPECT_EQ(blame(r), "");
+  r.metrics.train.clear();
   r.kinds_step_s = 1.04;
   EXPECT_EQ(blame(r), "");
   r.kinds_step_s = kMissing;

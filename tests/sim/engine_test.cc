@@ -104,14 +104,17 @@ TEST(SimEngine, TwoStagePipeline) {
       "2 intra_tx send 73..76\n");
   EXPECT_EQ(r.end_ns, 96);
   // Stage 0: compute 60; transfers outside compute: send 20..23, recv 43..46 and 73..76 (the part
-  // in which the sender was sending); idle 23..43 and 66..73.
+  // in which the sender was sending); 23..43 and 66..73 it waits for stage 1.
   EXPECT_EQ(r.time[0].compute_ns, 60);
   EXPECT_EQ(r.time[0].exposed_ns, 9);
-  EXPECT_EQ(r.time[0].idle_ns, 27);
-  // Stage 1: compute 13..73; recv 10..13 and send 73..76 exposed; 0..10 and 76..96 idle.
+  EXPECT_EQ(r.time[0].bubble_ns, 27);
+  EXPECT_EQ(r.time[0].idle_ns, 0);
+  // Stage 1: compute 13..73; recv 10..13 and send 73..76 exposed; 0..10 it waits for stage 0, and
+  // 76..96 too, which ends the step.
   EXPECT_EQ(r.time[1].compute_ns, 60);
   EXPECT_EQ(r.time[1].exposed_ns, 6);
-  EXPECT_EQ(r.time[1].idle_ns, 30);
+  EXPECT_EQ(r.time[1].bubble_ns, 30);
+  EXPECT_EQ(r.time[1].idle_ns, 0);
   // Two messages each way of 3: in the sender's and in the receiver's own lane.
   for (const RankTime& t : r.time) {
     EXPECT_EQ(t.busy_ns[size_t(Lane::intra_tx)], 6);
@@ -131,8 +134,6 @@ TEST(SimEngine, TwoStagePipeline) {
   EXPECT_EQ(all.end_ns, 96);
 }
 
-// A group over the two stages: the members arrive at 10 and 25, the transfer takes 7. Stage 0 waits
-// 15 idle (not communication), then both are in transfer 25..32.
 // Three stages pass a message on around the ring: stage s works 10 (s + 1), sends 5 to the next,
 // the last one to the first, and works 1 when the message of the one before is there.
 //   stage 0: a 0..10, send 10..15, from stage 2 at 35: b 35..36.
@@ -153,6 +154,8 @@ TEST(SimEngine, PeersGoAroundTheEndOfTheirAxis) {
   EXPECT_EQ(r.end_ns, 36);
 }
 
+// A group over two stages: the members arrive at 10 and 25, the transfer takes 7. Stage 0 waits 15
+// for the other (not communication), then both are in transfer 25..32.
 TEST(SimEngine, CollectiveStartsWhenTheLastMemberArrives) {
   Maker m({{"pp", 3}, {"dp", 2}});
   const std::vector<int32_t> ends = {0, 2};
@@ -164,10 +167,11 @@ TEST(SimEngine, CollectiveStartsWhenTheLastMemberArrives) {
   for (bool all : {false, true}) {
     const Replay r = run(m.p, {.all_ranks = all});
     EXPECT_EQ(r.end_ns, 32);
-    EXPECT_EQ(r.time[0].idle_ns, 15);
+    EXPECT_EQ(r.time[0].bubble_ns, 15);
+    EXPECT_EQ(r.time[0].idle_ns, 0);
     EXPECT_EQ(r.time[0].exposed_ns, 7);
     const size_t last = r.ranks.size() - 1;
-    EXPECT_EQ(r.time[last].idle_ns, 0);
+    EXPECT_EQ(r.time[last].bubble_ns + r.time[last].idle_ns, 0);
     EXPECT_EQ(r.start_ns[1], 10);
     EXPECT_EQ(r.transfer_ns[1], 25);
     ASSERT_EQ(r.path.size(), 2u);  // transfer, then b of the late stage
@@ -328,6 +332,46 @@ TEST(SimEngine, DeadlocksNameTheStuckHeads) {
   }
 }
 
+// Stage 1 waits for a message of stage 0 (sent at 20, there at 25), gathers it over dp (25..28) and
+// computes. What holds the task is a collective of its own stage, which came when the message did.
+TEST(SimEngine, ABubbleIsFoundThroughWhatComesBetween) {
+  Maker m({{"pp", 2}, {"dp", 2}});
+  m.send(0, +1, 0, 5, {m.work(0, "a", 20)});
+  const TaskId arrived = m.recv(1, -1, 0);
+  const TaskId gathered = m.collective(1, {"dp"}, 3, {arrived}, "all_gather");
+  m.work(1, "b", 10, {gathered});
+  for (bool all : {false, true}) {
+    const Replay r = run(m.p, {.all_ranks = all});
+    const RankTime& last = r.time.back();
+    EXPECT_EQ(last.compute_ns, 10);
+    EXPECT_EQ(last.exposed_ns, 8);
+    EXPECT_EQ(last.bubble_ns, 20);
+    EXPECT_EQ(last.idle_ns, 0);
+    EXPECT_EQ(r.time[0].bubble_ns, 13);  // from the end of its send to that of the step
+  }
+}
+
+// Ranks 2 and 3 are stage 1, rank 3 is half as fast. Rank 2 waits for it (10..20) in a collective.
+// A message of stage 0, which nothing waits for yet, comes meanwhile (12..14): it makes no bubble.
+TEST(SimEngine, WaitingForARankOfTheOwnStageIsNoBubble) {
+  Maker m({{"pp", 2}, {"dp", 2}});
+  m.send(0, +1, 0, 2, {m.work(0, "a", 12)});
+  const TaskId arrived = m.recv(1, -1, 0);
+  const TaskId a = m.work(1, "a", 10);
+  const TaskId sum = m.collective(1, {"dp"}, 3, {a});
+  m.work(1, "b", 5, {sum});
+  m.work(1, "c", 5, {arrived});
+  FixedDurations slow(m.p);
+  slow.kinds = 2;
+  const Replay r = replay(m.p, slow, {});
+  ASSERT_EQ(r.ranks.size(), 4u);
+  EXPECT_EQ(r.time[2].compute_ns, 20);
+  EXPECT_EQ(r.time[2].exposed_ns, 2 + 3);
+  EXPECT_EQ(r.time[2].bubble_ns, 0);
+  EXPECT_EQ(r.time[2].idle_ns, 8 + 10);  // and rank 3, which ends the step, is of its own stage
+  EXPECT_EQ(r.time[3].bubble_ns + r.time[3].idle_ns, 0);
+}
+
 // Groups that do not cross stages: what another stage does in its instances is its own business.
 TEST(SimEngine, StagesMayUseAGroupDifferently) {
   Maker m({{"pp", 2}, {"dp", 2}});
@@ -369,46 +413,31 @@ TEST(SimEngine, PeersMayBeAnyPermutation) {
 /// sender. Independent of the engine: walks the program itself, rank by rank.
 class Reference {
  public:
-  explicit Reference(const Program& p) : p_(p) {}
+  /// `kinds` of devices, as FixedDurations has them.
+  Reference(const Program& p, int32_t kinds) : p_(p), kinds_(kinds) {}
   int64_t end(int32_t rank, TaskId t) {
     const auto key = std::pair(rank, t);
     if (const auto it = ends_.find(key); it != ends_.end()) return it->second;
     const auto& task = tasks(rank)[size_t(t)];
-    const int64_t ns = p_.kind(task).attrs.i("ns");
-    const std::string& op = p_.kind(task).op;
-    int64_t e = ready(rank, t);
-    if (op == "recv") {
-      const int32_t from = p_.peer_of(task.way(), rank);
-      int32_t k = nth(rank, t, [&](const program::Task& o) {
-        return p_.kind(o).op == "recv" && o.tag == task.tag && p_.peer_of(o.way(), rank) == from;
-      });
-      const auto& sends = tasks(from);
-      for (size_t s = 0; s < sends.size(); ++s) {
-        if (p_.kind(sends[s]).op != "send" || sends[s].tag != task.tag) continue;
-        if (p_.peer_of(sends[s].way(), from) != rank) continue;
-        if (k-- == 0) {
-          e = std::max(e, end(from, TaskId(s)));
-        }
+    int64_t e = begin(rank, t);
+    if (p_.kind(task).op == "recv") {
+      e = ready(rank, t);
+      for (const auto& [from, send] : others(rank, t)) {
+        e = std::max(e, end(from, send));
       }
-    } else if (program::is_collective(p_.kind(task))) {
-      const int32_t k = nth(rank, t, [&](const program::Task& o) {
-        return program::is_collective(p_.kind(o)) && o.group == task.group && o.lane == task.lane;
-      });
-      for (int32_t m : p_.members(p_.groups[size_t(task.group)], rank)) {
-        int32_t left = k;
-        const auto& list = tasks(m);
-        for (size_t s = 0; s < list.size(); ++s) {
-          if (program::is_collective(p_.kind(list[s])) && list[s].group == task.group &&
-              list[s].lane == task.lane && left-- == 0) {
-            e = std::max(e, ready(m, TaskId(s)));
-          }
-        }
-      }
-      e += ns;
     } else {
-      e += ns;
+      const int32_t times = program::is_communication(p_.kind(task)) ? 1 : rank % kinds_ + 1;
+      e += p_.kind(task).attrs.i("ns") * times;
     }
     return ends_[key] = e;
+  }
+  /// When all that it meets were there.
+  int64_t begin(int32_t rank, TaskId t) {
+    int64_t b = ready(rank, t);
+    for (const auto& [other, task] : others(rank, t)) {
+      b = std::max(b, ready(other, task));
+    }
+    return b;
   }
   int64_t ready(int32_t rank, TaskId t) {
     const auto& list = tasks(rank);
@@ -424,8 +453,109 @@ class Reference {
     }
     return r;
   }
+  /// How long the compute lane stands still, with nothing under way, because another stage is late.
+  int64_t bubble(int32_t rank, int64_t step) {
+    const auto& list = tasks(rank);
+    int64_t sum = 0;
+    int64_t from = 0;  // the end of the computing task before
+    int64_t last = 0;
+    std::vector<TaskId> all;
+    for (size_t t = 0; t < list.size(); ++t) {
+      all.push_back(TaskId(t));
+      last = std::max(last, end(rank, TaskId(t)));
+      if (list[t].lane != Lane::compute) continue;
+      sum += bubble_before(rank, preds(rank, TaskId(t)), ready(rank, TaskId(t)), from);
+      from = end(rank, TaskId(t));
+    }
+    sum += bubble_before(rank, all, last, from);
+    bool other_ends = false;
+    for (int32_t r = 0; r < p_.num_ranks(); ++r) {
+      for (size_t t = 0; t < tasks(r).size(); ++t) {
+        other_ends |= end(r, TaskId(t)) == step && p_.class_of(r) != p_.class_of(rank);
+      }
+    }
+    return sum + (other_ends ? step - last : 0);
+  }
 
  private:
+  using Tasks = std::vector<std::pair<int32_t, TaskId>>;
+  /// Of what began `at`, after these tasks: the longest bubble behind one of those that ended then.
+  int64_t bubble_before(int32_t rank, const std::vector<TaskId>& before, int64_t at, int64_t from) {
+    int64_t most = 0;
+    for (TaskId t : before) {
+      if (end(rank, t) != at || tasks(rank)[size_t(t)].lane == Lane::compute) continue;
+      const int64_t came = ready(rank, t);
+      const int64_t moved = begin(rank, t);
+      bool other_stage = false;
+      for (const auto& [other, task] : others(rank, t)) {
+        other_stage |= ready(other, task) == moved && p_.class_of(other) != p_.class_of(rank);
+      }
+      const int64_t own = other_stage ? idle(rank, std::max(came, from), moved) : 0;
+      most = std::max(most, own + bubble_before(rank, preds(rank, t), came, from));
+    }
+    return most;
+  }
+  /// How much of [from, to) nothing is under way on the rank.
+  int64_t idle(int32_t rank, int64_t from, int64_t to) {
+    std::vector<std::pair<int64_t, int64_t>> busy;
+    for (size_t t = 0; t < tasks(rank).size() && from < to; ++t) {
+      busy.push_back({begin(rank, TaskId(t)), end(rank, TaskId(t))});
+    }
+    std::sort(busy.begin(), busy.end());
+    int64_t ns = 0;
+    for (const auto& [start, stop] : busy) {
+      ns += std::max<int64_t>(0, std::min(start, to) - from);
+      from = std::max(from, stop);
+    }
+    return ns + std::max<int64_t>(0, to - from);
+  }
+  std::vector<TaskId> preds(int32_t rank, TaskId t) {
+    const auto& list = tasks(rank);
+    std::vector<TaskId> before = list[size_t(t)].deps;
+    for (TaskId s = t - 1; s >= 0; --s) {
+      if (list[size_t(s)].lane == list[size_t(t)].lane) {
+        before.push_back(s);
+        break;
+      }
+    }
+    return before;
+  }
+  /// The tasks of other ranks that it meets: the send of a receive, the members of a collective.
+  const Tasks& others(int32_t rank, TaskId t) {
+    const auto [found, fresh] = others_.try_emplace({rank, t});
+    Tasks& met = found->second;
+    if (!fresh) return met;
+    const auto& task = tasks(rank)[size_t(t)];
+    if (p_.kind(task).op == "recv") {
+      const int32_t from = p_.peer_of(task.way(), rank);
+      int32_t k = nth(rank, t, [&](const program::Task& o) {
+        return p_.kind(o).op == "recv" && o.tag == task.tag && p_.peer_of(o.way(), rank) == from;
+      });
+      const auto& sends = tasks(from);
+      for (size_t s = 0; s < sends.size(); ++s) {
+        if (p_.kind(sends[s]).op != "send" || sends[s].tag != task.tag) continue;
+        if (p_.peer_of(sends[s].way(), from) != rank) continue;
+        if (k-- == 0) {
+          met.push_back({from, TaskId(s)});
+        }
+      }
+    } else if (program::is_collective(p_.kind(task))) {
+      const int32_t k = nth(rank, t, [&](const program::Task& o) {
+        return program::is_collective(p_.kind(o)) && o.group == task.group && o.lane == task.lane;
+      });
+      for (int32_t m : p_.members(p_.groups[size_t(task.group)], rank)) {
+        int32_t left = k;
+        const auto& list = tasks(m);
+        for (size_t s = 0; s < list.size(); ++s) {
+          if (program::is_collective(p_.kind(list[s])) && list[s].group == task.group &&
+              list[s].lane == task.lane && left-- == 0 && m != rank) {
+            met.push_back({m, TaskId(s)});
+          }
+        }
+      }
+    }
+    return met;
+  }
   const std::vector<program::Task>& tasks(int32_t rank) {
     return p_.classes[size_t(p_.class_of(rank))].tasks;
   }
@@ -438,17 +568,23 @@ class Reference {
     return k;
   }
   const Program& p_;
+  const int32_t kinds_;
   std::map<std::pair<int32_t, TaskId>, int64_t> ends_;
+  std::map<std::pair<int32_t, TaskId>, Tasks> others_;
 };
 
 TEST(SimEngine, RandomProgramsMatchTheLongestPath) {
   int reduced = 0;
+  int64_t bubbles = 0;
+  int64_t idle = 0;
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Program p = random_program(seed);
-    Reference reference(p);
+    FixedDurations durations(p);
+    durations.kinds = 1 + int32_t(seed % 3);
+    Reference reference(p, durations.kinds);
     for (bool all : {false, true}) {
-      const Replay r = run(p, {.all_ranks = all});
+      const Replay r = replay(p, durations, {.all_ranks = all});
       reduced += r.one_per_kind && int32_t(r.ranks.size()) < p.num_ranks();
       int64_t last = 0;
       for (size_t i = 0; i < r.ranks.size(); ++i) {
@@ -459,7 +595,11 @@ TEST(SimEngine, RandomProgramsMatchTheLongestPath) {
           ASSERT_EQ(r.start_ns[size_t(r.base[i]) + t], reference.ready(r.ranks[i], TaskId(t)));
           last = std::max(last, reference.end(r.ranks[i], TaskId(t)));
         }
-        EXPECT_EQ(r.time[i].compute_ns + r.time[i].exposed_ns + r.time[i].idle_ns, r.end_ns);
+        const RankTime& time = r.time[i];
+        EXPECT_EQ(time.compute_ns + time.exposed_ns + time.bubble_ns + time.idle_ns, r.end_ns);
+        EXPECT_EQ(time.bubble_ns, reference.bubble(r.ranks[i], r.end_ns)) << "rank " << r.ranks[i];
+        bubbles += time.bubble_ns;
+        idle += time.idle_ns;
       }
       EXPECT_EQ(r.end_ns, last);
       // The critical path covers the step without a gap.
@@ -469,10 +609,16 @@ TEST(SimEngine, RandomProgramsMatchTheLongestPath) {
         edge = s.begin_ns;
       }
       EXPECT_EQ(edge, 0);
-      EXPECT_EQ(run(p, {.all_ranks = all, .record = false}).end_ns, r.end_ns);
+      const Replay unrecorded = replay(p, durations, {.all_ranks = all, .record = false});
+      EXPECT_EQ(unrecorded.end_ns, r.end_ns);
+      for (size_t i = 0; i < r.ranks.size(); ++i) {
+        EXPECT_EQ(unrecorded.time[i].bubble_ns, r.time[i].bubble_ns);
+      }
     }
   }
   EXPECT_GT(reduced, 50);
+  EXPECT_GT(bubbles, 10000);
+  EXPECT_GT(idle, 10000);
 }
 
 /// With scarce cores the engine must conserve work: while anything computes on a node, its cores do

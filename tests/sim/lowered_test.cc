@@ -111,6 +111,7 @@ TEST(SimulateLowered, OneRankPerClassEqualsAllRanks) {
         if (rep.cls == r.cls) {
           EXPECT_EQ(r.time.compute_ns, rep.time.compute_ns);
           EXPECT_EQ(r.time.exposed_ns, rep.time.exposed_ns);
+          EXPECT_EQ(r.time.bubble_ns, rep.time.bubble_ns);
           EXPECT_EQ(r.time.idle_ns, rep.time.idle_ns);
         }
       }
@@ -170,7 +171,8 @@ TEST(SimulateLowered, PartsOfTheMeshShowUpInTheBreakdown) {
 
   const SimReport piped =
       simulate(lowered(plan(2, 1, 1)).program, CostModel(cluster(1, 2), std::nullopt, 1), {});
-  EXPECT_GT(piped.time[0].time.idle_ns, 0);
+  EXPECT_GT(piped.time[0].time.bubble_ns, 0);
+  EXPECT_EQ(piped.time[0].time.idle_ns, 0);
   EXPECT_LT(piped.step_ns, alone.step_ns);
 
   const SimReport ep =

@@ -258,7 +258,8 @@ TEST(SimSharing, RandomProgramsMatchAPlainFluidSimulation) {
         const int64_t end = r.end_of_ns[size_t(r.base[i]) + t];
         ASSERT_NEAR(double(end), double(row[t]), 100) << "rank " << r.ranks[i] << " task " << t;
       }
-      EXPECT_EQ(r.time[i].compute_ns + r.time[i].exposed_ns + r.time[i].idle_ns, r.end_ns);
+      const RankTime& time = r.time[i];
+      EXPECT_EQ(time.compute_ns + time.exposed_ns + time.bubble_ns + time.idle_ns, r.end_ns);
     }
     // Again, to the byte; and without a record.
     EXPECT_EQ(replay(c.program, d, c.options).end_of_ns, r.end_of_ns);

@@ -125,9 +125,10 @@ TEST(Simulator, ReportOfTwoStages) {
   EXPECT_EQ(r.time[0].time.compute_ns, 10000);
   // Send and all-reduce have lanes of their own, and go at the same time.
   EXPECT_EQ(r.time[0].time.exposed_ns, 20000);
-  EXPECT_EQ(r.time[0].time.idle_ns, 13000);
+  EXPECT_EQ(r.time[0].time.bubble_ns, 13000);
+  EXPECT_EQ(r.time[0].time.idle_ns, 0);
   EXPECT_EQ(r.time[1].time.exposed_ns, 23000);
-  EXPECT_EQ(r.time[1].time.idle_ns, 10000);
+  EXPECT_EQ(r.time[1].time.bubble_ns, 10000);
   EXPECT_NEAR(r.tokens_per_s, 100 / 43e-6, 1);
   EXPECT_NEAR(r.mfu, 40e6 / 43e-6 / 4 / 1e12, 1e-12);
   EXPECT_FALSE(r.calibrated);

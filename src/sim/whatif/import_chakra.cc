@@ -78,6 +78,7 @@ class ChakraReader {
         unread.push_back(error);
       }
       run_.dropped.events += damage.events;
+      run_.records_lost = run_.records_lost || damage.events > 0 || damage.negative > 0;
       negative += damage.negative;
       std::move(damage.notes.begin(), damage.notes.end(), std::back_inserter(run_.dropped.notes));
     }

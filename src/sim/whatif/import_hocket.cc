@@ -508,6 +508,7 @@ class HocketReader {
         example = fmt::format("task {} of rank {}", task, rank);
       }
     }
+    run_.records_lost = missing > 0 || without_duration_ > 0;
     if (missing > 0) {
       run_.dropped.notes.push_back(
           fmt::format("{} of the program's {} tasks, which are not in the trace, of {}; one is {}",

@@ -151,6 +151,7 @@ class StragglerReader {
       drop(broken,
            fmt::format("{} without a step, or whose time is no number", counted(broken, "event")));
     }
+    run_.records_lost = negative_ > 0;
     if (negative_ > 0) {
       drop(0, fmt::format("the duration of {}: it is negative; taken as 0",
                           counted(negative_, "event")));

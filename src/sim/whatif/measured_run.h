@@ -86,7 +86,9 @@ struct MeasuredRun {
   /// transfer: from when its last member started (settle_transfers()).
   std::vector<double> start, duration;
   std::vector<double> measured_step;  ///< by step: from the first start to the last end
-  bool clocks_apart = false;          ///< who waited for whom is not known (settle_transfers())
+  /// Ops, or how long they took, are not in the trace: time between others may be theirs.
+  bool records_lost = false;
+  bool clocks_apart = false;  ///< who waited for whom is not known (settle_transfers())
   Dropped dropped;
 
   int32_t lanes() const { return static_cast<int32_t>(steps.size()) * replicas; }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost/rooted.h"
+
+namespace hocket::cost {
+namespace {
+
+/// The payload passes every rank, in pieces: as NCCL has it (src/graph/tuning.cc knows no tree for
+/// these), around its ring from the root to the rank before it, or the other way.
+std::vector<comm::Algorithm> chain(double members, double payload) {
+  return {{.name = "chain", .rounds = members - 1, .bytes = payload}};
+}
+
+/// Sends between the root and all others, at once.
+std::vector<comm::Algorithm> rooted(double members, double payload) {
+  return {
+      {.name = kRooted, .rounds = 1, .bytes = (members - 1) / members * payload, .direct = true}};
+}
+
+comm::Op op(const char* name, const char* doc,
+            std::vector<comm::Algorithm> (*algorithms)(double, double)) {
+  comm::Op op;
+  op.name = name;
+  op.doc = doc;
+  op.algorithms = algorithms;
+  return op;
+}
+
+}  // namespace
+
+const std::vector<comm::Op>& rooted_ops() {
+  static const std::vector<comm::Op> ops = {
+      op("broadcast", "what the root has, to all", chain),
+      op("reduce", "summed over the group, at the root", chain),
+      op("gather", "the parts of all side by side, at the root", rooted),
+      op("scatter", "a part for each of what the root has", rooted)};
+  return ops;
+}
+
+const comm::Op* find_costed(std::string_view name) {
+  if (const comm::Id id = comm::find(name); id != comm::Id::none) {
+    return comm::op(id).algorithms ? &comm::op(id) : nullptr;
+  }
+  for (const comm::Op& op : rooted_ops()) {
+    if (op.name == name) return &op;
+  }
+  return nullptr;
+}
+
+}  // namespace hocket::cost

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch profiles (Kineto) of jobs that never ran."""
+
+#: Microseconds from the beginning of a step to that of the next.
+STEP = 6000
+SLOWEST = 300
+
+
+def event(category, name, tid, start, duration, pid=1, **args):
+    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": duration,
+            "args": args}
+
+
+def document(events, rank=None, world_size=4):
+    facts = {"schemaVersion": 1, "deviceProperties": []}
+    if rank is not None:
+        facts["distributedInfo"] = {"rank": rank, "world_size": world_size}
+    return {**facts, "traceEvents": events}
+
+
+def round_end(begin, transfer):
+    return begin + 10 + SLOWEST + transfer
+
+
+def step_time(rounds):
+    """Microseconds of a step: 10 before the first round, 20 between them."""
+    return 10 + sum(10 + SLOWEST + transfer for _, transfer in rounds) + 20 * (len(rounds) - 1)
+
+
+def profile(rank, clock, kernel_us, rounds=(("AllReduce", 100),) * 2, steps=(5,)):
+    """The profile of one of four ranks: each round launches a kernel and a collective, (name, microseconds), that waits
+    for it; those of all ranks end together, when the slowest rank's kernel (SLOWEST) has ended and these have passed.
+    A rank's clock is `clock` microseconds fast."""
+    events, correlation = [], 0
+    for number, step in enumerate(steps):
+        origin = 1000 + clock + number * STEP
+        events.append(event("user_annotation", f"ProfilerStep#{step}", 1, origin, STEP - 1000))
+        begin = origin + 10
+        for name, transfer in rounds:
+            end = round_end(begin, transfer)
+            correlation += 4
+            events += [
+                event("cuda_runtime", "cudaLaunchKernel", 1, begin, 10, correlation=correlation),
+                event("kernel", "void gemm<float>(int)", 7, begin + 10, kernel_us, rank, stream=7,
+                      correlation=correlation),
+                event("cuda_runtime", "cudaStreamWaitEvent", 1, begin + 10, 1, correlation=correlation + 1),
+                event("cuda_runtime", "cudaLaunchKernel", 1, begin + 12, 5, correlation=correlation + 2),
+                event("kernel", f"ncclKernel_{name}_RING(x)", 20, begin + 10 + kernel_us, end - begin - 10 - kernel_us,
+                      rank, stream=20, correlation=correlation + 2),
+                event("cuda_runtime", "cudaDeviceSynchronize", 1, begin + 20, end - begin - 20,
+                      correlation=correlation + 3)]
+            begin = end + 20
+    return document(events, rank)
+
+
+def without_collective(profile_, k):
+    """Without the record of its k-th collective."""
+    collectives = [e for e in profile_["traceEvents"] if e["name"].startswith("ncclKernel")]
+    return {**profile_, "traceEvents": [e for e in profile_["traceEvents"] if e is not collectives[k]]}
