@@ -85,7 +85,13 @@ class MemberOrder {
 // Pull parser. Strings and number tokens are valid until the next call.
 class JsonStream {
  public:
-  explicit JsonStream(const std::string& path) : in_(path) {}
+  /// A byte order mark, which some editors put before UTF-8, is no part of the document.
+  explicit JsonStream(const std::string& path) : in_(path) {
+    constexpr std::string_view kMark = "\xef\xbb\xbf";
+    if (in_.view().starts_with(kMark)) {
+      in_.skip(kMark.size());
+    }
+  }
 
   // First character of the next value or mark; -1 at the end.
   [[gnu::always_inline]] int next() {

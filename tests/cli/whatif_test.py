@@ -272,6 +272,16 @@ class Whatif(unittest.TestCase):
         alone = {"forward-compute", "backward-compute", "optimizer", "gc"}
         self.same({"T": at}, {"T": time(lambda k: 1 if k in alone else 8 if k in GRADIENTS else 2)}, 1e-6)
 
+    def test_keys_are_documented(self):
+        straggler_util.write(self.path(), straggler_util.Job().trace())
+        found = self.analyse(self.path(), "--surface", "--scale", "compute=2")
+        with open(os.path.join(cli_util.ROOT, "docs", "whatif.md"), encoding="utf-8") as f:
+            documented = f.read().split("## JSON")[1]
+        lists = ("workers", "causes", "scaled")
+        keys = [*found, *found["surface"], *found["dropped"], *(k for name in lists for k in found[name][0])]
+        for key in keys:
+            self.assertIn(f"`{key}`", documented)
+
     def test_page(self):
         straggler_util.write(self.path(), straggler_util.Job().trace())
         page = self.path("page.html")

@@ -12,6 +12,7 @@
 #include "sim/whatif/measured_run.h"
 #include "sim/whatif/replay.h"
 #include "sim/whatif/scale.h"
+#include "sim/whatif/transfers.h"
 
 namespace hocket::sim::whatif {
 namespace {

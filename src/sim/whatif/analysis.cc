@@ -64,6 +64,9 @@ class Analyst {
     });
     out_.M_S = share(out_.T_without_last_stage);
     find_causes(run_, ideal_, &replayer_, &out_);
+    for (CauseFound& cause : out_.causes) {
+      cause.named = cause.named && !run_.clocks_apart;
+    }
     return std::move(out_);
   }
 

@@ -50,7 +50,8 @@ void set_start(double micros, ChakraNode* node) {
 }
 void set_duration(double micros, ChakraNode* node) {
   node->timed = trace::is_possible_time(micros);
-  node->duration = node->timed ? std::max(micros, 0.0) * 1e-6 : 0;
+  node->negative = node->timed && micros < 0;
+  node->duration = node->timed && !node->negative ? micros * 1e-6 : 0;
 }
 double size_of(double number) { return number > 0 && number < 1e24 ? number : 0; }
 int64_t integer_of(double number) {
@@ -411,6 +412,7 @@ class NodeReader {
     }
     if (node.id == kNone) return;
     const int64_t id = node.id;
+    damage_->negative += node.negative;
     twice_ += !nodes_.try_emplace(id, std::move(node)).second;
   }
 
@@ -484,18 +486,19 @@ ChakraNodes read_chakra_nodes(const std::string& path, ChakraDamage* damage) {
   return NodeReader(path, damage).read();
 }
 
-std::vector<std::vector<ChakraMember>> chakra_collectives(const std::vector<ChakraNodes>& ranks) {
-  std::map<std::tuple<std::string, std::string, int32_t>, std::vector<ChakraMember>> by_key;
+std::vector<ChakraCollectives> chakra_collectives(const std::vector<ChakraNodes>& ranks) {
+  std::map<std::pair<std::string, std::string>, ChakraCollectives> by_name;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    std::map<std::pair<std::string, std::string>, int32_t> count;
     for (const auto& [id, node] : ranks[rank]) {
       if (node.type != ChakraType::collective) continue;
-      by_key[{node.group, node.name, count[{node.group, node.name}]++}].push_back({rank, id});
+      ChakraCollectives& kind = by_name[{node.group, node.name}];
+      kind.group = node.group;
+      kind.of_rank[rank].push_back(id);
     }
   }
-  std::vector<std::vector<ChakraMember>> all;
-  for (auto& [key, members] : by_key) {
-    all.push_back(std::move(members));
+  std::vector<ChakraCollectives> all;
+  for (auto& [key, kind] : by_name) {
+    all.push_back(std::move(kind));
   }
   return all;
 }

@@ -36,6 +36,7 @@ struct ChakraNode {
   std::vector<int64_t> waits;      ///< control and data
   double start = 0, duration = 0;  ///< seconds
   bool timed = false, started = false;
+  bool negative = false;   ///< its duration was, and is taken as 0
   bool on_device = false;  ///< said to be no op of a CPU
   int64_t source = kNone, target = kNone, tag = 0;
   double num_ops = 0, tensor_bytes = 0, comm_bytes = 0;
@@ -49,6 +50,7 @@ using ChakraNodes = std::map<int64_t, ChakraNode>;  ///< by id
 struct ChakraDamage {
   std::vector<std::string> notes;
   int64_t events = 0;
+  int64_t negative = 0;  ///< durations, which count as 0
 };
 
 /// Error: unreadable, or no node before the damage.
@@ -57,12 +59,12 @@ ChakraNodes read_chakra_nodes(const std::string& path, ChakraDamage* damage);
 /// True if a file that begins so is of protobuf messages of the schema.
 bool is_chakra_binary(std::string_view beginning);
 
-/// Collectives that ranks do together: by group, name and number, the rank and id of each member.
-struct ChakraMember {
-  size_t rank = 0;
-  int64_t id = 0;
+/// Collectives of a group and name: ids by rank, in their order.
+struct ChakraCollectives {
+  std::string group;
+  std::map<size_t, std::vector<int64_t>> of_rank;
 };
-std::vector<std::vector<ChakraMember>> chakra_collectives(const std::vector<ChakraNodes>& ranks);
+std::vector<ChakraCollectives> chakra_collectives(const std::vector<ChakraNodes>& ranks);
 
 /// Gives durations to nodes without, from `cluster`: the rooflines of operations and bytes, and our
 /// models of collectives and messages; rank i is its i-th device. Returns what it could not price,

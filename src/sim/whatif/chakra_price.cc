@@ -42,8 +42,9 @@ class Pricer {
         }
       }
     }
-    for (const std::vector<ChakraMember>& members : chakra_collectives(ranks_)) {
-      collective(members);
+    for (const ChakraCollectives& kind : chakra_collectives(ranks_)) {
+      for (size_t k = 0; collective(kind, k); ++k) {
+      }
     }
     return fmt::format("no event, but {} without a duration got one by {}{}",
                        counted(priced_, "node"), costs_.cluster().name,
@@ -95,13 +96,17 @@ class Pricer {
     ++unpriced_;
   }
 
-  void collective(const std::vector<ChakraMember>& members) {
+  /// The k-th of a kind, among the ranks that have it. False: none has.
+  bool collective(const ChakraCollectives& kind, size_t k) {
     std::vector<int32_t> group;
-    for (const ChakraMember& member : members) {
-      group.push_back(static_cast<int32_t>(member.rank));
+    for (const auto& [rank, ids] : kind.of_rank) {
+      if (k < ids.size()) {
+        group.push_back(static_cast<int32_t>(rank));
+      }
     }
-    for (const ChakraMember& member : members) {
-      ChakraNode& node = ranks_[member.rank].at(member.id);
+    for (const int32_t rank : group) {
+      const auto at = static_cast<size_t>(rank);
+      ChakraNode& node = ranks_[at].at(kind.of_rank.at(at)[k]);
       if (node.timed) continue;
       const auto* const type =
           std::find_if(std::begin(kCollectiveTypes), std::end(kCollectiveTypes),
@@ -113,6 +118,7 @@ class Pricer {
       const double bytes = node.comm_bytes * (type->grows ? static_cast<double>(group.size()) : 1);
       set(seconds_of(comm::op(comm::find(type->op)), bytes, group), &node);
     }
+    return !group.empty();
   }
 
   cost::CostModel costs_;

@@ -13,6 +13,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "sim/whatif/importers.h"
+#include "sim/whatif/meet.h"
+#include "sim/whatif/transfers.h"
 #include "trace/chrome_events.h"
 #include "trace/trace_reader.h"
 
@@ -60,10 +62,14 @@ class HocketReader {
     host_starts();
     std::vector<Observed> kept = std::move(seen_);
     assemble(std::move(kept), path_, &run_);
+    note_cut_step(cut_, last_step_, &run_);
     blocks();
     lanes();
     messages();
-    collectives();
+    if (collectives()) {
+      host_starts_again();
+    }
+    missing_tasks();
     waits();
     settle_transfers(&run_);
     return std::move(run_);
@@ -88,8 +94,14 @@ class HocketReader {
         &damage);
     drop(without_task_, "without a task's number or a time");
     drop(of_unknown_phases_, "of unknown phases");
+    if (without_duration_ > 0) {
+      run_.dropped.notes.push_back(
+          fmt::format("the duration of {}: it is negative or none; taken as 0",
+                      counted(without_duration_, "task")));
+    }
     if (damage.partial) {
       run_.dropped.notes.push_back(fmt::format("the rest of the file: {}", damage.cause));
+      cut_ = true;
     }
   }
 
@@ -143,9 +155,11 @@ class HocketReader {
     task.phase = said_.phase.empty() ? kNone : interned(said_.phase, &phases_);
     Observed op;
     op.worker = static_cast<int32_t>(event.pid);
-    op.step = std::max(said_.step, 0);
+    op.step = last_step_ = std::max(said_.step, 0);
     op.start = event.start_us * 1e-6;
-    op.duration = event.has_duration ? event.duration_us * 1e-6 : 0;
+    const bool has_duration = event.has_duration && event.duration_us >= 0;
+    op.duration = has_duration ? event.duration_us * 1e-6 : 0;
+    without_duration_ += has_duration ? 0 : 1;
     op.sequence = said_.number;
     op.stream = static_cast<int32_t>(event.tid);
     op.micro_batch = said_.micro_batch;
@@ -289,6 +303,27 @@ class HocketReader {
     }
   }
 
+  /// The same, once clocks are set.
+  void host_starts_again() {
+    if (!of_run_) return;
+    const auto workers = static_cast<size_t>(run_.pattern_workers);
+    for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
+      std::vector<double> first(workers, 1e300);
+      for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+        double& of_worker = first[static_cast<size_t>(run_.ops[op].worker)];
+        of_worker =
+            run_.ops[op].sequence == kHostStart ? of_worker : std::min(of_worker, start(op, lane));
+      }
+      const double begin = *std::min_element(first.begin(), first.end());
+      for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+        if (run_.ops[op].sequence != kHostStart) continue;
+        run_.start[run_.at(op, lane)] = begin;
+        run_.duration[run_.at(op, lane)] = first[static_cast<size_t>(run_.ops[op].worker)] - begin;
+      }
+    }
+    measure_steps(&run_);
+  }
+
   const TaskFacts& task_of(int32_t op) const {
     return tasks_.at({run_.ops[op].worker, run_.ops[op].sequence});
   }
@@ -395,38 +430,104 @@ class HocketReader {
       add_group({pair[0], pair[1]}, true);
     }
     if (alone > 0) {
-      run_.dropped.notes.push_back(fmt::format(
-          "the other ends of {}: their ranks are not in the trace; they wait for nobody",
-          counted(alone, "message")));
+      run_.dropped.notes.push_back(
+          fmt::format("the other ends of {}, which are not in the trace; they wait for nobody",
+                      counted(alone, "message")));
     }
   }
 
-  /// The k-th collective of a group, kind, phase and micro-batch of each of its ranks; and of a
-  /// stage, where its ranks are of one pipeline rank: else each calls it its own.
-  void collectives() {
-    std::map<int32_t, std::set<int32_t>> pipeline_ranks;  // by group
+  /// Collectives of a group, kind, phase and micro-batch of each of its ranks; and of a stage,
+  /// where its ranks are of one pipeline rank: else each calls it its own. True if clocks were set.
+  bool collectives() {
+    std::map<int64_t, size_t> class_of;  // of a rank, whose ranks run the same tasks
+    for (size_t number = 0; number < waits_.size(); ++number) {
+      for (const int32_t rank : waits_[number].ranks) {
+        class_of.emplace(rank, number);
+      }
+    }
+    std::map<int32_t, std::set<int32_t>> pipeline_ranks, members;  // by group
     for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
       pipeline_ranks[task_of(op).group].insert(run_.workers[run_.ops[op].worker].stage);
+      members[task_of(op).group].insert(run_.ops[op].worker);
     }
     using Key = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
-    std::map<std::pair<Key, int32_t>, int32_t> seen;  // by worker: how many of them
-    std::map<std::pair<Key, int32_t>, std::vector<int32_t>> members;
+    std::map<Key, Collectives> kinds;
     for (const auto& [lane, ops] : lanes_) {
       for (const int32_t op : ops) {
         const TaskFacts& task = task_of(op);
         if (task.group == kNone) continue;
         const int32_t stage = pipeline_ranks.at(task.group).size() == 1 ? task.stage : kNone;
         const Key key{task.group, task.kind, task.phase, run_.ops[op].micro_batch, stage};
-        members[{key, seen[{key, run_.ops[op].worker}]++}].push_back(op);
+        kinds[key].of_worker[lane.first].push_back(op);
       }
     }
-    for (auto& [key, ops] : members) {
-      add_group(ops, false);
+    std::vector<Collectives> list;
+    for (auto& [key, kind] : kinds) {
+      kind.num_members = members.at(std::get<0>(key)).size();
+      std::set<size_t> classes;
+      for (const auto& [worker, ops] : kind.of_worker) {
+        const auto own = class_of.find(run_.workers[worker].rank);
+        classes.insert(own == class_of.end() ? waits_.size() : own->second);
+      }
+      kind.numbered = classes.size() == 1 && *classes.begin() < waits_.size();
+      list.push_back(std::move(kind));
+    }
+    return meet(list, /*timed=*/true, &run_);
+  }
+
+  /// Tasks of a class are numbered from 0 on; its ranks run all of them. Tells which are not there.
+  void missing_tasks() {
+    std::map<int64_t, std::set<int32_t>> numbers;  // by rank
+    for (const Op& op : run_.ops) {
+      if (op.sequence != kHostStart) {
+        numbers[run_.workers[op.worker].rank].insert(op.sequence);
+      }
+    }
+    std::map<int64_t, int64_t> count;  // of tasks, by rank
+    for (const auto& [rank, list] : numbers) {
+      count[rank] = int64_t{*list.rbegin()} + 1;
+    }
+    for (const trace::TraceWaits& program : waits_) {
+      int64_t most = 0;
+      for (const std::vector<int32_t>& list : program.tasks) {
+        for (const int32_t task : list) {
+          most = std::max(most, int64_t{task} + 1);
+        }
+      }
+      for (const int32_t rank : program.ranks) {
+        most = std::max(most, count.count(rank) ? count.at(rank) : 0);
+      }
+      for (const int32_t rank : program.ranks) {
+        if (count.count(rank)) {
+          count[rank] = most;
+        }
+      }
+    }
+    int64_t all = 0, missing = 0, ranks = 0;
+    std::string example;
+    for (const auto& [rank, list] : numbers) {
+      const int64_t lacks = count.at(rank) - std::ssize(list);
+      all += count.at(rank);
+      missing += lacks;
+      ranks += lacks > 0;
+      if (lacks > 0 && example.empty()) {
+        int32_t task = 0;
+        while (list.count(task)) {
+          ++task;
+        }
+        example = fmt::format("task {} of rank {}", task, rank);
+      }
+    }
+    run_.records_lost = missing > 0 || without_duration_ > 0;
+    if (missing > 0) {
+      run_.dropped.notes.push_back(
+          fmt::format("{} of the program's {} tasks, which are not in the trace, of {}; one is {}",
+                      missing, all, counted(ranks, "rank"), example));
     }
   }
 
-  /// What tasks wait for in other lanes: as the trace says of its program; of ranks of which it
-  /// says nothing, by when they ran.
+  /// What tasks wait for in other lanes: as the trace says of its program; by when they ran of
+  /// ranks of which it says nothing, and of tasks that wait for one that is not in the trace.
   void waits() {
     std::map<int64_t, int32_t> worker_of;  // by rank
     for (int32_t worker = 0; worker < run_.pattern_workers; ++worker) {
@@ -436,7 +537,7 @@ class HocketReader {
     for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
       op_of[{run_.ops[op].worker, run_.ops[op].sequence}] = op;
     }
-    std::set<int32_t> said;
+    std::set<int32_t> said, lacking;  // workers; ops
     int64_t absent = 0;
     for (const trace::TraceWaits& program : waits_) {
       for (const int32_t rank : program.ranks) {
@@ -451,13 +552,18 @@ class HocketReader {
             } else {
               add_wait(&run_, op->second, before->second);
             }
+            if (op != op_of.end() && before == op_of.end()) {
+              lacking.insert(op->second);
+            }
           }
         }
       }
     }
     if (absent > 0) {
-      run_.dropped.notes.push_back(
-          fmt::format("{} of tasks that are not in the trace", counted(absent, "wait")));
+      run_.dropped.notes.push_back(fmt::format(
+          "{} of tasks that are not in the trace; in their place are waits inferred from "
+          "times",
+          counted(absent, "wait")));
     }
     const auto all = static_cast<size_t>(run_.pattern_workers);
     run_.waits_from = said.size() == all ? "the program's"
@@ -466,15 +572,19 @@ class HocketReader {
                           : fmt::format("the program's; of {} of {} ranks inferred from times",
                                         all - said.size(), all);
     for (const auto& [lane, ops] : lanes_) {
-      if (!said.count(lane.first)) {
-        infer_waits(lane, ops);
+      const bool all_of_it = !said.count(lane.first);
+      if (all_of_it ||
+          std::any_of(ops.begin(), ops.end(), [&](int32_t op) { return lacking.count(op) > 0; })) {
+        infer_waits(lane, ops, [&](int32_t op) { return all_of_it || lacking.count(op) > 0; });
       }
     }
   }
 
   /// A task waits for the last one of every other lane that had always ended when it started, in
   /// all steps, and belongs to the same pass, or to none.
-  void infer_waits(const std::pair<int32_t, int32_t>& lane, const std::vector<int32_t>& ops) {
+  template <typename Infers>
+  void infer_waits(const std::pair<int32_t, int32_t>& lane, const std::vector<int32_t>& ops,
+                   Infers&& infers) {
     for (const auto& [other, before] : lanes_) {
       if (other.first != lane.first || other == lane) continue;
       size_t ended = before.size();
@@ -489,7 +599,7 @@ class HocketReader {
         }
       }
       for (size_t i = 0; i < ops.size(); ++i) {
-        for (size_t j = always[i]; j > 0; --j) {
+        for (size_t j = infers(ops[i]) ? always[i] : 0; j > 0; --j) {
           if (goes_with(ops[i], before[j - 1])) {
             add_wait(&run_, ops[i], before[j - 1]);
             break;
@@ -507,7 +617,9 @@ class HocketReader {
   std::string path_;
   MeasuredRun run_;
   Said said_;  ///< of the event that is read
-  int64_t without_task_ = 0, of_unknown_phases_ = 0;
+  int64_t without_task_ = 0, without_duration_ = 0, of_unknown_phases_ = 0;
+  bool cut_ = false;       ///< the file is cut off or damaged
+  int32_t last_step_ = 0;  ///< of the last task of the file
   std::vector<Observed> seen_;
   int32_t num_ranks_ = 0;
   bool of_run_ = false;

@@ -16,6 +16,7 @@
 #include "sim/whatif/kineto_ops.h"
 #include "sim/whatif/kineto_profile.h"
 #include "sim/whatif/kineto_ranks.h"
+#include "sim/whatif/transfers.h"
 
 namespace hocket::sim::whatif {
 namespace kineto {
@@ -45,13 +46,7 @@ class KinetoReader {
                        counted(parted, "collective")),
            &run_.dropped);
     }
-    if (const int64_t broken = settle_transfers(&run_); broken > 0) {
-      note(0,
-           fmt::format("the time of {} that ended more than 10 ms before all had started: clocks "
-                       "apart; taken as 0",
-                       counted(broken, "transfer")),
-           &run_.dropped);
-    }
+    settle_transfers(&run_);
     return std::move(run_);
   }
 

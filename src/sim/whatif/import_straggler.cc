@@ -13,8 +13,10 @@
 #include "base/flat_map.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "sim/whatif/clocks.h"
 #include "sim/whatif/importers.h"
 #include "sim/whatif/megatron.h"
+#include "sim/whatif/transfers.h"
 #include "trace/chrome_events.h"
 
 namespace hocket::sim::whatif {
@@ -69,19 +71,25 @@ class StragglerReader {
     // Events, then who the threads are, then the table of times, and what waits for what.
     events();
     workers();
+    if (seen_.empty()) {
+      fail(path_,
+           "got no op that is known; expected Megatron's ops by type, each one event of "
+           "phase X{}{}",
+           run_.dropped.notes.empty() ? "" : "; got ", join(run_.dropped.notes, ", "));
+    }
     assemble(std::move(seen_), path_, &run_, megatron::gc);
+    note_cut_step(cut_, last_step_, &run_);
+    for (Worker& worker : run_.workers) {
+      worker.name = fmt::format("dp {} pp {}", worker.replica, worker.stage);
+    }
     std::vector<Traffic> traffic;
     for (const megatron::TypeRow& type : kTypes) {
       traffic.push_back(type.traffic);
     }
     give_blocks(traffic, &run_);
     megatron::add_dependencies(places_, &run_);
-    if (const int64_t broken = settle_transfers(&run_); broken > 0) {
-      drop(0,
-           fmt::format("the time of {} that ended more than 10 ms before all had started: clocks "
-                       "apart; taken as 0",
-                       counted(broken, "transfer")));
-    }
+    set_clocks(&run_);
+    settle_transfers(&run_);
     return std::move(run_);
   }
 
@@ -143,8 +151,14 @@ class StragglerReader {
       drop(broken,
            fmt::format("{} without a step, or whose time is no number", counted(broken, "event")));
     }
+    run_.records_lost = negative_ > 0;
+    if (negative_ > 0) {
+      drop(0, fmt::format("the duration of {}: it is negative; taken as 0",
+                          counted(negative_, "event")));
+    }
     if (damage.partial) {
       drop(0, fmt::format("the rest of the file: {}", damage.cause));
+      cut_ = true;
     }
   }
 
@@ -180,6 +194,9 @@ class StragglerReader {
   }
 
   void name_thread(const trace::ChromeEvent& event) {
+    if (event.name == "process_name") {
+      replica_named_[event.pid] = number_after(event.label, "DP rank [");
+    }
     if (event.name != "thread_name") return;
     NamedThread& named = threads_[static_cast<size_t>(thread(event.pid, event.tid))];
     named.stage = number_after(event.label, "PP rank ");
@@ -193,14 +210,15 @@ class StragglerReader {
     threads_[static_cast<size_t>(op.worker)].used = true;
     op.start = event.start_us * 1e-6;
     op.duration = event.duration_us * 1e-6;
-    op.step = at.step;
+    op.step = last_step_ = at.step;
     op.name = type;
     op.sequence = at.sequence;
     op.stream = kTypes[static_cast<size_t>(type)].stream;
     op.micro_batch = at.micro_batch;
     op.chunk = at.chunk;
-    if (kTypes[static_cast<size_t>(type)].traffic == Traffic::none && op.duration < 0) {
+    if (op.duration < 0) {
       op.duration = 0;
+      ++negative_;
     }
     if (seen_.size() == seen_.capacity()) {
       seen_.reserve(room_for(seen_.size(), event.share_read));
@@ -265,8 +283,8 @@ class StragglerReader {
         const auto& [stage, tensor, rank] = place;
         worker = pattern.at({stage, in_stage[stage]++});
         const int32_t replica = replica_of.at(pid);
-        run_.workers[static_cast<size_t>(worker * run_.replicas + replica)] = {
-            rank, stage, replica, fmt::format("dp {} pp {}", replica, stage)};
+        run_.workers[static_cast<size_t>(worker * run_.replicas + replica)] = {rank, stage, replica,
+                                                                               ""};
       }
     }
     std::vector<std::pair<int32_t, int32_t>> of_thread(threads_.size());  // worker, replica
@@ -283,17 +301,28 @@ class StragglerReader {
     missing_stages();
   }
 
+  /// Data-parallel ranks in the order of their names ("DP rank [3]"), or of processes if not all
+  /// have one of their own.
   std::map<int64_t, int32_t> replicas(const std::set<int64_t>& processes) {
-    std::map<int64_t, int32_t> replica_of;
+    std::map<int64_t, int64_t> by_name, by_process;  // number in the trace, to process
     for (const int64_t pid : processes) {
+      const auto name = replica_named_.find(pid);
+      by_process[pid] = pid;
+      if (name != replica_named_.end() && name->second >= 0) {
+        by_name[name->second] = pid;
+      }
+    }
+    std::map<int64_t, int32_t> replica_of;
+    const auto& order = by_name.size() == processes.size() ? by_name : by_process;
+    for (const auto& [number, pid] : order) {
       replica_of.emplace(pid, static_cast<int32_t>(replica_of.size()));
     }
     run_.replicas = std::max<int32_t>(1, static_cast<int32_t>(processes.size()));
-    if (!processes.empty() && *processes.rbegin() + 1 != run_.replicas) {
+    const int64_t last = order.empty() ? 0 : order.rbegin()->first;
+    if (last + 1 > run_.replicas) {
       drop(0, fmt::format("{} of data-parallel ranks 0 to {} have no events; those that have are "
                           "numbered 0 to {}",
-                          *processes.rbegin() + 1 - run_.replicas, *processes.rbegin(),
-                          run_.replicas - 1));
+                          last + 1 - run_.replicas, last, run_.replicas - 1));
     }
     return replica_of;
   }
@@ -323,6 +352,10 @@ class StragglerReader {
   MeasuredRun run_;
   std::map<std::string, int32_t, std::less<>> type_of_;
   std::vector<Observed> seen_;
+  int64_t negative_ = 0;                      ///< durations
+  int32_t last_step_ = 0;                     ///< of the last op of the file
+  bool cut_ = false;                          ///< the file is cut off or damaged
+  std::map<int64_t, int32_t> replica_named_;  ///< by process
   std::vector<NamedThread> threads_;
   FlatMap<int32_t> thread_of_;           ///< by process and thread: index into threads_
   std::vector<megatron::Place> places_;  ///< by worker

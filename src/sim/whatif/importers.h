@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The importers of `hocket whatif`: each makes a measured run of the files of one schema. They
-// share nothing else; a new one is a file and a row of importers.cc.
+// share who meets (meet.h), clocks (clocks.h) and how transfers are settled (transfers.h); a new
+// one is a file and a row of importers.cc.
 #pragma once
 
 #include <cstdint>

@@ -168,23 +168,87 @@ class Table {
     }
     for (const Lane& lane : lanes_) {
       if (lane.last > lane.first &&
-          (pattern_ == nullptr || times[lane.signature] > times[pattern_->signature])) {
-        pattern_ = &lane;
+          (!has_pattern_ || times[lane.signature] > times[pattern_.signature])) {
+        pattern_ = lane;
+        has_pattern_ = true;
       }
     }
   }
 
+  /// The lanes of a step.
+  std::span<const Lane> lanes_of(size_t step) const {
+    const auto replicas = static_cast<size_t>(run_.replicas);
+    return std::span(lanes_).subspan(step * replicas, replicas);
+  }
+  bool is_whole(size_t step) const {
+    const std::span<const Lane> lanes = lanes_of(step);
+    return std::all_of(lanes.begin(), lanes.end(),
+                       [&](const Lane& lane) { return lane.is_like(pattern_); });
+  }
+
+  /// Where no step is whole, replicas that are never as others are (a worker of theirs was not
+  /// recorded) are left out, if others are.
+  void leave_out_replicas() {
+    const auto replicas = static_cast<size_t>(run_.replicas);
+    for (size_t step = 0; step < steps_.size(); ++step) {
+      if (is_whole(step)) return;
+    }
+    // Of lanes that are as frequent those that have most ops.
+    std::map<uint64_t, int64_t> times;
+    for (const Lane& lane : lanes_) {
+      ++times[lane.signature];
+    }
+    for (const Lane& lane : lanes_) {
+      if (std::pair(times[lane.signature], lane.needed) >
+          std::pair(times[pattern_.signature], pattern_.needed)) {
+        pattern_ = lane;
+      }
+    }
+    std::vector<char> used(replicas, 0);
+    for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+      used[lane % replicas] |= lanes_[lane].is_like(pattern_);
+    }
+    const auto kept = std::count(used.begin(), used.end(), 1);
+    if (kept == 0 || kept == std::ssize(used)) return;
+    for (size_t replica = 0; replica < replicas; ++replica) {
+      if (used[replica] != 0) continue;
+      run_.dropped.notes.push_back(
+          fmt::format("data-parallel rank {} is not used: in every step it is unlike others, in "
+                      "step {} {}; those that are used are numbered 0 to {}",
+                      replica, steps_[0],
+                      difference(lanes_[replica], static_cast<int32_t>(replica)), kept - 1));
+    }
+    std::vector<Lane> lanes;
+    for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+      if (used[lane % replicas] != 0) {
+        lanes.push_back(lanes_[lane]);
+      } else {
+        run_.dropped.events += static_cast<int64_t>(lanes_[lane].last - lanes_[lane].first);
+      }
+    }
+    lanes_ = std::move(lanes);
+    std::vector<Worker> workers;
+    for (size_t worker = 0; worker < run_.workers.size(); ++worker) {
+      if (used[worker % replicas] == 0) continue;
+      workers.push_back(run_.workers[worker]);
+      workers.back().replica =
+          static_cast<int32_t>((workers.size() - 1) % static_cast<size_t>(kept));
+    }
+    run_.workers = std::move(workers);
+    run_.replicas = static_cast<int32_t>(kept);
+  }
+
   void keep_steps() {
-    if (pattern_ == nullptr) {
+    if (!has_pattern_) {
       fail(where_, "got {}; try a trace of whole steps", run_.dropped.notes.back());
     }
-    const auto replicas = static_cast<size_t>(run_.replicas);
+    leave_out_replicas();
     const size_t notes_before = run_.dropped.notes.size();
     size_t named = 0;
     for (size_t step = 0; step < steps_.size(); ++step) {
-      const std::span<const Lane> lanes = std::span(lanes_).subspan(step * replicas, replicas);
+      const std::span<const Lane> lanes = lanes_of(step);
       const auto other = std::find_if(lanes.begin(), lanes.end(),
-                                      [&](const Lane& lane) { return !lane.is_like(*pattern_); });
+                                      [&](const Lane& lane) { return !lane.is_like(pattern_); });
       if (other == lanes.end()) {
         run_.steps.push_back(steps_[step]);
         kept_.insert(kept_.end(), lanes.begin(), lanes.end());
@@ -212,13 +276,13 @@ class Table {
   /// "replica 3 lacks 12 of 1,060 ops, one is forward-send 4 of worker 1".
   std::string difference(const Lane& lane, int32_t replica) const {
     std::map<int32_t, int> have;  // by id
-    for (const auto& [ops, sign] : {std::pair(ops_of(*pattern_), -1), std::pair(ops_of(lane), 1)}) {
+    for (const auto& [ops, sign] : {std::pair(ops_of(pattern_), -1), std::pair(ops_of(lane), 1)}) {
       for (const uint32_t i : ops) {
         have[id_[i]] += seen_[i].name != optional_ ? sign : 0;
       }
     }
     int64_t lacks = 0, extra = 0;
-    const Observed* example = &seen_[order_[pattern_->first]];
+    const Observed* example = &seen_[order_[pattern_.first]];
     for (const auto& [id, count] : have) {
       if (count != 0 && lacks + extra == 0) {
         example = &seen_[example_[static_cast<size_t>(id)]];
@@ -228,7 +292,7 @@ class Table {
     return fmt::format(
         "replica {} {}{}{} of {} ops, one is {} {} of worker {}", replica,
         lacks > 0 ? fmt::format("lacks {}", lacks) : "", lacks > 0 && extra > 0 ? " and " : "",
-        extra > 0 ? fmt::format("has {} more than others", extra) : "", pattern_->needed,
+        extra > 0 ? fmt::format("has {} more than others", extra) : "", pattern_.needed,
         run_.names[static_cast<size_t>(example->name)], example->sequence, example->worker);
   }
 
@@ -306,7 +370,8 @@ class Table {
   std::vector<uint32_t> order_;    ///< what was seen, by lane
   std::vector<int32_t> steps_;     ///< numbers, ascending
   std::vector<Lane> lanes_;        ///< [step * replicas + replica]
-  const Lane* pattern_ = nullptr;
+  Lane pattern_;
+  bool has_pattern_ = false;
   std::vector<Lane> kept_;       ///< of lanes_: those of steps that are used
   std::vector<int32_t> row_of_;  ///< by id
 };
@@ -317,6 +382,14 @@ void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun*
               int32_t optional) {
   HOCKET_CHECK(seen.size() < UINT32_MAX, "{} ops", seen.size());
   Table(std::move(seen), where, optional, run).fill();
+}
+
+void note_cut_step(bool cut, int32_t last_step, MeasuredRun* run) {
+  if (!cut || run->steps.size() != 1 || run->steps[0] != last_step) return;
+  run->dropped.notes.push_back(
+      fmt::format("the rest of step {}, the only one: the file ends within it, and all that "
+                  "follows is of the part that is there",
+                  last_step));
 }
 
 void give_blocks(const std::vector<Traffic>& traffic, MeasuredRun* run) {
@@ -332,58 +405,6 @@ void give_blocks(const std::vector<Traffic>& traffic, MeasuredRun* run) {
     op.block = static_cast<int32_t>(run->blocks.size());
     run->blocks.push_back({kind, op.worker, op.micro_batch, op.chunk});
   }
-}
-
-int64_t settle_transfers(MeasuredRun* run) {
-  constexpr double kClocks = 1e-2, kAtOnce = 1e-5;  // seconds
-  const int32_t lanes = run->lanes();
-  std::vector<double> last(static_cast<size_t>(lanes)), first(static_cast<size_t>(lanes));
-  const auto starts = [&](const Group& group) {
-    std::fill(last.begin(), last.end(), -1e300);
-    std::fill(first.begin(), first.end(), 1e300);
-    for (const int32_t op : group.ops) {
-      for (int32_t lane = 0; lane < lanes; ++lane) {
-        const auto at = static_cast<size_t>(lane);
-        last[at] = std::max(last[at], run->start[run->at(op, lane)]);
-        first[at] = std::min(first[at], run->start[run->at(op, lane)]);
-      }
-    }
-    for (int32_t lane = 0; group.across_replicas && lane < lanes; lane += run->replicas) {
-      std::fill_n(last.begin() + lane, run->replicas,
-                  *std::max_element(last.begin() + lane, last.begin() + lane + run->replicas));
-      std::fill_n(first.begin() + lane, run->replicas,
-                  *std::min_element(first.begin() + lane, first.begin() + lane + run->replicas));
-    }
-  };
-  int64_t groups = 0, at_once = 0, negative = 0;
-  for (const Group& group : run->groups) {
-    if (group.ops.size() < 2 && !(group.across_replicas && run->replicas > 1)) continue;
-    starts(group);
-    for (size_t lane = 0; lane < last.size(); ++lane) {
-      ++groups;
-      at_once += last[lane] - first[lane] < kAtOnce;
-    }
-  }
-  const bool transfers = at_once * 10 >= groups * 9;
-  for (const Group& group : run->groups) {
-    starts(group);
-    for (const int32_t op : group.ops) {
-      if (group.eager && op == group.ops.front()) continue;
-      for (int32_t lane = 0; lane < lanes; ++lane) {
-        const size_t cell = run->at(op, lane);
-        const double waited = last[static_cast<size_t>(lane)] - run->start[cell];
-        if (!transfers) {
-          run->duration[cell] -= waited;
-          run->start[cell] += waited;
-        }
-        if (run->duration[cell] <= -kClocks) {
-          run->duration[cell] = 0;
-          ++negative;
-        }
-      }
-    }
-  }
-  return negative;
 }
 
 void add_wait(MeasuredRun* run, int32_t op, int32_t before) {

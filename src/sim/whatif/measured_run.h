@@ -87,6 +87,9 @@ struct MeasuredRun {
   /// transfer: from when its last member started (settle_transfers()).
   std::vector<double> start, duration;
   std::vector<double> measured_step;  ///< by step: from the first start to the last end
+  /// Ops, or how long they took, are not in the trace: time between others may be theirs.
+  bool records_lost = false;
+  bool clocks_apart = false;  ///< who waited for whom is not known (settle_transfers())
   Dropped dropped;
 
   int32_t lanes() const { return static_cast<int32_t>(steps.size()) * replicas; }
@@ -117,14 +120,11 @@ struct Observed {
 void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun* run,
               int32_t optional = kNone);
 
+/// Tells that the only step of the run is not whole: a file that is `cut` off ended within it.
+void note_cut_step(bool cut, int32_t last_step, MeasuredRun* run);
+
 /// A block of its own for every op that has none, of the kind of its name; `traffic` is by name.
 void give_blocks(const std::vector<Traffic>& traffic, MeasuredRun* run);
-
-/// Turns what members of groups waited for each other into waiting: their duration becomes the part
-/// after the last start; unless nine of ten groups have members that all start at once, as in a
-/// trace of transfers. A part that ends more than 10 ms before that is a clock's fault and counts
-/// as 0; returns how many.
-int64_t settle_transfers(MeasuredRun* run);
 
 /// Adds `before` to what `op` waits for, if it is not there yet.
 void add_wait(MeasuredRun* run, int32_t op, int32_t before);

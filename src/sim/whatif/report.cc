@@ -50,8 +50,8 @@ std::vector<size_t> greatest(size_t count, const auto& value) {
   return order;
 }
 
-std::string causes_text(const Analysis& found) {
-  std::string out = fmt::format("cause     {}\n", cause_text(found));
+std::string causes_text(const MeasuredRun& run, const Analysis& found) {
+  std::string out = fmt::format("cause     {}\n", cause_text(run, found));
   bool more_than_all = false;
   for (const CauseFound& cause : found.causes) {
     if (!shows_causes(found) || (!found.loses() && !cause.named)) continue;
@@ -183,7 +183,7 @@ std::vector<std::vector<double>> worker_map(const MeasuredRun& run, const Analys
   return map;
 }
 
-std::string cause_text(const Analysis& found) {
+std::string cause_text(const MeasuredRun& run, const Analysis& found) {
   if (!found.causes.empty() && found.causes[0].named) {
     const CauseFound& cause = found.causes[0];
     return fmt::format("{}{}{}: without it {} a step, {:.2f}x as fast{}", to_string(cause.cause),
@@ -193,6 +193,7 @@ std::string cause_text(const Analysis& found) {
                                               "median of what was measured, counts it in"
                                             : "");
   }
+  if (run.clocks_apart) return "none is named: clocks of ranks are apart";
   if (found.S >= kStraggles) return "none of those below explains half of the loss";
   return found.loses()
              ? fmt::format("none: S is below {}", kStraggles)
@@ -239,7 +240,7 @@ std::string to_text(const MeasuredRun& run, const Findings& findings) {
       run.waits_from);
   out += fmt::format("slowdown  S {:.4f}: T {}, ideal {}; {}\n", found.S, human_time(found.T),
                      human_time(found.T_ideal), loss_text(found));
-  out += causes_text(found);
+  out += causes_text(run, found);
   out += heat_map(run, found);
   out += "stages      ";
   for (const Slowdown& stage : found.S_stage) {

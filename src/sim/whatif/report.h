@@ -39,7 +39,7 @@ inline constexpr const char* kNotSeen =
 /// "15.2 % of the time is lost; M_S 1.219, M_W 0.031".
 std::string loss_text(const Analysis& found);
 /// Why it is slow, or why there is no cause to name.
-std::string cause_text(const Analysis& found);
+std::string cause_text(const MeasuredRun& run, const Analysis& found);
 /// Whether causes are worth a table: it straggles, or one of them is named.
 bool shows_causes(const Analysis& found);
 /// "3 steps, 8 workers".

@@ -122,8 +122,8 @@ std::string steps_table(const MeasuredRun& run, const Analysis& found) {
       left_out, scrolled(table + "</tr>"));
 }
 
-std::string causes_part(const Analysis& found) {
-  std::string out = fmt::format("<h2>Causes</h2><p>Cause: {}.</p>\n", escaped(cause_text(found)));
+std::string causes_part(const MeasuredRun& run, const Analysis& found) {
+  std::string out = fmt::format("<h2>Causes</h2><p>Cause: {}.</p>\n", escaped(cause_text(run, found)));
   if (!shows_causes(found)) return out + fmt::format("<p>{}</p>\n", escaped(kNotSeen));
   out +=
       "<table><tr><th>cause</th><th>of the loss</th><th>step without it</th><th>where</th>"
@@ -186,7 +186,7 @@ std::string to_html(const MeasuredRun& run, const Findings& findings) {
   for (const std::string& note : run.dropped.notes) {
     out += fmt::format("<p>Dropped: {}</p>\n", escaped(note));
   }
-  out += causes_part(found) + workers_table(run, found) + steps_table(run, found);
+  out += causes_part(run, found) + workers_table(run, found) + steps_table(run, found);
   for (const ScaledStep& step : findings.scaled) {
     out += fmt::format("<p>What if {}: {} a step, {:.4f}x as fast.</p>\n", escaped(step.text),
                        human_time(step.seconds), found.T / step.seconds);
