@@ -317,6 +317,9 @@ class Cli(unittest.TestCase):
             self.assertIn("device.memory of small.yaml", r.stdout)
         r = self.box.run(*words, "--memory-budget", "50kB")
         self.assertIn("(--memory-budget)", r.stdout)
+        r = self.box.run("check", "configs/quickstart.yaml", "--cluster", "small.yaml")
+        self.assertEqual(2, r.returncode)
+        self.assertIn("device.memory of small.yaml", r.stdout)
 
     def test_check_refuses_a_program_without_a_memory_plan(self):
         text = self.box.good("graph", "configs/quickstart.yaml", *PLAN)
@@ -475,6 +478,30 @@ class Cli(unittest.TestCase):
         self.assertIn("  DOES NOT FIT in ", text)
         with open(self.box.path("full.html"), encoding="utf-8") as f:
             self.assertIn('"status":"DOES NOT FIT in memory"', f.read())
+
+    def test_simulate_notes_what_a_reader_must_know(self):
+        """Warnings are among the notes; nodes of another size, and exchanges that selective repeats, are named."""
+        words = ("simulate", "configs/quickstart.yaml", "--cluster", "configs/clusters/box-4x2.yaml", "--set",
+                 "plan.dp=4", "--set", "plan.ep=4", "--set", "plan.micro_batch=1", "--set", "plan.ranks_per_node=2",
+                 "--set", "data.dir=", "--json")
+        def notes(*settings):
+            r = self.box.run(*words, *(word for setting in settings for word in ("--set", setting)))
+            self.assertEqual(0, r.returncode, r.stderr)
+            return "\n".join(json.loads(r.stdout)["notes"]), r.stderr
+        quiet, warned = notes()
+        self.assertEqual("", warned)
+        for part in ("ranks_per_node", "repeats", "max_position", "no effect"):
+            self.assertNotIn(part, quiet)
+        told, warned = notes("train.seq_len=256", "plan.sequence_parallel=true")
+        for text in (told, warned):
+            self.assertIn("train.seq_len has 256 tokens, but the model's max_position_embeddings is 128", text)
+            self.assertIn("plan.sequence_parallel has no effect: plan.tp is 1", text)
+        told, _ = notes("plan.ranks_per_node=1")
+        self.assertIn("nodes of 1 rank (plan.ranks_per_node is 1), those of box-4x2 have 2 devices", told)
+        told, _ = notes("plan.recompute=selective")
+        self.assertRegex(told, r"plan.recompute: selective repeats dispatch, and behind it \d+ all_to_all between nodes")
+        told, _ = notes("plan.recompute=selective", "plan.recompute_ops=[cast, rms_norm, rope, swiglu]")
+        self.assertNotIn("repeats", told)
 
     def test_simulate_page_and_price(self):
         words = ["simulate", "configs/quickstart.yaml", *PLAN]

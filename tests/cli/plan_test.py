@@ -347,6 +347,14 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
                   "--emit", "megatron", "--out", "again.sh")
         self.assertIn("--pipeline-model-parallel-size 1\n", self.read("again.sh"))
 
+    def test_what_is_in_the_way(self):
+        self.model()
+        search = ("plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "20",
+                  "--seq-len", "64", "--ranks", "5", "--time-limit", "20")
+        self.refused("; without plan.tp=5 there are some", *search, "--set", "plan.tp=5", "--set", "plan.recompute=full")
+        self.refused("plan.ranks_per_node is 4; expected 2, as nodes of box-4x2 have devices", *search, "--set",
+                     "plan.ranks_per_node=4")
+
     # ---- other trainers' plans -------------------------------------------------------------------------------------
     def test_megatron(self):
         self.put("args.sh", EXPERTS)
