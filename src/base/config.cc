@@ -126,11 +126,22 @@ class ConfigReader {
     }
   }
 
+  /// A section that has a value is what a scalar stands for.
+  static std::string section_text(const Fields& fields, const ConfigNode& node) {
+    const bool has_value = !fields.list().empty() && fields.list()[0].name == "value";
+    if (!has_value || node.kind != Kind::scalar) return "a section with keys";
+    std::vector<std::string> keys = {"value: " + node.text};
+    for (size_t i = 1; i < fields.list().size(); ++i) {
+      keys.push_back(fields.list()[i].name + ": ...");
+    }
+    return "{" + join(keys, ", ") + "}";
+  }
+
   Json section(const Fields& fields, const ConfigNode* node, const std::string& prefix, int indent,
                const std::string& where) {
     if (node != nullptr && node->kind != Kind::map && node->kind != Kind::null) {
       const std::string name = prefix.empty() ? "the file" : prefix.substr(0, prefix.size() - 1);
-      wrong(*node, name, "a section with keys");
+      wrong(*node, name, section_text(fields, *node));
     }
     if (node != nullptr) {
       check_known(fields, *node, prefix);

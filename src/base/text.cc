@@ -64,7 +64,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
     const int distance = edit_distance(wanted, lower(candidate));
     const int allowed =
         std::max(2, static_cast<int>(std::max(wanted.size(), candidate.size())) / 3);
-    if (distance > allowed || distance >= static_cast<int>(candidate.size())) continue;
+    // A word of three letters with two others is another word.
+    if (distance > allowed || 2 * distance > static_cast<int>(candidate.size())) continue;
     if (best.empty() || distance < best_distance) {
       best = candidate;
       best_distance = distance;

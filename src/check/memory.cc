@@ -4,11 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/text.h"
 
 namespace hocket::check {
 namespace {
+
+using program::Phase;
 
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -17,10 +21,26 @@ int64_t expected_size(const program::Buffer& buffer) {
   return aligned(buffer.expected_bytes >= 0 ? buffer.expected_bytes : buffer.type.bytes());
 }
 
+/// True of a task, or none, that gathers a parameter which ranks split.
+bool is_gathered(const Context& ctx, const RankClass& cls, int32_t maker) {
+  if (maker < 0) return false;
+  const Task& task = cls.tasks[static_cast<size_t>(maker)];
+  return program::is_collective(ctx.program.kind(task)) && task.in.size() == 1 &&
+         cls.buffers[cls.root(task.in[0])].kind == BufferKind::persistent;
+}
+
+/// What is in use when most is: each sort shrinks by other settings.
+struct InUse {
+  int64_t states = 0;     ///< parameters, moments, inputs and outputs: they are always there
+  int64_t gradients = 0;  ///< made by a backward pass, and used after all passes
+  int64_t gathered = 0;   ///< parameters that ranks split
+  int64_t activations = 0;
+};
+
 /// Finds the task during which the most bytes of step buffers are alive, and the largest of these.
 /// In issue order, where a buffer lives from its first to its last task: not what the plan takes
 /// (that is memory_of's), but what to look at when it is too much.
-void find_peak(const Context& ctx, ClassMemory* memory) {
+InUse find_peak(const Context& ctx, ClassMemory* memory) {
   const RankClass& cls = ctx.program.classes[memory->cls];
   const size_t n = cls.tasks.size();
   std::vector<int32_t> first(cls.buffers.size(), -1);
@@ -73,6 +93,20 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
     const int64_t right_size = expected_size(cls.buffers[right]);
     return left_size != right_size ? left_size > right_size : left < right;
   });
+  InUse in_use;
+  in_use.states = memory->planned.persistent + memory->planned.inputs_outputs;
+  for (BufferId buffer : list) {
+    const Phase last_phase = cls.tasks[static_cast<size_t>(last[buffer])].phase;
+    const bool is_gradient = last_phase == Phase::grad || last_phase == Phase::optimizer;
+    const int64_t bytes = expected_size(cls.buffers[buffer]);
+    if (is_gradient) {
+      in_use.gradients += bytes;
+    } else if (is_gathered(ctx, cls, maker[buffer])) {
+      in_use.gathered += bytes;
+    } else {
+      in_use.activations += bytes;
+    }
+  }
   if (list.size() > 8) {
     list.resize(8);
   }
@@ -83,6 +117,64 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
                                fmt::format("{}, written by {}", graph::to_string(buffer.type),
                                            by < 0 ? "nothing" : ctx.name({memory->cls, by}))});
   }
+  return in_use;
+}
+
+/// What shrinks the sort that takes most, of the settings that the plan has not made yet.
+std::string way_out(const Context& ctx, const InUse& in_use) {
+  const nlohmann::json config = ctx.program.config.empty()
+                                    ? nlohmann::json::object()
+                                    : parse_json(ctx.program.config, "program");
+  const nlohmann::json plan = config.value("plan", nlohmann::json::object());
+  const nlohmann::json shard = plan.value("shard", nlohmann::json::object());
+  const auto size = [&](const char* key) { return plan.value(key, int64_t{1}); };
+  const auto is_whole = [&](const char* key) {
+    return !shard.contains(key) || shard[key].is_null() || shard[key] == "none";
+  };
+  const int64_t replicas = size("dp") * size("cp");
+  const bool has_experts =
+      std::any_of(ctx.program.kinds.begin(), ctx.program.kinds.end(), [](const auto& kind) {
+        return std::any_of(kind.out.begin(), kind.out.end(),
+                           [](const graph::TensorType& type) { return type.routed(); });
+      });
+  const bool splits_experts_further = has_experts && size("ep") < replicas;
+  const int64_t most =
+      std::max({in_use.states, in_use.gradients, in_use.gathered, in_use.activations});
+  std::string sort;
+  std::vector<std::string> ways;
+  const auto offer = [&](bool helps, const char* way) {
+    if (helps) {
+      ways.push_back(way);
+    }
+  };
+  if (most == in_use.states) {
+    sort = "parameters and optimizer state";
+    const bool is_split = !is_whole("optimizer") || !is_whole("grads") || !is_whole("params");
+    offer(replicas > 1 && !is_split, "set plan.shard.optimizer");
+    offer(replicas > 1 && is_split && is_whole("params"), "set plan.shard.params");
+    offer(splits_experts_further, "raise plan.ep");
+    offer(true, "raise plan.pp or plan.tp");
+  } else if (most == in_use.gradients) {
+    sort = "gradients";
+    offer(splits_experts_further, "raise plan.ep");
+    offer(replicas > 1 && is_whole("grads"), "set plan.shard.grads");
+    offer(true, "raise plan.pp or plan.tp");
+  } else if (most == in_use.gathered) {
+    sort = "gathered parameters";
+    offer(!shard.value("reshard_after_forward", true),
+          "leave plan.shard.reshard_after_forward and reshard_after_backward true");
+    offer(splits_experts_further, "raise plan.ep");
+    offer(true, "raise plan.pp or plan.tp");
+  } else {
+    sort = "activations";
+    const std::string recompute = plan.value("recompute", std::string("none"));
+    offer(recompute == "none", "set plan.recompute");
+    offer(recompute == "selective", "set plan.recompute: full");
+    offer(size("micro_batch") > 1, "lower plan.micro_batch");
+    offer(size("tp") > 1 && !plan.value("sequence_parallel", false), "set plan.sequence_parallel");
+    offer(true, "raise plan.pp, plan.cp or plan.tp");
+  }
+  return fmt::format("{} dominate: {}", sort, join(ways, ", or "));
 }
 
 /// Who holds it, and which part is most of it: parameters and states shrink by other settings than
@@ -91,7 +183,7 @@ void report_budget(Context& ctx, ClassMemory* memory) {
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   const program::Memory& planned = memory->planned;
   const int64_t budget = ctx.options.memory_budget;
-  find_peak(ctx, memory);
+  const InUse in_use = find_peak(ctx, memory);
   std::string text =
       fmt::format("class {} ({}) needs {} per rank ({}), {} more than the budget of {}",
                   memory->cls, ctx.ranks_text(memory->cls), size(planned.total()),
@@ -105,13 +197,9 @@ void report_budget(Context& ctx, ClassMemory* memory) {
       text += fmt::format(" {} ({});", size(live.bytes), live.what);
     }
   }
-  const int64_t states = planned.persistent + planned.inputs_outputs;
   ctx.report("memory-budget", ProblemClass::memory,
              memory->peak_task.task >= 0 ? memory->peak_task : TaskRef{memory->cls, -1}, {}, text,
-             states > planned.total() / 2
-                 ? "parameters and optimizer state dominate: raise plan.pp or plan.ep"
-                 : "activations dominate: set plan.recompute, lower plan.micro_batch or raise "
-                   "plan.pp");
+             way_out(ctx, in_use));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
@@ -113,7 +114,7 @@ check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
 }
 
 struct Options {
-  std::string run, budget, certificate;
+  std::string run, cluster, budget, certificate;
   std::vector<std::string> set;
   bool json = false;
   int64_t mutants = 0, seed = 1;
@@ -135,7 +136,11 @@ std::string saved_by_layouts(const engine::Compiled& compiled) {
 /// The program that `train` would run, against the graph of a single device, and that of the
 /// evaluation beside it; exit code 2 if one is refused.
 int check_run(const Options& options) {
-  const Source source = read_source(options.run, options.set, true);
+  std::vector<std::string> set = options.set;
+  if (!options.cluster.empty()) {
+    set.push_back("cluster.file=" + nlohmann::json(options.cluster).dump());
+  }
+  const Source source = read_source(options.run, set, true);
   warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
   const std::optional<engine::Compiled> evaluation = source.evaluation();
   const check::CheckOptions limits =
@@ -186,6 +191,9 @@ void verb_check(Args& args) {
       "a run.yaml, the text of a program, or a MODEL (its config.json with a plan of one "
       "rank, see --set)");
   add_set(args, &options->set);
+  args.option("--cluster", "FILE", &options->cluster,
+              "cluster file (configs/clusters), whose devices' memory a rank may take; default: "
+              "cluster.file");
   args.flag("--json", &options->json,
             "the certificate: what was proved, by which rule, with the hashes of "
             "the program, the single-device graph and the mesh");
@@ -195,7 +203,7 @@ void verb_check(Args& args) {
   args.option(
       "--memory-budget", "BYTES", &options->budget,
       "memory of a rank, e.g. 80GiB; default: cluster.memory_budget. Never more than the devices "
-      "of cluster.file have");
+      "of the cluster file have");
   args.option("--mutate", "N", &options->mutants,
               "instead: put one random fault into the program, N times, and say which are refused",
               1, 1'000'000);

@@ -154,6 +154,49 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
   return engine::parse_run("{}", options.run, all);
 }
 
+/// Error: --set gives nodes another size than the cluster has, which all plans are made for.
+void expect_nodes_of(const cost::Cluster& cluster, const std::vector<std::string>& set) {
+  const std::string key = "plan.ranks_per_node=";
+  for (const std::string& assignment : set) {
+    if (!assignment.starts_with(key) || cluster.this_machine) continue;
+    const std::string value = assignment.substr(key.size());
+    if (value != std::to_string(cluster.devices_per_node)) {
+      fail("hocket plan --set",
+           "plan.ranks_per_node is {}; expected {}, as nodes of {} have devices", value,
+           cluster.devices_per_node, cluster.name);
+    }
+  }
+}
+
+bool has_plan(const plan::Space& space) {
+  bool found = false;
+  for (const plan::Choice& mesh : plan::meshes(space)) {
+    for (plan::Choice choice : plan::micro_batches(space, mesh)) {
+      for (const plan::Pipeline& pipeline : plan::pipelines(space, choice)) {
+        choice.schedule = pipeline.schedule;
+        choice.chunks = pipeline.chunks;
+        choice.balanced = pipeline.balanced;
+        plan::visit_rest(space, choice, [&](const plan::Choice&) { found = true; });
+        if (found) return true;
+      }
+    }
+  }
+  return false;
+}
+
+/// Which of the given keys there would be plans without.
+std::string fault_text(const plan::Space& space) {
+  std::vector<std::string> at_fault;
+  for (const auto& [key, value] : space.given) {
+    plan::Space others = space;
+    others.given.erase(key);
+    if (has_plan(others)) {
+      at_fault.push_back(fmt::format("without {}={} there are some", key, value));
+    }
+  }
+  return at_fault.empty() ? "" : "; " + join(at_fault, ", ");
+}
+
 /// Error: the search found nothing that fits.
 [[noreturn]] void fail_without(const plan::SearchResult& result, const plan::Trial& trial,
                                const plan::Space& space, const std::string& emit) {
@@ -165,10 +208,10 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
     fail("hocket plan",
          "there is no plan of {} with train.global_batch {} and train.seq_len {}{}{}; expected a "
          "mesh that divides the batch and the model (docs/plan.md); try other --ranks, or fewer "
-         "keys",
+         "keys{}",
          counted(space.ranks, "rank"), space.global_batch, space.seq_len,
          given.empty() ? "" : " and " + join(given, ", "),
-         emit.empty() ? "" : ", which " + emit + " can express");
+         emit.empty() ? "" : ", which " + emit + " can express", fault_text(space));
   }
   std::string why;
   for (const auto& [text, count] : result.refusals) {
@@ -249,6 +292,7 @@ int search_plan(const Options& options) {
                                                        .cluster = options.cluster,
                                                        .profile = options.profile,
                                                        .outputs = {{"--out", options.out}}});
+  expect_nodes_of(basis.cluster, options.set);
   const plan::Trial trial(run, basis.cluster_file, basis.profile, options.ranks.value_or(0));
   plan::Space space = trial.space(given);
   if (!options.emit.empty()) {

@@ -20,6 +20,7 @@
 #include "cost/flops.h"
 #include "cost/profile.h"
 #include "engine/describe.h"
+#include "engine/idle_keys.h"
 #include "engine/machine.h"
 #include "program/parts.h"
 #include "sim/report_text.h"
@@ -155,6 +156,15 @@ void check_options(const Options& options) {
   }
 }
 
+/// The report with what standard error was told of the run.
+sim::SimReport with_warnings(sim::SimReport report, const engine::Run& run) {
+  std::vector<std::string> warnings = engine::idle_keys(run);
+  warnings.push_back(long_text(run.model, run.config.train.seq_len, "train.seq_len"));
+  std::erase(warnings, "");
+  report.notes.insert(report.notes.end(), warnings.begin(), warnings.end());
+  return report;
+}
+
 /// The program that `train` would run, the costs of its tasks on the cluster, and the replay of one
 /// with the other; the words go to standard error where the trace takes standard output.
 int simulate(const Options& options) {
@@ -176,6 +186,7 @@ int simulate(const Options& options) {
                              .cluster = options.cluster,
                              .profile = options.profile,
                              .outputs = {{"--trace", options.trace}, {"--html", options.html}}});
+  warn_if_long(run.model, run.config.train.seq_len, "train.seq_len");
   const engine::Compiled compiled = source.compile();
   if (source.given) {
     program::expect_no_parts(compiled.program, "hocket simulate");
@@ -194,10 +205,10 @@ int simulate(const Options& options) {
     trace::write_trace(sim::to_trace(compiled.program, replay), options.trace);
   }
   if (!options.html.empty()) {
-    emit(options.html, simulate_page(run, compiled, report, replay));
+    emit(options.html, simulate_page(run, compiled, with_warnings(report, run), replay));
   }
   if (options.schedule.json) {
-    fmt::print("{}\n", sim::to_json(compiled.program, report));
+    fmt::print("{}\n", sim::to_json(compiled.program, with_warnings(report, run)));
     return 0;
   }
   std::FILE* words = words_beside(options.trace == "-" ? options.trace : options.html);

@@ -167,12 +167,17 @@ engine::Run model_run(const std::string& model, const std::string& dtype,
   return run_at(checkpoint::resolve_model(model, Need::intact), model, dtype, overrides);
 }
 
+std::string long_text(const models::ModelConfig& model, int64_t tokens, const std::string& what) {
+  if (tokens <= model.max_position) return "";
+  return fmt::format(
+      "{} has {} tokens, but the model's max_position_embeddings is {}: what lies beyond is "
+      "extrapolated",
+      what, tokens, model.max_position);
+}
+
 void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::string& what) {
-  if (tokens > model.max_position) {
-    log_warning(
-        "{} has {} tokens, but the model's max_position_embeddings is {}: what lies beyond "
-        "is extrapolated",
-        what, tokens, model.max_position);
+  if (const std::string text = long_text(model, tokens, what); !text.empty()) {
+    log_warning("{}", text);
   }
 }
 

@@ -42,6 +42,8 @@ engine::Run model_run(const std::string& model, const std::string& dtype,
 
 /// A warning if `tokens` positions, those of `what`, are more than the model was made for.
 void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::string& what);
+/// What it warns of; empty: nothing.
+std::string long_text(const models::ModelConfig& model, int64_t tokens, const std::string& what);
 
 /// What a verb that predicts is told beside the run.
 struct PredictionOptions {

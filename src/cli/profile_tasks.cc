@@ -35,6 +35,7 @@ void tell_longest(std::FILE* words, const program::Program& program, const cost:
   std::sort(by_time.begin(), by_time.end(), [](const auto& a, const auto& b) {
     return a.first != b.first ? a.first > b.first : a.second->key < b.second->key;
   });
+  fmt::print(words, "{:>8}  {:>10}  {:>15}  {}\n", "share", "a task", "rate", "op and types");
   for (size_t i = 0; i < std::min<size_t>(8, by_time.size()); ++i) {
     const cost::TimedTask& task = *by_time[i].second;
     fmt::print(words, "{:>6.1f} %  {:>10}  {:>7.1f} GFLOP/s  {}\n",

@@ -39,9 +39,10 @@ void ModelSection::fields(Fields& fields) {
   fields("path", path,
          "MODEL: a Hugging Face folder, a config.json, one of our checkpoints, a hub id");
   fields("config", *config, "instead of path: the keys of a Hugging Face config.json");
-  fields("dtype", dtype,
-         "type of parameters and arithmetic; bf16, with gradients, moments and master weights of "
-         "f32, is for graph, check, simulate and plan: nothing runs it yet")
+  fields(
+      "dtype", dtype,
+      "type of parameters and arithmetic; bf16, with gradients, moments and master weights of "
+      "f32, is for graph, check, simulate and plan: nothing runs it yet; 8-bit products are float8")
       .one_of({"f32", "f64", "bf16"});
   fields("float8", float8,
          "with dtype bf16: linear layers of the blocks, but for routers and experts, multiply in "
@@ -210,7 +211,8 @@ void PlanSection::fields(Fields& fields) {
          "layers per stage, e.g. [3, 5]; 0 for a stage of the embedding or the head alone, the "
          "first or the last; default: as even as possible");
   fields("pp_schedule", pp_schedule,
-         "1f1b, gpipe, interleaved, zb-h1, zb-v, dualpipev, dualpipe, or a schedule CSV, as "
+         "1f1b, gpipe, interleaved, interleaved-overlap, zb-h1, zb-v, dualpipev, dualpipe, or a "
+         "schedule CSV, as "
          "`hocket graph --stage schedule` prints it (docs/schedules.md)");
   fields("layouts", layouts,
          "how tensors lie, \"PATTERN LAYOUT\" each, e.g. [lm_head.weight tp:S0]: those whose names "

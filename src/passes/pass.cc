@@ -98,6 +98,9 @@ std::string PassOptions::text(std::string_view key) const {
     if (const auto* value = std::get_if<double*>(&field.target)) return fmt::format("{}", **value);
     if (const auto* value = std::get_if<int64_t*>(&field.target)) return fmt::format("{}", **value);
     if (const auto* value = std::get_if<bool*>(&field.target)) return **value ? "true" : "false";
+    if (const auto* value = std::get_if<std::vector<std::string>*>(&field.target)) {
+      return join(**value, ", ");
+    }
   }
   fail("passes", "no pass has the option '{}'", key);
 }

@@ -33,7 +33,8 @@ class Script {
   Emitted emitted() {
     expect_expressed(run_, kTrainer,
                      {"plan.overlap_p2p_comm", "plan.overlap_grad_reduce",
-                      "plan.overlap_param_gather", "plan.delay_wgrad_compute", "plan.bucket_mib"});
+                      "plan.overlap_param_gather", "plan.delay_wgrad_compute", "plan.bucket_mib",
+                      "plan.recompute_ops", "plan.shard.reshard_after_backward"});
     model();
     mesh();
     pipeline();
@@ -183,22 +184,29 @@ class Script {
                      "one of them");
         }
       }
-      if (shard.params == most && shard.grads != most) {
+      const bool overlaps = plan_.pass_options.text("overlap_param_gather") == "true";
+      // What an update made is gathered once a step.
+      const bool once = shard.params == most && !shard.reshard_after_backward;
+      const bool gathers = shard.params == most && !once;
+      if (once && !overlaps) {
+        refuse_key(run_, kTrainer, "plan.overlap_param_gather", "false",
+                   "true with plan.shard.reshard_after_backward false");
+      }
+      if (gathers && shard.grads != most) {
         refuse_key(run_, kTrainer, "plan.shard.grads", "none", "as plan.shard.params");
+      }
+      if (gathers && !shard.reshard_after_forward) {
+        refuse_key(run_, kTrainer, "plan.shard.reshard_after_forward", "false", "true");
       }
       if (shard.grads == most) {
         add("--use-megatron-fsdp");
-        add("--data-parallel-sharding-strategy",
-            shard.params == most ? "optim_grads_params" : "optim_grads");
+        add("--data-parallel-sharding-strategy", gathers ? "optim_grads_params" : "optim_grads");
       }
       add("--use-distributed-optimizer");
       if (most == Shard::group) {
         add("--num-distributed-optimizer-instances", replicas / shard.group);
       }
-      if (shard.params == most && !shard.reshard_after_forward) {
-        refuse_key(run_, kTrainer, "plan.shard.reshard_after_forward", "false", "true");
-      }
-      if (shard.params == most && plan_.pass_options.text("overlap_param_gather") == "true") {
+      if (shard.params == most && overlaps) {
         add("--overlap-param-gather");
       }
     }
@@ -229,14 +237,7 @@ class Script {
     add("--micro-batch-size", plan_.micro_batch);
     add("--global-batch-size", train.global_batch);
     add("--seq-length", train.seq_len);
-    const std::string recompute = plan_.pass_options.text("recompute");
-    if (recompute != "none") {
-      add("--recompute-granularity", recompute);
-    }
-    if (recompute == "full") {
-      add("--recompute-method", "uniform");
-      add("--recompute-num-layers", 1);
-    }
+    recompute();
     add("--train-iters", train.steps);
     add("--lr", train.lr);
     if (train.min_lr) {
@@ -252,6 +253,37 @@ class Script {
     add("--seed", train.seed);
     add("--hidden-dropout", train.dropout);
     add("--attention-dropout", 0);
+  }
+
+  void recompute() {
+    const std::string how = plan_.pass_options.text("recompute");
+    if (how == "none") return;
+    add("--recompute-granularity", how);
+    if (how == "full") {
+      add("--recompute-method", "uniform");
+      add("--recompute-num-layers", 1);
+      return;
+    }
+    // Of what selective repeats they have norms, and activations of experts.
+    const bool experts = run_.model.num_experts > 0;
+    const std::string named = plan_.pass_options.text("recompute_ops");
+    std::vector<std::string> modules;
+    for (const std::string& op : split(named.empty() ? "rms_norm, swiglu" : named, ',')) {
+      if (trim(op) == "rms_norm") {
+        modules.push_back("layernorm");
+      } else if (trim(op) == "swiglu" && experts) {
+        modules.push_back("moe_act");
+      } else if (!named.empty()) {
+        refuse_key(run_, kTrainer, "plan.recompute_ops", fmt::format("[{}]", named),
+                   experts ? "rms_norm or swiglu" : "rms_norm");
+      }
+    }
+    add("--recompute-modules", join(modules, " "));
+    if (named.empty()) {
+      notes_.push_back(
+          "plan.recompute selective repeats more than --recompute-modules names: rope, casts, "
+          "rows of experts, and of MLPs without experts the activations");
+    }
   }
 
   std::string written() const {

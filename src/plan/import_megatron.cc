@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -191,8 +192,12 @@ class Import {
         set(key, size);
       }
     }
-    if (per_node > 0 && nodes > 1) {
+    if (per_node > 0 && ranks > per_node) {
       set("plan.ranks_per_node", per_node);
+    } else if (per_node == 0 && ranks > 1) {
+      imported_.notes.push_back(
+          "the file does not say how many ranks a node has: all are on one; try "
+          "--set plan.ranks_per_node=8");
     }
     if (arguments_.has("--sequence-parallel") && tp_ > 1) {
       set("plan.sequence_parallel", true);
@@ -340,14 +345,10 @@ class Import {
     if (instances > 1 && split != "no_shard") {
       set("plan.shard.group", replicas / instances);
     }
-    const bool gathers = split == "optim_grads_params" && replicas > 1;
-    if (gathers && !arguments_.has("--overlap-param-gather")) {
-      set("plan.overlap_param_gather", false);
-    }
+    read_gathers(replicas > 1 ? split : "no_shard", among);
     if (replicas > 1 && !arguments_.has("--overlap-grad-reduce")) {
       set("plan.overlap_grad_reduce", false);
     }
-    arguments_.has("--overlap-param-gather");
     if (const int64_t bucket = arguments_.integer("--ddp-bucket-size", 0); bucket > 0) {
       constexpr double kMib = 1 << 20;
       set("plan.bucket_mib", static_cast<double>(bucket) * 4 / kMib);
@@ -357,10 +358,29 @@ class Import {
     }
   }
 
+  /// When split parameters are gathered. Where only what follows from them is split, Megatron-LM
+  /// gathers what an update made; with --overlap-param-gather beside the next step's forward
+  /// passes.
+  void read_gathers(const std::string& split, const std::string& among) {
+    const bool overlap = arguments_.has("--overlap-param-gather");
+    if (split == "optim_grads_params") {
+      if (!overlap) {
+        set("plan.overlap_param_gather", false);
+      }
+    } else if (overlap && split != "no_shard") {
+      set("plan.shard.params", among);
+      set("plan.shard.reshard_after_forward", false);
+      set("plan.shard.reshard_after_backward", false);
+    } else {
+      arguments_.leave("--overlap-param-gather", "no ranks split parameters or the optimizer");
+    }
+  }
+
   void read_batch() {
     const int64_t micro = arguments_.integer("--micro-batch-size", 1);
     set("plan.micro_batch", micro);
-    set("train.global_batch", arguments_.integer("--global-batch-size", micro * dp_));
+    global_batch_ = arguments_.integer("--global-batch-size", micro * dp_);
+    set("train.global_batch", global_batch_);
     set("train.seq_len", arguments_.integer("--seq-length", 4096));
     const std::string granularity = arguments_.text("--recompute-granularity");
     const bool some = arguments_.has("--recompute-activations");
@@ -375,20 +395,58 @@ class Import {
                          "every layer is computed again, and keeps its input");
       }
     } else if (granularity == "selective" || some) {
+      read_recompute_modules();
+    }
+  }
+
+  /// selective repeats ops of some kinds here, wherever they stand.
+  void read_recompute_modules() {
+    std::vector<std::string> modules = arguments_.words("--recompute-modules");
+    if (modules.empty()) {
+      modules = {"core_attn"};
+    }
+    std::set<std::string> ops;
+    std::vector<std::string> left;
+    for (const std::string& module : modules) {
+      if (module == "layernorm") {
+        ops.insert("rms_norm");
+      } else if (module == "moe_act") {
+        ops.insert("swiglu");
+      } else if (module == "core_attn") {
+        imported_.notes.push_back(
+            "core_attn need not be computed again: attention keeps no scores here");
+      } else {
+        left.push_back(module);
+      }
+    }
+    if (!left.empty()) {
+      arguments_.leave("--recompute-modules", join(left, ", ") +
+                                                  (left.size() == 1 ? " is" : " are") +
+                                                  " not computed again: selective repeats no "
+                                                  "products; try --set plan.recompute=full");
+    }
+    if (!ops.empty()) {
       set("plan.recompute", std::string("selective"));
-      arguments_.leave("--recompute-modules",
-                       "selective repeats what takes much memory for little arithmetic");
+      set("plan.recompute_ops", fmt::format("[{}]", fmt::join(ops, ", ")));
+      imported_.notes.push_back(fmt::format(
+          "plan.recompute_ops repeats every {}: norms of queries and keys, and activations of MLPs "
+          "without experts, among them",
+          join({ops.begin(), ops.end()}, " and ")));
     }
   }
 
   void read_training() {
     if (arguments_.has("--bf16")) {
       set("model.dtype", std::string("bf16"));
+    } else if (arguments_.has("--fp16")) {
+      set("model.dtype", std::string("bf16"));
+      imported_.notes.push_back(
+          "model.dtype is bf16, for --fp16: as many bytes, and no loss is scaled");
     }
-    copy("--train-iters", "train.steps");
+    read_steps("--train-iters", "--train-samples", "train.steps");
     copy("--lr", "train.lr");
     copy("--min-lr", "train.min_lr");
-    copy("--lr-warmup-iters", "train.warmup_steps");
+    read_steps("--lr-warmup-iters", "--lr-warmup-samples", "train.warmup_steps");
     copy("--eval-interval", "train.eval_every");
     copy("--save-interval", "train.save_every");
     set("train.weight_decay", arguments_.number("--weight-decay", 0.01));
@@ -406,11 +464,24 @@ class Import {
     }
   }
 
+  /// Steps are told as such, or as samples, of which every step has as many.
+  void read_steps(const std::string& flag, const std::string& samples, const std::string& key) {
+    copy(flag, key);
+    if (!arguments_.has(samples)) return;
+    if (arguments_.has(flag)) {
+      arguments_.leave(samples, flag + " says how many steps there are");
+      return;
+    }
+    const int64_t batch = std::max<int64_t>(1, global_batch_);
+    set(key, arguments_.integer(samples, 0) / batch);
+    imported_.notes.push_back(
+        fmt::format("{} is {}: {} {} in steps of {}", key, arguments_.integer(samples, 0) / batch,
+                    samples, arguments_.integer(samples, 0), counted(batch, "sequence")));
+  }
+
   void say_why() {
-    arguments_.leave("--fp16", "model.dtype is f32 or bf16 here");
     arguments_.leave("--fp8-format", "model.float8 is of linear layers alone, and without scales");
     arguments_.leave("--attention-dropout", "attention here drops nothing");
-    arguments_.leave("--train-samples", "train.steps is a number of steps");
     arguments_.leave("--rampup-batch-size", "a step has always as many sequences here");
     arguments_.leave("--distributed-backend", "plan.ranks follows from the launcher");
     arguments_.leave("--tp-comm-overlap", "plan.comm_tiles says so here");
@@ -420,7 +491,7 @@ class Import {
   MegatronArguments arguments_;
   std::string name_;
   int64_t ranks_;
-  int64_t tp_ = 1, pp_ = 1, cp_ = 1, dp_ = 1;
+  int64_t tp_ = 1, pp_ = 1, cp_ = 1, dp_ = 1, global_batch_ = 1;
   Imported imported_;
 };
 

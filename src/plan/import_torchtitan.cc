@@ -34,9 +34,7 @@ class Job {
         others_.push_back(std::string(section.str()));
         continue;
       }
-      for (const auto& [key, inside] : *value.as_table()) {
-        others_.push_back(fmt::format("{}.{}", section.str(), key.str()));
-      }
+      list_keys(*value.as_table(), std::string(section.str()));
     }
   }
 
@@ -94,7 +92,7 @@ class Job {
       if (reason == reasons_.end() && asked_.count(path) > 0) continue;
       std::ostringstream value;
       value << table_.at_path(path);
-      lines.push_back(fmt::format("{} = {}", path, value.str()));
+      lines.push_back(fmt::format("{} = {}", path, in_one_line(value.str())));
       if (reason != reasons_.end()) {
         lines.back() += ": " + reason->second;
       }
@@ -103,6 +101,24 @@ class Job {
   }
 
  private:
+  void list_keys(const toml::table& section, const std::string& name) {
+    for (const auto& [key, inside] : section) {
+      const std::string path = fmt::format("{}.{}", name, key.str());
+      if (inside.is_table()) {
+        list_keys(*inside.as_table(), path);
+      } else {
+        others_.push_back(path);
+      }
+    }
+  }
+  static std::string in_one_line(const std::string& text) {
+    std::istringstream words(text);
+    std::string line;
+    for (std::string word; words >> word;) {
+      line += (line.empty() ? "" : " ") + word;
+    }
+    return line;
+  }
   const toml::node* node(const std::string& path) {
     asked_.insert(path);
     return table_.at_path(path).node();
@@ -143,7 +159,7 @@ class Import {
  private:
   void set(const std::string& key, const std::string& value) { imported_.keys[key] = value; }
   void set(const std::string& key, int64_t value) { set(key, std::to_string(value)); }
-  void set(const std::string& key, double value) { set(key, fmt::format("{}", value)); }
+  void set(const std::string& key, double value) { set(key, fmt::format("{:.12g}", value)); }
   void set(const std::string& key, bool value) { set(key, std::string(value ? "true" : "false")); }
   int64_t degree(const std::string& axis, int64_t otherwise = 1) {
     const std::string path = fmt::format("parallelism.{}_degree", axis);
@@ -186,6 +202,7 @@ class Import {
         set(key, ranks);
       }
     }
+    read_nodes(others * split_);
     if (tp_ > 1) {
       set("plan.sequence_parallel", true);
     }
@@ -213,6 +230,17 @@ class Import {
             "are gathered");
       }
     }
+  }
+
+  /// torchtitan's run_train.sh starts 8 ranks on a node (NGPU); the file does not say.
+  void read_nodes(int64_t ranks) {
+    constexpr int64_t kPerNode = 8;
+    if (ranks <= kPerNode) return;
+    set("plan.ranks_per_node", kPerNode);
+    imported_.notes.push_back(
+        fmt::format("plan.ranks_per_node is {}, as run_train.sh starts them: the file does not say "
+                    "how many ranks a node has",
+                    kPerNode));
   }
 
   void read_sharding() {
@@ -329,6 +357,13 @@ class Import {
     const int64_t piece = job_.integer("parallelism.pipeline_parallel_microbatch_size", 1);
     set("plan.micro_batch", pp_ > 1 ? piece : local);
     set("train.global_batch", global > 0 ? global : local * dp);
+    if (const int64_t rounds = local > 0 ? global / (local * dp) : 0; pp_ > 1 && rounds > 1) {
+      imported_.notes.push_back(fmt::format(
+          "a step is one pass through the pipeline here, of all {} sequences of a data-parallel "
+          "rank; torchtitan accumulates {} of training.local_batch_size {}, which wait for the "
+          "pipeline to fill and empty each",
+          global / dp, rounds, local));
+    }
     set("train.seq_len", job_.integer("training.seq_len", 2048));
     set("train.steps", job_.integer("training.steps", 10000));
     set("train.max_grad_norm", job_.number("training.max_norm", 1.0));

@@ -47,6 +47,11 @@ std::string MegatronArguments::text(const std::string& flag) {
   return words->front();
 }
 
+std::vector<std::string> MegatronArguments::words(const std::string& flag) {
+  const std::vector<std::string>* words = find(flag);
+  return words ? *words : std::vector<std::string>{};
+}
+
 int64_t MegatronArguments::integer(const std::string& flag, int64_t otherwise) {
   if (!has(flag)) return otherwise;
   int64_t value = 0;

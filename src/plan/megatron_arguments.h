@@ -22,6 +22,8 @@ class MegatronArguments {
   bool has(const std::string& flag) { return find(flag) != nullptr; }
   /// The one word of a flag; empty if it is not there.
   std::string text(const std::string& flag);
+  /// All words of a flag; none if it is not there.
+  std::vector<std::string> words(const std::string& flag);
   int64_t integer(const std::string& flag, int64_t otherwise);
   double number(const std::string& flag, double otherwise);
   /// Of the launcher, whose flags have dashes or underscores.

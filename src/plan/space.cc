@@ -588,7 +588,9 @@ std::string describe(const Choice& choice, const Space& space) {
       text += fmt::format(" of {} layers", fmt::join(stage_layers(space, choice), "+"));
     }
   }
-  text += fmt::format(", {} x {}", num_micro_batches(space, choice), samples_text(space, choice));
+  const int64_t micro_batches = num_micro_batches(space, choice);
+  text += fmt::format(", {} micro-batch{} of {}", micro_batches, micro_batches == 1 ? "" : "es",
+                      samples_text(space, choice));
   if (choice.recompute > 0) {
     text += fmt::format(", recompute {}", kRecompute[choice.recompute]);
   }

@@ -149,7 +149,7 @@ std::vector<uint8_t> other_sums(const Space& space, const Choice& choice);
 /// Micro-batches of a step.
 int64_t num_micro_batches(const Space& space, const Choice& choice);
 
-/// "pp 8 x dp 16 x tp 8, interleaved of 6, 1 x 64 micro-batches, ..." in one line.
+/// "pp 8 x dp 16 x tp 8, interleaved of 6, 64 micro-batches of 1, ..." in one line.
 std::string describe(const Choice& choice, const Space& space);
 
 }  // namespace hocket::plan

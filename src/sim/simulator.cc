@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "ops/op.h"
 #include "program/moves.h"
 #include "program/parts.h"
 #include "program/transfer.h"
@@ -352,7 +353,92 @@ std::vector<WhatIf> answers(const Program& program, const std::vector<Speedup>& 
   return list;
 }
 
-void add_notes(const Program& program, const CostModel& costs, const ModelDurations& durations,
+/// Which links a transfer goes through, and how it is split over them, was decided for nodes of
+/// other sizes; empty: it was not.
+std::string other_nodes(const Program& program, const cost::Cluster& cluster) {
+  const int64_t ranks = program.num_ranks();
+  const int64_t per_node = program.ranks_per_node > 0 ? program.ranks_per_node : ranks;
+  const int64_t devices = cluster.devices_per_node;
+  if (std::min(per_node, ranks) == std::min(devices, ranks)) return "";
+  return fmt::format(
+      "the program was lowered for nodes of {} (plan.ranks_per_node is {}), those of {} have {}: "
+      "which "
+      "transfers leave a node, and how they go, is not as it would be there; try "
+      "plan.ranks_per_node={}",
+      counted(std::min(per_node, ranks), "rank"), program.ranks_per_node, cluster.name,
+      counted(devices, "device"), devices);
+}
+
+/// A key of the plan that the program was made from, as text; empty: it is not known.
+std::string plan_key(const Program& program, const std::string& key) {
+  if (program.config.empty()) return "";
+  const nlohmann::json config = parse_json(program.config, "program");
+  const JsonView view(config, "program");
+  return view.has("plan") ? view.at("plan").get_string(key, "") : "";
+}
+
+/// Collectives between nodes that read what a repeated task made.
+struct Again {
+  int64_t ns = 0, count = 0;
+  std::string repeated, exchange;  ///< ops of such a task, and of such a collective
+};
+
+Again exchanged_again(const Program& program, ClassId id, ModelDurations& durations) {
+  const program::RankClass& cls = program.classes[id];
+  const int32_t rank = program.ranks_of(id)[0];
+  std::vector<int32_t> maker(cls.buffers.size(), program::kNone);  // by buffer: who made it again
+  std::map<program::GroupId, int32_t> group_shape;
+  Again again;
+  for (size_t i = 0; i < cls.tasks.size(); ++i) {
+    const Task& task = cls.tasks[i];
+    const program::Kind& kind = program.kind(task);
+    const bool leaves_node = program::is_collective(kind) && program::is_between_nodes(task.lane);
+    const int32_t made =
+        leaves_node && !task.in.empty() ? maker[cls.root(task.in[0])] : program::kNone;
+    if (made != program::kNone) {
+      const auto [shape, fresh] = group_shape.emplace(task.group, 0);
+      if (fresh) {
+        shape->second = durations.shape_of(program.members(program.groups[task.group], rank));
+      }
+      again.ns += durations.transfer(id, i, shape->second).ns;
+      ++again.count;
+      again.repeated = program.kind(cls.tasks[static_cast<size_t>(made)]).op;
+      again.exchange = kind.op;
+    }
+    for (const program::BufferId out : task.out) {
+      maker[cls.root(out)] = task.recompute ? static_cast<int32_t>(i) : program::kNone;
+    }
+  }
+  return again;
+}
+
+/// Selective recomputation repeats what is cheap to compute; where that is exchanged over the
+/// network, it is not cheap. Empty: nothing is.
+std::string repeated_exchanges(const Program& program, ModelDurations& durations) {
+  if (plan_key(program, "recompute") != "selective") return "";
+  Again most;
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    Again again = exchanged_again(program, cls, durations);
+    if (again.ns > most.ns) {
+      most = std::move(again);
+    }
+  }
+  if (most.count == 0) return "";
+  std::vector<std::string> others;
+  for (const ops::Op* op : ops::all()) {
+    if (op->cheap_to_repeat && op->name != most.repeated) {
+      others.push_back(op->name);
+    }
+  }
+  return fmt::format(
+      "plan.recompute: selective repeats {}, and behind it {} {} between nodes, {} of a rank's "
+      "step; "
+      "plan.recompute_ops: [{}] keeps what it makes, for more memory",
+      most.repeated, most.count, most.exchange, human_time(static_cast<double>(most.ns) * 1e-9),
+      join(others, ", "));
+}
+
+void add_notes(const Program& program, const CostModel& costs, ModelDurations& durations,
                const Replay& replay, SimReport& report) {
   // What a reader of the prediction has to know before believing it: whether it is calibrated at
   // all, whether the profile fits the plan, whether the program was lowered for this cluster's
@@ -374,23 +460,11 @@ void add_notes(const Program& program, const CostModel& costs, const ModelDurati
     report.notes.push_back(
         fmt::format("{} gives no source for {}", cluster.name, join(bare, ", ")));
   }
-  bool crosses = false;
-  bool intra = false;
-  bool inter = false;
-  for (const auto& [shape, id] : durations.shapes()) {
-    crosses |= shape.nodes > 1;
+  if (const std::string other = other_nodes(program, cluster); !other.empty()) {
+    report.notes.push_back(other);
   }
-  for (const program::RankClass& cls : program.classes) {
-    for (const Task& task : cls.tasks) {
-      intra |= task.lane == Lane::intra || task.lane == Lane::intra_tx;
-      inter |= program::is_between_nodes(task.lane);
-    }
-  }
-  if (crosses && intra && !inter) {
-    report.notes.push_back(fmt::format(
-        "the program was lowered for one node, but its groups span nodes of {} devices here: they "
-        "are costed as network transfers; try plan.ranks_per_node={}",
-        cluster.devices_per_node, cluster.devices_per_node));
+  if (const std::string more = repeated_exchanges(program, durations); !more.empty()) {
+    report.notes.push_back(more);
   }
   if (replay.uneven_links) {
     report.notes.push_back(

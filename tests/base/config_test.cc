@@ -216,6 +216,30 @@ TEST(Config, RefusalsNameThePlaceAndTheNearestKey) {
   EXPECT_NE(refused("model: \xff\n").find("UTF-8"), std::string::npos);
 }
 
+struct Sourced {
+  double value = 0;
+  std::string source;
+  void fields(Fields& v) {
+    v("value", value, "of a datasheet").unit(Unit::bytes);
+    v("source", source, "which");
+  }
+};
+struct Device {
+  Sourced memory;
+  void fields(Fields& v) { v("memory", memory, "of a device"); }
+};
+
+TEST(Config, SaysHowASectionWithAValueIsWritten) {
+  Device device;
+  try {
+    parse_config(device, "memory: 80GiB\n", "device.yaml");
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(),
+                 "[device.yaml:1] memory is '80GiB'; expected {value: 80GiB, source: ...}");
+  }
+}
+
 TEST(Config, HostileYaml) {
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i < 12; ++i) {

@@ -21,6 +21,8 @@ TEST(Text, NearestIsMeantOrEmpty) {
   EXPECT_EQ(nearest("GLOBALBATCH", names), "global_batch");
   EXPECT_EQ(nearest("optimizer", names), "");
   EXPECT_EQ(nearest("x", {"y", "z"}), "");
+  EXPECT_EQ(nearest("f23", {"f32", "f64", "bf16"}), "f32");
+  EXPECT_EQ(nearest("fp8", {"f32", "f64", "bf16"}), "");
   EXPECT_EQ(nearest("pp", {"dp", "pp", "ep"}), "pp");
 }
 

@@ -260,6 +260,28 @@ class Cli(unittest.TestCase):
         self.assertEqual(2, self.box.run("check", "configs/quickstart.yaml", "--set",
                                          "cluster.memory_budget=1kB").returncode)
 
+    def test_advice_is_of_what_dominates_and_not_set_yet(self):
+        def advice(*settings):
+            r = self.box.run("check", "configs/quickstart.yaml", "--memory-budget", "1kB", "--set", "data.dir=",
+                             *(word for setting in settings for word in ("--set", setting)))
+            return re.findall(r"change: (.*)", r.stdout)[-1]
+        long = ("train.seq_len=4096", "plan.dp=2", "train.global_batch=8")
+        self.assertEqual("activations dominate: set plan.recompute, or lower plan.micro_batch, or raise plan.pp, plan.cp "
+                         "or plan.tp", advice(*long, "plan.micro_batch=4"))
+        self.assertNotIn("micro_batch", advice(*long, "plan.micro_batch=1"))
+        self.assertIn("set plan.recompute: full,", advice(*long, "plan.micro_batch=1", "plan.recompute=selective"))
+        short = ("train.seq_len=8", "plan.dp=2", "train.global_batch=4", "plan.micro_batch=1")
+        self.assertEqual("parameters and optimizer state dominate: set plan.shard.optimizer, or raise plan.ep, or raise "
+                         "plan.pp or plan.tp", advice(*short))
+        split = (*short, "plan.ep=2", "plan.shard.optimizer=all")
+        self.assertEqual("parameters and optimizer state dominate: set plan.shard.params, or raise plan.pp or plan.tp",
+                         advice(*split))
+        # Gradients of all experts on every rank.
+        r = self.box.run("check", "configs/qwen3-30b-a3b.yaml", "--memory-budget", "80GiB", "--set", "plan.ep=1",
+                         "--set", "plan.pp=1", "--set", "plan.dp=512", "--set", "plan.shard.optimizer=all",
+                         "--set", "model.dtype=bf16")
+        self.assertIn("change: gradients dominate: raise plan.ep, or set plan.shard.grads, or raise plan.pp", r.stdout)
+
     def test_one_set_of_memory_figures(self):
         """check and simulate say the same, the parts are the sum, and the sum is what fits."""
         self.box.prepare()
@@ -295,6 +317,9 @@ class Cli(unittest.TestCase):
             self.assertIn("device.memory of small.yaml", r.stdout)
         r = self.box.run(*words, "--memory-budget", "50kB")
         self.assertIn("(--memory-budget)", r.stdout)
+        r = self.box.run("check", "configs/quickstart.yaml", "--cluster", "small.yaml")
+        self.assertEqual(2, r.returncode)
+        self.assertIn("device.memory of small.yaml", r.stdout)
 
     def test_check_refuses_a_program_without_a_memory_plan(self):
         text = self.box.good("graph", "configs/quickstart.yaml", *PLAN)
@@ -453,6 +478,30 @@ class Cli(unittest.TestCase):
         self.assertIn("  DOES NOT FIT in ", text)
         with open(self.box.path("full.html"), encoding="utf-8") as f:
             self.assertIn('"status":"DOES NOT FIT in memory"', f.read())
+
+    def test_simulate_notes_what_a_reader_must_know(self):
+        """Warnings are among the notes; nodes of another size, and exchanges that selective repeats, are named."""
+        words = ("simulate", "configs/quickstart.yaml", "--cluster", "configs/clusters/box-4x2.yaml", "--set",
+                 "plan.dp=4", "--set", "plan.ep=4", "--set", "plan.micro_batch=1", "--set", "plan.ranks_per_node=2",
+                 "--set", "data.dir=", "--json")
+        def notes(*settings):
+            r = self.box.run(*words, *(word for setting in settings for word in ("--set", setting)))
+            self.assertEqual(0, r.returncode, r.stderr)
+            return "\n".join(json.loads(r.stdout)["notes"]), r.stderr
+        quiet, warned = notes()
+        self.assertEqual("", warned)
+        for part in ("ranks_per_node", "repeats", "max_position", "no effect"):
+            self.assertNotIn(part, quiet)
+        told, warned = notes("train.seq_len=256", "plan.sequence_parallel=true")
+        for text in (told, warned):
+            self.assertIn("train.seq_len has 256 tokens, but the model's max_position_embeddings is 128", text)
+            self.assertIn("plan.sequence_parallel has no effect: plan.tp is 1", text)
+        told, _ = notes("plan.ranks_per_node=1")
+        self.assertIn("nodes of 1 rank (plan.ranks_per_node is 1), those of box-4x2 have 2 devices", told)
+        told, _ = notes("plan.recompute=selective")
+        self.assertRegex(told, r"plan.recompute: selective repeats dispatch, and behind it \d+ all_to_all between nodes")
+        told, _ = notes("plan.recompute=selective", "plan.recompute_ops=[cast, rms_norm, rope, swiglu]")
+        self.assertNotIn("repeats", told)
 
     def test_simulate_page_and_price(self):
         words = ["simulate", "configs/quickstart.yaml", *PLAN]
