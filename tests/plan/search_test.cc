@@ -251,10 +251,9 @@ TEST(PlanSearch, IsTheSameWhateverTheThreads) {
 
 /// Every plan of a space.
 void visit_all(const Space& space, const std::function<void(const Choice&)>& visit) {
-  for (Choice choice : meshes(space)) {
-    for (const int32_t micro_batch : micro_batches(space, choice)) {
-      choice.micro_batch = micro_batch;
-      for (const Pipeline& pipeline : pipelines(space, choice, num_micro_batches(space, choice))) {
+  for (const Choice& mesh : meshes(space)) {
+    for (Choice choice : micro_batches(space, mesh)) {
+      for (const Pipeline& pipeline : pipelines(space, choice)) {
         choice.schedule = pipeline.schedule;
         choice.chunks = pipeline.chunks;
         choice.balanced = pipeline.balanced;

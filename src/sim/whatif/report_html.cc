@@ -123,7 +123,8 @@ std::string steps_table(const MeasuredRun& run, const Analysis& found) {
 }
 
 std::string causes_part(const MeasuredRun& run, const Analysis& found) {
-  std::string out = fmt::format("<h2>Causes</h2><p>Cause: {}.</p>\n", escaped(cause_text(run, found)));
+  std::string out =
+      fmt::format("<h2>Causes</h2><p>Cause: {}.</p>\n", escaped(cause_text(run, found)));
   if (!shows_causes(found)) return out + fmt::format("<p>{}</p>\n", escaped(kNotSeen));
   out +=
       "<table><tr><th>cause</th><th>of the loss</th><th>step without it</th><th>where</th>"
