@@ -255,13 +255,14 @@ TEST(Executor, SetsTheThreadsOfItsLanes) {
   Builder b;
   b.task(0, Lane::compute, {}, {b.buffer(0, f64s(1))}, nullptr);
   b.task(0, Lane::host, {}, {b.buffer(0, f64s(1))}, nullptr);
+  b.task(0, Lane::intra, {}, {b.buffer(0, f64s(1))}, nullptr);
   RankOptions options;
   options.threads = 3;
   Ranks ranks(b.finish(), options);
   ranks.run.step();
   std::vector<int> entered = ranks.backend->entered();
   std::sort(entered.begin(), entered.end());
-  EXPECT_EQ(entered, (std::vector<int>{1, 3}));
+  EXPECT_EQ(entered, (std::vector<int>{1, 3, 3}));
 }
 
 TEST(Executor, AnErrorNamesRankTaskAndCauseAndStopsTheOthers) {
