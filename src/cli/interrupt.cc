@@ -5,15 +5,14 @@
 #include <cstdint>
 #include <ctime>
 
+#include "base/signals.h"
+
 namespace hocket::cli {
 
 namespace {
 
 /// When the first one came, in ns since the machine began; 0: none did.
 std::atomic<int64_t> came_ns{0};
-/// `timeout` and launchers send a signal to a process and to its group: a second one within this is
-/// the first one again.
-constexpr int64_t kSameNs = 500'000'000;
 
 int64_t now_ns() {
   timespec now{};
@@ -25,7 +24,9 @@ int64_t now_ns() {
 void take(int signal) {
   const int64_t now = now_ns();
   int64_t before = 0;
-  if (came_ns.compare_exchange_strong(before, now) || now - before < kSameNs) return;
+  if (came_ns.compare_exchange_strong(before, now) ||
+      now - before < std::chrono::nanoseconds(kSameSignal).count())
+    return;
   ::signal(signal, SIG_DFL);
   ::raise(signal);
 }

@@ -29,9 +29,6 @@ using cost::TaskCost;
 using program::Lane;
 using program::Task;
 
-/// The axis of a mesh whose ranks are pipeline stages.
-constexpr std::string_view kStageAxis = "pp";
-
 /// Durations from a cost model, each distinct (kind, accumulation[, lane, shape]) computed once.
 class ModelDurations : public Durations {
  public:
@@ -40,7 +37,11 @@ class ModelDurations : public Durations {
         costs_(costs),
         network_(costs.cluster()),
         work_(program.kinds.size()),
-        more_launches_(program.kinds.size(), -1) {}
+        more_launches_(program.kinds.size(), -1) {
+    for (const program::RankClass& rank_class : program.classes) {
+      stages_.push_back(program::stages_of(rank_class));
+    }
+  }
 
   int64_t work_ns(ClassId cls, TaskId task) override { return work(0, cls, task).ns; }
   size_t device_of(int32_t rank) const override { return costs_.cluster().kind_of(rank); }
@@ -60,9 +61,7 @@ class ModelDurations : public Durations {
   bool host_reads(ClassId cls, TaskId task) override {
     const Task& asked = p_.classes[cls].tasks[task];
     if (!costs_.host_reads(p_.kind(asked))) return false;
-    // Of messages those between pipeline stages: others are blocks of collectives.
-    return asked.peer_axis == program::kNone ||
-           p_.mesh_of(cls).axes[asked.peer_axis].name == kStageAxis;
+    return asked.peer_axis == program::kNone || joins_stages(cls, asked);
   }
 
   TaskCost work(size_t device, ClassId cls, TaskId task) {
@@ -124,6 +123,14 @@ class ModelDurations : public Durations {
   const std::map<GroupShape, int32_t>& shapes() const { return shapes_; }
 
  private:
+  /// Of a message: it goes to, or comes from, a rank of other pipeline stages. Others are blocks of
+  /// collectives.
+  bool joins_stages(ClassId cls, const Task& message) const {
+    const std::vector<ClassId> peers = p_.peer_classes(cls, message.way());
+    return std::any_of(peers.begin(), peers.end(),
+                       [&](ClassId peer) { return stages_[peer.value()] != stages_[cls.value()]; });
+  }
+
   TaskCost between_roles(ClassId cls, TaskId task, int32_t shape) {
     const bool inter = program::is_between_nodes(p_.classes[cls].tasks[task].lane);
     return costs_.transfer(kind_of(cls, task), 0, inter, known_shape(shape));
@@ -179,6 +186,7 @@ class ModelDurations : public Durations {
   };
   std::vector<std::vector<std::pair<WorkKey, TaskCost>>> work_;  ///< per kind of task
   std::vector<int64_t> more_launches_;                           // per kind; -1: not asked yet
+  std::vector<std::vector<int32_t>> stages_;                     // per class
   std::map<GroupShape, int32_t> shapes_;
   std::map<std::tuple<program::KindId, int32_t, bool, int32_t>, TaskCost> transfers_;
   std::map<std::tuple<program::KindId, int64_t, bool, int32_t>, Demand> demands_;  // by time

@@ -41,9 +41,9 @@ struct ProvenanceShares {
 
 /// Tasks of one kind on the critical path. What the longest of them moves is said of communication.
 struct PathEntry {
-  std::string name;  ///< the longest of them, as task_name says, with its rank
-  std::string op;
-  std::string moves;        ///< the parameters, or whose gradients; empty: activations
+  std::string name = {};  ///< the longest of them, as task_name says, with its rank
+  std::string op = {};
+  std::string moves = {};   ///< the parameters, or whose gradients; empty: activations
   bool gradients = false;   ///< it moves gradients of them
   int64_t bytes = 0;        ///< payload of a rank; 0: it is no communication
   int64_t group_ranks = 0;  ///< ranks that take part

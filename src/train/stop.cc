@@ -17,14 +17,11 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/signals.h"
 
 namespace hocket::train {
 
 namespace {
-
-/// `timeout` and launchers send a signal to a process and to its group: the same one again within
-/// this is no second request.
-constexpr std::chrono::milliseconds kSameSignal(500);
 
 const char* name_of(int signal) {
   switch (signal) {

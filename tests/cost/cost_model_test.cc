@@ -203,7 +203,8 @@ TEST(CostModel, WorkAndCopiesOfHosts) {
   using program::Lane;
   Cluster c = toy();
   const Kind encode = kind("encode_int8", 0, 5'000'000);
-  const Kind copy{.op = "copy", .in = {{DType::f32, {1000}}}, .out = {{DType::f32, {1000}}}};
+  const Kind copy{
+      .op = "copy", .attrs = {}, .in = {{DType::f32, {1000}}}, .out = {{DType::f32, {1000}}}};
   // What the cluster does not say is not made up.
   EXPECT_THROW(CostModel(c, std::nullopt, 1).work(encode, 0, 0, Lane::host), Error);
   c.device.host = {{2e9, ""}, {4e9, ""}, {10e-6, ""}};

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a second signal means.
+#pragma once
+
+#include <chrono>
+
+namespace hocket {
+
+/// `timeout` and launchers send a signal to a process and to its group: the same one again within
+/// this is no second request.
+inline constexpr std::chrono::milliseconds kSameSignal(500);
+
+}  // namespace hocket
