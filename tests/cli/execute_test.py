@@ -3,6 +3,7 @@
 # ctest: slow
 # ctest: timeout=600
 """The verbs that execute, on a tiny model: data, train, eval, generate, profile, bench step."""
+import collections
 import gzip
 import json
 import os
@@ -634,19 +635,23 @@ class Execute(unittest.TestCase):
 
     def test_bench_step_traces_all_its_steps(self):
         """And what long documents take shows in it: two ranks, one of which has them in the odd steps."""
-        words = ("bench", "step", "--config", "configs/models/quickstart", "--steps", "4", "--warmup", "1", "--set",
+        words = ("bench", "step", "--config", "configs/models/quickstart", "--steps", "8", "--warmup", "1", "--set",
                  "train.seq_len=1024", "--set", "train.global_batch=2", "--set", "plan.dp=2", "--set", "plan.micro_batch=1")
         said = json.loads(self.box.good(*words, "--documents", "1024,64,64,1024", "--trace", "steps.json.gz", "--json"))
         found = json.loads(self.box.good("whatif", "steps.json.gz", "--json"))
-        self.assertEqual((found["dp"], len(found["S_step"]), found["dropped"]["steps"]), (2, 4, 0))
-        self.assertLess(found["T_measured"], 1.01e-3 * sum(said["step_ms"]) / 4)
+        self.assertEqual((found["dp"], len(found["S_step"]), found["dropped"]["steps"]), (2, 8, 0))
+        self.assertLess(found["T_measured"], 1.01e-3 * sum(said["step_ms"]) / 8)
         with gzip.open(self.box.path("steps.json.gz")) as f:
             events = json.load(f)["traceEvents"]
-        attended = {}
+        # Programs beside this one only ever make a kernel longer: each counts with its fastest of four steps.
+        fastest = {}
         for event in events:
             if event.get("cat") == "attention":
-                at = event["args"]["step"] % 2, event["pid"]
-                attended[at] = attended.get(at, 0) + event["dur"]
+                kernel = event["args"]["step"] % 2, event["pid"], event["name"]
+                fastest[kernel] = min(fastest.get(kernel, event["dur"]), event["dur"])
+        attended = collections.Counter()
+        for (odd, rank, _), microseconds in fastest.items():
+            attended[odd, rank] += microseconds
         self.assertGreater(min(attended[1, 1], attended[0, 2]), 1.5 * max(attended[0, 1], attended[1, 2]), attended)
         for bad in (["--documents", "1025"], ["--documents", "0"], ["--documents", "8", "--interactive"],
                     ["--trace", "t.json", "--block", "2"]):
