@@ -314,9 +314,23 @@ class Search {
     return durations;
   }
 
+  /// Whether an op is done once a step for the parameters of a stage: its optimizer, and what its
+  /// own workers gather and sum among them.
+  bool is_of_parameters(int32_t op) const {
+    if (run_.ops[op].micro_batch != kNone) return false;
+    const OpKind& kind = run_.kind(op);
+    if (!kind.communicates()) return std::string_view(kind.name).starts_with("optimizer");
+    if (kind.traffic == Traffic::message || run_.ops[op].group == kNone) return false;
+    const std::vector<int32_t>& members = run_.groups[run_.ops[op].group].ops;
+    return std::all_of(members.begin(), members.end(), [&](int32_t member) {
+      return run_.worker(member, 0).stage == run_.worker(op, 0).stage;
+    });
+  }
+
   /// The last stage, whose head and loss the others lack, or another one that computes longer.
   /// Layers that leave it go to the others: cured by passes through all stages that take the mean
-  /// of their kind over the stages.
+  /// of their kind over the stages. With them goes as large a share of what a stage does for its
+  /// parameters.
   void slow_stage() {
     if (run_.stages < 2) return;
     const auto stages = static_cast<size_t>(run_.stages);
@@ -349,6 +363,25 @@ class Search {
         }
       }
     }
+    // Gathers, sums and the optimizer, by stage.
+    std::vector<double> parameters(stages, 0);
+    const auto each_of_parameters = [&](auto&& f) {
+      for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+        if (!is_of_parameters(op)) continue;
+        for (int32_t lane = 0; lane < lanes_; ++lane) {
+          f(run_.at(op, lane), stage_of(run_.blocks[run_.ops[op].block], lane));
+        }
+      }
+    };
+    each_of_parameters(
+        [&](size_t cell, size_t stage) { parameters[stage] += run_.duration[cell]; });
+    const double mean =
+        std::accumulate(parameters.begin(), parameters.end(), 0.0) / static_cast<double>(stages);
+    each_of_parameters([&](size_t cell, size_t stage) {
+      if (parameters[stage] > 0) {
+        even[cell] *= mean / parameters[stage];
+      }
+    });
     const auto worst = static_cast<int32_t>(std::max_element(all.begin(), all.end()) - all.begin());
     const bool last = worst == run_.stages - 1;
     std::vector<std::string> alone;
