@@ -8,6 +8,8 @@
 
 #include "base/error.h"
 #include "sim/whatif/analysis.h"
+#include "sim/whatif/block_times.h"
+#include "sim/whatif/even_stages.h"
 #include "sim/whatif/importers.h"
 #include "sim/whatif/measured_run.h"
 #include "sim/whatif/replay.h"
@@ -71,6 +73,40 @@ MeasuredRun two_stages() {
   group({op(0, 3)}, true);
   group({op(1, 3)}, true);
   return run;
+}
+
+TEST(WhatifEvenStages, ParametersMoveWithLayersAndSumsHideBesideThem) {
+  MeasuredRun run = two_stages();
+  const auto each = [&](int32_t worker, const char* name, auto&& f) {
+    for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+      if (run.ops[op].worker != worker || run.kind(op).name != name) continue;
+      for (int32_t lane = 0; lane < run.lanes(); ++lane) {
+        f(op, run.at(op, lane));
+      }
+    }
+  };
+  for (const int32_t worker : {0, 1}) {
+    each(worker, "forward-compute", [&](int32_t op, size_t) {
+      run.ops[op].micro_batch = run.blocks[run.ops[op].block].micro_batch = 0;
+    });
+    each(worker, "sum", [&](int32_t, size_t cell) { run.duration[cell] = worker == 0 ? 2 : 6; });
+  }
+  // Passes take 4 s on stage 0 and 9 s on stage 1, of both replicas; sums 4 s and 12 s.
+  const auto expect_even = [&](double sums_of_0, double sums_of_1) {
+    const EvenStages even = even_stages(run, BlockTimes(run));
+    EXPECT_EQ(even.passes, (std::vector<double>{4, 9}));
+    for (const int32_t worker : {0, 1}) {
+      double passes = 0, sums = 0;
+      each(worker, "forward-compute", [&](int32_t, size_t at) { passes += even.duration[at]; });
+      each(worker, "sum", [&](int32_t, size_t at) { sums += even.duration[at]; });
+      EXPECT_DOUBLE_EQ(passes, 6.5);
+      EXPECT_DOUBLE_EQ(sums, worker == 0 ? sums_of_0 : sums_of_1);
+    }
+  };
+  expect_even(8, 8);
+  // Sums that begin before the last pass ends: 2.5 s of the passes that came to stage 0 hide them.
+  each(1, "sum", [&](int32_t, size_t cell) { run.start[cell] -= 0.5; });
+  expect_even(5.5, 8);
 }
 
 TEST(WhatifReplay, CommunicationBeginsWithTheLastMember) {

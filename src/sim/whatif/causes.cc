@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "sim/whatif/blend.h"
 #include "sim/whatif/block_times.h"
+#include "sim/whatif/even_stages.h"
 #include "sim/whatif/pauses.h"
 
 namespace hocket::sim::whatif {
@@ -314,74 +315,12 @@ class Search {
     return durations;
   }
 
-  /// Whether an op is done once a step for the parameters of a stage: its optimizer, and what its
-  /// own workers gather and sum among them.
-  bool is_of_parameters(int32_t op) const {
-    if (run_.ops[op].micro_batch != kNone) return false;
-    const OpKind& kind = run_.kind(op);
-    if (!kind.communicates()) return std::string_view(kind.name).starts_with("optimizer");
-    if (kind.traffic == Traffic::message || run_.ops[op].group == kNone) return false;
-    const std::vector<int32_t>& members = run_.groups[run_.ops[op].group].ops;
-    return std::all_of(members.begin(), members.end(), [&](int32_t member) {
-      return run_.worker(member, 0).stage == run_.worker(op, 0).stage;
-    });
-  }
-
   /// The last stage, whose head and loss the others lack, or another one that computes longer.
-  /// Layers that leave it go to the others: cured by passes through all stages that take the mean
-  /// of their kind over the stages. With them goes as large a share of what a stage does for its
-  /// parameters.
+  /// Layers that leave it go to the others.
   void slow_stage() {
     if (run_.stages < 2) return;
-    const auto stages = static_cast<size_t>(run_.stages);
-    // Passes of a kind, and all together, by stage.
-    std::map<int32_t, std::vector<double>> passes;
-    std::vector<double> all(stages, 0);
-    const auto stage_of = [&](const Block& at, int32_t lane) {
-      return static_cast<size_t>(
-          run_.workers[static_cast<size_t>(at.worker * run_.replicas + lane % run_.replicas)]
-              .stage);
-    };
-    for (const Pass& pass : times_.passes()) {
-      const Block& at = run_.blocks[pass.block];
-      std::vector<double>& of_kind = passes.try_emplace(at.kind, stages, 0.0).first->second;
-      for (int32_t lane = 0; lane < lanes_; ++lane) {
-        of_kind[stage_of(at, lane)] += times_.time(pass.block, lane);
-        all[stage_of(at, lane)] += times_.time(pass.block, lane);
-      }
-    }
-    std::vector<double> even = run_.duration;
-    for (const Pass& pass : times_.passes()) {
-      const Block& at = run_.blocks[pass.block];
-      const std::vector<double>& of_kind = passes.at(at.kind);
-      const double mean =
-          std::accumulate(of_kind.begin(), of_kind.end(), 0.0) / static_cast<double>(stages);
-      for (int32_t lane = 0; lane < lanes_; ++lane) {
-        const double own = of_kind[stage_of(at, lane)];
-        if (own > 0) {
-          times_.set(pass.block, lane, times_.time(pass.block, lane) * (mean / own), &even);
-        }
-      }
-    }
-    // Gathers, sums and the optimizer, by stage.
-    std::vector<double> parameters(stages, 0);
-    const auto each_of_parameters = [&](auto&& f) {
-      for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
-        if (!is_of_parameters(op)) continue;
-        for (int32_t lane = 0; lane < lanes_; ++lane) {
-          f(run_.at(op, lane), stage_of(run_.blocks[run_.ops[op].block], lane));
-        }
-      }
-    };
-    each_of_parameters(
-        [&](size_t cell, size_t stage) { parameters[stage] += run_.duration[cell]; });
-    const double mean =
-        std::accumulate(parameters.begin(), parameters.end(), 0.0) / static_cast<double>(stages);
-    each_of_parameters([&](size_t cell, size_t stage) {
-      if (parameters[stage] > 0) {
-        even[cell] *= mean / parameters[stage];
-      }
-    });
+    const EvenStages even = even_stages(run_, times_);
+    const std::vector<double>& all = even.passes;
     const auto worst = static_cast<int32_t>(std::max_element(all.begin(), all.end()) - all.begin());
     const bool last = worst == run_.stages - 1;
     std::vector<std::string> alone;
@@ -391,10 +330,10 @@ class Search {
       }
     }
     add(last ? Cause::last_stage : Cause::slow_stage, fmt::format("stage {}", worst),
-        replayer_.mean(even),
+        replayer_.mean(even.duration),
         fmt::format("{:.2f} times the mean of all stages{}; cured by passes through all that take "
                     "as long, as where layers are moved",
-                    all[static_cast<size_t>(worst)] * static_cast<double>(stages) /
+                    all[static_cast<size_t>(worst)] * static_cast<double>(all.size()) /
                         std::accumulate(all.begin(), all.end(), 0.0),
                     last ? ", with the head and the loss" : "") +
             (alone.empty()
