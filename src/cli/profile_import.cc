@@ -173,6 +173,8 @@ void print_json(const ImportOptions& options, const std::string& base, const Log
 }  // namespace
 
 int import_logs(const ImportOptions& options) {
+  // Refuse what cannot be written, read logs, fit links, tell the error on times that were not
+  // fitted, write the cluster.
   if (options.json && options.out == "-") {
     fail(kWhere, "--json and --out - both go to standard output; expected one there");
   }

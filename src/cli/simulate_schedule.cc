@@ -80,6 +80,7 @@ Shape shape_of(const ScheduleOptions& options) {
 }  // namespace
 
 int simulate_schedule(const ScheduleOptions& options) {
+  // A schedule, of a file or made from its name; simulated; written as CSV, SVG, JSON or text.
   if (options.json && (options.out == "-" || options.svg == "-")) {
     fail("hocket simulate",
          "--json and a file '-' both go to standard output; expected one of them there");

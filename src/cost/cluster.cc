@@ -526,6 +526,7 @@ void Cluster::validate_measured(const std::string& where) const {
 }
 
 void Cluster::validate_levels(const std::string& where) const {
+  // Links first; then levels from the inside out, of which each holds whole ones of that below.
   for (const auto& [name, link] : {std::pair{"intra", &links.intra}, {"inter", &links.inter}}) {
     for (const Curve* curve : {&link->short_messages, &link->tree, &link->direct, &link->message}) {
       const bool any =

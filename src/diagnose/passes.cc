@@ -181,6 +181,8 @@ class RankPasses {
 }  // namespace
 
 Trace passes_of(const Trace& trace) {
+  // Tasks go to the passes of their rank; then every rank draws its passes, and between them what
+  // it waited for.
   std::map<int32_t, RankPasses> ranks;
   int64_t step_ns = 0;
   for (const TraceEvent& event : trace.events) {

@@ -491,6 +491,8 @@ void derive_heads(Run& run) {
 }  // namespace
 
 void derive(Run& run) {
+  // The model, then ranks and how they talk, then the plan key by key; heads and samples are dealt
+  // once the mesh is known, and what only a whole plan can break is checked at the end.
   const RunConfig& config = run.config;
   derive_model(run);
   if (config.model.float8 && config.model.dtype != "bf16") {

@@ -183,6 +183,8 @@ struct PinnableTensors {
 };
 
 PinnableTensors pinnable_tensors(const Graph& graph) {
+  // First all by their kind; then what the optimizer reads and writes is its parameter's; and so
+  // are sums of gradients, of which the parts cannot be pinned.
   PinnableTensors all{std::vector<Pinnable>(graph.tensors.size(), Pinnable::none),
                       std::vector<TensorId>(graph.tensors.size(), kNone)};
   for (size_t id = 0; id < graph.tensors.size(); ++id) {

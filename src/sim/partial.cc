@@ -51,6 +51,8 @@ PartialReplay::PartialReplay(const Program& program, Durations& durations,
       durations_(durations),
       options_(options),
       tables_(build_tables(program, durations, options)) {
+  // A whole replay, which is kept: ends of tasks, and the order in which they were done. A change
+  // walks on from what it marks in that order; of a class the last tasks say when a rank ends.
   options_.record = true;
   options_.keep_order = true;
   full_ = replay(tables_, durations, options_);

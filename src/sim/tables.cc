@@ -17,6 +17,9 @@ using program::RankClass;
 using program::Task;
 
 Tables TablesBuilder::build() {
+  // Classes become flat tables of tasks. Who meets whom in collectives, and who sends to whom, says
+  // which ranks are alike; one of each kind is replayed. Then the members and links of these get
+  // their places, and durations are left to be asked for.
   t_.program = &p_;
   if (p_.classes.empty()) fail("sim", "the program has no rank class");
   if (const std::string wrong = p_.bad_placement(); !wrong.empty()) {

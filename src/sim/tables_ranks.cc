@@ -255,6 +255,8 @@ void TablesBuilder::place_groups() {
 }
 
 void TablesBuilder::place_links() {
+  // [link, rank that is replayed]: the peer, if the rank's class uses the link; and of a sender how
+  // far the message goes and which links of the cluster it shares.
   const size_t n = t_.ranks.size();
   t_.link_peer.assign(links_.size() * n, kNone);
   t_.link_shape.assign(links_.size() * n, 0);

@@ -178,6 +178,8 @@ double scaling_factor(const Gradients& gradients, const Fusion& fusion, const Ne
 }
 
 Bottleneck find_bottleneck(Gradients gradients, BottleneckOptions options) {
+  // Gradients are fused once. Then factors: as measured, of the network that was measured, and the
+  // table, by ranks, bandwidth and compression: of a full link, and of the share that is used.
   check(options);
   Bottleneck found;
   const std::vector<FusedStep> steps = fuse_all(gradients, options.fusion);

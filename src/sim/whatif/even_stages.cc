@@ -13,8 +13,7 @@ namespace {
 using ByStage = std::vector<double>;  // seconds of all steps and workers
 
 double mean_of(const ByStage& seconds) {
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0) /
-         static_cast<double>(seconds.size());
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
 }
 
 /// Three things move with layers. Passes of a kind take their mean over the stages. So does, of

@@ -260,6 +260,8 @@ void number_by_time(double tolerance, ByRank* by_rank) {
 
 double set_clocks(const std::set<int32_t>& steps, std::vector<Profile>* profiles,
                   Dropped* dropped) {
+  // Every clock is set to the first rank's, by the ends of collectives that both were in, else by
+  // the steps; then how far clocks were apart, and how far ends still are, is told.
   const Profile& reference = profiles->front();
   const Ends first = collective_ends(reference);
   double most = 0, apart = 0;

@@ -239,6 +239,7 @@ class Table {
   }
 
   void keep_steps() {
+    // A step is kept if all of its lanes have the pattern's ops; others are named, the first few.
     if (!has_pattern_) {
       fail(where_, "got {}; try a trace of whole steps", run_.dropped.notes.back());
     }
