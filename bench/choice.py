@@ -10,6 +10,8 @@ sharding that it simulated, the most promising first, up to N in all, on a playe
 lanes are held, all bytes go through the links. A choice is good if none of the others is more than 3 % faster.
 
 predicted     of the choice, over measured, minus one
+late          by how much tasks of the choice took longer than the device that is played: the cores cannot play it so
+              fast if that is much, and its step is not what was predicted (see --rate)
 behind        the choice over the fastest of all plans that were run, minus one (the medians of their blocks)
 """
 import json
@@ -73,7 +75,7 @@ def plans_of(args, network, model, cluster, profile):
 
 
 def measure(args, network, model, plans, device, profile, folder):
-    """Seconds of each plan, in turn."""
+    """Seconds of each plan, in turn, and by how much its tasks took longer than the device that is played."""
     command = [args.hocket, "bench", "step", "--config", model, "--steps", str(args.steps), "--warmup", "1", "--block",
                "1", *sets([f"timed.cluster={device}", f"timed.profile={profile}"])]
     for number, plan in enumerate(plans):
@@ -83,7 +85,8 @@ def measure(args, network, model, plans, device, profile, folder):
         command += ["--variant", f"plan{number}={','.join(keys)}"]
     printed = network.run(command, folder)
     said = json.loads([line for line in printed.splitlines() if line.startswith('{"world"')][-1])
-    return [statistics.median(variant["step_ms"]) / 1e3 for variant in said["variants"]]
+    return [(statistics.median(variant["step_ms"]) / 1e3, variant["over_ms"] / variant["held_ms"])
+            for variant in said["variants"]]
 
 
 def options():
@@ -92,7 +95,7 @@ def options():
     ap.add_argument("--among", type=int, default=6, help="plans that are run of a case, the choice among them")
     ap.add_argument("--steps", type=int, default=4, help="of each plan")
     ap.add_argument("--seconds", type=float, default=8, help="of `hocket plan`")
-    ap.add_argument("--rate", default="6GFLOP/s", help="of the played device: the faster, the less can the cores keep up "
+    ap.add_argument("--rate", default="3GFLOP/s", help="of the played device: the faster, the less can the cores keep up "
                     "with what is really computed")
     return ap
 
@@ -107,7 +110,7 @@ def main():
     device, lines = device_file(args, folder)
     keys = [f"train.seq_len={SEQUENCE}", f"train.global_batch={BATCH}", "plan.dp=2", "plan.ep=2", "plan.micro_batch=4"]
     profile = played_profile(args.hocket, MOE, keys + ["plan.threads_per_rank=1"], folder)
-    print(f"{'':34}{'choice':>28}{'predicted':>11}{'measured':>11}{'error':>8}{'behind':>8}  fastest", flush=True)
+    print(f"{'':34}{'choice':>28}{'predicted':>11}{'measured':>11}{'error':>8}{'late':>7}{'behind':>8}  fastest", flush=True)
     rows = []
     for name in args.only or NETWORKS:
         network = NETWORKS[name]
@@ -115,8 +118,8 @@ def main():
         for model in (DENSE, MOE):
             plans, search = plans_of(args, network, model, cluster, profile)
             times = measure(args, network, model, plans, device, profile, folder)
-            for plan, seconds in zip(plans, times):
-                plan["measured_s"] = seconds
+            for plan, (seconds, late) in zip(plans, times):
+                plan["measured_s"], plan["late"] = seconds, late
             best = min(plans, key=lambda plan: plan["measured_s"])
             row = {"case": f"{name} {os.path.basename(model)}", "plans": plans, "complete": search["complete"],
                    "counts": search["counts"], "behind": plans[0]["measured_s"] / best["measured_s"] - 1}
@@ -124,7 +127,7 @@ def main():
             choice = plans[0]
             print(f"{row['case']:34}{choice['plan'][:27]:>28}{choice['step_s'] * 1e3:9.1f}ms"
                   f"{choice['measured_s'] * 1e3:9.1f}ms{choice['step_s'] / choice['measured_s'] - 1:+8.1%}"
-                  f"{row['behind']:+8.1%}  {best['plan']}", flush=True)
+                  f"{choice['late']:7.1%}{row['behind']:+8.1%}  {best['plan']}", flush=True)
             if args.json:
                 with open(args.json, "w", encoding="utf-8") as f:
                     json.dump(rows, f, indent=1)

@@ -18,8 +18,10 @@ double mean_of(const ByStage& seconds) {
 
 /// Three things move with layers. Passes of a kind take their mean over the stages. So does, of
 /// each sort, what a stage does once a step for its parameters: its optimizer, what it gathers and
-/// what it sums. But where sums of gradients go on beside the last pass, those of layers that
-/// arrive do so too: that much of the pass hides them.
+/// what it sums. But longer passes and sums are no more of them. Of n sums of s seconds behind
+/// parts of b seconds of the last pass, the last ends b + n s after the pass began, or n b + s if
+/// parts are longer. Those of a stage that has m < n of its own, each n / m times as long, end
+/// (n / m - 1) min(b, s) later: so much less do they take.
 class Mover {
  public:
   Mover(const MeasuredRun& run, const BlockTimes& times)
@@ -84,9 +86,11 @@ class Mover {
       }
     }
     last_passes_.assign(stages_, 0);
+    lanes_of_.assign(stages_, 0);
     for (int32_t worker = 0; worker < run_.pattern_workers; ++worker) {
       for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
         last_passes_[stage_of(worker, lane)] += seconds[place(worker, lane)];
+        ++lanes_of_[stage_of(worker, lane)];
       }
     }
   }
@@ -110,6 +114,7 @@ class Mover {
 
   void parameters() {
     std::map<Traffic, ByStage> sorts;
+    ByStage sums_of_worker(stages_, 0);
     bool beside_passes = false;
     const auto each = [&](auto&& f) {
       for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
@@ -123,16 +128,18 @@ class Mover {
     each([&](int32_t op, int32_t lane, size_t stage, ByStage& of_sort) {
       const size_t cell = run_.at(op, lane);
       of_sort[stage] += run_.duration[cell];
-      beside_passes |= run_.kind(op).traffic == Traffic::gradients &&
-                       run_.start[cell] < last_ends_[place(run_.ops[op].worker, lane)];
+      if (run_.kind(op).traffic != Traffic::gradients) return;
+      sums_of_worker[stage] += 1 / lanes_of_[stage];
+      beside_passes |= run_.start[cell] < last_ends_[place(run_.ops[op].worker, lane)];
     });
     each([&](int32_t op, int32_t lane, size_t stage, const ByStage& of_sort) {
-      const double own = of_sort[stage];
+      const double own = of_sort[stage], added = mean_of(of_sort) - own;
       if (own <= 0) return;
-      const bool hides = beside_passes && run_.kind(op).traffic == Traffic::gradients;
-      const double added = mean_of(of_sort) - own;
-      const double hidden = hides && added > 0 ? std::min(added, arrived(stage)) : 0;
-      out_.duration[run_.at(op, lane)] *= (own + added - hidden) / own;
+      double less = 0;
+      if (beside_passes && run_.kind(op).traffic == Traffic::gradients && added > 0) {
+        less = std::min(added, arrived(stage)) / sums_of_worker[stage];
+      }
+      out_.duration[run_.at(op, lane)] *= (own + added - less) / own;
     });
   }
 
@@ -146,6 +153,7 @@ class Mover {
   const size_t stages_;
   std::vector<double> last_ends_;  ///< of passes as measured, by worker and lane
   ByStage last_passes_;            ///< how long they take when stages are even
+  std::vector<double> lanes_of_;   ///< workers of a stage, in all steps
   EvenStages out_;
 };
 
