@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 import cli_util
-from megatron_script import DENSE, EXPERTS
+from megatron_script import DENSE as DENSE_SCRIPT, EXPERTS
 
 DENSE = {
     "model_type": "llama", "vocab_size": 512, "hidden_size": 32, "intermediate_size": 64,
@@ -388,7 +388,7 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         subprocess.run(["bash", "-n", os.path.join(self.folder, "again.sh")], check=True)
 
     def test_megatron_window(self):
-        for script, family in ((DENSE, "mistral"), (EXPERTS, "qwen3_moe")):
+        for script, family in ((DENSE_SCRIPT, "mistral"), (EXPERTS, "qwen3_moe")):
             self.put("args.sh", script.replace("--swiglu", "--swiglu --window-size '(15, 0)'"))
             self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
             model = json.loads(self.read("model/config.json"))
