@@ -10,7 +10,7 @@ namespace {
 
 void read(const JsonView& in, ModelConfig&) {
   if (in.get_bool("use_sliding_window", true)) {
-    refuse(in, "sliding_window", "expected null: transformers gives a llama none; or a mistral");
+    refuse(in, "sliding_window", "expected null: a llama has no window, a mistral has");
   }
 }
 
