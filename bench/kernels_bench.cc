@@ -23,7 +23,7 @@ using graph::TensorType;
 
 constexpr int64_t kT = 2048, kSeq = 512, kD = 384, kH = 6, kG = 2, kHead = 64, kF = 1152,
                   kV = 16384;
-constexpr int64_t kE = 8, kK = 2, kFe = 384;
+constexpr int64_t kE = 8, kK = 2, kFe = 384, kWindow = 64;
 
 struct Case {
   std::string name, op;
@@ -65,6 +65,16 @@ std::vector<Case> cases() {
   list.push_back({"attention", "attention", scale, {q, k, k, pos}, {q, lse}, 4 * causal});
   list.push_back(
       {"attention_bwd", "attention_bwd", scale, {q, q, k, k, q, lse, pos}, {q, k, k}, 10 * causal});
+  Attrs sliding = scale;
+  sliding.set("window", kWindow);
+  const double seen = kT * (kWindow - kWindow * (kWindow - 1) / 2.0 / kSeq) * kH * kHead;
+  list.push_back({"attention/window", "attention", sliding, {q, k, k, pos}, {q, lse}, 4 * seen});
+  list.push_back({"attention_bwd/window",
+                  "attention_bwd",
+                  sliding,
+                  {q, q, k, k, q, lse, pos},
+                  {q, k, k},
+                  10 * seen});
   list.push_back({"softmax_merge", "softmax_merge", {}, {q, lse, q, lse}, {q, lse}});
   // The steps of the loss, on the logits of a quarter of the tokens.
   const TensorType z = f32({kT / 4, kV}), per_token = f32({kT / 4}), y = i32({kT / 4});

@@ -3,7 +3,7 @@
 """Training steps that others published, beside what `hocket simulate` predicts of the same model, plan and cluster.
 
     bench/published_steps.py [--only megatron|megascale|qwen3|llama ...] [--tiles 4] [--json FILE] [--fit]
-                             [--shares 0.7 0.1] [--hocket build/hocket]
+                             [--shares 0.7 0.1] [--window 512] [--hocket build/hocket]
 
 Every row is a run.yaml (written to a temporary folder), a cluster file of configs/clusters and a published figure:
 
@@ -12,10 +12,12 @@ megatron   Megatron-LM on A100, Korthikanti et al., arXiv 2205.05198, table 5: s
            1T models are predicted (--shares: with other shares, of products and of attention)
 megascale  Jiang et al., arXiv 2402.15627, table 2: MFU of MegaScale over MFU of Megatron-LM, at eight scales. Both are
            predicted. They differ in what MegaScale changed: the overlaps (plan keys of MEGASCALE; without that of pp the
-           host awaits every message), the parallel transformer block (model_type parallel_llama), and FlashAttention-2
-           in place of FlashAttention, shares of the peak from its paper (--attention, of Megatron-LM and of MegaScale;
-           0: that of the cluster file). --steps adds them one after the other, as the paper's table 3 does. Error:
-           predicted ratio minus published ratio
+           host awaits every message), the parallel transformer block (model_type parallel_llama), sliding-window
+           attention (--window: the paper does not publish how wide; 0: none), and FlashAttention-2 in place of
+           FlashAttention, shares of the peak from its paper (--attention, of Megatron-LM and of MegaScale; 0: that of
+           the cluster file). MFU counts the FLOPs of attention without a window in all rows: what a window saves is
+           time. --steps adds them one after the other, as the paper's table 3 does. Error: predicted ratio minus
+           published ratio
 qwen3      Qwen3-235B-A22B on 256 H100, Megatron-MoE-ModelZoo, best_practice/qwen3/readme.md: seconds per step
 llama      Llama 3.1 405B on 512 H100, torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, table 5: tokens per second
            and GPU
@@ -58,6 +60,7 @@ GPT_530B = gpt(105, 20480, 128, 51200)
 GPT_1T = gpt(128, 25600, 160, 51200)
 MEGASCALE_175B = gpt(96, 12288, 128, 64000)
 MEGASCALE_175B_PARALLEL = {**MEGASCALE_175B, "model_type": "parallel_llama"}
+MEGASCALE_WINDOW = 512  # tokens of 2,048; not published
 LLAMA_405B = llama_config(hidden_size=16384, intermediate_size=53248, num_hidden_layers=126, num_attention_heads=128,
                           num_key_value_heads=8, head_dim=128, vocab_size=128256, max_position_embeddings=131072)
 QWEN3_235B = {"model_type": "qwen3_moe", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 12288,
@@ -133,10 +136,14 @@ MEGASCALE_TABLE = {256: (768, 53.0, 65.3), 512: (768, 49.9, 63.5), 768: (768, 46
                    3072: (6144, 48.7, 59.1), 6144: (6144, 47.8, 57.3), 8192: (6144, 43.3, 54.9), 12288: (6144, 41.2, 55.2)}
 
 
-# Its table 3: MFU in percent on 256 GPUs with a batch of 256, as one change comes after the other. Not here: sliding-window
-# attention (53.3), fused norms (in 61.2), misc (62.3), LAMB with three times the batch (65.3).
-MEGASCALE_STEPS = {"Megatron-LM": 47.7, "parallel block": 52.3, "tp overlap": 55.5, "pp overlap": 58.0, "dp overlap": 59.5,
-                   "FlashAttention-2": 61.2}
+# Its table 3: MFU in percent on 256 GPUs with a batch of 256, as one change comes after the other. Not here: fused norms (in
+# 61.2), misc (62.3), LAMB with three times the batch (65.3).
+MEGASCALE_STEPS = {"Megatron-LM": 47.7, "parallel block": 52.3, "sliding window": 53.3, "tp overlap": 55.5, "pp overlap": 58.0,
+                   "dp overlap": 59.5, "FlashAttention-2": 61.2}
+
+
+def windowed(model, window):
+    return {**model, "sliding_window": window} if window else model
 
 
 def megascale_row(gpus, batch, name, figure, model, keys, attention):
@@ -146,17 +153,19 @@ def megascale_row(gpus, batch, name, figure, model, keys, attention):
                device={} if keys["overlap_p2p_comm"] or keys["comm_tiles"] > 1 else AWAITS_MESSAGES)
 
 
-def megascale_rows(gpus, tiles, attention):
+def megascale_rows(gpus, tiles, attention, window):
     batch, megatron, megascale = MEGASCALE_TABLE[gpus]
     overlapped = {**MEGASCALE, "comm_tiles": tiles}
     return (megascale_row(gpus, batch, "Megatron-LM", megatron, MEGASCALE_175B, MEGATRON, attention[0]),
-            megascale_row(gpus, batch, "MegaScale", megascale, MEGASCALE_175B_PARALLEL, overlapped, attention[1]))
+            megascale_row(gpus, batch, "MegaScale", megascale, windowed(MEGASCALE_175B_PARALLEL, window), overlapped,
+                          attention[1]))
 
 
-def megascale_step_rows(tiles, attention):
+def megascale_step_rows(tiles, attention, window):
     keys, model, share = dict(MEGATRON), MEGASCALE_175B, attention[0]
     for name, figure in MEGASCALE_STEPS.items():
-        model = model if name == "Megatron-LM" else MEGASCALE_175B_PARALLEL
+        model = {"parallel block": MEGASCALE_175B_PARALLEL,
+                 "sliding window": windowed(MEGASCALE_175B_PARALLEL, window)}.get(name, model)
         keys.update({"tp overlap": {"comm_tiles": tiles}, "pp overlap": {"overlap_p2p_comm": True},
                      "dp overlap": MEGASCALE_DP}.get(name, {}))
         share = attention[1] if name == "FlashAttention-2" else share
@@ -209,11 +218,14 @@ def result(row, predicted, step_s, memory_bytes):
             "error": ratio - 1, "ratio": ratio, "step_s": step_s, "memory_gib": memory_bytes / 2**30}
 
 
-def predict(args, row, folder):
+def predict(args, row, folder, flops=0.0):
+    """A line of the table. `flops`: of a step, for the MFU, where they are not those of the model as it is."""
     found = simulate(args, row, folder)
     step = found["step_s"]
-    predicted = {"s": step, "MFU, %": 100 * found["mfu"], "tokens/s/GPU": row.tokens_per_gpu() / step}[row.unit]
-    return result(row, predicted, step, max(rank["planned"] for rank in found["memory"]))
+    mfu = found["mfu"] * (flops or found["model_flops"]) / found["model_flops"]
+    predicted = {"s": step, "MFU, %": 100 * mfu, "tokens/s/GPU": row.tokens_per_gpu() / step}[row.unit]
+    line = result(row, predicted, step, max(rank["planned"] for rank in found["memory"]))
+    return {**line, "model_flops": flops or found["model_flops"]}
 
 
 def show(line):
@@ -224,11 +236,13 @@ def show(line):
 
 def megascale(args, folder):
     lines = []
-    for row in megascale_step_rows(args.tiles, args.attention) if args.steps else []:
-        lines.append(predict(args, row, folder))
+    for row in megascale_step_rows(args.tiles, args.attention, args.window) if args.steps else []:
+        lines.append(predict(args, row, folder, lines[0]["model_flops"] if lines else 0.0))
         show(lines[-1])
     for gpus in args.gpus or MEGASCALE_TABLE:
-        megatron, overlapped = (predict(args, row, folder) for row in megascale_rows(gpus, args.tiles, args.attention))
+        plain, changed = megascale_rows(gpus, args.tiles, args.attention, args.window)
+        megatron = predict(args, plain, folder)
+        overlapped = predict(args, changed, folder, megatron["model_flops"])
         published = overlapped["published"] / megatron["published"]
         predicted = megatron["step_s"] / overlapped["step_s"]
         ratio = {"system": "MegaScale", "row": f"175B, {gpus} GPUs, ratio", "unit": "ratio, difference", "gpus": gpus,
@@ -292,6 +306,8 @@ def main():
     parser.add_argument("--attention", nargs=2, type=float, default=(FLASH_ATTENTION, FLASH_ATTENTION_2),
                         metavar=("MEGATRON", "MEGASCALE"),
                         help="shares of the peak in attention in MegaScale's rows; 0: the cluster file's (default: 0.25 0.5)")
+    parser.add_argument("--window", type=int, default=MEGASCALE_WINDOW,
+                        help="tokens that a query sees in MegaScale's rows; 0: all before it (default: %(default)s)")
     parser.add_argument("--steps", action="store_true", help="MegaScale's changes one after the other, too")
     parser.add_argument("--shares", nargs=2, type=float, metavar=("MATMUL", "ATTENTION"),
                         help="of the peaks, in place of those of selene-a100.yaml, in the rows of Megatron-LM")

@@ -13,6 +13,9 @@ std::string describe(const models::ModelConfig& config) {
       fmt::format("{}: {} layers, width {}, {} heads over {} of {}, vocabulary {}", config.family,
                   config.num_layers, config.hidden_size, config.num_heads, config.num_kv_heads,
                   config.head_dim, config.vocab_size);
+  if (config.window > 0) {
+    text += fmt::format(", window {}", config.window);
+  }
   if (config.num_experts > 0) {
     text += fmt::format(", {} experts of width {}, top-{}", config.num_experts,
                         config.moe_intermediate_size, config.top_k);

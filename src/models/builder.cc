@@ -221,7 +221,8 @@ TensorId Builder::attention(int32_t layer, TensorId hidden, bool head_norm) {
   // x [T, D] -> q [T, H, d], k and v [T, G, d] (G groups of heads share a key), optionally normed
   // per head, turned by position, attended, and projected back [T, D]. With a cache (generate) the
   // keys and values of earlier tokens are state, and attention_cached appends to them; otherwise
-  // attention runs over the documents that positions delimit, none longer than `seq`.
+  // attention runs over the documents that positions delimit, none longer than `seq`. A window that
+  // holds the longest of them is none.
   const int64_t D = config_.hidden_size;
   const int64_t H = config_.num_heads;
   const int64_t G = config_.num_kv_heads;
@@ -248,8 +249,15 @@ TensorId Builder::attention(int32_t layer, TensorId hidden, bool head_norm) {
   q = rope(layer, q, "attn.q_rope");
   k = rope(layer, k, "attn.k_rope");
   Attrs attrs{{"scale", 1 / std::sqrt(static_cast<double>(d))}};
+  const bool cached = options_.mode == BuildOptions::Mode::generate;
+  const int64_t sequence =
+      options_.sequence_length > 0 ? options_.sequence_length : options_.tokens;
+  if (const int64_t longest = cached ? options_.cache_slots : sequence;
+      config_.window > 0 && config_.window < longest) {
+    attrs.set("window", config_.window);
+  }
   TensorId o;
-  if (options_.mode == BuildOptions::Mode::generate) {
+  if (cached) {
     const auto cache = [&](const char* name) {
       graph::Tensor tensor;
       tensor.name = fmt::format("{}attn.{}_cache", prefix(layer), name);

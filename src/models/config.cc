@@ -179,13 +179,6 @@ void refuse_unsupported(const JsonView& in) {
   if (read_number(in, "partial_rotary_factor", 0, 1, 1.0) != 1) {
     in.at("partial_rotary_factor").fail("is not supported; expected 1: all of a head rotates");
   }
-  // transformers drops the window unless use_sliding_window is set.
-  if (in.has("sliding_window") && in.get_bool("use_sliding_window", true)) {
-    in.at("sliding_window")
-        .fail(fmt::format("is {}, which is not supported; expected null, or use_sliding_window: "
-                          "false (attention is causal over the whole document)",
-                          show(in.at("sliding_window"))));
-  }
   const std::string act = in.get_string("hidden_act", "silu");
   if (act != "silu" && act != "swish") {
     in.at("hidden_act")
@@ -199,12 +192,18 @@ void refuse_unsupported(const JsonView& in) {
           "expected a plain " + in.get_string("model_type") + ", without what other families add");
     }
   }
+}
+
+/// All layers attend alike.
+void check_layer_types(const JsonView& in, int64_t window) {
   if (!in.has("layer_types")) return;
+  const std::string expected = window > 0 ? "sliding_attention" : "full_attention";
   for (const std::string& type : in.at("layer_types").as_strings()) {
-    if (type != "full_attention") {
+    if (type != expected) {
       in.at("layer_types")
-          .fail(fmt::format("holds {}, which is not supported; expected full_attention for all",
-                            quote(type)));
+          .fail(fmt::format("holds {}, which is not supported {} a sliding window; expected {} for "
+                            "all",
+                            quote(type), window > 0 ? "with" : "without", expected));
     }
   }
 }
@@ -300,6 +299,7 @@ ModelConfig parse_config(std::string_view text, const std::string& where, bool s
   }
   config.eos_token_ids = read_ints(in, "eos_token_id", -1, kMaxVocab);
   family->read(in, config);
+  check_layer_types(in, config.window);
   config.json = object.dump(2);
   return config;
 }

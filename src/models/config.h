@@ -32,6 +32,7 @@ struct ModelConfig {
   int64_t head_dim = 0;           ///< d, even
   int64_t intermediate_size = 0;  ///< F of dense layers
   int64_t max_position = 0;
+  int64_t window = 0;  ///< tokens that a query sees, its own included; 0: all of its document
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;

@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -52,6 +54,13 @@ std::vector<int64_t> read_ints(const JsonView& in, std::string_view key, int64_t
     list.push_back(bounded(value.at(i), low, high));
   }
   return list;
+}
+
+int64_t read_window(const JsonView& in, int64_t absent) {
+  constexpr const char* kKey = "sliding_window";
+  const std::vector<std::string> keys = in.keys();
+  const bool there = std::find(keys.begin(), keys.end(), kKey) != keys.end();
+  return read_int(in, kKey, 1, std::numeric_limits<int32_t>::max(), there ? 0 : absent);
 }
 
 void refuse(const JsonView& in, std::string_view key, std::string_view advice) {

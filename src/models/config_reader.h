@@ -20,6 +20,11 @@ double read_number(const JsonView& in, std::string_view key, double low, double 
                    std::optional<double> fallback = {});
 /// Integers in [low, high]; one integer counts as a list of one; empty when absent.
 std::vector<int64_t> read_ints(const JsonView& in, std::string_view key, int64_t low, int64_t high);
+/// The window of transformers' mistral and qwen3_moe where a config does not say it.
+inline constexpr int64_t kDefaultWindow = 4096;
+/// sliding_window: tokens that a query sees, its own included; 0 if it is null, `absent` if it is
+/// not there.
+int64_t read_window(const JsonView& in, int64_t absent);
 /// Error unless the key is absent, null or false.
 void refuse(const JsonView& in, std::string_view key, std::string_view advice);
 /// Value as errors show it.

@@ -2,12 +2,17 @@
 // Llama (Touvron et al., arXiv 2302.13971; Grattafiori et al., arXiv 2407.21783): pre-norm blocks
 // of rotary grouped-query attention and a SwiGLU MLP.
 #include "models/builder.h"
+#include "models/config_reader.h"
 #include "models/family.h"
 
 namespace hocket::models {
 namespace {
 
-void read(const JsonView&, ModelConfig&) {}
+void read(const JsonView& in, ModelConfig&) {
+  if (in.get_bool("use_sliding_window", true)) {
+    refuse(in, "sliding_window", "expected null: a llama has no window, a mistral has");
+  }
+}
 
 graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId hidden) {
   const graph::TensorId attention_in = builder.norm(layer, hidden, "input_layernorm");

@@ -4,12 +4,15 @@
 // both are added to the hidden state, y = x + Attention(Norm(x)) + MLP(Norm(x)). Beside one another
 // they share what tensor parallelism moves: a gather and a scatter per block, not two.
 #include "models/builder.h"
+#include "models/config_reader.h"
 #include "models/family.h"
 
 namespace hocket::models {
 namespace {
 
-void read(const JsonView&, ModelConfig&) {}
+void read(const JsonView& in, ModelConfig& config) {
+  config.window = in.get_bool("use_sliding_window", true) ? read_window(in, 0) : 0;
+}
 
 graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId hidden) {
   // The branches are added to each other first: as parts of sums over tp, they are summed once.

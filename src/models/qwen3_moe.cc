@@ -14,6 +14,15 @@ constexpr int64_t kMaxTopK = 1024;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 
 void read(const JsonView& in, ModelConfig& config) {
+  if (in.get_bool("use_sliding_window", false)) {
+    config.window = read_window(in, kDefaultWindow);
+    // transformers 4 gives the layers before it no window, 5 does not read it.
+    if (config.window > 0 && read_int(in, "max_window_layers", 0, kMaxWidth, 0) > 0) {
+      in.at("max_window_layers")
+          .fail(fmt::format("is {}, which is not supported; expected 0: all layers have the window",
+                            in.get_int("max_window_layers")));
+    }
+  }
   // transformers 5 writes num_local_experts, 4 num_experts.
   const char* key = in.has("num_local_experts") ? "num_local_experts" : "num_experts";
   config.num_experts = read_int(in, key, 1, kMaxExperts);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention: causal grouped-query attention over packed documents. Query t sees keys from t -
 // pos[t] to t, where pos[t] counts the tokens of its document before it, and none before the last
-// multiple of `seq`, the length of a sequence (without it all tokens are one). t and s, the tokens
+// multiple of `seq`, the length of a sequence (without it all tokens are one). With a `window`
+// (sliding-window attention: Beltagy et al., arXiv 2004.05150; Jiang et al., arXiv 2310.06825) it
+// sees at most so many keys, the last of them its own. t and s, the tokens
 // of queries and of keys, may be cut apart: parts of the keys give parts of a softmax, which
 // softmax_merge (merge.cc) puts together. So may h and g, the heads of queries and of keys: head h
 // reads the keys of head h / `group`, and a part that lacks those has a part of no keys. The cost
@@ -15,6 +17,12 @@ namespace {
 void want_sequences(std::string_view op, const Attrs& attrs) {
   if (const int64_t length = attrs.i_or("seq", 1); length < 1) {
     fail(op, "seq is {}; expected tokens of a sequence", length);
+  }
+}
+
+void want_window(std::string_view op, const Attrs& attrs) {
+  if (const int64_t window = attrs.i_or("window", 1); window < 1) {
+    fail(op, "window is {}; expected keys that a query sees, its own included", window);
   }
 }
 
@@ -42,12 +50,14 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   attrs.f("scale");
   want_group("attention", attrs);
   want_sequences("attention", attrs);
+  want_window("attention", attrs);
   return {in[0], {sum_dtype(in[0].dtype), {in[0].dims[0], in[0].dims[1]}}};
 }
 
 std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   want_group("attention_bwd", attrs);
   want_sequences("attention_bwd", attrs);
+  want_window("attention_bwd", attrs);
   want_inputs("attention_bwd", in, 7);
   want_heads("attention_bwd", in.subspan(1, 3));
   want_same("attention_bwd", in[0], in[1]);
@@ -57,7 +67,8 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   return {in[1], in[2], in[3]};
 }
 
-std::vector<TensorType> infer_cached(const Attrs&, Types in) {
+std::vector<TensorType> infer_cached(const Attrs& attrs, Types in) {
+  want_window("attention_cached", attrs);
   want_inputs("attention_cached", in, 6);
   want_heads("attention_cached", in);
   if (in[1].dims[1] == 0 || in[0].dims[1] % in[1].dims[1] != 0) {
@@ -74,18 +85,23 @@ std::vector<TensorType> infer_cached(const Attrs&, Types in) {
   return {in[0], in[3], in[4]};
 }
 
-/// Keys that these queries may see: from the begin of the first one's sequence to the last one.
+/// Keys that these queries may see: from the begin of the first one's sequence, or of its window,
+/// to the last one.
 graph::Run keys_of(const Attrs& attrs, graph::Run queries, int64_t size) {
-  const int64_t sequence = attrs.i_or("seq", std::max<int64_t>(queries.begin + queries.length, 1));
-  const int64_t begin = std::min(queries.begin / sequence * sequence, size);
+  const int64_t end = std::max<int64_t>(queries.begin + queries.length, 1);
+  const int64_t sequence = attrs.i_or("seq", end), window = attrs.i_or("window", end);
+  const int64_t first = std::max(queries.begin / sequence * sequence, queries.begin + 1 - window);
+  const int64_t begin = std::min(first, size);
   return {begin, std::min(queries.begin + queries.length, size) - begin};
 }
-/// Queries that may see these keys: from the first one to the end of the last one's sequence.
+/// Queries that may see these keys: from the first one to the end of the last one's sequence, or to
+/// the last one whose window has that.
 graph::Run queries_of(const Attrs& attrs, graph::Run keys, int64_t size) {
   const int64_t end = keys.begin + keys.length;
-  const int64_t sequence = attrs.i_or("seq", std::max(end, size));
+  const int64_t all = std::max({end, size, int64_t{1}});
+  const int64_t sequence = attrs.i_or("seq", all), window = attrs.i_or("window", all);
   const int64_t begin = std::min(keys.begin, size);
-  return {begin, std::min(round_up(end, sequence), size) - begin};
+  return {begin, std::min({round_up(end, sequence), end + window - 1, size}) - begin};
 }
 
 /// The kv heads that these query heads read, and the query heads that read these kv heads.
@@ -101,18 +117,30 @@ graph::Run heads_of(const Attrs& attrs, graph::Run kv_heads, int64_t size) {
   return {begin, std::min((kv_heads.begin + kv_heads.length) * group, size) - begin};
 }
 
-/// Average number of keys here that a query attends to: half a document, and of it as much as the
-/// keys here are of a sequence. `seq` is the sequence length.
-double average_keys(const Attrs& attrs, int64_t keys) {
+/// Average number of keys that a query of a document attends to, by the document's length: half of
+/// it, and no more than a window.
+double keys_in_document(const Attrs& attrs, double length) {
+  const double window = static_cast<double>(attrs.i_or("window", 0));
+  if (window == 0 || window >= length) return (length + 1) / 2;
+  return window - window * (window - 1) / (2 * length);
+}
+/// Average number of keys here that a query attends to, where documents are whole sequences, `seq`
+/// long: as much of all as the keys here are of those in reach of so many queries.
+double average_keys(const Attrs& attrs, int64_t queries, int64_t keys) {
+  const int64_t sequence = attrs.i_or("seq", keys);
+  const int64_t window = attrs.i_or("window", sequence), step = std::max<int64_t>(keys, 1);
+  const double reach =
+      static_cast<double>(std::min(sequence, round_up(queries + window - 1, step)));
   const double here = static_cast<double>(keys);
-  const double sequence = static_cast<double>(attrs.i_or("seq", keys));
-  return (sequence + 1) / 2 * (here < sequence ? here / sequence : 1);
+  return keys_in_document(attrs, static_cast<double>(sequence)) * (here < reach ? here / reach : 1);
 }
 
 /// FLOPs per product of blocks, of which the forward pass has two, the backward pass five.
+/// `mean_keys` is that of documents without a window: as if all were as long.
 double product_flops(const Attrs& attrs, const TensorType& queries, const TensorType& keys,
                      double mean_keys = 0) {
-  const double seen = mean_keys > 0 ? mean_keys : average_keys(attrs, keys.dims[0]);
+  const double seen = mean_keys > 0 ? keys_in_document(attrs, 2 * mean_keys - 1)
+                                    : average_keys(attrs, queries.dims[0], keys.dims[0]);
   return 2 * seen * static_cast<double>(queries.numel());
 }
 Work work(const Call& call) {
@@ -121,13 +149,14 @@ Work work(const Call& call) {
 Work work_bwd(const Call& call) {
   return {5 * product_flops(call.attrs, call.in[1], call.in[2]), total_bytes(call.in, call.out)};
 }
-/// Half of the cache is looked at on average, all of it is read at most.
+/// Half of the cache is looked at on average, all of it is read at most; no more than a window.
 Work work_cached(const Call& call) {
   const TensorType& q = call.in[0];
-  const TensorType& k_cache = call.in[3];
-  const TensorType& v_cache = call.in[4];
-  return {2 * static_cast<double>(k_cache.dims[0]) * static_cast<double>(q.numel()),
-          2 * q.bytes() + k_cache.bytes() + v_cache.bytes()};
+  TensorType read = call.in[3];  // of keys, and as much of values
+  const int64_t slots = read.dims[0], window = call.attrs.i_or("window", slots);
+  read.dims[0] = std::min(slots, window - 1 + q.dims[0]);
+  return {2 * static_cast<double>(std::min(slots, 2 * window)) * static_cast<double>(q.numel()),
+          2 * q.bytes() + 2 * read.bytes()};
 }
 
 /// Where documents begin and end, and the blocks of each thread.
@@ -165,10 +194,11 @@ void grad(GradContext& context) {
 std::vector<Sample> samples() {
   std::vector<Sample> list;
   struct Case {
-    int64_t t, h, g, d, seq;
+    int64_t t, h, g, d, seq, window = 0;
   };
   for (Case c : {Case{12, 4, 2, 4, 6}, Case{8, 2, 2, 3, 2}, Case{8, 2, 2, 4, 0},
-                 Case{7, 3, 1, 5, 4}, Case{1, 1, 1, 2, 0}}) {
+                 Case{7, 3, 1, 5, 4}, Case{1, 1, 1, 2, 0}, Case{12, 4, 2, 4, 6, 2},
+                 Case{8, 2, 2, 4, 0, 3}, Case{9, 2, 1, 3, 0, 1}}) {
     const TensorType q{DType::f64, {c.t, c.h, c.d}};
     const TensorType kv{DType::f64, {c.t, c.g, c.d}};
     Attrs attrs{{"scale", 0.5}, {"group", c.h / c.g}};
@@ -178,12 +208,13 @@ std::vector<Sample> samples() {
       attrs.set("seq", c.seq);
       positions = {.kind = Fill::Kind::documents};
     }
-    list.push_back({to_string(q) + " " + to_string(kv),
-                    attrs,
-                    {q, kv, kv, {DType::i32, {c.t}}},
-                    {{}, {}, {}, positions},
-                    {},
-                    1e-5});
+    std::string name = to_string(q) + " " + to_string(kv);
+    if (c.window > 0) {
+      attrs.set("window", c.window);
+      name += " window " + std::to_string(c.window);
+    }
+    list.push_back(
+        {name, attrs, {q, kv, kv, {DType::i32, {c.t}}}, {{}, {}, {}, positions}, {}, 1e-5});
   }
   return list;
 }
@@ -193,11 +224,16 @@ std::vector<Sample> samples_bwd() {
   const TensorType lse{DType::f64, {12, 4}};
   const Fill from{.kind = Fill::Kind::from_op};
   std::vector<Sample> list;
-  for (int64_t seq : {12, 6}) {
-    const Attrs attrs{{"scale", 0.5}, {"group", int64_t{2}}, {"seq", seq}};
+  for (const auto& [seq, window] : {std::pair{12, 0}, {6, 0}, {12, 3}, {6, 2}}) {
+    Attrs attrs{{"scale", 0.5}, {"group", int64_t{2}}, {"seq", int64_t{seq}}};
     const Fill positions =
         seq < 12 ? Fill{.kind = Fill::Kind::documents} : Fill{.kind = Fill::Kind::counting};
-    list.push_back({"12 tokens, 4 over 2 heads, sequences of " + std::to_string(seq),
+    std::string name = "12 tokens, 4 over 2 heads, sequences of " + std::to_string(seq);
+    if (window > 0) {
+      attrs.set("window", int64_t{window});
+      name += ", window " + std::to_string(window);
+    }
+    list.push_back({name,
                     attrs,
                     {q, q, kv, kv, q, lse, {DType::i32, {12}}},
                     {{}, {}, {}, {}, from, from, positions},
@@ -209,11 +245,17 @@ std::vector<Sample> samples_cached() {
   const TensorType q{DType::f64, {3, 4, 4}};
   const TensorType kv{DType::f64, {3, 2, 4}};
   const TensorType cache{DType::f64, {9, 2, 4}};
-  return {{"3 new tokens, cache of 9",
-           {{"scale", 0.5}},
-           {q, kv, kv, cache, cache, {DType::i32, {3}}},
-           {{}, {}, {}, {}, {}, {.kind = Fill::Kind::documents}},
-           {}}};
+  std::vector<Sample> list;
+  for (const Attrs& attrs :
+       {Attrs{{"scale", 0.5}}, Attrs{{"scale", 0.5}, {"window", int64_t{2}}}}) {
+    list.push_back(
+        {attrs.has("window") ? "3 new tokens, cache of 9, window 2" : "3 new tokens, cache of 9",
+         attrs,
+         {q, kv, kv, cache, cache, {DType::i32, {3}}},
+         {{}, {}, {}, {}, {}, {.kind = Fill::Kind::documents}},
+         {}});
+  }
+  return list;
 }
 
 }  // namespace
@@ -224,8 +266,9 @@ void register_attention(std::vector<Op>& ops) {
   ops.push_back({.name = "attention",
                  .doc =
                      "o = softmax(scale q k^T) v, causal inside documents (pos[T]: tokens of the "
-                     "document before this one); lse = log sum exp; o = 0, lse = -inf without "
-                     "keys; head h reads kv head h / group",
+                     "document before this one), over the last `window` keys if there is one; lse "
+                     "= log sum exp; o = 0, lse = -inf without keys; head h reads kv head h / "
+                     "group",
                  .infer = infer,
                  .layout = {.notation = "thd,sgd,sgd,t->thd,th",
                             .split = "tshg",
@@ -261,16 +304,18 @@ void register_attention(std::vector<Op>& ops) {
                  .workspace = workspace_bwd,
                  .cost_class = CostClass::attention,
                  .family = Family::attention});
-  ops.push_back({.name = "attention_cached",
-                 .doc = "writes k, v of n new tokens at slots pos, attends to slots 0..pos[i]",
-                 .infer = infer_cached,
-                 .layout = {"thd,thd,thd,shd,shd,t->thd,shd,shd", "h"},
-                 .work = work_cached,
-                 .samples = samples_cached,
-                 .inplace = {{3, 1}, {4, 2}},
-                 .workspace = workspace_cached,
-                 .cost_class = CostClass::attention,
-                 .family = Family::attention});
+  ops.push_back(
+      {.name = "attention_cached",
+       .doc = "writes k, v of n new tokens at slots pos, attends to slots 0..pos[i], or the last "
+              "`window` of them",
+       .infer = infer_cached,
+       .layout = {"thd,thd,thd,shd,shd,t->thd,shd,shd", "h"},
+       .work = work_cached,
+       .samples = samples_cached,
+       .inplace = {{3, 1}, {4, 2}},
+       .workspace = workspace_cached,
+       .cost_class = CostClass::attention,
+       .family = Family::attention});
 }
 
 }  // namespace hocket::ops

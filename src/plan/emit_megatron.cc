@@ -61,6 +61,9 @@ class Script {
       add("--group-query-attention");
       add("--num-query-groups", model.num_kv_heads);
     }
+    if (model.window > 0) {
+      add("--window-size", fmt::format("{},0", model.window - 1));  // before its own, and behind
+    }
     add("--padded-vocab-size", model.vocab_size);
     add("--max-position-embeddings", model.max_position);
     add("--position-embedding-type", "rope");

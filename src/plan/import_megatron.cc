@@ -46,7 +46,24 @@ std::vector<int64_t> dense_layers(MegatronArguments& arguments, const std::strin
   return dense;
 }
 
-/// The model as a config.json: a llama, or a qwen3_moe with experts. What these lack is noted.
+/// Keys that a query sees, its own included; 0: all. The argument counts those before its own and
+/// those behind it.
+int64_t window_of(MegatronArguments& arguments, const std::string& name) {
+  std::string text = arguments.text("--window-size");
+  if (text.empty()) return 0;
+  std::erase_if(text, [](char c) { return c == '(' || c == ')' || c == ' '; });
+  const size_t comma = std::min(text.find(','), text.size() - 1);
+  int64_t before = 0, behind = 0;
+  if (!parse_int(text.substr(0, comma), &before) || !parse_int(text.substr(comma + 1), &behind) ||
+      before < -1 || behind > 0) {
+    fail(name, "--window-size is {}; expected tokens before a query and none behind, like 4095,0",
+         quote(arguments.text("--window-size")));
+  }
+  return before + 1;
+}
+
+/// The model as a config.json: a llama, a mistral with a window, or a qwen3_moe with experts. What
+/// these lack is noted.
 std::string model_of(MegatronArguments& arguments, const std::string& name, Imported* imported) {
   const auto need = [&](const char* flag) {
     if (!arguments.has(flag)) {
@@ -66,7 +83,13 @@ std::string model_of(MegatronArguments& arguments, const std::string& name, Impo
          "at least 1 each",
          layers, hidden, heads);
   }
-  model["model_type"] = experts > 0 ? "qwen3_moe" : "llama";
+  const int64_t window = window_of(arguments, name);
+  const char* const dense = window > 0 ? "mistral" : "llama";
+  model["model_type"] = experts > 0 ? "qwen3_moe" : dense;
+  if (window > 0) {
+    model["sliding_window"] = window;
+    model["use_sliding_window"] = true;
+  }
   model["num_hidden_layers"] = layers;
   model["hidden_size"] = hidden;
   model["num_attention_heads"] = heads;

@@ -33,6 +33,7 @@ KeyValues values_of(const models::ModelConfig& config) {
           {"head_dim", config.head_dim},
           {"intermediate_size", config.intermediate_size},
           {"max_position_embeddings", config.max_position},
+          {"sliding_window", config.window},
           {"rms_norm_eps", config.rms_norm_eps},
           {"initializer_range", config.initializer_range},
           {"tie_word_embeddings", config.tie_word_embeddings},

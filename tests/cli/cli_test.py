@@ -720,7 +720,7 @@ class Cli(unittest.TestCase):
     # ---- env, bench -------------------------------------------------------------------------------
     def test_env(self):
         j = json.loads(self.box.good("env", "--json"))
-        self.assertEqual(["llama", "parallel_llama", "qwen3_moe"], j["models"])
+        self.assertEqual(["llama", "mistral", "parallel_llama", "qwen3_moe"], j["models"])
         self.assertIn("best for this processor", j["kernels"])
         self.assertIn("hocket", self.box.good("env"))
 

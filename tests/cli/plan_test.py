@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 import cli_util
-from megatron_script import EXPERTS
+from megatron_script import DENSE as DENSE_SCRIPT, EXPERTS
 
 DENSE = {
     "model_type": "llama", "vocab_size": 512, "hidden_size": 32, "intermediate_size": 64,
@@ -386,6 +386,18 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.assertNotIn("note", told)
         self.assertNotIn("$@", told)  # the script's own arguments: it has none
         subprocess.run(["bash", "-n", os.path.join(self.folder, "again.sh")], check=True)
+
+    def test_megatron_window(self):
+        for script, family in ((DENSE_SCRIPT, "mistral"), (EXPERTS, "qwen3_moe")):
+            self.put("args.sh", script.replace("--swiglu", "--swiglu --window-size '(15, 0)'"))
+            self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+            model = json.loads(self.read("model/config.json"))
+            self.assertEqual((model["model_type"], model["sliding_window"]), (family, 16))
+            self.good("plan", "run.yaml", "--emit", "megatron", "--out", "again.sh")
+            self.assertIn("--window-size 15,0", self.read("again.sh"))
+            self.put("args.sh", script.replace("--swiglu", "--swiglu --window-size 15,1"))
+            self.refused("--window-size is '15,1'", "plan", "--from", "megatron", "args.sh", "--out", "run.yaml",
+                         "--model-out", "model")
 
     def test_megatron_says_it_in_another_way(self):
         """What has an equivalent here becomes one, comes out again, and is not listed as ignored."""

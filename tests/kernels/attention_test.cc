@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over packed documents, forward, backward and cached, against a naive softmax.
+// Attention over packed documents and in windows, forward, backward and cached, against a naive
+// softmax.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,18 +14,19 @@ struct Naive {
   std::vector<double> o, lse, dq, dk, dv;
 };
 
-/// Forward and, for the gradient `dy` of o, backward.
+/// Forward and, for the gradient `dy` of o, backward. A query sees at most `window` keys; 0: any.
 Naive naive(const Values& q, const Values& k, const Values& v, const Values& pos, const Values& dy,
-            double scale) {
+            double scale, int64_t window = 0) {
   const int64_t n = q.type.dims[0], h = q.type.dims[1], d = q.type.dims[2], g = k.type.dims[1];
   Naive r;
   r.o.resize(q.v.size()), r.lse.resize(static_cast<size_t>(n * h));
   r.dq.resize(q.v.size()), r.dk.resize(k.v.size()), r.dv.resize(k.v.size());
-  int64_t first = 0;
+  int64_t document = 0;
   for (int64_t t = 0; t < n; ++t) {
     if (pos[t] == 0) {
-      first = t;
+      document = t;
     }
+    const int64_t first = window > 0 ? std::max(document, t - window + 1) : document;
     for (int64_t a = 0; a < h; ++a) {
       const int64_t at = (t * h + a) * d, kv = a / (h / g);
       auto row = [&](int64_t j) { return (j * g + kv) * d; };
@@ -70,7 +72,7 @@ Naive naive(const Values& q, const Values& k, const Values& v, const Values& pos
 }
 
 struct Case {
-  int64_t n, h, g, d, longest;
+  int64_t n, h, g, d, longest, window = 0;
 };
 
 TEST(AttentionKernels, MatchNaiveSoftmaxForwardAndBackward) {
@@ -78,7 +80,10 @@ TEST(AttentionKernels, MatchNaiveSoftmaxForwardAndBackward) {
   for (Case c :
        {Case{1, 1, 1, 1, 1}, Case{7, 3, 1, 5, 7}, Case{12, 4, 2, 4, 5}, Case{9, 2, 2, 3, 1},
         Case{40, 2, 1, 32, 40}, Case{130, 4, 2, 64, 130}, Case{300, 2, 2, 16, 300},
-        Case{700, 2, 1, 40, 600}, Case{500, 1, 1, 8, 60}, Case{449, 1, 1, 128, 449}}) {
+        Case{700, 2, 1, 40, 600}, Case{500, 1, 1, 8, 60}, Case{449, 1, 1, 128, 449},
+        Case{12, 4, 2, 4, 12, 2}, Case{40, 2, 1, 32, 40, 7}, Case{300, 2, 2, 16, 300, 112},
+        Case{700, 2, 1, 40, 600, 33}, Case{700, 1, 1, 12, 700, 225}, Case{900, 2, 1, 8, 900, 500},
+        Case{449, 1, 1, 24, 449, 448}, Case{130, 2, 2, 8, 60, 4096}}) {
     for (bool single : {false, true}) {
       Values q = random.normals({c.n, c.h, c.d}), k = random.normals({c.n, c.g, c.d}),
              v = random.normals({c.n, c.g, c.d}), dy = random.normals({c.n, c.h, c.d});
@@ -87,11 +92,15 @@ TEST(AttentionKernels, MatchNaiveSoftmaxForwardAndBackward) {
         pos[t] = static_cast<double>(t);
       }
       const double scale = 1 / std::sqrt(static_cast<double>(c.d));
-      const Naive want = naive(q, k, v, pos, dy, scale);
+      const Naive want = naive(q, k, v, pos, dy, scale, c.window);
       for_both([&](DType dtype, double tolerance) {
-        SCOPED_TRACE(testing::Message() << c.n << " tokens, " << c.h << "/" << c.g << " heads of "
-                                        << c.d << (single ? ", one document" : ", packed"));
-        const Attrs attrs{{"scale", scale}, {"group", c.h / c.g}};
+        SCOPED_TRACE(testing::Message()
+                     << c.n << " tokens, " << c.h << "/" << c.g << " heads of " << c.d
+                     << ", window " << c.window << (single ? ", one document" : ", packed"));
+        Attrs attrs{{"scale", scale}, {"group", c.h / c.g}};
+        if (c.window > 0) {
+          attrs.set("window", c.window);
+        }
         auto f =
             run({"attention", attrs, {q, k, v, pos}, {zeros({c.n, c.h, c.d}), zeros({c.n, c.h})}},
                 dtype);
@@ -125,16 +134,22 @@ Values as_input(Values x) {
 struct Pieces {
   int64_t n, seq, longest;
   std::vector<int64_t> queries, keys;  ///< where the pieces begin; the last ends at n
+  int64_t window = 0;
 };
 
 TEST(AttentionKernels, PiecesOfQueriesAndKeysGiveTheWhole) {
   // Every piece of the queries against every piece of the keys; parts of the keys are merged, parts
   // of gradients added. Pieces begin inside of documents and blocks, some see none of the keys.
   Random random(9);
-  for (const Pieces& c : {Pieces{300, 0, 300, {0, 150, 300}, {0, 100, 230, 300}},
-                          Pieces{700, 350, 600, {0, 175, 350, 525, 700}, {0, 175, 350, 525, 700}},
-                          Pieces{260, 130, 40, {0, 7, 7, 201, 260}, {0, 129, 129, 131, 260}},
-                          Pieces{449, 0, 449, {0, 1, 448, 449}, {0, 1, 448, 449}}}) {
+  for (const Pieces& c :
+       {Pieces{300, 0, 300, {0, 150, 300}, {0, 100, 230, 300}},
+        Pieces{700, 350, 600, {0, 175, 350, 525, 700}, {0, 175, 350, 525, 700}},
+        Pieces{260, 130, 40, {0, 7, 7, 201, 260}, {0, 129, 129, 131, 260}},
+        Pieces{449, 0, 449, {0, 1, 448, 449}, {0, 1, 448, 449}},
+        Pieces{300, 0, 300, {0, 150, 300}, {0, 100, 230, 300}, 40},
+        Pieces{700, 0, 700, {0, 350, 700}, {0, 20, 340, 360, 700}, 300},
+        Pieces{700, 350, 600, {0, 175, 350, 525, 700}, {0, 175, 350, 525, 700}, 9},
+        Pieces{449, 0, 200, {0, 1, 448, 449}, {0, 1, 448, 449}, 2}}) {
     const int64_t h = 2, g = 1, d = 20;
     Values q = random.normals({c.n, h, d}), k = random.normals({c.n, g, d}),
            v = random.normals({c.n, g, d}), dy = random.normals({c.n, h, d});
@@ -145,10 +160,13 @@ TEST(AttentionKernels, PiecesOfQueriesAndKeysGiveTheWhole) {
         documents[i] = static_cast<double>(i - t);
       }
     }
-    const Naive want = naive(q, k, v, documents, dy, 0.2);
+    const Naive want = naive(q, k, v, documents, dy, 0.2, c.window);
     Attrs attrs{{"scale", 0.2}, {"group", h / g}};
     if (c.seq > 0) {
       attrs.set("seq", c.seq);
+    }
+    if (c.window > 0) {
+      attrs.set("window", c.window);
     }
     for_both([&](DType dtype, double tolerance) {
       std::vector<double> o, lse, dq, dk(k.v.size()), dv(v.v.size());
@@ -199,7 +217,8 @@ TEST(AttentionKernels, PiecesOfQueriesAndKeysGiveTheWhole) {
         });
         dq.insert(dq.end(), dq_part.begin(), dq_part.end());
       }
-      SCOPED_TRACE(testing::Message() << c.n << " tokens, sequences of " << c.seq);
+      SCOPED_TRACE(testing::Message()
+                   << c.n << " tokens, sequences of " << c.seq << ", window " << c.window);
       Values got = as_input(zeros({c.n, h, d}));
       const auto expect = [&](const std::vector<double>& sum, const std::vector<double>& whole,
                               double within, const char* what) {
@@ -298,29 +317,56 @@ TEST(AttentionKernels, CachedMatchesTheWholeSequence) {
   for (int64_t t = 0; t < n; ++t) {
     pos[t] = static_cast<double>(t);
   }
-  const Naive want = naive(q, k, v, pos, q, 0.4);
-  for_both([&](DType dtype, double tolerance) {
-    Values kc = random.normals({slots, g, d}), vc = random.normals({slots, g, d});
-    std::vector<double> got;
-    for (auto [from, to] : {std::pair<int64_t, int64_t>{0, 5}, {5, 6}, {6, 13}}) {
-      auto r = run({.op = "attention_cached",
-                    .attrs = {{"scale", 0.4}},
-                    .in = {rows(q, from, to), rows(k, from, to), rows(v, from, to), kc, vc,
-                           rows(pos, from, to)},
-                    .out = {zeros({to - from, h, d}), kc, vc},
-                    .inplace = {{3, 1}, {4, 2}}},
-                   dtype);
-      got.insert(got.end(), r[0].v.begin(), r[0].v.end());
-      kc.v = r[1].v, vc.v = r[2].v;
+  for (const int64_t window : {0, 1, 4, 20}) {
+    const Naive want = naive(q, k, v, pos, q, 0.4, window);
+    Attrs attrs{{"scale", 0.4}};
+    if (window > 0) {
+      attrs.set("window", window);
     }
-    expect_close({{dtype, {n, h, d}}, got}, want.o, tolerance, "o");
-    for (int64_t i = 0; i < n * g * d; ++i) {
-      ASSERT_EQ(kc[i], k[i]);
-    }
-    for (int64_t i = n * g * d; i < slots * g * d; ++i) {
-      ASSERT_NE(vc[i], 0);
-    }
-  });
+    for_both([&](DType dtype, double tolerance) {
+      Values kc = random.normals({slots, g, d}), vc = random.normals({slots, g, d});
+      std::vector<double> got;
+      for (auto [from, to] : {std::pair<int64_t, int64_t>{0, 5}, {5, 6}, {6, 13}}) {
+        auto r = run({.op = "attention_cached",
+                      .attrs = attrs,
+                      .in = {rows(q, from, to), rows(k, from, to), rows(v, from, to), kc, vc,
+                             rows(pos, from, to)},
+                      .out = {zeros({to - from, h, d}), kc, vc},
+                      .inplace = {{3, 1}, {4, 2}}},
+                     dtype);
+        got.insert(got.end(), r[0].v.begin(), r[0].v.end());
+        kc.v = r[1].v, vc.v = r[2].v;
+      }
+      expect_close({{dtype, {n, h, d}}, got}, want.o, tolerance, "o");
+      for (int64_t i = 0; i < n * g * d; ++i) {
+        ASSERT_EQ(kc[i], k[i]);
+      }
+      for (int64_t i = n * g * d; i < slots * g * d; ++i) {
+        ASSERT_NE(vc[i], 0);
+      }
+    });
+  }
+}
+
+TEST(AttentionKernels, AKeyOutsideOfTheWindowIsNeverSeen) {
+  // What a skipped tile leaves in the scratch reaches nothing: not even NaN does.
+  Random random(12);
+  const int64_t n = 600, window = 50;
+  Values q = random.normals({n, 1, 8}), k = random.normals({n, 1, 8}),
+         v = random.normals({n, 1, 8}), pos = zeros({n}, DType::i32);
+  for (int64_t t = 0; t < n; ++t) {
+    pos[t] = static_cast<double>(t);
+  }
+  const Attrs attrs{{"scale", 0.3}, {"group", int64_t{1}}, {"window", window}};
+  const Values o = zeros({n, 1, 8}), lse = zeros({n, 1});
+  const auto a = run({"attention", attrs, {q, k, v, pos}, {o, lse}}, DType::f32);
+  for (int64_t i = 0; i < 200 * 8; ++i) {
+    k[i] = v[i] = 1e30;
+  }
+  const auto b = run({"attention", attrs, {q, k, v, pos}, {o, lse}}, DType::f32);
+  for (int64_t i = (200 + window - 1) * 8; i < n * 8; ++i) {
+    ASSERT_EQ(a[0][i], b[0][i]) << "token " << i / 8;
+  }
 }
 
 TEST(AttentionKernels, CachedIgnoresNegativePositionsAndRefusesFullCaches) {

@@ -95,7 +95,7 @@ void expect_well_formed(const Graph& g) {
 }
 
 TEST(Build, AllFamiliesAndModesAreWellFormed) {
-  for (const char* family : {"llama", "parallel_llama", "qwen3_moe"}) {
+  for (const char* family : {"llama", "mistral", "parallel_llama", "qwen3_moe"}) {
     for (bool tied : {false, true}) {
       for (Mode mode : {Mode::train, Mode::logits, Mode::generate}) {
         SCOPED_TRACE(std::string(family) + (tied ? " tied" : ""));
@@ -194,6 +194,25 @@ TEST(Build, GenerateHasACachePerLayer) {
   }
 }
 
+TEST(Build, AWindowReachesTheOpUnlessItHoldsAllTokens) {
+  const auto window = [](Mode mode, int64_t size) {
+    const Graph g = build(config("mistral", {{"sliding_window", size}}), options(mode));
+    std::set<int64_t> windows;
+    for (const graph::Node& n : g.nodes) {
+      if (n.op == "attention" || n.op == "attention_cached") {
+        windows.insert(n.attrs.i_or("window", 0));
+      }
+    }
+    EXPECT_EQ(windows.size(), 1u);
+    return *windows.begin();
+  };
+  EXPECT_EQ(window(Mode::train, 7), 7);
+  EXPECT_EQ(window(Mode::train, 8), 0);  // as long as a sequence
+  EXPECT_EQ(window(Mode::logits, 3), 3);
+  EXPECT_EQ(window(Mode::generate, 31), 31);
+  EXPECT_EQ(window(Mode::generate, 32), 0);  // as many as slots
+}
+
 TEST(Build, RopeScalingReachesTheOp) {
   const json scaling = {{"rope_type", "llama3"},
                         {"factor", 8.0},
@@ -228,7 +247,7 @@ TEST(Build, BadOptionsAreErrors) {
 }
 
 TEST(WeightMap, CoversEveryParameterOnceInOrder) {
-  for (const char* family : {"llama", "parallel_llama", "qwen3_moe"}) {
+  for (const char* family : {"llama", "mistral", "parallel_llama", "qwen3_moe"}) {
     for (bool tied : {false, true}) {
       const ModelConfig c = config(family, {{"tie_word_embeddings", tied}});
       const Graph g = build(c, options(Mode::train));

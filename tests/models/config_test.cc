@@ -139,11 +139,10 @@ TEST(ModelConfig, ExpertsOfTransformers4And5) {
 TEST(ModelConfig, WhatIsNotSupportedIsNamed) {
   const std::vector<std::pair<json, std::vector<std::string>>> cases = {
       {{{"model_type", "mamba"}},
-       {"model_type", "'mamba'", "llama or parallel_llama or qwen3_moe"}},
+       {"model_type", "'mamba'", "llama or mistral or parallel_llama or qwen3_moe"}},
       {{{"attention_bias", true}}, {"attention_bias", "not supported"}},
       {{{"mlp_bias", true}}, {"mlp_bias", "not supported"}},
       {{{"hidden_act", "gelu"}}, {"hidden_act", "gelu", "expected silu"}},
-      {{{"sliding_window", 4096}, {"use_sliding_window", true}}, {"sliding_window", "4096"}},
       {{{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
        {"rope_scaling.rope_type", "yarn", "default, linear or llama3"}},
       {{{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}},
@@ -157,7 +156,13 @@ TEST(ModelConfig, WhatIsNotSupportedIsNamed) {
       {{{"attention_dropout", 0.1}}, {"attention_dropout"}},
       {{{"quantization_config", {{"bits", 4}}}}, {"quantization_config"}},
       {{{"layer_types", {"full_attention", "sliding_attention"}}},
-       {"layer_types", "sliding_attention"}},
+       {"layer_types", "sliding_attention", "without a sliding window"}},
+      {{{"layer_types", {"full_attention", "sliding_attention"}},
+        {"sliding_window", 8},
+        {"use_sliding_window", true}},
+       {"layer_types", "full_attention", "expected sliding_attention for all"}},
+      {{{"max_window_layers", 2}, {"sliding_window", 8}, {"use_sliding_window", true}},
+       {"max_window_layers is 2", "expected 0"}},
       {{{"clip_qkv", 8.0}}, {"clip_qkv is '8.0'", "expected a plain qwen3_moe"}},
       {{{"attn_logit_softcapping", 50.0}}, {"attn_logit_softcapping", "not supported"}},
       {{{"qkv_bias", true}}, {"qkv_bias", "not supported"}},
@@ -168,6 +173,47 @@ TEST(ModelConfig, WhatIsNotSupportedIsNamed) {
     c.update(patch);
     expect_error(c, parts);
   }
+}
+
+TEST(ModelConfig, WindowsAsTransformersReadsThem) {
+  const auto window = [](json c, const json& patch) {
+    c.update(patch);
+    return parse(c, true).window;
+  };
+  // qwen3_moe drops its window unless use_sliding_window is set.
+  EXPECT_EQ(window(qwen(), {{"sliding_window", 8}}), 0);
+  EXPECT_EQ(window(qwen(), {{"sliding_window", 8}, {"use_sliding_window", nullptr}}), 0);
+  EXPECT_EQ(window(qwen(), {{"sliding_window", 8}, {"use_sliding_window", true}}), 8);
+  EXPECT_EQ(window(qwen(), {{"use_sliding_window", true}}), 0);  // null
+  EXPECT_EQ(window(qwen(), {{"max_window_layers", 28}}), 0);
+  json absent = qwen();
+  absent.erase("sliding_window");
+  EXPECT_EQ(window(absent, {{"use_sliding_window", true}, {"max_window_layers", 0}}), 4096);
+  // mistral has one of 4096 unless it is null; a parallel_llama has what it says.
+  json mistral = llama(), parallel = llama();
+  mistral["model_type"] = "mistral";
+  parallel["model_type"] = "parallel_llama";
+  EXPECT_EQ(window(mistral, json::object()), 4096);
+  EXPECT_EQ(window(mistral, {{"sliding_window", nullptr}}), 0);
+  EXPECT_EQ(window(mistral, {{"sliding_window", 1}}), 1);
+  EXPECT_EQ(window(mistral, {{"sliding_window", 5},
+                             {"layer_types", {"sliding_attention", "sliding_attention"}}}),
+            5);
+  EXPECT_EQ(window(parallel, json::object()), 0);
+  EXPECT_EQ(window(parallel, {{"sliding_window", 512}}), 512);
+  EXPECT_EQ(window(parallel, {{"sliding_window", 512}, {"use_sliding_window", false}}), 0);
+  // A llama has none.
+  EXPECT_EQ(window(llama(), {{"sliding_window", nullptr}}), 0);
+  EXPECT_EQ(window(llama(), {{"sliding_window", 8}, {"use_sliding_window", false}}), 0);
+  const auto refused = [](json c, const json& patch, const std::vector<std::string>& parts) {
+    c.update(patch);
+    expect_error(c, parts);
+  };
+  refused(llama(), {{"sliding_window", 8}}, {"sliding_window is '8'", "mistral"});
+  refused(mistral, {{"sliding_window", 0}}, {"sliding_window is 0", "from 1"});
+  refused(mistral, {{"sliding_window", "8"}}, {"sliding_window", "expected an integer"});
+  refused(mistral, {{"use_sliding_window", false}},
+          {"use_sliding_window is false", "expected sliding_window: null"});
 }
 
 TEST(ModelConfig, KeysOfOtherFamiliesMayBeThereWithoutEffect) {

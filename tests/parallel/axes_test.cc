@@ -151,6 +151,35 @@ TEST(Axes, ParallelBlocksMoveHalfAsMuch) {
   EXPECT_EQ(plain["all_reduce"] - parallel["all_reduce"], 2 * 2);
 }
 
+/// Of a ring only the hops that some query's window reaches are made, and what they take together
+/// is what it takes on one rank.
+TEST(Axes, ARingGoesNoFurtherThanTheWindow) {
+  struct Seen {
+    int64_t tasks = 0;
+    double flops = 0;
+  };
+  const auto attention = [](const std::string& plan, const char* family) {
+    const program::Program program =
+        proven(plan + ", micro_batch: 1", {.seq_len = 24, .dense = family});
+    Seen seen;
+    for (const program::Task& task : program.classes[program::ClassId(0)].tasks) {
+      if (program.kind(task).op != "attention") continue;
+      ++seen.tasks;
+      seen.flops += program.kind(task).flops;
+    }
+    return seen;
+  };
+  const int64_t each = 4 * 2;  // micro-batches and layers
+  for (const auto& [family, hops] : {std::pair{"llama", 4},
+                                     {"mistral, sliding_window: 8", 3},
+                                     {"mistral, sliding_window: 7", 2},
+                                     {"mistral, sliding_window: 1", 1}}) {
+    const Seen ring = attention("cp: 4, cp_comm_type: p2p", family);
+    EXPECT_EQ(ring.tasks, hops * each) << family;
+    EXPECT_DOUBLE_EQ(4 * ring.flops, attention("cp: 1", family).flops) << family;
+  }
+}
+
 TEST(Axes, TensorParallelismNeedNotDivide) {
   const program::Program three = proven("tp: 2", {.kv_heads = 3, .vocab = 23, .heads = 3});
   const std::map<std::string, std::string> layouts = stored(three);

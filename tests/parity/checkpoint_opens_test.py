@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
-"""What `hocket train` saves, for both families, opens with transformers and gives the same logits: see
+"""What `hocket train` saves, for all families of transformers, opens with transformers and gives the same logits: see
 checkpoint_opens.py."""
 import os, pathlib, subprocess, sys, tempfile
 
@@ -11,6 +11,7 @@ SHAPE = ("vocab_size: 320, hidden_size: 32, num_hidden_layers: 2, num_attention_
          "head_dim: 8, intermediate_size: 48, rms_norm_eps: 1.0e-6, max_position_embeddings: 128, hidden_act: silu")
 MODELS = {
     "llama": f"{{model_type: llama, {SHAPE}, tie_word_embeddings: true}}",
+    "mistral": f"{{model_type: mistral, {SHAPE}, tie_word_embeddings: false, sliding_window: 7}}",
     "qwen3_moe": f"{{model_type: qwen3_moe, {SHAPE}, tie_word_embeddings: false, moe_intermediate_size: 24, "
                  "num_experts: 4, num_experts_per_tok: 2, norm_topk_prob: true, router_aux_loss_coef: 0.01}",
 }

@@ -17,8 +17,8 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig,
-                          Qwen3MoeForCausalLM)
+from transformers import (AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          MistralForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.utils import logging as hf_logging
 
@@ -79,6 +79,9 @@ MODELS = {
     "llama-parallel": ("parallel_llama", dict(
         vocab_size=104, hidden_size=40, intermediate_size=62, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=2, head_dim=10, rope_parameters=rope(10000.0)), {}),
+    "mistral-window": ("mistral", dict(
+        vocab_size=94, hidden_size=36, intermediate_size=54, num_hidden_layers=4, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=6, sliding_window=6, rope_parameters=rope(10000.0)), {}),
     "moe-top2": ("qwen3_moe", dict(
         vocab_size=102, hidden_size=36, intermediate_size=50, moe_intermediate_size=22, num_hidden_layers=3,
         num_attention_heads=6, num_key_value_heads=2, head_dim=10, num_experts=6, num_experts_per_tok=2,
@@ -96,6 +99,10 @@ MODELS = {
         num_attention_heads=5, num_key_value_heads=5, head_dim=8, num_experts=7, num_experts_per_tok=3,
         norm_topk_prob=True, rms_norm_eps=1e-5, mlp_only_layers=[0], rope_parameters=rope(10000.0)),
         {"shards": "40KB"}),
+    "moe-window": ("qwen3_moe", dict(
+        vocab_size=96, hidden_size=32, intermediate_size=42, moe_intermediate_size=18, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=10, num_experts=6, num_experts_per_tok=2,
+        norm_topk_prob=True, use_sliding_window=True, sliding_window=9, rope_parameters=rope(10000.0)), {}),
 }
 
 
@@ -188,6 +195,7 @@ def v4_config(folder, config):
 def make(name, out, seed):
     family, kwargs, extra = MODELS[name]
     config_type, model_type = {"llama": (LlamaConfig, LlamaForCausalLM),
+                               "mistral": (MistralConfig, MistralForCausalLM),
                                "parallel_llama": (ParallelLlamaConfig, ParallelLlamaForCausalLM),
                                "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM)}[family]
     config = config_type(**kwargs, bos_token_id=None, eos_token_id=None)

@@ -163,7 +163,10 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   }
   const char* recompute[] = {"none", "selective", "full"};
   const bool parallel_blocks = Rng(seed + 11000027).below(3) == 0;
-  const char* const dense = parallel_blocks ? "parallel_llama" : "llama";
+  Rng windows(seed + 13000027);  // and some have a sliding window
+  const int64_t window = windows.below(3) == 0 ? pick(windows, {2, 3, 5}) : 0;
+  const char* const sequential = window > 0 ? "mistral" : "llama";
+  const char* const dense = parallel_blocks ? "parallel_llama" : sequential;
   c.text = fmt::format(
       "model:\n  dtype: {}\n  config: {{model_type: {}, vocab_size: {}, hidden_size: {}, "
       "num_hidden_layers: {}, num_attention_heads: {}, num_key_value_heads: {}, head_dim: {}, "
@@ -171,6 +174,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       "max_position_embeddings: 64, hidden_act: silu",
       dtype, moe ? "qwen3_moe" : dense, pick(rng, {17, 23, 32}), pick(rng, {8, 10, 12}), layers,
       kv * group, kv, head_dim, pick(rng, {5, 9, 12}), rng.below(2) ? "true" : "false");
+  if (window > 0) {
+    c.text += fmt::format(", use_sliding_window: true, sliding_window: {}", window);
+  }
   if (moe) {
     c.text += fmt::format(
         ", num_experts: {}, num_experts_per_tok: {}, moe_intermediate_size: {}, norm_topk_prob: "
@@ -354,24 +360,26 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       : exchange ? "a2a"
                  : "all_gather",
       zigzag ? "zigzag" : "contiguous", all_reduce, nodes, keys);
-  c.name = fmt::format(
-      "seed {} {}{} pp{}{} {} dp{}{} ep{}{}{}{}{} x{}{}{} {}", seed, moe ? "moe" : "dense",
-      dropout > 0 ? " dropout" : "", pp, chunks > 1 ? fmt::format("x{}", chunks) : "", schedule, dp,
-      samples.empty() ? "" : fmt::format("[{}]", fmt::join(samples, ",")), ep,
-      ep_inner > 1 ? "/2" : "",
-      cp > 1 ? fmt::format(" cp{}{}", cp,
-                           zigzag     ? "z"
-                           : ring     ? "r"
-                           : exchange ? "x"
-                                      : "") +
-                   (shares.empty() ? "" : fmt::format("[{}]", fmt::join(shares, ",")))
-             : "",
-      tp > 1 ? fmt::format(" tp{}{}{}", tp, sequence_parallel ? "s" : "",
-                           folded.etp > 1 ? fmt::format(" etp{}", folded.etp) : "")
-             : "",
-      layouts.empty() ? "" : " whole", num_micro,
-      moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
-      shard.empty() ? "" : " shard " + shard, all_reduce);
+  const std::string kind =
+      (moe ? "moe" : "dense") + (window > 0 ? fmt::format(" window {}", window) : "");
+  c.name =
+      fmt::format("seed {} {}{} pp{}{} {} dp{}{} ep{}{}{}{}{} x{}{}{} {}", seed, kind,
+                  dropout > 0 ? " dropout" : "", pp, chunks > 1 ? fmt::format("x{}", chunks) : "",
+                  schedule, dp, samples.empty() ? "" : fmt::format("[{}]", fmt::join(samples, ",")),
+                  ep, ep_inner > 1 ? "/2" : "",
+                  cp > 1 ? fmt::format(" cp{}{}", cp,
+                                       zigzag     ? "z"
+                                       : ring     ? "r"
+                                       : exchange ? "x"
+                                                  : "") +
+                               (shares.empty() ? "" : fmt::format("[{}]", fmt::join(shares, ",")))
+                         : "",
+                  tp > 1 ? fmt::format(" tp{}{}{}", tp, sequence_parallel ? "s" : "",
+                                       folded.etp > 1 ? fmt::format(" etp{}", folded.etp) : "")
+                         : "",
+                  layouts.empty() ? "" : " whole", num_micro,
+                  moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
+                  shard.empty() ? "" : " shard " + shard, all_reduce);
   return c;
 }
 

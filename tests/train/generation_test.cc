@@ -142,7 +142,7 @@ std::vector<float> step(engine::Session& session, const std::vector<int32_t>& id
 /// However the text is cut into steps, the logits of its last token are the same to the bit; and
 /// they are those of the model without a cache.
 TEST(Generation, PiecesDoNotMatter) {
-  for (const char* family : {"llama", "qwen3_moe"}) {
+  for (const char* family : {"llama", "mistral, sliding_window: 5", "qwen3_moe"}) {
     SCOPED_TRACE(family);
     const engine::Run run = run_of(family);
     std::vector<int32_t> ids;

@@ -109,6 +109,7 @@ TEST(SameTraining, EveryFieldOfTheModelCounts) {
       {"head_dim", [](ModelConfig& m) { ++m.head_dim; }},
       {"intermediate_size", [](ModelConfig& m) { ++m.intermediate_size; }},
       {"max_position_embeddings", [](ModelConfig& m) { ++m.max_position; }},
+      {"sliding_window", [](ModelConfig& m) { ++m.window; }},
       {"rms_norm_eps", [](ModelConfig& m) { m.rms_norm_eps *= 2; }},
       {"initializer_range", [](ModelConfig& m) { m.initializer_range *= 2; }},
       {"tie_word_embeddings = false; this run has true",

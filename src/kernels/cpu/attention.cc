@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal attention over packed documents, in blocks that never form tokens x tokens
 // (FlashAttention-2, arXiv 2307.08691), forward and backward. One task is a block of queries of one
-// head (forward) or a document and kv head (backward); register tiles above the diagonal are
-// skipped. A query's result depends on its document alone, not on threads or neighbours. Queries
-// and keys may be pieces of theirs that begin anywhere; without a key, a query has o = 0 and lse =
-// -inf, and adds nothing to any gradient.
+// head (forward) or a document and kv head (backward); blocks and register tiles above the diagonal
+// or before the window are skipped. A query's result depends on its document alone, not on threads
+// or neighbours. Queries and keys may be pieces of theirs that begin anywhere; without a key, a
+// query has o = 0 and lse = -inf, and adds nothing to any gradient.
 #include <cmath>
 #include <cstring>
 
@@ -35,6 +35,7 @@ struct Heads {
   int64_t wide;                    ///< d rounded up to whole register tiles
   int64_t first_query, first_key;  ///< where the tokens begin
   int64_t ahead;                   ///< query i is key i + ahead
+  int64_t window;                  ///< keys that a query sees at most; without one, all
   explicit Heads(const KernelArgs& args, const TensorRef& q, const TensorRef& k)
       : queries(q.dim(0)),
         keys(k.dim(0)),
@@ -49,7 +50,8 @@ struct Heads {
         wide(round_up(d, kTileCols<T>)),
         first_query(begin_of(args, 't')),
         first_key(begin_of(args, 's')),
-        ahead(first_query - first_key) {}
+        ahead(first_query - first_key),
+        window(args.attrs->i_or("window", first_query + queries)) {}
 
   /// The kv head here that a query head reads; outside of [0, g) if it is not here.
   int64_t kv_of(int64_t head) const { return (first_head + head) / group - first_kv; }
@@ -59,6 +61,8 @@ struct Heads {
   }
   /// Keys that the queries of a block may see: `key` to here.
   int64_t key_end(const Block& b) const { return std::min(b.end + ahead, keys); }
+  /// Queries from here on see no key before `end`.
+  int64_t query_end(int64_t end) const { return end - 1 + window - ahead; }
 };
 
 /// Cuts the queries into documents, and these into blocks of `step` queries (0: whole), most work
@@ -74,8 +78,7 @@ int64_t find_blocks(const KernelArgs& args, const int32_t* pos, const Heads<T>& 
   int64_t n = 0;
   for (int64_t t = 0; t < hs.queries;) {
     const int64_t index = hs.first_query + t;
-    const int64_t document = std::max(index - pos[t], index / sequence * sequence);
-    const int64_t key = std::clamp<int64_t>(document - hs.first_key, 0, hs.keys);
+    const int64_t document = std::max(index - pos[t], index / sequence * sequence) - hs.first_key;
     if (pos[t] < 0) {
       fail_run("attention", "position {} of token {}; expected 0 or more", pos[t], index);
     }
@@ -89,7 +92,9 @@ int64_t find_blocks(const KernelArgs& args, const int32_t* pos, const Heads<T>& 
       }
     }
     for (int64_t at = t; at < end; at += step ? step : end - t) {
-      to[n++] = {static_cast<int32_t>(at), static_cast<int32_t>(end), static_cast<int32_t>(key)};
+      const int64_t first = std::max(document, at + hs.ahead + 1 - hs.window);
+      to[n++] = {static_cast<int32_t>(at), static_cast<int32_t>(end),
+                 static_cast<int32_t>(std::clamp<int64_t>(first, 0, hs.keys))};
     }
     t = end;
   }
@@ -146,9 +151,10 @@ struct ForwardScratch {
 };
 
 /// Softmax of one block of scores in place, s[key][query], queries in lanes. Key j may be seen by
-/// query c if first + j <= c.
+/// query c if c - window < first + j <= c.
 template <typename T>
-void softmax_block(int64_t keys, int64_t rows, int64_t first, T* s, T* top, T* sum, T* fix) {
+void softmax_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T* s, T* top, T* sum,
+                   T* fix) {
   constexpr int64_t L = kLanes<T>, M = kAttnRowsFwd;
   Vec<T> lane;
   for (int64_t i = 0; i < L; ++i) {
@@ -156,29 +162,55 @@ void softmax_block(int64_t keys, int64_t rows, int64_t first, T* s, T* top, T* s
   }
   const T low = std::numeric_limits<T>::lowest() / 4;
   for (int64_t c = 0; c < rows; c += L) {
-    // Keys before `all` are seen by every query of this vector, keys from `any` on by none; rows of
-    // the register tiles that reach into these queries need zeros up to `zero`.
+    // Keys from `inside` to `all` are seen by every query of this vector (if there are any), keys
+    // before `begin` and from `any` on by none; rows of the register tiles that reach into these
+    // queries need zeros from `zero_begin` to `zero`.
     const int64_t all = std::clamp<int64_t>(c + 1 - first, 0, keys);
     const int64_t any = std::clamp<int64_t>(c + L - first, 0, keys);
     const int64_t zero = std::clamp<int64_t>(c + L + kTileRows - first, 0, keys);
+    const int64_t begin = std::clamp<int64_t>(c + 1 - window - first, 0, any);
+    const int64_t inside = std::clamp<int64_t>(c + L - window - first, 0, any);
+    const int64_t zero_begin = std::max<int64_t>(begin - kTileRows, 0);
     const Vec<T> query = lane + static_cast<T>(c - first);
+    const Vec<T> before = query - static_cast<T>(window);
+    const auto seen = [&](int64_t key, Vec<T> score, Vec<T> otherwise) {
+      const Vec<T> from_begin = before < static_cast<T>(key) ? score : otherwise;
+      return query >= static_cast<T>(key) ? from_begin : otherwise;
+    };
     T* col = s + c;
     const Vec<T> old = load(top + c);
     Vec<T> m0 = old, m1 = old;
-    int64_t j = 0;
+    const auto larger = [&](int64_t key) {
+      const Vec<T> a = seen(key, load(col + key * M), splat(low));
+      m0 = a > m0 ? a : m0;
+    };
+    int64_t j = begin;
+    for (; j < inside; ++j) {
+      larger(j);
+    }
     for (; j + 2 <= all; j += 2) {
       const Vec<T> a = load(col + j * M), b = load(col + (j + 1) * M);
       m0 = a > m0 ? a : m0;
       m1 = b > m1 ? b : m1;
     }
     for (; j < any; ++j) {
-      const Vec<T> a = query >= static_cast<T>(j) ? load(col + j * M) : splat(low);
-      m0 = a > m0 ? a : m0;
+      larger(j);
     }
     m0 = m1 > m0 ? m1 : m0;
     store(top + c, m0);
     Vec<T> s0{}, s1{};
-    for (j = 0; j + 2 <= all; j += 2) {
+    const auto weight = [&](int64_t key) {
+      const Vec<T> a = seen(key, vexp2_nonpositive(load(col + key * M) - m0), Vec<T>{});
+      store(col + key * M, a);
+      s0 += a;
+    };
+    for (j = zero_begin; j < begin; ++j) {
+      store(col + j * M, Vec<T>{});
+    }
+    for (; j < inside; ++j) {
+      weight(j);
+    }
+    for (; j + 2 <= all; j += 2) {
       const Vec<T> a = vexp2_nonpositive(load(col + j * M) - m0);
       const Vec<T> b = vexp2_nonpositive(load(col + (j + 1) * M) - m0);
       store(col + j * M, a);
@@ -187,10 +219,7 @@ void softmax_block(int64_t keys, int64_t rows, int64_t first, T* s, T* top, T* s
       s1 += b;
     }
     for (; j < any; ++j) {
-      Vec<T> a = vexp2_nonpositive(load(col + j * M) - m0);
-      a = query >= static_cast<T>(j) ? a : Vec<T>{};
-      store(col + j * M, a);
-      s0 += a;
+      weight(j);
     }
     for (; j < zero; ++j) {
       store(col + j * M, Vec<T>{});
@@ -208,8 +237,9 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
   // softmax made as it goes (FlashAttention, arXiv 2205.14135): scores of the tile; their running
   // maximum `top` and sum of exponentials `sum` per query; `fix` scales what is in the output so
   // far to the new maximum; then the tile's exponentials times its values are added. Products leave
-  // out what lies beyond the diagonal. The last loop divides by the sums and notes lse = ln(sum
-  // e^score), which the backward pass needs; a sum of 0 is that of a query without a key.
+  // out what lies beyond the diagonal and before the window. The last loop divides by the sums and
+  // notes lse = ln(sum e^score), which the backward pass needs; a sum of 0 is that of a query
+  // without a key.
   constexpr int64_t M = kAttnRowsFwd, N = kAttnKeysFwd, MR = kTileRows, NR = kTileCols<T>;
   const int64_t rows = std::min<int64_t>(M, b.end - b.at);
   const int64_t kv_head = hs.kv_of(head);
@@ -239,8 +269,10 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
     const T* kb = k + (b.key + j0) * hs.k_stride + kv;
     pack_transposed<N>(kb, hs.k_stride, keys, hs.d, ws.k);
     product<T>(keys, round_up(rows, NR), hs.d, ws.k, N, ws.q, M, false, ws.s, M,
-               [&](int64_t i, int64_t j) { return first + i > j + NR - 1; });
-    softmax_block(keys, rows, first, ws.s, ws.top, ws.sum, ws.fix);
+               [&](int64_t i, int64_t j) {
+                 return first + i > j + NR - 1 || first + i + MR - 1 <= j - hs.window;
+               });
+    softmax_block(keys, rows, first, hs.window, ws.s, ws.top, ws.sum, ws.fix);
     if (j0 > 0) {
       for (int64_t r = 0; r < rows; ++r) {
         if (const T f = ws.fix[r]; f != 1) {
@@ -255,10 +287,11 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
     int64_t ldv;
     const T* vb = whole_rows(hs, v + (b.key + j0) * hs.k_stride + kv, hs.k_stride, keys, ws.v, ldv);
     for (int64_t r = 0; r < rows; r += MR) {
-      const int64_t n = std::min(MR, rows - r), seen = std::clamp<int64_t>(r + n - first, 0, keys);
-      for (int64_t c = 0; c < hs.d && (seen > 0 || j0 == 0); c += NR) {
-        tile<T>(n, std::min(NR, hs.d - c), seen, ws.s + r, M, vb + c, ldv, j0 > 0,
-                out + r * hs.q_stride + c, hs.q_stride);
+      const int64_t n = std::min(MR, rows - r), end = std::clamp<int64_t>(r + n - first, 0, keys);
+      const int64_t begin = std::clamp<int64_t>(r + 1 - hs.window - first, 0, end);
+      for (int64_t c = 0; c < hs.d && (end > begin || j0 == 0); c += NR) {
+        tile<T>(n, std::min(NR, hs.d - c), end - begin, ws.s + begin * M + r, M,
+                vb + begin * ldv + c, ldv, j0 > 0, out + r * hs.q_stride + c, hs.q_stride);
       }
     }
   }
@@ -298,24 +331,28 @@ struct BackwardArgs {
   T *dq, *dk, *dv;
 };
 
-/// P and dS = scale P (dP - delta) of one row in place; keys in [seen, end) become zero.
+/// P and dS = scale P (dP - delta) of one row in place, for keys in [begin, seen). Those up to
+/// `end` become zero, and as many before as a register tile may reach back.
 template <typename T>
-void backward_row(int64_t end, int64_t seen, T lse2, T delta, T scale, T* s, T* ds) {
+void backward_row(int64_t end, int64_t begin, int64_t seen, T lse2, T delta, T scale, T* s, T* ds) {
   constexpr int64_t L = kLanes<T>;
   const Vec<T> shift = splat(lse2);
-  int64_t j = 0;
   auto step = [&](int64_t at) {
     const Vec<T> p = vexp2_nonpositive(load(s + at) - shift);
     store(s + at, p);
     store(ds + at, p * (load(ds + at) - delta) * scale);
   };
-  for (; j < seen; j += L) {
+  for (int64_t j = begin / L * L; j < seen; j += L) {
     step(j);  // rows are padded to whole vectors
   }
-  for (j = seen; j < end; ++j) {
-    s[j] = 0;
-    ds[j] = 0;
-  }
+  const auto clear = [&](int64_t from, int64_t to) {
+    for (int64_t j = from; j < to; ++j) {
+      s[j] = 0;
+      ds[j] = 0;
+    }
+  };
+  clear(std::max<int64_t>(begin - kTileRows, 0), begin);
+  clear(seen, end);
 }
 
 /// dK, dV of a document's kv head and dQ of the query heads that share it.
@@ -327,7 +364,8 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
   // weights P = e^(score - lse) and dS = P (dP - delta); then dv += P^T dy, dk += dS^T q and dq +=
   // dS k. Nothing else writes these rows, so neither locks nor an order between threads are needed.
   // The first tile that reaches a row of a gradient writes it, later ones add. Queries before the
-  // first key see none; without a query head here the gradients of keys are 0.
+  // first key see none, and those whose window begins behind the first block of keys may see none:
+  // their rows begin as zeros. Without a query head here the gradients of keys are 0.
   constexpr int64_t M = kAttnRowsBwd, N = kAttnKeysBwd, MR = kTileRows, NR = kTileCols<T>;
   const int64_t key_end = hs.key_end(b);
   const int64_t first_head = hs.first_of(kv_head), end_head = hs.first_of(kv_head + 1);
@@ -339,7 +377,9 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
     return;
   }
   const int64_t seeing = key_end <= b.key ? b.end : std::max<int64_t>(b.at, b.key - hs.ahead);
-  for (int64_t i = b.at; i < seeing; ++i) {
+  const int64_t reached = std::min<int64_t>(b.end, hs.query_end(std::min(b.key + N, key_end)));
+  for (int64_t i = b.at; i < b.end; ++i) {
+    if (i >= seeing && i < reached) continue;
     std::fill_n(x.dq + i * hs.q_stride + first_head * hs.d, (end_head - first_head) * hs.d, T(0));
   }
   for (int64_t j0 = b.key; j0 < key_end; j0 += N) {
@@ -349,15 +389,21 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
     pack_transposed<N>(x.v + at_k, hs.k_stride, keys, hs.d, ws.v);
     int64_t ldk, ldq, lddy;
     const T* kb = whole_rows(hs, x.k + at_k, hs.k_stride, keys, ws.pad_k, ldk);
+    const int64_t query_end = std::min<int64_t>(b.end, hs.query_end(j0 + keys));
     bool add = false;
     for (int64_t head = first_head; head < end_head; ++head) {
-      for (int64_t i0 = std::max<int64_t>(b.at, j0 - hs.ahead); i0 < b.end; i0 += M, add = true) {
-        const int64_t rows = std::min(M, b.end - i0), first = j0 - i0 - hs.ahead;
+      for (int64_t i0 = std::max<int64_t>(b.at, j0 - hs.ahead); i0 < query_end;
+           i0 += M, add = true) {
+        const int64_t rows = std::min(M, query_end - i0), first = j0 - i0 - hs.ahead;
         const int64_t seen_all = rows - first;
         const int64_t at_q = i0 * hs.q_stride + head * hs.d;
-        // Keys that the last row sees; columns beyond are left out of every product.
+        // Keys that the last row sees; columns beyond are left out of every product. A row sees
+        // none before its own window, and the last product none before that of the first row.
         const int64_t n = std::min(keys, seen_all);
         const int64_t padded = round_up(n, NR), zeroed = std::min(N, std::max(padded, n + MR));
+        const auto window_begin = [&](int64_t r) {
+          return std::clamp<int64_t>(r + 1 - hs.window - first, 0, n);
+        };
         pack_transposed<M>(x.q + at_q, hs.q_stride, rows, hs.d, ws.q);
         pack_transposed<M>(x.dy + at_q, hs.q_stride, rows, hs.d, ws.dy);
         const T pre = static_cast<T>(static_cast<double>(x.scale) * kLog2e);
@@ -365,12 +411,14 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
         for (int64_t i = 0; i < hs.d * M; ++i) {
           ws.q[i] *= pre;
         }
-        auto skip = [&](int64_t i, int64_t j) { return first + j > i + MR - 1; };
+        auto skip = [&](int64_t i, int64_t j) {
+          return first + j > i + MR - 1 || first + j + NR - 1 <= i - hs.window;
+        };
         product<T>(rows, padded, hs.d, ws.q, M, ws.k, N, false, ws.s, N, skip);
         product<T>(rows, padded, hs.d, ws.dy, M, ws.v, N, false, ws.ds, N, skip);
         for (int64_t r = 0; r < rows; ++r) {
           const int64_t t = (i0 + r) * hs.h + head;
-          backward_row<T>(zeroed, std::clamp<int64_t>(r + 1 - first, 0, n),
+          backward_row<T>(zeroed, window_begin(r), std::clamp<int64_t>(r + 1 - first, 0, n),
                           static_cast<T>(static_cast<double>(x.lse[t]) * kLog2e), x.delta[t],
                           x.scale, ws.s + r * N, ws.ds + r * N);
         }
@@ -378,10 +426,13 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
         const T* qb = whole_rows(hs, x.q + at_q, hs.q_stride, rows, ws.pad_q, ldq);
         for (int64_t j = 0; j < keys; j += MR) {
           const int64_t m = std::min(MR, keys - j);
-          const int64_t r0 = std::clamp<int64_t>(first + j, 0, rows);  // first row that sees key j
-          if (j >= n && add) continue;
+          // From the first row that sees key j to the last one that sees one of the tile.
+          const int64_t r0 = std::clamp<int64_t>(first + j, 0, rows);
+          const int64_t r1 = std::clamp<int64_t>(first + j + m - 1 + hs.window, r0, rows);
+          const int64_t k = j < n ? r1 - r0 : 0;
+          if (k == 0 && add) continue;
           for (int64_t c = 0; c < hs.d; c += NR) {
-            const int64_t w = std::min(NR, hs.d - c), k = j < n ? rows - r0 : 0;
+            const int64_t w = std::min(NR, hs.d - c);
             const int64_t to = at_k + j * hs.k_stride + c;
             tile<T>(m, w, k, ws.s + r0 * N + j, N, dyb + r0 * lddy + c, lddy, add, x.dv + to,
                     hs.k_stride);
@@ -391,10 +442,11 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
         }
         pack_transposed<M>(ws.ds, N, rows, n, ws.turned);
         for (int64_t r = 0; r < rows; r += MR) {
-          const int64_t m = std::min(MR, rows - r), k = std::clamp<int64_t>(r + m - first, 0, n);
+          const int64_t m = std::min(MR, rows - r), k0 = window_begin(r);
+          const int64_t k = std::clamp<int64_t>(r + m - first, k0, n) - k0;
           for (int64_t c = 0; c < hs.d; c += NR) {
-            tile<T>(m, std::min(NR, hs.d - c), k, ws.turned + r, M, kb + c, ldk, j0 > b.key,
-                    x.dq + at_q + r * hs.q_stride + c, hs.q_stride);
+            tile<T>(m, std::min(NR, hs.d - c), k, ws.turned + k0 * M + r, M, kb + k0 * ldk + c, ldk,
+                    j0 > b.key, x.dq + at_q + r * hs.q_stride + c, hs.q_stride);
           }
         }
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_cached: new tokens against a KV cache. All new rows are written first; query i then
-// attends to slots 0..pos[i]. One task is one query and kv head.
+// attends to slots 0..pos[i], or the last `window` of them. One task is one query and kv head.
 #include <cmath>
 #include <cstring>
 
@@ -52,6 +52,7 @@ void attention_cached(const KernelArgs& args) {
   const int64_t g = args.in[1].dim(1), slots = args.in[3].dim(0), row = g * d;
   const int64_t group = h / std::max<int64_t>(g, 1);
   const T scale = static_cast<T>(args.attrs->f("scale"));
+  const int64_t window = args.attrs->i_or("window", slots);
   for (int64_t i = 0; i < n; ++i) {
     if (pos[i] >= slots) {
       fail_run("attention_cached",
@@ -78,13 +79,14 @@ void attention_cached(const KernelArgs& args) {
       std::fill(to, to + d, T(0));
       return;
     }
-    const int64_t at = head / group * d;
-    attend(q + (i * h + head) * d, kc + at, vc + at, row, pos[i] + 1, d, scale,
+    const int64_t keys = std::min<int64_t>(pos[i] + 1, window);
+    const int64_t at = (pos[i] + 1 - keys) * row + head / group * d;
+    attend(q + (i * h + head) * d, kc + at, vc + at, row, keys, d, scale,
            reinterpret_cast<T*>(base + thread * each), to);
   };
   int64_t work = 0;
   for (int64_t i = 0; i < n; ++i) {
-    work += pos[i] + 1;
+    work += std::min<int64_t>(pos[i] + 1, window);
   }
   parallel(tasks, work * h * d < kGrain ? 1 : threads, run);
 }

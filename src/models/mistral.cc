@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mistral (Jiang et al., arXiv 2310.06825): Llama with sliding-window attention in all layers.
+#include "base/error.h"
+#include "models/config_reader.h"
+#include "models/family.h"
+
+namespace hocket::models {
+namespace {
+
+void read(const JsonView& in, ModelConfig& config) {
+  config.window = read_window(in, kDefaultWindow);
+  if (config.window > 0 && !in.get_bool("use_sliding_window", true)) {
+    in.at("use_sliding_window")
+        .fail(fmt::format("is false, which transformers does not read of a mistral, but the window "
+                          "is {}; expected sliding_window: null",
+                          config.window));
+  }
+}
+
+}  // namespace
+
+Family family_mistral() {
+  Family family = family_llama();
+  family.name = "mistral";
+  family.architecture = "MistralForCausalLM";
+  family.default_kv_heads = 8;
+  family.read = read;
+  return family;
+}
+
+}  // namespace hocket::models
