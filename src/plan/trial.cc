@@ -156,19 +156,29 @@ std::vector<double> Trial::speed_of_kinds(const ModelTable& table) const {
 
 /// Lays layers on stages, which are as fast as the slowest of their ranks, neighbours.
 void Trial::balance_layers(const LayerCosts& costs, Space* space) const {
-  const int64_t layers = std::ssize(costs.layer);
-  for (int64_t pp = 2; pp <= std::min(ranks_, layers); ++pp) {
+  const auto layers = static_cast<int32_t>(costs.layer.size());
+  const auto lay = [&](const Stages& stages, const std::vector<double>& speed) {
+    std::vector<int64_t> balanced = balanced_layers(costs, stages, speed);
+    if (busiest_rank(costs, stages, speed, balanced) <
+        busiest_rank(costs, stages, speed, even_layers(layers, stages.count())) * kWorthBalancing) {
+      space->balanced[stages] = std::move(balanced);
+    }
+  };
+  for (int32_t pp = 2; pp <= std::min<int64_t>(ranks_, layers); ++pp) {
     if (ranks_ % pp != 0) continue;
     std::vector<double> speed(static_cast<size_t>(pp), 1);
-    for (size_t stage = 0; stage < speed.size() && !space->speed.empty(); ++stage) {
+    for (size_t rank = 0; rank < speed.size() && !space->speed.empty(); ++rank) {
       const int64_t inside = ranks_ / pp;
-      const auto first = space->speed.begin() + static_cast<int64_t>(stage) * inside;
-      speed[stage] = *std::min_element(first, first + inside);
+      const auto first = space->speed.begin() + static_cast<int64_t>(rank) * inside;
+      speed[rank] = *std::min_element(first, first + inside);
     }
-    const std::vector<int64_t> balanced = balanced_layers(costs, speed);
-    if (longest_stage(costs, speed, balanced) <
-        longest_stage(costs, speed, even_layers(layers, pp)) * kWorthBalancing) {
-      space->balanced[pp] = balanced;
+    lay({pp}, speed);
+    if (space->speed.empty()) continue;
+    for (int32_t chunks = 2; pp * chunks <= layers; ++chunks) {
+      lay({pp, chunks}, speed);
+    }
+    if (2 * pp <= layers) {
+      lay({pp, 2, true}, speed);
     }
   }
 }
@@ -180,7 +190,8 @@ void Trial::deal_samples(const LayerCosts& costs, Space* space) const {
   const int64_t layers = std::ssize(costs.layer);
   const auto deal = [&](int64_t pp, int64_t dp, bool balanced) {
     const std::vector<double> speed = replica_speeds(
-        *space, dp, costs, balanced ? space->balanced.at(pp) : even_layers(layers, pp));
+        *space, dp, costs,
+        balanced ? space->balanced.at({static_cast<int32_t>(pp)}) : even_layers(layers, pp));
     const double slowest = *std::min_element(speed.begin(), speed.end());
     for (int64_t sequences = dp; sequences <= dp * kMostMicroBatch; ++sequences) {
       if (space->global_batch % sequences != 0) continue;
@@ -196,7 +207,7 @@ void Trial::deal_samples(const LayerCosts& costs, Space* space) const {
     for (int64_t dp = 2; ranks_ % pp == 0 && dp <= ranks_ / pp; ++dp) {
       if (ranks_ / pp % dp != 0) continue;
       deal(pp, dp, false);
-      if (space->balanced.count(pp) > 0) {
+      if (space->balanced.count({static_cast<int32_t>(pp)}) > 0) {
         deal(pp, dp, true);
       }
     }
