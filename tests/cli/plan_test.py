@@ -505,6 +505,34 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.assertIn("note     plan.overlap_p2p_comm is true by default", r.stderr)
         self.assertNotIn("note", r.stdout)
 
+    def test_a_search_for_the_model_of_another_trainer(self):
+        """The search is for --ranks, or for all devices; the file's own ranks say its batch, and need not agree."""
+        self.model()
+        search = ["--cluster", "configs/clusters/h100-64x8.yaml", "--set", "plan.micro_batch=1", "--set",
+                  "plan.recompute=none", "--set", "plan.pp=2", "--set", "plan.tp=2", "--time-limit", "0.01"]
+        of_job = ["--from", "torchtitan", *search, "--set", "model.path=model", "--out", "run.yaml"]
+        own_batch = TORCHTITAN.replace("global_batch_size = 32\n", "")
+        open_own_batch = own_batch.replace("shard_degree = 2", "shard_degree = -1")
+        for text, ranks, batch in (
+                (TORCHTITAN, ["--ranks", "16"], 32), (TORCHTITAN, ["--ranks", "32"], 32),
+                (own_batch, ["--ranks", "32"], 16),  # 4 of each of the job's own 4 replicas
+                (open_own_batch, ["--ranks", "32"], 32),  # of 8: as many as there are ranks for
+                (open_own_batch, [], 512)):
+            self.put("job.toml", text)
+            self.good("plan", "job.toml", *ranks, *of_job)
+            plan, train = self.keys("run.yaml")
+            world = plan["pp"] * plan["tp"] * plan.get("dp", 1) * plan.get("cp", 1)
+            self.assertEqual((world, train["global_batch"]), (int(ranks[1]) if ranks else 512, batch))
+        self.put("job.toml", open_own_batch)
+        self.refused("expected a multiple of 8: tp 2 x pp 2 x cp 1 x replicas 2; try another --ranks", "plan", "job.toml",
+                     "--ranks", "12", *of_job)
+        # Megatron-LM's launcher says 32.
+        self.put("args.sh", EXPERTS)
+        self.good("plan", "args.sh", "--from", "megatron", "--ranks", "12", "--out", "run.yaml", *search, "--set",
+                  "plan.ep=1", "--set", "train.global_batch=12")
+        plan, _ = self.keys("run.yaml")
+        self.assertEqual(plan["pp"] * plan["tp"] * plan.get("dp", 1) * plan.get("cp", 1), 12)
+
     def test_torchtitan_and_back(self):
         self.model()
         self.put("job.toml", TORCHTITAN)
