@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "cost/flops.h"
 #include "engine/compile.h"
@@ -21,9 +22,6 @@
 namespace hocket::plan {
 
 namespace {
-
-/// Thrown out of a compilation that nobody waits for any more.
-struct GivenUp {};
 
 /// Layers are laid on stages by their costs, and sequences dealt out to replicas by their speed,
 /// where what takes longest is shorter by more than this.
@@ -263,13 +261,10 @@ std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
                                        const std::function<bool()>& stop) const {
   Outcome outcome;
   outcome.choice = choice;
+  const StopWhen given_up(stop);
   try {
     const engine::Run run = run_of(choice, space);
-    engine::CompileOptions how;
-    how.observe = [&](const std::string&, const engine::Progress&) {
-      if (stop()) throw GivenUp();
-    };
-    const engine::Compiled compiled = engine::compile(run, how);
+    const engine::Compiled compiled = engine::compile(run);
     std::optional<engine::Compiled> evaluation;
     if (engine::evaluates(run)) {
       evaluation = engine::compile(run, engine::evaluation_options(run));
@@ -304,7 +299,7 @@ std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
       outcome.bytes = std::max(outcome.bytes, memory.total());
     }
     outcome.fits = report.fits() && outcome.bytes <= memory_;
-  } catch (const GivenUp&) {
+  } catch (const Stopped&) {
     return std::nullopt;
   } catch (const Error& error) {
     outcome.refused = error.what();

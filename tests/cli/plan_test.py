@@ -300,6 +300,16 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
             self.good("check", "plan.yaml")
             os.remove(os.path.join(self.folder, "plan.yaml"))
 
+    def test_the_first_plan_is_no_long_ring(self):
+        """Keys that go around 64 ranks make a program long, whatever the estimate of its step says."""
+        self.model(max_position_embeddings=131072)
+        found = json.loads(self.good(
+            "plan", "model/config.json", "--cluster", "configs/clusters/h100-64x8.yaml", "--global-batch", "1", "--seq-len",
+            "131072", "--ranks", "64", "--threads", "1", "--time-limit", "0.001", "--json"))
+        self.assertEqual(found["counts"]["simulated"], 1)
+        first = found["best"][0]["set"]
+        self.assertTrue(first.get("plan.cp_comm_type") != "p2p" or int(first["plan.cp"]) <= 8, first)
+
     def test_nothing_fits(self):
         self.model()
         r = self.hocket("plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "16",
@@ -495,16 +505,6 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.refused("--ranks is 16; expected 8", "plan", "--from", "torchtitan", "open.toml", "--ranks", "16", *of_model,
                      "--set", "plan.tp=1", "--set", "plan.sequence_parallel=false")
 
-    def test_conversions_go_without_a_search(self):
-        self.model()
-        self.put("run.yaml", "{model: {path: model}, train: {global_batch: 16, seq_len: 64}, plan: {dp: 2, pp: 2}}")
-        for option in (["--json"], ["--top", "3"], ["--threads", "1"], ["--time-limit", "5"], ["--ranks", "4"]):
-            self.refused(f"goes without {option[0]}", "plan", "run.yaml", "--emit", "megatron", *option)
-        self.refused("--model-out goes with --from megatron", "plan", "run.yaml", "--model-out", "model2")
-        r = self.hocket("plan", "run.yaml", "--emit", "megatron")
-        self.assertIn("note     plan.overlap_p2p_comm is true by default", r.stderr)
-        self.assertNotIn("note", r.stdout)
-
     def test_a_search_for_the_model_of_another_trainer(self):
         """The search is for --ranks, or for all devices; the file's own ranks say its batch, and need not agree."""
         self.model()
@@ -532,6 +532,16 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
                   "plan.ep=1", "--set", "train.global_batch=12")
         plan, _ = self.keys("run.yaml")
         self.assertEqual(plan["pp"] * plan["tp"] * plan.get("dp", 1) * plan.get("cp", 1), 12)
+
+    def test_conversions_go_without_a_search(self):
+        self.model()
+        self.put("run.yaml", "{model: {path: model}, train: {global_batch: 16, seq_len: 64}, plan: {dp: 2, pp: 2}}")
+        for option in (["--json"], ["--top", "3"], ["--threads", "1"], ["--time-limit", "5"], ["--ranks", "4"]):
+            self.refused(f"goes without {option[0]}", "plan", "run.yaml", "--emit", "megatron", *option)
+        self.refused("--model-out goes with --from megatron", "plan", "run.yaml", "--model-out", "model2")
+        r = self.hocket("plan", "run.yaml", "--emit", "megatron")
+        self.assertIn("note     plan.overlap_p2p_comm is true by default", r.stderr)
+        self.assertNotIn("note", r.stdout)
 
     def test_torchtitan_and_back(self):
         self.model()

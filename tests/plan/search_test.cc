@@ -159,6 +159,21 @@ TEST(PlanSearch, ChunksAreLaidByLayersAloneWhereDevicesAreAlike) {
   }
 }
 
+TEST(PlanSearch, IsGivenUpInTheMiddleOfACompilation) {
+  const Trial dense = trial(kDense, cluster_file("plan_given_up.yaml", "1GB", "50MB/s"), 8, 32);
+  const Space space = dense.space({});
+  const Choice choice{.pp = 2, .dp = 2, .micro_batch = 1};
+  int64_t asked = 0;
+  ASSERT_TRUE(dense.simulate(choice, space, [&] { return ++asked < 0; }));
+  // Far more often than there are stages and passes; and whenever it is told to, it ends.
+  EXPECT_GT(asked, 1000);
+  for (const int64_t last : {int64_t{1}, asked / 4, asked / 2, asked}) {
+    int64_t here = 0;
+    EXPECT_FALSE(dense.simulate(choice, space, [&] { return ++here == last; }));
+    EXPECT_EQ(here, last);
+  }
+}
+
 TEST(PlanSearch, DealsSequencesToReplicasByTheirSpeed) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
