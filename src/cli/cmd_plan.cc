@@ -55,11 +55,22 @@ std::vector<std::string> overrides_of(const Options& options) {
   return set;
 }
 
+/// Ranks of a file of another trainer. A conversion has those of --ranks; where another plan is
+/// searched for, its own stay, from which its batch may follow, and those of the search fill in
+/// what the file leaves open.
+plan::RanksOfFile ranks_of_file(const Options& options) {
+  if (!options.searches()) return {.asked = options.ranks.value_or(0)};
+  if (options.ranks) return {.otherwise = *options.ranks};
+  const cost::Cluster cluster = cost::read_cluster(options.cluster);
+  return {.otherwise = cluster.this_machine ? 0 : cluster.capacity()};
+}
+
 /// The run that a file of another trainer describes; what was left aside is told. The model's
-/// config.json, where the file has its sizes, is written beside the run.
+/// config.json, where the file has its sizes, is written beside the run. Its plan is looked at only
+/// if it stays.
 engine::Run read_foreign(const Options& options) {
   const std::string text = read_file(options.run);
-  const int64_t ranks = options.ranks.value_or(0);
+  const plan::RanksOfFile ranks = ranks_of_file(options);
   const plan::Imported imported = options.from == "megatron"
                                       ? plan::import_megatron(text, options.run, ranks)
                                       : plan::import_torchtitan(text, options.run, ranks);
@@ -96,7 +107,8 @@ engine::Run read_foreign(const Options& options) {
   }
   const std::vector<std::string> set = overrides_of(options);
   all.insert(all.end(), set.begin(), set.end());
-  return engine::parse_run(tree.dump(), options.run, all);
+  return options.searches() ? engine::resolve_text(tree.dump(), options.run, all)
+                            : engine::parse_run(tree.dump(), options.run, all);
 }
 
 /// Searched keys that --set gives, with their values: they stay as they are.
@@ -469,7 +481,9 @@ void verb_plan(Args& args) {
   args.option("--profile", "FILE", &options->profile,
               "timings of `hocket profile`; default: cluster.profile");
   args.option("--ranks", "N", &options->ranks,
-              "ranks of the plan; default: all devices of the cluster", 1, kMostRanks);
+              "ranks of the plan; default: all devices of the cluster; with --from and no "
+              "--cluster those of RUN",
+              1, kMostRanks);
   args.option("--global-batch", "N", &options->global_batch, "train.global_batch: sequences a step",
               1, int64_t{1} << 40);
   args.option("--seq-len", "N", &options->seq_len, "train.seq_len: tokens a sequence", 1,

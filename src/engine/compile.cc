@@ -9,6 +9,7 @@
 #include "autodiff/autodiff.h"
 #include "base/error.h"
 #include "base/id.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "comm/launch.h"
 #include "comm/ops/transport.h"
@@ -147,6 +148,7 @@ Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lower
   graph::Graph graph = result.reference;
   parallel::Templates templates;
   const auto seen = [&](const std::string& what) {
+    stop_if_asked();
     if (how.observe) {
       how.observe(what, {graph, templates, result.program});
     }

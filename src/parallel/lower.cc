@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/stop.h"
 #include "parallel/layouts.h"
 #include "parallel/places.h"
 #include "parallel/shares.h"
@@ -79,6 +80,7 @@ class Stamper {
       add(made, kNone);
     }
     for (size_t i = 0; i < actions.size(); ++i) {
+      stop_if_asked();
       action_ends_.push_back({});
       begin_action();
       if (actions[i].overlaps_next) {
@@ -532,6 +534,7 @@ Templates templates_of(const graph::Graph& reference, const Plan& plan) {
     }
   }
   for (program::ClassId id = 0; id < program.classes.size(); ++id) {
+    stop_if_asked();
     const int rank = id.value() / static_cast<int>(shares.size());
     const int share = id.value() % static_cast<int>(shares.size());
     const auto& actions = schedule.ranks[rank];

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/stop.h"
 #include "comm/ops/parts.h"
 #include "passes/pass.h"
 #include "program/views.h"
@@ -183,6 +184,7 @@ class Bucketing {
     }
     const size_t last_exchange = find_last_exchange();
     for (size_t i = 0; i < cls_.tasks.size(); ++i) {
+      stop_if_asked();
       const Task& task = cls_.tasks[i];
       const bool merges = candidates_[i].merges;
       for (auto& [alike, bucket] : open_) {

@@ -309,7 +309,9 @@ const Estimator::Pace& Estimator::pace(const Choice& choice) {
 
 /// Layers of every stage, by kind.
 const std::vector<Estimator::Counts>& Estimator::stages(const Choice& choice) {
-  std::vector<Counts>& known = stages_[{int64_t{choice.pp} * choice.chunks, choice.balanced}];
+  // As even as may be they are the same however they lie.
+  const Stages lie = choice.balanced ? stages_of(choice) : Stages{.pp = choice.pp * choice.chunks};
+  std::vector<Counts>& known = stages_[{lie, choice.balanced}];
   if (!known.empty()) return known;
   const std::vector<int64_t> layers = stage_layers(space_, choice);
   known.resize(layers.size());

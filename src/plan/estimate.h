@@ -82,7 +82,7 @@ class Estimator {
   std::map<std::array<int32_t, 9>, std::unique_ptr<Groups>> groups_;
   std::map<std::array<int32_t, 10>, std::unique_ptr<Prices>> prices_;
   std::map<std::array<int32_t, 5>, Pace> paces_;
-  std::map<std::pair<int64_t, bool>, std::vector<Counts>> stages_;  // by their number, balanced
+  std::map<std::pair<Stages, bool>, std::vector<Counts>> stages_;  // as they lie, balanced
   PipelineShapes shapes_;
   /// The same transfers come again and again.
   struct Transfer {

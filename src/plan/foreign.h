@@ -25,10 +25,17 @@ struct Imported {
   std::vector<std::string> notes;    ///< where a run says the same in another way
 };
 
-/// `name`: the file, in errors. `ranks`: of all, from which data-parallel ranks follow; 0: as the
-/// file says. Error: what there is no run for, by argument.
-Imported import_megatron(const std::string& text, const std::string& name, int64_t ranks);
-Imported import_torchtitan(const std::string& text, const std::string& name, int64_t ranks);
+/// How many ranks a run of a file has, from which its data-parallel ranks follow.
+struct RanksOfFile {
+  int64_t asked = 0;      ///< whatever its launcher says; 0: as the file says
+  int64_t otherwise = 0;  ///< where the file does not say; 0: not known
+};
+
+/// `name`: the file, in errors. Error: what there is no run for, by argument.
+Imported import_megatron(const std::string& text, const std::string& name,
+                         const RanksOfFile& ranks);
+Imported import_torchtitan(const std::string& text, const std::string& name,
+                           const RanksOfFile& ranks);
 
 /// A run as their file.
 struct Emitted {

@@ -156,7 +156,7 @@ std::string model_of(MegatronArguments& arguments, const std::string& name, Impo
 
 class Import {
  public:
-  Import(const std::string& text, const std::string& name, int64_t ranks)
+  Import(const std::string& text, const std::string& name, const RanksOfFile& ranks)
       : arguments_(text, name), name_(name), ranks_(ranks) {}
 
   Imported run() {
@@ -197,7 +197,8 @@ class Import {
     }
     const int64_t nodes = arguments_.launcher("--nnodes", 1);
     const int64_t per_node = arguments_.launcher("--nproc-per-node", 0);
-    const int64_t ranks = ranks_ > 0 ? ranks_ : per_node * nodes;
+    const int64_t launched = per_node > 0 ? per_node * nodes : ranks_.otherwise;
+    const int64_t ranks = ranks_.asked > 0 ? ranks_.asked : launched;
     const int64_t others = tp_ * pp_ * cp_;
     if (ranks > 0 && ranks % others != 0) {
       fail(name_,
@@ -513,14 +514,15 @@ class Import {
 
   MegatronArguments arguments_;
   std::string name_;
-  int64_t ranks_;
+  RanksOfFile ranks_;
   int64_t tp_ = 1, pp_ = 1, cp_ = 1, dp_ = 1, global_batch_ = 1;
   Imported imported_;
 };
 
 }  // namespace
 
-Imported import_megatron(const std::string& text, const std::string& name, int64_t ranks) {
+Imported import_megatron(const std::string& text, const std::string& name,
+                         const RanksOfFile& ranks) {
   return Import(text, name, ranks).run();
 }
 

@@ -140,7 +140,7 @@ class Job {
 
 class Import {
  public:
-  Import(const std::string& text, const std::string& name, int64_t ranks)
+  Import(const std::string& text, const std::string& name, const RanksOfFile& ranks)
       : job_(text, name), name_(name), ranks_(ranks) {}
 
   Imported run() {
@@ -178,21 +178,26 @@ class Import {
     split_ = degree("data_parallel_shard", -1);
     const int64_t others = tp_ * pp_ * cp_ * replicate_;
     if (split_ < 0) {
-      if (ranks_ <= 0) {
+      const int64_t ranks = ranks_.asked > 0 ? ranks_.asked : ranks_.otherwise;
+      if (ranks <= 0) {
         fail(name_,
              "parallelism.data_parallel_shard_degree is {}: as many as there are ranks for; "
              "expected --ranks N",
              split_);
       }
-      if (ranks_ % others != 0) {
+      if (ranks % others != 0) {
         fail(name_,
-             "there are {} ranks; expected a multiple of {}: tp {} x pp {} x cp {} x "
-             "replicas {}",
-             ranks_, others, tp_, pp_, cp_, replicate_);
+             "there are {} ranks, which parallelism.data_parallel_shard_degree {} takes; expected "
+             "a multiple of {}: tp {} x pp {} x cp {} x replicas {}; try another --ranks, or other "
+             "degrees in the file",
+             ranks, split_, others, tp_, pp_, cp_, replicate_);
       }
-      split_ = ranks_ / others;
-    } else if (ranks_ > 0 && ranks_ != others * split_) {
-      fail(name_, "--ranks is {}; expected the {} of the file", ranks_, others * split_);
+      split_ = ranks / others;
+    } else if (ranks_.asked > 0 && ranks_.asked != others * split_) {
+      fail(name_,
+           "--ranks is {}; expected the {} of the file; try --cluster, which finds a plan of other "
+           "ranks",
+           ranks_.asked, others * split_);
     }
     for (const auto& [key, ranks] : {std::pair{"plan.tp", tp_},
                                      {"plan.pp", pp_},
@@ -415,14 +420,15 @@ class Import {
 
   Job job_;
   std::string name_;
-  int64_t ranks_;
+  RanksOfFile ranks_;
   int64_t tp_ = 1, pp_ = 1, cp_ = 1, replicate_ = 1, split_ = 1;
   Imported imported_;
 };
 
 }  // namespace
 
-Imported import_torchtitan(const std::string& text, const std::string& name, int64_t ranks) {
+Imported import_torchtitan(const std::string& text, const std::string& name,
+                           const RanksOfFile& ranks) {
   return Import(text, name, ranks).run();
 }
 

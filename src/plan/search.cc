@@ -35,6 +35,7 @@ struct Candidate {
   float guess_s = 0, bytes = 0;  ///< estimated
   uint32_t order = 0;            ///< of those with one key
   bool varied = false;           ///< plan.ep_inner is not the one that it was bounded with
+  bool surest = false;           ///< it is to be the first plan, of a search that was stopped
 };
 struct Later {
   bool operator()(const Candidate& left, const Candidate& right) const {
@@ -52,8 +53,9 @@ constexpr double kMemoryPenaltyAtFirst = 100;
 /// By so much more than was thought of, a plan is put off again.
 constexpr double kMisjudged = 1.02;
 /// And of two plans that are as good the one with the shorter program is tried first: its key grows
-/// by this with every doubling of its passes through layers beyond kFewPasses.
-constexpr double kSizePenalty = 0.02, kFewPasses = 1024;
+/// by this with every doubling of its passes through layers beyond kFewPasses. Where keys go around
+/// a ring, every kRingSteps of its ranks make a pass as long as another one.
+constexpr double kSizePenalty = 0.02, kFewPasses = 1024, kRingSteps = 8;
 /// Algorithms of sums are tried of plans within this of the best one, and of others last.
 constexpr double kNear = 1.05;
 constexpr float kLast = 1e6f;
@@ -69,6 +71,9 @@ constexpr double kMoreSeconds = 60;
 constexpr int kMorePlans = 16;
 constexpr double kFirstMargin = 1.1, kMoreMargin = 1.25, kSurePenalty = 100;
 constexpr double kHurriedSizePenalty = 0.5;
+/// What is being simulated when it ends is given up if its program is so many times as long as that
+/// of the plan that is then the surest.
+constexpr double kMuchLonger = 8;
 
 /// How many times as much time, or memory, simulated plans took as was estimated, by their
 /// schedule, what they repeat and split, and how many ranks their pipelines and experts have: of
@@ -144,6 +149,8 @@ class Search {
   void keep(std::vector<Candidate> found, const Counts& counts);
   bool take(Candidate* candidate, Estimator* estimator);
   bool is_put_off(Candidate candidate);
+  double passes(const Choice& choice) const;
+  size_t surest() const;
   bool take_surest(Candidate* candidate);
   void simulate(Estimator* estimator);
   void add_other_exchanges(const Candidate& candidate, Estimator* estimator);
@@ -162,8 +169,9 @@ class Search {
   double bound_until_s_ = 0;
   std::atomic<size_t> held_{0};  // candidates
   std::atomic<bool> stop_{false}, fits_{false}, failed_{false}, gave_up_{false};
-  double stopped_s_ = 0;  // when it was stopped
-  int more_plans_ = 0;    // taken since then
+  double stopped_s_ = 0;                                                   // when it was stopped
+  int more_plans_ = 0;                                                     // taken since then
+  std::atomic<double> too_long_{std::numeric_limits<double>::infinity()};  // passes, since then
   double margin_ = kFirstMargin;
   std::mutex mutex_;
   std::condition_variable ended_;
@@ -199,6 +207,9 @@ void Search::look_whether_to_stop() {
   if (stopped() || !(asked || out_of_time())) return;
   result_.ended = asked ? "it was interrupted" : "its time is up";
   stopped_s_ = spent_s();
+  if (!queue_.empty()) {
+    too_long_ = kMuchLonger * passes(queue_[surest()].choice);
+  }
   stop_ = true;
   more_.notify_all();
 }
@@ -248,12 +259,17 @@ void Search::report() {
   options_.progress(counts, result_.best.empty() ? nullptr : &result_.best.front(), result_.ended);
 }
 
+/// How long a plan's program is: passes of its micro-batches through layers.
+double Search::passes(const Choice& choice) const {
+  const bool in_ring = choice.cp > 1 && choice.keys == kKeysInRing;
+  return static_cast<double>(num_micro_batches(space_, choice) * space_.model.num_layers) *
+         (in_ring ? std::max(1.0, choice.cp / kRingSteps) : 1);
+}
+
 /// A plan with its bounds, to be tried the sooner the less its estimates are.
 Candidate Search::candidate(const Choice& plan, const Guess& guess) const {
   const double limit = static_cast<double>(trial_.memory());
-  const double passes =
-      static_cast<double>(num_micro_batches(space_, plan) * space_.model.num_layers);
-  const double size = 1 + kSizePenalty * std::log2(std::max(1.0, passes / kFewPasses));
+  const double size = 1 + kSizePenalty * std::log2(std::max(1.0, passes(plan) / kFewPasses));
   const double over = std::max(0.0, guess.bytes / limit - 1);
   return {.choice = plan,
           .least_s = static_cast<float>(guess.least_s * (1 - 1e-6)),
@@ -389,21 +405,14 @@ bool Search::take(Candidate* candidate, Estimator* estimator) {
   return false;
 }
 
-/// After the end, without a plan: the one that is most likely to be a plan soon. False: it gives
-/// up. The mutex is held.
-bool Search::take_surest(Candidate* candidate) {
-  if (more_plans_++ >= kMorePlans && spent_s() - stopped_s_ >= kMoreSeconds) {
-    gave_up_ = true;
-    more_.notify_all();
-    return false;
-  }
+/// The candidate that is most likely to be a plan soon. The mutex is held.
+size_t Search::surest() const {
   const double limit = static_cast<double>(trial_.memory());
+  const auto layers = static_cast<double>(space_.model.num_layers);
   const auto worth = [&](const Candidate& of) {
-    const auto passes =
-        static_cast<double>(num_micro_batches(space_, of.choice) * of.choice.chunks);
+    const double size = passes(of.choice) / layers * of.choice.chunks;
     const double over = std::max(0.0, of.bytes * margin_ / limit - 1);
-    return of.guess_s * (1 + kHurriedSizePenalty * std::log2(1 + passes)) *
-           (1 + kSurePenalty * over);
+    return of.guess_s * (1 + kHurriedSizePenalty * std::log2(1 + size)) * (1 + kSurePenalty * over);
   };
   size_t surest = 0;
   double least = std::numeric_limits<double>::infinity();
@@ -414,8 +423,21 @@ bool Search::take_surest(Candidate* candidate) {
       surest = i;
     }
   }
-  *candidate = queue_[surest];
-  queue_[surest] = queue_.back();
+  return surest;
+}
+
+/// After the end, without a plan: the one that is most likely to be a plan soon. False: it gives
+/// up. The mutex is held.
+bool Search::take_surest(Candidate* candidate) {
+  if (more_plans_++ >= kMorePlans && spent_s() - stopped_s_ >= kMoreSeconds) {
+    gave_up_ = true;
+    more_.notify_all();
+    return false;
+  }
+  const size_t found = surest();
+  *candidate = queue_[found];
+  candidate->surest = true;
+  queue_[found] = queue_.back();
   queue_.pop_back();
   std::make_heap(queue_.begin(), queue_.end(), Later());
   ++busy_;
@@ -516,7 +538,10 @@ void Search::record(const Candidate& candidate, Outcome outcome, Estimator* esti
 
 void Search::simulate(Estimator* estimator) {
   Candidate candidate;
-  const auto stop = [this] { return is_done(); };
+  // What was begun before the end is given up for what is there much sooner.
+  const auto stop = [&] {
+    return is_done() || (stopped() && !candidate.surest && passes(candidate.choice) > too_long_);
+  };
   while (take(&candidate, estimator)) {
     std::optional<Outcome> outcome = trial_.simulate(candidate.choice, space_, stop);
     if (outcome) {

@@ -209,6 +209,11 @@ int64_t shard_group(const Space& space, const Choice& choice) {
   return inside && choice.cp == 1 && choice.ep == 1 ? group : 1;
 }
 
+Stages stages_of(const Choice& choice) {
+  const bool is_v = choice.pp > 1 && parallel::built_in_schedules()[choice.schedule].is_v;
+  return {choice.pp, choice.chunks, is_v};
+}
+
 std::vector<int64_t> even_layers(int64_t layers, int64_t stages) {
   std::vector<int64_t> found;
   for (int64_t stage = 0; stage < stages; ++stage) {
@@ -218,7 +223,7 @@ std::vector<int64_t> even_layers(int64_t layers, int64_t stages) {
 }
 
 std::vector<int64_t> stage_layers(const Space& space, const Choice& choice) {
-  if (choice.balanced) return space.balanced.at(choice.pp);
+  if (choice.balanced) return space.balanced.at(stages_of(choice));
   if (choice.pp > 1 && is_given(space, kLayers)) return given_numbers(space, kLayers);
   return even_layers(space.model.num_layers, int64_t{choice.pp} * choice.chunks);
 }
@@ -231,22 +236,37 @@ std::vector<int64_t> samples(const Space& space, const Choice& choice) {
   return space.dealt.at({choice.pp, choice.dp, choice.sequences, choice.balanced});
 }
 
-double longest_stage(const LayerCosts& costs, const std::vector<double>& speed,
-                     const std::vector<int64_t>& layers) {
-  double longest = 0;
-  size_t next = 0;
-  for (size_t stage = 0; stage < layers.size(); ++stage) {
-    double cost = stage == 0 ? costs.embedding : 0;
-    for (int64_t i = 0; i < layers[stage]; ++i) {
-      cost += costs.layer[next++];
-    }
-    cost += stage + 1 == layers.size() ? costs.head : 0;
-    longest = std::max(longest, cost / speed[stage]);
+namespace {
+
+/// What every stage has to do.
+std::vector<double> stage_costs(const LayerCosts& costs, const std::vector<int64_t>& layers) {
+  std::vector<double> found;
+  auto next = costs.layer.begin();
+  for (const int64_t here : layers) {
+    found.push_back(std::accumulate(next, next + here, 0.0));
+    next += here;
   }
-  return longest;
+  found.front() += costs.embedding;
+  found.back() += costs.head;
+  return found;
 }
 
-std::vector<int64_t> balanced_layers(const LayerCosts& costs, const std::vector<double>& speed) {
+/// How long every rank takes for its stages.
+std::vector<double> rank_times(const LayerCosts& costs, const Stages& stages,
+                               const std::vector<double>& speed,
+                               const std::vector<int64_t>& layers) {
+  std::vector<double> found(speed.size(), 0);
+  const std::vector<double> each = stage_costs(costs, layers);
+  for (size_t stage = 0; stage < each.size(); ++stage) {
+    const auto rank = static_cast<size_t>(stages.rank_of(static_cast<int64_t>(stage)));
+    found[rank] += each[stage] / speed[rank];
+  }
+  return found;
+}
+
+/// Layers of every stage such that the longest stage is as short as it can be. `speed`: of every
+/// stage.
+std::vector<int64_t> shortest_stages(const LayerCosts& costs, const std::vector<double>& speed) {
   // least[s][n]: the shortest that the longest of the first s stages can be with the first n
   // layers; taken[s][n]: how many of these the last of the stages then has.
   const size_t stages = speed.size(), layers = costs.layer.size();
@@ -273,6 +293,61 @@ std::vector<int64_t> balanced_layers(const LayerCosts& costs, const std::vector<
     n -= taken[s][n];
   }
   return found;
+}
+
+/// Moves layers from stages of the busiest rank to others, one by one, for as long as that makes
+/// the busiest rank faster, or the longest stage shorter where it is as fast.
+void even_out(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
+              std::vector<int64_t>* layers) {
+  const auto worth = [&](const std::vector<int64_t>& laid) {
+    const std::vector<double> each = stage_costs(costs, laid);
+    double longest = 0;
+    for (size_t stage = 0; stage < each.size(); ++stage) {
+      const int64_t rank = stages.rank_of(static_cast<int64_t>(stage));
+      longest = std::max(longest, each[stage] / speed[static_cast<size_t>(rank)]);
+    }
+    return std::pair(busiest_rank(costs, stages, speed, laid), longest);
+  };
+  for (auto best = worth(*layers);;) {
+    const std::vector<double> times = rank_times(costs, stages, speed, *layers);
+    const int64_t busiest = std::max_element(times.begin(), times.end()) - times.begin();
+    std::vector<int64_t> found;
+    for (size_t from = 0; from < layers->size(); ++from) {
+      if (stages.rank_of(static_cast<int64_t>(from)) != busiest || (*layers)[from] == 1) continue;
+      for (size_t to = 0; to < layers->size(); ++to) {
+        std::vector<int64_t> moved = *layers;
+        --moved[from];
+        ++moved[to];
+        if (const auto here = worth(moved); here < best) {
+          best = here;
+          found = std::move(moved);
+        }
+      }
+    }
+    if (found.empty()) return;
+    *layers = std::move(found);
+  }
+}
+
+}  // namespace
+
+double busiest_rank(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
+                    const std::vector<int64_t>& layers) {
+  const std::vector<double> times = rank_times(costs, stages, speed, layers);
+  return *std::max_element(times.begin(), times.end());
+}
+
+std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stages,
+                                     const std::vector<double>& speed) {
+  std::vector<double> of_stages;
+  for (int64_t stage = 0; stage < stages.count(); ++stage) {
+    of_stages.push_back(speed[static_cast<size_t>(stages.rank_of(stage))]);
+  }
+  std::vector<int64_t> layers = shortest_stages(costs, of_stages);
+  if (stages.chunks > 1) {
+    even_out(costs, stages, speed, &layers);
+  }
+  return layers;
 }
 
 std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>& speed) {
@@ -319,7 +394,8 @@ std::vector<double> replica_speeds(const Space& space, int64_t dp, const LayerCo
       const auto first = space.speed.begin() + (stage * dp + replica) * inside;
       of_stages.push_back(*std::min_element(first, first + inside));
     }
-    speeds.push_back(1 / longest_stage(costs, of_stages, layers));
+    const Stages one_each{.pp = static_cast<int32_t>(stages)};
+    speeds.push_back(1 / busiest_rank(costs, one_each, of_stages, layers));
   }
   return speeds;
 }
@@ -473,7 +549,8 @@ std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh) {
         continue;
       }
       add(even);
-      if (chunks == 1 && space.balanced.count(mesh.pp) > 0) {
+      const bool is_v = schedule.is_v;
+      if (space.balanced.count({mesh.pp, even.chunks, is_v}) > 0) {
         add({even.schedule, even.chunks, true});
       }
     }
@@ -514,7 +591,10 @@ std::vector<uint8_t> other_sums(const Space& space, const Choice& choice) {
   if (!given && std::max<int64_t>(choice.tp, choice.replicas()) > kMostSummedByMessages) {
     return found;
   }
-  const bool nodes = space.ranks_per_node > 1 && space.ranks > space.ranks_per_node;
+  // Sums of more than a number are among ranks of a stage, neighbours: on one node there is nothing
+  // inside of nodes that would come first.
+  const int64_t stage = choice.replicas() * choice.tp;
+  const bool nodes = space.ranks_per_node > 1 && space.ranks_per_node % stage != 0;
   for (uint8_t sums = 1; sums < std::size(kSums); ++sums) {
     if (sums >= 3 && !nodes) continue;
     Choice other = choice;

@@ -58,6 +58,19 @@ inline constexpr const char* kSums[] = {"native", "ring", "halving_doubling", "h
 /// Keys of a run that a search sets, "plan.pp" and so on.
 const std::vector<std::string>& searched_keys();
 
+/// How stages lie on the ranks of a pipeline.
+struct Stages {
+  int32_t pp = 1, chunks = 1;
+  bool is_v = false;  ///< two of a rank in a V; else they go around the ranks
+  auto operator<=>(const Stages&) const = default;
+
+  int64_t count() const { return int64_t{pp} * chunks; }
+  int64_t rank_of(int64_t stage) const {
+    return is_v && stage >= pp ? count() - 1 - stage : stage % pp;
+  }
+};
+Stages stages_of(const Choice& choice);
+
 /// The limits of a search.
 struct Space {
   models::ModelConfig model;
@@ -66,9 +79,10 @@ struct Space {
   int64_t global_batch = 1, seq_len = 1;
   /// Keys among searched_keys() that are given, with their values: only plans with these are in it.
   std::map<std::string, std::string> given;
-  /// By plan.pp, layers of every stage with which the busiest one has less to do than with layers
-  /// as even as may be; of one chunk each. Not there: even ones are as good.
-  std::map<int64_t, std::vector<int64_t>> balanced = {};
+  /// Layers of every stage with which the busiest rank has less to do than with layers as even as
+  /// may be. Not there: even ones are as good, or there are several chunks on devices that are
+  /// alike.
+  std::map<Stages, std::vector<int64_t>> balanced = {};
   /// Of every rank, how fast its device is beside the fastest one; empty: all are alike.
   std::vector<double> speed = {};
   /// What each replica has of the sequences of a micro-batch, where with as many each the slowest
@@ -90,12 +104,14 @@ struct LayerCosts {
   double embedding = 0, head = 0;
 };
 
-/// Layers of every stage such that the longest stage is as short as it can be, at least one each.
-/// `speed`: of every stage.
-std::vector<int64_t> balanced_layers(const LayerCosts& costs, const std::vector<double>& speed);
-/// How long the longest stage is.
-double longest_stage(const LayerCosts& costs, const std::vector<double>& speed,
-                     const std::vector<int64_t>& layers);
+/// Layers of every stage such that the busiest rank has little to do, and of as little the longest
+/// stage is short, at least one each; with one chunk as little as can be. `speed`: of every rank of
+/// the pipeline.
+std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stages,
+                                     const std::vector<double>& speed);
+/// How long the busiest rank takes for its stages.
+double busiest_rank(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
+                    const std::vector<int64_t>& layers);
 /// Sequences dealt out to replicas such that the slowest is as fast as it can be, at least one
 /// each. `speed`: of every replica.
 std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>& speed);

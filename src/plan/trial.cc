@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "cost/flops.h"
 #include "engine/compile.h"
@@ -21,9 +22,6 @@
 namespace hocket::plan {
 
 namespace {
-
-/// Thrown out of a compilation that nobody waits for any more.
-struct GivenUp {};
 
 /// Layers are laid on stages by their costs, and sequences dealt out to replicas by their speed,
 /// where what takes longest is shorter by more than this.
@@ -156,19 +154,29 @@ std::vector<double> Trial::speed_of_kinds(const ModelTable& table) const {
 
 /// Lays layers on stages, which are as fast as the slowest of their ranks, neighbours.
 void Trial::balance_layers(const LayerCosts& costs, Space* space) const {
-  const int64_t layers = std::ssize(costs.layer);
-  for (int64_t pp = 2; pp <= std::min(ranks_, layers); ++pp) {
+  const auto layers = static_cast<int32_t>(costs.layer.size());
+  const auto lay = [&](const Stages& stages, const std::vector<double>& speed) {
+    std::vector<int64_t> balanced = balanced_layers(costs, stages, speed);
+    if (busiest_rank(costs, stages, speed, balanced) <
+        busiest_rank(costs, stages, speed, even_layers(layers, stages.count())) * kWorthBalancing) {
+      space->balanced[stages] = std::move(balanced);
+    }
+  };
+  for (int32_t pp = 2; pp <= std::min<int64_t>(ranks_, layers); ++pp) {
     if (ranks_ % pp != 0) continue;
     std::vector<double> speed(static_cast<size_t>(pp), 1);
-    for (size_t stage = 0; stage < speed.size() && !space->speed.empty(); ++stage) {
+    for (size_t rank = 0; rank < speed.size() && !space->speed.empty(); ++rank) {
       const int64_t inside = ranks_ / pp;
-      const auto first = space->speed.begin() + static_cast<int64_t>(stage) * inside;
-      speed[stage] = *std::min_element(first, first + inside);
+      const auto first = space->speed.begin() + static_cast<int64_t>(rank) * inside;
+      speed[rank] = *std::min_element(first, first + inside);
     }
-    const std::vector<int64_t> balanced = balanced_layers(costs, speed);
-    if (longest_stage(costs, speed, balanced) <
-        longest_stage(costs, speed, even_layers(layers, pp)) * kWorthBalancing) {
-      space->balanced[pp] = balanced;
+    lay({pp}, speed);
+    if (space->speed.empty()) continue;
+    for (int32_t chunks = 2; pp * chunks <= layers; ++chunks) {
+      lay({pp, chunks}, speed);
+    }
+    if (2 * pp <= layers) {
+      lay({pp, 2, true}, speed);
     }
   }
 }
@@ -180,7 +188,8 @@ void Trial::deal_samples(const LayerCosts& costs, Space* space) const {
   const int64_t layers = std::ssize(costs.layer);
   const auto deal = [&](int64_t pp, int64_t dp, bool balanced) {
     const std::vector<double> speed = replica_speeds(
-        *space, dp, costs, balanced ? space->balanced.at(pp) : even_layers(layers, pp));
+        *space, dp, costs,
+        balanced ? space->balanced.at({static_cast<int32_t>(pp)}) : even_layers(layers, pp));
     const double slowest = *std::min_element(speed.begin(), speed.end());
     for (int64_t sequences = dp; sequences <= dp * kMostMicroBatch; ++sequences) {
       if (space->global_batch % sequences != 0) continue;
@@ -196,7 +205,7 @@ void Trial::deal_samples(const LayerCosts& costs, Space* space) const {
     for (int64_t dp = 2; ranks_ % pp == 0 && dp <= ranks_ / pp; ++dp) {
       if (ranks_ / pp % dp != 0) continue;
       deal(pp, dp, false);
-      if (space->balanced.count(pp) > 0) {
+      if (space->balanced.count({static_cast<int32_t>(pp)}) > 0) {
         deal(pp, dp, true);
       }
     }
@@ -252,13 +261,10 @@ std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
                                        const std::function<bool()>& stop) const {
   Outcome outcome;
   outcome.choice = choice;
+  const StopWhen given_up(stop);
   try {
     const engine::Run run = run_of(choice, space);
-    engine::CompileOptions how;
-    how.observe = [&](const std::string&, const engine::Progress&) {
-      if (stop()) throw GivenUp();
-    };
-    const engine::Compiled compiled = engine::compile(run, how);
+    const engine::Compiled compiled = engine::compile(run);
     std::optional<engine::Compiled> evaluation;
     if (engine::evaluates(run)) {
       evaluation = engine::compile(run, engine::evaluation_options(run));
@@ -293,7 +299,7 @@ std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
       outcome.bytes = std::max(outcome.bytes, memory.total());
     }
     outcome.fits = report.fits() && outcome.bytes <= memory_;
-  } catch (const GivenUp&) {
+  } catch (const Stopped&) {
     return std::nullopt;
   } catch (const Error& error) {
     outcome.refused = error.what();

@@ -57,8 +57,8 @@ class Trial {
 
   /// The run under a plan. Error: there is no such plan.
   engine::Run run_of(const Choice& choice, const Space& space) const;
-  /// Safe from several threads. `stop` is asked between the passes of a compilation: true gives it
-  /// up, and nothing comes of it.
+  /// Safe from several threads. `stop` is asked all the while (base/stop.h): true gives it up, and
+  /// nothing comes of it.
   std::optional<Outcome> simulate(const Choice& choice, const Space& space,
                                   const std::function<bool()>& stop) const;
 

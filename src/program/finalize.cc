@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/math.h"
+#include "base/stop.h"
 #include "program/views.h"
 
 namespace hocket::program {
@@ -73,6 +74,7 @@ void add_dependencies(const Program& program, RankClass& cls) {
   const Views views(program, &cls - program.classes.data());
   std::vector<TaskId> wanted;
   for (size_t i = 0; i < n; ++i) {
+    stop_if_asked();
     Task& task = cls.tasks[i];
     const size_t lane = place_of(task.lane);
     wanted = task.deps;
@@ -345,6 +347,7 @@ void plan_memory(const Program& program, RankClass& cls) {
     buffer.offset = kNone;
   }
   for (size_t i = 0; i < num_tasks; ++i) {
+    stop_if_asked();
     const Task& task = cls.tasks[i];
     for (BufferId id : task.out) {
       const size_t index = static_cast<size_t>(cls.root(id));

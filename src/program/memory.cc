@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/math.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "program/contract.h"
 #include "program/finalize.h"
@@ -331,6 +332,7 @@ void InFlight::tell(int32_t from, int32_t to, const Known& known, Told* told) {
   const ClassId cls = p_.class_of(to);
   const Timing* const time = timing(cls);
   for (const Message& message : match(from, to)) {
+    stop_if_asked();
     if (message.recv == kNone) continue;
     const Lane lane = p_.classes[cls].tasks[message.recv].lane;
     (*told)[place_of(lane)].push_back({time->position[message.recv], known(message.send)});
@@ -404,6 +406,7 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer, const Way& way) {
   };
   std::array<Queue, kNumLanes> queues;
   for (const Message& message : match(rank, peer)) {
+    stop_if_asked();
     const Task& send = mine.tasks[message.send];
     Queue& queue = queues[place_of(send.lane)];
     const Clock known = known_at(message.send);

@@ -7,6 +7,8 @@
 #include <set>
 #include <tuple>
 
+#include "base/stop.h"
+
 namespace hocket::program {
 
 namespace {
@@ -60,6 +62,7 @@ Overlaps overlaps_of(const Program& program, ClassId cls, const std::vector<Regi
     sorted = pairs.size();
   };
   for_each_coords(program, cls, axes_of(program, regions), [&](const std::vector<int32_t>& at) {
+    stop_if_asked();
     for (size_t i = 0; i < num; ++i) {
       begins[i] = program.begin_at(regions[i].begin, regions[i].by, at);
     }
@@ -148,6 +151,7 @@ Views::Views(const Program& program, ClassId cls_id) {
       found->second = overlaps_of(program, cls_id, found->first);
     }
     for (size_t i = 0; i < views.size(); ++i) {
+      stop_if_asked();
       std::vector<BufferId>& meets = meets_[views[i]];
       meets.push_back(base);
       for (size_t other : found->second[i]) {

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/stop.h"
 #include "sim/bubble.h"
 #include "sim/event_heap.h"
 #include "sim/explain.h"
@@ -108,6 +109,7 @@ class Engine {
     }
     Event event;
     while (next(&event)) {
+      stop_if_asked();
       now_ = event.ns;
       if (now_ > kMaxStepNs) {
         fail("simulate",

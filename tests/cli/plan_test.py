@@ -300,6 +300,16 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
             self.good("check", "plan.yaml")
             os.remove(os.path.join(self.folder, "plan.yaml"))
 
+    def test_the_first_plan_is_no_long_ring(self):
+        """Keys that go around 64 ranks make a program long, whatever the estimate of its step says."""
+        self.model(max_position_embeddings=131072)
+        found = json.loads(self.good(
+            "plan", "model/config.json", "--cluster", "configs/clusters/h100-64x8.yaml", "--global-batch", "1", "--seq-len",
+            "131072", "--ranks", "64", "--threads", "1", "--time-limit", "0.001", "--json"))
+        self.assertEqual(found["counts"]["simulated"], 1)
+        first = found["best"][0]["set"]
+        self.assertTrue(first.get("plan.cp_comm_type") != "p2p" or int(first["plan.cp"]) <= 8, first)
+
     def test_nothing_fits(self):
         self.model()
         r = self.hocket("plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "16",
@@ -506,6 +516,34 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.put("open.toml", TORCHTITAN.replace("shard_degree = 2", "shard_degree = -1"))
         self.refused("--ranks is 16; expected 8", "plan", "--from", "torchtitan", "open.toml", "--ranks", "16", *of_model,
                      "--set", "plan.tp=1", "--set", "plan.sequence_parallel=false")
+
+    def test_a_search_for_the_model_of_another_trainer(self):
+        """The search is for --ranks, or for all devices; the file's own ranks say its batch, and need not agree."""
+        self.model()
+        search = ["--cluster", "configs/clusters/h100-64x8.yaml", "--set", "plan.micro_batch=1", "--set",
+                  "plan.recompute=none", "--set", "plan.pp=2", "--set", "plan.tp=2", "--time-limit", "0.01"]
+        of_job = ["--from", "torchtitan", *search, "--set", "model.path=model", "--out", "run.yaml"]
+        own_batch = TORCHTITAN.replace("global_batch_size = 32\n", "")
+        open_own_batch = own_batch.replace("shard_degree = 2", "shard_degree = -1")
+        for text, ranks, batch in (
+                (TORCHTITAN, ["--ranks", "16"], 32), (TORCHTITAN, ["--ranks", "32"], 32),
+                (own_batch, ["--ranks", "32"], 16),  # 4 of each of the job's own 4 replicas
+                (open_own_batch, ["--ranks", "32"], 32),  # of 8: as many as there are ranks for
+                (open_own_batch, [], 512)):
+            self.put("job.toml", text)
+            self.good("plan", "job.toml", *ranks, *of_job)
+            plan, train = self.keys("run.yaml")
+            world = plan["pp"] * plan["tp"] * plan.get("dp", 1) * plan.get("cp", 1)
+            self.assertEqual((world, train["global_batch"]), (int(ranks[1]) if ranks else 512, batch))
+        self.put("job.toml", open_own_batch)
+        self.refused("expected a multiple of 8: tp 2 x pp 2 x cp 1 x replicas 2; try another --ranks", "plan", "job.toml",
+                     "--ranks", "12", *of_job)
+        # Megatron-LM's launcher says 32.
+        self.put("args.sh", EXPERTS)
+        self.good("plan", "args.sh", "--from", "megatron", "--ranks", "12", "--out", "run.yaml", *search, "--set",
+                  "plan.ep=1", "--set", "train.global_batch=12")
+        plan, _ = self.keys("run.yaml")
+        self.assertEqual(plan["pp"] * plan["tp"] * plan.get("dp", 1) * plan.get("cp", 1), 12)
 
     def test_conversions_go_without_a_search(self):
         self.model()

@@ -121,6 +121,59 @@ TEST(PlanSearch, FindsWhatBruteForceFindsOnUnlikeNodes) {
   expect_exhaustive(uneven, space);
 }
 
+TEST(PlanSearch, LaysSeveralChunksByTheSpeedOfTheirRanks) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "dozens of plans are simulated: minutes under sanitizers";
+  }
+  std::string layers = kDense;
+  layers.replace(layers.find("_layers\": 4"), 11, "_layers\": 12");
+  const std::string cluster =
+      cluster_file("plan_chunks.yaml", "1GB", "1GB/s", "unlike: [{first: 1, speed: 0.5}]");
+  const Trial uneven = trial(layers.c_str(), cluster, 8, 256);
+  const Space space = uneven.space({{"plan.recompute", "none"},
+                                    {"plan.pp", "2"},
+                                    {"plan.tp", "1"},
+                                    {"plan.micro_batch", "1"},
+                                    {"plan.shard.optimizer", "none"},
+                                    {"plan.all_reduce", "native"}});
+  const SearchResult found = best_of(uneven, space, false);
+  ASSERT_TRUE(found.complete);
+  const Choice best = found.best.front().choice;
+  EXPECT_TRUE(best.balanced);
+  EXPECT_GT(best.chunks, 1);
+  // With layers that are as many on each, or one chunk of as many as the speed says, it is slower.
+  for (const Outcome& outcome : found.best) {
+    if (!outcome.choice.balanced || outcome.choice.chunks == 1) {
+      EXPECT_GT(outcome.step_s, found.best.front().step_s * 1.02);
+    }
+  }
+}
+
+TEST(PlanSearch, ChunksAreLaidByLayersAloneWhereDevicesAreAlike) {
+  std::string layers = kDense;
+  layers.replace(layers.find("_layers\": 4"), 11, "_layers\": 12");
+  const Trial alike =
+      trial(layers.c_str(), cluster_file("plan_alike.yaml", "1GB", "1GB/s"), 8, 256);
+  for (const auto& [stages, balanced] : alike.space({}).balanced) {
+    EXPECT_EQ(stages.chunks, 1);
+  }
+}
+
+TEST(PlanSearch, IsGivenUpInTheMiddleOfACompilation) {
+  const Trial dense = trial(kDense, cluster_file("plan_given_up.yaml", "1GB", "50MB/s"), 8, 32);
+  const Space space = dense.space({});
+  const Choice choice{.pp = 2, .dp = 2, .micro_batch = 1};
+  int64_t asked = 0;
+  ASSERT_TRUE(dense.simulate(choice, space, [&] { return ++asked < 0; }));
+  // Far more often than there are stages and passes; and whenever it is told to, it ends.
+  EXPECT_GT(asked, 1000);
+  for (const int64_t last : {int64_t{1}, asked / 4, asked / 2, asked}) {
+    int64_t here = 0;
+    EXPECT_FALSE(dense.simulate(choice, space, [&] { return ++here == last; }));
+    EXPECT_EQ(here, last);
+  }
+}
+
 TEST(PlanSearch, DealsSequencesToReplicasByTheirSpeed) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";

@@ -13,18 +13,20 @@
 namespace hocket::plan {
 namespace {
 
-/// The shortest that the longest stage can be, of all ways to lay the layers.
-double by_brute_force(const LayerCosts& costs, const std::vector<double>& speed) {
+/// The least that the busiest rank can have to do, of all ways to lay the layers.
+double by_brute_force(const LayerCosts& costs, const Stages& stages,
+                      const std::vector<double>& speed) {
+  const auto count = static_cast<size_t>(stages.count());
   double best = std::numeric_limits<double>::infinity();
   std::vector<int64_t> layers;
   const std::function<void(int64_t)> lay = [&](int64_t left) {
-    if (layers.size() + 1 == speed.size()) {
+    if (layers.size() + 1 == count) {
       layers.push_back(left);
-      best = std::min(best, longest_stage(costs, speed, layers));
+      best = std::min(best, busiest_rank(costs, stages, speed, layers));
       layers.pop_back();
       return;
     }
-    const auto behind = static_cast<int64_t>(speed.size() - layers.size()) - 1;
+    const auto behind = static_cast<int64_t>(count - layers.size()) - 1;
     for (int64_t here = 1; here + behind <= left; ++here) {
       layers.push_back(here);
       lay(left - here);
@@ -50,11 +52,41 @@ TEST(PlanSpace, BalancedLayersAreTheBestOfAll) {
     for (size_t stage = 0; stage < stages; ++stage) {
       speed.push_back(0.5 * static_cast<double>(1 + rng.below(3)));
     }
-    const std::vector<int64_t> layers = balanced_layers(costs, speed);
+    const Stages one_each{.pp = static_cast<int32_t>(stages)};
+    const std::vector<int64_t> layers = balanced_layers(costs, one_each, speed);
     ASSERT_EQ(layers.size(), stages);
     EXPECT_EQ(std::accumulate(layers.begin(), layers.end(), int64_t{0}), std::ssize(costs.layer));
-    EXPECT_EQ(longest_stage(costs, speed, layers), by_brute_force(costs, speed));
+    EXPECT_EQ(busiest_rank(costs, one_each, speed, layers), by_brute_force(costs, one_each, speed));
   }
+}
+
+TEST(PlanSpace, LayersOfSeveralChunksAreLaidByTheSpeedOfTheirRanks) {
+  // Around the ranks, and in a V: with layers that are alike the best of all ways.
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    const bool is_v = rng.below(2) == 1;
+    const Stages stages{.pp = static_cast<int32_t>(2 + rng.below(2)),
+                        .chunks = static_cast<int32_t>(is_v ? 2 : 2 + rng.below(2)),
+                        .is_v = is_v};
+    LayerCosts costs;
+    costs.layer.assign(static_cast<size_t>(stages.count()) + rng.below(8), 2.0);
+    costs.head = static_cast<double>(rng.below(6));
+    std::vector<double> speed;
+    for (int32_t rank = 0; rank < stages.pp; ++rank) {
+      speed.push_back(0.5 * static_cast<double>(1 + rng.below(3)));
+    }
+    const std::vector<int64_t> layers = balanced_layers(costs, stages, speed);
+    ASSERT_EQ(std::ssize(layers), stages.count());
+    EXPECT_EQ(std::accumulate(layers.begin(), layers.end(), int64_t{0}), std::ssize(costs.layer));
+    EXPECT_EQ(busiest_rank(costs, stages, speed, layers), by_brute_force(costs, stages, speed));
+  }
+  // The fast rank has the first and the last stage, of which neither is much longer.
+  const LayerCosts costs{std::vector<double>(24, 1), 0, 1};
+  const std::vector<int64_t> v =
+      balanced_layers(costs, {.pp = 2, .chunks = 2, .is_v = true}, {1, 0.5});
+  EXPECT_EQ(v[0] + v[3], 16);
+  EXPECT_LE(std::max(v[0], v[3] + 1), 9);
 }
 
 TEST(PlanSpace, GivenLayersAreOfPipelinesWithAsManyStages) {
@@ -77,9 +109,9 @@ TEST(PlanSpace, GivenLayersAreOfPipelinesWithAsManyStages) {
 TEST(PlanSpace, AHeavyHeadTakesLayersFromTheLastStage) {
   const LayerCosts costs{{1, 1, 1, 1, 1, 1, 1, 1}, 0, 2};
   const std::vector<double> even = {1, 1};
-  EXPECT_EQ(balanced_layers(costs, even), (std::vector<int64_t>{5, 3}));
+  EXPECT_EQ(balanced_layers(costs, {.pp = 2}, even), (std::vector<int64_t>{5, 3}));
   const std::vector<double> uneven = {1, 0.25};
-  EXPECT_EQ(balanced_layers(costs, uneven), (std::vector<int64_t>{7, 1}));
+  EXPECT_EQ(balanced_layers(costs, {.pp = 2}, uneven), (std::vector<int64_t>{7, 1}));
 }
 
 TEST(PlanSpace, DealtSequencesAreTheBestOfAll) {
