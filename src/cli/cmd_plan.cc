@@ -35,7 +35,7 @@ struct Options {
   bool json = false, espresso = false, offload = false;
 
   size_t rows() const { return static_cast<size_t>(top.value_or(5)); }
-  double seconds() const { return time_limit.value_or(60); }
+  double seconds() const { return time_limit.value_or(50); }
   bool searches() const { return !cluster.empty() || (from.empty() && emit.empty()); }
   /// Where the result goes, "-" for standard output; empty: there is none but what is printed.
   std::string destination() const {
@@ -493,7 +493,7 @@ void verb_plan(Args& args) {
               "write the best plan's run here (-: standard output)");
   args.option("--time-limit", "SECONDS", &options->time_limit,
               "end with the best so far after this time, or with the first plan that fits if there "
-              "is none by then; 0: never; default: 60");
+              "is none by then; 0: never; default: 50");
   args.option("--threads", "N", &options->threads, "that simulate; default: as many as cores", 1,
               1024);
   args.option(
