@@ -20,6 +20,7 @@ inline constexpr int kVecBytes = 16;
 typedef float VecF __attribute__((vector_size(kVecBytes)));
 typedef double VecD __attribute__((vector_size(kVecBytes)));
 typedef int32_t VecI __attribute__((vector_size(kVecBytes)));
+typedef uint32_t VecU __attribute__((vector_size(kVecBytes)));
 typedef int64_t VecL __attribute__((vector_size(kVecBytes)));
 
 template <typename T>
@@ -197,12 +198,13 @@ inline double vsumsq(const T* a, int64_t n) {
 }
 
 /// 2^x lane by lane for x <= 0 (not clamped above): 2^x = 2^n 2^r, |r| <= 1/2, with the Taylor
-/// series of 2^r to degree 6 (1e-8 relative). Below -126 the result is 2^-126.
+/// series of 2^r to degree 6 (1e-8 relative). Below -126 the result is 2^-126. Lanes that nobody
+/// reads, of masked scores, may have any x: bits are added without a sign, which may not overflow.
 [[gnu::always_inline]] inline VecF vexp2_nonpositive(VecF x) {
   x = x < -126.0f ? splat(-126.0f) : x;
   const float magic = 12582912.0f;
   VecF n = x + magic;
-  VecI exponent = reinterpret_cast<VecI>(n) << 23;
+  VecU exponent = reinterpret_cast<VecU>(n) << 23;
   VecF r = x - (n - magic);
   VecF p = r * 1.5403530e-4f + 1.3333558e-3f;
   p = p * r + 9.6181291e-3f;
@@ -210,7 +212,7 @@ inline double vsumsq(const T* a, int64_t n) {
   p = p * r + 2.4022651e-1f;
   p = p * r + 6.9314718e-1f;
   p = p * r + 1.0f;
-  return reinterpret_cast<VecF>(reinterpret_cast<VecI>(p) + exponent);
+  return reinterpret_cast<VecF>(reinterpret_cast<VecU>(p) + exponent);
 }
 [[gnu::always_inline]] inline VecD vexp2_nonpositive(VecD x) {
   VecD y = x;
