@@ -20,8 +20,8 @@ namespace hocket::sim::whatif {
 namespace {
 
 /// Two workers, a replica each of two, one step: worker 0 computes and sends, worker 1 receives and
-/// computes; both then sum over replicas.
-MeasuredRun two_stages() {
+/// computes; both then sum over replicas, worker 0 so many times.
+MeasuredRun two_stages(int sums = 1) {
   MeasuredRun run;
   run.names = {"forward-compute", "forward-send", "forward-recv", "sum"};
   run.replicas = 2;
@@ -49,7 +49,9 @@ MeasuredRun two_stages() {
   add(0, 1, 2, 1, 0);
   add(1, 2, 1, 2, 0);
   add(1, 0, 3, 4, 1);
-  add(0, 3, 3, 6, 0);
+  for (int i = 0; i < sums; ++i) {
+    add(0, 3, 3 + 6 * i, 6, 0);
+  }
   add(1, 3, 7, 2, 2);
   assemble(seen, "test", &run);
   give_blocks({Traffic::none, Traffic::message, Traffic::message, Traffic::gradients}, &run);
@@ -70,13 +72,17 @@ MeasuredRun two_stages() {
   add_wait(&run, op(0, 3), op(0, 1));
   add_wait(&run, op(1, 3), op(1, 0));
   group({op(0, 1), op(1, 2)}, false);
-  group({op(0, 3)}, true);
-  group({op(1, 3)}, true);
+  for (int32_t i = 0; i < static_cast<int32_t>(run.ops.size()); ++i) {
+    if (run.ops[i].name == 3) {
+      group({i}, true);
+    }
+  }
   return run;
 }
 
-TEST(WhatifEvenStages, ParametersMoveWithLayersAndSumsHideBesideThem) {
-  MeasuredRun run = two_stages();
+TEST(WhatifEvenStages, ParametersMoveWithLayersAsMoreSums) {
+  const int sums_of_0 = 2;
+  MeasuredRun run = two_stages(sums_of_0);
   const auto each = [&](int32_t worker, const char* name, auto&& f) {
     for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
       if (run.ops[op].worker != worker || run.kind(op).name != name) continue;
@@ -89,10 +95,10 @@ TEST(WhatifEvenStages, ParametersMoveWithLayersAndSumsHideBesideThem) {
     each(worker, "forward-compute", [&](int32_t op, size_t) {
       run.ops[op].micro_batch = run.blocks[run.ops[op].block].micro_batch = 0;
     });
-    each(worker, "sum", [&](int32_t, size_t cell) { run.duration[cell] = worker == 0 ? 2 : 6; });
+    each(worker, "sum", [&](int32_t, size_t cell) { run.duration[cell] = worker == 0 ? 1 : 6; });
   }
   // Passes take 4 s on stage 0 and 9 s on stage 1, of both replicas; sums 4 s and 12 s.
-  const auto expect_even = [&](double sums_of_0, double sums_of_1) {
+  const auto expect_even = [&](double of_0, double of_1) {
     const EvenStages even = even_stages(run, BlockTimes(run));
     EXPECT_EQ(even.passes, (std::vector<double>{4, 9}));
     for (const int32_t worker : {0, 1}) {
@@ -100,13 +106,14 @@ TEST(WhatifEvenStages, ParametersMoveWithLayersAndSumsHideBesideThem) {
       each(worker, "forward-compute", [&](int32_t, size_t at) { passes += even.duration[at]; });
       each(worker, "sum", [&](int32_t, size_t at) { sums += even.duration[at]; });
       EXPECT_DOUBLE_EQ(passes, 6.5);
-      EXPECT_DOUBLE_EQ(sums, worker == 0 ? sums_of_0 : sums_of_1);
+      EXPECT_DOUBLE_EQ(sums, worker == 0 ? of_0 : of_1);
     }
   };
   expect_even(8, 8);
-  // Sums that begin before the last pass ends: 2.5 s of the passes that came to stage 0 hide them.
+  // Sums that begin before the last pass ends. Stage 0 got 2.5 s of passes and 4 s of sums; as more
+  // than its two sums, and not longer ones, they end half of the lesser sooner.
   each(1, "sum", [&](int32_t, size_t cell) { run.start[cell] -= 0.5; });
-  expect_even(5.5, 8);
+  expect_even(8 - 2.5 / sums_of_0, 8);
 }
 
 TEST(WhatifReplay, CommunicationBeginsWithTheLastMember) {

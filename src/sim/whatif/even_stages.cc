@@ -2,10 +2,10 @@
 #include "sim/whatif/even_stages.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <numeric>
 #include <string_view>
+#include <utility>
 
 namespace hocket::sim::whatif {
 namespace {

@@ -15,6 +15,7 @@ struct EvenStages {
   std::vector<double> duration;  ///< MeasuredRun::duration of the run with even stages
 };
 
+/// `times` is of `run`, which has two stages or more, and passes.
 EvenStages even_stages(const MeasuredRun& run, const BlockTimes& times);
 
 }  // namespace hocket::sim::whatif
