@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 import torch.nn.functional as F
 
-T, SEQ, D, H, G, HEAD, FF, V, E, K, FE = 2048, 512, 384, 6, 2, 64, 1152, 16384, 8, 2, 384
+T, SEQ, D, H, G, HEAD, FF, V, E, K, FE, WINDOW = 2048, 512, 384, 6, 2, 64, 1152, 16384, 8, 2, 384, 64
 onednn = torch.ops.mkldnn._linear_pointwise
 flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -67,6 +67,12 @@ def cases():
     o, lse = flash(q, k, v, 0.0, True)
     yield "attention", [lambda: flash(q, k, v, 0.0, True)]
     yield "attention_bwd", [lambda: flash_backward(q, q, k, v, o, lse, 0.0, True)]
+    ahead = torch.arange(SEQ)[:, None] - torch.arange(SEQ)[None, :]
+    window = torch.zeros(SEQ, SEQ).masked_fill((ahead < 0) | (ahead >= WINDOW), -torch.inf)
+    o_window, lse_window = flash(q, k, v, 0.0, False, attn_mask=window)
+    yield "attention/window", [lambda: flash(q, k, v, 0.0, False, attn_mask=window)]
+    yield "attention_bwd/window", [lambda: flash_backward(q, q, k, v, o_window, lse_window, 0.0, False,
+                                                          attn_mask=window)]
     o1, o2, lse1, lse2 = r(T, H, HEAD), r(T, H, HEAD), r(T, H), r(T, H)
 
     def merge():
