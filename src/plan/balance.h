@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work dealt out to ranks of unlike speed: layers to the stages of a pipeline, sequences to replicas.
+// Work dealt out to ranks of unlike speed: layers to the stages of a pipeline, sequences to
+// replicas.
 #pragma once
 
 #include <compare>
