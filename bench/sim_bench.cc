@@ -18,7 +18,7 @@ namespace {
 using program::Lane;
 using program::Task;
 
-/// Durations by kind index: no look-up cost of its own.
+/// Durations by kind index, and of transfers by shape: no look-up cost of their own.
 class KindDurations : public Durations {
  public:
   explicit KindDurations(const Program& p) : p_(p) {}
@@ -26,15 +26,18 @@ class KindDurations : public Durations {
     return 1000 + 37 * p_.classes[cls].tasks[t].kind.value();
   }
   int32_t shape_of(std::span<const int32_t>) override { return 0; }
-  int64_t transfer_ns(program::ClassId cls, TaskId t, int32_t) override { return work_ns(cls, t); }
+  int64_t transfer_ns(program::ClassId cls, TaskId t, int32_t shape) override {
+    return work_ns(cls, t) + 13 * shape;
+  }
 
  private:
   const Program& p_;
 };
 
 /// The same on nodes of 8 with an adapter per device, of which every transfer takes all: sums of
-/// gradients share them with what comes from the stage before. `skewed`: every rank's messages
-/// have a shape of their own, so that no rank stands for another.
+/// gradients share them with what comes from the stage before. `skewed`: messages have one of seven
+/// shapes, drawn for every rank, so that no pipeline is like another and no rank stands for
+/// another.
 class LinkDurations : public KindDurations {
  public:
   LinkDurations(const Program& p, bool skewed) : KindDurations(p), network_(cluster(p)) {
@@ -45,7 +48,7 @@ class LinkDurations : public KindDurations {
     skewed_ = skewed;
   }
   int32_t shape_of(std::span<const int32_t> ranks) override {
-    return skewed_ ? ranks[0] / 8 % 7 : 0;
+    return skewed_ ? static_cast<int32_t>(uint32_t(ranks[0]) * 2654435761u >> 16) % 7 : 0;
   }
   const cost::Network* network() const override { return &network_; }
   const Demand& demand(program::ClassId cls, TaskId t, int32_t shape) override {

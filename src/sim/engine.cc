@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The event loop. One heap entry per busy lane; collectives are one entry for all members. What
+// The event loop. One event per busy lane; that of a collective is one for all members. What
 // runs at a speed that others decide is in a second queue (sharing.h), which is empty, and costs
 // nothing, where there is no such thing.
 #include "sim/engine.h"
@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/stop.h"
 #include "sim/bubble.h"
-#include "sim/event_heap.h"
+#include "sim/event_queue.h"
 #include "sim/explain.h"
 #include "sim/sharing.h"
 #include "sim/tables.h"
@@ -24,10 +24,12 @@ using program::kNone;
 /// Longest step that is simulated: 31 years. What is added to it, a task or two, fits into 64 bits.
 constexpr int64_t kMaxStepNs = 1'000'000'000'000'000'000;
 
-/// Accounts for where a rank's time goes, at every change of what it is doing.
-struct Activity {
+/// Accounts for where a rank's time goes, at every change of what it is doing. Every event asks for
+/// that of another rank: two cache lines.
+struct alignas(64) Activity {
   int64_t since = 0;
   int32_t computing = 0, transferring = 0;
+  RankTime time;
 };
 
 /// `kVaries`: see Tables::varies; what it costs is paid only then.
@@ -54,7 +56,6 @@ class Engine {
     out_.one_per_kind = t_.one_per_kind;
     out_.shares_links = t_.num_shared_links > 0;
     out_.uneven_links = t_.uneven_links;
-    out_.time.resize(n);
     activity_.resize(n);
     slot_base_.resize(n);
     int64_t tasks = 0;
@@ -67,11 +68,7 @@ class Engine {
       slots += c.num_recvs;
     }
     out_.num_tasks = tasks;
-    waits_.resize(tasks);
-    for (size_t i = 0; i < n; ++i) {
-      const ClassTable& c = table(static_cast<int32_t>(i));
-      std::copy(c.waits.begin(), c.waits.end(), waits_.begin() + out_.base[i]);
-    }
+    lay_out_waits(tasks);
     arrived_.assign(t_.channel_states, 0);
     last_arriver_.assign(kRecord ? t_.channel_states : 0, kNone);
     slots_.resize(slots);
@@ -124,12 +121,13 @@ class Engine {
     }
     out_.end_ns = now_;
     if (done_ != out_.num_tasks) {
-      throw_deadlock(t_, out_.base, waits_, arrived_, ended());
+      throw_deadlock(t_, out_.base, waits_by_rank(), arrived_, ended());
     }
     const std::vector<int64_t> last_bubbles = bubbles_.after_all(now_);
-    for (size_t i = 0; i < out_.time.size(); ++i) {
-      out_.time[i].bubble_ns += last_bubbles[i];
-      out_.time[i].idle_ns -= out_.time[i].bubble_ns;
+    for (size_t i = 0; i < activity_.size(); ++i) {
+      RankTime& time = out_.time.emplace_back(activity_[i].time);
+      time.bubble_ns += last_bubbles[i];
+      time.idle_ns -= time.bubble_ns;
     }
     if (kRecord) {
       out_.path = critical_path(t_, out_, cause_, last_arriver_);
@@ -143,14 +141,42 @@ class Engine {
     bool posted = false, arrived = false, done = false;
   };
 
+  struct WaitAt {  // where the counts of a rank are in `waits_`, and how far apart
+    int64_t begin = 0, stride = 0;
+  };
+
   const ClassTable& table(int32_t index) const { return t_.of(index); }
+
+  /// `waits_` by class, then task, then rank: ranks of a class are at about the same task, so that
+  /// what is counted down lies close together, however many there are.
+  void lay_out_waits(int64_t tasks) {
+    std::vector<int64_t> ranks_of(t_.classes.size(), 0);
+    for (const int32_t table : t_.table) {
+      wait_at_.push_back({.begin = ranks_of[table]++});
+    }
+    std::vector<int64_t> base(t_.classes.size(), 0);
+    waits_.reserve(tasks);
+    for (size_t k = 0; k < t_.classes.size(); ++k) {
+      base[k] = std::ssize(waits_);
+      for (const int32_t waits : t_.classes[k].waits) {
+        waits_.insert(waits_.end(), ranks_of[k], waits);
+      }
+    }
+    for (size_t i = 0; i < wait_at_.size(); ++i) {
+      wait_at_[i].begin += base[t_.table[i]];
+      wait_at_[i].stride = ranks_of[t_.table[i]];
+    }
+  }
+  int32_t& waits(int32_t index, TaskId task) {
+    return waits_[wait_at_[index].begin + wait_at_[index].stride * int64_t{task}];
+  }
 
   /// Idle time has bubbles in it until the end of the step.
   void touch(int32_t index, int64_t now) {
     Activity& activity = activity_[index];
     const int64_t passed = now - activity.since;
     activity.since = now;
-    RankTime& time = out_.time[index];
+    RankTime& time = activity.time;
     if (activity.computing > 0) {
       time.compute_ns += passed;
     } else if (activity.transferring > 0) {
@@ -173,7 +199,7 @@ class Engine {
   void begin(int32_t index, TaskId task, uint8_t lane, bool transfer) {
     touch(index, now_);
     Activity& activity = activity_[index];
-    RankTime& time = out_.time[index];
+    RankTime& time = activity.time;
     if (transfer || !is_compute(lane)) {
       ++activity.transferring;
     } else {
@@ -193,7 +219,7 @@ class Engine {
     touch(index, now_);
     Activity& activity = activity_[index];
     (transfer || !is_compute(lane) ? activity.transferring : activity.computing) -= 1;
-    out_.time[index].busy_ns[lane] += now_;
+    activity.time.busy_ns[lane] += now_;
     if (kVaries && transfer) {
       sharing_.moves(index, -1, now_);
     }
@@ -230,7 +256,7 @@ class Engine {
     if (kVaries && (!uses.empty() || options_.transfer_beside_compute != 1)) {
       sharing_.begin_transfer(i, task, demand(i, task, row, shape), uses, ranks, now_);
     } else {
-      heap_.push({now_ + transfer_ns(i, task, row, shape), i, task});
+      queue_.push({now_ + transfer_ns(i, task, row, shape), i, task});
     }
   }
 
@@ -244,7 +270,7 @@ class Engine {
         const int64_t ns = host_ended_[i] + c.launched_ns[task];
         if (ns > now_) {
           held_[out_.base[i] + task] = true;
-          heap_.push({ns, i, task});
+          queue_.push({ns, i, task});
           return;
         }
       }
@@ -268,12 +294,12 @@ class Engine {
     }
     if (!computes(record)) {
       touch(i, now);
-      bubbles_.start(i, task, now, out_.time[i].idle_ns);
+      bubbles_.start(i, task, now, activity_[i].time.idle_ns);
     }
     switch (record.type) {
       case TaskType::work:
         begin(i, task, record.lane, false);
-        heap_.push({now + record.ns, i, task});
+        queue_.push({now + record.ns, i, task});
         break;
       case TaskType::shared_work:
         begin(i, task, record.lane, false);
@@ -295,7 +321,7 @@ class Engine {
         slot.sent_ns = now;
         if (slot.posted) {
           begin(peer, end.task, table(peer).tasks[end.task].lane, true);
-          bubbles_.message_begins(peer, end.task, i, task, out_.time[peer].idle_ns);
+          bubbles_.message_begins(peer, end.task, i, task, activity_[peer].time.idle_ns);
         }
         break;
       }
@@ -307,7 +333,7 @@ class Engine {
           begin(i, task, record.lane, true);
         }
         if (slot.arrived) {
-          heap_.push({now, i, task});
+          queue_.push({now, i, task});
         }
         break;
       }
@@ -323,7 +349,7 @@ class Engine {
         const Bubbles::Late late = bubbles_.late(instance.members, record.lane, now);
         for (int32_t member : instance.members) {
           begin(member, task_at(collective, member), record.lane, true);
-          bubbles_.collective_begins(member, record.lane, late, out_.time[member].idle_ns);
+          bubbles_.collective_begins(member, record.lane, late, activity_[member].time.idle_ns);
         }
         const TaskId first_task = task_at(collective, first);
         const size_t row = table(first).tasks[first_task].aux;
@@ -348,13 +374,13 @@ class Engine {
 
   /// The earliest event, ties by (rank, task). False: there is none left.
   bool next(Event* event) {
-    while (kVaries && !sharing_.empty() && (heap_.empty() || sharing_.next() < heap_.top())) {
+    while (kVaries && !sharing_.empty() && (queue_.empty() || sharing_.next() < queue_.top())) {
       *event = sharing_.next();
       if (sharing_.take()) return true;
     }
-    if (heap_.empty()) return false;
-    *event = heap_.top();
-    heap_.pop();
+    if (queue_.empty()) return false;
+    *event = queue_.top();
+    queue_.pop();
     return true;
   }
 
@@ -388,7 +414,7 @@ class Engine {
           Slot& slot = slots_[slot_base_[peer] + end.slot];
           slot.arrived = true;
           if (slot.posted) {
-            heap_.push({now_, peer, end.task});
+            queue_.push({now_, peer, end.task});
           }
         }
         complete(event.index, event.task);
@@ -421,7 +447,7 @@ class Engine {
         out_.order[base + task] = static_cast<int32_t>(done_ - 1);
       }
     } else {
-      waits_[base + task] = -1;  // the mark of what has ended, see ended()
+      waits(i, task) = -1;  // the mark of what has ended, see ended()
     }
     bubbles_.end(i, task, computes(record), now_);
     if (kVaries && record.host_waits) {
@@ -430,17 +456,28 @@ class Engine {
     }
     for (int32_t k = record.succ_begin; k < record.succ_end; ++k) {
       const TaskId next = c.succ[k];
-      if (--waits_[base + next] == 0) {
+      if (--waits(i, next) == 0) {
         launch(i, next, {i, task});
       }
     }
   }
 
-  /// Which tasks have ended, for the deadlock report.
-  std::vector<bool> ended() const {
-    std::vector<bool> list(waits_.size());
+  // For the deadlock report.
+  std::vector<int32_t> waits_by_rank() {
+    std::vector<int32_t> list;
+    list.reserve(waits_.size());
+    for (int32_t i = 0; i < std::ssize(wait_at_); ++i) {
+      for (size_t task = 0; task < table(i).tasks.size(); ++task) {
+        list.push_back(waits(i, task));
+      }
+    }
+    return list;
+  }
+  std::vector<bool> ended() {
+    const std::vector<int32_t> waits = waits_by_rank();
+    std::vector<bool> list(waits.size());
     for (size_t k = 0; k < list.size(); ++k) {
-      list[k] = kRecord ? out_.end_of_ns[k] >= 0 : waits_[k] < 0;
+      list[k] = kRecord ? out_.end_of_ns[k] >= 0 : waits[k] < 0;
     }
     return list;
   }
@@ -449,9 +486,10 @@ class Engine {
   const ReplayOptions& options_;
   Tables& t_;
   Replay out_;
-  EventHeap heap_;
+  EventQueue queue_;
   int64_t now_ = 0, done_ = 0;
-  std::vector<int32_t> waits_;
+  std::vector<int32_t> waits_;    ///< see lay_out_waits
+  std::vector<WaitAt> wait_at_;   ///< per rank
   std::vector<TaskAt> cause_;     ///< whose end let a task start
   std::vector<int32_t> arrived_;  ///< per (channel, instance, ordinal)
   std::vector<int32_t> last_arriver_;

@@ -11,7 +11,7 @@
 
 #include "sim/contention.h"
 #include "sim/durations.h"
-#include "sim/event_heap.h"
+#include "sim/event_queue.h"
 
 namespace hocket::sim {
 
