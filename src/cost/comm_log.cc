@@ -105,6 +105,7 @@ struct NcclRow {
   double bytes = 0, out_of_place_us = -1, in_place_us = -1;
   bool reduces = false;  ///< by an operation that it names
   bool rooted = false;   ///< at a rank that it names
+  bool broken = false;   ///< a time is a number, and no time
   int64_t figures = 0;   ///< root included
 };
 
@@ -159,12 +160,13 @@ bool read_row(const std::vector<std::string>& words, NcclRow* row) {
   }
   const auto time = [&](std::ptrdiff_t at) {
     double us = 0;
-    const bool there = words.end() - figure > at;
-    return there && parse_double(*(figure + at), &us) && us > 0 && std::isfinite(us) ? us : -1.0;
+    if (words.end() - figure <= at || !parse_double(*(figure + at), &us)) return -1.0;
+    row->broken |= !(us > 0) || !std::isfinite(us);
+    return us;
   };
   row->out_of_place_us = time(0);
   row->in_place_us = time(4);
-  return row->out_of_place_us > 0 || row->in_place_us > 0;
+  return !row->broken && (row->out_of_place_us > 0 || row->in_place_us > 0);
 }
 
 /// What was left of a row of a table: it begins with a size, or has a type.
@@ -238,7 +240,10 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
   // row counts if it has as many figures as its table's others.
   NcclRun run;
   NcclTable table;
-  run.op = given_op.empty() ? comm_op_of(file_name(log->path)) : given_op;
+  run.op = comm_op_of(file_name(log->path));
+  if (run.op.empty()) {
+    run.op = given_op;
+  }
   const std::string default_op = run.op;
   int64_t unreadable = 0, foreign = 0;
   std::string named = run.op.empty() ? program_of(file_name(log->path)) : "";

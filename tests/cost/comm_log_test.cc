@@ -3,6 +3,7 @@
 // both: what is read, what is dropped, what is refused.
 #include "cost/comm_log.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -122,6 +123,9 @@ TEST(CommLog, WhatIsNoAllReduceIsNotTakenForOne) {
             std::string::npos);
   EXPECT_NE(refusal(sum, "hypercube_perf.log").find(foreign), std::string::npos);
   EXPECT_EQ(parse_comm_log(sum, "hypercube_perf.log", "all_gather").samples.at(0).op, "all_gather");
+  // What a name says counts more than what is given for logs that say nothing.
+  EXPECT_EQ(parse_comm_log(sum, "all_gather_perf.log", "all_reduce").samples.at(0).op,
+            "all_gather");
   // Rows that are no sum for all.
   EXPECT_NE(refusal(head + "  2048  512  float  none  0  9  1  1  0  8  1  1  0\n")
                 .find("have a root; expected --op broadcast"),
@@ -163,6 +167,22 @@ TEST(CommLog, ARowThatIsCutOffIsTold) {
   // Without a row before it, the head of the table says how many figures there are.
   EXPECT_NE(refusal(kOldHead + rows[0].substr(0, rows[0].find("56.87"))).find("no measurement"),
             std::string::npos);
+}
+
+/// A number in the place of a time that is none: the row's other time is no better. A word stands
+/// for a time that was not taken.
+TEST(CommLog, ATimeThatIsNoneSpoilsItsRow) {
+  const std::string good = "  2048  512  float  sum  9  1  1  0  8  1  1  0\n";
+  for (const char* in_place : {"-16.5", "0"}) {
+    const std::string bad =
+        fmt::format("  4096  1024  float  sum  9  1  1  0  {}  1  1  0\n", in_place);
+    const CommLog log = parse_comm_log(kOldHead + good + bad, "x.log");
+    EXPECT_EQ(log.samples.size(), 1u) << in_place;
+    EXPECT_EQ(log.dropped, std::vector<std::string>{"1 line that cannot be read"}) << in_place;
+  }
+  const CommLog log = parse_comm_log(
+      kOldHead + std::string("  2048  512  float  sum  9  1  1  0  N/A  1  1  N/A\n"), "x.log");
+  EXPECT_DOUBLE_EQ(log.samples.at(0).seconds, 9e-6);
 }
 
 TEST(CommLog, WhatIsNoLogIsRefused) {
