@@ -92,9 +92,24 @@ Logs read_logs(const ImportOptions& options) {
   return logs;
 }
 
+/// Warns of logs whose device is of another kind than the cluster's, as far as the names tell.
+void warn_of_devices(const Logs& logs, const cost::Cluster& base) {
+  const std::string of_logs = cost::known_cluster_of(logs.device);
+  const std::string of_base = cost::known_cluster_of(base.device.name);
+  if (!of_logs.empty() && !of_base.empty() && of_logs != of_base) {
+    log_warning(
+        "the logs are of {}, --cluster is of {}: what they do not measure stays the latter's",
+        logs.device, base.device.name);
+  }
+}
+
 /// The cluster that keeps what logs say nothing of.
 cost::Cluster base_of(const ImportOptions& options, const Logs& logs) {
-  if (!options.cluster.empty()) return cost::read_cluster(options.cluster);
+  if (!options.cluster.empty()) {
+    const cost::Cluster base = cost::read_cluster(options.cluster);
+    warn_of_devices(logs, base);
+    return base;
+  }
   std::string name = cost::known_cluster_of(logs.device);
   if (name.empty()) {
     name = cost::known_cluster_of(join(options.files, " "));
@@ -200,6 +215,9 @@ int import_logs(const ImportOptions& options) {
       logs.kept_back.empty() ? cost::held_out(base, logs.fitted)
                              : cost::errors_of(fit.cluster, logs.kept_back, "the rest");
   warn_of(errors);
+  for (const std::string& doubt : fit.doubts) {
+    log_warning("{}", doubt);
+  }
   fit.cluster.validate(options.out);
   write_output(options.out, cost::to_yaml(fit.cluster));
   if (options.json) {

@@ -24,6 +24,9 @@
 namespace hocket::cost {
 namespace {
 
+/// Fewer samples determine no curve.
+constexpr ptrdiff_t kFewest = 4;
+
 /// Columns of the linear model: start, steps, megabytes and their root, in microseconds.
 constexpr size_t kColumns = 4;
 using Row = std::array<double, kColumns>;
@@ -291,8 +294,7 @@ class CurveFit {
         equations.push_back({option.row, us, 1});
       }
     }
-    constexpr size_t kFewest = 4;
-    if (equations.size() < kFewest) return false;
+    if (std::ssize(equations) < kFewest) return false;
     *found = robust(equations, free);
     return true;
   }
@@ -371,6 +373,13 @@ std::string described(const std::vector<CommSample>& samples) {
                      human_bytes(least), human_bytes(most));
 }
 
+/// Enough of the samples are so short that a protocol for short messages would show.
+bool tells_of_short(const std::vector<CommSample>& samples) {
+  return std::count_if(samples.begin(), samples.end(), [](const CommSample& sample) {
+           return sample.bytes < kJudgedBytes;
+         }) >= kFewest;
+}
+
 /// Fits one class of links; true if any sample spoke of it.
 bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::string& where,
                Cluster* cluster) {
@@ -384,8 +393,7 @@ bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::st
   // Rings first: what else there is stands beside them. Without rings the class takes the first.
   bool first = true;
   for (const auto& [family, of] : families) {
-    constexpr size_t kFewest = 4;
-    if (of.size() < kFewest) continue;
+    if (std::ssize(of) < kFewest) continue;
     CurveFit fit(*cluster, inter, of);
     fit.run();
     const std::string source = fmt::format("fitted to {}: {}", where, described(of));
@@ -393,6 +401,7 @@ bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::st
     if (!found.given()) continue;
     if (first) {
       const Curve of_short = fit.curve(true, source);
+      const Curve short_before = link.short_messages;
       link = {};
       link.latency = found.latency;
       link.bandwidth = found.bandwidth;
@@ -400,6 +409,8 @@ bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::st
       link.half_size = found.half_size;
       if (fit.has_short()) {
         link.short_messages = of_short;
+      } else if (!tells_of_short(of)) {
+        link.short_messages = short_before;
       }
     } else {
       (family == Family::direct ? link.direct : link.message) = found;
@@ -447,6 +458,27 @@ std::vector<MeasuredTimes> measured_of(const std::vector<CommSample>& samples,
   return list;
 }
 
+/// Warns of a class of links that its own times contradict: of groups that were not measured it
+/// says nothing then.
+void doubt(bool inter, const std::vector<CommSample>& samples, LinkFit* fit) {
+  constexpr double kFar = 0.10;
+  Cluster links = fit->cluster;
+  links.measured.clear();
+  std::vector<double> errors;
+  for (const CommSample& sample : samples) {
+    if ((sample.nodes > 1) == inter && sample.bytes >= kJudgedBytes) {
+      errors.push_back(std::abs(predicted_s(links, sample) / sample.seconds - 1));
+    }
+  }
+  const double error = errors.empty() ? 0 : median(errors);
+  if (error > kFar) {
+    fit->doubts.push_back(fmt::format(
+        "links.{} is {:.0f} % off (median) the times from {} on that it was fitted to: groups "
+        "of other sizes may be as far off, or more",
+        inter ? "inter" : "intra", 100 * error, human_bytes(kJudgedBytes)));
+  }
+}
+
 }  // namespace
 
 double predicted_s(const Cluster& cluster, const CommSample& sample) {
@@ -483,9 +515,11 @@ LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
   }
   if (fit_class(false, kept, where, &fit.cluster)) {
     fit.fitted.push_back("links.intra");
+    doubt(false, kept, &fit);
   }
   if (fit_class(true, kept, where, &fit.cluster)) {
     fit.fitted.push_back("links.inter");
+    doubt(true, kept, &fit);
   } else {
     // The kernel's start is the same; the base says what a network adds.
     Link& far = fit.cluster.links.inter;

@@ -16,6 +16,8 @@ struct LinkFit {
   std::vector<std::string> fitted;  ///< "links.intra", ...
   int64_t times = 0;                ///< to how many of the samples: without what was left out
   std::vector<std::string> told;    ///< what was left out and why
+  /// Of links whose constants are far from the very times that they were fitted to.
+  std::vector<std::string> doubts;
 };
 
 /// Sizes that errors are told of: what short transfers take is the host's launches as much as

@@ -152,6 +152,13 @@ class ImportTest(unittest.TestCase):
         r = self.hocket("profile", "--import", *logs, "--hold-out", "16", "--out", "c.yaml")
         self.assertIn("one cluster, or not times", r.stderr)
 
+    def test_a_cluster_of_other_devices_is_warned_of(self):
+        for cluster, warned in (("h100-64x8.yaml", True), ("azure-nd-a100-v4.yaml", False)):
+            r = self.hocket("profile", "--import", *self.logs(), "--cluster", os.path.join(CLUSTERS, cluster),
+                            "--out", "c.yaml")
+            self.assertEqual(r.returncode, 0, r.stderr)
+            self.assertEqual("the logs are of A100-SXM4-40GB" in r.stderr, warned, r.stderr)
+
     def test_from_and_to_one_rank(self):
         """On two nodes of 8 with an adapter each device: a chain passes its payload through all adapters, what one rank
         has for every other one through its own."""

@@ -94,6 +94,30 @@ TEST(LinkFit, NoiseAndLaunches) {
   expect_small(held_out(base, seen), 0.10);
 }
 
+TEST(LinkFit, WithoutShortMessagesTheBaseKnowsThem) {
+  // Of groups inside a node only long messages were timed: how short ones go there, which groups
+  // over nodes do as well, stays as it was.
+  std::vector<CommSample> seen = made("all_reduce", 8, 1, 0);
+  std::erase_if(seen, [](const CommSample& s) { return s.bytes < kJudgedBytes; });
+  const Cluster base = truth();
+  const LinkFit fit = fit_links(base, together({seen, made("all_reduce", 16, 2, 0)}), "made up");
+  EXPECT_EQ(fit.cluster.links.intra.short_messages.latency.value,
+            base.links.intra.short_messages.latency.value);
+  EXPECT_TRUE(fit.doubts.empty());
+  expect_small(errors_of(fit.cluster, made("all_reduce", 64, 8, 0), ""), 0.05);
+}
+
+TEST(LinkFit, TellsOfTimesThatNoLinksExplain) {
+  // One size after the other as it was, twice and four times as long.
+  std::vector<CommSample> seen = made("all_reduce", 8, 1, 0);
+  for (size_t k = 0; k < seen.size(); ++k) {
+    seen[k].seconds *= std::pow(2, k % 3);
+  }
+  const LinkFit fit = fit_links(known_cluster("azure-nd-a100-v4"), seen, "made up");
+  ASSERT_EQ(fit.doubts.size(), 1u);
+  EXPECT_TRUE(fit.doubts[0].starts_with("links.intra is ")) << fit.doubts[0];
+}
+
 TEST(LinkFit, SendsAndExchangesHaveConstantsOfTheirOwn) {
   std::vector<CommSample> seen = made("all_reduce", 8, 1, 0);
   for (double bytes = 1024; bytes <= 0x1p28; bytes *= 2) {
@@ -137,6 +161,11 @@ TEST(LinkFit, PublicLogsPredictTwoNodesFromOne) {
       fit_links(base, together({log("nccl_2.log"), log("nccl_4.log"), log("nccl_8.log")}), "Echo");
   EXPECT_EQ(fit.fitted, std::vector<std::string>{"links.intra"});
   expect_small(errors_of(fit.cluster, log("nccl_16.log"), ""), 0.08);
+  // With one group inside a node, of which only long messages show its links.
+  Cluster links =
+      fit_links(base, together({log("nccl_8.log"), log("nccl_16.log")}), "Echo").cluster;
+  links.measured.clear();
+  expect_small(errors_of(links, log("nccl_16.log"), ""), 0.05);
 }
 
 }  // namespace
