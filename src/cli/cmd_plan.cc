@@ -127,6 +127,18 @@ std::map<std::string, std::string> given_keys(const std::vector<std::string>& as
   return given;
 }
 
+/// Keys that a file of another trainer has from its mesh and its schedule: where these are left
+/// aside, so are they, unless --set gives them.
+bool is_of_its_plan(const std::string& assignment, const std::vector<std::string>& set) {
+  const std::string key = assignment.substr(0, assignment.find('='));
+  const bool of_plan = key == "plan.overlap_p2p_comm" ||
+                       key == "plan.shard.reshard_after_forward" ||
+                       key == "plan.shard.reshard_after_backward";
+  return of_plan && std::none_of(set.begin(), set.end(), [&](const std::string& given) {
+           return given.starts_with(key + "=");
+         });
+}
+
 /// What is searched for: RUN or the MODEL, without a plan; `given`: searched keys that --set gives.
 engine::Run read_target(const Options& options, std::map<std::string, std::string>* given) {
   std::vector<std::string> rest, fixed;
@@ -157,6 +169,9 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
   }
   // Any plan will do for what is not searched for: a sequence on each rank.
   std::vector<std::string> all = plan::kept_keys(run);
+  if (!options.from.empty()) {
+    std::erase_if(all, [&](const std::string& key) { return is_of_its_plan(key, rest); });
+  }
   if (!options.profile.empty()) {
     std::erase_if(all, [](const std::string& key) { return key.starts_with("cluster.profile="); });
     all.push_back("cluster.profile=" + nlohmann::json(options.profile).dump());

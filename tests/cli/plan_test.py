@@ -545,6 +545,19 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         plan, _ = self.keys("run.yaml")
         self.assertEqual(plan["pp"] * plan["tp"] * plan.get("dp", 1) * plan.get("cp", 1), 12)
 
+    def test_what_follows_from_a_plan_is_left_aside_with_it(self):
+        """1F1B of Megatron-LM overlaps no messages: true of the script's own plan, not of what a search finds."""
+        self.put("args.sh", DENSE_SCRIPT.replace("--tensor-model-parallel-size 2 --sequence-parallel",
+                                                 "--pipeline-model-parallel-size 2"))
+        self.good("plan", "args.sh", "--from", "megatron", "--out", "own.yaml")
+        self.assertFalse(self.keys("own.yaml")[0]["overlap_p2p_comm"])
+        search = ["plan", "args.sh", "--from", "megatron", "--cluster", "configs/clusters/h100-64x8.yaml", "--ranks", "16",
+                  "--time-limit", "0.01", "--out", "found.yaml"]
+        self.good(*search)
+        self.assertTrue(self.keys("found.yaml")[0]["overlap_p2p_comm"])
+        self.good(*search, "--set", "plan.overlap_p2p_comm=false")
+        self.assertFalse(self.keys("found.yaml")[0]["overlap_p2p_comm"])
+
     def test_conversions_go_without_a_search(self):
         self.model()
         self.put("run.yaml", "{model: {path: model}, train: {global_batch: 16, seq_len: 64}, plan: {dp: 2, pp: 2}}")
