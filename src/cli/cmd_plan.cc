@@ -160,6 +160,9 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
   } else if (is_file && !options.run.ends_with(".json")) {
     run = engine::resolve_run(options.run, rest);
   } else {
+    if (!file_exists(options.run)) {
+      fail("hocket plan", "{} does not exist; expected a run.yaml or a model", options.run);
+    }
     if (!options.global_batch) {
       fail("hocket plan", "{} is a model; expected --global-batch N beside it", options.run);
     }
@@ -264,9 +267,11 @@ plan::Emitted text_of(const engine::Run& run, const std::string& emit, const std
 std::string comment_of(const plan::Outcome& best, const plan::SearchResult& result,
                        const plan::Trial& trial, const plan::Space& space) {
   return fmt::format(
-      "{}\npredicted on {}: {} a step ({:.0f} % compute, {:.0f} % exposed communication, {:.0f} % "
+      "{}\npredicted on {}{}: {} a step ({:.0f} % compute, {:.0f} % exposed communication, {:.0f} "
+      "% "
       "bubble, {:.0f} % idle), {} a rank\n{}",
-      plan::describe(best.choice, space), trial.cluster().name, human_time(best.step_s),
+      plan::describe(best.choice, space), trial.cluster().name,
+      trial.costs().calibrated() ? "" : " (uncalibrated)", human_time(best.step_s),
       100 * best.compute_s / best.step_s, 100 * best.exposed_s / best.step_s,
       100 * best.bubble_s / best.step_s, 100 * best.idle_s / best.step_s,
       human_bytes(static_cast<double>(best.bytes)),
@@ -345,12 +350,14 @@ int search_plan(const Options& options) {
   const std::string destination = options.destination();
   std::FILE* words = options.json ? stderr : words_beside(destination);
   if (options.json) {
-    fmt::print("{}\n", search_json(result, space, options.rows()));
+    fmt::print("{}\n", search_json(result, space, trial.costs().calibrated(), options.rows()));
   } else {
-    fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}\nsearch   {}\n\n{}{}",
+    fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}{}\nsearch   {}\n\n{}{}",
                engine::describe(run.model), trial.cluster().name, space.ranks,
-               trial.cluster().capacity(), devices_of(trial.cluster()), ending_text(result),
-               table_text(result, space, options.rows()), why_text(result, space));
+               trial.cluster().capacity(), devices_of(trial.cluster()),
+               trial.costs().calibrated() ? "" : " (uncalibrated; try --profile)",
+               ending_text(result), table_text(result, space, options.rows()),
+               why_text(result, space));
     for (const auto& [why, count] : result.refusals) {
       fmt::print(words, "no program of {}: {}\n", counted(count, "plan"), why);
     }

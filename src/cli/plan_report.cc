@@ -175,13 +175,15 @@ std::string why_text(const plan::SearchResult& result, const plan::Space& space)
   return text.empty() ? "" : "\n" + text;
 }
 
-std::string search_json(const plan::SearchResult& result, const plan::Space& space, size_t top) {
+std::string search_json(const plan::SearchResult& result, const plan::Space& space, bool calibrated,
+                        size_t top) {
   const plan::Counts& counts = result.counts;
   nlohmann::json best = nlohmann::json::array();
   for (size_t i = 0; i < std::min(top, result.best.size()); ++i) {
     best.push_back(json_of(result.best[i], space));
   }
   const nlohmann::json all = {{"best", best},
+                              {"calibrated", calibrated},
                               {"complete", result.complete},
                               {"ended", result.ended},
                               {"least_s", result.least_s},

@@ -20,6 +20,7 @@ std::string table_text(const plan::SearchResult& result, const plan::Space& spac
 /// alone the fastest, and what it loses.
 std::string why_text(const plan::SearchResult& result, const plan::Space& space);
 /// The best plans with all counts; seconds and bytes (docs/plan.md).
-std::string search_json(const plan::SearchResult& result, const plan::Space& space, size_t top);
+std::string search_json(const plan::SearchResult& result, const plan::Space& space, bool calibrated,
+                        size_t top);
 
 }  // namespace hocket::cli

@@ -112,6 +112,10 @@ class PlanTest(unittest.TestCase):
         best = found["best"][0]
         self.assertGreater(found["counts"]["simulated"], 0)
         self.assertLessEqual(found["least_s"], best["step_s"])
+        self.assertFalse(found["calibrated"])
+        with open(os.path.join(self.folder, "plan.yaml"), encoding="utf-8") as f:
+            self.assertIn("# predicted on box-4x2 (uncalibrated): ", f.read())
+        self.refused("nomodel does not exist", "plan", "nomodel", "--cluster", "configs/clusters/box-4x2.yaml")
         parts = ["compute_s", "exposed_communication_s", "bubble_s", "idle_s"]
         self.assertAlmostEqual(best["step_s"], sum(best[part] for part in parts), delta=1e-6 * best["step_s"])
         self.assertEqual(sorted(p["step_s"] for p in found["best"]), [p["step_s"] for p in found["best"]])
