@@ -51,9 +51,9 @@ TEST(Plan, WhatDoesNotFitIsNamed) {
 }
 
 TEST(Plan, SizesAreBounded) {
-  EXPECT_EQ(refused([](Plan& p) { p.num_micro_batches = 16384; }), "");
-  expect_refused([](Plan& p) { p.num_micro_batches = 16385; },
-                 "16385 micro-batches; expected at most 16384 with 4 layers");
+  EXPECT_EQ(refused([](Plan& p) { p.num_micro_batches = 65536; }), "");
+  expect_refused([](Plan& p) { p.num_micro_batches = 65537; },
+                 "65537 micro-batches; expected at most 65536 with 4 layers");
   EXPECT_EQ(refused([](Plan& p) { p.dp = 1024; }), "");
   EXPECT_EQ(refused([](Plan& p) { p.dp = 65536, p.ranks_per_node = 8; }), "");
   expect_refused([](Plan& p) { p.pp = 2, p.dp = 1024; }, "2048 ranks are on one node");
