@@ -16,8 +16,8 @@
 namespace hocket::sim::whatif::kineto {
 namespace {
 
-constexpr double kApart = 1e-3;     // seconds between ends of a collective that are told
-constexpr double kTogether = 2e-5;  // seconds between ends that agree
+constexpr double kApart = 1e-3;      // seconds between ends of a collective that are told
+constexpr double kEndsAgree = 2e-5;  // seconds between ends that agree
 
 /// Index of the value nearest to `value` in an ascending list that is not empty.
 size_t nearest(const std::vector<double>& list, double value) {
@@ -121,7 +121,7 @@ ClockOffset offset_by_agreement(const std::vector<Common>& common, bool* most_ag
     }
   }
   std::sort(differences.begin(), differences.end());
-  const std::vector<double> agreed = densest(differences, kTogether);
+  const std::vector<double> agreed = densest(differences, kEndsAgree);
   *most_agree = 2 * agreed.size() > compared;
   ClockOffset found{median(agreed), 0};
   std::vector<double> apart;
@@ -141,7 +141,7 @@ ClockOffset offset_by_agreement(const std::vector<Common>& common, bool* most_ag
 std::optional<ClockOffset> clock_offset(const std::vector<Common>& common) {
   if (common.empty()) return std::nullopt;
   const std::optional<ClockOffset> by_order = offset_by_order(common);
-  if (by_order && by_order->apart <= kTogether) return by_order;
+  if (by_order && by_order->apart <= kEndsAgree) return by_order;
   bool most_agree = false;
   const ClockOffset by_agreement = offset_by_agreement(common, &most_agree);
   return most_agree || !by_order ? by_agreement : by_order;
@@ -288,7 +288,7 @@ double set_clocks(const std::set<int32_t>& steps, std::vector<Profile>* profiles
                      "after clocks were set; waiting times are that uncertain",
                      human_time(apart)),
          dropped);
-  } else if (most > kClock) {
+  } else if (most > kClockError) {
     note(0,
          fmt::format("no event, but clocks of ranks differed by up to {}; they were set by when "
                      "collectives ended, to {}",
@@ -300,7 +300,7 @@ double set_clocks(const std::set<int32_t>& steps, std::vector<Profile>* profiles
 
 void number_collectives(double apart, std::vector<Profile>* profiles) {
   // Where clocks are apart, times say nothing against the order of what all have.
-  const double tolerance = kTogether + 10 * apart;
+  const double tolerance = kEndsAgree + 10 * apart;
   for (ByRank& by_rank : collectives_of(profiles)) {
     if (can_be_in_order(by_rank, apart > kApart ? 1e300 : tolerance)) {
       number_by_order(by_rank);

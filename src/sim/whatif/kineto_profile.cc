@@ -307,7 +307,7 @@ Profile read_profile(const std::string& path, Dropped* dropped) {
 int64_t marked_bytes(const Profile& profile, const Activity& call) {
   int64_t bytes = 0;
   for (auto mark = profile.marks.begin();
-       mark != profile.marks.end() && mark->start <= call.start + kClock; ++mark) {
+       mark != profile.marks.end() && mark->start <= call.start + kClockError; ++mark) {
     if (mark->thread == call.thread && call.start <= mark->end) {
       bytes = mark->bytes;
     }

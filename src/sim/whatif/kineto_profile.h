@@ -15,7 +15,7 @@
 namespace hocket::sim::whatif::kineto {
 
 inline constexpr int32_t kCallStream = -1;
-inline constexpr double kClock =
+inline constexpr double kClockError =
     2e-6;                             ///< seconds by which a stream's and a rank's times may differ
 inline constexpr size_t kListed = 8;  ///< ranks and steps that are named one by one
 

@@ -13,7 +13,7 @@ namespace hocket::sim::whatif {
 namespace {
 
 /// Lanes that are looked at together: as many as registers hold.
-constexpr size_t kTogether = 8;
+constexpr size_t kVectorLanes = 8;
 /// Lanes of a tile, but at least those of a step.
 constexpr size_t kTile = 128;
 
@@ -92,8 +92,8 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
          op.sequence, op.worker);
   }
   const size_t lanes = std::max(kTile, static_cast<size_t>(run.replicas));
-  stride_ =
-      (std::min(lanes, static_cast<size_t>(run.lanes())) + kTogether - 1) / kTogether * kTogether;
+  stride_ = (std::min(lanes, static_cast<size_t>(run.lanes())) + kVectorLanes - 1) / kVectorLanes *
+            kVectorLanes;
   end_.assign(run.ops.size() * stride_, 0);
   begin_.assign(stride_, 0);
   last_.assign(stride_, 0);
@@ -117,11 +117,11 @@ void Replayer::choose_replicas(const Blend& durations) {
 }
 
 void Replayer::begin(std::span<const int32_t> waits, size_t lanes) {
-  for (size_t lane = 0; lane < lanes; lane += kTogether) {
-    std::array<double, kTogether> most{};
+  for (size_t lane = 0; lane < lanes; lane += kVectorLanes) {
+    std::array<double, kVectorLanes> most{};
     for (const int32_t wait : waits) {
       const double* before = end_.data() + static_cast<size_t>(wait) * stride_ + lane;
-      for (size_t i = 0; i < kTogether; ++i) {
+      for (size_t i = 0; i < kVectorLanes; ++i) {
         most[i] = most[i] < before[i] ? before[i] : most[i];
       }
     }

@@ -15,7 +15,7 @@ double tolerance(const MeasuredRun& run) {
   for (const double seconds : run.measured_step) {
     sum += seconds;
   }
-  return std::max(kTogether, kOfStep * sum / static_cast<double>(run.measured_step.size()));
+  return std::max(kAtOnce, kOfStep * sum / static_cast<double>(run.measured_step.size()));
 }
 
 bool is_absent(const MeasuredRun& run, size_t cell) {
@@ -72,7 +72,7 @@ void settle_transfers(MeasuredRun* run) {
     starts.of(group);
     for (size_t lane = 0; lane < starts.last.size(); ++lane) {
       ++groups;
-      at_once += starts.last[lane] - starts.first[lane] < kTogether;
+      at_once += starts.last[lane] - starts.first[lane] < kAtOnce;
     }
   }
   const bool transfers = at_once * kOneOf >= groups * (kOneOf - 1);

@@ -10,8 +10,8 @@
 
 namespace hocket::sim::whatif {
 
-inline constexpr double kTogether = 1e-5;  ///< seconds: what starts within them does so at once
-inline constexpr int64_t kOneOf = 10;      ///< as many transfers at most may be impossible
+inline constexpr double kAtOnce = 1e-5;  ///< seconds: what starts within them does so at once
+inline constexpr int64_t kOneOf = 10;    ///< as many transfers at most may be impossible
 
 /// How much earlier than its last member starts a transfer may seem to end: what reads the clock
 /// does not do so at once, and less than this does not change what is found.
