@@ -220,7 +220,7 @@ TEST(WhatifAssemble, StepsThatDifferAreDroppedAndNamed) {
     }
   }
   assemble(seen, "test", &run);
-  EXPECT_EQ(run.steps, (std::vector<int32_t>{0, 1, 3}));
+  EXPECT_EQ(run.steps, (std::vector<int64_t>{0, 1, 3}));
   ASSERT_EQ(run.dropped.notes.size(), 1u);
   EXPECT_NE(run.dropped.notes[0].find("step 2 is not used: replica 0 lacks 1 of 2 ops, one is b 0"),
             std::string::npos)

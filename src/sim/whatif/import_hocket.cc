@@ -618,8 +618,9 @@ class HocketReader {
   MeasuredRun run_;
   Said said_;  ///< of the event that is read
   int64_t without_task_ = 0, without_duration_ = 0, of_unknown_phases_ = 0;
-  bool cut_ = false;       ///< the file is cut off or damaged
-  int32_t last_step_ = 0;  ///< of the last task of the file
+  std::set<int32_t> without_durations_;  ///< pids that have tasks without one
+  bool cut_ = false;                     ///< the file is cut off or damaged
+  int64_t last_step_ = 0;                ///< of the last task of the file
   std::vector<Observed> seen_;
   int32_t num_ranks_ = 0;
   bool of_run_ = false;

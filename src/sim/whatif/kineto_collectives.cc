@@ -28,7 +28,7 @@ size_t nearest(const std::vector<double>& list, double value) {
 }
 
 /// Ends of a rank's collectives, by step and name, in their order.
-using Ends = std::map<std::pair<int32_t, std::string>, std::vector<double>>;
+using Ends = std::map<std::pair<int64_t, std::string>, std::vector<double>>;
 Ends collective_ends(const Profile& profile) {
   Ends ends;
   for (const Activity& activity : profile.device) {
@@ -148,7 +148,7 @@ std::optional<ClockOffset> clock_offset(const std::vector<Common>& common) {
 }
 
 /// When the first step that is used begins: its mark, or without marks the host's first call.
-double begin_of_steps(const std::set<int32_t>& steps, const Profile& profile) {
+double begin_of_steps(const std::set<int64_t>& steps, const Profile& profile) {
   for (const Step& step : profile.steps) {
     if (step.number == *steps.begin()) return step.start;
   }
@@ -173,7 +173,7 @@ using ByRank = std::vector<std::vector<Activity*>>;
 
 /// What was launched, in the order of its launches, of ranks that have any.
 std::vector<ByRank> collectives_of(std::vector<Profile>* profiles) {
-  std::map<std::pair<int32_t, std::string>, ByRank> all;
+  std::map<std::pair<int64_t, std::string>, ByRank> all;
   for (size_t i = 0; i < profiles->size(); ++i) {
     Profile& profile = (*profiles)[i];
     for (const Activity& call : profile.host) {
@@ -258,7 +258,7 @@ void number_by_time(double tolerance, ByRank* by_rank) {
 
 }  // namespace
 
-double set_clocks(const std::set<int32_t>& steps, std::vector<Profile>* profiles,
+double set_clocks(const std::set<int64_t>& steps, std::vector<Profile>* profiles,
                   Dropped* dropped) {
   // Every clock is set to the first rank's, by the ends of collectives that both were in, else by
   // the steps; then how far clocks were apart, and how far ends still are, is told.

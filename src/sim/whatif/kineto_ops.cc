@@ -9,7 +9,7 @@
 namespace hocket::sim::whatif::kineto {
 
 RankOps::RankOps(const Profile& profile, int32_t worker,
-                 const std::map<int32_t, double>& first_start, Names* names)
+                 const std::map<int64_t, double>& first_start, Names* names)
     : profile_(profile), worker_(worker), first_start_(first_start), names_(*names) {
   for (const Activity& call : profile.host) {
     if (call.step != kNone && call_of(call.name) != Call::makes_streams_wait) {
@@ -18,19 +18,19 @@ RankOps::RankOps(const Profile& profile, int32_t worker,
   }
 }
 
-void RankOps::add_ops(const std::set<int32_t>& steps, std::vector<Observed>* seen) {
+void RankOps::add_ops(const std::set<int64_t>& steps, std::vector<Observed>* seen) {
   seen_ = seen;
   go(steps);
   seen_ = nullptr;
 }
 
-void RankOps::add_waits(int32_t step, Waits* waits) {
+void RankOps::add_waits(int64_t step, Waits* waits) {
   waits_ = waits;
   go({step});
   waits_ = nullptr;
 }
 
-void RankOps::go(const std::set<int32_t>& steps) {
+void RankOps::go(const std::set<int64_t>& steps) {
   count_.clear();
   step_ = kNone;
   for (const Activity& call : profile_.host) {

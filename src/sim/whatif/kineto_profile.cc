@@ -179,7 +179,7 @@ class ProfileReader {
     if (record == Record::step) {
       int64_t number = 0;
       parse_int(std::string_view(event.name).substr(13), &number);
-      profile_.steps.push_back({static_cast<int32_t>(number), at_.start, at_.end});
+      profile_.steps.push_back({number, at_.start, at_.end});
     } else if (record == Record::mark) {
       at_.thread = event.tid;
       at_.bytes = arguments_.bytes();
@@ -218,7 +218,7 @@ class ProfileReader {
   int64_t without_ = 0;
 };
 
-int32_t step_at(const Profile& profile, double time) {
+int64_t step_at(const Profile& profile, double time) {
   if (profile.steps.empty()) return 0;
   for (const Step& step : profile.steps) {
     if (time >= step.start && time < step.end) return step.number;

@@ -96,7 +96,7 @@ class Table {
     }
   }
 
-  static int32_t first_without(const std::map<int32_t, size_t>& place, size_t nowhere) {
+  static int64_t first_without(const std::map<int64_t, size_t>& place, size_t nowhere) {
     return std::find_if(place.begin(), place.end(),
                         [&](const auto& e) { return e.second == nowhere; })
         ->first;
@@ -106,7 +106,7 @@ class Table {
     const auto replicas = static_cast<size_t>(run_.replicas);
     // Steps that cannot have an op of every replica have no lanes.
     constexpr size_t kNowhere = SIZE_MAX;
-    std::map<int32_t, size_t> place;  // of a step: first how many ops it has
+    std::map<int64_t, size_t> place;  // of a step: first how many ops it has
     size_t* count_of = nullptr;
     for (size_t i = 0; i < seen_.size(); ++i) {
       if (i == 0 || seen_[i].step != seen_[i - 1].step) {
@@ -133,7 +133,7 @@ class Table {
     lanes_.resize(steps_.size() * replicas);
     const auto each = [&](auto&& f) {
       size_t at = place.begin()->second;
-      int32_t step = place.begin()->first;
+      int64_t step = place.begin()->first;
       for (size_t i = 0; i < seen_.size(); ++i) {
         if (seen_[i].step != step) {
           step = seen_[i].step;
@@ -369,7 +369,7 @@ class Table {
   std::vector<int32_t> id_;        ///< of what was seen
   std::vector<uint32_t> example_;  ///< by id: an op of it
   std::vector<uint32_t> order_;    ///< what was seen, by lane
-  std::vector<int32_t> steps_;     ///< numbers, ascending
+  std::vector<int64_t> steps_;     ///< numbers, ascending
   std::vector<Lane> lanes_;        ///< [step * replicas + replica]
   Lane pattern_;
   bool has_pattern_ = false;
@@ -385,7 +385,7 @@ void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun*
   Table(std::move(seen), where, optional, run).fill();
 }
 
-void note_cut_step(bool cut, int32_t last_step, MeasuredRun* run) {
+void note_cut_step(bool cut, int64_t last_step, MeasuredRun* run) {
   if (!cut || run->steps.size() != 1 || run->steps[0] != last_step) return;
   run->dropped.notes.push_back(
       fmt::format("the rest of step {}, the only one: the file ends within it, and all that "

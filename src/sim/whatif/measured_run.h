@@ -79,7 +79,7 @@ struct MeasuredRun {
   std::vector<Block> blocks;
   std::vector<Group> groups;
   std::vector<std::vector<int32_t>> waits_for;  ///< by op: ops of the pattern that end before it
-  std::vector<int32_t> steps;                   ///< their numbers in the trace
+  std::vector<int64_t> steps;                   ///< their numbers in the trace
   int32_t replicas = 1;
   int32_t pattern_workers = 0, stages = 1;
   std::vector<Worker> workers;  ///< [pattern worker * replicas + replica]
@@ -107,7 +107,8 @@ struct MeasuredRun {
 /// An op as it was seen. Times in seconds.
 struct Observed {
   double start = 0, duration = 0;
-  int32_t step = 0, replica = 0, worker = 0;
+  int64_t step = 0;
+  int32_t replica = 0, worker = 0;
   int32_t name = 0, sequence = kNone;
   int32_t stream = 0, micro_batch = kNone, chunk = kNone;
 };
@@ -121,7 +122,7 @@ void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun*
               int32_t optional = kNone);
 
 /// Tells that the only step of the run is not whole: a file that is `cut` off ended within it.
-void note_cut_step(bool cut, int32_t last_step, MeasuredRun* run);
+void note_cut_step(bool cut, int64_t last_step, MeasuredRun* run);
 
 /// A block of its own for every op that has none, of the kind of its name; `traffic` is by name.
 void give_blocks(const std::vector<Traffic>& traffic, MeasuredRun* run);
