@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "sim/whatif/analysis.h"
@@ -225,6 +226,26 @@ TEST(WhatifAssemble, StepsThatDifferAreDroppedAndNamed) {
   EXPECT_NE(run.dropped.notes[0].find("step 2 is not used: replica 0 lacks 1 of 2 ops, one is b 0"),
             std::string::npos)
       << run.dropped.notes[0];
+}
+
+TEST(WhatifAssemble, OfStepsThatAreAllUnlikeTheOneWithMostOpsIsUsed) {
+  MeasuredRun run;
+  run.names = {"a", "b", "c"};
+  run.pattern_workers = 1;
+  std::vector<Observed> seen;
+  // As in a window that cuts the first step and the last one.
+  for (const auto& [step, name] : {std::pair(5, 2), {6, 0}, {6, 1}, {6, 2}, {7, 0}, {7, 1}}) {
+    Observed op;
+    op.step = step;
+    op.name = name;
+    op.duration = 1;
+    seen.push_back(op);
+  }
+  assemble(seen, "test", &run);
+  EXPECT_EQ(run.steps, std::vector<int64_t>{6});
+  EXPECT_EQ(run.ops.size(), 3u);
+  EXPECT_NE(run.dropped.notes.back().find("none shows that it is whole"), std::string::npos)
+      << run.dropped.notes.back();
 }
 
 }  // namespace

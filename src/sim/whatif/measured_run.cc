@@ -160,7 +160,8 @@ class Table {
     });
   }
 
-  /// What most lanes have; of equally many the first.
+  /// What most lanes have; of equally many what has most ops, since a step that is cut has fewer;
+  /// of those the first.
   void choose_pattern() {
     std::map<uint64_t, int64_t> times;
     for (const Lane& lane : lanes_) {
@@ -168,11 +169,13 @@ class Table {
     }
     for (const Lane& lane : lanes_) {
       if (lane.last > lane.first &&
-          (!has_pattern_ || times[lane.signature] > times[pattern_.signature])) {
+          (!has_pattern_ || std::pair(times[lane.signature], lane.needed) >
+                                std::pair(times[pattern_.signature], pattern_.needed))) {
         pattern_ = lane;
         has_pattern_ = true;
       }
     }
+    is_alone_ = has_pattern_ && times[pattern_.signature] == 1;
   }
 
   /// The lanes of a step.
@@ -192,17 +195,6 @@ class Table {
     const auto replicas = static_cast<size_t>(run_.replicas);
     for (size_t step = 0; step < steps_.size(); ++step) {
       if (is_whole(step)) return;
-    }
-    // Of lanes that are as frequent those that have most ops.
-    std::map<uint64_t, int64_t> times;
-    for (const Lane& lane : lanes_) {
-      ++times[lane.signature];
-    }
-    for (const Lane& lane : lanes_) {
-      if (std::pair(times[lane.signature], lane.needed) >
-          std::pair(times[pattern_.signature], pattern_.needed)) {
-        pattern_ = lane;
-      }
     }
     std::vector<char> used(replicas, 0);
     for (size_t lane = 0; lane < lanes_.size(); ++lane) {
@@ -271,6 +263,12 @@ class Table {
       fail(where_,
            "got no step of which all ranks have the same ops: {}; try a trace of whole steps",
            run_.dropped.notes[notes_before]);
+    }
+    if (named > 0 && is_alone_) {
+      run_.dropped.notes.push_back(fmt::format(
+          "no event of step {}, the only one that is used: it has most ops, but no other "
+          "step is like it, and so none shows that it is whole",
+          run_.steps[0]));
     }
   }
 
@@ -373,6 +371,7 @@ class Table {
   std::vector<Lane> lanes_;        ///< [step * replicas + replica]
   Lane pattern_;
   bool has_pattern_ = false;
+  bool is_alone_ = false;        ///< no other lane is like the pattern
   std::vector<Lane> kept_;       ///< of lanes_: those of steps that are used
   std::vector<int32_t> row_of_;  ///< by id
 };

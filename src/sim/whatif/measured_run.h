@@ -114,10 +114,11 @@ struct Observed {
 };
 
 /// Numbers what has no sequence, by name and worker, in the order of starts; then fills ops, steps
-/// and times from what was seen. The pattern is what most lanes have; steps of which a lane differs
-/// are dropped, with a note that says which and why. Blocks, groups and dependencies are left to
-/// the importer. Ops named by `optional` (an index into names) may lack: they take no time there.
-/// `replicas` and `pattern_workers` must be set. Error: nothing that repeats is left.
+/// and times from what was seen. The pattern is what most lanes have, of equally many the one with
+/// most ops; steps of which a lane differs are dropped, with a note that says which and why.
+/// Blocks, groups and dependencies are left to the importer. Ops named by `optional` (an index into
+/// names) may lack: they take no time there. `replicas` and `pattern_workers` must be set. Error:
+/// nothing that repeats is left.
 void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun* run,
               int32_t optional = kNone);
 
