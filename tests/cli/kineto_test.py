@@ -215,7 +215,9 @@ class Kineto(unittest.TestCase):
         # Nobody has marks: the whole profile is a step.
         unmarked = [document([e for e in p["traceEvents"] if "Profiler" not in e["name"]], rank)
                     for rank, p in enumerate(profiles)]
-        self.assertEqual(self.analyse(*self.write(unmarked))["dp"], 4)
+        found = self.analyse(*self.write(unmarked))
+        self.assertEqual(found["dp"], 4)
+        self.assertIn("no profile has ProfilerStep marks", found["notes"])
         # A rank that was profiled a step later: what all have is used.
         profiles = self.job(steps=(5, 6, 7))
         profiles[3] = profile(3, CLOCKS[3] + STEP, 100, steps=(6, 7, 8))

@@ -111,6 +111,13 @@ class Choice {
   }
 
   void tell_steps() {
+    if (!ranks_.empty() && std::all_of(ranks_.begin(), ranks_.end(), [&](size_t rank) {
+          return profiles_[rank].steps.empty();
+        })) {
+      dropped_.notes.push_back(
+          "no event, but no profile has ProfilerStep marks: each is taken as one step, with what "
+          "lies before and behind the steps");
+    }
     int64_t unused = 0;
     for (const auto& [step, have] : who_) {
       int64_t calls = 0, lack = static_cast<int64_t>(ranks_.size());
