@@ -122,7 +122,8 @@ class ChakraReader {
     const auto number = static_cast<int64_t>(rank);
     run_.workers.push_back({number, 0, worker, fmt::format("rank {}", number)});
     std::map<int32_t, int32_t> count;
-    bool any_start = false;
+    // A step of several nodes that all start at 0 has no starts.
+    bool any_start = nodes_[rank].size() == 1 && nodes_[rank].begin()->second.started;
     for (const auto& [id, node] : nodes_[rank]) {
       Observed op;
       op.worker = worker;
@@ -130,7 +131,7 @@ class ChakraReader {
       op.sequence = count[op.name]++;
       op.start = node.start;
       op.duration = node.duration;
-      any_start = any_start || node.started;
+      any_start = any_start || (node.started && node.start != 0);
       keys_[rank][id] = {worker, op.name, op.sequence};
       seen->push_back(op);
     }
@@ -139,7 +140,7 @@ class ChakraReader {
       run_.names[static_cast<size_t>(id)] = name;
     }
     if (!any_start) {
-      has_starts_ = false;
+      has_starts_ = run_.has_starts = false;
       note(0, fmt::format("no event, but {} has no starts: durations of communication are taken as "
                           "transfers, and fidelity says nothing",
                           paths_[rank]));

@@ -89,7 +89,8 @@ struct MeasuredRun {
   std::vector<double> measured_step;  ///< by step: from the first start to the last end
   /// Ops, or how long they took, are not in the trace: time between others may be theirs.
   bool records_lost = false;
-  bool clocks_apart = false;  ///< who waited for whom is not known (settle_transfers())
+  bool has_starts = true;             ///< else it is not known how long a step took
+  bool clocks_apart = false;          ///< who waited for whom is not known (settle_transfers())
   Dropped dropped;
 
   int32_t lanes() const { return static_cast<int32_t>(steps.size()) * replicas; }

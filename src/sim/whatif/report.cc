@@ -50,6 +50,18 @@ std::vector<size_t> greatest(size_t count, const auto& value) {
   return order;
 }
 
+std::string fidelity_text(const MeasuredRun& run, const Analysis& found) {
+  if (!run.has_starts) {
+    return fmt::format("fidelity  replayed {} a step; dependencies: {}\n", human_time(found.T),
+                       run.waits_from);
+  }
+  return fmt::format(
+      "fidelity  measured {} a step, replayed {} ({:+.1f} %; launch delays are not replayed); "
+      "dependencies: {}\n",
+      human_time(found.measured), human_time(found.T), 100 * (found.T / found.measured - 1),
+      run.waits_from);
+}
+
 std::string causes_text(const MeasuredRun& run, const Analysis& found) {
   std::string out = fmt::format("cause     {}\n", cause_text(run, found));
   bool more_than_all = false;
@@ -233,11 +245,7 @@ std::string to_text(const MeasuredRun& run, const Findings& findings) {
     out += fmt::format("dropped   {} in all, {}\n", counted(run.dropped.events, "event"),
                        counted(run.dropped.steps, "step"));
   }
-  out += fmt::format(
-      "fidelity  measured {} a step, replayed {} ({:+.1f} %; launch delays are not replayed); "
-      "dependencies: {}\n",
-      human_time(found.measured), human_time(found.T), 100 * (found.T / found.measured - 1),
-      run.waits_from);
+  out += fidelity_text(run, found);
   out += fmt::format("slowdown  S {:.4f}: T {}, ideal {}; {}\n", found.S, human_time(found.T),
                      human_time(found.T_ideal), loss_text(found));
   out += causes_text(run, found);
@@ -274,7 +282,7 @@ std::string to_json(const MeasuredRun& run, const Findings& findings) {
       .member("dp", found.S_dp.size())
       .member("pp", found.S_stage.size())
       .member("ops", run.num_ops())
-      .member("T_measured", found.measured)
+      .member("T_measured", run.has_starts ? found.measured : std::nan(""))
       .member("T", found.T)
       .member("T_ideal", found.T_ideal)
       .member("S", found.S)
@@ -294,8 +302,9 @@ std::string to_json(const MeasuredRun& run, const Findings& findings) {
       .member("forward_backward_correlation", found.correlation);
   put_causes(json, found);
   put_by_step(json, "T_step", run, [&](size_t step) { json.value(found.step_T[step]); });
-  put_by_step(json, "T_measured_step", run,
-              [&](size_t step) { json.value(found.step_measured[step]); });
+  put_by_step(json, "T_measured_step", run, [&](size_t step) {
+    json.value(run.has_starts ? found.step_measured[step] : std::nan(""));
+  });
   for (const auto& [key, list] :
        {std::pair("S_stage_step", &found.S_stage), std::pair("S_dp_step", &found.S_dp)}) {
     put_by_step(json, key, run, [&, slowdowns = list](size_t step) {
