@@ -3,6 +3,7 @@
 // Whole traces are compared with brute force in tests/cli/whatif_test.py.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -126,6 +127,56 @@ TEST(WhatifReplay, CommunicationBeginsWithTheLastMember) {
   const std::vector<double> steps = replayer.replay(run.duration);
   ASSERT_EQ(steps.size(), 1u);
   EXPECT_NEAR(steps[0], 3 + 5 + 2, 1e-12);
+}
+
+TEST(WhatifReplay, NegativeTransfersEndBeforeTheyBegin) {
+  MeasuredRun run = two_stages();
+  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+    if (run.ops[op].name != 2) continue;
+    run.duration[run.at(op, 0)] = -0.005;  // as a clock shows a message, kept
+    run.duration[run.at(op, 1)] = -0.02;   // too early to be believed
+  }
+  MeasuredRun kept = run;
+  // All begin a message and a sum at once: what is measured are transfers.
+  for (MeasuredRun* one : {&run, &kept}) {
+    for (const Group& group : one->groups) {
+      for (const int32_t op : group.ops) {
+        one->start[one->at(op, 0)] = one->start[one->at(op, 1)] = 0;
+      }
+    }
+  }
+  settle_transfers(&run);
+  settle_transfers(&kept, Early::kept);
+  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+    if (run.ops[op].name != 2) continue;
+    EXPECT_EQ(run.duration[run.at(op, 0)], 0);
+    EXPECT_EQ(kept.duration[kept.at(op, 0)], -0.005);
+    EXPECT_EQ(kept.duration[kept.at(op, 1)], 0);
+    const std::vector<double> ends = Replayer(kept).ends(kept.duration);
+    EXPECT_NEAR(ends[kept.at(op, 0)], 2 - 0.005, 1e-12);  // when the send begins
+  }
+  // An op that waits for one which ended before the step began, begins before it, too.
+  std::fill(kept.duration.begin(), kept.duration.end(), 0.0);
+  for (int32_t op = 0; op < static_cast<int32_t>(kept.ops.size()); ++op) {
+    kept.duration[kept.at(op, 0)] = kept.duration[kept.at(op, 1)] = kept.ops[op].name == 2 ? -1 : 0;
+  }
+  const std::vector<double> ends = Replayer(kept).ends(kept.duration);
+  EXPECT_EQ(*std::min_element(ends.begin(), ends.end()), -1);
+  EXPECT_EQ(std::count(ends.begin(), ends.end(), -1.0), 2 * 3);  // receive, pass and sum of stage 1
+}
+
+TEST(WhatifIdeal, OfNoTimeIsAnError) {
+  // Of the sums one takes time: their median, and all else, takes none.
+  MeasuredRun run = two_stages();
+  std::fill(run.duration.begin(), run.duration.end(), 0.0);
+  run.duration[run.at(static_cast<int32_t>(run.ops.size()) - 1, 0)] = 1;
+  ASSERT_EQ(run.kind(static_cast<int32_t>(run.ops.size()) - 1).name, "sum");
+  try {
+    analyze(run);
+    FAIL() << "a slowdown over nothing";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("nothing is left"), std::string::npos);
+  }
 }
 
 TEST(WhatifReplay, CircleIsAnError) {

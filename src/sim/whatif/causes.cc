@@ -187,7 +187,8 @@ class Search {
       }
     };
     const Link& own = links.at(workers);
-    const double faster = own.took > own.usual ? own.usual / own.took : 1;
+    const double usual = std::max(own.usual, 0.0);
+    const double faster = own.took > usual ? usual / own.took : 1;
     for (const auto& [others, link] : links) {
       if (!std::includes(others.begin(), others.end(), workers.begin(), workers.end())) continue;
       for (const auto& [op, replica] : link.ops) {
