@@ -78,7 +78,7 @@ class ChakraReader {
         unread.push_back(error);
       }
       run_.dropped.events += damage.events;
-      run_.records_lost = run_.records_lost || damage.events > 0 || damage.negative > 0;
+      records_lost_.push_back(damage.events > 0 || damage.negative > 0);
       negative += damage.negative;
       std::move(damage.notes.begin(), damage.notes.end(), std::back_inserter(run_.dropped.notes));
     }
@@ -120,7 +120,8 @@ class ChakraReader {
     if (nodes_[rank].empty()) return;
     const int32_t worker = run_.pattern_workers++;
     const auto number = static_cast<int64_t>(rank);
-    run_.workers.push_back({number, 0, worker, fmt::format("rank {}", number)});
+    run_.workers.push_back(
+        {number, 0, worker, fmt::format("rank {}", number), records_lost_[rank]});
     std::map<int32_t, int32_t> count;
     // A step of several nodes that all start at 0 has no starts.
     bool any_start = nodes_[rank].size() == 1 && nodes_[rank].begin()->second.started;
@@ -330,6 +331,7 @@ class ChakraReader {
   MeasuredRun run_;
   const cost::Cluster* cluster_;
   std::vector<ChakraNodes> nodes_;
+  std::vector<bool> records_lost_;                           ///< by rank
   std::vector<std::array<std::vector<int32_t>, 2>> uneven_;  ///< messages: sent, and received
   using Key = std::array<int32_t, 3>;         ///< worker, name and sequence of a node
   std::vector<std::map<int64_t, Key>> keys_;  ///< by rank and id

@@ -67,7 +67,8 @@ class KinetoReader {
       const auto worker = static_cast<int32_t>(run_.workers.size());
       ranks.emplace_back(profile, worker, first_start, &names);
       ranks.back().add_ops(steps, &seen);
-      run_.workers.push_back({profile.rank, 0, worker, fmt::format("rank {}", profile.rank)});
+      run_.workers.push_back(
+          {profile.rank, 0, worker, fmt::format("rank {}", profile.rank), profile.lost_records()});
       tell_lacks(profile);
     }
     run_.pattern_workers = static_cast<int32_t>(profiles_.size());

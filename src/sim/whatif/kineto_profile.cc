@@ -153,10 +153,10 @@ class ProfileReader {
         [&](const trace::ChromeEvent& event) { add(event); },
         [&](std::string_view key, trace::JsonStream& json) { return is_facts(key, json); },
         &damage);
-    if (without_ > 0) {
-      note(without_,
-           fmt::format("{} of {} without a time, or with one below 0", counted(without_, "event"),
-                       profile_.path),
+    if (profile_.without_time > 0) {
+      note(profile_.without_time,
+           fmt::format("{} of {} without a time, or with one below 0",
+                       counted(profile_.without_time, "event"), profile_.path),
            dropped);
     }
     const auto by_start = [](const Activity& a, const Activity& b) { return a.start < b.start; };
@@ -171,7 +171,7 @@ class ProfileReader {
     const Record record = record_of(event);
     if (record == Record::other) return;
     if (!event.has_start || !event.has_duration || event.duration_us < 0) {
-      ++without_;
+      ++profile_.without_time;
       return;
     }
     at_.start = event.start_us * 1e-6;
@@ -215,7 +215,6 @@ class ProfileReader {
   Profile& profile_;
   Activity at_;  ///< what is read
   Arguments arguments_;
-  int64_t without_ = 0;
 };
 
 int64_t step_at(const Profile& profile, double time) {

@@ -61,6 +61,8 @@ struct Worker {
   int64_t rank = 0;                ///< number in the trace
   int32_t stage = 0, replica = 0;  ///< pipeline rank; data-parallel rank
   std::string name;
+  /// Ops of it, or how long they took, are not in the trace: time between others may be theirs.
+  bool records_lost = false;
 };
 
 /// What was in the trace and is not in the run, and why; one sentence each.
@@ -87,8 +89,6 @@ struct MeasuredRun {
   /// transfer: from when its last member started (settle_transfers()).
   std::vector<double> start, duration;
   std::vector<double> measured_step;  ///< by step: from the first start to the last end
-  /// Ops, or how long they took, are not in the trace: time between others may be theirs.
-  bool records_lost = false;
   bool has_starts = true;             ///< else it is not known how long a step took
   bool clocks_apart = false;          ///< who waited for whom is not known (settle_transfers())
   Dropped dropped;
