@@ -45,6 +45,11 @@ class Analyst {
     out_.step_ideal = replayer_.replay(ideal_);
     out_.T = mean_of(out_.step_T);
     out_.T_ideal = mean_of(out_.step_ideal);
+    if (!(*std::min_element(out_.step_ideal.begin(), out_.step_ideal.end()) > 0)) {
+      fail("hocket whatif",
+           "got steps of which nothing is left once all ops of a kind take the same time; expected "
+           "durations of more of them");
+    }
     out_.S = out_.T / out_.T_ideal;
     for (size_t step = 0; step < out_.step_T.size(); ++step) {
       out_.S_step.push_back(out_.step_T[step] / out_.step_ideal[step]);
