@@ -53,7 +53,6 @@ struct Analysis {
   double T_without_last_stage = 0, T_without_slowest = 0;
   std::vector<int32_t> slowest;    ///< those 3 %, at least one
   double correlation = 0;          ///< Pearson's, of a micro-batch's forward and backward time
-  bool has_passes = false;         ///< forward and backward passes were told apart
   std::vector<CauseFound> causes;  ///< the one that is named first, then by what they gain
 
   /// Enough for shares of it to mean something.

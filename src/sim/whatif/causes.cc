@@ -40,7 +40,6 @@ class Search {
         times_(run) {}
 
   void find() {
-    out_.has_passes = !times_.passes().empty();
     uneven_sequences();
     pauses();
     slow_link();
@@ -214,8 +213,8 @@ class Search {
     for (const auto& [workers, link] : links) {
       order.push_back({link.excess(), &workers});
     }
-    std::sort(order.begin(), order.end(),
-              [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::stable_sort(order.begin(), order.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
     order.resize(std::min(order.size(), kLinksTried));
     const std::vector<int32_t>* worst = nullptr;
     double least = 0;

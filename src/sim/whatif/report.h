@@ -13,9 +13,9 @@
 
 namespace hocket::sim::whatif {
 
-/// A step with one scale, or, without a text, with all of them.
+/// A step with one scale, or with all of them.
 struct ScaledStep {
-  std::string text;
+  std::string text;  ///< the scale as it was given; of all "all of these"
   double seconds = 0;
 };
 
