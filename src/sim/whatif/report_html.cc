@@ -192,8 +192,15 @@ std::string to_html(const MeasuredRun& run, const Findings& findings) {
     out += fmt::format("<p>What if {}: {} a step, {:.4f}x as fast.</p>\n", escaped(step.text),
                        human_time(step.seconds), found.T / step.seconds);
   }
-  return findings.surface ? out + surface_table(*findings.surface) + "</html>\n"
-                          : out + "</html>\n";
+  if (findings.surface) {
+    out += surface_table(*findings.surface);
+  }
+  if (findings.bottleneck) {
+    out += fmt::format(
+        "<h2>Is the network the bottleneck?</h2><div class=\"wide\"><pre>{}</pre></div>\n",
+        escaped(to_text(*findings.bottleneck)));
+  }
+  return out + "</html>\n";
 }
 
 }  // namespace hocket::sim::whatif
