@@ -133,6 +133,7 @@ class Search {
     const bool may_be_sequences = !compared_ || out_.correlation >= kRelated;
     Pauses found = find_pauses(run_, times_, out_.T, may_be_sequences);
     const double with = found.between_ops ? replayer_.mean(found.paused) : out_.T;
+    out_.off += run_.has_starts ? (with - out_.T) / out_.measured : 0;
     add(Cause::pauses, "", with, replayer_.mean(found.cured), std::move(found.evidence));
   }
 

@@ -33,7 +33,9 @@ std::string heat_map(const MeasuredRun& run, const Analysis& found) {
     out += fmt::format("{:>9} ", stage);
     for (const double value : map[stage]) {
       const auto shade = static_cast<size_t>(std::clamp((value - 1) * 10, 0.0, 9.0));
-      out += numbers ? fmt::format("{:>7.3f}", value) : std::string(1, kShades[shade]);
+      out += !numbers    ? std::string(1, kShades[shade])
+             : value > 0 ? fmt::format("{:>7.3f}", value)
+                         : fmt::format("{:>7}", "-");
     }
     out += "\n";
   }
@@ -206,6 +208,12 @@ std::string cause_text(const MeasuredRun& run, const Analysis& found) {
                                             : "");
   }
   if (run.clocks_apart) return "none is named: clocks of ranks are apart";
+  if (found.is_far_off()) {
+    return fmt::format(
+        "none is named: the replay is off by {:+.0f} % of the measured step, more than {:g} %, and "
+        "so it does not say why steps take what they do: records may be missing",
+        100 * found.off, 100 * kFarOff);
+  }
   if (found.S >= kStraggles) return "none of those below explains half of the loss";
   return found.loses()
              ? fmt::format("none: S is below {}", kStraggles)
@@ -225,8 +233,10 @@ std::string size_text(const MeasuredRun& run) {
 std::string loss_text(const Analysis& found) {
   if (!found.loses())
     return fmt::format("less than {:g} % of the time is lost", 100 * kWorthNaming);
-  return fmt::format("{:.1f} % of the time is lost; M_S {:.3f}, M_W {:.3f}",
-                     100 * (1 - 1 / found.S), found.M_S, found.M_W);
+  return fmt::format("{:.1f} % of the time is lost; M_S {}, M_W {:.3f}", 100 * (1 - 1 / found.S),
+                     std::isnan(found.M_S) ? "unknown (the last stage is missing)"
+                                           : fmt::format("{:.3f}", found.M_S),
+                     found.M_W);
 }
 
 std::string to_text(const MeasuredRun& run, const Findings& findings) {

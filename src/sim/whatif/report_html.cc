@@ -38,7 +38,9 @@ std::string escaped(std::string_view text) {
 }
 
 /// White at 1, red from 2 on, blue below 1; with its number, or with that as its title only.
+/// Empty where there is none.
 std::string cell(double slowdown, const std::string& where, bool number) {
+  if (slowdown <= 0) return "<td></td>";
   const int off = static_cast<int>(std::clamp(std::abs(slowdown - 1) * 200, 0.0, 170.0));
   const std::string colour = slowdown >= 1 ? fmt::format("rgb(255,{0},{0})", 255 - off)
                                            : fmt::format("rgb({0},{0},255)", 255 - off);
