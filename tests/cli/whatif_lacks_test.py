@@ -84,7 +84,8 @@ class Lacks(Ranks):
         self.assertEqual(found["dropped"]["notes"], [])
 
     def test_messages_that_were_not_launched(self):
-        """An exporter that notes messages at both ends of a pipeline, as of several chunks: nobody is missing."""
+        """An exporter that notes messages at both ends of a pipeline, as of several chunks: nobody is missing. Of the
+        first ones some lack."""
         job = straggler_util.Job(dp=2, pp=2)
         events = job.trace()
         for event in self.ops(events):
@@ -95,8 +96,10 @@ class Lacks(Ranks):
                 is_first = event["tid"] < 10
                 other = "recv" if (direction == "forward") == is_first else "send"
                 at = event["ts"] - 2 if other == "recv" else event["ts"] + event["dur"]
-                events.append({**event, "name": f"{direction}-{other}", "ts": at, "dur": 1, "tid": event["tid"] + 1})
+                events.append({**event, "name": f"{direction}-{other}", "ts": at, "dur": 400, "tid": event["tid"] + 1})
         self.assertEqual(self.analyse(self.write(events))["dropped"]["notes"], [])
+        lacks = [e for e in events if (e["name"], e["args"].get("seq_id"), e["tid"] < 10) != ("forward-recv", 0, True)]
+        self.assertEqual(self.analyse(self.write(lacks))["dropped"]["notes"], [])
 
     def gaps(self, found):
         pauses = next(c for c in found["causes"] if c["cause"] == "pauses")
@@ -120,7 +123,8 @@ class Lacks(Ranks):
                 begin = event["ts"]
                 event["ts"], event["dur"] = begin + 0.9 * event["dur"], 0.1 * event["dur"]
                 marks += [{**event, "name": "user's mark", "ts": begin - 10, "dur": 20},
-                          {**event, "name": "user's range", "ts": event["ts"], "args": {}}]
+                          {**event, "name": "user's range", "ts": begin, "dur": event["ts"] - begin, "args": {}},
+                          {**event, "name": "user's step", "ts": begin - 5e4, "dur": 4e5}]
                 ops.append({**event, "name": "data-load", "ts": begin, "dur": event["ts"] - begin})
         self.assertTrue(self.gaps(self.analyse(self.write(events))))
         self.assertTrue(self.gaps(self.analyse(self.write(events + marks))))

@@ -272,38 +272,52 @@ class StragglerReader {
     }
   }
 
-  /// Of which threads ops, or how long they took, are not known. An event of an unknown type is a
-  /// user's mark, or an op: what runs in a thread when nothing that is known does, and not for
-  /// nearly no time.
+  /// Of which threads ops, or how long they took, are not known.
   std::vector<char> lost_records() const {
-    constexpr double kOps = 0.01;  // of the time of known ops
     std::vector<char> lost(threads_.size(), 0);
-    std::vector<Intervals> busy(threads_.size());
-    std::vector<int64_t> known(threads_.size(), 0), unknown(threads_.size(), 0);
-    const auto count = [&](const Span& span, std::vector<int64_t>* time) {
-      const int64_t begin = nanoseconds(span.start), takes = nanoseconds(span.duration);
-      busy[static_cast<size_t>(span.thread)].add(begin, takes, [&](int64_t, int64_t free) {
-        (*time)[static_cast<size_t>(span.thread)] += free;
-      });
-    };
-    std::set<int32_t> with_unknown;
-    for (const Span& span : unknown_) {
-      with_unknown.insert(span.thread);
+    for (const int32_t thread : broken_threads_) {
+      lost[static_cast<size_t>(thread)] = 1;
     }
-    for (const Observed& op : seen_) {
-      if (with_unknown.count(op.worker)) {
-        count({op.worker, op.start, op.duration}, &known);
-      }
-    }
-    for (const Span& span : unknown_) {
-      count(span, &unknown);
+    if (!unknown_.empty()) {
+      unknown_ops(&lost);
     }
     for (size_t i = 0; i < threads_.size(); ++i) {
-      lost[i] = threads_[i].used &&
-                (broken_threads_.count(static_cast<int32_t>(i)) > 0 ||
-                 static_cast<double>(unknown[i]) > kOps * static_cast<double>(known[i]));
+      lost[i] = threads_[i].used ? lost[i] : 0;
     }
     return lost;
+  }
+
+  /// An event of an unknown type is an op, or a user's mark or range: it is one of those that run
+  /// in a thread when nothing that is known does, and not for nearly no time.
+  void unknown_ops(std::vector<char>* lost) const {
+    constexpr double kPart = 0.01;
+    struct Busy {
+      Intervals ops, others;
+      int64_t known = 0, unknown = 0;  ///< nanoseconds
+    };
+    std::map<int32_t, Busy> threads;
+    for (const Span& span : unknown_) {
+      threads.try_emplace(span.thread);
+    }
+    for (const Observed& op : seen_) {
+      const auto at = threads.find(op.worker);
+      if (at == threads.end()) continue;
+      at->second.ops.add(nanoseconds(op.start), nanoseconds(op.duration),
+                         [&](int64_t, int64_t free) { at->second.known += free; });
+    }
+    for (const Span& span : unknown_) {
+      Busy& busy = threads.at(span.thread);
+      const int64_t begin = nanoseconds(span.start), takes = nanoseconds(span.duration);
+      int64_t alone = 0;
+      busy.ops.missing(begin, takes, [&](int64_t, int64_t free) { alone += free; });
+      if (static_cast<double>(alone) < (1 - kPart) * static_cast<double>(takes)) continue;
+      busy.others.add(begin, takes, [&](int64_t, int64_t free) { busy.unknown += free; });
+    }
+    for (const auto& [thread, busy] : threads) {
+      if (static_cast<double>(busy.unknown) > kPart * static_cast<double>(busy.known)) {
+        (*lost)[static_cast<size_t>(thread)] = 1;
+      }
+    }
   }
 
   std::string path_;

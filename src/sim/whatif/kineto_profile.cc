@@ -251,6 +251,10 @@ void give_steps(Profile* profile) {
     call.launches = made->second;
     activity.step = call.step;
   }
+  profile->orphans_within =
+      std::count_if(profile->device.begin(), profile->device.end(), [&](const Activity& activity) {
+        return activity.step == kNone && step_at(*profile, activity.start) != kNone;
+      });
 }
 
 /// Why a profile that was read cannot be used; empty if it can.

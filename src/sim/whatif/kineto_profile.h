@@ -58,7 +58,8 @@ struct Profile {
   int64_t outside = 0;                       ///< calls in no step
   int64_t unrecorded = 0;                    ///< launches of what is not in the profile
   int64_t orphans = 0;                       ///< kernels whose launch is not, or in no step
-  bool lost_records() const { return without_time + unrecorded + orphans > 0; }
+  int64_t orphans_within = 0;                ///< of these those that ran while a step did
+  bool lost_records() const { return without_time + unrecorded + orphans_within > 0; }
 };
 
 /// Reads a profile; of one that cannot be used what is known, and why. Error: there is no such

@@ -161,16 +161,30 @@ class Model {
            here * static_cast<double>(num_all) >= kOfOthers * all * static_cast<double>(num_here);
   }
 
+  bool has_messages(int32_t stage, int direction) const {
+    for (size_t worker = 0; worker < places_.size(); ++worker) {
+      for (const MessageType& type : kMessages) {
+        if (places_[worker].stage == stage && type.direction == direction &&
+            !launched(worker, type).empty()) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
   /// Stages of which not even a name is in the trace: without chunks the outermost ones have nobody
-  /// to exchange messages with. Where both ends do, they are noted without having been launched.
+  /// to exchange messages with. Where both ends note any, these need not have been launched.
   void stages_beyond() {
     if (chunks_ > 1 || run_.stages < 2) return;
-    const bool before = has_neighbour(0, -1), behind = has_neighbour(run_.stages - 1, 1);
-    if (before == behind) return;
+    const int32_t last = run_.stages - 1;
+    const bool before = has_neighbour(0, -1) && !has_messages(last, 1);
+    const bool behind = has_neighbour(last, 1) && !has_messages(0, -1);
+    if (!before && !behind) return;
     run_.dropped.notes.push_back(fmt::format(
         "pipeline ranks {} rank {} have no events: all of its passes exchange messages with one; "
         "those wait for nobody",
-        before ? "before" : "behind", before ? 0 : run_.stages - 1));
+        before ? "before" : "behind", before ? 0 : last));
     run_.stages += behind ? 1 : 0;
   }
 
