@@ -110,6 +110,8 @@ class Lacks(Ranks):
         for event_type in ("forward-compute", "backward-recv"):
             events = [{**e, "name": e["name"].replace(event_type, "unknown")} for e in job.trace()]
             self.assertFalse(self.gaps(self.analyse(self.write(events))))
+            events = [{**e, "args": {}} if e["name"] == event_type else e for e in job.trace()]
+            self.assertFalse(self.gaps(self.analyse(self.write(events))))
             found = self.analyse(self.write([e for e in job.trace() if e["name"] != event_type]))
             self.assertIsNone(found["cause"], event_type)
             self.assertIn("of the measured step, more than 10 %", run(self.path()).stdout)
@@ -119,7 +121,8 @@ class Lacks(Ranks):
         # A pause of half a second before a pass of one worker, as a gap.
         events, marks, ops = job.trace(), [], []
         for event in events:
-            if (event["name"], event["pid"], event["args"].get("mb_id")) == ("backward-compute", 1, 3):
+            if (event["name"], event["pid"], event["args"].get("mb_id"), event["tid"] < 10) == (
+                    "backward-compute", 1, 3, False):
                 begin = event["ts"]
                 event["ts"], event["dur"] = begin + 0.9 * event["dur"], 0.1 * event["dur"]
                 marks += [{**event, "name": "user's mark", "ts": begin - 10, "dur": 20},
@@ -129,6 +132,9 @@ class Lacks(Ranks):
         self.assertTrue(self.gaps(self.analyse(self.write(events))))
         self.assertTrue(self.gaps(self.analyse(self.write(events + marks))))
         self.assertFalse(self.gaps(self.analyse(self.write(events + ops))))
+        # A step that lacks one is not used.
+        one = next(e for e in events if (e["name"], e["pid"], e["tid"] < 10) == ("backward-compute", 1, False))
+        self.assertTrue(self.gaps(self.analyse(self.write([{**e, "dur": None} if e is one else e for e in events]))))
         # Of another replica.
         self.assertTrue(self.gaps(self.analyse(self.write(events + [{**e, "pid": 0} for e in ops]))))
 

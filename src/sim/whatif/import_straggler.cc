@@ -26,6 +26,7 @@ namespace {
 
 constexpr int64_t kMostRanks = 4096;  // of a pipeline, or a tensor; a greater number is no rank
 constexpr double kMicro = 1e-6;
+constexpr double kPart = 0.01;        // of a thread's ops or their time: as much may be unknown
 constexpr double kMostGrowth = 1000;  // of the table of ops, where more is expected
 
 using megatron::kTypes;
@@ -146,7 +147,7 @@ class StragglerReader {
             }
           } else if (!event.has_start || !event.has_duration || at.step < 0) {
             ++broken;
-            broken_threads_.insert(thread(event.pid, event.tid));
+            ++broken_of_[thread(event.pid, event.tid)];
           } else {
             add(event, type->second, at);
           }
@@ -233,7 +234,7 @@ class StragglerReader {
     if (op.duration < 0 && (!communicates || op.duration <= -kEarly)) {
       op.duration = 0;
       ++negative_;
-      broken_threads_.insert(op.worker);
+      with_negative_.insert(op.worker);
     }
     if (seen_.size() == seen_.capacity()) {
       seen_.reserve(room_for(seen_.size(), event.share_read));
@@ -275,8 +276,20 @@ class StragglerReader {
   /// Of which threads ops, or how long they took, are not known.
   std::vector<char> lost_records() const {
     std::vector<char> lost(threads_.size(), 0);
-    for (const int32_t thread : broken_threads_) {
+    for (const int32_t thread : with_negative_) {
       lost[static_cast<size_t>(thread)] = 1;
+    }
+    // A step that lacks one is not used: what most steps lack is lost.
+    std::set<int64_t> steps;
+    for (const Observed& op : seen_) {
+      if (steps.empty() || op.step != *steps.rbegin()) {
+        steps.insert(op.step);
+      }
+    }
+    for (const auto& [thread, broken] : broken_of_) {
+      if (2 * broken > std::ssize(steps)) {
+        lost[static_cast<size_t>(thread)] = 1;
+      }
     }
     if (!unknown_.empty()) {
       unknown_ops(&lost);
@@ -290,7 +303,6 @@ class StragglerReader {
   /// An event of an unknown type is an op, or a user's mark or range: it is one of those that run
   /// in a thread when nothing that is known does, and not for nearly no time.
   void unknown_ops(std::vector<char>* lost) const {
-    constexpr double kPart = 0.01;
     struct Busy {
       Intervals ops, others;
       int64_t known = 0, unknown = 0;  ///< nanoseconds
@@ -329,11 +341,12 @@ class StragglerReader {
   bool cut_ = false;                          ///< the file is cut off or damaged
   std::map<int64_t, int32_t> replica_named_;  ///< by process
   std::vector<straggler::Thread> threads_;
-  FlatMap<int32_t> thread_of_;        ///< by process and thread: index into threads_
-  std::vector<size_t> next_;          ///< whose event came behind one of this thread last
-  std::vector<Span> unknown_;         ///< events of unknown types that have a step
-  std::set<int32_t> broken_threads_;  ///< with ops that are not used, or of which no time is known
-  std::vector<megatron::Place> places_;  ///< by worker
+  FlatMap<int32_t> thread_of_;            ///< by process and thread: index into threads_
+  std::vector<size_t> next_;              ///< whose event came behind one of this thread last
+  std::vector<Span> unknown_;             ///< events of unknown types that have a step
+  std::map<int32_t, int64_t> broken_of_;  ///< by thread: ops without a step or a time
+  std::set<int32_t> with_negative_;       ///< threads
+  std::vector<megatron::Place> places_;   ///< by worker
   size_t last_ = 0;
 };
 
