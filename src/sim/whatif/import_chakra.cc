@@ -22,7 +22,7 @@
 namespace hocket::sim::whatif {
 namespace {
 
-constexpr double kRounding = 1e-6;  // seconds: starts and durations are whole microseconds
+constexpr double kWholeMicros = 1e-6;  // seconds: starts and durations are whole microseconds
 
 class ChakraReader {
  public:
@@ -219,7 +219,7 @@ class ChakraReader {
         const auto end = [](const ChakraNode* node) { return node->start + node->duration; };
         for (const ChakraNode* node : queue) {
           std::erase_if(running, [&](const ChakraNode* other) {
-            if (end(other) > node->start + kRounding) return false;
+            if (end(other) > node->start + kWholeMicros) return false;
             before = before == nullptr || end(other) >= end(before) ? other : before;
             return true;
           });
@@ -274,7 +274,7 @@ class ChakraReader {
       bool possible = true;
       for (size_t k = 0; k < pairs && has_starts_; ++k) {
         const size_t from = run_.at(sent[k], 0), to = run_.at(received[k], 0);
-        possible = possible && run_.start[to] + run_.duration[to] > run_.start[from] - kRounding;
+        possible = possible && run_.start[to] + run_.duration[to] > run_.start[from] - kWholeMicros;
       }
       left_out += possible ? 0 : static_cast<int64_t>(pairs);
       for (size_t k = 0; k < pairs && possible; ++k) {
