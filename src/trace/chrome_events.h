@@ -19,7 +19,7 @@ namespace hocket::trace {
 struct ChromeEvent {
   char phase = 0;  ///< X: has a duration; M: names a process or thread; others as the format says
   std::string name, category;
-  int64_t pid = 0, tid = 0;  ///< texts count as 0 unless they begin with a number
+  int64_t pid = 0, tid = 0;  ///< of a text the first number in it; 0 if it has none
   double start_us = 0, duration_us = 0;
   bool has_start = false, has_duration = false;  ///< false also of what is no possible time
   std::string label;                             ///< args.name, of phase M
@@ -121,12 +121,14 @@ class ChromeEventReader {
     });
   }
 
-  /// A number, or what a text begins with.
+  /// A number, or the first one in a text, as of "thread 7 (python)".
   int64_t id() {
     if (json_.next() != '"') return json_.integer();
     int64_t value = 0;
     const std::string& text = json_.string();
-    std::from_chars(text.data(), text.data() + text.size(), value);
+    size_t at = std::min(text.find_first_of("0123456789"), text.size());
+    at -= at == 1 && text[0] == '-' ? 1 : 0;
+    std::from_chars(text.data() + at, text.data() + text.size(), value);
     return value;
   }
   void text(std::string* out) {

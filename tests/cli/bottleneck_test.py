@@ -237,6 +237,8 @@ class Bottleneck(unittest.TestCase):
             self.assertEqual(found["gradient_bytes"], 2 * 750000)
             self.assertEqual(found["measured"]["ranks"], 2)
             self.assertAlmostEqual(found["measured"]["bandwidth_achieved"], 1.5e6 / 800e-6, delta=1)
+            page = run("whatif", *names, "--bottleneck", "--ranks", "2", "--html", "-").stdout
+            self.assertRegex(page, "(?s)<h2>Is the network the bottleneck.*2 ranks, gradients")
 
     def test_trace_without_bytes(self):
         with open(self.path("trace.json"), "w", encoding="utf-8") as f:

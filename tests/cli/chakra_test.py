@@ -159,6 +159,19 @@ class Chakra(unittest.TestCase):
         self.assertIn("1 node of ", self.notes(found))
         self.assertEqual(found["dropped"]["events"], 2)
 
+    def test_unknown_types_and_starts_of_zero_are_told(self):
+        nodes = [{"id": i, "name": "mm", "type": kind, "data_deps": [i - 1] if i else [], "start_time_micros": 0,
+                  "duration_micros": 10} for i, kind in enumerate(("COMP_NODE", "FOO_NODE", "COMP_NODE"))]
+        path = self.write("u.0.json", json.dumps({"nodes": nodes}).encode())
+        found = self.analyse(path)
+        self.assertAlmostEqual(found["T"], 30e-6, places=12)
+        self.assertIn("1 node of ", self.notes(found))
+        self.assertIn("of unknown type 'FOO_NODE', taken as one that computes", self.notes(found))
+        # All begin at 0: nothing says how long the step took.
+        self.assertIn("has no starts", self.notes(found))
+        self.assertIsNone(found["T_measured"])
+        self.assertIn("fidelity  replayed 30 us a step; dependencies", run("whatif", path).stdout)
+
     def test_cut_off(self):
         data = trace(self.ranks()[1])
         whole = self.analyse(self.write("w.et", data), "--format", "chakra")

@@ -69,9 +69,9 @@ class Kineto(unittest.TestCase):
         self.assertEqual((found["cause"], found["causes"][0]["where"]), ("slow worker", "rank 1"))
         self.assertEqual(run(paths[0], paths[0]).returncode, 2)
 
-    def test_host_threads_at_once(self):
-        """A thread launches while another one waits for the device: it does not wait for that."""
-        paths = self.write([document([
+    def threads_at_once(self):
+        """A thread launches while another one waits for the device."""
+        return document([
             event("user_annotation", "ProfilerStep#5", 1, 0, 1100),
             event("cuda_runtime", "cudaLaunchKernel", 1, 10, 10, correlation=1),
             event("kernel", "gemm", 7, 20, 1000, stream=7, correlation=1),
@@ -79,8 +79,11 @@ class Kineto(unittest.TestCase):
             event("cuda_runtime", "cudaLaunchKernel", 2, 300, 10, correlation=3),
             event("kernel", "copy", 9, 310, 200, stream=9, correlation=3),
             event("cuda_runtime", "cudaLaunchKernel", 1, 1020, 10, correlation=4),
-            event("kernel", "gemm", 7, 1030, 50, stream=7, correlation=4)])])
-        found = self.analyse(*paths, "--scale", "gemm*=10")
+            event("kernel", "gemm", 7, 1030, 50, stream=7, correlation=4)])
+
+    def test_host_threads_at_once(self):
+        """One does not wait for the other."""
+        found = self.analyse(*self.write([self.threads_at_once()]), "--scale", "gemm*=10")
         self.near(found["T"], 1080)
         self.near(found["T_measured"], 1080)
         # Then the copy ends last: its launch, 280 us behind the first one, does not wait for the other thread.
@@ -108,6 +111,39 @@ class Kineto(unittest.TestCase):
         found = self.analyse(*self.write(lacks))
         self.near(found["T"], whole["T"] * 1e6, 2e-2)
         self.assertIn("the other members of 4 collectives", found["notes"])
+
+    def test_gaps_that_lost_records_made_are_no_pauses(self):
+        """Of a rank without records of kernels the host waits for nothing that is there; of one that is paused there
+        is a gap, too, which others' records do not explain."""
+        def gaps(found):
+            return sum("nothing is waited for" in c["evidence"] for c in found["causes"])
+        profiles = self.job()
+        for name in ("gemm", "nccl"):
+            lacks = list(profiles)
+            lacks[1] = {**profiles[1], "traceEvents": [e for e in profiles[1]["traceEvents"] if name not in e["name"]]}
+            found = self.analyse(*self.write(lacks))
+            self.assertIn("of rank 1 launched: no record", found["notes"])
+            self.assertEqual(gaps(found), 0)
+            self.assertNotEqual(found["cause"], "pauses")
+        for lacks, expected in ((1, 0), (3, 1)):
+            paused = [{**p, "traceEvents": [dict(e) for e in p["traceEvents"]]} for p in self.job()]
+            for e in paused[1]["traceEvents"]:
+                if e["name"] == "void gemm<float>(int)":
+                    e["ts"], e["dur"] = e["ts"] + 250, 50
+            events = paused[lacks]["traceEvents"]
+            events.remove(next(e for e in events if e["cat"] == "kernel" and "nccl" in e["name"]))
+            self.assertEqual(gaps(self.analyse(*self.write(paused))), expected)
+
+    def test_ids_that_are_texts(self):
+        """Threads are told apart by the numbers in them."""
+        profile_ = self.threads_at_once()
+        whole = self.analyse(*self.write([profile_]), "--scale", "gemm*=10")
+        for e in profile_["traceEvents"]:
+            e["pid"], e["tid"] = f"p{e['pid']}", f"thread {e['tid']} (python)"
+            e["args"].pop("stream", 0)
+        found = self.analyse(*self.write([profile_]), "--scale", "gemm*=10")
+        self.same(found, whole)
+        self.assertEqual(found["scaled"], whole["scaled"])
 
     def test_steps_that_lack_a_record_are_dropped(self):
         profiles = self.job(rounds=ROUNDS, steps=(5, 6, 7))
@@ -179,7 +215,9 @@ class Kineto(unittest.TestCase):
         # Nobody has marks: the whole profile is a step.
         unmarked = [document([e for e in p["traceEvents"] if "Profiler" not in e["name"]], rank)
                     for rank, p in enumerate(profiles)]
-        self.assertEqual(self.analyse(*self.write(unmarked))["dp"], 4)
+        found = self.analyse(*self.write(unmarked))
+        self.assertEqual(found["dp"], 4)
+        self.assertIn("no profile has ProfilerStep marks", found["notes"])
         # A rank that was profiled a step later: what all have is used.
         profiles = self.job(steps=(5, 6, 7))
         profiles[3] = profile(3, CLOCKS[3] + STEP, 100, steps=(6, 7, 8))

@@ -192,7 +192,7 @@ TEST(WhatifAssemble, AReplicaThatAlwaysLacksOpsIsLeftOut) {
   ASSERT_EQ(run.workers.size(), 2u);
   EXPECT_EQ(run.workers[1].rank, 2);
   EXPECT_EQ(run.workers[1].replica, 1);
-  EXPECT_EQ(run.steps, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(run.steps, (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(run.duration, (std::vector<double>{1, 3, 1, 3, 1, 3, 1, 3}));
   EXPECT_EQ(run.dropped.events, 2);
 }

@@ -3,8 +3,10 @@
 // Whole traces are compared with brute force in tests/cli/whatif_test.py.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "sim/whatif/analysis.h"
@@ -127,6 +129,56 @@ TEST(WhatifReplay, CommunicationBeginsWithTheLastMember) {
   EXPECT_NEAR(steps[0], 3 + 5 + 2, 1e-12);
 }
 
+TEST(WhatifReplay, NegativeTransfersEndBeforeTheyBegin) {
+  MeasuredRun run = two_stages();
+  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+    if (run.ops[op].name != 2) continue;
+    run.duration[run.at(op, 0)] = -0.005;  // as a clock shows a message, kept
+    run.duration[run.at(op, 1)] = -0.02;   // too early to be believed
+  }
+  MeasuredRun kept = run;
+  // All begin a message and a sum at once: what is measured are transfers.
+  for (MeasuredRun* one : {&run, &kept}) {
+    for (const Group& group : one->groups) {
+      for (const int32_t op : group.ops) {
+        one->start[one->at(op, 0)] = one->start[one->at(op, 1)] = 0;
+      }
+    }
+  }
+  settle_transfers(&run);
+  settle_transfers(&kept, Early::kept);
+  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+    if (run.ops[op].name != 2) continue;
+    EXPECT_EQ(run.duration[run.at(op, 0)], 0);
+    EXPECT_EQ(kept.duration[kept.at(op, 0)], -0.005);
+    EXPECT_EQ(kept.duration[kept.at(op, 1)], 0);
+    const std::vector<double> ends = Replayer(kept).ends(kept.duration);
+    EXPECT_NEAR(ends[kept.at(op, 0)], 2 - 0.005, 1e-12);  // when the send begins
+  }
+  // An op that waits for one which ended before the step began, begins before it, too.
+  std::fill(kept.duration.begin(), kept.duration.end(), 0.0);
+  for (int32_t op = 0; op < static_cast<int32_t>(kept.ops.size()); ++op) {
+    kept.duration[kept.at(op, 0)] = kept.duration[kept.at(op, 1)] = kept.ops[op].name == 2 ? -1 : 0;
+  }
+  const std::vector<double> ends = Replayer(kept).ends(kept.duration);
+  EXPECT_EQ(*std::min_element(ends.begin(), ends.end()), -1);
+  EXPECT_EQ(std::count(ends.begin(), ends.end(), -1.0), 2 * 3);  // receive, pass and sum of stage 1
+}
+
+TEST(WhatifIdeal, OfNoTimeIsAnError) {
+  // Of the sums one takes time: their median, and all else, takes none.
+  MeasuredRun run = two_stages();
+  std::fill(run.duration.begin(), run.duration.end(), 0.0);
+  run.duration[run.at(static_cast<int32_t>(run.ops.size()) - 1, 0)] = 1;
+  ASSERT_EQ(run.kind(static_cast<int32_t>(run.ops.size()) - 1).name, "sum");
+  try {
+    analyze(run);
+    FAIL() << "a slowdown over nothing";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("nothing is left"), std::string::npos);
+  }
+}
+
 TEST(WhatifReplay, CircleIsAnError) {
   MeasuredRun run = two_stages();
   add_wait(&run, 0, static_cast<int32_t>(run.ops.size()) - 1);
@@ -220,11 +272,31 @@ TEST(WhatifAssemble, StepsThatDifferAreDroppedAndNamed) {
     }
   }
   assemble(seen, "test", &run);
-  EXPECT_EQ(run.steps, (std::vector<int32_t>{0, 1, 3}));
+  EXPECT_EQ(run.steps, (std::vector<int64_t>{0, 1, 3}));
   ASSERT_EQ(run.dropped.notes.size(), 1u);
   EXPECT_NE(run.dropped.notes[0].find("step 2 is not used: replica 0 lacks 1 of 2 ops, one is b 0"),
             std::string::npos)
       << run.dropped.notes[0];
+}
+
+TEST(WhatifAssemble, OfStepsThatAreAllUnlikeTheOneWithMostOpsIsUsed) {
+  MeasuredRun run;
+  run.names = {"a", "b", "c"};
+  run.pattern_workers = 1;
+  std::vector<Observed> seen;
+  // As in a window that cuts the first step and the last one.
+  for (const auto& [step, name] : {std::pair(5, 2), {6, 0}, {6, 1}, {6, 2}, {7, 0}, {7, 1}}) {
+    Observed op;
+    op.step = step;
+    op.name = name;
+    op.duration = 1;
+    seen.push_back(op);
+  }
+  assemble(seen, "test", &run);
+  EXPECT_EQ(run.steps, std::vector<int64_t>{6});
+  EXPECT_EQ(run.ops.size(), 3u);
+  EXPECT_NE(run.dropped.notes.back().find("none shows that it is whole"), std::string::npos)
+      << run.dropped.notes.back();
 }
 
 }  // namespace

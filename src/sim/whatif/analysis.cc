@@ -45,6 +45,11 @@ class Analyst {
     out_.step_ideal = replayer_.replay(ideal_);
     out_.T = mean_of(out_.step_T);
     out_.T_ideal = mean_of(out_.step_ideal);
+    if (!(*std::min_element(out_.step_ideal.begin(), out_.step_ideal.end()) > 0)) {
+      fail("hocket whatif",
+           "got steps of which nothing is left once all ops of a kind take the same time; expected "
+           "durations of more of them");
+    }
     out_.S = out_.T / out_.T_ideal;
     for (size_t step = 0; step < out_.step_T.size(); ++step) {
       out_.S_step.push_back(out_.step_T[step] / out_.step_ideal[step]);
@@ -62,10 +67,11 @@ class Analyst {
     out_.T_without_last_stage = without([&](int32_t op, int32_t replica) {
       return run_.worker(op, replica).stage == run_.stages - 1;
     });
-    out_.M_S = share(out_.T_without_last_stage);
+    out_.M_S = has_last_stage() ? share(out_.T_without_last_stage) : std::nan("");
+    out_.off = run_.has_starts ? out_.T / out_.measured - 1 : 0;
     find_causes(run_, ideal_, &replayer_, &out_);
     for (CauseFound& cause : out_.causes) {
-      cause.named = cause.named && !run_.clocks_apart;
+      cause.named = cause.named && !run_.clocks_apart && !out_.is_far_off();
     }
     return std::move(out_);
   }
@@ -90,6 +96,11 @@ class Analyst {
       out_.S_kind[kind] =
           only([&](int32_t op, int32_t) { return static_cast<size_t>(run_.kind_of(op)) == kind; });
     }
+  }
+
+  bool has_last_stage() const {
+    return std::any_of(run_.workers.begin(), run_.workers.end(),
+                       [&](const Worker& worker) { return worker.stage == run_.stages - 1; });
   }
 
   int32_t num_replicas() const {
@@ -121,8 +132,9 @@ class Analyst {
   }
 
   double share(double fixed) const {
+    constexpr double kRounding = 1e-9;  // of T
     const double loss = out_.T - out_.T_ideal;
-    return loss != 0 ? (out_.T - fixed) / loss : 0;
+    return std::fabs(loss) > kRounding * out_.T ? (out_.T - fixed) / loss : std::nan("");
   }
 
   /// A worker is as slow as its stage and its replica both are. The slowest 3 % are fixed at once;

@@ -18,6 +18,8 @@ namespace hocket::sim::whatif {
 /// S from which a run is said to straggle (2505.05713, section 4), and what less than this share of
 /// a step is lost is not worth a cause.
 inline constexpr double kStraggles = 1.1, kWorthNaming = 0.01;
+/// Of the measured step: a replay that is off by more says nothing of why it is slow.
+inline constexpr double kFarOff = 0.1;
 
 /// A slowdown by what is left as measured, all else being ideal: over the mean of the steps, and by
 /// step.
@@ -48,14 +50,17 @@ struct Analysis {
   std::vector<Slowdown> S_stage, S_dp, S_kind;
   std::vector<double>
       S_worker;  ///< by worker, as MeasuredRun::workers: the less of its stage's and replica's
-  double M_S = 0, M_W = 0;  ///< share of T - T_ideal that goes with the last stage; with the
-                            ///< slowest 3 % of workers
+  /// Share of T - T_ideal that goes with the last stage; with the slowest 3 % of workers. No number
+  /// where nothing is lost, and the first where the last stage is not in the trace.
+  double M_S = 0, M_W = 0;
+  double off = 0;  ///< how much longer the replay is than the measured step, over that; with pauses
+                   ///< between ops. 0 where it is not known
   double T_without_last_stage = 0, T_without_slowest = 0;
   std::vector<int32_t> slowest;    ///< those 3 %, at least one
   double correlation = 0;          ///< Pearson's, of a micro-batch's forward and backward time
-  bool has_passes = false;         ///< forward and backward passes were told apart
   std::vector<CauseFound> causes;  ///< the one that is named first, then by what they gain
 
+  bool is_far_off() const { return off > kFarOff || off < -kFarOff; }
   /// Enough for shares of it to mean something.
   bool loses() const { return T - T_ideal >= kWorthNaming * T; }
 };

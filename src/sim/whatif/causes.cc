@@ -40,7 +40,6 @@ class Search {
         times_(run) {}
 
   void find() {
-    out_.has_passes = !times_.passes().empty();
     uneven_sequences();
     pauses();
     slow_link();
@@ -134,6 +133,7 @@ class Search {
     const bool may_be_sequences = !compared_ || out_.correlation >= kRelated;
     Pauses found = find_pauses(run_, times_, out_.T, may_be_sequences);
     const double with = found.between_ops ? replayer_.mean(found.paused) : out_.T;
+    out_.off += run_.has_starts ? (with - out_.T) / out_.measured : 0;
     add(Cause::pauses, "", with, replayer_.mean(found.cured), std::move(found.evidence));
   }
 
@@ -187,7 +187,8 @@ class Search {
       }
     };
     const Link& own = links.at(workers);
-    const double faster = own.took > own.usual ? own.usual / own.took : 1;
+    const double usual = std::max(own.usual, 0.0);
+    const double faster = own.took > usual ? usual / own.took : 1;
     for (const auto& [others, link] : links) {
       if (!std::includes(others.begin(), others.end(), workers.begin(), workers.end())) continue;
       for (const auto& [op, replica] : link.ops) {
@@ -213,8 +214,8 @@ class Search {
     for (const auto& [workers, link] : links) {
       order.push_back({link.excess(), &workers});
     }
-    std::sort(order.begin(), order.end(),
-              [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::stable_sort(order.begin(), order.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
     order.resize(std::min(order.size(), kLinksTried));
     const std::vector<int32_t>* worst = nullptr;
     double least = 0;

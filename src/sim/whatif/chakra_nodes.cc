@@ -25,15 +25,18 @@ constexpr std::string_view kTypeNames[] = {"INVALID_NODE",   "METADATA_NODE",  "
                                            "BATCH_NODE",     "CHECKPOINT_NODE"};
 constexpr size_t kLargestMessage = size_t{64} << 20;
 
-ChakraType type_of(int64_t number) {
+void set_type(int64_t number, ChakraNode* node) {
   const bool known = number >= 0 && number < std::ssize(kTypeNames);
-  return known ? static_cast<ChakraType>(number) : ChakraType::invalid;
+  node->type = known ? static_cast<ChakraType>(number) : ChakraType::invalid;
+  node->unknown_type = known ? "" : fmt::format("{}", number);
 }
-ChakraType type_of(const std::string& text) {
+void set_type(const std::string& text, ChakraNode* node) {
   int64_t number = 0;
-  if (parse_int(text, &number)) return type_of(number);
+  if (parse_int(text, &number)) return set_type(number, node);
   const auto* const at = std::find(std::begin(kTypeNames), std::end(kTypeNames), text);
-  return at == std::end(kTypeNames) ? ChakraType::invalid : type_of(at - std::begin(kTypeNames));
+  if (at != std::end(kTypeNames)) return set_type(at - std::begin(kTypeNames), node);
+  node->type = ChakraType::invalid;
+  node->unknown_type = text;
 }
 
 /// What an attribute says, in either form of the file.
@@ -246,7 +249,7 @@ bool parse_node(std::string_view bytes, ChakraNode* node) {
         break;
       case 3:
         good = wire.type == 0;
-        node->type = type_of(static_cast<int64_t>(wire.value));
+        set_type(static_cast<int64_t>(wire.value), node);
         break;
       case 4:
       case 5:
@@ -346,7 +349,7 @@ void json_member(std::string_view key, trace::JsonStream& json, ChakraNode* node
     json.string(&node->name);
   } else if (key == "type" || key == "NodeType") {
     if (json.next() == '{' || json.next() == '[') return json.skip_value();
-    node->type = type_of(json.next() == '"' ? json.string() : json.token());
+    set_type(json.next() == '"' ? json.string() : json.token(), node);
   } else if (key == "ctrl_deps" || key == "ctrlDeps" || key == "data_deps" || key == "dataDeps") {
     if (json.next() != '[') return json.skip_value();
     json.array([&] { node->waits.push_back(json.integer()); });
@@ -386,6 +389,11 @@ class NodeReader {
       if (nodes_.empty()) throw;
       damage_->notes.push_back(fmt::format("the rest of {}: {}", path_, error.text()));
     }
+    for (const auto& [type, count] : unknown_types_) {
+      damage_->notes.push_back(fmt::format(
+          "no event, but {} of {} of unknown type {}, taken as {}", counted(count, "node"), path_,
+          quote(type), count == 1 ? "one that computes" : "those that compute"));
+    }
     if (unreadable_ > 0) {
       damage_->events += unreadable_;
       damage_->notes.push_back(fmt::format("{} of {} that are no nodes of the schema",
@@ -413,6 +421,9 @@ class NodeReader {
     if (node.id == kNone) return;
     const int64_t id = node.id;
     damage_->negative += node.negative;
+    if (!node.unknown_type.empty()) {
+      ++unknown_types_[node.unknown_type];
+    }
     twice_ += !nodes_.try_emplace(id, std::move(node)).second;
   }
 
@@ -459,6 +470,7 @@ class NodeReader {
   ChakraDamage* damage_;
   ChakraNodes nodes_;
   int64_t unreadable_ = 0, twice_ = 0;
+  std::map<std::string, int64_t> unknown_types_;
 };
 
 }  // namespace

@@ -33,6 +33,7 @@ struct ChakraNode {
   int64_t id = kNone;
   std::string name, group;
   ChakraType type = ChakraType::invalid;
+  std::string unknown_type;        ///< one that the schema does not have; else empty
   std::vector<int64_t> waits;      ///< control and data
   double start = 0, duration = 0;  ///< seconds
   bool timed = false, started = false;

@@ -30,7 +30,7 @@ class Clocks {
     const int64_t sets = find_offsets();
     double most = 0;
     for (double& offset : offset_) {
-      offset = std::fabs(offset) > kTogether ? offset : 0;
+      offset = std::fabs(offset) > kAtOnce ? offset : 0;
       most = std::max(most, std::fabs(offset));
     }
     if (most == 0) return false;

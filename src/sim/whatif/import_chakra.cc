@@ -22,7 +22,7 @@
 namespace hocket::sim::whatif {
 namespace {
 
-constexpr double kClock = 1e-6;  // seconds: starts and durations are whole microseconds
+constexpr double kWholeMicros = 1e-6;  // seconds: starts and durations are whole microseconds
 
 class ChakraReader {
  public:
@@ -78,7 +78,7 @@ class ChakraReader {
         unread.push_back(error);
       }
       run_.dropped.events += damage.events;
-      run_.records_lost = run_.records_lost || damage.events > 0 || damage.negative > 0;
+      records_lost_.push_back(damage.events > 0 || damage.negative > 0);
       negative += damage.negative;
       std::move(damage.notes.begin(), damage.notes.end(), std::back_inserter(run_.dropped.notes));
     }
@@ -120,9 +120,11 @@ class ChakraReader {
     if (nodes_[rank].empty()) return;
     const int32_t worker = run_.pattern_workers++;
     const auto number = static_cast<int64_t>(rank);
-    run_.workers.push_back({number, 0, worker, fmt::format("rank {}", number)});
+    run_.workers.push_back(
+        {number, 0, worker, fmt::format("rank {}", number), records_lost_[rank]});
     std::map<int32_t, int32_t> count;
-    bool any_start = false;
+    // A step of several nodes that all start at 0 has no starts.
+    bool any_start = nodes_[rank].size() == 1 && nodes_[rank].begin()->second.started;
     for (const auto& [id, node] : nodes_[rank]) {
       Observed op;
       op.worker = worker;
@@ -130,7 +132,7 @@ class ChakraReader {
       op.sequence = count[op.name]++;
       op.start = node.start;
       op.duration = node.duration;
-      any_start = any_start || node.started;
+      any_start = any_start || (node.started && node.start != 0);
       keys_[rank][id] = {worker, op.name, op.sequence};
       seen->push_back(op);
     }
@@ -139,7 +141,7 @@ class ChakraReader {
       run_.names[static_cast<size_t>(id)] = name;
     }
     if (!any_start) {
-      has_starts_ = false;
+      has_starts_ = run_.has_starts = false;
       note(0, fmt::format("no event, but {} has no starts: durations of communication are taken as "
                           "transfers, and fidelity says nothing",
                           paths_[rank]));
@@ -217,7 +219,7 @@ class ChakraReader {
         const auto end = [](const ChakraNode* node) { return node->start + node->duration; };
         for (const ChakraNode* node : queue) {
           std::erase_if(running, [&](const ChakraNode* other) {
-            if (end(other) > node->start + kClock) return false;
+            if (end(other) > node->start + kWholeMicros) return false;
             before = before == nullptr || end(other) >= end(before) ? other : before;
             return true;
           });
@@ -272,7 +274,7 @@ class ChakraReader {
       bool possible = true;
       for (size_t k = 0; k < pairs && has_starts_; ++k) {
         const size_t from = run_.at(sent[k], 0), to = run_.at(received[k], 0);
-        possible = possible && run_.start[to] + run_.duration[to] > run_.start[from] - kClock;
+        possible = possible && run_.start[to] + run_.duration[to] > run_.start[from] - kWholeMicros;
       }
       left_out += possible ? 0 : static_cast<int64_t>(pairs);
       for (size_t k = 0; k < pairs && possible; ++k) {
@@ -329,6 +331,7 @@ class ChakraReader {
   MeasuredRun run_;
   const cost::Cluster* cluster_;
   std::vector<ChakraNodes> nodes_;
+  std::vector<bool> records_lost_;                           ///< by rank
   std::vector<std::array<std::vector<int32_t>, 2>> uneven_;  ///< messages: sent, and received
   using Key = std::array<int32_t, 3>;         ///< worker, name and sequence of a node
   std::vector<std::map<int64_t, Key>> keys_;  ///< by rank and id

@@ -159,7 +159,10 @@ class HocketReader {
     op.start = event.start_us * 1e-6;
     const bool has_duration = event.has_duration && event.duration_us >= 0;
     op.duration = has_duration ? event.duration_us * 1e-6 : 0;
-    without_duration_ += has_duration ? 0 : 1;
+    if (!has_duration) {
+      ++without_duration_;
+      without_durations_.insert(op.worker);
+    }
     op.sequence = said_.number;
     op.stream = static_cast<int32_t>(event.tid);
     op.micro_batch = said_.micro_batch;
@@ -251,7 +254,8 @@ class HocketReader {
     for (const auto& [rank, pid] : order) {
       worker_of[pid] = run_.pattern_workers++;
       const int32_t stage = pipeline_rank.at(stages.at(pid));
-      run_.workers.push_back({rank, stage, replicas[stage]++, fmt::format("rank {}", rank)});
+      run_.workers.push_back({rank, stage, replicas[stage]++, fmt::format("rank {}", rank),
+                              without_durations_.count(pid) > 0});
     }
     if (num_ranks_ > run_.pattern_workers && one_per_kind_) {
       run_.stand_for = fmt::format(
@@ -518,7 +522,11 @@ class HocketReader {
         example = fmt::format("task {} of rank {}", task, rank);
       }
     }
-    run_.records_lost = missing > 0 || without_duration_ > 0;
+    for (Worker& worker : run_.workers) {
+      const auto list = numbers.find(worker.rank);
+      const bool lacks = list != numbers.end() && count.at(worker.rank) > std::ssize(list->second);
+      worker.records_lost = worker.records_lost || lacks;
+    }
     if (missing > 0) {
       run_.dropped.notes.push_back(
           fmt::format("{} of the program's {} tasks, which are not in the trace, of {}; one is {}",
@@ -618,8 +626,9 @@ class HocketReader {
   MeasuredRun run_;
   Said said_;  ///< of the event that is read
   int64_t without_task_ = 0, without_duration_ = 0, of_unknown_phases_ = 0;
-  bool cut_ = false;       ///< the file is cut off or damaged
-  int32_t last_step_ = 0;  ///< of the last task of the file
+  std::set<int32_t> without_durations_;  ///< pids that have tasks without one
+  bool cut_ = false;                     ///< the file is cut off or damaged
+  int64_t last_step_ = 0;                ///< of the last task of the file
   std::vector<Observed> seen_;
   int32_t num_ranks_ = 0;
   bool of_run_ = false;

@@ -32,7 +32,7 @@ class KinetoReader {
     for (const std::string& path : paths) {
       profiles_.push_back(read_profile(path, &run_.dropped));
     }
-    const std::set<int32_t> steps = choose_ranks_and_steps(&profiles_, &run_.dropped);
+    const std::set<int64_t> steps = choose_ranks_and_steps(&profiles_, &run_.dropped);
     const double apart = set_clocks(steps, &profiles_, &run_.dropped);
     number_collectives(apart, &profiles_);
     ops(steps);
@@ -51,8 +51,8 @@ class KinetoReader {
   }
 
  private:
-  void ops(const std::set<int32_t>& steps) {
-    std::map<int32_t, double> first_start;  // by step: of the rank that begins it first
+  void ops(const std::set<int64_t>& steps) {
+    std::map<int64_t, double> first_start;  // by step: of the rank that begins it first
     for (const Profile& profile : profiles_) {
       for (const Step& step : profile.steps) {
         const auto [at, added] = first_start.try_emplace(step.number, step.start);
@@ -67,7 +67,8 @@ class KinetoReader {
       const auto worker = static_cast<int32_t>(run_.workers.size());
       ranks.emplace_back(profile, worker, first_start, &names);
       ranks.back().add_ops(steps, &seen);
-      run_.workers.push_back({profile.rank, 0, worker, fmt::format("rank {}", profile.rank)});
+      run_.workers.push_back(
+          {profile.rank, 0, worker, fmt::format("rank {}", profile.rank), profile.lost_records()});
       tell_lacks(profile);
     }
     run_.pattern_workers = static_cast<int32_t>(profiles_.size());

@@ -12,10 +12,12 @@
 #include "base/error.h"
 #include "base/flat_map.h"
 #include "base/hash.h"
+#include "base/intervals.h"
 #include "base/text.h"
 #include "sim/whatif/clocks.h"
 #include "sim/whatif/importers.h"
 #include "sim/whatif/megatron.h"
+#include "sim/whatif/straggler_workers.h"
 #include "sim/whatif/transfers.h"
 #include "trace/chrome_events.h"
 
@@ -23,8 +25,9 @@ namespace hocket::sim::whatif {
 namespace {
 
 constexpr int64_t kMostRanks = 4096;  // of a pipeline, or a tensor; a greater number is no rank
+constexpr double kMicro = 1e-6;
+constexpr double kPart = 0.01;        // of a thread's ops or their time: as much may be unknown
 constexpr double kMostGrowth = 1000;  // of the table of ops, where more is expected
-constexpr int kThreadsPerWorker = 5;  // compute, pp, tp and dp communication, others
 
 using megatron::kTypes;
 
@@ -32,16 +35,15 @@ using megatron::kTypes;
 enum class OpArgument { step, chunk, micro_batch, sequence };
 constexpr std::array<std::string_view, 4> kOpArguments = {"step", "model_chunk", "mb_id", "seq_id"};
 
-/// A thread of the file, resolved once all names are known.
-struct NamedThread {
-  int64_t pid = 0, tid = 0;
-  int32_t stage = kNone, tensor = 0;  ///< "PP rank 1, TP rank 0, compute"
-  bool used = false;
-  size_t next = 0;  ///< whose event came behind one of this thread the last time
+struct Coordinates {
+  int64_t step = kNone;
+  int32_t chunk = kNone, micro_batch = kNone, sequence = kNone;
 };
 
-struct Coordinates {
-  int32_t step = kNone, chunk = kNone, micro_batch = kNone, sequence = kNone;
+/// When something ran, in seconds.
+struct Span {
+  int32_t thread = 0;
+  double start = 0, duration = 0;
 };
 
 /// The number that follows `word` in `text`; kNone if there is none.
@@ -54,6 +56,11 @@ int32_t number_after(std::string_view text, std::string_view word) {
   return parse_int(text.substr(0, digits), &value) && value < kMostRanks
              ? static_cast<int32_t>(value)
              : kNone;
+}
+
+int64_t nanoseconds(double seconds) {
+  constexpr double kMost = 4e18;
+  return static_cast<int64_t>(std::clamp(seconds * 1e9, -kMost, kMost));
 }
 
 class StragglerReader {
@@ -70,13 +77,13 @@ class StragglerReader {
   MeasuredRun read() {
     // Events, then who the threads are, then the table of times, and what waits for what.
     events();
-    workers();
     if (seen_.empty()) {
       fail(path_,
            "got no op that is known; expected Megatron's ops by type, each one event of "
            "phase X{}{}",
            run_.dropped.notes.empty() ? "" : "; got ", join(run_.dropped.notes, ", "));
     }
+    workers();
     assemble(std::move(seen_), path_, &run_, megatron::gc);
     note_cut_step(cut_, last_step_, &run_);
     for (Worker& worker : run_.workers) {
@@ -89,7 +96,7 @@ class StragglerReader {
     give_blocks(traffic, &run_);
     megatron::add_dependencies(places_, &run_);
     set_clocks(&run_);
-    settle_transfers(&run_);
+    settle_transfers(&run_, Early::kept);
     return std::move(run_);
   }
 
@@ -105,7 +112,7 @@ class StragglerReader {
         [&](int argument, trace::JsonStream& json) {
           switch (static_cast<OpArgument>(argument)) {
             case OpArgument::step:
-              at.step = json.small();
+              at.step = json.integer();
               break;
             case OpArgument::chunk:
               at.chunk = small_or_none(json);
@@ -134,8 +141,13 @@ class StragglerReader {
           }
           if (type == type_of_.end()) {
             ++unknown[event.name];
+            if (event.has_start && event.has_duration && event.duration_us > 0 && at.step >= 0) {
+              unknown_.push_back({thread(event.pid, event.tid), event.start_us * kMicro,
+                                  event.duration_us * kMicro});
+            }
           } else if (!event.has_start || !event.has_duration || at.step < 0) {
             ++broken;
+            ++broken_of_[thread(event.pid, event.tid)];
           } else {
             add(event, type->second, at);
           }
@@ -151,7 +163,6 @@ class StragglerReader {
       drop(broken,
            fmt::format("{} without a step, or whose time is no number", counted(broken, "event")));
     }
-    run_.records_lost = negative_ > 0;
     if (negative_ > 0) {
       drop(0, fmt::format("the duration of {}: it is negative; taken as 0",
                           counted(negative_, "event")));
@@ -177,8 +188,8 @@ class StragglerReader {
     const auto is = [&](size_t i) { return threads_[i].pid == pid && threads_[i].tid == tid; };
     // Mostly the same thread's event follows, or one of whom it was the last time.
     if (!threads_.empty() && is(last_)) return static_cast<int32_t>(last_);
-    if (!threads_.empty() && is(threads_[last_].next)) {
-      last_ = threads_[last_].next;
+    if (!threads_.empty() && is(next_[last_])) {
+      last_ = next_[last_];
       return static_cast<int32_t>(last_);
     }
     const auto number = static_cast<int32_t>(threads_.size());
@@ -186,9 +197,10 @@ class StragglerReader {
         thread_of_.insert(hash_combine(static_cast<uint64_t>(pid), static_cast<uint64_t>(tid)) >> 1,
                           number, [&](int32_t other) { return is(static_cast<size_t>(other)); });
     if (added) {
-      threads_.push_back({pid, tid});
+      threads_.push_back({pid, tid, kNone, 0, "", false});
+      next_.push_back(0);
     }
-    threads_[last_].next = static_cast<size_t>(*at);
+    next_[last_] = static_cast<size_t>(*at);
     last_ = static_cast<size_t>(*at);
     return *at;
   }
@@ -198,9 +210,10 @@ class StragglerReader {
       replica_named_[event.pid] = number_after(event.label, "DP rank [");
     }
     if (event.name != "thread_name") return;
-    NamedThread& named = threads_[static_cast<size_t>(thread(event.pid, event.tid))];
+    straggler::Thread& named = threads_[static_cast<size_t>(thread(event.pid, event.tid))];
     named.stage = number_after(event.label, "PP rank ");
     named.tensor = std::max(number_after(event.label, "TP rank "), 0);
+    named.label = named.stage == kNone ? "" : event.label;
   }
 
   /// Until workers() the worker of an op is its thread.
@@ -208,17 +221,20 @@ class StragglerReader {
     Observed op;
     op.worker = thread(event.pid, event.tid);
     threads_[static_cast<size_t>(op.worker)].used = true;
-    op.start = event.start_us * 1e-6;
-    op.duration = event.duration_us * 1e-6;
+    op.start = event.start_us * kMicro;
+    op.duration = event.duration_us * kMicro;
     op.step = last_step_ = at.step;
     op.name = type;
     op.sequence = at.sequence;
     op.stream = kTypes[static_cast<size_t>(type)].stream;
     op.micro_batch = at.micro_batch;
     op.chunk = at.chunk;
-    if (op.duration < 0) {
+    // A transfer may seem to end a little before it began (settle_transfers()).
+    const bool communicates = kTypes[static_cast<size_t>(type)].traffic != Traffic::none;
+    if (op.duration < 0 && (!communicates || op.duration <= -kEarly)) {
       op.duration = 0;
       ++negative_;
+      with_negative_.insert(op.worker);
     }
     if (seen_.size() == seen_.capacity()) {
       seen_.reserve(room_for(seen_.size(), event.share_read));
@@ -234,117 +250,85 @@ class StragglerReader {
     return static_cast<size_t>(std::clamp(all, 2 * size, kMostGrowth * size)) + 64;
   }
 
-  /// Threads to workers: a replica per process, in it a worker per pipeline rank, tensor rank, and
-  /// number among those that are alike in both.
+  /// Who the threads are, and who is missing.
   void workers() {
-    using Place = std::tuple<int32_t, int32_t, int64_t>;  // stage, tensor rank, rank
-    std::map<int64_t, std::map<Place, int32_t>> of_process;
-    std::map<int64_t, std::map<int64_t, int32_t>> stage_by_order;
-    for (const NamedThread& thread : threads_) {
-      if (thread.used && thread.stage == kNone) {
-        stage_by_order[thread.pid].emplace(thread.tid / kThreadsPerWorker, 0);
+    straggler::Workers found = straggler::find_workers(threads_, replica_named_);
+    run_.replicas = found.replicas;
+    run_.stages = found.stages;
+    run_.pattern_workers = static_cast<int32_t>(found.places.size());
+    run_.workers = std::move(found.list);
+    places_ = std::move(found.places);
+    for (std::string& note : found.notes) {
+      drop(0, std::move(note));
+    }
+    const std::vector<char> lost = lost_records();
+    for (size_t thread = 0; thread < threads_.size(); ++thread) {
+      const auto& [worker, replica] = found.of_thread[thread];
+      if (lost[thread] != 0) {
+        run_.workers[static_cast<size_t>(worker * run_.replicas + replica)].records_lost = true;
       }
-    }
-    for (auto& [pid, ranks] : stage_by_order) {
-      int32_t stage = 0;
-      for (auto& [rank, place] : ranks) {
-        place = stage++;
-      }
-    }
-    std::set<int64_t> processes;
-    for (NamedThread& thread : threads_) {
-      if (!thread.used) continue;
-      const int64_t rank = thread.tid / kThreadsPerWorker;
-      if (thread.stage == kNone) {
-        thread.stage = stage_by_order[thread.pid][rank];
-      }
-      processes.insert(thread.pid);
-      of_process[thread.pid].emplace(Place{thread.stage, thread.tensor, rank}, 0);
-    }
-    const std::map<int64_t, int32_t> replica_of = replicas(processes);
-    // A worker of the pattern is (stage, the how many-th of that stage in its process).
-    std::map<std::pair<int32_t, int32_t>, int32_t> pattern;
-    for (const auto& [pid, places] : of_process) {
-      std::map<int32_t, int32_t> in_stage;
-      for (const auto& [place, unused] : places) {
-        const int32_t stage = std::get<0>(place);
-        pattern.emplace(std::pair(stage, in_stage[stage]++), 0);
-        run_.stages = std::max(run_.stages, stage + 1);
-      }
-    }
-    for (auto& [place, index] : pattern) {
-      index = run_.pattern_workers++;
-      places_.push_back({place.first, place.second});
-    }
-    run_.workers.resize(static_cast<size_t>(run_.pattern_workers) * processes.size());
-    for (auto& [pid, places] : of_process) {
-      std::map<int32_t, int32_t> in_stage;
-      for (auto& [place, worker] : places) {
-        const auto& [stage, tensor, rank] = place;
-        worker = pattern.at({stage, in_stage[stage]++});
-        const int32_t replica = replica_of.at(pid);
-        run_.workers[static_cast<size_t>(worker * run_.replicas + replica)] = {rank, stage, replica,
-                                                                               ""};
-      }
-    }
-    std::vector<std::pair<int32_t, int32_t>> of_thread(threads_.size());  // worker, replica
-    for (size_t i = 0; i < threads_.size(); ++i) {
-      const NamedThread& thread = threads_[i];
-      if (!thread.used) continue;
-      of_thread[i] = {
-          of_process[thread.pid].at({thread.stage, thread.tensor, thread.tid / kThreadsPerWorker}),
-          replica_of.at(thread.pid)};
     }
     for (Observed& op : seen_) {
-      std::tie(op.worker, op.replica) = of_thread[static_cast<size_t>(op.worker)];
+      std::tie(op.worker, op.replica) = found.of_thread[static_cast<size_t>(op.worker)];
     }
-    missing_stages();
   }
 
-  /// Data-parallel ranks in the order of their names ("DP rank [3]"), or of processes if not all
-  /// have one of their own.
-  std::map<int64_t, int32_t> replicas(const std::set<int64_t>& processes) {
-    std::map<int64_t, int64_t> by_name, by_process;  // number in the trace, to process
-    for (const int64_t pid : processes) {
-      const auto name = replica_named_.find(pid);
-      by_process[pid] = pid;
-      if (name != replica_named_.end() && name->second >= 0) {
-        by_name[name->second] = pid;
+  /// Of which threads ops, or how long they took, are not known.
+  std::vector<char> lost_records() const {
+    std::vector<char> lost(threads_.size(), 0);
+    for (const int32_t thread : with_negative_) {
+      lost[static_cast<size_t>(thread)] = 1;
+    }
+    // A step that lacks one is not used: what most steps lack is lost.
+    std::set<int64_t> steps;
+    for (const Observed& op : seen_) {
+      if (steps.empty() || op.step != *steps.rbegin()) {
+        steps.insert(op.step);
       }
     }
-    std::map<int64_t, int32_t> replica_of;
-    const auto& order = by_name.size() == processes.size() ? by_name : by_process;
-    for (const auto& [number, pid] : order) {
-      replica_of.emplace(pid, static_cast<int32_t>(replica_of.size()));
+    for (const auto& [thread, broken] : broken_of_) {
+      if (2 * broken > std::ssize(steps)) {
+        lost[static_cast<size_t>(thread)] = 1;
+      }
     }
-    run_.replicas = std::max<int32_t>(1, static_cast<int32_t>(processes.size()));
-    const int64_t last = order.empty() ? 0 : order.rbegin()->first;
-    if (last + 1 > run_.replicas) {
-      drop(0, fmt::format("{} of data-parallel ranks 0 to {} have no events; those that have are "
-                          "numbered 0 to {}",
-                          last + 1 - run_.replicas, last, run_.replicas - 1));
+    if (!unknown_.empty()) {
+      unknown_ops(&lost);
     }
-    return replica_of;
+    for (size_t i = 0; i < threads_.size(); ++i) {
+      lost[i] = threads_[i].used ? lost[i] : 0;
+    }
+    return lost;
   }
 
-  void missing_stages() {
-    std::set<int32_t> there;
-    for (const auto& [stage, peer] : places_) {
-      there.insert(stage);
+  /// An event of an unknown type is an op, or a user's mark or range: it is one of those that run
+  /// in a thread when nothing that is known does, and not for nearly no time.
+  void unknown_ops(std::vector<char>* lost) const {
+    struct Busy {
+      Intervals ops, others;
+      int64_t known = 0, unknown = 0;  ///< nanoseconds
+    };
+    std::map<int32_t, Busy> threads;
+    for (const Span& span : unknown_) {
+      threads.try_emplace(span.thread);
     }
-    std::vector<std::string> missing;
-    for (int32_t stage = 0; stage < run_.stages; ++stage) {
-      if (!there.count(stage)) {
-        missing.push_back(fmt::format("{}", stage));
+    for (const Observed& op : seen_) {
+      const auto at = threads.find(op.worker);
+      if (at == threads.end()) continue;
+      at->second.ops.add(nanoseconds(op.start), nanoseconds(op.duration),
+                         [&](int64_t, int64_t free) { at->second.known += free; });
+    }
+    for (const Span& span : unknown_) {
+      Busy& busy = threads.at(span.thread);
+      const int64_t begin = nanoseconds(span.start), takes = nanoseconds(span.duration);
+      int64_t alone = 0;
+      busy.ops.missing(begin, takes, [&](int64_t, int64_t free) { alone += free; });
+      if (static_cast<double>(alone) < (1 - kPart) * static_cast<double>(takes)) continue;
+      busy.others.add(begin, takes, [&](int64_t, int64_t free) { busy.unknown += free; });
+    }
+    for (const auto& [thread, busy] : threads) {
+      if (static_cast<double>(busy.unknown) > kPart * static_cast<double>(busy.known)) {
+        (*lost)[static_cast<size_t>(thread)] = 1;
       }
-    }
-    if (missing.size() == 1) {
-      drop(0, fmt::format("pipeline rank {} has no events; its neighbours wait for nobody",
-                          missing[0]));
-    } else if (!missing.empty()) {
-      drop(0, fmt::format("{} of {} pipeline ranks have no events ({}); their neighbours wait for "
-                          "nobody",
-                          missing.size(), run_.stages, quote(join(missing, ", "))));
     }
   }
 
@@ -353,12 +337,16 @@ class StragglerReader {
   std::map<std::string, int32_t, std::less<>> type_of_;
   std::vector<Observed> seen_;
   int64_t negative_ = 0;                      ///< durations
-  int32_t last_step_ = 0;                     ///< of the last op of the file
+  int64_t last_step_ = 0;                     ///< of the last op of the file
   bool cut_ = false;                          ///< the file is cut off or damaged
   std::map<int64_t, int32_t> replica_named_;  ///< by process
-  std::vector<NamedThread> threads_;
-  FlatMap<int32_t> thread_of_;           ///< by process and thread: index into threads_
-  std::vector<megatron::Place> places_;  ///< by worker
+  std::vector<straggler::Thread> threads_;
+  FlatMap<int32_t> thread_of_;            ///< by process and thread: index into threads_
+  std::vector<size_t> next_;              ///< whose event came behind one of this thread last
+  std::vector<Span> unknown_;             ///< events of unknown types that have a step
+  std::map<int32_t, int64_t> broken_of_;  ///< by thread: ops without a step or a time
+  std::set<int32_t> with_negative_;       ///< threads
+  std::vector<megatron::Place> places_;   ///< by worker
   size_t last_ = 0;
 };
 

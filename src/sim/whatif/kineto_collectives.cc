@@ -16,8 +16,8 @@
 namespace hocket::sim::whatif::kineto {
 namespace {
 
-constexpr double kApart = 1e-3;     // seconds between ends of a collective that are told
-constexpr double kTogether = 2e-5;  // seconds between ends that agree
+constexpr double kApart = 1e-3;      // seconds between ends of a collective that are told
+constexpr double kEndsAgree = 2e-5;  // seconds between ends that agree
 
 /// Index of the value nearest to `value` in an ascending list that is not empty.
 size_t nearest(const std::vector<double>& list, double value) {
@@ -28,7 +28,7 @@ size_t nearest(const std::vector<double>& list, double value) {
 }
 
 /// Ends of a rank's collectives, by step and name, in their order.
-using Ends = std::map<std::pair<int32_t, std::string>, std::vector<double>>;
+using Ends = std::map<std::pair<int64_t, std::string>, std::vector<double>>;
 Ends collective_ends(const Profile& profile) {
   Ends ends;
   for (const Activity& activity : profile.device) {
@@ -121,7 +121,7 @@ ClockOffset offset_by_agreement(const std::vector<Common>& common, bool* most_ag
     }
   }
   std::sort(differences.begin(), differences.end());
-  const std::vector<double> agreed = densest(differences, kTogether);
+  const std::vector<double> agreed = densest(differences, kEndsAgree);
   *most_agree = 2 * agreed.size() > compared;
   ClockOffset found{median(agreed), 0};
   std::vector<double> apart;
@@ -141,14 +141,14 @@ ClockOffset offset_by_agreement(const std::vector<Common>& common, bool* most_ag
 std::optional<ClockOffset> clock_offset(const std::vector<Common>& common) {
   if (common.empty()) return std::nullopt;
   const std::optional<ClockOffset> by_order = offset_by_order(common);
-  if (by_order && by_order->apart <= kTogether) return by_order;
+  if (by_order && by_order->apart <= kEndsAgree) return by_order;
   bool most_agree = false;
   const ClockOffset by_agreement = offset_by_agreement(common, &most_agree);
   return most_agree || !by_order ? by_agreement : by_order;
 }
 
 /// When the first step that is used begins: its mark, or without marks the host's first call.
-double begin_of_steps(const std::set<int32_t>& steps, const Profile& profile) {
+double begin_of_steps(const std::set<int64_t>& steps, const Profile& profile) {
   for (const Step& step : profile.steps) {
     if (step.number == *steps.begin()) return step.start;
   }
@@ -173,7 +173,7 @@ using ByRank = std::vector<std::vector<Activity*>>;
 
 /// What was launched, in the order of its launches, of ranks that have any.
 std::vector<ByRank> collectives_of(std::vector<Profile>* profiles) {
-  std::map<std::pair<int32_t, std::string>, ByRank> all;
+  std::map<std::pair<int64_t, std::string>, ByRank> all;
   for (size_t i = 0; i < profiles->size(); ++i) {
     Profile& profile = (*profiles)[i];
     for (const Activity& call : profile.host) {
@@ -258,7 +258,7 @@ void number_by_time(double tolerance, ByRank* by_rank) {
 
 }  // namespace
 
-double set_clocks(const std::set<int32_t>& steps, std::vector<Profile>* profiles,
+double set_clocks(const std::set<int64_t>& steps, std::vector<Profile>* profiles,
                   Dropped* dropped) {
   // Every clock is set to the first rank's, by the ends of collectives that both were in, else by
   // the steps; then how far clocks were apart, and how far ends still are, is told.
@@ -288,7 +288,7 @@ double set_clocks(const std::set<int32_t>& steps, std::vector<Profile>* profiles
                      "after clocks were set; waiting times are that uncertain",
                      human_time(apart)),
          dropped);
-  } else if (most > kClock) {
+  } else if (most > kClockError) {
     note(0,
          fmt::format("no event, but clocks of ranks differed by up to {}; they were set by when "
                      "collectives ended, to {}",
@@ -300,7 +300,7 @@ double set_clocks(const std::set<int32_t>& steps, std::vector<Profile>* profiles
 
 void number_collectives(double apart, std::vector<Profile>* profiles) {
   // Where clocks are apart, times say nothing against the order of what all have.
-  const double tolerance = kTogether + 10 * apart;
+  const double tolerance = kEndsAgree + 10 * apart;
   for (ByRank& by_rank : collectives_of(profiles)) {
     if (can_be_in_order(by_rank, apart > kApart ? 1e300 : tolerance)) {
       number_by_order(by_rank);

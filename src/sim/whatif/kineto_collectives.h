@@ -14,7 +14,7 @@ namespace hocket::sim::whatif::kineto {
 /// Sets all ranks by the first one's clock; one that has no collective in common with it begins its
 /// steps when that does. Returns how far ends are from each other then, in seconds (of the rank of
 /// which that is most, the median).
-double set_clocks(const std::set<int32_t>& steps, std::vector<Profile>* profiles, Dropped* dropped);
+double set_clocks(const std::set<int64_t>& steps, std::vector<Profile>* profiles, Dropped* dropped);
 
 /// Gives what is one collective one number on all ranks (Activity::number). That is the k-th of its
 /// name and step, unless a rank lacks a record: then it is told by when they end. `apart`: what

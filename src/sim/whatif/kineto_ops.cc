@@ -9,7 +9,7 @@
 namespace hocket::sim::whatif::kineto {
 
 RankOps::RankOps(const Profile& profile, int32_t worker,
-                 const std::map<int32_t, double>& first_start, Names* names)
+                 const std::map<int64_t, double>& first_start, Names* names)
     : profile_(profile), worker_(worker), first_start_(first_start), names_(*names) {
   for (const Activity& call : profile.host) {
     if (call.step != kNone && call_of(call.name) != Call::makes_streams_wait) {
@@ -18,19 +18,19 @@ RankOps::RankOps(const Profile& profile, int32_t worker,
   }
 }
 
-void RankOps::add_ops(const std::set<int32_t>& steps, std::vector<Observed>* seen) {
+void RankOps::add_ops(const std::set<int64_t>& steps, std::vector<Observed>* seen) {
   seen_ = seen;
   go(steps);
   seen_ = nullptr;
 }
 
-void RankOps::add_waits(int32_t step, Waits* waits) {
+void RankOps::add_waits(int64_t step, Waits* waits) {
   waits_ = waits;
   go({step});
   waits_ = nullptr;
 }
 
-void RankOps::go(const std::set<int32_t>& steps) {
+void RankOps::go(const std::set<int64_t>& steps) {
   count_.clear();
   step_ = kNone;
   for (const Activity& call : profile_.host) {
@@ -77,7 +77,7 @@ Place RankOps::add_call(const Activity& call) {
   double begin = waits.empty() ? call.start : std::min(waits.front().end, call.end);
   if (call_of(call.name) == Call::waits_for_device) {
     for (const auto& [number, stream] : streams_) {
-      if (stream.last.end <= call.end + kClock) {
+      if (stream.last.end <= call.end + kClockError) {
         begin = std::max(begin, std::min(stream.last.end, call.end));
         waits.push_back(stream.last);
       }
@@ -97,7 +97,7 @@ Place RankOps::add_call(const Activity& call) {
 /// before in its thread. Calls of two threads at once do not wait for each other.
 std::vector<Place> RankOps::calls_before(const Activity& call) {
   std::erase_if(running_, [&](const Place& other) {
-    if (other.end > call.start + kClock) return false;
+    if (other.end > call.start + kClockError) return false;
     if (ended_.name == kNone || other.end >= ended_.end) {
       ended_ = other;
     }
@@ -108,7 +108,7 @@ std::vector<Place> RankOps::calls_before(const Activity& call) {
     before.push_back(ended_);
   }
   const auto own = last_by_.find(call.thread);
-  if (own != last_by_.end() && own->second.end <= call.start + kClock) {
+  if (own != last_by_.end() && own->second.end <= call.start + kClockError) {
     before.push_back(own->second);
   }
   return before;
@@ -132,7 +132,7 @@ void RankOps::add_launched(const Activity& call, const Place& launch) {
   std::vector<Place> waits = {launch};
   for (const auto& [number, stream] : streams_) {
     if (number == activity.stream ||
-        (stream.may_meet && stream.last.end <= activity.start + kClock)) {
+        (stream.may_meet && stream.last.end <= activity.start + kClockError)) {
       waits.push_back(stream.last);
     }
   }

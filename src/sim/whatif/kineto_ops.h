@@ -45,12 +45,12 @@ struct Waits {
 class RankOps {
  public:
   /// `first_start`: when a step begins on the rank that begins it first.
-  RankOps(const Profile& profile, int32_t worker, const std::map<int32_t, double>& first_start,
+  RankOps(const Profile& profile, int32_t worker, const std::map<int64_t, double>& first_start,
           Names* names);
 
-  void add_ops(const std::set<int32_t>& steps, std::vector<Observed>* seen);
+  void add_ops(const std::set<int64_t>& steps, std::vector<Observed>* seen);
   /// What they wait for in one of these steps.
-  void add_waits(int32_t step, Waits* waits);
+  void add_waits(int64_t step, Waits* waits);
 
  private:
   struct Stream {
@@ -58,7 +58,7 @@ class RankOps {
     bool may_meet = false;  ///< since then the host made streams wait
   };
 
-  void go(const std::set<int32_t>& steps);
+  void go(const std::set<int64_t>& steps);
   void begin_step(const Activity& call);
   Place add_call(const Activity& call);
   std::vector<Place> calls_before(const Activity& call);
@@ -68,16 +68,16 @@ class RankOps {
 
   const Profile& profile_;
   const int32_t worker_;
-  const std::map<int32_t, double>& first_start_;
+  const std::map<int64_t, double>& first_start_;
   Names& names_;
   std::map<int64_t, size_t> threads_;  ///< in the order of their first calls
   // Where they are added; null: not asked for.
   std::vector<Observed>* seen_ = nullptr;
   Waits* waits_ = nullptr;
 
-  std::map<std::pair<int32_t, int32_t>, int32_t> count_;  ///< of ops, by step and name
+  std::map<std::pair<int64_t, int32_t>, int32_t> count_;  ///< of ops, by step and name
   // Of the step.
-  int32_t step_ = kNone;
+  int64_t step_ = kNone;
   std::map<int32_t, Stream> streams_;
   std::vector<Place> running_;        ///< calls that have not ended
   Place ended_;                       ///< of those that have the one that did last

@@ -153,10 +153,10 @@ class ProfileReader {
         [&](const trace::ChromeEvent& event) { add(event); },
         [&](std::string_view key, trace::JsonStream& json) { return is_facts(key, json); },
         &damage);
-    if (without_ > 0) {
-      note(without_,
-           fmt::format("{} of {} without a time, or with one below 0", counted(without_, "event"),
-                       profile_.path),
+    if (profile_.without_time > 0) {
+      note(profile_.without_time,
+           fmt::format("{} of {} without a time, or with one below 0",
+                       counted(profile_.without_time, "event"), profile_.path),
            dropped);
     }
     const auto by_start = [](const Activity& a, const Activity& b) { return a.start < b.start; };
@@ -171,7 +171,7 @@ class ProfileReader {
     const Record record = record_of(event);
     if (record == Record::other) return;
     if (!event.has_start || !event.has_duration || event.duration_us < 0) {
-      ++without_;
+      ++profile_.without_time;
       return;
     }
     at_.start = event.start_us * 1e-6;
@@ -179,7 +179,7 @@ class ProfileReader {
     if (record == Record::step) {
       int64_t number = 0;
       parse_int(std::string_view(event.name).substr(13), &number);
-      profile_.steps.push_back({static_cast<int32_t>(number), at_.start, at_.end});
+      profile_.steps.push_back({number, at_.start, at_.end});
     } else if (record == Record::mark) {
       at_.thread = event.tid;
       at_.bytes = arguments_.bytes();
@@ -215,10 +215,9 @@ class ProfileReader {
   Profile& profile_;
   Activity at_;  ///< what is read
   Arguments arguments_;
-  int64_t without_ = 0;
 };
 
-int32_t step_at(const Profile& profile, double time) {
+int64_t step_at(const Profile& profile, double time) {
   if (profile.steps.empty()) return 0;
   for (const Step& step : profile.steps) {
     if (time >= step.start && time < step.end) return step.number;
@@ -252,6 +251,10 @@ void give_steps(Profile* profile) {
     call.launches = made->second;
     activity.step = call.step;
   }
+  profile->orphans_within =
+      std::count_if(profile->device.begin(), profile->device.end(), [&](const Activity& activity) {
+        return activity.step == kNone && step_at(*profile, activity.start) != kNone;
+      });
 }
 
 /// Why a profile that was read cannot be used; empty if it can.
@@ -307,7 +310,7 @@ Profile read_profile(const std::string& path, Dropped* dropped) {
 int64_t marked_bytes(const Profile& profile, const Activity& call) {
   int64_t bytes = 0;
   for (auto mark = profile.marks.begin();
-       mark != profile.marks.end() && mark->start <= call.start + kClock; ++mark) {
+       mark != profile.marks.end() && mark->start <= call.start + kClockError; ++mark) {
     if (mark->thread == call.thread && call.start <= mark->end) {
       bytes = mark->bytes;
     }

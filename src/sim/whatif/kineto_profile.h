@@ -15,7 +15,7 @@
 namespace hocket::sim::whatif::kineto {
 
 inline constexpr int32_t kCallStream = -1;
-inline constexpr double kClock =
+inline constexpr double kClockError =
     2e-6;                             ///< seconds by which a stream's and a rank's times may differ
 inline constexpr size_t kListed = 8;  ///< ranks and steps that are named one by one
 
@@ -26,7 +26,7 @@ struct Activity {
   int64_t correlation = kNone;
   int64_t thread = 0;  ///< of the host
   int32_t stream = kCallStream;
-  int32_t step = kNone;      ///< in which the host called or launched it
+  int64_t step = kNone;      ///< in which the host called or launched it
   int32_t launches = kNone;  ///< of a call: index of what it launches
   int32_t number = kNone;    ///< of a collective: the how many-th of its name in the step
   int64_t bytes = 0;         ///< of a collective; 0: not said
@@ -42,7 +42,7 @@ bool is_sum(std::string_view name);
 
 /// A mark ProfilerStep#N.
 struct Step {
-  int32_t number = 0;
+  int64_t number = 0;
   double start = 0, end = 0;
 };
 
@@ -53,10 +53,13 @@ struct Profile {
   std::vector<Activity> host, device;  ///< in the order of their starts
   std::vector<Activity> marks;  ///< of the host, "nccl:all_reduce": what launches a collective
   std::vector<Step> steps;      ///< empty: the whole profile is step 0
-  std::map<int32_t, int64_t> calls_of_step;  ///< by its number
+  std::map<int64_t, int64_t> calls_of_step;  ///< by its number
+  int64_t without_time = 0;                  ///< events that are not used
   int64_t outside = 0;                       ///< calls in no step
   int64_t unrecorded = 0;                    ///< launches of what is not in the profile
   int64_t orphans = 0;                       ///< kernels whose launch is not, or in no step
+  int64_t orphans_within = 0;                ///< of these those that ran while a step did
+  bool lost_records() const { return without_time + unrecorded + orphans_within > 0; }
 };
 
 /// Reads a profile; of one that cannot be used what is known, and why. Error: there is no such

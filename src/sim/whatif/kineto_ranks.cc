@@ -46,7 +46,7 @@ class Choice {
   Choice(std::vector<Profile>* profiles, Dropped* dropped)
       : profiles_(*profiles), dropped_(*dropped) {}
 
-  std::set<int32_t> choose() {
+  std::set<int64_t> choose() {
     for (size_t i = 0; i < profiles_.size(); ++i) {
       if (!profiles_[i].unusable.empty()) continue;
       for (const auto& [step, calls] : profiles_[i].calls_of_step) {
@@ -54,7 +54,7 @@ class Choice {
       }
     }
     for (const Places& ranks : alternatives()) {
-      const std::set<int32_t> common = steps_of(ranks);
+      const std::set<int64_t> common = steps_of(ranks);
       if (common.size() > 2 * steps_.size()) {
         steps_ = common;
         ranks_ = ranks;
@@ -80,8 +80,8 @@ class Choice {
   }
 
   /// Steps that all of these ranks have.
-  std::set<int32_t> steps_of(const Places& ranks) const {
-    std::set<int32_t> steps;
+  std::set<int64_t> steps_of(const Places& ranks) const {
+    std::set<int64_t> steps;
     for (const auto& [step, have] : who_) {
       if (std::includes(have.begin(), have.end(), ranks.begin(), ranks.end())) {
         steps.insert(step);
@@ -98,7 +98,7 @@ class Choice {
     for (size_t i = 0; i < profiles_.size(); ++i) {
       Profile& profile = profiles_[i];
       if (!profile.unusable.empty() || is_chosen(i)) continue;
-      const auto lacking = std::find_if(steps_.begin(), steps_.end(), [&](int32_t step) {
+      const auto lacking = std::find_if(steps_.begin(), steps_.end(), [&](int64_t step) {
         return profile.calls_of_step.count(step) == 0;
       });
       profile.unusable =
@@ -111,6 +111,13 @@ class Choice {
   }
 
   void tell_steps() {
+    if (!ranks_.empty() && std::all_of(ranks_.begin(), ranks_.end(), [&](size_t rank) {
+          return profiles_[rank].steps.empty();
+        })) {
+      dropped_.notes.push_back(
+          "no event, but no profile has ProfilerStep marks: each is taken as one step, with what "
+          "lies before and behind the steps");
+    }
     int64_t unused = 0;
     for (const auto& [step, have] : who_) {
       int64_t calls = 0, lack = static_cast<int64_t>(ranks_.size());
@@ -135,8 +142,8 @@ class Choice {
 
   std::vector<Profile>& profiles_;
   Dropped& dropped_;
-  std::map<int32_t, Places> who_;  ///< by step: who has it
-  std::set<int32_t> steps_;        ///< chosen
+  std::map<int64_t, Places> who_;  ///< by step: who has it
+  std::set<int64_t> steps_;        ///< chosen
   Places ranks_;                   ///< chosen
 };
 
@@ -174,9 +181,9 @@ void tell_missing(int64_t world, const std::vector<Profile>& profiles, Dropped* 
 
 }  // namespace
 
-std::set<int32_t> choose_ranks_and_steps(std::vector<Profile>* profiles, Dropped* dropped) {
+std::set<int64_t> choose_ranks_and_steps(std::vector<Profile>* profiles, Dropped* dropped) {
   number_ranks(profiles);
-  const std::set<int32_t> steps = Choice(profiles, dropped).choose();
+  const std::set<int64_t> steps = Choice(profiles, dropped).choose();
   int64_t world = 0;
   for (const Profile& profile : *profiles) {
     world = std::max<int64_t>({world, profile.world_size, int64_t{profile.rank} + 1});

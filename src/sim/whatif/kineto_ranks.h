@@ -12,6 +12,6 @@ namespace hocket::sim::whatif::kineto {
 
 /// Numbers ranks that have no number, and leaves in `profiles` those that are used, by rank.
 /// Returns the numbers of the steps that are. Error: two files of one rank; none can be used.
-std::set<int32_t> choose_ranks_and_steps(std::vector<Profile>* profiles, Dropped* dropped);
+std::set<int64_t> choose_ranks_and_steps(std::vector<Profile>* profiles, Dropped* dropped);
 
 }  // namespace hocket::sim::whatif::kineto

@@ -96,7 +96,7 @@ class Table {
     }
   }
 
-  static int32_t first_without(const std::map<int32_t, size_t>& place, size_t nowhere) {
+  static int64_t first_without(const std::map<int64_t, size_t>& place, size_t nowhere) {
     return std::find_if(place.begin(), place.end(),
                         [&](const auto& e) { return e.second == nowhere; })
         ->first;
@@ -106,7 +106,7 @@ class Table {
     const auto replicas = static_cast<size_t>(run_.replicas);
     // Steps that cannot have an op of every replica have no lanes.
     constexpr size_t kNowhere = SIZE_MAX;
-    std::map<int32_t, size_t> place;  // of a step: first how many ops it has
+    std::map<int64_t, size_t> place;  // of a step: first how many ops it has
     size_t* count_of = nullptr;
     for (size_t i = 0; i < seen_.size(); ++i) {
       if (i == 0 || seen_[i].step != seen_[i - 1].step) {
@@ -133,7 +133,7 @@ class Table {
     lanes_.resize(steps_.size() * replicas);
     const auto each = [&](auto&& f) {
       size_t at = place.begin()->second;
-      int32_t step = place.begin()->first;
+      int64_t step = place.begin()->first;
       for (size_t i = 0; i < seen_.size(); ++i) {
         if (seen_[i].step != step) {
           step = seen_[i].step;
@@ -160,7 +160,8 @@ class Table {
     });
   }
 
-  /// What most lanes have; of equally many the first.
+  /// What most lanes have; of equally many what has most ops, since a step that is cut has fewer;
+  /// of those the first.
   void choose_pattern() {
     std::map<uint64_t, int64_t> times;
     for (const Lane& lane : lanes_) {
@@ -168,11 +169,13 @@ class Table {
     }
     for (const Lane& lane : lanes_) {
       if (lane.last > lane.first &&
-          (!has_pattern_ || times[lane.signature] > times[pattern_.signature])) {
+          (!has_pattern_ || std::pair(times[lane.signature], lane.needed) >
+                                std::pair(times[pattern_.signature], pattern_.needed))) {
         pattern_ = lane;
         has_pattern_ = true;
       }
     }
+    is_alone_ = has_pattern_ && times[pattern_.signature] == 1;
   }
 
   /// The lanes of a step.
@@ -192,17 +195,6 @@ class Table {
     const auto replicas = static_cast<size_t>(run_.replicas);
     for (size_t step = 0; step < steps_.size(); ++step) {
       if (is_whole(step)) return;
-    }
-    // Of lanes that are as frequent those that have most ops.
-    std::map<uint64_t, int64_t> times;
-    for (const Lane& lane : lanes_) {
-      ++times[lane.signature];
-    }
-    for (const Lane& lane : lanes_) {
-      if (std::pair(times[lane.signature], lane.needed) >
-          std::pair(times[pattern_.signature], pattern_.needed)) {
-        pattern_ = lane;
-      }
     }
     std::vector<char> used(replicas, 0);
     for (size_t lane = 0; lane < lanes_.size(); ++lane) {
@@ -271,6 +263,12 @@ class Table {
       fail(where_,
            "got no step of which all ranks have the same ops: {}; try a trace of whole steps",
            run_.dropped.notes[notes_before]);
+    }
+    if (named > 0 && is_alone_) {
+      run_.dropped.notes.push_back(fmt::format(
+          "no event of step {}, the only one that is used: it has most ops, but no other "
+          "step is like it, and so none shows that it is whole",
+          run_.steps[0]));
     }
   }
 
@@ -369,10 +367,11 @@ class Table {
   std::vector<int32_t> id_;        ///< of what was seen
   std::vector<uint32_t> example_;  ///< by id: an op of it
   std::vector<uint32_t> order_;    ///< what was seen, by lane
-  std::vector<int32_t> steps_;     ///< numbers, ascending
+  std::vector<int64_t> steps_;     ///< numbers, ascending
   std::vector<Lane> lanes_;        ///< [step * replicas + replica]
   Lane pattern_;
   bool has_pattern_ = false;
+  bool is_alone_ = false;        ///< no other lane is like the pattern
   std::vector<Lane> kept_;       ///< of lanes_: those of steps that are used
   std::vector<int32_t> row_of_;  ///< by id
 };
@@ -385,7 +384,7 @@ void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun*
   Table(std::move(seen), where, optional, run).fill();
 }
 
-void note_cut_step(bool cut, int32_t last_step, MeasuredRun* run) {
+void note_cut_step(bool cut, int64_t last_step, MeasuredRun* run) {
   if (!cut || run->steps.size() != 1 || run->steps[0] != last_step) return;
   run->dropped.notes.push_back(
       fmt::format("the rest of step {}, the only one: the file ends within it, and all that "

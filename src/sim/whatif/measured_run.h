@@ -61,6 +61,8 @@ struct Worker {
   int64_t rank = 0;                ///< number in the trace
   int32_t stage = 0, replica = 0;  ///< pipeline rank; data-parallel rank
   std::string name;
+  /// Ops of it, or how long they took, are not in the trace: time between others may be theirs.
+  bool records_lost = false;
 };
 
 /// What was in the trace and is not in the run, and why; one sentence each.
@@ -79,7 +81,7 @@ struct MeasuredRun {
   std::vector<Block> blocks;
   std::vector<Group> groups;
   std::vector<std::vector<int32_t>> waits_for;  ///< by op: ops of the pattern that end before it
-  std::vector<int32_t> steps;                   ///< their numbers in the trace
+  std::vector<int64_t> steps;                   ///< their numbers in the trace
   int32_t replicas = 1;
   int32_t pattern_workers = 0, stages = 1;
   std::vector<Worker> workers;  ///< [pattern worker * replicas + replica]
@@ -87,9 +89,8 @@ struct MeasuredRun {
   /// transfer: from when its last member started (settle_transfers()).
   std::vector<double> start, duration;
   std::vector<double> measured_step;  ///< by step: from the first start to the last end
-  /// Ops, or how long they took, are not in the trace: time between others may be theirs.
-  bool records_lost = false;
-  bool clocks_apart = false;  ///< who waited for whom is not known (settle_transfers())
+  bool has_starts = true;             ///< else it is not known how long a step took
+  bool clocks_apart = false;          ///< who waited for whom is not known (settle_transfers())
   Dropped dropped;
 
   int32_t lanes() const { return static_cast<int32_t>(steps.size()) * replicas; }
@@ -107,21 +108,23 @@ struct MeasuredRun {
 /// An op as it was seen. Times in seconds.
 struct Observed {
   double start = 0, duration = 0;
-  int32_t step = 0, replica = 0, worker = 0;
+  int64_t step = 0;
+  int32_t replica = 0, worker = 0;
   int32_t name = 0, sequence = kNone;
   int32_t stream = 0, micro_batch = kNone, chunk = kNone;
 };
 
 /// Numbers what has no sequence, by name and worker, in the order of starts; then fills ops, steps
-/// and times from what was seen. The pattern is what most lanes have; steps of which a lane differs
-/// are dropped, with a note that says which and why. Blocks, groups and dependencies are left to
-/// the importer. Ops named by `optional` (an index into names) may lack: they take no time there.
-/// `replicas` and `pattern_workers` must be set. Error: nothing that repeats is left.
+/// and times from what was seen. The pattern is what most lanes have, of equally many the one with
+/// most ops; steps of which a lane differs are dropped, with a note that says which and why.
+/// Blocks, groups and dependencies are left to the importer. Ops named by `optional` (an index into
+/// names) may lack: they take no time there. `replicas` and `pattern_workers` must be set. Error:
+/// nothing that repeats is left.
 void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun* run,
               int32_t optional = kNone);
 
 /// Tells that the only step of the run is not whole: a file that is `cut` off ended within it.
-void note_cut_step(bool cut, int32_t last_step, MeasuredRun* run);
+void note_cut_step(bool cut, int64_t last_step, MeasuredRun* run);
 
 /// A block of its own for every op that has none, of the kind of its name; `traffic` is by name.
 void give_blocks(const std::vector<Traffic>& traffic, MeasuredRun* run);

@@ -53,6 +53,7 @@ class Model {
   }
 
   void add() {
+    stages_beyond();
     for (size_t worker = 0; worker < places_.size(); ++worker) {
       chain(computes_[worker]);
       for (const MessageType& type : kMessages) {
@@ -82,7 +83,8 @@ class Model {
 
  private:
   double start(int32_t op) const { return run_.start[run_.at(op, 0)]; }
-  double end(int32_t op) const { return start(op) + run_.duration[run_.at(op, 0)]; }
+  /// Not before its start: a transfer can take negative time (Early::kept).
+  double end(int32_t op) const { return start(op) + std::max(run_.duration[run_.at(op, 0)], 0.0); }
 
   void sort(std::vector<int32_t>* ops) const {
     const auto key = [&](int32_t op) {
@@ -115,13 +117,12 @@ class Model {
     return kNone;
   }
 
-  /// A receive before its pass and behind the one before, a send behind its pass. The profiler also
-  /// notes messages that were never launched: before the first pass, behind the last one, and at
-  /// the ends of the model, where there is nobody; those are groups of their own.
-  void messages(size_t worker, const MessageType& type) {
+  /// The profiler also notes messages that were never launched, before the first pass and behind
+  /// the last one: those of a type that were.
+  std::vector<int32_t> launched(size_t worker, const MessageType& type) const {
     const std::vector<int32_t>& passes = of_[worker][type.computes];
     const std::vector<int32_t>& ops = of_[worker][static_cast<size_t>(type.type)];
-    if (ops.empty() || passes.empty()) return;
+    if (ops.empty() || passes.empty()) return {};
     double last_start = start(passes[0]), first_end = end(passes[0]);
     for (const int32_t pass : passes) {
       last_start = std::max(last_start, start(pass));
@@ -133,11 +134,71 @@ class Model {
         launched.push_back(op);
       }
     }
+    return launched;
+  }
+
+  /// Whether all passes of a stage have messages to or from a neighbour in one direction, which
+  /// take time.
+  bool has_neighbour(int32_t stage, int direction) const {
+    constexpr double kOfOthers = 0.1;  // the time of what was not launched is far less
+    double here = 0, all = 0;
+    int64_t num_here = 0, num_all = 0;
+    for (size_t worker = 0; worker < places_.size(); ++worker) {
+      for (const MessageType& type : kMessages) {
+        const std::vector<int32_t> ops = launched(worker, type);
+        const bool is_here = places_[worker].stage == stage && type.direction == direction;
+        if (is_here && (ops.empty() || ops.size() != of_[worker][type.computes].size())) {
+          return false;
+        }
+        for (const int32_t op : ops) {
+          const double takes = run_.duration[run_.at(op, 0)];
+          (is_here ? here : all) += takes;
+          ++(is_here ? num_here : num_all);
+        }
+      }
+    }
+    return num_here > 0 &&
+           here * static_cast<double>(num_all) >= kOfOthers * all * static_cast<double>(num_here);
+  }
+
+  bool has_messages(int32_t stage, int direction) const {
+    for (size_t worker = 0; worker < places_.size(); ++worker) {
+      for (const MessageType& type : kMessages) {
+        if (places_[worker].stage == stage && type.direction == direction &&
+            !launched(worker, type).empty()) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  /// Stages of which not even a name is in the trace: without chunks the outermost ones have nobody
+  /// to exchange messages with. Where both ends note any, these need not have been launched.
+  void stages_beyond() {
+    if (chunks_ > 1 || run_.stages < 2) return;
+    const int32_t last = run_.stages - 1;
+    const bool before = has_neighbour(0, -1) && !has_messages(last, 1);
+    const bool behind = has_neighbour(last, 1) && !has_messages(0, -1);
+    if (!before && !behind) return;
+    run_.dropped.notes.push_back(fmt::format(
+        "pipeline ranks {} rank {} have no events: all of its passes exchange messages with one; "
+        "those wait for nobody",
+        before ? "before" : "behind", before ? 0 : last));
+    run_.stages += behind ? 1 : 0;
+  }
+
+  /// A receive before its pass and behind the one before, a send behind its pass. Messages at the
+  /// ends of the model, where there is nobody, are groups of their own, as those that were never
+  /// launched.
+  void messages(size_t worker, const MessageType& type) {
+    const std::vector<int32_t>& passes = of_[worker][type.computes];
+    const std::vector<int32_t> ops = launched(worker, type);
     int32_t pass = 0;
-    if (!type.sends && launched.size() + 1 == passes.size()) {
+    if (!type.sends && ops.size() + 1 == passes.size()) {
       pass = 1;  // the first receive of the first stage is sometimes not there
     }
-    for (const int32_t op : launched) {
+    for (const int32_t op : ops) {
       const int32_t computes = find(worker, type.computes, pass++);
       if (computes == kNone) continue;
       if (type.sends) {
@@ -169,6 +230,7 @@ class Model {
         const bool meets = met != launched_.end() && i < met->second.size();
         if (!meets) {
           ++alone;
+          lost_records(other, peer);
           continue;
         }
         if (row->sends) {
@@ -187,6 +249,16 @@ class Model {
             group({op}, false);
           }
         }
+      }
+    }
+  }
+
+  void lost_records(int32_t stage, int32_t peer) {
+    for (size_t worker = 0; worker < places_.size(); ++worker) {
+      if (places_[worker].stage != stage || places_[worker].peer != peer) continue;
+      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+        run_.workers[worker * static_cast<size_t>(run_.replicas) + static_cast<size_t>(replica)]
+            .records_lost = true;
       }
     }
   }

@@ -331,13 +331,14 @@ class PauseSearch {
     return in_one * 2 >= static_cast<int64_t>(run_.steps.size());
   }
 
-  /// Time in which a worker could have begun an op and did not; where all ops are known.
+  /// Time in which a worker could have begun an op and did not; of workers all of whose ops are
+  /// known.
   void between_ops() {
-    if (run_.records_lost) return;
     for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
       const std::vector<int32_t>& waits = run_.waits_for[static_cast<size_t>(op)];
       if (run_.kind(op).communicates() || waits.empty()) continue;
       for (int32_t lane = 0; lane < lanes_; ++lane) {
+        if (run_.worker(op, lane % run_.replicas).records_lost) continue;
         double ready = -1e300;
         for (const int32_t before : waits) {
           ready = std::max(

@@ -13,7 +13,7 @@ namespace hocket::sim::whatif {
 namespace {
 
 /// Lanes that are looked at together: as many as registers hold.
-constexpr size_t kTogether = 8;
+constexpr size_t kVectorLanes = 8;
 /// Lanes of a tile, but at least those of a step.
 constexpr size_t kTile = 128;
 
@@ -68,12 +68,14 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
   for (size_t i = 0; i < ready.size(); ++i) {
     const int32_t unit = ready[i];
     std::vector<int32_t> before;
+    bool from_zero = false;
     for (const int32_t op : ops_of[unit]) {
+      from_zero = from_zero || waits_for[op].empty();
       before.insert(before.end(), waits_for[op].begin(), waits_for[op].end());
     }
     std::sort(before.begin(), before.end());
     before.erase(std::unique(before.begin(), before.end()), before.end());
-    units_.push_back({unit < num_groups && run.groups[unit].across_replicas,
+    units_.push_back({unit < num_groups && run.groups[unit].across_replicas, from_zero,
                       append(ops_of[unit], &members_), append(before, &waits_)});
     for (const int32_t after : next[unit]) {
       if (--waits[after] == 0) {
@@ -92,8 +94,8 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
          op.sequence, op.worker);
   }
   const size_t lanes = std::max(kTile, static_cast<size_t>(run.replicas));
-  stride_ =
-      (std::min(lanes, static_cast<size_t>(run.lanes())) + kTogether - 1) / kTogether * kTogether;
+  stride_ = (std::min(lanes, static_cast<size_t>(run.lanes())) + kVectorLanes - 1) / kVectorLanes *
+            kVectorLanes;
   end_.assign(run.ops.size() * stride_, 0);
   begin_.assign(stride_, 0);
   last_.assign(stride_, 0);
@@ -116,12 +118,14 @@ void Replayer::choose_replicas(const Blend& durations) {
   }
 }
 
-void Replayer::begin(std::span<const int32_t> waits, size_t lanes) {
-  for (size_t lane = 0; lane < lanes; lane += kTogether) {
-    std::array<double, kTogether> most{};
+void Replayer::begin(const Unit& unit, size_t lanes) {
+  const auto waits = std::span(waits_).subspan(unit.waits.first, unit.waits.count);
+  for (size_t lane = 0; lane < lanes; lane += kVectorLanes) {
+    std::array<double, kVectorLanes> most;
+    most.fill(unit.from_zero ? 0 : -1e300);
     for (const int32_t wait : waits) {
       const double* before = end_.data() + static_cast<size_t>(wait) * stride_ + lane;
-      for (size_t i = 0; i < kTogether; ++i) {
+      for (size_t i = 0; i < kVectorLanes; ++i) {
         most[i] = most[i] < before[i] ? before[i] : most[i];
       }
     }
@@ -152,7 +156,7 @@ void Replayer::replay(const Blend& durations, Tile tile) {
   const size_t replicas = replicas_.size(), lanes = tile.count * replicas;
   std::fill(last_.begin(), last_.end(), 0.0);
   for (const Unit& unit : units_) {
-    begin(std::span(waits_).subspan(unit.waits.first, unit.waits.count), lanes);
+    begin(unit, lanes);
     for (size_t lane = 0; unit.across_replicas && lane < lanes; lane += replicas) {
       double* of_step = begin_.data() + lane;
       std::fill_n(of_step, replicas, *std::max_element(of_step, of_step + replicas));

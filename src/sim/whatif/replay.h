@@ -37,6 +37,7 @@ class Replayer {
   /// Ops that begin together.
   struct Unit {
     bool across_replicas = false;
+    bool from_zero = false;  ///< a member waits for nothing, and starts with the step
     Range members, waits;
   };
   static Range append(const std::vector<int32_t>& some, std::vector<int32_t>* all);
@@ -45,8 +46,9 @@ class Replayer {
     size_t first = 0, count = 0;
   };
   void replay(const Blend& durations, Tile tile);
-  /// Fills begin_ with when the last of these ops ended.
-  void begin(std::span<const int32_t> waits, size_t lanes);
+  /// Fills begin_ with when the last of what a unit waits for ended. That may be before 0, where
+  /// the step starts: transfers can take negative time (Early::kept).
+  void begin(const Unit& unit, size_t lanes);
   /// Sets which replicas are replayed: of those that are alike one is enough.
   void choose_replicas(const Blend& durations);
   /// How long an op takes in the lanes of the tile.

@@ -33,7 +33,9 @@ std::string heat_map(const MeasuredRun& run, const Analysis& found) {
     out += fmt::format("{:>9} ", stage);
     for (const double value : map[stage]) {
       const auto shade = static_cast<size_t>(std::clamp((value - 1) * 10, 0.0, 9.0));
-      out += numbers ? fmt::format("{:>7.3f}", value) : std::string(1, kShades[shade]);
+      out += !numbers    ? std::string(1, kShades[shade])
+             : value > 0 ? fmt::format("{:>7.3f}", value)
+                         : fmt::format("{:>7}", "-");
     }
     out += "\n";
   }
@@ -48,6 +50,18 @@ std::vector<size_t> greatest(size_t count, const auto& value) {
                    [&](size_t a, size_t b) { return value(a) > value(b); });
   order.resize(std::min(count, kRowsShown));
   return order;
+}
+
+std::string fidelity_text(const MeasuredRun& run, const Analysis& found) {
+  if (!run.has_starts) {
+    return fmt::format("fidelity  replayed {} a step; dependencies: {}\n", human_time(found.T),
+                       run.waits_from);
+  }
+  return fmt::format(
+      "fidelity  measured {} a step, replayed {} ({:+.1f} %; launch delays are not replayed); "
+      "dependencies: {}\n",
+      human_time(found.measured), human_time(found.T), 100 * (found.T / found.measured - 1),
+      run.waits_from);
 }
 
 std::string causes_text(const MeasuredRun& run, const Analysis& found) {
@@ -194,6 +208,12 @@ std::string cause_text(const MeasuredRun& run, const Analysis& found) {
                                             : "");
   }
   if (run.clocks_apart) return "none is named: clocks of ranks are apart";
+  if (found.is_far_off()) {
+    return fmt::format(
+        "none is named: the replay is off by {:+.0f} % of the measured step, more than {:g} %, and "
+        "so it does not say why steps take what they do: records may be missing",
+        100 * found.off, 100 * kFarOff);
+  }
   if (found.S >= kStraggles) return "none of those below explains half of the loss";
   return found.loses()
              ? fmt::format("none: S is below {}", kStraggles)
@@ -213,8 +233,10 @@ std::string size_text(const MeasuredRun& run) {
 std::string loss_text(const Analysis& found) {
   if (!found.loses())
     return fmt::format("less than {:g} % of the time is lost", 100 * kWorthNaming);
-  return fmt::format("{:.1f} % of the time is lost; M_S {:.3f}, M_W {:.3f}",
-                     100 * (1 - 1 / found.S), found.M_S, found.M_W);
+  return fmt::format("{:.1f} % of the time is lost; M_S {}, M_W {:.3f}", 100 * (1 - 1 / found.S),
+                     std::isnan(found.M_S) ? "unknown (the last stage is missing)"
+                                           : fmt::format("{:.3f}", found.M_S),
+                     found.M_W);
 }
 
 std::string to_text(const MeasuredRun& run, const Findings& findings) {
@@ -233,11 +255,7 @@ std::string to_text(const MeasuredRun& run, const Findings& findings) {
     out += fmt::format("dropped   {} in all, {}\n", counted(run.dropped.events, "event"),
                        counted(run.dropped.steps, "step"));
   }
-  out += fmt::format(
-      "fidelity  measured {} a step, replayed {} ({:+.1f} %; launch delays are not replayed); "
-      "dependencies: {}\n",
-      human_time(found.measured), human_time(found.T), 100 * (found.T / found.measured - 1),
-      run.waits_from);
+  out += fidelity_text(run, found);
   out += fmt::format("slowdown  S {:.4f}: T {}, ideal {}; {}\n", found.S, human_time(found.T),
                      human_time(found.T_ideal), loss_text(found));
   out += causes_text(run, found);
@@ -274,7 +292,7 @@ std::string to_json(const MeasuredRun& run, const Findings& findings) {
       .member("dp", found.S_dp.size())
       .member("pp", found.S_stage.size())
       .member("ops", run.num_ops())
-      .member("T_measured", found.measured)
+      .member("T_measured", run.has_starts ? found.measured : std::nan(""))
       .member("T", found.T)
       .member("T_ideal", found.T_ideal)
       .member("S", found.S)
@@ -294,8 +312,9 @@ std::string to_json(const MeasuredRun& run, const Findings& findings) {
       .member("forward_backward_correlation", found.correlation);
   put_causes(json, found);
   put_by_step(json, "T_step", run, [&](size_t step) { json.value(found.step_T[step]); });
-  put_by_step(json, "T_measured_step", run,
-              [&](size_t step) { json.value(found.step_measured[step]); });
+  put_by_step(json, "T_measured_step", run, [&](size_t step) {
+    json.value(run.has_starts ? found.step_measured[step] : std::nan(""));
+  });
   for (const auto& [key, list] :
        {std::pair("S_stage_step", &found.S_stage), std::pair("S_dp_step", &found.S_dp)}) {
     put_by_step(json, key, run, [&, slowdowns = list](size_t step) {

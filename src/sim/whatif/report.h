@@ -13,9 +13,9 @@
 
 namespace hocket::sim::whatif {
 
-/// A step with one scale, or, without a text, with all of them.
+/// A step with one scale, or with all of them.
 struct ScaledStep {
-  std::string text;
+  std::string text;  ///< the scale as it was given; of all "all of these"
   double seconds = 0;
 };
 
@@ -44,7 +44,7 @@ std::string cause_text(const MeasuredRun& run, const Analysis& found);
 bool shows_causes(const Analysis& found);
 /// "3 steps, 8 workers".
 std::string size_text(const MeasuredRun& run);
-/// [stage][replica] of the greatest of its workers' slowdowns.
+/// [stage][replica] of the greatest of its workers' slowdowns; 0: it has no worker.
 std::vector<std::vector<double>> worker_map(const MeasuredRun& run, const Analysis& found);
 std::string to_text(const MeasuredRun& run, const Findings& findings);
 /// Keys T, T_ideal, S, S_step, S_stage, S_dp, M_S, M_W and more (docs/whatif.md); seconds.

@@ -38,7 +38,9 @@ std::string escaped(std::string_view text) {
 }
 
 /// White at 1, red from 2 on, blue below 1; with its number, or with that as its title only.
+/// Empty where there is none.
 std::string cell(double slowdown, const std::string& where, bool number) {
+  if (slowdown <= 0) return "<td></td>";
   const int off = static_cast<int>(std::clamp(std::abs(slowdown - 1) * 200, 0.0, 170.0));
   const std::string colour = slowdown >= 1 ? fmt::format("rgb(255,{0},{0})", 255 - off)
                                            : fmt::format("rgb({0},{0},255)", 255 - off);
@@ -192,8 +194,15 @@ std::string to_html(const MeasuredRun& run, const Findings& findings) {
     out += fmt::format("<p>What if {}: {} a step, {:.4f}x as fast.</p>\n", escaped(step.text),
                        human_time(step.seconds), found.T / step.seconds);
   }
-  return findings.surface ? out + surface_table(*findings.surface) + "</html>\n"
-                          : out + "</html>\n";
+  if (findings.surface) {
+    out += surface_table(*findings.surface);
+  }
+  if (findings.bottleneck) {
+    out += fmt::format(
+        "<h2>Is the network the bottleneck?</h2><div class=\"wide\"><pre>{}</pre></div>\n",
+        escaped(to_text(*findings.bottleneck)));
+  }
+  return out + "</html>\n";
 }
 
 }  // namespace hocket::sim::whatif

@@ -15,7 +15,7 @@ double tolerance(const MeasuredRun& run) {
   for (const double seconds : run.measured_step) {
     sum += seconds;
   }
-  return std::max(kTogether, kOfStep * sum / static_cast<double>(run.measured_step.size()));
+  return std::max(kAtOnce, kOfStep * sum / static_cast<double>(run.measured_step.size()));
 }
 
 bool is_absent(const MeasuredRun& run, size_t cell) {
@@ -26,12 +26,14 @@ bool has_others(const Group& group, const MeasuredRun& run) {
   return group.ops.size() > 1 || (group.across_replicas && run.replicas > 1);
 }
 
-void Starts::of(const Group& group) {
+void Starts::of(const Group& group, bool timed) {
   std::fill(last.begin(), last.end(), -1e300);
   std::fill(first.begin(), first.end(), 1e300);
   for (const int32_t op : group.ops) {
     const double* start = &run_.start[run_.at(op, 0)];
+    const double* duration = &run_.duration[run_.at(op, 0)];
     for (size_t lane = 0; lane < last.size(); ++lane) {
+      if (timed && duration[lane] == 0) continue;
       last[lane] = std::max(last[lane], start[lane]);
       first[lane] = std::min(first[lane], start[lane]);
     }
@@ -62,20 +64,29 @@ void measure_steps(MeasuredRun* run) {
   }
 }
 
-void settle_transfers(MeasuredRun* run) {
-  constexpr double kNoted = 1e-2;  // seconds
-  const int32_t lanes = run->lanes();
-  Starts starts(*run);
+namespace {
+
+/// Whether communication is its transfer alone.
+bool is_of_transfers(const MeasuredRun& run) {
+  Starts starts(run);
   int64_t groups = 0, at_once = 0;
-  for (const Group& group : run->groups) {
-    if (!has_others(group, *run)) continue;
-    starts.of(group);
+  for (const Group& group : run.groups) {
+    if (!has_others(group, run)) continue;
+    starts.of(group, /*timed=*/true);
     for (size_t lane = 0; lane < starts.last.size(); ++lane) {
       ++groups;
-      at_once += starts.last[lane] - starts.first[lane] < kTogether;
+      at_once += starts.last[lane] - starts.first[lane] < kAtOnce;
     }
   }
-  const bool transfers = at_once * kOneOf >= groups * (kOneOf - 1);
+  return at_once * kOneOf >= groups * (kOneOf - 1);
+}
+
+}  // namespace
+
+void settle_transfers(MeasuredRun* run, Early how) {
+  const int32_t lanes = run->lanes();
+  Starts starts(*run);
+  const bool transfers = is_of_transfers(*run);
   const double apart = tolerance(*run);
   int64_t all = 0, early = 0, negative = 0;
   for (const Group& group : run->groups) {
@@ -86,17 +97,20 @@ void settle_transfers(MeasuredRun* run) {
         const size_t cell = run->at(op, lane);
         const double waited = starts.last[static_cast<size_t>(lane)] - run->start[cell];
         ++all;
-        early += run->duration[cell] - waited < -apart;
+        early += std::max(run->duration[cell], 0.0) - waited < -apart;
         if (!transfers) {
           run->duration[cell] -= waited;
           run->start[cell] += waited;
         }
-        negative += run->duration[cell] <= -kNoted;
-        run->duration[cell] = std::max(run->duration[cell], 0.0);
+        const bool told = run->duration[cell] <= -kEarly;
+        negative += told;
+        if (told || how == Early::zero) {
+          run->duration[cell] = std::max(run->duration[cell], 0.0);
+        }
       }
     }
   }
-  run->clocks_apart = early * kOneOf > all;
+  run->clocks_apart = !transfers && early * kOneOf > all;
   if (run->clocks_apart) {
     run->dropped.notes.push_back(
         fmt::format("clocks apart: {} of {} ended more than {} before all had started; the time "
