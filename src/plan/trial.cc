@@ -117,19 +117,10 @@ Space Trial::space(std::map<std::string, std::string> given) const {
 
 /// How fast devices of every kind do what a micro-batch takes, beside the fastest ones.
 std::vector<double> Trial::speed_of_kinds(const ModelTable& table) const {
+  const cost::CostModel all(cluster_, profile_, threads(), engine::collectives_of(base_));
   std::vector<double> speeds;
   for (size_t kind = 0; kind < cluster_.num_kinds(); ++kind) {
-    std::optional<cost::Profile> profile = profile_;
-    if (kind > 0 && profile) {
-      const cost::UnlikeNodes& nodes = cluster_.unlike[kind - 1];
-      if (nodes.cluster.empty()) {
-        profile = cost::scaled(*std::move(profile), nodes.speed, nodes.bandwidth);
-      } else {
-        profile.reset();  // of other devices
-      }
-    }
-    const cost::CostModel costs(cluster_.all_of(kind), profile, threads(),
-                                engine::collectives_of(base_));
+    const cost::CostModel& costs = all.of_kind(kind);
     double seconds = 0;
     const auto add = [&](LayerKind layer, double times) {
       for (const NodeWork& node : table.layers[static_cast<size_t>(layer)].nodes) {
@@ -227,16 +218,8 @@ int64_t Trial::threads() const {
 }
 
 cost::CostModel Trial::costs() const {
-  std::optional<cost::Profile> profile = profile_;
-  double speed = 1, bandwidth = 1;
-  for (const cost::UnlikeNodes& nodes : cluster_.unlike) {
-    speed = std::max(speed, nodes.speed);
-    bandwidth = std::max(bandwidth, nodes.bandwidth);
-  }
-  if (profile) {
-    profile = cost::scaled(*std::move(profile), speed, bandwidth);
-  }
-  return {cluster_.at_best(), profile, threads(), engine::collectives_of(base_)};
+  const cost::CostModel costs(cluster_, profile_, threads(), engine::collectives_of(base_));
+  return costs.at_best();
 }
 
 bool Trial::blocking() const {
