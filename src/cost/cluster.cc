@@ -12,6 +12,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "comm/ops/comm_op.h"
 #include "ops/op.h"
@@ -135,6 +136,32 @@ size_t Cluster::kind_of_node(int64_t node) const {
     if (node >= unlike[i].first && node < unlike[i].first + unlike[i].count) return i + 1;
   }
   return 0;
+}
+
+std::vector<int64_t> Cluster::ranks_of_kinds(int64_t ranks) const {
+  std::vector<int64_t> count(num_kinds(), 0);
+  for (int64_t first = 0; first < ranks; first += devices_per_node) {
+    count[kind_of_node(first / devices_per_node)] += std::min(devices_per_node, ranks - first);
+  }
+  return count;
+}
+
+std::string Cluster::device_names(int64_t ranks) const {
+  const std::vector<int64_t> count = ranks_of_kinds(ranks);
+  std::vector<std::string> names;
+  for (size_t kind = 0; kind < count.size(); ++kind) {
+    const std::string& name = device_of(kind).name;
+    if (count[kind] > 0 && std::find(names.begin(), names.end(), name) == names.end()) {
+      names.push_back(name);
+    }
+  }
+  return join(names, " and ");
+}
+
+int64_t Cluster::threads_per_rank(int64_t asked, int64_t ranks) const {
+  if (asked > 0) return asked;
+  const int64_t on_node = std::clamp<int64_t>(ranks, 1, devices_per_node);
+  return std::max<int64_t>(1, cores_per_node / on_node);
 }
 
 Cluster Cluster::all_of(size_t kind) const {

@@ -212,9 +212,7 @@ graph::Graph Trial::graph() const {
 }
 
 int64_t Trial::threads() const {
-  const int64_t here = std::min(ranks_, cluster_.devices_per_node);
-  const int64_t asked = base_.config.plan.threads_per_rank;
-  return asked > 0 ? asked : std::max<int64_t>(1, cluster_.cores_per_node / here);
+  return cluster_.threads_per_rank(base_.config.plan.threads_per_rank, ranks_);
 }
 
 cost::CostModel Trial::costs() const {

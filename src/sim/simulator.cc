@@ -510,25 +510,15 @@ std::vector<int64_t> smallest_devices(const Program& program, const cost::Cluste
 
 /// What the first `world` devices are called, what they can do at most, and what they cost.
 void describe_devices(const cost::Cluster& cluster, int32_t world, SimReport& report) {
-  std::vector<double> ranks(cluster.num_kinds(), 0);
-  if (cluster.unlike.empty()) {
-    ranks[0] = world;
-  } else {
-    for (int32_t rank = 0; rank < world; ++rank) {
-      ranks[cluster.kind_of(rank)] += 1;
-    }
-  }
-  std::vector<std::string> names;
+  const std::vector<int64_t> ranks = cluster.ranks_of_kinds(world);
   for (size_t kind = 0; kind < ranks.size(); ++kind) {
     if (ranks[kind] == 0) continue;
     const cost::Cluster alike = cluster.all_of(kind);
-    if (std::find(names.begin(), names.end(), alike.device.name) == names.end()) {
-      names.push_back(alike.device.name);
-    }
-    report.peak_flops += alike.peak_flops(report.dtype) * ranks[kind] / world;
-    report.price += alike.device.price.value * ranks[kind] / world;
+    const double share = static_cast<double>(ranks[kind]) / world;
+    report.peak_flops += alike.peak_flops(report.dtype) * share;
+    report.price += alike.device.price.value * share;
   }
-  report.device = join(names, " and ");
+  report.device = cluster.device_names(world);
 }
 
 }  // namespace
@@ -559,17 +549,15 @@ std::string SimReport::memory_limit_text() const {
 }
 
 int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster) {
-  int64_t threads = 0;
+  int64_t asked = 0;
   if (!program.config.empty()) {
     const nlohmann::json config = parse_json(program.config, "program");
     const JsonView view(config, "program");
     if (view.has("plan")) {
-      threads = view.at("plan").get_int("threads_per_rank", 0);
+      asked = view.at("plan").get_int("threads_per_rank", 0);
     }
   }
-  if (threads > 0) return threads;
-  const int64_t ranks = std::min<int64_t>(program.num_ranks(), cluster.devices_per_node);
-  return std::max<int64_t>(1, cluster.cores_per_node / std::max<int64_t>(1, ranks));
+  return cluster.threads_per_rank(asked, program.num_ranks());
 }
 
 SimReport simulate(const Program& program, const CostModel& costs, const SimOptions& options,
