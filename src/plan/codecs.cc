@@ -163,8 +163,6 @@ CodecTrial::CodecTrial(const engine::Run& run, const std::string& cluster_file,
     kept_.push_back(fmt::format("cluster.file={}", nlohmann::json(cluster_file).dump()));
   }
   cluster_ = engine::cluster_of(run, cluster_file);
-  memory_ =
-      static_cast<int64_t>(run.config.cluster.memory_budget.value_or(cluster_.device.memory.value));
   const engine::Run plain = run_of({});
   if (engine::evaluates(plain)) {
     evaluation_ = std::make_shared<const Program>(
@@ -218,16 +216,12 @@ CodecOutcome CodecTrial::simulate(const CodecChoice& choice,
   options.memory = program::memory_with(compiled.program, evaluation_.get());
   sim::Replay replay;
   const sim::SimReport report =
+  options.memory_budget = static_cast<int64_t>(run.config.cluster.memory_budget.value_or(0));
       sim::simulate(compiled.program, costs, options, times ? &replay : nullptr);
   if (times) {
     *times = times_of(compiled.program, replay, transfers_);
   }
-  CodecOutcome outcome{static_cast<double>(report.step_ns) * 1e-9, true};
-  for (const program::Memory& memory : report.memory) {
-    const int64_t taken = cluster_.device_is_host() ? memory.with_host() : memory.total();
-    outcome.fits = outcome.fits && taken <= memory_;
-  }
-  return outcome;
+  return {static_cast<double>(report.step_ns) * 1e-9, report.fits()};
 }
 
 CodecChoice CodecResult::choice() const {

@@ -69,7 +69,6 @@ class CodecTrial {
   std::optional<cost::Profile> profile_;
   std::vector<std::string> codecs_;
   cost::Cluster cluster_;
-  int64_t memory_;
   std::shared_ptr<const program::Program> evaluation_;  // null: nothing is evaluated
   std::vector<passes::GradSum> transfers_;
 };

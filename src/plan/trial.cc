@@ -70,8 +70,9 @@ Trial::Trial(const engine::Run& run, const std::string& cluster_file,
     fail("hocket plan", "--ranks is {}; expected at most the {} of {}", ranks_, cluster_.capacity(),
          cluster_.name);
   }
-  memory_ = static_cast<int64_t>(
-      run.config.cluster.memory_budget.value_or(cluster_.at_best().device.memory.value));
+  const double device = cluster_.at_best().device.memory.value;
+  memory_ =
+      static_cast<int64_t>(std::min(device, run.config.cluster.memory_budget.value_or(device)));
 }
 
 namespace {
@@ -255,6 +256,7 @@ std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
                                 engine::collectives_of(run));
     sim::SimOptions options;
     options.record = false;
+    options.memory_budget = static_cast<int64_t>(run.config.cluster.memory_budget.value_or(0));
     options.tokens = compiled.tokens_per_step;
     options.model_flops = cost::model_flops(compiled.reference).training() *
                           static_cast<double>(compiled.program.num_micro_batches);
@@ -279,7 +281,7 @@ std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
     for (const program::Memory& memory : report.memory) {
       outcome.bytes = std::max(outcome.bytes, memory.total());
     }
-    outcome.fits = report.fits() && outcome.bytes <= memory_;
+    outcome.fits = report.fits();
   } catch (const Stopped&) {
     return std::nullopt;
   } catch (const Error& error) {

@@ -3,6 +3,7 @@
 // report all take their figures, and the words for them, from here.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +42,20 @@ struct Memory {
 /// parts of the sum, evaluation only if there is one; ", and 2 GiB in host memory" if there is
 /// some.
 std::string parts_text(const Memory& memory);
+/// What memory there is for a rank; 0: unknown, or as much as is asked for.
+struct MemoryLimits {
+  int64_t device = 0;           ///< of its device
+  bool device_is_host = false;  ///< which is the host itself: it has the host's buffers too
+  int64_t budget = 0;           ///< stands for a device with memory of its own
+
+  struct Excess {
+    int64_t needed = 0, there = 0;
+  };
+  /// Whether a rank fits, wherever that is asked: none if it does. Of two limits that it exceeds
+  /// the lesser.
+  std::optional<Excess> exceeded_by(const Memory& memory) const;
+};
+
 
 /// Memory of a rank of every class, from what the program says and nothing else. Step buffers count
 /// by their planned offsets: a ragged one takes what it is expected to hold, [offset, offset +

@@ -480,12 +480,11 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
         "replayed");
   }
   for (size_t c = 0; c < report.memory.size(); ++c) {
-    const int64_t needed = report.memory[c].total();
-    const int64_t there = report.memory_limit(c);
-    if (there > 0 && needed > there) {
-      report.notes.push_back(fmt::format(
-          "does not fit: {} needs {} of {}", program::stage_name(program.classes[c]),
-          human_bytes(static_cast<double>(needed)), human_bytes(static_cast<double>(there))));
+    if (const auto excess = report.memory_limits(c).exceeded_by(report.memory[c])) {
+      report.notes.push_back(fmt::format("does not fit: {} needs {} of {}",
+                                         program::stage_name(program.classes[c]),
+                                         human_bytes(static_cast<double>(excess->needed)),
+                                         human_bytes(static_cast<double>(excess->there))));
     }
   }
   if (!program::is_planned(program)) {
@@ -523,15 +522,13 @@ void describe_devices(const cost::Cluster& cluster, int32_t world, SimReport& re
 
 }  // namespace
 
-int64_t SimReport::memory_limit(size_t cls) const {
-  const int64_t device = device_memory[cls];
-  if (memory_budget <= 0) return device;
-  return device > 0 ? std::min(device, memory_budget) : memory_budget;
+program::MemoryLimits SimReport::memory_limits(size_t cls) const {
+  return {device_memory[cls], device_is_host, memory_budget};
 }
 
 bool SimReport::fits() const {
   for (size_t cls = 0; cls < memory.size(); ++cls) {
-    if (memory_limit(cls) > 0 && memory[cls].total() > memory_limit(cls)) return false;
+    if (memory_limits(cls).exceeded_by(memory[cls])) return false;
   }
   return true;
 }
@@ -628,6 +625,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
         {result.ranks[i], result.stands[i], program.class_of(result.ranks[i]), result.time[i]});
   }
   report.memory = options.memory.empty() ? program::memory_of(program) : options.memory;
+  report.device_is_host = cluster.device_is_host();
   report.device_memory = smallest_devices(program, cluster);
   report.memory_budget = options.memory_budget;
   report.provenance = shares(program, durations, result);
