@@ -17,6 +17,10 @@ inline constexpr int64_t kPageBytes = 4096;
 /// `bytes` in whole pages.
 int64_t whole_pages(int64_t bytes);
 
+/// Rows that an expert-parallel rank is planned to receive, relative to even routing. More is legal
+/// (addresses are reserved for the worst case) and reported.
+inline constexpr double kExpectedRows = 1.25;
+
 /// Planned memory of one rank, in bytes.
 struct Memory {
   int64_t persistent = 0;      ///< parameters, optimizer state, KV cache: what survives the step
@@ -38,10 +42,6 @@ struct Memory {
   bool operator==(const Memory&) const = default;
 };
 
-/// "16.2 GiB persistent, 705 KiB inputs and outputs, 84.4 GiB step buffers, 96 MiB messages": all
-/// parts of the sum, evaluation only if there is one; ", and 2 GiB in host memory" if there is
-/// some.
-std::string parts_text(const Memory& memory);
 /// What memory there is for a rank; 0: unknown, or as much as is asked for.
 struct MemoryLimits {
   int64_t device = 0;           ///< of its device
@@ -56,6 +56,10 @@ struct MemoryLimits {
   std::optional<Excess> exceeded_by(const Memory& memory) const;
 };
 
+/// "16.2 GiB persistent, 705 KiB inputs and outputs, 84.4 GiB step buffers, 96 MiB messages": all
+/// parts of the sum, evaluation only if there is one; ", and 2 GiB in host memory" if there is
+/// some.
+std::string parts_text(const Memory& memory);
 
 /// Memory of a rank of every class, from what the program says and nothing else. Step buffers count
 /// by their planned offsets: a ragged one takes what it is expected to hold, [offset, offset +

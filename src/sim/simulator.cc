@@ -163,8 +163,7 @@ class ModelDurations : public Durations {
         most = std::max(most, buffer.expected_bytes);
       }
     }
-    constexpr double kHeadroom = 1.25;  // parallel/stage.cc
-    return most == 0 ? otherwise : std::llround(static_cast<double>(most) / kHeadroom);
+    return most == 0 ? otherwise : std::llround(static_cast<double>(most) / program::kExpectedRows);
   }
 
   const GroupShape& known_shape(int32_t shape) const {
@@ -625,8 +624,8 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
         {result.ranks[i], result.stands[i], program.class_of(result.ranks[i]), result.time[i]});
   }
   report.memory = options.memory.empty() ? program::memory_of(program) : options.memory;
-  report.device_is_host = cluster.device_is_host();
   report.device_memory = smallest_devices(program, cluster);
+  report.device_is_host = cluster.device_is_host();
   report.memory_budget = options.memory_budget;
   report.provenance = shares(program, durations, result);
   if (options.record) {
