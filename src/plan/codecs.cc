@@ -29,6 +29,9 @@ using program::TaskId;
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::min();
 
+/// Choices of what hosts encode that are all tried, at most.
+constexpr double kMostOffloads = 4096;
+
 /// Nanoseconds of a step, from begin until before end.
 struct Span {
   int64_t begin = 0, end = 0;
@@ -213,10 +216,10 @@ CodecOutcome CodecTrial::simulate(const CodecChoice& choice,
                               engine::collectives_of(run));
   sim::SimOptions options;
   options.record = times != nullptr;
+  options.memory_budget = static_cast<int64_t>(run.config.cluster.memory_budget.value_or(0));
   options.memory = program::memory_with(compiled.program, evaluation_.get());
   sim::Replay replay;
   const sim::SimReport report =
-  options.memory_budget = static_cast<int64_t>(run.config.cluster.memory_budget.value_or(0));
       sim::simulate(compiled.program, costs, options, times ? &replay : nullptr);
   if (times) {
     *times = times_of(compiled.program, replay, transfers_);
@@ -305,7 +308,7 @@ class CodecSearch {
     };
     const double before_s = result_.chosen.step_s;
     result_.offload = choose_offload(
-        sizes, before_s, options_.most_offloads,
+        sizes, before_s, kMostOffloads,
         [&](const OffloadCounts& counts) -> std::optional<double> {
           const CodecOutcome outcome = simulate(with(counts), nullptr);
           if (!is_better(outcome)) return std::nullopt;

@@ -74,8 +74,7 @@ class CodecTrial {
 };
 
 struct CodecSearchOptions {
-  bool offload = false;         ///< hosts may encode in place of devices
-  double most_offloads = 4096;  ///< choices of what hosts encode that are all tried, at most
+  bool offload = false;                  ///< hosts may encode in place of devices
   std::function<bool()> stop = nullptr;  ///< true ends it with the best so far
   /// Called before each simulation: how many there were, and the shortest step.
   std::function<void(int64_t simulated, double best_s)> progress = nullptr;
