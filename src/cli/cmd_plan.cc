@@ -314,18 +314,6 @@ plan::SearchResult run_search(const Options& options, const plan::Trial& trial,
   return result;
 }
 
-/// Names of the cluster's devices, each once.
-std::string devices_of(const cost::Cluster& cluster) {
-  std::vector<std::string> names;
-  for (size_t kind = 0; kind < cluster.num_kinds(); ++kind) {
-    const std::string name = cluster.all_of(kind).device.name;
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
-      names.push_back(name);
-    }
-  }
-  return join(names, " and ");
-}
-
 /// The plans of a space are searched for the fastest one, of which a table is printed; then it is
 /// written. What would keep it from being written is told before, as far as it can be known.
 int search_plan(const Options& options) {
@@ -354,7 +342,7 @@ int search_plan(const Options& options) {
   } else {
     fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}{}\nsearch   {}\n\n{}{}",
                engine::describe(run.model), trial.cluster().name, space.ranks,
-               trial.cluster().capacity(), devices_of(trial.cluster()),
+               trial.cluster().capacity(), trial.cluster().device_names(trial.cluster().capacity()),
                trial.costs().calibrated() ? "" : " (uncalibrated; try --profile)",
                ending_text(result), table_text(result, space, options.rows()),
                why_text(result, space));

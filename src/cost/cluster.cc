@@ -12,6 +12,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "comm/ops/comm_op.h"
 #include "ops/op.h"
@@ -137,6 +138,32 @@ size_t Cluster::kind_of_node(int64_t node) const {
   return 0;
 }
 
+std::vector<int64_t> Cluster::ranks_of_kinds(int64_t ranks) const {
+  std::vector<int64_t> count(num_kinds(), 0);
+  for (int64_t first = 0; first < ranks; first += devices_per_node) {
+    count[kind_of_node(first / devices_per_node)] += std::min(devices_per_node, ranks - first);
+  }
+  return count;
+}
+
+std::string Cluster::device_names(int64_t ranks) const {
+  const std::vector<int64_t> count = ranks_of_kinds(ranks);
+  std::vector<std::string> names;
+  for (size_t kind = 0; kind < count.size(); ++kind) {
+    const std::string& name = device_of(kind).name;
+    if (count[kind] > 0 && std::find(names.begin(), names.end(), name) == names.end()) {
+      names.push_back(name);
+    }
+  }
+  return join(names, " and ");
+}
+
+int64_t Cluster::threads_per_rank(int64_t asked, int64_t ranks) const {
+  if (asked > 0) return asked;
+  const int64_t on_node = std::clamp<int64_t>(ranks, 1, devices_per_node);
+  return std::max<int64_t>(1, cores_per_node / on_node);
+}
+
 Cluster Cluster::all_of(size_t kind) const {
   Cluster even = *this;
   even.unlike.clear();
@@ -187,6 +214,17 @@ void keep_better(Efficiency* best, const Efficiency& other) {
   keep(&best->memory, &best->memory_by_bytes, other.memory, other.memory_by_bytes);
 }
 
+/// Of hosts of which nothing is known nothing can be done.
+void keep_better(Host* best, const Host& other) {
+  if (!best->given()) {
+    *best = other;
+  } else if (other.given()) {
+    keep_greater(&best->kernels, other.kernels);
+    keep_greater(&best->copies, other.copies);
+    keep_less(&best->copy_latency, other.copy_latency);
+  }
+}
+
 void keep_better(Device* best, const Device& other) {
   keep_greater(&best->memory, other.memory);
   keep_greater(&best->memory_bandwidth, other.memory_bandwidth);
@@ -194,6 +232,7 @@ void keep_better(Device* best, const Device& other) {
   keep_less(&best->host_launch, other.host_launch);
   keep_less(&best->host_launch_expert, other.host_launch_expert);
   best->host_reads = {};
+  keep_better(&best->host, other.host);
   best->several.clear();
   keep_less(&best->overlap.compute, other.overlap.compute);
   keep_less(&best->overlap.communication, other.overlap.communication);
@@ -242,14 +281,35 @@ void scale_link(double bandwidth, Link* link) {
   }
 }
 
+using Files = std::vector<std::filesystem::path>;
+
+Cluster read_through(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+                     const Files& from);
+
+/// Error: a file that is being read names one that leads back to it.
+Files and_then(Files from, const std::filesystem::path& path) {
+  const std::filesystem::path whole = std::filesystem::weakly_canonical(path);
+  const auto again = std::find(from.begin(), from.end(), whole);
+  if (again != from.end()) {
+    std::string circle;
+    for (auto at = again; at != from.end(); ++at) {
+      circle += at->filename().string() + " -> ";
+    }
+    fail(path.string(), "its unlike nodes lead back to itself: {}{}; expected files without circle",
+         circle, whole.filename().string());
+  }
+  from.push_back(whole);
+  return from;
+}
+
 /// Gives nodes that are unlike the rest their devices and links. `folder`: which names of files
-/// are relative to.
-void fill_in_unlike(const std::filesystem::path& folder, Cluster* cluster) {
+/// are relative to; `from`: the files that are being read.
+void fill_in_unlike(const std::filesystem::path& folder, const Files& from, Cluster* cluster) {
   for (UnlikeNodes& nodes : cluster->unlike) {
     nodes.device = cluster->device;
     nodes.links = cluster->links;
     if (!nodes.cluster.empty()) {
-      const Cluster other = read_cluster((folder / nodes.cluster).string());
+      const Cluster other = read_through(folder / nodes.cluster, {}, from);
       if (other.this_machine || other.cores_per_node > 0 || cluster->cores_per_node > 0) {
         fail(cluster->name, "unlike nodes of {}: ranks share cores there or here; try speed",
              nodes.cluster);
@@ -261,6 +321,16 @@ void fill_in_unlike(const std::filesystem::path& folder, Cluster* cluster) {
     scale_link(nodes.bandwidth, &nodes.links.intra);
     scale_link(nodes.bandwidth, &nodes.links.inter);
   }
+}
+
+Cluster read_through(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+                     const Files& from) {
+  const Files files = and_then(from, path);
+  Cluster cluster;
+  read_config(cluster, path.string(), overrides);
+  cluster.validate(path.string());
+  fill_in_unlike(path.parent_path(), files, &cluster);
+  return cluster;
 }
 
 }  // namespace
@@ -382,6 +452,12 @@ void expect_unit(const Seen& constant, const std::string& where) {
 }  // namespace
 
 void Cluster::validate(const std::string& where) const {
+  if (devices_per_node > kMostDevices / nodes) {
+    fail(where, "{} nodes of {} devices; expected at most 16 M ranks", nodes, devices_per_node);
+  }
+  if (cores_per_node > kMostDevices) {
+    fail(where, "cores_per_node is {}; expected at most 16 M", cores_per_node);
+  }
   // A constant must be given unless there is a default for it, or nothing here could ask for it:
   // links of a cluster of one device, links between nodes of a cluster of one.
   for (const Seen& constant : constants(*this)) {
@@ -430,9 +506,6 @@ void Cluster::validate(const std::string& where) const {
   }
   if (device.peak.bf16.value <= 0 && device.peak.f32.value <= 0 && device.peak.f64.value <= 0) {
     fail(where, "device.peak is empty; expected at least one of bf16, f32, f64");
-  }
-  if (capacity() > (int64_t{1} << 24)) {
-    fail(where, "{} nodes of {} devices; expected at most 16 M ranks", nodes, devices_per_node);
   }
   for (const std::string& algorithm : algorithms) {
     if (algorithm != "hierarchical") {
@@ -558,6 +631,9 @@ void Cluster::validate_levels(const std::string& where) const {
            "links.inter)",
            path, level.devices, below, devices_per_node);
     }
+    if (level.devices > kMostDevices) {
+      fail(where, "{}.devices is {}; expected at most 16 M", path, level.devices);
+    }
     if ((level.bandwidth.value > 0) == (level.oversubscription.value > 0)) {
       fail(where, "{} has {} of bandwidth and oversubscription; expected one of them", path,
            level.bandwidth.value > 0 ? "both" : "none");
@@ -631,18 +707,14 @@ std::vector<std::string> Cluster::unsourced() const {
 }
 
 Cluster read_cluster(const std::string& path, const std::vector<std::string>& overrides) {
-  Cluster cluster;
-  read_config(cluster, path, overrides);
-  cluster.validate(path);
-  fill_in_unlike(std::filesystem::path(path).parent_path(), &cluster);
-  return cluster;
+  return read_through(path, overrides, {});
 }
 
 Cluster parse_cluster(std::string_view text, const std::string& name) {
   Cluster cluster;
   parse_config(cluster, text, name);
   cluster.validate(name);
-  fill_in_unlike({}, &cluster);
+  fill_in_unlike({}, {}, &cluster);
   return cluster;
 }
 

@@ -327,6 +327,8 @@ struct UnlikeNodes {
 };
 /// Entries of Cluster::unlike, at most.
 inline constexpr size_t kMostUnlike = 63;
+/// Devices of a cluster, at most.
+inline constexpr int64_t kMostDevices = int64_t{1} << 24;
 
 struct Cluster {
   std::string name;
@@ -387,6 +389,13 @@ struct Cluster {
   const Device& device_of(size_t kind) const {
     return kind == 0 ? device : unlike[kind - 1].device;
   }
+  /// Of the first `ranks` ranks, how many are on nodes of every kind; and the names of their
+  /// devices, each once: "A and B".
+  std::vector<int64_t> ranks_of_kinds(int64_t ranks) const;
+  std::string device_names(int64_t ranks) const;
+  /// Threads of each of so many ranks: as `asked`, or for 0 its share of a node's cores, at least
+  /// 1.
+  int64_t threads_per_rank(int64_t asked, int64_t ranks) const;
   /// The cluster if all nodes were of one kind.
   Cluster all_of(size_t kind) const;
   /// One of even nodes, on which nothing takes longer than here: every constant is the best of all

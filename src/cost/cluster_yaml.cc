@@ -59,26 +59,32 @@ bool is_constant(const Fields& fields) {
          fields.list()[1].name == "source";
 }
 
-std::string block(const Fields& fields, const std::string& indent);
+/// `plain`: the same keys as they are by default; null in a list, whose constants are 0 then.
+std::string block(const Fields& fields, const Fields* plain, const std::string& indent);
+
+std::string constant(const Field& field, const Fields& fields, const Fields* plain,
+                     const std::string& indent) {
+  const std::string value = scalar(fields.list()[0]);
+  const std::string source = scalar(fields.list()[1]);
+  const bool is_default = plain && value == scalar(plain->list()[0]) && source.empty();
+  if (value.empty() || is_default) return "";
+  return fmt::format("{}{}: {{value: {}{}}}\n", indent, field.name, value,
+                     source.empty() ? "" : ", source: " + source);
+}
 
 /// `key: ...`, with line end; empty for what says nothing.
-std::string entry(const Field& field, const std::string& indent) {
+std::string entry(const Field& field, const Field* plain, const std::string& indent) {
   if (const auto* nested = std::get_if<std::shared_ptr<Fields>>(&field.target)) {
-    if (is_constant(**nested)) {
-      const std::string value = scalar((*nested)->list()[0]);
-      const std::string source = scalar((*nested)->list()[1]);
-      // A share that nobody speaks of is 1 by default.
-      if (value.empty() || (value == "1" && source.empty())) return "";
-      return fmt::format("{}{}: {{value: {}{}}}\n", indent, field.name, value,
-                         source.empty() ? "" : ", source: " + source);
-    }
-    const std::string inner = block(**nested, indent + "  ");
+    const Fields* const inside =
+        plain ? std::get<std::shared_ptr<Fields>>(plain->target).get() : nullptr;
+    if (is_constant(**nested)) return constant(field, **nested, inside, indent);
+    const std::string inner = block(**nested, inside, indent + "  ");
     return inner.empty() ? "" : indent + field.name + ":\n" + inner;
   }
   if (const auto* list = std::get_if<FieldList>(&field.target)) {
     std::string text;
     for (size_t i = 0; i < list->size(); ++i) {
-      std::string element = block(list->at(i), indent + "    ");
+      std::string element = block(list->at(i), nullptr, indent + "    ");
       element[indent.size() + 2] = '-';
       text += element;
     }
@@ -88,10 +94,10 @@ std::string entry(const Field& field, const std::string& indent) {
   return value.empty() ? "" : indent + field.name + ": " + value + "\n";
 }
 
-std::string block(const Fields& fields, const std::string& indent) {
+std::string block(const Fields& fields, const Fields* plain, const std::string& indent) {
   std::string text;
-  for (const Field& field : fields.list()) {
-    text += entry(field, indent);
+  for (size_t i = 0; i < fields.list().size(); ++i) {
+    text += entry(fields.list()[i], plain ? &plain->list()[i] : nullptr, indent);
   }
   return text;
 }
@@ -99,10 +105,11 @@ std::string block(const Fields& fields, const std::string& indent) {
 }  // namespace
 
 std::string to_yaml(const Cluster& cluster) {
-  Cluster copy = cluster;
-  Fields fields;
+  Cluster copy = cluster, usual;
+  Fields fields, plain;
   copy.fields(fields);
-  return block(fields, "");
+  usual.fields(plain);
+  return block(fields, &plain, "");
 }
 
 }  // namespace hocket::cost

@@ -36,7 +36,7 @@ struct Passage {
   double adapters = 1;  ///< that share these bytes
 };
 
-/// What an algorithm asks of every level that a group spans. `payload`: what algorithms divide.
+/// What an algorithm asks of every level that a group spans.
 std::vector<Passage> passages(const Cluster& cluster, const comm::Algorithm& algorithm,
                               const GroupShape& shape);
 
@@ -50,7 +50,7 @@ std::vector<Way> ways(const Cluster& cluster, const std::vector<comm::Algorithm>
                       const GroupShape& shape);
 
 /// A sum over all, or a half of it, inside nodes first (cluster.algorithms); empty if the group
-/// does not lie evenly on several nodes. `whole`: the ring over all members.
+/// does not lie evenly on several nodes. `ring`: that over all members.
 std::vector<Way> hierarchical(const Cluster& cluster, const comm::Algorithm& ring,
                               const GroupShape& shape);
 

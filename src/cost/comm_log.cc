@@ -184,8 +184,7 @@ double microseconds(const NcclRow& row) {
   return std::min(row.in_place_us, row.out_of_place_us);
 }
 
-/// Where ranks lie; false if a node has no neighbours in order, so that a model of nodes would say
-/// nothing.
+/// Where ranks lie: by the lines of the log that name their hosts.
 CommSample group_of(const NcclRun& run) {
   CommSample sample;
   sample.op = run.op;
@@ -385,10 +384,8 @@ CommLog parse_comm_log(const std::string& text, const std::string& path, const s
   log.path = path;
   const std::string_view head = std::string_view(text).substr(0, text.find('\n'));
   if (head.find("time_stats.") != std::string_view::npos) {
-    log.format = "vidur";
     read_vidur(text, &log);
   } else {
-    log.format = "nccl-tests";
     read_nccl(text, op, &log);
   }
   if (log.samples.empty()) {

@@ -25,7 +25,6 @@ struct CommSample {
 /// What a file says.
 struct CommLog {
   std::string path;
-  std::string format;                ///< "nccl-tests" or "vidur"
   std::string device;                ///< "A100-SXM4-40GB"; empty: the file does not say
   int64_t devices_per_node = 0;      ///< most that any node has here; 0: unknown
   std::vector<CommSample> samples;   ///< by size, then by group

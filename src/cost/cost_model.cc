@@ -84,6 +84,10 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
       profile_(std::move(profile)),
       threads_(std::max<int64_t>(1, threads)),
       collectives_(collectives) {
+  // Nodes of other kinds have a model each, with the profile if their devices are the same ones.
+  // Of this one a profile replaces the file's constants by what was measured here, and gives three
+  // kinds of times: of tasks as they are (`timed_`), of an op at several sizes, between which
+  // others are interpolated (`points_`), and how far that is off (hold_out).
   for (size_t kind = 1; kind < cluster_.num_kinds(); ++kind) {
     const UnlikeNodes& nodes = cluster_.unlike[kind - 1];
     std::optional<Profile> other;
@@ -92,16 +96,16 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
     }
     others_.emplace_back(cluster_.all_of(kind), other, threads, collectives);
   }
-  // A profile replaces the file's constants by what was measured here, and gives three kinds of
-  // times: of tasks as they are (`timed_`), of an op at several sizes, between which others are
-  // interpolated (`points_`), and how far that is off (hold_out).
   if (!profile_) return;
   if (const std::string why = mismatch(*profile_, cluster_); !why.empty()) {
     fail("cost", "the profile {}", why);
   }
-  if (cluster_.cores_per_node > 0 && profile_->cores > 0) {
-    cluster_.cores_per_node = profile_->cores;
-  }
+  replace_links();
+  replace_device();
+  learn_from_tasks();
+}
+
+void CostModel::replace_links() {
   const auto replace = [&](const char* name, Link& link) {
     const auto it = profile_->links.find(name);
     if (it == profile_->links.end()) return;
@@ -120,6 +124,12 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
   replace("intra", cluster_.links.intra);
   if (cluster_.nodes > 1) {
     replace("inter", cluster_.links.inter);
+  }
+}
+
+void CostModel::replace_device() {
+  if (cluster_.cores_per_node > 0 && profile_->cores > 0) {
+    cluster_.cores_per_node = profile_->cores;
   }
   // Measured for a rank with its threads; the file's device is a core where cores are shared.
   const double cores = cluster_.cores_per_node > 0 ? static_cast<double>(profile_->threads) : 1;
@@ -140,6 +150,9 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
       device.peak.bf16 = {rate / cores, "profile"};
     }
   }
+}
+
+void CostModel::learn_from_tasks() {
   std::vector<TimedLeaf> leaves;
   for (const TimedTask& task : profile_->tasks) {
     timed_.emplace(task.key,
@@ -147,12 +160,13 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
     if (task.flops <= 0 && task.bytes <= 0) continue;
     const double roofline =
         roofline_s(task.op, graph::parse_dtype(task.dtype), task.flops, task.bytes);
-    if (task.ns > 0 && roofline > 0) {
-      leaves.push_back(
-          {{task.op, cost_class_of(task.op), roofline, task.flops, static_cast<double>(task.bytes)},
-           static_cast<double>(task.ns)});
-      points_[{task.op, task.dtype}].push_back({roofline, static_cast<double>(task.ns)});
-    }
+    if (roofline <= 0) continue;
+    fastest_share_ = std::min(fastest_share_, static_cast<double>(task.ns) * 1e-9 / roofline);
+    if (task.ns <= 0) continue;
+    leaves.push_back(
+        {{task.op, cost_class_of(task.op), roofline, task.flops, static_cast<double>(task.bytes)},
+         static_cast<double>(task.ns)});
+    points_[{task.op, task.dtype}].push_back({roofline, static_cast<double>(task.ns)});
   }
   for (auto& [key, points] : points_) {
     std::sort(points.begin(), points.end(), [](const Point& left, const Point& right) {
@@ -173,6 +187,25 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
   }
   hold_out();
   learned_.emplace(leaves);
+}
+
+CostModel CostModel::at_best() const {
+  if (others_.empty()) return *this;
+  // What a profile measured of a kind stands in its model, and is of that kind alone: the best is
+  // taken of what is left when it has replaced the constants of each.
+  CostModel best = *this;
+  for (size_t kind = 1; kind <= others_.size(); ++kind) {
+    best.cluster_.unlike[kind - 1].device = others_[kind - 1].cluster_.device;
+    best.cluster_.unlike[kind - 1].links = others_[kind - 1].cluster_.links;
+    best.fastest_share_ = std::min(best.fastest_share_, others_[kind - 1].fastest_share_);
+  }
+  best.cluster_ = best.cluster_.at_best();
+  best.others_.clear();
+  best.timed_.clear();
+  best.points_.clear();
+  best.held_out_.clear();
+  best.learned_.reset();
+  return best;
 }
 
 /// Median error over the sizes of an op, each predicted from its other sizes.
@@ -228,20 +261,6 @@ double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flo
     compute = flops / (cluster_.peak_flops(dtype) * share * scale);
   }
   return std::max(memory, compute);
-}
-
-double CostModel::fastest_share() const {
-  double least = 1;
-  if (!profile_) return least;
-  for (const TimedTask& task : profile_->tasks) {
-    if (task.flops <= 0 && task.bytes <= 0) continue;
-    const double roofline =
-        roofline_s(task.op, graph::parse_dtype(task.dtype), task.flops, task.bytes);
-    if (roofline > 0) {
-      least = std::min(least, static_cast<double>(task.ns) * 1e-9 / roofline);
-    }
-  }
-  return least;
 }
 
 /// Piecewise linear in log(time) over log(roofline); outside the timed sizes, proportional to the

@@ -95,7 +95,14 @@ class CostModel {
   double roofline_s(std::string_view op, graph::DType dtype, double flops, int64_t bytes) const;
   /// The least share of its roofline that a kernel takes by the profile: no kernel is faster. 1
   /// without a profile, and where none is.
-  double fastest_share() const;
+  double fastest_share() const { return fastest_share_; }
+
+  /// The model of nodes of one kind alone.
+  const CostModel& of_kind(size_t kind) const { return kind == 0 ? *this : others_[kind - 1]; }
+  /// Of even nodes: by their rooflines no kernel takes less than its fastest_share() of what it
+  /// takes here on any kind of nodes, and by their links no transfer. Without the times of tasks
+  /// that a profile has, which are of one kind.
+  CostModel at_best() const;
 
  private:
   struct Point {
@@ -116,6 +123,9 @@ class CostModel {
   double scale() const;
   double scaled_ns(const std::vector<Point>& points, double roofline_s) const;
   std::vector<comm::Algorithm> algorithms(const comm::Op& op, double members, double payload) const;
+  void replace_links();
+  void replace_device();
+  void learn_from_tasks();
   void hold_out();
 
   Cluster cluster_;
@@ -126,6 +136,7 @@ class CostModel {
   using OpType = std::pair<std::string, std::string>;  // op, dtype
   std::map<OpType, std::vector<Point>> points_;
   std::optional<LearnedTimes> learned_;
+  double fastest_share_ = 1;
   std::vector<CostModel> others_;      // of the kinds of nodes from 1
   std::map<OpType, double> held_out_;  // error of interpolation; absent: too few sizes
 };

@@ -3,6 +3,7 @@
 // are errors.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -59,6 +60,8 @@ struct TrainSection {
   int64_t save_every = 0;
   int64_t keep_last = 2;
   bool resume = true;
+  /// Where the learning rate ends: min_lr, or a tenth of lr; at most lr.
+  double final_lr() const { return std::min(min_lr.value_or(lr / 10), lr); }
   void fields(Fields& v);
 };
 

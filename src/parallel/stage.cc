@@ -8,14 +8,11 @@
 #include "base/log.h"
 #include "parallel/begins.h"
 #include "parallel/rank_lowering.h"
+#include "program/memory.h"
 
 namespace hocket::parallel {
 
 namespace {
-
-/// Rows that an expert-parallel rank is planned to receive, relative to even routing. More is legal
-/// (addresses are reserved for the worst case) and reported.
-constexpr double kExpectedFactor = 1.25;
 
 /// Work and workspace of a kind of `op`; `experts`: of the whole tensors.
 void set_cost(Kind* kind, const ops::Op& op, int64_t experts, const Program& program) {
@@ -61,7 +58,7 @@ ValueId RankLowering::add_value(TensorId tensor, Layout layout, Value::Life life
   if (whole.routed() && value.type.dims[0] < whole.dims[0]) {
     // Ragged: what even routing brings here, with the headroom that the plan counts on.
     const double rows =
-        kExpectedFactor * static_cast<double>(value.type.dims[1] * value.type.top_k) *
+        program::kExpectedRows * static_cast<double>(value.type.dims[1] * value.type.top_k) *
         static_cast<double>(value.type.dims[0]) / static_cast<double>(whole.dims[0]);
     value.expected_bytes =
         std::min(value.type.bytes(),

@@ -29,6 +29,9 @@ using program::TaskId;
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::min();
 
+/// Choices of what hosts encode that are all tried, at most.
+constexpr double kMostOffloads = 4096;
+
 /// Nanoseconds of a step, from begin until before end.
 struct Span {
   int64_t begin = 0, end = 0;
@@ -163,8 +166,6 @@ CodecTrial::CodecTrial(const engine::Run& run, const std::string& cluster_file,
     kept_.push_back(fmt::format("cluster.file={}", nlohmann::json(cluster_file).dump()));
   }
   cluster_ = engine::cluster_of(run, cluster_file);
-  memory_ =
-      static_cast<int64_t>(run.config.cluster.memory_budget.value_or(cluster_.device.memory.value));
   const engine::Run plain = run_of({});
   if (engine::evaluates(plain)) {
     evaluation_ = std::make_shared<const Program>(
@@ -215,6 +216,7 @@ CodecOutcome CodecTrial::simulate(const CodecChoice& choice,
                               engine::collectives_of(run));
   sim::SimOptions options;
   options.record = times != nullptr;
+  options.memory_budget = static_cast<int64_t>(run.config.cluster.memory_budget.value_or(0));
   options.memory = program::memory_with(compiled.program, evaluation_.get());
   sim::Replay replay;
   const sim::SimReport report =
@@ -222,12 +224,7 @@ CodecOutcome CodecTrial::simulate(const CodecChoice& choice,
   if (times) {
     *times = times_of(compiled.program, replay, transfers_);
   }
-  CodecOutcome outcome{static_cast<double>(report.step_ns) * 1e-9, true};
-  for (const program::Memory& memory : report.memory) {
-    const int64_t taken = cluster_.device_is_host() ? memory.with_host() : memory.total();
-    outcome.fits = outcome.fits && taken <= memory_;
-  }
-  return outcome;
+  return {static_cast<double>(report.step_ns) * 1e-9, report.fits()};
 }
 
 CodecChoice CodecResult::choice() const {
@@ -311,7 +308,7 @@ class CodecSearch {
     };
     const double before_s = result_.chosen.step_s;
     result_.offload = choose_offload(
-        sizes, before_s, options_.most_offloads,
+        sizes, before_s, kMostOffloads,
         [&](const OffloadCounts& counts) -> std::optional<double> {
           const CodecOutcome outcome = simulate(with(counts), nullptr);
           if (!is_better(outcome)) return std::nullopt;

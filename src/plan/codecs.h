@@ -69,14 +69,12 @@ class CodecTrial {
   std::optional<cost::Profile> profile_;
   std::vector<std::string> codecs_;
   cost::Cluster cluster_;
-  int64_t memory_;
   std::shared_ptr<const program::Program> evaluation_;  // null: nothing is evaluated
   std::vector<passes::GradSum> transfers_;
 };
 
 struct CodecSearchOptions {
-  bool offload = false;         ///< hosts may encode in place of devices
-  double most_offloads = 4096;  ///< choices of what hosts encode that are all tried, at most
+  bool offload = false;                  ///< hosts may encode in place of devices
   std::function<bool()> stop = nullptr;  ///< true ends it with the best so far
   /// Called before each simulation: how many there were, and the shortest step.
   std::function<void(int64_t simulated, double best_s)> progress = nullptr;

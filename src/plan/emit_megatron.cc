@@ -243,9 +243,7 @@ class Script {
     recompute();
     add("--train-iters", train.steps);
     add("--lr", train.lr);
-    if (train.min_lr) {
-      add("--min-lr", *train.min_lr);
-    }
+    add("--min-lr", train.final_lr());
     add("--lr-warmup-iters", train.warmup_steps);
     add("--lr-decay-style", "cosine");
     add("--weight-decay", train.weight_decay);

@@ -126,8 +126,7 @@ class JobFile {
     section("lr_scheduler");
     add("warmup_steps", train.warmup_steps);
     add_text("decay_type", "cosine");
-    const double least = train.min_lr.value_or(train.lr / 10);
-    add("min_lr_factor", real(train.lr > 0 ? least / train.lr : 0));
+    add("min_lr_factor", real(train.lr > 0 ? train.final_lr() / train.lr : 0));
   }
 
   void mesh() {

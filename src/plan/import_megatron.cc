@@ -4,155 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
-#include "base/json.h"
-#include "base/math.h"
+#include "base/product.h"
 #include "base/text.h"
 #include "plan/foreign.h"
 #include "plan/megatron_arguments.h"
+#include "plan/megatron_model.h"
 
 namespace hocket::plan {
 
 namespace {
-
-/// Layers without experts.
-std::vector<int64_t> dense_layers(MegatronArguments& arguments, const std::string& name,
-                                  int64_t layers) {
-  std::vector<int64_t> dense;
-  if (!arguments.has("--moe-layer-freq")) return dense;
-  const std::string text = arguments.text("--moe-layer-freq");
-  int64_t every = 0;
-  if (parse_int(text, &every) && every >= 1) {
-    for (int64_t layer = 0; layer < layers; ++layer) {
-      if (layer % every != 0) {
-        dense.push_back(layer);
-      }
-    }
-    return dense;
-  }
-  std::vector<int64_t> pattern;
-  if (!read_pattern(text, &pattern) || std::ssize(pattern) != layers) {
-    fail(name, "--moe-layer-freq is {}; expected an integer, or a list like ([0]*3+[1]*{}) of {}",
-         quote(text), layers - 3, counted(layers, "layer"));
-  }
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    if (pattern[static_cast<size_t>(layer)] == 0) {
-      dense.push_back(layer);
-    }
-  }
-  return dense;
-}
-
-/// Keys that a query sees, its own included; 0: all. The argument counts those before its own and
-/// those behind it.
-int64_t window_of(MegatronArguments& arguments, const std::string& name) {
-  std::string text = arguments.text("--window-size");
-  if (text.empty()) return 0;
-  std::erase_if(text, [](char c) { return c == '(' || c == ')' || c == ' '; });
-  const size_t comma = std::min(text.find(','), text.size() - 1);
-  int64_t before = 0, behind = 0;
-  if (!parse_int(text.substr(0, comma), &before) || !parse_int(text.substr(comma + 1), &behind) ||
-      before < -1 || behind > 0) {
-    fail(name, "--window-size is {}; expected tokens before a query and none behind, like 4095,0",
-         quote(arguments.text("--window-size")));
-  }
-  return before + 1;
-}
-
-/// The model as a config.json: a llama, a mistral with a window, or a qwen3_moe with experts. What
-/// these lack is noted.
-std::string model_of(MegatronArguments& arguments, const std::string& name, Imported* imported) {
-  const auto need = [&](const char* flag) {
-    if (!arguments.has(flag)) {
-      fail(name, "has no {}; expected it, or --set model.path=MODEL in its place", flag);
-    }
-    return arguments.integer(flag, 0);
-  };
-  const auto note = [&](const std::string& text) { imported->notes.push_back(text); };
-  nlohmann::json model;
-  const int64_t layers = need("--num-layers");
-  const int64_t hidden = need("--hidden-size");
-  const int64_t heads = need("--num-attention-heads");
-  const int64_t experts = arguments.integer("--num-experts", 0);
-  if (heads < 1 || hidden < 1 || layers < 1) {
-    fail(name,
-         "--num-layers, --hidden-size and --num-attention-heads are {}, {} and {}; expected "
-         "at least 1 each",
-         layers, hidden, heads);
-  }
-  const int64_t window = window_of(arguments, name);
-  const char* const dense = window > 0 ? "mistral" : "llama";
-  model["model_type"] = experts > 0 ? "qwen3_moe" : dense;
-  if (window > 0) {
-    model["sliding_window"] = window;
-    model["use_sliding_window"] = true;
-  }
-  model["num_hidden_layers"] = layers;
-  model["hidden_size"] = hidden;
-  model["num_attention_heads"] = heads;
-  model["head_dim"] = arguments.integer("--kv-channels", hidden / heads);
-  const bool grouped = arguments.has("--group-query-attention");
-  model["num_key_value_heads"] = grouped ? arguments.integer("--num-query-groups", 1) : heads;
-  const int64_t wide = arguments.integer("--ffn-hidden-size", 4 * hidden);
-  if (arguments.has("--swiglu")) {
-    model["intermediate_size"] = wide;
-  } else {
-    // Two products of this width have the parameters of three that are two thirds as wide.
-    model["intermediate_size"] = std::max<int64_t>(1, wide * 2 / 3);
-    note(
-        fmt::format("MLPs without --swiglu are gated ones of two thirds of their width here: {} "
-                    "for {}",
-                    wide * 2 / 3, wide));
-  }
-  const int64_t tp = arguments.integer("--tensor-model-parallel-size", 1);
-  int64_t vocabulary = arguments.integer("--padded-vocab-size", 0);
-  if (vocabulary == 0) {
-    const int64_t multiple = arguments.integer("--make-vocab-size-divisible-by", 128) * tp;
-    vocabulary = round_up(need("--vocab-size"), std::max<int64_t>(1, multiple));
-  }
-  model["vocab_size"] = vocabulary;
-  model["max_position_embeddings"] =
-      arguments.integer("--max-position-embeddings", arguments.integer("--seq-length", 4096));
-  model["rope_theta"] = arguments.number("--rotary-base", 10000);
-  model["rms_norm_eps"] = arguments.number("--norm-epsilon", 1e-5);
-  model["initializer_range"] = arguments.number("--init-method-std", 0.02);
-  model["tie_word_embeddings"] = !arguments.has("--untie-embeddings-and-output-weights");
-  model["hidden_act"] = "silu";
-  if (experts > 0) {
-    model["num_experts"] = experts;
-    model["num_experts_per_tok"] = arguments.integer("--moe-router-topk", 2);
-    model["moe_intermediate_size"] = arguments.integer("--moe-ffn-hidden-size", wide);
-    model["mlp_only_layers"] = dense_layers(arguments, name, layers);
-    model["decoder_sparse_step"] = 1;
-    // Softmax over the chosen experts is softmax over all, normalised.
-    model["norm_topk_prob"] = !arguments.has("--moe-router-pre-softmax");
-    model["router_aux_loss_coef"] = arguments.number("--moe-aux-loss-coeff", 0);
-    if (!arguments.has("--qk-layernorm")) {
-      note("queries and keys are normalised in models with experts here, as with --qk-layernorm");
-    }
-  } else if (arguments.has("--qk-layernorm")) {
-    arguments.leave("--qk-layernorm", "models without experts do not normalise queries and keys");
-  }
-  const std::string norm = arguments.text("--normalization");
-  if (norm != "RMSNorm") {
-    note(fmt::format("norms are RMSNorm here, for {}", norm.empty() ? "LayerNorm" : norm));
-  }
-  const std::string positions = arguments.text("--position-embedding-type");
-  if (positions != "rope" && !arguments.has("--use-rotary-position-embeddings")) {
-    note(fmt::format("positions are rotary here, for {}",
-                     positions.empty() ? "learned_absolute" : positions));
-  }
-  if (!arguments.has("--disable-bias-linear")) {
-    note("products have no bias here");
-  }
-  arguments.leave("--moe-shared-expert-intermediate-size", "models here have no shared experts");
-  arguments.leave("--multi-latent-attention", "attention here has whole heads");
-  arguments.leave("--mtp-num-layers", "models here predict one token");
-  return model.dump(2) + "\n";
-}
 
 class Import {
  public:
@@ -161,7 +24,7 @@ class Import {
 
   Imported run() {
     // The model, the mesh, and what of the training a run has keys for.
-    imported_.config_json = model_of(arguments_, name_, &imported_);
+    imported_.config_json = megatron_model(arguments_, name_, &imported_.notes);
     read_mesh();
     read_pipeline();
     read_sharding();
@@ -197,9 +60,9 @@ class Import {
     }
     const int64_t nodes = arguments_.launcher("--nnodes", 1);
     const int64_t per_node = arguments_.launcher("--nproc-per-node", 0);
-    const int64_t launched = per_node > 0 ? per_node * nodes : ranks_.otherwise;
+    const int64_t launched = per_node > 0 ? product_at_most({per_node, nodes}) : ranks_.otherwise;
     const int64_t ranks = ranks_.asked > 0 ? ranks_.asked : launched;
-    const int64_t others = tp_ * pp_ * cp_;
+    const int64_t others = product_at_most({tp_, pp_, cp_});
     if (ranks > 0 && ranks % others != 0) {
       fail(name_,
            "there are {} ranks ({} nodes of {}); expected a multiple of tp {} x pp {} x cp {}",
@@ -257,7 +120,7 @@ class Import {
     const int64_t per_stage = arguments_.integer("--num-layers-per-virtual-pipeline-stage", 0);
     int64_t chunks = arguments_.integer("--num-virtual-stages-per-pipeline-rank", 1);
     if (per_stage > 0) {
-      if (layers % (pp_ * per_stage) != 0) {
+      if (layers % product_at_most({pp_, per_stage}) != 0) {
         fail(
             name_,
             "--num-layers-per-virtual-pipeline-stage is {}; expected a divisor of the {} layers of "
@@ -349,7 +212,7 @@ class Import {
       }
     }
     const int64_t instances = arguments_.integer("--num-distributed-optimizer-instances", 1);
-    const int64_t replicas = dp_ * cp_;
+    const int64_t replicas = product_at_most({dp_, cp_});
     const std::string among = instances > 1 ? "group" : "all";
     if (split == "no_shard" || replicas == 1) {
       // Nothing is split.
@@ -403,7 +266,7 @@ class Import {
   void read_batch() {
     const int64_t micro = arguments_.integer("--micro-batch-size", 1);
     set("plan.micro_batch", micro);
-    global_batch_ = arguments_.integer("--global-batch-size", micro * dp_);
+    global_batch_ = arguments_.integer("--global-batch-size", product_at_most({micro, dp_}));
     set("train.global_batch", global_batch_);
     set("train.seq_len", arguments_.integer("--seq-length", 4096));
     const std::string granularity = arguments_.text("--recompute-granularity");
@@ -469,7 +332,7 @@ class Import {
     }
     read_steps("--train-iters", "--train-samples", "train.steps");
     copy("--lr", "train.lr");
-    copy("--min-lr", "train.min_lr");
+    read_decay();
     read_steps("--lr-warmup-iters", "--lr-warmup-samples", "train.warmup_steps");
     copy("--eval-interval", "train.eval_every");
     copy("--save-interval", "train.save_every");
@@ -484,7 +347,20 @@ class Import {
       set("train.balance_coef", arguments_.number("--moe-aux-loss-coeff", 0));
     }
     if (arguments_.has("--distributed-timeout-minutes")) {
-      set("plan.timeout_s", arguments_.integer("--distributed-timeout-minutes", 10) * 60);
+      set("plan.timeout_s",
+          product_at_most({arguments_.integer("--distributed-timeout-minutes", 10), 60}));
+    }
+  }
+
+  /// Its learning rate falls to 0 if nothing else is said, in a line.
+  void read_decay() {
+    set("train.min_lr", std::string("0"));
+    copy("--min-lr", "train.min_lr");
+    const std::string given = arguments_.text("--lr-decay-style");
+    const std::string style = given.empty() ? "linear" : given;
+    if (style != "cosine") {
+      imported_.notes.push_back(
+          fmt::format("the learning rate follows a cosine here, for --lr-decay-style {}", style));
     }
   }
 

@@ -12,6 +12,7 @@
 #include <toml++/toml.h>
 
 #include "base/error.h"
+#include "base/product.h"
 #include "base/text.h"
 #include "plan/foreign.h"
 #include "plan/torchtitan_names.h"
@@ -176,7 +177,7 @@ class Import {
     cp_ = degree("context_parallel");
     replicate_ = degree("data_parallel_replicate");
     split_ = degree("data_parallel_shard", -1);
-    const int64_t others = tp_ * pp_ * cp_ * replicate_;
+    const int64_t others = product_at_most({tp_, pp_, cp_, replicate_});
     if (split_ < 0) {
       const int64_t ranks = ranks_.asked > 0 ? ranks_.asked : ranks_.otherwise;
       if (ranks <= 0) {
@@ -193,21 +194,23 @@ class Import {
              ranks, split_, others, tp_, pp_, cp_, replicate_);
       }
       split_ = ranks / others;
-    } else if (ranks_.asked > 0 && ranks_.asked != others * split_) {
+    }
+    const int64_t all = product_at_most({others, split_});
+    if (ranks_.asked > 0 && ranks_.asked != all) {
       fail(name_,
            "--ranks is {}; expected the {} of the file; try --cluster, which finds a plan of other "
            "ranks",
-           ranks_.asked, others * split_);
+           ranks_.asked, all);
     }
     for (const auto& [key, ranks] : {std::pair{"plan.tp", tp_},
                                      {"plan.pp", pp_},
                                      {"plan.cp", cp_},
-                                     {"plan.dp", replicate_ * split_}}) {
+                                     {"plan.dp", product_at_most({replicate_, split_})}}) {
       if (ranks > 1) {
         set(key, ranks);
       }
     }
-    read_nodes(others * split_);
+    read_nodes(all);
     if (tp_ > 1) {
       set("plan.sequence_parallel", true);
     }
@@ -250,13 +253,14 @@ class Import {
 
   void read_sharding() {
     const std::string reshard = job_.text("parallelism.fsdp_reshard_after_forward", "default");
-    if (split_ * cp_ == 1) return;
+    const int64_t group = product_at_most({split_, cp_});
+    if (group == 1) return;
     // FSDP splits over the shard and context ranks; with replicas, inside each of them.
     const std::string among = replicate_ > 1 ? "group" : "all";
     set("plan.shard.params", among);
     set("plan.shard.grads", among);
     if (replicate_ > 1) {
-      set("plan.shard.group", split_ * cp_);
+      set("plan.shard.group", group);
     }
     if (reshard == "never" || (reshard == "default" && pp_ > 1)) {
       set("plan.shard.reshard_after_forward", false);
@@ -321,7 +325,7 @@ class Import {
   void read_precision() {
     const std::string param = precision("training.mixed_precision_param", "bfloat16");
     const std::string kept = precision("training.dtype", "float32");
-    const bool is_mixed = split_ * cp_ > 1 || tp_ * pp_ == 1;
+    const bool is_mixed = split_ > 1 || cp_ > 1 || (tp_ == 1 && pp_ == 1);
     const bool bf16 = kept == "bfloat16" || (is_mixed && param == "bfloat16");
     if (bf16) {
       set("model.dtype", std::string("bf16"));
@@ -354,15 +358,16 @@ class Import {
   }
 
   void read_training() {
-    const int64_t dp = replicate_ * split_;
+    const int64_t dp = product_at_most({replicate_, split_});
     const int64_t local = job_.has("training.batch_size")
                               ? job_.integer("training.batch_size", 8)
                               : job_.integer("training.local_batch_size", 8);
     const int64_t global = job_.integer("training.global_batch_size", -1);
     const int64_t piece = job_.integer("parallelism.pipeline_parallel_microbatch_size", 1);
     set("plan.micro_batch", pp_ > 1 ? piece : local);
-    set("train.global_batch", global > 0 ? global : local * dp);
-    if (const int64_t rounds = local > 0 ? global / (local * dp) : 0; pp_ > 1 && rounds > 1) {
+    set("train.global_batch", global > 0 ? global : product_at_most({local, dp}));
+    if (const int64_t rounds = local > 0 ? global / product_at_most({local, dp}) : 0;
+        pp_ > 1 && rounds > 1) {
       imported_.notes.push_back(fmt::format(
           "a step is one pass through the pipeline here, of all {} sequences of a data-parallel "
           "rank; torchtitan accumulates {} of training.local_batch_size {}, which wait for the "

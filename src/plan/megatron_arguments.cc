@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/product.h"
 #include "base/text.h"
 
 namespace hocket::plan {
@@ -133,7 +134,7 @@ class Pattern {
   bool read(std::vector<int64_t>* list) { return sum(list) && at_ == text_.size(); }
 
  private:
-  static constexpr size_t kMost = 1 << 16;
+  static constexpr int64_t kMost = 1 << 16;
 
   bool take(char letter) {
     if (at_ >= text_.size() || text_[at_] != letter) return false;
@@ -164,7 +165,7 @@ class Pattern {
     if (!one(&part)) return false;
     while (take('*')) {
       int64_t times = 0;
-      if (!integer(&times) || static_cast<size_t>(times) * part.size() > kMost) return false;
+      if (!integer(&times) || product_at_most({times, std::ssize(part)}) > kMost) return false;
       const std::vector<int64_t> once = part;
       part.clear();
       for (int64_t i = 0; i < times; ++i) {
@@ -172,7 +173,7 @@ class Pattern {
       }
     }
     list->insert(list->end(), part.begin(), part.end());
-    return list->size() <= kMost;
+    return std::ssize(*list) <= kMost;
   }
   bool sum(std::vector<int64_t>* list) {
     do {
@@ -186,7 +187,7 @@ class Pattern {
 };
 
 bool flatten(const std::string& text, size_t* at, std::string* out) {
-  constexpr size_t kMost = 1 << 16;
+  constexpr int64_t kMost = 1 << 16;
   while (*at < text.size() && text[*at] != ')') {
     std::string part;
     if (text[*at] == ',' || text[*at] == ' ') {
@@ -210,7 +211,9 @@ bool flatten(const std::string& text, size_t* at, std::string* out) {
       }
       if (!parse_int(std::string_view(text).substr(begin, *at - begin), &times)) return false;
     }
-    if (times < 0 || out->size() + part.size() * static_cast<size_t>(times) > kMost) return false;
+    if (times < 0 || product_at_most({times, std::ssize(part)}) > kMost - std::ssize(*out)) {
+      return false;
+    }
     for (int64_t i = 0; i < times; ++i) {
       *out += part;
     }

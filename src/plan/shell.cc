@@ -127,6 +127,10 @@ class Reader {
           fail(name_, "line {}: the array {} does not end; expected )", line, variable);
         }
         const int word_line = line_;
+        if (ends() || now() == '(') {
+          fail(name_, "line {}: the array {} has an unquoted {}; expected words up to )", line_,
+               variable, now());
+        }
         for (std::string& word : read_word()) {
           script_.assigned.push_back({word, word_line});
           value.words.push_back(std::move(word));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "cost/rooted.h"
 #include "ops/op.h"
 
 namespace hocket::plan {
@@ -123,15 +124,6 @@ TensorType rows_of(double elements) {
   const double rows = std::max(1.0, std::ceil(elements / kRow));
   const double columns = std::max(1.0, std::ceil(elements / rows));
   return {graph::DType::f32, {static_cast<int64_t>(rows), static_cast<int64_t>(columns)}};
-}
-
-/// What goes to a root, from one, or to one and is added up on the way: no ops of the registry.
-std::vector<comm::Algorithm> by_root_algorithms(const SumAct& act, double members, double bytes) {
-  if (act.part == Part::to_root && act.codes) {
-    return {{.name = "direct", .rounds = 1, .bytes = (members - 1) * bytes, .direct = true}};
-  }
-  return {{.name = "ring", .rounds = members - 1, .bytes = bytes},
-          {.name = "tree", .rounds = std::ceil(std::log2(members)), .bytes = bytes}};
 }
 
 }  // namespace
@@ -259,15 +251,11 @@ double SumCosts::communicate(const SumAct& act, State* state) const {
 double SumCosts::collective_s(const SumAct& act, const State& state) const {
   const double n = members(act.over);
   const double payload = bytes(state);
-  std::vector<cost::Way> ways;
-  if (act.part == Part::to_root || act.part == Part::from_root) {
-    ways = cost::ways(costs_.cluster(), by_root_algorithms(act, n, payload), shape(act.over));
-  } else {
-    // An op that gathers counts what comes of it.
-    const bool gathers = act.part == Part::gather || (act.codes && act.part == Part::whole);
-    const comm::Op& op = comm::op(comm::find(routine_of(act)));
-    ways = costs_.ways(op, gathers ? n * payload : payload, false, shape(act.over));
-  }
+  // An op that gathers counts what comes of it.
+  const bool gathers = act.part == Part::gather ||
+                       (act.codes && (act.part == Part::whole || act.part == Part::to_root));
+  const std::vector<cost::Way> ways = costs_.ways(
+      *cost::find_costed(routine_of(act)), gathers ? n * payload : payload, false, shape(act.over));
   const auto adapters = static_cast<double>(costs_.cluster().topology.adapters_per_node);
   const double share =
       act.over == Over::between && adapters > 0 ? std::max(1.0, state.at_once / adapters) : 1;

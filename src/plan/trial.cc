@@ -70,8 +70,9 @@ Trial::Trial(const engine::Run& run, const std::string& cluster_file,
     fail("hocket plan", "--ranks is {}; expected at most the {} of {}", ranks_, cluster_.capacity(),
          cluster_.name);
   }
-  memory_ = static_cast<int64_t>(
-      run.config.cluster.memory_budget.value_or(cluster_.at_best().device.memory.value));
+  const double device = cluster_.at_best().device.memory.value;
+  memory_ =
+      static_cast<int64_t>(std::min(device, run.config.cluster.memory_budget.value_or(device)));
 }
 
 namespace {
@@ -117,19 +118,10 @@ Space Trial::space(std::map<std::string, std::string> given) const {
 
 /// How fast devices of every kind do what a micro-batch takes, beside the fastest ones.
 std::vector<double> Trial::speed_of_kinds(const ModelTable& table) const {
+  const cost::CostModel all(cluster_, profile_, threads(), engine::collectives_of(base_));
   std::vector<double> speeds;
   for (size_t kind = 0; kind < cluster_.num_kinds(); ++kind) {
-    std::optional<cost::Profile> profile = profile_;
-    if (kind > 0 && profile) {
-      const cost::UnlikeNodes& nodes = cluster_.unlike[kind - 1];
-      if (nodes.cluster.empty()) {
-        profile = cost::scaled(*std::move(profile), nodes.speed, nodes.bandwidth);
-      } else {
-        profile.reset();  // of other devices
-      }
-    }
-    const cost::CostModel costs(cluster_.all_of(kind), profile, threads(),
-                                engine::collectives_of(base_));
+    const cost::CostModel& costs = all.of_kind(kind);
     double seconds = 0;
     const auto add = [&](LayerKind layer, double times) {
       for (const NodeWork& node : table.layers[static_cast<size_t>(layer)].nodes) {
@@ -221,22 +213,12 @@ graph::Graph Trial::graph() const {
 }
 
 int64_t Trial::threads() const {
-  const int64_t here = std::min(ranks_, cluster_.devices_per_node);
-  const int64_t asked = base_.config.plan.threads_per_rank;
-  return asked > 0 ? asked : std::max<int64_t>(1, cluster_.cores_per_node / here);
+  return cluster_.threads_per_rank(base_.config.plan.threads_per_rank, ranks_);
 }
 
 cost::CostModel Trial::costs() const {
-  std::optional<cost::Profile> profile = profile_;
-  double speed = 1, bandwidth = 1;
-  for (const cost::UnlikeNodes& nodes : cluster_.unlike) {
-    speed = std::max(speed, nodes.speed);
-    bandwidth = std::max(bandwidth, nodes.bandwidth);
-  }
-  if (profile) {
-    profile = cost::scaled(*std::move(profile), speed, bandwidth);
-  }
-  return {cluster_.at_best(), profile, threads(), engine::collectives_of(base_)};
+  const cost::CostModel costs(cluster_, profile_, threads(), engine::collectives_of(base_));
+  return costs.at_best();
 }
 
 bool Trial::blocking() const {
@@ -274,6 +256,7 @@ std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
                                 engine::collectives_of(run));
     sim::SimOptions options;
     options.record = false;
+    options.memory_budget = static_cast<int64_t>(run.config.cluster.memory_budget.value_or(0));
     options.tokens = compiled.tokens_per_step;
     options.model_flops = cost::model_flops(compiled.reference).training() *
                           static_cast<double>(compiled.program.num_micro_batches);
@@ -298,7 +281,7 @@ std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
     for (const program::Memory& memory : report.memory) {
       outcome.bytes = std::max(outcome.bytes, memory.total());
     }
-    outcome.fits = report.fits() && outcome.bytes <= memory_;
+    outcome.fits = report.fits();
   } catch (const Stopped&) {
     return std::nullopt;
   } catch (const Error& error) {

@@ -72,6 +72,15 @@ std::vector<Range> without(const std::vector<Range>& ranges, const std::vector<R
   return list;
 }
 
+std::optional<MemoryLimits::Excess> MemoryLimits::exceeded_by(const Memory& memory) const {
+  const int64_t of_device = device_is_host ? memory.with_host() : memory.total();
+  const bool above_device = device > 0 && of_device > device;
+  const bool above_budget = budget > 0 && memory.total() > budget;
+  if (above_budget && (!above_device || budget < device)) return Excess{memory.total(), budget};
+  if (above_device) return Excess{of_device, device};
+  return std::nullopt;
+}
+
 int64_t total_bytes(const std::vector<Range>& ranges) {
   int64_t bytes = 0;
   for (const Range& range : ranges) {

@@ -3,6 +3,7 @@
 // report all take their figures, and the words for them, from here.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,10 @@ namespace hocket::program {
 inline constexpr int64_t kPageBytes = 4096;
 /// `bytes` in whole pages.
 int64_t whole_pages(int64_t bytes);
+
+/// Rows that an expert-parallel rank is planned to receive, relative to even routing. More is legal
+/// (addresses are reserved for the worst case) and reported.
+inline constexpr double kExpectedRows = 1.25;
 
 /// Planned memory of one rank, in bytes.
 struct Memory {
@@ -35,6 +40,20 @@ struct Memory {
   /// Where the device is the host itself.
   int64_t with_host() const { return total() + host; }
   bool operator==(const Memory&) const = default;
+};
+
+/// What memory there is for a rank; 0: unknown, or as much as is asked for.
+struct MemoryLimits {
+  int64_t device = 0;           ///< of its device
+  bool device_is_host = false;  ///< which is the host itself: it has the host's buffers too
+  int64_t budget = 0;           ///< stands for a device with memory of its own
+
+  struct Excess {
+    int64_t needed = 0, there = 0;
+  };
+  /// Whether a rank fits, wherever that is asked: none if it does. Of two limits that it exceeds
+  /// the lesser.
+  std::optional<Excess> exceeded_by(const Memory& memory) const;
 };
 
 /// "16.2 GiB persistent, 705 KiB inputs and outputs, 84.4 GiB step buffers, 96 MiB messages": all

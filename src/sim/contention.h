@@ -42,7 +42,7 @@ class Contention {
   };
 
   /// Queues of a rank have numbers below this.
-  static constexpr int32_t kQueues = 2 * program::kNumLanes;
+  static constexpr int32_t kQueues = program::kNumLanes;
 
   /// Returns the place's number.
   int32_t add(Place place);

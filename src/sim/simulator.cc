@@ -163,8 +163,7 @@ class ModelDurations : public Durations {
         most = std::max(most, buffer.expected_bytes);
       }
     }
-    constexpr double kHeadroom = 1.25;  // parallel/stage.cc
-    return most == 0 ? otherwise : std::llround(static_cast<double>(most) / kHeadroom);
+    return most == 0 ? otherwise : std::llround(static_cast<double>(most) / program::kExpectedRows);
   }
 
   const GroupShape& known_shape(int32_t shape) const {
@@ -480,12 +479,11 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
         "replayed");
   }
   for (size_t c = 0; c < report.memory.size(); ++c) {
-    const int64_t needed = report.memory[c].total();
-    const int64_t there = report.memory_limit(c);
-    if (there > 0 && needed > there) {
-      report.notes.push_back(fmt::format(
-          "does not fit: {} needs {} of {}", program::stage_name(program.classes[c]),
-          human_bytes(static_cast<double>(needed)), human_bytes(static_cast<double>(there))));
+    if (const auto excess = report.memory_limits(c).exceeded_by(report.memory[c])) {
+      report.notes.push_back(fmt::format("does not fit: {} needs {} of {}",
+                                         program::stage_name(program.classes[c]),
+                                         human_bytes(static_cast<double>(excess->needed)),
+                                         human_bytes(static_cast<double>(excess->there))));
     }
   }
   if (!program::is_planned(program)) {
@@ -510,38 +508,26 @@ std::vector<int64_t> smallest_devices(const Program& program, const cost::Cluste
 
 /// What the first `world` devices are called, what they can do at most, and what they cost.
 void describe_devices(const cost::Cluster& cluster, int32_t world, SimReport& report) {
-  std::vector<double> ranks(cluster.num_kinds(), 0);
-  if (cluster.unlike.empty()) {
-    ranks[0] = world;
-  } else {
-    for (int32_t rank = 0; rank < world; ++rank) {
-      ranks[cluster.kind_of(rank)] += 1;
-    }
-  }
-  std::vector<std::string> names;
+  const std::vector<int64_t> ranks = cluster.ranks_of_kinds(world);
   for (size_t kind = 0; kind < ranks.size(); ++kind) {
     if (ranks[kind] == 0) continue;
     const cost::Cluster alike = cluster.all_of(kind);
-    if (std::find(names.begin(), names.end(), alike.device.name) == names.end()) {
-      names.push_back(alike.device.name);
-    }
-    report.peak_flops += alike.peak_flops(report.dtype) * ranks[kind] / world;
-    report.price += alike.device.price.value * ranks[kind] / world;
+    const double share = static_cast<double>(ranks[kind]) / world;
+    report.peak_flops += alike.peak_flops(report.dtype) * share;
+    report.price += alike.device.price.value * share;
   }
-  report.device = join(names, " and ");
+  report.device = cluster.device_names(world);
 }
 
 }  // namespace
 
-int64_t SimReport::memory_limit(size_t cls) const {
-  const int64_t device = device_memory[cls];
-  if (memory_budget <= 0) return device;
-  return device > 0 ? std::min(device, memory_budget) : memory_budget;
+program::MemoryLimits SimReport::memory_limits(size_t cls) const {
+  return {device_memory[cls], device_is_host, memory_budget};
 }
 
 bool SimReport::fits() const {
   for (size_t cls = 0; cls < memory.size(); ++cls) {
-    if (memory_limit(cls) > 0 && memory[cls].total() > memory_limit(cls)) return false;
+    if (memory_limits(cls).exceeded_by(memory[cls])) return false;
   }
   return true;
 }
@@ -559,17 +545,15 @@ std::string SimReport::memory_limit_text() const {
 }
 
 int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster) {
-  int64_t threads = 0;
+  int64_t asked = 0;
   if (!program.config.empty()) {
     const nlohmann::json config = parse_json(program.config, "program");
     const JsonView view(config, "program");
     if (view.has("plan")) {
-      threads = view.at("plan").get_int("threads_per_rank", 0);
+      asked = view.at("plan").get_int("threads_per_rank", 0);
     }
   }
-  if (threads > 0) return threads;
-  const int64_t ranks = std::min<int64_t>(program.num_ranks(), cluster.devices_per_node);
-  return std::max<int64_t>(1, cluster.cores_per_node / std::max<int64_t>(1, ranks));
+  return cluster.threads_per_rank(asked, program.num_ranks());
 }
 
 SimReport simulate(const Program& program, const CostModel& costs, const SimOptions& options,
@@ -641,6 +625,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   }
   report.memory = options.memory.empty() ? program::memory_of(program) : options.memory;
   report.device_memory = smallest_devices(program, cluster);
+  report.device_is_host = cluster.device_is_host();
   report.memory_budget = options.memory_budget;
   report.provenance = shares(program, durations, result);
   if (options.record) {

@@ -90,17 +90,17 @@ struct SimReport {
   std::vector<program::Memory> memory;  ///< planned, of a rank of every class
   /// Per class, of the smallest device that a rank of it has.
   std::vector<int64_t> device_memory;
-  int64_t memory_budget = 0;  ///< bytes of a rank, whatever its device has; 0: there is none
+  bool device_is_host = false;  ///< ranks are threads: the device's memory is the host's
+  int64_t memory_budget = 0;    ///< bytes of a rank, whatever its device has; 0: there is none
   ProvenanceShares provenance;
   std::vector<PathEntry> path;     ///< the critical path's top five
   int64_t path_ns = 0;             ///< whole critical path
   std::vector<WhatIf> what_if;     ///< in the order of the questions
   std::vector<std::string> notes;  ///< what the reader should know about this prediction
 
-  /// What a rank of a class may take: its devices' memory, or the budget, whichever is less; 0:
-  /// unknown.
-  int64_t memory_limit(size_t cls) const;
-  bool fits() const;  ///< every class's planned memory within its limit
+  /// What a rank of a class may take.
+  program::MemoryLimits memory_limits(size_t cls) const;
+  bool fits() const;  ///< every class's planned memory within its limits
   /// "80 GiB per device", "40 GiB to 80 GiB per device", "10 MiB per rank (cluster.memory_budget)";
   /// empty: unknown.
   std::string memory_limit_text() const;

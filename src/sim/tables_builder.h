@@ -36,8 +36,9 @@ class TablesBuilder {
     return static_cast<int32_t>(place_of(task.lane));
   }
   void flatten(ClassId cls);
-  /// What the host does before it launches each task: one that it runs itself, or whose sizes it
-  /// needs to launch what comes, or whose result it reads, is awaited like a dependency.
+  /// What the host does before it launches each task: one whose sizes it needs to launch what
+  /// comes, or whose result it reads, is awaited like a dependency. What it runs itself, in a
+  /// thread of its own, is not launched and not awaited.
   void add_launches(ClassId cls, ClassTable& table);
   void classify(ClassId cls, TaskId i, ClassTable& table);
   int32_t peer(int32_t rank, const Link& link) const;

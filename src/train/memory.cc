@@ -78,8 +78,9 @@ void require_memory(const engine::Run& run, const program::Program& program,
   // A budget is of one rank and stands for the device that it will have. Without one the ranks are
   // threads here, and all of them together must fit into what this machine has free.
   if (const auto& budget = run.config.cluster.memory_budget) {
+    const program::MemoryLimits limits{.budget = static_cast<int64_t>(*budget)};
     for (size_t c = 0; c < planned.size(); ++c) {
-      if (static_cast<double>(planned[c].total()) <= *budget) continue;
+      if (!limits.exceeded_by(planned[c])) continue;
       fail(run.name,
            "a rank of {} would need {} of memory ({}); cluster.memory_budget allows {}; try "
            "{}, or a larger budget",
@@ -100,12 +101,14 @@ void require_memory(const engine::Run& run, const program::Program& program,
     all.host += ranks * planned[c].host;
   }
   const int64_t have = available_memory();
-  if (have <= 0 || all.with_host() <= have) return;
+  const auto excess =
+      program::MemoryLimits{.device = have, .device_is_host = true}.exceeded_by(all);
+  if (!excess) return;
   fail(run.name,
        "{} on this machine would need {} of memory ({}); it has free {}; try {}, or set "
        "cluster.memory_budget (per rank) to go on nonetheless",
        counted(std::accumulate(here.begin(), here.end(), int64_t{0}), "rank"),
-       size_text(all.with_host()), program::parts_text(all), size_text(have),
+       size_text(excess->needed), program::parts_text(all), size_text(have),
        remedy_of_all(run, program, all));
 }
 

@@ -30,17 +30,13 @@ int64_t decide_steps(const engine::TrainSection& train, double step_s) {
   return steps;
 }
 
-double final_learning_rate(const engine::TrainSection& train) {
-  return std::min(train.min_lr.value_or(train.lr / 10), train.lr);
-}
-
 double learning_rate(const engine::TrainSection& train, int64_t step, int64_t steps) {
   if (step <= train.warmup_steps) {
     return train.lr * static_cast<double>(step) / static_cast<double>(train.warmup_steps);
   }
   const double span = static_cast<double>(std::max<int64_t>(1, steps - train.warmup_steps));
   const double x = std::min(1.0, static_cast<double>(step - train.warmup_steps) / span);
-  const double end = final_learning_rate(train);
+  const double end = train.final_lr();
   return end + (train.lr - end) * 0.5 * (1 + std::cos(std::numbers::pi * x));
 }
 

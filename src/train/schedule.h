@@ -15,10 +15,7 @@ namespace hocket::train {
 /// Decides, and says, how many steps train.minutes has room for if one takes `step_s`; at least 1.
 int64_t decide_steps(const engine::TrainSection& train, double step_s);
 
-/// Where the learning rate ends: train.min_lr, or a tenth of train.lr; at most train.lr.
-double final_learning_rate(const engine::TrainSection& train);
-
-/// Learning rate of step 1..steps: linear warm-up, then cosine to final_learning_rate().
+/// Learning rate of step 1..steps: linear warm-up, then cosine to train.final_lr().
 double learning_rate(const engine::TrainSection& train, int64_t step, int64_t steps);
 
 /// Warns of what the schedule of so many steps does not do although it seems to.

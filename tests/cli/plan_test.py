@@ -401,6 +401,25 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.assertNotIn("$@", told)  # the script's own arguments: it has none
         subprocess.run(["bash", "-n", os.path.join(self.folder, "again.sh")], check=True)
 
+    def test_defaults_of_megatron(self):
+        """What a script leaves out is what Megatron-LM takes for it, not what we do."""
+        script = ("torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
+                  "--vocab-size 512 --swiglu --lr 1e-3\n")
+        self.put("args.sh", script)
+        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        # Of 4 x 64 two thirds, rounded down to a multiple of 64.
+        self.assertEqual(json.loads(self.read("model/config.json"))["intermediate_size"], 128)
+        self.assertIn("note     the learning rate follows a cosine here, for --lr-decay-style linear", told)
+        self.assertEqual(self.keys("run.yaml")[1]["min_lr"], 0)
+        self.put("args.sh", script.replace("--swiglu", "--lr-decay-style cosine --min-lr 2e-5"))
+        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        self.assertIn("two thirds of their width here: 170 for 256", told)
+        self.assertNotIn("--lr-decay-style", told)
+        self.assertEqual(self.keys("run.yaml")[1]["min_lr"], 2e-5)
+        # And a run that leaves it out says what it does.
+        self.good("plan", "run.yaml", "--set", "train.min_lr=null", "--emit", "megatron", "--out", "again.sh")
+        self.assertIn("--min-lr 0.0001\n", self.read("again.sh"))
+
     def test_megatron_window(self):
         for script, family in ((DENSE_SCRIPT, "mistral"), (EXPERTS, "qwen3_moe")):
             self.put("args.sh", script.replace("--swiglu", "--swiglu --window-size '(15, 0)'"))
@@ -451,6 +470,23 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.refused("--num-layers is '$LAYERS'; expected an integer", "plan", "--from", "megatron", "unset.sh")
         self.put("open.sh", "A=(\n --num-layers 2\n")
         self.refused("line 1: the array A does not end", "plan", "--from", "megatron", "open.sh")
+        for letter in ";|&(":
+            self.put("letter.sh", f"A=( --num-layers 2\n {letter} --swiglu )\n")
+            self.refused(f"line 2: the array A has an unquoted {letter}; expected words up to )", "plan", "--from",
+                         "megatron", "letter.sh")
+        # Products of these have no place in 64 bits.
+        sized = ("torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 "
+                 "--vocab-size 512 ")
+        many = 2 ** 62
+        for more, part in (
+                ("--tensor-model-parallel-size 4294967296 --pipeline-model-parallel-size 4294967296",
+                 "expected a multiple of tp 4294967296 x pp 4294967296 x cp 1"),
+                (f"--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage {many}",
+                 f"--num-layers-per-virtual-pipeline-stage is {many}"),
+                (f"--pipeline-model-parallel-layout '(tttt)*{many}'", "--pipeline-model-parallel-layout is"),
+                (f"--num-experts 4 --moe-layer-freq '([0,1,0,1])*{many}'", "--moe-layer-freq is")):
+            self.put("many.sh", sized + more + "\n")
+            self.refused(part, "plan", "--from", "megatron", "many.sh")
         self.put("ranks.sh", EXPERTS.replace("NNODES=${SLURM_NNODES:-4}", "NNODES=3")
                  .replace("GPUS_PER_NODE=8", "GPUS_PER_NODE=5"))
         self.refused("expected a multiple of tp 4 x pp 2 x cp 1", "plan", "--from", "megatron", "ranks.sh")
@@ -592,6 +628,11 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.refused("line 3", "plan", "--from", "torchtitan", "bad.toml", "--set", "model.path=model")
         self.put("job.toml", TORCHTITAN.replace("shard_degree = 2", "shard_degree = -1"))
         self.refused("expected --ranks N", "plan", "--from", "torchtitan", "job.toml", "--set", "model.path=model")
+        self.put("many.toml", TORCHTITAN.replace("tensor_parallel_degree = 2", "tensor_parallel_degree = 4294967296")
+                 .replace("pipeline_parallel_degree = 2", "pipeline_parallel_degree = 4294967296")
+                 .replace("shard_degree = 2", "shard_degree = -1"))
+        self.refused("tp 4294967296 x pp 4294967296 x cp 1 x replicas 2", "plan", "--from", "torchtitan", "many.toml",
+                     "--set", "model.path=model", "--ranks", "8")
         self.put("text.toml", TORCHTITAN.replace("seq_len = 2048", 'seq_len = "long"'))
         self.refused("training.seq_len is 'long'; expected an integer", "plan", "--from", "torchtitan", "text.toml",
                      "--set", "model.path=model")

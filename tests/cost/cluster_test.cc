@@ -154,6 +154,103 @@ TEST(Cluster, UnlikeNodesHaveWhatTheirEntriesSay) {
   EXPECT_NE(refused("  - {first: 2, cluster: none.yaml}\n").find("none.yaml"), std::string::npos);
 }
 
+TEST(Cluster, FilesThatLeadBackToThemselvesAreRefused) {
+  const data::TempFolder temp;
+  std::string text = kSmall;
+  const auto add = [&](const std::string& name, const std::string& other) {
+    return temp.add(name, text + "unlike: [{first: 1, cluster: " + other + "}]\n");
+  };
+  const auto refused = [](const std::string& path) {
+    try {
+      read_cluster(path);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit_code(), 2);
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const std::string itself = refused(add("itself.yaml", "itself.yaml"));
+  EXPECT_NE(itself.find("itself.yaml -> itself.yaml"), std::string::npos) << itself;
+  add("b.yaml", "./c.yaml");
+  add("c.yaml", "b.yaml");
+  const std::string circle = refused(add("a.yaml", "b.yaml"));
+  EXPECT_NE(circle.find("b.yaml -> c.yaml -> b.yaml"), std::string::npos) << circle;
+  // Two entries may name one file.
+  temp.add("plain.yaml", text);
+  read_cluster(temp.add("d.yaml", text + "unlike: [{cluster: plain.yaml}, {first: 1, cluster: "
+                                         "plain.yaml}]\n"));
+}
+
+TEST(Cluster, SizesBeyondAllDevicesAreRefused) {
+  const auto has = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  std::string huge = kSmall;
+  huge.replace(huge.find("nodes: 2"), 8, "nodes: 4294967296");
+  has(refusal(huge, "devices_per_node: 2", "devices_per_node: 4294967296"), "at most 16 M ranks");
+  has(refusal(kSmall, "devices_per_node: 2", "devices_per_node: 2\ncores_per_node: 4294967296"),
+      "at most 16 M");
+  const std::string level =
+      "topology: {levels: [{name: leaf, devices: 4294967296, oversubscription: {value: 2}}]}\n";
+  has(refusal(kSmall + level, "name: small", "name: small"),
+      "topology.levels.0.devices is 4294967296; expected at most 16 M");
+}
+
+/// What is written reads back to the same, also where a constant is 1 and has no source: of some
+/// that is what they are by default, of others not.
+TEST(Cluster, ConstantsOfOneAreWritten) {
+  Cluster c = parse_cluster(
+      std::string(kSmall) +
+          "topology: {levels: [{name: leaf, devices: 4, oversubscription: {value: 1}}]}\n",
+      "small");
+  c.device.price.value = 1;
+  c.device.float8.maxima.value = 1;
+  c.device.float8.copies.value = 1;
+  const std::string text = to_yaml(c);
+  EXPECT_EQ(text.find("efficiency"), std::string::npos) << text;
+  const Cluster again = parse_cluster(text, "again");
+  EXPECT_EQ(again.topology.levels[0].oversubscription.value, 1);
+  EXPECT_EQ(again.device.price.value, 1);
+  EXPECT_EQ(again.device.float8.maxima.value, 1);
+  EXPECT_EQ(again.device.float8.copies.value, 1);
+  EXPECT_EQ(to_yaml(again), text);
+}
+
+TEST(Cluster, TheBestHostIsTakenOfAllKinds) {
+  Cluster c = parse_cluster(kSmall, "small");
+  c.unlike.emplace_back().device = c.device;
+  c.unlike[0].links = c.links;
+  c.unlike[0].device.host = {{2e9, ""}, {5e9, ""}, {10e-6, ""}};
+  // One that is known is better than none.
+  EXPECT_EQ(c.at_best().device.host.copy_latency.value, 10e-6);
+  c.device.host = {{1e9, ""}, {6e9, ""}, {5e-6, ""}};
+  const Host best = c.at_best().device.host;
+  EXPECT_EQ(best.kernels.value, 2e9);
+  EXPECT_EQ(best.copies.value, 6e9);
+  EXPECT_EQ(best.copy_latency.value, 5e-6);
+  c.unlike[0].device.host = {};
+  EXPECT_EQ(c.at_best().device.host.copy_latency.value, 5e-6);
+}
+
+TEST(Cluster, RanksShareCoresAndHaveNames) {
+  Cluster c = parse_cluster(kSmall, "small");
+  c.nodes = 3;
+  c.devices_per_node = 4;
+  c.cores_per_node = 8;
+  EXPECT_EQ(c.threads_per_rank(3, 12), 3);
+  EXPECT_EQ(c.threads_per_rank(0, 12), 2);
+  EXPECT_EQ(c.threads_per_rank(0, 1), 8);
+  c.cores_per_node = 0;
+  EXPECT_EQ(c.threads_per_rank(0, 12), 1);
+  UnlikeNodes& other = c.unlike.emplace_back();
+  other.first = 1;
+  other.device.name = "e";
+  EXPECT_EQ(c.ranks_of_kinds(7), (std::vector<int64_t>{4, 3}));
+  EXPECT_EQ(c.ranks_of_kinds(12), (std::vector<int64_t>{8, 4}));
+  EXPECT_EQ(c.device_names(4), "d");
+  EXPECT_EQ(c.device_names(5), "d and e");
+}
+
 TEST(Cluster, ShapesOfGroups) {
   Cluster c;
   c.nodes = 4;

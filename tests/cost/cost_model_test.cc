@@ -157,6 +157,53 @@ TEST(CostModel, AnOpInSeveralKernels) {
   refused({}, {{"all_reduce"}, "s"});
 }
 
+/// What was measured of one kind of devices says nothing of a faster kind, whose nodes have another
+/// cluster file: neither of its rates and links, nor of how near to them its kernels come.
+TEST(CostModel, AProfileOfOneKindIsNoBoundOfAFasterOne) {
+  Cluster fast = toy();
+  fast.device.name = "fast device";
+  fast.device.peak.f32.value *= 10;
+  fast.device.memory_bandwidth.value *= 10;
+  fast.links.intra.bandwidth.value *= 10;
+  Cluster mixed = toy();
+  mixed.unlike.emplace_back().cluster = "fast.yaml";
+  mixed.unlike[0].device = fast.device;
+  mixed.unlike[0].links = fast.links;
+  Profile profile;
+  profile.device = "toy device";
+  profile.memory_bytes_per_s = 90e9;
+  profile.peak_flops = {{"f32", 0.9e12}};
+  profile.links["intra"] = {2000, 5e9};
+  // Twice its roofline of 2 us: no share below 1.
+  profile.tasks.push_back({"a product", "linear", "f32", 0.9e6, 1000, 4000});
+  const CostModel all(mixed, profile, 1);
+  const CostModel best = all.at_best();
+  EXPECT_TRUE(best.calibrated());
+  const CostModel alone(fast, std::nullopt, 1);
+  for (const int64_t bytes : {int64_t{10}, int64_t{1} << 30}) {
+    EXPECT_EQ(best.roofline_s("linear", DType::f32, 1e9, bytes),
+              alone.roofline_s("linear", DType::f32, 1e9, bytes));
+    EXPECT_EQ(all.of_kind(1).roofline_s("linear", DType::f32, 1e9, bytes),
+              alone.roofline_s("linear", DType::f32, 1e9, bytes));
+  }
+  const GroupShape pair{2, 1, 2};
+  const comm::Op& send = comm::op(comm::find("send"));
+  EXPECT_LE(best.ways(send, 1e6, false, pair).front().seconds(),
+            alone.ways(send, 1e6, false, pair).front().seconds());
+  EXPECT_EQ(best.fastest_share(), 1);
+  // Where the slow kind's kernels are faster than their roofline says, that share counts for all.
+  profile.tasks[0].ns = 1000;
+  const double share = CostModel(toy(), profile, 1).fastest_share();
+  EXPECT_LT(share, 1);
+  EXPECT_EQ(CostModel(mixed, profile, 1).at_best().fastest_share(), share);
+  // Of the same devices at another speed it says all.
+  mixed.unlike[0].cluster = "";
+  mixed.unlike[0].device.name = "toy device";
+  mixed.unlike[0].speed = 10;
+  EXPECT_DOUBLE_EQ(CostModel(mixed, profile, 1).at_best().roofline_s("linear", DType::f32, 9e9, 10),
+                   9e9 / (0.5 * 9e12));
+}
+
 TEST(CostModel, NumbersWithoutTheirUnitAreRefused) {
   const auto refused = [](const std::function<void(Cluster*)>& change) {
     Cluster bad = toy();

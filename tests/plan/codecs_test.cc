@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "check/check.h"
 #include "engine/compile.h"
 #include "tests/compare_util.h"
@@ -245,6 +246,26 @@ TEST(Codecs, OffloadFollowsTheHosts) {
 }
 
 /// A cluster that says nothing of its hosts is refused, and so is a program that works on them.
+/// Of several kinds of nodes each has its own memory.
+TEST(Codecs, FitIntoTheSmallestNode) {
+  const std::string small = ::testing::TempDir() + "codecs_small.yaml";
+  const std::string plain = cluster_file(60e6);
+  std::string text = read_file(plain, 1 << 20);
+  text.replace(text.find("4GB"), 3, "4MB");
+  std::ofstream(small) << text;
+  const std::string mixed = ::testing::TempDir() + "codecs_mixed.yaml";
+  std::ofstream(mixed) << read_file(plain, 1 << 20)
+                       << "unlike: [{first: 3, cluster: codecs_small.yaml}]\n";
+  const engine::Run run = run_of("dp: 4, micro_batch: 2, bucket_mib: 0");
+  const auto fits = [&](const std::string& cluster) {
+    const CodecTrial trial(run, cluster, std::nullopt, {"int8"});
+    return trial.simulate(CodecChoice(trial.transfers().size(), "none")).fits;
+  };
+  EXPECT_TRUE(fits(plain));
+  EXPECT_FALSE(fits(small));
+  EXPECT_FALSE(fits(mixed));
+}
+
 TEST(Codecs, OffloadNeedsToKnowTheHosts) {
   const CodecTrial codecs = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 200e6);
   const auto why = [](const std::function<void()>& act) {

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "engine/config.h"
 #include "plan/estimate.h"
 #include "plan/foreign.h"
@@ -119,6 +120,35 @@ TEST(PlanSearch, FindsWhatBruteForceFindsOnUnlikeNodes) {
   const Space space = uneven.space({{"plan.recompute", "none"}, {"plan.micro_batch", "1"}});
   EXPECT_FALSE(space.balanced.empty());
   expect_exhaustive(uneven, space);
+}
+
+TEST(PlanSearch, AProfileOfSlowNodesIsNoBoundOfFastOnes) {
+  // The first node has devices of another file, ten times as fast; its two ranks are all there are.
+  const std::string fast = cluster_file("plan_fast.yaml", "1GB", "1GB/s");
+  std::string text = read_file(fast);
+  text.replace(text.find("50GFLOP"), 2, "500");
+  text.replace(text.find("10GB/s"), 2, "100");
+  std::ofstream(fast) << text;
+  const std::string mixed = cluster_file("plan_beside_fast.yaml", "1GB", "1GB/s",
+                                         "unlike: [{first: 0, cluster: plan_fast.yaml}]");
+  cost::Profile profile;
+  profile.device = "test";
+  profile.memory_bytes_per_s = 10e9;
+  profile.peak_flops = {{"f32", 50e9}};
+  const engine::Run run = engine::parse_run(
+      std::string("{model: {config: ") + kDense + "}, train: {global_batch: 8, seq_len: 64}}",
+      "test", {});
+  const Trial two(run, mixed, profile, 2);
+  const Space space = two.space({});
+  const cost::CostModel costs = two.costs();
+  Estimator estimator(space, two.graph(), costs, {});
+  for (const Choice& choice :
+       {Choice{.dp = 2, .micro_batch = 4}, Choice{.tp = 2, .micro_batch = 8}}) {
+    const std::optional<Outcome> outcome = two.simulate(choice, space, [] { return false; });
+    ASSERT_TRUE(outcome && outcome->refused.empty()) << outcome->refused;
+    EXPECT_LE(estimator.guess(choice).least_s, outcome->step_s) << describe(choice, space);
+    EXPECT_LE(estimator.floor_of_mesh(choice).least_s, outcome->step_s);
+  }
 }
 
 TEST(PlanSearch, LaysSeveralChunksByTheSpeedOfTheirRanks) {

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "cost/cluster.h"
+#include "cost/rooted.h"
 
 namespace hocket::plan {
 namespace {
@@ -104,6 +106,33 @@ TEST(SumOptions, FollowTheLinks) {
   EXPECT_NE(slow.find("encode"), std::string::npos) << slow;
   const std::string fast = fastest(cluster_of("10TB/s", ""), 64 << 20);
   EXPECT_EQ(fast.find("encode"), std::string::npos) << fast;
+}
+
+/// What goes to a root and comes from it is what these collectives take alone.
+TEST(SumOptions, GoToARootAsSimulateSays) {
+  const cost::Cluster cluster = cluster_of("1GB/s", "");
+  const cost::CostModel costs(cluster, std::nullopt, 1);
+  const passes::CodecOps codec("int8");
+  const SumCosts sums(costs, 4, 4, codec);
+  std::vector<int32_t> ranks(16);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const cost::GroupShape shape = cluster.shape(ranks);
+  const auto alone = [&](const char* op, double bytes) {
+    return costs.ways(*cost::find_costed(op), bytes, false, shape).front().seconds();
+  };
+  const SumAct to{.part = Part::to_root}, from{.part = Part::from_root};
+  const double bytes = 4 << 20;
+  EXPECT_NEAR(sums.seconds({to, from}, bytes), alone("reduce", bytes) + alone("broadcast", bytes),
+              1e-12);
+  // Codes of all ranks lie side by side at the root, and go back so: a quarter of the gradient's
+  // bytes each, and a scale for each row.
+  const double codes = 16 * (bytes / 4 + bytes / 1024);
+  const SumAct gather{.part = Part::to_root, .codes = true};
+  const SumAct back{.part = Part::from_root, .codes = true};
+  const SumAct encode{SumAct::Kind::encode}, decode{SumAct::Kind::decode};
+  const double work = sums.seconds({encode, decode}, bytes);
+  const double moved = sums.seconds({encode, gather, back, decode}, bytes) - work;
+  EXPECT_GT(moved, alone("gather", codes) + alone("broadcast", codes));
 }
 
 /// Of one collective over all ranks the parts add up; hosts cost copies, too.

@@ -111,6 +111,25 @@ TEST(MemoryBeyond, CountsEverySpaceByItself) {
   EXPECT_EQ(memory_with(training, &in_host), std::vector{both});
 }
 
+TEST(MemoryLimits, ADeviceThatIsTheHostHasItsBuffersToo) {
+  Memory memory;
+  memory.persistent = 10;
+  memory.host = 5;
+  const auto fits = [&](const MemoryLimits& limits) { return !limits.exceeded_by(memory); };
+  EXPECT_TRUE(fits({}));
+  EXPECT_TRUE(fits({.device = 10}));
+  EXPECT_FALSE(fits({.device = 9}));
+  EXPECT_TRUE(fits({.device = 15, .device_is_host = true}));
+  EXPECT_FALSE(fits({.device = 14, .device_is_host = true}));
+  // A budget stands for a device with memory of its own.
+  EXPECT_TRUE(fits({.device = 15, .device_is_host = true, .budget = 10}));
+  EXPECT_FALSE(fits({.device = 15, .device_is_host = true, .budget = 9}));
+  const auto excess = MemoryLimits{.device = 4, .device_is_host = true, .budget = 9};
+  EXPECT_EQ(excess.exceeded_by(memory)->there, 4);
+  EXPECT_EQ(excess.exceeded_by(memory)->needed, 15);
+  EXPECT_EQ((MemoryLimits{.device = 9, .budget = 8}.exceeded_by(memory)->there), 8);
+}
+
 TEST(MemoryBeyond, GoesByRankWhereClassesDiffer) {
   // Ranks 0 and 1 do different things in one program and the same in the other.
   Program apart = program_of(0, 3, 1, {{"w", 2}});

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
 #include "tests/sim/sim_util.h"
@@ -104,6 +105,23 @@ TEST(Simulator, UnlikeNodesWorkAtTheirOwnSpeed) {
   slow.device.peak = toy().device.peak;
   const SimReport all_slow = simulate(m.p, CostModel(slow, std::nullopt, 1), {});
   EXPECT_EQ(uneven.step_ns, all_slow.step_ns + 10000);
+}
+
+TEST(Simulator, WhereRanksAreThreadsTheirHostBuffersTakeOfTheirMemory) {
+  const Program p = two_by_two();
+  SimOptions options;
+  options.memory = std::vector<program::Memory>(p.classes.size());
+  for (program::Memory& memory : options.memory) {
+    memory.persistent = 900'000;
+    memory.host = 200'000;
+  }
+  cost::Cluster cluster = toy();
+  EXPECT_TRUE(simulate(p, CostModel(cluster, std::nullopt, 1), options).fits());
+  cluster.cores_per_node = 2;
+  const SimReport threads = simulate(p, CostModel(cluster, std::nullopt, 1), options);
+  EXPECT_FALSE(threads.fits());
+  const std::string notes = join(threads.notes, "\n");
+  EXPECT_NE(notes.find("needs 1.05 MiB of 977 KiB"), std::string::npos) << notes;
 }
 
 TEST(Simulator, ReportOfTwoStages) {

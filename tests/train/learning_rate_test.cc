@@ -66,7 +66,7 @@ TEST(LearningRate, NeverRisesAboveThePeak) {
   for (int64_t step = 2; step <= 12; ++step) {
     EXPECT_DOUBLE_EQ(learning_rate(t, step, 12), 1e-5);
   }
-  EXPECT_DOUBLE_EQ(final_learning_rate(t), 1e-5);
+  EXPECT_DOUBLE_EQ(t.final_lr(), 1e-5);
 }
 
 // What is told has no more digits than the rate has.

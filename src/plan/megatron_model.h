@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model of Megatron-LM's command line as a Hugging Face config.json.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/megatron_arguments.h"
+
+namespace hocket::plan {
+
+/// A llama, a mistral with a window, or a qwen3_moe with experts. What these lack is added to
+/// `notes`. Error: its sizes are missing or cannot be; `name` is the file.
+std::string megatron_model(MegatronArguments& arguments, const std::string& name,
+                           std::vector<std::string>* notes);
+
+}  // namespace hocket::plan
