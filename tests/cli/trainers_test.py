@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=600
+# ctest: slow
+"""hocket plan --from and --emit: plans of Megatron-LM and torchtitan come in and go out again, and what either cannot
+express is refused by name, or told."""
+import json
+import os
+import subprocess
+import unittest
+
+from megatron_script import DENSE as DENSE_SCRIPT, EXPERTS
+from plan_box import PlanBox, TORCHTITAN
+
+
+class TrainersTest(PlanBox):
+    def test_megatron(self):
+        self.put("args.sh", EXPERTS)
+        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        for line in ("ignored  --moe-grouped-gemm", "ignored  --save /checkpoints/$USER", "ignored  --log-interval 1"):
+            self.assertIn(line, told)
+        self.assertNotIn("--hidden-size", told)
+        model = json.loads(self.read("model/config.json"))
+        self.assertEqual((model["model_type"], model["num_hidden_layers"], model["num_key_value_heads"],
+                          model["mlp_only_layers"], model["num_experts"], model["vocab_size"]),
+                         ("qwen3_moe", 16, 4, [0, 1], 64, 50688))  # 50,257 up to a multiple of 128 x 4
+        plan, train = self.keys("run.yaml")
+        self.assertEqual({k: plan[k] for k in ("pp", "pp_chunks", "pp_schedule", "dp", "tp", "ep", "etp",
+                                               "sequence_parallel", "micro_batch", "recompute", "ranks_per_node")},
+                         {"pp": 2, "pp_chunks": 2, "pp_schedule": "interleaved", "dp": 4, "tp": 4, "ep": 8, "etp": 1,
+                          "sequence_parallel": True, "micro_batch": 2, "recompute": "full", "ranks_per_node": 8})
+        self.assertEqual(plan["shard"]["optimizer"], "all")
+        self.assertEqual((train["global_batch"], train["seq_len"], train["steps"], train["lr"], train["beta2"]),
+                         (256, 4096, 1000, 3e-4, 0.999))
+
+    def test_megatron_and_back(self):
+        self.put("args.sh", EXPERTS)
+        self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        self.good("plan", "run.yaml", "--emit", "megatron", "--out", "again.sh")
+        told = self.good("plan", "--from", "megatron", "again.sh", "--out", "again.yaml", "--model-out", "model2")
+        self.assertEqual(self.keys("run.yaml"), self.keys("again.yaml"))
+        first, second = json.loads(self.read("model/config.json")), json.loads(self.read("model2/config.json"))
+        self.assertEqual(first, second)
+        self.assertNotIn("note", told)
+        self.assertNotIn("$@", told)  # the script's own arguments: it has none
+        subprocess.run(["bash", "-n", os.path.join(self.folder, "again.sh")], check=True)
+
+    def test_defaults_of_megatron(self):
+        """What a script leaves out is what Megatron-LM takes for it, not what we do."""
+        script = ("torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
+                  "--vocab-size 512 --swiglu --lr 1e-3\n")
+        self.put("args.sh", script)
+        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        # Of 4 x 64 two thirds, rounded down to a multiple of 64.
+        self.assertEqual(json.loads(self.read("model/config.json"))["intermediate_size"], 128)
+        self.assertIn("note     the learning rate follows a cosine here, for --lr-decay-style linear", told)
+        self.assertEqual(self.keys("run.yaml")[1]["min_lr"], 0)
+        self.put("args.sh", script.replace("--swiglu", "--lr-decay-style cosine --min-lr 2e-5"))
+        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        self.assertIn("two thirds of their width here: 170 for 256", told)
+        self.assertNotIn("--lr-decay-style", told)
+        self.assertEqual(self.keys("run.yaml")[1]["min_lr"], 2e-5)
+        # And a run that leaves it out says what it does.
+        self.good("plan", "run.yaml", "--set", "train.min_lr=null", "--emit", "megatron", "--out", "again.sh")
+        self.assertIn("--min-lr 0.0001\n", self.read("again.sh"))
+
+    def test_megatron_window(self):
+        for script, family in ((DENSE_SCRIPT, "mistral"), (EXPERTS, "qwen3_moe")):
+            self.put("args.sh", script.replace("--swiglu", "--swiglu --window-size '(15, 0)'"))
+            self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+            model = json.loads(self.read("model/config.json"))
+            self.assertEqual((model["model_type"], model["sliding_window"]), (family, 16))
+            self.good("plan", "run.yaml", "--emit", "megatron", "--out", "again.sh")
+            self.assertIn("--window-size 15,0", self.read("again.sh"))
+            self.put("args.sh", script.replace("--swiglu", "--swiglu --window-size 15,1"))
+            self.refused("--window-size is '15,1'", "plan", "--from", "megatron", "args.sh", "--out", "run.yaml",
+                         "--model-out", "model")
+
+    def test_megatron_says_it_in_another_way(self):
+        """What has an equivalent here becomes one, comes out again, and is not listed as ignored."""
+        self.put("args.sh", EXPERTS.replace("--train-iters 1000", "--train-samples 25600")
+                 .replace("--overlap-grad-reduce --bf16", "--overlap-grad-reduce --overlap-param-gather --fp16")
+                 .replace("--lr-warmup-iters 100", "--lr-warmup-samples 2560")
+                 .replace("granularity full --recompute-method uniform --recompute-num-layers 1",
+                          "granularity selective --recompute-modules moe_act layernorm core_attn moe"))
+        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        for line in ("note     train.steps is 100: --train-samples 25600 in steps of 256 sequences",
+                     "note     model.dtype is bf16, for --fp16", "note     core_attn need not be computed again",
+                     "ignored  --recompute-modules moe_act layernorm core_attn moe: moe is not computed again"):
+            self.assertIn(line, told)
+        for flag in ("--overlap-param-gather", "--fp16", "--train-samples"):
+            self.assertNotIn("ignored  " + flag, told)
+        plan, train = self.keys("run.yaml")
+        self.assertEqual((train["steps"], train["warmup_steps"]), (100, 10))
+        self.assertEqual((plan["recompute"], plan["recompute_ops"]), ("selective", ["rms_norm", "swiglu"]))
+        shard = {"params": "all", "grads": "none", "optimizer": "all", "reshard_after_forward": False,
+                 "reshard_after_backward": False}
+        self.assertEqual({k: plan["shard"][k] for k in shard}, shard)
+        self.good("plan", "run.yaml", "--emit", "megatron", "--out", "again.sh")
+        self.assertIn("--recompute-modules layernorm moe_act\n", self.read("again.sh"))
+        self.good("plan", "--from", "megatron", "again.sh", "--out", "again.yaml", "--model-out", "model2")
+        self.assertEqual(self.keys("run.yaml"), self.keys("again.yaml"))
+        # Attention keeps no scores; nobody has replicas to gather from.
+        self.put("alone.sh", "torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 --vocab-size 512 "
+                 "--num-attention-heads 4 --tensor-model-parallel-size 2 --overlap-param-gather --recompute-activations\n")
+        told = self.good("plan", "--from", "megatron", "alone.sh", "--out", "alone.yaml")
+        self.assertIn("ignored  --overlap-param-gather: no ranks split parameters or the optimizer", told)
+        self.assertEqual(self.keys("alone.yaml")[0]["recompute"], "none")
+
+    def test_megatron_errors(self):
+        self.put("none.sh", "echo hello\n")
+        self.refused("has no arguments of Megatron-LM", "plan", "--from", "megatron", "none.sh")
+        self.put("unset.sh", "torchrun pretrain_gpt.py --num-layers $LAYERS --hidden-size 8\n")
+        self.refused("--num-layers is '$LAYERS'; expected an integer", "plan", "--from", "megatron", "unset.sh")
+        self.put("open.sh", "A=(\n --num-layers 2\n")
+        self.refused("line 1: the array A does not end", "plan", "--from", "megatron", "open.sh")
+        for letter in ";|&(":
+            self.put("letter.sh", f"A=( --num-layers 2\n {letter} --swiglu )\n")
+            self.refused(f"line 2: the array A has an unquoted {letter}; expected words up to )", "plan", "--from",
+                         "megatron", "letter.sh")
+        # Products of these have no place in 64 bits.
+        sized = ("torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 "
+                 "--vocab-size 512 ")
+        many = 2 ** 62
+        for more, part in (
+                ("--tensor-model-parallel-size 4294967296 --pipeline-model-parallel-size 4294967296",
+                 "expected a multiple of tp 4294967296 x pp 4294967296 x cp 1"),
+                (f"--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage {many}",
+                 f"--num-layers-per-virtual-pipeline-stage is {many}"),
+                (f"--pipeline-model-parallel-layout '(tttt)*{many}'", "--pipeline-model-parallel-layout is"),
+                (f"--num-experts 4 --moe-layer-freq '([0,1,0,1])*{many}'", "--moe-layer-freq is")):
+            self.put("many.sh", sized + more + "\n")
+            self.refused(part, "plan", "--from", "megatron", "many.sh")
+        self.put("ranks.sh", EXPERTS.replace("NNODES=${SLURM_NNODES:-4}", "NNODES=3")
+                 .replace("GPUS_PER_NODE=8", "GPUS_PER_NODE=5"))
+        self.refused("expected a multiple of tp 4 x pp 2 x cp 1", "plan", "--from", "megatron", "ranks.sh")
+
+    def test_torchtitan(self):
+        self.model()
+        self.put("job.toml", TORCHTITAN)
+        told = self.good("plan", "--from", "torchtitan", "job.toml", "--set", "model.path=model", "--out", "run.yaml")
+        for line in ("ignored  job.description", "ignored  training.compile = true"):
+            self.assertIn(line, told)
+        plan, train = self.keys("run.yaml")
+        self.assertEqual({k: plan[k] for k in ("pp", "pp_chunks", "pp_schedule", "dp", "tp", "sequence_parallel",
+                                               "micro_batch", "recompute")},
+                         {"pp": 2, "pp_chunks": 2, "pp_schedule": "interleaved", "dp": 4, "tp": 2,
+                          "sequence_parallel": True, "micro_batch": 1, "recompute": "full"})
+        # What the file does not say, and what is done in another order.
+        self.assertEqual(plan["ranks_per_node"], 8)
+        self.assertIn("note     plan.ranks_per_node is 8, as run_train.sh starts them", told)
+        self.assertIn("torchtitan accumulates 2 of training.local_batch_size 4", told)
+        self.assertIn("ignored  quantize.linear.float8.filter_fqns = [ 'output' ]\n", told)
+        self.assertEqual({k: plan["shard"][k] for k in ("params", "grads", "group", "reshard_after_forward")},
+                         {"params": "group", "grads": "group", "group": 2, "reshard_after_forward": False})
+        self.assertEqual((train["global_batch"], train["seq_len"], train["warmup_steps"]), (32, 2048, 20))
+        self.assertAlmostEqual(train["min_lr"], 8e-5)
+
+    def test_torchtitan_precision(self):
+        self.model()
+        of_model = ["--set", "model.path=model", "--out", "run.yaml"]
+        plain = TORCHTITAN.replace("data_parallel_shard_degree = 2", "data_parallel_shard_degree = 1")
+        float8 = TORCHTITAN.replace('flavor = "debugmodel"', 'converters = ["float8"]')
+        for text, dtype, note in (
+                (TORCHTITAN, {"dtype": "bf16"}, ""),
+                (TORCHTITAN.replace("[training]", '[training]\nmixed_precision_param = "float32"'), {}, ""),
+                (plain, {}, "only beside FSDP or cp"),
+                (plain.replace("[training]", '[training]\ndtype = "bfloat16"'), {"dtype": "bf16"}, "of f32 here"),
+                (float8, {"dtype": "bf16", "float8": True}, ""),
+                (TORCHTITAN.replace('flavor = "debugmodel"', 'converters = ["mx"]'), {"dtype": "bf16"}, "'mx'")):
+            self.put("job.toml", text)
+            told = self.good("plan", "--from", "torchtitan", "job.toml", *of_model)
+            notes = [line for line in told.split("\n") if line.startswith("note") and "run_train.sh" not in line and
+                     "accumulates" not in line]
+            self.assertEqual(len(notes), 1 if note else 0, told)
+            self.assertIn(note, told)
+            run = self.read("run.yaml")
+            self.assertEqual({"dtype": "bf16"} if "dtype: bf16" in run else {}, {k: v for k, v in dtype.items()
+                                                                                if k == "dtype"})
+            self.assertEqual("float8: true" in run, "float8" in dtype)
+        self.put("job.toml", TORCHTITAN.replace("[training]", '[training]\nmixed_precision_param = "float16"'))
+        self.refused("expected bfloat16 or float32", "plan", "--from", "torchtitan", "job.toml", *of_model)
+        # And back.
+        self.put("job.toml", float8)
+        self.good("plan", "--from", "torchtitan", "job.toml", *of_model)
+        written = self.good("plan", "run.yaml", "--emit", "torchtitan")
+        self.assertIn('converters = ["float8"]', written)
+        self.assertIn('mixed_precision_param = "bfloat16"', written)
+        self.refused("model.float8 is true", "plan", "run.yaml", "--set", "plan.shard.params=none", "--set",
+                     "plan.shard.grads=none", "--emit", "megatron")
+        self.refused("model.dtype is bf16", "plan", "run.yaml", "--set", "plan.shard.params=none", "--set",
+                     "plan.shard.grads=none", "--emit", "torchtitan")
+
+    def test_ranks_of_a_file_and_of_set(self):
+        self.model()
+        self.put("job.toml", TORCHTITAN)
+        of_model = ["--set", "model.path=model", "--out", "run.yaml"]
+        self.good("plan", "--from", "torchtitan", "job.toml", "--ranks", "16", *of_model)
+        self.refused("expected the 16 of the file", "plan", "--from", "torchtitan", "job.toml", "--ranks", "64", *of_model)
+        self.put("open.toml", TORCHTITAN.replace("shard_degree = 2", "shard_degree = -1"))
+        self.refused("--ranks is 16; expected 8", "plan", "--from", "torchtitan", "open.toml", "--ranks", "16", *of_model,
+                     "--set", "plan.tp=1", "--set", "plan.sequence_parallel=false")
+
+    def test_a_search_for_the_model_of_another_trainer(self):
+        """The search is for --ranks, or for all devices; the file's own ranks say its batch, and need not agree."""
+        self.model()
+        search = ["--cluster", "configs/clusters/h100-64x8.yaml", "--set", "plan.micro_batch=1", "--set",
+                  "plan.recompute=none", "--set", "plan.pp=2", "--set", "plan.tp=2", "--time-limit", "0.01"]
+        of_job = ["--from", "torchtitan", *search, "--set", "model.path=model", "--out", "run.yaml"]
+        own_batch = TORCHTITAN.replace("global_batch_size = 32\n", "")
+        open_own_batch = own_batch.replace("shard_degree = 2", "shard_degree = -1")
+        for text, ranks, batch in (
+                (TORCHTITAN, ["--ranks", "16"], 32), (TORCHTITAN, ["--ranks", "32"], 32),
+                (own_batch, ["--ranks", "32"], 16),  # 4 of each of the job's own 4 replicas
+                (open_own_batch, ["--ranks", "32"], 32),  # of 8: as many as there are ranks for
+                (open_own_batch, [], 512)):
+            self.put("job.toml", text)
+            self.good("plan", "job.toml", *ranks, *of_job)
+            plan, train = self.keys("run.yaml")
+            world = plan["pp"] * plan["tp"] * plan.get("dp", 1) * plan.get("cp", 1)
+            self.assertEqual((world, train["global_batch"]), (int(ranks[1]) if ranks else 512, batch))
+        self.put("job.toml", open_own_batch)
+        self.refused("expected a multiple of 8: tp 2 x pp 2 x cp 1 x replicas 2; try another --ranks", "plan", "job.toml",
+                     "--ranks", "12", *of_job)
+        # Megatron-LM's launcher says 32.
+        self.put("args.sh", EXPERTS)
+        self.good("plan", "args.sh", "--from", "megatron", "--ranks", "12", "--out", "run.yaml", *search, "--set",
+                  "plan.ep=1", "--set", "train.global_batch=12")
+        plan, _ = self.keys("run.yaml")
+        self.assertEqual(plan["pp"] * plan["tp"] * plan.get("dp", 1) * plan.get("cp", 1), 12)
+
+    def test_what_follows_from_a_plan_is_left_aside_with_it(self):
+        """1F1B of Megatron-LM overlaps no messages: true of the script's own plan, not of what a search finds."""
+        self.put("args.sh", DENSE_SCRIPT.replace("--tensor-model-parallel-size 2 --sequence-parallel",
+                                                 "--pipeline-model-parallel-size 2"))
+        self.good("plan", "args.sh", "--from", "megatron", "--out", "own.yaml")
+        self.assertFalse(self.keys("own.yaml")[0]["overlap_p2p_comm"])
+        search = ["plan", "args.sh", "--from", "megatron", "--cluster", "configs/clusters/h100-64x8.yaml", "--ranks", "16",
+                  "--time-limit", "0.01", "--out", "found.yaml"]
+        self.good(*search)
+        self.assertTrue(self.keys("found.yaml")[0]["overlap_p2p_comm"])
+        self.good(*search, "--set", "plan.overlap_p2p_comm=false")
+        self.assertFalse(self.keys("found.yaml")[0]["overlap_p2p_comm"])
+
+    def test_conversions_go_without_a_search(self):
+        self.model()
+        self.put("run.yaml", "{model: {path: model}, train: {global_batch: 16, seq_len: 64}, plan: {dp: 2, pp: 2}}")
+        for option in (["--json"], ["--top", "3"], ["--threads", "1"], ["--time-limit", "5"], ["--ranks", "4"]):
+            self.refused(f"goes without {option[0]}", "plan", "run.yaml", "--emit", "megatron", *option)
+        self.refused("--model-out goes with --from megatron", "plan", "run.yaml", "--model-out", "model2")
+        r = self.hocket("plan", "run.yaml", "--emit", "megatron")
+        self.assertIn("note     plan.overlap_p2p_comm is true by default", r.stderr)
+        self.assertNotIn("note", r.stdout)
+
+    def test_torchtitan_and_back(self):
+        self.model()
+        self.put("job.toml", TORCHTITAN)
+        of_model = ["--set", "model.path=model"]
+        self.good("plan", "--from", "torchtitan", "job.toml", *of_model, "--out", "run.yaml")
+        self.good("plan", "run.yaml", "--emit", "torchtitan", "--out", "again.toml")
+        self.good("plan", "--from", "torchtitan", "again.toml", *of_model, "--out", "again.yaml")
+        (plan, train), (again, train_again) = self.keys("run.yaml"), self.keys("again.yaml")
+        # Stages are named one by one on the way back.
+        self.assertEqual(again.pop("pp_layers"), [1, 1, 1, 1])
+        plan.pop("pp_layers")
+        train.pop("seed"), train_again.pop("seed")
+        self.assertEqual((plan, train), (again, train_again))
+
+    def test_torchtitan_errors(self):
+        self.model()
+        self.put("bad.toml", "[training]\nseq_len = 1\nseq_len = 2\n")
+        self.refused("line 3", "plan", "--from", "torchtitan", "bad.toml", "--set", "model.path=model")
+        self.put("job.toml", TORCHTITAN.replace("shard_degree = 2", "shard_degree = -1"))
+        self.refused("expected --ranks N", "plan", "--from", "torchtitan", "job.toml", "--set", "model.path=model")
+        self.put("many.toml", TORCHTITAN.replace("tensor_parallel_degree = 2", "tensor_parallel_degree = 4294967296")
+                 .replace("pipeline_parallel_degree = 2", "pipeline_parallel_degree = 4294967296")
+                 .replace("shard_degree = 2", "shard_degree = -1"))
+        self.refused("tp 4294967296 x pp 4294967296 x cp 1 x replicas 2", "plan", "--from", "torchtitan", "many.toml",
+                     "--set", "model.path=model", "--ranks", "8")
+        self.put("text.toml", TORCHTITAN.replace("seq_len = 2048", 'seq_len = "long"'))
+        self.refused("training.seq_len is 'long'; expected an integer", "plan", "--from", "torchtitan", "text.toml",
+                     "--set", "model.path=model")
+        self.put("named.toml", TORCHTITAN)
+        self.refused("names the model", "plan", "--from", "torchtitan", "named.toml")
+
+    def test_what_others_cannot_express(self):
+        self.model()
+        run = "{model: {path: model}, train: {global_batch: 16, seq_len: 64}, plan: {dp: 2, %s}}"
+        for trainer, keys, key in (
+                ("megatron", "all_reduce: ring", "plan.all_reduce is ring"),
+                ("megatron", "pp: 2, pp_schedule: zb-h1", "plan.pp_schedule is zb-h1"),
+                ("megatron", "grad_codec: int8", "plan.grad_codec is int8"),
+                ("torchtitan", "tp: 2", "plan.sequence_parallel is false"),
+                ("torchtitan", "shard: {optimizer: all}", "plan.shard"),
+                ("torchtitan", "pp: 2, pp_schedule: dualpipe", "plan.pp_schedule is dualpipe"),
+                ("torchtitan", "overlap_grad_reduce: false", "plan.overlap_grad_reduce is false")):
+            self.put("run.yaml", run % keys)
+            self.refused(key, "plan", "run.yaml", "--emit", trainer)
+
+
+if __name__ == "__main__":
+    unittest.main()
