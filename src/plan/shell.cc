@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -35,6 +36,8 @@ class Reader {
   struct Value {
     std::vector<std::string> words;
     bool array = false;
+
+    bool is_empty() const { return words.empty() || (words.size() == 1 && words[0].empty()); }
   };
 
   char now() const { return at_ < text_.size() ? text_[at_] : '\0'; }
@@ -247,7 +250,7 @@ class Reader {
           next();
           piece.text += next();
         } else if (now() == '$') {
-          Piece inside = expand();
+          Piece inside = expand(true);
           if (inside.is_array && piece.text.empty() && now() == '"') {
             next();
             return inside;
@@ -267,8 +270,8 @@ class Reader {
     return {std::string(1, next())};
   }
 
-  /// What begins with a dollar.
-  Piece expand() {
+  /// What begins with a dollar; `quoted`: inside of ", where nothing splits it.
+  Piece expand(bool quoted = false) {
     const size_t begin = at_;
     next();
     if (now() == '(' && after() == '(') return arithmetic(begin);
@@ -290,7 +293,7 @@ class Reader {
       if (command) {
         return {std::string(text_.substr(begin, at_ - begin))};
       }
-      return value_of(inside, begin);
+      return value_of(inside, begin, quoted);
     }
     if (now() == '@' || now() == '*') {
       next();
@@ -303,25 +306,57 @@ class Reader {
     return value_of(variable, begin);
   }
 
-  Piece value_of(std::string inside, size_t begin) {
-    std::string otherwise;
-    bool has_default = false, all = false;
-    if (const size_t colon = inside.find(":-"); colon != std::string::npos) {
-      otherwise = inside.substr(colon + 2);
-      has_default = true;
-      inside.resize(colon);
-    }
-    if (inside.ends_with("[@]") || inside.ends_with("[*]")) {
-      inside.resize(inside.size() - 3);
-      all = true;
-    }
-    const auto known = values_.find(inside);
-    if (known == values_.end()) {
-      if (has_default) return {otherwise, true};
-      return {std::string(text_.substr(begin, at_ - begin))};
+  /// NAME, NAME[@] or NAME:-default, also with = for -, and without the colon, which takes an empty
+  /// value for none.
+  Piece value_of(const std::string& inside, size_t begin, bool quoted = false) {
+    const auto end = std::find_if_not(inside.begin(), inside.end(), is_name);
+    const std::string variable(inside.begin(), end);
+    std::string rest(end, inside.end());
+    const bool all = rest.starts_with("[@]") || rest.starts_with("[*]");
+    rest.erase(0, all ? 3 : 0);
+    const bool colon = rest.starts_with(":");
+    const std::string how = rest.substr(colon ? 1 : 0, 1);
+    const auto known = values_.find(variable);
+    const bool has = known != values_.end() && !(colon && known->second.is_empty());
+    const Piece as_written = {std::string(text_.substr(begin, at_ - begin))};
+    if (!rest.empty() && how != "-" && how != "=") return as_written;
+    if (!has && rest.empty()) return as_written;
+    if (!has) {
+      Piece otherwise = otherwise_of(rest.substr(colon ? 2 : 1), quoted);
+      if (how == "=") {
+        values_[variable].words = {otherwise.text};
+      }
+      return otherwise;
     }
     if (all) return {"", false, known->second.words, true};
     return {known->second.words.empty() ? "" : known->second.words[0], true};
+  }
+
+  /// A default is read as the shell reads it: its quotes are none of its letters, and what is in
+  /// them is one word.
+  Piece otherwise_of(const std::string& inside, bool quoted) {
+    const std::string_view outer = std::exchange(text_, inside);
+    const size_t place = std::exchange(at_, 0);
+    const int line = line_;
+    constexpr int kMostDefaults = 64;  // inside of each other
+    if (++defaults_ > kMostDefaults) {
+      fail(name_, "line {}: more than {} defaults inside of each other", line, kMostDefaults);
+    }
+    Piece piece = {"", true};
+    while (at_ < text_.size()) {
+      piece.splits = piece.splits && now() != '"' && (quoted || now() != '\'');
+      if (quoted && now() == '\'') {
+        piece.text += next();
+        continue;
+      }
+      const Piece part = read_piece();
+      piece.text += part.is_array ? join(part.array, " ") : part.text;
+    }
+    text_ = outer;
+    at_ = place;
+    line_ = line;
+    --defaults_;
+    return piece;
   }
 
   /// $(( ... )) of numbers and + - * / and parentheses; as it stands where it is something else.
@@ -411,6 +446,7 @@ class Reader {
   const std::string& name_;
   size_t at_ = 0;
   int line_ = 1;
+  int defaults_ = 0;
   std::map<std::string, Value> values_;
   ShellScript script_;
 };

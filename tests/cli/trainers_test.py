@@ -135,6 +135,20 @@ class TrainersTest(PlanBox):
                  .replace("GPUS_PER_NODE=8", "GPUS_PER_NODE=5"))
         self.refused("expected a multiple of tp 4 x pp 2 x cp 1", "plan", "--from", "megatron", "ranks.sh")
 
+    def test_quotes_in_the_defaults_of_a_script(self):
+        sizes = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --vocab-size 512 --bf16"
+        script = ('TP=${TP:-"2"}\n: "${STEPS:=\'7\'}"\nEMPTY=\nMORE=${MORE:-"--swiglu --lr 1e-4"}\n'
+                  'torchrun --nproc_per_node ${GPUS:-\'2\'} --nnodes=%s pretrain_gpt.py ' + sizes +
+                  ' --tensor-model-parallel-size "${TP:-"4"}" --train-iters ${STEPS} --seq-length ${EMPTY:-"64"} '
+                  '--seed ${SEED:-${TP:-"9"}} ${MORE}\n')
+        convert = ("plan", "--from", "megatron", "args.sh", "--out", "run.yaml")
+        # Quotes in quotes that are no others stay letters, as in a shell.
+        self.put("args.sh", (script % '${NNODES:-"8"}').replace("'7'", "7"))
+        self.good(*convert)
+        plan, train = self.keys("run.yaml")
+        self.assertEqual((plan["tp"], plan["dp"], train["steps"], train["seq_len"], train["seed"], train["lr"]),
+                         (2, 8, 7, 64, 2, 1e-4))
+
     def test_torchtitan(self):
         self.model()
         self.put("job.toml", TORCHTITAN)
