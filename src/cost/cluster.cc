@@ -12,6 +12,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "base/units.h"
 #include "comm/ops/comm_op.h"
@@ -707,6 +708,12 @@ std::vector<std::string> Cluster::unsourced() const {
 }
 
 Cluster read_cluster(const std::string& path, const std::vector<std::string>& overrides) {
+  // A name without its folder is likely that of one which comes with this program.
+  if (path.find('/') == std::string::npos && !file_exists(path)) {
+    fail(path,
+         "cannot be opened: there is no such file; those that come with Hocket are in "
+         "configs/clusters, e.g. configs/clusters/h100-64x8.yaml");
+  }
   return read_through(path, overrides, {});
 }
 

@@ -274,6 +274,9 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
 
     def test_what_is_in_the_way(self):
         self.model()
+        self.refused("[h100-64x8] cannot be opened: there is no such file; those that come with Hocket are in "
+                     "configs/clusters", "plan", "model/config.json", "--cluster", "h100-64x8", "--global-batch", "8",
+                     "--seq-len", "64")
         search = ("plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "20",
                   "--seq-len", "64", "--ranks", "5", "--time-limit", "20")
         self.refused("; without plan.tp=5 there are some", *search, "--set", "plan.tp=5", "--set", "plan.recompute=full")
