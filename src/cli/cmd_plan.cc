@@ -18,6 +18,7 @@
 #include "cli/plan_report.h"
 #include "cli/verbs.h"
 #include "engine/describe.h"
+#include "models/build.h"
 #include "plan/foreign.h"
 #include "plan/search.h"
 
@@ -65,24 +66,29 @@ plan::RanksOfFile ranks_of_file(const Options& options) {
   return {.otherwise = cluster.this_machine ? 0 : cluster.capacity()};
 }
 
+std::string parameters_text(const models::ModelConfig& model) {
+  const int64_t count = models::param_count(models::build(model, {.tokens = 1}));
+  return human_count(static_cast<double>(count)) + " parameters";
+}
+
 /// The run that a file of another trainer describes; what was left aside is told. The model's
 /// config.json, where the file has its sizes, is written beside the run. Its plan is looked at only
-/// if it stays.
-engine::Run read_foreign(const Options& options) {
+/// if it stays. `model_name`: as the file names its model, empty if it does not.
+engine::Run read_foreign(const Options& options, std::string* model_name) {
   const std::string text = read_file(options.run);
   const plan::RanksOfFile ranks = ranks_of_file(options);
+  const bool named =
+      std::any_of(options.set.begin(), options.set.end(), [](const std::string& key) {
+        return key.starts_with("model.path=") || key.starts_with("model.config");
+      });
   const plan::Imported imported = options.from == "megatron"
-                                      ? plan::import_megatron(text, options.run, ranks)
+                                      ? plan::import_megatron(text, options.run, ranks, named)
                                       : plan::import_torchtitan(text, options.run, ranks);
   std::vector<std::string> all;
   for (const auto& [key, value] : imported.keys) {
     all.push_back(fmt::format("{}={}", key, value));
   }
   nlohmann::json tree = nlohmann::json::object();
-  const bool named =
-      std::any_of(options.set.begin(), options.set.end(), [](const std::string& key) {
-        return key.starts_with("model.path=") || key.starts_with("model.config=");
-      });
   if (!imported.config_json.empty() && !named) {
     if (options.model_out.empty()) {
       tree["model"]["config"] = parse_json(imported.config_json, options.run);
@@ -99,6 +105,11 @@ engine::Run read_foreign(const Options& options) {
          quote(imported.model_name));
   }
   std::FILE* words = options.json ? stderr : words_beside(options.destination());
+  if (!imported.lacks.empty()) {
+    const models::ModelConfig model = models::parse_config(imported.config_json, options.run);
+    fmt::print(words, "note     this is another model here, of {}: without {}\n",
+               parameters_text(model), join(imported.lacks, ", "));
+  }
   for (const std::string& line : imported.notes) {
     fmt::print(words, "note     {}\n", line);
   }
@@ -107,8 +118,17 @@ engine::Run read_foreign(const Options& options) {
   }
   const std::vector<std::string> set = overrides_of(options);
   all.insert(all.end(), set.begin(), set.end());
+  *model_name = imported.model_name;
   return options.searches() ? engine::resolve_text(tree.dump(), options.run, all)
                             : engine::parse_run(tree.dump(), options.run, all);
+}
+
+/// Where a file names its model, whose sizes come from another place: they may be of another one.
+void tell_model(const Options& options, const std::string& model_name, const engine::Run& run) {
+  if (model_name.empty()) return;
+  fmt::print(options.json ? stderr : words_beside(options.destination()),
+             "note     the file names the model {}; the one of this run has {} ({})\n",
+             quote(model_name), parameters_text(run.model), engine::describe(run.model));
 }
 
 /// Searched keys that --set gives, with their values: they stay as they are.
@@ -150,13 +170,14 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
   }
   *given = given_keys(fixed);
   engine::Run run;
+  std::string model_name;
   const bool is_file = file_exists(options.run) && !is_directory(options.run);
   if (!options.from.empty()) {
     Options others = options;
     others.set = rest;
     others.global_batch.reset();
     others.seq_len.reset();
-    run = read_foreign(others);
+    run = read_foreign(others, &model_name);
   } else if (is_file && !options.run.ends_with(".json")) {
     run = engine::resolve_run(options.run, rest);
   } else {
@@ -181,7 +202,9 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
   }
   all.push_back("plan.ranks_per_node=1");
   all.push_back(fmt::format("plan.dp={}", run.config.train.global_batch));
-  return engine::parse_run("{}", options.run, all);
+  engine::Run target = engine::parse_run("{}", options.run, all);
+  tell_model(options, model_name, target);
+  return target;
 }
 
 /// Error: --set gives nodes another size than the cluster has, which all plans are made for.
@@ -380,9 +403,11 @@ int convert(const Options& options) {
                {"--ranks", options.ranks.has_value() && options.from.empty()}});
   require_output("hocket plan --out", options.out, {options.run});
   require_writable("hocket plan --out", options.out);
+  std::string model_name;
   const engine::Run run = options.from.empty()
                               ? read_source(options.run, overrides_of(options), true).run
-                              : read_foreign(options);
+                              : read_foreign(options, &model_name);
+  tell_model(options, model_name, run);
   if (options.ranks && run.plan.world() != *options.ranks) {
     fail("hocket plan", "--ranks is {}; expected {}, which the plan has with the keys of --set",
          *options.ranks, run.plan.world());

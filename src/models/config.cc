@@ -22,7 +22,6 @@ namespace {
 constexpr int64_t kMaxVocab = (int64_t{1} << 31) - 1;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxHeads = int64_t{1} << 16;
-constexpr int64_t kMaxLayers = 10000;
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 
 const std::vector<Family>& family_list() {

@@ -11,6 +11,8 @@
 
 namespace hocket::models {
 
+constexpr int64_t kMaxLayers = 10000;
+
 /// Rotary position embedding: angle of pair i at position p is p * f(theta^(-2i/d)), f by
 /// `scaling`.
 struct Rope {

@@ -18,9 +18,11 @@ namespace hocket::plan {
 struct Imported {
   /// Keys of the run, "plan.tp" to "8".
   std::map<std::string, std::string> keys;
-  /// The model as a Hugging Face config.json; empty where the file only names it.
+  /// The model as a Hugging Face config.json; empty where the file only names it, or the run has
+  /// one of its own.
   std::string config_json;
   std::string model_name;            ///< as the file names it, where it does
+  std::vector<std::string> lacks;    ///< parts of the model that `config_json` is without
   std::vector<std::string> ignored;  ///< each argument that is not in `keys` or the model, and why
   std::vector<std::string> notes;    ///< where a run says the same in another way
 };
@@ -31,9 +33,10 @@ struct RanksOfFile {
   int64_t otherwise = 0;  ///< where the file does not say; 0: not known
 };
 
-/// `name`: the file, in errors. Error: what there is no run for, by argument.
-Imported import_megatron(const std::string& text, const std::string& name,
-                         const RanksOfFile& ranks);
+/// `name`: the file, in errors. Error: what there is no run for, by argument. `has_model`: the run
+/// names its model, so that the script need not have one.
+Imported import_megatron(const std::string& text, const std::string& name, const RanksOfFile& ranks,
+                         bool has_model);
 Imported import_torchtitan(const std::string& text, const std::string& name,
                            const RanksOfFile& ranks);
 

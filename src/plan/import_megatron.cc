@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
 #include "base/product.h"
 #include "base/text.h"
+#include "models/config.h"
 #include "plan/foreign.h"
 #include "plan/megatron_arguments.h"
 #include "plan/megatron_model.h"
@@ -19,12 +21,12 @@ namespace {
 
 class Import {
  public:
-  Import(const std::string& text, const std::string& name, const RanksOfFile& ranks)
-      : arguments_(text, name), name_(name), ranks_(ranks) {}
+  Import(const std::string& text, const std::string& name, const RanksOfFile& ranks, bool has_model)
+      : arguments_(text, name), name_(name), ranks_(ranks), has_model_(has_model) {}
 
   Imported run() {
     // The model, the mesh, and what of the training a run has keys for.
-    imported_.config_json = megatron_model(arguments_, name_, &imported_.notes);
+    read_model();
     read_mesh();
     read_pipeline();
     read_sharding();
@@ -44,7 +46,22 @@ class Import {
   void set(const std::string& key, bool value) { set(key, std::string(value ? "true" : "false")); }
   void copy(const std::string& flag, const std::string& key) {
     if (arguments_.has(flag)) {
-      set(key, arguments_.text(flag));
+      set(key, arguments_.at_least(0, flag, 0));
+    }
+  }
+
+  void read_model() {
+    if (has_model_) {
+      imported_.notes.push_back(
+          "the model is the one that --set names: sizes in the script are ignored");
+    } else {
+      MegatronModel model = megatron_model(arguments_, name_, &imported_.notes);
+      imported_.config_json = std::move(model.config_json);
+      imported_.lacks = std::move(model.lacks);
+    }
+    layers_ = arguments_.at_least(1, "--num-layers", 0);
+    if (layers_ > models::kMaxLayers) {
+      fail(name_, "--num-layers is {}; expected at most {}", layers_, models::kMaxLayers);
     }
   }
 
@@ -60,13 +77,14 @@ class Import {
     }
     const int64_t nodes = arguments_.launcher("--nnodes", 1);
     const int64_t per_node = arguments_.launcher("--nproc-per-node", 0);
-    const int64_t launched = per_node > 0 ? product_at_most({per_node, nodes}) : ranks_.otherwise;
+    const bool launches = per_node > 0 && nodes > 0;
+    const int64_t launched = launches ? product_at_most({per_node, nodes}) : ranks_.otherwise;
     const int64_t ranks = ranks_.asked > 0 ? ranks_.asked : launched;
     const int64_t others = product_at_most({tp_, pp_, cp_});
     if (ranks > 0 && ranks % others != 0) {
-      fail(name_,
-           "there are {} ranks ({} nodes of {}); expected a multiple of tp {} x pp {} x cp {}",
-           ranks, nodes, per_node, tp_, pp_, cp_);
+      const bool asked = ranks_.asked > 0 || !launches;
+      fail(name_, "there are {} ranks{}; expected a multiple of tp {} x pp {} x cp {}", ranks,
+           asked ? "" : fmt::format(" ({} nodes of {})", nodes, per_node), tp_, pp_, cp_);
     }
     dp_ = ranks > 0 ? ranks / others : 1;
     if (ranks == 0) {
@@ -89,7 +107,8 @@ class Import {
     if (arguments_.has("--sequence-parallel") && tp_ > 1) {
       set("plan.sequence_parallel", true);
     }
-    if (arguments_.integer("--num-experts", 0) > 0) {
+    const bool may_have = has_model_ && arguments_.has("--expert-model-parallel-size");
+    if (arguments_.integer("--num-experts", 0) > 0 || may_have) {
       const int64_t ep = arguments_.integer("--expert-model-parallel-size", 1);
       const int64_t etp = arguments_.integer("--expert-tensor-parallel-size", tp_);
       if (ep > 1) {
@@ -116,23 +135,10 @@ class Import {
   }
 
   void read_pipeline() {
-    const int64_t layers = arguments_.integer("--num-layers", 1);
-    const int64_t per_stage = arguments_.integer("--num-layers-per-virtual-pipeline-stage", 0);
-    int64_t chunks = arguments_.integer("--num-virtual-stages-per-pipeline-rank", 1);
-    if (per_stage > 0) {
-      if (layers % product_at_most({pp_, per_stage}) != 0) {
-        fail(
-            name_,
-            "--num-layers-per-virtual-pipeline-stage is {}; expected a divisor of the {} layers of "
-            "a pipeline rank",
-            per_stage, layers / pp_);
-      }
-      chunks = layers / pp_ / per_stage;
-    }
+    const int64_t first = arguments_.integer("--decoder-first-pipeline-num-layers", -1);
+    const int64_t last = arguments_.integer("--decoder-last-pipeline-num-layers", -1);
     const std::string layout = arguments_.text("--pipeline-model-parallel-layout");
-    if (!layout.empty()) {
-      chunks = read_layout(layout);
-    }
+    const int64_t chunks = layout.empty() ? read_chunks() : read_layout(layout);
     if (pp_ > 1 && chunks > 1) {
       set("plan.pp_chunks", chunks);
       const bool overlaps = arguments_.has("--overlap-moe-expert-parallel-comm");
@@ -142,18 +148,81 @@ class Import {
     if (pp_ > 1 && (chunks == 1 || no_overlap)) {
       set("plan.overlap_p2p_comm", false);
     }
-    const int64_t first = arguments_.integer("--decoder-first-pipeline-num-layers", -1);
-    const int64_t last = arguments_.integer("--decoder-last-pipeline-num-layers", -1);
-    if (pp_ > 1 && (first >= 0 || last >= 0)) {
-      read_ends(layers, first, last, chunks);
+    if (!layout.empty()) {
+      for (const char* flag :
+           {"--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"}) {
+        arguments_.leave(flag, "--pipeline-model-parallel-layout says so");
+      }
+    }
+    if (pp_ == 1 || !layout.empty()) return;
+    if (first >= 0 || last >= 0) {
+      read_ends(first, last, chunks);
+    } else {
+      read_even(chunks);
     }
   }
 
+  /// Stages of a rank where no layout says so.
+  int64_t read_chunks() {
+    const char* const flag = "--num-layers-per-virtual-pipeline-stage";
+    if (!arguments_.has(flag)) {
+      return arguments_.at_least(1, "--num-virtual-stages-per-pipeline-rank", 1);
+    }
+    const int64_t per_stage = arguments_.at_least(1, flag, 1);
+    if (layers_ == 0) {
+      arguments_.leave(flag,
+                       "set plan.pp_chunks to the layers of a rank divided by it: the script "
+                       "has no --num-layers");
+      return 1;
+    }
+    const int64_t parts = layers_and_ends();
+    if (parts % product_at_most({pp_, per_stage}) != 0) {
+      fail(name_, "{} is {}; expected a divisor of the {} layers of a pipeline rank", flag,
+           per_stage, parts / pp_);
+    }
+    return parts / pp_ / per_stage;
+  }
+
+  /// Layers, and the embedding and the loss where they count as one when stages are made.
+  int64_t layers_and_ends() {
+    return layers_ + (counts_embedding() ? 1 : 0) + (counts_loss() ? 1 : 0);
+  }
+  bool counts_embedding() { return arguments_.has("--account-for-embedding-in-pipeline-split"); }
+  bool counts_loss() { return arguments_.has("--account-for-loss-in-pipeline-split"); }
+
+  /// Each stage has as many, or Megatron-LM refuses them.
+  void read_even(int64_t chunks) {
+    if (layers_ == 0) {
+      const char* const why = "the script has no --num-layers";
+      arguments_.leave("--account-for-embedding-in-pipeline-split", why);
+      arguments_.leave("--account-for-loss-in-pipeline-split", why);
+      return;
+    }
+    const int64_t parts = layers_and_ends(), stages = product_at_most({pp_, chunks});
+    if (parts % stages != 0) {
+      fail(name_,
+           "--num-layers is {}{}; expected a multiple of the {} stages of the pipeline, or "
+           "--pipeline-model-parallel-layout",
+           layers_, parts > layers_ ? fmt::format(", {} with the ends", parts) : "", stages);
+    }
+    if (parts == layers_) return;
+    std::vector<int64_t> of_stage(static_cast<size_t>(stages), parts / stages);
+    of_stage.front() -= counts_embedding() ? 1 : 0;
+    of_stage.back() -= counts_loss() ? 1 : 0;
+    set("plan.pp_layers", fmt::format("[{}]", fmt::join(of_stage, ", ")));
+  }
+
   /// Layers of the first and the last stage are told, the others share what is left.
-  void read_ends(int64_t layers, int64_t first, int64_t last, int64_t chunks) {
+  void read_ends(int64_t first, int64_t last, int64_t chunks) {
+    if (layers_ == 0) {
+      const char* const why = "the script has no --num-layers: set plan.pp_layers";
+      arguments_.leave("--decoder-first-pipeline-num-layers", why);
+      arguments_.leave("--decoder-last-pipeline-num-layers", why);
+      return;
+    }
     const int64_t between = pp_ - (first >= 0 ? 1 : 0) - (last >= 0 ? 1 : 0);
-    const int64_t left = layers - std::max<int64_t>(first, 0) - std::max<int64_t>(last, 0);
-    if (chunks > 1 || left < 0 || (between > 0 && left % between != 0) ||
+    const int64_t left = layers_ - std::max<int64_t>(first, 0) - std::max<int64_t>(last, 0);
+    if (chunks > 1 || left < 0 || pp_ > layers_ || (between > 0 && left % between != 0) ||
         (between == 0 && left != 0)) {
       fail(name_,
            "--decoder-first-pipeline-num-layers {} and --decoder-last-pipeline-num-layers {} leave "
@@ -264,13 +333,19 @@ class Import {
   }
 
   void read_batch() {
-    const int64_t micro = arguments_.integer("--micro-batch-size", 1);
+    const int64_t micro = arguments_.at_least(1, "--micro-batch-size", 1);
     set("plan.micro_batch", micro);
-    global_batch_ = arguments_.integer("--global-batch-size", product_at_most({micro, dp_}));
+    global_batch_ = arguments_.at_least(1, "--global-batch-size", product_at_most({micro, dp_}));
     set("train.global_batch", global_batch_);
-    set("train.seq_len", arguments_.integer("--seq-length", 4096));
+    set("train.seq_len", arguments_.at_least(1, "--seq-length", 4096));
+    read_recompute();
+  }
+
+  void read_recompute() {
     const std::string granularity = arguments_.text("--recompute-granularity");
     const bool some = arguments_.has("--recompute-activations");
+    expect_one_of("--recompute-granularity", {"full", "selective"});
+    expect_one_of("--recompute-method", {"uniform", "block"});
     if (granularity == "full") {
       set("plan.recompute", std::string("full"));
       const std::string method = arguments_.text("--recompute-method");
@@ -330,10 +405,13 @@ class Import {
       imported_.notes.push_back(
           "model.dtype is bf16, for --fp16: as many bytes, and no loss is scaled");
     }
-    read_steps("--train-iters", "--train-samples", "train.steps");
-    copy("--lr", "train.lr");
+    arguments_.at_least(1, "--train-iters", 1);
+    steps_ = read_steps("--train-iters", "--train-samples", "train.steps");
+    if (arguments_.has("--lr")) {
+      set("train.lr", arguments_.number("--lr", 0));
+    }
     read_decay();
-    read_steps("--lr-warmup-iters", "--lr-warmup-samples", "train.warmup_steps");
+    read_warmup();
     copy("--eval-interval", "train.eval_every");
     copy("--save-interval", "train.save_every");
     set("train.weight_decay", arguments_.number("--weight-decay", 0.01));
@@ -354,29 +432,77 @@ class Import {
 
   /// Its learning rate falls to 0 if nothing else is said, in a line.
   void read_decay() {
-    set("train.min_lr", std::string("0"));
-    copy("--min-lr", "train.min_lr");
+    set("train.min_lr", arguments_.number("--min-lr", 0));
+    expect_one_of("--lr-decay-style",
+                  {"cosine", "linear", "constant", "inverse-square-root", "WSD"});
     const std::string given = arguments_.text("--lr-decay-style");
     const std::string style = given.empty() ? "linear" : given;
     if (style != "cosine") {
       imported_.notes.push_back(
           fmt::format("the learning rate follows a cosine here, for --lr-decay-style {}", style));
     }
+    for (const char* flag : {"--lr-decay-iters", "--lr-decay-samples"}) {
+      if (decay_steps() != steps_) {
+        arguments_.leave(flag, "the learning rate falls up to the last step");
+      }
+    }
   }
 
-  /// Steps are told as such, or as samples, of which every step has as many.
-  void read_steps(const std::string& flag, const std::string& samples, const std::string& key) {
-    copy(flag, key);
-    if (!arguments_.has(samples)) return;
-    if (arguments_.has(flag)) {
-      arguments_.leave(samples, flag + " says how many steps there are");
+  /// Steps in which the learning rate falls there; 0: the script does not say.
+  int64_t decay_steps() {
+    const int64_t batch = std::max<int64_t>(1, global_batch_);
+    const int64_t samples = arguments_.integer("--lr-decay-samples", 0);
+    return arguments_.integer("--lr-decay-iters", samples > 0 ? samples / batch : steps_);
+  }
+
+  void read_warmup() {
+    const char* const flag = "--lr-warmup-fraction";
+    const int64_t told =
+        read_steps("--lr-warmup-iters", "--lr-warmup-samples", "train.warmup_steps");
+    if (!arguments_.has(flag)) return;
+    const double share = arguments_.number(flag, 0);
+    if (!(share >= 0 && share <= 1) || told > 0) {
+      fail(name_, "{} is {}{}; expected 0 to 1, and no steps or samples beside it", flag, share,
+           told > 0 ? fmt::format(" beside {} of warm-up", counted(told, "step")) : "");
+    }
+    const int64_t all = decay_steps();
+    if (all <= 0) {
+      arguments_.leave(flag, "the script does not say how many steps there are");
       return;
     }
-    const int64_t batch = std::max<int64_t>(1, global_batch_);
-    set(key, arguments_.integer(samples, 0) / batch);
+    const int64_t steps = std::llround(share * static_cast<double>(all));
+    set("train.warmup_steps", steps);
     imported_.notes.push_back(
-        fmt::format("{} is {}: {} {} in steps of {}", key, arguments_.integer(samples, 0) / batch,
-                    samples, arguments_.integer(samples, 0), counted(batch, "sequence")));
+        fmt::format("train.warmup_steps is {}: {} {} of {} in which the "
+                    "learning rate falls",
+                    steps, flag, share, counted(all, "step")));
+  }
+
+  /// Steps are told as such, or as samples, of which every step has as many; 0: they are not told.
+  int64_t read_steps(const std::string& flag, const std::string& samples, const std::string& key) {
+    copy(flag, key);
+    const int64_t told = arguments_.integer(flag, 0);
+    if (!arguments_.has(samples)) return told;
+    if (arguments_.has(flag)) {
+      arguments_.leave(samples, flag + " says how many steps there are");
+      return told;
+    }
+    const int64_t batch = std::max<int64_t>(1, global_batch_);
+    const int64_t steps = arguments_.integer(samples, 0) / batch;
+    set(key, steps);
+    imported_.notes.push_back(fmt::format("{} is {}: {} {} in steps of {}", key, steps, samples,
+                                          arguments_.integer(samples, 0),
+                                          counted(batch, "sequence")));
+    return steps;
+  }
+
+  /// Error: a flag is there with none of the values that Megatron-LM takes.
+  void expect_one_of(const std::string& flag, const std::vector<std::string>& values) {
+    if (!arguments_.has(flag)) return;
+    const std::string given = arguments_.text(flag);
+    if (std::find(values.begin(), values.end(), given) == values.end()) {
+      fail(name_, "{} is {}; expected one of {}", flag, quote(given), join(values, ", "));
+    }
   }
 
   void say_why() {
@@ -391,15 +517,18 @@ class Import {
   MegatronArguments arguments_;
   std::string name_;
   RanksOfFile ranks_;
+  bool has_model_ = false;
+  int64_t layers_ = 0;  // 0: the script does not say
+  int64_t steps_ = 0;   // likewise
   int64_t tp_ = 1, pp_ = 1, cp_ = 1, dp_ = 1, global_batch_ = 1;
   Imported imported_;
 };
 
 }  // namespace
 
-Imported import_megatron(const std::string& text, const std::string& name,
-                         const RanksOfFile& ranks) {
-  return Import(text, name, ranks).run();
+Imported import_megatron(const std::string& text, const std::string& name, const RanksOfFile& ranks,
+                         bool has_model) {
+  return Import(text, name, ranks, has_model).run();
 }
 
 }  // namespace hocket::plan

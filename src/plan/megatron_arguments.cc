@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/megatron_arguments.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -73,12 +75,30 @@ double MegatronArguments::number(const std::string& flag, double otherwise) {
   return value;
 }
 
-int64_t MegatronArguments::launcher(const std::string& flag, int64_t otherwise) const {
-  for (const auto& [key, words] : launcher_) {
-    std::string given = key;
+int64_t MegatronArguments::at_least(int64_t least, const std::string& flag, int64_t otherwise) {
+  const int64_t value = integer(flag, otherwise);
+  if (has(flag) && value < least) {
+    fail(name_, "{} is {}; expected at least {}", flag, value, least);
+  }
+  return value;
+}
+
+int64_t MegatronArguments::launcher(const std::string& flag, int64_t otherwise) {
+  for (auto at = launcher_.rbegin(); at != launcher_.rend(); ++at) {
+    std::string given = at->first;
     std::replace(given.begin(), given.end(), '_', '-');
+    if (given != flag) continue;
+    const std::string text = at->second.empty() ? "" : at->second.front();
     int64_t value = 0;
-    if (given == flag && words.size() >= 1 && parse_int(words[0], &value)) return value;
+    if (parse_int(text, &value) && value >= 1) return value;
+    // torchrun counts devices itself.
+    const bool counts = text == "auto" || text == "gpu" || text == "cpu";
+    if (!counts && text.find('$') == std::string::npos) {
+      fail(name_, "{} of the launcher is {}; expected an integer of at least 1", flag, quote(text));
+    }
+    notes_.push_back(fmt::format("{} of the launcher is {}, which this file does not say", flag,
+                                 counts ? text : quote(text)));
+    return 0;
   }
   return otherwise;
 }

@@ -26,8 +26,10 @@ class MegatronArguments {
   std::vector<std::string> words(const std::string& flag);
   int64_t integer(const std::string& flag, int64_t otherwise);
   double number(const std::string& flag, double otherwise);
-  /// Of the launcher, whose flags have dashes or underscores.
-  int64_t launcher(const std::string& flag, int64_t otherwise) const;
+  int64_t at_least(int64_t least, const std::string& flag, int64_t otherwise);
+  /// Of the launcher, whose flags have dashes or underscores; 0, with a note, if it is there and
+  /// only known where the script runs.
+  int64_t launcher(const std::string& flag, int64_t otherwise);
   /// Says why a flag is left aside, if it is there.
   void leave(const std::string& flag, const std::string& why) { reasons_[flag] = why; }
   /// Every flag that nobody asked for, or that is left aside.

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/product.h"
 #include "base/text.h"
+#include "models/config.h"
 
 namespace hocket::plan {
 
@@ -66,7 +67,7 @@ class ModelOf {
   ModelOf(MegatronArguments& arguments, const std::string& name, std::vector<std::string>* notes)
       : arguments_(arguments), name_(name), notes_(*notes) {}
 
-  std::string config() {
+  MegatronModel model() {
     read_sizes();
     read_feed_forward();
     read_rest();
@@ -77,7 +78,7 @@ class ModelOf {
                        "models without experts do not normalise queries and keys");
     }
     note_differences();
-    return model_.dump(2) + "\n";
+    return {model_.dump(2) + "\n", std::move(lacks_)};
   }
 
  private:
@@ -99,6 +100,9 @@ class ModelOf {
            "--num-layers, --hidden-size and --num-attention-heads are {}, {} and {}; expected "
            "at least 1 each",
            layers_, hidden_, heads);
+    }
+    if (layers_ > models::kMaxLayers) {
+      fail(name_, "--num-layers is {}; expected at most {}", layers_, models::kMaxLayers);
     }
     const int64_t window = window_of(arguments_, name_);
     const char* const dense = window > 0 ? "mistral" : "llama";
@@ -137,12 +141,13 @@ class ModelOf {
   void read_rest() {
     int64_t vocabulary = arguments_.integer("--padded-vocab-size", 0);
     if (vocabulary == 0) {
-      const int64_t words = need("--vocab-size");
+      const int64_t words = words_of_tokenizer();
       const int64_t multiple =
           product_at_most({arguments_.integer("--make-vocab-size-divisible-by", 128),
                            arguments_.integer("--tensor-model-parallel-size", 1)});
       const bool is_one = multiple < 1 || words % multiple == 0;
       vocabulary = is_one ? words : product_at_most({words / multiple + 1, multiple});
+      note_of_words(words, vocabulary);
     }
     model_["vocab_size"] = vocabulary;
     model_["max_position_embeddings"] =
@@ -152,6 +157,28 @@ class ModelOf {
     model_["initializer_range"] = arguments_.number("--init-method-std", 0.02);
     model_["tie_word_embeddings"] = !arguments_.has("--untie-embeddings-and-output-weights");
     model_["hidden_act"] = "silu";
+  }
+
+  /// True of GPT-2's tokenizer, which pretrain_gpt.py takes for its files if no other is named.
+  bool is_gpt2() {
+    if (arguments_.has("--tokenizer-type")) {
+      return arguments_.text("--tokenizer-type") == "GPT2BPETokenizer";
+    }
+    const bool has_words = arguments_.has("--vocab-file");
+    return arguments_.has("--merge-file") || has_words;
+  }
+
+  /// Its tokens, if the script does not count them itself.
+  int64_t words_of_tokenizer() {
+    constexpr int64_t kGpt2 = 50257;
+    return !arguments_.has("--vocab-size") && is_gpt2() ? kGpt2 : need("--vocab-size");
+  }
+  void note_of_words(int64_t words, int64_t padded) {
+    if (arguments_.has("--vocab-size")) return;
+    note(
+        fmt::format("the vocabulary is that of GPT-2's tokenizer, {} tokens, padded to {}: the "
+                    "script has no --vocab-size",
+                    words, padded));
   }
 
   void read_experts() {
@@ -181,9 +208,15 @@ class ModelOf {
     if (!arguments_.has("--disable-bias-linear")) {
       note("products have no bias here");
     }
-    arguments_.leave("--moe-shared-expert-intermediate-size", "models here have no shared experts");
-    arguments_.leave("--multi-latent-attention", "attention here has whole heads");
-    arguments_.leave("--mtp-num-layers", "models here predict one token");
+    lack("--moe-shared-expert-intermediate-size", "shared experts",
+         "models here have no shared experts");
+    lack("--multi-latent-attention", "latent attention", "attention here has whole heads");
+    lack("--mtp-num-layers", "layers that predict further tokens", "models here predict one token");
+  }
+  void lack(const std::string& flag, const std::string& what, const std::string& why) {
+    if (!arguments_.has(flag)) return;
+    arguments_.leave(flag, why);
+    lacks_.push_back(fmt::format("{} ({})", what, flag));
   }
 
   MegatronArguments& arguments_;
@@ -191,13 +224,14 @@ class ModelOf {
   std::vector<std::string>& notes_;
   int64_t layers_ = 1, hidden_ = 1, experts_ = 0, wide_ = 1;
   nlohmann::json model_;
+  std::vector<std::string> lacks_;
 };
 
 }  // namespace
 
-std::string megatron_model(MegatronArguments& arguments, const std::string& name,
-                           std::vector<std::string>* notes) {
-  return ModelOf(arguments, name, notes).config();
+MegatronModel megatron_model(MegatronArguments& arguments, const std::string& name,
+                             std::vector<std::string>* notes) {
+  return ModelOf(arguments, name, notes).model();
 }
 
 }  // namespace hocket::plan

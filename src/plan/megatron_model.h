@@ -9,9 +9,15 @@
 
 namespace hocket::plan {
 
-/// A llama, a mistral with a window, or a qwen3_moe with experts. What these lack is added to
-/// `notes`. Error: its sizes are missing or cannot be; `name` is the file.
-std::string megatron_model(MegatronArguments& arguments, const std::string& name,
-                           std::vector<std::string>* notes);
+struct MegatronModel {
+  std::string config_json;
+  /// Parts of it that no model here has, with their flags: without them it is another one.
+  std::vector<std::string> lacks;
+};
+
+/// A llama, a mistral with a window, or a qwen3_moe with experts. What these do in another way is
+/// added to `notes`. Error: its sizes are missing or cannot be; `name` is the file.
+MegatronModel megatron_model(MegatronArguments& arguments, const std::string& name,
+                             std::vector<std::string>* notes);
 
 }  // namespace hocket::plan

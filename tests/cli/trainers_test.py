@@ -134,6 +134,31 @@ class TrainersTest(PlanBox):
         self.put("ranks.sh", EXPERTS.replace("NNODES=${SLURM_NNODES:-4}", "NNODES=3")
                  .replace("GPUS_PER_NODE=8", "GPUS_PER_NODE=5"))
         self.refused("expected a multiple of tp 4 x pp 2 x cp 1", "plan", "--from", "megatron", "ranks.sh")
+        # What Megatron-LM refuses too, and what nobody typed a key for.
+        for more, part in (
+                ("--recompute-granularity fully", "--recompute-granularity is 'fully'; expected one of full, selective"),
+                ("--recompute-granularity full --recompute-method all", "--recompute-method is 'all'"),
+                ("--lr-decay-style cosin", "--lr-decay-style is 'cosin'"),
+                ("--pipeline-model-parallel-size 8", "--num-layers is 4; expected a multiple of the 8 stages"),
+                ("--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4",
+                 "--num-layers is 4; expected a multiple of the 8 stages"),
+                ("--pipeline-model-parallel-size 2 --account-for-loss-in-pipeline-split",
+                 "--num-layers is 4, 5 with the ends; expected a multiple of the 2 stages"),
+                ("--seq-length -1", "--seq-length is -1; expected at least 1"),
+                ("--micro-batch-size 0", "--micro-batch-size is 0; expected at least 1"),
+                ("--train-iters 0", "--train-iters is 0; expected at least 1"),
+                ("--save-interval -1", "--save-interval is -1; expected at least 0"),
+                ("--lr fast", "--lr is 'fast'; expected a number"),
+                ("--train-iters 10 --lr-warmup-fraction 2", "--lr-warmup-fraction is 2; expected 0 to 1"),
+                ("--train-iters 10 --lr-warmup-iters 2 --lr-warmup-fraction 0.1", "beside 2 steps of warm-up"),
+                (f"--num-layers {many} --num-experts 4 --moe-layer-freq 2", f"--num-layers is {many}; expected at most"),
+                (f"--pipeline-model-parallel-size {many} --decoder-first-pipeline-num-layers 4",
+                 "expected a multiple of tp 1")):
+            self.put("wrong.sh", sized + more + "\n")
+            self.refused(part, "plan", "--from", "megatron", "wrong.sh")
+        self.put("wide.sh", "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --vocab-size 512 "
+                 f"--pipeline-model-parallel-size {many} --decoder-first-pipeline-num-layers 4\n")
+        self.refused("--decoder-first-pipeline-num-layers 4", "plan", "--from", "megatron", "wide.sh")
 
     def test_quotes_in_the_defaults_of_a_script(self):
         sizes = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --vocab-size 512 --bf16"
@@ -148,6 +173,75 @@ class TrainersTest(PlanBox):
         plan, train = self.keys("run.yaml")
         self.assertEqual((plan["tp"], plan["dp"], train["steps"], train["seq_len"], train["seed"], train["lr"]),
                          (2, 8, 7, 64, 2, 1e-4))
+        self.put("args.sh", script % "8")
+        self.refused("--train-iters is ''7''; expected an integer", *convert)
+        # What only the caller's environment says is told; what nobody can read is refused.
+        script = script.replace("'7'", "7")
+        for nodes in ("$NNODES", "auto"):
+            self.put("args.sh", script % nodes)
+            told = self.good(*convert)
+            self.assertIn("--nnodes of the launcher is ", told)
+            self.assertIn("which this file does not say", told)
+            self.assertIn("does not say how many ranks there are", told)
+            self.good(*convert, "--ranks", "16")
+            self.assertEqual(self.keys("run.yaml")[0]["dp"], 8)
+        for nodes in ("1:4", "0", "many"):
+            self.put("args.sh", script % nodes)
+            self.refused(f"--nnodes of the launcher is '{nodes}'; expected an integer", *convert)
+
+    def test_the_vocabulary_of_gpt2(self):
+        script = ("torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 8 "
+                  "--tensor-model-parallel-size 8 ")
+        convert = ("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        for more in ("--vocab-file $VOCAB --merge-file $MERGES", "--tokenizer-type GPT2BPETokenizer"):
+            self.put("args.sh", script + more + "\n")
+            told = self.good(*convert)
+            self.assertIn("note     the vocabulary is that of GPT-2's tokenizer, 50257 tokens, padded to 51200", told)
+            self.assertEqual(json.loads(self.read("model/config.json"))["vocab_size"], 51200)
+            self.assertNotIn("ignored  --merge-file", told)
+        for more in ("", "--tokenizer-type Llama2Tokenizer --vocab-file $VOCAB"):
+            self.put("args.sh", script + more + "\n")
+            self.refused("has no --vocab-size; expected it, or --set model.path=MODEL in its place", *convert)
+            # As it says.
+            self.model(num_attention_heads=8, num_key_value_heads=8)
+            told = self.good(*convert[:6], "--set", "model.path=model")
+            self.assertIn("note     the model is the one that --set names", told)
+            self.assertIn("ignored  --hidden-size 64", told)
+        # A script without any size.
+        self.put("args.sh", "torchrun --nproc-per-node 8 pretrain_gpt.py --pipeline-model-parallel-size 2 "
+                 "--num-layers-per-virtual-pipeline-stage 2 --account-for-loss-in-pipeline-split\n")
+        told = self.good(*convert[:6], "--set", "model.path=model")
+        self.assertIn("ignored  --num-layers-per-virtual-pipeline-stage 2: set plan.pp_chunks to", told)
+        self.assertIn("ignored  --account-for-loss-in-pipeline-split: the script has no --num-layers", told)
+
+    def test_ends_that_count_as_layers(self):
+        self.put("args.sh", "torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 6 --hidden-size 64 "
+                 "--num-attention-heads 8 --vocab-size 512 --pipeline-model-parallel-size 4 "
+                 "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split\n")
+        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml")
+        self.assertEqual(self.keys("run.yaml")[0]["pp_layers"], [1, 2, 2, 1])
+        self.assertNotIn("ignored", told)
+
+    def test_warmup_as_a_share(self):
+        script = DENSE_SCRIPT.replace("--train-iters 10 ", "--train-iters 1000 --lr-decay-style cosine "
+                                      "--lr-warmup-fraction .01 %s ")
+        for more, steps, ignored in (("", 10, False), ("--lr-decay-iters 1000", 10, False),
+                                     ("--lr-decay-iters 800", 8, True)):
+            self.put("args.sh", script % more)
+            told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml")
+            self.assertEqual(self.keys("run.yaml")[1]["warmup_steps"], steps)
+            self.assertIn(f"note     train.warmup_steps is {steps}: --lr-warmup-fraction 0.01 of ", told)
+            self.assertEqual("ignored  --lr-decay-iters 800: the learning rate falls up to the last step" in told, ignored)
+            self.assertEqual("ignored  --lr" in told, ignored)
+
+    def test_another_model_is_told_first(self):
+        self.put("args.sh", EXPERTS.replace("--swiglu", "--swiglu --multi-latent-attention --kv-lora-rank 512 "
+                                            "--moe-shared-expert-intermediate-size 2048 --mtp-num-layers 1"))
+        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        self.assertRegex(told.split("\n")[0],
+                         r"^note     this is another model here, of [0-9.]+ B parameters: without shared experts "
+                         r"\(--moe-shared-expert-intermediate-size\), latent attention \(--multi-latent-attention\), "
+                         r"layers that predict further tokens \(--mtp-num-layers\)$")
 
     def test_torchtitan(self):
         self.model()
@@ -165,6 +259,8 @@ class TrainersTest(PlanBox):
         self.assertIn("note     plan.ranks_per_node is 8, as run_train.sh starts them", told)
         self.assertIn("torchtitan accumulates 2 of training.local_batch_size 4", told)
         self.assertIn("ignored  quantize.linear.float8.filter_fqns = [ 'output' ]\n", told)
+        self.assertRegex(told, "note     the file names the model 'llama3 debugmodel'; the one of this run has [0-9.]+ k "
+                         r"parameters \(llama: 4 layers")
         self.assertEqual({k: plan["shard"][k] for k in ("params", "grads", "group", "reshard_after_forward")},
                          {"params": "group", "grads": "group", "group": 2, "reshard_after_forward": False})
         self.assertEqual((train["global_batch"], train["seq_len"], train["warmup_steps"]), (32, 2048, 20))
@@ -184,8 +280,9 @@ class TrainersTest(PlanBox):
                 (TORCHTITAN.replace('flavor = "debugmodel"', 'converters = ["mx"]'), {"dtype": "bf16"}, "'mx'")):
             self.put("job.toml", text)
             told = self.good("plan", "--from", "torchtitan", "job.toml", *of_model)
-            notes = [line for line in told.split("\n") if line.startswith("note") and "run_train.sh" not in line and
-                     "accumulates" not in line]
+            usual = ("run_train.sh", "accumulates", "decay_type linear", "names the model")
+            notes = [line for line in told.split("\n") if line.startswith("note") and
+                     not any(words in line for words in usual)]
             self.assertEqual(len(notes), 1 if note else 0, told)
             self.assertIn(note, told)
             run = self.read("run.yaml")
