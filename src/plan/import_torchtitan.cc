@@ -58,6 +58,19 @@ class Job {
     if (!found->is_string()) refuse(path, *found, "a text");
     return found->value<std::string>().value_or(otherwise);
   }
+  bool truth(const std::string& path, bool otherwise) {
+    const toml::node* found = node(path);
+    if (!found) return otherwise;
+    if (!found->is_boolean()) refuse(path, *found, "true or false");
+    return found->value<bool>().value_or(otherwise);
+  }
+  int64_t at_least(int64_t least, const std::string& path, int64_t otherwise) {
+    const int64_t value = integer(path, otherwise);
+    if (has(path) && value < least) {
+      refuse(path, *node(path), fmt::format("at least {}", least));
+    }
+    return value;
+  }
   std::vector<std::string> texts(const std::string& path) {
     const toml::node* found = node(path);
     std::vector<std::string> list;
@@ -360,10 +373,14 @@ class Import {
   void read_training() {
     const int64_t dp = product_at_most({replicate_, split_});
     const int64_t local = job_.has("training.batch_size")
-                              ? job_.integer("training.batch_size", 8)
-                              : job_.integer("training.local_batch_size", 8);
+                              ? job_.at_least(1, "training.batch_size", 8)
+                              : job_.at_least(1, "training.local_batch_size", 8);
+    // Below 0: what the ranks have together.
     const int64_t global = job_.integer("training.global_batch_size", -1);
-    const int64_t piece = job_.integer("parallelism.pipeline_parallel_microbatch_size", 1);
+    if (global == 0) {
+      job_.at_least(1, "training.global_batch_size", 0);
+    }
+    const int64_t piece = job_.at_least(1, "parallelism.pipeline_parallel_microbatch_size", 1);
     set("plan.micro_batch", pp_ > 1 ? piece : local);
     set("train.global_batch", global > 0 ? global : product_at_most({local, dp}));
     if (const int64_t rounds = local > 0 ? global / product_at_most({local, dp}) : 0;
@@ -374,8 +391,8 @@ class Import {
           "pipeline to fill and empty each",
           global / dp, rounds, local));
     }
-    set("train.seq_len", job_.integer("training.seq_len", 2048));
-    set("train.steps", job_.integer("training.steps", 10000));
+    set("train.seq_len", job_.at_least(1, "training.seq_len", 2048));
+    set("train.steps", job_.at_least(1, "training.steps", 10000));
     set("train.max_grad_norm", job_.number("training.max_norm", 1.0));
     const std::string seed = job_.has("debug.seed") ? "debug.seed" : "training.seed";
     if (job_.has(seed)) {
@@ -386,7 +403,7 @@ class Import {
     const char* share = job_.has("lr_scheduler.min_lr_factor") ? "lr_scheduler.min_lr_factor"
                                                                : "lr_scheduler.lr_min";
     set("train.min_lr", lr * job_.number(share, 0.0));
-    set("train.warmup_steps", job_.integer("lr_scheduler.warmup_steps", 200));
+    set("train.warmup_steps", job_.at_least(0, "lr_scheduler.warmup_steps", 200));
     set("train.beta1", job_.number("optimizer.beta1", 0.9));
     set("train.beta2", job_.number("optimizer.beta2", 0.95));
     set("train.eps", job_.number("optimizer.eps", 1e-8));
@@ -404,12 +421,43 @@ class Import {
     if (job_.has("comm.train_timeout_seconds")) {
       set("plan.timeout_s", job_.integer("comm.train_timeout_seconds", 100));
     }
-    if (job_.has("checkpoint.interval")) {
-      set("train.save_every", job_.integer("checkpoint.interval", 500));
+    read_decay();
+    read_intervals();
+  }
+
+  /// Its learning rate falls in a line if nothing else is said.
+  void read_decay() {
+    const std::string type = job_.text("lr_scheduler.decay_type", "linear");
+    if (type != "linear" && type != "sqrt" && type != "cosine") {
+      fail(name_, "lr_scheduler.decay_type is {}; expected linear, sqrt or cosine", quote(type));
     }
-    if (job_.has("checkpoint.keep_latest_k")) {
-      set("train.keep_last", job_.integer("checkpoint.keep_latest_k", 10));
+    if (type != "cosine") {
+      imported_.notes.push_back(fmt::format(
+          "the learning rate follows a cosine here, for lr_scheduler.decay_type {}", type));
     }
+  }
+
+  /// Checkpoints and validations are off there if nothing else is said.
+  void read_intervals() {
+    if (is_on("checkpoint.enable", "checkpoint.enable_checkpoint")) {
+      set("train.save_every", job_.at_least(1, "checkpoint.interval", 500));
+      if (job_.has("checkpoint.keep_latest_k")) {
+        set("train.keep_last", job_.at_least(0, "checkpoint.keep_latest_k", 10));
+      }
+    } else {
+      const char* const why = "checkpoint.enable is false: one is saved at the end here";
+      job_.leave("checkpoint.interval", why);
+      job_.leave("checkpoint.keep_latest_k", why);
+    }
+    if (is_on("validation.enable", "validation.enabled")) {
+      set("train.eval_every", job_.at_least(1, "validation.freq", 10));
+    } else {
+      job_.leave("validation.freq", "validation.enable is false: there is one at the end here");
+    }
+  }
+  /// Of a key with an older name.
+  bool is_on(const std::string& path, const std::string& older) {
+    return job_.truth(path, job_.truth(older, false));
   }
 
   void say_why() {
@@ -419,7 +467,6 @@ class Import {
                  "model.float8 is of the blocks' linear layers, and without scales");
     }
     job_.leave("training.mixed_precision_reduce", "gradients are summed in f32 here");
-    job_.leave("lr_scheduler.decay_type", "the learning rate follows a cosine");
     job_.leave("lr_scheduler.decay_ratio", "the learning rate follows a cosine to its end");
   }
 

@@ -259,6 +259,7 @@ class TrainersTest(PlanBox):
         self.assertIn("note     plan.ranks_per_node is 8, as run_train.sh starts them", told)
         self.assertIn("torchtitan accumulates 2 of training.local_batch_size 4", told)
         self.assertIn("ignored  quantize.linear.float8.filter_fqns = [ 'output' ]\n", told)
+        self.assertIn("note     the learning rate follows a cosine here, for lr_scheduler.decay_type linear", told)
         self.assertRegex(told, "note     the file names the model 'llama3 debugmodel'; the one of this run has [0-9.]+ k "
                          r"parameters \(llama: 4 layers")
         self.assertEqual({k: plan["shard"][k] for k in ("params", "grads", "group", "reshard_after_forward")},
@@ -301,6 +302,19 @@ class TrainersTest(PlanBox):
                      "plan.shard.grads=none", "--emit", "megatron")
         self.refused("model.dtype is bf16", "plan", "run.yaml", "--set", "plan.shard.params=none", "--set",
                      "plan.shard.grads=none", "--emit", "torchtitan")
+
+    def test_sections_of_torchtitan_that_are_off(self):
+        self.model()
+        more = ('[checkpoint]\n%sinterval = 500\nkeep_latest_k = 3\n[validation]\n%sfreq = 50\n')
+        for on, saves, looks in (("", 0, 0), ("enable = false\n", 0, 0), ("enable = true\n", 500, 50)):
+            text = TORCHTITAN.replace("[lr_scheduler]", '[lr_scheduler]\ndecay_type = "cosine"')
+            self.put("job.toml", text + more % (on, on))
+            told = self.good("plan", "--from", "torchtitan", "job.toml", "--set", "model.path=model", "--out", "run.yaml")
+            _, train = self.keys("run.yaml")
+            self.assertEqual((train["save_every"], train["eval_every"]), (saves, looks))
+            self.assertEqual("ignored  checkpoint.interval = 500: checkpoint.enable is false" in told, saves == 0)
+            self.assertEqual("ignored  validation.freq = 50: validation.enable is false" in told, looks == 0)
+            self.assertNotIn("decay_type", told)
 
     def test_ranks_of_a_file_and_of_set(self):
         self.model()
@@ -391,6 +405,11 @@ class TrainersTest(PlanBox):
         self.put("text.toml", TORCHTITAN.replace("seq_len = 2048", 'seq_len = "long"'))
         self.refused("training.seq_len is 'long'; expected an integer", "plan", "--from", "torchtitan", "text.toml",
                      "--set", "model.path=model")
+        for key, value, wrong in (("seq_len", "2048", "-1"), ("local_batch_size", "4", "0"), ("steps", "100", "0"),
+                                  ("global_batch_size", "32", "0")):
+            self.put("low.toml", TORCHTITAN.replace(f"\n{key} = {value}\n", f"\n{key} = {wrong}\n"))
+            self.refused(f": training.{key} is {wrong}; expected at least 1", "plan", "--from", "torchtitan", "low.toml",
+                         "--set", "model.path=model")
         self.put("named.toml", TORCHTITAN)
         self.refused("names the model", "plan", "--from", "torchtitan", "named.toml")
 
