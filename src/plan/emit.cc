@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/emit.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <utility>
 
 #include "base/error.h"
 
@@ -36,6 +40,27 @@ constexpr const char* kEverybodyHas[] = {"plan.pp",
                                          "plan.timeout_s",
                                          "plan.threads_per_rank"};
 
+template <class Keys>
+bool among(const Keys& keys, const std::string& key) {
+  return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
+}
+
+/// What the run sets to something else than its default, each with that.
+std::vector<std::pair<ResolvedConfig::Entry, std::string>> unlike_default(const engine::Run& run) {
+  engine::RunConfig copy;
+  const ResolvedConfig by_default = parse_config(copy, "{}", "defaults");
+  std::vector<std::pair<ResolvedConfig::Entry, std::string>> found;
+  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
+    if (entry.origin == "default") continue;
+    for (const ResolvedConfig::Entry& other : by_default.entries()) {
+      if (other.path == entry.path && other.value != entry.value) {
+        found.push_back({entry, other.value});
+      }
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 void refuse_key(const engine::Run& run, const std::string& trainer, const std::string& key,
@@ -45,20 +70,34 @@ void refuse_key(const engine::Run& run, const std::string& trainer, const std::s
 
 void expect_expressed(const engine::Run& run, const std::string& trainer,
                       const std::vector<std::string>& others) {
-  const auto among = [](const auto& keys, const std::string& key) {
-    return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
-  };
-  engine::RunConfig copy;
-  const ResolvedConfig by_default = parse_config(copy, "{}", "defaults");
-  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
-    if (!entry.path.starts_with("plan.") || entry.origin == "default") continue;
+  for (const auto& [entry, by_default] : unlike_default(run)) {
+    if (!entry.path.starts_with("plan.")) continue;
     if (among(kEverybodyHas, entry.path) || among(others, entry.path)) continue;
-    for (const ResolvedConfig::Entry& other : by_default.entries()) {
-      if (other.path == entry.path && other.value != entry.value) {
-        refuse_key(run, trainer, entry.path, entry.value, other.value);
-      }
+    refuse_key(run, trainer, entry.path, entry.value, by_default);
+  }
+}
+
+std::vector<std::string> notes_of_left_out(const engine::Run& run, const std::string& trainer,
+                                           const std::vector<std::string>& keys) {
+  std::vector<std::string> notes;
+  for (const auto& [entry, by_default] : unlike_default(run)) {
+    if (among(keys, entry.path)) {
+      notes.push_back(fmt::format("{} {} is left out: {} has nothing like it", entry.path,
+                                  entry.value, trainer));
     }
   }
+  return notes;
+}
+
+int64_t timeout_in(int64_t seconds, const engine::Run& run, const std::string& trainer,
+                   std::vector<std::string>* notes) {
+  const double wanted = run.config.plan.timeout_s;
+  const auto units = static_cast<int64_t>(std::ceil(wanted / static_cast<double>(seconds)));
+  if (static_cast<double>(units * seconds) != wanted) {
+    notes->push_back(fmt::format("plan.timeout_s is {}, of which {} has whole {}: {} of them",
+                                 wanted, trainer, seconds == 1 ? "seconds" : "minutes", units));
+  }
+  return units;
 }
 
 }  // namespace hocket::plan

@@ -2,6 +2,7 @@
 // What writers of other trainers' files have in common.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,12 @@ namespace hocket::plan {
 /// cannot express it.
 void expect_expressed(const engine::Run& run, const std::string& trainer,
                       const std::vector<std::string>& others);
+/// A note of each of `keys` that the run sets to something else than its default.
+std::vector<std::string> notes_of_left_out(const engine::Run& run, const std::string& trainer,
+                                           const std::vector<std::string>& keys);
+/// As many whole units of `seconds` as last as long at least; a note where that is longer.
+int64_t timeout_in(int64_t seconds, const engine::Run& run, const std::string& trainer,
+                   std::vector<std::string>* notes);
 /// Error of a key whose value cannot be expressed.
 [[noreturn]] void refuse_key(const engine::Run& run, const std::string& trainer,
                              const std::string& key, const std::string& value,

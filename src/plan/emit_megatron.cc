@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "base/text.h"
 #include "parallel/schedule.h"
@@ -40,6 +41,7 @@ class Script {
     pipeline();
     sharding();
     training();
+    intervals();
     return {written(), notes_};
   }
 
@@ -254,6 +256,25 @@ class Script {
     add("--seed", train.seed);
     add("--hidden-dropout", train.dropout);
     add("--attention-dropout", 0);
+  }
+
+  void intervals() {
+    const engine::TrainSection& train = run_.config.train;
+    if (train.save_every > 0) {
+      add("--save-interval", train.save_every);
+    }
+    if (train.eval_every > 0) {
+      add("--eval-interval", train.eval_every);
+    }
+    if (!run_.resolved.is_default("plan.timeout_s")) {
+      add("--distributed-timeout-minutes", timeout_in(60, run_, kTrainer, &notes_));
+    }
+    for (std::string& note :
+         notes_of_left_out(run_, kTrainer,
+                           {"train.minutes", "train.keep_last", "train.eval_sequences",
+                            "train.final_eval_sequences"})) {
+      notes_.push_back(std::move(note));
+    }
   }
 
   void recompute() {

@@ -57,7 +57,7 @@ class JobFile {
  public:
   explicit JobFile(const engine::Run& run) : run_(run), plan_(run.config.plan) {}
 
-  std::string text() {
+  Emitted emitted() {
     expect_expressed(run_, kTrainer, {});
     text_ = fmt::format(
         "# {}\n# Model, data and checkpoints are to be added: a run says them "
@@ -71,7 +71,8 @@ class JobFile {
     context();
     pipeline();
     recompute();
-    return std::move(text_);
+    intervals();
+    return {std::move(text_), std::move(notes_)};
   }
 
  private:
@@ -217,14 +218,45 @@ class JobFile {
     }
   }
 
+  /// Sections that are off there unless they are given.
+  void intervals() {
+    const engine::TrainSection& train = run_.config.train;
+    std::vector<std::string> left = {"train.minutes", "train.dropout", "train.balance_coef",
+                                     "train.eval_sequences", "train.final_eval_sequences"};
+    if (train.save_every > 0) {
+      section("checkpoint");
+      add("enable", true);
+      add("interval", train.save_every);
+    }
+    // It keeps two at least, the last of which may not be whole yet.
+    if (train.save_every > 0 && train.keep_last != 1) {
+      add("keep_latest_k", train.keep_last);
+    } else {
+      left.push_back("train.keep_last");
+    }
+    if (train.eval_every > 0) {
+      section("validation");
+      add("enable", true);
+      add("freq", train.eval_every);
+    }
+    if (!run_.resolved.is_default("plan.timeout_s")) {
+      section("comm");
+      add("train_timeout_seconds", timeout_in(1, run_, kTrainer, &notes_));
+    }
+    for (std::string& note : notes_of_left_out(run_, kTrainer, left)) {
+      notes_.push_back(std::move(note));
+    }
+  }
+
   const engine::Run& run_;
   const engine::PlanSection& plan_;
   std::string text_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace
 
-Emitted emit_torchtitan(const engine::Run& run) { return {JobFile(run).text(), {}}; }
+Emitted emit_torchtitan(const engine::Run& run) { return JobFile(run).emitted(); }
 
 std::function<bool(const Choice&)> expressed_by_torchtitan(const engine::Run& run) {
   emit_torchtitan(run);

@@ -243,6 +243,28 @@ class TrainersTest(PlanBox):
                          r"\(--moe-shared-expert-intermediate-size\), latent attention \(--multi-latent-attention\), "
                          r"layers that predict further tokens \(--mtp-num-layers\)$")
 
+    def test_what_a_script_says_of_intervals_comes_back(self):
+        self.put("args.sh", DENSE_SCRIPT.replace("--train-iters 10", "--train-iters 10 --save-interval 5 --eval-interval 2 "
+                                                 "--distributed-timeout-minutes 20"))
+        self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        for trainer, of_model in (("megatron", ()), ("torchtitan", ("--set", "model.path=model"))):
+            self.good("plan", "run.yaml", "--emit", trainer, "--out", "again")
+            self.good("plan", "--from", trainer, "again", "--out", "again.yaml", *of_model)
+            plan, train = self.keys("again.yaml")
+            self.assertEqual((plan["timeout_s"], train["save_every"], train["eval_every"], train["keep_last"]),
+                             (1200, 5, 2, 2))
+        # And the rest is told.
+        self.put("run.yaml", "{model: {path: model}, train: {global_batch: 8, seq_len: 64, minutes: 3, keep_last: 1, "
+                 "save_every: 5, dropout: 0.1}, plan: {dp: 2, timeout_s: 90.5}}")
+        for trainer, notes in (("megatron", ("train.minutes 3 is", "train.keep_last 1 is", "whole minutes: 2")),
+                               ("torchtitan", ("train.minutes 3 is", "train.keep_last 1 is", "train.dropout 0.1 is",
+                                               "whole seconds: 91"))):
+            r = self.hocket("plan", "run.yaml", "--emit", trainer)
+            self.assertEqual(r.returncode, 0, r.stderr)
+            for note in notes:
+                self.assertIn(note, r.stderr)
+            self.assertEqual(r.stderr.count("note"), len(notes), r.stderr)
+
     def test_torchtitan(self):
         self.model()
         self.put("job.toml", TORCHTITAN)
