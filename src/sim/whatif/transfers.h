@@ -14,7 +14,7 @@ namespace hocket::sim::whatif {
 inline constexpr double kAtOnce = 1e-5;  ///< seconds: what starts within them does so at once
 inline constexpr int64_t kOneOf = 10;    ///< as many transfers at most may be impossible
 inline constexpr double kEarly = 1e-2;   ///< seconds by which a transfer ends too early, from where
-                                        ///< on it is told
+                                         ///< on it is told
 
 /// How much earlier than its last member starts a transfer may seem to end: what reads the clock
 /// does not do so at once, and less than this does not change what is found.
