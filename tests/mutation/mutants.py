@@ -92,7 +92,7 @@ MUTANTS = [
     Mutant(18, "src/autodiff/autodiff.cc",
            '{"weight_decay", «param.type.dims.size() > 1» ? config.weight_decay : 0.0}', "true",
            "weight decay also of vectors", ("train/reference_test",)),
-    Mutant(52, "src/train/memory.cc", "if (have <= 0 || all.with_host() <= «have») return;", "have * 4",
+    Mutant(52, "src/train/memory.cc", "MemoryLimits{.device = «have», .device_is_host = true}", "have * 4",
            "a run that needs four times the memory begins", ("train/memory_test",)),
     Mutant(53, "src/engine/compile.cc",
            "how.num_micro_batches = «run.plan.pp > 1 ? run.plan.num_micro_batches : 1»;",
@@ -206,7 +206,7 @@ MUTANTS = [
            "if (slot.posted) { "
            "begin(peer, end.task, «table(peer).tasks[end.task].lane», true);",
            "record.lane", "the time of a receive is booked in the sender's lane", ("sim/engine_test",)),
-    Mutant(40, "src/sim/engine.cc", "if (slot.posted) { heap_.push({«now_», peer, end.task});",
+    Mutant(40, "src/sim/engine.cc", "if (slot.posted) { queue_.push({«now_», peer, end.task});",
            "now_ + 1000", "a receive ends a microsecond late", ("sim/engine_test",)),
     Mutant(41, "src/sim/engine.cc",
            "«lane == static_cast<uint8_t>(program::Lane::host)»;", "false",
