@@ -51,6 +51,10 @@ class Import {
   }
 
   void read_model() {
+    layers_ = arguments_.at_least(1, "--num-layers", 0);
+    if (layers_ > models::kMaxLayers) {
+      fail(name_, "--num-layers is {}; expected at most {}", layers_, models::kMaxLayers);
+    }
     if (has_model_) {
       imported_.notes.push_back(
           "the model is the one that --set names: sizes in the script are ignored");
@@ -59,22 +63,12 @@ class Import {
       imported_.config_json = std::move(model.config_json);
       imported_.lacks = std::move(model.lacks);
     }
-    layers_ = arguments_.at_least(1, "--num-layers", 0);
-    if (layers_ > models::kMaxLayers) {
-      fail(name_, "--num-layers is {}; expected at most {}", layers_, models::kMaxLayers);
-    }
   }
 
   void read_mesh() {
-    tp_ = arguments_.integer("--tensor-model-parallel-size", 1);
-    pp_ = arguments_.integer("--pipeline-model-parallel-size", 1);
-    cp_ = arguments_.integer("--context-parallel-size", 1);
-    if (tp_ < 1 || pp_ < 1 || cp_ < 1) {
-      fail(name_,
-           "the sizes of tensor, pipeline and context parallel ranks are {}, {} and {}; "
-           "expected at least 1 each",
-           tp_, pp_, cp_);
-    }
+    tp_ = arguments_.at_least(1, "--tensor-model-parallel-size", 1);
+    pp_ = arguments_.at_least(1, "--pipeline-model-parallel-size", 1);
+    cp_ = arguments_.at_least(1, "--context-parallel-size", 1);
     const int64_t nodes = arguments_.launcher("--nnodes", 1);
     const int64_t per_node = arguments_.launcher("--nproc-per-node", 0);
     const bool launches = per_node > 0 && nodes > 0;

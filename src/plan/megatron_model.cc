@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/product.h"
 #include "base/text.h"
-#include "models/config.h"
 
 namespace hocket::plan {
 
@@ -83,27 +82,18 @@ class ModelOf {
 
  private:
   void note(std::string text) { notes_.push_back(std::move(text)); }
-  int64_t need(const char* flag) {
+  int64_t need_size(const char* flag) {
     if (!arguments_.has(flag)) {
       fail(name_, "has no {}; expected it, or --set model.path=MODEL in its place", flag);
     }
-    return arguments_.integer(flag, 0);
+    return arguments_.at_least(1, flag, 0);
   }
 
   void read_sizes() {
-    layers_ = need("--num-layers");
-    hidden_ = need("--hidden-size");
-    const int64_t heads = need("--num-attention-heads");
+    layers_ = need_size("--num-layers");
+    hidden_ = need_size("--hidden-size");
+    const int64_t heads = need_size("--num-attention-heads");
     experts_ = arguments_.integer("--num-experts", 0);
-    if (heads < 1 || hidden_ < 1 || layers_ < 1) {
-      fail(name_,
-           "--num-layers, --hidden-size and --num-attention-heads are {}, {} and {}; expected "
-           "at least 1 each",
-           layers_, hidden_, heads);
-    }
-    if (layers_ > models::kMaxLayers) {
-      fail(name_, "--num-layers is {}; expected at most {}", layers_, models::kMaxLayers);
-    }
     const int64_t window = window_of(arguments_, name_);
     const char* const dense = window > 0 ? "mistral" : "llama";
     model_["model_type"] = experts_ > 0 ? "qwen3_moe" : dense;
@@ -171,7 +161,7 @@ class ModelOf {
   /// Its tokens, if the script does not count them itself.
   int64_t words_of_tokenizer() {
     constexpr int64_t kGpt2 = 50257;
-    return !arguments_.has("--vocab-size") && is_gpt2() ? kGpt2 : need("--vocab-size");
+    return !arguments_.has("--vocab-size") && is_gpt2() ? kGpt2 : need_size("--vocab-size");
   }
   void note_of_words(int64_t words, int64_t padded) {
     if (arguments_.has("--vocab-size")) return;

@@ -16,7 +16,8 @@ struct MegatronModel {
 };
 
 /// A llama, a mistral with a window, or a qwen3_moe with experts. What these do in another way is
-/// added to `notes`. Error: its sizes are missing or cannot be; `name` is the file.
+/// added to `notes`. Error: its sizes are missing or cannot be; `name` is the file. Of layers the
+/// caller has seen that they are at most models::kMaxLayers.
 MegatronModel megatron_model(MegatronArguments& arguments, const std::string& name,
                              std::vector<std::string>* notes);
 

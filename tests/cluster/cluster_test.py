@@ -130,13 +130,13 @@ class Cluster(unittest.TestCase):
 
     def test_ranks_have_links_of_their_own_inside_a_host(self):
         found, _ = self.result("--hosts", "2", "--ranks-per-host", "2", "--rate", "50mbit", "--inside", "500mbit",
-                               "--measure", "--measure-seconds", "1")
+                               "--measure", "--measure-seconds", "2")
         for pair in found["pairs"]:
             same = pair["from"] // 2 == pair["to"] // 2
             self.assertEqual(pair["asked_mbit"], 500 if same else 50)
-            # Other tests on the cores make the fast ones slower, never faster.
-            self.assertLess(pair["mbit"] / pair["asked_mbit"], 1.1, msg=pair)
-            self.assertGreater(pair["mbit"] / pair["asked_mbit"], 0.75, msg=pair)
+            # Heads of packets take 5 %, the start of a connection and a slow moment of the machine as much again: 10.0
+            # and 10.2 % were seen of 500 Mbit/s in one second.
+            self.assertAlmostEqual(pair["mbit"] / pair["asked_mbit"], 1, delta=0.15, msg=pair)
 
     def test_links_take_their_delays(self):
         found, _ = self.result(

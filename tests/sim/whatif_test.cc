@@ -256,6 +256,14 @@ TEST(WhatifSurface, GoesToOneAsLinksWiden) {
   EXPECT_GT(at.factor.back().back(), 0.98);
 }
 
+Observed of_a_second(int64_t step, int32_t name) {
+  Observed op;
+  op.step = step;
+  op.name = name;
+  op.duration = 1;
+  return op;
+}
+
 TEST(WhatifAssemble, StepsThatDifferAreDroppedAndNamed) {
   MeasuredRun run;
   run.names = {"a", "b"};
@@ -264,11 +272,7 @@ TEST(WhatifAssemble, StepsThatDifferAreDroppedAndNamed) {
   for (int32_t step = 0; step < 4; ++step) {
     for (int32_t name = 0; name < 2; ++name) {
       if (step == 2 && name == 1) continue;
-      Observed op;
-      op.step = step;
-      op.name = name;
-      op.duration = 1;
-      seen.push_back(op);
+      seen.push_back(of_a_second(step, name));
     }
   }
   assemble(seen, "test", &run);
@@ -286,11 +290,7 @@ TEST(WhatifAssemble, OfStepsThatAreAllUnlikeTheOneWithMostOpsIsUsed) {
   std::vector<Observed> seen;
   // As in a window that cuts the first step and the last one.
   for (const auto& [step, name] : {std::pair(5, 2), {6, 0}, {6, 1}, {6, 2}, {7, 0}, {7, 1}}) {
-    Observed op;
-    op.step = step;
-    op.name = name;
-    op.duration = 1;
-    seen.push_back(op);
+    seen.push_back(of_a_second(step, name));
   }
   assemble(seen, "test", &run);
   EXPECT_EQ(run.steps, std::vector<int64_t>{6});

@@ -73,6 +73,6 @@ enum class Early { zero, kept };
 /// trace of transfers (but for those that StragglerAnalysis took to be 0, of which it says only the
 /// end). What ends before that is a clock's fault and counts as 0, with a note from kEarly on; if
 /// more than a tenth do by more than tolerance(), clocks are apart (MeasuredRun::clocks_apart).
-void settle_transfers(MeasuredRun* run, Early early = Early::zero);
+void settle_transfers(MeasuredRun* run, Early how = Early::zero);
 
 }  // namespace hocket::sim::whatif
