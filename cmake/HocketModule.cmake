@@ -1,8 +1,7 @@
-# hocket_module(<folder> [DEPENDS <module>...] [EXCLUDE <subfolder or file>...] [APP]
-#               [SIM <file>...])
+# hocket_module(<folder> [DEPENDS <module>...] [EXCLUDE <subfolder or file>...] [APP] [ANALYSIS])
 #   Makes the OBJECT library hocket_<folder> from src/<folder>/**/*.cc. A folder without sources is
-#   skipped. With APP the folder is left out of builds with HOCKET_SIM_ONLY, except for the files named after
-#   SIM. DEPENDS must name modules declared above it: a row sees only the rows above.
+#   skipped. Builds with HOCKET_SIM_ONLY leave out what is marked APP, builds without HOCKET_ANALYSIS what
+#   is marked ANALYSIS. DEPENDS must name modules declared above it: a row sees only the rows above.
 # hocket_executable(<name> <source>...)
 #   An executable with every object.
 # hocket_benchmarks()
@@ -13,7 +12,7 @@ set(HOCKET_DECLARED "" CACHE INTERNAL "")
 set(HOCKET_OBJECTS "" CACHE INTERNAL "")
 
 function(hocket_module name)
-  cmake_parse_arguments(ARG "APP" "" "DEPENDS;EXCLUDE;SIM" ${ARGN})
+  cmake_parse_arguments(ARG "APP;ANALYSIS" "" "DEPENDS;EXCLUDE" ${ARGN})
   foreach(dep ${ARG_DEPENDS})
     if(NOT dep IN_LIST HOCKET_DECLARED)
       message(FATAL_ERROR "module ${name} depends on ${dep}, which is not declared above it")
@@ -27,20 +26,18 @@ function(hocket_module name)
   foreach(part ${ARG_EXCLUDE})
     list(FILTER sources EXCLUDE REGEX "^${CMAKE_SOURCE_DIR}/src/${name}/${part}(/|$)")
   endforeach()
-  if(ARG_APP AND HOCKET_SIM_ONLY)
-    list(TRANSFORM ARG_SIM PREPEND ${CMAKE_SOURCE_DIR}/src/${name}/ OUTPUT_VARIABLE sources)
-  endif()
-  if(NOT sources)
+  if(NOT sources OR (ARG_APP AND HOCKET_SIM_ONLY) OR (ARG_ANALYSIS AND NOT HOCKET_ANALYSIS))
     return()
   endif()
-  add_library(hocket_${name} OBJECT ${sources})
-  # Several files at a time, so that their headers are read once. Files of ops, models, program, passes, sim, plan and cli
+  string(REPLACE / _ target hocket_${name})
+  add_library(${target} OBJECT ${sources})
+  # Several files at a time, so that their headers are read once. Files of ops, models, program, passes, sim, whatif, planner, interop and cli
   # share names (infer, cost, read, Line, Options) that each keeps to itself.
-  if((HOCKET_SIM_ONLY OR HOCKET_SANITIZE) AND NOT name MATCHES "^(ops|models|program|passes|sim|plan|cli)$")
-    set_target_properties(hocket_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+  if((HOCKET_SIM_ONLY OR HOCKET_SANITIZE) AND NOT name MATCHES "^(ops|models|program|passes|sim|whatif|planner|interop|cli|cli/apps|cli/analysis)$")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
   endif()
-  target_link_libraries(hocket_${name} PUBLIC hocket_flags)
-  set(HOCKET_OBJECTS ${HOCKET_OBJECTS} hocket_${name} CACHE INTERNAL "")
+  target_link_libraries(${target} PUBLIC hocket_flags)
+  set(HOCKET_OBJECTS ${HOCKET_OBJECTS} ${target} CACHE INTERNAL "")
 endfunction()
 
 # The program and libhocket_torch (HocketTorch.cmake) both say with which comm/wire.h they were built; one with

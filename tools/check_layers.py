@@ -10,10 +10,10 @@ import re
 import sys
 
 # One entry per row, lowest first. Folders in one row may include each other.
-ROWS = [["base"], ["graph"], ["ops"], ["models"], ["autodiff"], ["comm/ops"],
-        ["program"], ["trace"], ["comm"], ["parallel"], ["check"], ["passes"], ["cost"], ["sim"],
-        ["kernels"], ["runtime"], ["torch"], ["data", "checkpoint"], ["engine"], ["plan"], ["diagnose"], ["train"],
-        ["cli"]]
+ROWS = [["base"], ["graph"], ["ops"], ["collectives"], ["program"], ["trace"], ["models"], ["autodiff"],
+        ["comm"], ["parallel"], ["check"], ["passes"], ["cost"], ["sim"], ["whatif"],
+        ["kernels"], ["runtime"], ["torch"], ["data", "checkpoint"], ["run"], ["engine"], ["planner"], ["interop"],
+        ["diagnose"], ["train"], ["cli"]]
 RANK = {folder: i for i, row in enumerate(ROWS) for folder in row}
 SOFT, HARD = 400, 800
 SPDX = "SPDX-License-Identifier: Apache-2.0"

@@ -10,14 +10,14 @@
 
 #include "base/error.h"
 #include "check/context.h"
-#include "check/costs.h"
 #include "check/hazards.h"
 #include "check/memory.h"
 #include "check/reference.h"
-#include "check/rules.h"
-#include "check/structure.h"
+#include "check/rules/costs.h"
+#include "check/rules/rules.h"
+#include "check/rules/structure.h"
 #include "check/sweep.h"
-#include "check/values.h"
+#include "check/values/values.h"
 #include "program/parts.h"
 
 namespace hocket::check {

@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "check/held.h"
-#include "check/rules.h"
+#include "check/rules/rules.h"
+#include "check/values/held.h"
 #include "program/contract.h"
 
 namespace hocket::check {

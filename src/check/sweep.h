@@ -13,7 +13,7 @@
 #include "check/abstract_run.h"
 #include "check/context.h"
 #include "check/hazards.h"
-#include "check/values.h"
+#include "check/values/values.h"
 
 namespace hocket::check {
 

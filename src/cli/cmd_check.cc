@@ -17,7 +17,7 @@
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "cost/cluster.h"
-#include "engine/describe.h"
+#include "run/describe.h"
 
 namespace hocket::cli {
 namespace {

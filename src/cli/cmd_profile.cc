@@ -3,11 +3,11 @@
 #include <memory>
 
 #include "base/error.h"
+#include "cli/analysis/profile_import.h"
 #include "cli/inputs.h"
-#include "cli/profile_import.h"
 #include "cli/verbs.h"
 #ifndef HOCKET_SIM_ONLY
-#include "cli/profile_tasks.h"
+#include "cli/apps/profile_tasks.h"
 #endif
 
 namespace hocket::cli {
@@ -29,12 +29,16 @@ int import_given(const Options& options) {
   if (!options.set.empty()) {
     fail("hocket profile --import", "--set goes with a RUN; expected none");
   }
+#ifdef HOCKET_NO_ANALYSIS
+  fail("hocket profile", "--import is not in this program (HOCKET_ANALYSIS=OFF); try make build");
+#else
   return import_logs({.files = options.given,
                       .cluster = options.cluster,
                       .op = options.op,
                       .out = options.out.empty() ? "cluster.yaml" : options.out,
                       .hold_out = options.hold_out,
                       .json = options.json});
+#endif
 }
 
 /// Times a RUN's tasks here.

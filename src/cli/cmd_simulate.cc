@@ -11,18 +11,18 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "check/check.h"
+#include "cli/analysis/simulate_op.h"
 #include "cli/inputs.h"
-#include "cli/simulate_op.h"
 #include "cli/simulate_page.h"
 #include "cli/simulate_schedule.h"
 #include "cli/verbs.h"
 #include "cost/cluster.h"
 #include "cost/flops.h"
 #include "cost/profile.h"
-#include "engine/describe.h"
-#include "engine/idle_keys.h"
-#include "engine/machine.h"
 #include "program/parts.h"
+#include "run/describe.h"
+#include "run/idle_keys.h"
+#include "run/machine.h"
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
 #include "sim/simulator.h"
@@ -318,6 +318,9 @@ void verb_simulate(Args& args) {
   args.run([options] {
     if (!options->op.empty()) {
       check_op(*options);
+#ifdef HOCKET_NO_ANALYSIS
+      fail("hocket simulate", "--op is not in this program (HOCKET_ANALYSIS=OFF); try make build");
+#else
       return simulate_op({.op = options->op,
                           .bytes = options->bytes,
                           .ranks = options->schedule.ranks,
@@ -328,6 +331,7 @@ void verb_simulate(Args& args) {
                           .codec = options->codec,
                           .all_ways = options->all_ways,
                           .json = options->schedule.json});
+#endif
     }
     check_options(*options);
     return options->schedule.schedule.empty() ? simulate(*options)

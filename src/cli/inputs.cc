@@ -18,7 +18,7 @@
 #include "base/text.h"
 #include "checkpoint/resolve.h"
 #include "comm/launch.h"
-#include "engine/machine.h"
+#include "run/machine.h"
 #ifndef HOCKET_SIM_ONLY
 #include "engine/processes.h"
 #endif

@@ -12,7 +12,7 @@
 #include "cli/args.h"
 #include "cost/cluster.h"
 #include "cost/profile.h"
-#include "engine/compile.h"
+#include "run/compile.h"
 
 namespace hocket::cli {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "ops/op.h"
 
 namespace hocket::cli {

@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "diagnose/report.h"
 #include "diagnose/report_fill.h"
-#include "engine/describe.h"
+#include "run/describe.h"
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cli/inputs.h"
-#include "engine/compile.h"
+#include "run/compile.h"
 #include "sim/simulator.h"
 
 namespace hocket::cli {

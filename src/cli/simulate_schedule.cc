@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/inputs.h"
-#include "parallel/schedule.h"
+#include "parallel/schedules/schedule.h"
 #include "sim/schedule_sim.h"
 
 namespace hocket::cli {

@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/scheduling.h"
 #include "base/stats.h"
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "comm/wire.h"
 
 namespace hocket::comm {

@@ -11,8 +11,8 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "collectives/comm_op.h"
 #include "comm/communicator.h"
-#include "comm/ops/comm_op.h"
 
 namespace hocket::comm {
 

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "collectives/comm_op.h"
+#include "collectives/exchange.h"
 #include "comm/communicator.h"
-#include "comm/ops/comm_op.h"
-#include "comm/ops/exchange.h"
 #include "comm/wire.h"
 
 namespace hocket::comm {

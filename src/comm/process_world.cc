@@ -12,10 +12,10 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "collectives/comm_op.h"
+#include "collectives/exchange.h"
+#include "collectives/transport.h"
 #include "comm/members.h"
-#include "comm/ops/comm_op.h"
-#include "comm/ops/exchange.h"
-#include "comm/ops/transport.h"
 #include "comm/transport_collectives.h"
 
 namespace hocket::comm {

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <vector>
 
+#include "collectives/transport.h"
 #include "comm/connection.h"
-#include "comm/ops/transport.h"
 
 namespace hocket::comm {
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/math.h"
-#include "comm/ops/parts.h"
+#include "collectives/parts.h"
 
 namespace hocket::comm {
 

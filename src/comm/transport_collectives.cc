@@ -9,9 +9,9 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/math.h"
+#include "collectives/parts.h"
+#include "collectives/transport.h"
 #include "comm/members.h"
-#include "comm/ops/parts.h"
-#include "comm/ops/transport.h"
 
 namespace hocket::comm {
 

@@ -6,8 +6,8 @@
 #include <atomic>
 #include <functional>
 
+#include "collectives/comm_op.h"
 #include "comm/communicator.h"
-#include "comm/ops/comm_op.h"
 #include "comm/wire.h"
 
 namespace hocket::comm {

@@ -15,7 +15,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "base/units.h"
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "ops/op.h"
 
 namespace hocket::cost {

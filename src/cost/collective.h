@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "cost/cluster.h"
 #include "cost/network.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times of collectives that others measured: logs of nccl-tests (all_reduce_perf and its siblings,
-// of any version, with a launcher's prefixes) and the network tables of Vidur (CSV).
+// Times of collectives that others measured, as samples (interop/comm_log_reader.h makes them of
+// files).
 #pragma once
 
 #include <cstdint>
@@ -31,16 +31,5 @@ struct CommLog {
   std::vector<std::string> dropped;  ///< what was left out and why, a clause each
   std::vector<std::string> assumed;  ///< what it does not say, and what it was taken for
 };
-
-/// Reads a log of either kind. `op`: of the registry, where neither the text nor the file's name
-/// says it. Error: nothing in it is a measurement, it is of a collective that the registry lacks,
-/// or it does not say its ranks.
-CommLog read_comm_log(const std::string& path, const std::string& op = "");
-CommLog parse_comm_log(const std::string& text, const std::string& path,
-                       const std::string& op = "");
-
-/// The op of the registry that a name of nccl-tests or Vidur means ("allreduce",
-/// "all_gather_perf"); empty if there is none.
-std::string comm_op_of(std::string_view name);
 
 }  // namespace hocket::cost

@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "comm/ops/transport.h"
+#include "collectives/transport.h"
 #include "cost/cluster.h"
 #include "cost/collective.h"
 #include "cost/learned.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 
 namespace hocket::cost {
 

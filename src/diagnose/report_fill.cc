@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/stats.h"
 #include "base/text.h"
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "graph/names.h"
 #include "program/contract.h"
 

@@ -9,7 +9,7 @@
 
 #include "base/json_writer.h"
 #include "base/stats.h"
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "diagnose/timeline_json.h"
 #include "ops/op.h"
 

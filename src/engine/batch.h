@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/loader.h"
-#include "engine/compile.h"
+#include "run/compile.h"
 #include "runtime/executor.h"
 
 namespace hocket::engine {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "comm/connection.h"
-#include "engine/config.h"
+#include "run/config.h"
 
 namespace hocket::engine {
 

@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
-#include "engine/compile.h"
 #include "engine/session.h"
+#include "run/compile.h"
 
 namespace hocket::engine {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/batch.h"
-#include "engine/compile.h"
+#include "run/compile.h"
 #include "runtime/local_ranks.h"
 
 namespace hocket::engine {

@@ -11,10 +11,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "cost/cost_model.h"
-#include "engine/describe.h"
-#include "engine/machine.h"
+#include "run/describe.h"
+#include "run/machine.h"
 
 namespace hocket::engine {
 

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "cost/cost_model.h"
-#include "engine/compile.h"
 #include "engine/session.h"
+#include "run/compile.h"
 #include "runtime/played.h"
 
 namespace hocket::engine {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "graph/layout.h"
-#include "parallel/schedule.h"
+#include "parallel/schedules/schedule.h"
 
 namespace hocket::parallel {
 
@@ -102,7 +102,7 @@ struct Plan {
   std::string pp_schedule = "1f1b";  ///< a built-in name or a CSV file
   int64_t threads_per_rank = 0;      ///< 0: cores / ranks on this machine, at least 1
   int64_t ranks_per_node = 0;        ///< 0: all ranks on one node
-  /// How persistent tensors lie, "PATTERN LAYOUT" each: see parallel/pins.h.
+  /// How persistent tensors lie, "PATTERN LAYOUT" each: see parallel/layouts/pins.h.
   std::vector<std::string> layouts;
   /// Ranks of cp exchange tokens for heads around attention (DeepSpeed Ulysses, arXiv 2309.14509).
   bool exchange_heads = false;

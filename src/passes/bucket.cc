@@ -8,7 +8,7 @@
 #include <map>
 
 #include "base/stop.h"
-#include "comm/ops/parts.h"
+#include "collectives/parts.h"
 #include "passes/pass.h"
 #include "program/views.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `compress` could encode: the sums of gradients of a program, by the parameters whose
-// gradients they are. A search over codecs (plan/codecs.h) names them by these.
+// gradients they are. A search over codecs (planner/codecs/codecs.h) names them by these.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "comm/ops/parts.h"
+#include "collectives/parts.h"
 #include "passes/pass.h"
 #include "passes/rings.h"
 

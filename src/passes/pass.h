@@ -14,7 +14,7 @@
 
 #include "base/config.h"
 #include "graph/graph.h"
-#include "parallel/template.h"
+#include "parallel/lowering/template.h"
 #include "program/program.h"
 
 namespace hocket::passes {

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "parallel/pins.h"
-#include "parallel/reshard.h"
+#include "parallel/layouts/pins.h"
+#include "parallel/layouts/reshard.h"
 #include "passes/pass.h"
 #include "passes/ring_parts.h"
 #include "passes/ring_places.h"

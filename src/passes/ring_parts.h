@@ -10,7 +10,7 @@
 
 #include "graph/layout.h"
 #include "ops/op.h"
-#include "parallel/template.h"
+#include "parallel/lowering/template.h"
 
 namespace hocket::passes {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ops/op.h"
-#include "parallel/template.h"
+#include "parallel/lowering/template.h"
 
 namespace hocket::passes {
 

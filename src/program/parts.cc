@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "ops/op.h"
 
 namespace hocket::program {

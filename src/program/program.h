@@ -15,7 +15,7 @@
 
 #include "base/hash.h"
 #include "base/id.h"
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "graph/graph.h"
 #include "graph/layout.h"
 #include "graph/output_set.h"
@@ -69,7 +69,7 @@ template <>
 inline constexpr bool kIsCache<comm::Id> = true;
 
 /// What tasks of the same shape share, interned: op (a compute op of src/ops or a communication op
-/// of src/comm/ops), attributes, local types, cost.
+/// of src/collectives), attributes, local types, cost.
 struct Kind {
   std::string op;
   Attrs attrs;

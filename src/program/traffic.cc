@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 
 namespace hocket::program {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/ops/parts.h"
+#include "collectives/parts.h"
 #include "program/program.h"
 
 namespace hocket::program {

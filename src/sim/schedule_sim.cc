@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "program/program.h"
 #include "sim/engine.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/schedule.h"
+#include "parallel/schedules/schedule.h"
 
 namespace hocket::sim {
 

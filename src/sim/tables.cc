@@ -6,7 +6,7 @@
 #include <array>
 
 #include "base/error.h"
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "sim/tables_builder.h"
 
 namespace hocket::sim {

@@ -14,7 +14,7 @@
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "graph/names.h"
-#include "parallel/schedule.h"
+#include "parallel/schedules/schedule.h"
 #include "program/contract.h"
 
 namespace hocket::train {

@@ -9,8 +9,8 @@
 
 #include "check/check.h"
 #include "data/prepare.h"
-#include "engine/describe.h"
 #include "engine/programs.h"
+#include "run/describe.h"
 #include "sim/simulator.h"
 #include "trace/trace.h"
 #include "train/memory.h"

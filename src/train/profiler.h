@@ -10,9 +10,9 @@
 
 #include "cost/cost_model.h"
 #include "cost/profile.h"
-#include "engine/compile.h"
-#include "engine/machine.h"
 #include "kernels/backend.h"
+#include "run/compile.h"
+#include "run/machine.h"
 #include "runtime/local_ranks.h"
 
 namespace hocket::train {

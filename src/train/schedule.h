@@ -8,7 +8,7 @@
 
 #include "data/loader.h"
 #include "engine/batch.h"
-#include "engine/config.h"
+#include "run/config.h"
 
 namespace hocket::train {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/config.h"
+#include "run/config.h"
 
 namespace hocket::train {
 

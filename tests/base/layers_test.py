@@ -48,7 +48,7 @@ class Layers(unittest.TestCase):
         for path, include in [
                 ("src/graph/a.cc", '"base/error.h"'), ("src/graph/a.cc", '"graph/b.h"'),
                 ("src/runtime/a.cc", '"kernels/abi.h"'),
-                ("src/program/a.cc", '"comm/ops/b.h"'),
+                ("src/program/a.cc", '"collectives/b.h"'),
                 ("src/train/a.cc", '"data/b.h"'),
                 ("tests/base/a_test.cc", '"cli/main.h"')]:
             self.assertEqual([], self.errors(path, f"{HEAD}#include {include}\n"), (path, include))

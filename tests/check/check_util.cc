@@ -5,7 +5,7 @@
 
 #include "autodiff/autodiff.h"
 #include "models/build.h"
-#include "parallel/template.h"
+#include "parallel/lowering/template.h"
 #include "passes/pass.h"
 #include "program/finalize.h"
 #include "tests/schedule_util.h"

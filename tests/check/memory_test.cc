@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "check/check.h"
-#include "engine/compile.h"
 #include "program/memory.h"
+#include "run/compile.h"
 #include "tests/check/check_util.h"
 
 namespace hocket::check {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs against brute force: a list of elements at every coordinate.
-#include "check/packs.h"
+#include "check/values/packs.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pieces against the layout rules of the ops: on one axis, what an op makes of pieces of its inputs
 // is what its signatures say, and nothing else is taken. And movements of pieces, by their results.
-#include "check/pieces.h"
+#include "check/values/pieces.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <map>
 #include <string>
 
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "ops/op.h"
 
 namespace hocket::check {

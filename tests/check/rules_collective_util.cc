@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults of what collectives do to values: reductions, gathers, scatters and exchanges of what does
 // not lie as they need it.
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "tests/check/rules_util.h"
 
 namespace hocket::check::test {

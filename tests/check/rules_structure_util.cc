@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "tests/check/rules_util.h"
 
 namespace hocket::check::test {

@@ -5,7 +5,7 @@
 #include <array>
 #include <stdexcept>
 
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 #include "ops/op.h"
 #include "program/finalize.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the subcommands of `hocket data` do beside preparing: training once, statistics, and texts
 // to ids and back.
-#include "cli/data_commands.h"
+#include "cli/apps/data_commands.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "comm/ops/comm_op.h"
+#include "collectives/comm_op.h"
 
 namespace hocket::comm::test {
 

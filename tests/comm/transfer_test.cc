@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "comm/ops/parts.h"
+#include "collectives/parts.h"
 #include "comm/process_world.h"
 #include "tests/comm/wire_util.h"
 

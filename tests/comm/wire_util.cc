@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "base/bytes.h"
-#include "comm/ops/parts.h"
+#include "collectives/parts.h"
 
 namespace hocket::comm::test {
 

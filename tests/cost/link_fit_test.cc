@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "cost/known_clusters.h"
 #include "cost/link_errors.h"
+#include "interop/comm_log_reader.h"
 
 namespace hocket::cost {
 namespace {
@@ -154,7 +155,7 @@ TEST(LinkFit, PublicLogsPredictTwoNodesFromOne) {
     GTEST_SKIP() << "HOCKET_NCCL_DATA names no folder with nccl_2.log ... nccl_16.log";
   }
   const auto log = [&](const char* name) {
-    return read_comm_log(std::string(folder) + "/" + name).samples;
+    return interop::read_comm_log(std::string(folder) + "/" + name).samples;
   };
   const Cluster base = known_cluster("azure-nd-a100-v4");
   const LinkFit fit =

@@ -9,11 +9,11 @@
 #include "base/error.h"
 #include "check/check.h"
 #include "cost/cost_model.h"
-#include "engine/compile.h"
 #include "engine/session.h"
 #include "graph/names.h"
 #include "models/build.h"
 #include "program/memory.h"
+#include "run/compile.h"
 #include "sim/simulator.h"
 
 namespace hocket::engine {

@@ -13,7 +13,7 @@
 #include "graph/names.h"
 #include "kernels/backend.h"
 #include "ops/build.h"
-#include "parallel/lower.h"
+#include "parallel/lowering/lower.h"
 #include "program/finalize.h"
 
 namespace hocket::engine {

@@ -8,7 +8,7 @@
 
 #include "autodiff/autodiff.h"
 #include "models/build.h"
-#include "parallel/lower.h"
+#include "parallel/lowering/lower.h"
 #include "passes/pass.h"
 #include "program/finalize.h"
 #include "program/program.h"

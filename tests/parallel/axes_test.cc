@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "check/check.h"
-#include "engine/compile.h"
 #include "program/memory.h"
+#include "run/compile.h"
 
 namespace hocket::parallel {
 namespace {

@@ -12,12 +12,12 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "check/check.h"
-#include "engine/compile.h"
 #include "ops/build.h"
-#include "parallel/layout_cost.h"
-#include "parallel/layout_problem.h"
-#include "parallel/layouts.h"
-#include "parallel/stored.h"
+#include "parallel/layouts/layout_cost.h"
+#include "parallel/layouts/layout_problem.h"
+#include "parallel/layouts/layouts.h"
+#include "parallel/layouts/stored.h"
+#include "run/compile.h"
 #include "tests/compare_util.h"
 
 namespace hocket::parallel {

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "check/check.h"
-#include "engine/compile.h"
+#include "run/compile.h"
 
 namespace hocket::parallel {
 namespace {

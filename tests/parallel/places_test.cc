@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of a step along the pipeline: what several ranks have parts of is summed once, in one
 // vector however many parameters there are, and by nothing that only a pipeline has.
-#include "parallel/places.h"
+#include "parallel/lowering/places.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 #include <algorithm>
 
 #include "check/check.h"
-#include "engine/compile.h"
 #include "graph/names.h"
-#include "parallel/stage.h"
+#include "parallel/lowering/stage.h"
+#include "run/compile.h"
 
 namespace hocket::parallel {
 namespace {

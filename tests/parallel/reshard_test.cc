@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every way between two layouts of a matrix on small meshes: planned, as cheap as any, and as a
 // program proven, run and simulated.
-#include "parallel/reshard.h"
+#include "parallel/layouts/reshard.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <set>
 
 #include "check/check.h"
-#include "parallel/lower.h"
+#include "parallel/lowering/lower.h"
 #include "program/finalize.h"
 #include "tests/pieces/written_util.h"
 

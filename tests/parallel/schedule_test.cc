@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pipeline schedules: the built-in ones, PyTorch's CSV, and what is refused.
-#include "parallel/schedule.h"
+#include "parallel/schedules/schedule.h"
 
 #include <gtest/gtest.h>
 

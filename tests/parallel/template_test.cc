@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Templates: what a micro-batch runs, whatever their number; a program is made of them alone.
-#include "parallel/template.h"
+#include "parallel/lowering/template.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "check/check.h"
-#include "parallel/lower.h"
+#include "parallel/lowering/lower.h"
 #include "passes/pass.h"
 #include "tests/check/check_util.h"
 

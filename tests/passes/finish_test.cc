@@ -7,11 +7,11 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "engine/compile.h"
 #include "ops/build.h"
-#include "parallel/lower.h"
+#include "parallel/lowering/lower.h"
 #include "passes/pass.h"
 #include "program/finalize.h"
+#include "run/compile.h"
 #include "tests/check/check_util.h"
 
 namespace hocket::passes {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/compile.h"
-#include "engine/config.h"
 #include "passes/pass.h"
+#include "run/compile.h"
+#include "run/config.h"
 
 namespace hocket::passes {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "check/check.h"
-#include "check/held.h"
 #include "check/reference.h"
+#include "check/values/held.h"
 #include "program/program.h"
 
 namespace hocket::test {

@@ -20,7 +20,7 @@
 #include "graph/names.h"
 #include "kernels/backend.h"
 #include "ops/op.h"
-#include "parallel/lower.h"
+#include "parallel/lowering/lower.h"
 #include "passes/finish.h"
 #include "program/contract.h"
 #include "program/finalize.h"

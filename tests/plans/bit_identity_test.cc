@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "base/file.h"
-#include "parallel/schedule.h"
+#include "parallel/schedules/schedule.h"
 #include "passes/pass.h"
 #include "plan_util.h"
 #include "program/finalize.h"

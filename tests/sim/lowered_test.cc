@@ -11,7 +11,7 @@
 #include "autodiff/autodiff.h"
 #include "cost/flops.h"
 #include "models/build.h"
-#include "parallel/lower.h"
+#include "parallel/lowering/lower.h"
 #include "program/finalize.h"
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"

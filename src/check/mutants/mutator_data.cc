@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Changes of buffers, attributes and workspaces.
 #include "check/mutants/mutator.h"
-#include "comm/ops/parts.h"
+#include "collectives/parts.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/analysis/plan_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+
+namespace hocket::cli {
+
+namespace {
+
+/// Where a plan loses against the best one, the greatest part first.
+std::string loss_text(const planner::Outcome& best, const planner::Outcome& other) {
+  std::vector<std::pair<double, const char*>> parts = {
+      {other.compute_s - best.compute_s, "compute"},
+      {other.exposed_s - best.exposed_s, "exposed communication"},
+      {other.bubble_s - best.bubble_s, "bubble"},
+      {other.idle_s - best.idle_s, "idle"}};
+  std::sort(parts.begin(), parts.end(),
+            [](const auto& left, const auto& right) { return left.first > right.first; });
+  std::vector<std::string> words;
+  for (const auto& [seconds, what] : parts) {
+    if (seconds > 0.05 * std::max(1e-12, other.step_s - best.step_s)) {
+      words.push_back(fmt::format("+{} {}", human_time(seconds), what));
+    } else if (seconds < -0.05 * std::max(1e-12, other.step_s - best.step_s)) {
+      words.push_back(fmt::format("-{} {}", human_time(-seconds), what));
+    }
+  }
+  return join(words, ", ");
+}
+
+/// What a plan chooses, by the key of each choice: keys that only go together are one.
+struct Chosen {
+  std::string value;  ///< plans with the same one have chosen the same
+  std::string set;    ///< "KEY=VALUE", one after the other
+};
+std::map<std::string, Chosen> choices_of(const planner::Outcome& outcome,
+                                         const planner::Space& space) {
+  std::map<std::string, Chosen> choices;
+  for (const std::string& assignment : planner::assignments(outcome.choice, space)) {
+    std::string key = assignment.substr(0, assignment.find('='));
+    if (key == "plan.dp_samples") continue;
+    if (key.starts_with("plan.shard.")) {
+      key = "plan.shard";
+    } else if (key == "plan.reduce_scatter" || key == "plan.all_gather") {
+      key = "plan.all_reduce";
+    }
+    Chosen& chosen = choices[key];
+    chosen.set += (chosen.set.empty() ? "" : " ") + assignment;
+    chosen.value = chosen.set;
+  }
+  // How many sequences a micro-batch has, and whether all replicas have as many, are two choices.
+  const std::vector<int64_t> each = planner::samples(space, outcome.choice);
+  const bool dealt = outcome.choice.sequences > 0;
+  const std::string set = dealt ? fmt::format("plan.dp_samples=[{}]", fmt::join(each, ", "))
+                                : fmt::format("plan.micro_batch={}", each.front());
+  const int64_t all = std::accumulate(each.begin(), each.end(), int64_t{0});
+  choices["plan.micro_batch"] = {std::to_string(all), set};
+  choices["plan.dp_samples"] = {dealt ? "dealt" : "even", set};
+  return choices;
+}
+
+/// The choice in which alone a plan differs from the best one, and what it has in its place
+/// ("without plan.ep_inner=8"); two empty texts: it differs in more.
+std::pair<std::string, std::string> only_change(const planner::Outcome& best,
+                                                const planner::Outcome& other,
+                                                const planner::Space& space) {
+  const std::map<std::string, Chosen> here = choices_of(best, space);
+  const std::map<std::string, Chosen> there = choices_of(other, space);
+  std::vector<std::pair<std::string, std::string>> changes;
+  for (const auto& [key, chosen] : here) {
+    const auto at = there.find(key);
+    if (at == there.end()) {
+      changes.emplace_back(key, "without " + chosen.set);
+    } else if (at->second.value != chosen.value) {
+      changes.emplace_back(key, "with " + at->second.set);
+    }
+  }
+  for (const auto& [key, chosen] : there) {
+    if (here.count(key) == 0) {
+      changes.emplace_back(key, "with " + chosen.set);
+    }
+  }
+  return changes.size() == 1 ? changes.front() : std::pair<std::string, std::string>();
+}
+
+nlohmann::json json_of(const planner::Outcome& outcome, const planner::Space& space) {
+  nlohmann::json keys = nlohmann::json::object();
+  for (const std::string& assignment : planner::assignments(outcome.choice, space)) {
+    const size_t equal = assignment.find('=');
+    keys[assignment.substr(0, equal)] = assignment.substr(equal + 1);
+  }
+  return {{"step_s", outcome.step_s},
+          {"compute_s", outcome.compute_s},
+          {"exposed_communication_s", outcome.exposed_s},
+          {"bubble_s", outcome.bubble_s},
+          {"idle_s", outcome.idle_s},
+          {"mfu", outcome.mfu},
+          {"memory_bytes", outcome.bytes},
+          {"plan", planner::describe(outcome.choice, space)},
+          {"set", keys}};
+}
+
+}  // namespace
+
+std::string found_text(const planner::Counts& counts) {
+  return fmt::format("{} plans, {} too large, {} slower by their bound, {} simulated",
+                     human_count(static_cast<double>(counts.plans)),
+                     human_count(static_cast<double>(counts.too_large)),
+                     human_count(static_cast<double>(counts.slower)), counts.simulated);
+}
+
+std::string ending_text(const planner::SearchResult& result) {
+  const planner::Counts& counts = result.counts;
+  std::string text = fmt::format("{} in {} ({} of it for bounds)", found_text(counts),
+                                 human_time(result.seconds), human_time(result.bounding_s));
+  if (counts.over_memory + counts.refused > 0) {
+    text += fmt::format("; of the simulated {} too large, {} without a program", counts.over_memory,
+                        counts.refused);
+  }
+  if (result.complete) {
+    return text + "; nothing is left" +
+           (result.best.empty() ? "" : ": no plan of the space is faster");
+  }
+  text += fmt::format("; {} left", human_count(static_cast<double>(counts.left)));
+  if (counts.meshes_left > 0) {
+    text += fmt::format(", and {} of {} meshes not looked at", counts.meshes_left, counts.meshes);
+  }
+  return text + " when " + result.ended;
+}
+
+std::string table_text(const planner::SearchResult& result, const planner::Space& space,
+                       size_t top) {
+  std::string text = fmt::format("{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", "",
+                                 "step", "compute", "exposed", "bubble", "idle", "memory", "plan");
+  const planner::Outcome& best = result.best.front();
+  for (size_t i = 0; i < std::min(top, result.best.size()); ++i) {
+    const planner::Outcome& row = result.best[i];
+    const auto share = [&](double seconds) {
+      return fmt::format("{:.1f} %", 100 * seconds / row.step_s);
+    };
+    text += fmt::format(
+        "{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", i + 1, human_time(row.step_s),
+        share(row.compute_s), share(row.exposed_s), share(row.bubble_s), share(row.idle_s),
+        human_bytes(static_cast<double>(row.bytes)), planner::describe(row.choice, space));
+    if (i > 0) {
+      text += fmt::format("{:>3}  {:>11}  {}\n", "",
+                          fmt::format("+{:.2f} %", 100 * (row.step_s / best.step_s - 1)),
+                          loss_text(best, row));
+    }
+  }
+  return text;
+}
+
+std::string why_text(const planner::SearchResult& result, const planner::Space& space) {
+  std::string text;
+  const planner::Outcome& best = result.best.front();
+  std::set<std::string> told;
+  for (const planner::Outcome& other : result.best) {
+    const auto [key, change] = only_change(best, other, space);
+    if (key.empty() || !told.insert(key).second) continue;
+    const std::string loss = loss_text(best, other);
+    text += fmt::format("{:8} {:+.2f} % {}{}\n", text.empty() ? "why" : "",
+                        100 * (other.step_s / best.step_s - 1), change,
+                        loss.empty() ? "" : ": " + loss);
+  }
+  return text.empty() ? "" : "\n" + text;
+}
+
+std::string search_json(const planner::SearchResult& result, const planner::Space& space,
+                        bool calibrated, size_t top) {
+  const planner::Counts& counts = result.counts;
+  nlohmann::json best = nlohmann::json::array();
+  for (size_t i = 0; i < std::min(top, result.best.size()); ++i) {
+    best.push_back(json_of(result.best[i], space));
+  }
+  const nlohmann::json all = {{"best", best},
+                              {"calibrated", calibrated},
+                              {"complete", result.complete},
+                              {"ended", result.ended},
+                              {"least_s", result.least_s},
+                              {"seconds", result.seconds},
+                              {"bounding_s", result.bounding_s},
+                              {"counts",
+                               {{"plans", counts.plans},
+                                {"too_large", counts.too_large},
+                                {"slower", counts.slower},
+                                {"simulated", counts.simulated},
+                                {"over_memory", counts.over_memory},
+                                {"refused", counts.refused},
+                                {"left", counts.left},
+                                {"meshes", counts.meshes},
+                                {"meshes_left", counts.meshes_left}}}};
+  return all.dump(2);
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// The time of a collective by size, with the algorithm that takes it.
+#include "cli/analysis/simulate_op.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <thread>
+
+#include "base/error.h"
+#include "base/json_writer.h"
+#include "base/text.h"
+#include "base/units.h"
+#include "cost/cost_model.h"
+#include "cost/rooted.h"
+#include "interop/comm_log_reader.h"
+#include "passes/compress.h"
+#include "planner/codecs/sum_options.h"
+#include "run/machine.h"
+
+namespace hocket::cli {
+namespace {
+
+constexpr const char* kWhere = "hocket simulate --op";
+
+const comm::Op& op_of(const std::string& name) {
+  const comm::Op* found = cost::find_costed(name);
+  if (!found) {
+    found = cost::find_costed(interop::comm_op_of(name));
+  }
+  if (found) return *found;
+  std::vector<std::string> names;
+  for (const comm::Op* op : comm::all()) {
+    if (op->algorithms) {
+      names.emplace_back(op->name);
+    }
+  }
+  for (const comm::Op& op : cost::rooted_ops()) {
+    names.emplace_back(op.name);
+  }
+  fail(kWhere, "there is no cost of {}; expected one of {}", quote(name), join(names, ", "));
+}
+
+/// Sizes in the order in which they are given.
+std::vector<double> sizes_of(const std::string& list) {
+  constexpr double kMost = 0x1p50;
+  const auto size = [&](std::string_view word) {
+    const double bytes = parse_quantity(trim(word), Unit::bytes, std::string(kWhere) + " --bytes");
+    if (!(bytes >= 1 && bytes <= kMost)) {
+      fail(kWhere, "--bytes has {}; expected 1 B to 1 PiB", quote(word));
+    }
+    return bytes;
+  };
+  std::vector<double> sizes;
+  for (const std::string& word : split(list, ',')) {
+    const size_t dots = word.find("..");
+    if (dots == std::string::npos) {
+      sizes.push_back(size(word));
+      continue;
+    }
+    const double first = size(std::string_view(word).substr(0, dots));
+    const double last = size(std::string_view(word).substr(dots + 2));
+    if (first > last) {
+      fail(kWhere, "--bytes has {}; expected the smaller size first", quote(word));
+    }
+    for (double bytes = first; bytes <= last; bytes *= 2) {
+      sizes.push_back(bytes);
+    }
+  }
+  return sizes;
+}
+
+/// Ranks of the group, so many on each node from its first device on.
+std::vector<int32_t> group_of(const OpOptions& options, const cost::Cluster& cluster) {
+  const int64_t ranks = options.ranks.value_or(cluster.capacity());
+  const int64_t per_node = options.per_node.value_or(cluster.devices_per_node);
+  if (per_node > cluster.devices_per_node) {
+    fail(kWhere, "--per-node is {}; expected at most the {} devices of a node of {}", per_node,
+         cluster.devices_per_node, cluster.name);
+  }
+  const int64_t nodes = (ranks + per_node - 1) / per_node;
+  if (nodes > cluster.nodes) {
+    fail(kWhere, "{} ranks, {} on a node, are {}; {} has {}; try --set nodes={}", ranks, per_node,
+         counted(nodes, "node"), cluster.name, cluster.nodes, nodes);
+  }
+  std::vector<int32_t> group;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    group.push_back(
+        static_cast<int32_t>(rank / per_node * cluster.devices_per_node + rank % per_node));
+  }
+  return group;
+}
+
+/// The cluster file, or this machine with as many ranks as are asked for, else one a core.
+cost::Cluster cluster_of(const OpOptions& options) {
+  if (!options.cluster.empty()) return cost::read_cluster(options.cluster, options.set);
+  if (!options.set.empty()) {
+    fail(kWhere, "--set is of a cluster file; expected --cluster with it");
+  }
+  engine::Run run;
+  run.plan.dp = options.ranks.value_or(std::max(1U, std::thread::hardware_concurrency()));
+  return engine::local_cluster(run);
+}
+
+/// "12.3 MB/s": from slow links to fast ones.
+std::string rate_text(double bytes_per_s) {
+  const char* const units[] = {"B", "kB", "MB", "GB"};
+  size_t unit = 0;
+  for (; bytes_per_s >= 1000 && unit + 1 < std::size(units); ++unit) {
+    bytes_per_s /= 1000;
+  }
+  return fmt::format("{:.2f} {}/s", bytes_per_s, units[unit]);
+}
+
+void print_json(const std::vector<double>& sizes, const std::vector<std::vector<cost::Way>>& all) {
+  JsonWriter json({.indent = 1, .digits = 9});
+  json.array();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const cost::Way& way = all[i].front();
+    json.object().member("bytes", static_cast<int64_t>(sizes[i]));
+    json.member("time_us", way.seconds() * 1e6).member("algorithm", way.algorithm);
+    json.member("protocol", way.short_messages ? "short" : "long");
+    json.member("start_us", way.start_s * 1e6).member("latency_us", way.latency_s * 1e6);
+    json.member("data_us", way.data_s * 1e6).member("busiest", way.busiest).end();
+  }
+  fmt::print("{}\n", json.end().take());
+}
+
+void print_table(const std::vector<double>& sizes, const std::vector<std::vector<cost::Way>>& all,
+                 bool all_ways) {
+  fmt::print("{:>12} {:>12} {:>14}  {:<14} {:<8} {:<8}\n", "bytes", "time", "payload/time",
+             "algorithm", "protocol", "busiest");
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    for (const cost::Way& way : all[i]) {
+      const double seconds = way.seconds();
+      fmt::print("{:>12} {:>12} {:>14}  {:<14} {:<8} {:<8}\n", human_bytes(sizes[i]),
+                 human_time(seconds), seconds > 0 ? rate_text(sizes[i] / seconds) : "none",
+                 way.algorithm, way.short_messages ? "short" : "long", way.busiest);
+      if (!all_ways) break;
+    }
+  }
+}
+
+/// A way to sum up a gradient, and its time.
+struct TimedSum {
+  const planner::SumOption* option = nullptr;
+  double seconds = 0;
+};
+
+/// Of a size all ways, the fastest first.
+std::vector<TimedSum> timed_sums(const std::vector<planner::SumOption>& all,
+                                 const planner::SumCosts& costs, double bytes) {
+  std::vector<TimedSum> sums;
+  for (const planner::SumOption& option : all) {
+    sums.push_back({&option, costs.seconds(option, bytes)});
+  }
+  std::stable_sort(sums.begin(), sums.end(), [](const TimedSum& left, const TimedSum& right) {
+    return left.seconds < right.seconds;
+  });
+  return sums;
+}
+/// The fastest one without a codec.
+const TimedSum& plain_of(const std::vector<TimedSum>& sums) {
+  return *std::find_if(sums.begin(), sums.end(),
+                       [](const TimedSum& sum) { return !planner::is_encoded(*sum.option); });
+}
+
+/// Those that these ranks, and what is known of the cluster, allow.
+std::vector<planner::SumOption> possible_sums(const cost::CostModel& costs,
+                                              const cost::GroupShape& shape) {
+  std::vector<planner::SumOption> options = planner::sum_options();
+  const bool two_levels = shape.nodes > 1 && shape.per_node > 1;
+  std::erase_if(options, [&](const planner::SumOption& option) {
+    return (!two_levels && !planner::is_flat(option)) ||
+           (!costs.cluster().knows_hosts() && planner::works_on_host(option));
+  });
+  return options;
+}
+
+void print_sums(const OpOptions& options, const std::vector<double>& sizes,
+                const std::vector<planner::SumOption>& all, const planner::SumCosts& costs) {
+  if (options.json) {
+    JsonWriter json({.indent = 1, .digits = 9});
+    json.array();
+    for (const double bytes : sizes) {
+      const std::vector<TimedSum> sums = timed_sums(all, costs, bytes);
+      json.object().member("bytes", static_cast<int64_t>(bytes));
+      json.member("time_us", sums.front().seconds * 1e6);
+      json.member("plain_us", plain_of(sums).seconds * 1e6);
+      json.member("way", to_string(*sums.front().option));
+      json.member("plain_way", to_string(*plain_of(sums).option)).end();
+    }
+    fmt::print("{}\n", json.end().take());
+    return;
+  }
+  fmt::print("{:>12} {:>12} {:>12}  {}\n", "bytes", "time", "without", "way");
+  for (const double bytes : sizes) {
+    const std::vector<TimedSum> sums = timed_sums(all, costs, bytes);
+    for (const TimedSum& sum : sums) {
+      fmt::print("{:>12} {:>12} {:>12}  {}\n", human_bytes(bytes), human_time(sum.seconds),
+                 human_time(plain_of(sums).seconds), to_string(*sum.option));
+      if (!options.all_ways) break;
+    }
+  }
+}
+
+/// An all-reduce of a gradient by every way of the tree of options (planner/codecs/sum_options.h).
+int simulate_sum(const OpOptions& options, const std::vector<double>& sizes,
+                 const cost::CostModel& costs, const cost::GroupShape& shape) {
+  const std::vector<std::string> names = passes::codec_names();
+  if (options.codec == passes::kNoCodec ||
+      std::find(names.begin(), names.end(), options.codec) == names.end()) {
+    fail(kWhere, "--codec is {}; expected one of {}, but not none", quote(options.codec),
+         join(names, ", "));
+  }
+  if (shape.members < 2 || shape.per_node * shape.nodes != shape.members || shape.kinds != 1) {
+    fail(kWhere,
+         "--codec is of two ranks or more, as many on each node, and nodes that are alike; got {} "
+         "on {}",
+         counted(shape.members, "rank"), counted(shape.nodes, "node"));
+  }
+  const passes::CodecOps codec(options.codec);
+  const std::vector<planner::SumOption> all = possible_sums(costs, shape);
+  if (!options.json) {
+    fmt::print("a sum of f32 by {} of {} on {} of {}, the fastest of {} ways{}\n", options.codec,
+               counted(shape.members, "rank"), counted(shape.nodes, "node"), costs.cluster().name,
+               all.size(),
+               costs.cluster().knows_hosts() ? "" : " (of hosts the cluster says nothing)");
+  }
+  print_sums(options, sizes, all, planner::SumCosts(costs, shape.nodes, shape.per_node, codec));
+  return 0;
+}
+
+}  // namespace
+
+int simulate_op(const OpOptions& options) {
+  const comm::Op& op = op_of(options.op);
+  if (!options.codec.empty() && op.name != std::string_view("all_reduce")) {
+    fail(kWhere, "--codec goes with all_reduce, got {}", op.name);
+  }
+  if (options.bytes.empty()) fail(kWhere, "got no --bytes; expected sizes, such as 1MiB,4MiB");
+  const std::vector<double> sizes = sizes_of(options.bytes);
+  const cost::Cluster cluster = cluster_of(options);
+  std::optional<cost::Profile> profile;
+  if (!options.profile.empty()) {
+    profile = cost::read_profile(options.profile);
+  }
+  const cost::CostModel costs(cluster, profile, 1);
+  const std::vector<int32_t> group = group_of(options, costs.cluster());
+  const cost::GroupShape shape = costs.cluster().shape(group);
+  if (!options.codec.empty()) return simulate_sum(options, sizes, costs, shape);
+  std::vector<std::vector<cost::Way>> all;
+  for (const double bytes : sizes) {
+    if (group.size() < 2) {
+      cost::Way none;
+      none.algorithm = none.busiest = "none";
+      all.push_back({none});
+    } else {
+      all.push_back(costs.ways(op, bytes, false, shape));
+    }
+  }
+  if (options.json) {
+    print_json(sizes, all);
+    return 0;
+  }
+  fmt::print("{} of {} on {} of {}\n", op.name, counted(static_cast<int64_t>(group.size()), "rank"),
+             counted(shape.nodes, "node"), cluster.name);
+  print_table(sizes, all, options.all_ways);
+  return 0;
+}
+
+}  // namespace hocket::cli

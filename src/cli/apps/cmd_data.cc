@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket data: train-tokenizer, prepare, stats, encode, decode
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/error.h"
+#include "base/json_writer.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/apps/data_commands.h"
+#include "cli/inputs.h"
+#include "cli/verbs.h"
+
+namespace hocket::cli {
+namespace {
+
+/// What train-tokenizer and prepare share: settings from the data section of RUN, and flags over
+/// it.
+struct Corpus {
+  explicit Corpus(const char* called) : verb(called) {}
+
+  const char* verb;  ///< which of the two: where its errors are
+  std::string run, tokenizer, out;
+  std::vector<std::string> files, set;
+  std::optional<double> valid_fraction;
+  std::optional<int64_t> vocab_size, seed;
+  bool json = false;
+
+  void declare(Args& args, const char* out_help) {
+    args.positional("RUN", &run, "a run.yaml; its data section says what flags do not", false);
+    add_set(args, &set);
+    args.option("--files", "GLOB", &files,
+                "a text file, a folder or a glob in quotes ('**' recurses); may be repeated");
+    args.option("--out", "DIR", &out, out_help);
+    args.option("--valid-fraction", "F", &valid_fraction,
+                "share of the files that is held out [0.05]");
+    args.option("--seed", "S", &seed, "of the split into training and held-out files [0]");
+    args.flag("--json", &json, "the result as JSON");
+  }
+  /// Of the run.yaml, if there is one, and over it what the flags say. Error: no files, or what no
+  /// one can have meant.
+  engine::DataSection section() const {
+    engine::DataSection section;
+    if (!files.empty() && !run.empty() && !run.ends_with(".yaml") && !run.ends_with(".yml")) {
+      fail(verb,
+           "{} stands where a run.yaml is expected; if the shell expanded the pattern of "
+           "--files, quote it: --files '*.txt'",
+           quote(run));
+    }
+    if (!run.empty()) {
+      section = engine::read_run(run, set).config.data;
+    } else if (!set.empty()) {
+      fail(verb, "--set needs a RUN; without one use the flags");
+    }
+    if (!files.empty()) {
+      section.files = files;
+    }
+    if (valid_fraction) {
+      section.valid_fraction = *valid_fraction;
+    }
+    if (vocab_size) {
+      section.vocab_size = *vocab_size;
+    }
+    if (out == "-") {
+      fail(verb, "--out is '-'; expected a folder: what goes there are several files");
+    }
+    if (section.files.empty()) {
+      fail(verb, "no files; try --files 'folder/**' or data.files in a run.yaml");
+    }
+    if (section.valid_fraction < 0 || section.valid_fraction > 0.9) {
+      fail(verb, "--valid-fraction is {}; expected 0 to 0.9", section.valid_fraction);
+    }
+    return section;
+  }
+  data::CorpusOptions options(const engine::DataSection& section) const {
+    return {section.files, section.valid_fraction, static_cast<uint64_t>(seed.value_or(0))};
+  }
+};
+
+void tell(const TrainTokenizerResult& result, const std::string& folder, bool json) {
+  if (json) {
+    JsonWriter out;
+    out.object()
+        .member("out", folder)
+        .member("vocab_size", result.vocab_size)
+        .member("files", result.files)
+        .member("bytes", result.bytes)
+        .member("up_to_date", result.up_to_date)
+        .end();
+    fmt::print("{}\n", out.take());
+  } else if (result.up_to_date) {
+    fmt::print("{}: {} tokens, up to date\n", folder, result.vocab_size);
+  } else {
+    fmt::print("{}: {} tokens from {}, {}\n", folder, result.vocab_size,
+               counted(result.files, "file"), human_bytes(static_cast<double>(result.bytes)));
+  }
+}
+
+/// Flags over the run.yaml, both checked before the first file is read.
+int run_train_tokenizer(const Corpus& corpus) {
+  const engine::DataSection section = corpus.section();
+  TrainTokenizerOptions options;
+  options.corpus = corpus.options(section);
+  options.output = corpus.out.empty() ? section.tokenizer : corpus.out;
+  if (options.output.empty()) {
+    fail(corpus.verb, "no folder to write to; try --out DIR or data.tokenizer");
+  }
+  if (section.vocab_size > 1 << 24) {
+    fail(corpus.verb, "--vocab-size is {}; expected at most {}", section.vocab_size, 1 << 24);
+  }
+  if (section.vocab_size > 0) {
+    options.bpe.vocab_size = static_cast<int32_t>(section.vocab_size);
+  }
+  Progress progress;
+  options.bpe.progress = [&](const data::BpeTrainProgress& at) {
+    if (at.phase == data::BpeTrainProgress::Phase::count_words) {
+      progress.update(fmt::format("counting words: {}", human_bytes(static_cast<double>(at.done))));
+    } else {
+      progress.update(fmt::format("merging: {}/{} tokens", at.done, at.total));
+    }
+  };
+  const TrainTokenizerResult result = train_tokenizer(options);
+  progress.finish();
+  tell(result, options.output, corpus.json);
+  if (!corpus.json && result.vocab_size < options.bpe.vocab_size) {
+    fmt::print("{} were asked for; the text gave no more merges\n", options.bpe.vocab_size);
+  }
+  return 0;
+}
+
+void declare_train_tokenizer(Args& args) {
+  auto corpus = std::make_shared<Corpus>("hocket data train-tokenizer");
+  args.about(
+      "train a byte-level BPE on the training files",
+      "Writes tokenizer.json and tokenizer_config.json, which transformers opens. Counts only "
+      "the files that `prepare` puts into the training split. Does nothing if the folder holds "
+      "the result already.");
+  corpus->declare(args, "folder of the tokenizer; default: data.tokenizer");
+  args.option("--vocab-size", "N", &corpus->vocab_size,
+              "tokens, with the 256 bytes and the end of text; default: data.vocab_size, else 4096",
+              257, 1 << 24);
+  args.example(
+      "hocket data train-tokenizer --files '/usr/include/c++/**' --vocab-size 4096 "
+      "--out runs/quickstart/tokenizer",
+      "on the C++ headers of this machine");
+  args.run([corpus] { return run_train_tokenizer(*corpus); });
+}
+
+std::string json_of(const data::PrepareResult& result, const std::string& folder) {
+  JsonWriter json;
+  json.object().member("out", folder);
+  data::put_sizes(json.key("train").object(), result.train).end();
+  data::put_sizes(json.key("valid").object(), result.valid).end();
+  json.key("dropped").object();
+  for (const auto& [why, count] : result.dropped) {
+    json.member(data::to_string(why), count);
+  }
+  json.end().member("up_to_date", result.up_to_date).end();
+  return json.take();
+}
+
+void tell(const data::PrepareResult& result, const std::string& folder) {
+  const auto split = [](const data::SplitStats& stats) {
+    return fmt::format("{}, {}, {} tokens", counted(stats.files, "file"),
+                       human_bytes(static_cast<double>(stats.bytes)),
+                       human_count(static_cast<double>(stats.tokens)));
+  };
+  fmt::print("{}{}: training {}; held out {}\n", folder, result.up_to_date ? " (up to date)" : "",
+             split(result.train), split(result.valid));
+  fmt::print("left out: {}\n", data::left_out_text(result.dropped));
+}
+
+/// Flags over the run.yaml, both checked before the first file is read.
+int run_prepare(const Corpus& corpus) {
+  const engine::DataSection section = corpus.section();
+  data::PrepareOptions options;
+  options.corpus = corpus.options(section);
+  options.tokenizer = corpus.tokenizer.empty() ? section.tokenizer : corpus.tokenizer;
+  options.output = corpus.out.empty() ? section.dir : corpus.out;
+  if (options.output.empty()) {
+    fail(corpus.verb, "no folder to write to; try --out DIR or data.dir");
+  }
+  if (options.tokenizer.empty()) {
+    fail(corpus.verb, "no tokenizer; try --tokenizer FILE or data.tokenizer");
+  }
+  Progress progress;
+  options.progress = [&](const data::PrepareProgress& at) {
+    progress.update(fmt::format("{} of {}, {} tokens",
+                                human_bytes(static_cast<double>(at.bytes_done)),
+                                human_bytes(static_cast<double>(at.bytes_total)),
+                                human_count(static_cast<double>(at.tokens))));
+  };
+  const data::PrepareResult result = data::prepare(options);
+  progress.finish();
+  if (corpus.json) {
+    fmt::print("{}\n", json_of(result, options.output));
+  } else {
+    tell(result, options.output);
+  }
+  return 0;
+}
+
+void declare_prepare(Args& args) {
+  auto corpus = std::make_shared<Corpus>("hocket data prepare");
+  args.about(
+      "turn text files into token shards for training",
+      "Tokenises every file as one document; drops empty, binary and duplicate files; splits "
+      "by the hash of a file's content. The folder is complete or as it was before, and left "
+      "alone if it holds the result already.");
+  corpus->declare(args, "folder of the shards; default: data.dir");
+  args.option("--tokenizer", "FILE", &corpus->tokenizer,
+              "tokenizer.json or its folder; default: data.tokenizer");
+  args.example(
+      "hocket data prepare --files '/usr/include/c++/**' --valid-fraction 0.04 "
+      "--tokenizer runs/quickstart/tokenizer --out runs/quickstart/data",
+      "what configs/quickstart.yaml trains on");
+  args.run([corpus] { return run_prepare(*corpus); });
+}
+
+void declare_stats(Args& args) {
+  // What can be given; data_stats() reads the folder.
+  struct Options {
+    DataStatsOptions how;
+    bool json = false;
+  };
+  auto options = std::make_shared<Options>();
+  args.about("what a prepared folder holds, and the baselines of its held-out files", "");
+  args.positional("DIR", &options->how.folder, "a folder made by `hocket data prepare`");
+  args.flag("--verify", &options->how.verify, "read every token and compare checksums");
+  args.flag("--baselines", &options->how.baselines,
+            "bits per byte of xz -9e on each held-out file alone and on all in one piece, and of a "
+            "Witten-Bell trigram");
+  args.flag("--json", &options->json, "as JSON");
+  args.example("hocket data stats runs/quickstart/data --verify", "is the folder intact?");
+  args.example("hocket data stats runs/quickstart/data --baselines --json", "what to beat");
+  args.run([options] {
+    Progress progress;
+    options->how.progress = [&](const std::string& what) { progress.update(what); };
+    const DataStats stats = data_stats(options->how);
+    progress.finish();
+    const std::string text = options->json ? stats.to_json() : stats.to_text();
+    fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n");
+    return 0;
+  });
+}
+
+void declare_coder(Args& args, bool encode) {
+  auto encode_options = std::make_shared<EncodeOptions>();
+  args.about(encode ? "text to token ids" : "token ids to text",
+             encode
+                 ? "The whole input is one text and gives one line, a JSON list of ids; with "
+                   "--lines each line is a JSON string."
+                 : "The input is one JSON list of ids; with --lines one per line, and each gives "
+                   "a JSON string.");
+  args.positional("TOKENIZER", &encode_options->tokenizer,
+                  "tokenizer.json, or a folder that holds one");
+  args.option("--in", "FILE", &encode_options->input, "what to read; -: standard input");
+  args.option("--out", "FILE", &encode_options->output, "where to write; -: standard output");
+  args.flag("--lines", &encode_options->lines, "one JSON value a line");
+  if (encode) {
+    args.example("echo 'int main() {}' | hocket data encode runs/quickstart/tokenizer",
+                 "[312, 1044, ...]");
+  } else {
+    args.example("echo '[312, 1044]' | hocket data decode runs/quickstart/tokenizer", "the text");
+  }
+  args.run([encode_options, encode] {
+    encode ? encode_text(*encode_options) : decode_ids(*encode_options);
+    return 0;
+  });
+}
+
+}  // namespace
+
+void verb_data(Args& args) {
+  args.about("text files to tokens: train a tokenizer, prepare shards, look at them",
+             "First train-tokenizer, then prepare; `train` reads the folder that prepare made.");
+  declare_train_tokenizer(args.sub("train-tokenizer"));
+  declare_prepare(args.sub("prepare"));
+  declare_stats(args.sub("stats"));
+  declare_coder(args.sub("encode"), true);
+  declare_coder(args.sub("decode"), false);
+  args.example("hocket data train-tokenizer configs/quickstart.yaml --files '/usr/include/c++/**'",
+               "a tokenizer from this machine's C++ headers");
+  args.example("hocket data prepare configs/quickstart.yaml --files '/usr/include/c++/**'",
+               "the tokens that configs/quickstart.yaml trains on");
+}
+
+}  // namespace hocket::cli

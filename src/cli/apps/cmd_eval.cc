@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket eval
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/json_writer.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/model_weights.h"
+#include "checkpoint/resolve.h"
+#include "cli/inputs.h"
+#include "cli/rank_output.h"
+#include "cli/verbs.h"
+#include "comm/together.h"
+#include "run/describe.h"
+#include "train/evaluate.h"
+#include "train/memory.h"
+#include "train/preflight.h"
+
+namespace hocket::cli {
+namespace {
+
+using Lists = std::vector<std::vector<int32_t>>;
+
+/// The parameters of a program on all ranks.
+void load(const engine::Run& run, const engine::Compiled& compiled, runtime::LocalRanks& ranks) {
+  train::require_memory(run, compiled.program);
+  train::load_weights(checkpoint::ModelWeights(run.config.model.path, run.model), compiled, ranks);
+}
+
+/// Those of programs that go forward.
+void load(const engine::Run& run, runtime::LocalRanks& ranks) {
+  engine::CompileOptions how;
+  how.purpose = engine::Purpose::logits;
+  how.num_micro_batches = 1;
+  load(run, engine::compile(run, how), ranks);
+}
+
+/// Mean next-token loss of the lists, from their logits; nan without a next token.
+double mean_loss(const Lists& ids, const std::vector<std::vector<float>>& logits, size_t vocab) {
+  double sum = 0;
+  int64_t count = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    for (size_t t = 0; t + 1 < ids[i].size(); ++t, ++count) {
+      const float* row = logits[i].data() + t * vocab;
+      double top = row[0], total = 0;
+      for (size_t v = 1; v < vocab; ++v) {
+        top = std::max(top, static_cast<double>(row[v]));
+      }
+      for (size_t v = 0; v < vocab; ++v) {
+        total += std::exp(row[v] - top);
+      }
+      sum += top + std::log(total) - row[ids[i][t + 1]];
+    }
+  }
+  return count > 0 ? sum / static_cast<double>(count) : std::nan("");
+}
+
+void save_logits(const std::string& path, const Lists& ids,
+                 const std::vector<std::vector<float>>& logits, int64_t vocab) {
+  std::vector<checkpoint::NamedTensor> tensors;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    tensors.push_back({fmt::format("logits.{}", i),
+                       {graph::DType::f32, {static_cast<int64_t>(ids[i].size()), vocab}, 0},
+                       logits[i].data()});
+  }
+  checkpoint::save_safetensors(path, tensors);
+}
+
+void save_grads(const std::string& path, const engine::Run& run,
+                const train::Gradients& gradients) {
+  const checkpoint::ModelWeights weights(run.config.model.path, run.model);
+  std::vector<checkpoint::NamedTensor> tensors;
+  for (const auto& [param, bytes] : gradients.grads) {
+    for (auto& slice : checkpoint::to_slices({param.name, param.type, bytes.data()},
+                                             weights.slices(param.name))) {
+      tensors.push_back(std::move(slice));
+    }
+  }
+  checkpoint::save_safetensors(path, tensors);
+}
+
+uint64_t hash_of(const Lists& ids) {
+  uint64_t hash = 0;
+  for (const std::vector<int32_t>& list : ids) {
+    hash = hash64({reinterpret_cast<const char*>(list.data()), list.size() * sizeof(int32_t)},
+                  hash + list.size());
+  }
+  return hash;
+}
+
+struct Options {
+  std::string model, ids, logits, grads, data, dtype = "f32";
+  std::vector<std::string> set;
+  int64_t sequences = 0;
+  bool json = false;
+};
+
+/// What --ids came to: of the lists, the mean loss of a next token (nan: no list has one).
+void tell_ids(const Options& options, const Lists& ids, double loss) {
+  int64_t tokens = 0;
+  for (const auto& list : ids) {
+    tokens += static_cast<int64_t>(list.size());
+  }
+  if (options.json) {
+    JsonWriter json;
+    json.object().member("lists", ids.size()).member("tokens", tokens).member("loss", loss);
+    if (!options.logits.empty()) {
+      json.member("logits", options.logits);
+    }
+    if (!options.grads.empty()) {
+      json.member("grads", options.grads);
+    }
+    json.end();
+    fmt::print("{}\n", json.take());
+    return;
+  }
+  std::FILE* words = words_beside(options.logits == "-" ? options.logits : options.grads);
+  fmt::print(words, "{}, {}", counted(static_cast<int64_t>(ids.size()), "list"),
+             counted(tokens, "token"));
+  if (!std::isnan(loss)) {
+    fmt::print(words, ", mean next-token loss {:.6f}", loss);
+  }
+  fmt::print(words, "\n");
+  for (const std::string* path : {&options.logits, &options.grads}) {
+    if (!path->empty()) {
+      fmt::print(words, "wrote {}\n", *path);
+    }
+  }
+}
+
+/// The logits of all lists always, since the loss is read off them; with --save-grads the gradients
+/// too, and then the loss that those are of.
+int on_ids(const Options& options, const engine::Run& run) {
+  const Lists ids = train::read_ids(options.ids, run.model.vocab_size);
+  size_t longest = 0;
+  for (const auto& list : ids) {
+    longest = std::max(longest, list.size());
+  }
+  warn_if_long(run.model, static_cast<int64_t>(longest), "the longest list");
+  runtime::LocalRanks ranks = engine::local_ranks(run);
+  comm::expect_same(
+      ranks.processes(), "hocket eval", "--ids of",
+      fmt::format("{}, hash {:x}, {} gradients", counted(static_cast<int64_t>(ids.size()), "list"),
+                  hash_of(ids), options.grads.empty() ? "without" : "with"));
+  engine::Programs programs(run, ranks);
+  load(run, ranks);
+  const auto logits = train::logits_of(run, ids, programs);
+  double loss = mean_loss(ids, logits, static_cast<size_t>(run.model.vocab_size));
+  // Every process has what was collected; one writes it.
+  const bool writes = ranks.processes().index() == 0;
+  if (!options.logits.empty() && writes) {
+    save_logits(options.logits, ids, logits, run.model.vocab_size);
+  }
+  if (!options.grads.empty()) {
+    load(run, programs.compiled(train::gradient_options(run, ids)), ranks);
+    const train::Gradients gradients = train::gradients_of(run, ids, programs);
+    loss = gradients.loss;
+    if (writes) {
+      save_grads(options.grads, run, gradients);
+    }
+  }
+  tell_ids(options, ids, loss);
+  return 0;
+}
+
+/// Error unless the model can read the data, and it is what was prepared.
+void check_data(const engine::Run& run, const data::Dataset& dataset) {
+  if (dataset.tokenizer().vocab_size() > run.model.vocab_size) {
+    fail("hocket eval", "the tokenizer of {} has {} tokens; the model has {}", dataset.folder(),
+         dataset.tokenizer().vocab_size(), run.model.vocab_size);
+  }
+  data::require_tokenizer_of(
+      run.config.model.path, dataset.tokenizer(), dataset.folder(),
+      "prepare the data again with `--tokenizer " + run.config.model.path + "`");
+  if (dataset.valid() != nullptr) {
+    dataset.valid()->verify();
+  }
+}
+
+/// The held-out files of a folder, or --sequences of them, under the plan.
+int on_data(const Options& options, const engine::Run& run) {
+  if (options.sequences < 0) fail("hocket eval", "--sequences is negative");
+  const data::Dataset dataset(train::data_dir(run));
+  check_data(run, dataset);
+  runtime::LocalRanks ranks = engine::local_ranks(run);
+  comm::expect_same(ranks.processes(), "hocket eval", "data",
+                    fmt::format("{}, --sequences {}", dataset.fingerprint(), options.sequences));
+  engine::Programs programs(run, ranks);
+  load(run, ranks);
+  train::Evaluator evaluator(run, dataset, programs);
+  Progress progress;
+  const train::HeldOut held_out =
+      evaluator.run(options.sequences, [&](int64_t done, int64_t total) {
+        progress.update(fmt::format("evaluation {}/{} sequences", done, total));
+      });
+  progress.finish();
+  if (!std::isfinite(held_out.loss())) {
+    fail_run("hocket eval", "the loss on {} is {}: the model's values are not finite",
+             dataset.folder(), held_out.loss());
+  }
+  if (options.json) {
+    JsonWriter json;
+    json.object()
+        .member("eval/loss", held_out.loss())
+        .member("eval/bits_per_byte", held_out.bits_per_byte())
+        .member("targets", held_out.targets)
+        .member("bytes", held_out.bytes)
+        .member("data", dataset.folder())
+        .end();
+    fmt::print("{}\n", json.take());
+  } else {
+    fmt::print("{}: loss {:.4f}, {:.4f} bits/byte ({} tokens, {} bytes held out)\n",
+               dataset.folder(), held_out.loss(), held_out.bits_per_byte(), held_out.targets,
+               held_out.bytes);
+  }
+  return 0;
+}
+
+/// Options that contradict each other are refused before the model is opened.
+void check_options(const Options& options) {
+  if (options.ids.empty() && (!options.logits.empty() || !options.grads.empty())) {
+    fail("hocket eval", "--save-logits and --save-grads need --ids FILE");
+  }
+  if ((options.logits == "-") + (options.grads == "-") + options.json > 1) {
+    fail("hocket eval",
+         "--json, --save-logits - and --save-grads - all go to standard output; "
+         "expected one of them there");
+  }
+  if (!options.logits.empty() && options.logits == options.grads && options.logits != "-") {
+    fail("hocket eval", "--save-logits and --save-grads both go to {}; expected two files",
+         options.logits);
+  }
+  if (!options.ids.empty() && !options.data.empty()) {
+    fail("hocket eval", "got --ids and --data; expected one");
+  }
+  if (options.dtype != "f32" && options.dtype != "f64") {
+    fail("hocket eval", "--dtype is {}; expected f32 or f64", quote(options.dtype));
+  }
+}
+
+/// A mode of its own for lists of tokens (--ids) and for held-out files (--data).
+int eval(const Options& options) {
+  check_options(options);
+  std::vector<std::string> set = options.set;
+  if (!options.data.empty()) {
+    set.push_back("data.dir=" + options.data);
+  }
+  const engine::Run run = model_run(options.model, options.dtype, set);
+  std::vector<std::string> inputs = inputs_of(run);
+  inputs.push_back(options.ids);
+  require_output("hocket eval --save-logits", options.logits, inputs);
+  require_output("hocket eval --save-grads", options.grads, inputs);
+  if (!options.ids.empty()) return on_ids(options, run);
+  if (run.config.data.dir.empty()) {
+    fail("hocket eval",
+         "nothing to evaluate on; try --data DIR (made by `hocket data prepare`) or "
+         "--ids FILE");
+  }
+  return on_data(options, run);
+}
+
+}  // namespace
+
+void verb_eval(Args& args) {
+  // What can be given, and its help; eval() does it.
+  auto options = std::make_shared<Options>();
+  args.about(
+      "held-out loss of a model, or its logits and gradients for comparison",
+      "With --data: loss and bits per byte of the held-out files of a prepared folder; for a "
+      "checkpoint of ours the folder that it was trained on is the default.\n"
+      "With --ids: runs lists of token ids, e.g. [[1, 2, 3], [4, 5]], each a document of its "
+      "own. --save-logits writes the tensors logits.0, logits.1, ... [tokens, vocabulary] in "
+      "fp32; --save-grads the gradients of the mean next-token loss over all lists, under the "
+      "names that the model's own safetensors use.");
+  args.positional("MODEL", &options->model,
+                  "a Hugging Face folder, a checkpoint or run folder of ours, or a hub id in the "
+                  "local cache");
+  add_set(args, &options->set);
+  args.option("--ids", "FILE", &options->ids, "ids.json: a list of token lists");
+  args.option("--save-logits", "FILE", &options->logits,
+              "with --ids: a .safetensors to write; -: standard output");
+  args.option("--save-grads", "FILE", &options->grads,
+              "with --ids: a .safetensors to write; -: standard output");
+  args.option("--data", "DIR", &options->data, "a folder made by `hocket data prepare`");
+  args.option("--sequences", "N", &options->sequences,
+              "with --data: only so many sequences, spread evenly; 0: all");
+  args.option("--dtype", "TYPE", &options->dtype, "arithmetic: f32 or f64");
+  args.flag("--json", &options->json, "one JSON object");
+  args.example("hocket eval runs/quickstart", "held-out bits per byte of the newest checkpoint");
+  args.example(
+      "hocket eval runs/quickstart --ids ids.json --save-logits logits.safetensors "
+      "--save-grads grads.safetensors",
+      "to compare with another implementation");
+  args.example(
+      "hocket eval runs/quickstart --ids ids.json --save-logits l2.safetensors "
+      "--set plan.dp=2",
+      "the same on two ranks");
+  args.example("hocket launch -n 2 eval runs/quickstart", "on two processes");
+  args.run([options] {
+    redirect_output("");
+    return eval(*options);
+  });
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by
+// expert (dim 0), which sends rows to their experts, or back. With outer=n the experts are n runs,
+// of each of which every member has a block: the first of two levels, the second one is plain. Of
+// ranks with other numbers of tokens `slots`, or on the way back `blocks`, has these.
+#include <algorithm>
+
+#include "base/math.h"
+#include "collectives/parts.h"
+
+namespace hocket::comm {
+
+namespace {
+
+/// Rows arrive in the order (expert, token) of the result, each from the member that holds it now.
+void run_all_to_all(const Together& all, size_t me, int) {
+  const int from = dim_of(*all.attrs, "from");
+  const Rows rows(all.members[me].in[1], all.in[1].dims[0], all.in[1].dims[1],
+                  outer_of(*all.attrs));
+  const int64_t mine = static_cast<int64_t>(me);
+  RowWriter out(all, me);
+  if (from == 1) {
+    // To the experts: those of my experts, of every source.
+    for (int64_t e = 0; e < rows.experts(); ++e) {
+      if (rows.owner(e) != mine) continue;
+      for (int64_t member = 0; member < rows.members(); ++member) {
+        out.take(member, rows.begin(member, e, from), rows.of(member, e));
+      }
+    }
+    return;
+  }
+  // Back to the tokens: mine, from the owner of every expert.
+  for (int64_t expert = 0; expert < rows.experts(); ++expert) {
+    out.take(rows.owner(expert), rows.begin(mine, expert, from), rows.of(mine, expert));
+  }
+}
+
+/// The rows that run_all_to_all takes of one member: those for the experts of the other one, or
+/// those of the other one's tokens.
+std::vector<Slice> reads_all_to_all(const Together& all, size_t from, size_t to, int) {
+  const int dim = dim_of(*all.attrs, "from");
+  const Rows rows(all.members[from].in[1], all.in[1].dims[0], all.in[1].dims[1],
+                  outer_of(*all.attrs));
+  const int64_t row_bytes = all.in[0].bytes_of(all.in[0].row_size());
+  const int64_t source = static_cast<int64_t>(dim == 1 ? from : to);
+  const int64_t owner = static_cast<int64_t>(dim == 1 ? to : from);
+  std::vector<Slice> slices;
+  for (int64_t e = 0; e < rows.experts(); ++e) {
+    if (rows.owner(e) != owner) continue;
+    slices.push_back(
+        {false, 0, rows.begin(source, e, dim) * row_bytes, rows.of(source, e) * row_bytes});
+  }
+  return slices;
+}
+
+}  // namespace
+
+Op describe_all_to_all() {
+  Op op;
+  op.doc =
+      "all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by "
+      "expert (dim 0), or back; outer=n: every member has a block of each of n runs of experts; "
+      "slots=\"3,2,2\", or back blocks: the tokens of each member, where these differ";
+  op.takes = Takes::routed;
+  op.move = {.part = Move::Part::block,
+             .placed = Move::Placed::slot,
+             .part_dim = "to",
+             .slot_dim = "from",
+             .in_parts = true};
+  op.needs_sizes = true;
+  // What even routing sends, or brings from members with more tokens, not the bound.
+  op.payload = [](const Attrs& attrs, std::span<const TensorType> in,
+                  std::span<const TensorType> out) {
+    const bool to_experts = dim_of(attrs, "from") == 1;
+    const TensorType& by_token = to_experts ? in[0] : out[0];
+    const TensorType& by_expert = to_experts ? out[0] : in[0];
+    int64_t tokens = by_token.dims[1];
+    if (has_lengths(attrs)) {
+      tokens = std::max(tokens, ceil_div(int64_t{by_expert.dims[1]}, in[1].dims[0]));
+    }
+    return tokens * by_token.top_k * by_token.bytes_of(by_token.row_size());
+  };
+  op.algorithms = [](double n, double payload) {
+    return std::vector<Algorithm>{
+        {.name = "direct", .rounds = 1, .bytes = (n - 1) / n * payload, .direct = true}};
+  };
+  op.run = run_all_to_all;
+  op.reads = reads_all_to_all;
+  op.samples = [](int64_t n) {
+    using graph::DType;
+    std::vector<Sample> list;
+    for (int64_t from : {1, 0}) {
+      for (int32_t top_k : {1, 2}) {
+        // By token: all experts and some tokens; by expert: the other way round.
+        const graph::Dims dims = from == 1 ? graph::Dims{2 * n, 5, 3} : graph::Dims{2, 5 * n, 3};
+        list.push_back({{{"from", from}, {"to", 1 - from}},
+                        {{DType::f64, dims, top_k}, {DType::i64, {n, 2 * n}}}});
+        list.push_back(list.back());
+        list.back().attrs.set("outer", int64_t{2});
+      }
+    }
+    return list;
+  };
+  return op;
+}
+
+}  // namespace hocket::comm

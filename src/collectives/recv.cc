@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// recv() -> y: what the rank that lies `peer` further along the mesh axis `peer_axis` sent with
+// this tag.
+#include "collectives/parts.h"
+
+namespace hocket::comm {
+
+Op describe_recv() {
+  Op op;
+  op.doc =
+      "recv() -> y: what the rank that lies `peer` further along an axis sent with the same tag";
+  op.role = Role::receive;
+  op.payload = [](const Attrs&, std::span<const TensorType>, std::span<const TensorType> out) {
+    return total_bytes(out);
+  };
+  return op;
+}
+
+}  // namespace hocket::comm

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/transport.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "base/math.h"
+#include "collectives/exchange.h"
+#include "collectives/parts.h"
+
+namespace hocket::comm {
+
+namespace {
+
+bool adds(graph::DType dtype) {
+  using graph::DType;
+  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::i32 || dtype == DType::i64;
+}
+
+int64_t aligned(int64_t bytes) { return round_up(bytes, kScratchAlign); }
+
+/// Operands of one type lie together.
+int64_t bytes_by_type(std::span<const TensorType> types) {
+  std::map<graph::DType, int64_t> bytes;
+  for (const TensorType& type : types) {
+    bytes[type.dtype] += type.bytes();
+  }
+  int64_t sum = 0;
+  for (const auto& [dtype, size] : bytes) {
+    sum += aligned(size);
+  }
+  return sum;
+}
+
+/// True if the op takes and makes such types, as one of its members.
+bool fits(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
+          std::span<const TensorType> out, int64_t members) {
+  if (op.role == Role::between) return true;
+  for (int64_t me = 0; me < members && op.role == Role::collective; ++me) {
+    try {
+      const std::vector<TensorType> made = infer(op, attrs, in, members, me);
+      if (std::equal(made.begin(), made.end(), out.begin(), out.end())) return true;
+    } catch (const Error&) {
+      continue;  // a share of another member
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+ByTransport by_transport(const Op& op, const Attrs& attrs, std::span<const TensorType> in) {
+  if (op.role != Role::collective) return ByTransport::none;
+  const bool whole = op.move.part == Move::Part::whole;
+  if (op.move.placed == Move::Placed::sum && !op.makes_sizes) {
+    const bool added =
+        std::all_of(in.begin(), in.end(), [](const TensorType& type) { return adds(type.dtype); });
+    if (!added || monoid_of(attrs) == graph::Monoid::softmax) return ByTransport::none;
+    return whole ? ByTransport::all_reduce : ByTransport::reduce_scatter;
+  }
+  if (op.move.placed == Move::Placed::slot && whole) return ByTransport::all_gather;
+  return op.phases == 1 ? ByTransport::all_to_all : ByTransport::none;
+}
+
+ByTransport by_transport_among(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
+                               int64_t members) {
+  const ByTransport found = by_transport(op, attrs, in);
+  const bool unlike = has_sizes(attrs) || has_lengths(attrs);
+  if (found == ByTransport::all_gather && unlike) return ByTransport::none;
+  if (found != ByTransport::reduce_scatter) return found;
+  const auto dim = static_cast<size_t>(movement(op, attrs).part_dim);
+  const bool alike = std::all_of(in.begin(), in.end(), [&](const TensorType& type) {
+    return type.dims[dim].divides_into(members);
+  });
+  return alike && !unlike ? found : ByTransport::none;
+}
+
+int64_t transport_bytes(Collectives how, const Op& op, const Attrs& attrs,
+                        std::span<const TensorType> in, std::span<const TensorType> out,
+                        int64_t members) {
+  if (!fits(op, attrs, in, out, members)) return 0;
+  if (how == Collectives::own) return exchange_bytes(op, attrs, in, out, members);
+  switch (by_transport_among(op, attrs, in, members)) {
+    case ByTransport::all_reduce:
+      return bytes_by_type(in);
+    case ByTransport::reduce_scatter:
+      return bytes_by_type(in) + bytes_by_type(out);
+    case ByTransport::all_gather:
+      return aligned(total_bytes(in)) + aligned(total_bytes(out));
+    case ByTransport::all_to_all:
+      // What goes to others and what comes of them: a little less, without the member's own part.
+      return 2 * aligned(op.makes_sizes ? out[0].bytes() : op.payload(attrs, in, out));
+    case ByTransport::none:
+      break;
+  }
+  return exchange_bytes(op, attrs, in, out, members);
+}
+
+}  // namespace hocket::comm

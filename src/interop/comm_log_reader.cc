@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading of nccl-tests logs and Vidur's tables, which other tools wrote and people cut and pasted:
+// what does not fit is dropped and told.
+#include "interop/comm_log_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+
+namespace hocket::interop {
+namespace {
+
+using cost::CommLog;
+using cost::CommSample;
+
+constexpr int64_t kMostLogBytes = int64_t{256} << 20;
+constexpr int64_t kMostLogRanks = 1 << 20;
+/// Below so many bytes the two columns of a row differ by noise alone; above, the one out of place
+/// also moves memory.
+constexpr double kNoisyBytes = 65536;
+
+std::vector<std::string> words_of(std::string_view line) {
+  std::vector<std::string> words;
+  size_t at = 0;
+  while (at < line.size()) {
+    while (at < line.size() && std::isspace(static_cast<unsigned char>(line[at]))) {
+      ++at;
+    }
+    size_t end = at;
+    while (end < line.size() && !std::isspace(static_cast<unsigned char>(line[end]))) {
+      ++end;
+    }
+    if (end > at) {
+      words.emplace_back(line.substr(at, end - at));
+    }
+    at = end;
+  }
+  return words;
+}
+
+bool is_element_type(const std::string& word) {
+  static const std::set<std::string> kTypes = {
+      "int8",   "uint8",    "int32",  "uint32", "int64",    "uint64",   "half", "float",
+      "double", "bfloat16", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2", "char", "int"};
+  return kTypes.count(word) > 0;
+}
+
+/// Lines without what mpirun puts in front of them ("[1,0]<stdout>:").
+std::string_view without_launcher(std::string_view line) {
+  for (const std::string_view mark : {"<stdout>:", "<stderr>:"}) {
+    const size_t at = line.find(mark);
+    if (at != std::string_view::npos && at < 40) {
+      line.remove_prefix(at + mark.size());
+    }
+  }
+  return line;
+}
+
+/// One run of a program of nccl-tests, as its header says.
+struct NcclRun {
+  std::string op;
+  std::map<int64_t, std::string> host_of;     // rank -> host
+  std::map<std::string, int64_t> in_process;  // host and pid -> ranks
+  int64_t gpus = 1;                           // -g times -t, where there are no pids
+
+  int64_t ranks() const { return static_cast<int64_t>(host_of.size()); }
+};
+
+/// `#   Rank  0 Group  0 Pid  63365 on node-000000 device  0 [0x00] A100-SXM4-40GB`: adds the rank.
+bool read_rank(const std::vector<std::string>& words, NcclRun* run, std::string* device) {
+  const auto rank_at = std::find(words.begin(), words.end(), "Rank");
+  const auto on = std::find(rank_at, words.end(), "on");
+  const auto device_at = std::find(on, words.end(), "device");
+  int64_t rank = 0;
+  if (device_at == words.end() || words.end() - device_at < 3 || on + 1 == device_at ||
+      !parse_int(*(rank_at + 1), &rank) || rank < 0 || rank >= kMostLogRanks) {
+    return false;
+  }
+  const std::string host = *(on + 1);
+  const auto pid = std::find(rank_at, on, "Pid");
+  if (run->host_of.emplace(rank, host).second && pid < on - 1) {
+    ++run->in_process[host + " " + *(pid + 1)];
+  }
+  // Behind the bus number: the name, in words.
+  auto name = device_at + 2;
+  if (name != words.end() && name->front() == '[') {
+    ++name;
+  }
+  std::vector<std::string> parts(name, words.end());
+  std::erase(parts, "NVIDIA");
+  if (device->empty()) {
+    *device = join(parts, " ");
+  }
+  return true;
+}
+
+/// A row of the table: size, count, type, maybe the reduction and the root, and for one or two
+/// columns time, algbw, busbw, errors.
+struct NcclRow {
+  double bytes = 0, out_of_place_us = -1, in_place_us = -1;
+  bool reduces = false;  ///< by an operation that it names
+  bool rooted = false;   ///< at a rank that it names
+  bool broken = false;   ///< a time is a number, and no time
+  int64_t figures = 0;   ///< root included
+};
+
+/// What the rows of a table have in common.
+struct NcclTable {
+  int64_t times = 0;  ///< columns by the head of the table, at least; 0: it has none
+  bool root = false;
+  int64_t figures = 0;  ///< of its first row; 0: none yet
+};
+
+/// `#  size  count  type  redop  root  time  algbw ...`.
+NcclTable table_of(const std::vector<std::string>& words) {
+  NcclTable table;
+  table.times = std::count(words.begin(), words.end(), "time");
+  table.root = std::count(words.begin(), words.end(), "root") > 0;
+  return table;
+}
+
+/// Whether a row has the figures that the table's head, or its first row, says: in one that was cut
+/// off, what stands in the place of a time is none.
+bool belongs_to(const NcclRow& row, const NcclTable& table) {
+  constexpr int64_t kOfATime = 4;
+  if (table.figures > 0 && row.figures != table.figures) return false;
+  const int64_t times = row.figures / kOfATime;
+  const int64_t root = row.figures % kOfATime;
+  return (times == 1 || times == 2) && root <= 1 && times >= table.times &&
+         (!table.root || root == 1);
+}
+
+bool read_row(const std::vector<std::string>& words, NcclRow* row) {
+  // Whatever stands in front (a launcher's rank, a time), size and count come before the type.
+  // Behind it a word, where there is a reduction or the lack of one, and then figures.
+  const auto type = std::find_if(words.begin(), words.end(), is_element_type);
+  int64_t bytes = 0, count = 0;
+  if (type == words.end() || type - words.begin() < 2 || !parse_int(*(type - 2), &bytes) ||
+      !parse_int(*(type - 1), &count) || bytes <= 0) {
+    return false;
+  }
+  row->bytes = static_cast<double>(bytes);
+  auto figure = type + 1;
+  double number = 0;
+  if (figure != words.end() && !parse_double(*figure, &number)) {
+    row->reduces = *figure != "none";
+    ++figure;
+  }
+  row->figures = words.end() - figure;
+  if (row->figures % 4 == 1) {
+    int64_t root = 0;
+    if (!parse_int(*figure, &root)) return false;
+    row->rooted = root >= 0;
+    ++figure;
+  }
+  const auto time = [&](std::ptrdiff_t at) {
+    double us = 0;
+    if (words.end() - figure <= at || !parse_double(*(figure + at), &us)) return -1.0;
+    row->broken |= !(us > 0) || !std::isfinite(us);
+    return us;
+  };
+  row->out_of_place_us = time(0);
+  row->in_place_us = time(4);
+  return !row->broken && (row->out_of_place_us > 0 || row->in_place_us > 0);
+}
+
+/// What was left of a row of a table: it begins with a size, or has a type.
+bool was_row(const std::vector<std::string>& words) {
+  int64_t size = 0;
+  return !words.empty() && (parse_int(words.front(), &size) ||
+                            (words.size() > 6 && std::find_if(words.begin(), words.end(),
+                                                              is_element_type) != words.end()));
+}
+
+/// In place above 64 KiB, where it is there; the smaller one below.
+double microseconds(const NcclRow& row) {
+  if (row.in_place_us <= 0) return row.out_of_place_us;
+  if (row.out_of_place_us <= 0 || row.bytes > kNoisyBytes) return row.in_place_us;
+  return std::min(row.in_place_us, row.out_of_place_us);
+}
+
+/// Where ranks lie: by the lines of the log that name their hosts.
+CommSample group_of(const NcclRun& run) {
+  CommSample sample;
+  sample.op = run.op;
+  sample.ranks = static_cast<int32_t>(run.ranks());
+  std::map<std::string, int32_t> on;
+  for (const auto& [rank, host] : run.host_of) {
+    ++on[host];
+  }
+  sample.nodes = static_cast<int32_t>(on.size());
+  sample.per_node = sample.ranks;
+  for (const auto& [host, count] : on) {
+    sample.per_node = std::min(sample.per_node, count);
+  }
+  int64_t per_process = run.in_process.empty() ? run.gpus : 1;
+  for (const auto& [process, count] : run.in_process) {
+    per_process = std::max(per_process, count);
+  }
+  sample.per_process = static_cast<int32_t>(per_process);
+  return sample;
+}
+
+int64_t after(const std::vector<std::string>& words, const char* name) {
+  const auto at = std::find(words.begin(), words.end(), name);
+  int64_t value = 1;
+  return at != words.end() && at + 1 != words.end() && parse_int(*(at + 1), &value) ? value : 1;
+}
+
+/// A program of nccl-tests that a file is named after, as "hypercube_perf.log"; "" if it is not.
+std::string program_of(std::string_view file) {
+  const size_t end = file.find("_perf");
+  return end == std::string_view::npos ? "" : std::string(file.substr(0, end)) + "_perf";
+}
+
+/// The op of rows that nothing names: a sum for all, if that is what they look like.
+std::string assumed_op(const NcclRow& row, CommLog* log) {
+  if (row.rooted) {
+    fail(log->path,
+         "does not say which collective it is, and its rows have a root; expected --op {}",
+         row.reduces ? "reduce" : "broadcast, gather or scatter");
+  }
+  if (!row.reduces) {
+    fail(log->path,
+         "does not say which collective it is, and its rows reduce nothing; expected --op "
+         "all_gather, all_to_all or send");
+  }
+  log->assumed.push_back("no word on which collective it is: taken for all_reduce");
+  return "all_reduce";
+}
+
+void read_nccl(const std::string& text, const std::string& given_op, CommLog* log) {
+  // A file is a list of runs. A run begins with lines of its own or of its ranks and has a table; a
+  // row counts if it has as many figures as its table's others.
+  NcclRun run;
+  NcclTable table;
+  run.op = comm_op_of(file_name(log->path));
+  if (run.op.empty()) {
+    run.op = given_op;
+  }
+  const std::string default_op = run.op;
+  int64_t unreadable = 0, foreign = 0;
+  std::string named = run.op.empty() ? program_of(file_name(log->path)) : "";
+  foreign += named.empty() ? 0 : 1;
+  const auto start_run = [&] {
+    run = {};
+    table = {};
+    run.op = default_op;
+  };
+  for (const std::string& line : split(text, '\n')) {
+    const std::vector<std::string> words = words_of(without_launcher(line));
+    const bool comment = std::find(words.begin(), words.end(), "#") != words.end() ||
+                         (!words.empty() && words[0].front() == '#');
+    NcclRow row;
+    if (comment && line.find("Collective test starting:") != std::string::npos) {
+      start_run();
+      named = words.back();
+      run.op = comm_op_of(named);
+      foreign += run.op.empty() ? 1 : 0;
+    } else if (comment && line.find("nThread") != std::string::npos) {
+      if (run.ranks() > 0) {
+        start_run();
+      }
+      run.gpus = after(words, "nGpus") * after(words, "nThread");
+    } else if (comment && line.find("Rank") != std::string::npos &&
+               line.find("device") != std::string::npos) {
+      unreadable += read_rank(words, &run, &log->device) ? 0 : 1;
+    } else if (comment && std::find(words.begin(), words.end(), "time") != words.end()) {
+      table = table_of(words);
+    } else if (!comment && read_row(words, &row) && belongs_to(row, table)) {
+      table.figures = row.figures;
+      if (run.op.empty() && named.empty()) {
+        run.op = assumed_op(row, log);
+      }
+      if (run.op.empty()) continue;
+      CommSample sample = group_of(run);
+      if (sample.ranks == 0) {
+        fail(log->path,
+             "has times but no \"Rank ... on HOST device ...\" lines, so nobody knows of how many "
+             "ranks; expected the log as nccl-tests prints it");
+      }
+      log->devices_per_node = std::max<int64_t>(log->devices_per_node, sample.ranks / sample.nodes);
+      sample.bytes = row.bytes;
+      sample.seconds = microseconds(row) * 1e-6;
+      log->samples.push_back(sample);
+    } else if (!comment && was_row(words)) {
+      ++unreadable;
+    }
+  }
+  if (unreadable > 0) {
+    log->dropped.push_back(fmt::format("{} that cannot be read", counted(unreadable, "line")));
+  }
+  if (foreign > 0) {
+    log->dropped.push_back(fmt::format("runs of {}, for which there is no op", named));
+  }
+}
+
+/// Columns of Vidur's tables, `,time_stats.all_reduce.median,...,num_workers,size,...`; times are
+/// milliseconds.
+void read_vidur(const std::string& text, CommLog* log) {
+  const std::vector<std::string> lines = split(text, '\n');
+  const std::vector<std::string> head = split(trim(lines.front()), ',');
+  const auto column = [&](std::string_view name, bool ends) {
+    for (size_t i = 0; i < head.size(); ++i) {
+      const bool same =
+          ends ? head[i].starts_with("time_stats.") && head[i].ends_with(name) : head[i] == name;
+      if (same) return i;
+    }
+    fail(log->path, "has no column {}; expected a table of Vidur's data/profiling/network", name);
+  };
+  const size_t time = column(".median", true), ranks = column("num_workers", false),
+               size = column("size", false), op = column("collective", false),
+               per_node = column("devices_per_node", false);
+  std::map<std::string, int64_t> unknown;
+  int64_t unreadable = 0;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const std::string_view line = trim(lines[i]);
+    if (line.empty()) continue;
+    const std::vector<std::string> cells = split(line, ',');
+    int64_t n = 0, bytes = 0, m = 0;
+    double ms = 0;
+    if (cells.size() != head.size() || !parse_int(cells[ranks], &n) ||
+        !parse_int(cells[size], &bytes) || !parse_int(cells[per_node], &m) ||
+        !parse_double(cells[time], &ms) || n < 1 || n > kMostLogRanks || m < 1 || bytes <= 0 ||
+        !(ms > 0) || n % std::min(n, m) != 0) {
+      ++unreadable;
+      continue;
+    }
+    CommSample sample;
+    sample.op = comm_op_of(cells[op]);
+    if (sample.op.empty()) {
+      ++unknown[cells[op]];
+      continue;
+    }
+    sample.bytes = static_cast<double>(bytes);
+    sample.ranks = static_cast<int32_t>(n);
+    sample.per_node = static_cast<int32_t>(std::min(n, m));
+    sample.nodes = sample.ranks / sample.per_node;
+    sample.seconds = ms * 1e-3;
+    log->devices_per_node = std::max<int64_t>(log->devices_per_node, sample.per_node);
+    log->samples.push_back(sample);
+  }
+  if (unreadable > 0) {
+    log->dropped.push_back(fmt::format("{} that cannot be read", counted(unreadable, "row")));
+  }
+  for (const auto& [name, count] : unknown) {
+    log->dropped.push_back(
+        fmt::format("{} of {}, for which there is no op", counted(count, "row"), quote(name)));
+  }
+}
+
+}  // namespace
+
+std::string comm_op_of(std::string_view name) {
+  // Without "_perf" and underscores: nccl-tests has sendrecv_perf and alltoall_perf. Names that
+  // hold others come first.
+  std::string plain;
+  for (const char c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c))) {
+      plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+  }
+  static const std::vector<std::pair<const char*, const char*>> kNames = {
+      {"allreduce", "all_reduce"}, {"allgather", "all_gather"}, {"reducescatter", "reduce_scatter"},
+      {"alltoall", "all_to_all"},  {"sendrecv", "send"},        {"broadcast", "broadcast"},
+      {"reduce", "reduce"},        {"gather", "gather"},        {"scatter", "scatter"}};
+  for (const auto& [theirs, ours] : kNames) {
+    if (plain.find(theirs) != std::string::npos) return ours;
+  }
+  return "";
+}
+
+CommLog read_comm_log(const std::string& path, const std::string& op) {
+  return parse_comm_log(read_file(path, kMostLogBytes), path, op);
+}
+
+CommLog parse_comm_log(const std::string& text, const std::string& path, const std::string& op) {
+  CommLog log;
+  log.path = path;
+  const std::string_view head = std::string_view(text).substr(0, text.find('\n'));
+  if (head.find("time_stats.") != std::string_view::npos) {
+    read_vidur(text, &log);
+  } else {
+    read_nccl(text, op, &log);
+  }
+  if (log.samples.empty()) {
+    fail(path, "has no measurement{}; expected a log of nccl-tests or a table of Vidur's network",
+         log.dropped.empty() ? std::string() : ": " + join(log.dropped, ", "));
+  }
+  return log;
+}
+
+}  // namespace hocket::interop

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interop/emit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "base/error.h"
+
+namespace hocket::interop {
+
+namespace {
+
+/// Mesh, schedule, recompute and sharding; how ranks are started is the launcher's.
+constexpr const char* kEverybodyHas[] = {"plan.pp",
+                                         "plan.pp_chunks",
+                                         "plan.dp",
+                                         "plan.ep",
+                                         "plan.etp",
+                                         "plan.cp",
+                                         "plan.tp",
+                                         "plan.sequence_parallel",
+                                         "plan.micro_batch",
+                                         "plan.pp_schedule",
+                                         "plan.pp_layers",
+                                         "plan.recompute",
+                                         "plan.cp_comm_type",
+                                         "plan.cp_order",
+                                         "plan.shard.params",
+                                         "plan.shard.grads",
+                                         "plan.shard.optimizer",
+                                         "plan.shard.group",
+                                         "plan.shard.reshard_after_forward",
+                                         "plan.ranks",
+                                         "plan.collectives",
+                                         "plan.ranks_per_node",
+                                         "plan.timeout_s",
+                                         "plan.threads_per_rank"};
+
+template <class Keys>
+bool among(const Keys& keys, const std::string& key) {
+  return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
+}
+
+/// What the run sets to something else than its default, each with that.
+std::vector<std::pair<ResolvedConfig::Entry, std::string>> unlike_default(const engine::Run& run) {
+  engine::RunConfig copy;
+  const ResolvedConfig by_default = parse_config(copy, "{}", "defaults");
+  std::vector<std::pair<ResolvedConfig::Entry, std::string>> found;
+  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
+    if (entry.origin == "default") continue;
+    for (const ResolvedConfig::Entry& other : by_default.entries()) {
+      if (other.path == entry.path && other.value != entry.value) {
+        found.push_back({entry, other.value});
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+void refuse_key(const engine::Run& run, const std::string& trainer, const std::string& key,
+                const std::string& value, const std::string& expected) {
+  fail(run.name, "{} is {}, which {} cannot express; expected {}", key, value, trainer, expected);
+}
+
+void expect_expressed(const engine::Run& run, const std::string& trainer,
+                      const std::vector<std::string>& others) {
+  for (const auto& [entry, by_default] : unlike_default(run)) {
+    if (!entry.path.starts_with("plan.")) continue;
+    if (among(kEverybodyHas, entry.path) || among(others, entry.path)) continue;
+    refuse_key(run, trainer, entry.path, entry.value, by_default);
+  }
+}
+
+std::vector<std::string> notes_of_left_out(const engine::Run& run, const std::string& trainer,
+                                           const std::vector<std::string>& keys) {
+  std::vector<std::string> notes;
+  for (const auto& [entry, by_default] : unlike_default(run)) {
+    if (among(keys, entry.path)) {
+      notes.push_back(fmt::format("{} {} is left out: {} has nothing like it", entry.path,
+                                  entry.value, trainer));
+    }
+  }
+  return notes;
+}
+
+int64_t timeout_in(int64_t seconds, const engine::Run& run, const std::string& trainer,
+                   std::vector<std::string>* notes) {
+  const double wanted = run.config.plan.timeout_s;
+  const auto units = static_cast<int64_t>(std::ceil(wanted / static_cast<double>(seconds)));
+  if (static_cast<double>(units * seconds) != wanted) {
+    notes->push_back(fmt::format("plan.timeout_s is {}, of which {} has whole {}: {} of them",
+                                 wanted, trainer, seconds == 1 ? "seconds" : "minutes", units));
+  }
+  return units;
+}
+
+}  // namespace hocket::interop

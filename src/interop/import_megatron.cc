@@ -1,0 +1,528 @@
+// SPDX-License-Identifier: Apache-2.0
+// Megatron-LM's command line as a run. Names and defaults are those of its
+// megatron/training/arguments.py.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/error.h"
+#include "base/product.h"
+#include "base/text.h"
+#include "interop/foreign.h"
+#include "interop/megatron_arguments.h"
+#include "interop/megatron_model.h"
+#include "models/config.h"
+
+namespace hocket::interop {
+
+namespace {
+
+class Import {
+ public:
+  Import(const std::string& text, const std::string& name, const RanksOfFile& ranks, bool has_model)
+      : arguments_(text, name), name_(name), ranks_(ranks), has_model_(has_model) {}
+
+  Imported run() {
+    // The model, the mesh, and what of the training a run has keys for.
+    read_model();
+    read_mesh();
+    read_pipeline();
+    read_sharding();
+    read_batch();
+    read_training();
+    say_why();
+    imported_.ignored = arguments_.ignored();
+    const std::vector<std::string>& notes = arguments_.notes();
+    imported_.notes.insert(imported_.notes.begin(), notes.begin(), notes.end());
+    return std::move(imported_);
+  }
+
+ private:
+  void set(const std::string& key, const std::string& value) { imported_.keys[key] = value; }
+  void set(const std::string& key, int64_t value) { set(key, std::to_string(value)); }
+  void set(const std::string& key, double value) { set(key, fmt::format("{}", value)); }
+  void set(const std::string& key, bool value) { set(key, std::string(value ? "true" : "false")); }
+  void copy(const std::string& flag, const std::string& key) {
+    if (arguments_.has(flag)) {
+      set(key, arguments_.at_least(0, flag, 0));
+    }
+  }
+
+  void read_model() {
+    layers_ = arguments_.at_least(1, "--num-layers", 0);
+    if (layers_ > models::kMaxLayers) {
+      fail(name_, "--num-layers is {}; expected at most {}", layers_, models::kMaxLayers);
+    }
+    if (has_model_) {
+      imported_.notes.push_back(
+          "the model is the one that --set names: sizes in the script are ignored");
+    } else {
+      MegatronModel model = megatron_model(arguments_, name_, &imported_.notes);
+      imported_.config_json = std::move(model.config_json);
+      imported_.lacks = std::move(model.lacks);
+    }
+  }
+
+  void read_mesh() {
+    tp_ = arguments_.at_least(1, "--tensor-model-parallel-size", 1);
+    pp_ = arguments_.at_least(1, "--pipeline-model-parallel-size", 1);
+    cp_ = arguments_.at_least(1, "--context-parallel-size", 1);
+    const int64_t nodes = arguments_.launcher("--nnodes", 1);
+    const int64_t per_node = arguments_.launcher("--nproc-per-node", 0);
+    const bool launches = per_node > 0 && nodes > 0;
+    const int64_t launched = launches ? product_at_most({per_node, nodes}) : ranks_.otherwise;
+    const int64_t ranks = ranks_.asked > 0 ? ranks_.asked : launched;
+    const int64_t others = product_at_most({tp_, pp_, cp_});
+    if (ranks > 0 && ranks % others != 0) {
+      const bool asked = ranks_.asked > 0 || !launches;
+      fail(name_, "there are {} ranks{}; expected a multiple of tp {} x pp {} x cp {}", ranks,
+           asked ? "" : fmt::format(" ({} nodes of {})", nodes, per_node), tp_, pp_, cp_);
+    }
+    dp_ = ranks > 0 ? ranks / others : 1;
+    if (ranks == 0) {
+      imported_.notes.push_back(
+          "the file does not say how many ranks there are: plan.dp is 1; try --ranks");
+    }
+    for (const auto& [key, size] :
+         {std::pair{"plan.tp", tp_}, {"plan.pp", pp_}, {"plan.cp", cp_}, {"plan.dp", dp_}}) {
+      if (size > 1) {
+        set(key, size);
+      }
+    }
+    if (per_node > 0 && ranks > per_node) {
+      set("plan.ranks_per_node", per_node);
+    } else if (per_node == 0 && ranks > 1) {
+      imported_.notes.push_back(
+          "the file does not say how many ranks a node has: all are on one; try "
+          "--set plan.ranks_per_node=8");
+    }
+    if (arguments_.has("--sequence-parallel") && tp_ > 1) {
+      set("plan.sequence_parallel", true);
+    }
+    const bool may_have = has_model_ && arguments_.has("--expert-model-parallel-size");
+    if (arguments_.integer("--num-experts", 0) > 0 || may_have) {
+      const int64_t ep = arguments_.integer("--expert-model-parallel-size", 1);
+      const int64_t etp = arguments_.integer("--expert-tensor-parallel-size", tp_);
+      if (ep > 1) {
+        set("plan.ep", ep);
+      }
+      if (etp > 1) {
+        set("plan.etp", etp);
+      }
+    }
+    if (cp_ > 1) {
+      const std::string type =
+          arguments_.has("--cp-comm-type") ? arguments_.text("--cp-comm-type") : "p2p";
+      const std::map<std::string, std::string> known = {
+          {"p2p", "p2p"}, {"a2a", "a2a"}, {"allgather", "all_gather"}};
+      const auto found = known.find(type);
+      if (found == known.end()) {
+        fail(name_, "--cp-comm-type is {}; expected p2p, a2a or allgather", quote(type));
+      }
+      set("plan.cp_comm_type", found->second);
+      if (type == "p2p") {
+        set("plan.cp_order", std::string("zigzag"));
+      }
+    }
+  }
+
+  void read_pipeline() {
+    const int64_t first = arguments_.integer("--decoder-first-pipeline-num-layers", -1);
+    const int64_t last = arguments_.integer("--decoder-last-pipeline-num-layers", -1);
+    const std::string layout = arguments_.text("--pipeline-model-parallel-layout");
+    const int64_t chunks = layout.empty() ? read_chunks() : read_layout(layout);
+    if (pp_ > 1 && chunks > 1) {
+      set("plan.pp_chunks", chunks);
+      const bool overlaps = arguments_.has("--overlap-moe-expert-parallel-comm");
+      set("plan.pp_schedule", std::string(overlaps ? "interleaved-overlap" : "interleaved"));
+    }
+    const bool no_overlap = arguments_.has("--no-overlap-p2p-communication");
+    if (pp_ > 1 && (chunks == 1 || no_overlap)) {
+      set("plan.overlap_p2p_comm", false);
+    }
+    if (!layout.empty()) {
+      for (const char* flag :
+           {"--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"}) {
+        arguments_.leave(flag, "--pipeline-model-parallel-layout says so");
+      }
+    }
+    if (pp_ == 1 || !layout.empty()) return;
+    if (first >= 0 || last >= 0) {
+      read_ends(first, last, chunks);
+    } else {
+      read_even(chunks);
+    }
+  }
+
+  /// Stages of a rank where no layout says so.
+  int64_t read_chunks() {
+    const char* const flag = "--num-layers-per-virtual-pipeline-stage";
+    if (!arguments_.has(flag)) {
+      return arguments_.at_least(1, "--num-virtual-stages-per-pipeline-rank", 1);
+    }
+    const int64_t per_stage = arguments_.at_least(1, flag, 1);
+    if (layers_ == 0) {
+      arguments_.leave(flag,
+                       "set plan.pp_chunks to the layers of a rank divided by it: the script "
+                       "has no --num-layers");
+      return 1;
+    }
+    const int64_t parts = layers_and_ends();
+    if (parts % product_at_most({pp_, per_stage}) != 0) {
+      fail(name_, "{} is {}; expected a divisor of the {} layers of a pipeline rank", flag,
+           per_stage, parts / pp_);
+    }
+    return parts / pp_ / per_stage;
+  }
+
+  /// Layers, and the embedding and the loss where they count as one when stages are made.
+  int64_t layers_and_ends() {
+    return layers_ + (counts_embedding() ? 1 : 0) + (counts_loss() ? 1 : 0);
+  }
+  bool counts_embedding() { return arguments_.has("--account-for-embedding-in-pipeline-split"); }
+  bool counts_loss() { return arguments_.has("--account-for-loss-in-pipeline-split"); }
+
+  /// Each stage has as many, or Megatron-LM refuses them.
+  void read_even(int64_t chunks) {
+    if (layers_ == 0) {
+      const char* const why = "the script has no --num-layers";
+      arguments_.leave("--account-for-embedding-in-pipeline-split", why);
+      arguments_.leave("--account-for-loss-in-pipeline-split", why);
+      return;
+    }
+    const int64_t parts = layers_and_ends(), stages = product_at_most({pp_, chunks});
+    if (parts % stages != 0) {
+      fail(name_,
+           "--num-layers is {}{}; expected a multiple of the {} stages of the pipeline, or "
+           "--pipeline-model-parallel-layout",
+           layers_, parts > layers_ ? fmt::format(", {} with the ends", parts) : "", stages);
+    }
+    if (parts == layers_) return;
+    std::vector<int64_t> of_stage(static_cast<size_t>(stages), parts / stages);
+    of_stage.front() -= counts_embedding() ? 1 : 0;
+    of_stage.back() -= counts_loss() ? 1 : 0;
+    set("plan.pp_layers", fmt::format("[{}]", fmt::join(of_stage, ", ")));
+  }
+
+  /// Layers of the first and the last stage are told, the others share what is left.
+  void read_ends(int64_t first, int64_t last, int64_t chunks) {
+    if (layers_ == 0) {
+      const char* const why = "the script has no --num-layers: set plan.pp_layers";
+      arguments_.leave("--decoder-first-pipeline-num-layers", why);
+      arguments_.leave("--decoder-last-pipeline-num-layers", why);
+      return;
+    }
+    const int64_t between = pp_ - (first >= 0 ? 1 : 0) - (last >= 0 ? 1 : 0);
+    const int64_t left = layers_ - std::max<int64_t>(first, 0) - std::max<int64_t>(last, 0);
+    if (chunks > 1 || left < 0 || pp_ > layers_ || (between > 0 && left % between != 0) ||
+        (between == 0 && left != 0)) {
+      fail(name_,
+           "--decoder-first-pipeline-num-layers {} and --decoder-last-pipeline-num-layers {} leave "
+           "{} layers to {} stages; expected as many for each, and no virtual stages",
+           first, last, left, between);
+    }
+    std::vector<int64_t> of_stage(static_cast<size_t>(pp_), between > 0 ? left / between : 0);
+    if (first >= 0) {
+      of_stage.front() = first;
+    }
+    if (last >= 0) {
+      of_stage.back() = last;
+    }
+    set("plan.pp_layers", fmt::format("[{}]", fmt::join(of_stage, ", ")));
+  }
+
+  /// Layers of every stage; returns the stages of a rank.
+  int64_t read_layout(const std::string& text) {
+    std::string flat;
+    if (!read_pipeline_layout(text, &flat)) {
+      fail(name_,
+           "--pipeline-model-parallel-layout is {}; expected letters E, t, L and stages "
+           "between |, as in Et*3|(t*4|)*6tL",
+           quote(text));
+    }
+    std::vector<int64_t> of_stage;
+    for (const std::string& stage : split(flat, '|')) {
+      of_stage.push_back(std::count(stage.begin(), stage.end(), 't'));
+    }
+    if (flat.find('m') != std::string::npos) {
+      arguments_.leave("--mtp-num-layers", "models here predict one token");
+    }
+    const int64_t stages = std::ssize(of_stage);
+    if (stages % pp_ != 0) {
+      fail(name_, "--pipeline-model-parallel-layout has {} stages; expected a multiple of {}",
+           stages, pp_);
+    }
+    set("plan.pp_layers", fmt::format("[{}]", fmt::join(of_stage, ", ")));
+    return stages / pp_;
+  }
+
+  void read_sharding() {
+    std::string split = "no_shard";
+    if (arguments_.has("--use-distributed-optimizer")) {
+      split = "optim";
+    }
+    if (arguments_.has("--use-megatron-fsdp") ||
+        arguments_.has("--data-parallel-sharding-strategy")) {
+      const std::string given = arguments_.text("--data-parallel-sharding-strategy");
+      split = given.empty() ? "no_shard" : given;
+    }
+    if (arguments_.has("--use-torch-fsdp2")) {
+      split = "optim_grads_params";
+      if (arguments_.has("--torch-fsdp2-no-reshard-after-forward")) {
+        set("plan.shard.reshard_after_forward", false);
+      }
+    }
+    const int64_t instances = arguments_.integer("--num-distributed-optimizer-instances", 1);
+    const int64_t replicas = product_at_most({dp_, cp_});
+    const std::string among = instances > 1 ? "group" : "all";
+    if (split == "no_shard" || replicas == 1) {
+      // Nothing is split.
+    } else if (split == "optim") {
+      set("plan.shard.optimizer", among);
+    } else if (split == "optim_grads" || split == "optim_grads_params") {
+      set("plan.shard.grads", among);
+      if (split == "optim_grads_params") {
+        set("plan.shard.params", among);
+      }
+    } else {
+      fail(name_,
+           "--data-parallel-sharding-strategy is {}; expected no_shard, optim, optim_grads "
+           "or optim_grads_params",
+           quote(split));
+    }
+    if (instances > 1 && split != "no_shard") {
+      set("plan.shard.group", replicas / instances);
+    }
+    read_gathers(replicas > 1 ? split : "no_shard", among);
+    if (replicas > 1 && !arguments_.has("--overlap-grad-reduce")) {
+      set("plan.overlap_grad_reduce", false);
+    }
+    if (const int64_t bucket = arguments_.integer("--ddp-bucket-size", 0); bucket > 0) {
+      constexpr double kMib = 1 << 20;
+      set("plan.bucket_mib", static_cast<double>(bucket) * 4 / kMib);
+    }
+    if (arguments_.has("--delay-wgrad-compute")) {
+      set("plan.delay_wgrad_compute", true);
+    }
+  }
+
+  /// When split parameters are gathered. Where only what follows from them is split, Megatron-LM
+  /// gathers what an update made; with --overlap-param-gather beside the next step's forward
+  /// passes.
+  void read_gathers(const std::string& split, const std::string& among) {
+    const bool overlap = arguments_.has("--overlap-param-gather");
+    if (split == "optim_grads_params") {
+      if (!overlap) {
+        set("plan.overlap_param_gather", false);
+      }
+    } else if (overlap && split != "no_shard") {
+      set("plan.shard.params", among);
+      set("plan.shard.reshard_after_forward", false);
+      set("plan.shard.reshard_after_backward", false);
+    } else {
+      arguments_.leave("--overlap-param-gather", "no ranks split parameters or the optimizer");
+    }
+  }
+
+  void read_batch() {
+    const int64_t micro = arguments_.at_least(1, "--micro-batch-size", 1);
+    set("plan.micro_batch", micro);
+    global_batch_ = arguments_.at_least(1, "--global-batch-size", product_at_most({micro, dp_}));
+    set("train.global_batch", global_batch_);
+    set("train.seq_len", arguments_.at_least(1, "--seq-length", 4096));
+    read_recompute();
+  }
+
+  void read_recompute() {
+    const std::string granularity = arguments_.text("--recompute-granularity");
+    const bool some = arguments_.has("--recompute-activations");
+    expect_one_of("--recompute-granularity", {"full", "selective"});
+    expect_one_of("--recompute-method", {"uniform", "block"});
+    if (granularity == "full") {
+      set("plan.recompute", std::string("full"));
+      const std::string method = arguments_.text("--recompute-method");
+      const int64_t layers = arguments_.integer("--recompute-num-layers", 1);
+      if (method == "block" || layers > 1) {
+        arguments_.leave("--recompute-num-layers",
+                         "every layer is computed again, and keeps its input");
+        arguments_.leave("--recompute-method",
+                         "every layer is computed again, and keeps its input");
+      }
+    } else if (granularity == "selective" || some) {
+      read_recompute_modules();
+    }
+  }
+
+  /// selective repeats ops of some kinds here, wherever they stand.
+  void read_recompute_modules() {
+    std::vector<std::string> modules = arguments_.words("--recompute-modules");
+    if (modules.empty()) {
+      modules = {"core_attn"};
+    }
+    std::set<std::string> ops;
+    std::vector<std::string> left;
+    for (const std::string& module : modules) {
+      if (module == "layernorm") {
+        ops.insert("rms_norm");
+      } else if (module == "moe_act") {
+        ops.insert("swiglu");
+      } else if (module == "core_attn") {
+        imported_.notes.push_back(
+            "core_attn need not be computed again: attention keeps no scores here");
+      } else {
+        left.push_back(module);
+      }
+    }
+    if (!left.empty()) {
+      arguments_.leave("--recompute-modules", join(left, ", ") +
+                                                  (left.size() == 1 ? " is" : " are") +
+                                                  " not computed again: selective repeats no "
+                                                  "products; try --set plan.recompute=full");
+    }
+    if (!ops.empty()) {
+      set("plan.recompute", std::string("selective"));
+      set("plan.recompute_ops", fmt::format("[{}]", fmt::join(ops, ", ")));
+      imported_.notes.push_back(fmt::format(
+          "plan.recompute_ops repeats every {}: norms of queries and keys, and activations of MLPs "
+          "without experts, among them",
+          join({ops.begin(), ops.end()}, " and ")));
+    }
+  }
+
+  void read_training() {
+    if (arguments_.has("--bf16")) {
+      set("model.dtype", std::string("bf16"));
+    } else if (arguments_.has("--fp16")) {
+      set("model.dtype", std::string("bf16"));
+      imported_.notes.push_back(
+          "model.dtype is bf16, for --fp16: as many bytes, and no loss is scaled");
+    }
+    arguments_.at_least(1, "--train-iters", 1);
+    steps_ = read_steps("--train-iters", "--train-samples", "train.steps");
+    if (arguments_.has("--lr")) {
+      set("train.lr", arguments_.number("--lr", 0));
+    }
+    read_decay();
+    read_warmup();
+    copy("--eval-interval", "train.eval_every");
+    copy("--save-interval", "train.save_every");
+    set("train.weight_decay", arguments_.number("--weight-decay", 0.01));
+    set("train.beta1", arguments_.number("--adam-beta1", 0.9));
+    set("train.beta2", arguments_.number("--adam-beta2", 0.999));
+    set("train.eps", arguments_.number("--adam-eps", 1e-8));
+    set("train.max_grad_norm", arguments_.number("--clip-grad", 1.0));
+    set("train.seed", arguments_.integer("--seed", 1234));
+    set("train.dropout", arguments_.number("--hidden-dropout", 0.1));
+    if (arguments_.integer("--num-experts", 0) > 0) {
+      set("train.balance_coef", arguments_.number("--moe-aux-loss-coeff", 0));
+    }
+    if (arguments_.has("--distributed-timeout-minutes")) {
+      set("plan.timeout_s",
+          product_at_most({arguments_.integer("--distributed-timeout-minutes", 10), 60}));
+    }
+  }
+
+  /// Its learning rate falls to 0 if nothing else is said, in a line.
+  void read_decay() {
+    set("train.min_lr", arguments_.number("--min-lr", 0));
+    expect_one_of("--lr-decay-style",
+                  {"cosine", "linear", "constant", "inverse-square-root", "WSD"});
+    const std::string given = arguments_.text("--lr-decay-style");
+    const std::string style = given.empty() ? "linear" : given;
+    if (style != "cosine") {
+      imported_.notes.push_back(
+          fmt::format("the learning rate follows a cosine here, for --lr-decay-style {}", style));
+    }
+    for (const char* flag : {"--lr-decay-iters", "--lr-decay-samples"}) {
+      if (decay_steps() != steps_) {
+        arguments_.leave(flag, "the learning rate falls up to the last step");
+      }
+    }
+  }
+
+  /// Steps in which the learning rate falls there; 0: the script does not say.
+  int64_t decay_steps() {
+    const int64_t batch = std::max<int64_t>(1, global_batch_);
+    const int64_t samples = arguments_.integer("--lr-decay-samples", 0);
+    return arguments_.integer("--lr-decay-iters", samples > 0 ? samples / batch : steps_);
+  }
+
+  void read_warmup() {
+    const char* const flag = "--lr-warmup-fraction";
+    const int64_t told =
+        read_steps("--lr-warmup-iters", "--lr-warmup-samples", "train.warmup_steps");
+    if (!arguments_.has(flag)) return;
+    const double share = arguments_.number(flag, 0);
+    if (!(share >= 0 && share <= 1) || told > 0) {
+      fail(name_, "{} is {}{}; expected 0 to 1, and no steps or samples beside it", flag, share,
+           told > 0 ? fmt::format(" beside {} of warm-up", counted(told, "step")) : "");
+    }
+    const int64_t all = decay_steps();
+    if (all <= 0) {
+      arguments_.leave(flag, "the script does not say how many steps there are");
+      return;
+    }
+    const int64_t steps = std::llround(share * static_cast<double>(all));
+    set("train.warmup_steps", steps);
+    imported_.notes.push_back(
+        fmt::format("train.warmup_steps is {}: {} {} of {} in which the "
+                    "learning rate falls",
+                    steps, flag, share, counted(all, "step")));
+  }
+
+  /// Steps are told as such, or as samples, of which every step has as many; 0: they are not told.
+  int64_t read_steps(const std::string& flag, const std::string& samples, const std::string& key) {
+    copy(flag, key);
+    const int64_t told = arguments_.integer(flag, 0);
+    if (!arguments_.has(samples)) return told;
+    if (arguments_.has(flag)) {
+      arguments_.leave(samples, flag + " says how many steps there are");
+      return told;
+    }
+    const int64_t batch = std::max<int64_t>(1, global_batch_);
+    const int64_t steps = arguments_.integer(samples, 0) / batch;
+    set(key, steps);
+    imported_.notes.push_back(fmt::format("{} is {}: {} {} in steps of {}", key, steps, samples,
+                                          arguments_.integer(samples, 0),
+                                          counted(batch, "sequence")));
+    return steps;
+  }
+
+  /// Error: a flag is there with none of the values that Megatron-LM takes.
+  void expect_one_of(const std::string& flag, const std::vector<std::string>& values) {
+    if (!arguments_.has(flag)) return;
+    const std::string given = arguments_.text(flag);
+    if (std::find(values.begin(), values.end(), given) == values.end()) {
+      fail(name_, "{} is {}; expected one of {}", flag, quote(given), join(values, ", "));
+    }
+  }
+
+  void say_why() {
+    arguments_.leave("--fp8-format", "model.float8 is of linear layers alone, and without scales");
+    arguments_.leave("--attention-dropout", "attention here drops nothing");
+    arguments_.leave("--rampup-batch-size", "a step has always as many sequences here");
+    arguments_.leave("--distributed-backend", "plan.ranks follows from the launcher");
+    arguments_.leave("--tp-comm-overlap", "plan.comm_tiles says so here");
+    arguments_.leave("--use-tp-pp-dp-mapping", "pp is the outermost axis here");
+  }
+
+  MegatronArguments arguments_;
+  std::string name_;
+  RanksOfFile ranks_;
+  bool has_model_ = false;
+  int64_t layers_ = 0;  // 0: the script does not say
+  int64_t steps_ = 0;   // likewise
+  int64_t tp_ = 1, pp_ = 1, cp_ = 1, dp_ = 1, global_batch_ = 1;
+  Imported imported_;
+};
+
+}  // namespace
+
+Imported import_megatron(const std::string& text, const std::string& name, const RanksOfFile& ranks,
+                         bool has_model) {
+  return Import(text, name, ranks, has_model).run();
+}
+
+}  // namespace hocket::interop

@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: Apache-2.0
+// torchtitan's job files (TOML) as runs. Names and defaults are those of its
+// torchtitan/config/job_config.py.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+// Errors as values need another interface of the parser.
+#define TOML_EXCEPTIONS 1
+#include <toml++/toml.h>
+
+#include "base/error.h"
+#include "base/product.h"
+#include "base/text.h"
+#include "interop/foreign.h"
+#include "interop/torchtitan_names.h"
+
+namespace hocket::interop {
+
+namespace {
+
+class Job {
+ public:
+  Job(const std::string& text, const std::string& name) : name_(name) {
+    try {
+      table_ = toml::parse(text, name);
+    } catch (const toml::parse_error& error) {
+      fail(name, "line {}: {}; expected a job file of torchtitan (TOML)", error.source().begin.line,
+           error.description());
+    }
+    for (const auto& [section, value] : table_) {
+      if (!value.is_table()) {
+        others_.push_back(std::string(section.str()));
+        continue;
+      }
+      list_keys(*value.as_table(), std::string(section.str()));
+    }
+  }
+
+  bool has(const std::string& path) { return node(path) != nullptr; }
+  int64_t integer(const std::string& path, int64_t otherwise) {
+    const toml::node* found = node(path);
+    if (!found) return otherwise;
+    if (!found->is_integer()) refuse(path, *found, "an integer");
+    return found->value<int64_t>().value_or(otherwise);
+  }
+  double number(const std::string& path, double otherwise) {
+    const toml::node* found = node(path);
+    if (!found) return otherwise;
+    if (!found->is_number()) refuse(path, *found, "a number");
+    return found->value<double>().value_or(otherwise);
+  }
+  std::string text(const std::string& path, const std::string& otherwise) {
+    const toml::node* found = node(path);
+    if (!found) return otherwise;
+    if (!found->is_string()) refuse(path, *found, "a text");
+    return found->value<std::string>().value_or(otherwise);
+  }
+  bool truth(const std::string& path, bool otherwise) {
+    const toml::node* found = node(path);
+    if (!found) return otherwise;
+    if (!found->is_boolean()) refuse(path, *found, "true or false");
+    return found->value<bool>().value_or(otherwise);
+  }
+  int64_t at_least(int64_t least, const std::string& path, int64_t otherwise) {
+    const int64_t value = integer(path, otherwise);
+    if (has(path) && value < least) {
+      refuse(path, *node(path), fmt::format("at least {}", least));
+    }
+    return value;
+  }
+  std::vector<std::string> texts(const std::string& path) {
+    const toml::node* found = node(path);
+    std::vector<std::string> list;
+    if (!found) return list;
+    if (!found->is_array()) refuse(path, *found, "a list of names");
+    for (const toml::node& entry : *found->as_array()) {
+      if (!entry.is_string()) refuse(path, entry, "a name");
+      list.push_back(entry.value<std::string>().value_or(""));
+    }
+    return list;
+  }
+  /// How many entries of each list of a list of lists of texts begin with `prefix`.
+  std::vector<int64_t> counts(const std::string& path, const std::string& prefix) {
+    const toml::node* found = node(path);
+    std::vector<int64_t> list;
+    if (!found) return list;
+    if (!found->is_array()) refuse(path, *found, "a list of lists of names");
+    for (const toml::node& part : *found->as_array()) {
+      if (!part.is_array()) refuse(path, part, "a list of lists of names");
+      int64_t count = 0;
+      for (const toml::node& entry : *part.as_array()) {
+        count += entry.value<std::string>().value_or("").starts_with(prefix) ? 1 : 0;
+      }
+      list.push_back(count);
+    }
+    return list;
+  }
+  void leave(const std::string& path, const std::string& why) { reasons_[path] = why; }
+  std::vector<std::string> ignored() const {
+    std::vector<std::string> lines;
+    for (const std::string& path : others_) {
+      const auto reason = reasons_.find(path);
+      if (reason == reasons_.end() && asked_.count(path) > 0) continue;
+      std::ostringstream value;
+      value << table_.at_path(path);
+      lines.push_back(fmt::format("{} = {}", path, in_one_line(value.str())));
+      if (reason != reasons_.end()) {
+        lines.back() += ": " + reason->second;
+      }
+    }
+    return lines;
+  }
+
+ private:
+  void list_keys(const toml::table& section, const std::string& name) {
+    for (const auto& [key, inside] : section) {
+      const std::string path = fmt::format("{}.{}", name, key.str());
+      if (inside.is_table()) {
+        list_keys(*inside.as_table(), path);
+      } else {
+        others_.push_back(path);
+      }
+    }
+  }
+  static std::string in_one_line(const std::string& text) {
+    std::istringstream words(text);
+    std::string line;
+    for (std::string word; words >> word;) {
+      line += (line.empty() ? "" : " ") + word;
+    }
+    return line;
+  }
+  const toml::node* node(const std::string& path) {
+    asked_.insert(path);
+    return table_.at_path(path).node();
+  }
+  [[noreturn]] void refuse(const std::string& path, const toml::node& value,
+                           const std::string& expected) const {
+    std::ostringstream text;
+    value.visit([&](const auto& of_type) { text << of_type; });
+    fail(name_, "line {}: {} is {}; expected {}", value.source().begin.line, path, text.str(),
+         expected);
+  }
+
+  std::string name_;
+  toml::table table_;
+  std::vector<std::string> others_;
+  std::set<std::string> asked_;
+  std::map<std::string, std::string> reasons_;
+};
+
+class Import {
+ public:
+  Import(const std::string& text, const std::string& name, const RanksOfFile& ranks)
+      : job_(text, name), name_(name), ranks_(ranks) {}
+
+  Imported run() {
+    imported_.model_name = fmt::format("{} {}", job_.text("model.name", "llama3"),
+                                       job_.text("model.flavor", "debugmodel"));
+    read_mesh();
+    read_sharding();
+    read_pipeline();
+    read_precision();
+    read_training();
+    say_why();
+    imported_.ignored = job_.ignored();
+    return std::move(imported_);
+  }
+
+ private:
+  void set(const std::string& key, const std::string& value) { imported_.keys[key] = value; }
+  void set(const std::string& key, int64_t value) { set(key, std::to_string(value)); }
+  void set(const std::string& key, double value) { set(key, fmt::format("{:.12g}", value)); }
+  void set(const std::string& key, bool value) { set(key, std::string(value ? "true" : "false")); }
+  int64_t degree(const std::string& axis, int64_t otherwise = 1) {
+    const std::string path = fmt::format("parallelism.{}_degree", axis);
+    const int64_t ranks = job_.integer(path, otherwise);
+    if (ranks < 1 && ranks != otherwise) {
+      fail(name_, "{} is {}; expected at least 1", path, ranks);
+    }
+    return ranks;
+  }
+
+  void read_mesh() {
+    tp_ = degree("tensor_parallel");
+    pp_ = degree("pipeline_parallel");
+    cp_ = degree("context_parallel");
+    replicate_ = degree("data_parallel_replicate");
+    split_ = degree("data_parallel_shard", -1);
+    const int64_t others = product_at_most({tp_, pp_, cp_, replicate_});
+    if (split_ < 0) {
+      const int64_t ranks = ranks_.asked > 0 ? ranks_.asked : ranks_.otherwise;
+      if (ranks <= 0) {
+        fail(name_,
+             "parallelism.data_parallel_shard_degree is {}: as many as there are ranks for; "
+             "expected --ranks N",
+             split_);
+      }
+      if (ranks % others != 0) {
+        fail(name_,
+             "there are {} ranks, which parallelism.data_parallel_shard_degree {} takes; expected "
+             "a multiple of {}: tp {} x pp {} x cp {} x replicas {}; try another --ranks, or other "
+             "degrees in the file",
+             ranks, split_, others, tp_, pp_, cp_, replicate_);
+      }
+      split_ = ranks / others;
+    }
+    const int64_t all = product_at_most({others, split_});
+    if (ranks_.asked > 0 && ranks_.asked != all) {
+      fail(name_,
+           "--ranks is {}; expected the {} of the file; try --cluster, which finds a plan of other "
+           "ranks",
+           ranks_.asked, all);
+    }
+    for (const auto& [key, ranks] : {std::pair{"plan.tp", tp_},
+                                     {"plan.pp", pp_},
+                                     {"plan.cp", cp_},
+                                     {"plan.dp", product_at_most({replicate_, split_})}}) {
+      if (ranks > 1) {
+        set(key, ranks);
+      }
+    }
+    read_nodes(all);
+    if (tp_ > 1) {
+      set("plan.sequence_parallel", true);
+    }
+    if (const int64_t ep = degree("expert_parallel"); ep > 1) {
+      set("plan.ep", ep);
+    }
+    if (const int64_t etp = degree("expert_tensor_parallel"); etp > 1) {
+      set("plan.etp", etp);
+    }
+    if (cp_ > 1) {
+      const std::string how = job_.text("parallelism.context_parallel_rotate_method", "allgather");
+      if (how != "allgather" && how != "alltoall") {
+        fail(name_,
+             "parallelism.context_parallel_rotate_method is {}; expected allgather or "
+             "alltoall",
+             quote(how));
+      }
+      const bool ring = how == "alltoall";
+      set("plan.cp_comm_type", std::string(ring ? "p2p" : "all_gather"));
+      if (ring) {
+        set("plan.cp_order", std::string("zigzag"));
+      } else {
+        imported_.notes.push_back(
+            "ranks of cp have tokens in one run each here (plan.cp_order contiguous), where keys "
+            "are gathered");
+      }
+    }
+  }
+
+  /// torchtitan's run_train.sh starts 8 ranks on a node (NGPU); the file does not say.
+  void read_nodes(int64_t ranks) {
+    constexpr int64_t kPerNode = 8;
+    if (ranks <= kPerNode) return;
+    set("plan.ranks_per_node", kPerNode);
+    imported_.notes.push_back(
+        fmt::format("plan.ranks_per_node is {}, as run_train.sh starts them: the file does not say "
+                    "how many ranks a node has",
+                    kPerNode));
+  }
+
+  void read_sharding() {
+    const std::string reshard = job_.text("parallelism.fsdp_reshard_after_forward", "default");
+    const int64_t group = product_at_most({split_, cp_});
+    if (group == 1) return;
+    // FSDP splits over the shard and context ranks; with replicas, inside each of them.
+    const std::string among = replicate_ > 1 ? "group" : "all";
+    set("plan.shard.params", among);
+    set("plan.shard.grads", among);
+    if (replicate_ > 1) {
+      set("plan.shard.group", group);
+    }
+    if (reshard == "never" || (reshard == "default" && pp_ > 1)) {
+      set("plan.shard.reshard_after_forward", false);
+    }
+  }
+
+  void read_pipeline() {
+    const std::string csv = job_.text("parallelism.pipeline_parallel_schedule_csv", "");
+    const std::string name = job_.text("parallelism.pipeline_parallel_schedule", "1F1B");
+    const int64_t per_stage = job_.integer("parallelism.pipeline_parallel_layers_per_stage", 0);
+    const std::vector<int64_t> layers =
+        job_.counts("parallelism.module_fqns_per_model_part", "layers.");
+    if (pp_ == 1) return;
+    const auto found =
+        std::find_if(std::begin(kTorchtitanSchedules), std::end(kTorchtitanSchedules),
+                     [&](const ScheduleName& schedule) {
+                       std::string one = schedule.theirs, other = name;
+                       for (std::string* text : {&one, &other}) {
+                         std::transform(text->begin(), text->end(), text->begin(),
+                                        [](unsigned char c) { return std::tolower(c); });
+                       }
+                       return one == other;
+                     });
+    if (csv.empty() && found == std::end(kTorchtitanSchedules)) {
+      std::vector<std::string> known;
+      for (const ScheduleName& schedule : kTorchtitanSchedules) {
+        known.push_back(schedule.theirs);
+      }
+      fail(name_,
+           "parallelism.pipeline_parallel_schedule is {}; expected one of {}, or a schedule "
+           "of one's own in …_schedule_csv",
+           quote(name), join(known, ", "));
+    }
+    set("plan.pp_schedule", csv.empty() ? found->ours : csv);
+    int64_t chunks = found != std::end(kTorchtitanSchedules) && found->looped ? 2 : 1;
+    if (!layers.empty()) {
+      if (std::ssize(layers) % pp_ != 0) {
+        fail(name_,
+             "parallelism.module_fqns_per_model_part has {} parts; expected a multiple of {}",
+             layers.size(), pp_);
+      }
+      chunks = std::ssize(layers) / pp_;
+      set("plan.pp_layers", fmt::format("[{}]", fmt::join(layers, ", ")));
+    } else if (per_stage > 0) {
+      job_.leave("parallelism.pipeline_parallel_layers_per_stage",
+                 "set plan.pp_chunks to the layers of a rank divided by it: the file does not say "
+                 "how many layers the model has");
+    }
+    if (chunks > 1) {
+      set("plan.pp_chunks", chunks);
+    }
+    if (layers.empty()) {
+      job_.leave("parallelism.pipeline_parallel_first_stage_less_layers",
+                 "layers are shared evenly");
+      job_.leave("parallelism.pipeline_parallel_last_stage_less_layers",
+                 "layers are shared evenly");
+    }
+  }
+
+  /// FSDP has parameters in bf16 by default, and so does autocast where nothing is split at all;
+  /// with tp or pp alone mixed precision is off.
+  void read_precision() {
+    const std::string param = precision("training.mixed_precision_param", "bfloat16");
+    const std::string kept = precision("training.dtype", "float32");
+    const bool is_mixed = split_ > 1 || cp_ > 1 || (tp_ == 1 && pp_ == 1);
+    const bool bf16 = kept == "bfloat16" || (is_mixed && param == "bfloat16");
+    if (bf16) {
+      set("model.dtype", std::string("bf16"));
+    } else if (param == "bfloat16") {
+      imported_.notes.push_back(
+          "model.dtype is f32: with tp or pp torchtitan has mixed precision only beside FSDP or "
+          "cp");
+    }
+    if (kept == "bfloat16") {
+      imported_.notes.push_back(
+          "training.dtype is bfloat16: gradients, moments and master weights are of f32 here");
+    }
+    for (const std::string& converter : job_.texts("model.converters")) {
+      const bool float8 = converter == "float8" || converter == "quantize.linear.float8";
+      if (float8 && bf16) {
+        set("model.float8", true);
+      } else {
+        imported_.notes.push_back(
+            fmt::format("model.converters has {}, which {}", quote(converter),
+                        float8 ? "goes with bf16 here" : "there is nothing like here"));
+      }
+    }
+  }
+  std::string precision(const std::string& path, const std::string& otherwise) {
+    const std::string dtype = job_.text(path, otherwise);
+    if (dtype != "bfloat16" && dtype != "float32") {
+      fail(name_, "{} is {}; expected bfloat16 or float32", path, quote(dtype));
+    }
+    return dtype;
+  }
+
+  void read_training() {
+    const int64_t dp = product_at_most({replicate_, split_});
+    const int64_t local = job_.has("training.batch_size")
+                              ? job_.at_least(1, "training.batch_size", 8)
+                              : job_.at_least(1, "training.local_batch_size", 8);
+    // Below 0: what the ranks have together.
+    const int64_t global = job_.integer("training.global_batch_size", -1);
+    if (global == 0) {
+      job_.at_least(1, "training.global_batch_size", 0);
+    }
+    const int64_t piece = job_.at_least(1, "parallelism.pipeline_parallel_microbatch_size", 1);
+    set("plan.micro_batch", pp_ > 1 ? piece : local);
+    set("train.global_batch", global > 0 ? global : product_at_most({local, dp}));
+    if (const int64_t rounds = local > 0 ? global / product_at_most({local, dp}) : 0;
+        pp_ > 1 && rounds > 1) {
+      imported_.notes.push_back(fmt::format(
+          "a step is one pass through the pipeline here, of all {} sequences of a data-parallel "
+          "rank; torchtitan accumulates {} of training.local_batch_size {}, which wait for the "
+          "pipeline to fill and empty each",
+          global / dp, rounds, local));
+    }
+    set("train.seq_len", job_.at_least(1, "training.seq_len", 2048));
+    set("train.steps", job_.at_least(1, "training.steps", 10000));
+    set("train.max_grad_norm", job_.number("training.max_norm", 1.0));
+    const std::string seed = job_.has("debug.seed") ? "debug.seed" : "training.seed";
+    if (job_.has(seed)) {
+      set("train.seed", job_.integer(seed, 1));
+    }
+    const double lr = job_.number("optimizer.lr", 8e-4);
+    set("train.lr", lr);
+    const char* share = job_.has("lr_scheduler.min_lr_factor") ? "lr_scheduler.min_lr_factor"
+                                                               : "lr_scheduler.lr_min";
+    set("train.min_lr", lr * job_.number(share, 0.0));
+    set("train.warmup_steps", job_.at_least(0, "lr_scheduler.warmup_steps", 200));
+    set("train.beta1", job_.number("optimizer.beta1", 0.9));
+    set("train.beta2", job_.number("optimizer.beta2", 0.95));
+    set("train.eps", job_.number("optimizer.eps", 1e-8));
+    set("train.weight_decay", job_.number("optimizer.weight_decay", 0.1));
+    const std::string mode = job_.text("activation_checkpoint.mode", "selective");
+    if (mode != "none" && mode != "selective" && mode != "full") {
+      fail(name_, "activation_checkpoint.mode is {}; expected none, selective or full",
+           quote(mode));
+    }
+    set("plan.recompute", mode);
+    if (mode == "selective") {
+      job_.leave("activation_checkpoint.selective_ac_option",
+                 "selective repeats what takes much memory for little arithmetic");
+    }
+    if (job_.has("comm.train_timeout_seconds")) {
+      set("plan.timeout_s", job_.integer("comm.train_timeout_seconds", 100));
+    }
+    read_decay();
+    read_intervals();
+  }
+
+  /// Its learning rate falls in a line if nothing else is said.
+  void read_decay() {
+    const std::string type = job_.text("lr_scheduler.decay_type", "linear");
+    if (type != "linear" && type != "sqrt" && type != "cosine") {
+      fail(name_, "lr_scheduler.decay_type is {}; expected linear, sqrt or cosine", quote(type));
+    }
+    if (type != "cosine") {
+      imported_.notes.push_back(fmt::format(
+          "the learning rate follows a cosine here, for lr_scheduler.decay_type {}", type));
+    }
+  }
+
+  /// Checkpoints and validations are off there if nothing else is said.
+  void read_intervals() {
+    if (is_on("checkpoint.enable", "checkpoint.enable_checkpoint")) {
+      set("train.save_every", job_.at_least(1, "checkpoint.interval", 500));
+      if (job_.has("checkpoint.keep_latest_k")) {
+        set("train.keep_last", job_.at_least(0, "checkpoint.keep_latest_k", 10));
+      }
+    } else {
+      const char* const why = "checkpoint.enable is false: one is saved at the end here";
+      job_.leave("checkpoint.interval", why);
+      job_.leave("checkpoint.keep_latest_k", why);
+    }
+    if (is_on("validation.enable", "validation.enabled")) {
+      set("train.eval_every", job_.at_least(1, "validation.freq", 10));
+    } else {
+      job_.leave("validation.freq", "validation.enable is false: there is one at the end here");
+    }
+  }
+  /// Of a key with an older name.
+  bool is_on(const std::string& path, const std::string& older) {
+    return job_.truth(path, job_.truth(older, false));
+  }
+
+  void say_why() {
+    for (const char* key : {"filter_fqns", "recipe_name", "enable_fsdp_float8_all_gather",
+                            "precompute_float8_dynamic_scale_for_fsdp"}) {
+      job_.leave(fmt::format("float8.{}", key),
+                 "model.float8 is of the blocks' linear layers, and without scales");
+    }
+    job_.leave("training.mixed_precision_reduce", "gradients are summed in f32 here");
+    job_.leave("lr_scheduler.decay_ratio", "the learning rate follows a cosine to its end");
+  }
+
+  Job job_;
+  std::string name_;
+  RanksOfFile ranks_;
+  int64_t tp_ = 1, pp_ = 1, cp_ = 1, replicate_ = 1, split_ = 1;
+  Imported imported_;
+};
+
+}  // namespace
+
+Imported import_torchtitan(const std::string& text, const std::string& name,
+                           const RanksOfFile& ranks) {
+  return Import(text, name, ranks).run();
+}
+
+}  // namespace hocket::interop

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interop/megatron_arguments.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/product.h"
+#include "base/text.h"
+
+namespace hocket::interop {
+
+MegatronArguments::MegatronArguments(const std::string& text, const std::string& name)
+    : name_(name) {
+  // Behind the .py file of a command stand the arguments of the trainer, in front of it those of
+  // its launcher; a file without such a command only assigns them.
+  const ShellScript script = read_shell(text, name);
+  notes_ = script.notes;
+  bool found = false;
+  for (const std::vector<ShellWord>& command : script.commands) {
+    const auto program = std::find_if(command.begin(), command.end(), [](const ShellWord& word) {
+      return word.text.ends_with(".py");
+    });
+    if (program == command.end()) continue;
+    if (found) {
+      fail(name, "line {}: a second command with {}; expected one", program->line, program->text);
+    }
+    found = true;
+    collect({command.begin(), program}, &launcher_);
+    collect({program + 1, command.end()}, &flags_);
+  }
+  if (!found) {
+    collect(script.assigned, &flags_);
+  }
+  if (flags_.empty()) {
+    fail(name,
+         "has no arguments of Megatron-LM; expected a command with pretrain_gpt.py and arguments "
+         "such as --num-layers 32 behind it, or assignments of them");
+  }
+}
+
+std::string MegatronArguments::text(const std::string& flag) {
+  const std::vector<std::string>* words = find(flag);
+  if (!words) return "";
+  if (words->size() != 1) {
+    fail(name_, "{} has {}; expected one", flag, counted(std::ssize(*words), "value"));
+  }
+  return words->front();
+}
+
+std::vector<std::string> MegatronArguments::words(const std::string& flag) {
+  const std::vector<std::string>* words = find(flag);
+  return words ? *words : std::vector<std::string>{};
+}
+
+int64_t MegatronArguments::integer(const std::string& flag, int64_t otherwise) {
+  if (!has(flag)) return otherwise;
+  int64_t value = 0;
+  if (!parse_int(text(flag), &value)) {
+    fail(name_, "{} is {}; expected an integer, written out or assigned in this file", flag,
+         quote(text(flag)));
+  }
+  return value;
+}
+
+double MegatronArguments::number(const std::string& flag, double otherwise) {
+  if (!has(flag)) return otherwise;
+  double value = 0;
+  if (!parse_double(text(flag), &value)) {
+    fail(name_, "{} is {}; expected a number, written out or assigned in this file", flag,
+         quote(text(flag)));
+  }
+  return value;
+}
+
+int64_t MegatronArguments::at_least(int64_t least, const std::string& flag, int64_t otherwise) {
+  const int64_t value = integer(flag, otherwise);
+  if (has(flag) && value < least) {
+    fail(name_, "{} is {}; expected at least {}", flag, value, least);
+  }
+  return value;
+}
+
+int64_t MegatronArguments::launcher(const std::string& flag, int64_t otherwise) {
+  for (auto at = launcher_.rbegin(); at != launcher_.rend(); ++at) {
+    std::string given = at->first;
+    std::replace(given.begin(), given.end(), '_', '-');
+    if (given != flag) continue;
+    const std::string text = at->second.empty() ? "" : at->second.front();
+    int64_t value = 0;
+    if (parse_int(text, &value) && value >= 1) return value;
+    // torchrun counts devices itself.
+    const bool counts = text == "auto" || text == "gpu" || text == "cpu";
+    if (!counts && text.find('$') == std::string::npos) {
+      fail(name_, "{} of the launcher is {}; expected an integer of at least 1", flag, quote(text));
+    }
+    notes_.push_back(fmt::format("{} of the launcher is {}, which this file does not say", flag,
+                                 counts ? text : quote(text)));
+    return 0;
+  }
+  return otherwise;
+}
+
+std::vector<std::string> MegatronArguments::ignored() const {
+  std::vector<std::string> lines;
+  for (const auto& [flag, words] : flags_) {
+    const auto reason = reasons_.find(flag);
+    if (reason == reasons_.end() && asked_.count(flag) > 0) continue;
+    lines.push_back(flag + (words.empty() ? "" : " " + join(words, " ")));
+    if (reason != reasons_.end()) {
+      lines.back() += ": " + reason->second;
+    }
+  }
+  return lines;
+}
+
+void MegatronArguments::collect(const std::vector<ShellWord>& words, Flags* flags) {
+  for (const ShellWord& word : words) {
+    const bool flag = word.text.starts_with("--") && word.text.size() > 2;
+    if (flag) {
+      const size_t equal = word.text.find('=');
+      flags->push_back({word.text.substr(0, equal), {}});
+      if (equal != std::string::npos) {
+        flags->back().second.push_back(word.text.substr(equal + 1));
+      }
+    } else if (!flags->empty()) {
+      flags->back().second.push_back(word.text);
+    }
+  }
+}
+
+/// The last one counts, as with argparse.
+const std::vector<std::string>* MegatronArguments::find(const std::string& flag) {
+  asked_.insert(flag);
+  for (auto at = flags_.rbegin(); at != flags_.rend(); ++at) {
+    if (at->first == flag) return &at->second;
+  }
+  return nullptr;
+}
+
+namespace {
+
+class Pattern {
+ public:
+  explicit Pattern(std::string text) {
+    for (const char letter : text) {
+      if (letter != ' ' && letter != '\'' && letter != '"') {
+        text_ += letter;
+      }
+    }
+  }
+  bool read(std::vector<int64_t>* list) { return sum(list) && at_ == text_.size(); }
+
+ private:
+  static constexpr int64_t kMost = 1 << 16;
+
+  bool take(char letter) {
+    if (at_ >= text_.size() || text_[at_] != letter) return false;
+    ++at_;
+    return true;
+  }
+  bool integer(int64_t* value) {
+    const size_t begin = at_;
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') {
+      ++at_;
+    }
+    return parse_int(std::string_view(text_).substr(begin, at_ - begin), value);
+  }
+  bool one(std::vector<int64_t>* list) {
+    if (take('(')) {
+      return sum(list) && take(')');
+    }
+    if (!take('[')) return false;
+    do {
+      int64_t value = 0;
+      if (!integer(&value)) return false;
+      list->push_back(value);
+    } while (take(','));
+    return take(']');
+  }
+  bool product(std::vector<int64_t>* list) {
+    std::vector<int64_t> part;
+    if (!one(&part)) return false;
+    while (take('*')) {
+      int64_t times = 0;
+      if (!integer(&times) || product_at_most({times, std::ssize(part)}) > kMost) return false;
+      const std::vector<int64_t> once = part;
+      part.clear();
+      for (int64_t i = 0; i < times; ++i) {
+        part.insert(part.end(), once.begin(), once.end());
+      }
+    }
+    list->insert(list->end(), part.begin(), part.end());
+    return std::ssize(*list) <= kMost;
+  }
+  bool sum(std::vector<int64_t>* list) {
+    do {
+      if (!product(list)) return false;
+    } while (take('+'));
+    return true;
+  }
+
+  std::string text_;
+  size_t at_ = 0;
+};
+
+bool flatten(const std::string& text, size_t* at, std::string* out) {
+  constexpr int64_t kMost = 1 << 16;
+  while (*at < text.size() && text[*at] != ')') {
+    std::string part;
+    if (text[*at] == ',' || text[*at] == ' ') {
+      ++*at;
+      continue;
+    }
+    if (text[*at] == '(') {
+      ++*at;
+      if (!flatten(text, at, &part) || *at >= text.size()) return false;
+      ++*at;
+    } else if (std::string_view("ELtm|").find(text[*at]) != std::string_view::npos) {
+      part = text[(*at)++];
+    } else {
+      return false;
+    }
+    int64_t times = 1;
+    if (*at < text.size() && text[*at] == '*') {
+      const size_t begin = ++*at;
+      while (*at < text.size() && text[*at] >= '0' && text[*at] <= '9') {
+        ++*at;
+      }
+      if (!parse_int(std::string_view(text).substr(begin, *at - begin), &times)) return false;
+    }
+    if (times < 0 || product_at_most({times, std::ssize(part)}) > kMost - std::ssize(*out)) {
+      return false;
+    }
+    for (int64_t i = 0; i < times; ++i) {
+      *out += part;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool read_pattern(const std::string& text, std::vector<int64_t>* list) {
+  return Pattern(text).read(list);
+}
+
+bool read_pipeline_layout(const std::string& text, std::string* flat) {
+  size_t at = 0;
+  return flatten(text, &at, flat) && at == text.size();
+}
+
+}  // namespace hocket::interop

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arguments of Megatron-LM in a shell script.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "interop/shell.h"
+
+namespace hocket::interop {
+
+/// The arguments of a script by flag, each with its words, and what the launcher was told.
+class MegatronArguments {
+ public:
+  /// `name`: the file's, in errors. Error: it has no arguments, or two commands with some.
+  MegatronArguments(const std::string& text, const std::string& name);
+
+  bool has(const std::string& flag) { return find(flag) != nullptr; }
+  /// The one word of a flag; empty if it is not there.
+  std::string text(const std::string& flag);
+  /// All words of a flag; none if it is not there.
+  std::vector<std::string> words(const std::string& flag);
+  int64_t integer(const std::string& flag, int64_t otherwise);
+  double number(const std::string& flag, double otherwise);
+  int64_t at_least(int64_t least, const std::string& flag, int64_t otherwise);
+  /// Of the launcher, whose flags have dashes or underscores; 0, with a note, if it is there and
+  /// only known where the script runs.
+  int64_t launcher(const std::string& flag, int64_t otherwise);
+  /// Says why a flag is left aside, if it is there.
+  void leave(const std::string& flag, const std::string& why) { reasons_[flag] = why; }
+  /// Every flag that nobody asked for, or that is left aside.
+  std::vector<std::string> ignored() const;
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  using Flags = std::vector<std::pair<std::string, std::vector<std::string>>>;
+  static void collect(const std::vector<ShellWord>& words, Flags* flags);
+  const std::vector<std::string>* find(const std::string& flag);
+
+  std::string name_;
+  Flags flags_, launcher_;
+  std::set<std::string> asked_;
+  std::map<std::string, std::string> reasons_;
+  std::vector<std::string> notes_;
+};
+
+/// A list of numbers as Python reads it: "([0]*3+[1]*58)". False: it is none.
+bool read_pattern(const std::string& text, std::vector<int64_t>* list);
+/// "Et*3|(t|)*6tL": letters of E, t, m and L with a number of times, stages between bars, groups in
+/// parentheses, written out. False: it is none.
+bool read_pipeline_layout(const std::string& text, std::string* flat);
+
+}  // namespace hocket::interop

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names and defaults are those of Megatron-LM's megatron/training/arguments.py.
+#include "interop/megatron_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "base/product.h"
+#include "base/text.h"
+
+namespace hocket::interop {
+
+namespace {
+
+/// Layers without experts.
+std::vector<int64_t> dense_layers(MegatronArguments& arguments, const std::string& name,
+                                  int64_t layers) {
+  std::vector<int64_t> dense;
+  if (!arguments.has("--moe-layer-freq")) return dense;
+  const std::string text = arguments.text("--moe-layer-freq");
+  int64_t every = 0;
+  if (parse_int(text, &every) && every >= 1) {
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      if (layer % every != 0) {
+        dense.push_back(layer);
+      }
+    }
+    return dense;
+  }
+  std::vector<int64_t> pattern;
+  if (!read_pattern(text, &pattern) || std::ssize(pattern) != layers) {
+    fail(name, "--moe-layer-freq is {}; expected an integer, or a list like ([0]*3+[1]*{}) of {}",
+         quote(text), layers - 3, counted(layers, "layer"));
+  }
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    if (pattern[static_cast<size_t>(layer)] == 0) {
+      dense.push_back(layer);
+    }
+  }
+  return dense;
+}
+
+/// Keys that a query sees, its own included; 0: all. The argument counts those before its own and
+/// those behind it.
+int64_t window_of(MegatronArguments& arguments, const std::string& name) {
+  std::string text = arguments.text("--window-size");
+  if (text.empty()) return 0;
+  std::erase_if(text, [](char c) { return c == '(' || c == ')' || c == ' '; });
+  const size_t comma = std::min(text.find(','), text.size() - 1);
+  int64_t before = 0, behind = 0;
+  if (!parse_int(text.substr(0, comma), &before) || !parse_int(text.substr(comma + 1), &behind) ||
+      before < -1 || behind > 0) {
+    fail(name, "--window-size is {}; expected tokens before a query and none behind, like 4095,0",
+         quote(arguments.text("--window-size")));
+  }
+  return before + 1;
+}
+
+/// Of what a file says of its model a config.json, and notes of what differs.
+class ModelOf {
+ public:
+  ModelOf(MegatronArguments& arguments, const std::string& name, std::vector<std::string>* notes)
+      : arguments_(arguments), name_(name), notes_(*notes) {}
+
+  MegatronModel model() {
+    read_sizes();
+    read_feed_forward();
+    read_rest();
+    if (experts_ > 0) {
+      read_experts();
+    } else if (arguments_.has("--qk-layernorm")) {
+      arguments_.leave("--qk-layernorm",
+                       "models without experts do not normalise queries and keys");
+    }
+    note_differences();
+    return {model_.dump(2) + "\n", std::move(lacks_)};
+  }
+
+ private:
+  void note(std::string text) { notes_.push_back(std::move(text)); }
+  int64_t need_size(const char* flag) {
+    if (!arguments_.has(flag)) {
+      fail(name_, "has no {}; expected it, or --set model.path=MODEL in its place", flag);
+    }
+    return arguments_.at_least(1, flag, 0);
+  }
+
+  void read_sizes() {
+    layers_ = need_size("--num-layers");
+    hidden_ = need_size("--hidden-size");
+    const int64_t heads = need_size("--num-attention-heads");
+    experts_ = arguments_.integer("--num-experts", 0);
+    const int64_t window = window_of(arguments_, name_);
+    const char* const dense = window > 0 ? "mistral" : "llama";
+    model_["model_type"] = experts_ > 0 ? "qwen3_moe" : dense;
+    if (window > 0) {
+      model_["sliding_window"] = window;
+      model_["use_sliding_window"] = true;
+    }
+    model_["num_hidden_layers"] = layers_;
+    model_["hidden_size"] = hidden_;
+    model_["num_attention_heads"] = heads;
+    model_["head_dim"] = arguments_.integer("--kv-channels", hidden_ / heads);
+    const bool grouped = arguments_.has("--group-query-attention");
+    model_["num_key_value_heads"] = grouped ? arguments_.integer("--num-query-groups", 1) : heads;
+  }
+
+  /// By default an MLP with a gate has about as many parameters as one without of 4 x hidden: two
+  /// thirds of that, rounded down to a multiple of 64, which is 64 for every 24 of hidden.
+  void read_feed_forward() {
+    const bool gated = arguments_.has("--swiglu");
+    wide_ = arguments_.integer("--ffn-hidden-size", gated ? product_at_most({hidden_ / 24, 64})
+                                                          : product_at_most({hidden_, 4}));
+    if (gated) {
+      model_["intermediate_size"] = wide_;
+      return;
+    }
+    // Two products of this width have the parameters of three that are two thirds as wide.
+    const int64_t narrower = wide_ / 3 * 2 + wide_ % 3 * 2 / 3;
+    model_["intermediate_size"] = std::max<int64_t>(1, narrower);
+    note(
+        fmt::format("MLPs without --swiglu are gated ones of two thirds of their width here: {} "
+                    "for {}",
+                    narrower, wide_));
+  }
+
+  void read_rest() {
+    int64_t vocabulary = arguments_.integer("--padded-vocab-size", 0);
+    if (vocabulary == 0) {
+      const int64_t words = words_of_tokenizer();
+      const int64_t multiple =
+          product_at_most({arguments_.integer("--make-vocab-size-divisible-by", 128),
+                           arguments_.integer("--tensor-model-parallel-size", 1)});
+      const bool is_one = multiple < 1 || words % multiple == 0;
+      vocabulary = is_one ? words : product_at_most({words / multiple + 1, multiple});
+      note_of_words(words, vocabulary);
+    }
+    model_["vocab_size"] = vocabulary;
+    model_["max_position_embeddings"] =
+        arguments_.integer("--max-position-embeddings", arguments_.integer("--seq-length", 4096));
+    model_["rope_theta"] = arguments_.number("--rotary-base", 10000);
+    model_["rms_norm_eps"] = arguments_.number("--norm-epsilon", 1e-5);
+    model_["initializer_range"] = arguments_.number("--init-method-std", 0.02);
+    model_["tie_word_embeddings"] = !arguments_.has("--untie-embeddings-and-output-weights");
+    model_["hidden_act"] = "silu";
+  }
+
+  /// True of GPT-2's tokenizer, which pretrain_gpt.py takes for its files if no other is named.
+  bool is_gpt2() {
+    if (arguments_.has("--tokenizer-type")) {
+      return arguments_.text("--tokenizer-type") == "GPT2BPETokenizer";
+    }
+    const bool has_words = arguments_.has("--vocab-file");
+    return arguments_.has("--merge-file") || has_words;
+  }
+
+  /// Its tokens, if the script does not count them itself.
+  int64_t words_of_tokenizer() {
+    constexpr int64_t kGpt2 = 50257;
+    return !arguments_.has("--vocab-size") && is_gpt2() ? kGpt2 : need_size("--vocab-size");
+  }
+  void note_of_words(int64_t words, int64_t padded) {
+    if (arguments_.has("--vocab-size")) return;
+    note(
+        fmt::format("the vocabulary is that of GPT-2's tokenizer, {} tokens, padded to {}: the "
+                    "script has no --vocab-size",
+                    words, padded));
+  }
+
+  void read_experts() {
+    model_["num_experts"] = experts_;
+    model_["num_experts_per_tok"] = arguments_.integer("--moe-router-topk", 2);
+    model_["moe_intermediate_size"] = arguments_.integer("--moe-ffn-hidden-size", wide_);
+    model_["mlp_only_layers"] = dense_layers(arguments_, name_, layers_);
+    model_["decoder_sparse_step"] = 1;
+    // Softmax over the chosen experts is softmax over all, normalised.
+    model_["norm_topk_prob"] = !arguments_.has("--moe-router-pre-softmax");
+    model_["router_aux_loss_coef"] = arguments_.number("--moe-aux-loss-coeff", 0);
+    if (!arguments_.has("--qk-layernorm")) {
+      note("queries and keys are normalised in models with experts here, as with --qk-layernorm");
+    }
+  }
+
+  void note_differences() {
+    const std::string norm = arguments_.text("--normalization");
+    if (norm != "RMSNorm") {
+      note(fmt::format("norms are RMSNorm here, for {}", norm.empty() ? "LayerNorm" : norm));
+    }
+    const std::string positions = arguments_.text("--position-embedding-type");
+    if (positions != "rope" && !arguments_.has("--use-rotary-position-embeddings")) {
+      note(fmt::format("positions are rotary here, for {}",
+                       positions.empty() ? "learned_absolute" : positions));
+    }
+    if (!arguments_.has("--disable-bias-linear")) {
+      note("products have no bias here");
+    }
+    lack("--moe-shared-expert-intermediate-size", "shared experts",
+         "models here have no shared experts");
+    lack("--multi-latent-attention", "latent attention", "attention here has whole heads");
+    lack("--mtp-num-layers", "layers that predict further tokens", "models here predict one token");
+  }
+  void lack(const std::string& flag, const std::string& what, const std::string& why) {
+    if (!arguments_.has(flag)) return;
+    arguments_.leave(flag, why);
+    lacks_.push_back(fmt::format("{} ({})", what, flag));
+  }
+
+  MegatronArguments& arguments_;
+  const std::string& name_;
+  std::vector<std::string>& notes_;
+  int64_t layers_ = 1, hidden_ = 1, experts_ = 0, wide_ = 1;
+  nlohmann::json model_;
+  std::vector<std::string> lacks_;
+};
+
+}  // namespace
+
+MegatronModel megatron_model(MegatronArguments& arguments, const std::string& name,
+                             std::vector<std::string>* notes) {
+  return ModelOf(arguments, name, notes).model();
+}
+
+}  // namespace hocket::interop

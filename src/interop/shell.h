@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The words of a shell script, without running anything: assignments, arrays, quotes, comments and
+// the expansions $NAME, ${NAME}, ${NAME:-default} (and -, := and =), ${NAME[@]} and $((a * b)). It
+// is read as if it were called without arguments: $@ and $* are no words. What else only a shell
+// knows ($1, output of commands) stays as it is written.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hocket::interop {
+
+struct ShellWord {
+  std::string text;
+  int line = 0;
+};
+
+struct ShellScript {
+  std::vector<std::vector<ShellWord>> commands;
+  /// Words of all assigned arrays, and of texts of several words, in order: arguments of a file
+  /// without a command.
+  std::vector<ShellWord> assigned;
+  /// "line 3: if is not followed": both branches are read.
+  std::vector<std::string> notes;
+};
+
+/// `name` is the file's, in errors. Error: quotes or parentheses that do not end.
+ShellScript read_shell(std::string_view text, const std::string& name);
+
+}  // namespace hocket::interop

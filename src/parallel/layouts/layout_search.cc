@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/layouts/layout_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+
+namespace hocket::parallel {
+
+namespace {
+
+/// Rounds of the search that find nothing better, after which it ends.
+constexpr int kRoundsInVain = 4;
+
+/// Steps of a table's index per value of its choices.
+std::vector<int64_t> strides(const std::vector<int32_t>& of, const std::vector<int32_t>& values) {
+  std::vector<int64_t> steps(of.size(), 1);
+  for (size_t i = of.size(); i-- > 1;) {
+    steps[i - 1] = steps[i] * values[static_cast<size_t>(of[i])];
+  }
+  return steps;
+}
+
+/// One round: choices are eliminated one after the other, always the one whose neighbours have the
+/// fewest combinations. Where all have too many, one of the most entangled stays as it was.
+class Round {
+ public:
+  Round(const ChoiceProblem& problem, const std::vector<int32_t>& start, int64_t most_entries)
+      : values_(problem.values),
+        start_(start),
+        most_entries_(most_entries),
+        tables_(problem.tables),
+        tables_of_(values_.size()),
+        entries_(values_.size(), 0) {
+    for (size_t table = 0; table < tables_.size(); ++table) {
+      for (int32_t choice : tables_[table].of) {
+        tables_of_[static_cast<size_t>(choice)].insert(table);
+      }
+    }
+    for (size_t choice = 0; choice < values_.size(); ++choice) {
+      queue(static_cast<int32_t>(choice));
+    }
+  }
+
+  /// Which choices are better held is what `times_held` says, by choice: those with the least.
+  Chosen run(std::vector<int32_t>* times_held) {
+    Chosen result;
+    while (!open_.empty()) {
+      const auto [entries, choice] = *open_.begin();
+      if (entries <= most_entries_) {
+        result.largest = std::max(result.largest, entries);
+        eliminate(choice);
+        continue;
+      }
+      const int32_t held = most_entangled(*times_held);
+      ++(*times_held)[static_cast<size_t>(held)];
+      ++result.not_reduced;
+      hold(held);
+    }
+    result.exact = result.not_reduced == 0;
+    result.value = start_;
+    for (size_t i = eliminated_.size(); i-- > 0;) {
+      const Eliminated& one = eliminated_[i];
+      int64_t index = 0;
+      for (int32_t neighbour : one.neighbours) {
+        index = index * values_[static_cast<size_t>(neighbour)] +
+                result.value[static_cast<size_t>(neighbour)];
+      }
+      result.value[static_cast<size_t>(one.choice)] = one.best[static_cast<size_t>(index)];
+    }
+    return result;
+  }
+
+ private:
+  struct Eliminated {
+    int32_t choice = 0;
+    std::vector<int32_t> neighbours;
+    std::vector<int32_t> best;  ///< by the neighbours' values
+  };
+
+  std::vector<int32_t> neighbours(int32_t choice) const {
+    std::set<int32_t> all;
+    for (size_t table : tables_of_[static_cast<size_t>(choice)]) {
+      all.insert(tables_[table].of.begin(), tables_[table].of.end());
+    }
+    all.erase(choice);
+    return {all.begin(), all.end()};
+  }
+
+  /// Puts the choice where it belongs among those that are open.
+  void queue(int32_t choice) {
+    int64_t& entries = entries_[static_cast<size_t>(choice)];
+    open_.erase({entries, choice});
+    entries = 1;
+    for (int32_t neighbour : neighbours(choice)) {
+      entries *= values_[static_cast<size_t>(neighbour)];
+      if (entries > most_entries_) break;
+    }
+    open_.insert({entries, choice});
+  }
+
+  int32_t most_entangled(const std::vector<int32_t>& times_held) const {
+    const auto rank = [&](int32_t choice) {
+      return std::pair(-times_held[static_cast<size_t>(choice)],
+                       tables_of_[static_cast<size_t>(choice)].size());
+    };
+    int32_t most = open_.begin()->second;
+    for (const auto& [entries, choice] : open_) {
+      if (rank(choice) > rank(most)) {
+        most = choice;
+      }
+    }
+    return most;
+  }
+
+  void remove(size_t table) {
+    for (int32_t choice : tables_[table].of) {
+      tables_of_[static_cast<size_t>(choice)].erase(table);
+    }
+    tables_[table] = {};
+  }
+  void add(CostTable table) {
+    for (int32_t choice : table.of) {
+      tables_of_[static_cast<size_t>(choice)].insert(tables_.size());
+    }
+    tables_.push_back(std::move(table));
+  }
+
+  /// What the neighbours cost together, if the choice is then the best that it can be.
+  void eliminate(int32_t choice) {
+    Eliminated one{choice, neighbours(choice), {}};
+    const std::set<size_t> own = tables_of_[static_cast<size_t>(choice)];
+    struct Part {
+      const CostTable* table;
+      std::vector<int64_t> step;  ///< by neighbour; 0: not of the table
+      int64_t own = 0;
+    };
+    std::vector<Part> parts;
+    for (size_t table : own) {
+      Part part{&tables_[table], std::vector<int64_t>(one.neighbours.size(), 0)};
+      const std::vector<int64_t> steps = strides(part.table->of, values_);
+      for (size_t i = 0; i < steps.size(); ++i) {
+        const int32_t of = part.table->of[i];
+        if (of == choice) {
+          part.own = steps[i];
+        } else {
+          const auto place = std::lower_bound(one.neighbours.begin(), one.neighbours.end(), of);
+          part.step[static_cast<size_t>(place - one.neighbours.begin())] = steps[i];
+        }
+      }
+      parts.push_back(std::move(part));
+    }
+    CostTable joint{one.neighbours, {}};
+    for_each_combination(one.neighbours, values_, [&](const std::vector<int32_t>& at) {
+      double least = std::numeric_limits<double>::infinity();
+      int32_t best = 0;
+      for (int32_t value = 0; value < values_[static_cast<size_t>(choice)]; ++value) {
+        double cost = 0;
+        for (const Part& part : parts) {
+          int64_t index = value * part.own;
+          for (size_t i = 0; i < at.size(); ++i) {
+            index += at[i] * part.step[i];
+          }
+          cost += part.table->cost[static_cast<size_t>(index)];
+        }
+        if (cost < least) {
+          least = cost;
+          best = value;
+        }
+      }
+      joint.cost.push_back(least);
+      one.best.push_back(best);
+    });
+    close(choice, own);
+    if (!one.neighbours.empty()) {
+      add(std::move(joint));
+    }
+    for (int32_t neighbour : one.neighbours) {
+      queue(neighbour);
+    }
+    eliminated_.push_back(std::move(one));
+  }
+
+  /// The choice stays as it was at the start.
+  void hold(int32_t choice) {
+    const std::vector<int32_t> beside = neighbours(choice);
+    const std::set<size_t> own = tables_of_[static_cast<size_t>(choice)];
+    const int32_t value = start_[static_cast<size_t>(choice)];
+    for (size_t number : own) {
+      const CostTable table = tables_[number];
+      const std::vector<int64_t> steps = strides(table.of, values_);
+      CostTable rest;
+      std::vector<int64_t> step;
+      int64_t begin = 0;
+      for (size_t i = 0; i < steps.size(); ++i) {
+        if (table.of[i] == choice) {
+          begin = value * steps[i];
+        } else {
+          rest.of.push_back(table.of[i]);
+          step.push_back(steps[i]);
+        }
+      }
+      for_each_combination(rest.of, values_, [&](const std::vector<int32_t>& at) {
+        int64_t index = begin;
+        for (size_t i = 0; i < at.size(); ++i) {
+          index += at[i] * step[i];
+        }
+        rest.cost.push_back(table.cost[static_cast<size_t>(index)]);
+      });
+      if (!rest.of.empty()) {
+        add(std::move(rest));
+      }
+    }
+    close(choice, own);
+    for (int32_t neighbour : beside) {
+      queue(neighbour);
+    }
+  }
+
+  void close(int32_t choice, const std::set<size_t>& own) {
+    for (size_t table : own) {
+      remove(table);
+    }
+    open_.erase({entries_[static_cast<size_t>(choice)], choice});
+  }
+
+  const std::vector<int32_t>& values_;
+  const std::vector<int32_t>& start_;
+  const int64_t most_entries_;
+  std::vector<CostTable> tables_;
+  std::vector<std::set<size_t>> tables_of_;     // by choice
+  std::vector<int64_t> entries_;                // by choice: combinations of its neighbours
+  std::set<std::pair<int64_t, int32_t>> open_;  // choices, by these
+  std::vector<Eliminated> eliminated_;
+};
+
+}  // namespace
+
+double cost_of(const ChoiceProblem& problem, const std::vector<int32_t>& value) {
+  double cost = 0;
+  for (const CostTable& table : problem.tables) {
+    int64_t index = 0;
+    for (int32_t choice : table.of) {
+      index =
+          index * problem.values[static_cast<size_t>(choice)] + value[static_cast<size_t>(choice)];
+    }
+    cost += table.cost[static_cast<size_t>(index)];
+  }
+  return cost;
+}
+
+Chosen choose(const ChoiceProblem& problem, const std::vector<int32_t>& start,
+              int64_t most_entries) {
+  // A round that holds nothing is exact. Else the best is searched in rounds: each holds other
+  // choices where the best so far has them, as far as it can, and all others are chosen anew.
+  Chosen best;
+  best.value = start;
+  best.cost = cost_of(problem, start);
+  HOCKET_CHECK(best.cost < std::numeric_limits<double>::infinity(),
+               "the first choice of {} is not legal", start.size());
+  std::vector<int32_t> times_held(problem.values.size(), 0);
+  bool first = true;
+  for (int in_vain = 0; in_vain < kRoundsInVain;) {
+    Chosen round = Round(problem, best.value, most_entries).run(&times_held);
+    round.cost = cost_of(problem, round.value);
+    const bool better = round.cost < best.cost;
+    if (better) {
+      best.value = round.value;
+      best.cost = round.cost;
+    }
+    best.exact = round.exact;
+    best.largest = std::max(best.largest, round.largest);
+    if (std::exchange(first, false)) {
+      best.not_reduced = round.not_reduced;
+    }
+    if (round.exact) break;
+    in_vain = better ? 0 : in_vain + 1;
+  }
+  return best;
+}
+
+}  // namespace hocket::parallel

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/layouts/layouts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "ops/op.h"
+#include "parallel/layouts/layout_problem.h"
+#include "parallel/layouts/layout_rules.h"
+#include "parallel/layouts/shares.h"
+#include "parallel/layouts/stored.h"
+#include "parallel/plan.h"
+
+namespace hocket::parallel {
+
+using graph::Graph;
+using graph::kNone;
+using graph::Layout;
+using graph::Mesh;
+using graph::Node;
+using graph::Placement;
+using graph::TensorId;
+using graph::TensorKind;
+using graph::TensorType;
+
+namespace {
+
+/// Greedy, node by node in the graph's order, and for every mesh axis by itself: among the layouts
+/// that the op allows on that axis, the one whose inputs cost least to bring there from where they
+/// lie; it also says how the outputs lie. Parameters stay where the plan put them, so the choice is
+/// always "move the activation". A node that makes a gradient may only choose what can be reduced
+/// to the layout of its parameter. Where the op's definition costs less, its nodes are taken.
+/// This is where the choice over the whole graph begins, and, told what that came to, what puts it
+/// into effect.
+class LayoutChoice {
+ public:
+  LayoutChoice(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given)
+      : graph_(&graph), mesh_(mesh), sharding_(given.sharding), rules_(graph, mesh, given) {
+    for (const graph::Axis& axis : mesh.axes) {
+      result_.gathers_again.push_back(given.activations.sequence_parallel &&
+                                      splits_parameters(axis.name));
+    }
+  }
+
+  Layouts run() {
+    // Nodes that give way to others are kept, by their place; the graph is put together at the end.
+    const std::vector<Node>& nodes = graph_->nodes;
+    std::map<size_t, std::vector<Node>> in_place_of;
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      Placed placed = place(nodes[n]);
+      if (placed.cost == kInfinity) {
+        refuse(nodes[n]);
+      }
+      std::move(placed.wanted.begin(), placed.wanted.end(), std::back_inserter(result_.node));
+      if (!placed.nodes.empty()) {
+        in_place_of[n] = std::move(placed.nodes);
+      }
+    }
+    finish();
+    if (!in_place_of.empty()) {
+      put_together(nodes, in_place_of);
+    }
+    return std::move(result_);
+  }
+
+  /// Every node takes the signatures that it is given, and none gives way to others. Nothing if
+  /// they are not legal together.
+  std::optional<Layouts> run(const std::vector<NodeLayouts>& given) {
+    for (size_t n = 0; n < graph_->nodes.size(); ++n) {
+      const Node& node = graph_->nodes[n];
+      given_ = &given[n].signature;
+      rules_.begin(node);
+      double bytes = 0;
+      NodeLayouts& wanted = result_.node.emplace_back();
+      if (place_whole(node, &wanted, &bytes) == kInfinity) return std::nullopt;
+      rules_.follow_rows(node);
+    }
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  [[noreturn]] void refuse(const Node& node) const {
+    const std::string pins = rules_.pins_at(node);
+    fail("layouts", "{} ({}) has no legal layout on axis {} for its inputs{}", node.op,
+         tensor(node.out.empty() ? node.in[0] : node.out[0]).name, mesh_.axes[no_layout_on_].name,
+         pins.empty() ? "" : fmt::format("; plan.layouts {} says how some lie", pins));
+  }
+
+  void finish() {
+    result_.tensor = rules_.layouts();
+    result_.update = rules_.updates();
+    result_.counts_of = rules_.counts_of();
+    find_where_all_lies();
+  }
+
+  /// See Layouts::lies.
+  void find_where_all_lies() {
+    result_.lies = result_.tensor;
+    int64_t all = 0;
+    int64_t whole = 0;
+    const bool shared = std::any_of(
+        mesh_.axes.begin(), mesh_.axes.end(),
+        [](const graph::Axis& axis) { return axis.size > 1 && splits_tokens(axis.name); });
+    for (size_t id = 0; id < graph_->tensors.size(); ++id) {
+      const graph::Tensor& tensor = graph_->tensors[id];
+      Layout& lies = result_.lies[id];
+      if (tensor.kind == TensorKind::param && sharding_.any()) {
+        const Layout split = sharded(tensor.type, lies, mesh_, sharding_, sharding_.update());
+        all += tensor.type.bytes();
+        if (split == lies) {
+          whole += tensor.type.bytes();
+        }
+        for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+          const graph::Axis& ranks = mesh_.axes[axis];
+          if (ranks.size > 1 && tensor.type.bytes() >= sharding_.least_bytes &&
+              may_split(axis, mesh_, sharding_, sharding_.update()) && split[axis].is_replicate()) {
+            log_debug("{} {} stays whole over {}: no dim has {} indices to split", tensor.name,
+                      to_string(tensor.type), ranks.name, ranks.size);
+          }
+        }
+        lies = rules_.sharded_param(static_cast<TensorId>(id), lies, sharding_.params);
+      }
+      if (tensor.kind == TensorKind::state && rules_.updated(id) != kNone) {
+        lies = result_.update[static_cast<size_t>(rules_.updated(id))];
+      }
+    }
+    if (shared && 2 * whole > all && !graph_->grads.empty()) {
+      log_warning(
+          "plan.shard splits {:.0f} % of the parameters: the others have no dim of as many "
+          "indices as there are data-parallel ranks",
+          100 * static_cast<double>(all - whole) / static_cast<double>(all));
+    }
+    if (sharding_.grads == Shard::none) return;
+    for (const graph::ParamGrad& grad : graph_->grads) {
+      for (TensorId id : grad.contributions) {
+        result_.lies[id] = rules_.added_up(id);
+      }
+    }
+  }
+
+  /// A node with layouts, or the nodes that are there in its place.
+  struct Placed {
+    double cost = 0, bytes = 0;
+    std::vector<Node> nodes;  ///< empty: the node itself
+    std::vector<NodeLayouts> wanted;
+  };
+
+  const graph::Tensor& tensor(TensorId id) const { return graph_->tensor(id); }
+
+  Placed place(const Node& node) {
+    // First as one task. If that moves something, and the op has a definition, then as its nodes,
+    // through which fewer bytes must move (that they are more messages counts little: such ops are
+    // few, and what they would need whole is large). What their trial has left behind is taken back
+    // if they don't.
+    const size_t before = rules_.num_noted();
+    rules_.begin(node);
+    Placed whole;
+    whole.wanted.resize(1);
+    whole.cost = place_whole(node, &whole.wanted[0], &whole.bytes);
+    const ops::Op& op = ops::find(node.op);
+    const bool may_unfold =
+        op.define && node.phase != graph::Phase::optimizer && node.accumulate.empty();
+    if (whole.cost > 0 && may_unfold) {
+      const ops::Unfolded unfolded = ops::unfold(op, node.attrs, types_of(node));
+      if (!unfolded.out.empty()) {
+        rules_.forget(before);
+        const size_t tensors = graph_->tensors.size();
+        Placed steps = place_steps(node, unfolded);
+        const bool possible = steps.cost < kInfinity;
+        if (possible && (whole.cost == kInfinity || steps.bytes < whole.bytes)) return steps;
+        rules_.forget(before);
+        resize_tensors(tensors);
+        whole.bytes = 0;
+        place_whole(node, &whole.wanted[0], &whole.bytes);
+      }
+    }
+    if (whole.cost == kInfinity && !node.accumulate.empty()) {
+      rules_.forget(before);
+      return place_apart(node);
+    }
+    rules_.follow_rows(node);
+    return whole;
+  }
+
+  /// A node that would add in place to what lies otherwise than what it adds: without that, and the
+  /// sums as nodes of their own.
+  Placed place_apart(const Node& node) {
+    Node alone = node;
+    alone.in.resize(num_inputs(node));
+    alone.accumulate = {};
+    std::vector<Node> sums;
+    size_t accumulator = num_inputs(node);
+    for (size_t output = 0; output < node.out.size(); ++output) {
+      if (!node.accumulate.contains(output)) continue;
+      const std::string& op = ops::of(ops::Meaning::sum).name;
+      Node& sum = sums.emplace_back();
+      sum.op = op;
+      sum.phase = node.phase;
+      sum.layer = node.layer;
+      sum.recompute = node.recompute;
+      alone.out[output] = add_tensor(node, node.op, tensor(node.out[output]).type);
+      sum.in = {node.in[accumulator++], alone.out[output]};
+      sum.out = {node.out[output]};
+    }
+    sums.insert(sums.begin(), std::move(alone));
+    Placed all;
+    for (Node& part : sums) {
+      Placed placed = place(part);
+      all.cost += placed.cost;
+      all.bytes += placed.bytes;
+      if (placed.cost == kInfinity) return all;
+      if (placed.nodes.empty()) {
+        placed.nodes.push_back(std::move(part));
+      }
+      std::move(placed.nodes.begin(), placed.nodes.end(), std::back_inserter(all.nodes));
+      std::move(placed.wanted.begin(), placed.wanted.end(), std::back_inserter(all.wanted));
+    }
+    return all;
+  }
+
+  Placed place_steps(const Node& node, const ops::Unfolded& unfolded) {
+    // Values of the definition become tensors: the node's inputs and outputs are there, those
+    // between them are new.
+    std::vector<TensorId> tensors(unfolded.types.size(), kNone);
+    std::copy(node.in.begin(), node.in.end(), tensors.begin());
+    for (size_t i = 0; i < unfolded.out.size(); ++i) {
+      tensors[static_cast<size_t>(unfolded.out[i])] = node.out[i];
+    }
+    Placed all;
+    for (const ops::Unfolded::Step& step : unfolded.steps) {
+      Node inner;
+      inner.op = step.op->name;
+      inner.attrs = step.attrs;
+      inner.phase = node.phase;
+      inner.layer = node.layer;
+      inner.recompute = node.recompute;
+      for (int value : step.in) {
+        inner.in.push_back(tensors[static_cast<size_t>(value)]);
+      }
+      for (int value : step.out) {
+        TensorId& id = tensors[static_cast<size_t>(value)];
+        if (id == kNone) {
+          id = add_tensor(node, inner.op, unfolded.types[static_cast<size_t>(value)]);
+        }
+        inner.out.push_back(id);
+      }
+      Placed placed = place(inner);
+      all.cost += placed.cost;
+      all.bytes += placed.bytes;
+      if (all.cost == kInfinity) return all;
+      if (placed.nodes.empty()) {
+        placed.nodes.push_back(std::move(inner));
+      }
+      std::move(placed.nodes.begin(), placed.nodes.end(), std::back_inserter(all.nodes));
+      std::move(placed.wanted.begin(), placed.wanted.end(), std::back_inserter(all.wanted));
+    }
+    return all;
+  }
+
+  TensorId add_tensor(const Node& node, const std::string& op, const TensorType& type) {
+    take_own_graph();
+    graph::Tensor made;
+    made.name = tensor(node.out[0]).name + "/" + op;
+    made.type = type;
+    made.layer = node.layer;
+    own_->tensors.push_back(std::move(made));
+    resize_tensors(own_->tensors.size());
+    return static_cast<TensorId>(own_->tensors.size()) - 1;
+  }
+
+  void resize_tensors(size_t tensors) {
+    if (own_) {
+      own_->tensors.resize(tensors);
+    }
+    rules_.grown(*graph_);
+  }
+
+  /// From now on of tensors and nodes of its own.
+  void take_own_graph() {
+    if (own_) return;
+    own_ = *graph_;
+    graph_ = &*own_;
+  }
+
+  void put_together(const std::vector<Node>& nodes,
+                    std::map<size_t, std::vector<Node>>& in_place_of) {
+    // The nodes of the graph that came, with those that are in the place of some.
+    std::vector<Node> all;
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      const auto others = in_place_of.find(n);
+      if (others == in_place_of.end()) {
+        all.push_back(nodes[n]);
+      } else {
+        std::move(others->second.begin(), others->second.end(), std::back_inserter(all));
+      }
+      result_.origin.resize(all.size(), static_cast<graph::NodeId>(n));
+    }
+    // Steps that make nothing new, each on what the one before made, need no tensors more.
+    take_own_graph();
+    for (size_t n = 0; n < all.size(); ++n) {
+      for (TensorId id : all[n].out) {
+        own_->tensors[static_cast<size_t>(id)].producer = static_cast<graph::NodeId>(n);
+      }
+    }
+    own_->nodes = std::move(all);
+    result_.unfolded = std::move(own_);
+  }
+
+  std::vector<TensorType> types_of(const Node& node) const {
+    std::vector<TensorType> types;
+    for (size_t i = 0; i < num_inputs(node); ++i) {
+      types.push_back(tensor(node.in[i]).type);
+    }
+    return types;
+  }
+
+  /// The layouts of a node as one task: on every axis its cheapest signature. What it adds to lies
+  /// as what it adds. Returns what bringing its inputs costs; infinity if it cannot be. `bytes` are
+  /// added to.
+  double place_whole(const Node& node, NodeLayouts* wanted, double* bytes) {
+    const size_t inputs = num_inputs(node);
+    const std::vector<ops::AxisSignature> all = rules_.signatures(node);
+    *wanted = {};
+    wanted->in.resize(node.in.size());
+    wanted->signature.resize(mesh_.axes.size());
+    double total = 0;
+    for (size_t axis : rules_.order_of_axes(node)) {
+      if (!rules_.is_used(axis)) continue;
+      double cost = kInfinity;
+      const ops::AxisSignature* const best = cheapest(node, all, *wanted, axis, &cost);
+      if (!best) {
+        no_layout_on_ = axis;
+        return kInfinity;
+      }
+      total += cost;
+      wanted->signature[axis] = static_cast<int32_t>(best - all.data());
+      for (size_t i = 0; i < inputs; ++i) {
+        *bytes += rules_.bytes_to_bring(node.in[i], best->in[i], axis);
+        rules_.note_brought(node.in[i], best->in[i], axis);
+        wanted->in[i].set(axis, best->in[i]);
+      }
+      rules_.place(node, *best, axis);
+    }
+    size_t accumulator = inputs;
+    for (size_t output = 0; output < node.out.size(); ++output) {
+      if (node.accumulate.contains(output)) {
+        wanted->in[accumulator++] = rules_.layouts()[static_cast<size_t>(node.out[output])];
+      }
+    }
+    return total;
+  }
+
+  const ops::AxisSignature* cheapest(const Node& node, const std::vector<ops::AxisSignature>& all,
+                                     const NodeLayouts& wanted, size_t axis, double* cost) {
+    const ops::AxisSignature* best = nullptr;
+    for (const ops::AxisSignature& signature : all) {
+      if (given_ && &signature - all.data() != (*given_)[axis]) continue;
+      if (!rules_.may_take(node, signature, wanted, axis)) continue;
+      const double here = rules_.cost_of(node, signature, axis);
+      if (here < *cost) {
+        best = &signature;
+        *cost = here;
+      }
+    }
+    return best;
+  }
+
+  const Graph* graph_;
+  std::optional<Graph> own_;  // with tensors of definitions
+  const Mesh& mesh_;
+  const Sharding sharding_;
+  LayoutRules rules_;
+  const std::vector<int32_t>* given_ = nullptr;  // signatures that the node at hand takes, by axis
+  Layouts result_;
+  size_t no_layout_on_ = 0;
+};
+
+}  // namespace
+
+Layouts layouts_by_node(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given) {
+  Layouts made = LayoutChoice(graph, mesh, given).run();
+  const Graph& lowered = made.unfolded ? *made.unfolded : graph;
+  Shares(lowered, mesh, given.tokens).give(lowered, &made);
+  return made;
+}
+
+std::optional<Layouts> layouts_with(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given,
+                                    const std::vector<NodeLayouts>& signatures) {
+  std::optional<Layouts> made = LayoutChoice(graph, mesh, given).run(signatures);
+  if (made) {
+    Shares(graph, mesh, given.tokens).give(graph, &*made);
+  }
+  return made;
+}
+
+Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given,
+                       int64_t num_micro_batches) {
+  // First node by node, which says what gives way to its definition; then over the whole graph that
+  // this leaves.
+  Layouts layouts = layouts_by_node(graph, mesh, given);
+  std::optional<Graph> unfolded = std::move(layouts.unfolded);
+  std::vector<graph::NodeId> origin = std::move(layouts.origin);
+  choose_over_graph(unfolded ? *unfolded : graph, mesh, given, num_micro_batches, &layouts);
+  layouts.unfolded = std::move(unfolded);
+  layouts.origin = std::move(origin);
+  return layouts;
+}
+
+}  // namespace hocket::parallel

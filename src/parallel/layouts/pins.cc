@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/layouts/pins.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "parallel/plan.h"
+
+namespace hocket::parallel {
+
+using graph::Graph;
+using graph::kNone;
+using graph::Layout;
+using graph::Mesh;
+using graph::Placement;
+using graph::TensorId;
+using graph::TensorKind;
+
+namespace {
+
+/// A pin, its layout on a mesh of the axes of a plan.
+struct Pin {
+  std::string text, pattern;
+  Layout layout;
+  std::vector<bool> names;   ///< by axis of a plan: the pin says how a tensor lies along it
+  int matches = 0;           ///< tensors that may be pinned
+  std::string other = {};    ///< the first one that may not
+  std::string instead = {};  ///< and what to pin in its place
+};
+
+/// The axes of a plan, as pins name them, whatever the mesh has of them.
+const Mesh& plan_axes() {
+  static const Mesh axes{{{kStageAxis, 1},
+                          {kDataAxis, 1},
+                          {kInnerDataAxis, 1},
+                          {kExpertAxis, 1},
+                          {kInnerExpertAxis, 1},
+                          {kContextAxis, 1},
+                          {kTensorAxis, 1}}};
+  return axes;
+}
+
+/// True of the axes of a mesh that an axis of the plan consists of.
+bool is_part_of(std::string_view axis, std::string_view name) {
+  if (name == kContextAxis) return splits_sequences(axis);
+  if (name == kTensorAxis) return splits_parameters(axis);
+  return axis == name;
+}
+
+Pin parse_pin(const std::string& text, const Mesh& mesh) {
+  const size_t space = text.find(' ');
+  Pin pin{.text = text, .pattern = text.substr(0, space), .layout = {}, .names = {}};
+  if (space == std::string::npos || space == 0) {
+    fail("plan.layouts", "got '{}'; expected PATTERN LAYOUT; try 'lm_head.weight tp:S0'", text);
+  }
+  // Words that say "whole along this axis" are none of a layout's, which names what splits alone.
+  const std::string layout = text.substr(space + 1);
+  const Mesh& axes = plan_axes();
+  pin.names.assign(axes.axes.size(), layout == "B");
+  std::vector<std::string> splits;
+  for (const std::string& word : split(layout, ' ')) {
+    const int32_t whole = word.ends_with(":B") ? axes.axis(word.substr(0, word.size() - 2)) : -1;
+    if (word == "B" && layout != "B") {
+      fail("plan.layouts", "got '{}'; expected B alone, or axis:S<dim> and axis:B", text);
+    }
+    if (whole >= 0) {
+      pin.names[static_cast<size_t>(whole)] = true;
+    } else {
+      splits.push_back(word);
+    }
+  }
+  try {
+    pin.layout = graph::parse_layout(join(splits, " "), axes);
+  } catch (const Error& error) {
+    throw error.with(fmt::format("plan.layouts '{}' (axes {})", text, to_string(mesh)));
+  }
+  for (size_t axis = 0; axis < axes.axes.size(); ++axis) {
+    const bool stages = axes.axes[axis].name == kStageAxis;
+    if (pin.layout[axis].is_partial() || (stages && !pin.layout[axis].is_replicate())) {
+      fail("plan.layouts",
+           "got '{}'; expected axis:S<dim> or axis:B with one of edp, edp_inner, ep, ep_inner, cp, "
+           "tp, or B",
+           text);
+    }
+    if (pin.layout[axis].is_split()) {
+      if (pin.names[axis]) {
+        fail("plan.layouts", "axis {} comes twice in '{}'", axes.axes[axis].name, text);
+      }
+      pin.names[axis] = true;
+    }
+  }
+  if (!pin.layout.given.empty()) {
+    fail("plan.layouts", "got '{}'; expected even blocks, without sizes", text);
+  }
+  return pin;
+}
+
+/// Whether the pin says how a tensor lies along an axis of the mesh.
+bool names(const Pin& pin, const std::string& axis) {
+  for (size_t named = 0; named < pin.names.size(); ++named) {
+    if (pin.names[named] && is_part_of(axis, plan_axes().axes[named].name)) return true;
+  }
+  return false;
+}
+
+/// `layout` with what the pin says of the axes that it names. They cut a dim in the pin's order,
+/// inside of axes that cut it besides.
+Layout pinned(Layout layout, const Pin& pin, const Mesh& mesh) {
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    if (names(pin, mesh.axes[axis].name)) {
+      layout.set(axis, Placement::replicate());
+    }
+  }
+  for (int dim = 0; dim < static_cast<int>(graph::kMaxAxes); ++dim) {
+    for (int32_t named : pin.layout.axes_of(dim)) {
+      for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+        if (mesh.axes[axis].size > 1 &&
+            is_part_of(mesh.axes[axis].name, plan_axes().axes[static_cast<size_t>(named)].name)) {
+          layout.set(axis, Placement::split(dim));
+        }
+      }
+    }
+  }
+  return layout;
+}
+
+/// The axes of a dim in the order of the mesh, where a pin names some of them and not others: nodes
+/// choose them in this order.
+Layout in_order_of_mesh(Layout layout, const Pin& pin, const Mesh& mesh) {
+  for (int dim = 0; dim < static_cast<int>(graph::kMaxAxes); ++dim) {
+    std::vector<int32_t> axes = layout.axes_of(dim);
+    if (std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
+          return names(pin, mesh.axes[static_cast<size_t>(axis)].name);
+        })) {
+      continue;
+    }
+    for (int32_t axis : axes) {
+      layout.set(static_cast<size_t>(axis), Placement::replicate());
+    }
+    std::sort(axes.begin(), axes.end());
+    for (int32_t axis : axes) {
+      layout.set(static_cast<size_t>(axis), Placement::split(dim));
+    }
+  }
+  return layout;
+}
+
+std::vector<Pin> parse_pins(const std::vector<std::string>& pins, const Mesh& mesh) {
+  std::vector<Pin> list;
+  for (const std::string& text : pins) {
+    list.push_back(parse_pin(text, mesh));
+  }
+  return list;
+}
+
+bool matches(const Pin& pin, const graph::Tensor& tensor) {
+  return fnmatch(pin.pattern.c_str(), tensor.name.c_str(), 0) == 0;
+}
+
+/// The last pin whose pattern the name matches; null: none.
+const Pin* find_last(const graph::Tensor& tensor, const std::vector<Pin>& pins) {
+  const auto last = std::find_if(pins.rbegin(), pins.rend(),
+                                 [&](const Pin& pin) { return matches(pin, tensor); });
+  return last == pins.rend() ? nullptr : &*last;
+}
+
+/// What a pin of a tensor says.
+enum class Pinnable : uint8_t {
+  stored,      ///< how a parameter lies, or an input comes
+  activation,  ///< how those find it who read it
+  update,      ///< how a parameter is updated: a state, or the gradient of all uses
+  none,        ///< nothing: how it lies follows from others
+};
+
+/// By tensor.
+struct PinnableTensors {
+  std::vector<Pinnable> what;
+  std::vector<TensorId> param;  ///< to which it belongs, or kNone
+};
+
+PinnableTensors pinnable_tensors(const Graph& graph) {
+  // First all by their kind; then what the optimizer reads and writes is its parameter's; and so
+  // are sums of gradients, of which the parts cannot be pinned.
+  PinnableTensors all{std::vector<Pinnable>(graph.tensors.size(), Pinnable::none),
+                      std::vector<TensorId>(graph.tensors.size(), kNone)};
+  for (size_t id = 0; id < graph.tensors.size(); ++id) {
+    const graph::Tensor& tensor = graph.tensors[id];
+    if (tensor.kind == TensorKind::param || tensor.kind == TensorKind::input) {
+      all.what[id] = Pinnable::stored;
+    } else if (tensor.producer != kNone &&
+               graph.nodes[static_cast<size_t>(tensor.producer)].phase != graph::Phase::optimizer) {
+      all.what[id] = Pinnable::activation;
+    }
+  }
+  for (const graph::Node& node : graph.nodes) {
+    if (node.phase != graph::Phase::optimizer) continue;
+    const auto param = std::find_if(node.in.begin(), node.in.end(), [&](TensorId id) {
+      return graph.tensor(id).kind == TensorKind::param;
+    });
+    if (param == node.in.end()) continue;
+    for (TensorId id : node.in) {
+      if (graph.tensor(id).kind != TensorKind::state) continue;
+      all.what[static_cast<size_t>(id)] = Pinnable::update;
+      all.param[static_cast<size_t>(id)] = *param;
+    }
+    for (TensorId id : node.out) {
+      all.param[static_cast<size_t>(id)] = *param;
+    }
+  }
+  for (const graph::ParamGrad& grad : graph.grads) {
+    for (TensorId id : grad.contributions) {
+      all.what[static_cast<size_t>(id)] = Pinnable::none;
+      all.param[static_cast<size_t>(id)] = grad.param;
+    }
+    if (grad.total != kNone) {
+      all.what[static_cast<size_t>(grad.total)] = Pinnable::update;
+      all.param[static_cast<size_t>(grad.total)] = grad.param;
+    }
+  }
+  return all;
+}
+
+/// What to pin in the place of a tensor whose layout follows from others.
+std::string to_pin_instead(const Graph& graph, const PinnableTensors& pinnable, size_t id) {
+  const TensorId param = pinnable.param[id];
+  for (const graph::ParamGrad& grad : graph.grads) {
+    if (param == kNone || grad.param != param || grad.total == kNone) continue;
+    return fmt::format("it lies as {} is updated; try {}, with which this is said",
+                       graph.tensor(param).name, graph.tensor(grad.total).name);
+  }
+  return "how it lies follows from the gradients and states that the step has; try grad.* or "
+         "exp_avg.* of a parameter";
+}
+
+/// Each pin learns what it matches.
+void count_matches(const Graph& graph, const PinnableTensors& pinnable, std::vector<Pin>* pins) {
+  for (size_t id = 0; id < graph.tensors.size(); ++id) {
+    for (Pin& pin : *pins) {
+      if (!matches(pin, graph.tensors[id])) continue;
+      if (pinnable.what[id] != Pinnable::none) {
+        ++pin.matches;
+      } else if (pin.other.empty()) {
+        pin.other = graph.tensors[id].name;
+        pin.instead = to_pin_instead(graph, pinnable, id);
+      }
+    }
+  }
+}
+
+/// The graph of a training has all that pins may name. In others of the same run, those of what is
+/// made in training match nothing.
+void refuse_unmatched(const Graph& graph, const std::vector<Pin>& pins) {
+  const bool trains = !graph.grads.empty() &&
+                      std::any_of(graph.tensors.begin(), graph.tensors.end(),
+                                  [](const auto& one) { return one.kind == TensorKind::state; });
+  for (const Pin& pin : pins) {
+    if (!trains || pin.matches > 0) continue;
+    if (!pin.other.empty()) {
+      fail("plan.layouts", "'{}' names {}, which no pin can: {}", pin.text, pin.other, pin.instead);
+    }
+    fail("plan.layouts",
+         "no tensor matches '{}'; expected a name or pattern of `hocket graph RUN --stage "
+         "backward`, e.g. model.embed_tokens.weight or model.layers.*.mlp.down_proj.weight",
+         pin.pattern);
+  }
+}
+
+}  // namespace
+
+std::string why_not(const graph::Tensor& tensor, const Layout& layout, const Mesh& mesh) {
+  Layout even = layout;
+  std::vector<int32_t> last;  // who has the least
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    const std::string& name = mesh.axes[axis].name;
+    last.push_back(mesh.axes[axis].size - 1);
+    if (splits_parameters(name) || (tensor.expert && name == kExpertAxis)) {
+      even.set(axis, Placement::replicate());
+    }
+  }
+  try {
+    graph::local_type(tensor.type, even, mesh);
+    graph::local_type(tensor.type, layout, mesh, last);
+  } catch (const Error& error) {
+    return std::string(error.what());
+  }
+  return "";
+}
+
+std::set<TensorId> pin_stored(const Graph& graph, const Mesh& mesh,
+                              const std::vector<std::string>& pins, std::vector<Layout>* layouts) {
+  std::vector<Pin> list = parse_pins(pins, mesh);
+  const PinnableTensors pinnable = pinnable_tensors(graph);
+  count_matches(graph, pinnable, &list);
+  refuse_unmatched(graph, list);
+  std::set<TensorId> all;
+  for (size_t id = 0; id < graph.tensors.size(); ++id) {
+    if (pinnable.what[id] != Pinnable::stored) continue;
+    const graph::Tensor& tensor = graph.tensors[id];
+    const Pin* const pin = find_last(tensor, list);
+    if (!pin) continue;
+    Layout& layout = (*layouts)[id];
+    layout = in_order_of_mesh(pinned(layout, *pin, mesh), *pin, mesh);
+    const std::string why = why_not(tensor, layout, mesh);
+    if (!why.empty()) fail("plan.layouts", "'{}' cannot be: {}", pin->text, why);
+    all.insert(static_cast<TensorId>(id));
+  }
+  return all;
+}
+
+PinnedTensors pinned_tensors(const Graph& graph, const Mesh& mesh,
+                             const std::vector<std::string>& pins) {
+  const std::vector<Pin> list = parse_pins(pins, mesh);
+  const PinnableTensors pinnable = pinnable_tensors(graph);
+  PinnedTensors all;
+  for (size_t id = 0; id < graph.tensors.size(); ++id) {
+    const graph::Tensor& tensor = graph.tensors[id];
+    if (pinnable.what[id] == Pinnable::none) continue;
+    const Pin* const pin = find_last(tensor, list);
+    if (!pin) continue;
+    Pinned one{pinned({}, *pin, mesh), {}, pin->text};
+    const std::string why = why_not(tensor, one.layout, mesh);
+    if (!why.empty()) fail("plan.layouts", "'{}' cannot be: {}", pin->text, why);
+    for (const graph::Axis& axis : mesh.axes) {
+      one.axes.push_back(names(*pin, axis.name));
+    }
+    if (pinnable.what[id] != Pinnable::update) {
+      all.tensors[static_cast<TensorId>(id)] = std::move(one);
+      continue;
+    }
+    const auto [known, fresh] = all.updates.try_emplace(pinnable.param[id], one);
+    if (!fresh && (known->second.layout != one.layout || known->second.axes != one.axes)) {
+      fail("plan.layouts",
+           "'{}' and '{}' are both of how {} is updated: its gradient and what the optimizer keeps "
+           "for it lie alike; expected one of them, or the same layout in both",
+           known->second.text, pin->text, graph.tensor(pinnable.param[id]).name);
+    }
+  }
+  return all;
+}
+
+std::string said_of_pins(const std::vector<std::string>& pins) {
+  if (pins.empty()) return "";
+  return fmt::format("; plan.layouts '{}' says how some tensors lie; try without",
+                     join(pins, "', '"));
+}
+
+}  // namespace hocket::parallel

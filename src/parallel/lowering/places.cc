@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/lowering/places.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include "parallel/layouts/layouts.h"
+#include "parallel/lowering/stage.h"
+
+namespace hocket::parallel {
+
+using graph::Graph;
+using graph::kNone;
+using graph::Node;
+using graph::NodeId;
+using graph::TensorId;
+using graph::TensorKind;
+
+bool contains(const PipelineRanks& ranks, int32_t rank) {
+  return std::binary_search(ranks.begin(), ranks.end(), rank);
+}
+
+PipelineRanks united(const PipelineRanks& left, const PipelineRanks& right) {
+  PipelineRanks all;
+  std::set_union(left.begin(), left.end(), right.begin(), right.end(), std::back_inserter(all));
+  return all;
+}
+
+namespace {
+
+PipelineRanks common(const PipelineRanks& left, const PipelineRanks& right) {
+  PipelineRanks both;
+  std::set_intersection(left.begin(), left.end(), right.begin(), right.end(),
+                        std::back_inserter(both));
+  return both;
+}
+
+bool makes_optimizer_tensor(const Graph& graph, TensorId tensor) {
+  const NodeId producer = graph.tensor(tensor).producer;
+  return producer != kNone && graph.nodes[producer].phase == graph::Phase::optimizer;
+}
+
+}  // namespace
+
+Places::Places(const Graph& graph, const Pipeline& pipeline)
+    : runs_(graph.nodes.size()),
+      has_(graph.tensors.size()),
+      partial_(graph.tensors.size(), false),
+      gathers_(graph.nodes.size(), false),
+      sums_gradients_(graph.nodes.size(), false),
+      sums_of_(graph.grads.size()) {
+  // Forward and backward nodes run where their layer is, and a parameter lies where forward nodes
+  // read it. The nodes of the step follow in the graph's order; then, from the last to the first,
+  // those whose inputs no rank has all of.
+  find_gradient_sums(graph);
+  place_layers(graph, pipeline);
+  place_step(graph, pipeline);
+  place_gathering(graph, pipeline);
+  mark_addends(graph);
+}
+
+void Places::place_layers(const Graph& graph, const Pipeline& pipeline) {
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (node.phase == graph::Phase::optimizer) continue;
+    const int32_t stage = pipeline.stage_of(node.layer);
+    for (int32_t route = 0; route < pipeline.num_routes(); ++route) {
+      runs_[n] = united(runs_[n], {pipeline.rank_of(stage, route)});
+    }
+    for (TensorId output : node.out) {
+      has_[output] = runs_[n];
+    }
+    if (node.phase != graph::Phase::forward) continue;
+    for (TensorId input : node.in) {
+      if (graph.tensor(input).kind == TensorKind::param) {
+        has_[input] = united(has_[input], runs_[n]);
+      }
+    }
+  }
+  const auto mark = [&](const std::vector<TensorId>& summed) {
+    for (TensorId tensor : summed) {
+      partial_[tensor] = has_[tensor].size() > 1;
+    }
+  };
+  mark(graph.losses);
+  for (const graph::ParamGrad& grad : graph.grads) {
+    mark(grad.contributions);
+  }
+}
+
+/// The optimizer nodes between the contributions to a gradient and their total.
+void Places::find_gradient_sums(const Graph& graph) {
+  for (size_t grad = 0; grad < graph.grads.size(); ++grad) {
+    std::set<NodeId> sums;
+    std::vector<TensorId> open;
+    if (graph.grads[grad].total != kNone) {
+      open.push_back(graph.grads[grad].total);
+    }
+    while (!open.empty()) {
+      const TensorId tensor = open.back();
+      open.pop_back();
+      if (!makes_optimizer_tensor(graph, tensor)) continue;  // a contribution
+      const NodeId producer = graph.tensor(tensor).producer;
+      sums_gradients_[producer] = true;
+      sums.insert(producer);
+      open.insert(open.end(), graph.nodes[producer].in.begin(), graph.nodes[producer].in.end());
+    }
+    sums_of_[grad].assign(sums.begin(), sums.end());
+  }
+}
+
+/// By tensor: the ranks that update parameters with it.
+std::vector<PipelineRanks> Places::ranks_of_updates(const Graph& graph) const {
+  std::vector<PipelineRanks> ranks(graph.tensors.size());
+  for (const Node& node : graph.nodes) {
+    if (node.phase != graph::Phase::optimizer) continue;
+    const auto updated = std::find_if(node.in.begin(), node.in.end(), [&](TensorId input) {
+      return graph.tensor(input).kind == TensorKind::param;
+    });
+    if (updated == node.in.end()) continue;
+    for (TensorId input : node.in) {
+      ranks[input] = united(ranks[input], has_[*updated]);
+    }
+  }
+  return ranks;
+}
+
+void Places::place_step(const Graph& graph, const Pipeline& pipeline) {
+  // An update runs wherever its parameter lies. A sum of contributions to a gradient runs on every
+  // rank that has one, and is partial if there are several. What is left runs on one rank that has
+  // all inputs (the one of its layer, if it does); if none does, or updates elsewhere read the
+  // result, on the ranks that read it.
+  const std::vector<PipelineRanks> updates = ranks_of_updates(graph);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (node.phase != graph::Phase::optimizer) continue;
+    TensorId updated = kNone;
+    bool any = false;
+    PipelineRanks some;
+    PipelineRanks all;
+    for (TensorId input : node.in) {
+      const graph::Tensor& tensor = graph.tensor(input);
+      if (tensor.kind == TensorKind::param && updated == kNone) {
+        updated = input;
+      }
+      if (tensor.producer == kNone) continue;
+      all = any ? common(all, has_[input]) : has_[input];
+      some = united(some, has_[input]);
+      any = true;
+    }
+    if (updated != kNone) {
+      runs_[n] = has_[updated];
+    } else if (sums_gradients_[n]) {
+      runs_[n] = some;
+    } else if (any && all.empty()) {
+      gathers_[n] = true;
+    } else {
+      const int32_t own = pipeline.rank_of_layer(node.layer);
+      const int32_t one = all.empty() || contains(all, own) ? own : all.front();
+      gathers_[n] = any && std::any_of(node.out.begin(), node.out.end(), [&](TensorId output) {
+                      return united(updates[output], {one}).size() > 1;
+                    });
+      runs_[n] = gathers_[n] ? PipelineRanks{} : PipelineRanks{one};
+    }
+    for (TensorId output : node.out) {
+      has_[output] = runs_[n];
+      partial_[output] = sums_gradients_[n] && runs_[n].size() > 1;
+    }
+  }
+}
+
+void Places::place_gathering(const Graph& graph, const Pipeline& pipeline) {
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    if (!gathers_[n]) continue;
+    const Node& gathering = graph.nodes[n];
+    for (size_t reader = n + 1; reader < graph.nodes.size(); ++reader) {
+      const Node& node = graph.nodes[reader];
+      const bool reads = std::any_of(node.in.begin(), node.in.end(), [&](TensorId input) {
+        return std::find(gathering.out.begin(), gathering.out.end(), input) != gathering.out.end();
+      });
+      if (reads) {
+        runs_[n] = united(runs_[n], runs_[reader]);
+      }
+    }
+    if (runs_[n].empty()) {
+      runs_[n] = {pipeline.rank_of_layer(gathering.layer)};  // the host reads the result
+    }
+    for (TensorId output : gathering.out) {
+      has_[output] = runs_[n];
+    }
+    for (TensorId input : gathering.in) {
+      partial_[input] = true;
+    }
+  }
+}
+
+/// What goes into a partial sum is partial.
+void Places::mark_addends(const Graph& graph) {
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    if (!sums_gradients_[n] || !partial_[graph.nodes[n].out[0]]) continue;
+    for (TensorId input : graph.nodes[n].in) {
+      partial_[input] = true;
+    }
+  }
+}
+
+void set_partial_along_pipeline(const Graph& graph, const Places& places, int32_t axis,
+                                Layouts* layouts) {
+  for (size_t id = 0; id < graph.tensors.size(); ++id) {
+    if (places.partial(static_cast<TensorId>(id))) {
+      layouts->tensor[id].set(axis, graph::Placement::partial());
+      layouts->lies[id].set(axis, graph::Placement::partial());
+    }
+  }
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (!places.sums_gradients(static_cast<NodeId>(n))) continue;
+    for (size_t i = 0; i < graph.nodes[n].in.size(); ++i) {
+      layouts->node[n].in[i].set(axis, layouts->tensor[graph.nodes[n].in[i]][axis]);
+    }
+  }
+}
+
+}  // namespace hocket::parallel

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/balance.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <utility>
+
+namespace hocket::planner {
+
+std::vector<int64_t> even_layers(int64_t layers, int64_t stages) {
+  std::vector<int64_t> found;
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    found.push_back(layers / stages + (stage < layers % stages ? 1 : 0));
+  }
+  return found;
+}
+
+namespace {
+
+/// What every stage has to do.
+std::vector<double> stage_costs(const LayerCosts& costs, const std::vector<int64_t>& layers) {
+  std::vector<double> found;
+  auto next = costs.layer.begin();
+  for (const int64_t here : layers) {
+    found.push_back(std::accumulate(next, next + here, 0.0));
+    next += here;
+  }
+  found.front() += costs.embedding;
+  found.back() += costs.head;
+  return found;
+}
+
+/// How long every rank takes for its stages.
+std::vector<double> rank_times(const LayerCosts& costs, const Stages& stages,
+                               const std::vector<double>& speed,
+                               const std::vector<int64_t>& layers) {
+  std::vector<double> found(speed.size(), 0);
+  const std::vector<double> each = stage_costs(costs, layers);
+  for (size_t stage = 0; stage < each.size(); ++stage) {
+    const auto rank = static_cast<size_t>(stages.rank_of(static_cast<int64_t>(stage)));
+    found[rank] += each[stage] / speed[rank];
+  }
+  return found;
+}
+
+/// Layers of every stage such that the longest stage is as short as it can be. `speed`: of every
+/// stage.
+std::vector<int64_t> shortest_stages(const LayerCosts& costs, const std::vector<double>& speed) {
+  // least[s][n]: the shortest that the longest of the first s stages can be with the first n
+  // layers; taken[s][n]: how many of these the last of the stages then has.
+  const size_t stages = speed.size(), layers = costs.layer.size();
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> least(stages + 1, std::vector<double>(layers + 1, kNever));
+  std::vector<std::vector<size_t>> taken(stages + 1, std::vector<size_t>(layers + 1, 0));
+  least[0][0] = 0;
+  for (size_t s = 1; s <= stages; ++s) {
+    for (size_t n = s; n <= layers - (stages - s); ++n) {
+      double cost = (s == 1 ? costs.embedding : 0) + (s == stages ? costs.head : 0);
+      for (size_t here = 1; here <= n - (s - 1); ++here) {
+        cost += costs.layer[n - here];
+        const double longest = std::max(least[s - 1][n - here], cost / speed[s - 1]);
+        if (longest < least[s][n]) {
+          least[s][n] = longest;
+          taken[s][n] = here;
+        }
+      }
+    }
+  }
+  std::vector<int64_t> found(stages);
+  for (size_t s = stages, n = layers; s > 0; --s) {
+    found[s - 1] = static_cast<int64_t>(taken[s][n]);
+    n -= taken[s][n];
+  }
+  return found;
+}
+
+/// Moves layers from stages of the busiest rank to others, one by one, for as long as that makes
+/// the busiest rank faster, or the longest stage shorter where it is as fast.
+void even_out(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
+              std::vector<int64_t>* layers) {
+  const auto worth = [&](const std::vector<int64_t>& laid) {
+    const std::vector<double> each = stage_costs(costs, laid);
+    double longest = 0;
+    for (size_t stage = 0; stage < each.size(); ++stage) {
+      const int64_t rank = stages.rank_of(static_cast<int64_t>(stage));
+      longest = std::max(longest, each[stage] / speed[static_cast<size_t>(rank)]);
+    }
+    return std::pair(busiest_rank(costs, stages, speed, laid), longest);
+  };
+  for (auto best = worth(*layers);;) {
+    const std::vector<double> times = rank_times(costs, stages, speed, *layers);
+    const int64_t busiest = std::max_element(times.begin(), times.end()) - times.begin();
+    std::vector<int64_t> found;
+    for (size_t from = 0; from < layers->size(); ++from) {
+      if (stages.rank_of(static_cast<int64_t>(from)) != busiest || (*layers)[from] == 1) continue;
+      for (size_t to = 0; to < layers->size(); ++to) {
+        std::vector<int64_t> moved = *layers;
+        --moved[from];
+        ++moved[to];
+        if (const auto here = worth(moved); here < best) {
+          best = here;
+          found = std::move(moved);
+        }
+      }
+    }
+    if (found.empty()) return;
+    *layers = std::move(found);
+  }
+}
+
+}  // namespace
+
+double busiest_rank(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
+                    const std::vector<int64_t>& layers) {
+  const std::vector<double> times = rank_times(costs, stages, speed, layers);
+  return *std::max_element(times.begin(), times.end());
+}
+
+std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stages,
+                                     const std::vector<double>& speed) {
+  std::vector<double> of_stages;
+  for (int64_t stage = 0; stage < stages.count(); ++stage) {
+    of_stages.push_back(speed[static_cast<size_t>(stages.rank_of(stage))]);
+  }
+  std::vector<int64_t> layers = shortest_stages(costs, of_stages);
+  if (stages.chunks > 1) {
+    even_out(costs, stages, speed, &layers);
+  }
+  return layers;
+}
+
+std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>& speed) {
+  // One after the other to the replica that is done with it first, of like ones to the first: so
+  // neighbours that are alike have as many, but for one more in the first of them.
+  struct Next {
+    double done = 0;
+    size_t replica = 0;
+    bool operator<(const Next& other) const {
+      return done != other.done ? done > other.done : replica > other.replica;
+    }
+  };
+  std::vector<int64_t> found(speed.size(), 1);
+  std::priority_queue<Next> next;
+  for (size_t replica = 0; replica < speed.size(); ++replica) {
+    next.push({2 / speed[replica], replica});
+  }
+  for (int64_t dealt = std::ssize(speed); dealt < sequences; ++dealt) {
+    const size_t replica = next.top().replica;
+    next.pop();
+    ++found[replica];
+    next.push({static_cast<double>(found[replica] + 1) / speed[replica], replica});
+  }
+  return found;
+}
+
+double longest_replica(const std::vector<int64_t>& samples, const std::vector<double>& speed) {
+  double longest = 0;
+  for (size_t replica = 0; replica < speed.size(); ++replica) {
+    longest = std::max(longest, static_cast<double>(samples[replica]) / speed[replica]);
+  }
+  return longest;
+}
+
+}  // namespace hocket::planner

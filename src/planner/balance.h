@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work dealt out to ranks of unlike speed: layers to the stages of a pipeline, sequences to
+// replicas.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+namespace hocket::planner {
+
+/// How stages lie on the ranks of a pipeline.
+struct Stages {
+  int32_t pp = 1, chunks = 1;
+  bool is_v = false;  ///< two of a rank in a V; else they go around the ranks
+  auto operator<=>(const Stages&) const = default;
+
+  int64_t count() const { return int64_t{pp} * chunks; }
+  int64_t rank_of(int64_t stage) const {
+    return is_v && stage >= pp ? count() - 1 - stage : stage % pp;
+  }
+};
+
+/// Work to be laid on stages: of every layer, and beside those of the first and of the last one.
+struct LayerCosts {
+  std::vector<double> layer;
+  double embedding = 0, head = 0;
+};
+
+/// As even as may be, the first stages with one more (parallel::Plan::stage_of_layers).
+std::vector<int64_t> even_layers(int64_t layers, int64_t stages);
+/// Layers of every stage such that the busiest rank has little to do, and of as little the longest
+/// stage is short, at least one each; with one chunk as little as can be. `speed`: of every rank of
+/// the pipeline.
+std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stages,
+                                     const std::vector<double>& speed);
+/// How long the busiest rank takes for its stages.
+double busiest_rank(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
+                    const std::vector<int64_t>& layers);
+/// Sequences dealt out to replicas such that the slowest is as fast as it can be, at least one
+/// each. `speed`: of every replica.
+std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>& speed);
+/// How long the slowest replica takes.
+double longest_replica(const std::vector<int64_t>& samples, const std::vector<double>& speed);
+
+}  // namespace hocket::planner

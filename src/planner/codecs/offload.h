@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many gradients of each group the hosts encode in place of the devices (Espresso, Wang et al.,
+// EuroSys 2023, Algorithm 2): gradients of one size that travel in one way are a group, and of each
+// group only a number has to be chosen, since it is those furthest from the output that go to
+// hosts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace hocket::planner {
+
+/// How many of each group.
+using OffloadCounts = std::vector<size_t>;
+
+struct OffloadSearch {
+  double choices = 1;     ///< there are: the product of the groups' sizes plus one
+  bool all_tried = true;  ///< false: there are too many, and groups were decided one after another
+  OffloadCounts best;     ///< of the shortest step; 0 of each: nothing is better
+  double gain_s = 0;      ///< by which these shorten the step
+};
+
+/// `step_s`: the predicted step with these counts, if it is to be taken; it is called with at most
+/// `most_choices` of them where there are no more, and once for each count of one group at a time
+/// else, until none of them shortens the step any more. `begin_s`: the step with 0 of each.
+/// `stop`: true ends the search with the best so far.
+OffloadSearch choose_offload(
+    const std::vector<size_t>& group_sizes, double begin_s, double most_choices,
+    const std::function<std::optional<double>(const OffloadCounts&)>& step_s,
+    const std::function<bool()>& stop);
+
+}  // namespace hocket::planner

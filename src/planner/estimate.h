@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan takes of time and memory, without making its program: bounds that no program of the
+// plan is below, and an estimate by which plans are tried in turn. Both price the nodes of the
+// model's single-device graph, each divided by the ranks that can share it, and the collectives
+// that no layout avoids, by the cost model of the simulator.
+//
+//   memory >= parameters, their gradients and states, and what live micro-batches keep
+//   time   >= the busiest pipeline rank's kernels, its wait for the first micro-batch to come and
+//             the last to go back, and sums over tp in forward passes
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "collectives/comm_op.h"
+#include "cost/cost_model.h"
+#include "graph/graph.h"
+#include "planner/model_table.h"
+#include "planner/pipeline_shape.h"
+#include "planner/space.h"
+
+namespace hocket::planner {
+
+/// A lower bound and an estimate: seconds of a step, bytes of the rank that takes most.
+struct Guess {
+  double least_s = 0, seconds = 0;
+  double least_any_s = 0;  ///< the bound whatever algorithms sums have
+  double least_bytes = 0, bytes = 0;
+};
+
+/// Prices of one model on one cluster. Each thread has its own.
+class Estimator {
+ public:
+  struct How {
+    /// Forward passes wait for their sums over tp: no pass cuts these in pieces.
+    bool blocking = true;
+    double bucket_bytes = 25 << 20;  ///< plan.bucket_mib
+  };
+  /// `graph`: of training, of one sequence on one rank, before any pass (engine::reference).
+  /// `costs`: of a run of as many ranks, and outlives this.
+  Estimator(const Space& space, const graph::Graph& graph, const cost::CostModel& costs, How how);
+  ~Estimator();
+  Estimator(const Estimator&) = delete;
+  Estimator& operator=(const Estimator&) = delete;
+
+  /// No plan with this mesh and micro-batch takes less, whatever else it chooses.
+  Guess floor_of_mesh(const Choice& mesh);
+  Guess guess(const Choice& choice);
+  /// The mesh, with as many ranks of ep together as let rows come soonest to their experts.
+  Choice with_fastest_exchange(const Choice& mesh);
+
+ private:
+  struct Layer;   // prices of a layer
+  struct Prices;  // of every kind of layer, for a mesh, micro-batch and way to recompute
+  struct Groups;  // how the groups of a mesh lie
+  struct Pace;    // of devices that are unlike
+  const Groups& groups(const Choice& choice);
+  const Prices& prices(const Choice& choice);
+  const Pace& pace(const Choice& choice);
+  double exchanged_rows(const Choice& choice) const;
+  double exchange_s(const Choice& choice, const Groups& groups) const;
+  using Counts = std::array<double, kLayerKinds>;  // layers by kind
+  const std::vector<Counts>& stages(const Choice& choice);
+  double held_bytes(const Choice& choice, int64_t micro_batches, double dense, double experts,
+                    bool least) const;
+  double working_bytes(const Choice& choice, LayerKind kind) const;
+  double collective_s(comm::Id op, double payload, const cost::GroupShape& shape) const;
+  Layer price(const Choice& choice, LayerKind kind, const Groups& groups) const;
+  void add_sums(const Choice& choice, LayerKind kind, const Groups& groups, Layer* layer) const;
+  double sync_s(const Choice& choice, const Groups& groups, double dense, double experts,
+                double forward, double backward) const;
+  double bucketed_s(comm::Id op, double bytes, const cost::GroupShape& shape) const;
+
+  Space space_;
+  const cost::CostModel& costs_;
+  How how_;
+  std::array<ModelTable, 3> tables_;  // by kRecompute
+  std::map<std::array<int32_t, 9>, std::unique_ptr<Groups>> groups_;
+  std::map<std::array<int32_t, 10>, std::unique_ptr<Prices>> prices_;
+  std::map<std::array<int32_t, 5>, Pace> paces_;
+  std::map<std::pair<Stages, bool>, std::vector<Counts>> stages_;  // as they lie, balanced
+  PipelineShapes shapes_;
+  /// The same transfers come again and again.
+  struct Transfer {
+    comm::Id op;
+    const cost::GroupShape* shape;  ///< of groups_
+    double payload;
+    bool operator==(const Transfer&) const = default;
+  };
+  struct HashTransfer {
+    size_t operator()(const Transfer& transfer) const;
+  };
+  mutable std::unordered_map<Transfer, double, HashTransfer> seconds_;
+};
+
+}  // namespace hocket::planner

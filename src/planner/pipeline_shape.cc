@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/pipeline_shape.h"
+
+#include <algorithm>
+
+#include "parallel/schedules/schedule.h"
+#include "sim/schedule_sim.h"
+
+namespace hocket::planner {
+
+namespace {
+
+/// Micro-batches of which a schedule shows its pattern: what more of them add is busy.
+int shown_micro_batches(const parallel::BuiltIn& schedule, const Choice& choice, int64_t count) {
+  const int64_t enough = std::min<int64_t>(count, 2 * choice.pp);
+  const int fitting = schedule.fitting
+                          ? schedule.fitting(choice.pp, choice.chunks, static_cast<int>(enough))
+                          : static_cast<int>(enough);
+  return static_cast<int>(std::min<int64_t>(fitting, count));
+}
+
+PipelineShape::Rank rank_of(const std::vector<parallel::Action>& row, int micro_batches,
+                            int64_t chunks) {
+  PipelineShape::Rank rank;
+  std::map<int64_t, double> forward;
+  double pending = 0;
+  for (const parallel::Action& action : row) {
+    if (action.kind == 'F') {
+      forward[action.stage] += 1;
+    }
+    pending += action.kind == 'I' ? 1 : action.kind == 'W' ? -1 : 0;
+    rank.pending = std::max(rank.pending, pending / static_cast<double>(chunks));
+  }
+  for (const auto& [stage, count] : forward) {
+    rank.stages.emplace_back(stage, count / micro_batches);
+  }
+  rank.first_stage = row.front().stage;
+  rank.last_stage = row.back().stage;
+  rank.last_kind = row.back().kind;
+  return rank;
+}
+
+PipelineShape shape_of(const Choice& choice, int64_t count) {
+  if (choice.pp == 1) {
+    return {.ranks = {{.stages = {{0, 1.0}}}}};
+  }
+  const parallel::BuiltIn& built_in = parallel::built_in_schedules()[choice.schedule];
+  const int shown = shown_micro_batches(built_in, choice, count);
+  const parallel::Schedule schedule = built_in.make(choice.pp, choice.chunks, shown);
+  const sim::ScheduleReport report =
+      sim::simulate_schedule(schedule, choice.pp * choice.chunks, shown, {});
+  PipelineShape shape;
+  double busiest = 0;
+  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
+    shape.ranks.push_back(rank_of(schedule.ranks[r], shown, choice.chunks));
+    shape.ranks.back().live = report.ranks[r].peak_live;
+    busiest = std::max(busiest, report.ranks[r].busy);
+    for (const parallel::Action& action : schedule.ranks[r]) {
+      shape.splits_backward = shape.splits_backward || action.kind == 'W';
+      shape.overlaps = shape.overlaps || action.overlaps_next;
+    }
+  }
+  if (busiest > 0) {
+    shape.waits = (report.step - busiest) / busiest * shown;
+  }
+  return shape;
+}
+
+}  // namespace
+
+const PipelineShape& PipelineShapes::of(const Choice& choice, int64_t micro_batches) {
+  // More micro-batches than twice the ranks show nothing new.
+  const int64_t enough = std::min<int64_t>(micro_batches, 2 * choice.pp + 1);
+  const std::array<int64_t, 4> key{choice.schedule, choice.pp, choice.chunks, enough};
+  const auto at = known_.find(key);
+  if (at != known_.end()) return at->second;
+  return known_.emplace(key, shape_of(choice, micro_batches)).first->second;
+}
+
+}  // namespace hocket::planner

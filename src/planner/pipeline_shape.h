@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a pipeline schedule alone says of a step, whatever the model: how long ranks wait, for how
+// many micro-batches they keep what backward passes read, and where their first and last work lies.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "planner/space.h"
+
+namespace hocket::planner {
+
+struct PipelineShape {
+  struct Rank {
+    /// Its stages, and the share of the micro-batches that it runs of each.
+    std::vector<std::pair<int64_t, double>> stages;
+    int64_t first_stage = 0;  ///< of its first work, which is a forward pass
+    int64_t last_stage = 0;   ///< of its last work
+    char last_kind = 'B';     ///< of that: parallel::Action::kind
+    double live = 1;          ///< most micro-batches alive, in shares of all of its layers
+    double pending = 0;       ///< most whose gradients of weights are put off, likewise
+  };
+  std::vector<Rank> ranks;
+  /// Time that ranks wait in a step, in passes (forward and backward) of a micro-batch through all
+  /// stages of a rank, where forward passes and the two halves of backward passes take the same.
+  double waits = 0;
+  bool splits_backward = false;  ///< gradients of weights are work of their own
+  bool overlaps = false;         ///< passes of two micro-batches take turns on a rank
+};
+
+/// Shapes of the built-in schedules, each worked out once.
+class PipelineShapes {
+ public:
+  /// Error: there is no such schedule for these ranks, chunks and micro-batches.
+  const PipelineShape& of(const Choice& choice, int64_t micro_batches);
+
+ private:
+  std::map<std::array<int64_t, 4>, PipelineShape> known_;
+};
+
+}  // namespace hocket::planner

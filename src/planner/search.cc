@@ -1,0 +1,623 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/search.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <exception>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <queue>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "planner/estimate.h"
+
+namespace hocket::planner {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// A plan that may be simulated. `key` says when: the smallest first.
+struct Candidate {
+  Choice choice;
+  float least_s = 0;
+  float least_any_s = 0;  ///< whatever algorithms sums have
+  float key = 0;
+  float guess_s = 0, bytes = 0;  ///< estimated
+  uint32_t order = 0;            ///< of those with one key
+  bool varied = false;           ///< plan.ep_inner is not the one that it was bounded with
+  bool surest = false;           ///< it is to be the first plan, of a search that was stopped
+};
+struct Later {
+  bool operator()(const Candidate& left, const Candidate& right) const {
+    return left.key != right.key ? left.key > right.key : left.order > right.order;
+  }
+};
+
+/// Candidates that are held, at most; of more the worst by their keys are left.
+constexpr size_t kMostCandidates = 4'000'000;
+/// A plan estimated to take more than there is of memory is tried late: its key grows with what is
+/// too much.
+constexpr double kMemoryPenalty = 4;
+/// As long as none fits, one that will is worth more than a fast one: then it grows by so much.
+constexpr double kMemoryPenaltyAtFirst = 100;
+/// By so much more than was thought of, a plan is put off again.
+constexpr double kMisjudged = 1.02;
+/// And of two plans that are as good the one with the shorter program is tried first: its key grows
+/// by this with every doubling of its passes through layers beyond kFewPasses. Where keys go around
+/// a ring, every kRingSteps of its ranks make a pass as long as another one.
+constexpr double kSizePenalty = 0.02, kFewPasses = 1024, kRingSteps = 8;
+/// Algorithms of sums are tried of plans within this of the best one, and of others last.
+constexpr double kNear = 1.05;
+constexpr float kLast = 1e6f;
+/// Of the time that is left, so much goes into bounds before plans are simulated; but there must be
+/// some candidates to choose among.
+constexpr double kBoundingShare = 0.5;
+constexpr size_t kEnoughToChoose = 5000;
+/// A search that has ended without a plan goes on to the first that fits, for so long and so many
+/// plans at least. It takes what is sure to fit and short to simulate: a rank's estimated memory
+/// must be below the limit by a margin, which grows with every plan that did not fit; and the key
+/// grows by so much with every doubling of passes.
+constexpr double kMoreSeconds = 60;
+constexpr int kMorePlans = 16;
+constexpr double kFirstMargin = 1.1, kMoreMargin = 1.25, kSurePenalty = 100;
+constexpr double kHurriedSizePenalty = 0.5;
+/// What is being simulated when it ends is given up if its program is so many times as long as that
+/// of the plan that is then the surest.
+constexpr double kMuchLonger = 8;
+
+/// How many times as much time, or memory, simulated plans took as was estimated, by their
+/// schedule, what they repeat and split, and how many ranks their pipelines and experts have: of
+/// the others that many times as much is expected. Of a kind of which no plan was simulated nothing
+/// is known but what all of them say together.
+class Misjudged {
+ public:
+  void record(const Choice& choice, double times) {
+    kinds_[kind_of(choice)].add(times);
+    all_.add(times);
+  }
+  double times(const Choice& choice) const {
+    const auto kind = kinds_.find(kind_of(choice));
+    return kind == kinds_.end() ? 1 : kind->second.mean();
+  }
+  /// Of any plan.
+  double times() const { return all_.count == 0 ? 1 : all_.mean(); }
+
+ private:
+  struct Kind {
+    double sum = 0;
+    int count = 0;
+    void add(double times) {
+      sum += times;
+      ++count;
+    }
+    double mean() const { return sum / count; }
+  };
+  static std::array<int, 5> kind_of(const Choice& choice) {
+    return {choice.schedule, choice.recompute, choice.shard, static_cast<int>(std::log2(choice.pp)),
+            static_cast<int>(std::log2(choice.ep))};
+  }
+  std::map<std::array<int, 5>, Kind> kinds_;
+  Kind all_;
+};
+
+/// What a thread estimates with.
+struct Pricing {
+  Pricing(const Trial& trial, const Space& space)
+      : costs(trial.costs()),
+        estimator(space, trial.graph(), costs,
+                  {.blocking = trial.blocking(), .bucket_bytes = trial.bucket_bytes()}) {}
+  cost::CostModel costs;
+  Estimator estimator;
+};
+
+class Search {
+ public:
+  Search(const Trial& trial, const Space& space, const SearchOptions& options)
+      : trial_(trial), space_(space), options_(options) {}
+
+  SearchResult run();
+
+ private:
+  int num_threads() const;
+  double spent_s() const;
+  bool out_of_time() const;
+  /// It was asked to end, or its time is up.
+  bool stopped() const { return stop_.load(std::memory_order_relaxed); }
+  /// And there is a plan: what is being simulated need not come to its end.
+  bool is_done() const { return failed_ || (stopped() && fits_); }
+  /// Nothing more is begun.
+  bool ends() const { return is_done() || gave_up_; }
+  void look_whether_to_stop();
+  void in_threads(const std::function<void(int)>& body);
+  Estimator* estimator_of(int thread);
+  void bound_meshes();
+  bool bounds_enough() const;
+  void bound(Estimator* estimator);
+  void bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Candidate>* found,
+                  Counts* counts);
+  Candidate candidate(const Choice& plan, const Guess& guess) const;
+  void keep(std::vector<Candidate> found, const Counts& counts);
+  bool take(Candidate* candidate, Estimator* estimator);
+  bool is_put_off(Candidate candidate);
+  double passes(const Choice& choice) const;
+  size_t surest() const;
+  bool take_surest(Candidate* candidate);
+  void simulate(Estimator* estimator);
+  void add_other_exchanges(const Candidate& candidate, Estimator* estimator);
+  void add_other_sums(const Candidate& candidate, bool near);
+  void add(const Candidate& candidate);
+  void record(const Candidate& candidate, Outcome outcome, Estimator* estimator);
+  void report();
+  void finish();
+
+  const Trial& trial_;
+  const Space& space_;
+  const SearchOptions& options_;
+  Clock::time_point begun_ = Clock::now();
+  std::vector<Choice> meshes_;
+  std::atomic<size_t> next_mesh_{0};
+  double bound_until_s_ = 0;
+  std::atomic<size_t> held_{0};  // candidates
+  std::atomic<bool> stop_{false}, fits_{false}, failed_{false}, gave_up_{false};
+  double stopped_s_ = 0;                                                   // when it was stopped
+  int more_plans_ = 0;                                                     // taken since then
+  std::atomic<double> too_long_{std::numeric_limits<double>::infinity()};  // passes, since then
+  double margin_ = kFirstMargin;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  int running_ = 0;
+  std::exception_ptr failure_;
+  std::vector<std::unique_ptr<Pricing>> pricing_;  // by thread
+  std::vector<Candidate> queue_;                   // a heap, the next one first
+  int busy_ = 0;                                   // threads that simulate, and may add candidates
+  std::condition_variable more_;
+  uint32_t next_order_ = 0;
+  double best_s_ = std::numeric_limits<double>::infinity();
+  double left_least_s_ = std::numeric_limits<double>::infinity();
+  Misjudged misjudged_bytes_, misjudged_seconds_;
+  SearchResult result_;
+};
+
+int Search::num_threads() const {
+  return options_.threads > 0 ? options_.threads
+                              : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+double Search::spent_s() const {
+  return std::chrono::duration<double>(Clock::now() - begun_).count();
+}
+
+bool Search::out_of_time() const {
+  return options_.time_limit_s > 0 && spent_s() >= options_.time_limit_s;
+}
+
+/// Stops it if that was asked for, or if its time is up. The mutex is held.
+void Search::look_whether_to_stop() {
+  const bool asked = options_.stop && options_.stop();
+  if (stopped() || !(asked || out_of_time())) return;
+  result_.ended = asked ? "it was interrupted" : "its time is up";
+  stopped_s_ = spent_s();
+  if (!queue_.empty()) {
+    too_long_ = kMuchLonger * passes(queue_[surest()].choice);
+  }
+  stop_ = true;
+  more_.notify_all();
+}
+
+/// Runs `body` on every thread; this one waits, shows progress, and says when to stop. Throws what
+/// a body threw first.
+void Search::in_threads(const std::function<void(int)>& body) {
+  std::unique_lock lock(mutex_);
+  look_whether_to_stop();
+  running_ = num_threads();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < num_threads(); ++t) {
+    threads.emplace_back([&, t] {
+      std::exception_ptr failure;
+      try {
+        body(t);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      const std::lock_guard own(mutex_);
+      failure_ = failure_ ? failure_ : failure;
+      failed_ = failure_ != nullptr;
+      --running_;
+      more_.notify_all();
+      ended_.notify_all();
+    });
+  }
+  while (running_ > 0) {
+    ended_.wait_for(lock, std::chrono::milliseconds(100));
+    look_whether_to_stop();
+    report();
+  }
+  lock.unlock();
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
+}
+
+/// Shows how far it is. The mutex is held.
+void Search::report() {
+  if (!options_.progress) return;
+  Counts counts = result_.counts;
+  counts.left = std::ssize(queue_);
+  options_.progress(counts, result_.best.empty() ? nullptr : &result_.best.front(), result_.ended);
+}
+
+/// How long a plan's program is: passes of its micro-batches through layers.
+double Search::passes(const Choice& choice) const {
+  const bool in_ring = choice.cp > 1 && choice.keys == kKeysInRing;
+  return static_cast<double>(num_micro_batches(space_, choice) * space_.model.num_layers) *
+         (in_ring ? std::max(1.0, choice.cp / kRingSteps) : 1);
+}
+
+/// A plan with its bounds, to be tried the sooner the less its estimates are.
+Candidate Search::candidate(const Choice& plan, const Guess& guess) const {
+  const double limit = static_cast<double>(trial_.memory());
+  const double size = 1 + kSizePenalty * std::log2(std::max(1.0, passes(plan) / kFewPasses));
+  const double over = std::max(0.0, guess.bytes / limit - 1);
+  return {.choice = plan,
+          .least_s = static_cast<float>(guess.least_s * (1 - 1e-6)),
+          .least_any_s = static_cast<float>(guess.least_any_s * (1 - 1e-6)),
+          .key = static_cast<float>(guess.seconds * size * (1 + kMemoryPenalty * over)),
+          .guess_s = static_cast<float>(std::max(1e-9, guess.seconds * size)),
+          .bytes = static_cast<float>(std::max(1.0, guess.bytes))};
+}
+
+/// Bounds and estimates of every plan with this mesh.
+void Search::bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Candidate>* found,
+                        Counts* counts) {
+  const double limit = static_cast<double>(trial_.memory());
+  for (const Choice& sized : micro_batches(space_, mesh)) {
+    // Bounds are the same however ep lies on the mesh: other ways are added to what is tried.
+    Choice choice = estimator->with_fastest_exchange(sized);
+    const bool fits = options_.everything || estimator->floor_of_mesh(choice).least_bytes <= limit;
+    for (const Pipeline& pipeline : pipelines(space_, choice)) {
+      choice.schedule = pipeline.schedule;
+      choice.chunks = pipeline.chunks;
+      choice.balanced = pipeline.balanced;
+      visit_rest(space_, choice, [&](const Choice& plan) {
+        ++counts->plans;
+        const Guess guess = fits ? estimator->guess(plan) : Guess();
+        if (!fits || (guess.least_bytes > limit && !options_.everything)) {
+          ++counts->too_large;
+          return;
+        }
+        found->push_back(candidate(plan, guess));
+      });
+    }
+  }
+}
+
+/// What a thread prices plans by, made by that thread.
+Estimator* Search::estimator_of(int thread) {
+  std::unique_ptr<Pricing>& own = pricing_[static_cast<size_t>(thread)];
+  if (!own) {
+    own = std::make_unique<Pricing>(trial_, space_);
+  }
+  return &own->estimator;
+}
+
+/// Enough is bounded for now: it is time to simulate what there is.
+bool Search::bounds_enough() const {
+  if (ends()) return true;
+  const bool late = bound_until_s_ > 0 && spent_s() >= bound_until_s_;
+  return held_ >= kEnoughToChoose && (late || stopped());
+}
+
+/// Bounds the plans of the next meshes, in an order that soon has seen some of every sort: every
+/// n-th mesh, and around again.
+void Search::bound(Estimator* estimator) {
+  const size_t count = meshes_.size();
+  auto stride = static_cast<size_t>(0.618 * static_cast<double>(count)) | 1;
+  while (std::gcd(stride, count) != 1) {
+    stride += 2;
+  }
+  while (!bounds_enough()) {
+    const size_t next = next_mesh_++;
+    if (next >= count) break;
+    const size_t mesh = next * stride % count;
+    std::vector<Candidate> found;
+    Counts counts;
+    bound_mesh(meshes_[mesh], estimator, &found, &counts);
+    for (Candidate& candidate : found) {
+      candidate.order = static_cast<uint32_t>(mesh);
+    }
+    keep(std::move(found), counts);
+  }
+}
+
+/// Bounds of all meshes, or of as many as there is time for; the queue is in order then.
+void Search::bound_meshes() {
+  const double from = spent_s();
+  held_ = queue_.size();
+  bound_until_s_ =
+      options_.time_limit_s > 0 ? from + (options_.time_limit_s - from) * kBoundingShare : 0;
+  in_threads([&](int thread) { bound(estimator_of(thread)); });
+  result_.bounding_s += spent_s() - from;
+  // Plans of one key in the order in which the space names them, whichever thread found them.
+  std::stable_sort(queue_.begin(), queue_.end(), [](const Candidate& left, const Candidate& right) {
+    return Later()(right, left);
+  });
+  for (Candidate& candidate : queue_) {
+    candidate.order = next_order_++;
+  }
+  std::make_heap(queue_.begin(), queue_.end(), Later());
+}
+
+void Search::keep(std::vector<Candidate> found, const Counts& counts) {
+  const std::lock_guard lock(mutex_);
+  result_.counts.plans += counts.plans;
+  result_.counts.too_large += counts.too_large;
+  queue_.insert(queue_.end(), found.begin(), found.end());
+  held_ = queue_.size();
+  if (queue_.size() <= kMostCandidates) return;
+  const auto middle = queue_.begin() + static_cast<std::ptrdiff_t>(kMostCandidates / 2);
+  std::nth_element(
+      queue_.begin(), middle, queue_.end(),
+      [](const Candidate& left, const Candidate& right) { return left.key < right.key; });
+  for (auto at = middle; at != queue_.end(); ++at) {
+    left_least_s_ = std::min(left_least_s_, static_cast<double>(at->least_s));
+    ++result_.counts.left;
+  }
+  queue_.erase(middle, queue_.end());
+}
+
+/// The next plan that may beat the best one; false: there is none.
+bool Search::take(Candidate* candidate, Estimator* estimator) {
+  std::unique_lock lock(mutex_);
+  while (!ends()) {
+    if (stopped() && !queue_.empty()) return take_surest(candidate);
+    while (!queue_.empty()) {
+      std::pop_heap(queue_.begin(), queue_.end(), Later());
+      *candidate = queue_.back();
+      queue_.pop_back();
+      if (is_put_off(*candidate)) continue;
+      if (options_.everything || candidate->least_s <= best_s_) {
+        ++busy_;
+        return true;
+      }
+      ++result_.counts.slower;
+      // Its bound counts with the transport's sums; others may be faster.
+      if (candidate->least_any_s <= best_s_) {
+        add_other_exchanges(*candidate, estimator);
+        add_other_sums(*candidate, false);
+      }
+    }
+    if (busy_ == 0) return false;
+    more_.wait(lock);
+  }
+  return false;
+}
+
+/// The candidate that is most likely to be a plan soon. The mutex is held.
+size_t Search::surest() const {
+  const double limit = static_cast<double>(trial_.memory());
+  const auto layers = static_cast<double>(space_.model.num_layers);
+  const auto worth = [&](const Candidate& of) {
+    const double size = passes(of.choice) / layers * of.choice.chunks;
+    const double over = std::max(0.0, of.bytes * margin_ / limit - 1);
+    return of.guess_s * (1 + kHurriedSizePenalty * std::log2(1 + size)) * (1 + kSurePenalty * over);
+  };
+  size_t surest = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < queue_.size(); ++i) {
+    const double here = worth(queue_[i]);
+    if (here < least) {
+      least = here;
+      surest = i;
+    }
+  }
+  return surest;
+}
+
+/// After the end, without a plan: the one that is most likely to be a plan soon. False: it gives
+/// up. The mutex is held.
+bool Search::take_surest(Candidate* candidate) {
+  if (more_plans_++ >= kMorePlans && spent_s() - stopped_s_ >= kMoreSeconds) {
+    gave_up_ = true;
+    more_.notify_all();
+    return false;
+  }
+  const size_t found = surest();
+  *candidate = queue_[found];
+  candidate->surest = true;
+  queue_[found] = queue_.back();
+  queue_.pop_back();
+  std::make_heap(queue_.begin(), queue_.end(), Later());
+  ++busy_;
+  return true;
+}
+
+/// Puts a plan back if plans like it have shown that it will take more time than was thought, or
+/// more memory than there is. The mutex is held.
+bool Search::is_put_off(Candidate candidate) {
+  if (options_.everything) return false;
+  const bool none_fits = result_.best.empty();
+  double bytes = misjudged_bytes_.times(candidate.choice);
+  if (none_fits) {
+    bytes = std::max(bytes, misjudged_bytes_.times());
+  }
+  const double seconds = misjudged_seconds_.times(candidate.choice);
+  const double limit = static_cast<double>(trial_.memory());
+  const double over = std::max(0.0, candidate.bytes * bytes / limit - 1);
+  const double penalty = none_fits ? kMemoryPenaltyAtFirst : kMemoryPenalty;
+  const double key = candidate.guess_s * seconds * (1 + penalty * over);
+  if (key <= candidate.key * kMisjudged) return false;
+  candidate.key = static_cast<float>(key);
+  add(candidate);
+  return true;
+}
+
+void Search::add(const Candidate& candidate) {
+  queue_.push_back(candidate);
+  std::push_heap(queue_.begin(), queue_.end(), Later());
+}
+
+/// The same plan with ep laid in other ways over the mesh.
+void Search::add_other_exchanges(const Candidate& tried, Estimator* estimator) {
+  if (tried.varied || tried.choice.sums != 0) return;
+  Choice one_step = tried.choice;
+  one_step.ep_inner = 1;
+  std::vector<int32_t> all = inner_experts(space_, one_step);
+  if (all.empty()) return;
+  all.push_back(1);
+  for (const int32_t together : all) {
+    if (together == tried.choice.ep_inner) continue;
+    Choice plan = tried.choice;
+    plan.ep_inner = together;
+    Candidate other = candidate(plan, estimator->guess(plan));
+    other.order = tried.order;
+    other.varied = true;
+    add(other);
+    ++result_.counts.plans;
+  }
+}
+
+/// The same plan with other algorithms of sums: soon if it is a good one.
+void Search::add_other_sums(const Candidate& candidate, bool near) {
+  if (candidate.choice.sums != 0) return;
+  for (const uint8_t sums : other_sums(space_, candidate.choice)) {
+    Candidate other = candidate;
+    other.choice.sums = sums;
+    other.least_s = candidate.least_any_s;
+    other.key = near ? candidate.key : candidate.key + kLast;
+    add(other);
+    ++result_.counts.plans;
+  }
+}
+
+void Search::record(const Candidate& candidate, Outcome outcome, Estimator* estimator) {
+  const std::lock_guard lock(mutex_);
+  ++result_.counts.simulated;
+  add_other_exchanges(candidate, estimator);
+  if (!outcome.refused.empty()) {
+    ++result_.counts.refused;
+    ++result_.refusals[outcome.refused];
+    return;
+  }
+  log_debug("plan {}: {:.4g} s, estimated {:.4g}; {:.4g} GB, estimated {:.4g}",
+            describe(candidate.choice, space_), outcome.step_s, candidate.guess_s,
+            static_cast<double>(outcome.bytes) * 1e-9, candidate.bytes * 1e-9);
+  misjudged_bytes_.record(candidate.choice, static_cast<double>(outcome.bytes) / candidate.bytes);
+  misjudged_seconds_.record(candidate.choice, outcome.step_s / candidate.guess_s);
+  add_other_sums(candidate, outcome.fits && outcome.step_s <= best_s_ * kNear);
+  if (!outcome.fits) {
+    ++result_.counts.over_memory;
+    margin_ *= stopped() ? kMoreMargin : 1;
+    result_.over_memory.push_back(std::move(outcome));
+    return;
+  }
+  fits_ = true;
+  best_s_ = std::min(best_s_, outcome.step_s);
+  const auto at = std::upper_bound(result_.best.begin(), result_.best.end(), outcome,
+                                   [](const Outcome& left, const Outcome& right) {
+                                     // Of plans that are as fast the order is theirs, whichever was
+                                     // simulated first.
+                                     return left.step_s != right.step_s
+                                                ? left.step_s < right.step_s
+                                                : left.choice < right.choice;
+                                   });
+  result_.best.insert(at, std::move(outcome));
+}
+
+void Search::simulate(Estimator* estimator) {
+  Candidate candidate;
+  // What was begun before the end is given up for what is there much sooner.
+  const auto stop = [&] {
+    return is_done() || (stopped() && !candidate.surest && passes(candidate.choice) > too_long_);
+  };
+  while (take(&candidate, estimator)) {
+    std::optional<Outcome> outcome = trial_.simulate(candidate.choice, space_, stop);
+    if (outcome) {
+      record(candidate, std::move(*outcome), estimator);
+    }
+    const std::lock_guard lock(mutex_);
+    if (!outcome) {
+      add(candidate);  // given up: it is left
+    }
+    --busy_;
+    more_.notify_all();
+  }
+}
+
+/// While it lives, warnings go nowhere: what keys of a plan have no effect is told by who takes it.
+class Quiet {
+ public:
+  Quiet() {
+    if (log_level() == LogLevel::debug) return;
+    set_log_sink([](LogLevel, const std::string&) {});
+    set_ = true;
+  }
+  ~Quiet() {
+    if (set_) {
+      set_log_sink(nullptr);
+    }
+  }
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+
+ private:
+  bool set_ = false;
+};
+
+/// What was not simulated, and whether that matters.
+void Search::finish() {
+  for (const Candidate& candidate : queue_) {
+    if (candidate.least_s > best_s_) {
+      ++result_.counts.slower;
+      continue;
+    }
+    ++result_.counts.left;
+    left_least_s_ = std::min(left_least_s_, static_cast<double>(candidate.least_s));
+  }
+  result_.counts.meshes = std::ssize(meshes_);
+  result_.counts.meshes_left =
+      std::max<int64_t>(0, std::ssize(meshes_) - static_cast<int64_t>(next_mesh_.load()));
+  result_.complete = result_.counts.left == 0 && result_.counts.meshes_left == 0;
+  if (result_.complete) {
+    result_.ended.clear();  // it came too late to matter
+  } else if (result_.ended.empty()) {
+    result_.ended = "there are too many plans to hold";
+  }
+  result_.least_s = result_.counts.meshes_left > 0 ? 0 : std::min(best_s_, left_least_s_);
+  result_.seconds = spent_s();
+}
+
+SearchResult Search::run() {
+  // Bounds for all plans, or, where these take long, for a share of the time; then simulations. If
+  // it is stopped before there is a plan, what is bounded by then is simulated until one fits; and
+  // if none does, more is bounded.
+  const Quiet quiet;
+  meshes_ = meshes(space_);
+  pricing_.resize(static_cast<size_t>(num_threads()));
+  do {
+    bound_meshes();
+    in_threads([&](int thread) { simulate(estimator_of(thread)); });
+  } while (!ends() && next_mesh_ < meshes_.size());
+  finish();
+  return std::move(result_);
+}
+
+}  // namespace
+
+SearchResult search(const Trial& trial, const Space& space, const SearchOptions& options) {
+  return Search(trial, space, options).run();
+}
+
+}  // namespace hocket::planner

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The search for the plan with the shortest simulated step: every plan of a space is bounded, what
+// cannot fit into memory is dropped, the rest is simulated in the order of an estimate, and what
+// cannot beat the best simulated one is passed over. It ends when nothing is left, so that the best
+// plan is that of the whole space, or when its time is up; but not without a plan, if one that fits
+// is found soon.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "planner/trial.h"
+
+namespace hocket::planner {
+
+/// How far a search is. Every plan is in one of these numbers at the end.
+struct Counts {
+  int64_t plans = 0;      ///< looked at
+  int64_t too_large = 0;  ///< dropped: their bound on memory is above the limit
+  int64_t slower = 0;     ///< passed over: their bound on time is above the best
+  int64_t simulated = 0;
+  int64_t over_memory = 0;  ///< of the simulated ones
+  int64_t refused = 0;      ///< of the simulated ones: there is no such program
+  int64_t left = 0;         ///< neither
+  int64_t meshes = 0;       ///< of the space
+  int64_t meshes_left = 0;  ///< none of whose plans was looked at
+};
+
+struct SearchOptions {
+  double time_limit_s = 60;  ///< 0: none
+  int threads = 0;           ///< 0: as many as there are cores
+  /// No bounds: every plan of the space is simulated, for tests.
+  bool everything = false;
+  std::function<bool()> stop = nullptr;  ///< true ends the search with the best so far
+  /// Called now and then, by the thread that searches. `best`: null before there is one. `ended`:
+  /// why it ends, if it goes on until there is a first plan; else empty.
+  std::function<void(const Counts&, const Outcome* best, const std::string& ended)> progress =
+      nullptr;
+};
+
+struct SearchResult {
+  Counts counts;
+  bool complete = false;                    ///< no plan of the space is faster than the best one
+  std::string ended;                        ///< why it is not complete: "the time is up", ..
+  std::vector<Outcome> best;                ///< good ones, the fastest first
+  std::vector<Outcome> over_memory;         ///< simulated ones that do not fit
+  std::map<std::string, int64_t> refusals;  ///< why there is no program: how often
+  double seconds = 0;                       ///< that the search took
+  double bounding_s = 0;                    ///< of these, for bounds
+  double least_s = 0;  ///< no plan of the space is faster than this; 0: not known
+};
+
+SearchResult search(const Trial& trial, const Space& space, const SearchOptions& options);
+
+}  // namespace hocket::planner

@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/space.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/math.h"
+#include "parallel/schedules/schedule.h"
+
+namespace hocket::planner {
+
+namespace {
+
+/// Micro-batches x layers of a program, at most: beyond, a plan is refused (parallel/plan.cc).
+constexpr int64_t kMostLayersTimesMicroBatches = 1 << 16;
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> found;
+  for (int64_t part = 1; part * part <= number; ++part) {
+    if (number % part != 0) continue;
+    found.push_back(part);
+    if (part * part != number) {
+      found.push_back(number / part);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+bool fits(const Space& space, const char* key, const std::string& value) {
+  const auto given = space.given.find(key);
+  return given == space.given.end() || given->second == value;
+}
+
+bool fits(const Space& space, const char* key, int64_t value) {
+  return fits(space, key, std::to_string(value));
+}
+
+bool is_given(const Space& space, const char* key) { return space.given.count(key) > 0; }
+
+constexpr const char* kLayers = "plan.pp_layers";
+constexpr const char* kSamples = "plan.dp_samples";
+constexpr const char* kInner = "plan.ep_inner";
+
+/// Of plan.pp_layers or plan.dp_samples, if it is given.
+std::vector<int64_t> given_numbers(const Space& space, const char* key) {
+  return nlohmann::json::parse(space.given.at(key)).get<std::vector<int64_t>>();
+}
+
+/// Ranks of tp with other key and value heads must not cut a head, and are no more than the heads.
+bool splits_heads(const Space& space, int64_t tp) {
+  return tp <= space.model.num_heads && space.model.num_heads % tp == 0;
+}
+
+bool legal_experts(const Space& space, const Choice& mesh) {
+  const Choice::Over over = mesh.ep_over();
+  if (mesh.dp % over.dp != 0 || over.dp % mesh.ep_inner != 0) return false;
+  const bool inside = over.cp * over.tp * mesh.ep_inner > 1;
+  return mesh.ep <= space.model.num_experts && (space.model.num_experts % mesh.ep == 0 || !inside);
+}
+
+/// A schedule for an odd number of ranks may not exist; of how many micro-batches it takes, its
+/// record says all.
+bool makes(const parallel::BuiltIn& schedule, int ranks, int chunks) {
+  if (ranks % 2 == 0) return true;
+  const int least = 2 * ranks;
+  try {
+    schedule.make(ranks, chunks, schedule.fitting ? schedule.fitting(ranks, chunks, least) : least);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+/// The mesh with every way to split experts.
+void add_experts(const Space& space, Choice mesh, std::vector<Choice>* found) {
+  const bool dense = space.model.num_experts == 0;
+  const int64_t among = dense ? 1 : mesh.replicas() * mesh.tp;
+  if (is_given(space, kInner)) {
+    mesh.ep_inner = static_cast<int32_t>(std::stoll(space.given.at(kInner)));
+    if (dense && mesh.ep_inner > 1) return;
+  }
+  for (const int64_t etp : {int64_t{1}, int64_t{mesh.tp}}) {
+    if (!fits(space, "plan.etp", etp)) continue;
+    if (etp > 1 && (dense || space.model.moe_intermediate_size % etp != 0)) continue;
+    mesh.etp = static_cast<int32_t>(etp);
+    for (const int64_t ep : divisors(among)) {
+      mesh.ep = static_cast<int32_t>(ep);
+      if (!fits(space, "plan.ep", ep) || (!dense && !legal_experts(space, mesh))) continue;
+      found->push_back(mesh);
+    }
+    if (mesh.tp == 1) break;
+  }
+}
+
+}  // namespace
+
+Choice::Over Choice::ep_over() const {
+  Over over;
+  over.tp = sequence_parallel ? std::gcd(ep, tp / etp) : 1;
+  over.cp = std::gcd(ep / over.tp, int64_t{cp});
+  if (keys == kKeysInRing && over.cp != cp) {
+    over.cp = 1;  // keys travel around cp, which is then one axis
+  }
+  over.dp = ep / over.tp / over.cp;
+  return over;
+}
+
+int64_t Choice::expert_replicas() const {
+  // Without sequence_parallel the ranks of tp beside etp have the same experts and tokens.
+  const int64_t beside = sequence_parallel ? tp / etp : 1;
+  return std::max<int64_t>(1, replicas() * beside / ep);
+}
+
+const std::vector<std::string>& searched_keys() {
+  static const std::vector<std::string> keys = {"plan.pp",           "plan.pp_chunks",
+                                                "plan.dp",           "plan.ep",
+                                                "plan.etp",          "plan.cp",
+                                                "plan.tp",           "plan.sequence_parallel",
+                                                "plan.micro_batch",  "plan.pp_schedule",
+                                                "plan.recompute",    "plan.shard.params",
+                                                "plan.shard.grads",  "plan.shard.optimizer",
+                                                "plan.cp_comm_type", "plan.cp_order",
+                                                "plan.all_reduce",   "plan.reduce_scatter",
+                                                "plan.all_gather",   "plan.pp_layers",
+                                                "plan.ep_inner",     "plan.dp_samples"};
+  return keys;
+}
+
+std::vector<std::string> assignments(const Choice& choice, const Space& space) {
+  std::vector<std::string> list;
+  const auto add = [&](const char* key, const std::string& value) {
+    list.push_back(fmt::format("plan.{}={}", key, value));
+  };
+  const auto add_ranks = [&](const char* key, int64_t ranks) {
+    if (ranks > 1) {
+      add(key, std::to_string(ranks));
+    }
+  };
+  add_ranks("pp", choice.pp);
+  add_ranks("pp_chunks", choice.chunks);
+  if (choice.pp > 1) {
+    add("pp_schedule", parallel::built_in_schedules()[choice.schedule].name);
+  }
+  if (choice.balanced || is_given(space, kLayers)) {
+    add("pp_layers", fmt::format("[{}]", fmt::join(stage_layers(space, choice), ", ")));
+  }
+  add_ranks("dp", choice.dp);
+  add_ranks("ep", choice.ep);
+  add_ranks("ep_inner", choice.ep_inner);
+  add_ranks("etp", choice.etp);
+  add_ranks("cp", choice.cp);
+  add_ranks("tp", choice.tp);
+  if (choice.sequence_parallel) {
+    add("sequence_parallel", "true");
+  }
+  if (choice.sequences > 0) {
+    add("dp_samples", fmt::format("[{}]", fmt::join(samples(space, choice), ", ")));
+  } else {
+    add("micro_batch", std::to_string(choice.micro_batch));
+  }
+  if (choice.cp > 1) {
+    add("cp_comm_type", kKeys[choice.keys]);
+    if (choice.keys == kKeysInRing) {
+      add("cp_order", "zigzag");
+    }
+  }
+  if (choice.recompute > 0) {
+    add("recompute", kRecompute[choice.recompute]);
+  }
+  if (choice.shard == kZero1) {
+    add("shard.optimizer", "all");
+  }
+  if (choice.shard == kZero2 || choice.shard == kZero3) {
+    add("shard.grads", "all");
+  }
+  if (choice.shard == kZero3) {
+    add("shard.params", "all");
+  }
+  if (choice.shard == kHybrid) {
+    add("shard.group", std::to_string(shard_group(space, choice)));
+    add("shard.params", "group");
+    add("shard.grads", "group");
+    add("shard.optimizer", "all");
+  }
+  if (choice.sums > 0) {
+    for (const char* key : {"all_reduce", "reduce_scatter", "all_gather"}) {
+      add(key, kSums[choice.sums]);
+    }
+  }
+  if (space.ranks > space.ranks_per_node) {
+    add("ranks_per_node", std::to_string(space.ranks_per_node));
+  }
+  return list;
+}
+
+int64_t shard_group(const Space& space, const Choice& choice) {
+  const int64_t group = space.ranks_per_node / choice.tp;
+  const bool inside = group > 1 && group < choice.dp && choice.dp % group == 0;
+  // Experts and rings of cp have replicas of their own.
+  return inside && choice.cp == 1 && choice.ep == 1 ? group : 1;
+}
+
+Stages stages_of(const Choice& choice) {
+  const bool is_v = choice.pp > 1 && parallel::built_in_schedules()[choice.schedule].is_v;
+  return {choice.pp, choice.chunks, is_v};
+}
+
+std::vector<int64_t> stage_layers(const Space& space, const Choice& choice) {
+  if (choice.balanced) return space.balanced.at(stages_of(choice));
+  if (choice.pp > 1 && is_given(space, kLayers)) return given_numbers(space, kLayers);
+  return even_layers(space.model.num_layers, int64_t{choice.pp} * choice.chunks);
+}
+
+std::vector<int64_t> samples(const Space& space, const Choice& choice) {
+  if (choice.sequences == 0) {
+    return std::vector<int64_t>(static_cast<size_t>(choice.dp), choice.micro_batch);
+  }
+  if (is_given(space, kSamples)) return given_numbers(space, kSamples);
+  return space.dealt.at({choice.pp, choice.dp, choice.sequences, choice.balanced});
+}
+
+std::vector<double> replica_speeds(const Space& space, int64_t dp, const LayerCosts& costs,
+                                   const std::vector<int64_t>& layers) {
+  // Ranks of a stage are neighbours, in these those of a replica.
+  const int64_t stages = std::ssize(layers);
+  const int64_t inside = space.ranks / stages / dp;
+  std::vector<double> speeds;
+  for (int64_t replica = 0; replica < dp; ++replica) {
+    std::vector<double> of_stages;
+    for (int64_t stage = 0; stage < stages; ++stage) {
+      const auto first = space.speed.begin() + (stage * dp + replica) * inside;
+      of_stages.push_back(*std::min_element(first, first + inside));
+    }
+    const Stages one_each{.pp = static_cast<int32_t>(stages)};
+    speeds.push_back(1 / busiest_rank(costs, one_each, of_stages, layers));
+  }
+  return speeds;
+}
+
+std::vector<Choice> meshes(const Space& space) {
+  std::vector<Choice> found;
+  const bool cp_given = is_given(space, "plan.cp");
+  for (const int64_t pp : divisors(space.ranks)) {
+    if (!fits(space, "plan.pp", pp) || pp > space.model.num_layers) continue;
+    for (const int64_t tp : divisors(space.ranks / pp)) {
+      if (!fits(space, "plan.tp", tp) || !splits_heads(space, tp)) continue;
+      for (const int64_t cp : divisors(space.ranks / pp / tp)) {
+        const int64_t dp = space.ranks / pp / tp / cp;
+        if (!fits(space, "plan.cp", cp) || !fits(space, "plan.dp", dp)) continue;
+        if (space.seq_len % (2 * cp) != 0) continue;
+        if (cp > 1 && !cp_given && space.seq_len / cp < kLeastTokens) continue;
+        Choice mesh;
+        mesh.pp = static_cast<int32_t>(pp);
+        mesh.tp = static_cast<int32_t>(tp);
+        mesh.cp = static_cast<int32_t>(cp);
+        mesh.dp = static_cast<int32_t>(dp);
+        for (size_t keys = 0; keys < (cp > 1 ? std::size(kKeys) : 1); ++keys) {
+          const bool exchanges = keys == kHeadsForTokens;
+          if (exchanges && space.model.num_heads % (tp * cp) != 0) continue;
+          if (cp > 1 &&
+              (!fits(space, "plan.cp_comm_type", kKeys[keys]) ||
+               !fits(space, "plan.cp_order", keys == kKeysInRing ? "zigzag" : "contiguous"))) {
+            continue;
+          }
+          mesh.keys = static_cast<uint8_t>(keys);
+          for (const bool sequence : {true, false}) {
+            if (sequence && (tp == 1 || space.seq_len / cp % tp != 0)) continue;
+            if (!fits(space, "plan.sequence_parallel", sequence ? "true" : "false") && tp > 1) {
+              continue;
+            }
+            mesh.sequence_parallel = sequence;
+            add_experts(space, mesh, &found);
+          }
+        }
+      }
+    }
+  }
+  return found;
+}
+
+std::vector<int32_t> inner_experts(const Space& space, const Choice& mesh) {
+  std::vector<int32_t> found;
+  // No other trainer has them: of an exchange in two steps one in one step is left there.
+  if (mesh.ep == 1 || is_given(space, kInner) || space.expressible) return found;
+  const int64_t inside = int64_t{mesh.cp} * mesh.tp;
+  const int64_t over_dp = mesh.ep_over().dp;
+  if (over_dp * inside <= space.ranks_per_node || space.model.num_experts % mesh.ep != 0) {
+    return found;
+  }
+  for (const int64_t part : divisors(over_dp)) {
+    if (part > 1 && space.ranks_per_node % (part * inside) == 0) {
+      found.push_back(static_cast<int32_t>(part));
+    }
+  }
+  return found;
+}
+
+std::vector<Choice> micro_batches(const Space& space, const Choice& mesh) {
+  const bool given = is_given(space, "plan.micro_batch");
+  std::vector<Choice> found;
+  const auto add = [&](int64_t each, int64_t sequences) {
+    Choice choice = mesh;
+    choice.micro_batch = static_cast<int32_t>(each);
+    choice.sequences = static_cast<int32_t>(sequences);
+    const int64_t layers = std::max<int64_t>(1, space.model.num_layers);
+    if (num_micro_batches(space, choice) * layers <= kMostLayersTimesMicroBatches) {
+      found.push_back(choice);
+    }
+  };
+  // In zigzag order all replicas have as many; [] says so, too.
+  const std::vector<int64_t> samples =
+      is_given(space, kSamples) ? given_numbers(space, kSamples) : std::vector<int64_t>();
+  const bool may_differ =
+      mesh.keys != kKeysInRing && !(is_given(space, kSamples) && samples.empty());
+  if (!samples.empty()) {
+    const int64_t all = std::accumulate(samples.begin(), samples.end(), int64_t{0});
+    if (may_differ && std::ssize(samples) == mesh.dp && space.global_batch % all == 0) {
+      add(ceil_div(all, int64_t{mesh.dp}), all);
+    }
+    return found;
+  }
+  if (space.global_batch % mesh.dp == 0) {
+    for (const int64_t sequences : divisors(space.global_batch / mesh.dp)) {
+      if (!fits(space, "plan.micro_batch", sequences)) continue;
+      if (!given && sequences > kMostMicroBatch) continue;
+      add(sequences, 0);
+    }
+  }
+  if (given || !may_differ) return found;
+  int32_t last = 0;  // with even layers and with balanced ones
+  for (auto at = space.dealt.lower_bound({mesh.pp, mesh.dp, 0, false});
+       at != space.dealt.end() && at->first.pp == mesh.pp && at->first.dp == mesh.dp; ++at) {
+    if (at->first.sequences == last) continue;
+    last = at->first.sequences;
+    add(ceil_div(int64_t{last}, int64_t{mesh.dp}), last);
+  }
+  return found;
+}
+
+int64_t num_micro_batches(const Space& space, const Choice& choice) {
+  if (choice.sequences > 0) return space.global_batch / choice.sequences;
+  return space.global_batch / choice.dp / choice.micro_batch;
+}
+
+std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh) {
+  const int64_t count = num_micro_batches(space, mesh);
+  std::vector<Pipeline> found;
+  const auto add = [&](const Pipeline& pipeline) {
+    // Whether replicas are unlike depends on the layers of their stages.
+    const bool dealt = mesh.sequences > 0 && !is_given(space, kSamples);
+    if (!dealt || space.dealt.count({mesh.pp, mesh.dp, mesh.sequences, pipeline.balanced}) > 0) {
+      found.push_back(pipeline);
+    }
+  };
+  const std::vector<parallel::BuiltIn>& schedules = parallel::built_in_schedules();
+  for (size_t s = 0; s < schedules.size(); ++s) {
+    const parallel::BuiltIn& schedule = schedules[s];
+    if (mesh.pp == 1) {
+      if (s > 0 || !fits(space, "plan.pp_chunks", 1) || is_given(space, kLayers)) continue;
+      add({0, 1});
+      continue;
+    }
+    if (!fits(space, "plan.pp_schedule", schedule.name)) continue;
+    for (int64_t chunks = 1; mesh.pp * chunks <= space.model.num_layers; ++chunks) {
+      if (schedule.chunks != 0 && chunks != schedule.chunks) continue;
+      if (!fits(space, "plan.pp_chunks", chunks)) continue;
+      // An interleaved schedule of one chunk is another name of 1F1B.
+      if (schedule.chunks == 0 && schedule.shown_chunks > 1 && chunks == 1) continue;
+      // Of chunks that leave a rank as many layers, the fewer send less.
+      const int64_t layers = space.model.num_layers;
+      const auto most = [&](int64_t stages) { return (layers + stages - 1) / stages; };
+      if (chunks > 2 && schedule.chunks == 0 &&
+          most(mesh.pp * chunks) == most(mesh.pp * (chunks - 1))) {
+        continue;
+      }
+      if (schedule.fitting &&
+          schedule.fitting(mesh.pp, static_cast<int>(chunks), static_cast<int>(count)) != count) {
+        continue;
+      }
+      if (!makes(schedule, mesh.pp, static_cast<int>(chunks))) continue;
+      const Pipeline even{static_cast<uint8_t>(s), static_cast<int32_t>(chunks)};
+      if (is_given(space, kLayers)) {
+        if (std::ssize(given_numbers(space, kLayers)) == mesh.pp * chunks) {
+          add(even);
+        }
+        continue;
+      }
+      add(even);
+      const bool is_v = schedule.is_v;
+      if (space.balanced.count({mesh.pp, even.chunks, is_v}) > 0) {
+        add({even.schedule, even.chunks, true});
+      }
+    }
+  }
+  return found;
+}
+
+void visit_rest(const Space& space, const Choice& given,
+                const std::function<void(const Choice&)>& visit) {
+  Choice choice = given;
+  const bool splits = choice.replicas() > 1;
+  const auto part = [](uint8_t shard, uint8_t from) {
+    if (shard == kHybrid) return from == kZero1 ? "all" : "group";
+    return shard >= from ? "all" : "none";
+  };
+  for (uint8_t recompute = 0; recompute < std::size(kRecompute); ++recompute) {
+    if (!fits(space, "plan.recompute", kRecompute[recompute])) continue;
+    choice.recompute = recompute;
+    for (uint8_t shard = 0; shard < (splits ? std::size(kShard) : 1); ++shard) {
+      if (shard == kHybrid && shard_group(space, choice) == 1) continue;
+      if (splits && (!fits(space, "plan.shard.optimizer", part(shard, kZero1)) ||
+                     !fits(space, "plan.shard.grads", part(shard, kZero2)) ||
+                     !fits(space, "plan.shard.params", part(shard, kZero3)))) {
+        continue;
+      }
+      choice.shard = shard;
+      if (space.expressible && !space.expressible(choice)) continue;
+      visit(choice);
+    }
+  }
+}
+
+std::vector<uint8_t> other_sums(const Space& space, const Choice& choice) {
+  std::vector<uint8_t> found;
+  if (choice.tp * choice.replicas() == 1) return found;
+  const bool given = is_given(space, "plan.all_reduce") || is_given(space, "plan.all_gather") ||
+                     is_given(space, "plan.reduce_scatter");
+  if (!given && std::max<int64_t>(choice.tp, choice.replicas()) > kMostSummedByMessages) {
+    return found;
+  }
+  // Sums of more than a number are among ranks of a stage, neighbours: on one node there is nothing
+  // inside of nodes that would come first.
+  const int64_t stage = choice.replicas() * choice.tp;
+  const bool nodes = space.ranks_per_node > 1 && space.ranks_per_node % stage != 0;
+  for (uint8_t sums = 1; sums < std::size(kSums); ++sums) {
+    if (sums >= 3 && !nodes) continue;
+    Choice other = choice;
+    other.sums = sums;
+    bool fit = !space.expressible || space.expressible(other);
+    for (const char* key : {"plan.all_reduce", "plan.reduce_scatter", "plan.all_gather"}) {
+      fit = fit && fits(space, key, kSums[sums]);
+    }
+    if (fit) {
+      found.push_back(sums);
+    }
+  }
+  return found;
+}
+
+namespace {
+
+/// "4", or "(2 of 3 + 2 of 1)": replicas that have as many sequences each.
+std::string samples_text(const Space& space, const Choice& choice) {
+  if (choice.sequences == 0) return std::to_string(choice.micro_batch);
+  const std::vector<int64_t> each = samples(space, choice);
+  std::vector<std::string> runs;
+  for (size_t begin = 0; begin < each.size();) {
+    size_t end = begin;
+    while (end < each.size() && each[end] == each[begin]) {
+      ++end;
+    }
+    runs.push_back(fmt::format("{} of {}", end - begin, each[begin]));
+    begin = end;
+  }
+  return fmt::format("({})", fmt::join(runs, " + "));
+}
+
+}  // namespace
+
+std::string describe(const Choice& choice, const Space& space) {
+  std::string text;
+  const auto add = [&](const char* axis, int64_t ranks) {
+    if (ranks > 1) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis, ranks);
+    }
+  };
+  add("pp", choice.pp);
+  add("dp", choice.dp);
+  add("cp", choice.cp);
+  add("tp", choice.tp);
+  if (text.empty()) {
+    text = "1 rank";
+  }
+  if (choice.cp > 1) {
+    text += fmt::format(" ({})", kKeys[choice.keys]);
+  }
+  if (choice.sequence_parallel) {
+    text += " sequence parallel";
+  }
+  if (choice.ep > 1) {
+    text += fmt::format(", ep {}", choice.ep);
+    if (choice.ep_inner > 1) {
+      text += fmt::format(" = {} x {}", choice.ep / choice.ep_inner, choice.ep_inner);
+    }
+  }
+  if (choice.etp > 1) {
+    text += fmt::format(", etp {}", choice.etp);
+  }
+  if (choice.pp > 1) {
+    text += fmt::format(", {}", parallel::built_in_schedules()[choice.schedule].name);
+    if (choice.chunks > 1) {
+      text += fmt::format(" of {}", choice.chunks);
+    }
+    if (choice.balanced) {
+      text += fmt::format(" of {} layers", fmt::join(stage_layers(space, choice), "+"));
+    }
+  }
+  const int64_t micro_batches = num_micro_batches(space, choice);
+  text += fmt::format(", {} micro-batch{} of {}", micro_batches, micro_batches == 1 ? "" : "es",
+                      samples_text(space, choice));
+  if (choice.recompute > 0) {
+    text += fmt::format(", recompute {}", kRecompute[choice.recompute]);
+  }
+  if (choice.shard > 0) {
+    constexpr const char* kZero[] = {"", "ZeRO-1", "ZeRO-2", "ZeRO-3", "HSDP"};
+    text += fmt::format(", {}", kZero[choice.shard]);
+  }
+  if (choice.sums > 0) {
+    text += fmt::format(", sums by {}", kSums[choice.sums]);
+  }
+  return text;
+}
+
+}  // namespace hocket::planner

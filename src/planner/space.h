@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plans that a search looks at: every combination of mesh, schedule, micro-batch, recompute,
+// sharding and collective algorithm that a model, a batch and a number of ranks allow.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/config.h"
+#include "planner/balance.h"
+
+namespace hocket::planner {
+
+/// What a search chooses; all other keys of a plan are as the run has them.
+struct Choice {
+  int32_t pp = 1, chunks = 1, dp = 1, ep = 1, etp = 1, cp = 1, tp = 1;
+  int32_t ep_inner = 1;     ///< ranks of ep_over().dp that lie together: rows take two steps
+  int32_t micro_batch = 1;  ///< sequences of a replica; of unlike ones the mean, rounded up
+  /// Sequences of a micro-batch that all replicas have together, where these have as many as their
+  /// speed says; 0: micro_batch each.
+  int32_t sequences = 0;
+  bool sequence_parallel = false;
+  bool balanced = false;  ///< layers on stages as Space::balanced has them, not as even as may be
+  uint8_t keys = 0;       ///< of kKeys: how queries meet the keys of other ranks of cp
+  uint8_t schedule = 0;   ///< of parallel::built_in_schedules()
+  uint8_t recompute = 0;  ///< of kRecompute
+  uint8_t shard = 0;      ///< of kShard
+  uint8_t sums = 0;       ///< of kSums: the algorithm of all three collectives
+  auto operator<=>(const Choice&) const = default;
+
+  int64_t world() const { return int64_t{pp} * dp * cp * tp; }
+  /// Ranks that share parameters, but for experts.
+  int64_t replicas() const { return int64_t{dp} * cp; }
+  /// The ranks of ep that are of tp, of cp and of dp (parallel::Plan::ep_over).
+  struct Over {
+    int64_t dp = 1, cp = 1, tp = 1;
+  };
+  Over ep_over() const;
+  /// Ranks that have the same experts, and the same part of their widths.
+  int64_t expert_replicas() const;
+};
+
+/// All keys on every rank, or passed on around a ring; or heads in exchange for tokens.
+inline constexpr const char* kKeys[] = {"all_gather", "p2p", "a2a"};
+inline constexpr uint8_t kKeysInRing = 1, kHeadsForTokens = 2;
+inline constexpr const char* kRecompute[] = {"none", "selective", "full"};
+inline constexpr uint8_t kRecomputeFull = 2;
+/// Nothing, optimizer states (ZeRO-1), with gradients (ZeRO-2), with parameters (ZeRO-3);
+/// parameters and gradients among the replicas of a node, states among all (HSDP).
+inline constexpr const char* kShard[] = {"none", "optimizer", "grads", "params", "hybrid"};
+inline constexpr uint8_t kZero1 = 1, kZero2 = 2, kZero3 = 3, kHybrid = 4;
+inline constexpr const char* kSums[] = {"native", "ring", "halving_doubling", "hierarchical",
+                                        "ho_ring"};
+
+/// Keys of a run that a search sets, "plan.pp" and so on.
+const std::vector<std::string>& searched_keys();
+
+/// How a plan's stages lie.
+Stages stages_of(const Choice& choice);
+
+/// The limits of a search.
+struct Space {
+  models::ModelConfig model;
+  int64_t ranks = 1;
+  int64_t ranks_per_node = 1;
+  int64_t global_batch = 1, seq_len = 1;
+  /// Keys among searched_keys() that are given, with their values: only plans with these are in it.
+  std::map<std::string, std::string> given;
+  /// Layers of every stage with which the busiest rank has less to do than with layers as even as
+  /// may be. Not there: even ones are as good, or there are several chunks on devices that are
+  /// alike.
+  std::map<Stages, std::vector<int64_t>> balanced = {};
+  /// Of every rank, how fast its device is beside the fastest one; empty: all are alike.
+  std::vector<double> speed = {};
+  /// What each replica has of the sequences of a micro-batch, where with as many each the slowest
+  /// would keep the others waiting.
+  struct Replicas {
+    int32_t pp = 1, dp = 1, sequences = 1;
+    bool balanced = false;
+    auto operator<=>(const Replicas&) const = default;
+  };
+  std::map<Replicas, std::vector<int64_t>> dealt = {};
+  /// Only plans of which this is true are in it, if it is there: those that another trainer can
+  /// express (interop/foreign.h).
+  std::function<bool(const Choice&)> expressible = nullptr;
+};
+
+/// Of every replica, how fast the stages are that its ranks have, with such layers each.
+std::vector<double> replica_speeds(const Space& space, int64_t dp, const LayerCosts& costs,
+                                   const std::vector<int64_t>& layers);
+/// plan.shard.group of a hybrid plan: replicas that lie on one node. 1: there is no such plan.
+int64_t shard_group(const Space& space, const Choice& choice);
+/// Layers of every stage of a plan.
+std::vector<int64_t> stage_layers(const Space& space, const Choice& choice);
+/// Sequences of a micro-batch of every replica of a plan.
+std::vector<int64_t> samples(const Space& space, const Choice& choice);
+
+/// A rank of cp has this many tokens of a sequence at least, unless plan.cp is given.
+inline constexpr int64_t kLeastTokens = 1024;
+/// Sequences of a micro-batch on a data-parallel rank, at most, unless plan.micro_batch is given;
+/// of unlike replicas on average.
+inline constexpr int64_t kMostMicroBatch = 16;
+/// Members of the largest group whose sums are tried in messages, unless their keys are given: each
+/// sum is then as many messages as twice that, of every rank.
+inline constexpr int64_t kMostSummedByMessages = 32;
+
+/// "KEY=VALUE" for every key that differs from its default; what has no effect is left out.
+std::vector<std::string> assignments(const Choice& choice, const Space& space);
+
+/// All meshes, each with one micro-batch, no schedule, nothing recomputed and nothing split; rows
+/// go to experts in one step unless plan.ep_inner is given.
+std::vector<Choice> meshes(const Space& space);
+/// The other ways to lay ep over a mesh with one step: with plan.ep_inner ranks on a node, where ep
+/// is on several. None where rows would not cross the network in fewer messages.
+std::vector<int32_t> inner_experts(const Space& space, const Choice& mesh);
+/// The mesh with every number of sequences that its micro-batches may have.
+std::vector<Choice> micro_batches(const Space& space, const Choice& mesh);
+/// Schedules with their chunks for a mesh with a micro-batch.
+struct Pipeline {
+  uint8_t schedule = 0;
+  int32_t chunks = 1;
+  bool balanced = false;
+};
+std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh);
+/// Every plan with this mesh, micro-batch and pipeline, but for the algorithms of sums.
+void visit_rest(const Space& space, const Choice& choice,
+                const std::function<void(const Choice&)>& visit);
+/// The algorithms of sums that a plan may have beside `native`.
+std::vector<uint8_t> other_sums(const Space& space, const Choice& choice);
+
+/// Micro-batches of a step.
+int64_t num_micro_batches(const Space& space, const Choice& choice);
+
+/// "pp 8 x dp 16 x tp 8, interleaved of 6, 64 micro-batches of 1, ..." in one line.
+std::string describe(const Choice& choice, const Space& space);
+
+}  // namespace hocket::planner

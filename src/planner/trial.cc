@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/trial.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "base/stop.h"
+#include "base/text.h"
+#include "cost/flops.h"
+#include "program/memory.h"
+#include "run/compile.h"
+#include "run/machine.h"
+#include "sim/simulator.h"
+
+namespace hocket::planner {
+
+namespace {
+
+/// Layers are laid on stages by their costs, and sequences dealt out to replicas by their speed,
+/// where what takes longest is shorter by more than this.
+constexpr double kWorthBalancing = 0.995;
+
+/// Keys of a plan that say how a mesh is cut, or name its ranks: none of them fits another mesh.
+constexpr const char* kOfOneMesh[] = {"plan.cp_shares", "plan.layouts", "plan.shard.group",
+                                      "plan.expert_ranks", "plan.ranks_per_node"};
+
+bool is_searched(const std::string& path) {
+  const std::vector<std::string>& keys = searched_keys();
+  return std::find(keys.begin(), keys.end(), path) != keys.end() ||
+         std::find(std::begin(kOfOneMesh), std::end(kOfOneMesh), path) != std::end(kOfOneMesh);
+}
+
+}  // namespace
+
+std::vector<std::string> kept_keys(const engine::Run& run) {
+  std::vector<std::string> kept;
+  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
+    if (entry.origin == "default" || is_searched(entry.path)) continue;
+    kept.push_back(fmt::format("{}={}", entry.path, entry.value));
+  }
+  return kept;
+}
+
+Trial::Trial(const engine::Run& run, const std::string& cluster_file,
+             std::optional<cost::Profile> profile, int64_t ranks)
+    : base_(run), kept_(kept_keys(run)), profile_(std::move(profile)) {
+  // This machine is shared by as many ranks as the plans have, by default as many as it has cores;
+  // other clusters have a size.
+  std::erase_if(kept_, [](const std::string& key) { return key.starts_with("cluster.file="); });
+  if (!cluster_file.empty()) {
+    kept_.push_back(fmt::format("cluster.file={}", nlohmann::json(cluster_file).dump()));
+  }
+  engine::Run all = run;
+  all.plan = parallel::Plan();
+  all.plan.dp = std::max<int64_t>(1, ranks);
+  cluster_ = engine::cluster_of(all, cluster_file);
+  if (cluster_.this_machine && ranks <= 0) {
+    ranks = all.plan.dp = cluster_.cores_per_node;
+    cluster_ = engine::cluster_of(all, cluster_file);
+  }
+  ranks_ = ranks > 0 ? ranks : cluster_.capacity();
+  if (ranks_ > cluster_.capacity()) {
+    fail("hocket plan", "--ranks is {}; expected at most the {} of {}", ranks_, cluster_.capacity(),
+         cluster_.name);
+  }
+  const double device = cluster_.at_best().device.memory.value;
+  memory_ =
+      static_cast<int64_t>(std::min(device, run.config.cluster.memory_budget.value_or(device)));
+}
+
+namespace {
+
+/// FLOPs of the layers of a model, for one sequence.
+LayerCosts layer_costs(const ModelTable& table) {
+  std::array<double, kLayerKinds> flops{};
+  for (size_t kind = 0; kind < kLayerKinds; ++kind) {
+    for (const NodeWork& node : table.layers[kind].nodes) {
+      flops[kind] += node.flops;
+    }
+  }
+  LayerCosts costs;
+  for (const LayerKind kind : table.kind_of) {
+    costs.layer.push_back(flops[static_cast<size_t>(kind)]);
+  }
+  costs.embedding = flops[static_cast<size_t>(LayerKind::embedding)];
+  costs.head = flops[static_cast<size_t>(LayerKind::head)];
+  return costs;
+}
+
+}  // namespace
+
+Space Trial::space(std::map<std::string, std::string> given) const {
+  Space space{.model = base_.model,
+              .ranks = ranks_,
+              .ranks_per_node = cluster_.devices_per_node,
+              .global_batch = base_.config.train.global_batch,
+              .seq_len = base_.config.train.seq_len,
+              .given = std::move(given)};
+  const ModelTable table = table_of(graph(), kRecompute[0]);
+  const LayerCosts costs = layer_costs(table);
+  if (cluster_.num_kinds() > 1) {
+    const std::vector<double> of_kind = speed_of_kinds(table);
+    for (int64_t rank = 0; rank < ranks_; ++rank) {
+      space.speed.push_back(of_kind[cluster_.kind_of(static_cast<int32_t>(rank))]);
+    }
+  }
+  balance_layers(costs, &space);
+  deal_samples(costs, &space);
+  return space;
+}
+
+/// How fast devices of every kind do what a micro-batch takes, beside the fastest ones.
+std::vector<double> Trial::speed_of_kinds(const ModelTable& table) const {
+  const cost::CostModel all(cluster_, profile_, threads(), engine::collectives_of(base_));
+  std::vector<double> speeds;
+  for (size_t kind = 0; kind < cluster_.num_kinds(); ++kind) {
+    const cost::CostModel& costs = all.of_kind(kind);
+    double seconds = 0;
+    const auto add = [&](LayerKind layer, double times) {
+      for (const NodeWork& node : table.layers[static_cast<size_t>(layer)].nodes) {
+        const double moved = node.activations + node.parameters;
+        seconds +=
+            times * costs.roofline_s(node.op, node.dtype, node.flops, static_cast<int64_t>(moved));
+      }
+    };
+    for (const LayerKind layer : table.kind_of) {
+      add(layer, 1);
+    }
+    add(LayerKind::embedding, 1);
+    add(LayerKind::head, 1);
+    speeds.push_back(1 / seconds);
+  }
+  const double fastest = *std::max_element(speeds.begin(), speeds.end());
+  for (double& speed : speeds) {
+    speed /= fastest;
+  }
+  return speeds;
+}
+
+/// Lays layers on stages, which are as fast as the slowest of their ranks, neighbours.
+void Trial::balance_layers(const LayerCosts& costs, Space* space) const {
+  const auto layers = static_cast<int32_t>(costs.layer.size());
+  const auto lay = [&](const Stages& stages, const std::vector<double>& speed) {
+    std::vector<int64_t> balanced = balanced_layers(costs, stages, speed);
+    if (busiest_rank(costs, stages, speed, balanced) <
+        busiest_rank(costs, stages, speed, even_layers(layers, stages.count())) * kWorthBalancing) {
+      space->balanced[stages] = std::move(balanced);
+    }
+  };
+  for (int32_t pp = 2; pp <= std::min<int64_t>(ranks_, layers); ++pp) {
+    if (ranks_ % pp != 0) continue;
+    std::vector<double> speed(static_cast<size_t>(pp), 1);
+    for (size_t rank = 0; rank < speed.size() && !space->speed.empty(); ++rank) {
+      const int64_t inside = ranks_ / pp;
+      const auto first = space->speed.begin() + static_cast<int64_t>(rank) * inside;
+      speed[rank] = *std::min_element(first, first + inside);
+    }
+    lay({pp}, speed);
+    if (space->speed.empty()) continue;
+    for (int32_t chunks = 2; pp * chunks <= layers; ++chunks) {
+      lay({pp, chunks}, speed);
+    }
+    if (2 * pp <= layers) {
+      lay({pp, 2, true}, speed);
+    }
+  }
+}
+
+/// Deals out micro-batches to replicas of unlike speed: of every number of sequences that divides
+/// the batch, what takes less time for each than as many on every replica do.
+void Trial::deal_samples(const LayerCosts& costs, Space* space) const {
+  if (space->speed.empty()) return;
+  const int64_t layers = std::ssize(costs.layer);
+  const auto deal = [&](int64_t pp, int64_t dp, bool balanced) {
+    const std::vector<double> speed = replica_speeds(
+        *space, dp, costs,
+        balanced ? space->balanced.at({static_cast<int32_t>(pp)}) : even_layers(layers, pp));
+    const double slowest = *std::min_element(speed.begin(), speed.end());
+    for (int64_t sequences = dp; sequences <= dp * kMostMicroBatch; ++sequences) {
+      if (space->global_batch % sequences != 0) continue;
+      const std::vector<int64_t> dealt = dealt_by_speed(sequences, speed);
+      const double as_many = static_cast<double>(sequences) / static_cast<double>(dp) / slowest;
+      if (longest_replica(dealt, speed) < as_many * kWorthBalancing) {
+        space->dealt[{static_cast<int32_t>(pp), static_cast<int32_t>(dp),
+                      static_cast<int32_t>(sequences), balanced}] = dealt;
+      }
+    }
+  };
+  for (int64_t pp = 1; pp <= std::min(ranks_, layers); ++pp) {
+    for (int64_t dp = 2; ranks_ % pp == 0 && dp <= ranks_ / pp; ++dp) {
+      if (ranks_ / pp % dp != 0) continue;
+      deal(pp, dp, false);
+      if (space->balanced.count({static_cast<int32_t>(pp)}) > 0) {
+        deal(pp, dp, true);
+      }
+    }
+  }
+}
+
+graph::Graph Trial::graph() const {
+  std::vector<std::string> alone = kept_;
+  std::erase_if(alone,
+                [](const std::string& key) { return key.starts_with("train.global_batch="); });
+  alone.push_back("train.global_batch=1");
+  return engine::reference(engine::parse_run("{}", base_.name, alone));
+}
+
+int64_t Trial::threads() const {
+  return cluster_.threads_per_rank(base_.config.plan.threads_per_rank, ranks_);
+}
+
+cost::CostModel Trial::costs() const {
+  const cost::CostModel costs(cluster_, profile_, threads(), engine::collectives_of(base_));
+  return costs.at_best();
+}
+
+bool Trial::blocking() const {
+  return base_.config.plan.pass_options.text("comm_tiles") == "1" &&
+         base_.config.plan.pass_options.text("moe_chunks") == "1";
+}
+
+double Trial::bucket_bytes() const {
+  double mib = 25;
+  parse_double(base_.config.plan.pass_options.text("bucket_mib"), &mib);
+  return mib * (1 << 20);
+}
+
+engine::Run Trial::run_of(const Choice& choice, const Space& space) const {
+  std::vector<std::string> all = kept_;
+  const std::vector<std::string> chosen = assignments(choice, space);
+  all.insert(all.end(), chosen.begin(), chosen.end());
+  return engine::parse_run("{}", base_.name, all);
+}
+
+std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
+                                       const std::function<bool()>& stop) const {
+  Outcome outcome;
+  outcome.choice = choice;
+  const StopWhen given_up(stop);
+  try {
+    const engine::Run run = run_of(choice, space);
+    const engine::Compiled compiled = engine::compile(run);
+    std::optional<engine::Compiled> evaluation;
+    if (engine::evaluates(run)) {
+      evaluation = engine::compile(run, engine::evaluation_options(run));
+    }
+    const cost::CostModel costs(cluster_, profile_,
+                                sim::threads_per_rank(compiled.program, cluster_),
+                                engine::collectives_of(run));
+    sim::SimOptions options;
+    options.record = false;
+    options.memory_budget = static_cast<int64_t>(run.config.cluster.memory_budget.value_or(0));
+    options.tokens = compiled.tokens_per_step;
+    options.model_flops = cost::model_flops(compiled.reference).training() *
+                          static_cast<double>(compiled.program.num_micro_batches);
+    options.memory =
+        program::memory_with(compiled.program, evaluation ? &evaluation->program : nullptr);
+    const sim::SimReport report = sim::simulate(compiled.program, costs, options);
+    outcome.step_s = static_cast<double>(report.step_ns) * 1e-9;
+    outcome.mfu = report.mfu;
+    double ranks = 0;
+    for (const sim::RankReport& rank : report.time) {
+      const double stands = rank.stands;
+      ranks += stands;
+      outcome.compute_s += static_cast<double>(rank.time.compute_ns) * 1e-9 * stands;
+      outcome.exposed_s += static_cast<double>(rank.time.exposed_ns) * 1e-9 * stands;
+      outcome.bubble_s += static_cast<double>(rank.time.bubble_ns) * 1e-9 * stands;
+      outcome.idle_s += static_cast<double>(rank.time.idle_ns) * 1e-9 * stands;
+    }
+    for (double* seconds :
+         {&outcome.compute_s, &outcome.exposed_s, &outcome.bubble_s, &outcome.idle_s}) {
+      *seconds /= std::max(1.0, ranks);
+    }
+    for (const program::Memory& memory : report.memory) {
+      outcome.bytes = std::max(outcome.bytes, memory.total());
+    }
+    outcome.fits = report.fits();
+  } catch (const Stopped&) {
+    return std::nullopt;
+  } catch (const Error& error) {
+    outcome.refused = error.what();
+  }
+  return outcome;
+}
+
+std::string run_text(const engine::Run& run, const std::string& comment) {
+  std::string text;
+  for (const std::string& line : split(comment, '\n')) {
+    text += fmt::format("# {}\n", line);
+  }
+  // Sections in their order, each with the keys that are set; sections inside of them on a line.
+  std::vector<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>> sections;
+  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
+    if (entry.origin == "default") continue;
+    const size_t dot = entry.path.find('.');
+    const std::string section = entry.path.substr(0, dot), key = entry.path.substr(dot + 1);
+    if (sections.empty() || sections.back().first != section) {
+      sections.push_back({section, {}});
+    }
+    sections.back().second.emplace_back(key, entry.value);
+  }
+  for (const auto& [section, keys] : sections) {
+    text += section + ":\n";
+    std::string inside;  // the section inside this one that is being written
+    for (const auto& [key, value] : keys) {
+      const size_t dot = key.find('.');
+      const std::string outer = dot == std::string::npos ? "" : key.substr(0, dot);
+      if (outer != inside && !outer.empty()) {
+        text += fmt::format("  {}:\n", outer);
+      }
+      inside = outer;
+      text += outer.empty() ? fmt::format("  {}: {}\n", key, value)
+                            : fmt::format("    {}: {}\n", key.substr(dot + 1), value);
+    }
+  }
+  return text;
+}
+
+}  // namespace hocket::planner

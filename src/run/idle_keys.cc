@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run/idle_keys.h"
+
+#include <mutex>
+#include <set>
+
+#include "base/log.h"
+#include "comm/launch.h"
+
+namespace hocket::engine {
+
+namespace {
+
+/// A key of a pass has another value than by default.
+bool is_set(const Run& run, const char* key) {
+  return run.config.plan.pass_options.text(key) != passes::PassOptions().text(key);
+}
+
+bool is_dense(const Run& run) { return run.model.num_experts == 0; }
+bool is_alone(const Run& run) { return run.plan.world() == 1; }
+bool has_nodes(const parallel::Plan& plan) {
+  return plan.ranks_per_node > 1 && plan.ranks_per_node < plan.world();
+}
+bool is_split(const parallel::Sharding& shard, parallel::Shard among) {
+  return shard.params == among || shard.grads == among || shard.optimizer == among;
+}
+/// An algorithm for nodes, where there are none.
+bool is_for_nodes(const Run& run, const char* key) {
+  const std::string algorithm = run.config.plan.pass_options.text(key);
+  const bool of_nodes = algorithm == "hierarchical" || algorithm == "ho_ring";
+  return of_nodes && !is_alone(run) && !has_nodes(run.plan);
+}
+
+struct Row {
+  const char* key;
+  const char* why;
+  bool (*idle)(const Run& run);
+};
+
+constexpr const char* kAlone = "has no effect: there is one rank";
+constexpr const char* kDense = "has no effect: the model has no experts";
+constexpr const char* kNoNodes =
+    "goes around rings: the plan has no nodes of several ranks (plan.ranks_per_node)";
+
+const Row kRows[] = {
+    {"shard.group",
+     "has no effect: plan.shard splits nothing in groups; try plan.shard.params, grads or "
+     "optimizer: group",
+     [](const Run& run) {
+       return run.plan.shard.group > 0 && !is_split(run.plan.shard, parallel::Shard::group);
+     }},
+    {"shard", "has no effect: there is one data-parallel rank (plan.dp x plan.cp)",
+     [](const Run& run) { return run.plan.shard.any() && run.plan.dp * run.plan.cp == 1; }},
+    {"shard.reshard_after_forward", "has no effect: plan.shard.params is none",
+     [](const Run& run) {
+       return !run.plan.shard.reshard_after_forward &&
+              run.plan.shard.params == parallel::Shard::none;
+     }},
+    {"shard.reshard_after_backward", "has no effect: plan.shard.params is none",
+     [](const Run& run) {
+       return !run.plan.shard.reshard_after_backward &&
+              run.plan.shard.params == parallel::Shard::none;
+     }},
+    {"sequence_parallel", "has no effect: plan.tp is 1",
+     [](const Run& run) { return run.config.plan.sequence_parallel && run.plan.tp == 1; }},
+    {"cp_comm_type", "has no effect: plan.cp is 1",
+     [](const Run& run) { return run.plan.cp == 1 && is_set(run, "cp_comm_type"); }},
+    {"cp_order", "has no effect: it is of keys that go around a ring (plan.cp_comm_type: p2p)",
+     [](const Run& run) { return !run.plan.ring && is_set(run, "cp_order"); }},
+    {"moe_chunks", kDense,
+     [](const Run& run) { return is_dense(run) && is_set(run, "moe_chunks"); }},
+    {"moe_chunks_backward", kDense,
+     [](const Run& run) { return is_dense(run) && is_set(run, "moe_chunks_backward"); }},
+    {"comm_tiles", kAlone,
+     [](const Run& run) { return is_alone(run) && is_set(run, "comm_tiles"); }},
+    {"all_reduce", kAlone,
+     [](const Run& run) { return is_alone(run) && is_set(run, "all_reduce"); }},
+    {"reduce_scatter", kAlone,
+     [](const Run& run) { return is_alone(run) && is_set(run, "reduce_scatter"); }},
+    {"all_gather", kAlone,
+     [](const Run& run) { return is_alone(run) && is_set(run, "all_gather"); }},
+    {"all_reduce", kNoNodes, [](const Run& run) { return is_for_nodes(run, "all_reduce"); }},
+    {"reduce_scatter", kNoNodes,
+     [](const Run& run) { return is_for_nodes(run, "reduce_scatter"); }},
+    {"all_gather", kNoNodes, [](const Run& run) { return is_for_nodes(run, "all_gather"); }},
+};
+
+}  // namespace
+
+std::vector<std::string> idle_keys(const Run& run) {
+  std::vector<std::string> lines;
+  for (const Row& row : kRows) {
+    if (row.idle(run)) {
+      lines.push_back(fmt::format("plan.{} {}", row.key, row.why));
+    }
+  }
+  return lines;
+}
+
+void warn_of_idle_keys(const Run& run) {
+  if (comm::launched().rank != 0) return;  // the first speaks for all
+  static std::mutex mutex;
+  static std::set<std::string> told;
+  for (const std::string& line : idle_keys(run)) {
+    std::lock_guard lock(mutex);
+    if (told.insert(line).second) {
+      log_warning("{}", line);
+    }
+  }
+}
+
+}  // namespace hocket::engine

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "whatif/analysis.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "whatif/blend.h"
+#include "whatif/causes.h"
+
+namespace hocket::whatif {
+namespace {
+
+constexpr size_t kKindsTried = 200;  // kinds of which a replay each is made
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+/// The middle value, or the mean of the two in the middle; `values` is left in another order.
+double middle(std::vector<double>* values) {
+  const auto mid = values->begin() + static_cast<int64_t>(values->size() / 2);
+  std::nth_element(values->begin(), mid, values->end());
+  if (values->size() % 2 == 1) return *mid;
+  return (*mid + *std::max_element(values->begin(), mid)) / 2;
+}
+
+class Analyst {
+ public:
+  explicit Analyst(const MeasuredRun& run)
+      : run_(run), replayer_(run), ideal_(ideal_durations(run)) {
+    const auto replicas = static_cast<size_t>(run.replicas);
+    for (size_t cell = 0; cell < ideal_.size() && ideal_alike_; ++cell) {
+      ideal_alike_ = ideal_[cell] == ideal_[cell - cell % replicas];
+    }
+  }
+
+  Analysis analyze() {
+    // All measured, all ideal; ideal but for one stage, replica, kind; measured but for the last
+    // stage and for the slowest workers.
+    out_.step_measured = run_.measured_step;
+    out_.measured = mean_of(run_.measured_step);
+    out_.step_T = replayer_.replay(run_.duration);
+    out_.step_ideal = replayer_.replay(ideal_);
+    out_.T = mean_of(out_.step_T);
+    out_.T_ideal = mean_of(out_.step_ideal);
+    if (!(*std::min_element(out_.step_ideal.begin(), out_.step_ideal.end()) > 0)) {
+      fail("hocket whatif",
+           "got steps of which nothing is left once all ops of a kind take the same time; expected "
+           "durations of more of them");
+    }
+    out_.S = out_.T / out_.T_ideal;
+    for (size_t step = 0; step < out_.step_T.size(); ++step) {
+      out_.S_step.push_back(out_.step_T[step] / out_.step_ideal[step]);
+    }
+    for (int32_t stage = 0; stage < run_.stages; ++stage) {
+      out_.S_stage.push_back(only(
+          [&](int32_t op, int32_t replica) { return run_.worker(op, replica).stage == stage; }));
+    }
+    for (int32_t dp = 0; dp < num_replicas(); ++dp) {
+      out_.S_dp.push_back(only(
+          [&](int32_t op, int32_t replica) { return run_.worker(op, replica).replica == dp; }));
+    }
+    kinds();
+    workers();
+    out_.T_without_last_stage = without([&](int32_t op, int32_t replica) {
+      return run_.worker(op, replica).stage == run_.stages - 1;
+    });
+    out_.M_S = has_last_stage() ? share(out_.T_without_last_stage) : std::nan("");
+    out_.off = run_.has_starts ? out_.T / out_.measured - 1 : 0;
+    find_causes(run_, ideal_, &replayer_, &out_);
+    for (CauseFound& cause : out_.causes) {
+      cause.named = cause.named && !run_.clocks_apart && !out_.is_far_off();
+    }
+    return std::move(out_);
+  }
+
+ private:
+  /// Of many kinds those whose durations differ most from the ideal; the others count as ideal.
+  void kinds() {
+    std::vector<double> excess(run_.kinds.size(), 0);
+    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      for (size_t cell = run_.at(op, 0); cell < run_.at(op, run_.lanes()); ++cell) {
+        excess[static_cast<size_t>(run_.kind_of(op))] +=
+            std::fabs(run_.duration[cell] - ideal_[cell]);
+      }
+    }
+    std::vector<size_t> order(run_.kinds.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return excess[a] > excess[b]; });
+    order.resize(std::min(order.size(), kKindsTried));
+    out_.S_kind.assign(run_.kinds.size(), {1, std::vector<double>(run_.steps.size(), 1)});
+    for (const size_t kind : order) {
+      out_.S_kind[kind] =
+          only([&](int32_t op, int32_t) { return static_cast<size_t>(run_.kind_of(op)) == kind; });
+    }
+  }
+
+  bool has_last_stage() const {
+    return std::any_of(run_.workers.begin(), run_.workers.end(),
+                       [&](const Worker& worker) { return worker.stage == run_.stages - 1; });
+  }
+
+  int32_t num_replicas() const {
+    int32_t most = 0;
+    for (const Worker& worker : run_.workers) {
+      most = std::max(most, worker.replica + 1);
+    }
+    return most;
+  }
+
+  /// All ideal but what is chosen.
+  template <typename Chosen>
+  Slowdown only(Chosen&& chosen) {
+    Blend durations = blend(run_, run_.duration, ideal_, chosen);
+    durations.replicas_alike = ideal_alike_;
+    const std::vector<double> steps = replayer_.replay(durations);
+    Slowdown slowdown;
+    slowdown.mean = mean_of(steps) / out_.T_ideal;
+    for (size_t step = 0; step < steps.size(); ++step) {
+      slowdown.by_step.push_back(steps[step] / out_.step_ideal[step]);
+    }
+    return slowdown;
+  }
+
+  /// Seconds of a step, all measured but what is chosen.
+  template <typename Chosen>
+  double without(Chosen&& chosen) {
+    return replayer_.mean(blend(run_, ideal_, run_.duration, chosen));
+  }
+
+  double share(double fixed) const {
+    constexpr double kRounding = 1e-9;  // of T
+    const double loss = out_.T - out_.T_ideal;
+    return std::fabs(loss) > kRounding * out_.T ? (out_.T - fixed) / loss : std::nan("");
+  }
+
+  /// A worker is as slow as its stage and its replica both are. The slowest 3 % are fixed at once;
+  /// of equally slow ones those of the lower rank.
+  void workers() {
+    for (const Worker& worker : run_.workers) {
+      out_.S_worker.push_back(std::min(out_.S_stage[static_cast<size_t>(worker.stage)].mean,
+                                       out_.S_dp[static_cast<size_t>(worker.replica)].mean));
+    }
+    std::vector<int32_t> order(run_.workers.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      const double x = out_.S_worker[static_cast<size_t>(a)];
+      const double y = out_.S_worker[static_cast<size_t>(b)];
+      return x != y ? x > y
+                    : run_.workers[static_cast<size_t>(a)].rank <
+                          run_.workers[static_cast<size_t>(b)].rank;
+    });
+    order.resize((order.size() * 3 + 99) / 100);
+    out_.slowest = order;
+    std::vector<char> slow(run_.workers.size(), 0);
+    for (const int32_t worker : order) {
+      slow[static_cast<size_t>(worker)] = 1;
+    }
+    out_.T_without_slowest = without([&](int32_t op, int32_t replica) {
+      return slow[static_cast<size_t>(run_.ops[static_cast<size_t>(op)].worker * run_.replicas +
+                                      replica)] != 0;
+    });
+    out_.M_W = share(out_.T_without_slowest);
+  }
+
+  const MeasuredRun& run_;
+  Replayer replayer_;
+  const std::vector<double> ideal_;
+  bool ideal_alike_ = true;  ///< in all replicas of a step
+  Analysis out_;
+};
+
+}  // namespace
+
+std::vector<double> ideal_durations(const MeasuredRun& run) {
+  // Elements are blocks by lane: sums of their ops.
+  const auto lanes = static_cast<size_t>(run.lanes());
+  std::vector<double> element(run.blocks.size() * lanes, 0);
+  std::vector<int32_t> ops_of(run.blocks.size(), 0);
+  for (size_t op = 0; op < run.ops.size(); ++op) {
+    const auto block = static_cast<size_t>(run.ops[op].block);
+    ++ops_of[block];
+    for (size_t lane = 0; lane < lanes; ++lane) {
+      element[block * lanes + lane] += run.duration[op * lanes + lane];
+    }
+  }
+  std::vector<std::vector<double>> values(run.kinds.size());
+  for (size_t block = 0; block < run.blocks.size(); ++block) {
+    std::vector<double>& of_kind = values[static_cast<size_t>(run.blocks[block].kind)];
+    of_kind.insert(of_kind.end(), element.begin() + static_cast<int64_t>(block * lanes),
+                   element.begin() + static_cast<int64_t>((block + 1) * lanes));
+  }
+  std::vector<double> ideal_of_kind(run.kinds.size(), 0);
+  for (size_t kind = 0; kind < run.kinds.size(); ++kind) {
+    if (values[kind].empty()) continue;
+    ideal_of_kind[kind] =
+        run.kinds[kind].communicates() ? middle(&values[kind]) : mean_of(values[kind]);
+  }
+  // An op keeps its share of its block.
+  std::vector<double> ideal(run.duration.size());
+  for (size_t op = 0; op < run.ops.size(); ++op) {
+    const auto block = static_cast<size_t>(run.ops[op].block);
+    const double target = ideal_of_kind[static_cast<size_t>(run.blocks[block].kind)];
+    for (size_t lane = 0; lane < lanes; ++lane) {
+      const double sum = element[block * lanes + lane];
+      const size_t cell = op * lanes + lane;
+      ideal[cell] = ops_of[block] == 1 ? target
+                    : sum > 0          ? run.duration[cell] * (target / sum)
+                                       : target / ops_of[block];
+    }
+  }
+  return ideal;
+}
+
+Analysis analyze(const MeasuredRun& run) { return Analyst(run).analyze(); }
+
+}  // namespace hocket::whatif

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stragglers cost, where they are and why: a run is replayed with some of its ops as measured
+// and the others ideal. Definitions and causes are those of "Understanding Stragglers in Large
+// Model Training Using What-if Analysis" (2505.05713, sections 3 to 5; StragglerAnalysis);
+// docs/whatif.md gives them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "whatif/measured_run.h"
+#include "whatif/replay.h"
+
+namespace hocket::whatif {
+
+/// S from which a run is said to straggle (2505.05713, section 4), and what less than this share of
+/// a step is lost is not worth a cause.
+inline constexpr double kStraggles = 1.1, kWorthNaming = 0.01;
+/// Of the measured step: a replay that is off by more says nothing of why it is slow.
+inline constexpr double kFarOff = 0.1;
+
+/// A slowdown by what is left as measured, all else being ideal: over the mean of the steps, and by
+/// step.
+struct Slowdown {
+  double mean = 1;
+  std::vector<double> by_step;
+};
+
+/// Why a run is slower than it would be were all ops of a kind alike.
+enum class Cause { slow_worker, last_stage, slow_stage, uneven_sequences, pauses, slow_link };
+
+struct CauseFound {
+  Cause cause;
+  std::string where;    ///< "dp 3 pp 2"; empty if it is everywhere
+  double fixed = 0;     ///< seconds of a step without it
+  double gain = 0;      ///< T / fixed; of pauses between ops T with these
+  double explains = 0;  ///< (T - fixed) / (T - T_ideal), likewise; see Analysis::loses()
+  bool named = false;  ///< the run's cause: explains half of the loss, or is what its test asks for
+  std::string evidence;  ///< one sentence
+};
+
+struct Analysis {
+  double measured = 0;  ///< seconds of a step as the trace has it, mean
+  double T = 0;         ///< of the replay with measured durations
+  double T_ideal = 0;   ///< of the replay with ideal ones
+  double S = 1;         ///< T / T_ideal
+  std::vector<double> step_measured, step_T, step_ideal, S_step;
+  std::vector<Slowdown> S_stage, S_dp, S_kind;
+  std::vector<double>
+      S_worker;  ///< by worker, as MeasuredRun::workers: the less of its stage's and replica's
+  /// Share of T - T_ideal that goes with the last stage; with the slowest 3 % of workers. No number
+  /// where nothing is lost, and the first where the last stage is not in the trace.
+  double M_S = 0, M_W = 0;
+  double off = 0;  ///< how much longer the replay is than the measured step, over that; with pauses
+                   ///< between ops. 0 where it is not known
+  double T_without_last_stage = 0, T_without_slowest = 0;
+  std::vector<int32_t> slowest;    ///< those 3 %, at least one
+  double correlation = 0;          ///< Pearson's, of a micro-batch's forward and backward time
+  std::vector<CauseFound> causes;  ///< the one that is named first, then by what they gain
+
+  bool is_far_off() const { return off > kFarOff || off < -kFarOff; }
+  /// Enough for shares of it to mean something.
+  bool loses() const { return T - T_ideal >= kWorthNaming * T; }
+};
+
+/// Durations that an op of each kind would have were all alike: compute the mean, communication the
+/// median, over steps, micro-batches, workers and replicas. As MeasuredRun::duration.
+std::vector<double> ideal_durations(const MeasuredRun& run);
+
+Analysis analyze(const MeasuredRun& run);
+
+}  // namespace hocket::whatif

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Durations of a run of which some are other ones.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "whatif/measured_run.h"
+
+namespace hocket::whatif {
+
+/// `some` of the ops that are chosen, `others` of all others; both as MeasuredRun::duration, and
+/// they must outlive it.
+struct Blend {
+  std::span<const double> some, others;
+  std::vector<char> chosen;  ///< [op * replicas + replica]; empty: none is
+  /// Of every op `others` are the same in all replicas of a step: those of which nothing is chosen
+  /// are one to the replay.
+  bool replicas_alike = false;
+};
+
+/// Of the ops of which `chosen(op, replica)` is true.
+template <typename Chosen>
+Blend blend(const MeasuredRun& run, const std::vector<double>& some,
+            const std::vector<double>& others, Chosen&& chosen) {
+  Blend blend{some, others, {}, false};
+  blend.chosen.reserve(run.ops.size() * static_cast<size_t>(run.replicas));
+  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+    for (int32_t replica = 0; replica < run.replicas; ++replica) {
+      blend.chosen.push_back(chosen(op, replica) ? 1 : 0);
+    }
+  }
+  return blend;
+}
+
+}  // namespace hocket::whatif

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "whatif/causes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "base/stats.h"
+#include "base/text.h"
+#include "whatif/blend.h"
+#include "whatif/block_times.h"
+#include "whatif/even_stages.h"
+#include "whatif/pauses.h"
+
+namespace hocket::whatif {
+namespace {
+
+constexpr double kHalf = 0.5;        // of the loss: what a cause must explain to be named
+constexpr double kCorrelated = 0.9;  // forward and backward times of a micro-batch (the paper's)
+constexpr double kRelated = 0.5;     // the same, from where on long passes may be sequences
+constexpr size_t kLinksTried = 6;    // links that are replayed, those of most excess first
+
+class Search {
+ public:
+  Search(const MeasuredRun& run, const std::vector<double>& ideal, Replayer* replayer,
+         Analysis* analysis)
+      : run_(run),
+        ideal_(ideal),
+        replayer_(*replayer),
+        out_(*analysis),
+        lanes_(run.lanes()),
+        times_(run) {}
+
+  void find() {
+    uneven_sequences();
+    pauses();
+    slow_link();
+    if (std::all_of(out_.slowest.begin(), out_.slowest.end(),
+                    [&](int32_t worker) { return is_stage(worker); })) {
+      slow_stage();
+      slow_worker();
+    } else {
+      slow_worker();
+      slow_stage();
+    }
+    const auto named = std::find_if(out_.causes.begin(), out_.causes.end(),
+                                    [&](const CauseFound& cause) { return names(cause); });
+    if (named != out_.causes.end()) {
+      named->named = true;
+    }
+    std::stable_sort(out_.causes.begin(), out_.causes.end(), [](const auto& a, const auto& b) {
+      return a.named != b.named ? a.named : a.gain > b.gain;
+    });
+  }
+
+ private:
+  /// The first of those that explain half of the loss is the run's, from what is one op's to what
+  /// is a whole stage's. Pauses are it too where S does not show them: of what stands still in
+  /// every other step, or on all workers, the ideal is a mean or a median that counts it in.
+  bool names(const CauseFound& cause) const {
+    if (out_.S < kStraggles) return cause.cause == Cause::pauses && cause.gain >= kStraggles;
+    return cause.explains >= kHalf &&
+           (cause.cause != Cause::uneven_sequences || out_.correlation >= kCorrelated);
+  }
+
+  /// `fixed` seconds of a step without it, `with` with it.
+  void add(Cause cause, std::string where, double with, double fixed, std::string evidence) {
+    const double loss = with - out_.T_ideal;
+    out_.causes.push_back({cause, std::move(where), fixed, fixed > 0 ? with / fixed : 1,
+                           loss != 0 ? (with - fixed) / loss : 0, false, std::move(evidence)});
+  }
+  void add(Cause cause, std::string where, double fixed, std::string evidence) {
+    add(cause, std::move(where), out_.T, fixed, std::move(evidence));
+  }
+
+  /// Micro-batches whose forward and backward passes are long together have long sequences. Both
+  /// are taken relative to their worker's mean, so that a slow worker is none; cured by passes that
+  /// take the mean of their worker.
+  void uneven_sequences() {
+    if (times_.passes().empty()) return;
+    std::vector<double> even = run_.duration;
+    // Forward and backward passes of a micro-batch through a chunk, by lane.
+    struct Pair {
+      std::array<double, 2> beyond_mean{};
+      std::array<int, 2> passes{};
+    };
+    std::map<std::array<int32_t, 3>, size_t> places;
+    std::vector<size_t> place_of(run_.blocks.size(), 0);
+    for (const Pass& pass : times_.passes()) {
+      const Block& at = run_.blocks[pass.block];
+      place_of[static_cast<size_t>(pass.block)] =
+          places.try_emplace({at.worker, at.chunk, at.micro_batch}, places.size()).first->second;
+    }
+    std::vector<Pair> pairs(places.size() * static_cast<size_t>(lanes_));
+    for (const auto& [of, cells] : times_.alike()) {
+      const size_t way = std::get<3>(of) ? 1 : 0;
+      double mean = 0;
+      for (const auto& [block, lane] : cells) {
+        mean += times_.time(block, lane) / static_cast<double>(cells.size());
+      }
+      for (const auto& [block, lane] : cells) {
+        times_.set(block, lane, mean, &even);
+        Pair& pair = pairs[place_of[static_cast<size_t>(block)] * static_cast<size_t>(lanes_) +
+                           static_cast<size_t>(lane)];
+        pair.beyond_mean[way] += times_.time(block, lane) - mean;
+        ++pair.passes[way];
+      }
+    }
+    double xx = 0, yy = 0, xy = 0;
+    for (const Pair& pair : pairs) {
+      if (pair.passes[0] == 0 || pair.passes[1] == 0) continue;
+      xx += pair.beyond_mean[0] * pair.beyond_mean[0];
+      yy += pair.beyond_mean[1] * pair.beyond_mean[1];
+      xy += pair.beyond_mean[0] * pair.beyond_mean[1];
+    }
+    compared_ = xx > 0 && yy > 0;
+    out_.correlation = xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
+    add(Cause::uneven_sequences, "", replayer_.mean(even),
+        fmt::format("forward and backward times of a micro-batch correlate by {:.2f}; cured by "
+                    "passes of equal work",
+                    out_.correlation));
+  }
+
+  void pauses() {
+    const bool may_be_sequences = !compared_ || out_.correlation >= kRelated;
+    Pauses found = find_pauses(run_, times_, out_.T, may_be_sequences);
+    const double with = found.between_ops ? replayer_.mean(found.paused) : out_.T;
+    out_.off += run_.has_starts ? (with - out_.T) / out_.measured : 0;
+    add(Cause::pauses, "", with, replayer_.mean(found.cured), std::move(found.evidence));
+  }
+
+  /// Transfers among one set of workers.
+  struct Link {
+    double took = 0, usual = 0;                 ///< seconds, of those that wait for all members
+    std::set<std::pair<int32_t, int32_t>> ops;  ///< op, replica; -1: all
+    double excess() const { return took - usual; }
+  };
+  using Links = std::map<std::vector<int32_t>, Link>;
+
+  /// Who sends or reduces with whom.
+  Links links() const {
+    Links links;
+    for (const Group& group : run_.groups) {
+      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+        const bool all = group.across_replicas;
+        std::vector<int32_t> workers;
+        for (const int32_t op : group.ops) {
+          for (int32_t other = all ? 0 : replica; other < (all ? run_.replicas : replica + 1);
+               ++other) {
+            workers.push_back(run_.ops[op].worker * run_.replicas + other);
+          }
+        }
+        std::sort(workers.begin(), workers.end());
+        workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
+        if (workers.size() < 2) continue;
+        Link& link = links[workers];
+        for (const int32_t op : group.ops) {
+          link.ops.insert({op, all ? kNone : replica});
+          if (group.eager && op == group.ops.front()) continue;
+          for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
+            link.took += run_.duration[run_.at(op, lane)];
+            link.usual += ideal_[run_.at(op, lane)];
+          }
+        }
+      }
+    }
+    return links;
+  }
+
+  /// Durations with a link as fast as others: its transfers take the usual time; those that more
+  /// workers take part in, and cross it, take less by the same factor; and its workers begin their
+  /// steps as others do, since hosts exchange over it what the last step came to.
+  std::vector<double> as_usual(const Links& links, const std::vector<int32_t>& workers) const {
+    std::vector<double> durations = run_.duration;
+    const auto each = [&](int32_t op, int32_t replica, const auto& f) {
+      for (int32_t lane = std::max(replica, 0); lane < lanes_;
+           lane += replica == kNone ? 1 : run_.replicas) {
+        f(run_.at(op, lane));
+      }
+    };
+    const Link& own = links.at(workers);
+    const double usual = std::max(own.usual, 0.0);
+    const double faster = own.took > usual ? usual / own.took : 1;
+    for (const auto& [others, link] : links) {
+      if (!std::includes(others.begin(), others.end(), workers.begin(), workers.end())) continue;
+      for (const auto& [op, replica] : link.ops) {
+        each(op, replica, [&](size_t cell) {
+          durations[cell] = &link == &own ? ideal_[cell] : durations[cell] * faster;
+        });
+      }
+    }
+    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      if (!run_.kind(op).communicates() || run_.kind(op).name != "host start") continue;
+      for (const int32_t worker : workers) {
+        if (worker / run_.replicas != run_.ops[op].worker) continue;
+        each(op, worker % run_.replicas, [&](size_t cell) { durations[cell] = ideal_[cell]; });
+      }
+    }
+    return durations;
+  }
+
+  /// The one that costs most, among those of most excess.
+  void slow_link() {
+    const Links links = this->links();
+    std::vector<std::pair<double, const std::vector<int32_t>*>> order;
+    for (const auto& [workers, link] : links) {
+      order.push_back({link.excess(), &workers});
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    order.resize(std::min(order.size(), kLinksTried));
+    const std::vector<int32_t>* worst = nullptr;
+    double least = 0;
+    for (const auto& [excess, workers] : order) {
+      const double fixed = replayer_.mean(as_usual(links, *workers));
+      if (worst == nullptr || fixed < least) {
+        worst = workers;
+        least = fixed;
+      }
+    }
+    if (worst == nullptr) return;
+    add(Cause::slow_link, names(*worst), least,
+        fmt::format("transfers among {}, all steps together, take {} longer than the usual ones",
+                    counted(static_cast<int64_t>(worst->size()), "worker"),
+                    human_time(std::max(links.at(*worst).excess(), 0.0))));
+  }
+
+  /// "dp 0 pp 1, dp 0 pp 2", of many only the first.
+  std::string names(const std::vector<int32_t>& workers) const {
+    constexpr size_t kShown = 4;
+    std::vector<std::string> list;
+    for (size_t i = 0; i < std::min(workers.size(), kShown); ++i) {
+      list.push_back(run_.workers[workers[i]].name);
+    }
+    if (workers.size() > kShown) {
+      list.push_back(fmt::format("{} more", workers.size() - kShown));
+    }
+    return join(list, ", ");
+  }
+
+  void slow_worker() {
+    std::vector<char> slow(run_.workers.size(), 0);
+    for (const int32_t worker : out_.slowest) {
+      slow[static_cast<size_t>(worker)] = 1;
+    }
+    add(Cause::slow_worker, names(out_.slowest), replayer_.mean(as_others(slow)),
+        fmt::format("the slowest 3 % of {}, at least one, as fast as others",
+                    counted(static_cast<int64_t>(run_.workers.size()), "worker")));
+  }
+
+  /// The only worker of a stage of several: nobody else has the same to do, and so it is the stage
+  /// that is named.
+  bool is_stage(int32_t worker) const {
+    const int32_t stage = run_.workers[static_cast<size_t>(worker)].stage;
+    return run_.stages > 1 &&
+           std::count_if(run_.workers.begin(), run_.workers.end(),
+                         [&](const Worker& other) { return other.stage == stage; }) == 1;
+  }
+
+  /// Durations with the passes of the workers that are `slow` as long as those of the others: of
+  /// the same stage and chunk if it has others, else of all. The ideal would not do: its means
+  /// count the slow ones. What is communicated takes the ideal time.
+  std::vector<double> as_others(const std::vector<char>& slow) {
+    using Alike = std::array<int32_t, 3>;  // kind, stage, chunk; kNone: of any
+    struct Mean {
+      double sum = 0;
+      int64_t count = 0;
+    };
+    std::map<Alike, Mean> means;
+    const auto each = [&](bool of_slow, auto&& f) {
+      for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+        const Block& at = run_.blocks[block];
+        for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+          const auto worker = static_cast<size_t>(at.worker * run_.replicas + replica);
+          if ((slow[worker] != 0) != of_slow) continue;
+          f(block, replica, Alike{at.kind, run_.workers[worker].stage, at.chunk},
+            Alike{at.kind, kNone, kNone});
+        }
+      }
+    };
+    each(false, [&](int32_t block, int32_t replica, const Alike& alike, const Alike& any) {
+      Mean here;
+      for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
+        here.sum += times_.time(block, lane);
+        ++here.count;
+      }
+      for (const Alike& key : {alike, any}) {
+        means[key].sum += here.sum;
+        means[key].count += here.count;
+      }
+    });
+    std::vector<double> durations = run_.duration;
+    each(true, [&](int32_t block, int32_t replica, const Alike& alike, const Alike& any) {
+      const auto same = means.find(alike), of_kind = means.find(any);
+      const auto mean = same != means.end() ? same : of_kind;
+      const bool ideal = mean == means.end() || run_.kinds[alike[0]].communicates();
+      for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
+        if (!ideal) {
+          times_.set(block, lane, mean->second.sum / static_cast<double>(mean->second.count),
+                     &durations);
+          continue;
+        }
+        for (const int32_t op : times_.ops(block)) {
+          durations[run_.at(op, lane)] = ideal_[run_.at(op, lane)];
+        }
+      }
+    });
+    return durations;
+  }
+
+  /// The last stage, whose head and loss the others lack, or another one that computes longer.
+  /// Layers that leave it go to the others.
+  void slow_stage() {
+    if (run_.stages < 2) return;
+    const EvenStages even = even_stages(run_, times_);
+    const std::vector<double>& all = even.passes;
+    const auto worst = static_cast<int32_t>(std::max_element(all.begin(), all.end()) - all.begin());
+    const bool last = worst == run_.stages - 1;
+    std::vector<std::string> alone;
+    for (int32_t worker = 0; worker < static_cast<int32_t>(run_.workers.size()); ++worker) {
+      if (run_.workers[static_cast<size_t>(worker)].stage == worst && is_stage(worker)) {
+        alone.push_back(run_.workers[static_cast<size_t>(worker)].name);
+      }
+    }
+    add(last ? Cause::last_stage : Cause::slow_stage, fmt::format("stage {}", worst),
+        replayer_.mean(even.duration),
+        fmt::format("{:.2f} times the mean of all stages{}; cured by passes through all that take "
+                    "as long, as where layers are moved",
+                    all[static_cast<size_t>(worst)] * static_cast<double>(all.size()) /
+                        std::accumulate(all.begin(), all.end(), 0.0),
+                    last ? ", with the head and the loss" : "") +
+            (alone.empty()
+                 ? ""
+                 : fmt::format("; all of it is {}, which may be slow rather than have more to do",
+                               join(alone, ", "))));
+  }
+
+  const MeasuredRun& run_;
+  const std::vector<double>& ideal_;
+  Replayer& replayer_;
+  Analysis& out_;
+  const int32_t lanes_;
+  const BlockTimes times_;
+  bool compared_ = false;  ///< forward with backward passes
+};
+
+}  // namespace
+
+void find_causes(const MeasuredRun& run, const std::vector<double>& ideal, Replayer* replayer,
+                 Analysis* analysis) {
+  Search(run, ideal, replayer, analysis).find();
+}
+
+const char* to_string(Cause cause) {
+  switch (cause) {
+    case Cause::slow_worker:
+      return "slow worker";
+    case Cause::last_stage:
+      return "last stage";
+    case Cause::slow_stage:
+      return "slow stage";
+    case Cause::uneven_sequences:
+      return "uneven sequences";
+    case Cause::pauses:
+      return "pauses";
+    case Cause::slow_link:
+      return "slow link";
+  }
+  return "";
+}
+
+}  // namespace hocket::whatif

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why a run straggles: what each cause that is known would be cured by, replayed.
+#pragma once
+
+#include <vector>
+
+#include "whatif/analysis.h"
+#include "whatif/measured_run.h"
+#include "whatif/replay.h"
+
+namespace hocket::whatif {
+
+/// Fills causes and correlation of an analysis that is complete but for these.
+void find_causes(const MeasuredRun& run, const std::vector<double>& ideal, Replayer* replayer,
+                 Analysis* analysis);
+
+/// "slow worker".
+const char* to_string(Cause cause);
+
+}  // namespace hocket::whatif

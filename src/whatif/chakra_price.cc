@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "collectives/comm_op.h"
+#include "cost/cost_model.h"
+#include "whatif/chakra_nodes.h"
+
+namespace hocket::whatif {
+namespace {
+
+/// CollectiveCommType of the schema, to our op; and by how many members comm_size is multiplied to
+/// be what a rank brings or gets, whichever is more: ASTRA-sim takes it as what a rank brings.
+struct CollectiveType {
+  int64_t number;
+  const char* op;
+  bool grows;
+};
+constexpr CollectiveType kCollectiveTypes[] = {{0, "all_reduce", false},
+                                               {2, "all_gather", true},
+                                               {6, "all_to_all", false},
+                                               {7, "reduce_scatter", false},
+                                               {8, "reduce_scatter", false}};
+
+class Pricer {
+ public:
+  Pricer(const cost::Cluster& cluster, std::vector<ChakraNodes>* ranks)
+      : costs_(cluster, std::nullopt, 1), ranks_(*ranks) {
+    const cost::Peak& peak = cluster.device.peak;
+    dtype_ = peak.bf16.value > 0 ? graph::DType::bf16 : graph::DType::f32;
+  }
+
+  std::string price() {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      for (auto& [id, node] : ranks_[rank]) {
+        if (!node.timed) {
+          alone(rank, &node);
+        }
+      }
+    }
+    for (const ChakraCollectives& kind : chakra_collectives(ranks_)) {
+      for (size_t k = 0; collective(kind, k); ++k) {
+      }
+    }
+    return fmt::format("no event, but {} without a duration got one by {}{}",
+                       counted(priced_, "node"), costs_.cluster().name,
+                       unpriced_ == 0 ? ""
+                                      : fmt::format("; {} did not: no operations, bytes or known "
+                                                    "collective of more than one rank",
+                                                    counted(unpriced_, "node")));
+  }
+
+ private:
+  void set(double seconds, ChakraNode* node) {
+    node->timed = true;
+    node->duration = seconds;
+    ++priced_;
+  }
+
+  double seconds_of(const comm::Op& op, double bytes, const std::vector<int32_t>& group) const {
+    return costs_.ways(op, bytes, false, costs_.cluster().shape(group)).front().seconds();
+  }
+
+  /// What one rank does, and messages.
+  void alone(size_t rank, ChakraNode* node) {
+    switch (node->type) {
+      case ChakraType::compute:
+      case ChakraType::mem_load:
+      case ChakraType::mem_store:
+        if (node->num_ops <= 0 && node->tensor_bytes <= 0) break;
+        return set(costs_.cluster().device.launch.value +
+                       costs_.roofline_s("linear", dtype_, node->num_ops,
+                                         static_cast<int64_t>(std::min(node->tensor_bytes, 9e18))),
+                   node);
+      case ChakraType::send:
+      case ChakraType::receive: {
+        const bool sends = node->type == ChakraType::send;
+        const int64_t other = sends ? node->target : node->source;
+        const auto own = static_cast<int64_t>(rank);
+        if (node->comm_bytes <= 0 || other < 0 || other >= std::ssize(ranks_) || other == own) {
+          break;
+        }
+        const auto from = static_cast<int32_t>(sends ? own : other);
+        const auto to = static_cast<int32_t>(sends ? other : own);
+        return set(seconds_of(comm::message(comm::Role::send), node->comm_bytes, {from, to}), node);
+      }
+      case ChakraType::collective:
+        return;  // with its members
+      default:
+        return;  // takes no time
+    }
+    ++unpriced_;
+  }
+
+  /// The k-th of a kind, among the ranks that have it. False: none has.
+  bool collective(const ChakraCollectives& kind, size_t k) {
+    std::vector<int32_t> group;
+    for (const auto& [rank, ids] : kind.of_rank) {
+      if (k < ids.size()) {
+        group.push_back(static_cast<int32_t>(rank));
+      }
+    }
+    for (const int32_t rank : group) {
+      const auto at = static_cast<size_t>(rank);
+      ChakraNode& node = ranks_[at].at(kind.of_rank.at(at)[k]);
+      if (node.timed) continue;
+      const auto* const type =
+          std::find_if(std::begin(kCollectiveTypes), std::end(kCollectiveTypes),
+                       [&](const CollectiveType& row) { return row.number == node.comm_type; });
+      if (type == std::end(kCollectiveTypes) || group.size() < 2 || node.comm_bytes <= 0) {
+        ++unpriced_;
+        continue;
+      }
+      const double bytes = node.comm_bytes * (type->grows ? static_cast<double>(group.size()) : 1);
+      set(seconds_of(comm::op(comm::find(type->op)), bytes, group), &node);
+    }
+    return !group.empty();
+  }
+
+  cost::CostModel costs_;
+  std::vector<ChakraNodes>& ranks_;
+  graph::DType dtype_;
+  int64_t priced_ = 0, unpriced_ = 0;
+};
+
+}  // namespace
+
+std::string price_chakra(const cost::Cluster& cluster, std::vector<ChakraNodes>* ranks) {
+  if (std::ssize(*ranks) > cluster.capacity()) {
+    fail("hocket whatif --cluster", "{} has {}; expected one for each of {}", cluster.name,
+         counted(cluster.capacity(), "device"), counted(std::ssize(*ranks), "file"));
+  }
+  return Pricer(cluster, ranks).price();
+}
+
+}  // namespace hocket::whatif

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "whatif/clocks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/stats.h"
+#include "base/text.h"
+#include "whatif/transfers.h"
+
+namespace hocket::whatif {
+namespace {
+
+/// The clocks of workers, each as that of the first one with which it can be compared.
+class Clocks {
+ public:
+  explicit Clocks(MeasuredRun* run)
+      : run_(*run),
+        tolerance_(tolerance(*run)),
+        offset_(run->workers.size(), 0),
+        known_(run->workers.size(), 0) {}
+
+  bool set() {
+    // Are any wrong? How far is each from others? Does it help to set them?
+    const int64_t before = impossible();
+    if (before == 0) return false;
+    const int64_t sets = find_offsets();
+    double most = 0;
+    for (double& offset : offset_) {
+      offset = std::fabs(offset) > kAtOnce ? offset : 0;
+      most = std::max(most, std::fabs(offset));
+    }
+    if (most == 0) return false;
+    const std::vector<double> starts = run_.start;
+    move();
+    const int64_t after = count();
+    if (after >= before) {
+      run_.start = starts;
+      return false;
+    }
+    measure_steps(&run_);
+    run_.dropped.notes.push_back(fmt::format(
+        "no event, but clocks of ranks differed by up to {}; they were set by when collectives "
+        "ended and messages arrived: {} had ended before all their members had started, {} still "
+        "{}{}",
+        human_time(most), counted(before, "transfer"), after, after == 1 ? "has" : "have",
+        sets == 1 ? ""
+                  : fmt::format("; {} of ranks have no collectives, nor messages both ways, in "
+                                "common, and a clock each",
+                                counted(sets, "set"))));
+    return true;
+  }
+
+ private:
+  /// From each clock that is not known on, those that can be known by it. Returns how many sets of
+  /// clocks that are.
+  int64_t find_offsets() {
+    int64_t sets = 0;
+    for (size_t clock = 0; clock < known_.size(); ++clock) {
+      if (known_[clock] != 0) continue;
+      known_[clock] = 1;
+      ++sets;
+      while (follow_collectives() || follow_messages()) {
+      }
+    }
+    return sets;
+  }
+
+  size_t clock_of(int32_t op, int32_t lane) const {
+    return static_cast<size_t>(run_.ops[static_cast<size_t>(op)].worker * run_.replicas +
+                               lane % run_.replicas);
+  }
+  double end(int32_t op, int32_t lane) const {
+    return run_.start[run_.at(op, lane)] + run_.duration[run_.at(op, lane)];
+  }
+
+  int64_t count() const {
+    int64_t early = 0;
+    each_transfer(run_, [&](int32_t, int32_t, double by) { early += by > tolerance_; });
+    return early;
+  }
+
+  /// How many transfers are; 0 if on no clock a tenth of them.
+  int64_t impossible() const {
+    std::vector<int64_t> all(offset_.size(), 0), early(offset_.size(), 0);
+    each_transfer(run_, [&](int32_t op, int32_t lane, double by) {
+      ++all[clock_of(op, lane)];
+      early[clock_of(op, lane)] += by > tolerance_;
+    });
+    int64_t sum = 0;
+    bool any = false;
+    for (size_t clock = 0; clock < all.size(); ++clock) {
+      sum += early[clock];
+      any = any || early[clock] * kOneOf > all[clock];
+    }
+    return any ? sum : 0;
+  }
+
+  /// Members of a group in a step, each with when it ended.
+  template <typename F>
+  void each_member(const Group& group, int32_t step, F&& f) const {
+    for (const int32_t op : group.ops) {
+      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+        const int32_t lane = step * run_.replicas + replica;
+        f(replica, clock_of(op, lane), end(op, lane));
+      }
+    }
+  }
+
+  /// Of clocks that are not known those that share collectives with one that is. False: none does.
+  bool follow_collectives() {
+    std::vector<std::vector<double>> differences(offset_.size());
+    std::vector<double> known_end(static_cast<size_t>(run_.replicas));
+    std::vector<char> has(known_end.size());
+    for (const Group& group : run_.groups) {
+      if (group.eager || !has_others(group, run_)) continue;
+      for (int32_t step = 0; step < static_cast<int32_t>(run_.steps.size()); ++step) {
+        // Replicas are groups of their own, but for one across all of them.
+        const auto one = [&](int32_t replica) {
+          return group.across_replicas ? size_t{0} : static_cast<size_t>(replica);
+        };
+        std::fill(has.begin(), has.end(), 0);
+        each_member(group, step, [&](int32_t replica, size_t clock, double at) {
+          if (known_[clock] == 0 || has[one(replica)] != 0) return;
+          has[one(replica)] = 1;
+          known_end[one(replica)] = at - offset_[clock];
+        });
+        each_member(group, step, [&](int32_t replica, size_t clock, double at) {
+          if (known_[clock] == 0 && has[one(replica)] != 0) {
+            differences[clock].push_back(at - known_end[one(replica)]);
+          }
+        });
+      }
+    }
+    bool any = false;
+    for (size_t clock = 0; clock < offset_.size(); ++clock) {
+      if (differences[clock].empty()) continue;
+      offset_[clock] = median(differences[clock]);
+      known_[clock] = 1;
+      any = true;
+    }
+    return any;
+  }
+
+  /// The same by messages: the least time there, and back, from when a sender starts to when who
+  /// receives ends, differ by twice the offset.
+  bool follow_messages() {
+    constexpr double kNever = 1e300;
+    std::vector<double> there(offset_.size(), kNever), back(offset_.size(), kNever);
+    for (const Group& group : run_.groups) {
+      if (!group.eager) continue;
+      for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
+        const size_t from = clock_of(group.ops[0], lane), to = clock_of(group.ops[1], lane);
+        if (known_[from] == known_[to]) continue;
+        const double takes = (end(group.ops[1], lane) - offset_[to]) -
+                             (run_.start[run_.at(group.ops[0], lane)] - offset_[from]);
+        double& least = known_[from] != 0 ? there[to] : back[from];
+        least = std::min(least, takes);
+      }
+    }
+    bool any = false;
+    for (size_t clock = 0; clock < offset_.size(); ++clock) {
+      if (there[clock] == kNever || back[clock] == kNever) continue;
+      offset_[clock] = (there[clock] - back[clock]) / 2;
+      known_[clock] = 1;
+      any = true;
+    }
+    return any;
+  }
+
+  void move() {
+    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
+        const size_t cell = run_.at(op, lane);
+        run_.start[cell] -= is_absent(run_, cell) ? 0 : offset_[clock_of(op, lane)];
+      }
+    }
+  }
+
+  MeasuredRun& run_;
+  const double tolerance_;
+  std::vector<double> offset_;  ///< seconds, by worker as MeasuredRun::workers
+  std::vector<char> known_;
+};
+
+}  // namespace
+
+bool set_clocks(MeasuredRun* run) { return Clocks(run).set(); }
+
+}  // namespace hocket::whatif

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "whatif/even_stages.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+namespace hocket::whatif {
+namespace {
+
+using ByStage = std::vector<double>;  // seconds of all steps and workers
+
+double mean_of(const ByStage& seconds) {
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
+}
+
+/// Three things move with layers. Passes of a kind take their mean over the stages. So does, of
+/// each sort, what a stage does once a step for its parameters: its optimizer, what it gathers and
+/// what it sums. But longer passes and sums are no more of them. Of n sums of s seconds behind
+/// parts of b seconds of the last pass, the last ends b + n s after the pass began, or n b + s if
+/// parts are longer. Those of a stage that has m < n of its own, each n / m times as long, end
+/// (n / m - 1) min(b, s) later: so much less do they take.
+class Mover {
+ public:
+  Mover(const MeasuredRun& run, const BlockTimes& times)
+      : run_(run), times_(times), stages_(static_cast<size_t>(run.stages)) {}
+
+  EvenStages move() {
+    out_.duration = run_.duration;
+    out_.passes.assign(stages_, 0);
+    passes();
+    last_passes();
+    parameters();
+    return std::move(out_);
+  }
+
+ private:
+  size_t stage_of(int32_t worker, int32_t lane) const {
+    const int32_t replica = lane % run_.replicas;
+    return static_cast<size_t>(
+        run_.workers[static_cast<size_t>(worker * run_.replicas + replica)].stage);
+  }
+
+  void passes() {
+    std::map<int32_t, ByStage> kinds;
+    const auto each = [&](auto&& f) {
+      for (const Pass& pass : times_.passes()) {
+        const Block& at = run_.blocks[static_cast<size_t>(pass.block)];
+        ByStage& of_kind = kinds.try_emplace(at.kind, stages_, 0.0).first->second;
+        for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
+          f(pass.block, lane, stage_of(at.worker, lane), of_kind);
+        }
+      }
+    };
+    each([&](int32_t block, int32_t lane, size_t stage, ByStage& of_kind) {
+      of_kind[stage] += times_.time(block, lane);
+      out_.passes[stage] += times_.time(block, lane);
+    });
+    each([&](int32_t block, int32_t lane, size_t stage, const ByStage& of_kind) {
+      if (of_kind[stage] > 0) {
+        times_.set(block, lane, times_.time(block, lane) * (mean_of(of_kind) / of_kind[stage]),
+                   &out_.duration);
+      }
+    });
+  }
+
+  /// The pass that ends last on a worker, in each lane, and how long it takes now.
+  void last_passes() {
+    last_ends_.assign(static_cast<size_t>(run_.pattern_workers * run_.lanes()), 0);
+    std::vector<double> seconds(last_ends_.size(), 0);
+    for (const Pass& pass : times_.passes()) {
+      for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
+        double ends = 0, takes = 0;
+        for (const int32_t op : times_.ops(pass.block)) {
+          const size_t cell = run_.at(op, lane);
+          ends = std::max(ends, run_.start[cell] + run_.duration[cell]);
+          takes += out_.duration[cell];
+        }
+        const size_t at = place(run_.blocks[static_cast<size_t>(pass.block)].worker, lane);
+        if (ends > last_ends_[at]) {
+          last_ends_[at] = ends;
+          seconds[at] = takes;
+        }
+      }
+    }
+    last_passes_.assign(stages_, 0);
+    lanes_of_.assign(stages_, 0);
+    for (int32_t worker = 0; worker < run_.pattern_workers; ++worker) {
+      for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
+        last_passes_[stage_of(worker, lane)] += seconds[place(worker, lane)];
+        ++lanes_of_[stage_of(worker, lane)];
+      }
+    }
+  }
+
+  size_t place(int32_t worker, int32_t lane) const {
+    return static_cast<size_t>(worker * run_.lanes() + lane);
+  }
+
+  /// Whether an op is done once a step for the parameters of a stage: its optimizer, and what its
+  /// own workers gather and sum among them.
+  bool is_of_parameters(int32_t op) const {
+    if (run_.ops[op].micro_batch != kNone) return false;
+    const OpKind& kind = run_.kind(op);
+    if (!kind.communicates()) return std::string_view(kind.name).starts_with("optimizer");
+    if (kind.traffic == Traffic::message || run_.ops[op].group == kNone) return false;
+    const std::vector<int32_t>& members = run_.groups[run_.ops[op].group].ops;
+    return std::all_of(members.begin(), members.end(), [&](int32_t member) {
+      return run_.worker(member, 0).stage == run_.worker(op, 0).stage;
+    });
+  }
+
+  void parameters() {
+    std::map<Traffic, ByStage> sorts;
+    ByStage sums_of_worker(stages_, 0);
+    bool beside_passes = false;
+    const auto each = [&](auto&& f) {
+      for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+        if (!is_of_parameters(op)) continue;
+        ByStage& of_sort = sorts.try_emplace(run_.kind(op).traffic, stages_, 0.0).first->second;
+        for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
+          f(op, lane, stage_of(run_.ops[op].worker, lane), of_sort);
+        }
+      }
+    };
+    each([&](int32_t op, int32_t lane, size_t stage, ByStage& of_sort) {
+      const size_t cell = run_.at(op, lane);
+      of_sort[stage] += run_.duration[cell];
+      if (run_.kind(op).traffic != Traffic::gradients) return;
+      sums_of_worker[stage] += 1 / lanes_of_[stage];
+      beside_passes |= run_.start[cell] < last_ends_[place(run_.ops[op].worker, lane)];
+    });
+    each([&](int32_t op, int32_t lane, size_t stage, const ByStage& of_sort) {
+      const double own = of_sort[stage], added = mean_of(of_sort) - own;
+      if (own <= 0) return;
+      double less = 0;
+      if (beside_passes && run_.kind(op).traffic == Traffic::gradients && added > 0) {
+        less = std::min(added, arrived(stage)) / sums_of_worker[stage];
+      }
+      out_.duration[run_.at(op, lane)] *= (own + added - less) / own;
+    });
+  }
+
+  /// Seconds of the last passes that are those of layers that came to a stage.
+  double arrived(size_t stage) const {
+    return last_passes_[stage] * std::max(1 - out_.passes[stage] / mean_of(out_.passes), 0.0);
+  }
+
+  const MeasuredRun& run_;
+  const BlockTimes& times_;
+  const size_t stages_;
+  std::vector<double> last_ends_;  ///< of passes as measured, by worker and lane
+  ByStage last_passes_;            ///< how long they take when stages are even
+  std::vector<double> lanes_of_;   ///< workers of a stage, in all steps
+  EvenStages out_;
+};
+
+}  // namespace
+
+EvenStages even_stages(const MeasuredRun& run, const BlockTimes& times) {
+  return Mover(run, times).move();
+}
+
+}  // namespace hocket::whatif

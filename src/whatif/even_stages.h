@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run whose pipeline stages all compute as long, as after layers of the heaviest were moved to
+// the others.
+#pragma once
+
+#include <vector>
+
+#include "whatif/block_times.h"
+#include "whatif/measured_run.h"
+
+namespace hocket::whatif {
+
+struct EvenStages {
+  std::vector<double> passes;    ///< seconds of all passes, by stage, as measured
+  std::vector<double> duration;  ///< MeasuredRun::duration of the run with even stages
+};
+
+/// `times` is of `run`, which has two stages or more, and passes.
+EvenStages even_stages(const MeasuredRun& run, const BlockTimes& times);
+
+}  // namespace hocket::whatif

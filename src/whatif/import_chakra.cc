@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chakra execution traces, a file per rank: nodes with durations, or what a cluster makes of their
+// operations and bytes, and what each depends on.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "whatif/chakra_nodes.h"
+#include "whatif/importers.h"
+#include "whatif/meet.h"
+#include "whatif/transfers.h"
+
+namespace hocket::whatif {
+namespace {
+
+constexpr double kWholeMicros = 1e-6;  // seconds: starts and durations are whole microseconds
+
+class ChakraReader {
+ public:
+  ChakraReader(const std::vector<std::string>& paths, const cost::Cluster* cluster)
+      : paths_(paths), cluster_(cluster) {
+    run_.source = "chakra";
+    run_.waits_from = "the trace's";
+  }
+
+  MeasuredRun read() {
+    // Nodes of every file; their times; the table; kinds; what waits for what; who meets.
+    files();
+    durations();
+    std::vector<Observed> seen;
+    for (size_t rank = 0; rank < nodes_.size(); ++rank) {
+      observe(rank, &seen);
+    }
+    for (Observed& op : seen) {
+      op.start = has_starts_ ? op.start : 0;
+    }
+    assemble(std::move(seen), paths_[0], &run_);
+    for (size_t op = 0; op < run_.ops.size(); ++op) {
+      const Op& row = run_.ops[op];
+      op_of_[{row.worker, row.name, row.sequence}] = static_cast<int32_t>(op);
+    }
+    kinds();
+    waits();
+    queues();
+    messages();
+    collectives();
+    uneven_messages();
+    settle_transfers(&run_);
+    return std::move(run_);
+  }
+
+ private:
+  void note(int64_t events, std::string text) {
+    run_.dropped.events += events;
+    run_.dropped.notes.push_back(std::move(text));
+  }
+
+  /// Ranks whose files have nothing to read are left out.
+  void files() {
+    std::vector<Error> unread;
+    int64_t negative = 0;
+    for (const std::string& path : paths_) {
+      ChakraDamage damage;
+      try {
+        nodes_.push_back(read_chakra_nodes(path, &damage));
+      } catch (const Error& error) {
+        if (!file_exists(path)) throw;
+        nodes_.emplace_back();
+        unread.push_back(error);
+      }
+      run_.dropped.events += damage.events;
+      records_lost_.push_back(damage.events > 0 || damage.negative > 0);
+      negative += damage.negative;
+      std::move(damage.notes.begin(), damage.notes.end(), std::back_inserter(run_.dropped.notes));
+    }
+    if (unread.size() == paths_.size()) throw Error(unread[0]);
+    if (!unread.empty()) {
+      note(0, fmt::format("{} of {}, whose files cannot be read; who communicates with them does "
+                          "not wait for them; the first one: {}",
+                          unread.size(), counted(std::ssize(paths_), "rank"), unread[0].what()));
+    }
+    if (negative > 0) {
+      note(0, fmt::format("the duration of {}: it is negative; taken as 0",
+                          counted(negative, "node")));
+    }
+  }
+
+  void durations() {
+    if (cluster_ != nullptr) {
+      note(0, price_chakra(*cluster_, &nodes_));
+    }
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].empty()) continue;
+      const auto untimed = std::count_if(nodes_[i].begin(), nodes_[i].end(),
+                                         [](const auto& node) { return !node.second.timed; });
+      if (static_cast<size_t>(untimed) == nodes_[i].size()) {
+        fail(paths_[i],
+             "has no node with a duration; expected a Chakra trace with its profile "
+             "(chakra_trace_link), or --cluster, and nodes with num_ops, tensor_size or comm_size");
+      }
+      if (untimed > 0) {
+        note(0, fmt::format("no event, but {} of {} have no duration; taken as 0",
+                            counted(untimed, "node"), paths_[i]));
+      }
+    }
+  }
+
+  /// A worker per rank that has nodes.
+  void observe(size_t rank, std::vector<Observed>* seen) {
+    keys_.emplace_back();
+    if (nodes_[rank].empty()) return;
+    const int32_t worker = run_.pattern_workers++;
+    const auto number = static_cast<int64_t>(rank);
+    run_.workers.push_back(
+        {number, 0, worker, fmt::format("rank {}", number), records_lost_[rank]});
+    std::map<int32_t, int32_t> count;
+    // A step of several nodes that all start at 0 has no starts.
+    bool any_start = nodes_[rank].size() == 1 && nodes_[rank].begin()->second.started;
+    for (const auto& [id, node] : nodes_[rank]) {
+      Observed op;
+      op.worker = worker;
+      op.name = names_.try_emplace(node.name, static_cast<int32_t>(names_.size())).first->second;
+      op.sequence = count[op.name]++;
+      op.start = node.start;
+      op.duration = node.duration;
+      any_start = any_start || (node.started && node.start != 0);
+      keys_[rank][id] = {worker, op.name, op.sequence};
+      seen->push_back(op);
+    }
+    run_.names.resize(names_.size());
+    for (const auto& [name, id] : names_) {
+      run_.names[static_cast<size_t>(id)] = name;
+    }
+    if (!any_start) {
+      has_starts_ = run_.has_starts = false;
+      note(0, fmt::format("no event, but {} has no starts: durations of communication are taken as "
+                          "transfers, and fidelity says nothing",
+                          paths_[rank]));
+    }
+  }
+
+  int32_t op_at(size_t rank, int64_t id) const {
+    const auto key = keys_[rank].find(id);
+    return key == keys_[rank].end() ? kNone : op_of_.at(key->second);
+  }
+
+  static Traffic traffic_of(const ChakraNode& node) {
+    if (node.type == ChakraType::collective) return Traffic::collective;
+    const bool is_message = node.type == ChakraType::send || node.type == ChakraType::receive;
+    return is_message ? Traffic::message : Traffic::none;
+  }
+
+  /// The k-th node of a name is of one kind on all ranks.
+  void kinds() {
+    std::map<std::pair<int32_t, int32_t>, int32_t> kinds;
+    for (size_t rank = 0; rank < nodes_.size(); ++rank) {
+      for (const auto& [id, node] : nodes_[rank]) {
+        Op& op = run_.ops[static_cast<size_t>(op_at(rank, id))];
+        const auto [at, added] =
+            kinds.try_emplace({op.name, op.sequence}, static_cast<int32_t>(run_.kinds.size()));
+        if (added) {
+          run_.kinds.push_back({fmt::format("{} {}", node.name, op.sequence), traffic_of(node)});
+        }
+        op.bytes = static_cast<int64_t>(std::min(node.comm_bytes, 1e18));
+        op.block = static_cast<int32_t>(run_.blocks.size());
+        run_.blocks.push_back({at->second, op.worker, kNone, kNone});
+      }
+    }
+  }
+
+  void waits() {
+    int64_t absent = 0, own = 0;
+    for (size_t rank = 0; rank < nodes_.size(); ++rank) {
+      for (const auto& [id, node] : nodes_[rank]) {
+        for (const int64_t before : node.waits) {
+          const int32_t op = op_at(rank, before);
+          if (op == kNone) {
+            ++absent;
+            continue;
+          }
+          own += before == id;
+          add_wait(&run_, op_at(rank, id), op);
+        }
+      }
+    }
+    if (absent > 0) {
+      note(0, fmt::format("{} for nodes that are not in the files", counted(absent, "wait")));
+    }
+    if (own > 0) {
+      note(0, fmt::format("{} of nodes for themselves", counted(own, "wait")));
+    }
+  }
+
+  /// Linked profiles often lack what kernels wait for in their stream (mlcommons/chakra#215). A
+  /// kernel waits for the last one of its device, of those that compute or of those that
+  /// communicate, that had ended when it started.
+  void queues() {
+    int64_t inferred = 0;
+    for (size_t rank = 0; rank < nodes_.size(); ++rank) {
+      std::array<std::vector<const ChakraNode*>, 2> queues;
+      for (const auto& [id, node] : nodes_[rank]) {
+        if (!node.on_device || !node.started || !node.timed) continue;
+        queues[traffic_of(node) == Traffic::none ? 0 : 1].push_back(&node);
+      }
+      for (std::vector<const ChakraNode*>& queue : queues) {
+        std::stable_sort(queue.begin(), queue.end(),
+                         [](const auto* a, const auto* b) { return a->start < b->start; });
+        std::vector<const ChakraNode*> running;
+        const ChakraNode* before = nullptr;
+        const auto end = [](const ChakraNode* node) { return node->start + node->duration; };
+        for (const ChakraNode* node : queue) {
+          std::erase_if(running, [&](const ChakraNode* other) {
+            if (end(other) > node->start + kWholeMicros) return false;
+            before = before == nullptr || end(other) >= end(before) ? other : before;
+            return true;
+          });
+          running.push_back(node);
+          if (before == nullptr) continue;
+          add_wait(&run_, op_at(rank, node->id), op_at(rank, before->id));
+          ++inferred;
+        }
+      }
+    }
+    if (inferred > 0) {
+      run_.waits_from = "the trace's; of kernels of a device also by when they ran";
+    }
+  }
+
+  /// Messages by who, to whom and tag: the k-th that is sent is the k-th that is received. Where
+  /// one side has more they are held back until clocks are set.
+  void messages() {
+    using Ends = std::tuple<int64_t, int64_t, int64_t>;  // source, target, tag
+    std::map<Ends, std::array<std::vector<int32_t>, 2>> messages;
+    for (size_t rank = 0; rank < nodes_.size(); ++rank) {
+      for (const auto& [id, node] : nodes_[rank]) {
+        const bool sends = node.type == ChakraType::send;
+        if (!sends && node.type != ChakraType::receive) continue;
+        const auto own = static_cast<int64_t>(rank);
+        const Ends ends{sends ? own : node.source, sends ? node.target : own, node.tag};
+        messages[ends][sends ? 0 : 1].push_back(op_at(rank, id));
+      }
+    }
+    int64_t alone = 0;
+    for (auto& [ends, ops] : messages) {
+      auto& [sent, received] = ops;
+      const size_t pairs = std::min(sent.size(), received.size());
+      alone += static_cast<int64_t>(std::max(sent.size(), received.size()) - pairs);
+      for (size_t k = 0; k < pairs && sent.size() == received.size(); ++k) {
+        add_message(sent[k], received[k]);
+      }
+      if (pairs > 0 && sent.size() != received.size()) {
+        uneven_.push_back(std::move(ops));
+      }
+    }
+    if (alone > 0) {
+      note(0, fmt::format("the other ends of {}; they wait for nobody", counted(alone, "message")));
+    }
+  }
+
+  /// The k-th of them meet, unless that cannot be since some came before they were sent.
+  void uneven_messages() {
+    int64_t left_out = 0;
+    for (const auto& [sent, received] : uneven_) {
+      const size_t pairs = std::min(sent.size(), received.size());
+      bool possible = true;
+      for (size_t k = 0; k < pairs && has_starts_; ++k) {
+        const size_t from = run_.at(sent[k], 0), to = run_.at(received[k], 0);
+        possible = possible && run_.start[to] + run_.duration[to] > run_.start[from] - kWholeMicros;
+      }
+      left_out += possible ? 0 : static_cast<int64_t>(pairs);
+      for (size_t k = 0; k < pairs && possible; ++k) {
+        add_message(sent[k], received[k]);
+      }
+    }
+    if (left_out > 0) {
+      note(0,
+           fmt::format("who waits for {}: of those between two ranks with their tag some lack an "
+                       "end, and others would have come before they were sent; they wait for "
+                       "nobody",
+                       counted(left_out, "message")));
+    }
+  }
+
+  void add_message(int32_t sends, int32_t receives) {
+    for (const int32_t op : {sends, receives}) {
+      run_.ops[static_cast<size_t>(op)].group = static_cast<int32_t>(run_.groups.size());
+    }
+    run_.groups.push_back({{sends, receives}, false, true});
+  }
+
+  /// Collectives by group and name. All ranks of a group that has a name are in all of its.
+  void collectives() {
+    const std::vector<ChakraCollectives> of_names = chakra_collectives(nodes_);
+    std::map<std::string, std::set<size_t>> members;
+    for (const ChakraCollectives& of_name : of_names) {
+      for (const auto& [rank, ids] : of_name.of_rank) {
+        members[of_name.group].insert(rank);
+      }
+    }
+    std::vector<Collectives> kinds;
+    int64_t some_dims = 0;
+    for (const ChakraCollectives& of_name : of_names) {
+      Collectives& kind = kinds.emplace_back();
+      kind.num_members = of_name.group.empty() ? 0 : members.at(of_name.group).size();
+      for (const auto& [rank, ids] : of_name.of_rank) {
+        for (const int64_t id : ids) {
+          const int32_t op = op_at(rank, id);
+          kind.of_worker[run_.ops[static_cast<size_t>(op)].worker].push_back(op);
+          some_dims += of_name.group.empty() && nodes_[rank].at(id).some_dims;
+        }
+      }
+    }
+    meet(kinds, has_starts_, &run_);
+    if (some_dims > 0) {
+      note(0, fmt::format("which ranks {} are of: they are along some dims (involved_dim) of a "
+                          "network that the trace does not say; all ranks that have them meet",
+                          counted(some_dims, "collective")));
+    }
+  }
+
+  const std::vector<std::string>& paths_;
+  MeasuredRun run_;
+  const cost::Cluster* cluster_;
+  std::vector<ChakraNodes> nodes_;
+  std::vector<bool> records_lost_;                           ///< by rank
+  std::vector<std::array<std::vector<int32_t>, 2>> uneven_;  ///< messages: sent, and received
+  using Key = std::array<int32_t, 3>;         ///< worker, name and sequence of a node
+  std::vector<std::map<int64_t, Key>> keys_;  ///< by rank and id
+  bool has_starts_ = true;                    ///< all files have; else those of others say nothing
+  std::map<std::string, int32_t> names_;
+  std::map<Key, int32_t> op_of_;
+};
+
+}  // namespace
+
+MeasuredRun read_chakra(const std::vector<std::string>& paths, const cost::Cluster* cluster) {
+  return ChakraReader(paths, cluster).read();
+}
+
+bool is_chakra(const std::string& beginning) {
+  const auto has = [&](const char* text) { return beginning.find(text) != beginning.npos; };
+  if (is_chakra_binary(beginning)) return true;
+  return !has("\"traceEvents\"") &&
+         (has("\"ctrl_deps\"") || has("\"ctrlDeps\"") || has("\"data_deps\"") ||
+          has("\"dataDeps\"") || has("\"nodes\"") || has("\"workload_graph\""));
+}
+
+}  // namespace hocket::whatif

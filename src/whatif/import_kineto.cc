@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// PyTorch profiles (Kineto), a file per rank: kernels and copies in streams, and the host, which
+// launches them and waits for them. Clocks of ranks are set by when collectives end, and where a
+// record of one is lost, by that it is told which collectives of ranks are one.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/text.h"
+#include "whatif/circles.h"
+#include "whatif/importers.h"
+#include "whatif/kineto_collectives.h"
+#include "whatif/kineto_ops.h"
+#include "whatif/kineto_profile.h"
+#include "whatif/kineto_ranks.h"
+#include "whatif/transfers.h"
+
+namespace hocket::whatif {
+namespace kineto {
+namespace {
+
+class KinetoReader {
+ public:
+  MeasuredRun read(const std::vector<std::string>& paths) {
+    // Files; which ranks and steps are used; one clock; which collectives are one; ops with what
+    // they wait for within a rank; who meets.
+    run_.source = "kineto";
+    run_.waits_from = "of streams and of the host's calls";
+    for (const std::string& path : paths) {
+      profiles_.push_back(read_profile(path, &run_.dropped));
+    }
+    const std::set<int64_t> steps = choose_ranks_and_steps(&profiles_, &run_.dropped);
+    const double apart = set_clocks(steps, &profiles_, &run_.dropped);
+    number_collectives(apart, &profiles_);
+    ops(steps);
+    kinds();
+    waits();
+    groups();
+    if (const int64_t parted = break_circles(&run_); parted > 0) {
+      note(0,
+           fmt::format("the other members of {}, which wait for each other in a circle: records "
+                       "lack, or clocks are apart",
+                       counted(parted, "collective")),
+           &run_.dropped);
+    }
+    settle_transfers(&run_);
+    return std::move(run_);
+  }
+
+ private:
+  void ops(const std::set<int64_t>& steps) {
+    std::map<int64_t, double> first_start;  // by step: of the rank that begins it first
+    for (const Profile& profile : profiles_) {
+      for (const Step& step : profile.steps) {
+        const auto [at, added] = first_start.try_emplace(step.number, step.start);
+        at->second = std::min(at->second, step.start);
+      }
+    }
+    // What ops wait for is that of a step that is used: all are held to be like it.
+    Names names;
+    std::vector<Observed> seen;
+    std::vector<RankOps> ranks;
+    for (const Profile& profile : profiles_) {
+      const auto worker = static_cast<int32_t>(run_.workers.size());
+      ranks.emplace_back(profile, worker, first_start, &names);
+      ranks.back().add_ops(steps, &seen);
+      run_.workers.push_back(
+          {profile.rank, 0, worker, fmt::format("rank {}", profile.rank), profile.lost_records()});
+      tell_lacks(profile);
+    }
+    run_.pattern_workers = static_cast<int32_t>(profiles_.size());
+    run_.names = names.list;
+    assemble(std::move(seen), profiles_[0].path, &run_);
+    for (RankOps& rank : ranks) {
+      rank.add_waits(run_.steps.back(), &waits_);
+    }
+  }
+
+  void tell_lacks(const Profile& profile) {
+    if (profile.orphans > 0) {
+      note(profile.orphans,
+           fmt::format("{} of rank {} whose launch is not in the profile or in no step",
+                       counted(profile.orphans, "kernel"), profile.rank),
+           &run_.dropped);
+    }
+    if (profile.unrecorded > 0) {
+      note(0,
+           fmt::format("what {} of rank {} launched: no record in the profile",
+                       counted(profile.unrecorded, "call"), profile.rank),
+           &run_.dropped);
+    }
+    if (profile.outside > 0) {
+      note(profile.outside,
+           fmt::format("{} of rank {} outside of the profiler's steps",
+                       counted(profile.outside, "call"), profile.rank),
+           &run_.dropped);
+    }
+  }
+
+  /// The k-th op of a name is of one kind on all ranks. Sums that another thread than the one which
+  /// calls first launches are of gradients: PyTorch runs the backward pass in a thread of its own.
+  void kinds() {
+    std::map<std::pair<int32_t, int32_t>, int32_t> kinds;
+    for (Op& op : run_.ops) {
+      const std::string& name = run_.names[static_cast<size_t>(op.name)];
+      const auto sent = waits_.sent.find({op.worker, op.name, op.sequence});
+      const bool is_gradient = sent != waits_.sent.end() && sent->second.of_backward;
+      op.bytes = sent == waits_.sent.end() ? 0 : sent->second.bytes;
+      const auto [at, added] =
+          kinds.try_emplace({op.name, op.sequence}, static_cast<int32_t>(run_.kinds.size()));
+      if (added) {
+        run_.kinds.push_back(
+            {fmt::format("{} {}", name, op.sequence), is_gradient           ? Traffic::gradients
+                                                      : is_collective(name) ? Traffic::collective
+                                                                            : Traffic::none});
+      }
+      op.block = static_cast<int32_t>(run_.blocks.size());
+      run_.blocks.push_back({at->second, op.worker, kNone, kNone});
+    }
+  }
+
+  void waits() {
+    std::map<OpKey, int32_t> op_of;
+    for (size_t op = 0; op < run_.ops.size(); ++op) {
+      const Op& row = run_.ops[op];
+      op_of[{row.worker, row.name, row.sequence}] = static_cast<int32_t>(op);
+    }
+    for (const auto& [key, before] : waits_.of) {
+      const auto op = op_of.find(key);
+      if (op == op_of.end()) continue;
+      for (const Place& place : before) {
+        const auto other = op_of.find({std::get<0>(key), place.name, place.sequence});
+        if (other != op_of.end()) {
+          add_wait(&run_, op->second, other->second);
+        }
+      }
+    }
+  }
+
+  /// The collective of a name and number of all ranks that have it.
+  void groups() {
+    std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> members;
+    for (size_t op = 0; op < run_.ops.size(); ++op) {
+      if (run_.kind(static_cast<int32_t>(op)).communicates()) {
+        members[{run_.ops[op].name, run_.ops[op].sequence}].push_back(static_cast<int32_t>(op));
+      }
+    }
+    int64_t lacking = 0;
+    std::string example;
+    for (auto& [key, ops] : members) {
+      lacking += ops.size() < profiles_.size();
+      if (ops.size() < profiles_.size() && example.empty()) {
+        example = lack(ops);
+      }
+      for (const int32_t op : ops) {
+        run_.ops[static_cast<size_t>(op)].group = static_cast<int32_t>(run_.groups.size());
+      }
+      run_.groups.push_back({ops, false, false});
+    }
+    if (lacking > 0) {
+      run_.dropped.notes.push_back(
+          fmt::format("the other members of {}: not all ranks have them (one is {}); they wait for "
+                      "those that do",
+                      counted(lacking, "collective"), example));
+    }
+  }
+
+  /// "ncclKernel_AllReduce 3 of rank 5", the first rank that is not among these.
+  std::string lack(const std::vector<int32_t>& members) const {
+    const Op& any = run_.ops[static_cast<size_t>(members[0])];
+    std::set<int32_t> have;
+    for (const int32_t op : members) {
+      have.insert(run_.ops[static_cast<size_t>(op)].worker);
+    }
+    int32_t worker = 0;
+    while (have.count(worker)) {
+      ++worker;
+    }
+    return fmt::format("{} {} of rank {}", quote(run_.names[static_cast<size_t>(any.name)]),
+                       any.sequence, profiles_[static_cast<size_t>(worker)].rank);
+  }
+
+  MeasuredRun run_;
+  std::vector<Profile> profiles_;
+  Waits waits_;
+};
+
+}  // namespace
+}  // namespace kineto
+
+MeasuredRun read_kineto(const std::vector<std::string>& paths, const cost::Cluster* /*cluster*/) {
+  return kineto::KinetoReader().read(paths);
+}
+
+bool is_kineto(const std::string& beginning) {
+  return beginning.find("\"schemaVersion\"") != beginning.npos ||
+         beginning.find("\"deviceProperties\"") != beginning.npos;
+}
+
+}  // namespace hocket::whatif

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The importers of `hocket whatif`: each makes a measured run of the files of one schema. They
+// share who meets (meet.h), clocks (clocks.h) and how transfers are settled (transfers.h); a new
+// one is a file and a row of importers.cc.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cost/cluster.h"
+#include "whatif/measured_run.h"
+
+namespace hocket::whatif {
+
+struct Importer {
+  const char* name;  ///< as --format takes it
+  const char* what;  ///< for the help
+  bool several;      ///< takes a file per rank
+  bool priced;       ///< takes a cluster, for ops without a duration
+  /// True of the beginning of a file (64 KiB, unpacked).
+  bool (*knows)(const std::string& beginning);
+  /// Error: nothing in the files can be replayed. `cluster`: null, or by which ops are priced.
+  MeasuredRun (*read)(const std::vector<std::string>& paths, const cost::Cluster* cluster);
+};
+const std::vector<Importer>& importers();
+
+/// Reads `paths` with the importer that is named, or, if `format` is empty, that knows the first
+/// one. Error: none does; a format of that name is not there; several files of one that takes one;
+/// a cluster for one whose ops always have durations.
+MeasuredRun read_run(const std::vector<std::string>& paths, const std::string& format = "",
+                     const cost::Cluster* cluster = nullptr);
+
+bool is_straggler(const std::string& beginning);
+/// Chrome JSON of the straggler data (StragglerAnalysis, OSDI'25): Megatron's ops by type, with
+/// step, model chunk, micro-batch and sequence; a process per data-parallel rank, five threads per
+/// worker.
+MeasuredRun read_straggler(const std::vector<std::string>& paths, const cost::Cluster* cluster);
+
+bool is_hocket(const std::string& beginning);
+/// Our own traces (docs/trace.md), of runs and simulations: lanes are in-order queues, messages and
+/// collectives are told by their ids, and tasks wait as the trace's program does.
+MeasuredRun read_hocket(const std::vector<std::string>& paths, const cost::Cluster* cluster);
+
+bool is_kineto(const std::string& beginning);
+/// PyTorch profiles (Kineto) of ranks with GPUs: kernels and copies in streams, the host's launches
+/// and waits; clocks are set by when collectives end.
+MeasuredRun read_kineto(const std::vector<std::string>& paths, const cost::Cluster* cluster);
+
+bool is_chakra(const std::string& beginning);
+/// Chakra execution traces (whatif/chakra_nodes.h).
+MeasuredRun read_chakra(const std::vector<std::string>& paths, const cost::Cluster* cluster);
+
+}  // namespace hocket::whatif

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops of a rank by its PyTorch profile, and what they wait for within the rank.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "whatif/kineto_profile.h"
+
+namespace hocket::whatif::kineto {
+
+/// Worker, name and sequence, by which assemble() tells ops apart.
+using OpKey = std::tuple<int32_t, int32_t, int32_t>;
+
+/// An op of a rank, and when it ended.
+struct Place {
+  int32_t name = kNone, sequence = kNone;
+  double end = 0;
+};
+
+/// What a collective moves.
+struct Sent {
+  int64_t bytes = 0;
+  bool of_backward = false;  ///< a sum that a thread of the backward pass launched
+};
+
+/// Names of ops, by their ids.
+struct Names {
+  std::vector<std::string> list;
+  std::map<std::string, int32_t> ids;
+};
+
+/// What ops wait for, and what they move.
+struct Waits {
+  std::map<OpKey, std::vector<Place>> of;
+  std::map<OpKey, Sent> sent;
+};
+
+/// Goes through the calls of a rank's host: each is an op, and what it launches is another one.
+class RankOps {
+ public:
+  /// `first_start`: when a step begins on the rank that begins it first.
+  RankOps(const Profile& profile, int32_t worker, const std::map<int64_t, double>& first_start,
+          Names* names);
+
+  void add_ops(const std::set<int64_t>& steps, std::vector<Observed>* seen);
+  /// What they wait for in one of these steps.
+  void add_waits(int64_t step, Waits* waits);
+
+ private:
+  struct Stream {
+    Place last;             ///< its last op
+    bool may_meet = false;  ///< since then the host made streams wait
+  };
+
+  void go(const std::set<int64_t>& steps);
+  void begin_step(const Activity& call);
+  Place add_call(const Activity& call);
+  std::vector<Place> calls_before(const Activity& call);
+  void add_launched(const Activity& call, const Place& launch);
+  void add(const Observed& op, std::vector<Place> waits);
+  Observed observed(const std::string& name, int32_t stream);
+
+  const Profile& profile_;
+  const int32_t worker_;
+  const std::map<int64_t, double>& first_start_;
+  Names& names_;
+  std::map<int64_t, size_t> threads_;  ///< in the order of their first calls
+  // Where they are added; null: not asked for.
+  std::vector<Observed>* seen_ = nullptr;
+  Waits* waits_ = nullptr;
+
+  std::map<std::pair<int64_t, int32_t>, int32_t> count_;  ///< of ops, by step and name
+  // Of the step.
+  int64_t step_ = kNone;
+  std::map<int32_t, Stream> streams_;
+  std::vector<Place> running_;        ///< calls that have not ended
+  Place ended_;                       ///< of those that have the one that did last
+  std::map<int64_t, Place> last_by_;  ///< by thread: its last call
+};
+
+}  // namespace hocket::whatif::kineto

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's PyTorch profile (Kineto): kernels and copies in streams, the calls of the host that
+// launch them and wait for them, and the profiler's steps.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "whatif/measured_run.h"
+
+namespace hocket::whatif::kineto {
+
+inline constexpr int32_t kCallStream = -1;
+inline constexpr double kClockError =
+    2e-6;                             ///< seconds by which a stream's and a rank's times may differ
+inline constexpr size_t kListed = 8;  ///< ranks and steps that are named one by one
+
+/// A call of the host that launches or waits, or an activity of the device.
+struct Activity {
+  double start = 0, end = 0;
+  std::string name;
+  int64_t correlation = kNone;
+  int64_t thread = 0;  ///< of the host
+  int32_t stream = kCallStream;
+  int64_t step = kNone;      ///< in which the host called or launched it
+  int32_t launches = kNone;  ///< of a call: index of what it launches
+  int32_t number = kNone;    ///< of a collective: the how many-th of its name in the step
+  int64_t bytes = 0;         ///< of a collective; 0: not said
+};
+
+/// What a host call means to the device.
+enum class Call { launches, waits_for_device, makes_streams_wait, other };
+Call call_of(std::string_view name);
+
+bool is_collective(std::string_view name);
+/// True of collectives that add up, as gradients are.
+bool is_sum(std::string_view name);
+
+/// A mark ProfilerStep#N.
+struct Step {
+  int64_t number = 0;
+  double start = 0, end = 0;
+};
+
+struct Profile {
+  std::string path;
+  std::string unusable;  ///< why; empty: it is used
+  int32_t rank = kNone, world_size = 0;
+  std::vector<Activity> host, device;  ///< in the order of their starts
+  std::vector<Activity> marks;  ///< of the host, "nccl:all_reduce": what launches a collective
+  std::vector<Step> steps;      ///< empty: the whole profile is step 0
+  std::map<int64_t, int64_t> calls_of_step;  ///< by its number
+  int64_t without_time = 0;                  ///< events that are not used
+  int64_t outside = 0;                       ///< calls in no step
+  int64_t unrecorded = 0;                    ///< launches of what is not in the profile
+  int64_t orphans = 0;                       ///< kernels whose launch is not, or in no step
+  int64_t orphans_within = 0;                ///< of these those that ran while a step did
+  bool lost_records() const { return without_time + unrecorded + orphans_within > 0; }
+};
+
+/// Reads a profile; of one that cannot be used what is known, and why. Error: there is no such
+/// file.
+Profile read_profile(const std::string& path, Dropped* dropped);
+
+/// Bytes of the mark that a call lies in.
+int64_t marked_bytes(const Profile& profile, const Activity& call);
+
+/// Tells what is not used.
+inline void note(int64_t events, std::string text, Dropped* dropped) {
+  dropped->events += events;
+  dropped->notes.push_back(std::move(text));
+}
+
+}  // namespace hocket::whatif::kineto

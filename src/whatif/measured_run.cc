@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "whatif/measured_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "base/flat_map.h"
+#include "base/hash.h"
+#include "base/text.h"
+
+namespace hocket::whatif {
+namespace {
+
+/// How many steps that were dropped are named one by one.
+constexpr size_t kNamedSteps = 8;
+
+void number(std::vector<Observed>* seen) {
+  std::vector<size_t> without;
+  for (size_t i = 0; i < seen->size(); ++i) {
+    if ((*seen)[i].sequence == kNone) {
+      without.push_back(i);
+    }
+  }
+  const auto of = [&](size_t i) {
+    const Observed& op = (*seen)[i];
+    return std::tuple(op.step, op.replica, op.worker, op.name, op.start);
+  };
+  std::stable_sort(without.begin(), without.end(),
+                   [&](size_t a, size_t b) { return of(a) < of(b); });
+  for (size_t i = 0; i < without.size(); ++i) {
+    Observed& op = (*seen)[without[i]];
+    const Observed* last = i > 0 ? &(*seen)[without[i - 1]] : nullptr;
+    const bool same = last != nullptr && last->step == op.step && last->replica == op.replica &&
+                      last->worker == op.worker && last->name == op.name;
+    op.sequence = same ? last->sequence + 1 : 0;
+  }
+}
+
+/// What was seen, in the order of steps and replicas, and which of it is the same op in all of
+/// them.
+class Table {
+ public:
+  Table(std::vector<Observed> seen, const std::string& where, int32_t optional, MeasuredRun* run)
+      : seen_(std::move(seen)), where_(where), optional_(optional), run_(*run) {}
+
+  void fill() {
+    if (seen_.empty()) {
+      fail(where_, "got no op that is known; expected a trace of training steps");
+    }
+    number(&seen_);
+    identify();
+    sort_by_lane();
+    choose_pattern();
+    keep_steps();
+    add_rows();
+    add_times();
+  }
+
+ private:
+  /// The ops of a step and replica: a range of order_.
+  struct Lane {
+    size_t first = 0, last = 0;
+    size_t needed = 0;       ///< without those that may lack
+    uint64_t signature = 0;  ///< of which those are: a sum that no order changes
+    bool is_like(const Lane& other) const {
+      return signature == other.signature && needed == other.needed;
+    }
+  };
+  std::span<const uint32_t> ops_of(const Lane& lane) const {
+    return std::span(order_).subspan(lane.first, lane.last - lane.first);
+  }
+
+  /// An id for each worker, name and sequence.
+  void identify() {
+    FlatMap<int32_t> ids;
+    id_.reserve(seen_.size());
+    for (const Observed& op : seen_) {
+      const uint64_t place =
+          static_cast<uint64_t>(op.worker) << 32 ^ static_cast<uint32_t>(op.name);
+      const uint64_t key = hash_combine(place, static_cast<uint32_t>(op.sequence)) >> 1;
+      const auto same = [&](int32_t id) {
+        const Observed& other = seen_[example_[static_cast<size_t>(id)]];
+        return other.worker == op.worker && other.name == op.name && other.sequence == op.sequence;
+      };
+      const auto [id, is_new] = ids.insert(key, static_cast<int32_t>(example_.size()), same);
+      id_.push_back(*id);
+      if (is_new) {
+        example_.push_back(static_cast<uint32_t>(&op - seen_.data()));
+      }
+    }
+  }
+
+  static int64_t first_without(const std::map<int64_t, size_t>& place, size_t nowhere) {
+    return std::find_if(place.begin(), place.end(),
+                        [&](const auto& e) { return e.second == nowhere; })
+        ->first;
+  }
+
+  void sort_by_lane() {
+    const auto replicas = static_cast<size_t>(run_.replicas);
+    // Steps that cannot have an op of every replica have no lanes.
+    constexpr size_t kNowhere = SIZE_MAX;
+    std::map<int64_t, size_t> place;  // of a step: first how many ops it has
+    size_t* count_of = nullptr;
+    for (size_t i = 0; i < seen_.size(); ++i) {
+      if (i == 0 || seen_[i].step != seen_[i - 1].step) {
+        count_of = &place[seen_[i].step];
+      }
+      ++*count_of;
+    }
+    int64_t few = 0;
+    for (auto& [step, count] : place) {
+      if (count < replicas) {
+        ++few;
+        run_.dropped.events += static_cast<int64_t>(std::exchange(count, kNowhere));
+      } else {
+        count = steps_.size();
+        steps_.push_back(step);
+      }
+    }
+    if (few > 0) {
+      run_.dropped.steps += few;
+      run_.dropped.notes.push_back(
+          fmt::format("{} of fewer ops than there are replicas ({}), one is step {}",
+                      counted(few, "step"), replicas, first_without(place, kNowhere)));
+    }
+    lanes_.resize(steps_.size() * replicas);
+    const auto each = [&](auto&& f) {
+      size_t at = place.begin()->second;
+      int64_t step = place.begin()->first;
+      for (size_t i = 0; i < seen_.size(); ++i) {
+        if (seen_[i].step != step) {
+          step = seen_[i].step;
+          at = place.at(step);
+        }
+        if (at != kNowhere) {
+          f(i, &lanes_[at * replicas + static_cast<size_t>(seen_[i].replica)]);
+        }
+      }
+    };
+    each([](size_t, Lane* lane) { ++lane->last; });
+    size_t from = 0;
+    for (Lane& lane : lanes_) {
+      lane.first = from;
+      from += std::exchange(lane.last, from);
+    }
+    order_.resize(from);
+    each([&](size_t i, Lane* lane) {
+      order_[lane->last++] = static_cast<uint32_t>(i);
+      if (seen_[i].name != optional_) {
+        ++lane->needed;
+        lane->signature += mix64(static_cast<uint64_t>(id_[i]) + 1);
+      }
+    });
+  }
+
+  /// What most lanes have; of equally many what has most ops, since a step that is cut has fewer;
+  /// of those the first.
+  void choose_pattern() {
+    std::map<uint64_t, int64_t> times;
+    for (const Lane& lane : lanes_) {
+      times[lane.signature] += lane.last > lane.first ? 1 : 0;
+    }
+    for (const Lane& lane : lanes_) {
+      if (lane.last > lane.first &&
+          (!has_pattern_ || std::pair(times[lane.signature], lane.needed) >
+                                std::pair(times[pattern_.signature], pattern_.needed))) {
+        pattern_ = lane;
+        has_pattern_ = true;
+      }
+    }
+    is_alone_ = has_pattern_ && times[pattern_.signature] == 1;
+  }
+
+  /// The lanes of a step.
+  std::span<const Lane> lanes_of(size_t step) const {
+    const auto replicas = static_cast<size_t>(run_.replicas);
+    return std::span(lanes_).subspan(step * replicas, replicas);
+  }
+  bool is_whole(size_t step) const {
+    const std::span<const Lane> lanes = lanes_of(step);
+    return std::all_of(lanes.begin(), lanes.end(),
+                       [&](const Lane& lane) { return lane.is_like(pattern_); });
+  }
+
+  /// Where no step is whole, replicas that are never as others are (a worker of theirs was not
+  /// recorded) are left out, if others are.
+  void leave_out_replicas() {
+    const auto replicas = static_cast<size_t>(run_.replicas);
+    for (size_t step = 0; step < steps_.size(); ++step) {
+      if (is_whole(step)) return;
+    }
+    std::vector<char> used(replicas, 0);
+    for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+      used[lane % replicas] |= lanes_[lane].is_like(pattern_);
+    }
+    const auto kept = std::count(used.begin(), used.end(), 1);
+    if (kept == 0 || kept == std::ssize(used)) return;
+    for (size_t replica = 0; replica < replicas; ++replica) {
+      if (used[replica] != 0) continue;
+      run_.dropped.notes.push_back(
+          fmt::format("data-parallel rank {} is not used: in every step it is unlike others, in "
+                      "step {} {}; those that are used are numbered 0 to {}",
+                      replica, steps_[0],
+                      difference(lanes_[replica], static_cast<int32_t>(replica)), kept - 1));
+    }
+    std::vector<Lane> lanes;
+    for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+      if (used[lane % replicas] != 0) {
+        lanes.push_back(lanes_[lane]);
+      } else {
+        run_.dropped.events += static_cast<int64_t>(lanes_[lane].last - lanes_[lane].first);
+      }
+    }
+    lanes_ = std::move(lanes);
+    std::vector<Worker> workers;
+    for (size_t worker = 0; worker < run_.workers.size(); ++worker) {
+      if (used[worker % replicas] == 0) continue;
+      workers.push_back(run_.workers[worker]);
+      workers.back().replica =
+          static_cast<int32_t>((workers.size() - 1) % static_cast<size_t>(kept));
+    }
+    run_.workers = std::move(workers);
+    run_.replicas = static_cast<int32_t>(kept);
+  }
+
+  void keep_steps() {
+    // A step is kept if all of its lanes have the pattern's ops; others are named, the first few.
+    if (!has_pattern_) {
+      fail(where_, "got {}; try a trace of whole steps", run_.dropped.notes.back());
+    }
+    leave_out_replicas();
+    const size_t notes_before = run_.dropped.notes.size();
+    size_t named = 0;
+    for (size_t step = 0; step < steps_.size(); ++step) {
+      const std::span<const Lane> lanes = lanes_of(step);
+      const auto other = std::find_if(lanes.begin(), lanes.end(),
+                                      [&](const Lane& lane) { return !lane.is_like(pattern_); });
+      if (other == lanes.end()) {
+        run_.steps.push_back(steps_[step]);
+        kept_.insert(kept_.end(), lanes.begin(), lanes.end());
+        continue;
+      }
+      ++run_.dropped.steps;
+      run_.dropped.events += static_cast<int64_t>(lanes.back().last - lanes.front().first);
+      if (++named <= kNamedSteps) {
+        run_.dropped.notes.push_back(
+            fmt::format("step {} is not used: {}", steps_[step],
+                        difference(*other, static_cast<int32_t>(other - lanes.begin()))));
+      }
+    }
+    if (named > kNamedSteps) {
+      run_.dropped.notes.push_back(fmt::format("{} more are not used either",
+                                               counted(int64_t(named - kNamedSteps), "step")));
+    }
+    if (kept_.empty()) {
+      fail(where_,
+           "got no step of which all ranks have the same ops: {}; try a trace of whole steps",
+           run_.dropped.notes[notes_before]);
+    }
+    if (named > 0 && is_alone_) {
+      run_.dropped.notes.push_back(fmt::format(
+          "no event of step {}, the only one that is used: it has most ops, but no other "
+          "step is like it, and so none shows that it is whole",
+          run_.steps[0]));
+    }
+  }
+
+  /// "replica 3 lacks 12 of 1,060 ops, one is forward-send 4 of worker 1".
+  std::string difference(const Lane& lane, int32_t replica) const {
+    std::map<int32_t, int> have;  // by id
+    for (const auto& [ops, sign] : {std::pair(ops_of(pattern_), -1), std::pair(ops_of(lane), 1)}) {
+      for (const uint32_t i : ops) {
+        have[id_[i]] += seen_[i].name != optional_ ? sign : 0;
+      }
+    }
+    int64_t lacks = 0, extra = 0;
+    const Observed* example = &seen_[order_[pattern_.first]];
+    for (const auto& [id, count] : have) {
+      if (count != 0 && lacks + extra == 0) {
+        example = &seen_[example_[static_cast<size_t>(id)]];
+      }
+      (count < 0 ? lacks : extra) += count < 0 ? -count : count;
+    }
+    return fmt::format(
+        "replica {} {}{}{} of {} ops, one is {} {} of worker {}", replica,
+        lacks > 0 ? fmt::format("lacks {}", lacks) : "", lacks > 0 && extra > 0 ? " and " : "",
+        extra > 0 ? fmt::format("has {} more than others", extra) : "", pattern_.needed,
+        run_.names[static_cast<size_t>(example->name)], example->sequence, example->worker);
+  }
+
+  /// Rows in the order of worker and start of the first lane; behind them what may lack.
+  void add_rows() {
+    std::vector<uint32_t> rows;
+    for (const uint32_t i : ops_of(kept_.front())) {
+      if (seen_[i].name != optional_) {
+        rows.push_back(i);
+      }
+    }
+    std::stable_sort(rows.begin(), rows.end(), [&](uint32_t a, uint32_t b) {
+      const Observed &x = seen_[a], &y = seen_[b];
+      return std::tuple(x.worker, x.start, x.sequence) < std::tuple(y.worker, y.start, y.sequence);
+    });
+    row_of_.assign(example_.size(), kNone);
+    for (const uint32_t i : rows) {
+      if (!add_row(i)) {
+        const Observed& op = seen_[i];
+        fail(where_,
+             "got {} {} twice in step {} of worker {}; expected numbers that tell ops apart",
+             run_.names[static_cast<size_t>(op.name)], op.sequence, op.step, op.worker);
+      }
+    }
+    for (const Lane& lane : kept_) {
+      for (const uint32_t i : ops_of(lane)) {
+        if (seen_[i].name == optional_) {
+          add_row(i);
+        }
+      }
+    }
+  }
+
+  /// False if there is one already.
+  bool add_row(uint32_t i) {
+    int32_t& row = row_of_[static_cast<size_t>(id_[i])];
+    if (row != kNone) return false;
+    row = static_cast<int32_t>(run_.ops.size());
+    const Observed& op = seen_[i];
+    run_.ops.push_back(
+        {op.name, kNone, op.worker, op.stream, op.micro_batch, op.chunk, op.sequence, kNone});
+    return true;
+  }
+
+  void add_times() {
+    run_.waits_for.resize(run_.ops.size());
+    const size_t cells = run_.ops.size() * static_cast<size_t>(run_.lanes());
+    run_.start.assign(cells, 0);
+    run_.duration.assign(cells, 0);
+    double first = 1e300, last = -1e300;
+    for (size_t lane = 0; lane < kept_.size(); ++lane) {
+      for (const uint32_t i : ops_of(kept_[lane])) {
+        const Observed& op = seen_[i];
+        const size_t cell =
+            run_.at(row_of_[static_cast<size_t>(id_[i])], static_cast<int32_t>(lane));
+        run_.start[cell] = op.start;
+        run_.duration[cell] = op.duration;
+        first = std::min(first, op.start);
+        last = std::max(last, op.start + op.duration);
+      }
+      if ((lane + 1) % static_cast<size_t>(run_.replicas) == 0) {
+        run_.measured_step.push_back(last - first);
+        first = 1e300;
+        last = -1e300;
+      }
+    }
+  }
+
+  std::vector<Observed> seen_;
+  const std::string& where_;
+  const int32_t optional_;
+  MeasuredRun& run_;
+  std::vector<int32_t> id_;        ///< of what was seen
+  std::vector<uint32_t> example_;  ///< by id: an op of it
+  std::vector<uint32_t> order_;    ///< what was seen, by lane
+  std::vector<int64_t> steps_;     ///< numbers, ascending
+  std::vector<Lane> lanes_;        ///< [step * replicas + replica]
+  Lane pattern_;
+  bool has_pattern_ = false;
+  bool is_alone_ = false;        ///< no other lane is like the pattern
+  std::vector<Lane> kept_;       ///< of lanes_: those of steps that are used
+  std::vector<int32_t> row_of_;  ///< by id
+};
+
+}  // namespace
+
+void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun* run,
+              int32_t optional) {
+  HOCKET_CHECK(seen.size() < UINT32_MAX, "{} ops", seen.size());
+  Table(std::move(seen), where, optional, run).fill();
+}
+
+void note_cut_step(bool cut, int64_t last_step, MeasuredRun* run) {
+  if (!cut || run->steps.size() != 1 || run->steps[0] != last_step) return;
+  run->dropped.notes.push_back(
+      fmt::format("the rest of step {}, the only one: the file ends within it, and all that "
+                  "follows is of the part that is there",
+                  last_step));
+}
+
+void give_blocks(const std::vector<Traffic>& traffic, MeasuredRun* run) {
+  std::vector<int32_t> kind_of_name(run->names.size(), kNone);
+  for (Op& op : run->ops) {
+    if (op.block != kNone) continue;
+    int32_t& kind = kind_of_name[static_cast<size_t>(op.name)];
+    if (kind == kNone) {
+      kind = static_cast<int32_t>(run->kinds.size());
+      run->kinds.push_back(
+          {run->names[static_cast<size_t>(op.name)], traffic[static_cast<size_t>(op.name)]});
+    }
+    op.block = static_cast<int32_t>(run->blocks.size());
+    run->blocks.push_back({kind, op.worker, op.micro_batch, op.chunk});
+  }
+}
+
+void add_wait(MeasuredRun* run, int32_t op, int32_t before) {
+  std::vector<int32_t>& list = run->waits_for[static_cast<size_t>(op)];
+  if (op != before && std::find(list.begin(), list.end(), before) == list.end()) {
+    list.push_back(before);
+  }
+}
+
+}  // namespace hocket::whatif

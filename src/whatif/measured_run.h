@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// A measured run, whoever measured it: ops with where and when they ran, what they wait for, and
+// who starts together. What importers make and what replay and analysis read.
+//
+// Steps repeat, and so do data-parallel replicas: a run is a *pattern* of ops and a table of times
+// with a row per op of the pattern and a column, a *lane*, per step and replica. Runs without
+// replicas that are alike (a rank per program) have one replica, and the pattern holds all ranks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace hocket::whatif {
+
+inline constexpr int32_t kNone = -1;
+
+/// What ops of a kind move between workers.
+enum class Traffic : uint8_t { none, message, collective, gradients };
+
+/// Ops that do the same and could take the same time: the unit of what is made ideal, and of "this
+/// op k times faster". The time of a communication is that of its transfer, once all members have
+/// started.
+struct OpKind {
+  std::string name;
+  Traffic traffic = Traffic::none;
+  bool communicates() const { return traffic != Traffic::none; }
+};
+
+/// An op of the pattern.
+struct Op {
+  int32_t name = 0;    ///< index into MeasuredRun::names
+  int32_t block = 0;   ///< index into MeasuredRun::blocks
+  int32_t worker = 0;  ///< of the pattern: a pipeline rank, or a rank
+  int32_t stream = 0;  ///< in-order queue of the worker
+  int32_t micro_batch = kNone, chunk = kNone;
+  int32_t sequence = 0;   ///< the how many-th of its name on its worker in the step
+  int32_t group = kNone;  ///< index into MeasuredRun::groups
+  int64_t bytes = 0;      ///< payload of a communication on its rank; 0: the trace does not say
+};
+
+/// Ops of one worker that together are one element of the op-duration tensor of their kind: the
+/// forward pass of a micro-batch through a chunk, or a single op.
+struct Block {
+  int32_t kind = 0;  ///< index into MeasuredRun::kinds
+  int32_t worker = 0;
+  int32_t micro_batch = kNone, chunk = kNone;
+};
+
+/// Ops that transfer only once all of them have started.
+struct Group {
+  std::vector<int32_t> ops;
+  bool across_replicas = false;  ///< and so have these ops in all replicas of the step
+  /// A message whose sender, ops[0], waits for nobody: ops[1] transfers once both have started.
+  bool eager = false;
+};
+
+/// Who an op ran on, of the pattern and a replica.
+struct Worker {
+  int64_t rank = 0;                ///< number in the trace
+  int32_t stage = 0, replica = 0;  ///< pipeline rank; data-parallel rank
+  std::string name;
+  /// Ops of it, or how long they took, are not in the trace: time between others may be theirs.
+  bool records_lost = false;
+};
+
+/// What was in the trace and is not in the run, and why; one sentence each.
+struct Dropped {
+  std::vector<std::string> notes;
+  int64_t events = 0, steps = 0;
+};
+
+struct MeasuredRun {
+  std::string source;      ///< which importer read it
+  std::string waits_from;  ///< where waits_for is from, in words
+  std::string stand_for;   ///< of a simulation: that its ranks stand for others, too, in words
+  std::vector<std::string> names;
+  std::vector<OpKind> kinds;
+  std::vector<Op> ops;
+  std::vector<Block> blocks;
+  std::vector<Group> groups;
+  std::vector<std::vector<int32_t>> waits_for;  ///< by op: ops of the pattern that end before it
+  std::vector<int64_t> steps;                   ///< their numbers in the trace
+  int32_t replicas = 1;
+  int32_t pattern_workers = 0, stages = 1;
+  std::vector<Worker> workers;  ///< [pattern worker * replicas + replica]
+  /// Seconds, [op * lanes() + step * replicas + replica]. A communication's duration is that of its
+  /// transfer: from when its last member started (settle_transfers()).
+  std::vector<double> start, duration;
+  std::vector<double> measured_step;  ///< by step: from the first start to the last end
+  bool has_starts = true;             ///< else it is not known how long a step took
+  bool clocks_apart = false;          ///< who waited for whom is not known (settle_transfers())
+  Dropped dropped;
+
+  int32_t lanes() const { return static_cast<int32_t>(steps.size()) * replicas; }
+  size_t at(int32_t op, int32_t lane) const {
+    return static_cast<size_t>(op) * static_cast<size_t>(lanes()) + static_cast<size_t>(lane);
+  }
+  const OpKind& kind(int32_t op) const { return kinds[blocks[ops[op].block].kind]; }
+  int32_t kind_of(int32_t op) const { return blocks[ops[op].block].kind; }
+  const Worker& worker(int32_t op, int32_t replica) const {
+    return workers[static_cast<size_t>(ops[op].worker * replicas + replica)];
+  }
+  int64_t num_ops() const { return static_cast<int64_t>(ops.size()) * lanes(); }
+};
+
+/// An op as it was seen. Times in seconds.
+struct Observed {
+  double start = 0, duration = 0;
+  int64_t step = 0;
+  int32_t replica = 0, worker = 0;
+  int32_t name = 0, sequence = kNone;
+  int32_t stream = 0, micro_batch = kNone, chunk = kNone;
+};
+
+/// Numbers what has no sequence, by name and worker, in the order of starts; then fills ops, steps
+/// and times from what was seen. The pattern is what most lanes have, of equally many the one with
+/// most ops; steps of which a lane differs are dropped, with a note that says which and why.
+/// Blocks, groups and dependencies are left to the importer. Ops named by `optional` (an index into
+/// names) may lack: they take no time there. `replicas` and `pattern_workers` must be set. Error:
+/// nothing that repeats is left.
+void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun* run,
+              int32_t optional = kNone);
+
+/// Tells that the only step of the run is not whole: a file that is `cut` off ended within it.
+void note_cut_step(bool cut, int64_t last_step, MeasuredRun* run);
+
+/// A block of its own for every op that has none, of the kind of its name; `traffic` is by name.
+void give_blocks(const std::vector<Traffic>& traffic, MeasuredRun* run);
+
+/// Adds `before` to what `op` waits for, if it is not there yet.
+void add_wait(MeasuredRun* run, int32_t op, int32_t before);
+
+}  // namespace hocket::whatif

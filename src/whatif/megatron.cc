@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "whatif/megatron.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <tuple>
+
+#include "base/text.h"
+
+namespace hocket::whatif::megatron {
+namespace {
+
+constexpr double kClocks = 5e-5;  // seconds by which clocks of one pipeline may differ
+
+struct MessageType {
+  Type type, computes, peer;
+  bool sends;
+  int direction;  ///< of the peer's stage
+};
+constexpr std::array<MessageType, 4> kMessages = {{
+    {forward_send, forward, forward_recv, true, 1},
+    {forward_recv, forward, forward_send, false, -1},
+    {backward_send, backward, backward_recv, true, -1},
+    {backward_recv, backward, backward_send, false, 1},
+}};
+
+class Model {
+ public:
+  Model(const std::vector<Place>& places, MeasuredRun* run) : places_(places), run_(*run) {
+    of_.resize(places.size());
+    computes_.resize(places.size());
+    for (size_t op = 0; op < run_.ops.size(); ++op) {
+      const Op& row = run_.ops[op];
+      of_[static_cast<size_t>(row.worker)][static_cast<size_t>(row.name)].push_back(
+          static_cast<int32_t>(op));
+      if (row.name == forward || row.name == backward) {
+        computes_[static_cast<size_t>(row.worker)].push_back(static_cast<int32_t>(op));
+      }
+      chunks_ = std::max<int64_t>(chunks_, row.chunk + 1);
+    }
+    for (size_t worker = 0; worker < places.size(); ++worker) {
+      for (std::vector<int32_t>& list : of_[worker]) {
+        sort(&list);
+      }
+      sort(&computes_[worker]);
+      shards_ = shards_ || !of_[worker][params_gather].empty() ||
+                !of_[worker][grads_scatter].empty() || !of_[worker][separate_grads].empty();
+      overlaps_ = overlaps_ || !of_[worker][separate_grads].empty();
+    }
+  }
+
+  void add() {
+    stages_beyond();
+    for (size_t worker = 0; worker < places_.size(); ++worker) {
+      chain(computes_[worker]);
+      for (const MessageType& type : kMessages) {
+        messages(worker, type);
+        chain(of_[worker][static_cast<size_t>(type.type)]);
+      }
+      first_backward_messages(worker);
+      replicas(worker);
+      end_of_step(worker);
+    }
+    pair_messages();
+    for (size_t worker = 0; shards_ && worker < places_.size(); ++worker) {
+      for (const Type type : {params_gather, grads_scatter, separate_grads}) {
+        for (const int32_t op : of_[worker][type]) {
+          group({op}, true);
+        }
+      }
+    }
+    embeddings();
+    std::vector<int32_t> clips;
+    for (size_t worker = 0; worker < places_.size(); ++worker) {
+      const auto& list = of_[worker][clip];
+      clips.insert(clips.end(), list.begin(), list.end());
+    }
+    group(clips, true);
+  }
+
+ private:
+  double start(int32_t op) const { return run_.start[run_.at(op, 0)]; }
+  /// Not before its start: a transfer can take negative time (Early::kept).
+  double end(int32_t op) const { return start(op) + std::max(run_.duration[run_.at(op, 0)], 0.0); }
+
+  void sort(std::vector<int32_t>* ops) const {
+    const auto key = [&](int32_t op) {
+      const Op& row = run_.ops[static_cast<size_t>(op)];
+      return std::tuple(start(op), row.sequence,
+                        std::string_view(kTypes[static_cast<size_t>(row.name)].name));
+    };
+    std::sort(ops->begin(), ops->end(), [&](int32_t a, int32_t b) { return key(a) < key(b); });
+  }
+
+  void chain(const std::vector<int32_t>& ops) {
+    for (size_t i = 1; i < ops.size(); ++i) {
+      add_wait(&run_, ops[i], ops[i - 1]);
+    }
+  }
+
+  void group(const std::vector<int32_t>& ops, bool across_replicas) {
+    if (ops.empty()) return;
+    for (const int32_t op : ops) {
+      run_.ops[static_cast<size_t>(op)].group = static_cast<int32_t>(run_.groups.size());
+    }
+    run_.groups.push_back({ops, across_replicas});
+  }
+
+  /// The op of `type` and `sequence` on a worker; kNone if there is none.
+  int32_t find(size_t worker, Type type, int32_t sequence) const {
+    for (const int32_t op : of_[worker][type]) {
+      if (run_.ops[static_cast<size_t>(op)].sequence == sequence) return op;
+    }
+    return kNone;
+  }
+
+  /// The profiler also notes messages that were never launched, before the first pass and behind
+  /// the last one: those of a type that were.
+  std::vector<int32_t> launched(size_t worker, const MessageType& type) const {
+    const std::vector<int32_t>& passes = of_[worker][type.computes];
+    const std::vector<int32_t>& ops = of_[worker][static_cast<size_t>(type.type)];
+    if (ops.empty() || passes.empty()) return {};
+    double last_start = start(passes[0]), first_end = end(passes[0]);
+    for (const int32_t pass : passes) {
+      last_start = std::max(last_start, start(pass));
+      first_end = std::min(first_end, end(pass));
+    }
+    std::vector<int32_t> launched;
+    for (const int32_t op : ops) {
+      if (type.sends ? end(op) >= first_end - kClocks : start(op) <= last_start + kClocks) {
+        launched.push_back(op);
+      }
+    }
+    return launched;
+  }
+
+  /// Whether all passes of a stage have messages to or from a neighbour in one direction, which
+  /// take time.
+  bool has_neighbour(int32_t stage, int direction) const {
+    constexpr double kOfOthers = 0.1;  // the time of what was not launched is far less
+    double here = 0, all = 0;
+    int64_t num_here = 0, num_all = 0;
+    for (size_t worker = 0; worker < places_.size(); ++worker) {
+      for (const MessageType& type : kMessages) {
+        const std::vector<int32_t> ops = launched(worker, type);
+        const bool is_here = places_[worker].stage == stage && type.direction == direction;
+        if (is_here && (ops.empty() || ops.size() != of_[worker][type.computes].size())) {
+          return false;
+        }
+        for (const int32_t op : ops) {
+          const double takes = run_.duration[run_.at(op, 0)];
+          (is_here ? here : all) += takes;
+          ++(is_here ? num_here : num_all);
+        }
+      }
+    }
+    return num_here > 0 &&
+           here * static_cast<double>(num_all) >= kOfOthers * all * static_cast<double>(num_here);
+  }
+
+  bool has_messages(int32_t stage, int direction) const {
+    for (size_t worker = 0; worker < places_.size(); ++worker) {
+      for (const MessageType& type : kMessages) {
+        if (places_[worker].stage == stage && type.direction == direction &&
+            !launched(worker, type).empty()) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  /// Stages of which not even a name is in the trace: without chunks the outermost ones have nobody
+  /// to exchange messages with. Where both ends note any, these need not have been launched.
+  void stages_beyond() {
+    if (chunks_ > 1 || run_.stages < 2) return;
+    const int32_t last = run_.stages - 1;
+    const bool before = has_neighbour(0, -1) && !has_messages(last, 1);
+    const bool behind = has_neighbour(last, 1) && !has_messages(0, -1);
+    if (!before && !behind) return;
+    run_.dropped.notes.push_back(fmt::format(
+        "pipeline ranks {} rank {} have no events: all of its passes exchange messages with one; "
+        "those wait for nobody",
+        before ? "before" : "behind", before ? 0 : last));
+    run_.stages += behind ? 1 : 0;
+  }
+
+  /// A receive before its pass and behind the one before, a send behind its pass. Messages at the
+  /// ends of the model, where there is nobody, are groups of their own, as those that were never
+  /// launched.
+  void messages(size_t worker, const MessageType& type) {
+    const std::vector<int32_t>& passes = of_[worker][type.computes];
+    const std::vector<int32_t> ops = launched(worker, type);
+    int32_t pass = 0;
+    if (!type.sends && ops.size() + 1 == passes.size()) {
+      pass = 1;  // the first receive of the first stage is sometimes not there
+    }
+    for (const int32_t op : ops) {
+      const int32_t computes = find(worker, type.computes, pass++);
+      if (computes == kNone) continue;
+      if (type.sends) {
+        add_wait(&run_, op, computes);
+      } else {
+        add_wait(&run_, computes, op);
+        if (const int32_t before = find(worker, type.computes, pass - 2); before != kNone) {
+          add_wait(&run_, op, before);
+        }
+      }
+      const int64_t chunk = std::max(run_.ops[static_cast<size_t>(computes)].chunk, 0);
+      const int64_t peer = chunk * run_.stages + places_[worker].stage + type.direction;
+      if (peer >= 0 && peer < chunks_ * run_.stages) {
+        launched_[{type.type, places_[worker].stage, places_[worker].peer}].push_back(op);
+      }
+    }
+  }
+
+  /// The k-th message of a stage meets the k-th of its neighbour.
+  void pair_messages() {
+    int64_t alone = 0;
+    for (const auto& [key, ops] : launched_) {
+      const auto& [type, stage, peer] = key;
+      const auto row = std::find_if(kMessages.begin(), kMessages.end(),
+                                    [&, t = type](const MessageType& m) { return m.type == t; });
+      const int32_t other = (stage + row->direction + run_.stages) % run_.stages;
+      const auto met = launched_.find({row->peer, other, peer});
+      for (size_t i = 0; i < ops.size(); ++i) {
+        const bool meets = met != launched_.end() && i < met->second.size();
+        if (!meets) {
+          ++alone;
+          lost_records(other, peer);
+          continue;
+        }
+        if (row->sends) {
+          group({ops[i], met->second[i]}, false);
+        }
+      }
+    }
+    if (alone > 0) {
+      run_.dropped.notes.push_back(fmt::format(
+          "{} of a step met no other end; they wait for nobody", counted(alone, "message")));
+    }
+    for (size_t worker = 0; worker < places_.size(); ++worker) {
+      for (const MessageType& type : kMessages) {
+        for (const int32_t op : of_[worker][static_cast<size_t>(type.type)]) {
+          if (run_.ops[static_cast<size_t>(op)].group == kNone) {
+            group({op}, false);
+          }
+        }
+      }
+    }
+  }
+
+  void lost_records(int32_t stage, int32_t peer) {
+    for (size_t worker = 0; worker < places_.size(); ++worker) {
+      if (places_[worker].stage != stage || places_[worker].peer != peer) continue;
+      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+        run_.workers[worker * static_cast<size_t>(run_.replicas) + static_cast<size_t>(replica)]
+            .records_lost = true;
+      }
+    }
+  }
+
+  /// In the first stages' warm-up the first messages of the backward pass are launched behind the
+  /// second last forward pass before it.
+  void first_backward_messages(size_t worker) {
+    const std::vector<int32_t>& passes = computes_[worker];
+    const auto first = std::find_if(passes.begin(), passes.end(), [&](int32_t op) {
+      return run_.ops[static_cast<size_t>(op)].name == backward;
+    });
+    if (first == passes.end() || first - passes.begin() < 2) return;
+    for (const Type type : {backward_recv, backward_send}) {
+      if (const int32_t op = find(worker, type, 0); op != kNone) {
+        add_wait(&run_, op, *(first - 2));
+      }
+    }
+  }
+
+  /// Parameters are gathered, and gradients scattered, in one stream in the order of their starts;
+  /// a chunk's first forward pass waits for its last gather. Where sums of gradients overlap with
+  /// the backward pass, a chunk's first one waits for the chunk's last backward pass.
+  void replicas(size_t worker) {
+    if (!shards_) return;
+    const auto& gathers = of_[worker][params_gather];
+    const auto& scatters = of_[worker][grads_scatter];
+    std::vector<int32_t> stream = gathers;
+    stream.insert(stream.end(), scatters.begin(), scatters.end());
+    sort(&stream);
+    chain(stream);
+    std::map<int32_t, int32_t> last_gather;
+    for (const int32_t op : by_sequence(gathers)) {
+      last_gather[run_.ops[static_cast<size_t>(op)].chunk] = op;
+    }
+    for (const auto& [chunk, gather] : last_gather) {
+      const int32_t pass = pass_of(worker, forward, chunk, /*first=*/true);
+      if (pass != kNone) {
+        add_wait(&run_, pass, gather);
+      }
+    }
+    if (!overlaps_) return;
+    std::map<int32_t, int32_t> first_scatter;
+    for (const int32_t op : by_sequence(scatters)) {
+      first_scatter.emplace(run_.ops[static_cast<size_t>(op)].chunk, op);
+    }
+    for (const auto& [chunk, scatter] : first_scatter) {
+      const int32_t pass = pass_of(worker, backward, chunk, /*first=*/false);
+      if (pass != kNone) {
+        add_wait(&run_, scatter, pass);
+      }
+    }
+  }
+
+  std::vector<int32_t> by_sequence(std::vector<int32_t> ops) const {
+    std::stable_sort(ops.begin(), ops.end(), [&](int32_t a, int32_t b) {
+      return run_.ops[static_cast<size_t>(a)].sequence < run_.ops[static_cast<size_t>(b)].sequence;
+    });
+    return ops;
+  }
+
+  /// The pass of `chunk` (any, if it is none's) that starts first, or that ends last.
+  int32_t pass_of(size_t worker, Type type, int32_t chunk, bool first) const {
+    int32_t found = kNone;
+    for (const int32_t op : of_[worker][type]) {
+      if (chunk != kNone && run_.ops[static_cast<size_t>(op)].chunk != chunk) continue;
+      if (found == kNone || (first ? start(op) < start(found) : end(op) > end(found))) {
+        found = op;
+      }
+    }
+    return found;
+  }
+
+  /// Last pass, gc, sums of what is not sharded, sums of gradients where they do not overlap,
+  /// clipping, optimizer.
+  void end_of_step(size_t worker) {
+    const auto& of = of_[worker];
+    std::vector<int32_t> order;
+    if (!computes_[worker].empty()) {
+      order.push_back(*std::max_element(computes_[worker].begin(), computes_[worker].end(),
+                                        [&](int32_t a, int32_t b) { return end(a) < end(b); }));
+    }
+    const auto append = [&](Type type) {
+      const std::vector<int32_t> ops = by_sequence(of[type]);
+      order.insert(order.end(), ops.begin(), ops.end());
+    };
+    append(gc);
+    const int32_t behind_gc = order.empty() ? kNone : order.back();
+    const size_t from = order.size();
+    append(layernorm_grads);
+    append(embedding_grads);
+    append(overlaps_ ? separate_grads : grads_scatter);
+    append(clip);
+    append(optimizer);
+    chain(order);
+    if (overlaps_ && !of[grads_scatter].empty() && from < order.size() && behind_gc != kNone) {
+      add_wait(&run_, order[from], by_sequence(of[grads_scatter]).back());
+    }
+  }
+
+  /// First and last stage sum the gradient of the embedding that they share.
+  void embeddings() {
+    std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> pairs;
+    for (size_t worker = 0; worker < places_.size(); ++worker) {
+      for (const int32_t op : of_[worker][embedding_grads]) {
+        pairs[{places_[worker].peer, run_.ops[static_cast<size_t>(op)].sequence}].push_back(op);
+      }
+    }
+    for (const auto& [key, ops] : pairs) {
+      group(ops, false);
+    }
+  }
+
+  const std::vector<Place>& places_;
+  MeasuredRun& run_;
+  std::vector<std::array<std::vector<int32_t>, num_types>> of_;  ///< ops by worker and type
+  std::vector<std::vector<int32_t>> computes_;                   ///< passes by worker
+  /// Messages that have another end, by type, stage and peer.
+  std::map<std::tuple<int32_t, int32_t, int32_t>, std::vector<int32_t>> launched_;
+  int64_t chunks_ = 1;
+  bool shards_ = false, overlaps_ = false;
+};
+
+}  // namespace
+
+void add_dependencies(const std::vector<Place>& places, MeasuredRun* run) {
+  Model(places, run).add();
+}
+
+}  // namespace hocket::whatif::megatron

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "whatif/pauses.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "base/stats.h"
+#include "base/text.h"
+
+namespace hocket::whatif {
+namespace {
+
+constexpr double kRare = 0.1;    // of passes or ops: more long ones may be another thing
+constexpr double kFar = 1.5;     // times what is usual
+constexpr double kWorth = 0.05;  // of a step, of what no long pass is beside
+constexpr double kMostly = 0.7;  // of what a block takes longer, in one of its ops
+
+class PauseSearch {
+ public:
+  PauseSearch(const MeasuredRun& run, const BlockTimes& times, double step, bool may_be_sequences)
+      : run_(run),
+        times_(times),
+        step_(step),
+        may_be_sequences_(may_be_sequences),
+        lanes_(run.lanes()),
+        paused_(run.duration),
+        cured_(run.duration),
+        usual_(run.blocks.size() * static_cast<size_t>(run.lanes()), kAsMeasured) {}
+
+  Pauses find() {
+    // What is longer than others of its worker; than itself in other steps; than the same of other
+    // workers; and what is no op at all.
+    collections();
+    passes();
+    beside_passes();
+    beside_other_workers();
+    between_ops();
+    return {std::move(paused_), std::move(cured_), gaps_ > 0, evidence()};
+  }
+
+ private:
+  static constexpr double kAsMeasured = -1;
+  /// A block, of the pattern, and a replica.
+  using Place = std::pair<int32_t, int32_t>;
+
+  double& usual(int32_t block, int32_t lane) {
+    return usual_[static_cast<size_t>(block) * static_cast<size_t>(lanes_) +
+                  static_cast<size_t>(lane)];
+  }
+  /// What is left of a block once it is cured.
+  double left(int32_t block, int32_t lane) {
+    const double cured = usual(block, lane);
+    return cured == kAsMeasured ? times_.time(block, lane) : cured;
+  }
+  const OpKind& kind_of(int32_t block) const {
+    return run_.kinds[static_cast<size_t>(run_.blocks[static_cast<size_t>(block)].kind)];
+  }
+  bool is_collection(int32_t block) const { return kind_of(block).name == "gc"; }
+  bool is_computation(int32_t block) const {
+    return !kind_of(block).communicates() && !is_collection(block);
+  }
+  int32_t worker_of(const Place& place) const {
+    return run_.blocks[static_cast<size_t>(place.first)].worker * run_.replicas + place.second;
+  }
+
+  void cure(int32_t block, int32_t lane, double seconds) {
+    if (usual(block, lane) != kAsMeasured) return;
+    const double longer = times_.time(block, lane) - seconds;
+    usual(block, lane) = seconds;
+    times_.set(block, lane, seconds, &cured_);
+    seconds_ += longer;
+    hit(block, lane);
+  }
+  void hit(int32_t block, int32_t lane) { ++hits_[{block, lane % run_.replicas}]; }
+
+  void collections() {
+    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+      if (!is_collection(block)) continue;
+      for (int32_t lane = 0; lane < lanes_; ++lane) {
+        if (times_.time(block, lane) <= 0) continue;
+        ++collections_;
+        seconds_ += times_.time(block, lane);
+        times_.set(block, lane, 0, &cured_);
+      }
+    }
+  }
+
+  /// What is usual among times of the same work, and from where on one is far longer.
+  struct Usual {
+    double seconds = 0, limit = 0;
+    bool of_two_sorts = false;
+  };
+  /// The median, and beyond it by half and by 6 median deviations. Where half of the times or more
+  /// are long, as if pauses came with every other step, it is long itself: of two sorts that lie
+  /// well apart the short one is what is usual.
+  static Usual usual_of(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    const size_t count = values.size();
+    size_t few = 0;  // short ones
+    for (size_t i = std::max<size_t>(2, count / 4); i <= count / 2; ++i) {
+      if (few == 0 || values[i] - values[i - 1] > values[few] - values[few - 1]) {
+        few = i;
+      }
+    }
+    if (few > 0) {
+      const double apart = values[few] - values[few - 1];
+      const double seconds = median({values.begin(), values.begin() + static_cast<int64_t>(few)});
+      if (apart > (kFar - 1) * seconds && apart > 2 * (values[few - 1] - values[0])) {
+        return {seconds, values[few - 1] + apart / 2, true};
+      }
+    }
+    const double seconds = median(values);
+    for (double& value : values) {
+      value = std::fabs(value - seconds);
+    }
+    return {seconds, seconds + std::max((kFar - 1) * seconds, 6 * median(values)), false};
+  }
+  Usual usual_of(const Cells& cells) const {
+    std::vector<double> values;
+    values.reserve(cells.size());
+    for (const auto& [block, lane] : cells) {
+      values.push_back(times_.time(block, lane));
+    }
+    return usual_of(std::move(values));
+  }
+
+  bool differ_by(double least, const Cells& cells) const {
+    const auto [shortest, longest] =
+        std::minmax_element(cells.begin(), cells.end(), [&](const auto& a, const auto& b) {
+          return times_.time(a.first, a.second) < times_.time(b.first, b.second);
+        });
+    return times_.time(longest->first, longest->second) -
+               times_.time(shortest->first, shortest->second) >=
+           least;
+  }
+
+  /// Passes that take far longer than others of their worker in the same direction: of sequences
+  /// both directions would. Many that may be long sequences are no pauses.
+  void passes() {
+    struct LongPass {
+      int32_t block, lane;
+      double usual;
+    };
+    std::vector<LongPass> found;
+    for (const auto& [of, cells] : times_.alike()) {
+      passes_ += static_cast<int64_t>(cells.size());
+      const Usual usual = usual_of(cells);
+      for (const auto& [block, lane] : cells) {
+        if (times_.time(block, lane) > usual.limit) {
+          found.push_back({block, lane, usual.seconds});
+        }
+      }
+    }
+    long_passes_ = static_cast<int64_t>(found.size());
+    too_many_ = may_be_sequences_ &&
+                static_cast<double>(long_passes_) > kRare * static_cast<double>(passes_);
+    if (too_many_) return;
+    for (const LongPass& pass : found) {
+      excess_.push_back(times_.time(pass.block, pass.lane) - pass.usual);
+      cure(pass.block, pass.lane, pass.usual);
+    }
+  }
+
+  /// A worker that stands still holds up all that it is a member of: ops beside passes, transfers
+  /// too, that take longer than in other steps by as much as long passes do. Where no pass is long,
+  /// those of two sorts, one step longer and another one not.
+  void beside_passes() {
+    const double least = excess_.empty() ? kWorth * step_ : median(excess_) / 2;
+    std::vector<char> is_pass(run_.blocks.size(), 0);
+    for (const Pass& pass : times_.passes()) {
+      is_pass[static_cast<size_t>(pass.block)] = 1;
+    }
+    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+      if (is_pass[static_cast<size_t>(block)] != 0 || is_collection(block)) continue;
+      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+        const Cells cells = times_.steps_of(block, replica);
+        if (!differ_by(least, cells)) continue;
+        const Usual usual = usual_of(cells);
+        if (excess_.empty() && !usual.of_two_sorts) continue;
+        for (const auto& [of, lane] : cells) {
+          const double now = times_.time(block, lane);
+          if (now <= usual.limit || now - usual.seconds < least) continue;
+          ++others_;
+          cure(block, lane, usual.seconds);
+        }
+      }
+    }
+  }
+
+  /// A pause that comes with every step hits the same op again and again, and no other step shows
+  /// what it usually takes: workers that do the same do. Of a slow worker most ops are long; of one
+  /// that is paused a single one.
+  void beside_other_workers() {
+    std::map<int32_t, std::vector<Long>> found;  // by worker
+    for (const std::vector<Place>& places : same_work()) {
+      longer_than_others(places, &found);
+    }
+    for (const auto& [worker, list] : found) {
+      if (!are_few(worker, list)) continue;
+      for (const Long& at : list) {
+        for (const auto& [block, lane] : times_.steps_of(at.place.first, at.place.second)) {
+          if (left(block, lane) <= kFar * at.usual) continue;
+          ++beside_workers_;
+          cure(block, lane, at.usual);
+        }
+      }
+    }
+  }
+
+  struct Long {
+    Place place;
+    double takes = 0, usual = 0;  ///< in most steps; what others take
+  };
+
+  /// Of every computation of a stage who does it.
+  std::vector<std::vector<Place>> same_work() const {
+    std::map<std::array<int32_t, 4>, std::vector<Place>> found;  // kind, stage, chunk, micro-batch
+    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+      if (!is_computation(block)) continue;
+      const Block& at = run_.blocks[static_cast<size_t>(block)];
+      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+        const auto worker = static_cast<size_t>(worker_of({block, replica}));
+        found[{at.kind, run_.workers[worker].stage, at.chunk, at.micro_batch}].push_back(
+            {block, replica});
+      }
+    }
+    std::vector<std::vector<Place>> lists;
+    for (auto& [work, list] : found) {
+      lists.push_back(std::move(list));
+    }
+    return lists;
+  }
+
+  /// Adds those of the places that take far longer than the ones of other workers.
+  void longer_than_others(const std::vector<Place>& places,
+                          std::map<int32_t, std::vector<Long>>* found) {
+    double least = 1e300, most = 0;
+    for (const Place& place : places) {
+      for (int32_t lane = place.second; lane < lanes_; lane += run_.replicas) {
+        least = std::min(least, left(place.first, lane));
+        most = std::max(most, left(place.first, lane));
+      }
+    }
+    if (most - least <= kWorth * step_) return;
+    std::vector<double> takes;
+    takes.reserve(places.size());
+    for (const Place& place : places) {
+      takes.push_back(median_left(place));
+    }
+    const double shortest = *std::min_element(takes.begin(), takes.end());
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (takes[i] <= kFar * shortest || takes[i] - shortest <= kWorth * step_) continue;
+      std::vector<double> of_others;
+      std::vector<Place> others;
+      for (size_t j = 0; j < places.size(); ++j) {
+        if (worker_of(places[j]) == worker_of(places[i])) continue;
+        of_others.push_back(takes[j]);
+        others.push_back(places[j]);
+      }
+      if (others.empty()) continue;
+      const double usual = median(of_others);
+      if (takes[i] > kFar * usual && takes[i] - usual > kWorth * step_ &&
+          in_one_op(places[i], others)) {
+        (*found)[worker_of(places[i])].push_back({places[i], takes[i], usual});
+      }
+    }
+  }
+
+  /// Of what a worker computes: at most a tenth, or one, which others spend less than half of their
+  /// time on.
+  bool are_few(int32_t worker, const std::vector<Long>& list) {
+    int64_t places = 0;
+    double usual = 0, rest = 0;
+    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+      const Place place{block, worker % run_.replicas};
+      if (!is_computation(block) || worker_of(place) != worker) continue;
+      ++places;
+      rest += median_left(place);
+    }
+    for (const Long& at : list) {
+      usual += at.usual;
+      rest -= at.takes;
+    }
+    return static_cast<double>(list.size()) <= std::max(1.0, kRare * static_cast<double>(places)) &&
+           usual < rest;
+  }
+
+  double median_left(const Place& place) {
+    std::vector<double> values;
+    for (const auto& [block, lane] : times_.steps_of(place.first, place.second)) {
+      values.push_back(left(block, lane));
+    }
+    return median(values);
+  }
+
+  /// Of a block of several ops: one of them is what takes longer than that of others, in most
+  /// steps. Who has more to do takes longer in all, or has more ops.
+  bool in_one_op(const Place& place, const std::vector<Place>& others) const {
+    const std::vector<int32_t>& ops = times_.ops(place.first);
+    if (ops.size() == 1) return true;
+    std::vector<double> usual(ops.size());
+    for (size_t i = 0; i < ops.size(); ++i) {
+      std::vector<double> of_others;
+      for (const auto& [block, replica] : others) {
+        const std::vector<int32_t>& theirs = times_.ops(block);
+        if (theirs.size() != ops.size() || run_.ops[static_cast<size_t>(theirs[i])].name !=
+                                               run_.ops[static_cast<size_t>(ops[i])].name) {
+          return false;
+        }
+        for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
+          of_others.push_back(run_.duration[run_.at(theirs[i], lane)]);
+        }
+      }
+      usual[i] = median(of_others);
+    }
+    int64_t in_one = 0;
+    for (int32_t lane = place.second; lane < lanes_; lane += run_.replicas) {
+      double all = 0, most = 0;
+      for (size_t i = 0; i < ops.size(); ++i) {
+        const double longer = run_.duration[run_.at(ops[i], lane)] - usual[i];
+        all += longer;
+        most = std::max(most, longer);
+      }
+      in_one += most >= kMostly * all ? 1 : 0;
+    }
+    return in_one * 2 >= static_cast<int64_t>(run_.steps.size());
+  }
+
+  /// Time in which a worker could have begun an op and did not; of workers all of whose ops are
+  /// known.
+  void between_ops() {
+    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      const std::vector<int32_t>& waits = run_.waits_for[static_cast<size_t>(op)];
+      if (run_.kind(op).communicates() || waits.empty()) continue;
+      for (int32_t lane = 0; lane < lanes_; ++lane) {
+        if (run_.worker(op, lane % run_.replicas).records_lost) continue;
+        double ready = -1e300;
+        for (const int32_t before : waits) {
+          ready = std::max(
+              ready, run_.start[run_.at(before, lane)] + run_.duration[run_.at(before, lane)]);
+        }
+        const double gap = run_.start[run_.at(op, lane)] - ready;
+        if (gap < kWorth * step_) continue;
+        ++gaps_;
+        gap_seconds_ += gap;
+        paused_[run_.at(op, lane)] += gap;
+        hit(run_.ops[static_cast<size_t>(op)].block, lane);
+      }
+    }
+  }
+
+  std::string evidence() const {
+    std::string out = fmt::format(
+        "{} of garbage, and {} of {} passes far longer than others of their worker{}; {} longer by "
+        "as much",
+        counted(collections_, "collection"), long_passes_, passes_,
+        too_many_ ? ", too many that may be long sequences" : "", counted(others_, "other op"));
+    if (beside_workers_ > 0) {
+      out += fmt::format("; {} far longer than the same of other workers, whose other ops are not",
+                         counted(beside_workers_, "op"));
+    }
+    if (gaps_ > 0) {
+      out += fmt::format("; {} between ops in which nothing is waited for, which T leaves out",
+                         counted(gaps_, "gap"));
+    }
+    return out + fmt::format("; {} in all", human_time(seconds_ + gap_seconds_)) + in_step();
+  }
+
+  /// The place that is hit most often, if that is so in every other step or more.
+  std::string in_step() const {
+    const auto most =
+        std::max_element(hits_.begin(), hits_.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto steps = static_cast<int64_t>(run_.steps.size());
+    if (most == hits_.end() || steps < 3 || most->second * 2 < steps) return "";
+    const auto [block, replica] = most->first;
+    const int32_t micro_batch = run_.blocks[static_cast<size_t>(block)].micro_batch;
+    return fmt::format("; in step with the steps: {}{} of {} in {} of {}", kind_of(block).name,
+                       micro_batch == kNone ? "" : fmt::format(" of micro-batch {}", micro_batch),
+                       run_.workers[static_cast<size_t>(worker_of(most->first))].name, most->second,
+                       steps);
+  }
+
+  const MeasuredRun& run_;
+  const BlockTimes& times_;
+  const double step_;
+  const bool may_be_sequences_;
+  const int32_t lanes_;
+  std::vector<double> paused_, cured_;
+  std::vector<double> usual_;   ///< of what is cured, [block * lanes + lane]
+  std::vector<double> excess_;  ///< of long passes
+  std::map<Place, int64_t> hits_;
+  int64_t collections_ = 0, passes_ = 0, long_passes_ = 0, others_ = 0, beside_workers_ = 0,
+          gaps_ = 0;
+  double seconds_ = 0, gap_seconds_ = 0;
+  bool too_many_ = false;
+};
+
+}  // namespace
+
+Pauses find_pauses(const MeasuredRun& run, const BlockTimes& times, double step,
+                   bool may_be_sequences) {
+  return PauseSearch(run, times, step, may_be_sequences).find();
+}
+
+}  // namespace hocket::whatif

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "whatif/replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace hocket::whatif {
+namespace {
+
+/// Lanes that are looked at together: as many as registers hold.
+constexpr size_t kVectorLanes = 8;
+/// Lanes of a tile, but at least those of a step.
+constexpr size_t kTile = 128;
+
+}  // namespace
+
+Replayer::Range Replayer::append(const std::vector<int32_t>& some, std::vector<int32_t>* all) {
+  const Range range{all->size(), some.size()};
+  all->insert(all->end(), some.begin(), some.end());
+  return range;
+}
+
+Replayer::Replayer(const MeasuredRun& run) : run_(run) {
+  // Units are groups, and ops without one; those that wait for nothing go first.
+  const auto num_ops = static_cast<int32_t>(run.ops.size());
+  const auto num_groups = static_cast<int32_t>(run.groups.size());
+  std::vector<int32_t> unit_of(run.ops.size());
+  std::vector<std::vector<int32_t>> ops_of(run.groups.size());
+  for (int32_t op = 0; op < num_ops; ++op) {
+    const int32_t group = run.ops[op].group;
+    if (group == kNone || run.groups[group].eager) {
+      unit_of[op] = static_cast<int32_t>(ops_of.size());
+      ops_of.push_back({op});
+    } else {
+      unit_of[op] = group;
+    }
+  }
+  // What starts an eager send starts the transfer of its message as well.
+  std::vector<std::vector<int32_t>> waits_for = run.waits_for;
+  for (int32_t group = 0; group < num_groups; ++group) {
+    const std::vector<int32_t>& ops = run.groups[group].ops;
+    if (!run.groups[group].eager) {
+      ops_of[group] = ops;
+      continue;
+    }
+    const std::vector<int32_t>& starts = run.waits_for[ops[0]];
+    waits_for[ops[1]].insert(waits_for[ops[1]].end(), starts.begin(), starts.end());
+  }
+  std::vector<int32_t> waits(ops_of.size(), 0);
+  std::vector<std::vector<int32_t>> next(ops_of.size());
+  for (int32_t op = 0; op < num_ops; ++op) {
+    for (const int32_t before : waits_for[op]) {
+      next[unit_of[before]].push_back(unit_of[op]);
+      ++waits[unit_of[op]];
+    }
+  }
+  std::vector<int32_t> ready;
+  for (size_t unit = 0; unit < ops_of.size(); ++unit) {
+    if (waits[unit] == 0) {
+      ready.push_back(static_cast<int32_t>(unit));
+    }
+  }
+  for (size_t i = 0; i < ready.size(); ++i) {
+    const int32_t unit = ready[i];
+    std::vector<int32_t> before;
+    bool from_zero = false;
+    for (const int32_t op : ops_of[unit]) {
+      from_zero = from_zero || waits_for[op].empty();
+      before.insert(before.end(), waits_for[op].begin(), waits_for[op].end());
+    }
+    std::sort(before.begin(), before.end());
+    before.erase(std::unique(before.begin(), before.end()), before.end());
+    units_.push_back({unit < num_groups && run.groups[unit].across_replicas, from_zero,
+                      append(ops_of[unit], &members_), append(before, &waits_)});
+    for (const int32_t after : next[unit]) {
+      if (--waits[after] == 0) {
+        ready.push_back(after);
+      }
+    }
+  }
+  if (ready.size() != ops_of.size()) {
+    const auto stuck = static_cast<size_t>(
+        std::find_if(waits.begin(), waits.end(), [](int32_t n) { return n > 0; }) - waits.begin());
+    const Op& op = run.ops[ops_of[stuck].front()];
+    fail("hocket whatif",
+         "{} of {} ops and groups wait for each other in a circle, one is {} {} of worker {}; "
+         "expected a trace whose ranks launch messages in one order",
+         ops_of.size() - ready.size(), ops_of.size(), run.names[static_cast<size_t>(op.name)],
+         op.sequence, op.worker);
+  }
+  const size_t lanes = std::max(kTile, static_cast<size_t>(run.replicas));
+  stride_ = (std::min(lanes, static_cast<size_t>(run.lanes())) + kVectorLanes - 1) / kVectorLanes *
+            kVectorLanes;
+  end_.assign(run.ops.size() * stride_, 0);
+  begin_.assign(stride_, 0);
+  last_.assign(stride_, 0);
+  row_.assign(stride_, 0);
+}
+
+void Replayer::choose_replicas(const Blend& durations) {
+  const auto replicas = static_cast<size_t>(run_.replicas);
+  std::vector<char> apart(replicas, durations.replicas_alike ? 0 : 1);
+  for (size_t i = 0; i < durations.chosen.size(); ++i) {
+    apart[i % replicas] |= durations.chosen[i];
+  }
+  replicas_.clear();
+  bool has_others = false;
+  for (size_t replica = 0; replica < replicas; ++replica) {
+    if (apart[replica] != 0 || !has_others) {
+      replicas_.push_back(replica);
+    }
+    has_others = has_others || apart[replica] == 0;
+  }
+}
+
+void Replayer::begin(const Unit& unit, size_t lanes) {
+  const auto waits = std::span(waits_).subspan(unit.waits.first, unit.waits.count);
+  for (size_t lane = 0; lane < lanes; lane += kVectorLanes) {
+    std::array<double, kVectorLanes> most;
+    most.fill(unit.from_zero ? 0 : -1e300);
+    for (const int32_t wait : waits) {
+      const double* before = end_.data() + static_cast<size_t>(wait) * stride_ + lane;
+      for (size_t i = 0; i < kVectorLanes; ++i) {
+        most[i] = most[i] < before[i] ? before[i] : most[i];
+      }
+    }
+    std::copy(most.begin(), most.end(), begin_.begin() + static_cast<int64_t>(lane));
+  }
+}
+
+const double* Replayer::durations_of(size_t op, const Blend& durations, Tile tile) {
+  const auto replicas = static_cast<size_t>(run_.replicas);
+  const size_t cell = op * static_cast<size_t>(run_.lanes()) + tile.first * replicas;
+  const bool all = replicas_.size() == replicas;
+  if (all && durations.chosen.empty()) return durations.others.data() + cell;
+  const std::span<const char> chosen = std::span(durations.chosen).subspan(op * replicas, replicas);
+  const auto count = static_cast<size_t>(std::count(chosen.begin(), chosen.end(), 1));
+  if (all && count == 0) return durations.others.data() + cell;
+  if (all && count == replicas) return durations.some.data() + cell;
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    const double* from = (chosen[replicas_[i]] != 0 ? durations.some : durations.others).data() +
+                         cell + replicas_[i];
+    for (size_t step = 0; step < tile.count; ++step) {
+      row_[step * replicas_.size() + i] = from[step * replicas];
+    }
+  }
+  return row_.data();
+}
+
+void Replayer::replay(const Blend& durations, Tile tile) {
+  const size_t replicas = replicas_.size(), lanes = tile.count * replicas;
+  std::fill(last_.begin(), last_.end(), 0.0);
+  for (const Unit& unit : units_) {
+    begin(unit, lanes);
+    for (size_t lane = 0; unit.across_replicas && lane < lanes; lane += replicas) {
+      double* of_step = begin_.data() + lane;
+      std::fill_n(of_step, replicas, *std::max_element(of_step, of_step + replicas));
+    }
+    for (size_t m = unit.members.first; m < unit.members.first + unit.members.count; ++m) {
+      const auto op = static_cast<size_t>(members_[m]);
+      const double* takes = durations_of(op, durations, tile);
+      double* end = end_.data() + op * stride_;
+      for (size_t lane = 0; lane < lanes; ++lane) {
+        end[lane] = begin_[lane] + takes[lane];
+        last_[lane] = std::max(last_[lane], end[lane]);
+      }
+    }
+  }
+}
+
+std::vector<double> Replayer::replay(const Blend& durations) {
+  for (const auto& list : {durations.others, durations.some}) {
+    HOCKET_CHECK(list.size() == run_.duration.size() || (list.empty() && durations.chosen.empty()),
+                 "{} durations of {}", list.size(), run_.duration.size());
+  }
+  choose_replicas(durations);
+  const size_t replicas = replicas_.size();
+  const size_t together = std::max<size_t>(kTile / replicas, 1);
+  std::vector<double> steps;
+  for (size_t first = 0; first < run_.steps.size(); first += together) {
+    const Tile tile{first, std::min(together, run_.steps.size() - first)};
+    replay(durations, tile);
+    for (size_t lane = 0; lane < tile.count * replicas; lane += replicas) {
+      const double* of_step = last_.data() + lane;
+      steps.push_back(*std::max_element(of_step, of_step + replicas));
+    }
+  }
+  return steps;
+}
+
+std::vector<double> Replayer::replay(std::span<const double> duration) {
+  return replay(Blend{{}, duration, {}, false});
+}
+
+std::vector<double> Replayer::ends(std::span<const double> duration) {
+  const Blend durations{{}, duration, {}, false};
+  choose_replicas(durations);
+  const auto replicas = static_cast<size_t>(run_.replicas);
+  const size_t together = std::max<size_t>(kTile / replicas, 1);
+  std::vector<double> all(run_.duration.size());
+  for (size_t first = 0; first < run_.steps.size(); first += together) {
+    const Tile tile{first, std::min(together, run_.steps.size() - first)};
+    replay(durations, tile);
+    for (size_t op = 0; op < run_.ops.size(); ++op) {
+      std::copy_n(end_.data() + op * stride_, tile.count * replicas,
+                  all.data() + op * static_cast<size_t>(run_.lanes()) + first * replicas);
+    }
+  }
+  return all;
+}
+
+double Replayer::mean(std::span<const double> duration) {
+  return mean(Blend{{}, duration, {}, false});
+}
+
+double Replayer::mean(const Blend& durations) {
+  const std::vector<double> steps = replay(durations);
+  return std::accumulate(steps.begin(), steps.end(), 0.0) / static_cast<double>(steps.size());
+}
+
+}  // namespace hocket::whatif

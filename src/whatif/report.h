@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text, JSON and HTML forms of what `hocket whatif` found.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "whatif/analysis.h"
+#include "whatif/bottleneck.h"
+#include "whatif/measured_run.h"
+#include "whatif/scale.h"
+
+namespace hocket::whatif {
+
+/// A step with one scale, or with all of them.
+struct ScaledStep {
+  std::string text;  ///< the scale as it was given; of all "all of these"
+  double seconds = 0;
+};
+
+struct Findings {
+  Analysis analysis;
+  std::vector<ScaledStep> scaled;
+  std::optional<Surface> surface;
+  std::optional<Bottleneck> bottleneck;
+};
+
+/// Of a share of the loss above 100 %, and where no cause is named.
+inline constexpr const char* kMoreThanAll =
+    "more than 100 % of the loss: the ideal, a mean or median, counts in what is slow; cured to "
+    "the "
+    "pace of the others a step is faster than it";
+inline constexpr const char* kNotSeen =
+    "not seen: pauses that hit the same transfer, or the same op of all workers that do the same, "
+    "in "
+    "every step: there is nothing to compare them with";
+
+/// "15.2 % of the time is lost; M_S 1.219, M_W 0.031".
+std::string loss_text(const Analysis& found);
+/// Why it is slow, or why there is no cause to name.
+std::string cause_text(const MeasuredRun& run, const Analysis& found);
+/// Whether causes are worth a table: it straggles, or one of them is named.
+bool shows_causes(const Analysis& found);
+/// "3 steps, 8 workers".
+std::string size_text(const MeasuredRun& run);
+/// [stage][replica] of the greatest of its workers' slowdowns; 0: it has no worker.
+std::vector<std::vector<double>> worker_map(const MeasuredRun& run, const Analysis& found);
+std::string to_text(const MeasuredRun& run, const Findings& findings);
+/// Keys T, T_ideal, S, S_step, S_stage, S_dp, M_S, M_W and more (docs/whatif.md); seconds.
+std::string to_json(const MeasuredRun& run, const Findings& findings);
+/// A page that needs nothing else: heat maps of workers and of stages by step, causes.
+std::string to_html(const MeasuredRun& run, const Findings& findings);
+
+}  // namespace hocket::whatif

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "whatif/transfers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace hocket::whatif {
+
+double tolerance(const MeasuredRun& run) {
+  constexpr double kOfStep = 1e-3;  // a thousandth
+  double sum = 0;
+  for (const double seconds : run.measured_step) {
+    sum += seconds;
+  }
+  return std::max(kAtOnce, kOfStep * sum / static_cast<double>(run.measured_step.size()));
+}
+
+bool is_absent(const MeasuredRun& run, size_t cell) {
+  return run.start[cell] == 0 && run.duration[cell] == 0;
+}
+
+bool has_others(const Group& group, const MeasuredRun& run) {
+  return group.ops.size() > 1 || (group.across_replicas && run.replicas > 1);
+}
+
+void Starts::of(const Group& group, bool timed) {
+  std::fill(last.begin(), last.end(), -1e300);
+  std::fill(first.begin(), first.end(), 1e300);
+  for (const int32_t op : group.ops) {
+    const double* start = &run_.start[run_.at(op, 0)];
+    const double* duration = &run_.duration[run_.at(op, 0)];
+    for (size_t lane = 0; lane < last.size(); ++lane) {
+      if (timed && duration[lane] == 0) continue;
+      last[lane] = std::max(last[lane], start[lane]);
+      first[lane] = std::min(first[lane], start[lane]);
+    }
+  }
+  const auto replicas = static_cast<size_t>(run_.replicas);
+  for (size_t lane = 0; group.across_replicas && lane < last.size(); lane += replicas) {
+    const auto at = static_cast<int64_t>(lane);
+    std::fill_n(last.begin() + at, replicas,
+                *std::max_element(last.begin() + at, last.begin() + at + run_.replicas));
+    std::fill_n(first.begin() + at, replicas,
+                *std::min_element(first.begin() + at, first.begin() + at + run_.replicas));
+  }
+}
+
+void measure_steps(MeasuredRun* run) {
+  run->measured_step.clear();
+  for (int32_t step = 0; step < static_cast<int32_t>(run->steps.size()); ++step) {
+    double first = 1e300, last = -1e300;
+    for (int32_t op = 0; op < static_cast<int32_t>(run->ops.size()); ++op) {
+      for (int32_t replica = 0; replica < run->replicas; ++replica) {
+        const size_t cell = run->at(op, step * run->replicas + replica);
+        if (is_absent(*run, cell)) continue;
+        first = std::min(first, run->start[cell]);
+        last = std::max(last, run->start[cell] + run->duration[cell]);
+      }
+    }
+    run->measured_step.push_back(last - first);
+  }
+}
+
+namespace {
+
+/// Whether communication is its transfer alone.
+bool is_of_transfers(const MeasuredRun& run) {
+  Starts starts(run);
+  int64_t groups = 0, at_once = 0;
+  for (const Group& group : run.groups) {
+    if (!has_others(group, run)) continue;
+    starts.of(group, /*timed=*/true);
+    for (size_t lane = 0; lane < starts.last.size(); ++lane) {
+      ++groups;
+      at_once += starts.last[lane] - starts.first[lane] < kAtOnce;
+    }
+  }
+  return at_once * kOneOf >= groups * (kOneOf - 1);
+}
+
+}  // namespace
+
+void settle_transfers(MeasuredRun* run, Early how) {
+  const int32_t lanes = run->lanes();
+  Starts starts(*run);
+  const bool transfers = is_of_transfers(*run);
+  const double apart = tolerance(*run);
+  int64_t all = 0, early = 0, negative = 0;
+  for (const Group& group : run->groups) {
+    starts.of(group);
+    for (const int32_t op : group.ops) {
+      if (group.eager && op == group.ops.front()) continue;
+      for (int32_t lane = 0; lane < lanes; ++lane) {
+        const size_t cell = run->at(op, lane);
+        const double waited = starts.last[static_cast<size_t>(lane)] - run->start[cell];
+        ++all;
+        early += std::max(run->duration[cell], 0.0) - waited < -apart;
+        if (!transfers) {
+          run->duration[cell] -= waited;
+          run->start[cell] += waited;
+        }
+        const bool told = run->duration[cell] <= -kEarly;
+        negative += told;
+        if (told || how == Early::zero) {
+          run->duration[cell] = std::max(run->duration[cell], 0.0);
+        }
+      }
+    }
+  }
+  run->clocks_apart = !transfers && early * kOneOf > all;
+  if (run->clocks_apart) {
+    run->dropped.notes.push_back(
+        fmt::format("clocks apart: {} of {} ended more than {} before all had started; the time "
+                    "that members wait for each other is not known, and no cause is named",
+                    early, counted(all, "transfer"), human_time(apart)));
+  } else if (negative > 0) {
+    run->dropped.notes.push_back(
+        fmt::format("the time of {} that ended more than 10 ms before all had started: clocks "
+                    "apart; taken as 0",
+                    counted(negative, "transfer")));
+  }
+}
+
+}  // namespace hocket::whatif

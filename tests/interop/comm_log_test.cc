@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// Logs as nccl-tests and launchers write them, Vidur's tables, and what people's editors leave of
+// both: what is read, what is dropped, what is refused.
+#include "interop/comm_log_reader.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace hocket::interop {
+namespace {
+
+using cost::CommLog;
+
+std::string refusal(const std::string& text, const std::string& path = "some.log") {
+  try {
+    parse_comm_log(text, path);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    return error.what();
+  }
+  return "";
+}
+
+const char* kOldHead =
+    "# nThread 1 nGpus 2 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5\n"
+    "#\n# Using devices\n"
+    "#   Rank  0 Pid  63389 on node-0 device  0 [0x00] A100-SXM4-40GB\n"
+    "#   Rank  1 Pid  63389 on node-0 device  1 [0x00] A100-SXM4-40GB\n"
+    "#       size         count      type   redop     time   algbw   busbw  error     time   "
+    "algbw\n";
+
+TEST(CommLog, OldProgramsOneProcess) {
+  const CommLog log = parse_comm_log(
+      std::string(kOldHead) +
+          "     1024    256     float     sum     8.85    0.12    0.12  0e+00     8.59    0.12    "
+          "0.12  0e+00\n"
+          "  1048576 262144     float     sum    59.46   17.63   17.63  0e+00    60.17   17.43   "
+          "17.43  0e+00\n"
+          "# Out of bounds values : 0 OK\n",
+      "all_reduce_2.log");
+  EXPECT_EQ(log.assumed, std::vector<std::string>{});
+  EXPECT_EQ(log.device, "A100-SXM4-40GB");
+  EXPECT_EQ(log.devices_per_node, 2);
+  EXPECT_EQ(log.dropped, std::vector<std::string>{});
+  ASSERT_EQ(log.samples.size(), 2u);
+  // The smaller one where noise is greater than the difference, then the one in place.
+  EXPECT_DOUBLE_EQ(log.samples[0].seconds, 8.59e-6);
+  EXPECT_DOUBLE_EQ(log.samples[1].seconds, 60.17e-6);
+  const CommSample& sample = log.samples[1];
+  EXPECT_EQ(sample.op, "all_reduce");
+  EXPECT_EQ(sample.bytes, 1048576);
+  EXPECT_EQ(sample.ranks, 2);
+  EXPECT_EQ(sample.nodes, 1);
+  EXPECT_EQ(sample.per_node, 2);
+  EXPECT_EQ(sample.per_process, 2);
+}
+
+TEST(CommLog, NewProgramsUnderMpirunOnTwoNodes) {
+  std::string text =
+      "[1,0]<stdout>:# nccl-tests version 2.20.0\n"
+      "[1,0]<stdout>:# Collective test starting: all_gather_perf\n"
+      "[1,0]<stdout>:# nThread 1 nGpus 1 minBytes 1024\n";
+  for (int rank = 0; rank < 4; ++rank) {
+    text += "[1,0]<stdout>:#  Rank  " + std::to_string(rank) + " Group  0 Pid  " +
+            std::to_string(100 + rank) + " on host" + std::to_string(rank / 2) +
+            " device  0 [0000:04:00] NVIDIA H100 80GB HBM3\n";
+  }
+  text +=
+      "[1,0]<stdout>:      1048576   65536   float    none      -1    50.0   20.97   15.7  0   "
+      "40.0 "
+      "  26.2   19.6      0\n"
+      "[1,0]<stdout>:     17179869184   1073741824   bfloat16    none      -1    500.0   20.97   "
+      "15.7  N/A   N/A   N/A   N/A      N/A\n"
+      "noise float noise more noise and more noise\n";
+  const CommLog log = parse_comm_log(text, "x.txt");
+  EXPECT_EQ(log.device, "H100 80GB HBM3");
+  ASSERT_EQ(log.samples.size(), 2u);
+  EXPECT_EQ(log.samples[0].op, "all_gather");
+  EXPECT_DOUBLE_EQ(log.samples[0].seconds, 40e-6);
+  EXPECT_DOUBLE_EQ(log.samples[1].seconds, 500e-6);
+  EXPECT_EQ(log.samples[0].ranks, 4);
+  EXPECT_EQ(log.samples[0].nodes, 2);
+  EXPECT_EQ(log.samples[0].per_node, 2);
+  EXPECT_EQ(log.samples[0].per_process, 1);
+  EXPECT_EQ(log.dropped, std::vector<std::string>{"1 line that cannot be read"});
+}
+
+TEST(CommLog, SeveralRunsInOneFile) {
+  std::string text = kOldHead;
+  text += "  2048  512  float  sum  9  1  1  0  8  1  1  0\n";
+  std::string second = kOldHead;
+  second += "#   Rank  2 Pid  7 on node-1 device  0 [0x00] A100-SXM4-40GB\n";
+  second += "  4096  1024  float  sum  19  1  1  0  18  1  1  0\n";
+  const CommLog log = parse_comm_log(text + second, "reduce_scatter.out");
+  ASSERT_EQ(log.samples.size(), 2u);
+  EXPECT_EQ(log.samples[0].op, "reduce_scatter");
+  EXPECT_EQ(log.samples[0].ranks, 2);
+  EXPECT_EQ(log.samples[1].ranks, 3);
+  EXPECT_EQ(log.samples[1].nodes, 2);
+  EXPECT_EQ(log.samples[1].per_node, 1);
+}
+
+TEST(CommLog, NamesOfCollectives) {
+  EXPECT_EQ(comm_op_of("all_reduce_perf"), "all_reduce");
+  EXPECT_EQ(comm_op_of("alltoall_perf.log"), "all_to_all");
+  EXPECT_EQ(comm_op_of("sendrecv_perf"), "send");
+  EXPECT_EQ(comm_op_of("send_recv"), "send");
+  EXPECT_EQ(comm_op_of("broadcast_perf"), "broadcast");
+  EXPECT_EQ(comm_op_of("reduce_perf.log"), "reduce");
+  EXPECT_EQ(comm_op_of("gather_perf"), "gather");
+  EXPECT_EQ(comm_op_of("scatter"), "scatter");
+  EXPECT_EQ(comm_op_of("hypercube_perf"), "");
+}
+
+TEST(CommLog, WhatIsNoAllReduceIsNotTakenForOne) {
+  const std::string head = kOldHead;
+  const std::string sum = head + "  2048  512  float  sum  9  1  1  0  8  1  1  0\n";
+  EXPECT_EQ(parse_comm_log(sum, "2.log").samples.at(0).op, "all_reduce");
+  // A program of nccl-tests that has no op: named by the log, or by the file alone.
+  const std::string foreign = "hypercube_perf, for which there is no op";
+  EXPECT_NE(refusal("# Collective test starting: hypercube_perf\n" + sum).find(foreign),
+            std::string::npos);
+  EXPECT_NE(refusal(sum, "hypercube_perf.log").find(foreign), std::string::npos);
+  EXPECT_EQ(parse_comm_log(sum, "hypercube_perf.log", "all_gather").samples.at(0).op, "all_gather");
+  // What a name says counts more than what is given for logs that say nothing.
+  EXPECT_EQ(parse_comm_log(sum, "all_gather_perf.log", "all_reduce").samples.at(0).op,
+            "all_gather");
+  // Rows that are no sum for all.
+  EXPECT_NE(refusal(head + "  2048  512  float  none  0  9  1  1  0  8  1  1  0\n")
+                .find("have a root; expected --op broadcast"),
+            std::string::npos);
+  EXPECT_NE(refusal(head + "  2048  512  float  sum  0  9  1  1  0  8  1  1  0\n")
+                .find("have a root; expected --op reduce"),
+            std::string::npos);
+  EXPECT_NE(refusal(head + "  2048  512  float  9  1  1  0  8  1  1  0\n").find("reduce nothing"),
+            std::string::npos);
+  EXPECT_NE(refusal(head + "  2048  512  float  none  -1  9  1  1  0  8  1  1  0\n")
+                .find("reduce nothing"),
+            std::string::npos);
+  const CommLog log = parse_comm_log(head + "  2048  512  float  none  0  9  1  1  0  8  1  1  0\n",
+                                     "broadcast_perf.log");
+  EXPECT_EQ(log.samples.at(0).op, "broadcast");
+  EXPECT_DOUBLE_EQ(log.samples.at(0).seconds, 8e-6);
+}
+
+/// Wherever a log is cut off, what is left of a row is no time.
+TEST(CommLog, ARowThatIsCutOffIsTold) {
+  const std::string rows[] = {
+      "   524288  131072  float  sum  57.78  9.07  15.88  2e-07  56.87  9.22  16.13  2e-07\n",
+      "  1048576  262144  float  sum  72.53  14.46  25.30  2e-07  70.07  14.96  26.19  2e-07\n"};
+  for (const std::string root : {"", "  -1"}) {
+    std::string whole[2];
+    for (size_t i = 0; i < 2; ++i) {
+      whole[i] = rows[i];
+      whole[i].insert(whole[i].find("sum") + 3, root);
+    }
+    const size_t last_figure = whole[1].rfind(' ') + 1;
+    for (size_t left = 3; left + 1 < whole[1].size(); ++left) {
+      const CommLog log = parse_comm_log(kOldHead + whole[0] + whole[1].substr(0, left), "x.log");
+      const bool read = left > last_figure;  // its times are whole
+      ASSERT_EQ(log.samples.size(), read ? 2u : 1u) << left;
+      EXPECT_EQ(log.dropped.size(), read ? 0u : 1u) << left;
+      EXPECT_DOUBLE_EQ(log.samples.back().seconds, read ? 70.07e-6 : 56.87e-6);
+    }
+  }
+  // Without a row before it, the head of the table says how many figures there are.
+  EXPECT_NE(refusal(kOldHead + rows[0].substr(0, rows[0].find("56.87"))).find("no measurement"),
+            std::string::npos);
+}
+
+/// A number in the place of a time that is none: the row's other time is no better. A word stands
+/// for a time that was not taken.
+TEST(CommLog, ATimeThatIsNoneSpoilsItsRow) {
+  const std::string good = "  2048  512  float  sum  9  1  1  0  8  1  1  0\n";
+  for (const char* in_place : {"-16.5", "0"}) {
+    const std::string bad =
+        fmt::format("  4096  1024  float  sum  9  1  1  0  {}  1  1  0\n", in_place);
+    const CommLog log = parse_comm_log(kOldHead + good + bad, "x.log");
+    EXPECT_EQ(log.samples.size(), 1u) << in_place;
+    EXPECT_EQ(log.dropped, std::vector<std::string>{"1 line that cannot be read"}) << in_place;
+  }
+  const CommLog log = parse_comm_log(
+      kOldHead + std::string("  2048  512  float  sum  9  1  1  0  N/A  1  1  N/A\n"), "x.log");
+  EXPECT_DOUBLE_EQ(log.samples.at(0).seconds, 9e-6);
+}
+
+TEST(CommLog, WhatIsNoLogIsRefused) {
+  EXPECT_NE(refusal("").find("has no measurement"), std::string::npos);
+  EXPECT_NE(refusal("hello\nworld\n").find("has no measurement"), std::string::npos);
+  EXPECT_NE(refusal(kOldHead).find("has no measurement"), std::string::npos);
+  EXPECT_NE(refusal("  2048  512  float  sum  9  1  1  0  8  1  1  0\n").find("how many ranks"),
+            std::string::npos);
+  EXPECT_NE(refusal("a,time_stats.x.median,size\n1,2,3\n").find("no column num_workers"),
+            std::string::npos);
+}
+
+TEST(CommLog, Vidur) {
+  const CommLog log = parse_comm_log(
+      ",time_stats.all_reduce.min,time_stats.all_reduce.median,rank,num_workers,size,collective,"
+      "devices_per_node,max_devices_per_node\n"
+      "0,0.03,0.04,0,4,2048,all_reduce,2,8\n"
+      "1,0.03,-1,0,4,4096,all_reduce,2,8\n"
+      "2,0.03,0.05,0,4,4096,hypercube,2,8\n"
+      "3,0.03,0.06,0,2,4096,send_recv,1,8\n\n",
+      "all_reduce.csv");
+  ASSERT_EQ(log.samples.size(), 2u);
+  EXPECT_DOUBLE_EQ(log.samples[0].seconds, 40e-6);
+  EXPECT_EQ(log.samples[0].nodes, 2);
+  EXPECT_EQ(log.samples[0].per_node, 2);
+  EXPECT_EQ(log.samples[1].op, "send");
+  EXPECT_EQ(log.samples[1].nodes, 2);
+  EXPECT_EQ(log.dropped,
+            (std::vector<std::string>{"1 row that cannot be read",
+                                      "1 row of 'hypercube', for which there is no op"}));
+}
+
+}  // namespace
+}  // namespace hocket::interop

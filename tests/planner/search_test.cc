@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+// The search against brute force over the same space: the same best plan, and no plan below its
+// bounds.
+#include "planner/search.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "interop/foreign.h"
+#include "planner/estimate.h"
+#include "run/config.h"
+#include "tests/compare_util.h"
+
+namespace hocket::plan {
+namespace {
+
+const char* kDense = R"({"model_type": "llama", "vocab_size": 64, "hidden_size": 32,
+  "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+  "intermediate_size": 64, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6,
+  "tie_word_embeddings": false})";
+const char* kMoe = R"({"model_type": "qwen3_moe", "vocab_size": 64, "hidden_size": 32,
+  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+  "intermediate_size": 64, "moe_intermediate_size": 16, "num_experts": 4,
+  "num_experts_per_tok": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
+  "norm_topk_prob": true, "tie_word_embeddings": false})";
+
+/// A cluster of two nodes of two devices, whose links between nodes are slow.
+std::string cluster_file(const std::string& name, const std::string& memory,
+                         const std::string& between, const std::string& unlike = "") {
+  const std::string path = ::testing::TempDir() + name;
+  std::ofstream(path) << "name: test\nnodes: 2\ndevices_per_node: 2\ndevice:\n  name: test\n"
+                      << "  memory: {value: " << memory << "}\n"
+                      << "  memory_bandwidth: {value: 10GB/s}\n  launch: {value: 2us}\n"
+                      << "  peak: {f32: {value: 50GFLOP/s}, bf16: {value: 90GFLOP/s}}\nlinks:\n"
+                      << "  intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}\n"
+                      << "  inter: {latency: {value: 10us}, bandwidth: {value: " << between
+                      << "}}\n"
+                      << unlike << "\n";
+  return path;
+}
+
+Trial trial(const char* model, const std::string& cluster, int64_t batch, int64_t length,
+            const std::vector<std::string>& set = {}) {
+  const engine::Run run =
+      engine::parse_run(std::string("{model: {config: ") + model + "}, train: {global_batch: " +
+                            std::to_string(batch) + ", seq_len: " + std::to_string(length) + "}}",
+                        "test", set);
+  return {run, cluster, std::nullopt, 0};
+}
+
+SearchResult best_of(const Trial& trial, const Space& space, bool everything) {
+  SearchOptions options;
+  options.time_limit_s = 0;
+  options.everything = everything;
+  return search(trial, space, options);
+}
+
+/// No simulated plan is below its bounds.
+void expect_bounds_hold(const Trial& trial, const Space& space, const SearchResult& all) {
+  const cost::CostModel costs = trial.costs();
+  Estimator estimator(space, trial.graph(), costs, {});
+  std::vector<Outcome> outcomes = all.best;
+  outcomes.insert(outcomes.end(), all.over_memory.begin(), all.over_memory.end());
+  for (const Outcome& outcome : outcomes) {
+    Choice choice = outcome.choice;
+    const Guess guess = estimator.guess(choice);
+    const Guess floor = estimator.floor_of_mesh(choice);
+    EXPECT_LE(guess.least_s, outcome.step_s * (1 + 1e-6)) << describe(choice, space);
+    EXPECT_LE(floor.least_s, outcome.step_s * (1 + 1e-6)) << describe(choice, space);
+    EXPECT_LE(guess.least_bytes, static_cast<double>(outcome.bytes)) << describe(choice, space);
+    EXPECT_LE(floor.least_bytes, static_cast<double>(outcome.bytes)) << describe(choice, space);
+  }
+}
+
+/// The search finds what simulating everything finds, with fewer simulations.
+void expect_exhaustive(const Trial& trial, const Space& space) {
+  const SearchResult all = best_of(trial, space, true);
+  const SearchResult found = best_of(trial, space, false);
+  ASSERT_FALSE(all.best.empty());
+  ASSERT_FALSE(found.best.empty());
+  EXPECT_TRUE(all.complete);
+  EXPECT_TRUE(found.complete);
+  EXPECT_EQ(all.counts.plans, all.counts.simulated);
+  EXPECT_DOUBLE_EQ(found.best.front().step_s, all.best.front().step_s);
+  EXPECT_LT(found.counts.simulated, all.counts.simulated);
+  EXPECT_DOUBLE_EQ(found.least_s, found.best.front().step_s);
+  expect_bounds_hold(trial, space, all);
+}
+
+TEST(PlanSearch, FindsWhatBruteForceFindsOfADenseModel) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  const Trial dense = trial(kDense, cluster_file("plan_dense.yaml", "1GB", "100MB/s"), 8, 32);
+  expect_exhaustive(dense, dense.space({{"plan.shard.grads", "none"}, {"plan.recompute", "none"}}));
+}
+
+TEST(PlanSearch, FindsWhatBruteForceFindsOfExperts) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  const Trial experts = trial(kMoe, cluster_file("plan_moe.yaml", "1GB", "200MB/s"), 8, 32);
+  expect_exhaustive(
+      experts,
+      experts.space({{"plan.shard.grads", "none"}, {"plan.pp", "1"}, {"plan.recompute", "none"}}));
+}
+
+TEST(PlanSearch, FindsWhatBruteForceFindsOnUnlikeNodes) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  // The second half of the devices is slower: layers are laid by speed.
+  const Trial uneven =
+      trial(kDense,
+            cluster_file("plan_uneven.yaml", "1GB", "100MB/s", "unlike: [{first: 1, speed: 0.4}]"),
+            8, 32);
+  const Space space = uneven.space({{"plan.recompute", "none"}, {"plan.micro_batch", "1"}});
+  EXPECT_FALSE(space.balanced.empty());
+  expect_exhaustive(uneven, space);
+}
+
+TEST(PlanSearch, AProfileOfSlowNodesIsNoBoundOfFastOnes) {
+  // The first node has devices of another file, ten times as fast; its two ranks are all there are.
+  const std::string fast = cluster_file("plan_fast.yaml", "1GB", "1GB/s");
+  std::string text = read_file(fast);
+  text.replace(text.find("50GFLOP"), 2, "500");
+  text.replace(text.find("10GB/s"), 2, "100");
+  std::ofstream(fast) << text;
+  const std::string mixed = cluster_file("plan_beside_fast.yaml", "1GB", "1GB/s",
+                                         "unlike: [{first: 0, cluster: plan_fast.yaml}]");
+  cost::Profile profile;
+  profile.device = "test";
+  profile.memory_bytes_per_s = 10e9;
+  profile.peak_flops = {{"f32", 50e9}};
+  const engine::Run run = engine::parse_run(
+      std::string("{model: {config: ") + kDense + "}, train: {global_batch: 8, seq_len: 64}}",
+      "test", {});
+  const Trial two(run, mixed, profile, 2);
+  const Space space = two.space({});
+  const cost::CostModel costs = two.costs();
+  Estimator estimator(space, two.graph(), costs, {});
+  for (const Choice& choice :
+       {Choice{.dp = 2, .micro_batch = 4}, Choice{.tp = 2, .micro_batch = 8}}) {
+    const std::optional<Outcome> outcome = two.simulate(choice, space, [] { return false; });
+    ASSERT_TRUE(outcome && outcome->refused.empty()) << outcome->refused;
+    EXPECT_LE(estimator.guess(choice).least_s, outcome->step_s) << describe(choice, space);
+    EXPECT_LE(estimator.floor_of_mesh(choice).least_s, outcome->step_s);
+  }
+}
+
+TEST(PlanSearch, LaysSeveralChunksByTheSpeedOfTheirRanks) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "dozens of plans are simulated: minutes under sanitizers";
+  }
+  std::string layers = kDense;
+  layers.replace(layers.find("_layers\": 4"), 11, "_layers\": 12");
+  const std::string cluster =
+      cluster_file("plan_chunks.yaml", "1GB", "1GB/s", "unlike: [{first: 1, speed: 0.5}]");
+  const Trial uneven = trial(layers.c_str(), cluster, 8, 256);
+  const Space space = uneven.space({{"plan.recompute", "none"},
+                                    {"plan.pp", "2"},
+                                    {"plan.tp", "1"},
+                                    {"plan.micro_batch", "1"},
+                                    {"plan.shard.optimizer", "none"},
+                                    {"plan.all_reduce", "native"}});
+  const SearchResult found = best_of(uneven, space, false);
+  ASSERT_TRUE(found.complete);
+  const Choice best = found.best.front().choice;
+  EXPECT_TRUE(best.balanced);
+  EXPECT_GT(best.chunks, 1);
+  // With layers that are as many on each, or one chunk of as many as the speed says, it is slower.
+  for (const Outcome& outcome : found.best) {
+    if (!outcome.choice.balanced || outcome.choice.chunks == 1) {
+      EXPECT_GT(outcome.step_s, found.best.front().step_s * 1.02);
+    }
+  }
+}
+
+TEST(PlanSearch, ChunksAreLaidByLayersAloneWhereDevicesAreAlike) {
+  std::string layers = kDense;
+  layers.replace(layers.find("_layers\": 4"), 11, "_layers\": 12");
+  const Trial alike =
+      trial(layers.c_str(), cluster_file("plan_alike.yaml", "1GB", "1GB/s"), 8, 256);
+  for (const auto& [stages, balanced] : alike.space({}).balanced) {
+    EXPECT_EQ(stages.chunks, 1);
+  }
+}
+
+TEST(PlanSearch, IsGivenUpInTheMiddleOfACompilation) {
+  const Trial dense = trial(kDense, cluster_file("plan_given_up.yaml", "1GB", "50MB/s"), 8, 32);
+  const Space space = dense.space({});
+  const Choice choice{.pp = 2, .dp = 2, .micro_batch = 1};
+  int64_t asked = 0;
+  ASSERT_TRUE(dense.simulate(choice, space, [&] { return ++asked < 0; }));
+  // Far more often than there are stages and passes; and whenever it is told to, it ends.
+  EXPECT_GT(asked, 1000);
+  for (const int64_t last : {int64_t{1}, asked / 4, asked / 2, asked}) {
+    int64_t here = 0;
+    EXPECT_FALSE(dense.simulate(choice, space, [&] { return ++here == last; }));
+    EXPECT_EQ(here, last);
+  }
+}
+
+TEST(PlanSearch, DealsSequencesToReplicasByTheirSpeed) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  const std::string cluster =
+      cluster_file("plan_dealt.yaml", "1GB", "500MB/s", "unlike: [{first: 1, speed: 0.4}]");
+  const Trial uneven = trial(kDense, cluster, 28, 64);
+  std::map<std::string, std::string> given = {{"plan.recompute", "none"},
+                                              {"plan.tp", "1"},
+                                              {"plan.shard.grads", "none"},
+                                              {"plan.all_reduce", "native"}};
+  const Space space = uneven.space(given);
+  expect_exhaustive(uneven, space);
+  const Outcome best = best_of(uneven, space, false).best.front();
+  EXPECT_EQ(samples(space, best.choice), (std::vector<int64_t>{10, 10, 4, 4}));
+  // As many on each, the slow ones keep the fast ones waiting.
+  given["plan.dp_samples"] = "[]";
+  const Space even = uneven.space(given);
+  const SearchResult alike = best_of(uneven, even, false);
+  for (const Outcome& outcome : alike.best) {
+    EXPECT_EQ(outcome.choice.sequences, 0);
+  }
+  EXPECT_LT(best.step_s, alike.best.front().step_s * 0.8);
+  // Those that are given stay.
+  given["plan.dp_samples"] = "[8, 8, 6, 6]";
+  const Space told = uneven.space(given);
+  for (const Outcome& outcome : best_of(uneven, told, false).best) {
+    EXPECT_EQ(samples(told, outcome.choice), (std::vector<int64_t>{8, 8, 6, 6}));
+  }
+}
+
+TEST(PlanSearch, TakesTwoStepsToExpertsWhereThatIsFaster) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "dozens of plans are simulated: minutes under sanitizers";
+  }
+  // An exchange among all four ranks was measured to be slow.
+  const std::string slow =
+      "measured: [{op: all_to_all, ranks: 4, nodes: 2, bytes: [1, 1000000], us: [900, 1000]}]";
+  const Trial experts = trial(kMoe, cluster_file("plan_inner.yaml", "1GB", "200MB/s", slow), 8, 32);
+  std::map<std::string, std::string> given = {
+      {"plan.shard.grads", "none"}, {"plan.pp", "1"}, {"plan.ep", "4"}, {"plan.recompute", "none"}};
+  const Space space = experts.space(given);
+  expect_exhaustive(experts, space);
+  const SearchResult found = best_of(experts, space, false);
+  EXPECT_EQ(found.best.front().choice.ep_inner, 2);
+  for (size_t i = 0; i < found.best.size(); ++i) {
+    for (size_t other = 0; other < i; ++other) {
+      EXPECT_FALSE(found.best[i].choice == found.best[other].choice) << "simulated twice";
+    }
+  }
+  given["plan.ep_inner"] = "1";
+  const Space told = experts.space(given);
+  const SearchResult in_one = best_of(experts, told, false);
+  for (const Outcome& outcome : in_one.best) {
+    EXPECT_EQ(outcome.choice.ep_inner, 1);
+  }
+  EXPECT_LT(found.best.front().step_s, in_one.best.front().step_s);
+}
+
+TEST(PlanSearch, OneStepIsNotSimulatedByTwoNames) {
+  const Trial experts = trial(kMoe, cluster_file("plan_names.yaml", "1GB", "200MB/s"), 8, 32);
+  const Space space = experts.space({});
+  Choice one;
+  one.dp = one.ep = 4;
+  Choice all = one;
+  all.ep_inner = 4;
+  const auto never = [] { return false; };
+  EXPECT_EQ(experts.simulate(one, space, never)->step_s,
+            experts.simulate(all, space, never)->step_s);
+  EXPECT_EQ(inner_experts(space, one), (std::vector<int32_t>{2}));
+}
+
+TEST(PlanSearch, KeepsToTheMemoryThatThereIs) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  // Between what the largest and the smallest plan take: some plans are left out.
+  const Trial roomy = trial(kDense, cluster_file("plan_roomy.yaml", "1GB", "100MB/s"), 8, 64);
+  const std::map<std::string, std::string> given = {{"plan.micro_batch", "2"},
+                                                    {"plan.all_reduce", "native"}};
+  const SearchResult all = best_of(roomy, roomy.space(given), true);
+  int64_t least = all.best.front().bytes, most = 0;
+  for (const Outcome& outcome : all.best) {
+    least = std::min(least, outcome.bytes);
+    most = std::max(most, outcome.bytes);
+  }
+  const int64_t limit = least + (most - least) / 8;
+  const Trial tight =
+      trial(kDense, cluster_file("plan_tight.yaml", std::to_string(limit) + "B", "100MB/s"), 8, 64);
+  const SearchResult found = best_of(tight, tight.space(given), false);
+  double expected = 1e9;
+  for (const Outcome& outcome : all.best) {
+    if (outcome.bytes <= limit) {
+      expected = std::min(expected, outcome.step_s);
+    }
+  }
+  ASSERT_FALSE(found.best.empty());
+  EXPECT_DOUBLE_EQ(found.best.front().step_s, expected);
+  EXPECT_LE(found.best.front().bytes, limit);
+  EXPECT_GT(found.counts.too_large + found.counts.over_memory, 0);
+}
+
+TEST(PlanSearch, IsTheSameWhateverTheThreads) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  const Trial dense = trial(kDense, cluster_file("plan_threads.yaml", "1GB", "50MB/s"), 8, 32);
+  const Space space = dense.space({{"plan.recompute", "none"}, {"plan.tp", "1"}});
+  SearchOptions options;
+  options.time_limit_s = 0;
+  options.threads = 1;
+  const SearchResult one = search(dense, space, options);
+  options.threads = 4;
+  const SearchResult four = search(dense, space, options);
+  EXPECT_EQ(one.best.front().choice, four.best.front().choice);
+  EXPECT_DOUBLE_EQ(one.best.front().step_s, four.best.front().step_s);
+  // Plans that are as fast stand in an order of their own.
+  int ties = 0;
+  for (const SearchResult* result : {&one, &four}) {
+    for (size_t i = 1; i < result->best.size(); ++i) {
+      const Outcome &before = result->best[i - 1], &here = result->best[i];
+      ties += before.step_s == here.step_s ? 1 : 0;
+      EXPECT_TRUE(before.step_s < here.step_s || before.choice < here.choice);
+    }
+  }
+  EXPECT_GT(ties, 0);
+}
+
+/// Every plan of a space.
+void visit_all(const Space& space, const std::function<void(const Choice&)>& visit) {
+  for (const Choice& mesh : meshes(space)) {
+    for (Choice choice : micro_batches(space, mesh)) {
+      for (const Pipeline& pipeline : pipelines(space, choice)) {
+        choice.schedule = pipeline.schedule;
+        choice.chunks = pipeline.chunks;
+        choice.balanced = pipeline.balanced;
+        visit_rest(space, choice, [&](Choice plan) {
+          visit(plan);
+          for (const uint8_t sums : other_sums(space, plan)) {
+            plan.sums = sums;
+            visit(plan);
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(PlanSearch, WhatAnotherTrainerExpressesIsWhatCanBeWrittenForIt) {
+  const std::string cluster = cluster_file("plan_emit.yaml", "1GB", "50MB/s");
+  const auto is_written = [](const auto& emit, const engine::Run& run) {
+    try {
+      emit(run);
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
+  };
+  const std::pair<const char*, const char*> cases[] = {
+      {kDense, "model.dtype=f32"},
+      {kMoe, "model.dtype=bf16"},
+      {kDense, "plan.overlap_p2p_comm=true"},
+      {kDense, "plan.shard.reshard_after_forward=false"}};
+  for (const auto& [model, key] : cases) {
+    const Trial of = trial(model, cluster, 8, model == kDense ? 4096 : 512, {key});
+    const Space space = of.space({{"plan.micro_batch", "1"}, {"plan.recompute", "none"}});
+    const engine::Run base = of.run_of({.dp = 4, .micro_batch = 1}, space);
+    const auto megatron = expressed_by_megatron(base);
+    const auto torchtitan = expressed_by_torchtitan(base);
+    int64_t all = 0, by_megatron = 0, by_torchtitan = 0;
+    visit_all(space, [&](const Choice& choice) {
+      engine::Run run;
+      try {
+        run = of.run_of(choice, space);
+      } catch (const Error&) {
+        return;  // no plan at all
+      }
+      ++all;
+      by_megatron += megatron(choice) ? 1 : 0;
+      by_torchtitan += torchtitan(choice) ? 1 : 0;
+      EXPECT_EQ(megatron(choice), is_written(emit_megatron, run)) << describe(choice, space);
+      EXPECT_EQ(torchtitan(choice), is_written(emit_torchtitan, run)) << describe(choice, space);
+    });
+    EXPECT_GT(by_megatron, 0);
+    EXPECT_LT(by_megatron, all);
+    EXPECT_GT(by_torchtitan, 0);
+    EXPECT_LT(by_torchtitan, all);
+  }
+}
+
+TEST(PlanSearch, EndsWithTheBestSoFar) {
+  const Trial dense = trial(kDense, cluster_file("plan_ends.yaml", "1GB", "50MB/s"), 8, 32);
+  const Space space = dense.space({});
+  SearchOptions options;
+  options.threads = 1;
+  bool ask = false;
+  options.progress = [&](const Counts& counts, const Outcome* best, const std::string&) {
+    ask = ask || (best && counts.simulated > 0);
+  };
+  options.stop = [&] { return ask; };
+  const SearchResult found = search(dense, space, options);
+  ASSERT_FALSE(found.best.empty());
+  EXPECT_FALSE(found.complete);
+  EXPECT_EQ(found.ended, "it was interrupted");
+  EXPECT_GT(found.counts.left, 0);
+  EXPECT_EQ(found.counts.plans, found.counts.too_large + found.counts.slower +
+                                    found.counts.simulated + found.counts.left);
+  EXPECT_LE(found.least_s, found.best.front().step_s);
+}
+
+TEST(PlanSearch, HasAPlanWheneverItIsStopped) {
+  const Trial dense = trial(kDense, cluster_file("plan_stopped.yaml", "1GB", "50MB/s"), 8, 32);
+  const Space space = dense.space({{"plan.recompute", "none"}});
+  for (const bool asked : {true, false}) {
+    SearchOptions options;
+    options.threads = 1;
+    options.stop = [&] { return asked; };
+    options.time_limit_s = asked ? 0 : 1e-6;
+    std::string told;
+    options.progress = [&](const Counts&, const Outcome*, const std::string& ended) {
+      told = ended;
+    };
+    const SearchResult found = search(dense, space, options);
+    ASSERT_FALSE(found.best.empty());
+    EXPECT_TRUE(found.best.front().fits);
+    EXPECT_FALSE(found.complete);
+    EXPECT_EQ(found.ended, asked ? "it was interrupted" : "its time is up");
+    EXPECT_EQ(told, found.ended);
+    EXPECT_EQ(found.counts.plans, found.counts.too_large + found.counts.slower +
+                                      found.counts.simulated + found.counts.left);
+  }
+}
+
+TEST(PlanSearch, StoppedGoesOnUntilOneFits) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  const std::map<std::string, std::string> given = {
+      {"plan.micro_batch", "2"}, {"plan.all_reduce", "native"}, {"plan.pp", "2"}};
+  const Trial roomy = trial(kDense, cluster_file("plan_roomy.yaml", "1GB", "100MB/s"), 8, 64);
+  const SearchResult all = best_of(roomy, roomy.space(given), true);
+  int64_t least = all.best.front().bytes;
+  for (const Outcome& outcome : all.best) {
+    least = std::min(least, outcome.bytes);
+  }
+  SearchOptions options;
+  options.stop = [] { return true; };
+  const auto within = [&](int64_t bytes) {
+    const std::string cluster =
+        cluster_file("plan_least.yaml", std::to_string(bytes) + "B", "100MB/s");
+    const Trial tight = trial(kDense, cluster, 8, 64);
+    return search(tight, tight.space(given), options);
+  };
+  // Few plans fit, of few meshes; then none.
+  const SearchResult found = within(least);
+  ASSERT_FALSE(found.best.empty());
+  EXPECT_LE(found.best.front().bytes, least);
+  const SearchResult none = within(least - 1);
+  EXPECT_TRUE(none.best.empty());
+  EXPECT_TRUE(none.complete);
+  EXPECT_EQ(none.ended, "");
+}
+
+TEST(PlanSearch, KeysThatAreGivenStay) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  const Trial dense = trial(kDense, cluster_file("plan_given.yaml", "1GB", "50MB/s"), 8, 32);
+  const Space space = dense.space({{"plan.tp", "2"}, {"plan.recompute", "full"}});
+  const SearchResult found = best_of(dense, space, false);
+  for (const Outcome& outcome : found.best) {
+    EXPECT_EQ(outcome.choice.tp, 2);
+    EXPECT_STREQ(kRecompute[outcome.choice.recompute], "full");
+  }
+  ASSERT_FALSE(found.best.empty());
+}
+
+TEST(PlanSearch, TheRunOfAPlanIsWhatWasSimulated) {
+  const Trial dense = trial(kDense, cluster_file("plan_run.yaml", "1GB", "50MB/s"), 8, 32);
+  const Space space = dense.space({{"plan.pp", "2"}, {"plan.tp", "1"}, {"plan.recompute", "none"}});
+  const SearchResult found = best_of(dense, space, false);
+  const engine::Run run = dense.run_of(found.best.front().choice, space);
+  const engine::Run again =
+      engine::parse_run(run_text(run, "a comment\nof two lines"), "again", {});
+  EXPECT_EQ(again.resolved.to_json_text(), run.resolved.to_json_text());
+}
+
+}  // namespace
+}  // namespace hocket::plan

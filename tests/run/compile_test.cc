@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs that were not lowered here are of the mesh and of the nodes that the plan says. What
+// c10d's collectives take of memory is planned. Keys of a plan that change nothing are told.
+#include "run/compile.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "check/check.h"
+#include "program/memory.h"
+#include "program/program.h"
+#include "run/idle_keys.h"
+
+namespace hocket::engine {
+namespace {
+
+std::string refusal(const Run& run, const std::string& text) {
+  try {
+    compile_given(run, program::parse_program(text));
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 2);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(CompileGiven, IsOfThePlansRanksAndNodes) {
+  const std::string model =
+      "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
+      "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"
+      "train: {global_batch: 2, seq_len: 4}\n";
+  const engine::Run run = parse_run(model + "plan: {dp: 2, ranks_per_node: 1}\n", "test", {});
+  const std::string text = program::print(compile(run).program);
+  EXPECT_EQ(refusal(run, text), "");
+
+  const engine::Run one_rank = parse_run(model, "test", {});
+  EXPECT_NE(refusal(one_rank, text).find("another mesh of ranks"), std::string::npos);
+
+  const std::string line = "ranks_per_node 1\n";
+  const size_t at = text.find(line);
+  ASSERT_NE(at, text.npos);
+  std::string moved = text;
+  moved.erase(at, line.size());
+  EXPECT_NE(refusal(run, moved).find("0 ranks per node"), std::string::npos);
+
+  // What was got and what is wanted stand in it as the text says them.
+  const std::string said = refusal(one_rank, text);
+  EXPECT_NE(said.find("got mesh=\"pp:1 edp:2 ep:1\""), std::string::npos) << said;
+  EXPECT_NE(said.find("expected mesh=\"pp:1 edp:1 ep:1\""), std::string::npos) << said;
+  std::string roles = text;
+  roles.insert(roles.find("\n", roles.find("role 0 ")), "\nrole 1 more mesh=\"ep:1\"");
+  roles.insert(roles.rfind("end"), "class more role=1\n");
+  EXPECT_NE(refusal(run, roles).find("2 roles; training runs programs of one"), std::string::npos)
+      << refusal(run, roles);
+  std::string twice = text;
+  twice.replace(twice.find("micro_batches 1"), 15, "micro_batches 7");
+  EXPECT_NE(refusal(run, twice).find("has 7 micro-batches, the configuration in it 1"),
+            std::string::npos)
+      << refusal(run, twice);
+}
+
+TEST(Compile, MemoryOfTheTransportsCollectivesIsPlanned) {
+  const std::string text =
+      "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
+      "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"
+      "train: {global_batch: 2, seq_len: 4}\nplan: {dp: 2}\n";
+  const Compiled own = compile(parse_run(text, "test", {}));
+  const engine::Run run = parse_run(text, "test", {"plan.collectives=c10d"});
+  const Compiled c10d = compile(run);
+  EXPECT_TRUE(check::check(c10d.program, c10d.reference).ok());
+  EXPECT_NE(program::program_hash(c10d.program), program::program_hash(own.program));
+
+  // Ranks with GPUs have them unless the plan says otherwise.
+  EXPECT_TRUE(parse_run(text, "test", {"plan.ranks=nccl"}).c10d);
+  EXPECT_FALSE(parse_run(text, "test", {"plan.ranks=gloo"}).c10d);
+  EXPECT_FALSE(parse_run(text, "test", {"plan.ranks=nccl", "plan.collectives=own"}).c10d);
+
+  // Copies of the operands of the largest collective: all gradients are one bucket.
+  int64_t largest = 0;
+  for (const program::Kind& kind : own.program.kinds) {
+    if (program::is_communication(kind)) {
+      largest = std::max(largest, kind.bytes);
+    }
+  }
+  const auto messages = [](const Compiled& made) {
+    return program::memory_of(made.program)[0].messages;
+  };
+  EXPECT_EQ(messages(own), 0);
+
+  // Ours between processes: two members have, of each phase, a half on its way twice, and one that
+  // comes; threads read each other's memory.
+  const Compiled processes = compile(parse_run(text, "test", {"plan.ranks=gloo"}));
+  EXPECT_TRUE(check::check(processes.program, processes.reference).ok());
+  EXPECT_GE(messages(processes), largest);
+  EXPECT_LE(messages(processes), 2 * largest);
+  EXPECT_GE(messages(c10d), largest);
+  EXPECT_LE(messages(c10d), 2 * largest);
+
+  // Of a program that was given, as well, whatever its text says.
+  const Compiled given = compile_given(run, program::parse_program(program::print(own.program)));
+  EXPECT_EQ(messages(given), messages(c10d));
+}
+
+/// Every key is idle under one plan here, and is not under the one beside it.
+TEST(IdleKeys, AreTold) {
+  const auto told = [](const std::string& plan) {
+    const engine::Run run = parse_run(
+        "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
+        "num_attention_heads: 2, num_key_value_heads: 2, head_dim: 4, intermediate_size: 8}}\n"
+        "train: {global_batch: 4, seq_len: 4}\nplan: {" +
+            plan + "}\n",
+        "test", {});
+    std::string text;
+    for (const std::string& line : idle_keys(run)) {
+      text += line.substr(0, line.find(':')) + "; ";
+    }
+    return text;
+  };
+  EXPECT_EQ(told(""), "");
+  EXPECT_EQ(told("dp: 4, shard: {group: 2}"), "plan.shard.group has no effect; ");
+  EXPECT_EQ(told("dp: 4, shard: {group: 2, grads: group}"), "");
+  EXPECT_EQ(told("shard: {params: all}"), "plan.shard has no effect; ");
+  EXPECT_EQ(told("dp: 2, shard: {reshard_after_forward: false}"),
+            "plan.shard.reshard_after_forward has no effect; ");
+  EXPECT_EQ(told("dp: 2, shard: {params: all, reshard_after_forward: false}"), "");
+  const std::string kept = "reshard_after_forward: false, reshard_after_backward: false";
+  EXPECT_EQ(told("dp: 2, shard: {" + kept + "}"),
+            "plan.shard.reshard_after_forward has no effect; "
+            "plan.shard.reshard_after_backward has no effect; ");
+  EXPECT_EQ(told("dp: 2, shard: {params: all, " + kept + "}"), "");
+  EXPECT_EQ(told("sequence_parallel: true"), "plan.sequence_parallel has no effect; ");
+  EXPECT_EQ(told("tp: 2, sequence_parallel: true, comm_tiles: 2"), "");
+  EXPECT_EQ(told("moe_chunks: 2, moe_chunks_backward: 3, comm_tiles: 2"),
+            "plan.moe_chunks has no effect; plan.moe_chunks_backward has no effect; "
+            "plan.comm_tiles has no effect; ");
+  EXPECT_EQ(told("cp_comm_type: p2p, cp_order: zigzag"),
+            "plan.cp_comm_type has no effect; plan.cp_order has no effect; ");
+  EXPECT_EQ(told("cp: 2, cp_order: zigzag"), "plan.cp_order has no effect; ");
+  EXPECT_EQ(told("cp: 2, cp_comm_type: p2p, cp_order: zigzag"), "");
+  EXPECT_EQ(told("all_reduce: ring, all_gather: hierarchical"),
+            "plan.all_reduce has no effect; plan.all_gather has no effect; ");
+  EXPECT_EQ(told("dp: 4, all_reduce: hierarchical, ranks_per_node: 1, reduce_scatter: ring"),
+            "plan.all_reduce goes around rings; ");
+  EXPECT_EQ(told("dp: 4, all_reduce: ho_ring, ranks_per_node: 2"), "");
+}
+
+}  // namespace
+}  // namespace hocket::engine

@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""hocket whatif of PyTorch profiles: clocks of ranks, threads of the host, and what profiles lack: records, files, the
+ends of files, steps."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "cli"))
+import cli_util  # noqa: E402
+
+import straggler_util  # noqa: E402
+from kineto_util import SLOWEST, STEP, document, event, profile, step_time, without_collective  # noqa: E402
+
+#: Microseconds by which the clocks of four ranks are fast, and what their kernels take.
+CLOCKS, KERNELS = [0, 7000, -4000, 123.5], [100, SLOWEST, 100, 100]
+#: Collectives of two kinds in turns, each of another length.
+ROUNDS = [("AllReduce", 100), ("AllGather", 40), ("AllReduce", 20), ("AllReduce", 60), ("AllGather", 150)]
+
+
+def run(*words):
+    return subprocess.run([cli_util.HOCKET, "whatif", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, check=False)
+
+
+class Kineto(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def write(self, profiles):
+        return [straggler_util.write(self.path(f"file{i}.json"), p) for i, p in enumerate(profiles)]
+
+    def analyse(self, *words):
+        done = run(*words, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(done.stdout)
+        found["notes"] = "\n".join(found["dropped"]["notes"])
+        return found
+
+    def near(self, seconds, microseconds, tolerance=1e-3):
+        self.assertLessEqual(abs(seconds * 1e6 - microseconds), tolerance * microseconds)
+
+    def same(self, found, other):
+        for key in ("T", "T_ideal", "S", "T_measured", "cause"):
+            self.assertEqual(found[key], other[key], key)
+
+    def job(self, **options):
+        return [profile(rank, CLOCKS[rank], KERNELS[rank], **options) for rank in range(4)]
+
+    def test_profiles_of_several_ranks(self):
+        profiles = self.job()
+        paths = self.write(profiles)
+        found = self.analyse(*reversed(paths))
+        self.assertEqual(found["dp"], 4)
+        # From the step's begin: 10 us, then twice launch, kernel, sum, with 20 us between.
+        self.near(found["T"], 10 + 2 * (10 + SLOWEST + 100) + 20)
+        self.near(found["T_measured"], 10 + 2 * (10 + SLOWEST + 100) + 20)
+        self.near(found["T_ideal"], 10 + 2 * (10 + 150 + 100) + 20, 2e-2)
+        self.assertEqual(max(range(4), key=lambda r: found["S_dp"][r]), 1)
+        self.assertEqual(len(found["dropped"]["notes"]), 1)
+        self.assertIn("clocks of ranks differed by up to 7 ms", found["notes"])
+        self.assertEqual((found["cause"], found["causes"][0]["where"]), ("slow worker", "rank 1"))
+        self.assertEqual(run(paths[0], paths[0]).returncode, 2)
+
+    def threads_at_once(self):
+        """A thread launches while another one waits for the device."""
+        return document([
+            event("user_annotation", "ProfilerStep#5", 1, 0, 1100),
+            event("cuda_runtime", "cudaLaunchKernel", 1, 10, 10, correlation=1),
+            event("kernel", "gemm", 7, 20, 1000, stream=7, correlation=1),
+            event("cuda_runtime", "cudaDeviceSynchronize", 1, 20, 1000, correlation=2),
+            event("cuda_runtime", "cudaLaunchKernel", 2, 300, 10, correlation=3),
+            event("kernel", "copy", 9, 310, 200, stream=9, correlation=3),
+            event("cuda_runtime", "cudaLaunchKernel", 1, 1020, 10, correlation=4),
+            event("kernel", "gemm", 7, 1030, 50, stream=7, correlation=4)])
+
+    def test_host_threads_at_once(self):
+        """One does not wait for the other."""
+        found = self.analyse(*self.write([self.threads_at_once()]), "--scale", "gemm*=10")
+        self.near(found["T"], 1080)
+        self.near(found["T_measured"], 1080)
+        # Then the copy ends last: its launch, 280 us behind the first one, does not wait for the other thread.
+        self.near(found["scaled"][0]["T"], 510)
+
+    def test_lost_records_of_collectives(self):
+        """The k-th of a name is no longer the same on all ranks: by their ends it is told which are, and the step takes
+        as long, but for what waited on the rank that lacks it."""
+        profiles = self.job(rounds=ROUNDS)
+        whole = self.analyse(*self.write(profiles))
+        self.near(whole["T"], step_time(ROUNDS))
+        for rank in (0, 2):
+            for k, (name, _) in enumerate(ROUNDS):
+                lacks = list(profiles)
+                lacks[rank] = without_collective(profiles[rank], k)
+                found = self.analyse(*self.write(lacks))
+                self.near(found["T"], whole["T"] * 1e6)
+                of_name = sum(n == name for n, _ in ROUNDS[:k])
+                self.assertIn("the other members of 1 collective: not all ranks have them (one is "
+                              f"'ncclKernel_{name}_RING' {of_name} of rank {rank})", found["notes"])
+                self.assertIn(f"what 1 call of rank {rank} launched: no record", found["notes"])
+                self.assertIn("clocks of ranks differed by up to 7 ms", found["notes"])
+        # Every rank lacks another one, so that they have equally many of a name.
+        lacks = [without_collective(p, k) for p, k in zip(profiles, (0, 1, 2, 3))]
+        found = self.analyse(*self.write(lacks))
+        self.near(found["T"], whole["T"] * 1e6, 2e-2)
+        self.assertIn("the other members of 4 collectives", found["notes"])
+
+    def test_gaps_that_lost_records_made_are_no_pauses(self):
+        """Of a rank without records of kernels the host waits for nothing that is there; of one that is paused there
+        is a gap, too, which others' records do not explain."""
+        def gaps(found):
+            return sum("nothing is waited for" in c["evidence"] for c in found["causes"])
+        profiles = self.job()
+        for name in ("gemm", "nccl"):
+            lacks = list(profiles)
+            lacks[1] = {**profiles[1], "traceEvents": [e for e in profiles[1]["traceEvents"] if name not in e["name"]]}
+            found = self.analyse(*self.write(lacks))
+            self.assertIn("of rank 1 launched: no record", found["notes"])
+            self.assertEqual(gaps(found), 0)
+            self.assertNotEqual(found["cause"], "pauses")
+        for lacks, expected in ((1, 0), (3, 1)):
+            paused = [{**p, "traceEvents": [dict(e) for e in p["traceEvents"]]} for p in self.job()]
+            for e in paused[1]["traceEvents"]:
+                if e["name"] == "void gemm<float>(int)":
+                    e["ts"], e["dur"] = e["ts"] + 250, 50
+            events = paused[lacks]["traceEvents"]
+            events.remove(next(e for e in events if e["cat"] == "kernel" and "nccl" in e["name"]))
+            self.assertEqual(gaps(self.analyse(*self.write(paused))), expected)
+
+    def test_ids_that_are_texts(self):
+        """Threads are told apart by the numbers in them."""
+        profile_ = self.threads_at_once()
+        whole = self.analyse(*self.write([profile_]), "--scale", "gemm*=10")
+        for e in profile_["traceEvents"]:
+            e["pid"], e["tid"] = f"p{e['pid']}", f"thread {e['tid']} (python)"
+            e["args"].pop("stream", 0)
+        found = self.analyse(*self.write([profile_]), "--scale", "gemm*=10")
+        self.same(found, whole)
+        self.assertEqual(found["scaled"], whole["scaled"])
+
+    def test_steps_that_lack_a_record_are_dropped(self):
+        profiles = self.job(rounds=ROUNDS, steps=(5, 6, 7))
+        profiles[2] = without_collective(profiles[2], len(ROUNDS))
+        found = self.analyse(*self.write(profiles))
+        self.assertEqual(len(found["S_step"]), 2)
+        self.assertIn("step 6 is not used", found["notes"])
+        self.near(found["T"], step_time(ROUNDS))
+
+        # The last step is not used: what ops wait for is not taken from it.
+        profiles = self.job(rounds=ROUNDS, steps=(5, 6, 7))
+        launches = [e for e in profiles[2]["traceEvents"] if e["name"] == "cudaLaunchKernel"]
+        profiles[2]["traceEvents"].remove(launches[4 * len(ROUNDS)])
+        found = self.analyse(*self.write(profiles))
+        self.assertIn("step 7 is not used", found["notes"])
+        self.near(found["T"], step_time(ROUNDS))
+
+    def test_collectives_in_another_order(self):
+        """Of two ranks that launch two collectives in turns, one has each later than the other had: no clock has both
+        meet, and they would wait for each other."""
+        paths = self.write([profile(0, 0, 100, [("AllReduce", 100), ("AllGather", 40)]),
+                            profile(1, 0, SLOWEST, [("AllGather", 100), ("AllReduce", 40)])])
+        self.assertIn("which wait for each other in a circle", self.analyse(*paths)["notes"])
+
+    def test_missing_ranks(self):
+        paths = self.write(self.job())
+        self.assertIn("ranks missing of 0 to 3: 2;", self.analyse(paths[0], paths[1], paths[3])["notes"])
+        self.assertIn("ranks missing of 0 to 3: 2, 3;", self.analyse(paths[0], paths[1])["notes"])
+        self.assertIn("ranks missing of 0 to 3: 0, 1, 2;", self.analyse(paths[3])["notes"])
+        many = self.job()
+        for p in many:
+            p["distributedInfo"]["world_size"] = 1024
+        found = self.analyse(*self.write(many))
+        self.assertIn("ranks missing of 0 to 1023: 4, 5, 6, 7, 8, 9, 10, 11, 1012 more;", found["notes"])
+
+    def test_a_damaged_file_is_left_out(self):
+        profiles = self.job()
+        for rank in (0, 2):
+            for what, said in (("", "cut off after 0 bytes"), (json.dumps(profiles[rank])[:400], "cut off after"),
+                               ('{"schemaVersion": 1, "traceEvents": []}', "got no kernel"),
+                               ("no json", "not a trace"),
+                               (json.dumps(document([e for e in profiles[rank]["traceEvents"]
+                                                     if e["cat"] != "cuda_runtime"], rank)), "got no call")):
+                paths = self.write(profiles)
+                others = self.analyse(*paths[:rank], *paths[rank + 1:])
+                with open(paths[rank], "w", encoding="utf-8") as f:
+                    f.write(what)
+                found = self.analyse(*paths)
+                self.same(found, others)
+                self.assertIn(f"{paths[rank]} is left out:", found["notes"])
+                self.assertIn(said, found["notes"])
+                self.assertIn(f"ranks missing of 0 to 3: {rank};", found["notes"])
+                done = run(paths[rank], "--format", "kineto")
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(said, done.stderr)
+        self.assertEqual(run(*paths, self.path("absent.json")).returncode, 2)
+
+    def test_ranks_with_other_steps(self):
+        profiles = self.job()
+        others = self.analyse(*self.write(profiles)[:3])
+        # No mark of a step, one of another step.
+        unmarked = document([e for e in profiles[3]["traceEvents"] if "Profiler" not in e["name"]], 3)
+        for odd, said in ((unmarked, "got no ProfilerStep"), (profile(3, 0, 100, steps=(4,)), "got no step 5")):
+            paths = self.write([*profiles[:3], odd])
+            found = self.analyse(*paths)
+            self.same(found, others)
+            self.assertIn(f"{paths[3]} is left out: {said}", found["notes"])
+            self.assertIn("ranks missing of 0 to 3: 3;", found["notes"])
+        # Nobody has marks: the whole profile is a step.
+        unmarked = [document([e for e in p["traceEvents"] if "Profiler" not in e["name"]], rank)
+                    for rank, p in enumerate(profiles)]
+        found = self.analyse(*self.write(unmarked))
+        self.assertEqual(found["dp"], 4)
+        self.assertIn("no profile has ProfilerStep marks", found["notes"])
+        # A rank that was profiled a step later: what all have is used.
+        profiles = self.job(steps=(5, 6, 7))
+        profiles[3] = profile(3, CLOCKS[3] + STEP, 100, steps=(6, 7, 8))
+        found = self.analyse(*self.write(profiles))
+        self.assertEqual((found["dp"], len(found["S_step"])), (4, 2))
+        self.near(found["T"], step_time([("AllReduce", 100)] * 2))
+        self.assertIn("step 5 is not used: of 4 ranks 1 lack it", found["notes"])
+        self.assertIn("step 8 is not used: of 4 ranks 3 lack it", found["notes"])
+        # One that was cut off in its first of several: the others' steps are worth more.
+        profiles = self.job(steps=(5, 6, 7))
+        profiles[3] = profile(3, CLOCKS[3], 100)
+        found = self.analyse(*self.write(profiles))
+        self.assertEqual((found["dp"], len(found["S_step"])), (3, 3))
+        self.assertIn("is left out: got no step 6", found["notes"])
+
+    def test_two_calls_that_launch_the_same(self):
+        paths = self.write(self.job())
+        once = self.analyse(*paths)
+        profiles = self.job()
+        for p in profiles:
+            call = next(e for e in p["traceEvents"] if e["args"].get("correlation") == 6)
+            p["traceEvents"].append({**call, "name": "cuLaunchKernel", "cat": "cuda_driver", "ts": call["ts"] + 1,
+                                     "dur": 1})
+        self.near(self.analyse(*self.write(profiles))["T"], once["T"] * 1e6)
+
+    def test_what_clocks_and_times_cannot_be(self):
+        # A clock that runs a hundred times as fast, as no offset mends.
+        profiles = self.job(rounds=ROUNDS)
+        for e in profiles[1]["traceEvents"]:
+            e["ts"], e["dur"] = 100 * e["ts"], 100 * e["dur"]
+        found = self.analyse(*self.write(profiles))
+        self.assertIn("clocks apart", found["notes"])
+        self.assertRegex(found["notes"], "ended more than .* before all had started")
+        profiles = self.job()
+        next(e for e in profiles[0]["traceEvents"] if e["cat"] == "kernel")["dur"] = -5
+        self.assertIn("1 event of ", self.analyse(*self.write(profiles))["notes"])
+
+
+if __name__ == "__main__":
+    unittest.main()
