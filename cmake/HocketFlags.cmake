@@ -35,6 +35,10 @@ find_path(HOCKET_XXHASH_INCLUDE xxhash.h REQUIRED)
 add_library(hocket_flags INTERFACE)
 target_include_directories(hocket_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_compile_options(hocket_flags INTERFACE -Wall -Wextra -fno-math-errno)
+if(HOCKET_UNITY)
+  # A class of one file that holds another one of the same file: a batch includes both, as if they were a header's.
+  target_compile_options(hocket_flags INTERFACE -Wno-subobject-linkage)
+endif()
 target_compile_definitions(hocket_flags INTERFACE HOCKET_VERSION="${PROJECT_VERSION}")
 set(hocket_yaml yaml-cpp)  # the name of 0.7 (Debian 12); 0.8 (Ubuntu 24.04) has the other
 if(TARGET yaml-cpp::yaml-cpp)

@@ -1,7 +1,16 @@
-# hocket_module(<folder> [DEPENDS <module>...] [EXCLUDE <subfolder or file>...] [APP] [ANALYSIS])
+# hocket_module(<folder> [DEPENDS <module>...] [EXCLUDE <subfolder or file>...] [ALONE <regex>]
+#               [APP] [ANALYSIS] [COLD])
 #   Makes the OBJECT library hocket_<folder> from src/<folder>/**/*.cc. A folder without sources is
 #   skipped. Builds with HOCKET_SIM_ONLY leave out what is marked APP, builds without HOCKET_ANALYSIS what
 #   is marked ANALYSIS. DEPENDS must name modules declared above it: a row sees only the rows above.
+#   COLD is what takes no time when it runs: it is optimised less, and linked last. Of an inline function the
+#   linker keeps the first copy. ALONE: see hocket_batches.
+# hocket_batches(<variable> <name> <root> <alone> <source>...)
+#   Sets the variable to files to compile instead of the sources: each includes several of them, so that their
+#   headers are read, and their templates made, once. That halves the time of a build. Files of one batch must not
+#   name different things alike; a file whose name matches the regular expression <alone> is compiled by itself,
+#   as is one with options of its own. Paths are written relative to <root>, so that ccache knows a batch again in
+#   another checkout. Without HOCKET_UNITY there are no batches.
 # hocket_executable(<name> <source>...)
 #   An executable with every object.
 # hocket_benchmarks()
@@ -10,9 +19,47 @@
 
 set(HOCKET_DECLARED "" CACHE INTERNAL "")
 set(HOCKET_OBJECTS "" CACHE INTERNAL "")
+set(HOCKET_COLD_OBJECTS "" CACHE INTERNAL "")
+
+function(hocket_batches result name root alone)
+  set(batch_bytes 45000)  # a batch compiles in about 20 s
+  set(compiled "")
+  set(text "")
+  set(bytes 0)
+  set(number 1)
+  set(sources ${ARGN})
+  list(APPEND sources end)
+  foreach(source ${sources})
+    set(size 0)
+    if(NOT source STREQUAL end)
+      get_source_file_property(options ${source} COMPILE_OPTIONS)
+      get_source_file_property(definitions ${source} COMPILE_DEFINITIONS)
+      if(NOT HOCKET_UNITY OR options OR definitions OR (alone AND source MATCHES "${alone}"))
+        list(APPEND compiled ${source})
+        continue()
+      endif()
+      file(SIZE ${source} size)
+    endif()
+    math(EXPR sum "${bytes} + ${size}")
+    if(text AND (source STREQUAL end OR sum GREATER batch_bytes))
+      set(batch ${CMAKE_BINARY_DIR}/batches/${name}_${number}.cc)
+      file(CONFIGURE OUTPUT ${batch} CONTENT "${text}" @ONLY)  # written only if it changes
+      list(APPEND compiled ${batch})
+      math(EXPR number "${number} + 1")
+      set(text "")
+      set(bytes 0)
+    endif()
+    if(NOT source STREQUAL end)
+      file(RELATIVE_PATH path ${root} ${source})
+      string(APPEND text "#include \"${path}\"\n")
+      math(EXPR bytes "${bytes} + ${size}")
+    endif()
+  endforeach()
+  set(${result} ${compiled} PARENT_SCOPE)
+endfunction()
 
 function(hocket_module name)
-  cmake_parse_arguments(ARG "APP;ANALYSIS" "" "DEPENDS;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(ARG "APP;ANALYSIS;COLD" "ALONE" "DEPENDS;EXCLUDE" ${ARGN})
   foreach(dep ${ARG_DEPENDS})
     if(NOT dep IN_LIST HOCKET_DECLARED)
       message(FATAL_ERROR "module ${name} depends on ${dep}, which is not declared above it")
@@ -30,14 +77,15 @@ function(hocket_module name)
     return()
   endif()
   string(REPLACE / _ target hocket_${name})
-  add_library(${target} OBJECT ${sources})
-  # Several files at a time, so that their headers are read once. Files of ops, models, program, passes, sim, whatif, planner, interop and cli
-  # share names (infer, cost, read, Line, Options) that each keeps to itself.
-  if((HOCKET_SIM_ONLY OR HOCKET_SANITIZE) AND NOT name MATCHES "^(ops|models|program|passes|sim|whatif|planner|interop|cli|cli/apps|cli/analysis)$")
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
-  endif()
+  hocket_batches(compiled ${target} ${CMAKE_SOURCE_DIR}/src "${ARG_ALONE}" ${sources})
+  add_library(${target} OBJECT ${compiled})
   target_link_libraries(${target} PUBLIC hocket_flags)
-  set(HOCKET_OBJECTS ${HOCKET_OBJECTS} ${target} CACHE INTERNAL "")
+  if(ARG_COLD)
+    target_compile_options(${target} PRIVATE -O1)
+    set(HOCKET_COLD_OBJECTS ${HOCKET_COLD_OBJECTS} ${target} CACHE INTERNAL "")
+  else()
+    set(HOCKET_OBJECTS ${HOCKET_OBJECTS} ${target} CACHE INTERNAL "")
+  endif()
 endfunction()
 
 # The program and libhocket_torch (HocketTorch.cmake) both say with which comm/wire.h they were built; one with
@@ -50,7 +98,7 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/src/comm/c10d.cc PROPERTIES
 
 function(hocket_executable name)
   add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE ${HOCKET_OBJECTS} ${HOCKET_LEVELS} hocket_flags ${CMAKE_DL_LIBS})
+  target_link_libraries(${name} PRIVATE ${HOCKET_OBJECTS} ${HOCKET_COLD_OBJECTS} ${HOCKET_LEVELS} hocket_flags ${CMAKE_DL_LIBS})
 endfunction()
 
 function(hocket_benchmarks)
