@@ -17,6 +17,11 @@ const char* to_string(TensorKind kind) {
   return kNames[place_of(kind)];
 }
 
+const char* to_string(StateKind kind) {
+  constexpr const char* kNames[] = {"none", "optimizer", "cache"};
+  return kNames[place_of(kind)];
+}
+
 Dim Graph::symbol(Symbol symbol) {
   for (const Symbol& known : symbols) {
     if (known.name == symbol.name) fail("symbol", "'{}' is there twice", symbol.name);
