@@ -63,6 +63,19 @@ TensorId Graph::find(std::string_view name) const {
   return kNone;
 }
 
+std::vector<bool> read_in_step(const Graph& graph) {
+  std::vector<bool> read(graph.tensors.size(), false);
+  for (const Node& node : graph.nodes) {
+    if (node.phase != Phase::optimizer) continue;
+    for (const TensorId input : node.in) {
+      const NodeId producer = graph.tensor(input).producer;
+      read[static_cast<size_t>(input)] =
+          producer != kNone && graph.nodes[static_cast<size_t>(producer)].phase != Phase::optimizer;
+    }
+  }
+  return read;
+}
+
 std::string layer_name(int32_t layer, int32_t num_layers) {
   const bool known = num_layers > 0;
   if (layer >= 0 && (!known || layer < num_layers)) return fmt::format("L{}", layer);

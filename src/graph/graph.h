@@ -21,7 +21,8 @@ using hocket::kNone;
 /// Node::layer of what belongs to no layer (the clipping factor): it runs where it is read.
 inline constexpr int32_t kNoLayer = -2;
 
-/// `optimizer` nodes run once per step, all others once per micro-batch.
+/// `optimizer` nodes run once per step, all others once per micro-batch. What an optimizer node
+/// reads of a micro-batch's tensors is their sum over the step's micro-batches.
 enum class Phase : uint8_t { forward, backward, optimizer };
 const char* to_string(Phase phase);
 
@@ -62,6 +63,11 @@ struct Tensor {
   TensorId of = kNone;  ///< the parameter that an optimizer state or a gradient belongs to
   Init init;
 };
+
+struct Graph;
+/// By tensor: true of those made once per micro-batch that optimizer nodes read, as sums over the
+/// step's micro-batches.
+std::vector<bool> read_in_step(const Graph& graph);
 
 /// One op application.
 struct Node {
