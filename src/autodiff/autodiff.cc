@@ -33,7 +33,7 @@ class Differentiator {
     grad_.assign(n, kNone);
     contributions_.resize(n);
     for (size_t i = 0; i < n; ++i) {
-      wanted_[i] = graph.tensors[i].kind == TensorKind::param;
+      wanted_[i] = graph.tensors[i].kind == TensorKind::param && graph.tensors[i].trained;
     }
     for (const graph::Node& node : graph.nodes) {
       bool any =
@@ -143,8 +143,10 @@ void Differentiator::run() {
     if (uses.empty()) continue;
     graph_.grads.push_back({static_cast<TensorId>(i), uses, uses.size() == 1 ? uses[0] : kNone});
     for (size_t k = 0; k < uses.size(); ++k) {
-      graph_.tensors[uses[k]].name = names::kGradOf + graph_.tensors[i].name +
-                                     (uses.size() > 1 ? "#" + std::to_string(k) : "");
+      graph::Tensor& use = graph_.tensors[uses[k]];
+      use.name = names::kGradOf + graph_.tensors[i].name +
+                 (uses.size() > 1 ? "#" + std::to_string(k) : "");
+      use.of = static_cast<TensorId>(i);
     }
   }
 }
@@ -158,6 +160,7 @@ TensorId sum_up(Graph& graph, size_t grad) {
   for (size_t i = 1; i < parts.contributions.size(); ++i) {
     sum = ops::apply(graph, ops::of(ops::Meaning::sum).name, {}, {sum, parts.contributions[i]},
                      name, layer, Phase::optimizer)[0];
+    graph.tensors[sum].of = parts.param;
   }
   graph.grads[grad].total = sum;
   return sum;
@@ -185,7 +188,7 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
   // From all the sums of squares one clip coefficient and the gradient norm (an output). Then one
   // adamw per parameter, with two moments as state, of the gradient's type; vectors (norm weights)
   // are not decayed. A parameter of another type than its gradient (bf16, f32) has its master
-  // weights as a third state. What changes from step to step (learning rate, bias corrections)
+  // weights as a third state, which begins as a copy of it. What changes from step to step (learning rate, bias corrections)
   // comes in as `hyper`.
   const std::vector<size_t> grads = grads_by_name(graph);
   if (grads.empty()) fail("autodiff", "no parameter has a gradient");
@@ -214,6 +217,8 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
       tensor.name = prefix + param.name;
       tensor.type.dtype = dtype;
       tensor.kind = TensorKind::state;
+      tensor.state = graph::StateKind::optimizer;
+      tensor.of = params[i];
       tensor.init = init;
       return graph.add_tensor(tensor);
     };
@@ -226,7 +231,7 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
     const bool has_master = param.type.dtype != dtype;
     std::vector<TensorId> in{params[i], sums[i], mean, mean_square};
     if (has_master) {
-      in.push_back(state(names::kMasterOf, param.init));
+      in.push_back(state(names::kMasterOf, {graph::Init::Kind::copy, 0}));
     }
     in.insert(in.end(), {clip[0], hyper});
     ops::apply(graph, has_master ? "adamw_master" : "adamw", attrs, std::move(in),

@@ -204,6 +204,19 @@ class ConfigReader {
     return out;
   }
 
+  Json read(const Field& field, const NamedValue& named, const ConfigNode* node,
+            const std::string& path, int indent, const std::string&) {
+    if (node != nullptr) {
+      std::string text;
+      if (!named.optional || node->kind != Kind::null) {
+        assign(field, *node, path, &text);
+      }
+      named.set(text);
+    }
+    const std::string text = named.get();
+    return leaf(field, path, indent, text.empty() ? Json(nullptr) : Json(text));
+  }
+
   template <class T>
   Json read(const Field& field, T* target, const ConfigNode* node, const std::string& path,
             int indent, const std::string&) {

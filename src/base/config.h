@@ -48,13 +48,21 @@ struct FieldList {
   std::function<Fields(size_t)> at;
 };
 
+/// A value of an enum, or an optional one, by its name; empty: the optional is null. The names come
+/// from `std::span<const char* const> names_of(Enum)` in the enum's namespace, in its order from 0.
+struct NamedValue {
+  std::function<std::string()> get;
+  std::function<void(const std::string&)> set;
+  bool optional = false;
+};
+
 /// Where a key's value lives. Optionals are null when the key is absent or `null`.
 using FieldTarget =
     std::variant<bool*, int64_t*, double*, std::string*, std::optional<bool>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*,
                  std::vector<int64_t>*, std::vector<double>*, std::vector<std::string>*,
                  std::map<std::string, std::string>*, nlohmann::json*, std::shared_ptr<Fields>,
-                 FieldList>;
+                 FieldList, NamedValue>;
 
 /// One key of a struct. The setters narrow what it accepts and are chained where it is named.
 struct Field {
@@ -80,10 +88,20 @@ class Fields {
  public:
   /// Adds a key. `member` is a bool, int64_t, double, std::string, an optional of these, a vector
   /// of int64_t, double or std::string, a map of strings, a nlohmann::json (any YAML below it, as
-  /// it is), a struct with fields(), or a vector of such.
+  /// it is), a struct with fields(), a vector of such, or an enum with names_of(), maybe optional.
   template <class T>
   Field& operator()(std::string_view name, T& member, std::string_view help) {
     return add(name, help, target_of(member));
+  }
+  template <class T>
+  requires std::is_enum_v<T> Field& operator()(std::string_view name, T& member,
+                                               std::string_view help) {
+    return add_named(name, help, member, names_of(T{}), false);
+  }
+  template <class T>
+  requires std::is_enum_v<T> Field& operator()(std::string_view name, std::optional<T>& member,
+                                               std::string_view help) {
+    return add_named(name, help, member, names_of(T{}), true);
   }
   const std::vector<Field>& list() const { return list_; }
 
@@ -109,6 +127,38 @@ class Fields {
                        return fields;
                      }};
   }
+
+  template <class Member, class Names>
+  Field& add_named(std::string_view name, std::string_view help, Member& member, Names names,
+                   bool optional) {
+    NamedValue value;
+    value.optional = optional;
+    value.get = [&member, names]() -> std::string {
+      for (size_t i = 0; i < names.size(); ++i) {
+        if (member == static_cast<Plain<Member>>(i)) return names[i];
+      }
+      return "";
+    };
+    value.set = [&member, names](const std::string& text) {
+      member = Member{};
+      for (size_t i = 0; i < names.size(); ++i) {
+        if (text == names[i]) {
+          member = static_cast<Plain<Member>>(i);
+        }
+      }
+    };
+    return add(name, help, std::move(value)).one_of({names.begin(), names.end()});
+  }
+  template <class T>
+  struct PlainOf {
+    using type = T;
+  };
+  template <class T>
+  struct PlainOf<std::optional<T>> {
+    using type = T;
+  };
+  template <class T>
+  using Plain = typename PlainOf<T>::type;
 
   std::vector<Field> list_;
 };

@@ -123,6 +123,9 @@ std::string type_text(const Field& field) {
     std::string operator()(Json*) const { return "any YAML"; }
     std::string operator()(const std::shared_ptr<Fields>&) const { return "a section"; }
     std::string operator()(const FieldList&) const { return "a list of sections"; }
+    std::string operator()(const NamedValue& value) const {
+      return "one of " + join(field.allowed, ", ") + (value.optional ? " or null" : "");
+    }
   };
   return std::visit(Visitor{field}, field.target);
 }
@@ -140,7 +143,10 @@ std::string value_text(const Field& field) {
   return std::visit(
       [&field](const auto& target) -> std::string {
         using Target = std::decay_t<decltype(target)>;
-        if constexpr (!std::is_pointer_v<Target>) {
+        if constexpr (std::is_same_v<Target, NamedValue>) {
+          const std::string name = target.get();
+          return name.empty() ? "null" : yaml_string(name);
+        } else if constexpr (!std::is_pointer_v<Target>) {
           return "[]";
         } else if constexpr (TypeOf<std::remove_pointer_t<Target>>::optional) {
           return target->has_value() ? text_of(field, **target) : "null";

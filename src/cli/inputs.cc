@@ -34,7 +34,7 @@ bool is_config_json(const std::string& path) {
 
 /// Sequences of a micro-batch, of all ranks; what is wrong with them is told when the run is
 /// parsed.
-int64_t sequences_of(const engine::PlanSection& plan) {
+int64_t sequences_of(const parallel::Plan& plan) {
   if (plan.dp_samples.empty()) return plan.dp * plan.micro_batch;
   int64_t sequences = 0;
   for (const int64_t samples : plan.dp_samples) {
@@ -48,7 +48,7 @@ engine::Run with_batch(nlohmann::json tree, const std::string& name,
                        const std::vector<std::string>& overrides, int64_t per_stage) {
   const engine::Run probe = engine::resolve_text(tree.dump(), name, overrides);
   if (probe.resolved.is_default("train.global_batch")) {
-    const engine::PlanSection& plan = probe.config.plan;
+    const parallel::Plan& plan = probe.config.plan;
     tree["train"]["global_batch"] = sequences_of(plan) * (plan.pp > 1 ? per_stage * plan.pp : 1);
   }
   return engine::parse_run(tree.dump(), name, overrides);

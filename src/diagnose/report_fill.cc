@@ -12,7 +12,6 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "collectives/comm_op.h"
-#include "graph/names.h"
 #include "program/contract.h"
 
 namespace hocket::diagnose {
@@ -370,11 +369,12 @@ MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_
   plan.planned = program::memory_of(program)[cls_id];
   plan.in_tasks = clock.in_tasks;
   std::map<std::string, int64_t> persistent;
+  const std::map<std::string, std::string> belongs = program.parameters_of_tensors();
   for (size_t b = 0; b < cls.buffers.size(); ++b) {
     const program::Buffer& buffer = cls.buffers[b];
     if (buffer.kind == BufferKind::persistent) {
       const std::string first = program::tensors_of(buffer.name, buffer.slots)[0];
-      persistent[graph::names::is_optimizer_state(first) ? "optimizer state" : "parameters"] +=
+      persistent[belongs.contains(first) ? "optimizer state" : "parameters"] +=
           program::whole_pages(planned_bytes(buffer));
       continue;
     }

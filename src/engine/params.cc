@@ -28,18 +28,20 @@ void for_each_holder(const std::string& name, const program::Program& program,
   }
 }
 
+/// Fills what a rank holds of a tensor with the initial values of `source`: the tensor itself, or
+/// what it copies.
 template <typename T>
-void fill(const graph::Tensor& tensor, const program::Buffer& buffer,
+void fill(const graph::Tensor& tensor, const graph::Tensor& source, const program::Buffer& buffer,
           const program::Program& program, int32_t rank, uint64_t seed, T* to) {
-  const uint64_t stream = hash_name(tensor.name);
+  const uint64_t stream = hash_name(source.name);
   program::for_each_run(buffer, tensor.name, tensor.type, program, rank,
                         [&](int64_t begin, int64_t count, int64_t local) {
                           std::span<T> part(to + local, static_cast<size_t>(count));
-                          if (tensor.init.kind == graph::Init::Kind::normal) {
+                          if (source.init.kind == graph::Init::Kind::normal) {
                             fill_normal(part, seed, stream, static_cast<uint64_t>(begin),
-                                        tensor.init.value);
+                                        source.init.value);
                           } else {
-                            std::fill(part.begin(), part.end(), static_cast<T>(tensor.init.value));
+                            std::fill(part.begin(), part.end(), static_cast<T>(source.init.value));
                           }
                         });
 }
@@ -156,12 +158,14 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
       HOCKET_CHECK(it != by_name.end(), "persistent tensor {} is not in the graph", name);
       const graph::Tensor& t = *it->second;
       // Memory comes zeroed.
-      if (t.init.kind == graph::Init::Kind::none || t.init.value == 0) continue;
+      const graph::Tensor& source =
+          t.init.kind == graph::Init::Kind::copy ? graph.tensor(t.of) : t;
+      if (source.init.kind == graph::Init::Kind::none || source.init.value == 0) continue;
       std::byte* const data = entry.memory->data();
       if (t.type.dtype == graph::DType::f64) {
-        fill(t, buffer, program, rank.id(), seed, reinterpret_cast<double*>(data));
+        fill(t, source, buffer, program, rank.id(), seed, reinterpret_cast<double*>(data));
       } else if (t.type.dtype == graph::DType::f32) {
-        fill(t, buffer, program, rank.id(), seed, reinterpret_cast<float*>(data));
+        fill(t, source, buffer, program, rank.id(), seed, reinterpret_cast<float*>(data));
       } else {
         fail_run("parameters", "{} is {}; expected f32 or f64 where there is an initial value",
                  t.name, to_string(t.type));

@@ -17,6 +17,11 @@ const char* to_string(TensorKind kind) {
   return kNames[place_of(kind)];
 }
 
+const char* to_string(StateKind kind) {
+  constexpr const char* kNames[] = {"none", "optimizer", "cache"};
+  return kNames[place_of(kind)];
+}
+
 Dim Graph::symbol(Symbol symbol) {
   for (const Symbol& known : symbols) {
     if (known.name == symbol.name) fail("symbol", "'{}' is there twice", symbol.name);
@@ -56,6 +61,19 @@ TensorId Graph::find(std::string_view name) const {
     if (tensors[i].name == name) return static_cast<TensorId>(i);
   }
   return kNone;
+}
+
+std::vector<bool> read_in_step(const Graph& graph) {
+  std::vector<bool> read(graph.tensors.size(), false);
+  for (const Node& node : graph.nodes) {
+    if (node.phase != Phase::optimizer) continue;
+    for (const TensorId input : node.in) {
+      const NodeId producer = graph.tensor(input).producer;
+      read[static_cast<size_t>(input)] =
+          producer != kNone && graph.nodes[static_cast<size_t>(producer)].phase != Phase::optimizer;
+    }
+  }
+  return read;
 }
 
 std::string layer_name(int32_t layer, int32_t num_layers) {

@@ -21,21 +21,32 @@ using hocket::kNone;
 /// Node::layer of what belongs to no layer (the clipping factor): it runs where it is read.
 inline constexpr int32_t kNoLayer = -2;
 
-/// `optimizer` nodes run once per step, all others once per micro-batch.
+/// `optimizer` nodes run once per step, all others once per micro-batch. What an optimizer node
+/// reads of a micro-batch's tensors is their sum over the step's micro-batches.
 enum class Phase : uint8_t { forward, backward, optimizer };
 const char* to_string(Phase phase);
 
 enum class TensorKind : uint8_t {
   activation,  ///< made by a node, lives inside a step
-  param,       ///< trained; persistent; has optimizer state
-  state,       ///< persistent, not trained: optimizer moments, KV cache
+  param,       ///< persistent, a weight of the model; the optimizer updates those that are trained
+  state,       ///< persistent, no weight: see StateKind
   input,       ///< fed by the host for every micro-batch (tokens, targets, positions) or step
 };
 const char* to_string(TensorKind kind);
 
-/// Initialisation of a parameter: normal(0, std) by global element index, or a constant.
+/// What a state is for.
+enum class StateKind : uint8_t {
+  none,       ///< no state
+  optimizer,  ///< kept for the parameter Tensor::of: moments, master weights
+  cache,      ///< keys and values of tokens that came before
+};
+const char* to_string(StateKind kind);
+
+/// Initialisation of a parameter or state: normal(0, std) by global element index, a constant, or
+/// the initial values of the tensor Tensor::of, in this tensor's own type. A copy is also filled
+/// wherever weights are loaded into what it copies.
 struct Init {
-  enum class Kind : uint8_t { none, normal, constant } kind = Kind::none;
+  enum class Kind : uint8_t { none, normal, constant, copy } kind = Kind::none;
   double value = 0;  ///< std for normal
 };
 
@@ -47,8 +58,16 @@ struct Tensor {
   int32_t layer = kNone;  ///< see Node::layer
   bool per_step = false;  ///< input only: fed once per step, not per micro-batch
   bool expert = false;    ///< param/state: dim 0 counts experts, so expert parallelism splits it
+  bool trained = true;    ///< param only: false: frozen, so it has no gradient and no state
+  StateKind state = StateKind::none;
+  TensorId of = kNone;  ///< the parameter that an optimizer state or a gradient belongs to
   Init init;
 };
+
+struct Graph;
+/// By tensor: true of those made once per micro-batch that optimizer nodes read, as sums over the
+/// step's micro-batches.
+std::vector<bool> read_in_step(const Graph& graph);
 
 /// One op application.
 struct Node {

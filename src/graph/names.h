@@ -3,8 +3,6 @@
 // or reads it back asks for them. Those that end in a dot go on with what they belong to.
 #pragma once
 
-#include <string_view>
-
 namespace hocket::graph::names {
 
 // Inputs, made by models and autodiff, filled from an engine::Batch.
@@ -27,16 +25,10 @@ inline constexpr const char* kGradNorm = "grad_norm";    ///< f64[1], per step, 
 inline constexpr const char* kGradOf = "grad.";          ///< of a parameter, per step
 inline constexpr const char* kCountsOf = "moe.counts.";  ///< of a layer: i64[E], per micro-batch
 
-// States of the optimizer, of a parameter and its shape: means of the gradient and of its square,
-// and the parameter in the type of its update.
+// States of AdamW, each of a parameter and of its shape: means of the gradient and of its square,
+// and the parameter in the type of its update. Files name them so; code reads Tensor::of.
 inline constexpr const char* kExpAvgOf = "exp_avg.";
 inline constexpr const char* kExpAvgSqOf = "exp_avg_sq.";
 inline constexpr const char* kMasterOf = "master.";
-
-/// True of a state that the optimizer keeps.
-constexpr bool is_optimizer_state(std::string_view name) {
-  return name.starts_with(kExpAvgOf) || name.starts_with(kExpAvgSqOf) ||
-         name.starts_with(kMasterOf);
-}
 
 }  // namespace hocket::graph::names

@@ -16,7 +16,7 @@ namespace hocket::graph {
 namespace {
 
 constexpr std::string_view kHeader = "hocket-graph 1";
-constexpr const char* kInitNames[] = {"none", "normal", "constant"};
+constexpr const char* kInitNames[] = {"none", "normal", "constant", "copy"};
 
 /// The total that needs no word: of one contribution itself, of several none.
 TensorId only_contribution(const ParamGrad& grad) {
@@ -133,15 +133,27 @@ void parse_tensor(Graph& graph, const Line& line) {
   tensor.layer = line.integer("layer", kNone);
   tensor.per_step = line.integer("per_step", 0) != 0;
   tensor.expert = line.integer("expert", 0) != 0;
+  tensor.trained = line.integer("frozen", 0) == 0;
+  tensor.of = line.integer("of", kNone);
+  if (tensor.of != kNone && (tensor.of < 0 || std::cmp_greater_equal(tensor.of, graph.tensors.size()) ||
+                             graph.tensor(tensor.of).kind != TensorKind::param)) {
+    line.bad("of names no parameter before this line");
+  }
+  if (const std::string_view state = line.text("state"); !state.empty()) {
+    tensor.state = parse_name<StateKind>(line, state, to_string, 3);
+  }
   if (std::string_view init = line.text("init"); !init.empty()) {
     const size_t colon = std::min(init.find(':'), init.size() - 1);
     const auto* found =
         std::find(std::begin(kInitNames), std::end(kInitNames), init.substr(0, colon));
     if (found == std::end(kInitNames)) {
-      line.bad("init is none of normal:<std>, constant:<value>");
+      line.bad("init is none of normal:<std>, constant:<value>, copy:0");
     }
     tensor.init.kind = static_cast<Init::Kind>(found - std::begin(kInitNames));
     tensor.init.value = line.parse<double>(init.substr(colon + 1));
+    if (tensor.init.kind == Init::Kind::copy && tensor.of == kNone) {
+      line.bad("init is a copy; expected of=<parameter>");
+    }
   }
   graph.tensors.push_back(std::move(tensor));
 }
@@ -187,6 +199,15 @@ std::string print(const Graph& graph) {
     }
     if (tensor.expert) {
       fmt::format_to(to, " expert=1");
+    }
+    if (!tensor.trained) {
+      fmt::format_to(to, " frozen=1");
+    }
+    if (tensor.state != StateKind::none) {
+      fmt::format_to(to, " state={}", to_string(tensor.state));
+    }
+    if (tensor.of != kNone) {
+      fmt::format_to(to, " of={}", tensor.of);
     }
     if (tensor.init.kind != Init::Kind::none) {
       fmt::format_to(to, " init={}:{}", kInitNames[static_cast<int>(tensor.init.kind)],

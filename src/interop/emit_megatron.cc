@@ -183,7 +183,7 @@ class Script {
     const int64_t replicas = run_.plan.dp * run_.plan.cp;
     if (replicas > 1 && shard.any()) {
       const Shard most = shard.update();
-      for (const Shard other : {shard.params, shard.grads, shard.optimizer}) {
+      for (const Shard other : {shard.params, shard.grads}) {
         if (other != Shard::none && other != most) {
           refuse_key(run_, kTrainer, "plan.shard", "of groups and of all ranks together",
                      "one of them");

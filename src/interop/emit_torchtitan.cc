@@ -165,7 +165,7 @@ class JobFile {
       return 1;
     }
     if (shard.params == parallel::Shard::none || shard.grads != shard.params ||
-        shard.optimizer != shard.params) {
+        shard.update() != shard.params) {
       refuse("plan.shard", "not of parameters, gradients and states alike", "all three, or none");
     }
     const int64_t group = shard.params == parallel::Shard::group ? shard.group : all;

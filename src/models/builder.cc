@@ -263,6 +263,7 @@ TensorId Builder::attention(int32_t layer, TensorId hidden, bool head_norm) {
       tensor.name = fmt::format("{}attn.{}_cache", prefix(layer), name);
       tensor.type = {options_.dtype, {cache_slots_, G, d}};
       tensor.kind = TensorKind::state;
+      tensor.state = graph::StateKind::cache;
       tensor.layer = layer;
       tensor.init = {Init::Kind::constant, 0};
       return graph_.add_tensor(std::move(tensor));

@@ -12,6 +12,13 @@
 
 namespace hocket::parallel {
 
+std::span<const char* const> names_of(Shard) {
+  static constexpr const char* kNames[] = {"none", "group", "all"};
+  return kNames;
+}
+
+const char* to_string(Shard shard) { return names_of(shard)[static_cast<size_t>(shard)]; }
+
 namespace {
 
 // Some 50 tasks each in training: 13 million tasks, 7 GB, a minute to lower and to replay.
@@ -22,6 +29,10 @@ constexpr int64_t kMaxRanksPerNode = 1024;
 constexpr int64_t kMostRanks = 1 << 20;
 constexpr int64_t kMostSamples = 1 << 16;
 constexpr int64_t kMostShares = 1 << 30;
+// Bounds of keys: far beyond what anybody runs, and their products stay below 2^62.
+constexpr double kMaxRanks = 1 << 16;
+constexpr double kMaxKib = 1 << 30;
+constexpr double kMaxThreads = 1024;
 
 /// Throws Error: a number of ranks over which experts, or their widths, can't be split.
 void validate_expert_ranks(const Plan& plan, int64_t num_experts) {
@@ -92,7 +103,7 @@ void validate_groups(const Plan& plan) {
   if (shard.group == 0) {
     for (const auto& [key, among] : {std::pair{"params", shard.params},
                                      {"grads", shard.grads},
-                                     {"optimizer", shard.optimizer}}) {
+                                     {"optimizer", shard.update()}}) {
       if (among != Shard::group) continue;
       fail("plan",
            "plan.shard.{} is group, but plan.shard.group is 0; expected the ranks of a group, a "
@@ -325,6 +336,108 @@ std::vector<int32_t> Plan::stage_of_layers(int64_t num_layers) const {
     stages.insert(stages.end(), static_cast<size_t>(layers), static_cast<int32_t>(stage));
   }
   return stages;
+}
+
+void Sharding::fields(Fields& fields) {
+  fields("params", params,
+         "parameters, gathered before each use and freed after it: over all ranks (ZeRO-3, FSDP), "
+         "or inside each group (MiCS, HSDP); generation holds them whole");
+  fields("grads", grads,
+         "gradients, scattered after every micro-batch (ZeRO-2); none: whole sums over "
+         "micro-batches, scattered once");
+  fields("optimizer", optimizer,
+         "the optimizer's states, and what it updates with them (ZeRO-1); at least as far as "
+         "parameters and gradients, which is the default");
+  fields("group", group,
+         "ranks of a group, the nearest ones: a divisor of dp x cp; 0: there are no groups")
+      .min(0)
+      .max(kMaxRanks * kMaxRanks);
+  fields("least_kib", least_kib,
+         "parameters of less, KiB, stay whole with their gradients and states, where messages cost "
+         "more than what they would save")
+      .min(0)
+      .max(kMaxKib);
+  fields("reshard_after_forward", reshard_after_forward,
+         "free gathered parameters after the forward pass of a layer and gather them again for its "
+         "backward pass; false: they stay between the two, for memory instead of messages");
+  fields("reshard_after_backward", reshard_after_backward,
+         "free gathered parameters after the backward pass of a micro-batch; false, with "
+         "reshard_after_forward false: they are gathered once, when a step begins, in the order in "
+         "which its stages need them, and stay until its end");
+}
+
+void Plan::fields(Fields& fields) {
+  fields("pp", pp, "pipeline ranks, each with pp_chunks stages").min(1).max(kMaxRanks);
+  fields("pp_chunks", pp_chunks,
+         "stages per pipeline rank: model chunks, for interleaved, zb-h1, zb-v and dualpipev (both "
+         "2) or a CSV")
+      .min(1)
+      .max(kMaxRanks);
+  fields(
+      "dp", dp,
+      "data-parallel ranks; with ranks as processes, by default as many as there are for the other "
+      "axes")
+      .min(1)
+      .max(kMaxRanks);
+  fields(
+      "ep", ep,
+      "expert-parallel ranks, among those there are: first ranks of tp (with sequence_parallel), "
+      "then of cp, then of dp")
+      .min(1);
+  fields("etp", etp, "ranks of tp over which the width of every expert is split").min(1);
+  fields("ep_inner", ep_inner,
+         "ranks of ep that lie together, as on a node: rows go to the node of their expert first, "
+         "then to its rank, and back likewise (two-level all-to-all); 1: in one step")
+      .min(1);
+  fields("expert_ranks", expert_ranks,
+         "ranks beside these, which have all experts; 0: none. Forward only: eval, graph --for "
+         "evaluate")
+      .min(0)
+      .max(kMaxRanks);
+  fields("cp", cp, "context-parallel ranks: they share the tokens of a data-parallel rank")
+      .min(1)
+      .max(kMaxRanks);
+  fields("tp", tp,
+         "tensor-parallel ranks: they have the same tokens, and parts of the vocabulary, heads and "
+         "MLPs")
+      .min(1)
+      .max(kMaxRanks);
+  fields("sequence_parallel", sequence_parallel,
+         "between their products, the ranks of tp split the tokens among them: norms and residuals "
+         "are not repeated, and take a part of the memory");
+  fields("micro_batch", micro_batch, "sequences per data-parallel rank and micro-batch")
+      .min(1)
+      .max(kMostSamples);
+  fields("dp_samples", dp_samples,
+         "sequences of a micro-batch for each data-parallel rank, in place of micro_batch, e.g. "
+         "[3, 2, 2, 1] for ranks of unlike speed; default: micro_batch each, or as even as "
+         "global_batch divides");
+  fields("cp_shares", cp_shares,
+         "what each rank of cp has of the tokens of a data-parallel rank, relative to each other, "
+         "e.g. [3, 2, 2, 1] for ranks of unlike speed; default: as many each");
+  fields("shard", shard,
+         "what data-parallel ranks split among them, so that none has all of it: none, in a group "
+         "of near ranks, or among all (docs/axes.md)");
+  fields("pp_layers", pp_layers,
+         "layers per stage, e.g. [3, 5]; 0 for a stage of the embedding or the head alone, the "
+         "first or the last; default: as even as possible");
+  fields("pp_schedule", pp_schedule,
+         "1f1b, gpipe, interleaved, interleaved-overlap, zb-h1, zb-v, dualpipev, dualpipe, or a "
+         "schedule CSV, as "
+         "`hocket graph --stage schedule` prints it (docs/schedules.md)");
+  fields("layouts", layouts,
+         "how tensors lie, \"PATTERN LAYOUT\" each, e.g. [lm_head.weight tp:S0]: those whose names "
+         "match (* and ?) are split along dim 0 over tp; B: whole on every rank; the last match "
+         "counts; gradients and optimizer states lie as their parameter is updated (docs/axes.md)");
+  fields("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
+      .min(0)
+      .max(kMaxThreads);
+  fields(
+      "ranks_per_node", ranks_per_node,
+      "decides which links are inside a node; 0: all ranks on one, or with ranks as processes as "
+      "many as the launcher starts on each host")
+      .min(0)
+      .max(kMaxRanks);
 }
 
 }  // namespace hocket::parallel

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan: every choice that is not the model.
+// The plan: every choice that is not the model. Its keys in run.yaml are named here, once.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/config.h"
 #include "graph/layout.h"
 #include "parallel/schedules/schedule.h"
 
@@ -50,6 +53,9 @@ enum class Shard : uint8_t {
   group,  ///< among the ranks of a group, and alike in all groups
   all,    ///< among all data-parallel ranks
 };
+const char* to_string(Shard shard);
+/// The words that `plan.shard` has for them, in order.
+std::span<const char* const> names_of(Shard);
 
 /// What data-parallel ranks split among them between its uses: over all of them (ZeRO, Rajbhandari
 /// et al., arXiv 1910.02054) or inside groups of near ones (PaRO, Wu et al., arXiv 2310.06003).
@@ -57,22 +63,25 @@ struct Sharding {
   Shard params = Shard::none;  ///< gathered before each use, and freed after it
   /// Scattered after each micro-batch as far as they are split, and further once, at the end.
   Shard grads = Shard::none;
-  Shard optimizer = Shard::none;  ///< its states, and what it updates with them
-  int64_t group = 0;              ///< ranks of a group; 0: there are none
-  int64_t least_bytes = 0;        ///< parameters of less are not split, nor what belongs to them
+  /// Its states, and what it updates with them; not given: as far as parameters and gradients.
+  std::optional<Shard> optimizer;
+  int64_t group = 0;     ///< ranks of a group; 0: there are none
+  double least_kib = 0;  ///< parameters of less are not split, nor what belongs to them
   /// What is gathered for a layer's forward pass is freed after it, and gathered again for its
   /// backward pass.
   bool reshard_after_forward = true;
   /// False: gathered once, at the beginning of a step, and freed at its end.
   bool reshard_after_backward = true;
-  /// Only in equal parts along axes that split sequences: ranks with other parts are classes of
-  /// their own, and what a class of some ranks of a ring says of the others in zigzag order is too
-  /// little to prove it.
+  /// Follows from the plan: only in equal parts along axes that split sequences: ranks with other
+  /// parts are classes of their own, and what a class of some ranks of a ring says of the others in
+  /// zigzag order is too little to prove it.
   bool even_over_sequences = false;
 
   bool any() const { return update() != Shard::none; }
   /// How a parameter is updated: as far split as any of the three.
-  Shard update() const { return std::max({params, grads, optimizer}); }
+  Shard update() const { return std::max({params, grads, optimizer.value_or(Shard::none)}); }
+  int64_t least_bytes() const { return static_cast<int64_t>(least_kib * 1024); }
+  void fields(Fields& fields);
 };
 
 /// `size` dealt out in such parts: the first ones have together what is theirs of the sum of all,
@@ -97,16 +106,21 @@ struct Plan {
   /// these; empty: as many each.
   std::vector<int64_t> cp_shares;
   Sharding shard;
-  int64_t num_micro_batches = 1;     ///< follows from train.global_batch
   std::vector<int64_t> pp_layers;    ///< layers per stage; empty: as even as possible
   std::string pp_schedule = "1f1b";  ///< a built-in name or a CSV file
   int64_t threads_per_rank = 0;      ///< 0: cores / ranks on this machine, at least 1
   int64_t ranks_per_node = 0;        ///< 0: all ranks on one node
   /// How persistent tensors lie, "PATTERN LAYOUT" each: see parallel/layouts/pins.h.
   std::vector<std::string> layouts;
+  /// The keys of `plan` in run.yaml: all members but those below.
+  void fields(Fields& fields);
+
+  // What follows from the keys, the model and the batch (run/config.h: derive).
+  int64_t num_micro_batches = 1;
   /// Ranks of cp exchange tokens for heads around attention (DeepSpeed Ulysses, arXiv 2309.14509).
   bool exchange_heads = false;
-  bool ring = false;  ///< keys travel around cp, which is then one axis
+  bool ring = false;    ///< keys travel around cp, which is then one axis
+  bool zigzag = false;  ///< plan.cp_order: ranks of the ring have an early and a late part each
   /// Ranks of the ring have two parts of the tokens each that are not all of one length: in zigzag
   /// order, where as many do not divide a sequence. Each is a class of its own.
   bool unlike_parts = false;

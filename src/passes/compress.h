@@ -36,6 +36,7 @@ std::vector<GradSum> grad_sums(const program::Program& program,
 
 /// By the buffer that has the memory: the parameter whose gradient it holds, as who updates the
 /// states of an optimizer reads it, or as the host does.
-std::map<program::BufferId, std::string> parameters_of_gradients(const program::RankClass& list);
+std::map<program::BufferId, std::string> parameters_of_gradients(const program::Program& program,
+                                                                 program::ClassId cls);
 
 }  // namespace hocket::passes

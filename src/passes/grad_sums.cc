@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <functional>
-#include <string_view>
 #include <utility>
 
-#include "graph/names.h"
 #include "ops/op.h"
 
 namespace hocket::passes {
@@ -21,15 +19,13 @@ using program::Task;
 namespace {
 
 /// The parameter of which a named buffer holds an optimizer state, or the gradient for the host;
-/// empty: neither, or of several.
-std::string parameter_of(const program::Buffer& buffer) {
+/// empty: neither, or of several. `belongs`: Program::parameters_of_tensors.
+std::string parameter_of(const program::Buffer& buffer,
+                         const std::map<std::string, std::string>& belongs) {
   if (buffer.slots.size() > 1) return "";
-  const std::string_view name = buffer.slots.empty() ? buffer.name : buffer.slots[0].tensor;
-  for (const std::string_view of :
-       {graph::names::kExpAvgOf, graph::names::kExpAvgSqOf, graph::names::kGradOf}) {
-    if (name.starts_with(of)) return std::string(name.substr(of.size()));
-  }
-  return "";
+  const auto found =
+      belongs.find(buffer.slots.empty() ? buffer.name : buffer.slots[0].tensor);
+  return found == belongs.end() ? "" : found->second;
 }
 
 bool have_in_common(const GradSum& one, const GradSum& other) {
@@ -90,7 +86,7 @@ Ways best_ways(const CodecOps& codec, TensorType type, std::vector<Level> axes, 
 }
 
 GradSums::GradSums(const Program& program, program::ClassId cls)
-    : program_(program), cls_(cls), parameters_(parameters_of_gradients(program.classes[cls])) {
+    : program_(program), cls_(cls), parameters_(parameters_of_gradients(program, cls)) {
   find_sums_of_several();
 }
 
@@ -226,12 +222,15 @@ bool GradSums::has_parts_of_rows(BufferId buffer) const {
                      [](graph::Placement placed) { return placed.is_split() && placed.dim() > 0; });
 }
 
-std::map<BufferId, std::string> parameters_of_gradients(const RankClass& list) {
+std::map<BufferId, std::string> parameters_of_gradients(const Program& program,
+                                                         program::ClassId cls) {
   // An optimizer makes a state of a parameter from its gradient, which is of the same shape.
+  const std::map<std::string, std::string> belongs = program.parameters_of_tensors();
+  const RankClass& list = program.classes[cls];
   std::map<BufferId, std::string> parameters;
   for (const Task& task : list.tasks) {
     for (const BufferId output : task.out) {
-      const std::string parameter = parameter_of(list.buffers[list.root(output)]);
+      const std::string parameter = parameter_of(list.buffers[list.root(output)], belongs);
       if (parameter.empty()) continue;
       if (list.buffers[list.root(output)].kind == program::BufferKind::output) {
         parameters[list.root(output)] = parameter;

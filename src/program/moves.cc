@@ -4,9 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <map>
 
-#include "graph/names.h"
 #include "program/contract.h"
 
 namespace hocket::program {
@@ -20,7 +19,8 @@ constexpr int64_t kScalarBytes = 8;
 /// The tasks of a class by what they read.
 class Readers {
  public:
-  explicit Readers(const RankClass& cls) : cls_(cls), of_(cls.buffers.size()) {
+  Readers(const Program& program, const RankClass& cls)
+      : cls_(cls), belongs_(program.parameters_of_tensors()), of_(cls.buffers.size()) {
     for (size_t i = 0; i < cls.tasks.size(); ++i) {
       if (cls.tasks[i].phase < Phase::grad) continue;
       for (const BufferId input : cls.tasks[i].in) {
@@ -71,9 +71,11 @@ class Readers {
         const bool output = buffer.kind == BufferKind::output;
         if (!output && buffer.kind != BufferKind::persistent) continue;
         for (const std::string& name : tensors_of(buffer.name, buffer.slots)) {
-          const bool gradient = name.starts_with(graph::names::kGradOf);
-          if (graph::names::is_optimizer_state(name) || gradient != output) continue;
-          names.push_back(gradient ? name.substr(std::strlen(graph::names::kGradOf)) : name);
+          // Parameters, and gradients that the host reads; states of the optimizer do not travel.
+          const auto parameter = belongs_.find(name);
+          const bool gradient = parameter != belongs_.end();
+          if (gradient != output) continue;
+          names.push_back(gradient ? parameter->second : name);
         }
       }
     }
@@ -81,6 +83,7 @@ class Readers {
   }
 
   const RankClass& cls_;
+  const std::map<std::string, std::string> belongs_;  ///< Program::parameters_of_tensors
   std::vector<std::vector<size_t>> of_;  ///< by buffer, at the end of a step
 };
 
@@ -88,7 +91,7 @@ class Readers {
 
 std::vector<std::string> parameters_moved(const Program& program, ClassId cls) {
   const RankClass& rank_class = program.classes[cls];
-  const Readers readers(rank_class);
+  const Readers readers(program, rank_class);
   std::vector<std::string> moved(rank_class.tasks.size());
   for (size_t i = 0; i < moved.size(); ++i) {
     if (!is_communication(program.kind(rank_class.tasks[i]))) continue;

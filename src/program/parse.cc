@@ -485,6 +485,8 @@ void Parser::line(std::string_view raw) {
     program.ranks_per_node = count(words, what);
   } else if (what == "symbol") {
     symbol(words);
+  } else if (what == "belongs") {
+    numbered(words, what, "", &program.belongs);
   } else if (what == "role") {
     if (!program.classes.empty() || !program.groups.empty() || !program.tables.empty()) {
       bad("comes after a table, a group or a class");

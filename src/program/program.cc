@@ -155,6 +155,14 @@ GroupId Program::intern(const Group& group) {
   return it - groups.begin();
 }
 
+std::map<std::string, std::string> Program::parameters_of_tensors() const {
+  std::map<std::string, std::string> parameters;
+  for (const Belongs& one : belongs) {
+    parameters[one.tensor] = one.parameter;
+  }
+  return parameters;
+}
+
 TableId Program::intern(Table table) {
   auto it = std::find(tables.begin(), tables.end(), table);
   if (it == tables.end()) {

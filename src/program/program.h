@@ -396,6 +396,19 @@ struct RankClass {
   }
 };
 
+/// A named tensor that belongs to a parameter: a state that the optimizer keeps for it (persistent),
+/// or its gradient (an output).
+struct Belongs {
+  std::string tensor, parameter;
+  bool operator==(const Belongs&) const = default;
+
+  template <class Visitor>
+  static constexpr void fields(Visitor&& visit) {
+    visit(Field("tensor").always(), &Belongs::tensor);
+    visit(Field("to").always(), &Belongs::parameter);
+  }
+};
+
 /// Where each kind stands in Program::kinds, by all its fields. Kept by Program::intern.
 class KindIndex {
  public:
@@ -417,6 +430,7 @@ struct Program {
   int32_t ranks_per_node = 0;  ///< rank r lies in node r / ranks_per_node; 0: all in one
   std::vector<Role> roles{Role{}};
   std::vector<Symbol> symbols;  ///< what dims of the types below may refer to
+  std::vector<Belongs> belongs;
   std::vector<Table> tables;
   std::vector<Kind> kinds;
   std::vector<Group> groups;
@@ -472,6 +486,8 @@ struct Program {
   int64_t begin_at(const Task& task, char letter, int32_t rank) const;
   /// The same at coordinates in the mesh of the table's role.
   int64_t begin_at(int64_t begin, TableId by, std::span<const int32_t> coords) const;
+  /// The parameter that each tensor of `belongs` belongs to, by the tensor's name.
+  std::map<std::string, std::string> parameters_of_tensors() const;
   /// The one spelling of a group: two groups have the same ranks exactly if theirs are equal.
   Group canonical(Group group) const;
   bool operator==(const Program&) const = default;
@@ -485,6 +501,7 @@ struct Program {
     visit(Field("ranks_per_node"), &Program::ranks_per_node);
     visit(Field("role"), &Program::roles);
     visit(Field("symbol"), &Program::symbols);
+    visit(Field("belongs").label(), &Program::belongs);
     visit(Field("table"), &Program::tables);
     visit(Field("kind"), &Program::kinds);
     visit(Field("group"), &Program::groups);

@@ -214,7 +214,7 @@ Compiled compile(const Run& run, const CompileOptions& options) {
         "hocket graph --for evaluate, whose text check and simulate take; try plan.expert_ranks: 0",
         sizes.plan.expert_ranks);
   }
-  if (sizes.plan.expert_ranks > 0 && run.config.plan.pass_options.text("cp_order") == "zigzag") {
+  if (sizes.plan.expert_ranks > 0 && sizes.plan.zigzag) {
     fail(
         run.name,
         "plan.expert_ranks is {}: rows of tokens go to their experts in one run of a sequence; try "

@@ -22,12 +22,8 @@ namespace hocket::engine {
 namespace {
 
 // Bounds of sizes: far beyond what anybody runs, and their products stay below 2^62.
-constexpr double kMaxRanks = 1 << 16;
-constexpr double kMaxKib = 1 << 30;
-constexpr double kMaxTokens = 1 << 27;     // of a micro-batch (models/builder.cc)
-constexpr double kMaxSequences = 1 << 16;  // of a rank and micro-batch
-constexpr double kMaxThreads = 1024;
-constexpr double kMaxDropout = 0.999;  // what is kept is divided by 1 - dropout
+constexpr double kMaxTokens = 1 << 27;  // of a micro-batch (models/builder.cc)
+constexpr double kMaxDropout = 0.999;   // what is kept is divided by 1 - dropout
 // AdamW divides by 1 - beta^t.
 constexpr double kMaxBeta = 0.999999;
 
@@ -110,38 +106,6 @@ void TrainSection::fields(Fields& fields) {
          "start anew, in a folder without checkpoints");
 }
 
-void ShardSection::fields(Fields& fields) {
-  const std::vector<std::string> among{"none", "group", "all"};
-  fields("params", params,
-         "parameters, gathered before each use and freed after it: over all ranks (ZeRO-3, FSDP), "
-         "or inside each group (MiCS, HSDP); generation holds them whole")
-      .one_of(among);
-  fields("grads", grads,
-         "gradients, scattered after every micro-batch (ZeRO-2); none: whole sums over "
-         "micro-batches, scattered once")
-      .one_of(among);
-  fields("optimizer", optimizer,
-         "the optimizer's states, and what it updates with them (ZeRO-1); at least as far as "
-         "parameters and gradients, which is the default")
-      .one_of(among);
-  fields("group", group,
-         "ranks of a group, the nearest ones: a divisor of dp x cp; 0: there are no groups")
-      .min(0)
-      .max(kMaxRanks * kMaxRanks);
-  fields("least_kib", least_kib,
-         "parameters of less, KiB, stay whole with their gradients and states, where messages cost "
-         "more than what they would save")
-      .min(0)
-      .max(kMaxKib);
-  fields("reshard_after_forward", reshard_after_forward,
-         "free gathered parameters after the forward pass of a layer and gather them again for its "
-         "backward pass; false: they stay between the two, for memory instead of messages");
-  fields("reshard_after_backward", reshard_after_backward,
-         "free gathered parameters after the backward pass of a micro-batch; false, with "
-         "reshard_after_forward false: they are gathered once, when a step begins, in the order in "
-         "which its stages need them, and stay until its end");
-}
-
 void PlanSection::fields(Fields& fields) {
   fields("ranks", ranks,
          "what ranks are: local, threads of this process; gloo, processes, each started by a "
@@ -156,79 +120,9 @@ void PlanSection::fields(Fields& fields) {
       "all_gather do not write as messages: own, which has the bits of local ranks; c10d, by its "
       "groups, in their order of sums; auto: c10d with plan.ranks nccl, else own")
       .one_of({"auto", "own", "c10d"});
-  fields("pp", pp, "pipeline ranks, each with pp_chunks stages").min(1).max(kMaxRanks);
-  fields("pp_chunks", pp_chunks,
-         "stages per pipeline rank: model chunks, for interleaved, zb-h1, zb-v and dualpipev (both "
-         "2) or a CSV")
-      .min(1)
-      .max(kMaxRanks);
-  fields(
-      "dp", dp,
-      "data-parallel ranks; with ranks as processes, by default as many as there are for the other "
-      "axes")
-      .min(1)
-      .max(kMaxRanks);
-  fields(
-      "ep", ep,
-      "expert-parallel ranks, among those there are: first ranks of tp (with sequence_parallel), "
-      "then of cp, then of dp")
-      .min(1);
-  fields("etp", etp, "ranks of tp over which the width of every expert is split").min(1);
-  fields("ep_inner", ep_inner,
-         "ranks of ep that lie together, as on a node: rows go to the node of their expert first, "
-         "then to its rank, and back likewise (two-level all-to-all); 1: in one step")
-      .min(1);
-  fields("expert_ranks", expert_ranks,
-         "ranks beside these, which have all experts; 0: none. Forward only: eval, graph --for "
-         "evaluate")
-      .min(0)
-      .max(kMaxRanks);
-  fields("cp", cp, "context-parallel ranks: they share the tokens of a data-parallel rank")
-      .min(1)
-      .max(kMaxRanks);
-  fields("tp", tp,
-         "tensor-parallel ranks: they have the same tokens, and parts of the vocabulary, heads and "
-         "MLPs")
-      .min(1)
-      .max(kMaxRanks);
-  fields("sequence_parallel", sequence_parallel,
-         "between their products, the ranks of tp split the tokens among them: norms and residuals "
-         "are not repeated, and take a part of the memory");
-  fields("micro_batch", micro_batch, "sequences per data-parallel rank and micro-batch")
-      .min(1)
-      .max(kMaxSequences);
-  fields("dp_samples", dp_samples,
-         "sequences of a micro-batch for each data-parallel rank, in place of micro_batch, e.g. "
-         "[3, 2, 2, 1] for ranks of unlike speed; default: micro_batch each, or as even as "
-         "global_batch divides");
-  fields("cp_shares", cp_shares,
-         "what each rank of cp has of the tokens of a data-parallel rank, relative to each other, "
-         "e.g. [3, 2, 2, 1] for ranks of unlike speed; default: as many each");
-  fields("shard", shard,
-         "what data-parallel ranks split among them, so that none has all of it: none, in a group "
-         "of near ranks, or among all (docs/axes.md)");
-  fields("pp_layers", pp_layers,
-         "layers per stage, e.g. [3, 5]; 0 for a stage of the embedding or the head alone, the "
-         "first or the last; default: as even as possible");
-  fields("pp_schedule", pp_schedule,
-         "1f1b, gpipe, interleaved, interleaved-overlap, zb-h1, zb-v, dualpipev, dualpipe, or a "
-         "schedule CSV, as "
-         "`hocket graph --stage schedule` prints it (docs/schedules.md)");
-  fields("layouts", layouts,
-         "how tensors lie, \"PATTERN LAYOUT\" each, e.g. [lm_head.weight tp:S0]: those whose names "
-         "match (* and ?) are split along dim 0 over tp; B: whole on every rank; the last match "
-         "counts; gradients and optimizer states lie as their parameter is updated (docs/axes.md)");
+  Plan::fields(fields);
   fields("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
   pass_options.fields(fields);
-  fields("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
-      .min(0)
-      .max(kMaxThreads);
-  fields(
-      "ranks_per_node", ranks_per_node,
-      "decides which links are inside a node; 0: all ranks on one, or with ranks as processes as "
-      "many as the launcher starts on each host")
-      .min(0)
-      .max(kMaxRanks);
   fields("timeout_s", timeout_s, "of every wait for another rank or lane").min(0.1).max(1e6);
 }
 
@@ -323,40 +217,24 @@ void derive_model(Run& run) {
   }
 }
 
-parallel::Shard shard_of(const std::string& ranks) {
-  if (ranks == "group") return parallel::Shard::group;
-  return ranks == "all" ? parallel::Shard::all : parallel::Shard::none;
-}
-
 /// Throws Error: an update of less than what is split, which would hold states for what the rank
-/// neither has nor sums.
-parallel::Sharding sharding_of(const ShardSection& section, const std::string& name) {
-  parallel::Sharding sharding;
-  sharding.params = shard_of(section.params);
-  sharding.grads = shard_of(section.grads);
-  sharding.group = section.group;
-  sharding.least_bytes = static_cast<int64_t>(section.least_kib * 1024);
-  sharding.reshard_after_forward = section.reshard_after_forward;
-  sharding.reshard_after_backward = section.reshard_after_backward;
-  if (sharding.reshard_after_forward && !sharding.reshard_after_backward) {
+/// neither has nor sums; parameters that are freed and yet expected to be there.
+void expect_sharding(const parallel::Sharding& shard, const std::string& name) {
+  if (shard.reshard_after_forward && !shard.reshard_after_backward) {
     fail(name,
          "plan.shard.reshard_after_backward is false, but plan.shard.reshard_after_forward is "
          "true; expected false for both: what is freed after the forward pass of a micro-batch is "
          "not there after its backward pass");
   }
-  sharding.optimizer = sharding.update();
-  if (!section.optimizer) return sharding;
-  const parallel::Shard least = std::exchange(sharding.optimizer, shard_of(*section.optimizer));
-  if (sharding.optimizer < least) {
-    const bool params = sharding.params == least;
-    fail(name,
-         "plan.shard.optimizer is {}, but plan.shard.{} is {}; expected {}: a rank updates what it "
-         "has of parameters and gradients, and states of more would take memory and save nothing; "
-         "try to leave plan.shard.optimizer out",
-         *section.optimizer, params ? "params" : "grads", params ? section.params : section.grads,
-         least == parallel::Shard::all ? "all" : "group or all");
-  }
-  return sharding;
+  const parallel::Shard least = shard.update();
+  if (!shard.optimizer || *shard.optimizer == least) return;
+  const bool params = shard.params == least;
+  fail(name,
+       "plan.shard.optimizer is {}, but plan.shard.{} is {}; expected {}: a rank updates what it "
+       "has of parameters and gradients, and states of more would take memory and save nothing; "
+       "try to leave plan.shard.optimizer out",
+       to_string(*shard.optimizer), params ? "params" : "grads", to_string(least),
+       least == parallel::Shard::all ? "all" : "group or all");
 }
 
 /// What plan.ranks says, or follows from who started this process.
@@ -425,7 +303,7 @@ void expect_shares_for_all(const Run& run, const std::string& shared, int64_t to
 void expect_tokens_for_all(const Run& run) {
   const parallel::Plan& plan = run.plan;
   const int64_t ranks = plan.cp * (plan.sequence_parallel ? plan.tp : 1);
-  const bool zigzag = plan.ring && run.config.plan.pass_options.text("cp_order") == "zigzag";
+  const bool zigzag = plan.ring && plan.zigzag;
   std::vector<int64_t> samples = plan.dp_samples;
   if (samples.empty()) {
     samples.push_back(plan.micro_batch);
@@ -471,12 +349,12 @@ void derive_heads(Run& run) {
   const bool shared = heads >= plan.tp;
   const int64_t apart = std::gcd(plan.tp, shared ? run.model.num_kv_heads : heads);
   plan.heads_apart = apart < plan.tp ? apart : 0;
-  const std::string keys = run.config.plan.pass_options.text("cp_comm_type");
+  const passes::PassOptions& options = run.config.plan.pass_options;
+  const std::string keys = options.text("cp_comm_type");
   plan.ring = keys == "p2p" && plan.cp > 1;
-  plan.unlike_parts = plan.ring && run.config.plan.pass_options.text("cp_order") == "zigzag" &&
-                      run.config.train.seq_len % (2 * plan.cp) != 0;
-  plan.shard.even_over_sequences =
-      plan.ring && run.config.plan.pass_options.text("cp_order") == "zigzag";
+  plan.zigzag = options.text("cp_order") == "zigzag";
+  plan.unlike_parts = plan.ring && plan.zigzag && run.config.train.seq_len % (2 * plan.cp) != 0;
+  plan.shard.even_over_sequences = plan.ring && plan.zigzag;
   plan.exchange_heads = keys == "a2a" && plan.cp > 1;
   const int64_t ranks = shared ? plan.tp : apart;
   if (plan.exchange_heads && heads % (ranks * plan.cp) != 0) {
@@ -501,29 +379,12 @@ void derive(Run& run) {
   if (config.output.dir.empty()) {
     fail(run.name, "output.dir is empty; expected a folder; try output.dir: runs/default");
   }
-  parallel::Plan& p = run.plan;
-  p.pp = config.plan.pp;
-  p.pp_chunks = config.plan.pp_chunks;
   run.ranks = ranks_of(config.plan);
   run.c10d = config.plan.collectives == "c10d" ||
              (config.plan.collectives == "auto" && run.ranks == Ranks::nccl);
-  p.dp = config.plan.dp;
-  p.ep = config.plan.ep;
-  p.etp = config.plan.etp;
-  p.ep_inner = config.plan.ep_inner;
-  p.expert_ranks = config.plan.expert_ranks;
-  p.cp = config.plan.cp;
-  p.tp = config.plan.tp;
-  p.sequence_parallel = config.plan.sequence_parallel && p.tp > 1;
-  p.micro_batch = config.plan.micro_batch;
-  p.shard = sharding_of(config.plan.shard, run.name);
-  p.pp_layers = config.plan.pp_layers;
-  p.pp_schedule = config.plan.pp_schedule;
-  p.layouts = config.plan.layouts;
-  p.threads_per_rank = config.plan.threads_per_rank;
-  p.ranks_per_node = config.plan.ranks_per_node;
-  p.dp_samples = config.plan.dp_samples;
-  p.cp_shares = config.plan.cp_shares;
+  run.plan = config.plan;
+  run.plan.sequence_parallel = run.plan.sequence_parallel && run.plan.tp > 1;
+  expect_sharding(run.plan.shard, run.name);
   derive_heads(run);
   derive_samples(run);
   expect_tokens_for_all(run);
@@ -539,7 +400,7 @@ void derive(Run& run) {
          "plan.collectives is c10d on a device that is played (timed.cluster); expected own: only "
          "messages of our own are filled up to what is played");
   }
-  p.validate(run.model.num_layers, run.model.num_experts);
+  run.plan.validate(run.model.num_layers, run.model.num_experts);
   warn_of_idle_keys(run);
 }
 

@@ -65,32 +65,12 @@ struct TrainSection {
   void fields(Fields& v);
 };
 
-struct ShardSection {
-  std::string params = "none", grads = "none";
-  std::optional<std::string> optimizer;
-  int64_t group = 0;
-  double least_kib = 0;
-  bool reshard_after_forward = true;
-  bool reshard_after_backward = true;
-  void fields(Fields& v);
-};
-
-struct PlanSection {
+/// The plan, and how its ranks run it.
+struct PlanSection : parallel::Plan {
   std::string ranks = "auto", collectives = "auto";
-  int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, etp = 1, ep_inner = 1, expert_ranks = 0, cp = 1,
-          tp = 1, micro_batch = 1;
-  bool sequence_parallel = false;
-  ShardSection shard;
-  std::vector<int64_t> dp_samples;
-  std::vector<int64_t> cp_shares;
-  std::vector<int64_t> pp_layers;
-  std::string pp_schedule = "1f1b";
-  std::vector<std::string> layouts;
   std::vector<std::string> passes{"recompute", "ring_attention", "chunk",    "overlap",
                                   "tiles",     "bucket",         "compress", "expand"};
   passes::PassOptions pass_options;  ///< keys of the plan, each declared by its pass
-  int64_t threads_per_rank = 0;
-  int64_t ranks_per_node = 0;
   double timeout_s = 300;
   void fields(Fields& v);
 };

@@ -53,7 +53,7 @@ std::string describe(const Run& run) {
   std::string split;
   for (const auto& [what, among] : {std::pair{"params", plan.shard.params},
                                     {"grads", plan.shard.grads},
-                                    {"optimizer", plan.shard.optimizer}}) {
+                                    {"optimizer", plan.shard.update()}}) {
     if (among == parallel::Shard::none) continue;
     const bool near = among == parallel::Shard::group;
     split += fmt::format("{}{}{}", split.empty() ? ", split: " : " and ", what,

@@ -22,7 +22,7 @@ bool has_nodes(const parallel::Plan& plan) {
   return plan.ranks_per_node > 1 && plan.ranks_per_node < plan.world();
 }
 bool is_split(const parallel::Sharding& shard, parallel::Shard among) {
-  return shard.params == among || shard.grads == among || shard.optimizer == among;
+  return shard.params == among || shard.grads == among || shard.update() == among;
 }
 /// An algorithm for nodes, where there are none.
 bool is_for_nodes(const Run& run, const char* key) {

@@ -218,9 +218,11 @@ void load_weights(const checkpoint::ModelWeights& weights, const engine::Compile
                   runtime::LocalRanks& ranks) {
   comm::together(ranks.processes(), [&] {
     for (const graph::Tensor& tensor : compiled.reference.tensors) {
-      if (tensor.kind != graph::TensorKind::param) continue;
+      const bool copy = tensor.init.kind == graph::Init::Kind::copy;
+      if (tensor.kind != graph::TensorKind::param && !copy) continue;
+      const std::string& source = copy ? compiled.reference.tensor(tensor.of).name : tensor.name;
       engine::scatter(tensor, compiled.program, ranks, [&](int64_t begin, int64_t count, void* to) {
-        weights.load_range(tensor.name, begin, count, tensor.type.dtype, to);
+        weights.load_range(source, begin, count, tensor.type.dtype, to);
       });
     }
     return std::string();

@@ -67,5 +67,49 @@ TEST(AdamW, EveryParameterIsUpdatedOnceAndOnlyMatricesAreDecayed) {
   }
 }
 
+TEST(AdamW, FrozenParametersHaveNeitherGradientNorState) {
+  models::BuildOptions options;
+  options.tokens = 16;
+  options.sequence_length = 8;
+  graph::Graph g = models::build(check::test::dense(2, false), options);
+  const graph::TensorId frozen = g.find("model.layers.0.self_attn.o_proj.weight");
+  ASSERT_NE(frozen, graph::kNone);
+  g.tensors[frozen].trained = false;
+  differentiate(g);
+  append_adamw(g, {});
+  size_t params = 0, states = 0;
+  for (const graph::Tensor& t : g.tensors) {
+    params += t.kind == TensorKind::param;
+    if (t.kind != TensorKind::state) continue;
+    ++states;
+    EXPECT_EQ(t.state, graph::StateKind::optimizer) << t.name;
+    EXPECT_NE(t.of, frozen) << t.name;
+    EXPECT_EQ(g.tensor(t.of).kind, TensorKind::param) << t.name;
+  }
+  EXPECT_EQ(g.grads.size(), params - 1);
+  EXPECT_EQ(states, 2 * (params - 1));
+  // The text keeps what is frozen and what belongs to what.
+  EXPECT_EQ(graph::print(graph::parse_graph(graph::print(g))), graph::print(g));
+  EXPECT_FALSE(graph::parse_graph(graph::print(g)).tensor(frozen).trained);
+}
+
+TEST(AdamW, MasterWeightsAreCopies) {
+  models::BuildOptions options;
+  options.tokens = 16;
+  options.sequence_length = 8;
+  options.dtype = graph::DType::bf16;
+  graph::Graph g = models::build(check::test::dense(1, false), options);
+  differentiate(g);
+  append_adamw(g, {});
+  size_t masters = 0;
+  for (const graph::Tensor& t : g.tensors) {
+    if (t.init.kind != graph::Init::Kind::copy) continue;
+    ++masters;
+    EXPECT_EQ(t.type.dtype, graph::DType::f32) << t.name;
+    EXPECT_EQ(g.tensor(t.of).type.dtype, graph::DType::bf16) << t.name;
+  }
+  EXPECT_EQ(masters, g.grads.size());
+}
+
 }  // namespace
 }  // namespace hocket::autodiff

@@ -105,7 +105,7 @@ TEST(Bucket, SharedOutParametersOfALayerComeTogether) {
   const auto sharded = [](int64_t bucket_bytes) {
     parallel::Plan plan;
     plan.dp = 5;
-    plan.shard.params = plan.shard.grads = plan.shard.optimizer = parallel::Shard::all;
+    plan.shard.params = plan.shard.grads = parallel::Shard::all;
     return check::test::make_case(check::test::dense(2, false), plan, 10, bucket_bytes);
   };
   const check::test::Case single = sharded(0);
@@ -156,7 +156,7 @@ TEST(Bucket, ShardedParametersOfALayerComeTogether) {
   const auto sharded = [](int64_t bucket_bytes) {
     parallel::Plan plan;
     plan.dp = 2;
-    plan.shard.params = plan.shard.grads = plan.shard.optimizer = parallel::Shard::all;
+    plan.shard.params = plan.shard.grads = parallel::Shard::all;
     return check::test::make_case(check::test::dense(2, false), plan, 8, bucket_bytes);
   };
   const check::test::Case single = sharded(0);

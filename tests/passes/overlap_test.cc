@@ -75,7 +75,7 @@ TEST(Overlap, DelayedGradientsAreStillSummed) {
 TEST(Overlap, ParametersGoBeforeSums) {
   parallel::Plan plan;
   plan.dp = 2;
-  plan.shard.params = plan.shard.grads = plan.shard.optimizer = parallel::Shard::all;
+  plan.shard.params = plan.shard.grads = parallel::Shard::all;
   const check::test::Case c = lowered(plan, {});
   const std::vector<Task>& tasks = c.program.classes[0].tasks;
   int gathers = 0;

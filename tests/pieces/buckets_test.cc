@@ -276,6 +276,8 @@ Written tied_and_split(int split_dim) {
       graph::Tensor state = w.graph.tensor(param);
       state.name = (i ? graph::names::kExpAvgSqOf : graph::names::kExpAvgOf) + state.name;
       state.kind = graph::TensorKind::state;
+      state.state = graph::StateKind::optimizer;
+      state.of = param;
       states[param][i] = w.graph.add_tensor(state);
     }
     w.apply("adamw." + w.graph.tensor(param).name, "adamw", attrs,

@@ -89,16 +89,10 @@ void LayoutRules::share_updates() {
       updated_[grad.total] = static_cast<int32_t>(index);
     }
   }
-  for (const graph::Node& node : graph_->nodes) {
-    if (node.phase != graph::Phase::optimizer) continue;
-    const auto param = std::find_if(node.in.begin(), node.in.end(), [&](TensorId id) {
-      return tensor(id).kind == TensorKind::param;
-    });
-    if (param == node.in.end()) continue;
-    for (TensorId id : node.in) {
-      if (tensor(id).kind == TensorKind::state) {
-        updated_[id] = updated_[*param];
-      }
+  for (size_t id = 0; id < graph_->tensors.size(); ++id) {
+    const graph::Tensor& state = graph_->tensors[id];
+    if (state.state == graph::StateKind::optimizer) {
+      updated_[id] = updated_[static_cast<size_t>(state.of)];
     }
   }
 }

@@ -119,7 +119,7 @@ class LayoutChoice {
         }
         for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
           const graph::Axis& ranks = mesh_.axes[axis];
-          if (ranks.size > 1 && tensor.type.bytes() >= sharding_.least_bytes &&
+          if (ranks.size > 1 && tensor.type.bytes() >= sharding_.least_bytes() &&
               may_split(axis, mesh_, sharding_, sharding_.update()) && split[axis].is_replicate()) {
             log_debug("{} {} stays whole over {}: no dim has {} indices to split", tensor.name,
                       to_string(tensor.type), ranks.name, ranks.size);

@@ -183,7 +183,7 @@ struct PinnableTensors {
 };
 
 PinnableTensors pinnable_tensors(const Graph& graph) {
-  // First all by their kind; then what the optimizer reads and writes is its parameter's; and so
+  // First all by their kind; then what the optimizer writes is its parameter's; and so
   // are sums of gradients, of which the parts cannot be pinned.
   PinnableTensors all{std::vector<Pinnable>(graph.tensors.size(), Pinnable::none),
                       std::vector<TensorId>(graph.tensors.size(), kNone)};
@@ -194,6 +194,9 @@ PinnableTensors pinnable_tensors(const Graph& graph) {
     } else if (tensor.producer != kNone &&
                graph.nodes[static_cast<size_t>(tensor.producer)].phase != graph::Phase::optimizer) {
       all.what[id] = Pinnable::activation;
+    } else if (tensor.state == graph::StateKind::optimizer) {
+      all.what[id] = Pinnable::update;
+      all.param[id] = tensor.of;
     }
   }
   for (const graph::Node& node : graph.nodes) {
@@ -202,11 +205,6 @@ PinnableTensors pinnable_tensors(const Graph& graph) {
       return graph.tensor(id).kind == TensorKind::param;
     });
     if (param == node.in.end()) continue;
-    for (TensorId id : node.in) {
-      if (graph.tensor(id).kind != TensorKind::state) continue;
-      all.what[static_cast<size_t>(id)] = Pinnable::update;
-      all.param[static_cast<size_t>(id)] = *param;
-    }
     for (TensorId id : node.out) {
       all.param[static_cast<size_t>(id)] = *param;
     }

@@ -94,7 +94,7 @@ Layout sharded(const TensorType& type, Layout layout, const Mesh& mesh, const Sh
   // get one (Shares says how much each). A dim that is split already is left alone. What is split
   // in groups then is whole along the axes from group to group, which cut last: blocks of all ranks
   // lie in those of their group.
-  if (type.bytes() < sharding.least_bytes) return layout;
+  if (type.bytes() < sharding.least_bytes()) return layout;
   const std::vector<size_t> axes = axes_alike(layout, mesh);
   const Layout even = split_along(axes, type, layout, mesh, dim_divided_by);
   std::vector<size_t> uneven = axes;

@@ -296,19 +296,13 @@ Layout default_layout(const graph::Tensor& tensor, const Mesh& mesh) {
   return layout;
 }
 
-/// What the optimizer keeps for a parameter: states that a node reads with it, of its type.
+/// Lays optimizer states that have their parameter's shape as the parameter lies.
 void let_states_follow(const Graph& graph, std::vector<Layout>* layouts) {
-  for (const graph::Node& node : graph.nodes) {
-    if (node.phase != graph::Phase::optimizer) continue;
-    const auto param = std::find_if(node.in.begin(), node.in.end(), [&](TensorId id) {
-      return graph.tensor(id).kind == TensorKind::param;
-    });
-    if (param == node.in.end()) continue;
-    for (TensorId id : node.in) {
-      const graph::Tensor& tensor = graph.tensor(id);
-      if (tensor.kind == TensorKind::state && tensor.type.dims == graph.tensor(*param).type.dims) {
-        (*layouts)[static_cast<size_t>(id)] = (*layouts)[static_cast<size_t>(*param)];
-      }
+  for (size_t id = 0; id < graph.tensors.size(); ++id) {
+    const graph::Tensor& state = graph.tensors[id];
+    if (state.state == graph::StateKind::optimizer &&
+        state.type.dims == graph.tensor(state.of).type.dims) {
+      (*layouts)[id] = (*layouts)[static_cast<size_t>(state.of)];
     }
   }
 }

@@ -478,6 +478,25 @@ std::vector<program::Box> equal_ranks(const graph::Graph& graph, const Layouts& 
   return boxes;
 }
 
+/// Optimizer states, and gradients that the host reads.
+std::vector<program::Belongs> belongs_of(const graph::Graph& reference) {
+  std::vector<program::Belongs> list;
+  const auto add = [&](const graph::Tensor& tensor) {
+    if (tensor.of != graph::kNone) {
+      list.push_back({tensor.name, reference.tensor(tensor.of).name});
+    }
+  };
+  for (const graph::Tensor& tensor : reference.tensors) {
+    if (tensor.kind == graph::TensorKind::state) {
+      add(tensor);
+    }
+  }
+  for (const graph::TensorId output : reference.outputs) {
+    add(reference.tensor(output));
+  }
+  return list;
+}
+
 Templates templates_of(const graph::Graph& reference, const Plan& plan) {
   // Layouts and stages are chosen for the whole graph, then every rank of the pipeline is lowered
   // to a template of one micro-batch of its stages, to be stamped in the order of its row of the
@@ -490,6 +509,7 @@ Templates templates_of(const graph::Graph& reference, const Plan& plan) {
   program.num_layers = reference.num_layers;
   program.ranks_per_node = static_cast<int32_t>(plan.ranks_per_node);
   program.symbols = reference.symbols;
+  program.belongs = belongs_of(reference);
   made.num_tensors = static_cast<int32_t>(reference.tensors.size());
   const int ranks = static_cast<int>(plan.pp);
   const int chunks = static_cast<int>(plan.pp_chunks);

@@ -78,14 +78,17 @@ void Places::place_layers(const Graph& graph, const Pipeline& pipeline) {
       }
     }
   }
-  const auto mark = [&](const std::vector<TensorId>& summed) {
-    for (TensorId tensor : summed) {
-      partial_[tensor] = has_[tensor].size() > 1;
-    }
-  };
-  mark(graph.losses);
+  const std::vector<bool> totals = graph::read_in_step(graph);
+  for (size_t tensor = 0; tensor < totals.size(); ++tensor) {
+    partial_[tensor] = totals[tensor] && has_[tensor].size() > 1;
+  }
+  for (const TensorId loss : graph.losses) {
+    partial_[loss] = has_[loss].size() > 1;
+  }
   for (const graph::ParamGrad& grad : graph.grads) {
-    mark(grad.contributions);
+    for (const TensorId contribution : grad.contributions) {
+      partial_[contribution] = has_[contribution].size() > 1;
+    }
   }
 }
 

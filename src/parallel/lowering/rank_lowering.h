@@ -48,9 +48,11 @@ class RankLowering {
         pp_axis_(mesh_.axis(kStageAxis)),
         values_of_(graph.tensors.size()),
         accumulated_(graph.tensors.size(), false),
-        is_output_(graph.tensors.size(), false) {
+        is_output_(graph.tensors.size(), false),
+        total_(graph::read_in_step(graph)) {
     // What all ranks must agree on is found in the whole graph: which tensors add up over
-    // micro-batches (losses and contributions to gradients), and which the host reads.
+    // micro-batches (losses, contributions to gradients, whatever else the step reads), and which
+    // the host reads.
     for (int32_t route = 0; route < pipeline.num_routes(); ++route) {
       for (int32_t stage = 0; stage < pipeline.num_stages(); ++stage) {
         if (pipeline.rank_of(stage, route) == rank) {
@@ -60,10 +62,12 @@ class RankLowering {
     }
     for (TensorId id : graph.losses) {
       accumulated_[id] = true;
+      total_[id] = false;
     }
     for (const auto& grad : graph.grads) {
       for (TensorId id : grad.contributions) {
         accumulated_[id] = true;
+        total_[id] = false;
       }
     }
     for (TensorId id : graph.outputs) {
@@ -106,6 +110,9 @@ class RankLowering {
   void free_gathered_again();
   bool scatters(TensorId tensor) const;
   void scatter(TensorId contribution, List& list, int32_t layer);
+  void add_to_total(TensorId tensor, List& list, const graph::Node& node);
+  void bring(ValueId part, ValueId sum, TaskTemplate* task);
+  void take_totals();
   void bring_back(const graph::Node& node, List& list);
   ValueId base(TensorId tensor, List& list, const graph::Node& user);
   graph::Attrs attrs_here(const ReshardStep& step, const Layout& from, const TensorType& whole,
@@ -167,7 +174,9 @@ class RankLowering {
   /// Per tensor, the ranks that read it and do not make it, each with its first stage that does:
   /// the maker sends it to each of them, once.
   std::vector<std::map<int32_t, int32_t>> remote_consumers_;
-  std::vector<bool> accumulated_, is_output_;
+  /// By tensor: its op adds to what earlier micro-batches made; the host reads it; its sum over
+  /// micro-batches is kept beside its value in each of them.
+  std::vector<bool> accumulated_, is_output_, total_;
   /// By counts tensor and axes that split experts: of the exchange over the last of them.
   std::map<std::pair<TensorId, std::vector<int32_t>>, ValueId> sizes_of_;
   std::map<program::GroupId, Lane> group_lane_;

@@ -173,12 +173,26 @@ void RankLowering::gather(graph::NodeId gathering, List& list) {
   }
 }
 
+/// From here on, what a micro-batch made stands for its sum over all of them.
+void RankLowering::take_totals() {
+  for (size_t tensor = 0; tensor < total_.size(); ++tensor) {
+    if (!total_[tensor]) continue;
+    const TensorId id = static_cast<TensorId>(tensor);
+    std::erase_if(values_of_[tensor],
+                  [&](ValueId value) { return !out_.values[value].accumulator; });
+    if (values_of_[tensor].empty() || !places_.partial(id)) continue;
+    stage_ = own_stage(graph_.tensor(id).layer);
+    values_of_[tensor] = {sum_over_pipeline(values_of_[tensor][0], id, out_.step)};
+  }
+}
+
 void RankLowering::emit_step() {
   // The optimizer's nodes, once per step, on the ranks where their parameter lies. What a node
   // reads that no rank has all of (norms of gradients) is made in a vector that is summed over the
   // pipeline before the node. Last, the losses: their partial sums become the outputs that the host
   // reads.
   in_step_ = true;
+  take_totals();
   const auto optimizer_nodes = [&](auto&& visit) {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const graph::NodeId node = static_cast<graph::NodeId>(n);

@@ -41,7 +41,9 @@ struct Span {
 class LinkTimes {
  public:
   LinkTimes(const Program& program, const sim::Replay& replay, size_t index)
-      : list_(program.classes[program.class_of(replay.ranks[index])]) {
+      : list_(program.classes[program.class_of(replay.ranks[index])]),
+        parameters_(passes::parameters_of_gradients(program,
+                                                    program.class_of(replay.ranks[index]))) {
     for (size_t t = 0; t < list_.tasks.size(); ++t) {
       if (!program::is_communication(program.kind(list_.tasks[t]))) continue;
       const auto at = static_cast<size_t>(replay.base[index]) + t;
@@ -59,15 +61,13 @@ class LinkTimes {
         place[parameter] = t;
       }
     }
-    const std::map<program::BufferId, std::string> parameters =
-        passes::parameters_of_gradients(list_);
     std::vector<std::optional<Span>> spans(transfers.size());
     for (size_t i = 0; i < tasks_.size(); ++i) {
       const Task& task = list_.tasks[tasks_[i]];
       if (task.phase != program::Phase::grad) continue;
       for (const program::BufferId output : task.out) {
-        const auto parameter = parameters.find(list_.root(output));
-        if (parameter == parameters.end() || !place.contains(parameter->second)) continue;
+        const auto parameter = parameters_.find(list_.root(output));
+        if (parameter == parameters_.end() || !place.contains(parameter->second)) continue;
         std::optional<Span>& span = spans[place.at(parameter->second)];
         span = span ? Span{std::min(span->begin, carried_[i].begin),
                            std::max(span->end, carried_[i].end)}
@@ -90,6 +90,7 @@ class LinkTimes {
 
  private:
   const program::RankClass& list_;
+  const std::map<program::BufferId, std::string> parameters_;  ///< whose gradients buffers hold
   std::vector<Span> carried_;
   std::vector<size_t> tasks_;  ///< of each of these, its place in the list
 };
