@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
+#include <span>
+#include <utility>
 
 #include "base/error.h"
 #include "graph/names.h"
@@ -21,21 +22,6 @@ namespace names = graph::names;
 int64_t tokens_per_micro_batch(const Compiled& compiled, std::span<const int64_t> values) {
   const graph::TensorId id = compiled.reference.find(names::kTokens);
   return id == graph::kNone ? 0 : compiled.reference.tensor(id).type.at(values).numel();
-}
-
-/// Copies what the rank holds of a full input; nothing if it does not read it.
-void feed_input(const std::string& name, int32_t micro_batch, const void* full,
-                const Compiled& compiled, int32_t rank, runtime::Executor& executor) {
-  if (!executor.has(name, micro_batch)) return;
-  const graph::Tensor& tensor = compiled.reference.tensor(compiled.reference.find(name));
-  const auto bytes = [&](int64_t n) { return tensor.type.bytes_of(n); };
-  const auto* from = static_cast<const std::byte*>(full);
-  auto* to = static_cast<std::byte*>(executor.input(name, micro_batch));
-  program::for_each_run(
-      executor.buffer(name, micro_batch), name, tensor.type.at(executor.symbol_values()),
-      compiled.program, rank, [&](int64_t begin, int64_t count, int64_t local) {
-        std::memcpy(to + bytes(local), from + bytes(begin), static_cast<size_t>(bytes(count)));
-      });
 }
 
 }  // namespace
@@ -66,6 +52,19 @@ int64_t Batch::num_targets(const std::vector<bool>& of_rows) const {
     count += counts && targets[i] >= 0 ? 1 : 0;
   }
   return count;
+}
+
+FeedMap Batch::feeds() const {
+  FeedMap feeds;
+  std::vector<int64_t> numbers(tokens.size());
+  std::iota(numbers.begin(), numbers.end(), first_token);
+  feeds.keep(names::kTokenNumbers, std::move(numbers));
+  feeds.add(names::kTokens, std::span<const int32_t>(tokens));
+  feeds.add(names::kTargets, std::span<const int32_t>(targets));
+  feeds.add(names::kPositions, std::span<const int32_t>(positions));
+  feeds.add(names::kLossScale, std::span<const double>(&loss_scale, 1));
+  feeds.keep(names::kHyper, std::vector<double>{hyper.lr, hyper.bias1, hyper.bias2});
+  return feeds;
 }
 
 RowsRead rows_read(const Compiled& compiled, const std::vector<int32_t>& ranks, int64_t rows,
@@ -109,26 +108,6 @@ Batch empty_batch(const Compiled& compiled, int64_t seq_len) {
       compiled.program.num_micro_batches;
   HOCKET_CHECK(tokens % seq_len == 0, "{} tokens a step in rows of {}", tokens, seq_len);
   return Batch(tokens / seq_len, seq_len);
-}
-
-void feed(const Batch& batch, const Compiled& compiled, int32_t rank, runtime::Executor& executor) {
-  const int64_t per_micro_batch = tokens_per_micro_batch(compiled, executor.symbol_values());
-  const int32_t micro_batches = compiled.program.num_micro_batches;
-  HOCKET_CHECK(batch.rows * batch.seq_len == per_micro_batch * micro_batches,
-               "{} rows of {} tokens for {} micro-batches of {}", batch.rows, batch.seq_len,
-               micro_batches, per_micro_batch);
-  std::vector<int64_t> numbers(static_cast<size_t>(per_micro_batch));
-  for (int32_t m = 0; m < micro_batches; ++m) {
-    const int64_t at = m * per_micro_batch;
-    std::iota(numbers.begin(), numbers.end(), batch.first_token + at);
-    feed_input(names::kTokenNumbers, m, numbers.data(), compiled, rank, executor);
-    feed_input(names::kTokens, m, batch.tokens.data() + at, compiled, rank, executor);
-    feed_input(names::kTargets, m, batch.targets.data() + at, compiled, rank, executor);
-    feed_input(names::kPositions, m, batch.positions.data() + at, compiled, rank, executor);
-  }
-  const double hyper[3] = {batch.hyper.lr, batch.hyper.bias1, batch.hyper.bias2};
-  feed_input(names::kLossScale, program::kNone, &batch.loss_scale, compiled, rank, executor);
-  feed_input(names::kHyper, program::kNone, hyper, compiled, rank, executor);
 }
 
 }  // namespace hocket::engine

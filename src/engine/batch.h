@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step reads, and the one way in which it gets to the ranks: training, evaluation,
-// generation, profiling and benchmarks fill a Batch and feed it.
+// Text for a step: training, evaluation, generation, profiling and benchmarks fill a Batch, which
+// makes the inputs of a language model of it.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "data/loader.h"
+#include "engine/feed.h"
 #include "run/compile.h"
-#include "runtime/executor.h"
 
 namespace hocket::engine {
 
@@ -31,6 +31,8 @@ struct Batch {
   data::SequenceOut row(int64_t r);
   /// Tokens that are predicted; of these rows only, if any are named.
   int64_t num_targets(const std::vector<bool>& of_rows = {}) const;
+  /// By the names of a model's inputs; the batch outlives them.
+  FeedMap feeds() const;
 
   int64_t rows, seq_len;
   std::vector<int32_t> tokens, targets, positions;  ///< [rows, seq_len]
@@ -50,9 +52,5 @@ struct RowsRead {
 };
 RowsRead rows_read(const Compiled& compiled, const std::vector<int32_t>& ranks, int64_t rows,
                    int64_t seq_len);
-
-/// Gives one rank its part of every input that its tasks read. The batch must have the tokens of
-/// all micro-batches, no more and no less; the executor knows the values of symbols.
-void feed(const Batch& batch, const Compiled& compiled, int32_t rank, runtime::Executor& executor);
 
 }  // namespace hocket::engine

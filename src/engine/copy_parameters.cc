@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters on their way from one program's ranks to another's.
+// Parameters on their way from one program's store to another's.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -114,15 +114,16 @@ class Spans {
 /// it.
 class TensorCopies {
  public:
-  TensorCopies(const program::Program& from, const runtime::LocalRanks& from_ranks,
-               const program::Program& to, runtime::LocalRanks& to_ranks, int64_t together)
+  TensorCopies(const program::Program& from, const runtime::Store& from_store,
+               const program::Program& to, const runtime::Store& to_store, int64_t together)
       : from_(from),
-        from_ranks_(from_ranks),
-        to_ranks_(to_ranks),
+        to_(to),
+        from_store_(from_store),
+        to_store_(to_store),
         had_(from),
         wanted_(to),
         together_(together),
-        processes_(static_cast<size_t>(from_ranks.processes().size())),
+        processes_(static_cast<size_t>(from_store.ranks().processes().size())),
         given_(processes_),
         taken_(processes_) {}
 
@@ -166,7 +167,7 @@ class TensorCopies {
         given[to].append(reinterpret_cast<const char*>(data), bytes);
       });
     }
-    const std::vector<std::string> came = from_ranks_.processes().exchange(std::move(given));
+    const std::vector<std::string> came = from_store_.ranks().processes().exchange(std::move(given));
     for (size_t from = 0; from < processes_; ++from) {
       size_t at = 0;
       taken_[from].take(part, [&](std::byte* data, size_t bytes) {
@@ -208,16 +209,16 @@ class TensorCopies {
             const Held& to) {
     // A process has one rank, of its own number, or all.
     const int64_t bytes = type.bytes_of(to.count);
-    const bool gives = from_ranks_.has(giver);
-    const bool takes = to_ranks_.has(taker);
+    const bool gives = from_store_.ranks().has(giver);
+    const bool takes = to_store_.ranks().has(taker);
     std::byte* source = nullptr;
     std::byte* into = nullptr;
     if (gives) {
-      const auto& entries = from_ranks_.at(giver).store().entries();
+      const auto& entries = from_store_.at(giver).entries();
       source = entries.at(from.buffer->name).memory->data() + type.bytes_of(from.local);
     }
     if (takes) {
-      auto& entry = to_ranks_.at(taker).store().get(*to.buffer);
+      auto& entry = to_store_.at(taker).get(*to.buffer, to_);
       entry.initialised = true;
       into = entry.memory->data() + type.bytes_of(to.local);
     }
@@ -236,8 +237,9 @@ class TensorCopies {
   }
 
   const program::Program& from_;
-  const runtime::LocalRanks& from_ranks_;
-  runtime::LocalRanks& to_ranks_;
+  const program::Program& to_;
+  const runtime::Store& from_store_;
+  const runtime::Store& to_store_;
   const Holdings had_, wanted_;
   const int64_t together_;
   const size_t processes_;
@@ -248,9 +250,9 @@ class TensorCopies {
 }  // namespace
 
 void copy_parameters(const graph::Graph& graph, const program::Program& from,
-                     const runtime::LocalRanks& from_ranks, const program::Program& to,
-                     runtime::LocalRanks& to_ranks, int64_t together) {
-  TensorCopies copies(from, from_ranks, to, to_ranks, together);
+                     const runtime::Store& from_store, const program::Program& to,
+                     const runtime::Store& to_store, int64_t together) {
+  TensorCopies copies(from, from_store, to, to_store, together);
   int64_t bytes = 0;
   for (const graph::Tensor& tensor : graph.tensors) {
     if (tensor.kind != graph::TensorKind::param) continue;

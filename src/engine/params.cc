@@ -141,16 +141,16 @@ std::vector<std::byte> put_together_from_all(const graph::Tensor& tensor,
 }
 
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
-                runtime::Rank& rank) {
+                runtime::PersistentStore& store) {
   std::map<std::string, const graph::Tensor*> by_name;
   for (const graph::Tensor& tensor : graph.tensors) {
     if (tensor.kind == graph::TensorKind::param || tensor.kind == graph::TensorKind::state) {
       by_name[tensor.name] = &tensor;
     }
   }
-  for (const auto& buffer : program.classes[program.class_of(rank.id())].buffers) {
+  for (const auto& buffer : program.classes[program.class_of(store.rank())].buffers) {
     if (buffer.kind != program::BufferKind::persistent) continue;
-    auto& entry = rank.store().get(buffer);
+    auto& entry = store.get(buffer, program);
     if (entry.initialised) continue;
     entry.initialised = true;
     for (const std::string& name : program::tensors_of(buffer.name, buffer.slots)) {
@@ -158,14 +158,13 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
       HOCKET_CHECK(it != by_name.end(), "persistent tensor {} is not in the graph", name);
       const graph::Tensor& t = *it->second;
       // Memory comes zeroed.
-      const graph::Tensor& source =
-          t.init.kind == graph::Init::Kind::copy ? graph.tensor(t.of) : t;
+      const graph::Tensor& source = t.init.kind == graph::Init::Kind::copy ? graph.tensor(t.of) : t;
       if (source.init.kind == graph::Init::Kind::none || source.init.value == 0) continue;
       std::byte* const data = entry.memory->data();
       if (t.type.dtype == graph::DType::f64) {
-        fill(t, source, buffer, program, rank.id(), seed, reinterpret_cast<double*>(data));
+        fill(t, source, buffer, program, store.rank(), seed, reinterpret_cast<double*>(data));
       } else if (t.type.dtype == graph::DType::f32) {
-        fill(t, source, buffer, program, rank.id(), seed, reinterpret_cast<float*>(data));
+        fill(t, source, buffer, program, store.rank(), seed, reinterpret_cast<float*>(data));
       } else {
         fail_run("parameters", "{} is {}; expected f32 or f64 where there is an initial value",
                  t.name, to_string(t.type));
@@ -175,33 +174,9 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
 }
 
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
-                runtime::LocalRanks& ranks) {
-  for (int32_t id : ranks.ids()) {
-    initialise(graph, program, seed, ranks.at(id));
-  }
-}
-
-void expect_alike(const program::Program& program, const runtime::LocalRanks& ranks) {
-  for (int32_t rank : ranks.ids()) {
-    const auto& entries = ranks.at(rank).store().entries();
-    std::map<std::string, std::string> home;  // by tensor: a buffer that is there
-    for (const auto& [name, entry] : entries) {
-      for (const std::string& tensor : program::tensors_of(name, entry.slots)) {
-        home[tensor] = name;
-      }
-    }
-    for (const program::Buffer& buffer : program.classes[program.class_of(rank)].buffers) {
-      if (buffer.kind != program::BufferKind::persistent) continue;
-      if (entries.contains(buffer.name)) continue;
-      for (const std::string& tensor : program::tensors_of(buffer.name, buffer.slots)) {
-        const auto known = home.find(tensor);
-        if (known == home.end()) continue;
-        fail_run("engine",
-                 "rank {} has {} in the buffer {}; the next program expects it in {}; try programs "
-                 "that hold it alike",
-                 rank, tensor, known->second, buffer.name);
-      }
-    }
+                const runtime::Store& store) {
+  for (int32_t id : store.ranks().ids()) {
+    initialise(graph, program, seed, store.at(id));
   }
 }
 
@@ -215,9 +190,11 @@ void for_each_element_run(const graph::Tensor& tensor, const program::Program& p
 }
 
 void scatter(const graph::Tensor& tensor, const program::Program& program,
-             runtime::LocalRanks& ranks, const std::function<void(int64_t, int64_t, void*)>& read) {
+             const runtime::Store& store,
+             const std::function<void(int64_t, int64_t, void*)>& read) {
+  const runtime::LocalRanks& ranks = store.ranks();
   for_each_holder(tensor.name, program, ranks, [&](int32_t rank, const program::Buffer& buffer) {
-    auto& entry = ranks.at(rank).store().get(buffer);
+    auto& entry = store.at(rank).get(buffer, program);
     entry.initialised = true;
     program::for_each_run(buffer, tensor.name, tensor.type, program, rank,
                           [&](int64_t begin, int64_t count, int64_t local) {
@@ -226,9 +203,11 @@ void scatter(const graph::Tensor& tensor, const program::Program& program,
   });
 }
 
-Owners::Owners(const program::Program& program, const runtime::LocalRanks& ranks,
-               std::vector<int32_t> among)
-    : program_(program), ranks_(ranks), among_(std::move(among)), classes_(program.class_table()) {
+Owners::Owners(const program::Program& program, runtime::Store store, std::vector<int32_t> among)
+    : program_(program),
+      store_(std::move(store)),
+      among_(std::move(among)),
+      classes_(program.class_table()) {
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
     for (const program::Buffer& buffer : program.classes[cls].buffers) {
       if (buffer.kind != program::BufferKind::persistent) continue;
@@ -251,10 +230,10 @@ std::vector<checkpoint::Share> Owners::shares(const graph::Tensor& tensor) const
     if (missing == 0) break;
     const auto here = holders->second.find(classes_[static_cast<size_t>(rank)]);
     if (here == holders->second.end()) continue;
-    const bool mine = ranks_.has(rank);
+    const bool mine = store_.ranks().has(rank);
     for (const program::Buffer* buffer : here->second) {
       const std::byte* data =
-          mine ? ranks_.at(rank).store().entries().at(buffer->name).memory->data() : nullptr;
+          mine ? store_.at(rank).entries().at(buffer->name).memory->data() : nullptr;
       program::for_each_run(*buffer, tensor.name, tensor.type, program_, rank,
                             [&](int64_t begin, int64_t count, int64_t local) {
                               seen.add(begin, count, [&](int64_t from, int64_t length) {
@@ -273,10 +252,11 @@ std::vector<checkpoint::Share> Owners::shares(const graph::Tensor& tensor) const
 }
 
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
-                              const runtime::LocalRanks& ranks) {
+                              const runtime::Store& store) {
+  const runtime::LocalRanks& ranks = store.ranks();
   std::vector<Part> here;
   for_each_holder(tensor.name, program, ranks, [&](int32_t rank, const program::Buffer& buffer) {
-    const auto& entry = ranks.at(rank).store().entries().at(buffer.name);
+    const auto& entry = store.at(rank).entries().at(buffer.name);
     here.push_back({rank, &buffer, entry.memory->data()});
   });
   if (ranks.processes().size() == 1) return put_together(tensor, program, here);

@@ -44,14 +44,10 @@ std::vector<std::byte> put_together_from_all(const graph::Tensor& tensor,
 /// normal values by (seed, tensor name, global element index), or constants; zeros where a bucket
 /// holds no tensor.
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
-                runtime::Rank& rank);
+                runtime::PersistentStore& store);
 /// Of all ranks that are here.
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
-                runtime::LocalRanks& ranks);
-
-/// Programs that run in turn hold what persists alike. Error: a rank that is here has a tensor in
-/// one buffer, filled or not, and the program has it in another, which is not there.
-void expect_alike(const program::Program& program, const runtime::LocalRanks& ranks);
+                const runtime::Store& store);
 
 /// Elements [begin, begin + count) of a persistent tensor that lie side by side on some rank that
 /// is here: what scatter() asks for.
@@ -59,10 +55,10 @@ void for_each_element_run(const graph::Tensor& tensor, const program::Program& p
                           const runtime::LocalRanks& ranks,
                           const std::function<void(int64_t begin, int64_t count)>& use);
 
-/// Fills a persistent tensor on every rank that is here and holds it: `read(begin, count, dst)`
+/// Fills a persistent tensor in the store of every rank that is here and holds it: `read(begin, count, dst)`
 /// delivers elements of the full tensor in its own type.
 void scatter(const graph::Tensor& tensor, const program::Program& program,
-             runtime::LocalRanks& ranks,
+             const runtime::Store& store,
              const std::function<void(int64_t begin, int64_t count, void* dst)>& read);
 
 /// Who stores what of the persistent tensors, so that what several ranks hold is stored once: an
@@ -70,15 +66,14 @@ void scatter(const graph::Tensor& tensor, const program::Program& program,
 /// alone, so that ranks in many processes agree on it without a word.
 class Owners {
  public:
-  /// `among`: in ascending order. Program and ranks outlive it.
-  Owners(const program::Program& program, const runtime::LocalRanks& ranks,
-         std::vector<int32_t> among);
+  /// `among`: in ascending order. The program outlives it.
+  Owners(const program::Program& program, runtime::Store store, std::vector<int32_t> among);
   /// What of the tensor belongs to the ranks that are here, in ascending order of elements.
   std::vector<checkpoint::Share> shares(const graph::Tensor& tensor) const;
 
  private:
   const program::Program& program_;
-  const runtime::LocalRanks& ranks_;
+  const runtime::Store store_;
   std::vector<int32_t> among_;
   std::vector<program::ClassId> classes_;  ///< by rank
   /// By tensor: the buffers that hold some of it, by class.
@@ -88,16 +83,16 @@ class Owners {
 /// The full tensor, collected from the first buffers that hold its parts; of ranks as processes all
 /// call it, and each gets it. Error: some of it is on no rank.
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
-                              const runtime::LocalRanks& ranks);
+                              const runtime::Store& store);
 
-/// Every parameter of a graph from where one program has it to where another one does, on ranks of
-/// its own: every rank gets what it is to hold, of itself as far as it can, then of its node, and
+/// Every parameter of a graph from where one program has it in a store to where another one does in
+/// a store of its own, on the same ranks or others: every rank gets what it is to hold, of itself as far as it can, then of its node, and
 /// nobody holds more. Between processes each byte crosses once for each that lacks it, and no more
 /// than `together` bytes leave a process, or come to it, at a time. Of ranks as processes all call
 /// it.
 inline constexpr int64_t kTogetherBytes = int64_t{4} << 20;
 void copy_parameters(const graph::Graph& graph, const program::Program& from,
-                     const runtime::LocalRanks& from_ranks, const program::Program& to,
-                     runtime::LocalRanks& to_ranks, int64_t together = kTogetherBytes);
+                     const runtime::Store& from_store, const program::Program& to,
+                     const runtime::Store& to_store, int64_t together = kTogetherBytes);
 
 }  // namespace hocket::engine

@@ -9,6 +9,7 @@
 #include "base/id.h"
 #include "engine/params.h"
 #include "engine/timed.h"
+#include "program/contract.h"
 
 namespace hocket::engine {
 
@@ -38,11 +39,10 @@ const Compiled& Programs::compiled(const CompileOptions& options) {
 Session& Programs::session(const CompileOptions& options) {
   Entry& found = entry(options);
   if (!found.session) {
-    expect_alike(found.compiled->program, ranks_);
     // Training is played; what it is evaluated with runs as it does.
     const bool trains = options.purpose == Purpose::train;
     found.session = std::make_unique<Session>(
-        found.compiled, ranks_, trains ? played(run_, found.compiled->program) : nullptr);
+        found.compiled, store_, trains ? played(run_, found.compiled->program) : nullptr);
   }
   return *found.session;
 }
@@ -55,6 +55,23 @@ void Programs::end_sessions() {
   for (auto& [key, entry] : entries_) {
     entry.session.reset();
   }
+}
+
+ParameterReader::ParameterReader(Programs& programs, const CompileOptions& reads,
+                                 const Compiled* trained)
+    : programs_(programs), trained_(trained) {
+  const std::shared_ptr<const Compiled> compiled = programs.entry(reads).compiled;
+  if (trained == nullptr || program::held_otherwise(trained->program, compiled->program).empty()) {
+    shared_ = &programs.session(reads);
+  } else {
+    own_ = std::make_unique<Session>(compiled, runtime::Store(programs.ranks()));
+  }
+}
+
+void ParameterReader::update() {
+  if (!own_) return;
+  copy_parameters(own_->graph(), trained_->program, programs_.store(), own_->program(),
+                  own_->store());
 }
 
 }  // namespace hocket::engine

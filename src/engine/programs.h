@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The programs of one run on one set of ranks: compiled when first asked for, prepared when first
-// run, and kept. All share the threads and the memory of their ranks, so that many take no more
-// than the largest does.
+// The programs of one model on one set of ranks, and its parameters: compiled when first asked for,
+// prepared when first run, and kept. All share the threads and the memory of their ranks, so that
+// many take no more than the largest does; and so do those of several models on the same ranks.
 #pragma once
 
 #include <map>
@@ -16,18 +16,21 @@ namespace hocket::engine {
 class Programs {
  public:
   /// Both outlive it; the run does not change meanwhile: with the options it decides a program.
-  Programs(const Run& run, runtime::LocalRanks& ranks) : run_(run), ranks_(ranks) {}
+  Programs(const Run& run, runtime::LocalRanks& ranks) : run_(run), store_(ranks) {}
 
   /// The program of these options; nothing is taken of the ranks for it.
   const Compiled& compiled(const CompileOptions& options = {});
-  /// It, ready to run. Error: it holds parameters otherwise than the programs before it.
+  /// It, ready to run on the parameters. Error: it holds them otherwise than the programs before
+  /// it.
   Session& session(const CompileOptions& options = {});
   /// From now on the program of these options is this one, which was not lowered here.
   void replace(const CompileOptions& options, Compiled given);
   /// Gives back all memory of the ranks but the persistent tensors, and their threads.
   void end_sessions();
 
-  runtime::LocalRanks& ranks() { return ranks_; }
+  runtime::LocalRanks& ranks() { return store_.ranks(); }
+  /// What the sessions run on.
+  const runtime::Store& store() const { return store_; }
   size_t num_compiled() const { return entries_.size(); }
 
  private:
@@ -37,9 +40,30 @@ class Programs {
   };
   Entry& entry(const CompileOptions& options);
 
+  friend class ParameterReader;
+
   const Run& run_;
-  runtime::LocalRanks& ranks_;
+  const runtime::Store store_;
   std::map<std::string, Entry> entries_;  ///< by what the options say
+};
+
+/// A program that reads the parameters which another one trains: in the store of that one if it
+/// holds them alike, else in a store of its own on the same ranks, into which they are copied.
+class ParameterReader {
+ public:
+  /// `trained`: the program of `programs`, which outlives the reader, that the parameters are held
+  /// for; null: for the one that reads them.
+  ParameterReader(Programs& programs, const CompileOptions& reads, const Compiled* trained);
+  /// Ready to run; its parameters are those of the last update().
+  Session& session() { return own_ ? *own_ : *shared_; }
+  /// Parameters as they are now. With ranks as processes all call it.
+  void update();
+
+ private:
+  Programs& programs_;
+  const Compiled* const trained_;
+  Session* shared_ = nullptr;
+  std::unique_ptr<Session> own_;  ///< on a store of its own
 };
 
 }  // namespace hocket::engine

@@ -121,12 +121,12 @@ runtime::LocalRanks local_ranks(const Run& run) {
           options};
 }
 
-Session::Session(std::shared_ptr<const Compiled> compiled, runtime::LocalRanks& ranks,
+Session::Session(std::shared_ptr<const Compiled> compiled, runtime::Store store,
                  std::shared_ptr<const runtime::Played> played)
     : compiled_(std::move(compiled)),
-      ranks_(ranks),
+      store_(std::move(store)),
       played_(std::move(played)),
-      run_(std::shared_ptr<const program::Program>(compiled_, &compiled_->program), ranks,
+      run_(std::shared_ptr<const program::Program>(compiled_, &compiled_->program), store_,
            played_) {}
 
 const graph::Tensor& Session::tensor(const std::string& name) const {
@@ -135,9 +135,9 @@ const graph::Tensor& Session::tensor(const std::string& name) const {
   return graph().tensor(id);
 }
 
-void Session::feed(const Batch& batch) {
+void Session::feed(const FeedMap& feeds) {
   for (int32_t rank : ranks().ids()) {
-    engine::feed(batch, *compiled_, rank, run_.executor(rank));
+    engine::feed(feeds, *compiled_, rank, run_.executor(rank));
   }
 }
 

@@ -27,28 +27,31 @@ runtime::LocalRanks local_ranks(const Run& run);
 
 class Session {
  public:
-  /// `ranks` outlives the session. All sessions on them share their threads, their memory and the
-  /// persistent tensors; one runs at a time. What was fed and what a step made stays until another
-  /// session on the ranks is fed or run.
+  /// The ranks of the store outlive the session. All sessions on them share their threads and their
+  /// memory, and those of one store the persistent tensors; one runs at a time. What was fed and
+  /// what a step made stays until another session on the ranks is fed or run.
   /// `played`: how long its tasks take (engine/timed.h); null: as long as they do.
-  Session(std::shared_ptr<const Compiled> compiled, runtime::LocalRanks& ranks,
+  Session(std::shared_ptr<const Compiled> compiled, runtime::Store store,
           std::shared_ptr<const runtime::Played> played = nullptr);
-  Session(Compiled compiled, runtime::LocalRanks& ranks,
+  Session(Compiled compiled, runtime::Store store,
           std::shared_ptr<const runtime::Played> played = nullptr)
-      : Session(std::make_shared<const Compiled>(std::move(compiled)), ranks, std::move(played)) {}
+      : Session(std::make_shared<const Compiled>(std::move(compiled)), std::move(store),
+                std::move(played)) {}
 
   const Compiled& compiled() const { return *compiled_; }
   const program::Program& program() const { return compiled_->program; }
   const graph::Graph& graph() const { return compiled_->reference; }
   const std::shared_ptr<const runtime::Played>& played() const { return played_; }
-  runtime::LocalRanks& ranks() const { return ranks_; }
+  const runtime::Store& store() const { return store_; }
+  runtime::LocalRanks& ranks() const { return store_.ranks(); }
   runtime::LocalRun& run() { return run_; }
   const runtime::LocalRun& run() const { return run_; }
 
   /// The value of a symbol of the program, from the next step on; before `feed`.
   void set_symbol(std::string_view name, int64_t value) { run_.set_symbol(name, value); }
   /// Gives every rank that is here its part of what the next step reads.
-  void feed(const Batch& batch);
+  void feed(const FeedMap& feeds);
+  void feed(const Batch& batch) { feed(batch.feeds()); }
   /// The full output tensor: its parts put together, each taken once. With ranks as processes all
   /// of them call it, and each gets it. Error: some of it is on no rank.
   std::vector<std::byte> collect(const std::string& name,
@@ -67,7 +70,7 @@ class Session {
   const graph::Tensor& tensor(const std::string& name) const;
 
   std::shared_ptr<const Compiled> compiled_;
-  runtime::LocalRanks& ranks_;
+  runtime::Store store_;
   std::shared_ptr<const runtime::Played> played_;
   runtime::LocalRun run_;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -108,6 +109,101 @@ void for_each_run(const Buffer& buffer, std::string_view tensor, const TensorTyp
   }
 }
 
+Contents contents_of(const Buffer& buffer, const Program& program, int32_t rank) {
+  return {buffer.type,
+          buffer.layout,
+          buffer.slots,
+          buffer.space,
+          program.roles[program.role_of(rank)].mesh,
+          program.coords(rank)};
+}
+
+namespace {
+
+/// The dims that are split in one of two layouts.
+std::set<int> split_dims(const Layout& one, const Layout& other) {
+  std::set<int> dims;
+  for (const Layout* layout : {&one, &other}) {
+    for (const graph::Placement placement : layout->on) {
+      if (placement.is_split()) {
+        dims.insert(placement.dim());
+      }
+    }
+  }
+  return dims;
+}
+
+/// True if two layouts, each on the mesh of its contents, give the rank the same part of every dim.
+/// Of a dim with given sizes the indices are compared. Of others the size is not known: the rank
+/// must have the same one of as many blocks.
+bool give_the_same(const Layout& one, const Contents& here, const Layout& other,
+                   const Contents& there) {
+  for (const int dim : split_dims(one, other)) {
+    const graph::BlockNumber mine = graph::block_number(one, dim, here.mesh, here.coords);
+    const graph::BlockNumber theirs = graph::block_number(other, dim, there.mesh, there.coords);
+    const std::vector<int64_t>& given =
+        one.sizes_of(dim).empty() ? other.sizes_of(dim) : one.sizes_of(dim);
+    const int64_t size = std::accumulate(given.begin(), given.end(), int64_t{0});
+    const bool same = given.empty()
+                          ? mine.blocks == theirs.blocks && mine.number == theirs.number
+                          : one.block(dim, size, mine.blocks, mine.number) ==
+                                other.block(dim, size, theirs.blocks, theirs.number);
+    if (!same) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool have_same_elements(const Contents& one, const Contents& other) {
+  if (one.type != other.type || one.space != other.space ||
+      one.slots.size() != other.slots.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < one.slots.size(); ++i) {
+    const Slot& mine = one.slots[i];
+    const Slot& theirs = other.slots[i];
+    if (mine.tensor != theirs.tensor || mine.begin != theirs.begin ||
+        !give_the_same(mine.layout, one, theirs.layout, other)) {
+      return false;
+    }
+  }
+  return give_the_same(one.layout, one, other.layout, other);
+}
+
+namespace {
+
+/// Every rank's number of its class here (kNone: of no class) and there, with the ranks that have
+/// both.
+using Pairs = std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>>;
+Pairs pairs_of_classes(const Program& program, const Program& other) {
+  const std::vector<ClassId> here = program.class_table();
+  const std::vector<ClassId> there = other.class_table();
+  Pairs pairs;
+  for (size_t rank = 0; rank < there.size(); ++rank) {
+    pairs[{rank < here.size() ? here[rank].value() : kNone, there[rank].value()}].push_back(
+        static_cast<int32_t>(rank));
+  }
+  return pairs;
+}
+
+/// True if all these ranks have in one program's buffer what they have in the other's.
+bool same_on(const std::vector<int32_t>& ranks, const Buffer& one, const Program& program,
+             const Buffer& theirs, const Program& other) {
+  const Mesh& here = program.roles[program.role_of(ranks.front())].mesh;
+  const Mesh& there = other.roles[other.role_of(ranks.front())].mesh;
+  if (here == there && one.type == theirs.type && one.layout == theirs.layout &&
+      one.slots == theirs.slots && one.space == theirs.space &&
+      program.role_of(ranks.front()) == other.role_of(ranks.front())) {
+    return true;  // everywhere
+  }
+  return std::all_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
+    return have_same_elements(contents_of(one, program, rank), contents_of(theirs, other, rank));
+  });
+}
+
+}  // namespace
+
 std::string held_otherwise(const Program& program, const Program& other) {
   // Classes that have ranks in common are compared once: every buffer of the one must be the same
   // in the other, or hold nothing that is known there on any rank.
@@ -120,13 +216,8 @@ std::string held_otherwise(const Program& program, const Program& other) {
       }
     }
   }
-  const std::vector<ClassId> here = program.class_table();
-  const std::vector<ClassId> there = other.class_table();
-  std::set<std::pair<int32_t, int32_t>> pairs;
-  for (size_t rank = 0; rank < there.size(); ++rank) {
-    pairs.insert({rank < here.size() ? here[rank].value() : kNone, there[rank].value()});
-  }
-  for (const auto& [mine, theirs] : pairs) {
+  for (const auto& [classes, ranks] : pairs_of_classes(program, other)) {
+    const auto& [mine, theirs] = classes;
     if (theirs == kNone) continue;
     std::map<std::string_view, const Buffer*> named;
     if (mine != kNone) {
@@ -140,11 +231,7 @@ std::string held_otherwise(const Program& program, const Program& other) {
       if (buffer.kind != BufferKind::persistent) continue;
       const auto same = named.find(buffer.name);
       if (same != named.end()) {
-        const Buffer& own = *same->second;
-        if (own.type == buffer.type && own.layout == buffer.layout && own.slots == buffer.slots &&
-            own.space == buffer.space) {
-          continue;
-        }
+        if (same_on(ranks, *same->second, program, buffer, other)) continue;
         return tensors_of(buffer.name, buffer.slots).front();
       }
       for (const std::string& tensor : tensors_of(buffer.name, buffer.slots)) {

@@ -35,8 +35,22 @@ struct Block {
 };
 Block block_of(const Buffer& buffer, const Program& program, int32_t rank);
 
+/// What a buffer has on one rank, apart from the program that says so.
+struct Contents {
+  TensorType type;  ///< local
+  Layout layout;    ///< of the mesh below
+  std::vector<Slot> slots;
+  Space space = Space::device;
+  Mesh mesh;                    ///< of the rank's role
+  std::vector<int32_t> coords;  ///< of the rank
+};
+Contents contents_of(const Buffer& buffer, const Program& program, int32_t rank);
+/// True if two buffers of a name have the same elements in the same order. Their meshes may differ:
+/// what counts is which part of every dim the rank has.
+bool have_same_elements(const Contents& one, const Contents& other);
+
 /// A tensor that persists in both programs, and that on some rank `other` does not hold in the same
-/// buffer as `program`: they can't run in turn on the same memory. "" if there is none.
+/// buffer as `program`: they can't run in turn on the same store. "" if there is none.
 std::string held_otherwise(const Program& program, const Program& other);
 
 }  // namespace hocket::program

@@ -517,7 +517,12 @@ std::vector<std::set<int32_t>> classes_there(const Program& program, const Progr
 
 }  // namespace
 
-std::vector<int64_t> memory_beyond(const Program& program, const Program& other, Space space) {
+namespace {
+
+/// As memory_beyond(); of programs that don't share a store, what persists in `other` comes on top
+/// whatever its name.
+std::vector<int64_t> beyond(const Program& program, const Program& other, Space space,
+                            bool share_store) {
   // Step buffers by page, as the two have other gaps; inputs, outputs and messages by size, as they
   // lie close together; named tensors by name. The two may cut the ranks into other classes: of
   // each class that its ranks have in the other program, and the largest.
@@ -536,7 +541,7 @@ std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
   };
   const std::vector<Memory> has = memory_of(program);
   const std::vector<Memory> needs = memory_of(other);
-  const auto beyond = [&](ClassId mine, ClassId theirs) {
+  const auto beyond_class = [&](ClassId mine, ClassId theirs) {
     int64_t bytes =
         total_bytes(
             without(planned_pages(other, theirs, space), planned_pages(program, mine, space))) +
@@ -546,7 +551,7 @@ std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
     }
     std::set<std::string_view> named;
     for (const Buffer& buffer : program.classes[mine].buffers) {
-      if (buffer.kind == BufferKind::persistent) {
+      if (share_store && buffer.kind == BufferKind::persistent) {
         named.insert(buffer.name);
       }
     }
@@ -562,44 +567,24 @@ std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
   std::vector<int64_t> list(program.classes.size(), 0);
   for (size_t cls = 0; cls < list.size(); ++cls) {
     for (const int32_t theirs : there[cls]) {
-      list[cls] = std::max(list[cls], beyond(cls, theirs));
+      list[cls] = std::max(list[cls], beyond_class(cls, theirs));
     }
   }
   return list;
 }
 
-namespace {
-
-/// All of what a program takes on the ranks of each class of another: device, then host.
-std::pair<std::vector<int64_t>, std::vector<int64_t>> memory_apart(const Program& program,
-                                                                   const Program& other) {
-  const std::vector<Memory> needs = memory_of(other);
-  std::pair<std::vector<int64_t>, std::vector<int64_t>> apart;
-  for (const std::set<int32_t>& classes : classes_there(program, other)) {
-    int64_t device = 0;
-    int64_t host = 0;
-    for (const int32_t theirs : classes) {
-      device = std::max(device, needs[static_cast<size_t>(theirs)].total());
-      host = std::max(host, needs[static_cast<size_t>(theirs)].host);
-    }
-    apart.first.push_back(device);
-    apart.second.push_back(host);
-  }
-  return apart;
-}
-
 }  // namespace
+
+std::vector<int64_t> memory_beyond(const Program& program, const Program& other, Space space) {
+  return beyond(program, other, space, true);
+}
 
 std::vector<Memory> memory_with(const Program& program, const Program* evaluation) {
   std::vector<Memory> list = memory_of(program);
   if (evaluation == nullptr) return list;
-  std::vector<int64_t> in_device, in_host;
-  if (held_otherwise(program, *evaluation).empty()) {
-    in_device = memory_beyond(program, *evaluation);
-    in_host = memory_beyond(program, *evaluation, Space::host);
-  } else {
-    std::tie(in_device, in_host) = memory_apart(program, *evaluation);
-  }
+  const bool share_store = held_otherwise(program, *evaluation).empty();
+  const std::vector<int64_t> in_device = beyond(program, *evaluation, Space::device, share_store);
+  const std::vector<int64_t> in_host = beyond(program, *evaluation, Space::host, share_store);
   for (size_t cls = 0; cls < list.size(); ++cls) {
     list[cls].evaluation = in_device[cls];
     list[cls].host += in_host[cls];

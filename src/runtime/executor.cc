@@ -98,7 +98,8 @@ bool is_of_host(const Buffer& buffer) {
 /// The step that lanes run, and all that it needs. Where its buffers lie changes when the rank's
 /// arenas do.
 struct Executor::Impl : Step {
-  Impl(Rank& rank, std::shared_ptr<const Program> program, std::shared_ptr<const Played> played);
+  Impl(Rank& rank, std::shared_ptr<PersistentStore> store, std::shared_ptr<const Program> program,
+       std::shared_ptr<const Played> played);
 
   size_t size(int lane) const override { return lanes[lane].size(); }
   std::string task_name(int lane, size_t position) const override {
@@ -151,8 +152,8 @@ struct Executor::Impl : Step {
   std::vector<std::shared_ptr<Memory>> in_use;
 };
 
-Executor::Impl::Impl(Rank& rank, std::shared_ptr<const Program> of,
-                     std::shared_ptr<const Played> how)
+Executor::Impl::Impl(Rank& rank, std::shared_ptr<PersistentStore> tensors,
+                     std::shared_ptr<const Program> of, std::shared_ptr<const Played> how)
     : program(std::move(of)),
       cls_id(program->class_of(rank.id_)),
       cls(program->classes[cls_id]),
@@ -163,7 +164,7 @@ Executor::Impl::Impl(Rank& rank, std::shared_ptr<const Program> of,
       times(cls.tasks.size()),
       transfers(*program),
       symbol_values(program->symbols.size(), 0),
-      store(rank.store_) {
+      store(std::move(tensors)) {
   if (!program::is_planned(*program)) {
     fail_run("executor",
              "the program has no memory plan: step buffers without a place in the arena; "
@@ -180,6 +181,7 @@ Executor::Impl::Impl(Rank& rank, std::shared_ptr<const Program> of,
 /// Named buffers: the persistent ones are the store's, inputs and outputs lie one after the other,
 /// each in pages of its own.
 void Executor::Impl::name_buffers() {
+  store->expect_alike(*program);
   named_offset.assign(cls.buffers.size(), kNone);
   persistent.assign(cls.buffers.size(), nullptr);
   for (size_t i = 0; i < cls.buffers.size(); ++i) {
@@ -190,7 +192,7 @@ void Executor::Impl::name_buffers() {
     if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
     named[{buffer.name, buffer.micro_batch}] = i;
     if (buffer.kind == BufferKind::persistent) {
-      persistent[i] = store->get(buffer).memory->data();
+      persistent[i] = store->get(buffer, *program).memory->data();
       continue;
     }
     has_inputs = has_inputs || buffer.kind == BufferKind::input;
@@ -546,14 +548,14 @@ BufferId Executor::Impl::find(std::string_view name, int32_t micro_batch) const 
   return it->second;
 }
 
-Executor::Executor(Rank& rank, std::shared_ptr<const Program> program,
-                   std::shared_ptr<const Played> played)
+Executor::Executor(Rank& rank, std::shared_ptr<PersistentStore> store,
+                   std::shared_ptr<const Program> program, std::shared_ptr<const Played> played)
     : rank_(rank) {
   if (rank.lanes_->is_running()) {
     fail_run("executor", "rank {} runs a step; expected a program to be prepared between steps",
              rank.id_);
   }
-  impl_ = std::make_shared<Impl>(rank, std::move(program), std::move(played));
+  impl_ = std::make_shared<Impl>(rank, std::move(store), std::move(program), std::move(played));
   const Impl& impl = *impl_;
   for (const program::Space space : {program::Space::device, program::Space::host}) {
     Rank::Arenas& arenas = rank.arenas_[place_of(space)];

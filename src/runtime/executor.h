@@ -16,15 +16,16 @@
 
 namespace hocket::runtime {
 
-/// A program prepared to run on a rank. All executors of a rank share its threads and its memory.
-/// One runs at a time; what lies in inputs and outputs is of the executor that was fed last, and
+/// A program prepared to run on a rank, with the persistent tensors of one of its stores. All
+/// executors of a rank share its threads and its arenas. One runs at a time; what lies in inputs and outputs is of the executor that was fed last, and
 /// stays until another one of the rank is fed or started. Step buffers hold nothing between steps.
 class Executor {
  public:
   /// `rank` outlives the executor, and runs no step just now. Error: the program has no memory
-  /// plan, asks for kernels that there are not, or for persistent tensors of another type than the
-  /// rank has. `played`: how long its tasks take; null: as long as they do.
-  Executor(Rank& rank, std::shared_ptr<const program::Program> program,
+  /// plan, asks for kernels that there are not, or holds persistent tensors otherwise than the
+  /// store does. `played`: how long its tasks take; null: as long as they do.
+  Executor(Rank& rank, std::shared_ptr<PersistentStore> store,
+           std::shared_ptr<const program::Program> program,
            std::shared_ptr<const Played> played = nullptr);
   /// Cancels its own step if it runs.
   ~Executor();

@@ -80,25 +80,36 @@ const Rank& LocalRanks::at(int32_t id) const { return *ranks_[place_of(id)]; }
 program::Memory LocalRanks::measured(int32_t id) const {
   const Rank& rank = at(id);
   program::Memory memory;
-  memory.persistent = rank.store().resident_bytes();
+  memory.persistent = rank.stores_resident_bytes();
   memory.inputs_outputs = rank.inputs_outputs_resident_bytes();
   memory.step_buffers = rank.arena_resident_bytes();
-  memory.host = rank.store().resident_bytes(program::Space::host) +
+  memory.host = rank.stores_resident_bytes(program::Space::host) +
                 rank.inputs_outputs_resident_bytes(program::Space::host) +
                 rank.arena_resident_bytes(program::Space::host);
   memory.messages = world_->peak_message_bytes(id);
   return memory;
 }
 
-LocalRun::LocalRun(std::shared_ptr<const program::Program> program, LocalRanks& ranks,
-                   const std::shared_ptr<const Played>& played)
-    : ranks_(ranks), executors_(static_cast<size_t>(ranks.world_size())) {
-  if (program->num_ranks() != ranks.world_size()) {
-    fail_run("ranks", "the program is for {} ranks; this world has {}", program->num_ranks(),
-             ranks.world_size());
-  }
+Store::Store(LocalRanks& ranks) : ranks_(&ranks) {
   for (int32_t id : ranks.ids()) {
-    executors_[static_cast<size_t>(id)] = std::make_unique<Executor>(ranks.at(id), program, played);
+    of_ranks_.push_back(ranks.at(id).make_store());
+  }
+}
+
+const std::shared_ptr<PersistentStore>& Store::shared(int32_t id) const {
+  return of_ranks_[ranks_->place_of(id)];
+}
+
+LocalRun::LocalRun(std::shared_ptr<const program::Program> program, const Store& store,
+                   const std::shared_ptr<const Played>& played)
+    : ranks_(store.ranks()), executors_(static_cast<size_t>(ranks_.world_size())) {
+  if (program->num_ranks() != ranks_.world_size()) {
+    fail_run("ranks", "the program is for {} ranks; this world has {}", program->num_ranks(),
+             ranks_.world_size());
+  }
+  for (int32_t id : ranks_.ids()) {
+    executors_[static_cast<size_t>(id)] =
+        std::make_unique<Executor>(ranks_.at(id), store.shared(id), program, played);
   }
 }
 

@@ -42,6 +42,7 @@ class LocalRanks {
 
  private:
   friend class LocalRun;
+  friend class Store;
   size_t place_of(int32_t id) const;
 
   std::shared_ptr<comm::World> world_;
@@ -50,12 +51,29 @@ class LocalRanks {
   std::atomic<bool> in_step_{false};
 };
 
+/// The persistent tensors of one model on the ranks that are here. Several can be on the same
+/// ranks, in layouts of their own: a policy and its reference, weights and their average. A handle:
+/// copies are of the same tensors, which go with the last one and the last program on them.
+class Store {
+ public:
+  /// An empty one. `ranks` outlives it.
+  explicit Store(LocalRanks& ranks);
+  LocalRanks& ranks() const { return *ranks_; }
+  /// Of a rank that is here.
+  PersistentStore& at(int32_t id) const { return *shared(id); }
+  const std::shared_ptr<PersistentStore>& shared(int32_t id) const;
+
+ private:
+  LocalRanks* ranks_;
+  std::vector<std::shared_ptr<PersistentStore>> of_ranks_;  ///< as ranks_->ids()
+};
+
 /// A program prepared on local ranks: those classes of it that they are of.
 class LocalRun {
  public:
-  /// `ranks` outlives the run. `played`: as Executor has it. Error: it is of another world than the
-  /// program.
-  LocalRun(std::shared_ptr<const program::Program> program, LocalRanks& ranks,
+  /// The ranks of the store outlive the run. `played`: as Executor has it. Error: they are of
+  /// another world than the program.
+  LocalRun(std::shared_ptr<const program::Program> program, const Store& store,
            const std::shared_ptr<const Played>& played = nullptr);
   /// Runs one step on every rank that is here; throws the first error, which names rank, task and
   /// cause. Error, and nothing is run: these ranks run another step, or another program was fed

@@ -52,16 +52,13 @@ std::shared_ptr<Device> device_of_lane(program::Lane lane, const std::shared_ptr
                    device);
 }
 
-PersistentStore::Entry& PersistentStore::get(const program::Buffer& buffer) {
+PersistentStore::Entry& PersistentStore::get(const program::Buffer& buffer,
+                                             const program::Program& program) {
+  program::Contents contents = program::contents_of(buffer, program, rank_);
   auto it = entries_.find(buffer.name);
   if (it == entries_.end()) {
     const int64_t bytes = round_up(buffer.type.bytes(), 64);
-    Entry entry{buffer.type,
-                buffer.layout,
-                buffer.slots,
-                buffer.space,
-                device_of(buffer.space, device_)->reserve(bytes),
-                false};
+    Entry entry{std::move(contents), device_of(buffer.space, device_)->reserve(bytes), false};
     // Of a tensor with a symbol only the rows that come are touched.
     if (!buffer.type.symbolic()) {
       entry.memory->commit({0, bytes});
@@ -69,17 +66,37 @@ PersistentStore::Entry& PersistentStore::get(const program::Buffer& buffer) {
     return entries_.emplace(buffer.name, std::move(entry)).first->second;
   }
   const Entry& entry = it->second;
-  if (!(entry.type == buffer.type) || !(entry.layout == buffer.layout) ||
-      entry.slots != buffer.slots) {
-    fail_run("memory", "{} is {} in memory; the program expects {}{}", buffer.name,
-             to_string(entry.type), to_string(buffer.type),
-             entry.type == buffer.type ? ", cut or filled otherwise" : "");
-  }
   if (entry.space != buffer.space) {
     fail_run("memory", "{} lies in {} memory; the program expects it in {} memory", buffer.name,
              to_string(entry.space), to_string(buffer.space));
   }
+  if (!program::have_same_elements(entry, contents)) {
+    fail_run("memory", "{} is {} in memory; the program expects {}{}", buffer.name,
+             to_string(entry.type), to_string(buffer.type),
+             entry.type == buffer.type ? ", cut or filled otherwise" : "");
+  }
   return it->second;
+}
+
+void PersistentStore::expect_alike(const program::Program& program) const {
+  std::map<std::string, std::string> home;  // by tensor: a buffer that is there
+  for (const auto& [name, entry] : entries_) {
+    for (const std::string& tensor : program::tensors_of(name, entry.slots)) {
+      home[tensor] = name;
+    }
+  }
+  for (const program::Buffer& buffer : program.classes[program.class_of(rank_)].buffers) {
+    if (buffer.kind != program::BufferKind::persistent) continue;
+    if (entries_.contains(buffer.name)) continue;
+    for (const std::string& tensor : program::tensors_of(buffer.name, buffer.slots)) {
+      const auto known = home.find(tensor);
+      if (known == home.end()) continue;
+      fail_run("memory",
+               "rank {} has {} in the buffer {}; the next program expects it in {}; try programs "
+               "that hold it alike",
+               rank_, tensor, known->second, buffer.name);
+    }
+  }
 }
 
 PersistentStore::Entry* PersistentStore::find(const std::string& name) {

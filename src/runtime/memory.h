@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a rank: arenas that its programs use in turn, and the persistent store.
+// Memory of a rank: arenas that its programs use in turn, and persistent stores.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/layout.h"
-#include "graph/tensor_type.h"
+#include "program/contract.h"
 #include "program/memory.h"
 #include "runtime/device.h"
 
@@ -52,30 +51,32 @@ std::shared_ptr<Device> device_of(program::Space space, const std::shared_ptr<De
 /// What runs the kernels of a lane.
 std::shared_ptr<Device> device_of_lane(program::Lane lane, const std::shared_ptr<Device>& device);
 
-/// Named tensors of one rank that survive programs: parameters, optimizer state, KV cache.
+/// What one rank has of the tensors of one model that survive programs: parameters, optimizer
+/// state, KV cache. Programs that hold them alike share it; a rank may have several.
 class PersistentStore {
  public:
-  struct Entry {
-    graph::TensorType type;  ///< local
-    graph::Layout layout;
-    std::vector<program::Slot> slots;  ///< of a bucket
-    program::Space space = program::Space::device;
+  struct Entry : program::Contents {
     std::unique_ptr<Memory> memory;
     bool initialised = false;
   };
-  explicit PersistentStore(std::shared_ptr<Device> device = cpu_device())
-      : device_(std::move(device)) {}
+  explicit PersistentStore(int32_t rank = 0, std::shared_ptr<Device> device = cpu_device())
+      : rank_(rank), device_(std::move(device)) {}
+  int32_t rank() const { return rank_; }
 
-  /// The entry of the persistent buffer's name; made (zero-filled) if absent, with room
-  /// for the bounds of symbols. Throws Error if it exists with another type or contract, or in
-  /// another space.
-  Entry& get(const program::Buffer& buffer);
+  /// The entry of the name of a program's persistent buffer; made (zero-filled) if absent, with
+  /// room for the bounds of symbols. Throws Error if it exists with another type, with other
+  /// elements, or in another space.
+  Entry& get(const program::Buffer& buffer, const program::Program& program);
+  /// Error: a tensor that is here, filled or not, is in another buffer of the program, which is not
+  /// here.
+  void expect_alike(const program::Program& program) const;
   Entry* find(const std::string& name);
   const std::map<std::string, Entry>& entries() const { return entries_; }
   std::map<std::string, Entry>& entries() { return entries_; }
   int64_t resident_bytes(program::Space space = program::Space::device) const;
 
  private:
+  const int32_t rank_;
   std::shared_ptr<Device> device_;
   std::map<std::string, Entry> entries_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank in this process: what its programs have in common. Lane threads, in every memory space
-// an arena of step buffers and one of inputs and outputs, a communicator, and the persistent store.
-// Programs are bound to it by executors, and one of them runs at a time.
+// an arena of step buffers and one of inputs and outputs, and a communicator. Programs are bound to
+// it by executors, each with one of its stores, and one of them runs at a time.
 #pragma once
 
 #include <array>
@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "kernels/backend.h"
@@ -28,8 +29,10 @@ class Rank {
   Rank& operator=(const Rank&) = delete;
 
   int32_t id() const { return id_; }
-  PersistentStore& store() { return *store_; }
-  const PersistentStore& store() const { return *store_; }
+  /// A store in the memory of its device: one of a model's parameters, of which it may have many.
+  std::shared_ptr<PersistentStore> make_store();
+  /// What all its stores have taken.
+  int64_t stores_resident_bytes(program::Space space = program::Space::device) const;
   /// Makes the lanes of a running step stop at their next task. The rank runs no step after it.
   void cancel() { lanes_->cancel(); }
   /// Tasks that have begun and not ended, by name; between steps that the last one has ended.
@@ -62,8 +65,8 @@ class Rank {
   const std::shared_ptr<kernels::Backend> backend_;
   comm::Communicator* const communicator_;
   const RankOptions options_;
-  // Shared with steps: a kernel that hangs keeps what it may still touch.
-  const std::shared_ptr<PersistentStore> store_;
+  // Of whoever has programs for them, and of steps: a kernel that hangs keeps what it may touch.
+  std::vector<std::weak_ptr<PersistentStore>> stores_;
   const std::shared_ptr<Lanes> lanes_;
   std::array<Arenas, program::kNumSpaces> arenas_;
   /// The executor that the inputs and outputs were of last, there or gone; null: nobody's yet.

@@ -15,7 +15,6 @@
 #include "engine/params.h"
 #include "graph/names.h"
 #include "parallel/schedules/schedule.h"
-#include "program/contract.h"
 
 namespace hocket::train {
 
@@ -25,47 +24,26 @@ std::string HeldOut::read_text() const {
 }
 
 struct Evaluator::Impl {
-  engine::Session* session = nullptr;
-  std::unique_ptr<data::ValidLoader> loader;
-  // Of an evaluation that holds the parameters otherwise than the training does.
-  const engine::Compiled* trained = nullptr;
-  const runtime::LocalRanks* trained_on = nullptr;
-  std::unique_ptr<runtime::LocalRanks> own_ranks;
-  std::unique_ptr<engine::Session> own_session;
+  engine::ParameterReader reader;
+  data::ValidLoader loader;
 };
 
 Evaluator::Evaluator(const engine::Run& run, const data::Dataset& dataset,
-                     engine::Programs& programs, const engine::Compiled* trained)
-    : impl_(std::make_unique<Impl>()) {
+                     engine::Programs& programs, const engine::Compiled* trained) {
   if (!dataset.valid()) fail("eval", "{} has no validation split", dataset.folder());
-  const engine::CompileOptions how = engine::evaluation_options(run);
-  if (trained == nullptr ||
-      program::held_otherwise(trained->program, programs.compiled(how).program).empty()) {
-    impl_->session = &programs.session(how);
-  } else {
-    impl_->trained = trained;
-    impl_->trained_on = &programs.ranks();
-    impl_->own_ranks.reset(new runtime::LocalRanks(engine::local_ranks(run)));
-    impl_->own_session = std::make_unique<engine::Session>(
-        std::make_shared<const engine::Compiled>(programs.compiled(how)), *impl_->own_ranks);
-    impl_->session = impl_->own_session.get();
-  }
-  impl_->loader = std::make_unique<data::ValidLoader>(dataset.valid(), run.config.train.seq_len,
-                                                      dataset.tokenizer().eos_id(),
-                                                      dataset.tokenizer().token_lengths());
+  impl_.reset(new Impl{{programs, engine::evaluation_options(run), trained},
+                       {dataset.valid(), run.config.train.seq_len, dataset.tokenizer().eos_id(),
+                        dataset.tokenizer().token_lengths()}});
 }
 
 Evaluator::~Evaluator() = default;
 
 HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress) {
-  data::ValidLoader& loader = *impl_->loader;
-  engine::Session& session = *impl_->session;
+  data::ValidLoader& loader = impl_->loader;
+  engine::Session& session = impl_->reader.session();
   const std::vector<int64_t> which =
       loader.sample(sequences > 0 ? std::min(sequences, loader.size()) : loader.size());
-  if (impl_->trained != nullptr) {
-    engine::copy_parameters(session.graph(), impl_->trained->program, *impl_->trained_on,
-                            session.program(), *impl_->own_ranks);
-  }
+  impl_->reader.update();
   HeldOut result;
   result.sequences = static_cast<int64_t>(which.size());
   result.of = loader.size();
@@ -215,13 +193,13 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
 }
 
 void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
-                  runtime::LocalRanks& ranks) {
-  comm::together(ranks.processes(), [&] {
+                  const runtime::Store& store) {
+  comm::together(store.ranks().processes(), [&] {
     for (const graph::Tensor& tensor : compiled.reference.tensors) {
       const bool copy = tensor.init.kind == graph::Init::Kind::copy;
       if (tensor.kind != graph::TensorKind::param && !copy) continue;
       const std::string& source = copy ? compiled.reference.tensor(tensor.of).name : tensor.name;
-      engine::scatter(tensor, compiled.program, ranks, [&](int64_t begin, int64_t count, void* to) {
+      engine::scatter(tensor, compiled.program, store, [&](int64_t begin, int64_t count, void* to) {
         weights.load_range(source, begin, count, tensor.type.dtype, to);
       });
     }

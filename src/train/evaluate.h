@@ -28,9 +28,9 @@ struct HeldOut {
 /// Runs held-out sequences through the parameters that the ranks have, under the run's plan.
 class Evaluator {
  public:
-  /// The parameters are those that the ranks of `programs`, which outlives it, hold for `trained`;
-  /// null: for the evaluation itself. If that holds them in other buffers, it has memory of its
-  /// own, into which they are copied before every evaluation.
+  /// The parameters are those of `programs`, which outlives it, that are held for `trained`; null:
+  /// for the evaluation itself. If that holds them otherwise, it has a store of its own, into which
+  /// they are copied before every evaluation.
   Evaluator(const engine::Run& run, const data::Dataset& dataset, engine::Programs& programs,
             const engine::Compiled* trained = nullptr);
   ~Evaluator();
@@ -63,9 +63,9 @@ struct Gradients {
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                        engine::Programs& programs);
 
-/// Loads every parameter of a model onto the ranks that are here, of which each reads its own part.
+/// Loads every parameter of a model into a store: each rank that is here reads its own part.
 /// All processes call; an error in one is the error of all.
 void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
-                  runtime::LocalRanks& ranks);
+                  const runtime::Store& store);
 
 }  // namespace hocket::train

@@ -173,9 +173,10 @@ class SoloRank {
         rank_(rank, backend, &solo_, options(threads)),
         // Lives longer than the executor.
         program_(std::shared_ptr<void>(), &compiled.program) {
-    engine::initialise(compiled.reference, compiled.program, 1, rank_);
-    executor_.emplace(rank_, program_);
-    engine::feed(batch, compiled, rank, *executor_);
+    const std::shared_ptr<runtime::PersistentStore> store = rank_.make_store();
+    engine::initialise(compiled.reference, compiled.program, 1, *store);
+    executor_.emplace(rank_, store, program_);
+    engine::feed(batch.feeds(), compiled, rank, *executor_);
   }
   runtime::Executor& executor() { return *executor_; }
 

@@ -149,7 +149,7 @@ namespace {
 
 /// Error if another host has what a rank needs: told before anything is read.
 void expect_parts(const checkpoint::Checkpoint& from, const engine::Compiled& compiled,
-                  runtime::LocalRanks& ranks) {
+                  const runtime::LocalRanks& ranks) {
   if (!from.is_partial()) return;
   checkpoint::MissingParts missing(from);
   for (const graph::Tensor& tensor : compiled.reference.tensors) {
@@ -171,18 +171,18 @@ void expect_parts(const checkpoint::Checkpoint& from, const engine::Compiled& co
 }  // namespace
 
 void restore(const checkpoint::Checkpoint& from, const engine::Compiled& compiled,
-             runtime::LocalRanks& ranks) {
-  comm::together(ranks.processes(), [&] {
-    expect_parts(from, compiled, ranks);
+             const runtime::Store& store) {
+  comm::together(store.ranks().processes(), [&] {
+    expect_parts(from, compiled, store.ranks());
     for (const graph::Tensor& tensor : compiled.reference.tensors) {
       if (tensor.kind == graph::TensorKind::param) {
         engine::scatter(
-            tensor, compiled.program, ranks, [&](int64_t begin, int64_t count, void* to) {
+            tensor, compiled.program, store, [&](int64_t begin, int64_t count, void* to) {
               from.weights().load_range(tensor.name, begin, count, tensor.type.dtype, to);
             });
       }
       if (tensor.kind == graph::TensorKind::state) {
-        engine::scatter(tensor, compiled.program, ranks,
+        engine::scatter(tensor, compiled.program, store,
                         [&](int64_t begin, int64_t count, void* to) {
                           from.load_optimizer_range(tensor.name, tensor.type, begin, count, to);
                         });
@@ -193,10 +193,11 @@ void restore(const checkpoint::Checkpoint& from, const engine::Compiled& compile
 }
 
 std::string save(const checkpoint::RunFolder& folder, const engine::Compiled& compiled,
-                 const runtime::LocalRanks& ranks, checkpoint::CheckpointContent content) {
+                 const runtime::Store& store, checkpoint::CheckpointContent content) {
   // What ranks of one file system hold alike is there once.
   const std::vector<int32_t>& known = folder.hosts()[static_cast<size_t>(folder.host())].ranks;
-  const engine::Owners owners(compiled.program, ranks, known.empty() ? ranks.ids() : known);
+  const engine::Owners owners(compiled.program, store,
+                              known.empty() ? store.ranks().ids() : known);
   for (const graph::Tensor& tensor : compiled.reference.tensors) {
     const bool param = tensor.kind == graph::TensorKind::param;
     if (!param && tensor.kind != graph::TensorKind::state) continue;

@@ -43,14 +43,14 @@ void check_data(const engine::Run& run, const data::Dataset& dataset, const std:
 std::vector<std::string> changed_settings(const engine::Run& run,
                                           const checkpoint::Checkpoint& from);
 
-/// Parameters and optimizer state of the checkpoint onto the ranks that are here: each reads its
+/// Parameters and optimizer state of the checkpoint into a store: each rank that is here reads its
 /// own part. All processes call. Error, in all: a host lacks what its ranks need.
 void restore(const checkpoint::Checkpoint& from, const engine::Compiled& compiled,
-             runtime::LocalRanks& ranks);
+             const runtime::Store& store);
 
-/// Writes a checkpoint of what the ranks of all processes hold, which all call, and returns its
-/// path.
+/// Writes a checkpoint of what a store has on the ranks of all processes, which all call, and
+/// returns its path.
 std::string save(const checkpoint::RunFolder& folder, const engine::Compiled& compiled,
-                 const runtime::LocalRanks& ranks, checkpoint::CheckpointContent content);
+                 const runtime::Store& store, checkpoint::CheckpointContent content);
 
 }  // namespace hocket::train

@@ -150,7 +150,7 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
   // processes, and so is what is drawn.
   std::vector<int32_t> ids = prompt_ids(run, tokenizer, options.prompt);
   const int64_t prompt = static_cast<int64_t>(ids.size());
-  engine::initialise(session.graph(), session.program(), 0, session.ranks());
+  engine::initialise(session.graph(), session.program(), 0, session.store());
 
   int64_t done = 0;
   while (done < prompt - 1) {
@@ -255,46 +255,13 @@ std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compile
   return bytes;
 }
 
-namespace {
-
-/// A session of the program that generates, with the parameters of the training: on its ranks, or
-/// on others, if it holds them otherwise.
-class Generation {
- public:
-  Generation(const engine::Run& run, engine::Programs& training, int64_t longest)
-      : how_(engine::generation_options(run, longest)) {
-    training.replace(how_, compile_generation(run, longest));
-    const engine::Compiled& trained = training.compiled();
-    const engine::Compiled& compiled = training.compiled(how_);
-    if (program::held_otherwise(trained.program, compiled.program).empty()) {
-      session_ = &training.session(how_);
-      return;
-    }
-    own_ranks_.reset(new runtime::LocalRanks(engine::local_ranks(run)));
-    engine::copy_parameters(compiled.reference, trained.program, training.ranks(), compiled.program,
-                            *own_ranks_);
-    own_session_ = std::make_unique<engine::Session>(
-        std::make_shared<const engine::Compiled>(compiled), *own_ranks_);
-    session_ = own_session_.get();
-  }
-  engine::Session& session() { return *session_; }
-
- private:
-  engine::CompileOptions how_;
-  std::unique_ptr<runtime::LocalRanks> own_ranks_;
-  std::unique_ptr<engine::Session> own_session_;
-  engine::Session* session_ = nullptr;
-};
-
-}  // namespace
-
 diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
                              const data::Dataset& dataset) {
   training.end_sessions();
   const graph::Graph& graph = training.compiled().reference;
   const auto keep_parameters = [&] {
     for (int32_t rank : training.ranks().ids()) {
-      std::erase_if(training.ranks().at(rank).store().entries(), [&](const auto& entry) {
+      std::erase_if(training.store().at(rank).entries(), [&](const auto& entry) {
         return params_in(graph, program::tensors_of(entry.first, entry.second.slots)).empty();
       });
     }
@@ -306,7 +273,11 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
   const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), options.prompt));
   std::string raw;
   {
-    Generation generation(run, training, prompt + run.config.output.sample_tokens);
+    const int64_t longest = prompt + run.config.output.sample_tokens;
+    const engine::CompileOptions how = engine::generation_options(run, longest);
+    training.replace(how, compile_generation(run, longest));
+    engine::ParameterReader generation(training, how, &training.compiled());
+    generation.update();
     raw = generate(run, dataset.tokenizer(), generation.session(), options);
   }
   training.end_sessions();

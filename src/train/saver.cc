@@ -32,10 +32,10 @@ bool all_finite(const std::byte* data, int64_t count) {
   return std::all_of(numbers, numbers + count, [](Number x) { return std::isfinite(x); });
 }
 
-/// The first tensor in memory that holds a value that is not finite; empty: none.
-std::string not_finite(const runtime::LocalRanks& ranks) {
-  for (int32_t rank : ranks.ids()) {
-    for (const auto& [name, entry] : ranks.at(rank).store().entries()) {
+/// The first tensor of a store that holds a value that is not finite; empty: none.
+std::string not_finite(const runtime::Store& store) {
+  for (int32_t rank : store.ranks().ids()) {
+    for (const auto& [name, entry] : store.at(rank).entries()) {
       const std::byte* data = entry.memory->data();
       const int64_t count = entry.type.numel();
       const graph::DType dtype = entry.type.dtype;
@@ -54,7 +54,7 @@ const std::string& Saver::save(int64_t step, const engine::Session& session,
                                const data::Dataset& dataset, const Position& position,
                                const std::vector<std::pair<int64_t, double>>& losses) {
   comm::together(session.ranks().processes(), [&] {
-    if (const std::string name = not_finite(session.ranks()); !name.empty()) {
+    if (const std::string name = not_finite(session.store()); !name.empty()) {
       fail_run("train",
                "step {} left values in {} that are not finite; it is not saved; {}; try a "
                "lower train.lr",
@@ -72,7 +72,7 @@ const std::string& Saver::save(int64_t step, const engine::Session& session,
   content.state.losses = losses;
   content.files = checkpoint::tokenizer_files(dataset.folder(), run_.model);
   storing([&] {
-    set_last(train::save(folder(), session.compiled(), session.ranks(), std::move(content)));
+    set_last(train::save(folder(), session.compiled(), session.store(), std::move(content)));
   });
   return last_;
 }

@@ -115,7 +115,7 @@ Start find_start(const engine::Run& run, const data::Dataset& dataset,
 
 void load(Start& start, const engine::Run& run, engine::Session& session) {
   if (start.from) {
-    restore(*start.from, session.compiled(), session.ranks());
+    restore(*start.from, session.compiled(), session.store());
     fmt::print("resumed from {} (step {})\n", start.from->folder(), start.step);
     if (const auto changes = changed_settings(run, *start.from); !changes.empty()) {
       fmt::print("changed since: {}\n", join(changes, ", "));
@@ -123,11 +123,11 @@ void load(Start& start, const engine::Run& run, engine::Session& session) {
     std::fflush(stdout);
     start.from.reset();
   } else if (start.weights) {
-    load_weights(*start.weights, session.compiled(), session.ranks());
+    load_weights(*start.weights, session.compiled(), session.store());
     start.weights.reset();
   }
   engine::initialise(session.graph(), session.program(),
-                     static_cast<uint64_t>(run.config.train.seed), session.ranks());
+                     static_cast<uint64_t>(run.config.train.seed), session.store());
 }
 
 }  // namespace hocket::train

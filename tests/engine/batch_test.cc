@@ -41,7 +41,7 @@ struct Ranks {
       : local(static_cast<int32_t>(run.plan.world()), std::make_shared<NoKernels>(), {}) {
     CompileOptions how;
     how.purpose = purpose;
-    session = std::make_unique<Session>(compile(run, how), local);
+    session = std::make_unique<Session>(compile(run, how), runtime::Store(local));
   }
   std::vector<int32_t> ints(int32_t rank, const char* name, int32_t micro_batch) {
     const runtime::Executor& executor = session->run().executor(rank);
@@ -101,8 +101,8 @@ TEST(Batch, AProgramTakesWhatItReads) {
 
 TEST(Batch, OfAnotherSizeIsRefused) {
   Ranks ranks(dense_run({"plan.micro_batch=4"}));
-  EXPECT_THROW(ranks.session->feed(Batch(4, 3)), std::logic_error);
-  EXPECT_THROW(ranks.session->feed(Batch(8, 2)), std::logic_error);
+  EXPECT_THROW(ranks.session->feed(Batch(4, 3)), Error);
+  EXPECT_THROW(ranks.session->feed(Batch(8, 2)), Error);
   EXPECT_THROW(empty_batch(ranks.session->compiled(), 5), std::logic_error);
 }
 

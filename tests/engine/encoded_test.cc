@@ -54,17 +54,18 @@ TEST_P(Encoded, AreSplitMovedAndStoredAsTheyAre) {
   EXPECT_EQ(memory.persistent, program::whole_pages(type.bytes() / 2));
 
   runtime::LocalRanks ranks(2, kernels::cpu_backend(), {});
+  const runtime::Store store(ranks);
   const graph::Tensor& weights = graph.tensor(graph.find("weights"));
   std::vector<std::byte> whole(static_cast<size_t>(type.bytes()));
   Rng rng(7);
   for (std::byte& byte : whole) {
     byte = static_cast<std::byte>(rng.below(256));
   }
-  scatter(weights, program, ranks, [&](int64_t begin, int64_t count, void* to) {
+  scatter(weights, program, store, [&](int64_t begin, int64_t count, void* to) {
     std::memcpy(to, whole.data() + type.bytes_of(begin), static_cast<size_t>(type.bytes_of(count)));
   });
-  EXPECT_EQ(gather(weights, program, ranks), whole);
-  runtime::LocalRun run(std::make_shared<const program::Program>(program), ranks);
+  EXPECT_EQ(gather(weights, program, store), whole);
+  runtime::LocalRun run(std::make_shared<const program::Program>(program), store);
   run.step();
   for (int rank : {0, 1}) {
     const auto half = static_cast<std::ptrdiff_t>(whole.size() / 2);

@@ -103,7 +103,8 @@ TEST(Programs, TwentyTakeTheMemoryOfTheLargestAndOneSetOfThreads) {
     sizes.push_back(reading(n));
   }
   ASSERT_EQ(sizes.size(), 20u);
-  initialise(programs.compiled(sizes[0]).reference, programs.compiled(sizes[0]).program, 1, ranks);
+  initialise(programs.compiled(sizes[0]).reference, programs.compiled(sizes[0]).program, 1,
+             programs.store());
   std::vector<program::Range> pages;
   int64_t most_io = 0, sum = 0, largest = 0;
   for (const CompileOptions& size : sizes) {
@@ -176,7 +177,7 @@ TEST(Programs, TrainingAndEvaluationTakeTurns) {
     runtime::LocalRanks ranks = local_ranks(run);
     Programs programs(run, ranks);
     Session& training = programs.session();
-    initialise(training.graph(), training.program(), 3, ranks);
+    initialise(training.graph(), training.program(), 3, programs.store());
     std::vector<double> list;
     for (int step = 0; step < 3; ++step) {
       for (Session* session : {&training, &programs.session(evaluation_options(run))}) {

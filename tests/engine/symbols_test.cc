@@ -90,8 +90,8 @@ std::vector<double> logits(Session& session, int64_t tokens) {
 struct Running {
   explicit Running(Compiled compiled)
       : ranks(compiled.program.num_ranks(), kernels::cpu_backend(), {}),
-        session(std::move(compiled), ranks) {
-    initialise(session.graph(), session.program(), 5, ranks);
+        session(std::move(compiled), runtime::Store(ranks)) {
+    initialise(session.graph(), session.program(), 5, session.store());
   }
   runtime::LocalRanks ranks;
   Session session;

@@ -111,9 +111,10 @@ TEST_F(Timed, ChangesNoBitAndTakesAsLong) {
   const auto losses = [](const engine::Run& run) {
     runtime::LocalRanks ranks = local_ranks(run);
     Compiled compiled = compile(run);
-    initialise(compiled.reference, compiled.program, 1, ranks);
+    const runtime::Store store(ranks);
+    initialise(compiled.reference, compiled.program, 1, store);
     auto how = played(run, compiled.program);
-    Session session(std::move(compiled), ranks, std::move(how));
+    Session session(std::move(compiled), store, std::move(how));
     std::vector<double> losses;
     for (int64_t step = 1; step <= 2; ++step) {
       Batch batch(run.config.train.global_batch, run.config.train.seq_len);

@@ -125,7 +125,7 @@ std::vector<std::vector<std::string>> run(const Program& program, bool whole, ui
   options.timeout = std::chrono::milliseconds(5000);
   options.poison = true;
   runtime::LocalRanks ranks(program.num_ranks(), kernels::cpu_backend(), options);
-  runtime::LocalRun local(std::make_shared<const Program>(program), ranks);
+  runtime::LocalRun local(std::make_shared<const Program>(program), runtime::Store(ranks));
   const std::vector<program::Buffer>& buffers = program.classes[0].buffers;
   Rng rng(seed);
   for (int32_t rank : ranks.ids()) {

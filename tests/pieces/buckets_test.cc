@@ -511,23 +511,24 @@ TEST(Buckets, TheHostFillsAndReadsThem) {
   Written whole = sharded_states(1, false);
   sharded.finish();
   whole.finish();
-  auto many = ranks_of(3), one = ranks_of(1), again = ranks_of(3);
-  engine::initialise(sharded.graph, sharded.program, 5, *many);
-  engine::initialise(whole.graph, whole.program, 5, *one);
+  const auto three = ranks_of(3), alone = ranks_of(1);
+  const runtime::Store many(*three), one(*alone), again(*three);
+  engine::initialise(sharded.graph, sharded.program, 5, many);
+  engine::initialise(whole.graph, whole.program, 5, one);
   for (const graph::Tensor& tensor : sharded.graph.tensors) {
     if (tensor.kind != graph::TensorKind::param && tensor.kind != graph::TensorKind::state)
       continue;
     SCOPED_TRACE(tensor.name);
-    const std::vector<std::byte> full = engine::gather(tensor, sharded.program, *many);
-    EXPECT_EQ(full, engine::gather(tensor, whole.program, *one));
-    engine::scatter(tensor, sharded.program, *again, [&](int64_t begin, int64_t count, void* to) {
+    const std::vector<std::byte> full = engine::gather(tensor, sharded.program, many);
+    EXPECT_EQ(full, engine::gather(tensor, whole.program, one));
+    engine::scatter(tensor, sharded.program, again, [&](int64_t begin, int64_t count, void* to) {
       std::memcpy(to, full.data() + begin * 8, static_cast<size_t>(count * 8));
     });
-    EXPECT_EQ(full, engine::gather(tensor, sharded.program, *again));
+    EXPECT_EQ(full, engine::gather(tensor, sharded.program, again));
   }
-  EXPECT_NO_THROW(engine::expect_alike(sharded.program, *many));
+  EXPECT_NO_THROW(many.at(0).expect_alike(sharded.program));
   Written other = sharded_states(3, false);
-  EXPECT_THROW(engine::expect_alike(other.program, *many), Error);
+  EXPECT_THROW(many.at(0).expect_alike(other.program), Error);
 }
 
 /// The first problem of a program that something was done to.

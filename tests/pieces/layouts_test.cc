@@ -178,12 +178,13 @@ TEST(WrittenLayouts, OtherOrdersAndSizesAreOtherLayouts) {
 struct Held {
   Written w;
   runtime::LocalRanks ranks;
+  runtime::Store store{ranks};
   TensorId weight;
   Held(int32_t a, int32_t b, const std::string& layout)
       : w({{"a", a}, {"b", b}}), ranks(a * b, kernels::cpu_backend(), {}) {
     weight = w.param("W", f64({13, 5}));
     for_each_class(w, [&] { w.stored(weight, graph::parse_layout(layout, w.mesh())); });
-    engine::initialise(w.graph, w.program, 5, ranks);
+    engine::initialise(w.graph, w.program, 5, store);
   }
   const graph::Tensor& tensor() const { return w.graph.tensor(weight); }
 };
@@ -204,12 +205,12 @@ TEST(WrittenLayouts, CheckpointsDoNotDependOnThem) {
                                {2, 3, "b:S1[2,1,2]"}};
   const std::vector<std::byte> first = [&] {
     Held held(all[0].a, all[0].b, all[0].layout);
-    return engine::gather(held.tensor(), held.w.program, held.ranks);
+    return engine::gather(held.tensor(), held.w.program, held.store);
   }();
   for (const On& from : all) {
     Held saved(from.a, from.b, from.layout);
     const std::vector<std::byte> whole =
-        engine::gather(saved.tensor(), saved.w.program, saved.ranks);
+        engine::gather(saved.tensor(), saved.w.program, saved.store);
     EXPECT_TRUE(whole == first) << from.layout << ": initial values depend on the layout";
     checkpoint::save_safetensors(path, {{"W", saved.tensor().type, whole.data()}});
     for (const On& to : all) {
@@ -219,13 +220,13 @@ TEST(WrittenLayouts, CheckpointsDoNotDependOnThem) {
       const auto zero = [](int64_t, int64_t count, void* into) {
         std::memset(into, 0, static_cast<size_t>(count) * 8);
       };
-      engine::scatter(loaded.tensor(), loaded.w.program, loaded.ranks, zero);
-      EXPECT_FALSE(engine::gather(loaded.tensor(), loaded.w.program, loaded.ranks) == whole);
-      engine::scatter(loaded.tensor(), loaded.w.program, loaded.ranks,
+      engine::scatter(loaded.tensor(), loaded.w.program, loaded.store, zero);
+      EXPECT_FALSE(engine::gather(loaded.tensor(), loaded.w.program, loaded.store) == whole);
+      engine::scatter(loaded.tensor(), loaded.w.program, loaded.store,
                       [&](int64_t begin, int64_t count, void* into) {
                         entry.file->read(*entry.tensor, begin, count, DType::f64, into);
                       });
-      EXPECT_TRUE(engine::gather(loaded.tensor(), loaded.w.program, loaded.ranks) == whole)
+      EXPECT_TRUE(engine::gather(loaded.tensor(), loaded.w.program, loaded.store) == whole)
           << from.layout << " to " << to.layout;
     }
   }

@@ -354,13 +354,13 @@ struct Ranks {
   Ranks(const graph::Graph& graph, const program::Program& fed, uint64_t seed)
       : program(fed),
         ranks(fed.num_ranks(), kernels::cpu_backend(), options()),
-        run(std::make_shared<const program::Program>(fed), ranks) {
+        run(std::make_shared<const program::Program>(fed), store) {
     each_buffer([&](int32_t rank, const program::Buffer& buffer) {
       if (buffer.kind == BufferKind::input) {
         void* const to = run.executor(rank).input(buffer.name, buffer.micro_batch);
         fill(graph, program, rank, buffer, seed, static_cast<std::byte*>(to));
       } else if (buffer.kind == BufferKind::persistent) {
-        fill(graph, program, rank, buffer, seed, ranks.at(rank).store().get(buffer).memory->data());
+        fill(graph, program, rank, buffer, seed, data_of(rank, buffer));
       }
     });
   }
@@ -370,6 +370,10 @@ struct Ranks {
     options.timeout = std::chrono::milliseconds(5000);
     options.poison = true;
     return options;
+  }
+  /// Of a persistent buffer.
+  std::byte* data_of(int32_t rank, const program::Buffer& buffer) const {
+    return store.at(rank).get(buffer, program).memory->data();
   }
   template <class Visit>
   void each_buffer(const Visit& visit) {
@@ -382,6 +386,7 @@ struct Ranks {
 
   const program::Program& program;
   runtime::LocalRanks ranks;
+  runtime::Store store{ranks};
   runtime::LocalRun run;
 };
 
@@ -394,7 +399,7 @@ Results run_program(const graph::Graph& graph, const program::Program& program, 
     if (buffer.kind == BufferKind::output) {
       data = local.run.executor(rank).output(buffer.name, buffer.micro_batch);
     } else if (buffer.kind == BufferKind::persistent) {
-      data = local.ranks.at(rank).store().get(buffer).memory->data();
+      data = local.data_of(rank, buffer);
     } else {
       return;
     }

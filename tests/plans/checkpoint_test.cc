@@ -55,24 +55,24 @@ int64_t wrong(const std::string& name, int64_t begin, int64_t count, const void*
 }
 
 /// Every element that a rank which is here holds, replicas too.
-void fill(const engine::Compiled& compiled, runtime::LocalRanks& ranks) {
+void fill(const engine::Compiled& compiled, const runtime::Store& store) {
   for (const graph::Tensor& tensor : compiled.reference.tensors) {
     if (!persists(tensor)) continue;
     const bool wide = tensor.type.dtype == graph::DType::f64;
-    engine::scatter(tensor, compiled.program, ranks, [&](int64_t begin, int64_t count, void* to) {
+    engine::scatter(tensor, compiled.program, store, [&](int64_t begin, int64_t count, void* to) {
       wide ? write<double>(tensor.name, begin, count, to)
            : write<float>(tensor.name, begin, count, to);
     });
   }
 }
 
-void expect_filled(const engine::Compiled& compiled, runtime::LocalRanks& ranks) {
+void expect_filled(const engine::Compiled& compiled, const runtime::Store& store) {
   for (const graph::Tensor& tensor : compiled.reference.tensors) {
     if (!persists(tensor)) continue;
     const bool wide = tensor.type.dtype == graph::DType::f64;
     int64_t bad = 0;
     // scatter() hands out the places of all elements; here they are only looked at.
-    engine::scatter(tensor, compiled.program, ranks, [&](int64_t begin, int64_t count, void* at) {
+    engine::scatter(tensor, compiled.program, store, [&](int64_t begin, int64_t count, void* at) {
       bad += wide ? wrong<double>(tensor.name, begin, count, at)
                   : wrong<float>(tensor.name, begin, count, at);
     });
@@ -89,7 +89,7 @@ struct Planned {
 
   /// Calls `body` in every process with the ranks that it has.
   std::vector<std::string> in_processes(
-      const std::function<void(comm::Processes&, runtime::LocalRanks&)>& body) const {
+      const std::function<void(comm::Processes&, const runtime::Store&)>& body) const {
     const auto world =
         std::make_shared<comm::LocalWorld>(compiled.program.num_ranks(), std::chrono::seconds(20));
     ThreadProcesses all(static_cast<int32_t>(dealt.size()));
@@ -97,7 +97,7 @@ struct Planned {
       runtime::LocalRanks ranks(std::make_shared<PartWorld>(world, process),
                                 dealt[static_cast<size_t>(process.index())], kernels::cpu_backend(),
                                 engine::rank_options(run));
-      body(process, ranks);
+      body(process, runtime::Store(ranks));
     });
   }
 };
@@ -191,20 +191,20 @@ TEST_F(AnyPlan, LoadsWhatAnyOtherSaved) {
     SCOPED_TRACE(fmt::format("seed {}: {} -> {}", seed, from.name, to.name));
     const TempFolder folder;
     for (const std::string& thrown :
-         from.in_processes([&](comm::Processes&process, runtime::LocalRanks&ranks) {
-           fill(from.compiled, ranks);
-           const checkpoint::RunFolder run(folder.path(), process, ranks.ids());
-           train::save(run, from.compiled, ranks, content_of(from.run));
+         from.in_processes([&](comm::Processes& process, const runtime::Store& store) {
+           fill(from.compiled, store);
+           const checkpoint::RunFolder run(folder.path(), process, store.ranks().ids());
+           train::save(run, from.compiled, store, content_of(from.run));
          })) {
       ASSERT_EQ(thrown, "");
     }
     for (const std::string& thrown :
-         to.in_processes([&](comm::Processes&process, runtime::LocalRanks&ranks) {
+         to.in_processes([&](comm::Processes& process, const runtime::Store& store) {
            const auto found =
                checkpoint::latest_checkpoint(folder.path(), checkpoint::Verify::all, process);
            train::restore(checkpoint::Checkpoint(found.value(), checkpoint::Verify::lengths),
-                          to.compiled, ranks);
-           expect_filled(to.compiled, ranks);
+                          to.compiled, store);
+           expect_filled(to.compiled, store);
          })) {
       ASSERT_EQ(thrown, "");
     }
@@ -232,21 +232,21 @@ TEST_F(AnyPlan, OnHostsOfTheirOwn) {
       return top / std::to_string(process.index());
     };
     for (const std::string& thrown :
-         from.in_processes([&](comm::Processes&process, runtime::LocalRanks&ranks) {
-           fill(from.compiled, ranks);
-           const checkpoint::RunFolder run(folder(process), process, ranks.ids());
-           train::save(run, from.compiled, ranks, content_of(from.run));
+         from.in_processes([&](comm::Processes& process, const runtime::Store& store) {
+           fill(from.compiled, store);
+           const checkpoint::RunFolder run(folder(process), process, store.ranks().ids());
+           train::save(run, from.compiled, store, content_of(from.run));
          })) {
       ASSERT_EQ(thrown, "");
     }
     for (const Planned* plan : {&from, static_cast<const Planned*>(&to)}) {
       const std::vector<std::string> thrown =
-          plan->in_processes([&](comm::Processes& process, runtime::LocalRanks& ranks) {
+          plan->in_processes([&](comm::Processes& process, const runtime::Store& store) {
             const auto latest =
                 checkpoint::latest_checkpoint(folder(process), checkpoint::Verify::all, process);
             train::restore(checkpoint::Checkpoint(latest.value(), checkpoint::Verify::lengths),
-                           plan->compiled, ranks);
-            expect_filled(plan->compiled, ranks);
+                           plan->compiled, store);
+            expect_filled(plan->compiled, store);
           });
       for (const std::string& text : thrown) {
         EXPECT_EQ(text, thrown[0]);

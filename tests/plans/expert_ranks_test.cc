@@ -78,8 +78,8 @@ double loss_of(const engine::Run& run, engine::Compiled compiled, uint64_t seed)
   options.poison = true;
   options.timeout = std::chrono::seconds(20);
   runtime::LocalRanks ranks(compiled.program.num_ranks(), kernels::cpu_backend(), options);
-  engine::initialise(compiled.reference, compiled.program, seed, ranks);
-  engine::Session session(std::move(compiled), ranks);
+  engine::Session session(std::move(compiled), runtime::Store(ranks));
+  engine::initialise(session.graph(), session.program(), seed, session.store());
   session.feed(random_batch(session.compiled(), run, 0, seed));
   session.step();
   return session.loss();

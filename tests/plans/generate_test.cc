@@ -28,8 +28,8 @@ std::vector<double> logits_of(const engine::Run& run, engine::Compiled compiled,
   runtime::RankOptions options = engine::rank_options(run);
   options.threads = 1;
   runtime::LocalRanks ranks(compiled.program.num_ranks(), kernels::cpu_backend(), options);
-  engine::Session session(std::move(compiled), ranks);
-  engine::initialise(session.graph(), session.program(), seed, ranks);
+  engine::Session session(std::move(compiled), runtime::Store(ranks));
+  engine::initialise(session.graph(), session.program(), seed, session.store());
   std::vector<double> logits;
   int32_t begin = 0;
   for (const int64_t count : {5, 1, 1, 3}) {
@@ -150,15 +150,14 @@ int64_t lacking(const graph::Graph& graph, const program::Program& from,
 }
 
 /// What one rank of the program that generates has, beside what initial values give it.
-void expect_initial(const engine::Compiled& compiled, const runtime::LocalRanks& ranks,
-                    const engine::Run& run, uint64_t seed) {
-  runtime::LocalRanks fresh(ranks.world_size(), kernels::cpu_backend(), engine::rank_options(run));
-  for (const int32_t rank : ranks.ids()) {
-    engine::initialise(compiled.reference, compiled.program, seed, fresh.at(rank));
-    for (const auto& [name, entry] : fresh.at(rank).store().entries()) {
+void expect_initial(const engine::Compiled& compiled, const runtime::Store& store, uint64_t seed) {
+  for (const int32_t rank : store.ranks().ids()) {
+    runtime::PersistentStore fresh(rank);
+    engine::initialise(compiled.reference, compiled.program, seed, fresh);
+    for (const auto& [name, entry] : fresh.entries()) {
       const graph::TensorId id = compiled.reference.find(name);
       if (compiled.reference.tensor(id).kind != graph::TensorKind::param) continue;
-      const auto& own = ranks.at(rank).store().entries().at(name);
+      const auto& own = store.at(rank).entries().at(name);
       ASSERT_TRUE(own.initialised) << name;
       EXPECT_EQ(std::memcmp(own.memory->data(), entry.memory->data(),
                             static_cast<size_t>(entry.type.bytes())),
@@ -183,15 +182,15 @@ TEST(Generate, ParametersComeOnceFromTheTraining) {
     const runtime::RankOptions options = engine::rank_options(run);
     const int32_t world = trained.program.num_ranks();
     const int64_t together = seed % 2 == 0 ? 200 : engine::kTogetherBytes;
-    const auto copy = [&](const runtime::LocalRanks& from, runtime::LocalRanks& to) {
+    const auto copy = [&](const runtime::Store& from, const runtime::Store& to) {
       engine::copy_parameters(compiled.reference, trained.program, from, compiled.program, to,
                               together);
-      expect_initial(compiled, to, run, seed);
+      expect_initial(compiled, to, seed);
     };
-    runtime::LocalRanks from(world, kernels::cpu_backend(), options);
+    runtime::LocalRanks ranks(world, kernels::cpu_backend(), options);
+    const runtime::Store from(ranks);
     engine::initialise(trained.reference, trained.program, seed, from);
-    runtime::LocalRanks to(world, kernels::cpu_backend(), options);
-    copy(from, to);
+    copy(from, runtime::Store(ranks));
 
     std::atomic<int64_t> bytes = 0;
     const auto exchange = std::make_shared<comm::LocalWorld>(world, options.timeout);
@@ -199,10 +198,10 @@ TEST(Generate, ParametersComeOnceFromTheTraining) {
       Counting counting(processes);
       const auto part = std::make_shared<PartWorld>(exchange, counting);
       const std::vector<int32_t> mine{processes.index()};
-      runtime::LocalRanks one(part, mine, kernels::cpu_backend(), options);
+      runtime::LocalRanks own(part, mine, kernels::cpu_backend(), options);
+      const runtime::Store one(own);
       engine::initialise(trained.reference, trained.program, seed, one);
-      runtime::LocalRanks other(part, mine, kernels::cpu_backend(), options);
-      copy(one, other);
+      copy(one, runtime::Store(own));
       bytes += counting.bytes;
     });
     EXPECT_EQ(bytes, lacking(compiled.reference, trained.program, compiled.program));

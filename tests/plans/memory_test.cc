@@ -202,8 +202,8 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
     runtime::LocalRanks ranks = engine::local_ranks(run);
     engine::Compiled compiled = engine::compile(run);
     keep_own_counts(compiled.program);
-    engine::initialise(compiled.reference, compiled.program, seed, ranks);
-    engine::Session session(std::move(compiled), ranks);
+    engine::Session session(std::move(compiled), runtime::Store(ranks));
+    engine::initialise(session.graph(), session.program(), seed, session.store());
     const program::Program& program = session.program();
     const std::vector<program::Memory> certified = program::memory_of(program);
     const size_t world = static_cast<size_t>(ranks.world_size());
@@ -232,7 +232,8 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
       all_even = all_even && !beyond[i];
     }
     // An evaluation in the same arenas, and training again.
-    engine::Session evaluation(engine::compile(run, engine::evaluation_options(run)), ranks);
+    engine::Session evaluation(engine::compile(run, engine::evaluation_options(run)),
+                               session.store());
     const std::vector<int64_t> more = program::memory_beyond(program, evaluation.program());
     evaluation.feed(random_batch(evaluation, run, seed));
     evaluation.step();

@@ -397,28 +397,28 @@ std::vector<double> as_doubles(const std::vector<std::byte>& raw, graph::DType d
 /// Moves every parameter of this type by one or two units in the last place, or not, at random.
 template <class T>
 void change_last_bits(graph::DType dtype, const engine::Compiled& compiled, uint64_t seed,
-                      runtime::LocalRanks& ranks) {
+                      const runtime::Store& store) {
   Rng rng(seed);
   for (const graph::Tensor& tensor : compiled.reference.tensors) {
     if (tensor.kind != graph::TensorKind::param || tensor.type.dtype != dtype) continue;
-    const std::vector<std::byte> raw = engine::gather(tensor, compiled.program, ranks);
+    const std::vector<std::byte> raw = engine::gather(tensor, compiled.program, store);
     std::vector<T> values(raw.size() / sizeof(T));
     std::memcpy(values.data(), raw.data(), raw.size());
     for (T& value : values) {
       value *= 1 + std::numeric_limits<T>::epsilon() * static_cast<T>(rng.between(-1, 1));
     }
-    engine::scatter(tensor, compiled.program, ranks, [&](int64_t begin, int64_t count, void* to) {
+    engine::scatter(tensor, compiled.program, store, [&](int64_t begin, int64_t count, void* to) {
       std::copy_n(values.begin() + begin, count, static_cast<T*>(to));
     });
   }
 }
 
 /// Initial parameters of a case, and its last bits.
-void initialise(const engine::Compiled& compiled, const Case& c, runtime::LocalRanks& ranks) {
-  engine::initialise(compiled.reference, compiled.program, c.seed, ranks);
+void initialise(const engine::Compiled& compiled, const Case& c, const runtime::Store& store) {
+  engine::initialise(compiled.reference, compiled.program, c.seed, store);
   if (c.last_bits != 0) {
-    change_last_bits<double>(graph::DType::f64, compiled, c.last_bits, ranks);
-    change_last_bits<float>(graph::DType::f32, compiled, c.last_bits, ranks);
+    change_last_bits<double>(graph::DType::f64, compiled, c.last_bits, store);
+    change_last_bits<float>(graph::DType::f32, compiled, c.last_bits, store);
   }
 }
 
@@ -470,20 +470,15 @@ void expect_good(const engine::Compiled& compiled) {
   if (!verdict.ok()) fail("check", "{}", to_text(verdict));
 }
 
-/// Gives routers their part of what is to be taken.
-void feed_routes(const Routes& routes, engine::Session& session) {
+/// Adds what routers are to take: of every router, one micro-batch after the other.
+void add_routes(const Routes& routes, engine::FeedMap* feeds) {
+  std::map<std::string, std::vector<int32_t>> by_router;
   for (const auto& [key, chosen] : routes) {
-    const std::string name = given_name(key.first);
-    const graph::Tensor& tensor = session.graph().tensor(session.graph().find(name));
-    for (const int32_t rank : session.ranks().ids()) {
-      runtime::Executor& executor = session.run().executor(rank);
-      if (!executor.has(name, key.second)) continue;
-      auto* const to = static_cast<int32_t*>(executor.input(name, key.second));
-      program::for_each_run(executor.buffer(name, key.second), name, tensor.type, session.program(),
-                            rank, [&](int64_t begin, int64_t count, int64_t local) {
-                              std::copy_n(chosen.begin() + begin, count, to + local);
-                            });
-    }
+    std::vector<int32_t>& all = by_router[key.first];
+    all.insert(all.end(), chosen.begin(), chosen.end());
+  }
+  for (auto& [router, chosen] : by_router) {
+    feeds->keep(given_name(router), std::move(chosen));
   }
 }
 
@@ -515,10 +510,12 @@ class Steps {
  public:
   Steps(const Case& c, const engine::Run& run) : case_(c), run_(run) {}
   void one(int step, engine::Session& session) {
-    session.feed(random_batch(session.compiled(), run_, step, case_.seed));
+    const engine::Batch batch = random_batch(session.compiled(), run_, step, case_.seed);
+    engine::FeedMap feeds = batch.feeds();
     if (case_.routes) {
-      feed_routes(case_.routes->at(done_), session);
+      add_routes(case_.routes->at(done_), &feeds);
     }
+    session.feed(feeds);
     session.step();
     if (case_.keep_routes) {
       kept_.push_back(routes_of(session));
@@ -597,8 +594,9 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     runtime::LocalRanks ranks = ranks_of(c, single, world, options);
     engine::Compiled compiled = compile(run, engine::Purpose::grads, c);
     expect_good(compiled);
-    initialise(compiled, c, ranks);
-    engine::Session session(std::move(compiled), ranks);
+    const runtime::Store store(ranks);
+    initialise(compiled, c, store);
+    engine::Session session(std::move(compiled), store);
     done.one(0, session);
     for (graph::TensorId id : session.graph().outputs) {
       const graph::Tensor& t = session.graph().tensor(id);
@@ -615,8 +613,9 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   }
   // A rewritten program may be of more ranks than the plan.
   runtime::LocalRanks ranks = ranks_of(c, single, compiled.program.num_ranks(), options);
-  initialise(compiled, c, ranks);
-  engine::Session session(std::move(compiled), ranks);
+  const runtime::Store store(ranks);
+  initialise(compiled, c, store);
+  engine::Session session(std::move(compiled), store);
   for (int s = 0; s < steps; ++s) {
     done.one(s, session);
     double loss = 0;
@@ -628,7 +627,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   }
   for (const graph::Tensor& t : session.graph().tensors) {
     if (t.kind == graph::TensorKind::param || t.kind == graph::TensorKind::state) {
-      out.params[t.name] = as_doubles(engine::gather(t, session.program(), ranks), t.type.dtype);
+      out.params[t.name] = as_doubles(engine::gather(t, session.program(), store), t.type.dtype);
     }
   }
   out.routes = done.kept();

@@ -37,7 +37,7 @@ int number_from(const char* variable, int otherwise) {
 }
 
 void train_session(engine::Session& session, const engine::Run& run, uint64_t seed) {
-  engine::initialise(session.graph(), session.program(), seed, session.ranks());
+  engine::initialise(session.graph(), session.program(), seed, session.store());
   for (int step = 0; step < kSteps; ++step) {
     session.feed(random_batch(session.compiled(), run, step, seed));
     session.step();
@@ -66,17 +66,17 @@ void compare_both_ways(const engine::Run& run, uint64_t seed) {
   const std::shared_ptr<comm::Connection> connection = engine::connection(run);
   const int32_t rank = connection->index();
   runtime::LocalRanks threads(kRanks, kernels::cpu_backend(), engine::rank_options(run));
-  engine::Session local(compiled, threads);
+  engine::Session local(compiled, runtime::Store(threads));
   train_session(local, run, seed);
   runtime::LocalRanks own(std::make_shared<comm::ProcessWorld>(connection), {rank},
                           kernels::cpu_backend(), engine::rank_options(run));
-  engine::Session remote(compiled, own, play_something(compiled->program));
+  engine::Session remote(compiled, runtime::Store(own), play_something(compiled->program));
   train_session(remote, run, seed);
   EXPECT_EQ(remote.loss(), local.loss());
-  const auto& entries = threads.at(rank).store().entries();
-  ASSERT_EQ(own.at(rank).store().entries().size(), entries.size());
+  const auto& entries = local.store().at(rank).entries();
+  ASSERT_EQ(remote.store().at(rank).entries().size(), entries.size());
   for (const auto& [name, entry] : entries) {
-    const auto& other = own.at(rank).store().entries().at(name);
+    const auto& other = remote.store().at(rank).entries().at(name);
     EXPECT_EQ(std::memcmp(other.memory->data(), entry.memory->data(),
                           static_cast<size_t>(entry.type.bytes())),
               0)
@@ -84,8 +84,8 @@ void compare_both_ways(const engine::Run& run, uint64_t seed) {
   }
   for (const graph::Tensor& tensor : compiled->reference.tensors) {
     if (tensor.kind != graph::TensorKind::param) continue;
-    EXPECT_EQ(engine::gather(tensor, compiled->program, own),
-              engine::gather(tensor, compiled->program, threads))
+    EXPECT_EQ(engine::gather(tensor, compiled->program, remote.store()),
+              engine::gather(tensor, compiled->program, local.store()))
         << tensor.name;
   }
 }
@@ -93,7 +93,7 @@ void compare_both_ways(const engine::Run& run, uint64_t seed) {
 /// Loss and gradients of one step, by name.
 std::map<std::string, std::vector<double>> results_of(engine::Session& session,
                                                       const engine::Run& run, uint64_t seed) {
-  engine::initialise(session.graph(), session.program(), seed, session.ranks());
+  engine::initialise(session.graph(), session.program(), seed, session.store());
   session.feed(random_batch(session.compiled(), run, 0, seed));
   session.step();
   std::map<std::string, std::vector<double>> results = {{"loss", {session.loss()}}};
@@ -111,11 +111,11 @@ void compare_with_c10d(const engine::Run& run, uint64_t seed) {
   const auto compiled = std::make_shared<const engine::Compiled>(engine::compile(run, how));
   const std::shared_ptr<comm::Connection> connection = engine::connection(run);
   runtime::LocalRanks threads(kRanks, kernels::cpu_backend(), engine::rank_options(run));
-  engine::Session local(compiled, threads);
+  engine::Session local(compiled, runtime::Store(threads));
   const auto world = std::make_shared<comm::ProcessWorld>(connection, comm::Collectives::c10d);
   const int32_t rank = connection->index();
   runtime::LocalRanks own(world, {rank}, kernels::cpu_backend(), engine::rank_options(run));
-  engine::Session remote(compiled, own);
+  engine::Session remote(compiled, runtime::Store(own));
   const auto want = results_of(local, run, seed);
   const auto got = results_of(remote, run, seed);
   if (run.model.num_experts == 0) {

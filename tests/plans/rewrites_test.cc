@@ -474,9 +474,10 @@ TEST(Rewrites, ALossyCodecIsNamedAndReplicasStayTheSame) {
     ASSERT_FALSE(verdict.lossy.empty());
     EXPECT_EQ(verdict.lossy[0].codec, "int8");
     runtime::LocalRanks ranks(made.program.num_ranks(), kernels::cpu_backend(), {});
-    engine::initialise(made.reference, made.program, c.seed, ranks);
+    const runtime::Store store(ranks);
+    engine::initialise(made.reference, made.program, c.seed, store);
     const program::Program program = made.program;
-    engine::Session session(std::move(made), ranks);
+    engine::Session session(std::move(made), store);
     std::vector<double> losses;
     for (int step = 0; step < 8; ++step) {
       session.feed(random_batch(session.compiled(), run, step, c.seed));
@@ -487,7 +488,7 @@ TEST(Rewrites, ALossyCodecIsNamedAndReplicasStayTheSame) {
     for (const program::Buffer& buffer : program.classes[0].buffers) {
       if (buffer.kind != program::BufferKind::persistent) continue;
       const auto bytes = [&](int32_t rank) {
-        const auto* data = ranks.at(rank).store().get(buffer).memory->data();
+        const auto* data = store.at(rank).get(buffer, program).memory->data();
         return std::string(reinterpret_cast<const char*>(data),
                            static_cast<size_t>(buffer.type.bytes()));
       };

@@ -23,9 +23,9 @@ struct Part {
        const std::shared_ptr<comm::LocalWorld>& world, std::vector<int32_t> ids)
       : run(run),
         ranks(world, std::move(ids), kernels::cpu_backend(), engine::rank_options(run)),
-        session(compiled, ranks) {}
+        session(compiled, runtime::Store(ranks)) {}
   void train(uint64_t seed) {
-    engine::initialise(session.graph(), session.program(), seed, ranks);
+    engine::initialise(session.graph(), session.program(), seed, session.store());
     for (int step = 0; step < kSteps; ++step) {
       session.feed(random_batch(session.compiled(), run, step, seed));
       session.step();
@@ -37,11 +37,11 @@ struct Part {
 };
 
 /// The stores of a rank in two runs hold the same tensors of the same bits.
-void expect_same(const runtime::LocalRanks& got, const runtime::LocalRanks& want, int32_t rank) {
-  const auto& entries = want.at(rank).store().entries();
-  ASSERT_EQ(got.at(rank).store().entries().size(), entries.size());
+void expect_same(const runtime::Store& got, const runtime::Store& want, int32_t rank) {
+  const auto& entries = want.at(rank).entries();
+  ASSERT_EQ(got.at(rank).entries().size(), entries.size());
   for (const auto& [name, entry] : entries) {
-    const auto& other = got.at(rank).store().entries().at(name);
+    const auto& other = got.at(rank).entries().at(name);
     EXPECT_EQ(std::memcmp(other.memory->data(), entry.memory->data(),
                           static_cast<size_t>(entry.type.bytes())),
               0)
@@ -86,7 +86,7 @@ TEST(Subset, TwoHalvesTrainAsTheWholeDoes) {
     for (Part* part : {&one, &other}) {
       for (int32_t rank : part->ranks.ids()) {
         EXPECT_TRUE(part->ranks.has(rank));
-        expect_same(part->ranks, whole.ranks, rank);
+        expect_same(part->session.store(), whole.session.store(), rank);
       }
     }
     EXPECT_FALSE(one.ranks.has(odd[0]));
@@ -110,10 +110,10 @@ TEST(Subset, WhatIsElsewhereIsSaidToBe) {
   EXPECT_GT(last.session.loss(), 0);
   const graph::Graph& graph = compiled->reference;
   const graph::Tensor& head = graph.tensor(graph.find("lm_head.weight"));
-  EXPECT_EQ(engine::gather(head, compiled->program, last.ranks).size(),
+  EXPECT_EQ(engine::gather(head, compiled->program, last.session.store()).size(),
             static_cast<size_t>(head.type.bytes()));
   try {
-    engine::gather(head, compiled->program, first.ranks);
+    engine::gather(head, compiled->program, first.session.store());
     ADD_FAILURE() << "rank 0 has no head";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("are on no rank that is here"), std::string::npos)

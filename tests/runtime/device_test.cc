@@ -83,7 +83,7 @@ struct AsyncRanks {
       : device(std::make_shared<fake::AsyncDevice>(how)),
         local(program.num_ranks(), std::make_shared<fake::Backend>(),
               {.timeout = timeout, .device = device}),
-        run(std::make_shared<const program::Program>(program), local) {}
+        run(std::make_shared<const program::Program>(program), Store(local)) {}
   std::string failure() {
     try {
       run.step();

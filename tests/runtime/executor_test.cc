@@ -65,7 +65,7 @@ struct Ranks {
   explicit Ranks(const Program& p, const RankOptions& options = {})
       : backend(std::make_shared<fake::Backend>()),
         local(p.num_ranks(), backend, options),
-        run(std::make_shared<const Program>(p), local) {}
+        run(std::make_shared<const Program>(p), Store(local)) {}
   std::shared_ptr<fake::Backend> backend;
   LocalRanks local;
   LocalRun run;
@@ -240,7 +240,7 @@ TEST(Executor, HoldsItsLanesForAsLongAsIsPlayed) {
   const auto played = std::make_shared<const Played>(
       Played{{{{.hold_ns = 30'000'000}, {.hold_ns = 0}, {.hold_ns = 20'000'000}}}});
   LocalRanks local(1, std::make_shared<fake::Backend>(), {});
-  LocalRun run(program, local, played);
+  LocalRun run(program, Store(local), played);
   for (int step = 0; step < 2; ++step) {
     run.step();
     const std::vector<TaskTime>& t = run.executor(0).times();

@@ -127,23 +127,31 @@ program::Buffer persistent(const char* name, const TensorType& type,
   return buffer;
 }
 
+/// A program, without tasks, of ranks on this mesh.
+program::Program on_mesh(std::vector<graph::Axis> axes) {
+  program::Program program;
+  program.roles = {{"all", {std::move(axes)}}};
+  return program;
+}
+program::Program alone() { return on_mesh({{"x", 1}}); }
+
 TEST(PersistentStore, KeepsNamedTensors) {
   PersistentStore store;
   const TensorType type{DType::f32, {3, 5}};
-  auto& entry = store.get(persistent("w", type));
+  auto& entry = store.get(persistent("w", type), alone());
   EXPECT_FALSE(entry.initialised);
   for (int64_t i = 0; i < type.bytes(); ++i) {
     EXPECT_EQ(entry.memory->data()[i], std::byte{0});
   }
   entry.memory->data()[3] = std::byte{42};
   entry.initialised = true;
-  auto& again = store.get(persistent("w", type));
+  auto& again = store.get(persistent("w", type), alone());
   EXPECT_EQ(&again, &entry);
   EXPECT_EQ(again.memory->data()[3], std::byte{42});
   EXPECT_EQ(store.find("w"), &entry);
   EXPECT_EQ(store.find("v"), nullptr);
   EXPECT_EQ(store.resident_bytes(), kPage);  // 60 bytes, and no other tensor in their page
-  store.get(persistent("v", {DType::f64, {9}})).memory->data()[0] = std::byte{1};
+  store.get(persistent("v", {DType::f64, {9}}), alone()).memory->data()[0] = std::byte{1};
   EXPECT_EQ(store.resident_bytes(), 2 * kPage);
   EXPECT_EQ(store.entries().size(), 2u);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(store.find("v")->memory->data()) % 64, 0u);
@@ -151,22 +159,56 @@ TEST(PersistentStore, KeepsNamedTensors) {
 
 TEST(PersistentStore, RefusesAnotherTypeOrLayout) {
   PersistentStore store;
-  store.get(persistent("w", {DType::f32, {4, 4}}));
-  EXPECT_THROW(store.get(persistent("w", {DType::f32, {2, 4}})), Error);
-  EXPECT_THROW(store.get(persistent("w", {DType::f64, {4, 4}})), Error);
+  store.get(persistent("w", {DType::f32, {4, 4}}), alone());
+  EXPECT_THROW(store.get(persistent("w", {DType::f32, {2, 4}}), alone()), Error);
+  EXPECT_THROW(store.get(persistent("w", {DType::f64, {4, 4}}), alone()), Error);
   Layout split;
   split.set(0, graph::Placement::split(0));
-  EXPECT_THROW(store.get(persistent("w", {DType::f32, {4, 4}}, split)), Error);
+  EXPECT_THROW(store.get(persistent("w", {DType::f32, {4, 4}}, split), on_mesh({{"x", 2}})), Error);
   program::Buffer on_host = persistent("w", {DType::f32, {4, 4}});
   on_host.space = program::Space::host;
-  EXPECT_THROW(store.get(on_host), Error);
+  EXPECT_THROW(store.get(on_host, alone()), Error);
   // The same elements, of other tensors.
   program::Buffer bucket = persistent("b", {DType::f32, {8}});
   bucket.slots = {{"w", {}, 0}, {"v", {}, 4}};
-  store.get(bucket);
-  EXPECT_NO_THROW(store.get(bucket));
+  store.get(bucket, alone());
+  EXPECT_NO_THROW(store.get(bucket, alone()));
   std::swap(bucket.slots[0].tensor, bucket.slots[1].tensor);
-  EXPECT_THROW(store.get(bucket), Error);
+  EXPECT_THROW(store.get(bucket, alone()), Error);
+}
+
+/// What counts is what a rank has of every dim, whatever the axes that split it are called.
+TEST(PersistentStore, TakesTheSameElementsUnderAnyMesh) {
+  const program::Program wide = on_mesh({{"dp", 8}});
+  const program::Program deep = on_mesh({{"dp", 2}, {"cp", 4}});
+  const TensorType type{DType::f32, {2, 4}};
+  const auto split = [](std::initializer_list<size_t> axes, std::vector<int64_t> sizes = {}) {
+    Layout layout;
+    for (const size_t axis : axes) {
+      layout.set(axis, graph::Placement::split(0));
+    }
+    layout.give(0, std::move(sizes));
+    return layout;
+  };
+  for (int32_t rank = 0; rank < 8; ++rank) {
+    SCOPED_TRACE(rank);
+    PersistentStore store(rank);
+    auto& entry = store.get(persistent("w", type, split({0})), wide);
+    EXPECT_EQ(&store.get(persistent("w", type, split({0, 1})), deep), &entry);
+    // All of it, in sizes that are written down and are those of even blocks.
+    const Layout given = split({0, 1}, std::vector<int64_t>(8, 2));
+    EXPECT_EQ(&store.get(persistent("w", type, given), deep), &entry);
+    store.get(persistent("whole", type), wide);
+    EXPECT_NO_THROW(store.get(persistent("whole", type), deep));
+    EXPECT_THROW(store.get(persistent("whole", type, split({1})), deep), Error);
+    // The other order of the axes has other rows, but on the first rank and the last one.
+    const Layout turned = split({1, 0});
+    if (rank == 0 || rank == 7) {
+      EXPECT_NO_THROW(store.get(persistent("w", type, turned), deep));
+    } else {
+      EXPECT_THROW(store.get(persistent("w", type, turned), deep), Error);
+    }
+  }
 }
 
 }  // namespace

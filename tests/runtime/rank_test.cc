@@ -74,7 +74,7 @@ TEST(Rank, ProgramsShareThreadsAndMemory) {
   std::vector<std::unique_ptr<Executor>> executors;
   // Of falling and of rising sizes: the arena is moved under the programs that are there already.
   for (const int64_t pages : {4, 2, 16, 8, 32, 1}) {
-    executors.push_back(std::make_unique<Executor>(rank, doubling(pages)));
+    executors.push_back(std::make_unique<Executor>(rank, rank.make_store(), doubling(pages)));
   }
   for (int round = 0; round < 2; ++round) {
     for (size_t i = 0; i < executors.size(); ++i) {
@@ -95,7 +95,7 @@ TEST(Rank, ProgramsShareThreadsAndMemory) {
   EXPECT_EQ(rank.arena_resident_bytes(), 0);
   EXPECT_EQ(rank.inputs_outputs_resident_bytes(), 0);
   // And again from the beginning.
-  Executor again(rank, doubling(3));
+  Executor again(rank, rank.make_store(), doubling(3));
   feed(again, 1);
   step(again);
   expect_doubled(again, 1);
@@ -137,7 +137,7 @@ TEST(Rank, AnArenaThatGrewIsGone) {
   Rank rank(0, std::make_shared<fake::Backend>(), nullptr, {.device = device});
   std::vector<std::unique_ptr<Executor>> executors;
   for (int64_t pages = 1; pages <= 8; ++pages) {
-    executors.push_back(std::make_unique<Executor>(rank, doubling(pages)));
+    executors.push_back(std::make_unique<Executor>(rank, rank.make_store(), doubling(pages)));
     for (auto& executor : executors) {
       feed(*executor, 1);
       step(*executor);
@@ -148,7 +148,8 @@ TEST(Rank, AnArenaThatGrewIsGone) {
 
 TEST(Rank, InputsAndOutputsAreOfWhoeverWasFedLast) {
   Rank rank(0, std::make_shared<fake::Backend>(), nullptr, {});
-  Executor a(rank, doubling(1)), b(rank, doubling(1));
+  const auto store = rank.make_store();
+  Executor a(rank, store, doubling(1)), b(rank, store, doubling(1));
   feed(a, 1);
   step(a);
   step(a);  // what was fed is still there
@@ -163,7 +164,7 @@ TEST(Rank, InputsAndOutputsAreOfWhoeverWasFedLast) {
   EXPECT_NE(failure([&] { b.output("out"); }).find("another program"), std::string::npos);
   EXPECT_NE(failure([&] { b.start(); }).find("try to feed it again"), std::string::npos);
   // A larger program moves the memory: what was fed is lost.
-  Executor large(rank, doubling(9));
+  Executor large(rank, store, doubling(9));
   EXPECT_NE(failure([&] { a.start(); }).find("try to feed it again"), std::string::npos);
   feed(a, 2);
   step(a);
@@ -180,13 +181,15 @@ TEST(Rank, RunsOneProgramAtATime) {
     go_on.get_future().wait_for(std::chrono::seconds(20));
   });
   Rank rank(0, std::make_shared<fake::Backend>(), nullptr, {});
-  Executor a(rank, std::make_shared<const Program>(slow.finish())), b(rank, doubling(1));
+  const auto store = rank.make_store();
+  Executor a(rank, store, std::make_shared<const Program>(slow.finish()));
+  Executor b(rank, store, doubling(1));
   feed(b, 1);
   a.start();
   started.get_future().wait();
   EXPECT_NE(failure([&] { b.start(); }).find("one program at a time"), std::string::npos);
   EXPECT_NE(failure([&] { b.input("in", 0); }).find("between steps"), std::string::npos);
-  EXPECT_NE(failure([&] { Executor(rank, doubling(1)); }).find("between steps"), std::string::npos);
+  EXPECT_NE(failure([&] { Executor(rank, store, doubling(1)); }).find("between steps"), std::string::npos);
   go_on.set_value();
   a.wait();
   feed(b, 4);
@@ -206,8 +209,8 @@ TEST(Rank, AnExecutorThatGoesStopsItsOwnStepOnly) {
     }
   });
   Rank rank(0, std::make_shared<fake::Backend>(), nullptr, {});
-  auto a = std::make_unique<Executor>(rank, std::make_shared<const Program>(slow.finish()));
-  auto b = std::make_unique<Executor>(rank, doubling(1));
+  auto a = std::make_unique<Executor>(rank, rank.make_store(), std::make_shared<const Program>(slow.finish()));
+  auto b = std::make_unique<Executor>(rank, rank.make_store(), doubling(1));
   a->start();
   started.get_future().wait();
   b.reset();  // leaves the step alone
@@ -225,13 +228,39 @@ TEST(Rank, ProgramsShareWhatPersists) {
   read.task(0, Lane::compute, {m}, {out},
             [](const KernelArgs& a) { *a.out[0].as<double>() = *a.in[0].as<double>(); });
   Rank rank(0, std::make_shared<fake::Backend>(), nullptr, {});
-  Executor counter(rank, std::make_shared<const Program>(up.finish()));
-  Executor reader(rank, std::make_shared<const Program>(read.finish()));
+  const auto store = rank.make_store();
+  const auto reading = std::make_shared<const Program>(read.finish());
+  Executor counter(rank, store, std::make_shared<const Program>(up.finish()));
+  Executor reader(rank, store, reading);
   for (int i = 0; i < 3; ++i) {
     step(counter);
   }
   step(reader);
   EXPECT_EQ(*static_cast<const double*>(reader.output("out")), 3);
+  // In another store of the rank nobody has counted.
+  Executor elsewhere(rank, rank.make_store(), reading);
+  step(elsewhere);
+  EXPECT_EQ(*static_cast<const double*>(elsewhere.output("out")), 0);
+}
+
+TEST(Rank, TakesWhatItsStoresTake) {
+  Builder builder;
+  builder.task(0, Lane::compute, {},
+               {builder.named(0, BufferKind::persistent, "n", f64s(kPageBytes / 4))},
+               [](const KernelArgs& a) {
+                 std::memset(a.out[0].data, 1, static_cast<size_t>(a.out[0].type->bytes()));
+               });
+  const auto program = std::make_shared<const Program>(builder.finish());
+  Rank rank(0, std::make_shared<fake::Backend>(), nullptr, {});
+  EXPECT_EQ(rank.stores_resident_bytes(), 0);
+  auto one = std::make_unique<Executor>(rank, rank.make_store(), program);
+  step(*one);
+  EXPECT_EQ(rank.stores_resident_bytes(), 2 * kPageBytes);
+  Executor other(rank, rank.make_store(), program);
+  step(other);
+  EXPECT_EQ(rank.stores_resident_bytes(), 4 * kPageBytes);
+  one.reset();
+  EXPECT_EQ(rank.stores_resident_bytes(), 2 * kPageBytes);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ RankOptions quick() {
 struct Ranks {
   explicit Ranks(const Program& program)
       : local(program.num_ranks(), std::make_shared<fake::Backend>(), quick()),
-        run(std::make_shared<const Program>(program), local) {}
+        run(std::make_shared<const Program>(program), Store(local)) {}
   void* input(int32_t rank, const char* name) { return run.executor(rank).input(name); }
   const void* output(int32_t rank, const char* name) { return run.executor(rank).output(name); }
   LocalRanks local;
@@ -279,8 +279,9 @@ TEST(Spaces, EachHasItsArena) {
 TEST(Symbols, AreOfOneProgram) {
   Counting counting(1), other(1);
   LocalRanks local(1, std::make_shared<fake::Backend>(), quick());
-  LocalRun one(std::make_shared<const Program>(counting.program), local);
-  LocalRun two(std::make_shared<const Program>(other.program), local);
+  const Store store(local);
+  LocalRun one(std::make_shared<const Program>(counting.program), store);
+  LocalRun two(std::make_shared<const Program>(other.program), store);
   one.set_symbol("n", 4);
   two.set_symbol("n", 12);
   for (int step = 0; step < 3; ++step) {

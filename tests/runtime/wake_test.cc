@@ -33,7 +33,7 @@ TEST(ExecutorWake, ALaneThatWaitsAloneIsWoken) {
     in_time = woken.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready;
   });
   LocalRanks rank(1, std::make_shared<fake::Backend>(), {});
-  LocalRun run(std::make_shared<const program::Program>(builder.finish()), rank);
+  LocalRun run(std::make_shared<const program::Program>(builder.finish()), Store(rank));
   run.step();
   EXPECT_TRUE(in_time);
 }

@@ -150,8 +150,8 @@ TEST(Generation, PiecesDoNotMatter) {
       ids.push_back((i * i + 7 * i) % 61);
     }
     runtime::LocalRanks ranks(1, kernels::cpu_backend(), engine::rank_options(run));
-    engine::Session session(compile_generation(run, 100), ranks);
-    engine::initialise(session.graph(), session.program(), 3, ranks);
+    engine::Session session(compile_generation(run, 100), runtime::Store(ranks));
+    engine::initialise(session.graph(), session.program(), 3, session.store());
     std::vector<float> first;
     for (const std::vector<int64_t>& pieces : std::vector<std::vector<int64_t>>{
              {64, 36}, {64, 35, 1}, {1, 2, 64, 33}, {50, 50}, {7, 64, 1, 1, 27}}) {
@@ -173,7 +173,7 @@ TEST(Generation, PiecesDoNotMatter) {
     how.seq_len = 100;
     how.micro_batch = 1;
     how.num_micro_batches = 1;
-    engine::Session whole(engine::compile(run, how), ranks);
+    engine::Session whole(engine::compile(run, how), session.store());
     engine::Batch batch(1, 100);
     for (size_t i = 0; i < 100; ++i) {
       batch.tokens[i] = ids[i];
@@ -229,8 +229,8 @@ TEST(Generation, PlansDoNotMatter) {
     const auto logits_of = [&](const std::vector<std::string>& plan) {
       const engine::Run run = run_of(family, plan);
       runtime::LocalRanks ranks = engine::local_ranks(run);
-      engine::Session session(compile_generation(run, 100), ranks);
-      engine::initialise(session.graph(), session.program(), 3, ranks);
+      engine::Session session(compile_generation(run, 100), runtime::Store(ranks));
+      engine::initialise(session.graph(), session.program(), 3, session.store());
       std::vector<float> all;
       for (const auto& [begin, count] : {std::pair{0, 7}, {7, 1}, {8, 2}}) {
         const std::vector<float> last = step(session, ids, begin, count);

@@ -90,9 +90,9 @@ class AfterAStep : public testing::Test {
  protected:
   AfterAStep() : run_(run_with("1GB")), ranks_(engine::local_ranks(run_)) {
     engine::Compiled compiled = engine::compile(run_);
-    engine::initialise(compiled.reference, compiled.program, 1, ranks_);
     engine::Batch batch = engine::empty_batch(compiled, run_.config.train.seq_len);
-    session_ = std::make_unique<engine::Session>(std::move(compiled), ranks_);
+    session_ = std::make_unique<engine::Session>(std::move(compiled), runtime::Store(ranks_));
+    engine::initialise(session_->graph(), session_->program(), 1, session_->store());
     batch.loss_scale = 1;
     batch.hyper = engine::Hyper::of(run_.config.train, 0.001, 1);
     session_->feed(batch);

@@ -25,7 +25,7 @@ TEST(Sample, IsOfTheParametersAndLeavesNothingElse) {
   runtime::LocalRanks ranks = engine::local_ranks(run);
   engine::Programs programs(run, ranks);
   const engine::Compiled& compiled = programs.compiled();
-  engine::initialise(compiled.reference, compiled.program, 1, ranks);
+  engine::initialise(compiled.reference, compiled.program, 1, programs.store());
   engine::Batch batch = engine::empty_batch(compiled, run.config.train.seq_len);
   engine::Session& session = programs.session();
   batch.loss_scale = 1;
@@ -39,7 +39,7 @@ TEST(Sample, IsOfTheParametersAndLeavesNothingElse) {
     return id != graph::kNone && graph.tensor(id).kind == graph::TensorKind::param;
   };
   size_t parameters = 0, others = 0;
-  for (const auto& [name, entry] : ranks.at(0).store().entries()) {
+  for (const auto& [name, entry] : programs.store().at(0).entries()) {
     ++(is_parameter(name) ? parameters : others);
   }
   ASSERT_GT(parameters, 0u);
@@ -49,8 +49,8 @@ TEST(Sample, IsOfTheParametersAndLeavesNothingElse) {
   EXPECT_EQ(sample.prompt, prompt_from(dataset));
   EXPECT_FALSE(sample.text.empty());
   for (int32_t rank : ranks.ids()) {
-    EXPECT_EQ(ranks.at(rank).store().entries().size(), parameters);
-    for (const auto& [name, entry] : ranks.at(rank).store().entries()) {
+    EXPECT_EQ(programs.store().at(rank).entries().size(), parameters);
+    for (const auto& [name, entry] : programs.store().at(rank).entries()) {
       EXPECT_TRUE(is_parameter(name)) << name;
     }
   }

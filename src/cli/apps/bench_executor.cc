@@ -52,7 +52,8 @@ program::Program empty_tasks(int32_t count, bool hop) {
 /// Nanoseconds per task, the median of `rounds` steps.
 double time_empty(int32_t count, bool hop, int rounds) {
   runtime::LocalRanks rank(1, std::make_shared<EmptyBackend>(), {});
-  runtime::LocalRun run(std::make_shared<const program::Program>(empty_tasks(count, hop)), rank);
+  runtime::LocalRun run(std::make_shared<const program::Program>(empty_tasks(count, hop)),
+                        runtime::Store(rank));
   run.step();
   std::vector<double> ns;
   for (int i = 0; i < rounds; ++i) {

@@ -98,9 +98,10 @@ class StepBench {
   void prepare() {
     engine::Compiled compiled = engine::compile(run_);
     train::require_memory(run_, compiled.program);
-    engine::initialise(compiled.reference, compiled.program, 1, *ranks_);
+    const runtime::Store store(*ranks_);
+    engine::initialise(compiled.reference, compiled.program, 1, store);
     auto played = engine::played(run_, compiled.program);
-    session_ = std::make_unique<engine::Session>(std::move(compiled), *ranks_, std::move(played));
+    session_ = std::make_unique<engine::Session>(std::move(compiled), store, std::move(played));
     draw_batches();
   }
 

@@ -27,17 +27,17 @@ namespace {
 using Lists = std::vector<std::vector<int32_t>>;
 
 /// The parameters of a program on all ranks.
-void load(const engine::Run& run, const engine::Compiled& compiled, runtime::LocalRanks& ranks) {
+void load(const engine::Run& run, const engine::Compiled& compiled, const runtime::Store& store) {
   train::require_memory(run, compiled.program);
-  train::load_weights(checkpoint::ModelWeights(run.config.model.path, run.model), compiled, ranks);
+  train::load_weights(checkpoint::ModelWeights(run.config.model.path, run.model), compiled, store);
 }
 
 /// Those of programs that go forward.
-void load(const engine::Run& run, runtime::LocalRanks& ranks) {
+void load(const engine::Run& run, const runtime::Store& store) {
   engine::CompileOptions how;
   how.purpose = engine::Purpose::logits;
   how.num_micro_batches = 1;
-  load(run, engine::compile(run, how), ranks);
+  load(run, engine::compile(run, how), store);
 }
 
 /// Mean next-token loss of the lists, from their logits; nan without a next token.
@@ -148,7 +148,7 @@ int on_ids(const Options& options, const engine::Run& run) {
       fmt::format("{}, hash {:x}, {} gradients", counted(static_cast<int64_t>(ids.size()), "list"),
                   hash_of(ids), options.grads.empty() ? "without" : "with"));
   engine::Programs programs(run, ranks);
-  load(run, ranks);
+  load(run, programs.store());
   const auto logits = train::logits_of(run, ids, programs);
   double loss = mean_loss(ids, logits, static_cast<size_t>(run.model.vocab_size));
   // Every process has what was collected; one writes it.
@@ -157,7 +157,7 @@ int on_ids(const Options& options, const engine::Run& run) {
     save_logits(options.logits, ids, logits, run.model.vocab_size);
   }
   if (!options.grads.empty()) {
-    load(run, programs.compiled(train::gradient_options(run, ids)), ranks);
+    load(run, programs.compiled(train::gradient_options(run, ids)), programs.store());
     const train::Gradients gradients = train::gradients_of(run, ids, programs);
     loss = gradients.loss;
     if (writes) {
@@ -191,7 +191,7 @@ int on_data(const Options& options, const engine::Run& run) {
   comm::expect_same(ranks.processes(), "hocket eval", "data",
                     fmt::format("{}, --sequences {}", dataset.fingerprint(), options.sequences));
   engine::Programs programs(run, ranks);
-  load(run, ranks);
+  load(run, programs.store());
   train::Evaluator evaluator(run, dataset, programs);
   Progress progress;
   const train::HeldOut held_out =

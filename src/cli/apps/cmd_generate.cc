@@ -96,7 +96,7 @@ int generate(const Options& options) {
   programs.replace(program, train::compile_generation(run, longest));
   const engine::Compiled& compiled = programs.compiled(program);
   train::require_memory(run, compiled.program, train::generation_memory(compiled, prompt, longest));
-  train::load_weights(weights, compiled, ranks);
+  train::load_weights(weights, compiled, programs.store());
   if (!options.json) {
     // A pipe or file gets every byte, a terminal none that acts there.
     const bool terminal = ::isatty(STDOUT_FILENO) == 1;
