@@ -96,8 +96,8 @@ std::string level_of(const Options& options) {
 }
 
 /// --for: which of the programs of a run.
-engine::CompileOptions purpose_of(const engine::Run& run, const Options& options) {
-  return engine::options_for(run, engine::purpose_named(options.purpose, "hocket graph --for"));
+engine::ProgramSpec spec_of(const engine::Run& run, const Options& options) {
+  return engine::spec_named(run, options.purpose, "hocket graph --for");
 }
 
 /// Watches a compilation: keeps the text of the stage or pass that is wanted, times every stage,
@@ -320,12 +320,12 @@ int show(const Options& options) {
     return 0;
   }
   Watcher watcher(source.run, options);
-  engine::CompileOptions how = purpose_of(source.run, options);
-  how.skip_passes = pass_names(options.skip);
-  how.observe = [&](const std::string& what, const engine::Progress& made) {
+  engine::ProgramSpec spec = spec_of(source.run, options);
+  spec.how.skip_passes = pass_names(options.skip);
+  spec.how.observe = [&](const std::string& what, const engine::Progress& made) {
     watcher.see(what, made);
   };
-  engine::compile(source.run, how);
+  engine::compile(spec);
   emit(options.out, watcher.text());
   return 0;
 }

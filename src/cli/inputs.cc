@@ -72,13 +72,13 @@ std::optional<cost::Profile> profile_of(const engine::Run& run, const std::strin
 
 }  // namespace
 
-engine::Compiled Source::compile(const engine::CompileOptions& options) const {
-  return given ? engine::with_program(run, *given) : engine::compile(run, options);
+engine::Compiled Source::compile() const {
+  return given ? engine::with_program(run, *given) : engine::compile(run);
 }
 
 std::optional<engine::Compiled> Source::evaluation() const {
   const bool trains =
-      !given || engine::purpose_named(given->purpose, run.name) == engine::Purpose::train;
+      !given || engine::program_name(given->purpose, run.name) == "train";
   if (!trains || !engine::evaluates(run)) return std::nullopt;
   if (given && !engine::has_ranks_of(*given, run.plan)) {
     log_warning(
@@ -87,7 +87,7 @@ std::optional<engine::Compiled> Source::evaluation() const {
         run.name);
     return std::nullopt;
   }
-  return engine::compile(run, engine::evaluation_options(run));
+  return engine::compile(engine::evaluation(run));
 }
 
 Source read_source(const std::string& path, const std::vector<std::string>& overrides,

@@ -21,8 +21,8 @@ struct Source {
   engine::Run run;
   std::optional<program::Program> given;  ///< RUN was the text of a program
 
-  /// The program that the run makes, or the one that was given, for which nothing is lowered.
-  engine::Compiled compile(const engine::CompileOptions& options = {}) const;
+  /// The program that trains the run, or the one that was given, for which nothing is lowered.
+  engine::Compiled compile() const;
   /// The program that evaluates held-out data beside the run's training; none if there is no such
   /// data, or if the text that was given is no training of the plan's ranks.
   std::optional<engine::Compiled> evaluation() const;

@@ -1,54 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/programs.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <utility>
 
-#include "base/id.h"
 #include "engine/params.h"
 #include "engine/timed.h"
 #include "program/contract.h"
 
 namespace hocket::engine {
 
-namespace {
-
-/// Everything in the options that decides the program.
-std::string key_of(const CompileOptions& options) {
-  return fmt::format("{} {} {} {} {} {} {}", place_of(options.purpose), options.micro_batch,
-                     options.seq_len, options.num_micro_batches, options.new_tokens,
-                     options.cache_slots, options.skip_passes);
-}
-
-}  // namespace
-
-Programs::Entry& Programs::entry(const CompileOptions& options) {
-  Entry& entry = entries_[key_of(options)];
+Programs::Entry& Programs::entry(const ProgramSpec& spec) {
+  Entry& entry = entries_[spec.key];
   if (!entry.compiled) {
-    entry.compiled = std::make_shared<const Compiled>(compile(run_, options));
+    entry.compiled = std::make_shared<const Compiled>(compile(spec));
   }
   return entry;
 }
 
-const Compiled& Programs::compiled(const CompileOptions& options) {
-  return *entry(options).compiled;
-}
+const Compiled& Programs::compiled(const ProgramSpec& spec) { return *entry(spec).compiled; }
 
-Session& Programs::session(const CompileOptions& options) {
-  Entry& found = entry(options);
+Session& Programs::session(const ProgramSpec& spec) {
+  Entry& found = entry(spec);
   if (!found.session) {
     // Training is played; what it is evaluated with runs as it does.
-    const bool trains = options.purpose == Purpose::train;
+    const bool trains = spec.how.purpose.empty();
     found.session = std::make_unique<Session>(
         found.compiled, store_, trains ? played(run_, found.compiled->program) : nullptr);
   }
   return *found.session;
 }
 
-void Programs::replace(const CompileOptions& options, Compiled given) {
-  entries_[key_of(options)] = {std::make_shared<const Compiled>(std::move(given)), nullptr};
+void Programs::replace(const ProgramSpec& spec, Compiled given) {
+  entries_[spec.key] = {std::make_shared<const Compiled>(std::move(given)), nullptr};
 }
 
 void Programs::end_sessions() {
@@ -57,7 +40,7 @@ void Programs::end_sessions() {
   }
 }
 
-ParameterReader::ParameterReader(Programs& programs, const CompileOptions& reads,
+ParameterReader::ParameterReader(Programs& programs, const ProgramSpec& reads,
                                  const Compiled* trained)
     : programs_(programs), trained_(trained) {
   const std::shared_ptr<const Compiled> compiled = programs.entry(reads).compiled;

@@ -15,16 +15,19 @@ namespace hocket::engine {
 
 class Programs {
  public:
-  /// Both outlive it; the run does not change meanwhile: with the options it decides a program.
+  /// Both outlive it; the run does not change meanwhile.
   Programs(const Run& run, runtime::LocalRanks& ranks) : run_(run), store_(ranks) {}
 
-  /// The program of these options; nothing is taken of the ranks for it.
-  const Compiled& compiled(const CompileOptions& options = {});
+  /// The program of this spec, by its key; nothing is taken of the ranks for it.
+  const Compiled& compiled(const ProgramSpec& spec);
+  /// That which trains the run.
+  const Compiled& compiled() { return compiled(training(run_)); }
   /// It, ready to run on the parameters. Error: it holds them otherwise than the programs before
   /// it.
-  Session& session(const CompileOptions& options = {});
-  /// From now on the program of these options is this one, which was not lowered here.
-  void replace(const CompileOptions& options, Compiled given);
+  Session& session(const ProgramSpec& spec);
+  Session& session() { return session(training(run_)); }
+  /// From now on the program of this spec is this one, which was not lowered here.
+  void replace(const ProgramSpec& spec, Compiled given);
   /// Gives back all memory of the ranks but the persistent tensors, and their threads.
   void end_sessions();
 
@@ -38,13 +41,13 @@ class Programs {
     std::shared_ptr<const Compiled> compiled;
     std::unique_ptr<Session> session;  ///< null until it is asked for
   };
-  Entry& entry(const CompileOptions& options);
+  Entry& entry(const ProgramSpec& spec);
 
   friend class ParameterReader;
 
   const Run& run_;
   const runtime::Store store_;
-  std::map<std::string, Entry> entries_;  ///< by what the options say
+  std::map<std::string, Entry> entries_;  ///< by the keys of their specs
 };
 
 /// A program that reads the parameters which another one trains: in the store of that one if it
@@ -53,7 +56,7 @@ class ParameterReader {
  public:
   /// `trained`: the program of `programs`, which outlives the reader, that the parameters are held
   /// for; null: for the one that reads them.
-  ParameterReader(Programs& programs, const CompileOptions& reads, const Compiled* trained);
+  ParameterReader(Programs& programs, const ProgramSpec& reads, const Compiled* trained);
   /// Ready to run; its parameters are those of the last update().
   Session& session() { return own_ ? *own_ : *shared_; }
   /// Parameters as they are now. With ranks as processes all call it.

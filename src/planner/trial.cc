@@ -249,7 +249,7 @@ std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
     const engine::Compiled compiled = engine::compile(run);
     std::optional<engine::Compiled> evaluation;
     if (engine::evaluates(run)) {
-      evaluation = engine::compile(run, engine::evaluation_options(run));
+      evaluation = engine::compile(engine::evaluation(run));
     }
     const cost::CostModel costs(cluster_, profile_,
                                 sim::threads_per_rank(compiled.program, cluster_),

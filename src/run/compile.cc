@@ -8,7 +8,6 @@
 
 #include "autodiff/autodiff.h"
 #include "base/error.h"
-#include "base/id.h"
 #include "base/stop.h"
 #include "base/text.h"
 #include "collectives/transport.h"
@@ -26,101 +25,6 @@
 namespace hocket::engine {
 
 namespace {
-
-/// What a run's options come to: its plan, and the tokens of a micro-batch of all ranks. To
-/// generate is to run one sequence, of which all data-parallel ranks have all; where experts are on
-/// several ranks these split its tokens, which then go to their experts as in training. Parameters
-/// are then whole on data-parallel ranks: gathered for every token, they would take longer than all
-/// else.
-struct Sizes {
-  parallel::Plan plan;
-  int64_t seq_len = 0, tokens = 0;
-  int64_t token_ranks = 1;  ///< generate: that split the tokens
-  int64_t tokens_per_step() const { return tokens * plan.num_micro_batches; }
-};
-
-Sizes sizes_of(const Run& run, const CompileOptions& options) {
-  Sizes sizes;
-  sizes.plan = run.plan;
-  sizes.seq_len = options.seq_len > 0 ? options.seq_len : run.config.train.seq_len;
-  if (options.micro_batch > 0) {
-    sizes.plan.micro_batch = options.micro_batch;
-    sizes.plan.dp_samples.clear();
-  }
-  if (options.num_micro_batches > 0) {
-    sizes.plan.num_micro_batches = options.num_micro_batches;
-  }
-  sizes.tokens = sizes.plan.sequences() * sizes.seq_len;
-  if (options.purpose == Purpose::generate) {
-    sizes.plan.micro_batch = 1;
-    sizes.plan.dp_samples.clear();
-    sizes.plan.num_micro_batches = 1;
-    sizes.plan.shard.params = parallel::Shard::none;
-    sizes.tokens = options.new_tokens;
-    const parallel::Plan& plan = run.plan;
-    if (plan.ep > 1) {
-      sizes.token_ranks = plan.dp * plan.cp * (plan.sequence_parallel ? plan.tp : 1);
-    }
-  }
-  return sizes;
-}
-
-/// The model's graph for one micro-batch of all ranks. The purposes differ in what it ends with
-/// (losses, logits), whether it is to be differentiated, and whether it has a KV cache.
-graph::Graph build_graph(const Run& run, const CompileOptions& options, const Sizes& sizes) {
-  using Mode = models::BuildOptions::Mode;
-  models::BuildOptions how;
-  how.tokens = sizes.tokens;
-  how.sequence_length = sizes.seq_len;
-  how.dtype = graph::parse_dtype(run.config.model.dtype);
-  how.float8 = run.config.model.float8;
-  how.num_micro_batches = sizes.plan.num_micro_batches;
-  switch (options.purpose) {
-    case Purpose::train:
-      how.balance_coef = run.config.train.balance_coef.value_or(run.model.router_aux_loss_coef);
-      how.dropout = run.config.train.dropout;
-      how.dropout_seed = run.config.train.seed;
-      break;
-    case Purpose::grads:
-      break;
-    case Purpose::loss:
-      how.grad = false;
-      break;
-    case Purpose::logits:
-      how.mode = Mode::logits;
-      break;
-    case Purpose::generate:
-      how.mode = Mode::generate;
-      how.cache_slots = options.cache_slots;
-      how.token_ranks = sizes.token_ranks;
-      break;
-  }
-  return models::build(run.model, how);
-}
-
-/// The graph before and after its backward pass, if it has one, is shown to the observer.
-graph::Graph reference(const Run& run, const CompileOptions& options, const Sizes& sizes) {
-  graph::Graph graph = build_graph(run, options, sizes);
-  const parallel::Templates no_templates;
-  const program::Program no_program;
-  const auto seen = [&](const std::string& what) {
-    if (options.observe) {
-      options.observe(what, {graph, no_templates, no_program});
-    }
-  };
-  seen("graph");
-  if (options.purpose != Purpose::train && options.purpose != Purpose::grads) return graph;
-  autodiff::differentiate(graph);
-  if (options.purpose == Purpose::grads) {
-    autodiff::append_grad_outputs(graph);
-  } else {
-    const TrainSection& train = run.config.train;
-    autodiff::append_adamw(
-        graph, {train.beta1, train.beta2, train.eps, train.weight_decay, train.max_grad_norm});
-  }
-  seen("backward");
-  return graph;
-}
 
 /// Notes in the kinds of collectives what memory they take of a transport, which threads have none
 /// of: in the largest of the groups that have them.
@@ -184,111 +88,231 @@ std::optional<comm::Collectives> collectives_of(const Run& run) {
   return comm::Collectives::own;
 }
 
-graph::Graph reference(const Run& run, const CompileOptions& options) {
-  return reference(run, options, sizes_of(run, options));
-}
-
-namespace {
-
-constexpr const char* kNames[] = {"train", "evaluate", "gradients", "logits", "generate"};
-
-/// A command rewrites programs of whole sequences: not the one that generates.
-std::vector<std::string> passes_for(const Run& run, Purpose purpose) {
-  std::vector<std::string> passes = run.config.plan.passes;
-  if (purpose == Purpose::generate) {
-    std::erase_if(passes,
-                  [](const std::string& name) { return name.starts_with(passes::kCommand); });
-  }
-  return passes;
-}
-
-}  // namespace
-
-Compiled compile(const Run& run, const CompileOptions& options) {
-  Sizes sizes = sizes_of(run, options);
-  const bool steps = options.purpose == Purpose::train || options.purpose == Purpose::grads;
-  if (steps && sizes.plan.expert_ranks > 0) {
+Compiled compile(const ProgramSpec& spec) {
+  graph::Graph reference = spec.graph(spec.how.observe);
+  if (spec.plan.expert_ranks > 0 && !reference.grads.empty()) {
     fail(
-        run.name,
+        spec.where,
         "plan.expert_ranks is {}: experts on ranks of their own run forward only: hocket eval, or "
         "hocket graph --for evaluate, whose text check and simulate take; try plan.expert_ranks: 0",
-        sizes.plan.expert_ranks);
+        spec.plan.expert_ranks);
   }
-  if (sizes.plan.expert_ranks > 0 && sizes.plan.zigzag) {
+  if (spec.plan.expert_ranks > 0 && spec.plan.zigzag) {
     fail(
-        run.name,
+        spec.where,
         "plan.expert_ranks is {}: rows of tokens go to their experts in one run of a sequence; try "
         "plan.cp_order: contiguous",
-        sizes.plan.expert_ranks);
+        spec.plan.expert_ranks);
   }
-  if (options.purpose == Purpose::generate && sizes.plan.expert_ranks > 0) {
-    fail(run.name,
+  if (spec.plan.expert_ranks > 0 && !reference.symbols.empty()) {
+    fail(spec.where,
          "plan.expert_ranks is {}: experts on ranks of their own do not generate; try "
          "plan.expert_ranks: 0",
-         sizes.plan.expert_ranks);
+         spec.plan.expert_ranks);
   }
-  const bool to_logits = options.purpose == Purpose::logits || options.purpose == Purpose::generate;
-  if (to_logits && sizes.plan.tp > 1) {
-    // Nothing here goes along the head by position, but programs of one run hold it alike.
-    CompileOptions loss = options;
-    loss.purpose = Purpose::loss;
-    const Sizes whole = sizes_of(run, loss);
-    const std::vector<std::string> pins = parallel::positional_pins(build_graph(run, loss, whole));
-    sizes.plan.layouts.insert(sizes.plan.layouts.begin(), pins.begin(), pins.end());
-  }
-  if (sizes.token_ranks > 1) {
-    // What attention makes of all tokens goes on by token, to the experts.
-    std::string pin = "*attn.out edp:S0 edp_inner:S0 ep:S0 ep_inner:S0 cp:S0";
-    pin += sizes.plan.sequence_parallel ? " tp:S0" : "";
-    sizes.plan.layouts.insert(sizes.plan.layouts.begin(), pin);
-  }
-  const Lowering how{passes_for(run, options.purpose),
-                     options.skip_passes,
-                     run.config.plan.pass_options,
-                     run.resolved.to_json_text(),
-                     options.purpose == Purpose::train ? "" : kNames[place_of(options.purpose)],
-                     options.observe,
-                     collectives_of(run)};
   try {
-    Compiled result = compile(reference(run, options, sizes), sizes.plan, how);
-    result.tokens_per_step = sizes.tokens_per_step();
+    Compiled result = compile(std::move(reference), spec.plan, spec.how);
+    result.tokens_per_step = spec.tokens_per_step;
     return result;
   } catch (const Error& error) {
     if (error.where().find(passes::kCommand) == std::string_view::npos) throw;
     throw error.with(fmt::format("what it was given is the program with purpose {}",
-                                 kNames[place_of(options.purpose)]));
+                                 program_name(spec.how.purpose, spec.where)));
   }
 }
 
-Purpose purpose_named(const std::string& name, const std::string& where) {
-  if (name.empty()) return Purpose::train;
-  const auto found = std::find(std::begin(kNames), std::end(kNames), name);
-  if (found == std::end(kNames)) {
-    fail(where, "the purpose is {}; expected one of {}", quote(name), fmt::join(kNames, ", "));
-  }
-  return static_cast<Purpose>(found - std::begin(kNames));
+namespace {
+
+/// What a graph of a model ends with, beside its losses or logits.
+using Append = std::function<void(graph::Graph&)>;
+
+/// The model's graph, differentiated if there is something to append to that.
+std::function<graph::Graph(const Observer&)> graph_of(const Run& run,
+                                                      const models::BuildOptions& how,
+                                                      const Append& append) {
+  return [model = run.model, how, append](const Observer& observe) {
+    graph::Graph graph = models::build(model, how);
+    const parallel::Templates no_templates;
+    const program::Program no_program;
+    const auto seen = [&](const std::string& what) {
+      if (observe) {
+        observe(what, {graph, no_templates, no_program});
+      }
+    };
+    seen("graph");
+    if (append) {
+      autodiff::differentiate(graph);
+      append(graph);
+      seen("backward");
+    }
+    return graph;
+  };
 }
 
-CompileOptions options_for(const Run& run, Purpose purpose) {
-  if (purpose == Purpose::loss) return evaluation_options(run);
-  if (purpose == Purpose::generate) return generation_options(run, 0);
-  CompileOptions how;
-  how.purpose = purpose;
-  return how;
+/// A program of the run's model in other sizes, whose graph is not set yet. `name`: "" is that of
+/// training.
+ProgramSpec sized(const Run& run, const std::string& name, const Sizes& sizes,
+                  models::BuildOptions* how) {
+  ProgramSpec spec;
+  spec.where = run.name;
+  spec.plan = run.plan;
+  how->sequence_length = sizes.seq_len > 0 ? sizes.seq_len : run.config.train.seq_len;
+  if (sizes.micro_batch > 0) {
+    spec.plan.micro_batch = sizes.micro_batch;
+    spec.plan.dp_samples.clear();
+  }
+  if (sizes.num_micro_batches > 0) {
+    spec.plan.num_micro_batches = sizes.num_micro_batches;
+  }
+  how->tokens = spec.plan.sequences() * how->sequence_length;
+  how->dtype = graph::parse_dtype(run.config.model.dtype);
+  how->float8 = run.config.model.float8;
+  how->num_micro_batches = spec.plan.num_micro_batches;
+  spec.tokens_per_step = how->tokens * spec.plan.num_micro_batches;
+  spec.key = fmt::format("{} {} {} {}", name, spec.plan.micro_batch, how->sequence_length,
+                         spec.plan.num_micro_batches);
+  spec.how.passes = run.config.plan.passes;
+  spec.how.pass_options = run.config.plan.pass_options;
+  spec.how.config = run.resolved.to_json_text();
+  spec.how.purpose = name;
+  spec.how.collectives = collectives_of(run);
+  return spec;
 }
+
+/// Nothing in a program of logits goes along the head by position, but programs of one run hold it
+/// alike: as the one with losses does.
+void pin_head(const Run& run, models::BuildOptions with_losses, ProgramSpec* spec) {
+  if (spec->plan.tp <= 1) return;
+  with_losses.mode = models::BuildOptions::Mode::train;
+  with_losses.grad = false;
+  const std::vector<std::string> pins =
+      parallel::positional_pins(models::build(run.model, with_losses));
+  spec->plan.layouts.insert(spec->plan.layouts.begin(), pins.begin(), pins.end());
+}
+
+}  // namespace
+
+ProgramSpec training(const Run& run, const Sizes& sizes) {
+  const TrainSection& train = run.config.train;
+  models::BuildOptions how;
+  ProgramSpec spec = sized(run, "", sizes, &how);
+  how.balance_coef = train.balance_coef.value_or(run.model.router_aux_loss_coef);
+  how.dropout = train.dropout;
+  how.dropout_seed = train.seed;
+  spec.graph = graph_of(run, how, [train](graph::Graph& graph) {
+    autodiff::append_adamw(
+        graph, {train.beta1, train.beta2, train.eps, train.weight_decay, train.max_grad_norm});
+  });
+  return spec;
+}
+
+ProgramSpec losses(const Run& run, const Sizes& sizes) {
+  models::BuildOptions how;
+  ProgramSpec spec = sized(run, "evaluate", sizes, &how);
+  how.grad = false;
+  spec.graph = graph_of(run, how, nullptr);
+  return spec;
+}
+
+ProgramSpec gradients(const Run& run, const Sizes& sizes) {
+  models::BuildOptions how;
+  ProgramSpec spec = sized(run, "gradients", sizes, &how);
+  spec.graph = graph_of(run, how, autodiff::append_grad_outputs);
+  return spec;
+}
+
+ProgramSpec logits(const Run& run, const Sizes& sizes) {
+  models::BuildOptions how;
+  ProgramSpec spec = sized(run, "logits", sizes, &how);
+  pin_head(run, how, &spec);
+  how.mode = models::BuildOptions::Mode::logits;
+  spec.graph = graph_of(run, how, nullptr);
+  return spec;
+}
+
+ProgramSpec evaluation(const Run& run) {
+  // Enough micro-batches to keep a pipeline busy; more would only make the last step emptier.
+  return losses(run, {.num_micro_batches = run.plan.pp > 1 ? run.plan.num_micro_batches : 1});
+}
+
+ProgramSpec generation(const Run& run, int64_t new_tokens, int64_t cache_slots) {
+  models::BuildOptions how;
+  ProgramSpec spec = sized(run, "generate", {.micro_batch = 1, .num_micro_batches = 1}, &how);
+  parallel::Plan& plan = spec.plan;
+  plan.shard.params = parallel::Shard::none;
+  pin_head(run, how, &spec);
+  how.mode = models::BuildOptions::Mode::generate;
+  how.tokens = spec.tokens_per_step = new_tokens;
+  how.cache_slots = cache_slots;
+  how.token_ranks = plan.ep > 1 ? plan.dp * plan.cp * (plan.sequence_parallel ? plan.tp : 1) : 1;
+  if (how.token_ranks > 1) {
+    // What attention makes of all tokens goes on by token, to the experts.
+    std::string pin = "*attn.out edp:S0 edp_inner:S0 ep:S0 ep_inner:S0 cp:S0";
+    pin += plan.sequence_parallel ? " tp:S0" : "";
+    plan.layouts.insert(plan.layouts.begin(), pin);
+  }
+  std::erase_if(spec.how.passes,
+                [](const std::string& pass) { return pass.starts_with(passes::kCommand); });
+  spec.key += fmt::format(" {} {}", new_tokens, cache_slots);
+  spec.graph = graph_of(run, how, nullptr);
+  return spec;
+}
+
+ProgramSpec generation(const Run& run, int64_t longest_text) {
+  return generation(run, kPrefill, std::max(longest_text, run.model.max_position));
+}
+
+namespace {
+
+struct Named {
+  const char* name;
+  ProgramSpec (*spec)(const Run& run);
+};
+constexpr Named kNamed[] = {
+    {"train", [](const Run& run) { return training(run); }},
+    {"evaluate", evaluation},
+    {"gradients", [](const Run& run) { return gradients(run); }},
+    {"logits", [](const Run& run) { return logits(run); }},
+    {"generate", [](const Run& run) { return generation(run, 0); }},
+};
+
+const Named& named(const std::string& name, const std::string& where) {
+  if (name.empty()) return kNamed[0];
+  const auto found = std::find_if(std::begin(kNamed), std::end(kNamed),
+                                  [&](const Named& each) { return each.name == name; });
+  if (found != std::end(kNamed)) return *found;
+  std::vector<std::string> names;
+  for (const Named& each : kNamed) {
+    names.emplace_back(each.name);
+  }
+  fail(where, "the purpose is {}; expected one of {}", quote(name), join(names, ", "));
+}
+
+}  // namespace
+
+std::string program_name(const std::string& name, const std::string& where) {
+  return named(name, where).name;
+}
+
+ProgramSpec spec_named(const Run& run, const std::string& name, const std::string& where) {
+  return named(name, where).spec(run);
+}
+
+Compiled compile(const Run& run) { return compile(training(run)); }
+
+graph::Graph reference(const Run& run) { return training(run).graph({}); }
 
 Compiled with_program(const Run& run, program::Program given) {
-  const CompileOptions how = options_for(run, purpose_named(given.purpose, run.name));
-  const Sizes sizes = sizes_of(run, how);
-  if (given.num_micro_batches != sizes.plan.num_micro_batches) {
+  const ProgramSpec spec = spec_named(run, given.purpose, run.name);
+  if (given.num_micro_batches != spec.plan.num_micro_batches) {
     fail(run.name,
          "the program has {} micro-batches, the configuration in it {}: train.global_batch {} / {} "
          "sequences of a micro-batch; expected the same number",
-         given.num_micro_batches, sizes.plan.num_micro_batches, run.config.train.global_batch,
-         sizes.plan.sequences());
+         given.num_micro_batches, spec.plan.num_micro_batches, run.config.train.global_batch,
+         spec.plan.sequences());
   }
   note_transport(collectives_of(run), &given);
-  return {reference(run, how, sizes), std::move(given), sizes.tokens_per_step(), {}};
+  return {spec.graph({}), std::move(given), spec.tokens_per_step, {}};
 }
 
 bool has_ranks_of(const program::Program& program, const parallel::Plan& plan) {
@@ -298,7 +322,7 @@ bool has_ranks_of(const program::Program& program, const parallel::Plan& plan) {
 
 Compiled compile_given(const Run& run, program::Program given) {
   // Batches are cut, and ranks started, as the plan says.
-  if (purpose_named(given.purpose, run.name) != Purpose::train) {
+  if (program_name(given.purpose, run.name) != "train") {
     fail(run.name,
          "the program has the purpose {}; expected one without such a line, to be trained",
          given.purpose);
@@ -325,23 +349,6 @@ Compiled compile_given(const Run& run, program::Program given) {
          given.ranks_per_node, run.plan.ranks_per_node);
   }
   return with_program(run, std::move(given));
-}
-
-CompileOptions evaluation_options(const Run& run) {
-  CompileOptions how;
-  how.purpose = Purpose::loss;
-  // Enough micro-batches to keep a pipeline busy; more would only make the last step emptier.
-  how.num_micro_batches = run.plan.pp > 1 ? run.plan.num_micro_batches : 1;
-  return how;
-}
-
-CompileOptions generation_options(const Run& run, int64_t longest_text) {
-  CompileOptions how;
-  how.purpose = Purpose::generate;
-  how.new_tokens = kPrefill;
-  how.cache_slots = std::max(longest_text, run.model.max_position);
-  how.num_micro_batches = 1;
-  return how;
 }
 
 bool evaluates(const Run& run) {

@@ -28,24 +28,6 @@ struct Progress {
 /// "program", or that of the pass.
 using Observer = std::function<void(const std::string&, const Progress&)>;
 
-/// Their names, in this order: train, evaluate, gradients, logits, generate.
-enum class Purpose {
-  train,     ///< forward, backward, optimizer
-  loss,      ///< forward only, losses
-  grads,     ///< forward, backward; outputs grad.<param>
-  logits,    ///< forward only; output logits
-  generate,  ///< forward of one sequence with a KV cache; parameters whole on dp ranks
-};
-
-struct CompileOptions {
-  Purpose purpose = Purpose::train;
-  /// Sequences per dp rank and micro-batch, sequence length and micro-batches; 0: as in the run.
-  int64_t micro_batch = 0, seq_len = 0, num_micro_batches = 0;
-  int64_t new_tokens = 1, cache_slots = 0;  ///< generate: the most in a step, and in the cache
-  std::vector<std::string> skip_passes;
-  Observer observe;
-};
-
 struct Compiled {
   graph::Graph reference;  ///< single-device graph before any pass: what check compares with
   program::Program program;
@@ -71,15 +53,66 @@ struct Lowering {
 /// can call it with any graph; those below call it for a model and a run's configuration.
 Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& how);
 
-/// The single-device graph of a run: the model's, with what the purpose adds. Nothing is lowered.
-graph::Graph reference(const Run& run, const CompileOptions& options = {});
-/// The run's program, of that graph. Passes that are commands rewrite all of a run's programs but
-/// the one that generates.
-Compiled compile(const Run& run, const CompileOptions& options = {});
+/// A program that can be asked for: what it computes, under which plan, and how it is lowered. An
+/// application with a graph of its own makes one; those below are of a run's model.
+struct ProgramSpec {
+  /// Names it among the programs of a model: the same key, the same program. Who changes anything
+  /// of a spec gives it another one.
+  std::string key;
+  std::string where;  ///< in errors
+  /// Builds the single-device graph of a micro-batch of all ranks. The observer sees it before and
+  /// after its backward pass, if it has one.
+  std::function<graph::Graph(const Observer& observe)> graph;
+  parallel::Plan plan;
+  Lowering how;
+  int64_t tokens_per_step = 0;
+};
+/// Error: the plan has experts on ranks of their own, and the program does not allow it.
+Compiled compile(const ProgramSpec& spec);
 
-/// `run` with this program, whatever it is, in place of the one that is lowered for its purpose:
+/// Sizes of a program that are not those of the run; 0: as there.
+struct Sizes {
+  int64_t micro_batch = 0;  ///< sequences per dp rank and micro-batch
+  int64_t seq_len = 0;
+  int64_t num_micro_batches = 0;
+};
+/// Programs of a run's model. Passes that are commands rewrite all but the one that generates.
+/// Forward, backward, optimizer.
+ProgramSpec training(const Run& run, const Sizes& sizes = {});
+/// Forward only, losses.
+ProgramSpec losses(const Run& run, const Sizes& sizes = {});
+/// Forward, backward; outputs grad.<param>.
+ProgramSpec gradients(const Run& run, const Sizes& sizes = {});
+/// Forward only; output logits. Parameters lie as in the other programs.
+ProgramSpec logits(const Run& run, const Sizes& sizes = {});
+/// How held-out data is evaluated under the run's plan: losses.
+ProgramSpec evaluation(const Run& run);
+/// Forward of one sequence with a KV cache: at most `new_tokens` in a step, behind at most
+/// `cache_slots` in the cache. All data-parallel ranks have all of the sequence; where experts are
+/// on several ranks these split its tokens, which then go to their experts as in training.
+/// Parameters are whole on data-parallel ranks: gathered for every token, they would take longer
+/// than all else.
+ProgramSpec generation(const Run& run, int64_t new_tokens, int64_t cache_slots);
+/// The most tokens behind those in the cache that a step of generation reads.
+inline constexpr int64_t kPrefill = 64;
+/// The program that generates. It is the same for all texts that the model has positions for, and
+/// for longer ones by their length.
+ProgramSpec generation(const Run& run, int64_t longest_text);
+
+/// The names of the programs of a run: train, evaluate, gradients, logits, generate. Error: `name`
+/// is none of them; "" is train.
+std::string program_name(const std::string& name, const std::string& where);
+/// The program with this name, as `hocket graph --for` shows it. Error: as program_name().
+ProgramSpec spec_named(const Run& run, const std::string& name, const std::string& where);
+
+/// The program that trains a run.
+Compiled compile(const Run& run);
+/// Its graph for one device. Nothing is lowered.
+graph::Graph reference(const Run& run);
+
+/// `run` with this program, whatever it is, in place of the one that is lowered under its name:
 /// what check compares it with, and the tokens of its step. Nothing is lowered. Error: the run has
-/// another number of micro-batches, or no such purpose.
+/// another number of micro-batches, or no program of such a name.
 Compiled with_program(const Run& run, program::Program given);
 /// To be trained: Error if it is for something else, or of another mesh of ranks, or of other
 /// nodes, than the run's plan.
@@ -87,17 +120,6 @@ Compiled compile_given(const Run& run, program::Program given);
 /// True if the program has the ranks of the run's plan.
 bool has_ranks_of(const program::Program& program, const parallel::Plan& plan);
 
-/// The purpose with this name ("": train). Error: there is none.
-Purpose purpose_named(const std::string& name, const std::string& where);
-/// The program of a run for this purpose, as `hocket graph --for` shows it.
-CompileOptions options_for(const Run& run, Purpose purpose);
-/// How held-out data is evaluated under the run's plan: forward only, losses.
-CompileOptions evaluation_options(const Run& run);
-/// The most tokens behind those in the cache that a step of generation reads.
-inline constexpr int64_t kPrefill = 64;
-/// The program that generates, under the run's plan, but that plan.shard.params splits nothing. It
-/// is the same for all texts that the model has positions for, and for longer ones by their length.
-CompileOptions generation_options(const Run& run, int64_t longest_text);
 /// True if training this run also evaluates: it names data, and some of that is held out.
 bool evaluates(const Run& run);
 

@@ -31,9 +31,10 @@ struct Evaluator::Impl {
 Evaluator::Evaluator(const engine::Run& run, const data::Dataset& dataset,
                      engine::Programs& programs, const engine::Compiled* trained) {
   if (!dataset.valid()) fail("eval", "{} has no validation split", dataset.folder());
-  impl_.reset(new Impl{{programs, engine::evaluation_options(run), trained},
-                       {dataset.valid(), run.config.train.seq_len, dataset.tokenizer().eos_id(),
-                        dataset.tokenizer().token_lengths()}});
+  impl_.reset(
+      new Impl{{programs, engine::evaluation(run), trained},
+               {dataset.valid(), run.config.train.seq_len, dataset.tokenizer().eos_id(),
+                dataset.tokenizer().token_lengths()}});
 }
 
 Evaluator::~Evaluator() = default;
@@ -96,10 +97,10 @@ int64_t lists_per_rank(const parallel::Plan& plan) {
 
 int64_t lists_at_once(const parallel::Plan& plan) { return plan.dp * lists_per_rank(plan); }
 
-/// All lists as rows of the longest length, padded, and as many micro-batches of them as the
-/// purpose takes: where it goes back, those that the schedule runs.
+/// All lists as rows of the longest length, padded, and as many micro-batches of them as that
+/// makes; where the program goes back, as the schedule runs.
 engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
-                   engine::Purpose purpose) {
+                   bool goes_back) {
   int64_t longest = 1;
   for (const auto& list : ids) {
     longest = std::max(longest, static_cast<int64_t>(list.size()));
@@ -107,7 +108,7 @@ engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t
   longest = round_up(longest, run.plan.cp);
   const int64_t at_once = lists_at_once(run.plan);
   int64_t micro_batches = ceil_div(static_cast<int64_t>(ids.size()), at_once);
-  if (purpose == engine::Purpose::grads) {
+  if (goes_back) {
     micro_batches = parallel::fitting_micro_batches(
         run.plan.pp_schedule, static_cast<int>(run.plan.pp), static_cast<int>(run.plan.pp_chunks),
         static_cast<int>(micro_batches));
@@ -126,14 +127,8 @@ engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t
   return batch;
 }
 
-engine::CompileOptions options_for(const engine::Run& run, const engine::Batch& batch,
-                                   engine::Purpose purpose) {
-  engine::CompileOptions how;
-  how.purpose = purpose;
-  how.micro_batch = lists_per_rank(run.plan);
-  how.seq_len = batch.seq_len;
-  how.num_micro_batches = batch.rows / lists_at_once(run.plan);
-  return how;
+engine::Sizes sizes_for(const engine::Run& run, const engine::Batch& batch) {
+  return {lists_per_rank(run.plan), batch.seq_len, batch.rows / lists_at_once(run.plan)};
 }
 
 }  // namespace
@@ -143,8 +138,8 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
                                           engine::Programs& programs) {
   // One step over all lists, a micro-batch of one list per rank; `raw` holds the padded logits of
   // one micro-batch, [lists, seq_len, vocab], and every list takes the rows of its tokens.
-  const engine::Batch batch = pack(run, ids, engine::Purpose::logits);
-  engine::Session& session = programs.session(options_for(run, batch, engine::Purpose::logits));
+  const engine::Batch batch = pack(run, ids, false);
+  engine::Session& session = programs.session(engine::logits(run, sizes_for(run, batch)));
   session.feed(batch);
   session.step();
   const int64_t vocab = run.model.vocab_size;
@@ -169,18 +164,18 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
   return result;
 }
 
-engine::CompileOptions gradient_options(const engine::Run& run,
-                                        const std::vector<std::vector<int32_t>>& ids) {
-  return options_for(run, pack(run, ids, engine::Purpose::grads), engine::Purpose::grads);
+engine::ProgramSpec gradient_spec(const engine::Run& run,
+                                  const std::vector<std::vector<int32_t>>& ids) {
+  return engine::gradients(run, sizes_for(run, pack(run, ids, true)));
 }
 
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                        engine::Programs& programs) {
-  engine::Batch batch = pack(run, ids, engine::Purpose::grads);
+  engine::Batch batch = pack(run, ids, true);
   const int64_t targets = batch.num_targets();
   if (targets == 0) fail("eval", "no list has two tokens: there is no next token to predict");
   batch.loss_scale = 1.0 / static_cast<double>(targets);
-  engine::Session& session = programs.session(options_for(run, batch, engine::Purpose::grads));
+  engine::Session& session = programs.session(engine::gradients(run, sizes_for(run, batch)));
   session.feed(batch);
   session.step();
   Gradients gradients;

@@ -52,8 +52,8 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
 
 /// The program of gradients_of. Ranks may hold more parameters for it than for others: stages of
 /// which a schedule has copies.
-engine::CompileOptions gradient_options(const engine::Run& run,
-                                        const std::vector<std::vector<int32_t>>& ids);
+engine::ProgramSpec gradient_spec(const engine::Run& run,
+                                  const std::vector<std::vector<int32_t>>& ids);
 /// Gradients of the mean next-token loss over all lists, by parameter name (full tensors in the
 /// run's type), and that loss.
 struct Gradients {

@@ -201,7 +201,7 @@ Prediction preflight(const engine::Run& run, engine::Programs& programs,
   const engine::Compiled& compiled = programs.compiled();
   describe(run, compiled, dataset, weights, result);
   const engine::Compiled* const evaluation =
-      dataset.valid() ? &programs.compiled(engine::evaluation_options(run)) : nullptr;
+      dataset.valid() ? &programs.compiled(engine::evaluation(run)) : nullptr;
   result.memory =
       program::memory_with(compiled.program, evaluation ? &evaluation->program : nullptr);
   require_memory(run, compiled.program, result.memory);

@@ -122,7 +122,7 @@ std::vector<double> first_logits(const engine::Session& session, const engine::R
 }  // namespace
 
 engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text) {
-  engine::Compiled compiled = engine::compile(run, engine::generation_options(run, longest_text));
+  engine::Compiled compiled = engine::compile(engine::generation(run, longest_text));
   const check::Verdict verdict = check::check(compiled.program, compiled.reference);
   if (!verdict.ok()) {
     fail(run.name, "the static check refuses the program that generates:\n{}",
@@ -274,9 +274,9 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
   std::string raw;
   {
     const int64_t longest = prompt + run.config.output.sample_tokens;
-    const engine::CompileOptions how = engine::generation_options(run, longest);
-    training.replace(how, compile_generation(run, longest));
-    engine::ParameterReader generation(training, how, &training.compiled());
+    const engine::ProgramSpec spec = engine::generation(run, longest);
+    training.replace(spec, compile_generation(run, longest));
+    engine::ParameterReader generation(training, spec, &training.compiled());
     generation.update();
     raw = generate(run, dataset.tokenizer(), generation.session(), options);
   }

@@ -30,7 +30,7 @@ struct GenerateOptions {
 /// token.
 int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position);
 
-/// The program that generates: see engine::generation_options. Checked. Error: the plan cannot
+/// The program that generates: see engine::generation. Checked. Error: the plan cannot
 /// (experts on ranks of their own), or it is refused.
 engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text);
 /// Memory that a rank of each class takes of it for a prompt of `prompt` tokens and a text, with

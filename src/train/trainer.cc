@@ -162,7 +162,7 @@ void Trainer::set_up() {
                                                  dataset_.tokenizer().eos_id(),
                                                  static_cast<uint64_t>(section_.seed));
   if (options_.given) {
-    programs_.replace({}, engine::compile_given(run_, *options_.given));
+    programs_.replace(engine::training(run_), engine::compile_given(run_, *options_.given));
   }
   prediction_ = preflight(run_, programs_, dataset_, start_.describe(), ranks_);
   const check::Certificate& proven = prediction_.certificate;

@@ -37,12 +37,10 @@ train: {global_batch: 8, seq_len: 3}
 
 /// Ranks that hold inputs and run nothing.
 struct Ranks {
-  explicit Ranks(const Run& run, Purpose purpose = Purpose::train)
-      : local(static_cast<int32_t>(run.plan.world()), std::make_shared<NoKernels>(), {}) {
-    CompileOptions how;
-    how.purpose = purpose;
-    session = std::make_unique<Session>(compile(run, how), runtime::Store(local));
-  }
+  explicit Ranks(const Run& run) : Ranks(run, training(run)) {}
+  Ranks(const Run& run, const ProgramSpec& spec)
+      : local(static_cast<int32_t>(run.plan.world()), std::make_shared<NoKernels>(), {}),
+        session(std::make_unique<Session>(compile(spec), runtime::Store(local))) {}
   std::vector<int32_t> ints(int32_t rank, const char* name, int32_t micro_batch) {
     const runtime::Executor& executor = session->run().executor(rank);
     const int64_t n = executor.buffer(name, micro_batch).type.numel();
@@ -92,7 +90,8 @@ TEST(Batch, StagesAndDataParallelRanksGetTheirRows) {
 
 TEST(Batch, AProgramTakesWhatItReads) {
   // Logits need no targets, scale or learning rate.
-  Ranks ranks(dense_run({"plan.micro_batch=8"}), Purpose::logits);
+  const Run run = dense_run({"plan.micro_batch=8"});
+  Ranks ranks(run, logits(run));
   ranks.session->feed(counted(ranks, 3));
   EXPECT_EQ(ranks.ints(0, "tokens", 0).size(), 24u);
   EXPECT_FALSE(ranks.session->run().executor(0).has("targets", 0));

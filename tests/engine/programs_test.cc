@@ -30,15 +30,6 @@ plan: {threads_per_rank: 1}
                    "test", overrides);
 }
 
-CompileOptions reading(int64_t new_tokens) {
-  CompileOptions how;
-  how.purpose = Purpose::generate;
-  how.new_tokens = new_tokens;
-  how.cache_slots = 1024;
-  how.num_micro_batches = 1;
-  return how;
-}
-
 int64_t threads_here() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
 }
@@ -60,36 +51,35 @@ int64_t anonymous_bytes() {
   return 0;
 }
 
-TEST(Programs, OptionsDecideAndNothingIsCompiledTwice) {
+TEST(Programs, KeysDecideAndNothingIsCompiledTwice) {
   const engine::Run run = small_run();
   runtime::LocalRanks ranks = local_ranks(run);
   Programs programs(run, ranks);
   int compiled = 0;
-  CompileOptions training;
-  training.observe = [&](const std::string& what, const Progress&) {
+  ProgramSpec trains = training(run);
+  trains.how.observe = [&](const std::string& what, const Progress&) {
     compiled += what == "program";
   };
-  const Compiled* const first = &programs.compiled(training);
-  EXPECT_EQ(&programs.compiled(training), first);
-  EXPECT_EQ(&programs.session(training).compiled(), first);
-  EXPECT_EQ(&programs.session(training), &programs.session());
+  const Compiled* const first = &programs.compiled(trains);
+  EXPECT_EQ(&programs.compiled(trains), first);
+  EXPECT_EQ(&programs.session(trains).compiled(), first);
+  EXPECT_EQ(&programs.session(trains), &programs.session());
   EXPECT_EQ(compiled, 1);
-  // Whatever differs in the options makes another program.
-  std::vector<CompileOptions> others(7);
-  others[0].purpose = Purpose::loss;
-  others[1].micro_batch = 2;
-  others[2].seq_len = 32;
-  others[3].num_micro_batches = 4;
-  others[4] = reading(1);
-  others[5] = reading(2);
-  others[6].skip_passes = {"bucket"};
-  for (const CompileOptions& other : others) {
+  // Whatever differs in what it computes, or in its sizes, makes another program.
+  const ProgramSpec others[] = {losses(run),
+                                training(run, {.micro_batch = 2}),
+                                training(run, {.seq_len = 32}),
+                                training(run, {.num_micro_batches = 4}),
+                                generation(run, 1, 1024),
+                                generation(run, 2, 1024),
+                                generation(run, 2, 1025)};
+  for (const ProgramSpec& other : others) {
     EXPECT_NE(&programs.compiled(other), first);
   }
   EXPECT_EQ(programs.num_compiled(), 8u);
   Compiled given = compile(run);
   given.tokens_per_step = 77;
-  programs.replace({}, std::move(given));
+  programs.replace(training(run), std::move(given));
   EXPECT_EQ(programs.compiled().tokens_per_step, 77);
   EXPECT_EQ(programs.num_compiled(), 8u);
 }
@@ -98,16 +88,18 @@ TEST(Programs, TwentyTakeTheMemoryOfTheLargestAndOneSetOfThreads) {
   const engine::Run run = small_run();
   runtime::LocalRanks ranks = local_ranks(run);
   Programs programs(run, ranks);
-  std::vector<CompileOptions> sizes;
+  std::vector<ProgramSpec> sizes;
+  std::vector<int64_t> lengths;
   for (int64_t n = 32; n <= 640; n += 32) {
-    sizes.push_back(reading(n));
+    lengths.push_back(n);
+    sizes.push_back(generation(run, n, 1024));
   }
   ASSERT_EQ(sizes.size(), 20u);
   initialise(programs.compiled(sizes[0]).reference, programs.compiled(sizes[0]).program, 1,
              programs.store());
   std::vector<program::Range> pages;
   int64_t most_io = 0, sum = 0, largest = 0;
-  for (const CompileOptions& size : sizes) {
+  for (const ProgramSpec& size : sizes) {
     const program::Program& program = programs.compiled(size).program;
     const program::Memory alone = program::memory_of(program).at(0);
     const std::vector<program::Range> own = program::planned_pages(program, 0);
@@ -122,21 +114,22 @@ TEST(Programs, TwentyTakeTheMemoryOfTheLargestAndOneSetOfThreads) {
   const int64_t threads = threads_here();
   programs.session(sizes[0]);
   const int64_t one_set = threads_here() - threads;
-  for (const CompileOptions& size : sizes) {
+  for (const ProgramSpec& size : sizes) {
     programs.session(size);
   }
   const int64_t before = anonymous_bytes();
   std::vector<float> last;
   for (int round = 0; round < 2; ++round) {
-    for (const CompileOptions& size : sizes) {
-      Session& session = programs.session(size);
-      Batch batch(1, size.new_tokens);
-      for (int64_t i = 0; i < size.new_tokens; ++i) {
+    for (size_t which = 0; which < sizes.size(); ++which) {
+      Session& session = programs.session(sizes[which]);
+      const int64_t tokens = lengths[which];
+      Batch batch(1, tokens);
+      for (int64_t i = 0; i < tokens; ++i) {
         batch.tokens[static_cast<size_t>(i)] = static_cast<int32_t>(i * 7 % 2048);
         batch.positions[static_cast<size_t>(i)] = static_cast<int32_t>(i);
       }
-      session.set_symbol(graph::names::kNewTokens, size.new_tokens);
-      session.set_symbol(graph::names::kCacheLength, size.new_tokens);
+      session.set_symbol(graph::names::kNewTokens, tokens);
+      session.set_symbol(graph::names::kCacheLength, tokens);
       session.feed(batch);
       session.step();
       // All read the same text: the first row does not depend on how many follow.
@@ -180,7 +173,7 @@ TEST(Programs, TrainingAndEvaluationTakeTurns) {
     initialise(training.graph(), training.program(), 3, programs.store());
     std::vector<double> list;
     for (int step = 0; step < 3; ++step) {
-      for (Session* session : {&training, &programs.session(evaluation_options(run))}) {
+      for (Session* session : {&training, &programs.session(evaluation(run))}) {
         if (session != &training && !evaluate) continue;
         Batch batch = empty_batch(session->compiled(), run.config.train.seq_len);
         for (size_t i = 0; i < batch.tokens.size(); ++i) {

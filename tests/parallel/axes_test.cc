@@ -583,9 +583,7 @@ TEST(Axes, PinsSayHowInputsAndBackwardActivationsLie) {
   // Programs that only evaluate have nothing of these, and pass over their pins.
   const engine::Run run =
       run_of("dp: 2, micro_batch: 1, layouts: ['d.* B', 'exp_avg.* edp:S0', 'grad.* edp:S0']");
-  engine::CompileOptions evaluates;
-  evaluates.purpose = engine::Purpose::loss;
-  EXPECT_NO_THROW(engine::compile(run, evaluates));
+  EXPECT_NO_THROW(engine::compile(engine::losses(run)));
 }
 
 /// Uses of a tied table on different ranks of the pipeline, one of which has what it adds whole.
@@ -634,10 +632,8 @@ TEST(Axes, WhatAPinMakesImpossibleNamesIt) {
 /// The head is but a product where logits are asked for; still programs of a run hold it alike.
 TEST(Axes, LogitsTakeTheHeadAsTrainingHoldsIt) {
   const engine::Run run = run_of("tp: 2, micro_batch: 2");
-  engine::CompileOptions how;
-  how.purpose = engine::Purpose::logits;
   const std::map<std::string, std::string> training = stored(engine::compile(run).program);
-  for (const auto& [name, layout] : stored(engine::compile(run, how).program)) {
+  for (const auto& [name, layout] : stored(engine::compile(engine::logits(run)).program)) {
     EXPECT_EQ(layout, training.at(name)) << name;
   }
 }

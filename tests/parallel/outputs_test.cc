@@ -80,9 +80,7 @@ TEST(Outputs, GradientsAreNotSummedPerMicroBatch) {
       "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"
       "train: {global_batch: 8, seq_len: 4}\nplan: {dp: 2}\n",
       "dense", {});
-  engine::CompileOptions how;
-  how.purpose = engine::Purpose::grads;
-  const engine::Compiled compiled = engine::compile(run, how);
+  const engine::Compiled compiled = engine::compile(engine::gradients(run));
   EXPECT_EQ(sums_in_forward(compiled.program.classes[0], compiled.program), 0);
   EXPECT_TRUE(check::check(compiled.program, compiled.reference).ok());
 }

@@ -253,13 +253,10 @@ TEST(ChunkPass, SaysWhatItCannotCut) {
 
 /// Generation takes as many tokens as there are: it has no pieces, and is not refused.
 TEST(ChunkPass, LeavesGenerationAlone) {
-  engine::CompileOptions options;
-  options.purpose = engine::Purpose::generate;
-  options.new_tokens = 8;
-  options.cache_slots = 32;
   const auto program = [&](int64_t chunks) {
     const Case c = experts("dp: 1", chunks);
-    engine::Compiled made = engine::compile(engine::parse_run(c.text, c.name, {}), options);
+    engine::Compiled made =
+        engine::compile(engine::generation(engine::parse_run(c.text, c.name, {}), 8, 32));
     made.program.config.clear();
     return program::print(made.program);
   };

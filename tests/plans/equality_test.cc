@@ -75,14 +75,12 @@ TEST(PlanEquality, NoRandomPlanIsRefused) {
     const Case c = random_case(seed, seed % 4 == 0 ? 16 : 8, seed % 3 == 0 ? "f32" : "bf16");
     SCOPED_TRACE(c.name + "\n" + c.text);
     const std::string float8 = seed % 3 == 2 ? "true" : "false";
-    for (const engine::Purpose purpose : {engine::Purpose::train, engine::Purpose::loss}) {
-      engine::CompileOptions how;
-      how.purpose = purpose;
+    for (const char* name : {"train", "evaluate"}) {
       engine::Compiled compiled;
-      ASSERT_NO_THROW(
-          compiled = engine::compile(
-              engine::parse_run(c.text, c.name, {"plan.grad_codec=int8", "model.float8=" + float8}),
-              how));
+      ASSERT_NO_THROW(compiled = engine::compile(engine::spec_named(
+                          engine::parse_run(c.text, c.name,
+                                            {"plan.grad_codec=int8", "model.float8=" + float8}),
+                          name, c.name)));
       const check::Verdict whole = check::check(compiled.program, compiled.reference);
       EXPECT_TRUE(whole.ok()) << to_text(whole);
       lossy += whole.lossy.empty() ? 0 : 1;
@@ -274,10 +272,8 @@ TEST(PlanEquality, CopiesOfAStage) {
         shape.plan, path);
     SCOPED_TRACE(c.name);
     const engine::Run run = engine::parse_run(c.text, c.name, {});
-    for (const engine::Purpose purpose : {engine::Purpose::train, engine::Purpose::loss}) {
-      engine::CompileOptions how;
-      how.purpose = purpose;
-      const engine::Compiled compiled = engine::compile(run, how);
+    for (const engine::ProgramSpec& spec : {engine::training(run), engine::losses(run)}) {
+      const engine::Compiled compiled = engine::compile(spec);
       const check::Verdict verdict = check::check(compiled.program, compiled.reference);
       ASSERT_TRUE(verdict.ok()) << to_text(verdict);
     }

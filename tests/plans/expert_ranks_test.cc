@@ -67,9 +67,7 @@ engine::Run run_of(const Case& c, bool single) {
   return run;
 }
 engine::Compiled evaluation(const engine::Run& run) {
-  engine::CompileOptions how = engine::evaluation_options(run);
-  how.num_micro_batches = 2;
-  return engine::compile(run, how);
+  return engine::compile(engine::losses(run, {.num_micro_batches = 2}));
 }
 
 double loss_of(const engine::Run& run, engine::Compiled compiled, uint64_t seed) {
@@ -149,18 +147,17 @@ TEST(ExpertRanks, MutantsAreRefusedOrEqual) {
 }
 
 TEST(ExpertRanks, SaysWhatItIsFor) {
-  const auto refused = [](const Case& c, engine::Purpose purpose) {
+  const auto refused = [](const Case& c, const char* name) {
     try {
-      engine::CompileOptions how;
-      how.purpose = purpose;
-      engine::compile(engine::parse_run(c.text, c.name, {}), how);
+      const engine::Run run = engine::parse_run(c.text, c.name, {});
+      engine::compile(engine::spec_named(run, name, c.name));
     } catch (const Error& error) {
       return std::string(error.what());
     }
     return std::string();
   };
   const auto expect = [&](const std::string& plan, const char* says) {
-    const std::string text = refused(experts(plan), engine::Purpose::loss);
+    const std::string text = refused(experts(plan), "evaluate");
     EXPECT_NE(text.find(says), std::string::npos) << plan << ": " << text;
   };
   expect("dp: 2, expert_ranks: 1", "");
@@ -171,7 +168,7 @@ TEST(ExpertRanks, SaysWhatItIsFor) {
   expect("dp: 8, expert_ranks: 8", "as many experts");
   expect("dp: 2, ep: 2, expert_ranks: 2", "plan.ep: 1");
   expect("dp: 2, pp: 2, expert_ranks: 2", "plan.pp: 1");
-  const std::string train = refused(experts("dp: 2, expert_ranks: 2"), engine::Purpose::train);
+  const std::string train = refused(experts("dp: 2, expert_ranks: 2"), "train");
   EXPECT_NE(train.find("forward only"), std::string::npos) << train;
 }
 

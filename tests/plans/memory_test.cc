@@ -232,8 +232,7 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
       all_even = all_even && !beyond[i];
     }
     // An evaluation in the same arenas, and training again.
-    engine::Session evaluation(engine::compile(run, engine::evaluation_options(run)),
-                               session.store());
+    engine::Session evaluation(engine::compile(engine::evaluation(run)), session.store());
     const std::vector<int64_t> more = program::memory_beyond(program, evaluation.program());
     evaluation.feed(random_batch(evaluation, run, seed));
     evaluation.step();

@@ -424,13 +424,11 @@ void initialise(const engine::Compiled& compiled, const Case& c, const runtime::
 
 std::string given_name(const std::string& ids) { return "given." + ids; }
 
-/// The program of a run, whose routers do as the case says: what they choose is an output, or what
+/// The program of a spec, whose routers do as the case says: what they choose is an output, or what
 /// they are to take is an input, which lies on the ranks as tokens do.
-engine::Compiled compile(const engine::Run& run, engine::Purpose purpose, const Case& c) {
-  engine::CompileOptions how;
-  how.purpose = purpose;
-  if (!c.keep_routes && !c.routes) return engine::compile(run, how);
-  graph::Graph graph = engine::reference(run, how);
+engine::Compiled compile(const engine::ProgramSpec& spec, const Case& c) {
+  if (!c.keep_routes && !c.routes) return engine::compile(spec);
+  graph::Graph graph = spec.graph({});
   std::vector<graph::Node> nodes;
   const auto add = [&](const graph::Node& node) {
     for (const graph::TensorId id : node.out) {
@@ -459,9 +457,9 @@ engine::Compiled compile(const engine::Run& run, engine::Purpose purpose, const 
   }
   graph.nodes = std::move(nodes);
   engine::Lowering lowering;
-  lowering.passes = run.config.plan.passes;
-  lowering.pass_options = run.config.plan.pass_options;
-  return engine::compile(std::move(graph), run.plan, lowering);
+  lowering.passes = spec.how.passes;
+  lowering.pass_options = spec.how.pass_options;
+  return engine::compile(std::move(graph), spec.plan, lowering);
 }
 
 /// Throws Error: the check refuses the program.
@@ -592,7 +590,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   options.timeout = std::chrono::seconds(20);
   if (with_grads) {
     runtime::LocalRanks ranks = ranks_of(c, single, world, options);
-    engine::Compiled compiled = compile(run, engine::Purpose::grads, c);
+    engine::Compiled compiled = compile(engine::gradients(run), c);
     expect_good(compiled);
     const runtime::Store store(ranks);
     initialise(compiled, c, store);
@@ -605,7 +603,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
       }
     }
   }
-  engine::Compiled compiled = compile(run, engine::Purpose::train, c);
+  engine::Compiled compiled = compile(engine::training(run), c);
   if (rewrite) {
     rewrite(compiled.program);
   } else {

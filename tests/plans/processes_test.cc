@@ -106,9 +106,8 @@ std::map<std::string, std::vector<double>> results_of(engine::Session& session,
 
 /// In fp64, with the collectives of c10d, beside threads: equal but for the order of sums.
 void compare_with_c10d(const engine::Run& run, uint64_t seed) {
-  engine::CompileOptions how;
-  how.purpose = engine::Purpose::grads;
-  const auto compiled = std::make_shared<const engine::Compiled>(engine::compile(run, how));
+  const auto compiled =
+      std::make_shared<const engine::Compiled>(engine::compile(engine::gradients(run)));
   const std::shared_ptr<comm::Connection> connection = engine::connection(run);
   runtime::LocalRanks threads(kRanks, kernels::cpu_backend(), engine::rank_options(run));
   engine::Session local(compiled, runtime::Store(threads));

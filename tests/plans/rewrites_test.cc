@@ -456,10 +456,8 @@ TEST(Rewrites, CodecsOfWhatIsNoGradientAreRefused) {
   }
   // Where no gradient is summed, or none is made, nothing is refused.
   EXPECT_EQ(refused("tp: 2, grad_codec_of: ['* int8']"), "");
-  engine::CompileOptions how;
-  how.purpose = engine::Purpose::loss;
   const Case c = model("dp: 2, grad_codec_of: ['*down_proj.weight int8']", false, "f32");
-  EXPECT_NO_THROW(engine::compile(engine::parse_run(c.text, c.name, {}), how));
+  EXPECT_NO_THROW(engine::compile(engine::losses(engine::parse_run(c.text, c.name, {}))));
 }
 
 /// Every rank decodes what it keeps: to the bit the same on all replicas, and near the exact step.

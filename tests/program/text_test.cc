@@ -13,13 +13,11 @@
 namespace hocket::program {
 namespace {
 
-engine::Compiled compiled(uint64_t seed, engine::Purpose purpose = engine::Purpose::train) {
+engine::Compiled compiled(uint64_t seed, const std::string& name = "train") {
   const test::Case c = test::random_case(seed, 8, "f32");
-  engine::CompileOptions options;
-  options.purpose = purpose;
-  options.new_tokens = 3;
-  options.cache_slots = 16;
-  return engine::compile(engine::parse_run(c.text, c.name, {}), options);
+  const engine::Run run = engine::parse_run(c.text, c.name, {});
+  return engine::compile(name == "generate" ? engine::generation(run, 3, 16)
+                                            : engine::spec_named(run, name, c.name));
 }
 
 TEST(ProgramText, RandomPlansPrintAndParseToTheSame) {
@@ -35,12 +33,10 @@ TEST(ProgramText, RandomPlansPrintAndParseToTheSame) {
 }
 
 TEST(ProgramText, EveryPurposePrintsAndParsesToTheSame) {
-  using engine::Purpose;
-  for (Purpose purpose :
-       {Purpose::train, Purpose::loss, Purpose::grads, Purpose::logits, Purpose::generate}) {
+  for (const char* name : {"train", "evaluate", "gradients", "logits", "generate"}) {
     for (uint64_t seed : {3, 4}) {
-      SCOPED_TRACE(testing::Message() << "purpose " << static_cast<int>(purpose));
-      const Program p = compiled(seed, purpose).program;
+      SCOPED_TRACE(name);
+      const Program p = compiled(seed, name).program;
       EXPECT_TRUE(p == parse_program(print(p)));
     }
   }

@@ -168,12 +168,7 @@ TEST(Generation, PiecesDoNotMatter) {
       EXPECT_EQ(last, first);
     }
 
-    engine::CompileOptions how;
-    how.purpose = engine::Purpose::logits;
-    how.seq_len = 100;
-    how.micro_batch = 1;
-    how.num_micro_batches = 1;
-    engine::Session whole(engine::compile(run, how), session.store());
+    engine::Session whole(engine::compile(engine::logits(run, {1, 100, 1})), session.store());
     engine::Batch batch(1, 100);
     for (size_t i = 0; i < 100; ++i) {
       batch.tokens[i] = ids[i];

@@ -45,7 +45,7 @@ std::string refusal(const engine::Run& run, const engine::Compiled& training,
 TEST(Prove, RefusesTrainingAndEvaluationByName) {
   const engine::Run run = two_stages();
   const engine::Compiled training = engine::compile(run);
-  const engine::Compiled evaluation = engine::compile(run, engine::evaluation_options(run));
+  const engine::Compiled evaluation = engine::compile(engine::evaluation(run));
   EXPECT_EQ(refusal(run, training, nullptr), "");
   EXPECT_EQ(refusal(run, training, &evaluation), "");
   engine::Compiled bad = training;

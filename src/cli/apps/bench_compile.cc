@@ -94,13 +94,13 @@ int bench_compile(const Options& options) {
   int64_t last = start;
   const double cpu_start = cpu_ms();
   Times times;
-  engine::CompileOptions how;
-  how.observe = [&](const std::string& what, const engine::Progress&) {
+  engine::ProgramSpec spec = engine::training(run);
+  spec.how.observe = [&](const std::string& what, const engine::Progress&) {
     times.stages.push_back(
         {what == "program" ? "dependencies and memory plan" : what, ms_since(last) * 1e-3});
     last = now_ns();
   };
-  const engine::Compiled compiled = engine::compile(run, how);
+  const engine::Compiled compiled = engine::compile(spec);
   last = now_ns();
   const check::Verdict verdict = check::check(compiled.program, compiled.reference);
   times.stages.push_back({"check", ms_since(last) * 1e-3});

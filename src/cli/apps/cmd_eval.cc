@@ -34,10 +34,7 @@ void load(const engine::Run& run, const engine::Compiled& compiled, const runtim
 
 /// Those of programs that go forward.
 void load(const engine::Run& run, const runtime::Store& store) {
-  engine::CompileOptions how;
-  how.purpose = engine::Purpose::logits;
-  how.num_micro_batches = 1;
-  load(run, engine::compile(run, how), store);
+  load(run, engine::compile(engine::logits(run, {.num_micro_batches = 1})), store);
 }
 
 /// Mean next-token loss of the lists, from their logits; nan without a next token.
@@ -157,7 +154,7 @@ int on_ids(const Options& options, const engine::Run& run) {
     save_logits(options.logits, ids, logits, run.model.vocab_size);
   }
   if (!options.grads.empty()) {
-    load(run, programs.compiled(train::gradient_options(run, ids)), programs.store());
+    load(run, programs.compiled(train::gradient_spec(run, ids)), programs.store());
     const train::Gradients gradients = train::gradients_of(run, ids, programs);
     loss = gradients.loss;
     if (writes) {

@@ -91,7 +91,7 @@ int generate(const Options& options) {
   const auto prompt = static_cast<int64_t>(tokenizer.encode(how.prompt).size()) + 1;
   const int64_t longest = prompt + how.max_new_tokens;
   warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
-  const engine::CompileOptions program = engine::generation_options(run, longest);
+  const engine::ProgramSpec program = engine::generation(run, longest);
   engine::Programs programs(run, ranks);
   programs.replace(program, train::compile_generation(run, longest));
   const engine::Compiled& compiled = programs.compiled(program);

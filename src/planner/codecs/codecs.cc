@@ -140,14 +140,14 @@ Program before_compress(const engine::Run& run) {
   }
   Program before;
   bool is_reached = false;
-  engine::CompileOptions how;
-  how.observe = [&](const std::string& stage, const engine::Progress& progress) {
+  engine::ProgramSpec spec = engine::training(run);
+  spec.how.observe = [&](const std::string& stage, const engine::Progress& progress) {
     is_reached = is_reached || stage == "compress";
     if (!is_reached && !progress.program.classes.empty()) {
       before = progress.program;
     }
   };
-  engine::compile(run, how);
+  engine::compile(spec);
   return before;
 }
 
@@ -170,7 +170,7 @@ CodecTrial::CodecTrial(const engine::Run& run, const std::string& cluster_file,
   const engine::Run plain = run_of({});
   if (engine::evaluates(plain)) {
     evaluation_ = std::make_shared<const Program>(
-        engine::compile(plain, engine::evaluation_options(plain)).program);
+        engine::compile(engine::evaluation(plain)).program);
   }
   transfers_ = passes::grad_sums(before_compress(plain), codecs_);
   if (transfers_.empty()) {
