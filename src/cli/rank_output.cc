@@ -70,6 +70,7 @@ void end_together() {
 }
 
 void tell_error(const std::string& text, [[maybe_unused]] bool own) {
+  if (comm::noted_same_error() && comm::launched().rank != 0) return;
 #ifndef HOCKET_SIM_ONLY
   bool said = false;  // by rank 0, whose standard error is the launcher's: all failed alike
   if (comm::Connection* const connection = engine::connection(); connection && own) {
