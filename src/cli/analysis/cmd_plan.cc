@@ -352,8 +352,8 @@ int search_plan(const Options& options) {
   const planner::Trial trial(run, basis.cluster_file, basis.profile, options.ranks.value_or(0));
   planner::Space space = trial.space(given);
   if (!options.emit.empty()) {
-    space.expressible = options.emit == "megatron" ? planner::expressed_by_megatron(run)
-                                                   : planner::expressed_by_torchtitan(run);
+    space.expressible = options.emit == "megatron" ? interop::expressed_by_megatron(run)
+                                                   : interop::expressed_by_torchtitan(run);
   }
   const planner::SearchResult result = run_search(options, trial, space);
   if (result.best.empty()) {
