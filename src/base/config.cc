@@ -111,19 +111,26 @@ class ConfigReader {
       const std::string& key = node.keys[i];
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
       std::string close = nearest(key, known);
-      if (!close.empty()) {
-        close = prefix + close;
-      }
-      // The right name in another section is a better guess than a similar one in this.
-      for (const std::string& path : all_paths_) {
-        const size_t dot = path.rfind('.');
-        if (path.substr(dot == std::string::npos ? 0 : dot + 1) == key) {
-          close = path;
-        }
-      }
+      close = close.empty() ? in_another_section(key, prefix) : prefix + close;
       fail(node.items[i].where, "unknown key {}; expected {}", quote(prefix + key),
            close.empty() ? "one of " + join(known, ", ") : "'" + close + "'");
     }
+  }
+
+  /// The path of a key that is called so elsewhere; empty: there is none. What lies deeper in
+  /// another section means another thing: train.optimizer is not plan.shard.optimizer.
+  std::string in_another_section(const std::string& key, const std::string& prefix) const {
+    const std::string section = prefix.substr(0, prefix.find('.') + 1);
+    std::string found;
+    for (const std::string& path : all_paths_) {
+      const size_t name = path.rfind('.') + 1;
+      if (path.substr(name) != key) continue;
+      const bool is_deeper = path.find('.') + 1 != name;
+      if (!is_deeper || path.starts_with(section)) {
+        found = path;
+      }
+    }
+    return found;
   }
 
   /// A section that has a value is what a scalar stands for.
@@ -252,8 +259,9 @@ class ConfigReader {
 
   void assign(const Field& field, const ConfigNode& node, const std::string& path, bool* out) {
     const std::string& text = scalar(field, node, path, *this);
-    if (node.quoted || (text != "true" && text != "false")) {
-      wrong(node, path, "true or false");
+    const bool is_one = text == "true" || text == "false";
+    if (node.quoted || !is_one) {
+      wrong(node, path, is_one ? "true or false, without quotes" : "true or false");
     }
     *out = text == "true";
   }
@@ -262,9 +270,14 @@ class ConfigReader {
                 const char* plain) {
     const std::string& text = scalar(field, node, path, *this);
     double value = 0;
-    const std::string expected = field.unit_of == Unit::none ? plain : unit_examples(field.unit_of);
-    if (node.quoted || !parse_quantity(text, field.unit_of, &value)) {
+    const bool has_unit = field.unit_of != Unit::none;
+    const std::string expected = has_unit ? unit_examples(field.unit_of) : plain;
+    if (!parse_quantity(text, field.unit_of, &value)) {
       wrong(node, path, expected);
+    }
+    // A quantity is a string to YAML with and without quotes; a number is one only without.
+    if (node.quoted && !has_unit) {
+      wrong(node, path, expected + ", without quotes");
     }
     if ((field.least && value < *field.least) || (field.most && value > *field.most)) {
       wrong(node, path, range_text(field));
@@ -284,7 +297,7 @@ class ConfigReader {
     } else if (field.unit_of != Unit::none && std::fabs(value) < 0x1p62) {
       *out = std::llround(value);
     } else {
-      wrong(node, path, "an integer");
+      wrong(node, path, integer_text(node.text));
     }
   }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
@@ -137,6 +138,14 @@ std::string range_text(const Field& field) {
   }
   if (field.least) return "at least " + format_quantity(*field.least, field.unit_of);
   return "at most " + format_quantity(*field.most, field.unit_of);
+}
+
+std::string integer_text(std::string_view given) {
+  constexpr double kExact = 0x1p53;
+  double value = 0;
+  const bool is_whole =
+      parse_double(given, &value) && value == std::floor(value) && std::fabs(value) < kExact;
+  return is_whole ? fmt::format("an integer; did you mean {:.0f}?", value) : "an integer";
 }
 
 std::string value_text(const Field& field) {

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/config.h"
 
@@ -23,6 +24,9 @@ struct TypeOf<std::optional<T>> {
 
 /// What the key accepts, for errors and docs: "an integer", "one of a, b", "a list of strings".
 std::string type_text(const Field& field);
+
+/// "an integer", and which one is meant where it was given as 1e3 or 1000.0.
+std::string integer_text(std::string_view given);
 
 /// The range of a key with least or most: "at least 1".
 std::string range_text(const Field& field);

@@ -40,7 +40,7 @@ ConfigNode convert(const YAML::Node& node, const std::string& name, const std::s
     case YAML::NodeType::Scalar:
       out.kind = ConfigNode::Kind::scalar;
       out.text = node.Scalar();
-      out.quoted = node.Tag() == "!";
+      out.quoted = node.Tag() == "!" || node.Tag() == "tag:yaml.org,2002:str";
       if (!out.quoted && (out.text.empty() || out.text == "~" || out.text == "null")) {
         out.kind = ConfigNode::Kind::null;
       }

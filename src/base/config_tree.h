@@ -12,10 +12,10 @@ namespace hocket {
 struct ConfigNode {
   enum class Kind { null, scalar, list, map };
   Kind kind = Kind::null;
-  std::string text;               ///< of a scalar
-  bool quoted = false;            ///< a scalar in quotes: a string, whatever it looks like
-  std::string where;              ///< "run.yaml:12" or "--set a.b=c"
-  std::string assigned_by;        ///< "" or whose assignment it is: "--set"
+  std::string text;         ///< of a scalar
+  bool quoted = false;      ///< a scalar in quotes, or !!str: a string, whatever it looks like
+  std::string where;        ///< "run.yaml:12" or "--set a.b=c"
+  std::string assigned_by;  ///< "" or whose assignment it is: "--set"
   std::vector<std::string> keys;  ///< of a map, in the file's order; values in `items`
   std::vector<ConfigNode> items;  ///< of a list or map
 

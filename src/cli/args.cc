@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/config_print.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -89,7 +90,8 @@ void Args::convert(Option& option) const {
   auto integer = [&] {
     int64_t v = 0;
     if (!parse_int(option.given.back(), &v)) {
-      fail("hocket " + name_, "{} is {}; expected an integer", shown, quote(option.given.back()));
+      fail("hocket " + name_, "{} is {}; expected {}", shown, quote(option.given.back()),
+           integer_text(option.given.back()));
     }
     if (v < option.least || v > option.most) {
       fail("hocket " + name_, "{} is {}; expected {} to {}", shown, v, option.least, option.most);

@@ -70,16 +70,16 @@ void end_together() {
 }
 
 void tell_error(const std::string& text, [[maybe_unused]] bool own) {
+  // By rank 0, whose standard error is the launcher's: all failed alike.
+  bool said = comm::noted_same_error() && comm::launched().rank != 0;
+  if (said && launcher_stderr() < 0) return;
 #ifndef HOCKET_SIM_ONLY
-  bool said = false;  // by rank 0, whose standard error is the launcher's: all failed alike
   if (comm::Connection* const connection = engine::connection(); connection && own) {
     const std::string first =
         connection->fail(fmt::format("rank {}: {}", connection->index(), text));
-    said = first == fmt::format("rank 0: {}", text);
+    said = said || first == fmt::format("rank 0: {}", text);
   }
   const End end{text};
-#else
-  constexpr bool said = false;
 #endif
   std::fflush(stdout);
   fmt::print(stderr, "{}\n", text);

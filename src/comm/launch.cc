@@ -136,6 +136,18 @@ Place launched(const Environment& get) {
   return place;
 }
 
+namespace {
+
+bool& same_error() {
+  static bool noted = false;
+  return noted;
+}
+
+}  // namespace
+
+void note_same_error() { same_error() = true; }
+bool noted_same_error() { return same_error(); }
+
 const Place& launched() {
   static const Place place = launched([](const char* name) -> const char* {
     const char* const value = std::getenv(name);

@@ -18,4 +18,9 @@ Place launched(const Environment& get);
 /// Of this process.
 const Place& launched();
 
+/// Notes that the error which now ends this process ends all that were started with it, in the same
+/// words, before they know each other: that of rank 0 is enough.
+void note_same_error();
+bool noted_same_error();
+
 }  // namespace hocket::comm

@@ -36,6 +36,7 @@ std::shared_ptr<comm::Connection> connection(const Run& run) {
   if (connection) return connection;
   const comm::Place& place = comm::launched();
   if (place.size != run.plan.world() || place.launcher.empty()) {
+    comm::note_same_error();
     fail(run.name,
          "the plan has {} ranks, and {} started {}; expected a process for each; try hocket launch "
          "-n {}, or another plan",

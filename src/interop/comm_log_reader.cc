@@ -53,15 +53,49 @@ bool is_element_type(const std::string& word) {
   return kTypes.count(word) > 0;
 }
 
-/// Lines without what mpirun puts in front of them ("[1,0]<stdout>:").
-std::string_view without_launcher(std::string_view line) {
-  for (const std::string_view mark : {"<stdout>:", "<stderr>:"}) {
-    const size_t at = line.find(mark);
-    if (at != std::string_view::npos && at < 40) {
-      line.remove_prefix(at + mark.size());
+/// "[1,0]" or "[prterun-host-1@1,0]" at the end of a text: where it begins; npos if there is none.
+size_t tag_at_end(std::string_view text) {
+  if (!text.ends_with(']')) return text.npos;
+  const size_t begin = text.rfind('[');
+  if (begin == text.npos) return text.npos;
+  std::string_view inside = text.substr(begin + 1, text.size() - begin - 2);
+  inside.remove_prefix(std::min(inside.size(), inside.rfind('@') + 1));  // npos + 1 is 0
+  const size_t comma = inside.find(',');
+  int64_t number = 0;
+  const bool is_tag = comma != inside.npos && parse_int(inside.substr(0, comma), &number) &&
+                      parse_int(inside.substr(comma + 1), &number);
+  return is_tag ? begin : text.npos;
+}
+
+bool has_time_of_day(std::string_view text) {
+  const size_t colon = text.find(':');
+  return colon != text.npos && text.find(':', colon + 1) != text.npos;
+}
+
+/// A line without what mpirun puts before it ("[1,0]<stdout>:"), and into it: where a program
+/// writes a line in pieces, each has a tag.
+std::string without_launcher(std::string_view line) {
+  constexpr size_t kMostBefore = 40;  // characters before a tag that may be the launcher's
+  constexpr std::string_view kStreams[] = {"<stdout>:", "<stderr>:"};
+  std::string text;
+  for (bool is_first = true;; is_first = false) {
+    size_t at = line.npos, size = 0;
+    for (const std::string_view stream : kStreams) {
+      if (line.find(stream) < at) {
+        at = line.find(stream);
+        size = stream.size();
+      }
     }
+    if (at == line.npos) return text.append(line);
+    const std::string_view before = line.substr(0, at);
+    const size_t tag = tag_at_end(before);
+    const bool of_launcher = is_first && at < kMostBefore &&
+                             (tag == before.npos || has_time_of_day(before.substr(0, tag)));
+    if (!of_launcher) {
+      text.append(before.substr(0, tag));
+    }
+    line.remove_prefix(at + size);
   }
-  return line;
 }
 
 /// One run of a program of nccl-tests, as its header says.
@@ -72,6 +106,7 @@ struct NcclRun {
   int64_t gpus = 1;                           // -g times -t, where there are no pids
 
   int64_t ranks() const { return static_cast<int64_t>(host_of.size()); }
+  bool lacks_ranks() const { return !host_of.empty() && host_of.rbegin()->first + 1 != ranks(); }
 };
 
 /// `#   Rank  0 Group  0 Pid  63365 on node-000000 device  0 [0x00] A100-SXM4-40GB`: adds the rank.
@@ -187,6 +222,32 @@ double microseconds(const NcclRow& row) {
   return std::min(row.in_place_us, row.out_of_place_us);
 }
 
+/// "15 hosts of 8, 2 of others (node-2 of 7, node- of 1)" where not all hosts have as many ranks,
+/// which a host's name that was read wrongly looks like; empty if they have.
+std::string uneven_hosts(const NcclRun& run) {
+  std::map<std::string, int64_t> on;
+  for (const auto& [rank, host] : run.host_of) {
+    ++on[host];
+  }
+  std::map<int64_t, int64_t> hosts_of;  // by ranks
+  for (const auto& [host, ranks] : on) {
+    ++hosts_of[ranks];
+  }
+  if (hosts_of.size() < 2) return "";
+  const int64_t usual = std::max_element(hosts_of.begin(), hosts_of.end(), [](auto& a, auto& b) {
+                          return a.second < b.second;
+                        })->first;
+  constexpr size_t kNamed = 4;
+  std::vector<std::string> others;
+  for (const auto& [host, ranks] : on) {
+    if (ranks != usual && others.size() < kNamed) {
+      others.push_back(fmt::format("{} of {}", quote(host), ranks));
+    }
+  }
+  return fmt::format("{} of {}, {} of others ({})", counted(hosts_of[usual], "host"), usual,
+                     std::ssize(on) - hosts_of[usual], join(others, ", "));
+}
+
 /// Where ranks lie: by the lines of the log that name their hosts.
 CommSample group_of(const NcclRun& run) {
   CommSample sample;
@@ -247,7 +308,8 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
     run.op = given_op;
   }
   const std::string default_op = run.op;
-  int64_t unreadable = 0, foreign = 0;
+  int64_t unreadable = 0, foreign = 0, lacking = 0;
+  std::set<std::string> uneven;
   std::string named = run.op.empty() ? program_of(file_name(log->path)) : "";
   foreign += named.empty() ? 0 : 1;
   const auto start_run = [&] {
@@ -255,8 +317,9 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
     table = {};
     run.op = default_op;
   };
-  for (const std::string& line : split(text, '\n')) {
-    const std::vector<std::string> words = words_of(without_launcher(line));
+  for (const std::string& as_printed : split(text, '\n')) {
+    const std::string line = without_launcher(as_printed);
+    const std::vector<std::string> words = words_of(line);
     const bool comment = std::find(words.begin(), words.end(), "#") != words.end() ||
                          (!words.empty() && words[0].front() == '#');
     NcclRow row;
@@ -287,6 +350,13 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
              "has times but no \"Rank ... on HOST device ...\" lines, so nobody knows of how many "
              "ranks; expected the log as nccl-tests prints it");
       }
+      if (run.lacks_ranks()) {
+        ++lacking;
+        continue;
+      }
+      if (const std::string hosts = uneven_hosts(run); !hosts.empty()) {
+        uneven.insert(hosts);
+      }
       log->devices_per_node = std::max<int64_t>(log->devices_per_node, sample.ranks / sample.nodes);
       sample.bytes = row.bytes;
       sample.seconds = microseconds(row) * 1e-6;
@@ -297,6 +367,15 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
   }
   if (unreadable > 0) {
     log->dropped.push_back(fmt::format("{} that cannot be read", counted(unreadable, "line")));
+  }
+  if (lacking > 0) {
+    log->dropped.push_back(
+        fmt::format("{} of runs of which a \"Rank ... on HOST device ...\" line lacks",
+                    counted(lacking, "row")));
+  }
+  for (const std::string& hosts : uneven) {
+    log->assumed.push_back(
+        fmt::format("hosts with unequally many ranks: {}; taken as the log says", hosts));
   }
   if (foreign > 0) {
     log->dropped.push_back(fmt::format("runs of {}, for which there is no op", named));

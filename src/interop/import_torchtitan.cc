@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // torchtitan's job files (TOML) as runs. Names and defaults are those of its
-// torchtitan/config/job_config.py.
+// torchtitan/config/job_config.py; names of earlier releases are read as well.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <sstream>
+#include <utility>
 
 // Errors as values need another interface of the parser.
 #define TOML_EXCEPTIONS 1
@@ -20,6 +22,38 @@
 namespace hocket::interop {
 
 namespace {
+
+/// Keys of earlier releases that only changed their name. Those of [parallelism] were in [training]
+/// and [experimental] before (kFormerSections).
+constexpr std::pair<const char*, const char*> kFormerNames[] = {
+    {"training.local_batch_size", "training.batch_size"},
+    {"parallelism.data_parallel_shard_degree", "parallelism.data_parallel_degree"},
+    {"parallelism.tensor_parallel_degree", "parallelism.sequence_parallel_degree"},
+    {"lr_scheduler.warmup_steps", "training.warmup_steps"},
+    {"lr_scheduler.min_lr_factor", "lr_scheduler.lr_min"},
+    {"checkpoint.enable", "checkpoint.enable_checkpoint"},
+    {"validation.enable", "validation.enabled"},
+    {"debug.seed", "training.seed"}};
+constexpr const char* kFormerSections[] = {"training", "experimental"};
+
+/// A key and the names that it had, the present one first.
+std::vector<std::string> names_of(const std::string& path) {
+  std::vector<std::string> names = {path};
+  for (const auto& [now, before] : kFormerNames) {
+    if (path == now) {
+      names.push_back(before);
+    }
+  }
+  constexpr std::string_view kParallelism = "parallelism.";
+  const size_t with_names = names.size();
+  for (size_t i = 0; i < with_names; ++i) {
+    if (!names[i].starts_with(kParallelism)) continue;
+    for (const char* section : kFormerSections) {
+      names.push_back(fmt::format("{}.{}", section, names[i].substr(kParallelism.size())));
+    }
+  }
+  return names;
+}
 
 class Job {
  public:
@@ -40,6 +74,13 @@ class Job {
   }
 
   bool has(const std::string& path) { return node(path) != nullptr; }
+  /// The name under which the file has a key; the present one if it has not.
+  std::string name_of(const std::string& path) const {
+    for (const std::string& name : names_of(path)) {
+      if (table_.at_path(name).node() != nullptr) return name;
+    }
+    return path;
+  }
   int64_t integer(const std::string& path, int64_t otherwise) {
     const toml::node* found = node(path);
     if (!found) return otherwise;
@@ -98,7 +139,20 @@ class Job {
     }
     return list;
   }
-  void leave(const std::string& path, const std::string& why) { reasons_[path] = why; }
+  void leave(const std::string& path, const std::string& why) { reasons_[name_of(path)] = why; }
+  /// Error: the file has a key that makes another plan of it and that nobody asked for.
+  void refuse_other_plans() const {
+    for (const std::string& path : others_) {
+      const toml::node* value = table_.at_path(path).node();
+      const std::string_view key = std::string_view(path).substr(path.rfind('.') + 1);
+      if (value == nullptr || asked_.count(path) > 0 || !makes_a_plan(path, key, *value)) continue;
+      fail(name_,
+           "line {}: {} is {}, which is not read and would be another plan; expected a key of "
+           "[parallelism] or [training] as in torchtitan/config/job_config.py; try to say it with "
+           "one of these, or leave it out",
+           value->source().begin.line, path, text_of(*value));
+    }
+  }
   std::vector<std::string> ignored() const {
     std::vector<std::string> lines;
     for (const std::string& path : others_) {
@@ -115,6 +169,21 @@ class Job {
   }
 
  private:
+  /// Whether a key sets how ranks share the work, what a step is of, or the stages of a pipeline.
+  static bool makes_a_plan(const std::string& path, std::string_view key, const toml::node& value) {
+    if (path.starts_with("validation.")) return false;  // is no part of a step
+    if (key.ends_with("_degree")) {
+      const int64_t ranks = value.value<int64_t>().value_or(0);
+      return ranks != 1 && ranks != -1;  // 1: one rank; -1: those that are left
+    }
+    for (const char* part : {"num_tokens", "batch_size", "microbatch", "seq_len"}) {
+      if (key.find(part) != key.npos) return true;
+    }
+    for (const char* part : {"fp8_linear", "float8_linear"}) {
+      if (key.find(part) != key.npos) return value.value<bool>().value_or(true);
+    }
+    return false;
+  }
   void list_keys(const toml::table& section, const std::string& name) {
     for (const auto& [key, inside] : section) {
       const std::string path = fmt::format("{}.{}", name, key.str());
@@ -133,16 +202,34 @@ class Job {
     }
     return line;
   }
+  static std::string text_of(const toml::node& value) {
+    std::ostringstream text;
+    value.visit([&](const auto& of_type) { text << of_type; });
+    return in_one_line(text.str());
+  }
+  /// The value of a key under whichever name the file has it. Error: two names say two things.
   const toml::node* node(const std::string& path) {
-    asked_.insert(path);
-    return table_.at_path(path).node();
+    const toml::node* found = nullptr;
+    std::string found_as;
+    for (const std::string& name : names_of(path)) {
+      asked_.insert(name);
+      const toml::node* here = table_.at_path(name).node();
+      if (here == nullptr) continue;
+      if (found != nullptr && text_of(*found) != text_of(*here)) {
+        fail(name_, "{} is {} and {}, its name in another release, is {}; expected one of them",
+             found_as, text_of(*found), name, text_of(*here));
+      }
+      if (found == nullptr) {
+        found = here;
+        found_as = name;
+      }
+    }
+    return found;
   }
   [[noreturn]] void refuse(const std::string& path, const toml::node& value,
                            const std::string& expected) const {
-    std::ostringstream text;
-    value.visit([&](const auto& of_type) { text << of_type; });
-    fail(name_, "line {}: {} is {}; expected {}", value.source().begin.line, path, text.str(),
-         expected);
+    fail(name_, "line {}: {} is {}; expected {}", value.source().begin.line, name_of(path),
+         text_of(value), expected);
   }
 
   std::string name_;
@@ -166,6 +253,7 @@ class Import {
     read_precision();
     read_training();
     say_why();
+    job_.refuse_other_plans();
     imported_.ignored = job_.ignored();
     return std::move(imported_);
   }
@@ -179,7 +267,7 @@ class Import {
     const std::string path = fmt::format("parallelism.{}_degree", axis);
     const int64_t ranks = job_.integer(path, otherwise);
     if (ranks < 1 && ranks != otherwise) {
-      fail(name_, "{} is {}; expected at least 1", path, ranks);
+      fail(name_, "{} is {}; expected at least 1", job_.name_of(path), ranks);
     }
     return ranks;
   }
@@ -208,7 +296,10 @@ class Import {
       }
       split_ = ranks / others;
     }
-    const int64_t all = product_at_most({others, split_});
+    if (job_.text("parallelism.data_parallel_type", "fsdp") == "ddp") {
+      std::swap(replicate_, split_);
+    }
+    const int64_t all = product_at_most({replicate_, split_, tp_, pp_, cp_});
     if (ranks_.asked > 0 && ranks_.asked != all) {
       fail(name_,
            "--ranks is {}; expected the {} of the file; try --cluster, which finds a plan of other "
@@ -286,12 +377,22 @@ class Import {
     const int64_t per_stage = job_.integer("parallelism.pipeline_parallel_layers_per_stage", 0);
     const std::vector<int64_t> layers =
         job_.counts("parallelism.module_fqns_per_model_part", "layers.");
+    const std::vector<std::string> points =
+        job_.texts("parallelism.pipeline_parallel_split_points");
     if (pp_ == 1) return;
+    if (!points.empty() && layers.empty()) {
+      fail(name_,
+           "{} is [{}], and the file does not say how many layers the last stage has; expected "
+           "layers of all stages; try without it, and --set plan.pp_layers",
+           job_.name_of("parallelism.pipeline_parallel_split_points"), join(points, ", "));
+    }
     const auto found =
         std::find_if(std::begin(kTorchtitanSchedules), std::end(kTorchtitanSchedules),
                      [&](const ScheduleName& schedule) {
+                       // Earlier releases wrote interleaved_1f1b.
                        std::string one = schedule.theirs, other = name;
                        for (std::string* text : {&one, &other}) {
+                         std::erase(*text, '_');
                          std::transform(text->begin(), text->end(), text->begin(),
                                         [](unsigned char c) { return std::tolower(c); });
                        }
@@ -302,10 +403,8 @@ class Import {
       for (const ScheduleName& schedule : kTorchtitanSchedules) {
         known.push_back(schedule.theirs);
       }
-      fail(name_,
-           "parallelism.pipeline_parallel_schedule is {}; expected one of {}, or a schedule "
-           "of one's own in …_schedule_csv",
-           quote(name), join(known, ", "));
+      fail(name_, "{} is {}; expected one of {}, or a schedule of one's own in …_schedule_csv",
+           job_.name_of("parallelism.pipeline_parallel_schedule"), quote(name), join(known, ", "));
     }
     set("plan.pp_schedule", csv.empty() ? found->ours : csv);
     int64_t chunks = found != std::end(kTorchtitanSchedules) && found->looped ? 2 : 1;
@@ -325,6 +424,7 @@ class Import {
     if (chunks > 1) {
       set("plan.pp_chunks", chunks);
     }
+    stages_ = product_at_most({pp_, chunks});
     if (layers.empty()) {
       job_.leave("parallelism.pipeline_parallel_first_stage_less_layers",
                  "layers are shared evenly");
@@ -351,7 +451,11 @@ class Import {
       imported_.notes.push_back(
           "training.dtype is bfloat16: gradients, moments and master weights are of f32 here");
     }
-    for (const std::string& converter : job_.texts("model.converters")) {
+    std::vector<std::string> converters = job_.texts("model.converters");
+    if (had_float8()) {
+      converters.push_back("float8");
+    }
+    for (const std::string& converter : converters) {
       const bool float8 = converter == "float8" || converter == "quantize.linear.float8";
       if (float8 && bf16) {
         set("model.float8", true);
@@ -361,6 +465,16 @@ class Import {
                         float8 ? "goes with bf16 here" : "there is nothing like here"));
       }
     }
+  }
+  /// Whether float8 is on by a key of a release before there were converters.
+  bool had_float8() {
+    const bool by_switch = job_.truth("float8.enable_float8_linear", false);
+    const bool by_older_switch = job_.truth("training.enable_fp8_linear", false);
+    const std::string scaling = job_.text("training.fp8_linear", "");
+    if (!scaling.empty() && scaling != "dynamic") {
+      fail(name_, "training.fp8_linear is {}; expected dynamic, or nothing", quote(scaling));
+    }
+    return by_switch || by_older_switch || !scaling.empty();
   }
   std::string precision(const std::string& path, const std::string& otherwise) {
     const std::string dtype = job_.text(path, otherwise);
@@ -372,15 +486,13 @@ class Import {
 
   void read_training() {
     const int64_t dp = product_at_most({replicate_, split_});
-    const int64_t local = job_.has("training.batch_size")
-                              ? job_.at_least(1, "training.batch_size", 8)
-                              : job_.at_least(1, "training.local_batch_size", 8);
+    const int64_t local = job_.at_least(1, "training.local_batch_size", 8);
     // Below 0: what the ranks have together.
     const int64_t global = job_.integer("training.global_batch_size", -1);
     if (global == 0) {
       job_.at_least(1, "training.global_batch_size", 0);
     }
-    const int64_t piece = job_.at_least(1, "parallelism.pipeline_parallel_microbatch_size", 1);
+    const int64_t piece = sequences_of_a_pass(local);
     set("plan.micro_batch", pp_ > 1 ? piece : local);
     set("train.global_batch", global > 0 ? global : product_at_most({local, dp}));
     if (const int64_t rounds = local > 0 ? global / product_at_most({local, dp}) : 0;
@@ -394,15 +506,12 @@ class Import {
     set("train.seq_len", job_.at_least(1, "training.seq_len", 2048));
     set("train.steps", job_.at_least(1, "training.steps", 10000));
     set("train.max_grad_norm", job_.number("training.max_norm", 1.0));
-    const std::string seed = job_.has("debug.seed") ? "debug.seed" : "training.seed";
-    if (job_.has(seed)) {
-      set("train.seed", job_.integer(seed, 1));
+    if (job_.has("debug.seed")) {
+      set("train.seed", job_.integer("debug.seed", 1));
     }
     const double lr = job_.number("optimizer.lr", 8e-4);
     set("train.lr", lr);
-    const char* share = job_.has("lr_scheduler.min_lr_factor") ? "lr_scheduler.min_lr_factor"
-                                                               : "lr_scheduler.lr_min";
-    set("train.min_lr", lr * job_.number(share, 0.0));
+    set("train.min_lr", lr * job_.number("lr_scheduler.min_lr_factor", 0.0));
     set("train.warmup_steps", job_.at_least(0, "lr_scheduler.warmup_steps", 200));
     set("train.beta1", job_.number("optimizer.beta1", 0.9));
     set("train.beta2", job_.number("optimizer.beta2", 0.95));
@@ -425,6 +534,25 @@ class Import {
     read_intervals();
   }
 
+  /// Sequences that go through the pipeline at once. Releases that had its degree in [experimental]
+  /// counted passes instead, by default as many as stages.
+  int64_t sequences_of_a_pass(int64_t local) {
+    const char* const kCounted = "parallelism.pipeline_parallel_microbatches";
+    const char* const kSized = "parallelism.pipeline_parallel_microbatch_size";
+    const bool counts_passes =
+        job_.name_of("parallelism.pipeline_parallel_degree").starts_with("experimental.");
+    const bool is_counted = job_.has(kCounted) || (counts_passes && !job_.has(kSized));
+    const int64_t sized = job_.at_least(1, kSized, 1);
+    const int64_t passes = job_.at_least(1, kCounted, stages_);
+    if (!is_counted || pp_ == 1) return sized;
+    if (local % passes != 0) {
+      fail(name_, "{} is {}; expected a multiple of the {} passes through the pipeline ({}{})",
+           job_.name_of("training.local_batch_size"), local, passes, job_.name_of(kCounted),
+           job_.has(kCounted) ? "" : ", by default as many as stages");
+    }
+    return local / passes;
+  }
+
   /// Its learning rate falls in a line if nothing else is said.
   void read_decay() {
     const std::string type = job_.text("lr_scheduler.decay_type", "linear");
@@ -439,7 +567,10 @@ class Import {
 
   /// Checkpoints and validations are off there if nothing else is said.
   void read_intervals() {
-    if (is_on("checkpoint.enable", "checkpoint.enable_checkpoint")) {
+    const bool by_time = job_.text("checkpoint.interval_type", "steps") == "seconds";
+    if (by_time) {
+      job_.leave("checkpoint.interval", "it is in seconds; set train.save_every to steps");
+    } else if (job_.truth("checkpoint.enable", false)) {
       set("train.save_every", job_.at_least(1, "checkpoint.interval", 500));
       if (job_.has("checkpoint.keep_latest_k")) {
         set("train.keep_last", job_.at_least(0, "checkpoint.keep_latest_k", 10));
@@ -449,15 +580,11 @@ class Import {
       job_.leave("checkpoint.interval", why);
       job_.leave("checkpoint.keep_latest_k", why);
     }
-    if (is_on("validation.enable", "validation.enabled")) {
+    if (job_.truth("validation.enable", false)) {
       set("train.eval_every", job_.at_least(1, "validation.freq", 10));
     } else {
       job_.leave("validation.freq", "validation.enable is false: there is one at the end here");
     }
-  }
-  /// Of a key with an older name.
-  bool is_on(const std::string& path, const std::string& older) {
-    return job_.truth(path, job_.truth(older, false));
   }
 
   void say_why() {
@@ -474,6 +601,7 @@ class Import {
   std::string name_;
   RanksOfFile ranks_;
   int64_t tp_ = 1, pp_ = 1, cp_ = 1, replicate_ = 1, split_ = 1;
+  int64_t stages_ = 1;  ///< of the pipeline, chunks of a rank counted
   Imported imported_;
 };
 

@@ -112,10 +112,11 @@ class ModelOf {
   /// By default an MLP with a gate has about as many parameters as one without of 4 x hidden: two
   /// thirds of that, rounded down to a multiple of 64, which is 64 for every 24 of hidden.
   void read_feed_forward() {
-    const bool gated = arguments_.has("--swiglu");
-    wide_ = arguments_.integer("--ffn-hidden-size", gated ? product_at_most({hidden_ / 24, 64})
-                                                          : product_at_most({hidden_, 4}));
-    if (gated) {
+    const bool narrow = arguments_.has("--swiglu");
+    wide_ = arguments_.integer("--ffn-hidden-size", narrow ? product_at_most({hidden_ / 24, 64})
+                                                           : product_at_most({hidden_, 4}));
+    is_gated_ = narrow || arguments_.has("--quick-geglu");
+    if (is_gated_) {
       model_["intermediate_size"] = wide_;
       return;
     }
@@ -183,9 +184,19 @@ class ModelOf {
     if (!arguments_.has("--qk-layernorm")) {
       note("queries and keys are normalised in models with experts here, as with --qk-layernorm");
     }
+    if (!is_gated_) {
+      fail(name_,
+           "--num-experts is {} without --swiglu: MLPs of two products, where experts here have "
+           "three, one of them a gate; expected --swiglu; try --set model.path=MODEL of another "
+           "model, to which the script's plan then belongs",
+           experts_);
+    }
   }
 
   void note_differences() {
+    if (arguments_.has("--quick-geglu")) {
+      note("gates of MLPs are SiLU here, for --quick-geglu");
+    }
     const std::string norm = arguments_.text("--normalization");
     if (norm != "RMSNorm") {
       note(fmt::format("norms are RMSNorm here, for {}", norm.empty() ? "LayerNorm" : norm));
@@ -213,6 +224,7 @@ class ModelOf {
   const std::string& name_;
   std::vector<std::string>& notes_;
   int64_t layers_ = 1, hidden_ = 1, experts_ = 0, wide_ = 1;
+  bool is_gated_ = false;  ///< MLPs have three products, one of them a gate
   nlohmann::json model_;
   std::vector<std::string> lacks_;
 };

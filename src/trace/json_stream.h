@@ -23,6 +23,8 @@
 namespace hocket::trace {
 
 inline constexpr int kMaxJsonDepth = 200;
+/// Bytes of a string. The longest in traces are stacks of calls and lists of inputs.
+inline constexpr size_t kMaxJsonString = size_t{16} << 20;
 
 inline bool is_json_space(int c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
@@ -185,6 +187,9 @@ class JsonStream {
       }
       const size_t n =
           std::min(static_cast<size_t>(string_end(view.data()) - view.data()), view.size());
+      if (out->size() + n > kMaxJsonString) {
+        in_.broken("the end of a string of at most 16 MiB");
+      }
       out->append(view.data(), n);
       in_.skip(n);
       if (n == view.size()) continue;

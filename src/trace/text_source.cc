@@ -58,12 +58,17 @@ void TextSource::read(Block* block) {
   block->text.resize(std::max(block->text.size(), bytes + kBehind));
   const int n = gzread(file_, block->text.data(), static_cast<unsigned>(bytes));
   block->bytes = n > 0 ? static_cast<size_t>(n) : 0;
+  unpacked_ += std::max(n, 0);
+  if (unpacked_ > kMostUnpacked && unpacked_ / kMostPacking > gzoffset(file_)) {
+    block->bytes = 0;
+    block->too_long = true;
+  }
   std::fill_n(block->text.data() + block->bytes, kBehind, '\0');
   kStops.copy(block->text.data() + block->bytes, kStops.size());
   if (file_bytes_ > 0) {
     block->share = static_cast<double>(gzoffset(file_)) / static_cast<double>(file_bytes_);
   }
-  if (n > 0) return;
+  if (block->bytes > 0 || block->too_long) return;
   const char* text = gzerror(file_, &block->state);
   if (n < 0 && block->state != Z_BUF_ERROR) {
     block->damage = text;
@@ -110,6 +115,12 @@ bool TextSource::refill() {
   end_ = begin_ + (ended_ ? 0 : block_->bytes);
   if (end_ > begin_) return true;
   ended_ = true;
+  if (block_->too_long) {
+    fail(path_,
+         "unpacks to more than {} MiB, {} times its own size; expected a trace; try it "
+         "unpacked, if it is one",
+         kMostUnpacked >> 20, kMostPacking);
+  }
   if (block_->state == Z_BUF_ERROR) {
     cause_ = "the gzip stream ends early";
   }

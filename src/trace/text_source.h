@@ -18,8 +18,15 @@ namespace hocket::trace {
 // reads and unpacks the next one while this one is parsed. Behind what is buffered lie kStops, so
 // that who looks for a character that counts, or for the end of a string, may look ahead without
 // counting.
+//
+// Neither the memory nor the time of a reader is to be a thousand times what a packed file's size
+// says: one that unpacks to more than kMostUnpacked and to more than kMostPacking times its bytes
+// is an Error. Traces pack 10 to 60 times.
 class TextSource {
  public:
+  static constexpr int64_t kMostUnpacked = int64_t{256} << 20;
+  static constexpr int64_t kMostPacking = 200;
+
   // What a file begins with is one block of its own; those that follow it are larger and larger.
   static constexpr size_t kFirstBlock = size_t{1} << 16;
   // How many bytes from at() on can be read, whatever is_buffered() says.
@@ -73,7 +80,8 @@ class TextSource {
     size_t bytes = 0;  // 0 at the end
     int state = Z_OK;  // of zlib, at the end
     std::string damage;
-    double share = 0;  // of the file, up to the end of this block
+    bool too_long = false;  // more than a packed file may be
+    double share = 0;       // of the file, up to the end of this block
   };
   // Only one thread at a time.
   void read(Block* block);
@@ -86,6 +94,7 @@ class TextSource {
   int64_t file_bytes_ = 0;
   gzFile file_ = nullptr;
   size_t due_ = kFirstBlock;  // bytes of the next block
+  int64_t unpacked_ = 0;      // bytes of all that were read
   std::array<Block, 2> blocks_;
   Block* block_ = &blocks_[0];  // that is parsed
   const char* begin_;           // of its text

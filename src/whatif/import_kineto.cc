@@ -16,6 +16,7 @@
 #include "whatif/kineto_ops.h"
 #include "whatif/kineto_profile.h"
 #include "whatif/kineto_ranks.h"
+#include "whatif/kineto_steps.h"
 #include "whatif/transfers.h"
 
 namespace hocket::whatif {
@@ -52,20 +53,14 @@ class KinetoReader {
 
  private:
   void ops(const std::set<int64_t>& steps) {
-    std::map<int64_t, double> first_start;  // by step: of the rank that begins it first
-    for (const Profile& profile : profiles_) {
-      for (const Step& step : profile.steps) {
-        const auto [at, added] = first_start.try_emplace(step.number, step.start);
-        at->second = std::min(at->second, step.start);
-      }
-    }
+    const StepTimes times = step_times(steps, profiles_);
     // What ops wait for is that of a step that is used: all are held to be like it.
     Names names;
     std::vector<Observed> seen;
     std::vector<RankOps> ranks;
     for (const Profile& profile : profiles_) {
       const auto worker = static_cast<int32_t>(run_.workers.size());
-      ranks.emplace_back(profile, worker, first_start, &names);
+      ranks.emplace_back(profile, worker, times.begins, &names);
       ranks.back().add_ops(steps, &seen);
       run_.workers.push_back(
           {profile.rank, 0, worker, fmt::format("rank {}", profile.rank), profile.lost_records()});
@@ -74,9 +69,24 @@ class KinetoReader {
     run_.pattern_workers = static_cast<int32_t>(profiles_.size());
     run_.names = names.list;
     assemble(std::move(seen), profiles_[0].path, &run_);
-    for (RankOps& rank : ranks) {
-      rank.add_waits(run_.steps.back(), &waits_);
+    for (size_t step = 0; step < run_.steps.size() && !times.begins.empty(); ++step) {
+      run_.measured_step[step] = times.length(run_.steps[step]);
     }
+    const size_t step = step_of_waits();
+    for (RankOps& rank : ranks) {
+      rank.add_waits(run_.follows(step) ? steps : std::set<int64_t>(), run_.steps[step], &waits_);
+    }
+    if (run_.follows(step)) {
+      run_.waits_for_last.resize(run_.ops.size());
+    }
+  }
+
+  /// The last one that is used, or the last that follows on another.
+  size_t step_of_waits() const {
+    for (size_t step = run_.steps.size(); step-- > 0;) {
+      if (run_.follows(step)) return step;
+    }
+    return run_.steps.size() - 1;
   }
 
   void tell_lacks(const Profile& profile) {
@@ -133,7 +143,10 @@ class KinetoReader {
       if (op == op_of.end()) continue;
       for (const Place& place : before) {
         const auto other = op_of.find({std::get<0>(key), place.name, place.sequence});
-        if (other != op_of.end()) {
+        if (other == op_of.end()) continue;
+        if (place.of_last_step) {
+          run_.waits_for_last[static_cast<size_t>(op->second)].push_back(other->second);
+        } else {
           add_wait(&run_, op->second, other->second);
         }
       }

@@ -8,9 +8,9 @@
 
 namespace hocket::whatif::kineto {
 
-RankOps::RankOps(const Profile& profile, int32_t worker,
-                 const std::map<int64_t, double>& first_start, Names* names)
-    : profile_(profile), worker_(worker), first_start_(first_start), names_(*names) {
+RankOps::RankOps(const Profile& profile, int32_t worker, const std::map<int64_t, double>& begins,
+                 Names* names)
+    : profile_(profile), worker_(worker), begins_(begins), names_(*names) {
   for (const Activity& call : profile.host) {
     if (call.step != kNone && call_of(call.name) != Call::makes_streams_wait) {
       threads_.try_emplace(call.thread, threads_.size());
@@ -24,9 +24,10 @@ void RankOps::add_ops(const std::set<int64_t>& steps, std::vector<Observed>* see
   seen_ = nullptr;
 }
 
-void RankOps::add_waits(int64_t step, Waits* waits) {
+void RankOps::add_waits(const std::set<int64_t>& steps, int64_t step, Waits* waits) {
   waits_ = waits;
-  go({step});
+  step_of_waits_ = step;
+  go(steps.count(step - 1) ? std::set<int64_t>{step - 1, step} : std::set<int64_t>{step});
   waits_ = nullptr;
 }
 
@@ -39,8 +40,10 @@ void RankOps::go(const std::set<int64_t>& steps) {
       begin_step(call);
     }
     if (call_of(call.name) == Call::makes_streams_wait) {
-      for (auto& [number, stream] : streams_) {
-        stream.may_meet = true;
+      for (auto* streams : {&streams_, &left_}) {
+        for (auto& [number, stream] : *streams) {
+          stream.may_meet = true;
+        }
       }
       continue;
     }
@@ -51,20 +54,39 @@ void RankOps::go(const std::set<int64_t>& steps) {
   }
 }
 
-/// What the host does before its first call, and how much later than others it begins.
+/// What the host does before its first call. Where the step before is there, this follows on that
+/// one's last call, and streams have its ops to do first.
 void RankOps::begin_step(const Activity& call) {
+  const bool follows = step_ != kNone && call.step == step_ + 1;
+  std::vector<Place> last = follows ? calls_before(call) : std::vector<Place>();
+  last.resize(std::min<size_t>(last.size(), 1));  // of any thread the one that ended last
+  for (Place& place : last) {
+    place.of_last_step = true;
+  }
+  left_ = follows ? streams_now() : std::map<int32_t, Stream>();
+  for (auto& [number, stream] : left_) {
+    stream.last.of_last_step = true;
+    stream.may_meet = false;
+  }
   step_ = call.step;
   streams_.clear();
   running_.clear();
   last_by_.clear();
   ended_ = {};
-  const auto first = first_start_.find(step_);
-  if (first == first_start_.end()) return;
-  Observed begins = observed("host start", kCallStream);
-  begins.start = first->second;
-  begins.duration = std::max(call.start - first->second, 0.0);
-  ended_ = {begins.name, begins.sequence, call.start};
-  add(begins, {});
+  const auto begins = begins_.find(step_);
+  earliest_ = !follows && begins != begins_.end() ? begins->second : -1e300;
+  if (begins == begins_.end()) return;
+  Observed start = observed("host start", kCallStream);
+  start.start = !last.empty() ? last[0].end : follows ? call.start : begins->second;
+  start.duration = std::max(call.start - start.start, 0.0);
+  ended_ = {start.name, start.sequence, std::max(call.start, earliest_)};
+  add(start, std::move(last));
+}
+
+std::map<int32_t, RankOps::Stream> RankOps::streams_now() const {
+  std::map<int32_t, Stream> all = streams_;
+  all.insert(left_.begin(), left_.end());
+  return all;
 }
 
 /// A call of the host, with the time since the one that it waits for.
@@ -74,18 +96,19 @@ Place RankOps::add_call(const Activity& call) {
       observed(thread == 0 ? "host " + call.name : fmt::format("host {} ({})", call.name, thread),
                kCallStream - static_cast<int32_t>(thread));
   std::vector<Place> waits = calls_before(call);
-  double begin = waits.empty() ? call.start : std::min(waits.front().end, call.end);
+  const double end = std::max(call.end, earliest_);
+  double begin = std::max(waits.empty() ? call.start : std::min(waits.front().end, end), earliest_);
   if (call_of(call.name) == Call::waits_for_device) {
-    for (const auto& [number, stream] : streams_) {
+    for (const auto& [number, stream] : streams_now()) {
       if (stream.last.end <= call.end + kClockError) {
-        begin = std::max(begin, std::min(stream.last.end, call.end));
+        begin = std::max(begin, std::min(stream.last.end, end));
         waits.push_back(stream.last);
       }
     }
   }
   op.start = begin;
-  op.duration = std::max(call.end - begin, 0.0);
-  const Place place{op.name, op.sequence, call.end};
+  op.duration = std::max(end - begin, 0.0);
+  const Place place{op.name, op.sequence, end};
   running_.push_back(place);
   last_by_[call.thread] = place;
   add(op, std::move(waits));
@@ -97,7 +120,7 @@ Place RankOps::add_call(const Activity& call) {
 /// before in its thread. Calls of two threads at once do not wait for each other.
 std::vector<Place> RankOps::calls_before(const Activity& call) {
   std::erase_if(running_, [&](const Place& other) {
-    if (other.end > call.start + kClockError) return false;
+    if (other.end > std::max(call.start, earliest_) + kClockError) return false;
     if (ended_.name == kNone || other.end >= ended_.end) {
       ended_ = other;
     }
@@ -108,7 +131,7 @@ std::vector<Place> RankOps::calls_before(const Activity& call) {
     before.push_back(ended_);
   }
   const auto own = last_by_.find(call.thread);
-  if (own != last_by_.end() && own->second.end <= call.start + kClockError) {
+  if (own != last_by_.end() && own->second.end <= std::max(call.start, earliest_) + kClockError) {
     before.push_back(own->second);
   }
   return before;
@@ -124,19 +147,20 @@ void RankOps::add_launched(const Activity& call, const Place& launch) {
   if (activity.number != kNone) {
     kernel.sequence = activity.number;
   }
-  if (waits_ != nullptr && is_collective(activity.name)) {
+  if (waits_ != nullptr && step_ == step_of_waits_ && is_collective(activity.name)) {
     waits_->sent[{worker_, kernel.name, kernel.sequence}] = {
         activity.bytes > 0 ? activity.bytes : marked_bytes(profile_, call),
         threads_.at(call.thread) > 0 && is_sum(activity.name)};
   }
   std::vector<Place> waits = {launch};
-  for (const auto& [number, stream] : streams_) {
+  for (const auto& [number, stream] : streams_now()) {
     if (number == activity.stream ||
         (stream.may_meet && stream.last.end <= activity.start + kClockError)) {
       waits.push_back(stream.last);
     }
   }
   streams_[activity.stream] = {{kernel.name, kernel.sequence, activity.end}, false};
+  left_.erase(activity.stream);
   add(kernel, std::move(waits));
 }
 
@@ -144,7 +168,7 @@ void RankOps::add(const Observed& op, std::vector<Place> waits) {
   if (seen_ != nullptr) {
     seen_->push_back(op);
   }
-  if (waits_ != nullptr) {
+  if (waits_ != nullptr && step_ == step_of_waits_) {
     waits_->of[{worker_, op.name, op.sequence}] = std::move(waits);
   }
 }

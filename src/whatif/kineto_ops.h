@@ -21,6 +21,7 @@ using OpKey = std::tuple<int32_t, int32_t, int32_t>;
 struct Place {
   int32_t name = kNone, sequence = kNone;
   double end = 0;
+  bool of_last_step = false;  ///< that is, of the one before the step that waits for it
 };
 
 /// What a collective moves.
@@ -41,16 +42,18 @@ struct Waits {
   std::map<OpKey, Sent> sent;
 };
 
-/// Goes through the calls of a rank's host: each is an op, and what it launches is another one.
+/// Goes through the calls of a rank's host: each is an op, and what it launches is another one. A
+/// host may be ahead of its device, by steps: each of its steps begins where the one before it left
+/// off, and streams have their last ops of that one to do first.
 class RankOps {
  public:
-  /// `first_start`: when a step begins on the rank that begins it first.
-  RankOps(const Profile& profile, int32_t worker, const std::map<int64_t, double>& first_start,
+  /// `begins`: when a step begins if none before it is there; what the host did before is no part.
+  RankOps(const Profile& profile, int32_t worker, const std::map<int64_t, double>& begins,
           Names* names);
 
   void add_ops(const std::set<int64_t>& steps, std::vector<Observed>* seen);
-  /// What they wait for in one of these steps.
-  void add_waits(int64_t step, Waits* waits);
+  /// What they wait for in one of these steps, with the step before it if that is among `steps`.
+  void add_waits(const std::set<int64_t>& steps, int64_t step, Waits* waits);
 
  private:
   struct Stream {
@@ -60,6 +63,9 @@ class RankOps {
 
   void go(const std::set<int64_t>& steps);
   void begin_step(const Activity& call);
+  /// Streams as they are for what comes next: where the step has no op yet, with those of the step
+  /// before.
+  std::map<int32_t, Stream> streams_now() const;
   Place add_call(const Activity& call);
   std::vector<Place> calls_before(const Activity& call);
   void add_launched(const Activity& call, const Place& launch);
@@ -68,20 +74,22 @@ class RankOps {
 
   const Profile& profile_;
   const int32_t worker_;
-  const std::map<int64_t, double>& first_start_;
+  const std::map<int64_t, double>& begins_;
   Names& names_;
   std::map<int64_t, size_t> threads_;  ///< in the order of their first calls
   // Where they are added; null: not asked for.
   std::vector<Observed>* seen_ = nullptr;
   Waits* waits_ = nullptr;
+  int64_t step_of_waits_ = kNone;  ///< the only one whose waits are asked for
 
   std::map<std::pair<int64_t, int32_t>, int32_t> count_;  ///< of ops, by step and name
   // Of the step.
   int64_t step_ = kNone;
-  std::map<int32_t, Stream> streams_;
-  std::vector<Place> running_;        ///< calls that have not ended
-  Place ended_;                       ///< of those that have the one that did last
-  std::map<int64_t, Place> last_by_;  ///< by thread: its last call
+  double earliest_ = -1e300;                  ///< what was before it is no part of the step
+  std::map<int32_t, Stream> streams_, left_;  ///< `left_`: with ops of the step before
+  std::vector<Place> running_;                ///< calls that have not ended
+  Place ended_;                               ///< of those that have the one that did last
+  std::map<int64_t, Place> last_by_;          ///< by thread: its last call
 };
 
 }  // namespace hocket::whatif::kineto

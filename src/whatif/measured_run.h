@@ -81,16 +81,22 @@ struct MeasuredRun {
   std::vector<Block> blocks;
   std::vector<Group> groups;
   std::vector<std::vector<int32_t>> waits_for;  ///< by op: ops of the pattern that end before it
-  std::vector<int64_t> steps;                   ///< their numbers in the trace
+  /// By op: those of the step before that end before it. Empty: every step begins with nothing left
+  /// to do. With them a step is as long as it ends later than the one before, since a host may have
+  /// launched much of it by then.
+  std::vector<std::vector<int32_t>> waits_for_last;
+  std::vector<int64_t> steps;  ///< their numbers in the trace
   int32_t replicas = 1;
   int32_t pattern_workers = 0, stages = 1;
   std::vector<Worker> workers;  ///< [pattern worker * replicas + replica]
   /// Seconds, [op * lanes() + step * replicas + replica]. A communication's duration is that of its
   /// transfer: from when its last member started (settle_transfers()).
   std::vector<double> start, duration;
-  std::vector<double> measured_step;  ///< by step: from the first start to the last end
-  bool has_starts = true;             ///< else it is not known how long a step took
-  bool clocks_apart = false;          ///< who waited for whom is not known (settle_transfers())
+  /// By step: from the first start to the last end; with waits_for_last from the end of the step
+  /// before, or where that is not in the trace from when the device could begin.
+  std::vector<double> measured_step;
+  bool has_starts = true;     ///< else it is not known how long a step took
+  bool clocks_apart = false;  ///< who waited for whom is not known (settle_transfers())
   Dropped dropped;
 
   int32_t lanes() const { return static_cast<int32_t>(steps.size()) * replicas; }
@@ -103,6 +109,9 @@ struct MeasuredRun {
     return workers[static_cast<size_t>(ops[op].worker * replicas + replica)];
   }
   int64_t num_ops() const { return static_cast<int64_t>(ops.size()) * lanes(); }
+  bool steps_overlap() const { return !waits_for_last.empty(); }
+  /// Whether the step before it in the trace is the one before it here.
+  bool follows(size_t step) const { return step > 0 && steps[step] == steps[step - 1] + 1; }
 };
 
 /// An op as it was seen. Times in seconds.

@@ -339,10 +339,9 @@ class PauseSearch {
       if (run_.kind(op).communicates() || waits.empty()) continue;
       for (int32_t lane = 0; lane < lanes_; ++lane) {
         if (run_.worker(op, lane % run_.replicas).records_lost) continue;
-        double ready = -1e300;
+        double ready = left_by_last_step(op, lane);
         for (const int32_t before : waits) {
-          ready = std::max(
-              ready, run_.start[run_.at(before, lane)] + run_.duration[run_.at(before, lane)]);
+          ready = std::max(ready, end(before, lane));
         }
         const double gap = run_.start[run_.at(op, lane)] - ready;
         if (gap < kWorth * step_) continue;
@@ -352,6 +351,23 @@ class PauseSearch {
         hit(run_.ops[static_cast<size_t>(op)].block, lane);
       }
     }
+  }
+
+  double end(int32_t op, int32_t lane) const {
+    return run_.start[run_.at(op, lane)] + run_.duration[run_.at(op, lane)];
+  }
+  /// When the last of what an op waits for in the step before has ended; where that step is not
+  /// there, so late that nothing is a gap.
+  double left_by_last_step(int32_t op, int32_t lane) const {
+    double ready = -1e300;
+    if (!run_.steps_overlap()) return ready;
+    const std::vector<int32_t>& waits = run_.waits_for_last[static_cast<size_t>(op)];
+    const bool follows = run_.follows(static_cast<size_t>(lane / run_.replicas));
+    if (!waits.empty() && !follows) return 1e300;
+    for (const int32_t before : waits) {
+      ready = std::max(ready, end(before, lane - run_.replicas));
+    }
+    return ready;
   }
 
   std::string evidence() const {

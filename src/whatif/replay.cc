@@ -67,16 +67,25 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
   }
   for (size_t i = 0; i < ready.size(); ++i) {
     const int32_t unit = ready[i];
-    std::vector<int32_t> before;
-    bool from_zero = false;
+    std::vector<int32_t> before, last;
+    bool from_zero = false, from_begin = false;
     for (const int32_t op : ops_of[unit]) {
       from_zero = from_zero || waits_for[op].empty();
+      from_begin = from_begin || (waits_for[op].empty() &&
+                                  (!run.steps_overlap() || run.waits_for_last[op].empty()));
       before.insert(before.end(), waits_for[op].begin(), waits_for[op].end());
+      if (run.steps_overlap()) {
+        const std::vector<int32_t>& list = run.waits_for_last[op];
+        last.insert(last.end(), list.begin(), list.end());
+      }
     }
-    std::sort(before.begin(), before.end());
-    before.erase(std::unique(before.begin(), before.end()), before.end());
-    units_.push_back({unit < num_groups && run.groups[unit].across_replicas, from_zero,
-                      append(ops_of[unit], &members_), append(before, &waits_)});
+    for (std::vector<int32_t>* list : {&before, &last}) {
+      std::sort(list->begin(), list->end());
+      list->erase(std::unique(list->begin(), list->end()), list->end());
+    }
+    units_.push_back({unit < num_groups && run.groups[unit].across_replicas, from_zero, from_begin,
+                      append(ops_of[unit], &members_), append(before, &waits_),
+                      append(last, &waits_)});
     for (const int32_t after : next[unit]) {
       if (--waits[after] == 0) {
         ready.push_back(after);
@@ -120,17 +129,28 @@ void Replayer::choose_replicas(const Blend& durations) {
 
 void Replayer::begin(const Unit& unit, size_t lanes) {
   const auto waits = std::span(waits_).subspan(unit.waits.first, unit.waits.count);
+  const bool goes_on = !end_before_.empty() && unit.waits_for_last.count > 0;
   for (size_t lane = 0; lane < lanes; lane += kVectorLanes) {
     std::array<double, kVectorLanes> most;
-    most.fill(unit.from_zero ? 0 : -1e300);
-    for (const int32_t wait : waits) {
-      const double* before = end_.data() + static_cast<size_t>(wait) * stride_ + lane;
+    most.fill((goes_on ? unit.from_begin : unit.from_zero) ? step_begin_ : -1e300);
+    const auto wait_for = [&](int32_t op, const std::vector<double>& ends) {
+      const double* before = ends.data() + static_cast<size_t>(op) * stride_ + lane;
       for (size_t i = 0; i < kVectorLanes; ++i) {
         most[i] = most[i] < before[i] ? before[i] : most[i];
       }
+    };
+    for (const int32_t op : waits) {
+      wait_for(op, end_);
+    }
+    for (size_t w = 0; goes_on && w < unit.waits_for_last.count; ++w) {
+      wait_for(waits_[unit.waits_for_last.first + w], end_before_);
     }
     std::copy(most.begin(), most.end(), begin_.begin() + static_cast<int64_t>(lane));
   }
+}
+
+size_t Replayer::steps_at_once() const {
+  return run_.steps_overlap() ? 1 : std::max<size_t>(kTile / replicas_.size(), 1);
 }
 
 const double* Replayer::durations_of(size_t op, const Blend& durations, Tile tile) {
@@ -154,7 +174,15 @@ const double* Replayer::durations_of(size_t op, const Blend& durations, Tile til
 
 void Replayer::replay(const Blend& durations, Tile tile) {
   const size_t replicas = replicas_.size(), lanes = tile.count * replicas;
-  std::fill(last_.begin(), last_.end(), 0.0);
+  if (run_.steps_overlap() && tile.first > 0) {
+    std::swap(end_before_, end_);
+    end_.resize(end_before_.size());
+    step_begin_ = *std::max_element(last_.begin(), last_.end());
+  } else {
+    end_before_.clear();
+    step_begin_ = 0;
+    std::fill(last_.begin(), last_.end(), 0.0);
+  }
   for (const Unit& unit : units_) {
     begin(unit, lanes);
     for (size_t lane = 0; unit.across_replicas && lane < lanes; lane += replicas) {
@@ -180,14 +208,14 @@ std::vector<double> Replayer::replay(const Blend& durations) {
   }
   choose_replicas(durations);
   const size_t replicas = replicas_.size();
-  const size_t together = std::max<size_t>(kTile / replicas, 1);
+  const size_t together = steps_at_once();
   std::vector<double> steps;
   for (size_t first = 0; first < run_.steps.size(); first += together) {
     const Tile tile{first, std::min(together, run_.steps.size() - first)};
     replay(durations, tile);
     for (size_t lane = 0; lane < tile.count * replicas; lane += replicas) {
       const double* of_step = last_.data() + lane;
-      steps.push_back(*std::max_element(of_step, of_step + replicas));
+      steps.push_back(*std::max_element(of_step, of_step + replicas) - step_begin_);
     }
   }
   return steps;
@@ -201,14 +229,15 @@ std::vector<double> Replayer::ends(std::span<const double> duration) {
   const Blend durations{{}, duration, {}, false};
   choose_replicas(durations);
   const auto replicas = static_cast<size_t>(run_.replicas);
-  const size_t together = std::max<size_t>(kTile / replicas, 1);
+  const size_t together = steps_at_once();
   std::vector<double> all(run_.duration.size());
   for (size_t first = 0; first < run_.steps.size(); first += together) {
     const Tile tile{first, std::min(together, run_.steps.size() - first)};
     replay(durations, tile);
     for (size_t op = 0; op < run_.ops.size(); ++op) {
-      std::copy_n(end_.data() + op * stride_, tile.count * replicas,
-                  all.data() + op * static_cast<size_t>(run_.lanes()) + first * replicas);
+      std::transform(end_.data() + op * stride_, end_.data() + op * stride_ + tile.count * replicas,
+                     all.data() + op * static_cast<size_t>(run_.lanes()) + first * replicas,
+                     [&](double end) { return end - step_begin_; });
     }
   }
   return all;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replays a measured run with other durations, many lanes at once: an op starts when the last of
 // what it waits for has ended; a communication ends its own transfer after the last start of its
-// group. Nothing waits for a host: launch delays are left out, as in the published method.
+// group. Nothing waits for a host: launch delays are left out, as in the published method. Where
+// steps overlap (MeasuredRun::waits_for_last), each goes on from where the one before left its ops.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +21,15 @@ class Replayer {
   /// Error: ops wait for each other in a circle.
   explicit Replayer(const MeasuredRun& run);
 
-  /// Seconds of every step: from 0, when what waits for nothing starts, to the last end.
-  /// `duration` as MeasuredRun::duration.
+  /// Seconds of every step: from 0, when what waits for nothing starts, to the last end; where
+  /// steps overlap, from the last end of the step before. `duration` as MeasuredRun::duration.
   std::vector<double> replay(std::span<const double> duration);
   std::vector<double> replay(const Blend& durations);
   /// Mean over the steps of replay().
   double mean(std::span<const double> duration);
   double mean(const Blend& durations);
-  /// When every op ends, seconds from the start of its step, as MeasuredRun::duration.
+  /// When every op ends, seconds from the start of its step, as MeasuredRun::duration. Below 0
+  /// where steps overlap, of what is done while the step before still runs.
   std::vector<double> ends(std::span<const double> duration);
 
  private:
@@ -37,8 +39,10 @@ class Replayer {
   /// Ops that begin together.
   struct Unit {
     bool across_replicas = false;
-    bool from_zero = false;  ///< a member waits for nothing, and starts with the step
+    bool from_zero = false;   ///< a member waits for nothing of the step, and starts with it
+    bool from_begin = false;  ///< nor for anything of the step before
     Range members, waits;
+    Range waits_for_last;  ///< of waits_: ops of the step before
   };
   static Range append(const std::vector<int32_t>& some, std::vector<int32_t>* all);
   /// The steps that are replayed now: as many as have ends that fit into a cache.
@@ -46,6 +50,8 @@ class Replayer {
     size_t first = 0, count = 0;
   };
   void replay(const Blend& durations, Tile tile);
+  /// How many steps are replayed at once: those that overlap one by one.
+  size_t steps_at_once() const;
   /// Fills begin_ with when the last of what a unit waits for ended. That may be before 0, where
   /// the step starts: transfers can take negative time (Early::kept).
   void begin(const Unit& unit, size_t lanes);
@@ -62,7 +68,10 @@ class Replayer {
   size_t stride_ = 0;                 ///< most lanes, rounded up to what is looked at together
   std::vector<double> end_;           ///< [op * stride_ + lane of the tile]
   std::vector<double> begin_, last_;  ///< by lane of the tile: of a unit; the last end of all
-  std::vector<double> row_;           ///< durations_of an op where they do not lie side by side
+  // Where steps overlap: end_ of the step before (empty: there is none), and when it ended.
+  std::vector<double> end_before_;
+  double step_begin_ = 0;
+  std::vector<double> row_;  ///< durations_of an op where they do not lie side by side
 };
 
 }  // namespace hocket::whatif

@@ -3,6 +3,7 @@
 // its place and the nearest key; what is printed reads back to the same.
 #include "base/config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -167,6 +168,70 @@ TEST(Config, Overrides) {
             std::string::npos);
 }
 
+/// A quantity is the same scalar to YAML with quotes and without, as in a file written as JSON.
+TEST(Config, QuantitiesMayBeQuoted) {
+  for (const char* text : {"bandwidth: 400Gbit/s\n", "bandwidth: \"400Gbit/s\"\n",
+                           "bandwidth: '400Gbit/s'\n", "bandwidth: !!str 400Gbit/s\n",
+                           "{\"bandwidth\": \"400Gbit/s\"}\n", "bandwidth: \"50000000000\"\n"}) {
+    RunConfig run;
+    run.bandwidth = 0;
+    EXPECT_NO_THROW(parse_config(run, text, "run.yaml")) << text;
+    EXPECT_EQ(run.bandwidth, 50e9) << text;
+  }
+  EXPECT_EQ(refused("bandwidth: \"fast\"\n"), refused("bandwidth: fast\n"));
+}
+
+/// Of a section's own keys first; then of keys called so in another one, but not of what lies
+/// deeper there and means another thing.
+TEST(Config, TheNearestKeyIsOfTheSection) {
+  struct Shard {
+    int64_t optimizer = 0, level = 0;
+    void fields(Fields& v) {
+      v("optimizer", optimizer, "");
+      v("level", level, "");
+    }
+  };
+  struct Plan {
+    Shard shard;
+    int64_t pp = 1, steps = 0;
+    void fields(Fields& v) {
+      v("shard", shard, "");
+      v("pp", pp, "");
+      v("steps", steps, "");
+    }
+  };
+  struct Train {
+    int64_t step = 1, rate = 1;
+    void fields(Fields& v) {
+      v("step", step, "");
+      v("rate", rate, "");
+    }
+  };
+  struct Root {
+    Plan plan;
+    Train train;
+    void fields(Fields& v) {
+      v("plan", plan, "");
+      v("train", train, "");
+    }
+  };
+  const auto expected = [](const char* assignment) -> std::string {
+    Root root;
+    try {
+      parse_config(root, "", "run.yaml", {assignment});
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      return text.substr(text.find("expected"));
+    }
+    return "";
+  };
+  EXPECT_EQ(expected("train.optimizer=1"), "expected one of step, rate");
+  EXPECT_EQ(expected("train.steps=1"), "expected 'train.step'");
+  EXPECT_EQ(expected("train.pp=1"), "expected 'plan.pp'");
+  EXPECT_EQ(expected("plan.optimizer=1"), "expected 'plan.shard.optimizer'");
+  EXPECT_EQ(expected("optimizer=1"), "expected 'plan.shard.optimizer'");
+}
+
 TEST(Config, RefusalsNameThePlaceAndTheNearestKey) {
   EXPECT_EQ(refused("train:\n  stpes: 5\n"),
             "[run.yaml:2] unknown key 'train.stpes'; expected 'train.steps'");
@@ -180,7 +245,17 @@ TEST(Config, RefusalsNameThePlaceAndTheNearestKey) {
   EXPECT_EQ(refused("train:\n  steps: 1.5\n"),
             "[run.yaml:2] train.steps is '1.5'; expected an integer");
   EXPECT_EQ(refused("train:\n  steps: \"5\"\n"),
-            "[run.yaml:2] train.steps is '5'; expected an integer");
+            "[run.yaml:2] train.steps is '5'; expected an integer, without quotes");
+  EXPECT_EQ(refused("train:\n  steps: !!str 5\n"),
+            "[run.yaml:2] train.steps is '5'; expected an integer, without quotes");
+  EXPECT_EQ(refused("train:\n  tie: \"true\"\n"),
+            "[run.yaml:2] train.tie is 'true'; expected true or false, without quotes");
+  for (const char* whole : {"1e3", "1000.0", "1E+3"}) {
+    EXPECT_EQ(
+        refused(std::string("train:\n  steps: ") + whole + "\n"),
+        fmt::format("[run.yaml:2] train.steps is '{}'; expected an integer; did you mean 1000?",
+                    whole));
+  }
   EXPECT_EQ(refused("train:\n  steps: 0\n"),
             "[run.yaml:2] train.steps is '0'; expected at least 1");
   EXPECT_EQ(refused("train:\n  peak_lr: 2\n"),

@@ -98,6 +98,29 @@ class Foreign(unittest.TestCase):
         self.edit("runs/quickstart/tokenizer/tokenizer.json", lambda t: t.update(truncation=None))
         self.assertEqual(same, self.box.good(*words, "--tokenizer", "runs/quickstart/tokenizer"))
 
+    def test_generate_with_a_tokenizer_of_more_tokens(self):
+        """A model without a tokenizer takes any that it has tokens for; one more is told before the prompt is printed."""
+        model = self.box.path("no_tokenizer")
+        shutil.copytree(self.box.path("runs/quickstart/checkpoints/step-000006"), model)
+        for name in ("tokenizer.json", "tokenizer_config.json", "run.json"):
+            if os.path.exists(f"{model}/{name}"):
+                os.remove(f"{model}/{name}")
+        shutil.copytree(self.box.path("tok2"), self.box.path("tok_more"))
+        with open(f"{model}/config.json", encoding="utf-8") as f:
+            tokens = json.load(f)["vocab_size"]
+        words = ["generate", model, "--prompt", "int x", "--max-new-tokens", "2", "--tokenizer", "tok_more"]
+        for more, code in ((0, 0), (1, 2)):
+            def add(tokenizer, last=tokens + more):
+                first = len(tokenizer["model"]["vocab"])
+                tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["id"] < first] + [
+                    {"id": i, "content": f"<{i}>", "single_word": False, "lstrip": False, "rstrip": False,
+                     "normalized": False, "special": True} for i in range(first, last)]
+            self.edit("tok_more/tokenizer.json", add)
+            r = self.box.run(*words)
+            self.assertEqual(code, r.returncode, r.stderr)
+            self.assertEqual(code == 2, f"has {tokens + 1} tokens; expected at most the model's vocab_size {tokens}" in r.stderr)
+            self.assertEqual(code == 2, r.stdout == "")
+
     # ---- checkpoints ------------------------------------------------------------------------------
     def test_a_flipped_bit_is_not_trained_on(self):
         want = self.losses("quickstart")

@@ -12,6 +12,7 @@ namespace hocket::interop {
 namespace {
 
 using cost::CommLog;
+using cost::CommSample;
 
 std::string refusal(const std::string& text, const std::string& path = "some.log") {
   try {
@@ -85,6 +86,59 @@ TEST(CommLog, NewProgramsUnderMpirunOnTwoNodes) {
   EXPECT_EQ(log.samples[0].per_node, 2);
   EXPECT_EQ(log.samples[0].per_process, 1);
   EXPECT_EQ(log.dropped, std::vector<std::string>{"1 line that cannot be read"});
+}
+
+/// 16 nodes of 8 ranks each, as mpirun prints them.
+std::string of_128(const std::string& broken_host) {
+  std::string text = "[1,0]<stdout>:# nThread 1 nGpus 1 minBytes 1024\n";
+  for (int rank = 0; rank < 128; ++rank) {
+    const std::string host = rank == 77 ? broken_host : fmt::format("node-{:06}C", rank / 8);
+    text +=
+        fmt::format("[1,0]<stdout>:#  Rank {:2} Group  0 Pid  {} on {} device  {} [0x00] A100\n",
+                    rank, 100 + rank, host, rank % 8);
+  }
+  return text;
+}
+const char* const kRowOf128 =
+    "[1,0]<stdout>:  1048576  262144  float  sum  -1  59.4  17.6  17.6  0  60.1  17.4  17.4  0\n";
+
+/// mpirun tags every piece of a line, wherever it was cut.
+TEST(CommLog, TagsOfMpirunWithinALine) {
+  for (const char* tag : {"[1,0]<stdout>:", "[1,12]<stderr>:", "[prterun-host-7@1,0]<stdout>:"}) {
+    const CommLog log =
+        parse_comm_log(of_128(fmt::format("node-{}000009C", tag)) + kRowOf128, "all_reduce.log");
+    EXPECT_EQ(log.samples.at(0).ranks, 128) << tag;
+    EXPECT_EQ(log.samples.at(0).nodes, 16) << tag;
+    EXPECT_EQ(log.samples.at(0).per_node, 8) << tag;
+    EXPECT_EQ(log.dropped, std::vector<std::string>{}) << tag;
+    EXPECT_EQ(log.assumed, std::vector<std::string>{}) << tag;
+  }
+  // Wherever a row is cut.
+  const std::string row = "  1048576  262144  float  sum  59.46  1  1  0  60.17  1  1  0";
+  for (size_t at = 0; at <= row.size(); ++at) {
+    const std::string cut = row.substr(0, at) + "[1,0]<stdout>:" + row.substr(at) + "\n";
+    const CommLog log = parse_comm_log(kOldHead + cut, "all_reduce.log");
+    EXPECT_DOUBLE_EQ(log.samples.at(0).seconds, 60.17e-6) << at;
+  }
+  // A time that the launcher prints is none of the line.
+  const CommLog log = parse_comm_log(
+      kOldHead + ("Mon Jan  1 00:00:00 2024[1,0]<stdout>:" + row + "\n"), "all_reduce.log");
+  EXPECT_EQ(log.samples.size(), 1u);
+}
+
+/// A host's name that is read wrongly makes another node: told, since nobody else can know.
+TEST(CommLog, HostsThatDoNotAddUpAreTold) {
+  const CommLog log = parse_comm_log(of_128("node-") + kRowOf128, "all_reduce.log");
+  EXPECT_EQ(log.samples.at(0).nodes, 17);
+  ASSERT_EQ(log.assumed.size(), 1u);
+  EXPECT_EQ(log.assumed[0],
+            "hosts with unequally many ranks: 15 hosts of 8, 2 of others ('node-' of 1, "
+            "'node-000009C' of 7); taken as the log says");
+  // Of a rank without a line it is not known how many there are.
+  std::string lacks = of_128("node-000009C");
+  const size_t at = lacks.find("[1,0]<stdout>:#  Rank 77");
+  lacks.erase(at, lacks.find('\n', at) + 1 - at);
+  EXPECT_NE(refusal(lacks + kRowOf128).find("1 row of runs of which a"), std::string::npos);
 }
 
 TEST(CommLog, SeveralRunsInOneFile) {

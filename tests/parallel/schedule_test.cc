@@ -2,11 +2,13 @@
 // Pipeline schedules: the built-in ones, PyTorch's CSV, and what is refused.
 #include "parallel/schedules/schedule.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -382,6 +384,16 @@ TEST(Schedule, NamesAndFiles) {
   expect_contains(failure([] { static_cast<void>(make_schedule("2f2b", 2, 2)); }),
                   "expected 1f1b, gpipe, interleaved, interleaved-overlap, zb-h1, zb-v, dualpipev, "
                   "dualpipe, or a .csv file");
+  for (const auto& [name, meant] : {std::pair{"1F1B", "1f1b"},
+                                    {"zbv", "zb-v"},
+                                    {"GPipe", "gpipe"},
+                                    {"dualpipe_v", "dualpipev"},
+                                    {"zb_h1", "zb-h1"}}) {
+    expect_contains(failure([name = name] { static_cast<void>(make_schedule(name, 2, 4, 1)); }),
+                    fmt::format("got '{}'; expected 1f1b", name));
+    expect_contains(failure([name = name] { static_cast<void>(make_schedule(name, 2, 4, 1)); }),
+                    fmt::format("or a .csv file; did you mean {}?", meant));
+  }
   expect_contains(failure([] { static_cast<void>(make_schedule("zb-v", 2, 4)); }),
                   "got 1; zb-v runs 2 stages per rank; try plan.pp_chunks: 2");
   EXPECT_EQ(stage_owners("zb-v", 3, 2), (std::vector<int>{0, 1, 2, 2, 1, 0}));

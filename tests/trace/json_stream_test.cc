@@ -29,13 +29,13 @@ class JsonStreamTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(dir_); }
 
-  std::string write(const std::string& text, bool packed = false) const {
+  std::string write(const std::string& text, bool packed = false, int level = 1) const {
     const std::string path = dir_ + (packed ? "/t.json.gz" : "/t.json");
     if (!packed) {
       write_file_atomic(path, text);
       return path;
     }
-    const gzFile file = gzopen(path.c_str(), "wb1");
+    const gzFile file = gzopen(path.c_str(), fmt::format("wb{}", level).c_str());
     EXPECT_EQ(gzwrite(file, text.data(), static_cast<unsigned>(text.size())),
               static_cast<int>(text.size()));
     gzclose(file);
@@ -229,6 +229,51 @@ TEST_F(JsonStreamTest, LongFilesEndWhereTheyAreCut) {
   for (int i = 0; i < 3000; ++i) {
     json.skip_value();
     json.expect(',', "a comma");
+  }
+}
+
+/// A file of some kilobytes that unpacks to gigabytes ends at a bound, and not in memory.
+TEST_F(JsonStreamTest, WhatUnpacksToFarMoreIsRefused) {
+  // A string that does not end, and nothing but blanks.
+  const struct {
+    char letter;
+    int mebibytes;
+    std::string expected;
+  } kRows[] = {{'a', 40, "the end of a string of at most 16 MiB"},
+               {' ', 300, "unpacks to more than 256 MiB, 200 times its own size"}};
+  for (const auto& row : kRows) {
+    // Packed files that stand one behind the other are one.
+    const std::string piece = read_file(write(std::string(size_t{1} << 20, row.letter), true, 6));
+    std::string all = read_file(write(row.letter == ' ' ? "[" : "[\"", true));
+    for (int i = 0; i < row.mebibytes; ++i) {
+      all += piece;
+    }
+    const std::string path = dir_ + "/long.json.gz";
+    write_file_atomic(path, all);
+    JsonStream json(path);
+    try {
+      json.array([&] { json.skip_value(); });
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_NE(error.text().find(row.expected), std::string::npos) << error.text();
+    }
+  }
+}
+
+/// Strings of usual lengths, across blocks.
+TEST_F(JsonStreamTest, LongStringsAreRead) {
+  const std::string text(size_t{15} << 20, 'a');
+  for (const bool packed : {false, true}) {
+    JsonStream json(write("[\"" + text + "\", 1]", packed));
+    std::vector<size_t> sizes;
+    json.array([&] {
+      if (json.next() == '"') {
+        sizes.push_back(json.string().size());
+      } else {
+        json.skip_value();
+      }
+    });
+    EXPECT_EQ(sizes, std::vector<size_t>{text.size()});
   }
 }
 

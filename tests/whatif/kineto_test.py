@@ -13,7 +13,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "cli"))
 import cli_util  # noqa: E402
 
 import straggler_util  # noqa: E402
-from kineto_util import SLOWEST, STEP, document, event, profile, step_time, without_collective  # noqa: E402
+from kineto_util import (SLOWEST, document, event, profile, running_ahead, step_time,  # noqa: E402
+                         without_collective)
 
 #: Microseconds by which the clocks of four ranks are fast, and what their kernels take.
 CLOCKS, KERNELS = [0, 7000, -4000, 123.5], [100, SLOWEST, 100, 100]
@@ -134,6 +135,64 @@ class Kineto(unittest.TestCase):
             events.remove(next(e for e in events if e["cat"] == "kernel" and "nccl" in e["name"]))
             self.assertEqual(gaps(self.analyse(*self.write(paused))), expected)
 
+    def step(self, *profiles, measured, cause=None, replayed=None):
+        """Microseconds of a step, as measured and as replayed."""
+        found = self.analyse(*self.write(profiles))
+        self.near(found["T_measured"], measured, 5e-3)
+        self.near(found["T"], replayed or measured, 5e-3)
+        self.assertEqual(found["cause"], cause)
+        return found
+
+    def test_a_host_that_runs_ahead(self):
+        """Its marks are where it launches steps, not where the device does them."""
+        # Ten kernels of 100 us a step; the host is ahead by 0.9 ms more with each. The first step has a launch, too.
+        found = self.step(running_ahead(), measured=1002)
+        for seconds in list(found["T_measured_step"].values())[1:]:
+            self.near(seconds, 1000)
+        # What it does before the first launch of a step is hidden behind the device.
+        self.step(running_ahead(steps=40, gap_us=500), measured=1000 + 510 / 40)
+        # Unless the device is faster: then it waits for the host.
+        self.step(running_ahead(kernel_us=5, gap_us=500), measured=600 + 5 / 5)
+        self.step(running_ahead(kernel_us=5), measured=100 + 5 / 5)
+
+    def test_a_host_that_waits_for_its_device(self):
+        """A step is from where the one before it ended, with what the host does before it launches."""
+        self.step(running_ahead(synchronise=True), measured=1011)
+        self.step(running_ahead(synchronise=True, gap_us=400), measured=1411)
+
+    def test_kernels_that_become_faster_than_their_launches(self):
+        """What the host hid comes forth."""
+        paths = self.write([running_ahead(steps=20)])
+        found = self.analyse(*paths, "--scale", "gemm*=20")
+        self.near(found["scaled"][0]["T"], 100 + 5 / 20)
+        found = self.analyse(*paths, "--scale", "gemm*=2")
+        self.near(found["scaled"][0]["T"], 500 + 10 / 20)
+
+    def test_a_device_that_is_busy_when_the_profile_begins(self):
+        """What was launched before is no part of the first step, nor a pause."""
+        found = self.step(running_ahead(steps=3, busy_us=3000), measured=1000)
+        self.assertIn("1 kernel of rank 0 whose launch is not in the profile", found["notes"])
+
+    def test_ranks_whose_hosts_run_ahead(self):
+        """Hosts are ahead by more and less, and clocks differ; devices meet at the end of each step."""
+        profiles = [running_ahead(rank=rank, gap_us=gap, clock=clock)
+                    for rank, gap, clock in ((0, 0, 0), (1, 0, 7000))]
+        self.step(*profiles, measured=1002)
+        # One that waits for its device, and one that does not: alone it would be 11 us a step faster, and waits so long
+        # for the other one in its collective.
+        profiles = [running_ahead(rank=0), running_ahead(rank=1, synchronise=True)]
+        for e in profiles[0]["traceEvents"]:
+            step = (e["args"].get("correlation", 0) - 1) // 10
+            if e["cat"] == "kernel" and step > 0:
+                e["ts"] += 11 * (step - 1)
+                e["dur"] += 11 if "nccl" in e["name"] else 0
+        self.step(*profiles, measured=1011)
+
+    def test_the_only_step_of_a_profile(self):
+        """Then nothing says what was before it: from its mark on."""
+        self.step(running_ahead(steps=1), measured=1010)
+        self.step(running_ahead(steps=1, gap_us=300), measured=1310)
+
     def test_ids_that_are_texts(self):
         """Threads are told apart by the numbers in them."""
         profile_ = self.threads_at_once()
@@ -220,7 +279,7 @@ class Kineto(unittest.TestCase):
         self.assertIn("no profile has ProfilerStep marks", found["notes"])
         # A rank that was profiled a step later: what all have is used.
         profiles = self.job(steps=(5, 6, 7))
-        profiles[3] = profile(3, CLOCKS[3] + STEP, 100, steps=(6, 7, 8))
+        profiles[3] = profile(3, CLOCKS[3] + step_time([("AllReduce", 100)] * 2), 100, steps=(6, 7, 8))
         found = self.analyse(*self.write(profiles))
         self.assertEqual((found["dp"], len(found["S_step"])), (4, 2))
         self.near(found["T"], step_time([("AllReduce", 100)] * 2))

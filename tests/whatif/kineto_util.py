@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch profiles (Kineto) of jobs that never ran."""
 
-#: Microseconds from the beginning of a step to that of the next.
-STEP = 6000
 SLOWEST = 300
 
 
@@ -33,8 +31,8 @@ def profile(rank, clock, kernel_us, rounds=(("AllReduce", 100),) * 2, steps=(5,)
     A rank's clock is `clock` microseconds fast."""
     events, correlation = [], 0
     for number, step in enumerate(steps):
-        origin = 1000 + clock + number * STEP
-        events.append(event("user_annotation", f"ProfilerStep#{step}", 1, origin, STEP - 1000))
+        origin = 1000 + clock + number * step_time(rounds)
+        events.append(event("user_annotation", f"ProfilerStep#{step}", 1, origin, step_time(rounds)))
         begin = origin + 10
         for name, transfer in rounds:
             end = round_end(begin, transfer)
@@ -51,6 +49,36 @@ def profile(rank, clock, kernel_us, rounds=(("AllReduce", 100),) * 2, steps=(5,)
                       correlation=correlation + 3)]
             begin = end + 20
     return document(events, rank)
+
+
+def running_ahead(steps=5, kernels=10, kernel_us=100, launch_us=10, gap_us=0, synchronise=False, rank=None, clock=0,
+                  busy_us=0):
+    """A rank whose host launches kernels in `launch_us` each, and after `gap_us` those of the next step, whatever its
+    device does; with `synchronise` it waits for it at the end of each step. With a rank, one of two, the last kernel of
+    a step is a collective. For `busy_us` the device does what was launched before the profile began."""
+    events, correlation, host, device = [], 0, 1000.0, 1000.0 + busy_us
+    if busy_us:
+        events.append(event("kernel", "before", 7, 990, busy_us + 10, 0, stream=7, correlation=999999))
+    for step in range(steps):
+        mark = host
+        host += gap_us
+        for k in range(kernels):
+            correlation += 1
+            name = "ncclDevKernel_AllReduce_Sum(x)" if rank is not None and k == kernels - 1 else "void gemm<float>(int)"
+            events.append(event("cuda_runtime", "cudaLaunchKernel", 1, host, launch_us, correlation=correlation))
+            host += launch_us
+            start = max(host, device)
+            device = start + kernel_us
+            events.append(event("kernel", name, 7, start, kernel_us, 0, stream=7, correlation=correlation))
+        if synchronise:
+            correlation += 1
+            end = max(host, device) + 1
+            events.append(event("cuda_runtime", "cudaDeviceSynchronize", 1, host, end - host, correlation=correlation))
+            host = end
+        events.append(event("user_annotation", f"ProfilerStep#{step}", 1, mark, host - mark))
+    for e in events:
+        e["ts"] += clock
+    return document(events, rank, 2 if rank is not None else 1)
 
 
 def without_collective(profile_, k):

@@ -54,17 +54,37 @@ void check_ranges(const train::GenerateOptions& how) {
   range("--top-p", how.top_p, 0, 1);
 }
 
-/// The tokenizer beside the model, or the one that was named. Error: it is not the model's.
-data::Tokenizer load_tokenizer(const std::string& model_folder, const std::string& named) {
+/// The tokenizer beside the model of `vocabulary` tokens, or the one that was named. Error: it is
+/// not the model's.
+data::Tokenizer load_tokenizer(const std::string& model_folder, const std::string& named,
+                               int64_t vocabulary) {
   const std::string file = named.empty() ? join_path(model_folder, "tokenizer.json") : named;
   if (!file_exists(file)) {
     fail("hocket generate", "{} is not there; try --tokenizer FILE (a tokenizer.json)", file);
   }
   data::Tokenizer tokenizer = data::Tokenizer::load(file);
   if (!named.empty()) {
+    if (tokenizer.vocab_size() > vocabulary) {
+      fail("hocket generate",
+           "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}", file,
+           tokenizer.vocab_size(), vocabulary);
+    }
     data::require_tokenizer_of(model_folder, tokenizer, file, "leave --tokenizer out");
   }
   return tokenizer;
+}
+
+/// Tokens of the prompt, without the end of text before it. Error: one that the model has not.
+int64_t tokens_of(const std::string& prompt, const data::Tokenizer& tokenizer, int64_t vocabulary) {
+  const std::vector<int32_t> ids = tokenizer.encode(prompt);
+  for (const int32_t id : ids) {
+    if (id >= vocabulary) {
+      fail("hocket generate",
+           "the prompt has token {}, {}; expected one below the model's vocab_size {}", id,
+           quote(tokenizer.token_bytes(id)), vocabulary);
+    }
+  }
+  return std::ssize(ids);
 }
 
 /// Model, tokenizer and weights are opened and checked one after the other, so that whatever is
@@ -73,7 +93,8 @@ int generate(const Options& options) {
   check_ranges(options.how);
   const engine::Run run = model_run(options.model, "f32", options.set);
   const std::string& folder = run.config.model.path;
-  const data::Tokenizer tokenizer = load_tokenizer(folder, options.tokenizer);
+  const int64_t vocabulary = run.model.vocab_size;
+  const data::Tokenizer tokenizer = load_tokenizer(folder, options.tokenizer, vocabulary);
   const checkpoint::ModelWeights weights(folder, run.model);
   train::GenerateOptions how = options.how;
   // With ranks as processes the first one has the input.
@@ -88,7 +109,7 @@ int generate(const Options& options) {
                                 "with hash {:x}",
                                 how.max_new_tokens, how.temperature, how.top_k, how.top_p, how.seed,
                                 hash64(how.prompt)));
-  const auto prompt = static_cast<int64_t>(tokenizer.encode(how.prompt).size()) + 1;
+  const int64_t prompt = tokens_of(how.prompt, tokenizer, vocabulary) + 1;
   const int64_t longest = prompt + how.max_new_tokens;
   warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
   const engine::ProgramSpec program = engine::generation(run, longest);

@@ -288,7 +288,13 @@ const BuiltIn& find_built_in(const std::string& name, int chunks) {
     }
     return built_in;
   }
-  fail("plan.pp_schedule", "got '{}'; expected {}, or a .csv file", name, built_in_names());
+  std::vector<std::string> names;
+  for (const BuiltIn& built_in : built_in_schedules()) {
+    names.push_back(built_in.name);
+  }
+  const std::string close = nearest(name, names);
+  fail("plan.pp_schedule", "got '{}'; expected {}, or a .csv file{}", name, built_in_names(),
+       close.empty() ? "" : fmt::format("; did you mean {}?", close));
 }
 }  // namespace
 

@@ -1,0 +1,31 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The shell's limits, in front of the verbs that write: told, and nothing half written is left."""
+import os
+import resource
+import subprocess
+import tempfile
+import unittest
+
+from cli_util import HOCKET, Sandbox
+
+
+class Limits(unittest.TestCase):
+    def test_files_that_may_not_grow(self):
+        """As after `ulimit -f 1`: a write beyond it fails as one on a full disk does."""
+        with tempfile.TemporaryDirectory() as folder:
+            box = Sandbox(folder)
+            box.good("data", "train-tokenizer", "--files", "include/**", "--vocab-size", "300", "--out", "tok")
+            before = sorted(os.listdir(folder))
+            for words in (("data", "prepare", "--files", "include/**", "--tokenizer", "tok", "--valid-fraction", "0.4",
+                           "--out", "data"),
+                          ("graph", "configs/quickstart.yaml", "--stage", "program", "--out", "program.txt")):
+                done = subprocess.run([HOCKET, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                      preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)))
+                self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+                self.assertIn("File too large", done.stderr)
+                self.assertEqual(before, sorted(os.listdir(folder)))
+
+
+if __name__ == "__main__":
+    unittest.main()
