@@ -347,7 +347,7 @@ CompileOptions generation_options(const Run& run, int64_t longest_text) {
 bool evaluates(const Run& run) {
   const DataSection& data = run.config.data;
   if (data.dir.empty()) return false;
-  return data::holds_out(data.dir).value_or(data.valid_fraction > 0);
+  return data::holds_out(data.dir).value_or(data.valid_fraction > 0 || !data.valid_files.empty());
 }
 
 int threads_per_rank(const parallel::Plan& plan) {

@@ -94,9 +94,10 @@ void TrainSection::fields(Fields& fields) {
   fields("beta2", beta2, "AdamW").min(0).max(kMaxBeta);
   fields("eps", eps, "AdamW").min(kLeastEps);
   fields("max_grad_norm", max_grad_norm, "global gradient norm is clipped to it; 0: never").min(0);
-  fields("skip_grad_norm", skip_grad_norm,
-         "a step whose global gradient norm is above it is skipped: parameters and optimizer states "
-         "stay as they are, on all ranks; 0: none is")
+  fields(
+      "skip_grad_norm", skip_grad_norm,
+      "a step whose global gradient norm is above it is skipped: parameters and optimizer states "
+      "stay as they are, on all ranks; 0: none is")
       .min(0);
   fields("on_nonfinite", on_nonfinite,
          "what a step whose gradient norm is no finite number does: stop, which ends the run; "
@@ -177,8 +178,9 @@ void PlanSection::fields(Fields& fields) {
       "all_gather do not write as messages: own, which has the bits of local ranks; c10d, by its "
       "groups, in their order of sums; auto: c10d with plan.ranks nccl, else own")
       .one_of({"auto", "own", "c10d"});
-  fields("pp", pp,
-         "pipeline ranks, each with pp_chunks stages; by default the rows of a schedule CSV, else 1")
+  fields(
+      "pp", pp,
+      "pipeline ranks, each with pp_chunks stages; by default the rows of a schedule CSV, else 1")
       .min(1)
       .max(kMaxRanks);
   fields("pp_chunks", pp_chunks,
@@ -653,10 +655,9 @@ bool outside_program(std::string_view override) {
   }
   const std::string_view key = override.substr(0, override.find('='));
   if (key == "model.init") return true;
-  for (std::string_view loop :
-       {"steps", "minutes", "lr", "min_lr", "warmup_steps", "eval_every", "eval_sequences",
-        "final_eval_sequences", "save_every", "save_minutes", "keep_last", "resume",
-        "on_nonfinite"}) {
+  for (std::string_view loop : {"steps", "minutes", "lr", "min_lr", "warmup_steps", "eval_every",
+                                "eval_sequences", "final_eval_sequences", "save_every",
+                                "save_minutes", "keep_last", "resume", "on_nonfinite"}) {
     if (key.starts_with("train.") && key.substr(6) == loop) return true;
   }
   return false;

@@ -61,7 +61,8 @@ TEST(Finite, AsTheStandardSays) {
 
 TEST(Finite, IntegersAre) {
   const std::vector<uint8_t> ones(64, 0xff);
-  for (const DType dtype : {DType::i64, DType::i32, DType::i8, DType::u8, DType::i4, DType::f4_e2m1}) {
+  for (const DType dtype :
+       {DType::i64, DType::i32, DType::i8, DType::u8, DType::i4, DType::f4_e2m1}) {
     EXPECT_TRUE(all_finite(dtype, ones.data(), 8)) << to_string(dtype);
   }
 }

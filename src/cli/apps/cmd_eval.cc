@@ -142,10 +142,11 @@ void require_finite(const engine::Run& run, const std::vector<std::vector<float>
     const int64_t bad =
         graph::first_not_finite(graph::DType::f32, logits[list].data(), std::ssize(logits[list]));
     if (bad < 0) continue;
-    fail_run("hocket eval",
-             "the logits of {} are not finite, from token {} of list {} on: a value of the model is "
-             "not, or one in between overflows",
-             model, bad / run.model.vocab_size, list);
+    fail_run(
+        "hocket eval",
+        "the logits of {} are not finite, from token {} of list {} on: a value of the model is "
+        "not, or one in between overflows",
+        model, bad / run.model.vocab_size, list);
   }
   for (const auto& [param, bytes] : gradients.grads) {
     if (!graph::all_finite(param.type.dtype, bytes.data(), param.type.numel())) {
