@@ -135,10 +135,12 @@ bool is_inside_character(char byte) { return (static_cast<unsigned char>(byte) &
 /// character if there is none. 0: the text is too short to be cut.
 size_t end_begins(std::string_view text, double share) {
   const auto wanted = static_cast<size_t>(static_cast<double>(text.size()) * (1 - share));
-  const size_t near = (text.size() - wanted) / 2;
-  const size_t next = text.find('\n', wanted), before = text.substr(0, wanted).rfind('\n');
-  if (next != text.npos && next + 1 < text.size() && next - wanted < near) return next + 1;
-  if (before != text.npos && wanted - before <= near) return before + 1;
+  const auto distance = [&](size_t at) { return at < wanted ? wanted - at : at - wanted; };
+  // A newline that is not found counts as one before the text: a line that begins at 0.
+  const size_t before = text.substr(0, wanted).rfind('\n') + 1, next = text.find('\n', wanted) + 1;
+  const bool takes_next = next < text.size() && distance(next) < distance(before);
+  const size_t line = takes_next ? next : before;
+  if (line > 0 && distance(line) <= (text.size() - wanted) / 2) return line;
   size_t at = std::min(std::max<size_t>(wanted, 1), text.size() - 1);
   while (at > 0 && is_inside_character(text[at])) {
     --at;
