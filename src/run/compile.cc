@@ -115,8 +115,8 @@ graph::Graph reference(const Run& run, const CompileOptions& options, const Size
     autodiff::append_grad_outputs(graph);
   } else {
     const TrainSection& train = run.config.train;
-    autodiff::append_adamw(
-        graph, {train.beta1, train.beta2, train.eps, train.weight_decay, train.max_grad_norm});
+    autodiff::append_adamw(graph, {train.beta1, train.beta2, train.eps, train.weight_decay,
+                                   train.max_grad_norm, train.skip_grad_norm});
   }
   seen("backward");
   return graph;
