@@ -33,7 +33,10 @@ std::string Position::to_json() const {
       .member("mesh_hash", certificate.mesh.hex())
       .member("mesh", certificate.ranks)
       .member("began_with", began_with)
-      .member("steps", steps)
+      .member("steps", course.steps)
+      .member("steps_since", course.since)
+      .member("way_done", course.done)
+      .member("skipped", skipped)
       .member("time_s", time_s)
       .end()
       .take();
@@ -51,7 +54,10 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   if (in.has("began_with")) {
     position.began_with = in.get_string("began_with");
   }
-  position.steps = in.get_int("steps", 0);
+  position.course.steps = in.get_int("steps", 0);
+  position.course.since = in.get_int("steps_since", 0);
+  position.course.done = in.get_double("way_done", 0);
+  position.skipped = in.get_int("skipped", 0);
   if (in.has("time_s")) {
     position.time_s = in.get_double("time_s");
   }
