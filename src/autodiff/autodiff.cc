@@ -203,8 +203,12 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
                                  "sumsq." + graph.tensor(param).name, graph.tensor(param).layer,
                                  Phase::optimizer)[0]);
   }
-  auto clip = ops::apply(graph, "clip_coef", {{"max_norm", config.max_norm}}, squares, "clip_coef",
-                         graph::kNoLayer, Phase::optimizer);
+  graph::Attrs clipping{{"max_norm", config.max_norm}};
+  if (config.skip_above > 0) {
+    clipping.set("skip_above", config.skip_above);
+  }
+  auto clip = ops::apply(graph, "clip_coef", clipping, squares, "clip_coef", graph::kNoLayer,
+                         Phase::optimizer);
   graph.tensors[clip[1]].name = names::kGradNorm;
   graph.outputs.push_back(clip[1]);
   TensorId hyper = graph.input(names::kHyper, {graph::DType::f64, {3}}, true);

@@ -14,6 +14,7 @@ struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;  ///< matrices only; vectors (norms) are not decayed
   double max_norm = 1.0;      ///< <= 0: no clipping
+  double skip_above = 0;      ///< gradient norm beyond which nothing is updated; <= 0: none
 };
 
 /// Appends gradient norm, clipping and AdamW for every parameter with a gradient: states

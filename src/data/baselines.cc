@@ -43,15 +43,11 @@ class XzEncoder {
     expect(rc, LZMA_STREAM_END);
     return static_cast<int64_t>(stream_.total_out);
   }
-  // All of a file, piece by piece; returns its bytes.
-  int64_t add_file(const std::string& path) {
-    int64_t bytes = 0;
-    read_pieces(path, [&](std::string_view piece) {
-      add(piece);
-      bytes += static_cast<int64_t>(piece.size());
-      return true;
-    });
-    return bytes;
+  // All of a text; returns its bytes.
+  int64_t add(const TextPart& part) {
+    const std::string text = part.read();
+    add(std::string_view(text));
+    return static_cast<int64_t>(text.size());
   }
 
  private:
@@ -101,14 +97,14 @@ int64_t xz_size(std::string_view text) {
   return encoder.finish();
 }
 
-BaselineResult xz_each(const std::vector<std::string>& files,
+BaselineResult xz_each(const std::vector<TextPart>& files,
                        const std::function<void(int64_t)>& progress) {
   XzEncoder encoder;
   BaselineResult result;
   int64_t done = 0;
-  for (const std::string& path : files) {
+  for (const TextPart& file : files) {
     encoder.begin();
-    result.bytes += encoder.add_file(path);
+    result.bytes += encoder.add(file);
     result.bits += 8.0 * static_cast<double>(encoder.finish());
     if (progress) {
       progress(++done);
@@ -118,14 +114,14 @@ BaselineResult xz_each(const std::vector<std::string>& files,
   return result;
 }
 
-BaselineResult xz_one_piece(const std::vector<std::string>& files,
+BaselineResult xz_one_piece(const std::vector<TextPart>& files,
                             const std::function<void(int64_t)>& progress) {
   XzEncoder encoder;
   BaselineResult result;
   int64_t done = 0;
   encoder.begin();
-  for (const std::string& path : files) {
-    result.bytes += encoder.add_file(path);
+  for (const TextPart& file : files) {
+    result.bytes += encoder.add(file);
     if (progress) {
       progress(++done);
     }
@@ -246,7 +242,7 @@ namespace {
 
 // What xz is to compress.
 struct HeldOut {
-  std::vector<std::string> files;
+  std::vector<TextPart> files;
   int64_t bytes = 0;
 };
 
@@ -255,12 +251,12 @@ HeldOut held_out_files(const Dataset& dataset) {
   HeldOut held_out;
   for (const Corpus::File& file : dataset.files()) {
     if (!file.valid) continue;
-    const std::string text = file_exists(file.path) ? read_file(file.path) : "";
+    const std::string text = file_exists(file.path) ? file.text().read() : "";
     if (text.empty() || hash128(text) != file.hash) {
       fail("baselines", "{} is gone or changed since `hocket data prepare`; try to prepare again",
            file.path);
     }
-    held_out.files.push_back(file.path);
+    held_out.files.push_back(file.text());
     held_out.bytes += static_cast<int64_t>(text.size());
   }
   return held_out;
@@ -339,7 +335,7 @@ Baselines run_baselines(const Dataset& dataset, BaselineChoice choice,
     result.trigram = trigram.evaluate(*dataset.valid()).bits_per_byte();
   }
   if (choice.xz) {
-    const std::vector<std::string>& files = held_out.files;
+    const std::vector<TextPart>& files = held_out.files;
     result.xz_each =
         bits_per_byte_of(held_out, xz_each(files, [&](int64_t done) {
                            say(fmt::format("xz -9e: {} of {} files", done, files.size()));

@@ -15,6 +15,7 @@
 
 #include "base/flat_map.h"
 #include "data/shards.h"
+#include "data/text_part.h"
 
 namespace hocket::data {
 
@@ -29,12 +30,12 @@ struct BaselineResult {
 int64_t xz_size(std::string_view text);
 
 /// All files, each compressed alone. `progress` gets the number done. Error: no files or no bytes.
-BaselineResult xz_each(const std::vector<std::string>& files,
+BaselineResult xz_each(const std::vector<TextPart>& files,
                        const std::function<void(int64_t)>& progress = nullptr);
 
 /// All files one after the other as one text, so that each is described by what came before it, as
 /// far back as 64 MiB. Otherwise as xz_each.
-BaselineResult xz_one_piece(const std::vector<std::string>& files,
+BaselineResult xz_one_piece(const std::vector<TextPart>& files,
                             const std::function<void(int64_t)>& progress = nullptr);
 
 /// Trigram model with Witten-Bell interpolation (Witten and Bell, "The zero-frequency problem",

@@ -123,9 +123,68 @@ class Outputs {
   std::map<std::string, bool> prepared_;
 };
 
-bool in_valid(const Hash128& content, uint64_t seed, double fraction) {
+/// From 0 to below 1, by content and seed: texts below the fraction are held out.
+double draw_of(const Hash128& content, uint64_t seed) {
   const uint64_t bits = hash_combine(hash_combine(seed, content.high), content.low);
-  return static_cast<double>(bits >> 11) * 0x1p-53 < fraction;
+  return static_cast<double>(bits >> 11) * 0x1p-53;
+}
+
+bool is_inside_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
+
+/// Where the end of a text begins that is held out: at a line that is near to its share, or at a
+/// character if there is none. 0: the text is too short to be cut.
+size_t end_begins(std::string_view text, double share) {
+  const auto wanted = static_cast<size_t>(static_cast<double>(text.size()) * (1 - share));
+  const auto distance = [&](size_t at) { return at < wanted ? wanted - at : at - wanted; };
+  // A newline that is not found counts as one before the text: a line that begins at 0.
+  const size_t before = text.substr(0, wanted).rfind('\n') + 1, next = text.find('\n', wanted) + 1;
+  const bool takes_next = next < text.size() && distance(next) < distance(before);
+  const size_t line = takes_next ? next : before;
+  if (line > 0 && distance(line) <= (text.size() - wanted) / 2) return line;
+  size_t at = std::min(std::max<size_t>(wanted, 1), text.size() - 1);
+  while (at > 0 && is_inside_character(text[at])) {
+    --at;
+  }
+  return at;
+}
+
+/// A corpus of one file becomes one of two texts.
+void cut_in_two(Corpus& corpus, double share) {
+  Corpus::File& head = corpus.files.at(0);
+  const std::string text = read_file(head.path);
+  const size_t at = end_begins(text, share);
+  if (at == 0) {
+    fail("data",
+         "{} is all the text that there is, and too short to hold out its end; try more "
+         "text, or valid_fraction 0 for no validation",
+         head.path);
+  }
+  const std::string_view begin = std::string_view(text).substr(0, at),
+                         end = std::string_view(text).substr(at);
+  Corpus::File tail = head;
+  head.bytes = std::ssize(begin);
+  head.hash = hash128(begin);
+  head.valid = false;
+  tail.begin = std::ssize(begin);
+  tail.bytes = std::ssize(end);
+  tail.hash = hash128(end);
+  tail.valid = true;
+  corpus.files.push_back(std::move(tail));
+}
+
+/// Into the split of each file, at random; one split without a file gets the one nearest to it.
+void draw_split(Corpus& corpus, const CorpusOptions& options) {
+  if (options.valid_fraction == 0) return;
+  if (corpus.files.size() == 1) return cut_in_two(corpus, options.valid_fraction);
+  const auto draw = [&](const Corpus::File& file) { return draw_of(file.hash, options.seed); };
+  for (Corpus::File& file : corpus.files) {
+    file.valid = draw(file) < options.valid_fraction;
+  }
+  const auto [least, most] = std::minmax_element(
+      corpus.files.begin(), corpus.files.end(),
+      [&](const Corpus::File& a, const Corpus::File& b) { return draw(a) < draw(b); });
+  least->valid = true;
+  most->valid = false;
 }
 
 }  // namespace
@@ -135,6 +194,16 @@ std::vector<std::string> Corpus::paths(bool valid) const {
   for (const File& file : files) {
     if (file.valid == valid) {
       out.push_back(file.path);
+    }
+  }
+  return out;
+}
+
+std::vector<TextPart> Corpus::texts(bool valid) const {
+  std::vector<TextPart> out;
+  for (const File& file : files) {
+    if (file.valid == valid) {
+      out.push_back(file.text());
     }
   }
   return out;
@@ -191,10 +260,10 @@ Corpus scan_corpus(const CorpusOptions& options) {
   Corpus corpus;
   std::map<Hash128, std::string> first;  // path of each content
   Outputs outputs;
-  for (const std::string& path : expand(options.inputs, &corpus.dropped)) {
+  const auto take = [&](const std::string& path, bool valid) {
     if (outputs.contains(path)) {
       corpus.dropped.push_back({path, Corpus::Why::output, ""});
-      continue;
+      return;
     }
     const Content content = content_of(path);
     if (content.bytes == 0) {
@@ -204,27 +273,39 @@ Corpus scan_corpus(const CorpusOptions& options) {
     } else if (content.binary) {
       corpus.dropped.push_back({path, Corpus::Why::binary, ""});
     } else if (const auto [known, is_new] = first.emplace(content.hash, path); is_new) {
-      corpus.files.push_back({path, content.bytes, content.hash,
-                              in_valid(content.hash, options.seed, options.valid_fraction)});
+      corpus.files.push_back({path, content.bytes, content.hash, valid});
     } else {
       corpus.dropped.push_back({path, Corpus::Why::duplicate, known->second});
     }
+  };
+  // What is held out by name comes first, so that no copy of it is trained on.
+  std::set<std::string> held_out;
+  if (!options.valid_inputs.empty()) {
+    for (const std::string& path : expand(options.valid_inputs, &corpus.dropped)) {
+      held_out.insert(path);
+      take(path, true);
+    }
   }
+  const int64_t num_held_out = std::ssize(corpus.files);
+  for (const std::string& path : expand(options.inputs, &corpus.dropped)) {
+    if (!held_out.contains(path)) {
+      take(path, false);
+    }
+  }
+  std::rotate(corpus.files.begin(), corpus.files.begin() + num_held_out, corpus.files.end());
   if (corpus.files.empty()) {
     fail("data", "no text in the inputs; left out: {}; expected at least one file of text",
          left_out_text(corpus.dropped_counts()));
   }
-  if (corpus.bytes(false) == 0) {
-    fail("data",
-         "the validation split got everything: {}; expected training files; try more files, "
-         "another seed or a smaller valid_fraction",
-         counted(std::ssize(corpus.files), "file"));
+  if (options.valid_inputs.empty()) {
+    draw_split(corpus, options);
+  } else if (num_held_out == 0) {
+    fail("data", "no text in what is to be held out ({}); left out: {}",
+         join(options.valid_inputs, ", "), left_out_text(corpus.dropped_counts()));
   }
-  if (options.valid_fraction > 0 && corpus.bytes(true) == 0) {
-    fail("data",
-         "the validation split got nothing of {}; try more files, another seed, a larger "
-         "valid_fraction, or 0 for no validation",
-         counted(std::ssize(corpus.files), "file"));
+  if (corpus.bytes(false) == 0) {
+    fail("data", "all of {} {} held out: nothing is left to train on; try more files",
+         counted(std::ssize(corpus.files), "file"), corpus.files.size() == 1 ? "is" : "are");
   }
   return corpus;
 }

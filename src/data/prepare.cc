@@ -154,6 +154,7 @@ std::string index_json(const PrepareOptions& options, const Corpus& corpus,
   json.key("options")
       .object()
       .member("inputs", options.corpus.inputs)
+      .member("valid_inputs", options.corpus.valid_inputs)
       .member("valid_fraction", options.corpus.valid_fraction)
       .member("seed", options.corpus.seed)
       .member("shard_tokens", options.shard_tokens)
@@ -164,6 +165,9 @@ std::string index_json(const PrepareOptions& options, const Corpus& corpus,
   for (size_t i = 0; i < corpus.files.size(); ++i) {
     const Corpus::File& file = corpus.files[i];
     json.object().member("path", file.path).member("bytes", file.bytes).member("tokens", tokens[i]);
+    if (file.begin > 0) {
+      json.member("begin", file.begin);
+    }
     json.member("hash", file.hash.hex()).member("split", file.valid ? "valid" : "train").end();
   }
   json.end().key("dropped").array();
@@ -229,7 +233,7 @@ PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
   PrepareProgress progress;
   progress.bytes_total = corpus.bytes(false) + corpus.bytes(true);
   for (const Corpus::File& file : corpus.files) {
-    const std::string text = read_file(file.path);
+    const std::string text = file.text().read();
     if (hash128(text) != file.hash) fail("data", "{} changed while it was read", file.path);
     ids.clear();
     encoder.encode(text, &ids, /*added_tokens=*/false);
@@ -326,7 +330,8 @@ Dataset::Dataset(const std::string& folder) : folder_(folder) {
   for (size_t i = 0; i < files.size(); ++i) {
     const JsonView view = files.at(i);
     files_.push_back({view.get_string("path"), view.get_int("bytes"),
-                      hash_from_hex(view.at("hash")), view.get_string("split") == "valid"});
+                      hash_from_hex(view.at("hash")), view.get_string("split") == "valid",
+                      view.get_int("begin", 0)});
   }
   tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::load(join_path(folder, kTokenizer)));
   const auto open = [&](const SplitStats& stats) -> std::shared_ptr<const TokenStream> {

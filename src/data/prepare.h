@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "data/shards.h"
+#include "data/text_part.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace hocket {
@@ -26,6 +27,8 @@ struct Corpus {
     int64_t bytes = 0;
     Hash128 hash;        ///< of the content
     bool valid = false;  ///< in the validation split
+    int64_t begin = 0;   ///< where the text begins in the file, of which it may be a part
+    TextPart text() const { return {path, begin, bytes}; }
   };
   /// Why something below the inputs is left out: `binary` holds a NUL byte, `utf16` begins with
   /// the mark of UTF-16 or UTF-32; `hidden` to `no_file` are what a walk through folders passes by
@@ -51,6 +54,7 @@ struct Corpus {
   std::vector<Dropped> dropped;
 
   std::vector<std::string> paths(bool valid) const;  ///< of one split
+  std::vector<TextPart> texts(bool valid) const;     ///< likewise
   int64_t bytes(bool valid) const;
   std::map<Why, int64_t> dropped_counts() const;
 };
@@ -64,10 +68,15 @@ struct CorpusOptions {
   std::vector<std::string> inputs;  ///< files, folders (all below them) and globs (list_glob)
   double valid_fraction = 0.05;     ///< chance of each file, by the hash of its content
   uint64_t seed = 0;
+  /// Files, folders and globs that are held out; if there are any, no others are.
+  std::vector<std::string> valid_inputs = {};
 };
 
-/// Reads and hashes every file. The split of a file depends on its content and the seed only.
-/// Error: an input without files; no text left; one of the splits empty though it should not be.
+/// Reads and hashes every file. The split of a file depends on its content and the seed only; but
+/// where one of the splits would be empty, the file that is nearest to it goes there, and a single
+/// file is cut in two: its end, from a line on, is held out. What is held out by name is so
+/// wherever the inputs name it, too.
+/// Error: an input without files; no text left; nothing to train on; a single byte to cut in two.
 Corpus scan_corpus(const CorpusOptions& options);
 
 struct PrepareProgress {

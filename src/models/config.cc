@@ -323,6 +323,46 @@ ModelConfig with_end_of_text(ModelConfig config, int64_t id) {
   return config;
 }
 
+nlohmann::ordered_json values_of(const ModelConfig& config) {
+  // A field more does not compile until it has a name here, and then a row below.
+  const auto& [family, vocab_size, hidden_size, num_layers, num_heads, num_kv_heads, head_dim,
+               intermediate_size, max_position, window, rms_norm_eps, initializer_range,
+               tie_word_embeddings, rope, num_experts, top_k, moe_intermediate_size, norm_topk_prob,
+               router_aux_loss_coef, moe_layer, bos_token_id, pad_token_id, eos_token_ids, text] =
+      config;
+  const auto& [theta, scaling, factor, low_freq_factor, high_freq_factor, original_max_position] =
+      rope;
+  const auto or_null = [](const std::optional<int64_t>& id) { return id ? json(*id) : json(); };
+  return {{"model_type", family},
+          {"vocab_size", vocab_size},
+          {"hidden_size", hidden_size},
+          {"num_hidden_layers", num_layers},
+          {"num_attention_heads", num_heads},
+          {"num_key_value_heads", num_kv_heads},
+          {"head_dim", head_dim},
+          {"intermediate_size", intermediate_size},
+          {"max_position_embeddings", max_position},
+          {"sliding_window", window},
+          {"rms_norm_eps", rms_norm_eps},
+          {"initializer_range", initializer_range},
+          {"tie_word_embeddings", tie_word_embeddings},
+          {"rope_theta", theta},
+          {"rope_type", scaling},
+          {"rope factor", factor},
+          {"rope low_freq_factor", low_freq_factor},
+          {"rope high_freq_factor", high_freq_factor},
+          {"original_max_position_embeddings", original_max_position},
+          {"num_experts", num_experts},
+          {"num_experts_per_tok", top_k},
+          {"moe_intermediate_size", moe_intermediate_size},
+          {"norm_topk_prob", norm_topk_prob},
+          {"router_aux_loss_coef", router_aux_loss_coef},
+          {"layers with experts", moe_layer},
+          {"bos_token_id", or_null(bos_token_id)},
+          {"pad_token_id", or_null(pad_token_id)},
+          {"eos_token_id", eos_token_ids}};
+}
+
 std::string config_json(const ModelConfig& config, std::string_view torch_dtype) {
   json object = json::parse(config.json);
   object["architectures"] = {family_of(config).architecture};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -71,6 +72,10 @@ ModelConfig read_config(const std::string& path);
 /// bos_token_id where the config.json does not say them (absent, or null, which transformers writes
 /// for "not set"). What it says stays. An id below 0 changes nothing.
 ModelConfig with_end_of_text(ModelConfig config, int64_t id);
+
+/// Every field but `json`, by its name in a config.json: an object, in the order of the fields, by
+/// which two models are compared.
+nlohmann::ordered_json values_of(const ModelConfig& config);
 
 /// Text of a config.json for a checkpoint: the keys that were read, with `architectures`,
 /// `model_type` and the element type ("float32") set, so that transformers opens it.

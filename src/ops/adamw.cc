@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // adamw (Loshchilov & Hutter, arXiv 1711.05101), the formula of torch.optim.AdamW, in place.
-// hyper = {lr, 1 - beta1^t, 1 - beta2^t} changes from step to step; coef is the clipping factor.
+// hyper = {lr, 1 - beta1^t, 1 - beta2^t} changes from step to step; coef is the clipping factor. A
+// coef that is no number skips the step: all stays as it is.
 // adamw_master is the same for parameters of fewer bits than their update needs (Micikevicius et
 // al., arXiv 1710.03740, section 3.1): gradient, moments and the master weights w, which it
 // updates, are of at least f32, and the parameter becomes w rounded.
@@ -83,7 +84,7 @@ std::vector<Sample> samples_master() {
 void register_adamw(std::vector<Op>& ops) {
   ops.push_back({.name = "adamw",
                  .doc = "g*=coef; p*=1-lr*wd; m=b1*m+(1-b1)*g; v=b2*v+(1-b2)*g^2; "
-                        "p-=lr*(m/c1)/(sqrt(v/c2)+eps)",
+                        "p-=lr*(m/c1)/(sqrt(v/c2)+eps); nothing if coef is NaN",
                  .infer = infer,
                  .layout = {.notation = "a,a,a,a,.,x->a,a,a|ab,ab,ab,ab,.,x->ab,ab,ab|"
                                         "abc,abc,abc,abc,.,x->abc,abc,abc|"

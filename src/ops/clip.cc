@@ -22,6 +22,9 @@ int64_t workspace_sumsq(const Call& call) { return ceil_div(call.in[0].numel(), 
 
 std::vector<TensorType> infer_clip(const Attrs& attrs, Types in) {
   attrs.f("max_norm");
+  if (attrs.has("skip_above")) {
+    attrs.f("skip_above");
+  }
   if (in.empty()) fail("clip_coef", "no gradients");
   for (const TensorType& type : in) {
     want_scalar("clip_coef", type, DType::f64);
@@ -63,7 +66,8 @@ void register_clip(std::vector<Op>& ops) {
   ops.push_back(
       {.name = "clip_coef",
        .doc = "norm = sqrt(sum_i s_i); coef = min(1, max_norm/(norm + 1e-6)), 1 if "
-              "max_norm <= 0 (torch.nn.utils.clip_grad_norm_)",
+              "max_norm <= 0 (torch.nn.utils.clip_grad_norm_); NaN, which skips the step, if norm "
+              "is not finite or above skip_above",
        .infer = infer_clip,
        .layout = {"*", ""},
        .work = work_clip,

@@ -367,10 +367,14 @@ void Sharding::fields(Fields& fields) {
 }
 
 void Plan::fields(Fields& fields) {
-  fields("pp", pp, "pipeline ranks, each with pp_chunks stages").min(1).max(kMaxRanks);
+  fields(
+      "pp", pp,
+      "pipeline ranks, each with pp_chunks stages; by default the rows of a schedule CSV, else 1")
+      .min(1)
+      .max(kMaxRanks);
   fields("pp_chunks", pp_chunks,
-         "stages per pipeline rank: model chunks, for interleaved, zb-h1, zb-v and dualpipev (both "
-         "2) or a CSV")
+         "stages per pipeline rank: model chunks, for interleaved and zb-h1; by default what the "
+         "schedule fixes: 2 for zb-v and dualpipev, those of a CSV, else 1")
       .min(1)
       .max(kMaxRanks);
   fields(

@@ -200,8 +200,8 @@ ProgramSpec training(const Run& run, const Sizes& sizes) {
   how.dropout = train.dropout;
   how.dropout_seed = train.seed;
   spec.graph = graph_of(run, how, [train](graph::Graph& graph) {
-    autodiff::append_adamw(
-        graph, {train.beta1, train.beta2, train.eps, train.weight_decay, train.max_grad_norm});
+    autodiff::append_adamw(graph, {train.beta1, train.beta2, train.eps, train.weight_decay,
+                                   train.max_grad_norm, train.skip_grad_norm});
   });
   return spec;
 }
@@ -354,7 +354,7 @@ Compiled compile_given(const Run& run, program::Program given) {
 bool evaluates(const Run& run) {
   const DataSection& data = run.config.data;
   if (data.dir.empty()) return false;
-  return data::holds_out(data.dir).value_or(data.valid_fraction > 0);
+  return data::holds_out(data.dir).value_or(data.valid_fraction > 0 || !data.valid_files.empty());
 }
 
 int threads_per_rank(const parallel::Plan& plan) {

@@ -14,6 +14,7 @@
 #include "checkpoint/resolve.h"
 #include "comm/c10d.h"
 #include "comm/launch.h"
+#include "parallel/schedules/schedule.h"
 #include "passes/pass.h"
 #include "run/idle_keys.h"
 
@@ -26,6 +27,8 @@ constexpr double kMaxTokens = 1 << 27;  // of a micro-batch (models/builder.cc)
 constexpr double kMaxDropout = 0.999;   // what is kept is divided by 1 - dropout
 // AdamW divides by 1 - beta^t.
 constexpr double kMaxBeta = 0.999999;
+// AdamW divides by the root of a moment, which can be 0, and this; far less is 0 in f32.
+constexpr double kLeastEps = 1e-30;
 
 }  // namespace
 
@@ -57,15 +60,20 @@ void DataSection::fields(Fields& fields) {
          "tokenizer.json that `hocket data prepare` uses; training takes the one in data.dir");
   fields("vocab_size", vocab_size, "of the tokenizer that `hocket data train-tokenizer` makes")
       .min(0);
-  fields("valid_fraction", valid_fraction, "share of the files that is held out").min(0).max(0.9);
+  fields("valid_fraction", valid_fraction,
+         "share of the files that is held out, at least one file; of a single file, its end")
+      .min(0)
+      .max(0.9);
+  fields("valid_files", valid_files,
+         "files or globs that are held out, in place of a share of `files` (docs/data.md)");
 }
 
 void TrainSection::fields(Fields& fields) {
   // One line per key: name, where it goes, what docs/config.md says of it, its bounds.
   fields("steps", steps, "optimizer steps").min(1);
   fields("minutes", minutes,
-         "if above 0: as many steps as fit into this time, by the predicted step time, replace "
-         "`steps`")
+         "if above 0: as many steps as fit into this time replace `steps`: at first by the "
+         "predicted step time, then by the measured ones, and the learning rate follows")
       .min(0)
       .max(1e6);
   fields("global_batch", global_batch, "sequences per step, over all ranks and micro-batches")
@@ -80,8 +88,17 @@ void TrainSection::fields(Fields& fields) {
   fields("weight_decay", weight_decay, "of matrices; vectors are not decayed").min(0);
   fields("beta1", beta1, "AdamW").min(0).max(kMaxBeta);
   fields("beta2", beta2, "AdamW").min(0).max(kMaxBeta);
-  fields("eps", eps, "AdamW").min(0);
+  fields("eps", eps, "AdamW").min(kLeastEps);
   fields("max_grad_norm", max_grad_norm, "global gradient norm is clipped to it; 0: never").min(0);
+  fields(
+      "skip_grad_norm", skip_grad_norm,
+      "a step whose global gradient norm is above it is skipped: parameters and optimizer states "
+      "stay as they are, on all ranks; 0: none is")
+      .min(0);
+  fields("on_nonfinite", on_nonfinite,
+         "what a step whose gradient norm is no finite number does: stop, which ends the run; "
+         "skip, which goes on without it, to the tenth in a row")
+      .one_of({"stop", "skip"});
   fields("balance_coef", balance_coef,
          "of the load-balancing loss; default: the model's "
          "router_aux_loss_coef")
@@ -99,7 +116,12 @@ void TrainSection::fields(Fields& fields) {
   fields("final_eval_sequences", final_eval_sequences,
          "held-out sequences of the validation at the end; 0: all of them")
       .min(0);
-  fields("save_every", save_every, "steps between checkpoints; 0: only at the end").min(0);
+  fields("save_every", save_every, "steps between checkpoints; 0: by time alone, and at the end")
+      .min(0);
+  fields("save_minutes", save_minutes,
+         "if no checkpoint was saved for so long, one is, after the step; 0: by steps alone")
+      .min(0)
+      .max(1e6);
   fields("keep_last", keep_last, "checkpoints that are kept; 0: all").min(0);
   fields("resume", resume,
          "continue from the newest checkpoint of output.dir, if there is one; false: "
@@ -406,6 +428,35 @@ void derive(Run& run) {
 
 namespace {
 
+/// What plan.pp_schedule fixes of keys that are not given: the stages per rank, and of a file the
+/// ranks, too.
+std::vector<std::string> schedule_says(const PlanSection& plan, const ResolvedConfig& resolved) {
+  std::vector<std::string> assignments;
+  int64_t chunks = 1;
+  if (parallel::is_schedule_file(plan.pp_schedule)) {
+    // One that is not there is told by whoever runs it.
+    if (!file_exists(plan.pp_schedule)) return {};
+    const parallel::Extent extent =
+        parallel::extent_of(parallel::parse_csv(read_file(plan.pp_schedule), plan.pp_schedule));
+    int64_t ranks = plan.pp;
+    if (resolved.is_default("plan.pp") && extent.ranks > 1) {
+      ranks = extent.ranks;
+      assignments.push_back(fmt::format("plan.pp={}", ranks));
+    }
+    chunks = extent.stages % ranks == 0 ? extent.stages / ranks : 1;
+  } else {
+    for (const parallel::BuiltIn& built_in : parallel::built_in_schedules()) {
+      if (plan.pp_schedule == built_in.name) {
+        chunks = built_in.chunks;
+      }
+    }
+  }
+  if (resolved.is_default("plan.pp_chunks") && chunks > 1) {
+    assignments.push_back(fmt::format("plan.pp_chunks={}", chunks));
+  }
+  return assignments;
+}
+
 /// Where ranks are processes that a launcher started: what their number says of keys that are not
 /// given. Error: no plan.dp makes the plan's ranks as many as they are.
 std::vector<std::string> launcher_says(const PlanSection& plan, const ResolvedConfig& resolved,
@@ -439,11 +490,16 @@ Run resolve_text(const std::string& text, const std::string& name,
   Run run;
   run.name = name;
   run.resolved = hocket::parse_config(run.config, text, name, overrides);
-  const Filled filled{"launcher", launcher_says(run.config.plan, run.resolved, name)};
-  if (!filled.assignments.empty()) {
+  Filled filled;
+  const auto fill = [&](const char* by, const std::vector<std::string>& said) {
+    if (said.empty()) return;
+    filled.by += (filled.by.empty() ? "" : ", ") + std::string(by);
+    filled.assignments.insert(filled.assignments.end(), said.begin(), said.end());
     run.config = RunConfig();
     run.resolved = hocket::parse_config(run.config, text, name, overrides, filled);
-  }
+  };
+  fill("plan.pp_schedule", schedule_says(run.config.plan, run.resolved));
+  fill("launcher", launcher_says(run.config.plan, run.resolved, name));
   return run;
 }
 
@@ -457,9 +513,9 @@ bool outside_program(std::string_view override) {
   }
   const std::string_view key = override.substr(0, override.find('='));
   if (key == "model.init") return true;
-  for (std::string_view loop :
-       {"steps", "minutes", "lr", "min_lr", "warmup_steps", "eval_every", "eval_sequences",
-        "final_eval_sequences", "save_every", "keep_last", "resume"}) {
+  for (std::string_view loop : {"steps", "minutes", "lr", "min_lr", "warmup_steps", "eval_every",
+                                "eval_sequences", "final_eval_sequences", "save_every",
+                                "save_minutes", "keep_last", "resume", "on_nonfinite"}) {
     if (key.starts_with("train.") && key.substr(6) == loop) return true;
   }
   return false;

@@ -37,6 +37,7 @@ struct DataSection {
   std::string tokenizer;
   int64_t vocab_size = 0;
   double valid_fraction = 0.05;
+  std::vector<std::string> valid_files;
   void fields(Fields& v);
 };
 
@@ -51,6 +52,8 @@ struct TrainSection {
   double weight_decay = 0.1;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double max_grad_norm = 1.0;
+  double skip_grad_norm = 0;
+  std::string on_nonfinite = "stop";
   double dropout = 0;
   std::optional<double> balance_coef;
   int64_t seed = 1;
@@ -58,6 +61,7 @@ struct TrainSection {
   int64_t eval_sequences = 32;
   int64_t final_eval_sequences = 0;
   int64_t save_every = 0;
+  double save_minutes = 10;
   int64_t keep_last = 2;
   bool resume = true;
   /// Where the learning rate ends: min_lr, or a tenth of lr; at most lr.

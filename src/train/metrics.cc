@@ -57,8 +57,11 @@ std::string to_line(const StepMetrics& metrics) {
       .member("tokens", metrics.tokens_seen)
       .member("train/loss", metrics.loss)
       .member("train/grad_norm", metrics.grad_norm)
-      .member("train/lr", metrics.lr)
-      .member("perf/step_s", metrics.step_s)
+      .member("train/lr", metrics.lr);
+  if (metrics.skipped > 0) {
+    line.member("train/skipped", metrics.skipped);
+  }
+  line.member("perf/step_s", metrics.step_s)
       .member("perf/predicted_step_s", metrics.predicted_step_s)
       .member("perf/tokens_per_s_per_device", metrics.tokens_per_s() / world)
       .member("perf/tflops_per_device", metrics.flops_per_s() / world / 1e12);
@@ -115,6 +118,9 @@ std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_
     text += fmt::format("  experts max/mean {:.2f}", metrics.load_max_over_mean());
   }
   text += fmt::format("  {:.1f} GFLOP/s", metrics.flops_per_s() / 1e9);
+  if (metrics.skipped > 0) {
+    text += "  skipped " + counted(metrics.skipped, "step");
+  }
   if (!held_out.empty()) {
     text += "  " + held_out;
   }

@@ -25,6 +25,7 @@ struct StepMetrics {
   double time_s = 0;        ///< of all steps so far, over all starts of the run
   double step_s = 0, predicted_step_s = 0;
   double loss = 0, grad_norm = 0, lr = 0;
+  int64_t skipped = 0;     ///< of the steps so far, those that changed nothing
   double model_flops = 0;  ///< of a step, all ranks
   double probe_flops = 0;  ///< runtime::Probe behind this step; 0: not measured behind this one
   double peak_flops = 0;   ///< of one rank; 0: not known

@@ -18,44 +18,8 @@ namespace hocket::train {
 namespace {
 
 using nlohmann::json;
-using KeyValues = std::vector<std::pair<std::string, json>>;
-
-json or_null(const std::optional<int64_t>& value) { return value ? json(*value) : json(nullptr); }
-
-/// Every field of a model's config under its name in a config.json.
-KeyValues values_of(const models::ModelConfig& config) {
-  return {{"model_type", config.family},
-          {"vocab_size", config.vocab_size},
-          {"hidden_size", config.hidden_size},
-          {"num_hidden_layers", config.num_layers},
-          {"num_attention_heads", config.num_heads},
-          {"num_key_value_heads", config.num_kv_heads},
-          {"head_dim", config.head_dim},
-          {"intermediate_size", config.intermediate_size},
-          {"max_position_embeddings", config.max_position},
-          {"sliding_window", config.window},
-          {"rms_norm_eps", config.rms_norm_eps},
-          {"initializer_range", config.initializer_range},
-          {"tie_word_embeddings", config.tie_word_embeddings},
-          {"rope_theta", config.rope.theta},
-          {"rope_type", config.rope.scaling},
-          {"rope factor", config.rope.factor},
-          {"rope low_freq_factor", config.rope.low_freq_factor},
-          {"rope high_freq_factor", config.rope.high_freq_factor},
-          {"original_max_position_embeddings", config.rope.original_max_position},
-          {"num_experts", config.num_experts},
-          {"num_experts_per_tok", config.top_k},
-          {"moe_intermediate_size", config.moe_intermediate_size},
-          {"norm_topk_prob", config.norm_topk_prob},
-          {"router_aux_loss_coef", config.router_aux_loss_coef},
-          {"layers with experts", config.moe_layer},
-          {"bos_token_id", or_null(config.bos_token_id)},
-          {"pad_token_id", or_null(config.pad_token_id)},
-          {"eos_token_id", config.eos_token_ids}};
-}
-
-bool is_unset_token(const std::pair<std::string, json>& field) {
-  return field.first.ends_with("_token_id") && (field.second.is_null() || field.second.empty());
+bool is_unset_token(const std::string& key, const json& value) {
+  return key.ends_with("_token_id") && (value.is_null() || value.empty());
 }
 
 }  // namespace
@@ -69,7 +33,10 @@ std::string Position::to_json() const {
       .member("mesh_hash", certificate.mesh.hex())
       .member("mesh", certificate.ranks)
       .member("began_with", began_with)
-      .member("steps", steps)
+      .member("steps", course.steps)
+      .member("steps_since", course.since)
+      .member("way_done", course.done)
+      .member("skipped", skipped)
       .member("time_s", time_s)
       .end()
       .take();
@@ -87,7 +54,10 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   if (in.has("began_with")) {
     position.began_with = in.get_string("began_with");
   }
-  position.steps = in.get_int("steps", 0);
+  position.course.steps = in.get_int("steps", 0);
+  position.course.since = in.get_int("steps_since", 0);
+  position.course.done = in.get_double("way_done", 0);
+  position.skipped = in.get_int("skipped", 0);
   if (in.has("time_s")) {
     position.time_s = in.get_double("time_s");
   }
@@ -109,11 +79,11 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
            key, saved.dump(), now.dump());
     }
   };
-  const KeyValues saved = values_of(from.config()), now = values_of(run.model);
-  for (size_t i = 0; i < now.size(); ++i) {
+  const json saved = models::values_of(from.config());
+  for (const auto& [key, now] : models::values_of(run.model).items()) {
     // What the model does not say, the checkpoint has from the tokenizer, or has not either.
-    if (is_unset_token(now[i])) continue;
-    compare("the model's " + now[i].first, saved[i].second, now[i].second);
+    if (is_unset_token(key, now)) continue;
+    compare("the model's " + key, saved.at(key), now);
   }
   compare("model.dtype", model.get_string("dtype"), run.config.model.dtype);
   compare("train.seed", from.state().seed, section.seed);
@@ -196,8 +166,7 @@ std::string save(const checkpoint::RunFolder& folder, const engine::Compiled& co
                  const runtime::Store& store, checkpoint::CheckpointContent content) {
   // What ranks of one file system hold alike is there once.
   const std::vector<int32_t>& known = folder.hosts()[static_cast<size_t>(folder.host())].ranks;
-  const engine::Owners owners(compiled.program, store,
-                              known.empty() ? store.ranks().ids() : known);
+  const engine::Owners owners(compiled.program, store, known.empty() ? store.ranks().ids() : known);
   for (const graph::Tensor& tensor : compiled.reference.tensors) {
     const bool param = tensor.kind == graph::TensorKind::param;
     if (!param && tensor.kind != graph::TensorKind::state) continue;

@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "data/prepare.h"
 #include "engine/session.h"
+#include "train/schedule.h"
 
 namespace hocket::train {
 
@@ -19,8 +20,9 @@ struct Position {
   std::string fingerprint;         ///< of the data
   check::Certificate certificate;  ///< of the program that trained; empty hashes: not known
   std::string began_with;          ///< "random, seed 1", "from <folder>"; empty: not known
-  int64_t steps = 0;               ///< where the run ends; 0: a checkpoint that does not say
-  double time_s = 0;               ///< spent in steps
+  Course course;        ///< where the run ends; of 0 steps: a checkpoint that does not say
+  int64_t skipped = 0;  ///< steps that changed nothing
+  double time_s = 0;    ///< spent in steps
 
   std::string to_json() const;
   /// Error: what a checkpoint has in its place is none.

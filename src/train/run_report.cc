@@ -102,18 +102,48 @@ void RunReport::after_step(const engine::Session& session, int64_t step) {
   kept_.push_back(times_of(session, step));
 }
 
-/// In the order of the page: what the run was, what its step did, what it left behind.
 void RunReport::finish(engine::Programs& programs, int64_t steps_done) {
-  const program::Program& program = programs.compiled().program;
-  comm::Processes& processes = programs.ranks().processes();
-  gather_memory(program, programs.ranks());
-  gather(processes, &kept_);
-  if (processes.index() != 0) {
+  gather_all(programs);
+  if (programs.ranks().processes().index() != 0) {
     draw_sample(programs);
     return;
   }
+  write(programs, fmt::format("finished, {}", counted(steps_done, "step")), true);
+}
+
+void RunReport::finish_stopped(engine::Programs& programs, int64_t steps_done, int64_t steps) {
+  if (steps_done == 0) return;  // nothing happened that could be shown
+  gather_all(programs);
+  if (programs.ranks().processes().index() != 0) return;
+  write(programs, fmt::format("stopped after step {} of {}", steps_done, steps), false);
+}
+
+void RunReport::finish_failed(engine::Programs& programs, int64_t steps_done, const Error& error) {
+  comm::Processes& processes = programs.ranks().processes();
+  if (processes.index() != 0) return;
+  try {
+    if (processes.size() == 1) {
+      gather_all(programs);
+    } else {
+      kept_.clear();
+      measured_.assign(programs.compiled().program.classes.size(), {});
+    }
+    write(programs, fmt::format("failed after step {}: {}", steps_done, error.what()), false);
+  } catch (const Error& other) {
+    log_debug("no report of the run that failed: {}", other.what());
+  }
+}
+
+void RunReport::gather_all(engine::Programs& programs) {
+  gather_memory(programs.compiled().program, programs.ranks());
+  gather(programs.ranks().processes(), &kept_);
+}
+
+/// In the order of the page: what the run was, what its step did, what it left behind.
+void RunReport::write(engine::Programs& programs, const std::string& status, bool draws_sample) {
+  const program::Program& program = programs.compiled().program;
   const std::string& dir = run_.config.output.dir;
-  diagnose::ReportData report = describe_run(steps_done);
+  diagnose::ReportData report = describe_run(status);
   trace::Trace measured;
   if (!kept_.empty()) {
     measured = median_step(program, report.title);
@@ -122,8 +152,10 @@ void RunReport::finish(engine::Programs& programs, int64_t steps_done) {
   if (run_.config.output.trace) {
     write_traces(measured);
   }
-  if (std::optional<diagnose::Sample> sample = draw_sample(programs)) {
-    report.samples.push_back(std::move(*sample));
+  if (draws_sample) {
+    if (std::optional<diagnose::Sample> sample = draw_sample(programs)) {
+      report.samples.push_back(std::move(*sample));
+    }
   }
   report.files = list_files();
   report.next = next_commands();
@@ -168,7 +200,7 @@ void RunReport::gather_memory(const program::Program& program, const runtime::Lo
 }
 
 /// Everything that does not come from a traced step.
-diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
+diagnose::ReportData RunReport::describe_run(const std::string& status) const {
   const models::ModelConfig& config = run_.model;
   const auto params = static_cast<double>(prediction_.params);
   const auto active = static_cast<double>(prediction_.active_params);
@@ -180,7 +212,7 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
   report.date = started_;
   report.command = command_;
   report.version = HOCKET_VERSION;
-  report.status = fmt::format("finished, {}", counted(steps_done, "step"));
+  report.status = status;
 
   const auto split = [](const data::SplitStats& stats) {
     return fmt::format("{}, {} tokens", counted(stats.files, "file"),

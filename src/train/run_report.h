@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "diagnose/report.h"
 #include "engine/programs.h"
 #include "trace/trace.h"
@@ -31,14 +32,21 @@ class RunReport {
   /// The memory of all programs, but for the parameters, is given back before the sample is drawn:
   /// nothing runs after it.
   void finish(engine::Programs& programs, int64_t steps_done);
+  /// The same of a run that a signal ended before all `steps` were done, without a sample.
+  void finish_stopped(engine::Programs& programs, int64_t steps_done, int64_t steps);
+  /// The same of a run that `error` ended, as far as it can be had: what other processes have is
+  /// not asked for, and an error in doing so is none.
+  void finish_failed(engine::Programs& programs, int64_t steps_done, const Error& error);
 
   /// The evaluation at the end.
   void set_final(const HeldOut& held_out) { final_ = held_out; }
 
  private:
+  void gather_all(engine::Programs& programs);
+  void write(engine::Programs& programs, const std::string& status, bool draws_sample);
   void gather_memory(const program::Program& program, const runtime::LocalRanks& ranks);
   std::optional<diagnose::Sample> draw_sample(engine::Programs& programs) const;
-  diagnose::ReportData describe_run(int64_t steps_done) const;
+  diagnose::ReportData describe_run(const std::string& status) const;
   trace::Trace median_step(const program::Program& program, const std::string& title) const;
   void fill_step(diagnose::ReportData& report, const program::Program& program,
                  const trace::Trace& measured) const;

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/saver.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/resolve.h"
 #include "comm/together.h"
+#include "graph/finite.h"
 
 namespace hocket::train {
 
@@ -26,21 +24,11 @@ void Saver::set_last(const std::string& checkpoint) {
 
 namespace {
 
-template <class Number>
-bool all_finite(const std::byte* data, int64_t count) {
-  const auto* numbers = reinterpret_cast<const Number*>(data);
-  return std::all_of(numbers, numbers + count, [](Number x) { return std::isfinite(x); });
-}
-
 /// The first tensor of a store that holds a value that is not finite; empty: none.
 std::string not_finite(const runtime::Store& store) {
   for (int32_t rank : store.ranks().ids()) {
     for (const auto& [name, entry] : store.at(rank).entries()) {
-      const std::byte* data = entry.memory->data();
-      const int64_t count = entry.type.numel();
-      const graph::DType dtype = entry.type.dtype;
-      if ((dtype == graph::DType::f32 && !all_finite<float>(data, count)) ||
-          (dtype == graph::DType::f64 && !all_finite<double>(data, count))) {
+      if (!graph::all_finite(entry.type.dtype, entry.memory->data(), entry.type.numel())) {
         return name;
       }
     }

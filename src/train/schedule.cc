@@ -18,24 +18,56 @@ namespace {
 /// Share of a run's time that goes into evaluations and checkpoints, added to that of the steps:
 /// 4 % at the quickstart's intervals.
 constexpr double kBesideSteps = 0.04;
+/// Steps that are measured before the first correction.
+constexpr int64_t kFirstMeasured = 10;
+/// More than any run has.
+constexpr double kMostSteps = 1e15;
+
+/// Steps that fit into `seconds`, evaluations beside them.
+int64_t steps_in(const engine::TrainSection& train, double seconds, double step_s) {
+  const double each_s = step_s * (1 + (train.eval_every > 0 ? kBesideSteps : 0));
+  return static_cast<int64_t>(std::clamp(seconds / each_s, 0.0, kMostSteps));
+}
+
+/// Of the way down from the peak learning rate, what is behind after a step.
+double share_done(const engine::TrainSection& train, int64_t step, const Course& course) {
+  const int64_t from = std::max(train.warmup_steps, course.since);
+  const double span = static_cast<double>(std::max<int64_t>(1, course.steps - from));
+  const double x = std::min(1.0, static_cast<double>(step - from) / span);
+  return course.done + (1 - course.done) * x;
+}
 
 }  // namespace
 
 int64_t decide_steps(const engine::TrainSection& train, double step_s) {
-  const double each_s = step_s * (1 + (train.eval_every > 0 ? kBesideSteps : 0));
-  const int64_t steps = std::max<int64_t>(1, static_cast<int64_t>(train.minutes * 60 / each_s));
+  const int64_t steps = std::max<int64_t>(1, steps_in(train, train.minutes * 60, step_s));
   fmt::print("{} minutes at {} predicted per step: {} steps\n", train.minutes, human_time(step_s),
              steps);
   std::fflush(stdout);
   return steps;
 }
 
-double learning_rate(const engine::TrainSection& train, int64_t step, int64_t steps) {
+int64_t corrected_steps(const engine::TrainSection& train, int64_t done, double seconds,
+                        double step_s) {
+  // Evaluations took their share of the time that is gone, too.
+  const double beside = train.eval_every > 0 ? kBesideSteps : 0;
+  return done + steps_in(train, train.minutes * 60 - seconds * (1 + beside), step_s);
+}
+
+int64_t next_correction(int64_t done, int64_t steps) {
+  return done + std::clamp<int64_t>((steps - done) / 2, 1, std::max(kFirstMeasured, done));
+}
+
+Course Course::with_end(const engine::TrainSection& train, int64_t step, int64_t end) const {
+  if (step <= train.warmup_steps) return {end, 0, 0};
+  return {end, step, share_done(train, step, *this)};
+}
+
+double learning_rate(const engine::TrainSection& train, int64_t step, const Course& course) {
   if (step <= train.warmup_steps) {
     return train.lr * static_cast<double>(step) / static_cast<double>(train.warmup_steps);
   }
-  const double span = static_cast<double>(std::max<int64_t>(1, steps - train.warmup_steps));
-  const double x = std::min(1.0, static_cast<double>(step - train.warmup_steps) / span);
+  const double x = share_done(train, step, course);
   const double end = train.final_lr();
   return end + (train.lr - end) * 0.5 * (1 + std::cos(std::numbers::pi * x));
 }

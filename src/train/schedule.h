@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is settled before the first step, so that it depends on neither the clock nor an
-// interruption: how many steps there are, the learning rate of each, and the sequences it reads.
+// How many steps there are, the learning rate of each, and the sequences it reads. All but the
+// number of steps that fit into a time (train.minutes) is settled before the first one, and depends
+// on neither the clock nor an interruption.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,29 @@ namespace hocket::train {
 
 /// Decides, and says, how many steps train.minutes has room for if one takes `step_s`; at least 1.
 int64_t decide_steps(const engine::TrainSection& train, double step_s);
+/// How many there are in all if `done` took so many seconds, and each of the rest takes `step_s`;
+/// at least those that are done.
+int64_t corrected_steps(const engine::TrainSection& train, int64_t done, double seconds,
+                        double step_s);
+/// The step after which `steps` is corrected next, from step `done` on: the tenth, then each time
+/// that the measured ones have doubled, and at the end each time that half of the rest is done.
+int64_t next_correction(int64_t done, int64_t steps);
+
+/// Where a run ends, and how far its learning rate had come down where that was changed last.
+struct Course {
+  int64_t steps = 0;
+  int64_t since = 0;  ///< the step after which `steps` was changed
+  double done = 0;    ///< of the way down, what was behind it then
+
+  /// The same way from this step on, with another end. The learning rate does not jump.
+  Course with_end(const engine::TrainSection& train, int64_t step, int64_t steps) const;
+};
 
 /// Learning rate of step 1..steps: linear warm-up, then cosine to train.final_lr().
-double learning_rate(const engine::TrainSection& train, int64_t step, int64_t steps);
+double learning_rate(const engine::TrainSection& train, int64_t step, const Course& course);
+inline double learning_rate(const engine::TrainSection& train, int64_t step, int64_t steps) {
+  return learning_rate(train, step, Course{steps});
+}
 
 /// Warns of what the schedule of so many steps does not do although it seems to.
 void tell_schedule(const engine::TrainSection& train, int64_t steps);

@@ -53,17 +53,15 @@ bool find_checkpoint(const engine::Run& run, const data::Dataset& dataset,
   start.from.emplace(*latest, checkpoint::Verify::lengths);
   check_same_training(run, dataset.fingerprint(), *start.from);
   const checkpoint::RunState& state = start.from->state();
-  start.step = state.step;
-  start.losses = state.losses;
   const Position position = Position::of(*start.from);
-  start.trained_s = position.time_s;
+  start.done = {state.step, position.skipped, position.time_s, state.losses};
   start.began_with = position.began_with;
-  // The number of steps that fit was decided when the training began.
+  // How many steps fit goes on from what it was, and from where.
   const std::string where = *latest + "/run.json: config";
   const nlohmann::json config = parse_json(state.config, where);
   const double minutes = JsonView(config, where).at("train").get_double("minutes", 0);
   if (train.minutes > 0 && minutes == train.minutes) {
-    start.steps = position.steps;
+    start.course = position.course;
   }
   return true;
 }
@@ -71,7 +69,7 @@ bool find_checkpoint(const engine::Run& run, const data::Dataset& dataset,
 }  // namespace
 
 std::string Start::describe() const {
-  return from ? fmt::format("of checkpoint {} (step {})", from->folder(), step) : began_with;
+  return from ? fmt::format("of checkpoint {} (step {})", from->folder(), done.step) : began_with;
 }
 
 void claim_folder(const std::string& dir) {
@@ -96,7 +94,7 @@ Start find_start(const engine::Run& run, const data::Dataset& dataset,
   const engine::ModelSection& model = run.config.model;
   const engine::TrainSection& train = run.config.train;
   Start start;
-  start.steps = train.minutes > 0 ? 0 : train.steps;
+  start.course.steps = train.minutes > 0 ? 0 : train.steps;
   if (find_checkpoint(run, dataset, checkpoints, start)) return start;
   if (!run.weights.empty()) {
     const std::string folder =
@@ -116,7 +114,7 @@ Start find_start(const engine::Run& run, const data::Dataset& dataset,
 void load(Start& start, const engine::Run& run, engine::Session& session) {
   if (start.from) {
     restore(*start.from, session.compiled(), session.store());
-    fmt::print("resumed from {} (step {})\n", start.from->folder(), start.step);
+    fmt::print("resumed from {} (step {})\n", start.from->folder(), start.done.step);
     if (const auto changes = changed_settings(run, *start.from); !changes.empty()) {
       fmt::print("changed since: {}\n", join(changes, ", "));
     }

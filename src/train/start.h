@@ -2,15 +2,14 @@
 // What a run starts from: a checkpoint of its own, weights of another folder, or random values.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "data/prepare.h"
 #include "engine/session.h"
+#include "train/schedule.h"
+#include "train/stepper.h"
 
 namespace hocket::train {
 
@@ -20,10 +19,9 @@ struct Start {
   std::optional<checkpoint::ModelWeights> weights;
 
   std::string began_with;  ///< what the run started from at first, see Position
-  int64_t step = 0;        ///< steps that are done
-  int64_t steps = 0;       ///< where the run ends; 0: train.minutes say so, once a step is timed
-  double trained_s = 0;    ///< time in steps so far
-  std::vector<std::pair<int64_t, double>> losses;  ///< of the steps so far
+  StepsDone done;
+  /// Where the run ends; of 0 steps: train.minutes say so, once a step is timed.
+  Course course;
 
   /// "of checkpoint runs/x/checkpoints/step-000040 (step 40)", "random, seed 1".
   std::string describe() const;

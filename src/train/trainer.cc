@@ -11,9 +11,8 @@
 #include "base/error.h"
 #include "base/folder_lock.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "comm/together.h"
-#include "graph/names.h"
-#include "runtime/probe.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/metrics.h"
@@ -22,13 +21,12 @@
 #include "train/saver.h"
 #include "train/schedule.h"
 #include "train/start.h"
+#include "train/stepper.h"
 #include "train/stop.h"
 
 namespace hocket::train {
 
 namespace {
-
-constexpr double kProbeEverySeconds = 5;
 
 /// One training; go() is its story. It owns, in the order in which they are made: the data, where
 /// the run stands (start_), the loader of its sequences, and the ranks, which hold parameters and
@@ -55,13 +53,14 @@ class Trainer {
   bool nothing_left() const;
   void set_up();
   void load();
-  int64_t run_steps();
-  bool all_begin(int64_t step);
+  StepperParts parts_of_stepper();
+  void run_steps();
+  bool all_go_on();
   bool any_signal(int mine);
-  void one_step(int64_t step);
-  void complete(StepMetrics& metrics) const;
+  void correct_steps();
+  void tell(const StepMetrics& metrics);
   void evaluate(int64_t step, bool final);
-  void save(int64_t step);
+  void save(const StepsDone& done);
 
   const engine::Run& run_;
   const TrainOptions& options_;
@@ -79,23 +78,18 @@ class Trainer {
   std::unique_ptr<Evaluator> evaluator_;
   RunReport report_{run_, dataset_, prediction_};
   std::unique_ptr<Progress> progress_;
-  MemoryWatch memory_{run_};
-  runtime::Probe probe_{kernels::cpu_backend()};
-  int64_t probed_ns_ = 0;  ///< when it was measured last
   engine::RowsRead rows_;
-  std::optional<engine::Batch> batch_;  ///< of the step that begins
-  int64_t step_begin_ns_ = 0;
-  int stopped_by_ = 0;                              ///< the signal that ended the steps; 0: none
-  int64_t steps_ = 0;                               ///< where the run ends; 0: not known yet
-  std::vector<std::pair<int64_t, double>> losses_;  ///< of all steps, over all starts of the run
-  double trained_s_ = 0;                            ///< time in steps, over all starts of the run
-  double mean_step_s_ = 0;                          ///< of the last ten or so, for the ETA
-  std::string held_out_;  ///< what the progress line says of the last evaluation
+  std::optional<Stepper> stepper_;
+  Course course_;           ///< where the run ends; of 0 steps: not known yet
+  StepsDone corrected_;     ///< what was done when the number of steps was corrected last
+  int64_t correct_at_ = 0;  ///< the step after which it is next
+  int stopped_by_ = 0;      ///< the signal that ended the steps; 0: none
+  std::string held_out_;    ///< what the progress line says of the last evaluation
 };
 
 /// A run is found or begun, goes step by step with evaluations and checkpoints in between, and ends
-/// with a checkpoint, an evaluation and the report. A signal ends it after a step and its
-/// checkpoint; the next start then does what is left.
+/// with a checkpoint, an evaluation and the report. A signal ends it after a step, with its
+/// checkpoint and the report; the next start then does what is left.
 int Trainer::go() {
   std::optional<FolderLock> lock;
   comm::together(ranks_.processes(), [&] {
@@ -109,28 +103,39 @@ int Trainer::go() {
   saver_.open(ranks_);
   start_ = find_start(run_, dataset_, saver_.folder());
   comm::expect_same(ranks_.processes(), "train", "the start",
-                    fmt::format("{}, {} steps, data {}", start_.describe(), start_.steps,
+                    fmt::format("{}, {} steps, data {}", start_.describe(), start_.course.steps,
                                 dataset_.fingerprint()));
-  steps_ = start_.steps;
+  course_ = start_.course;
   if (nothing_left()) return 0;
   saver_.set_last(start_.from ? start_.from->folder() : "");
   set_up();
   // The first step's time may have shown that there was nothing left.
-  if (start_.steps == 0 && nothing_left()) return 0;
+  if (start_.course.steps == 0 && nothing_left()) return 0;
   if (is_first()) {
     report_.begin(options_.command, start_.began_with);
   }
   load();
-  tell_schedule(section_, steps_);
+  tell_schedule(section_, course_.steps);
 
   progress_ = std::make_unique<Progress>();
-  const int64_t step = run_steps();
+  const int64_t first = start_.done.step;
+  stepper_.emplace(run_, *session_, parts_of_stepper(), std::move(start_.done));
+  try {
+    run_steps();
+  } catch (const Error& error) {
+    progress_->finish();
+    report_.finish_failed(programs_, stepper_->done().step, error);
+    throw;
+  }
   progress_->finish();
-  if (step > start_.step || start_.step == 0) {
-    save(step);
+  const int64_t step = stepper_->done().step;
+  if (step > first || first == 0) {
+    stepper_->save();
   }
   if (any_signal(stop_.end_steps())) {
-    fmt::print("stopped after step {} of {}; the same command goes on from there\n", step, steps_);
+    report_.finish_stopped(programs_, step, course_.steps);
+    fmt::print("stopped after step {} of {}; the same command goes on from there\n", step,
+               course_.steps);
     return exit_code_of(stopped_by_);
   }
   evaluate(step, true);
@@ -142,13 +147,13 @@ int Trainer::go() {
 /// True, after saying so, if a checkpoint has all steps and the evaluation at the end was made.
 bool Trainer::nothing_left() const {
   const auto decide = [&] {
-    if (!start_.from || steps_ == 0 || start_.step < steps_) return false;
+    if (!start_.from || course_.steps == 0 || start_.done.step < course_.steps) return false;
     return !dataset_.valid() || metrics_.ends_with_final_evaluation();
   };
   const bool nothing = ranks_.processes().from_first(is_first() && decide() ? "nothing" : "") != "";
   if (nothing) {
     fmt::print("already finished at step {} of {}; nothing to do (raise train.{} to go on)\n",
-               start_.step, steps_, section_.minutes > 0 ? "minutes" : "steps");
+               start_.done.step, course_.steps, section_.minutes > 0 ? "minutes" : "steps");
   }
   return nothing;
 }
@@ -176,53 +181,61 @@ void Trainer::set_up() {
   if (dataset_.valid()) {
     evaluator_ = std::make_unique<Evaluator>(run_, dataset_, programs_, &programs_.compiled());
   }
-  if (steps_ == 0) {
-    steps_ = decide_steps(section_, prediction_.step_s);
+  if (course_.steps == 0) {
+    course_.steps = decide_steps(section_, prediction_.step_s);
   }
 }
 
 /// Parameters and optimizer state, and what was written down of the steps that are done.
 void Trainer::load() {
-  losses_ = start_.losses;
-  trained_s_ = start_.trained_s;
   train::load(start_, run_, *session_);
   if (is_first()) {
-    metrics_.begin_after(start_.step);
+    metrics_.begin_after(start_.done.step);
   }
 }
 
-/// Returns the last step that was run, or the one that the run started from.
-int64_t Trainer::run_steps() {
-  const auto is_due = [&](int64_t step, int64_t every) {
-    return every > 0 && step % every == 0 && step < steps_;
+/// The stepper trains on the rows that ranks here read, writes where the run writes, and saves with
+/// where the run stands.
+StepperParts Trainer::parts_of_stepper() {
+  StepperParts parts;
+  parts.data = [this](int64_t step) {
+    engine::Batch batch = batch_of(*loader_, step, rows_.here, section_.seq_len);
+    const int64_t targets = batch.num_targets(rows_.first);
+    return StepData{std::move(batch), targets};
   };
-  int64_t step = start_.step;
-  while (step < steps_ && all_begin(step + 1)) {
-    ++step;
-    one_step(step);
-    if (is_due(step, section_.eval_every)) {
-      evaluate(step, false);
-    }
-    if (is_due(step, section_.save_every)) {
-      save(step);
-    }
-  }
-  return step;
+  parts.metrics = [this](const StepMetrics& metrics) { tell(metrics); };
+  parts.save = [this](const StepsDone& done) { save(done); };
+  parts.last_checkpoint = [this] { return saver_.last_or_none(" is intact"); };
+  parts.known.predicted_step_s = prediction_.step_s;
+  parts.known.model_flops = prediction_.model_flops;
+  parts.known.peak_flops = prediction_.peak_flops;
+  parts.planned = prediction_.memory;
+  return parts;
 }
 
-/// Reads this process's rows of the step's sequences, and counts with the others what there is to
-/// predict in all. False if a signal came to one of the processes: then all stop.
-bool Trainer::all_begin(int64_t step) {
-  step_begin_ns_ = now_ns();
-  batch_ = batch_of(*loader_, step, rows_.here, section_.seq_len);
-  stop_.begin_step(step);
-  int64_t targets = 0;
-  for (const std::string& said : ranks_.processes().all_gather(
-           fmt::format("{} {}", stop_.requested(), batch_->num_targets(rows_.first)))) {
-    stopped_by_ = std::max(stopped_by_, std::stoi(said));
-    targets += std::stoll(said.substr(said.find(' ')));
+/// From where the run stands to its end, or to the step after which a signal came.
+void Trainer::run_steps() {
+  const StepsDone& done = stepper_->done();
+  corrected_.step = done.step;
+  corrected_.seconds = done.seconds;
+  correct_at_ = next_correction(done.step, course_.steps);
+  while (done.step < course_.steps && all_go_on()) {
+    stepper_->run(learning_rate(section_, done.step + 1, course_));
+    correct_steps();
+    if (done.step >= course_.steps) break;  // what is due at the end, go() does
+    if (section_.eval_every > 0 && done.step % section_.eval_every == 0) {
+      evaluate(done.step, false);
+    }
+    if (stepper_->save_is_due()) {
+      stepper_->save();
+    }
   }
-  batch_->loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(targets, 1));
+}
+
+/// Prepares the next step. False if a signal came to one of the processes: then all stop.
+bool Trainer::all_go_on() {
+  stop_.begin_step(stepper_->done().step + 1);
+  stopped_by_ = stepper_->prepare(stop_.requested());
   return stopped_by_ == 0;
 }
 
@@ -234,55 +247,36 @@ bool Trainer::any_signal(int mine) {
   return stopped_by_ != 0;
 }
 
-/// Runs the program, and writes down what the step tells. The time of a step goes
-/// from fetching its tokens to having its loss.
-void Trainer::one_step(int64_t step) {
-  StepMetrics metrics;
-  metrics.step = step;
-  metrics.lr = learning_rate(section_, step, steps_);
-  batch_->hyper = engine::Hyper::of(section_, metrics.lr, step);
-  batch_->first_token = (step - 1) * section_.global_batch * section_.seq_len;
-  session_->feed(*batch_);
-  session_->step();
-  metrics.loss = session_->loss();
-  metrics.step_s = seconds_since(step_begin_ns_);
-  metrics.grad_norm = session_->collect_as<double>(graph::names::kGradNorm)[0];
-  if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) {
-    fail_run("train", "step {}: loss {} and gradient norm {}; {}; try a lower train.lr", step,
-             metrics.loss, metrics.grad_norm, saver_.last_or_none(" is intact"));
+/// Of train.minutes: now and then, how many steps there are by the time that the last ones took,
+/// as the first process measured it.
+void Trainer::correct_steps() {
+  const StepsDone& done = stepper_->done();
+  if (section_.minutes == 0 || done.step != correct_at_) return;
+  const double step_s =
+      (done.seconds - corrected_.seconds) / static_cast<double>(done.step - corrected_.step);
+  const int64_t steps = std::stoll(ranks_.processes().from_first(
+      std::to_string(corrected_steps(section_, done.step, done.seconds, step_s))));
+  constexpr double kWorthAWord = 0.1;
+  const auto before = static_cast<double>(course_.steps);
+  if (is_first() && std::abs(static_cast<double>(steps) - before) > kWorthAWord * before) {
+    progress_->print(fmt::format("step {}: {} measured per step: {} steps instead of {}", done.step,
+                                 human_time(step_s), steps, course_.steps));
   }
-  losses_.push_back({step, metrics.loss});
-  trained_s_ += metrics.step_s;
-  mean_step_s_ = mean_step_s_ == 0 ? metrics.step_s : 0.9 * mean_step_s_ + 0.1 * metrics.step_s;
+  course_ = course_.with_end(section_, done.step, steps);
+  corrected_.step = done.step;
+  corrected_.seconds = done.seconds;
+  correct_at_ = next_correction(done.step, course_.steps);
+}
 
-  memory_.after_step(*session_, prediction_.memory);
-  if (is_first() && !run_.config.timed.on() && seconds_since(probed_ns_) >= kProbeEverySeconds) {
-    metrics.probe_flops = probe_.flops_per_s();
-    probed_ns_ = now_ns();
-  }
-  complete(metrics);
+/// Writes down what a step came to.
+void Trainer::tell(const StepMetrics& metrics) {
   if (is_first()) {
     saver_.storing([&] { metrics_.append(to_line(metrics)); });
   }
-  report_.after_step(*session_, step);
-  const double eta_s = static_cast<double>(steps_ - step) * mean_step_s_;
-  progress_->update(progress_text(metrics, steps_, eta_s, held_out_));
-}
-
-/// Adds what the step did not tell itself: where the run stands, and what was predicted and
-/// planned.
-void Trainer::complete(StepMetrics& metrics) const {
-  metrics.tokens = section_.global_batch * section_.seq_len;
-  metrics.tokens_seen = metrics.step * metrics.tokens;
-  metrics.time_s = trained_s_;
-  metrics.predicted_step_s = prediction_.step_s;
-  metrics.model_flops = prediction_.model_flops;
-  metrics.peak_flops = prediction_.peak_flops;
-  metrics.world = run_.plan.world();
-  metrics.peak_bytes = memory_.most();
-  metrics.planned_bytes = most_planned(prediction_.memory);
-  metrics.expert_load = expert_load(*session_);
-  metrics.timed = run_.config.timed.on();
+  report_.after_step(*session_, metrics.step);
+  const double eta_s =
+      static_cast<double>(course_.steps - metrics.step) * stepper_->recent_step_s();
+  progress_->update(progress_text(metrics, course_.steps, eta_s, held_out_));
 }
 
 /// `final`: the one at the end, which the report compares with the baselines.
@@ -296,7 +290,8 @@ void Trainer::evaluate(int64_t step, bool final) {
                       });
   held_out_ = fmt::format("held-out {:.3f} bits/byte (step {})", held_out.bits_per_byte(), step);
   if (is_first()) {
-    saver_.storing([&] { metrics_.append(to_line(held_out, step, trained_s_, final)); });
+    const double trained_s = stepper_->done().seconds;
+    saver_.storing([&] { metrics_.append(to_line(held_out, step, trained_s, final)); });
   }
   progress_->print(evaluation_text(held_out, step, seconds_since(begin)));
   if (final) {
@@ -304,11 +299,16 @@ void Trainer::evaluate(int64_t step, bool final) {
   }
 }
 
-void Trainer::save(int64_t step) {
-  const Position position = {dataset_.fingerprint(), prediction_.certificate, start_.began_with,
-                             steps_, trained_s_};
-  progress_->print("saved " + saver_.save(step, *session_, dataset_, position, losses_));
-  saver_.prune(step);
+void Trainer::save(const StepsDone& done) {
+  Position position;
+  position.fingerprint = dataset_.fingerprint();
+  position.certificate = prediction_.certificate;
+  position.began_with = start_.began_with;
+  position.course = course_;
+  position.skipped = done.skipped;
+  position.time_s = done.seconds;
+  progress_->print("saved " + saver_.save(done.step, *session_, dataset_, position, done.losses));
+  saver_.prune(done.step);
 }
 
 }  // namespace

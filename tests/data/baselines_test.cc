@@ -104,7 +104,7 @@ TEST(Xz, EqualsTheProgram) {
   texts.push_back(words);
   texts.push_back(noise);
   int64_t bits = 0, bytes = 0;
-  std::vector<std::string> paths;
+  std::vector<TextPart> paths;
   for (size_t i = 0; i < texts.size(); ++i) {
     const std::string path = folder.add("f" + std::to_string(i), texts[i]);
     ASSERT_EQ(std::system(("xz -9e -k '" + path + "'").c_str()), 0);
@@ -157,7 +157,7 @@ TEST(Xz, NothingToCompress) {
   for (const auto& baseline : {xz_each, xz_one_piece}) {
     EXPECT_ERROR(baseline({}, nullptr), "0 files");
     EXPECT_ERROR(baseline({folder.add("e", "")}, nullptr), "without a byte");
-    EXPECT_ERROR(baseline({"/nonexistent"}, nullptr), "/nonexistent");
+    EXPECT_ERROR(baseline({std::string("/nonexistent")}, nullptr), "/nonexistent");
   }
 }
 

@@ -201,10 +201,79 @@ TEST_F(Prepare, SplitFractionIsKept) {
   EXPECT_NEAR(share, 0.2, 0.04);  // four standard deviations
 }
 
-TEST_F(Prepare, OneFileIsNotTwoSplits) {
-  options_.corpus.inputs = {folder_ / "in/d0/f0.txt"};
-  EXPECT_ERROR(prepare(options_), "the validation split got ");
-  EXPECT_ERROR(prepare(options_), " 1 file; ");
+// Few files and a small share: both splits have at least one file, whatever the seed; of two files
+// each has one.
+TEST_F(Prepare, NoSplitIsEmpty) {
+  CorpusOptions few{.inputs = {folder_ / "in/d0/f0.txt", folder_ / "in/d1/f1.txt"}};
+  for (const double fraction : {0.01, 0.5, 0.9}) {
+    few.valid_fraction = fraction;
+    for (few.seed = 0; few.seed < 6; ++few.seed) {
+      const Corpus corpus = scan_corpus(few);
+      EXPECT_EQ(corpus.paths(true).size(), 1U) << fraction << " seed " << few.seed;
+      EXPECT_EQ(corpus.paths(false).size(), 1U) << fraction << " seed " << few.seed;
+    }
+  }
+  CorpusOptions more{.inputs = {folder_ / "in/d0"}, .valid_fraction = 0.001};
+  for (more.seed = 0; more.seed < 6; ++more.seed) {
+    EXPECT_EQ(scan_corpus(more).paths(true).size(), 1U) << "seed " << more.seed;
+  }
+  more.valid_fraction = 0;
+  EXPECT_TRUE(scan_corpus(more).paths(true).empty());
+}
+
+// The end of a single file is held out, from a line on, and both parts are documents.
+TEST_F(Prepare, OneFileIsCutInTwo) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) {
+    text += fmt::format("line {:02} of a book\n", i);
+  }
+  options_.corpus.inputs = {folder_.add("book.txt", text)};
+  const PrepareResult result = prepare(options_);
+  EXPECT_EQ(result.train.bytes, 80 * 18);
+  EXPECT_EQ(result.valid.bytes, 20 * 18);
+  EXPECT_TRUE(prepare(options_).up_to_date);
+  const Dataset data(options_.output);
+  std::vector<int32_t> ids(static_cast<size_t>(data.valid()->tokens()));
+  data.valid()->read(0, ids);
+  ids.pop_back();
+  EXPECT_EQ(data.tokenizer().decode(ids), text.substr(80 * 18));
+  ASSERT_EQ(data.files().size(), 2U);
+  EXPECT_EQ(data.files()[0].text().read() + data.files()[1].text().read(), text);
+  EXPECT_GT(*run_baselines(data, {.trigram = false}).xz_each, 0);
+  // The tokenizer learns from what is trained on alone.
+  EXPECT_EQ(scan_corpus(options_.corpus).texts(false)[0].read(), text.substr(0, 80 * 18));
+}
+
+TEST_F(Prepare, OneFileOfOneLineIsCutAtACharacter) {
+  for (const double fraction : {0.001, 0.3, 0.5, 0.9}) {
+    options_.corpus.valid_fraction = fraction;
+    options_.corpus.inputs = {
+        folder_.add("line.txt", "title\n" + std::string(40, 'x') + "\xC3\xA9\xC3\xA9")};
+    const Corpus corpus = scan_corpus(options_.corpus);
+    ASSERT_EQ(corpus.files.size(), 2U);
+    for (const Corpus::File& file : corpus.files) {
+      EXPECT_GT(file.bytes, 0);
+      EXPECT_NE(static_cast<unsigned char>(file.text().read()[0]), 0xA9) << fraction;
+    }
+  }
+  options_.corpus.inputs = {folder_.add("byte.txt", "x")};
+  EXPECT_ERROR(scan_corpus(options_.corpus), "too short to hold out its end");
+}
+
+// What is held out by name is, whatever the share and the other inputs say, and no copy of it is
+// trained on.
+TEST_F(Prepare, FilesAreHeldOutByName) {
+  folder_.add("in/copy.txt", read_file(folder_ / "in/d1/f1.txt"));
+  options_.corpus.valid_inputs = {folder_ / "in/d1/f1.txt", folder_ / "in/d2/f2.txt"};
+  const PrepareResult result = prepare(options_);
+  EXPECT_EQ(result.valid.files, 2);
+  EXPECT_EQ(result.train.files, 58);
+  EXPECT_EQ(result.dropped, (std::map<Corpus::Why, int64_t>{{Corpus::Why::duplicate, 1}}));
+  EXPECT_EQ(scan_corpus(options_.corpus).paths(true), options_.corpus.valid_inputs);
+  options_.corpus.valid_inputs = {folder_ / "in"};
+  EXPECT_ERROR(prepare(options_), "nothing is left to train on");
+  options_.corpus.valid_inputs = {folder_ / "none/*.txt"};
+  EXPECT_ERROR(prepare(options_), "matches nothing");
 }
 
 TEST_F(Prepare, DropsDuplicatesEmptyAndBinaryFiles) {

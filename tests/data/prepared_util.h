@@ -28,7 +28,7 @@ inline std::string prepare_texts(const TempFolder& folder, const std::vector<std
   options.output = folder / "out";
   BpeTrainOptions bpe;
   bpe.vocab_size = kByteVocabulary;
-  train_bpe(scan_corpus(options.corpus).paths(false), bpe).save_folder(options.tokenizer);
+  train_bpe(scan_corpus(options.corpus).texts(false), bpe).save_folder(options.tokenizer);
   prepare(options);
   return options.output;
 }

@@ -321,6 +321,33 @@ TEST(DenseKernels, OptimizerStep) {
                     dtype)[0][0],
                 1);
     }
+    // A step whose gradient norm is not finite, or above what was asked for, changes no bit.
+    const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+    for (const double sum_of_squares : {nan, infinity, 26.0}) {
+      const double skip = run({"clip_coef",
+                               {{"max_norm", 2.0}, {"skip_above", 5.0}},
+                               {fixed({sum_of_squares})},
+                               {fixed({0}), fixed({0})}},
+                              dtype)[0][0];
+      EXPECT_TRUE(std::isnan(skip)) << sum_of_squares;
+      auto kept =
+          run({.op = "adamw",
+               .attrs = {{"beta1", b1}, {"beta2", b2}, {"eps", eps}, {"weight_decay", decay}},
+               .in = {p, g, m, v, fixed({skip}), fixed({lr, c1, c2})},
+               .out = {p, m, v},
+               .inplace = {{0, 0}, {2, 1}, {3, 2}}},
+              dtype);
+      auto copied = run({"copy", {}, {p}, {g}}, dtype)[0].v;
+      EXPECT_EQ(kept[0].v, copied);
+      EXPECT_EQ(kept[1].v, run({"copy", {}, {m}, {g}}, dtype)[0].v);
+      EXPECT_EQ(kept[2].v, run({"copy", {}, {v}, {g}}, dtype)[0].v);
+    }
+    EXPECT_EQ(run({"clip_coef",
+                   {{"max_norm", 0.0}, {"skip_above", 5.0}},
+                   {fixed({25})},
+                   {fixed({0}), fixed({0})}},
+                  dtype)[0][0],
+              1);
     EXPECT_EQ(run({"zero", {}, {}, {p}}, dtype)[0].v, std::vector<double>(p.v.size()));
     EXPECT_EQ(run({"copy", {}, {p}, {g}}, dtype)[0].v, p.v);
     auto total = p.v;

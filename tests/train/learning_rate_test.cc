@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 #include "base/log.h"
 #include "train/schedule.h"
@@ -67,6 +68,53 @@ TEST(LearningRate, NeverRisesAboveThePeak) {
     EXPECT_DOUBLE_EQ(learning_rate(t, step, 12), 1e-5);
   }
   EXPECT_DOUBLE_EQ(t.final_lr(), 1e-5);
+}
+
+// The end of the run moves while it goes down: it goes on from where it was, and comes to the same
+// end.
+TEST(LearningRate, GoesOnWhereTheNumberOfStepsChanges) {
+  const auto t = section(0.8, 0.2, 4);
+  const Course before{12};
+  for (const int64_t end : {9, 12, 40}) {
+    const Course after = before.with_end(t, 8, end);
+    EXPECT_EQ(after.steps, end);
+    EXPECT_NEAR(learning_rate(t, 8, after), learning_rate(t, 8, before), 1e-15);
+    EXPECT_NEAR(learning_rate(t, 8, after), 0.5, 1e-15);
+    EXPECT_NEAR(learning_rate(t, end, after), 0.2, 1e-15);
+    for (int64_t step = 9; step <= end; ++step) {
+      EXPECT_LT(learning_rate(t, step, after), learning_rate(t, step - 1, after));
+    }
+  }
+  // Half of what is left, over as many steps.
+  EXPECT_NEAR(learning_rate(t, 24, before.with_end(t, 8, 40)), learning_rate(t, 10, before), 1e-15);
+  // While it warms up there is nothing to go on from.
+  EXPECT_EQ(learning_rate(t, 7, before.with_end(t, 3, 9)), learning_rate(t, 7, 9));
+  // Twice is as good.
+  const Course twice = before.with_end(t, 8, 20).with_end(t, 14, 17);
+  EXPECT_NEAR(learning_rate(t, 14, twice), learning_rate(t, 14, before.with_end(t, 8, 20)), 1e-15);
+  EXPECT_NEAR(learning_rate(t, 17, twice), 0.2, 1e-15);
+}
+
+TEST(Minutes, FollowWhatStepsTake) {
+  engine::TrainSection t;
+  t.minutes = 0.2;
+  // Predicted at 118 ms, measured at 15: 101 steps become 800.
+  EXPECT_EQ(decide_steps(t, 0.118), 101);
+  EXPECT_EQ(corrected_steps(t, 10, 0.15, 0.0149), 805);
+  EXPECT_EQ(corrected_steps(t, 10, 0.15, 1.0), 21);
+  EXPECT_EQ(corrected_steps(t, 10, 13, 1.0), 10);  // the time is over
+  t.eval_every = 50;                               // and evaluations have their share
+  EXPECT_EQ(corrected_steps(t, 100, 6, 0.05), 100 + static_cast<int64_t>((12 - 6.24) / 0.052));
+}
+
+TEST(Minutes, AreCorrectedMoreAndMoreOftenToTheEnd) {
+  std::vector<int64_t> after;
+  for (int64_t step = next_correction(0, 100); step < 100; step = next_correction(step, 100)) {
+    after.push_back(step);
+  }
+  EXPECT_EQ(after, (std::vector<int64_t>{10, 20, 40, 70, 85, 92, 96, 98, 99}));
+  EXPECT_EQ(next_correction(0, 1), 1);
+  EXPECT_EQ(next_correction(300, 1000), 600);
 }
 
 // What is told has no more digits than the rate has.

@@ -137,7 +137,7 @@ std::map<std::string, std::string> given_keys(const std::vector<std::string>& as
   // Whatever the mesh is, each must be of its type.
   const engine::Run run = engine::resolve_text("{}", "hocket plan --set", assignments);
   for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
-    if (entry.origin == "default") continue;
+    if (entry.origin != "--set") continue;
     std::string value = entry.value;
     if (value.size() > 1 && (value.front() == '"' || value.front() == '\'')) {
       value = value.substr(1, value.size() - 2);

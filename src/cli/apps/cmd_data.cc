@@ -22,7 +22,7 @@ struct Corpus {
 
   const char* verb;  ///< which of the two: where its errors are
   std::string run, tokenizer, out;
-  std::vector<std::string> files, set;
+  std::vector<std::string> files, valid_files, set;
   std::optional<double> valid_fraction;
   std::optional<int64_t> vocab_size, seed;
   bool json = false;
@@ -34,7 +34,10 @@ struct Corpus {
                 "a text file, a folder or a glob in quotes ('**' recurses); may be repeated");
     args.option("--out", "DIR", &out, out_help);
     args.option("--valid-fraction", "F", &valid_fraction,
-                "share of the files that is held out [0.05]");
+                "share of the files that is held out, at least one; of a single file, its end "
+                "[0.05]");
+    args.option("--valid-files", "GLOB", &valid_files,
+                "what is held out instead, like --files; may be repeated");
     args.option("--seed", "S", &seed, "of the split into training and held-out files [0]");
     args.flag("--json", &json, "the result as JSON");
   }
@@ -56,7 +59,14 @@ struct Corpus {
     if (!files.empty()) {
       section.files = files;
     }
+    if (!valid_files.empty()) {
+      if (valid_fraction) {
+        fail(verb, "got --valid-files and --valid-fraction; expected one of them");
+      }
+      section.valid_files = valid_files;
+    }
     if (valid_fraction) {
+      section.valid_files.clear();
       section.valid_fraction = *valid_fraction;
     }
     if (vocab_size) {
@@ -74,7 +84,8 @@ struct Corpus {
     return section;
   }
   data::CorpusOptions options(const engine::DataSection& section) const {
-    return {section.files, section.valid_fraction, static_cast<uint64_t>(seed.value_or(0))};
+    return {section.files, section.valid_fraction, static_cast<uint64_t>(seed.value_or(0)),
+            section.valid_files};
   }
 };
 

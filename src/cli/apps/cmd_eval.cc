@@ -16,6 +16,7 @@
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
 #include "comm/together.h"
+#include "graph/finite.h"
 #include "run/describe.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
@@ -130,6 +131,28 @@ void tell_ids(const Options& options, const Lists& ids, double loss) {
   }
 }
 
+/// Error, which says where, if a logit is infinite or no number, or a gradient, or the loss.
+void require_finite(const engine::Run& run, const std::vector<std::vector<float>>& logits,
+                    const train::Gradients& gradients, double loss) {
+  const std::string& model = run.config.model.path;
+  for (size_t list = 0; list < logits.size(); ++list) {
+    const int64_t bad =
+        graph::first_not_finite(graph::DType::f32, logits[list].data(), std::ssize(logits[list]));
+    if (bad < 0) continue;
+    fail_run(
+        "hocket eval",
+        "the logits of {} are not finite, from token {} of list {} on: a value of the model is "
+        "not, or one in between overflows",
+        model, bad / run.model.vocab_size, list);
+  }
+  for (const auto& [param, bytes] : gradients.grads) {
+    if (!graph::all_finite(param.type.dtype, bytes.data(), param.type.numel())) {
+      fail_run("hocket eval", "the gradient of {} in {} is not finite", param.name, model);
+    }
+  }
+  if (std::isinf(loss)) fail_run("hocket eval", "the loss of {} is {}", model, loss);
+}
+
 /// The logits of all lists always, since the loss is read off them; with --save-grads the gradients
 /// too, and then the loss that those are of.
 int on_ids(const Options& options, const engine::Run& run) {
@@ -153,14 +176,17 @@ int on_ids(const Options& options, const engine::Run& run) {
   if (!options.logits.empty() && writes) {
     save_logits(options.logits, ids, logits, run.model.vocab_size);
   }
+  train::Gradients gradients;
   if (!options.grads.empty()) {
     load(run, programs.compiled(train::gradient_spec(run, ids)), programs.store());
-    const train::Gradients gradients = train::gradients_of(run, ids, programs);
+    gradients = train::gradients_of(run, ids, programs);
     loss = gradients.loss;
     if (writes) {
       save_grads(options.grads, run, gradients);
     }
   }
+  // What was asked for is written all the same: it shows where.
+  require_finite(run, logits, gradients, loss);
   tell_ids(options, ids, loss);
   return 0;
 }

@@ -121,8 +121,7 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
   if (options.output.empty()) fail("train-tokenizer", "no output folder");
   const Corpus corpus = data::scan_corpus(options.corpus);
   TrainTokenizerResult result;
-  const std::vector<std::string> files = corpus.paths(false);
-  result.files = static_cast<int64_t>(files.size());
+  result.files = std::ssize(corpus.paths(false));
   result.bytes = corpus.bytes(false);
   const std::string key = training_key(corpus, options.bpe);
   if (is_trained(options.output, key, &result.vocab_size)) {
@@ -138,7 +137,7 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
            there);
     }
   }
-  const Tokenizer tokenizer = data::train_bpe(files, options.bpe);
+  const Tokenizer tokenizer = data::train_bpe(corpus.texts(false), options.bpe);
   result.vocab_size = tokenizer.vocab_size();
   make_dirs(options.output);
   JsonWriter source({.indent = 1});

@@ -286,14 +286,14 @@ Tokenizer BpeTrainer::train() {
   return Tokenizer(std::move(spec));
 }
 
-Tokenizer train_bpe(const std::vector<std::string>& files, const BpeTrainOptions& options) {
+Tokenizer train_bpe(const std::vector<TextPart>& texts, const BpeTrainOptions& options) {
   int64_t total = 0, done = 0;
-  for (const std::string& file : files) {
-    total += file_size(file);
+  for (const TextPart& part : texts) {
+    total += part.bytes < 0 ? file_size(part.path) : part.bytes;
   }
   BpeTrainer trainer(options);
-  for (const std::string& file : files) {
-    const std::string text = read_file(file);
+  for (const TextPart& part : texts) {
+    const std::string text = part.read();
     trainer.add(text);
     done += static_cast<int64_t>(text.size());
     if (options.progress) {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/text_part.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace hocket::data {
@@ -44,7 +45,12 @@ class BpeTrainer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Trains on whole files, in any order the same. Error: as above, or a file that cannot be read.
-Tokenizer train_bpe(const std::vector<std::string>& files, const BpeTrainOptions& options);
+/// Trains on files, or parts of files, in any order the same. Error: as above, or a file that cannot
+/// be read.
+Tokenizer train_bpe(const std::vector<TextPart>& texts, const BpeTrainOptions& options);
+/// On whole files.
+inline Tokenizer train_bpe(const std::vector<std::string>& files, const BpeTrainOptions& options) {
+  return train_bpe(std::vector<TextPart>(files.begin(), files.end()), options);
+}
 
 }  // namespace hocket::data

@@ -3,6 +3,7 @@
 // elements, so they do not depend on the thread count.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/vec.h"
@@ -33,15 +34,20 @@ void clip_coef(const KernelArgs& args) {
     sum += *in<double>(args, i);
   }
   const double norm = std::sqrt(sum), max_norm = args.attrs->f("max_norm");
-  *out<double>(args, 0) = max_norm <= 0 ? 1 : std::min(1.0, max_norm / (norm + 1e-6));
+  const bool skips =
+      !std::isfinite(norm) || (args.attrs->has("skip_above") && norm > args.attrs->f("skip_above"));
+  const double coef = max_norm <= 0 ? 1 : std::min(1.0, max_norm / (norm + 1e-6));
+  *out<double>(args, 0) = skips ? std::numeric_limits<double>::quiet_NaN() : coef;
   *out<double>(args, 1) = norm;
 }
 
 namespace {
 
-/// Updates p, m and v in place by the gradient g, with coef and hyper from input `settings` on.
+/// Updates p, m and v in place by the gradient g, with coef and hyper from input `settings` on;
+/// leaves them, bit for bit, where the step is skipped.
 template <typename T>
 void update(const KernelArgs& args, size_t settings, T* p, const T* g, T* m, T* v) {
+  if (std::isnan(*in<double>(args, settings))) return;
   const double* hyper = in<double>(args, settings + 1);
   const double lr = hyper[0], beta1 = args.attrs->f("beta1"), beta2 = args.attrs->f("beta2");
   const T coef = static_cast<T>(*in<double>(args, settings));

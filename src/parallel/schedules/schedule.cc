@@ -269,6 +269,16 @@ Schedule parse_csv(std::string_view text, std::string_view where) {
   return schedule;
 }
 
+Extent extent_of(const Schedule& schedule) {
+  Extent extent{static_cast<int>(schedule.ranks.size()), 0};
+  for (const std::vector<Action>& row : schedule.ranks) {
+    for (const Action& action : row) {
+      extent.stages = std::max(extent.stages, action.stage + 1);
+    }
+  }
+  return extent;
+}
+
 bool is_schedule_file(const std::string& name) {
   return name.size() > 4 && name.substr(name.size() - 4) == ".csv";
 }

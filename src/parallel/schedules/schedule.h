@@ -78,6 +78,11 @@ Schedule forward_only(const std::vector<int>& owners, int ranks, int micro_batch
 Schedule forward_only(int stages, int micro_batches);
 
 std::string to_csv(const Schedule& schedule);
+/// The rows of a schedule, and the stages that they run.
+struct Extent {
+  int ranks = 0, stages = 0;
+};
+Extent extent_of(const Schedule& schedule);
 /// Parses a CSV; throws Error naming the offending cell (row, column: a row is a line of the file,
 /// and blank ones are skipped). What PyTorch writes besides
 /// actions (SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD) is left out where it

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/stepper.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "graph/names.h"
+
+namespace hocket::train {
+
+namespace {
+
+constexpr double kProbeEverySeconds = 5;
+/// Of a training that goes on without the steps that are skipped: so many in a row say that no step
+/// is left that counts.
+constexpr int64_t kMostSkippedInARow = 10;
+
+/// As the program decides it (ops/clip.cc).
+bool is_skipped(const engine::TrainSection& train, double grad_norm) {
+  return !std::isfinite(grad_norm) ||
+         (train.skip_grad_norm > 0 && grad_norm > train.skip_grad_norm);
+}
+
+}  // namespace
+
+Stepper::Stepper(const engine::Run& run, engine::Session& session, StepperParts parts,
+                 StepsDone done)
+    : run_(run),
+      section_(run.config.train),
+      session_(session),
+      parts_(std::move(parts)),
+      done_(std::move(done)),
+      saved_ns_(now_ns()),
+      memory_(run),
+      probe_(kernels::cpu_backend()) {}
+
+bool Stepper::is_first() const { return session_.ranks().processes().index() == 0; }
+
+int Stepper::prepare(int word) {
+  begin_ns_ = now_ns();
+  StepData data = parts_.data(done_.step + 1);
+  batch_ = std::move(data.batch);
+  const bool late =
+      section_.save_minutes > 0 && seconds_since(saved_ns_) >= section_.save_minutes * 60;
+  // One meeting: what there is to predict in all, what all have to say, and the first one's clock.
+  int64_t targets = 0;
+  int largest = 0;
+  const std::vector<std::string> all = session_.ranks().processes().all_gather(
+      fmt::format("{} {} {}", word, data.targets, late ? 1 : 0));
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::istringstream in(all[i]);
+    int64_t said = 0, counted = 0, saves = 0;
+    in >> said >> counted >> saves;
+    largest = std::max(largest, static_cast<int>(said));
+    targets += counted;
+    if (i == 0) {
+      time_to_save_ = saves != 0;
+    }
+  }
+  batch_->loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(targets, 1));
+  return largest;
+}
+
+/// The time of a step goes from fetching its tokens to having its loss.
+StepMetrics Stepper::run(double learning_rate) {
+  HOCKET_CHECK(batch_.has_value(), "step {} runs without its data", done_.step + 1);
+  StepMetrics metrics = parts_.known;
+  metrics.step = done_.step + 1;
+  metrics.lr = learning_rate;
+  // The moments have had as many updates as steps counted.
+  batch_->hyper = engine::Hyper::of(section_, learning_rate, metrics.step - done_.skipped);
+  batch_->first_token = done_.step * batch_->rows * batch_->seq_len;
+  session_.feed(*batch_);
+  session_.step();
+  metrics.loss = session_.loss();
+  metrics.step_s = seconds_since(begin_ns_);
+  metrics.grad_norm = session_.collect_as<double>(graph::names::kGradNorm)[0];
+  batch_.reset();
+  judge(metrics);
+  done_.step = metrics.step;
+  done_.seconds += metrics.step_s;
+  done_.losses.push_back({metrics.step, metrics.loss});
+  recent_step_s_ =
+      recent_step_s_ == 0 ? metrics.step_s : 0.9 * recent_step_s_ + 0.1 * metrics.step_s;
+  memory_.after_step(session_, parts_.planned);
+  complete(metrics);
+  parts_.metrics(metrics);
+  return metrics;
+}
+
+/// Whether the step counts, is skipped, or ends the run.
+void Stepper::judge(StepMetrics& metrics) {
+  const bool skipped = is_skipped(section_, metrics.grad_norm);
+  const bool goes_on =
+      skipped && (std::isfinite(metrics.grad_norm) || section_.on_nonfinite == "skip");
+  if (!goes_on && !(std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm))) {
+    fail_run("train", "step {}: loss {} and gradient norm {}; {}; try a lower train.lr{}",
+             metrics.step, metrics.loss, metrics.grad_norm, parts_.last_checkpoint(),
+             skipped ? ", or train.on_nonfinite: skip" : "");
+  }
+  done_.skipped += skipped ? 1 : 0;
+  skipped_in_a_row_ = skipped ? skipped_in_a_row_ + 1 : 0;
+  if (skipped_in_a_row_ == kMostSkippedInARow) {
+    fail_run("train",
+             "steps {} to {} were all skipped, the last with loss {} and gradient norm {}; {}; try "
+             "a lower train.lr, or another train.skip_grad_norm than {}",
+             metrics.step - kMostSkippedInARow + 1, metrics.step, metrics.loss, metrics.grad_norm,
+             parts_.last_checkpoint(), section_.skip_grad_norm);
+  }
+  metrics.skipped = done_.skipped;
+}
+
+/// Adds where the run stands, and what was measured beside the step.
+void Stepper::complete(StepMetrics& metrics) {
+  if (is_first() && !run_.config.timed.on() && seconds_since(probed_ns_) >= kProbeEverySeconds) {
+    metrics.probe_flops = probe_.flops_per_s();
+    probed_ns_ = now_ns();
+  }
+  metrics.tokens = section_.global_batch * section_.seq_len;
+  metrics.tokens_seen = metrics.step * metrics.tokens;
+  metrics.time_s = done_.seconds;
+  metrics.world = run_.plan.world();
+  metrics.peak_bytes = memory_.most();
+  metrics.planned_bytes = most_planned(parts_.planned);
+  metrics.expert_load = expert_load(session_);
+  metrics.timed = run_.config.timed.on();
+}
+
+bool Stepper::save_is_due() const {
+  return time_to_save_ || (section_.save_every > 0 && done_.step % section_.save_every == 0);
+}
+
+void Stepper::save() {
+  parts_.save(done_);
+  time_to_save_ = false;
+  saved_ns_ = now_ns();
+}
+
+}  // namespace hocket::train

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// One optimizer step at a time: reads its sequences, runs the program, tells what it came to, and
+// says when a checkpoint is due. Which steps there are, at which learning rate, and what happens
+// between them is the business of the loop around it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/session.h"
+#include "program/memory.h"
+#include "runtime/probe.h"
+#include "train/memory.h"
+#include "train/metrics.h"
+
+namespace hocket::train {
+
+/// The sequences of a step.
+struct StepData {
+  engine::Batch batch;  ///< rows that no rank here reads may be padding
+  int64_t targets = 0;  ///< those of its rows that no other process counts
+};
+
+/// The steps that are done, over all starts of a run.
+struct StepsDone {
+  int64_t step = 0;
+  int64_t skipped = 0;                             ///< of them, those that changed nothing
+  double seconds = 0;                              ///< spent in them
+  std::vector<std::pair<int64_t, double>> losses;  ///< of each
+};
+
+/// What a stepper is given by its loop; what the functions refer to outlives it.
+struct StepperParts {
+  /// Where sequences come from: those of step 1, 2, ...
+  std::function<StepData(int64_t step)> data;
+  /// Where what a step came to goes, in every process.
+  std::function<void(const StepMetrics&)> metrics;
+  /// Saves what the ranks hold after the steps that are done; all processes call it.
+  std::function<void(const StepsDone&)> save;
+  /// What there is to go on from, for the errors of a step: "there is no checkpoint yet".
+  std::function<std::string()> last_checkpoint;
+  /// What the metrics of every step say that it does not tell itself: what was predicted, planned.
+  StepMetrics known;
+  std::vector<program::Memory> planned;  ///< of a rank of every class
+};
+
+class Stepper {
+ public:
+  /// Both outlive it; the session has the parameters that are trained. With ranks as processes all
+  /// of them have a stepper, and call it alike.
+  Stepper(const engine::Run& run, engine::Session& session, StepperParts parts, StepsDone done);
+
+  const StepsDone& done() const { return done_; }
+  /// Seconds of a step, by the last ten or so; 0 before the first.
+  double recent_step_s() const { return recent_step_s_; }
+  /// Bytes of the rank that has taken most.
+  int64_t most_memory() const { return memory_.most(); }
+
+  /// Reads the data of the next step. Returns the largest `word` that a process has to say, such as
+  /// a signal that came to it: all get the same.
+  int prepare(int word);
+  /// Runs the step that was prepared. A step whose gradient norm train.skip_grad_norm or
+  /// train.on_nonfinite rules out changes nothing and counts as skipped. Error: its loss or norm is
+  /// not finite and should be; ten in a row were skipped.
+  StepMetrics run(double learning_rate);
+
+  /// Whether a checkpoint should be saved now: by steps (train.save_every) or by time
+  /// (train.save_minutes, by the clock of the first process).
+  bool save_is_due() const;
+  void save();
+
+ private:
+  bool is_first() const;
+  void judge(StepMetrics& metrics);
+  void complete(StepMetrics& metrics);
+
+  const engine::Run& run_;
+  const engine::TrainSection& section_;
+  engine::Session& session_;
+  StepperParts parts_;
+  StepsDone done_;
+  std::optional<engine::Batch> batch_;  ///< of the step that was prepared
+  int64_t begin_ns_ = 0;                ///< when it was
+  int64_t saved_ns_;                    ///< when a checkpoint was saved last
+  bool time_to_save_ = false;
+  int64_t skipped_in_a_row_ = 0;
+  double recent_step_s_ = 0;
+  MemoryWatch memory_;
+  runtime::Probe probe_;
+  int64_t probed_ns_ = 0;  ///< when the machine's speed was measured last
+};
+
+}  // namespace hocket::train
