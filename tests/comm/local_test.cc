@@ -393,6 +393,29 @@ std::string error_of(const std::function<void()>& what) {
   return "";
 }
 
+TEST(LocalComm, PeakOfMessagesIsTheMostEver) {
+  Rng rng(6);
+  LocalWorld world(2, milliseconds(20'000));
+  const TensorType large{DType::f32, {100}}, small{DType::f32, {10}};
+  const auto send = [&](const TensorType& type) {
+    Side side = message("send", type, 1, 0, random_tensor(type, rng));
+    side.prepare();
+    world.communicator(0).run(side.call);
+  };
+  const auto receive = [&](const TensorType& type) {
+    Side side = message("recv", type, 0, 0);
+    side.prepare();
+    world.communicator(1).run(side.call);
+  };
+  send(large);
+  send(large);
+  receive(large);
+  receive(large);
+  send(small);
+  receive(small);
+  EXPECT_EQ(world.peak_message_bytes(0), 800);
+}
+
 TEST(LocalComm, MessagesKeepTheirOrderPerTag) {
   Rng rng(5);
   LocalWorld world(2, milliseconds(20'000));
