@@ -111,8 +111,10 @@ Batch empty_batch(const Compiled& compiled, int64_t seq_len) {
   return Batch(tokens / seq_len, seq_len);
 }
 
-void feed(const Batch& batch, const Compiled& compiled, int32_t rank, runtime::Executor& executor) {
-  const int64_t per_micro_batch = tokens_per_micro_batch(compiled, executor.symbol_values());
+void for_each_input(
+    const Batch& batch, const Compiled& compiled, std::span<const int64_t> symbol_values,
+    const std::function<void(const char* name, int32_t micro_batch, const void* full)>& visit) {
+  const int64_t per_micro_batch = tokens_per_micro_batch(compiled, symbol_values);
   const int32_t micro_batches = compiled.program.num_micro_batches;
   HOCKET_CHECK(batch.rows * batch.seq_len == per_micro_batch * micro_batches,
                "{} rows of {} tokens for {} micro-batches of {}", batch.rows, batch.seq_len,
@@ -121,14 +123,21 @@ void feed(const Batch& batch, const Compiled& compiled, int32_t rank, runtime::E
   for (int32_t m = 0; m < micro_batches; ++m) {
     const int64_t at = m * per_micro_batch;
     std::iota(numbers.begin(), numbers.end(), batch.first_token + at);
-    feed_input(names::kTokenNumbers, m, numbers.data(), compiled, rank, executor);
-    feed_input(names::kTokens, m, batch.tokens.data() + at, compiled, rank, executor);
-    feed_input(names::kTargets, m, batch.targets.data() + at, compiled, rank, executor);
-    feed_input(names::kPositions, m, batch.positions.data() + at, compiled, rank, executor);
+    visit(names::kTokenNumbers, m, numbers.data());
+    visit(names::kTokens, m, batch.tokens.data() + at);
+    visit(names::kTargets, m, batch.targets.data() + at);
+    visit(names::kPositions, m, batch.positions.data() + at);
   }
   const double hyper[3] = {batch.hyper.lr, batch.hyper.bias1, batch.hyper.bias2};
-  feed_input(names::kLossScale, program::kNone, &batch.loss_scale, compiled, rank, executor);
-  feed_input(names::kHyper, program::kNone, hyper, compiled, rank, executor);
+  visit(names::kLossScale, program::kNone, &batch.loss_scale);
+  visit(names::kHyper, program::kNone, hyper);
+}
+
+void feed(const Batch& batch, const Compiled& compiled, int32_t rank, runtime::Executor& executor) {
+  for_each_input(batch, compiled, executor.symbol_values(),
+                 [&](const char* name, int32_t micro_batch, const void* full) {
+                   feed_input(name, micro_batch, full, compiled, rank, executor);
+                 });
 }
 
 }  // namespace hocket::engine

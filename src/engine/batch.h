@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "data/loader.h"
@@ -50,6 +52,12 @@ struct RowsRead {
 };
 RowsRead rows_read(const Compiled& compiled, const std::vector<int32_t>& ranks, int64_t rows,
                    int64_t seq_len);
+
+/// Every input of the step in full, which lives as long as the visit. The batch must have the
+/// tokens of all micro-batches, no more and no less.
+void for_each_input(
+    const Batch& batch, const Compiled& compiled, std::span<const int64_t> symbol_values,
+    const std::function<void(const char* name, int32_t micro_batch, const void* full)>& visit);
 
 /// Gives one rank its part of every input that its tasks read. The batch must have the tokens of
 /// all micro-batches, no more and no less; the executor knows the values of symbols.
