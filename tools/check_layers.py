@@ -4,7 +4,8 @@
 
 Layers: a file includes only from its own row and the rows above; a row names folders that exist. Only
 src/torch sees LibTorch, and nothing includes from it. Also: the licence line first, 800 lines at most (a warning from 400), no <regex>, no
-iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard."""
+iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard, and no type of one
+qualified name in two files: a linker takes either for both, without a word."""
 import os
 import re
 import sys
@@ -23,6 +24,11 @@ HEADER_BANS = {"iostream", "yaml-cpp/yaml.h"}
 HEADER_WARNINGS = {"nlohmann/json.hpp"}  # 1 s a file; a member by value needs it
 BRANCH = re.compile(r"\s*(?:\} )?(?:else )?if(?: constexpr)? (?=\()|\s*(?:\} )?else(?= )")
 GUARD = re.compile(r"$|\{|\[\[|(?:return|continue|break|throw|fail|fail_run|bad|refuse)\b")
+NO_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'"""
+                     r"""|^[ \t]*\#(?:\\\n|[^\n])*""", re.S | re.M)
+NAMESPACE = re.compile(r"(?:inline )?namespace\b ?([\w:]*)$")
+TYPE = re.compile(r"(?:struct|class|union|enum(?: class| struct)?) (?:alignas\([^)]*\) |\[\[[^\]]*\]\] )?"
+                  r"([\w:]+(?: ?<[^:(]*>)?)(?: final)?(?: ?:(?!:).*)?$")
 LEFT_BEHIND = re.compile(r"\b(TODO|FIXME|XXX)\b")
 
 
@@ -70,6 +76,36 @@ def is_loose_branch(line):
     return depth == 0 and not GUARD.match(line[end:].strip())
 
 
+def types_of(text):
+    """The types that a file defines in namespaces of a name: (qualified name, line)."""
+    blank = NO_CODE.sub(lambda m: '""' * (m[0][0] in "R\"'") + "\n" * m[0].count("\n"), text)
+    scopes, head, line, found = [], "", 1, []  # of a scope: its name, or None for one that hides what it has
+    for part in re.split(r"([{};\n])", blank):
+        line += part == "\n"
+        if part == "{":
+            said = " ".join(head.split())
+            said = re.sub(r"^(?:template ?<.*> ?)?(?:typedef )?", "", said)
+            space, named = NAMESPACE.match(said), TYPE.match(said)
+            open_here = None not in scopes
+            if named and open_here:
+                found.append(("::".join([*filter(None, scopes), named[1].replace(" ", "")]), line))
+            scopes.append(space[1] or None if space else "" if said in ("extern", 'extern ""') else None)
+        elif part == "}" and scopes:
+            scopes.pop()
+        head = head + part if part not in ("{", "}", ";") else ""
+    return found
+
+
+def check_definitions(types, report):
+    """`types`: by file. What is there twice in one file is for the compiler."""
+    first = {}
+    for path, found in types.items():
+        for name, line in found:
+            other = first.setdefault(name, path)
+            if other != path:
+                report(path, line, f"{name} is defined in {other}, too; rename one, or hide it in a nameless namespace")
+
+
 def check_file(root, path, report, warn):
     with open(os.path.join(root, path), encoding="utf-8") as f:
         text = f.read()
@@ -91,19 +127,29 @@ def check_file(root, path, report, warn):
         for i, line in enumerate(lines):
             if LEFT_BEHIND.search(line):
                 report(path, i + 1, "do it or say it in the docs, leave no note behind")
+    return text
 
 
 def check_tree(root):
     """Returns (errors, warnings), each a list of 'path:line: text'."""
-    errors, warnings = [], []
+    errors, warnings, types = [], [], {}
+
+    def report(path, line, what):
+        errors.append(f"{path}:{line}: {what}")
+
+    def warn(path, line, what):
+        warnings.append(f"{path}:{line}: {what}")
+
     for top in ("src", "tests", "bench", "tools"):
         for where, folders, files in os.walk(os.path.join(root, top)):
             folders[:] = sorted(f for f in folders if f not in ("golden", "__pycache__"))
             for name in sorted(files):
                 path = os.path.relpath(os.path.join(where, name), root)
                 if name.endswith((".h", ".cc", ".py", ".sh", ".js", ".css", ".html")):
-                    check_file(root, path, lambda p, n, t: errors.append(f"{p}:{n}: {t}"),
-                               lambda p, n, t: warnings.append(f"{p}:{n}: {t}"))
+                    text = check_file(root, path, report, warn)
+                    if name.endswith((".h", ".cc")):
+                        types[path] = types_of(text)
+    check_definitions(types, report)
     return errors, warnings
 
 

@@ -8,15 +8,14 @@
 #include <csignal>
 #include <cstdlib>
 #include <exception>
-#include <future>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/scheduling.h"
+#include "comm/within.h"
 
 namespace hocket::comm {
 
@@ -30,18 +29,10 @@ using CountGpus = int32_t (*)(std::string* why_none);
 /// The wire. A rank that dies while all connect to all may leave the others waiting for each other
 /// in turn, longer than any single wait may take: then what opens it is left behind.
 Wire* opened_within(Open open, const Place& place, std::chrono::milliseconds timeout, bool nccl) {
-  const auto opened = std::make_shared<std::promise<Wire*>>();
-  std::future<Wire*> wire = opened->get_future();
-  std::thread([open, place, timeout, nccl, opened] {
-    run_when_woken();  // and so will the threads of the transport, which this one starts
-    try {
-      opened->set_value(open(place, timeout, nccl));
-    } catch (...) {
-      opened->set_exception(std::current_exception());
-    }
-  }).detach();
   const auto longest = timeout + timeout / 2;
-  if (wire.wait_for(longest) == std::future_status::ready) return wire.get();
+  const std::optional<Wire*> wire =
+      within<Wire*>(longest, [=] { return open(place, timeout, nccl); });
+  if (wire) return *wire;
   throw std::runtime_error(fmt::format(
       "some did not connect within {} s (plan.timeout_s, and half of it)", longest.count() / 1000));
 }

@@ -25,6 +25,7 @@ struct Call {
   /// Of counts of rows: tokens of each member, where they do not have as many each. For who plays
   /// the others.
   std::span<const int64_t> tokens = {};
+  program::TaskId task = program::kNone;  ///< whose call it is: likewise
   program::Lane lane = program::Lane::intra;
   int32_t peer = -1;
   int32_t tag = -1;

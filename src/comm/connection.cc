@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/c10d.h"
+#include "comm/within.h"
 #include "program/program.h"
 
 namespace hocket::comm {
@@ -98,7 +99,11 @@ class Connection::Wait {
 };
 
 Connection::Connection(std::unique_ptr<Wire> wire, milliseconds timeout)
-    : wire_(std::move(wire)), timeout_(timeout), watch_([this] { watch_all(); }) {}
+    : wire_(std::move(wire)),
+      timeout_(timeout),
+      table_(wire_->table()),
+      notes_(table_, kSilence),
+      watch_([this] { watch_all(); }) {}
 
 Connection::~Connection() {
   {
@@ -119,11 +124,11 @@ void Connection::await_readers() {
   const auto deadline = steady_clock::now() + kGrace;
   for (int32_t rank = 1; rank < size(); ++rank) {
     try {
-      while (!wire_->noted(read_key(rank)) && steady_clock::now() < deadline) {
+      while (!notes_.noted(read_key(rank)) && steady_clock::now() < deadline) {
         std::this_thread::sleep_for(milliseconds(20));
       }
     } catch (const std::exception&) {
-      return;  // the launcher held it
+      return;  // the launcher has it, or had it
     }
   }
 }
@@ -266,14 +271,19 @@ Team& Connection::team(std::span<const int32_t> members, int32_t tag) {
     std::byte there{};
     receive(&there, 1, other, tag);
   }
-  std::unique_ptr<Team> team;
+  // They meet at the table, which may fall silent meanwhile.
+  std::optional<std::unique_ptr<Team>> team;
   try {
-    team = wire_->team(ranks);
+    team = within<std::unique_ptr<Team>>(timeout_ + timeout_ / 2,
+                                         [wire = wire_, ranks] { return wire->team(ranks); });
   } catch (const std::exception& error) {
     blame(next_of(ranks, index()), {Received::End::gone, error.what()}, ranks);
   }
+  if (!team) {
+    blame(next_of(ranks, index()), {Received::End::timed_out, "no team"}, ranks);
+  }
   std::lock_guard lock(mutex_);
-  return *(teams_[ranks] = std::move(team));
+  return *(teams_[ranks] = std::move(*team));
 }
 
 /// Who is late does not show. Each notes that it waits for the next member, so that the notes lead
@@ -309,7 +319,7 @@ void Connection::watch_all() {
   while (!leaving_ && failure_.empty()) {
     lock.unlock();
     try {
-      beat();
+      watch_table();
     } catch (const std::exception& error) {
       // The table is gone, and who had it, if that was a rank. Its connections end, too, and with
       // them what waits for it: this only tells earlier.
@@ -326,6 +336,20 @@ void Connection::watch_all() {
     lock.lock();
     ends_.wait_for(lock, kBeat, [&] { return leaving_; });
   }
+}
+
+/// The table may be silent for as long as a rank may: then who has it is to blame.
+void Connection::watch_table() {
+  if (notes_.silent_for() < kSilence) {
+    try {
+      return beat();
+    } catch (const Notes::Silent& silent) {
+      log_debug("{}", silent.what());
+    }
+  }
+  if (notes_.silent_for() < timeout_) return;
+  const auto [rank, reason] = silent_holder();
+  stop(fmt::format("{}\n{}", rank, reason));
 }
 
 /// Notes what this rank does, and looks whether one has failed. Rank 0, which may hold the table,
@@ -348,12 +372,12 @@ void Connection::beat() {
     }
     said = doing_before_;
   }
-  wire_->note(key_of(index()),
+  notes_.note(key_of(index()),
               fmt::format("{} {}\n{}\n{}", waits_for, beats_++, host_name(), said));
   if (index() != 0) {
     note_of(0);
   }
-  if (const auto failure = wire_->noted(kFailure)) {
+  if (const auto failure = notes_.noted(kFailure)) {
     stop(*failure);
   }
 }
@@ -368,7 +392,7 @@ void Connection::stop(const std::string& failure) {
     ends_.notify_all();
   }
   try {
-    wire_->note(read_key(index()), "");
+    notes_.note(read_key(index()), "");
   } catch (const std::exception& error) {
     log_debug("the table of notes: {}", error.what());
   }
@@ -396,7 +420,7 @@ std::string Connection::fail(const std::string& reason) { return fail_for(index(
 std::string Connection::fail_for(int32_t rank, const std::string& reason) {
   std::string first = fmt::format("{}\n{}", rank, reason);
   try {
-    first = wire_->note_first(kFailure, first);
+    first = notes_.note_first(kFailure, first);
   } catch (const std::exception& error) {
     log_debug("the table of notes: {}", error.what());
   }
@@ -405,16 +429,16 @@ std::string Connection::fail_for(int32_t rank, const std::string& reason) {
   return failure_;
 }
 
-/// As the rank noted it last; as it was read last, if the table is gone.
+/// As the rank noted it last; of rank 0 as it was read last, if the table is gone or silent.
 Connection::Note Connection::note_of(int32_t rank) {
   std::optional<std::string> text;
   try {
-    text = wire_->noted(key_of(rank));
+    text = notes_.noted(key_of(rank));
   } catch (const std::exception&) {
     if (rank == 0 && index() != 0) {
       std::lock_guard lock(mutex_);
-      const auto known = notes_.find(0);
-      if (known == notes_.end()) throw;
+      const auto known = last_notes_.find(0);
+      if (known == last_notes_.end()) throw;
       return known->second;
     }
     throw;
@@ -431,8 +455,41 @@ Connection::Note Connection::note_of(int32_t rank) {
         fmt::format("on host {}{}{}", host, doing.empty() ? "" : "; its last task: ", doing);
   }
   std::lock_guard lock(mutex_);
-  notes_[rank] = note;
+  last_notes_[rank] = note;
   return note;
+}
+
+bool Connection::is_table_silent() {
+  try {
+    notes_.noted(kFailure);
+  } catch (const Notes::Silent&) {
+    return true;
+  } catch (const std::exception& error) {
+    log_debug("the table of notes: {}", error.what());  // gone
+  }
+  return false;
+}
+
+/// Who is to blame that the table is silent, and since when. All ranks come to the same without
+/// hearing from each other.
+std::pair<int32_t, std::string> Connection::silent_holder() {
+  const double seconds = std::chrono::duration<double>(notes_.silent_for()).count();
+  const std::string why = fmt::format(
+      "has not answered for {:.1f} s (plan.timeout_s is {}): it is stopped, or cannot be reached",
+      seconds, std::chrono::duration<double>(timeout_).count());
+  const int32_t rank = table_->holder();
+  if (rank == kNobody) {
+    return {kNobody, "the launcher, which has the table of notes, " + why};
+  }
+  std::string doing;
+  {
+    std::lock_guard lock(mutex_);
+    const auto known = last_notes_.find(rank);
+    if (known != last_notes_.end() && !known->second.doing.empty()) {
+      doing = " (" + known->second.doing + ")";
+    }
+  }
+  return {rank, fmt::format("rank {}{} {}", rank, doing, why)};
 }
 
 /// The first of the others that notes nothing any more: it is gone, or stopped. kNobody: all do.
@@ -473,6 +530,12 @@ void Connection::blame(int32_t from, const Received& received, std::span<const i
   }
   if (reason.empty()) {
     log_debug("nothing from rank {}: {}", from, received.text);
+    const int32_t holder = table_->holder();
+    if (holder != kNobody && holder != index() && is_table_silent()) {
+      const auto [rank, text] = silent_holder();
+      reason = fail_for(rank, text);
+      throw Error(Error::Kind::kRun, "comm", reason, Error::Cause::stopped);
+    }
     const int32_t silent = silent_one(members);
     if (silent == kNobody && !members.empty() && received.end == Received::End::gone) {
       // All are there: it is not one of them.

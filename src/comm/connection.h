@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/notes.h"
 #include "comm/wire.h"
 
 namespace hocket::comm {
@@ -87,6 +88,7 @@ class Connection : public Processes {
   void watch_all();
   void await_readers();
   void beat();
+  void watch_table();
   bool is_failed();
   /// `failure`: the rank, a line end, and the reason.
   void stop(const std::string& failure);
@@ -96,21 +98,25 @@ class Connection : public Processes {
   [[noreturn]] void blame(int32_t from, const Received& received,
                           std::span<const int32_t> members = {});
   int32_t silent_one(std::span<const int32_t> members);
+  bool is_table_silent();
+  std::pair<int32_t, std::string> silent_holder();
   std::vector<int32_t> waiting_from(int32_t from);
   /// A rank and why it is to blame.
   std::pair<int32_t, std::string> verdict(int32_t from, const Received& received, bool asks = true);
 
-  const std::unique_ptr<Wire> wire_;
+  const std::shared_ptr<Wire> wire_;  ///< shared with what is left behind
   const std::chrono::milliseconds timeout_;
+  const std::shared_ptr<Table> table_;
+  Notes notes_;
 
   std::mutex mutex_;  ///< guards what follows
   std::condition_variable ends_;
   bool leaving_ = false;
-  std::string failure_;            ///< why the run ends; empty: it does not
-  int32_t failed_rank_ = -1;       ///< whose fault it is
-  std::map<int32_t, int> waits_;   ///< ranks that lanes wait for, and how many do
-  std::string doing_before_;       ///< what the last task was, between steps
-  std::map<int32_t, Note> notes_;  ///< as they were read last
+  std::string failure_;                 ///< why the run ends; empty: it does not
+  int32_t failed_rank_ = -1;            ///< whose fault it is
+  std::map<int32_t, int> waits_;        ///< ranks that lanes wait for, and how many do
+  std::string doing_before_;            ///< what the last task was, between steps
+  std::map<int32_t, Note> last_notes_;  ///< as they were read last
   std::map<std::vector<int32_t>, std::unique_ptr<Team>> teams_;
   int64_t beats_ = 0;         ///< of watch_ alone
   std::mutex watched_mutex_;  ///< held while they are called

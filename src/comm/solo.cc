@@ -14,35 +14,6 @@ namespace hocket::comm {
 
 namespace {
 
-/// Positions of tokens, one part for each member: parts that follow each other as those of ranks
-/// do, where this rank's own has no end of a document; else each begins with one. A member that has
-/// more than this rank goes on with this one's last number.
-void gather_positions(const Call& call, size_t me) {
-  const int64_t count = call.kind->in[0].numel();
-  const int64_t total = call.kind->out[0].numel();
-  const int64_t members = std::ssize(call.members);
-  const auto* const own = static_cast<const int32_t*>(call.in[0]);
-  auto* const to = static_cast<int32_t*>(call.out[0]);
-  int64_t first_end = 1;  // of the document that this part begins in
-  while (first_end < count && own[first_end] == own[first_end - 1] + 1) {
-    ++first_end;
-  }
-  const bool runs_on = first_end == count;
-  const std::vector<int64_t> lengths = lengths_of(call.kind->attrs, kSlots);
-  const auto part_of = [&](size_t member) {
-    return run_of_member(total, static_cast<size_t>(members), member, lengths);
-  };
-  const int64_t mine = part_of(me).begin;
-  for (int64_t member = 0; member < members; ++member) {
-    const graph::Run part = part_of(static_cast<size_t>(member));
-    const int64_t begin = runs_on ? std::max<int64_t>(own[0] + part.begin - mine, 0) : 0;
-    for (int64_t i = 0; i < part.length; ++i) {
-      to[part.begin + i] =
-          runs_on || i < first_end ? static_cast<int32_t>(begin + i) : own[std::min(i, count - 1)];
-    }
-  }
-}
-
 /// Counts of rows of a member with other tokens: those of this rank in the same proportion, so that
 /// no buffer that is planned for so many tokens has more.
 std::vector<int64_t> counts_in_proportion(const Call& call, int64_t mine, int64_t theirs) {
@@ -60,13 +31,19 @@ std::vector<int64_t> counts_in_proportion(const Call& call, int64_t mine, int64_
 }  // namespace
 
 void SoloCommunicator::run(const Call& call, const NextCall& /*next*/) {
+  play(call);
+  if (known_) {
+    known_(rank_, call);
+  }
+}
+
+void SoloCommunicator::play(const Call& call) {
   // Every peer is taken to hold the same data. A value that the peers hold, too (a sum, or the same
   // rows in every part) is made by the op itself from as many members as there are, all with this
   // rank's memory. Some cases need care. A sum of whole values would only be a multiple: this rank
   // alone stands for the group, which leaves the value as it is. And a peer may hold more rows of a
   // routed tensor than this rank does: it gets a copy with this rank's rows over and over, so that
-  // no row is left to chance; one with other tokens has rows in proportion to these. And positions
-  // of tokens go up from one to the next within a document.
+  // no row is left to chance; one with other tokens has rows in proportion to these.
   const program::Kind& kind = *call.kind;
   const Op& op = comm::op(kind.communication);
   if (op.role == Role::send) return;
@@ -79,11 +56,6 @@ void SoloCommunicator::run(const Call& call, const NextCall& /*next*/) {
   const size_t me = static_cast<size_t>(std::find(call.members.begin(), call.members.end(), rank_) -
                                         call.members.begin());
   HOCKET_CHECK(me < n, "rank {} is not in its group", rank_);
-  const bool whole_parts =
-      op.move.placed == Move::Placed::slot && op.move.part == Move::Part::whole;
-  if (whole_parts && kind.in[0].dtype == graph::DType::i32 && kind.in[0].dims.size() == 1) {
-    return gather_positions(call, me);
-  }
   const bool alone = op.move.placed == Move::Placed::sum && op.move.part == Move::Part::whole;
   std::vector<Operands> members(alone ? 1 : n, Operands{call.in, call.out});
   std::vector<std::vector<std::byte>> rows;  // of the peers that hold more

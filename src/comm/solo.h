@@ -4,25 +4,36 @@
 // (the ex-situ tracing of Echo, arXiv 2412.12487).
 #pragma once
 
+#include <functional>
+#include <utility>
+#include <vector>
+
 #include "comm/communicator.h"
 
 namespace hocket::comm {
 
+/// Writes into the outputs of a rank's call what is known of them without the others.
+using KnownOutputs = std::function<void(int32_t rank, const Call& call)>;
+
 class SoloCommunicator : public Communicator {
  public:
-  explicit SoloCommunicator(int32_t rank) : rank_(rank) {}
+  explicit SoloCommunicator(int32_t rank, KnownOutputs known = {})
+      : rank_(rank), known_(std::move(known)) {}
   void run(const Call& call, const NextCall& next = {}) override;
 
  private:
+  void play(const Call& call);
+
   int32_t rank_;
+  KnownOutputs known_;
 };
 
 /// A world in which each rank is alone: its programs take no time for others.
 class SoloWorld : public World {
  public:
-  explicit SoloWorld(int32_t ranks) {
+  explicit SoloWorld(int32_t ranks, const KnownOutputs& known = {}) {
     for (int32_t rank = 0; rank < ranks; ++rank) {
-      ranks_.emplace_back(rank);
+      ranks_.emplace_back(rank, known);
     }
   }
   int32_t size() const override { return static_cast<int32_t>(ranks_.size()); }

@@ -86,6 +86,19 @@ class Team {
                                                std::span<const int64_t> bytes_from) = 0;
 };
 
+/// A small table that all ranks see. Throws std::exception where the process that has it is gone;
+/// where that is stopped or cut off, a call may never return.
+class Table {
+ public:
+  virtual ~Table() = default;
+  /// The rank whose process has it; -1: it is the launcher's.
+  virtual int32_t holder() const = 0;
+  virtual void note(const std::string& key, const std::string& value) = 0;
+  /// Unless there is a value already. Returns the one that is there then.
+  virtual std::string note_first(const std::string& key, const std::string& value) = 0;
+  virtual std::optional<std::string> noted(const std::string& key) = 0;
+};
+
 /// Used by all lanes of a rank at the same time.
 class Wire {
  public:
@@ -107,13 +120,8 @@ class Wire {
   virtual std::unique_ptr<Team> team(std::span<const int32_t> members) = 0;
   /// Ends every receive and collective that waits, and all later ones at once.
   virtual void abort() = 0;
-
-  // A small table that all ranks see. It does not wait, and throws std::exception where the process
-  // that has the table is gone.
-  virtual void note(const std::string& key, const std::string& value) = 0;
-  /// Unless there is a value already. Returns the one that is there then.
-  virtual std::string note_first(const std::string& key, const std::string& value) = 0;
-  virtual std::optional<std::string> noted(const std::string& key) = 0;
+  /// Used by one thread at a time; may outlive the wire.
+  virtual std::shared_ptr<Table> table() = 0;
 };
 
 /// Which process of a run this one is, as whoever started it says.

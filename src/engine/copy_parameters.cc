@@ -167,7 +167,8 @@ class TensorCopies {
         given[to].append(reinterpret_cast<const char*>(data), bytes);
       });
     }
-    const std::vector<std::string> came = from_store_.ranks().processes().exchange(std::move(given));
+    const std::vector<std::string> came =
+        from_store_.ranks().processes().exchange(std::move(given));
     for (size_t from = 0; from < processes_; ++from) {
       size_t at = 0;
       taken_[from].take(part, [&](std::byte* data, size_t bytes) {

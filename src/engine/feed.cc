@@ -27,10 +27,18 @@ const std::byte* values_for(const program::Buffer& buffer, const graph::TensorTy
              feed.values.size(), expected, to_string(type),
              of_step ? "the step" : fmt::format("each of {} micro-batches", micro_batches));
   }
-  return feed.values.data() + (of_step ? 0 : type.bytes_of(buffer.micro_batch * stride));
+  return values_of(feed, type, buffer.micro_batch).data();
 }
 
 }  // namespace
+
+std::span<const std::byte> values_of(const Feed& feed, const graph::TensorType& type,
+                                     int32_t micro_batch) {
+  const int64_t stride = feed.stride == Feed::kOneAfterTheOther ? type.numel() : feed.stride;
+  const int64_t first = micro_batch == program::kNone ? 0 : micro_batch * stride;
+  return feed.values.subspan(static_cast<size_t>(type.bytes_of(first)),
+                             static_cast<size_t>(type.bytes()));
+}
 
 const Feed* FeedMap::find(const std::string& name) const {
   const auto found = feeds_.find(name);

@@ -27,6 +27,10 @@ struct Feed {
   int64_t stride = kOneAfterTheOther;  ///< 0: all micro-batches read the same
 };
 
+/// What a feed has for a micro-batch, or with kNone for the whole step; `type`: of the input.
+std::span<const std::byte> values_of(const Feed& feed, const graph::TensorType& type,
+                                     int32_t micro_batch);
+
 /// The inputs of a step by their names. A program takes those that it has; what it lacks may be
 /// there, too.
 class FeedMap {

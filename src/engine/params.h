@@ -55,8 +55,8 @@ void for_each_element_run(const graph::Tensor& tensor, const program::Program& p
                           const runtime::LocalRanks& ranks,
                           const std::function<void(int64_t begin, int64_t count)>& use);
 
-/// Fills a persistent tensor in the store of every rank that is here and holds it: `read(begin, count, dst)`
-/// delivers elements of the full tensor in its own type.
+/// Fills a persistent tensor in the store of every rank that is here and holds it: `read(begin,
+/// count, dst)` delivers elements of the full tensor in its own type.
 void scatter(const graph::Tensor& tensor, const program::Program& program,
              const runtime::Store& store,
              const std::function<void(int64_t begin, int64_t count, void* dst)>& read);
@@ -86,10 +86,10 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
                               const runtime::Store& store);
 
 /// Every parameter of a graph from where one program has it in a store to where another one does in
-/// a store of its own, on the same ranks or others: every rank gets what it is to hold, of itself as far as it can, then of its node, and
-/// nobody holds more. Between processes each byte crosses once for each that lacks it, and no more
-/// than `together` bytes leave a process, or come to it, at a time. Of ranks as processes all call
-/// it.
+/// a store of its own, on the same ranks or others: every rank gets what it is to hold, of itself
+/// as far as it can, then of its node, and nobody holds more. Between processes each byte crosses
+/// once for each that lacks it, and no more than `together` bytes leave a process, or come to it,
+/// at a time. Of ranks as processes all call it.
 inline constexpr int64_t kTogetherBytes = int64_t{4} << 20;
 void copy_parameters(const graph::Graph& graph, const program::Program& from,
                      const runtime::Store& from_store, const program::Program& to,

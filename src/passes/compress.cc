@@ -148,8 +148,8 @@ class Compression {
     const BufferId total =
         sum.memory == Space::device ? task.out[operand] : writer_.step(type, sum.memory);
     add_up(own, total,
-           best_ways(*sum.codec, type, sums_.axes_of(task), codecs_.route_of(parameter)).levels,
-           task, &sum);
+           best_ways(*sum.codec, type, sums_.axes_of(task), codecs_.route_of(parameter)).axes, task,
+           &sum);
     if (total != task.out[operand]) {
       sum.stages.back().push_back(writer_.copy_over(total, task.out[operand], task));
     }
@@ -172,11 +172,12 @@ class Compression {
   }
 
   /// The sum of what ranks have in `from` along the axes of all levels, in `to`.
-  void add_up(BufferId from, BufferId to, std::vector<Level> levels, const Task& task, Begun* sum) {
+  void add_up(BufferId from, BufferId to, std::vector<AxisSum> levels, const Task& task,
+              Begun* sum) {
     // Codes of hop k come from the rank k before, and their values lie in the slot of that rank:
     // slots are then added up in one order everywhere. By blocks the own codes are cut into those
     // for others, the sum of a block is encoded again, and all gather all blocks.
-    const Level level = levels.front();
+    const AxisSum level = levels.front();
     levels.erase(levels.begin());
     const TensorType type = writer_.type(from);
     TensorType part = type;
@@ -230,7 +231,7 @@ class Compression {
   }
 
   /// What is finished of every block of rows along the axis, as codes, and all of them decoded.
-  void gather(BufferId block, BufferId to, const Level& level, const Task& task, Begun* sum) {
+  void gather(BufferId block, BufferId to, const AxisSum& level, const Task& task, Begun* sum) {
     const GroupId group = program_.intern(program::group_over({level.axis}, writer_.list().role));
     std::vector<BufferId> all;
     for (BufferId code : all_in_memory(Space::device, encoded(block, task, sum), task, sum)) {
@@ -282,7 +283,7 @@ class Compression {
   }
 
   /// Where the block of the rank `by` further along the axis begins.
-  program::TableId moved(const Level& level, int32_t by, int64_t rows) {
+  program::TableId moved(const AxisSum& level, int32_t by, int64_t rows) {
     program::Table table{.role = writer_.list().role, .axes = {level.axis}, .values = {}};
     for (int32_t rank = 0; rank < level.ranks; ++rank) {
       table.values.push_back((rank + by + level.ranks) % level.ranks * rows);

@@ -247,7 +247,7 @@ class Expander {
     const Nested nested = nested_rings(program_, cls_, axes_of(group));
     if (all_reduces && summed && options_.all_reduce != kNative) {
       // A sum may begin between neighbours, whose links are the fastest.
-      std::vector<Level> levels = levels_of(group, options_.all_reduce);
+      std::vector<RingLevel> levels = levels_of(group, options_.all_reduce);
       std::reverse(levels.begin(), levels.end());
       // Parts of a maximum are not put together in a flat buffer, either.
       const bool max = comm::monoid_of(kind.attrs) == graph::Monoid::max;
@@ -277,7 +277,7 @@ class Expander {
 
   /// Outermost first: blocks are numbered by the coordinates on the axes, the last counting
   /// fastest.
-  std::vector<Level> levels_of(const Group& group, const std::string& algorithm) const {
+  std::vector<RingLevel> levels_of(const Group& group, const std::string& algorithm) const {
     const graph::Mesh& mesh = program_.mesh_of(cls_);
     const std::vector<int32_t> axes = axes_of(group);
     return algorithm == kHalvingDoubling ? halvings(mesh, axes) : whole_rings(mesh, axes);

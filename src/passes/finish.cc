@@ -191,22 +191,10 @@ void complete(program::Program& program, const std::string& where, std::string_v
   complete_lanes(program);
 }
 
-void finish(program::Program& program, const std::string& where, std::string_view text) {
+program::Program with_dependencies(const program::Program& program, const std::string& where) {
   // Dependencies need tasks in an order that respects the data, and the memory plan needs every
   // buffer to be written before it is read: both are asked of the structural check, whose words are
-  // those that `check` would use. Tasks in parts are written out, so that each waits for no more
-  // than it needs.
-  complete(program, where, text);
-  if (program::has_parts(program)) {
-    program = program::expand_parts(program).program;
-    complete(program, where);
-  }
-  const auto expect = [&](const program::Program& draft) {
-    check::CheckOptions options;
-    options.allow_unplanned = true;
-    const check::Verdict verdict = check::check_structure(draft, options);
-    if (!verdict.ok()) fail(where, "can't be finished:\n{}", check::to_text(verdict));
-  };
+  // those that `check` would use.
   program::Program draft = program;
   for (program::RankClass& cls : draft.classes) {
     cls.arena_bytes = 0;
@@ -226,7 +214,21 @@ void finish(program::Program& program, const std::string& where, std::string_vie
   for (program::RankClass& cls : draft.classes) {
     program::add_dependencies(draft, cls);
   }
-  expect(draft);
+  check::CheckOptions options;
+  options.allow_unplanned = true;
+  const check::Verdict verdict = check::check_structure(draft, options);
+  if (!verdict.ok()) fail(where, "can't be finished:\n{}", check::to_text(verdict));
+  return draft;
+}
+
+void finish(program::Program& program, const std::string& where, std::string_view text) {
+  // Tasks in parts are written out, so that each waits for no more than it needs.
+  complete(program, where, text);
+  if (program::has_parts(program)) {
+    program = program::expand_parts(program).program;
+    complete(program, where);
+  }
+  program::Program draft = with_dependencies(program, where);
   for (program::RankClass& cls : draft.classes) {
     program::plan_memory(draft, cls);
   }

@@ -15,8 +15,11 @@ namespace hocket::passes {
 /// what the program was read from, if from a text.
 void complete(program::Program& program, const std::string& where = "program",
               std::string_view text = {});
-/// The same, and dependencies and the memory plan. What else is wrong is for the check, but for
-/// what no plan can be made of: Error, with the check's words.
+/// The program with its dependencies and without a memory plan. Error, with the check's words: no
+/// plan can be made of it, since its tasks do not fit together or read what nothing has written.
+program::Program with_dependencies(const program::Program& program, const std::string& where);
+/// Completes the program, and gives it dependencies and a memory plan. Error, with the check's
+/// words: no plan can be made of it. What else is wrong is for the check.
 void finish(program::Program& program, const std::string& where, std::string_view text = {});
 
 }  // namespace hocket::passes

@@ -60,9 +60,9 @@ void join_sum(GradSum sum, const std::function<int64_t(int64_t, int64_t)>& bytes
 
 }  // namespace
 
-Ways best_ways(const CodecOps& codec, TensorType type, std::vector<Level> axes, Route route) {
+Ways best_ways(const CodecOps& codec, TensorType type, std::vector<AxisSum> axes, Route route) {
   if (axes.empty()) return {};
-  Level level = axes.back();
+  AxisSum level = axes.back();
   axes.pop_back();
   const double n = level.ranks;
   const std::vector<TensorType> codes = codec.codes(type);
@@ -73,7 +73,7 @@ Ways best_ways(const CodecOps& codec, TensorType type, std::vector<Level> axes, 
   Ways best = best_ways(codec, type, axes, route);
   best.bytes += (n - 1) * bytes;
   level.by_blocks = false;
-  best.levels.insert(best.levels.begin(), level);
+  best.axes.insert(best.axes.begin(), level);
   if (route == Route::at_once || !codec.by_rows(type) || !type.dims[0].divides_into(level.ranks)) {
     return best;
   }
@@ -81,7 +81,7 @@ Ways best_ways(const CodecOps& codec, TensorType type, std::vector<Level> axes, 
   Ways blocks = best_ways(codec, type, std::move(axes), route);
   blocks.bytes += 2 * (n - 1) / n * bytes;
   level.by_blocks = true;
-  blocks.levels.insert(blocks.levels.begin(), level);
+  blocks.axes.insert(blocks.axes.begin(), level);
   return route == Route::by_blocks || blocks.bytes < best.bytes ? blocks : best;
 }
 
@@ -181,8 +181,8 @@ const std::string& GradSums::parameter(const Task& task, size_t operand) const {
   return found == parameters_.end() ? unnamed : found->second;
 }
 
-std::vector<Level> GradSums::axes_of(const Task& task) const {
-  std::vector<Level> levels;
+std::vector<AxisSum> GradSums::axes_of(const Task& task) const {
+  std::vector<AxisSum> levels;
   for (int32_t axis : program_.groups[task.group].axes) {
     levels.push_back({axis, program_.mesh_of(cls_).axes[axis].size, false});
   }
@@ -192,11 +192,11 @@ std::vector<Level> GradSums::axes_of(const Task& task) const {
 /// Whether codes of an operand go another way by this route than by least bytes.
 bool GradSums::differs(const CodecOps& codec, Route route, const Task& task, size_t operand) const {
   const TensorType& type = program_.kind(task).in[operand];
-  const std::vector<Level> axes = axes_of(task);
-  const std::vector<Level> least = best_ways(codec, type, axes).levels;
-  const std::vector<Level> other = best_ways(codec, type, axes, route).levels;
+  const std::vector<AxisSum> axes = axes_of(task);
+  const std::vector<AxisSum> least = best_ways(codec, type, axes).axes;
+  const std::vector<AxisSum> other = best_ways(codec, type, axes, route).axes;
   return !std::equal(least.begin(), least.end(), other.begin(), other.end(),
-                     [](const Level& a, const Level& b) { return a.by_blocks == b.by_blocks; });
+                     [](const AxisSum& a, const AxisSum& b) { return a.by_blocks == b.by_blocks; });
 }
 
 bool GradSums::takes(const CodecOps& codec, const Task& task, size_t operand) const {

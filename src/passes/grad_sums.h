@@ -25,20 +25,20 @@
 
 namespace hocket::passes {
 
-/// A step of a sum along one axis.
-struct Level {
+/// How codes of a sum travel along one axis.
+struct AxisSum {
   int32_t axis = 0;
   int32_t ranks = 1;
   bool by_blocks = false;
 };
 struct Ways {
-  std::vector<Level> levels;
+  std::vector<AxisSum> axes;
   double bytes = 0;  ///< through a rank's link
 };
 
 /// The way of least bytes to sum up `type` along the axes, the last one first, or that of `route`
 /// along all axes whose ranks rows divide into.
-Ways best_ways(const CodecOps& codec, graph::TensorType type, std::vector<Level> axes,
+Ways best_ways(const CodecOps& codec, graph::TensorType type, std::vector<AxisSum> axes,
                Route route = Route::least_bytes);
 
 /// Those of one class's list, as it is when this is made.
@@ -51,7 +51,7 @@ class GradSums {
   bool is_sum(const program::Task& task) const;
   /// Whose gradient an operand of a sum is; empty: nobody's that has a name.
   const std::string& parameter(const program::Task& task, size_t operand) const;
-  std::vector<Level> axes_of(const program::Task& task) const;
+  std::vector<AxisSum> axes_of(const program::Task& task) const;
   /// Whether an operand can be encoded, and no more bytes are moved than by the sum itself.
   bool takes(const CodecOps& codec, const program::Task& task, size_t operand) const;
   /// The sums of which one of the codecs `names` takes a gradient that has a name, in the order of

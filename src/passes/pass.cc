@@ -51,6 +51,7 @@ void run_on_text(program::Program& program, const std::string& name) {
          "has other roles, meshes or nodes than the program that it was given");
   }
   complete(made, "output of " + name, text);
+  with_dependencies(made, "output of " + name);  // or says why no memory plan can be made
   program = std::move(made);
 }
 

@@ -16,8 +16,8 @@ using program::BufferKind;
 using program::kNone;
 using program::Task;
 
-std::vector<Level> whole_rings(const graph::Mesh& mesh, const std::vector<int32_t>& axes) {
-  std::vector<Level> levels;
+std::vector<RingLevel> whole_rings(const graph::Mesh& mesh, const std::vector<int32_t>& axes) {
+  std::vector<RingLevel> levels;
   for (int32_t axis : axes) {
     if (mesh.axes[axis].size > 1) {
       levels.push_back({axis, mesh.axes[axis].size, 1});
@@ -26,8 +26,8 @@ std::vector<Level> whole_rings(const graph::Mesh& mesh, const std::vector<int32_
   return levels;
 }
 
-std::vector<Level> halvings(const graph::Mesh& mesh, const std::vector<int32_t>& axes) {
-  std::vector<Level> levels;
+std::vector<RingLevel> halvings(const graph::Mesh& mesh, const std::vector<int32_t>& axes) {
+  std::vector<RingLevel> levels;
   for (int32_t axis : axes) {
     const int64_t size = mesh.axes[axis].size;
     int64_t stride = size & -size;  // the greatest power of two that divides it
@@ -44,15 +44,15 @@ std::vector<Level> halvings(const graph::Mesh& mesh, const std::vector<int32_t>&
 
 namespace {
 
-int64_t all_ranks(const std::vector<Level>& levels) {
+int64_t all_ranks(const std::vector<RingLevel>& levels) {
   int64_t all = 1;
-  for (const Level& level : levels) {
+  for (const RingLevel& level : levels) {
     all *= level.ranks;
   }
   return all;
 }
 
-std::vector<Level> joined(std::vector<Level> first, const std::vector<Level>& then) {
+std::vector<RingLevel> joined(std::vector<RingLevel> first, const std::vector<RingLevel>& then) {
   first.insert(first.end(), then.begin(), then.end());
   return first;
 }
@@ -76,8 +76,8 @@ int64_t pieces_of(int64_t size, int64_t most) {
 }
 
 /// Of the rank's blocks at these levels, one inside of the other, the last.
-Part own_block(Part part, const std::vector<Level>& levels) {
-  for (const Level& level : levels) {
+Part own_block(Part part, const std::vector<RingLevel>& levels) {
+  for (const RingLevel& level : levels) {
     part = part.block(level, 0);
   }
   return part;
@@ -85,7 +85,7 @@ Part own_block(Part part, const std::vector<Level>& levels) {
 
 }  // namespace
 
-std::vector<Level> Nested::all() const { return joined(across, inside); }
+std::vector<RingLevel> Nested::all() const { return joined(across, inside); }
 
 Nested nested_rings(const program::Program& program, program::ClassId cls,
                     const std::vector<int32_t>& axes) {
@@ -114,7 +114,7 @@ Nested nested_rings(const program::Program& program, program::ClassId cls,
   return levels;
 }
 
-Part Part::block(const Level& level, int64_t shift) const {
+Part Part::block(const RingLevel& level, int64_t shift) const {
   Part block = *this;
   block.length /= level.ranks;
   block.digits.push_back({level, shift, block.length});
@@ -187,7 +187,7 @@ Rings::Rings(program::Program& program, program::ClassId cls, const Task& whole,
       tag_(first_tag),
       cut_(cut) {}
 
-bool Rings::sums_rows(const std::vector<Level>& levels) const {
+bool Rings::sums_rows(const std::vector<RingLevel>& levels) const {
   const TensorType& type = kind_.in[0];
   return kind_.in.size() == 1 && !type.dims.empty() && type.dims[0] % all_ranks(levels) == 0 &&
          !is_cut(whole_.in[0]) && !is_cut(whole_.out[0]);
@@ -195,18 +195,18 @@ bool Rings::sums_rows(const std::vector<Level>& levels) const {
 
 void Rings::all_reduce(const Nested& levels, int64_t pieces) {
   // Neighbours first, whose links are the fastest; pieces where there are two kinds of links.
-  std::vector<Level> inside(levels.inside.rbegin(), levels.inside.rend());
-  std::vector<Level> across(levels.across.rbegin(), levels.across.rend());
+  std::vector<RingLevel> inside(levels.inside.rbegin(), levels.inside.rend());
+  std::vector<RingLevel> across(levels.across.rbegin(), levels.across.rend());
   const bool two = !inside.empty() && !across.empty();
   all_reduce(inside, across, two ? pieces : 1);
 }
 
-void Rings::all_reduce(const std::vector<Level>& inside, const std::vector<Level>& rest,
+void Rings::all_reduce(const std::vector<RingLevel>& inside, const std::vector<RingLevel>& rest,
                        int64_t pieces) {
   // One operand of which all ranks have as many rows is summed where it lies. Else the operands are
   // copied into one flat buffer, with zeros behind them up to a multiple of the ranks, and back:
   // then a list is one message per hop, and sizes need not divide.
-  const std::vector<Level> levels = joined(inside, rest);
+  const std::vector<RingLevel> levels = joined(inside, rest);
   if (levels.empty()) return;
   begin_at(levels[0]);
   if (sums_rows(levels)) {
@@ -227,8 +227,9 @@ void Rings::all_reduce(const std::vector<Level>& inside, const std::vector<Level
 }
 
 /// The operands of one element type, as one flat buffer of a multiple of all ranks' elements.
-void Rings::all_reduce_flat(const std::vector<Level>& inside, const std::vector<Level>& rest,
-                            int64_t pieces, graph::DType dtype) {
+void Rings::all_reduce_flat(const std::vector<RingLevel>& inside,
+                            const std::vector<RingLevel>& rest, int64_t pieces,
+                            graph::DType dtype) {
   struct Slot {
     size_t operand;
     int64_t begin;
@@ -264,8 +265,8 @@ void Rings::all_reduce_flat(const std::vector<Level>& inside, const std::vector<
 /// All pieces inside, then each of them over the rest, then all inside: two lanes that work at the
 /// same time, on different pieces. Over the rest a piece is gathered when the next one's sum has
 /// begun: a link has something to carry while a rank waits for what it then adds.
-void Rings::all_reduce(Part from, Part to, const std::vector<Level>& inside,
-                       const std::vector<Level>& rest, int64_t pieces) {
+void Rings::all_reduce(Part from, Part to, const std::vector<RingLevel>& inside,
+                       const std::vector<RingLevel>& rest, int64_t pieces) {
   std::vector<Part> summed;
   for (int64_t number = 0; number < pieces; ++number) {
     const Part sum = to.piece(number, pieces);
@@ -306,7 +307,7 @@ void Rings::reduce_scatter_by(const Scatter& scatter_all) {
   }
 }
 
-void Rings::reduce_scatter(const std::vector<Level>& levels, int64_t pieces) {
+void Rings::reduce_scatter(const std::vector<RingLevel>& levels, int64_t pieces) {
   if (levels.empty()) return;
   HOCKET_CHECK(pieces == 1 || levels.size() == 1, "pieces over {} levels", levels.size());
   begin_at(levels[0]);
@@ -326,7 +327,7 @@ void Rings::reduce_scatter(const Nested& levels, int64_t pieces) {
     reduce_scatter(levels.all());
     return;
   }
-  const Level& across = levels.across[0];
+  const RingLevel& across = levels.across[0];
   begin_at(levels.inside[0]);
   reduce_scatter_by([&](const Part& from, const Part& last) {
     const int64_t n = levels.inside.size() == 1 ? pieces_of(last.length, pieces) : 1;
@@ -350,7 +351,7 @@ void Rings::reduce_scatter(const Nested& levels, int64_t pieces) {
 
 /// The own block is put in its place, and all come to theirs. `gather_all(whole)`.
 template <class Gather>
-void Rings::all_gather_by(const std::vector<Level>& levels, const Gather& gather_all) {
+void Rings::all_gather_by(const std::vector<RingLevel>& levels, const Gather& gather_all) {
   const bool copied = is_cut(whole_.out[0]);
   const BufferId all = copied ? writer_.step(kind_.out[0]) : whole_.out[0];
   const Part whole{all, false, kind_.out[0].dims[0]};
@@ -361,7 +362,7 @@ void Rings::all_gather_by(const std::vector<Level>& levels, const Gather& gather
   }
 }
 
-void Rings::all_gather(const std::vector<Level>& levels, int64_t pieces) {
+void Rings::all_gather(const std::vector<RingLevel>& levels, int64_t pieces) {
   if (levels.empty()) return;
   HOCKET_CHECK(pieces == 1 || levels.size() == 1, "pieces over {} levels", levels.size());
   begin_at(levels.back());
@@ -378,7 +379,7 @@ void Rings::all_gather(const Nested& levels, int64_t pieces) {
     all_gather(levels.all());
     return;
   }
-  const Level& across = levels.across[0];
+  const RingLevel& across = levels.across[0];
   begin_at(across);
   all_gather_by(levels.all(), [&](const Part& whole) {
     const int64_t block = own_block(whole, levels.all()).length;
@@ -401,8 +402,8 @@ void Rings::all_gather(const Nested& levels, int64_t pieces) {
 
 /// Sums over the levels, one after the other. What a rank then has is its block of `to`, which may
 /// be `from` itself; without `to` it is `last`. Of one level, a piece of each block.
-Part Rings::scatter(Part from, const Part* to, const Part* last, const std::vector<Level>& levels,
-                    Piece piece) {
+Part Rings::scatter(Part from, const Part* to, const Part* last,
+                    const std::vector<RingLevel>& levels, Piece piece) {
   Part target = to ? *to : Part{};
   for (size_t i = 0; i < levels.size(); ++i) {
     Part result = from.block(levels[i], 0).piece(piece.number, piece.of);
@@ -419,7 +420,8 @@ Part Rings::scatter(Part from, const Part* to, const Part* last, const std::vect
   return from;
 }
 
-Part Rings::scatter_level(const Part& from, const Part& result, const Level& level, Piece piece) {
+Part Rings::scatter_level(const Part& from, const Part& result, const RingLevel& level,
+                          Piece piece) {
   // Hop h of a ring: of block c - h, at rank c, the sum over the h ranks behind it goes on, that of
   // block c - h - 1 comes and gets the own part. Sums travel in two buffers by turns; the last one
   // is written to its place.
@@ -447,14 +449,14 @@ Part Rings::scatter_level(const Part& from, const Part& result, const Level& lev
 
 /// Collects the blocks of all ranks in `to`, of which every rank has its own, over the levels from
 /// the last to the first. Of one level, a piece of each block.
-void Rings::gather(Part to, const std::vector<Level>& levels, Piece piece) {
+void Rings::gather(Part to, const std::vector<RingLevel>& levels, Piece piece) {
   std::vector<Part> parts;  // by level: what its blocks make up
-  for (const Level& level : levels) {
+  for (const RingLevel& level : levels) {
     parts.push_back(to);
     to = to.block(level, 0);
   }
   for (size_t i = levels.size(); i-- > 0;) {
-    const Level& level = levels[i];
+    const RingLevel& level = levels[i];
     const auto block = [&](int64_t shift) {
       return view(parts[i].block(level, shift).piece(piece.number, piece.of));
     };
@@ -465,13 +467,13 @@ void Rings::gather(Part to, const std::vector<Level>& levels, Piece piece) {
 }
 
 /// What is copied before the first message, over this level, is copied where that arrives.
-void Rings::begin_at(const Level& level) {
+void Rings::begin_at(const RingLevel& level) {
   const bool leaves = writer_.program().leaves_node(way(level, -1), writer_.cls());
   arrives_ = program::link_lane(comm::Role::receive, leaves);
 }
 
 /// A message to the next rank of the ring, and the one from the rank before.
-void Rings::pass_on(const Level& level, BufferId from, BufferId to) {
+void Rings::pass_on(const RingLevel& level, BufferId from, BufferId to) {
   tasks_.push_back(writer_.message(comm::Role::send, from, way(level, 1), tag_, whole_));
   tasks_.push_back(writer_.message(comm::Role::receive, to, way(level, -1), tag_, whole_));
   arrives_ = tasks_.back().lane;
@@ -480,7 +482,7 @@ void Rings::pass_on(const Level& level, BufferId from, BufferId to) {
 
 /// To the rank that lies `shift` further along the ring: an offset along the axis, if the rings of
 /// the level end where the axis does; else a table tells where each of them ends.
-program::Way Rings::way(const Level& level, int64_t shift) {
+program::Way Rings::way(const RingLevel& level, int64_t shift) {
   const int64_t size = mesh().axes[level.axis].size;
   if (level.ranks * level.stride == size) {
     return {level.axis, static_cast<int32_t>(shift * level.stride)};

@@ -16,7 +16,7 @@ namespace hocket::passes {
 
 /// Rings of ranks that differ on one axis alone: neighbours in a ring lie `stride` coordinates
 /// apart, and `ranks` make it up. A rank has the number coordinate / stride % ranks in its ring.
-struct Level {
+struct RingLevel {
   int32_t axis = 0;
   int64_t ranks = 1, stride = 1;
   /// The number of the rank that lies `shift` further along the ring.
@@ -25,18 +25,18 @@ struct Level {
   }
 };
 /// One ring along every axis, the outermost axis first.
-std::vector<Level> whole_rings(const graph::Mesh& mesh, const std::vector<int32_t>& axes);
+std::vector<RingLevel> whole_rings(const graph::Mesh& mesh, const std::vector<int32_t>& axes);
 /// Recursive halving and doubling: axis by axis rings of two, between ranks that are a power of two
 /// apart, the furthest first, for as long as the ranks can be halved; what remains of an axis, an
 /// odd number, is a ring of its own, before them. In the opposite order a sum is halved between
 /// neighbours first, and little of it goes far.
-std::vector<Level> halvings(const graph::Mesh& mesh, const std::vector<int32_t>& axes);
+std::vector<RingLevel> halvings(const graph::Mesh& mesh, const std::vector<int32_t>& axes);
 
 /// Levels of a sum or of blocks for ranks on nodes, the outermost first: rings between nodes, of
 /// ranks that have the same place on theirs, and rings inside of nodes.
 struct Nested {
-  std::vector<Level> across, inside;
-  std::vector<Level> all() const;
+  std::vector<RingLevel> across, inside;
+  std::vector<RingLevel> all() const;
 };
 /// Axis by axis: an axis whose ranks lie on nodes in equal runs is a ring inside of them and one
 /// across; others are a ring of one kind.
@@ -48,7 +48,7 @@ Nested nested_rings(const program::Program& program, program::ClassId cls,
 struct Part {
   /// `length` times the number of the rank that lies `shift` further along the ring of a level.
   struct Digit {
-    Level level;
+    RingLevel level;
     int64_t shift = 0, length = 0;
   };
   program::BufferId base = program::kNone;
@@ -58,7 +58,7 @@ struct Part {
   int64_t begin = 0;
 
   /// Of its block at the level, that of the rank `shift` further along the ring.
-  Part block(const Level& level, int64_t shift) const;
+  Part block(const RingLevel& level, int64_t shift) const;
   /// Piece `number` of `pieces` equal ones.
   Part piece(int64_t number, int64_t pieces) const;
 };
@@ -96,20 +96,20 @@ class Rings {
 
   /// Whether the sum over these levels needs no flat buffer of its own: one operand of which all
   /// ranks have as many rows.
-  bool sums_rows(const std::vector<Level>& levels) const;
+  bool sums_rows(const std::vector<RingLevel>& levels) const;
   /// Sums operands, or takes their maximum, over these levels, in `in` and `out` as the collective
   /// has them.
-  void all_reduce(const std::vector<Level>& levels) { all_reduce({}, levels, 1); }
+  void all_reduce(const std::vector<RingLevel>& levels) { all_reduce({}, levels, 1); }
   /// Inside of nodes first, in at most `pieces` pieces, of a row or element for each rank at least.
   void all_reduce(const Nested& levels, int64_t pieces);
   /// The block of the rank among all on these levels, outermost first, of the sum along dim 0.
-  void reduce_scatter(const std::vector<Level>& levels) { reduce_scatter(levels, 1); }
+  void reduce_scatter(const std::vector<RingLevel>& levels) { reduce_scatter(levels, 1); }
   /// Of one level, each block in so many equal pieces, one after the other.
-  void reduce_scatter(const std::vector<Level>& levels, int64_t pieces);
+  void reduce_scatter(const std::vector<RingLevel>& levels, int64_t pieces);
   void reduce_scatter(const Nested& levels, int64_t pieces);
   /// The blocks of all ranks on these levels, outermost first, along dim 0.
-  void all_gather(const std::vector<Level>& levels) { all_gather(levels, 1); }
-  void all_gather(const std::vector<Level>& levels, int64_t pieces);
+  void all_gather(const std::vector<RingLevel>& levels) { all_gather(levels, 1); }
+  void all_gather(const std::vector<RingLevel>& levels, int64_t pieces);
   void all_gather(const Nested& levels, int64_t pieces);
 
   std::vector<program::Task> take() { return std::move(tasks_); }
@@ -126,22 +126,23 @@ class Rings {
   struct Piece {
     int64_t number = 0, of = 1;
   };
-  void all_reduce(const std::vector<Level>& inside, const std::vector<Level>& rest, int64_t pieces);
-  void all_reduce(Part from, Part to, const std::vector<Level>& inside,
-                  const std::vector<Level>& rest, int64_t pieces);
-  void all_reduce_flat(const std::vector<Level>& inside, const std::vector<Level>& rest,
+  void all_reduce(const std::vector<RingLevel>& inside, const std::vector<RingLevel>& rest,
+                  int64_t pieces);
+  void all_reduce(Part from, Part to, const std::vector<RingLevel>& inside,
+                  const std::vector<RingLevel>& rest, int64_t pieces);
+  void all_reduce_flat(const std::vector<RingLevel>& inside, const std::vector<RingLevel>& rest,
                        int64_t pieces, graph::DType dtype);
   template <class Scatter>
   void reduce_scatter_by(const Scatter& scatter_all);
   template <class Gather>
-  void all_gather_by(const std::vector<Level>& levels, const Gather& gather_all);
-  Part scatter(Part from, const Part* to, const Part* last, const std::vector<Level>& levels,
+  void all_gather_by(const std::vector<RingLevel>& levels, const Gather& gather_all);
+  Part scatter(Part from, const Part* to, const Part* last, const std::vector<RingLevel>& levels,
                Piece piece);
-  Part scatter_level(const Part& from, const Part& result, const Level& level, Piece piece);
-  void gather(Part to, const std::vector<Level>& levels, Piece piece);
-  void pass_on(const Level& level, program::BufferId from, program::BufferId to);
-  void begin_at(const Level& level);
-  program::Way way(const Level& level, int64_t shift);
+  Part scatter_level(const Part& from, const Part& result, const RingLevel& level, Piece piece);
+  void gather(Part to, const std::vector<RingLevel>& levels, Piece piece);
+  void pass_on(const RingLevel& level, program::BufferId from, program::BufferId to);
+  void begin_at(const RingLevel& level);
+  program::Way way(const RingLevel& level, int64_t shift);
   void local(const std::string& op, const graph::Attrs& attrs,
              const std::vector<program::BufferId>& in, program::BufferId out);
   void copy(program::BufferId from, program::BufferId to);

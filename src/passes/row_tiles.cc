@@ -64,7 +64,7 @@ class RowTiling {
  private:
   /// How a collective and the products beside it are cut.
   struct Cut {
-    Level level;
+    RingLevel level;
     int64_t pieces = 1;  ///< of the rows of every other rank
     bool gathers = true;
     BufferId whole = kNone;  ///< the rows of all ranks
@@ -162,7 +162,7 @@ class RowTiling {
         !is_whole(cut->whole)) {
       return false;
     }
-    const std::vector<Level> levels = whole_rings(program_.mesh_of(writer_.cls()), group.axes);
+    const std::vector<RingLevel> levels = whole_rings(program_.mesh_of(writer_.cls()), group.axes);
     if (levels.size() != 1) return false;
     cut->level = levels[0];
     const int64_t rows = type.dims[0] / cut->level.ranks;

@@ -140,7 +140,7 @@ NodeWork work_of(const Graph& graph, const graph::Node& node, const std::set<Ten
   if (node.phase == Phase::backward) {
     // Gradients of inputs and of a norm's weights are made together.
     const bool alone = of_weights && node.out.size() == 1;
-    work.part = alone ? Part::weights : Part::inputs;
+    work.part = alone ? PassPart::weights : PassPart::inputs;
   }
   return work;
 }

@@ -25,7 +25,7 @@ enum class Share : uint8_t {
 inline constexpr size_t kShares = 3;
 
 /// Where in a micro-batch a node runs.
-enum class Part : uint8_t {
+enum class PassPart : uint8_t {
   forward,
   inputs,   ///< of the backward pass: gradients of inputs, and what is computed again
   weights,  ///< gradients of parameters
@@ -35,7 +35,7 @@ inline constexpr size_t kParts = 3;
 struct NodeWork {
   std::string_view op;  ///< of the registry
   graph::DType dtype = graph::DType::f32;
-  Part part = Part::forward;
+  PassPart part = PassPart::forward;
   Share share = Share::tokens;
   double flops = 0;
   double activations = 0;  ///< bytes moved that grow with the tokens

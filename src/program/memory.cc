@@ -461,6 +461,22 @@ int64_t transport_bytes(const Program& program, const RankClass& cls) {
 
 }  // namespace
 
+int64_t addresses_of(const RankClass& cls) {
+  constexpr int64_t kTooMany = kMostAddresses + 1;
+  int64_t sum = 0;
+  const auto add = [&](int64_t bytes) {
+    sum = bytes < 0 ? kTooMany : std::min(kTooMany, sum + std::min(bytes, kTooMany));
+  };
+  for (const Buffer& buffer : cls.buffers) {
+    if (buffer.kind != BufferKind::step && buffer.kind != BufferKind::view) {
+      add(buffer.type.bytes());
+    }
+  }
+  add(cls.arena_bytes);
+  add(cls.host_arena_bytes);
+  return sum;
+}
+
 std::vector<Memory> memory_of(const Program& program) {
   InFlight in_flight(program);
   std::vector<Memory> list;

@@ -80,6 +80,12 @@ std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
 /// there is none. One that holds some tensor otherwise (held_otherwise) has memory of its own.
 std::vector<Memory> memory_with(const Program& program, const Program* evaluation);
 
+/// Most addresses that a process has, in bytes: what x86-64 gives to one.
+inline constexpr int64_t kMostAddresses = int64_t{1} << 47;
+/// Addresses that a rank of the class reserves: arenas as they are said to be, and named buffers.
+/// kMostAddresses + 1 stands for any number beyond, and for an arena of a negative size.
+int64_t addresses_of(const RankClass& cls);
+
 /// Addresses [begin, end) of the arena.
 struct Range {
   int64_t begin = 0, end = 0;

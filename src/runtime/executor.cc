@@ -279,6 +279,7 @@ void Executor::Impl::prepare(Rank& rank) {
         prepared.call.copies = prepared.copies;
         prepared.call.given = prepared.given;
         prepared.call.tokens = prepared.tokens;
+        prepared.call.task = prepared.id;
       }
     }
   }

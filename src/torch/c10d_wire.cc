@@ -109,9 +109,7 @@ class C10dWire : public Wire {
   std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override;
   std::unique_ptr<Team> team(std::span<const int32_t> members) override;
   void abort() override;
-  void note(const std::string& key, const std::string& value) override;
-  std::string note_first(const std::string& key, const std::string& value) override;
-  std::optional<std::string> noted(const std::string& key) override;
+  std::shared_ptr<Table> table() override;
 
  private:
   /// A message that c10d may still read.
@@ -141,7 +139,6 @@ class C10dWire : public Wire {
   // The group uses one connection to the table, the notes another: an operation that waits holds
   // its connection.
   c10::intrusive_ptr<c10d::Store> table_, notes_;
-  std::mutex notes_mutex_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 
   mutable std::mutex mutex_;           ///< guards calls of the group, and what follows
@@ -383,20 +380,27 @@ std::unique_ptr<Team> C10dWire::team(std::span<const int32_t> members) {
                    collectives_);
 }
 
-void C10dWire::note(const std::string& key, const std::string& value) {
-  std::lock_guard lock(notes_mutex_);
-  notes_->set(key, value);
-}
+class StoreTable : public Table {
+ public:
+  StoreTable(c10::intrusive_ptr<c10d::Store> store, int32_t holder)
+      : store_(std::move(store)), holder_(holder) {}
+  int32_t holder() const override { return holder_; }
+  void note(const std::string& key, const std::string& value) override { store_->set(key, value); }
+  std::string note_first(const std::string& key, const std::string& value) override {
+    return store_->compareSet(key, "", value);
+  }
+  std::optional<std::string> noted(const std::string& key) override {
+    if (!store_->check({key})) return std::nullopt;
+    return store_->get_to_str(key);
+  }
 
-std::string C10dWire::note_first(const std::string& key, const std::string& value) {
-  std::lock_guard lock(notes_mutex_);
-  return notes_->compareSet(key, "", value);
-}
+ private:
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const int32_t holder_;
+};
 
-std::optional<std::string> C10dWire::noted(const std::string& key) {
-  std::lock_guard lock(notes_mutex_);
-  if (!notes_->check({key})) return std::nullopt;
-  return notes_->get_to_str(key);
+std::shared_ptr<Table> C10dWire::table() {
+  return std::make_shared<StoreTable>(notes_, place_.has_table ? -1 : 0);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -96,23 +97,18 @@ int64_t lists_per_rank(const parallel::Plan& plan) {
 
 int64_t lists_at_once(const parallel::Plan& plan) { return plan.dp * lists_per_rank(plan); }
 
-/// All lists as rows of the longest length, padded, and as many micro-batches of them as that
-/// makes; where the program goes back, as the schedule runs.
-engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
-                   bool goes_back) {
+/// Length of the rows of all lists: the longest one, padded to what ranks share out.
+int64_t row_length(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids) {
   int64_t longest = 1;
   for (const auto& list : ids) {
     longest = std::max(longest, static_cast<int64_t>(list.size()));
   }
-  longest = round_up(longest, run.plan.cp);
-  const int64_t at_once = lists_at_once(run.plan);
-  int64_t micro_batches = ceil_div(static_cast<int64_t>(ids.size()), at_once);
-  if (goes_back) {
-    micro_batches = parallel::fitting_micro_batches(
-        run.plan.pp_schedule, static_cast<int>(run.plan.pp), static_cast<int>(run.plan.pp_chunks),
-        static_cast<int>(micro_batches));
-  }
-  engine::Batch batch(micro_batches * at_once, longest);
+  return round_up(longest, run.plan.cp);
+}
+
+/// These lists as rows of a length, padded.
+engine::Batch pack(std::span<const std::vector<int32_t>> ids, int64_t rows, int64_t length) {
+  engine::Batch batch(rows, length);
   for (size_t i = 0; i < ids.size(); ++i) {
     const data::SequenceOut row = batch.row(static_cast<int64_t>(i));
     for (size_t k = 0; k < ids[i].size(); ++k) {
@@ -126,51 +122,75 @@ engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t
   return batch;
 }
 
+/// All lists, in as many micro-batches as a schedule that goes back runs.
+engine::Batch pack_all(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids) {
+  const int64_t at_once = lists_at_once(run.plan);
+  const int64_t micro_batches = parallel::fitting_micro_batches(
+      run.plan.pp_schedule, static_cast<int>(run.plan.pp), static_cast<int>(run.plan.pp_chunks),
+      static_cast<int>(ceil_div(static_cast<int64_t>(ids.size()), at_once)));
+  return pack(ids, micro_batches * at_once, row_length(run, ids));
+}
+
+/// Micro-batches of a step that goes forward only: at most a few for every stage of a pipeline,
+/// however many lists there are. A program with one for each would grow with their number.
+int64_t forward_micro_batches(const parallel::Plan& plan, int64_t lists) {
+  constexpr int64_t kPerStage = 4;
+  const int64_t all = ceil_div(lists, lists_at_once(plan));
+  const int64_t steps = ceil_div(all, kPerStage * plan.pp);
+  return ceil_div(all, steps);
+}
+
 engine::Sizes sizes_for(const engine::Run& run, const engine::Batch& batch) {
   return {lists_per_rank(run.plan), batch.seq_len, batch.rows / lists_at_once(run.plan)};
 }
 
 }  // namespace
 
-std::vector<std::vector<float>> logits_of(const engine::Run& run,
-                                          const std::vector<std::vector<int32_t>>& ids,
-                                          engine::Programs& programs) {
-  // One step over all lists, a micro-batch of one list per rank; `raw` holds the padded logits of
-  // one micro-batch, [lists, seq_len, vocab], and every list takes the rows of its tokens.
-  const engine::Batch batch = pack(run, ids, false);
-  engine::Session& session = programs.session(engine::logits(run, sizes_for(run, batch)));
-  session.feed(batch);
-  session.step();
+void for_each_logits(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
+                     engine::Programs& programs,
+                     const std::function<void(size_t list, std::vector<float> logits)>& take) {
+  // Step after step over so many lists, a micro-batch of one list per rank; `raw` holds the padded
+  // logits of one micro-batch, [lists, seq_len, vocab], and every list takes the rows of its
+  // tokens.
+  const int64_t per = lists_at_once(run.plan);
+  const int64_t rows = per * forward_micro_batches(run.plan, std::ssize(ids));
+  const int64_t length = row_length(run, ids);
   const int64_t vocab = run.model.vocab_size;
   const bool f64 = run.config.model.dtype == "f64";
-  std::vector<std::vector<float>> result;
-  std::vector<std::byte> raw;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const int64_t per = lists_at_once(run.plan), row = static_cast<int64_t>(i) % per;
-    if (row == 0) {
-      raw = session.collect(graph::names::kLogits,
-                            static_cast<int32_t>(i) / static_cast<int32_t>(per));
+  for (size_t first = 0; first < ids.size(); first += static_cast<size_t>(rows)) {
+    const std::span<const std::vector<int32_t>> lists =
+        std::span(ids).subspan(first, std::min(static_cast<size_t>(rows), ids.size() - first));
+    const engine::Batch batch = pack(lists, rows, length);
+    engine::Session& session = programs.session(engine::logits(run, sizes_for(run, batch)));
+    session.feed(batch);
+    session.step();
+    std::vector<std::byte> raw;
+    for (size_t i = 0; i < lists.size(); ++i) {
+      const int64_t row = static_cast<int64_t>(i) % per;
+      if (row == 0) {
+        raw = session.collect(graph::names::kLogits,
+                              static_cast<int32_t>(i) / static_cast<int32_t>(per));
+      }
+      std::vector<float> out(lists[i].size() * static_cast<size_t>(vocab));
+      const int64_t begin = row * length * vocab;
+      for (size_t k = 0; k < out.size(); ++k) {
+        const auto at = begin + static_cast<int64_t>(k);
+        out[k] = f64 ? static_cast<float>(reinterpret_cast<const double*>(raw.data())[at])
+                     : reinterpret_cast<const float*>(raw.data())[at];
+      }
+      take(first + i, std::move(out));
     }
-    std::vector<float> out(ids[i].size() * static_cast<size_t>(vocab));
-    const int64_t begin = row * batch.seq_len * vocab;
-    for (size_t k = 0; k < out.size(); ++k) {
-      out[k] = f64 ? static_cast<float>(reinterpret_cast<const double*>(
-                         raw.data())[begin + static_cast<int64_t>(k)])
-                   : reinterpret_cast<const float*>(raw.data())[begin + static_cast<int64_t>(k)];
-    }
-    result.push_back(std::move(out));
   }
-  return result;
 }
 
 engine::ProgramSpec gradient_spec(const engine::Run& run,
                                   const std::vector<std::vector<int32_t>>& ids) {
-  return engine::gradients(run, sizes_for(run, pack(run, ids, true)));
+  return engine::gradients(run, sizes_for(run, pack_all(run, ids)));
 }
 
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                        engine::Programs& programs) {
-  engine::Batch batch = pack(run, ids, true);
+  engine::Batch batch = pack_all(run, ids);
   const int64_t targets = batch.num_targets();
   if (targets == 0) fail("eval", "no list has two tokens: there is no next token to predict");
   batch.loss_scale = 1.0 / static_cast<double>(targets);

@@ -45,10 +45,11 @@ class Evaluator {
 /// Lists of token ids as `ids.json` has them. Throws Error on anything else.
 std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t vocab_size);
 
-/// Logits [tokens, vocab] of every list, as fp32, under the run's plan.
-std::vector<std::vector<float>> logits_of(const engine::Run& run,
-                                          const std::vector<std::vector<int32_t>>& ids,
-                                          engine::Programs& programs);
+/// Logits [tokens, vocab] of every list, as fp32, under the run's plan: `take` gets them in the
+/// order of the lists, a few lists in memory at a time.
+void for_each_logits(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
+                     engine::Programs& programs,
+                     const std::function<void(size_t list, std::vector<float> logits)>& take);
 
 /// The program of gradients_of. Ranks may hold more parameters for it than for others: stages of
 /// which a schedule has copies.

@@ -2,6 +2,7 @@
 #include "train/memory.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
@@ -67,6 +68,36 @@ std::vector<int64_t> count_ranks_here(const engine::Run& run, const program::Pro
   return ranks;
 }
 
+/// Addresses that this process may have, in bytes.
+int64_t available_addresses() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return program::kMostAddresses;
+  }
+  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, program::kMostAddresses));
+}
+
+/// Arenas are reserved in full, whatever they take of memory: a budget does not change that. Ranks
+/// that are threads have one process together.
+void require_addresses(const engine::Run& run, const program::Program& program) {
+  const std::vector<int64_t> here = count_ranks_here(run, program);
+  const bool together = run.ranks == engine::Ranks::local;
+  double need = 0;
+  for (size_t c = 0; c < here.size(); ++c) {
+    const auto of_rank = static_cast<double>(program::addresses_of(program.classes[c]));
+    need = together ? need + static_cast<double>(here[c]) * of_rank
+                    : std::max(need, here[c] > 0 ? of_rank : 0);
+  }
+  const auto have = static_cast<double>(available_addresses());
+  if (need <= have) return;
+  fail(
+      run.name,
+      "{} would reserve {} of addresses; a process here has {} (2^47 bytes, or less by ulimit -v); "
+      "try a smaller plan.micro_batch or train.seq_len, or `hocket graph --finish` for a program "
+      "that was edited",
+      together ? "the ranks" : "a rank", human_bytes(need), human_bytes(have));
+}
+
 }  // namespace
 
 void require_memory(const engine::Run& run, const program::Program& program) {
@@ -77,6 +108,7 @@ void require_memory(const engine::Run& run, const program::Program& program,
                     const std::vector<program::Memory>& planned) {
   // A budget is of one rank and stands for the device that it will have. Without one the ranks are
   // threads here, and all of them together must fit into what this machine has free.
+  require_addresses(run, program);
   if (const auto& budget = run.config.cluster.memory_budget) {
     const program::MemoryLimits limits{.budget = static_cast<int64_t>(*budget)};
     for (size_t c = 0; c < planned.size(); ++c) {

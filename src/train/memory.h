@@ -11,8 +11,9 @@
 namespace hocket::train {
 
 /// Error (exit code 2) if a rank of the program needs more memory than cluster.memory_budget
-/// allows, or, without a budget, all local ranks more than this machine has to give. To be called
-/// before anything is allocated for them. `planned` is by class.
+/// allows, or, without a budget, all local ranks more than this machine has to give; or more
+/// addresses than a process has. To be called before anything is allocated for them. `planned` is
+/// by class.
 void require_memory(const engine::Run& run, const program::Program& program,
                     const std::vector<program::Memory>& planned);
 /// Of a program with no evaluation beside it.

@@ -29,6 +29,7 @@
 #include "ops/op.h"
 #include "runtime/executor.h"
 #include "runtime/probe.h"
+#include "train/known_inputs.h"
 
 namespace hocket::train {
 
@@ -168,8 +169,8 @@ void time_passes(const program::Program& program, const program::RankClass& cls,
 class SoloRank {
  public:
   SoloRank(const engine::Compiled& compiled, int32_t rank, const engine::Batch& batch,
-           const std::shared_ptr<kernels::Backend>& backend, int threads)
-      : solo_(rank),
+           const KnownInputs& known, const std::shared_ptr<kernels::Backend>& backend, int threads)
+      : solo_(rank, [&known](int32_t me, const comm::Call& call) { known.fill(me, call); }),
         rank_(rank, backend, &solo_, options(threads)),
         // Lives longer than the executor.
         program_(std::shared_ptr<void>(), &compiled.program) {
@@ -196,9 +197,9 @@ class SoloRank {
 /// Times the tasks of a class on its first rank, while `beside` others of the class do the same:
 /// ranks of one machine share its memory and caches.
 void time_class(const engine::Compiled& compiled, program::ClassId cls_id,
-                const engine::Batch& batch, const std::shared_ptr<kernels::Backend>& backend,
-                int threads, int64_t beside, const ProfileOptions& options, Samples& samples,
-                Routing& routing) {
+                const engine::Batch& batch, const KnownInputs& known,
+                const std::shared_ptr<kernels::Backend>& backend, int threads, int64_t beside,
+                const ProfileOptions& options, Samples& samples, Routing& routing) {
   const program::Program& program = compiled.program;
   const program::RankClass& cls = program.classes[cls_id];
   const std::vector<std::string> keys = keys_of(program, cls);
@@ -212,7 +213,7 @@ void time_class(const engine::Compiled& compiled, program::ClassId cls_id,
     threads_of_ranks.emplace_back([&, i] {
       std::optional<SoloRank> rank;
       try {
-        rank.emplace(compiled, ranks[i % ranks.size()], batch, backend, threads);
+        rank.emplace(compiled, ranks[i % ranks.size()], batch, known, backend, threads);
       } catch (...) {
         errors[i] = std::current_exception();
         over = true;
@@ -304,13 +305,21 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
                            : std::min(run.plan.ranks_per_node, run.plan.world());
   const int64_t beside =
       std::clamp<int64_t>(result.cores / std::max<int64_t>(1, result.threads), 1, here) - 1;
+  std::vector<int32_t> alone;
+  for (const program::ClassId cls : classes) {
+    const std::vector<int32_t> ranks = program.ranks_of(cls);
+    const auto most = std::min(std::ssize(ranks), beside + 1);
+    alone.insert(alone.end(), ranks.begin(), ranks.begin() + most);
+  }
+  KnownInputs known(compiled, alone);
+  known.feed(batch.feeds(), compiled);
   Samples samples;
   Routing routing(run.model.num_experts);
   runtime::Probe probe(backend);
   std::vector<double> speeds = {probe.flops_per_s()};
   for (program::ClassId cls : classes) {
-    time_class(compiled, cls, batch, backend, static_cast<int>(result.threads), beside, options,
-               samples, routing);
+    time_class(compiled, cls, batch, known, backend, static_cast<int>(result.threads), beside,
+               options, samples, routing);
     speeds.push_back(probe.flops_per_s());
   }
   result.probe_flops = median(speeds);

@@ -16,11 +16,15 @@ HEAD = "// SPDX-License-Identifier: Apache-2.0\n"
 
 class Layers(unittest.TestCase):
     def errors(self, path, text):
+        return self.errors_of([(path, text)])
+
+    def errors_of(self, files):
         with tempfile.TemporaryDirectory() as root:
-            full = os.path.join(root, path)
-            os.makedirs(os.path.dirname(full))
-            with open(full, "w", encoding="utf-8") as f:
-                f.write(text)
+            for path, text in files:
+                full = os.path.join(root, path)
+                os.makedirs(os.path.dirname(full), exist_ok=True)
+                with open(full, "w", encoding="utf-8") as f:
+                    f.write(text)
             return check_layers.check_tree(root)[0]
 
     def test_this_tree(self):
@@ -43,6 +47,18 @@ class Layers(unittest.TestCase):
         for line in ["if (a) return b(c);", "if (a) fail(b, c);", "if (a) {", "} else {", "} else if (a) {",
                      "if (f(a) &&", "if constexpr (a) return;", "} while (a);", "for (;;) a = b;", "// if (a) b();"]:
             self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}{line}\n"), line)
+
+    def test_types_are_defined_once(self):
+        first = "src/passes/a.h", HEAD + "namespace hocket::passes {\nstruct Level {\n  int axis = 0;\n};\n}\n"
+        for text in ["namespace hocket::passes {\nstruct Level {\n};\n}", "namespace hocket {\nnamespace passes {\nenum class Level : int { a, b };\n}\n}",
+                     "namespace hocket::passes {\n/// A { is no scope.\nconst char* const c = \"{\";\nclass Level final : public A<int> {\n};\n}"]:
+            [error] = self.errors_of([first, ("src/passes/b.cc", f"{HEAD}{text}\n")])
+            self.assertIn("hocket::passes::Level is defined in src/passes/a.h, too", error)
+        for text in ["namespace hocket::passes {\nnamespace {\nstruct Level {\n};\n}\n}", "namespace hocket::sim {\nstruct Level {\n};\n}",
+                     "namespace hocket::passes {\nstruct Level;\nstruct Other {\n  struct Level {\n  };\n};\n}",
+                     "namespace hocket::passes {\nvoid f() {\n  struct Level {\n  };\n}\n}",
+                     "namespace hocket::passes {\n// struct Level {\n// };\n}"]:
+            self.assertEqual([], self.errors_of([first, ("src/passes/b.cc", f"{HEAD}{text}\n")]), text)
 
     def test_allowed(self):
         for path, include in [

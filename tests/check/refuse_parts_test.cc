@@ -14,19 +14,6 @@ using program::TaskId;
 using test::Edit;
 using test::expect_refused;
 
-/// `length` rows of a buffer, from `begin` on.
-BufferId rows(Edit& e, BufferId base, int64_t begin, int64_t length) {
-  program::Buffer view;
-  view.type = e.buffer(base).type;
-  view.type.dims[0] = length;
-  view.kind = program::BufferKind::view;
-  view.base = base;
-  view.dim = 0;
-  view.begin = begin;
-  e.cls().buffers.push_back(view);
-  return e.cls().buffers.size() - 1;
-}
-
 /// A task on the first half of the queries of a sequence, and on the second half of its keys, of
 /// which these need none: a copy of the first task of the op, whose inputs `keys` are keys, into
 /// buffers of its own behind it. Returns where to go on.
@@ -38,7 +25,7 @@ TaskId add_task_on_nothing(Edit& e, const std::string& op, const std::set<size_t
   const int64_t half = attrs.i("seq") / 2;
   std::vector<BufferId> in;
   for (size_t i = 0; i < whole.in.size(); ++i) {
-    in.push_back(rows(e, whole.in[i], keys.contains(i) ? half : 0, half));
+    in.push_back(e.add_rows(whole.in[i], keys.contains(i) ? half : 0, half));
   }
   for (const BufferId out : whole.out) {
     graph::TensorType type = e.buffer(out).type;
@@ -59,8 +46,8 @@ TEST(RefuseParts, NothingOfASoftmaxIsNothingOnlyToItsMerge) {
     std::vector<BufferId> none;
     const TaskId at = add_task_on_nothing(e, "attention", {1, 2}, &none);
     const int64_t half = e.buffer(none[0]).type.dims[0];
-    const BufferId o = rows(e, whole.out[0], 0, half);
-    const BufferId lse = rows(e, whole.out[1], 0, half);
+    const BufferId o = e.add_rows(whole.out[0], 0, half);
+    const BufferId lse = e.add_rows(whole.out[1], 0, half);
     if (op == std::string("softmax_merge")) {
       e.insert(at, e.make(op, {}, {o, lse, none[0], none[1]}, {o, lse}));
       const Verdict v = e.check();
@@ -80,13 +67,51 @@ TEST(RefuseParts, NothingOfASumIsNothingOnlyToASum) {
     std::vector<BufferId> none;
     const TaskId at = add_task_on_nothing(e, "attention_bwd", {2, 3}, &none);
     const int64_t half = e.buffer(none[1]).type.dims[0];
-    const BufferId dk = rows(e, whole.out[1], half, half);
+    const BufferId dk = e.add_rows(whole.out[1], half, half);
     e.insert(at, e.make(op, {}, {dk, none[1]}, {dk}));
     const Verdict v = e.check();
     if (op == std::string("add")) {
       EXPECT_TRUE(v.ok()) << to_text(v);
     } else {
       expect_refused(v, "merge-parts", {"maximum"});
+    }
+  }
+}
+
+// Outputs of attention to the first half of the keys, and of the same queries to the second half.
+TEST(RefuseParts, OutputsOfOnePartGoTogetherIntoAMerge) {
+  for (const bool crossed : {false, true}) {
+    Edit e(test::one_rank());
+    const TaskId at = e.find("attention");
+    const Task whole = e.at(at);
+    const graph::Attrs attrs = e.kind(whole).attrs;
+    const int64_t half = attrs.i("seq") / 2;
+    std::vector<BufferId> made[2];
+    for (const int64_t part : {0, 1}) {
+      for (const BufferId out : whole.out) {
+        graph::TensorType type = e.buffer(out).type;
+        type.dims[0] = half;
+        made[part].push_back(e.add_buffer(type));
+      }
+      std::vector<BufferId> in;
+      for (size_t i = 0; i < whole.in.size(); ++i) {
+        const bool is_key = i == 1 || i == 2;
+        in.push_back(e.add_rows(whole.in[i], is_key ? part * half : half, half));
+      }
+      Task task = e.make("attention", attrs, in, made[part]);
+      task.begins = {{'t', half}, {'s', part * half}};
+      e.insert(at + 1 + part, task);
+    }
+    const BufferId first_lse = made[crossed ? 1 : 0][1], second_lse = made[crossed ? 0 : 1][1];
+    const BufferId o = e.add_rows(whole.out[0], half, half);
+    const BufferId lse = e.add_rows(whole.out[1], half, half);
+    e.insert(at + 3, e.make("softmax_merge", {}, {made[0][0], first_lse, made[1][0], second_lse},
+                            {o, lse}));
+    const Verdict v = e.check();
+    if (crossed) {
+      expect_refused(v, "merge-parts", {"softmax_merge"});
+    } else {
+      EXPECT_TRUE(v.ok()) << to_text(v);
     }
   }
 }

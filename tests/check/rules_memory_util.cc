@@ -44,6 +44,10 @@ std::vector<Row> memory_rows() {
            t.workspace = kNone;
          }
        }},
+      {"addresses", "an arena of more bytes than a process has addresses", one_rank,
+       [](Edit& e) { e.cls().arena_bytes = INT64_MAX; }},
+      {"addresses", "an arena of less than nothing", forward_only,
+       [](Edit& e) { e.cls().host_arena_bytes = -1; }},
       {"expected-routed", "a dense step buffer that expects less than it holds", four_experts,
        [](Edit& e) { e.buffer(e.task("embedding").out[0]).expected_bytes = 1; }},
       {"expected-routed", "an input that expects less than the host writes", four_experts,

@@ -126,6 +126,41 @@ std::vector<Row> race_rows() {
          zero.lane = Lane::h2d;
          e.insert(last + 1, std::move(zero), 0, false);
        }},
+      {"race", "a buffer in the workspace of the one task that may still run", one_rank,
+       [](Edit& e) {
+         // What writes it waits for all tasks of the lane before that one.
+         TaskId last = 0;
+         for (TaskId i = 0; i < (e.cls().tasks.size()); ++i) {
+           if (e.kind(e.at(i)).workspace > 0) {
+             last = i;
+           }
+         }
+         const BufferId to = e.add_buffer(f32({4}));
+         e.buffer(to).offset = e.at(last).workspace;
+         Task zero = e.make("zero", {{"type", std::string("f32[4]")}}, {}, {to});
+         zero.lane = Lane::h2d;
+         zero.deps = {last - 1};
+         e.insert(last + 1, std::move(zero), 0, false);
+       }},
+      {"race", "a part of a buffer in memory that is still copied from", one_rank,
+       [](Edit& e) {
+         // The first part waits for the copy, the second one only for what was written there.
+         const BufferId old = zeros(e, 64);
+         const TaskId wrote = e.cls().tasks.size() - 1;
+         Task copy = e.make("copy", {}, {old}, {e.add_like(old, 0, Space::host)});
+         copy.lane = Lane::d2h;
+         copy.deps = {wrote};
+         e.insert(wrote + 1, std::move(copy), 0, false);
+         const BufferId base = e.add_like(old);
+         e.buffer(base).offset = e.buffer(old).offset;
+         for (const int part : {0, 1}) {
+           const BufferId half = e.add_rows(base, part * 32, 32);
+           Task zero = e.make("zero", {{"type", std::string("f32[32]")}}, {}, {half});
+           zero.lane = part == 0 ? Lane::compute : Lane::h2d;
+           zero.deps = {part == 0 ? wrote + 1 : wrote};
+           e.insert(wrote + 2 + part, std::move(zero), 0, false);
+         }
+       }},
       {"race", "a workspace over an operand", one_rank,
        [](Edit& e) {
          const TaskId at = e.find("linear");

@@ -598,6 +598,25 @@ std::vector<Row> task_rows() {
          twice.out = {dq, dkv, dkv};
          e.insert(at + 1, std::move(twice));
        }},
+      {"in-place-declared", "an output over a part of its input", one_rank,
+       [](Edit& e) {
+         const graph::TensorType type{graph::DType::f32, {12}};
+         const BufferId all = e.add_buffer(type);
+         e.append(e.make("zero", {{"type", graph::to_string(type)}}, {}, {all}));
+         e.append(e.make("copy", {}, {e.add_rows(all, 0, 8)}, {e.add_rows(all, 4, 8)}));
+       }},
+      {"in-place-declared", "two outputs to parts of one buffer that overlap", one_rank,
+       [](Edit& e) {
+         const TaskId at = e.find("attention_bwd");
+         Task twice = e.at(at);
+         const int64_t rows = e.buffer(twice.out[1]).type.dims[0];
+         graph::TensorType both = e.buffer(twice.out[1]).type;
+         both.dims[0] = rows * 3 / 2;
+         const BufferId base = e.add_buffer(both);
+         twice.out = {e.add_like(twice.out[0]), e.add_rows(base, 0, rows),
+                      e.add_rows(base, rows / 2, rows)};
+         e.insert(at + 1, std::move(twice));
+       }},
       {"in-place-declared", "an update that goes elsewhere", one_rank,
        [](Edit& e) {
          const BufferId other = e.add_like(e.task("adamw").out[0]);

@@ -93,6 +93,19 @@ BufferId Edit::add_buffer(const graph::TensorType& type, int32_t c, Space space)
   return rc.buffers.size() - 1;
 }
 
+BufferId Edit::add_rows(BufferId base, int64_t begin, int64_t length, int32_t c) {
+  program::Buffer view;
+  view.kind = BufferKind::view;
+  view.type = buffer(base, c).type;
+  view.type.dims[0] = length;
+  view.base = base;
+  view.dim = 0;
+  view.begin = begin;
+  view.space = buffer(base, c).space;
+  cls(c).buffers.push_back(view);
+  return cls(c).buffers.size() - 1;
+}
+
 Task Edit::make(const std::string& op, const graph::Attrs& attrs, std::vector<BufferId> in,
                 std::vector<BufferId> out, int32_t c) {
   Kind kind;

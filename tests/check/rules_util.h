@@ -56,6 +56,8 @@ class Edit {
   BufferId add_like(BufferId like, int32_t c = 0, Space space = Space::device) {
     return add_buffer(buffer(like, c).type, c, space);
   }
+  /// A view of rows [begin, begin + length) of a buffer.
+  BufferId add_rows(BufferId base, int64_t begin, int64_t length, int32_t c = 0);
   /// A task that is not yet in the program; its kind has the types of the buffers and their cost.
   Task make(const std::string& op, const graph::Attrs& attrs, std::vector<BufferId> in,
             std::vector<BufferId> out, int32_t c = 0);

@@ -216,6 +216,70 @@ TEST(Connection, OneThatIsStoppedWhileItWaitsIsToBlame) {
   EXPECT_EQ(errors[0].find("rank 3"), std::string::npos) << errors[0];
 }
 
+// The table of notes is then silent, and every rank by itself comes to the same.
+TEST(Connection, RankZeroThatIsStoppedIsToBlame) {
+  const auto silent = std::make_shared<std::atomic<bool>>(false);
+  auto list = connections(4, milliseconds(2000), silent);
+  list[0]->watch(
+      &list, [] { return std::string("router L1 mb0 forward"); }, nullptr);
+  std::this_thread::sleep_for(milliseconds(600));
+  *silent = true;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = on_each(list, [&](Connection& connection) {
+    const int32_t rank = connection.index();
+    if (rank == 0) {
+      std::this_thread::sleep_for(milliseconds(6000));
+      *silent = false;  // goes on
+      return;
+    }
+    // Rank 3 waits for nobody, and hears of it all the same.
+    if (rank == 3) {
+      std::string stopped;
+      std::mutex mutex;
+      connection.watch(&stopped, nullptr, [&](const std::string& reason) {
+        std::lock_guard lock(mutex);
+        stopped = reason;
+      });
+      std::this_thread::sleep_for(milliseconds(5000));
+      connection.unwatch(&stopped);
+      std::lock_guard lock(mutex);
+      throw Error(Error::Kind::kRun, "watch", stopped);
+    }
+    try {
+      std::byte byte{};
+      connection.receive(&byte, 1, rank - 1, 0);
+    } catch (...) {
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(5000));
+      EXPECT_EQ(connection.speaks(), rank == 1);
+      throw;
+    }
+  });
+  for (const size_t rank : {1, 2, 3}) {
+    EXPECT_NE(errors[rank].find("rank 0 (on host"), std::string::npos) << errors[rank];
+    EXPECT_NE(errors[rank].find("router L1 mb0 forward"), std::string::npos) << errors[rank];
+    EXPECT_NE(errors[rank].find("has not answered for "), std::string::npos) << errors[rank];
+  }
+}
+
+// Who has the table may swap for a while.
+TEST(Connection, ATableThatIsSilentForAWhileDoesNoHarm) {
+  const auto silent = std::make_shared<std::atomic<bool>>(false);
+  auto list = connections(2, milliseconds(6000), silent);
+  const auto errors = on_each(list, [&](Connection& connection) {
+    std::byte byte{};
+    if (connection.index() == 0) {
+      *silent = true;
+      std::this_thread::sleep_for(milliseconds(2500));
+      *silent = false;
+      connection.send(message_of(1), 1, 0);
+    } else {
+      connection.receive(&byte, 1, 0, 0);
+    }
+    connection.leave();
+  });
+  EXPECT_EQ(errors[0] + errors[1], "");
+}
+
 TEST(Connection, OfACollectiveTheOneThatDoesNotComeIsToBlame) {
   auto list = connections(4, milliseconds(900));
   list[2]->watch(

@@ -393,6 +393,29 @@ std::string error_of(const std::function<void()>& what) {
   return "";
 }
 
+TEST(LocalComm, PeakOfMessagesIsTheMostEver) {
+  Rng rng(6);
+  LocalWorld world(2, milliseconds(20'000));
+  const TensorType large{DType::f32, {100}}, small{DType::f32, {10}};
+  const auto send = [&](const TensorType& type) {
+    Side side = message("send", type, 1, 0, random_tensor(type, rng));
+    side.prepare();
+    world.communicator(0).run(side.call);
+  };
+  const auto receive = [&](const TensorType& type) {
+    Side side = message("recv", type, 0, 0);
+    side.prepare();
+    world.communicator(1).run(side.call);
+  };
+  send(large);
+  send(large);
+  receive(large);
+  receive(large);
+  send(small);
+  receive(small);
+  EXPECT_EQ(world.peak_message_bytes(0), 800);
+}
+
 TEST(LocalComm, MessagesKeepTheirOrderPerTag) {
   Rng rng(5);
   LocalWorld world(2, milliseconds(20'000));
@@ -687,33 +710,46 @@ TEST(SoloComm, KeepsCountsInProportionToTokens) {
   }
 }
 
-/// Of what members do not share evenly, a peer may have one more: a position that follows, or what
-/// this rank has again.
+/// Of what members do not share evenly, a peer may have one more: what this rank has again. What is
+/// known of it stands there instead.
 TEST(SoloComm, GathersUnevenParts) {
   for (const int32_t me : {0, 1}) {
-    SoloCommunicator solo(me);
     const int64_t own = me == 0 ? 3 : 2;
-    Side positions;
-    positions.kind.op = "all_gather";
-    positions.kind.attrs = {{"dim", int64_t{0}}, {"size", int64_t{5}}};
-    positions.kind.in = {{DType::i32, {own}}};
-    positions.kind.out = {{DType::i32, {5}}};
-    positions.members = {0, 1};
-    std::vector<int32_t> numbers{0, 1, 2};
-    if (me == 1) {
-      numbers = {3, 4};
+    const auto gather = [&](const KnownOutputs& known) {
+      SoloCommunicator solo(me, known);
+      Side rows;
+      rows.kind.op = "all_gather";
+      rows.kind.attrs = {{"dim", int64_t{0}}, {"size", int64_t{5}}};
+      rows.kind.in = {{DType::f32, {own}}};
+      rows.kind.out = {{DType::f32, {5}}};
+      rows.members = {0, 1};
+      rows.in = {bytes_of(std::vector<float>(static_cast<size_t>(own), 7))};
+      rows.prepare();
+      solo.run(rows.call);
+      return values_of<float>(rows.out[0]);
+    };
+    EXPECT_EQ(gather({}), std::vector<float>(5, 7));
+    const std::vector<float> others = gather([&](int32_t rank, const Call& call) {
+      EXPECT_EQ(rank, me);
+      static_cast<float*>(call.out[0])[rank == 0 ? 4 : 0] = 3;
+    });
+    EXPECT_EQ(others,
+              me == 0 ? (std::vector<float>{7, 7, 7, 7, 3}) : (std::vector<float>{3, 7, 7, 7, 7}));
+  }
+}
+
+TEST(SoloComm, AMessageBringsWhatIsKnownOfIt) {
+  SoloCommunicator solo(1, [](int32_t, const Call& call) {
+    if (call.task == 5) {
+      static_cast<int32_t*>(call.out[0])[0] = 12;
     }
-    positions.in = {bytes_of(numbers)};
-    positions.prepare();
-    solo.run(positions.call);
-    EXPECT_EQ(values_of<int32_t>(positions.out[0]), (std::vector<int32_t>{0, 1, 2, 3, 4}));
-    Side rows = positions;
-    rows.kind.in = {{DType::f32, {own}}};
-    rows.kind.out = {{DType::f32, {5}}};
-    rows.in = {bytes_of(std::vector<float>(static_cast<size_t>(own), 7))};
-    rows.prepare();
-    solo.run(rows.call);
-    EXPECT_EQ(values_of<float>(rows.out[0]), std::vector<float>(5, 7));
+  });
+  for (const int32_t task : {4, 5}) {
+    Side side = message("recv", {DType::i32, {2}}, 0, 0);
+    side.prepare();
+    side.call.task = task;
+    solo.run(side.call);
+    EXPECT_EQ(values_of<int32_t>(side.out[0]), (std::vector<int32_t>{task == 5 ? 12 : 0, 0}));
   }
 }
 

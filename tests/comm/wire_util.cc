@@ -2,6 +2,7 @@
 #include "tests/comm/wire_util.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -54,6 +55,37 @@ struct Hub {
   std::map<std::tuple<int32_t, int32_t, int32_t>, Box> boxes;  // from, to, tag
   std::map<std::string, std::string> notes;
   std::map<int32_t, bool> gone;
+  std::shared_ptr<std::atomic<bool>> silent;  ///< the table; null: never
+};
+
+/// What it is asked while it is silent is answered later.
+class HubTable : public Table {
+ public:
+  explicit HubTable(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
+  int32_t holder() const override { return 0; }
+  void note(const std::string& key, const std::string& value) override {
+    const auto lock = answering();
+    hub_->notes[key] = value;
+  }
+  std::string note_first(const std::string& key, const std::string& value) override {
+    const auto lock = answering();
+    return hub_->notes.try_emplace(key, value).first->second;
+  }
+  std::optional<std::string> noted(const std::string& key) override {
+    const auto lock = answering();
+    const auto found = hub_->notes.find(key);
+    return found == hub_->notes.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  std::unique_lock<std::mutex> answering() {
+    std::unique_lock lock(hub_->mutex);
+    while (hub_->silent && *hub_->silent) {
+      hub_->changed.wait_for(lock, std::chrono::milliseconds(10));
+    }
+    return lock;
+  }
+  const std::shared_ptr<Hub> hub_;
 };
 
 class ThreadWire : public Wire {
@@ -134,19 +166,7 @@ class ThreadWire : public Wire {
     hub_->changed.notify_all();
   }
 
-  void note(const std::string& key, const std::string& value) override {
-    std::lock_guard lock(hub_->mutex);
-    hub_->notes[key] = value;
-  }
-  std::string note_first(const std::string& key, const std::string& value) override {
-    std::lock_guard lock(hub_->mutex);
-    return hub_->notes.try_emplace(key, value).first->second;
-  }
-  std::optional<std::string> noted(const std::string& key) override {
-    std::lock_guard lock(hub_->mutex);
-    const auto found = hub_->notes.find(key);
-    return found == hub_->notes.end() ? std::nullopt : std::optional(found->second);
-  }
+  std::shared_ptr<Table> table() override { return std::make_shared<HubTable>(hub_); }
 
  private:
   const std::shared_ptr<Hub> hub_;
@@ -257,9 +277,11 @@ std::unique_ptr<Team> ThreadWire::team(std::span<const int32_t> members) {
 
 }  // namespace
 
-std::vector<std::shared_ptr<Connection>> connections(int32_t ranks,
-                                                     std::chrono::milliseconds timeout) {
+std::vector<std::shared_ptr<Connection>> connections(
+    int32_t ranks, std::chrono::milliseconds timeout,
+    const std::shared_ptr<std::atomic<bool>>& silent) {
   const auto hub = std::make_shared<Hub>();
+  hub->silent = silent;
   std::vector<std::shared_ptr<Connection>> list;
   for (int32_t rank = 0; rank < ranks; ++rank) {
     list.push_back(

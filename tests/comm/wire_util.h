@@ -2,6 +2,7 @@
 // Connections between threads of this process, each as if it were a process of its own.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <vector>
@@ -10,8 +11,10 @@
 
 namespace hocket::comm::test {
 
-/// Of so many ranks, by rank.
-std::vector<std::shared_ptr<Connection>> connections(int32_t ranks,
-                                                     std::chrono::milliseconds timeout);
+/// Of so many ranks, by rank. `silent`: while it is true, the table of notes, which rank 0 has,
+/// answers nobody.
+std::vector<std::shared_ptr<Connection>> connections(
+    int32_t ranks, std::chrono::milliseconds timeout,
+    const std::shared_ptr<std::atomic<bool>>& silent = nullptr);
 
 }  // namespace hocket::comm::test

@@ -146,6 +146,9 @@ MUTANTS = [
            "all_reduce collects before all have summed",
            ("collectives/ops_test", "comm/local_test")),
 
+    Mutant(144, "src/comm/local.cc", "«peak = std::max(peak, held);»", "peak = held;",
+           "the peak of messages is what there was last", ("comm/local_test",)),
+
     # --- files and checkpoints
     Mutant(25, "src/base/file.cc", "writer(file);\n    «file.sync();»", "",
            "a file is renamed before its content is on the disk", ("base/file_test",)),
@@ -169,6 +172,28 @@ MUTANTS = [
     Mutant(33, "src/check/hazards.cc",
            "if («ctx_.position[user] >= at.before[lane]») { overlap(user);", "false",
            "a workspace may be overwritten while it is in use", RULES),
+    Mutant(138, "src/check/hazards.cc",
+           "if («ctx_.position[user] >= at.before[lane]») { overlap(user);",
+           "ctx_.position[user] > at.before[lane]",
+           "a workspace may be overwritten while its task runs, if those before it are done", RULES),
+    Mutant(139, "src/check/hazards.cc",
+           "if (state.former.empty() || «state.memory[root] != Memory::held») return;", "true",
+           "a part may be written where another buffer is still in use", RULES),
+    Mutant(140, "src/check/rules/task_rules.cc",
+           "if («overlap(ctx, cls, task.in[i], task.out[o])») {", "false",
+           "an output may lie over a part of its input", RULES),
+    Mutant(141, "src/check/rules/task_rules.cc",
+           "|| «overlap(ctx, cls, task.out[p], task.out[o])») {", "false",
+           "two outputs may go to parts of one buffer that overlap", RULES),
+    Mutant(142, "src/check/values/values.cc",
+           "if («i > 0 && (pieces_[ins_[i]].addends != pieces_[ins_[0]].addends || "
+           "pieces_[ins_[i + half]].addends != pieces_[ins_[half]].addends)») {", "false",
+           "outputs of different parts of a softmax go together into a merge",
+           ("check/refuse_parts_test",)),
+    Mutant(143, "src/check/values/values.cc",
+           "|| «pieces_.has_support(ins_[i], 1)» ||", "false",
+           "nothing today: rows are made of tokens by ops that take no sum whose addends depend on "
+           "the token (Pieces::take_addends); the check of regroup is for an op that would", ()),
     Mutant(34, "src/check/values/pieces.cc", "} else if (!repeats && «!fills_hull(parts, over)») {", "false",
            "parts with addends in common are summed", RULES + ("check/pieces_test",)),
     Mutant(35, "src/program/memory.cc",

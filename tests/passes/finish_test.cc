@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "ops/build.h"
 #include "parallel/lowering/lower.h"
 #include "passes/pass.h"
@@ -115,6 +116,40 @@ TEST(CommandPasses, RunOnTheTextOfTheProgram) {
   EXPECT_NE(refused("exec:sed 's/pp:2/pp:1/'").find("output of"), std::string::npos);
   EXPECT_NE(refused("exec:sed 's/role 0 all/role 0 some/'").find("other roles"), std::string::npos);
   EXPECT_THROW(PassRunner({"bucketz"}, {}, PassOptions()), Error);
+}
+
+// A command that drops a task is refused in the words of the check, before memory is planned.
+TEST(CommandPasses, LeaveNoBufferUnwritten) {
+  const program::Program before = dense_program();
+  for (const char* op : {"add", "sumsq", "all_reduce", "embedding"}) {
+    program::Program broken = before;
+    program::RankClass& cls = broken.classes[0];
+    for (program::Task& task : cls.tasks) {
+      task.deps.clear();
+    }
+    const auto dropped =
+        std::find_if(cls.tasks.begin(), cls.tasks.end(),
+                     [&](const program::Task& task) { return before.kind(task).op == op; });
+    ASSERT_NE(dropped, cls.tasks.end()) << op;
+    // What lies in a buffer of a name is there without the task.
+    const bool named = cls.buffers[dropped->out[0]].kind != program::BufferKind::step;
+    const bool in_place =
+        std::find(dropped->in.begin(), dropped->in.end(), dropped->out[0]) != dropped->in.end();
+    if (named || in_place || !dropped->accumulate.empty()) continue;
+    cls.tasks.erase(dropped);
+    const std::string file = testing::TempDir() + "/broken.txt";
+    write_file_atomic(file, program::print(broken));
+    program::Program program = before;
+    try {
+      PassRunner({"exec:cat > /dev/null; cat " + file}, {}, PassOptions()).run(program);
+      ADD_FAILURE() << "accepted without " << op;
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_EQ(error.exit_code(), 2) << text;
+      EXPECT_NE(text.find("output of exec:"), std::string::npos) << text;
+      EXPECT_NE(text.find("read-before-write"), std::string::npos) << text;
+    }
+  }
 }
 
 }  // namespace

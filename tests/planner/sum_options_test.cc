@@ -55,12 +55,12 @@ TEST(SumOptions, AreValid) {
           break;
         case Kind::communicate:
           EXPECT_EQ(act.codes, codes);
-          if (act.part == Part::scatter || act.part == Part::to_root) {
+          if (act.part == SumPart::scatter || act.part == SumPart::to_root) {
             open.push_back(act);
-          } else if (act.part != Part::whole) {
+          } else if (act.part != SumPart::whole) {
             ASSERT_FALSE(open.empty());
             EXPECT_EQ(open.back().over, act.over);
-            EXPECT_EQ(open.back().part == Part::scatter, act.part == Part::gather);
+            EXPECT_EQ(open.back().part == SumPart::scatter, act.part == SumPart::gather);
             open.pop_back();
           }
           break;
@@ -120,15 +120,15 @@ TEST(SumOptions, GoToARootAsSimulateSays) {
   const auto alone = [&](const char* op, double bytes) {
     return costs.ways(*cost::find_costed(op), bytes, false, shape).front().seconds();
   };
-  const SumAct to{.part = Part::to_root}, from{.part = Part::from_root};
+  const SumAct to{.part = SumPart::to_root}, from{.part = SumPart::from_root};
   const double bytes = 4 << 20;
   EXPECT_NEAR(sums.seconds({to, from}, bytes), alone("reduce", bytes) + alone("broadcast", bytes),
               1e-12);
   // Codes of all ranks lie side by side at the root, and go back so: a quarter of the gradient's
   // bytes each, and a scale for each row.
   const double codes = 16 * (bytes / 4 + bytes / 1024);
-  const SumAct gather{.part = Part::to_root, .codes = true};
-  const SumAct back{.part = Part::from_root, .codes = true};
+  const SumAct gather{.part = SumPart::to_root, .codes = true};
+  const SumAct back{.part = SumPart::from_root, .codes = true};
   const SumAct encode{SumAct::Kind::encode}, decode{SumAct::Kind::decode};
   const double work = sums.seconds({encode, decode}, bytes);
   const double moved = sums.seconds({encode, gather, back, decode}, bytes) - work;

@@ -85,6 +85,25 @@ TEST(RequireMemory, WithoutABudgetTheMachineDecides) {
   EXPECT_THROW(require_memory(run, two_ranks(free / 2 * 3)), Error);
 }
 
+// Arenas are reserved in full: their addresses count, whatever they take of memory.
+TEST(RequireMemory, AddressesCount) {
+  const engine::Run run = run_with("1GB");
+  program::Program program = two_ranks();
+  program.classes[0].arena_bytes = INT64_MAX;
+  EXPECT_THROW(require_memory(run, program), Error);
+  // Threads have the addresses of one process together.
+  program.classes[0].arena_bytes = program::kMostAddresses / 4 * 3;
+  try {
+    require_memory(run, program);
+    ADD_FAILURE() << "two ranks began with three quarters of the addresses each";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 2);
+    EXPECT_NE(std::string(e.what()).find("192 TiB of addresses"), std::string::npos) << e.what();
+  }
+  program.classes[0].arena_bytes = program::kMostAddresses / 4;
+  EXPECT_NO_THROW(require_memory(run, program));
+}
+
 /// Two ranks after a step, and a plan that was for less than they take.
 class AfterAStep : public testing::Test {
  protected:

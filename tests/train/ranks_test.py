@@ -278,6 +278,16 @@ class Ranks(unittest.TestCase):
                 self.assertEqual(1, len(told), errors)
                 self.assertIn("has sent nothing for 6 s", told[0])
 
+    def test_rank_0_that_hangs_is_named(self):
+        # It has the table in which ranks see what others do: all end without it.
+        for plan in (("dp=2", "pp=2"), ("dp=4", "shard.params=all", "collectives=c10d")):
+            with self.subTest(plan=plan):
+                errors, took = self.fail_one(0, signal.SIGSTOP, plan)
+                self.assertLess(took, 20)
+                told = [text for text in errors.values() if "rank 0 (on host" in text]
+                self.assertEqual(1, len(told), errors)
+                self.assertRegex(told[0], r"has not answered for \d+\.\d s \(plan.timeout_s is 6\)")
+
     # Steps of about a second, and a checkpoint behind each.
     SLOW = [w for key in ("train.steps=2", "train.global_batch=1536", "plan.micro_batch=32", "train.save_every=1")
             for w in ("--set", key)]

@@ -174,6 +174,12 @@ std::string has_plan(const Context& ctx, const RankClass& cls, size_t) {
                      homeless);
 }
 
+std::string addresses(const Context&, const RankClass& cls, size_t) {
+  if (program::addresses_of(cls) <= program::kMostAddresses) return "";
+  return fmt::format("has an arena of {} bytes, {} in host memory, and named buffers",
+                     cls.arena_bytes, cls.host_arena_bytes);
+}
+
 std::string buffer_type(const Context& ctx, const RankClass&, const Buffer& buffer) {
   if (const std::string why = insane(ctx, buffer.type); !why.empty()) return "has " + why;
   if (buffer.expected_bytes != kNone &&
@@ -440,6 +446,8 @@ const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
        "lower it with plan.ranks_per_node", ranks_per_node},
       {"has-plan", "step buffers have places in the arena (a program between passes need not)",
        "plan its memory: `hocket graph --finish FILE`", has_plan},
+      {"addresses", "the memory of a rank has no more addresses than a process (2^47 bytes)",
+       "plan its memory: `hocket graph --finish FILE`", addresses},
   };
   return rules;
 }

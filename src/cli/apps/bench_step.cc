@@ -26,6 +26,7 @@
 #include "engine/session.h"
 #include "engine/timed.h"
 #include "runtime/probe.h"
+#include "train/known_inputs.h"
 #include "train/memory.h"
 #include "train/step_times.h"
 
@@ -58,10 +59,13 @@ class StepBench {
   StepBench(const engine::Run& run, int32_t rank)
       : run_(run),
         ranks_(new runtime::LocalRanks(
-            std::make_shared<comm::SoloWorld>(static_cast<int32_t>(run.plan.world())),
+            std::make_shared<comm::SoloWorld>(
+                static_cast<int32_t>(run.plan.world()),
+                [this](int32_t me, const comm::Call& call) { known_->fill(me, call); }),
             std::vector<int32_t>{rank}, kernels::cpu_backend(), engine::rank_options(run))),
         alone_(true) {
     prepare();
+    known_ = std::make_unique<train::KnownInputs>(session_->compiled(), std::vector{rank});
   }
   comm::Processes& processes() const { return ranks_->processes(); }
   engine::HeldTime held() const { return engine::held_time(*session_); }
@@ -89,6 +93,9 @@ class StepBench {
     batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
     batch.hyper = engine::Hyper::of(train, train.lr, steps_);
     session_->feed(batch);
+    if (known_) {
+      known_->feed(batch, session_->compiled());
+    }
     session_->step();
     const double loss = alone_ ? 0 : session_->loss();
     return {ms_since(start), cpu_ms() - cpu, loss};
@@ -126,6 +133,7 @@ class StepBench {
   std::unique_ptr<runtime::LocalRanks> ranks_;
   std::vector<int64_t> documents_;  ///< lengths, of a sequence after the other, in turn
   bool alone_ = false;
+  std::unique_ptr<train::KnownInputs> known_;  ///< of a rank that is alone
   std::unique_ptr<engine::Session> session_;
   std::vector<int32_t> batches_[8];
   int64_t steps_ = 0;

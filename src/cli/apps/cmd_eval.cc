@@ -38,25 +38,31 @@ void load(const engine::Run& run, const runtime::Store& store) {
   load(run, engine::compile(engine::logits(run, {.num_micro_batches = 1})), store);
 }
 
-/// Mean next-token loss of the lists, from their logits; nan without a next token.
-double mean_loss(const Lists& ids, const std::vector<std::vector<float>>& logits, size_t vocab) {
-  double sum = 0;
-  int64_t count = 0;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    for (size_t t = 0; t + 1 < ids[i].size(); ++t, ++count) {
-      const float* row = logits[i].data() + t * vocab;
+/// Next-token loss of lists, from their logits.
+class NextTokenLoss {
+ public:
+  explicit NextTokenLoss(int64_t vocab) : vocab_(static_cast<size_t>(vocab)) {}
+  void add(const std::vector<int32_t>& list, const std::vector<float>& logits) {
+    for (size_t t = 0; t + 1 < list.size(); ++t, ++count_) {
+      const float* row = logits.data() + t * vocab_;
       double top = row[0], total = 0;
-      for (size_t v = 1; v < vocab; ++v) {
+      for (size_t v = 1; v < vocab_; ++v) {
         top = std::max(top, static_cast<double>(row[v]));
       }
-      for (size_t v = 0; v < vocab; ++v) {
+      for (size_t v = 0; v < vocab_; ++v) {
         total += std::exp(row[v] - top);
       }
-      sum += top + std::log(total) - row[ids[i][t + 1]];
+      sum_ += top + std::log(total) - row[list[t + 1]];
     }
   }
-  return count > 0 ? sum / static_cast<double>(count) : std::nan("");
-}
+  /// nan without a next token.
+  double mean() const { return count_ > 0 ? sum_ / static_cast<double>(count_) : std::nan(""); }
+
+ private:
+  size_t vocab_;
+  double sum_ = 0;
+  int64_t count_ = 0;
+};
 
 void save_logits(const std::string& path, const Lists& ids,
                  const std::vector<std::vector<float>>& logits, int64_t vocab) {
@@ -169,12 +175,20 @@ int on_ids(const Options& options, const engine::Run& run) {
                   hash_of(ids), options.grads.empty() ? "without" : "with"));
   engine::Programs programs(run, ranks);
   load(run, programs.store());
-  const auto logits = train::logits_of(run, ids, programs);
-  double loss = mean_loss(ids, logits, static_cast<size_t>(run.model.vocab_size));
   // Every process has what was collected; one writes it.
   const bool writes = ranks.processes().index() == 0;
-  if (!options.logits.empty() && writes) {
-    save_logits(options.logits, ids, logits, run.model.vocab_size);
+  const bool saves_logits = !options.logits.empty() && writes;
+  NextTokenLoss next_tokens(run.model.vocab_size);
+  std::vector<std::vector<float>> kept;
+  train::for_each_logits(run, ids, programs, [&](size_t list, std::vector<float> logits) {
+    next_tokens.add(ids[list], logits);
+    if (saves_logits) {
+      kept.push_back(std::move(logits));
+    }
+  });
+  double loss = next_tokens.mean();
+  if (saves_logits) {
+    save_logits(options.logits, ids, kept, run.model.vocab_size);
   }
   train::Gradients gradients;
   if (!options.grads.empty()) {

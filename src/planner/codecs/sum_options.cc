@@ -18,13 +18,13 @@ namespace {
 /// Collectives in their order, whatever travels.
 struct Step {
   Over over;
-  Part part;
+  SumPart part;
 };
 using Skeleton = std::vector<Step>;
 
-Skeleton whole(Over over) { return {{over, Part::whole}}; }
-Skeleton scattered(Over over) { return {{over, Part::scatter}, {over, Part::gather}}; }
-Skeleton by_root(Over over) { return {{over, Part::to_root}, {over, Part::from_root}}; }
+Skeleton whole(Over over) { return {{over, SumPart::whole}}; }
+Skeleton scattered(Over over) { return {{over, SumPart::scatter}, {over, SumPart::gather}}; }
+Skeleton by_root(Over over) { return {{over, SumPart::to_root}, {over, SumPart::from_root}}; }
 
 std::vector<Skeleton> skeletons() {
   std::vector<Skeleton> all{whole(Over::all), scattered(Over::all), by_root(Over::all)};
@@ -91,15 +91,15 @@ class Paths {
 
 const char* routine_of(const SumAct& act) {
   switch (act.part) {
-    case Part::whole:
+    case SumPart::whole:
       return act.codes ? "all_gather" : "all_reduce";
-    case Part::scatter:
+    case SumPart::scatter:
       return act.codes ? "all_to_all" : "reduce_scatter";
-    case Part::gather:
+    case SumPart::gather:
       return "all_gather";
-    case Part::to_root:
+    case SumPart::to_root:
       return act.codes ? "gather" : "reduce";
-    case Part::from_root:
+    case SumPart::from_root:
       return "broadcast";
   }
   return "";
@@ -233,17 +233,17 @@ double SumCosts::bytes(const State& state) const {
 double SumCosts::communicate(const SumAct& act, State* state) const {
   const double time = bring(false, state) + collective_s(act, *state);
   const double n = members(act.over);
-  if (act.part == Part::scatter) {
+  if (act.part == SumPart::scatter) {
     state->elements /= n;
   }
-  if (act.part == Part::gather) {
+  if (act.part == SumPart::gather) {
     state->elements *= n;
   }
-  if (act.codes && act.part != Part::gather && act.part != Part::from_root) {
+  if (act.codes && act.part != SumPart::gather && act.part != SumPart::from_root) {
     state->pieces *= n;
   }
   if (act.over == Over::inside) {
-    state->at_once = act.part == Part::scatter ? n : 1;
+    state->at_once = act.part == SumPart::scatter ? n : 1;
   }
   return time;
 }
@@ -252,8 +252,8 @@ double SumCosts::collective_s(const SumAct& act, const State& state) const {
   const double n = members(act.over);
   const double payload = bytes(state);
   // An op that gathers counts what comes of it.
-  const bool gathers = act.part == Part::gather ||
-                       (act.codes && (act.part == Part::whole || act.part == Part::to_root));
+  const bool gathers = act.part == SumPart::gather ||
+                       (act.codes && (act.part == SumPart::whole || act.part == SumPart::to_root));
   const std::vector<cost::Way> ways = costs_.ways(
       *cost::find_costed(routine_of(act)), gathers ? n * payload : payload, false, shape(act.over));
   const auto adapters = static_cast<double>(costs_.cluster().topology.adapters_per_node);

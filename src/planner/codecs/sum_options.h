@@ -29,7 +29,7 @@
 namespace hocket::planner {
 
 /// What a collective does to a sum: all of it, or the first or second of the two that do.
-enum class Part : uint8_t { whole, scatter, gather, to_root, from_root };
+enum class SumPart : uint8_t { whole, scatter, gather, to_root, from_root };
 enum class Over : uint8_t { all, inside, between };  ///< ranks, those of a node, nodes
 
 /// One thing that is done: a collective, or the work of a codec.
@@ -37,7 +37,7 @@ struct SumAct {
   enum class Kind : uint8_t { communicate, encode, decode } kind = Kind::communicate;
   bool on_host = false;  ///< of the work
   // Of a collective.
-  Part part = Part::whole;
+  SumPart part = SumPart::whole;
   Over over = Over::all;
   bool codes = false;  ///< travel, not the gradient
   bool operator==(const SumAct&) const = default;

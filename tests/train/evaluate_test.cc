@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lists of tokens: each gets the logits that it has alone, whatever lists come with it, and how
+// many there are does not change what a step takes.
+#include "train/evaluate.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/params.h"
+
+namespace hocket::train {
+namespace {
+
+constexpr int64_t kVocabulary = 64;
+
+using Lists = std::vector<std::vector<int32_t>>;
+
+engine::Run run_of(const std::vector<std::string>& plan) {
+  return engine::parse_run(
+      "model: {dtype: f32, config: {model_type: llama, vocab_size: 64, hidden_size: 16, "
+      "num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 4, "
+      "intermediate_size: 24, max_position_embeddings: 64}}\ntrain: {global_batch: 4}\n",
+      "test", plan);
+}
+
+/// Lists of 1 to 7 tokens.
+Lists lists_of(size_t count) {
+  Lists lists(count);
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t k = 0; k < i % 7 + 1; ++k) {
+      lists[i].push_back(static_cast<int32_t>((i * 13 + k * 5) % kVocabulary));
+    }
+  }
+  return lists;
+}
+
+/// The logits of lists, and what a rank had for inputs and outputs.
+struct Evaluated {
+  Lists ids;
+  std::vector<std::vector<float>> logits;
+  int64_t bytes = 0;
+};
+
+Evaluated evaluate(const engine::Run& run, Lists ids) {
+  runtime::LocalRanks ranks = engine::local_ranks(run);
+  engine::Programs programs(run, ranks);
+  engine::CompileOptions how;
+  how.purpose = engine::Purpose::logits;
+  how.num_micro_batches = 1;
+  const engine::Compiled& compiled = programs.compiled(how);
+  engine::initialise(compiled.reference, compiled.program, 3, ranks);
+  Evaluated result;
+  result.ids = std::move(ids);
+  for_each_logits(run, result.ids, programs, [&](size_t list, std::vector<float> logits) {
+    EXPECT_EQ(list, result.logits.size());
+    EXPECT_EQ(logits.size(), result.ids[list].size() * kVocabulary);
+    result.logits.push_back(std::move(logits));
+  });
+  EXPECT_EQ(result.logits.size(), result.ids.size());
+  result.bytes = ranks.measured(0).inputs_outputs;
+  return result;
+}
+
+TEST(Logits, AreThoseOfEachListAlone) {
+  const Lists ids = lists_of(23);
+  std::vector<std::vector<float>> alone;
+  for (const std::vector<int32_t>& list : ids) {
+    alone.push_back(evaluate(run_of({}), {list}).logits[0]);
+  }
+  for (const std::vector<std::string>& plan :
+       {std::vector<std::string>{}, {"plan.pp=2"}, {"plan.dp=2"}, {"plan.cp=2"}}) {
+    const Evaluated all = evaluate(run_of(plan), ids);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      for (size_t k = 0; k < alone[i].size(); ++k) {
+        ASSERT_NEAR(all.logits[i][k], alone[i][k], 1e-5) << (plan.empty() ? "" : plan[0]) << i;
+      }
+    }
+  }
+}
+
+TEST(Logits, OfMoreListsTakeMoreStepsAndNoMoreMemory) {
+  const engine::Run run = run_of({});
+  EXPECT_EQ(evaluate(run, lists_of(28)).bytes, evaluate(run, lists_of(28 * 8)).bytes);
+}
+
+}  // namespace
+}  // namespace hocket::train
