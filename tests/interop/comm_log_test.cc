@@ -12,6 +12,7 @@ namespace hocket::interop {
 namespace {
 
 using cost::CommLog;
+using cost::CommSample;
 
 std::string refusal(const std::string& text, const std::string& path = "some.log") {
   try {
