@@ -14,7 +14,7 @@
 #include "run/config.h"
 #include "tests/compare_util.h"
 
-namespace hocket::plan {
+namespace hocket::planner {
 namespace {
 
 const char* kDense = R"({"model_type": "llama", "vocab_size": 64, "hidden_size": 32,
@@ -492,4 +492,4 @@ TEST(PlanSearch, TheRunOfAPlanIsWhatWasSimulated) {
 }
 
 }  // namespace
-}  // namespace hocket::plan
+}  // namespace hocket::planner

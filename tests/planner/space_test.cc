@@ -10,7 +10,7 @@
 
 #include "base/rng.h"
 
-namespace hocket::plan {
+namespace hocket::planner {
 namespace {
 
 /// The least that the busiest rank can have to do, of all ways to lay the layers.
@@ -186,4 +186,4 @@ TEST(PlanSpace, ExpertsTakeTwoStepsWhereTheyAreOnSeveralNodes) {
 }
 
 }  // namespace
-}  // namespace hocket::plan
+}  // namespace hocket::planner
