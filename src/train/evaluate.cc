@@ -13,6 +13,7 @@
 #include "comm/together.h"
 #include "engine/batch.h"
 #include "engine/params.h"
+#include "graph/elements.h"
 #include "graph/names.h"
 #include "parallel/schedules/schedule.h"
 #include "program/contract.h"
@@ -170,7 +171,7 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
   session.feed(batch);
   session.step();
   const int64_t vocab = run.model.vocab_size;
-  const bool f64 = run.config.model.dtype == "f64";
+  const graph::DType dtype = graph::parse_dtype(run.config.model.dtype);
   std::vector<std::vector<float>> result;
   std::vector<std::byte> raw;
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -181,11 +182,7 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
     }
     std::vector<float> out(ids[i].size() * static_cast<size_t>(vocab));
     const int64_t begin = row * batch.seq_len * vocab;
-    for (size_t k = 0; k < out.size(); ++k) {
-      out[k] = f64 ? static_cast<float>(reinterpret_cast<const double*>(
-                         raw.data())[begin + static_cast<int64_t>(k)])
-                   : reinterpret_cast<const float*>(raw.data())[begin + static_cast<int64_t>(k)];
-    }
+    graph::read_numbers(dtype, raw.data() + begin * graph::size_of(dtype), std::span(out));
     result.push_back(std::move(out));
   }
   return result;
@@ -208,8 +205,10 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
   Gradients gradients;
   gradients.loss = session.loss();
   for (const auto& grad : session.graph().grads) {
-    const graph::Tensor& param = session.graph().tensor(grad.param);
-    gradients.grads.push_back({param, session.collect(graph::names::kGradOf + param.name)});
+    graph::Tensor param = session.graph().tensor(grad.param);
+    param.type.dtype = session.graph().tensor(grad.total).type.dtype;
+    std::vector<std::byte> sum = session.collect(graph::names::kGradOf + param.name);
+    gradients.grads.push_back({std::move(param), std::move(sum)});
   }
   return gradients;
 }

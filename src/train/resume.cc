@@ -71,6 +71,7 @@ std::string Position::to_json() const {
       .member("began_with", began_with)
       .member("steps", steps)
       .member("time_s", time_s)
+      .member("kernels", kernels)
       .end()
       .take();
 }
@@ -90,6 +91,9 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   position.steps = in.get_int("steps", 0);
   if (in.has("time_s")) {
     position.time_s = in.get_double("time_s");
+  }
+  if (in.has("kernels")) {
+    position.kernels = in.get_string("kernels");
   }
   return position;
 }

@@ -21,6 +21,7 @@ struct Position {
   std::string began_with;          ///< "random, seed 1", "from <folder>"; empty: not known
   int64_t steps = 0;               ///< where the run ends; 0: a checkpoint that does not say
   double time_s = 0;               ///< spent in steps
+  std::string kernels;             ///< kernels::cpu_level of its last steps; empty: not known
 
   std::string to_json() const;
   /// Error: what a checkpoint has in its place is none.

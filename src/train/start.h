@@ -23,6 +23,7 @@ struct Start {
   int64_t step = 0;        ///< steps that are done
   int64_t steps = 0;       ///< where the run ends; 0: train.minutes say so, once a step is timed
   double trained_s = 0;    ///< time in steps so far
+  std::string kernels;     ///< that the steps so far ran on, where they are not those of here
   std::vector<std::pair<int64_t, double>> losses;  ///< of the steps so far
 
   /// "of checkpoint runs/x/checkpoints/step-000040 (step 40)", "random, seed 1".

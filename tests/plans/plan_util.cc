@@ -15,6 +15,8 @@
 #include "check/mutants/mutate.h"
 #include "comm/process_world.h"
 #include "engine/params.h"
+#include "graph/elements.h"
+#include "graph/names.h"
 #include "program/contract.h"
 #include "tests/schedule_util.h"
 
@@ -387,10 +389,7 @@ namespace {
 
 std::vector<double> as_doubles(const std::vector<std::byte>& raw, graph::DType dtype) {
   std::vector<double> v(raw.size() / static_cast<size_t>(size_of(dtype)));
-  for (size_t i = 0; i < v.size(); ++i) {
-    v[i] = dtype == graph::DType::f64 ? reinterpret_cast<const double*>(raw.data())[i]
-                                      : reinterpret_cast<const float*>(raw.data())[i];
-  }
+  graph::read_numbers(dtype, raw.data(), std::span(v));
   return v;
 }
 
@@ -413,9 +412,26 @@ void change_last_bits(graph::DType dtype, const engine::Compiled& compiled, uint
   }
 }
 
+/// Gives master weights the numbers of their parameters.
+void start_masters(const engine::Compiled& compiled, runtime::LocalRanks& ranks) {
+  const graph::Graph& graph = compiled.reference;
+  for (const graph::Tensor& param : graph.tensors) {
+    if (param.kind != graph::TensorKind::param) continue;
+    const graph::TensorId id = graph.find(graph::names::kMasterOf + param.name);
+    if (id == graph::kNone) continue;
+    const std::vector<double> values =
+        as_doubles(engine::gather(param, compiled.program, ranks), param.type.dtype);
+    engine::scatter(graph.tensor(id), compiled.program, ranks,
+                    [&](int64_t begin, int64_t count, void* to) {
+                      std::copy_n(values.begin() + begin, count, static_cast<float*>(to));
+                    });
+  }
+}
+
 /// Initial parameters of a case, and its last bits.
 void initialise(const engine::Compiled& compiled, const Case& c, runtime::LocalRanks& ranks) {
   engine::initialise(compiled.reference, compiled.program, c.seed, ranks);
+  start_masters(compiled, ranks);
   if (c.last_bits != 0) {
     change_last_bits<double>(graph::DType::f64, compiled, c.last_bits, ranks);
     change_last_bits<float>(graph::DType::f32, compiled, c.last_bits, ranks);
