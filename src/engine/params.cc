@@ -31,45 +31,46 @@ void for_each_holder(const std::string& name, const program::Program& program,
   }
 }
 
-/// Elements [begin, begin + part.size()) of a tensor.
+/// Initial values of a tensor's elements [begin, begin + part.size()).
 template <typename T>
-void fill(const graph::Tensor& tensor, uint64_t seed, int64_t begin, std::span<T> part) {
-  if (tensor.init.kind == graph::Init::Kind::normal) {
-    fill_normal(part, seed, hash_name(tensor.name), static_cast<uint64_t>(begin),
-                tensor.init.value);
+void fill(const graph::Tensor& source, uint64_t seed, int64_t begin, std::span<T> part) {
+  if (source.init.kind == graph::Init::Kind::normal) {
+    fill_normal(part, seed, hash_name(source.name), static_cast<uint64_t>(begin),
+                source.init.value);
   } else {
-    std::fill(part.begin(), part.end(), static_cast<T>(tensor.init.value));
+    std::fill(part.begin(), part.end(), static_cast<T>(source.init.value));
   }
 }
 
 /// The same in numbers of two bytes: those of f32, rounded.
 template <typename Small>
-void fill_rounded(const graph::Tensor& tensor, uint64_t seed, int64_t begin,
+void fill_rounded(const graph::Tensor& source, uint64_t seed, int64_t begin,
                   std::span<typename Small::Stored> part) {
   std::array<float, 1024> wide;
   for (size_t done = 0; done < part.size(); done += wide.size()) {
     const size_t count = std::min(wide.size(), part.size() - done);
-    fill(tensor, seed, begin + static_cast<int64_t>(done), std::span(wide).first(count));
-    for (size_t i = 0; i < count; ++i) {
-      part[done + i] = Small::encode(wide[i]);
-    }
+    fill(source, seed, begin + static_cast<int64_t>(done), std::span(wide).first(count));
+    std::transform(wide.begin(), wide.begin() + count, part.begin() + done,
+                   [](float value) { return Small::encode(value); });
   }
 }
 
-/// Fills `count` elements from `begin` on, which lie at `to`.
-void fill_any(const graph::Tensor& tensor, uint64_t seed, int64_t begin, int64_t count, void* to) {
+/// Fills `count` elements of `tensor` from `begin` on, which lie at `to`, with the initial values
+/// that `source` has there.
+void fill(const graph::Tensor& tensor, const graph::Tensor& source, uint64_t seed, int64_t begin,
+          int64_t count, void* to) {
   const auto part = [&]<typename T>(T) {
     return std::span(static_cast<T*>(to), static_cast<size_t>(count));
   };
   switch (tensor.type.dtype) {
     case graph::DType::f64:
-      return fill(tensor, seed, begin, part(double{}));
+      return fill(source, seed, begin, part(double{}));
     case graph::DType::f32:
-      return fill(tensor, seed, begin, part(float{}));
+      return fill(source, seed, begin, part(float{}));
     case graph::DType::bf16:
-      return fill_rounded<Bf16>(tensor, seed, begin, part(uint16_t{}));
+      return fill_rounded<Bf16>(source, seed, begin, part(uint16_t{}));
     case graph::DType::f16:
-      return fill_rounded<F16>(tensor, seed, begin, part(uint16_t{}));
+      return fill_rounded<F16>(source, seed, begin, part(uint16_t{}));
     default:
       fail_run("parameters",
                "{} is {}; expected f32, f64, bf16 or f16 where there is an initial value",
@@ -193,7 +194,7 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
       std::byte* const data = entry.memory->data();
       program::for_each_run(buffer, t.name, t.type, program, rank.id(),
                             [&](int64_t begin, int64_t count, int64_t local) {
-                              fill_any(t, seed, begin, count, data + t.type.bytes_of(local));
+                              fill(t, t, seed, begin, count, data + t.type.bytes_of(local));
                             });
     }
   }
