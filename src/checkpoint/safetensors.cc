@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/json_writer.h"
+#include "base/small_float.h"
 #include "base/text.h"
 #include "checkpoint/safetensors_header.h"
 
@@ -28,46 +29,11 @@ constexpr int64_t kMaxIndexBytes = 100'000'000;
 constexpr int64_t kChunkBytes = int64_t{1} << 20;
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-struct Bf16 {
-  uint16_t bits;
-};
-struct F16 {
-  uint16_t bits;
-};
-
-double widen(float x) { return x; }
-double widen(double x) { return x; }
-double widen(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
-double widen(F16 x) {
-  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000) << 16;
-  uint32_t exponent = (x.bits >> 10) & 31, mantissa = x.bits & 0x3ff;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | mantissa << 13);
-  if (exponent == 0) {
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-    return sign ? -magnitude : magnitude;
-  }
-  return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-}
-
-// One rounding, to nearest even, whatever the source: via float a double would be rounded twice.
-Bf16 to_bf16(double x) {
-  float f = static_cast<float>(x);
-  if (f != f) return {static_cast<uint16_t>(std::bit_cast<uint32_t>(f) >> 16 | 0x40)};
-  uint32_t bits = std::bit_cast<uint32_t>(f);
-  // Rounding to odd keeps what the first rounding lost.
-  if (static_cast<double>(f) != x && !(bits & 1)) {
-    const bool away = (static_cast<double>(f) > x) == (x > 0);
-    if ((bits & 0x7fffffff) == 0x7f800000) return {static_cast<uint16_t>(bits >> 16)};
-    bits = away ? bits - 1 : bits + 1;
-  }
-  bits += 0x7fff + (bits >> 16 & 1);
-  return {static_cast<uint16_t>(bits >> 16)};
-}
-
+/// Rounded once, whatever the source: via float a double would be rounded twice.
 template <typename To>
-To narrow(double x) {
-  if constexpr (std::is_same_v<To, Bf16>) {
-    return to_bf16(x);
+Stored<To> rounded(double x) {
+  if constexpr (kIsSmallFloat<To>) {
+    return To::encode(x);
   } else {
     return static_cast<To>(x);
   }
@@ -75,15 +41,15 @@ To narrow(double x) {
 
 template <typename From, typename To>
 void convert_floats(const char* src, int64_t count, void* dst) {
-  auto* out = static_cast<To*>(dst);
+  auto* out = static_cast<Stored<To>*>(dst);
   if constexpr (std::is_same_v<From, To>) {
-    std::memcpy(out, src, static_cast<size_t>(count) * sizeof(To));
+    std::memcpy(out, src, static_cast<size_t>(count) * sizeof(*out));
     return;
   }
   for (int64_t i = 0; i < count; ++i) {
-    From value;  // the file's data need not be aligned
-    std::memcpy(&value, src + i * static_cast<int64_t>(sizeof(From)), sizeof(From));
-    out[i] = narrow<To>(widen(value));
+    Stored<From> value;  // the file's data need not be aligned
+    std::memcpy(&value, src + i * static_cast<int64_t>(sizeof(value)), sizeof(value));
+    out[i] = rounded<To>(number<From>(value));
   }
 }
 
@@ -149,6 +115,8 @@ Outcome convert(StoredType type, const char* src, int64_t count, DType dtype, vo
       return as(read_floats<double>(type, src, count, dst));
     case DType::bf16:
       return as(read_floats<Bf16>(type, src, count, dst));
+    case DType::f16:
+      return as(read_floats<F16>(type, src, count, dst));
     case DType::i32:
       return read_integers<int32_t>(type, src, count, dst);
     case DType::i64:

@@ -72,7 +72,7 @@ class SafetensorsFile {
   const StoredTensor* find(std::string_view name) const;  ///< null when absent
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  /// Elements [first, first + count) as `dtype`. To f32, f64 and bf16 from F32, F64, BF16, F16
+  /// Elements [first, first + count) as `dtype`. To f32, f64, bf16 and f16 from F32, F64, BF16, F16
   /// (rounding to nearest even where bits are lost, exact otherwise); to i32 and i64 from I64, I32,
   /// U8, BOOL (Error if a value does not fit). Error (exit code 1): the file was cut off since it
   /// was opened.

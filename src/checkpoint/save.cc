@@ -30,6 +30,8 @@ const char* torch_name(graph::DType dtype) {
       return "float64";
     case graph::DType::bf16:
       return "bfloat16";
+    case graph::DType::f16:
+      return "float16";
     default:
       break;
   }

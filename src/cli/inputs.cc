@@ -149,6 +149,12 @@ engine::Run run_at(const checkpoint::ModelLocation& at, const std::string& model
 
 }  // namespace
 
+void require_dtype(const char* verb, const std::string& dtype) {
+  const std::vector<std::string> known = {"f32", "f64", "bf16", "f16"};
+  if (std::find(known.begin(), known.end(), dtype) != known.end()) return;
+  fail(verb, "--dtype is {}; expected {}", quote(dtype), join(known, ", "));
+}
+
 engine::Run model_run(const std::string& model, const std::string& dtype,
                       const std::vector<std::string>& overrides) {
   using checkpoint::Need;

@@ -34,6 +34,9 @@ struct Source {
 Source read_source(const std::string& path, const std::vector<std::string>& overrides,
                    bool bare_model = false);
 
+/// Error of `verb` where --dtype is none that programs run in.
+void require_dtype(const char* verb, const std::string& dtype);
+
 /// Text of a run that evaluates or generates with MODEL: its weights, and for a checkpoint of ours
 /// the data and sequence length that it was trained with. The batch follows the plan of
 /// `overrides`.

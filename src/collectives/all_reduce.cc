@@ -96,6 +96,7 @@ Op describe_all_reduce() {
     return std::vector<Sample>{{{}, {{DType::f32, {37}}}},
                                {{}, {{DType::f64, {3, 5}}, {DType::i64, {4}}, {DType::i32, {1}}}},
                                {{}, {{DType::f32, {1}}}},
+                               {{}, {{DType::bf16, {300}}, {DType::f16, {3, 5}}}},
                                {{{"monoid", std::string("max")}}, {{DType::f64, {11}}}}};
   };
   return op;

@@ -7,43 +7,65 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/small_float.h"
 
 namespace hocket::comm {
 
 namespace {
 
+/// What elements of type T are added up in: those of two bytes in f32.
+template <typename T>
+using Sum = decltype(number<T>(Stored<T>{}));
+
+template <typename T>
+Stored<T> rounded(Sum<T> sum) {
+  if constexpr (kIsSmallFloat<T>) {
+    return T::encode(sum);
+  } else {
+    return sum;
+  }
+}
+
 /// Adds to `total`, or puts the greater one there.
 template <typename T>
-void take_in(graph::Monoid monoid, const T* next, int64_t count, T* total) {
+void take_in(graph::Monoid monoid, const Stored<T>* next, int64_t count, Sum<T>* total) {
   if (monoid == graph::Monoid::sum) {
     for (int64_t i = 0; i < count; ++i) {
-      total[i] += next[i];
+      total[i] += number<T>(next[i]);
     }
   } else {
     for (int64_t i = 0; i < count; ++i) {
-      total[i] = std::max(total[i], next[i]);
+      total[i] = std::max(total[i], number<T>(next[i]));
     }
   }
 }
 
 /// A block at a time, of a length that a compiler knows: it then adds several elements at once.
+/// Every sum is rounded once, at the end.
 template <typename T>
 void reduce_as(graph::Monoid monoid, std::span<const void* const> from, int64_t begin,
                int64_t count, void* to) {
   constexpr int64_t kBlock = 256;
-  std::array<T, kBlock> total;
+  std::array<Sum<T>, kBlock> total;
   for (int64_t done = 0; done < count; done += kBlock) {
     const int64_t length = std::min(kBlock, count - done);
-    const auto source = [&](size_t k) { return static_cast<const T*>(from[k]) + begin + done; };
-    std::copy_n(source(0), length, total.data());
+    const auto source = [&](size_t k) {
+      return static_cast<const Stored<T>*>(from[k]) + begin + done;
+    };
+    for (int64_t i = 0; i < length; ++i) {
+      total[i] = number<T>(source(0)[i]);
+    }
     for (size_t k = 1; k < from.size(); ++k) {
       if (length == kBlock) {
-        take_in(monoid, source(k), kBlock, total.data());
+        take_in<T>(monoid, source(k), kBlock, total.data());
       } else {
-        take_in(monoid, source(k), length, total.data());
+        take_in<T>(monoid, source(k), length, total.data());
       }
     }
-    std::copy_n(total.data(), length, static_cast<T*>(to) + done);
+    Stored<T>* const target = static_cast<Stored<T>*>(to) + done;
+    for (int64_t i = 0; i < length; ++i) {
+      target[i] = rounded<T>(total[i]);
+    }
   }
 }
 
@@ -119,6 +141,10 @@ void reduce(graph::Monoid monoid, graph::DType dtype, std::span<const void* cons
       return reduce_as<float>(monoid, from, begin, count, to);
     case graph::DType::f64:
       return reduce_as<double>(monoid, from, begin, count, to);
+    case graph::DType::bf16:
+      return reduce_as<Bf16>(monoid, from, begin, count, to);
+    case graph::DType::f16:
+      return reduce_as<F16>(monoid, from, begin, count, to);
     case graph::DType::i32:
       return reduce_as<int32_t>(monoid, from, begin, count, to);
     case graph::DType::i64:

@@ -81,6 +81,7 @@ Op describe_reduce_scatter() {
         {{{"dim", int64_t{0}}}, {{DType::f32, {2 * n, 3}}}},
         {{{"dim", int64_t{1}}}, {{DType::f64, {4, 3 * n, 2}}}},
         {{{"dim", int64_t{1}}}, {{DType::f32, {3, n}}, {DType::f64, {2, 2 * n, 3}}}},
+        {{{"dim", int64_t{0}}}, {{DType::bf16, {3 * n, 2}}}},
         {{{"dim", int64_t{2}}}, {{DType::i32, {2, 3, n}}}}};
   };
   return op;

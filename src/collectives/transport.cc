@@ -2,6 +2,7 @@
 #include "collectives/transport.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "base/error.h"
@@ -15,7 +16,9 @@ namespace {
 
 bool adds(graph::DType dtype) {
   using graph::DType;
-  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::i32 || dtype == DType::i64;
+  constexpr DType kAdded[] = {DType::f32, DType::f64, DType::bf16,
+                              DType::f16, DType::i32, DType::i64};
+  return std::find(std::begin(kAdded), std::end(kAdded), dtype) != std::end(kAdded);
 }
 
 int64_t aligned(int64_t bytes) { return round_up(bytes, kScratchAlign); }

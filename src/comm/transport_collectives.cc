@@ -26,6 +26,10 @@ Number number_of(graph::DType dtype) {
       return Number::f32;
     case graph::DType::f64:
       return Number::f64;
+    case graph::DType::bf16:
+      return Number::bf16;
+    case graph::DType::f16:
+      return Number::f16;
     case graph::DType::i32:
       return Number::i32;
     default:

@@ -58,8 +58,8 @@ class Incoming {
   virtual Received wait(std::chrono::milliseconds timeout) = 0;
 };
 
-/// What a transport can add up.
-enum class Number : uint8_t { f32, f64, i32, i64 };
+/// What a transport can add up; it rounds as it does.
+enum class Number : uint8_t { f32, f64, bf16, f16, i32, i64 };
 
 /// Memory of a collective of the transport: kept until that is done with it, whoever stops waiting.
 struct Scratch {

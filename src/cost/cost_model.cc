@@ -146,7 +146,7 @@ void CostModel::replace_device() {
     if (dtype == "f64") {
       device.peak.f64 = {rate / cores, "profile"};
     }
-    if (dtype == "bf16") {
+    if (dtype == "bf16" || dtype == "f16") {
       device.peak.bf16 = {rate / cores, "profile"};
     }
   }

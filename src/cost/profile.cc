@@ -14,11 +14,18 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/json_writer.h"
+#include "base/text.h"
 
 namespace hocket::cost {
 namespace {
 
 constexpr const char* kFormat = "hocket-profile-1";
+
+/// Types that arithmetic is timed in.
+const std::vector<std::string> kComputed = {"f32", "f64", "bf16", "f16", "f8_e4m3", "f8_e5m2"};
+bool computes(const std::string& dtype) {
+  return std::find(kComputed.begin(), kComputed.end(), dtype) != kComputed.end();
+}
 
 std::string types(const std::vector<graph::TensorType>& list) {
   std::string out = "(";
@@ -75,8 +82,8 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
   if (root.has("peak_flops")) {
     const JsonView peak = root.at("peak_flops");
     for (const std::string& dtype : peak.keys()) {
-      if (dtype != "f32" && dtype != "f64" && dtype != "bf16") {
-        peak.fail(fmt::format("has \"{}\"; expected f32, f64 or bf16", dtype));
+      if (!computes(dtype)) {
+        peak.fail(fmt::format("has \"{}\"; expected {}", dtype, join(kComputed, ", ")));
       }
       profile.peak_flops[dtype] = positive(peak, dtype);
     }
@@ -128,8 +135,9 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
     task.key = row.get_string("kind");
     task.op = row.get_string("op");
     task.dtype = row.get_string("dtype");
-    if (task.dtype != "f32" && task.dtype != "f64" && task.dtype != "bf16") {
-      row.at("dtype").fail(fmt::format("is \"{}\"; expected f32, f64 or bf16", task.dtype));
+    if (!computes(task.dtype)) {
+      row.at("dtype").fail(
+          fmt::format("is \"{}\"; expected {}", task.dtype, join(kComputed, ", ")));
     }
     task.flops = positive(row, "flops");
     task.bytes = natural(row, "bytes", 0);

@@ -2,13 +2,16 @@
 #include "engine/params.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <span>
 
 #include "base/error.h"
 #include "base/intervals.h"
 #include "base/rng.h"
+#include "base/small_float.h"
 #include "program/contract.h"
 
 namespace hocket::engine {
@@ -28,22 +31,51 @@ void for_each_holder(const std::string& name, const program::Program& program,
   }
 }
 
-/// Fills what a rank holds of a tensor with the initial values of `source`: the tensor itself, or
-/// what it copies.
+/// Initial values of a tensor's elements [begin, begin + part.size()).
 template <typename T>
-void fill(const graph::Tensor& tensor, const graph::Tensor& source, const program::Buffer& buffer,
-          const program::Program& program, int32_t rank, uint64_t seed, T* to) {
-  const uint64_t stream = hash_name(source.name);
-  program::for_each_run(buffer, tensor.name, tensor.type, program, rank,
-                        [&](int64_t begin, int64_t count, int64_t local) {
-                          std::span<T> part(to + local, static_cast<size_t>(count));
-                          if (source.init.kind == graph::Init::Kind::normal) {
-                            fill_normal(part, seed, stream, static_cast<uint64_t>(begin),
-                                        source.init.value);
-                          } else {
-                            std::fill(part.begin(), part.end(), static_cast<T>(source.init.value));
-                          }
-                        });
+void fill(const graph::Tensor& source, uint64_t seed, int64_t begin, std::span<T> part) {
+  if (source.init.kind == graph::Init::Kind::normal) {
+    fill_normal(part, seed, hash_name(source.name), static_cast<uint64_t>(begin),
+                source.init.value);
+  } else {
+    std::fill(part.begin(), part.end(), static_cast<T>(source.init.value));
+  }
+}
+
+/// The same in numbers of two bytes: those of f32, rounded.
+template <typename Small>
+void fill_rounded(const graph::Tensor& source, uint64_t seed, int64_t begin,
+                  std::span<typename Small::Stored> part) {
+  std::array<float, 1024> wide;
+  for (size_t done = 0; done < part.size(); done += wide.size()) {
+    const size_t count = std::min(wide.size(), part.size() - done);
+    fill(source, seed, begin + static_cast<int64_t>(done), std::span(wide).first(count));
+    std::transform(wide.begin(), wide.begin() + count, part.begin() + done,
+                   [](float value) { return Small::encode(value); });
+  }
+}
+
+/// Fills `count` elements of `tensor` from `begin` on, which lie at `to`, with the initial values
+/// that `source` has there.
+void fill(const graph::Tensor& tensor, const graph::Tensor& source, uint64_t seed, int64_t begin,
+          int64_t count, void* to) {
+  const auto part = [&]<typename T>(T) {
+    return std::span(static_cast<T*>(to), static_cast<size_t>(count));
+  };
+  switch (tensor.type.dtype) {
+    case graph::DType::f64:
+      return fill(source, seed, begin, part(double{}));
+    case graph::DType::f32:
+      return fill(source, seed, begin, part(float{}));
+    case graph::DType::bf16:
+      return fill_rounded<Bf16>(source, seed, begin, part(uint16_t{}));
+    case graph::DType::f16:
+      return fill_rounded<F16>(source, seed, begin, part(uint16_t{}));
+    default:
+      fail_run("parameters",
+               "{} is {}; expected f32, f64, bf16 or f16 where there is an initial value",
+               tensor.name, to_string(tensor.type));
+  }
 }
 
 }  // namespace
@@ -161,14 +193,10 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
       const graph::Tensor& source = t.init.kind == graph::Init::Kind::copy ? graph.tensor(t.of) : t;
       if (source.init.kind == graph::Init::Kind::none || source.init.value == 0) continue;
       std::byte* const data = entry.memory->data();
-      if (t.type.dtype == graph::DType::f64) {
-        fill(t, source, buffer, program, store.rank(), seed, reinterpret_cast<double*>(data));
-      } else if (t.type.dtype == graph::DType::f32) {
-        fill(t, source, buffer, program, store.rank(), seed, reinterpret_cast<float*>(data));
-      } else {
-        fail_run("parameters", "{} is {}; expected f32 or f64 where there is an initial value",
-                 t.name, to_string(t.type));
-      }
+      program::for_each_run(buffer, t.name, t.type, program, store.rank(),
+                            [&](int64_t begin, int64_t count, int64_t local) {
+                              fill(t, source, seed, begin, count, data + t.type.bytes_of(local));
+                            });
     }
   }
 }

@@ -81,17 +81,7 @@ void expect_same_settings(const Run& run, comm::Processes& processes) {
 
 }  // namespace
 
-void require_kernels(const Run& run) {
-  const std::string& dtype = run.config.model.dtype;
-  if (dtype == "f32" || dtype == "f64") return;
-  fail(run.name,
-       "model.dtype is {}: no kernels compute with it yet, so it can be checked and simulated, not "
-       "run; try model.dtype: f32",
-       dtype);
-}
-
 runtime::LocalRanks local_ranks(const Run& run) {
-  require_kernels(run);
   const auto world = static_cast<int32_t>(run.plan.world());
   if (run.ranks == Ranks::local) {
     if (const comm::Place& place = comm::launched(); place.size > 1) {

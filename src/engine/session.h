@@ -16,10 +16,6 @@ namespace hocket::engine {
 /// How a run's ranks execute: plan.threads_per_rank and plan.timeout_s.
 runtime::RankOptions rank_options(const Run& run);
 
-/// Throws Error for a run in numbers that no kernels compute with (model.dtype bf16): its program
-/// can be shown, checked, simulated and planned.
-void require_kernels(const Run& run);
-
 /// The ranks of a run's plan that this process has, with the kernels of its CPU: all of them, as
 /// threads, or with ranks as processes its own, once all processes have come. They take memory and
 /// threads only when a program is prepared on them.

@@ -230,8 +230,8 @@ class Script {
 
   void training() {
     const engine::TrainSection& train = run_.config.train;
-    if (run_.config.model.dtype == "f64") {
-      refuse_key(run_, kTrainer, "model.dtype", "f64", "f32 or bf16");
+    if (const std::string& dtype = run_.config.model.dtype; dtype == "f64" || dtype == "f16") {
+      refuse_key(run_, kTrainer, "model.dtype", dtype, "f32 or bf16");
     }
     if (run_.config.model.float8) {
       refuse_key(run_, kTrainer, "model.float8", "true", "false: its 8-bit formats have scales");

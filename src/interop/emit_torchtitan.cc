@@ -91,7 +91,7 @@ class JobFile {
 
   void precision() {
     const std::string& dtype = run_.config.model.dtype;
-    if (dtype == "f64") {
+    if (dtype == "f64" || dtype == "f16") {
       refuse("model.dtype", dtype, "f32 or bf16");
     }
     if (dtype == "bf16" && !has_bf16(plan_.tp * plan_.pp, ranks_that_split() * plan_.cp)) {

@@ -47,6 +47,7 @@ struct KernelArgs {
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
   std::span<const Begin> begins = {};  ///< of letters whose piece may not begin at 0
+  void* queue = nullptr;  ///< of the device, where what the kernel starts goes; null on a CPU
 };
 
 using KernelFn = void (*)(const KernelArgs&);

@@ -28,7 +28,12 @@ class Backend {
 /// if there is none such). Results are the same to the bit within one instruction set, not between
 /// two.
 std::shared_ptr<Backend> cpu_backend();
-/// Which one that is, and why: "x86-64-v4 (the best for this processor of ...)".
+/// The name of that instruction set.
+std::string cpu_level();
+/// From here on programs that are prepared run the kernels of this one, as a run did that goes on.
+/// False, and nothing changes: this processor does not support it, or HOCKET_CPU names another.
+bool use_cpu_level(std::string_view name);
+/// Which one a process begins with, and why: "x86-64-v4 (the best for this processor of ...)".
 std::string cpu_choice();
 /// Every one that this processor supports, least demanding first.
 std::vector<std::shared_ptr<Backend>> cpu_backends();

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -73,28 +74,32 @@ Choice choose() {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(const Level& level) : name_(level.name), table_(level.table()) {}
+  explicit CpuBackend(const Level& level) : level_(&level) {}
 
   std::string describe() const override {
-    return fmt::format("CPU, {}, {} bytes per vector", name_, table_.vector_bytes);
+    const Level& level = *level_.load();
+    return fmt::format("CPU, {}, {} bytes per vector", level.name, level.table().vector_bytes);
   }
 
   KernelFn find(std::string_view op, Device device, const OperandTypes& types) const override {
-    const auto at = std::lower_bound(
-        table_.kernels.begin(), table_.kernels.end(), op,
+    if (device != Device::cpu) return nullptr;
+    const std::span<const CpuKernel> kernels = level_.load()->table().kernels;
+    auto at = std::lower_bound(
+        kernels.begin(), kernels.end(), op,
         [](const CpuKernel& k, std::string_view name) { return std::string_view(k.op) < name; });
-    if (device != Device::cpu || at == table_.kernels.end() || std::string_view(at->op) != op) {
-      return nullptr;
+    for (; at != kernels.end() && std::string_view(at->op) == op; ++at) {
+      if (takes(at->signature, at->dtype, types)) return at->kernel;
     }
-    if (at->f32 && takes(at->signature, graph::DType::f32, types)) return at->f32;
-    return takes(at->signature, graph::DType::f64, types) ? at->f64 : nullptr;
+    return nullptr;
   }
 
   void enter_thread(int num_threads) override { set_team_size(num_threads); }
 
+  const Level& level() const { return *level_; }
+  void use(const Level& level) { level_ = &level; }
+
  private:
-  const char* name_;
-  const CpuTable& table_;
+  std::atomic<const Level*> level_;
 };
 
 const Choice& chosen() {
@@ -102,11 +107,28 @@ const Choice& chosen() {
   return choice;
 }
 
-}  // namespace
-
-std::shared_ptr<Backend> cpu_backend() {
+/// The one that all programs of this process run on.
+const std::shared_ptr<CpuBackend>& the_backend() {
   static const auto backend = std::make_shared<CpuBackend>(*chosen().level);
   return backend;
+}
+
+}  // namespace
+
+std::shared_ptr<Backend> cpu_backend() { return the_backend(); }
+
+std::string cpu_level() { return the_backend()->level().name; }
+
+bool use_cpu_level(std::string_view name) {
+  const char* const wanted = std::getenv("HOCKET_CPU");
+  for (const Level& level : levels()) {
+    if (level.name != name) continue;
+    if (&level == &the_backend()->level()) return true;
+    if (!level.supported || (wanted && *wanted)) return false;
+    the_backend()->use(level);
+    return true;
+  }
+  return false;
 }
 
 std::string cpu_choice() { return fmt::format("{} ({})", chosen().level->name, chosen().why); }

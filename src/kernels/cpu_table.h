@@ -8,10 +8,12 @@
 
 namespace hocket::kernels {
 
+/// There is one for every type that an op's kernels take.
 struct CpuKernel {
   const char* op;
   const char* signature;  ///< the types of its operands (kernels/signature.h)
-  KernelFn f32, f64;      ///< compiled for T = f32 (null if no operand depends on T) and f64
+  graph::DType dtype;     ///< what T stands for there
+  KernelFn kernel;
 };
 
 struct CpuTable {

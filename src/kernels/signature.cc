@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "ops/rules.h"
+
 namespace hocket::kernels {
 namespace {
 
@@ -14,6 +16,11 @@ bool fits(std::string_view word, DType compiled_for, const TensorType& type) {
   if (type.encoding) return false;
   if (word == "plain") return graph::bits_of(type.dtype) >= 8;
   if (word == "T") return type.dtype == compiled_for;
+  if (word == "S") return type.dtype == ops::sum_dtype(compiled_for);
+  if (word == "f8") {
+    return graph::is_floating(type.dtype) && graph::bits_of(type.dtype) == 8 &&
+           ops::sum_dtype(compiled_for) != compiled_for;
+  }
   return graph::to_string(type.dtype) == word;
 }
 

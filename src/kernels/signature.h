@@ -11,6 +11,8 @@ namespace hocket::kernels {
 /// True if a kernel with this signature, compiled for T, takes operands of these types. Words stand
 /// for operands, inputs before "->" and outputs behind it: "T,T,i32->T".
 ///   T      plain elements of the type that the kernel is compiled for
+///   S      those of the type of sums of such (ops::sum_dtype): f32 for bf16, otherwise T itself
+///   f8     8-bit floating-point elements, where T is shorter than the type of its sums
 ///   f64    plain elements of this type, whatever T is
 ///   plain  plain elements of any type of whole bytes
 ///   any    whatever lies there

@@ -93,7 +93,8 @@ void register_cast(std::vector<Op>& ops) {
                  .work = work,
                  .grad = grad,
                  .samples = samples,
-                 .cheap_to_repeat = true});
+                 .cheap_to_repeat = true,
+                 .takes_any_type = true});
 }
 
 }  // namespace hocket::ops

@@ -93,14 +93,16 @@ void register_codec(std::vector<Op>& ops) {
                  .layout = {"ab->ab|abc->abc|abcd->abcd", "a"},
                  .work = work_copy,
                  .samples = samples_encode,
-                 .codec = {"identity", Codec::Role::encode, true}});
+                 .codec = {"identity", Codec::Role::encode, true},
+                 .takes_any_type = true});
   ops.push_back({.name = "decode_identity",
                  .doc = "x = codes",
                  .infer = infer_same,
                  .layout = {"ab->ab|abc->abc|abcd->abcd", "a"},
                  .work = work_copy,
                  .samples = samples_encode,
-                 .codec = {"identity", Codec::Role::decode, true}});
+                 .codec = {"identity", Codec::Role::decode, true},
+                 .takes_any_type = true});
   ops.push_back({.name = "encode_int8",
                  .doc = "codes[T,..] = round(x[T,..] / scale[T]), scale[T] = max|x[T,..]| / 127",
                  .infer = infer_to_int8,

@@ -40,7 +40,8 @@ void register_copy(std::vector<Op>& ops) {
                      },
                  .family = Family::moving,
                  .meaning = Meaning::identity,
-                 .follows_strides = true});
+                 .follows_strides = true,
+                 .takes_any_type = true});
   ops.push_back(
       {.name = "zero",
        .doc = "y = 0",
@@ -52,7 +53,8 @@ void register_copy(std::vector<Op>& ops) {
              return std::vector<Sample>{{"[6,4]", {{"type", std::string("f64[6,4]")}}, {}, {}, {}}};
            },
        .family = Family::moving,
-       .meaning = Meaning::empty});
+       .meaning = Meaning::empty,
+       .takes_any_type = true});
 }
 
 }  // namespace hocket::ops

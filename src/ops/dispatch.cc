@@ -180,7 +180,8 @@ void register_dispatch(std::vector<Op>& ops) {
                        return std::vector<Sample>{with_routes({kX, kRowOf}, kAttrs)};
                      },
                  .family = Family::routing,
-                 .cheap_to_repeat = true});
+                 .cheap_to_repeat = true,
+                 .takes_any_type = true});
   ops.push_back({.name = "dispatch_bwd",
                  .doc = "dx[t,:] = sum over experts e of token t of dxs[e,t,:]",
                  .infer = infer_dispatch_bwd,

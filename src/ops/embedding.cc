@@ -71,7 +71,8 @@ void register_embedding(std::vector<Op>& ops) {
        .work = work,
        .grad = grad,
        .samples = samples,
-       .family = Family::embedding});
+       .family = Family::embedding,
+       .takes_any_type = true});
   ops.push_back(
       {.name = "embedding_dw",
        .doc = "dW[V,D]: row v is the sum of dy[t] over ids[t] = v",

@@ -447,11 +447,39 @@ bool reads_counts(std::span<const TensorType> in) {
                      [](const TensorType& type) { return type.dtype == DType::i64; });
 }
 
+bool is_short(const TensorType& type) {
+  return !type.encoding && graph::is_floating(type.dtype) && graph::bits_of(type.dtype) >= 8 &&
+         graph::bits_of(type.dtype) < 32;
+}
+
+int64_t workspace_of(const Op& op, const Call& call) {
+  // The copies come first, then what the kernel takes for operands of f32. An output that is
+  // updated in place has the copy of that input.
+  std::vector<TensorType> in(call.in.begin(), call.in.end());
+  std::vector<TensorType> out(call.out.begin(), call.out.end());
+  int64_t copies = 0;
+  const auto widen = [&](TensorType& type, bool has_copy) {
+    if (op.takes_any_type || !is_short(type)) return;
+    type.dtype = DType::f32;
+    copies += has_copy ? 0 : round_up(type.bytes(), 64);
+  };
+  for (TensorType& type : in) {
+    widen(type, false);
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    widen(out[i], std::any_of(op.inplace.begin(), op.inplace.end(), [i](const auto& pair) {
+            return static_cast<size_t>(pair.second) == i;
+          }));
+  }
+  if (!op.workspace) return copies;
+  return copies + round_up(op.workspace({call.attrs, in, out, call.experts, call.symbols}), 64);
+}
+
 Cost cost_of(const Op& op, Call call) {
   if (!reads_counts(call.in)) {
     call.experts = 0;
   }
-  const int64_t workspace = op.workspace ? round_up(op.workspace(call), 64) : 0;
+  const int64_t workspace = workspace_of(op, call);
   Work work;
   if (graph::any_symbolic(call.in) || graph::any_symbolic(call.out)) {
     const std::vector<TensorType> in = graph::expected_types(call.in, call.symbols);

@@ -265,6 +265,9 @@ struct Op {
   Codec codec = {};
   /// Its kernels take operands with gaps between elements (kernels::TensorRef::strides).
   bool follows_strides = false;
+  /// Its kernels take elements of every type as they are. Those of other ops compute in at least
+  /// f32: on copies of operands that are shorter, for which their workspace has room (cost_of).
+  bool takes_any_type = false;
 
   /// The op by other ops, none of which comes back to it: its outputs for the inputs `in`, equal up
   /// to rounding. With Defined::also they are all outputs of one application. Empty: with these
@@ -276,8 +279,11 @@ struct Op {
 /// Whether an application on these inputs is told how many routed rows there are (i64 counts). One
 /// that is not touches as many as its types hold, however few came.
 bool reads_counts(std::span<const TensorType> in);
-/// Work and workspace (rounded up to 64 bytes) of one application. Error: a symbol that is not in
-/// the table of the call.
+/// True of plain floating-point elements of one or two bytes.
+bool is_short(const TensorType& type);
+/// The workspace alone, rounded up to 64 bytes, with room for f32 copies of short operands.
+int64_t workspace_of(const Op& op, const Call& call);
+/// Work and workspace of one application. Error: a symbol that is not in the table of the call.
 Cost cost_of(const Op& op, Call call);
 /// The workspace alone, by name. Error if there is no such op.
 int64_t workspace_bytes(std::string_view op, const Attrs& attrs, std::span<const TensorType> in,

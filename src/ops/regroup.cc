@@ -101,7 +101,8 @@ void register_regroup(std::vector<Op>& ops) {
                  .samples = samples,
                  .workspace = workspace,
                  .family = Family::routing,
-                 .meaning = Meaning::regroup});
+                 .meaning = Meaning::regroup,
+                 .takes_any_type = true});
 }
 
 }  // namespace hocket::ops

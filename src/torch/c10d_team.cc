@@ -151,6 +151,10 @@ class C10dTeam : public Team {
         return tensor(part, at::kFloat, 4);
       case Number::f64:
         return tensor(part, at::kDouble, 8);
+      case Number::bf16:
+        return tensor(part, at::kBFloat16, 2);
+      case Number::f16:
+        return tensor(part, at::kHalf, 2);
       case Number::i32:
         return tensor(part, at::kInt, 4);
       case Number::i64:

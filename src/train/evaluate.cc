@@ -14,6 +14,7 @@
 #include "comm/together.h"
 #include "engine/batch.h"
 #include "engine/params.h"
+#include "graph/elements.h"
 #include "graph/names.h"
 #include "parallel/schedules/schedule.h"
 
@@ -156,7 +157,7 @@ void for_each_logits(const engine::Run& run, const std::vector<std::vector<int32
   const int64_t rows = per * forward_micro_batches(run.plan, std::ssize(ids));
   const int64_t length = row_length(run, ids);
   const int64_t vocab = run.model.vocab_size;
-  const bool f64 = run.config.model.dtype == "f64";
+  const graph::DType dtype = graph::parse_dtype(run.config.model.dtype);
   for (size_t first = 0; first < ids.size(); first += static_cast<size_t>(rows)) {
     const std::span<const std::vector<int32_t>> lists =
         std::span(ids).subspan(first, std::min(static_cast<size_t>(rows), ids.size() - first));
@@ -173,11 +174,7 @@ void for_each_logits(const engine::Run& run, const std::vector<std::vector<int32
       }
       std::vector<float> out(lists[i].size() * static_cast<size_t>(vocab));
       const int64_t begin = row * length * vocab;
-      for (size_t k = 0; k < out.size(); ++k) {
-        const auto at = begin + static_cast<int64_t>(k);
-        out[k] = f64 ? static_cast<float>(reinterpret_cast<const double*>(raw.data())[at])
-                     : reinterpret_cast<const float*>(raw.data())[at];
-      }
+      graph::read_numbers(dtype, raw.data() + begin * graph::size_of(dtype), std::span(out));
       take(first + i, std::move(out));
     }
   }
@@ -200,8 +197,10 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
   Gradients gradients;
   gradients.loss = session.loss();
   for (const auto& grad : session.graph().grads) {
-    const graph::Tensor& param = session.graph().tensor(grad.param);
-    gradients.grads.push_back({param, session.collect(graph::names::kGradOf + param.name)});
+    graph::Tensor param = session.graph().tensor(grad.param);
+    param.type.dtype = session.graph().tensor(grad.total).type.dtype;
+    std::vector<std::byte> sum = session.collect(graph::names::kGradOf + param.name);
+    gradients.grads.push_back({std::move(param), std::move(sum)});
   }
   return gradients;
 }

@@ -38,6 +38,7 @@ std::string Position::to_json() const {
       .member("way_done", course.done)
       .member("skipped", skipped)
       .member("time_s", time_s)
+      .member("kernels", kernels)
       .end()
       .take();
 }
@@ -60,6 +61,9 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   position.skipped = in.get_int("skipped", 0);
   if (in.has("time_s")) {
     position.time_s = in.get_double("time_s");
+  }
+  if (in.has("kernels")) {
+    position.kernels = in.get_string("kernels");
   }
   return position;
 }

@@ -23,6 +23,7 @@ struct Position {
   Course course;        ///< where the run ends; of 0 steps: a checkpoint that does not say
   int64_t skipped = 0;  ///< steps that changed nothing
   double time_s = 0;    ///< spent in steps
+  std::string kernels;  ///< kernels::cpu_level of its last steps; empty: not known
 
   std::string to_json() const;
   /// Error: what a checkpoint has in its place is none.

@@ -15,6 +15,7 @@
 #include "base/utf8.h"
 #include "check/check.h"
 #include "engine/params.h"
+#include "graph/elements.h"
 #include "graph/names.h"
 #include "program/contract.h"
 #include "program/memory.h"
@@ -112,10 +113,7 @@ void forward(engine::Session& session, const std::vector<int32_t>& ids, int64_t 
 std::vector<double> first_logits(const engine::Session& session, const engine::Run& run) {
   const std::vector<std::byte> raw = session.collect(graph::names::kLogits, 0);
   std::vector<double> logits(static_cast<size_t>(run.model.vocab_size));
-  for (size_t i = 0; i < logits.size(); ++i) {
-    logits[i] = run.config.model.dtype == "f64" ? reinterpret_cast<const double*>(raw.data())[i]
-                                                : reinterpret_cast<const float*>(raw.data())[i];
-  }
+  graph::read_numbers(graph::parse_dtype(run.config.model.dtype), raw.data(), std::span(logits));
   return logits;
 }
 

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "checkpoint/resolve.h"
 #include "engine/params.h"
+#include "kernels/backend.h"
 #include "train/evaluate.h"
 #include "train/resume.h"
 #include "train/saver.h"
@@ -56,6 +57,10 @@ bool find_checkpoint(const engine::Run& run, const data::Dataset& dataset,
   const Position position = Position::of(*start.from);
   start.done = {state.step, position.skipped, position.time_s, state.losses};
   start.began_with = position.began_with;
+  // The same bits again: not the fastest kernels of this processor, but those of the steps before.
+  if (!position.kernels.empty() && !kernels::use_cpu_level(position.kernels)) {
+    start.kernels = position.kernels;
+  }
   // How many steps fit goes on from what it was, and from where.
   const std::string where = *latest + "/run.json: config";
   const nlohmann::json config = parse_json(state.config, where);
@@ -115,7 +120,11 @@ void load(Start& start, const engine::Run& run, engine::Session& session) {
   if (start.from) {
     restore(*start.from, session.compiled(), session.store());
     fmt::print("resumed from {} (step {})\n", start.from->folder(), start.done.step);
-    if (const auto changes = changed_settings(run, *start.from); !changes.empty()) {
+    auto changes = changed_settings(run, *start.from);
+    if (!start.kernels.empty()) {
+      changes.push_back(fmt::format("kernels {} -> {}", start.kernels, kernels::cpu_level()));
+    }
+    if (!changes.empty()) {
       fmt::print("changed since: {}\n", join(changes, ", "));
     }
     std::fflush(stdout);

@@ -22,6 +22,7 @@ struct Start {
   StepsDone done;
   /// Where the run ends; of 0 steps: train.minutes say so, once a step is timed.
   Course course;
+  std::string kernels;  ///< that the steps so far ran on, where they are not those of here
 
   /// "of checkpoint runs/x/checkpoints/step-000040 (step 40)", "random, seed 1".
   std::string describe() const;

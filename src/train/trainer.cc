@@ -307,6 +307,7 @@ void Trainer::save(const StepsDone& done) {
   position.course = course_;
   position.skipped = done.skipped;
   position.time_s = done.seconds;
+  position.kernels = kernels::cpu_level();
   progress_->print("saved " + saver_.save(done.step, *session_, dataset_, position, done.losses));
   saver_.prune(done.step);
 }

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "tests/checkpoint/checkpoint_util.h"
+#include "tests/number_util.h"
 
 namespace hocket::checkpoint {
 namespace {
@@ -200,6 +201,25 @@ TEST(Safetensors, ConvertsOnRead) {
   EXPECT_THROW(file.read(*file.find("f"), 1, 2, DType::f32, j), std::logic_error);
 }
 
+TEST(Safetensors, RoundsToF16Once) {
+  const TempFolder folder;
+  Rng rng(8);
+  std::vector<double> values = {0, -0.0, 1, 65504, 65519.9, 65520, 1e300, -1e300, 0x1p-25, 0x1p-26};
+  for (int i = 0; i < 2000; ++i) {
+    const double number =
+        hocket::test::value_of(DType::f16, static_cast<uint32_t>(rng.below(0x7bff)));
+    values.push_back(-number * (1 + 0x1p-11 + static_cast<double>(rng.between(-3, 3)) * 0x1p-45));
+  }
+  save_safetensors(folder / "f",
+                   {{"x", {DType::f64, {static_cast<int64_t>(values.size())}}, values.data()}});
+  const SafetensorsFile file(folder / "f");
+  std::vector<uint16_t> got(values.size());
+  file.read(*file.find("x"), 0, std::ssize(values), DType::f16, got.data());
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(got[i], hocket::test::code_of(DType::f16, values[i])) << values[i];
+  }
+}
+
 // Against the definition: the nearest of the two neighbours, the even one at a tie.
 TEST(Safetensors, RoundsToBf16Once) {
   const TempFolder folder;
@@ -373,7 +393,7 @@ TEST(Safetensors, CutOffWhileItIsOpen) {
   const StoredTensor& x = *file.find("x");
   std::filesystem::resize_file(path, 8192);
   std::vector<double> to(ones.size());
-  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     file.read(x, 0, 1000, dtype, to.data());  // what is still there
     try {
       file.read(x, 0, count, dtype, to.data());

@@ -99,7 +99,7 @@ class Cli(unittest.TestCase):
         for verb in ("train-tokenizer", "prepare"):
             self.refused(["data", verb, "--files", "include/**", "--valid-fraction", "1.5"],
                          f"[hocket data {verb}] --valid-fraction is 1.5; expected 0 to 0.9")
-        self.refused(["eval", "x", "--dtype", "bf16"], "--dtype is 'bf16'; expected f32 or f64")
+        self.refused(["eval", "x", "--dtype", "int8"], "--dtype is 'int8'; expected f32, f64, bf16, f16")
         headers = ["include/base_file.h", "include/base_log.h", "include/base_json.h"]  # as a shell expands a pattern
         self.refused(["data", "prepare", "--files", *headers], "unexpected argument", "quotes around the pattern")
         self.refused(["data", "prepare", "--files", *headers[:2]], "stands where a run.yaml is expected", "quote it")
@@ -118,8 +118,8 @@ class Cli(unittest.TestCase):
             f.write("0F0,0B0\n1B0,1F0\n")
         self.refused(["check", "configs/quickstart.yaml", "--set", "plan.pp=2", "--set", "plan.pp_schedule=two.csv"],
                      "[two.csv] row 2")
-        self.refused(["eval", "configs/models/quickstart", "--dtype", "bf16"],
-                     "[hocket eval] --dtype is 'bf16'; expected f32 or f64")
+        self.refused(["generate", "configs/models/quickstart", "--prompt", "x", "--dtype", "float"],
+                     "[hocket generate] --dtype is 'float'; expected f32, f64, bf16, f16")
         self.refused(["train", "configs/quickstart.yaml", "--set", "data.dir=nowhere/data"],
                      "[nowhere/data] no such folder in " + os.path.realpath(self.box.folder))
         r = self.box.run("check", "configs/quickstart.yaml", "--set", "train.seq_len=200")

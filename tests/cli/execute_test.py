@@ -454,6 +454,27 @@ class Execute(unittest.TestCase):
         self.assertIn("\nchanged since: cluster.profile \"runs/quickstart/profile.json\" -> \"\", plan.dp 1 -> 2, "
                       "plan.micro_batch 4 -> 1, train.lr 0.002 -> 0.01, train.steps 2 -> 3\n", out)
 
+    def test_training_goes_on_with_the_kernels_that_it_began_with(self):
+        """Those of this processor's best instruction set round otherwise; to HOCKET_CPU they give way, and it is said."""
+        best = json.loads(self.box.good("env", "--json"))["kernels"].split()[0]
+        if best == "x86-64-v2" or not best.startswith("x86-64"):
+            self.skipTest("one instruction set here")
+        first = dict(self.box.environment(), HOCKET_CPU="x86-64-v2")
+
+        def train(name, steps, environment):
+            r = subprocess.run([HOCKET, *self.short(name, f"train.steps={steps}", "cluster.profile=")],
+                               cwd=self.box.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, check=True)
+            with open(self.box.path(f"runs/{name}/metrics.jsonl"), encoding="utf-8") as f:
+                return r.stdout, [x["train/loss"] for x in map(json.loads, f) if "train/loss" in x]
+
+        train("level", 2, first)
+        out, losses = train("level", 4, self.box.environment())
+        self.assertNotIn("kernels", out)
+        self.assertEqual(losses, train("level2", 4, first)[1])
+        out, _ = train("level", 5, dict(self.box.environment(), HOCKET_CPU=best))
+        self.assertIn(f"kernels x86-64-v2 -> {best}", out)
+
     def test_damaged_checkpoints(self):
         self.box.good(*self.short("damaged"))
         newest, older = (self.box.path(f"runs/damaged/checkpoints/step-00000{i}/") for i in (2, 1))
@@ -556,6 +577,29 @@ class Execute(unittest.TestCase):
             self.assertEqual({"F64" if i == 2 else "F32"},
                              {v[0] for v in read_safetensors(self.box.path("g2.safetensors")).values()})
 
+    def test_eval_in_bf16(self):
+        """Under every plan near fp32, and the gradients of parameters are in fp32."""
+        def eval_ids(*more):
+            self.box.good("eval", "runs/quickstart", "--ids", "ids.json", "--save-logits", "l.safetensors",
+                          "--save-grads", "g.safetensors", *more)
+            return [{k: (v[0], floats(v)) for k, v in read_safetensors(self.box.path(f"{x}.safetensors")).items()}
+                    for x in "lg"]
+
+        def apart(a, b):
+            return sum((x - y) ** 2 for x, y in zip(a, b)) ** 0.5 / sum(y * y for y in b) ** 0.5
+
+        wide = eval_ids()
+        for more in ([], ["--set", "plan.dp=2", "--set", "plan.ep=2"], ["--set", "plan.tp=2"]):
+            narrow = eval_ids("--dtype", "bf16", *more)
+            for mine, reference in zip(narrow, wide):
+                self.assertEqual({"F32"}, {dtype for dtype, _ in mine.values()})
+                self.assertEqual(set(reference), set(mine))
+            for name, (_, values) in wide[0].items():
+                most = max(map(abs, values))
+                self.assertLessEqual(max(abs(x - y) for x, y in zip(narrow[0][name][1], values)), most / 16, name)
+            self.assertLess(apart([x for _, v in sorted(narrow[1].items()) for x in v[1]],
+                                  [x for _, v in sorted(wide[1].items()) for x in v[1]]), 0.1)
+
     def test_eval_loss_agrees_with_its_logits(self):
         """The gradient program's loss, and the one from the logits, are the same number."""
         a = json.loads(self.box.good("eval", "runs/quickstart", "--ids", "ids.json", "--json"))
@@ -579,7 +623,7 @@ class Execute(unittest.TestCase):
             refused(["--ids", "bad.json"], "bad.json")
         refused(["--save-logits", "x"], "--ids")
         refused(["--ids", "ids.json", "--data", "runs/quickstart/data"], "one")
-        refused(["--ids", "ids.json", "--dtype", "bf16"], "dtype")
+        refused(["--ids", "ids.json", "--dtype", "i8"], "dtype")
         self.assertEqual(2, self.box.run("eval", "runs/quickstart", "--ids", "ids.json", "--save-logits",
                                          "no/such/folder/x.safetensors").returncode)
 
@@ -595,6 +639,9 @@ class Execute(unittest.TestCase):
         self.assertEqual(greedy, self.box.good(*words, "--temperature", "0", "--set", "plan.dp=2", "--set",
                                                "plan.dp_samples=[1, 2]"))
         self.assertEqual(greedy, self.box.good(*words, "--temperature", "0", "--seed", "9"))
+        short = self.box.good(*words, "--dtype", "bf16")
+        self.assertTrue(short.startswith("template <"))
+        self.assertEqual(short, self.box.good(*words, "--dtype", "bf16"))
         for bad in (["--temperature", "-1"], ["--top-p", "2"], ["--max-new-tokens", "0"], ["--tokenizer", "none"]):
             self.assertEqual(2, self.box.run(*words[:4], *bad).returncode, bad)
         r = subprocess.run([HOCKET, "generate", "runs/quickstart", "--prompt", "-", "--max-new-tokens", "2"],

@@ -97,6 +97,8 @@ void expect_collectives(Groups groups) {
   const std::unique_ptr<Team> team = wire->team(members);
   expect_kept<float>(*team, Number::f32);
   expect_kept<double>(*team, Number::f64);
+  expect_kept<uint16_t>(*team, Number::bf16);
+  expect_kept<uint16_t>(*team, Number::f16);
   expect_kept<int32_t>(*team, Number::i32);
   expect_kept<int64_t>(*team, Number::i64);
 }

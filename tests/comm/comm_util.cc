@@ -8,11 +8,15 @@
 #include <numeric>
 #include <set>
 
+#include "tests/number_util.h"
+
 namespace hocket::comm::test {
 
 namespace {
 
 using graph::DType;
+
+bool is_short(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 
 template <typename Fn>
 auto with(DType dtype, Fn fn) {
@@ -157,6 +161,12 @@ std::string moved_text(bool split, bool partial, const char* dim) {
 
 Bytes random_tensor(const TensorType& type, Rng& rng) {
   Bytes b(static_cast<size_t>(type.bytes()));
+  if (is_short(type.dtype)) {
+    for (size_t at = 0; at < b.size(); at += 2) {
+      hocket::test::store_element(type.dtype, rng.normal(), b.data() + at);
+    }
+    return b;
+  }
   with(type.dtype, [&](auto zero) {
     using T = decltype(zero);
     for (int64_t i = 0; i < type.numel(); ++i) {
@@ -170,6 +180,18 @@ Bytes random_tensor(const TensorType& type, Rng& rng) {
 
 Bytes sum(const std::vector<const Bytes*>& parts, DType dtype, graph::Monoid monoid) {
   Bytes total = *parts[0];
+  if (is_short(dtype)) {
+    for (size_t at = 0; at < total.size(); at += 2) {
+      float s = 0;  // rounded once
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const auto x = static_cast<float>(hocket::test::load_element(dtype, parts[i]->data() + at));
+        s = i == 0 || (monoid == graph::Monoid::max && x > s) ? x : s;
+        s += i > 0 && monoid != graph::Monoid::max ? x : 0;
+      }
+      hocket::test::store_element(dtype, s, total.data() + at);
+    }
+    return total;
+  }
   with(dtype, [&](auto zero) {
     using T = decltype(zero);
     for (size_t at = 0; at < total.size(); at += sizeof(T)) {

@@ -248,22 +248,22 @@ class ThreadTeam : public Team {
     const auto n = static_cast<int64_t>(members_.size());
     const auto all = std::make_shared<Message>(n * in.bytes);
     std::unique_ptr<Incoming> gathered = all_gather(in, {all, all->data.get(), all->bytes});
-    return std::make_unique<Later>(
-        [=, size = in.bytes, gathered = std::shared_ptr<Incoming>(std::move(gathered))](
-            std::chrono::milliseconds timeout) {
-          Received received = gathered->wait(timeout);
-          if (received.end != Received::End::whole) return received;
-          constexpr graph::DType kTypes[] = {graph::DType::f32, graph::DType::f64,
-                                             graph::DType::i32, graph::DType::i64};
-          const graph::DType dtype = kTypes[static_cast<size_t>(number)];
-          std::vector<const void*> parts;
-          for (int64_t i = 0; i < n; ++i) {
-            parts.push_back(all->data.get() + i * size + begin);
-          }
-          comm::reduce(max ? graph::Monoid::max : graph::Monoid::sum, dtype, parts, 0,
-                       out.bytes / graph::size_of(dtype), out.data);
-          return received;
-        });
+    return std::make_unique<Later>([=, size = in.bytes,
+                                    gathered = std::shared_ptr<Incoming>(std::move(gathered))](
+                                       std::chrono::milliseconds timeout) {
+      Received received = gathered->wait(timeout);
+      if (received.end != Received::End::whole) return received;
+      constexpr graph::DType kTypes[] = {graph::DType::f32, graph::DType::f64, graph::DType::bf16,
+                                         graph::DType::f16, graph::DType::i32, graph::DType::i64};
+      const graph::DType dtype = kTypes[static_cast<size_t>(number)];
+      std::vector<const void*> parts;
+      for (int64_t i = 0; i < n; ++i) {
+        parts.push_back(all->data.get() + i * size + begin);
+      }
+      comm::reduce(max ? graph::Monoid::max : graph::Monoid::sum, dtype, parts, 0,
+                   out.bytes / graph::size_of(dtype), out.data);
+      return received;
+    });
   }
 
   ThreadWire& wire_;

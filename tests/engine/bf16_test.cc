@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs of bf16 and of 8-bit products: which types what has, the memory of a parameter, the
-// check of plans, the peaks that a prediction takes, and that nothing runs them.
+// check of plans, and the peaks that a prediction takes.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "check/check.h"
 #include "cost/cost_model.h"
-#include "engine/session.h"
 #include "graph/names.h"
 #include "models/build.h"
 #include "program/memory.h"
@@ -142,18 +141,6 @@ device:
     EXPECT_NEAR(static_cast<double>(costs.work(kind, 0).ns), expected, 1 + expected / 100);
   }
   EXPECT_GT(products, 2);
-}
-
-TEST(Bf16, IsNotRun) {
-  const engine::Run run = run_of(kDense, "");
-  try {
-    local_ranks(run);
-    FAIL() << "it was run";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.exit_code(), 2);
-    EXPECT_NE(std::string(error.what()).find("model.dtype is bf16: no kernels"), std::string::npos);
-  }
-  EXPECT_NO_THROW(require_kernels(parse_run(std::string(kDense), "test", {"model.dtype=f64"})));
 }
 
 }  // namespace

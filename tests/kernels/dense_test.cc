@@ -374,7 +374,8 @@ TEST(DenseKernels, AreFoundByOpDeviceAndOperandTypes) {
   EXPECT_NE(cpu.find("zero", Device::cpu, {{}, i32}), nullptr);
   EXPECT_NE(cpu.find("copy", Device::cpu, {bf16, bf16}), nullptr);
   EXPECT_EQ(cpu.find("linear", Device::cpu, {i32s, i32}), nullptr);
-  EXPECT_EQ(cpu.find("linear", Device::cpu, {bf16s, bf16}), nullptr);
+  EXPECT_NE(cpu.find("linear", Device::cpu, {bf16s, bf16}), nullptr);
+  EXPECT_EQ(cpu.find("linear", Device::cpu, {bf16s, f32}), nullptr);
   EXPECT_EQ(cpu.find("linear", Device::cuda, {f32s, f32}), nullptr);
   EXPECT_EQ(cpu.find("nothing", Device::cpu, {f32s, f32}), nullptr);
 }

@@ -47,6 +47,13 @@ TEST(Signature, Words) {
   EXPECT_TRUE(fits("T->f64,T?,T?", {"f32"}, {"f64"}));
   EXPECT_TRUE(fits("T->f64,T?,T?", {"f32"}, {"f64", "f32", "f32"}));
   EXPECT_FALSE(fits("T->f64,T?,T?", {"f32"}, {"f64", "f32", "i32"}));
+  EXPECT_TRUE(fits("T->T,S", {"bf16"}, {"bf16", "f32"}, DType::bf16));
+  EXPECT_TRUE(fits("T->T,S", {"f16"}, {"f16", "f32"}, DType::f16));
+  EXPECT_TRUE(fits("T->T,S", {"f64"}, {"f64", "f64"}, DType::f64));
+  EXPECT_FALSE(fits("T->T,S", {"bf16"}, {"bf16", "bf16"}, DType::bf16));
+  EXPECT_FALSE(fits("T->T,S", {"f64"}, {"f64", "f32"}, DType::f64));
+  EXPECT_TRUE(fits("f8,f8->T", {"f8_e4m3", "f8_e5m2"}, {"bf16"}, DType::bf16));
+  EXPECT_FALSE(fits("f8,f8->T", {"f8_e4m3", "f8_e4m3"}, {"f32"}));
   EXPECT_TRUE(fits("->any", {}, {"i4/f16:32"}));
   EXPECT_TRUE(fits("plain->plain", {"bf16"}, {"f8_e4m3"}));
   EXPECT_FALSE(fits("plain->plain", {"i4"}, {"f32"}));
@@ -68,7 +75,7 @@ bool gives(const ops::Op& op, const ops::Attrs& attrs, const std::vector<TensorT
   }
 }
 
-/// The samples' types, and the same with f64 as f32 where the op takes that.
+/// The samples' types, and the same with another one in place of f64 where the op takes that.
 TEST(CpuKernels, AreFoundForTheTypesOfTheirOpsAndNoOthers) {
   const Backend& cpu = *cpu_backend();
   // Of any type; lists of which the op alone says where one ends.
@@ -95,11 +102,11 @@ TEST(CpuKernels, AreFoundForTheTypesOfTheirOpsAndNoOthers) {
           // A cast takes any whole bytes.
           if (op->name == "cast" && graph::bits_of(type.dtype) >= 8) continue;
           const KernelFn kernel = cpu.find(op->name, Device::cpu, {changed_in, changed_out});
-          if (type.dtype == DType::f32 && kernel) {
+          if (kernel && graph::is_floating(type.dtype) && graph::bits_of(type.dtype) >= 16) {
             // Where no other operand is of the type that the kernel is compiled for.
             ops::Attrs attrs = sample.attrs;
             if (attrs.has("dtype")) {
-              attrs.set("dtype", std::string("f32"));
+              attrs.set("dtype", std::string(to_string(type.dtype)));
             }
             EXPECT_TRUE(gives(*op, attrs, changed_in, changed_out)) << "operand " << i;
             continue;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generated from every op's sample cases: results are finite and the same in f32 and f64, gradients
-// equal finite differences, accumulation adds, nothing beyond operands and declared workspace is
-// touched, and shape rules refuse what the layout notation says can't be.
+// Generated from every op's sample cases: results are finite and the same in f64, f32, bf16 and
+// f16, gradients equal finite differences, and in other types those of f64, accumulation adds,
+// nothing beyond operands and declared workspace is touched, and shape rules refuse what the layout
+// notation says can't be.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +30,7 @@ class EveryOp : public testing::TestWithParam<const Op*> {
 std::string name_of(const testing::TestParamInfo<const Op*>& info) { return info.param->name; }
 
 // What only some ops have is tested for these alone; PartsOfTheList prints who is left out.
-class OpOfBothPrecisions : public EveryOp {};
+class OpOfEveryPrecision : public EveryOp {};
 class OpWithAccumulators : public EveryOp {};
 class OpWithGradient : public EveryOp {};
 
@@ -51,7 +52,7 @@ bool has_compute_dtype(const Op& op) {
   if (op.name == "cast") return false;  // its result differs by what it rounds
   for (const Sample& s : op.samples()) {
     Problem p = types_alone(op, s);  // nothing runs before main
-    if (to_f32(p)) return true;
+    if (to_dtype(p, DType::f32)) return true;
   }
   return false;
 }
@@ -115,7 +116,7 @@ TEST_P(EveryRule, CostsAreSane) {
 /// The types of a sample's inputs in f32; as they are if nothing can be.
 std::vector<TensorType> narrow_types(const Op& op, const Sample& sample) {
   Problem p = types_alone(op, sample);
-  to_f32(p);
+  to_dtype(p, DType::f32);
   return p.in_types();
 }
 
@@ -319,25 +320,73 @@ TEST_P(EveryOp, WritesItsOutputsAndNothingElse) {
   }
 }
 
-TEST_P(OpOfBothPrecisions, IsTheSameInBoth) {
+/// A type, and how far from f64 what an op makes in it may be: the rounding of its results and, of
+/// a gradient, of what the forward pass has kept.
+struct Precision {
+  DType dtype;
+  double result, gradient;
+};
+constexpr Precision kPrecisions[] = {
+    {DType::f32, 1e-5, 1e-4}, {DType::bf16, 0x1p-8, 0x1p-5}, {DType::f16, 0x1p-11, 0x1p-8}};
+
+/// A problem in f64 whose values are those of another type.
+Problem widened(const Problem& narrow, const Sample& sample) {
+  Problem wide = narrow;
+  wide.attrs = sample.attrs;
+  for (size_t i = 0; i < wide.values.size(); ++i) {
+    wide.values[i].type = sample.types[i];
+  }
+  return wide;
+}
+
+TEST_P(OpOfEveryPrecision, IsTheSameInAll) {
   for (const Sample& s : samples()) {
-    for (uint64_t seed : kSeeds) {
-      Problem narrow = make(op(), s, seed);
-      ASSERT_TRUE(to_f32(narrow)) << s.name << " has no operand of the compute dtype, others have";
-      Problem wide = narrow;
-      wide.attrs = s.attrs;
-      for (size_t i = 0; i < wide.values.size(); ++i) {
-        wide.values[i].type = s.types[i];
-      }
-      SCOPED_TRACE(wide.name);
-      const std::vector<Value> a = apply(op(), narrow.attrs, narrow.inputs());
-      const std::vector<Value> b = apply(op(), wide.attrs, wide.inputs());
-      for (size_t o = 0; o < a.size(); ++o) {
-        if (graph::is_floating(a[o].type.dtype)) {
-          EXPECT_LE(relative_error(a[o].v, b[o].v), 1e-5) << "output " << o;
-        } else {
-          EXPECT_EQ(a[o].v, b[o].v) << "output " << o;
+    for (const Precision& precision : kPrecisions) {
+      for (uint64_t seed : kSeeds) {
+        Problem narrow = make(op(), s, seed);
+        ASSERT_TRUE(to_dtype(narrow, precision.dtype))
+            << s.name << " has no operand of the compute dtype, others have";
+        const Problem wide = widened(narrow, s);
+        SCOPED_TRACE(wide.name + " " + graph::to_string(precision.dtype));
+        const std::vector<Value> a = apply(op(), narrow.attrs, narrow.inputs());
+        const std::vector<Value> b = apply(op(), wide.attrs, wide.inputs());
+        for (size_t o = 0; o < a.size(); ++o) {
+          if (graph::is_floating(a[o].type.dtype)) {
+            EXPECT_LE(relative_error(a[o].v, b[o].v), precision.result) << "output " << o;
+          } else {
+            EXPECT_EQ(a[o].v, b[o].v) << "output " << o;
+          }
         }
+        How four;
+        four.threads = 4;
+        const std::vector<Value> many = apply(op(), narrow.attrs, narrow.inputs(), four);
+        for (size_t o = 0; o < a.size(); ++o) {
+          EXPECT_EQ(a[o].v, many[o].v) << "output " << o << " depends on the number of threads";
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpOfEveryPrecision, AddsToAccumulatorsInAll) {
+  const uint32_t can = op().accumulates.bits();
+  for (const Sample& s : samples()) {
+    for (const Precision& precision : kPrecisions) {
+      if (can == 0) continue;
+      Problem p = make(op(), s, 1);
+      ASSERT_TRUE(to_dtype(p, precision.dtype));
+      SCOPED_TRACE(p.name + " " + graph::to_string(precision.dtype));
+      const std::vector<Value> plain = apply(op(), p.attrs, p.inputs());
+      How how;
+      how.accumulate = can & ((1u << plain.size()) - 1);
+      how.start = plain;  // of the type's numbers
+      const std::vector<Value> sum = apply(op(), p.attrs, p.inputs(), how);
+      for (size_t o = 0; o < plain.size(); ++o) {
+        std::vector<double> want = plain[o].v;
+        for (double& x : want) {
+          x *= how.accumulate >> o & 1 ? 2 : 1;
+        }
+        EXPECT_LE(relative_error(sum[o].v, want), precision.result) << "output " << o;
       }
     }
   }
@@ -559,8 +608,41 @@ TEST_P(OpWithGradient, EqualsFiniteDifferences) {
   }
 }
 
+/// The rule in another type, on what the op made in that type.
+TEST_P(OpWithGradient, IsThatOfF64InEveryPrecision) {
+  if (!has_compute_dtype(op())) return;
+  for (const Sample& s : samples()) {
+    if (!s.smooth) continue;
+    for (const Precision& precision : kPrecisions) {
+      Problem narrow = make(op(), s, 1);
+      ASSERT_TRUE(to_dtype(narrow, precision.dtype));
+      const Problem wide = widened(narrow, s);
+      SCOPED_TRACE(wide.name + " " + graph::to_string(precision.dtype));
+      const std::vector<Value> made = apply(op(), narrow.attrs, narrow.inputs());
+      const std::vector<Value> out = apply(op(), wide.attrs, wide.inputs());
+      const std::vector<bool> all(wide.num_inputs, true);
+      std::vector<Value> weights = output_weights(out, std::vector<bool>(out.size(), true), 11);
+      Gradient want, got;
+      try {
+        want = gradient(wide, out, weights, all);
+      } catch (const Error& e) {
+        EXPECT_NE(std::string(e.what()).find("has no gradient"), std::string::npos) << e.what();
+        continue;
+      }
+      for (size_t o = 0; o < made.size(); ++o) {
+        weights[o].type = made[o].type;
+      }
+      got = gradient(narrow, made, weights, all);
+      for (size_t i : differentiated(op(), wide)) {
+        EXPECT_LE(relative_error(got.grad[i].v, want.grad[i].v), precision.gradient)
+            << "input " << i;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Ops, EveryOp, testing::ValuesIn(ops::all()), name_of);
-INSTANTIATE_TEST_SUITE_P(Ops, OpOfBothPrecisions, testing::ValuesIn(ops_that(has_compute_dtype)),
+INSTANTIATE_TEST_SUITE_P(Ops, OpOfEveryPrecision, testing::ValuesIn(ops_that(has_compute_dtype)),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Ops, OpWithAccumulators, testing::ValuesIn(ops_that(has_accumulators)),
                          name_of);

@@ -251,7 +251,51 @@ Problem make(const Op& op, const Sample& sample, uint64_t seed) {
   return p;
 }
 
-bool to_f32(Problem& problem) {
+namespace {
+
+/// All ways to give each of `count` operands one of `types`, those with most of the first types
+/// first.
+std::vector<std::vector<DType>> ways_to_type(size_t count, const std::vector<DType>& types) {
+  std::vector<std::vector<size_t>> ways = {{}};
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<std::vector<size_t>> longer;
+    for (const std::vector<size_t>& way : ways) {
+      for (size_t type = 0; type < types.size(); ++type) {
+        longer.push_back(way);
+        longer.back().push_back(type);
+      }
+    }
+    ways = std::move(longer);
+  }
+  std::stable_sort(ways.begin(), ways.end(), [](const auto& a, const auto& b) {
+    const auto far = [](const auto& way) {
+      return std::accumulate(way.begin(), way.end(), size_t{0},
+                             [](size_t sum, size_t type) { return sum + type * type; });
+    };
+    return far(a) < far(b);
+  });
+  std::vector<std::vector<DType>> list;
+  for (const std::vector<size_t>& way : ways) {
+    list.emplace_back();
+    for (size_t type : way) {
+      list.back().push_back(types[type]);
+    }
+  }
+  return list;
+}
+
+void round_to(DType dtype, Value& value) {
+  value.type.dtype = dtype;
+  std::byte element[8];
+  for (double& x : value.v) {
+    test::store_element(dtype, x, element);
+    x = test::load_element(dtype, element);
+  }
+}
+
+}  // namespace
+
+bool to_dtype(Problem& problem, DType dtype) {
   std::vector<size_t> doubles;
   for (size_t i = 0; i < problem.num_inputs; ++i) {
     if (problem.values[i].type.dtype == DType::f64) {
@@ -261,20 +305,18 @@ bool to_f32(Problem& problem) {
   const Attrs attrs = problem.attrs;
   for (const auto& [key, value] : attrs.items()) {
     if (const auto* text = std::get_if<std::string>(&value); text && text->substr(0, 3) == "f64") {
-      problem.attrs.set(key, "f32" + text->substr(3));
+      problem.attrs.set(key, graph::to_string(dtype) + text->substr(3));
     }
   }
   // Losses, norms and hyperparameters stay f64: as few as the op's rule allows.
-  std::vector<uint32_t> choices(size_t{1} << doubles.size());
-  std::iota(choices.begin(), choices.end(), 0u);
-  std::stable_sort(choices.begin(), choices.end(),
-                   [](uint32_t a, uint32_t b) { return std::popcount(a) < std::popcount(b); });
-  for (uint32_t kept : choices) {
+  std::vector<DType> choices = {dtype, DType::f64};
+  if (graph::bits_of(dtype) < 32) {
+    choices.insert(choices.begin() + 1, DType::f32);
+  }
+  for (const std::vector<DType>& chosen : ways_to_type(doubles.size(), choices)) {
     std::vector<TensorType> types = problem.in_types();
     for (size_t d = 0; d < doubles.size(); ++d) {
-      if (!(kept >> d & 1)) {
-        types[doubles[d]].dtype = DType::f32;
-      }
+      types[doubles[d]].dtype = chosen[d];
     }
     std::vector<TensorType> out;
     try {
@@ -282,18 +324,12 @@ bool to_f32(Problem& problem) {
     } catch (const Error&) {
       continue;
     }
-    for (size_t i = 0; i < types.size(); ++i) {
-      if (types[i].dtype != DType::f32) continue;
-      problem.values[i].type = types[i];
-      for (double& x : problem.values[i].v) {
-        x = static_cast<float>(x);
-      }
+    for (size_t d = 0; d < doubles.size(); ++d) {
+      round_to(chosen[d], problem.values[doubles[d]]);
     }
     types.insert(types.end(), out.begin(), out.end());
-    const auto first = std::find_if(types.begin(), types.end(), [](const TensorType& type) {
-      return graph::is_floating(type.dtype);
-    });
-    return first != types.end() && first->dtype == DType::f32;
+    return std::any_of(types.begin(), types.end(),
+                       [&](const TensorType& type) { return type.dtype == dtype; });
   }
   return false;
 }

@@ -45,9 +45,9 @@ struct Problem {
 };
 
 Problem make(const Op& op, const Sample& sample, uint64_t seed);
-/// Rounds what the op takes in its compute dtype to f32 and gives it that type; false if the op has
-/// no operand of the compute dtype.
-bool to_f32(Problem& problem);
+/// Rounds what the op takes in its compute dtype to another one and gives it that type, and to f32
+/// what it takes in the type of sums of that; false if the op has no operand of the compute dtype.
+bool to_dtype(Problem& problem, DType dtype);
 
 struct How {
   uint32_t accumulate = 0;

@@ -15,6 +15,8 @@
 #include "check/mutants/mutate.h"
 #include "comm/process_world.h"
 #include "engine/params.h"
+#include "graph/elements.h"
+#include "graph/names.h"
 #include "program/contract.h"
 #include "tests/schedule_util.h"
 
@@ -387,10 +389,7 @@ namespace {
 
 std::vector<double> as_doubles(const std::vector<std::byte>& raw, graph::DType dtype) {
   std::vector<double> v(raw.size() / static_cast<size_t>(size_of(dtype)));
-  for (size_t i = 0; i < v.size(); ++i) {
-    v[i] = dtype == graph::DType::f64 ? reinterpret_cast<const double*>(raw.data())[i]
-                                      : reinterpret_cast<const float*>(raw.data())[i];
-  }
+  graph::read_numbers(dtype, raw.data(), std::span(v));
   return v;
 }
 

@@ -88,9 +88,7 @@ std::string workspace_declared(const Context&, const Kind& kind, const KindInfo&
   if (kind.workspace < 0) return fmt::format("workspace is {} bytes", kind.workspace);
   if (!info.rules) return "";
   try {
-    const int64_t want = info.rules->workspace
-                             ? round_up(info.rules->workspace({kind.attrs, kind.in, kind.out}), 64)
-                             : 0;
+    const int64_t want = ops::workspace_of(*info.rules, {kind.attrs, kind.in, kind.out});
     if (kind.workspace >= want) return "";
     return fmt::format("workspace is {} bytes; {} needs {}", kind.workspace, kind.op, want);
   } catch (const std::exception&) {

@@ -275,9 +275,7 @@ void check_options(const Options& options) {
   if (!options.ids.empty() && !options.data.empty()) {
     fail("hocket eval", "got --ids and --data; expected one");
   }
-  if (options.dtype != "f32" && options.dtype != "f64") {
-    fail("hocket eval", "--dtype is {}; expected f32 or f64", quote(options.dtype));
-  }
+  require_dtype("hocket eval", options.dtype);
 }
 
 /// A mode of its own for lists of tokens (--ids) and for held-out files (--data).
@@ -326,7 +324,8 @@ void verb_eval(Args& args) {
   args.option("--data", "DIR", &options->data, "a folder made by `hocket data prepare`");
   args.option("--sequences", "N", &options->sequences,
               "with --data: only so many sequences, spread evenly; 0: all");
-  args.option("--dtype", "TYPE", &options->dtype, "arithmetic: f32 or f64");
+  args.option("--dtype", "TYPE", &options->dtype,
+              "of weights and activations: f32, f64, bf16, f16");
   args.flag("--json", &options->json, "one JSON object");
   args.example("hocket eval runs/quickstart", "held-out bits per byte of the newest checkpoint");
   args.example(

@@ -35,7 +35,7 @@ std::string read_stdin() {
 }
 
 struct Options {
-  std::string model, prompt, tokenizer;
+  std::string model, prompt, tokenizer, dtype = "f32";
   std::vector<std::string> set;
   int64_t seed = 1;
   train::GenerateOptions how;
@@ -91,7 +91,8 @@ int64_t tokens_of(const std::string& prompt, const data::Tokenizer& tokenizer, i
 /// wrong is told before the first token; then text comes as it is drawn, or as JSON at the end.
 int generate(const Options& options) {
   check_ranges(options.how);
-  const engine::Run run = model_run(options.model, "f32", options.set);
+  require_dtype("hocket generate", options.dtype);
+  const engine::Run run = model_run(options.model, options.dtype, options.set);
   const std::string& folder = run.config.model.path;
   const int64_t vocabulary = run.model.vocab_size;
   const data::Tokenizer tokenizer = load_tokenizer(folder, options.tokenizer, vocabulary);
@@ -164,6 +165,8 @@ void verb_generate(Args& args) {
       "--tokenizer", "FILE", &options->tokenizer,
       "for a model without one: tokenizer.json or its folder; default: that beside the model");
   add_set(args, &options->set);
+  args.option("--dtype", "TYPE", &options->dtype,
+              "of weights and activations: f32, f64, bf16, f16");
   args.flag("--json", &options->json,
             "{\"prompt\": ..., \"text\": ...} at the end instead of a stream");
   args.example("hocket generate runs/quickstart --prompt 'template <typename T> class '",

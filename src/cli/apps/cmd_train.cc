@@ -8,7 +8,6 @@
 #include "cli/inputs.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
-#include "engine/session.h"
 #include "train/trainer.h"
 
 namespace hocket::cli {
@@ -68,7 +67,6 @@ void verb_train(Args& args) {
     if (options->json) {
       fail("hocket train", "--json goes with --print-config; metrics are in metrics.jsonl");
     }
-    engine::require_kernels(source.run);
     warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
     redirect_output(source.run.config.output.dir + "/logs");
     return train::train(source.run, {source.given, command_line()});

@@ -1,106 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // cast between all plain element types of whole bytes: what rounds and what saturates is said in
 // src/ops/cast.cc.
-#include <bit>
+#include "kernels/cpu/cast.h"
+
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
+#include "base/small_float.h"
 #include "kernels/cpu/kernels.h"
 
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
 using graph::DType;
-
-/// A floating-point type of one or two bytes.
-template <DType kDType, typename Code, int kExponentBits, int kMantissaBits, bool kInfinity,
-          bool kSaturates>
-struct Small {
-  using Stored = Code;
-  static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
-  static constexpr int kMantissa = kMantissaBits;
-  static constexpr uint32_t kSign = 1u << (kExponentBits + kMantissaBits);
-  /// The exponent of all ones is for infinity and NaN; without infinity only its last code is NaN.
-  static constexpr uint32_t kTop = ((1u << kExponentBits) - 1) << kMantissaBits;
-  static constexpr uint32_t kNan = kInfinity ? kTop | 1u << (kMantissaBits - 1) : kSign - 1;
-  static constexpr uint32_t kLargest = kInfinity ? kTop - 1 : kSign - 2;
-  static constexpr uint32_t kBeyond = kSaturates ? kLargest : kTop;
-
-  static float decode(Code code) {
-    const uint32_t sign = (code & kSign) << (31 - kExponentBits - kMantissaBits);
-    const uint32_t magnitude = code & (kSign - 1);
-    // A normal number has the float's fields, with another bias. A subnormal one stands for so many
-    // units beside the least normal number, which is taken off again.
-    constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
-    constexpr uint32_t kOne = kBias == 127 ? 0 : 1u << 23;
-    const uint32_t normal = (magnitude << (23 - kMantissaBits)) + kRebias;
-    const float units =
-        std::bit_cast<float>(normal + kOne) - std::bit_cast<float>(kOne ? kRebias + kOne : 0);
-    const bool subnormal = magnitude >> kMantissaBits == 0;
-    const uint32_t finite = subnormal ? std::bit_cast<uint32_t>(units) : normal;
-    const uint32_t beyond = kInfinity && magnitude == kTop ? 0x7f800000u : 0x7fc00000u;
-    return std::bit_cast<float>(sign | (magnitude > kLargest ? beyond : finite));
-  }
-
-  template <typename Real>
-  static Code encode(Real value) {
-    using Bits = std::conditional_t<sizeof(Real) == 4, uint32_t, uint64_t>;
-    constexpr int kWide = std::numeric_limits<Real>::digits - 1;  // bits of its mantissa
-    constexpr int kWideBias = std::numeric_limits<Real>::max_exponent - 1;
-    constexpr int kShift = kWide - kMantissaBits;
-    constexpr Bits kWideSign = Bits{1} << (8 * sizeof(Real) - 1);
-    constexpr Bits kWideInfinity = static_cast<Bits>(2 * kWideBias + 1) << kWide;
-    constexpr Bits kLeastNormal = static_cast<Bits>(1 - kBias + kWideBias) << kWide;
-    constexpr Bits kUnitBits = static_cast<Bits>(1 - kBias - kMantissaBits + kWide + kWideBias)
-                               << kWide;
-    // All cases are worked out, and one is taken: without branches the loop runs on vectors.
-    const Bits bits = std::bit_cast<Bits>(value);
-    const Bits magnitude = bits & ~kWideSign;
-    const Bits sign = bits >> (8 * sizeof(Real) - 1) << (kExponentBits + kMantissaBits);
-    // Half a unit more, and a unit less for ties at an even code; a carry is the next exponent.
-    const Bits rebased = magnitude - (static_cast<Bits>(kWideBias - kBias) << kWide);
-    const Bits odd = rebased >> kShift & 1;
-    const Bits rounded = (rebased + ((Bits{1} << (kShift - 1)) - 1) + odd) >> kShift;
-    // Beside a number whose unit is the least subnormal one, the processor rounds.
-    const Real beside = std::bit_cast<Real>(magnitude) + std::bit_cast<Real>(kUnitBits);
-    Bits code = rounded > kLargest ? kBeyond : rounded;
-    code = magnitude < kLeastNormal ? std::bit_cast<Bits>(beside) - kUnitBits : code;
-    code = magnitude > kWideInfinity ? kNan : code;
-    return static_cast<Code>(sign | code);
-  }
-};
-using F16 = Small<DType::f16, uint16_t, 5, 10, true, false>;
-using Bf16 = Small<DType::bf16, uint16_t, 8, 7, true, false>;
-using F8E4M3 = Small<DType::f8_e4m3, uint8_t, 4, 3, false, true>;
-using F8E5M2 = Small<DType::f8_e5m2, uint8_t, 5, 2, true, true>;
-
-template <typename T>
-inline constexpr bool kIsSmall = false;
-template <DType dtype, typename Code, int e, int m, bool inf, bool sat>
-inline constexpr bool kIsSmall<Small<dtype, Code, e, m, inf, sat>> = true;
-
-template <typename T>
-struct StoredAs {
-  using Type = T;
-};
-template <typename T>
-requires kIsSmall<T>
-struct StoredAs<T> {
-  using Type = typename T::Stored;
-};
-template <typename T>
-using Stored = typename StoredAs<T>::Type;
-
-/// The number that a stored element is, exactly.
-template <typename From>
-[[gnu::always_inline]] inline auto number(Stored<From> stored) {
-  if constexpr (kIsSmall<From>) {
-    return From::decode(stored);
-  } else {
-    return stored;
-  }
-}
 
 /// A double from which rounding to fewer bits gives what the integer itself would give: what does
 /// not fit makes the last bit odd.
@@ -117,7 +30,7 @@ inline double to_odd(int64_t value) {
 
 template <typename To, typename Number>
 [[gnu::always_inline]] inline Stored<To> stored(Number value) {
-  if constexpr (kIsSmall<To>) {
+  if constexpr (kIsSmallFloat<To>) {
     if constexpr (std::is_floating_point_v<Number>) {
       return To::encode(value);
     } else {
@@ -141,7 +54,7 @@ template <typename To, typename Number>
 }
 
 template <typename From, typename To>
-void convert(const void* from, void* to, int64_t n) {
+void convert_as(const void* from, void* to, int64_t n) {
   const auto* source = static_cast<const Stored<From>*>(from);
   auto* target = static_cast<Stored<To>*>(to);
   parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
@@ -182,13 +95,16 @@ void with_type(DType dtype, Visitor&& visit) {
 
 }  // namespace
 
+void convert(DType from, const void* source, DType to, void* target, int64_t n) {
+  with_type(from, [&]<typename From>() {
+    with_type(to, [&]<typename To>() { convert_as<From, To>(source, target, n); });
+  });
+}
+
 void cast(const KernelArgs& args) {
   const TensorRef& from = args.in[0];
   const TensorRef& to = args.out[0];
-  with_type(from.type->dtype, [&]<typename From>() {
-    with_type(to.type->dtype,
-              [&]<typename To>() { convert<From, To>(from.data, to.data, count(to)); });
-  });
+  convert(from.type->dtype, from.data, to.type->dtype, to.data, count(to));
 }
 
 }  // namespace hocket::kernels::HOCKET_CPU

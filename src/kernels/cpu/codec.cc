@@ -23,14 +23,8 @@ struct RowsOf {
 
 }  // namespace
 
-template <typename T>
-void encode_identity(const KernelArgs& args) {
-  copy_bytes(args);
-}
-template <typename T>
-void decode_identity(const KernelArgs& args) {
-  copy_bytes(args);
-}
+void encode_identity(const KernelArgs& args) { copy_bytes(args); }
+void decode_identity(const KernelArgs& args) { copy_bytes(args); }
 
 template <typename T>
 void encode_int8(const KernelArgs& args) {
@@ -69,8 +63,6 @@ void decode_int8(const KernelArgs& args) {
   });
 }
 
-HOCKET_KERNEL(encode_identity)
-HOCKET_KERNEL(decode_identity)
 HOCKET_KERNEL(encode_int8)
 HOCKET_KERNEL(decode_int8)
 

@@ -30,15 +30,15 @@ void route_plan(const KernelArgs& args) {
   }
 }
 
-template <typename T>
 void dispatch(const KernelArgs& args) {
-  const T* x = in<T>(args, 0);
+  const auto* x = in<std::byte>(args, 0);
   const int32_t* row_of = in<int32_t>(args, 1);
-  T* xs = out<T>(args, 0);
+  auto* xs = out<std::byte>(args, 0);
   const int64_t tokens = args.in[0].dim(0), d = args.in[0].dim(1), k = args.in[1].dim(1);
+  const int64_t bytes = d * element_bytes(args.in[0]);
   parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * k; i < end * k; ++i) {
-      std::memcpy(xs + row_of[i] * d, x + i / k * d, static_cast<size_t>(d) * sizeof(T));
+      std::memcpy(xs + row_of[i] * bytes, x + i / k * bytes, static_cast<size_t>(bytes));
     }
   });
 }
@@ -65,7 +65,6 @@ void dispatch_bwd(const KernelArgs& args) {
   });
 }
 
-template <typename T>
 void regroup(const KernelArgs& args) {
   // Rows of every chunk lie in the order (expert, source, token): per expert and source, what the
   // chunks that came have, one after the other, is what the chunks that are wanted have.
@@ -73,7 +72,7 @@ void regroup(const KernelArgs& args) {
   const size_t to = args.out.size();
   const int64_t experts = args.in[0].dim(0), members = args.in[from].dim(0);
   const int64_t all_experts = args.in[from].dim(1), first = begin_of(args, 'e');
-  const int64_t d = args.in[0].type->row_size();
+  const int64_t bytes = args.in[0].type->row_size() * element_bytes(args.in[0]);
   if (first + experts > all_experts) {
     fail_run("regroup", "experts {} to {} of {} in the sizes", first, first + experts, all_experts);
   }
@@ -100,8 +99,9 @@ void regroup(const KernelArgs& args) {
             fail_run("regroup", "{} more rows of expert {} for chunk {}, which has {}; {} are left",
                      want, first + e, o, written[o], left);
           }
-          std::memcpy(out<T>(args, o) + written[o] * d, in<T>(args, chunk) + read[chunk] * d,
-                      static_cast<size_t>(rows * d) * sizeof(T));
+          std::memcpy(out<std::byte>(args, o) + written[o] * bytes,
+                      in<std::byte>(args, chunk) + read[chunk] * bytes,
+                      static_cast<size_t>(rows * bytes));
           read[chunk] += rows;
           written[o] += rows;
           left -= rows;
@@ -203,9 +203,7 @@ void combine_dw(const KernelArgs& args) {
   });
 }
 
-HOCKET_KERNEL(dispatch)
 HOCKET_KERNEL(dispatch_bwd)
-HOCKET_KERNEL(regroup)
 HOCKET_KERNEL(combine)
 HOCKET_KERNEL(combine_bwd)
 HOCKET_KERNEL(combine_dys)

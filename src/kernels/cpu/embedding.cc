@@ -21,21 +21,20 @@ void check_ids(const char* op, const int32_t* ids, int64_t n, int64_t vocab) {
 
 }  // namespace
 
-template <typename T>
 void embedding(const KernelArgs& args) {
   const int32_t* ids = in<int32_t>(args, 0);
-  const T* w = in<T>(args, 1);
-  T* x = out<T>(args, 0);
-  const int64_t n = count(args.in[0]), d = args.in[1].dim(1);
+  const auto* w = in<std::byte>(args, 1);
+  auto* x = out<std::byte>(args, 0);
+  const int64_t n = count(args.in[0]), d = args.in[1].dim(1), bytes = d * element_bytes(args.in[1]);
   const int64_t first = begin_of(args, 'v'), rows = args.in[1].dim(0);
   check_ids("embedding", ids, n, args.attrs->i("vocab"));
   parallel_for(n, row_grain(d), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t row = ids[t] - first;
       if (row >= 0 && row < rows) {
-        std::memcpy(x + t * d, w + row * d, static_cast<size_t>(d) * sizeof(T));
+        std::memcpy(x + t * bytes, w + row * bytes, static_cast<size_t>(bytes));
       } else {
-        std::memset(x + t * d, 0, static_cast<size_t>(d) * sizeof(T));
+        std::memset(x + t * bytes, 0, static_cast<size_t>(bytes));
       }
     }
   });
@@ -77,7 +76,6 @@ void embedding_dw(const KernelArgs& args) {
   }
 }
 
-HOCKET_KERNEL(embedding)
 HOCKET_KERNEL(embedding_dw)
 
 }  // namespace hocket::kernels::HOCKET_CPU

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Declarations of all kernels (one function template per op, T = float or double, or one function
-// where no operand's type depends on T) and what they share: operand access, parallel loops.
+// where what it does depends on no type) and what they share: operand access, parallel loops.
 // Operands, formulas and accumulation are those of the op's file in src/ops.
 #pragma once
 
@@ -18,9 +18,11 @@ namespace hocket::kernels::HOCKET_CPU {
 #define FLOATS(op, signature, letters) \
   template <typename T>                \
   void op(const KernelArgs& args);
+#define MOVES(op, signature, letters) void op(const KernelArgs& args);
 #define ONE(op, signature, letters) void op(const KernelArgs& args);
 #include "kernels/cpu/kernels.inc"
 #undef FLOATS
+#undef MOVES
 #undef ONE
 
 /// Instantiates a kernel of FLOATS at the end of its file.
@@ -44,6 +46,9 @@ inline int64_t begin_of(const KernelArgs& args, char letter) {
   return 0;
 }
 inline bool accumulates(const KernelArgs& args, int i) { return args.accumulate >> i & 1; }
+
+/// Bytes of an element.
+inline int64_t element_bytes(const TensorRef& t) { return graph::size_of(t.type->dtype); }
 
 /// Elements stored by a dense tensor.
 inline int64_t count(const TensorRef& t) { return t.type->numel(); }

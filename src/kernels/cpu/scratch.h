@@ -19,6 +19,7 @@ class Scratch {
   explicit Scratch(const KernelArgs& args) : at_(args.workspace), left_(args.workspace_bytes) {}
 
   int64_t left() const { return left_; }
+  std::byte* rest() const { return at_; }
 
   template <typename T>
   T* take(int64_t n) {

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/upconvert.h"
 #include "kernels/cpu/vec.h"
 
 namespace hocket::kernels::HOCKET_CPU {
@@ -43,16 +44,33 @@ void call(const KernelArgs& args) {
   kernel(args);
 }
 
+/// A kernel for f32, on short operands.
+template <KernelFn kernel, Letters followed>
+void call_on_copies(const KernelArgs& args) {
+  refuse_views(args, followed.list, false);
+  on_f32_copies(args, kernel);
+}
+
+using graph::DType;
+
 constexpr CpuKernel kKernels[] = {
-#define FLOATS(op, signature, letters)                              \
-  {#op, signature, &call<&HOCKET_CPU::op<float>, Letters(letters)>, \
-   &call<&HOCKET_CPU::op<double>, Letters(letters)>},
+#define FLOATS(op, signature, letters)                                                          \
+  {#op, signature, DType::f32, &call<&HOCKET_CPU::op<float>, Letters(letters)>},                \
+      {#op, signature, DType::f64, &call<&HOCKET_CPU::op<double>, Letters(letters)>},           \
+      {#op, signature, DType::bf16, &call_on_copies<&HOCKET_CPU::op<float>, Letters(letters)>}, \
+      {#op, signature, DType::f16, &call_on_copies<&HOCKET_CPU::op<float>, Letters(letters)>},
+#define MOVES(op, signature, letters)                                          \
+  {#op, signature, DType::f32, &call<&HOCKET_CPU::op, Letters(letters)>},      \
+      {#op, signature, DType::f64, &call<&HOCKET_CPU::op, Letters(letters)>},  \
+      {#op, signature, DType::bf16, &call<&HOCKET_CPU::op, Letters(letters)>}, \
+      {#op, signature, DType::f16, &call<&HOCKET_CPU::op, Letters(letters)>},
 #define ONE(op, signature, letters) \
-  {#op, signature, nullptr, &call<&HOCKET_CPU::op, Letters(letters)>},
+  {#op, signature, DType::f64, &call<&HOCKET_CPU::op, Letters(letters)>},
 #define ONE_STRIDED(op, signature, letters) \
-  {#op, signature, nullptr, &call<&HOCKET_CPU::op, Letters(letters), true>},
+  {#op, signature, DType::f64, &call<&HOCKET_CPU::op, Letters(letters), true>},
 #include "kernels/cpu/kernels.inc"
 #undef FLOATS
+#undef MOVES
 #undef ONE
 };
 

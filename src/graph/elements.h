@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elements of floating-point types as the numbers that they are.
+#pragma once
+
+#include <span>
+
+#include "graph/dtype.h"
+
+namespace hocket::graph {
+
+/// Reads as many numbers as `to` has from plain elements of f32, f64, bf16 or f16. To float, those
+/// of f64 are rounded.
+void read_numbers(DType dtype, const void* from, std::span<float> to);
+void read_numbers(DType dtype, const void* from, std::span<double> to);
+
+}  // namespace hocket::graph

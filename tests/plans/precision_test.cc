@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// ctest: timeout=600
+// Training in bf16 and f16: under every plan as on one rank, and on one rank as in f32.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <iostream>
+
+#include "plan_util.h"
+
+namespace hocket::test {
+namespace {
+
+/// How far the gradients of two runs are apart, all tensors together.
+double gradient_error(const Outcome& a, const Outcome& b) {
+  double squares = 0, norms = 0;
+  for (const auto& [name, values] : b.grads) {
+    squares += std::pow(distance(a.grads.at(name), values), 2);
+    norms += std::pow(distance(values, std::vector<double>(values.size())), 2);
+  }
+  return std::sqrt(squares / norms);
+}
+
+/// Tokens go to the experts that the one rank chose. The parts of a sum that lie on several ranks
+/// are rounded each: gradients differ by some roundings, the loss by no more than 5e-3.
+TEST(Precision, RandomPlansEqualOneRank) {
+  const uint64_t plans = from_environment("HOCKET_PLANS", fewer(40));
+  const uint64_t first = from_environment("HOCKET_SEED", 1);
+  std::cout << "HOCKET_SEED=" << first << " HOCKET_PLANS=" << plans << "\n";
+  double worst_loss = 0, worst_gradient = 0;
+  for (uint64_t seed = first; seed < first + plans; ++seed) {
+    const bool half = seed % 3 == 0;
+    Case c = random_case(seed, 8, half ? "f16" : "bf16");
+    SCOPED_TRACE(c.name + "\n" + c.text);
+    Outcome one, many;
+    c.keep_routes = true;
+    ASSERT_NO_THROW(one = train(c, true, 3));
+    c.keep_routes = false;
+    c.routes = one.routes;
+    ASSERT_NO_THROW(many = train(c, false, 3, true));
+    ASSERT_EQ(many.losses.size(), one.losses.size());
+    for (size_t step = 0; step < one.losses.size(); ++step) {
+      const double apart = std::abs(many.losses[step] - one.losses[step]);
+      worst_loss = std::max(worst_loss, apart);
+      EXPECT_LE(apart, 5e-3) << "the loss of step " << step << ", " << one.losses[step];
+      EXPECT_NEAR(many.norms[step] / one.norms[step], 1, 0.03) << "the norm of step " << step;
+    }
+    const double apart = gradient_error(many, one);
+    worst_gradient = std::max(worst_gradient, apart);
+    EXPECT_LE(apart, half ? 0x1p-8 : 0x1p-5);
+  }
+  std::cout << "losses differ by " << worst_loss << ", gradients by " << worst_gradient << "\n";
+}
+
+/// A dense model and one of experts.
+Case small_case(bool moe, const std::string& dtype) {
+  Case c;
+  c.seed = 3;
+  c.name = moe ? "experts" : "dense";
+  c.text = "model:\n  dtype: " + dtype +
+           "\n  config: {model_type: " + (moe ? "qwen3_moe" : "llama") +
+           ", vocab_size: 64, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 4, "
+           "num_key_value_heads: 2, head_dim: 4, intermediate_size: 32, rms_norm_eps: 1.0e-6, "
+           "rope_theta: 10000.0, tie_word_embeddings: false, max_position_embeddings: 64, "
+           "hidden_act: silu" +
+           (moe ? ", num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 8, "
+                  "norm_topk_prob: true, router_aux_loss_coef: 0.05, decoder_sparse_step: 1, "
+                  "mlp_only_layers: []"
+                : "") +
+           "}\ntrain: {seq_len: 16, global_batch: 4, warmup_steps: 0, lr: 0.003}\n"
+           "plan: {micro_batch: 2, threads_per_rank: 1, timeout_s: 60}\n";
+  return c;
+}
+
+TEST(Precision, BeginsWithTheNumbersOfF32Rounded) {
+  const Outcome wide = train(small_case(true, "f32"), true, 0, false, {}, false);
+  for (const auto& [dtype, unit] : {std::pair{"bf16", 0x1p-9}, std::pair{"f16", 0x1p-12}}) {
+    const Outcome narrow = train(small_case(true, dtype), true, 0, false, {}, false);
+    for (const auto& [name, values] : wide.params) {
+      const std::vector<double>& rounded = narrow.params.at(name);
+      ASSERT_EQ(rounded.size(), values.size());
+      for (size_t i = 0; i < values.size(); ++i) {
+        EXPECT_LE(std::abs(rounded[i] - values[i]), std::abs(values[i]) * unit + 0x1p-25) << name;
+      }
+    }
+  }
+}
+
+TEST(Precision, TrainsAsInF32) {
+  for (const bool moe : {false, true}) {
+    SCOPED_TRACE(moe ? "experts" : "dense");
+    const Outcome wide = train(small_case(moe, "f32"), true, 20, false, {}, false);
+    for (const char* dtype : {"bf16", "f16"}) {
+      SCOPED_TRACE(dtype);
+      const Outcome narrow = train(small_case(moe, dtype), true, 20, false, {}, false);
+      for (size_t step = 0; step < wide.losses.size(); ++step) {
+        EXPECT_NEAR(narrow.losses[step] / wide.losses[step], 1, 0.01) << "step " << step;
+      }
+    }
+  }
+}
+
+/// Products of 8 bits lose more: the run stays near, and is no worse under a plan.
+TEST(Precision, ProductsOf8BitsRun) {
+  const std::vector<std::string> float8 = {"model.float8=true"};
+  Case c = small_case(false, "bf16");
+  const Outcome plain = train(c, true, 3, false, {}, false);
+  const Outcome one = train(c, true, 3, false, float8, false);
+  const Outcome many =
+      train(c, false, 3, true,
+            {"model.float8=true", "plan.tp=2", "plan.dp=2", "plan.micro_batch=1"}, false);
+  for (size_t step = 0; step < plain.losses.size(); ++step) {
+    EXPECT_NEAR(one.losses[step] / plain.losses[step], 1, 0.02);
+    EXPECT_NEAR(many.losses[step] / one.losses[step], 1, 0.02);
+  }
+  EXPECT_NE(one.losses, plain.losses);
+}
+
+}  // namespace
+}  // namespace hocket::test
