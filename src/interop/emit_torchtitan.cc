@@ -258,14 +258,14 @@ class JobFile {
 
 Emitted emit_torchtitan(const engine::Run& run) { return JobFile(run).emitted(); }
 
-std::function<bool(const Choice&)> expressed_by_torchtitan(const engine::Run& run) {
+std::function<bool(const planner::Choice&)> expressed_by_torchtitan(const engine::Run& run) {
   emit_torchtitan(run);
   const bool bf16 = run.config.model.dtype == "bf16";
-  return [bf16](const Choice& choice) {
-    const bool splits_all = choice.shard == kZero3;
+  return [bf16](const planner::Choice& choice) {
+    const bool splits_all = choice.shard == planner::kZero3;
     const bool has_shards = splits_all || (choice.shard == 0 && choice.cp == 1);
     const bool has_mesh = (choice.tp == 1 || choice.sequence_parallel) &&
-                          (choice.cp == 1 || choice.keys != kHeadsForTokens);
+                          (choice.cp == 1 || choice.keys != planner::kHeadsForTokens);
     const bool has_precision =
         !bf16 || has_bf16(int64_t{choice.tp} * choice.pp, splits_all ? choice.replicas() : 1);
     const bool has_pipeline =

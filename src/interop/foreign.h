@@ -51,7 +51,7 @@ Emitted emit_torchtitan(const engine::Run& run);
 
 /// Says of what a search chooses whether they can express it beside the other keys of `run`, which
 /// they can (or there is an Error).
-std::function<bool(const Choice&)> expressed_by_megatron(const engine::Run& run);
-std::function<bool(const Choice&)> expressed_by_torchtitan(const engine::Run& run);
+std::function<bool(const planner::Choice&)> expressed_by_megatron(const engine::Run& run);
+std::function<bool(const planner::Choice&)> expressed_by_torchtitan(const engine::Run& run);
 
 }  // namespace hocket::interop

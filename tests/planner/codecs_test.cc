@@ -16,7 +16,7 @@
 #include "run/compile.h"
 #include "tests/compare_util.h"
 
-namespace hocket::plan {
+namespace hocket::planner {
 namespace {
 
 /// A wide layer: seven gradients of two dims and more.
@@ -297,4 +297,4 @@ TEST(Codecs, SaysWhatItCannotChoose) {
 }
 
 }  // namespace
-}  // namespace hocket::plan
+}  // namespace hocket::planner

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-namespace hocket::plan {
+namespace hocket::planner {
 namespace {
 
 EspressoInput input_of(const std::vector<int64_t>& elements, int64_t gap_us) {
@@ -105,4 +105,4 @@ TEST(Espresso, WeighsTheTimeOfTheCodec) {
 }
 
 }  // namespace
-}  // namespace hocket::plan
+}  // namespace hocket::planner

@@ -7,7 +7,7 @@
 
 #include <set>
 
-namespace hocket::plan {
+namespace hocket::planner {
 namespace {
 
 const auto kNever = [] { return false; };
@@ -68,4 +68,4 @@ TEST(Offload, KeepsWhatIsNotToBeTaken) {
 }
 
 }  // namespace
-}  // namespace hocket::plan
+}  // namespace hocket::planner

@@ -12,7 +12,7 @@
 #include "cost/cluster.h"
 #include "cost/rooted.h"
 
-namespace hocket::plan {
+namespace hocket::planner {
 namespace {
 
 using Kind = SumAct::Kind;
@@ -169,4 +169,4 @@ TEST(SumOptions, CostWhatTheirPartsDo) {
 }
 
 }  // namespace
-}  // namespace hocket::plan
+}  // namespace hocket::planner
