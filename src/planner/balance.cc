@@ -45,37 +45,6 @@ std::vector<double> rank_times(const LayerCosts& costs, const Stages& stages,
   return found;
 }
 
-/// Layers of every stage such that the longest stage is as short as it can be. `speed`: of every
-/// stage.
-std::vector<int64_t> shortest_stages(const LayerCosts& costs, const std::vector<double>& speed) {
-  // least[s][n]: the shortest that the longest of the first s stages can be with the first n
-  // layers; taken[s][n]: how many of these the last of the stages then has.
-  const size_t stages = speed.size(), layers = costs.layer.size();
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  std::vector<std::vector<double>> least(stages + 1, std::vector<double>(layers + 1, kNever));
-  std::vector<std::vector<size_t>> taken(stages + 1, std::vector<size_t>(layers + 1, 0));
-  least[0][0] = 0;
-  for (size_t s = 1; s <= stages; ++s) {
-    for (size_t n = s; n <= layers - (stages - s); ++n) {
-      double cost = (s == 1 ? costs.embedding : 0) + (s == stages ? costs.head : 0);
-      for (size_t here = 1; here <= n - (s - 1); ++here) {
-        cost += costs.layer[n - here];
-        const double longest = std::max(least[s - 1][n - here], cost / speed[s - 1]);
-        if (longest < least[s][n]) {
-          least[s][n] = longest;
-          taken[s][n] = here;
-        }
-      }
-    }
-  }
-  std::vector<int64_t> found(stages);
-  for (size_t s = stages, n = layers; s > 0; --s) {
-    found[s - 1] = static_cast<int64_t>(taken[s][n]);
-    n -= taken[s][n];
-  }
-  return found;
-}
-
 /// Moves layers from stages of the busiest rank to others, one by one, for as long as that makes
 /// the busiest rank faster, or the longest stage shorter where it is as fast.
 void even_out(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
@@ -94,7 +63,9 @@ void even_out(const LayerCosts& costs, const Stages& stages, const std::vector<d
     const int64_t busiest = std::max_element(times.begin(), times.end()) - times.begin();
     std::vector<int64_t> found;
     for (size_t from = 0; from < layers->size(); ++from) {
-      if (stages.rank_of(static_cast<int64_t>(from)) != busiest || (*layers)[from] == 1) continue;
+      const bool inner = from > 0 && from + 1 < layers->size();
+      if ((*layers)[from] == (inner ? 1 : 0)) continue;
+      if (stages.rank_of(static_cast<int64_t>(from)) != busiest) continue;
       for (size_t to = 0; to < layers->size(); ++to) {
         std::vector<int64_t> moved = *layers;
         --moved[from];
@@ -120,11 +91,16 @@ double busiest_rank(const LayerCosts& costs, const Stages& stages, const std::ve
 
 std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stages,
                                      const std::vector<double>& speed) {
-  std::vector<double> of_stages;
-  for (int64_t stage = 0; stage < stages.count(); ++stage) {
-    of_stages.push_back(speed[static_cast<size_t>(stages.rank_of(stage))]);
+  StageLoads loads{.seconds = {costs.embedding, costs.head}};
+  for (const double seconds : costs.layer) {
+    loads.kind_of.push_back(loads.seconds.size());
+    loads.seconds.push_back(seconds);
   }
-  std::vector<int64_t> layers = shortest_stages(costs, of_stages);
+  for (int64_t stage = 0; stage < stages.count(); ++stage) {
+    loads.speed.push_back(speed[static_cast<size_t>(stages.rank_of(stage))]);
+  }
+  std::vector<int64_t> layers =
+      *lay_layers(loads, std::numeric_limits<double>::infinity(), Longer::spread);
   if (stages.chunks > 1) {
     even_out(costs, stages, speed, &layers);
   }

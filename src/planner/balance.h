@@ -4,7 +4,9 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace hocket::planner {
@@ -27,11 +29,35 @@ struct LayerCosts {
   double embedding = 0, head = 0;
 };
 
+/// What layers take on the stages of a pipeline, of which each has a rank of its own. Kinds are
+/// those of a ModelTable: the first two are what the first and the last stage have beside layers.
+struct StageLoads {
+  std::vector<size_t> kind_of;             ///< by layer
+  std::vector<double> seconds;             ///< by kind, of a micro-batch on the fastest device
+  std::vector<double> speed;               ///< by stage
+  std::vector<std::vector<double>> bytes;  ///< by stage and kind, for the whole step
+  /// By kind, of a layer while it runs: a stage needs what its largest one does.
+  std::vector<double> working;
+};
+
+/// Where stages lie that have a layer more than others, if that is all the same otherwise.
+enum class Longer : uint8_t { spread, first, last };
+
+/// Lays layers on the stages, one at least on each, but none may be on the first and the last one.
+/// No stage takes more than `limit` bytes; of such ways the slowest stage is as fast as can be, and
+/// of these the stages are the most alike. Nothing: there is no way.
+std::optional<std::vector<int64_t>> lay_layers(const StageLoads& loads, double limit,
+                                               Longer longer);
+/// The bytes of the stage that takes most, of the way with which they are the least.
+double least_bytes(const StageLoads& loads);
+/// The bytes, and the seconds, of the stage that takes most of them.
+double fullest_stage(const StageLoads& loads, const std::vector<int64_t>& layers);
+double slowest_stage(const StageLoads& loads, const std::vector<int64_t>& layers);
+
 /// As even as may be, the first stages with one more (parallel::Plan::stage_of_layers).
 std::vector<int64_t> even_layers(int64_t layers, int64_t stages);
 /// Layers of every stage such that the busiest rank has little to do, and of as little the longest
-/// stage is short, at least one each; with one chunk as little as can be. `speed`: of every rank of
-/// the pipeline.
+/// stage is short; with one chunk as little as can be. `speed`: of every rank of the pipeline.
 std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stages,
                                      const std::vector<double>& speed);
 /// How long the busiest rank takes for its stages.

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
+#include <numeric>
+#include <utility>
 
 namespace hocket::planner {
 
@@ -14,10 +17,11 @@ struct Estimator::Layer {
   double kept = 0, least_kept = 0;
   double whole = 0;               ///< kept without recompute
   double dense = 0, experts = 0;  ///< bytes of a rank's parameters, nothing split among replicas
+  double tied = 0;                ///< and of its copies of the embedding's
 };
 
 struct Estimator::Prices {
-  std::array<Layer, kLayerKinds> layers;
+  std::vector<Layer> layers;  // by kind
 };
 
 struct Estimator::Groups {
@@ -38,6 +42,11 @@ namespace {
 /// Of what a forward pass keeps, the gradients that products of weights need later on are about as
 /// much: those of the outputs of linear layers, some of which are freed when they are used.
 constexpr double kOutputGradients = 0.15;
+/// A rank that is estimated to take less than this of the memory that there is does fit.
+constexpr double kSureToFit = 0.9;
+/// Where all ranks on average are estimated to take more than this times what there is, no layers
+/// on stages will fit.
+constexpr double kHopeless = 1.3;
 
 /// Ranks first, first + stride, .. of the mesh, as a cluster sees them.
 cost::GroupShape shape_of(const cost::Cluster& cluster, int64_t count, int64_t stride) {
@@ -80,9 +89,7 @@ double ranks_of_parameters(const Choice& choice, Share share) {
 Estimator::Estimator(const Space& space, const graph::Graph& graph, const cost::CostModel& costs,
                      How how)
     : space_(space), costs_(costs), how_(how) {
-  for (size_t r = 0; r < tables_.size(); ++r) {
-    tables_[r] = table_of(graph, kRecompute[r]);
-  }
+  tables_ = tables_of(graph, kRecompute);
 }
 
 Estimator::~Estimator() = default;
@@ -180,21 +187,22 @@ Choice Estimator::with_fastest_exchange(const Choice& mesh) {
 }
 
 /// Adds the time of the collectives of one layer's passes.
-void Estimator::add_sums(const Choice& choice, LayerKind kind, const Groups& groups,
+void Estimator::add_sums(const Choice& choice, size_t kind, const Groups& groups,
                          Layer* layer) const {
   const ModelTable& table = tables_[choice.recompute];
+  const LayerWork& work = table.kinds[kind];
   const double sequences = static_cast<double>(choice.micro_batch) / choice.cp;
   const double residual = table.residual_bytes * sequences;
   const auto add = [&](size_t part, double seconds) { layer->seconds[part] += seconds; };
   constexpr size_t kForward = 0, kInputs = 1;
-  const bool block = kind == LayerKind::dense || kind == LayerKind::experts;
+  const bool block = kind >= kFirstLayerKind;
   const double again = choice.recompute == kRecomputeFull ? 1 : 0;  // sums are done again
   if (choice.tp > 1) {
     const double sum = choice.sequence_parallel
                            ? collective_s(comm::Id::all_gather, residual, groups.tp) +
                                  collective_s(comm::Id::reduce_scatter, residual, groups.tp)
                            : collective_s(comm::Id::all_reduce, residual, groups.tp);
-    const double sums = kind == LayerKind::dense ? 2 : 1;
+    const double sums = block && !work.has_experts ? 2 : 1;
     add(kForward, sums * sum);
     add(kInputs, sums * sum * (1 + again));
     if (choice.sequence_parallel) {
@@ -208,9 +216,9 @@ void Estimator::add_sums(const Choice& choice, LayerKind kind, const Groups& gro
     }
   }
   if (block && choice.cp > 1) {
-    const double keys = table.key_bytes * choice.micro_batch / choice.tp;
+    const double keys = work.key_bytes * choice.micro_batch / choice.tp;
     if (choice.keys == kHeadsForTokens) {
-      const double heads = table.head_bytes * sequences / choice.tp;
+      const double heads = work.head_bytes * sequences / choice.tp;
       const double moved = collective_s(comm::Id::all_to_all, heads, groups.cp) * 2 +
                            collective_s(comm::Id::all_to_all, keys / choice.cp, groups.cp);
       add(kForward, moved);
@@ -222,7 +230,7 @@ void Estimator::add_sums(const Choice& choice, LayerKind kind, const Groups& gro
       add(kInputs, share * gather * (2 + again));
     }
   }
-  if (kind == LayerKind::experts) {
+  if (work.has_experts) {
     const double rows = exchanged_rows(choice);
     double both = 2 * exchange_s(choice, groups);
     if (choice.etp > 1) {
@@ -236,9 +244,8 @@ void Estimator::add_sums(const Choice& choice, LayerKind kind, const Groups& gro
   }
 }
 
-Estimator::Layer Estimator::price(const Choice& choice, LayerKind kind,
-                                  const Groups& groups) const {
-  const LayerWork& work = tables_[choice.recompute].layers[static_cast<size_t>(kind)];
+Estimator::Layer Estimator::price(const Choice& choice, size_t kind, const Groups& groups) const {
+  const LayerWork& work = tables_[choice.recompute].kinds[kind];
   const double element = static_cast<double>(tables_[0].element_bytes);
   const double sequences = static_cast<double>(choice.micro_batch) / choice.cp;
   const double fastest = costs_.fastest_share();
@@ -262,12 +269,12 @@ Estimator::Layer Estimator::price(const Choice& choice, LayerKind kind,
   for (size_t s = 0; s < kShares; ++s) {
     const Share share = static_cast<Share>(s);
     layer.kept += of(work.kept, share) * sequences / ranks_of_tp(choice, share);
-    layer.whole += of(tables_[0].layers[static_cast<size_t>(kind)].kept, share) * sequences /
-                   ranks_of_tp(choice, share);
+    layer.whole += of(tables_[0].kinds[kind].kept, share) * sequences / ranks_of_tp(choice, share);
     layer.least_kept += of(work.kept, share) * sequences / choice.tp;
     const double ranks = ranks_of_parameters(choice, share);
     const double held = of(work.parameters, share) * element / ranks;
     (share == Share::experts ? layer.experts : layer.dense) += held;
+    layer.tied += of(work.tied, share) * element / ranks;
   }
   add_sums(choice, kind, groups, &layer);
   return layer;
@@ -282,15 +289,15 @@ const Estimator::Prices& Estimator::prices(const Choice& choice) {
   if (known) return *known;
   known = std::make_unique<Prices>();
   const Groups& lie = groups(choice);
-  for (size_t k = 0; k < kLayerKinds; ++k) {
-    known->layers[k] = price(choice, static_cast<LayerKind>(k), lie);
+  for (size_t kind = 0; kind < tables_[0].kinds.size(); ++kind) {
+    known->layers.push_back(price(choice, kind, lie));
   }
   return *known;
 }
 
 const Estimator::Pace& Estimator::pace(const Choice& choice) {
   const std::array<int32_t, 5> key{choice.pp, choice.dp, choice.micro_batch, choice.sequences,
-                                   choice.balanced ? 1 : 0};
+                                   choice.layers.none() ? 0 : 1};
   const auto [at, fresh] = paces_.try_emplace(key);
   Pace& known = at->second;
   if (!fresh) return known;
@@ -309,21 +316,19 @@ const Estimator::Pace& Estimator::pace(const Choice& choice) {
 
 /// Layers of every stage, by kind.
 const std::vector<Estimator::Counts>& Estimator::stages(const Choice& choice) {
-  // As even as may be they are the same however they lie.
-  const Stages lie = choice.balanced ? stages_of(choice) : Stages{.pp = choice.pp * choice.chunks};
-  std::vector<Counts>& known = stages_[{lie, choice.balanced}];
+  std::vector<Counts>& known = stages_[{stages_of(choice).count(), choice.layers}];
   if (!known.empty()) return known;
   const std::vector<int64_t> layers = stage_layers(space_, choice);
-  known.resize(layers.size());
-  const std::vector<LayerKind>& kinds = tables_[0].kind_of;
+  const ModelTable& table = tables_[0];
+  known.assign(layers.size(), Counts(table.kinds.size(), 0));
   size_t next = 0;
   for (size_t stage = 0; stage < layers.size(); ++stage) {
     for (int64_t i = 0; i < layers[stage]; ++i) {
-      known[stage][static_cast<size_t>(kinds[next++])] += 1;
+      known[stage][table.kind_of[next++]] += 1;
     }
   }
-  known.front()[static_cast<size_t>(LayerKind::embedding)] += 1;
-  known.back()[static_cast<size_t>(LayerKind::head)] += 1;
+  known.front()[kEmbedding] += 1;
+  known.back()[kHead] += 1;
   return known;
 }
 
@@ -386,16 +391,15 @@ double Estimator::held_bytes(const Choice& choice, int64_t micro_batches, double
 
 /// What the backward pass of one layer has at a time beyond what is kept: about as much as its
 /// forward pass would keep without recompute, and its parameters where these are gathered.
-double Estimator::working_bytes(const Choice& choice, LayerKind kind) const {
-  const size_t k = static_cast<size_t>(kind);
+double Estimator::working_bytes(const Choice& choice, size_t kind) const {
   const double sequences = static_cast<double>(choice.micro_batch) / choice.cp;
   const double element = static_cast<double>(tables_[0].element_bytes);
   double bytes = 0;
   for (size_t s = 0; s < kShares; ++s) {
     const Share share = static_cast<Share>(s);
-    bytes += of(tables_[0].layers[k].kept, share) * sequences / ranks_of_tp(choice, share);
+    bytes += of(tables_[0].kinds[kind].kept, share) * sequences / ranks_of_tp(choice, share);
     if (choice.shard >= kZero3) {
-      bytes += 2 * of(tables_[0].layers[k].parameters, share) * element /
+      bytes += 2 * of(tables_[0].kinds[kind].parameters, share) * element /
                ranks_of_parameters(choice, share);
     }
   }
@@ -416,8 +420,8 @@ Guess Estimator::guess(const Choice& choice) {
   const Pace* const unlike = alike ? nullptr : &pace(choice);
   const auto sum = [&](const Counts& counts, auto value) {
     double total = 0;
-    for (size_t k = 0; k < kLayerKinds; ++k) {
-      total += counts[k] == 0 ? 0 : counts[k] * value(price.layers[k]);
+    for (size_t kind = 0; kind < counts.size(); ++kind) {
+      total += counts[kind] == 0 ? 0 : counts[kind] * value(price.layers[kind]);
     }
     return total;
   };
@@ -432,24 +436,30 @@ Guess Estimator::guess(const Choice& choice) {
   const double bandwidth = std::max(1.0, costs_.cluster().device.memory_bandwidth.value);
   const double residual = tables_[0].residual_bytes * choice.micro_batch / choice.cp;
   Guess guess;
+  Counts all;
+  double passes = 0;  // of a micro-batch, through all ranks
   for (size_t place = 0; place < shape.ranks.size(); ++place) {
     const PipelineShape::Rank& rank = shape.ranks[place];
-    Counts all{};
+    all.assign(price.layers.size(), 0);
     for (const auto& [stage, share] : rank.stages) {
-      for (size_t k = 0; k < kLayerKinds; ++k) {
-        all[k] += layers[static_cast<size_t>(stage)][k] * share;
+      for (size_t kind = 0; kind < all.size(); ++kind) {
+        all[kind] += layers[static_cast<size_t>(stage)][kind] * share;
       }
     }
     // Parameters of a stage are there whatever share of the micro-batches it has.
-    double dense = 0, experts = 0, working = 0;
+    double dense = 0, experts = 0, working = 0, tied = 0;
     for (const auto& [stage, share] : rank.stages) {
       const Counts& counts = layers[static_cast<size_t>(stage)];
       dense += sum(counts, [](const Layer& layer) { return layer.dense; });
       experts += sum(counts, [](const Layer& layer) { return layer.experts; });
-      for (size_t k = 0; k < kLayerKinds; ++k) {
-        if (counts[k] == 0) continue;
-        working = std::max(working, working_bytes(choice, static_cast<LayerKind>(k)));
+      for (size_t kind = 0; kind < counts.size(); ++kind) {
+        if (counts[kind] == 0) continue;
+        working = std::max(working, working_bytes(choice, kind));
+        tied = std::max(tied, price.layers[kind].tied);
       }
+    }
+    if (all[kEmbedding] == 0) {
+      dense += tied;
     }
     std::array<double, kParts> part{}, least{};
     for (size_t p = 0; p < kParts; ++p) {
@@ -459,8 +469,9 @@ Guess Estimator::guess(const Choice& choice) {
     }
     const double pass = part[0] + part[1] + part[2];
     const double update = 7 * held_bytes(choice, 1, dense, experts, true) / 3 / bandwidth;
+    passes += pass;
     guess.seconds = std::max(guess.seconds,
-                             (static_cast<double>(count) + shape.waits) * pass + update +
+                             static_cast<double>(count) * pass + update +
                                  sync_s(choice, lie, dense, experts, part[0], part[1] + part[2]));
     const std::array<double, kParts>& last = before[static_cast<size_t>(rank.last_stage)];
     const double after = rank.last_kind == 'B'   ? last[1] + last[2]
@@ -490,6 +501,8 @@ Guess Estimator::guess(const Choice& choice) {
         std::max(guess.least_bytes, held_bytes(choice, count, dense, experts, true) +
                                         live * std::max(0.0, least_kept - sent));
   }
+  // Ranks wait for the passes of others, long and short ones.
+  guess.seconds += shape.waits * passes / static_cast<double>(shape.ranks.size());
   const double message = residual / ranks_of_tp(choice, Share::tokens);
   guess.seconds += 2 * collective_s(comm::Id::send, message, lie.next) * (choice.pp - 1);
   return guess;
@@ -504,23 +517,173 @@ Guess Estimator::floor_of_mesh(const Choice& mesh) {
   const Prices& price = prices(choice);
   Choice whole = choice;
   whole.pp = whole.chunks = 1;
-  whole.balanced = false;
+  whole.layers = {};
   const std::vector<Counts>& layers = stages(whole);
   Guess guess;
   double dense = 0, experts = 0;
-  for (size_t k = 0; k < kLayerKinds; ++k) {
-    const double count = layers[0][k] / choice.pp;
+  for (size_t kind = 0; kind < layers[0].size(); ++kind) {
+    const double count = layers[0][kind] / choice.pp;
     if (count == 0) continue;
     for (size_t p = 0; p < kParts; ++p) {
-      guess.least_s += count * price.layers[k].least[p];
+      guess.least_s += count * price.layers[kind].least[p];
     }
-    dense += count * price.layers[k].dense;
-    experts += count * price.layers[k].experts;
+    dense += count * price.layers[kind].dense;
+    experts += count * price.layers[kind].experts;
   }
   const int64_t steps = num_micro_batches(space_, choice);
   guess.least_s *= static_cast<double>(steps);
   guess.least_bytes = held_bytes(choice, steps, dense, experts, true);
   return guess;
+}
+
+/// Bytes that a layer adds to those of a rank.
+double Estimator::layer_bytes(const Choice& choice, const Layer& layer,
+                              const PipelineShape::Rank& rank, double most) const {
+  const double put_off = rank.pending * ((1 + kOutputGradients) * layer.whole - layer.kept);
+  return held_bytes(choice, num_micro_batches(space_, choice), layer.dense, layer.experts, false) +
+         (rank.live * layer.kept + put_off) * most;
+}
+
+/// Of a plan whose ranks have a stage each.
+StageLoads Estimator::loads(const Choice& choice) {
+  const Prices& price = prices(choice);
+  const int64_t count = num_micro_batches(space_, choice);
+  const PipelineShape& shape = shapes_.of(choice, count);
+  const Pace& lie = pace(choice);
+  StageLoads loads{.kind_of = tables_[0].kind_of};
+  for (size_t kind = 0; kind < price.layers.size(); ++kind) {
+    const std::array<double, kParts>& parts = price.layers[kind].seconds;
+    loads.seconds.push_back(parts[0] + parts[1] + parts[2]);
+    loads.working.push_back(working_bytes(choice, kind) * lie.most);
+  }
+  for (size_t place = 0; place < shape.ranks.size(); ++place) {
+    loads.speed.push_back(1 / lie.times[place]);
+    std::vector<double>& bytes = loads.bytes.emplace_back();
+    for (const Layer& layer : price.layers) {
+      bytes.push_back(layer_bytes(choice, layer, shape.ranks[place], lie.most));
+    }
+    bytes[kHead] += held_bytes(choice, count, price.layers[kHead].tied, 0, false);
+  }
+  return loads;
+}
+
+/// Layers go one by one from the rank that takes most memory to the one that takes least, for as
+/// long as the former takes more than there is.
+std::vector<int64_t> Estimator::fitted_by_moves(const Choice& choice, double limit) {
+  const Prices& price = prices(choice);
+  const PipelineShape& shape = shapes_.of(choice, num_micro_batches(space_, choice));
+  const double most = pace(choice).most;
+  const std::vector<size_t>& kind_of = tables_[0].kind_of;
+  const auto bytes_of_ranks = [&](const std::vector<int64_t>& layers) {
+    std::vector<size_t> first(layers.size() + 1, 0);  // layer of a stage
+    std::partial_sum(layers.begin(), layers.end(), first.begin() + 1);
+    std::vector<double> found;
+    for (const PipelineShape::Rank& rank : shape.ranks) {
+      double& bytes = found.emplace_back(0);
+      double working = 0;
+      const auto add = [&](size_t kind) {
+        bytes += layer_bytes(choice, price.layers[kind], rank, most);
+        working = std::max(working, working_bytes(choice, kind) * most);
+      };
+      for (const auto& [stage, share] : rank.stages) {
+        const auto at = static_cast<size_t>(stage);
+        if (at == 0) {
+          add(kEmbedding);
+        }
+        if (at + 1 == layers.size()) {
+          add(kHead);
+        }
+        for (size_t layer = first[at]; layer < first[at + 1]; ++layer) {
+          add(kind_of[layer]);
+        }
+      }
+      bytes += working;
+    }
+    return found;
+  };
+  std::vector<int64_t> layers = stage_layers(space_, choice);
+  for (std::vector<double> bytes = bytes_of_ranks(layers);;) {
+    const auto fullest = std::max_element(bytes.begin(), bytes.end());
+    const auto emptiest = std::min_element(bytes.begin(), bytes.end());
+    if (*fullest <= limit) return layers;
+    // From the longest of its stages to the shortest of the other's.
+    const auto stage_of = [&](const PipelineShape::Rank& rank, auto is_better) {
+      size_t best = static_cast<size_t>(rank.stages.front().first);
+      for (const auto& [stage, share] : rank.stages) {
+        const auto at = static_cast<size_t>(stage);
+        best = is_better(layers[at], layers[best]) ? at : best;
+      }
+      return best;
+    };
+    std::vector<int64_t> moved = layers;
+    const size_t from =
+        stage_of(shape.ranks[static_cast<size_t>(fullest - bytes.begin())], std::greater<>());
+    const bool is_inner = from > 0 && from + 1 < layers.size();
+    if (moved[from] == (is_inner ? 1 : 0)) return layers;
+    --moved[from];
+    ++moved[stage_of(shape.ranks[static_cast<size_t>(emptiest - bytes.begin())], std::less<>())];
+    std::vector<double> then = bytes_of_ranks(moved);
+    if (*std::max_element(then.begin(), then.end()) >= *fullest) return layers;
+    layers = std::move(moved);
+    bytes = std::move(then);
+  }
+}
+
+std::vector<StageLayers> Estimator::layouts(const Choice& even, double limit) {
+  std::vector<StageLayers> found;
+  if (even.pp == 1 || is_given(space_, "plan.pp_layers")) return found;
+  Choice choice = even;
+  choice.layers = StageLayers(stage_layers(space_, even));
+  if (!deals_well(space_, choice)) return found;
+  const PipelineShape& shape = shapes_.of(choice, num_micro_batches(space_, choice));
+  const auto add = [&](std::vector<int64_t> layers) {
+    StageLayers laid(std::move(layers));
+    if (laid != choice.layers && std::find(found.begin(), found.end(), laid) == found.end()) {
+      found.push_back(std::move(laid));
+    }
+  };
+  const bool one_each =
+      std::all_of(shape.ranks.begin(), shape.ranks.end(),
+                  [](const PipelineShape::Rank& rank) { return rank.stages.size() == 1; });
+  if (!one_each) {
+    if (const auto by_speed = space_.balanced.find(stages_of(choice));
+        by_speed != space_.balanced.end()) {
+      add(by_speed->second);
+    }
+    add(fitted_by_moves(choice, limit));
+    return found;
+  }
+  const StageLoads loads = this->loads(choice);
+  StageLayers& by_time = by_time_[{&prices(choice), &pace(choice), choice.pp}];
+  if (by_time.none()) {
+    StageLoads time = loads;
+    time.bytes.clear();
+    by_time = StageLayers(*lay_layers(time, limit, Longer::spread));
+  }
+  const std::vector<int64_t>& even_ones = choice.layers.each();
+  const bool even_fits = fullest_stage(loads, even_ones) <= limit;
+  if (!even_fits ||
+      slowest_stage(loads, by_time.each()) < slowest_stage(loads, even_ones) * kWorthBalancing) {
+    add(by_time.each());
+  }
+  if (even_fits && fullest_stage(loads, by_time.each()) <= limit * kSureToFit) return found;
+  double all = 0;
+  const std::vector<Counts>& counts = stages(choice);
+  for (size_t stage = 0; stage < counts.size(); ++stage) {
+    all += std::inner_product(counts[stage].begin(), counts[stage].end(),
+                              loads.bytes[stage].begin(), 0.0);
+  }
+  if (all > limit * kHopeless * static_cast<double>(counts.size())) return found;
+  if (std::optional<std::vector<int64_t>> by_both = lay_layers(loads, limit, Longer::spread)) {
+    add(std::move(*by_both));
+  }
+  add(*lay_layers(loads, least_bytes(loads), Longer::spread));
+  return found;
+}
+
+std::vector<StageLayers> Estimator::layouts_as_good(const Choice& choice, double limit) {
+  std::vector<StageLayers> found;
+  return found;
 }
 
 }  // namespace hocket::planner

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -50,6 +51,12 @@ class Estimator {
   /// No plan with this mesh and micro-batch takes less, whatever else it chooses.
   Guess floor_of_mesh(const Choice& mesh);
   Guess guess(const Choice& choice);
+  /// Ways to lay a plan's layers on its stages that are not as even as may be: by the time that
+  /// stages take; and, where that is more than `limit` bytes or near to it, by both, and by memory
+  /// alone. None where even layers are as good.
+  std::vector<StageLayers> layouts(const Choice& choice, double limit);
+  /// Ways that differ from the plan's own in which of its stages have a layer more.
+  std::vector<StageLayers> layouts_as_good(const Choice& choice, double limit);
   /// The mesh, with as many ranks of ep together as let rows come soonest to their experts.
   Choice with_fastest_exchange(const Choice& mesh);
 
@@ -63,14 +70,18 @@ class Estimator {
   const Pace& pace(const Choice& choice);
   double exchanged_rows(const Choice& choice) const;
   double exchange_s(const Choice& choice, const Groups& groups) const;
-  using Counts = std::array<double, kLayerKinds>;  // layers by kind
+  using Counts = std::vector<double>;  // layers by kind
   const std::vector<Counts>& stages(const Choice& choice);
+  double layer_bytes(const Choice& choice, const Layer& layer, const PipelineShape::Rank& rank,
+                     double most) const;
+  StageLoads loads(const Choice& choice);
+  std::vector<int64_t> fitted_by_moves(const Choice& choice, double limit);
   double held_bytes(const Choice& choice, int64_t micro_batches, double dense, double experts,
                     bool least) const;
-  double working_bytes(const Choice& choice, LayerKind kind) const;
+  double working_bytes(const Choice& choice, size_t kind) const;
   double collective_s(comm::Id op, double payload, const cost::GroupShape& shape) const;
-  Layer price(const Choice& choice, LayerKind kind, const Groups& groups) const;
-  void add_sums(const Choice& choice, LayerKind kind, const Groups& groups, Layer* layer) const;
+  Layer price(const Choice& choice, size_t kind, const Groups& groups) const;
+  void add_sums(const Choice& choice, size_t kind, const Groups& groups, Layer* layer) const;
   double sync_s(const Choice& choice, const Groups& groups, double dense, double experts,
                 double forward, double backward) const;
   double bucketed_s(comm::Id op, double bytes, const cost::GroupShape& shape) const;
@@ -78,11 +89,12 @@ class Estimator {
   Space space_;
   const cost::CostModel& costs_;
   How how_;
-  std::array<ModelTable, 3> tables_;  // by kRecompute
+  std::vector<ModelTable> tables_;  // by kRecompute
   std::map<std::array<int32_t, 9>, std::unique_ptr<Groups>> groups_;
   std::map<std::array<int32_t, 10>, std::unique_ptr<Prices>> prices_;
   std::map<std::array<int32_t, 5>, Pace> paces_;
-  std::map<std::pair<Stages, bool>, std::vector<Counts>> stages_;  // as they lie, balanced
+  std::map<std::pair<int64_t, StageLayers>, std::vector<Counts>> stages_;  // by their number
+  std::map<std::tuple<const Prices*, const Pace*, int32_t>, StageLayers> by_time_;  // pp
   PipelineShapes shapes_;
   /// The same transfers come again and again.
   struct Transfer {

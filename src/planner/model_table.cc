@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <utility>
 
 #include "ops/op.h"
 #include "passes/pass.h"
@@ -18,43 +19,23 @@ using graph::Tensor;
 using graph::TensorId;
 using graph::TensorKind;
 
-/// The layer of a kind that stands for all of them, by Node::layer.
-struct Representatives {
-  std::vector<LayerKind> kind_of;
-  std::array<int32_t, kLayerKinds> layer{};  ///< kNone: there is none
-  /// The kind whose table a node or tensor belongs to; false: of none.
-  bool find(int32_t of_layer, LayerKind* kind) const {
-    for (size_t k = 0; k < kLayerKinds; ++k) {
-      if (has[k] && layer[k] == of_layer) {
-        *kind = static_cast<LayerKind>(k);
-        return true;
-      }
-    }
-    return false;
+/// The work of every layer, by Node::layer: that of the embedding is before the first.
+class Layers {
+ public:
+  explicit Layers(const Graph& graph) : works_(static_cast<size_t>(graph.num_layers) + 2) {}
+  /// Null: of no layer, such as what the optimizer keeps.
+  LayerWork* find(int32_t layer) {
+    const auto at = static_cast<size_t>(layer + 1);
+    return layer < -1 || at >= works_.size() ? nullptr : &works_[at];
   }
-  std::array<bool, kLayerKinds> has{};
-};
+  const LayerWork& embedding() const { return works_.front(); }
+  const LayerWork& head() const { return works_.back(); }
+  const LayerWork& of(size_t layer) const { return works_[layer + 1]; }
+  size_t count() const { return works_.size() - 2; }
 
-Representatives representatives(const Graph& graph) {
-  Representatives found;
-  found.kind_of.assign(static_cast<size_t>(graph.num_layers), LayerKind::dense);
-  for (const Tensor& tensor : graph.tensors) {
-    if (tensor.kind == TensorKind::param && tensor.expert && tensor.layer >= 0) {
-      found.kind_of[static_cast<size_t>(tensor.layer)] = LayerKind::experts;
-    }
-  }
-  const auto add = [&](LayerKind kind, int32_t layer) {
-    found.layer[static_cast<size_t>(kind)] = layer;
-    found.has[static_cast<size_t>(kind)] = true;
-  };
-  add(LayerKind::embedding, -1);
-  add(LayerKind::head, graph.num_layers);
-  // The last of each kind: what the first one keeps of the embedding is no different.
-  for (int32_t layer = 0; layer < graph.num_layers; ++layer) {
-    add(found.kind_of[static_cast<size_t>(layer)], layer);
-  }
-  return found;
-}
+ private:
+  std::vector<LayerWork> works_;
+};
 
 bool is_residual(const graph::TensorType& type, const graph::TensorType& stream) {
   return !type.routed() && type.dims == stream.dims;
@@ -146,8 +127,7 @@ NodeWork work_of(const Graph& graph, const graph::Node& node, const std::set<Ten
 }
 
 /// Adds what the backward pass reads of the forward pass, by the layer that makes it.
-void add_kept(const Graph& graph, const Representatives& layers, const graph::TensorType& stream,
-              ModelTable* table) {
+void add_kept(const Graph& graph, const graph::TensorType& stream, Layers* layers) {
   std::set<TensorId> kept;
   for (const graph::Node& node : graph.nodes) {
     if (node.phase != Phase::backward) continue;
@@ -162,24 +142,44 @@ void add_kept(const Graph& graph, const Representatives& layers, const graph::Te
   }
   for (const TensorId id : kept) {
     const Tensor& tensor = graph.tensor(id);
-    LayerKind kind{};
-    if (!layers.find(tensor.layer, &kind)) continue;
-    LayerWork& layer = table->layers[static_cast<size_t>(kind)];
-    of(layer.kept, share_of(tensor, stream)) += static_cast<double>(tensor.type.bytes());
+    if (LayerWork* const layer = layers->find(tensor.layer)) {
+      of(layer->kept, share_of(tensor, stream)) += static_cast<double>(tensor.type.bytes());
+    }
   }
 }
 
-/// Bytes of keys and values, and of queries, of one layer with attention.
-void add_attention(const Graph& graph, ModelTable* table) {
+/// Adds what layers read of the embedding's parameters.
+void add_tied(const Graph& graph, const graph::TensorType& stream, Layers* layers) {
+  constexpr int32_t kOfEmbedding = -1;
+  std::set<std::pair<int32_t, TensorId>> read;
+  for (const graph::Node& node : graph.nodes) {
+    if (node.phase == Phase::optimizer || node.layer == kOfEmbedding) continue;
+    for (const TensorId id : node.in) {
+      const Tensor& tensor = graph.tensor(id);
+      if (tensor.kind == TensorKind::param && tensor.layer == kOfEmbedding) {
+        read.emplace(node.layer, id);
+      }
+    }
+  }
+  for (const auto& [at, id] : read) {
+    if (LayerWork* const layer = layers->find(at)) {
+      const Tensor& tensor = graph.tensor(id);
+      of(layer->tied, share_of(tensor, stream)) += static_cast<double>(tensor.type.numel());
+    }
+  }
+}
+
+/// Adds the bytes of keys and values, and of queries.
+void add_attention(const Graph& graph, Layers* layers) {
   for (const graph::Node& node : graph.nodes) {
     const ops::Op& op = ops::find(node.op);
     if (node.phase != Phase::forward || op.cost_class != ops::CostClass::attention) continue;
-    table->head_bytes = static_cast<double>(graph.tensor(node.in[0]).type.bytes());
-    table->key_bytes = 0;
+    LayerWork* const layer = layers->find(node.layer);
+    if (!layer) continue;
+    layer->head_bytes += static_cast<double>(graph.tensor(node.in[0]).type.bytes());
     for (size_t i = 1; i < 3 && i < node.in.size(); ++i) {
-      table->key_bytes += static_cast<double>(graph.tensor(node.in[i]).type.bytes());
+      layer->key_bytes += static_cast<double>(graph.tensor(node.in[i]).type.bytes());
     }
-    return;
   }
 }
 
@@ -201,39 +201,73 @@ void add_states(const graph::Graph& graph, ModelTable* table) {
   table->state_share = states / parameters;
 }
 
-}  // namespace
-
-ModelTable table_of(const graph::Graph& reference, const char* recompute) {
-  Graph graph = reference;
-  passes::PassRunner({"recompute"}, {},
-                     passes::PassOptions({fmt::format("recompute={}", recompute)}))
-      .run(graph);
-  const Representatives layers = representatives(graph);
-  const graph::TensorType stream = stream_type(graph);
+/// All but the kinds of layers.
+ModelTable totals_of(const Graph& graph, const graph::TensorType& stream) {
   ModelTable table;
-  table.kind_of = layers.kind_of;
   table.residual_bytes = static_cast<double>(stream.bytes());
   table.element_bytes = stream.bytes_of(1);
+  add_states(graph, &table);
+  return table;
+}
+
+Layers layers_of(const Graph& graph, const graph::TensorType& stream) {
+  Layers layers(graph);
   std::set<TensorId> gradients;
   for (const graph::ParamGrad& grad : graph.grads) {
     gradients.insert(grad.contributions.begin(), grad.contributions.end());
   }
   for (const graph::Node& node : graph.nodes) {
-    LayerKind kind{};
-    if (node.phase == Phase::optimizer || !layers.find(node.layer, &kind)) continue;
-    table.layers[static_cast<size_t>(kind)].nodes.push_back(
-        work_of(graph, node, gradients, stream));
+    LayerWork* const layer = layers.find(node.layer);
+    if (node.phase != Phase::optimizer && layer) {
+      layer->nodes.push_back(work_of(graph, node, gradients, stream));
+    }
   }
   for (const Tensor& tensor : graph.tensors) {
-    LayerKind kind{};
-    if (tensor.kind != TensorKind::param || !layers.find(tensor.layer, &kind)) continue;
-    LayerWork& layer = table.layers[static_cast<size_t>(kind)];
-    of(layer.parameters, share_of(tensor, stream)) += static_cast<double>(tensor.type.numel());
+    LayerWork* const layer = layers.find(tensor.layer);
+    if (tensor.kind != TensorKind::param || !layer) continue;
+    of(layer->parameters, share_of(tensor, stream)) += static_cast<double>(tensor.type.numel());
+    layer->has_experts = layer->has_experts || tensor.expert;
   }
-  add_kept(graph, layers, stream, &table);
-  add_attention(graph, &table);
-  add_states(graph, &table);
-  return table;
+  add_tied(graph, stream, &layers);
+  add_kept(graph, stream, &layers);
+  add_attention(graph, &layers);
+  return layers;
+}
+
+}  // namespace
+
+std::vector<ModelTable> tables_of(const graph::Graph& reference,
+                                  std::span<const char* const> recompute) {
+  std::vector<ModelTable> tables;
+  std::vector<Layers> layers;  // by table
+  for (const char* const way : recompute) {
+    Graph graph = reference;
+    passes::PassRunner({"recompute"}, {}, passes::PassOptions({fmt::format("recompute={}", way)}))
+        .run(graph);
+    const graph::TensorType stream = stream_type(graph);
+    layers.push_back(layers_of(graph, stream));
+    tables.push_back(totals_of(graph, stream));
+    tables.back().kinds = {layers.back().embedding(), layers.back().head()};
+  }
+  for (size_t layer = 0; layer < layers.front().count(); ++layer) {
+    const auto is_alike = [&](size_t kind) {
+      for (size_t t = 0; t < tables.size(); ++t) {
+        if (tables[t].kinds[kind] != layers[t].of(layer)) return false;
+      }
+      return true;
+    };
+    size_t kind = kFirstLayerKind;
+    while (kind < tables.front().kinds.size() && !is_alike(kind)) {
+      ++kind;
+    }
+    for (size_t t = 0; t < tables.size(); ++t) {
+      if (kind == tables[t].kinds.size()) {
+        tables[t].kinds.push_back(layers[t].of(layer));
+      }
+      tables[t].kind_of.push_back(kind);
+    }
+  }
+  return tables;
 }
 
 }  // namespace hocket::planner

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -12,9 +13,9 @@
 
 namespace hocket::planner {
 
-/// Layers that are alike are of one kind.
-enum class LayerKind : uint8_t { embedding, dense, experts, head };
-inline constexpr size_t kLayerKinds = 4;
+/// Kinds of layers, by number. Layers of one kind have equal nodes, parameters and kept bytes,
+/// however the model recomputes. The first two are what comes before and after all layers.
+inline constexpr size_t kEmbedding = 0, kHead = 1, kFirstLayerKind = 2;
 
 /// What ranks of tp share of something.
 enum class Share : uint8_t {
@@ -40,6 +41,7 @@ struct NodeWork {
   double flops = 0;
   double activations = 0;  ///< bytes moved that grow with the tokens
   double parameters = 0;   ///< bytes moved of parameters or their gradients
+  bool operator==(const NodeWork&) const = default;
 };
 
 template <class T>
@@ -51,29 +53,35 @@ inline double of(const ByShare<double>& values, Share share) {
   return values[static_cast<size_t>(share)];
 }
 
-/// One layer of a kind, for one sequence.
+/// One layer, for one sequence.
 struct LayerWork {
   std::vector<NodeWork> nodes;
   /// Elements of its parameters.
   ByShare<double> parameters{};
+  /// Elements of the embedding's parameters that it reads, too (tied weights): a rank without the
+  /// embedding has a copy of them.
+  ByShare<double> tied{};
   /// Bytes that the forward pass leaves to the backward pass.
   ByShare<double> kept{};
+  double key_bytes = 0;      ///< keys and values of its attention
+  double head_bytes = 0;     ///< queries of its attention, as much as that gives
+  bool has_experts = false;  ///< rows go to experts and back
+  bool operator==(const LayerWork&) const = default;
 };
 
 /// Of one way to recompute.
 struct ModelTable {
-  std::array<LayerWork, kLayerKinds> layers;
-  std::vector<LayerKind> kind_of;  ///< by layer
-  double residual_bytes = 0;       ///< [tokens of a sequence, width]
-  double key_bytes = 0;            ///< keys and values of a layer, of a sequence
-  double head_bytes = 0;           ///< queries of a layer, of a sequence: what attention gives, too
+  std::vector<LayerWork> kinds;
+  std::vector<size_t> kind_of;  ///< by layer
+  double residual_bytes = 0;    ///< [tokens of a sequence, width]
   int64_t element_bytes = 4;
   /// Bytes of the gradients, and of what the optimizer keeps, per byte of parameters.
   double gradient_share = 1, state_share = 2;
 };
 
-/// `graph`: of training, before any pass, of one sequence (engine::reference). `recompute`: a value
-/// of plan.recompute.
-ModelTable table_of(const graph::Graph& graph, const char* recompute);
+/// `graph`: of training, before any pass, of one sequence (engine::reference). `recompute`: values
+/// of plan.recompute, of which each has its table; kinds are the same in all of them.
+std::vector<ModelTable> tables_of(const graph::Graph& graph,
+                                  std::span<const char* const> recompute);
 
 }  // namespace hocket::planner

@@ -37,6 +37,12 @@ struct Candidate {
   bool varied = false;           ///< plan.ep_inner is not the one that it was bounded with
   bool surest = false;           ///< it is to be the first plan, of a search that was stopped
 };
+/// What a mesh has.
+struct Bounded {
+  std::vector<Candidate> candidates;
+  Counts counts;
+  TooLarge nearest;
+};
 struct Later {
   bool operator()(const Candidate& left, const Candidate& right) const {
     return left.key != right.key ? left.key > right.key : left.order > right.order;
@@ -143,10 +149,10 @@ class Search {
   void bound_meshes();
   bool bounds_enough() const;
   void bound(Estimator* estimator);
-  void bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Candidate>* found,
-                  Counts* counts);
+  void bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found) const;
+  void bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const;
   Candidate candidate(const Choice& plan, const Guess& guess) const;
-  void keep(std::vector<Candidate> found, const Counts& counts);
+  void keep(Bounded found);
   bool take(Candidate* candidate, Estimator* estimator);
   bool is_put_off(Candidate candidate);
   double passes(const Choice& choice) const;
@@ -279,26 +285,45 @@ Candidate Search::candidate(const Choice& plan, const Guess& guess) const {
           .bytes = static_cast<float>(std::max(1.0, guess.bytes))};
 }
 
+/// Bounds and estimates of a plan.
+void Search::bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const {
+  // Whether replicas are unlike depends on the layers of their stages.
+  if (!deals_well(space_, plan)) return;
+  ++found->counts.plans;
+  const Guess guess = estimator->guess(plan);
+  if (guess.least_bytes > static_cast<double>(trial_.memory()) && !options_.everything) {
+    ++found->counts.too_large;
+    found->nearest.take({plan, guess.least_bytes});
+    return;
+  }
+  found->candidates.push_back(candidate(plan, guess));
+}
+
 /// Bounds and estimates of every plan with this mesh.
-void Search::bound_mesh(const Choice& mesh, Estimator* estimator, std::vector<Candidate>* found,
-                        Counts* counts) {
+void Search::bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found) const {
   const double limit = static_cast<double>(trial_.memory());
   for (const Choice& sized : micro_batches(space_, mesh)) {
     // Bounds are the same however ep lies on the mesh: other ways are added to what is tried.
     Choice choice = estimator->with_fastest_exchange(sized);
-    const bool fits = options_.everything || estimator->floor_of_mesh(choice).least_bytes <= limit;
+    const double floor = estimator->floor_of_mesh(choice).least_bytes;
+    const bool fits = options_.everything || floor <= limit;
     for (const Pipeline& pipeline : pipelines(space_, choice)) {
       choice.schedule = pipeline.schedule;
       choice.chunks = pipeline.chunks;
-      choice.balanced = pipeline.balanced;
       visit_rest(space_, choice, [&](const Choice& plan) {
-        ++counts->plans;
-        const Guess guess = fits ? estimator->guess(plan) : Guess();
-        if (!fits || (guess.least_bytes > limit && !options_.everything)) {
-          ++counts->too_large;
+        if (!fits) {
+          // Whatever layers its stages have.
+          ++found->counts.plans;
+          ++found->counts.too_large;
+          found->nearest.take({plan, floor});
           return;
         }
-        found->push_back(candidate(plan, guess));
+        bound_plan(plan, estimator, found);
+        for (StageLayers& layers : estimator->layouts(plan, limit)) {
+          Choice laid = plan;
+          laid.layers = std::move(layers);
+          bound_plan(laid, estimator, found);
+        }
       });
     }
   }
@@ -332,13 +357,12 @@ void Search::bound(Estimator* estimator) {
     const size_t next = next_mesh_++;
     if (next >= count) break;
     const size_t mesh = next * stride % count;
-    std::vector<Candidate> found;
-    Counts counts;
-    bound_mesh(meshes_[mesh], estimator, &found, &counts);
-    for (Candidate& candidate : found) {
+    Bounded found;
+    bound_mesh(meshes_[mesh], estimator, &found);
+    for (Candidate& candidate : found.candidates) {
       candidate.order = static_cast<uint32_t>(mesh);
     }
-    keep(std::move(found), counts);
+    keep(std::move(found));
   }
 }
 
@@ -360,11 +384,12 @@ void Search::bound_meshes() {
   std::make_heap(queue_.begin(), queue_.end(), Later());
 }
 
-void Search::keep(std::vector<Candidate> found, const Counts& counts) {
+void Search::keep(Bounded found) {
   const std::lock_guard lock(mutex_);
-  result_.counts.plans += counts.plans;
-  result_.counts.too_large += counts.too_large;
-  queue_.insert(queue_.end(), found.begin(), found.end());
+  result_.counts.plans += found.counts.plans;
+  result_.counts.too_large += found.counts.too_large;
+  result_.nearest.take(found.nearest);
+  queue_.insert(queue_.end(), found.candidates.begin(), found.candidates.end());
   held_ = queue_.size();
   if (queue_.size() <= kMostCandidates) return;
   const auto middle = queue_.begin() + static_cast<std::ptrdiff_t>(kMostCandidates / 2);
@@ -519,6 +544,7 @@ void Search::record(const Candidate& candidate, Outcome outcome, Estimator* esti
   add_other_sums(candidate, outcome.fits && outcome.step_s <= best_s_ * kNear);
   if (!outcome.fits) {
     ++result_.counts.over_memory;
+    result_.nearest_simulated.take({candidate.choice, static_cast<double>(outcome.bytes)});
     margin_ *= stopped() ? kMoreMargin : 1;
     result_.over_memory.push_back(std::move(outcome));
     return;
@@ -615,6 +641,14 @@ SearchResult Search::run() {
 }
 
 }  // namespace
+
+void TooLarge::take(const TooLarge& other) {
+  if (other.bytes == 0) return;
+  const bool is_nearer = bytes == 0 || other.bytes < bytes;
+  if (is_nearer || (other.bytes == bytes && other.choice < choice)) {
+    *this = other;
+  }
+}
 
 SearchResult search(const Trial& trial, const Space& space, const SearchOptions& options) {
   return Search(trial, space, options).run();

@@ -41,12 +41,22 @@ struct SearchOptions {
       nullptr;
 };
 
+/// A plan that takes more memory than there is.
+struct TooLarge {
+  Choice choice;
+  double bytes = 0;  ///< 0: there is none
+  /// Becomes the other one if that takes less.
+  void take(const TooLarge& other);
+};
+
 struct SearchResult {
   Counts counts;
   bool complete = false;                    ///< no plan of the space is faster than the best one
   std::string ended;                        ///< why it is not complete: "the time is up", ..
   std::vector<Outcome> best;                ///< good ones, the fastest first
   std::vector<Outcome> over_memory;         ///< simulated ones that do not fit
+  TooLarge nearest;                         ///< of the dropped plans the one with the least bound
+  TooLarge nearest_simulated;               ///< of the simulated ones
   std::map<std::string, int64_t> refusals;  ///< why there is no program: how often
   double seconds = 0;                       ///< that the search took
   double bounding_s = 0;                    ///< of these, for bounds

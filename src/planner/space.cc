@@ -15,6 +15,8 @@
 
 namespace hocket::planner {
 
+bool is_given(const Space& space, const char* key) { return space.given.count(key) > 0; }
+
 namespace {
 
 /// Micro-batches x layers of a program, at most: beyond, a plan is refused (parallel/plan.cc).
@@ -41,8 +43,6 @@ bool fits(const Space& space, const char* key, const std::string& value) {
 bool fits(const Space& space, const char* key, int64_t value) {
   return fits(space, key, std::to_string(value));
 }
-
-bool is_given(const Space& space, const char* key) { return space.given.count(key) > 0; }
 
 constexpr const char* kLayers = "plan.pp_layers";
 constexpr const char* kSamples = "plan.dp_samples";
@@ -148,7 +148,7 @@ std::vector<std::string> assignments(const Choice& choice, const Space& space) {
   if (choice.pp > 1) {
     add("pp_schedule", parallel::built_in_schedules()[choice.schedule].name);
   }
-  if (choice.balanced || is_given(space, kLayers)) {
+  if (!choice.layers.none() || is_given(space, kLayers)) {
     add("pp_layers", fmt::format("[{}]", fmt::join(stage_layers(space, choice), ", ")));
   }
   add_ranks("dp", choice.dp);
@@ -213,7 +213,7 @@ Stages stages_of(const Choice& choice) {
 }
 
 std::vector<int64_t> stage_layers(const Space& space, const Choice& choice) {
-  if (choice.balanced) return space.balanced.at(stages_of(choice));
+  if (!choice.layers.none()) return choice.layers.each();
   if (choice.pp > 1 && is_given(space, kLayers)) return given_numbers(space, kLayers);
   return even_layers(space.model.num_layers, int64_t{choice.pp} * choice.chunks);
 }
@@ -223,7 +223,12 @@ std::vector<int64_t> samples(const Space& space, const Choice& choice) {
     return std::vector<int64_t>(static_cast<size_t>(choice.dp), choice.micro_batch);
   }
   if (is_given(space, kSamples)) return given_numbers(space, kSamples);
-  return space.dealt.at({choice.pp, choice.dp, choice.sequences, choice.balanced});
+  return space.dealt.at({choice.pp, choice.dp, choice.sequences, !choice.layers.none()});
+}
+
+bool deals_well(const Space& space, const Choice& choice) {
+  if (choice.sequences == 0 || is_given(space, kSamples)) return true;
+  return space.dealt.count({choice.pp, choice.dp, choice.sequences, !choice.layers.none()}) > 0;
 }
 
 std::vector<double> replica_speeds(const Space& space, int64_t dp, const LayerCosts& costs,
@@ -352,19 +357,12 @@ int64_t num_micro_batches(const Space& space, const Choice& choice) {
 std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh) {
   const int64_t count = num_micro_batches(space, mesh);
   std::vector<Pipeline> found;
-  const auto add = [&](const Pipeline& pipeline) {
-    // Whether replicas are unlike depends on the layers of their stages.
-    const bool dealt = mesh.sequences > 0 && !is_given(space, kSamples);
-    if (!dealt || space.dealt.count({mesh.pp, mesh.dp, mesh.sequences, pipeline.balanced}) > 0) {
-      found.push_back(pipeline);
-    }
-  };
   const std::vector<parallel::BuiltIn>& schedules = parallel::built_in_schedules();
   for (size_t s = 0; s < schedules.size(); ++s) {
     const parallel::BuiltIn& schedule = schedules[s];
     if (mesh.pp == 1) {
       if (s > 0 || !fits(space, "plan.pp_chunks", 1) || is_given(space, kLayers)) continue;
-      add({0, 1});
+      found.push_back({0, 1});
       continue;
     }
     if (!fits(space, "plan.pp_schedule", schedule.name)) continue;
@@ -385,18 +383,9 @@ std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh) {
         continue;
       }
       if (!makes(schedule, mesh.pp, static_cast<int>(chunks))) continue;
-      const Pipeline even{static_cast<uint8_t>(s), static_cast<int32_t>(chunks)};
-      if (is_given(space, kLayers)) {
-        if (std::ssize(given_numbers(space, kLayers)) == mesh.pp * chunks) {
-          add(even);
-        }
-        continue;
-      }
-      add(even);
-      const bool is_v = schedule.is_v;
-      if (space.balanced.count({mesh.pp, even.chunks, is_v}) > 0) {
-        add({even.schedule, even.chunks, true});
-      }
+      const bool given = is_given(space, kLayers);
+      if (given && std::ssize(given_numbers(space, kLayers)) != mesh.pp * chunks) continue;
+      found.push_back({static_cast<uint8_t>(s), static_cast<int32_t>(chunks)});
     }
   }
   return found;
@@ -508,7 +497,7 @@ std::string describe(const Choice& choice, const Space& space) {
     if (choice.chunks > 1) {
       text += fmt::format(" of {}", choice.chunks);
     }
-    if (choice.balanced) {
+    if (!choice.layers.none()) {
       text += fmt::format(" of {} layers", fmt::join(stage_layers(space, choice), "+"));
     }
   }

@@ -7,13 +7,34 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/config.h"
 #include "planner/balance.h"
 
 namespace hocket::planner {
+
+/// Layers of every stage, as `plan.pp_layers` has them; none: as even as may be.
+class StageLayers {
+ public:
+  StageLayers() = default;
+  explicit StageLayers(std::vector<int64_t> each)
+      : each_(std::make_shared<const std::vector<int64_t>>(std::move(each))) {}
+  bool none() const { return !each_; }
+  /// There must be some.
+  const std::vector<int64_t>& each() const { return *each_; }
+  std::strong_ordering operator<=>(const StageLayers& other) const {
+    if (none() || other.none()) return other.none() <=> none();
+    return *each_ <=> *other.each_;
+  }
+  bool operator==(const StageLayers& other) const { return (*this <=> other) == 0; }
+
+ private:
+  std::shared_ptr<const std::vector<int64_t>> each_;  // shared by the plans that have them
+};
 
 /// What a search chooses; all other keys of a plan are as the run has them.
 struct Choice {
@@ -24,7 +45,7 @@ struct Choice {
   /// speed says; 0: micro_batch each.
   int32_t sequences = 0;
   bool sequence_parallel = false;
-  bool balanced = false;  ///< layers on stages as Space::balanced has them, not as even as may be
+  StageLayers layers;
   uint8_t keys = 0;       ///< of kKeys: how queries meet the keys of other ranks of cp
   uint8_t schedule = 0;   ///< of parallel::built_in_schedules()
   uint8_t recompute = 0;  ///< of kRecompute
@@ -70,9 +91,9 @@ struct Space {
   int64_t global_batch = 1, seq_len = 1;
   /// Keys among searched_keys() that are given, with their values: only plans with these are in it.
   std::map<std::string, std::string> given;
-  /// Layers of every stage with which the busiest rank has less to do than with layers as even as
-  /// may be. Not there: even ones are as good, or there are several chunks on devices that are
-  /// alike.
+  /// By the FLOPs of layers and the speed of devices, layers of every stage with which the busiest
+  /// rank has less to do than with layers as even as may be. Not there: even ones are as good, or
+  /// there are several chunks on devices that are alike.
   std::map<Stages, std::vector<int64_t>> balanced = {};
   /// Of every rank, how fast its device is beside the fastest one; empty: all are alike.
   std::vector<double> speed = {};
@@ -80,7 +101,7 @@ struct Space {
   /// would keep the others waiting.
   struct Replicas {
     int32_t pp = 1, dp = 1, sequences = 1;
-    bool balanced = false;
+    bool balanced = false;  ///< with layers that are not as even as may be
     auto operator<=>(const Replicas&) const = default;
   };
   std::map<Replicas, std::vector<int64_t>> dealt = {};
@@ -89,16 +110,23 @@ struct Space {
   std::function<bool(const Choice&)> expressible = nullptr;
 };
 
+/// A searched key has its value from elsewhere.
+bool is_given(const Space& space, const char* key);
 /// Of every replica, how fast the stages are that its ranks have, with such layers each.
 std::vector<double> replica_speeds(const Space& space, int64_t dp, const LayerCosts& costs,
                                    const std::vector<int64_t>& layers);
 /// plan.shard.group of a hybrid plan: replicas that lie on one node. 1: there is no such plan.
 int64_t shard_group(const Space& space, const Choice& choice);
+/// False: of replicas with other sequences each, whose stages have such layers, none is faster.
+bool deals_well(const Space& space, const Choice& choice);
 /// Layers of every stage of a plan.
 std::vector<int64_t> stage_layers(const Space& space, const Choice& choice);
 /// Sequences of a micro-batch of every replica of a plan.
 std::vector<int64_t> samples(const Space& space, const Choice& choice);
 
+/// Layers are laid on stages by their costs, and sequences dealt out to replicas by their speed,
+/// where what takes longest is shorter by more than this.
+inline constexpr double kWorthBalancing = 0.995;
 /// A rank of cp has this many tokens of a sequence at least, unless plan.cp is given.
 inline constexpr int64_t kLeastTokens = 1024;
 /// Sequences of a micro-batch on a data-parallel rank, at most, unless plan.micro_batch is given;
@@ -123,10 +151,10 @@ std::vector<Choice> micro_batches(const Space& space, const Choice& mesh);
 struct Pipeline {
   uint8_t schedule = 0;
   int32_t chunks = 1;
-  bool balanced = false;
 };
 std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh);
-/// Every plan with this mesh, micro-batch and pipeline, but for the algorithms of sums.
+/// Every plan with this mesh, micro-batch and pipeline, but for the algorithms of sums and other
+/// layers on its stages.
 void visit_rest(const Space& space, const Choice& choice,
                 const std::function<void(const Choice&)>& visit);
 /// The algorithms of sums that a plan may have beside `native`.

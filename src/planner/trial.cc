@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -22,10 +22,6 @@
 namespace hocket::planner {
 
 namespace {
-
-/// Layers are laid on stages by their costs, and sequences dealt out to replicas by their speed,
-/// where what takes longest is shorter by more than this.
-constexpr double kWorthBalancing = 0.995;
 
 /// Keys of a plan that say how a mesh is cut, or name its ranks: none of them fits another mesh.
 constexpr const char* kOfOneMesh[] = {"plan.cp_shares", "plan.layouts", "plan.shard.group",
@@ -79,18 +75,17 @@ namespace {
 
 /// FLOPs of the layers of a model, for one sequence.
 LayerCosts layer_costs(const ModelTable& table) {
-  std::array<double, kLayerKinds> flops{};
-  for (size_t kind = 0; kind < kLayerKinds; ++kind) {
-    for (const NodeWork& node : table.layers[kind].nodes) {
-      flops[kind] += node.flops;
+  std::vector<double> flops;
+  for (const LayerWork& kind : table.kinds) {
+    double& of_kind = flops.emplace_back(0);
+    for (const NodeWork& node : kind.nodes) {
+      of_kind += node.flops;
     }
   }
-  LayerCosts costs;
-  for (const LayerKind kind : table.kind_of) {
-    costs.layer.push_back(flops[static_cast<size_t>(kind)]);
+  LayerCosts costs{.embedding = flops[kEmbedding], .head = flops[kHead]};
+  for (const size_t kind : table.kind_of) {
+    costs.layer.push_back(flops[kind]);
   }
-  costs.embedding = flops[static_cast<size_t>(LayerKind::embedding)];
-  costs.head = flops[static_cast<size_t>(LayerKind::head)];
   return costs;
 }
 
@@ -103,7 +98,7 @@ Space Trial::space(std::map<std::string, std::string> given) const {
               .global_batch = base_.config.train.global_batch,
               .seq_len = base_.config.train.seq_len,
               .given = std::move(given)};
-  const ModelTable table = table_of(graph(), kRecompute[0]);
+  const ModelTable table = tables_of(graph(), std::span(kRecompute).first(1)).front();
   const LayerCosts costs = layer_costs(table);
   if (cluster_.num_kinds() > 1) {
     const std::vector<double> of_kind = speed_of_kinds(table);
@@ -123,18 +118,17 @@ std::vector<double> Trial::speed_of_kinds(const ModelTable& table) const {
   for (size_t kind = 0; kind < cluster_.num_kinds(); ++kind) {
     const cost::CostModel& costs = all.of_kind(kind);
     double seconds = 0;
-    const auto add = [&](LayerKind layer, double times) {
-      for (const NodeWork& node : table.layers[static_cast<size_t>(layer)].nodes) {
+    const auto add = [&](size_t layer) {
+      for (const NodeWork& node : table.kinds[layer].nodes) {
         const double moved = node.activations + node.parameters;
-        seconds +=
-            times * costs.roofline_s(node.op, node.dtype, node.flops, static_cast<int64_t>(moved));
+        seconds += costs.roofline_s(node.op, node.dtype, node.flops, static_cast<int64_t>(moved));
       }
     };
-    for (const LayerKind layer : table.kind_of) {
-      add(layer, 1);
+    for (const size_t layer : table.kind_of) {
+      add(layer);
     }
-    add(LayerKind::embedding, 1);
-    add(LayerKind::head, 1);
+    add(kEmbedding);
+    add(kHead);
     speeds.push_back(1 / seconds);
   }
   const double fastest = *std::max_element(speeds.begin(), speeds.end());

@@ -58,6 +58,12 @@ SearchResult best_of(const Trial& trial, const Space& space, bool everything) {
   return search(trial, space, options);
 }
 
+/// `text` with one part in place of another.
+std::string with(std::string text, const std::string& part, const std::string& other) {
+  text.replace(text.find(part), part.size(), other);
+  return text;
+}
+
 /// No simulated plan is below its bounds.
 void expect_bounds_hold(const Trial& trial, const Space& space, const SearchResult& all) {
   const cost::CostModel costs = trial.costs();
@@ -169,11 +175,11 @@ TEST(PlanSearch, LaysSeveralChunksByTheSpeedOfTheirRanks) {
   const SearchResult found = best_of(uneven, space, false);
   ASSERT_TRUE(found.complete);
   const Choice best = found.best.front().choice;
-  EXPECT_TRUE(best.balanced);
+  EXPECT_FALSE(best.layers.none());
   EXPECT_GT(best.chunks, 1);
   // With layers that are as many on each, or one chunk of as many as the speed says, it is slower.
   for (const Outcome& outcome : found.best) {
-    if (!outcome.choice.balanced || outcome.choice.chunks == 1) {
+    if (outcome.choice.layers.none() || outcome.choice.chunks == 1) {
       EXPECT_GT(outcome.step_s, found.best.front().step_s * 1.02);
     }
   }
@@ -186,6 +192,119 @@ TEST(PlanSearch, ChunksAreLaidByLayersAloneWhereDevicesAreAlike) {
       trial(layers.c_str(), cluster_file("plan_alike.yaml", "1GB", "1GB/s"), 8, 256);
   for (const auto& [stages, balanced] : alike.space({}).balanced) {
     EXPECT_EQ(stages.chunks, 1);
+  }
+}
+
+/// Eight layers between a large embedding and a head that is the same.
+std::string heavy_ends() {
+  return with(with(with(kDense, "_layers\": 4", "_layers\": 8"), "_size\": 64", "_size\": 512"),
+              "false", "true");
+}
+
+/// Four devices, each a node.
+std::string four_nodes(const std::string& name, const std::string& memory,
+                       const std::string& unlike = "") {
+  const std::string path = cluster_file(name, memory, "20MB/s", unlike);
+  const std::string text = read_file(path);
+  std::ofstream(path) << with(with(text, "nodes: 2", "nodes: 4"), "per_node: 2", "per_node: 1");
+  return path;
+}
+
+TEST(PlanSearch, LaysLayersByMemoryAsWellAsByTime) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  const std::string model = heavy_ends();
+  const std::map<std::string, std::string> given = {{"plan.pp", "4"},
+                                                    {"plan.micro_batch", "1"},
+                                                    {"plan.recompute", "none"},
+                                                    {"plan.pp_schedule", "1f1b"}};
+  const Trial roomy = trial(model.c_str(), four_nodes("plan_ends.yaml", "1GB"), 8, 32);
+  const Space all = roomy.space(given);
+  // Every way to lay them, without a limit.
+  std::vector<Outcome> ways;
+  for (int64_t first = 0; first <= 6; ++first) {
+    for (int64_t second = 1; first + second <= 7; ++second) {
+      for (int64_t third = 1; first + second + third <= 8; ++third) {
+        Choice choice{.pp = 4};
+        choice.layers = StageLayers({first, second, third, 8 - first - second - third});
+        ways.push_back(*roomy.simulate(choice, all, [] { return false; }));
+        ASSERT_EQ(ways.back().refused, "");
+      }
+    }
+  }
+  const auto least = std::min_element(
+      ways.begin(), ways.end(),
+      [](const Outcome& left, const Outcome& right) { return left.bytes < right.bytes; });
+  const Outcome even = *roomy.simulate({.pp = 4}, all, [] { return false; });
+  ASSERT_LT(static_cast<double>(least->bytes), 0.8 * static_cast<double>(even.bytes));
+  for (const double room : {1.02, 1.1, 1.2}) {
+    const auto limit = static_cast<int64_t>(room * static_cast<double>(least->bytes));
+    const Trial tight = trial(
+        model.c_str(), four_nodes("plan_tight_ends.yaml", std::to_string(limit) + "B"), 8, 32);
+    const Space space = tight.space(given);
+    double expected = 1e9;
+    for (const Outcome& way : ways) {
+      if (way.bytes <= limit) {
+        expected = std::min(expected, way.step_s);
+      }
+    }
+    const SearchResult found = best_of(tight, space, false);
+    ASSERT_FALSE(found.best.empty()) << limit;
+    EXPECT_LE(found.best.front().step_s, expected * 1.02) << limit;
+    expect_bounds_hold(tight, space, best_of(tight, space, true));
+  }
+}
+
+TEST(PlanSearch, FindsWhatBruteForceFindsWhereMemoryBinds) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  const std::string model = heavy_ends();
+  const Trial tight = trial(model.c_str(), four_nodes("plan_binds.yaml", "640kB"), 8, 32);
+  const Space space = tight.space({{"plan.tp", "1"}, {"plan.shard.grads", "none"}});
+  expect_exhaustive(tight, space);
+  EXPECT_GT(best_of(tight, space, false).counts.too_large, 0);
+}
+
+TEST(PlanSearch, FindsWhatBruteForceFindsOfUnlikeLayers) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  // Layers without experts, wide ones, are first and in the middle.
+  const std::string model =
+      with(with(kMoe, "_layers\": 2", "_layers\": 6"), "\"intermediate_size\": 64",
+           "\"mlp_only_layers\": [0, 3], \"intermediate_size\": 256");
+  const Trial unlike =
+      trial(model.c_str(), cluster_file("plan_kinds.yaml", "1GB", "200MB/s"), 8, 32);
+  expect_exhaustive(unlike, unlike.space({{"plan.shard.grads", "none"},
+                                          {"plan.micro_batch", "1"},
+                                          {"plan.tp", "1"},
+                                          {"plan.recompute", "none"}}));
+}
+
+TEST(PlanSearch, ASlowerDeviceNeverGivesAFasterPlan) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  const std::string model = heavy_ends();
+  const auto best = [&](const std::string& memory, const std::string& unlike) {
+    const Trial of = trial(model.c_str(), four_nodes("plan_slower.yaml", memory, unlike), 8, 32);
+    const SearchResult found = best_of(of,
+                                       of.space({{"plan.tp", "1"},
+                                                 {"plan.recompute", "none"},
+                                                 {"plan.cp", "1"},
+                                                 {"plan.shard.grads", "none"},
+                                                 {"plan.micro_batch", "1"}}),
+                                       false);
+    return found.best.empty() ? 1e9 : found.best.front().step_s;
+  };
+  for (const char* const memory : {"1GB", "640kB"}) {
+    const double whole = best(memory, "");
+    for (const char* const slow : {"{first: 3, speed: 0.25}", "{first: 0, last: 0, speed: 0.5}"}) {
+      EXPECT_GE(best(memory, std::string("unlike: [") + slow + "]"), whole * (1 - 1e-9))
+          << memory << " " << slow;
+    }
   }
 }
 
@@ -339,7 +458,6 @@ void visit_all(const Space& space, const std::function<void(const Choice&)>& vis
       for (const Pipeline& pipeline : pipelines(space, choice)) {
         choice.schedule = pipeline.schedule;
         choice.chunks = pipeline.chunks;
-        choice.balanced = pipeline.balanced;
         visit_rest(space, choice, [&](Choice plan) {
           visit(plan);
           for (const uint8_t sums : other_sums(space, plan)) {
@@ -371,8 +489,8 @@ TEST(PlanSearch, WhatAnotherTrainerExpressesIsWhatCanBeWrittenForIt) {
     const Trial of = trial(model, cluster, 8, model == kDense ? 4096 : 512, {key});
     const Space space = of.space({{"plan.micro_batch", "1"}, {"plan.recompute", "none"}});
     const engine::Run base = of.run_of({.dp = 4, .micro_batch = 1}, space);
-    const auto megatron = expressed_by_megatron(base);
-    const auto torchtitan = expressed_by_torchtitan(base);
+    const auto megatron = interop::expressed_by_megatron(base);
+    const auto torchtitan = interop::expressed_by_torchtitan(base);
     int64_t all = 0, by_megatron = 0, by_torchtitan = 0;
     visit_all(space, [&](const Choice& choice) {
       engine::Run run;
@@ -384,8 +502,10 @@ TEST(PlanSearch, WhatAnotherTrainerExpressesIsWhatCanBeWrittenForIt) {
       ++all;
       by_megatron += megatron(choice) ? 1 : 0;
       by_torchtitan += torchtitan(choice) ? 1 : 0;
-      EXPECT_EQ(megatron(choice), is_written(emit_megatron, run)) << describe(choice, space);
-      EXPECT_EQ(torchtitan(choice), is_written(emit_torchtitan, run)) << describe(choice, space);
+      EXPECT_EQ(megatron(choice), is_written(interop::emit_megatron, run))
+          << describe(choice, space);
+      EXPECT_EQ(torchtitan(choice), is_written(interop::emit_torchtitan, run))
+          << describe(choice, space);
     });
     EXPECT_GT(by_megatron, 0);
     EXPECT_LT(by_megatron, all);

@@ -7,33 +7,42 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "base/rng.h"
+#include "planner/model_table.h"
 
 namespace hocket::planner {
 namespace {
 
-/// The least that the busiest rank can have to do, of all ways to lay the layers.
-double by_brute_force(const LayerCosts& costs, const Stages& stages,
-                      const std::vector<double>& speed) {
-  const auto count = static_cast<size_t>(stages.count());
-  double best = std::numeric_limits<double>::infinity();
+/// Every way to lay layers on stages, one on each at least but for the first and the last.
+void visit_ways(int64_t all, size_t stages,
+                const std::function<void(const std::vector<int64_t>&)>& visit) {
   std::vector<int64_t> layers;
   const std::function<void(int64_t)> lay = [&](int64_t left) {
-    if (layers.size() + 1 == count) {
+    if (layers.size() + 1 == stages) {
       layers.push_back(left);
-      best = std::min(best, busiest_rank(costs, stages, speed, layers));
+      visit(layers);
       layers.pop_back();
       return;
     }
-    const auto behind = static_cast<int64_t>(count - layers.size()) - 1;
-    for (int64_t here = 1; here + behind <= left; ++here) {
+    for (int64_t here = layers.empty() ? 0 : 1; here <= left; ++here) {
       layers.push_back(here);
       lay(left - here);
       layers.pop_back();
     }
   };
-  lay(std::ssize(costs.layer));
+  lay(all);
+}
+
+/// The least that the busiest rank can have to do.
+double by_brute_force(const LayerCosts& costs, const Stages& stages,
+                      const std::vector<double>& speed) {
+  double best = std::numeric_limits<double>::infinity();
+  visit_ways(std::ssize(costs.layer), static_cast<size_t>(stages.count()),
+             [&](const std::vector<int64_t>& layers) {
+               best = std::min(best, busiest_rank(costs, stages, speed, layers));
+             });
   return best;
 }
 
@@ -58,6 +67,98 @@ TEST(PlanSpace, BalancedLayersAreTheBestOfAll) {
     EXPECT_EQ(std::accumulate(layers.begin(), layers.end(), int64_t{0}), std::ssize(costs.layer));
     EXPECT_EQ(busiest_rank(costs, one_each, speed, layers), by_brute_force(costs, one_each, speed));
   }
+}
+
+/// Layers of a few kinds on up to five stages, whose devices may be unlike.
+StageLoads some_loads(Rng* rng) {
+  StageLoads loads;
+  const size_t stages = 1 + rng->below(5), kinds = kFirstLayerKind + 1 + rng->below(2);
+  for (size_t layers = stages + rng->below(6); layers > 0; --layers) {
+    loads.kind_of.push_back(kFirstLayerKind + rng->below(kinds - kFirstLayerKind));
+  }
+  const auto some = [&](int least, int more) {
+    return static_cast<double>(least + static_cast<int>(rng->below(static_cast<uint64_t>(more))));
+  };
+  loads.seconds = {some(0, 3), some(0, 8)};
+  loads.working = {some(0, 2), some(0, 4)};
+  while (loads.seconds.size() < kinds) {
+    loads.seconds.push_back(some(1, 4));
+    loads.working.push_back(some(0, 3));
+  }
+  for (size_t stage = 0; stage < stages; ++stage) {
+    loads.speed.push_back(0.5 * some(1, 3));
+    std::vector<double>& bytes = loads.bytes.emplace_back();
+    for (size_t kind = 0; kind < kinds; ++kind) {
+      bytes.push_back(some(0, 6));
+    }
+  }
+  return loads;
+}
+
+/// What the stages' times are in all when each is squared: the less the more alike they are.
+double squares(const StageLoads& loads, const std::vector<int64_t>& layers) {
+  double sum = 0;
+  size_t next = 0;
+  for (size_t stage = 0; stage < layers.size(); ++stage) {
+    double seconds = stage == 0 ? loads.seconds[kEmbedding] : 0;
+    seconds += stage + 1 == layers.size() ? loads.seconds[kHead] : 0;
+    for (int64_t i = 0; i < layers[stage]; ++i) {
+      seconds += loads.seconds[loads.kind_of[next++]];
+    }
+    sum += seconds / loads.speed[stage] * seconds / loads.speed[stage];
+  }
+  return sum;
+}
+
+TEST(PlanSpace, LayersAreLaidByTimeWithinTheMemoryThatThereIs) {
+  int none = 0, bound = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    const StageLoads loads = some_loads(&rng);
+    const double limit = static_cast<double>(2 + rng.below(20));
+    const auto all = std::ssize(loads.kind_of);
+    double least = 1e9, slowest = 1e9, whatever = 1e9, alike = 1e9;
+    visit_ways(all, loads.speed.size(), [&](const std::vector<int64_t>& layers) {
+      least = std::min(least, fullest_stage(loads, layers));
+      whatever = std::min(whatever, slowest_stage(loads, layers));
+      if (fullest_stage(loads, layers) <= limit) {
+        slowest = std::min(slowest, slowest_stage(loads, layers));
+      }
+    });
+    visit_ways(all, loads.speed.size(), [&](const std::vector<int64_t>& layers) {
+      if (fullest_stage(loads, layers) > limit || slowest_stage(loads, layers) > slowest) return;
+      alike = std::min(alike, squares(loads, layers));
+    });
+    EXPECT_EQ(least_bytes(loads), least);
+    none += least > limit ? 1 : 0;
+    bound += least <= limit && slowest > whatever ? 1 : 0;
+    for (const Longer longer : {Longer::spread, Longer::first, Longer::last}) {
+      const std::optional<std::vector<int64_t>> laid = lay_layers(loads, limit, longer);
+      ASSERT_EQ(laid.has_value(), least <= limit);
+      if (!laid) continue;
+      EXPECT_EQ(std::accumulate(laid->begin(), laid->end(), int64_t{0}), all);
+      EXPECT_LE(fullest_stage(loads, *laid), limit);
+      EXPECT_EQ(slowest_stage(loads, *laid), slowest);
+      EXPECT_NEAR(squares(loads, *laid), alike, 1e-6 * alike);
+    }
+  }
+  EXPECT_GT(none, 10);
+  EXPECT_GT(bound, 10);
+}
+
+TEST(PlanSpace, AmongWaysAsFastLayersAreTheMostAlike) {
+  // The head is as long as 1.4 layers: greedily, stages would have four, four, ..
+  StageLoads loads{.kind_of = std::vector<size_t>(48, kFirstLayerKind),
+                   .seconds = {0, 1.4, 1},
+                   .speed = std::vector<double>(16, 1)};
+  std::vector<int64_t> laid = *lay_layers(loads, 1e9, Longer::last);
+  EXPECT_EQ(laid, (std::vector<int64_t>{3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 2}));
+  // With one as long as four layers its stage has none.
+  loads.kind_of.resize(24);
+  loads.speed.resize(8);
+  loads.seconds[kHead] = 4;
+  EXPECT_EQ(*lay_layers(loads, 1e9, Longer::first), (std::vector<int64_t>{4, 4, 4, 3, 3, 3, 3, 0}));
 }
 
 TEST(PlanSpace, LayersOfSeveralChunksAreLaidByTheSpeedOfTheirRanks) {
@@ -111,7 +212,7 @@ TEST(PlanSpace, AHeavyHeadTakesLayersFromTheLastStage) {
   const std::vector<double> even = {1, 1};
   EXPECT_EQ(balanced_layers(costs, {.pp = 2}, even), (std::vector<int64_t>{5, 3}));
   const std::vector<double> uneven = {1, 0.25};
-  EXPECT_EQ(balanced_layers(costs, {.pp = 2}, uneven), (std::vector<int64_t>{7, 1}));
+  EXPECT_EQ(balanced_layers(costs, {.pp = 2}, uneven), (std::vector<int64_t>{8, 0}));
 }
 
 TEST(PlanSpace, DealtSequencesAreTheBestOfAll) {

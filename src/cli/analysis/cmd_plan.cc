@@ -228,7 +228,6 @@ bool has_plan(const planner::Space& space) {
       for (const planner::Pipeline& pipeline : planner::pipelines(space, choice)) {
         choice.schedule = pipeline.schedule;
         choice.chunks = pipeline.chunks;
-        choice.balanced = pipeline.balanced;
         planner::visit_rest(space, choice, [&](const planner::Choice&) { found = true; });
         if (found) return true;
       }
@@ -250,6 +249,21 @@ std::string fault_text(const planner::Space& space) {
   return at_fault.empty() ? "" : "; " + join(at_fault, ", ");
 }
 
+/// What may help where nothing fits.
+std::string remedies(const planner::SearchResult& result, const planner::Space& space) {
+  std::vector<std::string> tries = {"more ranks or another batch"};
+  for (const auto& [key, value] : space.given) {
+    tries.push_back(fmt::format("without {}={}", key, value));
+  }
+  if (result.nearest_simulated.choice.pp > 1) {
+    tries.push_back("other plan.pp_layers (tried: even ones, by time, by memory)");
+  }
+  if (!result.complete) {
+    tries.push_back("a longer search");
+  }
+  return join(tries, ", or ");
+}
+
 /// Error: the search found nothing that fits.
 [[noreturn]] void fail_without(const planner::SearchResult& result, const planner::Trial& trial,
                                const planner::Space& space, const std::string& emit) {
@@ -267,17 +281,25 @@ std::string fault_text(const planner::Space& space) {
          emit.empty() ? "" : ", which " + emit + " can express", fault_text(space));
   }
   std::string why;
+  const auto add_nearest = [&](const planner::TooLarge& plan, const char* bytes) {
+    if (plan.bytes == 0) return;
+    why += fmt::format("\n  {} {}: {}", bytes, human_bytes(plan.bytes),
+                       planner::describe(plan.choice, space));
+  };
+  add_nearest(result.nearest_simulated, "the nearest of the simulated takes");
+  add_nearest(result.nearest, "the nearest of the others takes at least");
   for (const auto& [text, count] : result.refusals) {
     why += fmt::format("\n  {} x {}", count, text);
   }
-  throw Error(Error::Kind::kRun, "hocket plan",
-              fmt::format("no plan of {} ranks with train.global_batch {} {} into {} a rank; {}; "
-                          "try more ranks{} another batch{}{}",
-                          space.ranks, space.global_batch,
-                          result.complete ? "fits" : "was found yet that fits",
-                          human_bytes(static_cast<double>(trial.memory())), ending_text(result),
-                          result.complete ? " or" : ",",
-                          result.complete ? "" : ", or a longer search", why));
+  // Bounds say that a plan never fits; what was simulated may, with other layers on its stages.
+  const bool is_proven = result.complete && result.counts.simulated == 0;
+  throw Error(
+      Error::Kind::kRun, "hocket plan",
+      fmt::format("no plan of {} with train.global_batch {} {} into {} a rank; {}; try {}{}",
+                  counted(space.ranks, "rank"), space.global_batch,
+                  is_proven ? "fits" : "was found that fits",
+                  human_bytes(static_cast<double>(trial.memory())), ending_text(result),
+                  remedies(result, space), why));
 }
 
 /// `run` in the form of another trainer, or as a run.yaml.

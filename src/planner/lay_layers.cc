@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers on the stages of a pipeline, by dynamic programs over "the first s stages have the first n
+// layers".
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "planner/balance.h"
+#include "planner/model_table.h"
+
+namespace hocket::planner {
+
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+/// Work is counted in whole units, of which all layers together have about so many on the slowest
+/// device: sums are then the same in whatever order they are made, and so are their squares.
+constexpr double kUnits = 1 << 29;
+
+/// One stage's layers, [begin, end).
+struct Run {
+  size_t begin = 0;
+  int64_t units = 0;  ///< of time
+  double bytes = 0;
+};
+
+class Layout {
+ public:
+  explicit Layout(const StageLoads& loads)
+      : loads_(loads), stages_(loads.speed.size()), layers_(loads.kind_of.size()) {
+    double all = loads.seconds[kEmbedding] + loads.seconds[kHead];
+    for (const size_t kind : loads.kind_of) {
+      all += loads.seconds[kind];
+    }
+    const double slowest = *std::min_element(loads.speed.begin(), loads.speed.end());
+    const double unit = all / slowest / kUnits;
+    for (const double seconds : loads.seconds) {
+      units_.push_back(all > 0 ? std::llround(seconds / unit) : 0);
+    }
+    before_.assign(layers_ + 1, 0);
+    for (size_t n = 0; n < layers_; ++n) {
+      before_[n + 1] = before_[n] + units_[loads.kind_of[n]];
+    }
+  }
+
+  std::optional<std::vector<int64_t>> laid(double limit, Longer longer) const;
+  double least_bytes() const;
+
+ private:
+  template <class T>
+  using Table = std::vector<std::vector<T>>;  // by stages and layers
+
+  template <class Visit>
+  void visit_runs(size_t stage, size_t end, Visit visit) const;
+  template <class Value>
+  double least_largest(Value value) const;
+  std::vector<int64_t> most_alike(int64_t slowest, double limit, Longer longer) const;
+
+  const StageLoads& loads_;
+  size_t stages_, layers_;
+  std::vector<int64_t> units_;   // by kind
+  std::vector<int64_t> before_;  // units of the first n layers
+};
+
+/// Calls `visit` with what a stage may have of the layers before `end`, more and more of them,
+/// until it returns false.
+template <class Visit>
+void Layout::visit_runs(size_t stage, size_t end, Visit visit) const {
+  const bool is_first = stage == 0, is_last = stage + 1 == stages_;
+  double bytes = 0, working = 0;
+  int64_t units = 0;
+  const auto add = [&](size_t kind) {
+    units += units_[kind];
+    if (loads_.bytes.empty()) return;
+    bytes += loads_.bytes[stage][kind];
+    working = std::max(working, loads_.working[kind]);
+  };
+  if (is_first) {
+    add(kEmbedding);
+  }
+  if (is_last) {
+    add(kHead);
+  }
+  for (size_t begin = end;; --begin) {
+    const int64_t time = std::llround(static_cast<double>(units) / loads_.speed[stage]);
+    const bool is_stage = begin < end || is_first || is_last;
+    if (is_stage && !visit(Run{begin, time, bytes + working})) return;
+    if (begin == 0) return;
+    add(loads_.kind_of[begin - 1]);
+  }
+}
+
+/// The least that the largest stage can be by `value`, which grows with the layers of a stage.
+template <class Value>
+double Layout::least_largest(Value value) const {
+  std::vector<double> least(layers_ + 1, kNever);
+  least[0] = 0;
+  for (size_t stage = 0; stage < stages_; ++stage) {
+    std::vector<double> next(layers_ + 1, kNever);
+    for (size_t end = 0; end <= layers_; ++end) {
+      visit_runs(stage, end, [&](const Run& run) {
+        const double here = value(run);
+        next[end] = std::min(next[end], std::max(least[run.begin], here));
+        return here < next[end];
+      });
+    }
+    least = std::move(next);
+  }
+  return least[layers_];
+}
+
+/// Of the ways that are as fast the one whose stages are the most alike: their squares are least.
+std::vector<int64_t> Layout::most_alike(int64_t slowest, double limit, Longer longer) const {
+  // Squares of the stages' times, and by how much the ends of stages lie elsewhere than wanted.
+  using Worth = std::pair<int64_t, double>;
+  constexpr Worth kNone{std::numeric_limits<int64_t>::max(), 0};
+  const double all = static_cast<double>(before_[layers_] + units_[kEmbedding] + units_[kHead]);
+  const auto elsewhere = [&](size_t stage, size_t begin) {
+    const auto at = static_cast<double>(begin);
+    if (longer != Longer::spread) return longer == Longer::first ? -at : at;
+    const double share = static_cast<double>(stage) / static_cast<double>(stages_);
+    const double off =
+        static_cast<double>(before_[begin] + (stage > 0 ? units_[kEmbedding] : 0)) / all - share;
+    return off * off;
+  };
+  Table<Worth> best(stages_ + 1, std::vector<Worth>(layers_ + 1, kNone));
+  Table<size_t> from(stages_ + 1, std::vector<size_t>(layers_ + 1, 0));
+  best[0][0] = {0, 0};
+  for (size_t stage = 0; stage < stages_; ++stage) {
+    for (size_t end = 0; end <= layers_; ++end) {
+      visit_runs(stage, end, [&](const Run& run) {
+        if (run.units > slowest || run.bytes > limit) return false;
+        const Worth& before = best[stage][run.begin];
+        if (before == kNone) return true;
+        const Worth here{before.first + run.units * run.units,
+                         before.second + elsewhere(stage, run.begin)};
+        if (here < best[stage + 1][end]) {
+          best[stage + 1][end] = here;
+          from[stage + 1][end] = run.begin;
+        }
+        return true;
+      });
+    }
+  }
+  HOCKET_CHECK(best[stages_][layers_] != kNone, "layers fit on stages, and then they do not");
+  std::vector<int64_t> found(stages_);
+  for (size_t stage = stages_, end = layers_; stage > 0; --stage) {
+    const size_t begin = from[stage][end];
+    found[stage - 1] = static_cast<int64_t>(end - begin);
+    end = begin;
+  }
+  return found;
+}
+
+std::optional<std::vector<int64_t>> Layout::laid(double limit, Longer longer) const {
+  const double slowest = least_largest(
+      [&](const Run& run) { return run.bytes > limit ? kNever : static_cast<double>(run.units); });
+  if (slowest == kNever) return std::nullopt;
+  return most_alike(static_cast<int64_t>(slowest), limit, longer);
+}
+
+double Layout::least_bytes() const {
+  return least_largest([](const Run& run) { return run.bytes; });
+}
+
+/// The most of what stages take, with `add` called with every stage and the kinds that it has.
+template <class Add>
+double most_of_stages(const StageLoads& loads, const std::vector<int64_t>& layers, Add add) {
+  double most = 0;
+  size_t next = 0;
+  for (size_t stage = 0; stage < layers.size(); ++stage) {
+    std::vector<size_t> kinds;
+    if (stage == 0) {
+      kinds.push_back(kEmbedding);
+    }
+    if (stage + 1 == layers.size()) {
+      kinds.push_back(kHead);
+    }
+    for (int64_t i = 0; i < layers[stage]; ++i) {
+      kinds.push_back(loads.kind_of[next++]);
+    }
+    most = std::max(most, add(stage, kinds));
+  }
+  return most;
+}
+
+}  // namespace
+
+std::optional<std::vector<int64_t>> lay_layers(const StageLoads& loads, double limit,
+                                               Longer longer) {
+  return Layout(loads).laid(limit, longer);
+}
+
+double least_bytes(const StageLoads& loads) { return Layout(loads).least_bytes(); }
+
+double fullest_stage(const StageLoads& loads, const std::vector<int64_t>& layers) {
+  return most_of_stages(loads, layers, [&](size_t stage, const std::vector<size_t>& kinds) {
+    double bytes = 0, working = 0;
+    for (const size_t kind : kinds) {
+      bytes += loads.bytes[stage][kind];
+      working = std::max(working, loads.working[kind]);
+    }
+    return bytes + working;
+  });
+}
+
+double slowest_stage(const StageLoads& loads, const std::vector<int64_t>& layers) {
+  return most_of_stages(loads, layers, [&](size_t stage, const std::vector<size_t>& kinds) {
+    double seconds = 0;
+    for (const size_t kind : kinds) {
+      seconds += loads.seconds[kind];
+    }
+    return seconds / loads.speed[stage];
+  });
+}
+
+}  // namespace hocket::planner
