@@ -5,40 +5,15 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <string>
 #include <vector>
 
 #include "checkpoint/share.h"
+#include "engine/placement.h"
 #include "graph/graph.h"
 #include "program/program.h"
 #include "runtime/local_ranks.h"
 
 namespace hocket::engine {
-
-/// A named buffer of one rank that holds a part of a tensor, maybe among others, and its contents.
-struct Part {
-  int32_t rank = 0;
-  const program::Buffer* buffer = nullptr;
-  const std::byte* data = nullptr;
-  int64_t first = 0;  ///< the element of the buffer that `data` begins with
-};
-/// The full tensor, every element of it taken from the first of the parts that hold it. Error: some
-/// of it is in none.
-std::vector<std::byte> put_together(const graph::Tensor& tensor, const program::Program& program,
-                                    const std::vector<Part>& parts);
-
-/// The buffers that put_together needs, by rank: the first ones that hold what none before them
-/// does. `holds`: which buffers count. Error: as put_together.
-std::vector<Part> first_holders(const graph::Tensor& tensor, const program::Program& program,
-                                const std::function<bool(const program::Buffer&)>& holds);
-
-/// put_together of the parts that all processes have: each gives those of `needed` that are among
-/// its own, `here`, and gets all. All of them call it.
-std::vector<std::byte> put_together_from_all(const graph::Tensor& tensor,
-                                             const program::Program& program,
-                                             const std::vector<Part>& here,
-                                             std::vector<Part> needed, comm::Processes& processes);
 
 /// Makes the persistent entries of a program in the store of a rank and fills those that are new:
 /// normal values by (seed, tensor name, global element index), or constants; zeros where a bucket
@@ -55,15 +30,14 @@ void for_each_element_run(const graph::Tensor& tensor, const program::Program& p
                           const runtime::LocalRanks& ranks,
                           const std::function<void(int64_t begin, int64_t count)>& use);
 
-/// Fills a persistent tensor in the store of every rank that is here and holds it: `read(begin, count, dst)`
-/// delivers elements of the full tensor in its own type.
+/// Fills a persistent tensor in the store of every rank that is here and holds it: `read(begin,
+/// count, dst)` delivers elements of the full tensor in its own type.
 void scatter(const graph::Tensor& tensor, const program::Program& program,
              const runtime::Store& store,
              const std::function<void(int64_t begin, int64_t count, void* dst)>& read);
 
 /// Who stores what of the persistent tensors, so that what several ranks hold is stored once: an
-/// element belongs to the first of the ranks `among` that holds it. This is known from the program
-/// alone, so that ranks in many processes agree on it without a word.
+/// element belongs to the first of the ranks `among` that holds it.
 class Owners {
  public:
   /// `among`: in ascending order. The program outlives it.
@@ -72,12 +46,9 @@ class Owners {
   std::vector<checkpoint::Share> shares(const graph::Tensor& tensor) const;
 
  private:
-  const program::Program& program_;
+  const Placement placement_;
   const runtime::Store store_;
-  std::vector<int32_t> among_;
-  std::vector<program::ClassId> classes_;  ///< by rank
-  /// By tensor: the buffers that hold some of it, by class.
-  std::map<std::string, std::map<program::ClassId, std::vector<const program::Buffer*>>> holders_;
+  const std::vector<int32_t> among_;
 };
 
 /// The full tensor, collected from the first buffers that hold its parts; of ranks as processes all
@@ -86,10 +57,10 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
                               const runtime::Store& store);
 
 /// Every parameter of a graph from where one program has it in a store to where another one does in
-/// a store of its own, on the same ranks or others: every rank gets what it is to hold, of itself as far as it can, then of its node, and
-/// nobody holds more. Between processes each byte crosses once for each that lacks it, and no more
-/// than `together` bytes leave a process, or come to it, at a time. Of ranks as processes all call
-/// it.
+/// a store of its own, on the same ranks or others: every rank gets what it is to hold, of itself
+/// as far as it can, then of its node, and nobody holds more. Between processes each byte crosses
+/// once for each that lacks it, and no more than `together` bytes leave a process, or come to it,
+/// at a time. Of ranks as processes all call it.
 inline constexpr int64_t kTogetherBytes = int64_t{4} << 20;
 void copy_parameters(const graph::Graph& graph, const program::Program& from,
                      const runtime::Store& from_store, const program::Program& to,

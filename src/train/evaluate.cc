@@ -31,10 +31,9 @@ struct Evaluator::Impl {
 Evaluator::Evaluator(const engine::Run& run, const data::Dataset& dataset,
                      engine::Programs& programs, const engine::Compiled* trained) {
   if (!dataset.valid()) fail("eval", "{} has no validation split", dataset.folder());
-  impl_.reset(
-      new Impl{{programs, engine::evaluation(run), trained},
-               {dataset.valid(), run.config.train.seq_len, dataset.tokenizer().eos_id(),
-                dataset.tokenizer().token_lengths()}});
+  impl_.reset(new Impl{{programs, engine::evaluation(run), trained},
+                       {dataset.valid(), run.config.train.seq_len, dataset.tokenizer().eos_id(),
+                        dataset.tokenizer().token_lengths()}});
 }
 
 Evaluator::~Evaluator() = default;

@@ -196,8 +196,7 @@ std::string save(const checkpoint::RunFolder& folder, const engine::Compiled& co
                  const runtime::Store& store, checkpoint::CheckpointContent content) {
   // What ranks of one file system hold alike is there once.
   const std::vector<int32_t>& known = folder.hosts()[static_cast<size_t>(folder.host())].ranks;
-  const engine::Owners owners(compiled.program, store,
-                              known.empty() ? store.ranks().ids() : known);
+  const engine::Owners owners(compiled.program, store, known.empty() ? store.ranks().ids() : known);
   for (const graph::Tensor& tensor : compiled.reference.tensors) {
     const bool param = tensor.kind == graph::TensorKind::param;
     if (!param && tensor.kind != graph::TensorKind::state) continue;

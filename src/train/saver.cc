@@ -27,20 +27,29 @@ void Saver::set_last(const std::string& checkpoint) {
 namespace {
 
 template <class Number>
-bool all_finite(const std::byte* data, int64_t count) {
-  const auto* numbers = reinterpret_cast<const Number*>(data);
-  return std::all_of(numbers, numbers + count, [](Number x) { return std::isfinite(x); });
+bool all_finite(const runtime::Device& device, const std::byte* data, int64_t count) {
+  std::vector<Number> piece;
+  for (int64_t done = 0; done < count; done += std::ssize(piece)) {
+    piece.resize(static_cast<size_t>(std::min<int64_t>(count - done, 1 << 18)));
+    const auto size = static_cast<int64_t>(sizeof(Number));
+    device.copy(piece.data(), data + done * size, std::ssize(piece) * size);
+    if (!std::all_of(piece.begin(), piece.end(), [](Number x) { return std::isfinite(x); })) {
+      return false;
+    }
+  }
+  return true;
 }
 
 /// The first tensor of a store that holds a value that is not finite; empty: none.
 std::string not_finite(const runtime::Store& store) {
   for (int32_t rank : store.ranks().ids()) {
     for (const auto& [name, entry] : store.at(rank).entries()) {
+      const runtime::Device& device = store.at(rank).device();
       const std::byte* data = entry.memory->data();
       const int64_t count = entry.type.numel();
       const graph::DType dtype = entry.type.dtype;
-      if ((dtype == graph::DType::f32 && !all_finite<float>(data, count)) ||
-          (dtype == graph::DType::f64 && !all_finite<double>(data, count))) {
+      if ((dtype == graph::DType::f32 && !all_finite<float>(device, data, count)) ||
+          (dtype == graph::DType::f64 && !all_finite<double>(device, data, count))) {
         return name;
       }
     }

@@ -191,7 +191,7 @@ TEST_F(AnyPlan, LoadsWhatAnyOtherSaved) {
     SCOPED_TRACE(fmt::format("seed {}: {} -> {}", seed, from.name, to.name));
     const TempFolder folder;
     for (const std::string& thrown :
-         from.in_processes([&](comm::Processes& process, const runtime::Store& store) {
+         from.in_processes([&](comm::Processes&process, const runtime::Store&store) {
            fill(from.compiled, store);
            const checkpoint::RunFolder run(folder.path(), process, store.ranks().ids());
            train::save(run, from.compiled, store, content_of(from.run));
@@ -199,7 +199,7 @@ TEST_F(AnyPlan, LoadsWhatAnyOtherSaved) {
       ASSERT_EQ(thrown, "");
     }
     for (const std::string& thrown :
-         to.in_processes([&](comm::Processes& process, const runtime::Store& store) {
+         to.in_processes([&](comm::Processes&process, const runtime::Store&store) {
            const auto found =
                checkpoint::latest_checkpoint(folder.path(), checkpoint::Verify::all, process);
            train::restore(checkpoint::Checkpoint(found.value(), checkpoint::Verify::lengths),
@@ -232,7 +232,7 @@ TEST_F(AnyPlan, OnHostsOfTheirOwn) {
       return top / std::to_string(process.index());
     };
     for (const std::string& thrown :
-         from.in_processes([&](comm::Processes& process, const runtime::Store& store) {
+         from.in_processes([&](comm::Processes&process, const runtime::Store&store) {
            fill(from.compiled, store);
            const checkpoint::RunFolder run(folder(process), process, store.ranks().ids());
            train::save(run, from.compiled, store, content_of(from.run));
