@@ -68,7 +68,9 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
                  t.name, to_string(t.type));
       }
     }
-    store.device().copy(entry.memory->data(), host.data(), std::ssize(host));
+    if (!host.empty()) {
+      store.device().copy(entry.memory->data(), host.data(), std::ssize(host));
+    }
   }
 }
 
