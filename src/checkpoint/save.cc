@@ -254,6 +254,7 @@ void Saving::expect_same_files(const std::vector<std::string>& all) const {
 /// Every run of elements of this process to its place. Returns the parts, by file.
 std::string Saving::write_parts() const {
   PartsByFile parts;
+  std::string bytes;
   for (const TensorFile& file : tensor_files_) {
     PartsWriter out(join_path(folder_, file.name), run_.host());
     if (run_.leads()) {
@@ -274,9 +275,11 @@ std::string Saving::write_parts() const {
           const int64_t from = std::max(share.first, at->first);
           const int64_t to = std::min(end, at->first + at->count);
           if (to <= from) continue;
-          out.put(share.rank, at->begin + (from - at->first) * size,
-                  {static_cast<const char*>(share.data) + (from - share.first) * size,
-                   static_cast<size_t>((to - from) * size)});
+          bytes.resize(static_cast<size_t>((to - from) * size));
+          share.copy(bytes.data(),
+                     static_cast<const char*>(share.data) + (from - share.first) * size,
+                     std::ssize(bytes));
+          out.put(share.rank, at->begin + (from - at->first) * size, bytes);
         }
       }
     }

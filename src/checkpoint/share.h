@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -16,6 +17,11 @@ struct Share {
   int32_t rank = 0;
   int64_t first = 0, count = 0;
   const void* data = nullptr;
+  /// Brings bytes from there to the host.
+  std::function<void(void* to, const void* from, int64_t bytes)> copy =
+      [](void* to, const void* from, int64_t bytes) {
+        std::memcpy(to, from, static_cast<size_t>(bytes));
+      };
 };
 
 struct SharedTensor {

@@ -77,8 +77,7 @@ engine::Compiled Source::compile() const {
 }
 
 std::optional<engine::Compiled> Source::evaluation() const {
-  const bool trains =
-      !given || engine::program_name(given->purpose, run.name) == "train";
+  const bool trains = !given || engine::program_name(given->purpose, run.name) == "train";
   if (!trains || !engine::evaluates(run)) return std::nullopt;
   if (given && !engine::has_ranks_of(*given, run.plan)) {
     log_warning(

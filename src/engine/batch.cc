@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/placement.h"
 #include "graph/names.h"
-#include "program/contract.h"
 
 namespace hocket::engine {
 
@@ -75,21 +75,25 @@ RowsRead rows_read(const Compiled& compiled, const std::vector<int32_t>& ranks, 
   std::vector<bool> seen = read.here;
   const program::Program& program = compiled.program;
   const int64_t rows_per_micro_batch = rows / program.num_micro_batches;
+  std::vector<Placement> inputs;  // by micro-batch
+  for (int32_t m = 0; m < program.num_micro_batches; ++m) {
+    inputs.emplace_back(program, program::BufferKind::input, m);
+  }
   for (int32_t rank = 0; rank < program.num_ranks(); ++rank) {
     const bool here = std::binary_search(ranks.begin(), ranks.end(), rank);
     std::vector<bool> of_rank(static_cast<size_t>(rows), false);
-    for (const program::Buffer& buffer : program.classes[program.class_of(rank)].buffers) {
-      if (buffer.kind != program::BufferKind::input) continue;
+    for (int32_t m = 0; m < program.num_micro_batches; ++m) {
       for (const char* name : {names::kTokens, names::kTargets, names::kPositions}) {
-        if (!program::holds(buffer, name)) continue;
-        const graph::Tensor& tensor = compiled.reference.tensor(compiled.reference.find(name));
-        program::for_each_run(
-            buffer, name, tensor.type, program, rank, [&](int64_t begin, int64_t count, int64_t) {
-              const int64_t before = buffer.micro_batch * rows_per_micro_batch;
-              for (int64_t row = begin / seq_len; row * seq_len < begin + count; ++row) {
-                of_rank[static_cast<size_t>(before + row)] = true;
-              }
-            });
+        const graph::TensorId id = compiled.reference.find(name);
+        if (id == graph::kNone) continue;
+        for_each_held(compiled.reference.tensor(id), program,
+                      inputs[static_cast<size_t>(m)].holders(name, {rank}), [&](const Held& held) {
+                        const int64_t before = m * rows_per_micro_batch;
+                        for (int64_t row = held.begin / seq_len;
+                             row * seq_len < held.begin + held.count; ++row) {
+                          of_rank[static_cast<size_t>(before + row)] = true;
+                        }
+                      });
       }
     }
     for (size_t row = 0; row < of_rank.size(); ++row) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters on their way from one program's store to another's.
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
@@ -9,58 +8,25 @@
 #include "base/error.h"
 #include "base/intervals.h"
 #include "engine/params.h"
-#include "program/contract.h"
+#include "engine/placement.h"
 
 namespace hocket::engine {
 
 namespace {
 
-/// Elements of a tensor that lie side by side in a buffer of a rank.
-struct Held {
-  int64_t begin = 0, count = 0;
-  const program::Buffer* buffer = nullptr;
-  int64_t local = 0;  ///< the first one, in the buffer
-};
-
-/// What ranks hold of the tensors of a program.
-class Holdings {
- public:
-  explicit Holdings(const program::Program& program)
-      : program_(program), classes_(program.class_table()) {
-    for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-      for (const program::Buffer& buffer : program.classes[cls].buffers) {
-        if (buffer.kind != program::BufferKind::persistent) continue;
-        for (const std::string& tensor : program::tensors_of(buffer.name, buffer.slots)) {
-          buffers_[{tensor, cls}].push_back(&buffer);
-        }
-      }
-    }
+/// What every rank has of a tensor, in the order in which it lies there.
+std::vector<std::vector<Held>> held_by_rank(const graph::Tensor& tensor,
+                                            const Placement& placement) {
+  const program::Program& program = placement.program();
+  std::vector<std::vector<Held>> by_rank(static_cast<size_t>(program.num_ranks()));
+  for_each_held(tensor, program, placement.holders(tensor.name),
+                [&](const Held& held) { by_rank[static_cast<size_t>(held.rank)].push_back(held); });
+  for (std::vector<Held>& held : by_rank) {
+    std::sort(held.begin(), held.end(),
+              [](const Held& one, const Held& other) { return one.begin < other.begin; });
   }
-
-  /// Of every rank, in the order in which they lie in the tensor.
-  std::vector<std::vector<Held>> of(const graph::Tensor& tensor) const {
-    std::vector<std::vector<Held>> held(classes_.size());
-    for (size_t rank = 0; rank < held.size(); ++rank) {
-      const auto known = buffers_.find({tensor.name, classes_[rank]});
-      if (known == buffers_.end()) continue;
-      for (const program::Buffer* buffer : known->second) {
-        program::for_each_run(*buffer, tensor.name, tensor.type, program_,
-                              static_cast<int32_t>(rank),
-                              [&](int64_t begin, int64_t count, int64_t local) {
-                                held[rank].push_back({begin, count, buffer, local});
-                              });
-      }
-      std::sort(held[rank].begin(), held[rank].end(),
-                [](const Held& one, const Held& other) { return one.begin < other.begin; });
-    }
-    return held;
-  }
-
- private:
-  const program::Program& program_;
-  const std::vector<program::ClassId> classes_;
-  std::map<std::pair<std::string, program::ClassId>, std::vector<const program::Buffer*>> buffers_;
-};
+  return by_rank;
+}
 
 /// The ranks in the order in which a rank asks them: itself, those of its node, the others, each
 /// time those behind it first, so that not all ask the same one.
@@ -120,16 +86,16 @@ class TensorCopies {
         to_(to),
         from_store_(from_store),
         to_store_(to_store),
-        had_(from),
-        wanted_(to),
+        had_(from, program::BufferKind::persistent),
+        wanted_(to, program::BufferKind::persistent),
         together_(together),
         processes_(static_cast<size_t>(from_store.ranks().processes().size())),
         given_(processes_),
         taken_(processes_) {}
 
   void add(const graph::Tensor& tensor) {
-    const std::vector<std::vector<Held>> had = had_.of(tensor);
-    const std::vector<std::vector<Held>> wanted = wanted_.of(tensor);
+    const std::vector<std::vector<Held>> had = held_by_rank(tensor, had_);
+    const std::vector<std::vector<Held>> wanted = held_by_rank(tensor, wanted_);
     for (size_t rank = 0; rank < wanted.size(); ++rank) {
       const auto taker = static_cast<int32_t>(rank);
       if (wanted[rank].empty()) continue;
@@ -160,11 +126,16 @@ class TensorCopies {
   }
 
  private:
+  /// Of the ranks that are here, which have one kind.
+  runtime::Device& device() const { return to_store_.at(to_store_.ranks().ids().front()).device(); }
+
   void exchange(int64_t part) {
     std::vector<std::string> given(processes_);
     for (size_t to = 0; to < processes_; ++to) {
       given_[to].take(part, [&](const std::byte* data, size_t bytes) {
-        given[to].append(reinterpret_cast<const char*>(data), bytes);
+        const size_t at = given[to].size();
+        given[to].resize(at + bytes);
+        device().copy(given[to].data() + at, data, static_cast<int64_t>(bytes));
       });
     }
     const std::vector<std::string> came =
@@ -173,7 +144,7 @@ class TensorCopies {
       size_t at = 0;
       taken_[from].take(part, [&](std::byte* data, size_t bytes) {
         HOCKET_CHECK(at + bytes <= came[from].size(), "rank {} gives too little", from);
-        std::memcpy(data, came[from].data() + at, bytes);
+        device().copy(data, came[from].data() + at, static_cast<int64_t>(bytes));
         at += bytes;
       });
     }
@@ -196,8 +167,8 @@ class TensorCopies {
         const int64_t count = std::min(end, next->begin + next->count) - begin;
         seen.add(begin, count, [&](int64_t at, int64_t length) {
           missing -= length;
-          move(tensor.type, giver, {at, length, next->buffer, next->local + at - next->begin},
-               taker, {at, length, piece.buffer, piece.local + at - piece.begin});
+          move(tensor.type, {giver, next->buffer, at, length, next->local + at - next->begin},
+               {taker, piece.buffer, at, length, piece.local + at - piece.begin});
         });
       }
     }
@@ -206,9 +177,9 @@ class TensorCopies {
              piece.count, tensor.name, taker);
   }
 
-  void move(const graph::TensorType& type, int32_t giver, const Held& from, int32_t taker,
-            const Held& to) {
+  void move(const graph::TensorType& type, const Held& from, const Held& to) {
     // A process has one rank, of its own number, or all.
+    const int32_t giver = from.rank, taker = to.rank;
     const int64_t bytes = type.bytes_of(to.count);
     const bool gives = from_store_.ranks().has(giver);
     const bool takes = to_store_.ranks().has(taker);
@@ -224,7 +195,7 @@ class TensorCopies {
       into = entry.memory->data() + type.bytes_of(to.local);
     }
     if (gives && takes) {
-      std::memcpy(into, source, static_cast<size_t>(bytes));
+      device().copy(into, source, bytes);
       return;
     }
     if (giver != taker) {
@@ -241,7 +212,7 @@ class TensorCopies {
   const program::Program& to_;
   const runtime::Store& from_store_;
   const runtime::Store& to_store_;
-  const Holdings had_, wanted_;
+  const Placement had_, wanted_;
   const int64_t together_;
   const size_t processes_;
   std::vector<Spans> given_, taken_;                        ///< by process

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/feed.h"
 
-#include <cstring>
-
 #include "base/error.h"
 #include "program/contract.h"
 
@@ -64,8 +62,9 @@ void feed(const FeedMap& feeds, const Compiled& compiled, int32_t rank,
     auto* const to = static_cast<std::byte*>(executor.input(name, buffer.micro_batch));
     program::for_each_run(buffer, name, type, compiled.program, rank,
                           [&](int64_t begin, int64_t count, int64_t local) {
-                            std::memcpy(to + type.bytes_of(local), from + type.bytes_of(begin),
-                                        static_cast<size_t>(type.bytes_of(count)));
+                            executor.device().copy(to + type.bytes_of(local),
+                                                   from + type.bytes_of(begin),
+                                                   type.bytes_of(count));
                           });
   }
 }

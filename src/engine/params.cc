@@ -3,13 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <limits>
 #include <map>
 #include <span>
 
 #include "base/error.h"
-#include "base/intervals.h"
 #include "base/rng.h"
 #include "base/small_float.h"
 #include "program/contract.h"
@@ -18,17 +15,11 @@ namespace hocket::engine {
 
 namespace {
 
-/// (rank, buffer) of every persistent buffer that is here and holds some of the tensor.
-template <typename F>
-void for_each_holder(const std::string& name, const program::Program& program,
-                     const runtime::LocalRanks& ranks, F use) {
-  for (int32_t rank : ranks.ids()) {
-    for (const program::Buffer& buffer : program.classes[program.class_of(rank)].buffers) {
-      if (buffer.kind == program::BufferKind::persistent && program::holds(buffer, name)) {
-        use(rank, buffer);
-      }
-    }
-  }
+/// What is copied between the host and a device at a time.
+constexpr int64_t kPieceElements = int64_t{1} << 18;
+
+Placement stored_by(const program::Program& program, const std::string& only = "") {
+  return {program, program::BufferKind::persistent, program::kNone, only};
 }
 
 /// Initial values of a tensor's elements [begin, begin + part.size()).
@@ -80,98 +71,6 @@ void fill(const graph::Tensor& tensor, const graph::Tensor& source, uint64_t see
 
 }  // namespace
 
-std::vector<std::byte> put_together(const graph::Tensor& tensor, const program::Program& program,
-                                    const std::vector<Part>& parts) {
-  const auto bytes = [&](int64_t n) { return tensor.type.bytes_of(n); };
-  std::vector<std::byte> full(static_cast<size_t>(tensor.type.bytes()));
-  int64_t missing = tensor.type.numel();
-  Intervals seen;
-  for (const Part& part : parts) {
-    if (missing == 0) break;  // the rest are replicas
-    program::for_each_run(*part.buffer, tensor.name, tensor.type, program, part.rank,
-                          [&](int64_t begin, int64_t count, int64_t local) {
-                            seen.add(begin, count, [&](int64_t from, int64_t length) {
-                              std::memcpy(full.data() + bytes(from),
-                                          part.data + bytes(local - part.first + from - begin),
-                                          static_cast<size_t>(bytes(length)));
-                              missing -= length;
-                            });
-                          });
-  }
-  if (missing == 0) return full;
-  fail_run("params", "{} of {} elements of {} are on no rank that is here", missing,
-           tensor.type.numel(), tensor.name);
-}
-
-std::vector<Part> first_holders(const graph::Tensor& tensor, const program::Program& program,
-                                const std::function<bool(const program::Buffer&)>& holds) {
-  std::vector<Part> parts;
-  int64_t missing = tensor.type.numel();
-  Intervals seen;
-  for (int32_t rank = 0; rank < program.num_ranks() && missing > 0; ++rank) {
-    for (const program::Buffer& buffer : program.classes[program.class_of(rank)].buffers) {
-      if (!holds(buffer)) continue;
-      const int64_t before = missing;
-      program::for_each_run(buffer, tensor.name, tensor.type, program, rank,
-                            [&](int64_t begin, int64_t count, int64_t) {
-                              seen.add(begin, count, [&](int64_t, int64_t n) { missing -= n; });
-                            });
-      if (missing < before) {
-        parts.push_back({rank, &buffer, nullptr});
-      }
-    }
-  }
-  if (missing == 0) return parts;
-  fail_run("params", "{} of {} elements of {} are on no rank", missing, tensor.type.numel(),
-           tensor.name);
-}
-
-namespace {
-
-/// The elements of a part's buffer from the first to the last that is of the tensor.
-struct Extent {
-  int64_t begin = 0, end = 0;
-};
-Extent extent_of(const Part& part, const graph::Tensor& tensor, const program::Program& program) {
-  Extent extent{std::numeric_limits<int64_t>::max(), 0};
-  program::for_each_run(*part.buffer, tensor.name, tensor.type, program, part.rank,
-                        [&](int64_t, int64_t count, int64_t local) {
-                          extent.begin = std::min(extent.begin, local);
-                          extent.end = std::max(extent.end, local + count);
-                        });
-  return extent;
-}
-
-}  // namespace
-
-std::vector<std::byte> put_together_from_all(const graph::Tensor& tensor,
-                                             const program::Program& program,
-                                             const std::vector<Part>& here,
-                                             std::vector<Part> needed, comm::Processes& processes) {
-  // Every process has one rank, of its own number. The symbols of a type have the values that they
-  // have in the tensor's.
-  const graph::TensorType& type = tensor.type;
-  std::string mine;
-  for (const Part& part : needed) {
-    for (const Part& own : here) {
-      if (own.rank != part.rank || own.buffer != part.buffer) continue;
-      const Extent extent = extent_of(own, tensor, program);
-      mine.append(reinterpret_cast<const char*>(own.data) + type.bytes_of(extent.begin),
-                  static_cast<size_t>(type.bytes_of(extent.end - extent.begin)));
-    }
-  }
-  const std::vector<std::string> all = processes.all_gather(mine);
-  std::vector<size_t> taken(all.size(), 0);
-  for (Part& part : needed) {
-    const auto from = static_cast<size_t>(part.rank);
-    const Extent extent = extent_of(part, tensor, program);
-    part.data = reinterpret_cast<const std::byte*>(all[from].data()) + taken[from];
-    part.first = extent.begin;
-    taken[from] += static_cast<size_t>(type.bytes_of(extent.end - extent.begin));
-  }
-  return put_together(tensor, program, needed);
-}
-
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
                 runtime::PersistentStore& store) {
   std::map<std::string, const graph::Tensor*> by_name;
@@ -185,6 +84,7 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
     auto& entry = store.get(buffer, program);
     if (entry.initialised) continue;
     entry.initialised = true;
+    std::vector<std::byte> host;  // empty: all zeros
     for (const std::string& name : program::tensors_of(buffer.name, buffer.slots)) {
       auto it = by_name.find(name);
       HOCKET_CHECK(it != by_name.end(), "persistent tensor {} is not in the graph", name);
@@ -192,11 +92,15 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
       // Memory comes zeroed.
       const graph::Tensor& source = t.init.kind == graph::Init::Kind::copy ? graph.tensor(t.of) : t;
       if (source.init.kind == graph::Init::Kind::none || source.init.value == 0) continue;
-      std::byte* const data = entry.memory->data();
+      host.resize(static_cast<size_t>(buffer.type.bytes()));
       program::for_each_run(buffer, t.name, t.type, program, store.rank(),
                             [&](int64_t begin, int64_t count, int64_t local) {
-                              fill(t, source, seed, begin, count, data + t.type.bytes_of(local));
+                              fill(t, source, seed, begin, count,
+                                   host.data() + t.type.bytes_of(local));
                             });
+    }
+    if (!host.empty()) {
+      store.device().copy(entry.memory->data(), host.data(), std::ssize(host));
     }
   }
 }
@@ -211,69 +115,49 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
 void for_each_element_run(const graph::Tensor& tensor, const program::Program& program,
                           const runtime::LocalRanks& ranks,
                           const std::function<void(int64_t, int64_t)>& use) {
-  for_each_holder(tensor.name, program, ranks, [&](int32_t rank, const program::Buffer& buffer) {
-    program::for_each_run(buffer, tensor.name, tensor.type, program, rank,
-                          [&](int64_t begin, int64_t count, int64_t) { use(begin, count); });
-  });
+  for_each_held(tensor, program, stored_by(program, tensor.name).holders(tensor.name, ranks.ids()),
+                [&](const Held& held) { use(held.begin, held.count); });
 }
 
 void scatter(const graph::Tensor& tensor, const program::Program& program,
              const runtime::Store& store,
              const std::function<void(int64_t, int64_t, void*)>& read) {
-  const runtime::LocalRanks& ranks = store.ranks();
-  for_each_holder(tensor.name, program, ranks, [&](int32_t rank, const program::Buffer& buffer) {
-    auto& entry = store.at(rank).get(buffer, program);
-    entry.initialised = true;
-    program::for_each_run(buffer, tensor.name, tensor.type, program, rank,
-                          [&](int64_t begin, int64_t count, int64_t local) {
-                            read(begin, count, entry.memory->data() + tensor.type.bytes_of(local));
-                          });
+  const auto bytes = [&](int64_t n) { return tensor.type.bytes_of(n); };
+  std::vector<std::byte> piece;
+  const std::vector<Holder> holders =
+      stored_by(program, tensor.name).holders(tensor.name, store.ranks().ids());
+  for (const Holder& holder : holders) {
+    store.at(holder.rank).get(*holder.buffer, program).initialised = true;
+  }
+  for_each_held(tensor, program, holders, [&](const Held& held) {
+    runtime::PersistentStore& of_rank = store.at(held.rank);
+    std::byte* const data = of_rank.entries().at(held.buffer->name).memory->data();
+    for (int64_t done = 0; done < held.count;) {
+      const int64_t count = std::min(held.count - done, kPieceElements);
+      piece.resize(static_cast<size_t>(bytes(count)));
+      read(held.begin + done, count, piece.data());
+      of_rank.device().copy(data + bytes(held.local + done), piece.data(), bytes(count));
+      done += count;
+    }
   });
 }
 
 Owners::Owners(const program::Program& program, runtime::Store store, std::vector<int32_t> among)
-    : program_(program),
-      store_(std::move(store)),
-      among_(std::move(among)),
-      classes_(program.class_table()) {
-  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    for (const program::Buffer& buffer : program.classes[cls].buffers) {
-      if (buffer.kind != program::BufferKind::persistent) continue;
-      for (const std::string& tensor : program::tensors_of(buffer.name, buffer.slots)) {
-        holders_[tensor][cls].push_back(&buffer);
-      }
-    }
-  }
-}
+    : placement_(stored_by(program)), store_(std::move(store)), among_(std::move(among)) {}
 
 std::vector<checkpoint::Share> Owners::shares(const graph::Tensor& tensor) const {
-  // Rank by rank, what no rank before it holds; once every element has been seen the rest are
-  // replicas. Ranks take turns in the tensor (columns, rows of experts), so the runs are sorted.
+  // Ranks take turns in the tensor (columns, rows of experts), so what they have is sorted.
   std::vector<checkpoint::Share> owned;
-  const auto holders = holders_.find(tensor.name);
-  if (holders == holders_.end()) return owned;
-  int64_t missing = tensor.type.numel();
-  Intervals seen;
-  for (const int32_t rank : among_) {
-    if (missing == 0) break;
-    const auto here = holders->second.find(classes_[static_cast<size_t>(rank)]);
-    if (here == holders->second.end()) continue;
-    const bool mine = store_.ranks().has(rank);
-    for (const program::Buffer* buffer : here->second) {
-      const std::byte* data =
-          mine ? store_.at(rank).entries().at(buffer->name).memory->data() : nullptr;
-      program::for_each_run(*buffer, tensor.name, tensor.type, program_, rank,
-                            [&](int64_t begin, int64_t count, int64_t local) {
-                              seen.add(begin, count, [&](int64_t from, int64_t length) {
-                                missing -= length;
-                                if (!mine) return;
-                                const std::byte* at =
-                                    data + tensor.type.bytes_of(local + from - begin);
-                                owned.push_back({rank, from, length, at});
-                              });
-                            });
-    }
-  }
+  const auto add = [&](const Held& held) {
+    if (!store_.ranks().has(held.rank)) return;
+    runtime::PersistentStore& of_rank = store_.at(held.rank);
+    const std::byte* const data = of_rank.entries().at(held.buffer->name).memory->data();
+    owned.push_back({held.rank, held.begin, held.count, data + tensor.type.bytes_of(held.local),
+                     [&device = of_rank.device()](void* to, const void* from, int64_t bytes) {
+                       device.copy(to, from, bytes);
+                     }});
+  };
+  for_each_once(tensor, placement_.program(), placement_.holders(tensor.name, among_), add);
   std::sort(owned.begin(), owned.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   return owned;
@@ -281,18 +165,12 @@ std::vector<checkpoint::Share> Owners::shares(const graph::Tensor& tensor) const
 
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
                               const runtime::Store& store) {
-  const runtime::LocalRanks& ranks = store.ranks();
-  std::vector<Part> here;
-  for_each_holder(tensor.name, program, ranks, [&](int32_t rank, const program::Buffer& buffer) {
-    const auto& entry = store.at(rank).entries().at(buffer.name);
-    here.push_back({rank, &buffer, entry.memory->data()});
-  });
-  if (ranks.processes().size() == 1) return put_together(tensor, program, here);
-  const auto holds = [&](const program::Buffer& buffer) {
-    return buffer.kind == program::BufferKind::persistent && program::holds(buffer, tensor.name);
+  const auto fetch = [&](const Holder& holder, int64_t element, int64_t count, void* to) {
+    const runtime::PersistentStore& of_rank = store.at(holder.rank);
+    const std::byte* const data = of_rank.entries().at(holder.buffer->name).memory->data();
+    of_rank.device().copy(to, data + tensor.type.bytes_of(element), tensor.type.bytes_of(count));
   };
-  return put_together_from_all(tensor, program, here, first_holders(tensor, program, holds),
-                               ranks.processes());
+  return put_together(tensor, stored_by(program, tensor.name), store.ranks(), fetch);
 }
 
 }  // namespace hocket::engine

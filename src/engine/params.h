@@ -5,40 +5,15 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <string>
 #include <vector>
 
 #include "checkpoint/share.h"
+#include "engine/placement.h"
 #include "graph/graph.h"
 #include "program/program.h"
 #include "runtime/local_ranks.h"
 
 namespace hocket::engine {
-
-/// A named buffer of one rank that holds a part of a tensor, maybe among others, and its contents.
-struct Part {
-  int32_t rank = 0;
-  const program::Buffer* buffer = nullptr;
-  const std::byte* data = nullptr;
-  int64_t first = 0;  ///< the element of the buffer that `data` begins with
-};
-/// The full tensor, every element of it taken from the first of the parts that hold it. Error: some
-/// of it is in none.
-std::vector<std::byte> put_together(const graph::Tensor& tensor, const program::Program& program,
-                                    const std::vector<Part>& parts);
-
-/// The buffers that put_together needs, by rank: the first ones that hold what none before them
-/// does. `holds`: which buffers count. Error: as put_together.
-std::vector<Part> first_holders(const graph::Tensor& tensor, const program::Program& program,
-                                const std::function<bool(const program::Buffer&)>& holds);
-
-/// put_together of the parts that all processes have: each gives those of `needed` that are among
-/// its own, `here`, and gets all. All of them call it.
-std::vector<std::byte> put_together_from_all(const graph::Tensor& tensor,
-                                             const program::Program& program,
-                                             const std::vector<Part>& here,
-                                             std::vector<Part> needed, comm::Processes& processes);
 
 /// Makes the persistent entries of a program in the store of a rank and fills those that are new:
 /// normal values by (seed, tensor name, global element index), or constants; zeros where a bucket
@@ -62,8 +37,7 @@ void scatter(const graph::Tensor& tensor, const program::Program& program,
              const std::function<void(int64_t begin, int64_t count, void* dst)>& read);
 
 /// Who stores what of the persistent tensors, so that what several ranks hold is stored once: an
-/// element belongs to the first of the ranks `among` that holds it. This is known from the program
-/// alone, so that ranks in many processes agree on it without a word.
+/// element belongs to the first of the ranks `among` that holds it.
 class Owners {
  public:
   /// `among`: in ascending order. The program outlives it.
@@ -72,12 +46,9 @@ class Owners {
   std::vector<checkpoint::Share> shares(const graph::Tensor& tensor) const;
 
  private:
-  const program::Program& program_;
+  const Placement placement_;
   const runtime::Store store_;
-  std::vector<int32_t> among_;
-  std::vector<program::ClassId> classes_;  ///< by rank
-  /// By tensor: the buffers that hold some of it, by class.
-  std::map<std::string, std::map<program::ClassId, std::vector<const program::Buffer*>>> holders_;
+  const std::vector<int32_t> among_;
 };
 
 /// The full tensor, collected from the first buffers that hold its parts; of ranks as processes all

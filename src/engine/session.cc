@@ -9,9 +9,8 @@
 #include "base/text.h"
 #include "comm/launch.h"
 #include "comm/process_world.h"
-#include "engine/params.h"
+#include "engine/placement.h"
 #include "engine/processes.h"
-#include "program/contract.h"
 
 namespace hocket::engine {
 
@@ -133,24 +132,18 @@ void Session::feed(const FeedMap& feeds) {
 }
 
 std::vector<std::byte> Session::collect(const std::string& name, int32_t micro_batch) const {
-  const auto holds = [&](const program::Buffer& buffer) {
-    return buffer.kind == program::BufferKind::output && buffer.micro_batch == micro_batch &&
-           program::holds(buffer, name);
-  };
   graph::Tensor full = tensor(name);
-  std::vector<Part> parts;
   for (int32_t rank : ranks().ids()) {
-    const runtime::Executor& executor = run_.executor(rank);
-    full.type = tensor(name).type.at(executor.symbol_values());
-    for (const auto& buffer : program().classes[program().class_of(rank)].buffers) {
-      if (!holds(buffer)) continue;
-      parts.push_back({rank, &buffer,
-                       static_cast<const std::byte*>(executor.output(buffer.name, micro_batch))});
-    }
+    full.type = tensor(name).type.at(run_.executor(rank).symbol_values());
   }
-  if (ranks().processes().size() == 1) return put_together(full, program(), parts);
-  return put_together_from_all(full, program(), parts, first_holders(full, program(), holds),
-                               ranks().processes());
+  const auto fetch = [&](const Holder& holder, int64_t element, int64_t count, void* to) {
+    const runtime::Executor& executor = run_.executor(holder.rank);
+    const auto* from =
+        static_cast<const std::byte*>(executor.output(holder.buffer->name, micro_batch));
+    executor.device().copy(to, from + full.type.bytes_of(element), full.type.bytes_of(count));
+  };
+  return put_together(full, {program(), program::BufferKind::output, micro_batch, name}, ranks(),
+                      fetch);
 }
 
 double Session::loss() const {

@@ -144,10 +144,9 @@ bool give_the_same(const Layout& one, const Contents& here, const Layout& other,
     const std::vector<int64_t>& given =
         one.sizes_of(dim).empty() ? other.sizes_of(dim) : one.sizes_of(dim);
     const int64_t size = std::accumulate(given.begin(), given.end(), int64_t{0});
-    const bool same = given.empty()
-                          ? mine.blocks == theirs.blocks && mine.number == theirs.number
-                          : one.block(dim, size, mine.blocks, mine.number) ==
-                                other.block(dim, size, theirs.blocks, theirs.number);
+    const bool same = given.empty() ? mine.blocks == theirs.blocks && mine.number == theirs.number
+                                    : one.block(dim, size, mine.blocks, mine.number) ==
+                                          other.block(dim, size, theirs.blocks, theirs.number);
     if (!same) return false;
   }
   return true;

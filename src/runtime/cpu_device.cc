@@ -114,6 +114,9 @@ class Cpu : public Device {
   std::unique_ptr<Queue> make_queue(Progress& progress, Failed) override {
     return std::make_unique<CpuQueue>(progress);
   }
+  void copy(void* to, const void* from, int64_t bytes) const override {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
 };
 
 }  // namespace

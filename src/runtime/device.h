@@ -126,6 +126,10 @@ class Device {
   virtual std::unique_ptr<Memory> reserve(int64_t bytes) = 0;
   /// `progress` outlives the queue.
   virtual std::unique_ptr<Queue> make_queue(Progress& progress, Failed failed) = 0;
+  /// Copies between memory of the device and of the host, or inside either; done when it returns.
+  /// Nothing that was launched still works on it. The host touches the device's memory in no other
+  /// way.
+  virtual void copy(void* to, const void* from, int64_t bytes) const = 0;
 };
 
 /// This machine: memory of the process; launch() runs the kernel on the calling thread, and an

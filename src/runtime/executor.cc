@@ -585,6 +585,8 @@ const Buffer& Executor::buffer(std::string_view name, int32_t micro_batch) const
   return impl_->cls.buffers[impl_->find(name, micro_batch)];
 }
 
+Device& Executor::device() const { return *rank_.options_.device; }
+
 const std::vector<Buffer>& Executor::buffers() const { return impl_->cls.buffers; }
 
 bool Executor::has(std::string_view name, int32_t micro_batch) const {
@@ -674,20 +676,32 @@ void Executor::start() {
   rank_.lanes_->start(impl_);  // refuses a second step
 }
 
-/// All step buffers, and outputs.
+/// All step buffers, and outputs: by a queue of the device.
 void Executor::poison() {
   Impl& impl = *impl_;
+  std::vector<kernels::KernelArgs> graves;
+  const auto bury = [&](std::byte* at, int64_t bytes) {
+    kernels::KernelArgs& grave = graves.emplace_back();
+    grave.workspace = at;
+    grave.workspace_bytes = bytes;
+  };
   for (const program::Space space : {program::Space::device, program::Space::host}) {
     if (impl.cls.arena(space) > 0) {
-      std::memset(impl.arena[place_of(space)], 0xff, static_cast<size_t>(impl.cls.arena(space)));
+      bury(impl.arena[place_of(space)], impl.cls.arena(space));
     }
   }
   for (size_t i = 0; i < impl.cls.buffers.size(); ++i) {
     const Buffer& buffer = impl.cls.buffers[i];
     if (buffer.kind == BufferKind::output) {
-      std::memset(impl.address_of(i), 0xff, static_cast<size_t>(buffer.type.bytes()));
+      bury(impl.address_of(i), buffer.type.bytes());
     }
   }
+  Progress progress;
+  const auto queue = rank_.options_.device->make_queue(progress, [](std::exception_ptr) {});
+  for (const kernels::KernelArgs& grave : graves) {
+    queue->launch(fill_with_poison, grave, nullptr);
+  }
+  queue->drain();
 }
 
 void Executor::wait() {

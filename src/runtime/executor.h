@@ -17,8 +17,9 @@
 namespace hocket::runtime {
 
 /// A program prepared to run on a rank, with the persistent tensors of one of its stores. All
-/// executors of a rank share its threads and its arenas. One runs at a time; what lies in inputs and outputs is of the executor that was fed last, and
-/// stays until another one of the rank is fed or started. Step buffers hold nothing between steps.
+/// executors of a rank share its threads and its arenas. One runs at a time; what lies in inputs
+/// and outputs is of the executor that was fed last, and stays until another one of the rank is fed
+/// or started. Step buffers hold nothing between steps.
 class Executor {
  public:
   /// `rank` outlives the executor, and runs no step just now. Error: the program has no memory
@@ -30,11 +31,14 @@ class Executor {
   /// Cancels its own step if it runs.
   ~Executor();
 
-  /// Memory of a named input, for the host to write before a step. What other executors of the rank
-  /// had in theirs is lost. Valid until another executor is made. Error: the rank has no such
-  /// buffer, or runs a step.
+  /// What copies into inputs and out of outputs.
+  Device& device() const;
+
+  /// Where a named input lies on the device, to be written before a step. What other executors of
+  /// the rank had in theirs is lost. Valid until another executor is made. Error: the rank has no
+  /// such buffer, or runs a step.
   void* input(std::string_view name, int32_t micro_batch = program::kNone);
-  /// Memory of a named input or output, as this executor's last step left it. Error: the rank has
+  /// Where a named input or output lies, as this executor's last step left it. Error: the rank has
   /// no such buffer, or another executor has been fed or started since.
   const void* output(std::string_view name, int32_t micro_batch = program::kNone) const;
   bool has(std::string_view name, int32_t micro_batch = program::kNone) const;
@@ -59,7 +63,7 @@ class Executor {
   /// function that runs it (once, or as often as it likes). For profiling; lanes are not used.
   void run_inline(const std::function<void(program::TaskId, const std::function<void()>&)>& visit);
 
-  /// Memory of any buffer of the rank's class, by its place in buffers(), where a view begins: for
+  /// Where any buffer of the rank's class lies, by its place in buffers(), where a view begins: for
   /// who looks on in run_inline.
   const void* data(program::BufferId buffer) const;
 

@@ -74,6 +74,8 @@ class PersistentStore {
   const std::map<std::string, Entry>& entries() const { return entries_; }
   std::map<std::string, Entry>& entries() { return entries_; }
   int64_t resident_bytes(program::Space space = program::Space::device) const;
+  /// Copies what entries have, from and to the host.
+  Device& device() const { return *device_; }
 
  private:
   const int32_t rank_;

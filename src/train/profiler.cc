@@ -72,17 +72,18 @@ class Routing {
     const auto rows = std::find_if(kind.in.begin(), kind.in.end(),
                                    [](const graph::TensorType& type) { return type.routed(); });
     if (rows == kind.in.end()) return 1;
-    const int64_t* counts = nullptr;  // of the experts that are here
+    std::vector<int64_t> counts;  // of the experts that are here
     for (size_t i = 0; i < kind.in.size(); ++i) {
       if (is_counts(kind.in[i]) && kind.in[i].dims[0] == rows->dims[0]) {
-        counts = static_cast<const int64_t*>(executor.data(task.in[i]));
+        counts = numbers(executor, task.in[i], rows->dims[0]);
       }
     }
-    if (counts == nullptr) return 1;
+    if (counts.empty()) return 1;
     const int64_t here = rows->dims[0];
     const double even = static_cast<double>(rows->dims[1]) * rows->top_k *
                         static_cast<double>(here) / static_cast<double>(experts_);
-    const double got = static_cast<double>(std::accumulate(counts, counts + here, int64_t{0}));
+    const double got =
+        static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
     return even > 0 && got > 0 ? got / even : 1;
   }
 
@@ -90,7 +91,7 @@ class Routing {
   void add(const program::Kind& kind, const program::Task& task,
            const runtime::Executor& executor) {
     if (kind.out.empty() || !is_counts(kind.out[0]) || kind.out[0].dims[0] != experts_) return;
-    const auto* counts = static_cast<const int64_t*>(executor.data(task.out[0]));
+    const std::vector<int64_t> counts = numbers(executor, task.out[0], experts_);
     std::vector<int64_t>& rows = layers_[task.layer];
     rows.resize(static_cast<size_t>(experts_));
     for (size_t expert = 0; expert < rows.size(); ++expert) {
@@ -107,6 +108,13 @@ class Routing {
   }
 
  private:
+  static std::vector<int64_t> numbers(const runtime::Executor& executor, program::BufferId buffer,
+                                      int64_t count) {
+    std::vector<int64_t> numbers(static_cast<size_t>(count));
+    executor.device().copy(numbers.data(), executor.data(buffer),
+                           count * static_cast<int64_t>(sizeof(int64_t)));
+    return numbers;
+  }
   static bool is_counts(const graph::TensorType& type) {
     return type.dtype == graph::DType::i64 && type.dims.size() == 1;
   }

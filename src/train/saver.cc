@@ -24,11 +24,25 @@ void Saver::set_last(const std::string& checkpoint) {
 
 namespace {
 
+/// Looks at copies of a few elements at a time.
+bool all_finite(const runtime::Device& device, const runtime::PersistentStore::Entry& entry) {
+  constexpr int64_t kPiece = int64_t{1} << 18;
+  const graph::TensorType& type = entry.type;
+  std::vector<std::byte> piece;
+  for (int64_t done = 0; done < type.numel(); done += kPiece) {
+    const int64_t count = std::min(type.numel() - done, kPiece);
+    piece.resize(static_cast<size_t>(type.bytes_of(count)));
+    device.copy(piece.data(), entry.memory->data() + type.bytes_of(done), std::ssize(piece));
+    if (!graph::all_finite(type.dtype, piece.data(), count)) return false;
+  }
+  return true;
+}
+
 /// The first tensor of a store that holds a value that is not finite; empty: none.
 std::string not_finite(const runtime::Store& store) {
   for (int32_t rank : store.ranks().ids()) {
     for (const auto& [name, entry] : store.at(rank).entries()) {
-      if (!graph::all_finite(entry.type.dtype, entry.memory->data(), entry.type.numel())) {
+      if (!all_finite(store.at(rank).device(), entry)) {
         return name;
       }
     }

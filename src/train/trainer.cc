@@ -31,7 +31,7 @@ namespace {
 /// One training; go() is its story. It owns, in the order in which they are made: the data, where
 /// the run stands (start_), the loader of its sequences, and the ranks, which hold parameters and
 /// optimizer state, with two programs on them: that of the training, and that of the evaluator
-/// (which has ranks of its own if it holds parameters otherwise). With ranks as processes each of
+/// (which has a store of its own if it holds parameters otherwise). With ranks as processes each of
 /// them runs it with its own rank; the first one decides what is decided once, and writes what is
 /// written once.
 class Trainer {

@@ -90,7 +90,7 @@ TEST(Batch, StagesAndDataParallelRanksGetTheirRows) {
 
 TEST(Batch, AProgramTakesWhatItReads) {
   // Logits need no targets, scale or learning rate.
-  const Run run = dense_run({"plan.micro_batch=8"});
+  const engine::Run run = dense_run({"plan.micro_batch=8"});
   Ranks ranks(run, logits(run));
   ranks.session->feed(counted(ranks, 3));
   EXPECT_EQ(ranks.ints(0, "tokens", 0).size(), 24u);

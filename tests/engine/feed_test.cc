@@ -97,8 +97,9 @@ TEST(Feed, RefusesWhatTheProgramDoesNotRead) {
               feeds.keep("shared", std::vector<double>(kRows * kWidth), 0);
             }).find("shared is given as f64; the program reads f32"),
             std::string::npos);
-  EXPECT_NE(with([](FeedMap& feeds) { feeds.keep("features", counted(7, 0)); })
-                .find("features is given 28 bytes; expected 256"),
+  EXPECT_NE(with([](FeedMap& feeds) {
+              feeds.keep("features", counted(7, 0));
+            }).find("features is given 28 bytes; expected 256"),
             std::string::npos);
   EXPECT_NE(failure([&] {
               FeedMap feeds;

@@ -61,9 +61,9 @@ struct Model {
 
 /// A policy under dp 4, and a frozen reference under tp 2 x dp 2.
 TEST(Stores, TwoModelsOfOtherLayoutsTakeTurnsOnTheSameRanks) {
-  const Run policy_run = run_of({"plan.dp=4"});
-  const Run reference_run = run_of({"plan.dp=2", "plan.tp=2"});
-  const auto alone = [](const Run& run, uint64_t seed) {
+  const engine::Run policy_run = run_of({"plan.dp=4"});
+  const engine::Run reference_run = run_of({"plan.dp=2", "plan.tp=2"});
+  const auto alone = [](const engine::Run& run, uint64_t seed) {
     runtime::LocalRanks ranks = local_ranks(run);
     return Model(run, ranks, seed).loss();
   };
@@ -89,8 +89,8 @@ TEST(Stores, TwoModelsOfOtherLayoutsTakeTurnsOnTheSameRanks) {
 }
 
 TEST(Stores, OneModelLearnsAndTheOtherStays) {
-  const Run run = run_of({"plan.dp=4"});
-  const Run reference_run = run_of({"plan.dp=2", "plan.tp=2"});
+  const engine::Run run = run_of({"plan.dp=4"});
+  const engine::Run reference_run = run_of({"plan.dp=2", "plan.tp=2"});
   runtime::LocalRanks ranks = local_ranks(run);
   Model policy(run, ranks, 3), reference(reference_run, ranks, 3);
   const double before = policy.loss(), frozen = reference.loss();
@@ -112,8 +112,8 @@ TEST(Stores, OneModelLearnsAndTheOtherStays) {
 TEST(Stores, AReaderFollowsATrainingThatHoldsParametersOtherwise) {
   for (const char* shard : {"none", "all"}) {
     SCOPED_TRACE(shard);
-    const Run run = run_of({"plan.dp=4", "plan.shard.params=" + std::string(shard)});
-    const Run whole = run_of({"plan.dp=4"});
+    const engine::Run run = run_of({"plan.dp=4", "plan.shard.params=" + std::string(shard)});
+    const engine::Run whole = run_of({"plan.dp=4"});
     runtime::LocalRanks ranks = local_ranks(run);
     Programs programs(run, ranks);
     Session& session = programs.session();

@@ -95,7 +95,7 @@ MUTANTS = [
     Mutant(52, "src/train/memory.cc", "MemoryLimits{.device = «have», .device_is_host = true}", "have * 4",
            "a run that needs four times the memory begins", ("train/memory_test",)),
     Mutant(53, "src/run/compile.cc",
-           "how.num_micro_batches = «run.plan.pp > 1 ? run.plan.num_micro_batches : 1»;",
+           "{.num_micro_batches = «run.plan.pp > 1 ? run.plan.num_micro_batches : 1»});",
            "1",
            "nothing: the loss of an evaluation is the same sum over the same sequences, in however "
            "many micro-batches they go through the pipeline; only its speed differs", ()),
@@ -120,7 +120,7 @@ MUTANTS = [
            ("runtime/symbols_test", "plans/generate_test")),
     Mutant(136, "src/check/rules/rules.cc", "return part_of_symbol && «begin % length != 0»;", "false",
            "a part of a symbol may begin inside another one", RULES),
-    Mutant(137, "src/engine/copy_parameters.cc", "taker, {at, length, piece.buffer, «piece.local + at - piece.begin»});",
+    Mutant(137, "src/engine/copy_parameters.cc", "{taker, piece.buffer, at, length, «piece.local + at - piece.begin»});",
            "piece.local", "parts of a parameter come to where the first one belongs", ("plans/generate_test",)),
 
     # --- runtime and communication
@@ -285,7 +285,7 @@ MUTANTS = [
            "0", "every rank takes the first block of a bucket", ("check/packs_test",)),
     Mutant(68, "src/program/contract.cc", "run(«begin + from - at», to - from, from - mine);",
            "begin", "a shard that begins inside a tensor holds its first elements",
-           ("engine/params_test",)),
+           ("engine/placement_test",)),
     Mutant(72, "src/check/values/buckets.cc",
            "if («run.begin % width != 0 || run.length % width != 0») return program::kNone;", "false",
            "parts of rows of a bucket pass as rows", ("pieces/buckets_test",)),

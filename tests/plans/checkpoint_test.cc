@@ -71,11 +71,15 @@ void expect_filled(const engine::Compiled& compiled, const runtime::Store& store
     if (!persists(tensor)) continue;
     const bool wide = tensor.type.dtype == graph::DType::f64;
     int64_t bad = 0;
-    // scatter() hands out the places of all elements; here they are only looked at.
-    engine::scatter(tensor, compiled.program, store, [&](int64_t begin, int64_t count, void* at) {
-      bad += wide ? wrong<double>(tensor.name, begin, count, at)
-                  : wrong<float>(tensor.name, begin, count, at);
-    });
+    const engine::Placement stored(compiled.program, program::BufferKind::persistent);
+    engine::for_each_held(
+        tensor, compiled.program, stored.holders(tensor.name, store.ranks().ids()),
+        [&](const engine::Held& held) {
+          const void* at = store.at(held.rank).entries().at(held.buffer->name).memory->data() +
+                           tensor.type.bytes_of(held.local);
+          bad += wide ? wrong<double>(tensor.name, held.begin, held.count, at)
+                      : wrong<float>(tensor.name, held.begin, held.count, at);
+        });
     EXPECT_EQ(bad, 0) << tensor.name;
   }
 }
@@ -191,7 +195,7 @@ TEST_F(AnyPlan, LoadsWhatAnyOtherSaved) {
     SCOPED_TRACE(fmt::format("seed {}: {} -> {}", seed, from.name, to.name));
     const TempFolder folder;
     for (const std::string& thrown :
-         from.in_processes([&](comm::Processes& process, const runtime::Store& store) {
+         from.in_processes([&](comm::Processes&process, const runtime::Store&store) {
            fill(from.compiled, store);
            const checkpoint::RunFolder run(folder.path(), process, store.ranks().ids());
            train::save(run, from.compiled, store, content_of(from.run));
@@ -199,7 +203,7 @@ TEST_F(AnyPlan, LoadsWhatAnyOtherSaved) {
       ASSERT_EQ(thrown, "");
     }
     for (const std::string& thrown :
-         to.in_processes([&](comm::Processes& process, const runtime::Store& store) {
+         to.in_processes([&](comm::Processes&process, const runtime::Store&store) {
            const auto found =
                checkpoint::latest_checkpoint(folder.path(), checkpoint::Verify::all, process);
            train::restore(checkpoint::Checkpoint(found.value(), checkpoint::Verify::lengths),
@@ -232,7 +236,7 @@ TEST_F(AnyPlan, OnHostsOfTheirOwn) {
       return top / std::to_string(process.index());
     };
     for (const std::string& thrown :
-         from.in_processes([&](comm::Processes& process, const runtime::Store& store) {
+         from.in_processes([&](comm::Processes&process, const runtime::Store&store) {
            fill(from.compiled, store);
            const checkpoint::RunFolder run(folder(process), process, store.ranks().ids());
            train::save(run, from.compiled, store, content_of(from.run));

@@ -77,10 +77,10 @@ TEST(PlanEquality, NoRandomPlanIsRefused) {
     const std::string float8 = seed % 3 == 2 ? "true" : "false";
     for (const char* name : {"train", "evaluate"}) {
       engine::Compiled compiled;
-      ASSERT_NO_THROW(compiled = engine::compile(engine::spec_named(
-                          engine::parse_run(c.text, c.name,
-                                            {"plan.grad_codec=int8", "model.float8=" + float8}),
-                          name, c.name)));
+      ASSERT_NO_THROW(
+          compiled = engine::compile(engine::spec_named(
+              engine::parse_run(c.text, c.name, {"plan.grad_codec=int8", "model.float8=" + float8}),
+              name, c.name)));
       const check::Verdict whole = check::check(compiled.program, compiled.reference);
       EXPECT_TRUE(whole.ok()) << to_text(whole);
       lossy += whole.lossy.empty() ? 0 : 1;

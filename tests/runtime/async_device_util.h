@@ -30,6 +30,9 @@ class AsyncDevice : public runtime::Device {
   }
   std::unique_ptr<runtime::Queue> make_queue(runtime::Progress& progress,
                                              runtime::Failed failed) override;
+  void copy(void* to, const void* from, int64_t bytes) const override {
+    runtime::cpu_device()->copy(to, from, bytes);
+  }
   /// Launches that had not been run when launch() returned.
   int64_t late() const { return late_; }
 

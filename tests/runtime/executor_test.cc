@@ -402,7 +402,8 @@ TEST(Executor, AnErrorAfterTheLeakReadsNothingThatIsGone) {
   RankOptions options;
   options.timeout = milliseconds(100);
   auto rank = std::make_unique<Rank>(0, std::make_shared<fake::Backend>(), nullptr, options);
-  auto executor = std::make_unique<Executor>(*rank, std::make_shared<const Program>(b.finish()));
+  auto executor = std::make_unique<Executor>(*rank, rank->make_store(),
+                                             std::make_shared<const Program>(b.finish()));
   bool told = false;
   rank->set_on_error([&](const std::string&) { told = true; });
   executor->start();

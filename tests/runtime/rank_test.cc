@@ -126,6 +126,9 @@ class CountingDevice : public Device {
     most_ = std::max(most_, all_);
     return memory;
   }
+  void copy(void* to, const void* from, int64_t bytes) const override {
+    cpu_device()->copy(to, from, bytes);
+  }
   int64_t most() const { return most_; }
 
  private:
@@ -189,7 +192,8 @@ TEST(Rank, RunsOneProgramAtATime) {
   started.get_future().wait();
   EXPECT_NE(failure([&] { b.start(); }).find("one program at a time"), std::string::npos);
   EXPECT_NE(failure([&] { b.input("in", 0); }).find("between steps"), std::string::npos);
-  EXPECT_NE(failure([&] { Executor(rank, store, doubling(1)); }).find("between steps"), std::string::npos);
+  EXPECT_NE(failure([&] { Executor(rank, store, doubling(1)); }).find("between steps"),
+            std::string::npos);
   go_on.set_value();
   a.wait();
   feed(b, 4);
@@ -209,7 +213,8 @@ TEST(Rank, AnExecutorThatGoesStopsItsOwnStepOnly) {
     }
   });
   Rank rank(0, std::make_shared<fake::Backend>(), nullptr, {});
-  auto a = std::make_unique<Executor>(rank, rank.make_store(), std::make_shared<const Program>(slow.finish()));
+  auto a = std::make_unique<Executor>(rank, rank.make_store(),
+                                      std::make_shared<const Program>(slow.finish()));
   auto b = std::make_unique<Executor>(rank, rank.make_store(), doubling(1));
   a->start();
   started.get_future().wait();

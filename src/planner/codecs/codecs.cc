@@ -169,8 +169,8 @@ CodecTrial::CodecTrial(const engine::Run& run, const std::string& cluster_file,
   cluster_ = engine::cluster_of(run, cluster_file);
   const engine::Run plain = run_of({});
   if (engine::evaluates(plain)) {
-    evaluation_ = std::make_shared<const Program>(
-        engine::compile(engine::evaluation(plain)).program);
+    evaluation_ =
+        std::make_shared<const Program>(engine::compile(engine::evaluation(plain)).program);
   }
   transfers_ = passes::grad_sums(before_compress(plain), codecs_);
   if (transfers_.empty()) {
