@@ -331,7 +331,7 @@ MUTANTS = [
            "begins[first] + 1", "a part does not meet those that begin behind its first element", ("program/views_test",)),
     Mutant(120, "src/parallel/schedules/built_in_schedules.cc", "row.begin_at(mirror, «micro_batches / 2»);", "0",
            "both directions of dualpipe run the same micro-batches", ("parallel/schedule_test",)),
-    Mutant(121, "src/parallel/lowering/places.cc", "partial_[tensor] = «has_[tensor].size() > 1»;", "false",
+    Mutant(121, "src/parallel/lowering/places.cc", "partial_[contribution] = «has_[contribution].size() > 1»;", "false",
            "the copies of a stage keep their parts of a gradient", ("plans/equality_test",)),
     Mutant(122, "src/parallel/schedules/schedule_check.cc", "if («place.index < next_[place.row]») return", "true",
            "a schedule that waits for ever passes", ("parallel/schedule_test",)),

@@ -17,17 +17,17 @@ void RankLowering::emit_sum(graph::NodeId node, List& list) {
       present.push_back(i);
     }
   }
-  const auto bring = [&](size_t i) {
+  const auto brought = [&](size_t i) {
     const ValueId value = find(sum.in[i], layouts_.lies[sum.in[i]]);
     return reshard(value, wanted.in[i], list, Phase::grad, sum.layer);
   };
   if (present.size() == 1) {
-    values_of_[sum.out[0]].push_back(bring(present[0]));
+    values_of_[sum.out[0]].push_back(brought(present[0]));
     return;
   }
   for (size_t i : present) {
     if (layouts_.lies[sum.in[i]] != layouts_.tensor[sum.in[i]]) {
-      bring(i);
+      brought(i);
     }
   }
   emit(sum, wanted, node, list);
