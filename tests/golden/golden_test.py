@@ -5,20 +5,27 @@
 
     golden_test.py [--update] [CASE...]     CASE: part of a case's path, e.g. moe/pp2; default: all
 
-A case is a .txt file below this folder: comments (`# ...`), commands (`$ ...`), and after each
-command what it prints, standard error included. The commands of a case run in one shell, in a
-folder that holds the files of inputs/ and the repository's configs/, with `hocket` on the PATH; a
-command that fails makes the case a bad one. --update writes what they print into the case; `git
-diff` then shows what a change did to every program and prediction.
+A case is a .txt file below this folder: comments (`# ...`), commands (`$ ...` or `% ...`), and after each
+command what it prints, standard error included; after one of `%` a summary of that: how many lines begin
+with each word, how many tasks each lane has of each op, and a hash of everything. The commands of a case run in one
+shell, in a folder that holds the files of inputs/ and the repository's configs/, with `hocket` on the PATH; a
+command that fails makes the case a bad one. --update writes what they print into the case, and shows what changed.
+
+Full texts of cases that passed are kept in .cache/golden. A case that differs is compared with the one there, so
+that a difference is shown line by line behind a summary, too. If there is none, run the case with the program
+of before the change once: HOCKET_BINARY_DIR=BUILD golden_test.py CASE.
 
 The run's configuration, a line of a program's text, is left out: the command says what it sets, and
 a new key would change every case.
 
 The binary is that of HOCKET_BINARY_DIR; without it that of build/, or else of build-sim/."""
 import argparse
+import collections
 import concurrent.futures
 import difflib
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +36,10 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 BINARY_DIRS = [os.path.join(ROOT, name) for name in ("build", "build-sim")]
 TIMEOUT_S = 240
 SHOWN_LINES, SHOWN_COLUMNS, SHOWN_CASES = 40, 2000, 5
+FULL_TEXTS = os.path.join(ROOT, ".cache", "golden")
+COMMANDS = ("$ ", "% ")  # what follows: the output, or a summary of it
+# A task of a program or of a template: its op and its lane; also behind the sign of a diff.
+TASK = re.compile(r"[-+ ]*task \d+ (\w+) (\w+)")
 # Ends a command's output in the shell's; no text of ours holds this byte.
 MARK = "\x01"
 
@@ -58,9 +69,9 @@ def all_cases():
 
 def read_script(text):
     """What a person wrote of a case: its comments and commands, in order, without the outputs."""
-    script = [line for line in text.split("\n") if line.startswith(("# ", "$ "))]
-    if not any(line.startswith("$ ") for line in script):
-        raise BadCase("has no command; expected lines that begin with '$ '")
+    script = [line for line in text.split("\n") if line.startswith(("# ", *COMMANDS))]
+    if not any(line.startswith(COMMANDS) for line in script):
+        raise BadCase("has no command; expected lines that begin with '$ ' or '% '")
     return script
 
 
@@ -98,56 +109,104 @@ def split_outputs(text, commands):
         if lines[-1] == "":
             lines.pop()
         for line in lines:
-            if line.startswith(("# ", "$ ")):
+            if line.startswith(("# ", *COMMANDS)):
                 raise BadCase(f"prints a line that would be read as a comment or command: {line}")
         outputs.append(lines)
     return outputs
 
 
-def rendered(hocket, script):
-    """The text of a case as it should be: its script with what the commands print."""
-    outputs = iter(run_commands(hocket, [line[2:] for line in script if line.startswith("$ ")]))
+def summary(lines):
+    """What a case holds of an output behind `%`: a line of how many lines begin with each word and the hash, and a
+    line per lane of how many tasks it has of each op."""
+    words = collections.Counter(line.split()[0] for line in lines if line.split())
+    lanes = collections.defaultdict(collections.Counter)
+    for line in lines:
+        task = TASK.match(line)
+        if task:
+            lanes[task.group(2)][task.group(1)] += 1
+    # Words that begin a line or two, as names do, say no more than the hash.
+    many = [f"{word} {n}" for word, n in sorted(words.items()) if n > 2]
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    return [f"{len(lines)} lines, {digest}: {', '.join(many)}"] + [
+        f"  {lane}: " + ", ".join(f"{op} {n}" for op, n in sorted(ops.items())) for lane, ops in sorted(lanes.items())]
+
+
+def text_of(script, outputs, summarised):
+    """The text of a case: its script with what the commands print, or, summarised, with what a case holds of that."""
+    outputs = iter(outputs)
     lines = []
     for line in script:
         lines.append(line)
-        if line.startswith("$ "):
-            lines += next(outputs)
+        if line.startswith(COMMANDS):
+            output = next(outputs)
+            lines += summary(output) if summarised and line.startswith("% ") else output
     return "\n".join(lines) + "\n"
 
 
-def explain(case, expected, actual):
-    """A unified diff, cut to what one wants to see on a screen."""
-    name = f"tests/golden/{case}"
-    lines = list(difflib.unified_diff(expected.splitlines(), actual.splitlines(), name, "now", n=1, lineterm=""))
+def difference(case, expected, actual):
+    """The lines of a unified diff."""
+    return list(difflib.unified_diff(expected.splitlines(), actual.splitlines(), f"tests/golden/{case}", "now", n=1,
+                                     lineterm=""))
+
+
+def cut(lines):
+    """What one wants to see of a diff on a screen."""
     shown = [line if len(line) <= SHOWN_COLUMNS else line[:SHOWN_COLUMNS] + "…" for line in lines[:SHOWN_LINES]]
     if len(lines) > SHOWN_LINES:
         shown.append(f"… and {len(lines) - SHOWN_LINES} more lines")
-    return "\n".join(shown)
+    return shown
+
+
+def kept_full_text(case, expected):
+    """The full text of when the case was as it is held now; none if no run of that is known."""
+    path = os.path.join(FULL_TEXTS, case)
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8", newline="") as f:
+        held, _, full = f.read().partition(MARK)
+    return full if held == expected else None
+
+
+def keep_full_text(case, held, full):
+    path = os.path.join(FULL_TEXTS, case)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8", newline="") as f:
+        f.write(held + MARK + full)
 
 
 def run_case(hocket, case, update):
-    """(outcome, text): outcome is same, updated, differs or bad; text says more of the last two."""
+    """(outcome, text): outcome is same, updated, differs or bad; text says more of the last three."""
     path = os.path.join(HERE, case)
     with open(path, encoding="utf-8", newline="") as f:
         expected = f.read()
     try:
-        actual = rendered(hocket, read_script(expected))
+        script = read_script(expected)
+        outputs = run_commands(hocket, [line[2:] for line in script if line.startswith(COMMANDS)])
     except BadCase as e:
         return "bad", f"tests/golden/{case}: {e}"
     except subprocess.TimeoutExpired:
         return "bad", f"tests/golden/{case}: takes more than {TIMEOUT_S} s"
+    actual, full = text_of(script, outputs, True), text_of(script, outputs, False)
     if actual == expected:
+        if full != actual:
+            keep_full_text(case, actual, full)
         return "same", ""
+    before = kept_full_text(case, expected)
+    lines = difference(case, expected, actual) if before is None else difference(case, before, full)
+    if before is None and full != actual:
+        lines.append(f"no full text of before is known here; for one: HOCKET_BINARY_DIR=<an earlier build> golden_test.py {case}")
     if not update:
-        return "differs", explain(case, expected, actual)
+        return "differs", "\n".join(cut(lines))
     with open(path, "w", encoding="utf-8", newline="") as f:
         f.write(actual)
-    return "updated", ""
+    if full != actual:
+        keep_full_text(case, actual, full)
+    return "updated", "\n".join(lines)
 
 
 def main():
     parser = argparse.ArgumentParser(description="Runs the golden texts of tests/golden.")
-    parser.add_argument("--update", action="store_true", help="write what the commands print into the cases")
+    parser.add_argument("--update", action="store_true", help="write what the commands print into the cases, and show all that changed")
     parser.add_argument("cases", nargs="*", metavar="CASE", help="part of a case's path; default: all")
     args = parser.parse_args()
     hocket = find_hocket()
@@ -157,6 +216,9 @@ def main():
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda case: run_case(hocket, case, args.update), cases))
+    for outcome, text in results:
+        if outcome == "updated":
+            print(text + "\n")
     failed = [(c, text) for c, (outcome, text) in zip(cases, results) if outcome in ("differs", "bad")]
     for _, text in failed[:SHOWN_CASES]:
         print(text + "\n")
@@ -165,7 +227,7 @@ def main():
     counts = {o: sum(1 for outcome, _ in results if outcome == o) for o in ("same", "updated", "differs", "bad")}
     print(f"{len(cases)} cases: " + ", ".join(f"{n} {outcome}" for outcome, n in counts.items() if n))
     if counts["differs"]:
-        print("if this is meant: python3 tests/golden/golden_test.py --update, and read `git diff tests/golden`")
+        print("if this is meant: python3 tests/golden/golden_test.py --update, and read what it shows")
     sys.exit(1 if failed else 0)
 
 
