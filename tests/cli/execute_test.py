@@ -12,6 +12,7 @@ import resource
 import shlex
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -95,6 +96,10 @@ class Execute(unittest.TestCase):
             time.sleep(0.02)
         return p, words
 
+    def report(self, name):
+        with open(self.box.path(f"runs/{name}/report.html"), encoding="utf-8") as f:
+            return f.read()
+
     def checkpoints(self, name):
         folder = self.box.path(f"runs/{name}/checkpoints")
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
@@ -114,7 +119,10 @@ class Execute(unittest.TestCase):
                 self.assertIn(f"stopped after step {step} of 4000; the same command goes on from there", out)
                 self.assertRegex(err, name + r": finishing step \d+ and saving it; once more ends now, and there is "
                                  "no checkpoint yet: the same command starts over")
+            self.assertIn(f"stopped after step {step} of 4000", self.report(f"stopped{name}"))
+            self.assertTrue(os.path.exists(self.box.path(f"runs/stopped{name}/trace.json.gz")))
             out = self.box.good("train", *words, "--set", f"train.steps={step + 2}")
+            self.assertIn(f"finished, {step + 2} steps", self.report(f"stopped{name}"))
             self.assertIn(f"resumed from runs/stopped{name}/checkpoints/{saved[0]}", out)
 
     def test_second_signal_ends_at_once(self):
@@ -502,8 +510,58 @@ class Execute(unittest.TestCase):
     def test_loss_that_is_no_number(self):
         words = self.short("diverged", "train.lr=1e30", "train.warmup_steps=0", "train.steps=6")
         self.refused("checkpoints/step-000001 is intact", *words, code=1)
+        self.assertIn("failed after step 1: ", self.report("diverged"))
         self.refused("there is no checkpoint yet", *words, "--set", "train.save_every=0",
                      "--set", "output.dir=runs/diverged2", code=1)
+        # Weights that are too large for any gradient: steps are skipped, but not for ever.
+        self.refused("steps 2 to 11 were all skipped", *words, "--set", "train.on_nonfinite=skip", "--set",
+                     "train.steps=20", "--set", "output.dir=runs/diverged3", code=1)
+        with open(self.box.path("runs/diverged3/metrics.jsonl"), encoding="utf-8") as f:
+            steps = [x for x in map(json.loads, f) if "train/loss" in x]
+        self.assertEqual([None, *range(1, 10)], [x.get("train/skipped") for x in steps])
+
+    def test_minutes_follow_what_steps_take(self):
+        """A prediction that is thousands of times too slow, as on a machine that was busy when tasks were timed."""
+        with open(self.box.path("runs/quickstart/profile.json"), encoding="utf-8") as f:
+            profile = json.load(f)
+        for task in profile["tasks"]:
+            task["ns"] *= 5000
+        with open(self.box.path("slow.json"), "w", encoding="utf-8") as f:
+            json.dump(profile, f)
+        out = self.box.good(*self.short("minutes", "train.minutes=0.05", "train.eval_every=0", "train.save_every=0",
+                                        "cluster.profile=slow.json", "output.sample_tokens=0", "train.keep_last=0",
+                                        "train.final_eval_sequences=1"))
+        self.assertRegex(out, r"\n0\.05 minutes at .* predicted per step: 1 steps\n")
+        with open(self.box.path("runs/minutes/metrics.jsonl"), encoding="utf-8") as f:
+            steps = [x for x in map(json.loads, f) if "train/loss" in x]
+        self.assertGreater(steps[-1]["time_s"], 1.5)
+        self.assertLess(steps[-1]["time_s"], 6)
+        self.assertLess(steps[-1]["train/lr"], 1.001e-1 * max(x["train/lr"] for x in steps))
+
+    def test_checkpoints_by_time(self):
+        """Without a word about steps, a run that is killed has lost no more than some minutes; here some milliseconds."""
+        p, _ = self.long_run("killed", "train.save_every=0", "train.save_minutes=0.0001", seen=5000)
+        p.kill()
+        p.communicate()
+        saved = [name for name in self.checkpoints("killed") if "." not in name]
+        self.assertIn(len(saved), (2, 3), saved)  # train.keep_last, and one more while it is saved
+
+    def test_values_that_cannot_work(self):
+        self.refused("train.eps", *self.short("eps", "train.eps=0"))
+
+    def test_eval_of_weights_that_are_no_numbers(self):
+        shutil.copytree(self.box.path("runs/quickstart/checkpoints/step-000006"), self.box.path("broken"))
+        os.remove(self.box.path("broken/run.json"))
+        with open(self.box.path("broken/model.safetensors"), "r+b") as f:
+            (length,) = struct.unpack("<Q", f.read(8))
+            f.seek(8 + length)
+            rest = len(f.read())
+            f.seek(8 + length)
+            f.write(b"\xff" * rest)
+        r = self.box.run("eval", "broken", "--ids", "ids.json", "--save-logits", "broken.safetensors")
+        self.assertEqual(1, r.returncode, r.stdout + r.stderr)
+        self.assertIn("the logits of broken are not finite, from token 0 of list 0 on", r.stderr)
+        self.assertIn("logits.0", read_safetensors(self.box.path("broken.safetensors")))
 
     def test_disk_full(self):
         """A write that fails names the checkpoint to go on from; here a file may grow by ten bytes."""

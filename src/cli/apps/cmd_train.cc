@@ -25,9 +25,9 @@ void verb_train(Args& args) {
       "memory; then trains. While it runs: step, loss, tokens/s, FLOP/s, expert balance, "
       "predicted beside measured step time. Into output.dir go metrics.jsonl, checkpoints "
       "that transformers opens, a trace that Perfetto opens, and report.html.\n"
-      "Ctrl-C (SIGTERM, SIGHUP) finishes the step, saves a checkpoint and ends with exit code "
-      "130 (143, 129); a second one ends at once. The same command continues from the newest "
-      "checkpoint, bit for bit. Ranks are threads of this process, or processes that a launcher "
+      "Ctrl-C (SIGTERM, SIGHUP) finishes the step, saves a checkpoint, writes the report and ends "
+      "with exit code 130 (143, 129); a second one ends at once. The same command continues from "
+      "the newest checkpoint, bit for bit. Ranks are threads of this process, or processes that a launcher "
       "starts (hocket launch, torchrun, mpirun, srun).");
   args.positional("RUN", &options->run, "a run.yaml, or the text of a program (`hocket graph`)",
                   false);
