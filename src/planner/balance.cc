@@ -99,8 +99,7 @@ std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stag
   for (int64_t stage = 0; stage < stages.count(); ++stage) {
     loads.speed.push_back(speed[static_cast<size_t>(stages.rank_of(stage))]);
   }
-  std::vector<int64_t> layers =
-      *lay_layers(loads, std::numeric_limits<double>::infinity(), Longer::spread);
+  std::vector<int64_t> layers = *lay_layers(loads, std::numeric_limits<double>::infinity());
   if (stages.chunks > 1) {
     even_out(costs, stages, speed, &layers);
   }

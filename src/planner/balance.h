@@ -25,29 +25,26 @@ struct Stages {
 
 /// Work to be laid on stages: of every layer, and beside those of the first and of the last one.
 struct LayerCosts {
-  std::vector<double> layer;
+  std::vector<double> layer = {};
   double embedding = 0, head = 0;
 };
 
 /// What layers take on the stages of a pipeline, of which each has a rank of its own. Kinds are
 /// those of a ModelTable: the first two are what the first and the last stage have beside layers.
 struct StageLoads {
-  std::vector<size_t> kind_of;             ///< by layer
-  std::vector<double> seconds;             ///< by kind, of a micro-batch on the fastest device
-  std::vector<double> speed;               ///< by stage
-  std::vector<std::vector<double>> bytes;  ///< by stage and kind, for the whole step
+  std::vector<size_t> kind_of = {};             ///< by layer
+  std::vector<double> seconds = {};             ///< by kind, of a micro-batch on the fastest device
+  std::vector<double> speed = {};               ///< by stage
+  std::vector<std::vector<double>> bytes = {};  ///< by stage and kind, for the whole step
   /// By kind, of a layer while it runs: a stage needs what its largest one does.
-  std::vector<double> working;
+  std::vector<double> working = {};
 };
 
-/// Where stages lie that have a layer more than others, if that is all the same otherwise.
-enum class Longer : uint8_t { spread, first, last };
-
 /// Lays layers on the stages, one at least on each, but none may be on the first and the last one.
-/// No stage takes more than `limit` bytes; of such ways the slowest stage is as fast as can be, and
-/// of these the stages are the most alike. Nothing: there is no way.
-std::optional<std::vector<int64_t>> lay_layers(const StageLoads& loads, double limit,
-                                               Longer longer);
+/// No stage takes more than `limit` bytes; of such ways the slowest stage is as fast as can be, of
+/// these the stages are the most alike, and of these the longer ones are the later ones, which keep
+/// fewer micro-batches. Nothing: there is no way.
+std::optional<std::vector<int64_t>> lay_layers(const StageLoads& loads, double limit);
 /// The bytes of the stage that takes most, of the way with which they are the least.
 double least_bytes(const StageLoads& loads);
 /// The bytes, and the seconds, of the stage that takes most of them.

@@ -658,7 +658,7 @@ std::vector<StageLayers> Estimator::layouts(const Choice& even, double limit) {
   if (by_time.none()) {
     StageLoads time = loads;
     time.bytes.clear();
-    by_time = StageLayers(*lay_layers(time, limit, Longer::spread));
+    by_time = StageLayers(*lay_layers(time, limit));
   }
   const std::vector<int64_t>& even_ones = choice.layers.each();
   const bool even_fits = fullest_stage(loads, even_ones) <= limit;
@@ -674,15 +674,10 @@ std::vector<StageLayers> Estimator::layouts(const Choice& even, double limit) {
                               loads.bytes[stage].begin(), 0.0);
   }
   if (all > limit * kHopeless * static_cast<double>(counts.size())) return found;
-  if (std::optional<std::vector<int64_t>> by_both = lay_layers(loads, limit, Longer::spread)) {
+  if (std::optional<std::vector<int64_t>> by_both = lay_layers(loads, limit)) {
     add(std::move(*by_both));
   }
-  add(*lay_layers(loads, least_bytes(loads), Longer::spread));
-  return found;
-}
-
-std::vector<StageLayers> Estimator::layouts_as_good(const Choice& choice, double limit) {
-  std::vector<StageLayers> found;
+  add(*lay_layers(loads, least_bytes(loads)));
   return found;
 }
 

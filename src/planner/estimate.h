@@ -55,8 +55,6 @@ class Estimator {
   /// stages take; and, where that is more than `limit` bytes or near to it, by both, and by memory
   /// alone. None where even layers are as good.
   std::vector<StageLayers> layouts(const Choice& choice, double limit);
-  /// Ways that differ from the plan's own in which of its stages have a layer more.
-  std::vector<StageLayers> layouts_as_good(const Choice& choice, double limit);
   /// The mesh, with as many ranks of ep together as let rows come soonest to their experts.
   Choice with_fastest_exchange(const Choice& mesh);
 

@@ -2,11 +2,10 @@
 // Layers on the stages of a pipeline, by dynamic programs over "the first s stages have the first n
 // layers".
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "planner/balance.h"
@@ -42,13 +41,9 @@ class Layout {
     for (const double seconds : loads.seconds) {
       units_.push_back(all > 0 ? std::llround(seconds / unit) : 0);
     }
-    before_.assign(layers_ + 1, 0);
-    for (size_t n = 0; n < layers_; ++n) {
-      before_[n + 1] = before_[n] + units_[loads.kind_of[n]];
-    }
   }
 
-  std::optional<std::vector<int64_t>> laid(double limit, Longer longer) const;
+  std::optional<std::vector<int64_t>> laid(double limit) const;
   double least_bytes() const;
 
  private:
@@ -59,12 +54,11 @@ class Layout {
   void visit_runs(size_t stage, size_t end, Visit visit) const;
   template <class Value>
   double least_largest(Value value) const;
-  std::vector<int64_t> most_alike(int64_t slowest, double limit, Longer longer) const;
+  std::vector<int64_t> most_alike(int64_t slowest, double limit) const;
 
   const StageLoads& loads_;
   size_t stages_, layers_;
-  std::vector<int64_t> units_;   // by kind
-  std::vector<int64_t> before_;  // units of the first n layers
+  std::vector<int64_t> units_;  // by kind
 };
 
 /// Calls `visit` with what a stage may have of the layers before `end`, more and more of them,
@@ -115,19 +109,10 @@ double Layout::least_largest(Value value) const {
 }
 
 /// Of the ways that are as fast the one whose stages are the most alike: their squares are least.
-std::vector<int64_t> Layout::most_alike(int64_t slowest, double limit, Longer longer) const {
-  // Squares of the stages' times, and by how much the ends of stages lie elsewhere than wanted.
-  using Worth = std::pair<int64_t, double>;
+std::vector<int64_t> Layout::most_alike(int64_t slowest, double limit) const {
+  // Squares of the stages' times, and where the stages begin, in all.
+  using Worth = std::pair<int64_t, size_t>;
   constexpr Worth kNone{std::numeric_limits<int64_t>::max(), 0};
-  const double all = static_cast<double>(before_[layers_] + units_[kEmbedding] + units_[kHead]);
-  const auto elsewhere = [&](size_t stage, size_t begin) {
-    const auto at = static_cast<double>(begin);
-    if (longer != Longer::spread) return longer == Longer::first ? -at : at;
-    const double share = static_cast<double>(stage) / static_cast<double>(stages_);
-    const double off =
-        static_cast<double>(before_[begin] + (stage > 0 ? units_[kEmbedding] : 0)) / all - share;
-    return off * off;
-  };
   Table<Worth> best(stages_ + 1, std::vector<Worth>(layers_ + 1, kNone));
   Table<size_t> from(stages_ + 1, std::vector<size_t>(layers_ + 1, 0));
   best[0][0] = {0, 0};
@@ -137,8 +122,7 @@ std::vector<int64_t> Layout::most_alike(int64_t slowest, double limit, Longer lo
         if (run.units > slowest || run.bytes > limit) return false;
         const Worth& before = best[stage][run.begin];
         if (before == kNone) return true;
-        const Worth here{before.first + run.units * run.units,
-                         before.second + elsewhere(stage, run.begin)};
+        const Worth here{before.first + run.units * run.units, before.second + run.begin};
         if (here < best[stage + 1][end]) {
           best[stage + 1][end] = here;
           from[stage + 1][end] = run.begin;
@@ -157,11 +141,11 @@ std::vector<int64_t> Layout::most_alike(int64_t slowest, double limit, Longer lo
   return found;
 }
 
-std::optional<std::vector<int64_t>> Layout::laid(double limit, Longer longer) const {
+std::optional<std::vector<int64_t>> Layout::laid(double limit) const {
   const double slowest = least_largest(
       [&](const Run& run) { return run.bytes > limit ? kNever : static_cast<double>(run.units); });
   if (slowest == kNever) return std::nullopt;
-  return most_alike(static_cast<int64_t>(slowest), limit, longer);
+  return most_alike(static_cast<int64_t>(slowest), limit);
 }
 
 double Layout::least_bytes() const {
@@ -191,9 +175,8 @@ double most_of_stages(const StageLoads& loads, const std::vector<int64_t>& layer
 
 }  // namespace
 
-std::optional<std::vector<int64_t>> lay_layers(const StageLoads& loads, double limit,
-                                               Longer longer) {
-  return Layout(loads).laid(limit, longer);
+std::optional<std::vector<int64_t>> lay_layers(const StageLoads& loads, double limit) {
+  return Layout(loads).laid(limit);
 }
 
 double least_bytes(const StageLoads& loads) { return Layout(loads).least_bytes(); }
