@@ -254,7 +254,7 @@ Compiled compile(const Run& run, const CompileOptions& options) {
     result.tokens_per_step = sizes.tokens_per_step();
     return result;
   } catch (const Error& error) {
-    if (error.where().find(passes::kCommand) == std::string_view::npos) throw;
+    if (error.code() != Error::Code::command) throw;
     throw error.with(fmt::format("what it was given is the program with purpose {}",
                                  kNames[place_of(options.purpose)]));
   }
