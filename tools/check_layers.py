@@ -4,8 +4,8 @@
 
 Layers: a file includes only from its own row and the rows above; a row names folders that exist. Only
 src/torch sees LibTorch, and nothing includes from it. Also: the licence line first, 800 lines at most (a warning from 400), no <regex>, no
-iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard, and no type of one
-qualified name in two files: a linker takes either for both, without a word."""
+iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard, no text of an error
+compared in src/, and no type of one qualified name in two files: a linker takes either for both, without a word."""
 import os
 import re
 import sys
@@ -23,12 +23,16 @@ TORCH_HEADER = re.compile(r"^(ATen|torch|c10|caffe2)/")
 HEADER_BANS = {"iostream", "yaml-cpp/yaml.h"}
 HEADER_WARNINGS = {"nlohmann/json.hpp"}  # 1 s a file; a member by value needs it
 BRANCH = re.compile(r"\s*(?:\} )?(?:else )?if(?: constexpr)? (?=\()|\s*(?:\} )?else(?= )")
-GUARD = re.compile(r"$|\{|\[\[|(?:return|continue|break|throw|fail|fail_run|bad|refuse)\b")
+GUARD = re.compile(r"$|\{|\[\[|(?:return|continue|break|throw|fail|fail_run|fail_with|bad|refuse)\b")
 NO_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'"""
                      r"""|^[ \t]*\#(?:\\\n|[^\n])*""", re.S | re.M)
 NAMESPACE = re.compile(r"(?:inline )?namespace\b ?([\w:]*)$")
 TYPE = re.compile(r"(?:struct|class|union|enum(?: class| struct)?) (?:alignas\([^)]*\) |\[\[[^\]]*\]\] )?"
                   r"([\w:]+(?: ?<[^:(]*>)?)(?: final)?(?: ?:(?!:).*)?$")
+# What an exception says, compared or searched: it has a code for that.
+COMPARED = re.compile(r"\.what\(\)\)?\s*(?:[=!]=|\.(?:find|starts_with|ends_with|contains|compare|rfind)\()"
+                      r"|\b(?:error|exception|failure|e)\.(?:text|where)\(\)\s*\.(?:find|starts_with|ends_with|contains|compare)\("
+                      r"|\b(?:error|exception|failure|e)\.text\(\)\s*[=!]=")
 LEFT_BEHIND = re.compile(r"\b(TODO|FIXME|XXX)\b")
 
 
@@ -123,6 +127,8 @@ def check_file(root, path, report, warn):
         for i, line in enumerate(lines):
             if is_loose_branch(line):
                 report(path, i + 1, "a branch that is no guard has braces")
+            if path.startswith("src/") and COMPARED.search(line):
+                report(path, i + 1, "the text of an error is for people: compare Error::code()")
     if path != "tools/check_layers.py":
         for i, line in enumerate(lines):
             if LEFT_BEHIND.search(line):

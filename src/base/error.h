@@ -19,25 +19,37 @@ class Error : public std::runtime_error {
   enum class Kind { kInput, kRun };
   /// Of several that end one step: the rank's own, or that it was stopped because another failed.
   enum class Cause { own, stopped };
-  Error(Kind kind, std::string_view where, std::string_view text, Cause cause = Cause::own)
+  /// What whoever catches it acts upon: texts are for people, and are never compared.
+  enum class Code {
+    none,
+    layout,   ///< tensors lie so that an op, or a movement between two layouts, is impossible
+    command,  ///< a pass that is a command failed, or what it wrote is no program
+  };
+  Error(Kind kind, std::string_view where, std::string_view text, Cause cause = Cause::own,
+        Code code = Code::none)
       : std::runtime_error(fmt::format("[{}] {}", where, text)),
         kind_(kind),
         cause_(cause),
+        code_(code),
         where_size_(where.size()) {}
   /// The two parts of what(), which lives as long as the error: `where`, and what follows it.
   std::string_view where() const { return std::string_view(what()).substr(1, where_size_); }
   std::string_view text() const { return std::string_view(what()).substr(where_size_ + 3); }
   Kind kind() const { return kind_; }
   Cause cause() const { return cause_; }
+  Code code() const { return code_; }
   int exit_code() const { return kind_ == Kind::kInput ? 2 : 1; }
   /// The same error with one more clause: `[where] what; note`.
   Error with(std::string_view note) const {
-    return Error(kind_, where(), fmt::format("{}; {}", text(), note), cause_);
+    return Error(kind_, where(), fmt::format("{}; {}", text(), note), cause_, code_);
   }
+  /// The same error with a code.
+  Error with(Code code) const { return Error(kind_, where(), text(), cause_, code); }
 
  private:
   Kind kind_;
   Cause cause_;
+  Code code_;
   size_t where_size_;  ///< and no string of its own: an error is copied without a chance to throw
 };
 
@@ -45,6 +57,14 @@ class Error : public std::runtime_error {
 template <typename... Args>
 [[noreturn]] void fail(std::string_view where, fmt::format_string<Args...> what, Args&&... args) {
   throw Error(Error::Kind::kInput, where, fmt::format(what, std::forward<Args>(args)...));
+}
+
+/// The same, with a code.
+template <typename... Args>
+[[noreturn]] void fail_with(Error::Code code, std::string_view where,
+                            fmt::format_string<Args...> what, Args&&... args) {
+  throw Error(Error::Kind::kInput, where, fmt::format(what, std::forward<Args>(args)...),
+              Error::Cause::own, code);
 }
 
 /// Throws an `Error` for a run that failed (exit code 1).

@@ -62,7 +62,11 @@ Pass resolve(const std::string& name) {
   Pass pass = program_pass<NoOptions>(name.c_str(), "a command on the text of the program", false,
                                       {}, nullptr);
   pass.on_program = [name](program::Program& program, const AnyOptions&) {
-    run_on_text(program, name);
+    try {
+      run_on_text(program, name);
+    } catch (const Error& error) {
+      throw error.with(Error::Code::command);
+    }
   };
   return pass;
 }

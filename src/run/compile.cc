@@ -115,7 +115,7 @@ Compiled compile(const ProgramSpec& spec) {
     result.tokens_per_step = spec.tokens_per_step;
     return result;
   } catch (const Error& error) {
-    if (error.where().find(passes::kCommand) == std::string_view::npos) throw;
+    if (error.code() != Error::Code::command) throw;
     throw error.with(fmt::format("what it was given is the program with purpose {}",
                                  program_name(spec.how.purpose, spec.where)));
   }

@@ -34,6 +34,24 @@ TEST(Error, ANoteKeepsKindAndCause) {
   EXPECT_EQ(Error(Error::Kind::kInput, "a", "b").with("c").cause(), Error::Cause::own);
 }
 
+TEST(Error, ACodeStays) {
+  EXPECT_EQ(Error(Error::Kind::kInput, "a", "b").code(), Error::Code::none);
+  try {
+    fail_with(Error::Code::layout, "lower", "{} lies badly", "x");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "[lower] x lies badly");
+    EXPECT_EQ(e.exit_code(), 2);
+    EXPECT_EQ(e.with("try another").code(), Error::Code::layout);
+  }
+  const Error run(Error::Kind::kRun, "exec:x", "failed", Error::Cause::stopped);
+  const Error coded = run.with(Error::Code::command);
+  EXPECT_EQ(coded.code(), Error::Code::command);
+  EXPECT_STREQ(coded.what(), "[exec:x] failed");
+  EXPECT_EQ(coded.kind(), Error::Kind::kRun);
+  EXPECT_EQ(coded.cause(), Error::Cause::stopped);
+}
+
 TEST(Error, PartsOfTheText) {
   const Error plain(Error::Kind::kInput, "a] [b", "c] d");  // brackets belong to their part
   EXPECT_STREQ(plain.what(), "[a] [b] c] d");

@@ -82,6 +82,8 @@ class Layers(unittest.TestCase):
                 ("src/base/a.cc", HEAD + '#include "error.h"\n', "from the root"),
                 ("src/base/a.cc", HEAD + "#include <regex>\n", "regex"),
                 ("src/base/a.h", HEAD + "#include <yaml-cpp/yaml.h>\n", "in a header"),
+                ("src/base/a.cc", HEAD + 'if (error.text().find("x") == 0) return;\n', "Error::code"),
+                ("src/base/a.cc", HEAD + 'if (std::string(error.what()) == "x") return;\n', "Error::code"),
                 ("src/base/a.cc", "int x;\n", "first line"),
                 ("src/base/a.js", "let x;\n", "first line"),
                 ("src/base/a.cc", HEAD + "int x;\n" * 800, "801 lines"),

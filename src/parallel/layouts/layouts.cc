@@ -88,9 +88,11 @@ class LayoutChoice {
  private:
   [[noreturn]] void refuse(const Node& node) const {
     const std::string pins = rules_.pins_at(node);
-    fail("layouts", "{} ({}) has no legal layout on axis {} for its inputs{}", node.op,
-         tensor(node.out.empty() ? node.in[0] : node.out[0]).name, mesh_.axes[no_layout_on_].name,
-         pins.empty() ? "" : fmt::format("; plan.layouts {} says how some lie", pins));
+    const std::string text = fmt::format(
+        "{} ({}) has no legal layout on axis {} for its inputs", node.op,
+        tensor(node.out.empty() ? node.in[0] : node.out[0]).name, mesh_.axes[no_layout_on_].name);
+    if (pins.empty()) fail_with(Error::Code::layout, "layouts", "{}", text);
+    fail("layouts", "{}; plan.layouts {} says how some lie", text, pins);
   }
 
   void finish() {

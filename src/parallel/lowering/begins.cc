@@ -57,8 +57,9 @@ std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& ki
     if (table.axes.empty()) continue;
     const auto dim = static_cast<size_t>(found->dim);
     if (found->whole->dims[dim].symbolic()) {
-      fail("lower", "{} goes by the position of {}, which is a symbol; expected it whole on a rank",
-           op.name, to_string(*found->whole));
+      fail_with(Error::Code::layout, "lower",
+                "{} goes by the position of {}, which is a symbol; expected it whole on a rank",
+                op.name, to_string(*found->whole));
     }
     graph::for_each_coords(mesh, table.axes, [&](const std::vector<int32_t>& coords) {
       table.values.push_back(graph::local_runs(*found->whole, layout, mesh, coords)[dim].begin);

@@ -582,11 +582,8 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   try {
     return templates_of(reference, plan);
   } catch (const Error& error) {
-    // What no layout is legal for, and what cannot be brought from one to another, is so without
-    // pins only where a plan is refused before.
-    const bool of_layouts = error.where() == "lower" || error.where() == "layouts";
-    const bool said = error.text().find("plan.layouts") != std::string_view::npos;
-    if (!of_layouts || said || plan.layouts.empty()) throw;
+    // Without pins a plan is refused before this can happen.
+    if (error.code() != Error::Code::layout || plan.layouts.empty()) throw;
     throw error.with(said_of_pins(plan.layouts).substr(2));
   }
 }

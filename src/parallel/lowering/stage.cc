@@ -248,8 +248,8 @@ ValueId RankLowering::sizes(TensorId counts, const std::vector<int32_t>& over, i
   const auto exchange = comm::resharding(out_.values[in].type, from[axis], to[axis],
                                          mesh_.axes[axis].size, {.me = coords_[axis]});
   if (!exchange || !exchange->op->makes_sizes) {
-    fail("lower", "the rows of {} can't be exchanged from {} to {}", graph_.tensor(counts).name,
-         to_string(from, mesh_), to_string(to, mesh_));
+    fail_with(Error::Code::layout, "lower", "the rows of {} can't be exchanged from {} to {}",
+              graph_.tensor(counts).name, to_string(from, mesh_), to_string(to, mesh_));
   }
   // The sizes matrix is an auxiliary value of the counts tensor: no layout of its own.
   Value value;
@@ -341,8 +341,8 @@ ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase 
             to_string(to, mesh_));
   const ReshardPath* const path = paths_.path(logical.type, has, to);
   if (!path) {
-    fail("lower", "no resharding of {} from {} to {}: {}", logical.name, to_string(has, mesh_),
-         to_string(to, mesh_), why_no_path(has, to, mesh_));
+    fail_with(Error::Code::layout, "lower", "no resharding of {} from {} to {}: {}", logical.name,
+              to_string(has, mesh_), to_string(to, mesh_), why_no_path(has, to, mesh_));
   }
   for (const ReshardStep& step : path->steps) {
     if (step.op == &comm::summing()) {
