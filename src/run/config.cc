@@ -39,9 +39,8 @@ void ModelSection::fields(Fields& fields) {
          "MODEL: a Hugging Face folder, a config.json, one of our checkpoints, a hub id");
   fields("config", *config, "instead of path: the keys of a Hugging Face config.json");
   fields("dtype", dtype,
-         "type of parameters and activations; with bf16 and f16 sums, gradients of parameters, "
-         "moments "
-         "and master weights are f32; 8-bit products are float8")
+         "type of parameters and activations; with bf16 and f16, sums, gradients of parameters, "
+         "moments and master weights are f32; 8-bit products are float8")
       .one_of({"f32", "f64", "bf16", "f16"});
   fields("float8", float8,
          "with dtype bf16: linear layers of the blocks, but for routers and experts, multiply in "
