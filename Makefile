@@ -6,12 +6,13 @@
 #   make unit                      the same for the tests that take less than a minute together
 #   make sim                       build-sim/hocket with graph, check and simulate alone; no root
 #   make asan | tsan               build and test under sanitizers, in build-asan and build-tsan
+#   make asan-files                the same as asan of what reads files alone, in some minutes
 #   make format | format-check     write, or check, the layout that .clang-format describes
 #   make clean
 JOBS ?= $(shell nproc)
 MINUTES ?=
 TESTS ?=
-.PHONY: build sim test-build test unit quickstart setup asan tsan format format-check clean
+.PHONY: build sim test-build test unit quickstart setup asan asan-files tsan format format-check clean
 
 setup:
 	tools/setup.sh
@@ -39,7 +40,7 @@ unit:
 	cmake --build build -j $(JOBS) --target hocket hocket_tests
 	ctest --test-dir build -j $(JOBS) --output-on-failure -L unit
 
-asan tsan:
+asan asan-files tsan:
 	tools/setup.sh --tests
 	cmake --preset $@ $(CMAKE_ARGS)
 	cmake --build build-$@ -j $(JOBS)

@@ -17,8 +17,12 @@ endif()
 set(HOCKET_LEVELS "" CACHE INTERNAL "")
 
 function(hocket_cpu_kernels)
-  if(HOCKET_SIM_ONLY)
+  if(HOCKET_SIM_ONLY OR (HOCKET_ONLY AND NOT kernels IN_LIST HOCKET_ONLY))
     return()
+  endif()
+  set(optimised -O3)
+  if(HOCKET_SANITIZE MATCHES thread)
+    set(optimised -O1)  # which thread writes what is the same
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cpu/*.cc)
   set(libraries "")
@@ -28,7 +32,7 @@ function(hocket_cpu_kernels)
     target_compile_definitions(${name} PRIVATE HOCKET_CPU=${level})
     # Several files at a time, so that their headers are read once.
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
-    target_compile_options(${name} PRIVATE -O3 -fopenmp-simd -Wno-subobject-linkage
+    target_compile_options(${name} PRIVATE ${optimised} -fopenmp-simd -Wno-subobject-linkage
       ${hocket_level_flags_${level}})
     target_link_libraries(${name} PUBLIC hocket_flags)
     list(APPEND libraries ${name})

@@ -13,6 +13,10 @@
 #   another checkout. Without HOCKET_UNITY there are no batches.
 # hocket_executable(<name> <source>...)
 #   An executable with every object.
+# hocket_without(<name> <macro> APP|ANALYSIS <source>...)
+#   The program without the objects of the modules that are so marked, linked from those that there are: <source>
+#   are the files that see the macro, which alone are compiled again. What is left must link and run, which costs
+#   CI seconds. Made when asked for.
 # hocket_benchmarks()
 #   hocket_bench from bench/**/*_bench.cc (Google Benchmark), if there are any, and
 #   hocket_gemm_compare.
@@ -20,6 +24,8 @@
 set(HOCKET_DECLARED "" CACHE INTERNAL "")
 set(HOCKET_OBJECTS "" CACHE INTERNAL "")
 set(HOCKET_COLD_OBJECTS "" CACHE INTERNAL "")
+set(HOCKET_APP_OBJECTS "" CACHE INTERNAL "")
+set(HOCKET_ANALYSIS_OBJECTS "" CACHE INTERNAL "")
 
 function(hocket_batches result name root alone)
   set(batch_bytes 45000)  # a batch compiles in about 20 s
@@ -80,6 +86,11 @@ function(hocket_module name)
   hocket_batches(compiled ${target} ${CMAKE_SOURCE_DIR}/src "${ARG_ALONE}" ${sources})
   add_library(${target} OBJECT ${compiled})
   target_link_libraries(${target} PUBLIC hocket_flags)
+  foreach(mark APP ANALYSIS)
+    if(ARG_${mark})
+      set(HOCKET_${mark}_OBJECTS ${HOCKET_${mark}_OBJECTS} ${target} CACHE INTERNAL "")
+    endif()
+  endforeach()
   if(ARG_COLD)
     target_compile_options(${target} PRIVATE -O1)
     set(HOCKET_COLD_OBJECTS ${HOCKET_COLD_OBJECTS} ${target} CACHE INTERNAL "")
@@ -99,6 +110,29 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/src/comm/c10d.cc PROPERTIES
 function(hocket_executable name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE ${HOCKET_OBJECTS} ${HOCKET_COLD_OBJECTS} ${HOCKET_LEVELS} hocket_flags ${CMAKE_DL_LIBS})
+endfunction()
+
+function(hocket_without name macro mark)
+  set(objects "")
+  set(same "")
+  foreach(source ${ARGN})
+    string(REPLACE "." "[.]" same_source "/${source}.o$")
+    list(APPEND same "${same_source}")
+  endforeach()
+  list(JOIN same "|" same)
+  foreach(target ${HOCKET_OBJECTS} ${HOCKET_COLD_OBJECTS})
+    if(NOT target IN_LIST HOCKET_${mark}_OBJECTS)
+      list(APPEND objects "$<FILTER:$<TARGET_OBJECTS:${target}>,EXCLUDE,${same}>")
+    endif()
+  endforeach()
+  add_executable(${name} EXCLUDE_FROM_ALL src/cli/main.cc ${ARGN} ${objects})
+  target_compile_definitions(${name} PRIVATE ${macro})
+  target_include_directories(${name} PRIVATE ${CMAKE_BINARY_DIR}/generated)
+  set(levels "")
+  if(NOT mark STREQUAL APP)
+    set(levels ${HOCKET_LEVELS})
+  endif()
+  target_link_libraries(${name} PRIVATE ${levels} hocket_flags ${CMAKE_DL_LIBS})
 endfunction()
 
 function(hocket_benchmarks)

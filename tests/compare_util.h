@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <string_view>
 #include <vector>
 
 extern "C" void __asan_init() __attribute__((weak));
@@ -35,6 +36,15 @@ inline bool is_sanitized() { return has_address_sanitizer() || &::__tsan_init !=
 /// How many of `all` random cases to try: sanitizers make one about eight times as slow, and look
 /// at what code does rather than at which numbers come out.
 inline uint64_t fewer(uint64_t all) { return is_sanitized() ? (all + 7) / 8 : all; }
+
+/// HOCKET_LONG=1: whether what takes minutes is tried in full, too.
+inline bool is_long() {
+  const char* const text = std::getenv("HOCKET_LONG");
+  return text && *text && std::string_view(text) != "0";
+}
+/// How many of `all` cases a test tries whose all take minutes: a third, unless HOCKET_LONG=1 asks
+/// for all.
+inline uint64_t sampled(uint64_t all) { return is_long() ? all : (all + 2) / 3; }
 
 /// A number that says how much to try, or which: HOCKET_MUTANTS, HOCKET_SEED, ..
 inline uint64_t from_environment(const char* name, uint64_t otherwise) {
