@@ -217,12 +217,17 @@ class ProfileReader {
   Arguments arguments_;
 };
 
+/// The step that a time lies in; of two that meet there the later one, whatever is lost in adding a
+/// duration to a start.
 int64_t step_at(const Profile& profile, double time) {
   if (profile.steps.empty()) return 0;
+  const Step* last = nullptr;
   for (const Step& step : profile.steps) {
-    if (time >= step.start && time < step.end) return step.number;
+    if (time >= step.start && time < step.end && (last == nullptr || step.start > last->start)) {
+      last = &step;
+    }
   }
-  return kNone;
+  return last == nullptr ? kNone : last->number;
 }
 
 /// In which steps the host calls, and what it launches in them.
