@@ -571,7 +571,8 @@ StageLoads Estimator::loads(const Choice& choice) {
 /// long as the former takes more than there is.
 std::vector<int64_t> Estimator::fitted_by_moves(const Choice& choice, double limit) {
   const Prices& price = prices(choice);
-  const PipelineShape& shape = shapes_.of(choice, num_micro_batches(space_, choice));
+  const int64_t count = num_micro_batches(space_, choice);
+  const PipelineShape& shape = shapes_.of(choice, count);
   const double most = pace(choice).most;
   const std::vector<size_t>& kind_of = tables_[0].kind_of;
   const auto bytes_of_ranks = [&](const std::vector<int64_t>& layers) {
@@ -580,10 +581,13 @@ std::vector<int64_t> Estimator::fitted_by_moves(const Choice& choice, double lim
     std::vector<double> found;
     for (const PipelineShape::Rank& rank : shape.ranks) {
       double& bytes = found.emplace_back(0);
-      double working = 0;
+      double working = 0, tied = 0;
+      bool has_embedding = false;
       const auto add = [&](size_t kind) {
         bytes += layer_bytes(choice, price.layers[kind], rank, most);
         working = std::max(working, working_bytes(choice, kind) * most);
+        tied += kind == kHead ? held_bytes(choice, count, price.layers[kind].tied, 0, false) : 0;
+        has_embedding = has_embedding || kind == kEmbedding;
       };
       for (const auto& [stage, share] : rank.stages) {
         const auto at = static_cast<size_t>(stage);
@@ -597,7 +601,7 @@ std::vector<int64_t> Estimator::fitted_by_moves(const Choice& choice, double lim
           add(kind_of[layer]);
         }
       }
-      bytes += working;
+      bytes += working + (has_embedding ? 0 : tied);
     }
     return found;
   };

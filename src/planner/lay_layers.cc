@@ -20,6 +20,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 /// Work is counted in whole units, of which all layers together have about so many on the slowest
 /// device: sums are then the same in whatever order they are made, and so are their squares.
 constexpr double kUnits = 1 << 29;
+constexpr double kRounding = 1e-6;
 
 /// One stage's layers, [begin, end).
 struct Run {
@@ -145,7 +146,8 @@ std::optional<std::vector<int64_t>> Layout::laid(double limit) const {
   const double slowest = least_largest(
       [&](const Run& run) { return run.bytes > limit ? kNever : static_cast<double>(run.units); });
   if (slowest == kNever) return std::nullopt;
-  return most_alike(static_cast<int64_t>(slowest), limit);
+  // Stages that take the same may differ by the units to which their layers were rounded.
+  return most_alike(static_cast<int64_t>(slowest * (1 + kRounding)), limit);
 }
 
 double Layout::least_bytes() const {
