@@ -56,6 +56,7 @@ void KnownInputs::fill(int32_t rank, const comm::Call& call) const {
     const graph::TensorType& type = call.kind->out[brought.output];
     const auto bytes = [&](int64_t indices) { return static_cast<size_t>(type.bytes_of(indices)); };
     const std::vector<std::byte>& input = inputs_.at(brought.input);
+    HOCKET_CHECK(!input.empty(), "{} was not fed", brought.input.first);
     auto* to = static_cast<std::byte*>(call.out[brought.output]);
     for (const graph::Run& run : brought.indices) {
       std::memcpy(to, input.data() + bytes(run.begin), bytes(run.length));
