@@ -269,10 +269,10 @@ class Script {
     if (!run_.resolved.is_default("plan.timeout_s")) {
       add("--distributed-timeout-minutes", timeout_in(60, run_, kTrainer, &notes_));
     }
-    for (std::string& note :
-         notes_of_left_out(run_, kTrainer,
-                           {"train.minutes", "train.keep_last", "train.eval_sequences",
-                            "train.final_eval_sequences"})) {
+    for (std::string& note : notes_of_left_out(
+             run_, kTrainer,
+             {"train.minutes", "train.save_minutes", "train.skip_grad_norm", "train.on_nonfinite",
+              "train.keep_last", "train.eval_sequences", "train.final_eval_sequences"})) {
       notes_.push_back(std::move(note));
     }
   }

@@ -221,7 +221,9 @@ class JobFile {
   /// Sections that are off there unless they are given.
   void intervals() {
     const engine::TrainSection& train = run_.config.train;
-    std::vector<std::string> left = {"train.minutes", "train.dropout", "train.balance_coef",
+    std::vector<std::string> left = {"train.minutes",        "train.save_minutes",
+                                     "train.skip_grad_norm", "train.on_nonfinite",
+                                     "train.dropout",        "train.balance_coef",
                                      "train.eval_sequences", "train.final_eval_sequences"};
     if (train.save_every > 0) {
       section("checkpoint");

@@ -39,10 +39,13 @@ double share_done(const engine::TrainSection& train, int64_t step, const Course&
 
 }  // namespace
 
-int64_t decide_steps(const engine::TrainSection& train, double step_s) {
-  const int64_t steps = std::max<int64_t>(1, steps_in(train, train.minutes * 60, step_s));
-  fmt::print("{} minutes at {} predicted per step: {} steps\n", train.minutes, human_time(step_s),
-             steps);
+int64_t decide_steps(const engine::TrainSection& train, double predicted_s, const StepsDone& done) {
+  const bool measured = done.step > 0 && done.seconds > 0;
+  const double step_s = measured ? done.seconds / static_cast<double>(done.step) : predicted_s;
+  const int64_t steps =
+      std::max<int64_t>(1, corrected_steps(train, done.step, done.seconds, step_s));
+  fmt::print("{} minutes at {} {} per step: {}\n", train.minutes, human_time(step_s),
+             measured ? "measured" : "predicted", counted(steps, "step"));
   std::fflush(stdout);
   return steps;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "data/loader.h"
@@ -13,8 +14,18 @@
 
 namespace hocket::train {
 
-/// Decides, and says, how many steps train.minutes has room for if one takes `step_s`; at least 1.
-int64_t decide_steps(const engine::TrainSection& train, double step_s);
+/// The steps that are done, over all starts of a run.
+struct StepsDone {
+  int64_t step = 0;
+  int64_t skipped = 0;                             ///< of them, those that changed nothing
+  double seconds = 0;                              ///< spent in them
+  std::vector<std::pair<int64_t, double>> losses;  ///< of each
+};
+
+/// Decides, and says, how many steps train.minutes has room for: each takes as long as those that
+/// are done did, or, without any, `predicted_s`. At least 1.
+int64_t decide_steps(const engine::TrainSection& train, double predicted_s,
+                     const StepsDone& done = {});
 /// How many there are in all if `done` took so many seconds, and each of the rest takes `step_s`;
 /// at least those that are done.
 int64_t corrected_steps(const engine::TrainSection& train, int64_t done, double seconds,

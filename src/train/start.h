@@ -9,7 +9,6 @@
 #include "data/prepare.h"
 #include "engine/session.h"
 #include "train/schedule.h"
-#include "train/stepper.h"
 
 namespace hocket::train {
 

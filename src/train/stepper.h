@@ -8,7 +8,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "engine/session.h"
@@ -16,6 +15,7 @@
 #include "runtime/probe.h"
 #include "train/memory.h"
 #include "train/metrics.h"
+#include "train/schedule.h"
 
 namespace hocket::train {
 
@@ -23,14 +23,6 @@ namespace hocket::train {
 struct StepData {
   engine::Batch batch;  ///< rows that no rank here reads may be padding
   int64_t targets = 0;  ///< those of its rows that no other process counts
-};
-
-/// The steps that are done, over all starts of a run.
-struct StepsDone {
-  int64_t step = 0;
-  int64_t skipped = 0;                             ///< of them, those that changed nothing
-  double seconds = 0;                              ///< spent in them
-  std::vector<std::pair<int64_t, double>> losses;  ///< of each
 };
 
 /// What a stepper is given by its loop; what the functions refer to outlives it.

@@ -54,6 +54,7 @@ class Trainer {
   void set_up();
   void load();
   StepperParts parts_of_stepper();
+  int run_to_end(int64_t first);
   void run_steps();
   bool all_go_on();
   bool any_signal(int mine);
@@ -121,12 +122,18 @@ int Trainer::go() {
   const int64_t first = start_.done.step;
   stepper_.emplace(run_, *session_, parts_of_stepper(), std::move(start_.done));
   try {
-    run_steps();
+    return run_to_end(first);
   } catch (const Error& error) {
     progress_->finish();
     report_.finish_failed(programs_, stepper_->done().step, error);
     throw;
   }
+}
+
+/// What is left after step `first`: steps, a checkpoint, the evaluation and the report. Returns the
+/// exit code.
+int Trainer::run_to_end(int64_t first) {
+  run_steps();
   progress_->finish();
   const int64_t step = stepper_->done().step;
   if (step > first || first == 0) {
@@ -182,7 +189,7 @@ void Trainer::set_up() {
     evaluator_ = std::make_unique<Evaluator>(run_, dataset_, programs_, &programs_.compiled());
   }
   if (course_.steps == 0) {
-    course_.steps = decide_steps(section_, prediction_.step_s);
+    course_.steps = decide_steps(section_, prediction_.step_s, start_.done);
   }
 }
 

@@ -531,7 +531,7 @@ class Execute(unittest.TestCase):
         out = self.box.good(*self.short("minutes", "train.minutes=0.05", "train.eval_every=0", "train.save_every=0",
                                         "cluster.profile=slow.json", "output.sample_tokens=0", "train.keep_last=0",
                                         "train.final_eval_sequences=1"))
-        self.assertRegex(out, r"\n0\.05 minutes at .* predicted per step: 1 steps\n")
+        self.assertRegex(out, r"\n0\.05 minutes at .* predicted per step: 1 step\n")
         with open(self.box.path("runs/minutes/metrics.jsonl"), encoding="utf-8") as f:
             steps = [x for x in map(json.loads, f) if "train/loss" in x]
         self.assertGreater(steps[-1]["time_s"], 1.5)

@@ -437,7 +437,7 @@ TEST_F(Prepare, ClearErrors) {
   says(with([](auto* o) { o->corpus.inputs = {"a/{b,c}.txt"}; }), "{a,b} is not expanded here");
   says(with([&](auto* o) { o->corpus.inputs = {folder_ / "bare"}; }), "without files");
   says(with([&](auto* o) { o->corpus.inputs = {folder_ / "empty"}; }), "no text");
-  says(with([&](auto* o) { o->corpus.inputs = {folder_ / "one"}; }), "validation split");
+  says(with([&](auto* o) { o->corpus.inputs = {folder_ / "one"}; }), "too short to hold out");
   says(with([](auto* o) { o->corpus.valid_fraction = 1; }), "valid_fraction");
   says(with([](auto* o) { o->tokenizer = "/nonexistent"; }), "/nonexistent");
   says(with([](auto* o) { o->output = ""; }), "output");

@@ -27,7 +27,8 @@ void verb_train(Args& args) {
       "that transformers opens, a trace that Perfetto opens, and report.html.\n"
       "Ctrl-C (SIGTERM, SIGHUP) finishes the step, saves a checkpoint, writes the report and ends "
       "with exit code 130 (143, 129); a second one ends at once. The same command continues from "
-      "the newest checkpoint, bit for bit. Ranks are threads of this process, or processes that a launcher "
+      "the newest checkpoint, bit for bit. Ranks are threads of this process, or processes that a "
+      "launcher "
       "starts (hocket launch, torchrun, mpirun, srun).");
   args.positional("RUN", &options->run, "a run.yaml, or the text of a program (`hocket graph`)",
                   false);
