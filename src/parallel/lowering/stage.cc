@@ -611,6 +611,19 @@ void RankLowering::scatter(TensorId contribution, List& list, int32_t layer) {
   bring(part, accumulator(contribution, lies), &list.back());
 }
 
+/// Lets a task that makes `part` write the sum over micro-batches in the first of them; in later
+/// ones it makes the part, which is then added.
+void RankLowering::bring(ValueId part, ValueId sum, TaskTemplate* task) {
+  task->out = {sum};
+  task->part = part;
+  if (program_.num_micro_batches == 1) return;
+  const TensorType& type = out_.values[sum].type;
+  const ops::Op& op = ops::of(ops::Meaning::sum);
+  Kind kind{.op = op.name, .attrs = {}, .in = {type, type}, .out = {type}};
+  set_cost(&kind, op, 0, program_);
+  task->adds = program_.intern(std::move(kind));
+}
+
 /// The host reads whole values: outputs of a micro-batch that the rank has partial sums of are
 /// summed at the end of a stage, unless somebody needed the sum before. (What is added up over
 /// micro-batches is summed once per step, in emit_grads.)

@@ -46,19 +46,6 @@ ValueId RankLowering::sum_over_pipeline(ValueId part, TensorId total, List& list
   return sum;
 }
 
-/// Lets a task that makes `part` write the sum over micro-batches in the first of them; in later
-/// ones it makes the part, which is then added.
-void RankLowering::bring(ValueId part, ValueId sum, TaskTemplate* task) {
-  task->out = {sum};
-  task->part = part;
-  if (program_.num_micro_batches == 1) return;
-  const TensorType& type = out_.values[sum].type;
-  const ops::Op& op = ops::of(ops::Meaning::sum);
-  Kind kind{.op = op.name, .attrs = {}, .in = {type, type}, .out = {type}};
-  set_cost(&kind, op, 0, program_);
-  task->adds = program_.intern(std::move(kind));
-}
-
 /// Adds what a node made to the sum over micro-batches that the step reads. A copy is added, since
 /// others read the value in its micro-batch.
 void RankLowering::add_to_total(TensorId tensor, List& list, const graph::Node& node) {
