@@ -20,8 +20,6 @@ namespace hocket::checkpoint {
 
 namespace {
 
-constexpr int64_t kPieceBytes = int64_t{1} << 20;
-
 /// The name of a host's file in a whole checkpoint.
 std::string whole_name(const std::string& name) {
   if (name == kModelPartFile) return kModelFile;

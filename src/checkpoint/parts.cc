@@ -10,7 +10,6 @@ namespace {
 
 // Where a rank's part ends and the next begins: parts are what the work of comparing is divided by.
 constexpr int64_t kPartBytes = int64_t{256} << 20;
-constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
 /// Adds a run of bytes, to the last range if it goes on with it: the columns of a matrix are one.
 void append(std::vector<Range>& ranges, int64_t begin, int64_t length) {

@@ -15,6 +15,9 @@
 
 namespace hocket::checkpoint {
 
+/// Of a file that is read or copied at a time.
+inline constexpr int64_t kPieceBytes = int64_t{1} << 20;
+
 /// What the ranks of this process write into a file that is there in its full length. Holds a
 /// buffer, whatever the ranks have.
 class PartsWriter {

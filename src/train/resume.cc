@@ -84,7 +84,8 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
     }
   };
   const json saved = models::values_of(from.config());
-  for (const auto& [key, now] : models::values_of(run.model).items()) {
+  const nlohmann::ordered_json values = models::values_of(run.model);
+  for (const auto& [key, now] : values.items()) {
     // What the model does not say, the checkpoint has from the tokenizer, or has not either.
     if (is_unset_token(key, now)) continue;
     compare("the model's " + key, saved.at(key), now);

@@ -13,7 +13,7 @@
 namespace hocket::whatif {
 namespace {
 
-constexpr size_t kColumnsNumbered = 24;  // data-parallel ranks; more are colours alone
+constexpr size_t kColumnsLabelled = 24;  // data-parallel ranks; more are colours alone
 
 constexpr const char* kHead =
     "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>hocket whatif</title><style>"
@@ -55,7 +55,7 @@ std::string scrolled(const std::string& table) {
 
 std::string workers_table(const MeasuredRun& run, const Analysis& found) {
   const auto map = worker_map(run, found);
-  const bool numbers = found.S_dp.size() <= kColumnsNumbered;
+  const bool numbers = found.S_dp.size() <= kColumnsLabelled;
   std::string out = "<tr><th>pp \\ dp</th>";
   for (size_t dp = 0; numbers && dp < found.S_dp.size(); ++dp) {
     out += fmt::format("<th>{}</th>", dp);

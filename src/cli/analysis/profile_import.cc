@@ -22,7 +22,7 @@
 namespace hocket::cli {
 namespace {
 
-constexpr const char* kWhere = "hocket profile --import";
+constexpr const char* kImport = "hocket profile --import";
 
 /// What of the logs is fitted, and what is only predicted.
 struct Logs {
@@ -38,7 +38,8 @@ std::set<int64_t> ranks_of(const std::string& list) {
   for (const std::string& word : split(list, ',')) {
     int64_t n = 0;
     if (!parse_int(trim(word), &n) || n < 2) {
-      fail(kWhere, "--hold-out is {}; expected numbers of ranks, such as 16 or 16,32", quote(list));
+      fail(kImport, "--hold-out is {}; expected numbers of ranks, such as 16 or 16,32",
+           quote(list));
     }
     ranks.insert(n);
   }
@@ -81,11 +82,11 @@ Logs read_logs(const ImportOptions& options) {
     }
   }
   if (names.empty()) {
-    fail(kWhere, "none of the {} can be read: {}",
+    fail(kImport, "none of the {} can be read: {}",
          counted(static_cast<int64_t>(options.files.size()), "file"), first_error);
   }
   if (logs.fitted.empty()) {
-    fail(kWhere, "--hold-out {} keeps back all there is; expected some times to fit",
+    fail(kImport, "--hold-out {} keeps back all there is; expected some times to fit",
          options.hold_out);
   }
   logs.names = join(names, ", ");
@@ -127,7 +128,7 @@ cost::Cluster base_of(const ImportOptions& options, const Logs& logs) {
 /// "imported": sizes as the logs have them.
 void adapt(const Logs& logs, const std::string& out, cost::Cluster* cluster) {
   if (logs.devices_per_node > cluster->devices_per_node) {
-    fail(kWhere, "the logs have {} ranks on a node, {} has {}; try another --cluster",
+    fail(kImport, "the logs have {} ranks on a node, {} has {}; try another --cluster",
          logs.devices_per_node, cluster->name, cluster->devices_per_node);
   }
   cluster->about = fmt::format("{}; links fitted to {}", cluster->name, logs.names);
@@ -191,10 +192,10 @@ int import_logs(const ImportOptions& options) {
   // Refuse what cannot be written, read logs, fit links, tell the error on times that were not
   // fitted, write the cluster.
   if (options.json && options.out == "-") {
-    fail(kWhere, "--json and --out - both go to standard output; expected one there");
+    fail(kImport, "--json and --out - both go to standard output; expected one there");
   }
   if (!options.op.empty() && !cost::find_costed(options.op)) {
-    fail(kWhere, "--op is {}; expected an op such as all_reduce", quote(options.op));
+    fail(kImport, "--op is {}; expected an op such as all_reduce", quote(options.op));
   }
   std::vector<std::string> inputs = options.files;
   inputs.push_back(options.cluster);
@@ -205,7 +206,7 @@ int import_logs(const ImportOptions& options) {
   const std::string base_name = base.name;
   cost::LinkFit fit = cost::fit_links(base, logs.fitted, logs.names);
   if (fit.fitted.empty()) {
-    fail(kWhere,
+    fail(kImport,
          "nothing can be fitted to {}: {}; expected four sizes at least of one group that show its "
          "links",
          counted(fit.times, "time"), join(all_dropped(logs, fit), "; "));

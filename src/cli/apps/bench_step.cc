@@ -94,7 +94,7 @@ class StepBench {
     batch.hyper = engine::Hyper::of(train, train.lr, steps_);
     session_->feed(batch);
     if (known_) {
-      known_->feed(batch, session_->compiled());
+      known_->feed(batch.feeds(), session_->compiled());
     }
     session_->step();
     const double loss = alone_ ? 0 : session_->loss();

@@ -137,19 +137,23 @@ void tell_ids(const Options& options, const Lists& ids, double loss) {
   }
 }
 
+/// A token of a list.
+struct Place {
+  size_t list = 0;
+  int64_t token = 0;
+};
+
 /// Error, which says where, if a logit is infinite or no number, or a gradient, or the loss.
-void require_finite(const engine::Run& run, const std::vector<std::vector<float>>& logits,
+/// `bad_logit`: the first token with such a logit.
+void require_finite(const engine::Run& run, const std::optional<Place>& bad_logit,
                     const train::Gradients& gradients, double loss) {
   const std::string& model = run.config.model.path;
-  for (size_t list = 0; list < logits.size(); ++list) {
-    const int64_t bad =
-        graph::first_not_finite(graph::DType::f32, logits[list].data(), std::ssize(logits[list]));
-    if (bad < 0) continue;
+  if (bad_logit) {
     fail_run(
         "hocket eval",
         "the logits of {} are not finite, from token {} of list {} on: a value of the model is "
         "not, or one in between overflows",
-        model, bad / run.model.vocab_size, list);
+        model, bad_logit->token, bad_logit->list);
   }
   for (const auto& [param, bytes] : gradients.grads) {
     if (!graph::all_finite(param.type.dtype, bytes.data(), param.type.numel())) {
@@ -180,8 +184,14 @@ int on_ids(const Options& options, const engine::Run& run) {
   const bool saves_logits = !options.logits.empty() && writes;
   NextTokenLoss next_tokens(run.model.vocab_size);
   std::vector<std::vector<float>> kept;
+  std::optional<Place> bad_logit;
   train::for_each_logits(run, ids, programs, [&](size_t list, std::vector<float> logits) {
     next_tokens.add(ids[list], logits);
+    const int64_t bad =
+        graph::first_not_finite(graph::DType::f32, logits.data(), std::ssize(logits));
+    if (bad >= 0 && !bad_logit) {
+      bad_logit = Place{list, bad / run.model.vocab_size};
+    }
     if (saves_logits) {
       kept.push_back(std::move(logits));
     }
@@ -200,7 +210,7 @@ int on_ids(const Options& options, const engine::Run& run) {
     }
   }
   // What was asked for is written all the same: it shows where.
-  require_finite(run, logits, gradients, loss);
+  require_finite(run, bad_logit, gradients, loss);
   tell_ids(options, ids, loss);
   return 0;
 }

@@ -16,11 +16,11 @@ using program::Lane;
 namespace {
 
 /// Collectives in their order, whatever travels.
-struct Step {
+struct SkeletonStep {
   Over over;
   SumPart part;
 };
-using Skeleton = std::vector<Step>;
+using Skeleton = std::vector<SkeletonStep>;
 
 Skeleton whole(Over over) { return {{over, SumPart::whole}}; }
 Skeleton scattered(Over over) { return {{over, SumPart::scatter}, {over, SumPart::gather}}; }
@@ -68,7 +68,7 @@ class Paths {
     }
   }
   void communicate(const Skeleton& skeleton, size_t at, bool codes) {
-    const Step& step = skeleton[at];
+    const SkeletonStep& step = skeleton[at];
     path_.push_back({SumAct::Kind::communicate, false, step.part, step.over, codes});
     go_on(skeleton, at + 1, codes);
     path_.pop_back();
