@@ -568,9 +568,10 @@ class Import {
   /// Checkpoints and validations are off there if nothing else is said.
   void read_intervals() {
     const bool by_time = job_.text("checkpoint.interval_type", "steps") == "seconds";
-    if (by_time) {
+    const bool saves = job_.truth("checkpoint.enable", false);
+    if (saves && by_time) {
       job_.leave("checkpoint.interval", "it is in seconds; set train.save_every to steps");
-    } else if (job_.truth("checkpoint.enable", false)) {
+    } else if (saves) {
       set("train.save_every", job_.at_least(1, "checkpoint.interval", 500));
       if (job_.has("checkpoint.keep_latest_k")) {
         set("train.keep_last", job_.at_least(0, "checkpoint.keep_latest_k", 10));
