@@ -25,7 +25,8 @@ engine::Run run_of(const std::string& family, const std::vector<std::string>& ov
 /// A checkpoint of a run, and what check_same_training says of another.
 class Saved {
  public:
-  explicit Saved(const engine::Run& run, const std::string& config = "") {
+  explicit Saved(const engine::Run& run, const std::string& config = "",
+                 const std::string& data = R"({"fingerprint": "abc"})") {
     std::vector<std::vector<char>> storage;
     checkpoint::CheckpointContent c;
     c.config = &run.model;
@@ -33,9 +34,10 @@ class Saved {
         checkpoint::shared(checkpoint::random_params(run.model, graph::DType::f32, 1, storage));
     c.state.seed = static_cast<uint64_t>(run.config.train.seed);
     c.state.config = config.empty() ? run.resolved.to_json().dump() : config;
-    c.state.data = R"({"fingerprint": "abc"})";
+    c.state.data = data;
     path_ = checkpoint::save_checkpoint(folder_.path(), c);
   }
+  Position position() const { return Position::of(checkpoint::Checkpoint(path_)); }
   std::vector<std::string> changes(const engine::Run& run) const {
     return changed_settings(run, checkpoint::Checkpoint(path_));
   }
@@ -94,6 +96,26 @@ TEST(SameTraining, NamesTheKeyAndBothValues) {
   }
   const std::string got = saved.refusal(run_of("qwen3_moe"), "def");
   EXPECT_NE(got.find(R"(fingerprint = "abc"; this run has "def")"), std::string::npos) << got;
+}
+
+TEST(Position, SaysWhereTheRunEndsAndHowFarItHadCome) {
+  Position saved;
+  saved.fingerprint = "abc";
+  saved.course = {40, 8, 1.0 / 3};
+  saved.skipped = 3;
+  saved.time_s = 0.1;
+  const Position read = Saved(run_of("qwen3_moe"), "", saved.to_json()).position();
+  EXPECT_EQ(read.course.steps, 40);
+  EXPECT_EQ(read.course.since, 8);
+  EXPECT_EQ(read.course.done, 1.0 / 3);
+  EXPECT_EQ(read.skipped, 3);
+  EXPECT_EQ(read.time_s, 0.1);
+  // Checkpoints of before say the steps alone.
+  const Position older =
+      Saved(run_of("qwen3_moe"), "", R"({"fingerprint": "abc", "steps": 40})").position();
+  EXPECT_EQ(older.course.steps, 40);
+  EXPECT_EQ(older.course.since, 0);
+  EXPECT_EQ(older.skipped, 0);
 }
 
 TEST(SameTraining, EveryFieldOfTheModelCounts) {
