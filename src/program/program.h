@@ -424,7 +424,7 @@ inline constexpr bool kIsCache<KindIndex> = true;
 
 struct Program {
   std::string config;   ///< resolved run configuration (JSON, one line): model, data, train, plan
-  std::string purpose;  ///< which of the programs of that run it is (engine::Purpose); "": training
+  std::string purpose;  ///< which of the programs of that run it is (run/compile.h); "": training
   int32_t num_micro_batches = 1;
   int32_t num_layers = 0;      ///< of the model, to name what is not in one; 0: not known
   int32_t ranks_per_node = 0;  ///< rank r lies in node r / ranks_per_node; 0: all in one

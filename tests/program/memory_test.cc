@@ -105,6 +105,10 @@ TEST(MemoryBeyond, CountsEverySpaceByItself) {
   Memory both = memory_of(training)[0];
   both.evaluation = memory_beyond(training, other)[0];
   EXPECT_EQ(memory_with(training, &other), std::vector{both});
+  // Where w is another part of it, the two have stores of their own; arenas they share still.
+  const Program otherwise = program_of(2, 5, 3, {{"w", 1}, {"kv", 1}});
+  both.evaluation = (2 + 2 + 1 + 1) * kPageBytes;
+  EXPECT_EQ(memory_with(training, &otherwise), std::vector{both});
   const Program in_host = to_host(other);
   both = memory_of(training)[0];
   both.host = (3 + 3 + 2 + 1) * kPageBytes;  // w lies in other memory, and so is had twice
