@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that a formula gives, so that a fixture holds none: the same numbers in a peer's process and in ours."""
+import json
+import struct
+import zlib
+
+
+def weights(name, shape):
+    """Values of one tensor in row-major order, each a multiple of 2^-16: exact in every type that models are stored in
+    but the 16-bit ones. Those of a norm lie around 1."""
+    count = 1
+    for extent in shape:
+        count *= extent
+    state, values = zlib.crc32(name.encode()), []
+    for _ in range(count):
+        state = (state * 1664525 + 1013904223) % 2**32
+        value = ((state >> 16) - 2**15) / 2**16 * 0.5
+        values.append(1 + value if "norm" in name else value)
+    return values
+
+
+def write_safetensors(path, shapes):
+    header, data = {}, b""
+    for name, shape in sorted(shapes.items()):
+        values = weights(name, shape)
+        begin = len(data)
+        data += struct.pack(f"<{len(values)}f", *values)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
