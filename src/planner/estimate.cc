@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -42,8 +43,6 @@ namespace {
 /// Of what a forward pass keeps, the gradients that products of weights need later on are about as
 /// much: those of the outputs of linear layers, some of which are freed when they are used.
 constexpr double kOutputGradients = 0.15;
-/// A rank that is estimated to take less than this of the memory that there is does fit.
-constexpr double kSureToFit = 0.9;
 /// Where all ranks on average are estimated to take more than this times what there is, no layers
 /// on stages will fit.
 constexpr double kHopeless = 1.3;
@@ -545,7 +544,7 @@ double Estimator::layer_bytes(const Choice& choice, const Layer& layer,
 }
 
 /// Of a plan whose ranks have a stage each.
-StageLoads Estimator::loads(const Choice& choice) {
+StageLoads Estimator::loads(const Choice& choice, bool with_bytes) {
   const Prices& price = prices(choice);
   const int64_t count = num_micro_batches(space_, choice);
   const PipelineShape& shape = shapes_.of(choice, count);
@@ -558,6 +557,7 @@ StageLoads Estimator::loads(const Choice& choice) {
   }
   for (size_t place = 0; place < shape.ranks.size(); ++place) {
     loads.speed.push_back(1 / lie.times[place]);
+    if (!with_bytes) continue;
     std::vector<double>& bytes = loads.bytes.emplace_back();
     for (const Layer& layer : price.layers) {
       bytes.push_back(layer_bytes(choice, layer, shape.ranks[place], lie.most));
@@ -633,44 +633,51 @@ std::vector<int64_t> Estimator::fitted_by_moves(const Choice& choice, double lim
   }
 }
 
-std::vector<StageLayers> Estimator::layouts(const Choice& even, double limit) {
+/// Every rank of the pipeline has one stage, of all micro-batches.
+bool Estimator::has_stage_each(const Choice& choice) {
+  const PipelineShape& shape = shapes_.of(choice, num_micro_batches(space_, choice));
+  return std::all_of(shape.ranks.begin(), shape.ranks.end(),
+                     [](const PipelineShape::Rank& rank) { return rank.stages.size() == 1; });
+}
+
+StageLayers Estimator::layers_by_time(const Choice& even) {
+  if (even.pp == 1 || is_given(space_, "plan.pp_layers")) return {};
+  Choice choice = even;
+  choice.layers = StageLayers(stage_layers(space_, even));
+  if (!deals_well(space_, choice)) return {};
+  if (!has_stage_each(choice)) {
+    const auto by_speed = space_.balanced.find(stages_of(choice));
+    return by_speed == space_.balanced.end() ? StageLayers() : StageLayers(by_speed->second);
+  }
+  const auto [at, fresh] = by_time_.try_emplace({&prices(choice), &pace(choice), choice.pp});
+  if (fresh) {
+    const StageLoads loads = this->loads(choice, false);
+    std::vector<int64_t> laid = *lay_layers(loads, std::numeric_limits<double>::infinity());
+    if (slowest_stage(loads, laid) < slowest_stage(loads, choice.layers.each()) * kWorthBalancing) {
+      at->second = StageLayers(std::move(laid));
+    }
+  }
+  return at->second;
+}
+
+std::vector<StageLayers> Estimator::layers_by_memory(const Choice& even, double limit) {
   std::vector<StageLayers> found;
-  if (even.pp == 1 || is_given(space_, "plan.pp_layers")) return found;
   Choice choice = even;
   choice.layers = StageLayers(stage_layers(space_, even));
   if (!deals_well(space_, choice)) return found;
-  const PipelineShape& shape = shapes_.of(choice, num_micro_batches(space_, choice));
+  const StageLayers by_time = layers_by_time(even);
   const auto add = [&](std::vector<int64_t> layers) {
     StageLayers laid(std::move(layers));
-    if (laid != choice.layers && std::find(found.begin(), found.end(), laid) == found.end()) {
+    if (laid != choice.layers && laid != by_time &&
+        std::find(found.begin(), found.end(), laid) == found.end()) {
       found.push_back(std::move(laid));
     }
   };
-  const bool one_each =
-      std::all_of(shape.ranks.begin(), shape.ranks.end(),
-                  [](const PipelineShape::Rank& rank) { return rank.stages.size() == 1; });
-  if (!one_each) {
-    if (const auto by_speed = space_.balanced.find(stages_of(choice));
-        by_speed != space_.balanced.end()) {
-      add(by_speed->second);
-    }
+  if (!has_stage_each(choice)) {
     add(fitted_by_moves(choice, limit));
     return found;
   }
-  const StageLoads loads = this->loads(choice);
-  StageLayers& by_time = by_time_[{&prices(choice), &pace(choice), choice.pp}];
-  if (by_time.none()) {
-    StageLoads time = loads;
-    time.bytes.clear();
-    by_time = StageLayers(*lay_layers(time, limit));
-  }
-  const std::vector<int64_t>& even_ones = choice.layers.each();
-  const bool even_fits = fullest_stage(loads, even_ones) <= limit;
-  if (!even_fits ||
-      slowest_stage(loads, by_time.each()) < slowest_stage(loads, even_ones) * kWorthBalancing) {
-    add(by_time.each());
-  }
-  if (even_fits && fullest_stage(loads, by_time.each()) <= limit * kSureToFit) return found;
+  const StageLoads loads = this->loads(choice, true);
   double all = 0;
   const std::vector<Counts>& counts = stages(choice);
   for (size_t stage = 0; stage < counts.size(); ++stage) {

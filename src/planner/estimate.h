@@ -51,10 +51,12 @@ class Estimator {
   /// No plan with this mesh and micro-batch takes less, whatever else it chooses.
   Guess floor_of_mesh(const Choice& mesh);
   Guess guess(const Choice& choice);
-  /// Ways to lay a plan's layers on its stages that are not as even as may be: by the time that
-  /// stages take; and, where that is more than `limit` bytes or near to it, by both, and by memory
-  /// alone. None where even layers are as good.
-  std::vector<StageLayers> layouts(const Choice& choice, double limit);
+  /// A plan's layers laid on its stages by the time that these take; none where even ones are as
+  /// good. Soon known: many plans have the same.
+  StageLayers layers_by_time(const Choice& choice);
+  /// Other ways to lay them, where even ones take more than `limit` bytes or near to it: by time
+  /// and memory, and by memory alone.
+  std::vector<StageLayers> layers_by_memory(const Choice& choice, double limit);
   /// The mesh, with as many ranks of ep together as let rows come soonest to their experts.
   Choice with_fastest_exchange(const Choice& mesh);
 
@@ -72,7 +74,8 @@ class Estimator {
   const std::vector<Counts>& stages(const Choice& choice);
   double layer_bytes(const Choice& choice, const Layer& layer, const PipelineShape::Rank& rank,
                      double most) const;
-  StageLoads loads(const Choice& choice);
+  bool has_stage_each(const Choice& choice);
+  StageLoads loads(const Choice& choice, bool with_bytes);
   std::vector<int64_t> fitted_by_moves(const Choice& choice, double limit);
   double held_bytes(const Choice& choice, int64_t micro_batches, double dense, double experts,
                     bool least) const;

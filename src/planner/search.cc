@@ -36,6 +36,9 @@ struct Candidate {
   uint32_t order = 0;            ///< of those with one key
   bool varied = false;           ///< plan.ep_inner is not the one that it was bounded with
   bool surest = false;           ///< it is to be the first plan, of a search that was stopped
+  /// It stands for the ways to lay the plan's layers by memory, which are worked out when its turn
+  /// comes. Its bounds are those of all plans of the mesh.
+  bool stands_for_layers = false;
 };
 /// What a mesh has.
 struct Bounded {
@@ -56,6 +59,8 @@ constexpr size_t kMostCandidates = 4'000'000;
 constexpr double kMemoryPenalty = 4;
 /// As long as none fits, one that will is worth more than a fast one: then it grows by so much.
 constexpr double kMemoryPenaltyAtFirst = 100;
+/// A rank that is estimated to take less than this of the memory that there is does fit.
+constexpr double kSureToFit = 0.9;
 /// By so much more than was thought of, a plan is put off again.
 constexpr double kMisjudged = 1.02;
 /// And of two plans that are as good the one with the shorter program is tried first: its key grows
@@ -150,14 +155,15 @@ class Search {
   bool bounds_enough() const;
   void bound(Estimator* estimator);
   void bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found) const;
-  void bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const;
+  double bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const;
+  void lay_by_memory(const Candidate& of, Estimator* estimator);
   Candidate candidate(const Choice& plan, const Guess& guess) const;
   void keep(Bounded found);
   bool take(Candidate* candidate, Estimator* estimator);
   bool is_put_off(Candidate candidate);
   double passes(const Choice& choice) const;
   size_t surest() const;
-  bool take_surest(Candidate* candidate);
+  bool take_surest(Candidate* candidate, Estimator* estimator);
   void simulate(Estimator* estimator);
   void add_other_exchanges(const Candidate& candidate, Estimator* estimator);
   void add_other_sums(const Candidate& candidate, bool near);
@@ -285,18 +291,19 @@ Candidate Search::candidate(const Choice& plan, const Guess& guess) const {
           .bytes = static_cast<float>(std::max(1.0, guess.bytes))};
 }
 
-/// Bounds and estimates of a plan.
-void Search::bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const {
+/// Bounds and estimates of a plan. Returns the estimated bytes.
+double Search::bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const {
   // Whether replicas are unlike depends on the layers of their stages.
-  if (!deals_well(space_, plan)) return;
+  if (!deals_well(space_, plan)) return 0;
   ++found->counts.plans;
   const Guess guess = estimator->guess(plan);
   if (guess.least_bytes > static_cast<double>(trial_.memory()) && !options_.everything) {
     ++found->counts.too_large;
     found->nearest.take({plan, guess.least_bytes});
-    return;
+    return guess.bytes;
   }
   found->candidates.push_back(candidate(plan, guess));
+  return guess.bytes;
 }
 
 /// Bounds and estimates of every plan with this mesh.
@@ -305,8 +312,8 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found
   for (const Choice& sized : micro_batches(space_, mesh)) {
     // Bounds are the same however ep lies on the mesh: other ways are added to what is tried.
     Choice choice = estimator->with_fastest_exchange(sized);
-    const double floor = estimator->floor_of_mesh(choice).least_bytes;
-    const bool fits = options_.everything || floor <= limit;
+    const Guess floor = estimator->floor_of_mesh(choice);
+    const bool fits = options_.everything || floor.least_bytes <= limit;
     for (const Pipeline& pipeline : pipelines(space_, choice)) {
       choice.schedule = pipeline.schedule;
       choice.chunks = pipeline.chunks;
@@ -315,15 +322,25 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found
           // Whatever layers its stages have.
           ++found->counts.plans;
           ++found->counts.too_large;
-          found->nearest.take({plan, floor});
+          found->nearest.take({plan, floor.least_bytes});
           return;
         }
-        bound_plan(plan, estimator, found);
-        for (StageLayers& layers : estimator->layouts(plan, limit)) {
+        double bytes = bound_plan(plan, estimator, found);
+        if (StageLayers by_time = estimator->layers_by_time(plan); !by_time.none()) {
           Choice laid = plan;
-          laid.layers = std::move(layers);
-          bound_plan(laid, estimator, found);
+          laid.layers = std::move(by_time);
+          bytes = std::max(bytes, bound_plan(laid, estimator, found));
         }
+        if (plan.pp == 1 || is_given(space_, "plan.pp_layers") || bytes <= limit * kSureToFit) {
+          return;
+        }
+        Guess any = floor;
+        any.seconds = estimator->guess(plan).seconds;
+        any.least_any_s = floor.least_s;
+        any.bytes = limit * kSureToFit;
+        Candidate& others = found->candidates.emplace_back(candidate(plan, any));
+        others.stands_for_layers = true;
+        ++found->counts.plans;
       });
     }
   }
@@ -403,21 +420,47 @@ void Search::keep(Bounded found) {
   queue_.erase(middle, queue_.end());
 }
 
+/// Adds the plans that a candidate stands for, in its place. The mutex is held.
+void Search::lay_by_memory(const Candidate& of, Estimator* estimator) {
+  Bounded found;
+  const double limit = static_cast<double>(trial_.memory());
+  for (StageLayers& layers : estimator->layers_by_memory(of.choice, limit)) {
+    Choice laid = of.choice;
+    laid.layers = std::move(layers);
+    bound_plan(laid, estimator, &found);
+  }
+  for (Candidate& candidate : found.candidates) {
+    candidate.order = of.order;
+    add(candidate);
+  }
+  result_.counts.plans += found.counts.plans - 1;
+  result_.counts.too_large += found.counts.too_large;
+  result_.nearest.take(found.nearest);
+}
+
 /// The next plan that may beat the best one; false: there is none.
 bool Search::take(Candidate* candidate, Estimator* estimator) {
   std::unique_lock lock(mutex_);
   while (!ends()) {
-    if (stopped() && !queue_.empty()) return take_surest(candidate);
+    if (stopped() && !queue_.empty()) {
+      if (take_surest(candidate, estimator)) return true;
+      continue;
+    }
     while (!queue_.empty()) {
       std::pop_heap(queue_.begin(), queue_.end(), Later());
       *candidate = queue_.back();
       queue_.pop_back();
       if (is_put_off(*candidate)) continue;
       if (options_.everything || candidate->least_s <= best_s_) {
+        if (candidate->stands_for_layers) {
+          lay_by_memory(*candidate, estimator);
+          continue;
+        }
         ++busy_;
         return true;
       }
       ++result_.counts.slower;
+      if (candidate->stands_for_layers) continue;
       // Its bound counts with the transport's sums; others may be faster.
       if (candidate->least_any_s <= best_s_) {
         add_other_exchanges(*candidate, estimator);
@@ -452,9 +495,9 @@ size_t Search::surest() const {
 }
 
 /// After the end, without a plan: the one that is most likely to be a plan soon. False: it gives
-/// up. The mutex is held.
-bool Search::take_surest(Candidate* candidate) {
-  if (more_plans_++ >= kMorePlans && spent_s() - stopped_s_ >= kMoreSeconds) {
+/// up, or there are others in place of that one. The mutex is held.
+bool Search::take_surest(Candidate* candidate, Estimator* estimator) {
+  if (more_plans_ >= kMorePlans && spent_s() - stopped_s_ >= kMoreSeconds) {
     gave_up_ = true;
     more_.notify_all();
     return false;
@@ -465,6 +508,11 @@ bool Search::take_surest(Candidate* candidate) {
   queue_[found] = queue_.back();
   queue_.pop_back();
   std::make_heap(queue_.begin(), queue_.end(), Later());
+  if (candidate->stands_for_layers) {
+    lay_by_memory(*candidate, estimator);
+    return false;
+  }
+  ++more_plans_;
   ++busy_;
   return true;
 }
