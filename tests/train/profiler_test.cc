@@ -150,28 +150,28 @@ TEST(Profiler, RanksOfUnlikeSize) {
 /// Positions say which keys attention takes: what a rank alone would get of them from others, in
 /// collectives or messages, is what the host gave.
 TEST(Profiler, PositionsComeInMessages) {
-  for (const char* family : {"llama", "qwen3_moe"}) {
-    for (const char* way : {"native", "ring", "halving_doubling", "hierarchical", "ho_ring"}) {
-      for (const char* order : {"contiguous", "zigzag"}) {
-        const engine::Run run = engine::parse_run(
-            std::string("model: {config: {model_type: ") + family +
-                ", vocab_size: 64, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 4, "
-                "num_key_value_heads: 4, head_dim: 4, intermediate_size: 8, "
-                "max_position_embeddings: 64" +
-                (family[0] == 'l' ? ""
-                                  : ", num_experts: 4, num_experts_per_tok: 2, "
-                                    "moe_intermediate_size: 4") +
-                "}}\ntrain: {global_batch: 4, seq_len: 24}\n"
-                "plan: {cp: 4, ranks_per_node: 2, threads_per_rank: 1, cp_comm_type: a2a, "
-                "cp_order: " +
-                order + ", all_gather: " + way + "}\n",
-            "test", {});
-        SCOPED_TRACE(std::string(family) + " " + way + " " + order);
-        ProfileOptions options;
-        options.seconds = 0;
-        const cost::Profile p = profile(run, engine::compile(run), kernels::cpu_backend(), options);
-        EXPECT_GT(p.tasks.size(), 10u);
-      }
+  const std::string experts =
+      ", num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 4, norm_topk_prob: true, "
+      "decoder_sparse_step: 1, mlp_only_layers: []";
+  for (const std::string family : {"llama", "qwen3_moe"}) {
+    for (const std::string way :
+         {"native", "ring", "halving_doubling", "hierarchical", "ho_ring"}) {
+      const engine::Run run = engine::parse_run(
+          "model: {config: {model_type: " + family +
+              ", vocab_size: 64, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 4, "
+              "num_key_value_heads: 4, head_dim: 4, intermediate_size: 8, "
+              "max_position_embeddings: 64" +
+              (family == "llama" ? "" : experts) +
+              "}}\ntrain: {global_batch: 4, seq_len: 24}\n"
+              "plan: {cp: 4, ranks_per_node: 2, threads_per_rank: 1, cp_comm_type: a2a, "
+              "all_gather: " +
+              way + "}\n",
+          "test", {});
+      SCOPED_TRACE(family + " " + way);
+      ProfileOptions options;
+      options.seconds = 0;
+      const cost::Profile p = profile(run, engine::compile(run), kernels::cpu_backend(), options);
+      EXPECT_GT(p.tasks.size(), 10u);
     }
   }
 }
