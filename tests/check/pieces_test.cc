@@ -22,7 +22,7 @@ constexpr int32_t kAxis = 1;
 
 bool is_placed(const Placement& placement) { return !placement.is_replicate(); }
 
-constexpr graph::CoordBox kAll{{}, {1, 2, 3}};
+constexpr graph::CoordBox kEverywhere{{}, {1, 2, 3}};
 
 struct Setting {
   TypeTable types;
@@ -98,7 +98,7 @@ TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
           return int64_t{0};
         };
         const Taken result =
-            s.pieces.take(key, letters, pieces, logical, out, s.types, begins, kAll);
+            s.pieces.take(key, letters, pieces, logical, out, s.types, begins, kEverywhere);
         const std::vector<ops::AxisSignature> all = ops::signatures(*op, in, out);
         const auto signature = std::find_if(all.begin(), all.end(), [&](const auto& one) {
           return std::equal(placed.begin(), placed.end(), one.in.begin(), one.in.end());
@@ -161,7 +161,7 @@ TEST(Pieces, NoPartOfASymbolIsTakenByPosition) {
         return placement.is_split() ? int64_t{6} * at[kAxis] : int64_t{0};
       };
       return s.pieces
-          .take(key, letters, pieces, logical, op.infer(attrs, in), s.types, begins, kAll)
+          .take(key, letters, pieces, logical, op.infer(attrs, in), s.types, begins, kEverywhere)
           .fault;
     };
     EXPECT_EQ(take(Placement::replicate()), Taken::Fault::none) << name;
@@ -273,7 +273,7 @@ TEST(Pieces, WhatIsGuessedOfOtherClassesTellsNothingApart) {
   EXPECT_FALSE(s.pieces.is_guess(first, s.pieces[guessed].cut[0]));
   EXPECT_EQ(s.pieces.known_as(first, guessed, 0, false), guessed);
   EXPECT_EQ(s.pieces.known_as(first, guessed, 0, true), guessed);
-  EXPECT_EQ(s.pieces.known_as(kAll, guessed, 0, true), guessed);
+  EXPECT_EQ(s.pieces.known_as(kEverywhere, guessed, 0, true), guessed);
 
   // Parts that lie side by side on the first rank, and overlap on the other.
   const auto region = [&](graph::Run run) { return s.pieces.cuts.make(3, 0, {{run}}); };
@@ -287,7 +287,7 @@ TEST(Pieces, WhatIsGuessedOfOtherClassesTellsNothingApart) {
   EXPECT_EQ(join(first, &guess, &why), declared);
   EXPECT_TRUE(guess);
   EXPECT_EQ(why.text, "");
-  EXPECT_EQ(join(kAll, &guess, &why), kNone);
+  EXPECT_EQ(join(kEverywhere, &guess, &why), kNone);
   EXPECT_EQ(why.text, "some of its parts are the same part of the value");
 }
 

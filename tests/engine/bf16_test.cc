@@ -38,7 +38,7 @@ Run run_of(const char* model, const std::string& plan, const std::vector<std::st
 
 TEST(Bf16, SumsAndStatesAreOfF32) {
   for (const char* model : {kDense, kMoe}) {
-    const graph::Graph graph = reference(run_of(model, ""), {});
+    const graph::Graph graph = reference(run_of(model, ""));
     std::map<graph::TensorKind, std::set<DType>> types;
     for (const graph::Tensor& tensor : graph.tensors) {
       types[tensor.kind].insert(tensor.type.dtype);

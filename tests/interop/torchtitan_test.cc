@@ -14,11 +14,13 @@ namespace {
 
 using Keys = std::map<std::string, std::string>;
 
-Imported import(const std::string& text) { return import_torchtitan(text, "job.toml", {64, 0}); }
+Imported import_job(const std::string& text) {
+  return import_torchtitan(text, "job.toml", {64, 0});
+}
 
-std::string refusal(const std::string& text) {
+std::string refusal_of_job(const std::string& text) {
   try {
-    import(text);
+    import_job(text);
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);
     return error.what();
@@ -43,7 +45,7 @@ const char* const kOf2024 =
     "[float8]\nenable_float8_linear = true\n";
 
 TEST(Torchtitan, KeysOf2024) {
-  const Imported found = import(kOf2024);
+  const Imported found = import_job(kOf2024);
   const Keys expected = {{"plan.tp", "8"},
                          {"plan.pp", "2"},
                          {"plan.cp", "2"},
@@ -89,7 +91,7 @@ TEST(Torchtitan, EachFormerName) {
                {"training", "seed = 3", "train.seed", "3"},
                {"lr_scheduler", "lr_min = 1.0", "train.min_lr", "0.0008"}};
   for (const auto& row : kRows) {
-    const Imported found = import(std::string("[") + row.section + "]\n" + row.line + "\n");
+    const Imported found = import_job(std::string("[") + row.section + "]\n" + row.line + "\n");
     const auto at = found.keys.find(row.key);
     EXPECT_EQ(at == found.keys.end() ? "" : at->second, row.value) << row.line;
     EXPECT_TRUE(found.ignored.empty()) << row.line;
@@ -99,20 +101,21 @@ TEST(Torchtitan, EachFormerName) {
 TEST(Torchtitan, PassesThroughThePipelineThatWereCounted) {
   const std::string job =
       "[training]\nbatch_size = 8\n[experimental]\npipeline_parallel_degree = 2\n";
-  EXPECT_EQ(import(job + "pipeline_parallel_microbatches = 8\n").keys["plan.micro_batch"], "1");
-  EXPECT_EQ(import(job).keys["plan.micro_batch"], "4");
-  EXPECT_EQ(
-      import(job + "pipeline_parallel_schedule = \"interleaved_1f1b\"\n").keys["plan.micro_batch"],
-      "2");
-  EXPECT_TRUE(has(refusal(job + "pipeline_parallel_microbatches = 3\n"),
+  EXPECT_EQ(import_job(job + "pipeline_parallel_microbatches = 8\n").keys["plan.micro_batch"], "1");
+  EXPECT_EQ(import_job(job).keys["plan.micro_batch"], "4");
+  EXPECT_EQ(import_job(job + "pipeline_parallel_schedule = \"interleaved_1f1b\"\n")
+                .keys["plan.micro_batch"],
+            "2");
+  EXPECT_TRUE(has(refusal_of_job(job + "pipeline_parallel_microbatches = 3\n"),
                   "training.batch_size is 8; expected a multiple of the 3 passes"));
   // The present release has a size, 1 by default.
-  EXPECT_EQ(import("[parallelism]\npipeline_parallel_degree = 2\n").keys["plan.micro_batch"], "1");
+  EXPECT_EQ(import_job("[parallelism]\npipeline_parallel_degree = 2\n").keys["plan.micro_batch"],
+            "1");
 }
 
 TEST(Torchtitan, ReplicasByTheirFormerType) {
   const Imported found =
-      import("[training]\ndata_parallel_degree = 64\ndata_parallel_type = \"ddp\"\n");
+      import_job("[training]\ndata_parallel_degree = 64\ndata_parallel_type = \"ddp\"\n");
   EXPECT_EQ(found.keys.count("plan.shard.params"), 0u);
   EXPECT_EQ(found.keys.at("plan.dp"), "64");
 }
@@ -124,31 +127,31 @@ TEST(Torchtitan, WhatWouldBeAnotherPlanIsRefusedByName) {
         "[parallelism]\nspmd_degree = 2\n", "[fault_tolerance]\nsome_degree = 2\n",
         "[training]\nmax_seq_len = 4096\n", "[training.batch]\nlocal_batch_size = 4\n",
         "[quantize]\nenable_float8_linear = true\n"}) {
-    EXPECT_TRUE(has(refusal(job), "is not read and would be another plan")) << job;
+    EXPECT_TRUE(has(refusal_of_job(job), "is not read and would be another plan")) << job;
   }
-  EXPECT_TRUE(has(refusal("[training]\nnum_tokens_per_train_step = 4096\n"),
+  EXPECT_TRUE(has(refusal_of_job("[training]\nnum_tokens_per_train_step = 4096\n"),
                   "line 2: training.num_tokens_per_train_step is 4096"));
   // What changes nothing need not be known.
   for (const char* job :
        {"[parallelism]\nspmd_degree = 1\n", "[validation]\nlocal_batch_size = 4\n",
         "[quantize]\nenable_float8_linear = false\n"}) {
-    EXPECT_EQ(refusal(job), "") << job;
+    EXPECT_EQ(refusal_of_job(job), "") << job;
   }
-  EXPECT_TRUE(has(refusal("[experimental]\npipeline_parallel_degree = 2\n"
-                          "pipeline_parallel_split_points = [\"layers.4\"]\n"),
+  EXPECT_TRUE(has(refusal_of_job("[experimental]\npipeline_parallel_degree = 2\n"
+                                 "pipeline_parallel_split_points = [\"layers.4\"]\n"),
                   "experimental.pipeline_parallel_split_points is [layers.4]"));
-  EXPECT_TRUE(has(refusal("[training]\nfp8_linear = \"delayed\"\n"), "expected dynamic"));
+  EXPECT_TRUE(has(refusal_of_job("[training]\nfp8_linear = \"delayed\"\n"), "expected dynamic"));
 }
 
 TEST(Torchtitan, TwoNamesThatSayTwoThings) {
   const std::string former = "[training]\ntensor_parallel_degree = 8\n[parallelism]\n";
-  EXPECT_TRUE(has(refusal(former + "tensor_parallel_degree = 4\n"),
+  EXPECT_TRUE(has(refusal_of_job(former + "tensor_parallel_degree = 4\n"),
                   "parallelism.tensor_parallel_degree is 4 and training.tensor_parallel_degree"));
-  EXPECT_EQ(import(former + "tensor_parallel_degree = 8\n").keys.at("plan.tp"), "8");
+  EXPECT_EQ(import_job(former + "tensor_parallel_degree = 8\n").keys.at("plan.tp"), "8");
 }
 
 TEST(Torchtitan, CheckpointsByTime) {
-  const Imported found = import(
+  const Imported found = import_job(
       "[checkpoint]\nenable_checkpoint = true\ninterval_type = \"seconds\"\ninterval = 3600\n");
   EXPECT_EQ(found.keys.count("train.save_every"), 0u);
   ASSERT_EQ(found.ignored.size(), 1u);

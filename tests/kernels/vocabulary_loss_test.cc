@@ -28,7 +28,7 @@ void add(std::vector<double>& to, const std::vector<double>& part) {
   }
 }
 
-struct Case {
+struct LossCase {
   int64_t tokens, vocab;
   std::vector<int64_t> begins;  ///< of the runs; the last ends at vocab
 };
@@ -65,8 +65,8 @@ Loss naive(const Values& z, const Values& targets, double scale) {
 
 TEST(VocabularyLossKernels, RunsOfTheVocabularyGiveTheWhole) {
   Random random(21);
-  for (const Case& c : {Case{5, 3000, {0, 1000, 2048, 3000}}, Case{70, 37, {0, 0, 1, 36, 37, 37}},
-                        Case{1, 1, {0, 1}}}) {
+  for (const LossCase& c : {LossCase{5, 3000, {0, 1000, 2048, 3000}},
+                            LossCase{70, 37, {0, 0, 1, 36, 37, 37}}, LossCase{1, 1, {0, 1}}}) {
     Values z = random.normals({c.tokens, c.vocab}, 8), targets = zeros({c.tokens}, DType::i32);
     for (double& y : targets.v) {
       y = random.below(4) == 0 ? -100 : static_cast<double>(random.below(c.vocab));

@@ -22,7 +22,9 @@ namespace {
 
 class EveryLayout : public testing::TestWithParam<const Op*> {};
 
-std::string name_of(const testing::TestParamInfo<const Op*>& info) { return info.param->name; }
+std::string layout_name_of(const testing::TestParamInfo<const Op*>& info) {
+  return info.param->name;
+}
 
 bool divides(const std::vector<Placement>& on, std::span<const TensorType> types) {
   for (size_t i = 0; i < on.size(); ++i) {
@@ -204,7 +206,7 @@ TEST_P(EveryLayout, EqualsOneDevice) {
   std::printf("%s: %zu signatures\n", op.name.c_str(), ran.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Ops, EveryLayout, testing::ValuesIn(ops::all()), name_of);
+INSTANTIATE_TEST_SUITE_P(Ops, EveryLayout, testing::ValuesIn(ops::all()), layout_name_of);
 
 }  // namespace
 }  // namespace hocket::optest
