@@ -43,11 +43,9 @@ struct Evaluated {
 Evaluated evaluate(const engine::Run& run, Lists ids) {
   runtime::LocalRanks ranks = engine::local_ranks(run);
   engine::Programs programs(run, ranks);
-  engine::CompileOptions how;
-  how.purpose = engine::Purpose::logits;
-  how.num_micro_batches = 1;
-  const engine::Compiled& compiled = programs.compiled(how);
-  engine::initialise(compiled.reference, compiled.program, 3, ranks);
+  const engine::Compiled& compiled =
+      programs.compiled(engine::logits(run, {.num_micro_batches = 1}));
+  engine::initialise(compiled.reference, compiled.program, 3, programs.store());
   Evaluated result;
   result.ids = std::move(ids);
   for_each_logits(run, result.ids, programs, [&](size_t list, std::vector<float> logits) {
