@@ -45,7 +45,7 @@ struct Choice {
   /// speed says; 0: micro_batch each.
   int32_t sequences = 0;
   bool sequence_parallel = false;
-  StageLayers layers;
+  StageLayers layers = {};
   uint8_t keys = 0;       ///< of kKeys: how queries meet the keys of other ranks of cp
   uint8_t schedule = 0;   ///< of parallel::built_in_schedules()
   uint8_t recompute = 0;  ///< of kRecompute
