@@ -14,7 +14,6 @@
 #include "base/rng.h"
 #include "engine/params.h"
 #include "engine/programs.h"
-#include "tests/data/data_util.h"
 
 namespace hocket::train {
 namespace {
@@ -122,6 +121,17 @@ class Steps {
   std::optional<Stepper> stepper_;
 };
 
+/// The next step ends the run, with this in what it says.
+void expect_failure(Steps& steps, const char* part) {
+  try {
+    steps.one();
+    ADD_FAILURE() << "no error; expected " << part;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 1);
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
 // What the stepper feeds is what a loop written by hand would.
 TEST(Stepper, RunsTheStepsOfItsData) {
   Steps steps, by_hand;
@@ -142,7 +152,7 @@ TEST(Stepper, RunsTheStepsOfItsData) {
     EXPECT_EQ(metrics.world, 4);
     EXPECT_EQ(metrics.skipped, 0);
   }
-  EXPECT_EQ(steps.state(), by_hand.state());
+  EXPECT_TRUE(steps.state() == by_hand.state());
   ASSERT_EQ(steps.told.size(), 3U);
   EXPECT_EQ(steps.told[2].step, 3);
   EXPECT_EQ(steps.stepper().done().losses.size(), 3U);
@@ -207,11 +217,11 @@ TEST(Stepper, AStepAboveTheNormIsAsIfItHadNotBeen) {
   EXPECT_GT(skipped.grad_norm, 8 * norm);
   EXPECT_EQ(skipped.skipped, 1);
   EXPECT_NE(to_line(skipped).find("\"train/skipped\":1"), std::string::npos) << to_line(skipped);
-  EXPECT_EQ(steps.state(), before);
+  EXPECT_TRUE(steps.state() == before);
   EXPECT_EQ(steps.one().skipped, 1);
   without.one();
   without.one();
-  EXPECT_EQ(steps.state(), without.state());
+  EXPECT_TRUE(steps.state() == without.state());
   EXPECT_EQ(steps.stepper().done().skipped, 1);
 }
 
@@ -220,8 +230,8 @@ TEST(Stepper, StopsAtAGradientThatIsNotFinite) {
   steps.one();
   steps.poison();
   const auto before = steps.state();
-  EXPECT_ERROR(steps.one(), "there is none; try a lower train.lr, or train.on_nonfinite: skip");
-  EXPECT_EQ(steps.state(), before);
+  expect_failure(steps, "there is none; try a lower train.lr, or train.on_nonfinite: skip");
+  EXPECT_TRUE(steps.state() == before);
   EXPECT_EQ(steps.stepper().done().step, 1);
 }
 
@@ -233,15 +243,15 @@ TEST(Stepper, GoesOnWithoutStepsThatAreNotFinite) {
   EXPECT_EQ(steps.one().skipped, 1);
   steps.put_back(good);
   EXPECT_EQ(steps.one().skipped, 1);
-  EXPECT_NE(steps.state(), good);
+  EXPECT_FALSE(steps.state() == good);
   // A run that has nothing left but such steps ends.
   steps.poison();
   const auto before = steps.state();
   for (int i = 0; i < 9; ++i) {
     steps.one();
   }
-  EXPECT_ERROR(steps.one(), "steps 4 to 13 were all skipped");
-  EXPECT_EQ(steps.state(), before);
+  expect_failure(steps, "steps 4 to 13 were all skipped");
+  EXPECT_TRUE(steps.state() == before);
 }
 
 }  // namespace
