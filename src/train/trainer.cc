@@ -305,8 +305,9 @@ void Trainer::evaluate(int64_t step, bool final) {
 }
 
 void Trainer::save(int64_t step) {
-  const Position position = {dataset_.fingerprint(), prediction_.certificate, start_.began_with,
-                             steps_, trained_s_, kernels::cpu_level()};
+  const Position position = {
+      dataset_.fingerprint(), prediction_.certificate, start_.began_with, steps_, trained_s_,
+      kernels::cpu_level()};
   progress_->print("saved " + saver_.save(step, *session_, dataset_, position, losses_));
   saver_.prune(step);
 }
