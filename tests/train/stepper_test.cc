@@ -52,7 +52,7 @@ class Steps {
   explicit Steps(const std::vector<std::string>& overrides = {}, StepsDone done = {})
       : run_(run_of(overrides)), ranks_(engine::local_ranks(run_)), programs_(run_, ranks_) {
     engine::Session& session = programs_.session();
-    engine::initialise(session.graph(), session.program(), 1, ranks_);
+    engine::initialise(session.graph(), session.program(), 1, programs_.store());
     StepperParts parts;
     parts.data = [this](int64_t step) { return data(step); };
     parts.metrics = [this](const StepMetrics& metrics) { told.push_back(metrics); };
@@ -105,7 +105,7 @@ class Steps {
   void for_each(const std::function<void(const std::string&, std::byte*, int64_t)>& take) {
     for (const bool params : {true, false}) {
       for (int32_t rank : ranks_.ids()) {
-        for (const auto& [name, entry] : ranks_.at(rank).store().entries()) {
+        for (const auto& [name, entry] : programs_.store().at(rank).entries()) {
           const bool is_state = name.starts_with("exp_avg");
           if (is_state == params) continue;
           take(fmt::format("{} of rank {}", name, rank), entry.memory->data(),
