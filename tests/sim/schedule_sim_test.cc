@@ -9,7 +9,8 @@
 namespace hocket::sim {
 namespace {
 
-ScheduleReport run(const char* name, int ranks, int chunks, int n, const std::string& costs = "") {
+ScheduleReport run_schedule(const char* name, int ranks, int chunks, int n,
+                            const std::string& costs = "") {
   return simulate_schedule(parallel::make_schedule(name, ranks, n, chunks), ranks * chunks, n,
                            parse_costs(costs));
 }
@@ -19,35 +20,36 @@ TEST(ScheduleSim, StepsOfThePapers) {
   // (arXiv 2401.10241, table 2); of ZB-V p - 1 stages of half the layers (arXiv 2405.15362).
   for (int p : {2, 4, 8}) {
     for (int n : {2 * p, 4 * p}) {
-      EXPECT_DOUBLE_EQ(run("1f1b", p, 1, n).step, 3 * n + 3 * (p - 1));
-      EXPECT_DOUBLE_EQ(run("gpipe", p, 1, n).step, 3 * n + 3 * (p - 1));
-      EXPECT_DOUBLE_EQ(run("zb-h1", p, 1, n).step, 3 * n + p - 1) << p << " " << n;
-      EXPECT_DOUBLE_EQ(run("interleaved", p, 2, n).step, 6 * n + 3 * (p - 1));
-      EXPECT_DOUBLE_EQ(run("zb-v", p, 2, n).step, 6 * n + p - 1) << p << " " << n;
+      EXPECT_DOUBLE_EQ(run_schedule("1f1b", p, 1, n).step, 3 * n + 3 * (p - 1));
+      EXPECT_DOUBLE_EQ(run_schedule("gpipe", p, 1, n).step, 3 * n + 3 * (p - 1));
+      EXPECT_DOUBLE_EQ(run_schedule("zb-h1", p, 1, n).step, 3 * n + p - 1) << p << " " << n;
+      EXPECT_DOUBLE_EQ(run_schedule("interleaved", p, 2, n).step, 6 * n + 3 * (p - 1));
+      EXPECT_DOUBLE_EQ(run_schedule("zb-v", p, 2, n).step, 6 * n + p - 1) << p << " " << n;
     }
   }
 }
 
 TEST(ScheduleSim, BubblesAndWhatIsAlive) {
-  const ScheduleReport one = run("1f1b", 4, 1, 8);
-  const ScheduleReport split = run("zb-h1", 4, 1, 8);
+  const ScheduleReport one = run_schedule("1f1b", 4, 1, 8);
+  const ScheduleReport split = run_schedule("zb-h1", 4, 1, 8);
   EXPECT_DOUBLE_EQ(one.bubble, 9.0 / 33);
   EXPECT_DOUBLE_EQ(split.bubble, 3.0 / 27);
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(one.ranks[rank].peak_live, 4 - rank);
     EXPECT_EQ(split.ranks[rank].peak_live, 4);
   }
-  for (const ScheduleRank& rank : run("zb-v", 4, 2, 8).ranks) {
+  for (const ScheduleRank& rank : run_schedule("zb-v", 4, 2, 8).ranks) {
     EXPECT_EQ(rank.peak_live, 4);
   }
 }
 
 TEST(ScheduleSim, Costs) {
   // A message between the two ranks each way, and uneven halves.
-  EXPECT_DOUBLE_EQ(run("1f1b", 2, 1, 1, "F=2,I=3,W=0.5,comm=0.25").step, 2 * (2 + 3.5) + 0.5);
-  EXPECT_DOUBLE_EQ(run("1f1b", 2, 1, 1, "B=1").step, 4);
-  const ScheduleReport both = run("dualpipev", 2, 2, 8);
-  EXPECT_LT(run("dualpipev", 2, 2, 8, "FB=2").step, both.step);
+  EXPECT_DOUBLE_EQ(run_schedule("1f1b", 2, 1, 1, "F=2,I=3,W=0.5,comm=0.25").step,
+                   2 * (2 + 3.5) + 0.5);
+  EXPECT_DOUBLE_EQ(run_schedule("1f1b", 2, 1, 1, "B=1").step, 4);
+  const ScheduleReport both = run_schedule("dualpipev", 2, 2, 8);
+  EXPECT_LT(run_schedule("dualpipev", 2, 2, 8, "FB=2").step, both.step);
   EXPECT_EQ(both.ranks[0].cells.size(), parallel::dual_pipe_v(2, 8).ranks[0].size() - 11);
   for (const char* wrong : {"F", "F=", "F=-1", "Q=1", "F=1e9", "F=nan", "=1"}) {
     EXPECT_THROW(static_cast<void>(parse_costs(wrong)), Error) << wrong;
@@ -55,12 +57,12 @@ TEST(ScheduleSim, Costs) {
 }
 
 TEST(ScheduleSim, ATimelineIsAsLongAsTheStep) {
-  const std::string text = to_text(run("1f1b", 2, 1, 2));
+  const std::string text = to_text(run_schedule("1f1b", 2, 1, 2));
   EXPECT_NE(text.find("   0  F0 F1 ......B0--- ...B1---\n"), std::string::npos) << text;
   EXPECT_NE(text.find("bubble   33.3 %"), std::string::npos) << text;
-  const std::string svg = to_svg(run("dualpipe", 2, 1, 4));
+  const std::string svg = to_svg(run_schedule("dualpipe", 2, 1, 4));
   EXPECT_TRUE(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-  EXPECT_NE(to_json(run("zb-h1", 2, 1, 2)).find("\"0I0\""), std::string::npos);
+  EXPECT_NE(to_json(run_schedule("zb-h1", 2, 1, 2)).find("\"0I0\""), std::string::npos);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace {
 using graph::names::kCacheLength;
 using graph::names::kNewTokens;
 
-constexpr int64_t kVocabulary = 64;
+constexpr int64_t kWords = 64;
 
 engine::Run run_of(const char* family, const std::vector<std::string>& plan = {}) {
   const std::string experts =
@@ -135,8 +135,8 @@ std::vector<float> step(engine::Session& session, const std::vector<int32_t>& id
   session.feed(batch);
   session.step();
   const std::vector<float> all = session.collect_as<float>(graph::names::kLogits, 0);
-  EXPECT_EQ(all.size(), static_cast<size_t>(rows) * kVocabulary);
-  return {all.begin() + (count - 1) * kVocabulary, all.begin() + count * kVocabulary};
+  EXPECT_EQ(all.size(), static_cast<size_t>(rows) * kWords);
+  return {all.begin() + (count - 1) * kWords, all.begin() + count * kWords};
 }
 
 /// However the text is cut into steps, the logits of its last token are the same to the bit; and
@@ -177,8 +177,8 @@ TEST(Generation, PiecesDoNotMatter) {
     whole.feed(batch);
     whole.step();
     const std::vector<float> all = whole.collect_as<float>(graph::names::kLogits, 0);
-    for (size_t i = 0; i < kVocabulary; ++i) {
-      EXPECT_NEAR(all[99 * kVocabulary + i], first[i], 1e-5);
+    for (size_t i = 0; i < kWords; ++i) {
+      EXPECT_NEAR(all[99 * kWords + i], first[i], 1e-5);
     }
   }
 }
