@@ -197,6 +197,7 @@ program::Program small_program() {
   };
   const auto w = buffer(program::BufferKind::persistent, 100, "w");
   const auto m = buffer(program::BufferKind::persistent, 200, "exp_avg.w");
+  p.belongs = {{"exp_avg.w", "w"}};
   const auto x = buffer(program::BufferKind::input, 64, "x");
   const auto h = buffer(program::BufferKind::step, 64, "");
   const auto y = buffer(program::BufferKind::step, 64, "");

@@ -113,6 +113,7 @@ class RankLowering {
   void add_to_total(TensorId tensor, List& list, const graph::Node& node);
   void bring(ValueId part, ValueId sum, TaskTemplate* task);
   void take_totals();
+  void sum_outputs_of_step();
   void bring_back(const graph::Node& node, List& list);
   ValueId base(TensorId tensor, List& list, const graph::Node& user);
   graph::Attrs attrs_here(const ReshardStep& step, const Layout& from, const TensorType& whole,

@@ -184,6 +184,22 @@ void RankLowering::gather(graph::NodeId gathering, List& list) {
   }
 }
 
+/// The host reads whole values: what the step made as parts of a sum, and nobody read as the sum,
+/// is summed.
+void RankLowering::sum_outputs_of_step() {
+  for (const TensorId tensor : graph_.outputs) {
+    const graph::NodeId producer = graph_.tensor(tensor).producer;
+    if (producer == kNone || graph_.nodes[producer].phase != graph::Phase::optimizer) continue;
+    const Layout& layout = layouts_.tensor[tensor];
+    const ValueId value = find(tensor, layout);
+    if (value == kNone || summed(layout, mesh_) == layout) continue;
+    stage_ = own_stage(graph_.tensor(tensor).layer);
+    const ValueId whole = reshard(value, summed(layout, mesh_), out_.step, Phase::optimizer,
+                                  graph_.tensor(tensor).layer);
+    out_.values[whole].output = true;
+  }
+}
+
 /// From here on, what a micro-batch made stands for its sum over all of them.
 void RankLowering::take_totals() {
   for (size_t tensor = 0; tensor < total_.size(); ++tensor) {
@@ -237,6 +253,7 @@ void RankLowering::emit_step() {
     value = reshard(value, Layout{}, out_.step, Phase::grad, graph_.tensor(loss).layer);
     out_.values[value].output = true;
   }
+  sum_outputs_of_step();
 }
 
 }  // namespace hocket::parallel
