@@ -308,8 +308,8 @@ int64_t arena_workspace(const Kind& kind) { return is_communication(kind) ? 0 : 
 
 void plan_memory(const Program& program, RankClass& cls) {
   // Addresses, in each space from 0: dense buffers, cut and joined as they come and go; in device
-  // memory the workspace that kernels share, since they run one after the other in the compute
-  // lane; slots of ragged buffers.
+  // memory, for each lane, the workspace that its kernels share, since they run one after the
+  // other; slots of ragged buffers.
   // Tasks are walked in issue order: a buffer is placed when it is first written and freed after
   // its last use, with the clock of all its uses (a use of a view is one of its base); whatever is
   // placed there next must know them finished, in every lane in which it is used: views of one base
@@ -321,10 +321,11 @@ void plan_memory(const Program& program, RankClass& cls) {
   std::vector<TaskId> last_use(num_buffers, kNone);
   std::vector<Clock> used(num_buffers, before_everything());
   std::vector<Clock> known(num_buffers);  // when the first use in any lane starts
-  int64_t workspace = 0;
+  std::array<int64_t, kNumLanes> workspace = {};
   for (size_t i = 0; i < num_tasks; ++i) {
     const Task& task = cls.tasks[i];
-    workspace = std::max(workspace, arena_workspace(program.kind(task)));
+    int64_t& of_lane = workspace[place_of(task.lane)];
+    of_lane = std::max(of_lane, arena_workspace(program.kind(task)));
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
         const BufferId root = cls.root(buffer);
@@ -379,12 +380,18 @@ void plan_memory(const Program& program, RankClass& cls) {
     }
   }
 
-  const int64_t workspace_at = arenas[place_of(Space::device)].top();
-  for (Task& task : cls.tasks) {
-    task.workspace = arena_workspace(program.kind(task)) > 0 ? workspace_at : kNone;
+  int64_t end = arenas[place_of(Space::device)].top();
+  std::array<int64_t, kNumLanes> workspace_at = {};
+  for (size_t lane = 0; lane < workspace.size(); ++lane) {
+    workspace_at[lane] = end;
+    end += align(workspace[lane]);
   }
-  const std::vector<int64_t> address[kNumSpaces] = {
-      slots[0].addresses(workspace_at + align(workspace)), slots[1].addresses(arenas[1].top())};
+  for (Task& task : cls.tasks) {
+    const bool has = arena_workspace(program.kind(task)) > 0;
+    task.workspace = has ? workspace_at[place_of(task.lane)] : kNone;
+  }
+  const std::vector<int64_t> address[kNumSpaces] = {slots[0].addresses(end),
+                                                    slots[1].addresses(arenas[1].top())};
   for (size_t index = 0; index < num_buffers; ++index) {
     Buffer& buffer = cls.buffers[index];
     if (slot_of[index] != SIZE_MAX) {

@@ -74,7 +74,7 @@ Case small_case(bool moe, const std::string& dtype) {
 
 TEST(Precision, BeginsWithTheNumbersOfF32Rounded) {
   const Outcome wide = train(small_case(true, "f32"), true, 0, false, {}, false);
-  for (const auto& [dtype, unit] : {std::pair{"bf16", 0x1p-9}, std::pair{"f16", 0x1p-12}}) {
+  for (const auto& [dtype, unit] : {std::pair{"bf16", 0x1p-8}, std::pair{"f16", 0x1p-11}}) {
     const Outcome narrow = train(small_case(true, dtype), true, 0, false, {}, false);
     for (const auto& [name, values] : wide.params) {
       const std::vector<double>& rounded = narrow.params.at(name);
