@@ -66,7 +66,7 @@ engine::Run run_of(const Case& c, bool single) {
   }
   return run;
 }
-engine::Compiled compiled_evaluation(const engine::Run& run) {
+engine::Compiled evaluation_of(const engine::Run& run) {
   return engine::compile(engine::losses(run, {.num_micro_batches = 2}));
 }
 
@@ -84,7 +84,7 @@ double loss_of(const engine::Run& run, engine::Compiled compiled, uint64_t seed)
 }
 double loss_of_one_rank(const Case& c) {
   const engine::Run run = run_of(c, true);
-  return loss_of(run, compiled_evaluation(run), c.seed);
+  return loss_of(run, evaluation_of(run), c.seed);
 }
 
 TEST(ExpertRanks, ProvenEqualAndSimulated) {
@@ -92,7 +92,7 @@ TEST(ExpertRanks, ProvenEqualAndSimulated) {
     const Case c = experts(plan);
     SCOPED_TRACE(c.name);
     const engine::Run run = run_of(c, false);
-    const engine::Compiled made = compiled_evaluation(run);
+    const engine::Compiled made = evaluation_of(run);
     ASSERT_EQ(made.program.roles.size(), 2u);
     EXPECT_EQ(made.program.num_ranks(), run.plan.world());
     const check::Verdict verdict = check::check(made.program, made.reference);
@@ -119,7 +119,7 @@ TEST(ExpertRanks, MutantsAreRefusedOrEqual) {
   for (size_t number = 0; number < plans().size(); ++number) {
     const Case c = experts(plans()[number]);
     const engine::Run run = run_of(c, false);
-    const engine::Compiled good = compiled_evaluation(run);
+    const engine::Compiled good = evaluation_of(run);
     const double one = loss_of_one_rank(c);
     size_t refused = 0, equal = 0;
     for (uint64_t i = 0; i < mutants; ++i) {

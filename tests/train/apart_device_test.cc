@@ -56,8 +56,8 @@ double one_step(const engine::Run& run, engine::Session& session, int64_t step) 
   return session.loss();
 }
 
-Results all_of_it(const engine::Run& run, runtime::LocalRanks& ranks,
-                  const data::Dataset& dataset, const std::string& folder) {
+Results all_of_it(const engine::Run& run, runtime::LocalRanks& ranks, const data::Dataset& dataset,
+                  const std::string& folder) {
   constexpr int64_t kSteps = 3;
   Results results;
   engine::Programs programs(run, ranks);
@@ -148,6 +148,7 @@ TEST(ApartDevice, EverythingRunsOnIt) {
 }
 
 TEST(ApartDeviceDeathTest, AHostThatTouchesItDies) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";  // ranks are threads
   const engine::Run run = run_of("llama", {});
   Apart apart(run);
   engine::Session session(engine::compile(run), runtime::Store(apart.ranks));
