@@ -78,10 +78,6 @@ void Places::place_layers(const Graph& graph, const Pipeline& pipeline) {
       }
     }
   }
-  const std::vector<bool> totals = graph::read_in_step(graph);
-  for (size_t tensor = 0; tensor < totals.size(); ++tensor) {
-    partial_[tensor] = totals[tensor] && has_[tensor].size() > 1;
-  }
   for (const TensorId loss : graph.losses) {
     partial_[loss] = has_[loss].size() > 1;
   }

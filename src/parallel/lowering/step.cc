@@ -207,7 +207,7 @@ void RankLowering::take_totals() {
     const TensorId id = static_cast<TensorId>(tensor);
     std::erase_if(values_of_[tensor],
                   [&](ValueId value) { return !out_.values[value].accumulator; });
-    if (values_of_[tensor].empty() || !places_.partial(id)) continue;
+    if (values_of_[tensor].empty() || places_.has(id).size() == 1) continue;
     stage_ = own_stage(graph_.tensor(id).layer);
     values_of_[tensor] = {sum_over_pipeline(values_of_[tensor][0], id, out_.step)};
   }
