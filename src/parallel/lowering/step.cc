@@ -189,7 +189,10 @@ void RankLowering::gather(graph::NodeId gathering, List& list) {
 void RankLowering::sum_outputs_of_step() {
   for (const TensorId tensor : graph_.outputs) {
     const graph::NodeId producer = graph_.tensor(tensor).producer;
-    if (producer == kNone || graph_.nodes[producer].phase != graph::Phase::optimizer) continue;
+    if (producer == kNone || graph_.nodes[producer].phase != graph::Phase::optimizer ||
+        places_.sums_gradients(producer)) {
+      continue;
+    }
     const Layout& layout = layouts_.tensor[tensor];
     const ValueId value = find(tensor, layout);
     if (value == kNone || summed(layout, mesh_) == layout) continue;
