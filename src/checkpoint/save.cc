@@ -276,9 +276,9 @@ std::string Saving::write_parts() const {
           const int64_t to = std::min(end, at->first + at->count);
           if (to <= from) continue;
           bytes.resize(static_cast<size_t>((to - from) * size));
-          share.copy(bytes.data(),
-                     static_cast<const char*>(share.data) + (from - share.first) * size,
-                     std::ssize(bytes));
+          source.copy(share.rank, bytes.data(),
+                      static_cast<const char*>(share.data) + (from - share.first) * size,
+                      std::ssize(bytes));
           out.put(share.rank, at->begin + (from - at->first) * size, bytes);
         }
       }

@@ -17,11 +17,6 @@ struct Share {
   int32_t rank = 0;
   int64_t first = 0, count = 0;
   const void* data = nullptr;
-  /// Brings bytes from there to the host.
-  std::function<void(void* to, const void* from, int64_t bytes)> copy =
-      [](void* to, const void* from, int64_t bytes) {
-        std::memcpy(to, from, static_cast<size_t>(bytes));
-      };
 };
 
 struct SharedTensor {
@@ -30,6 +25,11 @@ struct SharedTensor {
   /// What the ranks of this process store of it, in ascending order of elements. Asked for one
   /// tensor after another, so that no more than one list is there at a time.
   std::function<std::vector<Share>()> shares;
+  /// Brings bytes from where a rank has its shares to the host.
+  std::function<void(int32_t rank, void* to, const void* from, int64_t bytes)> copy =
+      [](int32_t, void* to, const void* from, int64_t bytes) {
+        std::memcpy(to, from, static_cast<size_t>(bytes));
+      };
 };
 
 }  // namespace hocket::checkpoint

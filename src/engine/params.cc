@@ -152,10 +152,7 @@ std::vector<checkpoint::Share> Owners::shares(const graph::Tensor& tensor) const
     if (!store_.ranks().has(held.rank)) return;
     runtime::PersistentStore& of_rank = store_.at(held.rank);
     const std::byte* const data = of_rank.entries().at(held.buffer->name).memory->data();
-    owned.push_back({held.rank, held.begin, held.count, data + tensor.type.bytes_of(held.local),
-                     [&device = of_rank.device()](void* to, const void* from, int64_t bytes) {
-                       device.copy(to, from, bytes);
-                     }});
+    owned.push_back({held.rank, held.begin, held.count, data + tensor.type.bytes_of(held.local)});
   };
   for_each_once(tensor, placement_.program(), placement_.holders(tensor.name, among_), add);
   std::sort(owned.begin(), owned.end(),

@@ -176,7 +176,10 @@ std::string save(const checkpoint::RunFolder& folder, const engine::Compiled& co
     const bool param = tensor.kind == graph::TensorKind::param;
     if (!param && tensor.kind != graph::TensorKind::state) continue;
     auto& list = param ? content.params : content.optimizer;
-    list.push_back({tensor.name, tensor.type, [&] { return owners.shares(tensor); }});
+    list.push_back({tensor.name, tensor.type, [&] { return owners.shares(tensor); },
+                    [&store](int32_t rank, void* to, const void* from, int64_t bytes) {
+                      store.at(rank).device().copy(to, from, bytes);
+                    }});
   }
   return checkpoint::save_checkpoint(folder, content);
 }
