@@ -354,15 +354,15 @@ MUTANTS = [
            "the error of another process is not heard of", ("checkpoint/processes_test",)),
 
     # --- operands of two bytes
-    Mutant(140, "src/kernels/cpu/upconvert.cc", "copy.data = «same» ? copies[k].data : nullptr;", "false",
+    Mutant(145, "src/kernels/cpu/upconvert.cc", "copy.data = «same» ? copies[k].data : nullptr;", "false",
            "in bf16 what an op updates in place begins as anything", ("ops/op_harness_test",)),
-    Mutant(141, "src/kernels/cpu/upconvert.cc",
+    Mutant(146, "src/kernels/cpu/upconvert.cc",
            "if (i < num_in || «accumulates(args, static_cast<int>(i - num_in))») {", "false",
            "in bf16 an accumulator begins as anything", ("ops/op_harness_test",)),
-    Mutant(142, "src/kernels/cpu/upconvert.cc", "return «routed_rows(other)» * type.row_size();",
+    Mutant(147, "src/kernels/cpu/upconvert.cc", "return «routed_rows(other)» * type.row_size();",
            "type.max_rows()", "in bf16 rows are written that did not come", ("ops/op_harness_test",)),
-    Mutant(143, "src/ops/op.cc", "copies += has_copy ? 0 : «round_up(type.bytes(), 64)»;", "0",
+    Mutant(148, "src/ops/op.cc", "copies += has_copy ? 0 : «round_up(type.bytes(), 64)»;", "0",
            "the workspace has no room for copies in f32", ("ops/op_harness_test",)),
-    Mutant(144, "src/engine/params.cc", "return «Small::encode(value)»;", "0",
+    Mutant(149, "src/engine/params.cc", "return «Small::encode(value)»;", "0",
            "parameters of bf16 begin as zeros", ("plans/precision_test",)),
 ]

