@@ -188,8 +188,8 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
   // From all the sums of squares one clip coefficient and the gradient norm (an output). Then one
   // adamw per parameter, with two moments as state, of the gradient's type; vectors (norm weights)
   // are not decayed. A parameter of another type than its gradient (bf16, f32) has its master
-  // weights as a third state, which begins as a copy of it. What changes from step to step (learning rate, bias corrections)
-  // comes in as `hyper`.
+  // weights as a third state, which begins as a copy of it. What changes from step to step
+  // (learning rate, bias corrections) comes in as `hyper`.
   const std::vector<size_t> grads = grads_by_name(graph);
   if (grads.empty()) fail("autodiff", "no parameter has a gradient");
   std::vector<TensorId> params;

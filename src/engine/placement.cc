@@ -35,8 +35,8 @@ int64_t for_each_once(const graph::Tensor& tensor, const program::Program& progr
   return missing;
 }
 
-Placement::Placement(const program::Program& program, program::BufferKind kind,
-                     int32_t micro_batch, const std::string& only)
+Placement::Placement(const program::Program& program, program::BufferKind kind, int32_t micro_batch,
+                     const std::string& only)
     : program_(program), classes_(program.class_table()) {
   for (size_t rank = 0; rank < classes_.size(); ++rank) {
     if (classes_[rank] != program::kNone) {
@@ -47,9 +47,8 @@ Placement::Placement(const program::Program& program, program::BufferKind kind,
     for (const program::Buffer& buffer : program.classes[cls].buffers) {
       if (buffer.kind != kind || buffer.micro_batch != micro_batch) continue;
       if (!only.empty() && !program::holds(buffer, only)) continue;
-      for (const std::string& tensor : only.empty()
-                                           ? program::tensors_of(buffer.name, buffer.slots)
-                                           : std::vector<std::string>{only}) {
+      for (const std::string& tensor : only.empty() ? program::tensors_of(buffer.name, buffer.slots)
+                                                    : std::vector<std::string>{only}) {
         std::vector<const program::Buffer*>& list = buffers_[{tensor, cls}];
         if (list.empty() || list.back() != &buffer) {
           list.push_back(&buffer);

@@ -135,8 +135,9 @@ void parse_tensor(Graph& graph, const Line& line) {
   tensor.expert = line.integer("expert", 0) != 0;
   tensor.trained = line.integer("frozen", 0) == 0;
   tensor.of = line.integer("of", kNone);
-  if (tensor.of != kNone && (tensor.of < 0 || std::cmp_greater_equal(tensor.of, graph.tensors.size()) ||
-                             graph.tensor(tensor.of).kind != TensorKind::param)) {
+  if (tensor.of != kNone &&
+      (tensor.of < 0 || std::cmp_greater_equal(tensor.of, graph.tensors.size()) ||
+       graph.tensor(tensor.of).kind != TensorKind::param)) {
     line.bad("of names no parameter before this line");
   }
   if (const std::string_view state = line.text("state"); !state.empty()) {

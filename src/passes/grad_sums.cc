@@ -23,8 +23,7 @@ namespace {
 std::string parameter_of(const program::Buffer& buffer,
                          const std::map<std::string, std::string>& belongs) {
   if (buffer.slots.size() > 1) return "";
-  const auto found =
-      belongs.find(buffer.slots.empty() ? buffer.name : buffer.slots[0].tensor);
+  const auto found = belongs.find(buffer.slots.empty() ? buffer.name : buffer.slots[0].tensor);
   return found == belongs.end() ? "" : found->second;
 }
 
@@ -223,7 +222,7 @@ bool GradSums::has_parts_of_rows(BufferId buffer) const {
 }
 
 std::map<BufferId, std::string> parameters_of_gradients(const Program& program,
-                                                         program::ClassId cls) {
+                                                        program::ClassId cls) {
   // An optimizer makes a state of a parameter from its gradient, which is of the same shape.
   const std::map<std::string, std::string> belongs = program.parameters_of_tensors();
   const RankClass& list = program.classes[cls];

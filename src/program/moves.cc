@@ -84,7 +84,7 @@ class Readers {
 
   const RankClass& cls_;
   const std::map<std::string, std::string> belongs_;  ///< Program::parameters_of_tensors
-  std::vector<std::vector<size_t>> of_;  ///< by buffer, at the end of a step
+  std::vector<std::vector<size_t>> of_;               ///< by buffer, at the end of a step
 };
 
 }  // namespace

@@ -396,8 +396,8 @@ struct RankClass {
   }
 };
 
-/// A named tensor that belongs to a parameter: a state that the optimizer keeps for it (persistent),
-/// or its gradient (an output).
+/// A named tensor that belongs to a parameter: a state that the optimizer keeps for it
+/// (persistent), or its gradient (an output).
 struct Belongs {
   std::string tensor, parameter;
   bool operator==(const Belongs&) const = default;

@@ -22,9 +22,8 @@ class ApartMemory : public runtime::Memory {
     void* const outside = mmap(nullptr, length, PROT_NONE, MAP_SHARED, file, 0);
     void* const inside = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     HOCKET_CHECK(outside != MAP_FAILED && inside != MAP_FAILED, "can't map {} bytes", bytes);
-    return std::unique_ptr<ApartMemory>(new ApartMemory(device, file,
-                                                        static_cast<std::byte*>(outside),
-                                                        static_cast<std::byte*>(inside), bytes));
+    return std::unique_ptr<ApartMemory>(new ApartMemory(
+        device, file, static_cast<std::byte*>(outside), static_cast<std::byte*>(inside), bytes));
   }
   ~ApartMemory() override {
     {

@@ -45,8 +45,8 @@ class BpeTrainer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Trains on files, or parts of files, in any order the same. Error: as above, or a file that cannot
-/// be read.
+/// Trains on files, or parts of files, in any order the same. Error: as above, or a file that
+/// cannot be read.
 Tokenizer train_bpe(const std::vector<TextPart>& texts, const BpeTrainOptions& options);
 /// On whole files.
 inline Tokenizer train_bpe(const std::vector<std::string>& files, const BpeTrainOptions& options) {

@@ -42,8 +42,8 @@ class LinkTimes {
  public:
   LinkTimes(const Program& program, const sim::Replay& replay, size_t index)
       : list_(program.classes[program.class_of(replay.ranks[index])]),
-        parameters_(passes::parameters_of_gradients(program,
-                                                    program.class_of(replay.ranks[index]))) {
+        parameters_(
+            passes::parameters_of_gradients(program, program.class_of(replay.ranks[index]))) {
     for (size_t t = 0; t < list_.tasks.size(); ++t) {
       if (!program::is_communication(program.kind(list_.tasks[t]))) continue;
       const auto at = static_cast<size_t>(replay.base[index]) + t;
