@@ -10,7 +10,7 @@ its links. From these, `hocket simulate` predicts every plan; the predictions ar
 temporary ones) before anything is run. Then each box runs its plans in turn, blocks of steps.
 
 Plans with real arithmetic have as many ranks as the machine has cores, and each is pinned to one. With more, the device is played (`timed`,
-docs/cluster.md): its lanes are held for as long as configs/clusters/box-4x2.yaml says, all bytes go through the links.
+docs/cluster-in-a-box.md): its lanes are held for as long as configs/clusters/box-4x2.yaml says, all bytes go through the links.
 
 error         predicted over measured, minus one; measured is the median block
 equal speed   real arithmetic alone: the time of compute scaled by how fast the machine was when it was profiled, over

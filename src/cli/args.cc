@@ -78,6 +78,10 @@ Args& Args::sub(std::string name) {
   return *subs_.back();
 }
 
+void Args::replaced(std::string flag, std::string command) {
+  replaced_.emplace_back(std::move(flag), std::move(command));
+}
+
 void Args::convert(Option& option) const {
   if (option.given.empty()) {
     if (option.required) {
@@ -144,6 +148,11 @@ void Args::unknown_option(const std::string& word) const {
     flags.push_back(o->flag);
   }
   const std::string bare = word.substr(0, word.find('='));
+  for (const auto& [flag, command] : replaced_) {
+    if (flag == bare) {
+      fail("hocket " + name_, "{} is a command of its own now; try: {}", flag, command);
+    }
+  }
   const std::string near = nearest(bare, flags);
   fail("hocket " + name_, "unknown option {}; {}", quote(bare),
        near.empty() ? fmt::format("the options are {}", join(flags, ", "))
@@ -212,13 +221,15 @@ int Args::call(const std::vector<std::string>& words) {
         return s->call({words.begin() + 1, words.end()});
       }
     }
-    if (words.empty() || words[0] == "--help" || words[0] == "-h") {
-      fmt::print("{}", help());
-      return words.empty() ? 2 : 0;
+    if (!body_) {
+      if (words.empty() || words[0] == "--help" || words[0] == "-h") {
+        fmt::print("{}", help());
+        return words.empty() ? 2 : 0;
+      }
+      const std::string near = nearest(words[0], names);
+      fail("hocket " + name_, "unknown command {}; expected one of {}{}", quote(words[0]),
+           join(names, ", "), near.empty() ? "" : fmt::format("; did you mean {}?", near));
     }
-    const std::string near = nearest(words[0], names);
-    fail("hocket " + name_, "unknown command {}; expected one of {}{}", quote(words[0]),
-         join(names, ", "), near.empty() ? "" : fmt::format("; did you mean {}?", near));
   }
 
   if (assign(words)) {
@@ -263,7 +274,7 @@ std::string wrap(const std::string& text, size_t indent, size_t width) {
 
 std::string Args::usage() const {
   std::string text = "hocket " + name_;
-  if (!subs_.empty()) return text + " COMMAND ...";
+  if (!body_) return text + " COMMAND ...";
   for (const auto& p : positionals_) {
     std::string shown = p->value_name;
     if (std::holds_alternative<std::vector<std::string>*>(p->target)) {
@@ -271,11 +282,12 @@ std::string Args::usage() const {
     }
     text += p->required ? " " + shown : " [" + shown + "]";
   }
-  return text + (options_.empty() ? "" : " [options]");
+  text += options_.empty() ? "" : " [options]";
+  return subs_.empty() ? text : text + "\n       hocket " + name_ + " COMMAND ...";
 }
 
 std::string Args::help() const {
-  // Two columns. A verb with commands below it lists those, and each of them says its own options.
+  // Two columns. Commands are listed by name; each has a help text with its own options.
   constexpr size_t kColumn = 26;
   std::string out = fmt::format("hocket {}: {}\n\nusage: {}\n", name_, summary_, usage());
   if (!text_.empty()) {
@@ -294,7 +306,8 @@ std::string Args::help() const {
     for (const auto& s : subs_) {
       row(s->name_.substr(name_.size() + 1), s->summary_);
     }
-  } else {
+  }
+  if (body_) {
     if (!positionals_.empty()) {
       out += "\narguments\n";
     }

@@ -48,8 +48,11 @@ class Args {
   void example(std::string command, std::string what);
   /// What the command returns as exit code.
   void run(std::function<int()> body) { body_ = std::move(body); }
-  /// A command below this one; if there is any, one of them must be given.
+  /// Adds a command below this one. The first word must name one, unless this command has a body
+  /// of its own, which then takes every other word.
   Args& sub(std::string name);
+  /// An option of earlier releases: giving it is an error that names the command in its place.
+  void replaced(std::string flag, std::string command);
 
   /// Parses the words behind the name and runs. Error (exit code 2) for what does not fit, with the
   /// nearest option. `--help` prints help() and returns 0.
@@ -82,6 +85,7 @@ class Args {
   std::vector<std::unique_ptr<Option>> positionals_, options_;
   std::vector<Example> examples_;
   std::vector<std::unique_ptr<Args>> subs_;
+  std::vector<std::pair<std::string, std::string>> replaced_;  ///< flag, command
   std::function<int()> body_;
 };
 

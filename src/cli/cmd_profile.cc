@@ -76,7 +76,7 @@ void verb_profile(Args& args) {
       "machine.\n"
       "With --import, logs of nccl-tests (of any collective that simulate has) or tables of "
       "Vidur's network profiles become a cluster file: the links' constants are fitted, all else "
-      "is as in --cluster, and errors are told for what was not fitted (docs/clusters.md).");
+      "is as in --cluster, and errors are told for what was not fitted (docs/cluster-files.md).");
   args.positional("RUN", &options->given,
                   "a run.yaml, the text of a program, or a MODEL; with --import any number of logs",
                   false);

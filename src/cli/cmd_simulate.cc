@@ -31,20 +31,11 @@ namespace hocket::cli {
 
 namespace {
 
-/// Ranks, stages per rank and micro-batches of a schedule: enough for any, few enough to hold.
-constexpr int64_t kMostOfShape = 1024;
-/// Ranks of a group: as many as a cluster may have.
-constexpr int64_t kMostRanks = int64_t{1} << 24;
-
 struct Options {
   std::string run, cluster, profile, trace, html;
   std::optional<double> price;
   std::vector<std::string> set, what_if;
-  bool all_ranks = false;
-  ScheduleOptions schedule;
-  std::string op, bytes, codec;
-  std::optional<int64_t> per_node;
-  bool all_ways = false;
+  bool all_ranks = false, json = false;
 };
 
 /// OP=K of --what-if.
@@ -108,54 +99,6 @@ void expect_sound(const std::string& path, const program::Program& program) {
   fail(path, "{}, or, if it is not finished, hocket graph --finish {}", what, path);
 }
 
-/// Error unless the options are those of a collective alone.
-void check_op(const Options& options) {
-  const ScheduleOptions& other = options.schedule;
-  if (!options.run.empty() || !options.trace.empty() || !options.html.empty() ||
-      options.all_ranks || options.price || !options.what_if.empty() || !other.schedule.empty() ||
-      other.chunks || other.micro_batches || !other.cost.empty() || !other.svg.empty() ||
-      !other.out.empty()) {
-    fail("hocket simulate --op",
-         "is of a collective alone; expected no RUN, and of the options --bytes, --ranks, "
-         "--per-node, --codec, --all-ways, --cluster, --profile, --set (of the cluster file) and "
-         "--json");
-  }
-}
-
-/// Error unless the options are of a run, or of a schedule alone.
-void check_options(const Options& options) {
-  const ScheduleOptions& alone = options.schedule;
-  if (!options.bytes.empty() || options.per_node || options.all_ways || !options.codec.empty()) {
-    fail("hocket simulate",
-         "--bytes, --per-node, --codec and --all-ways go with --op; try --op all_reduce");
-  }
-  if (alone.ranks.value_or(0) > kMostOfShape) {
-    fail("hocket simulate --schedule", "--ranks is {}; expected at most {}", *alone.ranks,
-         kMostOfShape);
-  }
-  if (alone.schedule.empty()) {
-    if (options.run.empty()) {
-      fail("hocket simulate", "got no RUN; expected a RUN, --schedule NAME or --op NAME");
-    }
-    if (alone.ranks || alone.chunks || alone.micro_batches || !alone.cost.empty() ||
-        !alone.svg.empty() || !alone.out.empty()) {
-      fail("hocket simulate",
-           "--ranks, --chunks, --micro-batches, --cost, --svg and --out go with --schedule; try "
-           "--set plan.pp=4");
-    }
-    return;
-  }
-  if (!options.run.empty() || !options.set.empty() || !options.cluster.empty() ||
-      !options.profile.empty() || !options.trace.empty() || !options.html.empty() ||
-      options.price || options.all_ranks || !options.what_if.empty()) {
-    fail(
-        "hocket simulate --schedule",
-        "is for a schedule without a model; expected no RUN, --set, --cluster, --profile, --trace, "
-        "--html, --price, --all-ranks or --what-if; try --set plan.pp_schedule={} in its place",
-        alone.schedule);
-  }
-}
-
 /// The report with what standard error was told of the run.
 sim::SimReport with_warnings(sim::SimReport report, const engine::Run& run) {
   std::vector<std::string> warnings = engine::idle_keys(run);
@@ -168,13 +111,13 @@ sim::SimReport with_warnings(sim::SimReport report, const engine::Run& run) {
 /// The program that `train` would run, the costs of its tasks on the cluster, and the replay of one
 /// with the other; the words go to standard error where the trace takes standard output.
 int simulate(const Options& options) {
-  if (options.schedule.json && options.trace == "-") {
+  if (options.json && options.trace == "-") {
     fail("hocket simulate", "--json and --trace - both go to standard output; expected one there");
   }
   if (options.price.value_or(1) <= 0) {
     fail("hocket simulate", "--price is {:g}; expected more than 0 US dollars", *options.price);
   }
-  if (options.html == "-" && (options.schedule.json || options.trace == "-")) {
+  if (options.html == "-" && (options.json || options.trace == "-")) {
     fail("hocket simulate", "--html - and {} both go to standard output; expected one there",
          options.trace == "-" ? "--trace -" : "--json");
   }
@@ -207,7 +150,7 @@ int simulate(const Options& options) {
   if (!options.html.empty()) {
     emit(options.html, simulate_page(run, compiled, with_warnings(report, run), replay));
   }
-  if (options.schedule.json) {
+  if (options.json) {
     fmt::print("{}\n", sim::to_json(compiled.program, with_warnings(report, run)));
     return 0;
   }
@@ -225,50 +168,7 @@ int simulate(const Options& options) {
 
 }  // namespace
 
-/// Adds what a schedule is simulated by that has no model.
-static void add_schedule(Args& args, ScheduleOptions* options) {
-  args.option(
-      "--schedule", "NAME", &options->schedule,
-      "a pipeline schedule alone, without a RUN: a name of plan.pp_schedule or a .csv file");
-  args.option("--ranks", "N", &options->ranks,
-              "of the schedule: pipeline ranks (default: 4, or the file's rows); of --op: ranks of "
-              "the group (default: all of the cluster; on this machine one per core)",
-              1, kMostRanks);
-  args.option("--chunks", "N", &options->chunks,
-              "of the schedule: stages per rank (default: what the schedule needs)", 1,
-              kMostOfShape);
-  args.option("--micro-batches", "N", &options->micro_batches,
-              "of the schedule (default: 8, or the file's)", 1, kMostOfShape);
-  args.option(
-      "--cost", "COSTS", &options->cost,
-      "of the schedule: F=1,I=1,W=1,comm=0.1, what a forward pass, the two halves of a "
-      "backward pass and a message take (defaults: 1, 1, 1, 0); also B (default: I + W) and "
-      "FB, an overlapped pair (default: both)");
-  args.option("--svg", "FILE", &options->svg, "of the schedule: write its timeline as a picture");
-  args.option("--out", "FILE", &options->out, "of the schedule: write it as CSV");
-}
-
-/// Adds what a collective alone is simulated by.
-static void add_op(Args& args, Options* options) {
-  args.option(
-      "--op", "NAME", &options->op,
-      "a collective alone, without a RUN, on a --cluster or this machine: all_reduce, all_gather, "
-      "reduce_scatter, all_to_all, send, broadcast, reduce, gather, scatter, ... "
-      "(docs/clusters.md)");
-  args.option("--bytes", "SIZES", &options->bytes,
-              "of --op: what a rank brings or gets, whichever is more: 1MiB,4MiB or 1KiB..1GiB "
-              "(doubled)");
-  args.option("--per-node", "N", &options->per_node,
-              "of --op: ranks of the group on each node (default: all devices)", 1, kMostRanks);
-  args.option("--codec", "CODEC", &options->codec,
-              "of --op all_reduce: of f32, by the fastest way through this codec or without "
-              "(docs/clusters.md)");
-  args.flag("--all-ways", &options->all_ways,
-            "of --op: every algorithm and protocol, or way through a codec, the fastest first");
-}
-
 void verb_simulate(Args& args) {
-  // What can be given, and its help; simulate() does it.
   auto options = std::make_shared<Options>();
   args.about("predict a step's time and memory on any cluster, real or imagined",
              "Replays the very tasks that `train` would run in a discrete-event simulation: step "
@@ -279,13 +179,9 @@ void verb_simulate(Args& args) {
              "and what it leaves out.");
   args.positional("RUN", &options->run,
                   "a run.yaml, the text of a program, or a MODEL (its config.json: sequences of "
-                  "4,096 tokens on one rank, see --set)",
-                  false);
+                  "4,096 tokens on one rank, see --set)");
   add_set(args, &options->set);
-  args.option("--cluster", "FILE", &options->cluster,
-              "cluster file (configs/clusters); default: cluster.file, else this machine");
-  args.option("--profile", "FILE", &options->profile,
-              "timings of `hocket profile`; default: cluster.profile");
+  add_prediction_basis(args, &options->cluster, &options->profile);
   args.option("--trace", "FILE", &options->trace,
               "write the timeline, for Perfetto (.json or .json.gz; -: standard output)");
   args.option(
@@ -299,9 +195,9 @@ void verb_simulate(Args& args) {
   args.option("--what-if", "OP=K", &options->what_if,
               "also the step if all tasks of an op, or all of compute or communication, were K "
               "times faster; may be given several times");
-  args.flag("--json", &options->schedule.json, "the prediction as JSON: seconds, bytes");
-  add_op(args, options.get());
-  add_schedule(args, &options->schedule);
+  args.flag("--json", &options->json, "the prediction as JSON: seconds, bytes");
+  args.replaced("--schedule", "hocket simulate schedule NAME");
+  args.replaced("--op", "hocket simulate op NAME --bytes SIZES");
   args.example(
       "hocket simulate configs/qwen3-30b-a3b.yaml --cluster configs/clusters/h100-64x8.yaml",
       "a 30 B mixture of experts on 512 H100");
@@ -309,34 +205,11 @@ void verb_simulate(Args& args) {
                "any config.json, on this machine; the timeline opens in ui.perfetto.dev");
   args.example("hocket simulate configs/models/dense-26m --html step.html --price 1.5",
                "the same as a page, with what a million tokens cost");
-  args.example("hocket simulate --schedule zb-h1 --ranks 4 --micro-batches 8 --cost F=1,I=1,W=1",
-               "a pipeline schedule without a model: its bubbles, what it holds, a timeline");
-  args.example(
-      "hocket simulate --op all_reduce --bytes 1MiB,64MiB,1GiB --ranks 128 --cluster "
-      "configs/clusters/a100-16x8.yaml",
-      "how long a collective takes, and by which algorithm");
-  args.run([options] {
-    if (!options->op.empty()) {
-      check_op(*options);
-#ifdef HOCKET_NO_ANALYSIS
-      fail("hocket simulate", "--op is not in this program (HOCKET_ANALYSIS=OFF); try make build");
-#else
-      return simulate_op({.op = options->op,
-                          .bytes = options->bytes,
-                          .ranks = options->schedule.ranks,
-                          .per_node = options->per_node,
-                          .cluster = options->cluster,
-                          .profile = options->profile,
-                          .set = options->set,
-                          .codec = options->codec,
-                          .all_ways = options->all_ways,
-                          .json = options->schedule.json});
+  args.run([options] { return simulate(*options); });
+  declare_simulate_schedule(args.sub("schedule"));
+#ifndef HOCKET_NO_ANALYSIS
+  declare_simulate_op(args.sub("op"));
 #endif
-    }
-    check_options(*options);
-    return options->schedule.schedule.empty() ? simulate(*options)
-                                              : simulate_schedule(options->schedule);
-  });
 }
 
 }  // namespace hocket::cli

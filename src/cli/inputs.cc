@@ -205,6 +205,13 @@ void add_set(Args& args, std::vector<std::string>* overrides) {
               "overrides a key of the run, e.g. plan.dp=2; may be repeated");
 }
 
+void add_prediction_basis(Args& args, std::string* cluster, std::string* profile) {
+  args.option("--cluster", "FILE", cluster,
+              "cluster file (configs/clusters); default: cluster.file, else this machine");
+  args.option("--profile", "FILE", profile,
+              "timings of `hocket profile`; default: cluster.profile");
+}
+
 namespace {
 
 /// errno of writing a file, as far as it can be told before; 0: none.

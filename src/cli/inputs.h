@@ -69,6 +69,8 @@ PredictionBasis prediction_basis(const engine::Run& run, const PredictionOptions
 
 /// Adds --set.
 void add_set(Args& args, std::vector<std::string>* overrides);
+/// Adds --cluster and --profile.
+void add_prediction_basis(Args& args, std::string* cluster, std::string* profile);
 
 /// Error if `option` names, as a file to write, what the command reads: one of `inputs`, or a file
 /// that lies in one of them. Without a name, and for what is not there yet, there is none.

@@ -4,6 +4,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -16,18 +20,31 @@ namespace hocket::cli {
 
 namespace {
 
+/// Largest number of ranks, stages per rank or micro-batches: more than any published schedule has.
+constexpr int64_t kMaxShape = 1024;
+
+struct ScheduleOptions {
+  std::string schedule;  ///< a built-in name or a CSV file
+  /// Without a value: that of the file, or a default.
+  std::optional<int64_t> ranks, chunks, micro_batches;
+  std::string cost;
+  std::string svg, out;  ///< files to write
+  bool json = false;
+};
+
 struct Shape {
   int ranks = 4, chunks = 1, micro_batches = 8;
 };
 
-/// Passes through a stage that are simulated at most: three tasks each, and messages.
-constexpr int64_t kMostPasses = 1 << 18;
+/// Largest number of passes through a stage: each is three tasks, and messages.
+constexpr int64_t kMaxPasses = 1 << 18;
 
 /// Error unless what was given for the shape of a file is what the file has.
 void expect_same(const char* option, std::optional<int64_t> given, int has,
                  const std::string& file) {
   if (given && *given != has) {
-    fail(fmt::format("hocket simulate {}", option), "got {}; {} has {}", *given, file, has);
+    fail(fmt::format("hocket simulate schedule {}", option), "got {}; {} has {}", *given, file,
+         has);
   }
 }
 
@@ -56,10 +73,10 @@ Shape shape_of(const parallel::Schedule& schedule, const ScheduleOptions& option
 
 void expect_bounded(const Shape& shape) {
   const int64_t passes = int64_t{shape.ranks} * shape.chunks * shape.micro_batches;
-  if (passes > kMostPasses) {
-    fail("hocket simulate --schedule",
+  if (passes > kMaxPasses) {
+    fail("hocket simulate schedule",
          "{} ranks x {} chunks x {} micro-batches are {} passes; expected at most {}", shape.ranks,
-         shape.chunks, shape.micro_batches, passes, kMostPasses);
+         shape.chunks, shape.micro_batches, passes, kMaxPasses);
   }
 }
 
@@ -77,16 +94,14 @@ Shape shape_of(const ScheduleOptions& options) {
   return shape;
 }
 
-}  // namespace
-
-int simulate_schedule(const ScheduleOptions& options) {
+int simulate_alone(const ScheduleOptions& options) {
   // A schedule, of a file or made from its name; simulated; written as CSV, SVG, JSON or text.
   if (options.json && (options.out == "-" || options.svg == "-")) {
-    fail("hocket simulate",
+    fail("hocket simulate schedule",
          "--json and a file '-' both go to standard output; expected one of them there");
   }
-  require_output("hocket simulate --out", options.out, {options.schedule});
-  require_output("hocket simulate --svg", options.svg, {options.schedule});
+  require_output("hocket simulate schedule --out", options.out, {options.schedule});
+  require_output("hocket simulate schedule --svg", options.svg, {options.schedule});
   parallel::Schedule schedule;
   Shape shape;
   if (parallel::is_schedule_file(options.schedule)) {
@@ -121,6 +136,33 @@ int simulate_schedule(const ScheduleOptions& options) {
     }
   }
   return 0;
+}
+
+}  // namespace
+
+void declare_simulate_schedule(Args& args) {
+  auto options = std::make_shared<ScheduleOptions>();
+  args.about("replay a pipeline schedule without a model",
+             "Simulates a schedule alone: its bubbles, how many activations each rank holds, its "
+             "timeline. docs/schedules.md has the built-in ones, docs/new-schedule.md writes one.");
+  args.positional("SCHEDULE", &options->schedule,
+                  "a name of plan.pp_schedule, or a .csv file in PyTorch's format");
+  args.option("--ranks", "N", &options->ranks, "pipeline ranks; default: 4, or the file's rows", 1,
+              kMaxShape);
+  args.option("--chunks", "N", &options->chunks,
+              "stages per rank; default: as many as the schedule needs", 1, kMaxShape);
+  args.option("--micro-batches", "N", &options->micro_batches,
+              "micro-batches; default: 8, or the file's", 1, kMaxShape);
+  args.option("--cost", "COSTS", &options->cost,
+              "F=1,I=1,W=1,comm=0.1: times of a forward pass, of the two halves of a backward pass "
+              "and of a message (defaults: 1, 1, 1, 0); also B (default: I + W) and FB, an "
+              "overlapped pair (default: both)");
+  args.option("--svg", "FILE", &options->svg, "write the timeline as a picture");
+  args.option("--out", "FILE", &options->out, "write the schedule as CSV");
+  args.flag("--json", &options->json, "the report as JSON");
+  args.example("hocket simulate schedule zb-h1 --ranks 4 --micro-batches 8 --cost F=1,I=1,W=1",
+               "a zero-bubble schedule: its bubbles, what it holds, a timeline");
+  args.run([options] { return simulate_alone(*options); });
 }
 
 }  // namespace hocket::cli

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cluster file: identical devices on identical nodes, the links between devices and between
 // nodes, and the switches above and below them. Every hardware constant is written
-// `{value: 3.35TB/s, source: "where it comes from"}`; bandwidth is per direction. docs/clusters.md.
+// `{value: 3.35TB/s, source: "where it comes from"}`; bandwidth is per direction. docs/cluster-files.md.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Closed forms of a collective's time on a cluster: every algorithm of an op, in every protocol,
-// over the levels of links that its group spans. docs/clusters.md has the formulas.
+// over the levels of links that its group spans. docs/cluster-files.md has the formulas.
 #pragma once
 
 #include <array>

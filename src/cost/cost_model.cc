@@ -294,7 +294,7 @@ TaskCost CostModel::host_work(const Kind& kind, program::Lane lane) const {
   if (!cluster_.knows_hosts()) {
     fail(cluster_.name,
          "{} is to be done in the lane {}, and the cluster does not say how fast hosts are; "
-         "expected device.host.kernels and device.host.copies (docs/clusters.md)",
+         "expected device.host.kernels and device.host.copies (docs/cluster-files.md)",
          kind.op, program::to_string(lane));
   }
   const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Model FLOPs for MFU: what the mathematics of the model asks for, whatever the plan does. Defined
-// in docs/metrics.md: matrix products and attention of the forward pass, times three; active
+// in docs/outputs.md: matrix products and attention of the forward pass, times three; active
 // experts only; no recomputation; causal attention counted by the keys that a query really sees.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constants of a cluster's links from measured times of collectives. docs/clusters.md says what is
+// Constants of a cluster's links from measured times of collectives. docs/cluster-files.md says what is
 // fitted and what stays as it was.
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The report of a run: plain data, and one self-contained HTML page made of it (no external
 // resources, works offline, light and dark). A part whose data is missing is left out with one
-// line that says so. docs/report.md describes the page.
+// line that says so. docs/outputs.md describes the page.
 #pragma once
 
 #include <array>

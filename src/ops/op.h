@@ -254,7 +254,7 @@ struct Op {
   int64_t (*workspace)(const Call&) = nullptr;
   CostClass cost_class = CostClass::memory;
   Family family = Family::elementwise;
-  /// FLOPs that the mathematics of the model asks for, of the whole forward node (docs/metrics.md);
+  /// FLOPs that the mathematics of the model asks for, of the whole forward node (docs/outputs.md);
   /// null: none are counted. `mean_keys`: keys that a query sees on average, 0: as the attributes
   /// say.
   double (*model_flops)(const Attrs&, std::span<const TensorType> in, double mean_keys) = nullptr;

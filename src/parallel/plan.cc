@@ -421,7 +421,7 @@ void Plan::fields(Fields& fields) {
          "e.g. [3, 2, 2, 1] for ranks of unlike speed; default: as many each");
   fields("shard", shard,
          "what data-parallel ranks split among them, so that none has all of it: none, in a group "
-         "of near ranks, or among all (docs/axes.md)");
+         "of near ranks, or among all (docs/parallelism.md)");
   fields("pp_layers", pp_layers,
          "layers per stage, e.g. [3, 5]; 0 for a stage of the embedding or the head alone, the "
          "first or the last; default: as even as possible");
@@ -432,7 +432,7 @@ void Plan::fields(Fields& fields) {
   fields("layouts", layouts,
          "how tensors lie, \"PATTERN LAYOUT\" each, e.g. [lm_head.weight tp:S0]: those whose names "
          "match (* and ?) are split along dim 0 over tp; B: whole on every rank; the last match "
-         "counts; gradients and optimizer states lie as their parameter is updated (docs/axes.md)");
+         "counts; gradients and optimizer states lie as their parameter is updated (docs/parallelism.md)");
   fields("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
       .min(0)
       .max(kMaxThreads);

@@ -76,7 +76,7 @@ void Codecs::Options::fields(Fields& visit) {
         "also the route of the codes, with host behind that the host's CPU in place of the device "
         "to encode and decode, before plan.grad_codec: of "
         "parameters whose names match (* and ?); none: as they are; the last match counts; "
-        "`hocket plan --codecs` chooses them (docs/plan.md)");
+        "`hocket plan codecs` chooses them (docs/planner.md)");
 }
 
 Codecs::Codecs(const Options& options) {

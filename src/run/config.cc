@@ -169,7 +169,7 @@ void TimedSection::fields(Fields& fields) {
   fields("cluster", cluster,
          "a cluster file: every task of a training step holds its lane for as long as it would "
          "take on "
-         "a device of it (docs/cluster.md)");
+         "a device of it (docs/cluster-in-a-box.md)");
   fields("profile", profile,
          "timings of that device, written by `hocket profile`; default: the constants of the file");
   fields("set", set,

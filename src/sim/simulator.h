@@ -23,7 +23,7 @@ struct Speedup {
 struct SimOptions {
   bool all_ranks = false;     ///< replay every rank even where one per kind gives the same answer
   bool record = true;         ///< keep the timeline: needed for the trace and the critical path
-  double model_flops = 0;     ///< of the whole step over all ranks (docs/metrics.md); 0: unknown
+  double model_flops = 0;     ///< of the whole step over all ranks (docs/outputs.md); 0: unknown
   int64_t tokens = 0;         ///< of the whole step; 0: unknown
   double price = 0;           ///< US dollars per device and hour; 0: the cluster's
   int64_t memory_budget = 0;  ///< bytes that a rank may take; 0: all that its device has

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one trace schema, of runs and of simulations: one event per task, memory samples, and what
 // they belong to. Written as Chrome JSON (plain or gzip), which Perfetto opens: a process per rank,
-// a thread per lane, arrows from sends to receives, a counter per rank. docs/trace.md describes the
+// a thread per lane, arrows from sends to receives, a counter per rank. docs/outputs.md describes the
 // file.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step tells: its line in metrics.jsonl (docs/metrics.md has the tags and formulas) and on
+// What a step tells: its line in metrics.jsonl (docs/outputs.md has the tags and formulas) and on
 // the progress line.
 #pragma once
 

@@ -21,7 +21,7 @@ namespace hocket::train {
 struct Prediction {
   double step_s = 0;
   std::vector<program::Memory> memory;  ///< planned, of a rank of every class
-  double model_flops = 0;               ///< of a step, all ranks (docs/metrics.md)
+  double model_flops = 0;               ///< of a step, all ranks (docs/outputs.md)
   double peak_flops = 0;                ///< of one rank, measured by the profile
   double memory_bandwidth = 0;
   double probe_flops = 0;  ///< the machine's speed while tasks were timed; 0: not known

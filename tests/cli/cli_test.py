@@ -435,7 +435,7 @@ class Cli(unittest.TestCase):
 
         for words in (["configs/quickstart.yaml", *PLAN, "--price", "1", "--what-if", "linear=2", "--set",
                        "cluster.memory_budget=1GiB"],
-                      ["--op", "all_reduce", "--bytes", "1MiB", "--cluster", "configs/clusters/a100-16x8.yaml"]):
+                      ["op", "all_reduce", "--bytes", "1MiB", "--cluster", "configs/clusters/a100-16x8.yaml"]):
             found = keys(json.loads(self.box.good("simulate", *words, "--json")))
             self.assertGreater(len(found), 6)
             self.assertEqual([], [key for key in sorted(found) if not re.search(rf"[`.]{key}[`.\[]", docs)])
@@ -535,7 +535,7 @@ class Cli(unittest.TestCase):
         self.assertEqual(page, self.box.good(*words, "--price", "1.5", "--html", "-"))
         self.refused([*words, "--price", "0"], "--price is 0")
         self.refused([*words, "--html", "-", "--json"], "--html - and --json")
-        self.refused(["simulate", "--schedule", "zb-h1", "--html", "x.html"], "--html")
+        self.refused(["simulate", "schedule", "zb-h1", "--html", "x.html"], "--html")
 
     def test_simulate_with_the_profile_of_another_device(self):
         """A CPU's timings say nothing of an H100: refused if asked for, left aside if the run names them."""
@@ -642,10 +642,10 @@ class Cli(unittest.TestCase):
 
     def test_a_schedule_without_a_model(self):
         shape = ["--ranks", "4", "--micro-batches", "8"]
-        made = self.box.good("simulate", "--schedule", "zb-h1", *shape, "--out", "zb.csv", "--svg", "zb.svg")
+        made = self.box.good("simulate", "schedule", "zb-h1", *shape, "--out", "zb.csv", "--svg", "zb.svg")
         self.assertIn("bubble   11.1 %", made)
         self.assertIn("wrote zb.csv", made)
-        again = json.loads(self.box.good("simulate", "--schedule", "zb.csv", "--json"))
+        again = json.loads(self.box.good("simulate", "schedule", "zb.csv", "--json"))
         self.assertEqual([27, 4, 24], [again["step"], len(again["ranks"]), len(again["ranks"][0]["cells"])])
         with open(self.box.path("zb.svg"), encoding="utf-8") as f:
             self.assertTrue(f.read().startswith("<svg "))
@@ -654,20 +654,22 @@ class Cli(unittest.TestCase):
             rows = re.findall(r"^\| `(\S+)`(?: \(`(--chunks 2)`\))? \| ([\d.]+) % \| ([\d.]+), ([\d.]+) \|$", f.read(), re.M)
         self.assertEqual(8, len(rows))
         for name, chunks, bubble, first, last in rows:
-            report = json.loads(self.box.good("simulate", "--schedule", name, *shape, *chunks.split(), "--json"))
+            report = json.loads(self.box.good("simulate", "schedule", name, *shape, *chunks.split(), "--json"))
             live = [float(rank["peak_live"]) for rank in report["ranks"]]
             self.assertEqual((bubble, float(first), float(last)),
                              (f"{100 * report['bubble']:.1f}", live[0], live[-1]), name)
-        for words, what in [(["--schedule", "2f2b"], "expected 1f1b, gpipe"),
-                            (["--schedule", "zb.csv", "--ranks", "3"], "zb.csv has 4"),
-                            (["--schedule", "zb-v", "--chunks", "3"], "zb-v runs 2 stages per rank"),
-                            (["--schedule", "dualpipev", *shape[:2], "--micro-batches", "4"], "for 8 stages"),
-                            (["--schedule", "zb-h1", "--cost", "G=1"], "expected F, I, W, B, FB or comm"),
-                            (["--schedule", "zb-h1", "--cost", "F=1,W=1,F=2"], "got F twice, the second time as 'F=2'"),
-                            (["--schedule", "zb.csv", "--out", "zb.csv"], "zb.csv"),
-                            (["configs/quickstart.yaml", "--schedule", "zb-h1"], "expected no RUN"),
-                            (["configs/quickstart.yaml", "--ranks", "4"], "go with --schedule"),
-                            ([], "expected a RUN, --schedule NAME or --op NAME")]:
+        for words, what in [(["schedule", "2f2b"], "expected 1f1b, gpipe"),
+                            (["schedule", "zb.csv", "--ranks", "3"], "zb.csv has 4"),
+                            (["schedule", "zb-v", "--chunks", "3"], "zb-v runs 2 stages per rank"),
+                            (["schedule", "dualpipev", *shape[:2], "--micro-batches", "4"], "for 8 stages"),
+                            (["schedule", "zb-h1", "--cost", "G=1"], "expected F, I, W, B, FB or comm"),
+                            (["schedule", "zb-h1", "--cost", "F=1,W=1,F=2"], "got F twice, the second time as 'F=2'"),
+                            (["schedule", "zb.csv", "--out", "zb.csv"], "zb.csv"),
+                            (["schedule"], "SCHEDULE is missing"),
+                            (["--schedule", "zb-h1"], "try: hocket simulate schedule NAME"),
+                            (["--op", "all_reduce"], "try: hocket simulate op NAME"),
+                            (["configs/quickstart.yaml", "--ranks", "4"], "unknown option '--ranks'"),
+                            ([], "RUN is missing")]:
             self.refused(["simulate", *words], what)
 
     def test_passes(self):

@@ -104,10 +104,10 @@ class Commands(unittest.TestCase):
         concrete = {c: w for c, w in found.items() if not re.search(r"\b(RUN|MODEL|VERB|COMMAND|FILE|DIR|A B)\b", c)}
         with tempfile.TemporaryDirectory() as folder:
             box = cli_util.Sandbox(folder)
-            for ranks in (1, 2, 4, 8):  # of docs/clusters.md
+            for ranks in (1, 2, 4, 8):  # of docs/cluster-files.md
                 with open(box.path(f"nccl_{ranks}.log"), "w", encoding="utf-8") as f:
                     f.write(nccl_log.log(ranks))
-            with open(box.path("args.sh"), "w", encoding="utf-8") as f:  # of docs/plan.md
+            with open(box.path("args.sh"), "w", encoding="utf-8") as f:  # of docs/planner.md
                 f.write(megatron_script.DENSE)
             with open(box.path("gradients.yaml"), "w", encoding="utf-8") as f:  # of docs/whatif.md
                 f.write("step: 120ms\ngradients:\n  - {bytes: 16MB, ready: 41ms}\n  - {bytes: 9MB, gap: 380us}\n")

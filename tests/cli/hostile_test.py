@@ -228,9 +228,9 @@ class Hostile(unittest.TestCase):
         pairs = b"0UNSHARD,0F0,(0F1;0B0)OVERLAP_F_B,0SEND_F0,0B1,0REDUCE_GRAD\n"
         texts += [b"0F1048575,0B1048575\n", b"1048574F0,1048574B0\n0F0,0B0", b"(;)OVERLAP_F_B", b"(0F0;0B1", b"()", b")("]
         texts += [damage(pairs, rng) for _ in self.draws(25)]
-        self.survive([(f"schedule alone {i}", ["simulate", "--schedule", self.put(f"alone/{i}.csv", t)]) for i, t in enumerate(texts)])
+        self.survive([(f"schedule alone {i}", ["simulate", "schedule", self.put(f"alone/{i}.csv", t)]) for i, t in enumerate(texts)])
         costs = ["", ",", "F", "F=", "F=1,F=2", "F=-1", "F=nan", "F=inf", "F=1e300", "comm=1,,B=2", "F=0,I=0,W=0"]
-        self.survive([(f"costs {c}", ["simulate", "--schedule", "1f1b", "--cost", c]) for c in costs])
+        self.survive([(f"costs {c}", ["simulate", "schedule", "1f1b", "--cost", c]) for c in costs])
 
     # ---- what predictions read --------------------------------------------------------------------
     def test_clusters(self):
@@ -254,7 +254,7 @@ class Hostile(unittest.TestCase):
         self.survive([(f"log {i}", ["profile", "--import", self.put(f"logs/{i}.log", t), "--out", "imported.yaml"])
                       for i, t in enumerate(texts)])
         sizes = ["", ",", "1MiB..", "..", "1..1e15", "-1", "nan", "1MiB,x", "1e30", "1GB/s"]
-        self.survive([(f"sizes {s}", ["simulate", "--op", "all_reduce", "--bytes", s, "--cluster", "configs/clusters/h100-64x8.yaml"])
+        self.survive([(f"sizes {s}", ["simulate", "op", "all_reduce", "--bytes", s, "--cluster", "configs/clusters/h100-64x8.yaml"])
                       for s in sizes])
 
     def test_profiles(self):

@@ -94,9 +94,9 @@ class PlanTest(PlanBox):
     # ---- codecs of gradients ---------------------------------------------------------------------------------------
     def test_codecs(self):
         self.model(hidden_size=128, intermediate_size=256)
-        run = ["model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "8", "--seq-len",
-               "64", "--set", "plan.dp=4", "--set", "plan.ranks_per_node=2", "--set", "plan.bucket_mib=0"]
-        found = json.loads(self.good("plan", *run, "--codecs", "int8", "--json", "--out", "codecs.yaml"))
+        run = ["model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--set", "train.global_batch=8", "--set",
+               "train.seq_len=64", "--set", "plan.dp=4", "--set", "plan.ranks_per_node=2", "--set", "plan.bucket_mib=0"]
+        found = json.loads(self.good("plan", "codecs", *run, "--json", "--out", "codecs.yaml"))
         chosen, none, every = found["chosen"]["step_s"], found["none"]["step_s"], found["all"]["int8"]["step_s"]
         self.assertLess(chosen, none)
         self.assertLessEqual(chosen, every)
@@ -108,7 +108,7 @@ class PlanTest(PlanBox):
         self.assertIn("int8", self.good("check", "codecs.yaml"))
         simulated = json.loads(self.good("simulate", "codecs.yaml", "--json"))
         self.assertAlmostEqual(simulated["step_s"], chosen, delta=1e-9)
-        shown = self.good("plan", *run, "--codecs", "int8,identity")
+        shown = self.good("plan", "codecs", *run, "--codecs", "int8,identity")
         for word in ("gap before", "all int8", "all identity", "chosen"):
             self.assertIn(word, shown)
 
@@ -126,10 +126,10 @@ device:
   host: {kernels: {value: 20GB/s}, copies: {value: 12GB/s}}
 links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {latency: {value: 2us}, bandwidth: {value: 50MB/s}}}
 """)
-        run = ["model/config.json", "--cluster", cluster, "--global-batch", "8", "--seq-len", "64", "--set", "plan.dp=4",
+        run = ["model/config.json", "--cluster", cluster, "--set", "train.global_batch=8", "--set", "train.seq_len=64", "--set", "plan.dp=4",
                "--set", "plan.ranks_per_node=1", "--set", "plan.bucket_mib=0.5", "--codecs", "int8"]
-        found = json.loads(self.good("plan", *run, "--offload", "--json", "--out", "codecs.yaml"))
-        self.assertLess(found["chosen"]["step_s"], json.loads(self.good("plan", *run, "--json"))["chosen"]["step_s"])
+        found = json.loads(self.good("plan", "codecs", *run, "--offload", "--json", "--out", "codecs.yaml"))
+        self.assertLess(found["chosen"]["step_s"], json.loads(self.good("plan", "codecs", *run, "--json"))["chosen"]["step_s"])
         self.assertLessEqual(found["chosen"]["step_s"], found["all"]["int8 host"]["step_s"])
         self.assertTrue(any(t["codec"].endswith(" host") for t in found["transfers"]))
         self.assertTrue(found["offload"]["all_tried"])
@@ -138,31 +138,31 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.assertIn("int8", self.good("check", "codecs.yaml"))
         simulated = json.loads(self.good("simulate", "codecs.yaml", "--json"))
         self.assertAlmostEqual(simulated["step_s"], found["chosen"]["step_s"], delta=1e-9)
-        self.assertIn("encoded transfers to hosts", self.good("plan", *run, "--offload"))
+        self.assertIn("encoded transfers to hosts", self.good("plan", "codecs", *run, "--offload"))
         # Of hosts of which nothing is known, nothing is made up.
         box = "configs/clusters/box-4x2.yaml"
-        self.refused("device.host.kernels", "plan", *(box if word == cluster else word for word in run), "--offload")
+        self.refused("device.host.kernels", "plan", "codecs", *(box if word == cluster else word for word in run), "--offload")
         self.refused("device.host.kernels", "simulate", "codecs.yaml", "--cluster", box)
-        self.refused("try it with --codecs", "plan", "model/config.json", "--offload")
+        self.refused("try: hocket plan codecs RUN --offload", "plan", "model/config.json", "--offload")
 
     def test_codecs_that_cannot_be_chosen(self):
         self.model()
-        run = ["model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "8", "--seq-len",
-               "64", "--codecs"]
-        self.refused("unknown codec 'int7'", "plan", *run, "int7", "--set", "plan.dp=4")
-        self.refused("no gradient of this plan", "plan", *run, "int8", "--set", "plan.tp=4")
-        self.refused("goes without --emit", "plan", *run, "int8", "--emit", "megatron")
-        self.refused("goes without --ranks", "plan", *run, "int8", "--ranks", "2")
+        run = ["model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--set", "train.global_batch=8", "--set",
+               "train.seq_len=64", "--codecs"]
+        self.refused("unknown codec 'int7'", "plan", "codecs", *run, "int7", "--set", "plan.dp=4")
+        self.refused("no gradient of this plan", "plan", "codecs", *run, "int8", "--set", "plan.tp=4")
+        self.refused("unknown option '--ranks'", "plan", "codecs", *run, "int8", "--ranks", "2")
+        self.refused("try: hocket plan codecs RUN", "plan", *run, "int8")
 
     def test_the_public_selector(self):
         self.put("tensors.yaml", "{nodes: 4, two_level: true, tensors: [{name: bias, elements: 1000}, "
                                  "{name: weight, elements: 16777216, gap_us: 1200}]}")
-        rows = [line.split() for line in self.good("plan", "tensors.yaml", "--espresso").split("\n")[1:3]]
+        rows = [line.split() for line in self.good("plan", "espresso", "tensors.yaml").split("\n")[1:3]]
         self.assertEqual([(row[0], row[1], row[-1]) for row in rows],
                          [("1000", "0", "bias"), ("16777216", "9", "weight")])
-        self.assertIn(" 4 ", self.good("plan", "tensors.yaml", "--espresso", "--set", "two_level=false"))
-        self.refused("goes without --codecs", "plan", "tensors.yaml", "--espresso", "--codecs", "int8")
-        self.refused("elements", "plan", "tensors.yaml", "--espresso", "--set", "tensors=[{name: a}]")
+        self.assertIn(" 4 ", self.good("plan", "espresso", "tensors.yaml", "--set", "two_level=false"))
+        self.refused("try: hocket plan espresso FILE", "plan", "tensors.yaml", "--espresso")
+        self.refused("elements", "plan", "espresso", "tensors.yaml", "--set", "tensors=[{name: a}]")
 
     def test_bad_input(self):
         self.model()
@@ -241,12 +241,13 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.put("file", "")
         for out in ("none/plan.yaml", "file/plan.yaml", "model"):
             self.refused(f"--out] {out} cannot be written", *run, "--time-limit", "0", "--out", out)
-        self.refused("--out] none/a.yaml cannot be written", *run, "--set", "plan.dp=4", "--codecs", "int8", "--out",
-                     "none/a.yaml")
+        codecs = ["plan", "codecs", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--set", "plan.dp=4",
+                  "--set", "train.global_batch=8", "--set", "train.seq_len=64"]
+        self.refused("--out] none/a.yaml cannot be written", *codecs, "--out", "none/a.yaml")
         both = "both go to standard output"
         self.refused(both, *run, "--json", "--out", "-")
         self.refused(both, *run, "--json", "--emit", "megatron")
-        self.refused(both, *run, "--set", "plan.dp=4", "--codecs", "int8", "--json", "--out", "-")
+        self.refused(both, *codecs, "--json", "--out", "-")
 
     def test_only_what_the_other_trainer_has(self):
         self.model()
@@ -257,7 +258,7 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
             schedules = {plan["set"].get("plan.pp_schedule", "1f1b") for plan in found["best"]}
             self.assertLessEqual(schedules, {"1f1b", "interleaved", "interleaved-overlap"} if trainer == "megatron"
                                  else {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipev"})
-            self.good("plan", "--from", trainer, name, "--set", "model.path=model", "--out", "again.yaml")
+            self.good("plan", "convert", "--from", trainer, name, "--set", "model.path=model", "--out", "again.yaml")
         # The table is beside the plan, not in it.
         r = self.hocket(*run, "--emit", "torchtitan")
         self.assertEqual(r.returncode, 0, r.stderr)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
 # ctest: slow
-"""hocket plan --from and --emit: plans of Megatron-LM and torchtitan come in and go out again, and what either cannot
+"""hocket plan convert, and searches with --from and --emit: plans of Megatron-LM and torchtitan come in and go out again, and what either cannot
 express is refused by name, or told."""
 import json
 import os
@@ -16,7 +16,7 @@ from plan_box import PlanBox, TORCHTITAN
 class TrainersTest(PlanBox):
     def test_megatron(self):
         self.put("args.sh", EXPERTS)
-        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        told = self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
         for line in ("ignored  --moe-grouped-gemm", "ignored  --save /checkpoints/$USER", "ignored  --log-interval 1"):
             self.assertIn(line, told)
         self.assertNotIn("--hidden-size", told)
@@ -35,9 +35,9 @@ class TrainersTest(PlanBox):
 
     def test_megatron_and_back(self):
         self.put("args.sh", EXPERTS)
-        self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
-        self.good("plan", "run.yaml", "--emit", "megatron", "--out", "again.sh")
-        told = self.good("plan", "--from", "megatron", "again.sh", "--out", "again.yaml", "--model-out", "model2")
+        self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        self.good("plan", "convert", "run.yaml", "--emit", "megatron", "--out", "again.sh")
+        told = self.good("plan", "convert", "--from", "megatron", "again.sh", "--out", "again.yaml", "--model-out", "model2")
         self.assertEqual(self.keys("run.yaml"), self.keys("again.yaml"))
         first, second = json.loads(self.read("model/config.json")), json.loads(self.read("model2/config.json"))
         self.assertEqual(first, second)
@@ -50,30 +50,30 @@ class TrainersTest(PlanBox):
         script = ("torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
                   "--vocab-size 512 --swiglu --lr 1e-3\n")
         self.put("args.sh", script)
-        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        told = self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
         # Of 4 x 64 two thirds, rounded down to a multiple of 64.
         self.assertEqual(json.loads(self.read("model/config.json"))["intermediate_size"], 128)
         self.assertIn("note     the learning rate follows a cosine here, for --lr-decay-style linear", told)
         self.assertEqual(self.keys("run.yaml")[1]["min_lr"], 0)
         self.put("args.sh", script.replace("--swiglu", "--lr-decay-style cosine --min-lr 2e-5"))
-        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        told = self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
         self.assertIn("two thirds of their width here: 170 for 256", told)
         self.assertNotIn("--lr-decay-style", told)
         self.assertEqual(self.keys("run.yaml")[1]["min_lr"], 2e-5)
         # And a run that leaves it out says what it does.
-        self.good("plan", "run.yaml", "--set", "train.min_lr=null", "--emit", "megatron", "--out", "again.sh")
+        self.good("plan", "convert", "run.yaml", "--set", "train.min_lr=null", "--emit", "megatron", "--out", "again.sh")
         self.assertIn("--min-lr 0.0001\n", self.read("again.sh"))
 
     def test_megatron_window(self):
         for script, family in ((DENSE_SCRIPT, "mistral"), (EXPERTS, "qwen3_moe")):
             self.put("args.sh", script.replace("--swiglu", "--swiglu --window-size '(15, 0)'"))
-            self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+            self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
             model = json.loads(self.read("model/config.json"))
             self.assertEqual((model["model_type"], model["sliding_window"]), (family, 16))
-            self.good("plan", "run.yaml", "--emit", "megatron", "--out", "again.sh")
+            self.good("plan", "convert", "run.yaml", "--emit", "megatron", "--out", "again.sh")
             self.assertIn("--window-size 15,0", self.read("again.sh"))
             self.put("args.sh", script.replace("--swiglu", "--swiglu --window-size 15,1"))
-            self.refused("--window-size is '15,1'", "plan", "--from", "megatron", "args.sh", "--out", "run.yaml",
+            self.refused("--window-size is '15,1'", "plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml",
                          "--model-out", "model")
 
     def test_megatron_says_it_in_another_way(self):
@@ -83,7 +83,7 @@ class TrainersTest(PlanBox):
                  .replace("--lr-warmup-iters 100", "--lr-warmup-samples 2560")
                  .replace("granularity full --recompute-method uniform --recompute-num-layers 1",
                           "granularity selective --recompute-modules moe_act layernorm core_attn moe"))
-        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        told = self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
         for line in ("note     train.steps is 100: --train-samples 25600 in steps of 256 sequences",
                      "note     model.dtype is bf16, for --fp16", "note     core_attn need not be computed again",
                      "ignored  --recompute-modules moe_act layernorm core_attn moe: moe is not computed again"):
@@ -96,24 +96,24 @@ class TrainersTest(PlanBox):
         shard = {"params": "all", "grads": "none", "optimizer": "all", "reshard_after_forward": False,
                  "reshard_after_backward": False}
         self.assertEqual({k: plan["shard"][k] for k in shard}, shard)
-        self.good("plan", "run.yaml", "--emit", "megatron", "--out", "again.sh")
+        self.good("plan", "convert", "run.yaml", "--emit", "megatron", "--out", "again.sh")
         self.assertIn("--recompute-modules layernorm moe_act\n", self.read("again.sh"))
-        self.good("plan", "--from", "megatron", "again.sh", "--out", "again.yaml", "--model-out", "model2")
+        self.good("plan", "convert", "--from", "megatron", "again.sh", "--out", "again.yaml", "--model-out", "model2")
         self.assertEqual(self.keys("run.yaml"), self.keys("again.yaml"))
         # Attention keeps no scores; nobody has replicas to gather from.
         self.put("alone.sh", "torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 --vocab-size 512 "
                  "--num-attention-heads 4 --tensor-model-parallel-size 2 --overlap-param-gather --recompute-activations\n")
-        told = self.good("plan", "--from", "megatron", "alone.sh", "--out", "alone.yaml")
+        told = self.good("plan", "convert", "--from", "megatron", "alone.sh", "--out", "alone.yaml")
         self.assertIn("ignored  --overlap-param-gather: no ranks split parameters or the optimizer", told)
         self.assertEqual(self.keys("alone.yaml")[0]["recompute"], "none")
 
     def test_megatron_errors(self):
         self.put("none.sh", "echo hello\n")
-        self.refused("has no arguments of Megatron-LM", "plan", "--from", "megatron", "none.sh")
+        self.refused("has no arguments of Megatron-LM", "plan", "convert", "--from", "megatron", "none.sh")
         self.put("unset.sh", "torchrun pretrain_gpt.py --num-layers $LAYERS --hidden-size 8\n")
-        self.refused("--num-layers is '$LAYERS'; expected an integer", "plan", "--from", "megatron", "unset.sh")
+        self.refused("--num-layers is '$LAYERS'; expected an integer", "plan", "convert", "--from", "megatron", "unset.sh")
         self.put("open.sh", "A=(\n --num-layers 2\n")
-        self.refused("line 1: the array A does not end", "plan", "--from", "megatron", "open.sh")
+        self.refused("line 1: the array A does not end", "plan", "convert", "--from", "megatron", "open.sh")
         for letter in ";|&(":
             self.put("letter.sh", f"A=( --num-layers 2\n {letter} --swiglu )\n")
             self.refused(f"line 2: the array A has an unquoted {letter}; expected words up to )", "plan", "--from",
@@ -130,10 +130,10 @@ class TrainersTest(PlanBox):
                 (f"--pipeline-model-parallel-layout '(tttt)*{many}'", "--pipeline-model-parallel-layout is"),
                 (f"--num-experts 4 --moe-layer-freq '([0,1,0,1])*{many}'", "--moe-layer-freq is")):
             self.put("many.sh", sized + more + "\n")
-            self.refused(part, "plan", "--from", "megatron", "many.sh")
+            self.refused(part, "plan", "convert", "--from", "megatron", "many.sh")
         self.put("ranks.sh", EXPERTS.replace("NNODES=${SLURM_NNODES:-4}", "NNODES=3")
                  .replace("GPUS_PER_NODE=8", "GPUS_PER_NODE=5"))
-        self.refused("expected a multiple of tp 4 x pp 2 x cp 1", "plan", "--from", "megatron", "ranks.sh")
+        self.refused("expected a multiple of tp 4 x pp 2 x cp 1", "plan", "convert", "--from", "megatron", "ranks.sh")
         # What Megatron-LM refuses too, and what nobody typed a key for.
         for more, part in (
                 ("--recompute-granularity fully", "--recompute-granularity is 'fully'; expected one of full, selective"),
@@ -155,10 +155,10 @@ class TrainersTest(PlanBox):
                 (f"--pipeline-model-parallel-size {many} --decoder-first-pipeline-num-layers 4",
                  "expected a multiple of tp 1")):
             self.put("wrong.sh", sized + more + "\n")
-            self.refused(part, "plan", "--from", "megatron", "wrong.sh")
+            self.refused(part, "plan", "convert", "--from", "megatron", "wrong.sh")
         self.put("wide.sh", "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --vocab-size 512 "
                  f"--pipeline-model-parallel-size {many} --decoder-first-pipeline-num-layers 4\n")
-        self.refused("--decoder-first-pipeline-num-layers 4", "plan", "--from", "megatron", "wide.sh")
+        self.refused("--decoder-first-pipeline-num-layers 4", "plan", "convert", "--from", "megatron", "wide.sh")
 
     def test_quotes_in_the_defaults_of_a_script(self):
         sizes = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --vocab-size 512 --bf16"
@@ -166,7 +166,7 @@ class TrainersTest(PlanBox):
                   'torchrun --nproc_per_node ${GPUS:-\'2\'} --nnodes=%s pretrain_gpt.py ' + sizes +
                   ' --tensor-model-parallel-size "${TP:-"4"}" --train-iters ${STEPS} --seq-length ${EMPTY:-"64"} '
                   '--seed ${SEED:-${TP:-"9"}} ${MORE}\n')
-        convert = ("plan", "--from", "megatron", "args.sh", "--out", "run.yaml")
+        convert = ("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml")
         # Quotes in quotes that are no others stay letters, as in a shell.
         self.put("args.sh", (script % '${NNODES:-"8"}').replace("'7'", "7"))
         self.good(*convert)
@@ -192,7 +192,7 @@ class TrainersTest(PlanBox):
     def test_the_vocabulary_of_gpt2(self):
         script = ("torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 8 "
                   "--tensor-model-parallel-size 8 ")
-        convert = ("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        convert = ("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
         for more in ("--vocab-file $VOCAB --merge-file $MERGES", "--tokenizer-type GPT2BPETokenizer"):
             self.put("args.sh", script + more + "\n")
             told = self.good(*convert)
@@ -218,7 +218,7 @@ class TrainersTest(PlanBox):
         self.put("args.sh", "torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 6 --hidden-size 64 "
                  "--num-attention-heads 8 --vocab-size 512 --pipeline-model-parallel-size 4 "
                  "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split\n")
-        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml")
+        told = self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml")
         self.assertEqual(self.keys("run.yaml")[0]["pp_layers"], [1, 2, 2, 1])
         self.assertNotIn("ignored", told)
 
@@ -228,7 +228,7 @@ class TrainersTest(PlanBox):
         for more, steps, ignored in (("", 10, False), ("--lr-decay-iters 1000", 10, False),
                                      ("--lr-decay-iters 800", 8, True)):
             self.put("args.sh", script % more)
-            told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml")
+            told = self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml")
             self.assertEqual(self.keys("run.yaml")[1]["warmup_steps"], steps)
             self.assertIn(f"note     train.warmup_steps is {steps}: --lr-warmup-fraction 0.01 of ", told)
             self.assertEqual("ignored  --lr-decay-iters 800: the learning rate falls up to the last step" in told, ignored)
@@ -237,7 +237,7 @@ class TrainersTest(PlanBox):
     def test_another_model_is_told_first(self):
         self.put("args.sh", EXPERTS.replace("--swiglu", "--swiglu --multi-latent-attention --kv-lora-rank 512 "
                                             "--moe-shared-expert-intermediate-size 2048 --mtp-num-layers 1"))
-        told = self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        told = self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
         self.assertRegex(told.split("\n")[0],
                          r"^note     this is another model here, of [0-9.]+ B parameters: without shared experts "
                          r"\(--moe-shared-expert-intermediate-size\), latent attention \(--multi-latent-attention\), "
@@ -246,10 +246,10 @@ class TrainersTest(PlanBox):
     def test_what_a_script_says_of_intervals_comes_back(self):
         self.put("args.sh", DENSE_SCRIPT.replace("--train-iters 10", "--train-iters 10 --save-interval 5 --eval-interval 2 "
                                                  "--distributed-timeout-minutes 20"))
-        self.good("plan", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
+        self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
         for trainer, of_model in (("megatron", ()), ("torchtitan", ("--set", "model.path=model"))):
-            self.good("plan", "run.yaml", "--emit", trainer, "--out", "again")
-            self.good("plan", "--from", trainer, "again", "--out", "again.yaml", *of_model)
+            self.good("plan", "convert", "run.yaml", "--emit", trainer, "--out", "again")
+            self.good("plan", "convert", "--from", trainer, "again", "--out", "again.yaml", *of_model)
             plan, train = self.keys("again.yaml")
             self.assertEqual((plan["timeout_s"], train["save_every"], train["eval_every"], train["keep_last"]),
                              (1200, 5, 2, 2))
@@ -259,7 +259,7 @@ class TrainersTest(PlanBox):
         for trainer, notes in (("megatron", ("train.minutes 3 is", "train.keep_last 1 is", "whole minutes: 2")),
                                ("torchtitan", ("train.minutes 3 is", "train.keep_last 1 is", "train.dropout 0.1 is",
                                                "whole seconds: 91"))):
-            r = self.hocket("plan", "run.yaml", "--emit", trainer)
+            r = self.hocket("plan", "convert", "run.yaml", "--emit", trainer)
             self.assertEqual(r.returncode, 0, r.stderr)
             for note in notes:
                 self.assertIn(note, r.stderr)
@@ -268,7 +268,7 @@ class TrainersTest(PlanBox):
     def test_torchtitan(self):
         self.model()
         self.put("job.toml", TORCHTITAN)
-        told = self.good("plan", "--from", "torchtitan", "job.toml", "--set", "model.path=model", "--out", "run.yaml")
+        told = self.good("plan", "convert", "--from", "torchtitan", "job.toml", "--set", "model.path=model", "--out", "run.yaml")
         for line in ("ignored  job.description", "ignored  training.compile = true"):
             self.assertIn(line, told)
         plan, train = self.keys("run.yaml")
@@ -302,7 +302,7 @@ class TrainersTest(PlanBox):
                 (float8, {"dtype": "bf16", "float8": True}, ""),
                 (TORCHTITAN.replace('flavor = "debugmodel"', 'converters = ["mx"]'), {"dtype": "bf16"}, "'mx'")):
             self.put("job.toml", text)
-            told = self.good("plan", "--from", "torchtitan", "job.toml", *of_model)
+            told = self.good("plan", "convert", "--from", "torchtitan", "job.toml", *of_model)
             usual = ("run_train.sh", "accumulates", "decay_type linear", "names the model")
             notes = [line for line in told.split("\n") if line.startswith("note") and
                      not any(words in line for words in usual)]
@@ -313,16 +313,16 @@ class TrainersTest(PlanBox):
                                                                                 if k == "dtype"})
             self.assertEqual("float8: true" in run, "float8" in dtype)
         self.put("job.toml", TORCHTITAN.replace("[training]", '[training]\nmixed_precision_param = "float16"'))
-        self.refused("expected bfloat16 or float32", "plan", "--from", "torchtitan", "job.toml", *of_model)
+        self.refused("expected bfloat16 or float32", "plan", "convert", "--from", "torchtitan", "job.toml", *of_model)
         # And back.
         self.put("job.toml", float8)
-        self.good("plan", "--from", "torchtitan", "job.toml", *of_model)
-        written = self.good("plan", "run.yaml", "--emit", "torchtitan")
+        self.good("plan", "convert", "--from", "torchtitan", "job.toml", *of_model)
+        written = self.good("plan", "convert", "run.yaml", "--emit", "torchtitan")
         self.assertIn('converters = ["float8"]', written)
         self.assertIn('mixed_precision_param = "bfloat16"', written)
-        self.refused("model.float8 is true", "plan", "run.yaml", "--set", "plan.shard.params=none", "--set",
+        self.refused("model.float8 is true", "plan", "convert", "run.yaml", "--set", "plan.shard.params=none", "--set",
                      "plan.shard.grads=none", "--emit", "megatron")
-        self.refused("model.dtype is bf16", "plan", "run.yaml", "--set", "plan.shard.params=none", "--set",
+        self.refused("model.dtype is bf16", "plan", "convert", "run.yaml", "--set", "plan.shard.params=none", "--set",
                      "plan.shard.grads=none", "--emit", "torchtitan")
 
     def test_sections_of_torchtitan_that_are_off(self):
@@ -331,7 +331,7 @@ class TrainersTest(PlanBox):
         for on, saves, looks in (("", 0, 0), ("enable = false\n", 0, 0), ("enable = true\n", 500, 50)):
             text = TORCHTITAN.replace("[lr_scheduler]", '[lr_scheduler]\ndecay_type = "cosine"')
             self.put("job.toml", text + more % (on, on))
-            told = self.good("plan", "--from", "torchtitan", "job.toml", "--set", "model.path=model", "--out", "run.yaml")
+            told = self.good("plan", "convert", "--from", "torchtitan", "job.toml", "--set", "model.path=model", "--out", "run.yaml")
             _, train = self.keys("run.yaml")
             self.assertEqual((train["save_every"], train["eval_every"]), (saves, looks))
             self.assertEqual("ignored  checkpoint.interval = 500: checkpoint.enable is false" in told, saves == 0)
@@ -342,10 +342,10 @@ class TrainersTest(PlanBox):
         self.model()
         self.put("job.toml", TORCHTITAN)
         of_model = ["--set", "model.path=model", "--out", "run.yaml"]
-        self.good("plan", "--from", "torchtitan", "job.toml", "--ranks", "16", *of_model)
-        self.refused("expected the 16 of the file", "plan", "--from", "torchtitan", "job.toml", "--ranks", "64", *of_model)
+        self.good("plan", "convert", "--from", "torchtitan", "job.toml", "--ranks", "16", *of_model)
+        self.refused("expected the 16 of the file", "plan", "convert", "--from", "torchtitan", "job.toml", "--ranks", "64", *of_model)
         self.put("open.toml", TORCHTITAN.replace("shard_degree = 2", "shard_degree = -1"))
-        self.refused("--ranks is 16; expected 8", "plan", "--from", "torchtitan", "open.toml", "--ranks", "16", *of_model,
+        self.refused("--ranks is 16; expected 8", "plan", "convert", "--from", "torchtitan", "open.toml", "--ranks", "16", *of_model,
                      "--set", "plan.tp=1", "--set", "plan.sequence_parallel=false")
 
     def test_a_search_for_the_model_of_another_trainer(self):
@@ -380,7 +380,7 @@ class TrainersTest(PlanBox):
         """1F1B of Megatron-LM overlaps no messages: true of the script's own plan, not of what a search finds."""
         self.put("args.sh", DENSE_SCRIPT.replace("--tensor-model-parallel-size 2 --sequence-parallel",
                                                  "--pipeline-model-parallel-size 2"))
-        self.good("plan", "args.sh", "--from", "megatron", "--out", "own.yaml")
+        self.good("plan", "convert", "args.sh", "--from", "megatron", "--out", "own.yaml")
         self.assertFalse(self.keys("own.yaml")[0]["overlap_p2p_comm"])
         search = ["plan", "args.sh", "--from", "megatron", "--cluster", "configs/clusters/h100-64x8.yaml", "--ranks", "16",
                   "--time-limit", "0.01", "--out", "found.yaml"]
@@ -393,9 +393,11 @@ class TrainersTest(PlanBox):
         self.model()
         self.put("run.yaml", "{model: {path: model}, train: {global_batch: 16, seq_len: 64}, plan: {dp: 2, pp: 2}}")
         for option in (["--json"], ["--top", "3"], ["--threads", "1"], ["--time-limit", "5"], ["--ranks", "4"]):
-            self.refused(f"goes without {option[0]}", "plan", "run.yaml", "--emit", "megatron", *option)
-        self.refused("--model-out goes with --from megatron", "plan", "run.yaml", "--model-out", "model2")
-        r = self.hocket("plan", "run.yaml", "--emit", "megatron")
+            self.refused("--ranks goes with --from" if option[0] == "--ranks" else f"unknown option '{option[0]}'", "plan",
+                         "convert", "run.yaml", "--emit", "megatron", *option)
+        self.refused("hocket plan convert to keep the plan", "plan", "run.yaml", "--emit", "megatron")
+        self.refused("--model-out goes with --from megatron", "plan", "convert", "run.yaml", "--model-out", "model2")
+        r = self.hocket("plan", "convert", "run.yaml", "--emit", "megatron")
         self.assertIn("note     plan.overlap_p2p_comm is true by default", r.stderr)
         self.assertNotIn("note", r.stdout)
 
@@ -403,9 +405,9 @@ class TrainersTest(PlanBox):
         self.model()
         self.put("job.toml", TORCHTITAN)
         of_model = ["--set", "model.path=model"]
-        self.good("plan", "--from", "torchtitan", "job.toml", *of_model, "--out", "run.yaml")
-        self.good("plan", "run.yaml", "--emit", "torchtitan", "--out", "again.toml")
-        self.good("plan", "--from", "torchtitan", "again.toml", *of_model, "--out", "again.yaml")
+        self.good("plan", "convert", "--from", "torchtitan", "job.toml", *of_model, "--out", "run.yaml")
+        self.good("plan", "convert", "run.yaml", "--emit", "torchtitan", "--out", "again.toml")
+        self.good("plan", "convert", "--from", "torchtitan", "again.toml", *of_model, "--out", "again.yaml")
         (plan, train), (again, train_again) = self.keys("run.yaml"), self.keys("again.yaml")
         # Stages are named one by one on the way back.
         self.assertEqual(again.pop("pp_layers"), [1, 1, 1, 1])
@@ -416,24 +418,24 @@ class TrainersTest(PlanBox):
     def test_torchtitan_errors(self):
         self.model()
         self.put("bad.toml", "[training]\nseq_len = 1\nseq_len = 2\n")
-        self.refused("line 3", "plan", "--from", "torchtitan", "bad.toml", "--set", "model.path=model")
+        self.refused("line 3", "plan", "convert", "--from", "torchtitan", "bad.toml", "--set", "model.path=model")
         self.put("job.toml", TORCHTITAN.replace("shard_degree = 2", "shard_degree = -1"))
-        self.refused("expected --ranks N", "plan", "--from", "torchtitan", "job.toml", "--set", "model.path=model")
+        self.refused("expected --ranks N", "plan", "convert", "--from", "torchtitan", "job.toml", "--set", "model.path=model")
         self.put("many.toml", TORCHTITAN.replace("tensor_parallel_degree = 2", "tensor_parallel_degree = 4294967296")
                  .replace("pipeline_parallel_degree = 2", "pipeline_parallel_degree = 4294967296")
                  .replace("shard_degree = 2", "shard_degree = -1"))
-        self.refused("tp 4294967296 x pp 4294967296 x cp 1 x replicas 2", "plan", "--from", "torchtitan", "many.toml",
+        self.refused("tp 4294967296 x pp 4294967296 x cp 1 x replicas 2", "plan", "convert", "--from", "torchtitan", "many.toml",
                      "--set", "model.path=model", "--ranks", "8")
         self.put("text.toml", TORCHTITAN.replace("seq_len = 2048", 'seq_len = "long"'))
-        self.refused("training.seq_len is 'long'; expected an integer", "plan", "--from", "torchtitan", "text.toml",
+        self.refused("training.seq_len is 'long'; expected an integer", "plan", "convert", "--from", "torchtitan", "text.toml",
                      "--set", "model.path=model")
         for key, value, wrong in (("seq_len", "2048", "-1"), ("local_batch_size", "4", "0"), ("steps", "100", "0"),
                                   ("global_batch_size", "32", "0")):
             self.put("low.toml", TORCHTITAN.replace(f"\n{key} = {value}\n", f"\n{key} = {wrong}\n"))
-            self.refused(f": training.{key} is {wrong}; expected at least 1", "plan", "--from", "torchtitan", "low.toml",
+            self.refused(f": training.{key} is {wrong}; expected at least 1", "plan", "convert", "--from", "torchtitan", "low.toml",
                          "--set", "model.path=model")
         self.put("named.toml", TORCHTITAN)
-        self.refused("names the model", "plan", "--from", "torchtitan", "named.toml")
+        self.refused("names the model", "plan", "convert", "--from", "torchtitan", "named.toml")
 
     def test_what_others_cannot_express(self):
         self.model()
@@ -447,7 +449,7 @@ class TrainersTest(PlanBox):
                 ("torchtitan", "pp: 2, pp_schedule: dualpipe", "plan.pp_schedule is dualpipe"),
                 ("torchtitan", "overlap_grad_reduce: false", "plan.overlap_grad_reduce is false")):
             self.put("run.yaml", run % keys)
-            self.refused(key, "plan", "run.yaml", "--emit", trainer)
+            self.refused(key, "plan", "convert", "run.yaml", "--emit", trainer)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Model FLOPs of small graphs against the formulas of docs/metrics.md.
+// Model FLOPs of small graphs against the formulas of docs/outputs.md.
 #include "cost/flops.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fits of links: constants that made the samples are found again, also with noise and with launches
 // that hide short transfers; groups that no sample was of are predicted; public logs (not part of
-// the repository: HOCKET_NCCL_DATA) within the error that docs/clusters.md tells.
+// the repository: HOCKET_NCCL_DATA) within the error that docs/cluster-files.md tells.
 #include "cost/link_fit.h"
 
 #include <gtest/gtest.h>

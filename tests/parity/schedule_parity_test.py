@@ -68,7 +68,7 @@ def hocket(*words):
 
 
 def ours(name, ranks, chunks, micro_batches):
-    text = hocket("--schedule", name, "--ranks", str(ranks), "--chunks", str(chunks), "--micro-batches",
+    text = hocket("schedule", name, "--ranks", str(ranks), "--chunks", str(chunks), "--micro-batches",
                   str(micro_batches), "--out", "-")
     return cells(csv.reader(io.StringIO(text)))
 
@@ -125,7 +125,7 @@ class SchedulesOfPyTorchAreRead(unittest.TestCase):
                         self.assertEqual(form == "compute_comms", "SEND_F" in text)
                         actions = [[cell for cell in row if ACTION.fullmatch(cell)]
                                    for row in cells(csv.reader(io.StringIO(text)))]
-                        read = cells(csv.reader(io.StringIO(hocket("--schedule", path, "--out", "-"))))
+                        read = cells(csv.reader(io.StringIO(hocket("schedule", path, "--out", "-"))))
                         self.assertEqual(actions, read)
 
 

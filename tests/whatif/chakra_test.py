@@ -107,7 +107,7 @@ class Chakra(unittest.TestCase):
         found = self.analyse(*paths, "--cluster", CLUSTER)
 
         def collective(op, size, ranks):
-            done = run("simulate", "--op", op, "--bytes", str(size), "--ranks", str(ranks), "--cluster", CLUSTER, "--json")
+            done = run("simulate", "op", op, "--bytes", str(size), "--ranks", str(ranks), "--cluster", CLUSTER, "--json")
             self.assertEqual(done.returncode, 0, done.stderr)
             return json.loads(done.stdout)[0]["time_us"] * 1e-6
         launch, memory = 3e-6, 2039e9 * 0.85

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/config.h"
 #include "base/error.h"
@@ -29,7 +32,18 @@ using planner::CodecDecision;
 using planner::CodecResult;
 using planner::CodecTrial;
 
-planner::CodecResult search(const CodecTrial& trial, const PlanCodecs& options) {
+struct CodecOptions {
+  std::string run;               ///< RUN or MODEL
+  std::string cluster, profile;  ///< files; empty: those of the run, else this machine
+  std::string out;               ///< file of the run; empty: none
+  std::vector<std::string> set;
+  std::string codecs = "int8";  ///< names with commas between them
+  double time_limit_s = 50;     ///< 0: none
+  bool offload = false;         ///< CPUs of hosts may encode, too
+  bool json = false;
+};
+
+planner::CodecResult search(const CodecTrial& trial, const CodecOptions& options) {
   const auto begun = std::chrono::steady_clock::now();
   Progress line;
   planner::CodecSearchOptions how;
@@ -129,23 +143,25 @@ nlohmann::json json_of(const CodecTrial& trial, const CodecResult& result) {
   return json;
 }
 
-}  // namespace
-
-int plan_codecs(const PlanCodecs& options) {
+int plan_codecs(const CodecOptions& options) {
+  if (!(options.time_limit_s >= 0)) {
+    fail("hocket plan codecs", "--time-limit is {:g}; expected seconds, or 0 for none",
+         options.time_limit_s);
+  }
   const Source source = read_source(options.run, options.set, true);
   if (source.given) {
-    fail("hocket plan --codecs",
+    fail("hocket plan codecs",
          "{} is the text of a program, whose gradients travel as it says; expected a run.yaml or a "
          "MODEL",
          options.run);
   }
   const engine::Run& run = source.run;
-  const PredictionBasis basis = prediction_basis(run, {.verb = "hocket plan",
+  const PredictionBasis basis = prediction_basis(run, {.verb = "hocket plan codecs",
                                                        .source = options.run,
                                                        .cluster = options.cluster,
                                                        .profile = options.profile,
                                                        .outputs = {{"--out", options.out}}});
-  const CodecTrial trial(run, basis.cluster_file, basis.profile, options.codecs);
+  const CodecTrial trial(run, basis.cluster_file, basis.profile, split(options.codecs, ','));
   const CodecResult result = search(trial, options);
   const std::string steps = steps_text(result);
   std::FILE* words = words_beside(options.out);
@@ -179,6 +195,45 @@ int plan_espresso(const std::string& file, const std::vector<std::string>& set) 
                options[i].what, input.tensors[i].name);
   }
   return 0;
+}
+
+}  // namespace
+
+void declare_plan_codecs(Args& args) {
+  auto options = std::make_shared<CodecOptions>();
+  args.about("choose which gradients travel through a codec",
+             "Keeps the plan of RUN, and chooses for each gradient all-reduce one of the codecs or "
+             "none by the predicted step (plan.grad_codec_of). docs/planner.md.");
+  args.positional("RUN", &options->run, "a run.yaml, or a MODEL (its config.json)");
+  add_set(args, &options->set);
+  add_prediction_basis(args, &options->cluster, &options->profile);
+  args.option("--codecs", "CODEC[,..]", &options->codecs, "codecs to choose from");
+  args.flag("--offload", &options->offload,
+            "the CPUs of hosts may encode in place of devices (docs/planner.md)");
+  args.option("--time-limit", "SECONDS", &options->time_limit_s,
+              "end with the best choice so far after this time; 0: never");
+  args.option("--out", "FILE", &options->out, "write the run here (-: standard output)");
+  args.flag("--json", &options->json, "the choices and the predicted steps as JSON");
+  args.example(
+      "hocket plan codecs configs/models/dense-26m --cluster configs/clusters/box-4x2.yaml --set "
+      "train.global_batch=16 --set train.seq_len=512 --set plan.dp=4 --set plan.ranks_per_node=2 "
+      "--out codecs.yaml",
+      "which gradients of 4 replicas to send as int8");
+  args.run([options] { return plan_codecs(*options); });
+}
+
+void declare_plan_espresso(Args& args) {
+  struct Options {
+    std::string file;
+    std::vector<std::string> set;
+  };
+  auto options = std::make_shared<Options>();
+  args.about("print the decisions of Espresso's public selector",
+             "Reads a file of gradients and their times, and prints which option the selector "
+             "published with Espresso chooses for each. docs/planner.md has the keys of the file.");
+  args.positional("FILE", &options->file, "a YAML file of gradients");
+  args.option("--set", "KEY=VALUE", &options->set, "overrides a key of the file; may be repeated");
+  args.run([options] { return plan_espresso(options->file, options->set); });
 }
 
 }  // namespace hocket::cli

@@ -20,7 +20,7 @@ std::string table_text(const planner::SearchResult& result, const planner::Space
 /// Why each choice of the best plan is as it is: of the simulated plans that differ from it in that
 /// alone the fastest, and what it loses.
 std::string why_text(const planner::SearchResult& result, const planner::Space& space);
-/// The best plans with all counts; seconds and bytes (docs/plan.md).
+/// The best plans with all counts; seconds and bytes (docs/planner.md).
 std::string search_json(const planner::SearchResult& result, const planner::Space& space,
                         bool calibrated, size_t top);
 

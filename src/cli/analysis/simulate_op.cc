@@ -5,13 +5,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json_writer.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "cli/inputs.h"
 #include "cost/cost_model.h"
 #include "cost/rooted.h"
 #include "interop/comm_log_reader.h"
@@ -22,7 +28,20 @@
 namespace hocket::cli {
 namespace {
 
-constexpr const char* kWhere = "hocket simulate --op";
+constexpr const char* kWhere = "hocket simulate op";
+/// Largest group: as many ranks as a cluster may have.
+constexpr int64_t kMaxRanks = int64_t{1} << 24;
+
+struct OpOptions {
+  std::string op;     ///< of the registry or cost::rooted_ops(), or as nccl-tests names it
+  std::string bytes;  ///< "1MiB,4MiB", "1KiB..1GiB": powers of two times the first
+  std::optional<int64_t> ranks, per_node;
+  std::string cluster, profile;  ///< empty: this machine, without one
+  std::vector<std::string> set;  ///< keys of the cluster file
+  std::string codec;             ///< of all_reduce: through it, where that is faster; empty: none
+  bool all_ways = false;
+  bool json = false;
+};
 
 const comm::Op& op_of(const std::string& name) {
   const comm::Op* found = cost::find_costed(name);
@@ -232,8 +251,6 @@ int simulate_sum(const OpOptions& options, const std::vector<double>& sizes,
   return 0;
 }
 
-}  // namespace
-
 int simulate_op(const OpOptions& options) {
   const comm::Op& op = op_of(options.op);
   if (!options.codec.empty() && op.name != std::string_view("all_reduce")) {
@@ -268,6 +285,43 @@ int simulate_op(const OpOptions& options) {
              counted(shape.nodes, "node"), cluster.name);
   print_table(sizes, all, options.all_ways);
   return 0;
+}
+
+}  // namespace
+
+void declare_simulate_op(Args& args) {
+  auto options = std::make_shared<OpOptions>();
+  args.about("time one collective by size",
+             "Prints the predicted time of a collective at several sizes on a cluster, with the "
+             "fastest algorithm, in the faster of two protocols (docs/cluster-files.md).");
+  args.positional("OP", &options->op,
+                  "all_reduce, all_gather, reduce_scatter, all_to_all, send, broadcast, reduce, "
+                  "gather, scatter, ... (docs/cluster-files.md)");
+  args.option("--bytes", "SIZES", &options->bytes,
+              "bytes that a rank brings or gets, whichever is more: 1MiB,4MiB or 1KiB..1GiB "
+              "(doubled)");
+  args.option("--ranks", "N", &options->ranks,
+              "ranks of the group; default: all of the cluster, on this machine one per core", 1,
+              kMaxRanks);
+  args.option("--per-node", "N", &options->per_node,
+              "ranks of the group on each node; default: all devices", 1, kMaxRanks);
+  args.option("--cluster", "FILE", &options->cluster,
+              "cluster file (configs/clusters); default: this machine");
+  args.option("--profile", "FILE", &options->profile, "timings of `hocket profile`");
+  args.option("--set", "KEY=VALUE", &options->set,
+              "overrides a key of the cluster file; may be repeated");
+  args.option("--codec", "CODEC", &options->codec,
+              "for all_reduce of f32: the fastest way through this codec or without it "
+              "(docs/cluster-files.md)");
+  args.flag("--all-ways", &options->all_ways,
+            "list every algorithm and protocol, or way through a codec, the fastest first");
+  args.flag("--json", &options->json,
+            "the times as JSON: [{\"bytes\": ..., \"time_us\": ...}, ...]");
+  args.example(
+      "hocket simulate op all_reduce --bytes 1MiB,64MiB,1GiB --ranks 128 --cluster "
+      "configs/clusters/a100-16x8.yaml",
+      "how long a collective takes, and by which algorithm");
+  args.run([options] { return simulate_op(*options); });
 }
 
 }  // namespace hocket::cli

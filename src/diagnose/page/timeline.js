@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The timeline of one step on a canvas: a row per rank and lane, measured and predicted, with zoom,
 // pan, hover and colours by kind, phase, layer or micro-batch; of a pipeline also a row per rank of
-// its passes, in the colours of `hocket simulate --schedule --svg`.
+// its passes, in the colours of `hocket simulate schedule --svg`.
 
 function decodeTimeline(t) {  // tracks hold gap, duration, type, micro-batch for every event
   for (const track of t.tracks) {

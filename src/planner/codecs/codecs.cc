@@ -423,7 +423,7 @@ CodecResult choose_codecs(const CodecTrial& trial, const CodecSearchOptions& opt
   if (options.offload && !trial.cluster().knows_hosts()) {
     fail(trial.cluster().name,
          "the cluster does not say how fast the hosts of its devices are; expected "
-         "device.host.kernels and device.host.copies (docs/clusters.md)");
+         "device.host.kernels and device.host.copies (docs/cluster-files.md)");
   }
   return CodecSearch(trial, options).run();
 }

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/analysis/plan_files.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "cli/inputs.h"
+#include "models/build.h"
+#include "planner/search.h"
+#include "run/describe.h"
+
+namespace hocket::cli {
+
+std::vector<std::string> PlanFile::overrides() const {
+  std::vector<std::string> keys = set;
+  if (global_batch) {
+    keys.push_back(fmt::format("train.global_batch={}", *global_batch));
+  }
+  if (seq_len) {
+    keys.push_back(fmt::format("train.seq_len={}", *seq_len));
+  }
+  return keys;
+}
+
+bool PlanFile::sets_model() const {
+  return std::any_of(set.begin(), set.end(), [](const std::string& key) {
+    return key.starts_with("model.path=") || key.starts_with("model.config");
+  });
+}
+
+void add_plan_file(Args& args, PlanFile* file) {
+  args.positional("RUN", &file->path,
+                  "a run.yaml, or a MODEL (its config.json); with --from a shell script of "
+                  "Megatron-LM or a job file of torchtitan");
+  add_set(args, &file->set);
+  args.option("--global-batch", "N", &file->global_batch, "train.global_batch: sequences a step", 1,
+              int64_t{1} << 40);
+  args.option("--seq-len", "N", &file->seq_len, "train.seq_len: tokens a sequence", 1,
+              int64_t{1} << 27);
+  args.option("--from", "FORMAT", &file->from,
+              "format of RUN, megatron or torchtitan: read its model and plan, and list which of "
+              "its options are ignored");
+  args.option("--model-out", "FOLDER", &file->model_out,
+              "with --from megatron: write the model's config.json here; default: into the run");
+}
+
+void add_emit(Args& args, std::string* emit, std::string help) {
+  args.option("--emit", "FORMAT", emit, std::move(help));
+}
+
+void expect_formats(const std::string& verb, const PlanFile& file, const std::string& emit) {
+  for (const auto& [option, value] : {std::pair{"--from", file.from}, {"--emit", emit}}) {
+    if (!value.empty() && value != "megatron" && value != "torchtitan") {
+      fail(fmt::format("{} {}", verb, option), "is {}; expected megatron or torchtitan",
+           quote(value));
+    }
+  }
+  if (!file.model_out.empty() && file.from != "megatron") {
+    fail(verb, "--model-out goes with --from megatron, whose files have the model's sizes");
+  }
+}
+
+namespace {
+
+std::string parameters_text(const models::ModelConfig& model) {
+  const int64_t count = models::param_count(models::build(model, {.tokens = 1}));
+  return human_count(static_cast<double>(count)) + " parameters";
+}
+
+}  // namespace
+
+engine::Run read_foreign(const PlanFile& file, const interop::RanksOfFile& ranks, bool keeps_plan,
+                         std::FILE* words, std::string* model_name) {
+  const std::string text = read_file(file.path);
+  const bool named = file.sets_model();
+  const interop::Imported imported = file.from == "megatron"
+                                         ? interop::import_megatron(text, file.path, ranks, named)
+                                         : interop::import_torchtitan(text, file.path, ranks);
+  std::vector<std::string> all;
+  for (const auto& [key, value] : imported.keys) {
+    all.push_back(fmt::format("{}={}", key, value));
+  }
+  nlohmann::json tree = nlohmann::json::object();
+  if (!imported.config_json.empty() && !named) {
+    if (file.model_out.empty()) {
+      tree["model"]["config"] = parse_json(imported.config_json, file.path);
+    } else {
+      const std::string config_file = join_path(file.model_out, "config.json");
+      make_dirs(file.model_out);
+      write_output(config_file, imported.config_json);
+      tree["model"]["path"] = config_file;
+    }
+  } else if (!named) {
+    fail(file.path,
+         "names the model {} without its sizes; expected --set model.path=MODEL, a folder with its "
+         "config.json",
+         quote(imported.model_name));
+  }
+  if (!imported.lacks.empty()) {
+    const models::ModelConfig model = models::parse_config(imported.config_json, file.path);
+    fmt::print(words, "note     this is another model here, of {}: without {}\n",
+               parameters_text(model), join(imported.lacks, ", "));
+  }
+  for (const std::string& line : imported.notes) {
+    fmt::print(words, "note     {}\n", line);
+  }
+  for (const std::string& line : imported.ignored) {
+    fmt::print(words, "ignored  {}\n", line);
+  }
+  const std::vector<std::string> set = file.overrides();
+  all.insert(all.end(), set.begin(), set.end());
+  *model_name = imported.model_name;
+  return keeps_plan ? engine::parse_run(tree.dump(), file.path, all)
+                    : engine::resolve_text(tree.dump(), file.path, all);
+}
+
+void note_model(std::FILE* words, const std::string& model_name, const engine::Run& run) {
+  if (model_name.empty()) return;
+  fmt::print(words, "note     the file names the model {}; the one of this run has {} ({})\n",
+             quote(model_name), parameters_text(run.model), engine::describe(run.model));
+}
+
+interop::Emitted text_of(const engine::Run& run, const std::string& emit_format,
+                         const std::string& comment) {
+  if (emit_format == "megatron") return interop::emit_megatron(run);
+  if (emit_format == "torchtitan") return interop::emit_torchtitan(run);
+  return {planner::run_text(run, comment), {}};
+}
+
+namespace {
+
+struct ConvertOptions {
+  PlanFile file;
+  std::string emit, out;
+  std::optional<int64_t> ranks;
+};
+
+int convert(const ConvertOptions& options) {
+  const char* verb = "hocket plan convert";
+  const PlanFile& file = options.file;
+  expect_formats(verb, file, options.emit);
+  if (options.ranks && file.from.empty()) {
+    fail(verb, "--ranks goes with --from; a run.yaml has its ranks; try --set plan.dp=N");
+  }
+  require_output("hocket plan convert --out", options.out, {file.path});
+  require_writable("hocket plan convert --out", options.out);
+  std::FILE* words = words_beside(options.out.empty() ? "-" : options.out);
+  std::string model_name;
+  const engine::Run run =
+      file.from.empty()
+          ? read_source(file.path, file.overrides(), true).run
+          : read_foreign(file, {.asked = options.ranks.value_or(0)}, true, words, &model_name);
+  note_model(words, model_name, run);
+  if (options.ranks && run.plan.world() != *options.ranks) {
+    fail(verb, "--ranks is {}; expected {}, which the plan has with the keys of --set",
+         *options.ranks, run.plan.world());
+  }
+  const std::string comment =
+      file.from.empty() ? "" : fmt::format("from {} ({})", file.path, file.from);
+  const interop::Emitted emitted = text_of(run, options.emit, comment);
+  for (const std::string& line : emitted.notes) {
+    fmt::print(words, "note     {}\n", line);
+  }
+  emit(options.out, emitted.text);
+  return 0;
+}
+
+}  // namespace
+
+void declare_plan_convert(Args& args) {
+  auto options = std::make_shared<ConvertOptions>();
+  args.about("read or write the plan of another trainer",
+             "Converts a run between our run.yaml, scripts of Megatron-LM and job files of "
+             "torchtitan, with the plan that it has. Prints which options of a file are ignored, "
+             "and says which key a format cannot express. docs/interop.md lists the options.");
+  add_plan_file(args, &options->file);
+  args.option("--ranks", "N", &options->ranks, "ranks of the file, where it does not say", 1,
+              int64_t{1} << 16);
+  add_emit(args, &options->emit, "megatron or torchtitan; default: a run.yaml");
+  args.option("--out", "FILE", &options->out, "where the result goes [-: standard output]");
+  args.example("hocket plan convert configs/qwen3-30b-a3b.yaml --emit torchtitan --out job.toml",
+               "a job file of torchtitan; --from torchtitan reads it");
+  args.run([options] { return convert(*options); });
+}
+
+}  // namespace hocket::cli
