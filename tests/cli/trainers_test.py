@@ -116,7 +116,7 @@ class TrainersTest(PlanBox):
         self.refused("line 1: the array A does not end", "plan", "convert", "--from", "megatron", "open.sh")
         for letter in ";|&(":
             self.put("letter.sh", f"A=( --num-layers 2\n {letter} --swiglu )\n")
-            self.refused(f"line 2: the array A has an unquoted {letter}; expected words up to )", "plan", "--from",
+            self.refused(f"line 2: the array A has an unquoted {letter}; expected words up to )", "plan", "convert", "--from",
                          "megatron", "letter.sh")
         # Products of these have no place in 64 bits.
         sized = ("torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 "
@@ -204,13 +204,13 @@ class TrainersTest(PlanBox):
             self.refused("has no --vocab-size; expected it, or --set model.path=MODEL in its place", *convert)
             # As it says.
             self.model(num_attention_heads=8, num_key_value_heads=8)
-            told = self.good(*convert[:6], "--set", "model.path=model")
+            told = self.good(*convert[:7], "--set", "model.path=model")
             self.assertIn("note     the model is the one that --set names", told)
             self.assertIn("ignored  --hidden-size 64", told)
         # A script without any size.
         self.put("args.sh", "torchrun --nproc-per-node 8 pretrain_gpt.py --pipeline-model-parallel-size 2 "
                  "--num-layers-per-virtual-pipeline-stage 2 --account-for-loss-in-pipeline-split\n")
-        told = self.good(*convert[:6], "--set", "model.path=model")
+        told = self.good(*convert[:7], "--set", "model.path=model")
         self.assertIn("ignored  --num-layers-per-virtual-pipeline-stage 2: set plan.pp_chunks to", told)
         self.assertIn("ignored  --account-for-loss-in-pipeline-split: the script has no --num-layers", told)
 

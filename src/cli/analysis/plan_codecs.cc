@@ -148,6 +148,10 @@ int plan_codecs(const CodecOptions& options) {
     fail("hocket plan codecs", "--time-limit is {:g}; expected seconds, or 0 for none",
          options.time_limit_s);
   }
+  if (options.json && options.out == "-") {
+    fail("hocket plan codecs",
+         "--json and the run both go to standard output; expected --out FILE for the run");
+  }
   const Source source = read_source(options.run, options.set, true);
   if (source.given) {
     fail("hocket plan codecs",
