@@ -45,10 +45,7 @@ def printed_commands():
         if page.endswith(".md"):
             for block in re.findall(r"^```[a-z]*\n(.*?)^```", text, re.S | re.M):
                 lines += block.replace("\\\n", " ").split("\n")
-            # `hocket check run.yaml` in running text is a way of speaking, not a command to copy; but
-            # every row of docs/systems.md has one.
-            if page == os.path.join("docs", "systems.md"):
-                lines += re.findall(r"^\|.*?\| `(hocket [^`|]*)` \|", text, re.M)
+            # `hocket check run.yaml` in running text is a way of speaking, not a command to copy.
         elif page.endswith(".yaml"):
             lines = [re.sub(r"^#\s*", "", x) for x in text.split("\n") if x.startswith("#")]
         elif page.endswith(".sh"):

@@ -61,18 +61,20 @@ class Docs(unittest.TestCase):
     def test_every_system_has_a_command_and_a_status(self):
         with open(os.path.join(cli_util.ROOT, "docs", "systems.md"), encoding="utf-8") as f:
             page = f.read()
-        words = re.findall(r"^\| `([a-z ]+)` \| (?:it|the|nothing) ", page, re.M)
-        self.assertEqual(["works", "partly", "not yet"], words)
-        rows = [line for line in page.split("\n") if line.startswith("| ") and line.count(" | ") == 5]
-        rows = [row.strip("| ").split(" | ") for row in rows if not row.startswith("| system ")]
-        self.assertGreaterEqual(len(rows), 15)
-        for name, here, command, paper, figures, status in rows:
-            self.assertRegex(command, r"^`hocket [^`]+`$", name)
-            self.assertIn(status.strip("`"), words, name)
-            self.assertTrue(here and paper and figures, name)
-            # What is not all there says so.
-            if status == "`partly`":
-                self.assertRegex(here + figures, r"Missing: |not measured|no figure|not timed|not compared", name)
+        rows = re.findall(r"^\| \[(.+?)\]\(#(\S+)\) \| `([a-z ]+)` \| (.+) \| (.+) \|$", page, re.M)
+        self.assertGreaterEqual(len(rows), 30)
+        sections = re.split(r"^### ", page, flags=re.M)[1:]
+        self.assertEqual([row[0] for row in rows], [section.split("\n", 1)[0] for section in sections])
+        for (name, anchor, status, here, paper), section in zip(rows, sections):
+            self.assertEqual(anchor, re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-"))
+            self.assertIn(status, ("works", "partly"), name)
+            self.assertTrue(here and paper, name)
+            self.assertRegex(section, r"```\nhocket [^\n]+\n```\n", name)
+            for part in ("Here", "Paper", "Measured here"):
+                self.assertIn(f"- **{part}**: ", section, name)
+            # A section of a part says what is missing.
+            if status == "partly":
+                self.assertRegex(section, r"\*\*Missing\*\*: |not\s+measured|no\s+figure|not\s+timed|not\s+compared", name)
 
 
 if __name__ == "__main__":
