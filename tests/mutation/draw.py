@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Draws mutants of the product at random, and counts how many the tests kill.
+
+    tests/mutation/draw.py --seed S [--count N] [--build FOLDER] [--json FILE]
+    tests/mutation/draw.py --seed S --list        prints the mutants, builds nothing
+
+A mutant is one changed operator, constant or condition, or one dropped statement, in a folder of FOLDERS. Sites are drawn
+uniformly, so a long file gets more of them. Mutants that do not compile are replaced by the next ones of the same seed. One
+build (-O1, in build-drawn) has all of them, each behind its number, as in run.py. For every mutant the tests of its folder
+run first, then the fast tests, then the slow ones of GENERAL, until one fails. Prints a line for each; survivors come with
+their change. Exit code 1 only if the build or a test without mutants fails: a survivor is for a person to judge, by a new
+test or as equivalent."""
+import argparse
+import json
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from run import ROOT, put, sources
+from schemata import HEADER
+
+FOLDERS = ("check", "program", "parallel", "comm", "passes", "engine", "checkpoint")
+# Slow tests that run whole programs; they see faults that the unit tests of a folder may miss.
+GENERAL = ("golden/golden_test", "plans/equality_test", "plans/rewrites_test", "plans/bit_identity_test", "pieces/written_test",
+           "train/ranks_test", "checkpoint/checkpoint_test", "cli/cli_test")
+TIMEOUT_S = 400
+FLIPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "&&": "||", "||": "&&"}
+ARITHMETIC = {"+": "-", "-": "+", "*": "+", "/": "*", "%": "/"}
+
+
+class Site(NamedTuple):
+    file: str
+    kind: str   # operator, condition, constant, statement
+    begin: int  # offsets of the replaced text
+    end: int
+    old: str
+    new: str    # with MUT(0) for the number
+
+
+def masked(text):
+    """The text with comments, strings and preprocessor lines blanked, offsets unchanged."""
+    pattern = r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|^[ \t]*#(?:\\\n|[^\n])*'
+    return re.sub(pattern, lambda m: re.sub(r"[^\n]", "~", m.group(0)), text, flags=re.S | re.M)
+
+
+def closing(code, open_at):
+    """Offset of the parenthesis that closes the one at open_at, or -1."""
+    depth = 0
+    for i in range(open_at, len(code)):
+        depth += (code[i] == "(") - (code[i] == ")")
+        if depth == 0:
+            return i
+    return -1
+
+
+def conditions(code):
+    """(begin, end) of every plain condition of an if or a while."""
+    for m in re.finditer(r"\b(?:if|while) (\()", code):
+        begin, end = m.start(1) + 1, closing(code, m.start(1))
+        inside = code[begin:end]
+        is_declaration = re.search(r";|(?<![=!<>+\-*/|&])=(?!=)", inside)
+        if end > 0 and not is_declaration:
+            yield begin, end
+
+
+def sites_of(path, text):
+    code = masked(text)
+    found = []
+
+    def add(kind, begin, end, new):
+        if "~" not in code[begin:end] or kind != "statement":
+            found.append(Site(path, kind, begin, end, text[begin:end], new))
+
+    for begin, end in conditions(code):
+        old = text[begin:end]
+        add("condition", begin, end, f"MUT(0) ? !({old}) : ({old})")
+        for m in re.finditer(r"(?<= )(<|<=|>|>=|==|!=|&&|\|\|)(?=\s)", code[begin:end]):
+            changed = old[:m.start()] + FLIPS[m.group(1)] + old[m.end():]
+            add("operator", begin, end, f"MUT(0) ? ({changed}) : ({old})")
+    # A right-hand side or a returned value on one line.
+    for m in re.finditer(r"^ +(?:[\w.\[\]()>*-]+ (?:[+\-*]?=)|return) ([^;{}\n~]+);$", code, re.M):
+        begin, end = m.span(1)
+        old = text[begin:end]
+        for op in re.finditer(r"(?<= )([+\-*/%]|<|<=|>|>=|==|!=|&&|\|\|)(?= )", code[begin:end]):
+            changed = old[:op.start()] + {**FLIPS, **ARITHMETIC}[op.group(1)] + old[op.end():]
+            add("operator", begin, end, f"MUT(0) ? ({changed}) : ({old})")
+    for line in re.finditer(r"^  +(?!case |static |constexpr |template|enum |using |struct |class )(.*)$", code, re.M):
+        if re.search(r"constexpr|static_assert|std::get<|std::array|<\d", line.group(0)):
+            continue
+        for m in re.finditer(r"(?<![\w.'\]])(\d{1,9})(?![\w.'])", line.group(0)):
+            begin = line.start() + m.start(1)
+            add("constant", begin, begin + len(m.group(1)),
+                f"(MUT(0) ? {int(m.group(1)) + 1} : {m.group(1)})")
+        whole = re.fullmatch(r" +((?:[\w:]+(?:\.|->))*[\w:]+\([^;{}]*\);|[\w.\[\]()>*-]+ [+\-*|&]?= [^;{}]*;|\+\+[\w.]+;)", line.group(0))
+        previous = code[:line.start()].rstrip()[-1:]
+        words = whole and whole.group(1)
+        if words and previous in ";{}" and not re.match(r"(return|break|continue|fail|bad|refuse|throw|HOCKET_CHECK|check)\b", words):
+            begin, end = line.start() + whole.start(1), line.start() + whole.end(1)
+            found.append(Site(path, "statement", begin, end, text[begin:end], f"if (!MUT(0)) {{ {text[begin:end]} }}"))
+    return found
+
+
+def all_sites():
+    found = []
+    for path in sorted(sources()):
+        parts = path.split("/")
+        if parts[0] == "src" and parts[1] in FOLDERS and path.endswith(".cc"):
+            with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+                found += sites_of(path, f.read())
+    return found
+
+
+def with_sites(text, numbered):
+    """The text with the (number, site) of one file, which do not overlap."""
+    for number, site in sorted(numbered, key=lambda row: -row[1].begin):
+        text = text[:site.begin] + site.new.replace("MUT(0)", f"MUT({number})") + text[site.end:]
+    first_line = text.index("\n") + 1
+    return text[:first_line] + HEADER + text[first_line:]
+
+
+def mutated_text(path, numbered):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        return with_sites(f.read(), numbered)
+
+
+def compiles(tree, path, flags):
+    done = subprocess.run(["g++", *flags, "-fsyntax-only", os.path.join(tree, path)], cwd=tree, capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def make_tree(tree):
+    for path in sources():
+        with open(os.path.join(ROOT, path), "rb") as f:
+            put(os.path.join(tree, path), f.read())
+        os.chmod(os.path.join(tree, path), os.stat(os.path.join(ROOT, path)).st_mode)
+    with open(os.path.join(ROOT, "tests/mutation/mut.h"), "rb") as f:
+        put(os.path.join(tree, "src/base/mut.h"), f.read())
+    venv = os.path.join(tree, ".venv")
+    if not os.path.lexists(venv) and os.path.exists(os.path.join(ROOT, ".venv")):
+        os.symlink(os.path.realpath(os.path.join(ROOT, ".venv")), venv)
+
+
+def draw(seed, count, accepts):
+    """`count` numbered sites that do not overlap and that `accepts` takes; the same for the same seed and sources."""
+    order = all_sites()
+    random.Random(seed).shuffle(order)
+    chosen = []
+    for site in order:
+        if len(chosen) == count:
+            break
+        apart = all(s.file != site.file or site.end <= s.begin or s.end <= site.begin for _, s in chosen)
+        if apart and accepts(site):
+            chosen.append((len(chosen) + 1, site))
+    return chosen
+
+
+def ctest(build, words, number, stop=True):
+    """None if all passed, else the name of a test that failed."""
+    ran = subprocess.run(["ctest", "--test-dir", build, "-j", str(os.cpu_count()), "--timeout", str(TIMEOUT_S), *words,
+                          *(["--stop-on-failure"] if stop else [])],
+                         env=dict(os.environ, HOCKET_MUT=str(number)), capture_output=True, text=True, check=False)
+    if ran.returncode == 0:
+        return None
+    failed = re.search(r"Test +#\d+: (\S+) .*\*\*\*(?!Skipped)", ran.stdout)
+    return failed.group(1) if failed else "ctest"
+
+
+def steps_of(site):
+    """Arguments of ctest, the likeliest to notice first."""
+    folder = site.file.split("/")[1]
+    return [["-R", f"^{folder}/", "-L", "unit"], ["-L", "unit"], ["-R", f"^{folder}/"], ["-R", f"^({'|'.join(GENERAL)})$"]]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--build", default=os.path.join(ROOT, "build-drawn"))
+    parser.add_argument("--cmake", default="-DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DHOCKET_BENCH=OFF")
+    parser.add_argument("--json", help="also write the results here")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--skip-build", action="store_true", help="what is built is up to date")
+    args = parser.parse_args()
+    tree, build = args.build, os.path.join(args.build, "build")
+    if args.list:
+        for number, site in draw(args.seed, args.count, lambda site: True):
+            print(f"{number:3} {site.kind:9} {site.file}: {site.old!r} -> {site.new!r}")
+        return
+    make_tree(tree)
+    flags = ["-std=c++20", "-Isrc", "-I/usr/include", "-DFMT_SHARED", "-w"]
+
+    def accepts(site):
+        put(os.path.join(tree, site.file), mutated_text(site.file, [(1, site)]).encode())
+        good = compiles(tree, site.file, flags)
+        with open(os.path.join(ROOT, site.file), "rb") as f:
+            put(os.path.join(tree, site.file), f.read())
+        return good
+
+    drawn = os.path.join(tree, f"drawn-{args.seed}-{args.count}.json")
+    if args.skip_build and os.path.exists(drawn):
+        with open(drawn, encoding="utf-8") as f:
+            chosen = [(number, Site(*site)) for number, site in json.load(f)]
+    else:
+        chosen = draw(args.seed, args.count, accepts)
+        with open(drawn, "w", encoding="utf-8") as f:
+            json.dump(chosen, f)
+        for path in sorted({site.file for _, site in chosen}):
+            put(os.path.join(tree, path), mutated_text(path, [row for row in chosen if row[1].file == path]).encode())
+        for command in (["cmake", "-G", "Ninja", "-S", tree, "-B", build] + shlex.split(args.cmake),
+                        ["cmake", "--build", build, "-j", str(os.cpu_count())]):
+            if subprocess.run(command, check=False).returncode:
+                sys.exit("the mutants do not build")
+    for words in (["-L", "unit"], ["-R", f"^({'|'.join(GENERAL)}|({'|'.join(FOLDERS)})/.*)$"]):
+        if failed := ctest(build, words, 0):
+            sys.exit(f"{failed} fails without a mutant")
+    results = []
+    for number, site in chosen:
+        begin = time.monotonic()
+        by = next((failed for words in steps_of(site) if (failed := ctest(build, words, number))), None)
+        line = mutated_line(site)
+        results.append({"number": number, "file": site.file, "line": line, "kind": site.kind, "old": site.old, "new": site.new, "killed_by": by})
+        print(f"{number:3} {site.kind:9} {site.file}:{line}: {'killed by ' + by if by else 'SURVIVED  ' + site.old + '  ->  ' + site.new} "
+              f"({time.monotonic() - begin:.0f} s)", flush=True)
+    killed = sum(bool(r["killed_by"]) for r in results)
+    print(f"seed {args.seed}: {killed} of {len(results)} killed; {len(results) - killed} survived or equivalent")
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump(results, f, indent=1)
+
+
+def mutated_line(site):
+    with open(os.path.join(ROOT, site.file), encoding="utf-8") as f:
+        return f.read().count("\n", 0, site.begin) + 1
+
+
+if __name__ == "__main__":
+    main()
