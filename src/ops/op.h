@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an op is: shapes, legal layouts, gradient, cost, traits and sample cases, all in one file
-// per op. From these follow parity, finite-difference and layout tests, lowering, check and
-// simulation.
+// The record of an op: shapes, legal layouts, gradient, cost, traits and sample cases, one file per
+// op. Lowering, check, simulation and the generated parity, gradient and layout tests use it.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +24,14 @@ using graph::Placement;
 using graph::TensorId;
 using graph::TensorType;
 
-/// One application of an op on one rank: what its cost depends on.
+/// One application of an op on one rank, for its cost.
 struct Call {
   const Attrs& attrs;
   std::span<const TensorType> in, out;  ///< local types
-  /// Experts of the whole tensors, of which the local types may have a part; 0: as many as these.
-  /// Even routing brings to a rank with E' of E experts E'/E of the rows.
+  /// Experts E of the whole tensors; 0: those of the local types. Even routing brings E'/E of the
+  /// rows to a rank with E' experts.
   int64_t experts = 0;
-  /// The table that symbols among the dims refer to. Work counts with what they are expected to be,
-  /// workspace with their bounds.
+  /// Symbols of the dims. Work uses their expected values, workspace their bounds.
   std::span<const graph::Symbol> symbols = {};
 };
 
@@ -43,21 +41,21 @@ struct Work {
   int64_t bytes = 0;
 };
 
-/// Work and workspace of one application, see Op.
+/// Work and workspace of one application; see Op.
 struct Cost {
   double flops = 0;
   int64_t bytes = 0;
   int64_t workspace = 0;
 };
 
-/// How fast a device does the arithmetic of an op (cost/cluster.h, efficiency).
+/// Class of an op by which a device has an efficiency (cost/cluster.h).
 enum class CostClass : uint8_t {
   memory,     ///< element by element: memory traffic or the vector units bound it
   matmul,     ///< matrix products
   attention,  ///< products of blocks with a softmax between them
 };
 
-/// What a person groups ops by. Reports give each family a colour.
+/// Group of ops in reports, each with a colour.
 enum class Family : uint8_t {
   elementwise,
   products,
@@ -71,26 +69,26 @@ enum class Family : uint8_t {
 };
 const char* to_string(Family family);
 
-/// How an op is read as a term of the check. An application means itself; of every other meaning
-/// there is one op, which whoever needs it takes by its meaning (`of`).
+/// Meaning of an op as a term of the check. An application means itself. Every other meaning has
+/// exactly one op, which is found by `of`.
 enum class Meaning : uint8_t {
   application,
-  sum,            ///< of its two inputs
+  sum,            ///< the sum of its two inputs
   identity,       ///< its one input, unchanged
-  empty,          ///< the sum of nothing: no inputs, attribute `type` says the type of the output
+  empty,          ///< the empty sum: no inputs, attribute `type` is the output's type
   merge_softmax,  ///< two parts of one result under Monoid::softmax: (o, lse, o, lse) -> (o, lse)
   merge_max,      ///< two parts of one result under Monoid::max
-  regroup,        ///< one routed tensor in chunks of tokens, in other chunks of them
+  regroup,        ///< a routed tensor from some chunks of tokens to others
 };
 inline constexpr size_t kNumMeanings = 7;
 
-/// Which outputs of an op that routes tokens to experts are what; none if `counts` is negative.
+/// Outputs of an op that routes tokens to experts; negative `counts`: not such an op.
 struct Routing {
-  int counts = -1;  ///< rows per expert, of the tokens at hand: i64[E]
-  int row_of = -1;  ///< numbers of rows among those of the rank's own tokens
+  int counts = -1;  ///< output with the rows per expert, of the local tokens: i64[E]
+  int row_of = -1;  ///< output with the row numbers of the rank's own tokens
 };
 
-/// How to fill one input of a sample case.
+/// Distribution of one input of a sample case.
 struct Fill {
   enum class Kind : uint8_t {
     normal,     ///< N(0, scale)
@@ -106,16 +104,16 @@ struct Fill {
   double lo = 0, hi = 1, scale = 1;
 };
 
-/// An op that makes values of a sample from others before the sampled op runs.
+/// An op that computes values of a sample from others before the sampled op runs.
 struct ChainStep {
   std::string op;
   Attrs attrs;
   std::vector<int> in;   ///< indices of sample values
-  std::vector<int> out;  ///< for every output of the op: the sample value it becomes, or -1
+  std::vector<int> out;  ///< per output of the op the index of its sample value, or -1
 };
 
-/// One case for the generic harnesses. The first inputs of the op are the first values, in order;
-/// further values only feed `chain`. Values of kind from_op are made by `chain`.
+/// One case for the generic harnesses. The op's inputs are the first values, in order; further
+/// values feed `chain`, which computes those of kind from_op.
 struct Sample {
   std::string name;
   Attrs attrs;
@@ -123,68 +121,67 @@ struct Sample {
   std::vector<Fill> fills;
   std::vector<ChainStep> chain;
   double fd_tolerance = 1e-6;  ///< relative error against finite differences in fp64
-  int num_inputs = -1;         ///< inputs of the op among the values; -1: all
-  bool smooth = true;          ///< false: it rounds, so that differences say nothing of a gradient
+  int num_inputs = -1;         ///< number of the op's inputs; -1: all values
+  bool smooth = true;          ///< false: it rounds, so finite differences do not apply
 
-  /// Types of the op's inputs.
+  /// Returns the types of the op's inputs.
   std::span<const TensorType> inputs() const {
     return std::span(types).first(num_inputs < 0 ? types.size() : static_cast<size_t>(num_inputs));
   }
 };
 
-/// A letter whose parts are not added up.
+/// A contracted letter whose parts combine by a monoid other than the sum.
 struct Contraction {
   char letter = 0;
   Monoid monoid = Monoid::sum;
 };
 
-/// Of a contracted letter, the indices that an output needs: those that `of` names for the indices
-/// of `by`, a letter of the output. Parts that have them all are all of the result.
+/// The indices of a contracted letter that an output needs: those that `of` returns for the indices
+/// of `by`, a letter of the output. Parts with all of them are the complete result.
 struct Support {
   char letter = 0;
   int output = 0;
   char by = 0;
-  /// `indices` of `by` are not empty; `size`: of `letter`.
+  /// Requires: `indices` of `by` are not empty. `size`: that of `letter`.
   graph::Run (*of)(const Attrs& attrs, graph::Run indices, int64_t size) = nullptr;
 };
 
-/// Index notation for legal layouts: one letter per dim of every operand, e.g. linear is
-/// "tk,fk->tf". What has a letter may be cut along it, if `split` lists the letter: the op then
-/// acts on any of its indices, in any order, and an output that lacks the letter becomes a part of
-/// the result (Monoid). An input that is itself a sum over a letter is written "e/t": with some
-/// indices of t it has their addends. A scalar [1] is written ".". Alternatives for other ranks are
-/// separated by '|'; "*" as a whole stands for any number of operands, all of them whole. `linear`
-/// lists, per input, '1' if the op is linear in it, so that a partial input (all others complete)
-/// gives partial outputs; with `linear_jointly` (add) all inputs must be partial together.
+/// Index notation for legal layouts: one letter per dim of every operand; linear is "tk,fk->tf".
+/// Operands may be cut along the letters of `split`: the op then acts on any indices, in any order,
+/// and an output without the letter is partial (Monoid). An input that is itself a sum over a
+/// letter is written "e/t": with some indices of t it has their addends. A scalar [1] is ".".
+/// Alternatives for other numbers of dims are separated by '|'; "*" alone is any number of whole
+/// operands. `linear` has '1' per input in which the op is linear, so that one partial input gives
+/// partial outputs; with `linear_jointly` (add) all inputs must be partial together.
 struct LayoutRule {
   const char* notation;
   const char* split;
   const char* linear = "";
   bool linear_jointly = false;
-  /// Letters of `split` where it matters which indices they are: the piece must be one run of them,
-  /// and the kernel is told where it begins (KernelArgs::begins) unless at 0.
+  /// Letters of `split` along which the op depends on position: the piece must be one run, and the
+  /// kernel gets its offset (KernelArgs::begins) unless that is 0.
   const char* positional = "";
   std::vector<Contraction> contractions = {};
   std::vector<Support> support = {};
-  /// Of an op that acts_by_element: where all elements are zero, so is what it makes of them.
+  /// For an op that acts_by_element: zeros give zeros.
   bool keeps_zero = false;
 
   bool is_positional(char letter) const;
   Monoid monoid(char letter) const;
-  /// Null: an output that lacks the letter needs all of its indices.
+  /// Returns null if an output without the letter needs all of its indices.
   const Support* support_of(char letter, int output) const;
 };
 
-/// Placements of all inputs and outputs of one legal signature on one axis.
+/// One legal signature on one axis: placements of all inputs and outputs.
 struct AxisSignature {
   std::vector<Placement> in, out;
-  char letter = 0;  ///< that is split, if one is
-  /// Letters that support ties to it are split with it: legal if no part lacks anything
+  char letter = 0;  ///< the split letter; 0: none
+  /// Letters tied to it by support are split with it: legal if no part lacks anything
   /// (cut_support).
   bool tied = false;
 };
 
-/// Given to Op::define: builds a small graph over values, of which the op's inputs are the first.
+/// Builder of a small graph for Op::define. The op's inputs are the first values.
 class Definition {
  public:
   virtual ~Definition() = default;
@@ -193,37 +190,37 @@ class Definition {
   virtual const TensorType& type(int value) const = 0;
 };
 
-/// What the graph of a definition is to the op.
+/// Relation of an op to its definition.
 enum class Defined : uint8_t {
-  no,       ///< there is none: the op is primitive
-  expands,  ///< the same: an application of the op is that of the graph
-  also,     ///< the op is primitive, and the last application of the graph is one more name for it
+  no,       ///< none: the op is primitive
+  expands,  ///< an application of the op equals that of the graph
+  also,     ///< the op is primitive, and the graph's last application is another name for it
 };
 
-/// Given to a gradient rule: appends backward nodes to the graph.
+/// Context of a gradient rule; appends backward nodes to the graph.
 class GradContext {
  public:
   virtual ~GradContext() = default;
   virtual const graph::Node& node() const = 0;
   virtual const graph::Tensor& tensor(TensorId id) const = 0;
-  /// Gradient of output i of the node, or kNone if nothing depends on it.
+  /// Returns the gradient of output i of the node, or kNone if nothing depends on it.
   virtual TensorId grad_out(int i) const = 0;
-  /// True when the gradient of input i is wanted.
+  /// Returns whether the gradient of input i is needed.
   virtual bool needs(int i) const = 0;
   /// Adds a backward node; returns its outputs (types inferred, named after the node).
   virtual std::vector<TensorId> emit(std::string op, Attrs attrs, std::vector<TensorId> in) = 0;
-  /// As emit, for a node whose output `out` is the gradient of input `input`: if a gradient of
-  /// that input exists already and the op can accumulate into `out`, it does so in place.
+  /// Like emit, for a node whose output `out` is the gradient of input `input`. Accumulates in
+  /// place if a gradient of that input exists and the op can accumulate into `out`.
   virtual std::vector<TensorId> emit_grad(std::string op, Attrs attrs, std::vector<TensorId> in,
                                           int input, int out = 0) = 0;
-  /// States that `grad` is a contribution to the gradient of input i.
+  /// Adds `grad` as a contribution to the gradient of input i.
   virtual void add_grad(int i, TensorId grad) = 0;
 };
 
-/// An op that brings a value into codes which are fewer bytes to move, or back. The check follows
-/// codes as what they encode; what a lossy codec gives back bears its mark (`~int8`).
+/// An encoder of a value into fewer bytes, or its decoder. The check treats codes as their value;
+/// a value decoded from a lossy codec keeps its mark (`~int8`).
 struct Codec {
-  const char* name = nullptr;  ///< null: the op is none
+  const char* name = nullptr;  ///< null: the op is no codec
   enum class Role : uint8_t { encode, decode } role = Role::encode;
   bool lossless = false;
 };
@@ -236,116 +233,111 @@ struct Op {
   Work (*work)(const Call&);
   void (*grad)(GradContext&) = nullptr;  ///< null: not differentiable
   std::vector<Sample> (*samples)() = nullptr;
-  graph::OutputSet accumulates = {};  ///< outputs that can be added to an accumulator
+  graph::OutputSet accumulates = {};  ///< outputs that can accumulate
   /// Pairs (input, output) that share a buffer: the op updates the input in place.
   std::vector<std::pair<int, int>> inplace = {};
-  /// Pairs (input, output) that may share a buffer: the kernel writes an element of the output
-  /// after it has read what it needs of the input there.
+  /// Pairs (input, output) that may share a buffer: the kernel writes an output element after its
+  /// last read of the input there.
   std::vector<std::pair<int, int>> may_overwrite = {};
-  /// Indices of inputs with respect to which the gradient test differentiates (by default all
-  /// floating-point inputs).
+  /// Inputs that the gradient test differentiates by; empty: all floating-point inputs.
   std::vector<int> fd_inputs = {};
 
-  // Traits: what others need to know, so that nobody knows an op by its name.
-  /// Bytes that the kernel may touch besides its inputs and outputs, planned in the arena; scratch
-  /// of threads is counted for attribute `threads` of them (default kScratchThreads): a kernel uses
-  /// no more threads than its workspace has room for, and its result does not depend on their
-  /// number.
+  // Traits, so that no other code depends on an op's name.
+  /// Bytes of scratch memory, planned in the arena. Per-thread scratch counts attribute `threads`
+  /// (default kScratchThreads): a kernel uses no more threads than its workspace allows, and its
+  /// result does not depend on their number.
   int64_t (*workspace)(const Call&) = nullptr;
   CostClass cost_class = CostClass::memory;
   Family family = Family::elementwise;
-  /// FLOPs that the mathematics of the model asks for, of the whole forward node (docs/outputs.md);
-  /// null: none are counted. `mean_keys`: keys that a query sees on average, 0: as the attributes
-  /// say.
+  /// Model FLOPs of the whole forward node (docs/outputs.md); null: 0. `mean_keys`: average number
+  /// of keys of a query, 0: from the attributes.
   double (*model_flops)(const Attrs&, std::span<const TensorType> in, double mean_keys) = nullptr;
   bool cheap_to_repeat =
-      false;  ///< much memory for little arithmetic: recompute=selective repeats it
+      false;  ///< much memory, little arithmetic: recomputed by recompute=selective
   Meaning meaning = Meaning::application;
   Routing routing = {};
   Codec codec = {};
-  /// Its kernels take operands with gaps between elements (kernels::TensorRef::strides).
+  /// Its kernels accept strided operands (kernels::TensorRef::strides).
   bool follows_strides = false;
-  /// Its kernels take elements of every type as they are. Those of other ops compute in at least
-  /// f32: on copies of operands that are shorter, for which their workspace has room (cost_of).
+  /// Its kernels accept every element type directly. Kernels of other ops compute in f32 at least,
+  /// on copies of shorter operands in their workspace (cost_of).
   bool takes_any_type = false;
 
-  /// The op by other ops, none of which comes back to it: its outputs for the inputs `in`, equal up
-  /// to rounding. With Defined::also they are all outputs of one application. Empty: with these
-  /// inputs the op is primitive.
+  /// Definition by other ops, without recursion: returns the outputs for the inputs `in`, equal up
+  /// to rounding. With Defined::also they are all outputs of one application. An empty result: the
+  /// op is primitive for these inputs.
   std::vector<int> (*define)(Definition&, const Attrs&, std::span<const int> in) = nullptr;
   Defined defined = Defined::no;
 };
 
-/// Whether an application on these inputs is told how many routed rows there are (i64 counts). One
-/// that is not touches as many as its types hold, however few came.
+/// Returns whether an application on these inputs gets the number of routed rows (i64 counts).
+/// Without it, the op processes the bound of its types.
 bool reads_counts(std::span<const TensorType> in);
-/// True of plain floating-point elements of one or two bytes.
+/// Returns whether the elements are plain floating-point numbers of one or two bytes.
 bool is_short(const TensorType& type);
-/// The workspace alone, rounded up to 64 bytes, with room for f32 copies of short operands.
+/// Returns the workspace, rounded up to 64 bytes, with room for f32 copies of short operands.
 int64_t workspace_of(const Op& op, const Call& call);
-/// Work and workspace of one application. Error: a symbol that is not in the table of the call.
+/// Returns work and workspace of one application. Throws Error for an unknown symbol.
 Cost cost_of(const Op& op, Call call);
-/// The workspace alone, by name. Error if there is no such op.
+/// Returns the workspace of the op of this name. Throws Error for an unknown op.
 int64_t workspace_bytes(std::string_view op, const Attrs& attrs, std::span<const TensorType> in,
                         std::span<const TensorType> out);
 
 const Op& find(std::string_view name);  ///< throws Error that lists all ops
 const Op* find_or_null(std::string_view name);
-const Op& of(Meaning meaning);  ///< the op of a meaning other than application
+const Op& of(Meaning meaning);  ///< requires a meaning other than application
 const std::vector<const Op*>& all();
 
-/// The operands of an op as letters of its index notation, for operands of these ranks.
+/// The operands of an op as letters of its index notation.
 struct Letters {
-  bool any = false;                  ///< no notation: any number of operands, all of them whole
-  std::vector<std::string> in, out;  ///< a letter per dim; "" for a scalar
-  std::vector<std::string> in_partial_of;  ///< by input: the letter that it is a sum over, or ""
-  std::vector<size_t> dims_out;            ///< by output: number of dims
+  bool any = false;                        ///< no notation: any number of whole operands
+  std::vector<std::string> in, out;        ///< a letter per dim; "" for a scalar
+  std::vector<std::string> in_partial_of;  ///< per input the letter that it is a sum over, or ""
+  std::vector<size_t> dims_out;            ///< per output the number of dims
 };
-/// Throws Error when the notation has no alternative for these ranks.
+/// Throws Error if the notation has no alternative for these numbers of dims.
 Letters letters(const Op& op, std::span<const TensorType> in, std::span<const TensorType> out);
 
-/// Where an output has a letter that no input has: output and dim; -1 if none does.
+/// Returns (output, dim) of a letter that no input has; -1 if there is none.
 std::pair<int, int> place_in_outputs(const Letters& letters, char letter);
-/// True if the op makes outputs of these types. Of a letter that no input has, and that it takes by
-/// position, outputs may be a part. Throws Error for inputs that it does not take.
+/// Returns whether the op makes outputs of these types. Along a positional letter that no input
+/// has, outputs may be a part. Throws Error for inputs that it does not accept.
 bool makes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
            std::span<const TensorType> out);
-/// True if an op acts on every element of operands with these dims (letters) by itself, wherever it
-/// is, and puts the results in the same place or adds them up: then it acts on tensors that lie one
-/// after the other in one operand as on each of them.
+/// Returns whether an op acts on every element of operands with these dims (letters) independently,
+/// with the results in the same place or summed. It then acts on concatenated tensors as on each.
 bool acts_by_element(const LayoutRule& rule, const Letters& letters, std::string_view dims);
 
-/// The graph of a definition, one level deep: inner ops may have definitions of their own.
+/// The graph of a definition, one level deep; inner ops may have definitions too.
 struct Unfolded {
   struct Step {
     const Op* op = nullptr;
     Attrs attrs;
     std::vector<int> in, out;  ///< values
   };
-  std::vector<TensorType> types;  ///< of the values; the op's inputs are the first
-  std::vector<Step> steps;        ///< in an order in which they can run
-  std::vector<int> out;           ///< values that are the op's outputs
+  std::vector<TensorType> types;  ///< of the values, the op's inputs first
+  std::vector<Step> steps;        ///< in topological order
+  std::vector<int> out;           ///< values of the op's outputs
 };
-/// Nothing (no outputs) where the op is primitive.
+/// Returns no outputs if the op is primitive.
 Unfolded unfold(const Op& op, const Attrs& attrs, std::span<const TensorType> in);
-/// Unfolds every sample of every op down to primitive ones, as is done once with all ops when the
-/// first of them is asked for. Error if a definition comes back to itself, applies what is no op,
-/// or gives other types than the op.
+/// Unfolds every sample of every op down to primitive ones; called once, on the first look-up of an
+/// op. Throws Error if a definition is recursive, applies an unknown op, or gives other types.
 void check_definitions(const std::vector<Op>& ops);
 
-/// All legal signatures on one axis for operands of these ranks, replicated first. Accumulators
-/// (see graph::Node::accumulate) are not among the operands: they follow their output. Last come
-/// those that split one letter that the op takes by position (the kernel is told where the piece
-/// begins), where support ties several (queries and keys) one of them alone. Parts under
-/// Monoid::softmax are two outputs that belong together: no signature splits such a letter.
+/// Returns all legal signatures on one axis, the replicated one first. Accumulators
+/// (graph::Node::accumulate) are not operands: they follow their output. The last signatures split
+/// one positional letter (the kernel gets the piece's offset); of letters tied by support (queries
+/// and keys) only one. No signature splits a letter under Monoid::softmax, whose parts are two
+/// related outputs.
 std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
                                       std::span<const TensorType> out);
 
-/// The first positional letter that support ties to this one; the letter itself if none does.
+/// Returns the first positional letter tied to this one by support, or the letter itself.
 char tied(const LayoutRule& rule, char letter);
 
-/// What an even split of `letter` and those that support ties to it cuts off from what needs it: "t
-/// in [4, 8) needs s in [0, 8)". "" if nothing. `part`: indices of such a letter in each part.
+/// Returns the dependency that an even split of `letter` and its tied letters would cut, such as "t
+/// in [4, 8) needs s in [0, 8)", or "". `part`: indices of such a letter in each part.
 std::string cut_support(const Op& op, const Attrs& attrs, char letter,
                         const std::function<int64_t(char)>& part);
 

@@ -20,8 +20,8 @@ inline void want_inputs(std::string_view op, Types in, size_t n) {
   if (in.size() != n) fail(op, "got {} inputs; expected {}", in.size(), n);
 }
 
-/// The type of sums over many addends of such numbers, and of what is kept per row of them: f32 of
-/// shorter floating-point types (bf16 has 8 bits of precision), otherwise the type itself.
+/// Returns the type of long sums and of statistics per row: f32 for shorter floating-point types
+/// (bf16 has 8 bits of precision), otherwise the type itself.
 inline DType sum_dtype(DType dtype) {
   return graph::is_floating(dtype) && graph::bits_of(dtype) < 32 ? DType::f32 : dtype;
 }
@@ -82,9 +82,8 @@ inline int64_t total_bytes(Types in, Types out) {
   return bytes;
 }
 
-/// Elements of an operand, of a routed one those that even routing brings: of its tokens' rows the
-/// share that the experts at hand are of all. Those of what it can hold, where nothing tells how
-/// many experts there are.
+/// Returns the elements of an operand; for a routed one under even routing, the local experts'
+/// share of its tokens' rows. With an unknown number of experts it is the bound.
 inline double even_numel(const Call& call, const TensorType& type) {
   const double numel = static_cast<double>(type.numel());
   if (!type.routed() || call.experts == 0) return numel;
@@ -112,9 +111,9 @@ inline Work memory_bound(const Call& call, double flops_per_element) {
   return work;
 }
 
-/// Bytes of an element.
+/// Returns the bytes of an element.
 inline int64_t element(const TensorType& type) { return graph::size_of(type.dtype); }
-/// Elements of the dims from `begin` on, and before `end`.
+/// Returns the product of the dims [begin, end).
 inline int64_t product(const Dims& dims, size_t begin, size_t end) {
   int64_t elements = 1;
   for (size_t i = begin; i < end; ++i) {
@@ -124,11 +123,11 @@ inline int64_t product(const Dims& dims, size_t begin, size_t end) {
 }
 inline int64_t product(const Dims& dims, size_t begin) { return product(dims, begin, dims.size()); }
 
-/// Threads that scratch is counted for.
+/// Returns the number of threads with scratch.
 inline int64_t scratch_threads(const Attrs& attrs) {
   return std::max<int64_t>(1, attrs.i_or("threads", kScratchThreads));
 }
-/// Scratch of products with an inner dimension of k and n columns.
+/// Returns the scratch of products with inner dimension k and n columns.
 inline int64_t product_scratch(const Attrs& attrs, int64_t n, int64_t k, int64_t element) {
   return scratch_threads(attrs) * gemm_scratch(n, k, element);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program: per rank class, tasks in lanes over buffers with dependencies. The same object is
+// The program: per rank class, tasks in lanes over buffers, with dependencies. The same object is
 // executed, simulated, checked and rewritten. Every struct names its fields once (program/field.h).
 #pragma once
 
@@ -40,10 +40,10 @@ using GroupId = Id<struct Group>;      ///< index into Program::groups
 using TableId = Id<struct Table>;      ///< index into Program::tables
 using RoleId = Id<struct Role>;        ///< index into Program::roles
 
-/// An in-order queue of a rank that stands for a resource. Collectives have the lanes `intra` and
-/// `inter`, messages a pair of their own, as links are full duplex: what a rank sends leaves in the
-/// `_tx` lane of the link, what it receives arrives in the `_rx` lane. So a message to the next
-/// stage does not stand behind a sum of gradients: they share the link.
+/// An in-order queue of one resource of a rank, like a CUDA stream. Collectives use the lanes
+/// `intra` and `inter`. Sends and receives use the `_tx` and `_rx` lanes of the link, since links
+/// are full duplex. So a message to the next stage does not queue behind a gradient all-reduce; it
+/// shares the link.
 enum class Lane : uint8_t {
   compute,
   intra,
@@ -68,15 +68,15 @@ Phase parse_phase(std::string_view text);
 template <>
 inline constexpr bool kIsCache<comm::Id> = true;
 
-/// What tasks of the same shape share, interned: op (a compute op of src/ops or a communication op
-/// of src/collectives), attributes, local types, cost.
+/// The common part of tasks of one shape, interned: op (of src/ops or src/collectives),
+/// attributes, local types, costs.
 struct Kind {
   std::string op;
   Attrs attrs;
-  std::vector<TensorType> in, out;  ///< local types, accumulators not among the inputs
+  std::vector<TensorType> in, out;  ///< local types; accumulators are not inputs
   double flops = 0;
   int64_t bytes = 0;      ///< memory traffic of a kernel; comm::Op::payload of a communication
-  int64_t workspace = 0;  ///< in the arena; of a collective: comm::transport_bytes, or 0
+  int64_t workspace = 0;  ///< in the arena; for a collective comm::transport_bytes, or 0
   comm::Id communication =
       comm::Id::none;  ///< follows from `op`: set by Program::intern and the parser
   bool operator==(const Kind&) const = default;
@@ -93,33 +93,32 @@ struct Kind {
     visit(Field("").cache(), &Kind::communication);
   }
 };
-/// What a rate of arithmetic is looked up by: the first floating-point type among inputs, then
-/// outputs; f32 if there is none. Kernels are found by the types of all operands.
+/// Returns the type whose arithmetic peak applies: the first floating-point type among inputs, then
+/// outputs; f32 without one. Kernels are found by the types of all operands.
 graph::DType compute_dtype(const Kind& kind);
-/// "linear (f32[4,8], f32[2,8]) -> (f32[4,2])".
+/// Returns "linear (f32[4,8], f32[2,8]) -> (f32[4,2])".
 std::string types_text(const Kind& kind);
 inline bool is_communication(const Kind& kind) { return kind.communication != comm::Id::none; }
 bool is_collective(const Kind& kind);  ///< communication other than messages
-/// True if tasks of these kinds may meet.
+/// Returns whether tasks of these kinds may meet in one communication.
 bool may_meet(const Kind& one, const Kind& other);
-/// The kind of a communication op on these local types, with its payload: symbols among the dims
-/// count as expected.
+/// Returns the kind of a communication op on these local types, with its payload. Symbols among the
+/// dims count with their expected values.
 Kind communication_kind(comm::Id op, Attrs attrs, std::vector<TensorType> in,
                         std::vector<TensorType> out, std::span<const Symbol> symbols = {});
-/// Which order what leaves on a link keeps: that of messages, or that of collectives, for a message
-/// that is a part of one: it takes nothing from those that are waited for, as one in a lane of its
-/// own would if it was asked for ahead.
+/// Order of a send on its link: in the messages' lane, or in the collectives' lane for a message of
+/// an expanded collective. In the latter, a prefetched message takes no bandwidth from a collective
+/// that compute waits for.
 enum class Order : uint8_t { messages, collectives };
-Order order_of(Lane lane);  ///< `collectives` of `intra` and `inter`
-/// The lane of a link for what has this role: collectives, sends, receives. `order` is asked for
-/// sends alone: collectives have but one, and what arrives has lanes of its own either way.
+Order order_of(Lane lane);  ///< `collectives` for `intra` and `inter`
+/// Returns the lane of a link for a collective, send or receive. `order` matters for sends only.
 Lane link_lane(comm::Role role, bool leaves_node, Order order = Order::messages);
-/// What the host does, or copies to and from it: `host`, `h2d`, `d2h`.
+/// Returns whether the lane is the host's, or copies to or from it: `host`, `h2d`, `d2h`.
 inline bool is_of_host(Lane lane) { return lane >= Lane::h2d; }
-bool is_between_nodes(Lane lane);  ///< of the links between nodes: `inter`, `inter_tx`, `inter_rx`
+bool is_between_nodes(Lane lane);  ///< one of `inter`, `inter_tx`, `inter_rx`
 
-/// A set of ranks with a job of its own, on a mesh of its own. The ranks of a role are consecutive,
-/// those of the first role come first.
+/// A set of ranks with a mesh of its own, such as attention ranks and expert ranks. Ranks of a role
+/// are consecutive, in the order of the roles.
 struct Role {
   std::string name = "all";
   Mesh mesh;
@@ -132,12 +131,11 @@ struct Role {
   }
 };
 
-/// Ranks of a role that differ only in the coordinates of `axes`; of the axis `along`, one of
-/// `axes`, only the coordinates `members` take part (the stages that share a tied parameter); kNone
-/// and empty: all of every axis. Or all ranks of two roles, `role` and the later `with`, between
-/// which something is transferred.
-/// Program::intern brings a group to its one spelling: axes of one rank are left out, and so are
-/// `members` when they name all coordinates.
+/// A process group: ranks of a role that differ only in the coordinates of `axes`. With `along`,
+/// one of `axes`, only its coordinates `members` take part (the stages that share a tied
+/// parameter). With `with`, a later role: all ranks of both roles, for a transfer between them.
+/// Program::intern normalises a group: axes of size one are dropped, and so are `members` that name
+/// all coordinates.
 struct Group {
   RoleId role = 0;
   std::vector<int32_t> axes;
@@ -156,16 +154,16 @@ struct Group {
   }
 };
 
-/// The group over these axes, with all coordinates.
+/// Returns the group over these axes, with all coordinates.
 inline Group group_over(std::vector<int32_t> axes, RoleId role = 0) {
   return {role, std::move(axes), kNone, {}, kNone};
 }
-/// The group of all ranks of two roles.
+/// Returns the group of all ranks of two roles.
 inline Group group_between(RoleId one, RoleId other) {
   return {std::min(one, other), {}, kNone, {}, std::max(one, other)};
 }
 
-/// Coordinates [begin, begin + count) on an axis; kAll: all of them, whatever its size.
+/// Coordinates [begin, begin + count) on an axis; kAll: the whole axis, of any size.
 struct Interval {
   static constexpr int32_t kAll = -1;
   int32_t begin = 0, count = kAll;
@@ -175,23 +173,22 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
-/// Ranks of a mesh: all whose coordinate on every axis lies in the interval of that axis.
+/// A box of a mesh: the ranks with every coordinate in the interval of its axis.
 struct Box {
   std::array<Interval, graph::kMaxAxes> on;
   Interval& operator[](size_t axis) { return on[axis]; }
   const Interval& operator[](size_t axis) const { return on[axis]; }
-  /// The ranks with this coordinate on the axis.
+  /// Returns the ranks with this coordinate on the axis.
   static Box at(int32_t axis, int32_t coordinate);
   bool operator==(const Box&) const = default;
 };
-std::string to_string(const Box& box, const Mesh& mesh);  ///< "pp:0 ep:0-1"; whole axes left out
+std::string to_string(const Box& box, const Mesh& mesh);  ///< "pp:0 ep:0-1", without whole axes
 Box parse_box(std::string_view text, const Mesh& mesh);   ///< throws Error
 
-/// A number at every coordinate on some axes of a role's mesh: where something begins that is not
-/// in the same place on all its ranks, or how far away the peers of ranks lie. The last axis counts
-/// fastest.
+/// A number for every coordinate on some axes of a role's mesh: an offset, or the distance of a
+/// peer, that differs between ranks. The last axis counts fastest.
 struct Table {
-  RoleId role = 0;            ///< whose ranks may refer to it
+  RoleId role = 0;            ///< only its classes may refer to the table
   std::vector<int32_t> axes;  ///< ascending
   std::vector<int64_t> values;
   bool operator==(const Table&) const = default;
@@ -204,13 +201,13 @@ struct Table {
   }
 };
 
-/// The furthest that an index or an element at which something begins, or a number of a table that
-/// is added to one, may be from 0: sums of a few of them and of sizes do not overflow.
+/// Largest absolute offset, of a piece, view or table entry. Sums of several offsets and sizes then
+/// do not overflow.
 inline constexpr int64_t kMostBegin = int64_t{1} << 50;
 inline bool begins_too_far(int64_t begin) { return begin > kMostBegin || begin < -kMostBegin; }
 
-/// Where the rank's piece of a letter of an op's notation begins in the logical tensor, for ops
-/// that act by position. The letters of a transfer are a, b, .. for the dims of what it moves.
+/// Offset of the rank's piece along a letter of an op's notation in the logical tensor, for ops
+/// that depend on position. The letters of a transfer are a, b, .. for the dims of its tensor.
 struct Begin {
   char letter = 0;
   int64_t begin = 0;
@@ -218,20 +215,19 @@ struct Begin {
   bool operator==(const Begin&) const = default;
 };
 
-/// The other end of a message: the rank that lies `offset` further along an axis, around its end.
-/// With a table, its number at the coordinates of the rank is added to the offset, so that any
-/// permutation of the ranks along the axis is a way.
+/// Maps a rank to the other end of a message: `offset` further along an axis, with wrap-around. A
+/// table adds a number per rank, so any permutation along the axis can be expressed.
 struct Way {
   int32_t axis = kNone, offset = 0;
   TableId by = kNone;
   auto operator<=>(const Way&) const = default;
 };
 
-/// One part of a task starts after one of another task.
+/// Dependency of a part of a task on a part of another task.
 struct PartDep {
-  int32_t own = 0;      ///< part of the task that waits
+  int32_t own = 0;      ///< part of the waiting task
   TaskId task = kNone;  ///< in another lane
-  int32_t part = 0;     ///< of that one
+  int32_t part = 0;     ///< part of `task`
   bool operator==(const PartDep&) const = default;
 };
 
@@ -240,27 +236,26 @@ struct Task {
   Lane lane = Lane::compute;
   Phase phase = Phase::forward;
   int32_t micro_batch = kNone;
-  int32_t stage = kNone;  ///< of the pipeline; a rank may run several
+  int32_t stage = kNone;  ///< pipeline stage; a rank may run several
   int32_t layer = kNone;
-  OutputSet accumulate;  ///< outputs that are added to
+  OutputSet accumulate;  ///< accumulated outputs
   bool recompute = false;
   std::vector<BufferId> in, out;
-  std::vector<Begin> begins;  ///< of letters whose pieces do not begin at 0 on all ranks
-  /// At most one: the task is done in parts (parts.h), as many as `begin` says, each a block along
-  /// the letter; the block that `by` says first (0 without one), then those above it, around the
-  /// end. A negative number: then those below it. Letters of a communication are 'a' for dim 0 ..
+  std::vector<Begin> begins;  ///< offsets that are not 0 on all ranks
+  /// At most one entry: the task runs in |`begin`| parts (parts.h), each a block along the letter.
+  /// `by` gives the first block (0 without it); the next ones follow with wrap-around, downwards if
+  /// `begin` is negative. Letters of a communication are 'a' for dim 0 and so on.
   std::vector<Begin> parts;
   std::vector<TaskId> deps;  ///< in other lanes; order inside a lane is implied
   std::vector<PartDep> part_deps;
   GroupId group = kNone;  ///< collectives
-  /// send/recv: the way to the peer, on the mesh of the role; message id
+  /// Messages: mapping to the peer on the mesh of the role, and message id.
   int32_t peer_axis = kNone, peer = 0, tag = kNone;
   TableId peer_by = kNone;    ///< added to `peer`
-  int32_t origin = kNone;     ///< graph node (label; no rule of check may depend on it)
+  int32_t origin = kNone;     ///< graph node; a label that no rule of the check depends on
   int64_t workspace = kNone;  ///< arena offset of its kernel's workspace
   Way way() const { return {peer_axis, peer, peer_by}; }
-  /// Where its piece of a letter begins; null: at 0. What is said of one letter twice counts once:
-  /// the first time.
+  /// Returns the offset entry of a letter, the first if there are several; null: 0.
   const Begin* begin_of(char letter) const;
   bool operator==(const Task&) const = default;
 
@@ -299,17 +294,17 @@ enum class BufferKind : uint8_t {
 };
 const char* to_string(BufferKind kind);
 
-/// Where memory lies. A rank has an arena in each.
+/// A memory space. A rank has an arena in each.
 enum class Space : uint8_t {
-  device,  ///< what kernels and links work on
-  host,    ///< where the host lane works: what is offloaded lies here
+  device,  ///< memory of kernels and links
+  host,    ///< memory of the host lane, for offloaded tensors
 };
 inline constexpr int kNumSpaces = 2;
 const char* to_string(Space space);
 Space parse_space(std::string_view text);
 
-/// A tensor in a named buffer that holds several. Its local part, in memory order, lies at elements
-/// `begin` on of the bucket: all that the ranks which split the buffer hold together.
+/// A tensor in a bucket. Its local part is at elements `begin` and following, in memory order, of
+/// the bucket before it is split over ranks.
 struct Slot {
   std::string tensor;
   Layout layout;  ///< of the tensor, before the bucket is split
@@ -317,28 +312,27 @@ struct Slot {
   bool operator==(const Slot&) const = default;
 };
 
-/// A step buffer with symbols among its dims has room for their bounds, and holds the tensor of the
-/// step row by row from its beginning. A persistent one may have one at dim 0 alone: its rows stay
-/// where they are when their number changes.
+/// A tensor in memory. A step buffer with symbolic dims has room for their bounds, and holds the
+/// step's tensor row by row from its beginning. A persistent one may have a symbol at dim 0 only,
+/// so that its rows keep their place as their number changes.
 struct Buffer {
   TensorType type;  ///< local
   BufferKind kind = BufferKind::step;
   Space space = Space::device;
-  std::string name;             ///< persistent, input, output: tensor name; of a bucket its own
-  int32_t micro_batch = kNone;  ///< input: which micro-batch
-  int64_t offset = kNone;       ///< step: in the arena of its space, multiple of 64
+  std::string name;             ///< persistent, input, output: tensor name; a bucket's own name
+  int32_t micro_batch = kNone;  ///< of an input
+  int64_t offset = kNone;       ///< step: offset in the arena of its space, a multiple of 64
   Layout layout;                ///< persistent/input/output: contract with the host
-  /// Persistent and output buffers of rank 1: the tensors that it holds, in order, with zeros
-  /// between and behind them. The layout is that of the bucket, of whose elements a rank has its
-  /// block.
+  /// Buckets (persistent and output buffers of rank 1): the tensors in order, with zeros between
+  /// and after them. `layout` is the bucket's: a rank has its block of the elements.
   std::vector<Slot> slots;
-  int32_t logical = kNone;  ///< graph tensor (label; no rule of check may depend on it)
-  /// Step buffers of routed rows: the type's size is a bound, and the plan counts on this many
-  /// bytes from the buffer's beginning. It has a slot: no dense buffer shares its addresses.
+  int32_t logical = kNone;  ///< graph tensor; a label that no rule of the check depends on
+  /// Step buffers of routed rows: expected bytes from the buffer's beginning; the type's size is a
+  /// bound. No dense buffer shares its addresses.
   int64_t expected_bytes = kNone;
-  // View: the part of `base` that begins at index `begin` (plus what the table says at the rank's
-  // coordinates) of dim `dim`, as long as its own type says; without a dim, elements of the base in
-  // memory order, in a shape of the view's own. A base is no view itself.
+  // View: the part of `base` from index `begin` (plus the table's number) of dim `dim`, of the size
+  // of its own type. Without `dim`: elements of the base in memory order, in a shape of its own. A
+  // base is never a view.
   BufferId base = kNone;
   int32_t dim = kNone;
   int64_t begin = 0;
@@ -364,21 +358,21 @@ struct Buffer {
   }
 };
 
-/// Ranks that do the same: those of a role that lie in a box of its mesh. Tasks are in issue order;
-/// a lane is the subsequence of its tasks.
+/// Ranks that run the same list of tasks: a box of a role's mesh. Tasks are in issue order; a lane
+/// is the subsequence of its tasks.
 struct RankClass {
   std::string name;
   RoleId role = 0;
   Box box;
   std::vector<Task> tasks;
   std::vector<Buffer> buffers;
-  /// Addresses of step buffers and workspaces, as planned. How much of them is memory: memory.h.
+  /// Planned addresses of step buffers and workspaces. memory.h says how much of them is memory.
   int64_t arena_bytes = 0;
   int64_t host_arena_bytes = 0;  ///< of step buffers in host memory
   int64_t arena(Space space) const {
     return space == Space::device ? arena_bytes : host_arena_bytes;
   }
-  /// The buffer that has the memory: the base of a view, else the buffer itself.
+  /// Returns the base of a view, or the buffer itself.
   BufferId root(BufferId buffer) const {
     return buffers[buffer].kind == BufferKind::view ? buffers[buffer].base : buffer;
   }
@@ -396,8 +390,8 @@ struct RankClass {
   }
 };
 
-/// A named tensor that belongs to a parameter: a state that the optimizer keeps for it
-/// (persistent), or its gradient (an output).
+/// Relates a named tensor to a parameter: an optimizer state (persistent), or its gradient (an
+/// output).
 struct Belongs {
   std::string tensor, parameter;
   bool operator==(const Belongs&) const = default;
@@ -409,10 +403,10 @@ struct Belongs {
   }
 };
 
-/// Where each kind stands in Program::kinds, by all its fields. Kept by Program::intern.
+/// Index of Program::kinds by all fields, maintained by Program::intern.
 class KindIndex {
  public:
-  /// Two programs are equal whatever was looked up in them.
+  /// Always equal: a cache does not distinguish programs.
   bool operator==(const KindIndex&) const { return true; }
 
  private:
@@ -424,12 +418,12 @@ inline constexpr bool kIsCache<KindIndex> = true;
 
 struct Program {
   std::string config;   ///< resolved run configuration (JSON, one line): model, data, train, plan
-  std::string purpose;  ///< which of the programs of that run it is (run/compile.h); "": training
+  std::string purpose;  ///< one of the run's programs (run/compile.h); "": training
   int32_t num_micro_batches = 1;
-  int32_t num_layers = 0;      ///< of the model, to name what is not in one; 0: not known
-  int32_t ranks_per_node = 0;  ///< rank r lies in node r / ranks_per_node; 0: all in one
+  int32_t num_layers = 0;      ///< of the model, for names of places; 0: unknown
+  int32_t ranks_per_node = 0;  ///< rank r is on node r / ranks_per_node; 0: one node
   std::vector<Role> roles{Role{}};
-  std::vector<Symbol> symbols;  ///< what dims of the types below may refer to
+  std::vector<Symbol> symbols;  ///< of the dims of types
   std::vector<Belongs> belongs;
   std::vector<Table> tables;
   std::vector<Kind> kinds;
@@ -445,50 +439,49 @@ struct Program {
   RoleId role_of(int32_t rank) const;
   int32_t first_rank(RoleId role) const;
   const Mesh& mesh_of(ClassId cls) const { return roles[classes[cls].role].mesh; }
-  /// Of the rank in the mesh of its role.
+  /// Returns the rank's coordinates in the mesh of its role.
   std::vector<int32_t> coords(int32_t rank) const;
-  /// The class whose box holds the rank, kNone if there is none: a walk over the classes. Who asks
-  /// for all ranks takes the table.
+  /// Returns the class whose box has the rank, or kNone. Linear in the classes; for all ranks use
+  /// class_table.
   ClassId class_of(int32_t rank) const;
   std::vector<ClassId> class_table() const;  ///< by rank
   std::vector<int32_t> ranks_of(ClassId cls) const;
-  /// The box of a class on an axis of its mesh, in numbers.
+  /// Returns the interval of a class on an axis of its mesh, with kAll resolved.
   Interval span(ClassId cls, int32_t axis) const;
-  /// What keeps the classes from being a partition of the ranks, or "".
+  /// Returns why the classes are no partition of the ranks, or "".
   std::string bad_placement() const;
 
-  // Who meets whom.
-  /// Members of the group instance that `rank`, of a role of the group, belongs to, in rank order.
+  // Groups and peers.
+  /// Returns the members of the group instance of `rank`, in rank order.
   std::vector<int32_t> members(const Group& group, int32_t rank) const;
-  /// Ranks that meet in an instance of the group.
+  /// Returns the number of ranks in an instance of the group.
   int64_t size_of(const Group& group) const;
-  /// The classes whose ranks meet in one instance of the group, ascending; one entry for every sort
-  /// of instance that there is.
+  /// Returns, for every distinct kind of instance, the classes whose ranks meet in it, ascending.
   std::vector<std::vector<ClassId>> meetings(const Group& group) const;
-  /// True if ranks of several classes meet in some instance of the group.
+  /// Returns whether ranks of several classes meet in some instance of the group.
   bool crosses_classes(const Group& group) const;
-  /// The rank that a message of `rank` goes to or comes from. This is what a peer is, for
-  /// everybody.
+  /// Returns the rank at the other end of a message of `rank`: the one definition of a peer.
   int32_t peer_of(const Way& way, int32_t rank) const;
-  /// The classes of the peers of the ranks of `cls`, ascending.
+  /// Returns the classes of the peers of the ranks of `cls`, ascending.
   std::vector<ClassId> peer_classes(ClassId cls, const Way& way) const;
-  /// True if some ranks of class `cls` meet ranks of other nodes in the group, or send to or
-  /// receive from other nodes. At worst linear in the ranks of the class.
+  /// Returns whether some rank of `cls` meets ranks of other nodes in the group, or sends to or
+  /// receives from other nodes. At worst linear in the ranks of the class.
   bool leaves_node(const Group& group, ClassId cls) const;
   bool leaves_node(const Way& way, ClassId cls) const;
 
   KindId intern(Kind kind);
   GroupId intern(const Group& group);
   TableId intern(Table table);
-  /// `begin` plus the table's number at the coordinates of the rank, which is of the table's role.
+  /// Returns `begin` plus the table's number at the rank's coordinates. Requires: the rank is of
+  /// the table's role.
   int64_t begin_at(int64_t begin, TableId by, int32_t rank) const;
-  /// Where a task's piece of a letter begins on a rank of its role.
+  /// Returns the offset of a task's piece along a letter on a rank of its role.
   int64_t begin_at(const Task& task, char letter, int32_t rank) const;
-  /// The same at coordinates in the mesh of the table's role.
+  /// The same, at coordinates in the mesh of the table's role.
   int64_t begin_at(int64_t begin, TableId by, std::span<const int32_t> coords) const;
-  /// The parameter that each tensor of `belongs` belongs to, by the tensor's name.
+  /// Returns the parameter of each tensor of `belongs`, by the tensor's name.
   std::map<std::string, std::string> parameters_of_tensors() const;
-  /// The one spelling of a group: two groups have the same ranks exactly if theirs are equal.
+  /// Returns the normal form of a group: equal exactly for groups with the same ranks.
   Group canonical(Group group) const;
   bool operator==(const Program&) const = default;
 
@@ -510,38 +503,37 @@ struct Program {
   }
 };
 
-/// Makes one class of those that have equal lists (tasks, buffers, arena) and boxes that together
-/// are one box; its name is that of the first. What every rank does stays as it is.
+/// Merges classes with equal lists (tasks, buffers, arena) whose boxes form one box, under the name
+/// of the first. Every rank's tasks stay the same.
 void unite_equal_classes(Program& program);
 
-/// Stages of the pipeline that the class has tasks of, ascending.
+/// Returns the pipeline stages of the class's tasks, ascending.
 std::vector<int32_t> stages_of(const RankClass& cls);
-/// Stages of all classes together; as many as classes if no task knows its stage.
+/// Returns the number of stages of all classes, or the number of classes if no task has a stage.
 int32_t num_stages(const Program& program);
-/// "stage 0", "stages 0, 2" if it runs several; its name if it knows none.
+/// Returns "stage 0", "stages 0, 2", or the class's name without stages.
 std::string stage_name(const RankClass& cls);
 
-/// Text form: prints and parses back to the same thing. Errors name `where` and the line.
+/// Text form; parsing a printed program gives an equal one. Errors name `where` and the line.
 std::string print(const Program& program, ClassId only_class = kNone);
 Program parse_program(std::string_view text, const std::string& where = "program text");
 
-/// What a thing is, whatever its number and place in the program: all its fields but addresses, ids
-/// of buffers and tasks, and numbers of the graph; kinds, groups and axes spelt out. Equal for
-/// things that do the same in two programs.
-/// `cls`: whose task or buffer it is; axes are those of its role's mesh.
+/// Returns a description independent of numbering: all fields except addresses, ids of buffers and
+/// tasks, and numbers of the graph, with kinds, groups and axes written out. Equal for equivalent
+/// tasks, buffers or kinds of two programs. `cls`: the class of the task or buffer.
 std::string identity(const Program& program, ClassId cls, const Task& task);
 std::string identity(const Program& program, ClassId cls, const Buffer& buffer);
 std::string identity(const Program& program, const Kind& kind);
 
-/// Hash of everything that decides what the program does: all fields but labels (origin, logical,
+/// Returns a hash of the program's behaviour: all fields except labels (origin, logical,
 /// coordinates of tasks, names of roles and classes, layouts of step buffers, the configuration's
-/// text, the purpose). Two programs of one hash do the same.
+/// text, the purpose).
 Hash128 program_hash(const Program& program);
 std::string to_dot(const Program& program, ClassId cls);
 
-/// "linear_dw L3 mb2 backward (stage0 task 118)": how a task is named in messages and traces. The
-/// place in the model is as graph::layer_name says; the ops of the embedding say it themselves. In
-/// a class of several stages the stage comes with it: "linear L3 stage4 mb2 forward (..)".
+/// Returns the name of a task in messages and traces: "linear_dw L3 mb2 backward (stage0 task
+/// 118)", with its place in the model by graph::layer_name. In a class of several stages the stage
+/// is included: "linear L3 stage4 mb2 forward (..)".
 std::string task_name(const Program& program, ClassId cls, TaskId task);
 
 }  // namespace hocket::program
