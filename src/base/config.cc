@@ -78,7 +78,7 @@ Field& Fields::add(std::string_view name, std::string_view help, FieldTarget tar
   return list_.back();
 }
 
-/// Walks the fields and the tree together; fills the members and what ResolvedConfig remembers.
+/// Walks the fields and the tree together; fills the members and the ResolvedConfig.
 class ConfigReader {
  public:
   explicit ConfigReader(const Fields& root) { collect_paths(root, "", &all_paths_); }
@@ -117,8 +117,8 @@ class ConfigReader {
     }
   }
 
-  /// The path of a key that is called so elsewhere; empty: there is none. What lies deeper in
-  /// another section means another thing: train.optimizer is not plan.shard.optimizer.
+  /// Returns the path of a key with this name in another section, or "". A deeper key has another
+  /// meaning: train.optimizer is not plan.shard.optimizer.
   std::string in_another_section(const std::string& key, const std::string& prefix) const {
     const std::string section = prefix.substr(0, prefix.find('.') + 1);
     std::string found;
@@ -133,7 +133,7 @@ class ConfigReader {
     return found;
   }
 
-  /// A section that has a value is what a scalar stands for.
+  /// Returns the text of a section that is given as a scalar.
   static std::string section_text(const Fields& fields, const ConfigNode& node) {
     const bool has_value = !fields.list().empty() && fields.list()[0].name == "value";
     if (!has_value || node.kind != Kind::scalar) return "a section with keys";

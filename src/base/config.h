@@ -56,7 +56,7 @@ struct NamedValue {
   bool optional = false;
 };
 
-/// Where a key's value lives. Optionals are null when the key is absent or `null`.
+/// Address of a key's value. An optional is null if the key is absent or `null`.
 using FieldTarget =
     std::variant<bool*, int64_t*, double*, std::string*, std::optional<bool>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*,
@@ -64,7 +64,7 @@ using FieldTarget =
                  std::map<std::string, std::string>*, nlohmann::json*, std::shared_ptr<Fields>,
                  FieldList, NamedValue>;
 
-/// One key of a struct. The setters narrow what it accepts and are chained where it is named.
+/// One key of a struct. The setters narrow the accepted values, and can be chained.
 struct Field {
   std::string name;
   std::string help;
@@ -76,7 +76,7 @@ struct Field {
 
   /// Numbers carry this unit: `400Gbit/s`. An int64 holds it rounded to whole base units.
   Field& unit(Unit u) { return unit_of = u, *this; }
-  /// A string that is one of these.
+  /// Accepts one of these strings.
   Field& one_of(std::vector<std::string> values) { return allowed = std::move(values), *this; }
   Field& min(double v) { return least = v, *this; }
   Field& max(double v) { return most = v, *this; }
@@ -163,17 +163,17 @@ class Fields {
   std::vector<Field> list_;
 };
 
-/// What reading yielded: every key with its value and where that came from.
+/// Result of reading: every key with its value and origin.
 class ResolvedConfig {
  public:
   struct Entry {
     std::string path;    ///< "plan.pp", "data.sources.0.weight"
     std::string value;   ///< as YAML
-    std::string origin;  ///< "default", "run.yaml:12", "--set" or whoever filled it in
+    std::string origin;  ///< "default", "run.yaml:12", "--set", or another source
     std::string help;
   };
   const std::vector<Entry>& entries() const { return entries_; }
-  /// Where the value of a key, or of the section, came from: for the `where` of later errors.
+  /// Returns the origin of the value of a key or section, for the `where` of later errors.
   std::string origin(const std::string& path) const;
   bool is_default(const std::string& path) const { return origin(path) == "default"; }
   /// YAML that reads back to the same values; with `# origin` behind each line if asked.
@@ -195,9 +195,9 @@ class ResolvedConfig {
   std::shared_ptr<const nlohmann::json> tree_;
 };
 
-/// What the surroundings say of keys that neither the file nor an override has.
+/// Values from the environment for keys that neither the file nor an override has.
 struct Filled {
-  std::string by;                        ///< the origin of these values: "launcher"
+  std::string by;                        ///< origin of these values: "launcher"
   std::vector<std::string> assignments;  ///< "a.b=value"
 };
 

@@ -94,8 +94,7 @@ void document(const Fields& fields, const std::string& prefix, std::string* out)
 }  // namespace
 
 std::string type_text(const Field& field) {
-  // One overload per type that a field can bind to; adding a type without saying what it is called
-  // does not compile.
+  // One overload per field type; a new type without a name does not compile.
   struct Visitor {
     const Field& field;
     std::string number(const char* plain) const {

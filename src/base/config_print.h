@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How configuration keys and values are shown in errors, in the resolved config and in the docs.
+// Text of configuration keys and values, for errors, the resolved config and the docs.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace hocket {
 
-/// The type inside an optional, or the type itself: what a key holds.
+/// The type inside an optional, or the type itself.
 template <class T>
 struct TypeOf {
   using type = T;
@@ -22,7 +22,8 @@ struct TypeOf<std::optional<T>> {
   static constexpr bool optional = true;
 };
 
-/// What the key accepts, for errors and docs: "an integer", "one of a, b", "a list of strings".
+/// Returns the accepted values of the key, for errors and docs: "an integer", "one of a, b", "a
+/// list of strings".
 std::string type_text(const Field& field);
 
 /// "an integer", and which one is meant where it was given as 1e3 or 1000.0.

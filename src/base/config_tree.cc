@@ -20,9 +20,9 @@ std::string at_line(const std::string& name, const YAML::Mark& mark, const std::
   return mark.is_null() ? otherwise : fmt::format("{}:{}", name, mark.line + 1);
 }
 
-/// Our own tree in place of yaml-cpp's: every value knows the line that it came from, and a key
-/// that stands twice is an error, which yaml-cpp lets pass. `budget` is what
-/// is left of the nodes allowed: aliases are copied, and a few lines of them can ask for billions.
+/// Converts to our own tree: every value has its line, and a duplicate key is an error, which
+/// yaml-cpp accepts. `budget` is the number of nodes left: aliases are copied, and a few lines of
+/// them can expand to billions.
 ConfigNode convert(const YAML::Node& node, const std::string& name, const std::string& where,
                    int depth, int* budget) {
   if (--*budget < 0 || depth > kMaxDepth) {
@@ -83,7 +83,7 @@ std::string tab_advice(const std::string& yaml, const YAML::Mark& mark) {
   return "";
 }
 
-/// Notes where the last document began; what is in it was read already.
+/// Records the start of the last document.
 struct DocumentStarts final : YAML::EventHandler {
   YAML::Mark last;
   void OnDocumentStart(const YAML::Mark& mark) override { last = mark; }
@@ -112,7 +112,7 @@ void expect_one_document(const std::string& text, const std::string& name) {
   }
 }
 
-/// The tree of `text`; its root stands on level `depth` of what it is part of.
+/// Returns the tree of `text`, whose root is at level `depth` of a larger tree.
 ConfigNode parse_tree(std::string_view text, const std::string& name, int depth) {
   const std::string yaml(text);
   try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The YAML of a configuration as a plain tree that remembers the line of everything: what config.cc
-// reads from, and the only place (config_tree.cc) that sees yaml-cpp.
+// The YAML of a configuration as a plain tree with line numbers, the input of config.cc. Only
+// config_tree.cc sees yaml-cpp.
 #pragma once
 
 #include <string>
@@ -15,16 +15,16 @@ struct ConfigNode {
   std::string text;         ///< of a scalar
   bool quoted = false;      ///< a scalar in quotes, or !!str: a string, whatever it looks like
   std::string where;        ///< "run.yaml:12" or "--set a.b=c"
-  std::string assigned_by;  ///< "" or whose assignment it is: "--set"
+  std::string assigned_by;  ///< "", or the origin of an assignment: "--set"
   std::vector<std::string> keys;  ///< of a map, in the file's order; values in `items`
   std::vector<ConfigNode> items;  ///< of a list or map
 
   const ConfigNode* find(std::string_view key) const;
 };
 
-/// Error: not YAML, several documents, a key twice in one map, a key that is no scalar, more than
-/// 100,000 nodes (aliases count as often as they are used) or 64 levels. An empty text is an empty
-/// map.
+/// Parses a text; an empty one gives an empty map. Throws Error for invalid YAML, several
+/// documents, a duplicate key, a non-scalar key, more than 100,000 nodes (aliases count per use) or
+/// 64 levels.
 ConfigNode parse_config_tree(std::string_view text, const std::string& name);
 
 /// Applies one override "a.b=value", which `by` has made; makes the maps on the way. A value that

@@ -11,19 +11,18 @@
 
 namespace hocket {
 
-/// What a user, a file or the network can cause. The text reads
-/// `[where] what; got X; expected Y; try Z`. `kInput` ends a command with exit code 2
-/// (bad input), `kRun` with 1 (a run that failed).
+/// A fault of a user, a file or the network. The text reads `[where] what; got X; expected Y; try
+/// Z`. `kInput` ends a command with exit code 2 (bad input), `kRun` with 1 (a failed run).
 class Error : public std::runtime_error {
  public:
   enum class Kind { kInput, kRun };
-  /// Of several that end one step: the rank's own, or that it was stopped because another failed.
+  /// Of several errors that end one step: the rank's own, or its stop because another rank failed.
   enum class Cause { own, stopped };
-  /// What whoever catches it acts upon: texts are for people, and are never compared.
+  /// The reason for a handler to branch on; texts are for people and never compared.
   enum class Code {
     none,
     layout,   ///< tensors lie so that an op, or a movement between two layouts, is impossible
-    command,  ///< a pass that is a command failed, or what it wrote is no program
+    command,  ///< a command pass failed, or its output is no program
   };
   Error(Kind kind, std::string_view where, std::string_view text, Cause cause = Cause::own,
         Code code = Code::none)
@@ -32,14 +31,14 @@ class Error : public std::runtime_error {
         cause_(cause),
         code_(code),
         where_size_(where.size()) {}
-  /// The two parts of what(), which lives as long as the error: `where`, and what follows it.
+  /// The two parts of what(): `where`, and the rest. Valid for the lifetime of the error.
   std::string_view where() const { return std::string_view(what()).substr(1, where_size_); }
   std::string_view text() const { return std::string_view(what()).substr(where_size_ + 3); }
   Kind kind() const { return kind_; }
   Cause cause() const { return cause_; }
   Code code() const { return code_; }
   int exit_code() const { return kind_ == Kind::kInput ? 2 : 1; }
-  /// The same error with one more clause: `[where] what; note`.
+  /// Returns the same error with one more clause: `[where] what; note`.
   Error with(std::string_view note) const {
     return Error(kind_, where(), fmt::format("{}; {}", text(), note), cause_, code_);
   }

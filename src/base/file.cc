@@ -98,7 +98,7 @@ int open_for_read(const std::string& path, int64_t* size) {
   return fd;
 }
 
-// Where bytes for a path go.
+// Destination of the bytes for a path.
 struct Destination {
   std::string path;
   bool replace = true;  // a file of its own; else something that is written into
@@ -107,7 +107,7 @@ struct Destination {
 // Follows the links of `path` to their end. Links of /proc (/dev/stdout leads there) name an open
 // file and not a place; those, devices and pipes are written into.
 Destination destination_of(const std::string& path) {
-  constexpr int kMostLinks = 40;  // as many as the system follows
+  constexpr int kMostLinks = 40;  // links, the limit of the system
   struct stat st {};
   if (::stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) {
     if (S_ISDIR(st.st_mode)) {
@@ -308,9 +308,8 @@ void FileWriter::close() {
 }
 
 void write_file_atomic(const std::string& path, const std::function<void(FileWriter&)>& writer) {
-  // Written beside the file, synced, renamed over it, and the folder synced: a crash at any moment
-  // leaves the old file or the new one. What is no regular file (a device, a pipe) cannot be
-  // replaced and is written through.
+  // Writes beside the file, syncs, renames over it, and syncs the folder: a crash at any moment
+  // leaves the old file or the new one. A device or pipe cannot be replaced, so bytes go into it.
   static std::atomic<int> counter{0};
   const Destination to = destination_of(path);
   if (!to.replace) {

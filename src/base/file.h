@@ -31,13 +31,13 @@ class FileWriter {
  public:
   enum class Mode {
     create,    ///< an empty file, whatever was there
-    append,    ///< from the end of what is there, if anything is
+    append,    ///< after the existing content, if any
     existing,  ///< as append, and an error if nothing is there: devices, pipes
     within     ///< from the beginning of a file that is there, and wherever seek() leads
   };
   /// `shown` is the name used in errors (the final name while a temporary is written).
   FileWriter(const std::string& path, Mode mode, const std::string& shown = "");
-  /// Writes to standard output, after what stdio holds back for it; close() leaves that open.
+  /// Writes to standard output, after stdio's buffered bytes; close() leaves it open.
   static FileWriter standard_output();
   /// Closes without reporting; call close() to know that all was written.
   ~FileWriter();
@@ -54,7 +54,7 @@ class FileWriter {
   void hash_into(Hasher* hasher) { hasher_ = hasher; }
   /// Bytes written so far through this object.
   int64_t written() const { return written_; }
-  /// Hands what is buffered to the system.
+  /// Passes buffered bytes to the system.
   void flush();
   /// Flushes and waits until it is on the disk.
   void sync();
@@ -73,10 +73,9 @@ class FileWriter {
 };
 
 /// Writes to a temporary name in the same folder, syncs, renames over `path` and syncs the folder.
-/// On any error, also one thrown by `writer`, the temporary is removed and `path` is as before.
-/// A link stays: what it points to is replaced, or made. What is no regular file (a device, a pipe)
-/// is never replaced: the bytes are written into it as they come, and of an error what came before
-/// it has been written. Error: a folder, or links in a circle.
+/// On any error, also from `writer`, the temporary is removed and `path` is unchanged. A link
+/// stays: its target is replaced, or created. A device or pipe is not replaced: bytes are written
+/// into it directly, so an error may leave a part. Throws Error for a folder or a cycle of links.
 void write_file_atomic(const std::string& path, std::string_view bytes);
 void write_file_atomic(const std::string& path, const std::function<void(FileWriter&)>& writer);
 
@@ -107,8 +106,8 @@ class RandomFile {
   std::string path_;
 };
 
-/// Raises the number of files that this process may hold open, as far as the system lets it, so
-/// that there is room for `count` and the few that everybody needs.
+/// Raises this process's limit of open files, as far as the system allows, to `count` and a few in
+/// reserve.
 void allow_open_files(int64_t count);
 
 bool file_exists(const std::string& path);  ///< a file, folder or anything else
@@ -116,8 +115,8 @@ bool is_directory(const std::string& path);
 /// A symbolic link, wherever it leads.
 bool is_link(const std::string& path);
 int64_t file_size(const std::string& path);  ///< Error if absent
-/// Equal for all who look at one file, also over a network, and another for every other file or
-/// content. Error if absent.
+/// Returns an identity: equal for all views of one file, also over a network, and different for
+/// another file or content. Throws Error if absent.
 std::string file_identity(const std::string& path);
 void make_dirs(const std::string& path);    ///< with parents; fine if it is there
 void remove_file(const std::string& path);  ///< fine if it is not there
@@ -131,7 +130,7 @@ std::vector<std::string> list_dir(const std::string& path);
 /// "a/b" + "c" → "a/b/c"; an absolute `name` stands alone.
 std::string join_path(const std::string& folder, const std::string& name);
 std::string parent_path(const std::string& path);  ///< "." for a bare name
-std::string file_name(const std::string& path);    ///< what follows the last slash
+std::string file_name(const std::string& path);    ///< the part after the last slash
 
 /// Test seam: while it lives, the n-th operation of one kind (1 is the next one, counted over all
 /// threads) fails with `error` (an errno value) and so do all later ones of that kind.

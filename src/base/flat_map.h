@@ -12,7 +12,7 @@
 
 namespace hocket {
 
-/// How a key's bits decide where it lies: mixed, or as they are (a key that is a hash already).
+/// Position of a key by its bits: mixed, or unchanged for keys that are hashes already.
 struct MixedBits {
   uint64_t operator()(uint64_t key) const { return mix64(key); }
 };
@@ -20,9 +20,9 @@ struct OwnBits {
   uint64_t operator()(uint64_t key) const { return key; }
 };
 
-/// Keys are 64 bits, any but kNoKey. A key may have several values that `same` tells apart: a key
-/// that is the hash of a text stands for every text of that hash. Pointers to values hold until the
-/// next insert() or clear(). Values are copied when the table grows, and never removed one by one.
+/// Hash table with 64-bit keys, any but kNoKey. A key may have several values, distinguished by
+/// `same`, since a hash may belong to several texts. Pointers to values are valid until the next
+/// insert() or clear(). Values are copied when the table grows, and never removed one by one.
 template <class Value, class Spread = MixedBits>
 class FlatMap {
  public:
@@ -45,7 +45,7 @@ class FlatMap {
     return slot.key == kNoKey ? nullptr : &slot.value;
   }
 
-  /// What is there already, or `value`; and whether that is new.
+  /// Returns the existing value or the inserted `value`, and whether it is new.
   std::pair<Value*, bool> insert(uint64_t key, const Value& value) {
     return insert(key, value, any);
   }
@@ -80,7 +80,7 @@ class FlatMap {
     return slots;
   }
 
-  // Where the key's value lies, or the empty slot where it would.
+  // Returns the slot of the key's value, or the empty slot for it.
   template <class Same>
   size_t place(uint64_t key, const Same& same) const {
     const size_t mask = slots_.size() - 1;

@@ -10,9 +10,9 @@ namespace hocket {
 /// ends with the process, however that ends.
 class FolderLock {
  public:
-  /// `doing` completes "another process is ...", e.g. "training into this folder"; `advice` is what
-  /// to try instead. Error: another holder; an unwritable folder. Where the file system has no
-  /// locks: a warning.
+  /// `doing` completes "another process is ...", e.g. "training into this folder"; `advice` is the
+  /// suggestion. Throws Error for another holder or an unwritable folder. A file system without
+  /// locks gives a warning.
   FolderLock(const std::string& folder, const std::string& doing, const std::string& advice);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -37,8 +37,7 @@ struct Hash128 {
 /// XXH3, 128 bits.
 Hash128 hash128(std::string_view bytes);
 
-/// hash128 (and hash64) of what was added so far, in pieces: add("ab"), add("c") equals that of
-/// "abc".
+/// Incremental hash128 (and hash64): add("ab"), add("c") equals that of "abc".
 class Hasher {
  public:
   Hasher();

@@ -15,7 +15,7 @@
 
 namespace hocket {
 
-/// No id: what fields hold that name nothing.
+/// The invalid id.
 inline constexpr int32_t kNone = -1;
 
 /// Whole numbers; a truth value is none.
@@ -26,9 +26,9 @@ template <class Number>
 concept AskedNumber =
     !std::same_as<Number, size_t> && (WholeNumber<Number> || std::floating_point<Number>);
 
-/// A place in a table of `Of`s, or kNone. It is made from any whole number and indexes any vector
-/// without a cast, since a place is a number; what it never becomes is the id of something else,
-/// nor is it compared with one. 32 bits in memory; without a value it is 0.
+/// A typed index into a table of `Of`s, or kNone. It converts from any integer and indexes any
+/// vector without a cast, but never converts to, or compares with, another kind of id. 32 bits in
+/// memory; 0 by default.
 template <class Of>
 class Id {
  public:
@@ -36,12 +36,12 @@ class Id {
   template <WholeNumber Number>
   constexpr Id(Number place) : place_(static_cast<int32_t>(place)) {}  // implicit: see above
 
-  /// As an index. Of kNone: beyond every table.
+  /// Conversion to an index. kNone becomes an index beyond every table.
   template <std::same_as<size_t> Index>
   constexpr operator Index() const {
     return static_cast<size_t>(place_);
   }
-  /// As any other number.
+  /// Conversion to any other number.
   template <AskedNumber Number>
   constexpr explicit operator Number() const {
     return static_cast<Number>(place_);
@@ -65,7 +65,7 @@ class Id {
   friend constexpr Id operator-(Id id, Number steps) {
     return static_cast<int64_t>(id.place_) - static_cast<int64_t>(steps);
   }
-  /// Where the place lies when the table begins at `base` of a greater one.
+  /// Returns the index if the table starts at `base` of a larger one.
   template <WholeNumber Number>
   friend constexpr Number operator+(Number base, Id id) {
     return base + static_cast<Number>(id.place_);
@@ -84,7 +84,7 @@ class Id {
     return std::cmp_less(id.place_, number) ? std::strong_ordering::less
                                             : std::strong_ordering::greater;
   }
-  // As indices the ids of two tables would compare after all.
+  // Deleted: converted to indices, ids of two tables would compare.
   template <class Other>
   friend constexpr bool operator==(Id, Id<Other>) = delete;
   template <class Other>

@@ -12,8 +12,7 @@ namespace hocket {
 
 class Intervals {
  public:
-  /// Calls `take(begin, count)`, in ascending order, for what of the range was not there, and adds
-  /// it.
+  /// Adds the range; calls `take(begin, count)`, in ascending order, for its new parts.
   template <class Take>
   void add(int64_t begin, int64_t count, const Take& take) {
     missing(begin, count, take);
@@ -31,7 +30,7 @@ class Intervals {
     add(begin, count, [](int64_t, int64_t) {});
   }
 
-  /// Calls `miss(begin, count)`, in ascending order, for what of the range is not there.
+  /// Calls `miss(begin, count)`, in ascending order, for the absent parts of the range.
   template <class Miss>
   void missing(int64_t begin, int64_t count, const Miss& miss) const {
     const int64_t end = begin + count;

@@ -27,7 +27,7 @@ std::string position(std::string_view text, size_t offset) {
   return fmt::format("line {}, column {}", line, offset - start + 1);
 }
 
-/// What follows `mark` where it occurs first; all of the text if it does not.
+/// Returns the text after the first `mark`, or all of it without one.
 std::string after_first(std::string_view text, std::string_view mark) {
   const size_t at = text.find(mark);
   return std::string(at == std::string_view::npos ? text : text.substr(at + mark.size()));

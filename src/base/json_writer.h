@@ -13,7 +13,7 @@
 
 namespace hocket {
 
-/// Appends `text` as a JSON string with its quotes. What is no UTF-8 becomes U+FFFD.
+/// Appends `text` as a JSON string with its quotes. Invalid UTF-8 becomes U+FFFD.
 void append_json_string(std::string* out, std::string_view text);
 
 /// A growing JSON text:
@@ -51,7 +51,7 @@ class JsonWriter {
     return integer(id.value());
   }
   JsonWriter& value(double number) { return value(number, style_.digits); }
-  JsonWriter& value(double number, int digits);  ///< null for what is not finite
+  JsonWriter& value(double number, int digits);  ///< null if not finite
   JsonWriter& null() { return raw("null"); }
   template <typename T>
   JsonWriter& value(const std::vector<T>& list) {

@@ -8,8 +8,8 @@
 namespace hocket {
 
 std::vector<double> solve_normal(std::vector<std::vector<double>> rows) {
-  // Scaled so that the diagonal is 1: what then is small says that equations depend on each other.
-  // Then Gauss and Jordan, each time with the largest element that is left of a column.
+  // Scales the diagonal to 1, so a small pivot shows dependent equations. Then Gauss-Jordan
+  // elimination with row pivoting.
   constexpr double kSingular = 1e-10;
   const size_t n = rows.size();
   std::vector<double> scale(n);

@@ -23,7 +23,7 @@ LogLevel log_level();
 /// Rank shown by messages of this thread: "[rank 3] ..."; -1 (the start) shows none.
 void set_log_rank(int rank);
 
-/// Where whole lines (without the line end) go instead of standard error; empty goes back. Tests.
+/// Redirects whole lines (without the line end) from standard error, for tests; empty restores it.
 void set_log_sink(std::function<void(LogLevel, const std::string&)> sink);
 
 /// One line; safe from any thread, never interleaved, steps around a live progress line.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many members an aggregate has, known to the compiler: lists of members that must be complete
-// are compared with it.
+// Number of members of an aggregate at compile time, to verify that lists of members are complete.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +12,7 @@ namespace members_detail {
 /// Stands for an initialiser of any member; never evaluated.
 struct Anything {
   template <class T>
-  constexpr operator T() const noexcept;  // NOLINT: implicit is what it is for
+  constexpr operator T() const noexcept;  // NOLINT: implicit by design
 };
 
 template <class T, size_t... I>

@@ -17,7 +17,7 @@ namespace hocket {
 
 namespace {
 
-/// Both ends of a pipe; closed when they go.
+/// Both ends of a pipe, closed by the destructor.
 struct Pipe {
   int read = -1, write = -1;
   explicit Pipe(const std::string& what) {
@@ -91,7 +91,7 @@ std::string run_command(const std::string& command, std::string_view input,
       if (written > 0) {
         input.remove_prefix(static_cast<size_t>(written));
       } else if (errno != EAGAIN && errno != EINTR) {
-        input = {};  // nobody reads it
+        input = {};  // no reader
       }
     }
     if (ends[0].revents != 0) {

@@ -7,10 +7,9 @@
 
 namespace hocket {
 
-/// Runs `command` with /bin/sh, gives it `input` on its standard input, and returns what it wrote
-/// to its standard output. What it writes to standard error is passed on as it comes. Error (of a
-/// run, not of the input): it could not be started, ended with another status than 0, or was ended
-/// by a signal; `what` names it in the message.
+/// Runs `command` with /bin/sh and `input` as standard input; returns its standard output. Standard
+/// error is passed through. Throws a run Error, with `what` as the name, if it did not start, ended
+/// with a status other than 0, or by a signal.
 std::string run_command(const std::string& command, std::string_view input,
                         const std::string& what);
 

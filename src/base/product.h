@@ -8,7 +8,7 @@
 
 namespace hocket {
 
-/// The product, or the greatest integer in place of what is beyond it: more than any size may be.
+/// Returns the product, saturated at the largest integer.
 constexpr int64_t product_at_most(std::initializer_list<int64_t> factors) {
   int64_t product = 1;
   for (const int64_t factor : factors) {

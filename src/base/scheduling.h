@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How soon a thread runs once there is something for it to do. Here and in libhocket_torch alike.
+// Scheduling of threads that wait for data. Shared with libhocket_torch.
 #pragma once
 
 #include <pthread.h>
@@ -14,15 +14,14 @@ inline bool set_scheduling(int policy) {
   return ::pthread_setschedparam(::pthread_self(), policy, &lowest) == 0;
 }
 
-/// For threads that move data between ranks, which sleep most of the time, on a machine whose cores
-/// all compute: this thread, and those that it starts from now on, run as soon as they are woken
-/// (SCHED_RR). Without it Linux lets them in when it next looks what should run: every 4 ms where
-/// it ticks 250 times a second, and a message takes less than one. Where the system does not allow
-/// it (it takes root, CAP_SYS_NICE or `ulimit -r`), nothing changes.
+/// Schedules this thread, and those that it starts later, as soon as they are woken (SCHED_RR). For
+/// threads that move data between ranks on a machine whose cores all compute. By default Linux runs
+/// a woken thread at its next tick, every 4 ms at 250 Hz, while a message takes less than one.
+/// Without permission (root, CAP_SYS_NICE or `ulimit -r`) nothing changes.
 inline void run_when_woken() { static_cast<void>(set_scheduling(SCHED_RR)); }
 
-/// The same while it lives, for what takes locks that such threads try again and again: whoever has
-/// one of these must not be the one that they keep from its core.
+/// The same for its lifetime, for holders of locks on which such threads spin: otherwise a spinning
+/// thread could keep the holder from its core.
 class RunsWhenWoken {
  public:
   RunsWhenWoken() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a second signal means.
+// Handling of a second signal.
 #pragma once
 
 #include <chrono>

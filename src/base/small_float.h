@@ -24,8 +24,8 @@ struct SmallFloat {
   [[gnu::always_inline]] static inline float decode(Code code) {
     const uint32_t sign = (code & kSign) << (31 - kExponentBits - kMantissaBits);
     const uint32_t magnitude = code & (kSign - 1);
-    // A normal number has the float's fields, with another bias. A subnormal one stands for so many
-    // units beside the least normal number, which is taken off again.
+    // A normal number has the float's fields with another bias. A subnormal one is a multiple of
+    // the unit of the smallest normal number, which is subtracted again.
     constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
     constexpr uint32_t kOne = kBias == 127 ? 0 : 1u << 23;
     const uint32_t normal = (magnitude << (23 - kMantissaBits)) + kRebias;
@@ -49,7 +49,7 @@ struct SmallFloat {
     constexpr Bits kLeastNormal = static_cast<Bits>(1 - kBias + kWideBias) << kWide;
     constexpr Bits kUnitBits = static_cast<Bits>(1 - kBias - kMantissaBits + kWide + kWideBias)
                                << kWide;
-    // All cases are worked out, and one is taken: without branches the loop runs on vectors.
+    // Computes all cases and selects one: without branches the loop vectorises.
     const Bits bits = std::bit_cast<Bits>(value);
     const Bits magnitude = bits & ~kWideSign;
     const Bits sign = bits >> (8 * sizeof(Real) - 1) << (kExponentBits + kMantissaBits);
@@ -57,7 +57,7 @@ struct SmallFloat {
     const Bits rebased = magnitude - (static_cast<Bits>(kWideBias - kBias) << kWide);
     const Bits odd = rebased >> kShift & 1;
     const Bits rounded = (rebased + ((Bits{1} << (kShift - 1)) - 1) + odd) >> kShift;
-    // Beside a number whose unit is the least subnormal one, the processor rounds.
+    // Adds a number whose unit is the smallest subnormal one, so the processor rounds.
     const Real beside = std::bit_cast<Real>(magnitude) + std::bit_cast<Real>(kUnitBits);
     Bits code = rounded > kLargest ? kBeyond : rounded;
     code = magnitude < kLeastNormal ? std::bit_cast<Bits>(beside) - kUnitBits : code;
@@ -88,7 +88,7 @@ struct Stored<T> {
 };
 }  // namespace small_float_detail
 
-/// What an element of type T is in memory: its code where T is a SmallFloat, otherwise a T.
+/// Memory representation of an element of type T: its code for a SmallFloat, otherwise T.
 template <typename T>
 using Stored = typename small_float_detail::Stored<T>::Type;
 

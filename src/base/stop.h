@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long work that nobody waits for any more: who starts it says how to ask for that, and the work
-// asks between its steps, however deep it is.
+// Cancellation of long work: the caller gives a condition, and the work checks it between its steps
+// at any depth.
 #pragma once
 
 #include <functional>
 
 namespace hocket {
 
-/// Thrown by stop_if_asked(), and caught by who made the StopWhen. Not an Error: nothing is wrong.
+/// Thrown by stop_if_asked(), and caught by the creator of the StopWhen. Not an Error: nothing is
+/// wrong.
 struct Stopped {};
 
 /// While it lives, work of this thread is given up as soon as `asked` is true.

@@ -92,7 +92,7 @@ bool parse_quantity(std::string_view text, Unit unit, double* out) {
   if (parse_double(text, out)) return true;
   for (const Suffix& suffix : suffixes(unit)) {
     if (!text.ends_with(suffix.text)) continue;
-    // "5us" ends with "s" too: what is left must be a number, or another suffix is meant.
+    // "5us" ends with "s" too: the rest must be a number, or another suffix applies.
     const std::string_view number =
         trim(text.substr(0, text.size() - std::string_view(suffix.text).size()));
     double value = 0;

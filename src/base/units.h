@@ -8,7 +8,7 @@
 
 namespace hocket {
 
-/// What a quantity measures; values are held in the unit named here.
+/// Dimension of a quantity; values are in the named unit.
 enum class Unit {
   none,     ///< a plain number
   bytes,    ///< B; kB MB GB TB PB (10^3) and KiB MiB GiB TiB PiB (2^10)
