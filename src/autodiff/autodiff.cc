@@ -184,12 +184,12 @@ void differentiate(Graph& graph) {
 }
 
 void append_adamw(Graph& graph, const AdamWConfig& config) {
-  // Per parameter, in name order: the total of its gradient contributions and its sum of squares.
-  // From all the sums of squares one clip coefficient and the gradient norm (an output). Then one
-  // adamw per parameter, with two moments as state, of the gradient's type; vectors (norm weights)
-  // are not decayed. A parameter of another type than its gradient (bf16, f32) has its master
-  // weights as a third state, which begins as a copy of it. What changes from step to step
-  // (learning rate, bias corrections) comes in as `hyper`.
+  // Per parameter, in name order: the sum of its gradient contributions, and the sum of squares.
+  // All sums of squares give one clip coefficient and the gradient norm (an output). Then one adamw
+  // per parameter, with two moments as states of the gradient's type; vectors (norm weights) are
+  // not decayed. A parameter whose type differs from its gradient's (bf16, f32) has master weights
+  // as a third state, initialised as a copy. Values that change from step to step (learning rate,
+  // bias corrections) are the input `hyper`.
   const std::vector<size_t> grads = grads_by_name(graph);
   if (grads.empty()) fail("autodiff", "no parameter has a gradient");
   std::vector<TensorId> params;

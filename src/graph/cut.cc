@@ -201,7 +201,7 @@ void CutTable::refuse_rows(int64_t rows) {
        rows, kMaxRows);
 }
 
-/// Pieces of so many parts come of blocks in an order that no two of which follow on each other.
+/// A cut of this many runs: blocks in an order without two adjacent ones.
 [[noreturn]] static void refuse_runs(size_t runs) {
   fail("cut",
        "what ranks hold of a dim is {} runs or more; expected at most {}: cut it into fewer parts, "
@@ -211,7 +211,7 @@ void CutTable::refuse_rows(int64_t rows) {
 
 template <class Function>
 CutTable::Rows CutTable::rows_over(AxisMask axes, const Function& row) const {
-  // Runs are counted as they are made: what is too much is refused before it takes the memory.
+  // Counts runs as they are made, so that an excess is refused before it takes memory.
   Rows rows;
   size_t runs = 0;
   for_each(axes, {}, [&](const Coords& coords) {
@@ -375,8 +375,8 @@ int64_t CutTable::block_number(std::span<const int32_t> axes, const Coords& coor
 }
 
 bool CutTable::is_split(CutId id, std::vector<int32_t>* axes) const {
-  // In such a split one step along an axis moves the block by as many cells as the axes that count
-  // faster have ranks: the order of the axes can be read from there, and then compared.
+  // In such a split one step along an axis moves the block by the product of the sizes of faster
+  // axes. This gives the order of the axes, which is then verified.
   const Cut& cut = cuts_[id];
   axes->clear();
   if (cut.cells != ranks(cut.axes) || cut.runs.size() != cut.row.size() - 1) return false;
@@ -538,9 +538,8 @@ CutId CutTable::block_like(CutId id, AxisMask over, CutId like) {
 
 std::vector<CutId> CutTable::regroup(std::span<const CutId> from, std::span<const CutId> had,
                                      std::span<const CutId> wanted, AxisMask over) {
-  // At every coordinate, member by member: its share of each chunk, as long as the set that it
-  // gave; all of them one after the other; and from those, chunk by chunk, what it is to have
-  // given.
+  // At every coordinate, member by member: its share of each chunk, of the size of the set that it
+  // gave; all of them concatenated; and from those, chunk by chunk, its new share.
   int64_t cells = 1;
   AxisMask axes = 0;
   for (const std::span<const CutId> list : {from, had, wanted}) {

@@ -21,19 +21,19 @@ using CutId = Id<struct Cut>;
 /// Bit per axis of the meshes of all roles, which are numbered one role after the other.
 using AxisMask = uint32_t;
 inline constexpr int kMaxCutAxes = 32;
-/// Coordinates on all of these axes.
+/// Coordinates on all cut axes.
 using Coords = std::array<int32_t, kMaxCutAxes>;
 /// Coordinates [begin, begin + count) on every axis.
 struct CoordBox {
   Coords begin{}, count{};
-  /// Of the axes of a mask.
+  /// Sizes of the axes of a mask.
   bool contains(const Coords& coords, AxisMask axes) const;
   /// Ranks that have one choice of coordinates on these axes.
   int64_t ranks_beside(AxisMask axes) const;
 };
 constexpr AxisMask axis_bit(int32_t axis) { return AxisMask{1} << axis; }
-/// From every rank to another one, so many further along an axis, around its end: at every
-/// coordinate on `axes` (the last counts fastest) the number of it.
+/// A permutation of ranks along an axis: a distance, with wrap-around, for every coordinate on
+/// `axes` (the last counts fastest).
 struct Shift {
   int32_t axis = 0;
   AxisMask axes = 0;
@@ -41,11 +41,11 @@ struct Shift {
   auto operator<=>(const Shift&) const = default;
 };
 
-/// A dim seen as `cells` equal cells, and for every coordinate on `axes` (the last axis counts
-/// fastest) the runs of cells that are held, in local order. Coordinates on other axes do not
-/// matter. Normal form, one for every function: no run is empty or continues the one before it, the
-/// cells are as large as possible, and every axis of `axes` makes a difference. No row holds a cell
-/// twice. A *set* is a cut whose rows are in ascending order.
+/// A dim as `cells` equal cells, and for every coordinate on `axes` (the last axis counts fastest)
+/// the runs of held cells, in local order. Coordinates on other axes do not matter. Normal form,
+/// unique per function: no run is empty or continues the previous one, cells are as large as
+/// possible, and every axis of `axes` matters. No row holds a cell twice. A *set* is a cut with
+/// ascending rows.
 struct Cut {
   int64_t cells = 1;
   AxisMask axes = 0;
@@ -56,13 +56,13 @@ struct Cut {
 
 /// The union of runs, in ascending order.
 std::vector<Run> united(std::vector<Run> row);
-/// What runs in ascending order leave out of a range.
+/// Returns the gaps of ascending runs in a range.
 std::vector<Run> gaps_in(const std::vector<Run>& row, Run range);
 /// True if some row holds a cell twice: no cut does.
 bool holds_twice(const std::vector<std::vector<Run>>& rows);
 
-/// The cuts over one box of coordinates. Results that do not exist are kNone: the caller knows what
-/// to say. Operations are memoised: a program asks few different questions, very often.
+/// Interned cuts over one box of coordinates. A result that does not exist is kNone. Operations are
+/// memoised, since a program repeats few different ones.
 class CutTable {
  public:
   /// Ranks of the box along every axis; 1 for axes that the box does not extend along.
@@ -91,32 +91,32 @@ class CutTable {
   CutId split(std::span<const int32_t> axes, int64_t size);
   /// Blocks of any sizes, one after the other, that make up a dim of `size` elements.
   CutId split(std::span<const int32_t> axes, int64_t size, std::span<const Run> blocks);
-  /// The axes of a split as above, if that is what the cut is.
+  /// Returns whether the cut is such a split, and its axes.
   bool is_split(CutId id, std::vector<int32_t>* axes) const;
 
   /// The cells in ascending order.
   CutId set_of(CutId id);
   /// Local pieces one after the other; kNone if a cell would be held twice.
   CutId concat(CutId left, CutId right);
-  /// At every coordinate the pieces of all ranks along `over`, by their number (the last axis
-  /// counts fastest); kNone if a cell would be held twice. `parts`: first the first of so many
-  /// parts of each, then the second ones ..
+  /// Concatenates the pieces of all ranks along `over`, by their number (the last axis counts
+  /// fastest); kNone if a cell would be held twice. `parts`: the first of that many parts of each
+  /// piece, then the second ones, and so on.
   CutId gather(CutId id, AxisMask over, int64_t parts = 1);
-  /// At every coordinate the block of the local piece that has the rank's number along `over`;
-  /// `parts`: that block of each of so many parts of the piece.
+  /// Returns the block of the local piece with the rank's number along `over`; with `parts`, that
+  /// block of each of the parts of the piece.
   CutId block(CutId id, AxisMask over, int64_t parts = 1);
   /// The block where it is one of a dim of `size` elements, which are as even as they divide; 0:
   /// not known.
   CutId block_of(CutId id, AxisMask over, int64_t size);
-  /// The block where those of a dim of `size` elements are of such lengths, by the rank's number;
-  /// where these do not make up what is held, as above.
+  /// The block if those of a dim of `size` elements have these lengths, by the rank's number; if
+  /// these do not add up to the held cells, an even one.
   CutId block_of(CutId id, AxisMask over, int64_t size, std::span<const int64_t> lengths);
-  /// The block that is as large as what the rank has of `like`, where the ranks along `over` have
-  /// blocks one after the other; kNone if these are not all of the local piece.
+  /// The block of the size of the rank's piece of `like`, with consecutive blocks along `over`;
+  /// kNone if they do not make up the local piece.
   CutId block_like(CutId id, AxisMask over, CutId like);
-  /// Chunks that were gathered over `over`, cut anew: `from` are what ranks hold of a dim after
-  /// each gather, `had` the sets that the members gave to it, `wanted` those that they are to have
-  /// given. Per member the same cells in the same order. Empty if they are not.
+  /// Regroups chunks that were gathered over `over`: `from` are the pieces after each gather, `had`
+  /// the sets that the members gave to it, `wanted` the sets that they should have given. Per
+  /// member the same cells in the same order; otherwise empty.
   std::vector<CutId> regroup(std::span<const CutId> from, std::span<const CutId> had,
                              std::span<const CutId> wanted, AxisMask over);
   /// Local elements [begin, begin + length) of a dim of `size` elements: at every coordinate on
@@ -126,14 +126,14 @@ class CutTable {
                     int64_t length);
   /// The same, with a local range at every coordinate on `axes`.
   CutId restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const Run> ranges);
-  /// What the rank at these coordinates along `over` holds.
+  /// Returns the piece of the rank at these coordinates along `over`.
   CutId fixed(CutId id, AxisMask over, const Coords& at);
-  /// At every coordinate what the rank holds that the shift leads to.
+  /// Returns, at every coordinate, the piece of the rank that the shift leads to.
   CutId moved(CutId id, const Shift& shift);
   /// The coordinates of that rank.
   Coords shifted(const Coords& coords, const Shift& shift) const;
 
-  // Of sets.
+  // Set operations.
   CutId intersection(CutId left, CutId right);
   CutId unite(CutId left, CutId right);
   /// At every coordinate the union over all ranks along `over`.
@@ -216,7 +216,7 @@ class CutTable {
   /// Rows for every coordinate on `axes`, from a function of the coordinates.
   template <class Function>
   Rows rows_over(AxisMask axes, const Function& row) const;
-  /// What the ranks along `over` hold, one after the other.
+  /// The pieces of the ranks along `over`, concatenated.
   std::vector<Run> held_along(CutId id, AxisMask over, const Coords& coords) const;
   int64_t block_number(std::span<const int32_t> axes, const Coords& coords) const;
   template <class Function>

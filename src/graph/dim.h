@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dims of tensors: numbers, and symbols, whose value is known when a step starts.
+// Dims of tensors: numbers, and symbols with a value per step.
 #pragma once
 
 #include <fmt/core.h>
@@ -20,7 +20,7 @@ namespace hocket::graph {
 struct Symbol {
   std::string name;
   int64_t bound = 1;     ///< the most that it can be: memory is planned for it
-  int64_t expected = 1;  ///< what costs count with
+  int64_t expected = 1;  ///< value for costs
   /// Every value is a multiple of it, and so is the bound. A dim of the symbol can be split into n
   /// parts where n divides it.
   int64_t divisor = 1;
@@ -31,7 +31,7 @@ using SymbolId = int32_t;
 /// `bound=64 expected=1 divisor=8 name="tokens"`; expected and divisor only if they are not the
 /// bound and 1. The words behind the number of a symbol in graph and program texts.
 std::string to_string(const Symbol& symbol);
-/// What is wrong with a symbol: "" if nothing.
+/// Returns the fault of a symbol, or "".
 std::string why_invalid(const Symbol& symbol);
 /// Throws Error if `value` is none that the symbol can have: 1 to its bound, a multiple of its
 /// divisor.
@@ -39,27 +39,27 @@ void expect_value(const Symbol& symbol, int64_t value);
 /// The values that a step has if every symbol is as expected.
 std::vector<int64_t> expected_values(std::span<const Symbol> symbols);
 
-/// One dim: a number, or a symbol, or one of `parts` equal parts of a symbol. As a number it is the
-/// bound. Two are equal only if they are the same number, or the same parts of the same symbol:
-/// what is computed from a symbolic dim (a product, a sum) is a number, and no longer equal to it.
+/// A dim: a number, a symbol, or one of `parts` equal parts of a symbol. As a number it is the
+/// bound. Two dims are equal only if they are the same number, or the same parts of the same
+/// symbol. A value computed from a symbolic dim (a product, a sum) is a number, and not equal to
+/// it.
 class Dim {
  public:
   constexpr Dim() = default;
   template <std::integral Number>
   constexpr Dim(Number number) : bound_(static_cast<int64_t>(number)) {}
-  /// All of a symbol. Throws Error if it is invalid or has more than 2^15 predecessors.
+  /// Returns a whole symbol. Throws Error if it is invalid or has more than 2^15 predecessors.
   static Dim of(SymbolId id, const Symbol& symbol);
   /// Any dim, as a text says. Throws Error where no symbol can be like that.
   static Dim of(SymbolId id, int64_t bound, int64_t parts, int64_t multiple);
 
   constexpr operator int64_t() const { return bound_; }
   constexpr bool symbolic() const { return symbol_ >= 0; }
-  /// Of a symbolic dim: the symbol, into how many parts it is split, and what the value is always a
-  /// multiple of.
+  /// For a symbolic dim: the symbol, the number of its parts, and a divisor of every value.
   constexpr SymbolId symbol() const { return symbol_; }
   constexpr int64_t parts() const { return parts_; }
   constexpr int64_t multiple() const { return multiple_; }
-  /// Whether it can be split into n equal parts, whatever its value.
+  /// Returns whether every value can be split into n equal parts.
   constexpr bool divides_into(int64_t n) const {
     return n > 0 && (symbolic() ? multiple_ % n == 0 && parts_ * n <= kMaxParts : bound_ % n == 0);
   }
@@ -97,8 +97,8 @@ static_assert(sizeof(Dim) == 16);
 
 using Dims = std::vector<Dim>;
 
-/// "64", or "s0:4096", "s0/4:1024%16": a symbol or a part of it, its bound, and what it is always a
-/// multiple of.
+/// Returns "64", or "s0:4096", "s0/4:1024%16": a symbol or a part of it, its bound, and its
+/// divisor.
 std::string to_string(const Dim& dim);
 Dim parse_dim(std::string_view text);  ///< inverse of to_string; throws Error
 /// The bounds.

@@ -32,7 +32,7 @@ int64_t bits_of(DType dtype);
 int64_t size_of(DType dtype);
 const char* to_string(DType dtype);
 DType parse_dtype(std::string_view text);  ///< inverse of to_string; throws Error
-/// A number with an exponent, of which one can take a gradient. f8_e8m0 is none.
+/// Returns whether the type has an exponent and gradients. f8_e8m0 does not.
 bool is_floating(DType dtype);
 
 }  // namespace hocket::graph

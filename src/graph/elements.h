@@ -8,8 +8,7 @@
 
 namespace hocket::graph {
 
-/// Reads as many numbers as `to` has from plain elements of f32, f64, bf16 or f16. To float, those
-/// of f64 are rounded.
+/// Fills `to` from plain elements of f32, f64, bf16 or f16. f64 is rounded to float.
 void read_numbers(DType dtype, const void* from, std::span<float> to);
 void read_numbers(DType dtype, const void* from, std::span<double> to);
 

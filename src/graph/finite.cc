@@ -12,7 +12,7 @@ constexpr uint64_t exponent_of(int bits, int mantissa) {
   return ((uint64_t{1} << (bits - 1 - mantissa)) - 1) << mantissa;
 }
 
-/// The first element whose bits have all of `mask`.
+/// Returns the first element with all bits of `mask`.
 template <class Bits>
 int64_t first_with(uint64_t mask, const void* data, int64_t count) {
   const auto* bytes = static_cast<const std::byte*>(data);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether stored numbers are finite, for every element type.
+// Tests for non-finite numbers, for every element type.
 #pragma once
 
 #include <cstddef>

@@ -18,11 +18,11 @@ namespace hocket::graph {
 using TensorId = int32_t;
 using NodeId = int32_t;
 using hocket::kNone;
-/// Node::layer of what belongs to no layer (the clipping factor): it runs where it is read.
+/// Node::layer of a node without a layer (the clipping factor): it runs with its reader.
 inline constexpr int32_t kNoLayer = -2;
 
-/// `optimizer` nodes run once per step, all others once per micro-batch. What an optimizer node
-/// reads of a micro-batch's tensors is their sum over the step's micro-batches.
+/// `optimizer` nodes run once per step, all others once per micro-batch. An optimizer node reads a
+/// micro-batch's tensor as its sum over the step's micro-batches.
 enum class Phase : uint8_t { forward, backward, optimizer };
 const char* to_string(Phase phase);
 
@@ -34,7 +34,7 @@ enum class TensorKind : uint8_t {
 };
 const char* to_string(TensorKind kind);
 
-/// What a state is for.
+/// Purpose of a state.
 enum class StateKind : uint8_t {
   none,       ///< no state
   optimizer,  ///< kept for the parameter Tensor::of: moments, master weights
@@ -42,9 +42,9 @@ enum class StateKind : uint8_t {
 };
 const char* to_string(StateKind kind);
 
-/// Initialisation of a parameter or state: normal(0, std) by global element index, a constant, or
-/// the initial values of the tensor Tensor::of, in this tensor's own type. A copy is also filled
-/// wherever weights are loaded into what it copies.
+/// Initialisation of a parameter or state: normal(0, std) by global element index, a constant, or a
+/// copy of the initial values of the tensor Tensor::of, in this tensor's own type. A copy is also
+/// updated when weights are loaded.
 struct Init {
   enum class Kind : uint8_t { none, normal, constant, copy } kind = Kind::none;
   double value = 0;  ///< std for normal
@@ -65,8 +65,7 @@ struct Tensor {
 };
 
 struct Graph;
-/// By tensor: true of those made once per micro-batch that optimizer nodes read, as sums over the
-/// step's micro-batches.
+/// Returns, per tensor, whether optimizer nodes read it as a sum over the step's micro-batches.
 std::vector<bool> read_in_step(const Graph& graph);
 
 /// One op application.
@@ -76,9 +75,8 @@ struct Node {
   std::vector<TensorId> in;
   std::vector<TensorId> out;
   Phase phase = Phase::forward;
-  /// 0..L-1 for the blocks, -1 for what comes before them (embedding), L for what comes after
-  /// (final norm, head, loss). A backward node has the layer of its forward node; it decides the
-  /// stage.
+  /// 0..L-1 for the blocks, -1 before them (embedding), L after them (final norm, head, loss). A
+  /// backward node has the layer of its forward node; the layer determines the stage.
   int32_t layer = kNone;
   /// Outputs that are accumulator + op(...). The accumulators are the last inputs, in the order of
   /// the outputs.
@@ -101,11 +99,11 @@ struct Graph {
   std::string name;
   std::vector<Tensor> tensors;
   std::vector<Node> nodes;  ///< in execution order; every tensor is written by at most one node
-  std::vector<TensorId> losses;   ///< [1] scalars whose sum is differentiated
+  std::vector<TensorId> losses;   ///< [1] scalars; their sum is differentiated
   std::vector<TensorId> outputs;  ///< tensors the host wants to read (logits, expert counts)
   std::vector<ParamGrad> grads;   ///< filled by autodiff
   int32_t num_layers = 0;
-  std::vector<Symbol> symbols;  ///< what dims of the tensors may refer to
+  std::vector<Symbol> symbols;  ///< symbols of the tensors' dims
 
   /// A new symbol, as a dim. Throws Error if it is invalid or there is one of this name.
   Dim symbol(Symbol symbol);
@@ -116,8 +114,8 @@ struct Graph {
   TensorId find(std::string_view name) const;  ///< kNone when absent
 };
 
-/// Where in a model of `num_layers` a node or task with this Node::layer is: "embedding", "L3",
-/// "head". Empty of what belongs to all of the model; `num_layers` 0: of all but "L3".
+/// Returns the place of a Node::layer in a model of `num_layers`: "embedding", "L3", "head". Empty
+/// for nodes of the whole model; with `num_layers` 0 for all but "L3".
 std::string layer_name(int32_t layer, int32_t num_layers);
 
 /// Text form of a graph, one line per tensor and node; `parse_graph(print(g))` equals g.

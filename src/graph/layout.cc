@@ -114,7 +114,7 @@ namespace {
 
 constexpr const char* kMonoidNames[] = {"", "max", "softmax"};
 
-/// Those of the mesh alone: an edited layout may have others.
+/// Skips axes beyond the mesh, which an edited layout may have.
 std::vector<int32_t> axes_of(const Layout& layout, int dim, const Mesh& mesh) {
   std::vector<int32_t> axes = layout.axes_of(dim);
   std::erase_if(axes, [&](int32_t axis) { return std::cmp_greater_equal(axis, mesh.axes.size()); });
@@ -354,7 +354,7 @@ std::string why_invalid(const Layout& layout, const TensorType& type, const Mesh
 
 namespace {
 
-/// Which axes split the dim: "axis edp", "axes ep, edp".
+/// Returns the axes that split the dim: "axis edp", "axes ep, edp".
 std::string axes_text(const Layout& layout, int dim, const Mesh& mesh) {
   std::string text;
   for (int32_t axis : axes_of(layout, dim, mesh)) {
@@ -418,7 +418,7 @@ std::vector<Run> local_runs(const TensorType& type, const Layout& layout, const 
 
 TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& mesh,
                       const std::vector<int32_t>& coords) {
-  // Of a symbol equal parts; a number need not divide.
+  // A symbol has equal parts; a number need not divide.
   TensorType local = type;
   if (const std::string why = why_invalid(layout, type, mesh); !why.empty()) {
     fail("layout", "{} can't be split as {}: {}", to_string(type), to_string(layout, mesh), why);

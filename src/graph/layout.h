@@ -21,8 +21,8 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-/// What part `number` of `parts` has of `size` indices, cut as evenly as they divide: the first
-/// parts have one more than the others.
+/// Returns part `number` of `parts` of `size` indices, as even as possible: the first parts have
+/// one more.
 Run share(int64_t size, int64_t parts, int64_t number);
 
 struct Axis {
@@ -66,8 +66,8 @@ void for_each_coords(const Mesh& mesh, const std::vector<int32_t>& axes, const V
   }
 }
 
-/// How parts of a result, each from some indices of a dim that is contracted, become one. A part of
-/// no indices is the identity.
+/// Combination of partial results, each from some indices of a contracted dim. A part of no indices
+/// is the identity.
 enum class Monoid : uint8_t {
   sum,      ///< added up; 0
   max,      ///< the greater one; -inf
@@ -93,7 +93,7 @@ struct Placement {
   bool is_partial() const { return code <= kPartial; }
   bool is_replicate() const { return code == kReplicate; }
   int dim() const { return code; }
-  /// Of a partial value: how its parts become one.
+  /// Returns the monoid of a partial value.
   Monoid monoid() const { return static_cast<Monoid>(kPartial - code); }
   bool operator==(const Placement&) const = default;
   auto operator<=>(const Placement&) const = default;
@@ -102,7 +102,7 @@ struct Placement {
 /// "S0", "P", "Pmax", "Psoftmax", "B".
 std::string to_string(Placement placement);
 
-/// How many indices each block of a dim has, by block number; at least one each.
+/// Number of indices of each block of a dim, at least one each.
 struct GivenSizes {
   int8_t dim = 0;
   std::vector<int64_t> sizes;
@@ -110,29 +110,29 @@ struct GivenSizes {
   auto operator<=>(const GivenSizes&) const = default;
 };
 
-/// How a tensor lies on the axes of a mesh: a placement per axis (axes that a mesh lacks stay
-/// replicated), for every dim the order of the axes that split it, and perhaps the sizes of its
-/// blocks. A dim is cut into blocks that are numbered by the coordinates on its axes, the outermost
-/// counting slowest. Where sizes are not given, blocks are as even as they divide (share).
-/// Written by `set` and `give`, which keep one form per meaning, so that it compares by bytes.
+/// Layout of a tensor on a mesh: a placement per axis (axes that a mesh lacks are replicated), for
+/// every dim the order of its splitting axes, and optionally block sizes. Blocks of a dim are
+/// numbered by the coordinates on its axes, the outermost slowest. Without sizes, blocks are as
+/// even as possible (share). `set` and `give` keep one form per meaning, so layouts compare by
+/// bytes.
 struct Layout {
   std::array<Placement, kMaxAxes> on{};
   std::array<int8_t, kMaxAxes> outside{};  ///< of an axis that splits: how many axes of its dim are
   std::vector<GivenSizes> given;           ///< by dim, ascending
 
   const Placement& operator[](size_t axis) const { return on[axis]; }
-  /// What splits a dim that the axis did not split before becomes its innermost axis. The sizes
-  /// that were given for the dims that it leaves and joins are given no more.
+  /// Sets a placement. A new splitting axis becomes the dim's innermost. Clears the given sizes of
+  /// the dims that the axis leaves and joins.
   void set(size_t axis, Placement placement);
-  /// For a dim whose axes are set. Empty: as even as they divide.
+  /// Sets block sizes of a dim. Requires: its axes are set. Empty: as even as possible.
   void give(int dim, std::vector<int64_t> sizes);
 
   /// The axes that split the dim, outermost first.
   std::vector<int32_t> axes_of(int dim) const;
   /// Sizes of its blocks; empty if they are as even as they divide.
   const std::vector<int64_t>& sizes_of(int dim) const;
-  /// What block `number` of `blocks` has of a dim of `size` indices. Given sizes that add up to
-  /// something else end where the dim does: see why_invalid.
+  /// Returns block `number` of `blocks` of a dim of `size` indices. Given sizes with another sum
+  /// are clamped to the dim: see why_invalid.
   Run block(int dim, int64_t size, int64_t blocks, int64_t number) const;
 
   bool operator==(const Layout&) const = default;
@@ -153,7 +153,7 @@ std::string why_invalid(const Layout& layout, const TensorType& type, const Mesh
 /// routed tensor by expert (dim 0) keeps all its tokens.
 TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& mesh);
 
-/// Which block of a dim a rank has, of how many.
+/// Number of a rank's block of a dim, and the number of blocks.
 struct BlockNumber {
   int64_t number = 0;
   int64_t blocks = 1;
@@ -161,7 +161,7 @@ struct BlockNumber {
 BlockNumber block_number(const Layout& layout, int dim, const Mesh& mesh,
                          const std::vector<int32_t>& coords);
 
-/// What the rank at these coordinates has of every dim.
+/// Returns the local run of every dim at these coordinates.
 std::vector<Run> local_runs(const TensorType& type, const Layout& layout, const Mesh& mesh,
                             const std::vector<int32_t>& coords);
 /// Type of that. Throws Error when the layout is none of the type, or there is nothing of a dim for

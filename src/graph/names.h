@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of the tensors that the host meets by name: who writes a graph gives them, who feeds a step
-// or reads it back asks for them. Those that end in a dot go on with what they belong to.
+// Names of tensors that the host feeds or reads. A name that ends in a dot is a prefix.
 #pragma once
 
 namespace hocket::graph::names {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A set of outputs of a node or task: those whose buffer already holds a value that is added to.
+// The set of accumulated outputs of a node or task.
 #pragma once
 
 #include <bit>
@@ -11,9 +11,8 @@
 
 namespace hocket::graph {
 
-/// Outputs by position. Only the first `kMost` can be members (no op that accumulates has nearly as
-/// many outputs; a coalesced collective has more, and none of them is one): any position may be
-/// asked for, none beyond may be added.
+/// Outputs by position. Only the first `kMost` can be members: no op accumulates into more outputs,
+/// and a coalesced collective accumulates into none. Any position may be queried.
 class OutputSet {
  public:
   static constexpr size_t kMost = 32;

@@ -15,8 +15,8 @@ namespace hocket::graph {
 
 namespace {
 
-/// The product, or kMostElements if it is more: an edited type has a size as well, one that fits
-/// nowhere. In bytes it is less than half of what int64_t holds.
+/// Saturates the product: an edited type may have any size. In bytes the limit is less than half of
+/// int64_t.
 constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 32;
 int64_t bounded_product(int64_t a, int64_t b) {
   int64_t product = 0;

@@ -23,7 +23,7 @@ namespace hocket::graph {
 /// the whole tensor is an operand of its own), 8 and 4 bits with a scale per 32 i8/f32:32 and
 /// i4/f16:32.
 struct Encoding {
-  int32_t block = 0;  ///< elements; 0: none, the elements are what they say
+  int32_t block = 0;  ///< elements per scale; 0: no scales
   DType scale = DType::f32;
   explicit operator bool() const { return block > 0; }
   bool operator==(const Encoding&) const = default;
@@ -65,8 +65,8 @@ struct TensorType {
 /// elements or scales that cannot be such.
 std::string why_invalid(const TensorType& type);
 
-/// Where a type does not fit the table of symbols that it refers to, "" if it does: a symbol that
-/// is not there, or of another bound or divisor.
+/// Returns how a type disagrees with the table of its symbols, or "": a missing symbol, or another
+/// bound or divisor.
 std::string symbols_differ(const TensorType& type, std::span<const Symbol> symbols);
 bool any_symbolic(std::span<const TensorType> types);
 /// The types in a step where every symbol is as expected. Throws Error where one is not in the

@@ -177,8 +177,8 @@ void parse_node(Graph& graph, const Line& line) {
 }  // namespace
 
 std::string print(const Graph& graph) {
-  // One line per tensor and node; a field stands there only if it differs from its default, so that
-  // a diff of two graphs shows what differs and nothing else. parse_graph() reads it back.
+  // One line per tensor and node, without default values, so that a diff of two graphs is minimal.
+  // parse_graph() reads it back.
   fmt::memory_buffer out;
   auto to = std::back_inserter(out);
   fmt::format_to(to, "{}\ngraph layers={} name=\"{}\"\n", kHeader, graph.num_layers,
@@ -252,9 +252,9 @@ std::string print(const Graph& graph) {
 }
 
 Graph parse_graph(std::string_view text) {
-  // Line by line: the header, then symbols, tensors and nodes, whose numbers must count up from 0,
-  // so that ids are positions; a line may refer only to what exists. The last loop checks the one
-  // reference that points forward, from a tensor to the node that makes it.
+  // Reads the header, then symbols, tensors and nodes, numbered from 0 so that ids are positions; a
+  // line may refer only to earlier ones. The last loop checks the one forward reference, from a
+  // tensor to its producer.
   Graph graph;
   size_t number = 0;
   bool header = false;
@@ -320,8 +320,8 @@ Graph parse_graph(std::string_view text) {
 }
 
 std::string to_dot(const Graph& graph) {
-  // An edge per use of what another node makes, with its type; what no node makes (parameters,
-  // inputs) is an ellipse of its own, drawn where it is first used.
+  // An edge per use of a node's output, with its type; a tensor without a producer (parameters,
+  // inputs) is an ellipse, drawn at its first use.
   constexpr const char* kColours[] = {"#dbeafe", "#fee2e2", "#dcfce7"};
   std::string out =
       "digraph graph_of_model {\n  rankdir=TB; node [shape=box, fontname=\"monospace\"];\n";

@@ -14,8 +14,8 @@ struct BuildOptions {
   enum class Mode {
     train,   ///< inputs tokens, positions, targets, loss_scale; the losses
     logits,  ///< inputs tokens, positions; output "logits" [T,V]
-    /// As logits, with a KV cache per layer. Two symbols: `new_tokens`, of a step, at
-    /// most `tokens`, and `cache_length`, the tokens in the cache when the step ends, at most
+    /// Like logits, with a KV cache per layer. Two symbols: `new_tokens` of a step, at most
+    /// `tokens`, and `cache_length`, the tokens in the cache at the end of the step, at most
     /// `cache_slots`.
     generate,
   } mode = Mode::train;
@@ -34,30 +34,30 @@ struct BuildOptions {
   double balance_coef = 0;
   int64_t num_micro_batches = 1;
   int64_t cache_slots = 0;
-  /// generate: what divides the new tokens of every step, so that so many ranks can split them.
+  /// generate: a divisor of every step's new tokens, so that as many ranks can split them.
   int64_t token_ranks = 1;
-  /// train: share of what attention and MLP write to the residual stream that is left out
-  /// (Megatron's hidden_dropout), and the seed by which; 0: none.
+  /// train: dropped share of the attention's and MLP's contribution to the residual stream
+  /// (Megatron's hidden_dropout), and its seed; 0: none.
   double dropout = 0;
   int64_t dropout_seed = 0;
 };
 
 /// Inputs: `tokens` i32[T], `positions` i32[T] (0 begins a document; generate: the slot of the
 /// cache, < 0 for a row without a token); train: `targets` i32[T] (-100: none), `loss_scale` f64[1]
-/// per step; with dropout `token_numbers` i64[T].
-/// Parameters have Hugging Face's names; fused ones are `….mlp.gate_up_proj.weight` [2,F,D],
-/// `….mlp.experts.gate_up_proj` [E,2,F,D] and `….mlp.experts.down_proj` [E,D,F] (expert = true);
-/// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_cache` and
-/// `….attn.v_cache` [S,G,d], of which a step sees as many rows as the cache then has tokens.
-/// losses: "loss" first, then "moe.balance.<layer>". outputs: "logits"; in training
-/// "moe.counts.<layer>" (graph/names.h has those that the host asks for).
-/// Initial values: matrices normal(0, initializer_range), the two projections per block that write
-/// to the residual stream times 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.
+/// per step; with dropout `token_numbers` i64[T]. Parameters have Hugging Face's names; fused ones
+/// are `….mlp.gate_up_proj.weight` [2,F,D], `….mlp.experts.gate_up_proj` [E,2,F,D] and
+/// `….mlp.experts.down_proj` [E,D,F] (expert = true); projections of heads are 3-D: q, k, v
+/// [H,d,D], o [D,H,d]. States: `….attn.k_cache` and `….attn.v_cache` [S,G,d], with the cache's
+/// current number of rows per step. losses: "loss" first, then "moe.balance.<layer>". outputs:
+/// "logits"; in training "moe.counts.<layer>" (graph/names.h has the names for the host). Initial
+/// values: matrices normal(0, initializer_range), the two projections per block that write to the
+/// residual stream times 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.
 graph::Graph build(const ModelConfig& config, const BuildOptions& options);
 
 /// Elements of all parameters.
 int64_t param_count(const graph::Graph& graph);
-/// As param_count, with top_k of E experts: what one token uses, embeddings included.
+/// Like param_count, with top_k of E experts: the parameters used by one token, embeddings
+/// included.
 int64_t active_param_count(const graph::Graph& graph);
 
 }  // namespace hocket::models

@@ -42,7 +42,7 @@ WeightForm stacked(const std::vector<std::string>& names, const Dims& dims) {
   return form;
 }
 
-/// What a caller may have got wrong; the configuration of the model was checked when it was read.
+/// Checks the caller's options; the model's configuration was checked on reading.
 void check_options(const BuildOptions& options) {
   using Mode = BuildOptions::Mode;
   if (options.tokens < 1 || options.tokens > kMaxTokens) {
@@ -298,10 +298,10 @@ TensorId Builder::mlp(int32_t layer, TensorId hidden) {
 }
 
 TensorId Builder::experts(int32_t layer, TensorId hidden) {
-  // x [T, D] -> router probabilities [T, E]; the top K choose rows (route_plan), to which dispatch
-  // copies the tokens: xs [E, T, D], of which only the routed rows exist. An MLP per expert works
-  // on its rows, and combine adds them up per token, weighted. In training the counts of rows are
-  // outputs, and with the summed probabilities they make the balance loss.
+  // x [T, D] -> router probabilities [T, E]. The top K choose rows (route_plan), to which dispatch
+  // copies the tokens: xs [E, T, D], of which only routed rows exist. An MLP per expert works on
+  // its rows, and combine adds them per token, weighted. In training the counts of rows are
+  // outputs; with the summed probabilities they give the balance loss.
   const int64_t D = config_.hidden_size;
   const int64_t F = config_.moe_intermediate_size;
   const int64_t E = config_.num_experts;
@@ -339,7 +339,7 @@ TensorId Builder::experts(int32_t layer, TensorId hidden) {
     gates_ups.push_back(fmt::format("{}experts.{}.up_proj.weight", base, e));
     downs.push_back(fmt::format("{}experts.{}.down_proj.weight", base, e));
   }
-  // The second form is how transformers 5 holds them, and saves them if told not to convert.
+  // The second form is that of transformers 5 in memory, and in files saved without conversion.
   const TensorId gate_up = param(
       base + "experts.gate_up_proj", {E, 2, F, D}, layer, matrix_init(),
       {stacked(gates_ups, {F, D}), stacked({base + "experts.gate_up_proj"}, {E, 2 * F, D})}, true);

@@ -31,9 +31,9 @@ class Builder {
 
   /// RMSNorm with the weight `<prefix of the layer><name>.weight`.
   TensorId norm(int32_t layer, TensorId hidden, const std::string& name);
-  /// The residual stream with what a branch adds to it, of which training may drop some.
+  /// Adds a branch to the residual stream, with dropout in training.
   TensorId residual(int32_t layer, TensorId hidden, TensorId branch, const std::string& name);
-  /// The branch, of which training may drop some.
+  /// Applies dropout to a branch in training.
   TensorId dropped(int32_t layer, TensorId branch, const std::string& name);
   TensorId sum(int32_t layer, TensorId one, TensorId other, const std::string& name);
   /// Rotary grouped-query attention with its four projections; `head_norm`: RMSNorm of every query
@@ -77,7 +77,7 @@ class Builder {
   TensorId token_numbers_ = graph::kNone;  // with dropout
   int64_t num_dropouts_ = 0;
   std::vector<TensorId> balance_losses_;
-  std::map<TensorId, TensorId> float8_of_;  // what was cast for a linear layer
+  std::map<TensorId, TensorId> float8_of_;  // 8-bit casts for linear layers, by operand
 };
 
 }  // namespace hocket::models

@@ -33,8 +33,8 @@ const std::vector<Family>& family_list() {
   return list;
 }
 
-// Keys that transformers writes and that change nothing for a text model of these families, or that
-// are read below.
+// Keys that transformers writes and that do not affect a text model of these families, or that are
+// read below.
 constexpr const char* kCommonKeys[] = {"_name_or_path",
                                        "architectures",
                                        "attention_bias",
@@ -193,7 +193,7 @@ void refuse_unsupported(const JsonView& in) {
   }
 }
 
-/// All layers attend alike.
+/// Requires the same attention in all layers.
 void check_layer_types(const JsonView& in, int64_t window) {
   if (!in.has("layer_types")) return;
   const std::string expected = window > 0 ? "sliding_attention" : "full_attention";
@@ -244,9 +244,9 @@ std::vector<std::string> families() {
 }
 
 ModelConfig parse_config(std::string_view text, const std::string& where, bool strict) {
-  // The family first, since it decides which keys exist; then refusal of what would change the
-  // model and is not built (refuse_unsupported), so that nothing is silently ignored; then the
-  // numbers, each with its bounds and the relations between them; last what only this family has.
+  // Reads the family first, since it determines the keys; then refuses unsupported features
+  // (refuse_unsupported), so that nothing is silently ignored; then the numbers, with bounds and
+  // relations; last the family's own keys.
   const json object = parse_json(text, where, {.max_depth = 32, .max_bytes = kMaxConfigBytes});
   const JsonView in(object, where);
   const std::string type = in.get_string("model_type");

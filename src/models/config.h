@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's configuration, read from a Hugging Face `config.json` as transformers 4 and 5 write it.
-// What a config asks for and this program lacks is an Error, never ignored.
+// A model's configuration, from a Hugging Face `config.json` of transformers 4 or 5. An unsupported
+// feature is an Error, never ignored.
 #pragma once
 
 #include <cstdint>
@@ -59,18 +59,18 @@ struct ModelConfig {
 /// Names of the families, in the order of models.inc.
 std::vector<std::string> families();
 
-/// Reads the text of a config.json. `where` is the name in errors. With `strict`, keys that
-/// transformers does not write for these families are errors that name the nearest known key (for
-/// configs written by hand). Error: bad JSON; missing, ill-typed or impossible values, by key; what
-/// is not supported, with what is.
+/// Parses a config.json. `where` is its name in errors. With `strict`, keys that transformers does
+/// not write for these families are errors that name the nearest known key (for configs written by
+/// hand). Throws Error for bad JSON; missing, ill-typed or impossible values, by key; unsupported
+/// features, with the supported ones.
 ModelConfig parse_config(std::string_view json, const std::string& where, bool strict = false);
 
 /// Reads `path`, a config.json or a folder that holds one.
 ModelConfig read_config(const std::string& path);
 
-/// `config` with `id`, the token that ends every document and stands before it, as eos_token_id and
-/// bos_token_id where the config.json does not say them (absent, or null, which transformers writes
-/// for "not set"). What it says stays. An id below 0 changes nothing.
+/// Returns `config` with `id`, the end-of-text token that separates documents, as eos_token_id and
+/// bos_token_id where the config.json lacks them (absent, or null, which transformers writes for
+/// "not set"). A negative id changes nothing.
 ModelConfig with_end_of_text(ModelConfig config, int64_t id);
 
 /// Every field but `json`, by its name in a config.json: an object, in the order of the fields, by

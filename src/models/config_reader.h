@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading keys of a config.json within bounds; every error names the file, the key and what is
-// legal. A key that is null counts as absent. Internal to src/models.
+// Bounded reading of config.json keys; every error names the file, the key and the legal values. A
+// null key counts as absent. Internal to src/models.
 #pragma once
 
 #include <cstdint>

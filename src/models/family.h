@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one model family adds to what all decoders share: its keys of config.json and its block.
-// Internal to src/models; the families are listed in models.inc.
+// A model family on top of the common decoder: its keys of config.json and its block. Internal to
+// src/models; models.inc lists the families.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ class Builder;
 struct Family {
   const char* name;               ///< model_type
   const char* architecture;       ///< class of transformers that opens it, if it has one
-  int64_t default_kv_heads;       ///< when the key is absent; 0: as many as heads
+  int64_t default_kv_heads;       ///< default without the key; 0: the number of heads
   std::vector<const char*> keys;  ///< keys of config.json beyond the common ones
   /// Reads the family's own keys; the common ones are in `config` already.
   void (*read)(const JsonView& in, ModelConfig& config);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Llama with parallel blocks (GPT-J, PaLM: Chowdhery et al., arXiv 2204.02311, section 2;
 // MegaScale: Jiang et al., arXiv 2402.15627, section 3.1): attention and MLP read one norm, and
-// both are added to the hidden state, y = x + Attention(Norm(x)) + MLP(Norm(x)). Beside one another
-// they share what tensor parallelism moves: a gather and a scatter per block, not two.
+// both are added to the hidden state, y = x + Attention(Norm(x)) + MLP(Norm(x)). They share the
+// communication of tensor parallelism: one gather and one scatter per block instead of two.
 #include "models/builder.h"
 #include "models/config_reader.h"
 #include "models/family.h"

@@ -21,13 +21,13 @@ struct WeightSlice {
   bool operator==(const WeightSlice&) const = default;
 };
 
-/// All slices that together cover a parameter, in order of offset.
+/// Slices that together cover a parameter, in order of offset.
 using WeightForm = std::vector<WeightSlice>;
 
 struct ParamWeights {
   std::string param;  ///< name of the graph's parameter
   graph::Dims dims;   ///< of the graph's parameter
-  /// The first is what transformers writes by default; any of them is read.
+  /// The first form is transformers' default for writing; all are read.
   std::vector<WeightForm> forms;
   /// Other names under which a file may repeat the same values (tied output head).
   std::vector<WeightSlice> aliases;

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention: causal grouped-query attention over packed documents. Query t sees keys from t -
-// pos[t] to t, where pos[t] counts the tokens of its document before it, and none before the last
-// multiple of `seq`, the length of a sequence (without it all tokens are one). With a `window`
-// (sliding-window attention: Beltagy et al., arXiv 2004.05150; Jiang et al., arXiv 2310.06825) it
-// sees at most so many keys, the last of them its own. t and s, the tokens
-// of queries and of keys, may be cut apart: parts of the keys give parts of a softmax, which
-// softmax_merge (merge.cc) puts together. So may h and g, the heads of queries and of keys: head h
-// reads the keys of head h / `group`, and a part that lacks those has a part of no keys. The cost
-// uses whole sequences as documents unless the caller knows better. attention_cached is the same
-// for new tokens against a KV cache.
+// attention: causal grouped-query attention over packed documents. Query t attends to keys from t -
+// pos[t] to t, where pos[t] is its position in its document, and to none before the last multiple
+// of `seq`, the length of a sequence (without it all tokens are one sequence). `window` limits the
+// number of keys, the last one its own (sliding-window attention: Beltagy et al., arXiv 2004.05150;
+// Jiang et al., arXiv 2310.06825). t and s, the tokens of queries and of keys, may be cut apart:
+// parts of the keys give parts of a softmax, which softmax_merge (merge.cc) merges. So may h and g,
+// the heads of queries and of keys: head h reads the keys of head h / `group`; a part without those
+// has no keys. The cost assumes whole sequences as documents unless the caller knows better.
+// attention_cached is the same for new tokens against a KV cache.
 #include "ops/rules.h"
 
 namespace hocket::ops {
@@ -94,8 +93,8 @@ graph::Run keys_of(const Attrs& attrs, graph::Run queries, int64_t size) {
   const int64_t begin = std::min(first, size);
   return {begin, std::min(queries.begin + queries.length, size) - begin};
 }
-/// Queries that may see these keys: from the first one to the end of the last one's sequence, or to
-/// the last one whose window has that.
+/// Returns the queries that may attend to these keys: from the first key to the end of the last
+/// key's sequence, or to the last query whose window reaches it.
 graph::Run queries_of(const Attrs& attrs, graph::Run keys, int64_t size) {
   const int64_t end = keys.begin + keys.length;
   const int64_t all = std::max({end, size, int64_t{1}});
@@ -124,8 +123,8 @@ double keys_in_document(const Attrs& attrs, double length) {
   if (window == 0 || window >= length) return (length + 1) / 2;
   return window - window * (window - 1) / (2 * length);
 }
-/// Average number of keys here that a query attends to, where documents are whole sequences, `seq`
-/// long: as much of all as the keys here are of those in reach of so many queries.
+/// Returns the average number of local keys per query, for documents that are whole sequences of
+/// `seq` tokens: the local share of all keys in reach.
 double average_keys(const Attrs& attrs, int64_t queries, int64_t keys) {
   const int64_t sequence = attrs.i_or("seq", keys);
   const int64_t window = attrs.i_or("window", sequence), step = std::max<int64_t>(keys, 1);
@@ -135,8 +134,8 @@ double average_keys(const Attrs& attrs, int64_t queries, int64_t keys) {
   return keys_in_document(attrs, static_cast<double>(sequence)) * (here < reach ? here / reach : 1);
 }
 
-/// FLOPs per product of blocks, of which the forward pass has two, the backward pass five.
-/// `mean_keys` is that of documents without a window: as if all were as long.
+/// Returns the FLOPs of one product of blocks (two in the forward pass, five backward). `mean_keys`
+/// is that of documents without a window, taken as equally long.
 double product_flops(const Attrs& attrs, const TensorType& queries, const TensorType& keys,
                      double mean_keys = 0) {
   const double seen = mean_keys > 0 ? keys_in_document(attrs, 2 * mean_keys - 1)
@@ -152,14 +151,14 @@ Work work_bwd(const Call& call) {
 /// Half of the cache is looked at on average, all of it is read at most; no more than a window.
 Work work_cached(const Call& call) {
   const TensorType& q = call.in[0];
-  TensorType read = call.in[3];  // of keys, and as much of values
+  TensorType read = call.in[3];  // keys, and the same for values
   const int64_t slots = read.dims[0], window = call.attrs.i_or("window", slots);
   read.dims[0] = std::min(slots, window - 1 + q.dims[0]);
   return {2 * static_cast<double>(std::min(slots, 2 * window)) * static_cast<double>(q.numel()),
           2 * q.bytes() + 2 * read.bytes()};
 }
 
-/// Where documents begin and end, and the blocks of each thread.
+/// Document boundaries, and the blocks of each thread.
 int64_t workspace(const Call& call) {
   const TensorType& type = call.in[0];
   return round_up(type.dims[0] * 12, 64) +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How models and autodiff add nodes to a graph.
+// Adding nodes to a graph, for models and autodiff.
 #pragma once
 
 #include <string>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codecs: x as codes that are fewer bytes to move, and back. An encoded value can be moved whole or
-// in runs of rows, and nothing else: codes are not added up. A codec is two ops with one name;
-// every decoder takes an attribute `dtype`, the element type of what it gives back.
-//   identity  x itself: nothing is lost, and nothing saved
-//   int8      of every row (index of dim 0) round(127 x / max|x|), and max|x| / 127
+// Codecs: encoding x into fewer bytes, and decoding. An encoded value can be moved whole or in runs
+// of rows, but not added. A codec is two ops with one name; every decoder takes an attribute
+// `dtype`, its output's element type.
+//   identity  x itself: lossless, without saving
+//   int8      per row (index of dim 0) round(127 x / max|x|), and max|x| / 127
 #include "ops/rules.h"
 
 namespace hocket::ops {

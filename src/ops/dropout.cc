@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// dropout: y = x / (1 - p) where an element is kept, else 0 (Srivastava et al., JMLR 15, 2014).
-// What is kept follows from the seed, the stream (which dropout of the model it is) and the
-// element's place in the training: its token's number there, and its column. So the mask is the
-// same under every plan, when a pass is repeated, and in the gradient, which is the op itself on
-// dy.
+// dropout: y = x / (1 - p) for kept elements, else 0 (Srivastava et al., JMLR 15, 2014). The mask
+// follows from the seed, the stream (the dropout's number in the model) and the element's place in
+// the training: its token's number and its column. So it is the same under every plan, in a
+// recomputed pass, and in the gradient, which is the op itself on dy.
 #include "ops/rules.h"
 
 namespace hocket::ops {

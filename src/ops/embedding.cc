@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // embedding: x[t] = W[ids[t]]; its gradient adds dy[t] to row ids[t] of dW. `vocab` is the whole
-// vocabulary, of which W may hold a run of rows: a token that is not among them has x[t] = 0 there,
-// and counts nowhere in that part of dW.
+// vocabulary; W may hold a run of its rows. A token outside has x[t] = 0, and adds nothing to that
+// part of dW.
 #include "ops/rules.h"
 
 namespace hocket::ops {

@@ -71,7 +71,7 @@ double per_row(const TensorType& type) {
   return static_cast<double>(type.numel()) / static_cast<double>(type.dims[0]);
 }
 
-/// Under even routing: tokens x top_k rows over all experts, of which this rank has its part.
+/// Work under even routing: tokens x top_k rows over all experts, and this rank's part of them.
 Work work_of(const Call& call, const TensorType& type) {
   const TensorType& rows = call.in[0];
   if (rows.max_rows() == 0) return {0, 0};  // no experts: no rows
@@ -82,7 +82,7 @@ Work work_of(const Call& call, const TensorType& type) {
 Work work(const Call& call) { return work_of(call, call.in[1]); }
 Work work_dw(const Call& call) { return work_of(call, call.out[0]); }
 
-/// Where the rows of each expert begin, and the scratch of one product.
+/// Offsets of each expert's rows, and the scratch of one product.
 int64_t workspace_of(const Call& call, int64_t n, int64_t k) {
   return round_up((call.in[2].numel() + 1) * 8, 64) +
          product_scratch(call.attrs, n, k, element(call.in[0]));
@@ -151,7 +151,7 @@ std::vector<Sample> samples_dw() {
 }  // namespace
 
 void register_grouped_linear(std::vector<Op>& ops) {
-  // As linear.cc, once per expert over its rows; `e/t` are the counts that say where they lie.
+  // Like linear.cc, once per expert over its rows; `e/t` are the counts that give the offsets.
   ops.push_back({.name = "grouped_linear",
                  .doc = "y[e,t,o..] = x[e,t,:] W[e,o..,:]^T on the routed rows; counts[E] rows per "
                         "expert, any of them 0",

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear: y[T, o..] = x[T, f..] W[o.., f..]^T. Features may be one or two dims (heads x head dim,
-// gate/up x width), so that a layout can split whole heads. dX and dW are ops of their own; dW,
-// which is added up over tokens, micro-batches and ranks, is of at least f32. Operands may be 8-bit
-// floating point (Micikevicius et al., arXiv 2209.05433), with attribute `dtype`, the type of what
-// is made of them; then the gradient dy is cast to it, too.
+// gate/up x width), so that a layout can split whole heads. dX and dW are ops of their own; dW, a
+// sum over tokens, micro-batches and ranks, is at least f32. Operands may be 8-bit floating point
+// (Micikevicius et al., arXiv 2209.05433), with attribute `dtype` for the result; then the gradient
+// dy is cast to it, too.
 #include "ops/rules.h"
 
 namespace hocket::ops {
@@ -11,7 +11,7 @@ namespace {
 
 bool is_float8(DType dtype) { return graph::is_floating(dtype) && graph::bits_of(dtype) == 8; }
 
-/// The type of a product of these operands: their own, or of 8-bit ones what the attributes say.
+/// Returns the type of a product: that of its operands, or attribute `dtype` for 8-bit ones.
 DType product_dtype(std::string_view op, const Attrs& attrs, const TensorType& left,
                     const TensorType& right) {
   want_float(op, left);

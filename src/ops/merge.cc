@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// softmax_merge and maximum: parts of one result put together (Monoid). What the sum op is to
-// partial sums, these are to parts of a softmax and of a maximum. They come into a program after
-// its gradients, and have none.
+// softmax_merge and maximum: merging partial results (Monoid), as the sum op does for partial sums.
+// They are added after differentiation, and have no gradient.
 #include "ops/rules.h"
 
 namespace hocket::ops {

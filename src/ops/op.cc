@@ -75,7 +75,7 @@ class Builder final : public Definition {
 /// An op and its number of inputs, which may decide whether it is primitive.
 using Use = std::pair<const Op*, size_t>;
 
-/// Unfolds an application and all that it unfolds into. `path`: what it came from.
+/// Unfolds an application recursively. `path`: the applications above it.
 void follow(const Names& names, const Op& op, const Attrs& attrs, std::span<const TensorType> in,
             std::vector<Use>& path) {
   const Use use{&op, in.size()};
@@ -340,7 +340,7 @@ bool makes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
 }
 
 bool acts_by_element(const LayoutRule& rule, const Letters& letters, std::string_view dims) {
-  // All its dims are free, in every operand that has one of them all of them, in this order.
+  // Requires all dims free; an operand with one of them has all, in this order.
   if (letters.any || dims.empty()) return false;
   for (char letter : dims) {
     if (std::string_view(rule.split).find(letter) == std::string_view::npos) return false;
@@ -396,8 +396,8 @@ char tied(const LayoutRule& rule, char letter) {
 
 std::string cut_support(const Op& op, const Attrs& attrs, char letter,
                         const std::function<int64_t(char)>& part) {
-  // Every part of a split looks like one of these two: the first of two parts, which may need what
-  // follows it, or the second.
+  // Every part of a split is equivalent to one of these two: the first of two parts, which may need
+  // the second, or the second.
   for (const Support& support : op.layout.support) {
     if (tied(op.layout, support.letter) != tied(op.layout, letter)) continue;
     const int64_t asks = part(support.by);
@@ -453,8 +453,8 @@ bool is_short(const TensorType& type) {
 }
 
 int64_t workspace_of(const Op& op, const Call& call) {
-  // The copies come first, then what the kernel takes for operands of f32. An output that is
-  // updated in place has the copy of that input.
+  // Copies come first, then the kernel's workspace for f32 operands. An output updated in place
+  // uses the copy of its input.
   std::vector<TensorType> in(call.in.begin(), call.in.end());
   std::vector<TensorType> out(call.out.begin(), call.out.end());
   int64_t copies = 0;

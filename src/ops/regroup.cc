@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// regroup: routed rows that came in some chunks of tokens, in other chunks of them. What the
-// experts keep for the backward pass arrives chunk by chunk of the forward pass; with it a backward
-// pass may have as many chunks as it likes (FSMoE, arXiv 2501.10714, chooses both degrees apart).
+// regroup: routed rows from some chunks of tokens to others. Activations that the experts keep for
+// the backward pass are in chunks of the forward pass; with it the backward pass may have another
+// number of chunks (FSMoE, arXiv 2501.10714, chooses both degrees apart).
 #include "ops/rules.h"
 
 namespace hocket::ops {
@@ -14,10 +14,10 @@ size_t chunks(const Attrs& attrs, const char* name) {
 }
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
-  // First come the chunks as they arrived: rows of the same experts, features and top_k, of any
-  // number of tokens. Then, for each of them and for each chunk to be made, how many rows every
-  // source has of every expert, [sources, experts]: all of one size, and of no fewer experts than
-  // the rows (of which a rank may have a part). What is made are equal chunks of all the tokens.
+  // First the arriving chunks: rows of the same experts, features and top_k, of any number of
+  // tokens. Then, for each of them and for each new chunk, the number of rows per source and
+  // expert, [sources, experts]: all of one size, with at least the experts of the rows (a rank may
+  // have a part). The new chunks are equal parts of all tokens.
   constexpr const char* kOp = "regroup";
   const size_t from = chunks(attrs, "from");
   const size_t to = chunks(attrs, "to");
@@ -61,13 +61,14 @@ Work work(const Call& call) {
   return {0, static_cast<int64_t>(bytes) + total_bytes(call.in.subspan(from), {})};
 }
 
-/// How far every chunk is read and written.
+/// Read and write offsets of every chunk.
 int64_t workspace(const Call& call) {
   return round_up(static_cast<int64_t>(chunks(call.attrs, "from")) * 8, 64) +
          round_up(static_cast<int64_t>(call.out.size()) * 8, 64);
 }
 
-/// Two chunks into one and into four, of 2 sources and 3 experts, with as many rows of each.
+/// Two chunks into one and into four, of 2 sources and 3 experts, with the same number of rows
+/// each.
 std::vector<Sample> samples() {
   std::vector<Sample> list;
   for (const int64_t to : {1, 4}) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss of logits z[T,V] in steps, each of which may run on a part of the vocabulary (v):
-// rowmax, sumexp, lse_of, pick, nll, dlogits; and lse, the first three in one. What crosses parts
-// is a number per token: its maximum, the sum of its exponentials and the logit of its target, all
-// of which are f64 or exact. linear_cross_entropy is defined by these ops. A target of -100 is
-// ignored; `vocab` is the whole vocabulary. The gradient is dlogits itself: the ops are steps of a
-// loss that makes its gradients, and have no rule of their own.
+// The loss of logits z[T,V] in steps, each on a part of the vocabulary (v): rowmax, sumexp, lse_of,
+// pick, nll, dlogits; lse is the first three in one. Per token, parts exchange a number each: the
+// maximum, the sum of exponentials and the target's logit, all f64 or exact. linear_cross_entropy
+// is defined by these ops. A target of -100 is ignored; `vocab` is the whole vocabulary. The
+// gradient is dlogits itself: the ops are steps of a loss that makes its gradients, and have no
+// rule of their own.
 #include "ops/rules.h"
 
 namespace hocket::ops {
@@ -79,7 +79,7 @@ std::vector<TensorType> infer_dlogits(const Attrs& attrs, Types in) {
   return {in[0]};
 }
 
-/// Work of so many FLOPs per element of the first input.
+/// Work with a number of FLOPs per element of the first input.
 template <int flops>
 Work per_element(const Call& call) {
   return {flops * static_cast<double>(call.in[0].numel()), total_bytes(call.in, call.out)};
