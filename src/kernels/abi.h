@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a kernel is called with: plain pointers, types, attributes. Kernels of every device and
-// library, ours and fakes for tests, stand behind these few types.
+// Calling convention of kernels: plain pointers, types, attributes. Kernels of every device and
+// library, ours and test doubles, use these few types.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ struct TensorRef {
   }
 };
 
-/// Index at which the local piece of a letter of the op's notation begins in the logical tensor:
-/// what a kernel needs that acts by position (causal masks, vocabulary shards).
+/// Offset of the local piece along a letter of the op's notation, for kernels that depend on
+/// position (causal masks, vocabulary shards).
 struct Begin {
   char letter = 0;
   int64_t index = 0;
@@ -46,8 +46,8 @@ struct KernelArgs {
   uint32_t accumulate = 0;
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
-  std::span<const Begin> begins = {};  ///< of letters whose piece may not begin at 0
-  void* queue = nullptr;  ///< of the device, where what the kernel starts goes; null on a CPU
+  std::span<const Begin> begins = {};  ///< of positional letters
+  void* queue = nullptr;               ///< of the device, for asynchronous launches; null on a CPU
 };
 
 using KernelFn = void (*)(const KernelArgs&);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where an executor finds its kernels.
+// Look-up of kernels for the executor.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string describe() const = 0;
-  /// The kernel of `op` on `device` for operands of these types, or null.
+  /// Returns the kernel of `op` on `device` for operands of these types, or null.
   virtual KernelFn find(std::string_view op, Device device, const OperandTypes& types) const = 0;
   /// Called first by every thread that runs kernels: how many threads each call may use. The
   /// count belongs to the calling thread; one that never called this has 1.
@@ -33,7 +33,8 @@ std::string cpu_level();
 /// From here on programs that are prepared run the kernels of this one, as a run did that goes on.
 /// False, and nothing changes: this processor does not support it, or HOCKET_CPU names another.
 bool use_cpu_level(std::string_view name);
-/// Which one a process begins with, and why: "x86-64-v4 (the best for this processor of ...)".
+/// Returns the initial choice of a process, with the reason: "x86-64-v4 (the best for this
+/// processor of ...)".
 std::string cpu_choice();
 /// Every one that this processor supports, least demanding first.
 std::vector<std::shared_ptr<Backend>> cpu_backends();

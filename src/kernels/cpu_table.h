@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of one instruction set: what src/kernels/cpu exports each time that it is compiled.
+// The kernels of one instruction set: the exports of each compilation of src/kernels/cpu.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ namespace hocket::kernels {
 struct CpuKernel {
   const char* op;
   const char* signature;  ///< the types of its operands (kernels/signature.h)
-  graph::DType dtype;     ///< what T stands for there
+  graph::DType dtype;     ///< the type for T
   KernelFn kernel;
 };
 

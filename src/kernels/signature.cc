@@ -24,7 +24,7 @@ bool fits(std::string_view word, DType compiled_for, const TensorType& type) {
   return graph::to_string(type.dtype) == word;
 }
 
-/// A list is short and its repeated words end it: each word takes as many operands as it can.
+/// Repeated words end a list: each word takes as many operands as possible.
 bool list_fits(std::string_view words, DType compiled_for, std::span<const TensorType> types) {
   size_t next = 0;
   while (!words.empty()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operand types a kernel takes, as its row of a table says it.
+// Operand types of a kernel, from its row of a table.
 #pragma once
 
 #include <string_view>
@@ -8,16 +8,16 @@
 
 namespace hocket::kernels {
 
-/// True if a kernel with this signature, compiled for T, takes operands of these types. Words stand
-/// for operands, inputs before "->" and outputs behind it: "T,T,i32->T".
+/// Returns whether a kernel with this signature, compiled for T, accepts operands of these types. A
+/// signature has a word per operand, inputs before "->" and outputs after it: "T,T,i32->T".
 ///   T      plain elements of the type that the kernel is compiled for
-///   S      those of the type of sums of such (ops::sum_dtype): f32 for bf16, otherwise T itself
-///   f8     8-bit floating-point elements, where T is shorter than the type of its sums
+///   S      the type of sums of T (ops::sum_dtype): f32 for bf16, otherwise T
+///   f8     8-bit floating-point elements, if T is shorter than the type of its sums
 ///   f64    plain elements of this type, whatever T is
 ///   plain  plain elements of any type of whole bytes
-///   any    whatever lies there
-/// A word with '*' may come any number of times, one with '?' once or not at all. Signatures of
-/// operands in other numbers are separated by '|'.
+///   any    any type
+/// A word with '*' may repeat any number of times, one with '?' is optional. Signatures for other
+/// numbers of operands are separated by '|'.
 bool takes(std::string_view signature, graph::DType compiled_for, const OperandTypes& types);
 
 }  // namespace hocket::kernels

@@ -38,9 +38,9 @@ struct Job {
   }
 };
 
-/// The helpers of one thread. A job is published under the mutex; a helper enters it by counting
-/// itself in, also under the mutex, so the owner, who withdraws the job when no part is left, then
-/// knows how many to wait for.
+/// The helpers of one thread. A job is published under the mutex; a helper enters it by
+/// incrementing a counter, also under the mutex. The owner withdraws the job when no part is left,
+/// and then knows the number of helpers to wait for.
 class Team {
  public:
   ~Team() {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads of one kernel call. Every thread that runs kernels (a lane, a test) has a team of its
-// own: itself and helpers that sleep between calls, so that lanes share the cores. Parts of a job
-// are taken one by one: a helper that wakes late finds its part done by somebody else, it holds
-// nobody up.
+// own: itself and sleeping helpers, so lanes share the cores. Parts of a job are taken one by one:
+// a helper that wakes late finds its part done, and delays nothing.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +14,9 @@ int team_size();
 void set_team_size(int n);
 
 using Part = void (*)(void* context, int64_t part, int64_t thread);
-/// Calls run(context, part, thread) for every part in [0, parts), on `limit` threads of the team at
-/// most; 0 <= thread < limit is of one thread alone for the whole call. Returns when all are done;
-/// throws what a part threw first (parts not begun by then are left out).
+/// Calls run(context, part, thread) for every part in [0, parts), on at most `limit` threads of the
+/// team; 0 <= thread < limit identifies a thread for the whole call. Returns when all are done;
+/// throws the first exception of a part (parts not yet started are skipped).
 void run_parts(int64_t parts, int64_t limit, Part run, void* context);
 
 /// run_parts with a function: fn(part, thread).

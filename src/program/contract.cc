@@ -92,7 +92,7 @@ void for_each_run(const Buffer& buffer, std::string_view tensor, const TensorTyp
     }
     return;
   }
-  // What the slot holds, in elements of the bucket; of that, what lies in the rank's block of it.
+  // The elements of the slot in the bucket, and those in the rank's block.
   const int64_t mine = block_of(buffer, program, rank).begin;
   const int64_t end = mine + buffer.type.numel();
   for (const Slot& slot : buffer.slots) {
@@ -133,9 +133,9 @@ std::set<int> split_dims(const Layout& one, const Layout& other) {
   return dims;
 }
 
-/// True if two layouts, each on the mesh of its contents, give the rank the same part of every dim.
-/// Of a dim with given sizes the indices are compared. Of others the size is not known: the rank
-/// must have the same one of as many blocks.
+/// Returns whether two layouts, each on the mesh of its contents, give the rank the same part of
+/// every dim. Dims with given sizes compare by indices. Otherwise the size is unknown: the rank
+/// must have the same block number of the same number of blocks.
 bool give_the_same(const Layout& one, const Contents& here, const Layout& other,
                    const Contents& there) {
   for (const int dim : split_dims(one, other)) {
@@ -186,7 +186,7 @@ Pairs pairs_of_classes(const Program& program, const Program& other) {
   return pairs;
 }
 
-/// True if all these ranks have in one program's buffer what they have in the other's.
+/// Returns whether all these ranks have the same elements in both programs' buffers.
 bool same_on(const std::vector<int32_t>& ranks, const Buffer& one, const Program& program,
              const Buffer& theirs, const Program& other) {
   const Mesh& here = program.roles[program.role_of(ranks.front())].mesh;

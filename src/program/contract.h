@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of named buffers with the host: which elements of which tensors lie where.
+// The contract of named buffers with the host: which elements of which tensors are where.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace hocket::program {
 
-/// Whether some of the tensor lies in the buffer, on this or other ranks of its class.
+/// Returns whether the buffer has some of the tensor, on this or other ranks of its class.
 bool holds(const Buffer& buffer, std::string_view tensor);
 
-/// The names of the tensors of which a buffer of this name, with these slots, holds some.
+/// Returns the names of the tensors in a buffer of this name, with these slots.
 std::vector<std::string> tensors_of(const std::string& name, const std::vector<Slot>& slots);
 
 /// Elements [begin, begin + count) of a full tensor, in memory order, that lie side by side in a
@@ -35,7 +35,7 @@ struct Block {
 };
 Block block_of(const Buffer& buffer, const Program& program, int32_t rank);
 
-/// What a buffer has on one rank, apart from the program that says so.
+/// A buffer's content on one rank, independent of its program.
 struct Contents {
   TensorType type;  ///< local
   Layout layout;    ///< of the mesh below
@@ -45,8 +45,8 @@ struct Contents {
   std::vector<int32_t> coords;  ///< of the rank
 };
 Contents contents_of(const Buffer& buffer, const Program& program, int32_t rank);
-/// True if two buffers of a name have the same elements in the same order. Their meshes may differ:
-/// what counts is which part of every dim the rank has.
+/// Returns whether two buffers of a name have the same elements in the same order. Their meshes may
+/// differ: only the rank's part of every dim counts.
 bool have_same_elements(const Contents& one, const Contents& other);
 
 /// A tensor that persists in both programs, and that on some rank `other` does not hold in the same

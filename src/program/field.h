@@ -12,8 +12,7 @@
 //     }
 //   };
 //
-// A member that the list lacks does not compile: whoever walks it asks for_each_field, which
-// counts.
+// A member that the list lacks does not compile: for_each_field counts the members.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +23,7 @@
 
 namespace hocket::program {
 
-/// What the number (or numbers) in a field counts: a place in a list, which another program may
+/// Referent of the number (or numbers) in a field: an index into a list, which another program may
 /// have in another order.
 enum class Ref : uint8_t {
   none,
@@ -61,12 +60,12 @@ struct Field {
   constexpr Field always() const { return with(&Field::is_always, true); }
   /// Text: also when the field before it is there.
   constexpr Field follows() const { return with(&Field::is_follower, true); }
-  /// Decides nothing about what the program does: not part of its hash.
+  /// Has no effect on the program's behaviour: excluded from its hash.
   constexpr Field label() const { return with(&Field::is_label, true); }
   /// The same, in step buffers only.
   constexpr Field label_of_step() const { return with(&Field::is_label_of_step, true); }
-  /// A number that any rewrite may change without changing the thing itself: an offset, a message
-  /// number. No part of what a thing is when two programs are compared.
+  /// A number that a rewrite may change without changing the thing: an offset, a message number.
+  /// Excluded from comparisons of programs.
   constexpr Field address() const { return with(&Field::is_address, true); }
   /// Follows from the other fields: neither printed, nor hashed, nor compared.
   constexpr Field cache() const { return with(&Field::is_cache, true); }
@@ -116,7 +115,7 @@ inline constexpr bool kIsList = false;
 template <HasFields Struct>
 inline constexpr bool kIsList<std::vector<Struct>> = true;
 
-/// True of types whose values follow from other fields: those of the fields that are a cache().
+/// True for types whose values follow from other fields: those of cache() fields.
 template <class Member>
 inline constexpr bool kIsCache = false;
 

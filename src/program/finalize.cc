@@ -33,7 +33,7 @@ class ClockBuilder {
  public:
   explicit ClockBuilder(size_t n) : at_(n), position_(n) { last_.fill(kNone); }
 
-  /// What happened before a task of this lane that has no dependencies.
+  /// Returns the events before a task of this lane without dependencies.
   Clock lane_start(size_t lane) const {
     if (last_[lane] == kNone) return before_everything();
     return done(last_[lane], lane);
@@ -60,10 +60,10 @@ class ClockBuilder {
 }  // namespace
 
 void add_dependencies(const Program& program, RankClass& cls) {
-  // Tasks are walked in issue order. What a task must wait for: the last writer of what it reads,
-  // and of what it writes the last writer and all readers since (one per lane: the last of a lane
-  // implies the others), in other lanes only. Of these and of the dependencies that it had, those
-  // stay that the clock of its lane and the ones kept so far do not imply.
+  // Walks the tasks in issue order. A task depends on the last writer of its inputs, and on the
+  // last writer and all readers since of its outputs (one per lane, since the last of a lane
+  // implies the others), in other lanes only. Of these and of its given dependencies, those remain
+  // that neither the clock of its lane nor the kept ones imply.
   const size_t n = cls.tasks.size();
   std::vector<TaskId> writer(cls.buffers.size(), kNone);
   std::vector<std::array<TaskId, kNumLanes>> readers(cls.buffers.size());
@@ -102,7 +102,7 @@ void add_dependencies(const Program& program, RankClass& cls) {
         want_readers(other);
       }
     }
-    // Latest first: what an earlier one proves is then already known.
+    // Latest first, since a later dependency may imply an earlier one.
     std::sort(wanted.begin(), wanted.end(), std::greater<>());
     Clock start = clock.lane_start(lane);
     task.deps.clear();
@@ -152,7 +152,7 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 int64_t align(int64_t bytes) { return round_up(bytes, kAlign); }
-/// What both know to have finished.
+/// Returns the events that both know to have finished.
 void meet(Clock& into, const Clock& other) {
   for (size_t lane = 0; lane < into.size(); ++lane) {
     into[lane] = std::min(into[lane], other[lane]);
@@ -169,8 +169,8 @@ bool happened(const Clock& needs, const Clock& now) {
   return true;
 }
 
-/// Best-fit allocator over one address range; a free block carries what must have happened before
-/// it may be used again.
+/// Best-fit allocator over one address range. A free block carries the events that must precede its
+/// reuse.
 class Arena {
  public:
   int64_t allocate(int64_t bytes, const Clock& now) {
@@ -260,10 +260,10 @@ class Arena {
   int64_t top_ = 0;
 };
 
-/// Slots of ragged buffers. A slot is taken whole and given back whole, and all its tenants are
-/// alike in bound and expected size: what one has filled is what the next fills again. (A slot that
-/// large and small buffers shared would be held by a small one while a large one makes another: 30
-/// % more for a pipeline that keeps one size for its backward passes.)
+/// Slots of ragged buffers. A slot is taken and released whole, and its tenants have equal bound
+/// and expected size, so each reuses the pages of the previous one. (A slot shared by large and
+/// small buffers would be held by a small one while a large one creates another: 30 % more for a
+/// pipeline that keeps one size for its backward passes.)
 class Slots {
  public:
   /// The slot of this size that has been free for longest and may be used; a new one if there is
@@ -295,13 +295,13 @@ class Slots {
  private:
   struct Slot {
     int64_t bound, expected;
-    Clock needs;  ///< what must have happened before it is used again
+    Clock needs;  ///< events before its reuse
   };
   std::vector<Slot> slots_;
   std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> free_;  // by bound and expected size
 };
 
-/// That of a collective is its transport's.
+/// A collective's workspace is the transport's.
 int64_t arena_workspace(const Kind& kind) { return is_communication(kind) ? 0 : kind.workspace; }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace hocket::program {
 /// Position in every lane up to which tasks are known to have finished (-1: none).
 using Clock = std::array<int32_t, kNumLanes>;
 
-/// What either knows to have finished.
+/// Merges the events that either knows to have finished.
 void merge(Clock& into, const Clock& other);
 
 /// Adds to every task the dependencies on tasks of other lanes that its buffers, and those that
@@ -21,16 +21,16 @@ void merge(Clock& into, const Clock& other);
 /// that respects data flow.
 void add_dependencies(const Program& program, RankClass& cls);
 
-/// Clock of every task at its start: what happened before it. Needs deps to point backwards.
+/// Returns the clock of every task at its start: the events before it. Requires: deps point
+/// backwards.
 std::vector<Clock> clocks(const RankClass& cls);
 /// Position of every task inside its lane.
 std::vector<int32_t> lane_positions(const RankClass& cls);
 
-/// Gives every step buffer and workspace an arena offset. Two buffers share memory only if all uses
-/// of one happen before the first use of the other, by lane order and dependencies. Ragged buffers
-/// (with an expected size) lie in slots of their own, each of tenants of one size, which begin
-/// together and which no dense buffer cuts: what is touched there is the largest content so far,
-/// not more.
+/// Assigns an arena offset to every step buffer and workspace. Two buffers share memory only if all
+/// uses of one happen before the first use of the other, by lane order and dependencies. Ragged
+/// buffers (with an expected size) are in slots of their own, with tenants of one size that start
+/// together, away from dense buffers: the touched memory is the largest content so far.
 void plan_memory(const Program& program, RankClass& cls);
 
 /// add_dependencies and plan_memory for every class.

@@ -147,7 +147,7 @@ struct Message {
 /// Clocks and lane positions of a class's tasks.
 struct Timing {
   explicit Timing(const RankClass& cls) : at(clocks(cls)), position(lane_positions(cls)) {}
-  /// What is finished when the task is.
+  /// Returns the finished events at the end of the task.
   Clock done(const RankClass& cls, TaskId task) const {
     Clock clock = at[task];
     clock[place_of(cls.tasks[task].lane)] = position[task];
@@ -167,11 +167,11 @@ bool is_ordered(const RankClass& cls) {
   return true;
 }
 
-/// What a rank knows of another one, by the lane in which it was told and the position there of the
-/// receive that told it: what the other one had finished.
+/// A rank's knowledge of another one: per lane, the positions of its receives, and the other's
+/// finished events that each proves.
 using Told = std::array<std::vector<std::pair<int32_t, Clock>>, kNumLanes>;
 
-/// What was told until `received`, of which a lane has the position of its last receive.
+/// Returns the knowledge up to `received`, the position of the last receive per lane.
 Clock known_by(const Told& told, const Clock& received) {
   Clock known;
   known.fill(-1);
@@ -186,7 +186,7 @@ Clock known_by(const Told& told, const Clock& received) {
   return known;
 }
 
-/// Adds up what came before: later receives know what earlier ones told.
+/// Accumulates the knowledge: later receives include earlier ones.
 void settle(Told* told) {
   for (auto& list : *told) {
     std::sort(list.begin(), list.end(),
@@ -197,7 +197,7 @@ void settle(Told* told) {
   }
 }
 
-/// Bounds the messages of classes; keeps their clocks, and what it has found of their messages.
+/// Upper bound of the messages in flight per class; caches clocks and matched messages.
 class InFlight {
  public:
   explicit InFlight(const Program& program) : p_(program), timing_(program.classes.size()) {
@@ -209,7 +209,7 @@ class InFlight {
 
  private:
   std::set<Way> ways_of(ClassId cls) const;
-  /// Those of `ends`, of `rank`, that lead to `peer`, by tag, in issue order.
+  /// Returns the messages of `rank` among `ends` to or from `peer`, by tag, in issue order.
   std::map<int32_t, std::vector<TaskId>> messages(const std::map<Way, std::vector<TaskId>>& ends,
                                                   int32_t rank, int32_t peer) const;
   /// Messages from one rank to another in the order of their sends: the k-th with a tag is received
@@ -285,9 +285,9 @@ const std::vector<Message>& InFlight::match(int32_t from, int32_t to) {
 }
 
 int64_t InFlight::bound(ClassId cls) {
-  // All ranks of a class do the same, so that one stands for all whose messages meet alike: those
-  // whose ways lead to ranks of the same classes, together or apart as for the others, and from
-  // there back to the rank by the same ways.
+  // One rank represents all ranks of a class whose messages match alike: whose peers are of the
+  // same classes, coincide or differ in the same way, and lead back to the rank by the same
+  // mappings.
   const std::set<Way> ways = ways_of(cls);
   const std::vector<ClassId> table = p_.class_table();
   std::map<ClassId, std::set<Way>> ways_there;
@@ -334,8 +334,8 @@ int64_t InFlight::bound_of(ClassId cls, int32_t rank) {
   return sum;
 }
 
-/// What `to` is told by messages of `from`: `known` says of the task that sends one what its rank
-/// knows then.
+/// Returns the knowledge that `to` gains from messages of `from`; `known` returns the sender's
+/// knowledge at a sending task.
 template <class Known>
 void InFlight::tell(int32_t from, int32_t to, const Known& known, Told* told) {
   const ClassId cls = p_.class_of(to);
@@ -348,11 +348,11 @@ void InFlight::tell(int32_t from, int32_t to, const Known& known, Told* told) {
   }
 }
 
-/// What `rank` knows of `peer`, to which a way leads from it: by its messages, and by those that go
-/// on from the peer along the same way until they come around to the rank.
+/// Returns the knowledge of `rank` about `peer`, reached by a mapping: from the peer's messages,
+/// and from those forwarded along the same mapping until they return to the rank.
 Told InFlight::told_by(int32_t rank, int32_t peer, const Way& way) {
-  // Rings are as long as the axis; of long ones with many messages only the peer's own count, which
-  // makes the bound larger than need be, never too small.
+  // steps. Rings are as long as the axis; on long ones with many messages only the peer's own
+  // messages count, which makes the bound larger than necessary, never too small.
   constexpr int64_t kMostSteps = 1 << 22;
   const auto done = [&](int32_t from) {
     return [this, cls = p_.class_of(from), time = timing(p_.class_of(from))](TaskId send) {
@@ -388,11 +388,11 @@ Told InFlight::told_by(int32_t rank, int32_t peer, const Way& way) {
 }
 
 int64_t InFlight::bound_to(int32_t rank, int32_t peer, const Way& way) {
-  // A send does not wait for its receiver, so what bounds the messages on their way is what the
-  // sender waits for otherwise. A task that comes after a message from the peer knows what the peer
-  // had received when it sent that. The sends of a lane start in order; when one starts, all before
-  // it may still be held, but for those whose receive the sender knows to have ended. What the peer
-  // itself says counts as known, and what others pass on around a ring.
+  // A send does not wait for its receiver, so the messages in flight are bounded by the sender's
+  // other waits. A task after a message from the peer knows which messages the peer had received
+  // when it sent that. The sends of a lane start in order; when one starts, all earlier ones may
+  // still be held, except those whose receive is known to have ended, from the peer's own messages
+  // and from those forwarded around a ring.
   const ClassId here = p_.class_of(rank);
   const ClassId there = p_.class_of(peer);
   const RankClass& mine = p_.classes[here];
@@ -406,8 +406,8 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer, const Way& way) {
     return my_time ? known_by(told, my_time->at[task]) : nothing;
   };
 
-  // What one lane of mine sent and may still be held, by the lane of the receive and its position
-  // there, of which the first is the next to be known to have ended.
+  // Messages of one of this rank's lanes that may still be held, by the lane and position of their
+  // receive; the first is the next to be known as ended.
   using Held = std::pair<int32_t, int64_t>;  // position, bytes
   struct Queue {
     std::array<std::priority_queue<Held, std::vector<Held>, std::greater<>>, kNumLanes> held;
@@ -444,8 +444,8 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer, const Way& way) {
   return sum;
 }
 
-/// What collectives take of a transport, copies of their operands or messages: each lane has the
-/// memory for the largest of its collectives, which come one after the other.
+/// Memory of the transport for collectives, as copies of operands or messages: each lane reserves
+/// that of its largest collective, since they run one after the other.
 int64_t transport_bytes(const Program& program, const RankClass& cls) {
   constexpr int64_t kMost = INT64_MAX / 64;  // more than any has: lanes can be added up
   std::array<int64_t, kNumLanes> most{};
@@ -535,8 +535,8 @@ std::vector<std::set<int32_t>> classes_there(const Program& program, const Progr
 
 namespace {
 
-/// As memory_beyond(); of programs that don't share a store, what persists in `other` comes on top
-/// whatever its name.
+/// Like memory_beyond(); for programs without a common store, persistent tensors of `other` are
+/// added regardless of their names.
 std::vector<int64_t> beyond(const Program& program, const Program& other, Space space,
                             bool share_store) {
   // Step buffers by page, as the two have other gaps; inputs, outputs and messages by size, as they

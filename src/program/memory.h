@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank of a program takes of memory. The executor, the check, the simulator, `train` and the
-// report all take their figures, and the words for them, from here.
+// Memory of a rank of a program. The executor, the check, the simulator, `train` and the report
+// take all figures, and their names, from here.
 #pragma once
 
 #include <optional>
@@ -23,26 +23,26 @@ inline constexpr double kExpectedRows = 1.25;
 
 /// Planned memory of one rank, in bytes.
 struct Memory {
-  int64_t persistent = 0;      ///< parameters, optimizer state, KV cache: what survives the step
+  int64_t persistent = 0;      ///< parameters, optimizer state, KV cache: survive the step
   int64_t inputs_outputs = 0;  ///< written by the host before the step, or read after it
   int64_t step_buffers = 0;    ///< pages of the arena that step buffers and workspaces touch
   int64_t messages = 0;        ///< most that the transport has: sent, or there for a collective
-  /// What a second program, which evaluates on the same ranks, takes beyond this one. Of measured
-  /// memory it is not known apart: the two share what they have.
+  /// Additional memory of a second program that evaluates on the same ranks. Unknown for measured
+  /// memory, since the two share it.
   int64_t evaluation = 0;
   int64_t host = 0;      ///< of buffers in host memory, of both programs; not in the sum
   int64_t reserved = 0;  ///< addresses of the device's arena; not in the sum
 
-  /// What must fit into the device's memory.
+  /// Memory that must fit into the device's.
   int64_t total() const {
     return persistent + inputs_outputs + step_buffers + messages + evaluation;
   }
-  /// Where the device is the host itself.
+  /// The same where the device is the host itself.
   int64_t with_host() const { return total() + host; }
   bool operator==(const Memory&) const = default;
 };
 
-/// What memory there is for a rank; 0: unknown, or as much as is asked for.
+/// Memory limits of a rank; 0: unknown or unlimited.
 struct MemoryLimits {
   int64_t device = 0;           ///< of its device
   bool device_is_host = false;  ///< which is the host itself: it has the host's buffers too
@@ -51,8 +51,7 @@ struct MemoryLimits {
   struct Excess {
     int64_t needed = 0, there = 0;
   };
-  /// Whether a rank fits, wherever that is asked: none if it does. Of two limits that it exceeds
-  /// the lesser.
+  /// Returns the lesser of the exceeded limits, if any: the one rule by which a rank fits.
   std::optional<Excess> exceeded_by(const Memory& memory) const;
 };
 
@@ -61,26 +60,25 @@ struct MemoryLimits {
 /// some.
 std::string parts_text(const Memory& memory);
 
-/// Memory of a rank of every class, from what the program says and nothing else. Step buffers count
-/// by their planned offsets: a ragged one takes what it is expected to hold, [offset, offset +
-/// expected), all others their whole size; without a memory plan they count as nothing. Messages:
-/// the most bytes that a transport can hold for what the rank has sent and the receiver has not
-/// taken yet, whatever the speed of the ranks, and what collectives take of it (Kind::workspace).
-/// Symbols count with their bounds. The program's ids must be in range.
+/// Returns the memory of a rank of every class, derived from the program alone. Step buffers count
+/// at their planned offsets: a ragged one [offset, offset + expected), all others whole; without a
+/// memory plan they count as nothing. Messages: the most bytes that a transport can hold of the
+/// rank's sent messages, at any speed of the ranks, and the transport's memory for collectives
+/// (Kind::workspace). Symbols count with their bounds. Requires: ids in range.
 std::vector<Memory> memory_of(const Program& program);
 /// The same in steps where no symbol is more than its value here: pages beyond are not touched.
 std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> values);
 
-/// Bytes of a memory space that `other` takes beyond `program`, by class, where the same ranks run
-/// both in turn. They share the named tensors and use the same addresses for all else: what either
-/// needs, both have. Ids must be in range.
+/// Returns, per class, the bytes of a memory space that `other` needs beyond `program`, if the same
+/// ranks run both in turn. They share named tensors and use the same addresses for everything else.
+/// Requires: ids in range.
 std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
                                    Space space = Space::device);
-/// memory_of(program), together with what a program that evaluates beside it takes beyond; null:
-/// there is none. One that holds some tensor otherwise (held_otherwise) has memory of its own.
+/// Returns memory_of(program), with the additional memory of an evaluation beside it; null: none.
+/// An evaluation with tensors in other layouts (held_otherwise) has memory of its own.
 std::vector<Memory> memory_with(const Program& program, const Program* evaluation);
 
-/// Most addresses that a process has, in bytes: what x86-64 gives to one.
+/// Largest address space of a process in bytes: that of x86-64.
 inline constexpr int64_t kMostAddresses = int64_t{1} << 47;
 /// Addresses that a rank of the class reserves: arenas as they are said to be, and named buffers.
 /// kMostAddresses + 1 stands for any number beyond, and for an arena of a negative size.
@@ -93,7 +91,7 @@ struct Range {
 };
 /// The same addresses as disjoint ranges in ascending order, with a gap between any two.
 std::vector<Range> joined(std::vector<Range> ranges);
-/// What lies in `ranges` and not in `others`; both joined.
+/// Returns the parts of `ranges` outside `others`; both are merged first.
 std::vector<Range> without(const std::vector<Range>& ranges, const std::vector<Range>& others);
 int64_t total_bytes(const std::vector<Range>& ranges);
 

@@ -12,11 +12,11 @@ namespace hocket::program {
 
 namespace {
 
-/// Nothing as small as this is followed: a norm or a coefficient, of which many parameters' updates
-/// depend.
+/// bytes. Smaller tensors are not followed: a norm or a coefficient leads to the updates of many
+/// parameters.
 constexpr int64_t kScalarBytes = 8;
 
-/// The tasks of a class by what they read.
+/// Tasks of a class by the buffers that they read.
 class Readers {
  public:
   Readers(const Program& program, const RankClass& cls)
@@ -29,11 +29,11 @@ class Readers {
     }
   }
 
-  /// Names of the parameters that the task reads or writes, or into whose update what it makes
-  /// goes.
+  /// Returns the names of the parameters that the task reads or writes, or whose update its outputs
+  /// reach.
   std::vector<std::string> parameters_of(size_t task) const {
-    // Its own buffers may be named. A gradient has none: it is followed to the tasks of the step's
-    // end that read it, and what these make of it, up to the first that know a parameter.
+    // Its own buffers may be named. A gradient has no name: it is followed to the readers at the
+    // end of the step, and through their outputs, up to the first with a parameter.
     std::vector<std::string> names = named(cls_.tasks[task]);
     if (!names.empty() || cls_.tasks[task].phase < Phase::grad) return names;
     std::vector<size_t> now = {task};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What communication is about: the parameters that it moves, or whose gradients.
+// The parameters that communication moves, or whose gradients.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace hocket::program {
 
-/// Per task of the class: the parameter that it moves between ranks, or whose gradient, by name; of
-/// several, as a bucket holds, the first and how many more. Empty: it is no communication, or moves
-/// something else (activations, norms, losses).
+/// Returns, per task of the class, the name of the parameter that it moves between ranks, or whose
+/// gradient; for a bucket the first name and the number of others. Empty: no communication, or of
+/// another tensor (activations, norms, losses).
 std::vector<std::string> parameters_moved(const Program& program, ClassId cls);
 
 }  // namespace hocket::program

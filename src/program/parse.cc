@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text form of a program, read back: every line into the struct whose fields it prints. A word
-// that no field knows is an error, as is an id that names nothing.
+// Parser of the text form of a program: every line into the struct that prints it. An unknown word
+// is an error, and so is an id that names nothing.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -13,7 +13,7 @@
 namespace hocket::program {
 namespace {
 
-/// What is wrong with a line; parse_program adds where it stands.
+/// Fault of a line; parse_program adds the position.
 struct BadLine {
   std::string why;
 };
@@ -256,14 +256,14 @@ class Parser {
         expect_exists(field, object->*member);
         if constexpr (std::is_same_v<Value, RoleId>) {
           expect_named(field, (object->*member).value());  // none is no role
-          role_ = object->*member;                         // whose axes the fields after it name
+          role_ = object->*member;  // role of the axes in the following fields
         }
       }
     });
     words.expect_all_taken();
   }
 
-  /// How many things of this sort the text has named so far; kAny for what it names later or never.
+  /// Number of things of this kind named so far; kAny for those named later or never.
   static constexpr size_t kAny = SIZE_MAX;
   size_t num_named(Ref what) const {
     switch (what) {
@@ -321,8 +321,8 @@ class Parser {
     bad(fmt::format("{} {} does not exist (there are {})", field.name, id, count));
   }
 
-  // What code behind the parser takes for granted of a line, whether or not it is checked: that it
-  // has the fields without which its others say nothing.
+  // Requires the fields on which later code relies, checked or not: those without which others have
+  // no meaning.
   void expect_whole(const Table& table) const;
   void expect_whole(const Buffer& buffer) const;
   void expect_whole(const Task& task) const;
@@ -465,8 +465,8 @@ void Parser::task(Words& words, RankClass* cls) {
 }
 
 void Parser::line(std::string_view raw) {
-  // The first word says what the line is. Tables come before what refers to them (kinds, groups,
-  // then classes with their buffers and tasks), and numbers count up, so that ids are positions.
+  // The first word is the kind of line. Tables precede their references (kinds, groups, then
+  // classes with their buffers and tasks), and numbers count up, so that ids are positions.
   for (const auto& [word, text] :
        {std::pair<std::string_view, std::string*>{"config ", &program.config},
         {"purpose ", &program.purpose}}) {

@@ -17,8 +17,8 @@ namespace hocket::program {
 
 namespace {
 
-/// The letters of a task's operands: of an op's notation; of a communication one per dim, 'a' for
-/// dim 0, the same for what goes in and what comes out.
+/// Letters of a task's operands: from the op's notation; for a communication one per dim, 'a' for
+/// dim 0, the same for inputs and outputs.
 struct Operands {
   std::vector<std::string> in, out;
 };
@@ -45,8 +45,8 @@ class Expansion {
       : from_(from), cls_(cls), to_(*to), first_tag_(first_tag) {}
 
   std::vector<TaskId> run() {
-    // First which tasks each one becomes, then these with their operands, then who waits for whom:
-    // for a task as for its last part, and the first part waits for what the task waits for.
+    // First the tasks for each original, then their operands, then dependencies: a dependency on a
+    // task is one on its last part, and its first part has the task's dependencies.
     expect_ids();
     const std::vector<Task>& tasks = from_.classes[cls_].tasks;
     int32_t next = 0;
@@ -81,7 +81,7 @@ class Expansion {
                                  from_.kind(task).op, cls_, task.parts[0].letter, why));
   }
 
-  /// What parts themselves name. All else was looked at before: by the parser, or by the rules.
+  /// Checks the ids in parts. Everything else was checked before, by the parser or by the rules.
   void expect_ids() const {
     const RankClass& cls = from_.classes[cls_];
     const auto expect = [&](size_t task, const char* what, int64_t id, size_t count) {
@@ -245,7 +245,7 @@ class Expansion {
     }
   }
 
-  /// Where block `part` begins, beside a begin: as a constant, or as a table of the ranks.
+  /// Returns the offset of block `part`, relative to another offset: a constant, or a table.
   Begin begin_of(const Task& task, int32_t part, int64_t length, const Begin& beside) {
     const Begin& parts = task.parts[0];
     const int64_t count = count_of(task);
@@ -312,7 +312,7 @@ class Expansion {
     return known->second;
   }
 
-  /// Of a letter that the op takes by position, the part begins where its block does.
+  /// For a positional letter of the op, the part's offset is its block's.
   void move_begin(Task* made, const Task& task, int32_t part, int64_t length) {
     const char letter = task.parts[0].letter;
     const Begin* const whole = task.begin_of(letter);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks in parts. A task of n parts along a letter is n tasks, one after the other in its lane,
-// each on a block of every operand that has the letter; others may wait for a part, and a part for
-// others. What runs, checks and predicts programs sees these tasks.
+// Tasks in parts. A task of n parts along a letter is n tasks in sequence in its lane, each on a
+// block of every operand with the letter. Others may depend on a part, and a part on others.
+// Execution, check and prediction see these tasks.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ namespace hocket::program {
 
 bool has_parts(const Program& program);
 
-/// Throws Error for what only runs, and is only predicted, with every part as a task.
+/// Throws Error if tasks are not expanded into parts, for code that runs or predicts programs.
 void expect_no_parts(const Program& program, const char* where);
 
 /// The program with every part as a task of its own.

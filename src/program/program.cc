@@ -123,7 +123,7 @@ KindId Program::intern(Kind kind) {
 }
 
 Group Program::canonical(Group group) const {
-  // Of a group that the check has not looked at yet: what does not exist is left alone.
+  // The group may be unchecked: invalid ids are left alone.
   if (group.role < 0 || group.role >= roles.size()) return group;
   if (group.with != kNone && group.with < group.role) {
     std::swap(group.role, group.with);

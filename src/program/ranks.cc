@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rank is where: roles, boxes and classes of a program, and who meets whom in its groups and
-// messages.
+// Placement of ranks: roles, boxes and classes of a program, members of groups, peers of messages.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -133,8 +132,8 @@ std::vector<ClassId> Program::class_table() const {
 }
 
 std::vector<int32_t> Program::ranks_of(ClassId cls) const {
-  // Axis by axis, outermost first: what stands in `ranks` are places on the axes so far, which the
-  // next axis multiplies by its size and spreads over its interval.
+  // Axis by axis, outermost first: `ranks` has the positions on the axes so far; the next axis
+  // multiplies them by its size and spreads them over its interval.
   const Mesh& mesh = mesh_of(cls);
   std::vector<int32_t> ranks{0};
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
@@ -202,8 +201,8 @@ bool has_axis(const Group& group, int32_t axis) {
 }  // namespace
 
 std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
-  // Of two roles, all ranks of both. Else those that lie, on the group's axes, at any coordinate
-  // that takes part.
+  // With two roles, all ranks of both. Otherwise those at any participating coordinate on the
+  // group's axes.
   if (group.with != kNone) {
     std::vector<int32_t> both;
     for (const RoleId role : {group.role, group.with}) {
@@ -281,7 +280,7 @@ std::vector<std::vector<ClassId>> Program::meetings(const Group& group) const {
     });
     if (cuts.empty()) return {};
   }
-  // All cells in mesh order; those that agree outside of the group are one sort of instance.
+  // All cells in mesh order; those that agree outside of the group are one kind of instance.
   std::map<std::vector<int32_t>, std::set<ClassId>> sorts;
   std::vector<size_t> at(num_axes, 0);
   const auto here = [&](size_t axis) { return begins[axis][at[axis]]; };
@@ -323,7 +322,7 @@ bool Program::crosses_classes(const Group& group) const {
 }
 
 int32_t Program::peer_of(const Way& way, int32_t rank) const {
-  // Both numbers are those of some text: each is brought into the axis before they are added.
+  // Both numbers may be any: each is reduced into the axis before they are added.
   const RoleId role = role_of(rank);
   const int32_t first = first_rank(role);
   const Mesh& mesh = roles[role].mesh;
@@ -370,7 +369,8 @@ int32_t ranks_inside(const Mesh& mesh, int32_t outermost) {
   return ranks;
 }
 
-/// True if every run of so many neighbours of a role, counted from its first rank on, has a node.
+/// Returns whether every run of this many consecutive ranks of a role, from its first rank on, is
+/// on one node.
 bool lie_on_a_node(int32_t ranks, int32_t first, int32_t ranks_per_node) {
   return ranks_per_node % ranks == 0 && first % ranks == 0;
 }
@@ -461,8 +461,8 @@ bool unite(Box* box, const Box& with, size_t num_axes) {
 }  // namespace
 
 void unite_equal_classes(Program& program) {
-  // A class joins the first one that has its list and whose box grows to a box by it; what has
-  // grown may then join others, so this is repeated until nothing joins any more.
+  // A class is merged into the first one with an equal list whose box it extends to a box. The
+  // result may merge with others, so this repeats to a fixed point.
   const auto same = [](const RankClass& a, const RankClass& b) {
     return a.role == b.role && a.arena_bytes == b.arena_bytes &&
            a.host_arena_bytes == b.host_arena_bytes && a.buffers == b.buffers && a.tasks == b.tasks;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When what a message brings takes memory: not from the beginning of the step, but as late as
-// lets it come beside the compute before its use.
+// Delays receives, so that a prefetched tensor occupies memory only from one compute task before
+// its use.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 
 namespace hocket::program {
 
-/// Follows the tasks of a class in their order, and says what one that brings something waits for:
-/// the compute task before it; and a receive also for the sends before that one, whose memory may
-/// then be had again. So of what travels around a ring no more than two hops are there at a time.
+/// Walks the tasks of a class in order, and gives the dependencies of an incoming transfer: the
+/// compute task before the previous one; for a receive also the sends before that one, whose memory
+/// is then free. So of a tensor that travels around a ring at most two hops are in memory.
 class Room {
  public:
   Room() {

@@ -11,7 +11,7 @@
 namespace hocket::program {
 namespace {
 
-/// How values are written. One overload per type that a field may have.
+/// Formatting of values, one overload per field type.
 class Values {
  public:
   /// `mesh`: of the role that the thing is of.
@@ -92,12 +92,12 @@ class Values {
   const Mesh& mesh_;
 };
 
-/// Writes the fields of one thing behind what stands in the line so far: words, then name=value.
+/// Appends the fields of one thing to a line: words, then name=value.
 class Line {
  public:
   enum class Form {
     text,      ///< everything, to be read back
-    identity,  ///< what the thing is in any program, see identity()
+    identity,  ///< independent of numbering, see identity()
   };
   Line(fmt::memory_buffer& out, const Program& program, const Mesh& mesh, Form form)
       : out_(out), values_(out, mesh), program_(program), mesh_(mesh), form_(form) {}
@@ -149,7 +149,7 @@ class Line {
     }
   }
 
-  /// What the ids name, instead of the ids.
+  /// The referents of ids, instead of the ids.
   template <class Number>
   void spell_out(Ref what, const std::vector<Number>& ids) {
     for (size_t i = 0; i < ids.size(); ++i) {
@@ -319,8 +319,8 @@ std::string identity(const Program& program, const Kind& kind) {
 }
 
 std::string to_dot(const Program& program, ClassId c) {
-  // Three sorts of edges: what a task reads from its writer (with the buffer), the order of its
-  // lane (dotted), and the dependencies that were added (red).
+  // Three kinds of edges: reads from the writer (with the buffer), lane order (dotted), and
+  // dependencies (red).
   const RankClass& cls = program.classes[c];
   std::string out = "digraph program {\n  rankdir=LR; node [shape=box, fontname=\"monospace\"];\n";
   std::vector<TaskId> writer(cls.buffers.size(), kNone);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two halves of the text form share: text.cc prints, parse.cc reads.
+// Shared parts of the text form: text.cc prints, parse.cc reads.
 #pragma once
 
 #include <string_view>

@@ -34,7 +34,7 @@ std::array<double, kNumLanes> bytes_sent(const Program& program, ClassId cls) {
 
 namespace {
 
-/// Of a number that refers to one of so many.
+/// Returns whether a reference is in range.
 template <class Number>
 bool exists(Number id, size_t count) {
   return static_cast<size_t>(id) < count;

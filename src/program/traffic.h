@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program sends: bytes that leave a rank in a step.
+// Bytes that leave a rank in a step.
 #pragma once
 
 #include <array>
@@ -9,12 +9,12 @@
 
 namespace hocket::program {
 
-/// Of a rank of the class, by lane: messages as long as they are, collectives by the algorithm of
-/// theirs that moves least, rows of routed tensors as even routing has them.
+/// Returns the bytes sent by a rank of the class, per lane: messages, collectives by the algorithm
+/// that moves least, routed rows under even routing.
 std::array<double, kNumLanes> bytes_sent(const Program& program, ClassId cls);
 
-/// By kind: the most ranks among which a task of it is done; 0: it has no task with a group. What
-/// an id out of range refers to counts as nothing.
+/// Returns, per kind, the largest group of a task of it; 0: no task with a group. References out of
+/// range count as nothing.
 std::vector<int64_t> most_members(const Program& program);
 
 }  // namespace hocket::program

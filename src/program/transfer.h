@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transfers between roles: which part of a tensor a task gives or takes, and who gives what to
-// whom.
+// Transfers between roles: the part of a tensor that a task gives or takes, and the copies between
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,23 @@
 
 namespace hocket::program {
 
-/// The part that a transfer's task gives or takes on a rank of its class: from where its begins
-/// say, as long as its type.
+/// Returns the part that a transfer's task gives or takes on a rank of its class: from its offsets,
+/// of the size of its type.
 comm::Region region_of(const Program& program, const Task& task, int32_t rank);
 
-/// What the tasks of one meeting copy: those of all classes of both roles.
+/// The copies of one meeting: tasks of all classes of both roles.
 class Transfer {
  public:
   Transfer(const Program& program, std::vector<std::pair<ClassId, TaskId>> tasks);
 
-  /// What a rank that takes copies, by the numbers of the group's members. Nothing if the ranks
-  /// that give lack some of it.
+  /// Returns the copies of a receiving rank, by the numbers of the group's members; nothing if the
+  /// givers lack some of it.
   std::optional<std::vector<comm::Copy>> copies(int32_t rank) const;
-  /// What the ranks that take copy of this one; Copy::source is then the number of who takes. Only
-  /// where none lacks any of it.
+  /// Returns the copies from a giving rank; Copy::source is the number of the receiver. Requires:
+  /// no receiver lacks anything.
   std::vector<comm::Copy> given(int32_t rank) const;
-  /// Bytes through the busiest link: what a rank takes, or what one gives, if all give alike.
+  /// Returns the bytes through the busiest link: those of a receiver, or those of a giver if all
+  /// give the same.
   int64_t traffic() const;
 
  private:

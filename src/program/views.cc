@@ -27,14 +27,14 @@ int64_t length_of(const Buffer& view) {
   return view.dim == kNone ? view.type.numel() : int64_t{view.type.dims[view.dim]};
 }
 
-/// Where a view lies along the dim of its family, or in elements.
+/// Region of a view along the dim of its family, or in elements.
 struct Region {
   int64_t begin, length;
   TableId by;
   auto operator<=>(const Region&) const = default;
 };
 
-/// Axes of the tables of these regions, ascending.
+/// Returns the axes of the tables of these regions, ascending.
 std::vector<int32_t> axes_of(const Program& program, const std::vector<Region>& regions) {
   std::set<int32_t> axes;
   for (const Region& region : regions) {
@@ -66,7 +66,7 @@ Overlaps overlaps_of(const Program& program, ClassId cls, const std::vector<Regi
     for (size_t i = 0; i < num; ++i) {
       begins[i] = program.begin_at(regions[i].begin, regions[i].by, at);
     }
-    // Of those that begin together an empty one, which meets none of them, comes first.
+    // Among regions with equal starts an empty one, which overlaps none, comes first.
     std::sort(order.begin(), order.end(), [&](size_t left, size_t right) {
       return std::tie(begins[left], regions[left].length) <
              std::tie(begins[right], regions[right].length);

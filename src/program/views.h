@@ -11,11 +11,11 @@
 
 namespace hocket::program {
 
-/// Where a view begins, in bytes from the beginning of its base, on a rank of its class, in a step
-/// where symbols have these values: so many times its length, where that is a part of a symbol.
+/// Returns the offset of a view in bytes from the beginning of its base, on a rank of its class,
+/// for these values of symbols: a multiple of its length if that is a part of a symbol.
 int64_t byte_offset(const Program& program, const RankClass& cls, const Buffer& view, int32_t rank,
                     std::span<const int64_t> symbol_values);
-/// Whether it begins elsewhere in a step with other values of symbols.
+/// Returns whether the offset depends on the values of symbols.
 bool moves_with_symbols(const Buffer& view);
 /// Elements between neighbours of each dim of a view. Empty if it has no gaps.
 std::vector<int64_t> strides_of(const RankClass& cls, const Buffer& view);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which messages meet: ways of tasks as permutations of the ranks of a role, so that both ends of a
-// message are seen to lie on one way, whatever offsets and tables they name.
+// Matching of messages: tasks' peer mappings as permutations of a role's ranks, so that both ends
+// match whatever offsets and tables express them.
 #pragma once
 
 #include <cstdint>

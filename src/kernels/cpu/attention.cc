@@ -66,9 +66,9 @@ struct Heads {
 };
 
 /// Cuts the queries into documents, and these into blocks of `step` queries (0: whole), most work
-/// first. A document begins where its position is 0, and at every multiple of the attribute `seq`:
-/// then ranks with whole sequences compute what one rank does, whatever the positions are. The
-/// first document may begin before the first query; its position tells where. Returns the number of
+/// first. A document begins at position 0, and at every multiple of the attribute `seq`, so ranks
+/// with whole sequences compute the same as one rank, whatever the positions are. The first
+/// document may begin before the first query; its position gives the offset. Returns the number of
 /// blocks.
 template <typename T>
 int64_t find_blocks(const KernelArgs& args, const int32_t* pos, const Heads<T>& hs, int64_t step,
@@ -105,8 +105,8 @@ int64_t find_blocks(const KernelArgs& args, const int32_t* pos, const Heads<T>& 
   return n;
 }
 
-/// A [rows, d] operand whose rows can be read in whole tiles: in place if d is a multiple of the
-/// tile, else copied to `pad`.
+/// A [rows, d] operand readable in whole tiles: in place if d is a multiple of the tile, else
+/// copied to `pad`.
 template <typename T>
 const T* whole_rows(const Heads<T>& s, const T* src, int64_t stride, int64_t rows, T* pad,
                     int64_t& ld) {
@@ -233,13 +233,12 @@ void softmax_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T*
 template <typename T>
 void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q, const T* k,
                    const T* v, T scale, T* o, T* lse, const ForwardScratch<T>& ws) {
-  // One block of M queries of one head against all keys that it may see, N at a time, with the
-  // softmax made as it goes (FlashAttention, arXiv 2205.14135): scores of the tile; their running
-  // maximum `top` and sum of exponentials `sum` per query; `fix` scales what is in the output so
-  // far to the new maximum; then the tile's exponentials times its values are added. Products leave
-  // out what lies beyond the diagonal and before the window. The last loop divides by the sums and
-  // notes lse = ln(sum e^score), which the backward pass needs; a sum of 0 is that of a query
-  // without a key.
+  // One block of M queries of one head against all its keys, N at a time, with an online softmax
+  // (FlashAttention, arXiv 2205.14135): scores of the tile; their running maximum `top` and sum of
+  // exponentials `sum` per query; `fix` rescales the output to the new maximum; then the tile's
+  // exponentials times its values are added. Products skip keys beyond the diagonal and before the
+  // window. The last loop divides by the sums and stores lse = ln(sum e^score) for the backward
+  // pass; a sum of 0 is a query without keys.
   constexpr int64_t M = kAttnRowsFwd, N = kAttnKeysFwd, MR = kTileRows, NR = kTileCols<T>;
   const int64_t rows = std::min<int64_t>(M, b.end - b.at);
   const int64_t kv_head = hs.kv_of(head);
@@ -331,8 +330,8 @@ struct BackwardArgs {
   T *dq, *dk, *dv;
 };
 
-/// P and dS = scale P (dP - delta) of one row in place, for keys in [begin, seen). Those up to
-/// `end` become zero, and as many before as a register tile may reach back.
+/// Computes P and dS = scale P (dP - delta) of one row in place, for keys in [begin, seen). Those
+/// up to `end` become zero, and the few before that a register tile may reach.
 template <typename T>
 void backward_row(int64_t end, int64_t begin, int64_t seen, T lse2, T delta, T scale, T* s, T* ds) {
   constexpr int64_t L = kLanes<T>;
@@ -359,13 +358,13 @@ void backward_row(int64_t end, int64_t begin, int64_t seen, T lse2, T delta, T s
 template <typename T>
 void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
                        const BackwardArgs<T>& x, const BackwardScratch<T>& ws) {
-  // One document and one head of keys (with all heads of queries that share it), N keys at a time
-  // against M queries at a time. Per tile: scores and dP = dy v^T; from them, row by row, the
-  // weights P = e^(score - lse) and dS = P (dP - delta); then dv += P^T dy, dk += dS^T q and dq +=
-  // dS k. Nothing else writes these rows, so neither locks nor an order between threads are needed.
-  // The first tile that reaches a row of a gradient writes it, later ones add. Queries before the
-  // first key see none, and those whose window begins behind the first block of keys may see none:
-  // their rows begin as zeros. Without a query head here the gradients of keys are 0.
+  // One document and one head of keys (with all query heads that share it), N keys against M
+  // queries at a time. Per tile: scores and dP = dy v^T; from them, row by row, the weights P =
+  // e^(score - lse) and dS = P (dP - delta); then dv += P^T dy, dk += dS^T q and dq += dS k. No
+  // other thread writes these rows, so neither locks nor an order are needed. The first tile of a
+  // gradient row writes it, later ones add. Queries before the first key have none, and those whose
+  // window starts after the first block of keys may have none: their rows start as zeros. Without a
+  // local query head the gradients of keys are 0.
   constexpr int64_t M = kAttnRowsBwd, N = kAttnKeysBwd, MR = kTileRows, NR = kTileCols<T>;
   const int64_t key_end = hs.key_end(b);
   const int64_t first_head = hs.first_of(kv_head), end_head = hs.first_of(kv_head + 1);
@@ -479,9 +478,9 @@ void attention(const KernelArgs& args) {
 template <typename T>
 void attention_bwd(const KernelArgs& args) {
   // delta = sum dy * o per token and head, once; then a document and head of keys at a time, each
-  // with blocks of its own. As many threads as there is scratch for. Documents follow each other
-  // without a gap, so the keys that no query here sees lie before the first one's and after the
-  // last one's; query heads whose kv head is not here lie likewise before and after the others.
+  // with blocks of its own, on as many threads as there is scratch for. Documents are contiguous,
+  // so keys without a local query are before the first query's and after the last one's; query
+  // heads without a local kv head are likewise before and after the others.
   const Heads<T> hs(args, args.in[1], args.in[2]);
   const T *dy = in<T>(args, 0), *o = in<T>(args, 4);
   Scratch scratch(args);

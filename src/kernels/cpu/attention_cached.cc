@@ -42,9 +42,9 @@ void attend(const T* q, const T* k, const T* v, int64_t stride, int64_t keys, in
 
 template <typename T>
 void attention_cached(const KernelArgs& args) {
-  // The new tokens' keys and values go into the cache at their positions; then every (token, head)
-  // attends to the cache up to its own position. Tokens with a negative position are padding: they
-  // write nothing and get zero. Scores need as much room as the cache has slots, one row a thread.
+  // Writes the new tokens' keys and values into the cache at their positions; then every (token,
+  // head) attends to the cache up to its own position. Tokens with a negative position are padding:
+  // they write nothing and get zero. Scores need one row of the cache's length per thread.
   const T *q = in<T>(args, 0), *k = in<T>(args, 1), *v = in<T>(args, 2);
   const int32_t* pos = in<int32_t>(args, 5);
   T *o = out<T>(args, 0), *kc = out<T>(args, 1), *vc = out<T>(args, 2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cast between all plain element types of whole bytes: what rounds and what saturates is said in
-// src/ops/cast.cc.
+// cast between all plain element types of whole bytes. src/ops/cast.cc defines rounding and
+// saturation.
 #include "kernels/cpu/cast.h"
 
 #include <cmath>
@@ -15,8 +15,8 @@ namespace {
 
 using graph::DType;
 
-/// A double from which rounding to fewer bits gives what the integer itself would give: what does
-/// not fit makes the last bit odd.
+/// Returns a double that rounds to fewer bits like the integer itself: lost bits make the last bit
+/// odd.
 inline double to_odd(int64_t value) {
   const uint64_t sign = value < 0 ? 1 : 0;
   uint64_t magnitude = sign ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);

@@ -66,8 +66,8 @@ void dispatch_bwd(const KernelArgs& args) {
 }
 
 void regroup(const KernelArgs& args) {
-  // Rows of every chunk lie in the order (expert, source, token): per expert and source, what the
-  // chunks that came have, one after the other, is what the chunks that are wanted have.
+  // Rows of every chunk are in the order (expert, source, token): per expert and source, the
+  // concatenated rows of the arriving chunks equal those of the new chunks.
   const size_t from = static_cast<size_t>(args.attrs->i("from"));
   const size_t to = args.out.size();
   const int64_t experts = args.in[0].dim(0), members = args.in[from].dim(0);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// C = op(A) op(B) (+ C) on row-major matrices. Blocked as Goto and van de Geijn describe (ACM TOMS
-// 34(3), 2008), on register tiles in vector extensions. Why not a library's: those that are as fast
-// pack into memory of their own, and their bits change with threads or with the other rows of a
-// call (bench/gemm_compare.cc tells).
+// C = op(A) op(B) (+ C) on row-major matrices, blocked as by Goto and van de Geijn (ACM TOMS 34(3),
+// 2008), on register tiles in vector extensions. Libraries of equal speed allocate packing memory
+// of their own, and their bits change with threads or with the other rows of a call
+// (bench/gemm_compare.cc).
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct Gemm {
   int64_t ldc = 0;
 };
 
-/// Runs one product on the calling thread's team. `scratch` holds what one thread needs
-/// (ops::gemm_scratch) once or more; no more threads than that are used.
+/// Runs one product on the calling thread's team. `scratch` has room for one or more threads
+/// (ops::gemm_scratch each), which limits the threads.
 template <typename T>
 void gemm(const Gemm<T>& g, Scratch scratch);
 

@@ -69,8 +69,8 @@ template <int Width, typename T>
   }
 }
 
-/// dst[c * Width + r] = src[r * ld + c] for r < rows, c < cols; zeros for rows <= r < Width.
-/// Packs a row-major operand whose rows become columns of a panel of `Width` >= rows.
+/// Packs a row-major operand into panels with its rows as columns: dst[c * Width + r] = src[r * ld
+/// + c] for r < rows, c < cols; zeros for rows <= r < Width. Requires: Width >= rows.
 template <int Width, typename T>
 void pack_transposed(const T* src, int64_t ld, int64_t rows, int64_t cols, T* dst) {
   constexpr int L = kLanes<T>;

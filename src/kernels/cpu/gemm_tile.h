@@ -68,8 +68,8 @@ template <typename T, int R>
   tile_store<T, R>(acc, add, c, ldc, cols);
 }
 
-/// As tile_body with A row-major, `lda` apart. Fourteen row pointers do not fit into the registers;
-/// three and the addressing modes do, if the compiler is kept from spelling the others out.
+/// Like tile_body with A row-major, `lda` apart. Fourteen row pointers do not fit into the
+/// registers; three and addressing modes do, if the compiler does not materialise the others.
 template <typename T, int R>
 [[gnu::always_inline]] inline void tile_rows_body(int64_t k, const T* __restrict a, int64_t lda,
                                                   const T* __restrict b, int64_t ldb, bool add,

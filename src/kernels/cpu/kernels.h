@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Declarations of all kernels (one function template per op, T = float or double, or one function
-// where what it does depends on no type) and what they share: operand access, parallel loops.
-// Operands, formulas and accumulation are those of the op's file in src/ops.
+// if independent of the type) and shared helpers: operand access, parallel loops. Operands,
+// formulas and accumulation are those of the op's file in src/ops.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ template <typename T>
 T* out(const KernelArgs& args, size_t i) {
   return args.out[i].as<T>();
 }
-/// Where the piece of a letter begins.
+/// Returns the offset of a letter's piece.
 inline int64_t begin_of(const KernelArgs& args, char letter) {
   for (const Begin& begin : args.begins) {
     if (begin.letter == letter) return begin.index;

@@ -30,9 +30,9 @@ void rms_norm(const KernelArgs& args) {
 template <typename T>
 void rms_norm_bwd(const KernelArgs& args) {
   // y = x g s with s = 1 / rms(x), one s a row. Per row: dx = g dy s - x (sum_i dy_i g_i x_i) s^3 /
-  // d, and dy x s goes into dg. Rows are cut into blocks whose number depends on the rows alone:
-  // each block sums dg into a row of `partial`, and these are added in order at the end, so that
-  // the bits do not depend on the number of threads.
+  // d, and dg += dy x s. Rows are cut into blocks by their number alone: each block sums dg into a
+  // row of `partial`, and these are added in order at the end, so bits do not depend on the number
+  // of threads.
   const T *dy = in<T>(args, 0), *x = in<T>(args, 1), *g = in<T>(args, 2), *rstd = in<T>(args, 3);
   T *dx = out<T>(args, 0), *dg = out<T>(args, 1);
   const int64_t d = last_dim(args.in[1]), rows = row_count(args.in[1]);

@@ -43,8 +43,8 @@ void take_given(const int32_t* given, int64_t n, int64_t e, int32_t* ids) {
 
 template <typename T>
 void router(const KernelArgs& args) {
-  // Of a token: probs = softmax(logits), the k best (or those given), and their probs, normalised
-  // if asked for, as weights. The sum of probs over tokens, psum, is of blocks first, so that it
+  // Per token: probs = softmax(logits), the k best (or given ones), and their probs, optionally
+  // normalised, as weights. psum, the sum of probs over tokens, is summed by blocks first, so it
   // does not depend on threads.
   const T* logits = in<T>(args, 0);
   T *w = out<T>(args, 0), *probs = out<T>(args, 2), *psum = out<T>(args, 3);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiglu: h = silu(g) * u of gu[T,2,F] (gate rows first); backward dg = dh u s (1 + g (1 - s)) and
-// du = dh g s with s = sigmoid(g). Routed tensors hold as many rows as their counts say.
+// du = dh g s with s = sigmoid(g). The counts give the number of rows of routed tensors.
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/vec.h"
 

@@ -9,7 +9,7 @@
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
-/// Letters whose begin a kernel follows.
+/// Letters whose offset a kernel uses.
 struct Letters {
   char list[8] = {};
   constexpr explicit Letters(const char* from) {
@@ -19,8 +19,7 @@ struct Letters {
   }
 };
 
-/// Most kernels here read dense operands, and each knows its few letters whose piece may begin
-/// anywhere.
+/// Most kernels read dense operands, and support offsets along a few letters.
 void refuse_views(const KernelArgs& args, std::string_view followed, bool strided) {
   for (const auto list : {args.in, args.out}) {
     for (const TensorRef& operand : list) {

@@ -30,7 +30,7 @@ int64_t elements(const KernelArgs& args, const graph::TensorType& type) {
   return type.numel();
 }
 
-/// An operand, and as many elements of it in f32.
+/// An operand, and its f32 copy.
 struct Copied {
   const TensorRef* operand = nullptr;  ///< null: it is taken as it is
   int64_t count = 0;

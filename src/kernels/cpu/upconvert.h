@@ -6,10 +6,9 @@
 
 namespace hocket::kernels::HOCKET_CPU {
 
-/// Calls `kernel` on f32 copies of all short operands (ops::is_short), which lie at the front of
-/// the workspace (ops::cost_of counts them), and rounds what it made. An output that has the memory
-/// of an input has that one's copy, too. Whatever the kernel adds up, it adds up in f32, and every
-/// output is rounded once.
+/// Calls `kernel` on f32 copies of all short operands (ops::is_short) at the front of the workspace
+/// (ops::cost_of counts them), and rounds its outputs. An output in the memory of an input shares
+/// that copy. Sums are in f32, and every output is rounded once.
 void on_f32_copies(const KernelArgs& args, KernelFn kernel);
 
 }  // namespace hocket::kernels::HOCKET_CPU

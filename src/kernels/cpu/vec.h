@@ -197,9 +197,9 @@ inline double vsumsq(const T* a, int64_t n) {
   return y;
 }
 
-/// 2^x lane by lane for x <= 0 (not clamped above): 2^x = 2^n 2^r, |r| <= 1/2, with the Taylor
-/// series of 2^r to degree 6 (1e-8 relative). Below -126 the result is 2^-126. Lanes that nobody
-/// reads, of masked scores, may have any x: bits are added without a sign, which may not overflow.
+/// Returns 2^x lane by lane for x <= 0 (not clamped above): 2^x = 2^n 2^r, |r| <= 1/2, with the
+/// Taylor series of 2^r to degree 6 (1e-8 relative). Below -126 the result is 2^-126. Masked lanes
+/// may have any x: bits are added unsigned, to avoid overflow.
 [[gnu::always_inline]] inline VecF vexp2_nonpositive(VecF x) {
   x = x < -126.0f ? splat(-126.0f) : x;
   const float magic = 12582912.0f;

@@ -11,7 +11,7 @@
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
-/// Calls fn(row) for every row of so many elements.
+/// Calls fn(row) for every row of this size.
 template <class F>
 void for_rows(int64_t rows, int64_t elements, const F& fn) {
   parallel_for(rows, row_grain(4 * elements), [&](int64_t begin, int64_t end) {
@@ -47,7 +47,7 @@ double sum_of_exponentials(const T* x, int64_t n, T top) {
   return sum;
 }
 
-/// Where in a row of the logits here a target lies; -1 if it is ignored or lies elsewhere.
+/// Position of a target in a row of the local logits; -1 if it is ignored or elsewhere.
 class Targets {
  public:
   /// Refuses targets that are neither ignored nor in the vocabulary.
@@ -153,7 +153,7 @@ void dlogits(const KernelArgs& args) {
       std::memset(to, 0, static_cast<size_t>(v) * sizeof(T));
       return;
     }
-    // What T can't hold of lse goes into the factor.
+    // The factor absorbs the part of lse beyond T's precision.
     const T near = static_cast<T>(lse[t]);
     const T factor = static_cast<T>(scale * std::exp(static_cast<double>(near) - lse[t]));
     const Vec<T> shift = splat(near);
