@@ -36,7 +36,7 @@ constexpr int64_t kMostOfShape = 1024;
 /// Ranks of a group: as many as a cluster may have.
 constexpr int64_t kMostRanks = int64_t{1} << 24;
 
-struct Options {
+struct SimulateOptions {
   std::string run, cluster, profile, trace, html;
   std::optional<double> price;
   std::vector<std::string> set, what_if;
@@ -109,7 +109,7 @@ void expect_sound(const std::string& path, const program::Program& program) {
 }
 
 /// Error unless the options are those of a collective alone.
-void check_op(const Options& options) {
+void check_op(const SimulateOptions& options) {
   const ScheduleOptions& other = options.schedule;
   if (!options.run.empty() || !options.trace.empty() || !options.html.empty() ||
       options.all_ranks || options.price || !options.what_if.empty() || !other.schedule.empty() ||
@@ -123,7 +123,7 @@ void check_op(const Options& options) {
 }
 
 /// Error unless the options are of a run, or of a schedule alone.
-void check_options(const Options& options) {
+void check_simulate_options(const SimulateOptions& options) {
   const ScheduleOptions& alone = options.schedule;
   if (!options.bytes.empty() || options.per_node || options.all_ways || !options.codec.empty()) {
     fail("hocket simulate",
@@ -167,7 +167,7 @@ sim::SimReport with_warnings(sim::SimReport report, const engine::Run& run) {
 
 /// The program that `train` would run, the costs of its tasks on the cluster, and the replay of one
 /// with the other; the words go to standard error where the trace takes standard output.
-int simulate(const Options& options) {
+int simulate(const SimulateOptions& options) {
   if (options.schedule.json && options.trace == "-") {
     fail("hocket simulate", "--json and --trace - both go to standard output; expected one there");
   }
@@ -249,7 +249,7 @@ static void add_schedule(Args& args, ScheduleOptions* options) {
 }
 
 /// Adds what a collective alone is simulated by.
-static void add_op(Args& args, Options* options) {
+static void add_op(Args& args, SimulateOptions* options) {
   args.option(
       "--op", "NAME", &options->op,
       "a collective alone, without a RUN, on a --cluster or this machine: all_reduce, all_gather, "
@@ -269,7 +269,7 @@ static void add_op(Args& args, Options* options) {
 
 void verb_simulate(Args& args) {
   // What can be given, and its help; simulate() does it.
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SimulateOptions>();
   args.about("predict a step's time and memory on any cluster, real or imagined",
              "Replays the very tasks that `train` would run in a discrete-event simulation: step "
              "time, where each rank's time goes, memory, MFU, the critical path. Durations come "
@@ -333,7 +333,7 @@ void verb_simulate(Args& args) {
                           .json = options->schedule.json});
 #endif
     }
-    check_options(*options);
+    check_simulate_options(*options);
     return options->schedule.schedule.empty() ? simulate(*options)
                                               : simulate_schedule(options->schedule);
   });

@@ -11,7 +11,7 @@
 // for new tokens against a KV cache.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::attention {
 namespace {
 
 void want_sequences(std::string_view op, const Attrs& attrs) {
@@ -260,7 +260,7 @@ std::vector<Sample> samples_cached() {
 
 }  // namespace
 
-void register_attention(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   // Causal attention over documents with its backward op, and the form for generation, which
   // appends to a cache and has no gradient.
   ops.push_back({.name = "attention",
@@ -318,4 +318,4 @@ void register_attention(std::vector<Op>& ops) {
        .family = Family::attention});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::attention

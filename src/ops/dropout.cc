@@ -6,7 +6,7 @@
 // dy.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::dropout {
 namespace {
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
@@ -53,7 +53,7 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-void register_dropout(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back(
       {.name = "dropout",
        .doc = "y[T,D] = x / (1 - p) where the element (token[T], column of width) of the "
@@ -66,4 +66,4 @@ void register_dropout(std::vector<Op>& ops) {
        .may_overwrite = {{0, 0}}});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::dropout

@@ -4,7 +4,7 @@
 // its gradients, and have none.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::merge {
 namespace {
 
 std::vector<TensorType> infer_softmax(const Attrs&, Types in) {
@@ -43,7 +43,7 @@ std::vector<Sample> samples_max() {
 
 }  // namespace
 
-void register_merge(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "softmax_merge",
                  .doc =
                      "lse = log(e^lse1 + e^lse2), o = o1 e^(lse1 - lse) + o2 e^(lse2 - lse), for "
@@ -65,4 +65,4 @@ void register_merge(std::vector<Op>& ops) {
                  .meaning = Meaning::merge_max});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::merge

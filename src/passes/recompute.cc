@@ -33,7 +33,7 @@ std::string cheap_ops() {
   return join(names, ", ");
 }
 
-struct Options {
+struct RecomputeOptions {
   std::string recompute = "none";
   std::vector<std::string> recompute_ops;
   void fields(Fields& visit) {
@@ -64,7 +64,7 @@ struct Options {
 };
 
 /// Forward nodes of `layer` whose repetition the backward nodes of the layer need.
-std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const Options& options) {
+std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const RecomputeOptions& options) {
   // Back from what the backward nodes read, through forward nodes of the layer that may be
   // repeated; what another layer makes, or a node that is not repeated, is kept and ends the walk.
   std::set<NodeId> repeat;
@@ -89,7 +89,7 @@ std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const Options& opt
   return repeat;
 }
 
-void run(Graph& graph, const Options& options) {
+void run_recompute(Graph& graph, const RecomputeOptions& options) {
   options.validate();
   if (options.recompute == "none" || graph.grads.empty()) return;
   // The repeated nodes stand right before the first backward node of their layer, with outputs of
@@ -143,7 +143,7 @@ void run(Graph& graph, const Options& options) {
 Pass pass_recompute() {
   return graph_pass("recompute",
                     "computes activations again instead of keeping them (plan.recompute)", true,
-                    {"recompute=selective", "recompute=full"}, run);
+                    {"recompute=selective", "recompute=full"}, run_recompute);
 }
 
 }  // namespace hocket::passes

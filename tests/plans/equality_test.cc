@@ -13,7 +13,7 @@
 #include "plan_util.h"
 #include "tests/check/check_util.h"
 
-namespace hocket::test {
+namespace hocket::test::equality_test {
 namespace {
 
 const uint64_t kPlans = fewer(sampled(300));
@@ -332,4 +332,4 @@ TEST(PlanEquality, StagesMayLieAnywhere) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::equality_test

@@ -17,7 +17,7 @@
 #include "sim/simulator.h"
 #include "tests/pieces/written_util.h"
 
-namespace hocket::test {
+namespace hocket::test::rewrites_test {
 namespace {
 
 struct Row {
@@ -505,4 +505,4 @@ TEST(Rewrites, ALossyCodecIsNamedAndReplicasStayTheSame) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::rewrites_test

@@ -28,7 +28,7 @@ namespace {
 
 constexpr int64_t kMostRanks = 1 << 16;
 
-struct Options {
+struct PlanOptions {
   std::string run, cluster, profile, out, from, emit, model_out, codecs;
   std::vector<std::string> set;
   std::optional<int64_t> global_batch, seq_len, ranks, threads, top;
@@ -45,7 +45,7 @@ struct Options {
   }
 };
 
-std::vector<std::string> overrides_of(const Options& options) {
+std::vector<std::string> overrides_of(const PlanOptions& options) {
   std::vector<std::string> set = options.set;
   if (options.global_batch) {
     set.push_back(fmt::format("train.global_batch={}", *options.global_batch));
@@ -59,7 +59,7 @@ std::vector<std::string> overrides_of(const Options& options) {
 /// Ranks of a file of another trainer. A conversion has those of --ranks; where another plan is
 /// searched for, its own stay, from which its batch may follow, and those of the search fill in
 /// what the file leaves open.
-interop::RanksOfFile ranks_of_file(const Options& options) {
+interop::RanksOfFile ranks_of_file(const PlanOptions& options) {
   if (!options.searches()) return {.asked = options.ranks.value_or(0)};
   if (options.ranks) return {.otherwise = *options.ranks};
   const cost::Cluster cluster = cost::read_cluster(options.cluster);
@@ -74,7 +74,7 @@ std::string parameters_text(const models::ModelConfig& model) {
 /// The run that a file of another trainer describes; what was left aside is told. The model's
 /// config.json, where the file has its sizes, is written beside the run. Its plan is looked at only
 /// if it stays. `model_name`: as the file names its model, empty if it does not.
-engine::Run read_foreign(const Options& options, std::string* model_name) {
+engine::Run read_foreign(const PlanOptions& options, std::string* model_name) {
   const std::string text = read_file(options.run);
   const interop::RanksOfFile ranks = ranks_of_file(options);
   const bool named =
@@ -124,7 +124,7 @@ engine::Run read_foreign(const Options& options, std::string* model_name) {
 }
 
 /// Where a file names its model, whose sizes come from another place: they may be of another one.
-void tell_model(const Options& options, const std::string& model_name, const engine::Run& run) {
+void tell_model(const PlanOptions& options, const std::string& model_name, const engine::Run& run) {
   if (model_name.empty()) return;
   fmt::print(options.json ? stderr : words_beside(options.destination()),
              "note     the file names the model {}; the one of this run has {} ({})\n",
@@ -160,7 +160,7 @@ bool is_of_its_plan(const std::string& assignment, const std::vector<std::string
 }
 
 /// What is searched for: RUN or the MODEL, without a plan; `given`: searched keys that --set gives.
-engine::Run read_target(const Options& options, std::map<std::string, std::string>* given) {
+engine::Run read_target(const PlanOptions& options, std::map<std::string, std::string>* given) {
   std::vector<std::string> rest, fixed;
   const std::vector<std::string>& searched = planner::searched_keys();
   for (const std::string& assignment : overrides_of(options)) {
@@ -173,7 +173,7 @@ engine::Run read_target(const Options& options, std::map<std::string, std::strin
   std::string model_name;
   const bool is_file = file_exists(options.run) && !is_directory(options.run);
   if (!options.from.empty()) {
-    Options others = options;
+    PlanOptions others = options;
     others.set = rest;
     others.global_batch.reset();
     others.seq_len.reset();
@@ -325,7 +325,7 @@ std::string comment_of(const planner::Outcome& best, const planner::SearchResult
 }
 
 /// Writes what was made, and says what it says in another way.
-void write_result(const Options& options, const interop::Emitted& emitted, std::FILE* words) {
+void write_result(const PlanOptions& options, const interop::Emitted& emitted, std::FILE* words) {
   for (const std::string& line : emitted.notes) {
     fmt::print(words, "note     {}\n", line);
   }
@@ -336,7 +336,7 @@ void write_result(const Options& options, const interop::Emitted& emitted, std::
 }
 
 /// Runs the search, and shows how far it is.
-planner::SearchResult run_search(const Options& options, const planner::Trial& trial,
+planner::SearchResult run_search(const PlanOptions& options, const planner::Trial& trial,
                                  const planner::Space& space) {
   Progress line;
   planner::SearchOptions how;
@@ -362,7 +362,7 @@ planner::SearchResult run_search(const Options& options, const planner::Trial& t
 
 /// The plans of a space are searched for the fastest one, of which a table is printed; then it is
 /// written. What would keep it from being written is told before, as far as it can be known.
-int search_plan(const Options& options) {
+int search_plan(const PlanOptions& options) {
   std::map<std::string, std::string> given;
   const engine::Run run = read_target(options, &given);
   const PredictionBasis basis = prediction_basis(run, {.verb = "hocket plan",
@@ -416,7 +416,7 @@ void expect_none(const std::string& mode, const std::string& why,
 }
 
 /// A run of another trainer as ours, or the other way round, with the plan that it has.
-int convert(const Options& options) {
+int convert(const PlanOptions& options) {
   expect_none("without --cluster", "nothing is searched for, the plan is written as it is",
               {{"--json", options.json},
                {"--top", options.top.has_value()},
@@ -442,7 +442,7 @@ int convert(const Options& options) {
 }
 
 /// The plan stays: only the codecs of its gradients are chosen.
-int choose(const Options& options) {
+int choose(const PlanOptions& options) {
   expect_none("--codecs",
               "the plan of RUN stays, and is written as a run.yaml; try --set for its keys",
               {{"--ranks", options.ranks.has_value()},
@@ -463,7 +463,7 @@ int choose(const Options& options) {
 }
 
 /// RUN is no run, but a file of gradients.
-int decide_as_espresso(const Options& options) {
+int decide_as_espresso(const PlanOptions& options) {
   expect_none("--espresso", "RUN has all that it decides by; try --set for the keys of RUN",
               {{"--codecs", !options.codecs.empty()},
                {"--offload", options.offload},
@@ -483,7 +483,7 @@ int decide_as_espresso(const Options& options) {
   return plan_espresso(options.run, options.set);
 }
 
-int plan_run(const Options& options) {
+int plan_run(const PlanOptions& options) {
   if (!(options.seconds() >= 0)) {
     fail("hocket plan", "--time-limit is {:g}; expected seconds, or 0 for none", options.seconds());
   }
@@ -513,7 +513,7 @@ int plan_run(const Options& options) {
 }  // namespace
 
 void verb_plan(Args& args) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanOptions>();
   args.about(
       "find the plan with the shortest predicted step on a cluster",
       "Looks at every mesh (pp, dp, cp, tp, ep, etp, with and without sequence_parallel; ep in one "
