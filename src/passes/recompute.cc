@@ -17,7 +17,6 @@ namespace hocket::passes {
 
 using graph::Graph;
 using graph::NodeId;
-using graph::Phase;
 using graph::TensorId;
 
 namespace {
@@ -70,7 +69,7 @@ std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const RecomputeOpt
   std::set<NodeId> repeat;
   std::vector<TensorId> wanted;
   for (const graph::Node& node : graph.nodes) {
-    if (node.phase == Phase::backward && node.layer == layer) {
+    if (node.phase == graph::Phase::backward && node.layer == layer) {
       wanted.insert(wanted.end(), node.in.begin(), node.in.end());
     }
   }
@@ -80,7 +79,7 @@ std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const RecomputeOpt
     NodeId producer = graph.tensor(id).producer;
     if (producer == graph::kNone) continue;
     const graph::Node& node = graph.nodes[producer];
-    if (node.phase != Phase::forward || node.layer != layer) continue;
+    if (node.phase != graph::Phase::forward || node.layer != layer) continue;
     if (!options.repeats(node.op)) continue;
     if (repeat.insert(producer).second) {
       wanted.insert(wanted.end(), node.in.begin(), node.in.end());
@@ -101,10 +100,10 @@ void run_recompute(Graph& graph, const RecomputeOptions& options) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     graph::Node node = graph.nodes[n];
     const bool block = node.layer >= 0 && node.layer < graph.num_layers;
-    if (node.phase == Phase::backward && block && done.insert(node.layer).second) {
+    if (node.phase == graph::Phase::backward && block && done.insert(node.layer).second) {
       for (NodeId id : to_repeat(graph, node.layer, options)) {
         graph::Node copy = graph.nodes[id];
-        copy.phase = Phase::backward;
+        copy.phase = graph::Phase::backward;
         copy.recompute = true;
         for (TensorId& in : copy.in) {
           if (auto it = repeated.find(in); it != repeated.end()) {
@@ -121,7 +120,7 @@ void run_recompute(Graph& graph, const RecomputeOptions& options) {
         nodes.push_back(std::move(copy));
       }
     }
-    if (node.phase == Phase::backward) {
+    if (node.phase == graph::Phase::backward) {
       for (TensorId& in : node.in) {
         if (auto it = repeated.find(in); it != repeated.end()) {
           in = it->second;
