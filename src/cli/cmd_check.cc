@@ -113,7 +113,7 @@ check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
   return options;
 }
 
-struct Options {
+struct CheckOptions {
   std::string run, cluster, budget, certificate;
   std::vector<std::string> set;
   bool json = false;
@@ -135,7 +135,7 @@ std::string saved_by_layouts(const engine::Compiled& compiled) {
 
 /// The program that `train` would run, against the graph of a single device, and that of the
 /// evaluation beside it; exit code 2 if one is refused.
-int check_run(const Options& options) {
+int check_run(const CheckOptions& options) {
   std::vector<std::string> set = options.set;
   if (!options.cluster.empty()) {
     set.push_back("cluster.file=" + nlohmann::json(options.cluster).dump());
@@ -177,7 +177,7 @@ int check_run(const Options& options) {
 
 void verb_check(Args& args) {
   // What can be given, and its help; check_run() does it.
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckOptions>();
   args.about(
       "prove that a run's program is right, before it costs anything",
       "Shapes and layouts agree; every collective is seen by all members of its group in one "

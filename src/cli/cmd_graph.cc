@@ -28,7 +28,7 @@
 namespace hocket::cli {
 namespace {
 
-struct Options {
+struct GraphOptions {
   std::vector<std::string> inputs, set, passes, skip;
   std::string stage, out, dump_after, purpose;
   std::optional<int64_t> rank;
@@ -47,7 +47,7 @@ void list_passes() {
 }
 
 /// The class of ranks that --rank is in, kNone for all.
-program::ClassId class_of(const program::Program& program, const Options& options) {
+program::ClassId class_of(const program::Program& program, const GraphOptions& options) {
   if (!options.rank) return program::kNone;
   if (*options.rank < 0 || *options.rank >= program.num_ranks()) {
     fail("hocket graph --rank", "got {}; the ranks are 0 to {}", *options.rank,
@@ -65,7 +65,7 @@ std::vector<std::string> first_ranks(const program::Program& program) {
   return list;
 }
 
-std::string text_of(const program::Program& program, const Options& options) {
+std::string text_of(const program::Program& program, const GraphOptions& options) {
   const program::ClassId cls = class_of(program, options);
   if (!options.dot) return program::print(program, cls);
   if (cls == program::kNone && program.classes.size() > 1) {
@@ -75,28 +75,28 @@ std::string text_of(const program::Program& program, const Options& options) {
   }
   return program::to_dot(program, cls == program::kNone ? 0 : cls);
 }
-std::string text_of(const graph::Graph& graph, const Options& options) {
+std::string text_of(const graph::Graph& graph, const GraphOptions& options) {
   return options.dot ? graph::to_dot(graph) : graph::print(graph);
 }
-std::string text_of(const parallel::Templates& templates, const Options& options) {
+std::string text_of(const parallel::Templates& templates, const GraphOptions& options) {
   return parallel::print(templates, class_of(templates.frame, options));
 }
 
 /// The stage or the pass whose result is wanted.
-std::string wanted_of(const Options& options) {
+std::string wanted_of(const GraphOptions& options) {
   if (!options.dump_after.empty()) return options.dump_after;
   return options.stage.empty() ? "program" : options.stage;
 }
 
 /// What is wanted of it: "graph", "templates" or "program".
-std::string level_of(const Options& options) {
+std::string level_of(const GraphOptions& options) {
   if (!options.dump_after.empty()) return passes::resolve(options.dump_after).level();
   const std::string wanted = wanted_of(options);
   return wanted == "backward" ? "graph" : wanted;
 }
 
 /// --for: which of the programs of a run.
-engine::ProgramSpec spec_of(const engine::Run& run, const Options& options) {
+engine::ProgramSpec spec_of(const engine::Run& run, const GraphOptions& options) {
   return engine::spec_named(run, options.purpose, "hocket graph --for");
 }
 
@@ -104,7 +104,7 @@ engine::ProgramSpec spec_of(const engine::Run& run, const Options& options) {
 /// and checks what a pass made if asked.
 class Watcher {
  public:
-  Watcher(const engine::Run& run, const Options& options)
+  Watcher(const engine::Run& run, const GraphOptions& options)
       : run_(run),
         options_(options),
         wanted_(wanted_of(options)),
@@ -167,7 +167,7 @@ class Watcher {
   }
 
   const engine::Run& run_;
-  const Options& options_;
+  const GraphOptions& options_;
   const std::string wanted_, level_;
   std::string text_;
   bool found_ = false;
@@ -175,7 +175,7 @@ class Watcher {
   int64_t last_;
 };
 
-int show_schedule(const engine::Run& run, const Options& options) {
+int show_schedule(const engine::Run& run, const GraphOptions& options) {
   if (options.dot) {
     fail("hocket graph --dot", "a schedule is a CSV; expected --stage graph, backward or program");
   }
@@ -190,7 +190,7 @@ int show_schedule(const engine::Run& run, const Options& options) {
 }
 
 /// --diff: two texts as they are.
-int diff(const Options& options) {
+int diff(const GraphOptions& options) {
   if (!options.stage.empty() || !options.dump_after.empty() || !options.passes.empty() ||
       !options.skip.empty() || !options.set.empty() || options.rank || options.dot ||
       options.check || options.times) {
@@ -209,7 +209,7 @@ int diff(const Options& options) {
 }
 
 /// Error unless the options name one thing of one run.
-void check_options(const Options& options) {
+void check_graph_options(const GraphOptions& options) {
   if (options.inputs.size() != 1) {
     fail("hocket graph", "got {} arguments; expected one RUN; try: hocket graph --help",
          options.inputs.size());
@@ -254,7 +254,7 @@ std::vector<std::string> pass_names(const std::vector<std::string>& lists) {
 }
 
 /// --set, and --passes as an override like them; "none" runs no pass at all.
-std::vector<std::string> overrides_of(const Options& options) {
+std::vector<std::string> overrides_of(const GraphOptions& options) {
   std::vector<std::string> overrides = options.set;
   if (options.passes.empty()) return overrides;
   std::vector<std::string> names = pass_names(options.passes);
@@ -277,7 +277,7 @@ std::optional<std::string> program_text(const std::string& path) {
 }
 
 /// --finish: an edited text with dependencies, costs and a memory plan.
-int finish_text(const Options& options) {
+int finish_text(const GraphOptions& options) {
   const std::string& path = options.inputs[0];
   const std::optional<std::string> text = program_text(path);  // read once: it may be a pipe
   if (!text) {
@@ -292,7 +292,7 @@ int finish_text(const Options& options) {
 
 /// The text of one stage of the run's way, or of what one pass left: the whole way is gone, and the
 /// watcher keeps what is wanted.
-int show(const Options& options) {
+int show(const GraphOptions& options) {
   if (options.list_passes) {
     list_passes();
     return 0;
@@ -303,7 +303,7 @@ int show(const Options& options) {
   }
   require_output("hocket graph --out", options.out, options.inputs);
   if (options.diff) return diff(options);
-  check_options(options);
+  check_graph_options(options);
   const bool only_reads =
       options.passes.empty() && options.skip.empty() && !options.check && !options.times;
   if (!only_reads && program_text(options.inputs[0])) {
@@ -334,7 +334,7 @@ int show(const Options& options) {
 
 void verb_graph(Args& args) {
   // What can be given, and its help; show() does it.
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GraphOptions>();
   args.about(
       "show the graph or the program of a run, and what a pass changes",
       "The way of a run: the model's graph for one device (--stage graph), with backward and "

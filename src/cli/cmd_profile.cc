@@ -14,7 +14,7 @@ namespace hocket::cli {
 
 namespace {
 
-struct Options {
+struct ProfileCommand {
   std::vector<std::string> given;  ///< RUN, or the logs of --import
   std::string out, cluster, op, hold_out;
   std::vector<std::string> set;
@@ -22,7 +22,7 @@ struct Options {
   bool json = false, import = false;
 };
 
-int import_given(const Options& options) {
+int import_given(const ProfileCommand& options) {
   if (options.given.empty()) {
     fail("hocket profile --import", "got no FILE; expected logs of nccl-tests, or Vidur's tables");
   }
@@ -42,7 +42,7 @@ int import_given(const Options& options) {
 }
 
 /// Times a RUN's tasks here.
-int time_given(const Options& options) {
+int time_given(const ProfileCommand& options) {
   if (!options.cluster.empty() || !options.op.empty() || !options.hold_out.empty()) {
     fail("hocket profile", "--cluster, --op and --hold-out go with --import; try adding it");
   }
@@ -64,7 +64,7 @@ int time_given(const Options& options) {
 }  // namespace
 
 void verb_profile(Args& args) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ProfileCommand>();
   args.about(
       "time this machine's tasks, or read logs, so that predictions are calibrated",
       "Times every distinct task of the run's program on as many ranks at a time as the machine "

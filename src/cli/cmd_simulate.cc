@@ -31,7 +31,7 @@ namespace hocket::cli {
 
 namespace {
 
-struct Options {
+struct SimulateOptions {
   std::string run, cluster, profile, trace, html;
   std::optional<double> price;
   std::vector<std::string> set, what_if;
@@ -110,7 +110,7 @@ sim::SimReport with_warnings(sim::SimReport report, const engine::Run& run) {
 
 /// The program that `train` would run, the costs of its tasks on the cluster, and the replay of one
 /// with the other; the words go to standard error where the trace takes standard output.
-int simulate(const Options& options) {
+int simulate(const SimulateOptions& options) {
   if (options.json && options.trace == "-") {
     fail("hocket simulate", "--json and --trace - both go to standard output; expected one there");
   }
@@ -169,7 +169,7 @@ int simulate(const Options& options) {
 }  // namespace
 
 void verb_simulate(Args& args) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SimulateOptions>();
   args.about("predict a step's time and memory on any cluster, real or imagined",
              "Replays the very tasks that `train` would run in a discrete-event simulation: step "
              "time, where each rank's time goes, memory, MFU, the critical path. Durations come "

@@ -20,7 +20,6 @@ namespace {
 
 // Bounds that keep every size product below 2^62 bytes; no published model comes near them.
 constexpr int64_t kMaxVocab = (int64_t{1} << 31) - 1;
-constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxHeads = int64_t{1} << 16;
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 

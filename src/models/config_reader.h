@@ -12,6 +12,9 @@
 
 namespace hocket::models {
 
+/// Bound of the width of any tensor: with it every product of sizes stays below 2^62 bytes.
+inline constexpr int64_t kMaxWidth = int64_t{1} << 20;
+
 /// Integer in [low, high]; without a fallback the key must be there.
 int64_t read_int(const JsonView& in, std::string_view key, int64_t low, int64_t high,
                  std::optional<int64_t> fallback = {});

@@ -8,13 +8,13 @@
 namespace hocket::models {
 namespace {
 
-void read(const JsonView& in, ModelConfig&) {
+void read_llama(const JsonView& in, ModelConfig&) {
   if (in.get_bool("use_sliding_window", true)) {
     refuse(in, "sliding_window", "expected null: a llama has no window, a mistral has");
   }
 }
 
-graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId hidden) {
+graph::TensorId llama_block(Builder& builder, int32_t layer, graph::TensorId hidden) {
   const graph::TensorId attention_in = builder.norm(layer, hidden, "input_layernorm");
   const graph::TensorId attended = builder.residual(
       layer, hidden, builder.attention(layer, attention_in, false), "attn.residual");
@@ -24,6 +24,6 @@ graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId hidden) {
 
 }  // namespace
 
-Family family_llama() { return {"llama", "LlamaForCausalLM", 0, {}, read, block}; }
+Family family_llama() { return {"llama", "LlamaForCausalLM", 0, {}, read_llama, llama_block}; }
 
 }  // namespace hocket::models

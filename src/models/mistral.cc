@@ -7,7 +7,7 @@
 namespace hocket::models {
 namespace {
 
-void read(const JsonView& in, ModelConfig& config) {
+void read_mistral(const JsonView& in, ModelConfig& config) {
   config.window = read_window(in, kDefaultWindow);
   if (config.window > 0 && !in.get_bool("use_sliding_window", true)) {
     in.at("use_sliding_window")
@@ -24,7 +24,7 @@ Family family_mistral() {
   family.name = "mistral";
   family.architecture = "MistralForCausalLM";
   family.default_kv_heads = 8;
-  family.read = read;
+  family.read = read_mistral;
   return family;
 }
 

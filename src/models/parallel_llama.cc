@@ -10,11 +10,11 @@
 namespace hocket::models {
 namespace {
 
-void read(const JsonView& in, ModelConfig& config) {
+void read_parallel_llama(const JsonView& in, ModelConfig& config) {
   config.window = in.get_bool("use_sliding_window", true) ? read_window(in, 0) : 0;
 }
 
-graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId hidden) {
+graph::TensorId parallel_llama_block(Builder& builder, int32_t layer, graph::TensorId hidden) {
   // The branches are added to each other first: as parts of sums over tp, they are summed once.
   // Each drops some of its own, as those of GPT-J do.
   const graph::TensorId normed = builder.norm(layer, hidden, "input_layernorm");
@@ -30,7 +30,8 @@ graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId hidden) {
 // transformers has no such class, and refuses a model_type that it does not know: a Llama of the
 // same weights would be another model.
 Family family_parallel_llama() {
-  return {"parallel_llama", "ParallelLlamaForCausalLM", 0, {}, read, block};
+  return {"parallel_llama",    "ParallelLlamaForCausalLM", 0, {},
+          read_parallel_llama, parallel_llama_block};
 }
 
 }  // namespace hocket::models

@@ -11,9 +11,8 @@ namespace {
 
 constexpr int64_t kMaxExperts = int64_t{1} << 16;
 constexpr int64_t kMaxTopK = 1024;
-constexpr int64_t kMaxWidth = int64_t{1} << 20;
 
-void read(const JsonView& in, ModelConfig& config) {
+void read_qwen3_moe(const JsonView& in, ModelConfig& config) {
   if (in.get_bool("use_sliding_window", false)) {
     config.window = read_window(in, kDefaultWindow);
     // transformers 4 gives the layers before it no window, 5 does not read it.
@@ -47,7 +46,7 @@ void read(const JsonView& in, ModelConfig& config) {
   }
 }
 
-graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId hidden) {
+graph::TensorId qwen3_moe_block(Builder& builder, int32_t layer, graph::TensorId hidden) {
   const graph::TensorId attention_in = builder.norm(layer, hidden, "input_layernorm");
   const graph::TensorId attended = builder.residual(
       layer, hidden, builder.attention(layer, attention_in, true), "attn.residual");
@@ -67,8 +66,8 @@ Family family_qwen3_moe() {
           {"decoder_sparse_step", "max_window_layers", "mlp_only_layers", "moe_intermediate_size",
            "norm_topk_prob", "num_experts", "num_experts_per_tok", "num_local_experts",
            "output_router_logits", "router_aux_loss_coef"},
-          read,
-          block};
+          read_qwen3_moe,
+          qwen3_moe_block};
 }
 
 }  // namespace hocket::models

@@ -7,7 +7,7 @@
 // updates, are of at least f32, and the parameter becomes w rounded.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::adamw {
 namespace {
 
 void want_settings(std::string_view op, const Attrs& attrs, const TensorType& coef,
@@ -81,7 +81,7 @@ std::vector<Sample> samples_master() {
 
 }  // namespace
 
-void register_adamw(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "adamw",
                  .doc = "g*=coef; p*=1-lr*wd; m=b1*m+(1-b1)*g; v=b2*v+(1-b2)*g^2; "
                         "p-=lr*(m/c1)/(sqrt(v/c2)+eps); nothing if coef is NaN",
@@ -109,4 +109,4 @@ void register_adamw(std::vector<Op>& ops) {
                  .family = Family::optimizer});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::adamw

@@ -3,7 +3,7 @@
 // where a program sums them in steps.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::add {
 namespace {
 
 std::vector<TensorType> infer(const Attrs&, Types in) {
@@ -26,7 +26,7 @@ void grad(GradContext& context) {
 
 }  // namespace
 
-void register_add(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "add",
                  .doc = "c = a + b",
                  .infer = infer,
@@ -46,4 +46,4 @@ void register_add(std::vector<Op>& ops) {
                  .meaning = Meaning::sum});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::add

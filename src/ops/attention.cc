@@ -10,7 +10,7 @@
 // attention_cached is the same for new tokens against a KV cache.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::attention {
 namespace {
 
 void want_sequences(std::string_view op, const Attrs& attrs) {
@@ -259,7 +259,7 @@ std::vector<Sample> samples_cached() {
 
 }  // namespace
 
-void register_attention(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   // Causal attention over documents with its backward op, and the form for generation, which
   // appends to a cache and has no gradient.
   ops.push_back({.name = "attention",
@@ -317,4 +317,4 @@ void register_attention(std::vector<Op>& ops) {
        .family = Family::attention});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::attention

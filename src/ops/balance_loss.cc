@@ -4,7 +4,7 @@
 // over the whole global micro-batch: the counts say how many tokens that has, top_k slots each.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::balance_loss {
 namespace {
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
@@ -38,7 +38,7 @@ const Fill kCounts{.kind = Fill::Kind::integers, .lo = 0, .hi = 5};
 
 }  // namespace
 
-void register_balance_loss(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   // The loss reads counts and summed probabilities of the whole global micro-batch: its layout
   // allows no split, so lowering sums both first. Counts have no gradient.
   ops.push_back({.name = "balance_loss",
@@ -73,4 +73,4 @@ void register_balance_loss(std::vector<Op>& ops) {
        .family = Family::routing});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::balance_loss

@@ -6,7 +6,7 @@
 // it has that type already, or is of a parameter and of the type of its sums.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::cast {
 namespace {
 
 void want_numbers(DType dtype) {
@@ -83,7 +83,7 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-void register_cast(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "cast",
                  .doc = "y = x in the element type `dtype`, rounded to nearest even",
                  .infer = infer,
@@ -97,4 +97,4 @@ void register_cast(std::vector<Op>& ops) {
                  .takes_any_type = true});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::cast

@@ -3,7 +3,7 @@
 // (parameters by name), so that the norm does not depend on the plan's placement.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::clip {
 namespace {
 
 std::vector<TensorType> infer_sumsq(const Attrs&, Types in) {
@@ -45,7 +45,7 @@ std::vector<int> define_clip(Definition& graph, const Attrs& attrs, std::span<co
 
 }  // namespace
 
-void register_clip(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   // The global gradient norm in two steps: a sum of squares per parameter, which ranks can add up,
   // and the coefficient from all of them.
   ops.push_back(
@@ -84,4 +84,4 @@ void register_clip(std::vector<Op>& ops) {
        .defined = Defined::expands});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::clip

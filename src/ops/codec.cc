@@ -6,7 +6,7 @@
 //   int8      per row (index of dim 0) round(127 x / max|x|), and max|x| / 127
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::codec {
 namespace {
 
 void want_rows(std::string_view op, const TensorType& type) {
@@ -86,7 +86,7 @@ std::vector<Sample> samples_from_int8() {
 
 }  // namespace
 
-void register_codec(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "encode_identity",
                  .doc = "codes = x",
                  .infer = infer_same,
@@ -119,4 +119,4 @@ void register_codec(std::vector<Op>& ops) {
                  .codec = {"int8", Codec::Role::decode, false}});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::codec

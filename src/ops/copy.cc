@@ -3,7 +3,7 @@
 // zero, the empty sum.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::copy {
 namespace {
 
 std::vector<TensorType> infer(const Attrs&, Types in) {
@@ -21,7 +21,7 @@ Work work(const Call& call) { return memory_bound(call, 0); }
 
 }  // namespace
 
-void register_copy(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   // Two ops that lowering puts in, and that mean nothing to the check: the same value, and no
   // value.
   ops.push_back({.name = "copy",
@@ -57,4 +57,4 @@ void register_copy(std::vector<Op>& ops) {
        .takes_any_type = true});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::copy

@@ -4,7 +4,7 @@
 // expert.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::dispatch {
 namespace {
 
 void want_row_of(std::string_view op, const TensorType& type, const Dim& tokens) {
@@ -153,7 +153,7 @@ Sample with_routes(std::vector<TensorType> inputs, Attrs attrs) {
 
 }  // namespace
 
-void register_dispatch(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   // route_plan turns the router's choices into row numbers; dispatch copies tokens to these rows,
   // and combine adds them up again, weighted; each has its backward op. That of combine is two in
   // one, which lowering takes apart where rows are parts of a sum (combine_dw is linear in them).
@@ -238,4 +238,4 @@ void register_dispatch(std::vector<Op>& ops) {
                  .family = Family::routing});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::dispatch

@@ -5,7 +5,7 @@
 // recomputed pass, and in the gradient, which is the op itself on dy.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::dropout {
 namespace {
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
@@ -52,7 +52,7 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-void register_dropout(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back(
       {.name = "dropout",
        .doc = "y[T,D] = x / (1 - p) where the element (token[T], column of width) of the "
@@ -65,4 +65,4 @@ void register_dropout(std::vector<Op>& ops) {
        .may_overwrite = {{0, 0}}});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::dropout

@@ -4,7 +4,7 @@
 // part of dW.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::embedding {
 namespace {
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
@@ -62,7 +62,7 @@ std::vector<Sample> samples_dw() {
 
 }  // namespace
 
-void register_embedding(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back(
       {.name = "embedding",
        .doc = "x[T,D] = W[ids[T]], W[V,D]; 0 for ids of other rows than these",
@@ -84,4 +84,4 @@ void register_embedding(std::vector<Op>& ops) {
        .family = Family::embedding});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::embedding

@@ -3,7 +3,7 @@
 // y[e,t,o..] = x[e,t,:] W[e,o..,:]^T, so splitting by expert or by token are ordinary layouts.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::grouped_linear {
 namespace {
 
 void want_routed(std::string_view op, const TensorType& type) {
@@ -150,7 +150,7 @@ std::vector<Sample> samples_dw() {
 
 }  // namespace
 
-void register_grouped_linear(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   // Like linear.cc, once per expert over its rows; `e/t` are the counts that give the offsets.
   ops.push_back({.name = "grouped_linear",
                  .doc = "y[e,t,o..] = x[e,t,:] W[e,o..,:]^T on the routed rows; counts[E] rows per "
@@ -185,4 +185,4 @@ void register_grouped_linear(std::vector<Op>& ops) {
                  .family = Family::expert_products});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::grouped_linear

@@ -6,7 +6,7 @@
 // dy is cast to it, too.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::linear {
 namespace {
 
 bool is_float8(DType dtype) { return graph::is_floating(dtype) && graph::bits_of(dtype) == 8; }
@@ -149,7 +149,7 @@ std::vector<Sample> samples_dw() {
 
 }  // namespace
 
-void register_linear(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   // The product and the two of its backward pass, which are ops of their own so that a schedule can
   // run dW later than dX.
   ops.push_back({.name = "linear",
@@ -186,4 +186,4 @@ void register_linear(std::vector<Op>& ops) {
                  .family = Family::products});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::linear

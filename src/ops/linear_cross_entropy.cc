@@ -5,7 +5,7 @@
 // is the product and the steps of vocabulary_loss.cc, which can run on parts of the vocabulary.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::linear_cross_entropy {
 namespace {
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
@@ -96,7 +96,7 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-void register_linear_cross_entropy(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "linear_cross_entropy",
                  .doc = "loss = scale * sum_t nll(h[t] W^T, targets[t]), -100 ignored; with grad=1 "
                         "also dh[T,D] and dW[V,D] of that loss",
@@ -115,4 +115,4 @@ void register_linear_cross_entropy(std::vector<Op>& ops) {
                  .defined = Defined::expands});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::linear_cross_entropy

@@ -3,7 +3,7 @@
 // They are added after differentiation, and have no gradient.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::merge {
 namespace {
 
 std::vector<TensorType> infer_softmax(const Attrs&, Types in) {
@@ -42,7 +42,7 @@ std::vector<Sample> samples_max() {
 
 }  // namespace
 
-void register_merge(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "softmax_merge",
                  .doc =
                      "lse = log(e^lse1 + e^lse2), o = o1 e^(lse1 - lse) + o2 e^(lse2 - lse), for "
@@ -64,4 +64,4 @@ void register_merge(std::vector<Op>& ops) {
                  .meaning = Meaning::merge_max});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::merge

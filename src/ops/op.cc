@@ -15,7 +15,10 @@
 
 namespace hocket::ops {
 
-#define HOCKET_OP_FILE(file) void register_##file(std::vector<Op>& ops);
+#define HOCKET_OP_FILE(file)         \
+  namespace file {                   \
+  void add_to(std::vector<Op>& ops); \
+  }
 #include "ops/ops.inc"
 #undef HOCKET_OP_FILE
 
@@ -99,7 +102,7 @@ struct Registry {
   Names by_name;
   std::array<const Op*, kNumMeanings> by_meaning = {};
   Registry() {
-#define HOCKET_OP_FILE(file) register_##file(ops);
+#define HOCKET_OP_FILE(file) file::add_to(ops);
 #include "ops/ops.inc"
 #undef HOCKET_OP_FILE
     for (const Op& op : ops) {

@@ -4,7 +4,7 @@
 // number of chunks (FSMoE, arXiv 2501.10714, chooses both degrees apart).
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::regroup {
 namespace {
 
 size_t chunks(const Attrs& attrs, const char* name) {
@@ -91,7 +91,7 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-void register_regroup(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "regroup",
                  .doc = "rows of `from` chunks of tokens, and the sizes [n,E] that were exchanged "
                         "for each, in the `to` chunks that other sizes tell: per expert and source "
@@ -106,4 +106,4 @@ void register_regroup(std::vector<Op>& ops) {
                  .takes_any_type = true});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::regroup

@@ -3,7 +3,7 @@
 // dim; also per head ([T,H,d] with g[d]).
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::rms_norm {
 namespace {
 
 /// A number per row: 1 / sqrt(mean(x^2) + eps).
@@ -85,7 +85,7 @@ std::vector<Sample> samples_bwd() {
 
 }  // namespace
 
-void register_rms_norm(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "rms_norm",
                  .doc = "y = x * rstd * g, rstd = 1/sqrt(mean_last(x^2) + eps)",
                  .infer = infer,
@@ -104,4 +104,4 @@ void register_rms_norm(std::vector<Op>& ops) {
                  .workspace = workspace_bwd});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::rms_norm

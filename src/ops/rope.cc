@@ -3,7 +3,7 @@
 // Hugging Face Llama; the gradient is the inverse rotation.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::rope {
 namespace {
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
@@ -66,7 +66,7 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-void register_rope(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "rope",
                  .doc = "rotates pairs (i, i+d/2) of x[T,H,d] by pos[T] * theta^(-2i/d), scaled",
                  .infer = infer,
@@ -78,4 +78,4 @@ void register_rope(std::vector<Op>& ops) {
                  .cheap_to_repeat = true});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::rope

@@ -4,7 +4,7 @@
 // where those of another run are to be taken again (routing replay: Ma et al., arXiv 2510.11370).
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::router {
 namespace {
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
@@ -115,7 +115,7 @@ std::vector<Sample> samples_bwd() {
 
 }  // namespace
 
-void register_router(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "router",
                  .doc = "probs = softmax(logits); ids[T,K] = top-k, or as given; w = probs[ids] (/ "
                         "their sum if norm); psum[E] = sum_t probs",
@@ -135,4 +135,4 @@ void register_router(std::vector<Op>& ops) {
                  .family = Family::routing});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::router

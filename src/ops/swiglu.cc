@@ -3,7 +3,7 @@
 // routed rows as well, with the counts per expert as the last input.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::swiglu {
 namespace {
 
 size_t two_at(const TensorType& gu) { return gu.routed() ? 2 : 1; }
@@ -90,7 +90,7 @@ std::vector<Sample> samples_bwd() {
 
 }  // namespace
 
-void register_swiglu(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "swiglu",
                  .doc = "h = silu(gu[..,0,:]) * gu[..,1,:]",
                  .infer = infer,
@@ -107,4 +107,4 @@ void register_swiglu(std::vector<Op>& ops) {
                  .samples = samples_bwd});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::swiglu

@@ -7,7 +7,7 @@
 // rule of their own.
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::vocabulary_loss {
 namespace {
 
 void want_logits(std::string_view op, const TensorType& z) {
@@ -112,7 +112,7 @@ std::vector<Sample> one(Attrs attrs, std::vector<TensorType> types, std::vector<
 
 }  // namespace
 
-void register_vocabulary_loss(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   // In the order in which a loss applies them. All but lse and lse_of run on a part of the
   // vocabulary: rowmax gives a part of a maximum, sumexp and pick of a sum, dlogits its columns.
   ops.push_back(
@@ -191,4 +191,4 @@ void register_vocabulary_loss(std::vector<Op>& ops) {
                  .family = Family::loss});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::vocabulary_loss

@@ -335,7 +335,7 @@ class Bucketing {
   std::vector<bool> joined_;  ///< sums that are in a bucket before its last one
 };
 
-struct Options {
+struct BucketOptions {
   double bucket_mib = 25;
   void fields(Fields& visit) {
     visit("bucket_mib", bucket_mib,
@@ -346,7 +346,7 @@ struct Options {
   }
 };
 
-void run(Program& program, const Options& options) {
+void run_bucket(Program& program, const BucketOptions& options) {
   const auto limit = static_cast<int64_t>(options.bucket_mib * (1 << 20));
   const std::vector<size_t> alike = first_alike(program);
   std::map<size_t, std::vector<size_t>> classes;  // by the first of those alike
@@ -366,7 +366,7 @@ void run(Program& program, const Options& options) {
 
 Pass pass_bucket() {
   return program_pass("bucket", "merges collectives of gradients and parameters (plan.bucket_mib)",
-                      true, {"bucket_mib=0", "bucket_mib=0.001"}, run);
+                      true, {"bucket_mib=0", "bucket_mib=0.001"}, run_bucket);
 }
 
 }  // namespace hocket::passes

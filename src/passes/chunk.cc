@@ -176,7 +176,7 @@ class Chunker {
 /// Generation takes as many tokens as come: there is nothing to cut.
 bool has_symbols(const Templates& templates) { return !templates.frame.symbols.empty(); }
 
-struct Options {
+struct ChunkOptions {
   int64_t moe_chunks = 1, moe_chunks_backward = 0;
   void fields(Fields& visit) {
     visit("moe_chunks", moe_chunks,
@@ -190,7 +190,7 @@ struct Options {
   }
 };
 
-void run(Templates& templates, const Options& options) {
+void run_chunk(Templates& templates, const ChunkOptions& options) {
   const int64_t forward = options.moe_chunks;
   const int64_t backward = options.moe_chunks_backward == 0 ? forward : options.moe_chunks_backward;
   if ((forward == 1 && backward == 1) || has_symbols(templates)) return;
@@ -203,7 +203,7 @@ void run(Templates& templates, const Options& options) {
 
 Pass pass_chunk() {
   return templates_pass("chunk", "sends tokens to experts in pieces (plan.moe_chunks)", false,
-                        {"moe_chunks=2", "moe_chunks=4", "moe_chunks_backward=2"}, run);
+                        {"moe_chunks=2", "moe_chunks=4", "moe_chunks_backward=2"}, run_chunk);
 }
 
 }  // namespace hocket::passes

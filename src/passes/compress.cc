@@ -302,7 +302,7 @@ class Compression {
   std::deque<Begun> begun_;
 };
 
-void run(Program& program, const Codecs::Options& options) {
+void run_compress(Program& program, const Codecs::Options& options) {
   Codecs codecs(options);
   if (!codecs.any()) return;
   const int32_t first_tag = next_tag(program);
@@ -328,7 +328,8 @@ void run(Program& program, const Codecs::Options& options) {
 Pass pass_compress() {
   return program_pass(
       "compress", "sends sums of gradients as codes (plan.grad_codec, plan.grad_codec_of)", false,
-      {"grad_codec=identity", "grad_codec=int8", "grad_codec_of=[\"* identity host\"]"}, run);
+      {"grad_codec=identity", "grad_codec=int8", "grad_codec_of=[\"* identity host\"]"},
+      run_compress);
 }
 
 }  // namespace hocket::passes

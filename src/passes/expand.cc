@@ -34,7 +34,7 @@ const char* const kHoRing = "ho_ring";
 
 constexpr double kMostPieces = 1024;
 
-struct Options {
+struct ExpandOptions {
   std::string all_reduce = kNative, reduce_scatter = kNative, all_gather = kNative;
   int64_t ho_ring_pieces = 4;
   void fields(Fields& visit) {
@@ -64,7 +64,7 @@ struct Options {
 /// Rewrites the tasks of one class.
 class Expander {
  public:
-  Expander(Program& program, ClassId cls, const Options& options,
+  Expander(Program& program, ClassId cls, const ExpandOptions& options,
            const std::vector<std::vector<int32_t>>& stages, int32_t* next_tag)
       : program_(program), cls_(cls), options_(options), stages_(stages), next_tag_(*next_tag) {}
 
@@ -293,7 +293,7 @@ class Expander {
 
   Program& program_;
   ClassId cls_;
-  const Options& options_;
+  const ExpandOptions& options_;
   const std::vector<std::vector<int32_t>>& stages_;  // by class
   int32_t& next_tag_;
   Rings::CutOtherwise cut_;
@@ -303,7 +303,7 @@ class Expander {
   std::array<std::vector<size_t>, program::kNumLanes> users_;  // by lane: the collectives in it
 };
 
-void run(Program& program, const Options& options) {
+void run_expand(Program& program, const ExpandOptions& options) {
   if (options.native()) return;
   const int32_t first_tag = next_tag(program);
   int32_t tag = first_tag;
@@ -330,7 +330,7 @@ void run(Program& program, const Options& options) {
 
 Pass pass_expand() {
   return program_pass("expand", "writes collectives as messages and sums (plan.all_reduce, ..)",
-                      false, {"all_reduce=ring", "all_reduce=halving_doubling"}, run);
+                      false, {"all_reduce=ring", "all_reduce=halving_doubling"}, run_expand);
 }
 
 }  // namespace hocket::passes

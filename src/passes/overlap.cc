@@ -27,7 +27,7 @@ using program::TaskId;
 
 namespace {
 
-struct Options {
+struct OverlapOptions {
   bool overlap_p2p_comm = true, overlap_grad_reduce = true, overlap_param_gather = true;
   bool delay_wgrad_compute = false;
   void fields(Fields& visit) {
@@ -49,7 +49,7 @@ struct Options {
 class Ordering {
  public:
   /// `stages`: by class.
-  Ordering(Program& program, program::ClassId cls, const Options& options,
+  Ordering(Program& program, program::ClassId cls, const OverlapOptions& options,
            const std::vector<std::vector<int32_t>>& stages)
       : program_(program),
         id_(cls),
@@ -372,11 +372,11 @@ class Ordering {
   Program& program_;
   const program::ClassId id_;
   RankClass& cls_;
-  const Options& options_;
+  const OverlapOptions& options_;
   const std::vector<std::vector<int32_t>>& stages_;
 };
 
-void run(Program& program, const Options& options) {
+void run_overlap(Program& program, const OverlapOptions& options) {
   std::vector<std::vector<int32_t>> stages;
   for (const RankClass& cls : program.classes) {
     stages.push_back(program::stages_of(cls));
@@ -392,7 +392,7 @@ Pass pass_overlap() {
   return program_pass("overlap", "what runs beside compute (plan.overlap_p2p_comm, ..)", true,
                       {"overlap_p2p_comm=false", "overlap_grad_reduce=false",
                        "overlap_param_gather=false", "delay_wgrad_compute=true"},
-                      run);
+                      run_overlap);
 }
 
 }  // namespace hocket::passes

@@ -17,7 +17,6 @@ namespace hocket::passes {
 
 using graph::Graph;
 using graph::NodeId;
-using graph::Phase;
 using graph::TensorId;
 
 namespace {
@@ -33,7 +32,7 @@ std::string cheap_ops() {
   return join(names, ", ");
 }
 
-struct Options {
+struct RecomputeOptions {
   std::string recompute = "none";
   std::vector<std::string> recompute_ops;
   void fields(Fields& visit) {
@@ -64,13 +63,13 @@ struct Options {
 };
 
 /// Forward nodes of `layer` whose repetition the backward nodes of the layer need.
-std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const Options& options) {
+std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const RecomputeOptions& options) {
   // Back from what the backward nodes read, through forward nodes of the layer that may be
   // repeated; what another layer makes, or a node that is not repeated, is kept and ends the walk.
   std::set<NodeId> repeat;
   std::vector<TensorId> wanted;
   for (const graph::Node& node : graph.nodes) {
-    if (node.phase == Phase::backward && node.layer == layer) {
+    if (node.phase == graph::Phase::backward && node.layer == layer) {
       wanted.insert(wanted.end(), node.in.begin(), node.in.end());
     }
   }
@@ -80,7 +79,7 @@ std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const Options& opt
     NodeId producer = graph.tensor(id).producer;
     if (producer == graph::kNone) continue;
     const graph::Node& node = graph.nodes[producer];
-    if (node.phase != Phase::forward || node.layer != layer) continue;
+    if (node.phase != graph::Phase::forward || node.layer != layer) continue;
     if (!options.repeats(node.op)) continue;
     if (repeat.insert(producer).second) {
       wanted.insert(wanted.end(), node.in.begin(), node.in.end());
@@ -89,7 +88,7 @@ std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const Options& opt
   return repeat;
 }
 
-void run(Graph& graph, const Options& options) {
+void run_recompute(Graph& graph, const RecomputeOptions& options) {
   options.validate();
   if (options.recompute == "none" || graph.grads.empty()) return;
   // The repeated nodes stand right before the first backward node of their layer, with outputs of
@@ -101,10 +100,10 @@ void run(Graph& graph, const Options& options) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     graph::Node node = graph.nodes[n];
     const bool block = node.layer >= 0 && node.layer < graph.num_layers;
-    if (node.phase == Phase::backward && block && done.insert(node.layer).second) {
+    if (node.phase == graph::Phase::backward && block && done.insert(node.layer).second) {
       for (NodeId id : to_repeat(graph, node.layer, options)) {
         graph::Node copy = graph.nodes[id];
-        copy.phase = Phase::backward;
+        copy.phase = graph::Phase::backward;
         copy.recompute = true;
         for (TensorId& in : copy.in) {
           if (auto it = repeated.find(in); it != repeated.end()) {
@@ -121,7 +120,7 @@ void run(Graph& graph, const Options& options) {
         nodes.push_back(std::move(copy));
       }
     }
-    if (node.phase == Phase::backward) {
+    if (node.phase == graph::Phase::backward) {
       for (TensorId& in : node.in) {
         if (auto it = repeated.find(in); it != repeated.end()) {
           in = it->second;
@@ -143,7 +142,7 @@ void run(Graph& graph, const Options& options) {
 Pass pass_recompute() {
   return graph_pass("recompute",
                     "computes activations again instead of keeping them (plan.recompute)", true,
-                    {"recompute=selective", "recompute=full"}, run);
+                    {"recompute=selective", "recompute=full"}, run_recompute);
 }
 
 }  // namespace hocket::passes

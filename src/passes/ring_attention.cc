@@ -43,7 +43,7 @@ int dim_of(const std::string& operand, char letter) {
   return at == operand.npos ? -1 : static_cast<int>(at);
 }
 
-struct Options {
+struct RingAttentionOptions {
   std::string cp_comm_type = "all_gather", cp_order = "contiguous";
   void fields(Fields& visit) {
     visit(
@@ -627,7 +627,7 @@ bool reads_by_token(const Templates& templates, int32_t axis) {
   });
 }
 
-void run(Templates& templates, const Options& options) {
+void run_ring_attention(Templates& templates, const RingAttentionOptions& options) {
   bool zigzag = options.cp_order == "zigzag";
   if (zigzag && options.cp_comm_type != "p2p") {
     fail("plan", "plan.cp_order is zigzag; expected plan.cp_comm_type: p2p with it, not {}",
@@ -663,7 +663,7 @@ void run(Templates& templates, const Options& options) {
 Pass pass_ring_attention() {
   return templates_pass("ring_attention",
                         "passes keys and values around a ring of ranks (plan.cp_comm_type)", false,
-                        {"cp_comm_type=p2p"}, run);
+                        {"cp_comm_type=p2p"}, run_ring_attention);
 }
 
 }  // namespace hocket::passes

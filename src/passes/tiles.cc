@@ -281,7 +281,7 @@ class Tiling {
   std::map<size_t, Columns> columns_;           ///< by place
 };
 
-struct Options {
+struct TilesOptions {
   int64_t comm_tiles = 1;
   void fields(Fields& visit) {
     visit("comm_tiles", comm_tiles,
@@ -292,7 +292,7 @@ struct Options {
   }
 };
 
-void run(Program& program, const Options& options) {
+void run_tiles(Program& program, const TilesOptions& options) {
   if (options.comm_tiles == 1) return;
   const int32_t first_tag = next_tag(program);
   int32_t tag = first_tag;
@@ -311,7 +311,7 @@ void run(Program& program, const Options& options) {
 Pass pass_tiles() {
   return program_pass("tiles",
                       "does products and what moves their rows in blocks (plan.comm_tiles)", false,
-                      {"comm_tiles=2", "comm_tiles=4"}, run);
+                      {"comm_tiles=2", "comm_tiles=4"}, run_tiles);
 }
 
 }  // namespace hocket::passes

@@ -16,6 +16,7 @@
 #include "comm/process_world.h"
 #include "tests/comm/comm_util.h"
 #include "tests/comm/wire_util.h"
+#include "tests/compare_util.h"
 
 namespace hocket::comm {
 namespace {
@@ -23,8 +24,8 @@ namespace {
 using test::Bytes;
 using test::Case;
 
-/// Calls `fn` with a case of every collective, its samples, and 1 to 5 members.
-void for_all_cases(int64_t extra, const std::function<void(const Case&, Rng&)>& fn) {
+/// Calls `fn` with cases of every collective, its samples, and 1 to 5 members; of each so many.
+void for_all_cases(uint64_t rounds, const std::function<void(const Case&, Rng&)>& fn) {
   Rng rng(1);
   for (const Op* op : all()) {
     if (op->role != Role::collective) continue;
@@ -33,14 +34,17 @@ void for_all_cases(int64_t extra, const std::function<void(const Case&, Rng&)>& 
       const std::vector<Sample> samples = op->samples(n);
       ASSERT_FALSE(samples.empty()) << op->name;
       for (const Sample& sample : samples) {
-        for (int round = 0; round < 6; ++round) {
-          fn(test::make_case(*op, sample, n, extra, rng), rng);
+        for (uint64_t round = 0; round < rounds; ++round) {
+          fn(test::make_case(*op, sample, n, 1, rng), rng);
         }
       }
     }
   }
 }
 
+constexpr uint64_t kRounds = 6;  // of values, and of orders of members
+/// Rounds between threads or processes: a third, unless HOCKET_LONG=1.
+const uint64_t kConnectedRounds = hocket::test::sampled(kRounds);
 constexpr std::chrono::milliseconds kPatience{20'000};
 
 /// The worlds of some ranks, one of all or one for each.
@@ -118,7 +122,7 @@ std::vector<std::vector<Bytes>> run_on_threads(const Case& c, const Worlds& worl
 
 TEST(CommOps, ExecutionDoesWhatTheMovementSays) {
   int cases = 0;
-  for_all_cases(1, [&](const Case& c, Rng& rng) {
+  for_all_cases(kRounds, [&](const Case& c, Rng& rng) {
     EXPECT_EQ(test::difference(c, test::run_in_turn(c, rng)), "");
     ++cases;
   });
@@ -131,7 +135,7 @@ const std::vector<Worlds (*)(int32_t)> kTransports = {threads_of_a_process, proc
 
 TEST(CommOps, RanksGiveTheSameBits) {
   for (const auto& transport : kTransports) {
-    for_all_cases(1, [&](const Case& c, Rng&) {
+    for_all_cases(kConnectedRounds, [&](const Case& c, Rng&) {
       const Worlds worlds = transport(static_cast<int32_t>(c.members()));
       EXPECT_EQ(test::difference(c, run_on_threads(c, worlds, false, false)), "");
       if (c.op->in_place) {
@@ -251,7 +255,7 @@ TEST(CommOps, AMemberMayChangeItsOperandsAsSoonAsItLeaves) {
     for (const Op* op : all()) {
       if (op->role != Role::collective) continue;
       for (const Sample& sample : op->samples(4)) {
-        for (int round = 0; round < 6; ++round) {
+        for (uint64_t round = 0; round < kConnectedRounds; ++round) {
           const Case c = test::make_case(*op, sample, 4, 3000, rng);
           ASSERT_EQ(test::difference(c, run_on_threads(c, transport(4), false, true)), "");
         }

@@ -10,7 +10,7 @@
 #include "program/transfer.h"
 #include "tests/pieces/written_util.h"
 
-namespace hocket::test {
+namespace hocket::test::across_test {
 namespace {
 
 using graph::Attrs;
@@ -383,4 +383,4 @@ TEST(Across, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
 TEST(Across, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::across_test

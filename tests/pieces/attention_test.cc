@@ -6,7 +6,7 @@
 
 #include "tests/pieces/written_util.h"
 
-namespace hocket::test {
+namespace hocket::test::attention_test {
 namespace {
 
 using graph::Attrs;
@@ -340,4 +340,4 @@ TEST(SplitAttention, ProvenRunAndSimulated) { expect_proven_run_simulated(cases(
 TEST(SplitAttention, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::attention_test

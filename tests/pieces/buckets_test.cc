@@ -18,7 +18,7 @@
 #include "runtime/local_ranks.h"
 #include "tests/pieces/written_util.h"
 
-namespace hocket::test {
+namespace hocket::test::buckets_test {
 namespace {
 
 using graph::Attrs;
@@ -711,4 +711,4 @@ TEST(Buckets, MoveAlongTheAxesOfTheirRole) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::buckets_test

@@ -12,7 +12,7 @@
 #include "tests/check/check_util.h"
 #include "tests/pieces/written_util.h"
 
-namespace hocket::test {
+namespace hocket::test::codec_test {
 namespace {
 
 using graph::Attrs;
@@ -336,4 +336,4 @@ TEST(Codecs, WhatIsLostOfPartsIsNotWhatIsLostOfTheirSum) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::codec_test

@@ -14,7 +14,7 @@
 #include "tests/checkpoint/checkpoint_util.h"
 #include "tests/pieces/written_util.h"
 
-namespace hocket::test {
+namespace hocket::test::layouts_test {
 namespace {
 
 using graph::Attrs;
@@ -233,4 +233,4 @@ TEST(WrittenLayouts, CheckpointsDoNotDependOnThem) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::layouts_test

@@ -5,7 +5,7 @@
 
 #include "tests/pieces/written_util.h"
 
-namespace hocket::test {
+namespace hocket::test::moe_test {
 namespace {
 
 using graph::Attrs;
@@ -282,4 +282,4 @@ TEST(ChunkedExperts, ProvenRunAndSimulated) { expect_proven_run_simulated(cases(
 TEST(ChunkedExperts, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::moe_test

@@ -12,7 +12,7 @@
 #include "program/text.h"
 #include "tests/pieces/written_util.h"
 
-namespace hocket::test {
+namespace hocket::test::parts_test {
 namespace {
 
 using graph::Attrs;
@@ -227,4 +227,4 @@ TEST(Parts, RefuseWhatCannotBeCut) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::parts_test

@@ -7,7 +7,7 @@
 
 #include "tests/pieces/written_util.h"
 
-namespace hocket::test {
+namespace hocket::test::sums_test {
 namespace {
 
 /// A weight gradient, partial over ranks that have different tokens.
@@ -344,4 +344,4 @@ TEST(Sums, WrongWritesOfStepBuffersAreSeen) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::sums_test

@@ -6,7 +6,7 @@
 
 #include "tests/pieces/written_util.h"
 
-namespace hocket::test {
+namespace hocket::test::vocabulary_test {
 namespace {
 
 using graph::Attrs;
@@ -88,4 +88,4 @@ TEST(VocabularyParallel, ProvenRunAndSimulated) { expect_proven_run_simulated(ca
 TEST(VocabularyParallel, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::vocabulary_test

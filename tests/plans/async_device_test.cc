@@ -10,7 +10,7 @@
 #include "program/finalize.h"
 #include "tests/runtime/async_device_util.h"
 
-namespace hocket::test {
+namespace hocket::test::async_device_test {
 namespace {
 
 void expect_same_bits(const Outcome& got, const Outcome& want) {
@@ -80,4 +80,4 @@ TEST(AsyncTraining, GoesWrongIfLaunchesCountAsDone) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::async_device_test

@@ -15,7 +15,7 @@
 #include "plan_util.h"
 #include "program/finalize.h"
 
-namespace hocket::test {
+namespace hocket::test::bit_identity_test {
 namespace {
 
 constexpr int kSteps = 3;
@@ -220,4 +220,4 @@ TEST(BitIdentity, TextForm) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::bit_identity_test

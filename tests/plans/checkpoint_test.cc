@@ -19,7 +19,7 @@
 #include "tests/comm/processes_util.h"
 #include "train/resume.h"
 
-namespace hocket::test {
+namespace hocket::test::checkpoint_test {
 namespace {
 
 using checkpoint::TempFolder;
@@ -273,4 +273,4 @@ TEST_F(AnyPlan, OnHostsOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::checkpoint_test

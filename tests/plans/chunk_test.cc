@@ -21,7 +21,7 @@
 #include "sim/simulator.h"
 #include "tests/pieces/written_util.h"
 
-namespace hocket::test {
+namespace hocket::test::chunk_test {
 namespace {
 
 /// Two layers of experts; a rank has 12 tokens of a micro-batch.
@@ -264,4 +264,4 @@ TEST(ChunkPass, LeavesGenerationAlone) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::chunk_test

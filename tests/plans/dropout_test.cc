@@ -5,7 +5,7 @@
 
 #include "plan_util.h"
 
-namespace hocket::test {
+namespace hocket::test::dropout_test {
 namespace {
 
 Case dense_case() {
@@ -50,4 +50,4 @@ TEST(Dropout, FollowsSeedAndShare) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::dropout_test

@@ -17,7 +17,7 @@
 #include "sim/simulator.h"
 #include "tests/pieces/written_util.h"
 
-namespace hocket::test {
+namespace hocket::test::expert_ranks_test {
 namespace {
 
 constexpr double kTolerance = 1e-10;
@@ -173,4 +173,4 @@ TEST(ExpertRanks, SaysWhatItIsFor) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::expert_ranks_test

@@ -18,7 +18,7 @@
 #include "tests/comm/processes_util.h"
 #include "train/sample.h"
 
-namespace hocket::test {
+namespace hocket::test::generate_test {
 namespace {
 
 constexpr int64_t kLongest = 16;
@@ -211,4 +211,4 @@ TEST(Generate, ParametersComeOnceFromTheTraining) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::generate_test

@@ -20,7 +20,7 @@
 #include "sim/simulator.h"
 #include "tests/pieces/written_util.h"
 
-namespace hocket::test {
+namespace hocket::test::groups_test {
 namespace {
 
 const std::array<const char*, 3> kAmong = {"none", "group", "all"};
@@ -337,4 +337,4 @@ TEST(Groups, SumsBeginBeforeTheBackwardPassEnds) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::groups_test

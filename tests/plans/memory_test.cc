@@ -18,7 +18,7 @@
 #include "program/memory.h"
 #include "tests/schedule_util.h"
 
-namespace hocket::test {
+namespace hocket::test::memory_test {
 namespace {
 
 using program::BufferKind;
@@ -276,4 +276,4 @@ TEST(PlanMemory, WhatGoesAroundARingDoesNotPileUp) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::memory_test

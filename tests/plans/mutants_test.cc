@@ -16,7 +16,7 @@
 #include "plan_util.h"
 #include "tests/check/check_util.h"
 
-namespace hocket::test {
+namespace hocket::test::mutants_test {
 namespace {
 
 uint64_t seed() { return from_environment("HOCKET_SEED", 1); }
@@ -126,4 +126,4 @@ TEST(PlanCheck, MutantsAreRefusedOrEqual) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::mutants_test

@@ -8,7 +8,7 @@
 
 #include "plan_util.h"
 
-namespace hocket::test {
+namespace hocket::test::precision_test {
 namespace {
 
 /// How far the gradients of two runs are apart, all tensors together.
@@ -118,4 +118,4 @@ TEST(Precision, ProductsOf8BitsRun) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::precision_test

@@ -25,7 +25,7 @@
 #include "plan_util.h"
 #include "program/memory.h"
 
-namespace hocket::test {
+namespace hocket::test::processes_test {
 namespace {
 
 constexpr int kRanks = 4;
@@ -239,4 +239,4 @@ TEST(Processes, TrainAsOneRankAndAsThreadsDo) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::processes_test

@@ -15,7 +15,7 @@
 #include "plan_util.h"
 #include "program/memory.h"
 
-namespace hocket::test {
+namespace hocket::test::shard_test {
 namespace {
 
 /// Four layers, with 7 experts in every second one; `plan` with the braces of its keys left out.
@@ -298,4 +298,4 @@ TEST(Shard, MutantsAreRefusedOrEqual) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::shard_test

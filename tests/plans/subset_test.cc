@@ -12,7 +12,7 @@
 #include "kernels/backend.h"
 #include "plan_util.h"
 
-namespace hocket::test {
+namespace hocket::test::subset_test {
 namespace {
 
 constexpr int kSteps = 2;
@@ -147,4 +147,4 @@ TEST(Subset, AFailureStopsTheOthers) {
 }
 
 }  // namespace
-}  // namespace hocket::test
+}  // namespace hocket::test::subset_test

@@ -29,7 +29,7 @@ namespace {
 
 constexpr int64_t kMaxRanks = 1 << 16;
 
-struct Options {
+struct PlanOptions {
   PlanFile file;
   std::string cluster, profile, out, emit;
   std::optional<int64_t> ranks, threads;
@@ -46,7 +46,7 @@ struct Options {
 
 /// Ranks of a file of another trainer. Its own stay, since its batch may follow from them; --ranks
 /// or those of the cluster fill in what the file leaves open.
-interop::RanksOfFile ranks_of_file(const Options& options) {
+interop::RanksOfFile ranks_of_file(const PlanOptions& options) {
   if (options.ranks) return {.otherwise = *options.ranks};
   const cost::Cluster cluster = cost::read_cluster(options.cluster);
   return {.otherwise = cluster.this_machine ? 0 : cluster.capacity()};
@@ -81,7 +81,7 @@ bool is_of_its_plan(const std::string& assignment, const std::vector<std::string
 }
 
 /// What is searched for: RUN or the MODEL, without a plan; `given`: searched keys that --set gives.
-engine::Run read_target(const Options& options, std::map<std::string, std::string>* given) {
+engine::Run read_target(const PlanOptions& options, std::map<std::string, std::string>* given) {
   std::vector<std::string> rest, fixed;
   const std::vector<std::string>& searched = planner::searched_keys();
   for (const std::string& assignment : options.file.overrides()) {
@@ -238,7 +238,7 @@ std::string comment_of(const planner::Outcome& best, const planner::SearchResult
 }
 
 /// Runs the search, and shows how far it is.
-planner::SearchResult run_search(const Options& options, const planner::Trial& trial,
+planner::SearchResult run_search(const PlanOptions& options, const planner::Trial& trial,
                                  const planner::Space& space) {
   Progress line;
   planner::SearchOptions how;
@@ -264,7 +264,7 @@ planner::SearchResult run_search(const Options& options, const planner::Trial& t
 
 /// The plans of a space are searched for the fastest one, of which a table is printed; then it is
 /// written. What would keep it from being written is told before, as far as it can be known.
-int search_plan(const Options& options) {
+int search_plan(const PlanOptions& options) {
   std::map<std::string, std::string> given;
   const engine::Run run = read_target(options, &given);
   const PredictionBasis basis = prediction_basis(run, {.verb = "hocket plan",
@@ -311,7 +311,7 @@ int search_plan(const Options& options) {
   return 0;
 }
 
-int plan_run(const Options& options) {
+int plan_run(const PlanOptions& options) {
   if (!(options.time_limit_s >= 0)) {
     fail("hocket plan", "--time-limit is {:g}; expected seconds, or 0 for none",
          options.time_limit_s);
@@ -333,7 +333,7 @@ int plan_run(const Options& options) {
 }  // namespace
 
 void verb_plan(Args& args) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanOptions>();
   args.about(
       "find the plan with the shortest predicted step on a cluster",
       "Looks at every mesh (pp, dp, cp, tp, ep, etp, with and without sequence_parallel; ep in one "

@@ -16,13 +16,13 @@
 namespace hocket::cli {
 namespace {
 
-struct Options {
+struct BenchCompileOptions {
   int64_t layers = 100, micro_batches = 64, pp = 1, dp = 1, ep = 1;
   bool moe = false, json = false;
 };
 
 /// The run that is compiled, as the text of a run.yaml.
-std::string large_run(const Options& options) {
+std::string large_run(const BenchCompileOptions& options) {
   JsonWriter json;
   json.object().key("model").object().key("config").object();
   json.member("model_type", options.moe ? "qwen3_moe" : "llama").member("vocab_size", 32000);
@@ -56,7 +56,7 @@ struct Times {
 };
 
 /// The size of what was compiled, and the time of each stage in the order in which they came.
-void tell(const Options& options, const engine::Compiled& compiled, const Times& times,
+void tell(const BenchCompileOptions& options, const engine::Compiled& compiled, const Times& times,
           bool accepted) {
   int64_t tasks = 0;
   for (const auto& cls : compiled.program.classes) {
@@ -88,7 +88,7 @@ void tell(const Options& options, const engine::Compiled& compiled, const Times&
 
 /// Builds and proves a program of the size that is asked for and reports every stage by its own
 /// time: `observe` is called after each, and what has passed since the last call is its share.
-int bench_compile(const Options& options) {
+int bench_compile(const BenchCompileOptions& options) {
   const engine::Run run = engine::parse_run(large_run(options), "hocket bench compile", {});
   const int64_t start = now_ns();
   int64_t last = start;
@@ -113,7 +113,7 @@ int bench_compile(const Options& options) {
 }  // namespace
 
 void declare_bench_compile(Args& args) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchCompileOptions>();
   args.about("how long building, lowering and checking a large program takes", "");
   args.option("--layers", "N", &options->layers, "of the model");
   args.option("--micro-batches", "N", &options->micro_batches, "of a step");

@@ -16,13 +16,13 @@ namespace hocket::cli {
 
 namespace {
 
-struct Options {
+struct CheckpointOptions {
   std::vector<std::string> folders;
   std::string out;
   bool json = false;
 };
 
-int join_folders(const Options& options) {
+int join_folders(const CheckpointOptions& options) {
   if (options.out.empty()) {
     fail("checkpoint join", "no folder to write to; try --out DIR");
   }
@@ -47,7 +47,7 @@ int join_folders(const Options& options) {
 }
 
 void declare_join(Args& args) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckpointOptions>();
   args.about(
       "one whole checkpoint of what several hosts have of it",
       "Every DIR is what one host has of the same checkpoint, copied here. All are compared with "

@@ -21,12 +21,12 @@ namespace hocket::cli {
 
 namespace {
 
-struct Options {
+struct EnvOptions {
   bool json = false;
 };
 
 /// Facts of the machine first, then those of the program, under the same names in both forms.
-int env(const Options& options) {
+int env(const EnvOptions& options) {
   const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES));
   const double memory = pages * static_cast<double>(sysconf(_SC_PAGESIZE));
   std::vector<std::string> passes;
@@ -64,7 +64,7 @@ int env(const Options& options) {
 }  // namespace
 
 void verb_env(Args& args) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EnvOptions>();
   args.about(
       "this machine, this program, and the kernels that it runs",
       "The kernels are those of the best instruction set for this processor. HOCKET_CPU=x86-64-v3 "

@@ -97,7 +97,7 @@ uint64_t hash_of(const Lists& ids) {
   return hash;
 }
 
-struct Options {
+struct EvalOptions {
   std::string model, ids, logits, grads, data, dtype = "f32";
   std::vector<std::string> set;
   int64_t sequences = 0;
@@ -105,7 +105,7 @@ struct Options {
 };
 
 /// What --ids came to: of the lists, the mean loss of a next token (nan: no list has one).
-void tell_ids(const Options& options, const Lists& ids, double loss) {
+void tell_ids(const EvalOptions& options, const Lists& ids, double loss) {
   int64_t tokens = 0;
   for (const auto& list : ids) {
     tokens += static_cast<int64_t>(list.size());
@@ -165,7 +165,7 @@ void require_finite(const engine::Run& run, const std::optional<Place>& bad_logi
 
 /// The logits of all lists always, since the loss is read off them; with --save-grads the gradients
 /// too, and then the loss that those are of.
-int on_ids(const Options& options, const engine::Run& run) {
+int on_ids(const EvalOptions& options, const engine::Run& run) {
   const Lists ids = train::read_ids(options.ids, run.model.vocab_size);
   size_t longest = 0;
   for (const auto& list : ids) {
@@ -230,7 +230,7 @@ void check_data(const engine::Run& run, const data::Dataset& dataset) {
 }
 
 /// The held-out files of a folder, or --sequences of them, under the plan.
-int on_data(const Options& options, const engine::Run& run) {
+int on_data(const EvalOptions& options, const engine::Run& run) {
   if (options.sequences < 0) fail("hocket eval", "--sequences is negative");
   const data::Dataset dataset(train::data_dir(run));
   check_data(run, dataset);
@@ -269,7 +269,7 @@ int on_data(const Options& options, const engine::Run& run) {
 }
 
 /// Options that contradict each other are refused before the model is opened.
-void check_options(const Options& options) {
+void check_eval_options(const EvalOptions& options) {
   if (options.ids.empty() && (!options.logits.empty() || !options.grads.empty())) {
     fail("hocket eval", "--save-logits and --save-grads need --ids FILE");
   }
@@ -289,8 +289,8 @@ void check_options(const Options& options) {
 }
 
 /// A mode of its own for lists of tokens (--ids) and for held-out files (--data).
-int eval(const Options& options) {
-  check_options(options);
+int eval(const EvalOptions& options) {
+  check_eval_options(options);
   std::vector<std::string> set = options.set;
   if (!options.data.empty()) {
     set.push_back("data.dir=" + options.data);
@@ -313,7 +313,7 @@ int eval(const Options& options) {
 
 void verb_eval(Args& args) {
   // What can be given, and its help; eval() does it.
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalOptions>();
   args.about(
       "held-out loss of a model, or its logits and gradients for comparison",
       "With --data: loss and bits per byte of the held-out files of a prepared folder; for a "

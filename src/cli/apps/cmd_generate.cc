@@ -34,7 +34,7 @@ std::string read_stdin() {
   return text;
 }
 
-struct Options {
+struct GenerateOptions {
   std::string model, prompt, tokenizer, dtype = "f32";
   std::vector<std::string> set;
   int64_t seed = 1;
@@ -89,7 +89,7 @@ int64_t tokens_of(const std::string& prompt, const data::Tokenizer& tokenizer, i
 
 /// Model, tokenizer and weights are opened and checked one after the other, so that whatever is
 /// wrong is told before the first token; then text comes as it is drawn, or as JSON at the end.
-int generate(const Options& options) {
+int generate(const GenerateOptions& options) {
   check_ranges(options.how);
   require_dtype("hocket generate", options.dtype);
   const engine::Run run = model_run(options.model, options.dtype, options.set);
@@ -144,7 +144,7 @@ int generate(const Options& options) {
 
 void verb_generate(Args& args) {
   // What can be given, and its help; generate() does it.
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateOptions>();
   args.about("continue a prompt, token by token",
              "Prints the prompt and what the model adds, as it comes. The prompt stands at the "
              "beginning of a document: the end-of-text token comes before it, as in training. Keys "

@@ -28,7 +28,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-struct Options {
+struct LaunchOptions {
   int64_t processes = 0;
   double grace_s = 10;
   std::vector<std::string> command;
@@ -52,7 +52,7 @@ int free_port() {
 /// The processes of one run on this host.
 class Processes {
  public:
-  explicit Processes(const Options& options) : options_(options) {}
+  explicit Processes(const LaunchOptions& options) : options_(options) {}
   /// Starts them, passes signals on, and waits for all. When one fails, the others have a while to
   /// end by themselves; then they are ended. Returns the exit code of the first one that failed.
   int run();
@@ -66,7 +66,7 @@ class Processes {
   void signal_all(int signal) const;
   int64_t left() const;
 
-  const Options& options_;
+  const LaunchOptions& options_;
   const int port_ = free_port();
   std::vector<pid_t> pids_;  ///< by rank; 0: has ended
   int signals_ = -1;
@@ -198,7 +198,7 @@ int64_t Processes::left() const {
 }  // namespace
 
 void verb_launch(Args& args) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LaunchOptions>();
   args.about(
       "start a verb in several processes on this machine, one for each rank",
       "Every process is told its place as torchrun tells it (RANK, WORLD_SIZE, LOCAL_RANK, "
