@@ -26,11 +26,14 @@ std::vector<Clock> clocks(const RankClass& cls);
 /// Position of every task inside its lane.
 std::vector<int32_t> lane_positions(const RankClass& cls);
 
-/// Gives every step buffer and workspace an arena offset. Two buffers share memory only if all uses
-/// of one happen before the first use of the other, by lane order and dependencies. Ragged buffers
-/// (with an expected size) lie in slots of their own, each of tenants of one size, which begin
-/// together and which no dense buffer cuts: what is touched there is the largest content so far,
-/// not more.
+/// The memory that kernels of a lane work in: there they have their workspaces.
+Space space_of(Lane lane);
+
+/// Gives every step buffer and workspace an offset in the arena of its space. Two buffers share
+/// memory only if all uses of one happen before the first use of the other, by lane order and
+/// dependencies. Ragged buffers (with an expected size) lie in slots of their own, each of tenants
+/// of one size, which begin together and which no dense buffer cuts: what is touched there is the
+/// largest content so far, not more.
 void plan_memory(const Program& program, RankClass& cls);
 
 /// add_dependencies and plan_memory for every class.
