@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # tools/peers.sh [PATTERN]    makes the fixtures of tests/peers/<name>, of those whose name matches, in .venv-peers/<name>
+# HOCKET_TORCH_INDEX is where PyTorch's CPU build is looked for when the configured index does not have it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 found=0
@@ -9,7 +10,9 @@ for made in tests/peers/*/make.py; do
   [[ $name =~ ${1:-} ]] || continue
   found=1 venv=.venv-peers/$name
   [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check -r "$folder/requirements.txt"
+  install=("$venv/bin/python" -m pip install -q --disable-pip-version-check -r "$folder/requirements.txt")
+  "${install[@]}" 2>/dev/null ||
+    "${install[@]}" --extra-index-url "${HOCKET_TORCH_INDEX:-https://download.pytorch.org/whl/cpu}"
   "$venv/bin/python" "$made"
   git status --short "$folder/fixtures"
 done
