@@ -1,13 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/peers.sh [NAME]    makes the fixtures of tests/peers/*, or of one of them, in .venv-peers/NAME
+# tools/peers.sh [PATTERN]    makes the fixtures of tests/peers/<name>, of those whose name matches, in .venv-peers/<name>
+# HOCKET_TORCH_INDEX is where PyTorch's CPU build is looked for when the configured index does not have it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ -z "${1:-}" ] || [ -f "tests/peers/$1/make.py" ] || { echo "[peers] no tests/peers/$1/make.py" >&2; exit 2; }
-for made in tests/peers/${1:-*}/make.py; do
-  folder=$(dirname "$made") venv=.venv-peers/$(basename "$(dirname "$made")")
+found=0
+for made in tests/peers/*/make.py; do
+  folder=$(dirname "$made") name=$(basename "$(dirname "$made")")
+  [[ $name =~ ${1:-} ]] || continue
+  found=1 venv=.venv-peers/$name
   [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check -r "$folder/requirements.txt"
+  install=("$venv/bin/python" -m pip install -q --disable-pip-version-check -r "$folder/requirements.txt")
+  "${install[@]}" 2>/dev/null ||
+    "${install[@]}" --extra-index-url "${HOCKET_TORCH_INDEX:-https://download.pytorch.org/whl/cpu}"
   "$venv/bin/python" "$made"
   git status --short "$folder/fixtures"
 done
+if [ $found = 0 ]; then
+  echo "[peers] no folder of tests/peers with a make.py matches '$1'; expected a pattern of: $(cd tests/peers && echo */)" >&2
+  exit 2
+fi

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "autodiff/optimizer.h"
 #include "base/error.h"
 #include "graph/names.h"
 #include "ops/build.h"
@@ -183,13 +184,11 @@ void differentiate(Graph& graph) {
   Differentiator(graph).run();
 }
 
-void append_adamw(Graph& graph, const AdamWConfig& config) {
+void append_optimizer(Graph& graph, const OptimizerConfig& config) {
   // Per parameter, in name order: the sum of its gradient contributions, and the sum of squares.
-  // All sums of squares give one clip coefficient and the gradient norm (an output). Then one adamw
-  // per parameter, with two moments as states of the gradient's type; vectors (norm weights) are
-  // not decayed. A parameter whose type differs from its gradient's (bf16, f32) has master weights
-  // as a third state, initialised as a copy. Values that change from step to step (learning rate,
-  // bias corrections) are the input `hyper`.
+  // All sums of squares give one clip coefficient and the gradient norm (an output). Then one
+  // update per parameter; vectors (norm weights) are not decayed. Values that change from step to
+  // step (learning rate, bias corrections) are the input `hyper`.
   const std::vector<size_t> grads = grads_by_name(graph);
   if (grads.empty()) fail("autodiff", "no parameter has a gradient");
   std::vector<TensorId> params;
@@ -211,35 +210,12 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
                          Phase::optimizer);
   graph.tensors[clip[1]].name = names::kGradNorm;
   graph.outputs.push_back(clip[1]);
-  TensorId hyper = graph.input(names::kHyper, {graph::DType::f64, {3}}, true);
+  const auto values = static_cast<int64_t>(hyper_of(config, 0, 1).size());
+  const TensorId hyper = graph.input(names::kHyper, {graph::DType::f64, {values}}, true);
   for (size_t i = 0; i < params.size(); ++i) {
-    const graph::Tensor param = graph.tensor(params[i]);
-    const graph::DType dtype = graph.tensor(sums[i]).type.dtype;
-    const auto state = [&](const char* prefix,
-                           graph::Init init = {graph::Init::Kind::constant, 0}) {
-      graph::Tensor tensor = param;
-      tensor.name = prefix + param.name;
-      tensor.type.dtype = dtype;
-      tensor.kind = TensorKind::state;
-      tensor.state = graph::StateKind::optimizer;
-      tensor.of = params[i];
-      tensor.init = init;
-      return graph.add_tensor(tensor);
-    };
-    const TensorId mean = state(names::kExpAvgOf);
-    const TensorId mean_square = state(names::kExpAvgSqOf);
-    graph::Attrs attrs{{"beta1", config.beta1},
-                       {"beta2", config.beta2},
-                       {"eps", config.eps},
-                       {"weight_decay", param.type.dims.size() > 1 ? config.weight_decay : 0.0}};
-    const bool has_master = param.type.dtype != dtype;
-    std::vector<TensorId> in{params[i], sums[i], mean, mean_square};
-    if (has_master) {
-      in.push_back(state(names::kMasterOf, {graph::Init::Kind::copy, 0}));
-    }
-    in.insert(in.end(), {clip[0], hyper});
-    ops::apply(graph, has_master ? "adamw_master" : "adamw", attrs, std::move(in),
-               "adamw." + param.name, param.layer, Phase::optimizer);
+    const bool decayed = graph.tensor(params[i]).type.dims.size() > 1;
+    optimizer_of(config).update(
+        Update(graph, config, {params[i], sums[i], clip[0], hyper, decayed}));
   }
 }
 

@@ -2,6 +2,10 @@
 // Reverse-mode differentiation of a graph: appends backward nodes, then the optimizer.
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "graph/graph.h"
 
 namespace hocket::autodiff {
@@ -10,18 +14,25 @@ namespace hocket::autodiff {
 /// parameter that a loss depends on. A parameter used n times gets n contributions.
 void differentiate(graph::Graph& graph);
 
-struct AdamWConfig {
+/// How a training updates its parameters.
+struct OptimizerConfig {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
-  double weight_decay = 0.1;  ///< matrices only; vectors (norms) are not decayed
-  double max_norm = 1.0;      ///< <= 0: no clipping
-  double skip_above = 0;      ///< gradient norm beyond which nothing is updated; <= 0: none
+  double weight_decay = 0.1;   ///< matrices only; vectors (norms) are not decayed
+  double max_norm = 1.0;       ///< <= 0: no clipping
+  double skip_above = 0;       ///< gradient norm beyond which nothing is updated; <= 0: none
+  std::string name = "adamw";  ///< a row of optimizers.inc
 };
 
-/// Appends gradient norm, clipping and AdamW for every parameter with a gradient: states
-/// `exp_avg.<param>` and `exp_avg_sq.<param>`, and `master.<param>` of a parameter of another type
-/// than its gradient; per-step input `hyper` f64[3], output `grad_norm`.
-/// Written for the ops of this one optimizer: sumsq, clip_coef, adamw, adamw_master.
-void append_adamw(graph::Graph& graph, const AdamWConfig& config);
+/// Names of the optimizers, in the order of optimizers.inc.
+std::vector<std::string> optimizers();
+
+/// Appends gradient norm, clipping and the update of every parameter with a gradient: states of the
+/// optimizer, in the type of the gradient, and `master.<param>` of a parameter of another type;
+/// per-step input `hyper` f64[n], output `grad_norm`.
+void append_optimizer(graph::Graph& graph, const OptimizerConfig& config);
+
+/// The input `hyper` of step 1, 2, ...: what changes from step to step.
+std::vector<double> hyper_of(const OptimizerConfig& config, double lr, int64_t step);
 
 /// Makes the gradients of all parameters outputs, named `grad.<param>`: sums over uses and
 /// micro-batches (for `eval --save-grads` and tests).

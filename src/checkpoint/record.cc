@@ -126,11 +126,11 @@ RunState parse_state(const JsonView& in) {
   if (state.step < 0 || state.step > kMaxStep) {
     in.at(kStepKey).fail(fmt::format("is {}; expected 0 to {}", state.step, kMaxStep));
   }
-  const json& seed = in.at("seed").json();
-  if (!seed.is_number_unsigned()) {
-    in.at("seed").fail("is no whole number from 0");
+  const JsonView seed = in.at("seed");
+  if (!seed.json().is_number_unsigned()) {
+    seed.fail("is no whole number from 0");
   }
-  state.seed = seed.get<uint64_t>();
+  state.seed = seed.json().get<uint64_t>();
   state.config = in.get_string("config");
   if (in.has("data")) {
     state.data = in.at("data").json().dump();

@@ -2,11 +2,11 @@
 #include "engine/batch.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <span>
 #include <utility>
 
+#include "autodiff/autodiff.h"
 #include "base/error.h"
 #include "engine/placement.h"
 #include "graph/names.h"
@@ -26,9 +26,8 @@ int64_t tokens_per_micro_batch(const Compiled& compiled, std::span<const int64_t
 
 }  // namespace
 
-Hyper Hyper::of(const TrainSection& train, double lr, int64_t step) {
-  const auto t = static_cast<double>(step);
-  return {lr, 1 - std::pow(train.beta1, t), 1 - std::pow(train.beta2, t)};
+std::vector<double> hyper_of(const TrainSection& train, double lr, int64_t step) {
+  return autodiff::hyper_of(optimizer_of(train), lr, step);
 }
 
 Batch::Batch(int64_t rows, int64_t seq_len)
@@ -63,7 +62,7 @@ FeedMap Batch::feeds() const {
   feeds.add(names::kTargets, std::span<const int32_t>(targets));
   feeds.add(names::kPositions, std::span<const int32_t>(positions));
   feeds.add(names::kLossScale, std::span<const double>(&loss_scale, 1));
-  feeds.keep(names::kHyper, std::vector<double>{hyper.lr, hyper.bias1, hyper.bias2});
+  feeds.add(names::kHyper, std::span<const double>(hyper));
   return feeds;
 }
 

@@ -14,14 +14,8 @@
 
 namespace hocket::engine {
 
-/// What AdamW takes from step to step, in the order of its input `hyper` f64[3] (ops/adamw.cc).
-struct Hyper {
-  double lr = 0;
-  double bias1 = 1, bias2 = 1;  ///< 1 - beta1^step and 1 - beta2^step
-
-  /// Of step 1, 2, ... with the betas of `train`.
-  static Hyper of(const TrainSection& train, double lr, int64_t step);
-};
+/// The input `hyper` of step 1, 2, ... of a training (autodiff/autodiff.h).
+std::vector<double> hyper_of(const TrainSection& train, double lr, int64_t step);
 
 /// Rows of `seq_len` tokens for all micro-batches of a step, one micro-batch after the other, and
 /// the numbers of the whole step. A new batch is padding throughout: every token is a document of
@@ -38,9 +32,9 @@ struct Batch {
 
   int64_t rows, seq_len;
   std::vector<int32_t> tokens, targets, positions;  ///< [rows, seq_len]
-  int64_t first_token = 0;  ///< number of the first one in the training, for dropout
-  double loss_scale = 1;    ///< of every token's loss: 1 / num_targets() makes it the mean
-  Hyper hyper;
+  int64_t first_token = 0;    ///< number of the first one in the training, for dropout
+  double loss_scale = 1;      ///< of every token's loss: 1 / num_targets() makes it the mean
+  std::vector<double> hyper;  ///< for a program that updates: hyper_of()
 };
 
 /// A batch of the size that the program reads: as many rows of `seq_len` as its micro-batches hold,

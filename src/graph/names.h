@@ -12,7 +12,7 @@ inline constexpr const char* kPositions = "positions";  ///< i32[T], per micro-b
 /// after the other, and step after step.
 inline constexpr const char* kTokenNumbers = "token_numbers";
 inline constexpr const char* kLossScale = "loss_scale";  ///< f64[1], per step
-inline constexpr const char* kHyper = "hyper";           ///< f64[3], per step: see engine::Hyper
+inline constexpr const char* kHyper = "hyper";           ///< f64[n], per step: autodiff::hyper_of
 
 // Symbols of a program that generates (models/build.h).
 inline constexpr const char* kNewTokens = "new_tokens";
@@ -24,8 +24,8 @@ inline constexpr const char* kGradNorm = "grad_norm";    ///< f64[1], per step, 
 inline constexpr const char* kGradOf = "grad.";          ///< of a parameter, per step
 inline constexpr const char* kCountsOf = "moe.counts.";  ///< of a layer: i64[E], per micro-batch
 
-// States of AdamW, each of a parameter and of its shape: means of the gradient and of its square,
-// and the parameter in the type of its update. Files name them so; code reads Tensor::of.
+// States of optimizers, each of a parameter and of its shape: means of the gradient and of its
+// square, and the parameter in the type of its update. Files name them so; code reads Tensor::of.
 inline constexpr const char* kExpAvgOf = "exp_avg.";
 inline constexpr const char* kExpAvgSqOf = "exp_avg_sq.";
 inline constexpr const char* kMasterOf = "master.";

@@ -217,7 +217,7 @@ TensorId Builder::rope(int32_t layer, TensorId heads, const std::string& name) {
   return node(layer, "rope", attrs, {heads, positions_}, name);
 }
 
-TensorId Builder::attention(int32_t layer, TensorId hidden, bool head_norm) {
+TensorId Builder::attention(int32_t layer, TensorId hidden, const AttentionForm& form) {
   // x [T, D] -> q [T, H, d], k and v [T, G, d] (G groups of heads share a key), optionally normed
   // per head, turned by position, attended, and projected back [T, D]. With a cache (generate) the
   // keys and values of earlier tokens are state, and attention_cached appends to them; otherwise
@@ -236,7 +236,7 @@ TensorId Builder::attention(int32_t layer, TensorId hidden, bool head_norm) {
   TensorId q = project("q", H);
   TensorId k = project("k", G);
   const TensorId v = project("v", G);
-  if (head_norm) {
+  if (form.head_norm) {
     const auto normed = [&](TensorId heads, const char* name) {
       const TensorId weight =
           plain(fmt::format("{}{}_norm.weight", base, name), {d}, layer, kOnes, {d});

@@ -17,6 +17,11 @@
 
 namespace hocket::models {
 
+/// How the attention of a family differs from that of llama.
+struct AttentionForm {
+  bool head_norm = false;  ///< RMSNorm of every query and key head before the rotation
+};
+
 class Builder {
  public:
   using TensorId = graph::TensorId;
@@ -36,9 +41,8 @@ class Builder {
   /// Applies dropout to a branch in training.
   TensorId dropped(int32_t layer, TensorId branch, const std::string& name);
   TensorId sum(int32_t layer, TensorId one, TensorId other, const std::string& name);
-  /// Rotary grouped-query attention with its four projections; `head_norm`: RMSNorm of every query
-  /// and key head before the rotation.
-  TensorId attention(int32_t layer, TensorId hidden, bool head_norm);
+  /// Rotary grouped-query attention with its four projections.
+  TensorId attention(int32_t layer, TensorId hidden, const AttentionForm& form = {});
   /// SwiGLU MLP: down(silu(gate(x)) * up(x)).
   TensorId mlp(int32_t layer, TensorId hidden);
   /// Router, dispatch, SwiGLU experts, combine; in training the balance loss.

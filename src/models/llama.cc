@@ -16,8 +16,8 @@ void read_llama(const JsonView& in, ModelConfig&) {
 
 graph::TensorId llama_block(Builder& builder, int32_t layer, graph::TensorId hidden) {
   const graph::TensorId attention_in = builder.norm(layer, hidden, "input_layernorm");
-  const graph::TensorId attended = builder.residual(
-      layer, hidden, builder.attention(layer, attention_in, false), "attn.residual");
+  const graph::TensorId attended =
+      builder.residual(layer, hidden, builder.attention(layer, attention_in), "attn.residual");
   const graph::TensorId mlp_in = builder.norm(layer, attended, "post_attention_layernorm");
   return builder.residual(layer, attended, builder.mlp(layer, mlp_in), "residual");
 }

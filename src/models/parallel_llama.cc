@@ -18,7 +18,7 @@ graph::TensorId parallel_llama_block(Builder& builder, int32_t layer, graph::Ten
   // The branches are added to each other first: as parts of sums over tp, they are summed once.
   // Each drops some of its own, as those of GPT-J do.
   const graph::TensorId normed = builder.norm(layer, hidden, "input_layernorm");
-  const graph::TensorId attended = builder.attention(layer, normed, false);
+  const graph::TensorId attended = builder.attention(layer, normed);
   const graph::TensorId computed = builder.mlp(layer, normed);
   const graph::TensorId branches = builder.sum(layer, builder.dropped(layer, attended, "attention"),
                                                builder.dropped(layer, computed, "mlp"), "branches");

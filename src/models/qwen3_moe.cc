@@ -49,7 +49,7 @@ void read_qwen3_moe(const JsonView& in, ModelConfig& config) {
 graph::TensorId qwen3_moe_block(Builder& builder, int32_t layer, graph::TensorId hidden) {
   const graph::TensorId attention_in = builder.norm(layer, hidden, "input_layernorm");
   const graph::TensorId attended = builder.residual(
-      layer, hidden, builder.attention(layer, attention_in, true), "attn.residual");
+      layer, hidden, builder.attention(layer, attention_in, {.head_norm = true}), "attn.residual");
   const graph::TensorId mlp_in = builder.norm(layer, attended, "post_attention_layernorm");
   const bool sparse = builder.config().moe_layer[layer];
   return builder.residual(layer, attended,

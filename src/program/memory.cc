@@ -106,7 +106,7 @@ std::vector<Range> planned_pages(const Program& program, ClassId cls_id, Space s
           buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes());
   }
   for (const Task& task : cls.tasks) {
-    if (space == Space::device) {
+    if (space_of(task.lane) == space) {
       touch(task.workspace, program.kind(task).workspace);
     }
   }

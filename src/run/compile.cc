@@ -192,6 +192,11 @@ void pin_head(const Run& run, models::BuildOptions with_losses, ProgramSpec* spe
 
 }  // namespace
 
+autodiff::OptimizerConfig optimizer_of(const TrainSection& train) {
+  return {train.beta1,         train.beta2,          train.eps,      train.weight_decay,
+          train.max_grad_norm, train.skip_grad_norm, train.optimizer};
+}
+
 ProgramSpec training(const Run& run, const Sizes& sizes) {
   const TrainSection& train = run.config.train;
   models::BuildOptions how;
@@ -200,8 +205,7 @@ ProgramSpec training(const Run& run, const Sizes& sizes) {
   how.dropout = train.dropout;
   how.dropout_seed = train.seed;
   spec.graph = graph_of(run, how, [train](graph::Graph& graph) {
-    autodiff::append_adamw(graph, {train.beta1, train.beta2, train.eps, train.weight_decay,
-                                   train.max_grad_norm, train.skip_grad_norm});
+    autodiff::append_optimizer(graph, optimizer_of(train));
   });
   return spec;
 }

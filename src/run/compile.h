@@ -15,6 +15,10 @@
 #include "program/program.h"
 #include "run/config.h"
 
+namespace hocket::autodiff {
+struct OptimizerConfig;
+}
+
 namespace hocket::engine {
 
 /// What there is of a compilation after a stage: templates and program are empty until they are
@@ -122,6 +126,9 @@ bool has_ranks_of(const program::Program& program, const parallel::Plan& plan);
 
 /// True if training this run also evaluates: it names data, and some of that is held out.
 bool evaluates(const Run& run);
+
+/// How a training updates its parameters.
+autodiff::OptimizerConfig optimizer_of(const TrainSection& train);
 
 /// How a run's collectives are done that are not written as messages, if its ranks are processes.
 std::optional<comm::Collectives> collectives_of(const Run& run);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "autodiff/autodiff.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -84,6 +85,8 @@ void TrainSection::fields(Fields& fields) {
          "counts as lr")
       .min(0);
   fields("warmup_steps", warmup_steps, "steps of linear warm-up").min(0);
+  fields("optimizer", optimizer, "how parameters are updated by their gradients")
+      .one_of(autodiff::optimizers());
   fields("weight_decay", weight_decay, "of matrices; vectors are not decayed").min(0);
   fields("beta1", beta1, "AdamW").min(0).max(kMaxBeta);
   fields("beta2", beta2, "AdamW").min(0).max(kMaxBeta);

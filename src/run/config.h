@@ -49,6 +49,7 @@ struct TrainSection {
   double lr = 1e-3;
   std::optional<double> min_lr;
   int64_t warmup_steps = 20;
+  std::string optimizer = "adamw";
   double weight_decay = 0.1;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double max_grad_norm = 1.0;

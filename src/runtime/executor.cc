@@ -469,7 +469,7 @@ void Executor::Impl::place(Prepared& prepared) {
       prepared.pointers[i] = prepared.operands[i].data;
     }
   } else if (task.workspace != kNone) {
-    prepared.args.workspace = arena[place_of(program::Space::device)] + task.workspace;
+    prepared.args.workspace = arena[place_of(program::space_of(task.lane))] + task.workspace;
   }
   for (size_t i = 0; i < prepared.dead.size(); ++i) {
     prepared.graves[i].workspace = address_of(prepared.dead[i]);
@@ -676,32 +676,33 @@ void Executor::start() {
   rank_.lanes_->start(impl_);  // refuses a second step
 }
 
-/// All step buffers, and outputs: by a queue of the device.
+/// All step buffers, and outputs: by a queue of what has their memory.
 void Executor::poison() {
-  Impl& impl = *impl_;
-  std::vector<kernels::KernelArgs> graves;
-  const auto bury = [&](std::byte* at, int64_t bytes) {
-    kernels::KernelArgs& grave = graves.emplace_back();
-    grave.workspace = at;
-    grave.workspace_bytes = bytes;
-  };
+  const Impl& impl = *impl_;
   for (const program::Space space : {program::Space::device, program::Space::host}) {
+    std::vector<kernels::KernelArgs> graves;
+    const auto bury = [&](std::byte* at, int64_t bytes) {
+      kernels::KernelArgs& grave = graves.emplace_back();
+      grave.workspace = at;
+      grave.workspace_bytes = bytes;
+    };
     if (impl.cls.arena(space) > 0) {
       bury(impl.arena[place_of(space)], impl.cls.arena(space));
     }
-  }
-  for (size_t i = 0; i < impl.cls.buffers.size(); ++i) {
-    const Buffer& buffer = impl.cls.buffers[i];
-    if (buffer.kind == BufferKind::output) {
-      bury(impl.address_of(i), buffer.type.bytes());
+    for (size_t i = 0; i < impl.cls.buffers.size(); ++i) {
+      const Buffer& buffer = impl.cls.buffers[i];
+      if (buffer.kind == BufferKind::output && buffer.space == space) {
+        bury(impl.address_of(i), buffer.type.bytes());
+      }
     }
+    Progress progress;
+    const auto queue =
+        device_of(space, rank_.options_.device)->make_queue(progress, [](std::exception_ptr) {});
+    for (const kernels::KernelArgs& grave : graves) {
+      queue->launch(fill_with_poison, grave, nullptr);
+    }
+    queue->drain();
   }
-  Progress progress;
-  const auto queue = rank_.options_.device->make_queue(progress, [](std::exception_ptr) {});
-  for (const kernels::KernelArgs& grave : graves) {
-    queue->launch(fill_with_poison, grave, nullptr);
-  }
-  queue->drain();
 }
 
 void Executor::wait() {
@@ -711,7 +712,8 @@ void Executor::wait() {
 
 void Executor::run_inline(const std::function<void(TaskId, const std::function<void()>&)>& visit) {
   // In issue order every task finds what it needs: those of other lanes that it waits for come
-  // earlier. A queue of its own runs the kernels, and each is over when its launch is.
+  // earlier. Queues of its own run the kernels, one in each memory; each is over when its launch
+  // is.
   Impl& impl = *impl_;
   require_inputs();
   impl.resolve_symbols();
@@ -723,18 +725,24 @@ void Executor::run_inline(const std::function<void(TaskId, const std::function<v
     }
   }
   impl.backend->enter_thread(rank_.options_.threads);
-  Progress progress;
+  std::array<Progress, program::kNumSpaces> progress;
   std::exception_ptr thrown;
-  const auto queue = rank_.options_.device->make_queue(
-      progress, [&](std::exception_ptr exception) { thrown = std::move(exception); });
+  std::array<std::unique_ptr<Queue>, program::kNumSpaces> queues;
+  for (const program::Space space : {program::Space::device, program::Space::host}) {
+    queues[place_of(space)] =
+        device_of(space, rank_.options_.device)
+            ->make_queue(progress[place_of(space)],
+                         [&](std::exception_ptr exception) { thrown = std::move(exception); });
+  }
   for (Prepared* prepared : order) {
     visit(prepared->id, [&] {
       if (!prepared->kernel) {
         impl.communicator->run(prepared->call);
         return;
       }
-      queue->launch(prepared->kernel, prepared->args, nullptr);
-      queue->drain();
+      Queue& queue = *queues[place_of(program::space_of(impl.cls.tasks[prepared->id].lane))];
+      queue.launch(prepared->kernel, prepared->args, nullptr);
+      queue.drain();
       if (thrown) {
         std::rethrow_exception(thrown);
       }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/math.h"
+#include "program/finalize.h"
 
 namespace hocket::runtime {
 
@@ -48,8 +49,7 @@ std::shared_ptr<Device> device_of(program::Space space, const std::shared_ptr<De
 }
 
 std::shared_ptr<Device> device_of_lane(program::Lane lane, const std::shared_ptr<Device>& device) {
-  return device_of(lane == program::Lane::host ? program::Space::host : program::Space::device,
-                   device);
+  return device_of(program::space_of(lane), device);
 }
 
 PersistentStore::Entry& PersistentStore::get(const program::Buffer& buffer,

@@ -29,6 +29,7 @@
 #include "ops/op.h"
 #include "runtime/executor.h"
 #include "runtime/probe.h"
+#include "runtime/staged.h"
 #include "train/known_inputs.h"
 
 namespace hocket::train {
@@ -51,7 +52,7 @@ engine::Batch random_batch(const engine::Run& run, const engine::Compiled& compi
     batch.positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % batch.seq_len);
   }
   batch.loss_scale = 1.0 / static_cast<double>(compiled.tokens_per_step);
-  batch.hyper = {0.0, 0.5, 0.5};
+  batch.hyper = engine::hyper_of(run.config.train, 0, 1);
   return batch;
 }
 
@@ -177,9 +178,12 @@ void time_passes(const program::Program& program, const program::RankClass& cls,
 class SoloRank {
  public:
   SoloRank(const engine::Compiled& compiled, int32_t rank, const engine::Batch& batch,
-           const KnownInputs& known, const std::shared_ptr<kernels::Backend>& backend, int threads)
+           const KnownInputs& known, const std::shared_ptr<kernels::Backend>& backend, int threads,
+           const std::shared_ptr<runtime::Device>& device)
       : solo_(rank, [&known](int32_t me, const comm::Call& call) { known.fill(me, call); }),
-        rank_(rank, backend, &solo_, options(threads)),
+        staged_(solo_, device),
+        rank_(rank, backend, device ? static_cast<comm::Communicator*>(&staged_) : &solo_,
+              options(threads, device)),
         // Lives longer than the executor.
         program_(std::shared_ptr<void>(), &compiled.program) {
     const std::shared_ptr<runtime::PersistentStore> store = rank_.make_store();
@@ -190,13 +194,17 @@ class SoloRank {
   runtime::Executor& executor() { return *executor_; }
 
  private:
-  static runtime::RankOptions options(int threads) {
+  static runtime::RankOptions options(int threads, const std::shared_ptr<runtime::Device>& device) {
     runtime::RankOptions options;
     options.threads = threads;
+    if (device) {
+      options.device = device;
+    }
     return options;
   }
 
   comm::SoloCommunicator solo_;
+  runtime::StagedCommunicator staged_;  ///< of a device
   runtime::Rank rank_;
   std::shared_ptr<const program::Program> program_;
   std::optional<runtime::Executor> executor_;
@@ -221,7 +229,8 @@ void time_class(const engine::Compiled& compiled, program::ClassId cls_id,
     threads_of_ranks.emplace_back([&, i] {
       std::optional<SoloRank> rank;
       try {
-        rank.emplace(compiled, ranks[i % ranks.size()], batch, known, backend, threads);
+        rank.emplace(compiled, ranks[i % ranks.size()], batch, known, backend, threads,
+                     options.device);
       } catch (...) {
         errors[i] = std::current_exception();
         over = true;

@@ -23,6 +23,8 @@ struct ProfileOptions {
   /// Of ranks in several processes, what measure_links() found; empty: ranks are threads, and their
   /// links are timed with the tasks.
   std::map<std::string, cost::TimedLink> links;
+  /// Whose kernels are timed; null: this machine's CPU.
+  std::shared_ptr<runtime::Device> device;
 };
 
 /// The tasks of a rank run one at a time, in the program's order, while others of the machine's

@@ -91,6 +91,7 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
     compare("the model's " + key, saved.at(key), now);
   }
   compare("model.dtype", model.get_string("dtype"), run.config.model.dtype);
+  compare("train.optimizer", train.get_string("optimizer", "adamw"), section.optimizer);
   compare("train.seed", from.state().seed, section.seed);
   compare("train.global_batch", train.get_int("global_batch"), section.global_batch);
   compare("train.seq_len", train.get_int("seq_len"), section.seq_len);

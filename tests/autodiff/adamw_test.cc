@@ -5,6 +5,7 @@
 #include <set>
 
 #include "autodiff/autodiff.h"
+#include "base/error.h"
 #include "models/build.h"
 #include "tests/check/check_util.h"
 
@@ -13,18 +14,18 @@ namespace {
 
 using graph::TensorKind;
 
-graph::Graph with_optimizer(const models::ModelConfig& model, const AdamWConfig& config) {
+graph::Graph with_optimizer(const models::ModelConfig& model, const OptimizerConfig& config) {
   models::BuildOptions options;
   options.tokens = 16;
   options.sequence_length = 8;
   graph::Graph g = models::build(model, options);
   differentiate(g);
-  append_adamw(g, config);
+  append_optimizer(g, config);
   return g;
 }
 
 TEST(AdamW, EveryParameterIsUpdatedOnceAndOnlyMatricesAreDecayed) {
-  AdamWConfig config;
+  OptimizerConfig config;
   config.beta1 = 0.7;
   config.beta2 = 0.8;
   config.eps = 0.01;
@@ -76,7 +77,7 @@ TEST(AdamW, FrozenParametersHaveNeitherGradientNorState) {
   ASSERT_NE(frozen, graph::kNone);
   g.tensors[frozen].trained = false;
   differentiate(g);
-  append_adamw(g, {});
+  append_optimizer(g, {});
   size_t params = 0, states = 0;
   for (const graph::Tensor& t : g.tensors) {
     params += t.kind == TensorKind::param;
@@ -100,7 +101,7 @@ TEST(AdamW, MasterWeightsAreCopies) {
   options.dtype = graph::DType::bf16;
   graph::Graph g = models::build(check::test::dense(1, false), options);
   differentiate(g);
-  append_adamw(g, {});
+  append_optimizer(g, {});
   size_t masters = 0;
   for (const graph::Tensor& t : g.tensors) {
     if (t.init.kind != graph::Init::Kind::copy) continue;
@@ -109,6 +110,21 @@ TEST(AdamW, MasterWeightsAreCopies) {
     EXPECT_EQ(g.tensor(t.of).type.dtype, graph::DType::bf16) << t.name;
   }
   EXPECT_EQ(masters, g.grads.size());
+}
+
+TEST(Optimizers, AreFoundByName) {
+  for (const std::string& name : optimizers()) {
+    OptimizerConfig config;
+    config.name = name;
+    const graph::Graph g = with_optimizer(check::test::dense(1, false), config);
+    EXPECT_EQ(g.tensor(g.find("hyper")).type.dims,
+              graph::Dims{static_cast<int64_t>(hyper_of(config, 0.1, 1).size())})
+        << name;
+    EXPECT_EQ(hyper_of(config, 0.1, 1)[0], 0.1) << name;
+  }
+  OptimizerConfig none;
+  none.name = "adam";
+  EXPECT_THROW(with_optimizer(check::test::dense(1, false), none), Error);
 }
 
 }  // namespace

@@ -43,11 +43,18 @@ class Setup(unittest.TestCase):
             self.assertIn(what, r.stdout)
             self.assertNotIn("#", r.stdout)
             self.assertNotIn("set -", r.stdout)
-        for words in (["quickstart", "soon"], ["quickstart", "1", "2"], ["test", "--fast"], ["test", "a", "b"]):
+        for words in (["quickstart", "soon"], ["quickstart", "1", "2"], ["test", "--fast"], ["test", "a", "b"],
+                      ["test", "peers", "a", "b"]):
             r = subprocess.run([os.path.join(ROOT, words[0]), *words[1:]], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, check=False)
             self.assertEqual((2, ""), (r.returncode, r.stdout), words)
             self.assertIn(f"./{words[0]} --help", r.stderr)
+
+    def test_peers_takes_a_pattern(self):
+        r = subprocess.run([os.path.join(ROOT, "test"), "peers", "no.such.peer"], stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual((2, ""), (r.returncode, r.stdout))
+        self.assertIn("'no.such.peer'; expected a pattern of: transformers/", r.stderr)
 
     def test_unknown_word(self):
         r = setup("--test")

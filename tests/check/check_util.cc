@@ -67,7 +67,7 @@ Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, in
     autodiff::differentiate(c.graph);
   }
   if (purpose == Purpose::train) {
-    autodiff::append_adamw(c.graph, {});
+    autodiff::append_optimizer(c.graph, {});
   }
   if (purpose == Purpose::grads) {
     autodiff::append_grad_outputs(c.graph);

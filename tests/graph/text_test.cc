@@ -31,7 +31,7 @@ graph::Graph training_graph() {
   o.balance_coef = 0.01;
   graph::Graph g = models::build(models::parse_config(kMoe, "test"), o);
   autodiff::differentiate(g);
-  autodiff::append_adamw(g, {0.9, 0.95, 1e-8, 0.1, 1.0});
+  autodiff::append_optimizer(g, {0.9, 0.95, 1e-8, 0.1, 1.0});
   passes::PassRunner({"recompute"}, {}, passes::PassOptions({"recompute=full"})).run(g);
   return g;
 }

@@ -24,11 +24,11 @@ using graph::TensorKind;
 using nlohmann::json;
 using Mode = BuildOptions::Mode;
 
-ModelConfig config(const char* family, const json& patch = {}) {
+ModelConfig config(const std::string& family, const json& patch = {}) {
   json c = {{"model_type", family},     {"vocab_size", 37},       {"hidden_size", 24},
             {"intermediate_size", 20},  {"num_hidden_layers", 3}, {"num_attention_heads", 4},
             {"num_key_value_heads", 2}, {"head_dim", 10}};
-  if (std::string(family) == "qwen3_moe") {
+  if (family == "qwen3_moe") {
     c.update({{"num_experts", 4},
               {"num_experts_per_tok", 2},
               {"moe_intermediate_size", 12},
@@ -95,10 +95,10 @@ void expect_well_formed(const Graph& g) {
 }
 
 TEST(Build, AllFamiliesAndModesAreWellFormed) {
-  for (const char* family : {"llama", "mistral", "parallel_llama", "qwen3_moe"}) {
+  for (const std::string& family : families()) {
     for (bool tied : {false, true}) {
       for (Mode mode : {Mode::train, Mode::logits, Mode::generate}) {
-        SCOPED_TRACE(std::string(family) + (tied ? " tied" : ""));
+        SCOPED_TRACE(family + (tied ? " tied" : ""));
         const Graph g = build(config(family, {{"tie_word_embeddings", tied}}), options(mode));
         expect_well_formed(g);
         EXPECT_EQ(g.find("lm_head.weight") == graph::kNone, tied);
@@ -247,7 +247,7 @@ TEST(Build, BadOptionsAreErrors) {
 }
 
 TEST(WeightMap, CoversEveryParameterOnceInOrder) {
-  for (const char* family : {"llama", "mistral", "parallel_llama", "qwen3_moe"}) {
+  for (const std::string& family : families()) {
     for (bool tied : {false, true}) {
       const ModelConfig c = config(family, {{"tie_word_embeddings", tied}});
       const Graph g = build(c, options(Mode::train));

@@ -32,7 +32,7 @@ graph::Graph with_totals(const models::ModelConfig& model, const std::string& op
   }
   EXPECT_FALSE(totals.empty()) << op;
   autodiff::differentiate(graph);
-  autodiff::append_adamw(graph, {});
+  autodiff::append_optimizer(graph, {});
   for (const auto& [tensor, layer] : totals) {
     graph.outputs.push_back(ops::apply(graph, "sumsq", {}, {tensor},
                                        "sumsq." + graph.tensor(tensor).name, layer,

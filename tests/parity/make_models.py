@@ -12,6 +12,7 @@ OUT/<name>*/reference/grads.safetensors    gradients of sum(NLL) / number of pre
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 
@@ -60,6 +61,13 @@ class ParallelLlamaForCausalLM(LlamaForCausalLM):
 
 AutoConfig.register("parallel_llama", ParallelLlamaConfig)
 AutoModelForCausalLM.register(ParallelLlamaConfig, ParallelLlamaForCausalLM)
+
+FAMILIES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+    "parallel_llama": (ParallelLlamaConfig, ParallelLlamaForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+}
 
 # name -> (family, arguments of its config, extra). Sizes are odd on purpose: no power of two, no common divisors.
 MODELS = {
@@ -194,10 +202,7 @@ def v4_config(folder, config):
 
 def make(name, out, seed):
     family, kwargs, extra = MODELS[name]
-    config_type, model_type = {"llama": (LlamaConfig, LlamaForCausalLM),
-                               "mistral": (MistralConfig, MistralForCausalLM),
-                               "parallel_llama": (ParallelLlamaConfig, ParallelLlamaForCausalLM),
-                               "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM)}[family]
+    config_type, model_type = FAMILIES[family]
     config = config_type(**kwargs, bos_token_id=None, eos_token_id=None)
     gen = torch.Generator().manual_seed(seed)
     lengths = [7, 13, 33, 5, 21] + ([1] if extra.get("single") else [])
@@ -241,7 +246,16 @@ def make(name, out, seed):
     return [folder, old]
 
 
+def families_of_hocket():
+    inc = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "models", "models.inc")
+    with open(inc, encoding="utf-8") as f:
+        return re.findall(r"^X\((\w+)\)", f.read(), re.M)
+
+
 def main():
+    missing = set(families_of_hocket()) - {family for family, *_ in MODELS.values()}
+    if missing:
+        sys.exit(f"make_models.py: no model of {', '.join(sorted(missing))}; expected one of every family of models.inc")
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("out", help="folder to write into (made if absent)")
     ap.add_argument("--only", nargs="*", default=list(MODELS), choices=list(MODELS), metavar="NAME")

@@ -64,9 +64,9 @@ struct Model {
     if (third) {
       w.gradient(w3, w.apply("g3", "linear_dw", {}, {du, x}, Phase::backward)[0]);
     }
-    autodiff::AdamWConfig config;
+    autodiff::OptimizerConfig config;
     config.max_norm = 0.5;
-    autodiff::append_adamw(w.graph, config);
+    autodiff::append_optimizer(w.graph, config);
   }
 
   TensorId state(const char* prefix, TensorId param) const {
@@ -345,9 +345,9 @@ Written random_bucket(uint64_t seed) {
     ups.push_back(w.input("dy" + number, f64(up)));
     w.gradient(params[i], w.apply("g" + number, "linear_dw", {}, {ups[i], x}, Phase::backward)[0]);
   }
-  autodiff::AdamWConfig config;
+  autodiff::OptimizerConfig config;
   config.max_norm = 0.5;
-  autodiff::append_adamw(w.graph, config);
+  autodiff::append_optimizer(w.graph, config);
   // The order, and the gaps.
   std::vector<size_t> order(params.size());
   for (size_t i = 0; i < order.size(); ++i) {

@@ -222,7 +222,7 @@ TEST(Codecs, RanksKeepTheSameInABucket) {
 struct Trained {
   Written w;
   TensorId weight;
-  autodiff::AdamWConfig config;
+  autodiff::OptimizerConfig config;
   TensorType type;
   BufferId mine;  ///< the rank's part of the gradient
 
@@ -232,7 +232,7 @@ struct Trained {
     weight = w.param("W", f64({kRows, kWidth}));
     w.apply("y", "linear", {}, {x, weight});
     w.gradient(weight, w.apply("g", "linear_dw", {}, {dy, x}, graph::Phase::backward)[0]);
-    autodiff::append_adamw(w.graph, config);
+    autodiff::append_optimizer(w.graph, config);
     type = w.graph.tensor(weight).type;
     std::vector<std::string> names;
     for (const graph::Axis& axis : axes) {

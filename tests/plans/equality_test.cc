@@ -7,9 +7,11 @@
 #include <iostream>
 #include <map>
 #include <random>
+#include <set>
 
 #include "base/file.h"
 #include "check/check.h"
+#include "models/config.h"
 #include "plan_util.h"
 #include "tests/check/check_util.h"
 
@@ -38,6 +40,17 @@ TEST(PlanEquality, RandomPlansEqualOneRank) {
   for (const parallel::BuiltIn& built_in : parallel::built_in_schedules()) {
     EXPECT_GE(drawn[built_in.name], plans < 300 ? 0 : static_cast<int>(plans / 60))
         << built_in.name;
+  }
+}
+
+TEST(PlanEquality, EveryFamilyIsDrawn) {
+  std::set<std::string> drawn;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    const Case c = random_case(seed, 8, "f64");
+    drawn.insert(engine::parse_run(c.text, c.name, {}).model.family);
+  }
+  for (const std::string& family : models::families()) {
+    EXPECT_TRUE(drawn.contains(family)) << family;
   }
 }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "program/memory.h"
 #include "runtime/local_ranks.h"
+#include "tests/runtime/apart_device_util.h"
 #include "tests/runtime/fake_util.h"
 
 namespace hocket::runtime {
@@ -272,6 +273,64 @@ TEST(Spaces, EachHasItsArena) {
   EXPECT_EQ(measured.host, planned.host);
   EXPECT_EQ(measured.step_buffers, planned.step_buffers);
   EXPECT_EQ(measured.persistent, 0);
+}
+
+/// A kernel of the host lane has its workspace where it works, whoever issues it: a device keeps
+/// the host from its own memory.
+TEST(Spaces, WorkspacesLieWhereTheirLanesWork) {
+  Builder builder;
+  const TensorType type{DType::f64, {64}};
+  const auto host = [&](BufferId id) {
+    builder.raw().classes[0].buffers[id].space = Space::host;
+    return id;
+  };
+  const auto by_workspace = [](const KernelArgs& args) {
+    auto* const scratch = reinterpret_cast<double*>(args.workspace);
+    std::copy_n(args.in[0].as<double>(), 64, scratch);
+    for (int64_t i = 0; i < 64; ++i) {
+      args.out[0].as<double>()[i] = scratch[i] + 1;
+    }
+  };
+  const auto copy = [](const KernelArgs& args) {
+    std::copy_n(args.in[0].as<double>(), 64, args.out[0].as<double>());
+  };
+  constexpr int64_t kBytes = 64 * 8;
+  const BufferId x = builder.named(0, BufferKind::input, "x", type);
+  const BufferId a = builder.buffer(0, type), d = builder.buffer(0, type);
+  const BufferId b = host(builder.buffer(0, type)), c = host(builder.buffer(0, type));
+  const BufferId y = builder.named(0, BufferKind::output, "y", type);
+  builder.task(0, Lane::compute, {x}, {a}, by_workspace, kBytes);
+  builder.task(0, Lane::d2h, {a}, {b}, copy);
+  builder.task(0, Lane::host, {b}, {c}, by_workspace, kBytes);
+  builder.task(0, Lane::h2d, {c}, {d}, copy);
+  builder.task(0, Lane::compute, {d}, {y}, copy);
+  const Program program = builder.finish();
+  EXPECT_EQ(program.classes[0].host_arena_bytes, 3 * kBytes);
+  EXPECT_EQ(program.classes[0].tasks[2].workspace, 2 * kBytes);
+  EXPECT_EQ(program::total_bytes(program::planned_pages(program, program::ClassId(0), Space::host)),
+            program::kPageBytes);
+
+  const auto device = std::make_shared<fake::ApartDevice>();
+  RankOptions options = quick();
+  options.device = device;
+  options.poison = true;
+  LocalRanks local(1, std::make_shared<fake::Backend>(), options);
+  LocalRun run(std::make_shared<const Program>(program), Store(local));
+  Executor& executor = run.executor(0);
+  for (const bool is_inline : {false, true}) {
+    std::vector<double> in(64), out(64);
+    std::iota(in.begin(), in.end(), is_inline ? 100 : 0);
+    device->copy(executor.input("x"), in.data(), kBytes);
+    if (is_inline) {
+      executor.run_inline([](program::TaskId, const std::function<void()>& task) { task(); });
+    } else {
+      run.step();
+    }
+    device->copy(out.data(), executor.output("y"), kBytes);
+    for (size_t i = 0; i < out.size(); ++i) {
+      EXPECT_EQ(out[i], in[i] + 2);
+    }
+  }
 }
 
 /// Programs with and without symbols, on one rank and over one state, in turn: each has its values,

@@ -45,7 +45,7 @@ Case lowered(const parallel::Plan& plan) {
   graph::Graph g = models::build(config, o);
   const double flops = cost::model_flops(g).training() * double(plan.num_micro_batches);
   autodiff::differentiate(g);
-  autodiff::append_adamw(g, {});
+  autodiff::append_optimizer(g, {});
   Case c{parallel::lower(g, plan), flops};
   program::finalize(c.program);
   return c;

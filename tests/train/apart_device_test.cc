@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // On a device whose memory the host cannot touch: trained, evaluated, saved, resumed and continued
-// as text, every bit as on the CPU.
+// as text, every bit as on the CPU; traced and profiled.
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
+#include <span>
 
+#include "base/error.h"
+#include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/run_folder.h"
 #include "engine/params.h"
@@ -13,8 +17,12 @@
 #include "tests/data/prepared_util.h"
 #include "tests/runtime/apart_device_util.h"
 #include "train/evaluate.h"
+#include "train/profiler.h"
 #include "train/resume.h"
 #include "train/sample.h"
+#include "train/saver.h"
+#include "train/step_times.h"
+#include "train/stop.h"
 
 namespace hocket::train {
 namespace {
@@ -50,7 +58,7 @@ double one_step(const engine::Run& run, engine::Session& session, int64_t step) 
     batch.positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % batch.seq_len);
   }
   batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
-  batch.hyper = engine::Hyper::of(run.config.train, 0.01, step);
+  batch.hyper = engine::hyper_of(run.config.train, 0.01, step);
   session.feed(batch);
   session.step();
   return session.loss();
@@ -127,6 +135,7 @@ TEST(ApartDevice, EverythingRunsOnIt) {
       {"llama", {}},
       {"llama", {"plan.dp=2", "plan.shard.params=all"}},  // evaluates and generates otherwise
       {"llama", {"plan.tp=2"}},
+      {"llama", {"plan.dp=2", "plan.grad_codec_of=['*down_proj.weight identity host']"}},
       {"qwen3_moe", {"plan.dp=2", "plan.ep=2"}}};
   int number = 0;
   for (const auto& [family, plan] : cases) {
@@ -144,6 +153,99 @@ TEST(ApartDevice, EverythingRunsOnIt) {
     EXPECT_TRUE(got == expected);
     EXPECT_GT(apart.device->copied(), 0);
     ++number;
+  }
+}
+
+/// Bytes of the tensors that a training saves after a step, by its saver; and what it says when one
+/// of them is not finite.
+std::pair<std::string, std::string> saved_and_refused(const engine::Run& run,
+                                                      runtime::LocalRanks& ranks,
+                                                      const data::Dataset& dataset,
+                                                      StopSignals& stop) {
+  engine::Programs programs(run, ranks);
+  engine::Session& training = programs.session();
+  engine::initialise(training.graph(), training.program(), 5, training.store());
+  one_step(run, training, 1);
+  Saver saver(run, stop);
+  saver.open(ranks);
+  const auto save = [&](int64_t step) {
+    return saver.save(step, training, dataset, Position(), {{step, 1.5}});
+  };
+  const std::string path = save(1);
+  const std::string bytes =
+      read_file(path + "/model.safetensors") + read_file(path + "/optimizer.safetensors");
+  restore(checkpoint::Checkpoint(path), training.compiled(), training.store());
+  EXPECT_EQ(save(2), checkpoint_folder(run) + "/step-000002");
+  saver.prune(2);
+  const runtime::PersistentStore& store = training.store().at(ranks.ids().back());
+  const float poison = std::numeric_limits<float>::quiet_NaN();
+  store.device().copy(store.entries().begin()->second.memory->data(), &poison, sizeof poison);
+  std::string refused;
+  try {
+    save(3);
+  } catch (const Error& error) {
+    refused = error.what();
+  }
+  EXPECT_NE(refused.find(store.entries().begin()->first), std::string::npos) << refused;
+  return {bytes, refused.substr(0, refused.find(';'))};
+}
+
+TEST(ApartDevice, ATrainingIsSavedByItsSaver) {
+  const data::TempFolder folder;
+  const std::shared_ptr<const data::Dataset> dataset = dataset_in(folder);
+  for (const std::string plan : {"plan.dp=1", "plan.dp=2"}) {
+    SCOPED_TRACE(plan);
+    StopSignals stop;
+    const auto in = [&](const char* name) {
+      return run_of("llama",
+                    {plan, "plan.shard.params=all", "output.dir=" + (folder / name) + plan});
+    };
+    const engine::Run run = in("cpu"), run_apart = in("apart");
+    runtime::LocalRanks on_cpu = engine::local_ranks(run);
+    Apart apart(run_apart);
+    const auto expected = saved_and_refused(run, on_cpu, *dataset, stop);
+    const auto got = saved_and_refused(run_apart, apart.ranks, *dataset, stop);
+    EXPECT_TRUE(got.first == expected.first);
+    EXPECT_EQ(got.second, expected.second);
+    EXPECT_NE(got.second, "");
+  }
+}
+
+TEST(ApartDevice, TasksAreTracedAndTimed) {
+  for (const auto& [family, plan] :
+       {std::pair{"llama", "plan.tp=2"},
+        {"llama", "plan.grad_codec_of=['*down_proj.weight int8 host']"},
+        {"qwen3_moe", "plan.ep=2"}}) {
+    SCOPED_TRACE(std::string(family) + " " + plan);
+    const engine::Run run = run_of(family, {plan, "plan.dp=2"});
+    Apart apart(run);
+    engine::Session training(engine::compile(run), runtime::Store(apart.ranks));
+    engine::initialise(training.graph(), training.program(), 5, training.store());
+    one_step(run, training, 1);
+    const StepTimes times = times_of(training, 1);
+    EXPECT_GT(times.duration_ns(), 0);
+    size_t tasks = 0;
+    for (const int32_t rank : apart.ranks.ids()) {
+      tasks += training.program().classes[training.program().class_of(rank)].tasks.size();
+    }
+    EXPECT_EQ(to_trace(training.program(), "apart", std::span(&times, 1)).events.size(), tasks);
+
+    ProfileOptions options;
+    options.seconds = 0;
+    options.links = {{"intra", {}}, {"inter", {}}};  // are not of the device
+    const cost::Profile expected =
+        profile(run, training.compiled(), kernels::cpu_backend(), options);
+    options.device = apart.device;
+    const int64_t before = apart.device->copied();
+    const cost::Profile got = profile(run, training.compiled(), kernels::cpu_backend(), options);
+    EXPECT_GT(apart.device->copied(), before);
+    EXPECT_EQ(got.routing, expected.routing);  // the same numbers went through the same kernels
+    EXPECT_EQ(got.routing.empty(), family == std::string("llama"));
+    ASSERT_EQ(got.tasks.size(), expected.tasks.size());
+    for (size_t i = 0; i < got.tasks.size(); ++i) {
+      EXPECT_EQ(got.tasks[i].key, expected.tasks[i].key);
+      EXPECT_GT(got.tasks[i].ns, 0) << got.tasks[i].key;
+    }
   }
 }
 

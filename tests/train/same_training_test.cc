@@ -77,8 +77,10 @@ TEST(SameTraining, WhatACheckpointDoesNotSayCountsAsDefault) {
   nlohmann::json config = old.resolved.to_json();
   config["plan"].erase("bucket_mib");
   config["train"].erase("balance_coef");
+  config["train"].erase("optimizer");
   config["train"]["of_a_later_version"] = 1;
   const Saved saved(old, config.dump());
+  EXPECT_EQ(saved.refusal(run_of("qwen3_moe")), "");
   EXPECT_TRUE(saved.changes(run_of("qwen3_moe")).empty());
   EXPECT_EQ(saved.changes(run_of("qwen3_moe", {"plan.bucket_mib=3"})),
             std::vector<std::string>{"plan.bucket_mib 25.0 -> 3.0"});
@@ -96,6 +98,16 @@ TEST(SameTraining, NamesTheKeyAndBothValues) {
   }
   const std::string got = saved.refusal(run_of("qwen3_moe"), "def");
   EXPECT_NE(got.find(R"(fingerprint = "abc"; this run has "def")"), std::string::npos) << got;
+}
+
+/// Its states mean something else.
+TEST(SameTraining, NotWithAnotherOptimizer) {
+  const engine::Run run = run_of("qwen3_moe");
+  nlohmann::json config = run.resolved.to_json();
+  config["train"]["optimizer"] = "other";
+  const std::string got = Saved(run, config.dump()).refusal(run);
+  EXPECT_NE(got.find(R"(train.optimizer = "other"; this run has "adamw")"), std::string::npos)
+      << got;
 }
 
 TEST(Position, SaysWhereTheRunEndsAndHowFarItHadCome) {

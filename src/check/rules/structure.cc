@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "check/rules/rules.h"
+#include "program/finalize.h"
 
 namespace hocket::check {
 namespace {
@@ -87,13 +88,14 @@ std::string bad_workspace(const Context& ctx, const RankClass& cls, const Task& 
   }
   if (bytes == 0) return "";
   if (offset == kNone) return fmt::format("needs {} bytes of workspace but has none", bytes);
-  if (offset < 0 || offset % 64 != 0 || offset > cls.arena_bytes || bytes > cls.arena_bytes) {
+  const int64_t arena = cls.arena(program::space_of(task.lane));
+  if (offset < 0 || offset % 64 != 0 || offset > arena || bytes > arena) {
     return fmt::format("has {} bytes of workspace at {}, not a multiple of 64 in the arena", bytes,
                        offset);
   }
-  if (bytes > cls.arena_bytes - offset) {
+  if (bytes > arena - offset) {
     return fmt::format("has a workspace of {} bytes at {}, beyond the arena of {} bytes", bytes,
-                       offset, cls.arena_bytes);
+                       offset, arena);
   }
   return "";
 }
