@@ -8,6 +8,7 @@
 #include "graph/names.h"
 #include "ops/build.h"
 #include "ops/op.h"
+#include "ops/rules.h"
 
 namespace hocket::autodiff {
 
@@ -178,16 +179,22 @@ std::vector<size_t> grads_by_name(const Graph& graph) {
 
 }  // namespace
 
-void differentiate(Graph& graph) {
+void differentiate(Graph& graph, GradType type) {
   if (graph.losses.empty()) fail("autodiff", "the graph has no loss");
   Differentiator(graph).run();
+  if (type == GradType::sums) return;
+  for (const graph::ParamGrad& grad : graph.grads) {
+    for (const TensorId contribution : grad.contributions) {
+      ops::shorten_gradient(graph, contribution, graph.tensor(grad.param).type.dtype);
+    }
+  }
 }
 
 void append_adamw(Graph& graph, const AdamWConfig& config) {
   // Per parameter, in name order: the total of its gradient contributions and its sum of squares.
   // From all the sums of squares one clip coefficient and the gradient norm (an output). Then one
-  // adamw per parameter, with two moments as state, of the gradient's type; vectors (norm weights)
-  // are not decayed. A parameter of another type than its gradient (bf16, f32) has its master
+  // adamw per parameter, with two moments as state, of the type in which such numbers are added up;
+  // vectors (norm weights) are not decayed. A parameter of a shorter type (bf16) has its master
   // weights as a third state, which begins as a copy of it. What changes from step to step
   // (learning rate, bias corrections) comes in as `hyper`.
   const std::vector<size_t> grads = grads_by_name(graph);
@@ -214,7 +221,7 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
   TensorId hyper = graph.input(names::kHyper, {graph::DType::f64, {3}}, true);
   for (size_t i = 0; i < params.size(); ++i) {
     const graph::Tensor param = graph.tensor(params[i]);
-    const graph::DType dtype = graph.tensor(sums[i]).type.dtype;
+    const graph::DType dtype = ops::sum_dtype(param.type.dtype);
     const auto state = [&](const char* prefix,
                            graph::Init init = {graph::Init::Kind::constant, 0}) {
       graph::Tensor tensor = param;
@@ -236,6 +243,9 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
     std::vector<TensorId> in{params[i], sums[i], mean, mean_square};
     if (has_master) {
       in.push_back(state(names::kMasterOf, {graph::Init::Kind::copy, 0}));
+      if (graph.tensor(sums[i]).type.dtype != dtype) {
+        attrs.set("short_gradient", int64_t{1});
+      }
     }
     in.insert(in.end(), {clip[0], hyper});
     ops::apply(graph, has_master ? "adamw_master" : "adamw", attrs, std::move(in),

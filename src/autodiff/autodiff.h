@@ -2,13 +2,19 @@
 // Reverse-mode differentiation of a graph: appends backward nodes, then the optimizer.
 #pragma once
 
+#include <cstdint>
+
 #include "graph/graph.h"
 
 namespace hocket::autodiff {
 
+/// The type of parameters' gradients: that in which they are added up (f32 for bf16 and f16), or
+/// that of the parameters, to which every sum of them is rounded.
+enum class GradType : uint8_t { sums, params };
+
 /// Appends the backward pass of the sum of `graph.losses` and fills `graph.grads` for every
 /// parameter that a loss depends on. A parameter used n times gets n contributions.
-void differentiate(graph::Graph& graph);
+void differentiate(graph::Graph& graph, GradType type = GradType::sums);
 
 struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;

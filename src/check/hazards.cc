@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "program/memory.h"
+
 namespace hocket::check {
 namespace {
 constexpr int32_t kNever = -2, kHost = -1;
@@ -251,7 +253,8 @@ void Hazards::record(const Visit& at, const Task& task) {
   }
   const int64_t workspace = ctx_.program.kind(task).workspace;
   if (ctx_.planned && workspace > 0 && task.workspace >= 0) {
-    take(at, program::Space::device, task.workspace, task.workspace + workspace, -1 - at.global);
+    take(at, program::workspace_space(task.lane), task.workspace, task.workspace + workspace,
+         -1 - at.global);
   }
 }
 

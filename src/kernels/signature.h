@@ -12,6 +12,7 @@ namespace hocket::kernels {
 /// for operands, inputs before "->" and outputs behind it: "T,T,i32->T".
 ///   T      plain elements of the type that the kernel is compiled for
 ///   S      those of the type of sums of such (ops::sum_dtype): f32 for bf16, otherwise T itself
+///   G      those of either: of a parameter's gradient (ops::grad_dtype)
 ///   f8     8-bit floating-point elements, where T is shorter than the type of its sums
 ///   f64    plain elements of this type, whatever T is
 ///   plain  plain elements of any type of whole bytes

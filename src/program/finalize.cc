@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "base/stop.h"
+#include "program/memory.h"
 #include "program/views.h"
 
 namespace hocket::program {
@@ -307,9 +308,9 @@ int64_t arena_workspace(const Kind& kind) { return is_communication(kind) ? 0 : 
 }  // namespace
 
 void plan_memory(const Program& program, RankClass& cls) {
-  // Addresses, in each space from 0: dense buffers, cut and joined as they come and go; in device
-  // memory, for each lane, the workspace that its kernels share, since they run one after the
-  // other; slots of ragged buffers.
+  // Addresses, in each space from 0: dense buffers, cut and joined as they come and go; for each
+  // lane that works there the workspace that its kernels share, since they run one after the other;
+  // slots of ragged buffers.
   // Tasks are walked in issue order: a buffer is placed when it is first written and freed after
   // its last use, with the clock of all its uses (a use of a view is one of its base); whatever is
   // placed there next must know them finished, in every lane in which it is used: views of one base
@@ -380,18 +381,19 @@ void plan_memory(const Program& program, RankClass& cls) {
     }
   }
 
-  int64_t end = arenas[place_of(Space::device)].top();
+  std::array<int64_t, kNumSpaces> end = {arenas[0].top(), arenas[1].top()};
   std::array<int64_t, kNumLanes> workspace_at = {};
   for (size_t lane = 0; lane < workspace.size(); ++lane) {
-    workspace_at[lane] = end;
-    end += align(workspace[lane]);
+    int64_t& at = end[place_of(workspace_space(static_cast<Lane>(lane)))];
+    workspace_at[lane] = at;
+    at += align(workspace[lane]);
   }
   for (Task& task : cls.tasks) {
     const bool has = arena_workspace(program.kind(task)) > 0;
     task.workspace = has ? workspace_at[place_of(task.lane)] : kNone;
   }
-  const std::vector<int64_t> address[kNumSpaces] = {slots[0].addresses(end),
-                                                    slots[1].addresses(arenas[1].top())};
+  const std::vector<int64_t> address[kNumSpaces] = {slots[0].addresses(end[0]),
+                                                    slots[1].addresses(end[1])};
   for (size_t index = 0; index < num_buffers; ++index) {
     Buffer& buffer = cls.buffers[index];
     if (slot_of[index] != SIZE_MAX) {

@@ -21,6 +21,17 @@ int64_t whole_pages(int64_t bytes);
 /// (addresses are reserved for the worst case) and reported.
 inline constexpr double kExpectedRows = 1.25;
 
+/// Where the kernels of a lane have their workspace: where they work.
+inline Space workspace_space(Lane lane) { return lane == Lane::host ? Space::host : Space::device; }
+
+/// Whose kernels compute with elements of one or two bytes: the CPU's, whose workspace has room for
+/// f32 copies of such operands (ops::workspace_of), or those of a device which take them as they
+/// are. What its host computes, the CPU's kernels do either way.
+enum class Kernels : uint8_t { on_copies, native };
+
+/// The workspace of every kind, with these kernels.
+std::vector<int64_t> workspaces(const Program& program, Kernels kernels);
+
 /// Planned memory of one rank, in bytes.
 struct Memory {
   int64_t persistent = 0;      ///< parameters, optimizer state, KV cache: what survives the step
@@ -67,7 +78,7 @@ std::string parts_text(const Memory& memory);
 /// the most bytes that a transport can hold for what the rank has sent and the receiver has not
 /// taken yet, whatever the speed of the ranks, and what collectives take of it (Kind::workspace).
 /// Symbols count with their bounds. The program's ids must be in range.
-std::vector<Memory> memory_of(const Program& program);
+std::vector<Memory> memory_of(const Program& program, Kernels kernels = Kernels::on_copies);
 /// The same in steps where no symbol is more than its value here: pages beyond are not touched.
 std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> values);
 
@@ -78,7 +89,8 @@ std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
                                    Space space = Space::device);
 /// memory_of(program), together with what a program that evaluates beside it takes beyond; null:
 /// there is none. One that holds some tensor otherwise (held_otherwise) has memory of its own.
-std::vector<Memory> memory_with(const Program& program, const Program* evaluation);
+std::vector<Memory> memory_with(const Program& program, const Program* evaluation,
+                                Kernels kernels = Kernels::on_copies);
 
 /// Most addresses that a process has, in bytes: what x86-64 gives to one.
 inline constexpr int64_t kMostAddresses = int64_t{1} << 47;
@@ -99,7 +111,8 @@ int64_t total_bytes(const std::vector<Range>& ranges);
 
 /// The pages of the arena of a space that step buffers and workspaces touch, as disjoint ranges in
 /// ascending order; `step_buffers` of memory_of is the sum of the device's.
-std::vector<Range> planned_pages(const Program& program, ClassId cls, Space space = Space::device);
+std::vector<Range> planned_pages(const Program& program, ClassId cls, Space space = Space::device,
+                                 Kernels kernels = Kernels::on_copies);
 
 /// True if every step buffer that a task uses has an offset.
 bool is_planned(const Program& program);

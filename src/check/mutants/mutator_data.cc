@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "ops/op.h"
+#include "program/memory.h"
 
 namespace hocket::check {
 
@@ -194,14 +195,16 @@ bool Mutator::change_workspace() {
   if (ref.cls < 0) return false;
   RankClass& rank_class = cls(ref);
   if (random_.flip() && task(ref).workspace != kNone) {
+    const program::Space space = program::workspace_space(task(ref).lane);
     const int64_t to =
-        static_cast<int64_t>(random_.below(static_cast<size_t>(rank_class.arena_bytes) / 64 + 1)) *
+        static_cast<int64_t>(random_.below(static_cast<size_t>(rank_class.arena(space)) / 64 + 1)) *
         64;
     begin(ref, fmt::format("workspace moved to {}", to));
     std::vector<BufferId> over;
     const int64_t end = to + p_.kind(task(ref)).workspace;
     for (size_t k = 0; k < rank_class.buffers.size(); ++k) {
-      if (rank_class.buffers[k].kind == BufferKind::step && rank_class.buffers[k].offset < end &&
+      if (rank_class.buffers[k].kind == BufferKind::step && rank_class.buffers[k].space == space &&
+          rank_class.buffers[k].offset < end &&
           to < rank_class.buffers[k].offset + rank_class.buffers[k].type.bytes()) {
         over.push_back(k);
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Declarations of all kernels (one function template per op, T = float or double, or one function
-// where what it does depends on no type) and what they share: operand access, parallel loops.
+// Declarations of all kernels (one function template per op and type that it is compiled for, or
+// one function where that depends on none) and what they share: operand access, parallel loops.
 // Operands, formulas and accumulation are those of the op's file in src/ops.
 #pragma once
 
@@ -14,10 +14,10 @@
 #include "ops/workspace.h"
 
 namespace hocket::kernels::HOCKET_CPU {
-
 #define FLOATS(op, signature, letters) \
   template <typename T>                \
   void op(const KernelArgs& args);
+#define EACH FLOATS
 #define MOVES(op, signature, letters) void op(const KernelArgs& args);
 #define ONE(op, signature, letters) void op(const KernelArgs& args);
 #include "kernels/cpu/kernels.inc"
