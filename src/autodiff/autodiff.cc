@@ -9,6 +9,7 @@
 #include "graph/names.h"
 #include "ops/build.h"
 #include "ops/op.h"
+#include "ops/rules.h"
 
 namespace hocket::autodiff {
 
@@ -179,9 +180,15 @@ std::vector<size_t> grads_by_name(const Graph& graph) {
 
 }  // namespace
 
-void differentiate(Graph& graph) {
+void differentiate(Graph& graph, GradType type) {
   if (graph.losses.empty()) fail("autodiff", "the graph has no loss");
   Differentiator(graph).run();
+  if (type == GradType::sums) return;
+  for (const graph::ParamGrad& grad : graph.grads) {
+    for (const TensorId contribution : grad.contributions) {
+      ops::shorten_gradient(graph, contribution, graph.tensor(grad.param).type.dtype);
+    }
+  }
 }
 
 void append_optimizer(Graph& graph, const OptimizerConfig& config) {

@@ -10,9 +10,13 @@
 
 namespace hocket::autodiff {
 
+/// The type of parameters' gradients: that in which they are added up (f32 for bf16 and f16), or
+/// that of the parameters, to which every sum of them is rounded.
+enum class GradType : uint8_t { sums, params };
+
 /// Appends the backward pass of the sum of `graph.losses` and fills `graph.grads` for every
 /// parameter that a loss depends on. A parameter used n times gets n contributions.
-void differentiate(graph::Graph& graph);
+void differentiate(graph::Graph& graph, GradType type = GradType::sums);
 
 /// How a training updates its parameters.
 struct OptimizerConfig {

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "graph/names.h"
 #include "ops/build.h"
+#include "ops/rules.h"
 
 namespace hocket::autodiff {
 
@@ -24,7 +25,7 @@ const std::vector<Optimizer>& optimizer_list() {
 graph::TensorId Update::state(const char* prefix, graph::Init init) const {
   graph::Tensor tensor = graph_.tensor(of_.param);
   tensor.name = prefix + tensor.name;
-  tensor.type.dtype = graph_.tensor(of_.gradient).type.dtype;
+  tensor.type.dtype = ops::sum_dtype(tensor.type.dtype);
   tensor.kind = graph::TensorKind::state;
   tensor.state = graph::StateKind::optimizer;
   tensor.of = of_.param;
@@ -32,17 +33,21 @@ graph::TensorId Update::state(const char* prefix, graph::Init init) const {
   return graph_.add_tensor(tensor);
 }
 
-void Update::apply(const std::string& op, const graph::Attrs& attrs,
+void Update::apply(const std::string& op, graph::Attrs attrs,
                    const std::vector<graph::TensorId>& states) const {
   const graph::Tensor param = graph_.tensor(of_.param);
-  const bool has_master = param.type.dtype != graph_.tensor(of_.gradient).type.dtype;
+  const graph::DType state_dtype = ops::sum_dtype(param.type.dtype);
+  const bool has_master = param.type.dtype != state_dtype;
   std::vector<graph::TensorId> in{of_.param, of_.gradient};
   in.insert(in.end(), states.begin(), states.end());
   if (has_master) {
     in.push_back(state(graph::names::kMasterOf, {graph::Init::Kind::copy, 0}));
+    if (graph_.tensor(of_.gradient).type.dtype != state_dtype) {
+      attrs.set("short_gradient", int64_t{1});
+    }
   }
   in.insert(in.end(), {of_.coef, of_.hyper});
-  ops::apply(graph_, has_master ? op + "_master" : op, attrs, std::move(in), op + "." + param.name,
+  ops::apply(graph_, has_master ? op + "_master" : op, std::move(attrs), std::move(in), op + "." + param.name,
              param.layer, graph::Phase::optimizer);
 }
 

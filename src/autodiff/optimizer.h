@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one optimizer adds to what all of them share (sums of gradients, their norm, clipping):
-// states and an op that updates. Internal to src/autodiff; optimizers.inc lists them.
+// One optimizer on top of the common part (gradient sums, norm, clipping): its states and update op.
+// Internal to src/autodiff; optimizers.inc lists the optimizers.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace hocket::autodiff {
 
-/// The update of one parameter, to be appended.
+/// Appends the update of one parameter.
 class Update {
  public:
   struct Of {
@@ -27,13 +27,13 @@ class Update {
 
   const OptimizerConfig& config() const { return config_; }
   double weight_decay() const { return of_.decayed ? config_.weight_decay : 0; }
-  /// A new state `<prefix><parameter>` of the parameter's shape and its gradient's type.
+  /// Adds a state `<prefix><parameter>` of the parameter's shape, in the type of its sums.
   graph::TensorId state(const char* prefix,
                         graph::Init init = {graph::Init::Kind::constant, 0}) const;
-  /// Appends the op that updates parameter and states in place: of (parameter, gradient, states..,
-  /// coef, hyper). Where the parameter is of another type than its gradient (bf16, f32), it is the
-  /// op `<op>_master`, whose last state are the master weights, which begin as a copy.
-  void apply(const std::string& op, const graph::Attrs& attrs,
+  /// Appends the op that updates parameter and states in place, on (parameter, gradient, states..,
+  /// coef, hyper). For a short parameter (bf16) it is `<op>_master`, whose last state is the master
+  /// weights, initialised as a copy.
+  void apply(const std::string& op, graph::Attrs attrs,
              const std::vector<graph::TensorId>& states) const;
 
  private:
@@ -52,7 +52,7 @@ struct Optimizer {
 #include "autodiff/optimizers.inc"
 #undef X
 
-/// Error: there is none of this name.
+/// Throws Error for an unknown name.
 const Optimizer& optimizer_of(const OptimizerConfig& config);
 
 }  // namespace hocket::autodiff

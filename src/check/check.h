@@ -88,6 +88,8 @@ struct CheckOptions {
   std::string budget_from;       ///< who says so, for the refusal: "cluster.memory_budget"
   /// A good program that evaluates on the same ranks, in turn with this one; null: none.
   const program::Program* evaluation = nullptr;
+  /// Of the device whose memory it is.
+  program::Kernels kernels = program::Kernels::on_copies;
   bool allow_unplanned = false;  ///< a program between passes: no memory plan yet
   int max_problems = 20;         ///< problems kept in the verdict; all are counted
   /// For tests of the check itself: what these rules refuse is passed over. The verdict of a

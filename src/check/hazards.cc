@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "program/finalize.h"
+#include "program/memory.h"
 
 namespace hocket::check {
 namespace {
@@ -253,7 +253,7 @@ void Hazards::record(const Visit& at, const Task& task) {
   }
   const int64_t workspace = ctx_.program.kind(task).workspace;
   if (ctx_.planned && workspace > 0 && task.workspace >= 0) {
-    take(at, program::space_of(task.lane), task.workspace, task.workspace + workspace,
+    take(at, program::workspace_space(task.lane), task.workspace, task.workspace + workspace,
          -1 - at.global);
   }
 }

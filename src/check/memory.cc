@@ -206,7 +206,7 @@ void report_budget(Context& ctx, ClassMemory* memory) {
 
 std::vector<ClassMemory> check_memory(Context& ctx) {
   const std::vector<program::Memory> planned =
-      program::memory_with(ctx.program, ctx.options.evaluation);
+      program::memory_with(ctx.program, ctx.options.evaluation, ctx.options.kernels);
   std::vector<ClassMemory> list;
   for (size_t i = 0; i < planned.size(); ++i) {
     ClassMemory memory;

@@ -17,6 +17,7 @@
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "cost/cluster.h"
+#include "cost/cost_model.h"
 #include "run/describe.h"
 
 namespace hocket::cli {
@@ -103,6 +104,7 @@ check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
   if (!cluster.file.empty()) {
     const cost::Cluster spec = cost::read_cluster(cluster.file);
     options.devices_per_node = spec.devices_per_node;
+    options.kernels = cost::kernels_of(spec);
     const auto device = static_cast<int64_t>(spec.device.memory.value);
     if (device > 0 && (options.memory_budget == 0 || device < options.memory_budget)) {
       options.budget_from = "device.memory of " + cluster.file;

@@ -60,14 +60,14 @@ std::vector<sim::Speedup> speedups(const std::vector<std::string>& words) {
   return list;
 }
 
-sim::SimOptions sim_options(const Source& source, const engine::Compiled& compiled, bool all_ranks,
-                            double price) {
+sim::SimOptions sim_options(const Source& source, const engine::Compiled& compiled,
+                            program::Kernels kernels, bool all_ranks, double price) {
   sim::SimOptions options;
   options.all_ranks = all_ranks;
   options.tokens = compiled.tokens_per_step;
   options.price = price;
   if (const std::optional<engine::Compiled> evaluation = source.evaluation()) {
-    options.memory = program::memory_with(compiled.program, &evaluation->program);
+    options.memory = program::memory_with(compiled.program, &evaluation->program, kernels);
   }
   const cost::ModelFlops flops = cost::model_flops(compiled.reference);
   const bool trains = !compiled.reference.grads.empty();
@@ -139,8 +139,8 @@ int simulate(const SimulateOptions& options) {
                               sim::threads_per_rank(compiled.program, basis.cluster),
                               engine::collectives_of(run));
   sim::Replay replay;
-  sim::SimOptions asked =
-      sim_options(source, compiled, options.all_ranks, options.price.value_or(0));
+  sim::SimOptions asked = sim_options(source, compiled, cost::kernels_of(basis.cluster),
+                                      options.all_ranks, options.price.value_or(0));
   asked.what_if = speedups(options.what_if);
   asked.memory_budget = static_cast<int64_t>(run.config.cluster.memory_budget.value_or(0));
   const sim::SimReport report = sim::simulate(compiled.program, costs, asked, &replay);

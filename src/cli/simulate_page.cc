@@ -96,7 +96,7 @@ std::string simulate_page(const engine::Run& run, const engine::Compiled& compil
                           seconds(rank.time.idle_ns)});
   }
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    page.memory.push_back(diagnose::memory_plan_of(program, cls, &trace));
+    page.memory.push_back(diagnose::memory_plan_of(program, cls, &trace, report.kernels));
     page.memory[cls].planned = report.memory[cls];
   }
   page.config = run.resolved.to_yaml();

@@ -78,6 +78,10 @@ const char* to_string(Provenance provenance) {
   return "?";
 }
 
+program::Kernels kernels_of(const Cluster& cluster) {
+  return cluster.device_is_host() ? program::Kernels::on_copies : program::Kernels::native;
+}
+
 CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads,
                      std::optional<comm::Collectives> collectives)
     : cluster_(std::move(cluster)),

@@ -19,6 +19,7 @@
 #include "cost/learned.h"
 #include "cost/network.h"
 #include "cost/profile.h"
+#include "program/memory.h"
 #include "program/program.h"
 
 namespace hocket::cost {
@@ -49,6 +50,10 @@ struct LinkLoad {
   /// What it then takes of all that a link of each block of the network can carry, at most 1.
   std::array<double, kLinkBlocks> share = {};
 };
+
+/// Whose kernels the devices of a cluster run: the CPU's where they are the host itself. Others
+/// have kernels of their own for every type that they have a peak of.
+program::Kernels kernels_of(const Cluster& cluster);
 
 class CostModel {
  public:

@@ -356,17 +356,17 @@ int64_t planned_bytes(const program::Buffer& buffer) {
 }  // namespace
 
 MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_id,
-                          const Trace* times) {
+                          const Trace* times, program::Kernels kernels) {
   // A block is a rectangle: from the first use of a buffer to the last, over the bytes that the
   // plan gives it. Workspaces are blocks of their task's time; what lives through all steps is
   // summed up.
   const program::RankClass& cls = program.classes[cls_id];
-  const Pages pages(program::planned_pages(program, cls_id));
+  const Pages pages(program::planned_pages(program, cls_id, program::Space::device, kernels));
   const Clock clock = clock_of(program, cls_id, times);
   const std::vector<Life> lives = lives_of(cls, clock);
   MemoryPlan plan;
   plan.name = program.classes.size() == 1 ? "every rank" : program::stage_name(cls);
-  plan.planned = program::memory_of(program)[cls_id];
+  plan.planned = program::memory_of(program, kernels)[cls_id];
   plan.in_tasks = clock.in_tasks;
   std::map<std::string, int64_t> persistent;
   const std::map<std::string, std::string> belongs = program.parameters_of_tensors();
@@ -385,12 +385,14 @@ MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_
     plan.blocks.push_back({name, life.memory_kind(), life.begin, life.end,
                            pages.drawn(buffer.offset), planned_bytes(buffer)});
   }
+  const std::vector<int64_t> workspaces = program::workspaces(program, kernels);
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const program::Task& task = cls.tasks[i];
-    if (task.workspace == kNone) continue;
+    const bool on_host = program::workspace_space(task.lane) == program::Space::host;
+    const int64_t workspace = workspaces[task.kind.value()];
+    if (task.workspace == kNone || on_host || workspace == 0) continue;
     plan.blocks.push_back({"workspace of " + describe(program, task), "workspace", clock.begin[i],
-                           clock.end[i], pages.drawn(task.workspace),
-                           program.kind(task).workspace});
+                           clock.end[i], pages.drawn(task.workspace), workspace});
   }
   // Parameters before what the optimizer keeps.
   for (const char* name : {"parameters", "optimizer state"}) {

@@ -37,6 +37,7 @@ void fill_simulated(ReportData& report, const trace::Trace& trace,
 /// their last; in seconds if `times` (a trace with one step of a rank of the class) has every task
 /// of it, in tasks otherwise. Needs a planned program (offsets).
 MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls,
-                          const trace::Trace* times = nullptr);
+                          const trace::Trace* times = nullptr,
+                          program::Kernels kernels = program::Kernels::on_copies);
 
 }  // namespace hocket::diagnose

@@ -238,6 +238,9 @@ class Script {
     }
     if (run_.config.model.dtype == "bf16") {
       add("--bf16");
+      if (train.grad_dtype == "model") {
+        add("--grad-reduce-in-bf16");
+      }
     }
     add("--micro-batch-size", plan_.micro_batch);
     add("--global-batch-size", train.global_batch);

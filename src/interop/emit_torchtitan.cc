@@ -97,6 +97,9 @@ class JobFile {
     if (dtype == "bf16" && !has_bf16(plan_.tp * plan_.pp, ranks_that_split() * plan_.cp)) {
       refuse("model.dtype", dtype, "plan.shard.params with tp or pp, or f32");
     }
+    if (dtype == "bf16" && run_.config.train.grad_dtype == "model") {
+      refuse("train.grad_dtype", "model", "f32, the one value of training.mixed_precision_reduce");
+    }
     if (run_.config.model.float8) {
       section("model");
       text_ += "converters = [\"float8\"]\n";

@@ -394,6 +394,9 @@ class Import {
   void read_training() {
     if (arguments_.has("--bf16")) {
       set("model.dtype", std::string("bf16"));
+      if (arguments_.has("--grad-reduce-in-bf16")) {
+        set("train.grad_dtype", std::string("model"));
+      }
     } else if (arguments_.has("--fp16")) {
       set("model.dtype", std::string("bf16"));
       imported_.notes.push_back(

@@ -442,6 +442,9 @@ class Import {
     const bool bf16 = kept == "bfloat16" || (is_mixed && param == "bfloat16");
     if (bf16) {
       set("model.dtype", std::string("bf16"));
+      if (precision("training.mixed_precision_reduce", "float32") == "bfloat16") {
+        set("train.grad_dtype", std::string("model"));
+      }
     } else if (param == "bfloat16") {
       imported_.notes.push_back(
           "model.dtype is f32: with tp or pp torchtitan has mixed precision only beside FSDP or "
@@ -594,7 +597,7 @@ class Import {
       job_.leave(fmt::format("float8.{}", key),
                  "model.float8 is of the blocks' linear layers, and without scales");
     }
-    job_.leave("training.mixed_precision_reduce", "gradients are summed in f32 here");
+    job_.leave("training.mixed_precision_reduce", "model.dtype is f32");
     job_.leave("lr_scheduler.decay_ratio", "the learning rate follows a cosine to its end");
   }
 

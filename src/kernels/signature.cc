@@ -17,6 +17,9 @@ bool fits(std::string_view word, DType compiled_for, const TensorType& type) {
   if (word == "plain") return graph::bits_of(type.dtype) >= 8;
   if (word == "T") return type.dtype == compiled_for;
   if (word == "S") return type.dtype == ops::sum_dtype(compiled_for);
+  if (word == "G") {
+    return type.dtype == compiled_for || type.dtype == ops::sum_dtype(compiled_for);
+  }
   if (word == "f8") {
     return graph::is_floating(type.dtype) && graph::bits_of(type.dtype) == 8 &&
            ops::sum_dtype(compiled_for) != compiled_for;

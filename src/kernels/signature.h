@@ -12,6 +12,7 @@ namespace hocket::kernels {
 /// signature has a word per operand, inputs before "->" and outputs after it: "T,T,i32->T".
 ///   T      plain elements of the type that the kernel is compiled for
 ///   S      the type of sums of T (ops::sum_dtype): f32 for bf16, otherwise T
+///   G      T or S: the type of a parameter's gradient (ops::grad_dtype)
 ///   f8     8-bit floating-point elements, if T is shorter than the type of its sums
 ///   f64    plain elements of this type, whatever T is
 ///   plain  plain elements of any type of whole bytes

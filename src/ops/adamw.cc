@@ -3,8 +3,9 @@
 // hyper = {lr, 1 - beta1^t, 1 - beta2^t} changes from step to step; coef is the clipping factor. A
 // coef that is no number skips the step: all stays as it is.
 // adamw_master is the same for parameters of fewer bits than their update needs (Micikevicius et
-// al., arXiv 1710.03740, section 3.1): gradient, moments and the master weights w, which it
-// updates, are of at least f32, and the parameter becomes w rounded.
+// al., arXiv 1710.03740, section 3.1): moments and the master weights w, which it updates, are of
+// at least f32, as the gradient is unless it is short (grad_dtype); the parameter becomes w
+// rounded.
 #include "ops/rules.h"
 
 namespace hocket::ops::adamw {
@@ -35,7 +36,8 @@ std::vector<TensorType> infer_master(const Attrs& attrs, Types in) {
   constexpr const char* kOp = "adamw_master";
   want_inputs(kOp, in, 7);
   want_float(kOp, in[0]);
-  for (size_t i = 1; i < 5; ++i) {
+  want_same(kOp, in[1], {grad_dtype(attrs, in[0].dtype), in[0].dims});
+  for (size_t i = 2; i < 5; ++i) {
     want_same(kOp, in[i], {sum_dtype(in[0].dtype), in[0].dims});
   }
   want_settings(kOp, attrs, in[5], in[6]);
@@ -76,6 +78,7 @@ std::vector<Sample> samples_master() {
                     {{}, {}, {}, kPositive, {}, kPositive, kPositive},
                     {}});
   }
+  list.push_back(with_short_gradient(list[0]));
   return list;
 }
 

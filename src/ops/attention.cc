@@ -171,9 +171,13 @@ int64_t workspace_bwd(const Call& call) {
          round_up(type.dims[0] * type.dims[1] * element(type), 64) +
          scratch_threads(call.attrs) * attention_bwd_scratch(type.dims[2], element(type));
 }
-/// A row of scores per thread.
+/// Per thread a row of scores, and rows of short elements as numbers: the query, a key or value,
+/// and what is made of them.
 int64_t workspace_cached(const Call& call) {
-  return scratch_threads(call.attrs) * round_up(call.in[3].dims[0] * element(call.in[0]), 64);
+  const TensorType& q = call.in[0];
+  const int64_t size = graph::size_of(sum_dtype(q.dtype));
+  const int64_t rows = is_short(q) ? 3 * round_up(q.dims[2] * size, 64) : 0;
+  return scratch_threads(call.attrs) * (round_up(call.in[3].dims[0] * size, 64) + rows);
 }
 
 double model_flops(const Attrs& attrs, Types in, double mean_keys) {
@@ -314,7 +318,8 @@ void add_to(std::vector<Op>& ops) {
        .inplace = {{3, 1}, {4, 2}},
        .workspace = workspace_cached,
        .cost_class = CostClass::attention,
-       .family = Family::attention});
+       .family = Family::attention,
+       .takes_any_type = true});
 }
 
 }  // namespace hocket::ops::attention

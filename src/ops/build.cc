@@ -39,4 +39,23 @@ std::vector<graph::TensorId> apply(graph::Graph& graph, std::string op, graph::A
   return node.out;
 }
 
+void shorten_gradient(graph::Graph& graph, graph::TensorId gradient, graph::DType param) {
+  if (graph.tensor(gradient).type.dtype == param) return;
+  graph::Node& node = graph.nodes[static_cast<size_t>(graph.tensor(gradient).producer)];
+  node.attrs.set("short_gradient", int64_t{1});
+  std::vector<TensorType> types;
+  for (const graph::TensorId id : node.in) {
+    types.push_back(graph.tensor(id).type);
+  }
+  types.resize(types.size() - static_cast<size_t>(node.accumulate.size()));
+  const std::vector<TensorType> made = find(node.op).infer(node.attrs, types);
+  for (size_t i = 0; i < made.size(); ++i) {
+    graph.tensors[static_cast<size_t>(node.out[i])].type = made[i];
+  }
+  if (const graph::DType is = graph.tensor(gradient).type.dtype; is != param) {
+    fail(graph.tensor(gradient).name, "{} makes a gradient of {}; expected one of {}", node.op,
+         to_string(is), to_string(param));
+  }
+}
+
 }  // namespace hocket::ops

@@ -24,7 +24,7 @@ std::vector<TensorType> infer_dw(const Attrs& attrs, Types in) {
   want_rank("embedding_dw", in[1], 2);
   want_float("embedding_dw", in[1]);
   want_vector("embedding_dw", in[0], DType::i32, in[1].dims[0], "number of tokens");
-  return {{sum_dtype(in[1].dtype), {attrs.i("vocab"), in[1].dims[1]}}};
+  return {{grad_dtype(attrs, in[1].dtype), {attrs.i("vocab"), in[1].dims[1]}}};
 }
 
 /// Only the rows that are looked up are read.
@@ -53,11 +53,12 @@ std::vector<Sample> samples() {
            {}}};
 }
 std::vector<Sample> samples_dw() {
-  return {{"8 of 6x4",
-           {{"vocab", int64_t{6}}},
-           {{DType::i32, {8}}, {DType::f64, {8, 4}}},
-           {{.kind = Fill::Kind::integers, .hi = 5}, {}},
-           {}}};
+  const Sample sample{"8 of 6x4",
+                      {{"vocab", int64_t{6}}},
+                      {{DType::i32, {8}}, {DType::f64, {8, 4}}},
+                      {{.kind = Fill::Kind::integers, .hi = 5}, {}},
+                      {}};
+  return {sample, with_short_gradient(sample)};
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ std::vector<TensorType> infer_dx(const Attrs&, Types in) {
   return {{in[0].dtype, {dy[0], dy[1], w.back()}, in[0].top_k}};
 }
 
-std::vector<TensorType> infer_dw(const Attrs&, Types in) {
+std::vector<TensorType> infer_dw(const Attrs& attrs, Types in) {
   want_inputs("grouped_linear_dw", in, 3);
   want_routed("grouped_linear_dw", in[0]);
   want_routed("grouped_linear_dw", in[1]);
@@ -61,7 +61,7 @@ std::vector<TensorType> infer_dw(const Attrs&, Types in) {
   want_counts("grouped_linear_dw", in[2], in[0].dims[0]);
   want_equal("grouped_linear_dw", "number of experts", in[1].dims[0], in[0].dims[0]);
   want_equal("grouped_linear_dw", "x's tokens", in[1].dims[1], in[0].dims[1]);
-  TensorType dw{sum_dtype(in[0].dtype), {in[0].dims[0]}};
+  TensorType dw{grad_dtype(attrs, in[0].dtype), {in[0].dims[0]}};
   dw.dims.insert(dw.dims.end(), in[0].dims.begin() + 2, in[0].dims.end());
   dw.dims.push_back(in[1].dims[2]);
   return {dw};
@@ -145,7 +145,8 @@ std::vector<Sample> samples_dw() {
   return {sample(rows({4, 6, 5}, 2), rows({4, 6, 3}, 2), 4),
           sample(rows({5, 2, 2, 4}, 1), rows({5, 2, 3}, 1), 5),
           sample(rows({4, 6, 4}, 2), rows({4, 6, 6}, 2), 4),
-          sample(rows({4, 6, 2, 4}, 2), rows({4, 6, 4}, 2), 4)};
+          sample(rows({4, 6, 2, 4}, 2), rows({4, 6, 4}, 2), 4),
+          with_short_gradient(sample(rows({4, 6, 5}, 2), rows({4, 6, 3}, 2), 4))};
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear: y[T, o..] = x[T, f..] W[o.., f..]^T. Features may be one or two dims (heads x head dim,
 // gate/up x width), so that a layout can split whole heads. dX and dW are ops of their own; dW, a
-// sum over tokens, micro-batches and ranks, is at least f32. Operands may be 8-bit floating point
-// (Micikevicius et al., arXiv 2209.05433), with attribute `dtype` for the result; then the gradient
-// dy is cast to it, too.
+// sum over tokens, micro-batches and ranks, is at least f32 (grad_dtype). Operands may be 8-bit
+// floating point (Micikevicius et al., arXiv 2209.05433), with attribute `dtype` for the result;
+// then the gradient dy is cast to it, too.
 #include "ops/rules.h"
 
 namespace hocket::ops::linear {
@@ -59,7 +59,7 @@ std::vector<TensorType> infer_dw(const Attrs& attrs, Types in) {
   want_inputs("linear_dw", in, 2);
   const Dims& dy = in[0].dims;
   const Dims& x = in[1].dims;
-  const DType dtype = sum_dtype(product_dtype("linear_dw", attrs, in[0], in[1]));
+  const DType dtype = grad_dtype(attrs, product_dtype("linear_dw", attrs, in[0], in[1]));
   if (dy.size() < 2 || x.size() < 2 || dy.size() + x.size() > 5) {
     fail("linear_dw", "got dy {} and x {}", to_string(in[0]), to_string(in[1]));
   }
@@ -139,12 +139,14 @@ std::vector<Sample> samples_dx() {
                      {{4, 6}, {6, 2, 4}}});
 }
 std::vector<Sample> samples_dw() {
-  return two_inputs({{{12, 5}, {12, 7}},
-                     {{8, 4, 3}, {8, 5}},
-                     {{8, 6}, {8, 4, 3}},
-                     {{4, 6}, {4, 8}},
-                     {{4, 2, 4}, {4, 6}},
-                     {{4, 6}, {4, 2, 4}}});
+  std::vector<Sample> list = two_inputs({{{12, 5}, {12, 7}},
+                                         {{8, 4, 3}, {8, 5}},
+                                         {{8, 6}, {8, 4, 3}},
+                                         {{4, 6}, {4, 8}},
+                                         {{4, 2, 4}, {4, 6}},
+                                         {{4, 6}, {4, 2, 4}}});
+  list.push_back(with_short_gradient(list[0]));
+  return list;
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   const int64_t grad = attrs.i("grad");
   if (grad != 0 && grad != 1) fail(kOp, "grad is {}; expected 0 or 1", grad);
   if (grad == 0) return {loss};
-  return {loss, in[0], {sum_dtype(in[1].dtype), in[1].dims}};
+  return {loss, in[0], {grad_dtype(attrs, in[1].dtype), in[1].dims}};
 }
 
 /// FLOPs of the logits of all tokens.
@@ -72,7 +72,11 @@ std::vector<int> define(Definition& graph, const Attrs& attrs, std::span<const i
   if (attrs.i("grad") == 0) return {loss};
   const int dz = graph.apply("dlogits", vocabulary, {z, targets, lse, scale})[0];
   const int dh = graph.apply("linear_dx", {}, {dz, weight})[0];
-  return {loss, dh, graph.apply("linear_dw", {}, {dz, hidden})[0]};
+  Attrs of_dw;
+  if (attrs.has("short_gradient")) {
+    of_dw.set("short_gradient", attrs.i("short_gradient"));
+  }
+  return {loss, dh, graph.apply("linear_dw", of_dw, {dz, hidden})[0]};
 }
 
 std::vector<Sample> samples() {
@@ -91,6 +95,7 @@ std::vector<Sample> samples() {
   list.push_back(list[1]);
   list.back().name += ", loss only";
   list.back().attrs = {{"grad", int64_t{0}}};
+  list.push_back(with_short_gradient(list[1]));
   return list;
 }
 

@@ -27,7 +27,7 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   return {in[0], per_row(in[0])};
 }
 
-std::vector<TensorType> infer_bwd(const Attrs&, Types in) {
+std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   want_inputs("rms_norm_bwd", in, 4);
   want_same("rms_norm_bwd", in[0], in[1]);
   if (in[1].dims.size() < 2 || in[1].dims.size() > 3 || in[1].routed()) {
@@ -36,7 +36,7 @@ std::vector<TensorType> infer_bwd(const Attrs&, Types in) {
   want_float("rms_norm_bwd", in[1]);
   want_same("rms_norm_bwd", in[2], {in[1].dtype, {in[1].dims.back()}});
   want_same("rms_norm_bwd", in[3], per_row(in[1]));
-  return {in[1], {sum_dtype(in[2].dtype), in[2].dims}};
+  return {in[1], {grad_dtype(attrs, in[2].dtype), in[2].dims}};
 }
 
 Work work(const Call& call) { return memory_bound(call, 4); }
@@ -80,6 +80,7 @@ std::vector<Sample> samples_bwd() {
                     {{}, {}, {}, {.kind = Fill::Kind::uniform, .lo = 0.5, .hi = 2}},
                     {}});
   }
+  list.push_back(with_short_gradient(list[0]));
   return list;
 }
 

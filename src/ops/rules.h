@@ -26,6 +26,19 @@ inline DType sum_dtype(DType dtype) {
   return graph::is_floating(dtype) && graph::bits_of(dtype) < 32 ? DType::f32 : dtype;
 }
 
+/// A sample whose gradient of a parameter is short (grad_dtype).
+inline Sample with_short_gradient(Sample sample) {
+  sample.name += ", short gradient";
+  sample.attrs.set("short_gradient", int64_t{1});
+  return sample;
+}
+
+/// The type of a parameter's gradient that is made of such numbers: that of their sums, or with
+/// attribute `short_gradient` their own, to which the op rounds what it has added up.
+inline DType grad_dtype(const Attrs& attrs, DType dtype) {
+  return attrs.i_or("short_gradient", 0) != 0 ? dtype : sum_dtype(dtype);
+}
+
 /// Expects a dense tensor of this rank.
 inline void want_rank(std::string_view op, const TensorType& type, size_t rank) {
   if (type.dims.size() != rank || type.routed()) {

@@ -254,8 +254,8 @@ std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
     options.tokens = compiled.tokens_per_step;
     options.model_flops = cost::model_flops(compiled.reference).training() *
                           static_cast<double>(compiled.program.num_micro_batches);
-    options.memory =
-        program::memory_with(compiled.program, evaluation ? &evaluation->program : nullptr);
+    options.memory = program::memory_with(
+        compiled.program, evaluation ? &evaluation->program : nullptr, cost::kernels_of(cluster_));
     const sim::SimReport report = sim::simulate(compiled.program, costs, options);
     outcome.step_s = static_cast<double>(report.step_ns) * 1e-9;
     outcome.mfu = report.mfu;

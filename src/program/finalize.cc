@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "base/stop.h"
+#include "program/memory.h"
 #include "program/views.h"
 
 namespace hocket::program {
@@ -306,7 +307,6 @@ int64_t arena_workspace(const Kind& kind) { return is_communication(kind) ? 0 : 
 
 }  // namespace
 
-Space space_of(Lane lane) { return lane == Lane::host ? Space::host : Space::device; }
 
 void plan_memory(const Program& program, RankClass& cls) {
   // Addresses, in each space from 0: dense buffers, cut and joined as they come and go; for each
@@ -385,9 +385,9 @@ void plan_memory(const Program& program, RankClass& cls) {
   std::array<int64_t, kNumSpaces> end = {arenas[0].top(), arenas[1].top()};
   std::array<int64_t, kNumLanes> workspace_at = {};
   for (size_t lane = 0; lane < workspace.size(); ++lane) {
-    int64_t& at_end = end[place_of(space_of(static_cast<Lane>(lane)))];
-    workspace_at[lane] = at_end;
-    at_end += align(workspace[lane]);
+    int64_t& at = end[place_of(workspace_space(static_cast<Lane>(lane)))];
+    workspace_at[lane] = at;
+    at += align(workspace[lane]);
   }
   for (Task& task : cls.tasks) {
     const bool has = arena_workspace(program.kind(task)) > 0;

@@ -27,9 +27,6 @@ std::vector<Clock> clocks(const RankClass& cls);
 /// Position of every task inside its lane.
 std::vector<int32_t> lane_positions(const RankClass& cls);
 
-/// Returns the memory space of a lane's kernels and their workspaces.
-Space space_of(Lane lane);
-
 /// Assigns an offset in the arena of its space to every step buffer and workspace. Two buffers share
 /// memory only if all uses of one happen before the first use of the other, by lane order and
 /// dependencies. Ragged buffers (with an expected size) are in slots of their own, with tenants of

@@ -18,6 +18,7 @@
 #include "base/math.h"
 #include "base/stop.h"
 #include "base/text.h"
+#include "ops/op.h"
 #include "program/contract.h"
 #include "program/finalize.h"
 
@@ -89,7 +90,30 @@ int64_t total_bytes(const std::vector<Range>& ranges) {
   return bytes;
 }
 
-std::vector<Range> planned_pages(const Program& program, ClassId cls_id, Space space) {
+namespace {
+
+/// What a kernel takes of its workspace where it needs no f32 copies of short operands.
+int64_t without_copies(const Kind& kind) {
+  const ops::Op* const op = ops::find_or_null(kind.op);
+  if (op == nullptr) return kind.workspace;
+  const ops::Call call{kind.attrs, kind.in, kind.out};
+  const int64_t own = op->workspace ? round_up(op->workspace(call), 64) : 0;
+  return std::max<int64_t>(0, kind.workspace - (ops::workspace_of(*op, call) - own));
+}
+
+}  // namespace
+
+std::vector<int64_t> workspaces(const Program& program, Kernels kernels) {
+  std::vector<int64_t> list;
+  for (const Kind& kind : program.kinds) {
+    const bool less = kernels == Kernels::native && kind.workspace > 0 && !is_communication(kind);
+    list.push_back(less ? without_copies(kind) : kind.workspace);
+  }
+  return list;
+}
+
+std::vector<Range> planned_pages(const Program& program, ClassId cls_id, Space space,
+                                 Kernels kernels) {
   // Buffers share addresses and pages, so bytes must not be added up: every stretch that is written
   // is widened to whole pages, and those that overlap or touch are joined.
   const RankClass& cls = program.classes[cls_id];
@@ -105,9 +129,11 @@ std::vector<Range> planned_pages(const Program& program, ClassId cls_id, Space s
     touch(buffer.offset,
           buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes());
   }
+  const std::vector<int64_t> workspace =
+      workspaces(program, space == Space::host ? Kernels::on_copies : kernels);
   for (const Task& task : cls.tasks) {
-    if (space_of(task.lane) == space) {
-      touch(task.workspace, program.kind(task).workspace);
+    if (workspace_space(task.lane) == space) {
+      touch(task.workspace, workspace[task.kind.value()]);
     }
   }
   return joined(std::move(touched));
@@ -477,7 +503,7 @@ int64_t addresses_of(const RankClass& cls) {
   return sum;
 }
 
-std::vector<Memory> memory_of(const Program& program) {
+std::vector<Memory> memory_of(const Program& program, Kernels kernels) {
   InFlight in_flight(program);
   std::vector<Memory> list;
   for (size_t c = 0; c < program.classes.size(); ++c) {
@@ -495,7 +521,7 @@ std::vector<Memory> memory_of(const Program& program) {
         memory.inputs_outputs += bytes;
       }
     }
-    memory.step_buffers = total_bytes(planned_pages(program, c));
+    memory.step_buffers = total_bytes(planned_pages(program, c, Space::device, kernels));
     memory.host += total_bytes(planned_pages(program, c, Space::host));
     memory.messages = in_flight.bound(c) + transport_bytes(program, cls);
     memory.reserved = cls.arena_bytes;
@@ -538,7 +564,7 @@ namespace {
 /// Like memory_beyond(); for programs without a common store, persistent tensors of `other` are
 /// added regardless of their names.
 std::vector<int64_t> beyond(const Program& program, const Program& other, Space space,
-                            bool share_store) {
+                            bool share_store, Kernels kernels) {
   // Step buffers by page, as the two have other gaps; inputs, outputs and messages by size, as they
   // lie close together; named tensors by name. The two may cut the ranks into other classes: of
   // each class that its ranks have in the other program, and the largest.
@@ -559,8 +585,8 @@ std::vector<int64_t> beyond(const Program& program, const Program& other, Space 
   const std::vector<Memory> needs = memory_of(other);
   const auto beyond_class = [&](ClassId mine, ClassId theirs) {
     int64_t bytes =
-        total_bytes(
-            without(planned_pages(other, theirs, space), planned_pages(program, mine, space))) +
+        total_bytes(without(planned_pages(other, theirs, space, kernels),
+                            planned_pages(program, mine, space, kernels))) +
         positive(inputs_outputs(other.classes[theirs]), inputs_outputs(program.classes[mine]));
     if (space == Space::device) {
       bytes += positive(needs[theirs].messages, has[mine].messages);
@@ -592,15 +618,18 @@ std::vector<int64_t> beyond(const Program& program, const Program& other, Space 
 }  // namespace
 
 std::vector<int64_t> memory_beyond(const Program& program, const Program& other, Space space) {
-  return beyond(program, other, space, true);
+  return beyond(program, other, space, true, Kernels::on_copies);
 }
 
-std::vector<Memory> memory_with(const Program& program, const Program* evaluation) {
-  std::vector<Memory> list = memory_of(program);
+std::vector<Memory> memory_with(const Program& program, const Program* evaluation,
+                                Kernels kernels) {
+  std::vector<Memory> list = memory_of(program, kernels);
   if (evaluation == nullptr) return list;
   const bool share_store = held_otherwise(program, *evaluation).empty();
-  const std::vector<int64_t> in_device = beyond(program, *evaluation, Space::device, share_store);
-  const std::vector<int64_t> in_host = beyond(program, *evaluation, Space::host, share_store);
+  const std::vector<int64_t> in_device =
+      beyond(program, *evaluation, Space::device, share_store, kernels);
+  const std::vector<int64_t> in_host =
+      beyond(program, *evaluation, Space::host, share_store, kernels);
   for (size_t cls = 0; cls < list.size(); ++cls) {
     list[cls].evaluation = in_device[cls];
     list[cls].host += in_host[cls];

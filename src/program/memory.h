@@ -21,6 +21,17 @@ int64_t whole_pages(int64_t bytes);
 /// (addresses are reserved for the worst case) and reported.
 inline constexpr double kExpectedRows = 1.25;
 
+/// Where the kernels of a lane have their workspace: where they work.
+inline Space workspace_space(Lane lane) { return lane == Lane::host ? Space::host : Space::device; }
+
+/// Whose kernels compute with elements of one or two bytes: the CPU's, whose workspace has room for
+/// f32 copies of such operands (ops::workspace_of), or those of a device which take them as they
+/// are. What its host computes, the CPU's kernels do either way.
+enum class Kernels : uint8_t { on_copies, native };
+
+/// The workspace of every kind, with these kernels.
+std::vector<int64_t> workspaces(const Program& program, Kernels kernels);
+
 /// Planned memory of one rank, in bytes.
 struct Memory {
   int64_t persistent = 0;      ///< parameters, optimizer state, KV cache: survive the step
@@ -65,7 +76,7 @@ std::string parts_text(const Memory& memory);
 /// memory plan they count as nothing. Messages: the most bytes that a transport can hold of the
 /// rank's sent messages, at any speed of the ranks, and the transport's memory for collectives
 /// (Kind::workspace). Symbols count with their bounds. Requires: ids in range.
-std::vector<Memory> memory_of(const Program& program);
+std::vector<Memory> memory_of(const Program& program, Kernels kernels = Kernels::on_copies);
 /// The same in steps where no symbol is more than its value here: pages beyond are not touched.
 std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> values);
 
@@ -76,7 +87,8 @@ std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
                                    Space space = Space::device);
 /// Returns memory_of(program), with the additional memory of an evaluation beside it; null: none.
 /// An evaluation with tensors in other layouts (held_otherwise) has memory of its own.
-std::vector<Memory> memory_with(const Program& program, const Program* evaluation);
+std::vector<Memory> memory_with(const Program& program, const Program* evaluation,
+                                Kernels kernels = Kernels::on_copies);
 
 /// Largest address space of a process in bytes: that of x86-64.
 inline constexpr int64_t kMostAddresses = int64_t{1} << 47;
@@ -97,7 +109,8 @@ int64_t total_bytes(const std::vector<Range>& ranges);
 
 /// The pages of the arena of a space that step buffers and workspaces touch, as disjoint ranges in
 /// ascending order; `step_buffers` of memory_of is the sum of the device's.
-std::vector<Range> planned_pages(const Program& program, ClassId cls, Space space = Space::device);
+std::vector<Range> planned_pages(const Program& program, ClassId cls, Space space = Space::device,
+                                 Kernels kernels = Kernels::on_copies);
 
 /// True if every step buffer that a task uses has an offset.
 bool is_planned(const Program& program);

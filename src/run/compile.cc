@@ -130,7 +130,9 @@ using Append = std::function<void(graph::Graph&)>;
 std::function<graph::Graph(const Observer&)> graph_of(const Run& run,
                                                       const models::BuildOptions& how,
                                                       const Append& append) {
-  return [model = run.model, how, append](const Observer& observe) {
+  const auto grad_type = run.config.train.grad_dtype == "model" ? autodiff::GradType::params
+                                                                : autodiff::GradType::sums;
+  return [model = run.model, how, append, grad_type](const Observer& observe) {
     graph::Graph graph = models::build(model, how);
     const parallel::Templates no_templates;
     const program::Program no_program;
@@ -141,7 +143,7 @@ std::function<graph::Graph(const Observer&)> graph_of(const Run& run,
     };
     seen("graph");
     if (append) {
-      autodiff::differentiate(graph);
+      autodiff::differentiate(graph, grad_type);
       append(graph);
       seen("backward");
     }

@@ -40,8 +40,9 @@ void ModelSection::fields(Fields& fields) {
          "MODEL: a Hugging Face folder, a config.json, one of our checkpoints, a hub id");
   fields("config", *config, "instead of path: the keys of a Hugging Face config.json");
   fields("dtype", dtype,
-         "type of parameters and activations; with bf16 and f16, sums, gradients of parameters, "
-         "moments and master weights are f32; 8-bit products are float8")
+         "type of parameters and activations; with bf16 and f16, sums, gradients of parameters "
+         "(but for train.grad_dtype), moments and master weights are f32; 8-bit products are "
+         "float8")
       .one_of({"f32", "f64", "bf16", "f16"});
   fields("float8", float8,
          "with dtype bf16: linear layers of the blocks, but for routers and experts, multiply in "
@@ -101,6 +102,11 @@ void TrainSection::fields(Fields& fields) {
          "what a step whose gradient norm is no finite number does: stop, which ends the run; "
          "skip, which goes on without it, to the tenth in a row")
       .one_of({"stop", "skip"});
+  fields("grad_dtype", grad_dtype,
+         "with dtype bf16 or f16: type of parameters' gradients and of their sums over "
+         "micro-batches and ranks: f32, or model, which is that of the parameters, to which each "
+         "of these sums is rounded; moments and master weights are f32 either way")
+      .one_of({"f32", "model"});
   fields("balance_coef", balance_coef,
          "of the load-balancing loss; default: the model's "
          "router_aux_loss_coef")

@@ -55,6 +55,7 @@ struct TrainSection {
   double max_grad_norm = 1.0;
   double skip_grad_norm = 0;
   std::string on_nonfinite = "stop";
+  std::string grad_dtype = "f32";
   double dropout = 0;
   std::optional<double> balance_coef;
   int64_t seed = 1;

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "program/finalize.h"
+#include "program/memory.h"
 #include "program/parts.h"
 #include "program/transfer.h"
 #include "program/views.h"
@@ -469,7 +470,7 @@ void Executor::Impl::place(Prepared& prepared) {
       prepared.pointers[i] = prepared.operands[i].data;
     }
   } else if (task.workspace != kNone) {
-    prepared.args.workspace = arena[place_of(program::space_of(task.lane))] + task.workspace;
+    prepared.args.workspace = arena[place_of(program::workspace_space(task.lane))] + task.workspace;
   }
   for (size_t i = 0; i < prepared.dead.size(); ++i) {
     prepared.graves[i].workspace = address_of(prepared.dead[i]);
@@ -740,7 +741,7 @@ void Executor::run_inline(const std::function<void(TaskId, const std::function<v
         impl.communicator->run(prepared->call);
         return;
       }
-      Queue& queue = *queues[place_of(program::space_of(impl.cls.tasks[prepared->id].lane))];
+      Queue& queue = *queues[place_of(program::workspace_space(impl.cls.tasks[prepared->id].lane))];
       queue.launch(prepared->kernel, prepared->args, nullptr);
       queue.drain();
       if (thrown) {

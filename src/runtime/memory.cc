@@ -49,7 +49,7 @@ std::shared_ptr<Device> device_of(program::Space space, const std::shared_ptr<De
 }
 
 std::shared_ptr<Device> device_of_lane(program::Lane lane, const std::shared_ptr<Device>& device) {
-  return device_of(program::space_of(lane), device);
+  return device_of(program::workspace_space(lane), device);
 }
 
 PersistentStore::Entry& PersistentStore::get(const program::Buffer& buffer,

@@ -623,7 +623,9 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
     report.time.push_back(
         {result.ranks[i], result.stands[i], program.class_of(result.ranks[i]), result.time[i]});
   }
-  report.memory = options.memory.empty() ? program::memory_of(program) : options.memory;
+  report.kernels = cost::kernels_of(cluster);
+  report.memory =
+      options.memory.empty() ? program::memory_of(program, report.kernels) : options.memory;
   report.device_memory = smallest_devices(program, cluster);
   report.device_is_host = cluster.device_is_host();
   report.memory_budget = options.memory_budget;

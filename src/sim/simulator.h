@@ -90,6 +90,7 @@ struct SimReport {
   std::vector<program::Memory> memory;  ///< planned, of a rank of every class
   /// Per class, of the smallest device that a rank of it has.
   std::vector<int64_t> device_memory;
+  program::Kernels kernels = program::Kernels::on_copies;  ///< of its devices
   bool device_is_host = false;  ///< ranks are threads: the device's memory is the host's
   int64_t memory_budget = 0;    ///< bytes of a rank, whatever its device has; 0: there is none
   ProvenanceShares provenance;

@@ -12,6 +12,7 @@
 namespace hocket::autodiff {
 namespace {
 
+using graph::TensorId;
 using graph::TensorKind;
 
 graph::Graph with_optimizer(const models::ModelConfig& model, const OptimizerConfig& config) {
@@ -92,6 +93,48 @@ TEST(AdamW, FrozenParametersHaveNeitherGradientNorState) {
   // The text keeps what is frozen and what belongs to what.
   EXPECT_EQ(graph::print(graph::parse_graph(graph::print(g))), graph::print(g));
   EXPECT_FALSE(graph::parse_graph(graph::print(g)).tensor(frozen).trained);
+}
+
+/// All contributions, their sums and what reads these; also of products of 8 bits, of an embedding
+/// that is the head too, and of experts.
+TEST(AdamW, GradientsMayHaveTheTypeOfTheirParameters) {
+  for (const bool float8 : {false, true}) {
+    for (const auto& model : {check::test::dense(2, true), check::test::moe(2)}) {
+      models::BuildOptions options;
+      options.tokens = 16;
+      options.sequence_length = 8;
+      options.dtype = graph::DType::bf16;
+      options.float8 = float8;
+      graph::Graph g = models::build(model, options);
+      differentiate(g, GradType::params);
+      append_adamw(g, {});
+      for (const graph::ParamGrad& grad : g.grads) {
+        const graph::Tensor& param = g.tensor(grad.param);
+        for (const TensorId contribution : grad.contributions) {
+          EXPECT_EQ(g.tensor(contribution).type, param.type) << param.name;
+        }
+        EXPECT_EQ(g.tensor(grad.total).type, param.type) << param.name;
+      }
+      size_t updates = 0;
+      for (const graph::Node& node : g.nodes) {
+        EXPECT_NE(node.op, "adamw");
+        if (node.op != "adamw_master") continue;
+        ++updates;
+        EXPECT_EQ(g.tensor(node.in[1]).type, g.tensor(node.in[0]).type);
+        for (const size_t state : {2, 3, 4}) {
+          EXPECT_EQ(g.tensor(node.in[state]).type.dtype, graph::DType::f32);
+        }
+      }
+      EXPECT_EQ(updates, g.grads.size());
+    }
+  }
+  // In a type that sums have anyway nothing changes.
+  models::BuildOptions options;
+  options.tokens = 16;
+  graph::Graph plain = models::build(check::test::moe(2), options), same = plain;
+  differentiate(plain);
+  differentiate(same, GradType::params);
+  EXPECT_EQ(graph::print(plain), graph::print(same));
 }
 
 TEST(AdamW, MasterWeightsAreCopies) {

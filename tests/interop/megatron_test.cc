@@ -35,6 +35,12 @@ TEST(Megatron, ExpertsWithoutAGateAreRefused) {
   }
 }
 
+TEST(Megatron, TypeOfGradients) {
+  EXPECT_EQ(import("--bf16").keys.count("train.grad_dtype"), 0u);
+  EXPECT_EQ(import("--grad-reduce-in-bf16").keys.count("train.grad_dtype"), 0u);
+  EXPECT_EQ(import("--bf16 --grad-reduce-in-bf16").keys.at("train.grad_dtype"), "model");
+}
+
 /// A gate by another function has three products, too; only --swiglu makes them narrower by
 /// default.
 TEST(Megatron, WidthOfMlps) {

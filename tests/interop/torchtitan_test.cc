@@ -113,6 +113,14 @@ TEST(Torchtitan, PassesThroughThePipelineThatWereCounted) {
             "1");
 }
 
+TEST(Torchtitan, TypeOfGradients) {
+  const std::string reduce = "[training]\nmixed_precision_reduce = ";
+  EXPECT_EQ(import_job(reduce + "\"float32\"\n").keys.count("train.grad_dtype"), 0u);
+  EXPECT_EQ(import_job(reduce + "\"bfloat16\"\n").keys.at("train.grad_dtype"), "model");
+  const std::string wide = "mixed_precision_param = \"float32\"\n";
+  EXPECT_EQ(import_job(reduce + "\"bfloat16\"\n" + wide).keys.count("train.grad_dtype"), 0u);
+}
+
 TEST(Torchtitan, ReplicasByTheirFormerType) {
   const Imported found =
       import_job("[training]\ndata_parallel_degree = 64\ndata_parallel_type = \"ddp\"\n");

@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "base/small_float.h"
+#include "ops/op.h"
 #include "tests/kernels/kernel_util.h"
 
 namespace hocket::test {
@@ -346,6 +348,43 @@ TEST(AttentionKernels, CachedMatchesTheWholeSequence) {
       }
     });
   }
+}
+
+TEST(AttentionKernels, CachedReadsAShortCacheWhereItIs) {
+  // The numbers of f32 on the same values, rounded; and a workspace that does not grow with the
+  // cache but for its scores.
+  const int64_t n = 2, h = 4, g = 2, d = 48, slots = 300;
+  const Values pos = integers({130, 299});
+  const auto call_of = [&](DType dtype) {
+    Random same(11);
+    const auto rounded = [&](graph::Dims dims) {
+      Values values = same.normals(std::move(dims));
+      for (int64_t i = 0; i < static_cast<int64_t>(values.v.size()); ++i) {
+        values[i] = Bf16::decode(Bf16::encode(values[i]));
+      }
+      return values;
+    };
+    Call call{.op = "attention_cached", .attrs = {{"scale", 0.3}}};
+    call.in = {rounded({n, h, d}),     rounded({n, g, d}),     rounded({n, g, d}),
+               rounded({slots, g, d}), rounded({slots, g, d}), pos};
+    call.out = {zeros({n, h, d}), call.in[3], call.in[4]};
+    call.inplace = {{3, 1}, {4, 2}};
+    return run(call, dtype);
+  };
+  const auto wide = call_of(DType::f32), narrow = call_of(DType::bf16);
+  for (size_t o = 0; o < wide.size(); ++o) {
+    for (int64_t i = 0; i < static_cast<int64_t>(wide[o].v.size()); ++i) {
+      ASSERT_EQ(narrow[o][i], Bf16::decode(Bf16::encode(wide[o][i]))) << o << " " << i;
+    }
+  }
+  const auto workspace = [&](int64_t length) {
+    const graph::TensorType q{DType::bf16, {n, h, d}}, k{DType::bf16, {n, g, d}},
+        cache{DType::bf16, {length, g, d}}, at{DType::i32, {n}};
+    const Attrs attrs{{"scale", 0.3}, {"threads", int64_t{1}}};
+    return ops::workspace_bytes("attention_cached", attrs, std::vector{q, k, k, cache, cache, at},
+                                std::vector{q, cache, cache});
+  };
+  EXPECT_EQ(workspace(3200) - workspace(1600), 1600 * 4);
 }
 
 TEST(AttentionKernels, AKeyOutsideOfTheWindowIsNeverSeen) {

@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "ops/op.h"
+#include "tests/number_util.h"
 
 namespace hocket::test {
 namespace {
@@ -71,6 +72,12 @@ void put(const Values& v, std::byte* to) {
       return put<double>(v, to);
     case DType::i32:
       return put<int32_t>(v, to);
+    case DType::bf16:
+    case DType::f16:
+      for (size_t i = 0; i < v.v.size(); ++i) {
+        store_element(v.type.dtype, v.v[i], to + 2 * i);
+      }
+      return;
     default:
       return put<int64_t>(v, to);
   }
@@ -83,6 +90,13 @@ void get(const std::byte* from, Values& v, size_t n) {
       return get<double>(from, n, v.v);
     case DType::i32:
       return get<int32_t>(from, n, v.v);
+    case DType::bf16:
+    case DType::f16:
+      v.v.resize(n);
+      for (size_t i = 0; i < n; ++i) {
+        v.v[i] = load_element(v.type.dtype, from + 2 * i);
+      }
+      return;
     default:
       return get<int64_t>(from, n, v.v);
   }

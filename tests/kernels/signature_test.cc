@@ -52,6 +52,11 @@ TEST(Signature, Words) {
   EXPECT_TRUE(fits("T->T,S", {"f64"}, {"f64", "f64"}, DType::f64));
   EXPECT_FALSE(fits("T->T,S", {"bf16"}, {"bf16", "bf16"}, DType::bf16));
   EXPECT_FALSE(fits("T->T,S", {"f64"}, {"f64", "f32"}, DType::f64));
+  for (const char* gradient : {"bf16", "f32"}) {
+    EXPECT_TRUE(fits("T->G", {"bf16"}, {gradient}, DType::bf16));
+  }
+  EXPECT_FALSE(fits("T->G", {"bf16"}, {"f16"}, DType::bf16));
+  EXPECT_FALSE(fits("T->G", {"f32"}, {"bf16"}));
   EXPECT_TRUE(fits("f8,f8->T", {"f8_e4m3", "f8_e5m2"}, {"bf16"}, DType::bf16));
   EXPECT_FALSE(fits("f8,f8->T", {"f8_e4m3", "f8_e4m3"}, {"f32"}));
   EXPECT_TRUE(fits("->any", {}, {"i4/f16:32"}));

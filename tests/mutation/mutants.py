@@ -365,4 +365,11 @@ MUTANTS = [
            "the workspace has no room for copies in f32", ("ops/op_harness_test",)),
     Mutant(149, "src/engine/params.cc", "return «Small::encode(value)»;", "0",
            "parameters of bf16 begin as zeros", ("plans/precision_test",)),
+    Mutant(190, "src/program/finalize.cc", "end[place_of(«workspace_space(static_cast<Lane>(lane))»)];",
+           "Space::device", "a workspace of the host lane lies where the host does not work",
+           ("program/memory_test", "train/apart_device_test")),
+    Mutant(191, "src/program/memory.cc", "kind.workspace - («ops::workspace_of(*op, call) - own»));", "0",
+           "a device with kernels of its own has copies", ("program/memory_test", "sim/simulator_test")),
+    Mutant(192, "src/autodiff/autodiff.cc", "if («type == GradType::sums») return;", "true",
+           "train.grad_dtype changes nothing", ("autodiff/adamw_test",)),
 ]

@@ -554,10 +554,10 @@ engine::Batch random_batch(const engine::Compiled& compiled, const engine::Run& 
   return batch;
 }
 
-Outcome train(const Case& c, bool single, int steps, bool poison,
-              const std::vector<std::string>& overrides, bool with_grads,
-              const std::function<void(program::Program&)>& rewrite,
-              const std::shared_ptr<runtime::Device>& device) {
+namespace {
+
+/// The run of a case, under its plan or on one rank.
+engine::Run run_of(const Case& c, bool single, const std::vector<std::string>& overrides) {
   std::vector<std::string> settings = overrides;
   if (single) {
     for (const char* one : {"plan.moe_chunks=1", "plan.cp_order=contiguous"}) {
@@ -579,6 +579,37 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     run.plan.pp_chunks = 1;
     run.plan.pp_schedule = "1f1b";
   }
+  return run;
+}
+
+}  // namespace
+
+Logits logits(const Case& c, bool single, const std::vector<std::string>& overrides) {
+  const engine::Run run = run_of(c, single, overrides);
+  runtime::RankOptions options;
+  options.threads = 1;
+  runtime::LocalRanks ranks = ranks_of(c, single, static_cast<int32_t>(run.plan.world()), options);
+  engine::Compiled compiled = compile(engine::logits(run), c);
+  expect_good(compiled);
+  const runtime::Store store(ranks);
+  initialise(compiled, c, store);
+  engine::Session session(std::move(compiled), store);
+  Steps steps(c, run);
+  steps.one(0, session);
+  Logits made{{}, steps.kept()};
+  const graph::DType dtype = graph::parse_dtype(run.config.model.dtype);
+  for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
+    const std::vector<double> part = as_doubles(session.collect(graph::names::kLogits, m), dtype);
+    made.values.insert(made.values.end(), part.begin(), part.end());
+  }
+  return made;
+}
+
+Outcome train(const Case& c, bool single, int steps, bool poison,
+              const std::vector<std::string>& overrides, bool with_grads,
+              const std::function<void(program::Program&)>& rewrite,
+              const std::shared_ptr<runtime::Device>& device) {
+  engine::Run run = run_of(c, single, overrides);
   Outcome out;
   Steps done(c, run);
   const auto world = static_cast<int32_t>(run.plan.world());

@@ -61,6 +61,14 @@ Outcome train(const Case& c, bool single, int steps, bool poison = false,
               const std::function<void(program::Program&)>& rewrite = nullptr,
               const std::shared_ptr<runtime::Device>& device = runtime::cpu_device());
 
+struct Logits {
+  std::vector<double> values;  ///< one micro-batch after the other
+  std::shared_ptr<const std::vector<Routes>> routes;
+};
+/// Of the tokens of the first step, with the parameters that a run begins with; `single`: on one
+/// rank. Throws Error where the check refuses the program.
+Logits logits(const Case& c, bool single, const std::vector<std::string>& overrides = {});
+
 /// "" or the first thing in which a run differs from that of one rank by more than the order of its
 /// sums explains: `tolerance`, relative, which is for fp64. A tensor whose addends cancel (the
 /// gradient of keys where every query sees one key is what rounding leaves of 0) may also differ by

@@ -3,6 +3,8 @@
 // Training in bf16 and f16: under every plan as on one rank, and on one rank as in f32.
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <iostream>
 
@@ -23,9 +25,9 @@ double gradient_error(const Outcome& a, const Outcome& b) {
 
 /// Tokens go to the experts that the one rank chose. The parts of a sum that lie on several ranks
 /// are rounded each: gradients differ by some roundings, the first loss by no more than 5e-3.
-TEST(Precision, RandomPlansEqualOneRank) {
-  const uint64_t plans = from_environment("HOCKET_PLANS", fewer(40));
+void compare_plans(uint64_t plans, const std::vector<std::string>& keys) {
   const uint64_t first = from_environment("HOCKET_SEED", 1);
+  plans = from_environment("HOCKET_PLANS", fewer(plans));
   std::cout << "HOCKET_SEED=" << first << " HOCKET_PLANS=" << plans << "\n";
   double worst_loss = 0, worst_gradient = 0;
   for (uint64_t seed = first; seed < first + plans; ++seed) {
@@ -34,10 +36,10 @@ TEST(Precision, RandomPlansEqualOneRank) {
     SCOPED_TRACE(c.name + "\n" + c.text);
     Outcome one, many;
     c.keep_routes = true;
-    ASSERT_NO_THROW(one = train(c, true, 3));
+    ASSERT_NO_THROW(one = train(c, true, 3, false, keys));
     c.keep_routes = false;
     c.routes = one.routes;
-    ASSERT_NO_THROW(many = train(c, false, 3, true));
+    ASSERT_NO_THROW(many = train(c, false, 3, true, keys));
     ASSERT_EQ(many.losses.size(), one.losses.size());
     for (size_t step = 0; step < one.losses.size(); ++step) {
       const double apart = std::abs(many.losses[step] - one.losses[step]);
@@ -51,6 +53,12 @@ TEST(Precision, RandomPlansEqualOneRank) {
     EXPECT_LE(apart, half ? 0x1p-8 : 0x1p-5);
   }
   std::cout << "losses differ by " << worst_loss << ", gradients by " << worst_gradient << "\n";
+}
+
+TEST(Precision, RandomPlansEqualOneRank) { compare_plans(40, {}); }
+
+TEST(Precision, RandomPlansEqualOneRankWithGradientsOfTheModelsType) {
+  compare_plans(20, {"train.grad_dtype=model"});
 }
 
 /// A dense model and one of experts.
@@ -91,9 +99,12 @@ TEST(Precision, TrainsAsInF32) {
   for (const bool moe : {false, true}) {
     SCOPED_TRACE(moe ? "experts" : "dense");
     const Outcome wide = train(small_case(moe, "f32"), true, 20, false, {}, false);
-    for (const char* dtype : {"bf16", "f16"}) {
-      SCOPED_TRACE(dtype);
-      const Outcome narrow = train(small_case(moe, dtype), true, 20, false, {}, false);
+    using Way = std::pair<const char*, const char*>;
+    for (const auto& [dtype, gradients] :
+         {Way{"bf16", "f32"}, Way{"f16", "f32"}, Way{"bf16", "model"}, Way{"f16", "model"}}) {
+      SCOPED_TRACE(fmt::format("{}, gradients {}", dtype, gradients));
+      const std::string keys = fmt::format("train.grad_dtype={}", gradients);
+      const Outcome narrow = train(small_case(moe, dtype), true, 20, false, {keys}, false);
       for (size_t step = 0; step < wide.losses.size(); ++step) {
         EXPECT_NEAR(narrow.losses[step] / wide.losses[step], 1, 0.01) << "step " << step;
       }

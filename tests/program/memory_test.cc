@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <random>
 
+#include "ops/op.h"
+#include "program/finalize.h"
+
 namespace hocket::program {
 namespace {
 
@@ -113,6 +116,73 @@ TEST(MemoryBeyond, CountsEverySpaceByItself) {
   both = memory_of(training)[0];
   both.host = (3 + 3 + 2 + 1) * kPageBytes;  // w lies in other memory, and so is had twice
   EXPECT_EQ(memory_with(training, &in_host), std::vector{both});
+}
+
+/// A bf16 product in a lane, of one rank, with its workspace.
+Program product_in(Lane lane) {
+  Program program;
+  program.roles[0].mesh.axes = {{"pp", 1}};
+  Kind kind;
+  kind.op = "linear";
+  kind.in = {{graph::DType::bf16, {512, 64}}, {graph::DType::bf16, {32, 64}}};
+  kind.out = {{graph::DType::bf16, {512, 32}}};
+  kind.workspace = ops::workspace_bytes(kind.op, kind.attrs, kind.in, kind.out);
+  RankClass cls;
+  Task task;
+  task.lane = lane;
+  for (const auto* types : {&kind.in, &kind.out}) {
+    for (const graph::TensorType& type : *types) {
+      Buffer buffer;
+      buffer.kind = types == &kind.in ? BufferKind::input : BufferKind::step;
+      buffer.name = types == &kind.in ? "in" + std::to_string(cls.buffers.size()) : "";
+      buffer.type = type;
+      buffer.space = workspace_space(lane);
+      (types == &kind.in ? task.in : task.out).push_back(cls.buffers.size());
+      cls.buffers.push_back(buffer);
+    }
+  }
+  task.kind = program.intern(kind);
+  cls.tasks.push_back(task);
+  program.classes.push_back(std::move(cls));
+  finalize(program);
+  return program;
+}
+
+TEST(Workspaces, LieWhereTheirLaneWorks) {
+  const Program on_device = product_in(Lane::compute), on_host = product_in(Lane::host);
+  EXPECT_EQ(on_device.classes[0].host_arena_bytes, 0);
+  EXPECT_EQ(on_host.classes[0].arena_bytes, 0);
+  EXPECT_EQ(on_host.classes[0].host_arena_bytes, on_device.classes[0].arena_bytes);
+  EXPECT_GE(on_host.classes[0].tasks[0].workspace, 512 * 32 * 2);
+  EXPECT_EQ(planned_pages(on_host, 0), Ranges{});
+  EXPECT_EQ(planned_pages(on_host, 0, Space::host), planned_pages(on_device, 0));
+  EXPECT_EQ(memory_of(on_host)[0].host,
+            memory_of(on_device)[0].step_buffers + memory_of(on_device)[0].inputs_outputs);
+}
+
+TEST(Workspaces, OfADeviceWithItsOwnKernelsHaveNoCopies) {
+  // Copies of x, W and y in f32.
+  const int64_t copies = (512 * 64 + 32 * 64 + 512 * 32) * 4;
+  const Program program = product_in(Lane::compute);
+  const int64_t all = workspaces(program, Kernels::on_copies)[0];
+  const int64_t rest = workspaces(program, Kernels::native)[0];
+  EXPECT_EQ(all, program.kinds[0].workspace);
+  EXPECT_LE(rest, all - copies);
+  EXPECT_GE(rest, 0);
+  const Memory here = memory_of(program)[0], there = memory_of(program, Kernels::native)[0];
+  EXPECT_NEAR(here.step_buffers - there.step_buffers, all - rest, 2 * kPageBytes);
+  EXPECT_EQ(here.inputs_outputs, there.inputs_outputs);
+  EXPECT_EQ(memory_with(program, &program, Kernels::native), std::vector{there});
+  // The host of such a device has the CPU's kernels.
+  const Program on_host = product_in(Lane::host);
+  EXPECT_EQ(memory_of(on_host, Kernels::native), memory_of(on_host));
+  // Other types have no copies.
+  Program wide = program;
+  for (graph::TensorType& type : wide.kinds[0].in) {
+    type.dtype = graph::DType::f32;
+  }
+  wide.kinds[0].out[0].dtype = graph::DType::f32;
+  EXPECT_EQ(workspaces(wide, Kernels::native), workspaces(wide, Kernels::on_copies));
 }
 
 TEST(MemoryLimits, ADeviceThatIsTheHostHasItsBuffersToo) {

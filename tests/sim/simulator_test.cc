@@ -124,6 +124,31 @@ TEST(Simulator, WhereRanksAreThreadsTheirHostBuffersTakeOfTheirMemory) {
   EXPECT_NE(notes.find("needs 1.05 MiB of 977 KiB"), std::string::npos) << notes;
 }
 
+TEST(Simulator, OnlyTheCpuHasCopiesOfShortOperands) {
+  Program p = two_by_two();
+  for (program::Kind& kind : p.kinds) {
+    if (kind.op != "linear") continue;
+    kind.in = {{graph::DType::bf16, {512, 64}}, {graph::DType::bf16, {32, 64}}};
+    kind.out = {{graph::DType::bf16, {512, 32}}};
+    kind.attrs = {};
+    kind.workspace = 1 << 20;
+  }
+  for (program::RankClass& cls : p.classes) {
+    for (program::Task& task : cls.tasks) {
+      task.workspace = p.kind(task).op == "linear" ? 0 : program::kNone;
+    }
+  }
+  cost::Cluster cluster = toy();
+  cluster.device.peak.bf16 = cluster.device.peak.f32;
+  const SimReport gpus = simulate(p, CostModel(cluster, std::nullopt, 1), {});
+  cluster.cores_per_node = 2;
+  const SimReport threads = simulate(p, CostModel(cluster, std::nullopt, 1), {});
+  const int64_t copies = (512 * 64 + 32 * 64 + 512 * 32) * 4;
+  EXPECT_EQ(threads.memory[0].step_buffers, 1 << 20);
+  EXPECT_LE(gpus.memory[0].step_buffers, (1 << 20) - copies);
+  EXPECT_EQ(gpus.kernels, program::Kernels::native);
+}
+
 TEST(Simulator, ReportOfTwoStages) {
   const Program p = two_by_two();
   const CostModel costs(toy(), std::nullopt, 1);

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "ops/op.h"
-#include "program/finalize.h"
+#include "program/memory.h"
 
 namespace hocket::check {
 
@@ -195,9 +195,10 @@ bool Mutator::change_workspace() {
   if (ref.cls < 0) return false;
   RankClass& rank_class = cls(ref);
   if (random_.flip() && task(ref).workspace != kNone) {
-    const program::Space space = program::space_of(task(ref).lane);
-    const auto arena = static_cast<size_t>(rank_class.arena(space));
-    const int64_t to = static_cast<int64_t>(random_.below(arena / 64 + 1)) * 64;
+    const program::Space space = program::workspace_space(task(ref).lane);
+    const int64_t to =
+        static_cast<int64_t>(random_.below(static_cast<size_t>(rank_class.arena(space)) / 64 + 1)) *
+        64;
     begin(ref, fmt::format("workspace moved to {}", to));
     std::vector<BufferId> over;
     const int64_t end = to + p_.kind(task(ref)).workspace;

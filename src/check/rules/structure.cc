@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "check/rules/rules.h"
-#include "program/finalize.h"
+#include "program/memory.h"
 
 namespace hocket::check {
 namespace {
@@ -88,7 +88,7 @@ std::string bad_workspace(const Context& ctx, const RankClass& cls, const Task& 
   }
   if (bytes == 0) return "";
   if (offset == kNone) return fmt::format("needs {} bytes of workspace but has none", bytes);
-  const int64_t arena = cls.arena(program::space_of(task.lane));
+  const int64_t arena = cls.arena(program::workspace_space(task.lane));
   if (offset < 0 || offset % 64 != 0 || offset > arena || bytes > arena) {
     return fmt::format("has {} bytes of workspace at {}, not a multiple of 64 in the arena", bytes,
                        offset);
@@ -108,8 +108,10 @@ constexpr RuleInfo kBoxesRule{"class-boxes",
                               "every rank lies in the box of exactly one class of its role"};
 constexpr RuleInfo kOnceRule{"named-once",
                              "a class holds each named tensor (of a micro-batch) in one buffer"};
-constexpr RuleInfo kWorkspaceRule{"workspace-planned",
-                                  "the workspace of a task lies in the arena, at a multiple of 64"};
+constexpr RuleInfo kWorkspaceRule{
+    "workspace-planned",
+    "the workspace of a task lies in the arena of the memory where it works, at "
+    "a multiple of 64"};
 
 /// Pairs of buffers of a class that hold one named tensor.
 std::vector<std::pair<BufferId, BufferId>> named_twice(const RankClass& cls) {

@@ -1,40 +1,95 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_cached: new tokens against a KV cache. All new rows are written first; query i then
-// attends to slots 0..pos[i], or the last `window` of them. One task is one query and kv head.
+// attends to slots 0..pos[i], or the last `window` of them. One task is one query and kv head. Of a
+// cache of short elements only the rows that are read become f32, one at a time.
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
+#include "base/small_float.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/vec.h"
 
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
-/// One query head against `keys` slots, `stride` elements apart; p holds the scores.
+/// What elements are computed in.
 template <typename T>
-void attend(const T* q, const T* k, const T* v, int64_t stride, int64_t keys, int64_t d, T scale,
-            T* p, T* o) {
-  T top = std::numeric_limits<T>::lowest();
+using Wide = std::conditional_t<kIsSmallFloat<T>, float, T>;
+
+/// A row as numbers: where it is, or in `room` if its elements are short.
+template <typename T>
+const Wide<T>* numbers(const Stored<T>* row, int64_t n, [[maybe_unused]] Wide<T>* room) {
+  if constexpr (kIsSmallFloat<T>) {
+    for (int64_t i = 0; i < n; ++i) {
+      room[i] = number<T>(row[i]);
+    }
+    return room;
+  } else {
+    return row;
+  }
+}
+
+/// Where one query finds room: a score per slot, and rows of short elements as numbers.
+template <typename T>
+struct Room {
+  Wide<T>* scores = nullptr;
+  Wide<T>*query = nullptr, *row = nullptr, *made = nullptr;  ///< null if they are not short
+};
+template <typename T>
+int64_t room_bytes(int64_t slots, int64_t d) {
+  const auto size = static_cast<int64_t>(sizeof(Wide<T>));
+  return round_up(slots * size, 64) + (kIsSmallFloat<T> ? 3 * round_up(d * size, 64) : 0);
+}
+template <typename T>
+Room<T> room_at(std::byte* at, int64_t bytes, int64_t slots, int64_t d) {
+  Scratch scratch(at, bytes);
+  Room<T> room;
+  room.scores = scratch.take<Wide<T>>(slots);
+  if constexpr (kIsSmallFloat<T>) {
+    for (Wide<T>** row : {&room.query, &room.row, &room.made}) {
+      *row = scratch.take<Wide<T>>(d);
+    }
+  }
+  return room;
+}
+
+/// One query head against `keys` slots, `stride` elements apart.
+template <typename T>
+void attend(const Stored<T>* query, const Stored<T>* k, const Stored<T>* v, int64_t stride,
+            int64_t keys, int64_t d, Wide<T> scale, const Room<T>& room, Stored<T>* made) {
+  Wide<T>* const p = room.scores;
+  const Wide<T>* const q = numbers<T>(query, d, room.query);
+  Wide<T> top = std::numeric_limits<Wide<T>>::lowest();
   for (int64_t j = 0; j < keys; ++j) {
-    p[j] = scale * vdot(q, k + j * stride, d);
+    p[j] = scale * vdot(q, numbers<T>(k + j * stride, d, room.row), d);
     top = std::max(top, p[j]);
   }
-  std::fill(o, o + d, T(0));
-  T sum = 0;
+  Wide<T>* o = room.made;
+  if constexpr (!kIsSmallFloat<T>) {
+    o = made;
+  }
+  std::fill(o, o + d, Wide<T>(0));
+  Wide<T> sum = 0;
   for (int64_t j = 0; j < keys; ++j) {
-    const T e = std::exp(p[j] - top);
+    const Wide<T> e = std::exp(p[j] - top);
     sum += e;
-    const T* __restrict row = v + j * stride;
-    T* __restrict to = o;
+    const Wide<T>* __restrict row = numbers<T>(v + j * stride, d, room.row);
+    Wide<T>* __restrict to = o;
 #pragma omp simd
     for (int64_t i = 0; i < d; ++i) {
       to[i] += e * row[i];
     }
   }
-  const T f = 1 / sum;
+  const Wide<T> f = 1 / sum;
 #pragma omp simd
   for (int64_t i = 0; i < d; ++i) {
     o[i] *= f;
+  }
+  if constexpr (kIsSmallFloat<T>) {
+    for (int64_t i = 0; i < d; ++i) {
+      made[i] = T::encode(o[i]);
+    }
   }
 }
 
@@ -45,13 +100,14 @@ void attention_cached(const KernelArgs& args) {
   // Writes the new tokens' keys and values into the cache at their positions; then every (token,
   // head) attends to the cache up to its own position. Tokens with a negative position are padding:
   // they write nothing and get zero. Scores need one row of the cache's length per thread.
-  const T *q = in<T>(args, 0), *k = in<T>(args, 1), *v = in<T>(args, 2);
+  using S = Stored<T>;
+  const S *q = in<S>(args, 0), *k = in<S>(args, 1), *v = in<S>(args, 2);
   const int32_t* pos = in<int32_t>(args, 5);
-  T *o = out<T>(args, 0), *kc = out<T>(args, 1), *vc = out<T>(args, 2);
+  S *o = out<S>(args, 0), *kc = out<S>(args, 1), *vc = out<S>(args, 2);
   const int64_t n = args.in[0].dim(0), h = args.in[0].dim(1), d = args.in[0].dim(2);
   const int64_t g = args.in[1].dim(1), slots = args.in[3].dim(0), row = g * d;
   const int64_t group = h / std::max<int64_t>(g, 1);
-  const T scale = static_cast<T>(args.attrs->f("scale"));
+  const auto scale = static_cast<Wide<T>>(args.attrs->f("scale"));
   const int64_t window = args.attrs->i_or("window", slots);
   for (int64_t i = 0; i < n; ++i) {
     if (pos[i] >= slots) {
@@ -63,26 +119,26 @@ void attention_cached(const KernelArgs& args) {
   }
   for (int64_t i = 0; i < n; ++i) {
     if (pos[i] < 0) continue;
-    std::memcpy(kc + pos[i] * row, k + i * row, static_cast<size_t>(row) * sizeof(T));
-    std::memcpy(vc + pos[i] * row, v + i * row, static_cast<size_t>(row) * sizeof(T));
+    std::memcpy(kc + pos[i] * row, k + i * row, static_cast<size_t>(row) * sizeof(S));
+    std::memcpy(vc + pos[i] * row, v + i * row, static_cast<size_t>(row) * sizeof(S));
   }
   Scratch scratch(args);
   const int64_t tasks = n * h;
-  const int64_t each = round_up(slots * static_cast<int64_t>(sizeof(T)), 64);
+  const int64_t each = room_bytes<T>(slots, d);
   const int64_t threads =
       std::max<int64_t>(1, std::min({int64_t{team_size()}, scratch.left() / each, tasks}));
   std::byte* base = scratch.take<std::byte>(threads * each);
   auto run = [&](int64_t task, int64_t thread) {
     const int64_t i = task / h, head = task % h;
-    T* to = o + (i * h + head) * d;
+    S* to = o + (i * h + head) * d;
     if (pos[i] < 0) {
-      std::fill(to, to + d, T(0));
+      std::fill(to, to + d, S(0));
       return;
     }
     const int64_t keys = std::min<int64_t>(pos[i] + 1, window);
     const int64_t at = (pos[i] + 1 - keys) * row + head / group * d;
-    attend(q + (i * h + head) * d, kc + at, vc + at, row, keys, d, scale,
-           reinterpret_cast<T*>(base + thread * each), to);
+    attend<T>(q + (i * h + head) * d, kc + at, vc + at, row, keys, d, scale,
+              room_at<T>(base + thread * each, each, slots, d), to);
   };
   int64_t work = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -92,5 +148,7 @@ void attention_cached(const KernelArgs& args) {
 }
 
 HOCKET_KERNEL(attention_cached)
+template void attention_cached<Bf16>(const KernelArgs&);
+template void attention_cached<F16>(const KernelArgs&);
 
 }  // namespace hocket::kernels::HOCKET_CPU

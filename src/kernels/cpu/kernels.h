@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Declarations of all kernels (one function template per op, T = float or double, or one function
-// if independent of the type) and shared helpers: operand access, parallel loops. Operands,
-// formulas and accumulation are those of the op's file in src/ops.
+// Declarations of all kernels (one function template per op and compiled type, or one function if
+// independent of the type) and shared helpers: operand access, parallel loops. Operands, formulas
+// and accumulation are those of the op's file in src/ops.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 #include "ops/workspace.h"
 
 namespace hocket::kernels::HOCKET_CPU {
-
 #define FLOATS(op, signature, letters) \
   template <typename T>                \
   void op(const KernelArgs& args);
+#define EACH FLOATS
 #define MOVES(op, signature, letters) void op(const KernelArgs& args);
 #define ONE(op, signature, letters) void op(const KernelArgs& args);
 #include "kernels/cpu/kernels.inc"

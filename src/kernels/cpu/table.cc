@@ -2,6 +2,7 @@
 #include "kernels/cpu_table.h"
 
 #include "base/error.h"
+#include "base/small_float.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/upconvert.h"
 #include "kernels/cpu/vec.h"
@@ -58,6 +59,11 @@ constexpr CpuKernel kKernels[] = {
       {#op, signature, DType::f64, &call<&HOCKET_CPU::op<double>, Letters(letters)>},           \
       {#op, signature, DType::bf16, &call_on_copies<&HOCKET_CPU::op<float>, Letters(letters)>}, \
       {#op, signature, DType::f16, &call_on_copies<&HOCKET_CPU::op<float>, Letters(letters)>},
+#define EACH(op, signature, letters)                                                  \
+  {#op, signature, DType::f32, &call<&HOCKET_CPU::op<float>, Letters(letters)>},      \
+      {#op, signature, DType::f64, &call<&HOCKET_CPU::op<double>, Letters(letters)>}, \
+      {#op, signature, DType::bf16, &call<&HOCKET_CPU::op<Bf16>, Letters(letters)>},  \
+      {#op, signature, DType::f16, &call<&HOCKET_CPU::op<F16>, Letters(letters)>},
 #define MOVES(op, signature, letters)                                          \
   {#op, signature, DType::f32, &call<&HOCKET_CPU::op, Letters(letters)>},      \
       {#op, signature, DType::f64, &call<&HOCKET_CPU::op, Letters(letters)>},  \

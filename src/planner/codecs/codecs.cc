@@ -218,7 +218,8 @@ CodecOutcome CodecTrial::simulate(const CodecChoice& choice,
   sim::SimOptions options;
   options.record = times != nullptr;
   options.memory_budget = static_cast<int64_t>(run.config.cluster.memory_budget.value_or(0));
-  options.memory = program::memory_with(compiled.program, evaluation_.get());
+  options.memory =
+      program::memory_with(compiled.program, evaluation_.get(), cost::kernels_of(cluster_));
   sim::Replay replay;
   const sim::SimReport report =
       sim::simulate(compiled.program, costs, options, times ? &replay : nullptr);
