@@ -83,6 +83,60 @@ void even_out(const LayerCosts& costs, const Stages& stages, const std::vector<d
 
 }  // namespace
 
+std::optional<std::vector<int64_t>> lay_alike_layers(int64_t layers,
+                                                     const std::vector<SharedStages>& ranks,
+                                                     double limit) {
+  // Every layer goes to the rank that is done the soonest with one more, if that has room: since
+  // they are alike, no other way has a faster slowest rank.
+  size_t stages = 0;
+  for (const SharedStages& rank : ranks) {
+    stages += rank.stages.size();
+  }
+  std::vector<int64_t> found(stages, 1);
+  if (stages > 0) {
+    found.front() = found.back() = 0;
+  }
+  std::vector<int64_t> has;  // by rank
+  for (const SharedStages& rank : ranks) {
+    int64_t& count = has.emplace_back(0);
+    for (const int64_t stage : rank.stages) {
+      count += found[static_cast<size_t>(stage)];
+    }
+    layers -= count;
+    if (rank.bytes + static_cast<double>(count) * rank.layer_bytes > limit) return std::nullopt;
+  }
+  if (layers < 0) return std::nullopt;
+  for (; layers > 0; --layers) {
+    size_t best = ranks.size();
+    double soonest = std::numeric_limits<double>::infinity();
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      const auto then = static_cast<double>(has[r] + 1);
+      const double seconds = ranks[r].seconds + then * ranks[r].layer_seconds;
+      if (seconds < soonest && ranks[r].bytes + then * ranks[r].layer_bytes <= limit) {
+        soonest = seconds;
+        best = r;
+      }
+    }
+    if (best == ranks.size()) return std::nullopt;
+    ++has[best];
+    // To its stage with the fewest.
+    const std::vector<int64_t>& own = ranks[best].stages;
+    const int64_t to = *std::min_element(own.begin(), own.end(), [&](int64_t left, int64_t right) {
+      return found[static_cast<size_t>(left)] < found[static_cast<size_t>(right)];
+    });
+    ++found[static_cast<size_t>(to)];
+  }
+  return found;
+}
+
+std::vector<int64_t> lay_alike_layers_by_bytes(int64_t layers, std::vector<SharedStages> ranks) {
+  for (SharedStages& rank : ranks) {
+    rank.seconds = rank.bytes;
+    rank.layer_seconds = rank.layer_bytes;
+  }
+  return *lay_alike_layers(layers, ranks, std::numeric_limits<double>::infinity());
+}
+
 double busiest_rank(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
                     const std::vector<int64_t>& layers) {
   const std::vector<double> times = rank_times(costs, stages, speed, layers);

@@ -51,6 +51,23 @@ double least_bytes(const StageLoads& loads);
 double fullest_stage(const StageLoads& loads, const std::vector<int64_t>& layers);
 double slowest_stage(const StageLoads& loads, const std::vector<int64_t>& layers);
 
+/// Stages of which one rank, or each of several, has all: what these take beside layers, and what
+/// every layer adds.
+struct SharedStages {
+  std::vector<int64_t> stages = {};  ///< their numbers
+  double seconds = 0, layer_seconds = 0;
+  double bytes = 0, layer_bytes = 0;
+};
+/// Lays layers that are all alike on stages of which ranks have several, one at least on each but
+/// for the first and the last. No rank takes more than `limit` bytes; of such ways the slowest rank
+/// is as fast as can be, then the next one, and so on; the stages of a rank are the most alike.
+/// Nothing: there is no way.
+std::optional<std::vector<int64_t>> lay_alike_layers(int64_t layers,
+                                                     const std::vector<SharedStages>& ranks,
+                                                     double limit);
+/// The same by bytes alone: the fullest rank takes as little as can be.
+std::vector<int64_t> lay_alike_layers_by_bytes(int64_t layers, std::vector<SharedStages> ranks);
+
 /// As even as may be, the first stages with one more (parallel::Plan::stage_of_layers).
 std::vector<int64_t> even_layers(int64_t layers, int64_t stages);
 /// Layers of every stage such that the busiest rank has little to do, and of as little the longest

@@ -4,48 +4,17 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <functional>
-#include <limits>
-#include <numeric>
+#include <span>
 #include <utility>
+
+#include "planner/estimate_parts.h"
 
 namespace hocket::planner {
 
-/// Seconds and bytes of one layer on one rank, per micro-batch. `least`: what no layout goes below.
-struct Estimator::Layer {
-  std::array<double, kParts> seconds{}, least{};
-  double least_sums = 0;  ///< seconds of the sums that a forward pass waits for
-  double kept = 0, least_kept = 0;
-  double whole = 0;               ///< kept without recompute
-  double dense = 0, experts = 0;  ///< bytes of a rank's parameters, nothing split among replicas
-  double tied = 0;                ///< and of its copies of the embedding's
-};
-
-struct Estimator::Prices {
-  std::vector<Layer> layers;  // by kind
-};
-
-struct Estimator::Groups {
-  cost::GroupShape tp, cp, etp, replicas, expert_replicas, next;
-  cost::GroupShape ep, ep_inner;    ///< where rows go first, and then, if not in one step
-  cost::GroupShape inside, across;  ///< replicas of one shard.group, and those that have one part
-};
-
-/// How many times as long ranks take as the fastest device would with as many sequences as the
-/// others, by their place in the pipeline; and how many times as many the replica with most has.
-struct Estimator::Pace {
-  std::vector<double> times;
-  double most = 1;
-};
-
 namespace {
 
-/// Of what a forward pass keeps, the gradients that products of weights need later on are about as
-/// much: those of the outputs of linear layers, some of which are freed when they are used.
-constexpr double kOutputGradients = 0.15;
-/// Where all ranks on average are estimated to take more than this times what there is, no layers
-/// on stages will fit.
-constexpr double kHopeless = 1.3;
+/// Messages shorter than this share of a stage's passes are hidden, or are too short to matter.
+constexpr double kNoticed = 0.02;
 
 /// Ranks first, first + stride, .. of the mesh, as a cluster sees them.
 cost::GroupShape shape_of(const cost::Cluster& cluster, int64_t count, int64_t stride) {
@@ -100,11 +69,42 @@ size_t Estimator::HashTransfer::operator()(const Transfer& transfer) const {
   return (hash ^ (hash >> 29) ^ static_cast<uint64_t>(transfer.op)) * kMix;
 }
 
-double Estimator::collective_s(comm::Id op, double payload, const cost::GroupShape& shape) const {
-  if (shape.members <= 1 || payload <= 0) return 0;
-  const auto [at, fresh] = seconds_.try_emplace({op, &shape, payload}, 0.0);
+const Estimator::TransferTime& Estimator::transfer(comm::Id op, double payload,
+                                                   const cost::GroupShape& shape) const {
+  static const TransferTime kNothing;
+  if (shape.members <= 1 || payload <= 0) return kNothing;
+  const auto [at, fresh] = seconds_.try_emplace({op, &shape, payload});
   if (fresh) {
-    at->second = costs_.ways(comm::op(op), payload, shape.nodes > 1, shape).front().seconds();
+    const cost::Way way = costs_.ways(comm::op(op), payload, shape.nodes > 1, shape).front();
+    const cost::Cluster& cluster = costs_.cluster();
+    const auto members = static_cast<double>(shape.per_node);  // of a node
+    const double groups = static_cast<double>(cluster.devices_per_node) / members;
+    const double used = std::min(members, static_cast<double>(cluster.adapters()));
+    at->second = {way.seconds(), beside_others_s(way, cluster, groups, used)};
+  }
+  return at->second;
+}
+
+/// Of the message of a micro-batch from a rank to the next stage.
+double Estimator::message_bytes(const Choice& choice) const {
+  return tables_[0].residual_bytes * choice.micro_batch / choice.cp /
+         ranks_of_tp(choice, Share::tokens);
+}
+
+const Messages& Estimator::messages(const Choice& choice) {
+  const int64_t devices = choice.replicas() * choice.tp;
+  const double bytes = message_bytes(choice);
+  const auto at = messages_.find({devices, bytes});
+  if (at != messages_.end()) return at->second;
+  return messages_.emplace(std::pair(devices, bytes), Messages(costs_, devices, bytes))
+      .first->second;
+}
+
+const Messages::Load& Estimator::message_load(const Choice& choice, const PipelineShape& shape) {
+  const int64_t devices = choice.replicas() * choice.tp;
+  const auto [at, fresh] = message_loads_.try_emplace({&shape, devices});
+  if (fresh) {
+    at->second = Messages::load_of(shape, costs_.cluster(), devices);
   }
   return at->second;
 }
@@ -152,7 +152,7 @@ const Estimator::Groups& Estimator::groups(const Choice& choice) {
   known->inside = shape_of(cluster, group, tp);
   known->across = shape_of(cluster, choice.replicas() / group, group * tp);
   const int64_t stage = choice.replicas() * tp;
-  known->next = shape_of(cluster, choice.pp > 1 ? 2 : 1, stage);
+  known->ends = shape_of(cluster, choice.pp > 1 ? 2 : 1, (choice.pp - 1) * stage);
   return *known;
 }
 
@@ -210,8 +210,10 @@ void Estimator::add_sums(const Choice& choice, size_t kind, const Groups& groups
     }
     const bool own_sums = !how_.blocking || costs_.calibrated();
     if (block && !own_sums) {
-      const double least = std::min(sum, collective_s(comm::Id::all_reduce, residual, groups.tp));
-      layer->least_sums += sums * least;
+      const auto alone = [&](comm::Id op) { return transfer(op, residual, groups.tp).alone; };
+      const double in_two = alone(comm::Id::all_gather) + alone(comm::Id::reduce_scatter);
+      const double in_one = alone(comm::Id::all_reduce);
+      layer->least_sums += sums * (choice.sequence_parallel ? std::min(in_two, in_one) : in_one);
     }
   }
   if (block && choice.cp > 1) {
@@ -367,6 +369,17 @@ double Estimator::sync_s(const Choice& choice, const Groups& groups, double dens
   }
 }
 
+/// Time of what is summed along the pipeline when the last pass has ended, before replicas sum it:
+/// the embedding's gradients, which the head of a tied model has a part of, and those of stages
+/// that have copies.
+double Estimator::sums_along_pipeline_s(const Choice& choice, const Groups& groups, double dense,
+                                        double experts, double tied, bool has_copies) const {
+  const double bytes = tied + (has_copies ? dense + experts : 0);
+  return choice.pp == 1
+             ? 0
+             : collective_s(comm::Id::all_reduce, bytes * tables_[0].gradient_share, groups.ends);
+}
+
 /// Bytes of parameters, gradients and states of a rank that has so many bytes of parameters before
 /// they are split among replicas.
 double Estimator::held_bytes(const Choice& choice, int64_t micro_batches, double dense,
@@ -415,6 +428,8 @@ Guess Estimator::guess(const Choice& choice) {
   const Groups& lie = groups(choice);
   const int64_t count = num_micro_batches(space_, choice);
   const PipelineShape& shape = shapes_.of(choice, count);
+  const Messages& between = messages(choice);
+  const Messages::Load& load = message_load(choice, shape);
   const bool alike = space_.speed.empty() && choice.sequences == 0;
   const Pace* const unlike = alike ? nullptr : &pace(choice);
   const auto sum = [&](const Counts& counts, auto value) {
@@ -447,7 +462,9 @@ Guess Estimator::guess(const Choice& choice) {
     }
     // Parameters of a stage are there whatever share of the micro-batches it has.
     double dense = 0, experts = 0, working = 0, tied = 0;
+    bool has_copies = false;
     for (const auto& [stage, share] : rank.stages) {
+      has_copies = has_copies || share < 1;
       const Counts& counts = layers[static_cast<size_t>(stage)];
       dense += sum(counts, [](const Layer& layer) { return layer.dense; });
       experts += sum(counts, [](const Layer& layer) { return layer.experts; });
@@ -457,9 +474,10 @@ Guess Estimator::guess(const Choice& choice) {
         tied = std::max(tied, price.layers[kind].tied);
       }
     }
-    if (all[kEmbedding] == 0) {
-      dense += tied;
+    if (all[kEmbedding] > 0) {
+      tied = 0;  // it is the embedding's own
     }
+    dense += tied;
     std::array<double, kParts> part{}, least{};
     for (size_t p = 0; p < kParts; ++p) {
       part[p] = sum(all, [&](const Layer& layer) { return layer.seconds[p]; }) *
@@ -469,14 +487,15 @@ Guess Estimator::guess(const Choice& choice) {
     const double pass = part[0] + part[1] + part[2];
     const double update = 7 * held_bytes(choice, 1, dense, experts, true) / 3 / bandwidth;
     passes += pass;
-    guess.seconds = std::max(guess.seconds,
-                             static_cast<double>(count) * pass + update +
-                                 sync_s(choice, lie, dense, experts, part[0], part[1] + part[2]));
+    const double after = update + sync_s(choice, lie, dense, experts, part[0], part[1] + part[2]) +
+                         sums_along_pipeline_s(choice, lie, dense, experts, tied, has_copies);
+    guess.after_s = std::max(guess.after_s, after);
+    guess.seconds = std::max(guess.seconds, static_cast<double>(count) * pass + after);
     const std::array<double, kParts>& last = before[static_cast<size_t>(rank.last_stage)];
-    const double after = rank.last_kind == 'B'   ? last[1] + last[2]
-                         : rank.last_kind == 'I' ? last[1]
-                                                 : 0;
-    const double least_s = before[static_cast<size_t>(rank.first_stage)][0] + after +
+    const double back = rank.last_kind == 'B'   ? last[1] + last[2]
+                        : rank.last_kind == 'I' ? last[1]
+                                                : 0;
+    const double least_s = before[static_cast<size_t>(rank.first_stage)][0] + back +
                            static_cast<double>(count) * (least[0] + least[1] + least[2]);
     const double sums =
         shape.overlaps ? 0 : sum(all, [](const Layer& layer) { return layer.least_sums; });
@@ -500,10 +519,62 @@ Guess Estimator::guess(const Choice& choice) {
         std::max(guess.least_bytes, held_bytes(choice, count, dense, experts, true) +
                                         live * std::max(0.0, least_kept - sent));
   }
-  // Ranks wait for the passes of others, long and short ones.
+  // The network may be slower than the passes.
+  const double micro_batches = static_cast<double>(count);
+  guess.messages_s = micro_batches * between.shared_s(load);
+  guess.seconds = std::max(guess.seconds, guess.messages_s + guess.after_s);
+  if (choice.sequences == 0 && !costs_.calibrated()) {
+    const double least_s = micro_batches * between.least_s(load);
+    guess.least_any_s = std::max(guess.least_any_s, least_s);
+    guess.least_s = std::max(guess.least_s, least_s);
+  }
+  // Ranks wait for the passes of others, long and short ones, and for the first and last messages.
   guess.seconds += shape.waits * passes / static_cast<double>(shape.ranks.size());
-  const double message = residual / ranks_of_tp(choice, Share::tokens);
-  guess.seconds += 2 * collective_s(comm::Id::send, message, lie.next) * (choice.pp - 1);
+  guess.seconds += between.there_and_back_s(load);
+  return guess;
+}
+
+Guess Estimator::with_schedule_replayed(const Choice& choice) {
+  Guess guess = this->guess(choice);
+  if (choice.pp == 1) return guess;
+  const Prices& price = prices(choice);
+  const Pace& lie = pace(choice);
+  const Messages& between = messages(choice);
+  // By stage, on the fastest device.
+  std::vector<std::array<double, kParts>> seconds;
+  double all = 0;
+  for (const Counts& counts : stages(choice)) {
+    std::array<double, kParts>& parts = seconds.emplace_back();
+    for (size_t p = 0; p < kParts; ++p) {
+      for (size_t kind = 0; kind < counts.size(); ++kind) {
+        parts[p] += counts[kind] == 0 ? 0 : counts[kind] * price.layers[kind].seconds[p];
+      }
+      all += parts[p];
+    }
+  }
+  const double pass = all / static_cast<double>(seconds.size());
+  const double longest = std::max(between.seconds(0, 1), between.seconds(choice.pp - 1, 0));
+  if (longest < kNoticed * pass) return guess;
+  const std::array<int32_t, 3> schedule{choice.schedule, choice.pp, choice.chunks};
+  const auto [at, fresh] = replayed_.try_emplace({&price, &lie, schedule, choice.layers}, 0.0);
+  if (fresh) {
+    // Passes are about as long as a unit of the schedule's clock.
+    const auto cell = [&](int rank, std::span<const parallel::Action> actions) {
+      double sum = 0;
+      for (const parallel::Action& action : actions) {
+        const std::array<double, kParts>& parts = seconds[static_cast<size_t>(action.stage)];
+        sum += action.kind == 'F'   ? parts[0]
+               : action.kind == 'I' ? parts[1]
+               : action.kind == 'W' ? parts[2]
+                                    : parts[1] + parts[2];
+      }
+      return sum * lie.times[static_cast<size_t>(rank)] / pass;
+    };
+    const auto message = [&](int from, int to) { return between.seconds(from, to) / pass; };
+    at->second = pass * replayed_s(choice, num_micro_batches(space_, choice), {cell, message});
+  }
+  // Two ranks of a pipeline on one node share adapters, which a replay of one of each does not see.
+  guess.seconds = guess.after_s + std::max(at->second, guess.messages_s);
   return guess;
 }
 
@@ -533,163 +604,6 @@ Guess Estimator::floor_of_mesh(const Choice& mesh) {
   guess.least_s *= static_cast<double>(steps);
   guess.least_bytes = held_bytes(choice, steps, dense, experts, true);
   return guess;
-}
-
-/// Bytes that a layer adds to those of a rank.
-double Estimator::layer_bytes(const Choice& choice, const Layer& layer,
-                              const PipelineShape::Rank& rank, double most) const {
-  const double put_off = rank.pending * ((1 + kOutputGradients) * layer.whole - layer.kept);
-  return held_bytes(choice, num_micro_batches(space_, choice), layer.dense, layer.experts, false) +
-         (rank.live * layer.kept + put_off) * most;
-}
-
-/// Of a plan whose ranks have a stage each.
-StageLoads Estimator::loads(const Choice& choice, bool with_bytes) {
-  const Prices& price = prices(choice);
-  const int64_t count = num_micro_batches(space_, choice);
-  const PipelineShape& shape = shapes_.of(choice, count);
-  const Pace& lie = pace(choice);
-  StageLoads loads{.kind_of = tables_[0].kind_of};
-  for (size_t kind = 0; kind < price.layers.size(); ++kind) {
-    const std::array<double, kParts>& parts = price.layers[kind].seconds;
-    loads.seconds.push_back(parts[0] + parts[1] + parts[2]);
-    loads.working.push_back(working_bytes(choice, kind) * lie.most);
-  }
-  for (size_t place = 0; place < shape.ranks.size(); ++place) {
-    loads.speed.push_back(1 / lie.times[place]);
-    if (!with_bytes) continue;
-    std::vector<double>& bytes = loads.bytes.emplace_back();
-    for (const Layer& layer : price.layers) {
-      bytes.push_back(layer_bytes(choice, layer, shape.ranks[place], lie.most));
-    }
-    bytes[kHead] += held_bytes(choice, count, price.layers[kHead].tied, 0, false);
-  }
-  return loads;
-}
-
-/// Layers go one by one from the rank that takes most memory to the one that takes least, for as
-/// long as the former takes more than there is.
-std::vector<int64_t> Estimator::fitted_by_moves(const Choice& choice, double limit) {
-  const Prices& price = prices(choice);
-  const int64_t count = num_micro_batches(space_, choice);
-  const PipelineShape& shape = shapes_.of(choice, count);
-  const double most = pace(choice).most;
-  const std::vector<size_t>& kind_of = tables_[0].kind_of;
-  const auto bytes_of_ranks = [&](const std::vector<int64_t>& layers) {
-    std::vector<size_t> first(layers.size() + 1, 0);  // layer of a stage
-    std::partial_sum(layers.begin(), layers.end(), first.begin() + 1);
-    std::vector<double> found;
-    for (const PipelineShape::Rank& rank : shape.ranks) {
-      double& bytes = found.emplace_back(0);
-      double working = 0, tied = 0;
-      bool has_embedding = false;
-      const auto add = [&](size_t kind) {
-        bytes += layer_bytes(choice, price.layers[kind], rank, most);
-        working = std::max(working, working_bytes(choice, kind) * most);
-        tied += kind == kHead ? held_bytes(choice, count, price.layers[kind].tied, 0, false) : 0;
-        has_embedding = has_embedding || kind == kEmbedding;
-      };
-      for (const auto& [stage, share] : rank.stages) {
-        const auto at = static_cast<size_t>(stage);
-        if (at == 0) {
-          add(kEmbedding);
-        }
-        if (at + 1 == layers.size()) {
-          add(kHead);
-        }
-        for (size_t layer = first[at]; layer < first[at + 1]; ++layer) {
-          add(kind_of[layer]);
-        }
-      }
-      bytes += working + (has_embedding ? 0 : tied);
-    }
-    return found;
-  };
-  std::vector<int64_t> layers = stage_layers(space_, choice);
-  for (std::vector<double> bytes = bytes_of_ranks(layers);;) {
-    const auto fullest = std::max_element(bytes.begin(), bytes.end());
-    const auto emptiest = std::min_element(bytes.begin(), bytes.end());
-    if (*fullest <= limit) return layers;
-    // From the longest of its stages to the shortest of the other's.
-    const auto stage_of = [&](const PipelineShape::Rank& rank, auto is_better) {
-      size_t best = static_cast<size_t>(rank.stages.front().first);
-      for (const auto& [stage, share] : rank.stages) {
-        const auto at = static_cast<size_t>(stage);
-        best = is_better(layers[at], layers[best]) ? at : best;
-      }
-      return best;
-    };
-    std::vector<int64_t> moved = layers;
-    const size_t from =
-        stage_of(shape.ranks[static_cast<size_t>(fullest - bytes.begin())], std::greater<>());
-    const bool is_inner = from > 0 && from + 1 < layers.size();
-    if (moved[from] == (is_inner ? 1 : 0)) return layers;
-    --moved[from];
-    ++moved[stage_of(shape.ranks[static_cast<size_t>(emptiest - bytes.begin())], std::less<>())];
-    std::vector<double> then = bytes_of_ranks(moved);
-    if (*std::max_element(then.begin(), then.end()) >= *fullest) return layers;
-    layers = std::move(moved);
-    bytes = std::move(then);
-  }
-}
-
-/// Every rank of the pipeline has one stage, of all micro-batches.
-bool Estimator::has_stage_each(const Choice& choice) {
-  const PipelineShape& shape = shapes_.of(choice, num_micro_batches(space_, choice));
-  return std::all_of(shape.ranks.begin(), shape.ranks.end(),
-                     [](const PipelineShape::Rank& rank) { return rank.stages.size() == 1; });
-}
-
-StageLayers Estimator::layers_by_time(const Choice& even) {
-  if (even.pp == 1 || is_given(space_, "plan.pp_layers")) return {};
-  Choice choice = even;
-  choice.layers = StageLayers(stage_layers(space_, even));
-  if (!deals_well(space_, choice)) return {};
-  if (!has_stage_each(choice)) {
-    const auto by_speed = space_.balanced.find(stages_of(choice));
-    return by_speed == space_.balanced.end() ? StageLayers() : StageLayers(by_speed->second);
-  }
-  const auto [at, fresh] = by_time_.try_emplace({&prices(choice), &pace(choice), choice.pp});
-  if (fresh) {
-    const StageLoads loads = this->loads(choice, false);
-    std::vector<int64_t> laid = *lay_layers(loads, std::numeric_limits<double>::infinity());
-    if (slowest_stage(loads, laid) < slowest_stage(loads, choice.layers.each()) * kWorthBalancing) {
-      at->second = StageLayers(std::move(laid));
-    }
-  }
-  return at->second;
-}
-
-std::vector<StageLayers> Estimator::layers_by_memory(const Choice& even, double limit) {
-  std::vector<StageLayers> found;
-  Choice choice = even;
-  choice.layers = StageLayers(stage_layers(space_, even));
-  if (!deals_well(space_, choice)) return found;
-  const StageLayers by_time = layers_by_time(even);
-  const auto add = [&](std::vector<int64_t> layers) {
-    StageLayers laid(std::move(layers));
-    if (laid != choice.layers && laid != by_time &&
-        std::find(found.begin(), found.end(), laid) == found.end()) {
-      found.push_back(std::move(laid));
-    }
-  };
-  if (!has_stage_each(choice)) {
-    add(fitted_by_moves(choice, limit));
-    return found;
-  }
-  const StageLoads loads = this->loads(choice, true);
-  double all = 0;
-  const std::vector<Counts>& counts = stages(choice);
-  for (size_t stage = 0; stage < counts.size(); ++stage) {
-    all += std::inner_product(counts[stage].begin(), counts[stage].end(),
-                              loads.bytes[stage].begin(), 0.0);
-  }
-  if (all > limit * kHopeless * static_cast<double>(counts.size())) return found;
-  if (std::optional<std::vector<int64_t>> by_both = lay_layers(loads, limit)) {
-    add(std::move(*by_both));
-  }
-  add(*lay_layers(loads, least_bytes(loads)));
-  return found;
 }
 
 }  // namespace hocket::planner

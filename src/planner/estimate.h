@@ -7,6 +7,7 @@
 //   memory >= parameters, their gradients and states, and what live micro-batches keep
 //   time   >= the busiest pipeline rank's kernels, its wait for the first micro-batch to come and
 //             the last to go back, and sums over tp in forward passes
+//          >= the messages between stages: those of a rank, and those through a node's adapters
 #pragma once
 
 #include <array>
@@ -20,6 +21,7 @@
 #include "collectives/comm_op.h"
 #include "cost/cost_model.h"
 #include "graph/graph.h"
+#include "planner/messages.h"
 #include "planner/model_table.h"
 #include "planner/pipeline_shape.h"
 #include "planner/space.h"
@@ -31,6 +33,9 @@ struct Guess {
   double least_s = 0, seconds = 0;
   double least_any_s = 0;  ///< the bound whatever algorithms sums have
   double least_bytes = 0, bytes = 0;
+  // Of `seconds`.
+  double after_s = 0;     ///< sums and updates beside the passes
+  double messages_s = 0;  ///< for which messages between stages keep a link busy
 };
 
 /// Prices of one model on one cluster. Each thread has its own.
@@ -51,6 +56,10 @@ class Estimator {
   /// No plan with this mesh and micro-batch takes less, whatever else it chooses.
   Guess floor_of_mesh(const Choice& mesh);
   Guess guess(const Choice& choice);
+  /// The same, with the plan's schedule replayed if its messages are long enough to matter: what of
+  /// them passes hide depends on the order of both. Takes milliseconds where guess() takes
+  /// microseconds.
+  Guess with_schedule_replayed(const Choice& choice);
   /// A plan's layers laid on its stages by the time that these take; none where even ones are as
   /// good. Soon known: many plans have the same.
   StageLayers layers_by_time(const Choice& choice);
@@ -73,14 +82,27 @@ class Estimator {
   using Counts = std::vector<double>;  // layers by kind
   const std::vector<Counts>& stages(const Choice& choice);
   double layer_bytes(const Choice& choice, const Layer& layer, const PipelineShape::Rank& rank,
-                     double most) const;
+                     double share, double most) const;
   bool has_stage_each(const Choice& choice);
   StageLoads loads(const Choice& choice, bool with_bytes);
+  std::vector<SharedStages> shared_stages(const Choice& choice);
   std::vector<int64_t> fitted_by_moves(const Choice& choice, double limit);
   double held_bytes(const Choice& choice, int64_t micro_batches, double dense, double experts,
                     bool least) const;
   double working_bytes(const Choice& choice, size_t kind) const;
-  double collective_s(comm::Id op, double payload, const cost::GroupShape& shape) const;
+  struct TransferTime {
+    double alone = 0;
+    double beside_others = 0;  ///< all ranks of a node do the same, and share its adapters
+  };
+  const TransferTime& transfer(comm::Id op, double payload, const cost::GroupShape& shape) const;
+  double collective_s(comm::Id op, double payload, const cost::GroupShape& shape) const {
+    return transfer(op, payload, shape).beside_others;
+  }
+  double message_bytes(const Choice& choice) const;
+  const Messages& messages(const Choice& choice);
+  const Messages::Load& message_load(const Choice& choice, const PipelineShape& shape);
+  double sums_along_pipeline_s(const Choice& choice, const Groups& groups, double dense,
+                               double experts, double tied, bool has_copies) const;
   Layer price(const Choice& choice, size_t kind, const Groups& groups) const;
   void add_sums(const Choice& choice, size_t kind, const Groups& groups, Layer* layer) const;
   double sync_s(const Choice& choice, const Groups& groups, double dense, double experts,
@@ -107,7 +129,12 @@ class Estimator {
   struct HashTransfer {
     size_t operator()(const Transfer& transfer) const;
   };
-  mutable std::unordered_map<Transfer, double, HashTransfer> seconds_;
+  mutable std::unordered_map<Transfer, TransferTime, HashTransfer> seconds_;
+  std::map<std::pair<int64_t, double>, Messages> messages_;  // by devices of a stage, and bytes
+  std::map<std::pair<const PipelineShape*, int64_t>, Messages::Load> message_loads_;
+  /// Seconds of the passes of a schedule, replayed.
+  std::map<std::tuple<const Prices*, const Pace*, std::array<int32_t, 3>, StageLayers>, double>
+      replayed_;  // by schedule, pp and chunks
 };
 
 }  // namespace hocket::planner

@@ -10,9 +10,13 @@ namespace hocket::planner {
 
 namespace {
 
-/// Micro-batches of which a schedule shows its pattern: what more of them add is busy.
-int shown_micro_batches(const parallel::BuiltIn& schedule, const Choice& choice, int64_t count) {
-  const int64_t enough = std::min<int64_t>(count, 2 * choice.pp);
+constexpr int64_t kShown = 2;
+
+/// Micro-batches of which a schedule shows its pattern, so many times as many as it has ranks: what
+/// more of them add is always the same.
+int shown_micro_batches(const parallel::BuiltIn& schedule, const Choice& choice, int64_t count,
+                        int64_t times) {
+  const int64_t enough = std::min<int64_t>(count, times * choice.pp);
   const int fitting = schedule.fitting
                           ? schedule.fitting(choice.pp, choice.chunks, static_cast<int>(enough))
                           : static_cast<int>(enough);
@@ -40,12 +44,33 @@ PipelineShape::Rank rank_of(const std::vector<parallel::Action>& row, int micro_
   return rank;
 }
 
+/// Adds what each rank sends: what a pass makes, to the rank with the next one of the micro-batch.
+void add_sends(const parallel::Schedule& schedule, int64_t stages, int micro_batches,
+               PipelineShape* shape) {
+  std::map<std::pair<int, int>, int64_t> rank_of;  // by stage and micro-batch
+  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    for (const parallel::Action& action : schedule.ranks[rank]) {
+      rank_of[{action.stage, action.micro_batch}] = static_cast<int64_t>(rank);
+    }
+  }
+  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    for (const parallel::Action& action : schedule.ranks[rank]) {
+      const int next = action.kind == 'F' ? action.stage + 1 : action.stage - 1;
+      if (action.kind == 'W' || next < 0 || next >= stages) continue;
+      const int64_t to = rank_of.at({next, action.micro_batch});
+      if (to != static_cast<int64_t>(rank)) {
+        shape->ranks[rank].sends[to] += 1.0 / micro_batches;
+      }
+    }
+  }
+}
+
 PipelineShape shape_of(const Choice& choice, int64_t count) {
   if (choice.pp == 1) {
     return {.ranks = {{.stages = {{0, 1.0}}}}};
   }
   const parallel::BuiltIn& built_in = parallel::built_in_schedules()[choice.schedule];
-  const int shown = shown_micro_batches(built_in, choice, count);
+  const int shown = shown_micro_batches(built_in, choice, count, kShown);
   const parallel::Schedule schedule = built_in.make(choice.pp, choice.chunks, shown);
   const sim::ScheduleReport report =
       sim::simulate_schedule(schedule, choice.pp * choice.chunks, shown, {});
@@ -60,6 +85,7 @@ PipelineShape shape_of(const Choice& choice, int64_t count) {
       shape.overlaps = shape.overlaps || action.overlaps_next;
     }
   }
+  add_sends(schedule, int64_t{choice.pp} * choice.chunks, shown, &shape);
   if (busiest > 0) {
     shape.waits = (report.step - busiest) / busiest * shown;
   }
@@ -67,6 +93,20 @@ PipelineShape shape_of(const Choice& choice, int64_t count) {
 }
 
 }  // namespace
+
+double replayed_s(const Choice& choice, int64_t micro_batches, const sim::CellTimes& times) {
+  const parallel::BuiltIn& built_in = parallel::built_in_schedules()[choice.schedule];
+  const auto step = [&](int count) {
+    return sim::schedule_step(built_in.make(choice.pp, choice.chunks, count),
+                              choice.pp * choice.chunks, count, times);
+  };
+  const int fewer = shown_micro_batches(built_in, choice, micro_batches, kShown);
+  const int more = shown_micro_batches(built_in, choice, micro_batches, 2 * kShown);
+  const double found = step(more);
+  if (more == micro_batches || more == fewer) return found;
+  const double each = (found - step(fewer)) / (more - fewer);
+  return found + static_cast<double>(micro_batches - more) * each;
+}
 
 const PipelineShape& PipelineShapes::of(const Choice& choice, int64_t micro_batches) {
   // More micro-batches than twice the ranks show nothing new.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a pipeline schedule alone says of a step, whatever the model: how long ranks wait, for how
-// many micro-batches they keep what backward passes read, and where their first and last work lies.
+// many micro-batches they keep what backward passes read, where their first and last work lies, and
+// which messages they send.
 #pragma once
 
 #include <array>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "planner/space.h"
+#include "sim/schedule_sim.h"
 
 namespace hocket::planner {
 
@@ -22,6 +24,8 @@ struct PipelineShape {
     char last_kind = 'B';     ///< of that: parallel::Action::kind
     double live = 1;          ///< most micro-batches alive, in shares of all of its layers
     double pending = 0;       ///< most whose gradients of weights are put off, likewise
+    /// Messages of a micro-batch that it sends, by the rank that they go to.
+    std::map<int64_t, double> sends = {};
   };
   std::vector<Rank> ranks;
   /// Time that ranks wait in a step, in passes (forward and backward) of a micro-batch through all
@@ -30,6 +34,10 @@ struct PipelineShape {
   bool splits_backward = false;  ///< gradients of weights are work of their own
   bool overlaps = false;         ///< passes of two micro-batches take turns on a rank
 };
+
+/// Seconds that the passes of a step and the messages between them take, as long as `times` says:
+/// replayed, but for micro-batches beyond those that show what each more of them adds.
+double replayed_s(const Choice& choice, int64_t micro_batches, const sim::CellTimes& times);
 
 /// Shapes of the built-in schedules, each worked out once.
 class PipelineShapes {

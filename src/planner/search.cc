@@ -34,6 +34,7 @@ struct Candidate {
   float key = 0;
   float guess_s = 0, bytes = 0;  ///< estimated
   uint32_t order = 0;            ///< of those with one key
+  bool replayed = false;         ///< estimated with its schedule replayed
   bool varied = false;           ///< plan.ep_inner is not the one that it was bounded with
   bool surest = false;           ///< it is to be the first plan, of a search that was stopped
   /// It stands for the ways to lay the plan's layers by memory, which are worked out when its turn
@@ -161,6 +162,7 @@ class Search {
   void keep(Bounded found);
   bool take(Candidate* candidate, Estimator* estimator);
   bool is_put_off(Candidate candidate);
+  void replay_schedule(Candidate* candidate, Estimator* estimator) const;
   double passes(const Choice& choice) const;
   size_t surest() const;
   bool take_surest(Candidate* candidate, Estimator* estimator);
@@ -457,7 +459,15 @@ bool Search::take(Candidate* candidate, Estimator* estimator) {
           continue;
         }
         ++busy_;
-        return true;
+        if (candidate->replayed || options_.everything) return true;
+        // Then others may come first.
+        lock.unlock();
+        replay_schedule(candidate, estimator);
+        lock.lock();
+        --busy_;
+        add(*candidate);
+        more_.notify_all();
+        continue;
       }
       ++result_.counts.slower;
       if (candidate->stands_for_layers) continue;
@@ -535,6 +545,15 @@ bool Search::is_put_off(Candidate candidate) {
   candidate.key = static_cast<float>(key);
   add(candidate);
   return true;
+}
+
+/// Estimates a plan whose turn has come more closely.
+void Search::replay_schedule(Candidate* candidate, Estimator* estimator) const {
+  const Guess guess = estimator->with_schedule_replayed(candidate->choice);
+  const Candidate closer = this->candidate(candidate->choice, guess);
+  candidate->key = std::max(candidate->key, closer.key);
+  candidate->guess_s = closer.guess_s;
+  candidate->replayed = true;
 }
 
 void Search::add(const Candidate& candidate) {

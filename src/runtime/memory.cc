@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/math.h"
-#include "program/finalize.h"
+#include "program/memory.h"
 
 namespace hocket::runtime {
 

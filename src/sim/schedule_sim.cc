@@ -44,42 +44,40 @@ double cost_of(const Action& action, const ScheduleCosts& costs) {
   }
 }
 
-double cost_of(const std::vector<Action>& cell, const ScheduleCosts& costs) {
-  if (cell.size() > 1 && costs.overlapped >= 0) return costs.overlapped;
-  double sum = 0;
-  for (const Action& action : cell) {
-    sum += cost_of(action, costs);
-  }
-  return sum;
+CellTimes times_of(const ScheduleCosts& costs) {
+  return {.cell =
+              [costs](int, std::span<const Action> cell) {
+                if (cell.size() > 1 && costs.overlapped >= 0) return costs.overlapped;
+                double sum = 0;
+                for (const Action& action : cell) {
+                  sum += cost_of(action, costs);
+                }
+                return sum;
+              },
+          .message = [costs](int, int) { return costs.communication; }};
 }
 
 /// Says what the engine's tasks take: cells their cost, messages theirs.
 class CellDurations : public Durations {
  public:
-  explicit CellDurations(double communication) : communication_(communication) {}
-  /// By class and task: of a cell.
-  std::vector<std::map<TaskId, int64_t>> cells;
+  /// By class and task.
+  std::vector<std::vector<int64_t>> ticks_of;
 
-  int64_t work_ns(ClassId cls, TaskId task) override { return cells[cls].at(task); }
+  int64_t work_ns(ClassId cls, TaskId task) override { return ticks_of[cls][task]; }
   int32_t shape_of(std::span<const int32_t>) override { return 0; }
-  int64_t transfer_ns(ClassId, TaskId, int32_t) override { return ticks(communication_); }
-
- private:
-  const double communication_;
+  int64_t transfer_ns(ClassId cls, TaskId task, int32_t) override { return ticks_of[cls][task]; }
 };
 
 /// Makes the program of a schedule: on every rank a compute task per cell, and around it the
 /// messages that come from and go to the stages before and behind its own.
 class ScheduleProgram {
  public:
-  ScheduleProgram(const Schedule& schedule, int stages, int micro_batches,
-                  const ScheduleCosts& costs)
-      : durations(costs.communication),
-        cells(schedule.ranks.size()),
+  ScheduleProgram(const Schedule& schedule, int stages, int micro_batches, const CellTimes& times)
+      : cells(schedule.ranks.size()),
         schedule_(schedule),
         stages_(stages),
         micro_batches_(micro_batches),
-        costs_(costs) {
+        times_(times) {
     const int ranks = static_cast<int>(schedule.ranks.size());
     for (int rank = 0; rank < ranks; ++rank) {
       for (const Action& action : schedule.ranks[rank]) {
@@ -89,7 +87,7 @@ class ScheduleProgram {
     }
     program.roles = {{"all", graph::Mesh{{{"pp", ranks}}}}};
     program.num_micro_batches = micro_batches;
-    durations.cells.resize(schedule.ranks.size());
+    durations.ticks_of.resize(schedule.ranks.size());
     const graph::TensorType type{graph::DType::f32, {1}};
     program::Kind compute;
     compute.op = "cell";
@@ -136,7 +134,7 @@ class ScheduleProgram {
     }
     const TaskId id = tasks.size();
     tasks.push_back(std::move(compute));
-    durations.cells[rank][id] = ticks(cost_of(cell, costs_));
+    durations.ticks_of[rank].push_back(ticks(times_.cell(rank, cell)));
     for (const Action& action : cell) {
       if (add_message(rank, action, comm::Role::send)) {
         tasks.back().deps.push_back(id);
@@ -164,13 +162,14 @@ class ScheduleProgram {
     const int reader = sends ? stage : action.stage;
     message.tag = ((forward ? 0 : stages_) + reader) * micro_batches_ + action.micro_batch;
     program.classes[rank].tasks.push_back(std::move(message));
+    durations.ticks_of[rank].push_back(sends ? ticks(times_.message(rank, peer)) : 0);
     return true;
   }
 
   const Schedule& schedule_;
   const int stages_;
   const int micro_batches_;
-  const ScheduleCosts& costs_;
+  const CellTimes& times_;
   std::map<Key, int> rank_of_;
   program::KindId compute_, send_, receive_;
 };
@@ -224,7 +223,8 @@ ScheduleCosts parse_costs(const std::string& text) {
 ScheduleReport simulate_schedule(const Schedule& schedule, int stages, int micro_batches,
                                  const ScheduleCosts& costs) {
   // The program is replayed rank by rank; then its times become those of the cells.
-  ScheduleProgram made(schedule, stages, micro_batches, costs);
+  const CellTimes times = times_of(costs);
+  ScheduleProgram made(schedule, stages, micro_batches, times);
   ReplayOptions options;
   options.all_ranks = true;
   const Replay replayed = replay(made.program, made.durations, options);
@@ -249,6 +249,15 @@ ScheduleReport simulate_schedule(const Schedule& schedule, int stages, int micro
   }
   report.bubble = report.step > 0 ? 1 - busy / (ranks * report.step) : 0;
   return report;
+}
+
+double schedule_step(const Schedule& schedule, int stages, int micro_batches,
+                     const CellTimes& times) {
+  ScheduleProgram made(schedule, stages, micro_batches, times);
+  ReplayOptions options;
+  options.all_ranks = true;
+  options.record = false;
+  return static_cast<double>(replay(made.program, made.durations, options).end_ns) / kTicks;
 }
 
 }  // namespace hocket::sim

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,13 @@ struct ScheduleCosts {
   double backward = -1;      ///< B: the whole backward; below 0: I + W
   double overlapped = -1;    ///< FB: an overlapped pair; below 0: what both take
   double communication = 0;  ///< of a message to another rank
+};
+
+/// Times that are not the same everywhere, in any unit.
+struct CellTimes {
+  /// Of a cell, one action or an overlapped pair, on a rank.
+  std::function<double(int rank, std::span<const parallel::Action> cell)> cell;
+  std::function<double(int from, int to)> message;  ///< between two ranks
 };
 
 /// Reads "F=1,I=1,W=1,B=2,FB=2.5,comm=0.1": any of them, in any order. Throws Error.
@@ -52,6 +61,10 @@ struct ScheduleReport {
 /// count.
 ScheduleReport simulate_schedule(const parallel::Schedule& schedule, int stages, int micro_batches,
                                  const ScheduleCosts& costs);
+
+/// The same with other times: the step alone.
+double schedule_step(const parallel::Schedule& schedule, int stages, int micro_batches,
+                     const CellTimes& times);
 
 /// Figures, and a line per rank of what it runs when.
 std::string to_text(const ScheduleReport& report);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -187,6 +188,61 @@ TEST(PlanSpace, LayersOfSeveralChunksAreLaidByTheSpeedOfTheirRanks) {
       balanced_layers(costs, {.pp = 2, .chunks = 2, .is_v = true}, {1, 0.5});
   EXPECT_EQ(v[0] + v[3], 16);
   EXPECT_LE(std::max(v[0], v[3] + 1), 9);
+}
+
+TEST(PlanSpace, AlikeLayersAreLaidOnRanksWithSeveralStages) {
+  int none = 0, bound = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    const auto some = [&](uint64_t least, uint64_t more) {
+      return static_cast<double>(least + rng.below(more));
+    };
+    const bool is_v = rng.below(2) == 1;
+    const Stages lie{.pp = static_cast<int32_t>(2 + rng.below(2)), .chunks = 2, .is_v = is_v};
+    const auto stages = static_cast<size_t>(lie.count());
+    const auto layers = static_cast<int64_t>(stages + rng.below(6));
+    std::vector<SharedStages> ranks(static_cast<size_t>(lie.pp));
+    for (int64_t stage = 0; stage < lie.count(); ++stage) {
+      ranks[static_cast<size_t>(lie.rank_of(stage))].stages.push_back(stage);
+    }
+    for (SharedStages& rank : ranks) {
+      rank = {rank.stages, some(0, 6), some(1, 3), some(0, 6), some(1, 4)};
+    }
+    const double limit = some(6, 25);
+    const auto most = [&](const std::vector<int64_t>& laid, bool of_bytes) {
+      double found = 0;
+      for (const SharedStages& rank : ranks) {
+        double count = 0;
+        for (const int64_t stage : rank.stages) {
+          count += static_cast<double>(laid[static_cast<size_t>(stage)]);
+        }
+        found = std::max(found, of_bytes ? rank.bytes + count * rank.layer_bytes
+                                         : rank.seconds + count * rank.layer_seconds);
+      }
+      return found;
+    };
+    double least = 1e9, slowest = 1e9, whatever = 1e9;
+    visit_ways(layers, stages, [&](const std::vector<int64_t>& laid) {
+      least = std::min(least, most(laid, true));
+      whatever = std::min(whatever, most(laid, false));
+      if (most(laid, true) <= limit) {
+        slowest = std::min(slowest, most(laid, false));
+      }
+    });
+    EXPECT_EQ(most(lay_alike_layers_by_bytes(layers, ranks), true), least);
+    none += least > limit ? 1 : 0;
+    bound += least <= limit && slowest > whatever ? 1 : 0;
+    const std::optional<std::vector<int64_t>> laid = lay_alike_layers(layers, ranks, limit);
+    ASSERT_EQ(laid.has_value(), least <= limit);
+    if (!laid) continue;
+    EXPECT_EQ(std::accumulate(laid->begin(), laid->end(), int64_t{0}), layers);
+    EXPECT_GE(*std::min_element(laid->begin() + 1, laid->end() - 1), 1);
+    EXPECT_LE(most(*laid, true), limit);
+    EXPECT_EQ(most(*laid, false), slowest);
+  }
+  EXPECT_GT(none, 10);
+  EXPECT_GT(bound, 10);
 }
 
 TEST(PlanSpace, GivenLayersAreOfPipelinesWithAsManyStages) {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace hocket::sim {
@@ -54,6 +56,25 @@ TEST(ScheduleSim, Costs) {
   for (const char* wrong : {"F", "F=", "F=-1", "Q=1", "F=1e9", "F=nan", "=1"}) {
     EXPECT_THROW(static_cast<void>(parse_costs(wrong)), Error) << wrong;
   }
+}
+
+TEST(ScheduleSim, CellsAndMessagesMayTakeWhatTheyWant) {
+  // A long stage sets the pace; a slow link alone adds its way there and back.
+  const parallel::Schedule schedule = parallel::one_f_one_b(4, 8);
+  const auto step = [&](double longer, double slow) {
+    return schedule_step(
+        schedule, 4, 8,
+        {.cell =
+             [&](int rank, std::span<const parallel::Action> cell) {
+               return (cell.front().kind == 'F' ? 1 : 2) * (rank == 3 ? longer : 1);
+             },
+         .message = [&](int from, int to) { return std::max(from, to) == 2 ? slow : 0.0; }});
+  };
+  EXPECT_DOUBLE_EQ(step(1, 0), run_schedule("1f1b", 4, 1, 8).step);
+  EXPECT_DOUBLE_EQ(step(2, 0), 8 * 6 + 3 * 3);
+  EXPECT_GE(step(1, 0.5), step(1, 0) + 2 * 0.5);
+  // A rank sends one message at a time: of each micro-batch, one.
+  EXPECT_GE(step(1, 5), 8 * 5);
 }
 
 TEST(ScheduleSim, ATimelineIsAsLongAsTheStep) {

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers on the stages of a plan, by what they take of time and memory there.
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "planner/estimate.h"
+#include "planner/estimate_parts.h"
+
+namespace hocket::planner {
+
+namespace {
+
+/// Where all ranks on average are estimated to take more than this times what there is, no layers
+/// on stages will fit.
+constexpr double kHopeless = 1.3;
+
+}  // namespace
+
+/// Bytes that a layer adds to those of a rank, which runs it for such a share of the micro-batches.
+double Estimator::layer_bytes(const Choice& choice, const Layer& layer,
+                              const PipelineShape::Rank& rank, double share, double most) const {
+  const double put_off = rank.pending * ((1 + kOutputGradients) * layer.whole - layer.kept);
+  return held_bytes(choice, num_micro_batches(space_, choice), layer.dense, layer.experts, false) +
+         (rank.live * layer.kept + put_off) * share * most;
+}
+
+/// Of a plan whose ranks have a stage each.
+StageLoads Estimator::loads(const Choice& choice, bool with_bytes) {
+  const Prices& price = prices(choice);
+  const int64_t count = num_micro_batches(space_, choice);
+  const PipelineShape& shape = shapes_.of(choice, count);
+  const Pace& lie = pace(choice);
+  StageLoads loads{.kind_of = tables_[0].kind_of};
+  for (size_t kind = 0; kind < price.layers.size(); ++kind) {
+    const std::array<double, kParts>& parts = price.layers[kind].seconds;
+    loads.seconds.push_back(parts[0] + parts[1] + parts[2]);
+    loads.working.push_back(working_bytes(choice, kind) * lie.most);
+  }
+  for (size_t place = 0; place < shape.ranks.size(); ++place) {
+    loads.speed.push_back(1 / lie.times[place]);
+    if (!with_bytes) continue;
+    std::vector<double>& bytes = loads.bytes.emplace_back();
+    for (const Layer& layer : price.layers) {
+      bytes.push_back(layer_bytes(choice, layer, shape.ranks[place], 1, lie.most));
+    }
+    bytes[kHead] += held_bytes(choice, count, price.layers[kHead].tied, 0, false);
+  }
+  return loads;
+}
+
+/// Of a plan whose layers are all alike: what every rank, or ranks with copies of the same stages,
+/// takes.
+std::vector<SharedStages> Estimator::shared_stages(const Choice& choice) {
+  const Prices& price = prices(choice);
+  const int64_t count = num_micro_batches(space_, choice);
+  const PipelineShape& shape = shapes_.of(choice, count);
+  const Pace& lie = pace(choice);
+  const int64_t last = int64_t{choice.pp} * choice.chunks - 1;
+  const size_t kind_of_layers = tables_[0].kind_of.front();
+  std::vector<SharedStages> found;
+  for (size_t place = 0; place < shape.ranks.size(); ++place) {
+    const PipelineShape::Rank& rank = shape.ranks[place];
+    SharedStages own;
+    for (const auto& [stage, share] : rank.stages) {
+      own.stages.push_back(stage);
+    }
+    const auto has = [&](int64_t stage) {
+      return std::find(own.stages.begin(), own.stages.end(), stage) != own.stages.end();
+    };
+    const double share = rank.stages.front().second;
+    const auto seconds = [&](size_t kind) {
+      const std::array<double, kParts>& parts = price.layers[kind].seconds;
+      return share * lie.times[place] * (parts[0] + parts[1] + parts[2]);
+    };
+    const auto bytes = [&](size_t kind) {
+      return layer_bytes(choice, price.layers[kind], rank, share, lie.most);
+    };
+    const auto working = [&](size_t kind) { return working_bytes(choice, kind) * lie.most; };
+    own.layer_seconds = seconds(kind_of_layers);
+    own.layer_bytes = bytes(kind_of_layers);
+    double most = working(kind_of_layers);
+    for (const size_t end : {kEmbedding, kHead}) {
+      if (!has(end == kHead ? last : 0)) continue;
+      own.seconds += seconds(end);
+      own.bytes += bytes(end);
+      most = std::max(most, working(end));
+    }
+    if (has(last) && !has(0)) {
+      own.bytes += held_bytes(choice, count, price.layers[kHead].tied, 0, false);
+    }
+    own.bytes += most;
+    const auto known = std::find_if(found.begin(), found.end(), [&](const SharedStages& other) {
+      return std::is_permutation(own.stages.begin(), own.stages.end(), other.stages.begin(),
+                                 other.stages.end());
+    });
+    if (known == found.end()) {
+      found.push_back(std::move(own));
+      continue;
+    }
+    known->seconds = std::max(known->seconds, own.seconds);
+    known->layer_seconds = std::max(known->layer_seconds, own.layer_seconds);
+    known->bytes = std::max(known->bytes, own.bytes);
+    known->layer_bytes = std::max(known->layer_bytes, own.layer_bytes);
+  }
+  return found;
+}
+
+/// Of ranks with several stages of unlike layers, a heuristic: layers go one by one from the rank
+/// that takes most memory to the one that takes least, for as long as the former takes more than
+/// there is.
+std::vector<int64_t> Estimator::fitted_by_moves(const Choice& choice, double limit) {
+  const Prices& price = prices(choice);
+  const int64_t count = num_micro_batches(space_, choice);
+  const PipelineShape& shape = shapes_.of(choice, count);
+  const double most = pace(choice).most;
+  const std::vector<size_t>& kind_of = tables_[0].kind_of;
+  const auto bytes_of_ranks = [&](const std::vector<int64_t>& layers) {
+    std::vector<size_t> first(layers.size() + 1, 0);  // layer of a stage
+    std::partial_sum(layers.begin(), layers.end(), first.begin() + 1);
+    std::vector<double> found;
+    for (const PipelineShape::Rank& rank : shape.ranks) {
+      double& bytes = found.emplace_back(0);
+      double working = 0, tied = 0;
+      bool has_embedding = false;
+      const auto add = [&](size_t kind, double share) {
+        bytes += layer_bytes(choice, price.layers[kind], rank, share, most);
+        working = std::max(working, working_bytes(choice, kind) * most);
+        tied += kind == kHead ? held_bytes(choice, count, price.layers[kind].tied, 0, false) : 0;
+        has_embedding = has_embedding || kind == kEmbedding;
+      };
+      for (const auto& [stage, share] : rank.stages) {
+        const auto at = static_cast<size_t>(stage);
+        if (at == 0) {
+          add(kEmbedding, share);
+        }
+        if (at + 1 == layers.size()) {
+          add(kHead, share);
+        }
+        for (size_t layer = first[at]; layer < first[at + 1]; ++layer) {
+          add(kind_of[layer], share);
+        }
+      }
+      bytes += working + (has_embedding ? 0 : tied);
+    }
+    return found;
+  };
+  std::vector<int64_t> layers = stage_layers(space_, choice);
+  for (std::vector<double> bytes = bytes_of_ranks(layers);;) {
+    const auto fullest = std::max_element(bytes.begin(), bytes.end());
+    const auto emptiest = std::min_element(bytes.begin(), bytes.end());
+    if (*fullest <= limit) return layers;
+    // From the longest of its stages to the shortest of the other's.
+    const auto stage_of = [&](const PipelineShape::Rank& rank, auto is_better) {
+      size_t best = static_cast<size_t>(rank.stages.front().first);
+      for (const auto& [stage, share] : rank.stages) {
+        const auto at = static_cast<size_t>(stage);
+        best = is_better(layers[at], layers[best]) ? at : best;
+      }
+      return best;
+    };
+    std::vector<int64_t> moved = layers;
+    const size_t from =
+        stage_of(shape.ranks[static_cast<size_t>(fullest - bytes.begin())], std::greater<>());
+    const bool is_inner = from > 0 && from + 1 < layers.size();
+    if (moved[from] == (is_inner ? 1 : 0)) return layers;
+    --moved[from];
+    ++moved[stage_of(shape.ranks[static_cast<size_t>(emptiest - bytes.begin())], std::less<>())];
+    std::vector<double> then = bytes_of_ranks(moved);
+    if (*std::max_element(then.begin(), then.end()) >= *fullest) return layers;
+    layers = std::move(moved);
+    bytes = std::move(then);
+  }
+}
+
+/// Every rank of the pipeline has one stage, of all micro-batches.
+bool Estimator::has_stage_each(const Choice& choice) {
+  const PipelineShape& shape = shapes_.of(choice, num_micro_batches(space_, choice));
+  return std::all_of(shape.ranks.begin(), shape.ranks.end(),
+                     [](const PipelineShape::Rank& rank) { return rank.stages.size() == 1; });
+}
+
+StageLayers Estimator::layers_by_time(const Choice& even) {
+  if (even.pp == 1 || is_given(space_, "plan.pp_layers")) return {};
+  Choice choice = even;
+  choice.layers = StageLayers(stage_layers(space_, even));
+  if (!deals_well(space_, choice)) return {};
+  if (!has_stage_each(choice)) {
+    const auto by_speed = space_.balanced.find(stages_of(choice));
+    return by_speed == space_.balanced.end() ? StageLayers() : StageLayers(by_speed->second);
+  }
+  const auto [at, fresh] = by_time_.try_emplace({&prices(choice), &pace(choice), choice.pp});
+  if (fresh) {
+    const StageLoads loads = this->loads(choice, false);
+    std::vector<int64_t> laid = *lay_layers(loads, std::numeric_limits<double>::infinity());
+    if (slowest_stage(loads, laid) < slowest_stage(loads, choice.layers.each()) * kWorthBalancing) {
+      at->second = StageLayers(std::move(laid));
+    }
+  }
+  return at->second;
+}
+
+std::vector<StageLayers> Estimator::layers_by_memory(const Choice& even, double limit) {
+  std::vector<StageLayers> found;
+  Choice choice = even;
+  choice.layers = StageLayers(stage_layers(space_, even));
+  if (!deals_well(space_, choice)) return found;
+  const StageLayers by_time = layers_by_time(even);
+  const auto add = [&](std::vector<int64_t> layers) {
+    StageLayers laid(std::move(layers));
+    if (laid != choice.layers && laid != by_time &&
+        std::find(found.begin(), found.end(), laid) == found.end()) {
+      found.push_back(std::move(laid));
+    }
+  };
+  if (!has_stage_each(choice)) {
+    const std::vector<size_t>& kind_of = tables_[0].kind_of;
+    const bool alike = std::equal(kind_of.begin() + 1, kind_of.end(), kind_of.begin());
+    if (!alike) {
+      add(fitted_by_moves(choice, limit));
+      return found;
+    }
+    const std::vector<SharedStages> ranks = shared_stages(choice);
+    if (std::optional<std::vector<int64_t>> by_both =
+            lay_alike_layers(std::ssize(kind_of), ranks, limit)) {
+      add(std::move(*by_both));
+    }
+    add(lay_alike_layers_by_bytes(std::ssize(kind_of), ranks));
+    return found;
+  }
+  const StageLoads loads = this->loads(choice, true);
+  double all = 0;
+  const std::vector<Counts>& counts = stages(choice);
+  for (size_t stage = 0; stage < counts.size(); ++stage) {
+    all += std::inner_product(counts[stage].begin(), counts[stage].end(),
+                              loads.bytes[stage].begin(), 0.0);
+  }
+  if (all > limit * kHopeless * static_cast<double>(counts.size())) return found;
+  if (std::optional<std::vector<int64_t>> by_both = lay_layers(loads, limit)) {
+    add(std::move(*by_both));
+  }
+  add(*lay_layers(loads, least_bytes(loads)));
+  return found;
+}
+
+}  // namespace hocket::planner
