@@ -13,10 +13,10 @@
 #include "base/rng.h"
 #include "check/check.h"
 #include "ops/build.h"
+#include "parallel/layouts/given_layouts.h"
 #include "parallel/layouts/layout_cost.h"
 #include "parallel/layouts/layout_problem.h"
 #include "parallel/layouts/layouts.h"
-#include "parallel/layouts/stored.h"
 #include "run/compile.h"
 #include "tests/compare_util.h"
 
@@ -188,8 +188,8 @@ std::optional<Found> try_all(const Drawn& drawn, int64_t most) {
     return std::nullopt;  // products in a row that split more than the rules can follow
   }
   const Graph& graph = first.unfolded ? *first.unfolded : drawn.graph;
-  LayoutsGiven lies = given;
-  lies.stored = first.tensor;
+  LayoutsGiven start = given;
+  start.stored = first.tensor;
   std::vector<AxisProblem> axes;
   struct Place {
     size_t node, axis;
@@ -198,7 +198,7 @@ std::optional<Found> try_all(const Drawn& drawn, int64_t most) {
   std::vector<int32_t> values;
   double combinations = 1;
   for (size_t axis = 0; axis < drawn.mesh.axes.size(); ++axis) {
-    LayoutRules rules(graph, drawn.mesh, lies);
+    LayoutRules rules(graph, drawn.mesh, start);
     axes.push_back(axis_problem(&rules, first, axis, drawn.micro_batches));
     for (size_t node = 0; node < graph.nodes.size(); ++node) {
       const int32_t choice = axes.back().choice_of[node];

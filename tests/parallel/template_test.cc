@@ -8,6 +8,7 @@
 
 #include "check/check.h"
 #include "parallel/lowering/lower.h"
+#include "parallel/lowering/stamp.h"
 #include "passes/pass.h"
 #include "tests/check/check_util.h"
 

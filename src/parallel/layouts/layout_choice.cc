@@ -30,9 +30,9 @@ std::optional<std::vector<NodeLayouts>> better_signatures(const Graph& graph, co
                                                           const Layouts& now,
                                                           const std::vector<size_t>& axes,
                                                           int64_t num_micro_batches) {
-  LayoutsGiven lies = given;
-  lies.stored = now.tensor;
-  LayoutRules rules(graph, mesh, lies);
+  LayoutsGiven start = given;
+  start.stored = now.tensor;
+  LayoutRules rules(graph, mesh, start);
   std::vector<NodeLayouts> signatures = now.node;
   bool better = false;
   for (size_t axis : axes) {

@@ -65,7 +65,7 @@ class Moved {
       const graph::Tensor& tensor = graph_.tensor(id);
       if (tensor.kind == TensorKind::param || tensor.kind == TensorKind::state) continue;
       if (in_step && !addends.contains(id)) continue;
-      const Layout& from = in_step ? layouts_.lies[id] : layouts_.tensor[id];
+      const Layout& from = in_step ? layouts_.storage[id] : layouts_.tensor[id];
       if (from != wanted.in[i] && brought_.insert({id, wanted.in[i], node.phase}).second) {
         bring(id, from, wanted.in[i], in_step);
       }
@@ -142,10 +142,10 @@ LayoutCost layout_cost(const Graph& graph, const Mesh& mesh, const Layouts& layo
       if (id != grad.total) {
         addends.insert(id);
       }
-      moved.bring(id, layouts.tensor[id], layouts.lies[id], false);
+      moved.bring(id, layouts.tensor[id], layouts.storage[id], false);
     }
     if (grad.total != kNone) {
-      moved.bring(grad.total, layouts.lies[grad.total], layouts.update[index], true);
+      moved.bring(grad.total, layouts.storage[grad.total], layouts.update[index], true);
     }
   }
   for (const std::vector<TensorId>* read : {&graph.losses, &graph.outputs}) {

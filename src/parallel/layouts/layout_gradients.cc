@@ -22,13 +22,13 @@ namespace {
 
 class Gradients {
  public:
-  Gradients(const Graph& graph, const Mesh& mesh, const LayoutsGiven& lies, const Layouts& now,
+  Gradients(const Graph& graph, const Mesh& mesh, const LayoutsGiven& start, const Layouts& now,
             const std::vector<size_t>& axes, int64_t num_micro_batches)
       : graph_(graph),
         mesh_(mesh),
         now_(now),
         axes_(axes),
-        rules_(graph, mesh, lies),
+        rules_(graph, mesh, start),
         bring_(graph, mesh, num_micro_batches),
         total_of_(graph.tensors.size(), kNone) {
     for (size_t axis : axes) {
@@ -145,14 +145,14 @@ class Gradients {
     }
     std::vector<Layout> out;
     for (TensorId id : node.out) {
-      Layout lies = out.emplace_back(rules_.layouts()[static_cast<size_t>(id)]);
+      Layout layout = out.emplace_back(rules_.layouts()[static_cast<size_t>(id)]);
       if (rules_.sharding().grads != Shard::none) {
         const Layout split = rules_.added_up(id);
-        cost += bring_(id, lies, split, false);
-        lies = split;
+        cost += bring_(id, layout, split, false);
+        layout = split;
       }
       if (total_of_[id] != kNone) {
-        cost += bring_(id, lies, rules_.updates()[total_of_[id]], true);
+        cost += bring_(id, layout, rules_.updates()[total_of_[id]], true);
       }
     }
     return cost + work_cost(graph_, node, mesh_, in, out);
@@ -184,9 +184,9 @@ std::optional<std::vector<NodeLayouts>> better_gradients(const Graph& graph, con
                                                          const Layouts& now,
                                                          const std::vector<size_t>& axes,
                                                          int64_t num_micro_batches) {
-  LayoutsGiven lies = given;
-  lies.stored = now.tensor;
-  return Gradients(graph, mesh, lies, now, axes, num_micro_batches).run();
+  LayoutsGiven start = given;
+  start.stored = now.tensor;
+  return Gradients(graph, mesh, start, now, axes, num_micro_batches).run();
 }
 
 }  // namespace hocket::parallel

@@ -310,9 +310,9 @@ class Builder {
     if (ways.all.size() > 1) {
       ways.choice = choice;
     } else {
-      const Layout lies = rules_.layouts()[static_cast<size_t>(id)];
+      const Layout was = rules_.layouts()[static_cast<size_t>(id)];
       rules_.place(id, ways.all[0].placed, ways.all[0].supported, axis_);
-      rules_.put(id, lies);
+      rules_.put(id, was);
     }
     ways_[id] = std::move(ways);
   }
@@ -347,10 +347,10 @@ class Builder {
     }
     double cost = 0;
     if (rules_.sharding().grads != Shard::none) {
-      const Layout lies = rules_.layouts()[static_cast<size_t>(id)];
+      const Layout was = rules_.layouts()[static_cast<size_t>(id)];
       rules_.place(id, placed, false, axis_);
       const Placement added_up = rules_.added_up(id)[axis_];
-      rules_.put(id, lies);
+      rules_.put(id, was);
       cost = cost_between(id, placed, added_up);
       placed = added_up;
     }

@@ -119,12 +119,12 @@ Layout LayoutRules::updated_as(TensorId param, Layout layout) const {
   return layout;
 }
 
-Layout LayoutRules::sharded_param(TensorId param, const Layout& lies, Shard among) const {
-  Layout split = sharded(tensor(param).type, lies, mesh_, sharding_, among);
+Layout LayoutRules::sharded_param(TensorId param, const Layout& stored, Shard among) const {
+  Layout split = sharded(tensor(param).type, stored, mesh_, sharding_, among);
   const auto pinned = pinned_.tensors.find(param);
   if (pinned == pinned_.tensors.end()) return split;
   for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-    if (pinned->second.axes[axis] && lies[axis].is_replicate()) {
+    if (pinned->second.axes[axis] && stored[axis].is_replicate()) {
       split.set(axis, Placement::replicate());
     }
   }
@@ -134,13 +134,13 @@ Layout LayoutRules::sharded_param(TensorId param, const Layout& lies, Shard amon
 Layout LayoutRules::added_up(TensorId contribution) const {
   const TensorId param = param_of_[contribution];
   const Layout split = sharded_param(param, layouts_[param], sharding_.grads);
-  Layout lies = layouts_[contribution];
+  Layout layout = layouts_[contribution];
   for (int dim = 0; dim < static_cast<int>(tensor(param).type.dims.size()); ++dim) {
     for (int32_t axis : split.axes_of(dim)) {
-      lies.set(static_cast<size_t>(axis), Placement::split(dim));
+      layout.set(static_cast<size_t>(axis), Placement::split(dim));
     }
   }
-  return lies;
+  return layout;
 }
 
 const Layout& LayoutRules::found(TensorId id) const {

@@ -49,7 +49,8 @@ class LayoutRules {
   /// that is taken once, at the end.
   graph::Layout added_up(graph::TensorId contribution) const;
   /// A parameter that lies so, split further as plan.shard says, but along axes that a pin names.
-  graph::Layout sharded_param(graph::TensorId param, const graph::Layout& lies, Shard among) const;
+  graph::Layout sharded_param(graph::TensorId param, const graph::Layout& stored,
+                              Shard among) const;
   /// Whether the plan says how an activation lies along the axis.
   bool is_pinned(graph::TensorId id, size_t axis) const;
   /// The pins of tensors that a node reads or makes, quoted; for messages.

@@ -11,10 +11,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "ops/op.h"
+#include "parallel/layouts/given_layouts.h"
 #include "parallel/layouts/layout_problem.h"
 #include "parallel/layouts/layout_rules.h"
 #include "parallel/layouts/shares.h"
-#include "parallel/layouts/stored.h"
 #include "parallel/plan.h"
 
 namespace hocket::parallel {
@@ -104,7 +104,7 @@ class LayoutChoice {
 
   /// See Layouts::lies.
   void find_where_all_lies() {
-    result_.lies = result_.tensor;
+    result_.storage = result_.tensor;
     int64_t all = 0;
     int64_t whole = 0;
     const bool shared = std::any_of(
@@ -112,11 +112,11 @@ class LayoutChoice {
         [](const graph::Axis& axis) { return axis.size > 1 && splits_tokens(axis.name); });
     for (size_t id = 0; id < graph_->tensors.size(); ++id) {
       const graph::Tensor& tensor = graph_->tensors[id];
-      Layout& lies = result_.lies[id];
+      Layout& stored = result_.storage[id];
       if (tensor.kind == TensorKind::param && sharding_.any()) {
-        const Layout split = sharded(tensor.type, lies, mesh_, sharding_, sharding_.update());
+        const Layout split = sharded(tensor.type, stored, mesh_, sharding_, sharding_.update());
         all += tensor.type.bytes();
-        if (split == lies) {
+        if (split == stored) {
           whole += tensor.type.bytes();
         }
         for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
@@ -127,10 +127,10 @@ class LayoutChoice {
                       to_string(tensor.type), ranks.name, ranks.size);
           }
         }
-        lies = rules_.sharded_param(static_cast<TensorId>(id), lies, sharding_.params);
+        stored = rules_.sharded_param(static_cast<TensorId>(id), stored, sharding_.params);
       }
       if (tensor.kind == TensorKind::state && rules_.updated(id) != kNone) {
-        lies = result_.update[static_cast<size_t>(rules_.updated(id))];
+        stored = result_.update[static_cast<size_t>(rules_.updated(id))];
       }
     }
     if (shared && 2 * whole > all && !graph_->grads.empty()) {
@@ -142,7 +142,7 @@ class LayoutChoice {
     if (sharding_.grads == Shard::none) return;
     for (const graph::ParamGrad& grad : graph_->grads) {
       for (TensorId id : grad.contributions) {
-        result_.lies[id] = rules_.added_up(id);
+        result_.storage[id] = rules_.added_up(id);
       }
     }
   }

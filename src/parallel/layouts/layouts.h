@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses the layout of every tensor of a graph: what is stored lies as it is told to
-// (parallel/layouts/stored.h), and nodes take the legal signatures that cost least over the whole
-// graph, or give way to the graph that defines their op.
+// (parallel/layouts/given_layouts.h), and nodes take the legal signatures that cost least over the
+// whole graph, or give way to the graph that defines their op.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct Layouts {
   std::vector<graph::Layout> tensor;  ///< as produced; of a parameter, as forward nodes use it
   /// Where a tensor stays that outlives what makes and reads it: a parameter or state between its
   /// uses, a contribution to a gradient while micro-batches add to it. Of all others, as produced.
-  std::vector<graph::Layout> lies;
+  std::vector<graph::Layout> storage;
   /// By gradient: of its total, and of the parameter and its states, when the parameter is updated.
   std::vector<graph::Layout> update;
   std::vector<NodeLayouts> node;

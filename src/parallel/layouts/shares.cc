@@ -193,7 +193,7 @@ void Shares::give(const Graph& graph, Layouts* layouts) const {
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     const auto tensor = static_cast<TensorId>(id);
     layouts->tensor[id] = given(graph, tensor, layouts->tensor[id]);
-    layouts->lies[id] = given(graph, tensor, layouts->lies[id]);
+    layouts->storage[id] = given(graph, tensor, layouts->storage[id]);
   }
   for (size_t index = 0; index < graph.grads.size(); ++index) {
     layouts->update[index] = given(graph, graph.grads[index].param, layouts->update[index]);
@@ -236,7 +236,7 @@ std::vector<std::vector<int32_t>> unlike_neighbours(const Graph& graph, const La
   std::set<Uneven> found;
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     note_uneven(graph.tensors[id].type, layouts.tensor[id], mesh, &found);
-    note_uneven(graph.tensors[id].type, layouts.lies[id], mesh, &found);
+    note_uneven(graph.tensors[id].type, layouts.storage[id], mesh, &found);
   }
   for (size_t index = 0; index < graph.grads.size(); ++index) {
     note_uneven(graph.tensor(graph.grads[index].param).type, layouts.update[index], mesh, &found);

@@ -11,7 +11,7 @@
 
 #include "graph/graph.h"
 #include "parallel/layouts/layouts.h"
-#include "parallel/lowering/stage.h"
+#include "parallel/lowering/rank_template.h"
 #include "parallel/plan.h"
 #include "parallel/schedules/schedule.h"
 #include "program/program.h"

@@ -22,9 +22,9 @@ using PipelineRanks = std::vector<int32_t>;
 bool contains(const PipelineRanks& ranks, int32_t rank);
 PipelineRanks united(const PipelineRanks& left, const PipelineRanks& right);
 
-class Places {
+class PipelineOwners {
  public:
-  Places(const graph::Graph& graph, const Pipeline& pipeline);
+  PipelineOwners(const graph::Graph& graph, const Pipeline& pipeline);
 
   /// The ranks that run the node: of a layer, one for every route that differs in it; of an
   /// optimizer node that sums, those that have a part.
@@ -55,7 +55,7 @@ class Places {
 };
 
 /// Says so in the layouts: partial along `axis`, that of the pipeline.
-void set_partial_along_pipeline(const graph::Graph& graph, const Places& places, int32_t axis,
-                                Layouts* layouts);
+void set_partial_along_pipeline(const graph::Graph& graph, const PipelineOwners& owners,
+                                int32_t axis, Layouts* layouts);
 
 }  // namespace hocket::parallel

@@ -17,8 +17,8 @@ struct OperandLayouts {
 
 /// Where the ranks' pieces of those letters begin that an op takes by position; letters that are
 /// whole are left out. `role`: of the ranks. Tables are added to the program.
-std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& kind,
-                                      const OperandLayouts& layouts, program::RoleId role,
-                                      program::Program& program);
+std::vector<program::Begin> piece_offsets(const ops::Op& op, const program::Kind& kind,
+                                          const OperandLayouts& layouts, program::RoleId role,
+                                          program::Program& program);
 
 }  // namespace hocket::parallel

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/layouts/stored.h"
+#include "parallel/layouts/given_layouts.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/lowering/begins.h"
+#include "parallel/lowering/piece_offsets.h"
 
 #include <optional>
 #include <string>
@@ -35,9 +35,9 @@ std::optional<Having> find_letter(char letter, const ops::Letters& letters,
 
 }  // namespace
 
-std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& kind,
-                                      const OperandLayouts& layouts, program::RoleId role,
-                                      program::Program& program) {
+std::vector<program::Begin> piece_offsets(const ops::Op& op, const program::Kind& kind,
+                                          const OperandLayouts& layouts, program::RoleId role,
+                                          program::Program& program) {
   // A split gives every rank a block. Tables name axes in the order of the mesh, whatever the order
   // is in which they split the dim.
   std::vector<program::Begin> begins;
