@@ -476,7 +476,8 @@ TEST(Axes, WhatCannotBeIsSaid) {
        "the 8"},
       {"cp: 4, cp_comm_type: a2a", "expected a divisor of the 2 heads"},
       {"tp: 2, etp: 2", "plan.etp is 2 but the model has no experts"},
-      {"tp: 25", "plan.tp is 25; expected at most the 24 of dim 0 of model.embed_tokens.weight"},
+      {"tp: 25",
+       "plan.tp is 25; expected at most 24, the size of dim 0 of model.embed_tokens.weight"},
       {"dp: 8", "expected a multiple of plan.dp x plan.micro_batch = 8"},
       {"dp: 2, dp_samples: [1, 1, 2]", "plan.dp_samples has 3 entries; expected plan.dp = 2"},
       {"dp: 2, dp_samples: [4, 0]", "plan.dp_samples has 0; expected 1 to"},
@@ -491,7 +492,7 @@ TEST(Axes, WhatCannotBeIsSaid) {
        "plan.cp_order is zigzag, and plan.cp_shares is [3, 1]"},
       {"tp: 2, layouts: [lm_head.weight]", "expected PATTERN LAYOUT"},
       {"tp: 2, layouts: [lm_head.weight tp:B B]", "expected B alone, or axis:S<dim> and axis:B"},
-      {"tp: 2, layouts: [lm_head.weight tp:B tp:S0]", "axis tp comes twice"},
+      {"tp: 2, layouts: [lm_head.weight tp:B tp:S0]", "axis tp is named twice"},
       {"tp: 2, layouts: [head.weight tp:S0]", "no tensor matches 'head.weight'"},
       {"tp: 2, layouts: [lm_head.weight tp:S2]", "'lm_head.weight tp:S2' cannot be"},
       {"tp: 9, layouts: ['*.weight B', model.norm.weight tp:S0]",
@@ -508,7 +509,7 @@ TEST(Axes, WhatCannotBeIsSaid) {
   const Shape moe{.experts = 8};
   const std::vector<std::pair<std::string, std::string>> of_experts = {
       {"tp: 2, etp: 4", "plan.etp is 4; expected a divisor of plan.tp = 2"},
-      {"tp: 8, etp: 8", "plan.etp is 8; expected at most the 6"},
+      {"tp: 8, etp: 8", "plan.etp is 8; expected at most 6"},
       {"tp: 2, ep: 2", "over tp experts are split with plan.sequence_parallel: true"},
       {"dp: 2, cp: 2, ep: 8", "plan.ep is 8 / 2 = 4 (of cp 2 ranks, of tp 1); expected a divisor"},
   };
@@ -527,7 +528,7 @@ TEST(Axes, PinsSayHowActivationsLie) {
   EXPECT_GE(count(pinned, "reduce_scatter"), 2);
   const std::string text =
       refusal("tp: 2, micro_batch: 4, layouts: ['model.layers.*.attn.o tp:S0']");
-  EXPECT_NE(text.find("plan.layouts 'model.layers.*.attn.o tp:S0' says how some lie"), text.npos)
+  EXPECT_NE(text.find("plan.layouts 'model.layers.*.attn.o tp:S0' pins some of them"), text.npos)
       << text;
   EXPECT_NE(refusal("tp: 2, layouts: ['model.layers.0.attn.out tp:S3']").find("cannot be"),
             std::string::npos);
@@ -564,9 +565,9 @@ TEST(Axes, PinsOfWhatFollowsFromOthersSayWhatToPin) {
   for (const auto& [pins, what] : std::vector<std::pair<std::string, std::string>>{
            {"[adamw.lm_head.weight B]", "try grad.lm_head.weight"},
            {"['sumsq.* B']", "try grad.* or exp_avg.* of a parameter"},
-           {"[grad_norm B]", "which no pin can"},
+           {"[grad_norm B]", "which cannot be pinned"},
            {"[exp_avg.lm_head.weight edp:S0, grad.lm_head.weight edp:S1]",
-            "are both of how lm_head.weight is updated"},
+            "both set the layout of the update of lm_head.weight"},
            {"[tokens edp:S1]", "'tokens edp:S1' cannot be"},
            {"[d.nothing B]", "no tensor matches 'd.nothing'"}}) {
     EXPECT_NE(refusal(tied + pins).find(what), std::string::npos) << refusal(tied + pins);

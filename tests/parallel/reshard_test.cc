@@ -287,7 +287,7 @@ TEST(Resharding, GoesToBlocksOfGivenSizes) {
   ReshardPaths paths(mesh);
   EXPECT_FALSE(paths.path(kMatrix, {}, parse_layout("a:S0[7,6]", mesh)));
   EXPECT_EQ(why_no_path(parse_layout("a:S0[7,5]", mesh), {}, mesh),
-            "no collectives lead there, or its sizes do not divide");
+            "no sequence of collectives does this, or sizes do not divide");
 }
 
 /// Ranks that do not divide a dim have shares of it, of which the first are one longer; or blocks
@@ -383,11 +383,11 @@ TEST(Resharding, KnowsMonoids) {
   EXPECT_EQ(greatest->steps[0].attrs.s("monoid"), "max");
   EXPECT_FALSE(paths.path(kMatrix, parse_layout("a:P b:Pmax", mesh), {}));
   EXPECT_EQ(why_no_path(parse_layout("a:P b:Pmax", mesh), {}, mesh),
-            "its parts become one in several ways");
+            "its partial axes combine by different operations");
   EXPECT_FALSE(paths.path(kMatrix, parse_layout("a:Psoftmax", mesh), {}));
   EXPECT_FALSE(paths.path(kMatrix, parse_layout("a:P", mesh), parse_layout("a:Pmax", mesh)));
   EXPECT_EQ(why_no_path(parse_layout("a:P", mesh), parse_layout("a:Pmax", mesh), mesh),
-            "what is P on a can't become Pmax");
+            "P on a can't become Pmax");
 }
 
 TEST(Resharding, WithoutSlicesCommunicates) {

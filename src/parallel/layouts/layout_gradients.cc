@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients on all axes together: how much of one is left to sum along an axis, and what it takes
-// to gather what it is made of, depends on the other axes more than anywhere else.
+// Implements: better_gradients (layout_problem.h). It chooses signatures on all axes together,
+// since the reductions and gathers of a gradient on one axis depend on the others more than those
+// of any other tensor.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -44,7 +45,7 @@ class Gradients {
     }
   }
 
-  /// One node after the other, each with all combinations of its signatures along the axes.
+  /// Tries, node by node, all combinations of signatures along the axes.
   std::optional<std::vector<NodeLayouts>> run() {
     std::vector<NodeLayouts> signatures = now_.node;
     bool better = false;
@@ -75,8 +76,8 @@ class Gradients {
     std::vector<Layout> in;
   };
 
-  /// Combinations of signatures, by axis, of a node that makes gradients and nothing else, if it
-  /// has a choice on some axis.
+  /// Returns the combinations of signatures, by axis, of a node that makes only gradients and has a
+  /// choice on some axis; else nothing.
   std::vector<std::vector<int32_t>> choices_of(size_t n) const {
     const Node& node = graph_.nodes[n];
     std::vector<std::vector<int32_t>> list{now_.node[n].signature};
@@ -99,7 +100,7 @@ class Gradients {
     return several > 0 && gradients ? list : std::vector<std::vector<int32_t>>();
   }
 
-  /// The node with these signatures, and what that costs on all axes.
+  /// Places the node with these signatures and returns its cost on all axes.
   Placed place(size_t n, std::vector<int32_t> signature) {
     const Node& node = graph_.nodes[n];
     const std::vector<ops::AxisSignature> all = rules_.signatures(node);
@@ -134,7 +135,7 @@ class Gradients {
     return placed;
   }
 
-  /// Of a node whose outputs have been placed.
+  /// Returns the cost of a node. Requires: its outputs are placed.
   double cost_of(const Node& node, const std::vector<Layout>& in) {
     double cost = 0;
     for (size_t i = 0; i < num_inputs(node); ++i) {
@@ -158,7 +159,7 @@ class Gradients {
     return cost + work_cost(graph_, node, mesh_, in, out);
   }
 
-  /// How many nodes of a pass want a tensor in a layout in which it does not lie.
+  /// Adds `times` to the number of nodes of the pass that read each input in its layout.
   void count_readers(size_t n, const std::vector<Layout>& in, int times) {
     const Node& node = graph_.nodes[n];
     for (size_t i = 0; i < in.size(); ++i) {

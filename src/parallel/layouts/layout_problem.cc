@@ -24,10 +24,11 @@ using graph::TensorType;
 
 namespace {
 
-/// Readers of a tensor that one table tells apart; more are taken one after the other.
+/// Readers of a tensor in one table. More are united pairwise into auxiliary choices, since a table
+/// grows exponentially with its readers.
 constexpr size_t kReadersInTable = 3;
 
-/// The placement that a signature wants of an input, accumulators included.
+/// Returns the placement in which a signature reads an input, accumulators included.
 Placement wanted_of(const Node& node, const ops::AxisSignature& signature, size_t input) {
   size_t accumulator = num_inputs(node);
   if (input < accumulator) return signature.in[input];
@@ -44,34 +45,33 @@ void add_once(T value, std::vector<T>* list) {
   }
 }
 
-/// A placement on the axis, and whether it is of parts that nothing is computed of before they are
-/// added up.
+/// A placement on the axis. `supported`: see LayoutRules::supports.
 struct Way {
   Placement placed;
   bool supported = false;
   bool operator==(const Way&) const = default;
 };
 
-/// How a tensor may lie, by what its maker chooses.
+/// Possible placements of a tensor, by the choice of its producer.
 struct Ways {
   std::vector<Way> all;
-  int32_t choice = kNone;         ///< kNone: there is one way
-  std::vector<int32_t> by_value;  ///< of the choice: which of `all`
+  int32_t choice = kNone;         ///< kNone: there is one placement
+  std::vector<int32_t> by_value;  ///< by value of the choice: index into `all`
 };
 
-/// What a node wants of a tensor, by what it chooses; one placement if it has no choice.
+/// Placements in which a node reads a tensor, by value of its choice; one if it has no choice.
 struct Reader {
   int32_t choice = kNone;
   std::vector<Placement> wants;
   Phase phase = Phase::forward;
 };
 
-/// A node whose choice is being made into tables.
+/// A node whose choice is being turned into tables.
 struct NodeChoice {
   const Node& node;
   const std::vector<ops::AxisSignature> all;
-  const int32_t first;              ///< as it was
-  std::vector<int32_t> candidates;  ///< of `all`, ascending
+  const int32_t first;              ///< its current signature
+  std::vector<int32_t> candidates;  ///< indices into `all`, ascending
 };
 
 class Builder {
@@ -131,8 +131,8 @@ class Builder {
   }
 
   void add_node(size_t n) {
-    // The signatures that are legal for some of the ways in which the inputs may lie become the
-    // values of the node's choice. The outputs may lie as these say.
+    // Signatures that are legal for some placements of the inputs become the values of the node's
+    // choice, and fix the placements of the outputs.
     const Node& node = graph_.nodes[n];
     NodeChoice at{node, rules_.signatures(node), now_.node[n].signature[axis_], {}};
     for (size_t i = 0; i < at.all.size(); ++i) {
@@ -157,11 +157,11 @@ class Builder {
     }
   }
 
-  /// What memory allows: the plan splits to save it, so what was split stays so, and is not
-  /// gathered either, but where that makes a gradient whole and spares summing as much. Gradients
-  /// that are one of several to be added up stay as they were, since all must lie alike; nodes of
-  /// the optimizer go by where the plan has parameters updated, and those of routed rows by where
-  /// their experts are.
+  /// Returns whether memory and the plan allow a signature. The plan splits to save memory: split
+  /// tensors stay split and are not gathered, except where a gather makes a gradient whole and
+  /// saves its reduction. Gradients with several contributions keep their layouts, since all must
+  /// match. Optimizer nodes follow the layouts of the update, and nodes on routed rows follow their
+  /// experts.
   bool may_become(const NodeChoice& at, const ops::AxisSignature& signature) const {
     const Node& node = at.node;
     const ops::AxisSignature& before = at.all[at.first];
@@ -191,8 +191,8 @@ class Builder {
   }
 
   int32_t add_legality(size_t n, NodeChoice* at) {
-    // For every combination of the ways in which inputs lie that have several: which of the
-    // candidates are legal. Returns the choice between those that ever are, or kNone.
+    // Evaluates which candidates are legal for every combination of the inputs' placements. Returns
+    // the choice among candidates that are ever legal, or kNone.
     const Node& node = at->node;
     std::vector<int32_t> makers;
     for (TensorId id : node.in) {
@@ -223,7 +223,7 @@ class Builder {
 
   int32_t add_table_of(const std::vector<std::vector<bool>>& legal, std::vector<int32_t> makers,
                        NodeChoice* at) {
-    std::vector<size_t> kept;  // candidates that are ever legal
+    std::vector<size_t> kept;  // indices of candidates that are ever legal
     std::vector<int32_t> signatures;
     int32_t start = kNone;
     for (size_t i = 0; i < at->candidates.size(); ++i) {
@@ -245,7 +245,7 @@ class Builder {
     if (choice != kNone) {
       table.of.push_back(choice);
     }
-    bool any = false;  // that is not legal
+    bool any = false;  // is any entry illegal
     for (const std::vector<bool>& row : legal) {
       for (size_t i : kept) {
         table.cost.push_back(row[i] ? 0 : kInfinity);
@@ -258,7 +258,7 @@ class Builder {
     return choice;
   }
 
-  /// What the node wants on the axes that are chosen before this one.
+  /// Returns the layouts that the node reads, on the axes that are chosen before this one.
   NodeLayouts wanted_before(size_t n) const {
     const Node& node = graph_.nodes[n];
     NodeLayouts wanted;
@@ -280,7 +280,7 @@ class Builder {
     return layouts;
   }
 
-  /// These tensors lie as the choices say.
+  /// Places these tensors as the choices' values say.
   void lay(const std::vector<TensorId>& ids, const std::vector<int32_t>& choices,
            const std::vector<int32_t>& values) {
     for (TensorId id : ids) {
@@ -317,7 +317,7 @@ class Builder {
     ways_[id] = std::move(ways);
   }
 
-  /// What every signature costs by itself.
+  /// Adds the cost that each signature has by itself.
   void add_own_cost(size_t n, const NodeChoice& at, int32_t choice) {
     CostTable table{{choice}, {}};
     for (int32_t candidate : at.candidates) {
@@ -339,7 +339,8 @@ class Builder {
     made_.problem.tables.push_back(std::move(table));
   }
 
-  /// A gradient's way to where it is added up and updated, and the sum of what the host reads.
+  /// Returns the cost of a gradient's path to its accumulator and its update, or of the sum of an
+  /// output that the host reads.
   double cost_to_finish(TensorId id, Placement placed) {
     if (rules_.param_of(id) == kNone) {
       const bool sums = placed.is_partial() && read_by_host_.contains(id);
@@ -357,7 +358,7 @@ class Builder {
     if (total_of_[id] == kNone) return cost;
     double bytes = 0;
     const double last = cost_between(id, placed, rules_.updates()[total_of_[id]][axis_], &bytes);
-    // Gradients share their rounds: they are reduced in buckets.
+    // Gradients are reduced in buckets and share their rounds.
     return cost + per_step_ * (bytes > 0 ? bytes : last);
   }
 
@@ -372,7 +373,8 @@ class Builder {
     const TensorType part = part_of(whole, elsewhere, rules_.mesh());
     const double cost = reshard_cost(part, from, to, &path_, bytes);
     if (cost < kInfinity) return cost;
-    // Too little of a dim is left by another axis, which has to leave it first: as much is moved.
+    // Another axis leaves too little of a dim and would have to release it first: scale the cost of
+    // the whole tensor.
     const double share = static_cast<double>(part.bytes()) / static_cast<double>(whole.bytes());
     double all = 0;
     const double of_whole = reshard_cost(whole, from, to, &path_, &all);
@@ -383,8 +385,8 @@ class Builder {
   }
 
   void add_bringing(TensorId id) {
-    // Those who read it in one pass find what others have brought. What is gathered again in the
-    // backward pass is brought for each.
+    // Readers in one pass share a resharding. Tensors that the backward pass gathers again are
+    // resharded once per pass.
     std::map<bool, std::vector<Reader>> passes;
     for (const Reader& reader : readers_[id]) {
       if (reader.phase == Phase::optimizer) continue;
@@ -397,7 +399,7 @@ class Builder {
 
   void add_bringing(TensorId id, const std::vector<Reader>& readers) {
     std::vector<Placement> always;
-    std::map<int32_t, std::vector<std::vector<Placement>>> by_choice;  // and by value: wanted
+    std::map<int32_t, std::vector<std::vector<Placement>>> by_choice;  // and by value
     for (const Reader& reader : readers) {
       const auto same = [&](Placement placed) { return placed == reader.wants[0]; };
       if (std::all_of(reader.wants.begin(), reader.wants.end(), same)) {
@@ -444,19 +446,20 @@ class Builder {
     made_.problem.tables.push_back(std::move(table));
   }
 
-  /// What a choice wants of a tensor, by its value.
+  /// Placements in which a choice reads a tensor, by its value.
   struct Wanted {
     int32_t choice = kNone;
     std::vector<std::vector<Placement>> by_value;
   };
 
-  /// The last two as one: a choice of what they want together, which follows from theirs.
+  /// Replaces the last two entries by one: an auxiliary choice, which follows from both, of the
+  /// placements that they read together.
   void unite(std::vector<Wanted>* list) {
     const Wanted left = std::move((*list)[list->size() - 2]);
     const Wanted right = std::move(list->back());
     list->resize(list->size() - 2);
     Wanted both;
-    std::vector<int32_t> which;  // by the values of the two
+    std::vector<int32_t> which;  // by the values of both
     int32_t start = 0;
     for_each_value({left.choice, right.choice}, [&](const std::vector<int32_t>& values) {
       std::vector<Placement> wanted = left.by_value[values[0]];
@@ -492,7 +495,7 @@ class Builder {
   std::vector<Ways> ways_;                    // by tensor
   std::vector<std::vector<Reader>> readers_;  // by tensor
   std::vector<int32_t> total_of_;             // by tensor: the gradient whose total it is, or kNone
-  std::vector<bool> one_of_several_;          // by tensor: contributions to its gradient
+  std::vector<bool> one_of_several_;          // by tensor: its gradient has several contributions
   std::set<TensorId> read_by_host_;
   AxisProblem made_;
 };

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Offsets of ranks' pieces, for ops that index by position.
 #pragma once
 
 #include <vector>
@@ -9,14 +10,15 @@
 
 namespace hocket::parallel {
 
-/// How the operands of a task lie, accumulators left out, and the whole of what they are parts of.
+/// Layouts and whole types of a task's operands, without accumulators.
 struct OperandLayouts {
   std::vector<graph::Layout> in, out;
   std::vector<graph::TensorType> whole_in, whole_out;
 };
 
-/// Where the ranks' pieces of those letters begin that an op takes by position; letters that are
-/// whole are left out. `role`: of the ranks. Tables are added to the program.
+/// Returns the offset of the rank's piece for every letter that an op indexes by position and that
+/// is split. `role`: of the ranks. Tables are added to the program. Throws Error if the size of
+/// such a dim is a symbol.
 std::vector<program::Begin> piece_offsets(const ops::Op& op, const program::Kind& kind,
                                           const OperandLayouts& layouts, program::RoleId role,
                                           program::Program& program);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the tensors of the end of a step lie along the pipeline. What a stage makes, its rank has and
-// the others lack: a sum over the pipeline, to which they add nothing. So a gradient of a parameter
-// that several stages use is partial along it, and so are the norms of gradients on their way to
-// the clipping factor. Where micro-batches take several routes, a stage has copies: its parameters
-// lie with each, and what adds up over micro-batches is partial too.
+// Pipeline ranks that run each node and hold each tensor.
+// A tensor at the end of the step that one stage makes is partial along the pipeline: its rank has
+// it, and the others add nothing to the sum. So the gradient of a parameter that several stages use
+// is partial, and so are the norms of gradients from which the clipping factor is computed. Where
+// micro-batches take several routes, a stage has copies: each has the stage's parameters, and
+// tensors that accumulate over micro-batches are partial, too.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace hocket::parallel {
 struct Layouts;
 struct Pipeline;
 
-/// Ascending ranks of the pipeline.
+/// Ranks of the pipeline, ascending.
 using PipelineRanks = std::vector<int32_t>;
 
 bool contains(const PipelineRanks& ranks, int32_t rank);
@@ -26,19 +27,21 @@ class PipelineOwners {
  public:
   PipelineOwners(const graph::Graph& graph, const Pipeline& pipeline);
 
-  /// The ranks that run the node: of a layer, one for every route that differs in it; of an
+  /// Returns the ranks that run a node: of a layer, one per route that differs in it; of an
   /// optimizer node that sums, those that have a part.
   const PipelineRanks& runs(graph::NodeId node) const { return runs_[node]; }
-  /// The ranks that have the tensor, or a part of it; of a parameter those whose stages read it.
+  /// Returns the ranks that have a tensor or a part of it; for a parameter, those whose stages read
+  /// it.
   const PipelineRanks& has(graph::TensorId tensor) const { return has_[tensor]; }
-  /// What the ranks have are parts of a sum.
+  /// Returns whether the ranks have partial sums of a tensor.
   bool partial(graph::TensorId tensor) const { return partial_[tensor]; }
-  /// No one rank that has all inputs of this optimizer node has all its readers, whose ranks run
-  /// it: each input is summed over the pipeline.
+  /// Returns whether the inputs of an optimizer node are summed over the pipeline: no rank with all
+  /// inputs has all readers. The node runs on the ranks of its readers.
   bool gathers(graph::NodeId node) const { return gathers_[node]; }
-  /// The node makes, of contributions to a parameter's gradient, (part of) their total.
+  /// Returns whether a node sums contributions to a parameter's gradient into (a part of) the
+  /// total.
   bool sums_gradients(graph::NodeId node) const { return sums_gradients_[node]; }
-  /// These nodes of one gradient, an index into Graph::grads, in the graph's order.
+  /// Returns these nodes of one gradient, an index into Graph::grads, in the graph's order.
   const std::vector<graph::NodeId>& sums_of(size_t grad) const { return sums_of_[grad]; }
 
  private:
@@ -54,7 +57,7 @@ class PipelineOwners {
   std::vector<std::vector<graph::NodeId>> sums_of_;
 };
 
-/// Says so in the layouts: partial along `axis`, that of the pipeline.
+/// Marks the layouts of partial tensors as partial along `axis`, the pipeline's.
 void set_partial_along_pipeline(const graph::Graph& graph, const PipelineOwners& owners,
                                 int32_t axis, Layouts* layouts);
 
