@@ -334,7 +334,7 @@ MUTANTS = [
     Mutant(121, "src/parallel/lowering/pipeline_owners.cc", "partial_[contribution] = «has_[contribution].size() > 1»;", "false",
            "the copies of a stage keep their parts of a gradient", ("plans/equality_test",)),
     Mutant(122, "src/parallel/schedules/schedule_check.cc", "if («place.index < next_[place.row]») return", "true",
-           "a schedule that waits for ever passes", ("parallel/schedule_test",)),
+           "a schedule with a deadlock passes", ("parallel/schedule_test",)),
     Mutant(123, "src/parallel/lowering/stamp.cc", "side_ = «ended(sides[0]) || (first_ahead && !ended(sides[1]))» ? 1 : 0;",
            "ended(sides[0])",
            "overlapped passes run one after the other", ("parallel/template_test",)),

@@ -510,7 +510,7 @@ TEST(Axes, WhatCannotBeIsSaid) {
   const std::vector<std::pair<std::string, std::string>> of_experts = {
       {"tp: 2, etp: 4", "plan.etp is 4; expected a divisor of plan.tp = 2"},
       {"tp: 8, etp: 8", "plan.etp is 8; expected at most 6"},
-      {"tp: 2, ep: 2", "over tp experts are split with plan.sequence_parallel: true"},
+      {"tp: 2, ep: 2", "experts are split over tp only with plan.sequence_parallel: true"},
       {"dp: 2, cp: 2, ep: 8", "plan.ep is 8 / 2 = 4 (of cp 2 ranks, of tp 1); expected a divisor"},
   };
   for (const auto& [plan, what] : of_experts) {

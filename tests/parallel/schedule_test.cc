@@ -95,7 +95,7 @@ TEST(Schedule, CellsThatAreNotActionsAreNamed) {
   expect_contains(parse("(0F0;0B1)OVERLAP"), "is no pair");
   expect_contains(parse("(0F0)OVERLAP_F_B"), "overlaps other than two actions");
   expect_contains(parse("(0F0;0B1;0W2)OVERLAP_F_B"), "overlaps other than two actions");
-  expect_contains(parse("(0F0;0UNSHARD)OVERLAP_F_B"), "overlaps what is no action");
+  expect_contains(parse("(0F0;0UNSHARD)OVERLAP_F_B"), "overlaps a cell that is no action");
   expect_contains(parse("(0F0;0B0)OVERLAP_F_B"), "overlaps two actions of one micro-batch");
   expect_contains(parse(""), "the schedule is empty");
   // A row is a line of the file, whichever of them are blank.
@@ -131,7 +131,7 @@ TEST(Schedule, OverlappedPairsAreOneCell) {
   const Schedule stuck =
       parse_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n", "s.csv");
   expect_contains(failure([&] { validate(stuck, 2, 2, true); }),
-                  "row 1, column 2: 0B0 waits for 1B0 (row 2, column 2), which stands behind 1F1 "
+                  "row 1, column 2: 0B0 waits for 1B0 (row 2, column 2), which comes after 1F1 "
                   "(row 2, column 2), which waits for 0F1 (row 1, column 2)");
 }
 
@@ -144,9 +144,9 @@ TEST(Schedule, WhatPyTorchAddsIsReadWhereItIsTrue) {
                              "s.csv")),
             "0F0,0B0\n1F0,1B0\n");
   expect_contains(parse("0SEND_F0,0F0,0B0"),
-                  "row 1, column 1: cell '0SEND_F0' stands before what it sends is made");
+                  "row 1, column 1: cell '0SEND_F0' precedes the action whose output it sends");
   expect_contains(parse("1F0,1B0,1RECV_F0"),
-                  "column 3: cell '1RECV_F0' stands behind what reads it");
+                  "column 3: cell '1RECV_F0' follows the action that reads it");
   expect_contains(parse("0F0,0I0,0REDUCE_GRAD,0W0"),
                   "column 3: cell '0REDUCE_GRAD' reduces gradients to which a later cell adds");
   expect_contains(parse("0UNSHARD,0F0,0RESHARD,,0B0"),
@@ -158,11 +158,10 @@ TEST(Schedule, WhoWaitsForEverIsNamed) {
     const Schedule s = parse_csv(text, "s.csv");
     return failure([&] { validate(s, stages, n, true); });
   };
-  expect_contains(
-      check("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", 2, 2),
-      "[s.csv] row 1, column 2: 0B0 waits for 1B0 (row 2, column 3), which stands behind "
-      "1F1 (row 2, column 2), which waits for 0F1 (row 1, column 3), which stands behind "
-      "0B0 (row 1, column 2)");
+  expect_contains(check("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", 2, 2),
+                  "[s.csv] row 1, column 2: 0B0 waits for 1B0 (row 2, column 3), which comes after "
+                  "1F1 (row 2, column 2), which waits for 0F1 (row 1, column 3), which comes after "
+                  "0B0 (row 1, column 2)");
   // The third row waits too, but for the circle of the others.
   expect_contains(check("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n2F0,2F1,2B0,2B1\n", 3, 2),
                   "row 1, column 2: 0B0 waits for 1B0");
@@ -214,10 +213,10 @@ TEST(Schedule, WhatIsNotAStepIsRefused) {
                   "row 1, column 3: 0F1 is the last cell of micro-batch 1 of stage 0, which runs "
                   "'F'; expected F");
   expect_contains(check("0F0,0B0", 1, 2),
-                  "row 1, column 2: 0B0 stands here, behind it no row runs micro-batch 1 of stage "
+                  "row 1, column 2: after 0B0, no row runs micro-batch 1 of stage "
                   "0; expected 0F1 in a row");
   expect_contains(check("0F0,0B0\n1F0,1B1\n", 2, 2),
-                  "row 2, column 2: 1B1 stands here, and no row runs micro-batch 1 of stage 0; "
+                  "row 2, column 2: 1B1 is present, but no row runs micro-batch 1 of stage 0; "
                   "expected 0F1 in a row");
   expect_contains(check(",\n,\n", 2, 1), "no row runs stage 0; expected 2 stages");
   expect_contains(check("0F0,0F5,0B0", 1, 1), "0F5 is beyond the 1 micro-batches");
@@ -372,7 +371,7 @@ TEST(Schedule, MicroBatchesThatFit) {
   write_file_atomic(path, "0F0,0F1,0B0,0B1\n");
   EXPECT_EQ(fitting_micro_batches(path, 1, 1, 1), 2);
   expect_contains(failure([&] { static_cast<void>(fitting_micro_batches(path, 1, 1, 3)); }),
-                  "runs 2 micro-batches; expected the 3 of this step at least");
+                  "runs 2 micro-batches; expected at least the 3 of this step");
 }
 
 TEST(Schedule, NamesAndFiles) {

@@ -11,7 +11,7 @@ namespace hocket::parallel {
 
 namespace {
 
-/// The first operand that has a letter: as it lies, which dim it is, and the whole tensor.
+/// First operand with a letter: its layout, the dim, and its whole type.
 struct Having {
   const graph::Layout* layout = nullptr;
   int dim = 0;
@@ -38,8 +38,7 @@ std::optional<Having> find_letter(char letter, const ops::Letters& letters,
 std::vector<program::Begin> piece_offsets(const ops::Op& op, const program::Kind& kind,
                                           const OperandLayouts& layouts, program::RoleId role,
                                           program::Program& program) {
-  // A split gives every rank a block. Tables name axes in the order of the mesh, whatever the order
-  // is in which they split the dim.
+  // Tables have the axes in mesh order, in whatever order they split the dim.
   std::vector<program::Begin> begins;
   if (*op.layout.positional == 0) return begins;
   const graph::Mesh& mesh = program.roles[role].mesh;
@@ -57,9 +56,10 @@ std::vector<program::Begin> piece_offsets(const ops::Op& op, const program::Kind
     if (table.axes.empty()) continue;
     const auto dim = static_cast<size_t>(found->dim);
     if (found->whole->dims[dim].symbolic()) {
-      fail_with(Error::Code::layout, "lower",
-                "{} goes by the position of {}, which is a symbol; expected it whole on a rank",
-                op.name, to_string(*found->whole));
+      fail_with(
+          Error::Code::layout, "lower",
+          "{} indexes {} by position, but the size is a symbol; expected it whole on every rank",
+          op.name, to_string(*found->whole));
     }
     graph::for_each_coords(mesh, table.axes, [&](const std::vector<int32_t>& coords) {
       table.values.push_back(graph::local_runs(*found->whole, layout, mesh, coords)[dim].begin);

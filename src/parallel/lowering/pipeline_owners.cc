@@ -50,9 +50,9 @@ PipelineOwners::PipelineOwners(const Graph& graph, const Pipeline& pipeline)
       gathers_(graph.nodes.size(), false),
       sums_gradients_(graph.nodes.size(), false),
       sums_of_(graph.grads.size()) {
-  // Forward and backward nodes run where their layer is, and a parameter lies where forward nodes
-  // read it. The nodes of the step follow in the graph's order; then, from the last to the first,
-  // those whose inputs no rank has all of.
+  // Forward and backward nodes run on the ranks of their layer, and a parameter is stored where
+  // forward nodes read it. Then the nodes of the step, in the graph's order; then, from last to
+  // first, those whose inputs no rank has completely.
   find_gradient_sums(graph);
   place_layers(graph, pipeline);
   place_step(graph, pipeline);
@@ -88,7 +88,7 @@ void PipelineOwners::place_layers(const Graph& graph, const Pipeline& pipeline) 
   }
 }
 
-/// The optimizer nodes between the contributions to a gradient and their total.
+/// Finds the optimizer nodes between the contributions to a gradient and its total.
 void PipelineOwners::find_gradient_sums(const Graph& graph) {
   for (size_t grad = 0; grad < graph.grads.size(); ++grad) {
     std::set<NodeId> sums;
@@ -109,7 +109,7 @@ void PipelineOwners::find_gradient_sums(const Graph& graph) {
   }
 }
 
-/// By tensor: the ranks that update parameters with it.
+/// Returns by tensor the ranks that update parameters with it.
 std::vector<PipelineRanks> PipelineOwners::ranks_of_updates(const Graph& graph) const {
   std::vector<PipelineRanks> ranks(graph.tensors.size());
   for (const Node& node : graph.nodes) {
@@ -126,10 +126,10 @@ std::vector<PipelineRanks> PipelineOwners::ranks_of_updates(const Graph& graph) 
 }
 
 void PipelineOwners::place_step(const Graph& graph, const Pipeline& pipeline) {
-  // An update runs wherever its parameter lies. A sum of contributions to a gradient runs on every
-  // rank that has one, and is partial if there are several. What is left runs on one rank that has
-  // all inputs (the one of its layer, if it does); if none does, or updates elsewhere read the
-  // result, on the ranks that read it.
+  // An update runs wherever its parameter is stored. A sum of contributions runs on every rank that
+  // has one, and is partial if there are several. Any other node runs on one rank with all inputs,
+  // if possible that of its layer. If there is no such rank, or updates on other ranks read the
+  // result, it gathers its inputs and runs on the ranks that read it.
   const std::vector<PipelineRanks> updates = ranks_of_updates(graph);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
@@ -194,7 +194,7 @@ void PipelineOwners::place_gathering(const Graph& graph, const Pipeline& pipelin
   }
 }
 
-/// What goes into a partial sum is partial.
+/// Marks the addends of partial sums as partial.
 void PipelineOwners::mark_addends(const Graph& graph) {
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     if (!sums_gradients_[n] || !partial_[graph.nodes[n].out[0]]) continue;

@@ -27,6 +27,7 @@ using program::TaskId;
 
 namespace {
 
+/// Stamps the template of one class.
 class Stamper {
  public:
   Stamper(const RankTemplate& rank, RankClass& cls, const Templates& templates,
@@ -61,9 +62,9 @@ class Stamper {
   }
 
   void run(const std::vector<Action>& actions) {
-    // What is gathered for the step, then actions in the schedule's order. B is the whole backward
+    // Tasks of the beginning, then actions in the order of the schedule. B is the whole backward
     // pass of a micro-batch; where it is split, I makes the gradients of activations, and W later
-    // those of weights. Reductions that no contribution has set off (they wait for other stages)
+    // those of weights. Reductions that no contribution has triggered (they wait for other stages)
     // follow, then the step itself.
     for (const TaskTemplate& made : rank_.begin) {
       add(made, kNone);
@@ -94,9 +95,9 @@ class Stamper {
   }
 
  private:
-  /// Communication of an action waits for compute of the action before the previous one, and
-  /// compute for its sends: enough to prefetch and to overlap, and memory is reused in bounded
-  /// time.
+  /// Last tasks of an action, on which later actions depend. Communication of an action waits for
+  /// compute of the second-last action, and compute for that action's sends: enough to prefetch and
+  /// overlap, and memory is reused in bounded time.
   struct ActionEnd {
     TaskId last_compute = kNone;
     std::vector<TaskId> sends;
@@ -125,8 +126,8 @@ class Stamper {
     }
   }
 
-  /// True of what moves activations, not counts, losses, or parameters that are gathered ahead. The
-  /// same on all ranks that meet, whatever share of the experts they have.
+  /// Returns whether a task moves activations, not counts, losses, or prefetched parameters. The
+  /// result is the same on all ranks of a group, whatever their shares of the experts.
   bool moves_activations(const TaskTemplate& made) const {
     const program::Kind& kind = frame_.kind(made.task);
     const auto large = [](const graph::TensorType& type) {
@@ -137,7 +138,8 @@ class Stamper {
             std::any_of(kind.out.begin(), kind.out.end(), large));
   }
 
-  /// Where the turns of an action end that runs overlapped: behind what it moves.
+  /// Returns the ends of an action's turns, when it runs overlapped: after each group of tasks that
+  /// move activations.
   std::vector<size_t> ends_of_turns(const Run& run) const {
     std::vector<size_t> ends;
     bool moves = false;
@@ -153,9 +155,9 @@ class Stamper {
   }
 
   void stamp_in_turns(const Run& one, const Run& other) {
-    // One of the two actions computes until it has something to move; then it is the other's turn,
-    // so that what one of them moves moves while the other computes. Turns are as even as they can
-    // be: who has the smaller share of its turns behind it is next.
+    // Each of the two actions computes until it has something to move; then the other takes its
+    // turn, so that communication of one overlaps with compute of the other. Turns are spread
+    // evenly: the action with the smaller completed fraction of its turns is next.
     struct Side {
       const Run* run;
       std::vector<size_t> ends;
@@ -183,9 +185,8 @@ class Stamper {
   }
 
   BufferId buffer(ValueId value_id, int micro_batch) {
-    // The buffer of a value, made when it is first asked for. Values that belong to a micro-batch
-    // (activations, inputs) have one each; accumulators, parameters and what is left at the end of
-    // the step have one in all.
+    // Add the buffer of a value at its first use. Values of a micro-batch (activations, inputs)
+    // have one buffer each; accumulators, parameters and values of the step have one in all.
     const Value& value = rank_.values[value_id];
     using Life = Value::Life;
     bool per_mb = value.life == Life::micro_batch || value.life == Life::input;
@@ -230,13 +231,12 @@ class Stamper {
   }
 
   void add(const TaskTemplate& made, int micro_batch) {
-    // Three things happen to a template as it becomes a task. Values become buffers: of this
-    // micro-batch, or of the step; an output that updates in place takes over the buffer of what it
-    // updates, and an accumulator adds from its second write on. Communication is tied to compute:
-    // the compute of an action waits for the sends of the action before the previous one, and its
-    // receives for that action's compute, so that at most two actions' worth of messages is under
-    // way. And when the last contribution to a gradient has been written, its reduction follows at
-    // once, so that it overlaps with what is left of the backward pass.
+    // Values become buffers, of this micro-batch or of the step. An in-place output takes over the
+    // buffer that it updates, and an accumulator adds from its second write on.
+    // Compute of an action waits for the sends of the second-last action, and receives wait for
+    // that action's compute, so at most two actions' messages are in flight.
+    // A reduction follows right after the last contribution to its gradient, so that it overlaps
+    // with the rest of the backward pass.
     if (made.part != kNone) {
       add(bring(made, micro_batch), micro_batch);
       return;
@@ -312,17 +312,17 @@ class Stamper {
     }
   }
 
-  /// What a layer brings to accumulators runs beside the compute of the layer after it; what is
-  /// next waits for it, and adds it up first, so that few layers' contributions are there at a
-  /// time.
+  /// A contribution on its way to an accumulator. Its communication overlaps with the compute of
+  /// the next layer. The layer after that adds it up first, so that few layers' contributions are
+  /// in memory at a time.
   struct Brought {
     TaskId by = kNone;
     std::optional<TaskTemplate> adds;
     int micro_batch = 0;
   };
 
-  /// A compute task is of another layer than the one before it: adds up what was brought by the
-  /// layer before that, or has the task wait for it.
+  /// Called when a compute task is of another layer than the one before. Adds up the contributions
+  /// of the second-last layer, or lets the task wait for them.
   void begin_layer(Task* task) {
     const std::vector<Brought> due = std::exchange(brought_before_, std::exchange(brought_, {}));
     for (const Brought& brought : due) {
@@ -349,7 +349,7 @@ class Stamper {
     }
   }
 
-  /// See TaskTemplate::part. The task, as it is stamped for this micro-batch.
+  /// Returns the task as stamped for this micro-batch, see TaskTemplate::part.
   TaskTemplate bring(const TaskTemplate& made, int micro_batch) {
     TaskTemplate brings = made;
     Brought& brought = brought_.emplace_back();
@@ -371,8 +371,9 @@ class Stamper {
     return brings;
   }
 
-  /// Compute with what a communication brings (the rank's block of a sum) is put off until all
-  /// actions are stamped, and what follows it with it: the backward pass does not wait for sums.
+  /// Stamps a reduction. Its tasks from the first compute on communicated data (the rank's block of
+  /// a sum) are deferred until all actions are stamped: the backward pass does not wait for
+  /// reductions.
   void reduce(size_t grad) {
     reduced_[grad] = true;
     const std::vector<TaskTemplate>& tasks = rank_.grads[grad].tasks;
@@ -396,7 +397,7 @@ class Stamper {
     }
   }
 
-  /// The output value lives in the buffer that it updates in place.
+  /// Gives the output value the buffer that it updates in place.
   void take_over(ValueId value_id, int micro_batch, BufferId taken) {
     const Value& value = rank_.values[value_id];
     if (value.life == Value::Life::micro_batch) {
@@ -421,17 +422,17 @@ class Stamper {
   std::vector<std::vector<BufferId>> per_micro_batch_;  // [micro-batch][value]
   std::vector<BufferId> once_;
   std::vector<bool> written_;
-  std::vector<int> remaining_;  // writes still to come, of accumulators
+  std::vector<int> remaining_;  // by value: pending writes to accumulators
   std::vector<bool> reduced_;
   std::vector<std::vector<size_t>> reductions_of_;
-  std::vector<std::span<const TaskTemplate>> put_off_;  // ends of reductions
+  std::vector<std::span<const TaskTemplate>> put_off_;  // deferred ends of reductions
   std::vector<ActionEnd> action_ends_;
   bool first_compute_ = true;
   program::Room room_;
-  size_t side_ = 0;  // of the two actions that run in turns, the one that is stamped
+  size_t side_ = 0;  // current one of two overlapped actions
   // By side: micro-batch, stage and layer of the last compute task.
   std::array<std::tuple<int, int, int>, 2> layer_;
-  std::vector<Brought> brought_, brought_before_;  // by that layer, and by the one before it
+  std::vector<Brought> brought_, brought_before_;  // by that layer, and by the previous one
 };
 
 }  // namespace

@@ -23,8 +23,8 @@ using program::Program;
 
 namespace {
 
-/// Boxes of ranks that have as much of every tensor as each other: neighbours on every axis. Around
-/// a ring of ranks that do not, each gets something else from the one before it.
+/// Returns boxes of ranks with equal sizes of all tensors: neighbours on every axis. In a ring of
+/// ranks with different sizes, every rank is a box, since its neighbours send it different sizes.
 std::vector<program::Box> equal_ranks(const graph::Graph& graph, const Layouts& layouts,
                                       const graph::Mesh& mesh, const Plan& plan) {
   std::vector<program::Box> boxes(1);
@@ -52,7 +52,8 @@ std::vector<program::Box> equal_ranks(const graph::Graph& graph, const Layouts& 
   return boxes;
 }
 
-/// Optimizer states, and gradients that the host reads.
+/// Returns the tensors that belong to a parameter: optimizer states, and gradients that the host
+/// reads.
 std::vector<program::Belongs> belongs_of(const graph::Graph& reference) {
   std::vector<program::Belongs> list;
   const auto add = [&](const graph::Tensor& tensor) {
@@ -72,10 +73,9 @@ std::vector<program::Belongs> belongs_of(const graph::Graph& reference) {
 }
 
 Templates templates_of(const graph::Graph& reference, const Plan& plan) {
-  // Layouts and stages are chosen for the whole graph, then every rank of the pipeline is lowered
-  // to a template of one micro-batch of its stages, to be stamped in the order of its row of the
-  // schedule. A pipeline rank is a class of the program, or several where ranks have more of
-  // something (samples, heads, experts) than others.
+  // Choose layouts and stages for the whole graph, then lower every rank of the pipeline to a
+  // template of one micro-batch of its stages. A pipeline rank is one class of the program, or
+  // several where its ranks have different sizes of something (samples, heads, experts).
   Templates made;
   Program& program = made.frame;
   program.roles = {{"all", plan.mesh()}};
@@ -156,7 +156,7 @@ Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   try {
     return templates_of(reference, plan);
   } catch (const Error& error) {
-    // Without pins a plan is refused before this can happen.
+    // Without pins, such a plan is refused earlier.
     if (error.code() != Error::Code::layout || plan.layouts.empty()) throw;
     throw error.with(said_of_pins(plan.layouts).substr(2));
   }

@@ -32,7 +32,7 @@ std::string list_of(const std::vector<ValueId>& values) {
   return fmt::format("{}", fmt::join(values, ","));
 }
 
-/// Writes the lines of one class after the other.
+/// Prints the classes one after the other.
 class TemplatePrinter {
  public:
   explicit TemplatePrinter(const Templates& templates) : templates_(templates) {}
@@ -46,8 +46,8 @@ class TemplatePrinter {
   }
 
   void rank(program::ClassId id) {
-    // The class and when it runs what, its values, then the lists of tasks in the order of the
-    // struct. Tasks are numbered through the class, for people to speak of.
+    // Prints the class with its row of the schedule, its values, then its lists of tasks in the
+    // order of the struct. Tasks are numbered through the class, for reference by readers.
     const program::RankClass& cls = templates_.frame.classes[id];
     mesh_ = &templates_.frame.mesh_of(id);
     task_ = 0;
@@ -110,8 +110,8 @@ class TemplatePrinter {
   }
 
   void task(const TaskTemplate& made) {
-    // As in the text of a program, but for values instead of buffers; kinds and groups are spelt
-    // out, and types are those of the values.
+    // Same as in the text of a program, but with values instead of buffers, kinds and groups in
+    // full, and types only at the values.
     const program::Task& task = made.task;
     const program::Kind& kind = templates_.frame.kind(task);
     std::string text =
@@ -148,7 +148,7 @@ class TemplatePrinter {
     line("{}", text);
   }
 
-  /// "edp ep", "pp:0,2".
+  /// Returns the axes and members of a group: "edp ep", "pp:0,2".
   std::string group(const program::Group& group) const {
     std::string text;
     for (int32_t axis : group.axes) {
@@ -167,7 +167,7 @@ class TemplatePrinter {
   }
 
   const Templates& templates_;
-  const graph::Mesh* mesh_ = nullptr;  // of the class that is printed
+  const graph::Mesh* mesh_ = nullptr;  // of the current class
   int task_ = 0;
   fmt::memory_buffer out_;
 };
