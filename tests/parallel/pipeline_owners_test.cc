@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a step along the pipeline: what several ranks have parts of is summed once, in one
-// vector however many parameters there are, and by nothing that only a pipeline has.
+// The end of a step along the pipeline: tensors that are partial over several ranks are summed
+// once, in one vector for any number of parameters, and by ordinary ops.
 #include "parallel/lowering/pipeline_owners.h"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ graph::TensorId find(const graph::Graph& graph, const std::string& name) {
   return id;
 }
 
-TEST(PipelineOwners, ParametersLieWhereTheyAreRead) {
+TEST(PipelineOwners, ParametersAreStoredWhereTheyAreRead) {
   const engine::Compiled made = compiled("pp: 4", true);
   const graph::Graph& graph = made.reference;
   const PipelineOwners owners(graph, one_layer_a_rank());
@@ -76,7 +76,7 @@ TEST(PipelineOwners, OnOneRankNothingIsPartial) {
   }
 }
 
-TEST(PipelineOwners, WhatNoRankHasAllOfIsGatheredWhereItIsRead) {
+TEST(PipelineOwners, IncompleteInputsAreGatheredAtTheReaders) {
   const engine::Compiled made = compiled("pp: 4", true);
   const graph::Graph& graph = made.reference;
   const PipelineOwners owners(graph, one_layer_a_rank());
@@ -90,8 +90,8 @@ TEST(PipelineOwners, WhatNoRankHasAllOfIsGatheredWhereItIsRead) {
   }
 }
 
-/// All norms in one vector, set to zero once and summed once over the pipeline.
-TEST(PipelineOwners, ARankMakesOneZeroForAllThatItLacks) {
+/// All norms are in one vector, set to zero once and summed once over the pipeline.
+TEST(PipelineOwners, ARankZeroesOneVectorForAllMissingNorms) {
   for (const bool tied : {false, true}) {
     for (const char* plan :
          {"pp: 4", "pp: 2, pp_chunks: 2, pp_schedule: interleaved, micro_batch: 2",
