@@ -45,7 +45,7 @@ bool splits_expert_widths(std::string_view axis);
 /// Returns whether ranks along an axis have parts of parameters for the same tokens: tp.
 bool splits_parameters(std::string_view axis);
 
-/// Ranks that split what would otherwise be replicated over data-parallel ranks. Each value splits
+/// Data-parallel ranks among which a tensor is split instead of replicated. Each value splits
 /// further than the one before it.
 enum class Shard : uint8_t {
   none,   ///< not at all

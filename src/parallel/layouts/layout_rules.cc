@@ -420,11 +420,12 @@ double LayoutRules::cost_after(const Node& node, size_t output, Placement placed
   return least < kInfinity ? least : 0;
 }
 
-/// Returns whether a partial sum may be reduce-scattered into parts: along dim 0 of tokens, on the
-/// ranks that have them. The plan alone decides on sharding: gradients end in their parameter's
-/// layout, and tensors are whole on ranks with the same tokens, unless sequence_parallel splits
-/// them. That applies to tensors of two dims, a vector per token. A number per token is not worth
-/// it, since it has to be gathered again; heads are split among themselves.
+/// Returns whether a partial sum may be reduce-scattered. Over axes that split tokens it may: each
+/// rank then has the sums of its own tokens. The plan alone decides on sharding: gradients end in
+/// their parameter's layout, and tensors are whole on ranks with the same tokens, unless
+/// sequence_parallel splits them by token. It does so for tensors of two dims, a vector per token.
+/// A number per token is not worth it, since it has to be gathered again; heads are split among
+/// themselves.
 bool LayoutRules::may_scatter(TensorId id, int dim, size_t axis) const {
   const graph::NodeId producer = tensor(id).producer;
   const bool in_step =

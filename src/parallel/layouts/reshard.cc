@@ -182,9 +182,8 @@ class Moves {
     return layout;
   }
 
-  /// Returns whether a step may move indices of the dims that it cuts differently, before and
-  /// after: blocks are equal, or the first ones have one index more. Dims that it leaves alone may
-  /// have any cuts.
+  /// Returns whether a step may move indices of the dims that it cuts differently: blocks are
+  /// equal, or fit together (shares_out). Dims that it leaves alone may have any cuts.
   bool may_move(const Layout& before, const Layout& after, int32_t axis, bool exchange) const {
     for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
       if (before.axes_of(dim) == after.axes_of(dim)) continue;

@@ -96,8 +96,8 @@ class Stamper {
 
  private:
   /// Last tasks of an action, on which later actions depend. Communication of an action waits for
-  /// compute of the second-last action, and compute for that action's sends: enough to prefetch and
-  /// overlap, and memory is reused in bounded time.
+  /// compute of the action two before it, and compute for that action's sends: enough to prefetch
+  /// and overlap, and memory is reused in bounded time.
   struct ActionEnd {
     TaskId last_compute = kNone;
     std::vector<TaskId> sends;
@@ -233,7 +233,7 @@ class Stamper {
   void add(const TaskTemplate& made, int micro_batch) {
     // Values become buffers, of this micro-batch or of the step. An in-place output takes over the
     // buffer that it updates, and an accumulator adds from its second write on.
-    // Compute of an action waits for the sends of the second-last action, and receives wait for
+    // Compute of an action waits for the sends of the action two before it, and receives wait for
     // that action's compute, so at most two actions' messages are in flight.
     // A reduction follows right after the last contribution to its gradient, so that it overlaps
     // with the rest of the backward pass.
@@ -322,7 +322,7 @@ class Stamper {
   };
 
   /// Called when a compute task is of another layer than the one before. Adds up the contributions
-  /// of the second-last layer, or lets the task wait for them.
+  /// of the layer two before, or lets the task wait for them.
   void begin_layer(Task* task) {
     const std::vector<Brought> due = std::exchange(brought_before_, std::exchange(brought_, {}));
     for (const Brought& brought : due) {

@@ -161,9 +161,9 @@ class RowReader {
                        });
   }
 
-  /// Throws Error unless lowering does what the cell says, before action `place` of the row: it
-  /// sends outputs once they are made, receives inputs before they are read, and reduces gradients
-  /// once they are complete.
+  /// Throws Error unless lowering agrees with the cell, before action `place` of the row: it sends
+  /// outputs once they are made, receives inputs before they are read, and reduces gradients once
+  /// they are complete.
   void expect_implied(const Cell& cell, size_t place) const {
     const std::string text =
         fmt::format("{}{}{}", cell.stage, cell.name,

@@ -85,7 +85,7 @@ struct Extent {
 Extent extent_of(const Schedule& schedule);
 /// Parses a CSV. Throws Error naming the cell by row (line of the file; blank lines are skipped)
 /// and column. Drops PyTorch's other cells (SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD,
-/// REDUCE_GRAD) where they agree with what lowering does, and refuses them where they do not.
+/// REDUCE_GRAD) where they agree with lowering, and refuses them where they do not.
 Schedule parse_csv(std::string_view text, std::string_view where);
 
 /// Returns the rank of every stage and micro-batch: the row with most of their cells. Throws Error
