@@ -8,10 +8,9 @@
 
 namespace hocket::parallel {
 
-RankTemplate lower_rank(const graph::Graph& graph, const Layouts& layouts, const Pipeline& pipeline,
-                        const PipelineOwners& owners, int32_t rank, bool split_backward,
+RankTemplate lower_rank(const LoweringInput& input, int32_t rank, bool split_backward,
                         program::ClassId cls, program::Program& program) {
-  RankState state(graph, layouts, pipeline, owners, rank, cls, program);
+  RankState state(input, rank, cls, program);
   NodeLowering nodes(state);
   lower_stages(state, nodes, split_backward);
   lower_step(state, nodes);

@@ -14,11 +14,18 @@
 
 namespace hocket::parallel {
 
+/// The whole graph with its layouts and pipeline, from which every rank is lowered.
+struct LoweringInput {
+  const graph::Graph& graph;
+  const Layouts& layouts;
+  const Pipeline& pipeline;
+  const PipelineOwners& owners;
+};
+
 /// Returns the template of class `cls`, whose ranks have place `rank` in the pipeline. Adds kinds,
 /// groups and tables to the program, which has its roles and classes already. `split_backward`: the
 /// schedule has I and W actions.
-RankTemplate lower_rank(const graph::Graph& graph, const Layouts& layouts, const Pipeline& pipeline,
-                        const PipelineOwners& owners, int32_t rank, bool split_backward,
+RankTemplate lower_rank(const LoweringInput& input, int32_t rank, bool split_backward,
                         program::ClassId cls, program::Program& program);
 
 }  // namespace hocket::parallel

@@ -9,9 +9,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "parallel/layouts/layouts.h"
-#include "parallel/lowering/pipeline.h"
-#include "parallel/lowering/pipeline_owners.h"
+#include "parallel/lowering/lower_rank.h"
 #include "parallel/lowering/rank_template.h"
 #include "parallel/lowering/resharder.h"
 #include "parallel/lowering/task_builder.h"
@@ -21,23 +19,19 @@
 
 namespace hocket::parallel {
 
-struct RankState {
-  /// `rank`: of the pipeline. `cls`: the class that is made, one of `the_program`.
-  RankState(const graph::Graph& the_graph, const Layouts& the_layouts, const Pipeline& the_pipeline,
-            const PipelineOwners& the_owners, int32_t the_rank, program::ClassId cls,
-            program::Program& the_program)
-      : graph(the_graph),
-        layouts(the_layouts),
-        pipeline(the_pipeline),
-        owners(the_owners),
-        rank(the_rank),
-        program(the_program),
-        mesh(the_program.roles[0].mesh),
+struct RankState : LoweringInput {
+  /// `cls`: the class that is made, of ranks with place `pipeline_rank` in the pipeline.
+  RankState(const LoweringInput& input, int32_t pipeline_rank, program::ClassId cls,
+            program::Program& made_for)
+      : LoweringInput(input),
+        rank(pipeline_rank),
+        program(made_for),
+        mesh(program.roles[0].mesh),
         pp_axis(mesh.axis(kStageAxis)),
-        values(graph, mesh, the_program.coords(the_program.ranks_of(cls)[0])),
+        coords(program.coords(program.ranks_of(cls)[0])),
+        values(graph, mesh, coords),
         tasks(program, cls, pp_axis, values),
-        resharder(graph, mesh, layouts, the_program.coords(the_program.ranks_of(cls)[0]), values,
-                  tasks) {
+        resharder(graph, mesh, layouts, coords, values, tasks) {
     for (int32_t route = 0; route < pipeline.num_routes(); ++route) {
       for (int32_t stage = 0; stage < pipeline.num_stages(); ++stage) {
         if (pipeline.rank_of(stage, route) == rank) {
@@ -63,14 +57,11 @@ struct RankState {
     return {0, {pp_axis}, pp_axis, std::move(some)};
   }
 
-  const graph::Graph& graph;
-  const Layouts& layouts;
-  const Pipeline& pipeline;
-  const PipelineOwners& owners;
-  const int32_t rank;
+  const int32_t rank;  ///< of the pipeline
   program::Program& program;
   const graph::Mesh& mesh;
   const int32_t pp_axis;
+  const std::vector<int32_t> coords;  ///< of the first rank of the class
   ValueTable values;
   TaskBuilder tasks;
   Resharder resharder;

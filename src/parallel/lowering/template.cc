@@ -127,6 +127,7 @@ Templates templates_of(const graph::Graph& reference, const Plan& plan) {
       }
     }
   }
+  const LoweringInput input{graph, layouts, pipeline, owners};
   for (program::ClassId id = 0; id < program.classes.size(); ++id) {
     stop_if_asked();
     const int rank = id.value() / static_cast<int>(shares.size());
@@ -134,7 +135,7 @@ Templates templates_of(const graph::Graph& reference, const Plan& plan) {
     const auto& actions = schedule.ranks[rank];
     const bool split = std::any_of(actions.begin(), actions.end(),
                                    [](const Action& action) { return action.kind == 'W'; });
-    made.ranks.push_back(lower_rank(graph, layouts, pipeline, owners, rank, split, id, program));
+    made.ranks.push_back(lower_rank(input, rank, split, id, program));
     made.actions.push_back(actions);
     std::set<int32_t> stages;
     for (const StageTemplate& stage : made.ranks.back().stages) {
