@@ -45,9 +45,9 @@ bool read_of_micro_batch(const Graph& graph, TensorId id) {
 }
 
 /// Sum of the costs of all reshardings and nodes.
-class Moved {
+class CostSum {
  public:
-  Moved(const Graph& graph, const Mesh& mesh, const Layouts& layouts, int64_t num_micro_batches)
+  CostSum(const Graph& graph, const Mesh& mesh, const Layouts& layouts, int64_t num_micro_batches)
       : graph_(graph), layouts_(layouts), cost_(graph, mesh, num_micro_batches) {}
 
   void bring(TensorId id, const Layout& from, const Layout& to, bool in_step) {
@@ -67,7 +67,7 @@ class Moved {
       if (tensor.kind == TensorKind::param || tensor.kind == TensorKind::state) continue;
       if (in_step && !addends.contains(id)) continue;
       const Layout& from = in_step ? layouts_.storage[id] : layouts_.tensor[id];
-      if (from != wanted.in[i] && brought_.insert({id, wanted.in[i], node.phase}).second) {
+      if (from != wanted.in[i] && resharded_.insert({id, wanted.in[i], node.phase}).second) {
         bring(id, from, wanted.in[i], in_step);
       }
     }
@@ -79,14 +79,14 @@ class Moved {
  private:
   const Graph& graph_;
   const Layouts& layouts_;
-  BringingCost cost_;
-  std::set<std::tuple<TensorId, Layout, Phase>> brought_;
+  ReshardCosts cost_;
+  std::set<std::tuple<TensorId, Layout, Phase>> resharded_;
   LayoutCost sum_;
 };
 
 }  // namespace
 
-double BringingCost::operator()(TensorId id, const Layout& from, const Layout& to, bool in_step,
+double ReshardCosts::operator()(TensorId id, const Layout& from, const Layout& to, bool in_step,
                                 double* bytes) {
   if (from == to) return 0;
   const ReshardPath* const path = paths_.path(graph_.tensor(id).type, from, to);
@@ -135,7 +135,7 @@ double work_cost(const Graph& graph, const Node& node, const Mesh& mesh,
 
 LayoutCost layout_cost(const Graph& graph, const Mesh& mesh, const Layouts& layouts,
                        int64_t num_micro_batches) {
-  Moved moved(graph, mesh, layouts, num_micro_batches);
+  CostSum costs(graph, mesh, layouts, num_micro_batches);
   std::set<TensorId> addends;  // contributions that are added to a total
   for (size_t index = 0; index < graph.grads.size(); ++index) {
     const graph::ParamGrad& grad = graph.grads[index];
@@ -143,30 +143,30 @@ LayoutCost layout_cost(const Graph& graph, const Mesh& mesh, const Layouts& layo
       if (id != grad.total) {
         addends.insert(id);
       }
-      moved.bring(id, layouts.tensor[id], layouts.storage[id], false);
+      costs.bring(id, layouts.tensor[id], layouts.storage[id], false);
     }
     if (grad.total != kNone) {
-      moved.bring(grad.total, layouts.storage[grad.total], layouts.update[index], true);
+      costs.bring(grad.total, layouts.storage[grad.total], layouts.update[index], true);
     }
   }
   for (const std::vector<TensorId>* read : {&graph.losses, &graph.outputs}) {
     for (TensorId id : *read) {
       if (read_of_micro_batch(graph, id)) {
-        moved.bring(id, layouts.tensor[id], summed(layouts.tensor[id], mesh), false);
+        costs.bring(id, layouts.tensor[id], summed(layouts.tensor[id], mesh), false);
       }
     }
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
-    moved.bring_inputs(node, layouts.node[n], addends);
+    costs.bring_inputs(node, layouts.node[n], addends);
     if (node.phase == Phase::optimizer) continue;
     std::vector<Layout> out;
     for (TensorId id : node.out) {
       out.push_back(layouts.tensor[id]);
     }
-    moved.work(work_cost(graph, node, mesh, layouts.node[n].in, out));
+    costs.work(work_cost(graph, node, mesh, layouts.node[n].in, out));
   }
-  return moved.sum();
+  return costs.sum();
 }
 
 }  // namespace hocket::parallel

@@ -148,7 +148,7 @@ class Gradients {
     for (TensorId id : node.out) {
       Layout layout = out.emplace_back(rules_.layouts()[static_cast<size_t>(id)]);
       if (rules_.sharding().grads != Shard::none) {
-        const Layout split = rules_.added_up(id);
+        const Layout split = rules_.accumulation_layout(id);
         cost += bring_(id, layout, split, false);
         layout = split;
       }
@@ -172,7 +172,7 @@ class Gradients {
   const Layouts& now_;
   const std::vector<size_t>& axes_;
   LayoutRules rules_;
-  BringingCost bring_;
+  ReshardCosts bring_;
   std::vector<AxisProblem> problems_;  // by `axes_`
   std::vector<int32_t> total_of_;      // by tensor: the gradient whose total it is, or kNone
   std::map<std::tuple<TensorId, Layout, graph::Phase>, int> readers_;

@@ -46,15 +46,15 @@ void add_once(T value, std::vector<T>* list) {
 }
 
 /// A placement on the axis. `supported`: see LayoutRules::supports.
-struct Way {
+struct PlacementOption {
   Placement placed;
   bool supported = false;
-  bool operator==(const Way&) const = default;
+  bool operator==(const PlacementOption&) const = default;
 };
 
 /// Possible placements of a tensor, by the choice of its producer.
-struct Ways {
-  std::vector<Way> all;
+struct PlacementOptions {
+  std::vector<PlacementOption> all;
   int32_t choice = kNone;         ///< kNone: there is one placement
   std::vector<int32_t> by_value;  ///< by value of the choice: index into `all`
 };
@@ -85,7 +85,7 @@ class Builder {
         per_step_(1.0 / static_cast<double>(num_micro_batches)),
         freedom_(freedom),
         path_(Mesh{{rules->mesh().axes[axis]}}),
-        ways_(graph_.tensors.size()),
+        options_(graph_.tensors.size()),
         readers_(graph_.tensors.size()),
         total_of_(graph_.tensors.size(), kNone),
         one_of_several_(graph_.tensors.size(), false) {
@@ -106,7 +106,7 @@ class Builder {
 
   AxisProblem run() {
     for (size_t id = 0; id < graph_.tensors.size(); ++id) {
-      ways_[id].all = {{now_.tensor[id][axis_], false}};
+      options_[id].all = {{now_.tensor[id][axis_], false}};
     }
     for (const Node& node : graph_.nodes) {
       rules_.follow_rows(node);
@@ -143,7 +143,7 @@ class Builder {
     const int32_t choice = add_legality(n, &at);
     made_.choice_of[n] = choice;
     for (size_t output = 0; output < node.out.size(); ++output) {
-      add_ways(at, output, choice);
+      add_options(at, output, choice);
     }
     for (size_t i = 0; i < node.in.size(); ++i) {
       Reader reader{choice, {}, node.phase};
@@ -196,8 +196,8 @@ class Builder {
     const Node& node = at->node;
     std::vector<int32_t> makers;
     for (TensorId id : node.in) {
-      if (ways_[id].choice != kNone) {
-        add_once(ways_[id].choice, &makers);
+      if (options_[id].choice != kNone) {
+        add_once(options_[id].choice, &makers);
       }
     }
     if (makers.empty() && at->candidates.size() == 1) return kNone;
@@ -206,7 +206,7 @@ class Builder {
     rules_.begin(node);
     std::vector<std::vector<bool>> legal;
     for_each_value(makers, [&](const std::vector<int32_t>& values) {
-      lay(node.in, makers, values);
+      place_all(node.in, makers, values);
       rules_.begin(node);
       std::vector<bool>& here = legal.emplace_back();
       for (int32_t candidate : at->candidates) {
@@ -281,14 +281,15 @@ class Builder {
   }
 
   /// Places these tensors as the choices' values say.
-  void lay(const std::vector<TensorId>& ids, const std::vector<int32_t>& choices,
-           const std::vector<int32_t>& values) {
+  void place_all(const std::vector<TensorId>& ids, const std::vector<int32_t>& choices,
+                 const std::vector<int32_t>& values) {
     for (TensorId id : ids) {
-      const Ways& ways = ways_[id];
-      const auto found = std::find(choices.begin(), choices.end(), ways.choice);
+      const PlacementOptions& options = options_[id];
+      const auto found = std::find(choices.begin(), choices.end(), options.choice);
       if (found == choices.end()) continue;
-      const Way& way = ways.all[ways.by_value[values[found - choices.begin()]]];
-      rules_.place(id, way.placed, way.supported, axis_);
+      const PlacementOption& option =
+          options.all[options.by_value[values[found - choices.begin()]]];
+      rules_.place(id, option.placed, option.supported, axis_);
     }
   }
 
@@ -297,24 +298,25 @@ class Builder {
     for_each_combination(choices, made_.problem.values, visit);
   }
 
-  void add_ways(const NodeChoice& at, size_t output, int32_t choice) {
-    Ways ways;
+  void add_options(const NodeChoice& at, size_t output, int32_t choice) {
+    PlacementOptions options;
     for (int32_t candidate : at.candidates) {
       const ops::AxisSignature& signature = at.all[candidate];
-      const Way way{signature.out[output], LayoutRules::supports(at.node, signature, output)};
-      add_once(way, &ways.all);
-      ways.by_value.push_back(static_cast<int32_t>(
-          std::find(ways.all.begin(), ways.all.end(), way) - ways.all.begin()));
+      const PlacementOption option{signature.out[output],
+                                   LayoutRules::supports(at.node, signature, output)};
+      add_once(option, &options.all);
+      options.by_value.push_back(static_cast<int32_t>(
+          std::find(options.all.begin(), options.all.end(), option) - options.all.begin()));
     }
     const TensorId id = at.node.out[output];
-    if (ways.all.size() > 1) {
-      ways.choice = choice;
+    if (options.all.size() > 1) {
+      options.choice = choice;
     } else {
       const Layout was = rules_.layouts()[static_cast<size_t>(id)];
-      rules_.place(id, ways.all[0].placed, ways.all[0].supported, axis_);
+      rules_.place(id, options.all[0].placed, options.all[0].supported, axis_);
       rules_.put(id, was);
     }
-    ways_[id] = std::move(ways);
+    options_[id] = std::move(options);
   }
 
   /// Adds the cost that each signature has by itself.
@@ -350,10 +352,10 @@ class Builder {
     if (rules_.sharding().grads != Shard::none) {
       const Layout was = rules_.layouts()[static_cast<size_t>(id)];
       rules_.place(id, placed, false, axis_);
-      const Placement added_up = rules_.added_up(id)[axis_];
+      const Placement accumulated = rules_.accumulation_layout(id)[axis_];
       rules_.put(id, was);
-      cost = cost_between(id, placed, added_up);
-      placed = added_up;
+      cost = cost_between(id, placed, accumulated);
+      placed = accumulated;
     }
     if (total_of_[id] == kNone) return cost;
     double bytes = 0;
@@ -412,8 +414,8 @@ class Builder {
         add_once(reader.wants[value], &wanted[value]);
       }
     }
-    const Ways& ways = ways_[id];
-    if (ways.choice == kNone && by_choice.empty()) return;
+    const PlacementOptions& options = options_[id];
+    if (options.choice == kNone && by_choice.empty()) return;
     std::vector<Wanted> list;
     for (const auto& [choice, wanted] : by_choice) {
       list.push_back({choice, wanted});
@@ -422,15 +424,15 @@ class Builder {
       unite(&list);
     }
     CostTable table;
-    if (ways.choice != kNone) {
-      table.of.push_back(ways.choice);
+    if (options.choice != kNone) {
+      table.of.push_back(options.choice);
     }
     for (const Wanted& one : list) {
       table.of.push_back(one.choice);
     }
     for_each_value(table.of, [&](const std::vector<int32_t>& values) {
-      const bool made = ways.choice != kNone;
-      const Way& way = ways.all[made ? ways.by_value[values[0]] : 0];
+      const bool made = options.choice != kNone;
+      const PlacementOption& option = options.all[made ? options.by_value[values[0]] : 0];
       std::vector<Placement> wanted = always;
       for (size_t i = 0; i < list.size(); ++i) {
         for (Placement placed : list[i].by_value[values[i + (made ? 1 : 0)]]) {
@@ -439,7 +441,7 @@ class Builder {
       }
       double cost = 0;
       for (Placement placed : wanted) {
-        cost += cost_between(id, way.placed, placed);
+        cost += cost_between(id, option.placed, placed);
       }
       table.cost.push_back(cost);
     });
@@ -492,7 +494,7 @@ class Builder {
   const double per_step_;
   const Freedom freedom_;
   ReshardPaths path_;
-  std::vector<Ways> ways_;                    // by tensor
+  std::vector<PlacementOptions> options_;     // by tensor
   std::vector<std::vector<Reader>> readers_;  // by tensor
   std::vector<int32_t> total_of_;             // by tensor: the gradient whose total it is, or kNone
   std::vector<bool> one_of_several_;          // by tensor: its gradient has several contributions

@@ -50,7 +50,7 @@ void LayoutRules::grown(const Graph& graph) {
   updated_.resize(tensors, kNone);
   supported_.resize(tensors, 0);
   counts_of_rows_.resize(tensors, kNone);
-  brought_.resize(tensors);
+  resharded_.resize(tensors);
 }
 
 std::vector<TensorType> LayoutRules::types_of(const std::vector<TensorId>& ids,
@@ -72,7 +72,7 @@ void LayoutRules::begin(const Node& node) {
   if (!in_step_ || sharding_.grads == Shard::none) return;
   for (TensorId id : node.in) {
     if (param_of_[id] != kNone) {
-      added_up_[id] = added_up(id);
+      accumulation_layouts_[id] = accumulation_layout(id);
     }
   }
 }
@@ -131,7 +131,7 @@ Layout LayoutRules::sharded_param(TensorId param, const Layout& stored, Shard am
   return split;
 }
 
-Layout LayoutRules::added_up(TensorId contribution) const {
+Layout LayoutRules::accumulation_layout(TensorId contribution) const {
   const TensorId param = param_of_[contribution];
   const Layout split = sharded_param(param, layouts_[param], sharding_.grads);
   Layout layout = layouts_[contribution];
@@ -146,8 +146,8 @@ Layout LayoutRules::added_up(TensorId contribution) const {
 const Layout& LayoutRules::found(TensorId id) const {
   if (!in_step_) return layouts_[id];
   if (updated_[id] != kNone) return update_[static_cast<size_t>(updated_[id])];
-  const auto contribution = added_up_.find(id);
-  return contribution == added_up_.end() ? layouts_[id] : contribution->second;
+  const auto contribution = accumulation_layouts_.find(id);
+  return contribution == accumulation_layouts_.end() ? layouts_[id] : contribution->second;
 }
 
 std::vector<size_t> LayoutRules::order_of_axes(const Node& node) const {
@@ -364,7 +364,7 @@ double LayoutRules::cost_of(const Node& node, const ops::AxisSignature& signatur
   double cost = 0;
   bool passes_on = false;  // passes on partial sums
   for (size_t i = 0; i < num_inputs(node); ++i) {
-    cost += cost_to_bring(node.in[i], signature.in[i], axis);
+    cost += cost_to_reshard(node.in[i], signature.in[i], axis);
     if (signature.in[i].is_partial() && is_supported(node.in[i], axis)) return kInfinity;
     passes_on = passes_on || (signature.in[i].is_partial() &&
                               tensor(node.in[i]).type.dtype != graph::DType::i64);
@@ -372,7 +372,7 @@ double LayoutRules::cost_of(const Node& node, const ops::AxisSignature& signatur
   size_t accumulator = num_inputs(node);
   for (size_t output = 0; output < node.out.size(); ++output) {
     if (node.accumulate.contains(output)) {
-      cost += cost_to_bring(node.in[accumulator++], signature.out[output], axis);
+      cost += cost_to_reshard(node.in[accumulator++], signature.out[output], axis);
     }
     cost += cost_after(node, output, signature.out[output], passes_on, axis);
   }
@@ -465,7 +465,7 @@ std::string LayoutRules::pins_at(const Node& node) const {
   return join({pins.begin(), pins.end()}, ", ");
 }
 
-double LayoutRules::cost_to_bring(TensorId id, Placement to, size_t axis) {
+double LayoutRules::cost_to_reshard(TensorId id, Placement to, size_t axis) {
   const graph::Tensor& moved = tensor(id);
   const Placement from = found(id)[axis];
   if (is_pinned(id, axis) && pinned_.tensors.at(id).layout[axis] != to) return kInfinity;
@@ -483,33 +483,33 @@ double LayoutRules::cost_to_bring(TensorId id, Placement to, size_t axis) {
       !may_scatter(id, to.dim(), axis) && (!at_pin_ || param_of_[id] != kNone)) {
     return kInfinity;
   }
-  if (is_brought(id, to, axis)) return 0;
+  if (is_resharded(id, to, axis)) return 0;
   return reshard_cost(moved.type, from, to, &paths_[axis]);
 }
 
-double LayoutRules::bytes_to_bring(TensorId id, Placement to, size_t axis) {
+double LayoutRules::bytes_to_reshard(TensorId id, Placement to, size_t axis) {
   double bytes = 0;
   const Placement from = found(id)[axis];
-  if (from != to && !is_brought(id, to, axis)) {
+  if (from != to && !is_resharded(id, to, axis)) {
     reshard_cost(tensor(id).type, from, to, &paths_[axis], &bytes);
   }
   return bytes;
 }
 
-bool LayoutRules::is_brought(TensorId id, Placement to, size_t axis) const {
-  return std::find(brought_[id].begin(), brought_[id].end(), std::pair{axis, to}) !=
-         brought_[id].end();
+bool LayoutRules::is_resharded(TensorId id, Placement to, size_t axis) const {
+  return std::find(resharded_[id].begin(), resharded_[id].end(), std::pair{axis, to}) !=
+         resharded_[id].end();
 }
 
-void LayoutRules::note_brought(TensorId id, Placement to, size_t axis) {
+void LayoutRules::note_resharded(TensorId id, Placement to, size_t axis) {
   if (found(id)[axis] == to) return;
-  brought_[id].emplace_back(axis, to);
+  resharded_[id].emplace_back(axis, to);
   log_.push_back(id);
 }
 
 void LayoutRules::forget(size_t noted) {
   while (log_.size() > noted) {
-    brought_[log_.back()].pop_back();
+    resharded_[log_.back()].pop_back();
     log_.pop_back();
   }
 }

@@ -47,7 +47,7 @@ class LayoutRules {
   /// Returns the layout in which a contribution to a gradient accumulates over micro-batches: split
   /// as plan.shard splits gradients, and as produced along the other axes, where the parts are
   /// summed once, at the end.
-  graph::Layout added_up(graph::TensorId contribution) const;
+  graph::Layout accumulation_layout(graph::TensorId contribution) const;
   /// Returns the layout of a parameter, split further as plan.shard says, except along pinned axes.
   graph::Layout sharded_param(graph::TensorId param, const graph::Layout& stored,
                               Shard among) const;
@@ -75,12 +75,12 @@ class LayoutRules {
   bool may_take(const graph::Node& node, const ops::AxisSignature& signature,
                 const NodeLayouts& wanted, size_t axis);
   /// Returns the cost of resharding the inputs, plus later costs of the outputs as far as they are
-  /// known here; infinity if impossible. Reshardings noted by note_brought are free.
+  /// known here; infinity if impossible. Reshardings noted by note_resharded are free.
   double cost_of(const graph::Node& node, const ops::AxisSignature& signature, size_t axis);
   /// Returns the cost of resharding a tensor, or infinity. Persistent tensors keep their layouts.
-  double cost_to_bring(graph::TensorId id, graph::Placement to, size_t axis);
-  /// Returns the bytes over a rank's link. Requires: cost_to_bring is finite.
-  double bytes_to_bring(graph::TensorId id, graph::Placement to, size_t axis);
+  double cost_to_reshard(graph::TensorId id, graph::Placement to, size_t axis);
+  /// Returns the bytes over a rank's link. Requires: cost_to_reshard is finite.
+  double bytes_to_reshard(graph::TensorId id, graph::Placement to, size_t axis);
   bool is_supported(graph::TensorId id, size_t axis) const {
     return (supported_[id] >> axis & 1) != 0;
   }
@@ -104,7 +104,7 @@ class LayoutRules {
   const std::vector<graph::TensorId>& counts_of() const { return counts_of_; }
 
   /// Notes a resharding, so that the next reader of the tensor finds it done.
-  void note_brought(graph::TensorId id, graph::Placement to, size_t axis);
+  void note_resharded(graph::TensorId id, graph::Placement to, size_t axis);
   size_t num_noted() const { return log_.size(); }
   /// Drops all notes after the first `noted`.
   void forget(size_t noted);
@@ -128,7 +128,7 @@ class LayoutRules {
                     size_t axis);
   bool may_scatter(graph::TensorId id, int dim, size_t axis) const;
   bool all_have(graph::TensorId id) const;
-  bool is_brought(graph::TensorId id, graph::Placement to, size_t axis) const;
+  bool is_resharded(graph::TensorId id, graph::Placement to, size_t axis) const;
   std::vector<graph::TensorType> types_of(const std::vector<graph::TensorId>& ids,
                                           size_t count) const;
 
@@ -144,13 +144,13 @@ class LayoutRules {
   std::vector<graph::Layout> update_;   // by gradient
   std::vector<ReshardPaths> paths_;     // per axis, as a mesh of its own
   std::vector<graph::TensorId> param_of_;
-  std::map<graph::TensorId, graph::Layout> added_up_;  // contributions to gradients
+  std::map<graph::TensorId, graph::Layout> accumulation_layouts_;  // contributions to gradients
   std::vector<int32_t> updated_;
   std::vector<graph::TensorId> counts_of_;
   std::vector<graph::TensorId> counts_of_rows_;  // by row_of tensor: counts of its routing
   std::vector<uint32_t> supported_;              // by tensor: axes, as bits
   /// By tensor: axes and placements to which it was resharded; `log_` has the order of all.
-  std::vector<std::vector<std::pair<size_t, graph::Placement>>> brought_;
+  std::vector<std::vector<std::pair<size_t, graph::Placement>>> resharded_;
   std::vector<graph::TensorId> log_;
 };
 

@@ -143,7 +143,7 @@ class LayoutChoice {
     if (sharding_.grads == Shard::none) return;
     for (const graph::ParamGrad& grad : graph_->grads) {
       for (TensorId id : grad.contributions) {
-        result_.storage[id] = rules_.added_up(id);
+        result_.storage[id] = rules_.accumulation_layout(id);
       }
     }
   }
@@ -346,8 +346,8 @@ class LayoutChoice {
       total += cost;
       wanted->signature[axis] = static_cast<int32_t>(best - all.data());
       for (size_t i = 0; i < inputs; ++i) {
-        *bytes += rules_.bytes_to_bring(node.in[i], best->in[i], axis);
-        rules_.note_brought(node.in[i], best->in[i], axis);
+        *bytes += rules_.bytes_to_reshard(node.in[i], best->in[i], axis);
+        rules_.note_resharded(node.in[i], best->in[i], axis);
         wanted->in[i].set(axis, best->in[i]);
       }
       rules_.place(node, *best, axis);

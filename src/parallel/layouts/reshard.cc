@@ -264,7 +264,7 @@ class Moves {
     std::optional<std::vector<int64_t>> first;
     bool alike = true;
     graph::for_each_coords(mesh_, layout.axes_of(dim), [&](const std::vector<int32_t>& coords) {
-      const std::vector<int64_t> lengths = unlike_lengths(layout, type_, mesh_, axis, coords);
+      const std::vector<int64_t> lengths = uneven_lengths(layout, type_, mesh_, axis, coords);
       first = first.value_or(lengths);
       alike = alike && lengths == *first;
     });
@@ -318,8 +318,8 @@ class Moves {
       sharing.size = even ? 0 : int64_t{together};
     }
     const std::vector<int32_t> first(mesh_.axes.size(), 0);
-    sharing.slots = unlike_lengths(layout, type_, mesh_, along, first);
-    sharing.blocks = unlike_lengths(step.to, type_, mesh_, along, first);
+    sharing.slots = uneven_lengths(layout, type_, mesh_, along, first);
+    sharing.blocks = uneven_lengths(step.to, type_, mesh_, along, first);
     sharing.size = sharing.slots.empty() ? sharing.size : 0;
     if (!type_.routed() && placement.is_split() && !takes_alike(step.to, along)) return;
     if (type_.routed()) {
@@ -508,7 +508,7 @@ std::vector<int64_t> unless_shares(std::vector<int64_t> lengths) {
   return {};
 }
 
-std::vector<int64_t> unlike_lengths(const Layout& layout, const TensorType& type, const Mesh& mesh,
+std::vector<int64_t> uneven_lengths(const Layout& layout, const TensorType& type, const Mesh& mesh,
                                     int32_t axis, const std::vector<int32_t>& coords) {
   const Placement placed = layout[static_cast<size_t>(axis)];
   const bool of_experts = type.routed() && placed == Placement::split(0);

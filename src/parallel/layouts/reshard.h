@@ -67,7 +67,7 @@ std::vector<int64_t> unless_shares(std::vector<int64_t> lengths);
 /// Returns lengths_along of the dim that the axis splits, for comm::kSlots, or nothing where the
 /// ranks have even shares of it. Nothing for a dim of experts or an axis that splits none. For
 /// tokens of routed rows, returns the lengths wherever they differ.
-std::vector<int64_t> unlike_lengths(const graph::Layout& layout, const graph::TensorType& type,
+std::vector<int64_t> uneven_lengths(const graph::Layout& layout, const graph::TensorType& type,
                                     const graph::Mesh& mesh, int32_t axis,
                                     const std::vector<int32_t>& coords);
 

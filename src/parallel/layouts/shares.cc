@@ -229,8 +229,8 @@ void note_uneven(const TensorType& type, const Layout& layout, const Mesh& mesh,
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> unlike_neighbours(const Graph& graph, const Layouts& layouts,
-                                                    const Mesh& mesh) {
+std::vector<std::vector<int32_t>> size_boundaries(const Graph& graph, const Layouts& layouts,
+                                                  const Mesh& mesh) {
   // Collect every uneven cut of a dim once. Then compare, axis by axis, blocks that are neighbours
   // on it, at all coordinates of the other axes.
   std::set<Uneven> found;

@@ -43,8 +43,7 @@ class Shares {
 
 /// Returns by axis the coordinates after which the sizes of some tensor change. Ranks between two
 /// such coordinates on every axis have equal sizes of all tensors.
-std::vector<std::vector<int32_t>> unlike_neighbours(const graph::Graph& graph,
-                                                    const Layouts& layouts,
-                                                    const graph::Mesh& mesh);
+std::vector<std::vector<int32_t>> size_boundaries(const graph::Graph& graph, const Layouts& layouts,
+                                                  const graph::Mesh& mesh);
 
 }  // namespace hocket::parallel

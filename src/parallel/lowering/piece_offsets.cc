@@ -12,22 +12,22 @@ namespace hocket::parallel {
 namespace {
 
 /// First operand with a letter: its layout, the dim, and its whole type.
-struct Having {
+struct LetterOperand {
   const graph::Layout* layout = nullptr;
   int dim = 0;
   const graph::TensorType* whole = nullptr;
 };
 
-std::optional<Having> find_letter(char letter, const ops::Letters& letters,
-                                  const OperandLayouts& layouts) {
+std::optional<LetterOperand> find_letter(char letter, const ops::Letters& letters,
+                                         const OperandLayouts& layouts) {
   for (size_t i = 0; i < letters.in.size(); ++i) {
     if (const size_t dim = letters.in[i].find(letter); dim != std::string::npos) {
-      return Having{&layouts.in[i], static_cast<int>(dim), &layouts.whole_in[i]};
+      return LetterOperand{&layouts.in[i], static_cast<int>(dim), &layouts.whole_in[i]};
     }
   }
   for (size_t i = 0; i < letters.out.size(); ++i) {
     if (const size_t dim = letters.out[i].find(letter); dim != std::string::npos) {
-      return Having{&layouts.out[i], static_cast<int>(dim), &layouts.whole_out[i]};
+      return LetterOperand{&layouts.out[i], static_cast<int>(dim), &layouts.whole_out[i]};
     }
   }
   return std::nullopt;
@@ -44,7 +44,7 @@ std::vector<program::Begin> piece_offsets(const ops::Op& op, const program::Kind
   const graph::Mesh& mesh = program.roles[role].mesh;
   const ops::Letters letters = ops::letters(op, kind.in, kind.out);
   for (const char letter : std::string_view(op.layout.positional)) {
-    const std::optional<Having> found = find_letter(letter, letters, layouts);
+    const std::optional<LetterOperand> found = find_letter(letter, letters, layouts);
     if (!found) continue;
     const graph::Layout& layout = *found->layout;
     program::Table table{.role = role, .axes = {}, .values = {}};

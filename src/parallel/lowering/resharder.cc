@@ -118,7 +118,7 @@ graph::Attrs Resharder::attrs_here(const ReshardStep& step, const Layout& from,
        {std::tuple{slot, comm::kSlots, &from}, {block, comm::kBlocks, &step.to}}) {
     attrs.erase(attribute);
     const std::vector<int64_t> lengths =
-        unlike_lengths(*layout, whole, mesh_, step.axes[0], coords_);
+        uneven_lengths(*layout, whole, mesh_, step.axes[0], coords_);
     if (moves && !lengths.empty()) {
       comm::set_lengths(lengths, attribute, &attrs);
     }

@@ -88,7 +88,7 @@ class Stamper {
         reduce(grad);
       }
     }
-    add_put_off();
+    add_deferred();
     for (const TaskTemplate& made : rank_.step) {
       add(made, kNone);
     }
@@ -381,7 +381,7 @@ class Stamper {
     for (size_t i = 0; i < tasks.size(); ++i) {
       const bool computes = tasks[i].task.lane == Lane::compute;
       if (brought && computes) {
-        put_off_.push_back(std::span(tasks).subspan(i));
+        deferred_.push_back(std::span(tasks).subspan(i));
         return;
       }
       brought = brought || !computes;
@@ -389,8 +389,8 @@ class Stamper {
     }
   }
 
-  void add_put_off() {
-    for (const std::span<const TaskTemplate> tasks : put_off_) {
+  void add_deferred() {
+    for (const std::span<const TaskTemplate> tasks : deferred_) {
       for (const TaskTemplate& made : tasks) {
         add(made, kNone);
       }
@@ -425,7 +425,7 @@ class Stamper {
   std::vector<int> remaining_;  // by value: pending writes to accumulators
   std::vector<bool> reduced_;
   std::vector<std::vector<size_t>> reductions_of_;
-  std::vector<std::span<const TaskTemplate>> put_off_;  // deferred ends of reductions
+  std::vector<std::span<const TaskTemplate>> deferred_;  // deferred ends of reductions
   std::vector<ActionEnd> action_ends_;
   bool first_compute_ = true;
   program::Room room_;

@@ -28,20 +28,21 @@ namespace {
 std::vector<program::Box> equal_ranks(const graph::Graph& graph, const Layouts& layouts,
                                       const graph::Mesh& mesh, const Plan& plan) {
   std::vector<program::Box> boxes(1);
-  std::vector<std::vector<int32_t>> behind = unlike_neighbours(graph, layouts, mesh);
-  for (size_t axis = 0; plan.ring && axis < behind.size(); ++axis) {
+  std::vector<std::vector<int32_t>> boundaries = size_boundaries(graph, layouts, mesh);
+  for (size_t axis = 0; plan.ring && axis < boundaries.size(); ++axis) {
     if (!splits_sequences(mesh.axes[axis].name)) continue;
-    if (behind[axis].empty() && !plan.unlike_parts) continue;
-    behind[axis].resize(static_cast<size_t>(mesh.axes[axis].size) - 1);
-    std::iota(behind[axis].begin(), behind[axis].end(), 0);
+    if (boundaries[axis].empty() && !plan.unlike_parts) continue;
+    boundaries[axis].resize(static_cast<size_t>(mesh.axes[axis].size) - 1);
+    std::iota(boundaries[axis].begin(), boundaries[axis].end(), 0);
   }
-  for (size_t axis = 0; axis < behind.size(); ++axis) {
-    if (behind[axis].empty()) continue;
+  for (size_t axis = 0; axis < boundaries.size(); ++axis) {
+    if (boundaries[axis].empty()) continue;
     std::vector<program::Box> cut;
     for (const program::Box& box : boxes) {
       int32_t begin = 0;
-      for (size_t i = 0; i <= behind[axis].size(); ++i) {
-        const int32_t end = i < behind[axis].size() ? behind[axis][i] + 1 : mesh.axes[axis].size;
+      for (size_t i = 0; i <= boundaries[axis].size(); ++i) {
+        const int32_t end =
+            i < boundaries[axis].size() ? boundaries[axis][i] + 1 : mesh.axes[axis].size;
         program::Box& part = cut.emplace_back(box);
         part[axis] = {begin, end - begin};
         begin = end;

@@ -143,9 +143,9 @@ Routes routes_of(const Schedule& schedule, int ranks, int chunks, int micro_batc
 namespace {
 
 /// Runs all rows at once, as their ranks would, to find deadlocks.
-class Walk {
+class DeadlockCheck {
  public:
-  Walk(const Schedule& schedule, int stages)
+  DeadlockCheck(const Schedule& schedule, int stages)
       : schedule_(schedule), stages_(stages), next_(schedule.ranks.size(), 0) {
     for (size_t row = 0; row < schedule.ranks.size(); ++row) {
       for (size_t i = 0; i < schedule.ranks[row].size(); ++i) {
@@ -345,7 +345,7 @@ void validate(const Schedule& schedule, int ranks, int micro_batches, bool with_
   for (int rank = 0; rank < ranks; ++rank) {
     RowCheck(schedule, routes, rank, with_backward).run();
   }
-  Walk(schedule, ranks * chunks).expect_end();
+  DeadlockCheck(schedule, ranks * chunks).expect_end();
 }
 
 }  // namespace hocket::parallel
