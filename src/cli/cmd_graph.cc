@@ -19,6 +19,7 @@
 #include "cli/op_list.h"
 #include "cli/verbs.h"
 #include "parallel/lowering/lower.h"
+#include "parallel/lowering/stamp.h"
 #include "parallel/lowering/template.h"
 #include "parallel/schedules/schedule.h"
 #include "passes/finish.h"

@@ -21,20 +21,21 @@ const char* to_string(Shard shard) { return names_of(shard)[static_cast<size_t>(
 
 namespace {
 
-// Some 50 tasks each in training: 13 million tasks, 7 GB, a minute to lower and to replay.
-// Megatron-LM's own example of 175 billion parameters on 128 GPUs, 96 layers and 1,536
-// micro-batches, is a little more than half of it.
+// Bound of layers x micro-batches. Each pair is some 50 tasks in training, so the bound is 13
+// million tasks: 7 GB, and a minute to lower and to simulate. Megatron-LM's own example of 175
+// billion parameters on 128 GPUs, with 96 layers and 1,536 micro-batches, is a little more than
+// half of it.
 constexpr int64_t kMaxLayersTimesMicroBatches = 1 << 18;
 constexpr int64_t kMaxRanksPerNode = 1024;
-constexpr int64_t kMostRanks = 1 << 20;
-constexpr int64_t kMostSamples = 1 << 16;
-constexpr int64_t kMostShares = 1 << 30;
-// Bounds of keys: far beyond what anybody runs, and their products stay below 2^62.
+constexpr int64_t kMostRanks = 1 << 20;    // of a plan, in all
+constexpr int64_t kMostSamples = 1 << 16;  // sequences per rank and micro-batch
+constexpr int64_t kMostShares = 1 << 30;   // sum of plan.cp_shares
+// Bounds of single keys, far above any real run. Their products stay below 2^62.
 constexpr double kMaxRanks = 1 << 16;
 constexpr double kMaxKib = 1 << 30;
 constexpr double kMaxThreads = 1024;
 
-/// Throws Error: a number of ranks over which experts, or their widths, can't be split.
+/// Throws Error if experts or their widths cannot be split over the given numbers of ranks.
 void validate_expert_ranks(const Plan& plan, int64_t num_experts) {
   for (const auto& [key, ranks] : {std::pair{"ep", plan.ep}, {"etp", plan.etp}}) {
     if (ranks > 1 && num_experts == 0) {
@@ -52,17 +53,18 @@ void validate_expert_ranks(const Plan& plan, int64_t num_experts) {
                                    : "";
     const bool tokens = plan.tp > plan.etp && !plan.sequence_parallel;
     fail("plan", "plan.ep is {}{}; expected a divisor of plan.dp = {}{}", plan.ep, inside, plan.dp,
-         tokens ? "; over tp experts are split with plan.sequence_parallel: true" : "");
+         tokens ? "; experts are split over tp only with plan.sequence_parallel: true" : "");
   }
   if (over.cp * over.tp > 1 && num_experts % plan.ep != 0) {
     fail("plan",
-         "plan.ep is {}, of which {} ranks are of cp and {} of tp; expected a divisor of the "
+         "plan.ep is {}, with {} ranks of cp and {} of tp; expected a divisor of the "
          "model's {} experts",
          plan.ep, over.cp, over.tp, num_experts);
   }
 }
 
-/// Throws Error: experts that the ranks do not share, ranks that take them in no two steps.
+/// Throws Error if the ranks cannot share the experts, or not in two steps (ep_inner), or if
+/// expert_ranks does not fit.
 void validate_experts(const Plan& plan, int64_t num_experts) {
   validate_expert_ranks(plan, num_experts);
   if (plan.ep > 1 && num_experts < plan.ep) {
@@ -81,14 +83,14 @@ void validate_experts(const Plan& plan, int64_t num_experts) {
   }
   if (plan.expert_ranks > 0) {
     const auto expect = [](bool good, const char* what) {
-      if (!good) fail("plan", "plan.expert_ranks is for {}", what);
+      if (!good) fail("plan", "plan.expert_ranks needs {}", what);
     };
-    expect(num_experts >= plan.expert_ranks, "models with as many experts at least");
-    expect(plan.pp == 1 && plan.pp_chunks == 1, "plans of one stage; try plan.pp: 1");
-    expect(plan.tp == 1, "plans without tensor-parallel ranks; try plan.tp: 1");
-    expect(plan.ep == 1, "plans whose other ranks have no experts; try plan.ep: 1");
+    expect(num_experts >= plan.expert_ranks, "a model with at least as many experts");
+    expect(plan.pp == 1 && plan.pp_chunks == 1, "a plan of one stage; try plan.pp: 1");
+    expect(plan.tp == 1, "a plan without tensor-parallel ranks; try plan.tp: 1");
+    expect(plan.ep == 1, "a plan whose other ranks have no experts; try plan.ep: 1");
     expect(plan.shard.params == Shard::none,
-           "plans whose parameters are whole; try plan.shard.params: none");
+           "parameters that are not sharded; try plan.shard.params: none");
     if (plan.sequences() < plan.expert_ranks) {
       fail("plan", "plan.expert_ranks is {}; expected at most the {} sequences of a micro-batch",
            plan.expert_ranks, plan.sequences());
@@ -96,7 +98,7 @@ void validate_experts(const Plan& plan, int64_t num_experts) {
   }
 }
 
-/// Throws Error: a group that there is not, or whose ranks are not those along the innermost axes.
+/// Throws Error if shard.group is missing, or is not the number of ranks along the innermost axes.
 void validate_groups(const Plan& plan) {
   const Sharding& shard = plan.shard;
   const int64_t ranks = plan.dp * plan.cp;
@@ -132,7 +134,7 @@ void validate_groups(const Plan& plan) {
   }
 }
 
-/// Throws Error: stages without a layer to begin with, layers that are not the model's.
+/// Throws Error if there are more stages than layers, or pp_layers does not match the model.
 void validate_stages(const Plan& plan, int64_t num_layers) {
   if (plan.pp_layers.empty() && plan.num_stages() > std::max<int64_t>(num_layers, 1)) {
     fail("plan",
@@ -205,7 +207,7 @@ graph::Mesh Plan::mesh() const {
   }
   int64_t outside = 1;  // ranks of tp outside of the next axis
   const auto add_parts = [&](const std::string& name, int64_t ranks) {
-    // Key and value heads may be split up to the middle of an axis.
+    // The split of key and value heads may end in the middle of an axis, which is then cut.
     const bool cut = name.starts_with(kTensorAxis) && outside < heads_apart &&
                      heads_apart < outside * ranks && heads_apart % outside == 0 &&
                      outside * ranks % heads_apart == 0;
@@ -265,7 +267,7 @@ void Plan::validate_tokens() const {
   for (const int64_t share : cp_shares) {
     all += std::clamp<int64_t>(share, 0, kMostShares);
     if (share < 1 || all > kMostShares) {
-      fail("plan", "plan.cp_shares has {}; expected 1 and more, {} together at most", share,
+      fail("plan", "plan.cp_shares has {}; expected 1 or more, with a sum of at most {}", share,
            kMostShares);
     }
   }
@@ -281,8 +283,8 @@ void Plan::validate_tokens() const {
 }
 
 void Plan::validate(int64_t num_layers, int64_t num_experts) const {
-  // What is wrong is said by key: sizes, experts and layers, then the two bounds
-  // that keep a mistyped plan from making a program that nobody can hold in memory.
+  // Sizes, experts and layers first. Then the bounds that keep a mistyped plan from making a
+  // program that does not fit in memory.
   const auto positive = [](const char* key, int64_t value) {
     if (value < 1) fail("plan", "{} is {}; expected at least 1", key, value);
   };
@@ -328,7 +330,7 @@ std::vector<int32_t> Plan::stage_of_layers(int64_t num_layers) const {
   std::vector<int32_t> stages;
   const int64_t num = num_stages();
   for (int64_t stage = 0; stage < num; ++stage) {
-    // Without pp_layers, later stages get the smaller shares: the last one has the head as well.
+    // Without pp_layers, later stages get the smaller shares: the last one also has the head.
     int64_t layers = num_layers / num + (stage < num_layers % num ? 1 : 0);
     if (!pp_layers.empty()) {
       layers = pp_layers[stage];
@@ -340,30 +342,30 @@ std::vector<int32_t> Plan::stage_of_layers(int64_t num_layers) const {
 
 void Sharding::fields(Fields& fields) {
   fields("params", params,
-         "parameters, gathered before each use and freed after it: over all ranks (ZeRO-3, FSDP), "
-         "or inside each group (MiCS, HSDP); generation holds them whole");
-  fields("grads", grads,
-         "gradients, scattered after every micro-batch (ZeRO-2); none: whole sums over "
-         "micro-batches, scattered once");
+         "sharding of parameters, which are gathered before each use and freed after it: over all "
+         "ranks (ZeRO-3, FSDP), or inside each group (MiCS, HSDP); generation holds them whole");
+  fields(
+      "grads", grads,
+      "sharding of gradients, which are reduce-scattered after every micro-batch (ZeRO-2); none: "
+      "accumulated whole, and reduced once per step");
   fields("optimizer", optimizer,
-         "the optimizer's states, and what it updates with them (ZeRO-1); at least as far as "
+         "sharding of the optimizer's states and of the update (ZeRO-1); at least as far as "
          "parameters and gradients, which is the default");
-  fields("group", group,
-         "ranks of a group, the nearest ones: a divisor of dp x cp; 0: there are no groups")
+  fields("group", group, "ranks of a group, the nearest ones: a divisor of dp x cp; 0: no groups")
       .min(0)
       .max(kMaxRanks * kMaxRanks);
   fields("least_kib", least_kib,
-         "parameters of less, KiB, stay whole with their gradients and states, where messages cost "
-         "more than what they would save")
+         "parameters smaller than this, KiB, stay whole with their gradients and states: their "
+         "messages would cost more than the memory that they save")
       .min(0)
       .max(kMaxKib);
   fields("reshard_after_forward", reshard_after_forward,
          "free gathered parameters after the forward pass of a layer and gather them again for its "
-         "backward pass; false: they stay between the two, for memory instead of messages");
+         "backward pass; false: keep them in between, for more memory and fewer messages");
   fields("reshard_after_backward", reshard_after_backward,
          "free gathered parameters after the backward pass of a micro-batch; false, with "
-         "reshard_after_forward false: they are gathered once, when a step begins, in the order in "
-         "which its stages need them, and stay until its end");
+         "reshard_after_forward false: gather them once, at the beginning of a step, in the order "
+         "in which its stages need them, and keep them until its end");
 }
 
 void Plan::fields(Fields& fields) {
@@ -373,28 +375,27 @@ void Plan::fields(Fields& fields) {
       .min(1)
       .max(kMaxRanks);
   fields("pp_chunks", pp_chunks,
-         "stages per pipeline rank: model chunks, for interleaved and zb-h1; by default what the "
-         "schedule fixes: 2 for zb-v and dualpipev, those of a CSV, else 1")
+         "stages per pipeline rank: model chunks, for interleaved and zb-h1; default: what the "
+         "schedule fixes, which is 2 for zb-v and dualpipev and the number in a CSV, else 1")
       .min(1)
       .max(kMaxRanks);
   fields(
       "dp", dp,
-      "data-parallel ranks; with ranks as processes, by default as many as there are for the other "
-      "axes")
+      "data-parallel ranks; with ranks as processes, the default is the number that the other axes "
+      "leave")
       .min(1)
       .max(kMaxRanks);
-  fields(
-      "ep", ep,
-      "expert-parallel ranks, among those there are: first ranks of tp (with sequence_parallel), "
-      "then of cp, then of dp")
+  fields("ep", ep,
+         "expert-parallel ranks, taken from the other axes: first ranks of tp (with "
+         "sequence_parallel), then of cp, then of dp")
       .min(1);
   fields("etp", etp, "ranks of tp over which the width of every expert is split").min(1);
   fields("ep_inner", ep_inner,
-         "ranks of ep that lie together, as on a node: rows go to the node of their expert first, "
-         "then to its rank, and back likewise (two-level all-to-all); 1: in one step")
+         "ranks of ep that are near each other, as on a node: rows go to the node of their expert, "
+         "then to its rank, and back the same way (two-level all-to-all); 1: in one step")
       .min(1);
   fields("expert_ranks", expert_ranks,
-         "ranks beside these, which have all experts; 0: none. Forward only: eval, graph --for "
+         "additional ranks, which have all experts; 0: none. Forward only: eval, graph --for "
          "evaluate")
       .min(0)
       .max(kMaxRanks);
@@ -407,39 +408,40 @@ void Plan::fields(Fields& fields) {
       .min(1)
       .max(kMaxRanks);
   fields("sequence_parallel", sequence_parallel,
-         "between their products, the ranks of tp split the tokens among them: norms and residuals "
-         "are not repeated, and take a part of the memory");
+         "the ranks of tp split the tokens between their products: norms and residuals are not "
+         "repeated, and take a part of the memory");
   fields("micro_batch", micro_batch, "sequences per data-parallel rank and micro-batch")
       .min(1)
       .max(kMostSamples);
   fields("dp_samples", dp_samples,
          "sequences of a micro-batch for each data-parallel rank, in place of micro_batch, e.g. "
-         "[3, 2, 2, 1] for ranks of unlike speed; default: micro_batch each, or as even as "
+         "[3, 2, 2, 1] for ranks of different speed; default: micro_batch each, or as evenly as "
          "global_batch divides");
   fields("cp_shares", cp_shares,
-         "what each rank of cp has of the tokens of a data-parallel rank, relative to each other, "
-         "e.g. [3, 2, 2, 1] for ranks of unlike speed; default: as many each");
+         "shares of a data-parallel rank's tokens per rank of cp, relative to each other, e.g. [3, "
+         "2, 2, 1] for ranks of different speed; default: equal");
   fields("shard", shard,
-         "what data-parallel ranks split among them, so that none has all of it: none, in a group "
-         "of near ranks, or among all (docs/parallelism.md)");
-  fields("pp_layers", pp_layers,
-         "layers per stage, e.g. [3, 5]; 0 for a stage of the embedding or the head alone, the "
-         "first or the last; default: as even as possible");
+         "sharding over data-parallel ranks: none, over a group of near ranks, or over all "
+         "(docs/parallelism.md)");
+  fields(
+      "pp_layers", pp_layers,
+      "layers per stage, e.g. [3, 5]; 0 for a first or last stage with the embedding or the head "
+      "alone; default: as even as possible");
   fields("pp_schedule", pp_schedule,
          "1f1b, gpipe, interleaved, interleaved-overlap, zb-h1, zb-v, dualpipev, dualpipe, or a "
          "schedule CSV, as "
          "`hocket graph --stage schedule` prints it (docs/schedules.md)");
   fields("layouts", layouts,
-         "how tensors lie, \"PATTERN LAYOUT\" each, e.g. [lm_head.weight tp:S0]: those whose names "
-         "match (* and ?) are split along dim 0 over tp; B: whole on every rank; the last match "
-         "counts; gradients and optimizer states lie as their parameter is updated (docs/parallelism.md)");
+         "layouts of tensors, \"PATTERN LAYOUT\" each, e.g. [lm_head.weight tp:S0]: those whose "
+         "names match (* and ?) are split along dim 0 over tp; B: whole on every rank; the last "
+         "match counts; gradients and optimizer states have the layout of their parameter's update "
+         "(docs/parallelism.md)");
   fields("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
       .min(0)
       .max(kMaxThreads);
-  fields(
-      "ranks_per_node", ranks_per_node,
-      "decides which links are inside a node; 0: all ranks on one, or with ranks as processes as "
-      "many as the launcher starts on each host")
+  fields("ranks_per_node", ranks_per_node,
+         "ranks per node, which decides the links between them; 0: all ranks on one node, or, with "
+         "ranks as processes, as many as the launcher starts on each host")
       .min(0)
       .max(kMaxRanks);
 }

@@ -5,6 +5,7 @@
 
 #include "autodiff/autodiff.h"
 #include "models/build.h"
+#include "parallel/lowering/stamp.h"
 #include "parallel/lowering/template.h"
 #include "passes/pass.h"
 #include "program/finalize.h"

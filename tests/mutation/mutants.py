@@ -271,7 +271,7 @@ MUTANTS = [
            "rows are regrouped by the sizes of the first rank's experts", ("plans/chunk_test",)),
     Mutant(93, "src/passes/chunk.cc", "round + («ends» ? 1 : 0);", "false",
            "a piece comes back from its experts before the next one leaves", ("plans/chunk_test",)),
-    Mutant(94, "src/parallel/lowering/lower.cc", "{ «remaining_[value] += static_cast<int>(runs);» }",
+    Mutant(94, "src/parallel/lowering/stamp.cc", "{ «remaining_[value] += static_cast<int>(runs);» }",
            "remaining_[value] = static_cast<int>(runs);",
            "a gradient is reduced before its last piece", ("plans/chunk_test",)),
 
@@ -331,11 +331,11 @@ MUTANTS = [
            "begins[first] + 1", "a part does not meet those that begin behind its first element", ("program/views_test",)),
     Mutant(120, "src/parallel/schedules/built_in_schedules.cc", "row.begin_at(mirror, «micro_batches / 2»);", "0",
            "both directions of dualpipe run the same micro-batches", ("parallel/schedule_test",)),
-    Mutant(121, "src/parallel/lowering/places.cc", "partial_[contribution] = «has_[contribution].size() > 1»;", "false",
+    Mutant(121, "src/parallel/lowering/pipeline_owners.cc", "partial_[contribution] = «has_[contribution].size() > 1»;", "false",
            "the copies of a stage keep their parts of a gradient", ("plans/equality_test",)),
     Mutant(122, "src/parallel/schedules/schedule_check.cc", "if («place.index < next_[place.row]») return", "true",
-           "a schedule that waits for ever passes", ("parallel/schedule_test",)),
-    Mutant(123, "src/parallel/lowering/lower.cc", "side_ = «ended(sides[0]) || (first_ahead && !ended(sides[1]))» ? 1 : 0;",
+           "a schedule with a deadlock passes", ("parallel/schedule_test",)),
+    Mutant(123, "src/parallel/lowering/stamp.cc", "side_ = «ended(sides[0]) || (first_ahead && !ended(sides[1]))» ? 1 : 0;",
            "ended(sides[0])",
            "overlapped passes run one after the other", ("parallel/template_test",)),
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The axes cp and tp: what of a model they split by default, what pins change, what crosses ranks,
-// and what is refused. That the programs compute what one rank does: tests/plans.
+// Axes cp and tp: the default splits of a model, pins, the communication between ranks, and refused
+// plans. tests/plans compares the programs with one rank.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -47,14 +47,14 @@ program::Program proven(const std::string& plan, const Shape& shape = {}) {
   return std::move(made.program);
 }
 
-/// Tasks of an op in the first class.
+/// Returns the number of tasks of an op in the first class.
 int64_t count(const program::Program& program, const std::string& op) {
   const auto& tasks = program.classes[program::ClassId(0)].tasks;
   return std::count_if(tasks.begin(), tasks.end(),
                        [&](const program::Task& task) { return program.kind(task).op == op; });
 }
 
-/// Layouts of the persistent tensors of the first class, by name.
+/// Returns the layouts of the first class's persistent tensors, by name.
 std::map<std::string, std::string> stored(const program::Program& program) {
   std::map<std::string, std::string> layouts;
   for (const program::Buffer& buffer : program.classes[program::ClassId(0)].buffers) {
@@ -74,14 +74,13 @@ std::string refusal(const std::string& plan, const Shape& shape = {}) {
   return "";
 }
 
-TEST(Axes, AreInTheMeshOnlyWhereTheyAreSeveralRanks) {
+TEST(Axes, AreInTheMeshOnlyWithSeveralRanks) {
   EXPECT_EQ(to_string(run_of("dp: 2").plan.mesh()), "pp:1 edp:2 ep:1");
   EXPECT_EQ(to_string(run_of("tp: 2").plan.mesh()), "pp:1 edp:1 ep:1 tp:2");
   const Plan plan = run_of("pp: 2, dp: 2, cp: 2, tp: 2").plan;
   EXPECT_EQ(to_string(plan.mesh()), "pp:2 edp:2 ep:1 cp:2 tp:2");
   EXPECT_EQ(plan.world(), 16);
-  // A group that holds a part of edp makes two axes of it; others lie along the axes that there
-  // are.
+  // A group with a part of edp cuts it into two axes. Other groups are whole axes.
   EXPECT_EQ(to_string(run_of("dp: 4, shard: {group: 2}").plan.mesh()),
             "pp:1 edp:2 edp_inner:2 ep:1");
   EXPECT_EQ(to_string(run_of("dp: 4, cp: 2, shard: {group: 4}").plan.mesh()),
@@ -91,19 +90,19 @@ TEST(Axes, AreInTheMeshOnlyWhereTheyAreSeveralRanks) {
   EXPECT_EQ(to_string(run_of("dp: 4, shard: {group: 4}").plan.mesh()), "pp:1 edp:4 ep:1");
 }
 
-TEST(Axes, KeysAreGatheredWhereASequenceIsCut) {
-  // Two layers, of each keys and values once, and their gradients.
+TEST(Axes, KeysAreGatheredWhereASequenceIsSplit) {
+  // Keys and values of two layers, once each, and their gradients.
   const program::Program cut = proven("cp: 2, micro_batch: 1, dp: 4");
   EXPECT_EQ(count(cut, "all_gather"), 4);
   EXPECT_EQ(count(cut, "reduce_scatter"), 4);
-  // Whole sequences in every block, and two blocks in every sequence of two.
+  // Blocks of whole sequences gather nothing; two blocks per sequence do.
   EXPECT_EQ(count(proven("cp: 2, micro_batch: 2, dp: 2"), "all_gather"), 0);
   EXPECT_EQ(count(proven("cp: 4, micro_batch: 2, dp: 2"), "all_gather"), 4);
 }
 
-/// Gradients of keys and values are larger than what is made of them: still they are added up
-/// first.
-TEST(Axes, WhatIsPartialOverQueriesIsSummedAtOnce) {
+/// Partial sums over queries are added up at once, although gradients of keys and values are larger
+/// than the tensors computed from them.
+TEST(Axes, PartialSumsOverQueriesAreSummedAtOnce) {
   for (const char* recompute : {"none", "selective", "full"}) {
     for (const char* plan :
          {"cp: 2, micro_batch: 1, dp: 4", "cp: 4, tp: 2, micro_batch: 1, dp: 1"}) {
@@ -128,10 +127,9 @@ TEST(Axes, TensorParallelismSplitsWhatOpsAllow) {
   EXPECT_EQ(count(program, "all_gather"), 0);
 }
 
-/// Heads, widths and the vocabulary need not divide: the first ranks have one more.
-/// Attention and the MLP of a parallel block read the same tokens and are added up before they are
-/// summed over tp: of what moves per layer, once forward and twice backward (where what was
-/// gathered is gathered again), half is left.
+/// Attention and the MLP of a parallel block read the same tokens and are added up before their sum
+/// over tp. Half of the communication per layer is left: once forward and twice backward (gathered
+/// tensors are gathered again).
 TEST(Axes, ParallelBlocksMoveHalfAsMuch) {
   const auto counts = [](const char* family, const char* plan) {
     const program::Program program = proven(plan, {.dense = family});
@@ -151,8 +149,8 @@ TEST(Axes, ParallelBlocksMoveHalfAsMuch) {
   EXPECT_EQ(plain["all_reduce"] - parallel["all_reduce"], 2 * 2);
 }
 
-/// Of a ring only the hops that some query's window reaches are made, and what they take together
-/// is what it takes on one rank.
+/// Only the hops of a ring that some query's window reaches are made, and their FLOPs add up to
+/// those of one rank.
 TEST(Axes, ARingGoesNoFurtherThanTheWindow) {
   struct Seen {
     int64_t tasks = 0;
@@ -180,7 +178,8 @@ TEST(Axes, ARingGoesNoFurtherThanTheWindow) {
   }
 }
 
-TEST(Axes, TensorParallelismNeedNotDivide) {
+/// Heads, widths and the vocabulary need not be multiples of tp: the first ranks have one more.
+TEST(Axes, TpNeedNotDivideHeadsOrVocabulary) {
   const program::Program three = proven("tp: 2", {.kv_heads = 3, .vocab = 23, .heads = 3});
   const std::map<std::string, std::string> layouts = stored(three);
   EXPECT_EQ(layouts.at("model.layers.1.self_attn.q_proj.weight"), "tp:S0");
@@ -198,7 +197,7 @@ TEST(Axes, TensorParallelismNeedNotDivide) {
   };
   EXPECT_EQ(heads(program::ClassId(0)), 2);
   EXPECT_EQ(heads(program::ClassId(1)), 1);
-  // Query heads are shared out among the ranks that have their key heads.
+  // Query heads are shared among the ranks that have their key heads.
   const std::map<std::string, std::string> six =
       stored(proven("tp: 4", {.kv_heads = 2, .heads = 6}));
   EXPECT_EQ(six.at("model.layers.0.self_attn.q_proj.weight"), "tp_kv:S0 tp:S0[2,1,2,1]");
@@ -207,8 +206,7 @@ TEST(Axes, TensorParallelismNeedNotDivide) {
   proven("tp: 4, etp: 4, dp: 2, ep: 2", {.vocab = 23, .heads = 6, .experts = 4});
 }
 
-/// Nor need cp divide the tokens.
-TEST(Axes, SequencesNeedNotDivide) {
+TEST(Axes, CpNeedNotDivideTokens) {
   const Shape moe{.experts = 8};
   for (const char* plan : {"cp: 3", "cp: 3, dp: 2, pp: 2", "cp: 3, tp: 2", "cp: 3, micro_batch: 2",
                            "cp: 5, micro_batch: 4", "dp: 2, cp: 3, dp_samples: [3, 1]",
@@ -218,13 +216,12 @@ TEST(Axes, SequencesNeedNotDivide) {
   }
   proven("cp: 3, cp_comm_type: a2a", {.kv_heads = 3, .heads = 3});
   proven("dp: 2, ep: 2, cp: 3", moe);
-  // Of what two ranks have of 6 tokens over 4 others, these have 4, 4, 2 and 2.
+  // Two ranks have 6 tokens over 4 others: 4, 4, 2 and 2.
   proven("dp: 2, ep: 2, cp: 4, cp_comm_type: p2p, micro_batch: 1", {.seq_len = 6, .experts = 8});
   EXPECT_EQ(proven("cp: 3, dp: 2").classes.size(), 2U);
 }
 
-/// Nor tp, where it splits them between products.
-TEST(Axes, SequenceParallelNeedNotDivide) {
+TEST(Axes, SequenceParallelNeedNotDivideTokens) {
   const Shape heads{.kv_heads = 2, .seq_len = 7, .heads = 4};
   const Shape moe{.kv_heads = 2, .seq_len = 7, .heads = 4, .experts = 8};
   for (const char* plan :
@@ -242,9 +239,9 @@ TEST(Axes, SequenceParallelNeedNotDivide) {
   EXPECT_GT(count(uneven, "reduce_scatter"), 0);
 }
 
-/// Around a ring of ranks with unlike numbers of tokens a message is as long as the block that it
-/// brings: each rank is a class of its own.
-TEST(Axes, RingsNeedNotDivide) {
+/// In a ring of ranks with different numbers of tokens, the length of a message is that of its
+/// block: each rank is a class of its own.
+TEST(Axes, RingsNeedNotDivideTokens) {
   const Shape one{.kv_heads = 1};
   for (const char* plan : {"cp: 3, cp_comm_type: p2p, micro_batch: 1",
                            "cp: 3, dp: 2, pp: 2, cp_comm_type: p2p, micro_batch: 1",
@@ -253,7 +250,7 @@ TEST(Axes, RingsNeedNotDivide) {
     proven(plan, one);
     proven(plan, {.kv_heads = 1, .experts = 8});
   }
-  // In zigzag order a rank's two parts need not be as long as each other.
+  // In zigzag order the two parts of a rank may have different lengths.
   for (const char* plan : {"cp: 3, micro_batch: 1", "cp: 3, micro_batch: 2, dp: 2, pp: 2",
                            "cp: 2, micro_batch: 1, tp: 2", "cp: 4, micro_batch: 2"}) {
     const std::string zigzag = fmt::format("{}, cp_comm_type: p2p, cp_order: zigzag", plan);
@@ -267,9 +264,8 @@ TEST(Axes, RingsNeedNotDivide) {
   EXPECT_EQ(proven("cp: 4, cp_comm_type: p2p, micro_batch: 1").classes.size(), 1U);
 }
 
-/// Data-parallel ranks may have unlike numbers of sequences: as told, or what is left of a batch.
-// Where tokens are few, gradients of weights are made of gathered operands: what travels around a
-// ring is then wanted elsewhere, too.
+/// Where tokens are few, gradients of weights are made of gathered operands, so that tensors of a
+/// ring have other readers, too.
 TEST(Axes, RingsOfFewTokens) {
   for (const char* order : {"contiguous", "zigzag"}) {
     const std::string plan =
@@ -279,7 +275,8 @@ TEST(Axes, RingsOfFewTokens) {
   }
 }
 
-TEST(Axes, SamplesNeedNotDivide) {
+/// Data-parallel ranks may have different numbers of sequences: given ones, or a remainder.
+TEST(Axes, DpNeedNotDivideSequences) {
   const program::Program told = proven("dp: 2, dp_samples: [3, 1]");
   ASSERT_EQ(told.classes.size(), 2U);
   std::map<std::string, std::string> inputs;
@@ -301,14 +298,15 @@ TEST(Axes, SamplesNeedNotDivide) {
     proven(plan, moe);
   }
   proven("dp: 4, dp_samples: [1, 1, 1, 1], ep: 2", moe);
-  // In pieces, of which each class has others.
+  // In chunks, whose sizes differ between classes.
   proven("dp: 2, dp_samples: [3, 1], moe_chunks: 2", moe);
   proven("dp: 2, dp_samples: [1, 3], moe_chunks: 4, tp: 2, sequence_parallel: true", moe);
   proven("dp: 2, dp_samples: [3, 1], cp: 2, ep: 2", moe);
 }
 
-/// Nor those that exchange tokens for experts: what goes to these says how many each has.
-TEST(Axes, ExpertsTakeRowsOfUnlikeNumbersOfTokens) {
+/// Ranks of an expert all-to-all may have different numbers of tokens: the exchanged sizes say how
+/// many.
+TEST(Axes, EpNeedNotDivideTokens) {
   const Shape moe{.kv_heads = 2, .seq_len = 7, .heads = 4, .experts = 8};
   for (const char* plan :
        {"dp: 2, ep: 2, dp_samples: [3, 1]", "dp: 2, ep: 2, dp_samples: [1, 3], pp: 2",
@@ -321,7 +319,7 @@ TEST(Axes, ExpertsTakeRowsOfUnlikeNumbersOfTokens) {
         "tp: 4, etp: 2, sequence_parallel: true, ep: 2, micro_batch: 1"}) {
     proven(plan, moe);
   }
-  // The pieces of every rank are as long as its tokens make them.
+  // Chunks of a rank follow its number of tokens.
   proven("dp: 2, ep: 2, dp_samples: [3, 1], moe_chunks: 2", {.seq_len = 8, .experts = 8});
   proven("dp: 2, ep: 2, dp_samples: [1, 3], moe_chunks: 4, moe_chunks_backward: 2",
          {.seq_len = 8, .experts = 8});
@@ -329,7 +327,7 @@ TEST(Axes, ExpertsTakeRowsOfUnlikeNumbersOfTokens) {
             std::string::npos);
 }
 
-/// The tokens of a data-parallel rank, dealt out by hand.
+/// Tokens of a data-parallel rank in given shares.
 TEST(Axes, SharesOfSequencesAreGiven) {
   EXPECT_EQ(parallel::dealt_out(10, {3, 1}), (std::vector<int64_t>{7, 3}));
   EXPECT_EQ(parallel::dealt_out(7, {1, 1, 1}), (std::vector<int64_t>{2, 2, 3}));
@@ -359,7 +357,7 @@ TEST(Axes, SharesOfSequencesAreGiven) {
          {.kv_heads = 4, .head_dim = 64, .seq_len = 32, .heads = 4, .hidden = 256});
 }
 
-/// Ranks beyond the key and value heads have those of others alike, and query heads of their own.
+/// Ranks in excess of the key and value heads share these, and have query heads of their own.
 TEST(Axes, QueriesAreSplitOverMoreRanksThanKeys) {
   const std::map<std::string, std::string> one = stored(proven("tp: 2", {.kv_heads = 1}));
   EXPECT_EQ(one.at("model.layers.1.self_attn.q_proj.weight"), "tp:S0");
@@ -373,7 +371,7 @@ TEST(Axes, QueriesAreSplitOverMoreRanksThanKeys) {
     EXPECT_EQ(groups.at("model.layers.0.self_attn.k_proj.weight"), "tp_kv:S0");
     EXPECT_EQ(groups.at("lm_head.weight"), "tp_kv:S0 tp:S0");
   }
-  // Fewer heads than ranks: as many of these as divide them have parts.
+  // Fewer heads than ranks: a number of ranks that divides them have parts.
   const std::map<std::string, std::string> two = stored(proven("tp: 4", {.kv_heads = 2}));
   EXPECT_EQ(two.at("model.layers.0.self_attn.q_proj.weight"), "tp_kv:S0");
 }
@@ -382,9 +380,9 @@ TEST(Axes, SequenceParallelKeepsAPartOfTheTokens) {
   const program::Program whole = proven("tp: 2, micro_batch: 4", {.seq_len = 256});
   const program::Program split =
       proven("tp: 2, sequence_parallel: true, micro_batch: 4", {.seq_len = 256});
-  // Forward two products a layer and the head gather, two products and the embedding scatter.
-  // Backward the gathers come again, for the gradients of weights, and those that scattered gather
-  // what they get, as does the embedding; what gathered, and the head, scatter.
+  // Forward, two products per layer and the head gather; two products and the embedding scatter.
+  // Backward, the gathers repeat for the gradients of weights. Nodes that scattered gather their
+  // gradients, as does the embedding; nodes that gathered, and the head, scatter.
   EXPECT_EQ(count(split, "all_gather"), 2 * (2 + 2 + 2) + 1 + 1);
   EXPECT_EQ(count(split, "reduce_scatter"), 2 * (2 + 2) + 1 + 1);
   EXPECT_EQ(count(whole, "reduce_scatter") + count(whole, "all_gather"), 0);
@@ -398,7 +396,7 @@ TEST(Axes, SequenceParallelKeepsAPartOfTheTokens) {
 
 TEST(Axes, HeadsAreExchangedForTokens) {
   const program::Program cut = proven("cp: 2, micro_batch: 1, dp: 4, cp_comm_type: a2a");
-  // Of each of two layers q, k, v and o, and back their gradients; positions are gathered, once.
+  // q, k, v and o of each of two layers, and their gradients; positions are gathered, once.
   EXPECT_EQ(count(cut, "resplit"), 2 * 8);
   EXPECT_EQ(count(cut, "all_gather"), 1);
   EXPECT_EQ(count(cut, "reduce_scatter"), 0);
@@ -410,8 +408,8 @@ TEST(Axes, HeadsAreExchangedForTokens) {
   proven("cp: 4, micro_batch: 1, cp_comm_type: a2a", four);
 }
 
-/// No dim of the product after attention is divided by dp and cp together: its heads, which cp has
-/// parts of where its gradient is made, are split over dp where that adds up.
+/// No dim of the product after attention is divided by dp and cp together. Its heads, of which cp
+/// has parts where the gradient is made, are split over dp where the gradient accumulates.
 TEST(Axes, ExchangedHeadsAreScatteredOverOtherAxes) {
   for (const char* shard : {"grads: all", "params: all, grads: all"}) {
     proven(fmt::format("dp: 4, cp: 4, micro_batch: 1, cp_comm_type: a2a, shard: {{{}}}", shard),
@@ -419,7 +417,7 @@ TEST(Axes, ExchangedHeadsAreScatteredOverOtherAxes) {
   }
 }
 
-TEST(Axes, ExpertsAreDealtOutAmongAllRanks) {
+TEST(Axes, ExpertsAreSplitOverAllAxes) {
   const Shape moe{.experts = 8};
   const auto mesh = [&](const std::string& plan) {
     return to_string(run_of(plan, moe).plan.mesh());
@@ -444,7 +442,7 @@ TEST(Axes, ExpertsAreDealtOutAmongAllRanks) {
   }
 }
 
-TEST(Axes, PinsHaveTheLastWord) {
+TEST(Axes, PinsOverrideDefaults) {
   const std::map<std::string, std::string> layouts = stored(
       proven("tp: 2, layouts: ['*_proj.weight B', '*.down_proj.weight tp:S1', lm_head.weight B]"));
   EXPECT_EQ(layouts.at("model.embed_tokens.weight"), "tp:S0");
@@ -455,7 +453,7 @@ TEST(Axes, PinsHaveTheLastWord) {
   EXPECT_EQ(layouts.at("model.layers.1.mlp.down_proj.weight"), "tp:S1");
   // An axis of one rank splits nothing.
   EXPECT_EQ(stored(proven("dp: 2, layouts: [lm_head.weight tp:S0]")).at("lm_head.weight"), "B");
-  // plan.shard splits what no pin names, along axes that none names.
+  // plan.shard splits tensors without a pin, and along axes that no pin names.
   const std::map<std::string, std::string> shards = stored(
       proven("dp: 2, tp: 2, shard: {params: all, grads: all}, layouts: [lm_head.weight edp:B, "
              "model.embed_tokens.weight B, '*.down_proj.weight tp:S1']"));
@@ -466,7 +464,7 @@ TEST(Axes, PinsHaveTheLastWord) {
   EXPECT_EQ(shards.at("model.layers.1.mlp.down_proj.weight"), "edp:S0 tp:S1");
 }
 
-TEST(Axes, WhatCannotBeIsSaid) {
+TEST(Axes, ImpossiblePlansAreRefused) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"cp: 9, micro_batch: 1", "plan.cp is 9; expected at most the 8 tokens"},
       {"cp: 3, tp: 3, sequence_parallel: true, micro_batch: 1",
@@ -476,13 +474,14 @@ TEST(Axes, WhatCannotBeIsSaid) {
        "the 8"},
       {"cp: 4, cp_comm_type: a2a", "expected a divisor of the 2 heads"},
       {"tp: 2, etp: 2", "plan.etp is 2 but the model has no experts"},
-      {"tp: 25", "plan.tp is 25; expected at most the 24 of dim 0 of model.embed_tokens.weight"},
+      {"tp: 25",
+       "plan.tp is 25; expected at most 24, the size of dim 0 of model.embed_tokens.weight"},
       {"dp: 8", "expected a multiple of plan.dp x plan.micro_batch = 8"},
       {"dp: 2, dp_samples: [1, 1, 2]", "plan.dp_samples has 3 entries; expected plan.dp = 2"},
       {"dp: 2, dp_samples: [4, 0]", "plan.dp_samples has 0; expected 1 to"},
       {"dp: 2, dp_samples: [3, 2]", "expected a multiple of the 5 sequences of plan.dp_samples"},
       {"cp: 2, cp_shares: [1, 2, 1]", "plan.cp_shares has 3 entries; expected plan.cp = 2"},
-      {"cp: 2, cp_shares: [3, 0]", "plan.cp_shares has 0; expected 1 and more"},
+      {"cp: 2, cp_shares: [3, 0]", "plan.cp_shares has 0; expected 1 or more"},
       {"cp: 2, cp_shares: [1, 20]", "plan.cp_shares [1, 20] are [0, 8] of the 8 tokens"},
       {"cp: 2, tp: 2, sequence_parallel: true, cp_shares: [7, 1]",
        "at least 2 tokens on each, for plan.tp 2"},
@@ -491,11 +490,11 @@ TEST(Axes, WhatCannotBeIsSaid) {
        "plan.cp_order is zigzag, and plan.cp_shares is [3, 1]"},
       {"tp: 2, layouts: [lm_head.weight]", "expected PATTERN LAYOUT"},
       {"tp: 2, layouts: [lm_head.weight tp:B B]", "expected B alone, or axis:S<dim> and axis:B"},
-      {"tp: 2, layouts: [lm_head.weight tp:B tp:S0]", "axis tp comes twice"},
+      {"tp: 2, layouts: [lm_head.weight tp:B tp:S0]", "axis tp is named twice"},
       {"tp: 2, layouts: [head.weight tp:S0]", "no tensor matches 'head.weight'"},
-      {"tp: 2, layouts: [lm_head.weight tp:S2]", "'lm_head.weight tp:S2' cannot be"},
+      {"tp: 2, layouts: [lm_head.weight tp:S2]", "'lm_head.weight tp:S2' is not possible"},
       {"tp: 9, layouts: ['*.weight B', model.norm.weight tp:S0]",
-       "'model.norm.weight tp:S0' cannot be"},
+       "'model.norm.weight tp:S0' is not possible"},
       {"tp: 2, layouts: [lm_head.weight pp:S0]",
        "with one of edp, edp_inner, ep, ep_inner, cp, tp, or B"},
       {"tp: 2, layouts: [lm_head.weight tp:P]",
@@ -508,8 +507,8 @@ TEST(Axes, WhatCannotBeIsSaid) {
   const Shape moe{.experts = 8};
   const std::vector<std::pair<std::string, std::string>> of_experts = {
       {"tp: 2, etp: 4", "plan.etp is 4; expected a divisor of plan.tp = 2"},
-      {"tp: 8, etp: 8", "plan.etp is 8; expected at most the 6"},
-      {"tp: 2, ep: 2", "over tp experts are split with plan.sequence_parallel: true"},
+      {"tp: 8, etp: 8", "plan.etp is 8; expected at most 6"},
+      {"tp: 2, ep: 2", "experts are split over tp only with plan.sequence_parallel: true"},
       {"dp: 2, cp: 2, ep: 8", "plan.ep is 8 / 2 = 4 (of cp 2 ranks, of tp 1); expected a divisor"},
   };
   for (const auto& [plan, what] : of_experts) {
@@ -518,8 +517,8 @@ TEST(Axes, WhatCannotBeIsSaid) {
   }
 }
 
-/// Who reads an activation finds it as a pin says, and what can't take it so is named.
-TEST(Axes, PinsSayHowActivationsLie) {
+/// Readers find an activation in its pinned layout, and an impossible pin is named.
+TEST(Axes, PinsSetLayoutsOfActivations) {
   const program::Program plain = proven("tp: 2, micro_batch: 4");
   EXPECT_EQ(count(plain, "reduce_scatter"), 0);
   const program::Program pinned =
@@ -527,15 +526,15 @@ TEST(Axes, PinsSayHowActivationsLie) {
   EXPECT_GE(count(pinned, "reduce_scatter"), 2);
   const std::string text =
       refusal("tp: 2, micro_batch: 4, layouts: ['model.layers.*.attn.o tp:S0']");
-  EXPECT_NE(text.find("plan.layouts 'model.layers.*.attn.o tp:S0' says how some lie"), text.npos)
+  EXPECT_NE(text.find("plan.layouts 'model.layers.*.attn.o tp:S0' pins some of them"), text.npos)
       << text;
-  EXPECT_NE(refusal("tp: 2, layouts: ['model.layers.0.attn.out tp:S3']").find("cannot be"),
+  EXPECT_NE(refusal("tp: 2, layouts: ['model.layers.0.attn.out tp:S3']").find("is not possible"),
             std::string::npos);
 }
 
-/// A gradient and what the optimizer keeps lie as the parameter is updated: a pin of one says so of
-/// all of them.
-TEST(Axes, PinsSayHowParametersAreUpdated) {
+/// A gradient and the optimizer states have the layout of their parameter's update: a pin of one
+/// sets all.
+TEST(Axes, PinsSetLayoutsOfUpdates) {
   const auto of = [](const std::string& pins, const std::string& more = "") {
     return stored(proven(fmt::format("dp: 2, tp: 2, micro_batch: 1, layouts: [{}]{}", pins, more)));
   };
@@ -559,35 +558,35 @@ TEST(Axes, PinsSayHowParametersAreUpdated) {
   }
 }
 
-TEST(Axes, PinsOfWhatFollowsFromOthersSayWhatToPin) {
+TEST(Axes, RefusedPinsNameATensorToPin) {
   const std::string tied = "dp: 2, micro_batch: 1, layouts: ";
   for (const auto& [pins, what] : std::vector<std::pair<std::string, std::string>>{
            {"[adamw.lm_head.weight B]", "try grad.lm_head.weight"},
            {"['sumsq.* B']", "try grad.* or exp_avg.* of a parameter"},
-           {"[grad_norm B]", "which no pin can"},
+           {"[grad_norm B]", "which cannot be pinned"},
            {"[exp_avg.lm_head.weight edp:S0, grad.lm_head.weight edp:S1]",
-            "are both of how lm_head.weight is updated"},
-           {"[tokens edp:S1]", "'tokens edp:S1' cannot be"},
+            "both set the layout of the update of lm_head.weight"},
+           {"[tokens edp:S1]", "'tokens edp:S1' is not possible"},
            {"[d.nothing B]", "no tensor matches 'd.nothing'"}}) {
     EXPECT_NE(refusal(tied + pins).find(what), std::string::npos) << refusal(tied + pins);
   }
 }
 
-TEST(Axes, PinsSayHowInputsAndBackwardActivationsLie) {
+TEST(Axes, PinsSetLayoutsOfInputsAndBackwardActivations) {
   proven("dp: 2, micro_batch: 1, layouts: [tokens B]");
   proven("dp: 2, cp: 2, micro_batch: 1, layouts: [tokens B, 'positions cp:B', targets B]");
   proven("dp: 2, cp: 2, micro_batch: 1, layouts: ['* B']");
   const program::Program pinned =
       proven("tp: 2, micro_batch: 4, layouts: ['d.*.gate_up/linear_dx tp:S0']");
   EXPECT_GE(count(pinned, "reduce_scatter") + count(pinned, "all_gather"), 2);
-  // Programs that only evaluate have nothing of these, and pass over their pins.
+  // Programs that only evaluate have none of these tensors, and ignore their pins.
   const engine::Run run =
       run_of("dp: 2, micro_batch: 1, layouts: ['d.* B', 'exp_avg.* edp:S0', 'grad.* edp:S0']");
   EXPECT_NO_THROW(engine::compile(engine::losses(run)));
 }
 
-/// Uses of a tied table on different ranks of the pipeline, one of which has what it adds whole.
-TEST(Axes, PinsLeaveTiedGradientsTheirSum) {
+/// A tied table is used on several ranks of the pipeline, one of which has a complete addend.
+TEST(Axes, PinnedTiedGradientsAreSummed) {
   const Shape tied{.tied = true};
   proven("pp: 2, dp: 2, micro_batch: 1, layouts: ['* B', tokens edp:S0]", tied);
   proven("pp: 2, cp: 2, micro_batch: 1, layouts: ['*attn.out B']", tied);
@@ -596,15 +595,15 @@ TEST(Axes, PinsLeaveTiedGradientsTheirSum) {
   EXPECT_NE(text.find("try grad.model.embed_tokens.weight"), text.npos) << text;
 }
 
-/// Numbers of tokens are brought to who has to have them, however many ranks have of them.
-TEST(Axes, PinsTakeUnevenTokens) {
+/// Numbers of tokens reach the ranks that need them, whatever the shares.
+TEST(Axes, PinsAllowUnevenTokens) {
   const Shape odd{.seq_len = 15};
   const engine::Run run = run_of("cp: 2, micro_batch: 1, layouts: ['*attn.out B']", odd, 0.1);
   engine::Compiled made = engine::compile(run);
   EXPECT_TRUE(check::check(made.program, made.reference).ok());
 }
 
-/// A pin of one axis of a dim that others split, too, and one that says in which order.
+/// A pin of one axis of a dim that others also split, and one that sets their order.
 TEST(Axes, PinsOfSomeAxesOfADim) {
   const auto of = [](const std::string& plan) { return stored(proven(plan, {.vocab = 22})); };
   EXPECT_EQ(of("dp: 2, tp: 2, micro_batch: 1, layouts: ['*embed_tokens.weight edp:S0']")
@@ -617,7 +616,7 @@ TEST(Axes, PinsOfSomeAxesOfADim) {
       "cp: 2, tp: 2, micro_batch: 1, cp_comm_type: p2p, layouts: ['*gate_up_proj.weight cp:S1']");
 }
 
-TEST(Axes, WhatAPinMakesImpossibleNamesIt) {
+TEST(Axes, ErrorsNameThePinThatCausesThem) {
   for (const auto& [plan, pin] : std::vector<std::pair<std::string, std::string>>{
            {"tp: 2", "*norm.weight tp:S0"},
            {"cp: 2, micro_batch: 1, cp_comm_type: p2p, cp_order: zigzag", "*attn.out B"}}) {
@@ -629,7 +628,7 @@ TEST(Axes, WhatAPinMakesImpossibleNamesIt) {
   EXPECT_NE(text.find("plan.layouts '*experts.down_proj B'"), text.npos) << text;
 }
 
-/// The head is but a product where logits are asked for; still programs of a run hold it alike.
+/// For logits the head is a plain product; still all programs of a run store it in one layout.
 TEST(Axes, LogitsTakeTheHeadAsTrainingHoldsIt) {
   const engine::Run run = run_of("tp: 2, micro_batch: 2");
   const std::map<std::string, std::string> training = stored(engine::compile(run).program);

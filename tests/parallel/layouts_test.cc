@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts over the whole graph: what the search finds beside what there is, by trying everything on
-// small graphs, and what it is there for.
+// Layouts over the whole graph: the search against exhaustive enumeration on small graphs, and the
+// cases for which it exists.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -13,10 +13,10 @@
 #include "base/rng.h"
 #include "check/check.h"
 #include "ops/build.h"
+#include "parallel/layouts/given_layouts.h"
 #include "parallel/layouts/layout_cost.h"
 #include "parallel/layouts/layout_problem.h"
 #include "parallel/layouts/layouts.h"
-#include "parallel/layouts/stored.h"
 #include "run/compile.h"
 #include "tests/compare_util.h"
 
@@ -28,7 +28,7 @@ using graph::Graph;
 using graph::Mesh;
 using graph::TensorId;
 
-/// A random sum of tables: a tree of choices, or any pairs and triples of them.
+/// Returns a random sum of tables: over a tree of choices, or over random pairs and triples.
 ChoiceProblem random_problem(Rng* rng, bool tree) {
   ChoiceProblem problem;
   const int64_t choices = rng->between(4, 8);
@@ -89,8 +89,8 @@ TEST(LayoutSearch, IsExactWhereTablesStaySmall) {
   }
 }
 
-TEST(LayoutSearch, SearchesWhereTheyDoNot) {
-  // Tables of at most 16 entries: trees are exact still, of all else some choices are held.
+TEST(LayoutSearch, ComesCloseWhereTablesAreLarge) {
+  // Tables of at most 16 entries: trees are still exact; otherwise some choices are fixed.
   Rng rng(4);
   double excess = 0;
   int held = 0;
@@ -111,7 +111,7 @@ TEST(LayoutSearch, SearchesWhereTheyDoNot) {
   }
   EXPECT_GT(held, 20);
   EXPECT_LT(excess / held, 0.03);
-  fmt::print("{} problems that don't reduce: {} solved, {:.2f} % over the least on average\n", held,
+  fmt::print("{} irreducible problems: {} solved, {:.2f} % above the minimum on average\n", held,
              optimal, 100 * excess / held);
 }
 
@@ -121,8 +121,8 @@ struct Drawn {
   int64_t micro_batches = 1;
 };
 
-/// A small model on up to two axes: tokens looked up or given, up to three of products, norms and
-/// sums between them, a loss, and the gradients of all of it.
+/// Draws a small model on up to two axes: an embedding, up to three groups of norms, products and
+/// sums, a loss, and all gradients.
 Drawn draw_graph(Rng* rng) {
   const auto one_of = [&](std::vector<int64_t> list) { return list[rng->below(list.size())]; };
   const auto coin = [&] { return rng->below(2) == 0; };
@@ -172,24 +172,24 @@ Drawn draw_graph(Rng* rng) {
   return drawn;
 }
 
-/// What a graph's layouts cost: node by node, as chosen, and the least of all.
+/// Costs of a graph's layouts: node by node, as chosen, and the minimum.
 struct Found {
   double by_node = 0, chosen = 0, least = 0;
   int64_t tried = 0;
 };
 
-/// Tries every signature of every node on all axes together, if they are not too many.
+/// Tries all combinations of signatures of all nodes on all axes, if there are at most `most`.
 std::optional<Found> try_all(const Drawn& drawn, int64_t most) {
   const LayoutsGiven given{stored_layouts(drawn.graph, drawn.mesh, {}), {}, {}, {}};
   Layouts first;
   try {
     first = layouts_by_node(drawn.graph, drawn.mesh, given);
   } catch (const Error&) {
-    return std::nullopt;  // products in a row that split more than the rules can follow
+    return std::nullopt;  // a chain of products with more splits than the rules can follow
   }
   const Graph& graph = first.unfolded ? *first.unfolded : drawn.graph;
-  LayoutsGiven lies = given;
-  lies.stored = first.tensor;
+  LayoutsGiven start = given;
+  start.stored = first.tensor;
   std::vector<AxisProblem> axes;
   struct Place {
     size_t node, axis;
@@ -198,7 +198,7 @@ std::optional<Found> try_all(const Drawn& drawn, int64_t most) {
   std::vector<int32_t> values;
   double combinations = 1;
   for (size_t axis = 0; axis < drawn.mesh.axes.size(); ++axis) {
-    LayoutRules rules(graph, drawn.mesh, lies);
+    LayoutRules rules(graph, drawn.mesh, start);
     axes.push_back(axis_problem(&rules, first, axis, drawn.micro_batches));
     for (size_t node = 0; node < graph.nodes.size(); ++node) {
       const int32_t choice = axes.back().choice_of[node];
@@ -232,7 +232,7 @@ std::optional<Found> try_all(const Drawn& drawn, int64_t most) {
   return found;
 }
 
-TEST(LayoutsOfAGraph, ComeCloseToTheBestOfAllOn200SmallGraphs) {
+TEST(LayoutsOfAGraph, ComeCloseToTheMinimumOn200SmallGraphs) {
   const int kGraphs = static_cast<int>(test::fewer(200));
   const char* const given = std::getenv("HOCKET_SEED");
   const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : 1;
@@ -258,8 +258,8 @@ TEST(LayoutsOfAGraph, ComeCloseToTheBestOfAllOn200SmallGraphs) {
     tried += found->tried;
   }
   fmt::print(
-      "seed {}, {} graphs, {} layouts tried: over the whole graph {} exact, {:.3f} % over the "
-      "least on average, {:.2f} % at most; node by node {} exact, {:.3f} %, {:.2f} %\n",
+      "seed {}, {} graphs, {} layouts tried: over the whole graph {} exact, {:.3f} % above the "
+      "minimum on average, {:.2f} % at most; node by node {} exact, {:.3f} %, {:.2f} %\n",
       seed, kGraphs, tried, exact, 100 * sum / kGraphs, 100 * most, exact_by_node,
       100 * sum_by_node / kGraphs, 100 * most_by_node);
   EXPECT_GE(exact, kGraphs * 95 / 100);
@@ -267,7 +267,7 @@ TEST(LayoutsOfAGraph, ComeCloseToTheBestOfAllOn200SmallGraphs) {
   EXPECT_LT(most, 0.1);
 }
 
-/// A dense model with a large vocabulary, of which it makes the gradients.
+/// Compiles and proves the training of a dense model with a large vocabulary.
 program::Program proven(const std::string& plan, bool tied = false, int64_t sequences = 4) {
   const engine::Run run = engine::parse_run(
       fmt::format("model: {{config: {{model_type: llama, vocab_size: 16384, hidden_size: 64, "
@@ -283,7 +283,7 @@ program::Program proven(const std::string& plan, bool tied = false, int64_t sequ
   return std::move(made.program);
 }
 
-/// What the first task of an op makes, as its buffer's layout says.
+/// Returns the layout of the first output of the first task of an op.
 std::string layout_made(const program::Program& program, const std::string& op) {
   const program::RankClass& cls = program.classes[program::ClassId(0)];
   for (const program::Task& task : cls.tasks) {
@@ -294,7 +294,7 @@ std::string layout_made(const program::Program& program, const std::string& op) 
   return "none";
 }
 
-TEST(LayoutsOfAGraph, GatherTheTokensOfAnEmbeddingWhereThatIsLessThanItsGradient) {
+TEST(LayoutsOfAGraph, GatherTokensWhereTheEmbeddingGradientIsLarger) {
   const auto embedding = [](const program::Program& program) {
     return layout_made(program, "embedding_dw");
   };
@@ -302,8 +302,8 @@ TEST(LayoutsOfAGraph, GatherTheTokensOfAnEmbeddingWhereThatIsLessThanItsGradient
   EXPECT_EQ(embedding(proven("dp: 4, ep: 1, shard: {optimizer: all}")), "B");
   EXPECT_EQ(embedding(proven("dp: 2, tp: 2, micro_batch: 2")), "tp:S0");
   EXPECT_EQ(embedding(proven("dp: 2, cp: 2, micro_batch: 2")), "B");
-  // Once in a step the sum is cheaper than the tokens of many micro-batches; and the gradient of a
-  // table that the head uses too is summed in any case.
+  // A reduction once per step is cheaper than gathering the tokens of many micro-batches. The
+  // gradient of a table that the head also uses is reduced in any case.
   EXPECT_EQ(embedding(proven("dp: 4", false, 512)), "edp:P");
   EXPECT_EQ(embedding(proven("dp: 4", true)), "edp:P");
 }

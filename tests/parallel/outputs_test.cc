@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host reads whole values: a program sums its own outputs, once, and one that leaves parts of a
-// sum to the host is refused.
+// Outputs are whole: a program sums its partial outputs, once, and one that leaves a partial output
+// to the host is refused.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -62,9 +62,9 @@ TEST(Outputs, AreWhole) {
   }
 }
 
-TEST(Outputs, AreSummedTogetherUnlessTheSumIsThere) {
-  // The balance loss asks for the counts and the probabilities of a layer, in one sum each; without
-  // it the counts of all layers are one sum of a micro-batch.
+TEST(Outputs, AreSummedTogetherUnlessASumExists) {
+  // The balance loss needs the counts and the probabilities of a layer, in one all-reduce each.
+  // Without it, the counts of all layers are one all-reduce per micro-batch.
   const engine::Compiled with = mixture(0.01, "dp: 2"), without = mixture(0, "dp: 2");
   const int64_t micro_batches = with.program.num_micro_batches;
   EXPECT_EQ(sums_in_forward(with.program.classes[0], with.program), 3 * micro_batches);
@@ -73,7 +73,7 @@ TEST(Outputs, AreSummedTogetherUnlessTheSumIsThere) {
   EXPECT_EQ(sums_in_forward(alone.program.classes[0], alone.program), 0);
 }
 
-/// Gradients are added up over micro-batches, and reduced once per step.
+/// Gradients accumulate over micro-batches, and are reduced once per step.
 TEST(Outputs, GradientsAreNotSummedPerMicroBatch) {
   const engine::Run run = engine::parse_run(
       "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
@@ -85,10 +85,10 @@ TEST(Outputs, GradientsAreNotSummedPerMicroBatch) {
   EXPECT_TRUE(check::check(compiled.program, compiled.reference).ok());
 }
 
-TEST(Outputs, PartsAreNotLeftToTheHost) {
+TEST(Outputs, PartialOutputsAreRefused) {
   engine::Compiled compiled = mixture(0, "dp: 2");
   program::RankClass& cls = compiled.program.classes[0];
-  // The counts of one layer before their sum become the output.
+  // Make the counts of one layer before their all-reduce the output.
   for (const program::Task& task : cls.tasks) {
     if (compiled.program.kind(task).op != "all_reduce" || task.phase != program::Phase::forward) {
       continue;

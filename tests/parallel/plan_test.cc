@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans: what does not fit together, or is too large to build, is refused by key.
+// Plans: combinations that do not fit, or are too large to build, are refused by key.
 #include "parallel/plan.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace hocket::parallel {
 namespace {
 
-/// The error of a plan for a model of 4 layers and 8 experts; "" if there is none.
+/// Returns the error of a plan for a model of 4 layers and 8 experts, or "".
 std::string refused(const std::function<void(Plan&)>& change) {
   Plan plan;
   change(plan);
@@ -29,7 +29,7 @@ void expect_refused(const std::function<void(Plan&)>& change, const std::string&
   EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
 }
 
-TEST(Plan, WhatDoesNotFitIsNamed) {
+TEST(Plan, ErrorsNameTheKey) {
   EXPECT_EQ(refused([](Plan&) {}), "");
   EXPECT_EQ(refused([](Plan& p) { p.pp = 4, p.dp = 8, p.ep = 8, p.pp_layers = {0, 1, 1, 2}; }), "");
   expect_refused([](Plan& p) { p.dp = 4, p.ep = 3; }, "plan.ep is 3; expected a divisor of");
@@ -37,7 +37,7 @@ TEST(Plan, WhatDoesNotFitIsNamed) {
   expect_refused([](Plan& p) { p.dp = p.ep = 9; }, "expected at most the model's 8 experts");
   expect_refused([](Plan& p) { p.pp = 5; }, "plan.pp is 5 but the model has 4 layers");
   EXPECT_EQ(refused([](Plan& p) { p.pp = 2, p.pp_chunks = 2, p.pp_layers = {1, 0, 1, 2}; }), "");
-  // The embedding and the head in stages of their own, also of a model with fewer layers.
+  // The embedding and the head may be stages of their own, also of a model with fewer layers.
   EXPECT_EQ(refused([](Plan& p) { p.pp = 6, p.pp_layers = {0, 1, 1, 1, 1, 0}; }), "");
   expect_refused([](Plan& p) { p.pp = 2, p.pp_chunks = 3; },
                  "plan.pp x plan.pp_chunks is 6 but the model has 4 layers");

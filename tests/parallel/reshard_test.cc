@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every way between two layouts of a matrix on small meshes: planned, as cheap as any, and as a
-// program proven, run and simulated.
+// Resharding between every two layouts of a matrix on small meshes: planned, as cheap as any path,
+// and as a program proven, run and simulated.
 #include "parallel/layouts/reshard.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ const std::vector<Mesh>& meshes() {
   return all;
 }
 
-/// All layouts of a matrix: of each axis every placement, in every order.
+/// Returns all layouts of a matrix: every placement on each axis, in every order.
 std::vector<Layout> every_layout(const Mesh& mesh) {
   std::vector<Layout> list{{}};
   std::vector<std::vector<size_t>> orders{{0}};
@@ -64,7 +64,7 @@ std::vector<Layout> every_layout(const Mesh& mesh) {
   return {known.begin(), known.end()};
 }
 
-/// Partial only where it was.
+/// Returns whether the target is partial only where the source is.
 bool is_possible(const Layout& from, const Layout& to, const Mesh& mesh) {
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     if (to[axis].is_partial() && !from[axis].is_partial()) return false;
@@ -87,7 +87,7 @@ TEST(Resharding, EveryPairHasTheCheapestPath) {
           continue;
         }
         EXPECT_EQ(path->steps.empty(), from == to) << text;
-        // The steps lead there, and cost what they say.
+        // The steps lead to the target, and their costs add up.
         Layout here = from;
         double cost = 0;
         for (const ReshardStep& step : path->steps) {
@@ -100,7 +100,7 @@ TEST(Resharding, EveryPairHasTheCheapestPath) {
         }
         EXPECT_TRUE(here == to) << text;
         EXPECT_DOUBLE_EQ(cost, path->cost) << text;
-        // As cheap as any other: no order of steps, looked at over and over, becomes cheaper.
+        // No path is cheaper: relax all steps until nothing changes (Bellman-Ford).
         std::map<Layout, double> least{{from, 0}};
         for (bool better = true; better;) {
           better = false;
@@ -119,7 +119,7 @@ TEST(Resharding, EveryPairHasTheCheapestPath) {
   }
 }
 
-/// What a value goes through on its way; `at` is its buffer.
+/// Emits the steps of a path from buffer `at`, and returns the last buffer.
 BufferId emit(Written& w, const TensorType& whole, const ReshardPath& path, Layout from,
               BufferId at) {
   for (const ReshardStep& step : path.steps) {
@@ -146,7 +146,7 @@ BufferId emit(Written& w, const TensorType& whole, const ReshardPath& path, Layo
   return at;
 }
 
-/// z = x W^T, whose parts come into being in layout `from`: of its sums, k is cut.
+/// z = x W^T, produced in layout `from`; where that is partial, the inner dim is split.
 struct Product {
   Written w;
   TensorId x, weight, z;
@@ -176,7 +176,8 @@ struct Product {
   }
 };
 
-/// From one layout to all, each to an output of its own; what stays partial is summed then.
+/// Reshards from one layout to all others, each to an output of its own. Partial ones are summed at
+/// the end.
 Written to_every_layout(const Mesh& mesh, const Layout& from) {
   Product p(mesh);
   ReshardPaths paths(mesh);
@@ -189,7 +190,7 @@ Written to_every_layout(const Mesh& mesh, const Layout& from) {
   }
   const BufferId made = p.make(from);
   for (const auto& [tensor, to] : ends) {
-    // Views of a buffer are cut along one dim: each way has a buffer of its own.
+    // Views of a buffer are cut along one dim, so each path has a buffer of its own.
     const BufferId start = p.w.step(p.w.type(made));
     p.w.task("copy", {}, {made}, {start});
     const BufferId arrived = emit(p.w, kMatrix, *paths.path(kMatrix, from, to), from, start);
@@ -222,7 +223,7 @@ TEST(Resharding, EveryPairIsProvenRunAndSimulated) {
 }
 
 TEST(Resharding, MovesEveryBit) {
-  // Where nothing is summed, what arrives has the bits of what was sent.
+  // Where nothing is summed, the received bits are those that were sent.
   for (const Mesh& mesh : meshes()) {
     for (const Layout& from : every_layout(mesh)) {
       if (!is_possible({}, from, mesh)) continue;
@@ -283,16 +284,16 @@ TEST(Resharding, GoesToBlocksOfGivenSizes) {
     cases.push_back({fmt::format("{} to {}", from, to), [=] { return to_given(from, to); }});
   }
   test::expect_proven_run_simulated(cases);
-  // No block holds one that reaches out of it, and not every layout is one of the tensor.
+  // No given block fits inside of the others, and not every layout is valid for the tensor.
   ReshardPaths paths(mesh);
   EXPECT_FALSE(paths.path(kMatrix, {}, parse_layout("a:S0[7,6]", mesh)));
   EXPECT_EQ(why_no_path(parse_layout("a:S0[7,5]", mesh), {}, mesh),
-            "no collectives lead there, or its sizes do not divide");
+            "no sequence of collectives does this, or sizes do not divide");
 }
 
-/// Ranks that do not divide a dim have shares of it, of which the first are one longer; or blocks
+/// Ranks that do not divide a dim have shares of it, the first ones with one index more; or blocks
 /// of any sizes.
-TEST(Resharding, MovesSharesThatDoNotDivide) {
+TEST(Resharding, MovesUnevenShares) {
   const Mesh mesh{{{"a", 5}}};
   const auto between = [mesh](const char* from_text, const char* to_text) {
     const Layout from = parse_layout(from_text, mesh);
@@ -332,7 +333,7 @@ TEST(Resharding, MovesSharesThatDoNotDivide) {
   test::expect_proven_run_simulated(cases);
 }
 
-TEST(Resharding, OfRowsAndCountsGoesByExchangesAlone) {
+TEST(Resharding, OfRowsAndCountsUsesExchangesOnly) {
   const Mesh mesh{{{"edp", 2}, {"ep", 2}}};
   ReshardPaths paths(mesh);
   const TensorType rows{DType::f32, {7, 24, 16}, 2};
@@ -344,8 +345,8 @@ TEST(Resharding, OfRowsAndCountsGoesByExchangesAlone) {
   EXPECT_TRUE(there->steps[0].op->needs_sizes);
   EXPECT_EQ(there->steps[0].axes, (std::vector<int32_t>{1}));
   ASSERT_TRUE(paths.path(rows, by_expert, by_token));
-  // So over an outer axis: rows then are of tokens that do not follow each other, and go back to
-  // where these lay.
+  // The same over an outer axis: rows are then of tokens that are not consecutive, and return to
+  // the ranks of these tokens.
   const Layout by_outer = parse_layout("edp:S0 ep:S1", mesh);
   for (const auto& [from, to] : {std::pair{by_token, by_outer}, {by_outer, by_token}}) {
     const ReshardPath* const exchange = paths.path(rows, from, to);
@@ -362,14 +363,14 @@ TEST(Resharding, OfRowsAndCountsGoesByExchangesAlone) {
   ASSERT_TRUE(sizes);
   EXPECT_TRUE(sizes->steps.at(0).op->makes_sizes);
   EXPECT_FALSE(paths.path(counts, {}, parse_layout("ep:S0", mesh)));
-  // Among three, an exchange and a gather would take fewer rounds than a sum.
+  // Over three ranks, an exchange and a gather would take fewer rounds than an all-reduce.
   ReshardPaths three({{{"ep", 3}}});
   const ReshardPath* const sum =
       three.path({DType::i64, {6}}, parse_layout("ep:P", {{{"ep", 3}}}), {});
   ASSERT_TRUE(sum);
   ASSERT_EQ(sum->steps.size(), 1u);
   EXPECT_EQ(sum->steps[0].op, &comm::summing());
-  // Gradients of experts that the ranks do not divide are summed where they lie.
+  // Gradients of experts that the ranks do not divide are reduced in place.
   const TensorType weights{DType::f32, {7, 16, 4}};
   EXPECT_TRUE(paths.path(weights, parse_layout("edp:P ep:S0", mesh), parse_layout("ep:S0", mesh)));
 }
@@ -383,11 +384,11 @@ TEST(Resharding, KnowsMonoids) {
   EXPECT_EQ(greatest->steps[0].attrs.s("monoid"), "max");
   EXPECT_FALSE(paths.path(kMatrix, parse_layout("a:P b:Pmax", mesh), {}));
   EXPECT_EQ(why_no_path(parse_layout("a:P b:Pmax", mesh), {}, mesh),
-            "its parts become one in several ways");
+            "its partial axes combine by different operations");
   EXPECT_FALSE(paths.path(kMatrix, parse_layout("a:Psoftmax", mesh), {}));
   EXPECT_FALSE(paths.path(kMatrix, parse_layout("a:P", mesh), parse_layout("a:Pmax", mesh)));
   EXPECT_EQ(why_no_path(parse_layout("a:P", mesh), parse_layout("a:Pmax", mesh), mesh),
-            "what is P on a can't become Pmax");
+            "P on a can't become Pmax");
 }
 
 TEST(Resharding, WithoutSlicesCommunicates) {
@@ -395,7 +396,7 @@ TEST(Resharding, WithoutSlicesCommunicates) {
   ReshardPaths paths(mesh, false);
   EXPECT_FALSE(paths.path(kMatrix, {}, parse_layout("a:S0", mesh)));
   EXPECT_TRUE(paths.path(kMatrix, parse_layout("a:P", mesh), parse_layout("a:S0", mesh)));
-  // All sums in one collective; blocks from the inside outwards.
+  // All sums are one collective; blocks are gathered from the innermost axis outwards.
   const ReshardPath* const sums = paths.path(kMatrix, parse_layout("a:P b:P", mesh), {});
   ASSERT_TRUE(sums);
   EXPECT_EQ(sums->steps.size(), 1u);
@@ -405,8 +406,8 @@ TEST(Resharding, WithoutSlicesCommunicates) {
   EXPECT_EQ(to_string(blocks->steps[0].to, mesh), "b:S0");
 }
 
-/// A sum of what every rank has whole and what is split among them, lowered.
-TEST(Resharding, LoweringTakesBlocksOfWhatIsWhole) {
+/// Lowers a sum of an operand that every rank has whole and one that is split among them.
+TEST(Resharding, LoweringTakesBlocksOfWholeOperands) {
   for (const bool twice : {false, true}) {
     Written w({{"one", 1}});
     const TensorType rows{DType::f64, {8, 3}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pipeline schedules: the built-in ones, PyTorch's CSV, and what is refused.
+// Pipeline schedules: the built-in ones, PyTorch's CSV, and refused ones.
 #include "parallel/schedules/schedule.h"
 
 #include <fmt/format.h>
@@ -95,7 +95,7 @@ TEST(Schedule, CellsThatAreNotActionsAreNamed) {
   expect_contains(parse("(0F0;0B1)OVERLAP"), "is no pair");
   expect_contains(parse("(0F0)OVERLAP_F_B"), "overlaps other than two actions");
   expect_contains(parse("(0F0;0B1;0W2)OVERLAP_F_B"), "overlaps other than two actions");
-  expect_contains(parse("(0F0;0UNSHARD)OVERLAP_F_B"), "overlaps what is no action");
+  expect_contains(parse("(0F0;0UNSHARD)OVERLAP_F_B"), "overlaps a cell that is no action");
   expect_contains(parse("(0F0;0B0)OVERLAP_F_B"), "overlaps two actions of one micro-batch");
   expect_contains(parse(""), "the schedule is empty");
   // A row is a line of the file, whichever of them are blank.
@@ -107,13 +107,13 @@ TEST(Schedule, CellsThatAreNotActionsAreNamed) {
   expect_contains(parse("s.csv"), "s.csv");
 }
 
-TEST(Schedule, WhatEditorsAddIsNoCell) {
+TEST(Schedule, ByteOrderMarksAndBlankLinesAreIgnored) {
   const Schedule s = parse_csv(
       "\xEF\xBB\xBF"
       "0F0,\t0B0 \t,\r\n\r\n\t1F0 , 1B0,1W0\r\n",
       "s.csv");
   EXPECT_EQ(to_csv(s), "0F0,0B0\n1F0,1B0,1W0\n");
-  // Errors of the whole count blank lines, too.
+  // Line numbers in errors count blank lines.
   expect_contains(failure([&] { validate(s, 2, 1, true); }), "row 3, column 3: 1W0 comes after FB");
   const Schedule moved = parse_csv("\n0F0,0B0,1F0\n\n1F0,1B0", "s.csv");
   expect_contains(failure([&] { validate(moved, 2, 1, true); }),
@@ -127,15 +127,15 @@ TEST(Schedule, OverlappedPairsAreOneCell) {
   const Schedule twice = parse_csv("0F0,(0F1;0B0)OVERLAP_F_B,,0B0,0B1\n", "s.csv");
   expect_contains(failure([&] { validate(twice, 1, 2, true); }),
                   "row 1, column 4: 0B0 comes after FB");
-  // Both of a pair wait for what either needs: the second row's 1B0 stands in no time.
+  // Both actions of a pair wait for what either of them needs, so the second row's 1B0 never runs.
   const Schedule stuck =
       parse_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n", "s.csv");
   expect_contains(failure([&] { validate(stuck, 2, 2, true); }),
-                  "row 1, column 2: 0B0 waits for 1B0 (row 2, column 2), which stands behind 1F1 "
+                  "row 1, column 2: 0B0 waits for 1B0 (row 2, column 2), which comes after 1F1 "
                   "(row 2, column 2), which waits for 0F1 (row 1, column 2)");
 }
 
-TEST(Schedule, WhatPyTorchAddsIsReadWhereItIsTrue) {
+TEST(Schedule, PyTorchsOtherCellsMustAgreeWithLowering) {
   auto parse = [](const char* text) {
     return failure([&] { static_cast<void>(parse_csv(text, "s.csv")); });
   };
@@ -144,26 +144,25 @@ TEST(Schedule, WhatPyTorchAddsIsReadWhereItIsTrue) {
                              "s.csv")),
             "0F0,0B0\n1F0,1B0\n");
   expect_contains(parse("0SEND_F0,0F0,0B0"),
-                  "row 1, column 1: cell '0SEND_F0' stands before what it sends is made");
+                  "row 1, column 1: cell '0SEND_F0' precedes the action whose output it sends");
   expect_contains(parse("1F0,1B0,1RECV_F0"),
-                  "column 3: cell '1RECV_F0' stands behind what reads it");
+                  "column 3: cell '1RECV_F0' follows the action that reads it");
   expect_contains(parse("0F0,0I0,0REDUCE_GRAD,0W0"),
                   "column 3: cell '0REDUCE_GRAD' reduces gradients to which a later cell adds");
   expect_contains(parse("0UNSHARD,0F0,0RESHARD,,0B0"),
                   "column 5: cell '0B0' runs while its stage is sharded");
 }
 
-TEST(Schedule, WhoWaitsForEverIsNamed) {
+TEST(Schedule, DeadlocksAreNamed) {
   auto check = [](const char* text, int stages, int n) {
     const Schedule s = parse_csv(text, "s.csv");
     return failure([&] { validate(s, stages, n, true); });
   };
-  expect_contains(
-      check("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", 2, 2),
-      "[s.csv] row 1, column 2: 0B0 waits for 1B0 (row 2, column 3), which stands behind "
-      "1F1 (row 2, column 2), which waits for 0F1 (row 1, column 3), which stands behind "
-      "0B0 (row 1, column 2)");
-  // The third row waits too, but for the circle of the others.
+  expect_contains(check("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", 2, 2),
+                  "[s.csv] row 1, column 2: 0B0 waits for 1B0 (row 2, column 3), which comes after "
+                  "1F1 (row 2, column 2), which waits for 0F1 (row 1, column 3), which comes after "
+                  "0B0 (row 1, column 2)");
+  // The third row waits, too, but for the cycle of the others.
   expect_contains(check("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n2F0,2F1,2B0,2B1\n", 3, 2),
                   "row 1, column 2: 0B0 waits for 1B0");
 }
@@ -173,7 +172,7 @@ TEST(Schedule, DualPipeGoesBothWays) {
   const Routes routes = routes_of(s, 4, 1, 8);
   EXPECT_EQ(routes.ranks, (std::vector<std::vector<int>>{{0, 1, 2, 3}, {3, 2, 1, 0}}));
   EXPECT_EQ(routes.of, (std::vector<int>{0, 0, 0, 0, 1, 1, 1, 1}));
-  // dualpipe.py runs the last rank as the first, with the directions changed.
+  // dualpipe.py runs the last rank as the first, with the directions exchanged.
   EXPECT_EQ(to_csv({.ranks = {s.ranks[0]}}),
             "0F0,0F1,0F2,3F4,3I4,3W4,3F5,(0F3;3B5)OVERLAP_F_B,(3F6;0B0)OVERLAP_F_B,3B6,"
             "(3F7;0B1)OVERLAP_F_B,3B7,0I2,0W2,0I3,0W3\n");
@@ -197,7 +196,7 @@ TEST(Schedule, ZeroBubblesHoldNoMoreThanOneForwardOneBackward) {
   }
 }
 
-TEST(Schedule, WhatIsNotAStepIsRefused) {
+TEST(Schedule, IncompleteStepsAreRefused) {
   auto check = [](const char* text, int stages, int n, bool backward = true) {
     const Schedule s = parse_csv(text, "s.csv");
     return failure([&] { validate(s, stages, n, backward); });
@@ -214,10 +213,10 @@ TEST(Schedule, WhatIsNotAStepIsRefused) {
                   "row 1, column 3: 0F1 is the last cell of micro-batch 1 of stage 0, which runs "
                   "'F'; expected F");
   expect_contains(check("0F0,0B0", 1, 2),
-                  "row 1, column 2: 0B0 stands here, behind it no row runs micro-batch 1 of stage "
+                  "row 1, column 2: after 0B0, no row runs micro-batch 1 of stage "
                   "0; expected 0F1 in a row");
   expect_contains(check("0F0,0B0\n1F0,1B1\n", 2, 2),
-                  "row 2, column 2: 1B1 stands here, and no row runs micro-batch 1 of stage 0; "
+                  "row 2, column 2: 1B1 is present, but no row runs micro-batch 1 of stage 0; "
                   "expected 0F1 in a row");
   expect_contains(check(",\n,\n", 2, 1), "no row runs stage 0; expected 2 stages");
   expect_contains(check("0F0,0F5,0B0", 1, 1), "0F5 is beyond the 1 micro-batches");
@@ -252,8 +251,7 @@ TEST(Schedule, InterleavedOverlapHasAForwardPassMoreAhead) {
             "(2F3;0B0)OVERLAP_F_B,0B1,2B2,2B3,0B2,0B3\n"
             "1F0,1F1,3F0,(3F1;3B0)OVERLAP_F_B,(1F2;3B1)OVERLAP_F_B,(1F3;1B0)OVERLAP_F_B,"
             "(3F2;1B1)OVERLAP_F_B,(3F3;3B2)OVERLAP_F_B,3B3,1B2,1B3\n");
-  // As many pairs as there are forward passes behind those that run ahead, of which there is one
-  // more than in `interleaved`.
+  // One pair per forward pass after the warm-up, which has one pass more than in `interleaved`.
   for (int ranks : {1, 2, 4}) {
     const Schedule overlap = interleaved_overlap(ranks, 3, 4 * ranks);
     const Schedule apart = interleaved_one_f_one_b(ranks, 3, 4 * ranks);
@@ -273,8 +271,8 @@ TEST(Schedule, InterleavedOverlapHasAForwardPassMoreAhead) {
                   "interleaved-overlap runs 9 micro-batches on 4 ranks in 2 rounds");
 }
 
-/// Runs all rows at once, each in its order, every action as soon as what it needs has run: true if
-/// all end.
+/// Runs all rows at once, each in its order, every action as soon as its inputs exist. Returns
+/// whether all rows end.
 bool ends(const Schedule& s, int stages) {
   std::set<std::tuple<char, int, int>> done;
   std::vector<size_t> next(s.ranks.size(), 0);
@@ -353,7 +351,8 @@ TEST(Schedule, StagesOfARankKeepTheirOrder) {
       "row 1, column 3: 1I0 is the last cell of micro-batch 0 of stage 1, which runs 'FI'");
 }
 
-/// The fewest micro-batches, so many at least, that a schedule runs: none between the two.
+/// Least number of micro-batches, from a given one on, that a schedule runs: no number in between
+/// works.
 TEST(Schedule, MicroBatchesThatFit) {
   for (const BuiltIn& built_in : built_in_schedules()) {
     for (const int ranks : {2, 4}) {
@@ -372,7 +371,7 @@ TEST(Schedule, MicroBatchesThatFit) {
   write_file_atomic(path, "0F0,0F1,0B0,0B1\n");
   EXPECT_EQ(fitting_micro_batches(path, 1, 1, 1), 2);
   expect_contains(failure([&] { static_cast<void>(fitting_micro_batches(path, 1, 1, 3)); }),
-                  "runs 2 micro-batches; expected the 3 of this step at least");
+                  "runs 2 micro-batches; expected at least the 3 of this step");
 }
 
 TEST(Schedule, NamesAndFiles) {

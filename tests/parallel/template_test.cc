@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Templates: what a micro-batch runs, whatever their number; a program is made of them alone.
+// Templates: the tasks of any micro-batch; programs are stamped from them alone.
 #include "parallel/lowering/template.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 
 #include "check/check.h"
 #include "parallel/lowering/lower.h"
+#include "parallel/lowering/stamp.h"
 #include "passes/pass.h"
 #include "tests/check/check_util.h"
 
@@ -24,7 +25,7 @@ Templates templates_of(int64_t num_micro_batches) {
   return make_templates(made.graph, plan);
 }
 
-/// Without what tells the number of micro-batches.
+/// Returns the text without the number of micro-batches and the schedule.
 std::string tasks_of(const Templates& templates) {
   Templates alike = templates;
   alike.frame.num_micro_batches = 1;
@@ -53,8 +54,8 @@ TEST(Templates, AreStampedIntoTheProgram) {
   EXPECT_EQ(stamp(templates).classes.at(0).tasks.size(), tasks);
 }
 
-/// How often the compute tasks of the first overlapped pair of rank 0 change from one action to the
-/// other.
+/// Returns how often the compute tasks of rank 0's first overlapped pair change from one action to
+/// the other.
 int64_t changes_of_turn(const models::ModelConfig& model, int64_t ep) {
   Plan plan;
   plan.pp = 2;
@@ -68,7 +69,7 @@ int64_t changes_of_turn(const models::ModelConfig& model, int64_t ep) {
   const std::vector<Action>& row = templates.actions.at(0);
   const auto pair = std::find_if(row.begin(), row.end(),
                                  [](const Action& action) { return action.overlaps_next; });
-  // Of the compute tasks of both, in order, which action they are of.
+  // By compute task of both, in order: its action.
   std::vector<int> turns;
   for (const program::Task& task : made.program.classes.at(0).tasks) {
     if (task.lane != program::Lane::compute) continue;
@@ -89,7 +90,8 @@ int64_t changes_of_turn(const models::ModelConfig& model, int64_t ep) {
 }
 
 TEST(Templates, OverlappedActionsTakeTurns) {
-  // Rows go to experts and come back, in each direction; without experts nothing is to be hidden.
+  // Rows go to experts and come back, in each direction; without experts there is no communication
+  // to overlap.
   EXPECT_GE(changes_of_turn(check::test::moe(4), 2), 4);
   EXPECT_EQ(changes_of_turn(check::test::dense(4, true), 1), 1);
 }
@@ -112,7 +114,7 @@ TEST(Templates, ADualPipeHasTwoStagesOfTwoRoutes) {
 }
 
 TEST(Templates, DoNotGrowWithMicroBatches) {
-  // (The coefficient of the balance loss is divided by their number.)
+  // The coefficient of the balance loss differs: it is divided by their number.
   const Templates few = templates_of(2), many = templates_of(16);
   EXPECT_GT(stamp(many).classes[0].tasks.size(), 4 * stamp(few).classes[0].tasks.size());
   const std::string few_text = tasks_of(few), many_text = tasks_of(many);
@@ -152,7 +154,7 @@ TEST(Templates, HavePassesOfTheirOwn) {
     levels += pass.on_program != nullptr;
     EXPECT_EQ(levels, 1) << pass.name;
   }
-  // Those that are named and not skipped run, are timed, and are told when they are done.
+  // Passes that are named and not skipped run and are timed, and the callback is called after each.
   const auto passed = [&](const std::vector<std::string>& skipped, Templates* templates) {
     passes::PassRunner runner({"recompute", "chunk", "bucket", "expand"}, skipped,
                               passes::PassOptions({"moe_chunks=2"}));

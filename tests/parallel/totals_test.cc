@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a node of the step reads of a micro-batch's tensor is the sum over all micro-batches, under
-// every plan, whether or not others read the tensor in its micro-batch.
+// Totals: a node of the step reads the sum over all micro-batches of a micro-batch's tensor, under
+// every plan, whether or not other nodes read the tensor in its micro-batch.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 namespace hocket::parallel {
 namespace {
 
-/// A training whose step also reads the first output of every node of this op.
+/// Returns a training whose step also reads the first output of every node of this op.
 graph::Graph with_totals(const models::ModelConfig& model, const std::string& op) {
   models::BuildOptions options;
   options.tokens = 32;
@@ -77,12 +77,12 @@ TEST(Totals, AreThoseOfTheSingleDeviceStep) {
   }
 }
 
-/// The step of the program must not take what one micro-batch made for the sum.
-TEST(Totals, OfOneMicroBatchAreRefused) {
+/// A program whose step takes the value of one micro-batch for the sum is refused.
+TEST(Totals, ThatMissAMicroBatchAreRefused) {
   const graph::Graph graph = with_totals(check::test::dense(2, true), "embedding");
   program::Program program = lower(graph, plan_of(1, 1, 1));
   auto& tasks = program.classes[0].tasks;
-  // The first micro-batch copies its value to where the sum is made; the next one adds to that.
+  // The first micro-batch copies its value to the sum; the next one adds to it.
   const auto copy = std::find_if(tasks.begin(), tasks.end(), [&](const program::Task& task) {
     return program.kind(task).op == ops::of(ops::Meaning::identity).name;
   });

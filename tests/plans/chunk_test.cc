@@ -14,6 +14,7 @@
 #include "check/check.h"
 #include "check/mutants/mutate.h"
 #include "cost/cost_model.h"
+#include "parallel/lowering/stamp.h"
 #include "parallel/lowering/template.h"
 #include "passes/pass.h"
 #include "plan_util.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From layouts that nodes have chosen one by one to those that cost least over the whole graph.
+// Implements: choose_over_graph (layout_problem.h).
 #include <string>
 #include <utility>
 
@@ -17,22 +17,22 @@ using graph::Node;
 
 namespace {
 
-/// For messages: by what it makes.
+/// Names a node in messages by its first output.
 std::string name_of(const Graph& graph, size_t n) {
   const Node& node = graph.nodes[n];
   return node.op + " (" + graph.tensor(node.out.empty() ? node.in[0] : node.out[0]).name + ")";
 }
 
-/// NodeLayouts::signature of all nodes, with the best on these axes, each by itself; nothing if
-/// they are those of `now`.
+/// Returns NodeLayouts::signature of all nodes with the best choice on these axes, each axis by
+/// itself, or nothing if nothing changes.
 std::optional<std::vector<NodeLayouts>> better_signatures(const Graph& graph, const Mesh& mesh,
                                                           const LayoutsGiven& given,
                                                           const Layouts& now,
                                                           const std::vector<size_t>& axes,
                                                           int64_t num_micro_batches) {
-  LayoutsGiven lies = given;
-  lies.stored = now.tensor;
-  LayoutRules rules(graph, mesh, lies);
+  LayoutsGiven start = given;
+  start.stored = now.tensor;
+  LayoutRules rules(graph, mesh, start);
   std::vector<NodeLayouts> signatures = now.node;
   bool better = false;
   for (size_t axis : axes) {
@@ -45,7 +45,7 @@ std::optional<std::vector<NodeLayouts>> better_signatures(const Graph& graph, co
       const int32_t choice = made.choice_of[n];
       if (choice == kNone || chosen.value[choice] == made.start[choice]) continue;
       signatures[n].signature[axis] = made.signatures[choice][chosen.value[choice]];
-      log_debug("layouts on {}: {} otherwise", mesh.axes[axis].name, name_of(graph, n));
+      log_debug("layouts on {}: another signature for {}", mesh.axes[axis].name, name_of(graph, n));
       better = true;
     }
   }
@@ -53,7 +53,7 @@ std::optional<std::vector<NodeLayouts>> better_signatures(const Graph& graph, co
   return signatures;
 }
 
-/// Goes on from layouts to cheaper ones, as long as there are some.
+/// Replaces layouts by cheaper ones until none are found.
 class Improvement {
  public:
   Improvement(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given, Layouts* now,
@@ -61,8 +61,8 @@ class Improvement {
       : graph_(graph), mesh_(mesh), given_(given), now_(*now), micro_batches_(num_micro_batches) {}
 
   void run() {
-    // All axes at once, each as if the others stayed as they are; where that is not cheaper with
-    // all that changes, one after the other; then gradients on all of them together.
+    // Improve all axes at once, each as if the others stayed as they are. If the combination is not
+    // cheaper, improve one axis after the other; then gradients on all axes together.
     const LayoutRules rules(graph_, mesh_, given_);
     std::vector<size_t> axes;
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {

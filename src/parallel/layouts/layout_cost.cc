@@ -24,8 +24,8 @@ using graph::TensorType;
 
 namespace {
 
-/// Arithmetic, and bytes of memory, in the time of a byte through a link: 100 GFLOP/s beside a link
-/// of 100 MB/s, or 400 TFLOP/s beside one of 400 GB/s.
+/// Floating-point operations, and bytes of memory traffic, in the time of one byte over a link.
+/// Both ratios hold for 100 GFLOP/s beside 100 MB/s and for 400 TFLOP/s beside 400 GB/s.
 constexpr double kFlopsPerByte = 1000;
 constexpr double kMemoryPerByte = 16;
 
@@ -36,7 +36,7 @@ int64_t experts_of(const Node& node, const Graph& graph) {
   return 0;
 }
 
-/// Whether what the host reads is of a micro-batch, and no gradient.
+/// Returns whether a tensor that the host reads is produced by a micro-batch and is no gradient.
 bool read_of_micro_batch(const Graph& graph, TensorId id) {
   const graph::NodeId producer = graph.tensor(id).producer;
   const bool made = producer != kNone && graph.nodes[producer].phase != Phase::optimizer;
@@ -44,10 +44,10 @@ bool read_of_micro_batch(const Graph& graph, TensorId id) {
                               [&](const graph::ParamGrad& grad) { return grad.total == id; });
 }
 
-/// Adds up what is moved.
-class Moved {
+/// Sum of the costs of all reshardings and nodes.
+class CostSum {
  public:
-  Moved(const Graph& graph, const Mesh& mesh, const Layouts& layouts, int64_t num_micro_batches)
+  CostSum(const Graph& graph, const Mesh& mesh, const Layouts& layouts, int64_t num_micro_batches)
       : graph_(graph), layouts_(layouts), cost_(graph, mesh, num_micro_batches) {}
 
   void bring(TensorId id, const Layout& from, const Layout& to, bool in_step) {
@@ -55,8 +55,9 @@ class Moved {
         cost_(id, from, to, in_step, in_step ? &sum_.bytes_per_step : &sum_.bytes_per_micro_batch);
   }
 
-  /// What the node reads, unless it was brought there before in the same pass. Of what nodes of the
-  /// optimizer read, the addends of gradients: all else is where they want it.
+  /// Adds the reshardings of a node's inputs, except those done before in the same pass. Of an
+  /// optimizer node only the addends of gradients count: its other inputs have the layouts that it
+  /// reads.
   void bring_inputs(const Node& node, const NodeLayouts& wanted,
                     const std::set<TensorId>& addends) {
     const bool in_step = node.phase == Phase::optimizer;
@@ -65,8 +66,8 @@ class Moved {
       const graph::Tensor& tensor = graph_.tensor(id);
       if (tensor.kind == TensorKind::param || tensor.kind == TensorKind::state) continue;
       if (in_step && !addends.contains(id)) continue;
-      const Layout& from = in_step ? layouts_.lies[id] : layouts_.tensor[id];
-      if (from != wanted.in[i] && brought_.insert({id, wanted.in[i], node.phase}).second) {
+      const Layout& from = in_step ? layouts_.storage[id] : layouts_.tensor[id];
+      if (from != wanted.in[i] && resharded_.insert({id, wanted.in[i], node.phase}).second) {
         bring(id, from, wanted.in[i], in_step);
       }
     }
@@ -78,14 +79,14 @@ class Moved {
  private:
   const Graph& graph_;
   const Layouts& layouts_;
-  BringingCost cost_;
-  std::set<std::tuple<TensorId, Layout, Phase>> brought_;
+  ReshardCosts cost_;
+  std::set<std::tuple<TensorId, Layout, Phase>> resharded_;
   LayoutCost sum_;
 };
 
 }  // namespace
 
-double BringingCost::operator()(TensorId id, const Layout& from, const Layout& to, bool in_step,
+double ReshardCosts::operator()(TensorId id, const Layout& from, const Layout& to, bool in_step,
                                 double* bytes) {
   if (from == to) return 0;
   const ReshardPath* const path = paths_.path(graph_.tensor(id).type, from, to);
@@ -93,7 +94,7 @@ double BringingCost::operator()(TensorId id, const Layout& from, const Layout& t
   if (bytes) {
     *bytes += path->bytes;
   }
-  // Gradients share their rounds: they are reduced in buckets.
+  // Gradients are reduced in buckets and share their rounds.
   return in_step ? per_step_ * (path->bytes > 0 ? path->bytes : path->cost) : path->cost;
 }
 
@@ -134,38 +135,38 @@ double work_cost(const Graph& graph, const Node& node, const Mesh& mesh,
 
 LayoutCost layout_cost(const Graph& graph, const Mesh& mesh, const Layouts& layouts,
                        int64_t num_micro_batches) {
-  Moved moved(graph, mesh, layouts, num_micro_batches);
-  std::set<TensorId> addends;  // contributions of which a total is made
+  CostSum costs(graph, mesh, layouts, num_micro_batches);
+  std::set<TensorId> addends;  // contributions that are added to a total
   for (size_t index = 0; index < graph.grads.size(); ++index) {
     const graph::ParamGrad& grad = graph.grads[index];
     for (TensorId id : grad.contributions) {
       if (id != grad.total) {
         addends.insert(id);
       }
-      moved.bring(id, layouts.tensor[id], layouts.lies[id], false);
+      costs.bring(id, layouts.tensor[id], layouts.storage[id], false);
     }
     if (grad.total != kNone) {
-      moved.bring(grad.total, layouts.lies[grad.total], layouts.update[index], true);
+      costs.bring(grad.total, layouts.storage[grad.total], layouts.update[index], true);
     }
   }
   for (const std::vector<TensorId>* read : {&graph.losses, &graph.outputs}) {
     for (TensorId id : *read) {
       if (read_of_micro_batch(graph, id)) {
-        moved.bring(id, layouts.tensor[id], summed(layouts.tensor[id], mesh), false);
+        costs.bring(id, layouts.tensor[id], summed(layouts.tensor[id], mesh), false);
       }
     }
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
-    moved.bring_inputs(node, layouts.node[n], addends);
+    costs.bring_inputs(node, layouts.node[n], addends);
     if (node.phase == Phase::optimizer) continue;
     std::vector<Layout> out;
     for (TensorId id : node.out) {
       out.push_back(layouts.tensor[id]);
     }
-    moved.work(work_cost(graph, node, mesh, layouts.node[n].in, out));
+    costs.work(work_cost(graph, node, mesh, layouts.node[n].in, out));
   }
-  return moved.sum();
+  return costs.sum();
 }
 
 }  // namespace hocket::parallel

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What layouts cost, in bytes through a rank's link, per micro-batch; what happens once in a step
-// (the sums of gradients at its end) counts as a part of each micro-batch:
-// - every tensor that is brought to a layout, once for all readers that want it so;
-// - every gradient from where it is made to where it is added up and updated;
-// - the sums of what the host reads of a micro-batch;
-// - the arithmetic and memory traffic of every node on a rank, so that what all ranks repeat is not
-//   free.
+// Cost of layouts, in bytes over a rank's link, per micro-batch. Work done once per step (gradient
+// reductions) counts 1/num_micro_batches. Counted are:
+// - every resharding of a tensor, once for all readers of the same layout;
+// - every gradient, from its production to its accumulation and to its update;
+// - the sums of outputs of a micro-batch that the host reads;
+// - the arithmetic and memory traffic of every node on a rank, so that work repeated on all ranks
+//   is not free.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,18 @@
 
 namespace hocket::parallel {
 
-/// On all axes together. `graph`: the one that is lowered.
+/// Returns the cost of the layouts on all axes. `graph`: the one that is lowered.
 LayoutCost layout_cost(const graph::Graph& graph, const graph::Mesh& mesh, const Layouts& layouts,
                        int64_t num_micro_batches);
 
-/// What single tensors cost to bring.
-class BringingCost {
+/// Cost of resharding single tensors.
+class ReshardCosts {
  public:
-  BringingCost(const graph::Graph& graph, const graph::Mesh& mesh, int64_t num_micro_batches)
+  ReshardCosts(const graph::Graph& graph, const graph::Mesh& mesh, int64_t num_micro_batches)
       : graph_(graph), per_step_(1.0 / static_cast<double>(num_micro_batches)), paths_(mesh) {}
 
-  /// Infinity if it can't be. `in_step`: once, at the end of a step. `bytes` are added to.
+  /// Returns the cost, or infinity if there is no path. `in_step`: once, at the end of a step. Adds
+  /// to `bytes`.
   double operator()(graph::TensorId id, const graph::Layout& from, const graph::Layout& to,
                     bool in_step, double* bytes = nullptr);
 
@@ -38,12 +39,12 @@ class BringingCost {
   ReshardPaths paths_;
 };
 
-/// As much of a type as a rank has of it: sizes that do not divide are rounded up, and what can't
+/// Returns the type of a rank's piece. Sizes that do not divide are rounded up; a type that cannot
 /// be cut counts whole.
 graph::TensorType part_of(graph::TensorType type, const graph::Layout& layout,
                           const graph::Mesh& mesh);
 
-/// Of one application of a node on a rank that has its operands in these layouts.
+/// Returns the cost of one run of a node on a rank whose operands have these layouts.
 double work_cost(const graph::Graph& graph, const graph::Node& node, const graph::Mesh& mesh,
                  const std::vector<graph::Layout>& in, const std::vector<graph::Layout>& out);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients on all axes together: how much of one is left to sum along an axis, and what it takes
-// to gather what it is made of, depends on the other axes more than anywhere else.
+// Implements: better_gradients (layout_problem.h). It chooses signatures on all axes together,
+// since the reductions and gathers of a gradient on one axis depend on the others more than those
+// of any other tensor.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -22,13 +23,13 @@ namespace {
 
 class Gradients {
  public:
-  Gradients(const Graph& graph, const Mesh& mesh, const LayoutsGiven& lies, const Layouts& now,
+  Gradients(const Graph& graph, const Mesh& mesh, const LayoutsGiven& start, const Layouts& now,
             const std::vector<size_t>& axes, int64_t num_micro_batches)
       : graph_(graph),
         mesh_(mesh),
         now_(now),
         axes_(axes),
-        rules_(graph, mesh, lies),
+        rules_(graph, mesh, start),
         bring_(graph, mesh, num_micro_batches),
         total_of_(graph.tensors.size(), kNone) {
     for (size_t axis : axes) {
@@ -44,7 +45,7 @@ class Gradients {
     }
   }
 
-  /// One node after the other, each with all combinations of its signatures along the axes.
+  /// Tries, node by node, all combinations of signatures along the axes.
   std::optional<std::vector<NodeLayouts>> run() {
     std::vector<NodeLayouts> signatures = now_.node;
     bool better = false;
@@ -75,8 +76,8 @@ class Gradients {
     std::vector<Layout> in;
   };
 
-  /// Combinations of signatures, by axis, of a node that makes gradients and nothing else, if it
-  /// has a choice on some axis.
+  /// Returns the combinations of signatures, by axis, of a node that makes only gradients and has a
+  /// choice on some axis; else nothing.
   std::vector<std::vector<int32_t>> choices_of(size_t n) const {
     const Node& node = graph_.nodes[n];
     std::vector<std::vector<int32_t>> list{now_.node[n].signature};
@@ -99,7 +100,7 @@ class Gradients {
     return several > 0 && gradients ? list : std::vector<std::vector<int32_t>>();
   }
 
-  /// The node with these signatures, and what that costs on all axes.
+  /// Places the node with these signatures and returns its cost on all axes.
   Placed place(size_t n, std::vector<int32_t> signature) {
     const Node& node = graph_.nodes[n];
     const std::vector<ops::AxisSignature> all = rules_.signatures(node);
@@ -134,7 +135,7 @@ class Gradients {
     return placed;
   }
 
-  /// Of a node whose outputs have been placed.
+  /// Returns the cost of a node. Requires: its outputs are placed.
   double cost_of(const Node& node, const std::vector<Layout>& in) {
     double cost = 0;
     for (size_t i = 0; i < num_inputs(node); ++i) {
@@ -145,20 +146,20 @@ class Gradients {
     }
     std::vector<Layout> out;
     for (TensorId id : node.out) {
-      Layout lies = out.emplace_back(rules_.layouts()[static_cast<size_t>(id)]);
+      Layout layout = out.emplace_back(rules_.layouts()[static_cast<size_t>(id)]);
       if (rules_.sharding().grads != Shard::none) {
-        const Layout split = rules_.added_up(id);
-        cost += bring_(id, lies, split, false);
-        lies = split;
+        const Layout split = rules_.accumulation_layout(id);
+        cost += bring_(id, layout, split, false);
+        layout = split;
       }
       if (total_of_[id] != kNone) {
-        cost += bring_(id, lies, rules_.updates()[total_of_[id]], true);
+        cost += bring_(id, layout, rules_.updates()[total_of_[id]], true);
       }
     }
     return cost + work_cost(graph_, node, mesh_, in, out);
   }
 
-  /// How many nodes of a pass want a tensor in a layout in which it does not lie.
+  /// Adds `times` to the number of nodes of the pass that read each input in its layout.
   void count_readers(size_t n, const std::vector<Layout>& in, int times) {
     const Node& node = graph_.nodes[n];
     for (size_t i = 0; i < in.size(); ++i) {
@@ -171,7 +172,7 @@ class Gradients {
   const Layouts& now_;
   const std::vector<size_t>& axes_;
   LayoutRules rules_;
-  BringingCost bring_;
+  ReshardCosts bring_;
   std::vector<AxisProblem> problems_;  // by `axes_`
   std::vector<int32_t> total_of_;      // by tensor: the gradient whose total it is, or kNone
   std::map<std::tuple<TensorId, Layout, graph::Phase>, int> readers_;
@@ -184,9 +185,9 @@ std::optional<std::vector<NodeLayouts>> better_gradients(const Graph& graph, con
                                                          const Layouts& now,
                                                          const std::vector<size_t>& axes,
                                                          int64_t num_micro_batches) {
-  LayoutsGiven lies = given;
-  lies.stored = now.tensor;
-  return Gradients(graph, mesh, lies, now, axes, num_micro_batches).run();
+  LayoutsGiven start = given;
+  start.stored = now.tensor;
+  return Gradients(graph, mesh, start, now, axes, num_micro_batches).run();
 }
 
 }  // namespace hocket::parallel

@@ -24,10 +24,11 @@ using graph::TensorType;
 
 namespace {
 
-/// Readers of a tensor that one table tells apart; more are taken one after the other.
+/// Readers of a tensor in one table. More are united pairwise into auxiliary choices, since a table
+/// grows exponentially with its readers.
 constexpr size_t kReadersInTable = 3;
 
-/// The placement that a signature wants of an input, accumulators included.
+/// Returns the placement in which a signature reads an input, accumulators included.
 Placement wanted_of(const Node& node, const ops::AxisSignature& signature, size_t input) {
   size_t accumulator = num_inputs(node);
   if (input < accumulator) return signature.in[input];
@@ -44,34 +45,33 @@ void add_once(T value, std::vector<T>* list) {
   }
 }
 
-/// A placement on the axis, and whether it is of parts that nothing is computed of before they are
-/// added up.
-struct Way {
+/// A placement on the axis. `supported`: see LayoutRules::supports.
+struct PlacementOption {
   Placement placed;
   bool supported = false;
-  bool operator==(const Way&) const = default;
+  bool operator==(const PlacementOption&) const = default;
 };
 
-/// How a tensor may lie, by what its maker chooses.
-struct Ways {
-  std::vector<Way> all;
-  int32_t choice = kNone;         ///< kNone: there is one way
-  std::vector<int32_t> by_value;  ///< of the choice: which of `all`
+/// Possible placements of a tensor, by the choice of its producer.
+struct PlacementOptions {
+  std::vector<PlacementOption> all;
+  int32_t choice = kNone;         ///< kNone: there is one placement
+  std::vector<int32_t> by_value;  ///< by value of the choice: index into `all`
 };
 
-/// What a node wants of a tensor, by what it chooses; one placement if it has no choice.
+/// Placements in which a node reads a tensor, by value of its choice; one if it has no choice.
 struct Reader {
   int32_t choice = kNone;
   std::vector<Placement> wants;
   Phase phase = Phase::forward;
 };
 
-/// A node whose choice is being made into tables.
+/// A node whose choice is being turned into tables.
 struct NodeChoice {
   const Node& node;
   const std::vector<ops::AxisSignature> all;
-  const int32_t first;              ///< as it was
-  std::vector<int32_t> candidates;  ///< of `all`, ascending
+  const int32_t first;              ///< its current signature
+  std::vector<int32_t> candidates;  ///< indices into `all`, ascending
 };
 
 class Builder {
@@ -85,7 +85,7 @@ class Builder {
         per_step_(1.0 / static_cast<double>(num_micro_batches)),
         freedom_(freedom),
         path_(Mesh{{rules->mesh().axes[axis]}}),
-        ways_(graph_.tensors.size()),
+        options_(graph_.tensors.size()),
         readers_(graph_.tensors.size()),
         total_of_(graph_.tensors.size(), kNone),
         one_of_several_(graph_.tensors.size(), false) {
@@ -106,7 +106,7 @@ class Builder {
 
   AxisProblem run() {
     for (size_t id = 0; id < graph_.tensors.size(); ++id) {
-      ways_[id].all = {{now_.tensor[id][axis_], false}};
+      options_[id].all = {{now_.tensor[id][axis_], false}};
     }
     for (const Node& node : graph_.nodes) {
       rules_.follow_rows(node);
@@ -131,8 +131,8 @@ class Builder {
   }
 
   void add_node(size_t n) {
-    // The signatures that are legal for some of the ways in which the inputs may lie become the
-    // values of the node's choice. The outputs may lie as these say.
+    // Signatures that are legal for some placements of the inputs become the values of the node's
+    // choice, and fix the placements of the outputs.
     const Node& node = graph_.nodes[n];
     NodeChoice at{node, rules_.signatures(node), now_.node[n].signature[axis_], {}};
     for (size_t i = 0; i < at.all.size(); ++i) {
@@ -143,7 +143,7 @@ class Builder {
     const int32_t choice = add_legality(n, &at);
     made_.choice_of[n] = choice;
     for (size_t output = 0; output < node.out.size(); ++output) {
-      add_ways(at, output, choice);
+      add_options(at, output, choice);
     }
     for (size_t i = 0; i < node.in.size(); ++i) {
       Reader reader{choice, {}, node.phase};
@@ -157,11 +157,11 @@ class Builder {
     }
   }
 
-  /// What memory allows: the plan splits to save it, so what was split stays so, and is not
-  /// gathered either, but where that makes a gradient whole and spares summing as much. Gradients
-  /// that are one of several to be added up stay as they were, since all must lie alike; nodes of
-  /// the optimizer go by where the plan has parameters updated, and those of routed rows by where
-  /// their experts are.
+  /// Returns whether memory and the plan allow a signature. The plan splits to save memory: split
+  /// tensors stay split and are not gathered, except where a gather makes a gradient whole and
+  /// saves its reduction. Gradients with several contributions keep their layouts, since all must
+  /// match. Optimizer nodes follow the layouts of the update, and nodes on routed rows follow their
+  /// experts.
   bool may_become(const NodeChoice& at, const ops::AxisSignature& signature) const {
     const Node& node = at.node;
     const ops::AxisSignature& before = at.all[at.first];
@@ -191,13 +191,13 @@ class Builder {
   }
 
   int32_t add_legality(size_t n, NodeChoice* at) {
-    // For every combination of the ways in which inputs lie that have several: which of the
-    // candidates are legal. Returns the choice between those that ever are, or kNone.
+    // Evaluates which candidates are legal for every combination of the inputs' placements. Returns
+    // the choice among candidates that are ever legal, or kNone.
     const Node& node = at->node;
     std::vector<int32_t> makers;
     for (TensorId id : node.in) {
-      if (ways_[id].choice != kNone) {
-        add_once(ways_[id].choice, &makers);
+      if (options_[id].choice != kNone) {
+        add_once(options_[id].choice, &makers);
       }
     }
     if (makers.empty() && at->candidates.size() == 1) return kNone;
@@ -206,7 +206,7 @@ class Builder {
     rules_.begin(node);
     std::vector<std::vector<bool>> legal;
     for_each_value(makers, [&](const std::vector<int32_t>& values) {
-      lay(node.in, makers, values);
+      place_all(node.in, makers, values);
       rules_.begin(node);
       std::vector<bool>& here = legal.emplace_back();
       for (int32_t candidate : at->candidates) {
@@ -223,7 +223,7 @@ class Builder {
 
   int32_t add_table_of(const std::vector<std::vector<bool>>& legal, std::vector<int32_t> makers,
                        NodeChoice* at) {
-    std::vector<size_t> kept;  // candidates that are ever legal
+    std::vector<size_t> kept;  // indices of candidates that are ever legal
     std::vector<int32_t> signatures;
     int32_t start = kNone;
     for (size_t i = 0; i < at->candidates.size(); ++i) {
@@ -245,7 +245,7 @@ class Builder {
     if (choice != kNone) {
       table.of.push_back(choice);
     }
-    bool any = false;  // that is not legal
+    bool any = false;  // is any entry illegal
     for (const std::vector<bool>& row : legal) {
       for (size_t i : kept) {
         table.cost.push_back(row[i] ? 0 : kInfinity);
@@ -258,7 +258,7 @@ class Builder {
     return choice;
   }
 
-  /// What the node wants on the axes that are chosen before this one.
+  /// Returns the layouts that the node reads, on the axes that are chosen before this one.
   NodeLayouts wanted_before(size_t n) const {
     const Node& node = graph_.nodes[n];
     NodeLayouts wanted;
@@ -280,15 +280,16 @@ class Builder {
     return layouts;
   }
 
-  /// These tensors lie as the choices say.
-  void lay(const std::vector<TensorId>& ids, const std::vector<int32_t>& choices,
-           const std::vector<int32_t>& values) {
+  /// Places these tensors as the choices' values say.
+  void place_all(const std::vector<TensorId>& ids, const std::vector<int32_t>& choices,
+                 const std::vector<int32_t>& values) {
     for (TensorId id : ids) {
-      const Ways& ways = ways_[id];
-      const auto found = std::find(choices.begin(), choices.end(), ways.choice);
+      const PlacementOptions& options = options_[id];
+      const auto found = std::find(choices.begin(), choices.end(), options.choice);
       if (found == choices.end()) continue;
-      const Way& way = ways.all[ways.by_value[values[found - choices.begin()]]];
-      rules_.place(id, way.placed, way.supported, axis_);
+      const PlacementOption& option =
+          options.all[options.by_value[values[found - choices.begin()]]];
+      rules_.place(id, option.placed, option.supported, axis_);
     }
   }
 
@@ -297,27 +298,28 @@ class Builder {
     for_each_combination(choices, made_.problem.values, visit);
   }
 
-  void add_ways(const NodeChoice& at, size_t output, int32_t choice) {
-    Ways ways;
+  void add_options(const NodeChoice& at, size_t output, int32_t choice) {
+    PlacementOptions options;
     for (int32_t candidate : at.candidates) {
       const ops::AxisSignature& signature = at.all[candidate];
-      const Way way{signature.out[output], LayoutRules::supports(at.node, signature, output)};
-      add_once(way, &ways.all);
-      ways.by_value.push_back(static_cast<int32_t>(
-          std::find(ways.all.begin(), ways.all.end(), way) - ways.all.begin()));
+      const PlacementOption option{signature.out[output],
+                                   LayoutRules::supports(at.node, signature, output)};
+      add_once(option, &options.all);
+      options.by_value.push_back(static_cast<int32_t>(
+          std::find(options.all.begin(), options.all.end(), option) - options.all.begin()));
     }
     const TensorId id = at.node.out[output];
-    if (ways.all.size() > 1) {
-      ways.choice = choice;
+    if (options.all.size() > 1) {
+      options.choice = choice;
     } else {
-      const Layout lies = rules_.layouts()[static_cast<size_t>(id)];
-      rules_.place(id, ways.all[0].placed, ways.all[0].supported, axis_);
-      rules_.put(id, lies);
+      const Layout was = rules_.layouts()[static_cast<size_t>(id)];
+      rules_.place(id, options.all[0].placed, options.all[0].supported, axis_);
+      rules_.put(id, was);
     }
-    ways_[id] = std::move(ways);
+    options_[id] = std::move(options);
   }
 
-  /// What every signature costs by itself.
+  /// Adds the cost that each signature has by itself.
   void add_own_cost(size_t n, const NodeChoice& at, int32_t choice) {
     CostTable table{{choice}, {}};
     for (int32_t candidate : at.candidates) {
@@ -339,7 +341,8 @@ class Builder {
     made_.problem.tables.push_back(std::move(table));
   }
 
-  /// A gradient's way to where it is added up and updated, and the sum of what the host reads.
+  /// Returns the cost of a gradient's path to its accumulator and its update, or of the sum of an
+  /// output that the host reads.
   double cost_to_finish(TensorId id, Placement placed) {
     if (rules_.param_of(id) == kNone) {
       const bool sums = placed.is_partial() && read_by_host_.contains(id);
@@ -347,17 +350,17 @@ class Builder {
     }
     double cost = 0;
     if (rules_.sharding().grads != Shard::none) {
-      const Layout lies = rules_.layouts()[static_cast<size_t>(id)];
+      const Layout was = rules_.layouts()[static_cast<size_t>(id)];
       rules_.place(id, placed, false, axis_);
-      const Placement added_up = rules_.added_up(id)[axis_];
-      rules_.put(id, lies);
-      cost = cost_between(id, placed, added_up);
-      placed = added_up;
+      const Placement accumulated = rules_.accumulation_layout(id)[axis_];
+      rules_.put(id, was);
+      cost = cost_between(id, placed, accumulated);
+      placed = accumulated;
     }
     if (total_of_[id] == kNone) return cost;
     double bytes = 0;
     const double last = cost_between(id, placed, rules_.updates()[total_of_[id]][axis_], &bytes);
-    // Gradients share their rounds: they are reduced in buckets.
+    // Gradients are reduced in buckets and share their rounds.
     return cost + per_step_ * (bytes > 0 ? bytes : last);
   }
 
@@ -372,7 +375,8 @@ class Builder {
     const TensorType part = part_of(whole, elsewhere, rules_.mesh());
     const double cost = reshard_cost(part, from, to, &path_, bytes);
     if (cost < kInfinity) return cost;
-    // Too little of a dim is left by another axis, which has to leave it first: as much is moved.
+    // Another axis leaves too little of a dim and would have to release it first: scale the cost of
+    // the whole tensor.
     const double share = static_cast<double>(part.bytes()) / static_cast<double>(whole.bytes());
     double all = 0;
     const double of_whole = reshard_cost(whole, from, to, &path_, &all);
@@ -383,8 +387,8 @@ class Builder {
   }
 
   void add_bringing(TensorId id) {
-    // Those who read it in one pass find what others have brought. What is gathered again in the
-    // backward pass is brought for each.
+    // Readers in one pass share a resharding. Tensors that the backward pass gathers again are
+    // resharded once per pass.
     std::map<bool, std::vector<Reader>> passes;
     for (const Reader& reader : readers_[id]) {
       if (reader.phase == Phase::optimizer) continue;
@@ -397,7 +401,7 @@ class Builder {
 
   void add_bringing(TensorId id, const std::vector<Reader>& readers) {
     std::vector<Placement> always;
-    std::map<int32_t, std::vector<std::vector<Placement>>> by_choice;  // and by value: wanted
+    std::map<int32_t, std::vector<std::vector<Placement>>> by_choice;  // and by value
     for (const Reader& reader : readers) {
       const auto same = [&](Placement placed) { return placed == reader.wants[0]; };
       if (std::all_of(reader.wants.begin(), reader.wants.end(), same)) {
@@ -410,8 +414,8 @@ class Builder {
         add_once(reader.wants[value], &wanted[value]);
       }
     }
-    const Ways& ways = ways_[id];
-    if (ways.choice == kNone && by_choice.empty()) return;
+    const PlacementOptions& options = options_[id];
+    if (options.choice == kNone && by_choice.empty()) return;
     std::vector<Wanted> list;
     for (const auto& [choice, wanted] : by_choice) {
       list.push_back({choice, wanted});
@@ -420,15 +424,15 @@ class Builder {
       unite(&list);
     }
     CostTable table;
-    if (ways.choice != kNone) {
-      table.of.push_back(ways.choice);
+    if (options.choice != kNone) {
+      table.of.push_back(options.choice);
     }
     for (const Wanted& one : list) {
       table.of.push_back(one.choice);
     }
     for_each_value(table.of, [&](const std::vector<int32_t>& values) {
-      const bool made = ways.choice != kNone;
-      const Way& way = ways.all[made ? ways.by_value[values[0]] : 0];
+      const bool made = options.choice != kNone;
+      const PlacementOption& option = options.all[made ? options.by_value[values[0]] : 0];
       std::vector<Placement> wanted = always;
       for (size_t i = 0; i < list.size(); ++i) {
         for (Placement placed : list[i].by_value[values[i + (made ? 1 : 0)]]) {
@@ -437,26 +441,27 @@ class Builder {
       }
       double cost = 0;
       for (Placement placed : wanted) {
-        cost += cost_between(id, way.placed, placed);
+        cost += cost_between(id, option.placed, placed);
       }
       table.cost.push_back(cost);
     });
     made_.problem.tables.push_back(std::move(table));
   }
 
-  /// What a choice wants of a tensor, by its value.
+  /// Placements in which a choice reads a tensor, by its value.
   struct Wanted {
     int32_t choice = kNone;
     std::vector<std::vector<Placement>> by_value;
   };
 
-  /// The last two as one: a choice of what they want together, which follows from theirs.
+  /// Replaces the last two entries by one: an auxiliary choice, which follows from both, of the
+  /// placements that they read together.
   void unite(std::vector<Wanted>* list) {
     const Wanted left = std::move((*list)[list->size() - 2]);
     const Wanted right = std::move(list->back());
     list->resize(list->size() - 2);
     Wanted both;
-    std::vector<int32_t> which;  // by the values of the two
+    std::vector<int32_t> which;  // by the values of both
     int32_t start = 0;
     for_each_value({left.choice, right.choice}, [&](const std::vector<int32_t>& values) {
       std::vector<Placement> wanted = left.by_value[values[0]];
@@ -489,10 +494,10 @@ class Builder {
   const double per_step_;
   const Freedom freedom_;
   ReshardPaths path_;
-  std::vector<Ways> ways_;                    // by tensor
+  std::vector<PlacementOptions> options_;     // by tensor
   std::vector<std::vector<Reader>> readers_;  // by tensor
   std::vector<int32_t> total_of_;             // by tensor: the gradient whose total it is, or kNone
-  std::vector<bool> one_of_several_;          // by tensor: contributions to its gradient
+  std::vector<bool> one_of_several_;          // by tensor: its gradient has several contributions
   std::set<TensorId> read_by_host_;
   AxisProblem made_;
 };

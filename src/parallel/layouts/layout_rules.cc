@@ -50,7 +50,7 @@ void LayoutRules::grown(const Graph& graph) {
   updated_.resize(tensors, kNone);
   supported_.resize(tensors, 0);
   counts_of_rows_.resize(tensors, kNone);
-  brought_.resize(tensors);
+  resharded_.resize(tensors);
 }
 
 std::vector<TensorType> LayoutRules::types_of(const std::vector<TensorId>& ids,
@@ -72,13 +72,13 @@ void LayoutRules::begin(const Node& node) {
   if (!in_step_ || sharding_.grads == Shard::none) return;
   for (TensorId id : node.in) {
     if (param_of_[id] != kNone) {
-      added_up_[id] = added_up(id);
+      accumulation_layouts_[id] = accumulation_layout(id);
     }
   }
 }
 
-/// The layout in which each parameter is updated, and which tensors have it then: the parameter,
-/// its states, and the total of its gradient.
+/// Computes the layout in which each parameter is updated, and marks the tensors that share it: the
+/// parameter, its states, and the total of its gradient.
 void LayoutRules::share_updates() {
   for (size_t index = 0; index < graph_->grads.size(); ++index) {
     const graph::ParamGrad& grad = graph_->grads[index];
@@ -97,12 +97,12 @@ void LayoutRules::share_updates() {
   }
 }
 
-/// With what a pin says of the parameter's states, or its gradient.
+/// Returns the layout with the pins of the parameter's states or gradient.
 Layout LayoutRules::updated_as(TensorId param, Layout layout) const {
   const auto found = pinned_.updates.find(param);
   if (found == pinned_.updates.end()) return layout;
   const Pinned& pin = found->second;
-  std::set<int32_t> other;  // axes along which it lies otherwise
+  std::set<int32_t> other;  // axes along which the pin differs
   for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
     if (pin.axes[axis] && layout[axis] != pin.layout[axis]) {
       other.insert(static_cast<int32_t>(axis));
@@ -119,35 +119,35 @@ Layout LayoutRules::updated_as(TensorId param, Layout layout) const {
   return layout;
 }
 
-Layout LayoutRules::sharded_param(TensorId param, const Layout& lies, Shard among) const {
-  Layout split = sharded(tensor(param).type, lies, mesh_, sharding_, among);
+Layout LayoutRules::sharded_param(TensorId param, const Layout& stored, Shard among) const {
+  Layout split = sharded(tensor(param).type, stored, mesh_, sharding_, among);
   const auto pinned = pinned_.tensors.find(param);
   if (pinned == pinned_.tensors.end()) return split;
   for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-    if (pinned->second.axes[axis] && lies[axis].is_replicate()) {
+    if (pinned->second.axes[axis] && stored[axis].is_replicate()) {
       split.set(axis, Placement::replicate());
     }
   }
   return split;
 }
 
-Layout LayoutRules::added_up(TensorId contribution) const {
+Layout LayoutRules::accumulation_layout(TensorId contribution) const {
   const TensorId param = param_of_[contribution];
   const Layout split = sharded_param(param, layouts_[param], sharding_.grads);
-  Layout lies = layouts_[contribution];
+  Layout layout = layouts_[contribution];
   for (int dim = 0; dim < static_cast<int>(tensor(param).type.dims.size()); ++dim) {
     for (int32_t axis : split.axes_of(dim)) {
-      lies.set(static_cast<size_t>(axis), Placement::split(dim));
+      layout.set(static_cast<size_t>(axis), Placement::split(dim));
     }
   }
-  return lies;
+  return layout;
 }
 
 const Layout& LayoutRules::found(TensorId id) const {
   if (!in_step_) return layouts_[id];
   if (updated_[id] != kNone) return update_[static_cast<size_t>(updated_[id])];
-  const auto contribution = added_up_.find(id);
-  return contribution == added_up_.end() ? layouts_[id] : contribution->second;
+  const auto contribution = accumulation_layouts_.find(id);
+  return contribution == accumulation_layouts_.end() ? layouts_[id] : contribution->second;
 }
 
 std::vector<size_t> LayoutRules::order_of_axes(const Node& node) const {
@@ -178,9 +178,9 @@ std::vector<size_t> LayoutRules::order_of_axes(const Node& node) const {
   return axes;
 }
 
-/// The first axis of the mesh that is not among `axes`, and outside of which the others that are
-/// not cut no dim of an input, or of the parameter of a gradient: a pin may have cut a parameter in
-/// another order than the mesh's.
+/// Returns the first axis of the mesh that is not among `axes` and that no other remaining axis
+/// cuts outside of, in an input or in the parameter of a gradient. A pin may have cut a parameter
+/// in another order than the mesh's.
 size_t LayoutRules::next_axis(const Node& node, const std::vector<size_t>& axes) const {
   std::set<int32_t> open;
   for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
@@ -206,13 +206,13 @@ size_t LayoutRules::next_axis(const Node& node, const std::vector<size_t>& axes)
   return static_cast<size_t>(next == open.end() ? *open.begin() : *next);
 }
 
-/// Whether ranks of cp give each other heads for tokens before the node, if they have parts of a
+/// Returns whether ranks of cp exchange heads for tokens before the node, if they have parts of a
 /// sequence.
 bool LayoutRules::exchanges_heads(const Node& node) const {
   return activations_.exchange_heads && !ops::find(node.op).layout.support.empty();
 }
 
-/// Whether an input has axes of cp inside of one of tp.
+/// Returns whether an input is split over axes of cp inside of one of tp.
 bool LayoutRules::has_exchanged_heads(const Node& node) const {
   const auto exchanged = [&](TensorId id) {
     const Layout& layout = found(id);
@@ -232,12 +232,12 @@ bool LayoutRules::may_take(const Node& node, const ops::AxisSignature& signature
   return may_be(node, signature, axis) && !lacks_keys(node, signature, wanted, axis);
 }
 
-/// What a plan has to say of it; and nobody begins a split.
+/// Returns whether the plan allows the signature, and whether it begins no split.
 bool LayoutRules::may_be(const Node& node, const ops::AxisSignature& signature, size_t axis) const {
   const std::string& name = mesh_.axes[axis].name;
   const ops::Op& op = ops::find(node.op);
   if (splits_expert_widths(name) && op.routing.counts >= 0) {
-    // Ranks with parts of the same experts have the rows of the same tokens.
+    // Ranks that split the widths of the same experts have rows of the same tokens.
     return std::all_of(signature.in.begin(), signature.in.end(),
                        [](Placement placed) { return placed.is_replicate(); });
   }
@@ -247,7 +247,7 @@ bool LayoutRules::may_be(const Node& node, const ops::AxisSignature& signature, 
   }
   if (splits_sequences(name) && exchanges_heads(node)) {
     if (signature.tied && splits_as_before(node, signature, axis)) return true;
-    // Heads are split instead of tokens, which are what the input with one dim has.
+    // Heads are split instead of tokens. Tokens are the dim of the input with one dim.
     const ops::Letters letters =
         ops::letters(op, types_of(node.in, num_inputs(node)), types_of(node.out, node.out.size()));
     for (size_t i = 0; i < num_inputs(node); ++i) {
@@ -261,7 +261,7 @@ bool LayoutRules::may_be(const Node& node, const ops::AxisSignature& signature, 
   return begins_no_split(node, signature, axis);
 }
 
-/// Whether what a node makes is of parameters alone: weights in another type.
+/// Returns whether a node reads only parameters: it makes weights in another type.
 bool LayoutRules::is_of_parameters(graph::NodeId node) const {
   const std::vector<TensorId>& in = graph_->nodes[node].in;
   return !in.empty() && std::all_of(in.begin(), in.end(), [&](TensorId id) {
@@ -269,8 +269,8 @@ bool LayoutRules::is_of_parameters(graph::NodeId node) const {
   });
 }
 
-/// Whether an activation of three dims is split along its first: tokens of heads, which attention
-/// needs on all ranks of tp (cp may have them in an order of its own).
+/// Returns whether the signature splits an activation of three dims along its first: tokens of
+/// heads, which attention needs on all ranks of tp (cp may have them in its own order).
 bool LayoutRules::splits_tokens_of_heads(const Node& node,
                                          const ops::AxisSignature& signature) const {
   const auto splits = [&](TensorId id, Placement placed) {
@@ -289,7 +289,7 @@ bool LayoutRules::splits_tokens_of_heads(const Node& node,
   return false;
 }
 
-/// Whether every input lies on the axis as the signature has it.
+/// Returns whether every input already has the signature's placement on the axis.
 bool LayoutRules::splits_as_before(const Node& node, const ops::AxisSignature& signature,
                                    size_t axis) const {
   for (size_t i = 0; i < num_inputs(node); ++i) {
@@ -298,8 +298,9 @@ bool LayoutRules::splits_as_before(const Node& node, const ops::AxisSignature& s
   return true;
 }
 
-/// What is split was split before: tokens with the inputs, other dims with parameters. Or it is a
-/// sum over tokens of which every rank takes those that it has.
+/// Returns whether the signature begins no split: a split operand was split before (tokens by the
+/// inputs, other dims by parameters), or a sum over tokens leaves every rank the tokens that it
+/// has.
 bool LayoutRules::begins_no_split(const Node& node, const ops::AxisSignature& signature,
                                   size_t axis) const {
   if (signature.letter == 0) return true;
@@ -309,7 +310,7 @@ bool LayoutRules::begins_no_split(const Node& node, const ops::AxisSignature& si
     if (here == signature.in[i] || is_pinned(node.in[i], axis)) return true;
     if (here.is_partial() && may_scatter(node.in[i], signature.in[i].dim(), axis)) return true;
     if (here.is_split() && tensor(node.in[i]).type.routed()) return true;
-    // Tokens that were given for heads come back.
+    // Heads go back to tokens.
     if (here.is_split() && activations_.exchange_heads && splits_sequences(mesh_.axes[axis].name)) {
       return true;
     }
@@ -321,20 +322,20 @@ bool LayoutRules::begins_no_split(const Node& node, const ops::AxisSignature& si
       return true;
     }
   }
-  // An input that is a sum over the letter is one of the part's own.
+  // A partial input: every rank sums its own part of the letter.
   return std::any_of(signature.in.begin(), signature.in.end(),
                      [](Placement placed) { return placed.is_partial(); });
 }
 
-/// True if letters that support ties cannot be split together on this axis, inside of those that
-/// have been chosen: some part would lack what it needs.
+/// Returns whether the letters that support ties cannot be split together on this axis, inside of
+/// the axes already chosen: some part would lack indices that it needs.
 bool LayoutRules::lacks_keys(const Node& node, const ops::AxisSignature& signature,
                              const NodeLayouts& wanted, size_t axis) const {
   if (!signature.tied) return false;
   const ops::Op& op = ops::find(node.op);
   const ops::Letters letters =
       ops::letters(op, types_of(node.in, num_inputs(node)), types_of(node.out, node.out.size()));
-  std::map<char, int64_t> part;  // of every letter that would be split: what divides all blocks
+  std::map<char, int64_t> part;  // by letter that is split: a common divisor of its blocks
   for (size_t i = 0; i < num_inputs(node); ++i) {
     if (!signature.in[i].is_split()) continue;
     const int dim = signature.in[i].dim();
@@ -361,9 +362,9 @@ bool LayoutRules::lacks_keys(const Node& node, const ops::AxisSignature& signatu
 
 double LayoutRules::cost_of(const Node& node, const ops::AxisSignature& signature, size_t axis) {
   double cost = 0;
-  bool passes_on = false;  // parts of a sum
+  bool passes_on = false;  // passes on partial sums
   for (size_t i = 0; i < num_inputs(node); ++i) {
-    cost += cost_to_bring(node.in[i], signature.in[i], axis);
+    cost += cost_to_reshard(node.in[i], signature.in[i], axis);
     if (signature.in[i].is_partial() && is_supported(node.in[i], axis)) return kInfinity;
     passes_on = passes_on || (signature.in[i].is_partial() &&
                               tensor(node.in[i]).type.dtype != graph::DType::i64);
@@ -371,7 +372,7 @@ double LayoutRules::cost_of(const Node& node, const ops::AxisSignature& signatur
   size_t accumulator = num_inputs(node);
   for (size_t output = 0; output < node.out.size(); ++output) {
     if (node.accumulate.contains(output)) {
-      cost += cost_to_bring(node.in[accumulator++], signature.out[output], axis);
+      cost += cost_to_reshard(node.in[accumulator++], signature.out[output], axis);
     }
     cost += cost_after(node, output, signature.out[output], passes_on, axis);
   }
@@ -396,9 +397,9 @@ void LayoutRules::place(const Node& node, const ops::AxisSignature& signature, s
   }
 }
 
-/// What an output costs later. Of a gradient, which is reduced once per step whatever the choice,
-/// only the impossible counts, and a block that is taken of it; of a sum whose parts come from
-/// before and are passed on, that somebody has to add them up.
+/// Returns the later cost of an output. A gradient is reduced once per step in any case, so only
+/// impossibility counts, and the cost of taking a block. For a partial sum that is passed on, the
+/// cost of adding up the parts counts.
 double LayoutRules::cost_after(const Node& node, size_t output, Placement placed, bool passes_on,
                                size_t axis) {
   const TensorId id = node.out[output];
@@ -419,11 +420,12 @@ double LayoutRules::cost_after(const Node& node, size_t output, Placement placed
   return least < kInfinity ? least : 0;
 }
 
-/// True if a sum may become parts: of tokens, on the ranks that have them. Sharding is the plan's
-/// choice, not the lowering's: gradients end up as their parameter lies, and what ranks with the
-/// same tokens have is whole, unless the plan has them split by token what is a vector for each
-/// (a number per token is not worth it: what is split has to be gathered again; heads are split
-/// among themselves).
+/// Returns whether a partial sum may be reduce-scattered. Over axes that split tokens it may: each
+/// rank then has the sums of its own tokens. The plan alone decides on sharding: gradients end in
+/// their parameter's layout, and tensors are whole on ranks with the same tokens, unless
+/// sequence_parallel splits them by token. It does so for tensors of two dims, a vector per token.
+/// A number per token is not worth it, since it has to be gathered again; heads are split among
+/// themselves.
 bool LayoutRules::may_scatter(TensorId id, int dim, size_t axis) const {
   const graph::NodeId producer = tensor(id).producer;
   const bool in_step =
@@ -434,8 +436,8 @@ bool LayoutRules::may_scatter(TensorId id, int dim, size_t axis) const {
                                  dim == 0 && tensor(id).type.dims.size() == 2 && all_have(id));
 }
 
-/// Whether there are tokens for all ranks. A training is refused where there are not; what is
-/// evaluated has as many as it has, and is whole over tp then.
+/// Returns whether there is a token for every rank. A training without is refused; an evaluation
+/// has the tokens that it has, and keeps them whole over tp.
 bool LayoutRules::all_have(TensorId id) const {
   const graph::Dim& tokens = tensor(id).type.dims[0];
   if (tokens.symbolic() || shares_.are_given()) return true;
@@ -446,7 +448,6 @@ bool LayoutRules::all_have(TensorId id) const {
   return tokens >= ranks;
 }
 
-/// Whether the plan says how a tensor lies on the axis.
 bool LayoutRules::is_pinned(TensorId id, size_t axis) const {
   const auto found = pinned_.tensors.find(id);
   return tensor(id).producer != kNone && found != pinned_.tensors.end() && found->second.axes[axis];
@@ -464,16 +465,16 @@ std::string LayoutRules::pins_at(const Node& node) const {
   return join({pins.begin(), pins.end()}, ", ");
 }
 
-double LayoutRules::cost_to_bring(TensorId id, Placement to, size_t axis) {
+double LayoutRules::cost_to_reshard(TensorId id, Placement to, size_t axis) {
   const graph::Tensor& moved = tensor(id);
   const Placement from = found(id)[axis];
   if (is_pinned(id, axis) && pinned_.tensors.at(id).layout[axis] != to) return kInfinity;
   if (from == to) return 0;
   if (moved.kind == TensorKind::param || moved.kind == TensorKind::state) return kInfinity;
-  // Numbers of rows are those of the tokens at hand; parts of rows are added up with their token.
+  // Counts of rows belong to the rank's own tokens. Partial rows are added up with their token.
   if (counts_of_rows_[id] != kNone) return kInfinity;
   if (moved.type.routed() && from.is_partial()) return kInfinity;
-  // Ranks of tp go by the positions of all their tokens, whatever order cp has these in.
+  // Ranks of tp index by the positions of all their tokens, in whatever order cp has them.
   if (moved.kind == TensorKind::input && to.is_split() &&
       splits_parameters(mesh_.axes[axis].name)) {
     return kInfinity;
@@ -482,33 +483,33 @@ double LayoutRules::cost_to_bring(TensorId id, Placement to, size_t axis) {
       !may_scatter(id, to.dim(), axis) && (!at_pin_ || param_of_[id] != kNone)) {
     return kInfinity;
   }
-  if (is_brought(id, to, axis)) return 0;
+  if (is_resharded(id, to, axis)) return 0;
   return reshard_cost(moved.type, from, to, &paths_[axis]);
 }
 
-double LayoutRules::bytes_to_bring(TensorId id, Placement to, size_t axis) {
+double LayoutRules::bytes_to_reshard(TensorId id, Placement to, size_t axis) {
   double bytes = 0;
   const Placement from = found(id)[axis];
-  if (from != to && !is_brought(id, to, axis)) {
+  if (from != to && !is_resharded(id, to, axis)) {
     reshard_cost(tensor(id).type, from, to, &paths_[axis], &bytes);
   }
   return bytes;
 }
 
-bool LayoutRules::is_brought(TensorId id, Placement to, size_t axis) const {
-  return std::find(brought_[id].begin(), brought_[id].end(), std::pair{axis, to}) !=
-         brought_[id].end();
+bool LayoutRules::is_resharded(TensorId id, Placement to, size_t axis) const {
+  return std::find(resharded_[id].begin(), resharded_[id].end(), std::pair{axis, to}) !=
+         resharded_[id].end();
 }
 
-void LayoutRules::note_brought(TensorId id, Placement to, size_t axis) {
+void LayoutRules::note_resharded(TensorId id, Placement to, size_t axis) {
   if (found(id)[axis] == to) return;
-  brought_[id].emplace_back(axis, to);
+  resharded_[id].emplace_back(axis, to);
   log_.push_back(id);
 }
 
 void LayoutRules::forget(size_t noted) {
   while (log_.size() > noted) {
-    brought_[log_.back()].pop_back();
+    resharded_[log_.back()].pop_back();
     log_.pop_back();
   }
 }

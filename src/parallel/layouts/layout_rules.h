@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which signatures of a node are legal on an axis, given where its inputs lie, and what it costs to
-// bring these there: what both the choice node by node (layouts.cc) and the choice over the whole
-// graph (layout_problem.h) go by.
+// Legal signatures of a node on an axis, given the layouts of its inputs, and the cost of
+// resharding these. Used by the choice node by node (layouts.cc) and over the whole graph
+// (layout_problem.h).
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace hocket::parallel {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Inputs of a node that are not added to.
+/// Returns the number of a node's inputs without accumulators.
 inline size_t num_inputs(const graph::Node& node) {
   return node.in.size() - node.accumulate.size();
 }
 
-/// Knows how tensors lie as far as that has been chosen, node by node in the graph's order: `begin`
-/// a node, ask, and `place` its outputs. Axes are asked for one at a time.
+/// Layouts chosen so far, node by node in the graph's order: `begin` a node, query it, and `place`
+/// its outputs. Queries are about one axis at a time.
 class LayoutRules {
  public:
   LayoutRules(const graph::Graph& graph, const graph::Mesh& mesh, const LayoutsGiven& given);
@@ -33,79 +33,80 @@ class LayoutRules {
   const graph::Mesh& mesh() const { return mesh_; }
   const Sharding& sharding() const { return sharding_; }
   const graph::Tensor& tensor(graph::TensorId id) const { return graph_->tensor(id); }
-  /// The graph has other tensors behind those that it had, or lost some of them.
+  /// Resizes the tables to a graph that has gained or lost tensors at its end.
   void grown(const graph::Graph& graph);
 
-  /// By tensor, as produced; of a parameter, as forward nodes use it.
+  /// Returns the layouts by tensor: as produced; of a parameter, as forward nodes read it.
   const std::vector<graph::Layout>& layouts() const { return layouts_; }
-  /// By gradient, see Layouts::update.
+  /// Returns Layouts::update, by gradient.
   const std::vector<graph::Layout>& updates() const { return update_; }
-  /// The parameter to whose gradient a tensor is a contribution, or kNone.
+  /// Returns the parameter to whose gradient a tensor contributes, or kNone.
   graph::TensorId param_of(graph::TensorId id) const { return param_of_[id]; }
-  /// The gradient (Graph::grads) in whose update a tensor takes part, or kNone.
+  /// Returns the gradient (index into Graph::grads) in whose update a tensor takes part, or kNone.
   int32_t updated(graph::TensorId id) const { return updated_[id]; }
-  /// Where a contribution to a gradient adds up micro-batch by micro-batch: split as plan.shard
-  /// says of gradients, and as it is made over the axes that do not split it then, parts of a sum
-  /// that is taken once, at the end.
-  graph::Layout added_up(graph::TensorId contribution) const;
-  /// A parameter that lies so, split further as plan.shard says, but along axes that a pin names.
-  graph::Layout sharded_param(graph::TensorId param, const graph::Layout& lies, Shard among) const;
-  /// Whether the plan says how an activation lies along the axis.
+  /// Returns the layout in which a contribution to a gradient accumulates over micro-batches: split
+  /// as plan.shard splits gradients, and as produced along the other axes, where the parts are
+  /// summed once, at the end.
+  graph::Layout accumulation_layout(graph::TensorId contribution) const;
+  /// Returns the layout of a parameter, split further as plan.shard says, except along pinned axes.
+  graph::Layout sharded_param(graph::TensorId param, const graph::Layout& stored,
+                              Shard among) const;
+  /// Returns whether a pin sets the placement of an activation on the axis.
   bool is_pinned(graph::TensorId id, size_t axis) const;
-  /// The pins of tensors that a node reads or makes, quoted; for messages.
+  /// Returns the pins of tensors that a node reads or makes, quoted for messages.
   std::string pins_at(const graph::Node& node) const;
-  /// Axes of several ranks, but for the pipeline's.
+  /// Returns whether the axis has more than one rank and is not the pipeline's.
   bool is_used(size_t axis) const {
     return mesh_.axes[axis].size > 1 && mesh_.axes[axis].name != kStageAxis;
   }
 
-  /// The questions that follow are about this node.
+  /// Makes this the current node of the queries that follow.
   void begin(const graph::Node& node);
-  /// Where the node at hand finds a tensor. Those of the optimizer find parameters, states and the
-  /// totals of gradients where the update is, and contributions to gradients where they were added
-  /// up.
+  /// Returns the layout in which the current node finds a tensor. Optimizer nodes find parameters,
+  /// states and total gradients in the layout of the update, and contributions in the layout of
+  /// their accumulator.
   const graph::Layout& found(graph::TensorId id) const;
   std::vector<ops::AxisSignature> signatures(const graph::Node& node) const;
-  /// In which they are chosen: outermost first. An update has what it updates in the order in which
-  /// that is split; heads that ranks of cp exchange are split over tp before.
+  /// Returns the order in which axes are chosen: outermost first. An update follows the order in
+  /// which its operands are split. Heads that ranks of cp exchange are split over tp first.
   std::vector<size_t> order_of_axes(const graph::Node& node) const;
-  /// Whether the node may take the signature, if all inputs can be brought; `wanted`: on the axes
-  /// that were chosen before this one.
+  /// Returns whether the signature is legal, given that all inputs can be resharded. `wanted`: on
+  /// the axes that were chosen before this one.
   bool may_take(const graph::Node& node, const ops::AxisSignature& signature,
                 const NodeLayouts& wanted, size_t axis);
-  /// What it costs to bring the inputs, and what the outputs cost later as far as the node can
-  /// tell; infinity if that cannot be. What was noted as brought costs nothing.
+  /// Returns the cost of resharding the inputs, plus later costs of the outputs as far as they are
+  /// known here; infinity if impossible. Reshardings noted by note_resharded are free.
   double cost_of(const graph::Node& node, const ops::AxisSignature& signature, size_t axis);
-  /// Persistent tensors stay where the plan put them.
-  double cost_to_bring(graph::TensorId id, graph::Placement to, size_t axis);
-  /// Of what can be brought.
-  double bytes_to_bring(graph::TensorId id, graph::Placement to, size_t axis);
+  /// Returns the cost of resharding a tensor, or infinity. Persistent tensors keep their layouts.
+  double cost_to_reshard(graph::TensorId id, graph::Placement to, size_t axis);
+  /// Returns the bytes over a rank's link. Requires: cost_to_reshard is finite.
+  double bytes_to_reshard(graph::TensorId id, graph::Placement to, size_t axis);
   bool is_supported(graph::TensorId id, size_t axis) const {
     return (supported_[id] >> axis & 1) != 0;
   }
 
-  /// The layout with the sizes of its blocks, where ranks have unlike parts.
+  /// Returns the layout with the sizes of its blocks, where shares are uneven.
   graph::Layout with_sizes(graph::TensorId id, const graph::Layout& layout) const {
     return shares_.given(*graph_, id, layout);
   }
 
-  /// The outputs lie as the signature says.
+  /// Places the outputs as the signature says.
   void place(const graph::Node& node, const ops::AxisSignature& signature, size_t axis);
   void place(graph::TensorId id, graph::Placement placed, bool supported, size_t axis);
   void put(graph::TensorId id, const graph::Layout& layout) { layouts_[id] = layout; }
-  /// Whether the output is parts of a sum that needs only some indices of its letter (Support):
-  /// ranks have the whole sum for some of their elements, so nothing is computed of them before
-  /// they are added up.
+  /// Returns whether the output is a partial sum that needs only some indices of its letter
+  /// (ops::Support). A rank then has the complete sum for some elements, so nothing may be computed
+  /// from the parts before they are added up.
   static bool supports(const graph::Node& node, const ops::AxisSignature& signature, size_t output);
-  /// Every routed tensor learns which counts tensor says how many rows each expert has.
+  /// Assigns to every routed output of the node the counts tensor with the rows of each expert.
   void follow_rows(const graph::Node& node);
-  /// Counts tensor that a routed tensor's rows belong to, or kNone, by tensor.
+  /// Returns by tensor the counts tensor of a routed tensor's rows, or kNone.
   const std::vector<graph::TensorId>& counts_of() const { return counts_of_; }
 
-  /// Who asks for it again finds it there.
-  void note_brought(graph::TensorId id, graph::Placement to, size_t axis);
+  /// Notes a resharding, so that the next reader of the tensor finds it done.
+  void note_resharded(graph::TensorId id, graph::Placement to, size_t axis);
   size_t num_noted() const { return log_.size(); }
-  /// What was noted since so many were.
+  /// Drops all notes after the first `noted`.
   void forget(size_t noted);
 
  private:
@@ -127,7 +128,7 @@ class LayoutRules {
                     size_t axis);
   bool may_scatter(graph::TensorId id, int dim, size_t axis) const;
   bool all_have(graph::TensorId id) const;
-  bool is_brought(graph::TensorId id, graph::Placement to, size_t axis) const;
+  bool is_resharded(graph::TensorId id, graph::Placement to, size_t axis) const;
   std::vector<graph::TensorType> types_of(const std::vector<graph::TensorId>& ids,
                                           size_t count) const;
 
@@ -137,19 +138,19 @@ class LayoutRules {
   const Sharding sharding_;
   const ActivationLayouts activations_;
   const PinnedTensors pinned_;
-  bool in_step_ = false;  // the node at hand is the optimizer's
-  bool at_pin_ = false;   // the plan says how an input of the node at hand lies on the axis at hand
+  bool in_step_ = false;                // the current node is the optimizer's
+  bool at_pin_ = false;                 // an input of the current node is pinned on the axis
   std::vector<graph::Layout> layouts_;  // by tensor
   std::vector<graph::Layout> update_;   // by gradient
   std::vector<ReshardPaths> paths_;     // per axis, as a mesh of its own
   std::vector<graph::TensorId> param_of_;
-  std::map<graph::TensorId, graph::Layout> added_up_;  // contributions to gradients
+  std::map<graph::TensorId, graph::Layout> accumulation_layouts_;  // contributions to gradients
   std::vector<int32_t> updated_;
   std::vector<graph::TensorId> counts_of_;
-  std::vector<graph::TensorId> counts_of_rows_;  // by row_of: counts of the same routing
+  std::vector<graph::TensorId> counts_of_rows_;  // by row_of tensor: counts of its routing
   std::vector<uint32_t> supported_;              // by tensor: axes, as bits
-  /// By tensor: axes and placements that it was brought to; the order of all of them.
-  std::vector<std::vector<std::pair<size_t, graph::Placement>>> brought_;
+  /// By tensor: axes and placements to which it was resharded; `log_` has the order of all.
+  std::vector<std::vector<std::pair<size_t, graph::Placement>>> resharded_;
   std::vector<graph::TensorId> log_;
 };
 

@@ -12,10 +12,10 @@ namespace hocket::parallel {
 
 namespace {
 
-/// Rounds of the search that find nothing better, after which it ends.
+/// Rounds in a row without improvement that end the search.
 constexpr int kRoundsInVain = 4;
 
-/// Steps of a table's index per value of its choices.
+/// Returns the strides of a table's index, by choice.
 std::vector<int64_t> strides(const std::vector<int32_t>& of, const std::vector<int32_t>& values) {
   std::vector<int64_t> steps(of.size(), 1);
   for (size_t i = of.size(); i-- > 1;) {
@@ -24,8 +24,8 @@ std::vector<int64_t> strides(const std::vector<int32_t>& of, const std::vector<i
   return steps;
 }
 
-/// One round: choices are eliminated one after the other, always the one whose neighbours have the
-/// fewest combinations. Where all have too many, one of the most entangled stays as it was.
+/// One round: eliminates the choices, always the one whose neighbours have the fewest combinations.
+/// Where all have too many, fixes one of the most connected choices at its start value.
 class Round {
  public:
   Round(const ChoiceProblem& problem, const std::vector<int32_t>& start, int64_t most_entries)
@@ -45,7 +45,8 @@ class Round {
     }
   }
 
-  /// Which choices are better held is what `times_held` says, by choice: those with the least.
+  /// Runs the round. It fixes choices that were fixed least often before, and counts in
+  /// `times_held`.
   Chosen run(std::vector<int32_t>* times_held) {
     Chosen result;
     while (!open_.empty()) {
@@ -90,7 +91,7 @@ class Round {
     return {all.begin(), all.end()};
   }
 
-  /// Puts the choice where it belongs among those that are open.
+  /// Inserts the choice into the queue of open choices, by the combinations of its neighbours.
   void queue(int32_t choice) {
     int64_t& entries = entries_[static_cast<size_t>(choice)];
     open_.erase({entries, choice});
@@ -129,13 +130,14 @@ class Round {
     tables_.push_back(std::move(table));
   }
 
-  /// What the neighbours cost together, if the choice is then the best that it can be.
+  /// Replaces the choice's tables by one over its neighbours: the cost with the choice's best
+  /// value.
   void eliminate(int32_t choice) {
     Eliminated one{choice, neighbours(choice), {}};
     const std::set<size_t> own = tables_of_[static_cast<size_t>(choice)];
     struct Part {
       const CostTable* table;
-      std::vector<int64_t> step;  ///< by neighbour; 0: not of the table
+      std::vector<int64_t> step;  ///< by neighbour; 0: not in the table
       int64_t own = 0;
     };
     std::vector<Part> parts;
@@ -184,7 +186,7 @@ class Round {
     eliminated_.push_back(std::move(one));
   }
 
-  /// The choice stays as it was at the start.
+  /// Fixes the choice at its start value.
   void hold(int32_t choice) {
     const std::vector<int32_t> beside = neighbours(choice);
     const std::set<size_t> own = tables_of_[static_cast<size_t>(choice)];
@@ -233,7 +235,7 @@ class Round {
   std::vector<CostTable> tables_;
   std::vector<std::set<size_t>> tables_of_;     // by choice
   std::vector<int64_t> entries_;                // by choice: combinations of its neighbours
-  std::set<std::pair<int64_t, int32_t>> open_;  // choices, by these
+  std::set<std::pair<int64_t, int32_t>> open_;  // choices, by entries
   std::vector<Eliminated> eliminated_;
 };
 
@@ -254,8 +256,8 @@ double cost_of(const ChoiceProblem& problem, const std::vector<int32_t>& value) 
 
 Chosen choose(const ChoiceProblem& problem, const std::vector<int32_t>& start,
               int64_t most_entries) {
-  // A round that holds nothing is exact. Else the best is searched in rounds: each holds other
-  // choices where the best so far has them, as far as it can, and all others are chosen anew.
+  // A round that fixes nothing is exact. Otherwise search in rounds: each fixes, as far as
+  // possible, other choices at the best known values and chooses all the rest anew.
   Chosen best;
   best.value = start;
   best.cost = cost_of(problem, start);

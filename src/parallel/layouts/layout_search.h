@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The least sum of tables over choices: exact as long as tables stay small (every choice is
-// eliminated in turn, as in the reductions of PBQP and of OneFlow, arXiv 2110.15032, and in general
-// in bucket elimination, Dechter 1999), then a search around what is too entangled for that.
+// Minimises a sum of cost tables over discrete choices. Exact while tables stay small: each choice
+// is eliminated in turn, as in the reductions of PBQP and of OneFlow (arXiv 2110.15032), and in
+// general in bucket elimination (Dechter 1999). Beyond that, a local search.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace hocket::parallel {
 
-/// What some choices cost together.
+/// Cost of some choices, by the combination of their values.
 struct CostTable {
-  std::vector<int32_t> of;   ///< choices, each once
-  std::vector<double> cost;  ///< by their values, the last one counting fastest; may be infinite
+  std::vector<int32_t> of;   ///< the choices, each once
+  std::vector<double> cost;  ///< row-major by their values; may be infinite
 };
 
-/// Choices 0..N-1, of which each has a number of values, and what they cost.
+/// Choices 0..N-1: the number of values of each, and the cost tables.
 struct ChoiceProblem {
   std::vector<int32_t> values;
   std::vector<CostTable> tables;
@@ -26,12 +26,12 @@ struct ChoiceProblem {
 struct Chosen {
   std::vector<int32_t> value;  ///< by choice
   double cost = 0;
-  bool exact = true;        ///< nothing costs less
-  int64_t largest = 0;      ///< entries of the largest table that was made
-  int32_t not_reduced = 0;  ///< choices that the first round held where they were
+  bool exact = true;        ///< proven minimal
+  int64_t largest = 0;      ///< entries of the largest intermediate table
+  int32_t not_reduced = 0;  ///< choices that the first round fixed
 };
 
-/// Calls visit with the values of all combinations of these choices, the last one fastest.
+/// Calls visit with every combination of values of these choices, the last one fastest.
 template <class Visit>
 void for_each_combination(const std::vector<int32_t>& of, const std::vector<int32_t>& values,
                           const Visit& visit) {
@@ -48,12 +48,12 @@ void for_each_combination(const std::vector<int32_t>& of, const std::vector<int3
   }
 }
 
-/// The sum of all tables.
+/// Returns the sum of all tables.
 double cost_of(const ChoiceProblem& problem, const std::vector<int32_t>& value);
 
-/// The least sum that is found from `start` on, which must be finite; never more than there, and
-/// the least of all (Chosen::exact) where no table of more than `most_entries` is needed. The same
-/// for the same input. Of values that cost the same the lowest is taken.
+/// Minimises the sum, starting from `start`. The result never costs more than `start`, and is the
+/// minimum (Chosen::exact) if no table needs more than `most_entries`. Deterministic: of values
+/// with equal cost the lowest is taken. Requires: `start` has finite cost.
 Chosen choose(const ChoiceProblem& problem, const std::vector<int32_t>& start,
               int64_t most_entries = 1 << 15);
 

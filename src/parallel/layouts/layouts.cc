@@ -11,10 +11,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "ops/op.h"
+#include "parallel/layouts/given_layouts.h"
 #include "parallel/layouts/layout_problem.h"
 #include "parallel/layouts/layout_rules.h"
 #include "parallel/layouts/shares.h"
-#include "parallel/layouts/stored.h"
 #include "parallel/plan.h"
 
 namespace hocket::parallel {
@@ -31,13 +31,14 @@ using graph::TensorType;
 
 namespace {
 
-/// Greedy, node by node in the graph's order, and for every mesh axis by itself: among the layouts
-/// that the op allows on that axis, the one whose inputs cost least to bring there from where they
-/// lie; it also says how the outputs lie. Parameters stay where the plan put them, so the choice is
-/// always "move the activation". A node that makes a gradient may only choose what can be reduced
-/// to the layout of its parameter. Where the op's definition costs less, its nodes are taken.
-/// This is where the choice over the whole graph begins, and, told what that came to, what puts it
-/// into effect.
+/// Greedy choice, node by node in the graph's order and on each mesh axis by itself: of the
+/// signatures that the op allows on the axis, the one whose inputs cost least to reshard. The
+/// signature also fixes the layouts of the outputs. Parameters keep their layouts, so the choice is
+/// always to move activations. A node that makes a gradient takes only signatures from which the
+/// gradient can be reduced to its parameter's layout. An op is replaced by its definition where
+/// that costs less.
+/// The choice over the whole graph starts from this result. It also uses this class to apply its
+/// signatures.
 class LayoutChoice {
  public:
   LayoutChoice(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given)
@@ -49,7 +50,7 @@ class LayoutChoice {
   }
 
   Layouts run() {
-    // Nodes that give way to others are kept, by their place; the graph is put together at the end.
+    // Replacements are kept by node index. The graph is assembled at the end.
     const std::vector<Node>& nodes = graph_->nodes;
     std::map<size_t, std::vector<Node>> in_place_of;
     for (size_t n = 0; n < nodes.size(); ++n) {
@@ -69,8 +70,8 @@ class LayoutChoice {
     return std::move(result_);
   }
 
-  /// Every node takes the signatures that it is given, and none gives way to others. Nothing if
-  /// they are not legal together.
+  /// Returns the layouts for given signatures, without replacing any node, or nothing if the
+  /// signatures are not legal together.
   std::optional<Layouts> run(const std::vector<NodeLayouts>& given) {
     for (size_t n = 0; n < graph_->nodes.size(); ++n) {
       const Node& node = graph_->nodes[n];
@@ -92,19 +93,19 @@ class LayoutChoice {
         "{} ({}) has no legal layout on axis {} for its inputs", node.op,
         tensor(node.out.empty() ? node.in[0] : node.out[0]).name, mesh_.axes[no_layout_on_].name);
     if (pins.empty()) fail_with(Error::Code::layout, "layouts", "{}", text);
-    fail("layouts", "{}; plan.layouts {} says how some lie", text, pins);
+    fail("layouts", "{}; plan.layouts {} pins some of them; try without", text, pins);
   }
 
   void finish() {
     result_.tensor = rules_.layouts();
     result_.update = rules_.updates();
     result_.counts_of = rules_.counts_of();
-    find_where_all_lies();
+    find_storage();
   }
 
-  /// See Layouts::lies.
-  void find_where_all_lies() {
-    result_.lies = result_.tensor;
+  /// Fills Layouts::storage.
+  void find_storage() {
+    result_.storage = result_.tensor;
     int64_t all = 0;
     int64_t whole = 0;
     const bool shared = std::any_of(
@@ -112,11 +113,11 @@ class LayoutChoice {
         [](const graph::Axis& axis) { return axis.size > 1 && splits_tokens(axis.name); });
     for (size_t id = 0; id < graph_->tensors.size(); ++id) {
       const graph::Tensor& tensor = graph_->tensors[id];
-      Layout& lies = result_.lies[id];
+      Layout& stored = result_.storage[id];
       if (tensor.kind == TensorKind::param && sharding_.any()) {
-        const Layout split = sharded(tensor.type, lies, mesh_, sharding_, sharding_.update());
+        const Layout split = sharded(tensor.type, stored, mesh_, sharding_, sharding_.update());
         all += tensor.type.bytes();
-        if (split == lies) {
+        if (split == stored) {
           whole += tensor.type.bytes();
         }
         for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
@@ -127,27 +128,27 @@ class LayoutChoice {
                       to_string(tensor.type), ranks.name, ranks.size);
           }
         }
-        lies = rules_.sharded_param(static_cast<TensorId>(id), lies, sharding_.params);
+        stored = rules_.sharded_param(static_cast<TensorId>(id), stored, sharding_.params);
       }
       if (tensor.kind == TensorKind::state && rules_.updated(id) != kNone) {
-        lies = result_.update[static_cast<size_t>(rules_.updated(id))];
+        stored = result_.update[static_cast<size_t>(rules_.updated(id))];
       }
     }
     if (shared && 2 * whole > all && !graph_->grads.empty()) {
       log_warning(
-          "plan.shard splits {:.0f} % of the parameters: the others have no dim of as many "
-          "indices as there are data-parallel ranks",
+          "plan.shard splits only {:.0f} % of the parameters' bytes: no dim of the others has an "
+          "index for every data-parallel rank",
           100 * static_cast<double>(all - whole) / static_cast<double>(all));
     }
     if (sharding_.grads == Shard::none) return;
     for (const graph::ParamGrad& grad : graph_->grads) {
       for (TensorId id : grad.contributions) {
-        result_.lies[id] = rules_.added_up(id);
+        result_.storage[id] = rules_.accumulation_layout(id);
       }
     }
   }
 
-  /// A node with layouts, or the nodes that are there in its place.
+  /// Layouts of a node, or of the nodes that replace it.
   struct Placed {
     double cost = 0, bytes = 0;
     std::vector<Node> nodes;  ///< empty: the node itself
@@ -157,10 +158,10 @@ class LayoutChoice {
   const graph::Tensor& tensor(TensorId id) const { return graph_->tensor(id); }
 
   Placed place(const Node& node) {
-    // First as one task. If that moves something, and the op has a definition, then as its nodes,
-    // through which fewer bytes must move (that they are more messages counts little: such ops are
-    // few, and what they would need whole is large). What their trial has left behind is taken back
-    // if they don't.
+    // Try the node as one task first. If it needs resharding and the op has a definition, try the
+    // nodes of the definition, and take them if they move fewer bytes. Their larger number of
+    // messages counts little: such ops are few, and the tensors that they would need whole are
+    // large. A rejected trial is undone.
     const size_t before = rules_.num_noted();
     rules_.begin(node);
     Placed whole;
@@ -191,8 +192,8 @@ class LayoutChoice {
     return whole;
   }
 
-  /// A node that would add in place to what lies otherwise than what it adds: without that, and the
-  /// sums as nodes of their own.
+  /// Places a node without its in-place accumulation, and the sums as nodes of their own. Used
+  /// where the accumulator has another layout than the output.
   Placed place_apart(const Node& node) {
     Node alone = node;
     alone.in.resize(num_inputs(node));
@@ -228,8 +229,8 @@ class LayoutChoice {
   }
 
   Placed place_steps(const Node& node, const ops::Unfolded& unfolded) {
-    // Values of the definition become tensors: the node's inputs and outputs are there, those
-    // between them are new.
+    // Values of the definition become tensors: inputs and outputs exist already, values in between
+    // are new.
     std::vector<TensorId> tensors(unfolded.types.size(), kNone);
     std::copy(node.in.begin(), node.in.end(), tensors.begin());
     for (size_t i = 0; i < unfolded.out.size(); ++i) {
@@ -284,7 +285,7 @@ class LayoutChoice {
     rules_.grown(*graph_);
   }
 
-  /// From now on of tensors and nodes of its own.
+  /// Copies the graph before its first change.
   void take_own_graph() {
     if (own_) return;
     own_ = *graph_;
@@ -293,7 +294,7 @@ class LayoutChoice {
 
   void put_together(const std::vector<Node>& nodes,
                     std::map<size_t, std::vector<Node>>& in_place_of) {
-    // The nodes of the graph that came, with those that are in the place of some.
+    // The given graph's nodes, with replacements in the place of some.
     std::vector<Node> all;
     for (size_t n = 0; n < nodes.size(); ++n) {
       const auto others = in_place_of.find(n);
@@ -304,7 +305,8 @@ class LayoutChoice {
       }
       result_.origin.resize(all.size(), static_cast<graph::NodeId>(n));
     }
-    // Steps that make nothing new, each on what the one before made, need no tensors more.
+    // A definition whose steps only rewrite existing tensors adds no tensor, so the graph may not
+    // be copied yet.
     take_own_graph();
     for (size_t n = 0; n < all.size(); ++n) {
       for (TensorId id : all[n].out) {
@@ -323,9 +325,9 @@ class LayoutChoice {
     return types;
   }
 
-  /// The layouts of a node as one task: on every axis its cheapest signature. What it adds to lies
-  /// as what it adds. Returns what bringing its inputs costs; infinity if it cannot be. `bytes` are
-  /// added to.
+  /// Places a node as one task: on every axis its cheapest signature. An accumulator gets the
+  /// layout of its output. Returns the cost of resharding the inputs, or infinity if that is
+  /// impossible. Adds to `bytes`.
   double place_whole(const Node& node, NodeLayouts* wanted, double* bytes) {
     const size_t inputs = num_inputs(node);
     const std::vector<ops::AxisSignature> all = rules_.signatures(node);
@@ -344,8 +346,8 @@ class LayoutChoice {
       total += cost;
       wanted->signature[axis] = static_cast<int32_t>(best - all.data());
       for (size_t i = 0; i < inputs; ++i) {
-        *bytes += rules_.bytes_to_bring(node.in[i], best->in[i], axis);
-        rules_.note_brought(node.in[i], best->in[i], axis);
+        *bytes += rules_.bytes_to_reshard(node.in[i], best->in[i], axis);
+        rules_.note_resharded(node.in[i], best->in[i], axis);
         wanted->in[i].set(axis, best->in[i]);
       }
       rules_.place(node, *best, axis);
@@ -375,11 +377,11 @@ class LayoutChoice {
   }
 
   const Graph* graph_;
-  std::optional<Graph> own_;  // with tensors of definitions
+  std::optional<Graph> own_;  // copy with replacements and their tensors
   const Mesh& mesh_;
   const Sharding sharding_;
   LayoutRules rules_;
-  const std::vector<int32_t>* given_ = nullptr;  // signatures that the node at hand takes, by axis
+  const std::vector<int32_t>* given_ = nullptr;  // by axis: signatures of the current node
   Layouts result_;
   size_t no_layout_on_ = 0;
 };
@@ -404,8 +406,7 @@ std::optional<Layouts> layouts_with(const Graph& graph, const Mesh& mesh, const 
 
 Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given,
                        int64_t num_micro_batches) {
-  // First node by node, which says what gives way to its definition; then over the whole graph that
-  // this leaves.
+  // Node by node first, which decides the replacements; then over the whole graph that results.
   Layouts layouts = layouts_by_node(graph, mesh, given);
   std::optional<Graph> unfolded = std::move(layouts.unfolded);
   std::vector<graph::NodeId> origin = std::move(layouts.origin);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the layout of every tensor of a graph: what is stored lies as it is told to
-// (parallel/layouts/stored.h), and nodes take the legal signatures that cost least over the whole
-// graph, or give way to the graph that defines their op.
+// Layouts of all tensors of a graph on a mesh. Inputs, parameters and states have given layouts
+// (given_layouts.h). Each node takes the legal signature that minimises the total cost over the
+// graph, or is replaced by its op's definition where that is cheaper.
 #pragma once
 
 #include <cstdint>
@@ -19,62 +19,62 @@
 namespace hocket::parallel {
 
 struct NodeLayouts {
-  std::vector<graph::Layout> in;   ///< wanted, per input (accumulators included)
-  std::vector<int32_t> signature;  ///< by axis: which of ops::signatures
+  std::vector<graph::Layout> in;   ///< that the node reads, per input (accumulators included)
+  std::vector<int32_t> signature;  ///< by axis: index into ops::signatures
 };
 
-/// What layouts move and take, see layout_cost.h.
+/// Cost of layouts, see layout_cost.h.
 struct LayoutCost {
-  double total = 0;                  ///< infinity if something can't be brought
-  double bytes_per_micro_batch = 0;  ///< through a rank's link, of activations and gradients
-  double bytes_per_step = 0;         ///< of gradients, at its end
+  double total = 0;                  ///< infinity if some resharding is impossible
+  double bytes_per_micro_batch = 0;  ///< over a rank's link: activations, gradients
+  double bytes_per_step = 0;         ///< over a rank's link: gradients, at its end
 };
-/// Of layouts where the choice over the whole graph is another than node by node.
+/// Costs before and after, where the choice over the whole graph differs from the choice node by
+/// node.
 struct LayoutsSaved {
   LayoutCost by_node, chosen;
 };
 
 struct Layouts {
-  /// The graph that is lowered, if it is not the one that came: nodes whose op is better done by
-  /// its definition are the nodes of that, with tensors of their own behind those that there were.
+  /// Graph that is lowered, if it differs from the given one: some nodes are replaced by their op's
+  /// definition, whose tensors follow those of the given graph.
   std::optional<graph::Graph> unfolded;
-  std::vector<graph::NodeId> origin;  ///< by node: the node that it was, if there is `unfolded`
+  std::vector<graph::NodeId> origin;  ///< by node of `unfolded`: the node it comes from
   std::vector<graph::Layout> tensor;  ///< as produced; of a parameter, as forward nodes use it
-  /// Where a tensor stays that outlives what makes and reads it: a parameter or state between its
-  /// uses, a contribution to a gradient while micro-batches add to it. Of all others, as produced.
-  std::vector<graph::Layout> lies;
-  /// By gradient: of its total, and of the parameter and its states, when the parameter is updated.
+  /// Layout of a tensor between its uses: of a parameter or state, and of a contribution to a
+  /// gradient while micro-batches add to it. For all others the layout as produced.
+  std::vector<graph::Layout> storage;
+  /// By gradient: layout of its total, of the parameter and of its states, during the update.
   std::vector<graph::Layout> update;
   std::vector<NodeLayouts> node;
-  /// Counts tensor that a routed tensor's rows belong to, or kNone.
+  /// By tensor: counts tensor of a routed tensor's rows, or kNone.
   std::vector<graph::TensorId> counts_of;
-  /// By axis: what forward nodes gather over it they give up again, and backward nodes gather it
-  /// anew, so that only a part of it is there between them.
+  /// By axis: forward nodes drop the tensors that they gather over it and backward nodes gather
+  /// them again. In between a rank holds only its part.
   std::vector<bool> gathers_again;
   bool reshard_after_forward = true;   ///< see Sharding
   bool reshard_after_backward = true;  ///< see Sharding
   std::optional<LayoutsSaved> saved;
 };
 
-/// What a plan says of how activations lie.
+/// Layouts of activations, as the plan asks for them.
 struct ActivationLayouts {
-  /// Sums of activations over tp are scattered by token, and gathered where a product needs all
-  /// (Korthikanti et al., arXiv 2205.05198).
+  /// Sequence parallelism: sums of activations over tp are reduce-scattered by token, and gathered
+  /// where a product needs all tokens (Korthikanti et al., arXiv 2205.05198).
   bool sequence_parallel = false;
-  /// Where attention needs all tokens of a sequence, ranks of cp give each other heads for tokens
-  /// (all_to_all) instead of gathering keys (DeepSpeed Ulysses, arXiv 2309.14509).
+  /// All-to-all over cp of heads for tokens where attention needs all tokens of a sequence, instead
+  /// of gathering keys (DeepSpeed Ulysses, arXiv 2309.14509).
   bool exchange_heads = false;
 };
 
-/// Which tokens of a micro-batch ranks have, where that is not as even as they divide them.
+/// Uneven shares of a micro-batch's tokens; empty where ranks share them as evenly as they divide.
 struct TokenShares {
   std::vector<int64_t> samples = {};   ///< Plan::dp_samples
   std::vector<int64_t> along_cp = {};  ///< Plan::cp_shares
 };
 
-/// What is decided before: how what is stored lies, by tensor (stored_layouts), the tensors of
-/// which the plan says how they lie (pinned_tensors), and what the plan says of sharding,
-/// activations and tokens.
+/// Decisions that come before the choice: the layouts of stored tensors (stored_layouts), the
+/// pinned tensors (pinned_tensors), and the plan's sharding, activation layouts and token shares.
 struct LayoutsGiven {
   std::vector<graph::Layout> stored;
   PinnedTensors pinned;
@@ -83,39 +83,39 @@ struct LayoutsGiven {
   TokenShares tokens = {};
 };
 
-/// What is done once in a step counts as a part of each of `num_micro_batches`. Error: a node has
-/// no legal layout.
+/// Chooses the layouts of a graph. Work done once per step counts 1/num_micro_batches. Throws Error
+/// if a node has no legal layout.
 Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh,
                        const LayoutsGiven& given, int64_t num_micro_batches);
 
-/// Greedy: each node in turn takes the signature whose inputs are cheapest to bring there.
+/// Chooses greedily: each node in turn takes the signature whose inputs are cheapest to reshard.
 Layouts layouts_by_node(const graph::Graph& graph, const graph::Mesh& mesh,
                         const LayoutsGiven& given);
 
-/// The layouts if all nodes take these signatures, and none gives way to others; nothing if they
-/// are not legal together.
+/// Returns the layouts if all nodes take these signatures and none is replaced by its definition,
+/// or nothing if the signatures are not legal together.
 std::optional<Layouts> layouts_with(const graph::Graph& graph, const graph::Mesh& mesh,
                                     const LayoutsGiven& given,
                                     const std::vector<NodeLayouts>& signatures);
 
-/// The layout of a parameter that lies in this one, when the data-parallel ranks that have it alike
-/// split it, all of them or those of a group: along the first dim that they divide together, or the
-/// innermost axes along one and the others along another; where they divide none, along one of
-/// which each has about as much as each other. Axes of more ranks than any dim has indices leave it
-/// whole, and so does `sharding` of what is small. The innermost axis of the mesh cuts first: what
-/// crosses the links between distant ranks, gathered or scattered, is then the smallest part, and
-/// what a rank has if all split it is a part of what it has if its group does.
+/// Returns the layout of a parameter when data-parallel ranks that have equal copies split it: all
+/// of them, or those of a group. They split the first dim that they divide together, or the
+/// innermost axes split one dim and the others another. Where they divide no dim, they split one in
+/// shares that are nearly equal. A parameter stays whole along axes with more ranks than any of its
+/// dims has indices, and if `sharding` excludes it as small. The innermost axis of the mesh cuts
+/// first: then the traffic between distant ranks, gathered or scattered, is the smallest part, and
+/// a rank's part among all ranks lies in its part within its group.
 graph::Layout sharded(const graph::TensorType& type, graph::Layout layout, const graph::Mesh& mesh,
                       const Sharding& sharding, Shard among);
 
-/// Whether what is split among these ranks may be split along the axis.
+/// Returns whether tensors that are split among these ranks may be split along the axis.
 bool may_split(size_t axis, const graph::Mesh& mesh, const Sharding& sharding, Shard among);
 
-/// The layout of the sum of what is partial in `layout`.
+/// Returns the layout with all partial placements summed.
 graph::Layout summed(graph::Layout layout, const graph::Mesh& mesh);
 
-/// What the cheapest path of a tensor from one placement to another costs, on a mesh of one axis;
-/// infinity if there is none. `bytes` receives what passes through a rank's link.
+/// Returns the cost of the cheapest path of a tensor between two placements on a mesh of one axis,
+/// or infinity. Writes the bytes over a rank's link to `bytes`.
 double reshard_cost(graph::TensorType type, graph::Placement from, graph::Placement to,
                     ReshardPaths* axis, double* bytes = nullptr);
 

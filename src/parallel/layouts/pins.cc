@@ -22,17 +22,17 @@ using graph::TensorKind;
 
 namespace {
 
-/// A pin, its layout on a mesh of the axes of a plan.
+/// A parsed pin, with its layout on plan_axes().
 struct Pin {
   std::string text, pattern;
   Layout layout;
-  std::vector<bool> names;   ///< by axis of a plan: the pin says how a tensor lies along it
-  int matches = 0;           ///< tensors that may be pinned
-  std::string other = {};    ///< the first one that may not
-  std::string instead = {};  ///< and what to pin in its place
+  std::vector<bool> names;   ///< by axis of plan_axes(): the pin names it
+  int matches = 0;           ///< number of matching tensors that can be pinned
+  std::string other = {};    ///< first matching tensor that cannot be pinned
+  std::string instead = {};  ///< advice: which tensor to pin in its place
 };
 
-/// The axes of a plan, as pins name them, whatever the mesh has of them.
+/// Returns the axes that pins may name, whether the mesh has them or not.
 const Mesh& plan_axes() {
   static const Mesh axes{{{kStageAxis, 1},
                           {kDataAxis, 1},
@@ -44,7 +44,7 @@ const Mesh& plan_axes() {
   return axes;
 }
 
-/// True of the axes of a mesh that an axis of the plan consists of.
+/// Returns whether an axis of a mesh is a part of the plan's axis `name`.
 bool is_part_of(std::string_view axis, std::string_view name) {
   if (name == kContextAxis) return splits_sequences(axis);
   if (name == kTensorAxis) return splits_parameters(axis);
@@ -57,7 +57,7 @@ Pin parse_pin(const std::string& text, const Mesh& mesh) {
   if (space == std::string::npos || space == 0) {
     fail("plan.layouts", "got '{}'; expected PATTERN LAYOUT; try 'lm_head.weight tp:S0'", text);
   }
-  // Words that say "whole along this axis" are none of a layout's, which names what splits alone.
+  // "axis:B" (whole along the axis) is no word of graph layouts, which name only split axes.
   const std::string layout = text.substr(space + 1);
   const Mesh& axes = plan_axes();
   pin.names.assign(axes.axes.size(), layout == "B");
@@ -88,7 +88,7 @@ Pin parse_pin(const std::string& text, const Mesh& mesh) {
     }
     if (pin.layout[axis].is_split()) {
       if (pin.names[axis]) {
-        fail("plan.layouts", "axis {} comes twice in '{}'", axes.axes[axis].name, text);
+        fail("plan.layouts", "axis {} is named twice in '{}'", axes.axes[axis].name, text);
       }
       pin.names[axis] = true;
     }
@@ -99,7 +99,7 @@ Pin parse_pin(const std::string& text, const Mesh& mesh) {
   return pin;
 }
 
-/// Whether the pin says how a tensor lies along an axis of the mesh.
+/// Returns whether the pin names an axis of the mesh.
 bool names(const Pin& pin, const std::string& axis) {
   for (size_t named = 0; named < pin.names.size(); ++named) {
     if (pin.names[named] && is_part_of(axis, plan_axes().axes[named].name)) return true;
@@ -107,8 +107,8 @@ bool names(const Pin& pin, const std::string& axis) {
   return false;
 }
 
-/// `layout` with what the pin says of the axes that it names. They cut a dim in the pin's order,
-/// inside of axes that cut it besides.
+/// Returns `layout` with the pin's placements on the axes that it names. They cut a dim in the
+/// pin's order, inside of other axes that cut it.
 Layout pinned(Layout layout, const Pin& pin, const Mesh& mesh) {
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     if (names(pin, mesh.axes[axis].name)) {
@@ -128,8 +128,8 @@ Layout pinned(Layout layout, const Pin& pin, const Mesh& mesh) {
   return layout;
 }
 
-/// The axes of a dim in the order of the mesh, where a pin names some of them and not others: nodes
-/// choose them in this order.
+/// Sorts the axes of a dim into mesh order where a pin names only some of them: nodes choose axes
+/// in this order.
 Layout in_order_of_mesh(Layout layout, const Pin& pin, const Mesh& mesh) {
   for (int dim = 0; dim < static_cast<int>(graph::kMaxAxes); ++dim) {
     std::vector<int32_t> axes = layout.axes_of(dim);
@@ -161,30 +161,30 @@ bool matches(const Pin& pin, const graph::Tensor& tensor) {
   return fnmatch(pin.pattern.c_str(), tensor.name.c_str(), 0) == 0;
 }
 
-/// The last pin whose pattern the name matches; null: none.
+/// Returns the last pin that matches the tensor's name, or null.
 const Pin* find_last(const graph::Tensor& tensor, const std::vector<Pin>& pins) {
   const auto last = std::find_if(pins.rbegin(), pins.rend(),
                                  [&](const Pin& pin) { return matches(pin, tensor); });
   return last == pins.rend() ? nullptr : &*last;
 }
 
-/// What a pin of a tensor says.
+/// Meaning of a pin, by the tensor that it matches.
 enum class Pinnable : uint8_t {
-  stored,      ///< how a parameter lies, or an input comes
-  activation,  ///< how those find it who read it
-  update,      ///< how a parameter is updated: a state, or the gradient of all uses
-  none,        ///< nothing: how it lies follows from others
+  stored,      ///< layout of a parameter or input
+  activation,  ///< layout in which its readers find it
+  update,      ///< layout of an update: a state or a total gradient
+  none,        ///< not possible: the layout follows from others
 };
 
-/// By tensor.
+/// Tables by tensor.
 struct PinnableTensors {
   std::vector<Pinnable> what;
-  std::vector<TensorId> param;  ///< to which it belongs, or kNone
+  std::vector<TensorId> param;  ///< the parameter it belongs to, or kNone
 };
 
 PinnableTensors pinnable_tensors(const Graph& graph) {
-  // First all by their kind; then what the optimizer writes is its parameter's; and so
-  // are sums of gradients, of which the parts cannot be pinned.
+  // By kind first. Then outputs of the optimizer belong to its parameter, and so do gradients. Only
+  // the total of a gradient can be pinned, not its contributions.
   PinnableTensors all{std::vector<Pinnable>(graph.tensors.size(), Pinnable::none),
                       std::vector<TensorId>(graph.tensors.size(), kNone)};
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
@@ -222,19 +222,19 @@ PinnableTensors pinnable_tensors(const Graph& graph) {
   return all;
 }
 
-/// What to pin in the place of a tensor whose layout follows from others.
+/// Returns advice for a tensor whose layout follows from others.
 std::string to_pin_instead(const Graph& graph, const PinnableTensors& pinnable, size_t id) {
   const TensorId param = pinnable.param[id];
   for (const graph::ParamGrad& grad : graph.grads) {
     if (param == kNone || grad.param != param || grad.total == kNone) continue;
-    return fmt::format("it lies as {} is updated; try {}, with which this is said",
+    return fmt::format("its layout is that of the update of {}; try to pin {}",
                        graph.tensor(param).name, graph.tensor(grad.total).name);
   }
-  return "how it lies follows from the gradients and states that the step has; try grad.* or "
-         "exp_avg.* of a parameter";
+  return "its layout follows from those of gradients and states; try to pin grad.* or exp_avg.* of "
+         "a parameter";
 }
 
-/// Each pin learns what it matches.
+/// Counts the matches of each pin.
 void count_matches(const Graph& graph, const PinnableTensors& pinnable, std::vector<Pin>* pins) {
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     for (Pin& pin : *pins) {
@@ -249,8 +249,8 @@ void count_matches(const Graph& graph, const PinnableTensors& pinnable, std::vec
   }
 }
 
-/// The graph of a training has all that pins may name. In others of the same run, those of what is
-/// made in training match nothing.
+/// Only the graph of a training has all tensors that pins may name. In other graphs of the same
+/// run, pins of training tensors match nothing.
 void refuse_unmatched(const Graph& graph, const std::vector<Pin>& pins) {
   const bool trains = !graph.grads.empty() &&
                       std::any_of(graph.tensors.begin(), graph.tensors.end(),
@@ -258,7 +258,8 @@ void refuse_unmatched(const Graph& graph, const std::vector<Pin>& pins) {
   for (const Pin& pin : pins) {
     if (!trains || pin.matches > 0) continue;
     if (!pin.other.empty()) {
-      fail("plan.layouts", "'{}' names {}, which no pin can: {}", pin.text, pin.other, pin.instead);
+      fail("plan.layouts", "'{}' matches {}, which cannot be pinned: {}", pin.text, pin.other,
+           pin.instead);
     }
     fail("plan.layouts",
          "no tensor matches '{}'; expected a name or pattern of `hocket graph RUN --stage "
@@ -271,7 +272,7 @@ void refuse_unmatched(const Graph& graph, const std::vector<Pin>& pins) {
 
 std::string why_not(const graph::Tensor& tensor, const Layout& layout, const Mesh& mesh) {
   Layout even = layout;
-  std::vector<int32_t> last;  // who has the least
+  std::vector<int32_t> last;  // coordinates of the rank with the smallest piece
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     const std::string& name = mesh.axes[axis].name;
     last.push_back(mesh.axes[axis].size - 1);
@@ -303,7 +304,7 @@ std::set<TensorId> pin_stored(const Graph& graph, const Mesh& mesh,
     Layout& layout = (*layouts)[id];
     layout = in_order_of_mesh(pinned(layout, *pin, mesh), *pin, mesh);
     const std::string why = why_not(tensor, layout, mesh);
-    if (!why.empty()) fail("plan.layouts", "'{}' cannot be: {}", pin->text, why);
+    if (!why.empty()) fail("plan.layouts", "'{}' is not possible: {}", pin->text, why);
     all.insert(static_cast<TensorId>(id));
   }
   return all;
@@ -321,7 +322,7 @@ PinnedTensors pinned_tensors(const Graph& graph, const Mesh& mesh,
     if (!pin) continue;
     Pinned one{pinned({}, *pin, mesh), {}, pin->text};
     const std::string why = why_not(tensor, one.layout, mesh);
-    if (!why.empty()) fail("plan.layouts", "'{}' cannot be: {}", pin->text, why);
+    if (!why.empty()) fail("plan.layouts", "'{}' is not possible: {}", pin->text, why);
     for (const graph::Axis& axis : mesh.axes) {
       one.axes.push_back(names(*pin, axis.name));
     }
@@ -331,10 +332,11 @@ PinnedTensors pinned_tensors(const Graph& graph, const Mesh& mesh,
     }
     const auto [known, fresh] = all.updates.try_emplace(pinnable.param[id], one);
     if (!fresh && (known->second.layout != one.layout || known->second.axes != one.axes)) {
-      fail("plan.layouts",
-           "'{}' and '{}' are both of how {} is updated: its gradient and what the optimizer keeps "
-           "for it lie alike; expected one of them, or the same layout in both",
-           known->second.text, pin->text, graph.tensor(pinnable.param[id]).name);
+      fail(
+          "plan.layouts",
+          "'{}' and '{}' both set the layout of the update of {}, which its gradient and optimizer "
+          "states share; expected one of them, or the same layout in both",
+          known->second.text, pin->text, graph.tensor(pinnable.param[id]).name);
     }
   }
   return all;
@@ -342,8 +344,7 @@ PinnedTensors pinned_tensors(const Graph& graph, const Mesh& mesh,
 
 std::string said_of_pins(const std::vector<std::string>& pins) {
   if (pins.empty()) return "";
-  return fmt::format("; plan.layouts '{}' says how some tensors lie; try without",
-                     join(pins, "', '"));
+  return fmt::format("; plan.layouts '{}' pins some tensors; try without", join(pins, "', '"));
 }
 
 }  // namespace hocket::parallel

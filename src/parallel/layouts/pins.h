@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan says of how single tensors lie (plan.layouts): "PATTERN LAYOUT" each, where the
-// tensors whose names match the pattern (`*`, `?`) are split as the layout says on the axes that it
-// names, whole along an axis for `axis:B` and along all for `B`; of several pins that match, the
-// last counts.
+// Pinned layouts of single tensors (plan.layouts), each "PATTERN LAYOUT". Tensors whose names match
+// the pattern (`*`, `?`) are split as the layout says on the axes that it names. They are whole
+// along an axis for `axis:B`, and along all axes for `B`. The last matching pin counts.
 #pragma once
 
 #include <map>
@@ -15,37 +14,37 @@
 
 namespace hocket::parallel {
 
-/// How a pin says that a tensor lies: on the axes that it names.
+/// A pinned layout, on the axes that the pin names.
 struct Pinned {
   graph::Layout layout;
   std::vector<bool> axes;
-  std::string text = {};  ///< the pin
+  std::string text = {};  ///< of the pin
 };
 
 struct PinnedTensors {
-  /// By tensor: every node that reads what a forward or backward node makes finds it so, an input
-  /// comes so, and of a parameter plan.shard leaves alone how it lies along the axes that are
-  /// named.
+  /// By tensor. An activation has the pinned layout for every node that reads it, and an input
+  /// arrives in it. plan.shard leaves a parameter alone along the pinned axes.
   std::map<graph::TensorId, Pinned> tensors;
-  /// By parameter, pins of its states and its gradient: how all these lie where it is updated.
+  /// By parameter: pin of its states and its gradient, the layout in which it is updated.
   std::map<graph::TensorId, Pinned> updates;
 };
 PinnedTensors pinned_tensors(const graph::Graph& graph, const graph::Mesh& mesh,
                              const std::vector<std::string>& pins);
 
-/// Lays the parameters and inputs that pins match as these say, and along axes that they do not
-/// name as `layouts` have it. Returns these tensors. Throws Error: a pin that is none, that its
-/// tensors cannot have, or that matches none of a training.
+/// Sets the layouts of pinned parameters and inputs along the axes that the pins name. Returns
+/// these tensors. Throws Error for a malformed pin, a pin that its tensors cannot have, or one that
+/// matches no tensor of a training.
 std::set<graph::TensorId> pin_stored(const graph::Graph& graph, const graph::Mesh& mesh,
                                      const std::vector<std::string>& pins,
                                      std::vector<graph::Layout>* layouts);
 
-/// "" or why the tensor cannot lie so. Axes of tp, and of ep for experts, need not divide it; what
-/// others split is put together again from parts of one size.
+/// Returns the reason why the tensor cannot have the layout, or "". Axes of tp, and of ep for
+/// experts, need not divide a dim; other splits are put together again from equal parts, so they
+/// must.
 std::string why_not(const graph::Tensor& tensor, const graph::Layout& layout,
                     const graph::Mesh& mesh);
 
-/// "" without pins, or what ends the message of an error that may be theirs.
+/// Returns the end of an error message that pins may have caused, or "" without pins.
 std::string said_of_pins(const std::vector<std::string>& pins);
 
 }  // namespace hocket::parallel

@@ -19,14 +19,14 @@ using graph::TensorType;
 
 namespace {
 
-/// What passes through a link while a message of no bytes arrives, and while a task is begun: what
-/// steps cost beside their bytes.
+/// Overheads of a step, as bytes over a link: the latency of an empty message, and the start of a
+/// task.
 constexpr double kRoundBytes = 16384;
 constexpr double kStepBytes = 1024;
-/// A copy in the rank's memory, as a part of what the same bytes cost through a link.
+/// Cost of a byte copied in the rank's memory, relative to a byte over a link.
 constexpr double kCopied = 1.0 / 16;
 
-/// Blocks of a dim that are cut by these axes.
+/// Returns the number of blocks into which these axes cut a dim.
 int64_t blocks_over(const std::vector<int32_t>& axes, const Mesh& mesh) {
   int64_t blocks = 1;
   for (int32_t axis : axes) {
@@ -35,12 +35,13 @@ int64_t blocks_over(const std::vector<int32_t>& axes, const Mesh& mesh) {
   return blocks;
 }
 
-/// What counts rows lies as those say that count them: no rank takes a part of it by itself.
+/// Returns whether a tensor may be counts of rows. These have the layout of their rows: no rank
+/// takes a slice of them alone.
 bool may_be_row_counts(const TensorType& type) {
   return type.dtype == graph::DType::i64 && type.dims.size() == 1;
 }
 
-/// The moves from layout to layout that can be part of a way to `to`.
+/// Steps between layouts that can be part of a path to `to`.
 class Moves {
  public:
   Moves(const TensorType& type, const Mesh& mesh, bool slices, const Layout& from, const Layout& to)
@@ -51,8 +52,8 @@ class Moves {
         to_(plain(to)),
         active_(find_active(from_, to_)) {}
 
-  /// The layout as states of the search have it: without axes of one rank, and without sizes that
-  /// are as even as they divide.
+  /// Returns the canonical form of a layout: without axes of one rank, and without sizes that are
+  /// even shares (graph::share).
   Layout plain(Layout layout) const {
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
       if (mesh_.axes[axis].size == 1) {
@@ -103,8 +104,8 @@ class Moves {
   }
 
  private:
-  /// Axes whose placement changes, or their place inside of a dim: those behind what the orders of
-  /// the dim have in common at their beginning, all of them where its blocks get other sizes.
+  /// Returns the axes whose placement changes, or their order inside of a dim: those after the
+  /// common beginning of both orders, or all of the dim's axes if its blocks get other sizes.
   std::vector<bool> find_active(const Layout& from, const Layout& to) const {
     std::vector<bool> active(mesh_.axes.size(), false);
     for (size_t axis = 0; axis < active.size(); ++axis) {
@@ -127,13 +128,13 @@ class Moves {
     return active;
   }
 
-  /// With the sizes of dims that a step cuts otherwise: what ranks have together of the blocks that
-  /// there are in the end, or that there were before.
+  /// Adds the block sizes of dims that a step cuts differently, summed from the known blocks at the
+  /// end or the beginning of the path.
   Layout with_sizes(const Layout& before, Layout layout) const {
     for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
       const std::vector<int32_t> axes = layout.axes_of(dim);
       if (axes == before.axes_of(dim)) continue;
-      // Rows come with their tokens, also where these are told by no sizes.
+      // Rows go with their tokens, also where these have no given sizes.
       const bool of_rows = is_of_tokens(dim) && !type_.dims[static_cast<size_t>(dim)].symbolic();
       for (const Layout* known : {&before, &to_}) {
         if (axes.empty() || (!of_rows && known->sizes_of(dim).empty())) continue;
@@ -149,10 +150,10 @@ class Moves {
     return plain(layout);
   }
 
-  /// The dim of a routed tensor by whose tokens its rows go.
+  /// Returns whether this is the dim of a routed tensor whose tokens decide where rows go.
   bool is_of_tokens(int dim) const { return type_.routed() && dim == 1; }
 
-  /// Sizes of the blocks of `layout`, whose axes are among those of `known`.
+  /// Returns the sizes of the blocks of `layout`. Requires: its axes are among those of `known`.
   std::vector<int64_t> together(const Layout& known, int dim, const Layout& layout) const {
     std::vector<int64_t> sizes(static_cast<size_t>(blocks_over(layout.axes_of(dim), mesh_)), 0);
     graph::for_each_coords(mesh_, known.axes_of(dim), [&](const std::vector<int32_t>& coords) {
@@ -162,9 +163,9 @@ class Moves {
     return sizes;
   }
 
-  /// Rows that a rank has of other ranks' tokens, by expert, come with their tokens, wherever the
-  /// axis was among those that split tokens: tokens of a routed tensor that are split by the axes
-  /// that split them in the end are so in that order.
+  /// Sorts the axes that split the tokens of a routed tensor into their order at the end of the
+  /// path, if they are the same axes. Rows that a rank has of other ranks' tokens, by expert, go
+  /// with their tokens, wherever the axis was among those that split tokens.
   Layout in_order(Layout layout) const {
     if (!type_.routed()) return layout;
     const std::vector<int32_t> has = layout.axes_of(1);
@@ -181,9 +182,8 @@ class Moves {
     return layout;
   }
 
-  /// True if a step may move indices of the dims that it cuts otherwise, before and after: ranks
-  /// have as many as each other, or the first ones one more. Dims that it leaves alone may be cut
-  /// as they like.
+  /// Returns whether a step may move indices of the dims that it cuts differently: blocks are
+  /// equal, or fit together (shares_out). Dims that it leaves alone may have any cuts.
   bool may_move(const Layout& before, const Layout& after, int32_t axis, bool exchange) const {
     for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
       if (before.axes_of(dim) == after.axes_of(dim)) continue;
@@ -201,9 +201,9 @@ class Moves {
     return true;
   }
 
-  /// Whether the blocks of the ranks along the axis, which splits the dim in one of the layouts,
-  /// make up the one that each has in the other, side by side. Rows come with their tokens, which
-  /// need not lie so.
+  /// Returns whether the blocks of the ranks along the axis, which splits the dim in one of the
+  /// layouts, make up side by side the block that each rank has in the other. Rows go with their
+  /// tokens, so they need not be side by side.
   bool shares_out(const Layout& before, const Layout& after, int dim, int32_t axis) const {
     const bool gathers = before[static_cast<size_t>(axis)] == Placement::split(dim);
     const Layout& cut = gathers ? before : after;
@@ -227,9 +227,9 @@ class Moves {
     return layout.block(dim, type_.dims[static_cast<size_t>(dim)], block.blocks, block.number);
   }
 
-  /// What the first rank has, which has as much as any; nullopt if some rank has nothing, or ranks
-  /// would have unlike parts on the way: those of one class have as much as each other where the
-  /// path begins and ends.
+  /// Returns the type of the first rank's piece, the largest. Returns nullopt if some rank has
+  /// nothing, or if ranks would have different sizes in the middle of the path: ranks of one class
+  /// have equal sizes where it begins and ends.
   std::optional<TensorType> local(const Layout& layout) const {
     for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
       const graph::Dim& size = type_.dims[static_cast<size_t>(dim)];
@@ -240,7 +240,7 @@ class Moves {
       const auto begins = [&](const Layout& known) {
         const std::vector<int32_t> all = known.axes_of(dim);
         if (is_of_tokens(dim)) {
-          // Ranks with as many tokens as each other, one by one, have as many together.
+          // Sets of ranks with equal numbers of tokens have equal sums.
           return std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
             return std::find(all.begin(), all.end(), axis) != all.end();
           });
@@ -252,26 +252,26 @@ class Moves {
     try {
       return graph::local_type(type_, layout, mesh_, std::vector<int32_t>(mesh_.axes.size(), 0));
     } catch (const Error&) {
-      return std::nullopt;  // a symbol that does not divide, a part of a block
+      return std::nullopt;  // a symbol that does not divide, or a part of a block
     }
   }
 
-  /// Whether all groups of ranks along an axis take blocks of the same lengths, or as even as they
-  /// divide: what the check can follow, to which a group tells of itself alone.
+  /// Returns whether all groups of ranks along an axis take blocks of the same lengths, or even
+  /// shares. The check can prove only these, since it sees one group at a time.
   bool takes_alike(const Layout& layout, int32_t axis) const {
     const int dim = layout[static_cast<size_t>(axis)].dim();
     if (layout.sizes_of(dim).empty()) return true;
     std::optional<std::vector<int64_t>> first;
     bool alike = true;
     graph::for_each_coords(mesh_, layout.axes_of(dim), [&](const std::vector<int32_t>& coords) {
-      const std::vector<int64_t> lengths = unlike_lengths(layout, type_, mesh_, axis, coords);
+      const std::vector<int64_t> lengths = uneven_lengths(layout, type_, mesh_, axis, coords);
       first = first.value_or(lengths);
       alike = alike && lengths == *first;
     });
     return alike;
   }
 
-  /// Sums over any of the axes that end up whole, in one collective.
+  /// Adds the all-reduces over any of the partial axes that end up whole, each in one collective.
   void add_sums(const Layout& layout, std::vector<ReshardStep>* list) const {
     std::vector<size_t> partial;
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
@@ -293,7 +293,8 @@ class Moves {
     }
   }
 
-  /// The collective over these axes, which are placed alike, that gives them another placement.
+  /// Adds the collective over these axes, which have equal placements, that gives them another
+  /// placement.
   void add_collective(const Layout& layout, const std::vector<size_t>& axes, Placement placement,
                       std::vector<ReshardStep>* list) const {
     ReshardStep step;
@@ -317,12 +318,12 @@ class Moves {
       sharing.size = even ? 0 : int64_t{together};
     }
     const std::vector<int32_t> first(mesh_.axes.size(), 0);
-    sharing.slots = unlike_lengths(layout, type_, mesh_, along, first);
-    sharing.blocks = unlike_lengths(step.to, type_, mesh_, along, first);
+    sharing.slots = uneven_lengths(layout, type_, mesh_, along, first);
+    sharing.blocks = uneven_lengths(step.to, type_, mesh_, along, first);
     sharing.size = sharing.slots.empty() ? sharing.size : 0;
     if (!type_.routed() && placement.is_split() && !takes_alike(step.to, along)) return;
     if (type_.routed()) {
-      // What the members have together: all, but for axes that split experts already.
+      // The members hold together all experts except those on axes that already split experts.
       std::vector<int32_t> others = layout.axes_of(0);
       std::erase(others, along);
       const int64_t parts = blocks_over(others, mesh_);
@@ -332,7 +333,7 @@ class Moves {
     const std::optional<comm::Resharding> found =
         comm::resharding(*before, layout[axes[0]], placement, members, sharing);
     if (!found || found->out.back() != *after) return;
-    // Sizes are exchanged for rows that follow, not on the way to something else.
+    // Sizes are exchanged only for rows that follow, never as an intermediate step.
     if (found->op->makes_sizes && to_[axes[0]] != placement) return;
     const bool exchange = found->op->needs_sizes || found->op->makes_sizes;
     if (!may_move(layout, step.to, step.axes[0], exchange)) return;
@@ -343,11 +344,13 @@ class Moves {
     list->push_back(std::move(step));
   }
 
-  /// Every rank goes on with the block of a dim that these axes number, innermost ones after it.
+  /// Adds the slice that leaves every rank the block of a dim that these axes number, the last one
+  /// fastest.
   void add_slice(const Layout& layout, int dim, const std::vector<int32_t>& axes,
                  std::vector<ReshardStep>* list) const {
     if (!slices_ || type_.routed() || may_be_row_counts(type_)) return;
-    // Where a view begins is known before the step, but for parts of a symbol at the first dim.
+    // The offset of a view must be known before the step, unless it is a part of a symbol at the
+    // first dim.
     const auto behind = type_.dims.begin() + dim + (dim == 0 ? 1 : 0);
     if (std::any_of(behind, type_.dims.end(), [](const auto& size) { return size.symbolic(); })) {
       return;
@@ -366,7 +369,8 @@ class Moves {
     list->push_back(std::move(step));
   }
 
-  /// All axes at once that a dim with given sizes still lacks: between them, sizes are not known.
+  /// Adds the slice over all missing axes of a dim with given sizes at once: the sizes in between
+  /// are not known.
   void add_slice_to_given(const Layout& layout, int dim, std::vector<ReshardStep>* list) const {
     const std::vector<int32_t> has = layout.axes_of(dim);
     const std::vector<int32_t> wants = to_.axes_of(dim);
@@ -380,7 +384,7 @@ class Moves {
     }
   }
 
-  /// True if what every rank gets of the dim lies in what it had.
+  /// Returns whether every rank's new block of the dim lies in its old one.
   bool nests(const Layout& before, const Layout& after, int dim) const {
     const graph::Dim& size = type_.dims[static_cast<size_t>(dim)];
     const int64_t outer = blocks_over(before.axes_of(dim), mesh_);
@@ -400,7 +404,7 @@ class Moves {
   const std::vector<bool> active_;
 };
 
-/// A layout that the search has come to, and how.
+/// A layout that the search has reached, and its best known predecessor.
 struct Reached {
   double cost = 0;
   Layout before;
@@ -412,8 +416,8 @@ struct Reached {
 
 namespace {
 
-/// Ways in which the parts of the tensor become one. Two of them can't be swapped, and a layout
-/// does not say which comes first.
+/// Returns the number of different monoids by which the parts of the tensor combine. Two of them
+/// cannot be swapped, and a layout does not say which comes first.
 size_t num_monoids(const Layout& layout, const Mesh& mesh) {
   std::set<graph::Monoid> monoids;
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
@@ -428,8 +432,7 @@ size_t num_monoids(const Layout& layout, const Mesh& mesh) {
 
 const ReshardPath* ReshardPaths::path(const TensorType& type, const Layout& from,
                                       const Layout& to) {
-  // Dijkstra's search over layouts: the cheapest one that is known is final, and its moves make
-  // others known. Equally cheap ones come in the order in which they became known.
+  // Dijkstra's algorithm over layouts. Ties are broken by the order in which layouts were reached.
   const auto [known, fresh] = paths_.try_emplace({type, from, to}, std::nullopt);
   std::optional<ReshardPath>& result = known->second;
   if (!fresh) return result ? &*result : nullptr;
@@ -439,7 +442,7 @@ const ReshardPath* ReshardPaths::path(const TensorType& type, const Layout& from
   if (num_monoids(from, mesh_) > 1) return nullptr;
   const Moves moves(type, mesh_, slices_, from, to);
   const Layout start = moves.plain(from);
-  using Place = std::tuple<double, size_t, Layout>;  // cost, when it became known
+  using Place = std::tuple<double, size_t, Layout>;  // cost, order in which it was reached
   std::priority_queue<Place, std::vector<Place>, std::greater<>> open;
   std::map<Layout, Reached> reached;
   reached[start] = {};
@@ -505,14 +508,14 @@ std::vector<int64_t> unless_shares(std::vector<int64_t> lengths) {
   return {};
 }
 
-std::vector<int64_t> unlike_lengths(const Layout& layout, const TensorType& type, const Mesh& mesh,
+std::vector<int64_t> uneven_lengths(const Layout& layout, const TensorType& type, const Mesh& mesh,
                                     int32_t axis, const std::vector<int32_t>& coords) {
   const Placement placed = layout[static_cast<size_t>(axis)];
   const bool of_experts = type.routed() && placed == Placement::split(0);
   if (!placed.is_split() || of_experts) return {};
   if (type.dims[static_cast<size_t>(placed.dim())].symbolic()) return {};
   std::vector<int64_t> lengths = lengths_along(layout, placed.dim(), type, mesh, axis, coords);
-  // Rows have no other way to say of how many tokens they are, unless all have as many.
+  // Lengths are the only record of the rows' numbers of tokens, unless all are equal.
   const bool alike = std::all_of(lengths.begin(), lengths.end(),
                                  [&](int64_t length) { return length == lengths[0]; });
   return type.routed() && !alike ? lengths : unless_shares(std::move(lengths));
@@ -521,12 +524,12 @@ std::vector<int64_t> unlike_lengths(const Layout& layout, const TensorType& type
 std::string why_no_path(const Layout& from, const Layout& to, const Mesh& mesh) {
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     if (mesh.axes[axis].size > 1 && to[axis].is_partial() && from[axis] != to[axis]) {
-      return fmt::format("what is {} on {} can't become {}", to_string(from[axis]),
-                         mesh.axes[axis].name, to_string(to[axis]));
+      return fmt::format("{} on {} can't become {}", to_string(from[axis]), mesh.axes[axis].name,
+                         to_string(to[axis]));
     }
   }
-  if (num_monoids(from, mesh) > 1) return "its parts become one in several ways";
-  return "no collectives lead there, or its sizes do not divide";
+  if (num_monoids(from, mesh) > 1) return "its partial axes combine by different operations";
+  return "no sequence of collectives does this, or sizes do not divide";
 }
 
 }  // namespace hocket::parallel

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way of a tensor from one layout to another on a mesh: the cheapest path whose steps are
-// collectives, as their records say what they move and how much of it, and slices.
+// Resharding: the cheapest path of a tensor from one layout to another on a mesh. Steps are slices
+// and collectives, whose records define their movement and cost.
 #pragma once
 
 #include <map>
@@ -14,16 +14,17 @@
 
 namespace hocket::parallel {
 
-/// One step of a path, which all ranks of the mesh do alike.
+/// A step of a path, the same on all ranks of the mesh.
 struct ReshardStep {
-  graph::Layout to;              ///< of the tensor after it
-  const comm::Op* op = nullptr;  ///< null: a slice, every rank goes on with a block of what it has
+  graph::Layout to;              ///< layout after the step
+  const comm::Op* op = nullptr;  ///< null: a slice, every rank keeps a block of its piece
   graph::Attrs attrs;
-  /// Over which ranks meet, ascending; a slice: which say the block, the outermost first.
+  /// Axes of the collective, ascending; of a slice, the axes that number its blocks, the outermost
+  /// first.
   std::vector<int32_t> axes;
   int dim = -1;      ///< of a slice
-  double cost = 0;   ///< in bytes through a rank's link, with what rounds and tasks cost besides
-  double bytes = 0;  ///< of this, what passes through the link
+  double cost = 0;   ///< in bytes over a rank's link, with overheads of rounds and tasks
+  double bytes = 0;  ///< over a rank's link
 };
 
 struct ReshardPath {
@@ -31,7 +32,7 @@ struct ReshardPath {
   double cost = 0, bytes = 0;
 };
 
-/// Paths on one mesh, each searched once. Without slices, for who can only communicate, no path
+/// Cache of the paths on one mesh. Without `slices`, for callers that can only communicate, no path
 /// leads from whole to split.
 class ReshardPaths {
  public:
@@ -39,12 +40,13 @@ class ReshardPaths {
       : mesh_(std::move(mesh)), slices_(slices) {}
   const graph::Mesh& mesh() const { return mesh_; }
 
-  /// The cheapest path of a tensor of this (whole) type; the same on all ranks, and of several
-  /// equally cheap ones always the same, one with the fewest steps. Null if there is none: see
-  /// why_no_path. Only axes that must take part do: the values may differ along all others.
+  /// Returns the cheapest path of a tensor of this (whole) type, or null if there is none (see
+  /// why_no_path). The result is the same on all ranks; among equally cheap paths it is always the
+  /// same one, with the fewest steps. Only the axes that must take part do: the values may differ
+  /// along all others.
   const ReshardPath* path(const graph::TensorType& type, const graph::Layout& from,
                           const graph::Layout& to);
-  /// The steps that a path from one layout to the other can begin with.
+  /// Returns the steps with which a path from one layout to the other can begin.
   std::vector<ReshardStep> steps(const graph::TensorType& type, const graph::Layout& from,
                                  const graph::Layout& to) const;
 
@@ -55,21 +57,21 @@ class ReshardPaths {
       paths_;
 };
 
-/// What the ranks along an axis, otherwise at these coordinates, have of a dim that is no symbol.
+/// Returns the lengths of the blocks of a dim on the ranks along an axis that have these
+/// coordinates on all other axes. Requires: the dim is no symbol.
 std::vector<int64_t> lengths_along(const graph::Layout& layout, int dim,
                                    const graph::TensorType& type, const graph::Mesh& mesh,
                                    int32_t axis, std::vector<int32_t> coords);
-/// Nothing if these are parts that are as even as their sum divides (graph::share).
+/// Returns the lengths, or nothing if they are the even shares of their sum (graph::share).
 std::vector<int64_t> unless_shares(std::vector<int64_t> lengths);
-/// The same of the dim that the axis splits, where they have other shares of it than as even as it
-/// divides (comm::kSlots); empty elsewhere, and of experts. Of tokens of rows wherever some have
-/// more.
-std::vector<int64_t> unlike_lengths(const graph::Layout& layout, const graph::TensorType& type,
+/// Returns lengths_along of the dim that the axis splits, for comm::kSlots, or nothing where the
+/// ranks have even shares of it. Nothing for a dim of experts or an axis that splits none. For
+/// tokens of routed rows, returns the lengths wherever they differ.
+std::vector<int64_t> uneven_lengths(const graph::Layout& layout, const graph::TensorType& type,
                                     const graph::Mesh& mesh, int32_t axis,
                                     const std::vector<int32_t>& coords);
 
-/// What no path can do, for the text of an error: "partial over dp, which it was not before"; or
-/// that no collectives lead there.
+/// Returns the reason that there is no path, as the end of an error message.
 std::string why_no_path(const graph::Layout& from, const graph::Layout& to,
                         const graph::Mesh& mesh);
 

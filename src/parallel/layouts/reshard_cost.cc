@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What it costs to bring a tensor from one placement to another, along one axis.
+// Implements: reshard_cost (layouts.h).
 #include <limits>
 
 #include "parallel/layouts/layouts.h"
@@ -19,7 +19,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 double reshard_cost(TensorType type, Placement from, Placement to, ReshardPaths* axis,
                     double* bytes) {
   if (from.is_split()) {
-    // Sizes that do not divide are refused where the value is made: here only the cost counts.
+    // Round up sizes that do not divide: they are refused where the value is made, here only the
+    // cost counts.
     const int64_t ranks = axis->mesh().size();
     graph::Dim& size = type.dims[from.dim()];
     if (!size.divides_into(ranks)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts that follow from others: of what plan.shard splits, and of sums.
+// Implements: sharded, may_split, summed (layouts.h).
 #include <algorithm>
 
 #include "parallel/layouts/layouts.h"
@@ -13,7 +13,7 @@ using graph::TensorType;
 
 namespace {
 
-/// The axes of data-parallel ranks that have it alike, innermost first.
+/// Returns the data-parallel axes along which the tensor is replicated, innermost first.
 std::vector<size_t> axes_alike(const Layout& layout, const Mesh& mesh) {
   std::vector<size_t> axes;
   for (size_t axis = mesh.axes.size(); axis-- > 0;) {
@@ -25,7 +25,7 @@ std::vector<size_t> axes_alike(const Layout& layout, const Mesh& mesh) {
   return axes;
 }
 
-/// The first dim that nothing splits yet and these ranks divide; -1: none.
+/// Returns the first unsplit dim that this number of ranks divides, or -1.
 int dim_divided_by(int64_t ranks, const TensorType& type, const Layout& layout) {
   for (int dim = 0; dim < static_cast<int>(type.dims.size()); ++dim) {
     const bool divides = type.dims[static_cast<size_t>(dim)].divides_into(ranks);
@@ -34,10 +34,10 @@ int dim_divided_by(int64_t ranks, const TensorType& type, const Layout& layout) 
   return -1;
 }
 
-/// The first dim that nothing splits yet of which no rank has much more than its part; else the one
-/// of which the most is least; -1: there is none with something for every rank.
+/// Returns the first unsplit dim whose largest share exceeds an even part by at most kMuch; else
+/// the dim with the smallest excess; -1 if none has an index for every rank.
 int dim_shared_by(int64_t ranks, const TensorType& type, const Layout& layout) {
-  constexpr double kMuch = 1.0 / 32;
+  constexpr double kMuch = 1.0 / 32;  // of the even part
   int best = -1;
   double least = 0;
   for (int dim = 0; dim < static_cast<int>(type.dims.size()); ++dim) {
@@ -54,8 +54,9 @@ int dim_shared_by(int64_t ranks, const TensorType& type, const Layout& layout) {
   return best;
 }
 
-/// The most of the first of these axes that have a dim together split it, then the most of those
-/// that are left, and so on: what is inside of what is decided by the mesh.
+/// Splits the layout along the axes: the longest run of leading axes for which there is a dim
+/// splits it, then the longest run of the rest, and so on. The mesh decides which axis is inside of
+/// which.
 Layout split_along(const std::vector<size_t>& axes, const TensorType& type, Layout layout,
                    const Mesh& mesh, int (*dim_for)(int64_t, const TensorType&, const Layout&)) {
   for (size_t begin = 0; begin < axes.size();) {
@@ -77,7 +78,7 @@ Layout split_along(const std::vector<size_t>& axes, const TensorType& type, Layo
   return layout;
 }
 
-/// Ranks with parts of their own.
+/// Returns the number of ranks that have different parts.
 int64_t ranks_apart(const std::vector<size_t>& axes, const Layout& layout, const Mesh& mesh) {
   int64_t ranks = 1;
   for (size_t axis : axes) {
@@ -90,10 +91,10 @@ int64_t ranks_apart(const std::vector<size_t>& axes, const Layout& layout, const
 
 Layout sharded(const TensorType& type, Layout layout, const Mesh& mesh, const Sharding& sharding,
                Shard among) {
-  // In equal parts, if all ranks get one so; else in parts that differ by an index, if more ranks
-  // get one (Shares says how much each). A dim that is split already is left alone. What is split
-  // in groups then is whole along the axes from group to group, which cut last: blocks of all ranks
-  // lie in those of their group.
+  // Parts are equal if all ranks get one that way; else they differ by an index, if more ranks get
+  // one (Shares computes their sizes). A dim that is already split is left alone. A split in groups
+  // is then whole along the axes between groups. These cut last, so that the blocks of a split over
+  // all ranks lie in those of their group.
   if (type.bytes() < sharding.least_bytes()) return layout;
   const std::vector<size_t> axes = axes_alike(layout, mesh);
   const Layout even = split_along(axes, type, layout, mesh, dim_divided_by);
@@ -115,7 +116,7 @@ Layout sharded(const TensorType& type, Layout layout, const Mesh& mesh, const Sh
 bool may_split(size_t axis, const Mesh& mesh, const Sharding& sharding, Shard among) {
   if (among == Shard::none || !splits_tokens(mesh.axes[axis].name)) return false;
   if (among == Shard::all) return true;
-  int64_t inside = 1;  // ranks that differ on this axis, or further inside
+  int64_t inside = 1;  // ranks that differ on this axis or an inner one
   for (size_t inner = axis; inner < mesh.axes.size(); ++inner) {
     inside *= splits_tokens(mesh.axes[inner].name) ? mesh.axes[inner].size : 1;
   }

@@ -28,7 +28,7 @@ int64_t num_blocks(const std::vector<int32_t>& axes, const Mesh& mesh) {
   return blocks;
 }
 
-/// Every block cut once more, into as many as the axis has ranks.
+/// Cuts every block evenly into as many parts as the axis has ranks.
 std::vector<int64_t> cut_again(const std::vector<int64_t>& blocks, int64_t ranks) {
   std::vector<int64_t> parts;
   for (int64_t block : blocks) {
@@ -39,7 +39,7 @@ std::vector<int64_t> cut_again(const std::vector<int64_t>& blocks, int64_t ranks
   return parts;
 }
 
-/// Every block cut in such parts.
+/// Cuts every block in proportion to the shares.
 std::vector<int64_t> cut_as_given(const std::vector<int64_t>& blocks,
                                   const std::vector<int64_t>& shares) {
   std::vector<int64_t> parts;
@@ -50,7 +50,7 @@ std::vector<int64_t> cut_as_given(const std::vector<int64_t>& blocks,
   return parts;
 }
 
-/// Of `size` indices, or nothing if that is how graph::share cuts them.
+/// Returns the sizes of blocks of `size` indices, or nothing if they are even (graph::share).
 std::vector<int64_t> unless_even(std::vector<int64_t> sizes, int64_t size) {
   const int64_t blocks = std::ssize(sizes);
   for (int64_t number = 0; number < blocks; ++number) {
@@ -93,8 +93,8 @@ bool Shares::is_context_axis(int32_t axis) const {
   return splits_sequences(mesh_.axes[static_cast<size_t>(axis)].name);
 }
 
-/// Whatever ranks with other sequences have parts of, in a micro-batch, are tokens: those are dim 0
-/// of what is no row of an expert, nor a number of such rows.
+/// Returns whether the dim is the tokens of a micro-batch, split over ranks with different
+/// sequences. Tokens are dim 0 of a tensor that is neither rows of experts nor counts of such rows.
 bool Shares::may_be_tokens(const Graph& graph, TensorId id, int dim,
                            const std::vector<int32_t>& axes) const {
   const TensorType& type = graph.tensor(id).type;
@@ -110,8 +110,8 @@ bool Shares::may_be_tokens(const Graph& graph, TensorId id, int dim,
 }
 
 std::vector<int64_t> Shares::sizes_of_tokens(const std::vector<int32_t>& axes) const {
-  // The samples of every data-parallel rank, cut among its ranks of cp and tp, axis by axis; of all
-  // these, what ranks with the same coordinates on `axes` have together.
+  // Cut the samples of every data-parallel rank among its ranks of cp and tp, axis by axis. A block
+  // then has the sum over the ranks with its coordinates on `axes`.
   std::vector<int32_t> all;
   int64_t data_ranks = 1;
   std::vector<int32_t> inside;
@@ -136,7 +136,7 @@ std::vector<int64_t> Shares::sizes_of_tokens(const std::vector<int32_t>& axes) c
     parts = cut_as_given(parts, given_.along_cp);
   }
   for (int32_t axis : inside) {
-    // The axes of cp come first of these: together they have as many ranks as there are shares.
+    // The axes of cp come first and together have as many ranks as there are shares.
     const bool is_cut = !given_.along_cp.empty() && is_context_axis(axis);
     parts = is_cut ? parts : cut_again(parts, mesh_.axes[static_cast<size_t>(axis)].size);
     all.push_back(axis);
@@ -154,7 +154,7 @@ std::vector<int64_t> Shares::sizes_of_tokens(const std::vector<int32_t>& axes) c
   return sizes;
 }
 
-/// Ranks that may have parts of a micro-batch's tokens.
+/// Returns the number of ranks that may have parts of a micro-batch's tokens.
 int64_t Shares::ranks_of_tokens() const {
   int64_t ranks = 1;
   for (const graph::Axis& axis : mesh_.axes) {
@@ -167,7 +167,7 @@ std::vector<int64_t> Shares::sizes(const Graph& graph, TensorId id, int dim,
                                    const std::vector<int32_t>& axes) const {
   const graph::Dim& size = graph.tensor(id).type.dims[static_cast<size_t>(dim)];
   if (axes.empty() || size.symbolic()) return {};
-  // Of tokens that all ranks have as many of, every sum of shares is as even.
+  // If all ranks have equally many tokens, every sum of shares is even, too.
   const bool even = size % num_blocks(axes, mesh_) == 0;
   if (even && !are_given() && tokens_ % ranks_of_tokens() == 0) return {};
   const bool of_rows = graph.tensor(id).type.routed() && dim == 1;
@@ -193,7 +193,7 @@ void Shares::give(const Graph& graph, Layouts* layouts) const {
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     const auto tensor = static_cast<TensorId>(id);
     layouts->tensor[id] = given(graph, tensor, layouts->tensor[id]);
-    layouts->lies[id] = given(graph, tensor, layouts->lies[id]);
+    layouts->storage[id] = given(graph, tensor, layouts->storage[id]);
   }
   for (size_t index = 0; index < graph.grads.size(); ++index) {
     layouts->update[index] = given(graph, graph.grads[index].param, layouts->update[index]);
@@ -208,7 +208,7 @@ void Shares::give(const Graph& graph, Layouts* layouts) const {
 
 namespace {
 
-/// A dim that is cut into blocks of unlike sizes.
+/// A dim that is cut into blocks of different sizes: its size, the axes, the sizes.
 using Uneven = std::tuple<int64_t, std::vector<int32_t>, std::vector<int64_t>>;
 
 void note_uneven(const TensorType& type, const Layout& layout, const Mesh& mesh,
@@ -229,14 +229,14 @@ void note_uneven(const TensorType& type, const Layout& layout, const Mesh& mesh,
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> unlike_neighbours(const Graph& graph, const Layouts& layouts,
-                                                    const Mesh& mesh) {
-  // Each way in which some dim is cut unevenly once; then, axis by axis, blocks that are neighbours
-  // on it are compared, wherever they are on the others.
+std::vector<std::vector<int32_t>> size_boundaries(const Graph& graph, const Layouts& layouts,
+                                                  const Mesh& mesh) {
+  // Collect every uneven cut of a dim once. Then compare, axis by axis, blocks that are neighbours
+  // on it, at all coordinates of the other axes.
   std::set<Uneven> found;
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     note_uneven(graph.tensors[id].type, layouts.tensor[id], mesh, &found);
-    note_uneven(graph.tensors[id].type, layouts.lies[id], mesh, &found);
+    note_uneven(graph.tensors[id].type, layouts.storage[id], mesh, &found);
   }
   for (size_t index = 0; index < graph.grads.size(); ++index) {
     note_uneven(graph.tensor(graph.grads[index].param).type, layouts.update[index], mesh, &found);

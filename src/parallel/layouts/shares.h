@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of a dim each rank has where ranks have unlike parts: of tokens as the plan deals them
-// out, of all else as evenly as it divides, axis by axis.
+// Shares of a dim per rank where they are uneven: of tokens as the plan gives them, of all else as
+// evenly as the dim divides, axis by axis.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ class Shares {
  public:
   Shares(const graph::Graph& graph, const graph::Mesh& mesh, TokenShares given);
 
-  /// Whether the plan deals out tokens.
+  /// Returns whether the plan gives the shares of tokens.
   bool are_given() const { return !given_.samples.empty() || !given_.along_cp.empty(); }
-  /// The sizes of the blocks that these axes, the outermost first, make of a dim of the tensor.
-  /// Empty: as even as they divide (graph::share). A block may be of nothing.
+  /// Returns the sizes of the blocks into which these axes, the outermost first, cut a dim of the
+  /// tensor, or nothing if they are even (graph::share). A block may be empty.
   std::vector<int64_t> sizes(const graph::Graph& graph, graph::TensorId id, int dim,
                              const std::vector<int32_t>& axes) const;
-  /// The layout of the tensor with the sizes of its blocks.
+  /// Returns the layout of the tensor with the sizes of its blocks.
   graph::Layout given(const graph::Graph& graph, graph::TensorId id, graph::Layout layout) const;
-  /// Gives all layouts their sizes; `graph`: that they are of.
+  /// Adds the block sizes to all layouts of the graph.
   void give(const graph::Graph& graph, Layouts* layouts) const;
 
  private:
@@ -37,14 +37,13 @@ class Shares {
 
   const graph::Mesh& mesh_;
   const TokenShares given_;
-  int64_t tokens_ = 0;           // of a micro-batch; 0: as many as a step brings
-  std::vector<bool> of_params_;  // by tensor: gradients and what the optimizer makes
+  int64_t tokens_ = 0;           // of a micro-batch; 0: varies from step to step
+  std::vector<bool> of_params_;  // by tensor: parameters, states, gradients, optimizer outputs
 };
 
-/// By axis: the coordinates behind which ranks have more or less of some tensor than before, so
-/// that ranks between two such coordinates on every axis have as much of everything.
-std::vector<std::vector<int32_t>> unlike_neighbours(const graph::Graph& graph,
-                                                    const Layouts& layouts,
-                                                    const graph::Mesh& mesh);
+/// Returns by axis the coordinates after which the sizes of some tensor change. Ranks between two
+/// such coordinates on every axis have equal sizes of all tensors.
+std::vector<std::vector<int32_t>> size_boundaries(const graph::Graph& graph, const Layouts& layouts,
+                                                  const graph::Mesh& mesh);
 
 }  // namespace hocket::parallel

@@ -1,188 +1,167 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of templates.
 #include "parallel/lowering/template.h"
 
 #include <fmt/format.h>
 
-#include <iterator>
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
 
-#include "base/text.h"
+#include "base/error.h"
+#include "base/stop.h"
+#include "parallel/layouts/given_layouts.h"
+#include "parallel/layouts/layouts.h"
+#include "parallel/layouts/shares.h"
+#include "parallel/lowering/lower_rank.h"
+#include "parallel/lowering/pipeline.h"
+#include "parallel/lowering/pipeline_owners.h"
 
 namespace hocket::parallel {
 
+using program::Program;
+
 namespace {
 
-const char* name_of(Value::Life life) {
-  switch (life) {
-    case Value::Life::micro_batch:
-      return "micro_batch";
-    case Value::Life::step:
-      return "step";
-    case Value::Life::persistent:
-      return "persistent";
-    case Value::Life::input:
-      return "input";
-    case Value::Life::step_input:
-      return "step_input";
+/// Returns boxes of ranks with equal sizes of all tensors: neighbours on every axis. In a ring of
+/// ranks with different sizes, every rank is a box, since its neighbours send it different sizes.
+std::vector<program::Box> equal_ranks(const graph::Graph& graph, const Layouts& layouts,
+                                      const graph::Mesh& mesh, const Plan& plan) {
+  std::vector<program::Box> boxes(1);
+  std::vector<std::vector<int32_t>> boundaries = size_boundaries(graph, layouts, mesh);
+  for (size_t axis = 0; plan.ring && axis < boundaries.size(); ++axis) {
+    if (!splits_sequences(mesh.axes[axis].name)) continue;
+    if (boundaries[axis].empty() && !plan.unlike_parts) continue;
+    boundaries[axis].resize(static_cast<size_t>(mesh.axes[axis].size) - 1);
+    std::iota(boundaries[axis].begin(), boundaries[axis].end(), 0);
   }
-  HOCKET_CHECK(false, "a life without a name");
-}
-
-std::string list_of(const std::vector<ValueId>& values) {
-  return fmt::format("{}", fmt::join(values, ","));
-}
-
-/// Writes the lines of one class after the other.
-class TemplatePrinter {
- public:
-  explicit TemplatePrinter(const Templates& templates) : templates_(templates) {}
-
-  void frame() {
-    line("hocket-templates");
-    line("micro_batches {}", templates_.frame.num_micro_batches);
-    for (const program::Role& role : templates_.frame.roles) {
-      line("role {} mesh=\"{}\"", role.name, to_string(role.mesh));
-    }
-  }
-
-  void rank(program::ClassId id) {
-    // The class and when it runs what, its values, then the lists of tasks in the order of the
-    // struct. Tasks are numbered through the class, for people to speak of.
-    const program::RankClass& cls = templates_.frame.classes[id];
-    mesh_ = &templates_.frame.mesh_of(id);
-    task_ = 0;
-    const std::string order = to_csv({.ranks = {templates_.actions[id]}});
-    line("class {} box=\"{}\" order={}", cls.name, to_string(cls.box, *mesh_),
-         order.substr(0, order.size() - 1));
-    const RankTemplate& made = templates_.ranks[id];
-    for (size_t i = 0; i < made.values.size(); ++i) {
-      value(i, made.values[i]);
-    }
-    if (!made.begin.empty()) {
-      line("begin");
-      tasks(made.begin, 0, made.begin.size());
-    }
-    for (const StageTemplate& stage : made.stages) {
-      const std::string route = stage.route > 0 ? fmt::format(" route {}", stage.route) : "";
-      line("stage {}{} forward", stage.stage, route);
-      tasks(stage.forward, 0, stage.forward.size());
-      line("stage {}{} backward", stage.stage, route);
-      tasks(stage.backward, 0, stage.weights_begin);
-      if (stage.weights_begin < stage.backward.size()) {
-        line("stage {}{} weights", stage.stage, route);
-        tasks(stage.backward, stage.weights_begin, stage.backward.size());
+  for (size_t axis = 0; axis < boundaries.size(); ++axis) {
+    if (boundaries[axis].empty()) continue;
+    std::vector<program::Box> cut;
+    for (const program::Box& box : boxes) {
+      int32_t begin = 0;
+      for (size_t i = 0; i <= boundaries[axis].size(); ++i) {
+        const int32_t end =
+            i < boundaries[axis].size() ? boundaries[axis][i] + 1 : mesh.axes[axis].size;
+        program::Box& part = cut.emplace_back(box);
+        part[axis] = {begin, end - begin};
+        begin = end;
       }
     }
-    for (const GradReduction& reduction : made.grads) {
-      line("gradient of={} {}", list_of(reduction.contributions),
-           reduction.at_end ? "at_end" : "when_complete");
-      tasks(reduction.tasks, 0, reduction.tasks.size());
-    }
-    line("step");
-    tasks(made.step, 0, made.step.size());
+    boxes = std::move(cut);
   }
+  return boxes;
+}
 
-  std::string text() const { return fmt::to_string(out_); }
-
- private:
-  void value(size_t id, const Value& value) {
-    std::string text = fmt::format("value {} {} {} tensor={}", id, name_of(value.life),
-                                   to_string(value.type), value.tensor);
-    if (value.layout != graph::Layout{}) {
-      text += fmt::format(" layout=\"{}\"", to_string(value.layout, *mesh_));
+/// Returns the tensors that belong to a parameter: optimizer states, and gradients that the host
+/// reads.
+std::vector<program::Belongs> belongs_of(const graph::Graph& reference) {
+  std::vector<program::Belongs> list;
+  const auto add = [&](const graph::Tensor& tensor) {
+    if (tensor.of != graph::kNone) {
+      list.push_back({tensor.name, reference.tensor(tensor.of).name});
     }
-    if (value.expected_bytes != program::kNone) {
-      text += fmt::format(" expected={}", value.expected_bytes);
-    }
-    if (value.base != program::kNone) {
-      text += fmt::format(" base={} dim={} begin={}", value.base, value.dim, value.begin);
-      text += value.by == program::kNone ? "" : fmt::format(" by={}", value.by);
-    }
-    text += value.accumulator ? " accumulator" : "";
-    text += value.output ? " output" : "";
-    line("{} name=\"{}\"", text, escape(value.name, "\""));
-  }
-
-  void tasks(const std::vector<TaskTemplate>& list, size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) {
-      task(list[i]);
+  };
+  for (const graph::Tensor& tensor : reference.tensors) {
+    if (tensor.kind == graph::TensorKind::state) {
+      add(tensor);
     }
   }
-
-  void task(const TaskTemplate& made) {
-    // As in the text of a program, but for values instead of buffers; kinds and groups are spelt
-    // out, and types are those of the values.
-    const program::Task& task = made.task;
-    const program::Kind& kind = templates_.frame.kind(task);
-    std::string text =
-        fmt::format("task {} {} {} layer={}", task_++, kind.op, to_string(task.lane), task.layer);
-    if (kind.attrs != graph::Attrs{}) {
-      text += fmt::format(" attrs=\"{}\"", to_string(kind.attrs, '\''));
-    }
-    if (!made.in.empty()) {
-      text += " in=" + list_of(made.in);
-    }
-    if (!made.out.empty()) {
-      text += " out=" + list_of(made.out);
-    }
-    for (const auto& [output, taken] : made.shares) {
-      text += fmt::format(" out{}_in={}", output, taken);
-    }
-    for (const program::Begin& begin : task.begins) {
-      text += fmt::format(" begins={}{}", begin.letter, begin.begin);
-      text += begin.by == program::kNone ? "" : fmt::format("@{}", begin.by);
-    }
-    if (!task.accumulate.empty()) {
-      text += fmt::format(" acc={}", task.accumulate.bits());
-    }
-    text += task.recompute ? " recompute" : "";
-    text += made.ahead ? " ahead" : "";
-    text += made.part == graph::kNone ? "" : fmt::format(" part={}", made.part);
-    if (task.group != program::kNone) {
-      text += " over=\"" + group(templates_.frame.groups[task.group]) + "\"";
-    }
-    if (task.peer_axis != program::kNone) {
-      text += fmt::format(" peer={}{:+}", mesh_->axes[task.peer_axis].name, task.peer);
-      text += task.peer_by == program::kNone ? "" : fmt::format("@{}", task.peer_by);
-    }
-    line("{}", text);
+  for (const graph::TensorId output : reference.outputs) {
+    add(reference.tensor(output));
   }
+  return list;
+}
 
-  /// "edp ep", "pp:0,2".
-  std::string group(const program::Group& group) const {
-    std::string text;
-    for (int32_t axis : group.axes) {
-      text += (text.empty() ? "" : " ") + mesh_->axes[axis].name;
-      if (axis == group.along && !group.members.empty()) {
-        text += fmt::format(":{}", fmt::join(group.members, ","));
+Templates templates_of(const graph::Graph& reference, const Plan& plan) {
+  // Choose layouts and stages for the whole graph, then lower every rank of the pipeline to a
+  // template of one micro-batch of its stages. A pipeline rank is one class of the program, or
+  // several where its ranks have different sizes of something (samples, heads, experts).
+  Templates made;
+  Program& program = made.frame;
+  program.roles = {{"all", plan.mesh()}};
+  program.num_micro_batches = static_cast<int32_t>(plan.num_micro_batches);
+  program.num_layers = reference.num_layers;
+  program.ranks_per_node = static_cast<int32_t>(plan.ranks_per_node);
+  program.symbols = reference.symbols;
+  program.belongs = belongs_of(reference);
+  made.num_tensors = static_cast<int32_t>(reference.tensors.size());
+  const int ranks = static_cast<int>(plan.pp);
+  const int chunks = static_cast<int>(plan.pp_chunks);
+  const int micro_batches = program.num_micro_batches;
+  const bool train = !reference.grads.empty();
+  Pipeline pipeline;
+  pipeline.num_ranks = ranks;
+  pipeline.stage_of_layer = plan.stage_of_layers(reference.num_layers);
+  const Schedule schedule =
+      train ? make_schedule(plan.pp_schedule, ranks, micro_batches, chunks)
+            : forward_only(stage_owners(plan.pp_schedule, ranks, chunks), ranks, micro_batches);
+  validate(schedule, ranks, micro_batches, train, chunks);
+  Routes routes = routes_of(schedule, ranks, chunks, micro_batches);
+  pipeline.routes = std::move(routes.ranks);
+  made.route_of = std::move(routes.of);
+  const graph::Mesh& mesh = program.roles[0].mesh;
+  const LayoutsGiven given{
+      stored_layouts(reference, mesh, plan.layouts),
+      pinned_tensors(reference, mesh, plan.layouts),
+      plan.shard,
+      {.sequence_parallel = plan.sequence_parallel, .exchange_heads = plan.exchange_heads},
+      {plan.dp_samples, plan.cp_shares}};
+  Layouts layouts = choose_layouts(reference, mesh, given, plan.num_micro_batches);
+  layouts.reshard_after_forward = plan.shard.reshard_after_forward;
+  layouts.reshard_after_backward = plan.shard.reshard_after_backward;
+  made.layouts_saved = layouts.saved;
+  const graph::Graph& graph = layouts.unfolded ? *layouts.unfolded : reference;
+  made.num_tags = static_cast<int32_t>(graph.tensors.size());
+  const PipelineOwners owners(graph, pipeline);
+  const int32_t pp_axis = program.roles[0].mesh.axis(kStageAxis);
+  if (pp_axis >= 0) {
+    set_partial_along_pipeline(graph, owners, pp_axis, &layouts);
+  }
+  const std::vector<program::Box> shares = equal_ranks(graph, layouts, mesh, plan);
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const program::Box& share : shares) {
+      program::Box& box = program.classes.emplace_back().box;
+      box = share;
+      if (ranks > 1) {
+        box[static_cast<size_t>(pp_axis)] = {rank, 1};
       }
     }
-    return text;
   }
-
-  template <class... Args>
-  void line(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
-    out_.push_back('\n');
+  const LoweringInput input{graph, layouts, pipeline, owners};
+  for (program::ClassId id = 0; id < program.classes.size(); ++id) {
+    stop_if_asked();
+    const int rank = id.value() / static_cast<int>(shares.size());
+    const int share = id.value() % static_cast<int>(shares.size());
+    const auto& actions = schedule.ranks[rank];
+    const bool split = std::any_of(actions.begin(), actions.end(),
+                                   [](const Action& action) { return action.kind == 'W'; });
+    made.ranks.push_back(lower_rank(input, rank, split, id, program));
+    made.actions.push_back(actions);
+    std::set<int32_t> stages;
+    for (const StageTemplate& stage : made.ranks.back().stages) {
+      stages.insert(stage.stage);
+    }
+    std::string& name = program.classes[id].name;
+    name = stages.empty() ? "idle" : fmt::format("stage{}", fmt::join(stages, "+"));
+    if (share > 0) {
+      name += fmt::format(".{}", share);
+    }
   }
-
-  const Templates& templates_;
-  const graph::Mesh* mesh_ = nullptr;  // of the class that is printed
-  int task_ = 0;
-  fmt::memory_buffer out_;
-};
+  made.pins = plan.layouts;
+  return made;
+}
 
 }  // namespace
 
-std::string print(const Templates& templates, program::ClassId only) {
-  TemplatePrinter printer(templates);
-  printer.frame();
-  for (size_t cls = 0; cls < templates.ranks.size(); ++cls) {
-    if (only == program::kNone || only == cls) {
-      printer.rank(cls);
-    }
+Templates make_templates(const graph::Graph& reference, const Plan& plan) {
+  try {
+    return templates_of(reference, plan);
+  } catch (const Error& error) {
+    // Without pins, such a plan is refused earlier.
+    if (error.code() != Error::Code::layout || plan.layouts.empty()) throw;
+    throw error.with(said_of_pins(plan.layouts).substr(2));
   }
-  return printer.text();
 }
 
 }  // namespace hocket::parallel

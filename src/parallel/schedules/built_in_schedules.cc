@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The built-in pipeline schedules, each by the rules of its paper.
+// Implements: the built-in pipeline schedules (schedule.h), each by the rules of its paper.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -12,12 +12,12 @@ namespace hocket::parallel {
 
 namespace {
 
-/// Writes the row of one rank. Micro-batches are numbered by themselves: the next forward or
-/// backward pass of a stage is of its next micro-batch. A pass over the whole backward (B) leaves
-/// nothing; one for the inputs (I) leaves the weights of its micro-batch for later.
+/// Writes the row of one rank. Micro-batches are numbered automatically: the next forward or
+/// backward pass of a stage is of its next micro-batch. A full backward pass (B) leaves nothing to
+/// do; one for the inputs (I) leaves the weights (W) of its micro-batch for later.
 class RowWriter {
  public:
-  /// The stage's first micro-batch, 0 unless said otherwise.
+  /// Sets the stage's first micro-batch, by default 0.
   void begin_at(int stage, int micro_batch) { begin_[stage] = micro_batch; }
 
   void forward(int stage) { add('F', stage, next(forwards_, stage)); }
@@ -27,13 +27,13 @@ class RowWriter {
     add('I', stage, micro_batch);
     left_.push_back({stage, micro_batch});
   }
-  /// The oldest weights that are left, if there are any.
+  /// Adds the oldest pending W, if there is one.
   void weights() {
     if (!left_.empty()) {
       take(left_.begin());
     }
   }
-  /// The oldest of this stage.
+  /// Adds the oldest pending W of this stage, if there is one.
   void weights(int stage) {
     const auto oldest = std::find_if(left_.begin(), left_.end(),
                                      [&](const auto& left) { return left.first == stage; });
@@ -41,7 +41,7 @@ class RowWriter {
       take(oldest);
     }
   }
-  /// A forward pass of one stage and a backward pass of another in one cell.
+  /// Adds a cell of a forward pass of one stage and a backward pass of another.
   void overlapped(int forward_stage, int backward_stage) {
     forward(forward_stage);
     row_.back().overlaps_next = true;
@@ -68,13 +68,14 @@ class RowWriter {
 
   std::vector<Action> row_;
   Counts begin_, forwards_, backwards_;
-  std::vector<std::pair<int, int>> left_;  // stage and micro-batch of every W to come
+  std::vector<std::pair<int, int>> left_;  // stage and micro-batch of every pending W
 };
 
-/// Rounds of a schedule whose stages go several times around the ranks. They must be equal.
+/// Returns the number of rounds of a schedule whose stages go around the ranks several times.
+/// Rounds must be equal.
 int rounds_of(int ranks, int micro_batches) { return std::max(1, micro_batches / ranks); }
 
-/// The micro-batches of a round.
+/// Returns the micro-batches of a round. Throws Error if rounds are not equal.
 int in_round(const char* name, int ranks, int micro_batches) {
   const int rounds = rounds_of(ranks, micro_batches);
   if (micro_batches % rounds != 0) {
@@ -118,11 +119,11 @@ Schedule gpipe(int stages, int micro_batches) {
 
 namespace {
 
-/// Forward passes go round by round: of a round's micro-batches the first chunk, then the second,
-/// and so on; backward passes likewise, from the last chunk to the first. A rank first runs as many
-/// forward passes as bring the first micro-batch of a round through all later chunks and ranks and
-/// back (two for every rank behind it) and `ahead` more, then one forward and one backward pass in
-/// turn, overlapped or one after the other, then what is left of the backward passes.
+/// Interleaved 1F1B. Forward passes go round by round: the first chunk for all micro-batches of a
+/// round, then the second, and so on; backward passes likewise, from the last chunk to the first.
+/// The warm-up of a rank brings the first micro-batch of a round through all later chunks and ranks
+/// and back (two forward passes per rank after it), plus `ahead` more. Then forward and backward
+/// passes alternate, overlapped or not, and the rest of the backward passes follow.
 Schedule interleaved(int ranks, int chunks, int micro_batches, int round, int ahead,
                      bool overlapped) {
   const int all = chunks * micro_batches;
@@ -159,17 +160,17 @@ Schedule interleaved_one_f_one_b(int ranks, int chunks, int micro_batches) {
 }
 
 Schedule interleaved_overlap(int ranks, int chunks, int micro_batches) {
-  // The last rank's backward pass is of the micro-batch that went forward a turn before: with one
-  // forward pass more ahead, an overlapped pair is never of one micro-batch.
+  // The last rank's backward pass is of the micro-batch of the previous forward pass. With one more
+  // forward pass in the warm-up, an overlapped pair is never of one micro-batch.
   const int round = in_round("interleaved-overlap", ranks, micro_batches);
   return interleaved(ranks, chunks, micro_batches, round, 1, true);
 }
 
 Schedule zero_bubble_h1(int ranks, int chunks, int micro_batches) {
-  // As interleaved 1F1B, with one forward pass less ahead for every rank behind, because a gradient
-  // of inputs comes back in half the time of a whole backward pass. What that saves in memory pays
-  // for weights that wait: rank r runs those of a micro-batch r backward passes later, and those
-  // that are left at the end, where 1F1B would wait for other ranks.
+  // As interleaved 1F1B, with one forward pass less in the warm-up per rank after it, because an
+  // input gradient (I) returns in half the time of a full backward pass. The memory saved pays for
+  // pending weights: rank r runs the W of a micro-batch r backward passes later, and the rest at
+  // the end, where 1F1B would wait for other ranks.
   const int round = chunks == 1 ? micro_batches : in_round("zb-h1", ranks, micro_batches);
   const int all = chunks * micro_batches;
   Schedule schedule;
@@ -199,9 +200,9 @@ Schedule zero_bubble_h1(int ranks, int chunks, int micro_batches) {
 Schedule zero_bubble_v(int ranks, int micro_batches) {
   // Rank r is r hops from the V's beginning and end, and ranks - 1 - r from its turn. It runs
   // forward passes until the first micro-batch is through the whole V; then F, I and W of its two
-  // stages in turn, weights right after their inputs; at the end the inputs' gradients first, for
-  // which others wait, and weights where it waits itself. Too few micro-batches to fill the V leave
-  // holes: the row is that of as many as fill it, without those that there are not.
+  // stages in turn, each W right after its I. At the end it runs input gradients first, for which
+  // others wait, and weights while it waits itself. With too few micro-batches to fill the V, the
+  // row is that of a filling number of micro-batches, without the actions of missing ones.
   const int filling = std::max(2 * ranks - 1, micro_batches);
   Schedule schedule;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -255,14 +256,14 @@ Schedule zero_bubble_v(int ranks, int micro_batches) {
 
 namespace {
 
-/// The row of a rank that is `hops` away from where micro-batches enter and leave, of `ranks` up to
-/// where they turn, with `micro_batches` through both of its stages.
+/// Returns the row of a rank that is `hops` away from where micro-batches enter and leave, of
+/// `ranks` up to the turn. `micro_batches` pass both of its stages, `down` and `up`.
 std::vector<Action> dual_row(int ranks, int hops, int micro_batches, int down, int up,
                              RowWriter row) {
   // The eight steps of DeepSeek's dualpipe.py and dualpipev.py. Forward passes fill the pipeline
-  // (1, 2); inputs' gradients go first where others wait for them (3); then both directions are
-  // full, and every forward pass runs with a backward pass of the other direction (4); the backward
-  // passes empty the pipeline (5, 6), with the weights of the second half at the very end (7, 8).
+  // (1, 2). Input gradients go first where others wait for them (3). Then both directions are full,
+  // and every forward pass overlaps a backward pass of the other direction (4). Backward passes
+  // empty the pipeline (5, 6), with the weights of the second half at the very end (7, 8).
   const int behind = ranks - hops - 1;
   for (int i = 0; i < 2 * behind; ++i) {
     row.forward(down);
@@ -278,7 +279,7 @@ std::vector<Action> dual_row(int ranks, int hops, int micro_batches, int down, i
   }
   for (int i = 0; i < micro_batches - 2 * ranks + hops + 1; ++i) {
     if (i == 0 && behind == 0) {
-      // Apart, so that the next rank need not wait for both.
+      // Not overlapped, so that the next rank need not wait for both.
       row.forward(down);
       row.backward(up);
     } else {
@@ -314,7 +315,7 @@ std::vector<Action> dual_row(int ranks, int hops, int micro_batches, int down, i
 Schedule dual_pipe_v(int ranks, int micro_batches) {
   if (micro_batches < 2 * ranks) {
     fail("plan.pp_schedule",
-         "dualpipev got {} micro-batches for {} stages; expected as many at least; try a larger "
+         "dualpipev got {} micro-batches for {} stages; expected at least as many; try a larger "
          "train.global_batch or zb-v",
          micro_batches, 2 * ranks);
   }
@@ -327,7 +328,7 @@ Schedule dual_pipe_v(int ranks, int micro_batches) {
 }
 
 Schedule dual_pipe(int ranks, int micro_batches) {
-  // Seen from either end, half of the ranks are a DualPipeV: the other direction's micro-batches
+  // Seen from either end, half of the ranks are a DualPipeV: micro-batches of the other direction
   // come from the middle as if they had turned there.
   if (ranks % 2 != 0) {
     fail("plan.pp_schedule", "dualpipe got plan.pp {}; expected an even number; try dualpipev",
@@ -352,8 +353,8 @@ Schedule dual_pipe(int ranks, int micro_batches) {
 }
 
 Schedule forward_only(const std::vector<int>& owners, int ranks, int micro_batches) {
-  // As many micro-batches as there are ranks go through the stages together: while the first rank
-  // runs its next stage on the first of them, the others still work on those behind it.
+  // Groups of `ranks` micro-batches go through the stages together: while the first rank runs its
+  // next stage on the first of them, the others still work on those after it.
   Schedule schedule;
   schedule.ranks.resize(static_cast<size_t>(ranks));
   for (int first = 0; first < micro_batches; first += ranks) {

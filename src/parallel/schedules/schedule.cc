@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and writes schedules, and finds them by name.
 #include "parallel/schedules/schedule.h"
 
 #include <fmt/format.h>
@@ -20,7 +19,7 @@ namespace hocket::parallel {
 
 namespace {
 
-/// What a cell names: an action, or what PyTorch's runtime writes besides.
+/// A cell: an action, or another word of PyTorch's runtime.
 struct Cell {
   std::string_view name;
   int stage = 0;
@@ -29,23 +28,23 @@ struct Cell {
 };
 
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
-/// Stages and micro-batches of a file are numbered below it.
+/// Bound of stage and micro-batch numbers in a file.
 constexpr int kMostNumber = 1 << 20;
-/// The longer of two that begin alike first.
+/// Names of cells. Of two with the same beginning, the longer comes first.
 constexpr std::array<std::string_view, 11> kCellNames = {
     "UNSHARD", "RESHARD", "REDUCE_GRAD", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "F", "B", "I", "W",
 };
 
 bool is_action(const Cell& cell) { return cell.name.size() == 1; }
 
-/// Without what stands around a cell, or at the end of a line.
+/// Removes the blanks around a cell or at the end of a line.
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kBlanks = " \t\r";
   text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
   return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
-/// Reads one row of a CSV: its actions, and what else stands between them.
+/// Reads one row of a CSV: its actions, and the implied cells between them.
 class RowReader {
  public:
   /// `row`: the line of the file, from 1.
@@ -63,7 +62,7 @@ class RowReader {
       }
       begin = comma + 1;
     }
-    // What is not an action is known to follow from lowering once the whole row is.
+    // Implied cells can be checked only when all actions of the row are known.
     for (const auto& [cell, place] : implied_) {
       expect_implied(cell, place);
     }
@@ -141,7 +140,7 @@ class RowReader {
     const Cell one = parse(trimmed(text_.substr(1, between - 1)));
     const Cell other = parse(trimmed(text_.substr(between + 1, close - between - 1)));
     if (!is_action(one) || !is_action(other)) {
-      bad("overlaps what is no action");
+      bad("overlaps a cell that is no action");
     }
     if (one.micro_batch == other.micro_batch) {
       bad("overlaps two actions of one micro-batch, which follow each other");
@@ -150,9 +149,9 @@ class RowReader {
     add(other, false);
   }
 
-  /// An action of one of these kinds on the cell's stage (and micro-batch, if it has one) stands
-  /// among the actions [begin, end).
-  bool stands(const Cell& cell, std::string_view kinds, size_t begin, size_t end) const {
+  /// Returns whether an action of one of these kinds on the cell's stage (and micro-batch, if any)
+  /// is among the actions [begin, end).
+  bool has_action(const Cell& cell, std::string_view kinds, size_t begin, size_t end) const {
     return std::any_of(actions.begin() + static_cast<std::ptrdiff_t>(begin),
                        actions.begin() + static_cast<std::ptrdiff_t>(end),
                        [&](const Action& action) {
@@ -162,27 +161,29 @@ class RowReader {
                        });
   }
 
-  /// Error unless lowering does what the cell says, before action `place` of the row: it sends what
-  /// was made, receives before it is used, and sums gradients once they are complete.
+  /// Throws Error unless lowering agrees with the cell, before action `place` of the row: it sends
+  /// outputs once they are made, receives inputs before they are read, and reduces gradients once
+  /// they are complete.
   void expect_implied(const Cell& cell, size_t place) const {
     const std::string text =
         fmt::format("{}{}{}", cell.stage, cell.name,
                     cell.micro_batch < 0 ? "" : std::to_string(cell.micro_batch));
     const std::string_view passes = cell.name.ends_with("_F") ? "F" : "BI";
-    if (cell.name.starts_with("SEND") && !stands(cell, passes, 0, place)) {
-      bad(text, cell.column, "stands before what it sends is made");
+    if (cell.name.starts_with("SEND") && !has_action(cell, passes, 0, place)) {
+      bad(text, cell.column, "precedes the action whose output it sends");
     }
-    if (cell.name.starts_with("RECV") && !stands(cell, passes, place, actions.size())) {
-      bad(text, cell.column, "stands behind what reads it");
+    if (cell.name.starts_with("RECV") && !has_action(cell, passes, place, actions.size())) {
+      bad(text, cell.column, "follows the action that reads it");
     }
-    if (cell.name == "REDUCE_GRAD" && stands(cell, "BW", place, actions.size())) {
+    if (cell.name == "REDUCE_GRAD" && has_action(cell, "BW", place, actions.size())) {
       bad(text, cell.column,
-          "reduces gradients to which a later cell adds; expected it behind the last backward of "
+          "reduces gradients to which a later cell adds; expected it after the last backward of "
           "the stage");
     }
   }
 
-  /// Error if an action runs on a stage that the row says is sharded at that time.
+  /// Throws Error if an action runs on a stage that is sharded at that time, by the row's own
+  /// cells.
   void expect_unsharded() const {
     std::set<int> managed;
     for (const auto& [cell, place] : implied_) {
@@ -210,7 +211,7 @@ class RowReader {
 
   const std::string_view where_;
   const int row_;
-  std::string_view text_;  ///< the cell that is read
+  std::string_view text_;  ///< the current cell
   size_t column_ = 0;
   std::vector<std::pair<Cell, size_t>> implied_;  ///< with the number of actions before them
 };
@@ -224,7 +225,7 @@ std::string to_string(const Action& action) {
 std::string to_csv(const Schedule& schedule) {
   std::string text;
   for (const auto& row : schedule.ranks) {
-    bool open = false;  // in the middle of a pair
+    bool open = false;  // inside of a pair
     for (size_t i = 0; i < row.size(); ++i) {
       if (!open && i > 0) {
         text += ',';
@@ -284,7 +285,8 @@ bool is_schedule_file(const std::string& name) {
 }
 
 namespace {
-/// Error unless there is one that runs this many stages per rank.
+/// Returns the schedule of that name. Throws Error if it does not exist or cannot run this many
+/// stages per rank.
 const BuiltIn& find_built_in(const std::string& name, int chunks) {
   for (const BuiltIn& built_in : built_in_schedules()) {
     if (name != built_in.name) continue;
@@ -325,7 +327,7 @@ int fitting_micro_batches(const std::string& name, int ranks, int chunks, int le
     }
   }
   if (most < least) {
-    fail("plan.pp_schedule", "{} runs {} micro-batch{}; expected the {} of this step at least",
+    fail("plan.pp_schedule", "{} runs {} micro-batch{}; expected at least the {} of this step",
          name, most, most == 1 ? "" : "es", least);
   }
   return most;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a schedule is a step: what every rank runs, and that none waits for ever.
+// Implements: validate, routes_of, owners_of (schedule.h). Validates the cells of every row, then
+// the order of all rows together.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace hocket::parallel {
 
 namespace {
 
-/// "row 2, column 3": that of the file, or the number of the cell.
+/// Returns "row 2, column 3": the place in the file, or the number of the cell.
 std::string place_of(const Schedule& schedule, size_t row, size_t index) {
   const std::vector<Action>& actions = schedule.ranks[row];
   int64_t column = actions[index].column;
@@ -29,7 +30,8 @@ std::string place_of(const Schedule& schedule, size_t row, size_t index) {
   return fmt::format("row {}, column {}", schedule.line_of(row), column);
 }
 
-/// What of a micro-batch must have run before an action of this kind, as in `done` of validate.
+/// Returns the actions of a micro-batch that must have run before one of this kind, as in
+/// RowCheck::done_.
 std::string_view needed_before(char kind) {
   switch (kind) {
     case 'F':
@@ -49,8 +51,9 @@ void expect_rows(const Schedule& schedule, int ranks) {
   }
 }
 
-/// No cell is of this micro-batch and stage. Named is the first one of the micro-batch, which goes
-/// through all stages, else the last one of the stage, behind which more is expected.
+/// Throws Error for a stage without a cell of the micro-batch. Names the first cell of the
+/// micro-batch, which goes through all stages; else the last cell of the stage, after which more is
+/// expected.
 [[noreturn]] void fail_missing(const Schedule& schedule, int micro_batch, int stage, int stages) {
   const std::string missing =
       fmt::format("no row runs micro-batch {} of stage {}; expected {}F{} in a row", micro_batch,
@@ -60,7 +63,7 @@ void expect_rows(const Schedule& schedule, int ranks) {
     for (size_t i = 0; i < schedule.ranks[row].size(); ++i) {
       const Action& action = schedule.ranks[row][i];
       if (action.micro_batch == micro_batch) {
-        fail(schedule.source, "{}: {} stands here, and {}", place_of(schedule, row, i),
+        fail(schedule.source, "{}: {} is present, but {}", place_of(schedule, row, i),
              to_string(action), missing);
       }
       if (action.stage == stage) {
@@ -70,13 +73,13 @@ void expect_rows(const Schedule& schedule, int ranks) {
     }
   }
   if (!last.empty()) {
-    fail(schedule.source, "{}: {} stands here, behind it {}", last_place, last, missing);
+    fail(schedule.source, "{}: after {}, {}", last_place, last, missing);
   }
   fail(schedule.source, "no row runs stage {}; expected {} (plan.pp x plan.pp_chunks)", stage,
        counted(stages, "stage"));
 }
 
-/// By micro-batch below `count` and stage: the row that has most of their cells.
+/// Returns the row with most of their cells, by micro-batch below `count` and stage.
 std::vector<std::vector<int>> find_rows(const Schedule& schedule, int stages, int count) {
   std::map<std::pair<int, int>, std::map<int, int>> cells;  // by micro-batch and stage, then row
   for (size_t row = 0; row < schedule.ranks.size(); ++row) {
@@ -139,10 +142,10 @@ Routes routes_of(const Schedule& schedule, int ranks, int chunks, int micro_batc
 
 namespace {
 
-/// Walks all rows at once, as their ranks would.
-class Walk {
+/// Runs all rows at once, as their ranks would, to find deadlocks.
+class DeadlockCheck {
  public:
-  Walk(const Schedule& schedule, int stages)
+  DeadlockCheck(const Schedule& schedule, int stages)
       : schedule_(schedule), stages_(stages), next_(schedule.ranks.size(), 0) {
     for (size_t row = 0; row < schedule.ranks.size(); ++row) {
       for (size_t i = 0; i < schedule.ranks[row].size(); ++i) {
@@ -151,7 +154,7 @@ class Walk {
     }
   }
 
-  /// Throws Error naming a cell that waits for one behind itself.
+  /// Throws Error naming the cells that wait for each other, if not all rows can run to their end.
   void expect_end() {
     bool more = true;
     while (more) {
@@ -174,7 +177,7 @@ class Walk {
   struct Place {
     size_t row = 0, index = 0;
   };
-  /// Forward, backward that others wait for, or weights; stage; micro-batch.
+  /// Kind (F; I for the backward pass that other stages wait for; W), stage, micro-batch.
   using Key = std::tuple<char, int, int>;
   static Key key(const Action& action) {
     return {action.kind == 'B' ? 'I' : action.kind, action.stage, action.micro_batch};
@@ -190,7 +193,7 @@ class Walk {
                        place_of(schedule_, place.row, place.index));
   }
 
-  /// What an action needs of the stage before or behind it, if that has not run yet.
+  /// Returns the action of the neighbouring stage that this one needs, if it has not run yet.
   std::optional<Place> missing_for(const Action& action) const {
     const bool forward = action.kind == 'F';
     const int stage = forward ? action.stage - 1 : action.stage + 1;
@@ -199,7 +202,7 @@ class Walk {
     if (place.index < next_[place.row]) return std::nullopt;
     return place;
   }
-  /// Of the cell that the row has come to: the action that waits, and for what.
+  /// Returns, for the row's current cell, the action that waits and the one that it waits for.
   std::optional<std::pair<Place, Place>> missing(size_t row) const {
     for (size_t i = next_[row]; i < next_[row] + pair_at(row); ++i) {
       if (const auto place = missing_for(schedule_.ranks[row][i])) {
@@ -210,8 +213,8 @@ class Walk {
   }
 
   [[noreturn]] void fail_stuck(size_t row) const {
-    // From the row's cell to what it waits for, to the cell that this one's row has come to, and so
-    // on, until a row comes up again: from there on it is a circle.
+    // Follow the wait-for edges from the row's current cell, row by row, until a row repeats: from
+    // there on it is a cycle.
     std::vector<size_t> rows;
     while (std::find(rows.begin(), rows.end(), row) == rows.end()) {
       rows.push_back(row);
@@ -225,11 +228,11 @@ class Walk {
       text += text.empty() ? to_string(at(waiting)) : "";
       text += fmt::format(" waits for {}", named(needed));
       if (key(at(needed)) != key(at(next))) {
-        text += fmt::format(", which stands behind {}", named(next));
+        text += fmt::format(", which comes after {}", named(next));
       }
       text += stuck == rows.back() ? "" : ", which";
     }
-    fail(schedule_.source, "{}: {}; expected an order in which none waits for ever",
+    fail(schedule_.source, "{}: {}; expected an order without a deadlock",
          place_of(schedule_, rows[0], missing(rows[0])->first.index), text);
   }
 
@@ -239,7 +242,8 @@ class Walk {
   std::map<Key, Place> place_;
 };
 
-/// Walks a row in its order: is every cell this rank's, and has run what it needs of this rank.
+/// Checks a row in its order: every cell belongs to this rank, and the actions that it needs of
+/// this rank have run.
 class RowCheck {
  public:
   RowCheck(const Schedule& schedule, const Routes& routes, int rank, bool with_backward)
@@ -296,7 +300,7 @@ class RowCheck {
     }
   }
 
-  /// Is anything left out.
+  /// Throws Error for an incomplete micro-batch of a stage.
   void expect_all() {
     for (int m = 0; m < static_cast<int>(routes_.of.size()); ++m) {
       for (int stage = 0; stage < static_cast<int>(owners(m).size()); ++stage) {
@@ -313,7 +317,8 @@ class RowCheck {
     }
   }
 
-  /// The last cell of the row that is of this micro-batch and stage. There is one: it owns them.
+  /// Returns the last cell of the row with this micro-batch and stage. Requires: the row owns them,
+  /// so there is one.
   size_t last_of(int stage, int micro_batch) const {
     const std::vector<Action>& row = schedule_.ranks[rank_];
     const auto last = std::find_if(row.rbegin(), row.rend(), [&](const Action& action) {
@@ -334,13 +339,13 @@ class RowCheck {
 
 void validate(const Schedule& schedule, int ranks, int micro_batches, bool with_backward,
               int chunks) {
-  // Row by row, then all together: by then every action is there once, so that only the order of
-  // the rows can keep it from running.
+  // Row by row first. After that every action exists once, so only the order of the rows can keep
+  // them from running.
   const Routes routes = routes_of(schedule, ranks, chunks, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
     RowCheck(schedule, routes, rank, with_backward).run();
   }
-  Walk(schedule, ranks * chunks).expect_end();
+  DeadlockCheck(schedule, ranks * chunks).expect_end();
 }
 
 }  // namespace hocket::parallel

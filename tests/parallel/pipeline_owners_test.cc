@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a step along the pipeline: what several ranks have parts of is summed once, in one
-// vector however many parameters there are, and by nothing that only a pipeline has.
-#include "parallel/lowering/places.h"
+// The end of a step along the pipeline: tensors that are partial over several ranks are summed
+// once, in one vector for any number of parameters, and by ordinary ops.
+#include "parallel/lowering/pipeline_owners.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "check/check.h"
 #include "graph/names.h"
-#include "parallel/lowering/stage.h"
+#include "parallel/lowering/pipeline.h"
 #include "run/compile.h"
 
 namespace hocket::parallel {
@@ -25,7 +25,7 @@ engine::Compiled compiled(const std::string& plan, bool tied) {
           "decoder_sparse_step: 1, mlp_only_layers: [], tie_word_embeddings: {}}}}}\n"
           "train: {{global_batch: 8, seq_len: 4}}\nplan: {{{}}}\n",
           tied, plan),
-      "places", {});
+      "pipeline_owners", {});
   return engine::compile(run);
 }
 
@@ -39,58 +39,59 @@ graph::TensorId find(const graph::Graph& graph, const std::string& name) {
   return id;
 }
 
-TEST(Places, ParametersLieWhereTheyAreRead) {
+TEST(PipelineOwners, ParametersAreStoredWhereTheyAreRead) {
   const engine::Compiled made = compiled("pp: 4", true);
   const graph::Graph& graph = made.reference;
-  const Places places(graph, one_layer_a_rank());
-  EXPECT_EQ(places.has(find(graph, "model.embed_tokens.weight")), (PipelineRanks{0, 3}));
-  EXPECT_EQ(places.has(find(graph, "model.layers.2.mlp.gate.weight")), (PipelineRanks{2}));
+  const PipelineOwners owners(graph, one_layer_a_rank());
+  EXPECT_EQ(owners.has(find(graph, "model.embed_tokens.weight")), (PipelineRanks{0, 3}));
+  EXPECT_EQ(owners.has(find(graph, "model.layers.2.mlp.gate.weight")), (PipelineRanks{2}));
 }
 
-TEST(Places, AGradientOfSeveralStagesIsPartialAlongThePipeline) {
+TEST(PipelineOwners, AGradientOfSeveralStagesIsPartialAlongThePipeline) {
   const engine::Compiled made = compiled("pp: 4", true);
   const graph::Graph& graph = made.reference;
-  const Places places(graph, one_layer_a_rank());
+  const PipelineOwners owners(graph, one_layer_a_rank());
   for (const graph::ParamGrad& grad : graph.grads) {
     const bool tied = graph.tensor(grad.param).name == "model.embed_tokens.weight";
-    EXPECT_EQ(places.partial(grad.total), tied) << graph.tensor(grad.param).name;
-    EXPECT_EQ(places.has(grad.total), places.has(grad.param)) << graph.tensor(grad.param).name;
+    EXPECT_EQ(owners.partial(grad.total), tied) << graph.tensor(grad.param).name;
+    EXPECT_EQ(owners.has(grad.total), owners.has(grad.param)) << graph.tensor(grad.param).name;
     for (graph::TensorId part : grad.contributions) {
-      EXPECT_EQ(places.partial(part), tied);
-      EXPECT_EQ(places.has(part).size(), 1u);
+      EXPECT_EQ(owners.partial(part), tied);
+      EXPECT_EQ(owners.has(part).size(), 1u);
     }
   }
 }
 
-TEST(Places, OnOneRankNothingIsPartial) {
+TEST(PipelineOwners, OnOneRankNothingIsPartial) {
   const engine::Compiled made = compiled("pp: 1", true);
   const graph::Graph& graph = made.reference;
-  const Places places(graph, {.num_ranks = 1, .stage_of_layer = {0, 0, 0, 0}, .routes = {{0}}});
+  const PipelineOwners owners(graph,
+                              {.num_ranks = 1, .stage_of_layer = {0, 0, 0, 0}, .routes = {{0}}});
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
-    EXPECT_FALSE(places.partial(static_cast<graph::TensorId>(id))) << graph.tensors[id].name;
+    EXPECT_FALSE(owners.partial(static_cast<graph::TensorId>(id))) << graph.tensors[id].name;
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    EXPECT_FALSE(places.gathers(static_cast<graph::NodeId>(n)));
-    EXPECT_EQ(places.runs(static_cast<graph::NodeId>(n)), (PipelineRanks{0}));
+    EXPECT_FALSE(owners.gathers(static_cast<graph::NodeId>(n)));
+    EXPECT_EQ(owners.runs(static_cast<graph::NodeId>(n)), (PipelineRanks{0}));
   }
 }
 
-TEST(Places, WhatNoRankHasAllOfIsGatheredWhereItIsRead) {
+TEST(PipelineOwners, IncompleteInputsAreGatheredAtTheReaders) {
   const engine::Compiled made = compiled("pp: 4", true);
   const graph::Graph& graph = made.reference;
-  const Places places(graph, one_layer_a_rank());
+  const PipelineOwners owners(graph, one_layer_a_rank());
   const graph::TensorId norm = find(graph, graph::names::kGradNorm);
   const graph::NodeId clip = graph.tensor(norm).producer;
-  EXPECT_TRUE(places.gathers(clip));
-  EXPECT_EQ(places.runs(clip), (PipelineRanks{0, 1, 2, 3}));
+  EXPECT_TRUE(owners.gathers(clip));
+  EXPECT_EQ(owners.runs(clip), (PipelineRanks{0, 1, 2, 3}));
   for (graph::TensorId part : graph.nodes[clip].in) {
-    EXPECT_TRUE(places.partial(part));
-    EXPECT_EQ(places.has(part).size(), 1u) << "counted once: " << graph.tensor(part).name;
+    EXPECT_TRUE(owners.partial(part));
+    EXPECT_EQ(owners.has(part).size(), 1u) << "counted once: " << graph.tensor(part).name;
   }
 }
 
-/// All norms in one vector, set to zero once and summed once over the pipeline.
-TEST(Places, ARankMakesOneZeroForAllThatItLacks) {
+/// All norms are in one vector, set to zero once and summed once over the pipeline.
+TEST(PipelineOwners, ARankZeroesOneVectorForAllMissingNorms) {
   for (const bool tied : {false, true}) {
     for (const char* plan :
          {"pp: 4", "pp: 2, pp_chunks: 2, pp_schedule: interleaved, micro_batch: 2",
@@ -113,7 +114,7 @@ TEST(Places, ARankMakesOneZeroForAllThatItLacks) {
   }
 }
 
-TEST(Places, AStageWithoutParametersTakesNoPart) {
+TEST(PipelineOwners, AStageWithoutParametersTakesNoPart) {
   const engine::Compiled made = compiled("pp: 4, pp_layers: [3, 1, 0, 0]", false);
   const program::Program& program = made.program;
   ASSERT_EQ(program.classes.size(), 4u);

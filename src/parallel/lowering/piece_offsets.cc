@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/lowering/begins.h"
+#include "parallel/lowering/piece_offsets.h"
 
 #include <optional>
 #include <string>
@@ -11,23 +11,23 @@ namespace hocket::parallel {
 
 namespace {
 
-/// The first operand that has a letter: as it lies, which dim it is, and the whole tensor.
-struct Having {
+/// First operand with a letter: its layout, the dim, and its whole type.
+struct LetterOperand {
   const graph::Layout* layout = nullptr;
   int dim = 0;
   const graph::TensorType* whole = nullptr;
 };
 
-std::optional<Having> find_letter(char letter, const ops::Letters& letters,
-                                  const OperandLayouts& layouts) {
+std::optional<LetterOperand> find_letter(char letter, const ops::Letters& letters,
+                                         const OperandLayouts& layouts) {
   for (size_t i = 0; i < letters.in.size(); ++i) {
     if (const size_t dim = letters.in[i].find(letter); dim != std::string::npos) {
-      return Having{&layouts.in[i], static_cast<int>(dim), &layouts.whole_in[i]};
+      return LetterOperand{&layouts.in[i], static_cast<int>(dim), &layouts.whole_in[i]};
     }
   }
   for (size_t i = 0; i < letters.out.size(); ++i) {
     if (const size_t dim = letters.out[i].find(letter); dim != std::string::npos) {
-      return Having{&layouts.out[i], static_cast<int>(dim), &layouts.whole_out[i]};
+      return LetterOperand{&layouts.out[i], static_cast<int>(dim), &layouts.whole_out[i]};
     }
   }
   return std::nullopt;
@@ -35,17 +35,16 @@ std::optional<Having> find_letter(char letter, const ops::Letters& letters,
 
 }  // namespace
 
-std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& kind,
-                                      const OperandLayouts& layouts, program::RoleId role,
-                                      program::Program& program) {
-  // A split gives every rank a block. Tables name axes in the order of the mesh, whatever the order
-  // is in which they split the dim.
+std::vector<program::Begin> piece_offsets(const ops::Op& op, const program::Kind& kind,
+                                          const OperandLayouts& layouts, program::RoleId role,
+                                          program::Program& program) {
+  // Tables have the axes in mesh order, in whatever order they split the dim.
   std::vector<program::Begin> begins;
   if (*op.layout.positional == 0) return begins;
   const graph::Mesh& mesh = program.roles[role].mesh;
   const ops::Letters letters = ops::letters(op, kind.in, kind.out);
   for (const char letter : std::string_view(op.layout.positional)) {
-    const std::optional<Having> found = find_letter(letter, letters, layouts);
+    const std::optional<LetterOperand> found = find_letter(letter, letters, layouts);
     if (!found) continue;
     const graph::Layout& layout = *found->layout;
     program::Table table{.role = role, .axes = {}, .values = {}};
@@ -57,9 +56,10 @@ std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& ki
     if (table.axes.empty()) continue;
     const auto dim = static_cast<size_t>(found->dim);
     if (found->whole->dims[dim].symbolic()) {
-      fail_with(Error::Code::layout, "lower",
-                "{} goes by the position of {}, which is a symbol; expected it whole on a rank",
-                op.name, to_string(*found->whole));
+      fail_with(
+          Error::Code::layout, "lower",
+          "{} indexes {} by position, but the size is a symbol; expected it whole on every rank",
+          op.name, to_string(*found->whole));
     }
     graph::for_each_coords(mesh, table.axes, [&](const std::vector<int32_t>& coords) {
       table.values.push_back(graph::local_runs(*found->whole, layout, mesh, coords)[dim].begin);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/layouts/stored.h"
+#include "parallel/layouts/given_layouts.h"
 
 #include <fmt/format.h>
 
@@ -30,7 +30,7 @@ using graph::TensorType;
 
 namespace {
 
-/// Dims of values that have one letter in some application: as far as ops say, they are cut alike.
+/// Union-find of the dims that share a letter in some application of an op, and so are split alike.
 class UnitedDims {
  public:
   explicit UnitedDims(const std::vector<TensorType>& values) {
@@ -45,13 +45,13 @@ class UnitedDims {
   }
 
   enum Mark : uint8_t {
-    positional = 1,  ///< some op goes along it by position
+    positional = 1,  ///< some op indexes it by position
     fixed = 2,       ///< some op needs all of it
     contracted = 4,  ///< some op sums over it
-    followed = 8,    ///< what some op needs of it follows from what it has of another dim
+    followed = 8,    ///< the indices that some op needs follow from another dim
   };
 
-  /// `values`: types by value.
+  /// Unites the dims of one application. `values`: types by value.
   template <class Values>
   void add(const ops::Op& op, const Values& values, const std::vector<int>& in,
            const std::vector<int>& out) {
@@ -119,8 +119,8 @@ class UnitedDims {
   std::vector<uint8_t> marks_;
 };
 
-/// The dims of parameters that a forward node takes by position, or that the ops do that it is made
-/// of by its definition.
+/// Returns the dims of parameters that a forward node indexes by position, itself or through the
+/// ops of its definition.
 std::map<TensorId, int> positional_dims(const Graph& graph) {
   std::map<TensorId, int> dims;
   for (const graph::Node& node : graph.nodes) {
@@ -162,7 +162,7 @@ std::map<TensorId, int> positional_dims(const Graph& graph) {
   return dims;
 }
 
-/// The axes of the mesh that a predicate names, outermost first, of several ranks each.
+/// Returns the axes of more than one rank for which the predicate is true, outermost first.
 std::vector<size_t> axes_that(const Mesh& mesh, bool (*splits)(std::string_view)) {
   std::vector<size_t> axes;
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
@@ -181,30 +181,31 @@ int64_t ranks_of(const Mesh& mesh, std::span<const size_t> axes) {
   return ranks;
 }
 
-/// A dim of a parameter that is split over the first of some axes.
+/// A dim of a parameter, split over the first axes of a list.
 struct SplitDim {
   TensorId param = kNone;
   int dim = 0;
   std::vector<size_t> axes;
 };
 
-/// Says which dims, alike on several ranks, are not split over all of these axes.
+/// Warns of parameters that are replicated because a dim is not split over all axes of tp. `less`:
+/// number of axes that split each of them.
 void warn_of_whole(const Graph& graph, const Mesh& mesh, const std::vector<size_t>& tp,
                    const std::map<TensorId, size_t>& less) {
   if (graph.grads.empty() || less.empty()) return;
   const auto& [first, axes] = *less.begin();
   const int64_t over = ranks_of(mesh, std::span(tp).first(axes));
   const int64_t all = ranks_of(mesh, tp);
-  log_warning("plan.tp is {} and does not divide {} ({}){}: it is {} of tp", all,
+  log_warning("plan.tp is {} and does not divide {} ({}){}: it is {}", all,
               graph.tensor(first).name, to_string(graph.tensor(first).type),
-              less.size() > 1 ? fmt::format(" and {} more like it", less.size() - 1) : "",
-              over == 1 ? "whole on all ranks"
-                        : fmt::format("split over {} ranks, and alike on {}", over, all / over));
+              less.size() > 1 ? fmt::format(" and {} more parameters", less.size() - 1) : "",
+              over == 1 ? "replicated on all ranks of tp"
+                        : fmt::format("split over {} ranks of tp, in {} copies", over, all / over));
 }
 
-/// How many of the axes, the outermost first, split a dim: as many as leave every rank something of
-/// it, and divide it where blocks of it have to meet those of another dim (key heads, of which
-/// query heads read one for several).
+/// Returns the number of outermost axes that split a dim: the largest for which every rank has an
+/// index, and for which it divides evenly where its blocks must match those of another dim (a key
+/// head serves several query heads).
 size_t axes_for(int64_t size, const Mesh& mesh, const std::vector<size_t>& axes, bool follows) {
   size_t number = axes.size();
   const auto fits = [&](int64_t ranks) { return follows ? size % ranks == 0 : size >= ranks; };
@@ -214,11 +215,11 @@ size_t axes_for(int64_t size, const Mesh& mesh, const std::vector<size_t>& axes,
   return number;
 }
 
-/// The dims of parameters inside of a block of the model: from the product that makes a dim to the
-/// product that sums over it no op needs all of it, and it is none of the tokens'. So are heads and
-/// the width of an MLP, but not that of the hidden vectors, which norms need whole. They are split
-/// over the outermost axes of tp that may split all their parameters together (axes_for); experts,
-/// which are split among themselves, over the axes for their widths.
+/// Returns the dims of parameters that are inner to a block of the model: from the product that
+/// makes the dim to the product that sums over it, no op needs all of it, and it is no dim of
+/// tokens. So heads and the width of an MLP are inner; the hidden width is not, since norms need it
+/// whole. They are split over the outermost axes of tp that may split all their parameters together
+/// (axes_for). Experts are split over the axes for their widths.
 std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
   const std::vector<size_t> tp = axes_that(mesh, splits_parameters);
   const std::vector<size_t> widths = axes_that(mesh, splits_expert_widths);
@@ -233,7 +234,7 @@ std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
     united.add(op, types, node.in, node.out);
   }
   std::set<int> left_out;
-  std::map<int, size_t> divided;  // by united dim: axes that may split all its parameters
+  std::map<int, size_t> divided;  // by united dim: number of axes that may split all its parameters
   const auto for_each_dim = [&](const auto& visit) {
     for (size_t id = 0; id < graph.tensors.size(); ++id) {
       for (int dim = 0; dim < static_cast<int>(types[id].dims.size()); ++dim) {
@@ -262,10 +263,11 @@ std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
     const std::vector<size_t>& axes = tensor.expert ? widths : tp;
     const size_t number = divided.at(all);
     if (number < axes.size() && tensor.expert) {
-      fail("plan", "plan.etp is {}; expected at most the {} of dim {} of {}, which it splits",
+      fail("plan", "plan.etp is {}; expected at most {}, the size of dim {} of {}, which it splits",
            ranks_of(mesh, axes), int64_t{size}, dim, tensor.name);
     }
-    // One for each of several ranks is what is meant where there are fewer key heads than ranks.
+    // Key heads fewer than ranks: each of them on several ranks is intended, so there is no
+    // warning.
     if (number < axes.size() && ranks_of(mesh, axes) % size != 0) {
       less.emplace(id, number);
     }
@@ -275,8 +277,8 @@ std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
   return dims;
 }
 
-/// Inputs of a micro-batch are split by token. Of as many tokens as a step brings (a symbol), and
-/// not of a multiple of them, all ranks have all.
+/// Returns whether a tensor is an input of a micro-batch that is split by token. All ranks have all
+/// tokens if their number is a symbol, unless it is a multiple of the ranks.
 bool is_split_by_token(const graph::Tensor& tensor, const Mesh& mesh) {
   if (tensor.kind != TensorKind::input || tensor.per_step) return false;
   const graph::Dim& tokens = tensor.type.dims[0];
@@ -296,7 +298,7 @@ Layout default_layout(const graph::Tensor& tensor, const Mesh& mesh) {
   return layout;
 }
 
-/// Lays optimizer states that have their parameter's shape as the parameter lies.
+/// Gives optimizer states of their parameter's shape the parameter's layout.
 void let_states_follow(const Graph& graph, std::vector<Layout>* layouts) {
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     const graph::Tensor& state = graph.tensors[id];
@@ -311,7 +313,7 @@ void let_states_follow(const Graph& graph, std::vector<Layout>* layouts) {
 
 std::vector<Layout> stored_layouts(const Graph& graph, const Mesh& mesh,
                                    const std::vector<std::string>& pins) {
-  // By default first, then what is pinned; states last, since they follow their parameters.
+  // Defaults first, then pins; states last, since they follow their parameters.
   std::vector<Layout> layouts;
   for (const graph::Tensor& tensor : graph.tensors) {
     layouts.push_back(default_layout(tensor, mesh));
@@ -339,7 +341,7 @@ std::vector<Layout> stored_layouts(const Graph& graph, const Mesh& mesh,
     const std::string why = why_not(tensor, layouts[id], mesh);
     if (why.empty()) continue;
     fail("plan",
-         "plan.tp is {}; expected at most the {} of dim {} of {}, which it splits; try "
+         "plan.tp is {}; expected at most {}, the size of dim {} of {}, which it splits; try "
          "plan.layouts: [{} B]",
          ranks_of(mesh, tp), int64_t{tensor.type.dims[static_cast<size_t>(known->second)]},
          known->second, tensor.name, tensor.name);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/lowering/places.h"
+#include "parallel/lowering/pipeline_owners.h"
 
 #include <algorithm>
 #include <iterator>
 #include <set>
 
 #include "parallel/layouts/layouts.h"
-#include "parallel/lowering/stage.h"
+#include "parallel/lowering/pipeline.h"
 
 namespace hocket::parallel {
 
@@ -43,16 +43,16 @@ bool makes_optimizer_tensor(const Graph& graph, TensorId tensor) {
 
 }  // namespace
 
-Places::Places(const Graph& graph, const Pipeline& pipeline)
+PipelineOwners::PipelineOwners(const Graph& graph, const Pipeline& pipeline)
     : runs_(graph.nodes.size()),
       has_(graph.tensors.size()),
       partial_(graph.tensors.size(), false),
       gathers_(graph.nodes.size(), false),
       sums_gradients_(graph.nodes.size(), false),
       sums_of_(graph.grads.size()) {
-  // Forward and backward nodes run where their layer is, and a parameter lies where forward nodes
-  // read it. The nodes of the step follow in the graph's order; then, from the last to the first,
-  // those whose inputs no rank has all of.
+  // Forward and backward nodes run on the ranks of their layer, and a parameter is stored where
+  // forward nodes read it. Then the nodes of the step, in the graph's order; then, from last to
+  // first, those whose inputs no rank has completely.
   find_gradient_sums(graph);
   place_layers(graph, pipeline);
   place_step(graph, pipeline);
@@ -60,7 +60,7 @@ Places::Places(const Graph& graph, const Pipeline& pipeline)
   mark_addends(graph);
 }
 
-void Places::place_layers(const Graph& graph, const Pipeline& pipeline) {
+void PipelineOwners::place_layers(const Graph& graph, const Pipeline& pipeline) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.phase == graph::Phase::optimizer) continue;
@@ -88,8 +88,8 @@ void Places::place_layers(const Graph& graph, const Pipeline& pipeline) {
   }
 }
 
-/// The optimizer nodes between the contributions to a gradient and their total.
-void Places::find_gradient_sums(const Graph& graph) {
+/// Finds the optimizer nodes between the contributions to a gradient and its total.
+void PipelineOwners::find_gradient_sums(const Graph& graph) {
   for (size_t grad = 0; grad < graph.grads.size(); ++grad) {
     std::set<NodeId> sums;
     std::vector<TensorId> open;
@@ -109,8 +109,8 @@ void Places::find_gradient_sums(const Graph& graph) {
   }
 }
 
-/// By tensor: the ranks that update parameters with it.
-std::vector<PipelineRanks> Places::ranks_of_updates(const Graph& graph) const {
+/// Returns by tensor the ranks that update parameters with it.
+std::vector<PipelineRanks> PipelineOwners::ranks_of_updates(const Graph& graph) const {
   std::vector<PipelineRanks> ranks(graph.tensors.size());
   for (const Node& node : graph.nodes) {
     if (node.phase != graph::Phase::optimizer) continue;
@@ -125,11 +125,11 @@ std::vector<PipelineRanks> Places::ranks_of_updates(const Graph& graph) const {
   return ranks;
 }
 
-void Places::place_step(const Graph& graph, const Pipeline& pipeline) {
-  // An update runs wherever its parameter lies. A sum of contributions to a gradient runs on every
-  // rank that has one, and is partial if there are several. What is left runs on one rank that has
-  // all inputs (the one of its layer, if it does); if none does, or updates elsewhere read the
-  // result, on the ranks that read it.
+void PipelineOwners::place_step(const Graph& graph, const Pipeline& pipeline) {
+  // An update runs wherever its parameter is stored. A sum of contributions runs on every rank that
+  // has one, and is partial if there are several. Any other node runs on one rank with all inputs,
+  // if possible that of its layer. If there is no such rank, or updates on other ranks read the
+  // result, it gathers its inputs and runs on the ranks that read it.
   const std::vector<PipelineRanks> updates = ranks_of_updates(graph);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
@@ -169,7 +169,7 @@ void Places::place_step(const Graph& graph, const Pipeline& pipeline) {
   }
 }
 
-void Places::place_gathering(const Graph& graph, const Pipeline& pipeline) {
+void PipelineOwners::place_gathering(const Graph& graph, const Pipeline& pipeline) {
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     if (!gathers_[n]) continue;
     const Node& gathering = graph.nodes[n];
@@ -194,8 +194,8 @@ void Places::place_gathering(const Graph& graph, const Pipeline& pipeline) {
   }
 }
 
-/// What goes into a partial sum is partial.
-void Places::mark_addends(const Graph& graph) {
+/// Marks the addends of partial sums as partial.
+void PipelineOwners::mark_addends(const Graph& graph) {
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     if (!sums_gradients_[n] || !partial_[graph.nodes[n].out[0]]) continue;
     for (TensorId input : graph.nodes[n].in) {
@@ -204,16 +204,16 @@ void Places::mark_addends(const Graph& graph) {
   }
 }
 
-void set_partial_along_pipeline(const Graph& graph, const Places& places, int32_t axis,
+void set_partial_along_pipeline(const Graph& graph, const PipelineOwners& owners, int32_t axis,
                                 Layouts* layouts) {
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
-    if (places.partial(static_cast<TensorId>(id))) {
+    if (owners.partial(static_cast<TensorId>(id))) {
       layouts->tensor[id].set(axis, graph::Placement::partial());
-      layouts->lies[id].set(axis, graph::Placement::partial());
+      layouts->storage[id].set(axis, graph::Placement::partial());
     }
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (!places.sums_gradients(static_cast<NodeId>(n))) continue;
+    if (!owners.sums_gradients(static_cast<NodeId>(n))) continue;
     for (size_t i = 0; i < graph.nodes[n].in.size(); ++i) {
       layouts->node[n].in[i].set(axis, layouts->tensor[graph.nodes[n].in[i]][axis]);
     }
