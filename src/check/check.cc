@@ -17,7 +17,7 @@
 #include "check/rules/rules.h"
 #include "check/rules/structure.h"
 #include "check/sweep.h"
-#include "check/values/values.h"
+#include "check/values/interpreter.h"
 #include "program/parts.h"
 
 namespace hocket::check {
@@ -203,25 +203,25 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
                  "list the symbols of the graph, in its order");
     }
     Hazards hazards(ctx);
-    std::unique_ptr<Values> values;
+    std::unique_ptr<Interpreter> interpreter;
     if (reference) {
-      values = std::make_unique<Values>(ctx, *reference, hazards);
+      interpreter = std::make_unique<Interpreter>(ctx, *reference, hazards);
     }
     Sweep sweep(ctx);
     sweep.match();
-    const bool finished = sweep.run(hazards, values.get());
-    if (finished && values) {
-      values->finish();
+    const bool finished = sweep.run(hazards, interpreter.get());
+    if (finished && interpreter) {
+      interpreter->finish();
     }
-    if (values) {
-      verdict.ragged_factor = values->least_factor();
-      verdict.lossy = values->lossy();
-      verdict.lossy_codecs = values->lossy_codecs();
+    if (interpreter) {
+      verdict.ragged_factor = interpreter->least_factor();
+      verdict.lossy = interpreter->lossy();
+      verdict.lossy_codecs = interpreter->lossy_codecs();
     }
     if (program::is_planned(program)) {
       verdict.memory = check_memory(ctx);
     }
-    check_costs(ctx, values.get());
+    check_costs(ctx, interpreter.get());
     if (problems.count == 0) {
       verdict.stuck_when_sends_wait = sweep.stuck_when_sends_wait();
     }

@@ -240,6 +240,54 @@ void Context::place() {
   }
 }
 
+graph::Coords Context::coords_of(int32_t rank) const {
+  graph::Coords at{};
+  const std::vector<int32_t> coords = program.coords(rank);
+  std::copy(coords.begin(), coords.end(), at.begin() + first_axis[program.role_of(rank)]);
+  return at;
+}
+
+int32_t Context::rank_at(program::RoleId role, const graph::Coords& at) const {
+  const graph::Mesh& axes = program.roles[role].mesh;
+  const auto first = at.begin() + first_axis[role];
+  return program.first_rank(role) + axes.rank({first, first + std::ssize(axes.axes)});
+}
+
+int64_t Context::begin_at(program::RoleId role, const program::Begin& begin,
+                          const graph::Coords& at) const {
+  const size_t axes = program.roles[role].mesh.axes.size();
+  const size_t first = static_cast<size_t>(first_axis[role]);
+  return program.begin_at(begin.begin, begin.by, std::span(at).subspan(first, axes));
+}
+
+graph::AxisMask Context::role_axes(program::RoleId role) const {
+  graph::AxisMask axes = 0;
+  for (size_t axis = 0; axis < program.roles[role].mesh.axes.size(); ++axis) {
+    axes |= graph::axis_bit(first_axis[role] + static_cast<int32_t>(axis));
+  }
+  return axes;
+}
+
+graph::AxisMask Context::group_axes(const Task& task) const {
+  graph::AxisMask axes = 0;
+  for (int32_t axis : groups[task.group].axes) {
+    axes |= graph::axis_bit(first_axis[program.groups[task.group].role] + axis);
+  }
+  return axes;
+}
+
+graph::AxisMask Context::table_axes(ClassId cls, program::TableId table) const {
+  graph::AxisMask axes = 0;
+  if (table == program::kNone) return axes;
+  for (int32_t axis : program.tables[table].axes) {
+    const int32_t place = axis_of(cls, axis);
+    if (mesh.axes[static_cast<size_t>(place)].size > 1) {
+      axes |= graph::axis_bit(place);
+    }
+  }
+  return axes;
+}
+
 BufferId Context::first_view(ClassId cls, BufferId base) const {
   first_views_.resize(program.classes.size());
   std::vector<BufferId>& first = first_views_[cls];

@@ -142,6 +142,18 @@ struct Context {
     return first_axis[program.classes[cls].role] + axis;
   }
   std::vector<graph::CoordBox> boxes;  ///< by class: its ranks, on the axes of `mesh`
+  /// Coordinates of a rank on the axes of `mesh`; 0 on the axes of other roles.
+  graph::Coords coords_of(int32_t rank) const;
+  int32_t rank_at(program::RoleId role, const graph::Coords& at) const;
+  /// Returns where `begin` says that a part begins, at coordinates of a role.
+  int64_t begin_at(program::RoleId role, const program::Begin& begin,
+                   const graph::Coords& at) const;
+  // Axes of `mesh`, as a mask.
+  graph::AxisMask role_axes(program::RoleId role) const;
+  /// The axes of the group of a task.
+  graph::AxisMask group_axes(const Task& task) const;
+  /// The axes of a table along which there are several ranks.
+  graph::AxisMask table_axes(ClassId cls, program::TableId table) const;
   /// True if the ranks of these classes have all parts of a tensor: in one layout, or, where some
   /// hold it in buckets, all of its elements.
   bool covers(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;

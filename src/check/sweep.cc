@@ -311,7 +311,7 @@ Matching::Meeting Sweep::meet(const std::vector<ClassId>& classes,
   return meeting;
 }
 
-bool Sweep::run(Hazards& hazards, Values* values) {
+bool Sweep::run(Hazards& hazards, Interpreter* interpreter) {
   // One run with sends that complete alone gives the order in which every task is looked at once:
   // first its hazards, under the clock of what is known to be finished before it (the clock of its
   // lane joined with those of its dependencies), then its values. What it overwrote is lost to
@@ -335,9 +335,9 @@ bool Sweep::run(Hazards& hazards, Values* values) {
     }
     lost.clear();
     hazards.visit(ref.cls, ref.task, global, before, &lost);
-    if (values) {
+    if (interpreter) {
       for (BufferId buffer : lost) {
-        values->lose(ref.cls, buffer);
+        interpreter->invalidate(ref.cls, buffer);
       }
     }
     ++before[place_of(task.lane)];
@@ -350,7 +350,7 @@ bool Sweep::run(Hazards& hazards, Values* values) {
         for (int32_t global : tasks) {
           look_at(global);
         }
-        if (!values) return;
+        if (!interpreter) return;
         if (meeting) {
           instances.clear();
           for (const std::vector<int32_t>& instance : meeting->instances) {
@@ -359,13 +359,13 @@ bool Sweep::run(Hazards& hazards, Values* values) {
               refs.push_back(ctx_.ref(global));
             }
           }
-          return values->meet(instances);
+          return interpreter->meet(instances);
         }
         for (int32_t global : tasks) {
           const TaskRef ref = ctx_.ref(global);
           const bool receive = is_receive(ctx_.kind(ctx_.task(ref)));
-          values->step(ref.cls, ref.task, global,
-                       receive ? matching_.partners(global) : std::span<const int32_t>());
+          interpreter->step(ref.cls, ref.task, global,
+                            receive ? matching_.partners(global) : std::span<const int32_t>());
         }
       });
   if (ended) return true;

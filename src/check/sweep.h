@@ -13,7 +13,7 @@
 #include "check/abstract_run.h"
 #include "check/context.h"
 #include "check/hazards.h"
-#include "check/values/values.h"
+#include "check/values/interpreter.h"
 
 namespace hocket::check {
 
@@ -23,9 +23,9 @@ class Sweep {
 
   /// Pairs sends with receives and the collectives that cross classes; reports what does not pair.
   void match();
-  /// Runs all lanes, with sends that complete alone. `values` may be null (no reference). False if
-  /// some lanes got stuck, which is reported.
-  bool run(Hazards& hazards, Values* values);
+  /// Runs all lanes, with sends that complete alone. `interpreter` may be null (no reference).
+  /// False if some lanes got stuck, which is reported.
+  bool run(Hazards& hazards, Interpreter* interpreter);
   /// For a program that ends when sends complete alone: who waits for whom when a send waits for
   /// its receiver instead, or "" if it ends then, too.
   std::string stuck_when_sends_wait() const;

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "check/values/values.h"
+#include "check/values/interpreter.h"
 
 namespace hocket::check {
 namespace {
@@ -47,7 +47,7 @@ std::string cost_differs(const program::Kind& kind, const ops::Op& op, int64_t e
                      kind.flops, kind.bytes, kind.op, want.flops, want.bytes);
 }
 
-void check_costs(Context& ctx, const Values* values) {
+void check_costs(Context& ctx, const Interpreter* interpreter) {
   std::vector<bool> seen(ctx.kinds.size(), false);
   for (size_t cls = 0; cls < ctx.program.classes.size(); ++cls) {
     const auto& tasks = ctx.program.classes[cls].tasks;
@@ -58,7 +58,7 @@ void check_costs(Context& ctx, const Values* values) {
       seen[k] = true;
       int64_t experts = 0;  // even routing brings rows by the rank's share of all experts
       if (has_rows(kind)) {
-        experts = values ? values->experts(tasks[i].kind) : 0;
+        experts = interpreter ? interpreter->experts(tasks[i].kind) : 0;
         if (experts == 0) continue;  // without a reference, or refused for what it computes
       }
       const std::string wrong =

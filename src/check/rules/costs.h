@@ -9,7 +9,7 @@
 
 namespace hocket::check {
 
-class Values;
+class Interpreter;
 
 /// What FLOPs or bytes of a kind of `op` differ from those that the op works out; "" if none do.
 /// `experts`: of the whole tensors, see ops::Call.
@@ -18,7 +18,7 @@ std::string cost_differs(const program::Kind& kind, const ops::Op& op, int64_t e
 
 /// Refuses each kind of compute tasks whose FLOPs or bytes are not its op's, at the kind's first
 /// task. Work on routed rows follows from the local types and from how many experts the whole
-/// tensor has: such kinds are compared only if `values` (may be null) knows.
-void check_costs(Context& ctx, const Values* values);
+/// tensor has: such kinds are compared only if `interpreter` (may be null) knows.
+void check_costs(Context& ctx, const Interpreter* interpreter);
 
 }  // namespace hocket::check

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/values/families.h"
+#include "check/values/encoded_sets.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@ namespace hocket::check {
 
 using graph::CutId;
 
-FamilyId Families::intern(Sets sets) {
+FamilyId EncodedSets::intern(Sets sets) {
   std::sort(sets.begin(), sets.end());
   sets.erase(std::unique(sets.begin(), sets.end()), sets.end());
   const auto [known, fresh] = index_.try_emplace(sets, families_.size());
@@ -22,7 +22,7 @@ FamilyId Families::intern(Sets sets) {
   return known->second;
 }
 
-std::string Families::shares_of(const Sets& sets) const {
+std::string EncodedSets::shares_of(const Sets& sets) const {
   std::set<std::string> shares;
   for (const std::vector<Addends>& addends : sets) {
     std::string share;
@@ -43,7 +43,7 @@ std::string Families::shares_of(const Sets& sets) const {
   return text;
 }
 
-AxisMask Families::axes(FamilyId id) const {
+AxisMask EncodedSets::axes(FamilyId id) const {
   AxisMask axes = 0;
   for (const std::vector<Addends>& addends : families_[id]) {
     for (const Addends& part : addends) {
@@ -53,7 +53,7 @@ AxisMask Families::axes(FamilyId id) const {
   return axes;
 }
 
-FamilyId Families::unite(FamilyId left, FamilyId right) {
+FamilyId EncodedSets::unite(FamilyId left, FamilyId right) {
   if (left == right) return left;
   const auto [known, fresh] = unions_.try_emplace({left, right}, FamilyId{});
   if (fresh) {
@@ -64,7 +64,7 @@ FamilyId Families::unite(FamilyId left, FamilyId right) {
   return known->second;
 }
 
-FamilyId Families::from_peer(FamilyId id, const graph::Shift& shift) {
+FamilyId EncodedSets::from_peer(FamilyId id, const graph::Shift& shift) {
   if (!(axes(id) & graph::axis_bit(shift.axis))) return id;
   const auto [known, fresh] = from_peers_.try_emplace({id, shift}, FamilyId{});
   if (fresh) {
@@ -79,7 +79,7 @@ FamilyId Families::from_peer(FamilyId id, const graph::Shift& shift) {
   return known->second;
 }
 
-FamilyId Families::at(FamilyId id, AxisMask over, const graph::Coords& coords) {
+FamilyId EncodedSets::at(FamilyId id, AxisMask over, const graph::Coords& coords) {
   Sets sets = families_[id];
   for (std::vector<Addends>& addends : sets) {
     for (Addends& part : addends) {
@@ -89,7 +89,7 @@ FamilyId Families::at(FamilyId id, AxisMask over, const graph::Coords& coords) {
   return intern(std::move(sets));
 }
 
-FamilyId Families::over_all(FamilyId id, AxisMask over) {
+FamilyId EncodedSets::over_all(FamilyId id, AxisMask over) {
   const FamilyId before = settled(id);
   const AxisMask differ = axes(before) & over;
   if (differ == 0) return before;
@@ -105,7 +105,7 @@ FamilyId Families::over_all(FamilyId id, AxisMask over) {
   return known->second;
 }
 
-FamilyId Families::settled(FamilyId id) {
+FamilyId EncodedSets::settled(FamilyId id) {
   const auto [known, fresh] = settled_.try_emplace(id, id);
   if (!fresh) return known->second;
   FamilyId settled = id;
@@ -125,9 +125,9 @@ FamilyId Families::settled(FamilyId id) {
 }
 
 /// The parts of one base at one coordinate after another.
-class Families::Joining {
+class EncodedSets::Joining {
  public:
-  Joining(Families& families, std::span<const Part> parts, CutId wanted, int64_t extent,
+  Joining(EncodedSets& families, std::span<const Part> parts, CutId wanted, int64_t extent,
           int64_t size)
       : families_(families), parts_(parts), wanted_(wanted), extent_(extent), size_(size) {}
 
@@ -179,7 +179,7 @@ class Families::Joining {
     }
   }
 
-  Families& families_;
+  EncodedSets& families_;
   std::span<const Part> parts_;
   CutId wanted_;
   int64_t extent_, size_;
@@ -188,7 +188,8 @@ class Families::Joining {
   bool same_ = true;
 };
 
-FamilyId Families::join(std::span<const Part> parts, CutId wanted, int64_t extent, int64_t size) {
+FamilyId EncodedSets::join(std::span<const Part> parts, CutId wanted, int64_t extent,
+                           int64_t size) {
   const auto [known, fresh] = joins_.try_emplace(
       {std::vector(parts.begin(), parts.end()), wanted, extent, size}, FamilyId{kNone});
   if (!fresh) return known->second;
@@ -206,7 +207,7 @@ FamilyId Families::join(std::span<const Part> parts, CutId wanted, int64_t exten
   return known->second;
 }
 
-double Families::size_of(const std::vector<Addends>& addends) const {
+double EncodedSets::size_of(const std::vector<Addends>& addends) const {
   double size = 1;
   for (const Addends& part : addends) {
     const int64_t cells = cuts_[part.set].cells;
@@ -215,7 +216,7 @@ double Families::size_of(const std::vector<Addends>& addends) const {
   return size;
 }
 
-FamilyId Families::by_coordinate(AxisMask axes, const std::vector<FamilyId>& families) {
+FamilyId EncodedSets::by_coordinate(AxisMask axes, const std::vector<FamilyId>& families) {
   // As many functions as the most that a coordinate has, each of sets that are as large everywhere,
   // as far as may be; where there are fewer, the last one again.
   size_t most = 0;
@@ -251,7 +252,7 @@ FamilyId Families::by_coordinate(AxisMask axes, const std::vector<FamilyId>& fam
   return intern(std::move(made));
 }
 
-std::string Families::text(FamilyId id) const {
+std::string EncodedSets::text(FamilyId id) const {
   constexpr size_t kMost = 8;
   std::string text;
   for (size_t i = 0; i < families_[id].size(); ++i) {

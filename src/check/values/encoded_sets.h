@@ -17,11 +17,12 @@ namespace hocket::check {
 
 using FamilyId = Id<struct Family>;
 
-/// Families of sets of addends, each set encoded at once, interned over the coordinates of one box
-/// of ranks: a set is a function of them, as it is in a piece. No addends: all of a finished value.
-class Families {
+/// EncodedSets of sets of addends, each set encoded at once, interned over the coordinates of one
+/// box of ranks: a set is a function of them, as it is in a piece. No addends: all of a finished
+/// value.
+class EncodedSets {
  public:
-  explicit Families(graph::CutTable& cuts) : cuts_(cuts) {}
+  explicit EncodedSets(graph::CutTable& cuts) : cuts_(cuts) {}
 
   /// Of one set.
   FamilyId of(const std::vector<Addends>& addends) { return intern({addends}); }
