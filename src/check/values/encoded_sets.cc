@@ -124,14 +124,14 @@ FamilyId EncodedSets::settled(FamilyId id) {
   return settled;
 }
 
-/// The parts of one base at one coordinate after another.
+/// Joins the parts of one base, coordinate by coordinate, and compares the losses between these.
 class EncodedSets::Joining {
  public:
   Joining(EncodedSets& families, std::span<const Part> parts, CutId wanted, int64_t extent,
           int64_t size)
       : families_(families), parts_(parts), wanted_(wanted), extent_(extent), size_(size) {}
 
-  /// The sets of the parts that overlap what is wanted.
+  /// Returns the sets of the parts that overlap the wanted region at a coordinate.
   FamilyId at(const graph::Coords& coords) {
     graph::CutTable& cuts = families_.cuts_;
     Sets all;
@@ -156,7 +156,7 @@ class EncodedSets::Joining {
     return families_.intern(std::move(all));
   }
 
-  /// True if no index of the same addends lost something of other sets at another coordinate.
+  /// True if every index of the same addends lost the same sets at all coordinates.
   bool same() const {
     bool same = same_;
     FamilyId of{kNone};
@@ -183,7 +183,7 @@ class EncodedSets::Joining {
   std::span<const Part> parts_;
   CutId wanted_;
   int64_t extent_, size_;
-  /// By addends and the first index: the end, and what was lost.
+  /// By addends and first index of a run: its end, and the sets that were lost.
   std::map<std::pair<FamilyId, int64_t>, std::pair<int64_t, FamilyId>> lost_;
   bool same_ = true;
 };
@@ -217,8 +217,8 @@ double EncodedSets::size_of(const std::vector<Addends>& addends) const {
 }
 
 FamilyId EncodedSets::by_coordinate(AxisMask axes, const std::vector<FamilyId>& families) {
-  // As many functions as the most that a coordinate has, each of sets that are as large everywhere,
-  // as far as may be; where there are fewer, the last one again.
+  // Makes as many functions as the largest number of sets at any coordinate. Sorting by size lets a
+  // function have sets of equal size everywhere, if possible; missing sets repeat the last one.
   size_t most = 0;
   std::vector<Sets> ordered;
   for (const FamilyId family : families) {

@@ -22,7 +22,7 @@ int64_t total(const PackRow& row) {
   return length;
 }
 
-/// Appends a run, which may continue the last one.
+/// Appends a run, merged with the last one if it continues that.
 void append(PackRow* row, const PackRun& run) {
   if (run.length == 0) return;
   if (!row->empty()) {
@@ -36,8 +36,8 @@ void append(PackRow* row, const PackRun& run) {
   row->push_back(run);
 }
 
-/// Of components that are not different ones in ascending order, as those of a pack are, appends
-/// how they compare: a normal form depends on nothing else of them.
+/// Appends how components compare, unless they are distinct and ascending, as those of a pack are.
+/// A normal form depends on nothing else of its components.
 void append_order(std::span<const Value> components, std::vector<int64_t>* order) {
   const auto in_order = [](const Value& left, const Value& right) { return left < right; };
   const bool zeros = std::any_of(components.begin(), components.end(),
@@ -108,9 +108,9 @@ PackId Packs::make(Question question, std::span<const Value> components, AxisMas
 }
 
 Packs::Made Packs::normal(std::span<const Value> components, AxisMask axes, const RowAt& row) {
-  // The rows as they come, then the normal form: the components that some rank has, in order, equal
-  // ones united; then axes without influence. Few of many are what a small part of a long pack has:
-  // only those are sorted.
+  // Takes the rows, then normalises: keeps the components that some rank has, sorted, with equal
+  // ones merged; then drops axes without influence. A small part of a long pack has few of its many
+  // components, so only these are sorted.
   std::vector<std::pair<Coords, PackRow>> rows;
   std::vector<int32_t> place(components.size(), kNone);
   std::vector<int32_t> used;
@@ -161,7 +161,7 @@ Packs::Made Packs::normal(std::span<const Value> components, AxisMask axes, cons
     }
   }
   for (auto& [coords, runs] : rows) {
-    bool first = true;  // of those that differ on other axes only
+    bool first = true;  // among the coordinates that differ on dropped axes only
     for (int32_t axis = 0; axis < kMaxCutAxes; ++axis) {
       first = first && ((shape.axes & axis_bit(axis)) || coords[axis] == 0);
     }
@@ -298,7 +298,7 @@ bool Packs::side_by_side(std::span<const PackId> ids,
   cuts_.for_each(axes(ids), {}, [&](const Coords& coords) {
     if (!same) return;
     const int64_t length = total(at(ids[0], coords));
-    // What is left of the run at hand, by pack.
+    // By pack: the current run, and the elements of it that are done.
     std::vector<size_t> next(ids.size(), 0);
     std::vector<int64_t> done(ids.size(), 0);
     for (PackId id : ids) {

@@ -26,9 +26,8 @@ constexpr int32_t lowest(AxisMask axes) { return axes ? std::countr_zero(axes) :
 Pieces::Pieces(const Coords& extents, const OpKeys& keys) : cuts(extents), keys_(keys) {}
 
 PieceId Pieces::intern(Piece piece) {
-  // The one place where pieces are made: whatever was done to cuts and sets, addends that the cuts
-  // do not need are no longer told, a reduction that has all that are needed is finished, and
-  // elements that are whole rows are told as such.
+  // All pieces are made here, in normal form: addends that the cuts do not need are dropped, a
+  // reduction with all needed addends is finished, and elements that are whole rows become rows.
   for (Addends& part : piece.addends) {
     if (spaces_[part.space].row == kNone) continue;
     Space space = spaces_[part.space];
@@ -58,7 +57,7 @@ CutId Pieces::needed(SpaceId space_id, const Piece& piece) {
   if (!fresh) return known->second;
   const AxisMask axes = cuts.axes(by);
   const graph::Attrs& attrs = keys_[space.key].attrs;
-  if (space.by_size % cuts[by].cells != 0) return known->second;  // local-size tells
+  if (space.by_size % cuts[by].cells != 0) return known->second;  // refused by local-size
   std::vector<std::vector<graph::Run>> rows;
   cuts.for_each(axes, {}, [&](const Coords& at) {
     std::vector<graph::Run>& row = rows.emplace_back();
@@ -156,7 +155,7 @@ AxisMask Pieces::cut_axes(PieceId id) const {
 }
 
 namespace {
-/// Of a symbol, what every value is a multiple of.
+/// Size of a dim; of a symbol, the number that all its values are multiples of.
 int64_t known_size(const graph::Dim& dim) { return dim.symbolic() ? dim.multiple() : int64_t{dim}; }
 }  // namespace
 
@@ -171,7 +170,7 @@ TypeId Pieces::cut_type(PieceId id, TypeId logical, TypeTable& types, const grap
       if (size < 0) return kNone;
       continue;
     }
-    // Whatever its value: equal cells, and of these one of so many equal parts.
+    // A symbol can be cut only into equal cells, of which a rank has one of several equal parts.
     const int64_t cells = cuts[cut].cells;
     const int64_t held = cuts.local_size(cut, cells);
     if (held <= 0 || cells % held != 0 || !size.divides_into(cells)) return kNone;
@@ -201,7 +200,7 @@ TypeId Pieces::local_type(PieceId id, TypeId logical, TypeTable& types,
 Moved Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
                    const graph::TensorType& logical, CutId counted) {
   const comm::Move& move = movement.move;
-  int64_t size = 0;  // of the dim of which each rank gets a block
+  int64_t size = 0;  // of the dim that is scattered
   if (move.part == comm::Move::Part::block) {
     const graph::Dim& dim = logical.dims[static_cast<size_t>(movement.part_dim)];
     size = dim.symbolic() ? 0 : int64_t{dim};
@@ -218,9 +217,8 @@ Moved Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
 
 Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
                          int64_t size, CutId counted) {
-  // First all parts are put together, then each rank takes its block of that, if it takes one. What
-  // is put together must be alike on all ranks but for what tells the parts apart: the cut of the
-  // dim along which they are placed side by side, or the sets of addends.
+  // First combines all parts, then takes each rank's block of the result, if the op scatters. All
+  // ranks must hold equal pieces, except for the cut of the gathered dim, or the sets of addends.
   Moved moved;
   Piece result = piece;
   const auto refused = [&](Moved::Fault fault, AxisMask axes) {
@@ -270,8 +268,8 @@ Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement
   return moved;
 }
 
-/// Unites the addends of all ranks along `over`; false, and `moved` says why, if they do not add
-/// up.
+/// Unites the addends of all ranks along `over`. Returns false, and fills `moved`, if they do not
+/// add up.
 bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* moved) {
   AxisMask lacking = over;
   std::vector<Addends> parts;
@@ -283,7 +281,7 @@ bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* mo
     alike = alike && spaces_[part.space].monoid == monoid;
     part.set = cuts.unite_over(part.set, over);
   }
-  // The greatest of several parts of one maximum, however they overlap.
+  // Parts of one maximum may overlap.
   const bool repeats = monoid == ops::Monoid::max && parts.size() == 1;
   moved->axis = lowest(lacking ? lacking : over);
   if (lacking) {
@@ -296,11 +294,11 @@ bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* mo
   return moved->fault == Moved::Fault::none;
 }
 
-/// True if the boxes of addends that the ranks along `over` hold are disjoint and fill the box of
-/// what they hold together: then their sum has each addend of that box once.
+/// True if the boxes of addends that the ranks along `over` hold are disjoint, and fill the box of
+/// their union: their sum then has each addend of that box once.
 bool Pieces::fills_hull(const std::vector<Addends>& parts, AxisMask over) {
-  // A rank holds a box: a set per reduction. Boxes fill their hull if their volumes add up to its
-  // volume and no two overlap. With one reduction the hull is the union: the volumes say it all.
+  // A rank holds a box: one set per reduction. Boxes fill their hull if their volumes add up to its
+  // volume and no two overlap. With one reduction the hull is the union, so volumes suffice.
   AxisMask rest = 0;
   std::vector<int64_t> cells;
   std::vector<CutId> hull;
@@ -358,7 +356,7 @@ PieceId Pieces::from_peer(PieceId id, const graph::Shift& shift) {
 }
 
 PieceId Pieces::unite(PieceId left, PieceId right, ops::Monoid monoid) {
-  // All but one reduction must be alike. In that one, a part that lacks the space has all of it.
+  // All reductions but one must be equal. A part that lacks the space of that one has all addends.
   const Piece& one = pieces_[left];
   const Piece& other = pieces_[right];
   if (one.cut != other.cut) return kNone;
@@ -404,7 +402,7 @@ bool Pieces::has_support(PieceId id, int dim) const {
 }
 
 bool Pieces::is_identity(PieceId id, ops::Monoid monoid) const {
-  // A part of nothing is what its own reduction begins with: 0 of a sum, -inf of a maximum.
+  // An empty part is the identity of its own reduction: 0 for a sum, -inf for a maximum.
   const auto& addends = pieces_[id].addends;
   const bool empty = std::any_of(addends.begin(), addends.end(),
                                  [&](const Addends& part) { return cuts.empty(part.set); });
@@ -427,7 +425,7 @@ PieceId Pieces::known_as(const graph::CoordBox& box, PieceId id, int dim, bool g
 }
 
 CutId Pieces::known_as(const graph::CoordBox& box, CutId cut, bool guess) {
-  // Told apart by what they are on the ranks of the box, and on others on the nearest of these.
+  // The key of a cut is its restriction to the box, extended to other ranks by the nearest rank.
   const AxisMask axes = cuts.axes(cut);
   const int64_t cells = cuts[cut].cells;
   bool all = true;
@@ -465,7 +463,7 @@ bool Pieces::is_guess(const graph::CoordBox& box, CutId cut) const {
 AtRank Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
                          const graph::CoordBox& box) const {
   AtRank wrong;
-  // Also where the task says something else on ranks that hold the same.
+  // Begins may differ even on ranks that hold equal cuts.
   const AxisMask axes = cuts.axes(cut) | begins.axes(letter);
   cuts.for_each(axes, box.begin, [&](const Coords& at) {
     if (!box.contains(at, axes)) return;
@@ -486,8 +484,8 @@ AtRank Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& beg
 
 CutId Pieces::made_run(char letter, int64_t class_has, int64_t size, const Begins& begins,
                        const graph::CoordBox& box, AtRank* why) {
-  // Ranks of the class have as much as its type says; others, whose type is not at hand, what lies
-  // before the next rank's begin, so that all classes speak of one piece.
+  // Ranks of the class have as many indices as its type says. Ranks of others, whose type is not at
+  // hand, have all indices up to the next begin, so that all classes derive one piece.
   if (class_has == size) return CutTable::kWhole;
   const AxisMask axes = begins.axes(letter);
   std::set<int64_t> all{size};
@@ -511,8 +509,8 @@ CutId Pieces::made_run(char letter, int64_t class_has, int64_t size, const Begin
 bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
                        std::span<const PieceId> in, std::span<const TypeId> logical,
                        const TypeTable& types, LetterCuts* held, Taken* taken) const {
-  // The first input that has a letter says how it is cut; all others must be cut so, and only what
-  // the op may be cut along is cut at all. Without letters everything is whole.
+  // The first input that has a letter defines its cut. All other inputs must agree, and only
+  // letters that the op may be split along are cut. Without letters everything is whole.
   for (size_t i = 0; i < in.size(); ++i) {
     const Piece& piece = pieces_[in[i]];
     for (size_t dim = 0; dim < piece.dims; ++dim) {
@@ -555,8 +553,8 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
                             std::span<const graph::TensorType> local_out, const TypeTable& types,
                             const Begins& begins, const graph::CoordBox& box, LetterCuts* held,
                             Taken* taken) {
-  // Letters that the op takes by position. One that no input has is a run of what the outputs have
-  // of it, from where the task says. All must then begin where the task says, on every rank.
+  // Handles positional letters. A letter that no input has gets a run as long as in the outputs,
+  // from where the task says. All must begin where the task says, on every rank.
   const auto refused = [&](AxisMask axes) {
     taken->fault = Taken::Fault::begin;
     taken->axes = axes;
@@ -594,8 +592,9 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
 
 bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
                           LetterCuts* held, std::vector<Addends>* lifted, Taken* taken) {
-  // An input that is a sum over a letter has the addends that the letter's cut says, no others. Of
-  // the rest one may be unfinished, where the op is linear in it: its addends are lifted.
+  // An input that the notation calls a sum over a letter must have exactly the addends of the
+  // letter's cut. One of the other inputs may be unfinished, if the op is linear in it: its addends
+  // are lifted.
   const std::string_view linear = keys_[key].rules->layout.linear;
   int partial_input = -1;
   for (size_t i = 0; i < in.size(); ++i) {
@@ -638,14 +637,12 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
                    std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
                    const TypeTable& types, const Begins& begins, const graph::CoordBox& box) {
   // Every letter must have one cut in all inputs that have it, and be whole unless the op acts
-  // index by index along it or contracts it; where the op goes by position, the cut is one run and
-  // the task must say where it begins. An output has the cuts of its letters, and is an unfinished
-  // reduction over every cut letter that it lacks. One input may itself be an unfinished sum, if
-  // the op is linear in it: then all outputs are, over the same addends. An input that is a sum
-  // over a letter ("e/t", counts) has exactly the addends that the cut of the letter says. Of a
-  // positional letter that no input has, the output is the run that begins where the task says. Of
-  // a symbol only what holds for every value counts: where a part begins, and which indices are
-  // needed, changes from step to step.
+  // index by index along it or contracts it. Where the op goes by position, the cut is one run that
+  // begins where the task says. An output has the cuts of its letters, and is an unfinished
+  // reduction over every cut letter that it lacks. An input that the notation calls a sum (counts)
+  // has exactly the addends of the letter's cut. A positional letter that no input has gives the
+  // output a run that begins where the task says. Of a symbol only rules for every value hold,
+  // since begins and needed indices change from step to step.
   const OpKey& op = keys_[key];
   const ops::LayoutRule& rule = op.rules->layout;
   Taken taken;
@@ -669,7 +666,7 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
       const CutId cut = known.cut;
       if (cut == kNone || has.find(letter) != std::string::npos) continue;
       Space space{.key = key, .letter = letter, .monoid = rule.monoid(letter)};
-      // Which indices of a symbol are needed is not known before a step: all are.
+      // Of a symbol all indices are needed, since its size is not known before the step.
       const ops::Support* support = rule.support_of(letter, static_cast<int>(output));
       if (support && !known.symbolic && !held.of(support->by).symbolic) {
         space.needs = intern_support(support->of);
@@ -692,8 +689,8 @@ char Pieces::letter_of(SpaceId space) const {
 }
 
 Held Pieces::held(PieceId id, const graph::TensorType& logical, const Coords& at) {
-  // Addends in their own cells. Missing are those that the indices at hand need: all, or as the
-  // space says.
+  // Addends are counted in their own cells. Missing are those of the addends that the local indices
+  // need.
   Held held;
   const Piece piece = pieces_[id];
   for (size_t dim = 0; dim < piece.dims; ++dim) {
@@ -720,7 +717,7 @@ Held Pieces::held(PieceId id, const graph::TensorType& logical, const Coords& at
 }
 
 bool Pieces::layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const {
-  // As graph::to_string writes a layout; the axes may be those of several roles.
+  // Writes a layout like graph::to_string; the axes may be those of several roles.
   std::map<int32_t, std::string> placements;  // by axis
   std::map<int32_t, std::string> words;       // by place in the mesh
   std::vector<int32_t> axes;
