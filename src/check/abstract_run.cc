@@ -39,8 +39,7 @@ bool AbstractRun::together(int32_t task) const {
 
 void AbstractRun::wake(int32_t lane) { ready_[lane / kNumLanes] |= 1u << (lane % kNumLanes); }
 
-/// Of the lanes of a class that may go on, the one with the earliest task in issue order does: a
-/// forgotten dependency then shows as the race that it is.
+/// Prefers issue order, so that a forgotten dependency shows as a race, not as a strange schedule.
 int32_t AbstractRun::next_lane(size_t cls) {
   int32_t best = -1;
   int32_t first = std::numeric_limits<int32_t>::max();
@@ -77,12 +76,12 @@ bool AbstractRun::is_there(int32_t task) const {
 }
 
 const Matching::Meeting* AbstractRun::advance(int32_t lane) {
-  // A task ends when the tasks it depends on have ended, and further
+  // A task ends when its dependencies have ended, and in addition
   //   a receive:  when its sends have ended (sends complete alone), or with them (sends wait);
   //   a send:     at once, or with its receives;
   //   a collective over several classes: with the tasks of all other classes.
-  // A lane that waits for one task hangs itself into that task's list and is woken by its end. One
-  // that waits for others to arrive notes that it is there; the last to arrive ends them all.
+  // A lane that waits for one task registers in that task's list, and is woken by its end. A lane
+  // that waits for partners sets `arrived_`; the last partner to arrive ends them all.
   ended_.clear();
   ready_[lane / kNumLanes] &= ~(1u << (lane % kNumLanes));
   const int32_t task = head_task(lane);
@@ -106,7 +105,7 @@ const Matching::Meeting* AbstractRun::advance(int32_t lane) {
     const std::span<const int32_t> others = matching_.partners(task);
     const bool receive = is_receive(info);
     if (others.empty() && (receive || sends_ == Sends::wait)) {
-      return nullptr;  // reported; waits for ever
+      return nullptr;  // reported as unmatched; waits forever
     }
     if (sends_ == Sends::alone) {
       for (int32_t other : others) {
@@ -136,8 +135,8 @@ const Matching::Meeting* AbstractRun::advance(int32_t lane) {
   return &all;
 }
 
-/// Both ends of a message, and with them all that share an end with them, if all are there: sends
-/// first.
+/// Ends both ends of a message, and all messages that share an end with it, once all ends have
+/// arrived. Sends end first.
 void AbstractRun::end_message(int32_t task) {
   std::vector<int32_t> ends{task};
   for (size_t i = 0; i < ends.size(); ++i) {
@@ -180,11 +179,11 @@ AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
 }
 
 std::vector<AbstractRun::Cycle> AbstractRun::cycles() const {
-  // Every stuck lane waits, through its head, for a task of another lane, and so for the head of
-  // that one. Following these waits from each lane ends at a lane that waits for nobody who could
-  // come (reported elsewhere), at one that was followed before, or comes back to the path: a cycle.
+  // Every stuck lane waits, at its head, for a task of another lane, and so for the head of that
+  // lane. A path of such waits ends at a lane without a possible partner (reported elsewhere), at a
+  // lane visited before, or at a lane of the path: a cycle.
   const int32_t num_lanes = static_cast<int32_t>(head_.size());
-  std::vector<uint8_t> colour(head_.size(), 0);  // 1: on the current path, 2: done with
+  std::vector<uint8_t> colour(head_.size(), 0);  // 1: on the current path, 2: finished
   std::vector<Cycle> found;
   for (int32_t start = 0; start < num_lanes; ++start) {
     if (head_task(start) < 0 || colour[start]) continue;

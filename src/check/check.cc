@@ -23,8 +23,8 @@
 namespace hocket::check {
 namespace {
 
-/// What a verdict without problems proves. Each claim names what showed it, and nothing is claimed
-/// that this check did not look at: no memory without a plan, no values without a reference.
+/// Adds the claims that a verdict without problems proves, each with its method. Claims nothing
+/// about memory without a plan, or about values without a reference.
 void claim(Verdict& verdict, bool planned, bool values) {
   const auto add = [&](std::string what, std::string rule) {
     verdict.proved.push_back({std::move(what), std::move(rule)});
@@ -78,7 +78,7 @@ bool has_ragged(const Program& program) {
   return false;
 }
 
-/// What the claims take for granted, and what lies outside of them; of a refused program, too.
+/// Adds assumptions and scope of the claims, also to a refused program.
 void state_limits(Verdict& verdict, const Context& ctx, bool values) {
   if (values) {
     verdict.assumptions = {
@@ -118,8 +118,8 @@ void state_limits(Verdict& verdict, const Context& ctx, bool values) {
 
 Verdict run(const Program& program, Reference* reference, const CheckOptions& options);
 
-/// A program with every part of a task as a task, checked; what is found is said of the tasks that
-/// have them.
+/// Checks a program in which every part of a task is a task. Reports problems of the original
+/// tasks.
 Verdict run_parts(const program::Expanded& expanded, Reference* reference,
                   const CheckOptions& options) {
   Verdict verdict = run(expanded.program, reference, options);
@@ -135,7 +135,8 @@ Verdict run_parts(const program::Expanded& expanded, Reference* reference,
   return verdict;
 }
 
-/// Nothing, and reported, of parts that do not fit. With that rule off, as if there were none.
+/// Expands tasks in parts. Returns nothing, and reports, if the parts do not fit; with that rule
+/// off, expands as if there were no parts.
 std::optional<program::Expanded> write_out_parts(Context& ctx) {
   TaskRef at;
   std::string text;
@@ -162,9 +163,9 @@ std::optional<program::Expanded> write_out_parts(Context& ctx) {
   return whole;
 }
 
-/// Shared by both entries; `reference` null: no values. The structural rules come first: only when
-/// they hold do ids, types and lanes mean what the other parts take them to mean. Then one sweep
-/// over the tasks shows order, hazards and values; memory and costs look at the program as a whole.
+/// Checks a program. `reference` null: checks no values. Structural rules come first, since all
+/// other parts rely on valid ids, types and lanes. Then one pass over the tasks checks order,
+/// hazards and values; memory and costs are checked on the program as a whole.
 Verdict run(const Program& program, Reference* reference, const CheckOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   Verdict verdict;

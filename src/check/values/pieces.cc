@@ -639,10 +639,11 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
   // Every letter must have one cut in all inputs that have it, and be whole unless the op acts
   // index by index along it or contracts it. Where the op goes by position, the cut is one run that
   // begins where the task says. An output has the cuts of its letters, and is an unfinished
-  // reduction over every cut letter that it lacks. An input that the notation calls a sum (counts)
-  // has exactly the addends of the letter's cut. A positional letter that no input has gives the
-  // output a run that begins where the task says. Of a symbol only rules for every value hold,
-  // since begins and needed indices change from step to step.
+  // reduction over every cut letter that it lacks. One input may itself be an unfinished sum if the
+  // op is linear in it; all outputs are then unfinished over the same addends. An input that the
+  // notation calls a sum ("e/t", counts) has exactly the addends of the letter's cut. A positional
+  // letter that no input has gives the output a run that begins where the task says. Of a symbol
+  // only rules for every value hold, since begins and needed indices change from step to step.
   const OpKey& op = keys_[key];
   const ops::LayoutRule& rule = op.rules->layout;
   Taken taken;
