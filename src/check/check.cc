@@ -12,11 +12,11 @@
 #include "check/context.h"
 #include "check/hazards.h"
 #include "check/memory.h"
+#include "check/order_checker.h"
 #include "check/reference.h"
 #include "check/rules/costs.h"
 #include "check/rules/rules.h"
 #include "check/rules/structure.h"
-#include "check/sweep.h"
 #include "check/values/interpreter.h"
 #include "program/parts.h"
 
@@ -208,9 +208,9 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
     if (reference) {
       interpreter = std::make_unique<Interpreter>(ctx, *reference, hazards);
     }
-    Sweep sweep(ctx);
-    sweep.match();
-    const bool finished = sweep.run(hazards, interpreter.get());
+    OrderChecker order(ctx);
+    order.match();
+    const bool finished = order.run(hazards, interpreter.get());
     if (finished && interpreter) {
       interpreter->finish();
     }
@@ -224,10 +224,10 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
     }
     check_costs(ctx, interpreter.get());
     if (problems.count == 0) {
-      verdict.stuck_when_sends_wait = sweep.stuck_when_sends_wait();
+      verdict.stuck_when_sends_wait = order.stuck_when_sends_wait();
     }
-    verdict.num_messages = sweep.num_messages();
-    verdict.num_collectives = sweep.num_collectives();
+    verdict.num_messages = order.num_messages();
+    verdict.num_collectives = order.num_collectives();
   }
   verdict.num_problems = problems.count;
   verdict.problems = std::move(problems.list);

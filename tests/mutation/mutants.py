@@ -202,7 +202,7 @@ MUTANTS = [
            "buffer.expected_bytes != kNone ? buffer.expected_bytes / 2 : buffer.type.bytes()",
            "ragged buffers count with half of what they are expected to hold",
            ("check/memory_test", "plans/memory_test")),
-    Mutant(56, "src/check/sweep.cc",
+    Mutant(56, "src/check/order_checker.cc",
            "if («!same && !program::may_meet(ctx_.program.kind(ctx_.task(ref)), "
            "ctx_.program.kind(ctx_.task(refs[0])))») {", "false",
            "different collectives may meet", RULES),
@@ -315,7 +315,7 @@ MUTANTS = [
            "a refusal does not say which addends are missing", ("check/where_test",)),
 
     # --- peers by tables
-    Mutant(82, "src/check/sweep.cc", "if («peer != ctx_.ways.peers(other)[place]») continue;", "true",
+    Mutant(82, "src/check/order_checker.cc", "if («peer != ctx_.ways.peers(other)[place]») continue;", "true",
            "messages of one tag may go two ways to one peer", RULES),
     Mutant(83, "src/program/ways.cc", "if («from != kNone») return kNone;", "false",
            "two ranks may have one peer", RULES + ("check/check_test",)),

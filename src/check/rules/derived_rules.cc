@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows from running the tasks: the rules that are no rows (rules.cc), by name.
+// Implements: derived_rules (rules.h), the rules that follow from running the tasks.
 #include "check/rules/rules.h"
 
 namespace hocket::check {
 
 const std::vector<RuleInfo>& derived_rules() {
-  // Refused by check.cc, sweep.cc, hazards.cc, memory.cc, costs.cc, and by values.cc with
-  // collectives.cc and explain.cc: there the name of a rule stands beside its text.
+  // Reported by check.cc, order_checker.cc, hazards.cc, memory.cc, costs.cc and values/.
   static const std::vector<RuleInfo> rules = {
       {"parts-fit", "tasks in parts have blocks that their ops take one by one, all of one size"},
       {"micro-batches", "the program runs as many micro-batches as the reference"},
