@@ -9,7 +9,7 @@ namespace hocket::check {
 
 using program::kNumLanes;
 
-AbstractRun::AbstractRun(const Context& ctx, const Matching& matching, Sends sends)
+AbstractRun::AbstractRun(const Context& ctx, const Matching& matching, SendMode sends)
     : ctx_(ctx), matching_(matching), sends_(sends) {
   const size_t classes = ctx.program.classes.size();
   const size_t tasks = ctx.position.size();
@@ -33,8 +33,8 @@ int32_t AbstractRun::head_task(int32_t lane) const {
   return done < tasks.size() ? ctx_.global(cls, tasks[done]) : -1;
 }
 
-bool AbstractRun::together(int32_t task) const {
-  return sends_ == Sends::wait && is_message(ctx_.kind(ctx_.task(ctx_.ref(task))));
+bool AbstractRun::is_rendezvous(int32_t task) const {
+  return sends_ == SendMode::rendezvous && is_message(ctx_.kind(ctx_.task(ctx_.ref(task))));
 }
 
 void AbstractRun::wake(int32_t lane) { ready_[lane / kNumLanes] |= 1u << (lane % kNumLanes); }
@@ -70,7 +70,7 @@ void AbstractRun::end(int32_t task) {
   ended_.push_back(task);
 }
 
-bool AbstractRun::is_there(int32_t task) const {
+bool AbstractRun::has_arrived(int32_t task) const {
   const int32_t lane = lane_index(task);
   return arrived_[lane] && head_task(lane) == task;
 }
@@ -104,10 +104,10 @@ const Matching::Meeting* AbstractRun::advance(int32_t lane) {
   if (is_message(info)) {
     const std::span<const int32_t> others = matching_.partners(task);
     const bool receive = is_receive(info);
-    if (others.empty() && (receive || sends_ == Sends::wait)) {
+    if (others.empty() && (receive || sends_ == SendMode::rendezvous)) {
       return nullptr;  // reported as unmatched; waits forever
     }
-    if (sends_ == Sends::alone) {
+    if (sends_ == SendMode::eager) {
       for (int32_t other : others) {
         if (receive && !done_[other]) return wait_for(other);
       }
@@ -127,7 +127,7 @@ const Matching::Meeting* AbstractRun::advance(int32_t lane) {
   arrived_[lane] = 1;
   if (!all.complete) return nullptr;
   for (int32_t other : all.tasks) {
-    if (!is_there(other)) return nullptr;
+    if (!has_arrived(other)) return nullptr;
   }
   for (int32_t other : all.tasks) {
     end(other);
@@ -136,11 +136,11 @@ const Matching::Meeting* AbstractRun::advance(int32_t lane) {
 }
 
 /// Ends both ends of a message, and all messages that share an end with it, once all ends have
-/// arrived. Sends end first.
+/// arrived. SendMode end first.
 void AbstractRun::end_message(int32_t task) {
   std::vector<int32_t> ends{task};
   for (size_t i = 0; i < ends.size(); ++i) {
-    if (!is_there(ends[i])) return;
+    if (!has_arrived(ends[i])) return;
     for (int32_t other : matching_.partners(ends[i])) {
       if (std::find(ends.begin(), ends.end(), other) == ends.end()) {
         ends.push_back(other);
@@ -164,16 +164,16 @@ AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
     if (!done_[before]) return {before, "depends on"};
   }
   for (int32_t other : matching_.partners(task)) {
-    if (done_[other] || (together(task) && is_there(other))) continue;
+    if (done_[other] || (is_rendezvous(task) && has_arrived(other))) continue;
     if (is_receive(ctx_.kind(waiting))) return {other, "receives from"};
-    if (together(task)) return {other, "waits for its receiver"};
+    if (is_rendezvous(task)) return {other, "waits for its receiver"};
   }
   const int32_t meeting_id = matching_.meeting[task];
   if (meeting_id < 0) return {};
   const Matching::Meeting& all = matching_.meetings[meeting_id];
   if (!all.complete) return {};
   for (int32_t member : all.tasks) {
-    if (!is_there(member)) return {member, "meets"};
+    if (!has_arrived(member)) return {member, "meets"};
   }
   return {};
 }

@@ -40,14 +40,14 @@ struct Matching {
   std::vector<Meeting> meetings;
 };
 
-/// Completion of sends. `alone`: the message is buffered for the receiver (local ranks). `wait`:
-/// the send waits for its receiver, and both ends finish together (rendezvous, as in Gloo and
-/// NCCL).
-enum class Sends : uint8_t { alone, wait };
+/// Completion of sends. `eager`: the message is buffered for the receiver (local ranks).
+/// `rendezvous`: the send waits for its receiver, and both ends finish together (rendezvous, as in
+/// Gloo and NCCL).
+enum class SendMode : uint8_t { eager, rendezvous };
 
 class AbstractRun {
  public:
-  AbstractRun(const Context& ctx, const Matching& matching, Sends sends);
+  AbstractRun(const Context& ctx, const Matching& matching, SendMode sends);
 
   /// Runs all lanes. Calls `visit(tasks, meeting)` once per task, in an order that respects lanes,
   /// dependencies, messages and meetings. Tasks that end together come in one call; `meeting` is
@@ -72,20 +72,20 @@ class AbstractRun {
   /// lane as a waiter. Returns the collective over several classes that ended, or null.
   const Matching::Meeting* advance(int32_t lane);
   /// True if the lane of the task waits at it for partners only.
-  bool is_there(int32_t task) const;
+  bool has_arrived(int32_t task) const;
   void end(int32_t task);
   void end_message(int32_t task);
   /// Returns the ready lane of a class whose next task is the earliest in issue order; -1 if none.
   int32_t next_lane(size_t cls);
   int32_t lane_index(int32_t task) const;
-  int32_t head_task(int32_t lane) const;  ///< -1 at the end of the lane
-  bool together(int32_t task) const;      ///< true for a message end that waits for its other end
+  int32_t head_task(int32_t lane) const;   ///< -1 at the end of the lane
+  bool is_rendezvous(int32_t task) const;  ///< true for a message end that waits for its other end
   Wait waits_for(int32_t task) const;
   void wake(int32_t lane);
 
   const Context& ctx_;
   const Matching& matching_;
-  const Sends sends_;
+  const SendMode sends_;
   std::vector<uint8_t> done_;          ///< by task
   std::vector<int32_t> head_;          ///< by lane: number of its tasks that are done
   std::vector<uint8_t> arrived_;       ///< by lane: its head waits for partners only

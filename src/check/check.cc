@@ -40,16 +40,15 @@ void claim(Verdict& verdict, bool planned, bool values) {
                   verdict.num_messages, verdict.num_collectives),
       any_send ? "abstract runs of all lanes, one representative rank per class, with both sends"
                : "abstract run of all lanes, one representative rank per class");
-  add("no race: every two accesses to a buffer of which one writes are ordered; nothing is read "
+  add("no race: any two accesses to a buffer, one of them a write, are ordered; nothing is read "
       "before it is written",
       "vector clocks over lane order and dependencies");
   if (planned) {
-    add("memory that is used twice is free by then, workspaces included; all of it lies in the "
-        "arena",
+    add("reused memory is free by then, workspaces included; all of it lies in the arena",
         "owners of address ranges, swept in a topological order, under the same clocks");
   }
   if (!verdict.memory.empty()) {
-    add("a rank takes at most the memory below",
+    add("a rank needs at most the memory below",
         "pages of named buffers, and of the arena between offset and offset + expected size; "
         "messages not known to be received when the next is sent");
   }
@@ -59,7 +58,7 @@ void claim(Verdict& verdict, bool planned, bool values) {
             "single-device graph gives it ({} applications), in the layout the host expects; "
             "no rank has a part of a sequence where an op needs all of it{}",
             verdict.num_applications,
-            verdict.lossy.empty() ? "" : "; up to what the codecs below lose"),
+            verdict.lossy.empty() ? "" : "; up to the losses of the codecs below"),
         "terms and layouts derived from the tasks; op layout rules per mesh axis; sums as "
         "multisets");
   }
@@ -97,11 +96,11 @@ void state_limits(Verdict& verdict, const Context& ctx, bool values) {
         verdict.stuck_when_sends_wait);
   }
   if (verdict.ragged_factor > 0) {
-    verdict.assumptions.push_back(fmt::format(
-        "memory: routing brings no rank more than {:.2f} times its even share of rows, what "
-        "ragged buffers are planned to hold; beyond that nothing is dropped, a run takes "
-        "more memory and says so",
-        std::floor(verdict.ragged_factor * 100) / 100));
+    verdict.assumptions.push_back(
+        fmt::format("memory: routing brings no rank more than {:.2f} times its even share of rows, "
+                    "the planned size of ragged buffers; beyond that nothing is dropped, and a run "
+                    "takes more memory and warns",
+                    std::floor(verdict.ragged_factor * 100) / 100));
   } else if (!values && has_ragged(ctx.program)) {
     verdict.assumptions.push_back("memory: ragged buffers hold no more than their expected size");
   }
@@ -112,8 +111,8 @@ void state_limits(Verdict& verdict, const Context& ctx, bool values) {
       "differ by rounding, and drift apart; a collective gives all its ranks the same bits",
       "the communication library and the network",
       "data-dependent failures: ids out of range, ragged buffers beyond the memory budget",
-      "memory that is not tensors: code, threads, tokenizer, the index of the data, and what is in "
-      "hand while a checkpoint is saved"};
+      "memory that is not tensors: code, threads, tokenizer, the index of the data, and data held "
+      "while a checkpoint is saved"};
 }
 
 Verdict run(const Program& program, Reference* reference, const CheckOptions& options);
@@ -196,7 +195,7 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
       ctx.report("micro-batches", ProblemClass::value, {}, {},
                  fmt::format("the program runs {} micro-batches; the reference {}",
                              program.num_micro_batches, reference->num_micro_batches()),
-                 "check against as many micro-batches as the program runs");
+                 "check against the program's number of micro-batches");
     }
     if (reference && reference->symbols() != program.symbols) {
       ctx.report("symbol-table", ProblemClass::value, {}, {},

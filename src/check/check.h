@@ -55,7 +55,7 @@ struct Lossy {
   std::string term;    ///< that was encoded
   auto operator<=>(const Lossy&) const = default;
 };
-inline constexpr size_t kMostLossy =
+inline constexpr size_t kMaxListedLosses =
     1000;  ///< losses listed in a verdict; further ones are counted
 /// Use of a codec: the number of values that it encoded, and of named buffers that these reach.
 struct LossyCodec {
@@ -112,7 +112,7 @@ struct Verdict {
   int64_t num_problems = 0;
   std::vector<Problem> problems;
   std::vector<Claim> proved;  ///< empty if anything was refused
-  /// Results that are equal only up to codecs: the first kMostLossy, and counts of all.
+  /// Results that are equal only up to codecs: the first kMaxListedLosses, and counts of all.
   std::vector<Lossy> lossy;
   std::vector<LossyCodec> lossy_codecs;
   std::vector<std::string> assumptions;  ///< of the proof

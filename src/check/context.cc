@@ -196,7 +196,7 @@ Context::Context(const Program& checked, const CheckOptions& check_options, Type
   }
 }
 
-void Context::place() {
+void Context::index_tasks() {
   // Global task indices are dense (class 0, then class 1, in issue order), so data per task are
   // flat vectors. A lane is a subsequence of a class's tasks.
   for (const program::Group& group : program.groups) {

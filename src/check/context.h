@@ -110,8 +110,8 @@ struct Context {
   bool planned = false;        ///< step buffers have offsets
   mutable program::Ways ways;  ///< of messages
 
-  // Filled by place(). Requires: ids are in range. A task is addressed by its global index.
-  void place();
+  // Filled by index_tasks(). Requires: ids are in range. A task is addressed by its global index.
+  void index_tasks();
   std::vector<GroupInfo> groups;
   std::vector<int32_t> first_task;                                         ///< by class
   std::vector<ClassId> task_class;                                         ///< by global task

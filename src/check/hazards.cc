@@ -22,7 +22,7 @@ Hazards::Hazards(Context& ctx) : ctx_(ctx) {
     state.access.assign(cls.buffers.size(), Clock{});
     state.writer.assign(cls.buffers.size(), kNever);
     state.prior.assign(cls.buffers.size(), kNever);
-    state.memory.assign(cls.buffers.size(), Memory::untaken);
+    state.memory.assign(cls.buffers.size(), Memory::missing_text);
     for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
       if (cls.buffers[buffer].kind == BufferKind::persistent ||
           cls.buffers[buffer].kind == BufferKind::input) {

@@ -43,7 +43,7 @@ class Hazards {
     int32_t owner;  ///< buffer, or -1 - global task for a workspace
   };
   enum class Memory : uint8_t {
-    untaken,
+    missing_text,
     held,
     lost,  ///< taken over by another owner
   };

@@ -92,12 +92,12 @@ void OrderChecker::report_shared_tags(ClassId cls) {
         const size_t place = static_cast<size_t>(rank - first_rank);
         const int32_t peer = ctx_.ways.peers(way)[place];
         if (peer != ctx_.ways.peers(other)[place]) continue;
-        ctx_.report("tag-shared", ProblemClass::order, {cls, i}, {{cls, sent}},
-                    fmt::format("{} and {} have tag {} and go different ways, both of which lead "
-                                "rank {} to rank {}",
-                                ctx_.name({cls, i}), ctx_.name({cls, sent}), task.tag, rank,
-                                first_rank + peer),
-                    "give each its own tag");
+        ctx_.report(
+            "tag-shared", ProblemClass::order, {cls, i}, {{cls, sent}},
+            fmt::format(
+                "{} and {} have tag {} and go different ways, which both lead rank {} to rank {}",
+                ctx_.name({cls, i}), ctx_.name({cls, sent}), task.tag, rank, first_rank + peer),
+            "give each its own tag");
         break;
       }
     }
@@ -344,7 +344,7 @@ bool OrderChecker::run(Hazards& hazards, Interpreter* interpreter) {
     lane_clock[lane] = before;
     clock[global] = before;
   };
-  AbstractRun lanes(ctx_, matching_, Sends::alone);
+  AbstractRun lanes(ctx_, matching_, SendMode::eager);
   const bool ended =
       lanes.run([&](std::span<const int32_t> tasks, const Matching::Meeting* meeting) {
         for (int32_t global : tasks) {
@@ -382,7 +382,7 @@ bool OrderChecker::run(Hazards& hazards, Interpreter* interpreter) {
 }
 
 std::string OrderChecker::stuck_when_sends_wait() const {
-  AbstractRun lanes(ctx_, matching_, Sends::wait);
+  AbstractRun lanes(ctx_, matching_, SendMode::rendezvous);
   if (lanes.run([](std::span<const int32_t>, const Matching::Meeting*) {})) return "";
   const std::vector<AbstractRun::Cycle> cycles = lanes.cycles();
   return cycles.empty() ? "some tasks can never start" : cycles[0].text;

@@ -81,20 +81,20 @@ bool Mutator::change_letter() {
     case 0: {
       const char letter = static_cast<char>('a' + random_.below(26));
       if (letter == begins[place].letter) return false;
-      begin(ref, fmt::format("where {} begins is said of {}", begins[place].letter, letter));
+      begin(ref, fmt::format("the begin of {} becomes that of {}", begins[place].letter, letter));
       begins[place].letter = letter;
       return true;
     }
     case 1: {
       const size_t other = random_.below(begins.size());
       if (begins[other].letter == begins[place].letter) return false;
-      begin(ref, fmt::format("where {} and {} begin is exchanged", begins[place].letter,
+      begin(ref, fmt::format("the begins of {} and {} are exchanged", begins[place].letter,
                              begins[other].letter));
       std::swap(begins[place].letter, begins[other].letter);
       return true;
     }
     default:
-      begin(ref, fmt::format("does not say where {} begins", begins[place].letter));
+      begin(ref, fmt::format("the begin of {} is removed", begins[place].letter));
       begins.erase(begins.begin() + static_cast<std::ptrdiff_t>(place));
       return true;
   }
@@ -113,7 +113,8 @@ bool Mutator::add_begin() {
   const int64_t at = random_.flip() ? 0 : length;
   auto& begins = task(ref).begins;
   const bool first = random_.flip();
-  begin(ref, fmt::format("says {} that {} begins at {}", first ? "first" : "last", letter, at));
+  begin(ref,
+        fmt::format("gets as {} begin that of {} at {}", first ? "first" : "last", letter, at));
   begins.insert(first ? begins.begin() : begins.end(), {letter, at, kNone});
   return true;
 }
@@ -160,7 +161,7 @@ bool Mutator::change_monoid() {
   } else {
     kind.attrs.erase("monoid");
   }
-  begin(ref, was_sum ? "takes the greatest instead of the sum" : "sums instead of the greatest");
+  begin(ref, was_sum ? "maximum instead of sum" : "sum instead of maximum");
   task(ref).kind = p_.intern(std::move(kind));
   return true;
 }

@@ -23,7 +23,7 @@ namespace {
 
 /// Returns "" for a type with positive dims, at most kMaxDims of them, a size far from overflow,
 /// whole blocks and bytes, and symbols of the program's table; else the fault.
-std::string insane(const Context& ctx, const graph::TensorType& type) {
+std::string type_fault(const Context& ctx, const graph::TensorType& type) {
   if (type.dims.size() > kMaxDims) return "the type " + to_string(type);
   double bytes = 8.0 * std::max(type.top_k, 1);
   for (int64_t dim : type.dims) {
@@ -67,7 +67,7 @@ std::string known_op(const Context&, const Kind& kind, const KindInfo& info) {
 std::string types_sane(const Context& ctx, const Kind& kind, const KindInfo&) {
   for (const auto* list : {&kind.in, &kind.out}) {
     for (const auto& type : *list) {
-      if (const std::string why = insane(ctx, type); !why.empty()) {
+      if (const std::string why = type_fault(ctx, type); !why.empty()) {
         return fmt::format("{} has an operand of {}", kind.op, why);
       }
     }
@@ -179,7 +179,7 @@ std::string addresses(const Context&, const RankClass& cls, size_t) {
 }
 
 std::string buffer_type(const Context& ctx, const RankClass&, const Buffer& buffer) {
-  if (const std::string why = insane(ctx, buffer.type); !why.empty()) return "has " + why;
+  if (const std::string why = type_fault(ctx, buffer.type); !why.empty()) return "has " + why;
   if (buffer.expected_bytes != kNone &&
       (buffer.expected_bytes < 0 || buffer.expected_bytes > buffer.type.bytes())) {
     return fmt::format("expects {} bytes of {}", buffer.expected_bytes, buffer.type.bytes());
@@ -204,8 +204,7 @@ std::string symbols_stay(const Context&, const RankClass&, const Buffer& buffer)
   for (size_t d = 0; d < buffer.type.dims.size(); ++d) {
     const graph::Dim& dim = buffer.type.dims[d];
     if (!dim.symbolic() || (d == 0 && dim.parts() == 1 && !buffer.type.routed())) continue;
-    return fmt::format("is {}, of which dim {} changes from step to step", to_string(buffer.type),
-                       d);
+    return fmt::format("is {}, and dim {} changes from step to step", to_string(buffer.type), d);
   }
   return "";
 }
@@ -213,7 +212,7 @@ std::string symbols_stay(const Context&, const RankClass&, const Buffer& buffer)
 std::string view_base(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
   if (buffer.kind != BufferKind::view) {
     if (buffer.base != kNone || buffer.by != kNone) return "is no view, but has a base";
-    return buffer.dim == kNone && buffer.begin == 0 ? "" : "is no view, but begins somewhere";
+    return buffer.dim == kNone && buffer.begin == 0 ? "" : "is no view, but has a dim or a begin";
   }
   // Faults: a base that is itself a view or has routed rows, another element type or memory, and
   // fields that only a base has. All views of a base must run along one dim.
@@ -269,7 +268,7 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
     for (size_t dim = 0; dim < type->dims.size(); ++dim) {
       if (!type->dims[dim].symbolic() || std::cmp_less(dim, buffer.dim)) continue;
       if (dim == 0 && part_of_symbol) continue;
-      return fmt::format("begins elsewhere in every step: dim {} of {} is a symbol", dim,
+      return fmt::format("has another begin in every step: dim {} of {} is a symbol", dim,
                          to_string(*type));
     }
   }
@@ -417,7 +416,7 @@ const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
   static const std::vector<Rule<const Kind&, const KindInfo&>> rules = {
       {"known-op", "every op is one of src/ops or a communication op",
        "use an op of src/ops/ops.inc or a communication op", known_op},
-      {"types-sane", "there are at most six dimensions, all positive, and sizes are of this world",
+      {"types-sane", "there are at most six dimensions, all positive, and sizes do not overflow",
        "correct the types of the kind", types_sane},
       {"types-follow",
        "output types are those that the op's rule infers from the local input types",
@@ -455,7 +454,7 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& view_rules() {
   static const std::vector<Rule<const RankClass&, const Buffer&>> rules = {
       {"view-base",
        "a view is a part of one buffer that is no view, of its element type and in its space; "
-       "nothing else is a part",
+       "only views have a base",
        "name the buffer that has the memory; its views are cut along one dim, or all flat",
        view_base},
       {"view-region", "a view lies inside its base on every rank of the class",
@@ -478,9 +477,8 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
        "run the memory plan after the last change of buffers", arena_bounds},
       {"host-contract",
        "named buffers have a name and a layout, and none is partial; slots are in order",
-       "name the tensor and give the layout that the host writes or reads; sum what it reads "
-       "before "
-       "the step ends",
+       "name the tensor and give the layout that the host writes or reads; sum what the host reads "
+       "before the step ends",
        host_contract},
   };
   return rules;

@@ -34,7 +34,7 @@ const std::vector<Rule<const RankClass&, size_t>>& class_rules();
 /// Rules of views. Only the first broken rule of a buffer is reported.
 const std::vector<Rule<const RankClass&, const program::Buffer&>>& view_rules();
 const std::vector<Rule<const RankClass&, const program::Buffer&>>& buffer_rules();
-/// Requires: ids are in range, and Context::place was called.
+/// Requires: ids are in range, and Context::index_tasks was called.
 const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules();
 
 /// Rules that are no predicate over one object: those of order, hazards, memory and values.

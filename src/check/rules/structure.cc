@@ -342,7 +342,7 @@ bool check_rules(Context& ctx) {
     check_each_buffer(ctx, static_cast<int32_t>(cls), view_rules());
   }
   if (!clean()) return false;
-  ctx.place();
+  ctx.index_tasks();
   check_kinds(ctx);
   check_groups(ctx);
   if (!clean()) return false;

@@ -9,8 +9,8 @@
 
 namespace hocket::check {
 
-/// Applies all structural rules, and calls `ctx.place()` once ids are in range. Returns false if
-/// anything was refused; the other parts must not run then.
+/// Applies all structural rules, and calls `ctx.index_tasks()` once ids are in range. Returns false
+/// if anything was refused; the other parts must not run then.
 bool check_rules(Context& ctx);
 
 /// Returns the structural rules, in order.

@@ -162,14 +162,14 @@ std::string begins_named(const Context& ctx, ClassId, const RankClass&, const Ta
   }
   for (const program::Begin& begin : task.begins) {
     if (letters.find(begin.letter) == std::string::npos) {
-      return fmt::format("says where '{}' begins; it takes {} by position", begin.letter,
+      return fmt::format("has a begin of '{}'; its op takes {} by position", begin.letter,
                          letters.empty() ? "no letter" : "only '" + letters + "'");
     }
     if (task.begin_of(begin.letter) != &begin) {
-      return fmt::format("says twice where '{}' begins", begin.letter);
+      return fmt::format("has two begins of '{}'", begin.letter);
     }
     if (program::begins_too_far(begin.begin)) {
-      return fmt::format("says that '{}' begins at {}", begin.letter, begin.begin);
+      return fmt::format("has a begin of '{}' too far from 0: {}", begin.letter, begin.begin);
     }
   }
   return "";
@@ -276,13 +276,12 @@ std::string cost_recomputed(const Context& ctx, ClassId, const RankClass&, const
                                            graph::expected_types(kind.out, symbols));
   if (!workspace_of_transport(ctx, task)) {
     return fmt::format(
-        "says {} bytes of workspace; expected 0, or what a collective of c10d's, or one of our own "
-        "between processes, takes of memory",
+        "has {} bytes of workspace; expected 0, or the memory that the collective takes in c10d or "
+        "in our own transport",
         kind.workspace);
   }
   if (kind.bytes == bytes && kind.flops == 0) return "";
-  return fmt::format("says {} bytes and {} FLOPs; expected {} and 0", kind.bytes, kind.flops,
-                     bytes);
+  return fmt::format("has {} bytes and {} FLOPs; expected {} and 0", kind.bytes, kind.flops, bytes);
 }
 
 std::string lane_recomputed(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
@@ -383,7 +382,7 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
   // Each rule may rely on those before it: operand-types ensures the number of operands, group-fits
   // and peer-exists the group and the peer that later rules look up.
   static const std::vector<Rule<ClassId, const RankClass&, const Task&>> rules = {
-      {"operand-types", "a task has the buffers that its kind says, with the types it says",
+      {"operand-types", "a task has the operands of its kind, with the same types",
        "give the task buffers of these types, or the kind the types of these buffers",
        operand_types},
       {"deps-earlier", "dependencies name earlier tasks of the same class",
@@ -398,23 +397,24 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
        "read one and write the other",
        "put the buffer in the other memory, or the task in another lane", space_fits},
       {"group-fits",
-       "a collective has a group of its role, a transfer one of two, nothing else has one",
+       "a collective has a group of its role, a transfer a group of two roles, other tasks none",
        "give collectives the group of the axes they reduce or exchange over", group_fits},
-      {"peer-exists", "a message goes along an axis to another rank of the mesh, nothing else does",
+      {"peer-exists",
+       "a message goes along an axis to another rank of the mesh; other tasks have no peer",
        "set axis, and peer to an offset of at least one and less than the size of the axis; with a "
-       "table, let every rank be the peer of one other; leave them out of what is no message",
+       "table, let every rank be the peer of one other; leave them out of tasks that are no "
+       "messages",
        peer_exists},
       {"begins-named",
-       "a task says once where a letter begins, and only of letters that its op takes by position",
-       "say it of these letters (of a transfer: a for dim 0, b for dim 1, ..), once of each",
+       "a task has at most one begin per letter, and only of letters that its op takes by position",
+       "give one begin for each of these letters (of a transfer: a for dim 0, b for dim 1, ..)",
        begins_named},
       {"types-follow",
-       "what a collective makes follows from what it takes and from the ranks of its group",
+       "outputs of a collective follow from its inputs and from the ranks of its group",
        "correct the types of the kind, or the group", collective_types_follow},
       {"cost-recomputed",
        "the bytes of a communication are the payload of its op on its types, without FLOPs; "
-       "workspace has what a collective takes of a transport's memory, c10d's or one between "
-       "processes",
+       "workspace is the memory that a collective takes in a transport, c10d's or our own",
        "leave the bytes out: `hocket graph --finish FILE` finds them", cost_recomputed},
       {"lane-recomputed",
        "communication is in the lane of the link that it uses: between nodes, or inside one",
@@ -425,7 +425,7 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
        "an output lies in the buffer of an input exactly where the op declares "
        "an update in place",
        "use a buffer of its own for the output", in_place_declared},
-      {"inputs-read-only", "what the host feeds is not written", "write to a step buffer",
+      {"inputs-read-only", "inputs from the host are not written", "write to a step buffer",
        inputs_read_only},
       {"view-gaps", "views with gaps are copied only: kernels and transports take none",
        "cut along the outermost dim, or copy the view first", view_gaps},

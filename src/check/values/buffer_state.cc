@@ -342,7 +342,7 @@ PieceId BufferState::part_of(const Base& base, CutId entry, CutId region, PieceI
   if (cls != program::kNone && known->second != kNone) {
     const graph::CoordBox& box = ctx_.boxes[base.cls];
     const bool guess = !certain || algebra_.pieces.is_guess(box, cut);
-    known->second = algebra_.pieces.known_as(box, known->second, base.dim, guess);
+    known->second = algebra_.pieces.canonical(box, known->second, base.dim, guess);
   }
   return known->second;
 }

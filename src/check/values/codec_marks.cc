@@ -35,7 +35,7 @@ MarkId CodecMarks::intern(MarkSet marks) {
   return known->second;
 }
 
-bool CodecMarks::lost_alike(MarkId left, MarkId right) const {
+bool CodecMarks::equal_losses(MarkId left, MarkId right) const {
   if (left == right) return true;
   const MarkSet& mine = marks_[left];
   const MarkSet& theirs = marks_[right];
@@ -93,7 +93,7 @@ std::optional<MarkId> CodecMarks::join(std::span<const Part> parts, CutId wanted
   // Joins the encoded sets of each codec and term by themselves.
   MarkSet all = marks_[parts[0].marks];
   for (const Part& part : parts) {
-    if (!lost_alike(part.marks, parts[0].marks)) return std::nullopt;
+    if (!equal_losses(part.marks, parts[0].marks)) return std::nullopt;
   }
   for (size_t i = 0; i < all.list.size(); ++i) {
     std::vector<EncodedSets::Part> sets;

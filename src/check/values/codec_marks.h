@@ -47,7 +47,7 @@ class CodecMarks {
   /// Returns the union. `axes`: axes along which ranks hold a different one of the two values.
   MarkId unite(MarkId left, MarkId right, AxisMask axes);
   /// True if both lost equal shares of the same terms, whichever addends these shares are.
-  bool lost_alike(MarkId left, MarkId right) const;
+  bool equal_losses(MarkId left, MarkId right) const;
   /// Returns the marks as a receiver sees them.
   MarkId from_peer(MarkId marks, const graph::Shift& shift);
   /// Returns the marks of what all ranks along `over` hold together.

@@ -20,7 +20,7 @@ std::vector<PieceId> LocalOps::coded_pieces(TaskRef ref, const Task& task, const
                     [&](const Addends& part) { return m_.pieces.has_support(part.space); });
     if (piece.addends != addends || by_position) {
       m_.refusals.refuse("codec-parts", ref, task.in[i],
-                         "it is another part of a sum than what it goes with",
+                         "it is another part of the sum than input 0",
                          "decode codes and scales of one value together");
       return {};
     }
@@ -28,8 +28,8 @@ std::vector<PieceId> LocalOps::coded_pieces(TaskRef ref, const Task& task, const
     in_.pieces[i] = m_.pieces.intern(std::move(piece));
     in_.types.push_back(m_.ref.terms[in_.exprs[i]].type);
   }
-  const Taken taken = signature(ref.cls, task, info).taken;
-  if (taken.fault != Taken::Fault::none) {
+  const TakeResult taken = signature(ref.cls, task, info).taken;
+  if (taken.fault != TakeResult::Fault::none) {
     m_.refusals.explain_pieces(ref, in_, taken);
     return {};
   }
@@ -45,10 +45,11 @@ std::vector<PieceId> LocalOps::coded_pieces(TaskRef ref, const Task& task, const
 void LocalOps::encode(TaskRef ref, const Task& task, const KindInfo& info) {
   const Value value = in_.value(0);
   if (value.piece == kAnyPiece || m_.algebra.is_coded(value)) {
-    m_.refusals.refuse(
-        "codec-parts", ref, task.in[0],
-        m_.algebra.is_coded(value) ? "it is codes already" : "its parts lie nowhere in particular",
-        "encode one value, or one part of a sum");
+    m_.refusals.refuse("codec-parts", ref, task.in[0],
+                       m_.algebra.is_coded(value)
+                           ? "it is codes already"
+                           : "it is a zero or an unfinished sum, without a layout",
+                       "encode one value, or one part of a sum");
     return m_.io.invalidate_outputs(ref);
   }
   const std::vector<PieceId> pieces = coded_pieces(ref, task, info);

@@ -25,8 +25,8 @@ bool Collectives::move(TaskRef ref, const KindInfo& info, AxisMask over,
     return true;
   }
   if (m_.algebra.is_coded(*value) && movement.move.placed == comm::Move::Placed::sum) {
-    m_.refusals.refuse("codes-summed", ref, buffer, "codes are not added up",
-                       "decode them first, and add up what they stand for");
+    m_.refusals.refuse("codes-summed", ref, buffer, "codes can't be added",
+                       "decode them first, and add the decoded values");
     return false;
   }
   if (m_.algebra.is_pack(*value)) return move_pack(ref, info, over, movement, operand, value);
@@ -50,8 +50,8 @@ bool Collectives::move_parts(TaskRef ref, const KindInfo& info, AxisMask over,
     }
     const TypeId logical = m_.ref.terms[part.expr].type;
     const graph::TensorType& type = logical < 0 ? local : m_.ctx.types[logical];
-    const Moved moved = m_.pieces.move(part.piece, over, movement, type, counted);
-    if (moved.fault != Moved::Fault::none) {
+    const MoveResult moved = m_.pieces.move(part.piece, over, movement, type, counted);
+    if (moved.fault != MoveResult::Fault::none) {
       m_.refusals.refuse_move(ref, info, buffer, part, moved);
       return false;
     }
@@ -66,8 +66,8 @@ bool Collectives::move_parts(TaskRef ref, const KindInfo& info, AxisMask over,
   }
   const std::optional<Value> sum = m_.algebra.sum_of(parts);
   if (!sum) {
-    m_.refusals.refuse("sum-layout", ref, buffer, "its parts lie differently after it",
-                       "reduce what is added up over the same axes");
+    m_.refusals.refuse("sum-layout", ref, buffer, "its parts have different layouts after the move",
+                       "reduce all addends over the same axes");
     return false;
   }
   *value = *sum;
@@ -85,23 +85,23 @@ bool Collectives::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
   const bool slot = move.placed == comm::Move::Placed::slot;
   const bool block = move.part == comm::Move::Part::block;
   std::vector<Value> components = m_.packs[before].components;
-  const auto refused = [&](Moved::Fault fault, AxisMask axes) {
-    Moved moved;
+  const auto refused = [&](MoveResult::Fault fault, AxisMask axes) {
+    MoveResult moved;
     moved.fault = fault;
     moved.axis = axes ? std::countr_zero(axes) : -1;
     m_.refusals.refuse_move(ref, info, m_.ctx.task(ref).in[operand], *value, moved);
     return false;
   };
   if (info.comm->needs_sizes || info.comm->makes_sizes) {
-    return refused(Moved::Fault::differs, over);
+    return refused(MoveResult::Fault::differs, over);
   }
   if (slot) {
     if (const AxisMask lacking = over & ~m_.packs[before].axes) {
-      return refused(Moved::Fault::not_split, lacking);
+      return refused(MoveResult::Fault::not_split, lacking);
     }
     for (const Value& component : components) {
       if (const AxisMask axes = m_.algebra.axes_of(component) & over) {
-        return refused(Moved::Fault::differs, axes);
+        return refused(MoveResult::Fault::differs, axes);
       }
     }
     for (Value& component : components) {
@@ -111,7 +111,7 @@ bool Collectives::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
     return true;
   }
   if (const AxisMask axes = m_.packs[before].axes & over) {
-    return refused(Moved::Fault::split, axes);
+    return refused(MoveResult::Fault::split, axes);
   }
   comm::Movement whole = movement;
   whole.move.part = comm::Move::Part::whole;
@@ -367,11 +367,10 @@ void Collectives::meet(std::span<const TaskRef> tasks) {
       value.marks = 0;
       const std::optional<Value> with = m_.algebra.add(sum, value);
       if (!with) {
-        m_.refusals.refuse(
-            "sum-layout", ref, m_.ctx.task(ref).in[i],
-            fmt::format("the classes before hold layout {}", m_.text.piece_text(sum)),
-            "bring the value to one layout in all classes first",
-            m_.text.where(ref.cls, value, "; the classes before have ", sum, ""));
+        m_.refusals.refuse("sum-layout", ref, m_.ctx.task(ref).in[i],
+                           fmt::format("earlier classes hold layout {}", m_.text.piece_text(sum)),
+                           "bring the value to one layout in all classes first",
+                           m_.text.where(ref.cls, value, "; earlier classes have ", sum, ""));
         good = false;
         break;
       }

@@ -35,7 +35,7 @@ struct Held {
 };
 
 /// The first rank at which something is wrong, the fault in words, and the number of such ranks.
-struct AtRank {
+struct RankFault {
   std::string text;
   graph::Coords at{};
   int64_t ranks = 0;

@@ -14,7 +14,7 @@ Interpreter::Interpreter(Context& ctx, Reference& reference, const Hazards& haza
     for (size_t i = 0; i < cls.buffers.size(); ++i) {
       const BufferKind kind = cls.buffers[i].kind;
       if (kind == BufferKind::step || kind == BufferKind::view) continue;
-      values[i] = named_.declared(ClassId(c), BufferId(i));
+      values[i] = named_.initial_value(ClassId(c), BufferId(i));
     }
     m_.state.add_class(std::move(values));
   }
@@ -102,7 +102,7 @@ void Interpreter::receive(TaskRef ref, const Task& end, const Value& value) {
           fmt::format("{} receives {}, which only means something on the rank that made it",
                       m_.ctx.name(ref), m_.text.describe(part.expr)),
           "plan the routing again on the received ids",
-          fmt::format("{} would get {} of what {} numbers", m_.text.rank_text(ref.cls, at),
+          fmt::format("{} would get {} of the rows of {}", m_.text.rank_text(ref.cls, at),
                       m_.text.held_text(part, peer), m_.text.rank_text(ref.cls, peer)));
       return m_.io.invalidate_outputs(ref);
     }

@@ -29,7 +29,7 @@ class Pieces::Joining {
         dim_(static_cast<size_t>(dim)),
         dims_(pieces[parts[0].piece].dims) {}
 
-  PieceId run(int64_t size, bool* guess, AtRank* why);
+  PieceId run(int64_t size, bool* guess, RankFault* why);
 
  private:
   /// A part at a coordinate, and its range in the buffer.
@@ -182,7 +182,7 @@ PieceId Pieces::Joining::joined() {
   return pieces_.intern(std::move(piece));
 }
 
-PieceId Pieces::Joining::run(int64_t size, bool* guess, AtRank* why) {
+PieceId Pieces::Joining::run(int64_t size, bool* guess, RankFault* why) {
   find_what_matters(size);
   pieces_.cuts.for_each(axes_, {}, [&](const Coords& at) {
     if (!why->text.empty()) return;
@@ -198,7 +198,7 @@ PieceId Pieces::Joining::run(int64_t size, bool* guess, AtRank* why) {
 }
 
 PieceId Pieces::join(std::span<const Part> parts, CutId region, int64_t extent, int dim,
-                     int64_t size, const graph::CoordBox& box, bool* guess, AtRank* why) {
+                     int64_t size, const graph::CoordBox& box, bool* guess, RankFault* why) {
   return Joining(*this, parts, region, extent, dim, box).run(size, guess, why);
 }
 

@@ -37,7 +37,7 @@ LocalOps::Signature& LocalOps::signature(ClassId cls, const Task& task, const Ki
     signature.taken = m_.pieces.take(info.key, letters, in_.pieces, in_.types, kind.out,
                                      m_.ctx.types, begins, m_.ctx.boxes[cls]);
   } catch (const Error&) {
-    signature.taken.fault = Taken::Fault::cut;  // no rule for operands of these ranks
+    signature.taken.fault = TakeResult::Fault::cut;  // no rule for operands of these ranks
   }
   list.push_back(std::move(signature));
   return list.back();
@@ -101,8 +101,8 @@ void LocalOps::compute(TaskRef ref, const Task& task, const KindInfo& info) {
     }
   }
   Signature& pieces = signature(ref.cls, task, info);
-  if (pieces.taken.fault == Taken::Fault::begin) return refuse_begin(ref, pieces.taken.wrong);
-  if (pieces.taken.fault != Taken::Fault::none) {
+  if (pieces.taken.fault == TakeResult::Fault::begin) return refuse_begin(ref, pieces.taken.wrong);
+  if (pieces.taken.fault != TakeResult::Fault::none) {
     m_.refusals.explain_pieces(ref, in_, pieces.taken);
     return m_.io.invalidate_outputs(ref);
   }
@@ -124,7 +124,7 @@ void LocalOps::compute(TaskRef ref, const Task& task, const KindInfo& info) {
   }
 }
 
-void LocalOps::refuse_begin(TaskRef ref, const AtRank& wrong) {
+void LocalOps::refuse_begin(TaskRef ref, const RankFault& wrong) {
   m_.refusals.refuse_begin(ref, wrong);
   m_.io.invalidate_outputs(ref);
 }
@@ -132,13 +132,13 @@ void LocalOps::refuse_begin(TaskRef ref, const AtRank& wrong) {
 void LocalOps::add_inputs(TaskRef ref, const Task& task) {
   const std::optional<Value> sum = m_.algebra.add(in_.marked(0), in_.marked(1));
   if (!sum && (m_.algebra.is_coded(in_.value(0)) || m_.algebra.is_coded(in_.value(1)))) {
-    m_.refusals.refuse("codes-summed", ref, task.in[0], "codes are not added up",
-                       "decode them first, and add up what they stand for");
+    m_.refusals.refuse("codes-summed", ref, task.in[0], "codes can't be added",
+                       "decode them first, and add the decoded values");
     return m_.io.invalidate_outputs(ref);
   }
   if (!sum) {
-    Taken taken;
-    taken.fault = Taken::Fault::partial;
+    TakeResult taken;
+    taken.fault = TakeResult::Fault::partial;
     taken.axes = m_.algebra.partial_axes(in_.value(0)) ^ m_.algebra.partial_axes(in_.value(1));
     taken.input = 0;
     taken.other = 1;
@@ -183,7 +183,7 @@ void LocalOps::merge(TaskRef ref, const Task& task, const KindInfo& info) {
     united.push_back(m_.pieces.unite(in_.pieces[i], in_.pieces[i + half], monoid));
     if (united.back() == kNone) return refuse_parts(i);
   }
-  if (!m_.codec_marks.lost_alike(in_.marks[0], in_.marks[half])) {
+  if (!m_.codec_marks.equal_losses(in_.marks[0], in_.marks[half])) {
     in_.all_marks = m_.codec_marks.unite(
         in_.marks[0], in_.marks[half],
         m_.algebra.axes_of(in_.value(0)) | m_.algebra.axes_of(in_.value(half)));
@@ -242,7 +242,7 @@ void LocalOps::regroup(TaskRef ref, const Task& task) {
     (i < 2 * from ? had : wanted)
         .push_back(piece.addends.empty() ? CutId(graph::CutTable::kWhole) : piece.addends[0].set);
   }
-  const AtRank misplaced = m_.pieces.misplaced(
+  const RankFault misplaced = m_.pieces.misplaced(
       rows.cut[0], 'e', experts, m_.io.begins_of(ref.cls, task), m_.ctx.boxes[ref.cls]);
   if (!misplaced.text.empty()) return refuse_begin(ref, misplaced);
   const std::vector<CutId> made = m_.pieces.cuts.regroup(held, had, wanted, over);

@@ -24,7 +24,7 @@ class LocalOps {
     std::vector<TypeId> in_types;  ///< logical
     std::vector<program::Begin> begins;
     ClassId cls = program::kNone;  ///< whose begins they are; kNone: the op takes no positions
-    Taken taken;
+    TakeResult taken;
     std::vector<TypeId> fitting;  ///< by output: see TaskIo::write
   };
   Signature& signature(ClassId cls, const Task& task, const KindInfo& info);
@@ -33,7 +33,7 @@ class LocalOps {
   void add_inputs(TaskRef ref, const Task& task);
   void merge(TaskRef ref, const Task& task, const KindInfo& info);
   void regroup(TaskRef ref, const Task& task);
-  void refuse_begin(TaskRef ref, const AtRank& wrong);
+  void refuse_begin(TaskRef ref, const RankFault& wrong);
 
   // Codecs (codec_ops.cc). An encoder makes codes of its operand's term, in the operand's piece.
   // Codes are moved like any value, but never added up. A decoder returns the term, in the piece in

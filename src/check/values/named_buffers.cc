@@ -129,7 +129,7 @@ Value NamedBuffers::contents(ClassId cls, const program::Buffer& buffer,
   return m_.algebra.unflat(mine, 1);
 }
 
-Value NamedBuffers::declared(ClassId cls, BufferId id) {
+Value NamedBuffers::initial_value(ClassId cls, BufferId id) {
   const program::Buffer& buffer = m_.ctx.program.classes[cls].buffers[id];
   const std::vector<std::string> names = program::tensors_of(buffer.name, buffer.slots);
   const bool bucket = !buffer.slots.empty();
@@ -154,7 +154,7 @@ Value NamedBuffers::declared(ClassId cls, BufferId id) {
     } else if (tensor >= 0) {
       value.piece = m_.pieces.of(buffer.layout, m_.ctx.types[logical], m_.ctx.axis_of(cls, 0));
       for (int dim = 0; dim < static_cast<int>(m_.pieces[value.piece].dims); ++dim) {
-        m_.pieces.known_as(m_.ctx.boxes[cls], value.piece, dim, false);
+        m_.pieces.canonical(m_.ctx.boxes[cls], value.piece, dim, false);
       }
       if (!wrong && m_.pieces.local_type(value.piece, logical, m_.ctx.types, m_.ctx.boxes[cls]) !=
                         m_.ctx.buffer_type[cls][id]) {
@@ -190,12 +190,13 @@ Value NamedBuffers::declared(ClassId cls, BufferId id) {
 
 /// True if a value lies, on the ranks of the class, as its buffer declares. Outputs are replicated,
 /// by rule host-contract.
-bool NamedBuffers::is_as_declared(const Value& value, ClassId cls, const program::Buffer& buffer) {
+bool NamedBuffers::matches_declaration(const Value& value, ClassId cls,
+                                       const program::Buffer& buffer) {
   if (value.expr == kZero) return true;
   if (value.piece == kAnyPiece) return false;
   const graph::TensorType& logical = m_.ctx.types[m_.ref.terms[value.expr].type];
   const PieceId declared = m_.pieces.of(buffer.layout, logical, m_.ctx.axis_of(cls, 0));
-  return m_.pieces.same_in(value.piece, declared, logical, m_.ctx.boxes[cls]);
+  return m_.pieces.equal_on(value.piece, declared, logical, m_.ctx.boxes[cls]);
 }
 
 void NamedBuffers::finish_bucket(ClassId cls, BufferId buffer, std::span<const ExprId> want,
@@ -233,7 +234,7 @@ void NamedBuffers::finish_bucket(ClassId cls, BufferId buffer, std::span<const E
                 fmt::format("{} leaves {} with {}; the host expects {}", m_.ctx.name(at),
                             m_.ctx.buffer_name(cls, buffer), m_.text.pack_text(ids[0]),
                             m_.text.pack_text(ids[1])),
-                "bring its tensors to where its slots say before the step ends",
+                "move its tensors to their slots before the step ends",
                 m_.text.where(cls, value, "; the host expects ", right, ""));
 }
 
@@ -266,7 +267,7 @@ void NamedBuffers::finish_buffer(ClassId cls, BufferId id, Kept* kept) {
   }
   const int32_t writer = m_.hazards.writer(cls, id);
   const TaskRef at = writer >= 0 ? m_.ctx.ref(writer) : TaskRef{cls, -1};
-  if (is_as_declared(value, cls, buffer)) return replicas_.add(at, id, value);
+  if (matches_declaration(value, cls, buffer)) return replicas_.add(at, id, value);
   m_.ctx.report("final-layout", ProblemClass::value, at, {},
                 fmt::format("{} leaves {} in layout {}; the host expects {}", m_.ctx.name(at),
                             m_.ctx.buffer_name(cls, id), m_.text.piece_text(value),

@@ -21,7 +21,7 @@ class NamedBuffers {
   /// Returns the value of a named buffer before the step: filled by the host, or unwritten if the
   /// host only reads it. kUnknown, and reported, if its name, micro-batch or type do not fit the
   /// graph.
-  Value declared(ClassId cls, BufferId buffer);
+  Value initial_value(ClassId cls, BufferId buffer);
   /// Requires: the last task has run. Refuses buffers that do not hold what the single-device step
   /// leaves in them, and results that no class keeps.
   void finish();
@@ -38,7 +38,7 @@ class NamedBuffers {
   ExprId before_step(const program::Buffer& buffer, int32_t tensor);
   /// Returns the content of a bucket if these are the terms of its slots.
   Value contents(ClassId cls, const program::Buffer& buffer, std::span<const ExprId> terms);
-  bool is_as_declared(const Value& value, ClassId cls, const program::Buffer& buffer);
+  bool matches_declaration(const Value& value, ClassId cls, const program::Buffer& buffer);
   void finish_buffer(ClassId cls, BufferId buffer, Kept* kept);
   void finish_bucket(ClassId cls, BufferId buffer, std::span<const ExprId> want,
                      const Value& value);

@@ -112,7 +112,7 @@ bool PackOp::apply(const std::vector<int32_t>& components) {
       out[i].dims = in[inputs_[0]].dims;
     }
   }
-  Taken taken;
+  TakeResult taken;
   bool by_element = true;
   try {
     // The same operands as in the task must hold the elements, which have more dims here.
@@ -136,7 +136,7 @@ bool PackOp::apply(const std::vector<int32_t>& components) {
     by_element = false;
   }
   if (!by_element) return refuse("its op does not act on every element of such tensors by itself");
-  if (taken.fault != Taken::Fault::none) {
+  if (taken.fault != TakeResult::Fault::none) {
     m_.refusals.explain_pieces(ref_, held, taken);
     return false;
   }
@@ -175,7 +175,7 @@ bool PackOp::meet(const Coords& coords, const Packs::Meeting& meeting) {
   int32_t part = program::kNone;
   if (zeros == components.size()) {
     if (!info_.rules->layout.keeps_zero) {
-      return refuse("its op makes something else of the zeros between them", &coords);
+      return refuse("its op does not keep the zeros between them", &coords);
     }
   } else if (zeros > 0) {
     return refuse("where one operand holds a tensor, another holds zeros", &coords);

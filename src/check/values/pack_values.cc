@@ -182,8 +182,8 @@ std::optional<Value> ValueAlgebra::add_packs(const Value& left, const Value& rig
     }
     return rows[coords];
   };
-  const Packs::Question question{Packs::Op::summed,
-                                 {packs[ids[0]].shape.value(), packs[ids[1]].shape.value()}};
+  const Packs::Key question{Packs::Op::summed,
+                            {packs[ids[0]].shape.value(), packs[ids[1]].shape.value()}};
   return unflat(packs.make(question, sums, packs.axes(ids), row), 1);
 }
 

@@ -97,17 +97,16 @@ PackId Packs::make(std::span<const Value> components, AxisMask axes, const RowAt
   return pack_of(normal(components, axes, row), components);
 }
 
-PackId Packs::make(Question question, std::span<const Value> components, AxisMask axes,
-                   const RowAt& row) {
-  append_order(components, &question.of);
-  const auto [known, fresh] = made_.try_emplace(std::move(question));
+PackId Packs::make(Key key, std::span<const Value> components, AxisMask axes, const RowAt& row) {
+  append_order(components, &key.of);
+  const auto [known, fresh] = made_.try_emplace(std::move(key));
   if (fresh) {
     known->second = normal(components, axes, row);
   }
   return pack_of(known->second, components);
 }
 
-Packs::Made Packs::normal(std::span<const Value> components, AxisMask axes, const RowAt& row) {
+Packs::Result Packs::normal(std::span<const Value> components, AxisMask axes, const RowAt& row) {
   // Takes the rows, then normalises: keeps the components that some rank has, sorted, with equal
   // ones merged; then drops axes without influence. A small part of a long pack has few of its many
   // components, so only these are sorted.
@@ -131,7 +130,7 @@ Packs::Made Packs::normal(std::span<const Value> components, AxisMask axes, cons
   });
   std::sort(used.begin(), used.end(),
             [&](int32_t left, int32_t right) { return components[left] < components[right]; });
-  Made made;
+  Result made;
   for (int32_t component : used) {
     if (made.components.empty() || components[made.components.back()] != components[component]) {
       made.components.push_back(component);
@@ -173,7 +172,7 @@ Packs::Made Packs::normal(std::span<const Value> components, AxisMask axes, cons
   return made;
 }
 
-PackId Packs::pack_of(const Made& made, std::span<const Value> components) {
+PackId Packs::pack_of(const Result& made, std::span<const Value> components) {
   if (made.shape == kNone) return kNone;
   Pack pack;
   pack.shape = made.shape;
@@ -227,16 +226,16 @@ int64_t Packs::length(PackId id, const graph::CoordBox& box) const {
   return same ? length : -1;
 }
 
-Packs::Made Packs::restricted(PackId id, AxisMask axes, const RangeAt& range) {
+Packs::Result Packs::restricted(PackId id, AxisMask axes, const RangeAt& range) {
   const Pack& pack = packs_[id];
   bool inside = true;
-  Made made = normal(pack.components, pack.axes | axes, [&](const Coords& coords) {
+  Result made = normal(pack.components, pack.axes | axes, [&](const Coords& coords) {
     const graph::Run wanted = range(coords);
     PackRow row = slice(at(id, coords), wanted.begin, wanted.length);
     inside = inside && total(row) == wanted.length;
     return row;
   });
-  return inside ? made : Made{};
+  return inside ? made : Result{};
 }
 
 PackId Packs::restrict_to(PackId id, AxisMask axes, const RangeAt& range) {

@@ -59,14 +59,13 @@ class Packs {
   PackId make(std::span<const Value> components, AxisMask axes, const RowAt& row);
   /// Key of a memoised result: an operation, and all ids and numbers that its rows depend on.
   enum class Op : uint8_t { flat, restricted, moved, renamed, joined, summed };
-  struct Question {
+  struct Key {
     Op op;
     std::vector<int64_t> of;
-    auto operator<=>(const Question&) const = default;
+    auto operator<=>(const Key&) const = default;
   };
-  /// Does the same, and calls `row` only if the question is new.
-  PackId make(Question question, std::span<const Value> components, AxisMask axes,
-              const RowAt& row);
+  /// Does the same, and calls `row` only if the key is new.
+  PackId make(Key key, std::span<const Value> components, AxisMask axes, const RowAt& row);
   const Pack& operator[](PackId id) const { return packs_[id]; }
   const std::vector<PackRow>& rows(PackId id) const { return shapes_[packs_[id].shape].rows; }
   /// Returns the runs at a coordinate.
@@ -105,13 +104,13 @@ class Packs {
 
  private:
   /// A result for any components: its shape (kNone: no result), and the components that it has.
-  struct Made {
+  struct Result {
     ShapeId shape = kNone;
     std::vector<int32_t> components;
   };
-  Made normal(std::span<const Value> components, AxisMask axes, const RowAt& row);
-  Made restricted(PackId id, AxisMask axes, const RangeAt& range);
-  PackId pack_of(const Made& made, std::span<const Value> components);
+  Result normal(std::span<const Value> components, AxisMask axes, const RowAt& row);
+  Result restricted(PackId id, AxisMask axes, const RangeAt& range);
+  PackId pack_of(const Result& made, std::span<const Value> components);
   ShapeId intern(PackShape shape);
   int64_t number(AxisMask over, const graph::Coords& coords) const;
 
@@ -121,7 +120,7 @@ class Packs {
   std::vector<PackShape> shapes_;
   std::vector<int64_t> lengths_;  ///< by shape: elements at every coordinate; -1 if ranks differ
   std::unordered_multimap<uint64_t, ShapeId> shape_index_;
-  std::map<Question, Made> made_;
+  std::map<Key, Result> made_;
 };
 
 }  // namespace hocket::check

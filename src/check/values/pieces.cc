@@ -112,8 +112,8 @@ PieceId Pieces::of(const graph::Layout& layout, const graph::TensorType& logical
   return intern(std::move(piece));
 }
 
-bool Pieces::same_in(PieceId one, PieceId other, const graph::TensorType& logical,
-                     const graph::CoordBox& box) const {
+bool Pieces::equal_on(PieceId one, PieceId other, const graph::TensorType& logical,
+                      const graph::CoordBox& box) const {
   if (one == other) return true;
   const Piece& left = pieces_[one];
   const Piece& right = pieces_[other];
@@ -121,12 +121,12 @@ bool Pieces::same_in(PieceId one, PieceId other, const graph::TensorType& logica
   for (size_t dim = 0; dim < left.dims; ++dim) {
     const graph::Dim& size = logical.dims[dim];
     if (left.cut[dim] == right.cut[dim]) continue;
-    if (size.symbolic() || !same_in(left.cut[dim], right.cut[dim], size, box)) return false;
+    if (size.symbolic() || !equal_on(left.cut[dim], right.cut[dim], size, box)) return false;
   }
   return true;
 }
 
-bool Pieces::same_in(CutId one, CutId other, int64_t size, const graph::CoordBox& box) const {
+bool Pieces::equal_on(CutId one, CutId other, int64_t size, const graph::CoordBox& box) const {
   if (one == other) return true;
   if (size % cuts[one].cells != 0 || size % cuts[other].cells != 0) return false;
   const AxisMask axes = cuts.axes(one) | cuts.axes(other);
@@ -197,8 +197,8 @@ TypeId Pieces::local_type(PieceId id, TypeId logical, TypeTable& types,
   return known->second;
 }
 
-Moved Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
-                   const graph::TensorType& logical, CutId counted) {
+MoveResult Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
+                        const graph::TensorType& logical, CutId counted) {
   const comm::Move& move = movement.move;
   int64_t size = 0;  // of the dim that is scattered
   if (move.part == comm::Move::Part::block) {
@@ -215,13 +215,13 @@ Moved Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
   return known->second;
 }
 
-Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
-                         int64_t size, CutId counted) {
+MoveResult Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
+                              int64_t size, CutId counted) {
   // First combines all parts, then takes each rank's block of the result, if the op scatters. All
   // ranks must hold equal pieces, except for the cut of the gathered dim, or the sets of addends.
-  Moved moved;
+  MoveResult moved;
   Piece result = piece;
-  const auto refused = [&](Moved::Fault fault, AxisMask axes) {
+  const auto refused = [&](MoveResult::Fault fault, AxisMask axes) {
     moved.fault = fault;
     moved.axis = lowest(axes);
     return moved;
@@ -234,20 +234,20 @@ Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement
   if (slot) {
     const CutId cut = piece.cut[slot_dim];
     if (const AxisMask lacking = over & ~cuts.axes(cut)) {
-      return refused(Moved::Fault::not_split, lacking);
+      return refused(MoveResult::Fault::not_split, lacking);
     }
     result.cut[slot_dim] = over ? cuts.gather(cut, over, movement.slot_outer) : cut;
-    if (result.cut[slot_dim] == kNone) return refused(Moved::Fault::not_split, over);
+    if (result.cut[slot_dim] == kNone) return refused(MoveResult::Fault::not_split, over);
     for (const Addends& part : piece.addends) {
       if (const AxisMask axes = cuts.axes(part.set) & over) {
-        return refused(Moved::Fault::differs, axes);
+        return refused(MoveResult::Fault::differs, axes);
       }
     }
   }
   for (int dim = 0; dim < piece.dims; ++dim) {
     const AxisMask axes = cuts.axes(piece.cut[dim]) & over;
     if (axes && !(slot && dim == slot_dim)) {
-      return refused(sum ? Moved::Fault::split : Moved::Fault::differs, axes);
+      return refused(sum ? MoveResult::Fault::split : MoveResult::Fault::differs, axes);
     }
   }
   if (sum && over && !sum_over(&result, over, movement.monoid, &moved)) return moved;
@@ -270,7 +270,7 @@ Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement
 
 /// Unites the addends of all ranks along `over`. Returns false, and fills `moved`, if they do not
 /// add up.
-bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* moved) {
+bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, MoveResult* moved) {
   AxisMask lacking = over;
   std::vector<Addends> parts;
   bool alike = true;
@@ -285,13 +285,13 @@ bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* mo
   const bool repeats = monoid == ops::Monoid::max && parts.size() == 1;
   moved->axis = lowest(lacking ? lacking : over);
   if (lacking) {
-    moved->fault = Moved::Fault::not_partial;
+    moved->fault = MoveResult::Fault::not_partial;
   } else if (!alike) {
-    moved->fault = Moved::Fault::monoid;
+    moved->fault = MoveResult::Fault::monoid;
   } else if (!repeats && !fills_hull(parts, over)) {
-    moved->fault = Moved::Fault::overlap;
+    moved->fault = MoveResult::Fault::overlap;
   }
-  return moved->fault == Moved::Fault::none;
+  return moved->fault == MoveResult::Fault::none;
 }
 
 /// True if the boxes of addends that the ranks along `over` hold are disjoint, and fill the box of
@@ -418,13 +418,13 @@ PieceId Pieces::restrict_to(PieceId id, int dim, int64_t size, AxisMask axes,
   return piece.cut[dim] == kNone ? PieceId(kNone) : intern(std::move(piece));
 }
 
-PieceId Pieces::known_as(const graph::CoordBox& box, PieceId id, int dim, bool guess) {
+PieceId Pieces::canonical(const graph::CoordBox& box, PieceId id, int dim, bool guess) {
   Piece piece = pieces_[id];
-  piece.cut[dim] = known_as(box, piece.cut[dim], guess);
+  piece.cut[dim] = canonical(box, piece.cut[dim], guess);
   return piece.cut[dim] == pieces_[id].cut[dim] ? id : intern(std::move(piece));
 }
 
-CutId Pieces::known_as(const graph::CoordBox& box, CutId cut, bool guess) {
+CutId Pieces::canonical(const graph::CoordBox& box, CutId cut, bool guess) {
   // The key of a cut is its restriction to the box, extended to other ranks by the nearest rank.
   const AxisMask axes = cuts.axes(cut);
   const int64_t cells = cuts[cut].cells;
@@ -460,9 +460,9 @@ bool Pieces::is_guess(const graph::CoordBox& box, CutId cut) const {
   return guesses_.contains({box.begin, box.count, cut});
 }
 
-AtRank Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
-                         const graph::CoordBox& box) const {
-  AtRank wrong;
+RankFault Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
+                            const graph::CoordBox& box) const {
+  RankFault wrong;
   // Begins may differ even on ranks that hold equal cuts.
   const AxisMask axes = cuts.axes(cut) | begins.axes(letter);
   cuts.for_each(axes, box.begin, [&](const Coords& at) {
@@ -483,7 +483,7 @@ AtRank Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& beg
 }
 
 CutId Pieces::made_run(char letter, int64_t class_has, int64_t size, const Begins& begins,
-                       const graph::CoordBox& box, AtRank* why) {
+                       const graph::CoordBox& box, RankFault* why) {
   // Ranks of the class have as many indices as its type says. Ranks of others, whose type is not at
   // hand, have all indices up to the next begin, so that all classes derive one piece.
   if (class_has == size) return CutTable::kWhole;
@@ -508,7 +508,7 @@ CutId Pieces::made_run(char letter, int64_t class_has, int64_t size, const Begin
 
 bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
                        std::span<const PieceId> in, std::span<const TypeId> logical,
-                       const TypeTable& types, LetterCuts* held, Taken* taken) const {
+                       const TypeTable& types, LetterCuts* held, TakeResult* taken) const {
   // The first input that has a letter defines its cut. All other inputs must agree, and only
   // letters that the op may be split along are cut. Without letters everything is whole.
   for (size_t i = 0; i < in.size(); ++i) {
@@ -517,7 +517,7 @@ bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
       const CutId cut = piece.cut[dim];
       const char letter = letters.any || letters.in[i].empty() ? char{0} : letters.in[i][dim];
       const auto refused = [&](AxisMask axes, int32_t other = kNone) {
-        taken->fault = Taken::Fault::cut;
+        taken->fault = TakeResult::Fault::cut;
         taken->axes = axes;
         taken->input = static_cast<int32_t>(i);
         taken->dim = static_cast<int32_t>(dim);
@@ -552,11 +552,11 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
                             std::span<const TypeId> logical,
                             std::span<const graph::TensorType> local_out, const TypeTable& types,
                             const Begins& begins, const graph::CoordBox& box, LetterCuts* held,
-                            Taken* taken) {
+                            TakeResult* taken) {
   // Handles positional letters. A letter that no input has gets a run as long as in the outputs,
   // from where the task says. All must begin where the task says, on every rank.
   const auto refused = [&](AxisMask axes) {
-    taken->fault = Taken::Fault::begin;
+    taken->fault = TakeResult::Fault::begin;
     taken->axes = axes;
     return false;
   };
@@ -575,12 +575,13 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
       known.cut =
           made_run(*letter, local_out[output].dims[dim], known.size, begins, box, &taken->wrong);
       if (known.cut == kNone) return refused(begins.axes(*letter));
-      known.cut = known_as(box, known.cut, true);
+      known.cut = canonical(box, known.cut, true);
     }
     if (known.size % cuts[known.cut].cells != 0) continue;
     if (known.symbolic && known.cut != CutTable::kWhole) {
       taken->wrong.add(
-          fmt::format("its piece along {} begins elsewhere in every step, with a symbol", *letter),
+          fmt::format("its piece along {} has another begin in every step, since a symbol changes",
+                      *letter),
           box.begin);
       return refused(cuts.axes(known.cut));
     }
@@ -591,7 +592,7 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
 }
 
 bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-                          LetterCuts* held, std::vector<Addends>* lifted, Taken* taken) {
+                          LetterCuts* held, std::vector<Addends>* lifted, TakeResult* taken) {
   // An input that the notation calls a sum over a letter must have exactly the addends of the
   // letter's cut. One of the other inputs may be unfinished, if the op is linear in it: its addends
   // are lifted.
@@ -600,7 +601,7 @@ bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<co
   for (size_t i = 0; i < in.size(); ++i) {
     const Piece piece = pieces_[in[i]];
     const auto refused = [&](AxisMask axes, int32_t other = kNone) {
-      taken->fault = Taken::Fault::partial;
+      taken->fault = TakeResult::Fault::partial;
       taken->axes = axes;
       taken->input = static_cast<int32_t>(i);
       taken->other = other;
@@ -633,9 +634,10 @@ bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<co
   return true;
 }
 
-Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-                   std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
-                   const TypeTable& types, const Begins& begins, const graph::CoordBox& box) {
+TakeResult Pieces::take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
+                        std::span<const TypeId> logical,
+                        std::span<const graph::TensorType> local_out, const TypeTable& types,
+                        const Begins& begins, const graph::CoordBox& box) {
   // Every letter must have one cut in all inputs that have it, and be whole unless the op acts
   // index by index along it or contracts it. Where the op goes by position, the cut is one run that
   // begins where the task says. An output has the cuts of its letters, and is an unfinished
@@ -646,7 +648,7 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
   // only rules for every value hold, since begins and needed indices change from step to step.
   const OpKey& op = keys_[key];
   const ops::LayoutRule& rule = op.rules->layout;
-  Taken taken;
+  TakeResult taken;
   LetterCuts held;
   std::vector<Addends> lifted;
   if (!take_cuts(rule, letters, in, logical, types, &held, &taken) ||

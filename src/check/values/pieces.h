@@ -79,7 +79,7 @@ struct Value {
 };
 
 /// Result of a movement of a piece, or the reason why it is impossible.
-struct Moved {
+struct MoveResult {
   enum class Fault : uint8_t {
     none,
     not_split,    ///< gather, but the dim is not cut along `axis`
@@ -94,7 +94,7 @@ struct Moved {
 };
 
 /// Result of an op on pieces by its index notation, or the reason why it can't take them.
-struct Taken {
+struct TakeResult {
   enum class Fault : uint8_t {
     none,
     cut,      ///< a letter is cut differently in two inputs, or must not be cut at all
@@ -106,7 +106,7 @@ struct Taken {
   /// cut, partial: the input that the op can't take, and the input that it differs from, or kNone.
   int32_t input = kNone, other = kNone;
   int32_t dim = kNone;  ///< cut: dim of the input
-  AtRank wrong;         ///< begin: the first rank at fault
+  RankFault wrong;      ///< begin: the first rank at fault
 };
 
 /// Interned pieces over the coordinates of all meshes, and their rules.
@@ -128,10 +128,10 @@ class Pieces {
   /// placements are ignored.
   PieceId of(const graph::Layout& layout, const graph::TensorType& logical, int32_t first_axis);
   /// True if both pieces of a tensor of this type are equal on the ranks of a box.
-  bool same_in(PieceId one, PieceId other, const graph::TensorType& logical,
-               const graph::CoordBox& box) const;
+  bool equal_on(PieceId one, PieceId other, const graph::TensorType& logical,
+                const graph::CoordBox& box) const;
   /// Compares cuts of one dim of `size` indices.
-  bool same_in(CutId one, CutId other, int64_t size, const graph::CoordBox& box) const;
+  bool equal_on(CutId one, CutId other, int64_t size, const graph::CoordBox& box) const;
   /// Axes along which an unfinished reduction runs.
   AxisMask partial_axes(PieceId id) const;
   /// Axes along which any dim is cut.
@@ -143,8 +143,8 @@ class Pieces {
 
   /// Returns the piece after a collective over the ranks along `over`, of a tensor of this type.
   /// `counted`: what each rank had before a gather, if it takes that back; kNone: even blocks.
-  Moved move(PieceId id, AxisMask over, const comm::Movement& movement,
-             const graph::TensorType& logical, CutId counted = kNone);
+  MoveResult move(PieceId id, AxisMask over, const comm::Movement& movement,
+                  const graph::TensorType& logical, CutId counted = kNone);
   /// Returns the piece of the peer that the shift leads to.
   PieceId from_peer(PieceId id, const graph::Shift& shift);
   /// Returns the union of two parts of one term: of one reduction by this monoid, equal in all
@@ -173,13 +173,13 @@ class Pieces {
   /// ranks in `box`, whose buffer it is, a fault gives kNone, and `why`; on other ranks, of which
   /// less is known, it sets `guess`. `extent`: size of the buffer along `dim`; `size`: of the term.
   PieceId join(std::span<const Part> parts, CutId region, int64_t extent, int dim, int64_t size,
-               const graph::CoordBox& box, bool* guess, AtRank* why);
+               const graph::CoordBox& box, bool* guess, RankFault* why);
 
   /// A cut derived from one class may be wrong on ranks of others (a *guess*). Returns the piece
   /// with the first cut seen that equals this one on the class's own ranks, those in `box`, along
   /// the same axes. Guesses thereby do not tell equal values apart. A cut that was certain once is
   /// kept.
-  PieceId known_as(const graph::CoordBox& box, PieceId id, int dim, bool guess);
+  PieceId canonical(const graph::CoordBox& box, PieceId id, int dim, bool guess);
   bool is_guess(const graph::CoordBox& box, CutId cut) const;
 
   /// Where a task says that its pieces of letters begin.
@@ -190,13 +190,13 @@ class Pieces {
   /// Applies an op to pieces of its inputs. `in`, `logical`: pieces and whole types of the inputs;
   /// `key`: the op with its attributes; `local_out`: local types of the outputs; `box`: the ranks
   /// whose task it is.
-  Taken take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-             std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
-             const TypeTable& types, const Begins& begins, const graph::CoordBox& box);
+  TakeResult take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
+                  std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
+                  const TypeTable& types, const Begins& begins, const graph::CoordBox& box);
   /// Compares the begins that a task says with the cut of a letter, a dim of `size`, on the ranks
   /// in a box. No text: they agree.
-  AtRank misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
-                   const graph::CoordBox& box) const;
+  RankFault misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
+                      const graph::CoordBox& box) const;
 
   /// Returns the part of a tensor that the rank at a coordinate holds.
   Held held(PieceId id, const graph::TensorType& logical, const graph::Coords& at);
@@ -211,9 +211,9 @@ class Pieces {
   char letter_of(SpaceId space) const;
   /// Returns the addends of a space that the cuts of a piece need.
   CutId needed(SpaceId space, const Piece& piece);
-  Moved move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement, int64_t size,
-                   CutId counted);
-  bool sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* moved);
+  MoveResult move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
+                        int64_t size, CutId counted);
+  bool sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, MoveResult* moved);
   /// Cut of a letter of the op's notation in the inputs; kNone: no input has the letter.
   struct LetterCut {
     CutId cut = kNone;
@@ -228,18 +228,18 @@ class Pieces {
   // The steps of take(). They return false, and fill `taken`, if the op can't take the pieces.
   bool take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
                  std::span<const PieceId> in, std::span<const TypeId> logical,
-                 const TypeTable& types, LetterCuts* held, Taken* taken) const;
+                 const TypeTable& types, LetterCuts* held, TakeResult* taken) const;
   bool take_positions(const OpKey& op, const ops::Letters& letters, std::span<const TypeId> logical,
                       std::span<const graph::TensorType> local_out, const TypeTable& types,
                       const Begins& begins, const graph::CoordBox& box, LetterCuts* held,
-                      Taken* taken);
+                      TakeResult* taken);
   bool take_addends(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-                    LetterCuts* held, std::vector<Addends>* lifted, Taken* taken);
+                    LetterCuts* held, std::vector<Addends>* lifted, TakeResult* taken);
   /// Returns the run of a letter's indices that each rank makes; kNone, and `why`, if it leaves the
   /// tensor.
   CutId made_run(char letter, int64_t class_has, int64_t size, const Begins& begins,
-                 const graph::CoordBox& box, AtRank* why);
-  CutId known_as(const graph::CoordBox& box, CutId cut, bool guess);
+                 const graph::CoordBox& box, RankFault* why);
+  CutId canonical(const graph::CoordBox& box, CutId cut, bool guess);
   bool fills_hull(const std::vector<Addends>& parts, AxisMask over);
   bool layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const;
   TypeId cut_type(PieceId id, TypeId logical, TypeTable& types, const graph::CoordBox* box);
@@ -252,7 +252,7 @@ class Pieces {
   std::map<Space, SpaceId> space_index_;
   std::map<std::tuple<PieceId, AxisMask, int, int, int, int, int, int64_t, int64_t, int64_t, CutId,
                       std::vector<int64_t>>,
-           Moved>
+           MoveResult>
       moves_;
   std::map<std::pair<PieceId, graph::Shift>, PieceId> from_peers_;
   std::map<std::pair<PieceId, TypeId>, TypeId> local_types_;

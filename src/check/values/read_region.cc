@@ -30,7 +30,7 @@ std::optional<MarkId> BufferState::join_marks(const Base& base, std::span<const 
 std::string BufferState::uncovered(const Base& base, CutId region, CutId covered) const {
   const graph::CutTable& cuts = algebra_.pieces.cuts;
   const char* const what = base.dim == program::kNone ? "elements" : "indices";
-  const AtRank lacking =
+  const RankFault lacking =
       text_.first_rank(base.cls, cuts.axes(region) | cuts.axes(covered), [&](const Coords& at) {
         const Run wanted = run_of(base, region, at);
         const std::vector<Run> written = cuts.part_at(covered, at, base.size, 0, -1);
@@ -93,7 +93,7 @@ Value BufferState::read_region(const Base& base, CutId region, size_t dims, Unre
   if (hits.size() > 1) return read_parts(hits, base, region, why);
   const Value part = part_of(base, *hits[0], region);
   if (part.expr != kUnwritten) return part;
-  *why = {"a part of what it holds has no value of its own", text_.where(base.cls, hits[0]->value)};
+  *why = {"part of its value has no meaning by itself", text_.where(base.cls, hits[0]->value)};
   return kLost;
 }
 
@@ -104,7 +104,7 @@ Value BufferState::read_parts(std::span<const Entry* const> hits, const Base& ba
   const Value& first = hits[0]->value;
   for (const Entry* hit : hits) {
     if (algebra_.is_pack(hit->value)) {
-      *why = {"it holds several tensors: parts of those are views without a dim",
+      *why = {"it holds several tensors; views without a dim take parts of them",
               text_.where(base.cls, hit->value)};
       return kLost;
     }
@@ -134,13 +134,13 @@ Value BufferState::read_parts(std::span<const Entry* const> hits, const Base& ba
     question.push_back(hit->region.value());
     question.push_back(hit->value.piece.value());
   }
-  AtRank wrong;
+  RankFault wrong;
   PieceId& joined = joins_.try_emplace(std::move(question), program::kNone).first->second;
   if (joined == kNone) {
     const graph::CoordBox& box = ctx_.boxes[base.cls];
     joined = algebra_.pieces.join(parts, region, base.size, base.dim, size, box, &guess, &wrong);
     if (joined != kNone) {
-      joined = algebra_.pieces.known_as(box, joined, base.dim, guess);
+      joined = algebra_.pieces.canonical(box, joined, base.dim, guess);
     }
   }
   if (joined == kNone) {
@@ -189,8 +189,9 @@ Value BufferState::read_sums(std::span<const Entry* const> hits, const Base& bas
                                                       return entry.region == hit->region;
                                                     });
     if (!everywhere) {
-      *why = {fmt::format("it holds sums, not all of which have {} once", text_.describe(term)),
-              text_.where(base.cls, hits[0]->value)};
+      *why = {
+          fmt::format("its parts are sums, and not all have {} exactly once", text_.describe(term)),
+          text_.where(base.cls, hits[0]->value)};
       return kLost;
     }
     std::vector<const Entry*> parts;
@@ -216,7 +217,7 @@ Value BufferState::read_flat(std::span<const Entry* const> hits, const Base& bas
   std::vector<PackId> packs;
   std::vector<int32_t> first;  // by pack: its first component in `joint`
   AxisMask axes = cuts.axes(region);
-  Packs::Question question{Packs::Op::joined, {region.value(), size, std::ssize(hits)}};
+  Packs::Key question{Packs::Op::joined, {region.value(), size, std::ssize(hits)}};
   for (const Entry* hit : hits) {
     const PackId id = algebra_.flat(hit->value, 0);
     if (id == kNone) {

@@ -38,10 +38,10 @@ void Refusals::refuse(const char* rule, TaskRef ref, BufferId buffer, const std:
   ctx_.report(rule, ProblemClass::value, ref, related, text + "; " + why, fix, std::move(at_rank));
 }
 
-void Refusals::refuse_begin(TaskRef ref, const AtRank& wrong) const {
+void Refusals::refuse_begin(TaskRef ref, const RankFault& wrong) const {
   ctx_.report("begin-fits", ProblemClass::value, ref, {},
               fmt::format("{} takes a letter by position: {}", ctx_.name(ref), wrong.text),
-              "say in begins= where the rank's piece of the letter begins",
+              "give in begins= the begin of the rank's piece of the letter",
               text_.at_rank_text(ref.cls, wrong));
 }
 
@@ -57,12 +57,12 @@ void Refusals::report_untiled(TaskRef ref, BufferId buffer, int32_t reader, cons
   std::sort(related.begin(), related.end());
   related.erase(std::unique(related.begin(), related.end()), related.end());
   ctx_.report("view-tiled", ProblemClass::value, ref, related, text,
-              "write all of what is read, in parts of one value that are cut alike elsewhere",
+              "write all that is read, in parts of one value with equal cuts of the other dims",
               std::move(at_rank));
 }
 
 void Refusals::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Value& value,
-                           const Moved& moved) const {
+                           const MoveResult& moved) const {
   // The rule and the fix depend on what the op does with parts: exchange rows, gather, scatter a
   // sum, or reduce.
   const comm::Movement movement =
@@ -76,25 +76,25 @@ void Refusals::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, c
            "exchange rows that are split by token (1) or by expert (0)", at_rank);
   } else if (slot) {
     refuse("gather-layout", ref, buffer,
-           moved.fault == Moved::Fault::differs
+           moved.fault == MoveResult::Fault::differs
                ? fmt::format("ranks along {} hold parts that differ in more than dim {}", axis,
                              movement.slot_dim)
                : fmt::format("it is not split along dim {} over {}", movement.slot_dim, axis),
            "gather along the dim and the axes that split the value", at_rank);
   } else if (movement.move.part == comm::Move::Part::block &&
-             moved.fault != Moved::Fault::overlap) {
+             moved.fault != MoveResult::Fault::overlap) {
     refuse("scatter-layout", ref, buffer, fmt::format("it is not partial over {}", axis),
-           "reduce-scatter only what is partial over all axes of the group", at_rank);
-  } else if (moved.fault == Moved::Fault::split) {
+           "reduce-scatter only values that are partial over all axes of the group", at_rank);
+  } else if (moved.fault == MoveResult::Fault::split) {
     refuse("reduce-split", ref, buffer,
            fmt::format("it is split over {}: different parts would be added", axis),
            "gather instead, or take this axis out of the group", at_rank);
-  } else if (moved.fault == Moved::Fault::monoid) {
+  } else if (moved.fault == MoveResult::Fault::monoid) {
     refuse("reduce-monoid", ref, buffer,
-           "what it holds is put together otherwise: sums, maxima and softmaxes are different",
+           "its own reduction is another one: sum, maximum and softmax differ",
            "reduce a maximum with monoid=\"max\", a sum without; merge softmaxes by an op",
            at_rank);
-  } else if (moved.fault == Moved::Fault::overlap) {
+  } else if (moved.fault == MoveResult::Fault::overlap) {
     refuse("reduce-overlap", ref, buffer,
            "the parts that its ranks hold overlap: some addends would be counted more than once",
            "add up only disjoint parts of a sum", at_rank);
@@ -219,9 +219,9 @@ std::string Refusals::difference(ExprId want, ExprId got, std::vector<TaskRef>* 
 }
 
 /// Text: where the terms are that `want` has and `got`, in this class, lacks. "; x is computed by
-/// t, into buffer b, and brought on by u" for the first that the class has computed; "; no task has
-/// computed y" for the first that it has not. Adds to `tasks` those that computed or carried these
-/// terms, and the holders of the inputs of y: the missing task belongs next to them.
+/// t, into buffer b, and carried further by u" for the first that the class has computed; "; no
+/// task has computed y" for the first that it has not. Adds to `tasks` those that computed or
+/// carried these terms, and the holders of the inputs of y: the missing task belongs next to them.
 std::string Refusals::whereabouts(ClassId cls, ExprId want, ExprId got,
                                   std::vector<TaskRef>* tasks) const {
   const size_t most = tasks->size() + 16;
@@ -262,7 +262,7 @@ std::string Refusals::whereabouts(ClassId cls, ExprId want, ExprId got,
       // The term may have got lost after a task that carried it further.
       for (const TaskRef& carrier : carriers(expr, cls)) {
         if (std::find(from.begin(), from.end(), carrier) != from.end()) continue;
-        made += ", and brought on by " + ctx_.name(carrier);
+        made += ", and carried further by " + ctx_.name(carrier);
         tasks->push_back(carrier);
       }
     } else if (lacking.empty()) {
@@ -381,8 +381,9 @@ void Refusals::explain_unknown(TaskRef ref, const Operands& operands) const {
   const Task& refused = ctx_.task(ref);
   const KindInfo& info = ctx_.kind(refused);
   std::vector<TaskRef> related;
-  std::string text = ctx_.name(ref) + " computes what the single-device step does not contain";
-  std::string fix = "let the task read what the graph's op reads";
+  std::string text =
+      ctx_.name(ref) + " computes a value that the single-device step does not contain";
+  std::string fix = "give the task the inputs of the graph's op";
   std::string at_rank;  // of the first input that differs
   const AppId want = closest(refused, info, operands);
   if (want < 0) {
@@ -442,14 +443,15 @@ void Refusals::explain_unknown(TaskRef ref, const Operands& operands) const {
   ctx_.report("not-in-graph", ProblemClass::value, ref, related, text, fix, at_rank);
 }
 
-void Refusals::explain_pieces(TaskRef ref, const Operands& operands, const Taken& taken) const {
+void Refusals::explain_pieces(TaskRef ref, const Operands& operands,
+                              const TakeResult& taken) const {
   // Prints the pieces of all inputs, since any of them may be the one to change. Writers of partial
   // values come first among the related tasks: a forgotten reduction is the usual cause.
   const Task& task = ctx_.task(ref);
   const std::string& axis = text_.axis_name(taken.axes);
   std::vector<TaskRef> related;
   std::string text =
-      fmt::format("{} has inputs whose layouts its op can't take over {}{}:", ctx_.name(ref),
+      fmt::format("{} has inputs in layouts that its op does not allow on {}{}:", ctx_.name(ref),
                   taken.axes ? "axis " : "", axis);
   bool partial = false;
   bool split = false;
@@ -496,14 +498,14 @@ void Refusals::explain_pieces(TaskRef ref, const Operands& operands, const Taken
                     held_in(taken.other), " in " + ctx_.buffer_name(ref.cls, task.in[taken.other]));
   } else if (taken.input != kNone) {
     at_rank = text_.where(ref.cls, held_in(taken.input)) +
-              text_.unheld(ref.cls, held_in(taken.input), taken.dim);
+              text_.missing_dim_text(ref.cls, held_in(taken.input), taken.dim);
   }
   ctx_.report("layout-legal", ProblemClass::value, ref, related, text, fix, at_rank);
 }
 
 void Refusals::explain_unfinished(TaskRef ref, size_t input) const {
   refuse("unfinished-sum", ref, ctx_.task(ref).in[input],
-         "the parts of this sum are not all there, and no op can take them apart",
+         "this sum is unfinished, and ops can't take its parts",
          "reduce it over the axes along which it is partial first");
 }
 

@@ -40,10 +40,10 @@ class Refusals {
   void refuse(const char* rule, TaskRef ref, BufferId buffer, const std::string& why,
               const char* fix, std::string at_rank = {}) const;
   /// Reports a piece of an op's letter that begins elsewhere than the task says.
-  void refuse_begin(TaskRef ref, const AtRank& wrong) const;
+  void refuse_begin(TaskRef ref, const RankFault& wrong) const;
   /// Reports a movement that a collective can't do.
   void refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Value& value,
-                   const Moved& moved) const;
+                   const MoveResult& moved) const;
   /// Reports classes whose different values no collective unites.
   void refuse_meeting(std::span<const TaskRef> tasks) const;
   /// Reports a read of regions that make no value. `reader`: global task, -1 after the last one.
@@ -55,7 +55,7 @@ class Refusals {
   /// Reports an operand that is an unfinished sum.
   void explain_unfinished(TaskRef ref, size_t input) const;
   /// Reports operands whose pieces the op can't take.
-  void explain_pieces(TaskRef ref, const Operands& operands, const Taken& taken) const;
+  void explain_pieces(TaskRef ref, const Operands& operands, const TakeResult& taken) const;
   /// Reports a named buffer that ends the step with another term than expected.
   void explain_final(ClassId cls, BufferId buffer, ExprId want, ExprId got) const;
 

@@ -37,7 +37,7 @@ void Replicas::add(TaskRef at, BufferId buffer, const Value& value) {
     Lost& lost = lost_[mark.codec];
     lost.values.insert(mark.term);
     lost.buffers.insert(named.name);
-    if (lossy_.size() == kMostLossy) continue;
+    if (lossy_.size() == kMaxListedLosses) continue;
     const Lossy lossy{named.name, mark.codec, m_.text.describe(mark.term)};
     if (std::find(lossy_.begin(), lossy_.end(), lossy) == lossy_.end()) {
       lossy_.push_back(lossy);
@@ -119,20 +119,19 @@ void Replicas::refuse(int32_t tensor, const State& one, const State& other,
                   m_.text.rank_text(first.cls, m_.ctx.coords_of(rank)),
                   m_.text.rank_text(second.cls, m_.ctx.coords_of(other_rank)));
   if (m_.codec_marks[one.marks].list == m_.codec_marks[other.marks].list) {
-    m_.ctx.report(
-        "replicas-differ", ProblemClass::value, second, {first},
-        fmt::format("{} keeps '{}' of which ranks have their own part as it was, and those "
-                    "of others as a codec left them",
-                    m_.ctx.name(second), info.name),
-        "let every rank use what it decodes of its own part, too", where);
+    m_.ctx.report("replicas-differ", ProblemClass::value, second, {first},
+                  fmt::format("{} keeps '{}': each rank has its own part exactly, and the parts of "
+                              "others as a codec left them",
+                              m_.ctx.name(second), info.name),
+                  "let every rank use the decoded value of its own part, too", where);
     return;
   }
-  const bool sets = m_.codec_marks.lost_alike(one.marks, other.marks);
+  const bool sets = m_.codec_marks.equal_losses(one.marks, other.marks);
   m_.ctx.report("replicas-differ", ProblemClass::value, second, {first},
                 fmt::format("{} keeps '{}' {}, but {} keeps it {}", m_.ctx.name(second), info.name,
                             m_.text.marks_text(other.marks, sets), m_.ctx.name(first),
                             m_.text.marks_text(one.marks, sets)),
-                "let all ranks that keep it use what they decode, or none of them", where);
+                "let all ranks that keep it use decoded values, or none of them", where);
 }
 
 void Replicas::judge() {

@@ -21,7 +21,7 @@ class Replicas {
   void add(TaskRef at, BufferId buffer, const Value& value);
   /// Refuses tensors whose replicas differ by what codecs lost. Requires: all buffers are added.
   void judge();
-  /// The first kMostLossy losses.
+  /// The first kMaxListedLosses losses.
   const std::vector<Lossy>& lossy() const { return lossy_; }
   std::vector<LossyCodec> lossy_codecs() const;
 

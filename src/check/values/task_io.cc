@@ -72,7 +72,7 @@ void TaskIo::write(TaskRef ref, size_t output, Value made, TypeId* fitting) {
       refusals_.refuse("sum-layout", ref, task.out[output],
                        fmt::format("it would add a value of layout {}", text_.piece_text(made)),
                        "reduce both to one layout before adding",
-                       text_.where(ref.cls, value, " in it; what is added is ", made, ""));
+                       text_.where(ref.cls, value, " in it; to be added: ", made, ""));
       return invalidate(ref.cls, task.out[output]);
     }
     made = *sum;
@@ -97,16 +97,16 @@ void TaskIo::check_expected(TaskRef ref, size_t output, PieceId piece) {
   if (buffer.expected_bytes >= buffer.type.bytes()) return;
   if (!buffer.type.routed()) return;  // expected-routed
   const KindInfo& info = ctx_.kind(task);
-  const bool told =
+  const bool has_counts =
       info.comm ? info.comm->needs_sizes : ops::reads_counts(ctx_.program.kind(task).in);
-  if (!told || piece == kAnyPiece) {
-    ctx_.report("expected-rows", ProblemClass::memory, ref, {},
-                fmt::format("{} writes all {} bytes of {}, planned to hold {}: it is not told how "
-                            "many rows there are",
-                            ctx_.name(ref), buffer.type.bytes(), ctx_.buffer_name(cls, id),
-                            buffer.expected_bytes),
-                "drop the expected size: the buffer holds exactly what its type says",
-                text_.where(cls, state_.at(cls, id)));
+  if (!has_counts || piece == kAnyPiece) {
+    ctx_.report(
+        "expected-rows", ProblemClass::memory, ref, {},
+        fmt::format("{} writes all {} bytes of {}, planned to hold {}: it reads no row counts",
+                    ctx_.name(ref), buffer.type.bytes(), ctx_.buffer_name(cls, id),
+                    buffer.expected_bytes),
+        "drop the expected size: the buffer holds exactly what its type says",
+        text_.where(cls, state_.at(cls, id)));
     return;
   }
   // The share is equal on all ranks of the class, since the buffer's type is.

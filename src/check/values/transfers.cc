@@ -12,13 +12,13 @@ namespace hocket::check {
 
 /// True if the value is one finished tensor, and lies on every rank of the class where the task
 /// says. Else reports.
-bool RoleTransfers::gives_as_said(TaskRef ref, const Value& value) {
+bool RoleTransfers::matches_begins(TaskRef ref, const Value& value) {
   const Task& task = m_.ctx.task(ref);
   if (m_.algebra.is_pack(value)) {
-    m_.refusals.refuse("transfer-layout", ref, task.in[0],
-                       "it is no tensor, but elements of one or of several: " +
-                           m_.text.pack_text(m_.algebra.pack_of(value)),
-                       "transfer each tensor by itself, through a view that has its dims");
+    m_.refusals.refuse(
+        "transfer-layout", ref, task.in[0],
+        "it is no tensor, but a pack of elements: " + m_.text.pack_text(m_.algebra.pack_of(value)),
+        "transfer each tensor by itself, through a view that has its dims");
     return false;
   }
   if (m_.algebra.local_index(value.expr)) {
@@ -36,12 +36,12 @@ bool RoleTransfers::gives_as_said(TaskRef ref, const Value& value) {
   const graph::TensorType& type = m_.ctx.types[m_.ref.terms[value.expr].type];
   const Pieces::Begins begins = m_.io.begins_of(ref.cls, task);
   for (size_t dim = 0; dim < type.dims.size(); ++dim) {
-    const AtRank wrong =
+    const RankFault wrong =
         m_.pieces.misplaced(m_.pieces[value.piece].cut[dim], static_cast<char>('a' + dim),
                             type.dims[dim], begins, m_.ctx.boxes[ref.cls]);
     if (wrong.text.empty()) continue;
     m_.refusals.refuse("transfer-layout", ref, task.in[0], wrong.text,
-                       "say in begins= where the rank's part begins: a for dim 0, b for dim 1, ..",
+                       "give in begins= the begin of the rank's part: a for dim 0, b for dim 1, ..",
                        m_.text.at_rank_text(ref.cls, wrong));
     return false;
   }
@@ -77,7 +77,8 @@ PieceId RoleTransfers::taken_piece(std::span<const TaskRef> takers,
 }
 
 /// Text: the region that a rank takes, and the part of it that no rank gives, dim by dim.
-std::string RoleTransfers::untaken(TaskRef taker, int32_t rank, std::span<const TaskRef> givers) {
+std::string RoleTransfers::missing_text(TaskRef taker, int32_t rank,
+                                        std::span<const TaskRef> givers) {
   const comm::Region wanted = program::region_of(m_.ctx.program, m_.ctx.task(taker), rank);
   std::vector<std::vector<graph::Run>> given(wanted.size());
   for (const TaskRef& ref : givers) {
@@ -94,7 +95,7 @@ std::string RoleTransfers::untaken(TaskRef taker, int32_t rank, std::span<const 
     text += fmt::format("{}dim {} [{}:{})", dim ? ", " : " takes ", dim, wanted[dim].begin, end);
     const auto missing = graph::gaps_in(graph::united(given[dim]), wanted[dim]);
     if (!missing.empty()) {
-      text += fmt::format(", of which {} is missing", runs_text(missing));
+      text += fmt::format("; missing {}", runs_text(missing));
     }
   }
   return m_.text.rank_text(taker.cls, m_.ctx.coords_of(rank)) + text;
@@ -136,7 +137,7 @@ void RoleTransfers::transfer(std::span<const TaskRef> tasks) {
                                ref, value));
       return lose_all();
     }
-    if (expr != kZero && !gives_as_said(ref, value)) return lose_all();
+    if (expr != kZero && !matches_begins(ref, value)) return lose_all();
   }
   if (expr == kZero) {
     for (const TaskRef& ref : takers) {
@@ -150,11 +151,12 @@ void RoleTransfers::transfer(std::span<const TaskRef> tasks) {
   });
   const PieceId piece = shaped ? taken_piece(takers, logical) : PieceId(kNone);
   if (piece == kNone) {
-    m_.ctx.report("transfer-covers", ProblemClass::value, takers[0], {givers.begin(), givers.end()},
-                  fmt::format("{} takes what is no part of {}, a {}", m_.ctx.name(takers[0]),
-                              m_.text.describe(expr), graph::to_string(logical)),
-                  "correct begins= or the type of what is taken",
-                  untaken(takers[0], m_.ctx.program.ranks_of(takers[0].cls)[0], givers));
+    m_.ctx.report(
+        "transfer-covers", ProblemClass::value, takers[0], {givers.begin(), givers.end()},
+        fmt::format("{} takes a region that is no part of {}, a {}", m_.ctx.name(takers[0]),
+                    m_.text.describe(expr), graph::to_string(logical)),
+        "correct begins= or the type of the taken part",
+        missing_text(takers[0], m_.ctx.program.ranks_of(takers[0].cls)[0], givers));
     return lose_all();
   }
   std::vector<std::pair<ClassId, TaskId>> places;
@@ -173,8 +175,8 @@ void RoleTransfers::transfer(std::span<const TaskRef> tasks) {
       m_.ctx.report("transfer-covers", ProblemClass::value, ref, {givers.begin(), givers.end()},
                     fmt::format("{} takes a part of {} that no rank gives, on rank {}",
                                 m_.ctx.name(ref), m_.text.describe(expr), rank),
-                    "let the ranks that give have all of it, or take less",
-                    untaken(ref, rank, givers));
+                    "let the giving ranks have all of it, or take less",
+                    missing_text(ref, rank, givers));
       return lose_all();
     }
   }

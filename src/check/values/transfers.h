@@ -19,9 +19,9 @@ class RoleTransfers {
   void transfer(std::span<const TaskRef> tasks);
 
  private:
-  bool gives_as_said(TaskRef ref, const Value& value);
+  bool matches_begins(TaskRef ref, const Value& value);
   PieceId taken_piece(std::span<const TaskRef> takers, const graph::TensorType& logical);
-  std::string untaken(TaskRef taker, int32_t rank, std::span<const TaskRef> givers);
+  std::string missing_text(TaskRef taker, int32_t rank, std::span<const TaskRef> givers);
 
   Machine& m_;
 };

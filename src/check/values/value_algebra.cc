@@ -138,7 +138,7 @@ std::optional<Value> ValueAlgebra::sum_of_terms(const std::vector<Value>& parts)
 }
 
 AxisMask ValueAlgebra::axes_apart(const Value& left, const Value& right) const {
-  if (codec_marks.lost_alike(left.marks, right.marks)) return 0;
+  if (codec_marks.equal_losses(left.marks, right.marks)) return 0;
   AxisMask axes = 0;
   std::set<ExprId> first;
   bool of_one = false;

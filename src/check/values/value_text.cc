@@ -25,7 +25,7 @@ bool Held::complete() const {
                      [](const HeldAddends& part) { return part.missing.empty(); });
 }
 
-void AtRank::add(std::string what, const Coords& coords) {
+void RankFault::add(std::string what, const Coords& coords) {
   if (what.empty()) return;
   if (++ranks > 1) return;
   text = std::move(what);
@@ -297,9 +297,9 @@ std::string ValueText::held_text(const Value& value, const Coords& at) const {
   return held.size() > kMost ? text + ", .." : text;
 }
 
-AtRank ValueText::first_rank(ClassId cls, AxisMask axes,
-                             const std::function<std::string(const Coords&)>& wrong) const {
-  AtRank found;
+RankFault ValueText::first_rank(ClassId cls, AxisMask axes,
+                                const std::function<std::string(const Coords&)>& wrong) const {
+  RankFault found;
   const graph::CoordBox& box = ctx_.boxes[cls];
   algebra_.pieces.cuts.for_each(axes, box.begin, [&](const Coords& at) {
     if (box.contains(at, axes)) {
@@ -310,7 +310,7 @@ AtRank ValueText::first_rank(ClassId cls, AxisMask axes,
   return found;
 }
 
-std::string ValueText::at_rank_text(ClassId cls, const AtRank& wrong) const {
+std::string ValueText::at_rank_text(ClassId cls, const RankFault& wrong) const {
   if (wrong.text.empty()) return "";
   return fmt::format("{}: {}{}", rank_text(cls, wrong.at), wrong.text, more_text(wrong.ranks));
 }
@@ -318,7 +318,7 @@ std::string ValueText::at_rank_text(ClassId cls, const AtRank& wrong) const {
 std::string ValueText::where(ClassId cls, const Value& value) const {
   if (value.expr < 0) return "";
   const AxisMask axes = algebra_.axes_of(value);
-  const AtRank lacking =
+  const RankFault lacking =
       first_rank(cls, axes, [&](const Coords& at) { return missing_in(held_at(value, at)); });
   const bool none = lacking.text.empty();
   const Coords& at = none ? ctx_.boxes[cls].begin : lacking.at;
@@ -339,7 +339,7 @@ std::string ValueText::where(ClassId cls, const Value& value, const std::string&
     return fmt::format("has {}{}{}{}{}", held(value, at), between, held(other, at), behind,
                        common_in(held_at(value, at), held_at(other, at)));
   };
-  AtRank differs = first_rank(cls, axes, [&](const Coords& at) {
+  RankFault differs = first_rank(cls, axes, [&](const Coords& at) {
     return held_text(value, at) == held_text(other, at) ? std::string() : text(at);
   });
   if (differs.text.empty()) {
@@ -367,7 +367,7 @@ std::string ValueText::where_along(ClassId cls, const Value& value, int32_t axis
                      common_in(held_at(value, at), held_at(value, next)), more);
 }
 
-std::string ValueText::unheld(ClassId cls, const Value& value, int32_t dim) const {
+std::string ValueText::missing_dim_text(ClassId cls, const Value& value, int32_t dim) const {
   if (dim < 0) return "";
   const std::vector<Held> held = held_at(value, ctx_.boxes[cls].begin);
   if (held.size() != 1 || static_cast<size_t>(dim) >= held[0].dims.size()) return "";
@@ -378,7 +378,7 @@ std::string ValueText::unheld(ClassId cls, const Value& value, int32_t dim) cons
 
 std::string ValueText::where_of_size(ClassId cls, const Value& value, TypeId local) const {
   const AxisMask axes = algebra_.axes_of(value);
-  const AtRank wrong = first_rank(cls, axes, [&](const Coords& at) {
+  const RankFault wrong = first_rank(cls, axes, [&](const Coords& at) {
     for (const Value& part : algebra_.parts_of(value)) {
       const TypeId logical = part.expr < 0 ? TypeId{-1} : ref_.terms[part.expr].type;
       if (algebra_.is_pack(part) || part.piece == kAnyPiece || logical < 0) continue;

@@ -38,9 +38,9 @@ class ValueText {
   std::string rank_text(ClassId cls, const graph::Coords& at) const;
   /// Returns the first rank of a class for which `wrong` returns a text, and counts these ranks.
   /// `axes`: axes on which `wrong` depends.
-  AtRank first_rank(ClassId cls, AxisMask axes,
-                    const std::function<std::string(const graph::Coords&)>& wrong) const;
-  std::string at_rank_text(ClassId cls, const AtRank& wrong) const;
+  RankFault first_rank(ClassId cls, AxisMask axes,
+                       const std::function<std::string(const graph::Coords&)>& wrong) const;
+  std::string at_rank_text(ClassId cls, const RankFault& wrong) const;
   /// "; so on 3 more ranks", for a count that includes the first rank.
   static std::string more_text(int64_t ranks);
 
@@ -58,7 +58,7 @@ class ValueText {
   std::string where_of_two(TaskRef ref, const Value& value, TaskRef other,
                            const Value& theirs) const;
   /// "; missing [8:16) of dim 0": indices of a dim that the first rank of the class lacks.
-  std::string unheld(ClassId cls, const Value& value, int32_t dim) const;
+  std::string missing_dim_text(ClassId cls, const Value& value, int32_t dim) const;
 
  private:
   Context& ctx_;
