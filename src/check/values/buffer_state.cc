@@ -156,7 +156,7 @@ CutId BufferState::rest_of(const Base& base, CutId of, CutId without, bool behin
     const int64_t from =
         behind ? std::clamp(taken.begin + taken.length, mine.begin, end) : mine.begin;
     const int64_t to = behind ? end : std::clamp(taken.begin, mine.begin, end);
-    // Where the regions are disjoint, all of it counts as the part before.
+    // If the regions are disjoint, all of it counts as the part before.
     const bool apart = taken.begin >= end || taken.begin + taken.length <= mine.begin;
     if (apart) {
       rows.push_back(behind ? std::vector<Run>{} : std::vector<Run>{mine});
@@ -280,21 +280,21 @@ std::vector<Run> BufferState::shares_of_tables(const Base& base, CutId entry, Cu
   const bool tables = by_table(region) && (all || by_table(entry));
   const program::RoleId role = ctx_.program.classes[base.cls].role;
   std::vector<Run> rows;
-  bool told = true;
+  bool certain = true;
   algebra_.pieces.cuts.for_each(axes, ctx_.boxes[base.cls].begin, [&](const Coords& coords) {
     const Share& share = shares[rows.size()];
     Run& row = rows.emplace_back(share.part);
     if (share.known || !tables) {
-      told = told && share.known;
+      certain = certain && share.known;
       return;
     }
     const program::Begin& inner = from.at({region, base.size});
     row.begin = ctx_.begin_at(role, inner, coords) -
                 (all ? 0 : ctx_.begin_at(role, from.at({entry, base.size}), coords));
     row.length = length_there(base, inner, region, class_at(base.cls, coords));
-    told = told && row.length > 0 && row.begin >= 0 && row.begin + row.length <= share.all;
+    certain = certain && row.length > 0 && row.begin >= 0 && row.begin + row.length <= share.all;
   });
-  return told ? rows : std::vector<Run>{};
+  return certain ? rows : std::vector<Run>{};
 }
 
 /// Returns the length of the view of another class that begins by the same table; of several, the

@@ -182,9 +182,9 @@ std::optional<Value> ValueAlgebra::add_packs(const Value& left, const Value& rig
     }
     return rows[coords];
   };
-  const Packs::Key question{Packs::Op::summed,
-                            {packs[ids[0]].shape.value(), packs[ids[1]].shape.value()}};
-  return unflat(packs.make(question, sums, packs.axes(ids), row), 1);
+  const Packs::Key key{Packs::Op::summed,
+                       {packs[ids[0]].shape.value(), packs[ids[1]].shape.value()}};
+  return unflat(packs.make(key, sums, packs.axes(ids), row), 1);
 }
 
 std::optional<Value> ValueAlgebra::pack_from_peer(const Value& value, const graph::Shift& shift) {

@@ -46,8 +46,8 @@ struct Space {
   int32_t needs = -1;  ///< Pieces::support_; -1: all addends are needed
   int32_t by_dim = -1;
   int64_t size = 0, by_size = 0;
-  /// Of letter '#' (elements of a tensor of `size` rows, in memory order): the cuts of the tensor's
-  /// other dims, on which the numbering depends. kNone: no cuts, or whole rows only, whose
+  /// Cuts of the other dims of a tensor of `size` rows, if the letter is '#' (elements in memory
+  /// order): the numbering depends on them. kNone: no cuts, or whole rows only, whose
   /// numbering does not depend on them.
   PieceId row = kNone;
   auto operator<=>(const Space&) const = default;
@@ -182,7 +182,7 @@ class Pieces {
   PieceId canonical(const graph::CoordBox& box, PieceId id, int dim, bool guess);
   bool is_guess(const graph::CoordBox& box, CutId cut) const;
 
-  /// Where a task says that its pieces of letters begin.
+  /// Begins of pieces of letters, as a task says.
   struct Begins {
     std::function<int64_t(char letter, const graph::Coords&)> at;
     std::function<AxisMask(char letter)> axes;  ///< along which begins differ

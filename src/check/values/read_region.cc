@@ -125,17 +125,17 @@ Value BufferState::read_parts(std::span<const Entry* const> hits, const Base& ba
   }
   const int64_t size = ctx_.types[ref_.terms[first.expr].type].dims[base.dim];
   std::vector<Pieces::Part> parts;
-  std::vector<int64_t> question{region.value(), base.dim, base.size, size, base.cls.value()};
+  std::vector<int64_t> key{region.value(), base.dim, base.size, size, base.cls.value()};
   bool guess = false;
   for (const Entry* hit : hits) {
     guess = guess || algebra_.pieces.is_guess(ctx_.boxes[base.cls],
                                               algebra_.pieces[hit->value.piece].cut[base.dim]);
     parts.push_back({hit->region, hit->value.piece});
-    question.push_back(hit->region.value());
-    question.push_back(hit->value.piece.value());
+    key.push_back(hit->region.value());
+    key.push_back(hit->value.piece.value());
   }
   RankFault wrong;
-  PieceId& joined = joins_.try_emplace(std::move(question), program::kNone).first->second;
+  PieceId& joined = joins_.try_emplace(std::move(key), program::kNone).first->second;
   if (joined == kNone) {
     const graph::CoordBox& box = ctx_.boxes[base.cls];
     joined = algebra_.pieces.join(parts, region, base.size, base.dim, size, box, &guess, &wrong);
@@ -217,7 +217,7 @@ Value BufferState::read_flat(std::span<const Entry* const> hits, const Base& bas
   std::vector<PackId> packs;
   std::vector<int32_t> first;  // by pack: its first component in `joint`
   AxisMask axes = cuts.axes(region);
-  Packs::Key question{Packs::Op::joined, {region.value(), size, std::ssize(hits)}};
+  Packs::Key key{Packs::Op::joined, {region.value(), size, std::ssize(hits)}};
   for (const Entry* hit : hits) {
     const PackId id = algebra_.flat(hit->value, 0);
     if (id == kNone) {
@@ -229,8 +229,8 @@ Value BufferState::read_flat(std::span<const Entry* const> hits, const Base& bas
     packs.push_back(id);
     axes |= cuts.axes(hit->region) | algebra_.packs[id].axes;
     const bool zero = hit->value.expr == kZero;
-    question.of.push_back(hit->region.value());
-    question.of.push_back(zero ? program::kNone : algebra_.packs[id].shape.value());
+    key.of.push_back(hit->region.value());
+    key.of.push_back(zero ? program::kNone : algebra_.packs[id].shape.value());
   }
   // A single pack, of which this may be a small part, is not copied.
   std::vector<Value> joint;
@@ -269,7 +269,7 @@ Value BufferState::read_flat(std::span<const Entry* const> hits, const Base& bas
     }
     return row;
   };
-  const PackId joined = algebra_.packs.make(std::move(question), components, axes, row_at);
+  const PackId joined = algebra_.packs.make(std::move(key), components, axes, row_at);
   const Value value = algebra_.unflat(joined, dims);
   if (value.expr != kUnwritten) return value;
   *why = {fmt::format("it is not exactly one tensor, nor whole rows of one: it holds {}",

@@ -128,13 +128,13 @@ void Refusals::refuse_meeting(std::span<const TaskRef> tasks) const {
           related.push_back(ctx_.ref(writer));
         }
       }
-      const auto told = [&](const Value& value) {
+      const auto text_of = [&](const Value& value) {
         const std::string layout =
             mine.expr == theirs.expr ? ", layout " + text_.piece_text(value) : "";
         return text_.describe(value.expr) + layout;
       };
-      held = fmt::format(": {} in class {}, {} in class {}", told(mine), tasks[0].cls, told(theirs),
-                         ref.cls);
+      held = fmt::format(": {} in class {}, {} in class {}", text_of(mine), tasks[0].cls,
+                         text_of(theirs), ref.cls);
       at_rank = text_.where_of_two(tasks[0], mine, ref, theirs);
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports of what is refused, in words: the task, what its operands hold, who wrote them, what was
+// Reports of what is refused, in words: the task, its operands, their writers, and what was
 // expected. Runs only once something is refused, and changes no buffer.
 #pragma once
 

@@ -332,8 +332,8 @@ std::string ValueText::where(ClassId cls, const Value& value, const std::string&
   if (value.expr < 0 || other.expr < 0) return "";
   const AxisMask axes = algebra_.axes_of(value) | algebra_.axes_of(other);
   const auto held = [&](const Value& one, const Coords& at) {
-    const bool told = algebra_.is_pack(one) || value.expr == other.expr || one.expr == kZero;
-    return held_text(one, at) + (told ? "" : " (" + describe(one.expr) + ")");
+    const bool same_term = algebra_.is_pack(one) || value.expr == other.expr || one.expr == kZero;
+    return held_text(one, at) + (same_term ? "" : " (" + describe(one.expr) + ")");
   };
   const auto text = [&](const Coords& at) {
     return fmt::format("has {}{}{}{}{}", held(value, at), between, held(other, at), behind,
