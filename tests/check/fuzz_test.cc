@@ -123,7 +123,7 @@ TEST(Fuzz, CorruptProgramsGetAVerdict) {
     refused += !check(c.program, c.graph).ok();
   }
   std::cout << refused << " of " << cases << " refused\n";
-  EXPECT_GT(refused, cases * 7 / 10);  // the others changed what has no meaning where it stands
+  EXPECT_GT(refused, cases * 7 / 10);  // the rest changed values without effect
 }
 
 }  // namespace

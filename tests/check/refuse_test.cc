@@ -270,7 +270,7 @@ TEST(Refuse, NormWithoutAParameter) {
     erase(c.program, 0, at);
     const Verdict v = check(c.program, c.graph);
     ASSERT_FALSE(v.ok());
-    if (v.problems[0].rule == "race") continue;  // it was what others waited for
+    if (v.problems[0].rule == "race") continue;  // other tasks waited for the removed one
     EXPECT_TRUE(names_user_of(v.problems[0], c.program, 0, gradient)) << n << "\n" << to_text(v);
     ++seen;
   }
