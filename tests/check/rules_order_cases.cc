@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fault cases of order: unmatched messages and collectives, deadlocks, unordered accesses.
+// Implements: order_cases (rules_util.h), unmatched messages and collectives, deadlocks, unordered
+// accesses.
 #include "tests/check/rules_util.h"
 
 namespace hocket::check::test {

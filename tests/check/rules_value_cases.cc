@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fault cases of values: named buffers, terms, layouts, sums and views.
+// Implements: value_cases (rules_util.h), faults of named buffers, terms, layouts, sums and views.
 #include "tests/check/rules_util.h"
 
 namespace hocket::check::test {
