@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: collective_cases (rules_util.h), faults of reductions, gathers, scatters, exchanges and
-// transfers: values in layouts that they can't take.
+// Implements: collective_cases (rules_util.h), faults of reductions, gathers, scatters, exchanges
+// and transfers: values in layouts that they can't take.
 #include "collectives/comm_op.h"
 #include "tests/check/rules_util.h"
 

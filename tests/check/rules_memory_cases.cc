@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: memory_cases (rules_util.h), reads of reused memory, wrong expected sizes, and exceeded
-// budgets.
+// Implements: memory_cases (rules_util.h), reads of reused memory, wrong expected sizes, and
+// exceeded budgets.
 #include <stdexcept>
 
 #include "tests/check/rules_util.h"

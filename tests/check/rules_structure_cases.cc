@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: structure_cases (rules_util.h), faults of ids, types, lanes, groups, peers, and places
-// in the arena.
+// Implements: structure_cases (rules_util.h), faults of ids, types, lanes, groups, peers, and
+// places in the arena.
 #include <algorithm>
 #include <limits>
 
