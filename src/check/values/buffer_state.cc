@@ -88,6 +88,7 @@ const BufferState::Base* BufferState::base_of(ClassId cls, BufferId buffer) cons
 }
 
 Value BufferState::at(ClassId cls, BufferId buffer) const {
+  if (const Value* const value = plain(cls, buffer)) return *value;
   Unreadable why;
   return read(cls, buffer, &why);
 }
@@ -99,13 +100,13 @@ Value BufferState::read(ClassId cls, BufferId buffer, Unreadable* why) const {
 }
 
 void BufferState::put(ClassId cls, BufferId buffer, const Value& value) {
-  if (has_views(cls, buffer)) {
-    Bases& bases = bases_[cls];
-    Base& base = bases.of.at(ctx_.program.classes[cls].root(buffer));
-    write_region(&base, bases.region[buffer], value);
-  } else {
+  if (!base_of(cls, buffer)) {
     values_[cls][buffer] = value;
+    return;
   }
+  Bases& bases = bases_[cls];
+  Base& base = bases.of.at(ctx_.program.classes[cls].root(buffer));
+  write_region(&base, bases.region[buffer], value);
 }
 
 void BufferState::write_region(Base* base, CutId region, const Value& value) {

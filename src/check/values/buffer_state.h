@@ -36,8 +36,10 @@ class BufferState {
   /// Does the same, and says why there is no value.
   Value read(ClassId cls, BufferId buffer, Unreadable* why) const;
   void put(ClassId cls, BufferId buffer, const Value& value);
-  /// True for bases and for their views.
-  bool has_views(ClassId cls, BufferId buffer) const { return base_of(cls, buffer) != nullptr; }
+  /// Returns the value of a buffer that is neither a base nor a view, else null.
+  const Value* plain(ClassId cls, BufferId buffer) const {
+    return base_of(cls, buffer) ? nullptr : &values_[cls][buffer];
+  }
 
   /// Content of the operands of a task.
   struct Saved;
@@ -76,6 +78,7 @@ class BufferState {
     int64_t all = 0;     ///< indices of the entry that the rank has
     bool known = false;  ///< the rank is of the class, or of one with the same views
   };
+  /// Returns the base of a view, or the base itself; null for other buffers.
   const Base* base_of(ClassId cls, BufferId buffer) const;
   size_t dims_of(ClassId cls, BufferId buffer) const;
   void find_regions(ClassId cls);

@@ -14,7 +14,7 @@ void TaskIo::invalidate_outputs(TaskRef ref) {
 }
 
 Value TaskIo::read(TaskRef ref, BufferId buffer) {
-  if (!state_.has_views(ref.cls, buffer)) return state_.at(ref.cls, buffer);
+  if (const Value* const value = state_.plain(ref.cls, buffer)) return *value;
   Unreadable why;
   const Value value = state_.read(ref.cls, buffer, &why);
   const TypeId type = ctx_.buffer_type[ref.cls][buffer];
@@ -30,7 +30,7 @@ Value TaskIo::read(TaskRef ref, BufferId buffer) {
 }
 
 Value TaskIo::left_in(ClassId cls, BufferId buffer) {
-  if (!state_.has_views(cls, buffer)) return state_.at(cls, buffer);
+  if (const Value* const value = state_.plain(cls, buffer)) return *value;
   Unreadable why;
   const Value value = state_.read(cls, buffer, &why);
   if (why.text.empty()) return value;
