@@ -22,7 +22,7 @@ std::vector<FaultCase> first_cases() {
   for (const auto& part : {test::value_cases(), test::collective_cases(), test::memory_cases()}) {
     for (const FaultCase& fault : part) {
       if (seen.insert(fault.rule).second) {
-        list.push_back(row);
+        list.push_back(fault);
       }
     }
   }
