@@ -44,7 +44,7 @@ function(hocket_test_entry file)
 endfunction()
 
 file(GLOB_RECURSE cc_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_test.cc)
-file(GLOB_RECURSE helpers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_util.cc)
+file(GLOB_RECURSE helpers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_util.cc ${CMAKE_SOURCE_DIR}/tests/*_cases.cc)
 set(HOCKET_TEST_FILES "" CACHE STRING
   "Regular expression of the C++ test files to build, e.g. 'tests/(check|program)/'; empty: all")
 if(HOCKET_TEST_FILES)

@@ -9,7 +9,7 @@ namespace hocket::check {
 
 using program::kNumLanes;
 
-AbstractRun::AbstractRun(const Context& ctx, const Matching& matching, Sends sends)
+AbstractRun::AbstractRun(const Context& ctx, const Matching& matching, SendMode sends)
     : ctx_(ctx), matching_(matching), sends_(sends) {
   const size_t classes = ctx.program.classes.size();
   const size_t tasks = ctx.position.size();
@@ -33,14 +33,13 @@ int32_t AbstractRun::head_task(int32_t lane) const {
   return done < tasks.size() ? ctx_.global(cls, tasks[done]) : -1;
 }
 
-bool AbstractRun::together(int32_t task) const {
-  return sends_ == Sends::wait && is_message(ctx_.kind(ctx_.task(ctx_.ref(task))));
+bool AbstractRun::is_rendezvous(int32_t task) const {
+  return sends_ == SendMode::rendezvous && is_message(ctx_.kind(ctx_.task(ctx_.ref(task))));
 }
 
 void AbstractRun::wake(int32_t lane) { ready_[lane / kNumLanes] |= 1u << (lane % kNumLanes); }
 
-/// Of the lanes of a class that may go on, the one with the earliest task in issue order does: a
-/// forgotten dependency then shows as the race that it is.
+/// Prefers issue order, so that a forgotten dependency shows as a race, not as a strange schedule.
 int32_t AbstractRun::next_lane(size_t cls) {
   int32_t best = -1;
   int32_t first = std::numeric_limits<int32_t>::max();
@@ -71,18 +70,18 @@ void AbstractRun::end(int32_t task) {
   ended_.push_back(task);
 }
 
-bool AbstractRun::is_there(int32_t task) const {
+bool AbstractRun::has_arrived(int32_t task) const {
   const int32_t lane = lane_index(task);
   return arrived_[lane] && head_task(lane) == task;
 }
 
 const Matching::Meeting* AbstractRun::advance(int32_t lane) {
-  // A task ends when the tasks it depends on have ended, and further
+  // A task ends when its dependencies have ended, and in addition
   //   a receive:  when its sends have ended (sends complete alone), or with them (sends wait);
   //   a send:     at once, or with its receives;
   //   a collective over several classes: with the tasks of all other classes.
-  // A lane that waits for one task hangs itself into that task's list and is woken by its end. One
-  // that waits for others to arrive notes that it is there; the last to arrive ends them all.
+  // A lane that waits for one task registers in that task's list, and is woken by its end. A lane
+  // that waits for partners sets `arrived_`; the last partner to arrive ends them all.
   ended_.clear();
   ready_[lane / kNumLanes] &= ~(1u << (lane % kNumLanes));
   const int32_t task = head_task(lane);
@@ -105,10 +104,10 @@ const Matching::Meeting* AbstractRun::advance(int32_t lane) {
   if (is_message(info)) {
     const std::span<const int32_t> others = matching_.partners(task);
     const bool receive = is_receive(info);
-    if (others.empty() && (receive || sends_ == Sends::wait)) {
-      return nullptr;  // reported; waits for ever
+    if (others.empty() && (receive || sends_ == SendMode::rendezvous)) {
+      return nullptr;  // reported as unmatched; waits forever
     }
-    if (sends_ == Sends::alone) {
+    if (sends_ == SendMode::eager) {
       for (int32_t other : others) {
         if (receive && !done_[other]) return wait_for(other);
       }
@@ -128,7 +127,7 @@ const Matching::Meeting* AbstractRun::advance(int32_t lane) {
   arrived_[lane] = 1;
   if (!all.complete) return nullptr;
   for (int32_t other : all.tasks) {
-    if (!is_there(other)) return nullptr;
+    if (!has_arrived(other)) return nullptr;
   }
   for (int32_t other : all.tasks) {
     end(other);
@@ -136,12 +135,12 @@ const Matching::Meeting* AbstractRun::advance(int32_t lane) {
   return &all;
 }
 
-/// Both ends of a message, and with them all that share an end with them, if all are there: sends
-/// first.
+/// Ends both ends of a message, and all messages that share an end with it, once all ends have
+/// arrived. SendMode end first.
 void AbstractRun::end_message(int32_t task) {
   std::vector<int32_t> ends{task};
   for (size_t i = 0; i < ends.size(); ++i) {
-    if (!is_there(ends[i])) return;
+    if (!has_arrived(ends[i])) return;
     for (int32_t other : matching_.partners(ends[i])) {
       if (std::find(ends.begin(), ends.end(), other) == ends.end()) {
         ends.push_back(other);
@@ -165,26 +164,26 @@ AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
     if (!done_[before]) return {before, "depends on"};
   }
   for (int32_t other : matching_.partners(task)) {
-    if (done_[other] || (together(task) && is_there(other))) continue;
+    if (done_[other] || (is_rendezvous(task) && has_arrived(other))) continue;
     if (is_receive(ctx_.kind(waiting))) return {other, "receives from"};
-    if (together(task)) return {other, "waits for its receiver"};
+    if (is_rendezvous(task)) return {other, "waits for its receiver"};
   }
   const int32_t meeting_id = matching_.meeting[task];
   if (meeting_id < 0) return {};
   const Matching::Meeting& all = matching_.meetings[meeting_id];
   if (!all.complete) return {};
   for (int32_t member : all.tasks) {
-    if (!is_there(member)) return {member, "meets"};
+    if (!has_arrived(member)) return {member, "meets"};
   }
   return {};
 }
 
 std::vector<AbstractRun::Cycle> AbstractRun::cycles() const {
-  // Every stuck lane waits, through its head, for a task of another lane, and so for the head of
-  // that one. Following these waits from each lane ends at a lane that waits for nobody who could
-  // come (reported elsewhere), at one that was followed before, or comes back to the path: a cycle.
+  // Every stuck lane waits, at its head, for a task of another lane, and so for the head of that
+  // lane. A path of such waits ends at a lane without a possible partner (reported elsewhere), at a
+  // lane visited before, or at a lane of the path: a cycle.
   const int32_t num_lanes = static_cast<int32_t>(head_.size());
-  std::vector<uint8_t> colour(head_.size(), 0);  // 1: on the current path, 2: done with
+  std::vector<uint8_t> colour(head_.size(), 0);  // 1: on the current path, 2: finished
   std::vector<Cycle> found;
   for (int32_t start = 0; start < num_lanes; ++start) {
     if (head_task(start) < 0 || colour[start]) continue;

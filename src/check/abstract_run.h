@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the lanes of all classes without their data, one representative rank per class: every lane
-// takes its tasks in order, and a task waits for what it needs. Tells who comes when, whether all
-// lanes get to their end, and if not, who waits for whom.
+// Abstract run of the lanes of all classes, without data, one representative rank per class. Every
+// lane runs its tasks in order, and a task waits for its dependencies and partners. Yields an order
+// of all tasks, or the cycles of waits if lanes get stuck.
 #pragma once
 
 #include <cstdint>
@@ -15,52 +15,52 @@
 
 namespace hocket::check {
 
-/// How tasks of different ranks belong together. Tasks are addressed by their global index.
+/// Pairing of tasks of different ranks, by global index.
 struct Matching {
-  /// A collective over several classes: one task of each. Where the ranks of a class meet different
-  /// classes (those of some coordinates one, those of others another), all of these are in it: then
-  /// what the ranks of the class wait for, its representative waits for.
+  /// A collective over several classes: one task of each. If ranks of one class meet different
+  /// classes, depending on their coordinates, the meeting has all of these, so that the
+  /// representative waits for everything that any rank of its class waits for.
   struct Meeting {
     std::vector<int32_t> tasks;
-    /// The tasks that meet in each sort of instance of the group.
+    /// The tasks in each sort of instance of the group.
     std::vector<std::vector<int32_t>> instances;
-    bool complete = true;  ///< false: some member lacks its task, or brings another one (reported)
+    bool complete = true;  ///< false, and reported: a member lacks its task, or has another one
   };
-  /// By task: the sends of a recv and back, one for every class that a peer may be in. Empty: none
-  /// (reported).
+  /// Returns the sends of a recv, or the receives of a send: one per class that a peer may be in.
+  /// Empty, and reported: there is none.
   std::span<const int32_t> partners(int32_t task) const {
     if (partner[task] >= 0) return {&partner[task], 1};
     const auto found = partner[task] == kSeveral ? several.find(task) : several.end();
     return found == several.end() ? std::span<const int32_t>() : found->second;
   }
   static constexpr int32_t kSeveral = -2;
-  std::vector<int32_t> partner;  ///< by task: the only one, kSeveral, -1
+  std::vector<int32_t> partner;  ///< by task: its only partner, kSeveral, -1
   std::unordered_map<int32_t, std::vector<int32_t>> several;
   std::vector<int32_t> meeting;  ///< by task: index of meetings, -1
   std::vector<Meeting> meetings;
 };
 
-/// What a send does: complete alone, its message being kept for the receiver (local ranks), or wait
-/// for its receiver, so that both ends finish together (Gloo, NCCL).
-enum class Sends : uint8_t { alone, wait };
+/// Completion of sends. `eager`: the message is buffered for the receiver (local ranks).
+/// `rendezvous`: the send waits for its receiver, and both ends finish together (rendezvous, as in
+/// Gloo and NCCL).
+enum class SendMode : uint8_t { eager, rendezvous };
 
 class AbstractRun {
  public:
-  AbstractRun(const Context& ctx, const Matching& matching, Sends sends);
+  AbstractRun(const Context& ctx, const Matching& matching, SendMode sends);
 
-  /// Runs all lanes. `visit(tasks, meeting)` is told of every task once, in an order that respects
-  /// lanes, dependencies, messages and meetings; tasks that end together come in one call, and
-  /// `meeting` is the collective over several classes that they are, or null. True if all lanes
-  /// came to their end.
+  /// Runs all lanes. Calls `visit(tasks, meeting)` once per task, in an order that respects lanes,
+  /// dependencies, messages and meetings. Tasks that end together come in one call; `meeting` is
+  /// their collective over several classes, or null. Returns true if all lanes reached their end.
   template <typename Visit>
   bool run(Visit&& visit);
 
-  /// After a run that got stuck: the tasks of a cycle of waits, each followed by the one it waits
-  /// for, and the cycle in words. Empty if the lanes are stuck for want of a partner only.
+  /// A cycle of waits: its tasks, each followed by the task that it waits for, and a text.
   struct Cycle {
     std::vector<TaskRef> tasks;
     std::string text;
   };
+  /// Requires: run() got stuck. Empty if lanes are stuck only because partners are missing.
   std::vector<Cycle> cycles() const;
 
  private:
@@ -68,30 +68,30 @@ class AbstractRun {
     int32_t target = -1;  ///< global task waited for
     const char* why = "";
   };
-  /// Tries the head of a lane: fills `ended_` with the tasks that end now, or notes for what the
-  /// lane waits and leaves it empty. The collective over several classes that they are, or null.
+  /// Tries to run the head of a lane. Fills `ended_` with the tasks that end now, or registers the
+  /// lane as a waiter. Returns the collective over several classes that ended, or null.
   const Matching::Meeting* advance(int32_t lane);
-  /// True if the lane of the task waits at it, with all else ready.
-  bool is_there(int32_t task) const;
+  /// True if the lane of the task waits at it for partners only.
+  bool has_arrived(int32_t task) const;
   void end(int32_t task);
   void end_message(int32_t task);
-  /// Lane of class `cls` whose next task comes first in issue order among those that may go on, -1.
+  /// Returns the ready lane of a class whose next task is the earliest in issue order; -1 if none.
   int32_t next_lane(size_t cls);
   int32_t lane_index(int32_t task) const;
-  int32_t head_task(int32_t lane) const;  ///< -1 at the end of the lane
-  bool together(int32_t task) const;      ///< a message end that waits for the other end
+  int32_t head_task(int32_t lane) const;   ///< -1 at the end of the lane
+  bool is_rendezvous(int32_t task) const;  ///< true for a message end that waits for its other end
   Wait waits_for(int32_t task) const;
   void wake(int32_t lane);
 
   const Context& ctx_;
   const Matching& matching_;
-  const Sends sends_;
+  const SendMode sends_;
   std::vector<uint8_t> done_;          ///< by task
-  std::vector<int32_t> head_;          ///< by lane: tasks of it that are done
-  std::vector<uint8_t> arrived_;       ///< by lane: its head waits for others with all else ready
-  std::vector<int32_t> first_waiter_;  ///< by task: list of the lanes that wait for it
+  std::vector<int32_t> head_;          ///< by lane: number of its tasks that are done
+  std::vector<uint8_t> arrived_;       ///< by lane: its head waits for partners only
+  std::vector<int32_t> first_waiter_;  ///< by task: linked list of the lanes that wait for it
   std::vector<int32_t> next_waiter_;   ///< by lane
-  std::vector<uint32_t> ready_;        ///< by class: bit per lane that may go on
+  std::vector<uint32_t> ready_;        ///< by class: a bit per lane that may proceed
   std::vector<int32_t> ended_;
   size_t finished_ = 0;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a verdict is about, by hash: a program, the single-device graph that it was compared with,
-// and the mesh of ranks. A verdict says nothing of anything else.
+// Certificate of a verdict: hashes of its subject (a program, the single-device graph that it was
+// compared with, and the mesh of ranks). A verdict says nothing about anything else.
 #pragma once
 
 #include <string>
@@ -20,19 +20,18 @@ struct Certificate {
   bool operator==(const Certificate&) const = default;
 };
 
-/// Hash of the graph's text form and of how often its micro-batch nodes run.
+/// Returns the hash of the graph's text form and of the number of micro-batches.
 Hash128 reference_hash(const graph::Graph& graph, int32_t num_micro_batches);
-/// Of the meshes of all roles.
+/// Returns the hash of the meshes of all roles.
 Hash128 mesh_hash(const std::vector<program::Role>& roles);
-/// "pp 2 x edp 2 x ep 1"; of several roles with their names: "actor: .. + rollout: ..".
+/// Returns "pp 2 x edp 2 x ep 1"; for several roles, with names: "actor: .. + rollout: ..".
 std::string ranks_in_words(const std::vector<program::Role>& roles);
 
-/// Which of the three differ, with both hashes: "the reference graph (ab.. is not cd..)"; "" if
-/// none.
+/// Returns the hashes that differ: "the reference graph (ab.. is not cd..)"; "" if none.
 std::string differences(const Certificate& certified, const Certificate& now);
 
-/// The certificate in what `hocket check --json` printed, or in the run.json of a checkpoint. Error
-/// if there is none.
+/// Reads the certificate from the output of `hocket check --json`, or from the run.json of a
+/// checkpoint. Throws Error if there is none.
 Certificate parse_certificate(const JsonView& json);
 Certificate read_certificate(const std::string& path);
 

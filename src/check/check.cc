@@ -12,19 +12,19 @@
 #include "check/context.h"
 #include "check/hazards.h"
 #include "check/memory.h"
+#include "check/order_checker.h"
 #include "check/reference.h"
 #include "check/rules/costs.h"
 #include "check/rules/rules.h"
 #include "check/rules/structure.h"
-#include "check/sweep.h"
-#include "check/values/values.h"
+#include "check/values/interpreter.h"
 #include "program/parts.h"
 
 namespace hocket::check {
 namespace {
 
-/// What a verdict without problems proves. Each claim names what showed it, and nothing is claimed
-/// that this check did not look at: no memory without a plan, no values without a reference.
+/// Adds the claims that a verdict without problems proves, each with its method. Claims nothing
+/// about memory without a plan, or about values without a reference.
 void claim(Verdict& verdict, bool planned, bool values) {
   const auto add = [&](std::string what, std::string rule) {
     verdict.proved.push_back({std::move(what), std::move(rule)});
@@ -40,16 +40,15 @@ void claim(Verdict& verdict, bool planned, bool values) {
                   verdict.num_messages, verdict.num_collectives),
       any_send ? "abstract runs of all lanes, one representative rank per class, with both sends"
                : "abstract run of all lanes, one representative rank per class");
-  add("no race: every two accesses to a buffer of which one writes are ordered; nothing is read "
+  add("no race: any two accesses to a buffer, one of them a write, are ordered; nothing is read "
       "before it is written",
       "vector clocks over lane order and dependencies");
   if (planned) {
-    add("memory that is used twice is free by then, workspaces included; all of it lies in the "
-        "arena",
+    add("reused memory is free by then, workspaces included; all of it lies in the arena",
         "owners of address ranges, swept in a topological order, under the same clocks");
   }
   if (!verdict.memory.empty()) {
-    add("a rank takes at most the memory below",
+    add("a rank needs at most the memory below",
         "pages of named buffers, and of the arena between offset and offset + expected size; "
         "messages not known to be received when the next is sent");
   }
@@ -59,7 +58,7 @@ void claim(Verdict& verdict, bool planned, bool values) {
             "single-device graph gives it ({} applications), in the layout the host expects; "
             "no rank has a part of a sequence where an op needs all of it{}",
             verdict.num_applications,
-            verdict.lossy.empty() ? "" : "; up to what the codecs below lose"),
+            verdict.lossy.empty() ? "" : "; up to the losses of the codecs below"),
         "terms and layouts derived from the tasks; op layout rules per mesh axis; sums as "
         "multisets");
   }
@@ -78,7 +77,7 @@ bool has_ragged(const Program& program) {
   return false;
 }
 
-/// What the claims take for granted, and what lies outside of them; of a refused program, too.
+/// Adds assumptions and scope of the claims, also to a refused program.
 void state_limits(Verdict& verdict, const Context& ctx, bool values) {
   if (values) {
     verdict.assumptions = {
@@ -97,11 +96,11 @@ void state_limits(Verdict& verdict, const Context& ctx, bool values) {
         verdict.stuck_when_sends_wait);
   }
   if (verdict.ragged_factor > 0) {
-    verdict.assumptions.push_back(fmt::format(
-        "memory: routing brings no rank more than {:.2f} times its even share of rows, what "
-        "ragged buffers are planned to hold; beyond that nothing is dropped, a run takes "
-        "more memory and says so",
-        std::floor(verdict.ragged_factor * 100) / 100));
+    verdict.assumptions.push_back(
+        fmt::format("memory: routing brings no rank more than {:.2f} times its even share of rows, "
+                    "the planned size of ragged buffers; beyond that nothing is dropped, and a run "
+                    "takes more memory and warns",
+                    std::floor(verdict.ragged_factor * 100) / 100));
   } else if (!values && has_ragged(ctx.program)) {
     verdict.assumptions.push_back("memory: ragged buffers hold no more than their expected size");
   }
@@ -112,14 +111,14 @@ void state_limits(Verdict& verdict, const Context& ctx, bool values) {
       "differ by rounding, and drift apart; a collective gives all its ranks the same bits",
       "the communication library and the network",
       "data-dependent failures: ids out of range, ragged buffers beyond the memory budget",
-      "memory that is not tensors: code, threads, tokenizer, the index of the data, and what is in "
-      "hand while a checkpoint is saved"};
+      "memory that is not tensors: code, threads, tokenizer, the index of the data, and data held "
+      "while a checkpoint is saved"};
 }
 
 Verdict run(const Program& program, Reference* reference, const CheckOptions& options);
 
-/// A program with every part of a task as a task, checked; what is found is said of the tasks that
-/// have them.
+/// Checks a program in which every part of a task is a task. Reports problems of the original
+/// tasks.
 Verdict run_parts(const program::Expanded& expanded, Reference* reference,
                   const CheckOptions& options) {
   Verdict verdict = run(expanded.program, reference, options);
@@ -135,7 +134,8 @@ Verdict run_parts(const program::Expanded& expanded, Reference* reference,
   return verdict;
 }
 
-/// Nothing, and reported, of parts that do not fit. With that rule off, as if there were none.
+/// Expands tasks in parts. Returns nothing, and reports, if the parts do not fit; with that rule
+/// off, expands as if there were no parts.
 std::optional<program::Expanded> write_out_parts(Context& ctx) {
   TaskRef at;
   std::string text;
@@ -162,9 +162,9 @@ std::optional<program::Expanded> write_out_parts(Context& ctx) {
   return whole;
 }
 
-/// Shared by both entries; `reference` null: no values. The structural rules come first: only when
-/// they hold do ids, types and lanes mean what the other parts take them to mean. Then one sweep
-/// over the tasks shows order, hazards and values; memory and costs look at the program as a whole.
+/// Checks a program. `reference` null: checks no values. Structural rules come first, since all
+/// other parts rely on valid ids, types and lanes. Then one pass over the tasks checks order,
+/// hazards and values; memory and costs are checked on the program as a whole.
 Verdict run(const Program& program, Reference* reference, const CheckOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   Verdict verdict;
@@ -195,7 +195,7 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
       ctx.report("micro-batches", ProblemClass::value, {}, {},
                  fmt::format("the program runs {} micro-batches; the reference {}",
                              program.num_micro_batches, reference->num_micro_batches()),
-                 "check against as many micro-batches as the program runs");
+                 "check against the program's number of micro-batches");
     }
     if (reference && reference->symbols() != program.symbols) {
       ctx.report("symbol-table", ProblemClass::value, {}, {},
@@ -203,30 +203,30 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
                  "list the symbols of the graph, in its order");
     }
     Hazards hazards(ctx);
-    std::unique_ptr<Values> values;
+    std::unique_ptr<Interpreter> interpreter;
     if (reference) {
-      values = std::make_unique<Values>(ctx, *reference, hazards);
+      interpreter = std::make_unique<Interpreter>(ctx, *reference, hazards);
     }
-    Sweep sweep(ctx);
-    sweep.match();
-    const bool finished = sweep.run(hazards, values.get());
-    if (finished && values) {
-      values->finish();
+    OrderChecker order(ctx);
+    order.match();
+    const bool finished = order.run(hazards, interpreter.get());
+    if (finished && interpreter) {
+      interpreter->finish();
     }
-    if (values) {
-      verdict.ragged_factor = values->least_factor();
-      verdict.lossy = values->lossy();
-      verdict.lossy_codecs = values->lossy_codecs();
+    if (interpreter) {
+      verdict.ragged_factor = interpreter->least_factor();
+      verdict.lossy = interpreter->lossy();
+      verdict.lossy_codecs = interpreter->lossy_codecs();
     }
     if (program::is_planned(program)) {
       verdict.memory = check_memory(ctx);
     }
-    check_costs(ctx, values.get());
+    check_costs(ctx, interpreter.get());
     if (problems.count == 0) {
-      verdict.stuck_when_sends_wait = sweep.stuck_when_sends_wait();
+      verdict.stuck_when_sends_wait = order.stuck_when_sends_wait();
     }
-    verdict.num_messages = sweep.num_messages();
-    verdict.num_collectives = sweep.num_collectives();
+    verdict.num_messages = order.num_messages();
+    verdict.num_collectives = order.num_collectives();
   }
   verdict.num_problems = problems.count;
   verdict.problems = std::move(problems.list);

@@ -54,9 +54,9 @@ uint32_t lanes_of(const KindInfo& info) {
     }
     return lanes;
   }
-  // What a sum over ranks needs beside its messages may stand where they arrive.
+  // Local ops of a decomposed all-reduce may run in the lanes in which its messages arrive.
   const uint32_t arrive = bit(Lane::intra_rx) | bit(Lane::inter_rx);
-  // Who encodes for links and adds up what comes may be the host.
+  // The host may encode for links, and add up arriving values.
   const bool is_codec = info.rules && info.rules->codec.name;
   switch (info.op_class) {
     case OpClass::copy:
@@ -71,9 +71,9 @@ uint32_t lanes_of(const KindInfo& info) {
   }
 }
 
-/// Ids and numbers of operands are not yet known to be good here: what does not exist is left out.
+/// Looks up a kind's rules. Numbers of operands may be wrong here, so absent operands are skipped.
 KindInfo kind_info(const program::Kind& kind, TypeTable& types, OpKeys& keys) {
-  // What sums a list may do so in place; an op of src/ops says which outputs do.
+  // A collective that sums a list may run in place; an op of src/ops names its in-place outputs.
   KindInfo info;
   if (const comm::Id id = comm::find(kind.op); id != comm::Id::none) {
     info.comm = &comm::op(id);
@@ -114,8 +114,8 @@ KindInfo kind_info(const program::Kind& kind, TypeTable& types, OpKeys& keys) {
   return info;
 }
 
-/// The program's classes are known to be a partition of its ranks here, the group's ids are not yet
-/// known to be good: what does not exist is left out (group-axes refuses it).
+/// Requires: the classes are a partition of the ranks. The group's ids may be wrong here, so absent
+/// ones are skipped (group-axes refuses them).
 GroupInfo group_info(const Program& program, const program::Group& group) {
   GroupInfo info;
   if (!in_range(group.role, program.roles.size())) return info;
@@ -145,7 +145,7 @@ graph::Mesh all_meshes(const Program& program) {
   return all;
 }
 
-/// One offset is enough to call the program planned: then all must have one (buffer-planned).
+/// True if any buffer has an offset: then all must have one (buffer-planned).
 bool has_offsets(const Program& program) {
   for (const RankClass& cls : program.classes) {
     if (cls.arena_bytes > 0 || cls.host_arena_bytes > 0) return true;
@@ -196,9 +196,9 @@ Context::Context(const Program& checked, const CheckOptions& check_options, Type
   }
 }
 
-void Context::place() {
-  // Global task indices are dense: those of class 0, then those of class 1, in issue order, so what
-  // the check keeps per task are flat vectors. A lane is the subsequence of a class's tasks in it.
+void Context::index_tasks() {
+  // Global task indices are dense (class 0, then class 1, in issue order), so data per task are
+  // flat vectors. A lane is a subsequence of a class's tasks.
   for (const program::Group& group : program.groups) {
     groups.push_back(group_info(program, group));
   }
@@ -238,6 +238,54 @@ void Context::place() {
       buffer_type[c].push_back(types.intern(buffer.type));
     }
   }
+}
+
+graph::Coords Context::coords_of(int32_t rank) const {
+  graph::Coords at{};
+  const std::vector<int32_t> coords = program.coords(rank);
+  std::copy(coords.begin(), coords.end(), at.begin() + first_axis[program.role_of(rank)]);
+  return at;
+}
+
+int32_t Context::rank_at(program::RoleId role, const graph::Coords& at) const {
+  const graph::Mesh& axes = program.roles[role].mesh;
+  const auto first = at.begin() + first_axis[role];
+  return program.first_rank(role) + axes.rank({first, first + std::ssize(axes.axes)});
+}
+
+int64_t Context::begin_at(program::RoleId role, const program::Begin& begin,
+                          const graph::Coords& at) const {
+  const size_t axes = program.roles[role].mesh.axes.size();
+  const size_t first = static_cast<size_t>(first_axis[role]);
+  return program.begin_at(begin.begin, begin.by, std::span(at).subspan(first, axes));
+}
+
+graph::AxisMask Context::role_axes(program::RoleId role) const {
+  graph::AxisMask axes = 0;
+  for (size_t axis = 0; axis < program.roles[role].mesh.axes.size(); ++axis) {
+    axes |= graph::axis_bit(first_axis[role] + static_cast<int32_t>(axis));
+  }
+  return axes;
+}
+
+graph::AxisMask Context::group_axes(const Task& task) const {
+  graph::AxisMask axes = 0;
+  for (int32_t axis : groups[task.group].axes) {
+    axes |= graph::axis_bit(first_axis[program.groups[task.group].role] + axis);
+  }
+  return axes;
+}
+
+graph::AxisMask Context::table_axes(ClassId cls, program::TableId table) const {
+  graph::AxisMask axes = 0;
+  if (table == program::kNone) return axes;
+  for (int32_t axis : program.tables[table].axes) {
+    const int32_t place = axis_of(cls, axis);
+    if (mesh.axes[static_cast<size_t>(place)].size > 1) {
+      axes |= graph::axis_bit(place);
+    }
+  }
+  return axes;
 }
 
 BufferId Context::first_view(ClassId cls, BufferId base) const {
@@ -319,8 +367,8 @@ std::string Context::uncovered(const graph::Tensor& tensor,
 }
 
 bool Context::covers_in_one_layout(const std::vector<Holder>& holders) const {
-  // Parts differ along the axes on which the tensor is not replicated: every choice of coordinates
-  // there must lie in the box of some class.
+  // Parts differ along the axes on which the tensor is not replicated. Every choice of coordinates
+  // on these must lie in the box of some class.
   for (const Holder& first : holders) {
     const auto& axes = program.mesh_of(first.cls).axes;
     std::set<std::vector<int32_t>> parts;
@@ -361,7 +409,7 @@ bool Context::covers_in_one_layout(const std::vector<Holder>& holders) const {
 }
 
 std::vector<TaskRef> Context::users(ClassId cls, BufferId buffer, size_t at_most) const {
-  // A buffer of which tasks see but parts is used by those that use its views.
+  // A base that no task uses whole is used through its views.
   std::vector<TaskRef> list;
   const program::RankClass& rank_class = program.classes[cls];
   const auto find = [&](const auto& is_it) {
@@ -399,7 +447,7 @@ std::string Context::buffer_name(ClassId cls, BufferId buffer_id) const {
   }
   if (buffer.kind == BufferKind::view) {
     const std::string view = fmt::format("view {} ({})", buffer_id, graph::to_string(buffer.type));
-    // In a program that is refused for it, a view may be of nothing, or of a view: of itself, even.
+    // In a malformed program, a view may have no base, or be a view of a view, or of itself.
     if (buffer.base == kNone) return view;
     const bool of_view = program.classes[cls].buffers[buffer.base].kind == BufferKind::view;
     return fmt::format(
@@ -416,8 +464,7 @@ std::string Context::buffer_name(ClassId cls, BufferId buffer_id) const {
 void Context::report(const char* rule, ProblemClass problem_class, TaskRef task,
                      std::vector<TaskRef> related, std::string text, std::string fix,
                      std::string where) {
-  // `related` loses what repeats itself or the task; the ranks of a problem are all ranks of the
-  // classes that then take part in it. Beyond the limit problems are counted only.
+  // Beyond the limit, problems are only counted.
   HOCKET_CHECK(is_rule(rule), "the rule {} is in no list; add it to derived_rules", rule);
   if (skips(rule)) return;
   if (problems.full()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of the check share about one program: kinds with their rules looked up, interned
-// types, groups as sets of axes, where each task stands in its lane, and the list of
-// problems found so far.
+// Context of a check of one program, shared by all its parts: kinds with their rules, interned
+// types, groups as sets of axes, the position of every task in its lane, and the problems found so
+// far.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ using program::RankClass;
 using program::Task;
 using program::TaskId;
 
-/// How a kind is looked at: sums, copies and zeros are read as what they mean.
+/// Class of a kind's op. Sums, copies and zeros are interpreted by their meaning.
 enum class OpClass : uint8_t {
   compute,
   add,
@@ -53,12 +53,12 @@ struct KindInfo {
   uint32_t lanes = 0;               ///< bit per allowed lane
   std::vector<TypeId> in, out;      ///< local types
   std::vector<int32_t> shares;      ///< by output: input that it updates in place, -1
-  std::vector<int32_t> overwrites;  ///< by output: input in whose buffer it may lie besides, -1
+  std::vector<int32_t> overwrites;  ///< by output: a further input whose buffer it may take, -1
 };
 inline bool is_local(const KindInfo& info) {
   return !info.comm && info.op_class != OpClass::unknown;
 }
-/// Between two roles.
+/// True for communication between two roles.
 inline bool is_transfer(const KindInfo& info) {
   return info.comm && info.comm->role == comm::Role::between;
 }
@@ -71,19 +71,19 @@ inline bool is_receive(const KindInfo& info) {
 }
 
 struct GroupInfo {
-  std::vector<int32_t> axes;  ///< of the role's mesh, those of more than one rank
-  int64_t ranks = 1;          ///< that meet in an instance
-  /// Program::meetings: the classes that meet in each sort of instance.
+  std::vector<int32_t> axes;  ///< axes of the role's mesh with more than one rank
+  int64_t ranks = 1;          ///< ranks in one instance of the group
+  /// Program::meetings: the classes in each sort of instance.
   std::vector<std::vector<ClassId>> meetings;
 };
 
-/// A class that holds a tensor, and in what.
+/// A class that holds a tensor, and the buffer.
 struct Holder {
   ClassId cls;
   const program::Buffer* buffer;
 };
 
-/// Where the problems go. `limit` of them are kept, all are counted.
+/// Problems found. The first `limit` are kept, all are counted.
 struct Problems {
   int limit = 20;
   int64_t count = 0;
@@ -93,7 +93,7 @@ struct Problems {
 };
 
 struct Context {
-  /// Makes no use of ids that may be out of range. All arguments must outlive it.
+  /// Uses no ids, which may be out of range. Requires: all arguments outlive it.
   Context(const Program& program, const CheckOptions& options, TypeTable& types, OpKeys& keys,
           Problems& problems);
 
@@ -102,16 +102,16 @@ struct Context {
   TypeTable& types;
   OpKeys& keys;
   Problems& problems;
-  /// The axes of all roles, one role after the other: what ranks of a role hold depends on the axes
-  /// of that role. With several roles an axis is called "role.axis".
+  /// The axes of all roles, one role after the other: a value on ranks of a role depends on the
+  /// axes of that role. With several roles an axis is named "role.axis".
   graph::Mesh mesh;
   std::vector<int32_t> first_axis;  ///< by role
   std::vector<KindInfo> kinds;
   bool planned = false;        ///< step buffers have offsets
   mutable program::Ways ways;  ///< of messages
 
-  // Filled by `place` once ids are known to be in range. A task is addressed by its global index.
-  void place();
+  // Filled by index_tasks(). Requires: ids are in range. A task is addressed by its global index.
+  void index_tasks();
   std::vector<GroupInfo> groups;
   std::vector<int32_t> first_task;                                         ///< by class
   std::vector<ClassId> task_class;                                         ///< by global task
@@ -130,30 +130,43 @@ struct Context {
   const KindInfo& kind(const Task& task) const { return kinds[task.kind]; }
   /// True if a communication task of the class reaches ranks of other nodes.
   bool leaves_node(ClassId cls, const Task& task) const;
-  /// The first view of a base that is in range, kNone if it has none.
+  /// Returns the first view of a base that is in range; kNone if it has none.
   BufferId first_view(ClassId cls, BufferId base) const;
   /// "linear L3 mb2 fwd (task 118) of class 1 (ranks 4-7)".
   std::string name(TaskRef ref) const;
   /// "buffer 17 (f32[4,8])" or "parameter 'x' (f32[4,8])".
   std::string buffer_name(ClassId cls, BufferId buffer) const;
   std::string ranks_text(ClassId cls) const;
-  /// Where an axis of the mesh of a class stands in `mesh`.
+  /// Returns the index in `mesh` of an axis of a class's mesh.
   int32_t axis_of(ClassId cls, int32_t axis) const {
     return first_axis[program.classes[cls].role] + axis;
   }
   std::vector<graph::CoordBox> boxes;  ///< by class: its ranks, on the axes of `mesh`
-  /// True if the ranks of these classes have all parts of a tensor: in one layout, or, where some
-  /// hold it in buckets, all of its elements.
+  /// Coordinates of a rank on the axes of `mesh`; 0 on the axes of other roles.
+  graph::Coords coords_of(int32_t rank) const;
+  int32_t rank_at(program::RoleId role, const graph::Coords& at) const;
+  /// Returns where `begin` says that a part begins, at coordinates of a role.
+  int64_t begin_at(program::RoleId role, const program::Begin& begin,
+                   const graph::Coords& at) const;
+  // Axes of `mesh`, as a mask.
+  graph::AxisMask role_axes(program::RoleId role) const;
+  /// The axes of the group of a task.
+  graph::AxisMask group_axes(const Task& task) const;
+  /// The axes of a table along which there are several ranks.
+  graph::AxisMask table_axes(ClassId cls, program::TableId table) const;
+  /// True if the ranks of these classes have all parts of a tensor: all parts of one layout, or,
+  /// with buckets, all elements.
   bool covers(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;
   /// "elements [8:16) of 16 are on no rank".
   std::string uncovered(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;
-  /// First tasks that read or write the buffer (a scan: for messages only).
+  /// Returns the first tasks that read or write the buffer. Scans all tasks: for texts only.
   std::vector<TaskRef> users(ClassId cls, BufferId buffer, size_t at_most = 4) const;
-  /// True for a rule that CheckOptions::skip_rules leaves out.
+  /// True for a rule in CheckOptions::skip_rules.
   bool skips(const char* rule) const {
     const auto& list = options.skip_rules;
     return !list.empty() && std::find(list.begin(), list.end(), rule) != list.end();
   }
+  /// Adds a problem. Drops repeated tasks of `related`, and adds the ranks of all classes involved.
   void report(const char* rule, ProblemClass problem_class, TaskRef task,
               std::vector<TaskRef> related, std::string text, std::string fix,
               std::string where = {});
@@ -163,7 +176,7 @@ struct Context {
                                       const std::vector<Holder>& holders) const;
   bool covers_elements(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;
   bool covers_in_one_layout(const std::vector<Holder>& holders) const;
-  /// A scan over the ranks of a class, asked for every task.
+  /// Results of leaves_node, which scans the ranks of a class.
   mutable std::map<std::tuple<ClassId, program::GroupId, program::Way>, bool> leaves_node_;
   mutable std::vector<std::vector<BufferId>> first_views_;  ///< by class, base
 };

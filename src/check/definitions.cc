@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Definitions: an op that is defined as a small graph of others has the terms of that graph. They
-// are made where the step applies the op, inner ops first, so that ids never unite: an application
-// is known by one more name, or it is one more name for what its graph makes.
+// Implements: Reference (reference.h), definitions. An op that is defined by a small graph has the
+// terms of that graph. They are made where the step applies the op, inner ops first, so that two
+// ids never need to be merged: an application gets an alias, or is an alias of its graph's outputs.
 #include "base/error.h"
 #include "check/reference.h"
 
 namespace hocket::check {
 
-/// The graph of a definition, as terms.
+/// Evaluates the graph of a definition to terms.
 class Reference::Unfolding : public ops::Definition {
  public:
-  /// `make`: inner applications are made; else they are only looked up, and the first that does not
-  /// occur ends the search.
+  /// `make`: inner applications are made, with its node and micro-batch; null: they are only looked
+  /// up, and the first that does not occur ends the search.
   Unfolding(Reference& reference, std::span<const ExprId> in, const Application* make)
       : ref_(reference), make_(make), values_(in.begin(), in.end()) {}
 
-  /// The last application is not made but kept for the caller: see `last`.
+  /// Keeps application number `application` for the caller (see `last`) instead of making it.
   void hold(int application) { held_ = application; }
 
   std::vector<int> apply(std::string_view op, graph::Attrs attrs, std::vector<int> in) override {
@@ -98,8 +98,8 @@ class Reference::Unfolding : public ops::Definition {
 
 AppId Reference::apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out,
                        const Application& where) {
-  // An op that expands has no application of its own: it is a name for what its graph makes. One
-  // that is primitive is made, and the last application of its graph becomes a name for it.
+  // An op that expands has no application of its own: it is an alias of its graph's outputs. A
+  // primitive op is made, and the last application of its graph becomes an alias of it.
   if (const AppId known = terms.find(key, in); known >= 0) return known;
   const ops::Op& op = *keys[key].rules;
   const auto note = [&](AppId id) {
@@ -127,7 +127,7 @@ AppId Reference::apply(int32_t key, std::span<const ExprId> in, std::span<const 
   bool made = false;
   const AppId app = note(terms.apply(key, in, out, &made));
   if (op.define && op.defined == ops::Defined::also) {
-    // Once only to count, with lookups.
+    // The first pass only counts applications, by look-ups.
     Unfolding dry(*this, in, nullptr);
     if (!op.define(dry, attrs, inputs).empty()) {
       Unfolding graph(*this, in, &where);
@@ -147,7 +147,7 @@ AppId Reference::apply(int32_t key, std::span<const ExprId> in, std::span<const 
 }
 
 AppId Reference::find(int32_t key, std::span<const ExprId> in) {
-  // A program may apply an op that the step has only as its parts: then all of these must occur.
+  // A program may apply an op whole that the step applies in parts; all parts must then occur.
   if (const AppId known = terms.find(key, in); known >= 0) return known;
   const ops::Op* const op = keys[key].rules;
   if (!op || !op->define || op->defined != ops::Defined::expands) return -1;

@@ -24,7 +24,7 @@ Hazards::Hazards(Context& ctx) : ctx_(ctx) {
     state.access.assign(cls.buffers.size(), Clock{});
     state.writer.assign(cls.buffers.size(), kNever);
     state.prior.assign(cls.buffers.size(), kNever);
-    state.memory.assign(cls.buffers.size(), Memory::untaken);
+    state.memory.assign(cls.buffers.size(), Memory::missing_text);
     for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
       if (cls.buffers[buffer].kind == BufferKind::persistent ||
           cls.buffers[buffer].kind == BufferKind::input) {
@@ -44,7 +44,7 @@ int32_t Hazards::writer(ClassId cls, BufferId buffer, int32_t reader) const {
   int32_t writer = before_reader(buffer);
   for (BufferId other : ctx_.views[cls].meets(buffer)) {
     const int32_t also = before_reader(other);
-    // Of tasks of one class the later one.
+    // Tasks of one class are in issue order.
     writer = std::max(writer, also);
   }
   return writer;
@@ -80,10 +80,9 @@ int32_t Hazards::last_in_lane(ClassId cls, size_t lane, int32_t seen) const {
 
 void Hazards::visit(ClassId cls, TaskId task, int32_t global, const Clock& before,
                     std::vector<BufferId>* lost) {
-  // All reads and writes are judged by what the tasks visited before have left behind, and only
-  // then noted: an update in place reads what its predecessor wrote, not itself. A read needs its
-  // writer to be finished; a write needs all earlier accesses to be. Of the accesses in one lane
-  // the last one is kept: lanes are in order, so when it is finished all are.
+  // Checks all reads and writes before recording them: an in-place update reads what its
+  // predecessor wrote. A read needs its writer to have finished, a write all earlier accesses. Per
+  // lane only the last access is kept, since lanes run in order.
   const Visit at{cls, task, global, before};
   const RankClass& rank_class = ctx_.program.classes[cls];
   const Task& visited = rank_class.tasks[task];
@@ -109,7 +108,7 @@ void Hazards::visit(ClassId cls, TaskId task, int32_t global, const Clock& befor
 }
 
 bool Hazards::check_read(const Visit& at, BufferId buffer_id) {
-  // Of a view, something must have been written; whether that is all of it the values say.
+  // Of a view, any part must have been written; view-tiled checks that all of it was.
   const ClassState& state = state_[at.cls];
   const RankClass& rank_class = ctx_.program.classes[at.cls];
   if (!was_written(state, at.cls, buffer_id)) {
@@ -168,7 +167,7 @@ void Hazards::report_overwritten(const Visit& at, BufferId buffer_id, const char
   const program::Buffer& buffer = ctx_.program.classes[at.cls].buffers[root];
   const int64_t begin = buffer.offset;
   const int64_t end = begin + buffer.type.bytes();
-  int32_t by = root.value();  // the last other owner of any of its addresses
+  int32_t by = root.value();  // becomes the last other owner of any of its addresses
   const auto& arena = state.arena[place_of(buffer.space)];
   auto range = arena.upper_bound(begin);
   if (range != arena.begin()) {
@@ -223,8 +222,8 @@ void Hazards::check_accesses(const Visit& at, const Clock& seen, BufferId buffer
 }
 
 void Hazards::record(const Visit& at, const Task& task) {
-  // A buffer takes its addresses when it is written, not when they were planned: until then the
-  // former owner may still be read. It keeps them until something else is put there.
+  // A buffer takes its addresses when it is first written, so that the former owner may be read
+  // until then. It keeps them until another owner takes them.
   ClassState& state = state_[at.cls];
   const RankClass& rank_class = ctx_.program.classes[at.cls];
   const size_t lane = static_cast<size_t>(task.lane);
@@ -260,9 +259,9 @@ void Hazards::record(const Visit& at, const Task& task) {
 
 void Hazards::take(const Visit& at, program::Space space, int64_t begin, int64_t end,
                    int32_t owner) {
-  // `arena` stays a set of disjoint ranges: what overlaps [begin, end) is cut to what is left of it
-  // outside, perhaps on both sides. Buffers of micro-batches reuse the same addresses again and
-  // again, so the exact fit is by far the most common case and comes first.
+  // Keeps `arena` a set of disjoint ranges: ranges that overlap [begin, end) are cut down to the
+  // rest outside, perhaps on both sides. Buffers of micro-batches reuse the same addresses, so the
+  // exact fit is by far the most common case and comes first.
   auto& arena = state_[at.cls].arena[place_of(space)];
   auto range = arena.lower_bound(begin);
   if (range != arena.end() && range->first == begin && range->second.end == end) {
@@ -297,9 +296,8 @@ void Hazards::take(const Visit& at, program::Space space, int64_t begin, int64_t
 }
 
 void Hazards::evict(const Visit& at, int32_t owner, int32_t by) {
-  // A workspace is in use while its own task runs; a buffer until the last access in every lane.
-  // That a later task still wants to read the buffer is found when that task is visited: it no
-  // longer holds its addresses then (report_overwritten).
+  // A workspace is in use while its own task runs, a buffer until the last access in every lane. A
+  // later read of the buffer is refused when its task is visited (report_overwritten).
   const auto overlap = [&](int32_t earlier) {
     race(earlier, at.global,
          fmt::format("puts {} over {}", by < 0 ? "its workspace" : owner_name(at.cls, by),

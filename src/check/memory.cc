@@ -16,12 +16,12 @@ using program::Phase;
 
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// Bytes that a buffer is planned to hold: what a ragged one expects, not its bound.
+/// Bytes that a buffer is planned for; of a ragged buffer the expected size, not the bound.
 int64_t expected_size(const program::Buffer& buffer) {
   return aligned(buffer.expected_bytes >= 0 ? buffer.expected_bytes : buffer.type.bytes());
 }
 
-/// True of a task, or none, that gathers a parameter which ranks split.
+/// True if `maker` (a task, or -1) gathers a sharded parameter.
 bool is_gathered(const Context& ctx, const RankClass& cls, int32_t maker) {
   if (maker < 0) return false;
   const Task& task = cls.tasks[static_cast<size_t>(maker)];
@@ -29,17 +29,17 @@ bool is_gathered(const Context& ctx, const RankClass& cls, int32_t maker) {
          cls.buffers[cls.root(task.in[0])].kind == BufferKind::persistent;
 }
 
-/// What is in use when most is: each sort shrinks by other settings.
+/// Bytes in use at the peak, by category. Each category shrinks by other settings.
 struct InUse {
-  int64_t states = 0;     ///< parameters, moments, inputs and outputs: they are always there
+  int64_t states = 0;     ///< parameters, moments, inputs and outputs, which live all the time
   int64_t gradients = 0;  ///< made by a backward pass, and used after all passes
-  int64_t gathered = 0;   ///< parameters that ranks split
+  int64_t gathered = 0;   ///< gathered parameters
   int64_t activations = 0;
 };
 
-/// Finds the task during which the most bytes of step buffers are alive, and the largest of these.
-/// In issue order, where a buffer lives from its first to its last task: not what the plan takes
-/// (that is memory_of's), but what to look at when it is too much.
+/// Finds the task during which most bytes of step buffers are alive, and the largest buffers then.
+/// A buffer lives from its first to its last task in issue order. This explains a plan; the bytes
+/// of the plan come from memory_of.
 InUse find_peak(const Context& ctx, ClassMemory* memory) {
   const RankClass& cls = ctx.program.classes[memory->cls];
   const size_t n = cls.tasks.size();
@@ -120,7 +120,7 @@ InUse find_peak(const Context& ctx, ClassMemory* memory) {
   return in_use;
 }
 
-/// What shrinks the sort that takes most, of the settings that the plan has not made yet.
+/// Returns settings, not yet made, that shrink the largest category.
 std::string way_out(const Context& ctx, const InUse& in_use) {
   const nlohmann::json config = ctx.program.config.empty()
                                     ? nlohmann::json::object()
@@ -177,8 +177,7 @@ std::string way_out(const Context& ctx, const InUse& in_use) {
   return fmt::format("{} dominate: {}", sort, join(ways, ", or "));
 }
 
-/// Who holds it, and which part is most of it: parameters and states shrink by other settings than
-/// activations do.
+/// Reports a class over budget, with its largest buffers and settings that would help.
 void report_budget(Context& ctx, ClassMemory* memory) {
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   const program::Memory& planned = memory->planned;

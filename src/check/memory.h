@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a rank against the budget: what the planned offsets add up to, and who holds it when
-// most of it is in use.
+// Memory of a rank against the budget: the total of the planned offsets, and the largest buffers at
+// the peak.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace hocket::check {
 
-/// Fills in every class's memory and refuses what exceeds the budget.
+/// Returns the memory of every class. Refuses classes that exceed the budget.
 std::vector<ClassMemory> check_memory(Context& ctx);
 
 }  // namespace hocket::check

@@ -12,10 +12,10 @@ using graph::TensorKind;
 
 Reference::Reference(const graph::Graph& graph, int32_t num_micro_batches)
     : graph_(&graph), num_micro_batches_(num_micro_batches), symbols_(graph.symbols) {
-  // Forward and backward nodes run once per micro-batch. Between two of them `value_` is
-  // overwritten, so what outlives the micro-batch is put aside: `total_` adds up what the optimizer
-  // or the host reads of all of them (gradients, losses), `each_` keeps losses and outputs one by
-  // one. Then the optimizer nodes run once, over the totals.
+  // Forward and backward nodes run once per micro-batch, which overwrites `value_`. Values that
+  // outlive the micro-batch are kept: `total_` adds up gradients and losses, which the optimizer or
+  // the host reads; `each_` keeps every loss and output. Then the optimizer nodes run on the
+  // totals.
   prepare();
   terms.reserve(graph.nodes.size() * static_cast<size_t>(num_micro_batches));
   for (size_t tensor = 0; tensor < graph.tensors.size(); ++tensor) {
@@ -69,8 +69,8 @@ void Reference::prepare() {
 }
 
 Reference::Step Reference::step_of(int32_t node_id) {
-  // The last inputs of a node are the values that its accumulated outputs are added to, in the
-  // order of those outputs; the op itself does not know them.
+  // The last inputs of a node are the accumulators of its accumulated outputs, in the order of the
+  // outputs. The op itself does not know them.
   const Node& node = graph_->nodes[node_id];
   Step step;
   step.node = node_id;
@@ -158,7 +158,7 @@ ExprId Reference::read(int32_t tensor, const Step& step, int32_t micro_batch) {
   }
   ExprId expr = value_[index];
   if (step.optimizer && per_mb_[index]) {
-    expr = total_[index];  // of all micro-batches
+    expr = total_[index];
   }
   if (expr < 0) {
     fail("check", "graph node {} ({}) reads '{}' before it is written", step.node,
@@ -167,9 +167,9 @@ ExprId Reference::read(int32_t tensor, const Step& step, int32_t micro_batch) {
   return expr;
 }
 
-/// The routing that placed the rows of what a node makes: that of a routed input, else an input
-/// (`scratch_`) that is itself made by a routing op. Contributions to a routed sum have one
-/// routing: the first speaks for all.
+/// Returns the routing that placed the rows of a node's outputs: that of a routed input, else a
+/// routing op that made an input (`scratch_`). Contributions to a routed sum share one routing, so
+/// the first decides.
 AppId Reference::route_of_inputs() const {
   AppId route = -1;
   for (ExprId expr : scratch_) {
@@ -189,9 +189,9 @@ AppId Reference::route_of_inputs() const {
 }
 
 void Reference::run_node(const Step& step, int32_t micro_batch) {
-  // Sums, copies and zeros make no application: a gradient summed by one op or by three is the same
-  // term. Only an application that occurs for the first time says which node and micro-batch it is;
-  // an equal one (same op, same inputs) is the same term and keeps those of the first.
+  // Sums, copies and zeros make no application: a gradient summed by one op or by three is one
+  // term. Equal applications (same op, same inputs) are one term, with node and micro-batch of the
+  // first.
   scratch_.clear();
   for (int32_t input : step.in) {
     scratch_.push_back(read(input, step, micro_batch));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one step of the single-device graph computes, as terms: every micro-batch forward and
-// backward, gradients summed over micro-batches and uses, then the optimizer nodes once.
+// The reference: terms of one step of the single-device graph. All micro-batches run forward and
+// backward, gradients are summed over micro-batches and uses, then the optimizer nodes run once.
 #pragma once
 
 #include <cstdint>
@@ -19,26 +19,26 @@ using ops::Meaning;
 
 class Reference {
  public:
-  /// The graph must outlive this object. Throws Error when the graph itself makes no sense (an
+  /// Requires: the graph outlives this object. Throws Error if the graph itself is wrong (an
   /// unknown op, a tensor read before it is written).
   Reference(const graph::Graph& graph, int32_t num_micro_batches);
 
   const graph::Graph& graph() const { return *graph_; }
-  /// See certificate.h; worked out when it is first asked for.
+  /// Returns reference_hash (certificate.h), computed on the first call.
   const Hash128& hash();
   int32_t num_micro_batches() const { return num_micro_batches_; }
   const std::vector<graph::Symbol>& symbols() const { return symbols_; }
-  /// Graph tensor of this name, or -1.
+  /// Returns the graph tensor of this name, or -1.
   int32_t find(std::string_view name) const;
-  /// Term of the tensor after the step; micro_batch >= 0: its value in that micro-batch (losses and
-  /// outputs only); -1: per-step tensors as they are, losses and gradients summed over
-  /// micro-batches. kUnwritten if there is no such value.
+  /// Returns the term of a tensor after the step; kUnwritten if there is none. `micro_batch` >= 0:
+  /// the value in that micro-batch (losses and outputs only); -1: the final value, summed over
+  /// micro-batches for losses and gradients.
   ExprId value(int32_t tensor, int32_t micro_batch) const;
-  /// The application of this op to these terms in the step, or in the definition of an op that the
-  /// step applies, or defined by such; -1 if there is none.
+  /// Returns the application of this op to these terms; -1 if there is none in the step, in the
+  /// definition of an op that the step applies, or as a definition over such applications.
   AppId find(int32_t key, std::span<const ExprId> in);
   bool updated(int32_t tensor) const { return updated_[tensor]; }
-  /// True for tensors made once per micro-batch.
+  /// True for tensors that are made once per micro-batch.
   bool per_micro_batch(int32_t tensor) const { return per_mb_[tensor]; }
 
   Terms terms;
@@ -47,13 +47,13 @@ class Reference {
   std::vector<TypeId> type_of;  ///< by graph tensor
 
  private:
-  /// A node with everything that does not depend on the micro-batch worked out.
+  /// A node, with all that does not depend on the micro-batch.
   struct Step {
     int32_t node = -1;
     bool optimizer = false;
     int32_t key = -1;
     Meaning meaning = Meaning::application;
-    std::vector<int32_t> in;            ///< accumulators taken off
+    std::vector<int32_t> in;            ///< without accumulators
     std::vector<int32_t> accumulators;  ///< by output, -1
     std::vector<int32_t> out;
     std::vector<int32_t> updates;  ///< by output: persistent tensor updated in place, -1
@@ -62,14 +62,14 @@ class Reference {
   };
   void prepare();
   Step step_of(int32_t node_id);
-  /// Fills `per_mb_`, `updated_` and `wanted_` with what the step says of its tensors.
+  /// Fills `per_mb_`, `updated_` and `wanted_` for the tensors of a step.
   void note_tensors(const Step& step);
-  /// Which values are asked for after the step: sums over micro-batches, or one by one.
+  /// Chooses the values that value() must know: sums over micro-batches, or single ones.
   void choose_results();
   AppId route_of_inputs() const;
   // Definitions (definitions.cc).
   class Unfolding;
-  /// The application, made if new, and with it those of the op's definition.
+  /// Returns the application, made if new, together with those of the op's definition.
   AppId apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out,
               const Application& where);
   void run_node(const Step& step, int32_t micro_batch);
@@ -80,14 +80,14 @@ class Reference {
   int32_t num_micro_batches_;
   std::vector<graph::Symbol> symbols_;
   std::vector<Step> steps_;
-  std::vector<ExprId> value_;  ///< of the current micro-batch, or of the step
-  std::vector<ExprId> total_;  ///< summed over the micro-batches so far
+  std::vector<ExprId> value_;  ///< by tensor: in the current micro-batch, or of the step
+  std::vector<ExprId> total_;  ///< by tensor: summed over the micro-batches so far
   // By tensor: made once per micro-batch; needs `total_`; updated in place by the step; needs
-  // `each_`; a loss or part of a gradient, whose total may be asked for.
+  // `each_`; a loss or part of a gradient, whose total value() may return.
   std::vector<bool> per_mb_, wanted_, updated_, wants_each_, summed_;
   std::vector<int32_t> each_index_;        ///< tensor -> row of each_, -1
   std::vector<std::vector<ExprId>> each_;  ///< losses and outputs, by micro-batch
-  std::vector<ExprId> scratch_;            ///< inputs of the node that is run
+  std::vector<ExprId> scratch_;            ///< inputs of the current node
   std::unordered_map<std::string_view, int32_t> by_name_;
 };
 

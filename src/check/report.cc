@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A verdict as text for people and as JSON for scripts.
+// Implements: to_text, equality_text and to_json of a Verdict (check.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,8 +52,8 @@ std::string equality_text(const Verdict& verdict) {
 }
 
 std::string to_text(const Verdict& verdict) {
-  // What was found comes first, then memory, which is told of refused programs too; what is assumed
-  // and what lies outside only belongs to a proof.
+  // Problems or proof come first, then memory, which is printed of refused programs too.
+  // Assumptions and scope belong to a proof only.
   std::string text;
   if (verdict.ok()) {
     text += fmt::format("good: {} tasks, {} buffers, {} messages, {} collectives, checked in {}\n",
@@ -120,7 +120,7 @@ std::string to_text(const Verdict& verdict) {
 
 namespace {
 
-/// The members of the object that a verdict is; whoever calls begins and ends it.
+/// Writes the members of a verdict. Requires: the caller begins and ends the object.
 void put_members(JsonWriter& json, const Verdict& verdict) {
   const auto task = [&](std::string_view name, const TaskRef& ref) {
     if (!name.empty()) {
@@ -195,8 +195,8 @@ void put_members(JsonWriter& json, const Verdict& verdict) {
 }  // namespace
 
 std::string to_json(const Verdict& verdict, const Verdict* evaluation) {
-  // This is the certificate that parse_certificate reads (the hashes and `mesh`); all else is for
-  // people and scripts. The order of the members is part of the format.
+  // parse_certificate reads the hashes and `mesh`; the rest is for people and scripts. The order of
+  // members is part of the format.
   JsonWriter json({.indent = 2});
   json.object();
   put_members(json, verdict);

@@ -20,8 +20,8 @@ uint64_t hash_type(const graph::TensorType& type) {
   return mix64(hash);
 }
 
-/// The low half places the entry near those made of similar terms: what is made together is looked
-/// up together, and random access to a large table costs more than everything else here.
+/// Hash of an application. Its low half places the entry near applications of similar terms: terms
+/// made together are looked up together, and random access to a large table dominates the cost.
 uint64_t hash_app(int32_t key, std::span<const ExprId> in) {
   uint64_t hash = static_cast<uint64_t>(key) + 0x51ed270b0a1f39c1ULL;
   uint64_t total = 0;
@@ -258,7 +258,7 @@ Hash128 Terms::hash_of(ExprId id, uint64_t* total) const {
 
 int32_t Terms::count(ExprId id) const { return exprs_[id].count; }
 
-/// As hash_app: near what was made at the same time.
+/// Hash of a sum, near those made at the same time, like hash_app.
 uint64_t Terms::place(const Sum& sum, int32_t count) {
   const uint64_t hash = mix64(sum.hash.low);
   const uint64_t near = sum.total / static_cast<uint64_t>(count) * 4;
@@ -266,8 +266,9 @@ uint64_t Terms::place(const Sum& sum, int32_t count) {
 }
 
 ExprId Terms::sum(ExprId left, ExprId right) {
-  // A sum is known by the number of its terms and the sum of their hashes, which need not be in any
-  // order; that of a sum is kept, so a sum of sums costs no more than a sum of two terms.
+  // A sum is identified by the number of its terms and the sum of their hashes, which is
+  // independent of the order. The hash of a sum is stored, so a sum of sums costs as little as one
+  // of two terms.
   if (left == kZero) return right;
   if (right == kZero) return left;
   if (sums_.size() * 2 >= sum_slots_.size()) {

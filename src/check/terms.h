@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hash-consed terms over a logical graph: what a value *is*, apart from how it is laid out.
-//   leaf          a persistent tensor before the step, or an input of one micro-batch
+// Hash-consed terms over a logical graph: the meaning of a value, without its layout.
+//   tensor        a persistent tensor before the step
+//   input         an input of one micro-batch
 //   output        output i of an application of (op, attributes) to terms
-//   sum           a multiset of non-sum terms; order of addition plays no role
+//   sum           a multiset of non-sum terms; the order of addition does not matter
 //   sizes         row counts per pair of ranks, from an exchange that belongs to one routing
 //   coded         an output of a codec's encoder for a term
-//   unfinished    a sum whose terms are not all in one piece: the check's values keep the parts
-//   pack          several tensors in one flat buffer: the check's values keep what lies where
+//   unfinished    a sum whose terms are not all in one piece; ValueAlgebra keeps its parts
+//   pack          several tensors in one flat buffer; Packs keeps their places
 // Applications are compared exactly. Sums are compared by count and by the sum of 128-bit hashes of
 // their terms (a wrong match has probability ~ 2^-128).
 #pragma once
@@ -29,7 +30,7 @@ using TypeId = int32_t;
 using AppId = int32_t;
 inline constexpr ExprId kZero = 0;        ///< the empty sum
 inline constexpr ExprId kUnwritten = -1;  ///< no value yet
-inline constexpr ExprId kUnknown = -2;    ///< follows from something already refused
+inline constexpr ExprId kUnknown = -2;    ///< a consequence of something already refused
 
 /// Interned tensor types.
 class TypeTable {
@@ -66,7 +67,7 @@ struct Application {
   int32_t first_in = 0;  ///< index into Terms::inputs
   int32_t num_in = 0;
   ExprId first_out = 0;  ///< outputs have consecutive ids; of an alias: index into Terms::outputs
-  bool alias = false;    ///< its outputs are those of other applications
+  bool alias = false;    ///< outputs belong to other applications
   int32_t num_out = 0;
   int32_t node = -1;  ///< graph node that made it first
   int32_t micro_batch = -1;
@@ -95,7 +96,7 @@ struct Expr {
 class Terms {
  public:
   Terms();
-  /// Makes room for about this many applications.
+  /// Reserves memory for about this many applications.
   void reserve(size_t apps);
   ExprId tensor(int32_t tensor, TypeId type);  ///< a persistent tensor's old value
   ExprId input(int32_t tensor, int32_t micro_batch, TypeId type);
@@ -108,10 +109,10 @@ class Terms {
   Codes codes_of(ExprId coded) const { return codes_[exprs_[coded].b]; }
   ExprId unfinished(int32_t number, TypeId type);
   ExprId pack(int32_t number);
-  /// The application, made if new (then `*made` is true and its fields are for the caller to fill).
+  /// Returns the application, made if new. Sets `*made` then; the caller fills the other fields.
   AppId apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out, bool* made);
-  AppId find(int32_t key, std::span<const ExprId> in) const;  ///< -1 when it does not occur
-  /// One more name for terms that other applications made; it must not occur yet.
+  AppId find(int32_t key, std::span<const ExprId> in) const;  ///< -1 if it does not occur
+  /// Makes an application whose outputs are terms of others. Requires: it does not occur yet.
   AppId alias(int32_t key, std::span<const ExprId> in, std::span<const ExprId> out);
   ExprId sum(ExprId left, ExprId right);  ///< multiset union
 
@@ -120,7 +121,7 @@ class Terms {
     const int32_t place = application.first_out + i;
     return application.alias ? out_pool_[place] : place;
   }
-  /// Which output of the application the term is; -1 if it is none.
+  /// Returns the number of the output that the term is; -1 if it is none.
   int32_t place_of(AppId id, ExprId expr) const {
     for (int32_t i = 0; i < apps_[id].num_out; ++i) {
       if (output(id, i) == expr) return i;
@@ -133,13 +134,13 @@ class Terms {
   const Application& app(AppId id) const { return apps_[id]; }
   std::span<const ExprId> inputs(AppId id) const;
   int32_t num_apps() const { return static_cast<int32_t>(apps_.size()); }
-  /// Terms of a sum with multiplicity, sorted; a non-sum is its own single term.
+  /// Returns the terms of a sum with multiplicity, sorted; a non-sum is its own only term.
   std::vector<ExprId> terms_of(ExprId id) const;
   /// Number of terms: 0 for zero, 1 for a non-sum.
   int32_t count(ExprId id) const;
 
  private:
-  /// Open addressing; the tag (other bits of the hash) spares most look-ups of the entry.
+  /// Slot of an open-addressing hash table. The tag (other bits of the hash) spares most look-ups.
   struct Slot {
     uint32_t tag = 0;
     int32_t id = -1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Good programs are proved good, whatever their labels say; the verdict is the same for a program
-// that went through its text form.
+// Correct programs are proved, whatever their labels. The text form of a program gets the same
+// verdict.
 #include "check/check.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(Check, GoodProgramsAreProved) {
   }
 }
 
-TEST(Check, EveryPurpose) {
+TEST(Check, ProgramsOfEveryPurposeAreProved) {
   using test::Purpose;
   for (Purpose purpose : {Purpose::loss, Purpose::grads, Purpose::logits, Purpose::generate}) {
     for (int experts = 0; experts < 2; ++experts) {
@@ -63,7 +63,7 @@ TEST(Check, EveryPurpose) {
   }
 }
 
-TEST(Check, LabelsPlayNoPart) {
+TEST(Check, LabelsDoNotChangeTheVerdict) {
   for (test::Case c : {pipeline(true), experts()}) {
     for (uint64_t seed = 0; seed < 2; ++seed) {
       if (seed) {
@@ -86,7 +86,7 @@ TEST(Check, LabelsPlayNoPart) {
       with.seconds = without.seconds = 0;
       EXPECT_EQ(to_json(with), to_json(without));
       EXPECT_EQ(with.ok(), seed == 0);
-      // Coordinates only help to choose words.
+      // Coordinates only affect words.
       for (program::RankClass& cls : bare.classes) {
         for (program::Task& t : cls.tasks) {
           t.micro_batch = t.layer = program::kNone;
@@ -109,7 +109,7 @@ TEST(Check, TextFormGivesTheSameVerdict) {
   }
 }
 
-TEST(Check, CertificateIsJson) {
+TEST(Check, CertificateIsValidJson) {
   test::Case c = pipeline(false);
   auto j = nlohmann::json::parse(to_json(check(c.program, c.graph)));
   EXPECT_TRUE(j["ok"]);
@@ -133,7 +133,7 @@ TEST(Check, CertificateBindsProgramGraphAndMesh) {
   EXPECT_EQ(read, v.certificate);
   EXPECT_EQ(differences(read, v.certificate), "");
   EXPECT_EQ(read.ranks, "pp 2 x edp 2 x ep 1");
-  // As a checkpoint keeps it.
+  // The form in which a checkpoint stores it.
   const nlohmann::json state = {{"step", 3}, {"data", json}};
   EXPECT_EQ(parse_certificate(JsonView(state, "run.json")), read);
 
@@ -144,11 +144,11 @@ TEST(Check, CertificateBindsProgramGraphAndMesh) {
           << text;
     }
   };
-  // Another kernel time is another program.
+  // A program with another kernel time has another hash.
   program::Program dearer = c.program;
   dearer.kinds[0].bytes += 64;
   only(check(dearer, c.graph), "program");
-  // The same program for a step with another attribute, or run more often.
+  // The same program against a step with another attribute, or with more micro-batches.
   graph::Graph other = c.graph;
   other.nodes[1].attrs.set("eps", 0.5);
   only(check(c.program, other), "reference graph");
@@ -168,14 +168,14 @@ TEST(Check, CertificateBindsProgramGraphAndMesh) {
   }
 }
 
-TEST(Check, StructureAloneNeedsNoGraph) {
+TEST(Check, StructureIsCheckedWithoutAGraph) {
   test::Case c = pipeline(true);
   Verdict v = check_structure(c.program);
   EXPECT_TRUE(v.ok()) << to_text(v);
   EXPECT_EQ(v.num_applications, 0);
 }
 
-TEST(Check, OneCheckerForManyPrograms) {
+TEST(Check, OneCheckerChecksManyPrograms) {
   test::Case c = pipeline(true);
   Checker checker(c.graph, 3);
   for (int i = 0; i < 3; ++i) {
@@ -193,7 +193,7 @@ CheckOptions budget(int64_t bytes) {
   return options;
 }
 
-TEST(Check, BudgetNamesTheLargestBuffersAndAWayOut) {
+TEST(Check, BudgetRefusalNamesLargestBuffersAndASetting) {
   test::Case c = pipeline(false);
   Verdict v = check(c.program, c.graph);
   ASSERT_TRUE(v.ok());
@@ -209,7 +209,7 @@ TEST(Check, BudgetNamesTheLargestBuffersAndAWayOut) {
   EXPECT_NE(v.problems[0].fix.find("plan."), std::string::npos);
 }
 
-/// The program of `c` with its loss, the same on all ranks, passed on to the next rank of the axis.
+/// Returns the program of `c` that sends its loss, equal on all ranks, to the next rank of an axis.
 program::Program with_a_ring(const test::Case& c, const std::string& axis, int32_t offset) {
   program::Program p = c.program;
   for (program::RankClass& cls : p.classes) {
@@ -238,7 +238,7 @@ program::Program with_a_ring(const test::Case& c, const std::string& axis, int32
   return p;
 }
 
-TEST(Check, AMessageAroundARingIsGood) {
+TEST(Check, RingMessagesAreAccepted) {
   parallel::Plan plan;
   plan.dp = 4;
   const test::Case c = test::make_case(test::dense(2, false), plan);
@@ -254,8 +254,8 @@ TEST(Check, AMessageAroundARingIsGood) {
   }
 }
 
-/// What goes to the rank that lies `there` further, by coordinate, comes from the one that lies
-/// `back` further.
+/// Checks a ring whose message goes to the rank at offset `peer` + `there`, and comes from the rank
+/// at offset `peer` + `back`; `there` and `back` are tables by coordinate.
 Verdict check_exchange(const test::Case& c, int32_t peer, std::vector<int64_t> there,
                        std::vector<int64_t> back) {
   program::Program p = with_a_ring(c, "edp", 1);
@@ -269,9 +269,8 @@ Verdict check_exchange(const test::Case& c, int32_t peer, std::vector<int64_t> t
   return check(p, c.graph);
 }
 
-TEST(Check, AMessageByAnyPermutationIsGood) {
-  // Pairs of neighbours, pairs of ranks that lie two apart, and around in another order than that
-  // of the ranks.
+TEST(Check, PermutationMessagesAreAccepted) {
+  // Pairs of neighbours, pairs at distance two, and a ring in another order than that of the ranks.
   parallel::Plan plan;
   plan.dp = 4;
   const test::Case c = test::make_case(test::dense(2, false), plan);
@@ -294,7 +293,7 @@ TEST(Check, AMessageByAnyPermutationIsGood) {
                  "has a peer at offset 1 and -1 of its table, on an axis of 4");
   expect_refused(check_exchange(c, 1, {0, -2, INT64_MAX, -2}, {0, -2, 0, -2}), "table-fits",
                  "has the number 9223372036854775807");
-  // By a table that says what an offset says.
+  // A table that equals an offset.
   program::Program p = with_a_ring(c, "edp", 1);
   program::Task& recv = p.classes[0].tasks.back();
   recv.peer = 2;
@@ -305,7 +304,7 @@ TEST(Check, AMessageByAnyPermutationIsGood) {
 
 TEST(Check, AnotherGraphIsRefused) {
   test::Case c = pipeline(false);
-  // Every node's attributes matter: the same program against a graph with another eps.
+  // Attributes of nodes matter: the graph has another eps.
   graph::Graph other = c.graph;
   for (graph::Node& n : other.nodes) {
     if (n.op == "rms_norm" && n.layer == 1) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks are one class says nothing about what they do: programs whose classes are cut along
-// any axis, evenly or not, are what they were to the check, and a fault in one of the pieces is
-// seen.
+// The verdict does not depend on the partition of ranks into classes: classes split along any axis,
+// evenly or not, are accepted as before, and a fault in one part is refused.
 #include <gtest/gtest.h>
 
 #include "check/check.h"
@@ -22,7 +21,7 @@ test::Case three_by_two() {
   return test::make_case(test::dense(2, true), plan);
 }
 
-/// The n-th task of this op in the class.
+/// Returns the n-th task of this op in the class.
 Task& task(Program& p, size_t cls, const std::string& op, int n = 0) {
   for (Task& t : p.classes[cls].tasks) {
     if (p.kind(t).op == op && n-- == 0) return t;
@@ -30,7 +29,7 @@ Task& task(Program& p, size_t cls, const std::string& op, int n = 0) {
   throw std::logic_error("no such task");
 }
 
-TEST(SplitClasses, AreAcceptedAndUniteAgain) {
+TEST(SplitClasses, AreAcceptedAndMergeAgain) {
   std::mt19937_64 rng(3);
   int splits = 0;
   for (uint64_t i = 0; i < hocket::test::fewer(200); ++i) {
@@ -47,8 +46,8 @@ TEST(SplitClasses, AreAcceptedAndUniteAgain) {
   EXPECT_GT(splits, hocket::test::is_sanitized() ? 6 : 120);
 }
 
-TEST(SplitClasses, AMemberThatStaysAwayIsMissed) {
-  // Ranks 0 and 1 of the data-parallel axis in one class, rank 2 in another.
+TEST(SplitClasses, AbsentCollectiveMemberIsRefused) {
+  // Ranks 0 and 1 of the data-parallel axis are one class, rank 2 is another.
   test::Case c = three_by_two();
   test::split_class(c.program, 0, c.program.roles[0].mesh.axis("edp"), 2);
   ASSERT_TRUE(check(c.program, c.graph).ok()) << to_text(check(c.program, c.graph));
@@ -71,7 +70,7 @@ TEST(SplitClasses, AMemberThatStaysAwayIsMissed) {
   EXPECT_NE(v.problems[0].text.find("class 2 (rank 2)"), std::string::npos) << to_text(v);
 }
 
-TEST(SplitClasses, AMessageThatOneSenderLacksIsMissed) {
+TEST(SplitClasses, MissingSendOfOneClassIsRefused) {
   test::Case c = three_by_two();
   test::split_class(c.program, 0, c.program.roles[0].mesh.axis("edp"), 1);
   ASSERT_TRUE(check(c.program, c.graph).ok());
@@ -82,14 +81,14 @@ TEST(SplitClasses, AMessageThatOneSenderLacksIsMissed) {
   EXPECT_NE(v.problems[0].text.find("has no matching send in class 2"), std::string::npos);
 }
 
-TEST(SplitClasses, PartsThatNobodyKeepsAreMissed) {
+TEST(SplitClasses, PartsOnNoRankAreRefused) {
   parallel::Plan plan;
   plan.dp = 2;
   test::Case c = test::make_case(test::dense(1, false), plan, 8, 25 << 20, test::Purpose::logits);
   const int32_t axis = c.program.roles[0].mesh.axis("edp");
   test::split_class(c.program, 0, axis, 1);
   ASSERT_TRUE(check(c.program, c.graph).ok()) << to_text(check(c.program, c.graph));
-  // Rank 1 keeps its half of the logits for itself.
+  // Rank 1 does not output its half of the logits.
   program::RankClass& second = c.program.classes[1];
   int outputs = 0;
   for (program::Buffer& b : second.buffers) {
@@ -108,8 +107,8 @@ TEST(SplitClasses, PartsThatNobodyKeepsAreMissed) {
   EXPECT_NE(v.problems[0].text.find("the classes keep only some parts of"), std::string::npos);
 }
 
-/// Two roles side by side, each with the whole step: neither knows of the other.
-TEST(Roles, TwoOfThemAreTwoPrograms) {
+/// Two roles side by side, each with the whole step, without communication between them.
+TEST(Roles, TwoRolesAreCheckedAsTwoPrograms) {
   parallel::Plan wide;
   wide.dp = 2;
   wide.num_micro_batches = 2;
@@ -121,13 +120,13 @@ TEST(Roles, TwoOfThemAreTwoPrograms) {
   const Verdict v = check(both, c.graph);
   EXPECT_TRUE(v.ok()) << to_text(v);
   EXPECT_EQ(v.certificate.ranks, "first: pp 1 x edp 2 x ep 1 + second: pp 1 x edp 2 x ep 1");
-  // A task in the group of the other role.
+  // A task with a group of the other role.
   Program wrong = both;
   task(wrong, 1, "all_reduce").group = task(wrong, 0, "all_reduce").group;
   const Verdict bad = check(wrong, c.graph);
   ASSERT_FALSE(bad.ok());
   EXPECT_EQ(bad.problems[0].rule, std::string("group-fits")) << to_text(bad);
-  // A task that begins where a table of the other role says.
+  // A task with a table of the other role.
   Program elsewhere = both;
   for (program::RankClass& cls : elsewhere.classes) {
     for (Task& t : cls.tasks) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every collective on every kind of value: the check takes exactly those that lie as the op's
-// movement needs them, and sees them lie as it says afterwards. A new op is tested by being listed.
+// Every collective on every kind of value: the check accepts exactly the layouts that the op's
+// movement needs, and derives the layouts that it yields. New ops are tested automatically.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -14,7 +14,7 @@ namespace {
 using graph::Placement;
 using test::Edit;
 
-/// A value of a program of experts, and how it lies on the innermost axis, `ep`.
+/// A value of an MoE program, and its layout on the innermost axis, `ep`.
 struct Value {
   const char* name;
   program::BufferId buffer;
@@ -31,7 +31,7 @@ std::vector<Value> values(Edit& e) {
           {"an activation", e.task("embedding").out[0], Placement::split(0)}};
 }
 
-/// The attributes of an op with its dims set to 0 or 1 each.
+/// Returns the attributes of an op for all combinations of 0 and 1 as dims.
 std::vector<graph::Attrs> all_attrs(const comm::Op& op) {
   std::vector<graph::Attrs> list{{}};
   for (const char* name : {op.move.slot_dim, op.move.part_dim}) {
@@ -48,7 +48,7 @@ std::vector<graph::Attrs> all_attrs(const comm::Op& op) {
   return list;
 }
 
-TEST(Collectives, AreTakenWhereTheirMovementFits) {
+TEST(Collectives, AreAcceptedExactlyWhereTheirMovementFits) {
   for (const comm::Op* op : comm::all()) {
     if (op->role != comm::Role::collective) continue;
     int taken = 0, refused = 0;
@@ -86,7 +86,7 @@ TEST(Collectives, AreTakenWhereTheirMovementFits) {
       }
     }
     EXPECT_GT(taken, 0) << op->name;
-    // Of rows and row counts, the types alone refuse what does not fit.
+    // Rows and row counts in wrong layouts are refused by their types already.
     if (op->takes == comm::Takes::any || op->takes == comm::Takes::dense) {
       EXPECT_GT(refused, 0) << op->name;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A corrupt program (any integer anywhere replaced) gives a verdict, never a crash.
+// Corrupt programs, with any integer replaced, get a verdict and never crash.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 namespace hocket::check {
 namespace {
 
-/// Collects every integer of a program, as something to overwrite; of layouts the places of axes
-/// that some role has, as nobody reads the others.
+/// Collects every integer of a program, to overwrite it. Of layouts, collects only places of
+/// existing axes, since no code reads the others.
 class Integers {
  public:
   explicit Integers(program::Program& program) {
@@ -96,7 +96,7 @@ class Integers {
       add(item);
     }
   }
-  // What holds no integer.
+  // Fields without integers.
   void add(double&) {}
   void add(std::string&) {}
   void add(program::Attrs&) {}
@@ -105,7 +105,7 @@ class Integers {
   size_t axes_ = 0;
 };
 
-/// HOCKET_CASES=20000 HOCKET_SEED=S: how many corrupt programs, and which.
+/// HOCKET_CASES=20000 HOCKET_SEED=S: number of corrupt programs, and their seed.
 TEST(Fuzz, CorruptProgramsGetAVerdict) {
   const auto cases =
       static_cast<int>(hocket::test::from_environment("HOCKET_CASES", hocket::test::fewer(400)));
@@ -123,7 +123,7 @@ TEST(Fuzz, CorruptProgramsGetAVerdict) {
     refused += !check(c.program, c.graph).ok();
   }
   std::cout << refused << " of " << cases << " refused\n";
-  EXPECT_GT(refused, cases * 7 / 10);  // the others changed what has no meaning where it stands
+  EXPECT_GT(refused, cases * 7 / 10);  // the rest changed values without effect
 }
 
 }  // namespace

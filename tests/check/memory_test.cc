@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the check certifies of memory, against brute force: every buffer laid at its planned offset
-// and its pages counted; every message followed through what must have happened when it is sent.
+// Certified memory against brute force: counts the pages of every buffer at its planned offset, and
+// follows every message through all events that must precede its send.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,8 +26,8 @@ using program::Program;
 using program::RankClass;
 using program::Task;
 
-/// Bytes of the 4 KiB pages that a class's step buffers and workspaces touch, page by page; a
-/// ragged buffer holds what it expects.
+/// Returns the bytes of the 4 KiB pages that a class's step buffers and workspaces touch. A ragged
+/// buffer has its expected size.
 int64_t laid_out(const Program& p, const RankClass& cls) {
   std::vector<int32_t> change(static_cast<size_t>(cls.arena_bytes / kPageBytes + 2), 0);
   auto lay = [&](int64_t begin, int64_t bytes) {
@@ -77,7 +77,7 @@ void expect_laid_out(const Program& p, const Verdict& v, const std::string& name
   }
 }
 
-TEST(CheckMemory, CertifiesThePagesThatTheOffsetsTouch) {
+TEST(CheckMemory, CertifiedPagesEqualBruteForce) {
   std::mt19937_64 rng(7);
   for (int i = 0; i < 60; ++i) {
     const test::Case c = test::random_case(rng);
@@ -85,8 +85,8 @@ TEST(CheckMemory, CertifiesThePagesThatTheOffsetsTouch) {
   }
 }
 
-/// The shipped plan of 512 ranks holds what it says in its header: 80 GiB per rank.
-TEST(CheckMemory, ThirtyBillionOnFiveHundredRanks) {
+/// The shipped plan of a 30B model on 512 ranks keeps the budget in its header: 80 GiB per rank.
+TEST(CheckMemory, ShippedPlanOf512RanksFitsItsBudget) {
   const char* root = std::getenv("HOCKET_SOURCE_DIR");
   const std::string folder = std::string(root ? root : ".") + "/configs/";
   const engine::Compiled c = engine::compile(engine::read_run(
@@ -103,8 +103,8 @@ TEST(CheckMemory, ThirtyBillionOnFiveHundredRanks) {
 
 // ---- messages -----------------------------------------------------------------------------------
 
-/// Tasks of all ranks of a pipeline of one rank per stage, and for each all that must have ended
-/// when it starts: by lane, dependency and message.
+/// Tasks of all ranks of a pipeline with one rank per stage. Computes for each task the tasks that
+/// must have ended before it starts, by lane, dependency and message.
 class Order {
  public:
   explicit Order(const Program& p) : p_(p) {
@@ -144,8 +144,8 @@ class Order {
   }
   std::string op(int32_t task) const { return p_.kind(*tasks_[task]).op; }
 
-  /// Most bytes of a class's messages that are sent and not received when one of its sends has
-  /// started and nothing else has happened than what must have.
+  /// Returns the most bytes of a class's messages in flight: at each send, only events that must
+  /// have happened have happened.
   int64_t most_held(int32_t cls) const {
     int64_t most = 0;
     for (auto [send, recv] : receive_) {
@@ -177,7 +177,7 @@ class Order {
   std::map<int32_t, int32_t> receive_;  // of a send
 };
 
-TEST(CheckMemory, MessagesInFlight) {
+TEST(CheckMemory, MessagesInFlightEqualBruteForce) {
   int exact = 0;
   for (int64_t pp = 2; pp <= 4; ++pp) {
     for (int64_t micro_batches : {1, 2, 5, 8}) {
@@ -192,7 +192,7 @@ TEST(CheckMemory, MessagesInFlight) {
         for (int32_t s = 0; s < pp; ++s) {
           const int64_t held = order.most_held(s), bound = memory[s].messages;
           EXPECT_GE(bound, held) << c.name << " class " << s;
-          // A first or last stage has one peer, and is told all that it can know by it.
+          // A first or last stage has one peer, from which it learns all that it can know.
           if (s == 0 || s == pp - 1) {
             EXPECT_EQ(bound, held) << c.name << " class " << s;
           }

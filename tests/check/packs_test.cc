@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packs against brute force: a list of elements at every coordinate.
+// Packs against brute force, a list of elements at every coordinate.
 #include "check/values/packs.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 using graph::Coords;
 
-/// Which element of which component, -1 and 0 of a zero.
+/// An element: its component (-1 for a zero) and its number.
 using Element = std::pair<int32_t, int64_t>;
 using Elements = std::map<Coords, std::vector<Element>>;
 
@@ -37,7 +37,7 @@ struct Random {
 
   int64_t below(int64_t n) { return rng.between(0, n - 1); }
 
-  /// As many elements on every rank; different ones, unless `axes` leaves out an axis.
+  /// Draws equally many elements for every rank. They differ along `axes` only.
   Elements elements(AxisMask axes) {
     Elements all;
     const int64_t length = 6;
@@ -66,8 +66,8 @@ struct Random {
     return all;
   }
 
-  /// The pack, made in one of the ways that there are: components in some order, some of them twice
-  /// or not used, zeros as a component, runs cut anywhere.
+  /// Makes the pack in a random way: components in any order, some repeated or unused, zeros as a
+  /// component, runs cut anywhere.
   PackId make(const Elements& elements) {
     std::vector<Value> components;
     for (int32_t i = 0; i < 2 * kComponents; ++i) {
@@ -113,7 +113,7 @@ struct Random {
   }
 };
 
-TEST(Packs, HaveOneNormalForm) {
+TEST(Packs, EqualPacksHaveOneId) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Random random(seed);
     const AxisMask axes = static_cast<AxisMask>(random.below(8)) & kAll;
@@ -128,7 +128,7 @@ TEST(Packs, HaveOneNormalForm) {
   }
 }
 
-TEST(Packs, MoveElements) {
+TEST(Packs, MovementsEqualBruteForce) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Random random(seed);
     const Elements elements = random.elements(kAll);
@@ -178,14 +178,14 @@ TEST(Packs, MoveElements) {
   }
 }
 
-TEST(Packs, AreMadeAnewForComponentsInAnotherOrder) {
+TEST(Packs, MemoisedResultsDependOnTheOrderOfComponents) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     Random random(seed);
     const Elements elements = random.elements(kAll);
     const PackId id = random.make(elements);
     Packs& packs = random.packs;
     for (int round = 0; round < 12; ++round) {
-      // Other names for the components, some of them one, some of them zero.
+      // Other components, some equal, some zero.
       std::map<int32_t, int32_t> names;
       std::vector<Value> components;
       for (const Value& component : packs[id].components) {
@@ -211,7 +211,7 @@ TEST(Packs, AreMadeAnewForComponentsInAnotherOrder) {
   }
 }
 
-TEST(Packs, LieSideBySide) {
+TEST(Packs, SideBySideEqualsBruteForce) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     Random random(seed);
     const std::array<Elements, 2> both{random.elements(1), random.elements(4)};

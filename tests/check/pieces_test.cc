@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces against the layout rules of the ops: on one axis, what an op makes of pieces of its inputs
-// is what its signatures say, and nothing else is taken. And movements of pieces, by their results.
+// Pieces against the layout rules of the ops: on one axis, an op accepts exactly the pieces that
+// its signatures allow, with their results. Also movements of pieces, by their results.
 #include "check/values/pieces.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ struct Setting {
   OpKeys keys;
   Pieces pieces{graph::Coords{1, 2, 3, 1, 1, 1}, keys};
 
-  /// A piece that lies as a placement says on kAxis; partial: over one letter of an op.
+  /// Returns the piece of a placement on kAxis; partial: over one letter of an op.
   PieceId piece(Placement placement, size_t dims, int32_t key) {
     Piece piece{static_cast<uint8_t>(dims), {}, {}};
     if (placement.is_split()) {
@@ -52,8 +52,8 @@ struct Setting {
   }
 };
 
-TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
-  // All placements of all inputs on one axis, for every op and every rank of its samples.
+TEST(Pieces, OpsAcceptExactlyTheirSignatures) {
+  // All placements of all inputs on one axis, for every op and every sample.
   int taken = 0;
   int refused = 0;
   for (const ops::Op* op : ops::all()) {
@@ -85,7 +85,7 @@ TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
           pieces.push_back(s.piece(placed[i], in[i].dims.size(), key));
           logical.push_back(s.types.intern(in[i]));
         }
-        // Blocks of a letter that is cut begin one after the other.
+        // Blocks of a cut letter begin one after the other.
         Pieces::Begins begins;
         begins.axes = [](char) { return graph::axis_bit(kAxis); };
         begins.at = [&](char letter, const graph::Coords& at) {
@@ -97,7 +97,7 @@ TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
           }
           return int64_t{0};
         };
-        const Taken result =
+        const TakeResult result =
             s.pieces.take(key, letters, pieces, logical, out, s.types, begins, kEverywhere);
         const std::vector<ops::AxisSignature> all = ops::signatures(*op, in, out);
         const auto signature = std::find_if(all.begin(), all.end(), [&](const auto& one) {
@@ -106,13 +106,13 @@ TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
         const bool legal = signature != all.end();
         const std::vector<Placement> want =
             legal ? signature->out : std::vector<Placement>(out.size());
-        const bool takes = result.fault == Taken::Fault::none;
-        // No layout splits letters that go by position, or whose parts are not added up.
+        const bool takes = result.fault == TakeResult::Fault::none;
+        // No layout splits positional letters, or letters whose parts are not summed.
         const bool unsplit = *op->layout.positional || !op->layout.contractions.empty();
         if (takes && !legal && unsplit) continue;
         if (takes && !legal) {
-          // Two inputs cut along different letters, or partial: each rank has its part of the
-          // result, which is a piece, but all ranks together do not have all of it.
+          // Inputs cut along different letters, or partial: every rank has a piece of the result,
+          // but all ranks together lack some of it.
           EXPECT_GE(std::count_if(placed.begin(), placed.end(), is_placed), 2)
               << op->name << " " << sample.name;
           continue;
@@ -130,8 +130,8 @@ TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
   EXPECT_GT(refused, 1000);
 }
 
-/// Where a part of a symbol begins no task can say; without positions the op takes it.
-TEST(Pieces, NoPartOfASymbolIsTakenByPosition) {
+/// No task can give the begin of a part of a symbol; ops without positions accept the part.
+TEST(Pieces, PartOfASymbolIsRefusedByPosition) {
   for (const char* name : {"attention", "add"}) {
     const ops::Op& op = ops::find(name);
     const bool positional = *op.layout.positional != 0;
@@ -154,7 +154,7 @@ TEST(Pieces, NoPartOfASymbolIsTakenByPosition) {
         pieces.push_back(s.piece(placement, type.dims.size(), key));
         logical.push_back(s.types.intern(type));
       }
-      // As of the least value.
+      // The begin for the least value of the symbol.
       Pieces::Begins begins;
       begins.axes = [](char) { return graph::axis_bit(kAxis); };
       begins.at = [&](char, const graph::Coords& at) {
@@ -164,15 +164,16 @@ TEST(Pieces, NoPartOfASymbolIsTakenByPosition) {
           .take(key, letters, pieces, logical, op.infer(attrs, in), s.types, begins, kEverywhere)
           .fault;
     };
-    EXPECT_EQ(take(Placement::replicate()), Taken::Fault::none) << name;
-    EXPECT_EQ(take(Placement::split(0)), positional ? Taken::Fault::begin : Taken::Fault::none)
+    EXPECT_EQ(take(Placement::replicate()), TakeResult::Fault::none) << name;
+    EXPECT_EQ(take(Placement::split(0)),
+              positional ? TakeResult::Fault::begin : TakeResult::Fault::none)
         << name;
   }
 }
 
 class Movements : public ::testing::Test {
  protected:
-  Moved moved(const char* op, const graph::Attrs& attrs, PieceId piece, AxisMask over) {
+  MoveResult moved(const char* op, const graph::Attrs& attrs, PieceId piece, AxisMask over) {
     const comm::Op& record = comm::op(comm::find(op));
     const comm::Movement movement = comm::movement(record, attrs);
     return s_.pieces.move(piece, over, movement, {graph::DType::f64, {12, 12}});
@@ -192,19 +193,20 @@ class Movements : public ::testing::Test {
   static constexpr AxisMask kTwo = 2, kThree = 4;  // axes of two and three ranks
 };
 
-TEST_F(Movements, GatherPutsPartsSideBySide) {
+TEST_F(Movements, GatherConcatenatesParts) {
   const PieceId rows = cut(cuts().split({1, 2}));
   EXPECT_EQ(moved("all_gather", {{"dim", int64_t{0}}}, rows, kThree).piece, cut(cuts().split({1})));
   EXPECT_EQ(moved("all_gather", {{"dim", int64_t{0}}}, rows, kTwo | kThree).piece, cut(0));
-  // The outer axis: blocks that do not lie side by side.
-  const Moved outer = moved("all_gather", {{"dim", int64_t{0}}}, rows, kTwo);
+  // The outer axis, whose blocks are not adjacent.
+  const MoveResult outer = moved("all_gather", {{"dim", int64_t{0}}}, rows, kTwo);
   EXPECT_EQ(s_.pieces.text(outer.piece, {{{"a", 1}, {"b", 2}, {"c", 3}}}),
             "dim 0 [0:1)[3:4)|[1:2)[4:5)|[2:3)[5:6)/6 by c");
-  EXPECT_EQ(moved("all_gather", {{"dim", int64_t{1}}}, rows, kTwo).fault, Moved::Fault::not_split);
+  EXPECT_EQ(moved("all_gather", {{"dim", int64_t{1}}}, rows, kTwo).fault,
+            MoveResult::Fault::not_split);
   EXPECT_EQ(
       moved("all_gather", {{"dim", int64_t{0}}}, cut(cuts().split({1}), cuts().split({1, 2})), kTwo)
           .fault,
-      Moved::Fault::differs);
+      MoveResult::Fault::differs);
 }
 
 TEST_F(Movements, SumsNeedDisjointPartsThatFillTheirHull) {
@@ -212,20 +214,21 @@ TEST_F(Movements, SumsNeedDisjointPartsThatFillTheirHull) {
   EXPECT_EQ(moved("all_reduce", {}, both, kTwo | kThree).piece, cut(0));
   EXPECT_EQ(moved("all_reduce", {}, both, kThree).piece, partial('t', cuts().split({1})));
   EXPECT_EQ(moved("all_reduce", {}, partial('t', cuts().split({1})), kThree).fault,
-            Moved::Fault::not_partial);
-  EXPECT_EQ(moved("all_reduce", {}, cut(cuts().split({2})), kThree).fault, Moved::Fault::split);
-  // Two reductions at once, one along each axis.
+            MoveResult::Fault::not_partial);
+  EXPECT_EQ(moved("all_reduce", {}, cut(cuts().split({2})), kThree).fault,
+            MoveResult::Fault::split);
+  // Two reductions, one along each axis.
   EXPECT_EQ(moved("all_reduce", {}, partial('t', cuts().split({1}), 'k', cuts().split({2})),
                   kTwo | kThree)
                 .piece,
             cut(0));
-  // Both along one axis: the ranks hold the diagonal of a square.
+  // Two reductions along one axis: the ranks hold the diagonal of a square.
   EXPECT_EQ(moved("all_reduce", {}, partial('t', cuts().split({2}), 'k', cuts().split({2})), kThree)
                 .fault,
-            Moved::Fault::overlap);
-  // Own and neighbour's part: every addend is there twice.
+            MoveResult::Fault::overlap);
+  // Own part and neighbour's part: every addend is there twice.
   const CutId pair = cuts().unite(cuts().split({2}), cuts().moved(cuts().split({2}), {2, 0, {1}}));
-  EXPECT_EQ(moved("all_reduce", {}, partial('t', pair), kThree).fault, Moved::Fault::overlap);
+  EXPECT_EQ(moved("all_reduce", {}, partial('t', pair), kThree).fault, MoveResult::Fault::overlap);
 }
 
 TEST_F(Movements, ScatterAndExchangeGiveBlocks) {
@@ -235,7 +238,7 @@ TEST_F(Movements, ScatterAndExchangeGiveBlocks) {
   const PieceId rows = cut(0, cuts().split({1, 2}));
   const graph::Attrs there{{"from", int64_t{1}}, {"to", int64_t{0}}};
   const graph::Attrs back{{"from", int64_t{0}}, {"to", int64_t{1}}};
-  const Moved by_expert = moved("all_to_all", there, rows, kThree);
+  const MoveResult by_expert = moved("all_to_all", there, rows, kThree);
   EXPECT_EQ(by_expert.piece, cut(cuts().split({2}), cuts().split({1})));
   EXPECT_EQ(moved("all_to_all", back, by_expert.piece, kThree).piece, rows);
 }
@@ -254,10 +257,9 @@ TEST_F(Movements, PartsOfOneReductionUnite) {
   EXPECT_EQ(s_.pieces.from_peer(partial('t', mine), {2, 0, {1}}), partial('t', next));
 }
 
-/// What a layout gives to every rank is what its piece holds there: any order of axes, any sizes.
-/// What a class does not say of ranks of other classes tells nothing apart that its own ranks have;
-/// what is certain of them does.
-TEST(Pieces, WhatIsGuessedOfOtherClassesTellsNothingApart) {
+/// Guesses about ranks of other classes do not tell values apart that are equal on the class's own
+/// ranks; certain knowledge does.
+TEST(Pieces, GuessesAboutOtherClassesDoNotSplitEqualValues) {
   Setting s;
   const graph::CoordBox first{{}, {1, 1, 3}};
   const graph::CoordBox second{{0, 1}, {1, 1, 3}};
@@ -266,24 +268,24 @@ TEST(Pieces, WhatIsGuessedOfOtherClassesTellsNothingApart) {
   };
   const PieceId declared = piece({{{0, 3}}, {{3, 2}}});
   const PieceId guessed = piece({{{0, 3}}, {{3, 1}}});
-  EXPECT_EQ(s.pieces.known_as(first, declared, 0, false), declared);
-  EXPECT_EQ(s.pieces.known_as(first, guessed, 0, true), declared);
-  EXPECT_EQ(s.pieces.known_as(second, guessed, 0, true), guessed);
+  EXPECT_EQ(s.pieces.canonical(first, declared, 0, false), declared);
+  EXPECT_EQ(s.pieces.canonical(first, guessed, 0, true), declared);
+  EXPECT_EQ(s.pieces.canonical(second, guessed, 0, true), guessed);
   EXPECT_TRUE(s.pieces.is_guess(second, s.pieces[guessed].cut[0]));
   EXPECT_FALSE(s.pieces.is_guess(first, s.pieces[guessed].cut[0]));
-  EXPECT_EQ(s.pieces.known_as(first, guessed, 0, false), guessed);
-  EXPECT_EQ(s.pieces.known_as(first, guessed, 0, true), guessed);
-  EXPECT_EQ(s.pieces.known_as(kEverywhere, guessed, 0, true), guessed);
+  EXPECT_EQ(s.pieces.canonical(first, guessed, 0, false), guessed);
+  EXPECT_EQ(s.pieces.canonical(first, guessed, 0, true), guessed);
+  EXPECT_EQ(s.pieces.canonical(kEverywhere, guessed, 0, true), guessed);
 
-  // Parts that lie side by side on the first rank, and overlap on the other.
+  // Parts that are adjacent on the first rank, and overlap on the other.
   const auto region = [&](graph::Run run) { return s.pieces.cuts.make(3, 0, {{run}}); };
   const Pieces::Part parts[] = {{region({0, 1}), piece({{{0, 1}}, {{3, 2}}})},
                                 {region({1, 2}), piece({{{1, 2}}, {{3, 2}}})}};
-  const auto join = [&](const graph::CoordBox& box, bool* guess, AtRank* why) {
+  const auto join = [&](const graph::CoordBox& box, bool* guess, RankFault* why) {
     return s.pieces.join(parts, graph::CutTable::kWhole, 3, 0, 5, box, guess, why);
   };
   bool guess = false;
-  AtRank why;
+  RankFault why;
   EXPECT_EQ(join(first, &guess, &why), declared);
   EXPECT_TRUE(guess);
   EXPECT_EQ(why.text, "");
@@ -291,7 +293,7 @@ TEST(Pieces, WhatIsGuessedOfOtherClassesTellsNothingApart) {
   EXPECT_EQ(why.text, "some of its parts are the same part of the value");
 }
 
-TEST(PieceOf, ALayoutIsWhatItsRanksHold) {
+TEST(PieceOf, LayoutAndPieceAgreeOnEveryRank) {
   const graph::Mesh mesh{{{"a", 1}, {"b", 2}, {"c", 3}}};
   const graph::Mesh both{{{"z", 4}, {"a", 1}, {"b", 2}, {"c", 3}}};
   OpKeys keys;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults in which parts of values tasks take, and in where these begin.
+// Faults in the parts of values that tasks take, and in their begins.
 #include <gtest/gtest.h>
 
 #include "tests/check/refuse_util.h"
@@ -14,9 +14,9 @@ using program::TaskId;
 using test::Edit;
 using test::expect_refused;
 
-/// A task on the first half of the queries of a sequence, and on the second half of its keys, of
-/// which these need none: a copy of the first task of the op, whose inputs `keys` are keys, into
-/// buffers of its own behind it. Returns where to go on.
+/// Inserts a copy of the first task of the op, on the first half of the queries of a sequence and
+/// the second half of its keys, of which these queries need none. `keys`: inputs that are keys.
+/// Returns the place behind it.
 TaskId add_task_on_nothing(Edit& e, const std::string& op, const std::set<size_t>& keys,
                            std::vector<BufferId>* made) {
   const TaskId at = e.find(op);
@@ -38,8 +38,8 @@ TaskId add_task_on_nothing(Edit& e, const std::string& op, const std::set<size_t
   return at + 2;
 }
 
-TEST(RefuseParts, NothingOfASoftmaxIsNothingOnlyToItsMerge) {
-  // o = 0 and lse = -inf: what the merge begins with, but no addend and no maximum.
+TEST(RefuseParts, EmptySoftmaxIsTheIdentityOfItsMergeOnly) {
+  // o = 0 and lse = -inf: the identity of the merge, but not of a sum or a maximum.
   for (const char* op : {"softmax_merge", "add", "maximum"}) {
     Edit e(test::one_rank());
     const Task whole = e.task("attention");
@@ -60,7 +60,7 @@ TEST(RefuseParts, NothingOfASoftmaxIsNothingOnlyToItsMerge) {
   }
 }
 
-TEST(RefuseParts, NothingOfASumIsNothingOnlyToASum) {
+TEST(RefuseParts, EmptySumIsTheIdentityOfSumsOnly) {
   for (const char* op : {"add", "maximum"}) {
     Edit e(test::one_rank());
     const Task whole = e.task("attention_bwd");
@@ -78,8 +78,8 @@ TEST(RefuseParts, NothingOfASumIsNothingOnlyToASum) {
   }
 }
 
-// Outputs of attention to the first half of the keys, and of the same queries to the second half.
-TEST(RefuseParts, OutputsOfOnePartGoTogetherIntoAMerge) {
+/// Merges attention of the same queries to the first and to the second half of the keys.
+TEST(RefuseParts, MergeNeedsOutputsOfOnePart) {
   for (const bool crossed : {false, true}) {
     Edit e(test::one_rank());
     const TaskId at = e.find("attention");
@@ -116,16 +116,16 @@ TEST(RefuseParts, OutputsOfOnePartGoTogetherIntoAMerge) {
   }
 }
 
-TEST(RefuseParts, TwoBeginsOfOneLetter) {
-  // Whoever reads the first and whoever reads the last of them would begin elsewhere.
+TEST(RefuseParts, RepeatedBeginOfALetterIsRefused) {
+  // Readers of the first and of the last begin would disagree.
   for (const int64_t first : {0, 8}) {
     Edit e(test::one_rank());
     e.task("attention").begins = {{'t', first, program::kNone}, {'t', 8 - first, program::kNone}};
-    expect_refused(e.check(), "begins-named", {"attention", "says twice where 't' begins"});
+    expect_refused(e.check(), "begins-named", {"attention", "has two begins of 't'"});
   }
 }
 
-TEST(RefuseParts, BeginsOfLettersThatNobodyReads) {
+TEST(RefuseParts, UnusedBeginIsRefused) {
   Edit e(test::one_rank());
   e.task("rms_norm").begins = {{'a', 8, program::kNone}};
   expect_refused(e.check(), "begins-named", {"rms_norm", "'a'", "takes no letter by position"});

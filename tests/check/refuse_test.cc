@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One fault per rule, made by hand: the verdict names the rule, the task and the reason.
+// Faults made by hand: the verdict names the rule, the task and the reason.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ using test::task;
 
 TEST(Refuse, MissingAllReduce) {
   test::Case c = make(1, 2, 1, 2);
-  // Everything the reduction of one gradient did: its reader then has a partial input.
+  // Without the reduction of a gradient, its reader has a partial input.
   erase(c.program, 0, find(c.program, 0, "all_reduce"));
   expect_refused(check(c.program, c.graph), "layout-legal", {"sumsq", "edp:P"});
 }
@@ -84,7 +84,7 @@ TEST(Refuse, MicroBatchTwiceInAGradient) {
       second->in = t.in;
     }
   }
-  // Its memory may be gone by then: only the value matters here.
+  // Its memory may be reused by then; only the value matters here.
   expect_refused(check_values(c), "not-in-graph", {"linear_dw", "mb2", "mb1", "too often"});
 }
 
@@ -97,14 +97,14 @@ TEST(Refuse, WrongMicroBatchIsTracedToItsOrigin) {
   EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "embedding", 2)) << to_text(v);
 }
 
-/// The program of a plan with more ranks, each with half a sequence of the reference.
+/// A program with more ranks, each with half a sequence of the reference.
 TEST(Refuse, SequencesCutBetweenRanks) {
   parallel::Plan two, four;
   two.dp = 2;
   four.dp = 4;
   const test::Case whole = test::make_case(test::dense(2, false), two, 8);
   Program p = test::make_case(test::dense(2, false), four, 4).program;
-  // It says that its sequences are as long as the reference's.
+  // Its attributes claim the sequence length of the reference.
   for (program::Kind& kind : p.kinds) {
     if (!kind.attrs.has("seq")) continue;
     kind.attrs.set("seq", int64_t{8});
@@ -118,7 +118,7 @@ TEST(Refuse, SequencesCutBetweenRanks) {
   EXPECT_EQ(v.num_problems, 1) << to_text(v);
 }
 
-TEST(Refuse, KernelsThatCostNothing) {
+TEST(Refuse, KernelsWithoutCost) {
   for (const bool bytes : {false, true}) {
     test::Case c = make(1, 2, 2, 1);
     const int32_t first = find(c.program, 0, "grouped_linear");
@@ -134,7 +134,7 @@ TEST(Refuse, KernelsThatCostNothing) {
     all.max_problems = 100;
     const Verdict v = check(c.program, c.graph, all);
     expect_refused(v, "cost-follows", {bytes ? "0 bytes" : "0 FLOPs", "linear L0"});
-    // Of experts' kinds too, whose work depends on how many experts there are on all ranks.
+    // Includes kinds of experts, whose work depends on the number of experts on all ranks.
     bool experts = false;
     for (const Problem& p : v.problems) {
       EXPECT_EQ(p.rule, "cost-follows") << p.text;
@@ -144,7 +144,7 @@ TEST(Refuse, KernelsThatCostNothing) {
   }
 }
 
-TEST(Refuse, OneKernelDearer) {
+TEST(Refuse, KernelWithTooMuchCost) {
   test::Case c = make(1, 2, 2, 1);
   Task& t = task(c.program, 0, "grouped_linear", 1);
   program::Kind kind = c.program.kind(t);
@@ -198,14 +198,13 @@ TEST(Refuse, TiedGradientNotSummedOverStages) {
   expect_refused(check(c.program, c.graph), "not-in-graph", {"lacks"});
 }
 
-TEST(Refuse, UpdateMissing) {
+TEST(Refuse, MissingUpdate) {
   test::Case c = make(1, 1, 1, 1);
   erase(c.program, 0, find(c.program, 0, "adamw", 2));
   expect_refused(check(c.program, c.graph), "final-value", {"no task has computed adamw"});
 }
 
-/// True if the problem is at one of the tasks of the class that touch the buffer, or is related to
-/// one.
+/// True if the problem names, or relates to, a task of the class that touches the buffer.
 bool names_user_of(const Problem& problem, const Program& p, int32_t cls,
                    program::BufferId buffer) {
   std::vector<TaskRef> named = problem.related;
@@ -218,7 +217,7 @@ bool names_user_of(const Problem& problem, const Program& p, int32_t cls,
   });
 }
 
-TEST(Refuse, ResultThatGoesElsewhere) {
+TEST(Refuse, ResultInAnotherBuffer) {
   test::Case c = make(1, 2, 2, 1);
   const int32_t loss = find(c.program, 0, "balance_loss");
   RankClass& cls = c.program.classes[0];
@@ -236,9 +235,9 @@ TEST(Refuse, ResultThatGoesElsewhere) {
       << to_text(v);
 }
 
-TEST(Refuse, SumThatLacksAnAddend) {
-  // The gradient of tied embeddings is added up from both uses before it is reduced and read: what
-  // lacks is told at the reader, and with it who holds what the missing task would have read.
+TEST(Refuse, SumWithoutAnAddend) {
+  // The gradient of tied embeddings sums both uses before it is reduced and read. The refusal is at
+  // the reader, with the holders of the inputs of the missing task as related tasks.
   test::Case c = make(1, 2, 1, 2, true);
   const int32_t last = find(c.program, 0, "embedding_dw", 1);
   const program::BufferId gradient = c.program.classes[0].tasks[last].in[1];
@@ -248,9 +247,9 @@ TEST(Refuse, SumThatLacksAnAddend) {
   EXPECT_TRUE(names_user_of(v.problems[0], c.program, 0, gradient)) << to_text(v);
 }
 
-TEST(Refuse, NormThatLacksAParameter) {
-  // Squares are added up over the stages: the other stage misses those of a parameter that it does
-  // not have. Who holds its gradient is named, although that is a sum by then, and a part.
+TEST(Refuse, NormWithoutAParameter) {
+  // Squares are summed over the stages: the other stage lacks those of a parameter that it does not
+  // have. The refusal names the holder of its gradient, although that is a partial sum by then.
   parallel::Plan plan;
   plan.pp = 2;
   plan.dp = 2;
@@ -271,15 +270,15 @@ TEST(Refuse, NormThatLacksAParameter) {
     erase(c.program, 0, at);
     const Verdict v = check(c.program, c.graph);
     ASSERT_FALSE(v.ok());
-    if (v.problems[0].rule == "race") continue;  // it was what others waited for
+    if (v.problems[0].rule == "race") continue;  // other tasks waited for the removed one
     EXPECT_TRUE(names_user_of(v.problems[0], c.program, 0, gradient)) << n << "\n" << to_text(v);
     ++seen;
   }
   EXPECT_GT(seen, 4);
 }
 
-TEST(Refuse, UpdateThatAnotherStageHas) {
-  // Tied embeddings lie in both stages; that stage 1 updates its own says nothing of stage 0.
+TEST(Refuse, UpdateMissingOnOneStage) {
+  // Tied embeddings are on both stages; an update on stage 1 does not replace that on stage 0.
   test::Case c = make(2, 1, 1, 1, true);
   const auto& tasks = c.program.classes[0].tasks;
   int32_t update = -1;
@@ -355,7 +354,7 @@ TEST(Refuse, WorkspaceOverAnInput) {
   expect_refused(check(c.program, c.graph), "race", {"linear", "puts its workspace over"});
 }
 
-/// The first step buffer of class 0 that is (not) ragged.
+/// Returns the first step buffer of class 0 that is (not) ragged.
 program::Buffer& step_buffer(Program& p, bool ragged) {
   for (program::Buffer& b : p.classes[0].buffers) {
     if (b.kind == program::BufferKind::step && (b.expected_bytes != program::kNone) == ragged) {
@@ -399,7 +398,7 @@ TEST(Refuse, RaggedBufferThatExpectsLessThanEvenRouting) {
   b.expected_bytes = enough / 2;
   expect_refused(check(c.program, c.graph), "expected-rows",
                  {"planned to hold", "even routing brings"});
-  // With less headroom than lowering gives, the certificate says how much is left.
+  // With less headroom than lowering gives, the certificate prints what is left.
   b.expected_bytes = enough * 9 / 10;
   const Verdict v = check(c.program, c.graph);
   EXPECT_TRUE(v.ok()) << to_text(v);
@@ -408,7 +407,7 @@ TEST(Refuse, RaggedBufferThatExpectsLessThanEvenRouting) {
 }
 
 TEST(Refuse, RoutedBufferOfAllExpertsThatExpectsLess) {
-  // Every expert is here: the rows are those of the tokens, however they are routed.
+  // All experts are here, so the number of rows does not depend on the routing.
   test::Case c = make(1, 2, 2, 1);
   bool found = false;
   for (program::Buffer& b : c.program.classes[0].buffers) {
@@ -440,15 +439,15 @@ TEST(Refuse, ProgramWithoutAMemoryPlan) {
   const Verdict without = check(c.program, c.graph, between_passes);
   EXPECT_TRUE(without.ok());
   EXPECT_TRUE(without.memory.empty());
-  const std::string memory_claim = "a rank takes at most the memory below";
+  const std::string memory_claim = "a rank needs at most the memory below";
   EXPECT_EQ(to_text(without).find(memory_claim), std::string::npos);
   EXPECT_EQ(to_text(without).find("memory of stage"), std::string::npos);
-  // With a plan both are there.
+  // With a plan, the verdict has both.
   c = make(2, 1, 1, 1);
   const std::string planned = to_text(check(c.program, c.graph));
   EXPECT_NE(planned.find(memory_claim), std::string::npos);
   EXPECT_NE(planned.find("memory of stage 1"), std::string::npos);
-  // One class without a plan is a fault in any program.
+  // A plan for some classes only is always refused.
   c = make(2, 1, 1, 1);
   for (auto& b : c.program.classes[1].buffers) {
     b.offset = program::kNone;
@@ -484,7 +483,7 @@ TEST(Refuse, BrokenIds) {
   }
 }
 
-/// A kind of a kernel with the work of its op.
+/// Returns a kind of a kernel with the cost of its op.
 program::Kind compute_kind(std::string op, graph::Attrs attrs, std::vector<graph::TensorType> in,
                            std::vector<graph::TensorType> out) {
   program::Kind kind{std::move(op), std::move(attrs), std::move(in), std::move(out)};
@@ -495,7 +494,7 @@ program::Kind compute_kind(std::string op, graph::Attrs attrs, std::vector<graph
   return kind;
 }
 
-/// Two stages that exchange one message each way; `swapped`: both receive before they send.
+/// Returns two stages that exchange one message each way; `swapped`: both receive before they send.
 Program exchange(bool swapped) {
   Program p;
   p.roles = {{"all", {{{"pp", 2}}}}};
@@ -544,8 +543,8 @@ TEST(Refuse, Deadlock) {
   EXPECT_EQ(v.problems[0].ranks, (std::vector<int32_t>{0, 1}));
 }
 
-/// A ring of `n` ranks: each sends its value to the next and receives the one of the rank before;
-/// `after_the_send`: it looks for the latter only when its own is on the way.
+/// Returns a ring of `n` ranks: each sends its value to the next rank and receives that of the
+/// previous rank. `after_the_send`: the receive waits for the send.
 Program ring(int32_t n, bool after_the_send) {
   Program p;
   p.roles = {{"all", {{{"pp", 1}, {"edp", n}}}}};
@@ -578,15 +577,15 @@ Program ring(int32_t n, bool after_the_send) {
   return p;
 }
 
-TEST(Refuse, ARingThatEndsOnlyWhenSendsCompleteAlone) {
-  // Both lanes are free: every send meets the receive of the next rank.
+TEST(Refuse, RingThatNeedsEagerSends) {
+  // Without the dependency every send meets the receive of the next rank.
   Verdict v = check_structure(ring(4, false));
   ASSERT_TRUE(v.ok()) << to_text(v);
   EXPECT_EQ(v.stuck_when_sends_wait, "");
   EXPECT_NE(to_text(v).find("whether a send completes alone or waits for its receiver"),
             std::string::npos)
       << to_text(v);
-  // The receive comes after the send: if sends wait, each rank waits for the next one's receive.
+  // With the dependency, rendezvous sends wait for each other's receives around the ring.
   v = check_structure(ring(4, true));
   ASSERT_TRUE(v.ok()) << to_text(v);
   for (const char* words : {"send", "waits for its receiver", "depends on"}) {
@@ -605,7 +604,7 @@ TEST(Refuse, TwoGroupsOfTheSameRanks) {
     test::Case c = make(1, 2, 1, 1);
     ASSERT_EQ(c.program.roles[0].mesh.axes[2].size, 1);
     Task& t = task(c.program, 0, "all_reduce", 1);
-    // The same ranks, spelled with an axis of one rank.
+    // The same ranks, with an axis of one rank in addition.
     c.program.groups.push_back(program::group_over({1, 2}));
     t.group = static_cast<int32_t>(c.program.groups.size()) - 1;
     if (other_lane) {
@@ -617,13 +616,13 @@ TEST(Refuse, TwoGroupsOfTheSameRanks) {
   }
 }
 
-TEST(Refuse, AnotherLaneThanTheLinkOfTheRanks) {
+TEST(Refuse, LaneOfAnotherLink) {
   test::Case c = make(1, 2, 1, 1);
   task(c.program, 0, "all_reduce", 1).lane = Lane::inter;
   Verdict v = check(c.program, c.graph);
   expect_refused(v, "lane-recomputed", {"is in lane inter", "all ranks in one node", "lane intra"});
   EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "all_reduce", 1));
-  // A rank per node: what was right inside a node goes over the network.
+  // With one rank per node, messages inside a node become messages over the network.
   c = make(2, 1, 1, 1);
   c.program.ranks_per_node = 1;
   v = check(c.program, c.graph);
@@ -647,7 +646,7 @@ TEST(Refuse, AnotherLaneThanTheLinkOfTheRanks) {
   EXPECT_TRUE(v.ok()) << to_text(v);
 }
 
-TEST(Refuse, AnotherPayloadThanTheTypesHave) {
+TEST(Refuse, WrongPayload) {
   for (const char* op : {"all_reduce", "send", "recv"}) {
     test::Case c = make(2, 2, 1, 1);
     const int32_t cls = op == std::string("recv") ? 1 : 0;
@@ -665,7 +664,7 @@ TEST(Refuse, AnotherPayloadThanTheTypesHave) {
   }
 }
 
-TEST(Refuse, TypesThatTheGroupDoesNotMake) {
+TEST(Refuse, TypesThatDoNotFitTheGroup) {
   // Sizes of an exchange among two ranks, in a group of four.
   test::Case c = make(1, 4, 2, 1);
   Task& t = task(c.program, 0, "size_exchange");
@@ -678,7 +677,7 @@ TEST(Refuse, TypesThatTheGroupDoesNotMake) {
 
 TEST(Refuse, CollectivesInDifferentOrder) {
   test::Case c = make(2, 1, 1, 1, true);
-  // The tied gradient's reduction and the norms' reduction change places on one stage.
+  // One stage exchanges the reductions of the tied gradient and of the norms.
   RankClass& cls = c.program.classes[0];
   std::vector<size_t> at;
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
@@ -725,8 +724,8 @@ TEST(Refuse, UnknownOpAndWrongTypes) {
   expect_refused(check(c.program, c.graph), "types-follow", {"linear", "the kind says"});
 }
 
-/// One collective of more operands than a set of outputs has places.
-TEST(Check, CollectivesOfManyOperands) {
+/// A collective with more operands than OutputSet has places.
+TEST(Check, CollectivesOfManyOperandsAreAccepted) {
   for (const int64_t layers : {8, 16}) {
     parallel::Plan plan;
     plan.dp = 2;
@@ -744,7 +743,7 @@ TEST(Check, CollectivesOfManyOperands) {
   }
 }
 
-/// A task of so many outputs that says it adds to all that it can say.
+/// A task with many outputs that accumulates into all that OutputSet can name.
 TEST(Refuse, AccumulationOfACollective) {
   parallel::Plan plan;
   plan.dp = 2;

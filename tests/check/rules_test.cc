@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every rule of the check refuses something that no other rule refuses. Each row is a generated
-// program with one fault: it is refused, by the row's rule first; with that rule off it is
-// accepted, or refused by the back-up that the row names. So no rule can be weakened or removed
-// unseen.
+// Every rule of the check refuses a fault that no other rule refuses. Each case is a generated
+// program with one fault. It is refused by the case's rule first. With that rule off it is
+// accepted, or refused by the back-up that the case names. So no rule can be weakened or removed
+// unnoticed.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -17,13 +17,13 @@ namespace hocket::check {
 namespace {
 
 using test::Edit;
-using test::Row;
+using test::FaultCase;
 
-const std::vector<Row>& rows() {
-  static const std::vector<Row> all = [] {
-    std::vector<Row> list;
-    for (auto part : {test::structure_rows(), test::order_rows(), test::memory_rows(),
-                      test::value_rows(), test::collective_rows()}) {
+const std::vector<FaultCase>& cases() {
+  static const std::vector<FaultCase> all = [] {
+    std::vector<FaultCase> list;
+    for (auto part : {test::structure_cases(), test::order_cases(), test::memory_cases(),
+                      test::value_cases(), test::collective_cases()}) {
       list.insert(list.end(), part.begin(), part.end());
     }
     return list;
@@ -31,9 +31,9 @@ const std::vector<Row>& rows() {
   return all;
 }
 
-std::string name(const Row& row) { return std::string(row.rule) + ": " + row.fault; }
+std::string name(const FaultCase& fault) { return std::string(fault.rule) + ": " + fault.fault; }
 
-TEST(Rules, StartsAreAccepted) {
+TEST(Rules, UnchangedProgramsAreAccepted) {
   for (auto start :
        {test::one_rank, test::two_ranks, test::two_stages, test::three_stages, test::tied_stages,
         test::four_experts, test::four_ranks, test::two_stages_two_ranks, test::forward_only}) {
@@ -43,62 +43,62 @@ TEST(Rules, StartsAreAccepted) {
   }
 }
 
-TEST(Rules, EachRefusesItsFault) {
-  for (const Row& row : rows()) {
-    Edit e(row.start());
-    row.edit(e);
+TEST(Rules, EachRuleRefusesItsFault) {
+  for (const FaultCase& fault : cases()) {
+    Edit e(fault.start());
+    fault.edit(e);
     const Verdict v = e.check();
     if (v.ok()) {
-      ADD_FAILURE() << name(row) << ": accepted";
+      ADD_FAILURE() << name(fault) << ": accepted";
       continue;
     }
-    EXPECT_EQ(v.problems[0].rule, row.rule) << name(row) << "\n" << to_text(v);
+    EXPECT_EQ(v.problems[0].rule, fault.rule) << name(fault) << "\n" << to_text(v);
     for (const Problem& p : v.problems) {
-      EXPECT_FALSE(p.text.empty()) << name(row);
-      EXPECT_FALSE(p.fix.empty()) << name(row);
+      EXPECT_FALSE(p.text.empty()) << name(fault);
+      EXPECT_FALSE(p.fix.empty()) << name(fault);
     }
   }
 }
 
-TEST(Rules, NoneCanBeOff) {
-  for (const Row& row : rows()) {
-    if (row.only_refused) continue;
-    Edit e(row.start());
-    row.edit(e);
-    const Verdict v = e.check_without(row.rule);
-    EXPECT_TRUE(v.proved.empty()) << name(row);
-    const std::string back_up = row.back_up;
+TEST(Rules, EachRuleIsNecessary) {
+  for (const FaultCase& fault : cases()) {
+    if (fault.only_refused) continue;
+    Edit e(fault.start());
+    fault.edit(e);
+    const Verdict v = e.check_without(fault.rule);
+    EXPECT_TRUE(v.proved.empty()) << name(fault);
+    const std::string back_up = fault.back_up;
     if (back_up.empty()) {
-      EXPECT_TRUE(v.ok()) << name(row) << ": refused without the rule too\n" << to_text(v);
+      EXPECT_TRUE(v.ok()) << name(fault) << ": refused without the rule too\n" << to_text(v);
       continue;
     }
-    EXPECT_NE(std::string(row.why), "") << name(row) << ": does not say why another rule sees it";
-    ASSERT_FALSE(v.ok()) << name(row) << ": names a back-up, but nothing refuses";
-    EXPECT_EQ(v.problems[0].rule, back_up) << name(row) << "\n" << to_text(v);
+    EXPECT_NE(std::string(fault.why), "") << name(fault) << ": gives no reason for its back-up";
+    ASSERT_FALSE(v.ok()) << name(fault) << ": names a back-up, but nothing refuses";
+    EXPECT_EQ(v.problems[0].rule, back_up) << name(fault) << "\n" << to_text(v);
   }
 }
 
-TEST(Rules, EachHasARow) {
-  std::set<std::string> known, rowed, switched_off;
+TEST(Rules, EachRuleHasACase) {
+  std::set<std::string> known, covered, switched_off;
   for (const RuleInfo& rule : rules()) {
     EXPECT_TRUE(known.insert(rule.name).second) << rule.name << " is listed twice";
   }
-  for (const Row& row : rows()) {
-    EXPECT_TRUE(known.contains(row.rule)) << row.rule << ": no such rule";
-    rowed.insert(row.rule);
-    if (!row.only_refused) {
-      switched_off.insert(row.rule);
+  for (const FaultCase& fault : cases()) {
+    EXPECT_TRUE(known.contains(fault.rule)) << fault.rule << ": no such rule";
+    covered.insert(fault.rule);
+    if (!fault.only_refused) {
+      switched_off.insert(fault.rule);
     }
   }
   for (const std::string& rule : known) {
-    EXPECT_TRUE(rowed.contains(rule)) << rule << ": no row refuses by this rule";
-    EXPECT_TRUE(switched_off.contains(rule)) << rule << ": no row can be run with this rule off";
+    EXPECT_TRUE(covered.contains(rule)) << rule << ": no case is refused by this rule";
+    EXPECT_TRUE(switched_off.contains(rule)) << rule << ": no case can be run with this rule off";
   }
-  std::cout << known.size() << " rules, " << rows().size() << " faults\n";
+  std::cout << known.size() << " rules, " << cases().size() << " faults\n";
 }
 
 /// docs/check.md lists the rules by name.
-TEST(Rules, DocsNameThemAll) {
+TEST(Rules, DocsNameEachRule) {
   const char* root = std::getenv("HOCKET_SOURCE_DIR");
   std::ifstream file(std::string(root ? root : ".") + "/docs/check.md");
   ASSERT_TRUE(file.good()) << "docs/check.md not found; run in the root of the repository";

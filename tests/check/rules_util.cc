@@ -156,7 +156,7 @@ Task& Edit::insert(TaskId at, Task t, int32_t c, bool ordered) {
   rc.tasks.insert(rc.tasks.begin() + at.value(), std::move(t));
   Task& added = rc.tasks[at];
   if (kind(added).workspace > 0) {
-    // All tasks share one workspace.
+    // All tasks share one workspace in these programs.
     for (const Task& other : rc.tasks) {
       if (&other != &added && other.workspace != kNone) {
         added.workspace = other.workspace;

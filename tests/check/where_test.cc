@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a refusal says of ranks: the first at which the rule fails, what it holds, what is missing.
+// Ranks in refusals: the first rank at which a rule fails, its part, and the missing part.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,23 +13,23 @@ namespace hocket::check {
 namespace {
 
 using test::Edit;
-using test::Row;
+using test::FaultCase;
 
-/// Of each rule about values its first fault. (Of other rules, too: these are about no piece.)
-std::vector<Row> first_rows() {
-  std::vector<Row> list;
+/// Returns the first case of each rule about values, collectives and memory.
+std::vector<FaultCase> first_cases() {
+  std::vector<FaultCase> list;
   std::set<std::string> seen;
-  for (const auto& part : {test::value_rows(), test::collective_rows(), test::memory_rows()}) {
-    for (const Row& row : part) {
-      if (seen.insert(row.rule).second) {
-        list.push_back(row);
+  for (const auto& part : {test::value_cases(), test::collective_cases(), test::memory_cases()}) {
+    for (const FaultCase& fault : part) {
+      if (seen.insert(fault.rule).second) {
+        list.push_back(fault);
       }
     }
   }
   return list;
 }
 
-/// Rules about values that need no piece to be told: what a program, a group or a name says.
+/// Rules about values that concern no piece, but the program, a group or a name.
 const std::set<std::string> kWithoutPiece = {"micro-batches", "symbol-table", "named-tensor",
                                              "exchange-axis"};
 
@@ -50,7 +50,7 @@ const Said kSaid[] = {
     {"local-size", "rank 0 has all of it, which is f64[4,6]; the buffer is f64[8,6]"},
     {"sum-layout",
      "rank 0 (edp 0) has all of it (embedding_dw mb0 ('grad.model.embed_tokens.weight')) in it; "
-     "what is added is all of it with addends t [0:1) of 2 (embedding_dw mb1 "
+     "to be added: all of it with addends t [0:1) of 2 (embedding_dw mb1 "
      "('grad.model.embed_tokens.weight')); so on 1 more rank"},
     {"begin-fits", "rank 1 (edp 1): its piece along t begins at 8; the task says 0"},
     {"merge-parts",
@@ -100,36 +100,36 @@ const Said kSaid[] = {
      "rank 0 (edp 0, ep 0) has dim 0 [0:4) of 8, dim 1 [0:8)+[16:24) of 32, and rank 1 (edp 0, ep "
      "1) has dim 0 [0:4) of 8, dim 1 [8:16)+[24:32) of 32; so on 2 more ranks"},
     {"message-rows",
-     "rank 0 (edp 0, ep 0) would get dim 0 [8:16) of 32 of what rank 1 (edp 0, ep 1) numbers"},
+     "rank 0 (edp 0, ep 0) would get dim 0 [8:16) of 32 of the rows of rank 1 (edp 0, ep 1)"},
     {"transfer-layout", "rank 1 (edp 1): its piece along a begins at 8; the task says 0"},
-    {"transfer-covers", "rank 2 takes dim 0 [0:17), of which [16:17) is missing"},
+    {"transfer-covers", "rank 2 takes dim 0 [0:17); missing [16:17)"},
     {"expected-rows",
      "rank 0 (edp 0, ep 0) has dim 0 [0:4) of 8, dim 1 [0:16) of 32; so on 3 more ranks"},
 };
 
-/// HOCKET_SHOW=1 prints what they say.
-TEST(Where, EveryRuleAboutValuesTellsTheRank) {
+/// HOCKET_SHOW=1 prints all texts.
+TEST(Where, EveryValueRuleNamesTheRank) {
   const bool show = std::getenv("HOCKET_SHOW") != nullptr;
-  for (const Row& row : first_rows()) {
-    Edit edit(row.start());
-    row.edit(edit);
+  for (const FaultCase& fault : first_cases()) {
+    Edit edit(fault.start());
+    fault.edit(edit);
     const Verdict verdict = edit.check();
-    ASSERT_FALSE(verdict.ok()) << row.rule;
+    ASSERT_FALSE(verdict.ok()) << fault.rule;
     const Problem& problem = verdict.problems[0];
     if (show) {
-      std::cout << problem.rule << " | " << row.fault << "\n    " << problem.text << "\n    "
+      std::cout << problem.rule << " | " << fault.fault << "\n    " << problem.text << "\n    "
                 << problem.where << "\n";
     }
     const auto said = std::find_if(std::begin(kSaid), std::end(kSaid), [&](const Said& one) {
-      return one.rule == std::string(row.rule);
+      return one.rule == std::string(fault.rule);
     });
     const std::string where = said == std::end(kSaid) ? "" : said->where;
-    EXPECT_EQ(problem.where, where) << row.rule << ": " << row.fault;
+    EXPECT_EQ(problem.where, where) << fault.rule << ": " << fault.fault;
     const bool needs_one =
-        problem.problem_class == ProblemClass::value && !kWithoutPiece.contains(row.rule);
-    EXPECT_TRUE(!needs_one || !where.empty()) << row.rule;
-    const bool told = to_text(verdict).find("   where: " + problem.where) != std::string::npos;
-    EXPECT_EQ(told, !problem.where.empty()) << to_text(verdict);
+        problem.problem_class == ProblemClass::value && !kWithoutPiece.contains(fault.rule);
+    EXPECT_TRUE(!needs_one || !where.empty()) << fault.rule;
+    const bool printed = to_text(verdict).find("   where: " + problem.where) != std::string::npos;
+    EXPECT_EQ(printed, !problem.where.empty()) << to_text(verdict);
   }
 }
 

@@ -349,7 +349,7 @@ TEST(Across, OnlyTensorsAreTransferred) {
   const check::Verdict verdict = check::check(flat.program, flat.graph);
   ASSERT_FALSE(verdict.ok());
   EXPECT_EQ(verdict.problems[0].rule, "transfer-layout");
-  EXPECT_NE(verdict.problems[0].text.find("it is no tensor, but elements of one or of several"),
+  EXPECT_NE(verdict.problems[0].text.find("it is no tensor, but a pack of elements"),
             std::string::npos)
       << to_text(verdict);
 }

@@ -21,7 +21,7 @@ void collect_users(const RankClass& rank_class, ClassId cls, const std::vector<B
   }
 }
 
-/// With them, all that lie in the same memory: views and their bases.
+/// Returns the buffers, and all others in the same memory: views and their bases.
 static std::vector<BufferId> with_views(const RankClass& rank_class,
                                         std::vector<BufferId> buffers) {
   std::set<BufferId> roots;
@@ -53,7 +53,7 @@ void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* 
   for (TaskId dep : task.deps) {
     to->insert({ref.cls, dep});
   }
-  // A lane is a chain of edges: its neighbours in it are ordered by the task.
+  // A lane is a chain of edges, so neighbours in the lane are connected.
   TaskId before = kNone;
   TaskId after = kNone;
   for (TaskId task_id = 0; task_id < rank_class.tasks.size(); ++task_id) {
@@ -98,15 +98,15 @@ void Mutator::begin(TaskRef ref, const std::string& what) {
 }
 
 void Mutator::begin_buffer(ClassId cls, BufferId buffer_id, const std::string& what) {
-  // A fault of a buffer may show at any task that uses it, or that uses another one at its
-  // addresses. `what` empty: one more buffer of the same change.
+  // A fault of a buffer may show at any task that uses it, or another buffer at its addresses.
+  // Empty `what`: a further buffer of the same change.
   if (!what.empty()) {
     m_->text = fmt::format("class {} buffer {}: {}", cls, buffer_id, what);
     m_->tasks.clear();
   }
   std::set<TaskRef> users;
   collect_users(p_.classes[cls], cls, {buffer_id}, &users);
-  if (users.empty()) {  // a base that is only seen in parts
+  if (users.empty()) {  // a base that is used through views only
     collect_users(p_.classes[cls], cls, with_views(p_.classes[cls], {buffer_id}), &users);
   }
   m_->tasks.insert(m_->tasks.end(), users.begin(), users.end());
@@ -129,8 +129,8 @@ void Mutator::begin_buffer(ClassId cls, BufferId buffer_id, const std::string& w
 
 void Mutator::permute(ClassId cls, const std::vector<TaskId>& order) {
   RankClass& rc = p_.classes[cls];
-  std::vector<TaskId> to(rc.tasks.size(), kNone);  // new place of an old task; -1: it is gone
-  for (size_t i = order.size(); i-- > 0;) {        // backwards: of two copies, the first stays
+  std::vector<TaskId> to(rc.tasks.size(), kNone);  // new place of an old task; -1: removed
+  for (size_t i = order.size(); i-- > 0;) {  // backwards, so that the first of two copies wins
     to[order[i]] = i;
   }
   std::vector<Task> tasks;
@@ -319,7 +319,7 @@ bool Mutator::add_edge() {
   return true;
 }
 
-/// The group of another collective, an axis more or less, or a stage less.
+/// Takes the group of another collective, adds or removes an axis, or removes a member.
 bool Mutator::change_group() {
   const TaskRef ref = any_task([](const Task& task) { return task.group != kNone; });
   if (ref.cls < 0) return false;
@@ -351,8 +351,8 @@ bool Mutator::change_group() {
   return true;
 }
 
-/// Another tag (perhaps that of another message), another offset (of all ranks, of one, or of two
-/// that exchange their peers), or another axis.
+/// Changes the tag (perhaps to that of another message), the offset (of all ranks, of one, or of
+/// two that exchange their peers), or the axis.
 bool Mutator::change_peer() {
   const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
   if (ref.cls < 0) return false;
@@ -398,7 +398,7 @@ bool Mutator::change_peer() {
   return true;
 }
 
-/// A peer beyond the end of its axis: the same rank, if everybody wrapped it the same way as often.
+/// Moves a peer once around its axis, to the same rank if all code wrapped offsets alike.
 bool Mutator::move_peer_around() {
   const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
   if (ref.cls < 0) return false;
@@ -409,7 +409,7 @@ bool Mutator::move_peer_around() {
   return true;
 }
 
-/// A second group of the same ranks, spelled differently, for one collective, in its lane or
+/// Gives one collective a second group of the same ranks in another spelling, in its lane or
 /// another.
 bool Mutator::twin_group() {
   const TaskRef ref = any_task([](const Task& task) { return task.group != kNone; });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One random change of a program: the single operations behind check/mutants/mutate.h.
+// Mutation operators: each makes one random change of a program (mutate.h).
 #pragma once
 
 #include <set>
@@ -30,13 +30,14 @@ struct Random {
   bool flip() { return next() & 1; }
 };
 
-/// Tasks of a class that read or write one of the buffers.
+/// Adds the tasks of a class that read or write one of the buffers.
 void collect_users(const RankClass& rank_class, ClassId cls, const std::vector<BufferId>& buffers,
                    std::set<TaskRef>* to);
-/// Tasks that share a buffer, an edge, a message or a collective with `ref`.
+/// Adds the tasks that share a buffer, an edge, a message or a collective with `ref`.
 void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* to);
 
-/// Every operation makes one change and notes it; false if the draw changes nothing.
+/// Mutates a program. Every operator makes and records one change; it returns false if the random
+/// draw changes nothing.
 class Mutator {
  public:
   Mutator(Program& program, uint64_t seed, Mutation* mutation)
@@ -101,7 +102,7 @@ class Mutator {
     }
     return list.empty() ? TaskRef{} : list[random_.below(list.size())];
   }
-  /// A used buffer: of the arena, or a named one, or any.
+  /// Returns a random buffer: with a place in the arena, or a named one, or any.
   std::pair<ClassId, BufferId> any_buffer(bool arena, bool named = false) {
     std::vector<std::pair<ClassId, BufferId>> list;
     for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
@@ -115,16 +116,17 @@ class Mutator {
     return list.empty() ? std::pair<ClassId, BufferId>{-1, -1} : list[random_.below(list.size())];
   }
 
-  /// Moves where something begins: everywhere, by as much as it is long or by one, or at one
-  /// coordinate.
+  /// Moves a begin by its length or by one, on all ranks or at one coordinate. Returns a text.
   std::string move_begin(int64_t* begin, program::TableId* by, int64_t length);
-  /// A way on which two ranks have exchanged their peers, and the way back.
+  /// Returns a way on which two ranks have exchanged their peers, and its inverse.
   std::pair<program::Way, program::Way> with_two_exchanged(program::RoleId role,
                                                            const program::Way& way);
+  /// Records a change of a task, and its neighbours before the change.
   void begin(TaskRef ref, const std::string& what);
+  /// Records a change of a buffer, and the tasks at which it may show.
   void begin_buffer(ClassId cls, BufferId buffer, const std::string& what);
-  /// New task i is old task order[i]; edges, workspaces and what was noted follow. Edges to a
-  /// removed task go; of a doubled one they stay with the first.
+  /// Reorders tasks: new task i is old task order[i]. Edges, workspaces and records follow. Edges
+  /// to a removed task are dropped; edges to a doubled task go to its first copy.
   void permute(ClassId cls, const std::vector<TaskId>& order);
 
   Program& p_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Changes of buffers, attributes and workspaces.
+// Implements: Mutator (mutator.h), changes of buffers, attributes and workspaces.
 #include "check/mutants/mutator.h"
 #include "collectives/parts.h"
 
@@ -31,7 +31,7 @@ bool Mutator::change_offset() {
   if (to == buffer.offset || to == kNone) return false;
   begin_buffer(class_id, buffer_id, fmt::format("offset changed from {} to {}", buffer.offset, to));
   buffer.offset = to;
-  // What lies there is now connected to it.
+  // Buffers at the new addresses are connected to the change.
   std::vector<BufferId> over;
   for (size_t k = 0; k < rc.buffers.size(); ++k) {
     const Buffer& other = rc.buffers[k];
@@ -44,7 +44,7 @@ bool Mutator::change_offset() {
   return true;
 }
 
-/// To the other memory, at its old offset.
+/// Moves a buffer to the other memory, at its old offset.
 bool Mutator::change_space() {
   const auto [class_id, buffer_id] = any_buffer(false);
   if (buffer_id < 0) return false;
@@ -67,8 +67,8 @@ bool Mutator::change_type() {
   return true;
 }
 
-/// The contract with the host: the name or micro-batch of another buffer that is otherwise like it,
-/// or another layout.
+/// Breaks the contract with the host: exchanges names with an equal buffer, or changes the layout
+/// or the micro-batch.
 bool Mutator::change_named() {
   const auto [class_id, buffer_id] = any_buffer(false, true);
   if (buffer_id < 0) return false;
@@ -109,7 +109,7 @@ bool Mutator::change_named() {
   return true;
 }
 
-/// A scale, a dimension, an exponent: some attribute of one task.
+/// Changes an attribute of one task: a scale, a dimension, an exponent.
 bool Mutator::change_attribute() {
   const TaskRef ref = any_task([&](const Task& task) { return !p_.kind(task).attrs.empty(); });
   if (ref.cls < 0) return false;
@@ -123,7 +123,7 @@ bool Mutator::change_attribute() {
   } else if (auto* real = std::get_if<double>(&value)) {
     *real = random_.flip() ? *real * 0.5 : *real + 1;
   } else if (key == comm::kSlots || key == comm::kBlocks || key == comm::kSizes) {
-    // What one member has, another one gets.
+    // Moves one element from one member to another.
     std::vector<int64_t> lengths = comm::lengths_of(kind.attrs, key.c_str());
     int64_t& less = lengths[random_.below(lengths.size())];
     if (less < 2) return false;
@@ -142,7 +142,7 @@ bool Mutator::change_attribute() {
   return true;
 }
 
-/// What a communication says to cost.
+/// Changes the declared cost of a communication.
 bool Mutator::change_payload() {
   const TaskRef ref =
       any_task([&](const Task& task) { return program::is_communication(p_.kind(task)); });
@@ -189,7 +189,7 @@ bool Mutator::change_kind() {
   return true;
 }
 
-/// Workspace over other memory, or too little of it (the kind says less than its op declares).
+/// Moves a workspace over other memory, or halves it (less than its op declares).
 bool Mutator::change_workspace() {
   const TaskRef ref = any_task([&](const Task& task) { return p_.kind(task).workspace > 0; });
   if (ref.cls < 0) return false;
@@ -220,7 +220,7 @@ bool Mutator::change_workspace() {
   return true;
 }
 
-/// Predictions would believe another kernel.
+/// Changes the declared cost of a kernel.
 bool Mutator::change_cost() {
   const TaskRef ref =
       any_task([&](const Task& task) { return ops::find_or_null(p_.kind(task).op) != nullptr; });
@@ -240,7 +240,7 @@ bool Mutator::change_cost() {
 
 namespace {
 
-/// Whether halves of the tokens, the first letter of the first input, lack what they need.
+/// True if halves of the first letter of the first input (tokens) lack indices that they need.
 bool lacks_support(const ops::Op& op, const program::Kind& kind) {
   if (op.layout.support.empty()) return false;
   const ops::Letters letters = ops::letters(op, kind.in, kind.out);
@@ -256,19 +256,19 @@ bool lacks_support(const ops::Op& op, const program::Kind& kind) {
 
 }  // namespace
 
-/// Twice as many ranks along an axis that splits tokens, each with half of them: right but for the
-/// ops that need sequences whole. False unless some op then gets half a sequence.
+/// Doubles the ranks along an axis that splits tokens, each with half of the tokens: correct except
+/// for ops that need whole sequences. Returns false unless some op then gets half a sequence.
 bool Mutator::cut_sequences() {
-  // The program is rewritten as a whole: buffers shrink as their layouts say (of step buffers, the
-  // label that lowering left), kinds and costs follow from the new types. What results is
-  // well-typed everywhere, and wrong only by what it computes.
+  // Rewrites the whole program: buffers shrink by their layouts (of step buffers, the label of the
+  // lowering); kinds and costs follow from the new types. The result is well-typed, and wrong only
+  // in its values.
   Program program = p_;
   graph::Mesh& mesh = program.roles[0].mesh;
   const int32_t found = mesh.axis("edp");
   if (found < 0 || mesh.axes[found].size < 2) return false;
   const size_t axis = static_cast<size_t>(found);
   mesh.axes[axis].size *= 2;
-  // Blocks begin where they did, and in the middle between two.
+  // Blocks begin at the old begins, and in the middle between two.
   for (program::Table& table : program.tables) {
     if (std::find(table.axes.begin(), table.axes.end(), found) == table.axes.end()) continue;
     const int64_t length = table.values.size() > 1 ? table.values[1] - table.values[0] : 0;
@@ -281,7 +281,7 @@ bool Mutator::cut_sequences() {
   for (RankClass& cls : program.classes) {
     if (!cls.box[axis].is_all()) return false;
     for (Buffer& buffer : cls.buffers) {
-      if (buffer.kind == BufferKind::view) return false;  // passes leave no labels
+      if (buffer.kind == BufferKind::view) return false;  // views have no labels
       const graph::Placement split = buffer.layout[axis];
       if (!split.is_split()) continue;
       if (!buffer.layout.given.empty()) return false;
@@ -293,7 +293,7 @@ bool Mutator::cut_sequences() {
       }
     }
   }
-  // The experts of the whole tensor: those here times the ranks that split them.
+  // Experts of the whole tensor: local ones times the ranks that split them.
   const auto experts_of = [&](const Buffer& buffer) {
     int64_t experts = buffer.type.dims[0];
     for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
@@ -348,7 +348,7 @@ bool Mutator::cut_sequences() {
   return true;
 }
 
-/// A buffer that is said to hold less than it does.
+/// Lowers the expected bytes of a buffer.
 bool Mutator::change_expected() {
   const auto [class_id, buffer_id] = any_buffer(false);
   if (buffer_id < 0) return false;
@@ -376,7 +376,7 @@ std::string Mutator::move_begin(int64_t* begin, program::TableId* by, int64_t le
   return fmt::format("begins {} further at place {} of its table", change, place);
 }
 
-/// A task that takes another part of a letter for its own.
+/// Moves the begin of a letter of a task.
 bool Mutator::change_begin() {
   const TaskRef ref = any_task([](const Task& task) { return !task.begins.empty(); });
   if (ref.cls < 0) return false;
@@ -388,7 +388,7 @@ bool Mutator::change_begin() {
   return true;
 }
 
-/// A view of another part of its base.
+/// Moves a view inside its base.
 bool Mutator::change_view() {
   std::vector<std::pair<ClassId, BufferId>> list;
   for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
@@ -408,7 +408,7 @@ bool Mutator::change_view() {
   return true;
 }
 
-/// A bucket that holds other tensors, or holds them elsewhere.
+/// Changes, moves, exchanges or removes a tensor of a bucket.
 bool Mutator::change_slot() {
   std::vector<std::pair<ClassId, BufferId>> list;
   for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
@@ -455,7 +455,7 @@ bool Mutator::change_slot() {
   }
 }
 
-/// No memory plan: of one class, or of all.
+/// Removes the memory plan of one class, or of all.
 bool Mutator::drop_plan() {
   const bool all = random_.flip();
   const ClassId one = random_.below(p_.classes.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Changes of what says which pieces of tensors a task is about: parts, letters, codecs, how parts
-// are put together, and whom messages go between.
+// Implements: Mutator (mutator.h), changes of the pieces that tasks work on: parts, letters,
+// codecs, monoids, and the ends of messages.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace hocket::check {
 
-/// Other parts of a task: along another letter, more or fewer, in another order, or none.
+/// Changes the parts of a task: their letter, number, order or first part, or removes them.
 bool Mutator::change_parts() {
   const TaskRef ref = any_task([](const Task& task) { return !task.parts.empty(); });
   if (ref.cls < 0) return false;
@@ -47,7 +47,7 @@ bool Mutator::change_parts() {
   }
 }
 
-/// A part that waits for another part, or for none.
+/// Lets a part wait for another part, or for none.
 bool Mutator::change_part_dep() {
   const TaskRef ref = any_task([](const Task& task) { return !task.part_deps.empty(); });
   if (ref.cls < 0) return false;
@@ -71,7 +71,7 @@ bool Mutator::change_part_dep() {
   }
 }
 
-/// Where a piece of another letter begins, or of none: of an op by position, or of a transfer.
+/// Changes the letter of a begin, exchanges two letters, or removes a begin.
 bool Mutator::change_letter() {
   const TaskRef ref = any_task([](const Task& task) { return !task.begins.empty(); });
   if (ref.cls < 0) return false;
@@ -81,26 +81,26 @@ bool Mutator::change_letter() {
     case 0: {
       const char letter = static_cast<char>('a' + random_.below(26));
       if (letter == begins[place].letter) return false;
-      begin(ref, fmt::format("where {} begins is said of {}", begins[place].letter, letter));
+      begin(ref, fmt::format("the begin of {} becomes that of {}", begins[place].letter, letter));
       begins[place].letter = letter;
       return true;
     }
     case 1: {
       const size_t other = random_.below(begins.size());
       if (begins[other].letter == begins[place].letter) return false;
-      begin(ref, fmt::format("where {} and {} begin is exchanged", begins[place].letter,
+      begin(ref, fmt::format("the begins of {} and {} are exchanged", begins[place].letter,
                              begins[other].letter));
       std::swap(begins[place].letter, begins[other].letter);
       return true;
     }
     default:
-      begin(ref, fmt::format("does not say where {} begins", begins[place].letter));
+      begin(ref, fmt::format("the begin of {} is removed", begins[place].letter));
       begins.erase(begins.begin() + static_cast<std::ptrdiff_t>(place));
       return true;
   }
 }
 
-/// Where a piece of a letter begins, once more or for the first time, before or after what is said.
+/// Adds a begin of a letter, before or after those that the task has.
 bool Mutator::add_begin() {
   const TaskRef ref = any_task();
   if (ref.cls < 0) return false;
@@ -113,12 +113,13 @@ bool Mutator::add_begin() {
   const int64_t at = random_.flip() ? 0 : length;
   auto& begins = task(ref).begins;
   const bool first = random_.flip();
-  begin(ref, fmt::format("says {} that {} begins at {}", first ? "first" : "last", letter, at));
+  begin(ref,
+        fmt::format("gets as {} begin that of {} at {}", first ? "first" : "last", letter, at));
   begins.insert(first ? begins.begin() : begins.end(), {letter, at, kNone});
   return true;
 }
 
-/// A codec that is another one, or the other half of itself.
+/// Replaces an encoder or decoder by another one, or by a copy.
 bool Mutator::change_codec() {
   const auto codec_of = [&](const Task& task) {
     const ops::Op* const op = ops::find_or_null(p_.kind(task).op);
@@ -135,7 +136,7 @@ bool Mutator::change_codec() {
   program::Kind kind = p_.kind(task(ref));
   kind.op = others[random_.below(others.size())];
   try {
-    // What it costs, as far as it takes these types.
+    // Costs of the new op, if it takes these types.
     const ops::Cost cost = ops::cost_of(ops::find(kind.op), {kind.attrs, kind.in, kind.out});
     kind.flops = cost.flops;
     kind.bytes = cost.bytes;
@@ -148,7 +149,7 @@ bool Mutator::change_codec() {
   return true;
 }
 
-/// A sum that takes the greatest, or the other way round.
+/// Turns a sum over ranks into a maximum, or a maximum into a sum.
 bool Mutator::change_monoid() {
   const std::string summing = comm::summing().name;
   const TaskRef ref = any_task([&](const Task& task) { return p_.kind(task).op == summing; });
@@ -160,14 +161,14 @@ bool Mutator::change_monoid() {
   } else {
     kind.attrs.erase("monoid");
   }
-  begin(ref, was_sum ? "takes the greatest instead of the sum" : "sums instead of the greatest");
+  begin(ref, was_sum ? "maximum instead of sum" : "sum instead of maximum");
   task(ref).kind = p_.intern(std::move(kind));
   return true;
 }
 
 std::pair<program::Way, program::Way> Mutator::with_two_exchanged(program::RoleId role,
                                                                   const program::Way& way) {
-  // By coordinate on the axis, as ranks see it that are at 0 on all others.
+  // Peers by coordinate on the axis, for ranks at 0 on all other axes.
   const graph::Mesh& mesh = p_.roles[role].mesh;
   const int32_t size = mesh.axes[way.axis].size;
   const int32_t first = p_.first_rank(role);
@@ -188,8 +189,8 @@ std::pair<program::Way, program::Way> Mutator::with_two_exchanged(program::RoleI
   return {{way.axis, 0, p_.intern(std::move(there))}, {way.axis, 0, p_.intern(std::move(back))}};
 }
 
-/// Two parts that are put together otherwise than their reduction does: added, or the greater of
-/// them taken; of the merge of a softmax, one of its outputs alone.
+/// Combines two parts by the wrong monoid: sum for maximum, or maximum for sum; for the merge of a
+/// softmax, of one of its outputs.
 bool Mutator::change_merge() {
   using ops::Meaning;
   const auto meaning_of = [&](const Task& task) {
@@ -200,7 +201,7 @@ bool Mutator::change_merge() {
     const Meaning meaning = meaning_of(task);
     const bool merges = meaning == Meaning::sum || meaning == Meaning::merge_max ||
                         meaning == Meaning::merge_softmax;
-    return merges && p_.kind(task).in[0].dtype != graph::DType::i64;  // numbers are only added
+    return merges && p_.kind(task).in[0].dtype != graph::DType::i64;  // integers are only added
   });
   if (ref.cls < 0) return false;
   const Task before = task(ref);
@@ -223,8 +224,8 @@ bool Mutator::change_merge() {
   return true;
 }
 
-/// Both ends of a message, so that they still meet: it comes from elsewhere, on all ranks or on
-/// two.
+/// Changes both ends of a message so that they still match: it comes from another rank, on all
+/// ranks or on two.
 bool Mutator::move_both_ends() {
   const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
   if (ref.cls < 0) return false;

@@ -7,18 +7,18 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "check/values/values.h"
+#include "check/values/interpreter.h"
 
 namespace hocket::check {
 namespace {
 
-/// Equal but for what another machine may have rounded otherwise.
+/// True if equal up to the rounding of other machines.
 bool close(double said, double computed) {
   constexpr double kRounding = 1e-9;
   return std::abs(said - computed) <= kRounding * std::max(std::abs(said), std::abs(computed));
 }
 
-/// Nothing can be said of a kind whose types are not its op's; another rule says that.
+/// True if the types of a kind are those of its op; types-follow refuses other kinds.
 bool well_typed(const program::Kind& kind, const ops::Op& op) {
   try {
     return ops::makes(op, kind.attrs, kind.in, kind.out);
@@ -27,7 +27,7 @@ bool well_typed(const program::Kind& kind, const ops::Op& op) {
   }
 }
 
-/// The rows that come are some of those that its types hold.
+/// True if only some of the rows in the types of a kind arrive in a step.
 bool has_rows(const program::Kind& kind) {
   return ops::reads_counts(kind.in) && std::any_of(kind.in.begin(), kind.in.end(),
                                                    [](const auto& type) { return type.routed(); });
@@ -47,7 +47,7 @@ std::string cost_differs(const program::Kind& kind, const ops::Op& op, int64_t e
                      kind.flops, kind.bytes, kind.op, want.flops, want.bytes);
 }
 
-void check_costs(Context& ctx, const Values* values) {
+void check_costs(Context& ctx, const Interpreter* interpreter) {
   std::vector<bool> seen(ctx.kinds.size(), false);
   for (size_t cls = 0; cls < ctx.program.classes.size(); ++cls) {
     const auto& tasks = ctx.program.classes[cls].tasks;
@@ -56,10 +56,10 @@ void check_costs(Context& ctx, const Values* values) {
       const program::Kind& kind = ctx.program.kinds[k];
       if (seen[k] || !ctx.kinds[k].rules) continue;
       seen[k] = true;
-      int64_t experts = 0;  // even routing brings rows by the rank's share of all experts
+      int64_t experts = 0;  // expected rows are proportional to the rank's share of all experts
       if (has_rows(kind)) {
-        experts = values ? values->experts(tasks[i].kind) : 0;
-        if (experts == 0) continue;  // without a reference, or refused for what it computes
+        experts = interpreter ? interpreter->experts(tasks[i].kind) : 0;
+        if (experts == 0) continue;  // no reference, or a refused task
       }
       const std::string wrong =
           cost_differs(kind, *ctx.kinds[k].rules, experts, ctx.program.symbols);

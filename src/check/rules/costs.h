@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FLOPs and bytes of kernels: predictions are made of them, so they are compared with what the ops
-// work out, not believed.
+// FLOPs and bytes of kernels. Predictions rely on them, so they are recomputed from the ops.
 #pragma once
 
 #include <string>
@@ -9,16 +8,16 @@
 
 namespace hocket::check {
 
-class Values;
+class Interpreter;
 
-/// What FLOPs or bytes of a kind of `op` differ from those that the op works out; "" if none do.
-/// `experts`: of the whole tensors, see ops::Call.
+/// Returns how FLOPs or bytes of a kind differ from those that its op computes; "" if they do not.
+/// `experts`: of the whole tensors (ops::Call).
 std::string cost_differs(const program::Kind& kind, const ops::Op& op, int64_t experts,
                          std::span<const graph::Symbol> symbols);
 
-/// Refuses each kind of compute tasks whose FLOPs or bytes are not its op's, at the kind's first
-/// task. Work on routed rows follows from the local types and from how many experts the whole
-/// tensor has: such kinds are compared only if `values` (may be null) knows.
-void check_costs(Context& ctx, const Values* values);
+/// Refuses each kind of compute tasks whose FLOPs or bytes are not those of its op, at its first
+/// task. Work on routed rows depends on the experts of the whole tensor: such kinds are compared
+/// only if `interpreter` (null: no reference) knows that number.
+void check_costs(Context& ctx, const Interpreter* interpreter);
 
 }  // namespace hocket::check

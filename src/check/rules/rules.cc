@@ -18,12 +18,12 @@ using program::kNone;
 
 namespace {
 
-// A predicate below gives "" where its rule holds, else what is wrong. The rules that each belongs
-// to stand in the tables at the end of this file, with what they hold and how to mend a fault.
+// Each predicate returns "" if its rule holds, else the fault. The tables at the end of this file
+// give the name, the statement and the fix of each rule.
 
-/// Positive dims, no more than pieces have, a size that no sum of a few overflows, whole blocks and
-/// bytes, and symbols of the program's table. "" if so.
-std::string insane(const Context& ctx, const graph::TensorType& type) {
+/// Returns "" for a type with positive dims, at most kMaxDims of them, a size far from overflow,
+/// whole blocks and bytes, and symbols of the program's table; else the fault.
+std::string type_fault(const Context& ctx, const graph::TensorType& type) {
   if (type.dims.size() > kMaxDims) return "the type " + to_string(type);
   double bytes = 8.0 * std::max(type.top_k, 1);
   for (int64_t dim : type.dims) {
@@ -41,8 +41,8 @@ std::string insane(const Context& ctx, const graph::TensorType& type) {
 
 // --- kinds: what tasks of the same shape share ---------------------------------------------------
 
-/// Of a communication only the number of operands: what its types must be depends on how many ranks
-/// meet, which the task says (collective_types_follow).
+/// For communication, checks only the number of operands: its types depend on the number of ranks
+/// in the task's group (collective_types_follow).
 std::string kind_types_differ(const Kind& kind, const KindInfo& info) {
   if (info.comm) {
     const comm::Arity got{kind.in.size(), kind.out.size()};
@@ -57,7 +57,7 @@ std::string kind_types_differ(const Kind& kind, const KindInfo& info) {
                      types_text(kind.in), types_text(out_types), types_text(kind.out));
 }
 
-/// Kind::communication is what runs, Kind::op what everything else reads: they must be one op.
+/// Kind::communication runs, while all else reads Kind::op, so both must be one op.
 std::string known_op(const Context&, const Kind& kind, const KindInfo& info) {
   if (info.op_class == OpClass::unknown) return fmt::format("unknown op '{}'", kind.op);
   const comm::Id id = info.comm ? info.comm->id : comm::Id::none;
@@ -67,7 +67,7 @@ std::string known_op(const Context&, const Kind& kind, const KindInfo& info) {
 std::string types_sane(const Context& ctx, const Kind& kind, const KindInfo&) {
   for (const auto* list : {&kind.in, &kind.out}) {
     for (const auto& type : *list) {
-      if (const std::string why = insane(ctx, type); !why.empty()) {
+      if (const std::string why = type_fault(ctx, type); !why.empty()) {
         return fmt::format("{} has an operand of {}", kind.op, why);
       }
     }
@@ -92,7 +92,7 @@ std::string workspace_declared(const Context&, const Kind& kind, const KindInfo&
     if (kind.workspace >= want) return "";
     return fmt::format("workspace is {} bytes; {} needs {}", kind.workspace, kind.op, want);
   } catch (const std::exception&) {
-    return "";  // types-follow says why
+    return "";  // refused by types-follow
   }
 }
 
@@ -102,8 +102,8 @@ std::string group_axes(const Context& ctx, const program::Group& group, size_t) 
   if (!in_range(group.role, ctx.program.roles.size())) {
     return fmt::format("role {} does not exist", group.role);
   }
-  // A group is of two whole roles, or of ranks that differ on axes of one, of which one may be
-  // restricted to members.
+  // A group has all ranks of two roles, or ranks of one role that differ on some axes, one of which
+  // may be restricted to members.
   if (group.with != kNone) {
     if (!in_range(group.with, ctx.program.roles.size())) {
       return fmt::format("role {} does not exist", group.with);
@@ -133,8 +133,8 @@ std::string group_axes(const Context& ctx, const program::Group& group, size_t) 
   return "";
 }
 
-/// Transports and the order of collectives are kept by group: two names for one set of ranks would
-/// hide that their collectives meet.
+/// Transports and the order of collectives are kept per group, so a set of ranks must have one
+/// group only.
 std::string group_once(const Context& ctx, const program::Group& group, size_t index) {
   const program::Group mine = ctx.program.canonical(group);
   for (size_t i = 0; i < index; ++i) {
@@ -145,7 +145,7 @@ std::string group_once(const Context& ctx, const program::Group& group, size_t i
   return "";
 }
 
-/// Which lanes a rank has follows from its node, so its node must be one of the cluster's.
+/// The lanes of a rank depend on its node, so nodes of the program must fit those of the cluster.
 std::string ranks_per_node(const Context& ctx, const RankClass&, size_t index) {
   const int64_t devices = ctx.options.devices_per_node;
   if (devices <= 0 || index != 0) return "";
@@ -179,7 +179,7 @@ std::string addresses(const Context&, const RankClass& cls, size_t) {
 }
 
 std::string buffer_type(const Context& ctx, const RankClass&, const Buffer& buffer) {
-  if (const std::string why = insane(ctx, buffer.type); !why.empty()) return "has " + why;
+  if (const std::string why = type_fault(ctx, buffer.type); !why.empty()) return "has " + why;
   if (buffer.expected_bytes != kNone &&
       (buffer.expected_bytes < 0 || buffer.expected_bytes > buffer.type.bytes())) {
     return fmt::format("expects {} bytes of {}", buffer.expected_bytes, buffer.type.bytes());
@@ -187,7 +187,7 @@ std::string buffer_type(const Context& ctx, const RankClass&, const Buffer& buff
   return "";
 }
 
-/// Only rows that a router sends vary in number from step to step.
+/// Only the number of routed rows varies from step to step.
 std::string expected_routed(const Context&, const RankClass&, const Buffer& buffer) {
   if (buffer.expected_bytes == kNone || (buffer.kind == BufferKind::step && buffer.type.routed())) {
     return "";
@@ -197,15 +197,14 @@ std::string expected_routed(const Context&, const RankClass&, const Buffer& buff
                                           : fmt::format("always holds {}", buffer.type.bytes()));
 }
 
-/// Rows of a persistent tensor are where they were when there are more or fewer of them: its last
-/// dims do not change, and no other rank's rows become its own.
+/// Rows of a persistent tensor keep their places when their number changes, so only dim 0 may be a
+/// symbol, and only whole on its rank.
 std::string symbols_stay(const Context&, const RankClass&, const Buffer& buffer) {
   if (buffer.kind != BufferKind::persistent) return "";
   for (size_t d = 0; d < buffer.type.dims.size(); ++d) {
     const graph::Dim& dim = buffer.type.dims[d];
     if (!dim.symbolic() || (d == 0 && dim.parts() == 1 && !buffer.type.routed())) continue;
-    return fmt::format("is {}, of which dim {} changes from step to step", to_string(buffer.type),
-                       d);
+    return fmt::format("is {}, and dim {} changes from step to step", to_string(buffer.type), d);
   }
   return "";
 }
@@ -213,10 +212,10 @@ std::string symbols_stay(const Context&, const RankClass&, const Buffer& buffer)
 std::string view_base(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
   if (buffer.kind != BufferKind::view) {
     if (buffer.base != kNone || buffer.by != kNone) return "is no view, but has a base";
-    return buffer.dim == kNone && buffer.begin == 0 ? "" : "is no view, but begins somewhere";
+    return buffer.dim == kNone && buffer.begin == 0 ? "" : "is no view, but has a dim or a begin";
   }
-  // What is behind the base (a view of a view, rows in an order of their own, another memory), what
-  // the elements are, what only a base has; and one dim for all views of a base.
+  // Faults: a base that is itself a view or has routed rows, another element type or memory, and
+  // fields that only a base has. All views of a base must run along one dim.
   if (buffer.base == kNone) return "has no base";
   const Buffer& base = cls.buffers[buffer.base];
   if (base.kind == BufferKind::view) return "is a view of a view";
@@ -241,7 +240,7 @@ std::string view_base(const Context& ctx, const RankClass& cls, const Buffer& bu
   return "";
 }
 
-/// Whether the view is along dim 0 of the base and is one of so many equal parts of it, a symbol.
+/// True if the view is one of several equal parts of a symbol, along dim 0 of the base.
 bool is_part_of_symbol(const graph::TensorType& base, const Buffer& view) {
   if (view.dim != 0 || base.dims.empty() || view.type.dims.empty()) return false;
   graph::Dim dim = base.dims[0];
@@ -254,13 +253,13 @@ bool is_part_of_symbol(const graph::TensorType& base, const Buffer& view) {
 }
 
 std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
-  // Along a dim the view has as many indices as its type says there, and is as large as its base
-  // in all others; a flat one has as many elements as its type. From where it begins on any rank of
-  // the class, all of that must lie in the base.
+  // A view along a dim has as many indices there as its type says, and equals its base in all other
+  // dims. A flat view has as many elements as its type. All of it must lie in the base, on every
+  // rank of the class.
   if (buffer.kind != BufferKind::view) return "";
-  // Where a view begins, in elements, must be known before a step, and be the begin of a byte and
-  // of a block: no symbol along its dim or behind it, but for one of equal parts of a symbol at dim
-  // 0, which begins behind so many of them whatever their length.
+  // The begin of a view, in elements, must be known before a step, and must be the begin of a byte
+  // and of a block. So there is no symbol along its dim or behind it, except for equal parts of a
+  // symbol at dim 0, which begin behind a fixed number of parts.
   const graph::TensorType& base = cls.buffers[buffer.base].type;
   int64_t size = base.numel();
   int64_t length = buffer.type.numel();
@@ -269,7 +268,7 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
     for (size_t dim = 0; dim < type->dims.size(); ++dim) {
       if (!type->dims[dim].symbolic() || std::cmp_less(dim, buffer.dim)) continue;
       if (dim == 0 && part_of_symbol) continue;
-      return fmt::format("begins elsewhere in every step: dim {} of {} is a symbol", dim,
+      return fmt::format("has another begin in every step: dim {} of {} is a symbol", dim,
                          to_string(*type));
     }
   }
@@ -296,7 +295,7 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
   const auto outside = [&](int64_t begin) {
     return begin < 0 || length < 0 || length > size || begin > size - length;
   };
-  // The least begin that is wrong, and the first rank that has it.
+  // The least wrong begin, and the first rank with it.
   std::optional<std::pair<int64_t, int32_t>> wrong;
   const auto look_at = [&](int64_t begin, int32_t rank) {
     if (!inside_granule(begin) && !inside_part(begin) && !outside(begin)) return;
@@ -328,14 +327,14 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
   return fmt::format("has {} from {} on, of {}{}", length, begin, size, on);
 }
 
-/// A ragged buffer has room for its bound here, although the plan counts on fewer bytes.
+/// A ragged buffer must have room for its bound, although the plan counts fewer bytes.
 std::string arena_bounds(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
   if (buffer.kind != BufferKind::step) {
     return buffer.offset == kNone ? "" : "is named but has an arena offset";
   }
   if (!ctx.planned) return "";
   if (buffer.offset == kNone) {
-    return "";  // read or written: task rule buffer-planned
+    return "";  // if used, refused by task rule buffer-planned
   }
   const int64_t arena = cls.arena(buffer.space);
   if (buffer.offset < 0 || buffer.offset % 64 != 0 || buffer.offset > arena) {
@@ -348,7 +347,8 @@ std::string arena_bounds(const Context& ctx, const RankClass& cls, const Buffer&
   return "";
 }
 
-/// What keeps slots from being read in order. Whether they fit their tensors is named-tensor's.
+/// Returns why slots can't be read in order; "" if they can. Rule named-tensor compares their
+/// tensors.
 std::string bad_slots(const RankClass& cls, const program::Program& program, const Buffer& buffer) {
   if (buffer.slots.empty()) return "";
   if (buffer.kind == BufferKind::input) return "has slots, but the host feeds inputs one by one";
@@ -373,8 +373,8 @@ std::string bad_slots(const RankClass& cls, const program::Program& program, con
   return "";
 }
 
-/// What the host can fill or read by layout: whole values, with no split beyond the type's dims.
-/// That all parts are there is result-missing's.
+/// The host fills and reads whole values by layout, with no split beyond the type's dims. Rule
+/// result-missing checks that all parts are there.
 std::string host_contract(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
   if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) {
     return buffer.slots.empty() ? "" : "has slots, but no name for the host";
@@ -416,7 +416,7 @@ const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
   static const std::vector<Rule<const Kind&, const KindInfo&>> rules = {
       {"known-op", "every op is one of src/ops or a communication op",
        "use an op of src/ops/ops.inc or a communication op", known_op},
-      {"types-sane", "there are at most six dimensions, all positive, and sizes are of this world",
+      {"types-sane", "there are at most six dimensions, all positive, and sizes do not overflow",
        "correct the types of the kind", types_sane},
       {"types-follow",
        "output types are those that the op's rule infers from the local input types",
@@ -454,7 +454,7 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& view_rules() {
   static const std::vector<Rule<const RankClass&, const Buffer&>> rules = {
       {"view-base",
        "a view is a part of one buffer that is no view, of its element type and in its space; "
-       "nothing else is a part",
+       "only views have a base",
        "name the buffer that has the memory; its views are cut along one dim, or all flat",
        view_base},
       {"view-region", "a view lies inside its base on every rank of the class",
@@ -477,9 +477,8 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
        "run the memory plan after the last change of buffers", arena_bounds},
       {"host-contract",
        "named buffers have a name and a layout, and none is partial; slots are in order",
-       "name the tensor and give the layout that the host writes or reads; sum what it reads "
-       "before "
-       "the step ends",
+       "name the tensor and give the layout that the host writes or reads; sum what the host reads "
+       "before the step ends",
        host_contract},
   };
   return rules;

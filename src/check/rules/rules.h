@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The structural rules as data: what a well-formed kind, group, class, buffer and task looks like.
-// To add a rule, add a predicate and its row to rules.cc, or of a task to task_rules.cc.
+// Structural rules as data: tables of predicates over kinds, groups, classes, buffers and tasks. To
+// add a rule, add a predicate and its row to rules.cc, or to task_rules.cc for tasks.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace hocket::check {
 
-/// A predicate gives "" when the rule holds, else what is wrong.
+/// A rule. Its predicate returns "" if the rule holds, else the fault.
 template <typename... Args>
 struct Rule {
   const char* name;
@@ -31,14 +31,14 @@ std::string types_text(const std::vector<graph::TensorType>& list);
 const std::vector<Rule<const program::Kind&, const KindInfo&>>& kind_rules();
 const std::vector<Rule<const program::Group&, size_t>>& group_rules();
 const std::vector<Rule<const RankClass&, size_t>>& class_rules();
-/// Those that say which buffers are parts of others; of one that is bad, the first rule speaks.
+/// Rules of views. Only the first broken rule of a buffer is reported.
 const std::vector<Rule<const RankClass&, const program::Buffer&>>& view_rules();
 const std::vector<Rule<const RankClass&, const program::Buffer&>>& buffer_rules();
-/// Ids are in range when these are applied, and Context::place was called.
+/// Requires: ids are in range, and Context::index_tasks was called.
 const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules();
 
-/// The rules that are no predicate over one thing: what the abstract run, the hazards, the memory
-/// and the values refuse. Context::report takes no rule that stands in neither list.
+/// Rules that are no predicate over one object: those of order, hazards, memory and values.
+/// Context::report accepts only rules of one of these lists.
 const std::vector<RuleInfo>& derived_rules();
 
 }  // namespace hocket::check

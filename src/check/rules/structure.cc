@@ -14,7 +14,7 @@ namespace {
 
 using program::kNone;
 
-/// A table is looked up at the coordinates of ranks of its role.
+/// Returns the fault of a table id: out of range, or of another role than the class. "": none.
 std::string bad_table_id(const Context& ctx, const RankClass& cls, program::TableId id) {
   if (id == kNone) return "";
   if (!in_range(id, ctx.program.tables.size())) return fmt::format("table {}", id);
@@ -59,7 +59,7 @@ std::string bad_ids(const Context& ctx, const RankClass& cls, size_t place) {
   return bad_table_id(ctx, cls, buffer.by);
 }
 
-/// Of tables, which are looked up before anything else is known to be good.
+/// Returns the fault of a table, which all later look-ups rely on; "": none.
 std::string bad_table(const Context& ctx, const program::Table& table) {
   if (!in_range(table.role, ctx.program.roles.size()))
     return fmt::format("has role {}", table.role);
@@ -113,7 +113,7 @@ constexpr RuleInfo kWorkspaceRule{
     "the workspace of a task lies in the arena of the memory where it works, at "
     "a multiple of 64"};
 
-/// Pairs of buffers of a class that hold one named tensor.
+/// Returns pairs of buffers of a class that hold one named tensor.
 std::vector<std::pair<BufferId, BufferId>> named_twice(const RankClass& cls) {
   std::vector<std::tuple<std::string_view, BufferKind, int32_t, BufferId>> names;
   for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
@@ -135,7 +135,7 @@ std::vector<std::pair<BufferId, BufferId>> named_twice(const RankClass& cls) {
   return twice;
 }
 
-/// First task of a kind or group, to have something to name.
+/// Returns the first task that uses a kind or group, to name it in a text.
 TaskRef user_of(const Context& ctx, const auto& uses) {
   for (size_t cls = 0; cls < ctx.program.classes.size(); ++cls) {
     const auto& tasks = ctx.program.classes[cls].tasks;
@@ -151,7 +151,7 @@ void refuse(Context& ctx, const char* rule, TaskRef task, std::vector<TaskRef> r
   ctx.report(rule, ProblemClass::structure, task, std::move(related), subject + " " + wrong, fix);
 }
 
-/// Tells rather than counts: with this rule left out nothing else may look at such a mesh either.
+/// Returns false for an invalid mesh even if the rule is skipped: nothing else can handle one.
 bool check_mesh(Context& ctx) {
   const Program& program = ctx.program;
   double ranks = 0;
@@ -176,7 +176,7 @@ bool check_mesh(Context& ctx) {
   return false;
 }
 
-/// False without them, as check_mesh: who is in which class is asked everywhere.
+/// Returns false for invalid boxes even if the rule is skipped, like check_mesh.
 bool check_boxes(Context& ctx) {
   const std::string wrong = ctx.program.bad_placement();
   if (wrong.empty()) return true;
@@ -222,7 +222,7 @@ void check_ids(Context& ctx) {
   }
 }
 
-/// Kinds and groups that no task uses are not looked at; of one that is bad, the first rule speaks.
+/// Refuses kinds that a task uses. Only the first broken rule of a kind is reported.
 void check_kinds(Context& ctx) {
   for (size_t i = 0; i < ctx.program.kinds.size(); ++i) {
     for (const auto& rule : kind_rules()) {
@@ -254,7 +254,7 @@ void check_groups(Context& ctx) {
   }
 }
 
-/// What is wrong with a buffer is said of the first task that uses it.
+/// Reports faults of a buffer at the first task that uses it.
 template <class Rules>
 void check_each_buffer(Context& ctx, ClassId cls, const Rules& rules) {
   const RankClass& rank_class = ctx.program.classes[cls];
@@ -286,7 +286,7 @@ void check_buffers(Context& ctx, ClassId cls) {
   }
 }
 
-/// Of the task rules the first that is broken speaks: those after it rely on it.
+/// Reports only the first broken rule of a task, since later rules rely on earlier ones.
 void check_tasks(Context& ctx, ClassId cls) {
   const RankClass& rank_class = ctx.program.classes[cls];
   for (size_t task = 0; task < rank_class.tasks.size(); ++task) {
@@ -312,7 +312,7 @@ std::vector<RuleInfo> structural_rules() {
   std::vector<RuleInfo> list{kIdsRule, kBoxesRule, kTableRule};
   const auto add = [&list](const auto& rules) {
     for (const auto& rule : rules) {
-      // A rule may look at kinds and at tasks.
+      // One rule may have a row for kinds and a row for tasks.
       const bool known = std::any_of(list.begin(), list.end(), [&](const RuleInfo& other) {
         return std::string_view(other.name) == rule.name;
       });
@@ -333,9 +333,8 @@ std::vector<RuleInfo> structural_rules() {
 }
 
 bool check_rules(Context& ctx) {
-  // Every part relies on those before it, so each must pass whole before the next one looks: first
-  // the mesh and the classes, then ids (without which no task can be named), then which buffers are
-  // parts of others, then what tasks share, then buffers and tasks themselves.
+  // Every step relies on the ones before, so each must pass before the next one runs: mesh and
+  // classes, ids (needed to name any task), views, kinds and groups, then buffers and tasks.
   const int64_t before = ctx.problems.count;
   const auto clean = [&] { return ctx.problems.count == before; };
   if (!check_mesh(ctx) || !check_boxes(ctx)) return false;
@@ -347,7 +346,7 @@ bool check_rules(Context& ctx) {
     check_each_buffer(ctx, static_cast<int32_t>(cls), view_rules());
   }
   if (!clean()) return false;
-  ctx.place();
+  ctx.index_tasks();
   check_kinds(ctx);
   check_groups(ctx);
   if (!clean()) return false;

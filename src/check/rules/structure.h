@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structural rules: a declarative list of (name, predicate) over kinds, groups, buffers, tasks and
-// classes. What they hold is what the other parts of the check rely on.
+// Evaluation of the structural rules, on which all other parts of the check rely.
 #pragma once
 
 #include <string>
@@ -10,11 +9,11 @@
 
 namespace hocket::check {
 
-/// Applies all structural rules and calls `ctx.place()` once ids are known to be in range. False
-/// when anything was refused: the other parts must not run then.
+/// Applies all structural rules, and calls `ctx.index_tasks()` once ids are in range. Returns false
+/// if anything was refused; the other parts must not run then.
 bool check_rules(Context& ctx);
 
-/// The structural rules, in order.
+/// Returns the structural rules, in order.
 std::vector<RuleInfo> structural_rules();
 
 }  // namespace hocket::check

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The structural rules of tasks: the last of the tables in rules.h.
+// Implements: task_rules (rules.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,8 @@ bool may_share(const KindInfo& info, size_t i, size_t o) {
   const int32_t input = static_cast<int32_t>(i);
   return info.shares[o] == input || info.overwrites[o] == input;
 }
-/// A collective may also write elsewhere, where the partial value is still read.
+/// True if output o must lie in the buffer of input i. A collective may also write elsewhere, so
+/// that its partial input can still be read.
 bool must_share(const KindInfo& info, size_t i, size_t o) {
   return info.shares[o] == static_cast<int32_t>(i) && !info.comm;
 }
@@ -61,15 +62,13 @@ std::string deps_earlier(const Context& ctx, ClassId cls, const RankClass& rank_
   return "";
 }
 
-/// Whether a communication leaves the node, and so which of its two lanes it takes, is
-/// lane_recomputed's.
+/// Communication has two lanes here; lane_recomputed checks which one its link needs.
 std::string lane_fits(const Context& ctx, ClassId, const RankClass&, const Task& task) {
   if (ctx.kind(task).lanes >> static_cast<int>(task.lane) & 1) return "";
   return fmt::format("is in the lane {}", program::to_string(task.lane));
 }
 
-/// Kernels and links work in the memory of the device; a copy lane reads one memory and writes the
-/// other.
+/// Kernels and links use device memory; a copy lane reads one memory and writes the other.
 std::string space_fits(const Context& ctx, ClassId cls, const RankClass& rank_class,
                        const Task& task) {
   using program::Lane;
@@ -112,7 +111,7 @@ std::string group_fits(const Context& ctx, ClassId cls, const RankClass&, const 
   return "";
 }
 
-/// Two ranks that a way leads to the same rank, or "" if there is a way back.
+/// Returns two ranks that a way leads to the same peer, in words; "" if the way has an inverse.
 std::string meet_by_way(const Context& ctx, program::RoleId role, const program::Way& way) {
   const int32_t number = ctx.ways.number(role, way);
   if (ctx.ways.back(number) != kNone) return "";
@@ -127,8 +126,8 @@ std::string meet_by_way(const Context& ctx, program::RoleId role, const program:
   }
 }
 
-/// An offset of the size of the axis would wrap to the rank itself. Numbers of a table are those of
-/// some text: nothing is added to them.
+/// An offset by the size of the axis would wrap to the rank itself. Sums with numbers of a table,
+/// which may come from any text, are avoided, since they could overflow.
 std::string peer_exists(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
   const bool wants = is_message(ctx.kind(task));
   const bool has = task.peer_axis != kNone || (!wants && task.peer_by != kNone);
@@ -151,7 +150,8 @@ std::string peer_exists(const Context& ctx, ClassId cls, const RankClass&, const
   return met.empty() ? "" : "has a table by which " + met;
 }
 
-/// What nobody reads, or is said twice, would be believed by whoever reads the text.
+/// Refuses begins of letters that the op does not take by position, and repeated ones: no one would
+/// read them, but a reader of the text would believe them.
 std::string begins_named(const Context& ctx, ClassId, const RankClass&, const Task& task) {
   const KindInfo& info = ctx.kind(task);
   std::string letters = info.rules ? info.rules->layout.positional : "";
@@ -162,21 +162,21 @@ std::string begins_named(const Context& ctx, ClassId, const RankClass&, const Ta
   }
   for (const program::Begin& begin : task.begins) {
     if (letters.find(begin.letter) == std::string::npos) {
-      return fmt::format("says where '{}' begins; it takes {} by position", begin.letter,
+      return fmt::format("has a begin of '{}'; its op takes {} by position", begin.letter,
                          letters.empty() ? "no letter" : "only '" + letters + "'");
     }
     if (task.begin_of(begin.letter) != &begin) {
-      return fmt::format("says twice where '{}' begins", begin.letter);
+      return fmt::format("has two begins of '{}'", begin.letter);
     }
     if (program::begins_too_far(begin.begin)) {
-      return fmt::format("says that '{}' begins at {}", begin.letter, begin.begin);
+      return fmt::format("has a begin of '{}' too far from 0: {}", begin.letter, begin.begin);
     }
   }
   return "";
 }
 
-/// Whether the members of a collective do not divide what they put together or take blocks of: then
-/// types depend on the number of the member.
+/// True if the types of a collective depend on the number of the member, since the members do not
+/// divide the gathered or scattered dim.
 bool members_differ(const KindInfo& info, const Kind& kind, int64_t members) {
   if (comm::has_lengths(kind.attrs)) return true;
   if (info.comm->makes_sizes || info.comm->needs_sizes) {
@@ -191,8 +191,8 @@ bool members_differ(const KindInfo& info, const Kind& kind, int64_t members) {
   });
 }
 
-/// The numbers that ranks of the class have among the members of the task's group, where these
-/// differ; of other ops any number stands for all.
+/// Returns the numbers of the class's ranks among the members of the task's group, or only 0 if
+/// types do not depend on the number.
 std::vector<int64_t> numbers_in_group(const Context& ctx, ClassId cls, const Task& task) {
   const Kind& kind = ctx.program.kind(task);
   const KindInfo& info = ctx.kind(task);
@@ -217,7 +217,7 @@ std::string collective_types_follow(const Context& ctx, ClassId cls, const RankC
   if (!is_collective(info)) return "";
   const Kind& kind = ctx.program.kind(task);
   if (is_transfer(info)) {
-    // What is taken follows from what is given: collective-differs, local-size.
+    // Types of the taken parts are checked by collective-differs and local-size.
     const graph::TensorType& moved = kind.in.empty() ? kind.out[0] : kind.in[0];
     if (!moved.routed() && !moved.symbolic() && moved.granule() == 1) return "";
     return fmt::format(
@@ -239,8 +239,8 @@ std::string collective_types_follow(const Context& ctx, ClassId cls, const RankC
   }
 }
 
-/// True if the workspace is what a collective takes of a transport, or nothing: of c10d's or of
-/// ours, in this task's group or in a larger one that has the kind, too.
+/// True if the workspace is 0, or the memory that the collective takes in a transport (of c10d or
+/// our own), in the task's group or in a larger group, which may share the kind.
 bool workspace_of_transport(const Context& ctx, const Task& task) {
   const Kind& kind = ctx.program.kind(task);
   if (kind.workspace == 0) return true;
@@ -261,12 +261,12 @@ bool workspace_of_transport(const Context& ctx, const Task& task) {
       }
     }
   } catch (const Error&) {
-    // types-follow says why
+    // refused by types-follow
   }
   return false;
 }
 
-/// Messages and collectives need no factor of the ranks here: payload is what one rank brings.
+/// Compares bytes with the payload, the bytes of one rank, whatever the number of ranks.
 std::string cost_recomputed(const Context& ctx, ClassId, const RankClass&, const Task& task) {
   const KindInfo& info = ctx.kind(task);
   if (!info.comm) return "";
@@ -276,13 +276,12 @@ std::string cost_recomputed(const Context& ctx, ClassId, const RankClass&, const
                                            graph::expected_types(kind.out, symbols));
   if (!workspace_of_transport(ctx, task)) {
     return fmt::format(
-        "says {} bytes of workspace; expected 0, or what a collective of c10d's, or one of our own "
-        "between processes, takes of memory",
+        "has {} bytes of workspace; expected 0, or the memory that the collective takes in c10d or "
+        "in our own transport",
         kind.workspace);
   }
   if (kind.bytes == bytes && kind.flops == 0) return "";
-  return fmt::format("says {} bytes and {} FLOPs; expected {} and 0", kind.bytes, kind.flops,
-                     bytes);
+  return fmt::format("has {} bytes and {} FLOPs; expected {} and 0", kind.bytes, kind.flops, bytes);
 }
 
 std::string lane_recomputed(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
@@ -307,14 +306,14 @@ std::string accumulate_allowed(const Context& ctx, ClassId, const RankClass&, co
   return fmt::format("accumulates into outputs 0x{:x}, which its op can't", task.accumulate.bits());
 }
 
-/// True of different buffers that have memory in common.
+/// True for two different buffers that share memory.
 bool overlap(const Context& ctx, ClassId cls, BufferId one, BufferId other) {
   const auto meets = ctx.views[cls].meets(one);
   return std::find(meets.begin(), meets.end(), other) != meets.end();
 }
 
-/// Three faults: sharing that the op does not declare, a declared update that goes elsewhere (the
-/// op would leave the parameter as it was), and two outputs in one buffer.
+/// Refuses sharing that the op does not declare, a declared update into another buffer (the
+/// parameter would stay as it was), and two outputs in one buffer.
 std::string in_place_declared(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
   const KindInfo& info = ctx.kind(task);
   for (size_t o = 0; o < task.out.size(); ++o) {
@@ -362,7 +361,7 @@ std::string buffer_planned(const Context& ctx, ClassId cls, const RankClass& ran
   return "";
 }
 
-/// What kernels and transports take has no gaps between its elements.
+/// Kernels and transports take only operands without gaps between their elements.
 std::string view_gaps(const Context& ctx, ClassId, const RankClass& cls, const Task& task) {
   const KindInfo& info = ctx.kind(task);
   if (info.rules && info.rules->follows_strides) return "";
@@ -380,10 +379,10 @@ std::string view_gaps(const Context& ctx, ClassId, const RankClass& cls, const T
 }  // namespace
 
 const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
-  // In an order in which each may rely on those before it: operand-types makes numbers of operands
-  // agree with the kind, group-fits and peer-exists give communication what the later ones look up.
+  // Each rule may rely on those before it: operand-types ensures the number of operands, group-fits
+  // and peer-exists the group and the peer that later rules look up.
   static const std::vector<Rule<ClassId, const RankClass&, const Task&>> rules = {
-      {"operand-types", "a task has the buffers that its kind says, with the types it says",
+      {"operand-types", "a task has the operands of its kind, with the same types",
        "give the task buffers of these types, or the kind the types of these buffers",
        operand_types},
       {"deps-earlier", "dependencies name earlier tasks of the same class",
@@ -398,23 +397,24 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
        "read one and write the other",
        "put the buffer in the other memory, or the task in another lane", space_fits},
       {"group-fits",
-       "a collective has a group of its role, a transfer one of two, nothing else has one",
+       "a collective has a group of its role, a transfer a group of two roles, other tasks none",
        "give collectives the group of the axes they reduce or exchange over", group_fits},
-      {"peer-exists", "a message goes along an axis to another rank of the mesh, nothing else does",
+      {"peer-exists",
+       "a message goes along an axis to another rank of the mesh; other tasks have no peer",
        "set axis, and peer to an offset of at least one and less than the size of the axis; with a "
-       "table, let every rank be the peer of one other; leave them out of what is no message",
+       "table, let every rank be the peer of one other; leave them out of tasks that are no "
+       "messages",
        peer_exists},
       {"begins-named",
-       "a task says once where a letter begins, and only of letters that its op takes by position",
-       "say it of these letters (of a transfer: a for dim 0, b for dim 1, ..), once of each",
+       "a task has at most one begin per letter, and only of letters that its op takes by position",
+       "give one begin for each of these letters (of a transfer: a for dim 0, b for dim 1, ..)",
        begins_named},
       {"types-follow",
-       "what a collective makes follows from what it takes and from the ranks of its group",
+       "outputs of a collective follow from its inputs and from the ranks of its group",
        "correct the types of the kind, or the group", collective_types_follow},
       {"cost-recomputed",
        "the bytes of a communication are the payload of its op on its types, without FLOPs; "
-       "workspace has what a collective takes of a transport's memory, c10d's or one between "
-       "processes",
+       "workspace is the memory that a collective takes in a transport, c10d's or our own",
        "leave the bytes out: `hocket graph --finish FILE` finds them", cost_recomputed},
       {"lane-recomputed",
        "communication is in the lane of the link that it uses: between nodes, or inside one",
@@ -425,7 +425,7 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
        "an output lies in the buffer of an input exactly where the op declares "
        "an update in place",
        "use a buffer of its own for the output", in_place_declared},
-      {"inputs-read-only", "what the host feeds is not written", "write to a step buffer",
+      {"inputs-read-only", "inputs from the host are not written", "write to a step buffer",
        inputs_read_only},
       {"view-gaps", "views with gaps are copied only: kernels and transports take none",
        "cut along the outermost dim, or copy the view first", view_gaps},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank holds of a term: what refusals say, and what tests compare with the data of a run.
+// The part of a term that one rank holds, for texts of refusals, and for tests that compare it with
+// the data of a run.
 #pragma once
 
 #include <cstdint>
@@ -12,50 +13,51 @@
 
 namespace hocket::check {
 
-/// Addends of an unfinished reduction, in cells of a letter of an op's notation.
+/// Addends of an unfinished reduction that a rank holds, in cells of a letter of an op's notation.
 struct HeldAddends {
   char letter = 0;
   int64_t cells = 1;
-  std::vector<graph::Run> here, missing;  ///< of those that the indices at hand need
+  std::vector<graph::Run> here, missing;  ///< among the addends that the local indices need
 };
 
 struct Held {
   ExprId term = kZero;  ///< kZero: zeros
   struct Dim {
-    int64_t size = 1;                 ///< of the whole; of a symbol, in cells
-    std::vector<graph::Run> indices;  ///< in the order in which they lie
+    int64_t size = 1;                 ///< of the whole tensor; in cells if the dim is a symbol
+    std::vector<graph::Run> indices;  ///< in memory order
   };
   std::vector<Dim> dims;
   std::vector<HeldAddends> addends;
-  /// Among others in one buffer: which of these elements, in memory order; length -1: all.
+  /// In a pack: the elements of this tensor, in memory order. Length -1: all elements.
   graph::Run elements{0, -1};
+  /// True if no addends are missing.
   bool complete() const;
 };
 
-/// The first rank at which something is wrong, by its coordinates, what it is, and at how many.
-struct AtRank {
+/// The first rank at which something is wrong, the fault in words, and the number of such ranks.
+struct RankFault {
   std::string text;
   graph::Coords at{};
   int64_t ranks = 0;
-  /// One more rank, at which this is wrong; "": nothing is.
+  /// Adds a rank. `what`: its fault; "": there is none, and the rank is not counted.
   void add(std::string what, const graph::Coords& coords);
 };
 
-/// "[0:2)+[6:8)"; the first few.
+/// "[0:2)+[6:8)": the first few runs.
 std::string runs_text(const std::vector<graph::Run>& runs);
 
 struct TaskRef;
 class Reference;
-/// What a task leaves in one of its outputs, as the check follows it (CheckOptions::on_write).
+/// The value that a task writes to one of its outputs (CheckOptions::on_write).
 struct Wrote {
   const TaskRef& task;
   size_t output;
-  /// Its terms. They stay as long as the Checker does.
+  /// Owner of the terms, which live as long as the Checker.
   const Reference& reference;
-  /// True if nothing was lost to codecs on the way.
+  /// True if no codec lost anything of the value.
   bool exact;
-  /// What a rank of the class holds: one after the other if they have `elements`, else the parts of
-  /// a sum. Empty: nothing that can be told.
+  /// Returns what a rank of the class holds: tensors one after the other if they have `elements`,
+  /// else the parts of a sum. Empty: not known.
   std::function<std::vector<Held>(int32_t rank)> at;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of one term that lie side by side in a buffer, read as one.
+// Implements: Pieces::join (pieces.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,10 +13,10 @@ using graph::Coords;
 using graph::CutTable;
 using graph::Run;
 
-/// Coordinate by coordinate: which parts lie in the region there, in order; each gives its share of
-/// the dim. What a rank holds of the other dims, and of the addends of every reduction that some
-/// part has not finished, must be the same for all of its parts, but may differ between ranks: a
-/// reduction may be finished on some ranks and not on others.
+/// Joins parts coordinate by coordinate: lists the parts in the region in order, each with its
+/// share of the dim. All parts of a rank must agree in the other dims, and in the addends of every
+/// reduction that some part has not finished. Ranks may differ: a reduction may be finished on some
+/// ranks only.
 class Pieces::Joining {
  public:
   Joining(Pieces& pieces, std::span<const Part> parts, CutId region, int64_t extent, int dim,
@@ -29,10 +29,10 @@ class Pieces::Joining {
         dim_(static_cast<size_t>(dim)),
         dims_(pieces[parts[0].piece].dims) {}
 
-  PieceId run(int64_t size, bool* guess, AtRank* why);
+  PieceId run(int64_t size, bool* guess, RankFault* why);
 
  private:
-  /// A part at a coordinate: where it lies in the buffer.
+  /// A part at a coordinate, and its range in the buffer.
   struct Here {
     Run range;
     const Piece* piece;
@@ -44,7 +44,7 @@ class Pieces::Joining {
                     std::vector<std::vector<Run>>* row) const;
   PieceId joined();
   Run range_of(CutId id, const Coords& at) const;
-  /// Of a dim, or behind the dims of a space.
+  /// Cut of a dim (`place` < dims_), or set of space number `place` - dims_.
   CutId cut_of(const Piece& piece, size_t place) const;
 
   Pieces& pieces_;
@@ -54,9 +54,9 @@ class Pieces::Joining {
   const graph::CoordBox& box_;
   const size_t dim_, dims_;
   AxisMask axes_ = 0;
-  std::vector<SpaceId> spaces_;  ///< in which some part is not finished
-  /// Of every dim, then of every space: the cells in which all parts can be told, and the runs at
-  /// every coordinate.
+  std::vector<SpaceId> spaces_;  ///< reductions that some part has not finished
+  // By dim, then by space: a common number of cells for all parts, and the runs at every
+  // coordinate.
   std::vector<int64_t> cells_;
   std::vector<std::vector<std::vector<Run>>> rows_;
 };
@@ -69,7 +69,7 @@ CutId Pieces::Joining::cut_of(const Piece& piece, size_t place) const {
   return CutTable::kWhole;
 }
 
-/// The range of a region of the buffer.
+/// Returns the range of a region in the buffer.
 Run Pieces::Joining::range_of(CutId id, const Coords& at) const {
   const std::span<const Run> runs = pieces_.cuts.at(id, at);
   const int64_t scale = extent_ / pieces_.cuts[id].cells;
@@ -113,7 +113,7 @@ std::vector<Pieces::Joining::Here> Pieces::Joining::parts_at(const Coords& at,
   return here;
 }
 
-/// "" or in what a part differs from the first one at a coordinate.
+/// Returns how a part differs from the first one at a coordinate; "" if it does not.
 std::string Pieces::Joining::agree(const Coords& at, const Piece& piece, bool first,
                                    std::vector<std::vector<Run>>* row) const {
   for (size_t i = 0; i < cells_.size(); ++i) {
@@ -129,7 +129,7 @@ std::string Pieces::Joining::agree(const Coords& at, const Piece& piece, bool fi
   return "";
 }
 
-/// Adds the runs at a coordinate to all rows; "" or what is wrong there.
+/// Adds the runs at a coordinate to all rows. Returns the fault there; "" if there is none.
 std::string Pieces::Joining::join_at(const Coords& at) {
   const Run wanted = range_of(region_, at);
   std::vector<std::vector<Run>> row(cells_.size());
@@ -143,7 +143,7 @@ std::string Pieces::Joining::join_at(const Coords& at) {
       wrong = "its parts do not lie side by side on all ranks";
     }
     next = to;
-    // All of a part, however much ranks of other classes have of theirs.
+    // Takes a fully covered part as a whole, since other classes may have more or less of it.
     const int64_t length = to - from == range.length ? -1 : to - from;
     for (const Run& run :
          pieces_.cuts.part_at(piece->cut[dim_], at, cells_[dim_], from - range.begin, length)) {
@@ -182,7 +182,7 @@ PieceId Pieces::Joining::joined() {
   return pieces_.intern(std::move(piece));
 }
 
-PieceId Pieces::Joining::run(int64_t size, bool* guess, AtRank* why) {
+PieceId Pieces::Joining::run(int64_t size, bool* guess, RankFault* why) {
   find_what_matters(size);
   pieces_.cuts.for_each(axes_, {}, [&](const Coords& at) {
     if (!why->text.empty()) return;
@@ -198,7 +198,7 @@ PieceId Pieces::Joining::run(int64_t size, bool* guess, AtRank* why) {
 }
 
 PieceId Pieces::join(std::span<const Part> parts, CutId region, int64_t extent, int dim,
-                     int64_t size, const graph::CoordBox& box, bool* guess, AtRank* why) {
+                     int64_t size, const graph::CoordBox& box, bool* guess, RankFault* why) {
   return Joining(*this, parts, region, extent, dim, box).run(size, guess, why);
 }
 

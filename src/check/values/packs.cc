@@ -22,7 +22,7 @@ int64_t total(const PackRow& row) {
   return length;
 }
 
-/// Appends a run, which may continue the last one.
+/// Appends a run, merged with the last one if it continues that.
 void append(PackRow* row, const PackRun& run) {
   if (run.length == 0) return;
   if (!row->empty()) {
@@ -36,8 +36,8 @@ void append(PackRow* row, const PackRun& run) {
   row->push_back(run);
 }
 
-/// Of components that are not different ones in ascending order, as those of a pack are, appends
-/// how they compare: a normal form depends on nothing else of them.
+/// Appends how components compare, unless they are distinct and ascending, as those of a pack are.
+/// A normal form depends on nothing else of its components.
 void append_order(std::span<const Value> components, std::vector<int64_t>* order) {
   const auto in_order = [](const Value& left, const Value& right) { return left < right; };
   const bool zeros = std::any_of(components.begin(), components.end(),
@@ -97,20 +97,19 @@ PackId Packs::make(std::span<const Value> components, AxisMask axes, const RowAt
   return pack_of(normal(components, axes, row), components);
 }
 
-PackId Packs::make(Question question, std::span<const Value> components, AxisMask axes,
-                   const RowAt& row) {
-  append_order(components, &question.of);
-  const auto [known, fresh] = made_.try_emplace(std::move(question));
+PackId Packs::make(Key key, std::span<const Value> components, AxisMask axes, const RowAt& row) {
+  append_order(components, &key.of);
+  const auto [known, fresh] = made_.try_emplace(std::move(key));
   if (fresh) {
     known->second = normal(components, axes, row);
   }
   return pack_of(known->second, components);
 }
 
-Packs::Made Packs::normal(std::span<const Value> components, AxisMask axes, const RowAt& row) {
-  // The rows as they come, then the normal form: the components that some rank has, in order, equal
-  // ones united; then axes without influence. Few of many are what a small part of a long pack has:
-  // only those are sorted.
+Packs::Result Packs::normal(std::span<const Value> components, AxisMask axes, const RowAt& row) {
+  // Takes the rows, then normalises: keeps the components that some rank has, sorted, with equal
+  // ones merged; then drops axes without influence. A small part of a long pack has few of its many
+  // components, so only these are sorted.
   std::vector<std::pair<Coords, PackRow>> rows;
   std::vector<int32_t> place(components.size(), kNone);
   std::vector<int32_t> used;
@@ -131,7 +130,7 @@ Packs::Made Packs::normal(std::span<const Value> components, AxisMask axes, cons
   });
   std::sort(used.begin(), used.end(),
             [&](int32_t left, int32_t right) { return components[left] < components[right]; });
-  Made made;
+  Result made;
   for (int32_t component : used) {
     if (made.components.empty() || components[made.components.back()] != components[component]) {
       made.components.push_back(component);
@@ -161,7 +160,7 @@ Packs::Made Packs::normal(std::span<const Value> components, AxisMask axes, cons
     }
   }
   for (auto& [coords, runs] : rows) {
-    bool first = true;  // of those that differ on other axes only
+    bool first = true;  // among the coordinates that differ on dropped axes only
     for (int32_t axis = 0; axis < kMaxCutAxes; ++axis) {
       first = first && ((shape.axes & axis_bit(axis)) || coords[axis] == 0);
     }
@@ -173,7 +172,7 @@ Packs::Made Packs::normal(std::span<const Value> components, AxisMask axes, cons
   return made;
 }
 
-PackId Packs::pack_of(const Made& made, std::span<const Value> components) {
+PackId Packs::pack_of(const Result& made, std::span<const Value> components) {
   if (made.shape == kNone) return kNone;
   Pack pack;
   pack.shape = made.shape;
@@ -227,16 +226,16 @@ int64_t Packs::length(PackId id, const graph::CoordBox& box) const {
   return same ? length : -1;
 }
 
-Packs::Made Packs::restricted(PackId id, AxisMask axes, const RangeAt& range) {
+Packs::Result Packs::restricted(PackId id, AxisMask axes, const RangeAt& range) {
   const Pack& pack = packs_[id];
   bool inside = true;
-  Made made = normal(pack.components, pack.axes | axes, [&](const Coords& coords) {
+  Result made = normal(pack.components, pack.axes | axes, [&](const Coords& coords) {
     const graph::Run wanted = range(coords);
     PackRow row = slice(at(id, coords), wanted.begin, wanted.length);
     inside = inside && total(row) == wanted.length;
     return row;
   });
-  return inside ? made : Made{};
+  return inside ? made : Result{};
 }
 
 PackId Packs::restrict_to(PackId id, AxisMask axes, const RangeAt& range) {
@@ -298,7 +297,7 @@ bool Packs::side_by_side(std::span<const PackId> ids,
   cuts_.for_each(axes(ids), {}, [&](const Coords& coords) {
     if (!same) return;
     const int64_t length = total(at(ids[0], coords));
-    // What is left of the run at hand, by pack.
+    // By pack: the current run, and the elements of it that are done.
     std::vector<size_t> next(ids.size(), 0);
     std::vector<int64_t> done(ids.size(), 0);
     for (PackId id : ids) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a flat buffer of several tensors holds: at every coordinate runs of elements of other
-// values, one after the other. A bucket that a shard boundary cuts through, padding, blocks that
-// travel around a ring are all packs; like cuts they are evaluated and interned, so that two packs
-// are equal exactly if their ids are.
+// Packs: contents of flat buffers of several tensors. At every coordinate a pack is a list of runs
+// of elements of other values. Buckets with a shard boundary inside a tensor, padding, and blocks
+// that travel around a ring are all packs. Packs are evaluated and interned: equal packs have equal
+// ids.
 #pragma once
 
 #include <cstdint>
@@ -19,27 +19,26 @@ namespace hocket::check {
 using PackId = Id<struct Pack>;
 using ShapeId = Id<struct PackShape>;
 
-/// Elements [begin, begin + length) of a component, in memory order; kNone: that many zeros.
+/// Elements [begin, begin + length) of a component, in memory order; of kNone, `length` zeros.
 struct PackRun {
   int32_t component = kNone;
   int64_t begin = 0, length = 0;
   auto operator<=>(const PackRun&) const = default;
 };
 using PackRow = std::vector<PackRun>;
-/// Elements [begin, begin + length) of a row, as far as they are there.
+/// Returns elements [begin, begin + length) of a row, as far as they exist.
 PackRow slice(const PackRow& row, int64_t begin, int64_t length);
 
-/// Which elements of its components a pack has, and in which order. The packs of many tensors have
-/// few shapes.
+/// The elements of its components that a pack has, in order. Many packs share few shapes.
 struct PackShape {
   AxisMask axes = 0;
-  std::vector<PackRow> rows;  ///< for every coordinate on `axes`, the last axis counting fastest
+  std::vector<PackRow> rows;  ///< one per coordinate on `axes`; the last axis is fastest
   bool operator==(const PackShape&) const = default;
 };
 
-/// Components are tensors, of which dim 0 is whole: what a rank has of its rows is said by the
-/// runs. Elements are those that are left of a row under the component's cuts of its other dims.
-/// Normal form: components are in order and all used, no run continues the one before it, and every
+/// Components are tensors whose dim 0 is whole: the runs say which of their rows a rank has. A row
+/// has the elements that the component's cuts of its other dims leave.
+/// Normal form: components are in order and all used, no run continues the previous one, and every
 /// axis of `axes` makes a difference.
 struct Pack {
   std::vector<Value> components;
@@ -48,70 +47,70 @@ struct Pack {
   auto operator<=>(const Pack&) const = default;
 };
 
-/// Packs over the coordinates of one box of ranks. An operation is worked out once for all packs of
-/// the same shapes whose components are in the same order.
+/// Interned packs. The result of an operation is computed once for all packs of the same shapes
+/// whose components compare alike.
 class Packs {
  public:
   explicit Packs(const graph::CutTable& cuts) : cuts_(cuts) {}
 
   using RowAt = std::function<PackRow(const graph::Coords&)>;
-  /// From rows that depend on coordinates on `axes` at most. Components that are zero become zeros.
-  /// They may be those of a pack of this table.
+  /// Makes a pack of rows that depend on no axes but `axes`. Zero components become zeros.
+  /// `components` may be a reference into this table.
   PackId make(std::span<const Value> components, AxisMask axes, const RowAt& row);
-  /// All that the rows of a result depend on: an operation, and ids and numbers.
+  /// Key of a memoised result: an operation, and all ids and numbers that its rows depend on.
   enum class Op : uint8_t { flat, restricted, moved, renamed, joined, summed };
-  struct Question {
+  struct Key {
     Op op;
     std::vector<int64_t> of;
-    auto operator<=>(const Question&) const = default;
+    auto operator<=>(const Key&) const = default;
   };
-  /// The same; the rows are asked for only if the question is a new one.
-  PackId make(Question question, std::span<const Value> components, AxisMask axes,
-              const RowAt& row);
+  /// Does the same, and calls `row` only if the key is new.
+  PackId make(Key key, std::span<const Value> components, AxisMask axes, const RowAt& row);
   const Pack& operator[](PackId id) const { return packs_[id]; }
   const std::vector<PackRow>& rows(PackId id) const { return shapes_[packs_[id].shape].rows; }
-  /// The runs at a coordinate.
+  /// Returns the runs at a coordinate.
   const PackRow& at(PackId id, const graph::Coords& coords) const;
-  /// Elements at every coordinate; -1 if ranks differ.
+  /// Number of elements at every coordinate; -1 if ranks differ.
   int64_t length(PackId id) const;
-  /// The same at the coordinates of a box.
+  /// Number of elements at the coordinates of a box; -1 if its ranks differ.
   int64_t length(PackId id, const graph::CoordBox& box) const;
 
-  /// At every coordinate local elements of a range; kNone if they are not all there.
+  /// Returns the local elements of a range, at every coordinate; kNone if some do not exist.
   using RangeAt = std::function<graph::Run(const graph::Coords&)>;
   PackId restrict_to(PackId id, AxisMask axes, const RangeAt& range);
-  /// The same; `by`: the numbers that the range depends on.
+  /// Does the same, memoised. `by`: all numbers that the range depends on.
   PackId restrict_to(PackId id, AxisMask axes, std::vector<int64_t> by, const RangeAt& range);
-  /// At every coordinate the block of the local elements that has the rank's number along `over`.
+  /// Returns the rank's block of the local elements, by its number along `over` (reduce-scatter).
   PackId block(PackId id, AxisMask over);
-  /// At every coordinate what all ranks along `over` have, by their number: of each all, or the
-  /// block that has the coordinate's number. Its components must not depend on `over`.
+  /// Concatenates the elements of all ranks along `over`, by number: all of each (all-gather), or
+  /// its block with the receiver's number (all-to-all). Requires: components do not depend on
+  /// `over`.
   PackId gather(PackId id, AxisMask over, bool blocks);
-  /// What the rank has that the shift leads to; `components`: theirs, as seen from here.
+  /// Returns the pack of the peer that the shift leads to. `components`: as the receiver sees them.
   PackId moved(PackId id, std::span<const Value> components, const graph::Shift& shift);
-  /// The same elements of other components.
+  /// Replaces the components.
   PackId with(PackId id, std::span<const Value> components);
 
-  /// Elements that lie in the same place of several packs.
+  /// Elements in the same place of several packs.
   struct Meeting {
     std::vector<PackRun> runs;  ///< by pack, all of one length
   };
-  /// Walks through packs of one length side by side, at every coordinate that matters to any of
-  /// them. False if they differ in length.
+  /// Visits the elements of several packs in parallel, at every coordinate that matters to any of
+  /// them. Returns false if they differ in length.
   bool side_by_side(std::span<const PackId> ids,
                     const std::function<void(const graph::Coords&, const Meeting&)>& visit) const;
-  /// Axes that matter to any of them.
+  /// Axes that matter to any of the packs.
   AxisMask axes(std::span<const PackId> ids) const;
 
  private:
-  /// A result for any components: its shape, kNone if there is none, and which of them it has.
-  struct Made {
+  /// A result for any components: its shape (kNone: no result), and the components that it has.
+  struct Result {
     ShapeId shape = kNone;
     std::vector<int32_t> components;
   };
-  Made normal(std::span<const Value> components, AxisMask axes, const RowAt& row);
-  Made restricted(PackId id, AxisMask axes, const RangeAt& range);
-  PackId pack_of(const Made& made, std::span<const Value> components);
+  Result normal(std::span<const Value> components, AxisMask axes, const RowAt& row);
+  Result restricted(PackId id, AxisMask axes, const RangeAt& range);
+  PackId pack_of(const Result& made, std::span<const Value> components);
   ShapeId intern(PackShape shape);
   int64_t number(AxisMask over, const graph::Coords& coords) const;
 
@@ -121,7 +120,7 @@ class Packs {
   std::vector<PackShape> shapes_;
   std::vector<int64_t> lengths_;  ///< by shape: elements at every coordinate; -1 if ranks differ
   std::unordered_multimap<uint64_t, ShapeId> shape_index_;
-  std::map<Question, Made> made_;
+  std::map<Key, Result> made_;
 };
 
 }  // namespace hocket::check

@@ -26,9 +26,8 @@ constexpr int32_t lowest(AxisMask axes) { return axes ? std::countr_zero(axes) :
 Pieces::Pieces(const Coords& extents, const OpKeys& keys) : cuts(extents), keys_(keys) {}
 
 PieceId Pieces::intern(Piece piece) {
-  // The one place where pieces are made: whatever was done to cuts and sets, addends that the cuts
-  // do not need are no longer told, a reduction that has all that are needed is finished, and
-  // elements that are whole rows are told as such.
+  // All pieces are made here, in normal form: addends that the cuts do not need are dropped, a
+  // reduction with all needed addends is finished, and elements that are whole rows become rows.
   for (Addends& part : piece.addends) {
     if (spaces_[part.space].row == kNone) continue;
     Space space = spaces_[part.space];
@@ -58,7 +57,7 @@ CutId Pieces::needed(SpaceId space_id, const Piece& piece) {
   if (!fresh) return known->second;
   const AxisMask axes = cuts.axes(by);
   const graph::Attrs& attrs = keys_[space.key].attrs;
-  if (space.by_size % cuts[by].cells != 0) return known->second;  // local-size tells
+  if (space.by_size % cuts[by].cells != 0) return known->second;  // refused by local-size
   std::vector<std::vector<graph::Run>> rows;
   cuts.for_each(axes, {}, [&](const Coords& at) {
     std::vector<graph::Run>& row = rows.emplace_back();
@@ -113,8 +112,8 @@ PieceId Pieces::of(const graph::Layout& layout, const graph::TensorType& logical
   return intern(std::move(piece));
 }
 
-bool Pieces::same_in(PieceId one, PieceId other, const graph::TensorType& logical,
-                     const graph::CoordBox& box) const {
+bool Pieces::equal_on(PieceId one, PieceId other, const graph::TensorType& logical,
+                      const graph::CoordBox& box) const {
   if (one == other) return true;
   const Piece& left = pieces_[one];
   const Piece& right = pieces_[other];
@@ -122,12 +121,12 @@ bool Pieces::same_in(PieceId one, PieceId other, const graph::TensorType& logica
   for (size_t dim = 0; dim < left.dims; ++dim) {
     const graph::Dim& size = logical.dims[dim];
     if (left.cut[dim] == right.cut[dim]) continue;
-    if (size.symbolic() || !same_in(left.cut[dim], right.cut[dim], size, box)) return false;
+    if (size.symbolic() || !equal_on(left.cut[dim], right.cut[dim], size, box)) return false;
   }
   return true;
 }
 
-bool Pieces::same_in(CutId one, CutId other, int64_t size, const graph::CoordBox& box) const {
+bool Pieces::equal_on(CutId one, CutId other, int64_t size, const graph::CoordBox& box) const {
   if (one == other) return true;
   if (size % cuts[one].cells != 0 || size % cuts[other].cells != 0) return false;
   const AxisMask axes = cuts.axes(one) | cuts.axes(other);
@@ -156,7 +155,7 @@ AxisMask Pieces::cut_axes(PieceId id) const {
 }
 
 namespace {
-/// Of a symbol, what every value is a multiple of.
+/// Size of a dim; of a symbol, the number that all its values are multiples of.
 int64_t known_size(const graph::Dim& dim) { return dim.symbolic() ? dim.multiple() : int64_t{dim}; }
 }  // namespace
 
@@ -171,7 +170,7 @@ TypeId Pieces::cut_type(PieceId id, TypeId logical, TypeTable& types, const grap
       if (size < 0) return kNone;
       continue;
     }
-    // Whatever its value: equal cells, and of these one of so many equal parts.
+    // A symbol can be cut only into equal cells, of which a rank has one of several equal parts.
     const int64_t cells = cuts[cut].cells;
     const int64_t held = cuts.local_size(cut, cells);
     if (held <= 0 || cells % held != 0 || !size.divides_into(cells)) return kNone;
@@ -198,10 +197,10 @@ TypeId Pieces::local_type(PieceId id, TypeId logical, TypeTable& types,
   return known->second;
 }
 
-Moved Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
-                   const graph::TensorType& logical, CutId counted) {
+MoveResult Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
+                        const graph::TensorType& logical, CutId counted) {
   const comm::Move& move = movement.move;
-  int64_t size = 0;  // of the dim of which each rank gets a block
+  int64_t size = 0;  // of the dim that is scattered
   if (move.part == comm::Move::Part::block) {
     const graph::Dim& dim = logical.dims[static_cast<size_t>(movement.part_dim)];
     size = dim.symbolic() ? 0 : int64_t{dim};
@@ -216,14 +215,13 @@ Moved Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
   return known->second;
 }
 
-Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
-                         int64_t size, CutId counted) {
-  // First all parts are put together, then each rank takes its block of that, if it takes one. What
-  // is put together must be alike on all ranks but for what tells the parts apart: the cut of the
-  // dim along which they are placed side by side, or the sets of addends.
-  Moved moved;
+MoveResult Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
+                              int64_t size, CutId counted) {
+  // First combines all parts, then takes each rank's block of the result, if the op scatters. All
+  // ranks must hold equal pieces, except for the cut of the gathered dim, or the sets of addends.
+  MoveResult moved;
   Piece result = piece;
-  const auto refused = [&](Moved::Fault fault, AxisMask axes) {
+  const auto refused = [&](MoveResult::Fault fault, AxisMask axes) {
     moved.fault = fault;
     moved.axis = lowest(axes);
     return moved;
@@ -236,20 +234,20 @@ Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement
   if (slot) {
     const CutId cut = piece.cut[slot_dim];
     if (const AxisMask lacking = over & ~cuts.axes(cut)) {
-      return refused(Moved::Fault::not_split, lacking);
+      return refused(MoveResult::Fault::not_split, lacking);
     }
     result.cut[slot_dim] = over ? cuts.gather(cut, over, movement.slot_outer) : cut;
-    if (result.cut[slot_dim] == kNone) return refused(Moved::Fault::not_split, over);
+    if (result.cut[slot_dim] == kNone) return refused(MoveResult::Fault::not_split, over);
     for (const Addends& part : piece.addends) {
       if (const AxisMask axes = cuts.axes(part.set) & over) {
-        return refused(Moved::Fault::differs, axes);
+        return refused(MoveResult::Fault::differs, axes);
       }
     }
   }
   for (int dim = 0; dim < piece.dims; ++dim) {
     const AxisMask axes = cuts.axes(piece.cut[dim]) & over;
     if (axes && !(slot && dim == slot_dim)) {
-      return refused(sum ? Moved::Fault::split : Moved::Fault::differs, axes);
+      return refused(sum ? MoveResult::Fault::split : MoveResult::Fault::differs, axes);
     }
   }
   if (sum && over && !sum_over(&result, over, movement.monoid, &moved)) return moved;
@@ -270,9 +268,9 @@ Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement
   return moved;
 }
 
-/// Unites the addends of all ranks along `over`; false, and `moved` says why, if they do not add
-/// up.
-bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* moved) {
+/// Unites the addends of all ranks along `over`. Returns false, and fills `moved`, if they do not
+/// add up.
+bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, MoveResult* moved) {
   AxisMask lacking = over;
   std::vector<Addends> parts;
   bool alike = true;
@@ -283,24 +281,24 @@ bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* mo
     alike = alike && spaces_[part.space].monoid == monoid;
     part.set = cuts.unite_over(part.set, over);
   }
-  // The greatest of several parts of one maximum, however they overlap.
+  // Parts of one maximum may overlap.
   const bool repeats = monoid == ops::Monoid::max && parts.size() == 1;
   moved->axis = lowest(lacking ? lacking : over);
   if (lacking) {
-    moved->fault = Moved::Fault::not_partial;
+    moved->fault = MoveResult::Fault::not_partial;
   } else if (!alike) {
-    moved->fault = Moved::Fault::monoid;
+    moved->fault = MoveResult::Fault::monoid;
   } else if (!repeats && !fills_hull(parts, over)) {
-    moved->fault = Moved::Fault::overlap;
+    moved->fault = MoveResult::Fault::overlap;
   }
-  return moved->fault == Moved::Fault::none;
+  return moved->fault == MoveResult::Fault::none;
 }
 
-/// True if the boxes of addends that the ranks along `over` hold are disjoint and fill the box of
-/// what they hold together: then their sum has each addend of that box once.
+/// True if the boxes of addends that the ranks along `over` hold are disjoint, and fill the box of
+/// their union: their sum then has each addend of that box once.
 bool Pieces::fills_hull(const std::vector<Addends>& parts, AxisMask over) {
-  // A rank holds a box: a set per reduction. Boxes fill their hull if their volumes add up to its
-  // volume and no two overlap. With one reduction the hull is the union: the volumes say it all.
+  // A rank holds a box: one set per reduction. Boxes fill their hull if their volumes add up to its
+  // volume and no two overlap. With one reduction the hull is the union, so volumes suffice.
   AxisMask rest = 0;
   std::vector<int64_t> cells;
   std::vector<CutId> hull;
@@ -358,7 +356,7 @@ PieceId Pieces::from_peer(PieceId id, const graph::Shift& shift) {
 }
 
 PieceId Pieces::unite(PieceId left, PieceId right, ops::Monoid monoid) {
-  // All but one reduction must be alike. In that one, a part that lacks the space has all of it.
+  // All reductions but one must be equal. A part that lacks the space of that one has all addends.
   const Piece& one = pieces_[left];
   const Piece& other = pieces_[right];
   if (one.cut != other.cut) return kNone;
@@ -404,7 +402,7 @@ bool Pieces::has_support(PieceId id, int dim) const {
 }
 
 bool Pieces::is_identity(PieceId id, ops::Monoid monoid) const {
-  // A part of nothing is what its own reduction begins with: 0 of a sum, -inf of a maximum.
+  // An empty part is the identity of its own reduction: 0 for a sum, -inf for a maximum.
   const auto& addends = pieces_[id].addends;
   const bool empty = std::any_of(addends.begin(), addends.end(),
                                  [&](const Addends& part) { return cuts.empty(part.set); });
@@ -420,14 +418,14 @@ PieceId Pieces::restrict_to(PieceId id, int dim, int64_t size, AxisMask axes,
   return piece.cut[dim] == kNone ? PieceId(kNone) : intern(std::move(piece));
 }
 
-PieceId Pieces::known_as(const graph::CoordBox& box, PieceId id, int dim, bool guess) {
+PieceId Pieces::canonical(const graph::CoordBox& box, PieceId id, int dim, bool guess) {
   Piece piece = pieces_[id];
-  piece.cut[dim] = known_as(box, piece.cut[dim], guess);
+  piece.cut[dim] = canonical(box, piece.cut[dim], guess);
   return piece.cut[dim] == pieces_[id].cut[dim] ? id : intern(std::move(piece));
 }
 
-CutId Pieces::known_as(const graph::CoordBox& box, CutId cut, bool guess) {
-  // Told apart by what they are on the ranks of the box, and on others on the nearest of these.
+CutId Pieces::canonical(const graph::CoordBox& box, CutId cut, bool guess) {
+  // The key of a cut is its restriction to the box, extended to other ranks by the nearest rank.
   const AxisMask axes = cuts.axes(cut);
   const int64_t cells = cuts[cut].cells;
   bool all = true;
@@ -462,10 +460,10 @@ bool Pieces::is_guess(const graph::CoordBox& box, CutId cut) const {
   return guesses_.contains({box.begin, box.count, cut});
 }
 
-AtRank Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
-                         const graph::CoordBox& box) const {
-  AtRank wrong;
-  // Also where the task says something else on ranks that hold the same.
+RankFault Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
+                            const graph::CoordBox& box) const {
+  RankFault wrong;
+  // Begins may differ even on ranks that hold equal cuts.
   const AxisMask axes = cuts.axes(cut) | begins.axes(letter);
   cuts.for_each(axes, box.begin, [&](const Coords& at) {
     if (!box.contains(at, axes)) return;
@@ -485,9 +483,9 @@ AtRank Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& beg
 }
 
 CutId Pieces::made_run(char letter, int64_t class_has, int64_t size, const Begins& begins,
-                       const graph::CoordBox& box, AtRank* why) {
-  // Ranks of the class have as much as its type says; others, whose type is not at hand, what lies
-  // before the next rank's begin, so that all classes speak of one piece.
+                       const graph::CoordBox& box, RankFault* why) {
+  // Ranks of the class have as many indices as its type says. Ranks of others, whose type is not at
+  // hand, have all indices up to the next begin, so that all classes derive one piece.
   if (class_has == size) return CutTable::kWhole;
   const AxisMask axes = begins.axes(letter);
   std::set<int64_t> all{size};
@@ -510,16 +508,16 @@ CutId Pieces::made_run(char letter, int64_t class_has, int64_t size, const Begin
 
 bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
                        std::span<const PieceId> in, std::span<const TypeId> logical,
-                       const TypeTable& types, LetterCuts* held, Taken* taken) const {
-  // The first input that has a letter says how it is cut; all others must be cut so, and only what
-  // the op may be cut along is cut at all. Without letters everything is whole.
+                       const TypeTable& types, LetterCuts* held, TakeResult* taken) const {
+  // The first input that has a letter defines its cut. All other inputs must agree, and only
+  // letters that the op may be split along are cut. Without letters everything is whole.
   for (size_t i = 0; i < in.size(); ++i) {
     const Piece& piece = pieces_[in[i]];
     for (size_t dim = 0; dim < piece.dims; ++dim) {
       const CutId cut = piece.cut[dim];
       const char letter = letters.any || letters.in[i].empty() ? char{0} : letters.in[i][dim];
       const auto refused = [&](AxisMask axes, int32_t other = kNone) {
-        taken->fault = Taken::Fault::cut;
+        taken->fault = TakeResult::Fault::cut;
         taken->axes = axes;
         taken->input = static_cast<int32_t>(i);
         taken->dim = static_cast<int32_t>(dim);
@@ -554,11 +552,11 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
                             std::span<const TypeId> logical,
                             std::span<const graph::TensorType> local_out, const TypeTable& types,
                             const Begins& begins, const graph::CoordBox& box, LetterCuts* held,
-                            Taken* taken) {
-  // Letters that the op takes by position. One that no input has is a run of what the outputs have
-  // of it, from where the task says. All must then begin where the task says, on every rank.
+                            TakeResult* taken) {
+  // Handles positional letters. A letter that no input has gets a run as long as in the outputs,
+  // from where the task says. All must begin where the task says, on every rank.
   const auto refused = [&](AxisMask axes) {
-    taken->fault = Taken::Fault::begin;
+    taken->fault = TakeResult::Fault::begin;
     taken->axes = axes;
     return false;
   };
@@ -577,12 +575,13 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
       known.cut =
           made_run(*letter, local_out[output].dims[dim], known.size, begins, box, &taken->wrong);
       if (known.cut == kNone) return refused(begins.axes(*letter));
-      known.cut = known_as(box, known.cut, true);
+      known.cut = canonical(box, known.cut, true);
     }
     if (known.size % cuts[known.cut].cells != 0) continue;
     if (known.symbolic && known.cut != CutTable::kWhole) {
       taken->wrong.add(
-          fmt::format("its piece along {} begins elsewhere in every step, with a symbol", *letter),
+          fmt::format("its piece along {} has another begin in every step, since a symbol changes",
+                      *letter),
           box.begin);
       return refused(cuts.axes(known.cut));
     }
@@ -593,15 +592,16 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
 }
 
 bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-                          LetterCuts* held, std::vector<Addends>* lifted, Taken* taken) {
-  // An input that is a sum over a letter has the addends that the letter's cut says, no others. Of
-  // the rest one may be unfinished, where the op is linear in it: its addends are lifted.
+                          LetterCuts* held, std::vector<Addends>* lifted, TakeResult* taken) {
+  // An input that the notation calls a sum over a letter must have exactly the addends of the
+  // letter's cut. One of the other inputs may be unfinished, if the op is linear in it: its addends
+  // are lifted.
   const std::string_view linear = keys_[key].rules->layout.linear;
   int partial_input = -1;
   for (size_t i = 0; i < in.size(); ++i) {
     const Piece piece = pieces_[in[i]];
     const auto refused = [&](AxisMask axes, int32_t other = kNone) {
-      taken->fault = Taken::Fault::partial;
+      taken->fault = TakeResult::Fault::partial;
       taken->axes = axes;
       taken->input = static_cast<int32_t>(i);
       taken->other = other;
@@ -634,21 +634,21 @@ bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<co
   return true;
 }
 
-Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-                   std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
-                   const TypeTable& types, const Begins& begins, const graph::CoordBox& box) {
+TakeResult Pieces::take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
+                        std::span<const TypeId> logical,
+                        std::span<const graph::TensorType> local_out, const TypeTable& types,
+                        const Begins& begins, const graph::CoordBox& box) {
   // Every letter must have one cut in all inputs that have it, and be whole unless the op acts
-  // index by index along it or contracts it; where the op goes by position, the cut is one run and
-  // the task must say where it begins. An output has the cuts of its letters, and is an unfinished
-  // reduction over every cut letter that it lacks. One input may itself be an unfinished sum, if
-  // the op is linear in it: then all outputs are, over the same addends. An input that is a sum
-  // over a letter ("e/t", counts) has exactly the addends that the cut of the letter says. Of a
-  // positional letter that no input has, the output is the run that begins where the task says. Of
-  // a symbol only what holds for every value counts: where a part begins, and which indices are
-  // needed, changes from step to step.
+  // index by index along it or contracts it. Where the op goes by position, the cut is one run that
+  // begins where the task says. An output has the cuts of its letters, and is an unfinished
+  // reduction over every cut letter that it lacks. One input may itself be an unfinished sum if the
+  // op is linear in it; all outputs are then unfinished over the same addends. An input that the
+  // notation calls a sum ("e/t", counts) has exactly the addends of the letter's cut. A positional
+  // letter that no input has gives the output a run that begins where the task says. Of a symbol
+  // only rules for every value hold, since begins and needed indices change from step to step.
   const OpKey& op = keys_[key];
   const ops::LayoutRule& rule = op.rules->layout;
-  Taken taken;
+  TakeResult taken;
   LetterCuts held;
   std::vector<Addends> lifted;
   if (!take_cuts(rule, letters, in, logical, types, &held, &taken) ||
@@ -669,7 +669,7 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
       const CutId cut = known.cut;
       if (cut == kNone || has.find(letter) != std::string::npos) continue;
       Space space{.key = key, .letter = letter, .monoid = rule.monoid(letter)};
-      // Which indices of a symbol are needed is not known before a step: all are.
+      // Of a symbol all indices are needed, since its size is not known before the step.
       const ops::Support* support = rule.support_of(letter, static_cast<int>(output));
       if (support && !known.symbolic && !held.of(support->by).symbolic) {
         space.needs = intern_support(support->of);
@@ -692,8 +692,8 @@ char Pieces::letter_of(SpaceId space) const {
 }
 
 Held Pieces::held(PieceId id, const graph::TensorType& logical, const Coords& at) {
-  // Addends in their own cells. Missing are those that the indices at hand need: all, or as the
-  // space says.
+  // Addends are counted in their own cells. Missing are those of the addends that the local indices
+  // need.
   Held held;
   const Piece piece = pieces_[id];
   for (size_t dim = 0; dim < piece.dims; ++dim) {
@@ -720,7 +720,7 @@ Held Pieces::held(PieceId id, const graph::TensorType& logical, const Coords& at
 }
 
 bool Pieces::layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const {
-  // As graph::to_string writes a layout; the axes may be those of several roles.
+  // Writes a layout like graph::to_string; the axes may be those of several roles.
   std::map<int32_t, std::string> placements;  // by axis
   std::map<int32_t, std::string> words;       // by place in the mesh
   std::vector<int32_t> axes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random faults in good programs are refused with the right task named, or are harmless by nature.
-// (That accepted mutants compute the single-rank result is tested where programs run.)
+// Random faults in correct programs are refused with the right task named, or are harmless. Tests
+// that run programs check that accepted mutants compute the single-rank result.
 #include "check/mutants/mutate.h"
 
 #include <gtest/gtest.h>
@@ -16,20 +16,20 @@
 namespace hocket::check {
 namespace {
 
-/// HOCKET_MUTANTS=N draws N mutants instead of 500; HOCKET_MUTATION=kind only of this kind.
+/// HOCKET_MUTANTS=N draws N mutants instead of 500; HOCKET_MUTATION=kind draws only this kind.
 TEST(Mutants, RefusedWithTheRightTaskNamed) {
   const char* number = std::getenv("HOCKET_MUTANTS");
   const char* only = std::getenv("HOCKET_MUTATION");
   const int n = number ? std::atoi(number) : static_cast<int>(hocket::test::fewer(500));
-  // A fault of these kinds always changes what is computed, or where.
+  // Faults of these kinds always change a value or its place.
   const std::set<std::string> never_harmless = {
       "drop-task", "space", "buffer-size", "attribute",    "accumulate",
       "message",   "op",    "twin-group",  "far-peer",     "payload",
       "expected",  "plan",  "cost",        "cut-sequences"};
   std::mt19937_64 rng(11);
   std::map<std::string, std::map<Localisation, int>> counts;
-  // A wrong part of a value is one all the same until it meets the others: where blocks, codes and
-  // rings move parts on, that may be some tasks behind the fault, for a few.
+  // A wrong part of a value is valid until it meets the other parts. Behind blocks, codes and rings
+  // that may be some tasks after the fault, for a few mutants.
   const auto moves_parts_on = [](const std::string& plan) {
     return plan.find("comm_tiles=") != plan.npos || plan.find("grad_codec=") != plan.npos ||
            plan.find("all_reduce=") != plan.npos;
@@ -79,7 +79,7 @@ TEST(Mutants, EveryKindIsDrawn) {
       seen.insert(m.kind);
     }
   }
-  // No plan is lowered to these: tests/pieces has programs with them.
+  // Lowered plans have no such tasks; programs of tests/pieces do.
   const std::set<std::string> by_hand = {"slot", "parts", "part-dep"};
   for (const std::string& kind : mutation_kinds()) {
     EXPECT_NE(seen.contains(kind), by_hand.contains(kind)) << kind;

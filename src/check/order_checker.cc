@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/sweep.h"
+#include "check/order_checker.h"
 
 #include <fmt/format.h>
 
@@ -13,21 +13,21 @@ namespace hocket::check {
 
 using program::kNumLanes;
 
-int32_t Sweep::lane_index(int32_t global) const {
+int32_t OrderChecker::lane_index(int32_t global) const {
   const TaskRef ref = ctx_.ref(global);
   return ref.cls.value() * kNumLanes + static_cast<int32_t>(ctx_.task(ref).lane);
 }
 
-void Sweep::match() {
+void OrderChecker::match() {
   matching_.partner.assign(ctx_.position.size(), -1);
   matching_.meeting.assign(ctx_.position.size(), -1);
   match_messages();
   match_collectives();
 }
 
-/// A channel holds the messages of one tag that go one way among the ranks of a role: the number of
-/// the way as the sender sees it, tag.
-struct Sweep::Message {
+/// One end of a message. A channel (way as the sender sees it, tag) has the messages of one tag
+/// that go one way among the ranks of a role.
+struct OrderChecker::Message {
   std::pair<int32_t, int32_t> channel;
   bool receive;
   int32_t task;
@@ -36,7 +36,7 @@ struct Sweep::Message {
   }
 };
 
-const std::vector<ClassId>& Sweep::peers(ClassId cls, const program::Way& way) {
+const std::vector<ClassId>& OrderChecker::peers(ClassId cls, const program::Way& way) {
   const auto [known, fresh] = peers_.try_emplace({cls, way});
   if (fresh) {
     known->second = ctx_.program.peer_classes(cls, way);
@@ -44,8 +44,8 @@ const std::vector<ClassId>& Sweep::peers(ClassId cls, const program::Way& way) {
   return known->second;
 }
 
-void Sweep::match_messages() {
-  // Sorted, a channel is a run of its sends, then of its receives, each in issue order.
+void OrderChecker::match_messages() {
+  // Sorting makes a channel a run of its sends, then of its receives, each in issue order.
   std::vector<Message> list;
   const Program& program = ctx_.program;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
@@ -70,16 +70,16 @@ void Sweep::match_messages() {
     begin = end;
   }
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    tell_shared_tags(cls);
+    report_shared_tags(cls);
   }
 }
 
-void Sweep::tell_shared_tags(ClassId cls) {
-  // Between two ranks messages of one tag are told apart by their order, whatever the words by
-  // which they go; what was paired here are those of one way.
+void OrderChecker::report_shared_tags(ClassId cls) {
+  // Between two ranks, messages of one tag are matched by order, whichever way they name. Pairing
+  // treats each way by itself, so a tag must not go two ways to one peer.
   const RankClass& rank_class = ctx_.program.classes[cls];
   const int32_t first_rank = ctx_.program.first_rank(rank_class.role);
-  std::map<int32_t, std::map<int32_t, TaskId>> ways_of_tag;  // with the first task that goes there
+  std::map<int32_t, std::map<int32_t, TaskId>> ways_of_tag;  // with the first task of each way
   for (size_t i = 0; i < rank_class.tasks.size(); ++i) {
     const Task& task = rank_class.tasks[i];
     if (!is_message(ctx_.kind(task)) || is_receive(ctx_.kind(task))) continue;
@@ -92,23 +92,23 @@ void Sweep::tell_shared_tags(ClassId cls) {
         const size_t place = static_cast<size_t>(rank - first_rank);
         const int32_t peer = ctx_.ways.peers(way)[place];
         if (peer != ctx_.ways.peers(other)[place]) continue;
-        ctx_.report("tag-shared", ProblemClass::order, {cls, i}, {{cls, sent}},
-                    fmt::format("{} and {} have tag {} and go different ways, both of which lead "
-                                "rank {} to rank {}",
-                                ctx_.name({cls, i}), ctx_.name({cls, sent}), task.tag, rank,
-                                first_rank + peer),
-                    "give each its own tag");
+        ctx_.report(
+            "tag-shared", ProblemClass::order, {cls, i}, {{cls, sent}},
+            fmt::format(
+                "{} and {} have tag {} and go different ways, which both lead rank {} to rank {}",
+                ctx_.name({cls, i}), ctx_.name({cls, sent}), task.tag, rank, first_rank + peer),
+            "give each its own tag");
         break;
       }
     }
   }
 }
 
-void Sweep::match_channel(std::span<const Message> ends) {
-  // A rank uses a channel in one lane (lane-recomputed), so the k-th send of a rank meets the k-th
-  // receive of its peer. All ranks of a class have one list; the peers of a class may be of several
-  // classes, and then each of these must have its k-th receive, and so must the classes from which
-  // a class receives have their k-th send.
+void OrderChecker::match_channel(std::span<const Message> ends) {
+  // A rank uses a channel in one lane (lane-recomputed), so its k-th send meets the k-th receive of
+  // its peer. All ranks of a class run one list. If peers are of several classes, each of these
+  // must have a k-th receive; likewise, every class from which a class receives must have a k-th
+  // send.
   std::map<ClassId, std::vector<int32_t>> sends;
   std::map<ClassId, std::vector<int32_t>> receives;
   for (const Message& message : ends) {
@@ -137,7 +137,7 @@ void Sweep::match_channel(std::span<const Message> ends) {
   }
 }
 
-void Sweep::partner(int32_t task, int32_t other) {
+void OrderChecker::partner(int32_t task, int32_t other) {
   int32_t& only = matching_.partner[task];
   if (only == -1) {
     only = other;
@@ -151,7 +151,7 @@ void Sweep::partner(int32_t task, int32_t other) {
   all.push_back(other);
 }
 
-void Sweep::pair(int32_t send, int32_t receive) {
+void OrderChecker::pair(int32_t send, int32_t receive) {
   partner(send, receive);
   partner(receive, send);
   const TaskRef from = ctx_.ref(send);
@@ -165,8 +165,8 @@ void Sweep::pair(int32_t send, int32_t receive) {
       "give both ends the same type, tag and order");
 }
 
-void Sweep::report_unmatched(int32_t message, bool send, ClassId other) {
-  // Named beside it: up to two messages of its tag on the other side, matched with another or not.
+void OrderChecker::report_unmatched(int32_t message, bool send, ClassId other) {
+  // Names up to two messages of the same tag on the other side, paired or not.
   const TaskRef ref = ctx_.ref(message);
   const Task& task = ctx_.task(ref);
   std::vector<TaskRef> others;
@@ -183,7 +183,8 @@ void Sweep::report_unmatched(int32_t message, bool send, ClassId other) {
               send ? "add the recv, or remove the send" : "add the send, or remove the recv");
 }
 
-/// Sorts of instances that are connected by common classes, with all their classes.
+/// Returns the connected components of sorts of instances that share classes, each with its
+/// classes.
 static std::vector<std::pair<std::vector<ClassId>, std::vector<std::vector<ClassId>>>> connected(
     std::vector<std::vector<ClassId>> sorts) {
   std::vector<std::pair<std::vector<ClassId>, std::vector<std::vector<ClassId>>>> parts;
@@ -208,11 +209,11 @@ static std::vector<std::pair<std::vector<ClassId>, std::vector<std::vector<Class
   return parts;
 }
 
-void Sweep::match_collectives() {
-  // A set of ranks is one group (group-once) and meets in one lane (lane-recomputed), where the
-  // order of its collectives is that of the tasks. Ranks of a class run the same list and are in
-  // step. Where ranks of several classes meet, the k-th collective of each must be the same. Sorts
-  // of instances that share a class are looked at together, since its task is one.
+void OrderChecker::match_collectives() {
+  // A set of ranks is one group (group-once) and meets in one lane (lane-recomputed), in task
+  // order. Ranks of one class run one list, so they agree. Across classes, the k-th collective of
+  // each must agree. Sorts of instances that share a class are matched together, since they share
+  // its task.
   const Program& program = ctx_.program;
   std::vector<ByClass> by_group(program.groups.size(), ByClass(program.classes.size()));
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
@@ -241,8 +242,8 @@ void Sweep::match_collectives() {
   }
 }
 
-/// In a transfer all ranks of one role give, and all of the other take.
-void Sweep::check_sides(const std::vector<TaskRef>& refs, Matching::Meeting* meeting) {
+/// Refuses a transfer unless all ranks of one role give and all of the other take.
+void OrderChecker::check_sides(const std::vector<TaskRef>& refs, Matching::Meeting* meeting) {
   const auto gives = [&](TaskRef ref) { return !ctx_.task(ref).in.empty(); };
   const auto role = [&](TaskRef ref) { return ctx_.program.classes[ref.cls].role; };
   for (const TaskRef& ref : refs) {
@@ -256,9 +257,9 @@ void Sweep::check_sides(const std::vector<TaskRef>& refs, Matching::Meeting* mee
   }
 }
 
-Matching::Meeting Sweep::meet(const std::vector<ClassId>& classes,
-                              const std::vector<std::vector<ClassId>>& sorts, size_t k,
-                              const ByClass& by_class) {
+Matching::Meeting OrderChecker::meet(const std::vector<ClassId>& classes,
+                                     const std::vector<std::vector<ClassId>>& sorts, size_t k,
+                                     const ByClass& by_class) {
   Matching::Meeting meeting;
   std::vector<TaskRef> refs;
   ClassId absent = program::kNone;
@@ -274,7 +275,7 @@ Matching::Meeting Sweep::meet(const std::vector<ClassId>& classes,
   if (absent >= 0) {
     meeting.complete = false;
     const auto& list = by_class[absent];
-    std::vector<TaskRef> related;  // the last of the class that has too few comes first
+    std::vector<TaskRef> related;  // the last collective of the class with too few comes first
     if (!list.empty()) {
       related.push_back(ctx_.ref(list.back()));
     }
@@ -311,12 +312,11 @@ Matching::Meeting Sweep::meet(const std::vector<ClassId>& classes,
   return meeting;
 }
 
-bool Sweep::run(Hazards& hazards, Values* values) {
-  // One run with sends that complete alone gives the order in which every task is looked at once:
-  // first its hazards, under the clock of what is known to be finished before it (the clock of its
-  // lane joined with those of its dependencies), then its values. What it overwrote is lost to
-  // them. A message brings no order between ranks here, so that what is shown holds for every
-  // transport.
+bool OrderChecker::run(Hazards& hazards, Interpreter* interpreter) {
+  // One run, with sends that complete alone, gives the order of visits. Each task is checked for
+  // hazards first, under its vector clock (of its lane, joined with those of its dependencies),
+  // then interpreted. Overwritten buffers become unknown to the interpreter. Messages add no order
+  // between ranks to the clocks, so the result holds for every transport.
   const size_t num_lanes = ctx_.program.classes.size() * kNumLanes;
   std::vector<Clock> clock(ctx_.position.size());
   std::vector<Clock> lane_clock(num_lanes, Clock{});
@@ -335,22 +335,22 @@ bool Sweep::run(Hazards& hazards, Values* values) {
     }
     lost.clear();
     hazards.visit(ref.cls, ref.task, global, before, &lost);
-    if (values) {
+    if (interpreter) {
       for (BufferId buffer : lost) {
-        values->lose(ref.cls, buffer);
+        interpreter->invalidate(ref.cls, buffer);
       }
     }
     ++before[place_of(task.lane)];
     lane_clock[lane] = before;
     clock[global] = before;
   };
-  AbstractRun lanes(ctx_, matching_, Sends::alone);
+  AbstractRun lanes(ctx_, matching_, SendMode::eager);
   const bool ended =
       lanes.run([&](std::span<const int32_t> tasks, const Matching::Meeting* meeting) {
         for (int32_t global : tasks) {
           look_at(global);
         }
-        if (!values) return;
+        if (!interpreter) return;
         if (meeting) {
           instances.clear();
           for (const std::vector<int32_t>& instance : meeting->instances) {
@@ -359,13 +359,13 @@ bool Sweep::run(Hazards& hazards, Values* values) {
               refs.push_back(ctx_.ref(global));
             }
           }
-          return values->meet(instances);
+          return interpreter->meet(instances);
         }
         for (int32_t global : tasks) {
           const TaskRef ref = ctx_.ref(global);
           const bool receive = is_receive(ctx_.kind(ctx_.task(ref)));
-          values->step(ref.cls, ref.task, global,
-                       receive ? matching_.partners(global) : std::span<const int32_t>());
+          interpreter->step(ref.cls, ref.task, global,
+                            receive ? matching_.partners(global) : std::span<const int32_t>());
         }
       });
   if (ended) return true;
@@ -381,8 +381,8 @@ bool Sweep::run(Hazards& hazards, Values* values) {
   return false;
 }
 
-std::string Sweep::stuck_when_sends_wait() const {
-  AbstractRun lanes(ctx_, matching_, Sends::wait);
+std::string OrderChecker::stuck_when_sends_wait() const {
+  AbstractRun lanes(ctx_, matching_, SendMode::rendezvous);
   if (lanes.run([](std::span<const int32_t>, const Matching::Meeting*) {})) return "";
   const std::vector<AbstractRun::Cycle> cycles = lanes.cycles();
   return cycles.empty() ? "some tasks can never start" : cycles[0].text;

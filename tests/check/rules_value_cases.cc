@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults of values: named buffers, layouts, sums, and another result than the single-device graph.
+// Implements: value_cases (rules_util.h), faults of named buffers, terms, layouts, sums and views.
 #include "tests/check/rules_util.h"
 
 namespace hocket::check::test {
 namespace {
 
-/// Another named buffer that no task uses.
+/// Adds a named buffer that no task uses.
 program::Buffer& add_named(Edit& e, BufferKind kind, const std::string& name,
                            graph::TensorType type, int32_t c = 0) {
   program::Buffer b;
@@ -16,7 +16,7 @@ program::Buffer& add_named(Edit& e, BufferKind kind, const std::string& name,
   return e.cls(c).buffers.back();
 }
 
-/// Turns a named buffer into one that lives inside the step.
+/// Turns a named buffer into a step buffer.
 void forget(Edit& e, BufferId b) {
   const BufferId step = e.add_like(b);
   const program::Buffer place = e.buffer(step);
@@ -24,7 +24,7 @@ void forget(Edit& e, BufferId b) {
   e.buffer(b) = place;
 }
 
-/// A gradient of rows that an all_reduce is about to sum: the task, and the rank's own part.
+/// Returns an all_reduce, and its operand of rank 2: the rank's part of a gradient.
 std::pair<TaskId, BufferId> unsummed_rows(Edit& e) {
   const TaskId at = e.find("all_reduce");
   for (BufferId part : e.at(at).in) {
@@ -33,7 +33,7 @@ std::pair<TaskId, BufferId> unsummed_rows(Edit& e) {
   throw std::runtime_error("no gradient of rank 2");
 }
 
-/// Codes and scales of a buffer of rows; the task that makes them goes before `at`.
+/// Inserts an encoder of a buffer of rows before `at`, and returns its codes and scales.
 std::vector<BufferId> int8_codes(Edit& e, TaskId at, BufferId rows) {
   const graph::TensorType type = e.buffer(rows).type;
   const BufferId codes = e.add_buffer({graph::DType::i8, type.dims});
@@ -42,7 +42,7 @@ std::vector<BufferId> int8_codes(Edit& e, TaskId at, BufferId rows) {
   return {codes, scales};
 }
 
-std::vector<Row> named_rows() {
+std::vector<FaultCase> named_cases() {
   const graph::TensorType tokens{graph::DType::i32, {8}}, scalar{graph::DType::f64, {1}};
   return {
       {"micro-batches", "more micro-batches than the reference", one_rank,
@@ -65,11 +65,11 @@ std::vector<Row> named_rows() {
        [](Edit& e) {
          add_named(e, BufferKind::input, "loss_scale", {graph::DType::f64, {1}}).micro_batch = 0;
        }},
-      {"named-tensor", "another size than the layout gives", two_stages_two_ranks,
+      {"named-tensor", "another size than the layout implies", two_stages_two_ranks,
        [](Edit& e) {
          add_named(e, BufferKind::input, "tokens", {graph::DType::i32, {8}}, 1).micro_batch = 0;
        }},
-      {"named-tensor", "an output that is no result", one_rank,
+      {"named-tensor", "an output that is no result of the graph", one_rank,
        [](Edit& e) {
          add_named(e, BufferKind::output, "tokens", {graph::DType::i32, {8}}).micro_batch = 0;
        }},
@@ -88,14 +88,14 @@ std::vector<Row> named_rows() {
          add_named(e, BufferKind::persistent, "bucket", {graph::DType::f32, {32}}).slots = {
              {"model.norm.weight", {}, 0}};
        }},
-      {"result-missing", "a loss that nobody keeps", one_rank,
+      {"result-missing", "a loss in no buffer", one_rank,
        [](Edit& e) { forget(e, e.named("loss")); }},
-      {"result-missing", "an output of one micro-batch that nobody keeps", four_experts,
+      {"result-missing", "an output of one micro-batch in no buffer", four_experts,
        [](Edit& e) { forget(e, e.named("moe.counts.0", 1)); }},
   };
 }
 
-std::vector<Row> term_rows() {
+std::vector<FaultCase> term_cases() {
   return {
       {"not-in-graph", "another attribute", four_experts,
        [](Edit& e) {
@@ -106,7 +106,7 @@ std::vector<Row> term_rows() {
        [](Edit& e) { e.task("embedding", 1).in[0] = e.task("embedding", 0).in[0]; }},
       {"not-in-graph", "a contribution that a gradient lacks", one_rank,
        [](Edit& e) {
-         // Kept in the program, but in a buffer of its own.
+         // The contribution goes to a buffer of its own.
          const BufferId other = e.add_like(e.task("embedding_dw").out[0]);
          e.task("embedding_dw", 1).out[0] = other;
          e.task("embedding_dw", 1).accumulate = {};
@@ -125,13 +125,13 @@ std::vector<Row> term_rows() {
   };
 }
 
-std::vector<Row> layout_rows() {
+std::vector<FaultCase> layout_cases() {
   return {
       {"layout-legal", "a partial gradient where a whole one is needed", two_ranks,
        [](Edit& e) { e.erase(e.find("all_reduce")); }},
       {"local-size", "an op on zeros of another size than the graph's", one_rank,
        [](Edit& e) {
-         // Zero is one value, whatever its size; what an op makes of it has a type.
+         // Zero is one term for all sizes, but an op on it makes a typed term.
          const graph::TensorType few{graph::DType::f64, {4, 2, 6}};
          const graph::TensorType many{graph::DType::f64, {8, 2, 6}};
          const auto type = [](const graph::TensorType& of) {
@@ -165,7 +165,7 @@ std::vector<Row> layout_rows() {
        }},
       {"sum-layout", "stages that hold a sum in different layouts", two_stages_two_ranks,
        [](Edit& e) {
-         // Stage 0 has a whole weight, stage 1 the ranks' parts of its gradient.
+         // Stage 0 has a whole weight, stage 1 partial gradients.
          const BufferId weight = e.named("model.layers.0.input_layernorm.weight");
          const BufferId whole = e.add_like(weight), parts = e.add_like(weight);
          e.append(e.make("copy", {}, {weight}, {whole}));
@@ -177,9 +177,9 @@ std::vector<Row> layout_rows() {
          e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {whole}, {parts}));
          e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {copy}, {copy}, 1), 1);
        }},
-      {"layout-legal", "attention to a part of the keys, read as if it were all", two_ranks,
+      {"layout-legal", "attention to a part of the keys, used as the whole result", two_ranks,
        [](Edit& e) {
-         // The same tokens as one long sequence, in the graph and in the program.
+         // Treats all tokens as one long sequence, in the graph and in the program.
          for (graph::Node& n : e.graph.nodes) {
            if (n.op.starts_with("attention")) {
              n.attrs.set("seq", int64_t{16});
@@ -195,9 +195,9 @@ std::vector<Row> layout_rows() {
          }
          e.replan();
        }},
-      {"begin-fits", "attention that does not know where its tokens begin", two_ranks,
+      {"begin-fits", "attention without the begin of its tokens", two_ranks,
        [](Edit& e) { e.task("attention").begins.clear(); }},
-      {"begin-fits", "a table that begins elsewhere on one of two ranks with the same", two_ranks,
+      {"begin-fits", "a table with different begins on two ranks with equal parts", two_ranks,
        [](Edit& e) {
          const program::Table table{0, e.program.groups[0].axes, {0, 1}};
          e.task("embedding").begins = {{'v', 0, e.program.intern(table)}};
@@ -231,7 +231,7 @@ std::vector<Row> layout_rows() {
          e.insert(at + 1,
                   e.make_collective("all_reduce", {}, e.program.groups[0].axes, {codes}, {codes}));
        }},
-      {"replicas-differ", "a sum of the own part as it is and of the other's as it was decoded",
+      {"replicas-differ", "a sum of the own part exactly and of the decoded part of the peer",
        two_ranks,
        [](Edit& e) {
          const auto [at, part] = unsummed_rows(e);
@@ -270,7 +270,7 @@ std::vector<Row> layout_rows() {
        }},
       {"unfinished-sum", "the square of parts of two sums", two_ranks,
        [](Edit& e) {
-         // Gradients of the embedding and of the head, each its own sum over tokens.
+         // Gradients of embedding and head are sums over tokens of their own.
          const TaskId head = e.find("linear_cross_entropy", 1);
          const BufferId kept = e.add_like(e.at(head).out[2]);
          e.insert(head + 1, e.make("copy", {}, {e.at(head).out[2]}, {kept}));
@@ -282,7 +282,7 @@ std::vector<Row> layout_rows() {
   };
 }
 
-/// A view of rows [begin, begin + rows) of a buffer.
+/// Returns a view of rows [begin, begin + rows) of a buffer.
 program::Buffer rows_of(const Edit& e, BufferId base, int64_t begin, int64_t rows) {
   program::Buffer view;
   view.kind = BufferKind::view;
@@ -298,7 +298,7 @@ BufferId add_view(Edit& e, const program::Buffer& view) {
   return e.cls().buffers.size() - 1;
 }
 
-/// Two buffers of one type, copied into a flat one behind a task.
+/// Inserts copies of two buffers of one type into a flat buffer, behind a task.
 BufferId add_bucket(Edit& e, TaskId behind, BufferId one, BufferId other) {
   const graph::TensorType type = e.buffer(one).type;
   const BufferId bucket = e.add_buffer({type.dtype, {2 * type.numel()}});
@@ -314,15 +314,15 @@ BufferId add_bucket(Edit& e, TaskId behind, BufferId one, BufferId other) {
   return bucket;
 }
 
-std::vector<Row> view_rows() {
-  // Of the embedding, [32, 16].
+std::vector<FaultCase> view_cases() {
+  // The embedding, [32, 16].
   const auto weight = [](Edit& e) { return e.named("model.embed_tokens.weight"); };
   return {
       {"table-fits", "a table that lacks a coordinate", two_ranks,
        [](Edit& e) {
          e.program.tables.push_back({0, {e.axis("edp")}, {0}});
        }},
-      {"table-fits", "a number that nothing can be added to", two_ranks,
+      {"table-fits", "a number so large that sums overflow", two_ranks,
        [](Edit& e) {
          e.program.tables.push_back({0, {e.axis("edp")}, {0, int64_t{1} << 60}});
        }},
@@ -439,7 +439,7 @@ std::vector<Row> view_rows() {
          const BufferId from = add_view(e, view), to = e.add_buffer(view.type);
          e.append(e.make("copy", {}, {from}, {to}));
        }},
-      {"view-tiled", "a tensor of the elements of two", one_rank,
+      {"view-tiled", "a tensor across the elements of two tensors", one_rank,
        [=](Edit& e) {
          const TaskId square = e.find("sumsq");
          const BufferId grad = e.at(square).in[0];
@@ -473,9 +473,9 @@ std::vector<Row> view_rows() {
 
 }  // namespace
 
-std::vector<Row> value_rows() {
-  std::vector<Row> list;
-  for (const auto& part : {named_rows(), term_rows(), layout_rows(), view_rows()}) {
+std::vector<FaultCase> value_cases() {
+  std::vector<FaultCase> list;
+  for (const auto& part : {named_cases(), term_cases(), layout_cases(), view_cases()}) {
     list.insert(list.end(), part.begin(), part.end());
   }
   return list;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a rule fails: the first rank, by its coordinates, what it holds, what it lacks or should
-// hold instead, and on how many ranks more it is so. Runs only once something is refused.
+#include "check/values/value_text.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-
-#include "check/values/values.h"
 
 namespace hocket::check {
 
@@ -27,7 +25,7 @@ bool Held::complete() const {
                      [](const HeldAddends& part) { return part.missing.empty(); });
 }
 
-void AtRank::add(std::string what, const Coords& coords) {
+void RankFault::add(std::string what, const Coords& coords) {
   if (what.empty()) return;
   if (++ranks > 1) return;
   text = std::move(what);
@@ -94,12 +92,138 @@ std::string common_in(const std::vector<Held>& one, const std::vector<Held>& oth
 
 }  // namespace
 
-std::string Values::more_text(int64_t ranks) {
+std::string ValueText::coordinates(const graph::Node& node, int32_t micro_batch) const {
+  std::string text;
+  const std::string place = graph::layer_name(node.layer, ref_.graph().num_layers);
+  if (!place.empty() && !node.op.starts_with(place)) {
+    text += " " + place;
+  }
+  if (micro_batch >= 0) {
+    text += fmt::format(" mb{}", micro_batch);
+  }
+  return text;
+}
+
+std::string ValueText::describe(ExprId expr) const {
+  if (expr == kUnwritten) return "nothing";
+  if (expr == kUnknown) return "something already refused";
+  if (expr == kZero) return "zero";
+  // Uses names where there are any: the node that made an application first, two terms of a sum.
+  // The meaning of Expr::a and b depends on the kind of term (terms.h).
+  const Expr& term = ref_.terms[expr];
+  const graph::Graph& graph = ref_.graph();
+  switch (term.kind) {
+    case Expr::Kind::tensor:
+      return fmt::format("'{}' as it was before the step", graph.tensor(term.a).name);
+    case Expr::Kind::input:
+      return term.b < 0 ? fmt::format("input '{}'", graph.tensor(term.a).name)
+                        : fmt::format("input '{}' of mb{}", graph.tensor(term.a).name, term.b);
+    case Expr::Kind::sizes:
+      return "row counts of an exchange";
+    case Expr::Kind::coded: {
+      const ops::Op* const rules = ref_.keys[ref_.terms.codes_of(expr).key].rules;
+      return fmt::format("{} codes of {}", rules->codec.name, describe(term.a));
+    }
+    case Expr::Kind::unfinished:
+      return fmt::format("an unfinished sum (of {} and other parts)",
+                         describe(algebra_.parts_of({expr, kAnyPiece})[0].expr));
+    case Expr::Kind::sum: {
+      const std::vector<ExprId> terms = ref_.terms.terms_of(expr);
+      std::string text = fmt::format("a sum of {} terms (", terms.size());
+      for (size_t i = 0; i < terms.size() && i < 2; ++i) {
+        text += (i ? ", " : "") + describe(terms[i]);
+      }
+      return text + (terms.size() > 2 ? ", ...)" : ")");
+    }
+    case Expr::Kind::pack: {
+      const std::vector<Value>& parts = algebra_.packs[PackId(term.a)].components;
+      std::string text = "a pack of ";
+      for (size_t i = 0; i < parts.size() && i < 3; ++i) {
+        text += (i ? ", " : "") + describe(parts[i].expr);
+      }
+      return text + (parts.size() > 3 ? ", ..." : "");
+    }
+    case Expr::Kind::output:
+      break;
+  }
+  const Application& app = ref_.terms.app(term.a);
+  const graph::Node& node = graph.nodes[app.node];
+  const std::string& op = ref_.keys[app.key].op;
+  if (op != node.op) {
+    return fmt::format("{} of {}{}", op, node.op, coordinates(node, app.micro_batch));
+  }
+  const std::string& name = graph.tensor(node.out[term.b]).name;
+  return fmt::format("{}{}{} ('{}')", node.op, coordinates(node, app.micro_batch),
+                     app.num_out > 1 ? fmt::format(" output {}", term.b) : "", name);
+}
+
+std::string ValueText::piece_text(const Value& value) const {
+  if (algebra_.is_pack(value)) return pack_text(algebra_.pack_of(value));
+  std::string text;
+  for (const Value& part : algebra_.parts_of(value)) {
+    text += (text.empty() ? "" : " + ") + algebra_.pieces.text(part.piece, ctx_.mesh);
+  }
+  return text;
+}
+
+const std::string& ValueText::axis_name(AxisMask axes) const {
+  static const std::string none = "any axis";
+  for (size_t axis = 0; axis < ctx_.mesh.axes.size(); ++axis) {
+    if (axes & graph::axis_bit(static_cast<int32_t>(axis))) return ctx_.mesh.axes[axis].name;
+  }
+  return none;
+}
+
+std::string ValueText::pack_text(PackId id) const {
+  const Pack& pack = algebra_.packs[id];
+  const std::vector<PackRow>& rows = algebra_.packs.rows(id);
+  std::string text;
+  size_t shown = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i == 4) {
+      text += " | ..";
+      break;
+    }
+    text += i ? " | " : "";
+    for (size_t k = 0; k < rows[i].size(); ++k) {
+      const PackRun& run = rows[i][k];
+      if (++shown > 16) continue;
+      text += k ? ", " : "";
+      text += run.component == program::kNone
+                  ? fmt::format("{} zeros", run.length)
+                  : fmt::format("[{}:{}) of {}", run.begin, run.begin + run.length,
+                                describe(pack.components[run.component].expr));
+    }
+  }
+  std::string over;
+  for (size_t axis = 0; axis < ctx_.mesh.axes.size(); ++axis) {
+    if (pack.axes & graph::axis_bit(static_cast<int32_t>(axis))) {
+      over += (over.empty() ? "" : ",") + ctx_.mesh.axes[axis].name;
+    }
+  }
+  return text + (over.empty() ? "" : " by " + over);
+}
+
+std::string ValueText::marks_text(MarkId marks, bool sets) const {
+  std::string text;
+  for (const CodecMark& mark : algebra_.codec_marks[marks].list) {
+    text +=
+        fmt::format("{}~{} of {}", text.empty() ? "up to " : ", ", mark.codec, describe(mark.term));
+    const std::string& shares = algebra_.codec_marks.sets().shares(mark.addends);
+    if (shares.empty()) continue;
+    text += sets ? fmt::format(", its addends {} each at once",
+                               algebra_.codec_marks.sets().text(mark.addends))
+                 : fmt::format(", of {} of its addends at once", shares);
+  }
+  return text.empty() ? "exactly" : text;
+}
+
+std::string ValueText::more_text(int64_t ranks) {
   if (ranks <= 1) return "";
   return fmt::format("; so on {} more rank{}", ranks - 1, ranks == 2 ? "" : "s");
 }
 
-std::string Values::rank_text(ClassId cls, const Coords& at) const {
+std::string ValueText::rank_text(ClassId cls, const Coords& at) const {
   const program::RoleId role = ctx_.program.classes[cls].role;
   const graph::Mesh& mesh = ctx_.program.roles[role].mesh;
   const auto first = at.begin() + ctx_.first_axis[role];
@@ -113,32 +237,33 @@ std::string Values::rank_text(ClassId cls, const Coords& at) const {
                      text.empty() ? "" : text + ")");
 }
 
-std::vector<Held> Values::held_at(const Value& value, const Coords& at) {
-  // Of a sum its parts; of a pack run after run what lies there, of a component that is itself an
-  // unfinished sum the first part stands for all.
+std::vector<Held> ValueText::held_at(const Value& value, const Coords& at) const {
+  // Lists the parts of a sum, or the runs of a pack. Of a component that is itself an unfinished
+  // sum, the first part stands for all.
   if (value.expr < 0) return {};
   if (value.expr == kZero) return {Held{}};
   const auto of_piece = [&](const Value& part) {
     const TypeId logical = ref_.terms[part.expr].type;
     Held held;
     if (part.piece != kAnyPiece) {
-      held = pieces_.held(part.piece, logical < 0 ? graph::TensorType{} : ctx_.types[logical], at);
+      held = algebra_.pieces.held(part.piece,
+                                  logical < 0 ? graph::TensorType{} : ctx_.types[logical], at);
     }
     held.term = part.expr;
     return held;
   };
   std::vector<Held> list;
-  if (!is_pack(value)) {
-    for (const Value& part : parts_of(value)) {
+  if (!algebra_.is_pack(value)) {
+    for (const Value& part : algebra_.parts_of(value)) {
       list.push_back(of_piece(part));
     }
     return list;
   }
-  const Pack pack = packs_[pack_of(value)];
-  for (const PackRun& run : packs_.at(pack_of(value), at)) {
+  const Pack pack = algebra_.packs[algebra_.pack_of(value)];
+  for (const PackRun& run : algebra_.packs.at(algebra_.pack_of(value), at)) {
     const bool zeros = run.component == program::kNone;
     const std::vector<Value> parts =
-        zeros ? std::vector<Value>{} : parts_of(pack.components[run.component]);
+        zeros ? std::vector<Value>{} : algebra_.parts_of(pack.components[run.component]);
     Held held = zeros ? Held{} : of_piece(parts[0]);
     if (parts.size() > 1) {
       held.term = pack.components[run.component].expr;
@@ -149,18 +274,18 @@ std::vector<Held> Values::held_at(const Value& value, const Coords& at) {
   return list;
 }
 
-std::string Values::held_text(const Value& value, const Coords& at) {
+std::string ValueText::held_text(const Value& value, const Coords& at) const {
   constexpr size_t kMost = 6;
   if (value.expr <= kZero) return describe(value.expr);
-  if (!is_pack(value) && value.piece == kAnyPiece &&
+  if (!algebra_.is_pack(value) && value.piece == kAnyPiece &&
       ref_.terms[value.expr].kind != Expr::Kind::unfinished) {
     return "all of it";
   }
   const std::vector<Held> held = held_at(value, at);
   std::string text;
   for (size_t i = 0; i < held.size() && i < kMost; ++i) {
-    text += i ? (is_pack(value) ? ", " : " + ") : "";
-    if (!is_pack(value)) {
+    text += i ? (algebra_.is_pack(value) ? ", " : " + ") : "";
+    if (!algebra_.is_pack(value)) {
       text += text_of(held[i]);
     } else if (held[i].term == kZero) {
       text += fmt::format("{} zeros", held[i].elements.length);
@@ -172,11 +297,11 @@ std::string Values::held_text(const Value& value, const Coords& at) {
   return held.size() > kMost ? text + ", .." : text;
 }
 
-AtRank Values::first_rank(ClassId cls, AxisMask axes,
-                          const std::function<std::string(const Coords&)>& wrong) const {
-  AtRank found;
+RankFault ValueText::first_rank(ClassId cls, AxisMask axes,
+                                const std::function<std::string(const Coords&)>& wrong) const {
+  RankFault found;
   const graph::CoordBox& box = ctx_.boxes[cls];
-  pieces_.cuts.for_each(axes, box.begin, [&](const Coords& at) {
+  algebra_.pieces.cuts.for_each(axes, box.begin, [&](const Coords& at) {
     if (box.contains(at, axes)) {
       found.add(wrong(at), at);
     }
@@ -185,16 +310,15 @@ AtRank Values::first_rank(ClassId cls, AxisMask axes,
   return found;
 }
 
-std::string Values::at_rank_text(ClassId cls, const AtRank& wrong) const {
+std::string ValueText::at_rank_text(ClassId cls, const RankFault& wrong) const {
   if (wrong.text.empty()) return "";
   return fmt::format("{}: {}{}", rank_text(cls, wrong.at), wrong.text, more_text(wrong.ranks));
 }
 
-std::string Values::where(ClassId cls, const Value& value) {
-  // The first rank that lacks something; if none does, the first of all.
+std::string ValueText::where(ClassId cls, const Value& value) const {
   if (value.expr < 0) return "";
-  const AxisMask axes = axes_of(value);
-  const AtRank lacking =
+  const AxisMask axes = algebra_.axes_of(value);
+  const RankFault lacking =
       first_rank(cls, axes, [&](const Coords& at) { return missing_in(held_at(value, at)); });
   const bool none = lacking.text.empty();
   const Coords& at = none ? ctx_.boxes[cls].begin : lacking.at;
@@ -202,21 +326,20 @@ std::string Values::where(ClassId cls, const Value& value) {
                      more_text(none ? ctx_.boxes[cls].ranks_beside(0) : lacking.ranks));
 }
 
-std::string Values::where(ClassId cls, const Value& value, const std::string& between,
-                          const Value& other, const std::string& behind) {
-  // The first rank at which the two are not alike; if all are, the first of all. Of which terms,
-  // where these differ.
+std::string ValueText::where(ClassId cls, const Value& value, const std::string& between,
+                             const Value& other, const std::string& behind) const {
+  // If no rank has different texts, takes the first rank. Names the terms where these differ.
   if (value.expr < 0 || other.expr < 0) return "";
-  const AxisMask axes = axes_of(value) | axes_of(other);
+  const AxisMask axes = algebra_.axes_of(value) | algebra_.axes_of(other);
   const auto held = [&](const Value& one, const Coords& at) {
-    const bool told = is_pack(one) || value.expr == other.expr || one.expr == kZero;
-    return held_text(one, at) + (told ? "" : " (" + describe(one.expr) + ")");
+    const bool same_term = algebra_.is_pack(one) || value.expr == other.expr || one.expr == kZero;
+    return held_text(one, at) + (same_term ? "" : " (" + describe(one.expr) + ")");
   };
   const auto text = [&](const Coords& at) {
     return fmt::format("has {}{}{}{}{}", held(value, at), between, held(other, at), behind,
                        common_in(held_at(value, at), held_at(other, at)));
   };
-  AtRank differs = first_rank(cls, axes, [&](const Coords& at) {
+  RankFault differs = first_rank(cls, axes, [&](const Coords& at) {
     return held_text(value, at) == held_text(other, at) ? std::string() : text(at);
   });
   if (differs.text.empty()) {
@@ -225,13 +348,12 @@ std::string Values::where(ClassId cls, const Value& value, const std::string& be
   return fmt::format("{} {}{}", rank_text(cls, differs.at), differs.text, more_text(differs.ranks));
 }
 
-std::string Values::where_along(ClassId cls, const Value& value, int32_t axis) {
-  // The first rank, and the next one along the axis.
+std::string ValueText::where_along(ClassId cls, const Value& value, int32_t axis) const {
   if (value.expr < 0) return "";
-  if (axis < 0 || pieces_.cuts.extents()[axis] < 2) return where(cls, value);
+  if (axis < 0 || algebra_.pieces.cuts.extents()[axis] < 2) return where(cls, value);
   const Coords& at = ctx_.boxes[cls].begin;
   Coords next = at;
-  next[axis] = (at[axis] + 1) % pieces_.cuts.extents()[axis];
+  next[axis] = (at[axis] + 1) % algebra_.pieces.cuts.extents()[axis];
   const std::string mine = held_text(value, at);
   const std::string theirs = held_text(value, next);
   const std::string who = rank_text(cls, at);
@@ -245,7 +367,7 @@ std::string Values::where_along(ClassId cls, const Value& value, int32_t axis) {
                      common_in(held_at(value, at), held_at(value, next)), more);
 }
 
-std::string Values::unheld(ClassId cls, const Value& value, int32_t dim) {
+std::string ValueText::missing_dim_text(ClassId cls, const Value& value, int32_t dim) const {
   if (dim < 0) return "";
   const std::vector<Held> held = held_at(value, ctx_.boxes[cls].begin);
   if (held.size() != 1 || static_cast<size_t>(dim) >= held[0].dims.size()) return "";
@@ -254,17 +376,16 @@ std::string Values::unheld(ClassId cls, const Value& value, int32_t dim) {
   return missing.empty() ? "" : fmt::format("; missing {} of dim {}", runs_text(missing), dim);
 }
 
-/// The first rank whose part is not of the local type of its buffer.
-std::string Values::where_of_size(ClassId cls, const Value& value, TypeId local) {
-  const AxisMask axes = axes_of(value);
-  const AtRank wrong = first_rank(cls, axes, [&](const Coords& at) {
-    for (const Value& part : parts_of(value)) {
+std::string ValueText::where_of_size(ClassId cls, const Value& value, TypeId local) const {
+  const AxisMask axes = algebra_.axes_of(value);
+  const RankFault wrong = first_rank(cls, axes, [&](const Coords& at) {
+    for (const Value& part : algebra_.parts_of(value)) {
       const TypeId logical = part.expr < 0 ? TypeId{-1} : ref_.terms[part.expr].type;
-      if (is_pack(part) || part.piece == kAnyPiece || logical < 0) continue;
+      if (algebra_.is_pack(part) || part.piece == kAnyPiece || logical < 0) continue;
       graph::CoordBox one = ctx_.boxes[cls];
       one.begin = at;
       one.count.fill(1);
-      const TypeId type = pieces_.local_type(part.piece, logical, ctx_.types, one);
+      const TypeId type = algebra_.pieces.local_type(part.piece, logical, ctx_.types, one);
       if (type == local) continue;
       return fmt::format("has {}, which is {}; the buffer is {}", held_text(part, at),
                          type < 0 ? "no tensor" : graph::to_string(ctx_.types[type]),
@@ -276,35 +397,14 @@ std::string Values::where_of_size(ClassId cls, const Value& value, TypeId local)
   return fmt::format("{} {}{}", rank_text(cls, wrong.at), wrong.text, more_text(wrong.ranks));
 }
 
-std::string Values::where_of_two(TaskRef ref, const Value& value, TaskRef other,
-                                 const Value& theirs) {
-  // Of two classes that should bring the same, the first rank of each.
+std::string ValueText::where_of_two(TaskRef ref, const Value& value, TaskRef other,
+                                    const Value& theirs) const {
   if (value.expr < 0 || theirs.expr < 0) return "";
   const Coords& at = ctx_.boxes[ref.cls].begin;
   const Coords& there = ctx_.boxes[other.cls].begin;
   return fmt::format("{} has {} ({}), and {} has {} ({})", rank_text(ref.cls, at),
                      held_text(value, at), describe(value.expr), rank_text(other.cls, there),
                      held_text(theirs, there), describe(theirs.expr));
-}
-
-Coords Values::coords_of(int32_t rank) const {
-  Coords at{};
-  const std::vector<int32_t> coords = ctx_.program.coords(rank);
-  std::copy(coords.begin(), coords.end(), at.begin() + ctx_.first_axis[ctx_.program.role_of(rank)]);
-  return at;
-}
-
-int32_t Values::rank_at(program::RoleId role, const Coords& at) const {
-  const graph::Mesh& mesh = ctx_.program.roles[role].mesh;
-  const auto first = at.begin() + ctx_.first_axis[role];
-  return ctx_.program.first_rank(role) + mesh.rank({first, first + std::ssize(mesh.axes)});
-}
-
-void Values::tell_written(TaskRef ref, size_t output, const Value& value) {
-  Value unmarked = value;
-  const bool exact = take_marks(&unmarked) == 0;
-  ctx_.options.on_write(
-      {ref, output, ref_, exact, [&](int32_t rank) { return held_at(unmarked, coords_of(rank)); }});
 }
 
 }  // namespace hocket::check

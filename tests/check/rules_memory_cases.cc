@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults of memory: what is read after its memory went to others, and more memory than was said.
+// Implements: memory_cases (rules_util.h), reads of reused memory, wrong expected sizes, and
+// exceeded budgets.
 #include <stdexcept>
 
 #include "tests/check/rules_util.h"
@@ -7,7 +8,7 @@
 namespace hocket::check::test {
 namespace {
 
-/// The first step buffer of class 0 of a routed type that is (not) ragged.
+/// Returns the first step buffer of class 0 of a routed type that is (not) ragged.
 program::Buffer& routed_buffer(Edit& e, bool ragged) {
   for (program::Buffer& b : e.cls().buffers) {
     if (b.kind == BufferKind::step && b.type.routed() && (b.expected_bytes != kNone) == ragged) {
@@ -17,7 +18,7 @@ program::Buffer& routed_buffer(Edit& e, bool ragged) {
   throw std::runtime_error("no such buffer");
 }
 
-/// Another buffer like the one that an expert product writes, with its expected size.
+/// Adds a buffer like the output of an expert product, with its expected size.
 BufferId add_ragged(Edit& e) {
   const BufferId like = e.task("grouped_linear").out[0];
   const BufferId added = e.add_like(like);
@@ -27,9 +28,9 @@ BufferId add_ragged(Edit& e) {
 
 }  // namespace
 
-std::vector<Row> memory_rows() {
+std::vector<FaultCase> memory_cases() {
   return {
-      {"overwritten", "a read after the memory went to others", one_rank,
+      {"overwritten", "a read of reused memory", one_rank,
        [](Edit& e) {
          const BufferId from = e.task("embedding").out[0], to = e.add_like(from);
          e.append(e.make("copy", {}, {from}, {to}));
@@ -46,7 +47,7 @@ std::vector<Row> memory_rows() {
        }},
       {"addresses", "an arena of more bytes than a process has addresses", one_rank,
        [](Edit& e) { e.cls().arena_bytes = INT64_MAX; }},
-      {"addresses", "an arena of less than nothing", forward_only,
+      {"addresses", "an arena of negative size", forward_only,
        [](Edit& e) { e.cls().host_arena_bytes = -1; }},
       {"expected-routed", "a dense step buffer that expects less than it holds", four_experts,
        [](Edit& e) { e.buffer(e.task("embedding").out[0]).expected_bytes = 1; }},
@@ -55,7 +56,7 @@ std::vector<Row> memory_rows() {
       {"expected-rows", "a ragged buffer that expects less than even routing brings", four_experts,
        [](Edit& e) {
          program::Buffer& b = routed_buffer(e, true);
-         // Tokens of both ranks of the group, 2 experts each, half of them here.
+         // Even routing: the tokens of both ranks, 2 experts per token, half of the rows here.
          b.expected_bytes = b.type.dims[1] * b.type.row_size() * size_of(b.type.dtype) - 1;
        }},
       {"expected-rows", "a routed buffer of all experts that expects less than all rows",
@@ -69,7 +70,7 @@ std::vector<Row> memory_rows() {
          const BufferId to = add_ragged(e);
          e.append(e.make("zero", {{"type", graph::to_string(e.buffer(to).type)}}, {}, {to}));
        }},
-      {"expected-rows", "a copy that is not told how many rows there are", four_experts,
+      {"expected-rows", "a copy without row counts", four_experts,
        [](Edit& e) {
          const TaskId product = e.find("grouped_linear");
          const BufferId from = e.at(product).out[0], to = add_ragged(e);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What codecs encoded at once of a sum that was not finished: what is lost of two addends by
-// themselves is something else than what is lost of their sum, so ranks whose parts were put
-// together otherwise do not hold the same.
+// Sets of addends that a codec encoded at once. The loss of two addends encoded separately differs
+// from the loss of their sum, so ranks that formed a sum from other parts hold other values.
 #pragma once
 
 #include <map>
@@ -17,38 +16,39 @@ namespace hocket::check {
 
 using FamilyId = Id<struct Family>;
 
-/// Families of sets of addends, each set encoded at once, interned over the coordinates of one box
-/// of ranks: a set is a function of them, as it is in a piece. No addends: all of a finished value.
-class Families {
+/// Interned families. A family is a list of sets of addends, each set encoded at once. As in a
+/// piece, a set is a function of the coordinates. An empty set of addends stands for a finished
+/// value.
+class EncodedSets {
  public:
-  explicit Families(graph::CutTable& cuts) : cuts_(cuts) {}
+  explicit EncodedSets(graph::CutTable& cuts) : cuts_(cuts) {}
 
-  /// Of one set.
+  /// Returns the family of one set.
   FamilyId of(const std::vector<Addends>& addends) { return intern({addends}); }
   FamilyId unite(FamilyId left, FamilyId right);
-  /// What the rank that the shift leads to has.
+  /// Returns the family as a receiver sees it.
   FamilyId from_peer(FamilyId id, const graph::Shift& shift);
-  /// What the rank at these coordinates along `over` has.
+  /// Returns the family of the rank at these coordinates along `over`.
   FamilyId at(FamilyId id, AxisMask over, const graph::Coords& coords);
-  /// What all ranks along `over` have together.
+  /// Returns the union over all ranks along `over`.
   FamilyId over_all(FamilyId id, AxisMask over);
-  /// The same on every rank, but without the axes along which all ranks have the same sets, if in
-  /// another order: rank c of a ring {c}, {c - 1}, ..
+  /// Drops the axes along which all ranks have the same sets in another order: rank c of a ring has
+  /// {c}, {c - 1}, ..
   FamilyId settled(FamilyId id);
-  /// What lies in a region of a base, has indices of a dim as the cut says, and of a sum these
-  /// addends, and lost this of them.
+  /// A part of a base: its region, its cut along the base's dim, its addends, and the sets of them
+  /// that were encoded at once.
   struct Part {
     CutId region, cut;
     FamilyId addends, family;
     auto operator<=>(const Part&) const = default;
   };
-  /// Parts of one term, read together: at every coordinate the sets of those that overlap `wanted`
-  /// there. kNone if an index of the same addends lost something of other sets on one rank than on
-  /// another. `extent`: of the base along the dim; `size`: of the term.
+  /// Joins parts of one term that are read as one value: at every coordinate, the sets of the parts
+  /// that overlap `wanted`. kNone if ranks encoded different sets of one index and addends.
+  /// `extent`: size of the base along the dim; `size`: of the term.
   FamilyId join(std::span<const Part> parts, CutId wanted, int64_t extent, int64_t size);
-  /// Axes along which sets differ.
+  /// Axes along which the sets differ.
   AxisMask axes(FamilyId id) const;
-  /// How much of all addends is in the sets: "1/4 and 2/4"; "" if each is a finished value.
+  /// Shares of all addends that are in the sets: "1/4 and 1/2"; "" if each is a finished value.
   const std::string& shares(FamilyId id) const { return shares_[id]; }
   /// The first few sets: "[0:1)/4, [2:4)/4".
   std::string text(FamilyId id) const;
@@ -57,11 +57,11 @@ class Families {
   using Sets = std::vector<std::vector<Addends>>;
   class Joining;
   FamilyId intern(Sets sets);
-  /// A family that is these at the coordinates along `axes`, one after the other; kNone if they are
-  /// of different reductions.
+  /// Returns the family that is `families[i]` at the i-th coordinate along `axes`; kNone if these
+  /// are of different reductions.
   FamilyId by_coordinate(AxisMask axes, const std::vector<FamilyId>& families);
   std::string shares_of(const Sets& sets) const;
-  /// How much of all addends is in sets that are the same everywhere.
+  /// Share of all addends that is in a set. Requires: the set is the same on all ranks.
   double size_of(const std::vector<Addends>& addends) const;
 
   graph::CutTable& cuts_;

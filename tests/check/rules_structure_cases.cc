@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults that the structural rules refuse: ids, types, lanes, groups, peers, places in the arena.
+// Implements: structure_cases (rules_util.h), faults of ids, types, lanes, groups, peers, and
+// places in the arena.
 #include <algorithm>
 #include <limits>
 
@@ -11,7 +12,7 @@ namespace {
 
 graph::TensorType f32(graph::Dims dims) { return {graph::DType::f32, std::move(dims)}; }
 
-/// Another input buffer `name` of micro-batch 0, that no task reads.
+/// Adds an input buffer `name` of micro-batch 0 that no task reads.
 program::Buffer& add_input(Edit& e, const std::string& name, graph::TensorType type, int32_t c) {
   program::Buffer b;
   b.type = std::move(type);
@@ -22,15 +23,15 @@ program::Buffer& add_input(Edit& e, const std::string& name, graph::TensorType t
   return e.cls(c).buffers.back();
 }
 
-/// Appends a copy of a parameter to a step buffer; returns that buffer.
+/// Appends a copy of a parameter to a step buffer, and returns that buffer.
 BufferId copy_of_norm(Edit& e) {
   const BufferId from = e.named("model.norm.weight"), to = e.add_like(from);
   e.append(e.make("copy", {}, {from}, {to}));
   return to;
 }
 
-/// Ranks send a parameter to those that lie one and `there` further along edp, and receive it from
-/// those that lie one and `back` further.
+/// Appends a send of a parameter, at offset 1 + `there` along edp by coordinate, and a recv, at
+/// offset 1 + `back`.
 void exchange_by_table(Edit& e, const std::vector<int64_t>& there,
                        const std::vector<int64_t>& back) {
   const BufferId from = copy_of_norm(e), to = e.add_like(from);
@@ -42,7 +43,7 @@ void exchange_by_table(Edit& e, const std::vector<int64_t>& there,
   e.append(receive);
 }
 
-std::vector<Row> id_rows() {
+std::vector<FaultCase> id_cases() {
   return {
       {"ids-in-range", "no micro-batch", one_rank,
        [](Edit& e) { e.program.num_micro_batches = 0; }},
@@ -117,7 +118,7 @@ std::vector<Row> id_rows() {
   };
 }
 
-/// A state that no node uses, in the graph and on every rank.
+/// Adds a state that no node uses, to the graph and to every rank.
 void add_state(Edit& e, const graph::TensorType& type) {
   graph::Tensor tensor;
   tensor.name = "state";
@@ -131,7 +132,7 @@ void add_state(Edit& e, const graph::TensorType& type) {
   e.cls().buffers.push_back(b);
 }
 
-std::vector<Row> symbol_rows() {
+std::vector<FaultCase> symbol_cases() {
   return {
       {"symbols-stay", "a state whose rows change their length", one_rank,
        [](Edit& e) {
@@ -152,12 +153,12 @@ std::vector<Row> symbol_rows() {
   };
 }
 
-std::vector<Row> kind_rows() {
+std::vector<FaultCase> kind_cases() {
   return {
-      {"known-op", "an op that nobody knows", one_rank,
+      {"known-op", "an unknown op", one_rank,
        [](Edit& e) { e.rekind(e.task("swiglu"), [](Kind& k) { k.op = "swigloo"; }); }, "lane-fits",
-       "an op of no class fits no lane; that would not say what is wrong"},
-      {"types-sane", "a dimension of nothing", one_rank,
+       "an unknown op fits no lane, but that text would not name the fault"},
+      {"types-sane", "a dimension of size 0", one_rank,
        [](Edit& e) {
          e.rekind(e.task("swiglu"), [](Kind& k) {
            k.in[0].dims[0] = 0;
@@ -168,7 +169,7 @@ std::vector<Row> kind_rows() {
        "operand-types",
        "a buffer of such a type is refused too; this rule keeps such types from the shape rules"},
       {.rule = "types-sane",
-       .fault = "a size beyond this world",
+       .fault = "a size that overflows",
        .start = one_rank,
        .edit =
            [](Edit& e) {
@@ -232,7 +233,8 @@ std::vector<Row> kind_rows() {
        [](Edit& e) {
          e.rekind(e.task("all_to_all"), [](Kind& k) { k.attrs.set("to", int64_t{1}); });
        },
-       "local-size", "where the value is known; without a graph only this rule sees it"},
+       "local-size",
+       "applies where the value is known; without a graph only this rule sees the fault"},
       {"types-follow", "a send of two buffers", two_stages,
        [](Edit& e) {
          Task& t = e.task("send");
@@ -247,7 +249,7 @@ std::vector<Row> kind_rows() {
        [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.workspace -= 64; }); }},
       {"ranks-per-node", "two ranks on a node of one device", two_ranks,
        [](Edit& e) { e.options.devices_per_node = 1; }},
-      {"cost-follows", "a kernel of no work", one_rank,
+      {"cost-follows", "a kernel without work", one_rank,
        [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.flops = 0; }); }},
       {"cost-follows", "a kernel that moves a few bytes too many", one_rank,
        [](Edit& e) { e.rekind(e.task("swiglu"), [](Kind& k) { k.bytes += 2; }); }},
@@ -267,10 +269,10 @@ std::vector<Row> kind_rows() {
        [](Edit& e) {
          e.rekind(e.task("all_reduce"), [](Kind& k) { k.workspace = k.bytes + 64; });
        }},
-      {"cost-recomputed", "a message that calculates", two_stages,
+      {"cost-recomputed", "a message with FLOPs", two_stages,
        [](Edit& e) { e.rekind(e.task("send"), [](Kind& k) { k.flops = 1; }); }},
       {.rule = "known-op",
-       .fault = "a collective that is run as another",
+       .fault = "a collective that runs as another op",
        .start = two_ranks,
        .edit =
            [](Edit& e) {
@@ -285,7 +287,7 @@ std::vector<Row> kind_rows() {
   };
 }
 
-std::vector<Row> group_rows() {
+std::vector<FaultCase> group_cases() {
   return {
       {"group-axes", "axes out of mesh order", four_experts,
        [](Edit& e) {
@@ -298,8 +300,7 @@ std::vector<Row> group_rows() {
          group.along = e.axis("pp");
          group.members = {0};
        },
-       "classes-reduce-only",
-       "members leave ranks out, whatever the axis; this rule says that they name none"},
+       "classes-reduce-only", "members leave out ranks; only this rule names the missing axis"},
       {.rule = "group-axes",
        .fault = "a role that does not exist",
        .start = two_ranks,
@@ -345,11 +346,12 @@ std::vector<Row> group_rows() {
          e.append(std::move(t), 2);
        },
        "classes-reduce-only",
-       "a collective of ranks that are not all there sums nothing; this rule says who is missing"},
+       "a collective without all its ranks sums nothing; this rule names the class that is no "
+       "member"},
   };
 }
 
-std::vector<Row> buffer_rows() {
+std::vector<FaultCase> buffer_cases() {
   return {
       {"buffer-type", "a ragged buffer that expects more than its bound", four_experts,
        [](Edit& e) {
@@ -382,7 +384,7 @@ std::vector<Row> buffer_rows() {
          add_input(e, "", {graph::DType::i32, {8}}, 0);
        },
        "named-tensor",
-       "a graph has no tensor of that name; without a graph only this rule sees it"},
+       "a graph has no tensor of that name; without a graph only this rule sees the fault"},
       {"host-contract", "an input that is partial", two_stages_two_ranks,
        [](Edit& e) {
          add_input(e, "tokens", {graph::DType::i32, {16}}, 1)
@@ -393,8 +395,7 @@ std::vector<Row> buffer_rows() {
          add_input(e, "tokens", {graph::DType::i32, {8}}, 1)
              .layout.set(e.axis("pp"), Placement::split(1));
        },
-       "named-tensor",
-       "such a layout gives the tensor no local type; this rule says what is wrong with it"},
+       "named-tensor", "such a layout gives the tensor no local type; this rule names the fault"},
       {"host-contract", "a bucket whose slots are not in order", one_rank,
        [](Edit& e) {
          program::Buffer& bucket = add_input(e, "bucket", {graph::DType::f32, {32}}, 0);
@@ -403,7 +404,7 @@ std::vector<Row> buffer_rows() {
          bucket.slots = {{"model.norm.weight", {}, 16}, {"model.norm.weight", {}, 0}};
        },
        "named-tensor",
-       "where slots end is known with their tensors; without a graph only this rule sees it"},
+       "ends of slots are known with their tensors; without a graph only this rule sees the fault"},
       {"host-contract", "a bucket of inputs", one_rank,
        [](Edit& e) {
          add_input(e, "bucket", {graph::DType::i32, {16}}, 0).slots = {{"tokens", {}, 0},
@@ -428,8 +429,8 @@ std::vector<Row> buffer_rows() {
        [](Edit& e) { e.task("linear").workspace = e.cls().arena_bytes - 64; }},
       {"buffer-planned", "a buffer that is used but has no place", one_rank,
        [](Edit& e) {
-         // The first buffer of the arena: with the rule off, "no offset" reads as -1, and nothing
-         // else lies there at that time.
+         // Takes the first buffer of the arena: with the rule off, "no offset" reads as -1, and no
+         // other buffer is alive there.
          for (program::Buffer& b : e.cls().buffers) {
            if (b.kind == BufferKind::step && b.offset == 0) {
              b.offset = kNone;
@@ -440,7 +441,7 @@ std::vector<Row> buffer_rows() {
   };
 }
 
-std::vector<Row> task_rows() {
+std::vector<FaultCase> task_cases() {
   return {
       {"operand-types", "a buffer of another shape and the same size", one_rank,
        [](Edit& e) {
@@ -456,7 +457,7 @@ std::vector<Row> task_rows() {
              t.in.push_back(t.in[0]);
            },
        .only_refused = true},
-      {"deps-earlier", "a task in front of what it waits for", two_ranks,
+      {"deps-earlier", "a task before its dependency", two_ranks,
        [](Edit& e) {
          const TaskId reduce = e.find("all_reduce");
          const TaskId before = e.at(reduce).deps.back();
@@ -468,7 +469,7 @@ std::vector<Row> task_rows() {
            t.lane = Lane::host;
          }
        },
-       "space-fits", "which says it of their memory"},
+       "space-fits", "it refuses the memory of their operands"},
       {"space-fits", "a kernel that reads the host's memory", one_rank,
        [](Edit& e) {
          e.buffer(e.task("swiglu").in[0]).space = Space::host;
@@ -487,7 +488,7 @@ std::vector<Row> task_rows() {
          copy.lane = Lane::d2h;
          e.insert(at + 1, std::move(copy));
        }},
-      {"space-fits", "a copy from the host of what lies on the device", one_rank,
+      {"space-fits", "a copy from the host of a device buffer", one_rank,
        [](Edit& e) {
          const TaskId at = e.find("swiglu");
          const BufferId from = e.at(at).out[0];
@@ -501,7 +502,7 @@ std::vector<Row> task_rows() {
            t.lane = Lane::compute;
          }
        },
-       "lane-recomputed", "which says it of communication; this one of kernels as well"},
+       "lane-recomputed", "it refuses communication only; this rule refuses kernels too"},
       {"lane-recomputed", "a collective in the lane of the network, inside a node", two_ranks,
        [](Edit& e) {
          e.task("all_reduce", -1).lane = Lane::inter;
@@ -512,7 +513,7 @@ std::vector<Row> task_rows() {
          e.task("recv", -1).lane = Lane::inter_rx;
          e.replan();
        }},
-      {"lane-recomputed", "ranks on nodes of their own that meet as if in one", two_ranks,
+      {"lane-recomputed", "ranks on different nodes in the lane of one node", two_ranks,
        [](Edit& e) { e.program.ranks_per_node = 1; }},
       {"peer-exists", "a kernel with a peer", two_stages,
        [](Edit& e) { e.task("swiglu").peer_axis = e.axis("pp"); }},
@@ -525,7 +526,7 @@ std::vector<Row> task_rows() {
        .start = two_stages,
        .edit = [](Edit& e) { e.task("send").peer_axis = kNone; },
        .only_refused = true},
-      {"peer-exists", "a message to oneself", two_ranks,
+      {"peer-exists", "a message to the rank itself", two_ranks,
        [](Edit& e) {
          const BufferId b = copy_of_norm(e), to = e.add_like(b);
          e.append(e.make_message("send", b, e.axis("edp"), 0, 900));
@@ -541,7 +542,7 @@ std::vector<Row> task_rows() {
        [](Edit& e) {
          e.task("swiglu").peer_by = e.program.intern({0, {e.axis("edp")}, {1, -1}});
        }},
-      {"peer-exists", "a message to oneself by a table", two_ranks,
+      {"peer-exists", "a message to the rank itself by a table", two_ranks,
        [](Edit& e) {
          exchange_by_table(e, {-1, -1}, {-1, -1});
        }},
@@ -554,8 +555,8 @@ std::vector<Row> task_rows() {
          exchange_by_table(e, {0, 0, 0, 1}, {0, -2, 0, -2});
        },
        "send-unmatched",
-       "who receives names one rank that sends: no receive has the way back of such a send"},
-      {"begins-named", "a begin of a letter that goes by no position", one_rank,
+       "a receive names one sender, so no receive has the inverse way of such a send"},
+      {"begins-named", "a begin of a letter that is not positional", one_rank,
        [](Edit& e) {
          e.task("rms_norm").begins = {{'a', 8, kNone}};
        }},
@@ -563,16 +564,16 @@ std::vector<Row> task_rows() {
        [](Edit& e) {
          e.task("attention").begins = {{'t', 0, kNone}, {'t', 8, kNone}};
        }},
-      {"begins-named", "a begin that nothing can be added to", one_rank,
+      {"begins-named", "a begin so large that sums overflow", one_rank,
        [](Edit& e) {
          e.task("embedding_dw").begins = {{'v', std::numeric_limits<int64_t>::max(), kNone}};
        },
-       "begin-fits", "it is not where the vocabulary begins; this rule stops before anybody adds"},
+       "begin-fits", "the vocabulary begins elsewhere; this rule refuses before any addition"},
       {"begins-named", "a begin of a message", two_stages,
        [](Edit& e) {
          e.task("send").begins = {{'a', 0, kNone}};
        }},
-      {"accumulate-allowed", "an accumulation that the kernel does not do", one_rank,
+      {"accumulate-allowed", "an accumulation that the kernel does not support", one_rank,
        [](Edit& e) {
          const BufferId b = e.task("swiglu").out[0];
          const graph::Attrs type{{"type", graph::to_string(e.buffer(b).type)}};
@@ -617,12 +618,13 @@ std::vector<Row> task_rows() {
                       e.add_rows(base, rows / 2, rows)};
          e.insert(at + 1, std::move(twice));
        }},
-      {"in-place-declared", "an update that goes elsewhere", one_rank,
+      {"in-place-declared", "an update into another buffer", one_rank,
        [](Edit& e) {
          const BufferId other = e.add_like(e.task("adamw").out[0]);
          e.task("adamw").out[0] = other;
        },
-       "final-value", "the parameter keeps its old value; without a graph only this rule sees it"},
+       "final-value",
+       "the parameter keeps its old value; without a graph only this rule sees the fault"},
       {"inputs-read-only", "a task that writes an input", one_rank,
        [](Edit& e) {
          e.append(e.make("copy", {}, {e.named("positions", 0)}, {e.named("targets", 0)}));
@@ -632,10 +634,10 @@ std::vector<Row> task_rows() {
 
 }  // namespace
 
-std::vector<Row> structure_rows() {
-  std::vector<Row> list;
+std::vector<FaultCase> structure_cases() {
+  std::vector<FaultCase> list;
   for (const auto& part :
-       {id_rows(), symbol_rows(), kind_rows(), group_rows(), buffer_rows(), task_rows()}) {
+       {id_cases(), symbol_cases(), kind_cases(), group_cases(), buffer_cases(), task_cases()}) {
     list.insert(list.end(), part.begin(), part.end());
   }
   return list;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults of order: messages and collectives that do not pair, waits in a cycle, unordered accesses.
+// Implements: order_cases (rules_util.h), unmatched messages and collectives, deadlocks, unordered
+// accesses.
 #include "tests/check/rules_util.h"
 
 namespace hocket::check::test {
 namespace {
 
-constexpr int32_t kTag = 900;  // no message of a lowered program has it
+constexpr int32_t kTag = 900;  // unused by lowered programs
 
 graph::TensorType f32(graph::Dims dims) { return {graph::DType::f32, std::move(dims)}; }
 
@@ -29,7 +30,7 @@ void reduce_zeros(Edit& e, int64_t n, int32_t c) {
   e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {b}, {b}, c), c);
 }
 
-std::vector<Row> meeting_rows() {
+std::vector<FaultCase> meeting_cases() {
   return {
       {"send-unmatched", "a message that nobody receives", two_stages,
        [](Edit& e) {
@@ -40,7 +41,7 @@ std::vector<Row> meeting_rows() {
        [](Edit& e) {
          e.append(e.make_message("recv", e.add_buffer(f32({4})), e.axis("pp"), 1, kTag));
        },
-       "deadlock", "the receive waits for ever; this rule says for what"},
+       "deadlock", "the receive waits forever; this rule names the missing message"},
       {"message-type", "a message of another size than is expected", two_stages,
        [](Edit& e) { send_zeros(e, 4, 8); }},
       {"tag-shared", "messages of one tag by two ways that lead a rank to one peer", four_ranks,
@@ -62,13 +63,13 @@ std::vector<Row> meeting_rows() {
        }},
       {"collective-unmatched", "a collective that one stage leaves out", two_stages,
        [](Edit& e) { reduce_zeros(e, 4, 0); }, "deadlock",
-       "the collective waits for ever; this rule says for whom"},
+       "the collective waits forever; this rule names the missing class"},
       {"collective-differs", "stages that reduce different sizes together", two_stages,
        [](Edit& e) {
          reduce_zeros(e, 4, 0);
          reduce_zeros(e, 8, 1);
        },
-       "deadlock", "such a meeting is taken never to end"},
+       "deadlock", "an incomplete meeting never ends in the abstract run"},
       {"deadlock", "two stages that both receive before they send", two_stages,
        [](Edit& e) {
          for (int32_t c = 0; c < 2; ++c) {
@@ -80,7 +81,7 @@ std::vector<Row> meeting_rows() {
        }},
       {"deadlock", "two collectives whose members wait for each other", tied_stages,
        [](Edit& e) {
-         // Stage 1 receives what stage 0 sends after the collective, before it takes part itself.
+         // Stage 0 sends after the collective; stage 1 receives that before it takes part.
          reduce_zeros(e, 4, 0);
          e.append(e.make_message("send", zeros(e, 4), e.axis("pp"), 1, kTag));
          e.append(e.make_message("recv", e.add_buffer(f32({4}), 1), e.axis("pp"), -1, kTag, 1), 1);
@@ -89,13 +90,13 @@ std::vector<Row> meeting_rows() {
   };
 }
 
-std::vector<Row> race_rows() {
+std::vector<FaultCase> race_cases() {
   return {
       {"race", "a read that does not wait for the write", two_ranks,
        [](Edit& e) { e.task("all_reduce").deps.clear(); }},
       {"race", "a write that does not wait for the read", one_rank,
        [](Edit& e) {
-         // The copy reads what the next micro-batch's gradients are added to.
+         // The copy reads the buffer to which the next micro-batch adds its gradients.
          const TaskId at = e.find("embedding_dw");
          const BufferId from = e.at(at).out[0], to = e.add_like(from, 0, Space::host);
          Task copy = e.make("copy", {}, {from}, {to});
@@ -128,7 +129,7 @@ std::vector<Row> race_rows() {
        }},
       {"race", "a buffer in the workspace of the one task that may still run", one_rank,
        [](Edit& e) {
-         // What writes it waits for all tasks of the lane before that one.
+         // The writer waits for all tasks of the lane before that one.
          TaskId last = 0;
          for (TaskId i = 0; i < (e.cls().tasks.size()); ++i) {
            if (e.kind(e.at(i)).workspace > 0) {
@@ -144,7 +145,8 @@ std::vector<Row> race_rows() {
        }},
       {"race", "a part of a buffer in memory that is still copied from", one_rank,
        [](Edit& e) {
-         // The first part waits for the copy, the second one only for what was written there.
+         // The first part waits for the copy, the second part only for the writer of the old
+         // buffer.
          const BufferId old = zeros(e, 64);
          const TaskId wrote = e.cls().tasks.size() - 1;
          Task copy = e.make("copy", {}, {old}, {e.add_like(old, 0, Space::host)});
@@ -166,10 +168,10 @@ std::vector<Row> race_rows() {
          const TaskId at = e.find("linear");
          e.at(at).workspace = e.buffer(e.at(at).in[0]).offset;
        },
-       "overwritten", "what reads the operand later finds it gone"},
+       "overwritten", "a later reader of the operand finds its memory taken"},
       {"race", "a buffer in host memory that is still copied from", one_rank,
        [](Edit& e) {
-         // Down, and the next one down into the same place, while the first is copied up again.
+         // A second copy to the host overwrites the first while that is copied back to the device.
          const TaskId at = e.find("embedding");
          const BufferId from = e.at(at).out[0];
          const BufferId first = e.add_like(from, 0, Space::host);
@@ -187,7 +189,7 @@ std::vector<Row> race_rows() {
          again.deps = {at};
          e.insert(at + 3, std::move(again), 0, false);
        }},
-      {"read-before-write", "a read of what nothing wrote", one_rank,
+      {"read-before-write", "a read of an unwritten buffer", one_rank,
        [](Edit& e) {
          const BufferId from = e.add_buffer(f32({4})), to = e.add_buffer(f32({4}));
          e.append(e.make("copy", {}, {from}, {to}));
@@ -197,9 +199,9 @@ std::vector<Row> race_rows() {
 
 }  // namespace
 
-std::vector<Row> order_rows() {
-  std::vector<Row> list = meeting_rows();
-  for (const Row& row : race_rows()) {
+std::vector<FaultCase> order_cases() {
+  std::vector<FaultCase> list = meeting_cases();
+  for (const FaultCase& row : race_cases()) {
     list.push_back(row);
   }
   return list;

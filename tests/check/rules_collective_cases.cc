@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults of what collectives do to values: reductions, gathers, scatters and exchanges of what does
-// not lie as they need it.
+// Implements: collective_cases (rules_util.h), faults of reductions, gathers, scatters, exchanges
+// and transfers: values in layouts that they can't take.
 #include "collectives/comm_op.h"
 #include "tests/check/rules_util.h"
 
@@ -9,9 +9,8 @@ namespace {
 
 graph::TensorType i64(graph::Dims dims) { return {graph::DType::i64, std::move(dims)}; }
 
-/// A program of experts, and its tasks of the first micro-batch around the exchange. Collectives
-/// are inserted after the exchange, and then the memory is planned again: all operands are still
-/// alive.
+/// The tasks around the first exchange of an MoE program. Collectives are inserted after the
+/// exchange, where all operands are still alive; then the memory is planned again.
 struct Exchange {
   explicit Exchange(Edit& edit) : e(edit), after(e.find("all_to_all") + 1) {}
   BufferId counts() { return e.task("route_plan").out[0]; }           // edp:P ep:P
@@ -24,7 +23,7 @@ struct Exchange {
     Task t = e.make_collective(op, attrs, std::move(axes), std::move(in), std::move(out));
     e.insert(after++, std::move(t));
   }
-  /// size_exchange over one axis; returns the buffer of the sizes.
+  /// Inserts a size_exchange over one axis, and returns the buffer of the sizes.
   BufferId exchange_sizes(BufferId from, int32_t axis) {
     const int64_t experts = e.buffer(from).type.dims[0];
     const int64_t ranks = e.program.roles[0].mesh.axes[axis].size;
@@ -33,7 +32,7 @@ struct Exchange {
     add("size_exchange", {}, {axis}, {from}, {sizes, local});
     return sizes;
   }
-  /// The other output of the last size_exchange.
+  /// Returns the other output of the last size_exchange.
   BufferId local_of(BufferId sizes) const { return sizes + 1; }
   BufferId exchange_rows(BufferId from, BufferId sizes, int32_t axis, int64_t split, int64_t to) {
     const graph::Attrs attrs{{"from", split}, {"to", to}};
@@ -49,7 +48,7 @@ struct Exchange {
   TaskId after;
 };
 
-/// An edit: `change` works on the exchange, then the program is planned again.
+/// Returns an edit that applies `change` to the exchange, and plans the program again.
 std::function<void(Edit&)> with_exchange(void (*change)(Exchange&)) {
   return [change](Edit& e) {
     Exchange x(e);
@@ -58,9 +57,9 @@ std::function<void(Edit&)> with_exchange(void (*change)(Exchange&)) {
   };
 }
 
-std::vector<Row> reduction_rows() {
+std::vector<FaultCase> reduction_cases() {
   return {
-      {"reduce-replicated", "a sum of what is whole", two_ranks,
+      {"reduce-replicated", "a sum of a replicated value", two_ranks,
        [](Edit& e) {
          const BufferId from = e.named("model.norm.weight"), to = e.add_like(from);
          e.append(e.make_collective("all_reduce", {}, {e.axis("edp")}, {from}, {to}));
@@ -81,9 +80,9 @@ std::vector<Row> reduction_rows() {
                     c);
          }
        }},
-      {"classes-reduce-only", "the greatest of what the stages are to add up", two_stages,
+      {"classes-reduce-only", "a maximum of values that the stages should add", two_stages,
        [](Edit& e) {
-         // The squares of gradients of which every stage has some: the sums become maxima.
+         // Every stage has some of the gradients' squares; their sums become maxima.
          for (int32_t c = 0; c < 2; ++c) {
            for (Task& t : e.cls(c).tasks) {
              if (t.group == kNone || e.program.groups[t.group].axes[0] != e.axis("pp")) continue;
@@ -93,10 +92,9 @@ std::vector<Row> reduction_rows() {
            }
          }
        }},
-      {"classes-differ", "two sums that one of two classes adds up the other way round",
-       two_stages_two_ranks,
+      {"classes-differ", "two sums that one of two classes exchanges", two_stages_two_ranks,
        [](Edit& e) {
-         // Consistent in itself: only the ranks of stage 0 that meet it get the sums of each other.
+         // Consistent in the class itself: only ranks of stage 0 get the sums exchanged.
          for (const int32_t stage : {0, 1}) {
            const BufferId weight =
                e.named(stage == 0 ? "model.embed_tokens.weight" : "lm_head.weight", kNone, stage);
@@ -114,8 +112,7 @@ std::vector<Row> reduction_rows() {
            std::swap((*list)[0], (*list)[1]);
          }
        }},
-      {"classes-differ", "a message that is another one from one of two classes",
-       two_stages_two_ranks,
+      {"classes-differ", "different messages from two classes of senders", two_stages_two_ranks,
        [](Edit& e) {
          split_class(e.program, 0, e.axis("edp"), 1);
          Task& send = e.task("send", 0, 2);
@@ -141,7 +138,7 @@ std::vector<Row> reduction_rows() {
                                                   {e.axis("edp")}, {from}, {e.add_buffer(all)}));
            },
        .only_refused = true},
-      {"gather-layout", "a gather of what is whole", two_ranks,
+      {"gather-layout", "a gather of a replicated value", two_ranks,
        [](Edit& e) {
          const BufferId to = e.add_buffer({graph::DType::f32, {32}});
          e.append(e.make_collective("all_gather", {{"dim", int64_t{0}}}, {e.axis("edp")},
@@ -153,13 +150,13 @@ std::vector<Row> reduction_rows() {
          x.add("all_gather", {{"dim", int64_t{0}}}, {x.e.axis("ep")}, {x.rows()},
                {x.e.add_buffer(all)});
        })},
-      {"scatter-layout", "a scatter of what is whole", two_ranks,
+      {"scatter-layout", "a scatter of a replicated value", two_ranks,
        [](Edit& e) {
          const BufferId to = e.add_buffer({graph::DType::f32, {8}});
          e.append(e.make_collective("reduce_scatter", {{"dim", int64_t{0}}}, {e.axis("edp")},
                                     {e.named("model.norm.weight")}, {to}));
        }},
-      {"reduce-monoid", "the greatest of what is to be added up", two_ranks,
+      {"reduce-monoid", "a maximum of partial sums", two_ranks,
        [](Edit& e) {
          const TaskId at = e.find("embedding_dw", -1);
          const BufferId to = e.add_like(e.at(at).out[0]);
@@ -168,7 +165,7 @@ std::vector<Row> reduction_rows() {
        }},
       {"reduce-overlap", "a sum of parts that have addends in common", four_ranks,
        [](Edit& e) {
-         // Every rank adds the part of its neighbour to its own, and all are added up.
+         // Every rank adds its neighbour's part to its own, and the sums are reduced.
          const TaskId at = e.find("embedding_dw", -1);
          const BufferId grad = e.at(at).out[0];
          const BufferId part = e.add_like(grad), sum = e.add_like(grad), all = e.add_like(grad);
@@ -180,7 +177,7 @@ std::vector<Row> reduction_rows() {
   };
 }
 
-std::vector<Row> exchange_rows() {
+std::vector<FaultCase> exchange_cases() {
   return {
       {"exchange-axis", "an exchange over two axes", four_experts, with_exchange([](Exchange& x) {
          x.add("size_exchange", {}, {x.e.axis("edp"), x.e.axis("ep")}, {x.counts()},
@@ -189,7 +186,7 @@ std::vector<Row> exchange_rows() {
       {"exchange-counts", "sizes from counts that were summed already", four_experts,
        with_exchange(
            [](Exchange& x) { x.exchange_sizes(x.e.task("all_reduce").out[1], x.e.axis("ep")); })},
-      {"exchange-counts", "sizes from what is no count", four_experts,
+      {"exchange-counts", "sizes from a value that is no count", four_experts,
        with_exchange([](Exchange& x) {
          const BufferId zero = x.e.add_buffer(i64({8}));
          x.e.insert(x.after++, x.e.make("zero", {{"type", std::string("i64[8]")}}, {}, {zero}));
@@ -206,7 +203,7 @@ std::vector<Row> exchange_rows() {
          e.replan();
        }},
       {"exchange-sizes", "sizes of other tokens", four_experts, with_exchange([](Exchange& x) {
-         // Summed over edp first: the rows of all those ranks, not of this one.
+         // Summed over edp first, the counts are of the rows of all these ranks.
          const BufferId sum = x.e.add_like(x.counts());
          x.add("all_reduce", {}, {x.e.axis("edp")}, {x.counts()}, {sum});
          const BufferId sizes = x.exchange_sizes(sum, x.e.axis("ep"));
@@ -227,7 +224,7 @@ std::vector<Row> exchange_rows() {
   };
 }
 
-/// A second role of one rank, to which all ranks of the first give a part of a buffer.
+/// A second role of one rank, to which all ranks of the first role give a part of a buffer.
 struct Between {
   explicit Between(Edit& edit) : e(edit) {
     e.program.roles.push_back({"other", {{{"x", 1}}}});
@@ -264,7 +261,7 @@ graph::TensorType longer(graph::TensorType type, int64_t times, int64_t more = 0
   return type;
 }
 
-std::vector<Row> transfer_rows() {
+std::vector<FaultCase> transfer_cases() {
   return {
       {"transfer-layout", "parts that begin elsewhere than the task says", two_ranks,
        [](Edit& e) {
@@ -282,7 +279,7 @@ std::vector<Row> transfer_rows() {
          b.give(part);
          b.take(e.buffer(sum).type);
        }},
-      {"transfer-covers", "more than there is of a tensor", two_ranks,
+      {"transfer-covers", "more rows than the tensor has", two_ranks,
        [](Edit& e) {
          Between b(e);
          const BufferId tokens = e.named("tokens", 0);
@@ -309,7 +306,7 @@ std::vector<Row> transfer_rows() {
          const BufferId rows = e.task("route_plan").out[1];
          b.give(rows);
          b.take(e.buffer(rows).type);
-         e.replan();  // they live until then
+         e.replan();  // keeps the row numbers alive until then
        }},
       {"collective-differs", "a transfer that both roles take", two_ranks,
        [](Edit& e) {
@@ -318,7 +315,7 @@ std::vector<Row> transfer_rows() {
          e.append(b.end({}, {e.add_buffer(type)}, 0));
          b.take(type);
        },
-       "deadlock", "such a meeting is taken never to end"},
+       "deadlock", "an incomplete meeting never ends in the abstract run"},
       {.rule = "group-fits",
        .fault = "a transfer inside a role",
        .start = two_ranks,
@@ -357,9 +354,9 @@ std::vector<Row> transfer_rows() {
 
 }  // namespace
 
-std::vector<Row> collective_rows() {
-  std::vector<Row> list = reduction_rows();
-  for (const auto& rows : {exchange_rows(), transfer_rows()}) {
+std::vector<FaultCase> collective_cases() {
+  std::vector<FaultCase> list = reduction_cases();
+  for (const auto& rows : {exchange_cases(), transfer_cases()}) {
     list.insert(list.end(), rows.begin(), rows.end());
   }
   return list;

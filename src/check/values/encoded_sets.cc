@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/values/families.h"
+#include "check/values/encoded_sets.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@ namespace hocket::check {
 
 using graph::CutId;
 
-FamilyId Families::intern(Sets sets) {
+FamilyId EncodedSets::intern(Sets sets) {
   std::sort(sets.begin(), sets.end());
   sets.erase(std::unique(sets.begin(), sets.end()), sets.end());
   const auto [known, fresh] = index_.try_emplace(sets, families_.size());
@@ -22,7 +22,7 @@ FamilyId Families::intern(Sets sets) {
   return known->second;
 }
 
-std::string Families::shares_of(const Sets& sets) const {
+std::string EncodedSets::shares_of(const Sets& sets) const {
   std::set<std::string> shares;
   for (const std::vector<Addends>& addends : sets) {
     std::string share;
@@ -43,7 +43,7 @@ std::string Families::shares_of(const Sets& sets) const {
   return text;
 }
 
-AxisMask Families::axes(FamilyId id) const {
+AxisMask EncodedSets::axes(FamilyId id) const {
   AxisMask axes = 0;
   for (const std::vector<Addends>& addends : families_[id]) {
     for (const Addends& part : addends) {
@@ -53,7 +53,7 @@ AxisMask Families::axes(FamilyId id) const {
   return axes;
 }
 
-FamilyId Families::unite(FamilyId left, FamilyId right) {
+FamilyId EncodedSets::unite(FamilyId left, FamilyId right) {
   if (left == right) return left;
   const auto [known, fresh] = unions_.try_emplace({left, right}, FamilyId{});
   if (fresh) {
@@ -64,7 +64,7 @@ FamilyId Families::unite(FamilyId left, FamilyId right) {
   return known->second;
 }
 
-FamilyId Families::from_peer(FamilyId id, const graph::Shift& shift) {
+FamilyId EncodedSets::from_peer(FamilyId id, const graph::Shift& shift) {
   if (!(axes(id) & graph::axis_bit(shift.axis))) return id;
   const auto [known, fresh] = from_peers_.try_emplace({id, shift}, FamilyId{});
   if (fresh) {
@@ -79,7 +79,7 @@ FamilyId Families::from_peer(FamilyId id, const graph::Shift& shift) {
   return known->second;
 }
 
-FamilyId Families::at(FamilyId id, AxisMask over, const graph::Coords& coords) {
+FamilyId EncodedSets::at(FamilyId id, AxisMask over, const graph::Coords& coords) {
   Sets sets = families_[id];
   for (std::vector<Addends>& addends : sets) {
     for (Addends& part : addends) {
@@ -89,7 +89,7 @@ FamilyId Families::at(FamilyId id, AxisMask over, const graph::Coords& coords) {
   return intern(std::move(sets));
 }
 
-FamilyId Families::over_all(FamilyId id, AxisMask over) {
+FamilyId EncodedSets::over_all(FamilyId id, AxisMask over) {
   const FamilyId before = settled(id);
   const AxisMask differ = axes(before) & over;
   if (differ == 0) return before;
@@ -105,7 +105,7 @@ FamilyId Families::over_all(FamilyId id, AxisMask over) {
   return known->second;
 }
 
-FamilyId Families::settled(FamilyId id) {
+FamilyId EncodedSets::settled(FamilyId id) {
   const auto [known, fresh] = settled_.try_emplace(id, id);
   if (!fresh) return known->second;
   FamilyId settled = id;
@@ -124,14 +124,14 @@ FamilyId Families::settled(FamilyId id) {
   return settled;
 }
 
-/// The parts of one base at one coordinate after another.
-class Families::Joining {
+/// Joins the parts of one base, coordinate by coordinate, and compares the losses between these.
+class EncodedSets::Joining {
  public:
-  Joining(Families& families, std::span<const Part> parts, CutId wanted, int64_t extent,
+  Joining(EncodedSets& families, std::span<const Part> parts, CutId wanted, int64_t extent,
           int64_t size)
       : families_(families), parts_(parts), wanted_(wanted), extent_(extent), size_(size) {}
 
-  /// The sets of the parts that overlap what is wanted.
+  /// Returns the sets of the parts that overlap the wanted region at a coordinate.
   FamilyId at(const graph::Coords& coords) {
     graph::CutTable& cuts = families_.cuts_;
     Sets all;
@@ -156,7 +156,7 @@ class Families::Joining {
     return families_.intern(std::move(all));
   }
 
-  /// True if no index of the same addends lost something of other sets at another coordinate.
+  /// True if every index of the same addends lost the same sets at all coordinates.
   bool same() const {
     bool same = same_;
     FamilyId of{kNone};
@@ -179,16 +179,17 @@ class Families::Joining {
     }
   }
 
-  Families& families_;
+  EncodedSets& families_;
   std::span<const Part> parts_;
   CutId wanted_;
   int64_t extent_, size_;
-  /// By addends and the first index: the end, and what was lost.
+  /// By addends and first index of a run: its end, and the sets that were lost.
   std::map<std::pair<FamilyId, int64_t>, std::pair<int64_t, FamilyId>> lost_;
   bool same_ = true;
 };
 
-FamilyId Families::join(std::span<const Part> parts, CutId wanted, int64_t extent, int64_t size) {
+FamilyId EncodedSets::join(std::span<const Part> parts, CutId wanted, int64_t extent,
+                           int64_t size) {
   const auto [known, fresh] = joins_.try_emplace(
       {std::vector(parts.begin(), parts.end()), wanted, extent, size}, FamilyId{kNone});
   if (!fresh) return known->second;
@@ -206,7 +207,7 @@ FamilyId Families::join(std::span<const Part> parts, CutId wanted, int64_t exten
   return known->second;
 }
 
-double Families::size_of(const std::vector<Addends>& addends) const {
+double EncodedSets::size_of(const std::vector<Addends>& addends) const {
   double size = 1;
   for (const Addends& part : addends) {
     const int64_t cells = cuts_[part.set].cells;
@@ -215,9 +216,9 @@ double Families::size_of(const std::vector<Addends>& addends) const {
   return size;
 }
 
-FamilyId Families::by_coordinate(AxisMask axes, const std::vector<FamilyId>& families) {
-  // As many functions as the most that a coordinate has, each of sets that are as large everywhere,
-  // as far as may be; where there are fewer, the last one again.
+FamilyId EncodedSets::by_coordinate(AxisMask axes, const std::vector<FamilyId>& families) {
+  // Makes as many functions as the largest number of sets at any coordinate. Sorting by size lets a
+  // function have sets of equal size everywhere, if possible; missing sets repeat the last one.
   size_t most = 0;
   std::vector<Sets> ordered;
   for (const FamilyId family : families) {
@@ -251,7 +252,7 @@ FamilyId Families::by_coordinate(AxisMask axes, const std::vector<FamilyId>& fam
   return intern(std::move(made));
 }
 
-std::string Families::text(FamilyId id) const {
+std::string EncodedSets::text(FamilyId id) const {
   constexpr size_t kMost = 8;
   std::string text;
   for (size_t i = 0; i < families_[id].size(); ++i) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pairs messages, and collectives over several classes, then runs the lanes abstractly: finds
-// unmatched messages, disagreeing collectives and deadlocks, and has hazards and values look at
-// every task once in an order that respects lanes, dependencies, messages and meetings.
+// Order of tasks across ranks: pairs messages, and collectives over several classes, then runs the
+// lanes abstractly. Refuses unmatched messages, disagreeing collectives and deadlocks. Visits every
+// task once, for hazards and values, in an order that respects lanes, dependencies, messages and
+// meetings.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +14,22 @@
 #include "check/abstract_run.h"
 #include "check/context.h"
 #include "check/hazards.h"
-#include "check/values/values.h"
+#include "check/values/interpreter.h"
 
 namespace hocket::check {
 
-class Sweep {
+class OrderChecker {
  public:
-  explicit Sweep(Context& ctx) : ctx_(ctx) {}
+  explicit OrderChecker(Context& ctx) : ctx_(ctx) {}
 
-  /// Pairs sends with receives and the collectives that cross classes; reports what does not pair.
+  /// Pairs sends with receives, and collectives that cross classes. Reports those without a
+  /// partner.
   void match();
-  /// Runs all lanes, with sends that complete alone. `values` may be null (no reference). False if
-  /// some lanes got stuck, which is reported.
-  bool run(Hazards& hazards, Values* values);
-  /// For a program that ends when sends complete alone: who waits for whom when a send waits for
-  /// its receiver instead, or "" if it ends then, too.
+  /// Runs all lanes, with sends that complete alone. `interpreter`: null without a reference.
+  /// Returns false, and reports, if some lanes get stuck.
+  bool run(Hazards& hazards, Interpreter* interpreter);
+  /// Returns the cycle of waits if sends waited for their receivers; "" if the program ends then,
+  /// too. Requires: run() returned true.
   std::string stuck_when_sends_wait() const;
 
   int64_t num_messages() const { return num_messages_; }
@@ -35,18 +37,19 @@ class Sweep {
 
  private:
   struct Message;
-  /// By class, in issue order.
+  /// Tasks by class, in issue order.
   using ByClass = std::vector<std::vector<int32_t>>;
   void match_messages();
-  /// Refuses messages of one tag that some rank of the class sends to one rank by two ways.
-  void tell_shared_tags(ClassId cls);
-  /// The ends of the messages of one channel.
+  /// Refuses messages of one tag that a rank of the class sends to one peer by two ways.
+  void report_shared_tags(ClassId cls);
+  /// Pairs the ends of the messages of one channel.
   void match_channel(std::span<const Message> ends);
   void pair(int32_t send, int32_t receive);
   void partner(int32_t task, int32_t other);
   void report_unmatched(int32_t message, bool send, ClassId other);
   void match_collectives();
-  /// The k-th collective of a group in each of these classes, which meet as `sorts` says.
+  /// Pairs the k-th collective of a group in these classes. `sorts`: the classes that meet, by sort
+  /// of instance.
   Matching::Meeting meet(const std::vector<ClassId>& classes,
                          const std::vector<std::vector<ClassId>>& sorts, size_t k,
                          const ByClass& by_class);
