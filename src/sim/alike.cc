@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks one rank can stand for: the coarsest partition of the ranks of every class whose
-// parts meet the same parts, at the same cost, over links that are shared by the same; found by
-// splitting what differs until nothing does (colour refinement, as in the minimisation of
-// automata).
+// Implements: TablesBuilder::find_kinds and representatives (tables_builder.h). Groups ranks that
+// behave identically, so that one rank per group is simulated. The groups are the coarsest
+// partition in which equivalent ranks take part in equivalent collectives and messages, at equal
+// cost, over links with equivalent loads. Computed by colour refinement, as in the minimisation of
+// automata.
 #include <algorithm>
 
 #include "base/error.h"
@@ -12,7 +13,7 @@ namespace hocket::sim {
 
 namespace {
 
-/// Numbers of what is asked about, in the order of the first question.
+/// Numbers distinct keys 0, 1, ... in the order of their first appearance.
 template <typename Key>
 class Numbers {
  public:
@@ -29,7 +30,8 @@ class Numbers {
 }  // namespace
 
 bool TablesBuilder::find_kinds(int32_t world, bool links) {
-  // Kinds are numbered by their lowest ranks. With links it goes on from what there is without.
+  // Groups are numbered by their lowest ranks. With links, refinement continues from the partition
+  // found without them.
   int32_t kinds = 0;
   if (links) {
     kinds = *std::max_element(kind_of_.begin(), kind_of_.end()) + 1;
@@ -42,7 +44,7 @@ bool TablesBuilder::find_kinds(int32_t world, bool links) {
     kinds = first.size();
   }
   for (int32_t before = 0; before < kinds;) {
-    if (before > 0 && kinds > world / 2) return false;  // nothing worth it is saved
+    if (before > 0 && kinds > world / 2) return false;  // too few ranks would be saved
     before = kinds;
     kinds = split_kinds(links);
   }
@@ -50,8 +52,8 @@ bool TablesBuilder::find_kinds(int32_t world, bool links) {
 }
 
 int32_t TablesBuilder::split_kinds(bool links) {
-  // What a meeting, or a message, is to those that take part: by the kinds of all of them, and then
-  // by the links that it shares.
+  // A meeting or message is coloured by the groups of all its ranks, then by the links that it
+  // shares.
   Numbers<std::tuple<GroupId, int32_t, std::vector<int32_t>>> of_meetings;
   Numbers<std::tuple<int32_t, int32_t, int32_t, int32_t>> of_sendings;
   std::vector<int32_t> met, sent;

@@ -45,8 +45,8 @@ void Bubbles::collective_begins(int32_t rank, uint8_t lane, const Late& late, in
 void Bubbles::message_begins(int32_t rank, TaskId receive, int32_t sender, TaskId send,
                              int64_t idle_ns) {
   if (one_place_) return;
-  // A schedule in both directions puts two neighbouring stages on two ranks that have both: there
-  // the ends of the message say which of them it goes between.
+  // In a bidirectional schedule two neighbouring stages may share both of their ranks. The tasks at
+  // the two ends of the message then give the stages that it connects.
   const program::Program& p = *t_.program;
   const bool between_stages =
       p.classes[t_.cls[rank]].tasks[receive].stage != p.classes[t_.cls[sender]].tasks[send].stage;
@@ -58,7 +58,8 @@ void Bubbles::message_begins(int32_t rank, TaskId receive, int32_t sender, TaskI
 void Bubbles::hold(Rank& rank, uint8_t lane, int64_t idle_ns) {
   Running& running = rank.running[lane];
   if (running.settled_ns != rank.settled_ns) {
-    // A task has computed since it started: only what came after that is still to be told apart.
+    // The rank has computed since the task started. Only the idle time after that is still to be
+    // attributed.
     running.settled_ns = running.since_idle_ns = rank.settled_ns;
     running.bubble_ns = 0;
   }
@@ -80,8 +81,8 @@ void Bubbles::end(int32_t rank, TaskId task, bool computes, int64_t now) {
 }
 
 int64_t Bubbles::bubble_behind(int32_t rank, TaskId task, int64_t now) const {
-  // Of several that ended at the same time, each would have held the task as long: the bubble
-  // counts.
+  // Of several tasks that ended at the same time, each would have delayed this one equally. The
+  // bubble takes precedence.
   const Rank& here = ranks_[rank];
   if (here.ended_ns != now || here.ended.empty()) return 0;
   const std::vector<TaskId>& deps = t_.program->classes[t_.cls[rank]].tasks[task].deps;

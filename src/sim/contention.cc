@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounds on what links may have to carry, and the symmetry of who shares them.
+// Upper bounds on the load of links, and the symmetry between transfers that share them.
 #include "sim/contention.h"
 
 #include <algorithm>
@@ -22,16 +22,16 @@ int32_t Contention::add(Place place) {
 }
 
 void Contention::settle() {
-  // A queue of a rank does one transfer at a time. So what a link may have to carry is at most the
-  // sum, over the queues of the ranks that its places count for, of the largest share in each. Of
-  // an uplink it is less: all that passes because of a rank passes one link beside it, too, which
-  // carries no more than it can, so that what comes of these is at most that link's all.
+  // A queue of a rank runs one transfer at a time. Therefore the load of a link is at most the sum,
+  // over the queues of the ranks that contribute to it, of the largest share in each queue. The
+  // bound of an uplink is tighter: all traffic of one rank through it also passes one link beside
+  // it. That link is never more than full, which bounds the rank's traffic through the uplink.
   struct Claim {
     int64_t link;
     int64_t beside;
-    int64_t queue;  ///< of a rank
+    int64_t queue;  ///< queue of a rank
     double share;
-    double most;  ///< of all with this link beside
+    double most;  ///< bound on all claims with this link beside
   };
   std::vector<Claim> claims;
   for (const Place& place : places_) {
@@ -81,8 +81,8 @@ void Contention::settle() {
 }
 
 std::vector<int32_t> Contention::views(const std::vector<int32_t>& orbits) {
-  // Links are alike if the same orbits lie on them, as often; a place sees on how many links of
-  // each kind it lies. That is all that one replay could find different in another.
+  // Links are equivalent if they carry equally many transfers of every orbit. The view of a place
+  // counts its links by equivalence class. Nothing else about links can distinguish two places.
   orbits_ = orbits;
   std::vector<std::vector<Pair>> sharers(static_cast<size_t>(num_links_));
   for (size_t place = 0; place < places_.size(); ++place) {

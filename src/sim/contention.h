@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which links transfers may ever have to share, and who sees the same of that. Asked once per
-// replay, of all ranks; links that can never be full are of no interest to the event loop.
+// Links that transfers may have to share, and the symmetry between transfers. Computed once per
+// replay for all ranks. Links that can never be full are dropped, so that the event loop ignores
+// them.
 #pragma once
 
 #include <array>
@@ -13,12 +14,12 @@
 
 namespace hocket::sim {
 
-/// A link that a transfer in progress takes a share of.
+/// Use of a link by a transfer in progress.
 struct LinkUse {
   int32_t link = 0;
-  int32_t block = 0;  ///< of the network: which of the transfer's shares
-  /// Transfers that do the same at the same time on this link, this one included: above 1 only
-  /// where a rank stands for others.
+  int32_t block = 0;  ///< block of the network, which selects the transfer's share
+  /// Number of transfers that do the same at the same time on this link, this one included. Above 1
+  /// only where a rank stands for others.
   int32_t count = 1;
 };
 
@@ -26,40 +27,41 @@ class Contention {
  public:
   using Shares = std::array<double, cost::kLinkBlocks>;
 
-  /// What the transfers of a queue take of links at most.
+  /// Upper bound on the link shares that a queue's transfers take.
   struct Most {
     int32_t queue = 0;
     Shares share = {};
-    /// Of an uplink, over what the same transfer takes of the link beside it (Passed::beside).
+    /// For an uplink: its share over the share that the same transfer takes of the link beside it
+    /// (Passed::beside).
     Shares over_beside = {};
   };
 
-  /// Who transfers over the same links, one transfer at a time in each queue of a rank: the ranks
-  /// that meet in a group, or a sender and its receiver.
+  /// Ranks whose transfers use the same links, one transfer at a time per queue of a rank: the
+  /// members of a group instance, or a sender and its receiver.
   struct Place {
     std::vector<cost::Passed> links;
-    std::vector<Most> most;  ///< by queue
+    std::vector<Most> most;  ///< per queue
   };
 
-  /// Queues of a rank have numbers below this.
+  /// Exclusive upper bound on the numbers of a rank's queues.
   static constexpr int32_t kQueues = program::kNumLanes;
 
-  /// Returns the place's number.
+  /// Adds a place and returns its number.
   int32_t add(Place place);
-  /// Call when all places are known: forgets the links that are never full before others are,
-  /// whichever transfers run at a time.
+  /// Drops the links that cannot become full before others do, for any set of concurrent transfers.
+  /// Requires: all places have been added.
   void settle();
-  /// Is there a link that may be full?
+  /// Returns whether some link may become full.
   bool any() const { return num_links_ > 0; }
-  /// Per place, a number that it shares with those places whose links are shared by as many places
-  /// of every orbit as its own. `orbits`: per place, the number of those that do the same, as far
-  /// as is known without links.
+  /// Returns a number per place, equal for places whose links carry equally many transfers of every
+  /// orbit. `orbits`: per place, the number of its equivalence class, as far as known without
+  /// links.
   std::vector<int32_t> views(const std::vector<int32_t>& orbits);
-  /// Links of a place, numbered from 0. `merged`: links that are shared in the same way are one,
-  /// and a place stands for all of its orbit; only if all places of each orbit have one view, by
-  /// the last views().
+  /// Returns the links of a place, numbered from 0. `merged`: equivalent links are one link, and a
+  /// place stands for its whole orbit. Requires for `merged`: the last views() gave all places of
+  /// each orbit one view.
   std::vector<LinkUse> uses(int32_t place, bool merged) const;
-  /// One above the largest number that uses() gives.
+  /// Exclusive upper bound on the link numbers that uses() returns.
   int32_t num_links() const { return num_links_; }
 
  private:
@@ -68,8 +70,8 @@ class Contention {
   std::vector<Place> places_;
   int32_t num_links_ = 0;
   std::vector<int32_t> orbits_;
-  /// Per link, its number among those that are shared in the same way; and of these, the (orbit,
-  /// block) of all places on one of them.
+  /// Per link, the number of its equivalence class; per class, the (orbit, block) of all places on
+  /// one of its links.
   std::vector<int32_t> alike_;
   std::vector<std::vector<Pair>> sharers_;
 };

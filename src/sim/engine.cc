@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The event loop. One event per busy lane; that of a collective is one for all members. What
-// runs at a speed that others decide is in a second queue (sharing.h), which is empty, and costs
-// nothing, where there is no such thing.
+// Event loop of the replay. Every busy lane has one event; a collective has one for all its
+// members. Activities whose speed depends on others have a second queue (sharing.h). It stays
+// empty, and costs nothing, in programs without them.
 #include "sim/engine.h"
 
 #include <algorithm>
@@ -21,18 +21,18 @@ namespace {
 
 using program::kNone;
 
-/// Longest step that is simulated: 31 years. What is added to it, a task or two, fits into 64 bits.
+/// Upper bound on the simulated step: 31 years. A task or two added to it still fits into 64 bits.
 constexpr int64_t kMaxStepNs = 1'000'000'000'000'000'000;
 
-/// Accounts for where a rank's time goes, at every change of what it is doing. Every event asks for
-/// that of another rank: two cache lines.
+/// Account of a rank's time, updated whenever its activity changes. Aligned to cache lines, since
+/// every event touches the account of another rank.
 struct alignas(64) Activity {
   int64_t since = 0;
   int32_t computing = 0, transferring = 0;
   RankTime time;
 };
 
-/// `kVaries`: see Tables::varies; what it costs is paid only then.
+/// `kVaries`: see Tables::varies. The cost of variable speeds is paid only if it is set.
 template <bool kRecord, bool kVaries>
 class Engine {
  public:
@@ -47,9 +47,9 @@ class Engine {
                   .threads_per_rank = options.threads_per_rank,
                   .compute_beside_transfer = options.compute_beside_transfer,
                   .transfer_beside_compute = options.transfer_beside_compute}) {
-    // All state is flat and indexed by (replayed rank, task of its class): `base[i]` is where rank
-    // i begins. `waits_` starts as the class's counts and is counted down; receives have a slot
-    // each; channels have a counter per meeting. Nothing is allocated after this.
+    // All state is flat and indexed by (replayed rank, task of its class); `base[i]` is the offset
+    // of rank i. `waits_` starts as the class's counts and is counted down. Every receive has a
+    // slot, every channel a counter per meeting. Nothing is allocated after this.
     const size_t n = t_.num_ranks();
     out_.ranks = t_.ranks;
     out_.stands = t_.stands;
@@ -93,8 +93,8 @@ class Engine {
   }
 
   Replay run() {
-    // What waits for nothing starts at 0; from then on the end of one task starts the next. When no
-    // event is left, all tasks have ended, or those that have not wait for each other.
+    // Tasks without dependencies start at 0; from then on the end of one task starts the next. When
+    // no event is left, either all tasks have ended or the remaining ones wait for each other.
     const int32_t num_ranks = static_cast<int32_t>(t_.num_ranks());
     for (int32_t rank = 0; rank < num_ranks; ++rank) {
       const ClassTable& tasks = table(rank);
@@ -136,19 +136,19 @@ class Engine {
   }
 
  private:
-  struct Slot {            // one receive
-    int64_t sent_ns = -1;  ///< the transfer began
+  struct Slot {            // state of one receive
+    int64_t sent_ns = -1;  ///< time when the transfer began
     bool posted = false, arrived = false, done = false;
   };
 
-  struct WaitAt {  // where the counts of a rank are in `waits_`, and how far apart
+  struct WaitAt {  // position of a rank's counts in `waits_`, and the distance between them
     int64_t begin = 0, stride = 0;
   };
 
   const ClassTable& table(int32_t index) const { return t_.of(index); }
 
-  /// `waits_` by class, then task, then rank: ranks of a class are at about the same task, so that
-  /// what is counted down lies close together, however many there are.
+  /// Lays out `waits_` by class, then task, then rank. Ranks of a class progress at about the same
+  /// pace, so the counters in use lie close together for any number of ranks.
   void lay_out_waits(int64_t tasks) {
     std::vector<int64_t> ranks_of(t_.classes.size(), 0);
     for (const int32_t table : t_.table) {
@@ -171,7 +171,8 @@ class Engine {
     return waits_[wait_at_[index].begin + wait_at_[index].stride * int64_t{task}];
   }
 
-  /// Idle time has bubbles in it until the end of the step.
+  /// Adds the time since the last change to the rank's account. Idle time includes bubbles until
+  /// the end of the step.
   void touch(int32_t index, int64_t now) {
     Activity& activity = activity_[index];
     const int64_t passed = now - activity.since;
@@ -235,7 +236,8 @@ class Engine {
     return ns;
   }
 
-  /// As transfer_ns, in parts; where links are not shared, all of it is as fast as it can be.
+  /// Returns the demand of a transfer. Without a network the whole duration counts as data at full
+  /// speed.
   const Demand& demand(int32_t index, TaskId task, size_t row, int32_t shape) {
     const int64_t ns = transfer_ns(index, task, row, shape);
     if (!durations_.network()) return fixed_.try_emplace(ns, Demand{0, ns, 0, {}}).first->second;
@@ -249,8 +251,8 @@ class Engine {
     return *known;
   }
 
-  /// A transfer begins that ends with an event of this task; `ranks`: those that a busy device
-  /// slows it on.
+  /// Begins a transfer, which ends with an event of this task. `ranks`: those whose computation
+  /// slows it down.
   void transfer(int32_t i, TaskId task, size_t row, int32_t shape, std::span<const LinkUse> uses,
                 std::span<const int32_t> ranks) {
     if (kVaries && (!uses.empty() || options_.transfer_beside_compute != 1)) {
@@ -260,12 +262,13 @@ class Engine {
     }
   }
 
-  /// What a task waits for is there: it starts, or does when the host has come to it.
+  /// Starts a task whose dependencies have ended, or schedules its start for when the host launches
+  /// it.
   void launch(int32_t i, TaskId task, TaskAt cause) {
     if (kVaries && options_.launch_ns > 0) {
       const ClassTable& c = table(i);
       const TaskId host = c.host_before[task];
-      // If the host has run or awaited another task since, it launched this one before.
+      // If the host has run or awaited another task since, it has already launched this one.
       if (host_last_[i] == host) {
         const int64_t ns = host_ended_[i] + c.launched_ns[task];
         if (ns > now_) {
@@ -279,12 +282,12 @@ class Engine {
   }
 
   void start(int32_t i, TaskId task, int64_t now, TaskAt cause) {
-    // A task starts when its last dependency and its lane's previous task have ended (`cause`: the
-    // one that was last). Work occupies its lane and ends after its duration; shared work joins its
-    // node's queue instead. A send occupies its lane for the transfer and tells the receiver's slot
-    // that the transfer has begun. A receive ends when its message has arrived, maybe at once. The
-    // last member to arrive at a collective begins the transfer for all of them; the one event that
-    // ends it belongs to the lowest member.
+    // A task starts when its last dependency and its lane's previous task have ended; `cause` is
+    // the later of these. Work occupies its lane for its duration; shared work joins its node's
+    // queue instead. A send occupies its lane for the transfer and marks the receiver's slot as
+    // begun. A receive ends when its message has arrived, possibly at once. The last member to
+    // arrive at a collective begins the transfer for all of them; one event ends it, that of the
+    // lowest member.
     const ClassTable& c = table(i);
     const TaskRecord& record = c.tasks[task];
     if (kRecord) {
@@ -372,7 +375,7 @@ class Engine {
     return t_.channel_tasks[record.channel][t_.cls[member]][record.ordinal];
   }
 
-  /// The earliest event, ties by (rank, task). False: there is none left.
+  /// Takes the earliest event; ties are broken by (rank, task). Returns false if none is left.
   bool next(Event* event) {
     while (kVaries && !sharing_.empty() && (queue_.empty() || sharing_.next() < queue_.top())) {
       *event = sharing_.next();
@@ -395,9 +398,9 @@ class Engine {
   }
 
   void complete_event(const Event& event) {
-    // What start() began ends here: the lane's account is closed, and tasks that waited may start
-    // (complete). A send also delivers: the receiver's slot has its message, and a receive that was
-    // posted already ends now. A collective ends for all members at once.
+    // The activity that start() began ends here: the lane's account is closed, and waiting tasks
+    // may start (complete). A send also delivers: the receiver's slot has its message, and a
+    // receive that is already posted ends now. A collective ends for all members at once.
     const ClassTable& c = table(event.index);
     const TaskRecord& record = c.tasks[event.task];
     switch (record.type) {
@@ -447,7 +450,7 @@ class Engine {
         out_.order[base + task] = static_cast<int32_t>(done_ - 1);
       }
     } else {
-      waits(i, task) = -1;  // the mark of what has ended, see ended()
+      waits(i, task) = -1;  // marks the task as ended, see ended()
     }
     bubbles_.end(i, task, computes(record), now_);
     if (kVaries && record.host_waits) {
@@ -462,7 +465,7 @@ class Engine {
     }
   }
 
-  // For the deadlock report.
+  // Waiting counts and ended tasks in rank order, for the deadlock report.
   std::vector<int32_t> waits_by_rank() {
     std::vector<int32_t> list;
     list.reserve(waits_.size());
@@ -490,20 +493,20 @@ class Engine {
   int64_t now_ = 0, done_ = 0;
   std::vector<int32_t> waits_;    ///< see lay_out_waits
   std::vector<WaitAt> wait_at_;   ///< per rank
-  std::vector<TaskAt> cause_;     ///< whose end let a task start
+  std::vector<TaskAt> cause_;     ///< event that let a task start
   std::vector<int32_t> arrived_;  ///< per (channel, instance, ordinal)
   std::vector<int32_t> last_arriver_;
   std::vector<int64_t> slot_base_;
   std::vector<Slot> slots_;
   std::vector<Activity> activity_;
   Bubbles bubbles_;
-  // Only if kVaries.
+  // Used only if kVaries.
   Sharing sharing_;
-  std::vector<bool> held_;           ///< waits for its launch
+  std::vector<bool> held_;           ///< tasks that wait for their launch
   std::vector<int64_t> host_ended_;  ///< per rank, when the host last ended or awaited a task
-  std::vector<TaskId> host_last_;    ///< and which
+  std::vector<TaskId> host_last_;    ///< per rank, that task
   std::vector<int32_t> self_;        ///< 0, 1, ...: every rank as a list of one
-  std::map<int64_t, Demand> fixed_;  ///< of transfers without a network, by time
+  std::map<int64_t, Demand> fixed_;  ///< demands of transfers without a network, by duration
 };
 
 }  // namespace

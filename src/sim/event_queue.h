@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two queues of events in one order: by time, then rank, then task. One only adds and takes, in the
-// order of time; in the other every entry has a name, and may move or go.
+// Two event queues ordered by (time, rank, task): a monotone queue without removal, and a heap
+// whose named entries can be moved and removed.
 #pragma once
 
 #include <algorithm>
@@ -22,24 +22,24 @@ struct Event {
   int32_t index = 0;
   program::TaskId task = 0;
 
-  /// Orders the events of one time.
+  /// Key that orders events of equal time.
   uint64_t name() const { return uint64_t(uint32_t(index)) << 32 | uint32_t(task); }
   bool operator<(const Event& other) const {
     return ns != other.ns ? ns < other.ns : name() < other.name();
   }
 };
 
-/// Events for a clock that never runs back: a radix heap (Ahuja, Mehlhorn, Orlin, Tarjan: Faster
-/// Algorithms for the Shortest Path Problem, 1990). What comes at the time of the event taken last
-/// is due, in order. Any other event lies in the bucket of the highest digit in which its time
-/// differs from that one, and of its value there, so that those of the lowest bucket come first. As
-/// the first of them is taken, the others go to lower buckets still: none moves more often than its
-/// time has digits, however many there are.
+/// Monotone priority queue: a radix heap (Ahuja, Mehlhorn, Orlin, Tarjan: Faster Algorithms for the
+/// Shortest Path Problem, 1990). Events at the time of the last event taken are due, in order. Any
+/// other event is in the bucket of the highest digit in which its time differs from that time, and
+/// of that digit's value. The lowest bucket therefore holds the earliest events. When the first of
+/// them is taken, the others move to lower buckets. No event moves more often than its time has
+/// digits.
 class EventQueue {
  public:
   bool empty() const { return due_.empty() && levels_ == 0; }
 
-  /// Not before the event taken last, and not one that is there.
+  /// Adds an event. Requires: it is not earlier than the last event taken, and not already queued.
   void push(const Event& event) {
     HOCKET_CHECK(event.ns >= taken_ns_, "an event at {} ns, after one at {}", event.ns, taken_ns_);
     put(event);
@@ -48,7 +48,7 @@ class EventQueue {
     }
   }
 
-  /// The earliest event.
+  /// Returns the earliest event. Requires: the queue is not empty.
   Event top() {
     if (!due_.empty()) {
       const uint64_t name = due_.top();
@@ -62,7 +62,7 @@ class EventQueue {
     return first_;
   }
 
-  /// Takes the earliest event.
+  /// Removes the earliest event. Requires: the queue is not empty.
   void pop() {
     if (!due_.empty()) {
       due_.pop();
@@ -105,11 +105,11 @@ class EventQueue {
   }
 
   int64_t taken_ns_ = 0;
-  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> due_;  ///< their names
+  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> due_;  ///< names
   std::array<std::vector<Event>, kLevels * kDigits> buckets_;
-  uint32_t levels_ = 0;                     ///< a bit per level with a bucket that is not empty
-  std::array<uint64_t, kLevels> filled_{};  ///< and a bit for each of its buckets
-  // The earliest event in a bucket, once someone has asked for it.
+  uint32_t levels_ = 0;                     ///< a bit per level that has a non-empty bucket
+  std::array<uint64_t, kLevels> filled_{};  ///< per level, a bit per non-empty bucket
+  // Earliest event in a bucket, cached by top().
   Event first_;
   bool first_known_ = false;
 };
@@ -181,7 +181,7 @@ class NamedEvents {
   }
 
   std::vector<Event> events_;
-  std::vector<size_t> place_;  ///< in the heap, by name
+  std::vector<size_t> place_;  ///< position in the heap, by name
   std::vector<int32_t> heap_;
 };
 

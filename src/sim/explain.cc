@@ -26,12 +26,12 @@ size_t state_of(const Tables& tables, const CollectiveRecord& record, int32_t in
 std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
                                     const std::vector<TaskAt>& cause,
                                     const std::vector<int32_t>& last_arriver) {
-  // From the task that ended last, back along what each task waited for: the dependency or lane
-  // predecessor that was last (`cause`); for a collective, what the last member to arrive waited
-  // for; for a receive, its sender, if the message came later than the receive was posted; for a
-  // task that the host launched late, what the host did last before it began to launch. Every
-  // step is the stretch of time between the end of what it waited for and its own end, so the
-  // steps add up to the whole.
+  // Walks back from the task that ended last, always to the event that the task waited for. Usually
+  // that is `cause`, the later of its last dependency and its lane predecessor. For a collective it
+  // is the cause of the last member to arrive. For a receive it is the sender, if the message came
+  // after the receive was posted. For a task that the host launched late it is the task that the
+  // host had awaited last. Every step spans the time from the end of its cause to its own end, so
+  // that the steps add up to the whole.
   std::vector<PathStep> path;
   TaskAt here;
   int64_t latest = -1;
@@ -83,9 +83,9 @@ std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
 void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
                     const std::vector<int32_t>& waits, const std::vector<int32_t>& arrived,
                     const std::vector<bool>& ended) {
-  // Nothing can start any more. Every lane of every replayed rank that has tasks left is stuck at
-  // the first of them; each gets a line with what it waits for: a dependency, a message, members
-  // of its group. After kShown lines they are only counted.
+  // Nothing can start any more. Every lane with tasks left is stuck at the first of them. Each gets
+  // a line that names its unmet wait: a dependency, a message or the members of its group. Beyond
+  // kShown lines they are only counted.
   const Program& program = *tables.program;
   constexpr int kShown = 12;
   int found = 0;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Durations of work and transfers are fixed here, so that ends are longest paths; the order in
-// which tasks once ended is one in which every task comes after all that it waits for, whatever the
-// durations.
+// The durations of work and transfers are fixed here, so ends are longest paths. The order of ends
+// of the full replay is a topological order of the tasks for any durations.
 #include "sim/partial.h"
 
 #include <algorithm>
@@ -51,8 +50,8 @@ PartialReplay::PartialReplay(const Program& program, Durations& durations,
       durations_(durations),
       options_(options),
       tables_(build_tables(program, durations, options)) {
-  // A whole replay, which is kept: ends of tasks, and the order in which they were done. A change
-  // walks on from what it marks in that order; of a class the last tasks say when a rank ends.
+  // Runs and keeps a full replay: the end of every task and the order of ends. A change propagates
+  // in that order from the tasks that it marks. The last tasks of a class give the end of a rank.
   options_.record = true;
   options_.keep_order = true;
   full_ = replay(tables_, durations, options_);
@@ -102,8 +101,8 @@ PartialReplay::Answer PartialReplay::faster(std::span<const double> by_kind,
     }
     return {whole.end_ns, whole.num_tasks};
   }
-  // Tasks of other durations are marked; whoever ends at another time marks what waits for it,
-  // which comes later in the order.
+  // Tasks with changed durations are marked. A task that ends at another time marks its successors,
+  // which come later in the order.
   Answer answer;
   first_marked_ = marked_.size();
   mark_kinds(by_kind);
@@ -145,7 +144,7 @@ void PartialReplay::mark_kinds(std::span<const double> by_kind) {
 }
 
 void PartialReplay::mark(int32_t index, TaskId task) {
-  // A collective is looked at once for all its members, where the first of them ended.
+  // A collective is evaluated once for all its members, at the position of the first of them.
   const TaskRecord& record = tables_.of(index).tasks[task];
   if (record.type == TaskType::collective) {
     const CollectiveRecord& collective = tables_.of(index).collectives[record.aux];

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial replay (dPRO, MLSys'22, section 5): the step with some durations changed, from a replay
-// without. Only tasks that can end at another time are looked at, in the order in which all of them
-// ended: a change that dies out costs what it touches, one that moves everything still needs no
-// event queue. The answer is that of a full replay, to the nanosecond.
+// Partial replay (dPRO, MLSys'22, section 5): the step with some durations changed, computed from
+// an unchanged replay. Only tasks whose end can change are evaluated, in the order of ends of the
+// unchanged replay. A change that dies out costs only the tasks that it touches, and even one that
+// moves everything needs no event queue. The answer equals that of a full replay, to the
+// nanosecond.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@
 
 namespace hocket::sim {
 
-/// Durations of a program in which every kind of task is so many times faster (1: as it is).
-/// Transfers move fewer bytes at the same rate.
+/// Durations with a speedup factor per kind of task (1: unchanged). Transfers move fewer bytes at
+/// the same rate.
 class Faster : public Durations {
  public:
   Faster(const Program& program, Durations& durations, std::span<const double> by_kind)
@@ -46,23 +47,23 @@ class Faster : public Durations {
 
 class PartialReplay {
  public:
-  /// Replays in full. What is given must stay.
+  /// Runs the full replay. The arguments must outlive this object.
   PartialReplay(const Program& program, Durations& durations, const ReplayOptions& options);
 
   const Replay& full() const { return full_; }
 
   struct Answer {
     int64_t end_ns = 0;
-    int64_t tasks = 0;  ///< looked at; all where speeds depend on other tasks
+    int64_t tasks = 0;  ///< evaluated; all of them where speeds depend on other tasks
   };
-  /// The step with kinds of tasks that are so many times faster (above 0; 1: as they are).
+  /// Returns the step with a speedup factor per kind of task (above 0; 1: unchanged).
   Answer faster(std::span<const double> by_kind);
-  /// The same; `ends` receives the end of every task, as Replay::end_of_ns.
+  /// As above; `ends` receives the end of every task, as in Replay::end_of_ns.
   Answer faster(std::span<const double> by_kind, std::vector<int64_t>* ends);
 
  private:
   struct Change {
-    int64_t at;  ///< in Replay::end_of_ns
+    int64_t at;  ///< index in Replay::end_of_ns
     int64_t before;
   };
 
@@ -71,7 +72,7 @@ class PartialReplay {
   void look_at(int32_t index, TaskId task, std::span<const double> by_kind);
   int64_t ready(int32_t index, TaskId task) const;
   int64_t duration(int32_t index, TaskId task, std::span<const double> by_kind) const;
-  /// Sets an end; if it is another one, what waits for it has to be looked at.
+  /// Sets the end of a task and, if it changed, marks its successors.
   void set_end(int32_t index, TaskId task, int64_t ns);
   int64_t last_end() const;
   const Instance& instance_of(const CollectiveRecord& record, int32_t index) const;
@@ -81,11 +82,11 @@ class PartialReplay {
   ReplayOptions options_;
   Tables tables_;
   Replay full_;
-  std::vector<std::vector<TaskId>> last_;       ///< per class, of every queue that has tasks
-  std::vector<int32_t> place_;                  ///< per (rank, task), in the order of ends
-  std::vector<std::pair<int32_t, TaskId>> at_;  ///< and back
-  std::vector<uint64_t> marked_;                ///< a bit per place
-  size_t first_marked_ = 0;                     ///< word
+  std::vector<std::vector<TaskId>> last_;       ///< per class, last task of every non-empty queue
+  std::vector<int32_t> place_;                  ///< per (rank, task), index in the order of ends
+  std::vector<std::pair<int32_t, TaskId>> at_;  ///< (rank, task) in the order of ends
+  std::vector<uint64_t> marked_;                ///< a bit per task, in the order of ends
+  size_t first_marked_ = 0;                     ///< index of the first word with marks
   std::vector<int64_t> ends_;
   std::vector<Change> changes_;
 };

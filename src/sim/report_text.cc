@@ -21,7 +21,7 @@ std::string percent(int64_t part, int64_t whole) {
   return fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-/// "233 GFLOP/s".
+/// Formats a rate as "233 GFLOP/s".
 std::string flops_rate(double rate) {
   const char* prefix[] = {"", "k", "M", "G", "T", "P", "E"};
   size_t i = 0;
@@ -31,7 +31,7 @@ std::string flops_rate(double rate) {
   return fmt::format("{:.3g} {}FLOP/s", rate, prefix[i]);
 }
 
-/// What the ranks of a class run: one stage as a number, several as a list.
+/// Writes the pipeline stages of a class: one as a number, several as a list.
 void put_stages(JsonWriter& json, const program::RankClass& cls) {
   const std::vector<int32_t> stages = program::stages_of(cls);
   if (stages.size() == 1) {
@@ -45,8 +45,8 @@ void put_stages(JsonWriter& json, const program::RankClass& cls) {
   json.end();
 }
 
-/// Rows of the breakdown: one per class if its ranks agree, at most `limit` otherwise: the slowest
-/// computing ranks of each class come first.
+/// Returns the rows of the breakdown: all of them up to `limit`, otherwise the `limit` ranks that
+/// compute longest.
 std::vector<const RankReport*> rows(const SimReport& report, size_t limit) {
   std::vector<const RankReport*> all;
   for (const RankReport& row : report.time) {
@@ -135,9 +135,9 @@ static std::string what_if_text(const SimReport& report) {
 }
 
 std::string to_text(const Program& program, const SimReport& report) {
-  // From the answer to its grounds: step time and throughput; where each rank's time goes; memory
-  // against the device's; the critical path; where the numbers come from, and what they leave
-  // out.
+  // The answer comes before its grounds: step time and throughput, the breakdown per rank, memory
+  // against the device's, the critical path, then the sources of the numbers and what is not
+  // modelled.
   std::string out;
   const auto to = std::back_inserter(out);
   std::string mesh;
@@ -215,8 +215,8 @@ std::string to_text(const Program& program, const SimReport& report) {
 }
 
 std::string to_json(const Program& program, const SimReport& report) {
-  // The same facts as to_text, for scripts: seconds as numbers, every rank that was replayed
-  // instead of the first 16, and absent keys where nothing is known (tokens, FLOPs).
+  // The same facts as to_text, for scripts: seconds as numbers, every replayed rank instead of the
+  // first 16, and no key where nothing is known (tokens, FLOPs).
   const auto s = [](int64_t ns) { return static_cast<double>(ns) / 1e9; };
   JsonWriter json({.indent = 2});
   json.object().member("step_s", s(report.step_ns)).member("step_ns", report.step_ns);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A simulated schedule as text, JSON and SVG.
+// Implements: to_text, to_json and to_svg of a ScheduleReport (schedule_sim.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,10 +15,10 @@ namespace {
 
 using parallel::Action;
 
-/// No line of a timeline is longer, in characters.
+/// Upper bound on the length of a timeline, in characters.
 constexpr double kWidestLine = 4000;
 
-/// The rank's number names the stage.
+/// Returns whether every rank runs one stage, of its own number.
 bool stages_are_ranks(const ScheduleReport& report) {
   for (size_t rank = 0; rank < report.ranks.size(); ++rank) {
     for (const ScheduleCell& cell : report.ranks[rank].cells) {
@@ -30,7 +30,7 @@ bool stages_are_ranks(const ScheduleReport& report) {
   return true;
 }
 
-/// "0F3", "0F3;1B2" of a pair; without the stage where that is the rank.
+/// Returns "0F3", or "0F3;1B2" for a pair; without the stage where stages are ranks.
 std::string label_of(const ScheduleCell& cell, bool with_stage) {
   std::string label;
   for (const Action& action : cell.actions) {
@@ -53,8 +53,8 @@ std::string costs_text(const ScheduleCosts& costs) {
 }  // namespace
 
 std::string to_text(const ScheduleReport& report) {
-  // Figures first. Then a line per rank, in which a cell is as long as it takes: its name, filled
-  // up with dashes, dots where the rank waits. The shortest cell has room for its name and a blank.
+  // Figures come first, then a line per rank. A cell is as wide as its duration: its name, filled
+  // up with dashes; dots where the rank waits. The shortest cell has room for its name and a blank.
   const bool with_stage = !stages_are_ranks(report);
   double work = 0;
   double scale = 0;
@@ -118,7 +118,7 @@ std::string to_json(const ScheduleReport& report) {
 }
 
 std::string to_svg(const ScheduleReport& report) {
-  // A row per rank and a box per cell; both halves of a pair share its time, one above the other.
+  // A row per rank and a box per cell. Both halves of a pair share its time, one above the other.
   constexpr double kUnit = 32, kRow = 28, kLeft = 56, kTop = 28;
   const auto colour = [](char kind) {
     switch (kind) {

@@ -25,7 +25,7 @@ using parallel::Schedule;
 using program::Program;
 using program::Task;
 
-/// The engine counts nanoseconds: so many for one unit of the costs.
+/// Nanoseconds of the engine per unit of cost.
 constexpr double kTicks = 1e6;
 constexpr double kMostCost = 1e6;
 
@@ -53,11 +53,11 @@ double cost_of(const std::vector<Action>& cell, const ScheduleCosts& costs) {
   return sum;
 }
 
-/// Says what the engine's tasks take: cells their cost, messages theirs.
+/// Durations of the engine's tasks: cells take their cost, messages theirs.
 class CellDurations : public Durations {
  public:
   explicit CellDurations(double communication) : communication_(communication) {}
-  /// By class and task: of a cell.
+  /// Cost of every cell, by class and task, in ticks.
   std::vector<std::map<TaskId, int64_t>> cells;
 
   int64_t work_ns(ClassId cls, TaskId task) override { return cells[cls].at(task); }
@@ -68,8 +68,8 @@ class CellDurations : public Durations {
   const double communication_;
 };
 
-/// Makes the program of a schedule: on every rank a compute task per cell, and around it the
-/// messages that come from and go to the stages before and behind its own.
+/// Builder of a schedule's program: a compute task per cell on every rank, between the messages to
+/// and from the neighbouring stages.
 class ScheduleProgram {
  public:
   ScheduleProgram(const Schedule& schedule, int stages, int micro_batches,
@@ -145,7 +145,7 @@ class ScheduleProgram {
     cells[rank].push_back({id, std::move(cell)});
   }
 
-  /// Adds the message that brings what the action needs, or takes along what it made; false if that
+  /// Adds the message that brings the action's input or sends its output. Returns false if that
   /// stays on the rank.
   bool add_message(int rank, const Action& action, comm::Role role) {
     if (action.kind == 'W') return false;
@@ -160,7 +160,7 @@ class ScheduleProgram {
     message.lane = program::link_lane(role, false);
     message.peer_axis = 0;
     message.peer = peer - rank;
-    // What is sent: its direction, the stage that reads it, the micro-batch.
+    // The tag identifies the direction, the stage that reads the message and the micro-batch.
     const int reader = sends ? stage : action.stage;
     message.tag = ((forward ? 0 : stages_) + reader) * micro_batches_ + action.micro_batch;
     program.classes[rank].tasks.push_back(std::move(message));

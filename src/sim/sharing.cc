@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speeds of what runs: processor sharing of cores, and max-min fair sharing of links by progressive
-// filling (Bertsekas, Gallager, "Data Networks", 6.5.2), over the links that are full and the
-// transfers on them alone. Sums, products and quotients of doubles in a fixed order: the same on
-// every machine.
+// Speeds of concurrent activities: processor sharing of cores, and max-min fair sharing of links by
+// progressive filling (Bertsekas, Gallager, "Data Networks", 6.5.2), restricted to full links and
+// their transfers. Doubles are added, multiplied and divided in a fixed order, so that every
+// machine gets the same result.
 #include "sim/sharing.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ void Sharing::free(int32_t id) {
 }
 
 void Sharing::run_at(int32_t id, double speed, int64_t now) {
-  // Times are rounded up to whole nanoseconds, but for what the arithmetic of doubles adds.
+  // Times are rounded up to whole nanoseconds, except for the rounding error of doubles.
   constexpr double kNoise = 1e-3;
   constexpr double kMost = 4e18;
   Running& running = running_[static_cast<size_t>(id)];
@@ -244,8 +244,8 @@ void Sharing::leave_links(int32_t id, int64_t now) {
 }
 
 void Sharing::share_links(int64_t now) {
-  // From the links that changed, over the transfers on them, to all full links that these are on:
-  // nothing else can get another speed.
+  // Collects the transfers on the changed links, the other full links of these, and so on. No other
+  // transfer can change its speed.
   ++sight_;
   met_.clear();
   for (const int32_t link : changed_) {
@@ -270,9 +270,10 @@ void Sharing::share_links(int64_t now) {
 }
 
 void Sharing::fill(int64_t now) {
-  // All transfers get faster together, in bytes/s at the link that each fills most, until one is as
-  // fast as it can be or a link is full: then it, or all on that link, stay as they are, and the
-  // rest go on. `slope`: what a link fills up with per byte/s; `left`: what is free of it.
+  // All transfers speed up together, measured in bytes/s at the link that each loads most. When a
+  // transfer reaches its maximum or a link is full, that transfer or all on that link stay at their
+  // speed, and the rest continue. `slope`: load that a link gains per byte/s; `left`: its free
+  // share.
   const auto rate = [&](int32_t id) {
     const Running& transfer = running_[static_cast<size_t>(id)];
     return transfer.demand->bytes_per_s * most(transfer);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replay → trace.
+// Conversion of a replay to a trace.
 #include "sim/sim_trace.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cost model → durations → replay → report.
+// Prediction of a step: cost model, durations, replay, report.
 #include "sim/simulator.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ using cost::TaskCost;
 using program::Lane;
 using program::Task;
 
-/// Durations from a cost model, each distinct (kind, accumulation[, lane, shape]) computed once.
+/// Durations from a cost model; each distinct (kind, accumulation[, lane, shape]) is computed once.
 class ModelDurations : public Durations {
  public:
   ModelDurations(const Program& program, const CostModel& costs)
@@ -123,8 +123,8 @@ class ModelDurations : public Durations {
   const std::map<GroupShape, int32_t>& shapes() const { return shapes_; }
 
  private:
-  /// Of a message: it goes to, or comes from, a rank of other pipeline stages. Others are blocks of
-  /// collectives.
+  /// Returns whether a message connects ranks of different pipeline stages. Other messages are
+  /// blocks of collectives.
   bool joins_stages(ClassId cls, const Task& message) const {
     const std::vector<ClassId> peers = p_.peer_classes(cls, message.way());
     return std::any_of(peers.begin(), peers.end(),
@@ -136,8 +136,8 @@ class ModelDurations : public Durations {
     return costs_.transfer(kind_of(cls, task), 0, inter, known_shape(shape));
   }
 
-  /// A transfer between roles is as long as its busiest link, whoever asks: what members give and
-  /// take differs.
+  /// Returns the kind of a task with the bytes of its transfer. A transfer between roles takes as
+  /// long as its busiest link for every member, since their payloads differ.
   program::Kind kind_of(ClassId cls, TaskId task) {
     const Task& asked = p_.classes[cls].tasks[task];
     program::Kind kind = p_.kind(asked);
@@ -149,9 +149,10 @@ class ModelDurations : public Durations {
     return kind;
   }
 
-  /// Bytes of the rows that even routing brings to an exchange all of whose ranks have some of the
-  /// experts only (the second step of one over two axes): what its buffers count on, without their
-  /// headroom. Of others, `otherwise`: their types say it.
+  /// Returns the bytes of the rows that balanced routing brings to an exchange, without the
+  /// headroom of its buffers. Applies where every rank has only some of the experts (the second
+  /// step of an exchange over two axes). Returns `otherwise` for other tasks, whose types state the
+  /// size.
   int64_t expected_rows(ClassId cls, const Task& task, int64_t otherwise) const {
     const program::RankClass& rank_class = p_.classes[cls];
     int64_t most = 0;
@@ -179,7 +180,7 @@ class ModelDurations : public Durations {
   program::Transfers between_{p_};
   struct WorkKey {
     uint32_t accumulate = 0;
-    size_t device = 0;  ///< kind of
+    size_t device = 0;  ///< kind of device
     Lane lane = Lane::compute;
     bool operator==(const WorkKey&) const = default;
   };
@@ -188,10 +189,10 @@ class ModelDurations : public Durations {
   std::vector<std::vector<int32_t>> stages_;                     // per class
   std::map<GroupShape, int32_t> shapes_;
   std::map<std::tuple<program::KindId, int32_t, bool, int32_t>, TaskCost> transfers_;
-  std::map<std::tuple<program::KindId, int64_t, bool, int32_t>, Demand> demands_;  // by time
+  std::map<std::tuple<program::KindId, int64_t, bool, int32_t>, Demand> demands_;  // by duration
 };
 
-/// Element type in which most of the products' FLOPs are done.
+/// Returns the element type in which most FLOPs of matrix products are done.
 graph::DType product_dtype(const Program& program) {
   std::map<graph::DType, double> flops;
   for (const program::RankClass& cls : program.classes) {
@@ -212,12 +213,11 @@ graph::DType product_dtype(const Program& program) {
   return best;
 }
 
-/// By the first replayed rank of every class: where a duration comes from hardly depends on the
-/// rank.
+/// Returns the shares of time by provenance, from the first replayed rank of every class: the
+/// source of a duration hardly depends on the rank.
 ProvenanceShares shares(const Program& program, ModelDurations& durations, const Replay& replay) {
   // Every task counts with its cost times the ranks of its class, whether or not it is on the
-  // critical path: how much of all work rests on what sort of number. `judged` is the part whose
-  // error is known.
+  // critical path. `judged` is the part whose error is known.
   double total[4] = {0, 0, 0, 0};  // by cost::Provenance
   double judged = 0;
   double error = 0;
@@ -271,7 +271,7 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
           .judged = judged / sum};
 }
 
-/// Names a task of the rank, and says what it moves, and among whom.
+/// Names a task of the rank, its payload and the ranks that take part.
 void describe(const Program& program, const cost::Cluster& cluster, int32_t rank, TaskId id,
               PathEntry* entry) {
   const ClassId cls = program.class_of(rank);
@@ -291,8 +291,9 @@ void describe(const Program& program, const cost::Cluster& cluster, int32_t rank
 
 void summarise_path(const Program& program, const cost::Cluster& cluster, const Replay& replay,
                     SimReport& report) {
-  // The path has thousands of steps; a reader wants to know which kinds of task make it long. Sum
-  // by (kind, phase), keep the longest step of each as the example, and show the five largest.
+  // The path has thousands of steps; a reader wants the kinds of task that make it long. Steps are
+  // summed by (kind, phase), the longest of each is kept as the example, and the five largest sums
+  // are shown.
   struct Sum {
     int64_t ns = 0, count = 0, longest = -1;
     const PathStep* example = nullptr;
@@ -360,8 +361,8 @@ std::vector<WhatIf> answers(const Program& program, const std::vector<Speedup>& 
   return list;
 }
 
-/// Which links a transfer goes through, and how it is split over them, was decided for nodes of
-/// other sizes; empty: it was not.
+/// Returns a note if the program was lowered for nodes of another size, on which its choice and
+/// split of links depend. Empty if the sizes agree.
 std::string other_nodes(const Program& program, const cost::Cluster& cluster) {
   const int64_t ranks = program.num_ranks();
   const int64_t per_node = program.ranks_per_node > 0 ? program.ranks_per_node : ranks;
@@ -376,7 +377,7 @@ std::string other_nodes(const Program& program, const cost::Cluster& cluster) {
       counted(devices, "device"), devices);
 }
 
-/// A key of the plan that the program was made from, as text; empty: it is not known.
+/// Returns a key of the program's plan as text; empty if it is unknown.
 std::string plan_key(const Program& program, const std::string& key) {
   if (program.config.empty()) return "";
   const nlohmann::json config = parse_json(program.config, "program");
@@ -384,16 +385,16 @@ std::string plan_key(const Program& program, const std::string& key) {
   return view.has("plan") ? view.at("plan").get_string(key, "") : "";
 }
 
-/// Collectives between nodes that read what a repeated task made.
+/// Collectives between nodes that read the output of a recomputed task.
 struct Again {
   int64_t ns = 0, count = 0;
-  std::string repeated, exchange;  ///< ops of such a task, and of such a collective
+  std::string repeated, exchange;  ///< op of such a task, and of such a collective
 };
 
 Again exchanged_again(const Program& program, ClassId id, ModelDurations& durations) {
   const program::RankClass& cls = program.classes[id];
   const int32_t rank = program.ranks_of(id)[0];
-  std::vector<int32_t> maker(cls.buffers.size(), program::kNone);  // by buffer: who made it again
+  std::vector<int32_t> maker(cls.buffers.size(), program::kNone);  // by buffer: recomputing task
   std::map<program::GroupId, int32_t> group_shape;
   Again again;
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
@@ -419,8 +420,8 @@ Again exchanged_again(const Program& program, ClassId id, ModelDurations& durati
   return again;
 }
 
-/// Selective recomputation repeats what is cheap to compute; where that is exchanged over the
-/// network, it is not cheap. Empty: nothing is.
+/// Returns a note if selective recomputation repeats exchanges over the network: the op is cheap to
+/// compute, its exchange is not. Empty if there are none.
 std::string repeated_exchanges(const Program& program, ModelDurations& durations) {
   if (plan_key(program, "recompute") != "selective") return "";
   Again most;
@@ -447,9 +448,9 @@ std::string repeated_exchanges(const Program& program, ModelDurations& durations
 
 void add_notes(const Program& program, const CostModel& costs, ModelDurations& durations,
                const Replay& replay, SimReport& report) {
-  // What a reader of the prediction has to know before believing it: whether it is calibrated at
-  // all, whether the profile fits the plan, whether the program was lowered for this cluster's
-  // nodes, whether it fits into memory.
+  // A reader needs these facts to judge the prediction: whether it is calibrated, whether the
+  // profile fits the plan, whether the program was lowered for this cluster's nodes, whether it
+  // fits in memory.
   const cost::Cluster& cluster = costs.cluster();
   if (!costs.calibrated()) {
     report.notes.push_back(
@@ -491,7 +492,7 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
   }
 }
 
-/// Per class, the memory of the smallest device that a rank of it has.
+/// Returns per class the memory in bytes of the smallest device among its ranks.
 std::vector<int64_t> smallest_devices(const Program& program, const cost::Cluster& cluster) {
   std::vector<int64_t> least;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
@@ -506,7 +507,7 @@ std::vector<int64_t> smallest_devices(const Program& program, const cost::Cluste
   return least;
 }
 
-/// What the first `world` devices are called, what they can do at most, and what they cost.
+/// Reports the names, the peak FLOP rate and the price of the first `world` devices.
 void describe_devices(const cost::Cluster& cluster, int32_t world, SimReport& report) {
   const std::vector<int64_t> ranks = cluster.ranks_of_kinds(world);
   for (size_t kind = 0; kind < ranks.size(); ++kind) {
@@ -558,9 +559,8 @@ int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster) {
 
 SimReport simulate(const Program& program, const CostModel& costs, const SimOptions& options,
                    Replay* timeline) {
-  // Replay, then summarise: the replay gives times of tasks, everything else in the report follows
-  // from them and from the program (throughput, MFU, breakdown by rank, memory as planned, where
-  // the durations come from, critical path).
+  // A replay gives the times of tasks. The rest of the report follows from them and from the
+  // program: throughput, MFU, breakdown by rank, planned memory, provenance, critical path.
   program::expect_no_parts(program, "sim");
   const cost::Cluster& cluster = costs.cluster();
   const int32_t world = program.num_ranks();

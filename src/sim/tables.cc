@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flattening of a program's tasks for the event loop.
+// Implements: TablesBuilder (tables_builder.h), the flattening of a program's tasks; build_tables.
 #include "sim/tables.h"
 
 #include <algorithm>
@@ -17,9 +17,9 @@ using program::RankClass;
 using program::Task;
 
 Tables TablesBuilder::build() {
-  // Classes become flat tables of tasks. Who meets whom in collectives, and who sends to whom, says
-  // which ranks are alike; one of each kind is replayed. Then the members and links of these get
-  // their places, and durations are left to be asked for.
+  // Classes become flat tables of tasks. The members of collectives and the peers of messages
+  // determine which ranks are equivalent; one rank per equivalence class is replayed. Then the
+  // members and links of these ranks are laid out. Durations of transfers are filled in on demand.
   t_.program = &p_;
   if (p_.classes.empty()) fail("sim", "the program has no rank class");
   if (const std::string wrong = p_.bad_placement(); !wrong.empty()) {
@@ -52,11 +52,11 @@ Tables TablesBuilder::build() {
 }
 
 void TablesBuilder::flatten(ClassId cls) {
-  // Two passes over the class, as for any adjacency list in one array. The first counts: how many
-  // tasks wait for each task, and for how many each one waits (its dependencies, and its
-  // predecessor in the lane, which is an edge like any other). The counts become the bounds
-  // [succ_begin, succ_end) of every task's successors; the second pass fills them in, moving
-  // succ_end along. Then every task gets what its kind needs (classify).
+  // Builds an adjacency list in one array, in two passes over the class. The first counts
+  // successors and predecessors of each task; its predecessors are its dependencies and the
+  // previous task of its lane. The counts become the bounds [succ_begin, succ_end) of the
+  // successors. The second pass fills these in, moving succ_end along. Then classify adds the data
+  // of each task's type.
   const RankClass& rc = p_.classes[cls];
   const int32_t n = static_cast<int32_t>(rc.tasks.size());
   ClassTable table;
@@ -143,10 +143,10 @@ void TablesBuilder::add_launches(ClassId cls, ClassTable& table) {
 }
 
 void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
-  // A task is one of three things to the event loop. A message end: its link is noted, and it
-  // joins the queue of its channel, in which the k-th send of a rank meets the k-th receive of
-  // its peer. A collective: it gets its ordinal in its channel (group and lane), by which members
-  // meet. Everything else is work whose duration is known now.
+  // The event loop knows three sorts of task. An end of a message: its link is noted, and it joins
+  // the queue of its channel, in which the k-th send of a rank matches the k-th receive of its
+  // peer. A collective: it gets its ordinal in its channel (group and lane), by which members
+  // match. Anything else is work, whose duration is known now.
   const Task& task = p_.classes[cls].tasks[i];
   const program::Kind& kind = p_.kind(task);
   TaskRecord& record = table.tasks[i];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program flattened for the event loop: per class, one small record per task and its successors;
-// per rank, which group instances and peers its communication meets. Built once, linear in the
+// per rank, the group instances and peers of its communication. Built once, in time linear in the
 // tasks of all classes plus (groups + links) x ranks.
 #pragma once
 
@@ -25,25 +25,25 @@ struct TaskRecord {
 };
 
 struct CollectiveRecord {
-  int32_t channel = 0;  ///< a group used from a lane: collectives in it match in issue order
+  int32_t channel = 0;  ///< a group used from a lane: its collectives match in issue order
   int32_t ordinal = 0;
 };
 
-/// The other end of a message, in the class of a peer.
+/// Other end of a message, in the class of a peer.
 struct MessageEnd {
   TaskId task = program::kNone;  ///< kNone if there is none
-  int32_t slot = 0;              ///< of the receive: its number among the receives of its class
+  int32_t slot = 0;              ///< of a receive: its number among the receives of its class
 };
 
 struct P2pRecord {
   int32_t link = 0;     ///< (role, way)
-  int32_t slot = 0;     ///< of a receive: its own
-  int32_t channel = 0;  ///< (link as the sender sees it, tag): the k-th send meets the k-th receive
+  int32_t slot = 0;     ///< of a receive: its own number
+  int32_t channel = 0;  ///< (link of the sender, tag): the k-th send matches the k-th receive
   int32_t ordinal = 0;  ///< k
   bool send = false;
 };
 
-/// The messages of a channel, by class, in issue order.
+/// Messages of a channel, by class, in issue order.
 struct Channel {
   std::vector<std::vector<MessageEnd>> sends, receives;
 };
@@ -52,21 +52,21 @@ struct ClassTable {
   std::vector<TaskRecord> tasks;
   std::vector<TaskId> succ;
   std::vector<int32_t> waits;  ///< per task: dependencies + 1 if it is not the first of its queue
-  /// Per task, the one before it in its queue (TablesBuilder::queue_of); kNone for the first.
+  /// Per task, its predecessor in its queue (TablesBuilder::queue_of); kNone for the first.
   std::vector<TaskId> before;
   std::vector<CollectiveRecord> collectives;
   std::vector<P2pRecord> p2p;
-  std::vector<int64_t> transfer_ns;  ///< [collectives, then p2p][shape]; -1: not asked yet
-  /// In the same order, where transfers share links; null: not asked yet.
+  std::vector<int64_t> transfer_ns;  ///< [collectives, then p2p][shape]; -1: not yet computed
+  /// In the same order, where transfers share links; null: not yet computed.
   std::vector<const Demand*> demand;
-  /// Where launches take time: the last task before this one that the host waits for (kNone if
-  /// there is none), and how long it takes to launch what comes from then on up to this one.
+  /// Where launches take time: the last earlier task that the host waits for (kNone if there is
+  /// none), and the time from its end until the host has launched this task.
   std::vector<TaskId> host_before;
   std::vector<int64_t> launched_ns;
   int32_t num_recvs = 0;
 };
 
-/// The ranks that execute one collective together, among the replayed ones.
+/// Replayed ranks that execute a collective together.
 struct Instance {
   std::vector<int32_t> members;  ///< indices of replayed ranks, ascending
   int32_t shape = 0;
@@ -77,31 +77,31 @@ struct Tables {
   const Program* program = nullptr;
   std::vector<int32_t> ranks, stands;  ///< per replayed rank
   std::vector<ClassId> cls;            ///< per replayed rank
-  /// By class; behind these, those of classes on devices of other kinds, which differ in the time
-  /// that work takes.
+  /// Tables by class; after these, those of classes on other kinds of devices, which differ in the
+  /// duration of work.
   std::vector<ClassTable> classes;
-  std::vector<int32_t> table;  ///< per replayed rank: its place in `classes`
+  std::vector<int32_t> table;  ///< per replayed rank: its index in `classes`
   bool one_per_kind = false;
   bool shared_cores = false;
   int32_t num_shared_links = 0;
   bool uneven_links = false;  ///< see Replay
-  /// Something runs at a speed that depends on other tasks, or waits for its launch.
+  /// Set if the speed of some activity depends on other tasks, or if tasks wait for their launch.
   bool varies = false;
 
   int32_t num_shapes = 0;
   // Channels (group, lane) and links (role, way), as [channel or link][replayed rank].
   std::vector<GroupId> channel_group;   ///< per channel
-  std::vector<int32_t> channel_length;  ///< per channel: collectives in it (longest class)
+  std::vector<int32_t> channel_length;  ///< per channel: collectives in its longest class
   std::vector<int64_t> channel_base;    ///< per channel: first entry of its state
   int64_t channel_states = 0;
   /// [channel][class]: its collectives in issue order.
   std::vector<std::vector<std::vector<TaskId>>> channel_tasks;
   std::vector<std::vector<Instance>> instances;  ///< per group
   std::vector<int32_t> instance_of;              ///< [group][rank index], kNone if not used
-  std::vector<Channel> messages;                 ///< per channel of messages
+  std::vector<Channel> messages;                 ///< per message channel
   std::vector<int32_t> link_peer;                ///< [link][rank index]: index of the peer
   std::vector<int32_t> link_shape;               ///< [link][rank index]
-  /// [link][rank index], where links are shared: those of the messages that this rank sends.
+  /// [link][rank index], where links are shared: link uses of the messages that this rank sends.
   std::vector<std::vector<LinkUse>> link_uses;
 
   size_t num_ranks() const { return ranks.size(); }
@@ -110,7 +110,7 @@ struct Tables {
     return instance_of[group.value() * ranks.size() + index];
   }
   int32_t peer(int32_t link, int32_t index) const { return link_peer[link * ranks.size() + index]; }
-  /// The end of a message at a peer, given by its index.
+  /// Returns the other end of a message at a peer, given by its index.
   MessageEnd other_end(const P2pRecord& end, int32_t peer) const {
     const Channel& channel = messages[end.channel];
     const std::vector<MessageEnd>& list = (end.send ? channel.receives : channel.sends)[cls[peer]];
@@ -121,7 +121,7 @@ struct Tables {
 
 Tables build_tables(const Program& program, Durations& durations, const ReplayOptions& options);
 
-/// As replay() of the program; the tables keep the durations that were asked for.
+/// Replays the program of the tables. They keep the durations that were computed.
 Replay replay(Tables& tables, Durations& durations, const ReplayOptions& options);
 
 }  // namespace hocket::sim

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whom ranks meet, over which links, and which of them are replayed (alike.cc says whom one can
-// stand for).
+// Implements: TablesBuilder (tables_builder.h), the part about ranks: collectives and messages
+// between ranks, their links, and the choice of ranks to replay (alike.cc groups equivalent ranks).
 #include <algorithm>
 #include <set>
 
@@ -60,8 +60,8 @@ void TablesBuilder::find_sendings() {
 }
 
 void TablesBuilder::add_places() {
-  // Every instance of every group, and every sender with its receiver, is a place. What its
-  // transfers take at most is that of the tasks of its classes, by lane.
+  // Every instance of every group, and every sender with its receiver, is a place. The shares that
+  // its transfers take are bounded, per lane, by the tasks of its classes.
   const cost::Network* network = durations_.network();
   if (!network || !options_.share_links) return;
   using Most = std::vector<Contention::Most>;
@@ -134,11 +134,10 @@ std::vector<Contention::Most> TablesBuilder::most_of(const Sending& sending) {
 }
 
 void TablesBuilder::choose_ranks(int32_t world) {
-  // Which ranks are replayed. With cores that ranks have to share, all: what a task takes then
-  // depends on what the others do. Else the lowest one of every kind (find_kinds), which stands for
-  // the others. `index_of_` maps a rank to the place, among the replayed ones, of what stands for
-  // it.
-  // Lanes of the host are threads beside the compute lane's, where that is one of cores.
+  // Chooses the ranks to replay. Ranks that share cores are all replayed, since the duration of a
+  // task then depends on the others. Otherwise the lowest rank of every kind (find_kinds) stands
+  // for its kind. `index_of_` maps a rank to the index of the replayed rank that stands for it.
+  // Lanes of the host are threads beside that of the compute lane, if the compute lane uses cores.
   int32_t crowd = std::min(options_.devices_per_node, world);
   std::set<Lane> lanes{Lane::compute};
   for (const program::RankClass& cls : p_.classes) {
@@ -220,9 +219,9 @@ std::vector<ClassId> TablesBuilder::classes_of(const std::vector<int32_t>& ranks
 }
 
 void TablesBuilder::place_groups() {
-  // The first replayed member that is found makes an instance of its meeting and enters it for all
-  // members that are replayed themselves. Then every channel gets a stretch of counters, one per
-  // (instance, ordinal): who has arrived.
+  // The first replayed member found creates an instance of its meeting and enters it for all
+  // members that are replayed. Then every channel gets a range of arrival counters, one per
+  // (instance, ordinal).
   const size_t n = t_.ranks.size();
   t_.instances.resize(p_.groups.size());
   t_.instance_of.assign(p_.groups.size() * n, kNone);
@@ -255,8 +254,8 @@ void TablesBuilder::place_groups() {
 }
 
 void TablesBuilder::place_links() {
-  // [link, rank that is replayed]: the peer, if the rank's class uses the link; and of a sender how
-  // far the message goes and which links of the cluster it shares.
+  // [link, replayed rank]: the peer, if the rank's class uses the link; for a sender also the shape
+  // of the pair and the links of the cluster that it shares.
   const size_t n = t_.ranks.size();
   t_.link_peer.assign(links_.size() * n, kNone);
   t_.link_shape.assign(links_.size() * n, 0);
