@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and checking cluster files.
+// Reading and validation of cluster files.
 #include "cost/cluster.h"
 
 #include <fmt/format.h>
@@ -21,14 +21,14 @@
 namespace hocket::cost {
 namespace {
 
-/// Every constant of a cluster with its path.
+/// A constant of a cluster with its path.
 struct Seen {
   std::string path;
   double value;
   const std::string* source;
 };
 
-/// Those of a link class: add(path, constant).
+/// Calls add(path, constant) for every constant of a link class.
 template <class Add>
 void add_link(const std::string& path, const Link& link, const Add& add) {
   add(path + ".latency", link.latency);
@@ -91,9 +91,9 @@ std::vector<Seen> constants(const Cluster& cluster) {
 
 namespace {
 
-/// How ranks lie on sets of so many devices each.
+/// Returns the spread of ranks over consecutive sets of `devices` devices each.
 Spread spread_of(std::span<const int32_t> ranks, int32_t devices) {
-  // Ranks come in order, so that a set's members are neighbours; a send may come in reverse.
+  // Ranks are ascending, so the members of a set are neighbours; a send may be descending.
   std::vector<int32_t> sets;
   sets.reserve(ranks.size());
   for (int32_t rank : ranks) {
@@ -177,7 +177,7 @@ Cluster Cluster::all_of(size_t kind) const {
 
 namespace {
 
-/// Of two constants the one that is better, the greater or the smaller one.
+/// Keep the better of two constants: the greater or the smaller one.
 template <Unit kUnit>
 void keep_greater(Constant<kUnit>* best, const Constant<kUnit>& other) {
   if (other.value > best->value) {
@@ -200,7 +200,7 @@ void keep_better(Peak* best, const Peak& other) {
   keep_greater(&best->f64, other.f64);
 }
 
-/// A curve that says all is reached, or nothing: no device does better.
+/// A curve is replaced by its highest share, so that no device does better at any size.
 void keep_better(Efficiency* best, const Efficiency& other) {
   const auto highest = [](const Fraction& share, const ShareCurve& curve) {
     return curve.given() ? *std::max_element(curve.share.begin(), curve.share.end()) : share.value;
@@ -215,7 +215,7 @@ void keep_better(Efficiency* best, const Efficiency& other) {
   keep(&best->memory, &best->memory_by_bytes, other.memory, other.memory_by_bytes);
 }
 
-/// Of hosts of which nothing is known nothing can be done.
+/// Hosts without constants are left out: they can run nothing.
 void keep_better(Host* best, const Host& other) {
   if (!best->given()) {
     *best = other;
@@ -243,8 +243,9 @@ void keep_better(Device* best, const Device& other) {
   keep_better(&best->efficiency, other.efficiency);
 }
 
-/// Both without what refines them, which could only make them slower, or for some sizes faster by
-/// a bandwidth of its own.
+/// Keeps the higher bandwidth and the lower latency of two links, over all their curves.
+/// Refinements are dropped: they could only slow the link down, or exceed its bandwidth for some
+/// sizes.
 void keep_better(Link* best, const Link& other) {
   const auto widest = [](const Link& link) {
     double bandwidth = link.bytes_per_s();
@@ -287,7 +288,7 @@ using Files = std::vector<std::filesystem::path>;
 Cluster read_through(const std::filesystem::path& path, const std::vector<std::string>& overrides,
                      const Files& from);
 
-/// Error: a file that is being read names one that leads back to it.
+/// Appends a file to those being read. Throws Error if it is among them: a cycle of references.
 Files and_then(Files from, const std::filesystem::path& path) {
   const std::filesystem::path whole = std::filesystem::weakly_canonical(path);
   const auto again = std::find(from.begin(), from.end(), whole);
@@ -303,8 +304,8 @@ Files and_then(Files from, const std::filesystem::path& path) {
   return from;
 }
 
-/// Gives nodes that are unlike the rest their devices and links. `folder`: which names of files
-/// are relative to; `from`: the files that are being read.
+/// Fills in the devices and links of heterogeneous nodes. `folder`: base of relative file names;
+/// `from`: the files being read.
 void fill_in_unlike(const std::filesystem::path& folder, const Files& from, Cluster* cluster) {
   for (UnlikeNodes& nodes : cluster->unlike) {
     nodes.device = cluster->device;
@@ -385,8 +386,8 @@ double Cluster::uplink(const Level& level) const {
 }
 
 double Cluster::peak_flops(graph::DType dtype) const {
-  // Types of one width share matrix units, and so a peak: both 8-bit ones, and both of 16 bits.
-  // What the cluster does not give is an error, since no other peak stands for it.
+  // Types of one width share matrix units, hence a peak: both 8-bit types, and both 16-bit types. A
+  // missing peak is an error, since no other one can stand in for it.
   using graph::DType;
   double value = 0;
   const char* key = "";
@@ -426,8 +427,8 @@ double Cluster::peak_flops(graph::DType dtype) const {
 
 namespace {
 
-/// No machine has such a constant, but a number without its unit is read as seconds, bytes or bytes
-/// per second.
+/// Throws Error for values that no machine has: a number without its unit is read as seconds, bytes
+/// or bytes per second.
 void expect_unit(const Seen& constant, const std::string& where) {
   const auto ends_with = [&](std::string_view end) { return constant.path.ends_with(end); };
   const double value = constant.value;
@@ -459,8 +460,8 @@ void Cluster::validate(const std::string& where) const {
   if (cores_per_node > kMostDevices) {
     fail(where, "cores_per_node is {}; expected at most 16 M", cores_per_node);
   }
-  // A constant must be given unless there is a default for it, or nothing here could ask for it:
-  // links of a cluster of one device, links between nodes of a cluster of one.
+  // A constant is required unless it has a default or nothing can use it: links of a cluster of one
+  // device, links between nodes of a cluster of one node.
   for (const Seen& constant : constants(*this)) {
     const bool share = constant.path.find("efficiency") != std::string::npos;
     const bool refines = constant.path.starts_with("topology") ||
@@ -600,7 +601,8 @@ void Cluster::validate_measured(const std::string& where) const {
 }
 
 void Cluster::validate_levels(const std::string& where) const {
-  // Links first; then levels from the inside out, of which each holds whole ones of that below.
+  // Links come first, then levels from the inside out; each level holds whole sets of the one
+  // below.
   for (const auto& [name, link] : {std::pair{"intra", &links.intra}, {"inter", &links.inter}}) {
     for (const Curve* curve : {&link->short_messages, &link->tree, &link->direct, &link->message}) {
       const bool any =
@@ -708,7 +710,7 @@ std::vector<std::string> Cluster::unsourced() const {
 }
 
 Cluster read_cluster(const std::string& path, const std::vector<std::string>& overrides) {
-  // A name without its folder is likely that of one which comes with this program.
+  // A name without a folder probably means one of the shipped clusters.
   if (path.find('/') == std::string::npos && !file_exists(path)) {
     fail(path,
          "cannot be opened: there is no such file; those that come with Hocket are in "

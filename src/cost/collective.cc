@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Per-step models of rings, trees, direct exchanges and hierarchical sums over levels of links. As
-// NCCL's own tuning does (src/graph/tuning.cc), steps are counted by the link that they pass, and
-// data by the busiest link: Hockney's α-β with one α and β per level.
+// Implements the closed forms of rings, trees, direct exchanges and hierarchical reductions over
+// levels of links. As in NCCL's tuning (src/graph/tuning.cc), steps are counted by the link that
+// they pass and data by the busiest link: Hockney's α-β model with one α and β per level.
 #include "cost/collective.h"
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 namespace hocket::cost {
 namespace {
 
-/// Sets of one level that a group spans, and members in the emptiest of them.
+/// Sets of one level that a group spans, and members in the set with fewest.
 struct Tier {
   bool inter = false;
   int32_t level = -1;
   double sets = 1, fewest = 1;
 };
 
-/// Devices, levels below nodes, nodes, levels above them.
+/// Returns the tiers inside out: devices, levels below nodes, nodes, levels above them.
 std::vector<Tier> tiers_of(const Cluster& cluster, const GroupShape& shape) {
   std::vector<Tier> tiers = {{false, -1, static_cast<double>(shape.members), 1}};
   const Tier node = {true, -1, static_cast<double>(shape.nodes),
@@ -41,8 +41,9 @@ std::vector<Tier> tiers_of(const Cluster& cluster, const GroupShape& shape) {
   return tiers;
 }
 
-/// Share of an algorithm's steps whose slowest link is that of `tier`, the next wider one being
-/// `above`. A ring passes each set once in and once out; a tree halves what is left.
+/// Returns the fraction of an algorithm's steps whose slowest link belongs to `tier`; `above` is
+/// the number of sets of the next wider tier. A ring enters and leaves each set once; a tree halves
+/// the remaining sets.
 double share_of_steps(const comm::Algorithm& algorithm, const Tier& tier, double above,
                       double members) {
   if (algorithm.direct) return tier.sets > 1 && above <= 1 ? 1 : 0;
@@ -58,11 +59,11 @@ double adapters_of(const Cluster& cluster, const GroupShape& shape) {
   return static_cast<double>(std::min<int64_t>(shape.per_node, cluster.adapters()));
 }
 
-/// The time of passages at once, in one protocol.
+/// Computes the time of concurrent passages in one protocol.
 Way timed(const Cluster& cluster, const std::string& algorithm,
           const std::vector<Passage>& passages, bool short_messages) {
-  // Steps pay the latency of their link class and of every level below their own; data that of the
-  // busiest link; the start is the slowest class's.
+  // Steps pay the latency of their link class and of every level below their own; data takes the
+  // time of the busiest link; the start is that of the slowest class.
   Way way;
   way.algorithm = algorithm;
   way.short_messages = short_messages;
@@ -122,7 +123,7 @@ std::vector<Passage> passages(const Cluster& cluster, const comm::Algorithm& alg
   for (size_t i = 0; i < tiers.size(); ++i) {
     const Tier& tier = tiers[i];
     const double above = i + 1 < tiers.size() ? tiers[i + 1].sets : 1;
-    // Adapters lie beside devices: what leaves a node goes through no link inside, but through all
+    // Adapters are beside devices: traffic that leaves a node passes no link inside it, but all
     // levels above.
     const bool used = tier.inter ? tier.sets > 1 : tier.sets > above;
     if (!used) continue;
@@ -132,7 +133,7 @@ std::vector<Passage> passages(const Cluster& cluster, const comm::Algorithm& alg
     const bool rooted = std::string_view(algorithm.name) == kRooted;
     if (algorithm.direct && members > 1) {
       const double reached = tier.inter ? members : static_cast<double>(shape.per_node);
-      const double busy = rooted ? 1 : tier.fewest;  // members of the set with parts for others
+      const double busy = rooted ? 1 : tier.fewest;  // members of a set with parts for others
       passage.bytes *= busy * std::max(0.0, reached - tier.fewest) / (members - 1);
     }
     if (tier.inter) {
@@ -168,8 +169,8 @@ std::vector<Way> ways(const Cluster& cluster, const std::vector<comm::Algorithm>
 
 std::vector<Way> hierarchical(const Cluster& cluster, const comm::Algorithm& ring,
                               const GroupShape& shape) {
-  // Blocks are summed inside of nodes, each then among the members with one number, one on every
-  // node, and collected inside: phases after each other, all rings.
+  // Blocks are reduced inside nodes, then among the members of equal number, one per node, and
+  // gathered inside nodes. The phases run one after another, and all are rings.
   if (shape.nodes < 2 || shape.per_node < 2 || shape.members != shape.nodes * shape.per_node) {
     return {};
   }

@@ -70,7 +70,7 @@ std::vector<GroupError> held_out(const Cluster& base, const std::vector<CommSamp
     predict([&, n = ranks, g = nodes](const CommSample& s) { return s.ranks == n && s.nodes == g; },
             "other groups");
   }
-  // Every other size of each group.
+  // Marks every other size of each group.
   std::map<std::tuple<std::string, int32_t, int32_t>, std::map<double, bool>> odd;
   for (const CommSample& s : samples) {
     odd[{s.op, s.ranks, s.nodes}][s.bytes] = false;

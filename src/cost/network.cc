@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links numbered in blocks, so that a cluster of any size takes no memory per link.
+// Links are numbered in blocks, so that a cluster of any size takes no memory per link.
 #include "cost/network.h"
 
 #include <algorithm>
@@ -80,13 +80,14 @@ Route Network::route(int32_t from, int32_t to) const {
   const Curve& message = by.message.given() ? by.message : by.long_messages();
   route.latency_s = message.latency.value;
   route.start_s = message.start.value;
-  std::vector<int64_t> down;  // the way to `to`, from its end
+  std::vector<int64_t> down;  // the way to `to`, in reverse
   int64_t plane = 0;
   if (!leaves) {
     route.links.push_back(id(kDevices, from, 0, Direction::up));
     down.push_back(id(kDevices, to, 0, Direction::down));
   } else {
-    // Each end's own adapter; on rails the receiver's number counts, and its bytes go there first.
+    // Each end uses its own adapter. On rails the receiver's adapter number counts, and the bytes
+    // first go to the device beside that adapter.
     const int64_t adapters = cluster_.adapters();
     const int64_t taken = adapter_of(to);
     int64_t used = adapter_of(from);
@@ -121,7 +122,7 @@ int32_t Network::beside(int32_t block) const {
 }
 
 std::vector<Passed> Network::passed_by_group(std::span<const int32_t> ranks) const {
-  // Ranks come in order, so that the first one of a set is its lowest.
+  // Ranks are ascending, so that the first one of a set is its lowest.
   const std::vector<Level>& levels = cluster_.topology.levels;
   std::vector<Passed> list;
   list.reserve(ranks.size() * 2 * (kLevels + levels.size()));
@@ -153,8 +154,8 @@ std::vector<Passed> Network::passed_by_group(std::span<const int32_t> ranks) con
 }
 
 std::vector<Passed> Network::passed_by_message(int32_t from, int32_t to) const {
-  // What goes up comes from the last adapter or device link before it; what comes down goes to the
-  // next one.
+  // Traffic upwards comes from the last adapter or device link before it; traffic downwards goes to
+  // the next one.
   std::vector<Passed> list;
   for (const int64_t link : route(from, to).links) {
     list.push_back({link, static_cast<int32_t>(block_of(link)), from});
