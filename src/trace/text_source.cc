@@ -18,11 +18,11 @@ TextSource::TextSource(const std::string& path) : path_(path) {
   if (!file_exists(path)) fail(path, "no such file; expected a trace (.json or .json.gz)");
   struct stat facts {};
   if (stat(path.c_str(), &facts) == 0) {
-    file_bytes_ = facts.st_size;  // 0 of a pipe
+    file_bytes_ = facts.st_size;  // 0 for a pipe
   }
   file_ = gzopen(path.c_str(), "rb");
   if (file_ == nullptr) fail(path, "cannot be opened for reading");
-  // zlib unpacks to where it is asked to only from twice its buffer on.
+  // zlib inflates directly into the destination only if that has at least twice its buffer.
   gzbuffer(file_, static_cast<unsigned>(kFirstBlock / 2));
   block_->text.resize(kFirstBlock + kBehind);
   begin_ = at_ = end_ = block_->text.data();
