@@ -19,7 +19,8 @@ using program::kNone;
 using trace::Trace;
 using trace::TraceEvent;
 
-/// Tasks of one sort that follow each other closer than this share of a step are drawn as one.
+/// Reciprocal of a gap in steps: tasks of one sort with a smaller gap between them are drawn as
+/// one.
 constexpr int64_t kShareOfGap = 1000;
 
 struct Pass {
@@ -34,13 +35,13 @@ struct Pass {
   }
 };
 
-/// What is done once per step: `what` is "gradients" or "optimizer".
+/// Work done once per step: `what` is "gradients" or "optimizer".
 struct Rest {
   int64_t begin = 0, end = 0;
   std::string_view what;
 };
 
-/// The passes of a rank, and how the rest of its step is filled.
+/// Passes of a rank, and the work in the rest of its step.
 class RankPasses {
  public:
   explicit RankPasses(const Trace& trace) : trace_(trace) {}
@@ -58,8 +59,8 @@ class RankPasses {
     }
   }
 
-  /// The schedule runs gradients of weights for themselves: some other pass begins between them and
-  /// those of the inputs.
+  /// Returns whether the schedule runs gradients of weights separately: another pass begins between
+  /// them and the gradients of the inputs.
   bool splits() const {
     std::vector<int64_t> begins;
     for (const auto& [key, parts] : passes_) {
@@ -78,8 +79,8 @@ class RankPasses {
     return false;
   }
 
-  /// In the order of time, without overlaps. `split`: gradients of weights are passes of their own,
-  /// where they do not overlap those of inputs.
+  /// Returns the passes in order of time, without overlaps. `split`: gradients of weights are
+  /// separate passes where they do not overlap those of inputs.
   std::vector<Pass> passes(bool split) const {
     std::vector<Pass> list = apart(split);
     std::sort(list.begin(), list.end(), [](const Pass& a, const Pass& b) {
@@ -101,7 +102,7 @@ class RankPasses {
     return joined;
   }
 
-  /// What is done between `passes` and behind them, in the order of time, without overlaps.
+  /// Returns the work between and after `passes`, in order of time, without overlaps.
   std::vector<Rest> rest(const std::vector<Pass>& passes, int64_t step_ns) const {
     std::vector<Rest> parts;
     int64_t now = 0;
@@ -124,11 +125,11 @@ class RankPasses {
   }
 
  private:
-  using Parts = std::array<Pass, 3>;  ///< forward, of inputs, of weights
+  using Parts = std::array<Pass, 3>;  ///< forward, gradients of inputs, gradients of weights
 
   static bool is_there(const Pass& pass) { return pass.end >= pass.begin; }
 
-  /// What is done once per step; of one sort one stretch where at most `gap` lies between.
+  /// Returns the work done once per step; parts of one sort with gaps of at most `gap` are merged.
   std::vector<Rest> in_stretches(int64_t gap) const {
     std::vector<Rest> list = rest_;
     std::sort(list.begin(), list.end(), [](const Rest& a, const Rest& b) {
@@ -146,7 +147,7 @@ class RankPasses {
     return stretches;
   }
 
-  /// Passes before those that overlap are joined.
+  /// Returns the passes before overlapping ones are joined.
   std::vector<Pass> apart(bool split) const {
     std::vector<Pass> list;
     for (const auto& [key, parts] : passes_) {
@@ -181,8 +182,8 @@ class RankPasses {
 }  // namespace
 
 Trace passes_of(const Trace& trace) {
-  // Tasks go to the passes of their rank; then every rank draws its passes, and between them what
-  // it waited for.
+  // Tasks are assigned to the passes of their rank. Then every rank draws its passes and, between
+  // them, the work done once per step.
   std::map<int32_t, RankPasses> ranks;
   int64_t step_ns = 0;
   for (const TraceEvent& event : trace.events) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page itself: head, sections in order, what each says when its data is missing.
+// The page itself: head, sections in order, and their text when data is missing.
 
 const N = D.num, T = D.train, E = D.eval;
 const main = document.getElementById("main"), links = document.getElementById("links");
@@ -11,11 +11,11 @@ function section(id, title, link, build) {
   const box = h("section", {id, "aria-labelledby": id + "-h"}, h("h2", {id: id + "-h"}, title));
   main.append(box);
   const missing = build(box);
-  if (typeof missing === "string" && D.simulated) { box.remove(); return; }  // it is of a run
+  if (typeof missing === "string" && D.simulated) { box.remove(); return; }  // only runs have it
   if (typeof missing === "string") { box.append(h("p", {class: "missing"}, missing)); return; }
   links.append(h("a", {href: "#" + id}, link));
 }
-// A figure: heading, one sentence, then what draw(host) puts below.
+// A figure: heading, one sentence, then the drawing of draw(host).
 function figure(host, title, text, draw) {
   const caption = h("figcaption", {}, text || "");
   const body = h("div", {});
@@ -23,7 +23,7 @@ function figure(host, title, text, draw) {
   draw(body, caption);
 }
 
-// ---- what the numbers say
+// ---- derived numbers
 const valid = E.step.map((s, i) => ({step: s, time: E.time[i], bpb: E.bpb[i], loss: E.loss[i]})).filter(e => known(e.bpb));
 const finalBpb = N.final_bpb ?? (valid.length ? last(valid).bpb : null);
 // Nats per token to bits per byte, from the evaluations, which have both.

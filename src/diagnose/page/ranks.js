@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of every rank goes: a bar each of compute, exposed communication, bubbles of the
-// pipeline and other idle time.
+// Breakdown of every rank's time: a bar each of compute, exposed communication, pipeline bubbles and other
+// idle time.
 
 const SHARES = [["compute", hsl(...HUES.products)], ["exposed communication", hsl(...HUES.communication)], ["bubble", "repeating-linear-gradient(45deg, var(--muted) 0 2px, var(--grid) 2px 5px)"], ["idle", "var(--grid)"]];
 

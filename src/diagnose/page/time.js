@@ -30,7 +30,7 @@ function timeByKind(host) {
   const ranks = D.num.world > 1 ? `, mean of ${D.num.world} ranks` : "";
   host.append(h("p", {class: "cap"}, text + "."));
 
-  // Tasks of one family stand together, in the order of the legend.
+  // Tasks of one family are adjacent, in the order of the legend.
   const stackRows = order.flatMap(([f]) => compute.filter(r => familyOf(r.kind) === f));
   const stack = h("div", {class: "stack", role: "img", "aria-label": "Share of every kind of task in a step"}, stackRows.map(r => {
     const part = h("i", {style: {background: r.color, flex: `${1000 * r.time / base} 0 0`}});
@@ -76,7 +76,7 @@ function timeByKind(host) {
 function predictionByKind(host) {
   const rows = kindRows().filter(r => r.time > 0 && r.predicted > 0);
   if (!rows.length) return false;
-  // Communication includes waiting for others, which is no fault of its own.
+  // Communication includes waiting for others, which is not its own error.
   const own = rows.some(r => !r.comm) ? rows.filter(r => !r.comm) : rows;
   const total = sum(rows.map(r => r.time)), most = own.reduce((a, b) => Math.abs(b.predicted - b.time) > Math.abs(a.predicted - a.time) ? b : a);
   const diff = most.predicted - most.time;
