@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cluster files: the shipped ones read, every constant in them has a source, and bad ones are
-// refused with the key named.
+// Cluster files: the shipped ones are readable, every constant in them has a source, and invalid
+// ones are refused with the key named.
 #include "cost/cluster.h"
 
 #include <gtest/gtest.h>
@@ -196,8 +196,8 @@ TEST(Cluster, SizesBeyondAllDevicesAreRefused) {
       "topology.levels.0.devices is 4294967296; expected at most 16 M");
 }
 
-/// What is written reads back to the same, also where a constant is 1 and has no source: of some
-/// that is what they are by default, of others not.
+/// YAML output parses to the same cluster, also where a constant is 1 without a source: for some
+/// constants that is the default, for others it is not.
 TEST(Cluster, ConstantsOfOneAreWritten) {
   Cluster c = parse_cluster(
       std::string(kSmall) +
@@ -221,7 +221,7 @@ TEST(Cluster, TheBestHostIsTakenOfAllKinds) {
   c.unlike.emplace_back().device = c.device;
   c.unlike[0].links = c.links;
   c.unlike[0].device.host = {{2e9, ""}, {5e9, ""}, {10e-6, ""}};
-  // One that is known is better than none.
+  // A host with constants is better than one without.
   EXPECT_EQ(c.at_best().device.host.copy_latency.value, 10e-6);
   c.device.host = {{1e9, ""}, {6e9, ""}, {5e-6, ""}};
   const Host best = c.at_best().device.host;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is learned from timed ops says of others, on machines whose law is known.
+// Predictions for unseen ops from timed ones, on machines with a known law.
 #include "cost/learned.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,8 @@
 namespace hocket::cost {
 namespace {
 
-/// A machine that reaches less of its roofline the smaller a kernel is, by kind of kernel.
+/// Returns the time on a machine whose kernels reach a smaller fraction of their roofline the
+/// smaller they are, by kind of kernel.
 double truth(const Leaf& leaf) {
   const double at_best = leaf.cost_class == ops::CostClass::matmul ? 1.3 : 2.0;
   return 1e9 * leaf.roofline_s * at_best * std::pow(leaf.roofline_s / 1e-3, -0.2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The graph of links: every pair's path goes up and down again through links that hang together, of
-// the capacities that the file says.
+// Graph of links: every pair's path goes up and down again through connected links, with the
+// capacities of the file.
 #include "cost/network.h"
 
 #include <gtest/gtest.h>

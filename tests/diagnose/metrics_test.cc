@@ -30,7 +30,7 @@ TEST_F(MetricsTest, LayersOfTheModelThatHaveExperts) {
       "{\"step\":3,\"moe/load\":[[1,2],[3,4]],\"moe/layers\":\"1, 3\"}\n");
   ASSERT_EQ(m.load.size(), 3u);
   EXPECT_EQ(m.load[0].layers, (std::vector<int64_t>{1, 3}));
-  // What does not fit counts as not said.
+  // A value that does not fit counts as missing.
   EXPECT_EQ(m.load[1].layers, (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(m.load[2].layers, (std::vector<int64_t>{0, 1}));
 }
@@ -110,7 +110,7 @@ std::string eval_line(int step, double bits) {
          ",\"time_s\":1,\"eval/bits_per_byte\":" + std::to_string(bits) + "}\n";
 }
 
-// Killed after step 5 with a checkpoint at step 3, once with a clock that starts anew.
+// Killed after step 5 with a checkpoint at step 3, once with a clock that restarts.
 TEST_F(MetricsTest, ResumedRunsReplaceWhatTheyRepeat) {
   std::string text;
   for (int s = 0; s <= 5; ++s) {

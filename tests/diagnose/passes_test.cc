@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes drawn in place of tasks: which tasks are one, what overlaps, what stands between them.
+// Passes drawn in place of tasks: their tasks, overlapping passes, and the work between them.
 #include "diagnose/passes.h"
 
 #include <fmt/format.h>
@@ -45,7 +45,7 @@ class Step {
     add(rank, "compute", "linear_dw", "backward", stage, micro_batch, start, end);
   }
 
-  /// "0:0F0[0,10) ..."
+  /// Returns "0:0F0[0,10) ..."
   std::string passes() const {
     const Trace drawn = passes_of(trace_);
     std::string text;
@@ -83,11 +83,11 @@ TEST(Passes, AreAllThatARankComputesOfAMicroBatch) {
 TEST(Passes, GradientsOfWeightsStandAloneWhereTheScheduleSplitsThem) {
   Step step;
   step.inputs(0, 0, 0, 0, 10);
-  step.weights(0, 0, 0, 10, 20);  // with nothing between them they are one
+  step.weights(0, 0, 0, 10, 20);  // with nothing between them they are one pass
   EXPECT_EQ(step.passes(), "0:0B0[0,20)");
   step.inputs(1, 1, 0, 0, 10);
   step.forward(1, 1, 1, 10, 15);
-  step.weights(1, 1, 0, 15, 25);  // and here they are not: so nowhere
+  step.weights(1, 1, 0, 15, 25);  // here they overlap, so they are split nowhere
   EXPECT_EQ(step.passes(), "0:0I0[0,10) 0:0W0[10,20) 1:1I0[0,10) 1:1F1[10,15) 1:1W0[15,25)");
 }
 

@@ -79,7 +79,7 @@ TEST(ReportFill, PredictionStandsBesideTheMeasurement) {
   EXPECT_EQ(r.kinds[2].kind, "all_reduce");
   EXPECT_EQ(r.kinds[2].lane, "intra");
   EXPECT_TRUE(std::isnan(r.kinds[2].seconds));
-  // Of a step that is simulated only, waiting is no part of a transfer's time.
+  // For a step that is only simulated, waiting is not part of a transfer's time.
   ReportData simulated;
   p.events[1].waited_ns = 20;
   fill_simulated(simulated, p, {});
@@ -121,7 +121,7 @@ TEST(ReportFill, BlamesTheKindThatTakesMostOfTheDifference) {
       blame(r),
       "750 ms outside of what computes, in 3 traced steps (2 s on average): communication and "
       "waiting");
-  // The run's steps decide which way to look: those before `settled_step` do not count.
+  // The run's steps give the direction: those before `settled_step` do not count.
   r.kinds_steps = 1;
   r.settled_step = 2;
   for (const double seconds : {5.0, 1.2, 1.3, 1.25}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which links can ever be full, on a fat tree of 8 nodes of 2 devices with an adapter each, in
-// leaves of 2 nodes.
+// Links that can be full, on a fat tree of 8 nodes of 2 devices with an adapter each, in leaves of
+// 2 nodes.
 #include "sim/contention.h"
 
 #include <gtest/gtest.h>
@@ -24,8 +24,9 @@ cost::Cluster tree(double oversubscription) {
   return c;
 }
 
-/// What is kept when every rank of the first leaf sends to the second one in two queues, each
-/// filling its adapter; `over_beside`: what the transfers say of the uplink and the adapter.
+/// Returns the number of links kept if every rank of the first leaf sends to the second one in two
+/// queues, each filling its adapter. `over_beside`: the transfers' share of the uplink over that of
+/// the adapter.
 int32_t kept(double oversubscription, double over_beside) {
   const cost::Network network(tree(oversubscription));
   Contention contention;
@@ -44,17 +45,17 @@ int32_t kept(double oversubscription, double over_beside) {
   return contention.num_links();
 }
 
-// Both transfers of a rank ask for half of the leaf's uplink, which four ranks would fill twice;
-// but they pass one adapter, that carries one at a time, so that the uplink is full only when all
-// four adapters are.
+// Both transfers of a rank ask for half of the leaf's uplink, which four ranks would fill twice.
+// But they pass one adapter, which carries one at a time, so the uplink is full only when all four
+// adapters are.
 TEST(Contention, UplinksAreNeverFullBeforeTheAdaptersBelow) {
   EXPECT_EQ(kept(1, 1.0 / 4), 4 + 4);       // adapters of senders and receivers
   EXPECT_EQ(kept(2, 2.0 / 4), 4 + 4 + 2);   // the adapters of a leaf fill its uplink twice
-  EXPECT_EQ(kept(1, INFINITY), 4 + 4 + 2);  // what passes no adapter is bounded by none
+  EXPECT_EQ(kept(1, INFINITY), 4 + 4 + 2);  // without an adapter there is no bound
 }
 
 TEST(Contention, ViewsTellPlacesApartByWhomTheyShareWith) {
-  // Ranks 0 and 1 share nothing of theirs; 2 sends twice over its adapter, which is then kept.
+  // Ranks 0 and 1 share no link; rank 2 sends twice over its adapter, which is then kept.
   const cost::Network network(tree(1));
   Contention contention;
   const auto add = [&](int32_t from, int32_t to, int32_t queue) {
@@ -75,7 +76,7 @@ TEST(Contention, ViewsTellPlacesApartByWhomTheyShareWith) {
   EXPECT_NE(views[size_t(alone)], views[size_t(first)]);
   EXPECT_EQ(views[size_t(first)], views[size_t(second)]);
   EXPECT_EQ(contention.uses(first, false).size(), 2u);  // of both adapters
-  EXPECT_EQ(contention.uses(first, true).size(), 1u);   // which are shared alike
+  EXPECT_EQ(contention.uses(first, true).size(), 1u);   // which have equal sharers
   EXPECT_TRUE(contention.uses(alone, true).empty());
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue of events against an ordered set of them.
+// Event queue against an ordered set.
 #include "sim/event_queue.h"
 
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 namespace hocket::sim {
 namespace {
 
-/// Adds and takes at random: more and more events at first, then fewer and fewer. `bits`: of the
-/// longest time that an event is away; with few, many come at the same time.
+/// Adds and takes events at random, first more additions, then more removals. `bits`: maximum bits
+/// of the time until an event; with few bits, many events are simultaneous.
 void expect_as_ordered_set(int bits) {
   EventQueue queue;
   std::set<Event> expected;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Simulation of programs that lowering makes: one rank per class equals all ranks, the program's
-// text predicts the same as the program, every mesh axis shows up where it should.
+// Simulation of lowered programs: one rank per class equals all ranks, the program's text predicts
+// the same as the program, every mesh axis appears in the right part of the breakdown.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -119,15 +119,15 @@ TEST(SimulateLowered, OneRankPerClassEqualsAllRanks) {
         }
       }
     }
-    // The text of the program is the program.
+    // The printed program predicts the same.
     const Program parsed = program::parse_program(program::print(c.program));
     EXPECT_EQ(to_json(parsed, simulate(parsed, costs, o)), to_json(c.program, all));
   }
 }
 
 TEST(SimulateLowered, SeveralStagesPerRankFillTheBubble) {
-  // Two ranks of two stages have the work of two ranks of one, and wait half as long for it, with
-  // transfers that cost next to nothing.
+  // Two ranks of two stages do the work of two ranks of one stage, with half of the bubble, if
+  // transfers cost next to nothing.
   cost::Cluster fast = cluster(1, 2);
   fast.links.intra = {{1e-12, ""}, {1e15, ""}, {1, ""}};
   const CostModel costs(fast, std::nullopt, 1);

@@ -11,7 +11,7 @@
 namespace hocket::sim {
 namespace {
 
-/// Factors of kinds, most of them 1.
+/// Returns speedup factors per kind, most of them 1.
 std::vector<double> some_factors(const Program& p, std::mt19937& rng, int one_in) {
   const double choices[] = {2, 1.5, 1e9, 0.5, 3};
   std::vector<double> factors;
@@ -45,7 +45,7 @@ TEST(SimPartial, EveryEndIsThatOfAFullReplay) {
       looked_at += answer.tasks;
       all += whole.num_tasks;
     }
-    // Nothing of one question is left in the next.
+    // Nothing of one question remains for the next.
     const std::vector<double> none(p.kinds.size(), 1.0);
     const PartialReplay::Answer same = partial.faster(none);
     EXPECT_EQ(same.end_ns, partial.full().end_ns);

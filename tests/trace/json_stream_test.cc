@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the pull parser makes of numbers and of objects that are alike, across the blocks of a file,
-// beside what the C library and a parser of whole documents make of them.
+// The pull parser's results for numbers and for similar objects, across the blocks of a file,
+// against the C library and a parser of whole documents.
 #include "trace/json_stream.h"
 
 #include <fmt/format.h>
@@ -77,7 +77,7 @@ TEST_F(JsonStreamTest, NumbersAreTheNearestDoubles) {
       text += "." + digits(1 + rng() % 12, &rng);
     }
     texts.push_back(text);
-    // A double as it is written so that it is read again.
+    // A double in the form that parses to the same value.
     const double some = std::ldexp(static_cast<double>(rng() >> 11), -static_cast<int>(rng() % 70));
     texts.push_back(fmt::format("{}", some));
   }
@@ -119,7 +119,7 @@ TEST_F(JsonStreamTest, WhatIsNoNumberIsConsumed) {
   EXPECT_GE(numbers, 2);  // "7" and 6
 }
 
-// Objects of the same keys in changing orders, with spaces and escapes here and there.
+// Objects with the same keys in changing orders, with some spaces and escapes.
 std::string random_objects(int count, std::mt19937_64* rng) {
   const auto space = [&] { return std::string(" \n\t ").substr((*rng)() % 4); };
   std::vector<std::string> keys = {
@@ -174,7 +174,7 @@ TEST_F(JsonStreamTest, MembersAreTheSameWithAnOrderThatIsRemembered) {
     members += object.size();
   }
   EXPECT_GT(members, size_t{30000});
-  // Of most members the key is not looked up, here in two readings.
+  // The key of most members is not looked up, here in two passes.
   EXPECT_LT(keys.size(), members);
 }
 
@@ -223,7 +223,7 @@ TEST_F(JsonStreamTest, LongFilesEndWhereTheyAreCut) {
       }
     }
   }
-  // Who stops early, as a reader of beginnings, leaves the rest.
+  // A reader that stops early leaves the rest.
   JsonStream json(packed_path);
   json.expect('[', "an array");
   for (int i = 0; i < 3000; ++i) {
@@ -232,9 +232,9 @@ TEST_F(JsonStreamTest, LongFilesEndWhereTheyAreCut) {
   }
 }
 
-/// A file of some kilobytes that unpacks to gigabytes ends at a bound, and not in memory.
+/// A file of some kilobytes that inflates to gigabytes fails at a bound, before memory runs out.
 TEST_F(JsonStreamTest, WhatUnpacksToFarMoreIsRefused) {
-  // A string that does not end, and nothing but blanks.
+  // A string that does not end, and blanks only.
   const struct {
     char letter;
     int mebibytes;
@@ -242,7 +242,7 @@ TEST_F(JsonStreamTest, WhatUnpacksToFarMoreIsRefused) {
   } kRows[] = {{'a', 40, "the end of a string of at most 16 MiB"},
                {' ', 300, "unpacks to more than 256 MiB, 200 times its own size"}};
   for (const auto& row : kRows) {
-    // Packed files that stand one behind the other are one.
+    // Concatenated gzip members are one file.
     const std::string piece = read_file(write(std::string(size_t{1} << 20, row.letter), true, 6));
     std::string all = read_file(write(row.letter == ' ' ? "[" : "[\"", true));
     for (int i = 0; i < row.mebibytes; ++i) {
@@ -260,7 +260,7 @@ TEST_F(JsonStreamTest, WhatUnpacksToFarMoreIsRefused) {
   }
 }
 
-/// Strings of usual lengths, across blocks.
+/// Strings of common lengths, across blocks.
 TEST_F(JsonStreamTest, LongStringsAreRead) {
   const std::string text(size_t{15} << 20, 'a');
   for (const bool packed : {false, true}) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/traceshares.py: on a trace of which the shares are known, and against what the simulator says of its own."""
+"""tools/traceshares.py on a trace with known shares, and on a simulated trace against the simulator's report."""
 import json
 import os
 import subprocess
