@@ -293,12 +293,12 @@ Files and_then(Files from, const std::filesystem::path& path) {
   const std::filesystem::path whole = std::filesystem::weakly_canonical(path);
   const auto again = std::find(from.begin(), from.end(), whole);
   if (again != from.end()) {
-    std::string circle;
+    std::string cycle;
     for (auto at = again; at != from.end(); ++at) {
-      circle += at->filename().string() + " -> ";
+      cycle += at->filename().string() + " -> ";
     }
-    fail(path.string(), "its unlike nodes lead back to itself: {}{}; expected files without circle",
-         circle, whole.filename().string());
+    fail(path.string(), "the files named by unlike form a cycle: {}{}; expected none", cycle,
+         whole.filename().string());
   }
   from.push_back(whole);
   return from;
@@ -313,7 +313,8 @@ void fill_in_unlike(const std::filesystem::path& folder, const Files& from, Clus
     if (!nodes.cluster.empty()) {
       const Cluster other = read_through(folder / nodes.cluster, {}, from);
       if (other.this_machine || other.cores_per_node > 0 || cluster->cores_per_node > 0) {
-        fail(cluster->name, "unlike nodes of {}: ranks share cores there or here; try speed",
+        fail(cluster->name,
+             "unlike names {}, and ranks share cores there or here; try unlike.speed",
              nodes.cluster);
       }
       nodes.device = other.device;
@@ -415,7 +416,7 @@ double Cluster::peak_flops(graph::DType dtype) const {
       key = "f64";
       break;
     default:
-      fail(name, "the arithmetic of {} has no peak; expected a floating-point type",
+      fail(name, "no peak for arithmetic in {}; expected a floating-point type",
            graph::to_string(dtype));
   }
   if (value <= 0) {
@@ -534,7 +535,7 @@ std::vector<std::pair<const char*, const ShareCurve*>> curves_of(const Efficienc
 void Cluster::validate_curves(const std::string& where) const {
   for (const auto& [name, curve] : curves_of(device.efficiency)) {
     if (curve->size.size() != curve->share.size()) {
-      fail(where, "device.efficiency.{} has {} sizes and {} shares; expected as many", name,
+      fail(where, "device.efficiency.{} has {} sizes and {} shares; expected equal numbers", name,
            curve->size.size(), curve->share.size());
     }
     for (size_t i = 0; i < curve->size.size(); ++i) {
@@ -557,7 +558,7 @@ void Cluster::validate_ops(const std::string& where) const {
   };
   const auto expect_op = [&](const std::string& key, const std::string& op, bool or_message) {
     if (!ops::find_or_null(op) && !(or_message && is_message(op))) {
-      fail(where, "{} names the op {}; expected one of the registry that is no {}", key, op,
+      fail(where, "{} names the op {}; expected a registered op that is no {}", key, op,
            or_message ? "collective" : "communication");
     }
   };
@@ -586,7 +587,7 @@ void Cluster::validate_measured(const std::string& where) const {
     const MeasuredTimes& times = measured[i];
     const std::string path = fmt::format("measured.{}", i);
     if (times.bytes.empty() || times.bytes.size() != times.us.size()) {
-      fail(where, "{} has {} sizes and {} times; expected as many, at least one", path,
+      fail(where, "{} has {} sizes and {} times; expected equal numbers, at least one", path,
            times.bytes.size(), times.us.size());
     }
     for (size_t k = 0; k < times.bytes.size(); ++k) {
@@ -629,10 +630,11 @@ void Cluster::validate_levels(const std::string& where) const {
     const bool inside = level.devices < devices_per_node;
     if (level.devices <= below || level.devices % below != 0 ||
         (inside && devices_per_node % level.devices != 0) || level.devices == devices_per_node) {
-      fail(where,
-           "{}.devices is {}; expected a multiple of the {} below, and no node's {} (those are "
-           "links.inter)",
-           path, level.devices, below, devices_per_node);
+      fail(
+          where,
+          "{}.devices is {}; expected a multiple of the {} of the level below, and not a node's {} "
+          "(links.inter describes nodes)",
+          path, level.devices, below, devices_per_node);
     }
     if (level.devices > kMostDevices) {
       fail(where, "{}.devices is {}; expected at most 16 M", path, level.devices);
@@ -647,7 +649,9 @@ void Cluster::validate_levels(const std::string& where) const {
 
 void Cluster::validate_unlike(const std::string& where) const {
   if (!unlike.empty() && this_machine) {
-    fail(where, "this_machine has unlike nodes; expected none, since it is one node");
+    fail(where,
+         "this_machine is true and unlike is given; expected no unlike, since the machine is one "
+         "node");
   }
   if (unlike.size() > kMostUnlike) {
     fail(where, "unlike has {} entries; expected at most {}", unlike.size(), kMostUnlike);
@@ -660,7 +664,7 @@ void Cluster::validate_unlike(const std::string& where) const {
            nodes_here.count, nodes_here.first, nodes - 1);
     }
     if (nodes_here.first < next) {
-      fail(where, "unlike.{} is from node {} on; expected {} at least: entries are in order", i,
+      fail(where, "unlike.{} begins at node {}; expected at least {}: entries are in order", i,
            nodes_here.first, next);
     }
     next = nodes_here.first + nodes_here.count;
@@ -713,7 +717,7 @@ Cluster read_cluster(const std::string& path, const std::vector<std::string>& ov
   // A name without a folder probably means one of the shipped clusters.
   if (path.find('/') == std::string::npos && !file_exists(path)) {
     fail(path,
-         "cannot be opened: there is no such file; those that come with Hocket are in "
+         "no such file; the clusters that come with Hocket are in "
          "configs/clusters, e.g. configs/clusters/h100-64x8.yaml");
   }
   return read_through(path, overrides, {});

@@ -38,8 +38,8 @@ struct Peak {
   Rate f4, f8, bf16, f32, f64;
   void fields(Fields& visit) {
     visit("f4", f4, "4-bit floating point with f32 accumulation, without structured sparsity");
-    visit("f8", f8, "the same of both 8-bit floating-point types");
-    visit("bf16", bf16, "the same of bfloat16 and half precision");
+    visit("f8", f8, "the same for both 8-bit floating-point types");
+    visit("bf16", bf16, "the same for bfloat16 and half precision");
     visit("f32", f32, "32-bit floating point");
     visit("f64", f64, "64-bit floating point");
   }
@@ -53,7 +53,7 @@ struct ShareCurve {
   void fields(Fields& visit) {
     visit("source", source, "where the shares come from; mandatory in shipped files");
     visit("size", size, "FLOPs of a kernel, or bytes, ascending");
-    visit("share", share, "of the peak, reached at these sizes");
+    visit("share", share, "fractions of the peak that are reached at these sizes");
   }
   bool given() const { return !size.empty(); }
   double at(double of_size) const;
@@ -69,8 +69,8 @@ struct Efficiency {
     visit("matmul", matmul, "share of the arithmetic peak that matrix products reach");
     visit("attention", attention, "share of the arithmetic peak that attention reaches");
     visit("memory", memory, "share of the memory bandwidth that all other kernels reach");
-    visit("matmul_by_flops", matmul_by_flops, "the same by the size of a product");
-    visit("attention_by_flops", attention_by_flops, "the same by the size of an attention");
+    visit("matmul_by_flops", matmul_by_flops, "the same by the FLOPs of a product");
+    visit("attention_by_flops", attention_by_flops, "the same by the FLOPs of an attention");
     visit("memory_by_bytes", memory_by_bytes, "the same by the bytes that a kernel moves");
   }
 };
@@ -82,7 +82,7 @@ struct Overlap {
   void fields(Fields& visit) {
     visit("compute", compute, "a kernel, while its device communicates: 1.3 is 30 % longer");
     visit("communication", communication,
-          "a transfer, while a device computes that is a member, or the sender");
+          "a transfer, while a member's or the sender's device computes");
   }
 };
 
@@ -92,10 +92,11 @@ struct Float8 {
   Fraction maxima, copies;
   void fields(Fields& visit) {
     visit("maxima", maxima,
-          "times that an operand is read before it is cast, for the maximum that its scale is of");
-    visit("copies", copies,
-          "times that a product writes an operand anew whose last dim is not the one that it adds "
-          "up over");
+          "number of times that an operand is read before its cast, to find the maximum for its "
+          "scale");
+    visit(
+        "copies", copies,
+        "number of times that a product copies an operand whose last dim it does not reduce over");
   }
 };
 
@@ -106,10 +107,9 @@ struct SeveralKernels {
   double traffic = 1;
   std::string source;
   void fields(Fields& visit) {
-    visit("ops", ops, "of the registry").required();
-    visit("kernels", kernels, "how many there are: each takes `launch`").min(1);
-    visit("traffic", traffic, "bytes that they move together, over those of the task's operands")
-        .min(1);
+    visit("ops", ops, "registered ops").required();
+    visit("kernels", kernels, "number of kernels, each of which takes `launch`").min(1);
+    visit("traffic", traffic, "their total bytes over those of the task's operands").min(1);
     visit("source", source, "where these numbers come from; mandatory in shipped files");
   }
 };
@@ -120,7 +120,7 @@ struct HostReads {
   std::vector<std::string> ops;
   std::string source;
   void fields(Fields& visit) {
-    visit("ops", ops, "compute ops of the registry, send, recv");
+    visit("ops", ops, "registered compute ops, send, recv");
     visit("source", source, "where this is known from; mandatory in shipped files");
   }
 };
@@ -133,9 +133,8 @@ struct Host {
   Seconds copy_latency;
   void fields(Fields& visit) {
     visit("kernels", kernels,
-          "bytes that kernels read and write in a second on the cores that a device has of its "
-          "host");
-    visit("copies", copies, "between the memories of device and host, per direction");
+          "bytes/s that kernels read and write on a device's share of the host's cores");
+    visit("copies", copies, "bandwidth between the memories of device and host, per direction");
     visit("copy_latency", copy_latency, "added to each such copy");
   }
   bool given() const { return kernels.value > 0; }
@@ -157,23 +156,24 @@ struct Device {
   Efficiency efficiency;
   Dollars price;
   void fields(Fields& visit) {
-    visit("name", name, "what it is called").required();
+    visit("name", name, "name of the device").required();
     visit("memory", memory, "memory that a rank can use");
-    visit("memory_bandwidth", memory_bandwidth, "of the device memory");
+    visit("memory_bandwidth", memory_bandwidth, "bandwidth of the device memory");
     visit("launch", launch, "time added to every kernel");
     visit("host_launch", host_launch,
-          "time of the host per task that it launches, one after another; 0: it is never late");
-    visit(
-        "host_launch_expert", host_launch_expert,
-        "time of the host per expert of a grouped product, where each has a kernel of its own; 0: "
-        "one kernel does them all");
-    visit("host_reads", host_reads, "tasks whose result the host waits for; without: none");
-    visit("host", host, "what the host of a device does of a program; without: nothing");
-    visit("several", several, "ops that the library does in several kernels");
-    visit("overlap", overlap, "how much longer things take beside each other on the device");
-    visit("float8", float8, "what scales and layouts of 8-bit operands cost; without: nothing");
+          "time of the host per task launch, one after another; 0: launches take no time");
+    visit("host_launch_expert", host_launch_expert,
+          "time of the host per expert of a grouped product, if each has its own kernel; 0: one "
+          "kernel "
+          "for all");
+    visit("host_reads", host_reads, "tasks whose result the host waits for; default: none");
+    visit("host", host, "speed of a device's host; default: unknown");
+    visit("several", several, "ops that the library runs as several kernels");
+    visit("overlap", overlap,
+          "slowdown of computation and communication that overlap on the device");
+    visit("float8", float8, "cost of scales and layouts of 8-bit operands; default: none");
     visit("peak", peak, "arithmetic peak per element type");
-    visit("efficiency", efficiency, "reached shares of the peaks");
+    visit("efficiency", efficiency, "fractions of the peaks that kernels reach");
     visit("price", price, "US dollars per device and hour");
   }
 };
@@ -187,10 +187,10 @@ struct Curve {
   Bandwidth bandwidth;
   Bytes half_size;
   void fields(Fields& visit) {
-    visit("start", start, "once per transfer, whatever its steps");
+    visit("start", start, "once per transfer, for any number of steps");
     visit("latency", latency, "per step of an algorithm");
-    visit("bandwidth", bandwidth, "that large messages reach, per direction");
-    visit("half_size", half_size, "bytes through a link that reach half of the bandwidth");
+    visit("bandwidth", bandwidth, "bandwidth of large messages, per direction");
+    visit("half_size", half_size, "bytes through a link at which half of the bandwidth is reached");
   }
   bool given() const { return bandwidth.value > 0; }
 };
@@ -213,11 +213,11 @@ struct Link {
     visit("bandwidth", bandwidth, "per direction per device, or per adapter of a node");
     visit("efficiency", efficiency, "share of the bandwidth that large messages reach");
     visit("start", start, "time of a transfer before its first step");
-    visit("half_size", half_size, "bytes through a link that reach half of the bandwidth");
+    visit("half_size", half_size, "bytes through a link at which half of the bandwidth is reached");
     visit("short", short_messages, "the protocol of short messages (NCCL: LL), if there is one");
-    visit("tree", tree, "of trees, where they differ from rings");
-    visit("direct", direct, "of all-to-all exchanges, where they differ from rings");
-    visit("message", message, "of sends, where they differ from rings");
+    visit("tree", tree, "curve of trees, if it differs from that of rings");
+    visit("direct", direct, "curve of all-to-all exchanges, if it differs from that of rings");
+    visit("message", message, "curve of sends, if it differs from that of rings");
   }
   double bytes_per_s() const { return bandwidth.value * efficiency.value; }
   /// Returns the link's own constants as a curve.
@@ -243,13 +243,13 @@ struct Level {
   Fraction oversubscription;
   Seconds latency;
   void fields(Fields& visit) {
-    visit("name", name, "what it is called").required();
-    visit("devices", devices, "that one of them has").min(1).required();
+    visit("name", name, "name of the level").required();
+    visit("devices", devices, "number of devices of a set").min(1).required();
     visit("bandwidth", bandwidth,
-          "of the uplink of one of them, per direction; or give oversubscription");
+          "bandwidth of a set's uplink, per direction; or give oversubscription");
     visit("oversubscription", oversubscription,
-          "links below over links above: 2 has half of the bandwidth above, 1 all of it");
-    visit("latency", latency, "added to a step that passes through this uplink");
+          "bandwidth below over bandwidth above: 2 leaves half of it above, 1 all");
+    visit("latency", latency, "added to a step through this uplink");
   }
 };
 
@@ -262,8 +262,7 @@ struct Topology {
     visit("adapters_per_node", adapters_per_node,
           "network adapters of a node, each with links.inter; 0: one per device")
         .min(0);
-    visit("rails", rails,
-          "true: adapters with one number lie on switches of their own (rail-optimised)");
+    visit("rails", rails, "true: adapters of equal number have separate switches (rail-optimised)");
     visit("levels", levels, "sets of devices below or above nodes, the smallest first");
   }
 };
@@ -277,9 +276,9 @@ struct MeasuredTimes {
   std::string source;
   std::vector<double> bytes, us;  ///< ascending sizes, and their times
   void fields(Fields& visit) {
-    visit("op", op, "of the registry").required();
-    visit("ranks", ranks, "of the group").min(2).required();
-    visit("nodes", nodes, "over which they lie evenly").min(1).required();
+    visit("op", op, "a registered op").required();
+    visit("ranks", ranks, "size of the group").min(2).required();
+    visit("nodes", nodes, "nodes over which the group is spread evenly").min(1).required();
     visit("source", source, "where the times come from");
     visit("bytes", bytes, "sizes, in bytes, ascending");
     visit("us", us, "their times, in microseconds");
@@ -318,12 +317,11 @@ struct UnlikeNodes {
   Links links = {};
   void fields(Fields& visit) {
     visit("first", first, "number of the first of these nodes").min(0);
-    visit("count", count, "how many there are").min(1);
+    visit("count", count, "number of these nodes").min(1);
     visit("cluster", cluster,
-          "cluster file, as seen from this one, whose devices and links they have; without: those "
-          "of this one");
-    visit("speed", speed, "their devices' arithmetic and memory are so many times as fast");
-    visit("bandwidth", bandwidth, "their links are so many times as wide");
+          "cluster file, relative to this one, with their devices and links; default: this one");
+    visit("speed", speed, "factor on the arithmetic and memory rates of their devices");
+    visit("bandwidth", bandwidth, "factor on the bandwidth of their links");
     visit("source", source, "where these factors come from; mandatory in shipped files");
   }
 };
@@ -362,17 +360,16 @@ struct Cluster {
     visit("cores_per_node", cores_per_node,
           "above 0: ranks are threads that share this many cores, and `device` describes one core")
         .min(0);
-    visit(
-        "this_machine", this_machine,
-        "true: the machine that reads the file, whose cores the ranks share and whose memory they "
-        "divide; without cores_per_node and device.memory");
-    visit("device", device, "what one rank computes on");
-    visit("links", links, "how ranks are connected");
+    visit("this_machine", this_machine,
+          "true: describes the machine that reads the file; ranks share its cores and divide its "
+          "memory; cores_per_node and device.memory must be absent");
+    visit("device", device, "device of one rank");
+    visit("links", links, "connections between ranks");
     visit("topology", topology, "adapters, and the switches below and above nodes");
     visit("unlike", unlike, "nodes with other devices or links than the rest");
     visit("algorithms", algorithms,
-          "what the library of collectives also does: hierarchical (inside nodes first)");
-    visit("measured", measured, "times of collectives on groups that were measured");
+          "further algorithms of the collectives library: hierarchical (inside nodes first)");
+    visit("measured", measured, "measured times of collectives, by group");
   }
 
   int64_t capacity() const { return nodes * devices_per_node; }

@@ -294,7 +294,7 @@ TaskCost CostModel::host_work(const Kind& kind, program::Lane lane) const {
   const Host& host = cluster_.device.host;
   if (!cluster_.knows_hosts()) {
     fail(cluster_.name,
-         "{} is to be done in the lane {}, and the cluster does not say how fast hosts are; "
+         "{} runs in the lane {}, but the cluster does not give the speed of hosts; "
          "expected device.host.kernels and device.host.copies (docs/clusters.md)",
          kind.op, program::to_string(lane));
   }

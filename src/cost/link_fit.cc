@@ -474,7 +474,7 @@ void doubt(bool inter, const std::vector<CommSample>& samples, LinkFit* fit) {
   const double error = errors.empty() ? 0 : median(errors);
   if (error > kFar) {
     fit->doubts.push_back(fmt::format(
-        "links.{} is {:.0f} % off (median) the times from {} on that it was fitted to: groups "
+        "links.{} is {:.0f} % off (median) the times of at least {} that it was fitted to: groups "
         "of other sizes may be as far off, or more",
         inter ? "inter" : "intra", 100 * error, human_bytes(kJudgedBytes)));
   }
@@ -498,7 +498,7 @@ LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
   std::vector<CommSample> of_groups = samples;
   std::erase_if(of_groups, [](const CommSample& s) { return s.ranks < 2; });
   if (of_groups.empty()) {
-    fail(where, "no time is of more than one rank; expected at least one such log");
+    fail(where, "all times are of one rank; expected a log of several ranks");
   }
   if (of_groups.size() < samples.size()) {
     fit.told.push_back(
@@ -511,8 +511,8 @@ LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
   fit.times = static_cast<int64_t>(kept.size());
   if (launches > 0) {
     fit.told.push_back(fmt::format(
-        "{} within 15 % of the shortest of a process that drives several devices: those are its "
-        "launches",
+        "{} within 15 % of the shortest time of a process that drives several devices: they are "
+        "the time of its launches",
         counted(launches, "time")));
   }
   if (fit_class(false, kept, where, &fit.cluster)) {

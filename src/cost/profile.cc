@@ -281,7 +281,7 @@ std::string mismatch(const Profile& profile, const Cluster& cluster) {
   if (timed == "cpu" && cpu != profile.machine.end()) {
     timed += " (" + cpu->second + ")";
   }
-  return fmt::format("times a {}, and {} computes on {}", timed, cluster.name, wanted);
+  return fmt::format("was timed on a {}, but {} computes on {}", timed, cluster.name, wanted);
 }
 
 std::vector<ProfileTarget> distinct_tasks(const program::Program& program) {

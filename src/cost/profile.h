@@ -80,9 +80,9 @@ double busiest(const Profile& profile, const Kind& kind);
 /// Returns the profile of devices and links that are faster by these factors.
 Profile scaled(Profile profile, double speed, double bandwidth);
 
-/// Returns the reason why a profile does not apply to a cluster's devices, as a clause: "times a
-/// cpu (...), and ..."; empty if it does. Ranks that are threads compute on a "cpu", others on the
-/// device that the cluster names. engine::mismatch compares the CPU, if the cluster is this
+/// Returns the reason why a profile does not apply to a cluster's devices, as a clause: "was timed
+/// on a cpu (...), but ..."; empty if it does. Ranks that are threads compute on a "cpu", others on
+/// the device that the cluster names. engine::mismatch compares the CPU, if the cluster is this
 /// machine.
 std::string mismatch(const Profile& profile, const Cluster& cluster);
 

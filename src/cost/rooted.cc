@@ -29,10 +29,10 @@ comm::Op op(const char* name, const char* doc,
 
 const std::vector<comm::Op>& rooted_ops() {
   static const std::vector<comm::Op> ops = {
-      op("broadcast", "what the root has, to all", chain),
-      op("reduce", "summed over the group, at the root", chain),
-      op("gather", "the parts of all side by side, at the root", rooted),
-      op("scatter", "a part for each of what the root has", rooted)};
+      op("broadcast", "the root's buffer, to all members", chain),
+      op("reduce", "the sum over the group, at the root", chain),
+      op("gather", "the parts of all members, concatenated at the root", rooted),
+      op("scatter", "a part of the root's buffer to each member", rooted)};
   return ops;
 }
 

@@ -186,7 +186,7 @@ std::string blame(const ReportData& report, double least) {
   const double much = least * report.predicted_step_s;
   if (!(std::abs(run) >= much) || !std::isfinite(step)) return "";
   if (step * run <= 0 || std::abs(step) < much) {
-    return fmt::format("nothing that the trace shows: it is of {}", traced_text(report));
+    return fmt::format("nothing in the trace of {}", traced_text(report));
   }
   const KindTime* most = nullptr;
   double compute = 0;
@@ -201,10 +201,10 @@ std::string blame(const ReportData& report, double least) {
     }
   }
   if (most && compute / step >= 0.5) {
-    return fmt::format("{} most: {} in {}, {} predicted", most->kind, human_time(most->seconds),
+    return fmt::format("mostly {}: {} in {}, {} predicted", most->kind, human_time(most->seconds),
                        traced_text(report), human_time(most->predicted_seconds));
   }
-  return fmt::format("{} outside of what computes, in {}: communication and waiting",
+  return fmt::format("{} outside of computation in {}: communication and waiting",
                      human_time(std::abs(step - compute)), traced_text(report));
 }
 

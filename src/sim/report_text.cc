@@ -64,10 +64,11 @@ std::vector<const RankReport*> rows(const SimReport& report, size_t limit) {
 
 const std::vector<std::string>& not_modelled() {
   static const std::vector<std::string> list = {
-      "packets and routes that adapt: transfers share links as fluids do",
+      "packets and adaptive routing: transfers share links as in a fluid model",
       "kernels slowed by communication beyond device.overlap, or by memory traffic of other ranks",
-      "routing that changes from step to step: experts get the rows of the profile's batch, or as "
-      "many each",
+      "expert load that changes between steps: experts get the rows of the profile's batch, or "
+      "equal "
+      "numbers of rows",
       "host work between steps (loading data, logging, checkpoints)",
       "run-to-run variation, clock changes, failures",
   };
@@ -77,7 +78,7 @@ const std::vector<std::string>& not_modelled() {
 std::string interval_text(const SimReport& report) {
   if (report.provenance.judged <= 0.005) return "";
   if (report.provenance.error > 0.5) {
-    return fmt::format("the timings spread too much for one (+-{:.0f} %): is the machine busy?",
+    return fmt::format("none: the timings spread too much (+-{:.0f} %); is the machine busy?",
                        100 * report.provenance.error);
   }
   const double seconds = static_cast<double>(report.step_ns) * 1e-9;
@@ -95,7 +96,7 @@ std::string provenance_text(const SimReport& report) {
       shares.learned > 0 ? fmt::format(", {:.1f} % learned from other ops", 100 * shares.learned)
                          : "";
   return fmt::format(
-      "{:.1f} % of the time from tasks timed, {:.1f} % interpolated{}, {:.1f} % analytic",
+      "{:.1f} % of the time from timed tasks, {:.1f} % interpolated{}, {:.1f} % analytic",
       100 * shares.timed, 100 * shares.interpolated, learned, 100 * shares.analytic);
 }
 

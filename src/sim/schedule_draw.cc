@@ -69,8 +69,8 @@ std::string to_text(const ScheduleReport& report) {
   }
   scale = std::min(scale, kWidestLine / std::max(report.step, 1e-9));
   std::string text = fmt::format(
-      "schedule {}: {}, {}, {} micro-batches\ncosts    {}\nstep     {:.6g}, of which a rank "
-      "computes {:.6g} at most\nbubble   {:.1f} % of the ranks' time\n\nrank  busy %  peak live "
+      "schedule {}: {}, {}, {} micro-batches\ncosts    {}\nstep     {:.6g}; the busiest rank "
+      "computes {:.6g}\nbubble   {:.1f} % of the ranks' time\n\nrank  busy %  peak live "
       "micro-batches\n",
       report.name, counted(std::ssize(report.ranks), "rank"), counted(report.stages, "stage"),
       report.micro_batches, costs_text(report.costs), report.step, work, 100 * report.bubble);

@@ -206,8 +206,7 @@ ScheduleCosts parse_costs(const std::string& text) {
            item);
     }
     if (!given.insert(cost->first).second) {
-      fail("--cost", "got {} twice, the second time as '{}'; expected one number of each",
-           cost->first, item);
+      fail("--cost", "got {} twice, then as '{}'; expected each cost once", cost->first, item);
     }
     const std::string_view number = item.substr(equals + 1);
     double value = 0;

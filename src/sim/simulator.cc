@@ -352,8 +352,8 @@ std::vector<WhatIf> answers(const Program& program, const std::vector<Speedup>& 
       ops.insert({kind.op, sort});
     }
     if (ops.count(asked.what) == 0) {
-      fail("sim", "what if \"{}\" were faster: the program has no such task; expected one of {}",
-           asked.what, join(std::vector<std::string>(ops.begin(), ops.end()), ", "));
+      fail("sim", "no task to speed up; got \"{}\"; expected one of {}", asked.what,
+           join(std::vector<std::string>(ops.begin(), ops.end()), ", "));
     }
     const PartialReplay::Answer answer = replay->faster(by_kind);
     list.push_back({asked.what, asked.times, answer.end_ns, answer.tasks});
@@ -369,9 +369,9 @@ std::string other_nodes(const Program& program, const cost::Cluster& cluster) {
   const int64_t devices = cluster.devices_per_node;
   if (std::min(per_node, ranks) == std::min(devices, ranks)) return "";
   return fmt::format(
-      "the program was lowered for nodes of {} (plan.ranks_per_node is {}), those of {} have {}: "
-      "which "
-      "transfers leave a node, and how they go, is not as it would be there; try "
+      "the program was lowered for nodes of {} (plan.ranks_per_node is {}), but those of {} have "
+      "{}: "
+      "its transfers between nodes and their algorithms do not fit this cluster; try "
       "plan.ranks_per_node={}",
       counted(std::min(per_node, ranks), "rank"), program.ranks_per_node, cluster.name,
       counted(devices, "device"), devices);
@@ -439,9 +439,8 @@ std::string repeated_exchanges(const Program& program, ModelDurations& durations
     }
   }
   return fmt::format(
-      "plan.recompute: selective repeats {}, and behind it {} {} between nodes, {} of a rank's "
-      "step; "
-      "plan.recompute_ops: [{}] keeps what it makes, for more memory",
+      "plan.recompute: selective repeats {}, and with it {} {} between nodes, {} of a rank's "
+      "step; try plan.recompute_ops: [{}], which keeps its output at the cost of memory",
       most.repeated, most.count, most.exchange, human_time(static_cast<double>(most.ns) * 1e-9),
       join(others, ", "));
 }
@@ -476,8 +475,7 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
   }
   if (replay.uneven_links) {
     report.notes.push_back(
-        "ranks that do the same share links with transfers of others differently: every rank was "
-        "replayed");
+        "equivalent ranks share links with different transfers: every rank was replayed");
   }
   for (size_t c = 0; c < report.memory.size(); ++c) {
     if (const auto excess = report.memory_limits(c).exceeded_by(report.memory[c])) {

@@ -161,7 +161,7 @@ void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
     const Link link{p_.classes[cls].role, ways_.number(p_.classes[cls].role, task.way())};
     const Link back{link.role, ways_.back(link.way)};
     if (back.way == kNone) {
-      fail("sim", "by the table of {} several ranks have one peer; expected one each",
+      fail("sim", "{} gives several ranks the same peer; expected a different one for each",
            program::task_name(p_, cls, i));
     }
     record.type = send ? TaskType::send : TaskType::recv;
@@ -233,7 +233,7 @@ void TablesBuilder::expect_same(const std::vector<std::vector<TaskId>>& per_clas
     const auto& our_kind = p_.kind(p_.classes[other].tasks[ours[k]]);
     if (&their_kind == &our_kind || program::may_meet(their_kind, our_kind)) continue;
     fail_run("sim",
-             "members of one group meet in different collectives; got {} in class {} and {} in "
+             "members of one group execute different collectives; got {} in class {} and {} in "
              "class {}; expected the same operation on the same types",
              program::task_name(p_, first, theirs[k]), p_.classes[first].name,
              program::task_name(p_, other, ours[k]), p_.classes[other].name);
@@ -243,7 +243,8 @@ void TablesBuilder::expect_same(const std::vector<std::vector<TaskId>>& per_clas
 std::vector<int32_t> TablesBuilder::members(GroupId group, int32_t rank) const {
   std::vector<int32_t> ranks = p_.members(p_.groups[group], rank);
   if (!std::binary_search(ranks.begin(), ranks.end(), rank)) {
-    fail("sim", "rank {} executes a collective of group {}, of which it is no member", rank, group);
+    fail("sim", "rank {} executes a collective of group {}, but is not a member of it", rank,
+         group);
   }
   return ranks;
 }

@@ -117,8 +117,8 @@ bool TextSource::refill() {
   ended_ = true;
   if (block_->too_long) {
     fail(path_,
-         "unpacks to more than {} MiB, {} times its own size; expected a trace; try it "
-         "unpacked, if it is one",
+         "inflates to more than {} MiB, {} times its own size; expected a trace; try the "
+         "decompressed file",
          kMostUnpacked >> 20, kMostPacking);
   }
   if (block_->state == Z_BUF_ERROR) {

@@ -147,9 +147,9 @@ TEST(Cluster, UnlikeNodesHaveWhatTheirEntriesSay) {
                 .find("unlike.0 has count 1 from node 5 on; expected nodes 0 to 4"),
             std::string::npos);
   EXPECT_NE(refused("  - {first: 3, count: 3}\n").find("unlike.0 has count 3"), std::string::npos);
-  EXPECT_NE(
-      refused("  - {first: 2}\n  - {first: 2}\n").find("unlike.1 is from node 2 on; expected 3"),
-      std::string::npos);
+  EXPECT_NE(refused("  - {first: 2}\n  - {first: 2}\n")
+                .find("unlike.1 begins at node 2; expected at least 3"),
+            std::string::npos);
   EXPECT_NE(refused("  - {first: 2, speed: 0}\n").find("0.001"), std::string::npos);
   EXPECT_NE(refused("  - {first: 2, cluster: none.yaml}\n").find("none.yaml"), std::string::npos);
 }
@@ -173,8 +173,8 @@ TEST(Cluster, FilesThatLeadBackToThemselvesAreRefused) {
   EXPECT_NE(itself.find("itself.yaml -> itself.yaml"), std::string::npos) << itself;
   add("b.yaml", "./c.yaml");
   add("c.yaml", "b.yaml");
-  const std::string circle = refused(add("a.yaml", "b.yaml"));
-  EXPECT_NE(circle.find("b.yaml -> c.yaml -> b.yaml"), std::string::npos) << circle;
+  const std::string cycle = refused(add("a.yaml", "b.yaml"));
+  EXPECT_NE(cycle.find("b.yaml -> c.yaml -> b.yaml"), std::string::npos) << cycle;
   // Two entries may name one file.
   temp.add("plain.yaml", text);
   read_cluster(temp.add("d.yaml", text + "unlike: [{cluster: plain.yaml}, {first: 1, cluster: "

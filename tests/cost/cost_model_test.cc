@@ -395,7 +395,7 @@ TEST(CostModel, ProfileReplacesTheMachine) {
 
 TEST(CostModel, AProfileOfAnotherDeviceIsRefused) {
   const Profile cpu = sample_profile();
-  EXPECT_EQ(mismatch(cpu, toy()), "times a cpu (toy \"1\"), and toy computes on toy device");
+  EXPECT_EQ(mismatch(cpu, toy()), "was timed on a cpu (toy \"1\"), but toy computes on toy device");
   EXPECT_THROW(CostModel(toy(), cpu, 2), Error);
   Cluster threads = toy();
   threads.cores_per_node = 4;

@@ -26,9 +26,9 @@ function memoryPlan(host, caption) {
     const then = new Map();
     for (const b of plan.blocks) if (b[2] <= peakAt && peakAt < b[3]) then.set(b[1], (then.get(b[1]) || 0) + b[5]);
     const [kind, size] = [...then].sort((a, b) => b[1] - a[1])[0] || ["", 0];
-    caption.textContent = `Step buffers of ${plan.name} take ${bytes(plan.step)}, of which ${percent(most / plan.step)} is in use at the fullest moment` +
+    caption.textContent = `Step buffers of ${plan.name} take ${bytes(plan.step)}, of which ${percent(most / plan.step)} is in use at the peak` +
       (plan.in_tasks ? "" : ` (${seconds(peakAt)} into the step)`) + (size ? `, most of it ${kind} (${bytes(size)})` : "") +
-      (kept ? `; what is there all the time takes another ${bytes(kept)}` : "") + `: ${bytes(plan.planned)} planned per rank` +
+      (kept ? `; persistent memory takes another ${bytes(kept)}` : "") + `: ${bytes(plan.planned)} planned per rank` +
       (plan.measured > 0 ? `, ${bytes(plan.measured)} measured (${signed(plan.measured / plan.planned - 1)} against the plan).` : ".") +
       (plan.dropped ? ` ${whole(plan.dropped)} small blocks are not drawn.` : "");
     canvas.setAttribute("aria-label", caption.textContent);
@@ -98,7 +98,7 @@ function memoryPlan(host, caption) {
       if (bh > 18 && !narrow) { c.fillStyle = inkOn(memoryColor(name)); c.textAlign = "center"; c.fillText(bytes(size), x + side / 2, y - bh / 2); }
       y -= bh;
     }
-    if (kept) { c.fillStyle = color("muted"); c.textAlign = "right"; c.fillText("all the time", w, top + H + 13); }
+    if (kept) { c.fillStyle = color("muted"); c.textAlign = "right"; c.fillText("persistent", w, top + H + 13); }
   }
   const draw = live(frame, render);
   canvas.addEventListener("pointermove", e => {

@@ -26,7 +26,7 @@ function timeByKind(host) {
   let text = `${first[0][0].toUpperCase() + first[0].slice(1)} take${first[0].endsWith("s") ? "" : "s"} ${percent(first[1] / base)} of a step`;
   if (order[1]) text += `, ${order[1][0]} ${percent(order[1][1] / base)}`;
   if (gemmRate > 0 && known(D.num.peak_flops)) text += `; matrix products run at ${rate(gemmRate, "FLOP/s")}, ${ofPeak(gemmRate)}`;
-  if (known(idle)) text += idle / base < .005 ? "; the compute lane is never idle" : `; the compute lane stands idle ${percent(idle / base)} of the time`;
+  if (known(idle)) text += idle / base < .005 ? "; the compute lane is never idle" : `; the compute lane is idle ${percent(idle / base)} of the time`;
   const ranks = D.num.world > 1 ? `, mean of ${D.num.world} ranks` : "";
   host.append(h("p", {class: "cap"}, text + "."));
 
@@ -69,8 +69,8 @@ function timeByKind(host) {
         withPrediction ? [h("td", {class: "wide"}, seconds(all.predicted)), h("td", {}, signed(all.predicted / total - 1))] : null)))),
     h("p", {class: "missing"}, (D.simulated ? `The simulated step${ranks}. ` : `Mean of ${whole(D.num.kinds_steps)} traced step${D.num.kinds_steps === 1 ? "" : "s"}${ranks}. `) +
       (withPrediction ? "The upright tick in a bar is the prediction. " : "") +
-      (rows.some(r => r.comm) ? `Communication runs beside computation${D.simulated ? "" : ", and its time includes waiting for others"}, so the shares may add up to more than 100${NB}%.` : "") +
-      (withWaiting ? " Waiting is what a task stands in its lane before its transfer begins: for the other members of its group, for a message to be sent." : "")));
+      (rows.some(r => r.comm) ? `Communication overlaps with computation${D.simulated ? "" : ", and its time includes waiting for others"}, so the shares may add up to more than 100${NB}%.` : "") +
+      (withWaiting ? " Waiting is the time of a task in its lane before its transfer begins: until all members of its group are ready, or its message is sent." : "")));
 }
 
 function predictionByKind(host) {

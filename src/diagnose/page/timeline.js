@@ -35,7 +35,7 @@ function timeline(host, caption) {
     if (!drawn[view].box.firstChild) drawTimeline(drawn[view].box, drawn[view].caption, views[view].map(decodeTimeline), view === "passes");
   };
   const body = h("div", {}), first = views.passes && D.timelines.some(t => t.cut || t.shown < t.ranks) ? "passes" : "tasks";
-  if (views.passes) host.append(h("div", {class: "tools"}, seg("What is drawn", [["passes", "Passes"], ["tasks", "Tasks"]], first, show)));
+  if (views.passes) host.append(h("div", {class: "tools"}, seg("Drawing", [["passes", "Passes"], ["tasks", "Tasks"]], first, show)));
   host.append(body);
   show(first);
 }
@@ -53,11 +53,11 @@ function drawTimeline(host, caption, sets, passes) {
   const step = measured ? `Step ${main.step}` : "A simulated step";
   const range = a => { const [lo, hi] = [percent(Math.min(...a)), percent(Math.max(...a))]; return lo === hi ? lo : `${lo} to ${hi}`; };
   let text = passes ? `${step} of ${seconds(main.end / 1e9)} as passes: 1F3 is micro-batch 3 forward through stage 1. In the gaps a rank waits for others, ${range(busy.map(b => 1 - b))} of the step` : `${step}: ${whole(tasks)} tasks in ${seconds(main.end / 1e9)}`;
-  if (passes) text += ", beside what its passes wait for inside";
+  if (passes) text += ", apart from waits inside its passes";
   else if (lanes.length === 1) text += `, compute lane busy ${percent(busy[0])} of it`;
   else if (lanes.length && percent(Math.min(...busy)) === percent(Math.max(...busy))) text += `, compute lanes busy ${percent(busy[0])} of it`;
   else if (lanes.length) text += `, compute lanes busy ${percent(Math.min(...busy))} to ${percent(Math.max(...busy))} of it`;
-  text += both ? `; below each measured ${passes ? "row" : "lane"} (M) stands the simulator's (P), which ends ${Math.abs(predicted.end / measured.end - 1) < 5e-4 ? "at the same time" : percent(Math.abs(predicted.end / measured.end - 1)) + (predicted.end < measured.end ? " earlier" : " later")}.` : ".";
+  text += both ? `; below each measured ${passes ? "row" : "lane"} (M) is the simulator's (P), which ends ${Math.abs(predicted.end / measured.end - 1) < 5e-4 ? "at the same time" : percent(Math.abs(predicted.end / measured.end - 1)) + (predicted.end < measured.end ? " earlier" : " later")}.` : ".";
   if (main.shown < main.ranks) text += ` Shown: ${main.shown} of ${main.ranks} ranks${passes ? "" : "; the trace has all"}.`;
   if (main.cut) text += " The end of the step is cut off here; the trace has it.";
   caption.textContent = text;
@@ -79,7 +79,7 @@ function drawTimeline(host, caption, sets, passes) {
     h("span", {class: "ctl"}, "colour by "), seg("Colour by", passes ? [["kind", "pass"], ["layer", "stage"], ["mb", "micro-batch"]] : [["kind", "kind"], ["phase", "phase"], ["layer", "layer"], ["mb", "micro-batch"]], by, v => { by = v; showKeys(); draw(); }),
     h("span", {class: "ctl push"}, h("button", {class: "icon", "aria-label": "Zoom in", onclick: () => zoom(.5)}, "+"), " ",
       h("button", {class: "icon", "aria-label": "Zoom out", onclick: () => zoom(2)}, "−"), " ", h("button", {onclick: () => set(0, total)}, "Whole step"))),
-    keys, scroller, h("p", {class: "missing hint"}, `Drag to pan; Ctrl + wheel, double click, or + and − to zoom; hover for the ${passes ? "pass" : "task"}. What is too narrow to see is stacked by its share of the time.`));
+    keys, scroller, h("p", {class: "missing hint"}, `Drag to pan; Ctrl + wheel, double click, or + and − to zoom; hover for the ${passes ? "pass" : "task"}. Tasks too narrow to see are stacked by their share of the time.`));
 
   const palette = n => i => i < 0 ? "#8b949e" : hsl((205 + i * 360 * (n > 8 ? 1 / n : .381966)) % 360, 48, 44 + 16 * (i % 2));
   // Places in the model, in its order: "embedding", "L0", "L1", ..., "head"; for passes "stage 0", ...
