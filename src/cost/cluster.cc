@@ -22,7 +22,7 @@ namespace hocket::cost {
 namespace {
 
 /// A constant of a cluster with its path.
-struct Seen {
+struct NamedConstant {
   std::string path;
   double value;
   const std::string* source;
@@ -48,8 +48,8 @@ void add_link(const std::string& path, const Link& link, const Add& add) {
   add_curve(".message", link.message);
 }
 
-std::vector<Seen> constants(const Cluster& cluster) {
-  std::vector<Seen> all;
+std::vector<NamedConstant> constants(const Cluster& cluster) {
+  std::vector<NamedConstant> all;
   const auto add = [&](const std::string& path, const auto& constant) {
     all.push_back({path, constant.value, &constant.source});
   };
@@ -285,11 +285,11 @@ void scale_link(double bandwidth, Link* link) {
 
 using Files = std::vector<std::filesystem::path>;
 
-Cluster read_through(const std::filesystem::path& path, const std::vector<std::string>& overrides,
-                     const Files& from);
+Cluster read_cluster_file(const std::filesystem::path& path,
+                          const std::vector<std::string>& overrides, const Files& from);
 
 /// Appends a file to those being read. Throws Error if it is among them: a cycle of references.
-Files and_then(Files from, const std::filesystem::path& path) {
+Files append_file(Files from, const std::filesystem::path& path) {
   const std::filesystem::path whole = std::filesystem::weakly_canonical(path);
   const auto again = std::find(from.begin(), from.end(), whole);
   if (again != from.end()) {
@@ -311,7 +311,7 @@ void fill_in_unlike(const std::filesystem::path& folder, const Files& from, Clus
     nodes.device = cluster->device;
     nodes.links = cluster->links;
     if (!nodes.cluster.empty()) {
-      const Cluster other = read_through(folder / nodes.cluster, {}, from);
+      const Cluster other = read_cluster_file(folder / nodes.cluster, {}, from);
       if (other.this_machine || other.cores_per_node > 0 || cluster->cores_per_node > 0) {
         fail(cluster->name,
              "unlike names {}, and ranks share cores there or here; try unlike.speed",
@@ -326,9 +326,9 @@ void fill_in_unlike(const std::filesystem::path& folder, const Files& from, Clus
   }
 }
 
-Cluster read_through(const std::filesystem::path& path, const std::vector<std::string>& overrides,
-                     const Files& from) {
-  const Files files = and_then(from, path);
+Cluster read_cluster_file(const std::filesystem::path& path,
+                          const std::vector<std::string>& overrides, const Files& from) {
+  const Files files = append_file(from, path);
   Cluster cluster;
   read_config(cluster, path.string(), overrides);
   cluster.validate(path.string());
@@ -430,7 +430,7 @@ namespace {
 
 /// Throws Error for values that no machine has: a number without its unit is read as seconds, bytes
 /// or bytes per second.
-void expect_unit(const Seen& constant, const std::string& where) {
+void expect_unit(const NamedConstant& constant, const std::string& where) {
   const auto ends_with = [&](std::string_view end) { return constant.path.ends_with(end); };
   const double value = constant.value;
   if (value <= 0) return;
@@ -455,15 +455,15 @@ void expect_unit(const Seen& constant, const std::string& where) {
 }  // namespace
 
 void Cluster::validate(const std::string& where) const {
-  if (devices_per_node > kMostDevices / nodes) {
+  if (devices_per_node > kMaxDevices / nodes) {
     fail(where, "{} nodes of {} devices; expected at most 16 M ranks", nodes, devices_per_node);
   }
-  if (cores_per_node > kMostDevices) {
+  if (cores_per_node > kMaxDevices) {
     fail(where, "cores_per_node is {}; expected at most 16 M", cores_per_node);
   }
   // A constant is required unless it has a default or nothing can use it: links of a cluster of one
   // device, links between nodes of a cluster of one node.
-  for (const Seen& constant : constants(*this)) {
+  for (const NamedConstant& constant : constants(*this)) {
     const bool share = constant.path.find("efficiency") != std::string::npos;
     const bool refines = constant.path.starts_with("topology") ||
                          std::count(constant.path.begin(), constant.path.end(), '.') > 2 ||
@@ -617,8 +617,8 @@ void Cluster::validate_levels(const std::string& where) const {
     fail(where, "topology.adapters_per_node is {}; expected at most the {} devices of a node",
          topology.adapters_per_node, devices_per_node);
   }
-  if (topology.levels.size() > kMostLevels) {
-    fail(where, "topology.levels has {}; expected at most {}", topology.levels.size(), kMostLevels);
+  if (topology.levels.size() > kMaxLevels) {
+    fail(where, "topology.levels has {}; expected at most {}", topology.levels.size(), kMaxLevels);
   }
   int64_t below = 1;
   for (size_t i = 0; i < topology.levels.size(); ++i) {
@@ -636,7 +636,7 @@ void Cluster::validate_levels(const std::string& where) const {
           "(links.inter describes nodes)",
           path, level.devices, below, devices_per_node);
     }
-    if (level.devices > kMostDevices) {
+    if (level.devices > kMaxDevices) {
       fail(where, "{}.devices is {}; expected at most 16 M", path, level.devices);
     }
     if ((level.bandwidth.value > 0) == (level.oversubscription.value > 0)) {
@@ -653,8 +653,8 @@ void Cluster::validate_unlike(const std::string& where) const {
          "this_machine is true and unlike is given; expected no unlike, since the machine is one "
          "node");
   }
-  if (unlike.size() > kMostUnlike) {
-    fail(where, "unlike has {} entries; expected at most {}", unlike.size(), kMostUnlike);
+  if (unlike.size() > kMaxUnlike) {
+    fail(where, "unlike has {} entries; expected at most {}", unlike.size(), kMaxUnlike);
   }
   int64_t next = 0;
   for (size_t i = 0; i < unlike.size(); ++i) {
@@ -701,7 +701,7 @@ std::vector<std::string> Cluster::unsourced() const {
       missing.push_back(fmt::format("measured.{}", i));
     }
   }
-  for (const Seen& constant : constants(*this)) {
+  for (const NamedConstant& constant : constants(*this)) {
     const bool given =
         constant.value > 0 && !((constant.path.find("efficiency") != std::string::npos ||
                                  constant.path.find("overlap") != std::string::npos) &&
@@ -720,7 +720,7 @@ Cluster read_cluster(const std::string& path, const std::vector<std::string>& ov
          "no such file; the clusters that come with Hocket are in "
          "configs/clusters, e.g. configs/clusters/h100-64x8.yaml");
   }
-  return read_through(path, overrides, {});
+  return read_cluster_file(path, overrides, {});
 }
 
 Cluster parse_cluster(std::string_view text, const std::string& name) {

@@ -267,7 +267,7 @@ struct Topology {
   }
 };
 /// Maximum number of levels in a file, beside devices and nodes.
-inline constexpr size_t kMostLevels = 4;
+inline constexpr size_t kMaxLevels = 4;
 
 /// Measured times of one op on one group; log(time) is linear in log(bytes) between two sizes.
 struct MeasuredTimes {
@@ -298,10 +298,10 @@ struct Spread {
 /// Placement of a group's ranks on a cluster: everything that a collective's duration depends on.
 struct GroupShape {
   int32_t members = 1;
-  int32_t nodes = 1;                            ///< distinct nodes
-  int32_t per_node = 1;                         ///< fewest members on any of its nodes
-  std::array<Spread, kMostLevels> levels = {};  ///< of Topology::levels
-  uint64_t kinds = 1;                           ///< bit k: some member is on a node of kind k
+  int32_t nodes = 1;                           ///< distinct nodes
+  int32_t per_node = 1;                        ///< fewest members on any of its nodes
+  std::array<Spread, kMaxLevels> levels = {};  ///< of Topology::levels
+  uint64_t kinds = 1;                          ///< bit k: some member is on a node of kind k
   auto operator<=>(const GroupShape&) const = default;
 };
 
@@ -327,9 +327,9 @@ struct UnlikeNodes {
 };
 /// Maximum number of entries of Cluster::unlike: GroupShape::kinds has a bit for each, and one
 /// more.
-inline constexpr size_t kMostUnlike = 63;
+inline constexpr size_t kMaxUnlike = 63;
 /// Maximum number of devices of a cluster.
-inline constexpr int64_t kMostDevices = int64_t{1} << 24;
+inline constexpr int64_t kMaxDevices = int64_t{1} << 24;
 
 struct Cluster {
   std::string name;

@@ -59,40 +59,40 @@ double adapters_of(const Cluster& cluster, const GroupShape& shape) {
   return static_cast<double>(std::min<int64_t>(shape.per_node, cluster.adapters()));
 }
 
-/// Computes the time of concurrent passages in one protocol.
+/// Computes the time of concurrent level_demands in one protocol.
 Way timed(const Cluster& cluster, const std::string& algorithm,
-          const std::vector<Passage>& passages, bool short_messages) {
+          const std::vector<LevelDemand>& level_demands, bool short_messages) {
   // Steps pay the latency of their link class and of every level below their own; data takes the
   // time of the busiest link; the start is that of the slowest class.
   Way way;
   way.algorithm = algorithm;
   way.short_messages = short_messages;
   double below[2] = {0, 0};
-  for (const Passage& passage : passages) {
-    const Link& link = passage.inter ? cluster.links.inter : cluster.links.intra;
+  for (const LevelDemand& demand : level_demands) {
+    const Link& link = demand.inter ? cluster.links.inter : cluster.links.intra;
     const Curve curve = curve_of(link, algorithm, short_messages);
-    double bytes_per_s = curve.bandwidth.value * passage.adapters;
+    double bytes_per_s = curve.bandwidth.value * demand.adapters;
     double ramp =
-        passage.bytes > 0 ? std::sqrt(curve.half_size.value * passage.adapters / passage.bytes) : 0;
-    std::string name = passage.inter ? "inter" : "intra";
-    size_t block = passage.inter ? 1 : 0;
-    double carried = link.bytes_per_s() * passage.adapters;
-    if (passage.level >= 0) {
-      const Level& level = cluster.topology.levels[static_cast<size_t>(passage.level)];
-      below[passage.inter] += level.latency.value;
+        demand.bytes > 0 ? std::sqrt(curve.half_size.value * demand.adapters / demand.bytes) : 0;
+    std::string name = demand.inter ? "inter" : "intra";
+    size_t block = demand.inter ? 1 : 0;
+    double carried = link.bytes_per_s() * demand.adapters;
+    if (demand.level >= 0) {
+      const Level& level = cluster.topology.levels[static_cast<size_t>(demand.level)];
+      below[demand.inter] += level.latency.value;
       bytes_per_s = cluster.uplink(level);
-      if (passage.inter && cluster.topology.rails) {
-        bytes_per_s *= passage.adapters / static_cast<double>(cluster.adapters());
+      if (demand.inter && cluster.topology.rails) {
+        bytes_per_s *= demand.adapters / static_cast<double>(cluster.adapters());
       }
       ramp = 0;
       name = level.name;
-      block = 2 + static_cast<size_t>(passage.level);
+      block = 2 + static_cast<size_t>(demand.level);
       carried = bytes_per_s;
     }
     way.start_s = std::max(way.start_s, curve.start.value);
-    way.latency_s += passage.steps * (curve.latency.value + below[passage.inter]);
-    const double data = passage.bytes > 0 ? passage.bytes / bytes_per_s * (1 + ramp) : 0;
-    way.busy_s[block] += passage.bytes > 0 ? passage.bytes / carried : 0;
+    way.latency_s += demand.steps * (curve.latency.value + below[demand.inter]);
+    const double data = demand.bytes > 0 ? demand.bytes / bytes_per_s * (1 + ramp) : 0;
+    way.busy_s[block] += demand.bytes > 0 ? demand.bytes / carried : 0;
     if (data > way.data_s || way.busiest.empty()) {
       way.data_s = data;
       way.busiest = name;
@@ -101,9 +101,9 @@ Way timed(const Cluster& cluster, const std::string& algorithm,
   return way;
 }
 
-bool has_short(const Cluster& cluster, const std::vector<Passage>& passages) {
-  return std::any_of(passages.begin(), passages.end(), [&](const Passage& passage) {
-    return (passage.inter ? cluster.links.inter : cluster.links.intra).short_messages.given();
+bool has_short(const Cluster& cluster, const std::vector<LevelDemand>& level_demands) {
+  return std::any_of(level_demands.begin(), level_demands.end(), [&](const LevelDemand& demand) {
+    return (demand.inter ? cluster.links.inter : cluster.links.intra).short_messages.given();
   });
 }
 
@@ -115,9 +115,9 @@ void sort_by_time(std::vector<Way>* ways) {
 
 }  // namespace
 
-std::vector<Passage> passages(const Cluster& cluster, const comm::Algorithm& algorithm,
-                              const GroupShape& shape) {
-  std::vector<Passage> list;
+std::vector<LevelDemand> level_demands(const Cluster& cluster, const comm::Algorithm& algorithm,
+                                       const GroupShape& shape) {
+  std::vector<LevelDemand> list;
   const std::vector<Tier> tiers = tiers_of(cluster, shape);
   const double members = shape.members;
   for (size_t i = 0; i < tiers.size(); ++i) {
@@ -127,19 +127,19 @@ std::vector<Passage> passages(const Cluster& cluster, const comm::Algorithm& alg
     // levels above.
     const bool used = tier.inter ? tier.sets > 1 : tier.sets > above;
     if (!used) continue;
-    Passage passage{.inter = tier.inter, .level = tier.level};
-    passage.steps = algorithm.rounds * share_of_steps(algorithm, tier, above, members);
-    passage.bytes = algorithm.bytes;
+    LevelDemand demand{.inter = tier.inter, .level = tier.level};
+    demand.steps = algorithm.rounds * share_of_steps(algorithm, tier, above, members);
+    demand.bytes = algorithm.bytes;
     const bool rooted = std::string_view(algorithm.name) == kRooted;
     if (algorithm.direct && members > 1) {
       const double reached = tier.inter ? members : static_cast<double>(shape.per_node);
       const double busy = rooted ? 1 : tier.fewest;  // members of a set with parts for others
-      passage.bytes *= busy * std::max(0.0, reached - tier.fewest) / (members - 1);
+      demand.bytes *= busy * std::max(0.0, reached - tier.fewest) / (members - 1);
     }
     if (tier.inter) {
-      passage.adapters = rooted ? 1 : adapters_of(cluster, shape);
+      demand.adapters = rooted ? 1 : adapters_of(cluster, shape);
     }
-    list.push_back(passage);
+    list.push_back(demand);
   }
   return list;
 }
@@ -157,7 +157,7 @@ std::vector<Way> ways(const Cluster& cluster, const std::vector<comm::Algorithm>
                       const GroupShape& shape) {
   std::vector<Way> list;
   for (const comm::Algorithm& algorithm : algorithms) {
-    const std::vector<Passage> through = passages(cluster, algorithm, shape);
+    const std::vector<LevelDemand> through = level_demands(cluster, algorithm, shape);
     list.push_back(timed(cluster, algorithm.name, through, false));
     if (has_short(cluster, through)) {
       list.push_back(timed(cluster, algorithm.name, through, true));
@@ -193,10 +193,10 @@ std::vector<Way> hierarchical(const Cluster& cluster, const comm::Algorithm& rin
   const comm::Algorithm far{.name = "ring",
                             .rounds = phases * (nodes - 1),
                             .bytes = phases * (nodes - 1) / nodes * payload};
-  const std::vector<Passage> first = passages(cluster, near, inside);
-  std::vector<Passage> second = passages(cluster, far, across);
-  for (Passage& passage : second) {
-    passage.adapters = adapters_of(cluster, shape);
+  const std::vector<LevelDemand> first = level_demands(cluster, near, inside);
+  std::vector<LevelDemand> second = level_demands(cluster, far, across);
+  for (LevelDemand& demand : second) {
+    demand.adapters = adapters_of(cluster, shape);
   }
   std::vector<Way> list;
   for (const bool short_messages : {false, true}) {

@@ -28,7 +28,7 @@ struct Way {
 };
 
 /// Demand of a collective on one level of links; the fit solves for the level's constants.
-struct Passage {
+struct LevelDemand {
   bool inter = false;   ///< links.inter or a level beyond; else within a node
   int32_t level = -1;   ///< index in Topology::levels; -1: the link class itself
   double steps = 0;     ///< sequential messages whose slowest link is this one
@@ -37,8 +37,8 @@ struct Passage {
 };
 
 /// Returns the demand of an algorithm on every level that a group spans.
-std::vector<Passage> passages(const Cluster& cluster, const comm::Algorithm& algorithm,
-                              const GroupShape& shape);
+std::vector<LevelDemand> level_demands(const Cluster& cluster, const comm::Algorithm& algorithm,
+                                       const GroupShape& shape);
 
 /// Returns the constants of a link class for an algorithm: those of the algorithm if given, else
 /// the class's. With `short_messages`, those of the short protocol if given.

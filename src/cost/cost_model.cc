@@ -87,7 +87,7 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
   // Every other kind of nodes has a model of its own, with the profile if it has the same devices.
   // For kind 0 the profile replaces the file's constants by measurements. It gives the times of
   // exact tasks (`timed_`), of an op at several sizes for interpolation (`points_`), and the error
-  // of that interpolation (hold_out).
+  // of that interpolation (measure_interpolation_error).
   for (size_t kind = 1; kind < cluster_.num_kinds(); ++kind) {
     const UnlikeNodes& nodes = cluster_.unlike[kind - 1];
     std::optional<Profile> other;
@@ -186,7 +186,7 @@ void CostModel::learn_from_tasks() {
     }
     points = std::move(merged);
   }
-  hold_out();
+  measure_interpolation_error();
   learned_.emplace(leaves);
 }
 
@@ -204,13 +204,13 @@ CostModel CostModel::at_best() const {
   best.others_.clear();
   best.timed_.clear();
   best.points_.clear();
-  best.held_out_.clear();
+  best.interpolation_error_.clear();
   best.learned_.reset();
   return best;
 }
 
 /// Computes the median error over the sizes of an op, each predicted from the other sizes.
-void CostModel::hold_out() {
+void CostModel::measure_interpolation_error() {
   for (const auto& [key, points] : points_) {
     if (points.size() < 3) continue;
     std::vector<double> errors;
@@ -220,7 +220,7 @@ void CostModel::hold_out() {
       const double ratio = scaled_ns(others, points[i].roofline_s) / points[i].ns;
       errors.push_back(std::max(ratio, 1 / ratio) - 1);
     }
-    held_out_[key] = median(errors);
+    interpolation_error_[key] = median(errors);
   }
 }
 
@@ -283,7 +283,7 @@ TaskCost CostModel::work(const Kind& kind, uint32_t accumulate, size_t node_kind
                          program::Lane lane) const {
   if (node_kind > 0) return others_[node_kind - 1].work(kind, accumulate, 0, lane);
   if (program::is_of_host(lane) && !cluster_.device_is_host()) return host_work(kind, lane);
-  TaskCost cost = even_work(kind, accumulate);
+  TaskCost cost = balanced_work(kind, accumulate);
   if (const double times = profile_ ? busiest(*profile_, kind) : 1; times > 1) {
     cost.ns = to_ns(static_cast<double>(cost.ns) * 1e-9 * times);
   }
@@ -329,7 +329,7 @@ const SeveralKernels* CostModel::several(std::string_view op) const {
   return nullptr;
 }
 
-double CostModel::more_bytes(const Kind& kind, uint32_t accumulate) const {
+double CostModel::accumulated_bytes(const Kind& kind, uint32_t accumulate) const {
   // The values that outputs accumulate into are read. The number of rows routed to experts is known
   // to their kind only, which counts those bytes.
   const graph::OutputSet added = graph::OutputSet::of_bits(accumulate);
@@ -354,7 +354,7 @@ double CostModel::float8_s(const Kind& kind) const {
 }
 
 /// Returns the cost under balanced routing: equally many rows for every expert.
-TaskCost CostModel::even_work(const Kind& kind, uint32_t accumulate) const {
+TaskCost CostModel::balanced_work(const Kind& kind, uint32_t accumulate) const {
   const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
   if (profile_) {
     const auto it = timed_.find(kind_key(kind, accumulate));
@@ -365,9 +365,9 @@ TaskCost CostModel::even_work(const Kind& kind, uint32_t accumulate) const {
   if (profile_ && roofline > 0) {
     const OpType key{kind.op, graph::to_string(dtype)};
     if (const auto it = points_.find(key); it != points_.end()) {
-      const auto error = held_out_.find(key);
+      const auto error = interpolation_error_.find(key);
       return {to_ns(scaled_ns(it->second, roofline) * 1e-9) + overhead, Provenance::interpolated,
-              error == held_out_.end() ? -1 : error->second};
+              error == interpolation_error_.end() ? -1 : error->second};
     }
   }
   if (learned_ && learned_->useful() && roofline > 0) {
@@ -377,7 +377,8 @@ TaskCost CostModel::even_work(const Kind& kind, uint32_t accumulate) const {
   }
   const SeveralKernels* const several = this->several(kind.op);
   const double times = several ? several->traffic : 1;
-  const double bytes = times * static_cast<double>(kind.bytes) + more_bytes(kind, accumulate);
+  const double bytes =
+      times * static_cast<double>(kind.bytes) + accumulated_bytes(kind, accumulate);
   const double alone = roofline_s(kind.op, dtype, kind.flops, static_cast<int64_t>(bytes));
   const double launches =
       cluster_.device.launch.value * static_cast<double>(several ? several->kernels : 1);

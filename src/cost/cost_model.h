@@ -111,11 +111,11 @@ class CostModel {
     double roofline_s;
     double ns;
   };
-  TaskCost even_work(const Kind& kind, uint32_t accumulate) const;
+  TaskCost balanced_work(const Kind& kind, uint32_t accumulate) const;
   TaskCost host_work(const Kind& kind, program::Lane lane) const;
   double payload(const Kind& kind) const;
   /// Returns the bytes that a kernel moves beside the operands that its kind counts.
-  double more_bytes(const Kind& kind, uint32_t accumulate) const;
+  double accumulated_bytes(const Kind& kind, uint32_t accumulate) const;
   /// Returns the time for scales and layouts of 8-bit operands (Device::float8).
   double float8_s(const Kind& kind) const;
   /// Returns the kernels of an op for which the library has no single one; null if it has.
@@ -129,7 +129,7 @@ class CostModel {
   void replace_links();
   void replace_device();
   void learn_from_tasks();
-  void hold_out();
+  void measure_interpolation_error();
 
   Cluster cluster_;
   std::optional<Profile> profile_;
@@ -140,8 +140,8 @@ class CostModel {
   std::map<OpType, std::vector<Point>> points_;
   std::optional<LearnedTimes> learned_;
   double fastest_share_ = 1;
-  std::vector<CostModel> others_;      // kinds of nodes from 1
-  std::map<OpType, double> held_out_;  // error of interpolation; absent: too few sizes
+  std::vector<CostModel> others_;                 // kinds of nodes from 1
+  std::map<OpType, double> interpolation_error_;  // error of interpolation; absent: too few sizes
 };
 
 }  // namespace hocket::cost

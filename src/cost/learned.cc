@@ -93,7 +93,7 @@ LearnedTimes::LearnedTimes(const std::vector<TimedLeaf>& timed) {
   for (const TimedLeaf& task : timed) {
     ops.insert(task.leaf.op);
   }
-  if (timed.size() < kLeastTasks || ops.size() < kLeastOps) return;
+  if (timed.size() < kMinTasks || ops.size() < kMinOps) return;
   std::vector<double> errors;
   std::vector<double> roofline_errors;
   for (const std::string& op : ops) {

@@ -33,7 +33,7 @@ struct TimedLeaf {
 /// and the kind of kernel. Features are standardised; the intercept is not penalised.
 class LearnedTimes {
  public:
-  /// Fits the timed tasks. Learns nothing from fewer than kLeastTasks tasks or kLeastOps ops.
+  /// Fits the timed tasks. Learns nothing from fewer than kMinTasks tasks or kMinOps ops.
   explicit LearnedTimes(const std::vector<TimedLeaf>& timed);
 
   /// Returns whether the predictions of held-out ops are better than the roofline's.
@@ -45,7 +45,7 @@ class LearnedTimes {
   double held_out() const { return held_out_; }
   double roofline_held_out() const { return roofline_held_out_; }
 
-  static constexpr size_t kLeastTasks = 12, kLeastOps = 4;
+  static constexpr size_t kMinTasks = 12, kMinOps = 4;
 
  private:
   static constexpr size_t kFeatures = 7;

@@ -21,7 +21,7 @@ struct GroupError {
   double mean = 0, worst = 0, worst_bytes = 0;
 };
 
-/// Returns the errors of `cluster` by group, on samples of at least kJudgedBytes (on all, if a
+/// Returns the errors of `cluster` by group, on samples of at least kMinJudgedBytes (on all, if a
 /// group has none).
 std::vector<GroupError> errors_of(const Cluster& cluster, const std::vector<CommSample>& samples,
                                   const std::string& how);

@@ -25,7 +25,7 @@ namespace hocket::cost {
 namespace {
 
 /// Minimum number of samples that determine a curve.
-constexpr ptrdiff_t kFewest = 4;
+constexpr ptrdiff_t kMinSamples = 4;
 
 /// Columns of the linear model: start, steps, megabytes and their square root, in microseconds.
 constexpr size_t kColumns = 4;
@@ -121,13 +121,14 @@ Row least_squares(const std::vector<Equation>& equations, unsigned free) {
 /// As least_squares, on relative errors with a pseudo-Huber loss: errors beyond 5 % count less and
 /// less, so that a few disturbed measurements do not bend the fit.
 Row robust(std::vector<Equation> equations, unsigned free) {
-  constexpr double kUsual = 0.05;
+  constexpr double kOutlierError = 0.05;
   Row found{};
   for (int round = 0; round < 20; ++round) {
     for (Equation& e : equations) {
       const double measured = e.us;
       const double off = round == 0 ? 0 : (value_of(e.row, found) - measured) / measured;
-      e.weight = 1 / (measured * measured) / std::sqrt(1 + (off / kUsual) * (off / kUsual));
+      e.weight =
+          1 / (measured * measured) / std::sqrt(1 + (off / kOutlierError) * (off / kOutlierError));
     }
     found = least_squares(equations, free);
   }
@@ -192,7 +193,7 @@ class CurveFit {
     free_ = (start_known ? 0U : 1U) | (groups.size() > 1 || start_known ? 2U : 0U) | 4U;
     for (const CommSample& sample : samples) {
       explained_.push_back({sample.seconds * 1e6, options_of(sample), 0});
-      const bool small = sample.bytes < kJudgedBytes;
+      const bool small = sample.bytes < kMinJudgedBytes;
       Explained& last = explained_.back();
       for (size_t i = 0; i < last.options.size(); ++i) {
         if (last.options[i].short_messages == small) {
@@ -257,20 +258,20 @@ class CurveFit {
         if (short_messages && family_of(sample) != Family::ring) continue;
         Option option{.short_messages = short_messages};
         option.row[0] = 1;
-        for (const Passage& passage : passages(cluster_, algorithm, shape)) {
-          if (passage.inter == inter_) {
-            option.row[1] += passage.steps;
+        for (const LevelDemand& demand : level_demands(cluster_, algorithm, shape)) {
+          if (demand.inter == inter_) {
+            option.row[1] += demand.steps;
             if ((free_ & 2U) == 0) {
-              option.known_us += passage.steps * given_latency(short_messages) * 1e6;
+              option.known_us += demand.steps * given_latency(short_messages) * 1e6;
             }
-            const double megabytes = passage.bytes / passage.adapters * 1e-6;
-            if (passage.level < 0) {
+            const double megabytes = demand.bytes / demand.adapters * 1e-6;
+            if (demand.level < 0) {
               option.row[2] = megabytes;
               option.row[3] = short_messages ? 0 : std::sqrt(megabytes);
             }
           } else {
             const Curve curve = curve_of(cluster_.links.intra, algorithm.name, short_messages);
-            option.known_us += passage.steps * curve.latency.value * 1e6;
+            option.known_us += demand.steps * curve.latency.value * 1e6;
           }
         }
         if (inter_ && start(false) > 0) {
@@ -294,7 +295,7 @@ class CurveFit {
         equations.push_back({option.row, us, 1});
       }
     }
-    if (std::ssize(equations) < kFewest) return false;
+    if (std::ssize(equations) < kMinSamples) return false;
     *found = robust(equations, free);
     return true;
   }
@@ -332,7 +333,7 @@ class CurveFit {
 /// that drives several devices launches them one after another, which bounds its times from below.
 std::vector<CommSample> without_launches(const std::vector<CommSample>& samples,
                                          int64_t* left_out) {
-  constexpr double kClear = 1.15;
+  constexpr double kLaunchBoundRatio = 1.15;
   using Group = std::tuple<std::string, int32_t, int32_t, int32_t>;
   const auto group = [](const CommSample& s) {
     return Group{s.op, s.ranks, s.nodes, s.per_process};
@@ -344,7 +345,7 @@ std::vector<CommSample> without_launches(const std::vector<CommSample>& samples,
   }
   std::vector<CommSample> kept;
   for (const CommSample& s : samples) {
-    if (s.per_process > 1 && s.seconds < kClear * least[group(s)]) {
+    if (s.per_process > 1 && s.seconds < kLaunchBoundRatio * least[group(s)]) {
       ++*left_out;
     } else {
       kept.push_back(s);
@@ -376,8 +377,8 @@ std::string described(const std::vector<CommSample>& samples) {
 /// Returns whether enough samples are so short that a protocol for short messages would show.
 bool tells_of_short(const std::vector<CommSample>& samples) {
   return std::count_if(samples.begin(), samples.end(), [](const CommSample& sample) {
-           return sample.bytes < kJudgedBytes;
-         }) >= kFewest;
+           return sample.bytes < kMinJudgedBytes;
+         }) >= kMinSamples;
 }
 
 /// Fits one class of links; returns whether any sample used it.
@@ -394,7 +395,7 @@ bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::st
   // family.
   bool first = true;
   for (const auto& [family, of] : families) {
-    if (std::ssize(of) < kFewest) continue;
+    if (std::ssize(of) < kMinSamples) continue;
     CurveFit fit(*cluster, inter, of);
     fit.run();
     const std::string source = fmt::format("fitted to {}: {}", where, described(of));
@@ -421,11 +422,11 @@ bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::st
   return !first;
 }
 
-/// Returns the times of every even group as the cluster stores them: at most kMostSizes sizes, each
+/// Returns the times of every even group as the cluster stores them: at most kMaxSizes sizes, each
 /// the median of its neighbours.
 std::vector<MeasuredTimes> measured_of(const std::vector<CommSample>& samples,
                                        const std::string& where) {
-  constexpr size_t kMostSizes = 128;
+  constexpr size_t kMaxSizes = 128;
   std::map<std::tuple<std::string, int32_t, int32_t>, std::map<double, std::vector<double>>> groups;
   for (const CommSample& s : samples) {
     if (s.ranks == s.nodes * s.per_node) {
@@ -436,9 +437,9 @@ std::vector<MeasuredTimes> measured_of(const std::vector<CommSample>& samples,
   for (const auto& [key, by_size] : groups) {
     MeasuredTimes times{std::get<0>(key), std::get<1>(key), std::get<2>(key), where, {}, {}};
     const double least = by_size.begin()->first, most = by_size.rbegin()->first;
-    const double step = by_size.size() <= kMostSizes
+    const double step = by_size.size() <= kMaxSizes
                             ? 0
-                            : std::log(most / least) / static_cast<double>(kMostSizes - 1);
+                            : std::log(most / least) / static_cast<double>(kMaxSizes - 1);
     std::vector<double> sizes, us;
     const auto put = [&] {
       times.bytes.push_back(median(sizes));
@@ -461,22 +462,22 @@ std::vector<MeasuredTimes> measured_of(const std::vector<CommSample>& samples,
 
 /// Warns if a class of links contradicts its own times, since its predictions for unmeasured groups
 /// are then worthless.
-void doubt(bool inter, const std::vector<CommSample>& samples, LinkFit* fit) {
-  constexpr double kFar = 0.10;
+void warn_if_contradicted(bool inter, const std::vector<CommSample>& samples, LinkFit* fit) {
+  constexpr double kDoubtfulError = 0.10;
   Cluster links = fit->cluster;
   links.measured.clear();
   std::vector<double> errors;
   for (const CommSample& sample : samples) {
-    if ((sample.nodes > 1) == inter && sample.bytes >= kJudgedBytes) {
+    if ((sample.nodes > 1) == inter && sample.bytes >= kMinJudgedBytes) {
       errors.push_back(std::abs(predicted_s(links, sample) / sample.seconds - 1));
     }
   }
   const double error = errors.empty() ? 0 : median(errors);
-  if (error > kFar) {
+  if (error > kDoubtfulError) {
     fit->doubts.push_back(fmt::format(
         "links.{} is {:.0f} % off (median) the times of at least {} that it was fitted to: groups "
         "of other sizes may be as far off, or more",
-        inter ? "inter" : "intra", 100 * error, human_bytes(kJudgedBytes)));
+        inter ? "inter" : "intra", 100 * error, human_bytes(kMinJudgedBytes)));
   }
 }
 
@@ -517,11 +518,11 @@ LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
   }
   if (fit_class(false, kept, where, &fit.cluster)) {
     fit.fitted.push_back("links.intra");
-    doubt(false, kept, &fit);
+    warn_if_contradicted(false, kept, &fit);
   }
   if (fit_class(true, kept, where, &fit.cluster)) {
     fit.fitted.push_back("links.inter");
-    doubt(true, kept, &fit);
+    warn_if_contradicted(true, kept, &fit);
   } else {
     // The kernel's start is the same; the base gives what a network adds.
     Link& far = fit.cluster.links.inter;

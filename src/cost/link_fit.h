@@ -22,7 +22,7 @@ struct LinkFit {
 
 /// Smallest size in bytes for which errors are reported: shorter transfers take the time of the
 /// host's launches as much as that of links.
-inline constexpr double kJudgedBytes = 1 << 20;
+inline constexpr double kMinJudgedBytes = 1 << 20;
 
 /// Fits the link classes that `samples` use; the others are as in `base`. `where` names the
 /// measurements in the sources. Throws Error if no sample has a group of more than one rank.

@@ -41,16 +41,16 @@ struct Route {
 };
 
 /// Blocks of identical links: devices, adapters, then every level.
-inline constexpr size_t kLinkBlocks = 2 + kMostLevels;
+inline constexpr size_t kLinkBlocks = 2 + kMaxLevels;
 
 /// Link that a transfer passes if it passes links of this block at all.
-struct Passed {
+struct PassedLink {
   int64_t link = 0;
   int32_t block = 0;
   int32_t owner = 0;  ///< lowest rank whose traffic passes it
   /// For an uplink: the adapter or device link, in the same direction, that all of the owner's
   /// traffic through it passes too. -1: none.
-  int64_t beside = -1;
+  int64_t access_link = -1;
 };
 
 class Network {
@@ -65,12 +65,12 @@ class Network {
   Route route(int32_t from, int32_t to) const;
   /// Returns the links, in both directions and ordered by id, of the devices, adapters and sets of
   /// a group's members. Requires: `ranks` is ascending.
-  std::vector<Passed> passed_by_group(std::span<const int32_t> ranks) const;
+  std::vector<PassedLink> passed_by_group(std::span<const int32_t> ranks) const;
   /// Returns the links of a route, in order. The owner is the sender.
-  std::vector<Passed> passed_by_message(int32_t from, int32_t to) const;
-  /// Returns the block of the links that are Passed::beside those of this one; -1 for devices and
-  /// adapters.
-  int32_t beside(int32_t block) const;
+  std::vector<PassedLink> passed_by_message(int32_t from, int32_t to) const;
+  /// Returns the block of the links that are PassedLink::access_link those of this one; -1 for
+  /// devices and adapters.
+  int32_t access_block(int32_t block) const;
   /// Returns the capacity of each link of a block in its direction.
   double bytes_per_s(int32_t block) const {
     return blocks_[static_cast<size_t>(block)].bytes_per_s;

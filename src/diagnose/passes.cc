@@ -21,7 +21,7 @@ using trace::TraceEvent;
 
 /// Reciprocal of a gap in steps: tasks of one sort with a smaller gap between them are drawn as
 /// one.
-constexpr int64_t kShareOfGap = 1000;
+constexpr int64_t kGapsPerStep = 1000;
 
 struct Pass {
   int64_t begin = INT64_MAX, end = INT64_MIN;
@@ -36,7 +36,7 @@ struct Pass {
 };
 
 /// Work done once per step: `what` is "gradients" or "optimizer".
-struct Rest {
+struct StepWork {
   int64_t begin = 0, end = 0;
   std::string_view what;
 };
@@ -54,8 +54,8 @@ class RankPasses {
       const bool weights = backward && trace_.text(event.kind).ends_with("_dw");
       passes_[{event.micro_batch, event.stage}][weights ? 2 : backward ? 1 : 0].add(event);
     } else if (phase == "grad" || phase == "optimizer") {
-      rest_.push_back({event.start_ns + event.waited_ns, event.end_ns,
-                       phase == "grad" ? "gradients" : "optimizer"});
+      step_work_.push_back({event.start_ns + event.waited_ns, event.end_ns,
+                            phase == "grad" ? "gradients" : "optimizer"});
     }
   }
 
@@ -82,7 +82,7 @@ class RankPasses {
   /// Returns the passes in order of time, without overlaps. `split`: gradients of weights are
   /// separate passes where they do not overlap those of inputs.
   std::vector<Pass> passes(bool split) const {
-    std::vector<Pass> list = apart(split);
+    std::vector<Pass> list = separate(split);
     std::sort(list.begin(), list.end(), [](const Pass& a, const Pass& b) {
       return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
     });
@@ -103,11 +103,11 @@ class RankPasses {
   }
 
   /// Returns the work between and after `passes`, in order of time, without overlaps.
-  std::vector<Rest> rest(const std::vector<Pass>& passes, int64_t step_ns) const {
-    std::vector<Rest> parts;
+  std::vector<StepWork> step_work(const std::vector<Pass>& passes, int64_t step_ns) const {
+    std::vector<StepWork> parts;
     int64_t now = 0;
     size_t pass = 0;
-    for (const Rest& part : in_stretches(step_ns / kShareOfGap)) {
+    for (const StepWork& part : merged_step_work(step_ns / kGapsPerStep)) {
       now = std::max(now, part.begin);
       while (now < part.end) {
         while (pass < passes.size() && passes[pass].end <= now) {
@@ -130,25 +130,25 @@ class RankPasses {
   static bool is_there(const Pass& pass) { return pass.end >= pass.begin; }
 
   /// Returns the work done once per step; parts of one sort with gaps of at most `gap` are merged.
-  std::vector<Rest> in_stretches(int64_t gap) const {
-    std::vector<Rest> list = rest_;
-    std::sort(list.begin(), list.end(), [](const Rest& a, const Rest& b) {
+  std::vector<StepWork> merged_step_work(int64_t gap) const {
+    std::vector<StepWork> list = step_work_;
+    std::sort(list.begin(), list.end(), [](const StepWork& a, const StepWork& b) {
       return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
     });
-    std::vector<Rest> stretches;
-    for (const Rest& part : list) {
-      if (!stretches.empty() && stretches.back().what == part.what &&
-          part.begin - stretches.back().end <= gap) {
-        stretches.back().end = std::max(stretches.back().end, part.end);
+    std::vector<StepWork> merged;
+    for (const StepWork& part : list) {
+      if (!merged.empty() && merged.back().what == part.what &&
+          part.begin - merged.back().end <= gap) {
+        merged.back().end = std::max(merged.back().end, part.end);
       } else {
-        stretches.push_back(part);
+        merged.push_back(part);
       }
     }
-    return stretches;
+    return merged;
   }
 
   /// Returns the passes before overlapping ones are joined.
-  std::vector<Pass> apart(bool split) const {
+  std::vector<Pass> separate(bool split) const {
     std::vector<Pass> list;
     for (const auto& [key, parts] : passes_) {
       const auto put = [&, where = key](Pass pass, char kind) {
@@ -176,7 +176,7 @@ class RankPasses {
 
   const Trace& trace_;
   std::map<std::pair<int32_t, int32_t>, Parts> passes_;  ///< by micro-batch and stage
-  std::vector<Rest> rest_;
+  std::vector<StepWork> step_work_;
 };
 
 }  // namespace
@@ -216,7 +216,7 @@ Trace passes_of(const Trace& trace) {
     }
     event.layer = 0;
     event.stage = event.micro_batch = kNone;
-    for (const Rest& part : of_rank.rest(passes, step_ns)) {
+    for (const StepWork& part : of_rank.step_work(passes, step_ns)) {
       event.start_ns = part.begin;
       event.end_ns = part.end;
       event.name = event.kind = drawn.intern(part.what);

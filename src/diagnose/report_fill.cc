@@ -291,7 +291,7 @@ Clock clock_of(const program::Program& program, program::ClassId cls, const Trac
 }
 
 /// Lifetime of a buffer, from its first use to its last; its first writer names it.
-struct Life {
+struct Lifetime {
   int32_t maker = kNone;
   double begin = 0, end = -1;  ///< never used: end < 0
   Phase first = Phase::forward, last = Phase::forward;
@@ -315,15 +315,15 @@ struct Life {
   }
 };
 
-std::vector<Life> lives_of(const program::RankClass& cls, const Clock& clock) {
-  std::vector<Life> lives(cls.buffers.size());
+std::vector<Lifetime> lives_of(const program::RankClass& cls, const Clock& clock) {
+  std::vector<Lifetime> lives(cls.buffers.size());
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const program::Task& task = cls.tasks[i];
     for (const program::BufferId input : task.in) {
       lives[cls.root(input)].use(clock, i, task.phase);
     }
     for (const program::BufferId output : task.out) {
-      Life& life = lives[cls.root(output)];
+      Lifetime& life = lives[cls.root(output)];
       life.use(clock, i, task.phase);
       if (life.maker == kNone) {
         life.maker = static_cast<int32_t>(i);
@@ -364,7 +364,7 @@ MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_
   const program::RankClass& cls = program.classes[cls_id];
   const Pages pages(program::planned_pages(program, cls_id));
   const Clock clock = clock_of(program, cls_id, times);
-  const std::vector<Life> lives = lives_of(cls, clock);
+  const std::vector<Lifetime> lives = lives_of(cls, clock);
   MemoryPlan plan;
   plan.name = program.classes.size() == 1 ? "every rank" : program::stage_name(cls);
   plan.planned = program::memory_of(program)[cls_id];
@@ -379,7 +379,7 @@ MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_
           program::whole_pages(planned_bytes(buffer));
       continue;
     }
-    const Life& life = lives[b];
+    const Lifetime& life = lives[b];
     if (buffer.kind != BufferKind::step || buffer.offset == kNone || life.end < 0) continue;
     const std::string name =
         life.maker == kNone ? "buffer" : "output of " + describe(program, cls.tasks[life.maker]);

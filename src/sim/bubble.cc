@@ -9,16 +9,17 @@ namespace hocket::sim {
 using program::kNone;
 
 Bubbles::Bubbles(const Tables& tables) : t_(tables), ranks_(tables.num_ranks()) {
-  std::map<std::vector<int32_t>, int32_t> places;
+  std::map<std::vector<int32_t>, int32_t> stage_sets;
   for (const ClassId cls : tables.cls) {
     const std::vector<int32_t> stages = program::stages_of(tables.program->classes[cls]);
-    place_.push_back(places.emplace(stages, static_cast<int32_t>(places.size())).first->second);
+    stage_set_of_.push_back(
+        stage_sets.emplace(stages, static_cast<int32_t>(stage_sets.size())).first->second);
   }
-  one_place_ = places.size() < 2;
+  one_stage_set_ = stage_sets.size() < 2;
 }
 
 void Bubbles::start(int32_t rank, TaskId task, int64_t now, int64_t idle_ns) {
-  if (one_place_) return;
+  if (one_stage_set_) return;
   Rank& here = ranks_[rank];
   Running& running = here.running[t_.of(rank).tasks[task].lane];
   running = {now, idle_ns, here.settled_ns, bubble_behind(rank, task, now)};
@@ -26,31 +27,31 @@ void Bubbles::start(int32_t rank, TaskId task, int64_t now, int64_t idle_ns) {
 
 Bubbles::Late Bubbles::late(std::span<const int32_t> members, uint8_t lane, int64_t now) const {
   Late late;
-  if (one_place_) return late;
+  if (one_stage_set_) return late;
   for (const int32_t member : members) {
     if (ranks_[member].running[lane].since_ns < now) continue;
-    late.several |= late.place != kNone && late.place != place_[member];
-    late.place = place_[member];
+    late.mixed |= late.stage_set != kNone && late.stage_set != stage_set_of_[member];
+    late.stage_set = stage_set_of_[member];
   }
   return late;
 }
 
 void Bubbles::collective_begins(int32_t rank, uint8_t lane, const Late& late, int64_t idle_ns) {
-  if (one_place_) return;
-  if (late.several || late.place != place_[rank]) {
+  if (one_stage_set_) return;
+  if (late.mixed || late.stage_set != stage_set_of_[rank]) {
     hold(ranks_[rank], lane, idle_ns);
   }
 }
 
 void Bubbles::message_begins(int32_t rank, TaskId receive, int32_t sender, TaskId send,
                              int64_t idle_ns) {
-  if (one_place_) return;
+  if (one_stage_set_) return;
   // In a bidirectional schedule two neighbouring stages may share both of their ranks. The tasks at
   // the two ends of the message then give the stages that it connects.
   const program::Program& p = *t_.program;
   const bool between_stages =
       p.classes[t_.cls[rank]].tasks[receive].stage != p.classes[t_.cls[sender]].tasks[send].stage;
-  if (between_stages || place_[rank] != place_[sender]) {
+  if (between_stages || stage_set_of_[rank] != stage_set_of_[sender]) {
     hold(ranks_[rank], t_.of(rank).tasks[receive].lane, idle_ns);
   }
 }
@@ -67,7 +68,7 @@ void Bubbles::hold(Rank& rank, uint8_t lane, int64_t idle_ns) {
 }
 
 void Bubbles::end(int32_t rank, TaskId task, bool computes, int64_t now) {
-  if (one_place_) return;
+  if (one_stage_set_) return;
   Rank& here = ranks_[rank];
   if (here.ended_ns != now) {
     here.ended_ns = now;
@@ -98,7 +99,7 @@ int64_t Bubbles::bubble_behind(int32_t rank, TaskId task, int64_t now) const {
 
 int64_t Bubbles::before_compute(int32_t rank, TaskId task, int64_t now, int64_t idle_ns) {
   Rank& here = ranks_[rank];
-  if (one_place_ || idle_ns == here.settled_ns) return 0;
+  if (one_stage_set_ || idle_ns == here.settled_ns) return 0;
   const int64_t bubble_ns = bubble_behind(rank, task, now);
   here.settled_ns = idle_ns;
   here.ended.clear();
@@ -107,18 +108,18 @@ int64_t Bubbles::before_compute(int32_t rank, TaskId task, int64_t now, int64_t 
 
 std::vector<int64_t> Bubbles::after_all(int64_t now) const {
   std::vector<int64_t> bubbles(ranks_.size(), 0);
-  if (one_place_) return bubbles;
+  if (one_stage_set_) return bubbles;
   Late last;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (ranks_[i].ended_ns < now) continue;
-    last.several |= last.place != kNone && last.place != place_[i];
-    last.place = place_[i];
+    last.mixed |= last.stage_set != kNone && last.stage_set != stage_set_of_[i];
+    last.stage_set = stage_set_of_[i];
   }
   for (size_t i = 0; i < ranks_.size(); ++i) {
     for (const Ended& ended : ranks_[i].ended) {
       bubbles[i] = std::max(bubbles[i], ended.bubble_ns);
     }
-    if (last.several || last.place != place_[i]) {
+    if (last.mixed || last.stage_set != stage_set_of_[i]) {
       bubbles[i] += now - ranks_[i].ended_ns;
     }
   }

@@ -26,8 +26,8 @@ class Bubbles {
 
   /// Pipeline stages of the ranks that arrived last at a collective.
   struct Late {
-    int32_t place = program::kNone;  ///< number of their set of stages
-    bool several = false;            ///< they run different sets of stages
+    int32_t stage_set = program::kNone;  ///< number of their set of stages
+    bool mixed = false;                  ///< they run different sets of stages
   };
   /// Returns the stages of those members whose task in this lane starts at `now`.
   Late late(std::span<const int32_t> members, uint8_t lane, int64_t now) const;
@@ -67,8 +67,8 @@ class Bubbles {
   void hold(Rank& rank, uint8_t lane, int64_t idle_ns);
 
   const Tables& t_;
-  std::vector<int32_t> place_;  ///< per rank: number of its set of pipeline stages
-  bool one_place_ = true;       ///< no pipeline, hence no bubble
+  std::vector<int32_t> stage_set_of_;  ///< per rank: number of its set of pipeline stages
+  bool one_stage_set_ = true;          ///< no pipeline, hence no bubble
   std::vector<Rank> ranks_;
 };
 

@@ -28,51 +28,51 @@ class Contention {
   using Shares = std::array<double, cost::kLinkBlocks>;
 
   /// Upper bound on the link shares that a queue's transfers take.
-  struct Most {
+  struct PeakShares {
     int32_t queue = 0;
     Shares share = {};
-    /// For an uplink: its share over the share that the same transfer takes of the link beside it
-    /// (Passed::beside).
-    Shares over_beside = {};
+    /// For an uplink: its share over the share that the same transfer takes of its access link
+    /// (PassedLink::access_link).
+    Shares over_access = {};
   };
 
   /// Ranks whose transfers use the same links, one transfer at a time per queue of a rank: the
   /// members of a group instance, or a sender and its receiver.
-  struct Place {
-    std::vector<cost::Passed> links;
-    std::vector<Most> most;  ///< per queue
+  struct Flow {
+    std::vector<cost::PassedLink> links;
+    std::vector<PeakShares> peaks;  ///< per queue
   };
 
   /// Exclusive upper bound on the numbers of a rank's queues.
   static constexpr int32_t kQueues = program::kNumLanes;
 
-  /// Adds a place and returns its number.
-  int32_t add(Place place);
-  /// Drops the links that cannot become full before others do, for any set of concurrent transfers.
-  /// Requires: all places have been added.
-  void settle();
+  /// Adds a flow and returns its number.
+  int32_t add(Flow flow);
+  /// Drops the links that cannot become full before others do, for any set of concurrent
+  /// transfers. Requires: all flows have been added.
+  void drop_never_full_links();
   /// Returns whether some link may become full.
-  bool any() const { return num_links_ > 0; }
-  /// Returns a number per place, equal for places whose links carry equally many transfers of every
-  /// orbit. `orbits`: per place, the number of its equivalence class, as far as known without
+  bool has_links() const { return num_links_ > 0; }
+  /// Returns a number per flow, equal for flows whose links carry equally many transfers of every
+  /// orbit. `orbits`: per flow, the number of its equivalence class, as far as known without
   /// links.
   std::vector<int32_t> views(const std::vector<int32_t>& orbits);
-  /// Returns the links of a place, numbered from 0. `merged`: equivalent links are one link, and a
-  /// place stands for its whole orbit. Requires for `merged`: the last views() gave all places of
+  /// Returns the links of a flow, numbered from 0. `merged`: equivalent links are one link, and a
+  /// flow stands for its whole orbit. Requires for `merged`: the last views() gave all flows of
   /// each orbit one view.
-  std::vector<LinkUse> uses(int32_t place, bool merged) const;
+  std::vector<LinkUse> uses(int32_t flow, bool merged) const;
   /// Exclusive upper bound on the link numbers that uses() returns.
   int32_t num_links() const { return num_links_; }
 
  private:
   using Pair = std::pair<int32_t, int32_t>;
 
-  std::vector<Place> places_;
+  std::vector<Flow> flows_;
   int32_t num_links_ = 0;
   std::vector<int32_t> orbits_;
-  /// Per link, the number of its equivalence class; per class, the (orbit, block) of all places on
+  /// Per link, the number of its equivalence class; per class, the (orbit, block) of all flows on
   /// one of its links.
-  std::vector<int32_t> alike_;
+  std::vector<int32_t> link_class_of_;
   std::vector<std::vector<Pair>> sharers_;
 };
 

@@ -52,10 +52,10 @@ class Engine {
     // slot, every channel a counter per meeting. Nothing is allocated after this.
     const size_t n = t_.num_ranks();
     out_.ranks = t_.ranks;
-    out_.stands = t_.stands;
-    out_.one_per_kind = t_.one_per_kind;
+    out_.multiplicity = t_.multiplicity;
+    out_.deduplicated = t_.deduplicated;
     out_.shares_links = t_.num_shared_links > 0;
-    out_.uneven_links = t_.uneven_links;
+    out_.links_prevent_dedup = t_.links_prevent_dedup;
     activity_.resize(n);
     slot_base_.resize(n);
     int64_t tasks = 0;
@@ -83,7 +83,7 @@ class Engine {
       }
     }
     if (kVaries) {
-      held_.assign(options.launch_ns > 0 ? tasks : 0, false);
+      awaits_launch_.assign(options.launch_ns > 0 ? tasks : 0, false);
       host_ended_.assign(n, 0);
       host_last_.assign(n, kNone);
       for (size_t i = 0; i < n; ++i) {
@@ -114,10 +114,10 @@ class Engine {
              "file or profile",
              kMaxStepNs / (86400 * int64_t{1'000'000'000}));
       }
-      happen(event);
+      process(event);
     }
     for (size_t i = 0; i < activity_.size(); ++i) {
-      touch(static_cast<int32_t>(i), now_);
+      account(static_cast<int32_t>(i), now_);
     }
     out_.end_ns = now_;
     if (done_ != out_.num_tasks) {
@@ -173,7 +173,7 @@ class Engine {
 
   /// Adds the time since the last change to the rank's account. Idle time includes bubbles until
   /// the end of the step.
-  void touch(int32_t index, int64_t now) {
+  void account(int32_t index, int64_t now) {
     Activity& activity = activity_[index];
     const int64_t passed = now - activity.since;
     activity.since = now;
@@ -198,7 +198,7 @@ class Engine {
   }
 
   void begin(int32_t index, TaskId task, uint8_t lane, bool transfer) {
-    touch(index, now_);
+    account(index, now_);
     Activity& activity = activity_[index];
     RankTime& time = activity.time;
     if (transfer || !is_compute(lane)) {
@@ -209,7 +209,7 @@ class Engine {
     }
     time.busy_ns[lane] -= now_;
     if (kVaries && transfer) {
-      sharing_.moves(index, +1, now_);
+      sharing_.change_transfers(index, +1, now_);
     }
     if (kRecord) {
       out_.transfer_ns[out_.base[index] + task] = now_;
@@ -217,12 +217,12 @@ class Engine {
   }
 
   void finish(int32_t index, uint8_t lane, bool transfer) {
-    touch(index, now_);
+    account(index, now_);
     Activity& activity = activity_[index];
     (transfer || !is_compute(lane) ? activity.transferring : activity.computing) -= 1;
     activity.time.busy_ns[lane] += now_;
     if (kVaries && transfer) {
-      sharing_.moves(index, -1, now_);
+      sharing_.change_transfers(index, -1, now_);
     }
   }
 
@@ -240,7 +240,8 @@ class Engine {
   /// speed.
   const Demand& demand(int32_t index, TaskId task, size_t row, int32_t shape) {
     const int64_t ns = transfer_ns(index, task, row, shape);
-    if (!durations_.network()) return fixed_.try_emplace(ns, Demand{0, ns, 0, {}}).first->second;
+    if (!durations_.network())
+      return fixed_demands_.try_emplace(ns, Demand{0, ns, 0, {}}).first->second;
     const ClassId cls = t_.cls[index];
     const Demand*& known = t_.classes[t_.table[index]].demand[row * t_.num_shapes + shape];
     if (!known) {
@@ -272,7 +273,7 @@ class Engine {
       if (host_last_[i] == host) {
         const int64_t ns = host_ended_[i] + c.launched_ns[task];
         if (ns > now_) {
-          held_[out_.base[i] + task] = true;
+          awaits_launch_[out_.base[i] + task] = true;
           queue_.push({ns, i, task});
           return;
         }
@@ -296,7 +297,7 @@ class Engine {
       cause_[k] = cause;
     }
     if (!computes(record)) {
-      touch(i, now);
+      account(i, now);
       bubbles_.start(i, task, now, activity_[i].time.idle_ns);
     }
     switch (record.type) {
@@ -379,7 +380,7 @@ class Engine {
   bool next(Event* event) {
     while (kVaries && !sharing_.empty() && (queue_.empty() || sharing_.next() < queue_.top())) {
       *event = sharing_.next();
-      if (sharing_.take()) return true;
+      if (sharing_.pop()) return true;
     }
     if (queue_.empty()) return false;
     *event = queue_.top();
@@ -387,9 +388,9 @@ class Engine {
     return true;
   }
 
-  void happen(const Event& event) {
-    if (kVaries && !held_.empty() && held_[out_.base[event.index] + event.task]) {
-      held_[out_.base[event.index] + event.task] = false;
+  void process(const Event& event) {
+    if (kVaries && !awaits_launch_.empty() && awaits_launch_[out_.base[event.index] + event.task]) {
+      awaits_launch_[out_.base[event.index] + event.task] = false;
       start(event.index, event.task, now_,
             {event.index, table(event.index).host_before[event.task]});
     } else {
@@ -502,11 +503,12 @@ class Engine {
   Bubbles bubbles_;
   // Used only if kVaries.
   Sharing sharing_;
-  std::vector<bool> held_;           ///< tasks that wait for their launch
+  std::vector<bool> awaits_launch_;  ///< tasks that wait for their launch
   std::vector<int64_t> host_ended_;  ///< per rank, when the host last ended or awaited a task
   std::vector<TaskId> host_last_;    ///< per rank, that task
   std::vector<int32_t> self_;        ///< 0, 1, ...: every rank as a list of one
-  std::map<int64_t, Demand> fixed_;  ///< demands of transfers without a network, by duration
+  std::map<int64_t, Demand>
+      fixed_demands_;  ///< demands of transfers without a network, by duration
 };
 
 }  // namespace

@@ -62,11 +62,11 @@ struct ReplayOptions {
 
 struct Replay {
   int64_t end_ns = 0;
-  int64_t num_tasks = 0;        ///< replayed
-  std::vector<int32_t> ranks;   ///< replayed ranks
-  std::vector<int32_t> stands;  ///< number of ranks that each one stands for
-  std::vector<RankTime> time;   ///< per replayed rank
-  std::vector<int64_t> base;    ///< first entry of a replayed rank in the vectors below
+  int64_t num_tasks = 0;              ///< replayed
+  std::vector<int32_t> ranks;         ///< replayed ranks
+  std::vector<int32_t> multiplicity;  ///< number of ranks that each one stands for
+  std::vector<RankTime> time;         ///< per replayed rank
+  std::vector<int64_t> base;          ///< first entry of a replayed rank in the vectors below
   std::vector<int64_t> start_ns, end_of_ns;  ///< per (rank, task), if recorded
   /// Start of a communication's transfer (all members have arrived, the sender has started). For
   /// other tasks, their start.
@@ -74,12 +74,12 @@ struct Replay {
   std::vector<int32_t> order;  ///< if kept: per (rank, task), number of tasks that ended before it
   std::vector<PathStep> path;  ///< critical path, from the end of the step to its beginning
   /// Set if ranks were grouped by identical behaviour and one per group was replayed.
-  bool one_per_kind = false;
+  bool deduplicated = false;
   /// Set if the demand for some link may exceed its capacity.
   bool shares_links = false;
   /// Set if the ranks could be grouped but for links that ranks of a group share with different
   /// others.
-  bool uneven_links = false;
+  bool links_prevent_dedup = false;
 };
 
 /// Replays one step. Throws Error (exit code 1) on a deadlock, naming the blocked head of every

@@ -23,9 +23,9 @@ struct Event {
   program::TaskId task = 0;
 
   /// Key that orders events of equal time.
-  uint64_t name() const { return uint64_t(uint32_t(index)) << 32 | uint32_t(task); }
+  uint64_t key() const { return uint64_t(uint32_t(index)) << 32 | uint32_t(task); }
   bool operator<(const Event& other) const {
-    return ns != other.ns ? ns < other.ns : name() < other.name();
+    return ns != other.ns ? ns < other.ns : key() < other.key();
   }
 };
 
@@ -41,9 +41,9 @@ class EventQueue {
 
   /// Adds an event. Requires: it is not earlier than the last event taken, and not already queued.
   void push(const Event& event) {
-    HOCKET_CHECK(event.ns >= taken_ns_, "an event at {} ns, after one at {}", event.ns, taken_ns_);
+    HOCKET_CHECK(event.ns >= last_ns_, "an event at {} ns, after one at {}", event.ns, last_ns_);
     put(event);
-    if (first_known_ && event.ns > taken_ns_ && event < first_) {
+    if (first_known_ && event.ns > last_ns_ && event < first_) {
       first_ = event;
     }
   }
@@ -52,7 +52,7 @@ class EventQueue {
   Event top() {
     if (!due_.empty()) {
       const uint64_t name = due_.top();
-      return {taken_ns_, static_cast<int32_t>(name >> 32), static_cast<int32_t>(name)};
+      return {last_ns_, static_cast<int32_t>(name >> 32), static_cast<int32_t>(name)};
     }
     if (!first_known_) {
       const std::vector<Event>& lowest = buckets_[lowest_bucket()];
@@ -70,13 +70,13 @@ class EventQueue {
     }
     const Event taken = top();
     first_known_ = false;
-    taken_ns_ = taken.ns;
+    last_ns_ = taken.ns;
     const size_t bucket = lowest_bucket();
     const size_t level = bucket / kDigits;
     filled_[level] &= ~(uint64_t{1} << bucket % kDigits);
     levels_ &= ~(uint32_t{filled_[level] == 0} << level);
     for (const Event& event : buckets_[bucket]) {
-      if (event.name() != taken.name()) {
+      if (event.key() != taken.key()) {
         put(event);
       }
     }
@@ -91,12 +91,12 @@ class EventQueue {
     return level * kDigits + static_cast<size_t>(std::countr_zero(filled_[level]));
   }
   void put(const Event& event) {
-    if (event.ns == taken_ns_) {
-      due_.push(event.name());
+    if (event.ns == last_ns_) {
+      due_.push(event.key());
       return;
     }
     const uint64_t ns = static_cast<uint64_t>(event.ns);
-    const int highest_bit = std::bit_width(ns ^ static_cast<uint64_t>(taken_ns_)) - 1;
+    const int highest_bit = std::bit_width(ns ^ static_cast<uint64_t>(last_ns_)) - 1;
     const size_t level = static_cast<size_t>(highest_bit) / kBits;
     const size_t digit = ns >> level * kBits & (kDigits - 1);
     buckets_[level * kDigits + digit].push_back(event);
@@ -104,7 +104,7 @@ class EventQueue {
     filled_[level] |= uint64_t{1} << digit;
   }
 
-  int64_t taken_ns_ = 0;
+  int64_t last_ns_ = 0;
   std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> due_;  ///< names
   std::array<std::vector<Event>, kLevels * kDigits> buckets_;
   uint32_t levels_ = 0;                     ///< a bit per level that has a non-empty bucket
@@ -115,7 +115,7 @@ class EventQueue {
 };
 
 /// Min-heap of events that are named by small numbers.
-class NamedEvents {
+class IndexedEvents {
  public:
   bool empty() const { return heap_.empty(); }
   int32_t top() const { return heap_.front(); }
@@ -126,10 +126,10 @@ class NamedEvents {
     const size_t at = static_cast<size_t>(name);
     if (at >= events_.size()) {
       events_.resize(at + 1);
-      place_.resize(at + 1, kOut);
+      place_.resize(at + 1, kAbsent);
     }
     events_[at] = event;
-    if (place_[at] == kOut) {
+    if (place_[at] == kAbsent) {
       place_[at] = heap_.size();
       heap_.push_back(name);
     }
@@ -137,8 +137,8 @@ class NamedEvents {
   }
   void remove(int32_t name) {
     const size_t hole = place_[static_cast<size_t>(name)];
-    HOCKET_CHECK(hole != kOut, "no event {}", name);
-    place_[static_cast<size_t>(name)] = kOut;
+    HOCKET_CHECK(hole != kAbsent, "no event {}", name);
+    place_[static_cast<size_t>(name)] = kAbsent;
     const int32_t last = heap_.back();
     heap_.pop_back();
     if (last == name) return;
@@ -147,7 +147,7 @@ class NamedEvents {
   }
 
  private:
-  static constexpr size_t kOut = SIZE_MAX;
+  static constexpr size_t kAbsent = SIZE_MAX;
 
   bool before(int32_t left, int32_t right) const { return event(left) < event(right); }
   void put(size_t place, int32_t name) {

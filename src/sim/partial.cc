@@ -13,27 +13,27 @@ namespace hocket::sim {
 
 using program::kNone;
 
-int64_t Faster::scaled(int64_t ns, double times) {
+int64_t ScaledDurations::scaled(int64_t ns, double times) {
   return times == 1 ? ns : std::llround(static_cast<double>(ns) / times);
 }
 
-double Faster::times(ClassId cls, TaskId task) const {
+double ScaledDurations::times(ClassId cls, TaskId task) const {
   return by_kind_[static_cast<size_t>(p_.classes[cls].tasks[task].kind.value())];
 }
 
-int64_t Faster::work_ns(ClassId cls, TaskId task) {
+int64_t ScaledDurations::work_ns(ClassId cls, TaskId task) {
   return scaled(durations_.work_ns(cls, task), times(cls, task));
 }
 
-int64_t Faster::work_ns_on(size_t device, ClassId cls, TaskId task) {
+int64_t ScaledDurations::work_ns_on(size_t device, ClassId cls, TaskId task) {
   return scaled(durations_.work_ns_on(device, cls, task), times(cls, task));
 }
 
-int64_t Faster::transfer_ns(ClassId cls, TaskId task, int32_t shape) {
+int64_t ScaledDurations::transfer_ns(ClassId cls, TaskId task, int32_t shape) {
   return scaled(durations_.transfer_ns(cls, task, shape), times(cls, task));
 }
 
-const Demand& Faster::demand(ClassId cls, TaskId task, int32_t shape) {
+const Demand& ScaledDurations::demand(ClassId cls, TaskId task, int32_t shape) {
   const Demand& whole = durations_.demand(cls, task, shape);
   const double by = times(cls, task);
   const auto [it, fresh] = demands_[&whole].try_emplace(by, whole);
@@ -56,13 +56,13 @@ PartialReplay::PartialReplay(const Program& program, Durations& durations,
   options_.keep_order = true;
   full_ = replay(tables_, durations, options_);
   ends_ = full_.end_of_ns;
-  place_.resize(ends_.size());
-  at_.resize(ends_.size());
+  order_of_.resize(ends_.size());
+  task_at_.resize(ends_.size());
   for (size_t i = 0; i < tables_.num_ranks(); ++i) {
     for (size_t task = 0; task < tables_.of(i).tasks.size(); ++task) {
       const int32_t place = full_.order[full_.base[i] + task];
-      place_[full_.base[i] + task] = place;
-      at_[place] = {static_cast<int32_t>(i), task};
+      order_of_[full_.base[i] + task] = place;
+      task_at_[place] = {static_cast<int32_t>(i), task};
     }
   }
   marked_.assign(ends_.size() / 64 + 1, 0);
@@ -82,16 +82,16 @@ PartialReplay::PartialReplay(const Program& program, Durations& durations,
   }
 }
 
-PartialReplay::Answer PartialReplay::faster(std::span<const double> by_kind) {
+PartialReplay::Result PartialReplay::faster(std::span<const double> by_kind) {
   return faster(by_kind, nullptr);
 }
 
-PartialReplay::Answer PartialReplay::faster(std::span<const double> by_kind,
+PartialReplay::Result PartialReplay::faster(std::span<const double> by_kind,
                                             std::vector<int64_t>* ends) {
   HOCKET_CHECK(by_kind.size() == p_.kinds.size(), "{} factors for {} kinds", by_kind.size(),
                p_.kinds.size());
   if (tables_.varies) {
-    Faster durations(p_, durations_, by_kind);
+    ScaledDurations durations(p_, durations_, by_kind);
     ReplayOptions options = options_;
     options.record = ends != nullptr;
     options.keep_order = false;
@@ -103,15 +103,15 @@ PartialReplay::Answer PartialReplay::faster(std::span<const double> by_kind,
   }
   // Tasks with changed durations are marked. A task that ends at another time marks its successors,
   // which come later in the order.
-  Answer answer;
+  Result answer;
   first_marked_ = marked_.size();
-  mark_kinds(by_kind);
+  mark_changed(by_kind);
   for (size_t word = first_marked_; word < marked_.size(); ++word) {
     while (marked_[word] != 0) {
       const int bit = std::countr_zero(marked_[word]);
       marked_[word] &= marked_[word] - 1;
-      const auto [index, task] = at_[word * 64 + static_cast<size_t>(bit)];
-      look_at(index, task, by_kind);
+      const auto [index, task] = task_at_[word * 64 + static_cast<size_t>(bit)];
+      evaluate(index, task, by_kind);
       ++answer.tasks;
     }
   }
@@ -126,7 +126,7 @@ PartialReplay::Answer PartialReplay::faster(std::span<const double> by_kind,
   return answer;
 }
 
-void PartialReplay::mark_kinds(std::span<const double> by_kind) {
+void PartialReplay::mark_changed(std::span<const double> by_kind) {
   for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
     std::vector<TaskId> changed;
     for (size_t task = 0; task < p_.classes[cls].tasks.size(); ++task) {
@@ -151,7 +151,7 @@ void PartialReplay::mark(int32_t index, TaskId task) {
     index = instance_of(collective, index).members[0];
     task = tables_.channel_tasks[collective.channel][tables_.cls[index]][collective.ordinal];
   }
-  const auto place = static_cast<size_t>(place_[full_.base[index] + task]);
+  const auto place = static_cast<size_t>(order_of_[full_.base[index] + task]);
   marked_[place / 64] |= uint64_t{1} << (place % 64);
   first_marked_ = std::min(first_marked_, place / 64);
 }
@@ -185,10 +185,10 @@ int64_t PartialReplay::duration(int32_t index, TaskId task, std::span<const doub
     ns = table.transfer_ns[static_cast<size_t>(record.aux) * tables_.num_shapes + shape];
   }
   const program::Task& what = p_.classes[tables_.cls[index]].tasks[task];
-  return Faster::scaled(ns, by_kind[static_cast<size_t>(what.kind.value())]);
+  return ScaledDurations::scaled(ns, by_kind[static_cast<size_t>(what.kind.value())]);
 }
 
-void PartialReplay::look_at(int32_t index, TaskId task, std::span<const double> by_kind) {
+void PartialReplay::evaluate(int32_t index, TaskId task, std::span<const double> by_kind) {
   const ClassTable& table = tables_.of(index);
   const TaskRecord& record = table.tasks[task];
   if (record.type == TaskType::collective) {

@@ -19,9 +19,9 @@ namespace hocket::sim {
 
 /// Durations with a speedup factor per kind of task (1: unchanged). Transfers move fewer bytes at
 /// the same rate.
-class Faster : public Durations {
+class ScaledDurations : public Durations {
  public:
-  Faster(const Program& program, Durations& durations, std::span<const double> by_kind)
+  ScaledDurations(const Program& program, Durations& durations, std::span<const double> by_kind)
       : p_(program), durations_(durations), by_kind_(by_kind) {}
   static int64_t scaled(int64_t ns, double times);
   int64_t work_ns(ClassId cls, TaskId task) override;
@@ -52,14 +52,14 @@ class PartialReplay {
 
   const Replay& full() const { return full_; }
 
-  struct Answer {
+  struct Result {
     int64_t end_ns = 0;
     int64_t tasks = 0;  ///< evaluated; all of them where speeds depend on other tasks
   };
   /// Returns the step with a speedup factor per kind of task (above 0; 1: unchanged).
-  Answer faster(std::span<const double> by_kind);
+  Result faster(std::span<const double> by_kind);
   /// As above; `ends` receives the end of every task, as in Replay::end_of_ns.
-  Answer faster(std::span<const double> by_kind, std::vector<int64_t>* ends);
+  Result faster(std::span<const double> by_kind, std::vector<int64_t>* ends);
 
  private:
   struct Change {
@@ -67,9 +67,9 @@ class PartialReplay {
     int64_t before;
   };
 
-  void mark_kinds(std::span<const double> by_kind);
+  void mark_changed(std::span<const double> by_kind);
   void mark(int32_t index, TaskId task);
-  void look_at(int32_t index, TaskId task, std::span<const double> by_kind);
+  void evaluate(int32_t index, TaskId task, std::span<const double> by_kind);
   int64_t ready(int32_t index, TaskId task) const;
   int64_t duration(int32_t index, TaskId task, std::span<const double> by_kind) const;
   /// Sets the end of a task and, if it changed, marks its successors.
@@ -82,11 +82,11 @@ class PartialReplay {
   ReplayOptions options_;
   Tables tables_;
   Replay full_;
-  std::vector<std::vector<TaskId>> last_;       ///< per class, last task of every non-empty queue
-  std::vector<int32_t> place_;                  ///< per (rank, task), index in the order of ends
-  std::vector<std::pair<int32_t, TaskId>> at_;  ///< (rank, task) in the order of ends
-  std::vector<uint64_t> marked_;                ///< a bit per task, in the order of ends
-  size_t first_marked_ = 0;                     ///< index of the first word with marks
+  std::vector<std::vector<TaskId>> last_;  ///< per class, last task of every non-empty queue
+  std::vector<int32_t> order_of_;          ///< per (rank, task), index in the order of ends
+  std::vector<std::pair<int32_t, TaskId>> task_at_;  ///< (rank, task) in the order of ends
+  std::vector<uint64_t> marked_;                     ///< a bit per task, in the order of ends
+  size_t first_marked_ = 0;                          ///< index of the first word with marks
   std::vector<int64_t> ends_;
   std::vector<Change> changes_;
 };

@@ -16,7 +16,7 @@ namespace {
 using parallel::Action;
 
 /// Upper bound on the length of a timeline, in characters.
-constexpr double kWidestLine = 4000;
+constexpr double kMaxLineChars = 4000;
 
 /// Returns whether every rank runs one stage, of its own number.
 bool stages_are_ranks(const ScheduleReport& report) {
@@ -67,7 +67,7 @@ std::string to_text(const ScheduleReport& report) {
       }
     }
   }
-  scale = std::min(scale, kWidestLine / std::max(report.step, 1e-9));
+  scale = std::min(scale, kMaxLineChars / std::max(report.step, 1e-9));
   std::string text = fmt::format(
       "schedule {}: {}, {}, {} micro-batches\ncosts    {}\nstep     {:.6g}; the busiest rank "
       "computes {:.6g}\nbubble   {:.1f} % of the ranks' time\n\nrank  busy %  peak live "

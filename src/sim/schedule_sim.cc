@@ -26,10 +26,10 @@ using program::Program;
 using program::Task;
 
 /// Nanoseconds of the engine per unit of cost.
-constexpr double kTicks = 1e6;
-constexpr double kMostCost = 1e6;
+constexpr double kTicksPerUnit = 1e6;
+constexpr double kMaxCost = 1e6;
 
-int64_t ticks(double cost) { return std::llround(cost * kTicks); }
+int64_t ticks(double cost) { return std::llround(cost * kTicksPerUnit); }
 
 double cost_of(const Action& action, const ScheduleCosts& costs) {
   switch (action.kind) {
@@ -212,8 +212,8 @@ ScheduleCosts parse_costs(const std::string& text) {
     double value = 0;
     const auto [end, ec] = std::from_chars(number.data(), number.data() + number.size(), value);
     if (ec != std::errc() || end != number.data() + number.size() || !(value >= 0) ||
-        value > kMostCost) {
-      fail("--cost", "got '{}'; expected a number from 0 to {:.0f}", item, kMostCost);
+        value > kMaxCost) {
+      fail("--cost", "got '{}'; expected a number from 0 to {:.0f}", item, kMaxCost);
     }
     *cost->second = value;
   }
@@ -232,15 +232,16 @@ ScheduleReport simulate_schedule(const Schedule& schedule, int stages, int micro
   report.stages = stages;
   report.micro_batches = micro_batches;
   report.costs = costs;
-  report.step = static_cast<double>(replayed.end_ns) / kTicks;
+  report.step = static_cast<double>(replayed.end_ns) / kTicksPerUnit;
   double busy = 0;
   const int ranks = static_cast<int>(schedule.ranks.size());
   for (int rank = 0; rank < ranks; ++rank) {
     ScheduleRank& row = report.ranks.emplace_back();
     for (auto& [task, actions] : made.cells[rank]) {
       const size_t at = static_cast<size_t>(replayed.base[rank]) + task;
-      row.cells.push_back({std::move(actions), static_cast<double>(replayed.start_ns[at]) / kTicks,
-                           static_cast<double>(replayed.end_of_ns[at]) / kTicks});
+      row.cells.push_back({std::move(actions),
+                           static_cast<double>(replayed.start_ns[at]) / kTicksPerUnit,
+                           static_cast<double>(replayed.end_of_ns[at]) / kTicksPerUnit});
       row.busy += row.cells.back().end - row.cells.back().begin;
     }
     row.peak_live = peak_live(schedule.ranks[rank], ranks, stages);

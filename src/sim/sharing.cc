@@ -18,8 +18,8 @@ Sharing::Sharing(const std::vector<int32_t>& ranks, int32_t num_links, const Sha
     : ranks_(ranks),
       rules_(rules),
       on_node_(static_cast<size_t>(ranks.back() / std::max(1, rules.devices_per_node)) + 1),
-      work_of_(ranks.size(), kNone),
-      moving_(ranks.size(), 0),
+      compute_task_of_(ranks.size(), kNone),
+      transferring_(ranks.size(), 0),
       links_(static_cast<size_t>(num_links)) {
   if (rules_.transfer_beside_compute != 1) {
     transfers_of_.resize(ranks.size());
@@ -37,9 +37,9 @@ int32_t Sharing::add(const Running& running) {
   }
   const int32_t id = free_.back();
   free_.pop_back();
-  const uint32_t seen = running_[static_cast<size_t>(id)].seen;
+  const uint32_t visited = running_[static_cast<size_t>(id)].visited;
   running_[static_cast<size_t>(id)] = running;
-  running_[static_cast<size_t>(id)].seen = seen;
+  running_[static_cast<size_t>(id)].visited = visited;
   return id;
 }
 
@@ -48,22 +48,22 @@ void Sharing::free(int32_t id) {
   free_.push_back(id);
 }
 
-void Sharing::run_at(int32_t id, double speed, int64_t now) {
+void Sharing::set_speed(int32_t id, double speed, int64_t now) {
   // Times are rounded up to whole nanoseconds, except for the rounding error of doubles.
-  constexpr double kNoise = 1e-3;
-  constexpr double kMost = 4e18;
+  constexpr double kRoundingSlackNs = 1e-3;
+  constexpr double kMaxNs = 4e18;
   Running& running = running_[static_cast<size_t>(id)];
   if (running.speed == speed) return;
-  running.left -= static_cast<double>(now - running.since) * running.speed;
-  running.left = std::max(0.0, running.left);
+  running.remaining -= static_cast<double>(now - running.since) * running.speed;
+  running.remaining = std::max(0.0, running.remaining);
   running.since = now;
   running.speed = speed;
-  const double ns = std::ceil(running.left / speed - kNoise);
-  const int64_t end = now + static_cast<int64_t>(std::clamp(ns, 0.0, kMost));
+  const double ns = std::ceil(running.remaining / speed - kRoundingSlackNs);
+  const int64_t end = now + static_cast<int64_t>(std::clamp(ns, 0.0, kMaxNs));
   events_.set(id, {end, running.index, running.task});
 }
 
-bool Sharing::take() {
+bool Sharing::pop() {
   const int32_t id = events_.top();
   const int64_t now = events_.event(id).ns;
   Running& ended = running_[static_cast<size_t>(id)];
@@ -85,8 +85,8 @@ bool Sharing::take() {
     std::erase(on_node_[static_cast<size_t>(node)], id);
     change_cores(node, now);
     if (!copy.of_host) {
-      work_of_[static_cast<size_t>(copy.index)] = kNone;
-      computes(copy.index, -1, now);
+      compute_task_of_[static_cast<size_t>(copy.index)] = kNone;
+      change_computing(copy.index, -1, now);
     }
   }
   return true;
@@ -96,24 +96,24 @@ void Sharing::begin_work(int32_t index, TaskId task, int64_t ns, bool of_host, i
   Running work;
   work.index = index;
   work.task = task;
-  work.left = static_cast<double>(ns);
+  work.remaining = static_cast<double>(ns);
   work.since = now;
   work.of_host = of_host;
   const int32_t id = add(work);
   const int32_t node = node_of(index);
   on_node_[static_cast<size_t>(node)].push_back(id);
-  run_at(id, work_speed(work), now);
+  set_speed(id, work_speed(work), now);
   change_cores(node, now);
   if (!of_host) {
-    HOCKET_CHECK(work_of_[static_cast<size_t>(index)] == kNone, "rank {} computes twice",
+    HOCKET_CHECK(compute_task_of_[static_cast<size_t>(index)] == kNone, "rank {} computes twice",
                  ranks_[static_cast<size_t>(index)]);
-    work_of_[static_cast<size_t>(index)] = id;
-    computes(index, +1, now);
+    compute_task_of_[static_cast<size_t>(index)] = id;
+    change_computing(index, +1, now);
   }
 }
 
 double Sharing::work_speed(const Running& work) const {
-  const bool beside_transfer = !work.of_host && moving_[static_cast<size_t>(work.index)] > 0;
+  const bool beside_transfer = !work.of_host && transferring_[static_cast<size_t>(work.index)] > 0;
   const double beside = beside_transfer ? rules_.compute_beside_transfer : 1;
   if (rules_.cores_per_node <= 0) return 1 / beside;
   const auto& running = on_node_[static_cast<size_t>(node_of(work.index))];
@@ -126,33 +126,33 @@ double Sharing::work_speed(const Running& work) const {
 void Sharing::change_cores(int32_t node, int64_t now) {
   if (rules_.cores_per_node <= 0) return;
   for (const int32_t id : on_node_[static_cast<size_t>(node)]) {
-    run_at(id, work_speed(running_[static_cast<size_t>(id)]), now);
+    set_speed(id, work_speed(running_[static_cast<size_t>(id)]), now);
   }
 }
 
-void Sharing::moves(int32_t index, int change, int64_t now) {
-  moving_[static_cast<size_t>(index)] += change;
-  const int32_t work = work_of_[static_cast<size_t>(index)];
+void Sharing::change_transfers(int32_t index, int change, int64_t now) {
+  transferring_[static_cast<size_t>(index)] += change;
+  const int32_t work = compute_task_of_[static_cast<size_t>(index)];
   if (work != kNone && rules_.compute_beside_transfer != 1) {
-    run_at(work, work_speed(running_[static_cast<size_t>(work)]), now);
+    set_speed(work, work_speed(running_[static_cast<size_t>(work)]), now);
   }
 }
 
-void Sharing::computes(int32_t index, int change, int64_t now) {
+void Sharing::change_computing(int32_t index, int change, int64_t now) {
   if (transfers_of_.empty()) return;
   for (const int32_t id : transfers_of_[static_cast<size_t>(index)]) {
     Running& transfer = running_[static_cast<size_t>(id)];
     const bool before = transfer.computing > 0;
     transfer.computing += change;
     if ((transfer.computing > 0) == before || transfer.latency) continue;
-    changed_.clear();
+    changed_links_.clear();
     for (const LinkUse& use : transfer.uses) {
-      if (load_of(transfer, use) > 0 && links_[static_cast<size_t>(use.link)].load > kUnits) {
-        changed_.push_back(use.link);
+      if (load_of(transfer, use) > 0 && links_[static_cast<size_t>(use.link)].load > kLoadUnits) {
+        changed_links_.push_back(use.link);
       }
     }
-    if (changed_.empty()) {
-      run_at(id, most(transfer), now);
+    if (changed_links_.empty()) {
+      set_speed(id, max_speed(transfer), now);
     } else {
       share_links(now);
     }
@@ -163,11 +163,11 @@ double Sharing::load_of(const Running& transfer, const LinkUse& use) {
   return transfer.demand->share[static_cast<size_t>(use.block)] * use.count;
 }
 
-int64_t Sharing::units(double load) {
-  return static_cast<int64_t>(load * static_cast<double>(kUnits));
+int64_t Sharing::load_units(double load) {
+  return static_cast<int64_t>(load * static_cast<double>(kLoadUnits));
 }
 
-double Sharing::most(const Running& transfer) const {
+double Sharing::max_speed(const Running& transfer) const {
   return transfer.computing > 0 ? 1 / rules_.transfer_beside_compute : 1;
 }
 
@@ -177,7 +177,7 @@ void Sharing::begin_transfer(int32_t index, TaskId task, const Demand& demand,
   Running transfer;
   transfer.index = index;
   transfer.task = task;
-  transfer.left = static_cast<double>(demand.latency_ns);
+  transfer.remaining = static_cast<double>(demand.latency_ns);
   transfer.since = now;
   transfer.demand = &demand;
   transfer.uses = uses;
@@ -185,7 +185,7 @@ void Sharing::begin_transfer(int32_t index, TaskId task, const Demand& demand,
   transfer.latency = true;
   if (!transfers_of_.empty()) {
     for (const int32_t rank : ranks) {
-      transfer.computing += work_of_[static_cast<size_t>(rank)] != kNone;
+      transfer.computing += compute_task_of_[static_cast<size_t>(rank)] != kNone;
     }
   }
   const int32_t id = add(transfer);
@@ -195,7 +195,7 @@ void Sharing::begin_transfer(int32_t index, TaskId task, const Demand& demand,
     }
   }
   if (demand.latency_ns > 0) {
-    run_at(id, 1, now);
+    set_speed(id, 1, now);
   } else {
     begin_data(id, now);
   }
@@ -204,22 +204,22 @@ void Sharing::begin_transfer(int32_t index, TaskId task, const Demand& demand,
 void Sharing::begin_data(int32_t id, int64_t now) {
   Running& transfer = running_[static_cast<size_t>(id)];
   transfer.latency = false;
-  transfer.left = static_cast<double>(transfer.demand->data_ns);
+  transfer.remaining = static_cast<double>(transfer.demand->data_ns);
   transfer.since = now;
   transfer.speed = 0;
-  changed_.clear();
+  changed_links_.clear();
   for (const LinkUse& use : transfer.uses) {
     const double load = load_of(transfer, use);
     if (load <= 0) continue;
     Link& link = links_[static_cast<size_t>(use.link)];
     link.on.push_back({id, load});
-    link.load += units(load);
-    if (link.load > kUnits) {
-      changed_.push_back(use.link);
+    link.load += load_units(load);
+    if (link.load > kLoadUnits) {
+      changed_links_.push_back(use.link);
     }
   }
-  if (changed_.empty()) {
-    run_at(id, most(transfer), now);
+  if (changed_links_.empty()) {
+    set_speed(id, max_speed(transfer), now);
   } else {
     share_links(now);
   }
@@ -227,18 +227,18 @@ void Sharing::begin_data(int32_t id, int64_t now) {
 
 void Sharing::leave_links(int32_t id, int64_t now) {
   const Running& transfer = running_[static_cast<size_t>(id)];
-  changed_.clear();
+  changed_links_.clear();
   for (const LinkUse& use : transfer.uses) {
     const double load = load_of(transfer, use);
     if (load <= 0) continue;
     Link& link = links_[static_cast<size_t>(use.link)];
-    if (link.load > kUnits) {
-      changed_.push_back(use.link);
+    if (link.load > kLoadUnits) {
+      changed_links_.push_back(use.link);
     }
-    link.load -= units(load);
+    link.load -= load_units(load);
     std::erase_if(link.on, [&](const OnLink& on) { return on.id == id; });
   }
-  if (!changed_.empty()) {
+  if (!changed_links_.empty()) {
     share_links(now);
   }
 }
@@ -246,23 +246,24 @@ void Sharing::leave_links(int32_t id, int64_t now) {
 void Sharing::share_links(int64_t now) {
   // Collects the transfers on the changed links, the other full links of these, and so on. No other
   // transfer can change its speed.
-  ++sight_;
-  met_.clear();
-  for (const int32_t link : changed_) {
-    links_[static_cast<size_t>(link)].seen = sight_;
+  ++visit_;
+  affected_.clear();
+  for (const int32_t link : changed_links_) {
+    links_[static_cast<size_t>(link)].visited = visit_;
   }
-  for (size_t i = 0; i < changed_.size(); ++i) {
-    for (const OnLink& on : links_[static_cast<size_t>(changed_[i])].on) {
+  for (size_t i = 0; i < changed_links_.size(); ++i) {
+    for (const OnLink& on : links_[static_cast<size_t>(changed_links_[i])].on) {
       Running& transfer = running_[static_cast<size_t>(on.id)];
-      if (transfer.seen == sight_) continue;
-      transfer.seen = sight_;
-      transfer.settled = false;
-      met_.push_back(on.id);
+      if (transfer.visited == visit_) continue;
+      transfer.visited = visit_;
+      transfer.fixed = false;
+      affected_.push_back(on.id);
       for (const LinkUse& use : transfer.uses) {
         Link& link = links_[static_cast<size_t>(use.link)];
-        if (link.seen == sight_ || link.load <= kUnits || load_of(transfer, use) <= 0) continue;
-        link.seen = sight_;
-        changed_.push_back(use.link);
+        if (link.visited == visit_ || link.load <= kLoadUnits) continue;
+        if (load_of(transfer, use) <= 0) continue;
+        link.visited = visit_;
+        changed_links_.push_back(use.link);
       }
     }
   }
@@ -272,27 +273,27 @@ void Sharing::share_links(int64_t now) {
 void Sharing::fill(int64_t now) {
   // All transfers speed up together, measured in bytes/s at the link that each loads most. When a
   // transfer reaches its maximum or a link is full, that transfer or all on that link stay at their
-  // speed, and the rest continue. `slope`: load that a link gains per byte/s; `left`: its free
+  // speed, and the rest continue. `slope`: load that a link gains per byte/s; `remaining`: its free
   // share.
   const auto rate = [&](int32_t id) {
     const Running& transfer = running_[static_cast<size_t>(id)];
-    return transfer.demand->bytes_per_s * most(transfer);
+    return transfer.demand->bytes_per_s * max_speed(transfer);
   };
   const auto summed = [&](const Link& link) {
     double slope = 0;
     for (const OnLink& on : link.on) {
       const Running& transfer = running_[static_cast<size_t>(on.id)];
-      slope += transfer.settled ? 0 : on.load / transfer.demand->bytes_per_s;
+      slope += transfer.fixed ? 0 : on.load / transfer.demand->bytes_per_s;
     }
     return slope;
   };
-  for (const int32_t number : changed_) {
+  for (const int32_t number : changed_links_) {
     Link& link = links_[static_cast<size_t>(number)];
-    link.left = 1;
+    link.remaining = 1;
     link.slope = link.slope_summed = summed(link);
     link.open = static_cast<int32_t>(link.on.size());
   }
-  std::sort(met_.begin(), met_.end(), [&](int32_t left, int32_t right) {
+  std::sort(affected_.begin(), affected_.end(), [&](int32_t left, int32_t right) {
     const Running& a = running_[static_cast<size_t>(left)];
     const Running& b = running_[static_cast<size_t>(right)];
     const double rate_a = rate(left);
@@ -301,19 +302,19 @@ void Sharing::fill(int64_t now) {
   });
   double level = 0;
   size_t next = 0;
-  for (size_t settled = 0; settled < met_.size();) {
-    while (running_[static_cast<size_t>(met_[next])].settled) {
+  for (size_t fixed = 0; fixed < affected_.size();) {
+    while (running_[static_cast<size_t>(affected_[next])].fixed) {
       ++next;
     }
     Link* first = nullptr;
-    double fills_at = rate(met_[next]);
-    for (const int32_t number : changed_) {
+    double fills_at = rate(affected_[next]);
+    for (const int32_t number : changed_links_) {
       Link& link = links_[static_cast<size_t>(number)];
       if (link.open == 0) continue;
       if (link.slope < 1e-3 * link.slope_summed) {
         link.slope = link.slope_summed = summed(link);
       }
-      const double at = std::max(level, link.left / link.slope);
+      const double at = std::max(level, link.remaining / link.slope);
       if (at < fills_at) {
         fills_at = at;
         first = &link;
@@ -321,31 +322,31 @@ void Sharing::fill(int64_t now) {
     }
     level = std::max(level, fills_at);
     if (!first) {
-      Running& transfer = running_[static_cast<size_t>(met_[next])];
-      settle(transfer, most(transfer));
-      ++settled;
+      Running& transfer = running_[static_cast<size_t>(affected_[next])];
+      fix_speed(transfer, max_speed(transfer));
+      ++fixed;
       continue;
     }
     for (const OnLink& on : first->on) {
       Running& transfer = running_[static_cast<size_t>(on.id)];
-      if (transfer.settled) continue;
-      settle(transfer, std::min(most(transfer), level / transfer.demand->bytes_per_s));
-      ++settled;
+      if (transfer.fixed) continue;
+      fix_speed(transfer, std::min(max_speed(transfer), level / transfer.demand->bytes_per_s));
+      ++fixed;
     }
   }
-  for (const int32_t id : met_) {
-    run_at(id, running_[static_cast<size_t>(id)].wanted, now);
+  for (const int32_t id : affected_) {
+    set_speed(id, running_[static_cast<size_t>(id)].fixed_speed, now);
   }
 }
 
-void Sharing::settle(Running& transfer, double speed) {
-  transfer.settled = true;
-  transfer.wanted = speed;
+void Sharing::fix_speed(Running& transfer, double speed) {
+  transfer.fixed = true;
+  transfer.fixed_speed = speed;
   for (const LinkUse& use : transfer.uses) {
     Link& link = links_[static_cast<size_t>(use.link)];
     const double load = load_of(transfer, use);
-    if (link.seen != sight_ || load <= 0) continue;
-    link.left -= load * speed;
+    if (link.visited != visit_ || load <= 0) continue;
+    link.remaining -= load * speed;
     link.slope -= load / transfer.demand->bytes_per_s;
     --link.open;
   }

@@ -228,7 +228,7 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
     if (first[cls] == program::kNone) {
       first[cls] = replay.ranks[i];
     }
-    ranks[cls] += replay.stands[i];
+    ranks[cls] += replay.multiplicity[i];
   }
   for (size_t c = 0; c < program.classes.size(); ++c) {
     std::map<program::GroupId, int32_t> group_shape;
@@ -355,7 +355,7 @@ std::vector<WhatIf> answers(const Program& program, const std::vector<Speedup>& 
       fail("sim", "no task to speed up; got \"{}\"; expected one of {}", asked.what,
            join(std::vector<std::string>(ops.begin(), ops.end()), ", "));
     }
-    const PartialReplay::Answer answer = replay->faster(by_kind);
+    const PartialReplay::Result answer = replay->faster(by_kind);
     list.push_back({asked.what, asked.times, answer.end_ns, answer.tasks});
   }
   return list;
@@ -386,17 +386,18 @@ std::string plan_key(const Program& program, const std::string& key) {
 }
 
 /// Collectives between nodes that read the output of a recomputed task.
-struct Again {
+struct RepeatedExchange {
   int64_t ns = 0, count = 0;
   std::string repeated, exchange;  ///< op of such a task, and of such a collective
 };
 
-Again exchanged_again(const Program& program, ClassId id, ModelDurations& durations) {
+RepeatedExchange repeated_exchange_of(const Program& program, ClassId id,
+                                      ModelDurations& durations) {
   const program::RankClass& cls = program.classes[id];
   const int32_t rank = program.ranks_of(id)[0];
   std::vector<int32_t> maker(cls.buffers.size(), program::kNone);  // by buffer: recomputing task
   std::map<program::GroupId, int32_t> group_shape;
-  Again again;
+  RepeatedExchange repeated;
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
     const program::Kind& kind = program.kind(task);
@@ -408,27 +409,27 @@ Again exchanged_again(const Program& program, ClassId id, ModelDurations& durati
       if (fresh) {
         shape->second = durations.shape_of(program.members(program.groups[task.group], rank));
       }
-      again.ns += durations.transfer(id, i, shape->second).ns;
-      ++again.count;
-      again.repeated = program.kind(cls.tasks[static_cast<size_t>(made)]).op;
-      again.exchange = kind.op;
+      repeated.ns += durations.transfer(id, i, shape->second).ns;
+      ++repeated.count;
+      repeated.repeated = program.kind(cls.tasks[static_cast<size_t>(made)]).op;
+      repeated.exchange = kind.op;
     }
     for (const program::BufferId out : task.out) {
       maker[cls.root(out)] = task.recompute ? static_cast<int32_t>(i) : program::kNone;
     }
   }
-  return again;
+  return repeated;
 }
 
 /// Returns a note if selective recomputation repeats exchanges over the network: the op is cheap to
 /// compute, its exchange is not. Empty if there are none.
 std::string repeated_exchanges(const Program& program, ModelDurations& durations) {
   if (plan_key(program, "recompute") != "selective") return "";
-  Again most;
+  RepeatedExchange most;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    Again again = exchanged_again(program, cls, durations);
-    if (again.ns > most.ns) {
-      most = std::move(again);
+    RepeatedExchange repeated = repeated_exchange_of(program, cls, durations);
+    if (repeated.ns > most.ns) {
+      most = std::move(repeated);
     }
   }
   if (most.count == 0) return "";
@@ -473,7 +474,7 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
   if (const std::string more = repeated_exchanges(program, durations); !more.empty()) {
     report.notes.push_back(more);
   }
-  if (replay.uneven_links) {
+  if (replay.links_prevent_dedup) {
     report.notes.push_back(
         "equivalent ranks share links with different transfers: every rank was replayed");
   }
@@ -618,8 +619,8 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
     report.dollars_per_m_tokens = report.price * world / 3600 / report.tokens_per_s * 1e6;
   }
   for (size_t i = 0; i < result.ranks.size(); ++i) {
-    report.time.push_back(
-        {result.ranks[i], result.stands[i], program.class_of(result.ranks[i]), result.time[i]});
+    report.time.push_back({result.ranks[i], result.multiplicity[i],
+                           program.class_of(result.ranks[i]), result.time[i]});
   }
   report.memory = options.memory.empty() ? program::memory_of(program) : options.memory;
   report.device_memory = smallest_devices(program, cluster);

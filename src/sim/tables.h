@@ -75,16 +75,16 @@ struct Instance {
 
 struct Tables {
   const Program* program = nullptr;
-  std::vector<int32_t> ranks, stands;  ///< per replayed rank
-  std::vector<ClassId> cls;            ///< per replayed rank
+  std::vector<int32_t> ranks, multiplicity;  ///< per replayed rank
+  std::vector<ClassId> cls;                  ///< per replayed rank
   /// Tables by class; after these, those of classes on other kinds of devices, which differ in the
   /// duration of work.
   std::vector<ClassTable> classes;
   std::vector<int32_t> table;  ///< per replayed rank: its index in `classes`
-  bool one_per_kind = false;
+  bool deduplicated = false;
   bool shared_cores = false;
   int32_t num_shared_links = 0;
-  bool uneven_links = false;  ///< see Replay
+  bool links_prevent_dedup = false;  ///< see Replay
   /// Set if the speed of some activity depends on other tasks, or if tasks wait for their launch.
   bool varies = false;
 

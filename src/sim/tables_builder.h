@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builder of a replay's tables (tables.cc: tasks; tables_ranks.cc: ranks; alike.cc: groups of
-// equivalent ranks).
+// Builder of a replay's tables (tables_builder.cc: tasks; tables_builder_ranks.cc: ranks;
+// rank_groups.cc: groups of equivalent ranks).
 #pragma once
 
 #include <cstdint>
@@ -52,45 +52,45 @@ class TablesBuilder {
   /// Returns the groups that each class uses, without repetition.
   std::vector<std::vector<GroupId>> groups_by_class() const;
   /// Ranks that execute the collectives of a group together.
-  struct Meeting {
+  struct Communicator {
     GroupId group;
     std::vector<int32_t> ranks;  ///< ascending
     int32_t shape = 0;
-    int32_t place = program::kNone;  ///< its number in contention_
+    int32_t flow = program::kNone;  ///< its number in contention_
   };
   /// Messages of a rank over one link, to rank `to`.
-  struct Sending {
+  struct PeerPair {
     int32_t link = 0;
     int32_t from = 0, to = 0;
     int32_t shape = 0;
-    int32_t place = program::kNone;
+    int32_t flow = program::kNone;
   };
-  void find_meetings(int32_t world);
-  void find_sendings();
+  void find_communicators(int32_t world);
+  void find_peer_pairs();
   /// Adds the network paths of all ranks' transfers, and finds the links that they may have to
   /// share.
-  void add_places();
-  static void raise(std::vector<Contention::Most>* most, int32_t queue, const Demand& demand,
+  void add_flows();
+  static void raise(std::vector<Contention::PeakShares>* most, int32_t queue, const Demand& demand,
                     const cost::Network& network);
-  std::vector<Contention::Most> most_of(const Meeting& meeting);
-  std::vector<Contention::Most> most_of(const Sending& sending);
+  std::vector<Contention::PeakShares> peak_shares(const Communicator& communicator);
+  std::vector<Contention::PeakShares> peak_shares(const PeerPair& pair);
   void choose_ranks(int32_t world);
-  /// Sets kind_of_. Ranks of one kind do the same and communicate with the same kinds of ranks at
-  /// the same cost; with `links`, they also share links with the same kinds. Returns false if no
-  /// rank per kind can stand for the others.
-  bool find_kinds(int32_t world, bool links);
-  /// Runs one refinement step of find_kinds and returns the number of kinds: kinds split whose
-  /// ranks communicate with different kinds.
-  int32_t split_kinds(bool links);
-  /// Returns the lowest rank of every kind; empty if two kinds communicate whose lowest ranks do
+  /// Sets rank_group_of_. Ranks of one group do the same and communicate with ranks of the same
+  /// groups at the same cost; with `links`, they also share links with the same groups. Returns
+  /// false if one rank per group cannot stand for the others.
+  bool find_rank_groups(int32_t world, bool links);
+  /// Runs one refinement step of find_rank_groups and returns the number of groups. A group splits
+  /// if its ranks communicate with different groups.
+  int32_t refine_rank_groups(bool links);
+  /// Returns the lowest rank of every group; empty if two groups communicate whose lowest ranks do
   /// not.
   std::vector<int32_t> representatives() const;
-  std::vector<int32_t> kinds_of(const std::vector<int32_t>& ranks) const;
+  std::vector<int32_t> rank_groups_of(const std::vector<int32_t>& ranks) const;
   std::vector<ClassId> classes_of(const std::vector<int32_t>& ranks) const;
   /// Returns the index in Tables::classes of a class's table on a device of this kind.
   int32_t table_of(ClassId cls, size_t device);
-  void place_groups();
-  void place_links();
+  void lay_out_groups();
+  void lay_out_links();
   const Program& p_;
   Durations& durations_;
   const ReplayOptions& options_;
@@ -98,7 +98,7 @@ class TablesBuilder {
   Tables t_;
   std::vector<ClassId> class_of_;
   std::vector<int32_t> first_rank_;                       // per role
-  std::vector<int32_t> kind_of_;                          // per rank
+  std::vector<int32_t> rank_group_of_;                    // per rank
   std::vector<int32_t> index_of_;                         // per rank: of the rank replayed for it
   std::map<std::pair<ClassId, size_t>, int32_t> tables_;  // of classes on other kinds of devices
   std::map<Link, int32_t> links_;
@@ -106,10 +106,10 @@ class TablesBuilder {
   std::map<std::pair<Link, int32_t>, int32_t> message_channels_;  // by link of the sender, and tag
   std::vector<std::vector<GroupId>> used_groups_;
   Contention contention_;
-  std::vector<Meeting> meetings_;
-  std::vector<std::vector<int32_t>> meetings_of_;  // per rank, by group
-  std::vector<Sending> sendings_;
-  std::vector<std::vector<int32_t>> sends_of_, receives_of_;  // per rank, indices in sendings_
+  std::vector<Communicator> communicators_;
+  std::vector<std::vector<int32_t>> communicators_of_;  // per rank, by group
+  std::vector<PeerPair> pairs_;
+  std::vector<std::vector<int32_t>> sends_of_, receives_of_;  // per rank, indices in pairs_
 };
 
 }  // namespace hocket::sim

@@ -143,7 +143,7 @@ class ChromeEventReader {
   JsonStream& json_;
   const std::span<const std::string_view> arguments_;
   Argument& argument_;
-  MemberOrder members_, members_of_args_;
+  MemberCache members_, members_of_args_;
   ChromeEvent event_;
 };
 

@@ -43,7 +43,7 @@ bool is_key(std::string_view key, const char (&name)[N]) {
 // Members of similar objects, such as those of an array of events. Per member of the last such
 // object, it keeps the bytes before its value (key and punctuation) and the caller's number of its
 // key. Where the same bytes occur again, they need not be parsed.
-class MemberOrder {
+class MemberCache {
  public:
   // Returns the number of bytes from `at` to the value of the given member; 0 if the bytes differ.
   [[gnu::always_inline]] size_t match(size_t member, const char* at) const {
@@ -58,7 +58,7 @@ class MemberOrder {
   }
   int key(size_t member) const { return members_[member].key; }
   void learn(size_t member, const char* at, size_t size, int key) {
-    if (size > TextSource::kReadable || member > kMost) return;
+    if (size > TextSource::kLookahead || member > kMaxMembers) return;
     if (member >= members_.size()) {
       members_.resize(member + 1);
     }
@@ -67,16 +67,16 @@ class MemberOrder {
     last.key = key;
     last.size = size;
     last.words = (size + 7) / 8;
-    std::array<char, TextSource::kReadable> mask{};
+    std::array<char, TextSource::kLookahead> mask{};
     std::fill_n(mask.begin(), size, '\xff');
     std::memcpy(last.bytes.data(), at, size);
     std::memcpy(last.masks.data(), mask.data(), size);
   }
 
  private:
-  static constexpr size_t kMost = 64;  // members that are remembered
+  static constexpr size_t kMaxMembers = 64;  // members that are remembered
   struct Member {
-    std::array<uint64_t, TextSource::kReadable / 8> bytes{}, masks{};
+    std::array<uint64_t, TextSource::kLookahead / 8> bytes{}, masks{};
     size_t words = 0, size = 0;
     int key = 0;
   };
@@ -97,7 +97,7 @@ class JsonStream {
   // Returns the first character of the next value or punctuation; -1 at the end.
   [[gnu::always_inline]] int next() {
     const auto c = static_cast<unsigned char>(in_.ahead());
-    return c > ' ' ? c : next_behind_space();
+    return c > ' ' ? c : next_after_space();
   }
   void expect(char c, std::string_view what) {
     if (next() != c) {
@@ -116,7 +116,7 @@ class JsonStream {
   // As above, with keys as numbers. `number(key)` maps a key to its number; it is called only for
   // members that differ from the last object of this order.
   template <typename Number, typename F>
-  void object(MemberOrder* order, Number&& number, F&& member) {
+  void object(MemberCache* order, Number&& number, F&& member) {
     next();
     for (size_t i = 0;; ++i) {
       const size_t same = order->match(i, in_.at());
@@ -125,7 +125,7 @@ class JsonStream {
         member(order->key(i));
         continue;
       }
-      std::array<char, TextSource::kReadable> from;
+      std::array<char, TextSource::kLookahead> from;
       std::memcpy(from.data(), in_.at(), from.size());
       const auto begin = in_.offset();
       const size_t buffered = in_.buffered();
@@ -460,7 +460,7 @@ class JsonStream {
     const auto power = static_cast<uint64_t>(kBias + down - up - 63) << kMantissa;
     return static_cast<double>(whole | (is_more ? 1 : 0)) * std::bit_cast<double>(power);
   }
-  int next_behind_space() {
+  int next_after_space() {
     for (;;) {
       const std::string_view view = in_.view();
       if (view.empty()) return -1;

@@ -16,21 +16,21 @@ namespace hocket::trace {
 
 // Characters of a plain or gzip file, read on demand. For files of more than one block, a thread
 // reads and inflates the next block while this one is parsed. The buffered text is followed by
-// kStops, so that a search for a non-blank character or the end of a string can run ahead without a
-// bound.
+// kSentinels, so that a search for a non-blank character or the end of a string can run ahead
+// without a bound.
 //
 // Neither memory nor time of a reader may be a thousand times the size of a compressed file. A file
-// that inflates to more than kMostUnpacked and to more than kMostPacking times its bytes is an
+// that inflates to more than kMaxInflated and to more than kMaxCompression times its bytes is an
 // Error. Traces are compressed 10 to 60 times.
 class TextSource {
  public:
-  static constexpr int64_t kMostUnpacked = int64_t{256} << 20;
-  static constexpr int64_t kMostPacking = 200;
+  static constexpr int64_t kMaxInflated = int64_t{256} << 20;
+  static constexpr int64_t kMaxCompression = 200;
 
   // The first block is small; the blocks after it grow.
   static constexpr size_t kFirstBlock = size_t{1} << 16;
   // Number of bytes from at() on that can be read, whether or not they are buffered.
-  static constexpr size_t kReadable = 32;
+  static constexpr size_t kLookahead = 32;
 
   explicit TextSource(const std::string& path);
   ~TextSource();
@@ -71,12 +71,12 @@ class TextSource {
 
  private:
   static constexpr size_t kLargestBlock = size_t{1} << 18;
-  static constexpr std::string_view kStops{"\0\"", 2};
-  static constexpr size_t kBehind = kStops.size() + kReadable;
+  static constexpr std::string_view kSentinels{"\0\"", 2};
+  static constexpr size_t kPadding = kSentinels.size() + kLookahead;
 
   // A part of the file and, at its end, the reason.
   struct Block {
-    std::string text;  // with room for kBehind bytes more
+    std::string text;  // with room for kPadding bytes more
     size_t bytes = 0;  // 0 at the end
     int state = Z_OK;  // of zlib, at the end
     std::string damage;

@@ -20,7 +20,7 @@ std::string folder() {
   return std::string(root ? root : ".") + "/configs/clusters";
 }
 
-TEST(Cluster, ShippedFilesReadAndEveryConstantHasASource) {
+TEST(Cluster, ShippedFilesAreValidAndSourced) {
   const auto files = list_glob(folder() + "/*.yaml");
   EXPECT_GE(files.size(), 3u);
   for (const std::string& file : files) {
@@ -77,7 +77,7 @@ TEST(Cluster, MissingSourcesAreListed) {
   EXPECT_EQ(c.device.efficiency.matmul.value, 1);
 }
 
-TEST(Cluster, BadFilesNameTheKey) {
+TEST(Cluster, ErrorsNameTheKey) {
   const auto has = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
@@ -111,7 +111,7 @@ TEST(Cluster, BadFilesNameTheKey) {
   }
 }
 
-TEST(Cluster, UnlikeNodesHaveWhatTheirEntriesSay) {
+TEST(Cluster, UnlikeEntriesSetDevicesAndLinks) {
   const data::TempFolder temp;
   std::string other = kSmall;
   other.replace(other.find("1TFLOP"), 1, "4");
@@ -154,7 +154,7 @@ TEST(Cluster, UnlikeNodesHaveWhatTheirEntriesSay) {
   EXPECT_NE(refused("  - {first: 2, cluster: none.yaml}\n").find("none.yaml"), std::string::npos);
 }
 
-TEST(Cluster, FilesThatLeadBackToThemselvesAreRefused) {
+TEST(Cluster, CyclesOfFilesAreRefused) {
   const data::TempFolder temp;
   std::string text = kSmall;
   const auto add = [&](const std::string& name, const std::string& other) {
@@ -181,7 +181,7 @@ TEST(Cluster, FilesThatLeadBackToThemselvesAreRefused) {
                                          "plain.yaml}]\n"));
 }
 
-TEST(Cluster, SizesBeyondAllDevicesAreRefused) {
+TEST(Cluster, HugeSizesAreRefused) {
   const auto has = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
@@ -198,7 +198,7 @@ TEST(Cluster, SizesBeyondAllDevicesAreRefused) {
 
 /// YAML output parses to the same cluster, also where a constant is 1 without a source: for some
 /// constants that is the default, for others it is not.
-TEST(Cluster, ConstantsOfOneAreWritten) {
+TEST(Cluster, YamlKeepsConstantsOfOne) {
   Cluster c = parse_cluster(
       std::string(kSmall) +
           "topology: {levels: [{name: leaf, devices: 4, oversubscription: {value: 1}}]}\n",
@@ -216,7 +216,7 @@ TEST(Cluster, ConstantsOfOneAreWritten) {
   EXPECT_EQ(to_yaml(again), text);
 }
 
-TEST(Cluster, TheBestHostIsTakenOfAllKinds) {
+TEST(Cluster, AtBestHasTheBestHostOfAllKinds) {
   Cluster c = parse_cluster(kSmall, "small");
   c.unlike.emplace_back().device = c.device;
   c.unlike[0].links = c.links;
@@ -232,7 +232,7 @@ TEST(Cluster, TheBestHostIsTakenOfAllKinds) {
   EXPECT_EQ(c.at_best().device.host.copy_latency.value, 5e-6);
 }
 
-TEST(Cluster, RanksShareCoresAndHaveNames) {
+TEST(Cluster, ThreadsPerRankAndDeviceNames) {
   Cluster c = parse_cluster(kSmall, "small");
   c.nodes = 3;
   c.devices_per_node = 4;

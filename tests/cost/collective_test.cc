@@ -47,7 +47,7 @@ Way best(const Cluster& c, const char* op, double bytes, const GroupShape& shape
   return ways(c, find_costed(op)->algorithms(shape.members, bytes), shape).front();
 }
 
-TEST(Collective, RingsPassEveryNodeOnceAndOversubscribedSwitchesCount) {
+TEST(Collective, RingsEnterEveryNodeOnceAndPayForOversubscription) {
   const Cluster c = two_levels();
   // 32 ranks on 4 nodes of one leaf: of 31 steps 4 in 32 leave a node.
   Way way = best(c, "all_gather", 1e9, first(c, 32));
@@ -63,7 +63,7 @@ TEST(Collective, RingsPassEveryNodeOnceAndOversubscribedSwitchesCount) {
   EXPECT_NEAR(way.latency_s, 63 * (2 / 64.0 * 12e-6 + 6 / 64.0 * 10e-6 + 56 / 64.0 * 1e-6), 1e-12);
 }
 
-TEST(Collective, ExchangesLeaveLeavesThroughTheirUplinks) {
+TEST(Collective, AllToAllIsBoundByLeafUplinks) {
   const Cluster c = two_levels();
   // Of 64 ranks each sends 1/64 of its bytes to each other one: a leaf's 32 ranks send half of
   // theirs through 80 GB/s; a node's 8 send 56/64 through 80 GB/s.
@@ -73,7 +73,7 @@ TEST(Collective, ExchangesLeaveLeavesThroughTheirUplinks) {
   EXPECT_NEAR(way.latency_s, 12e-6, 1e-12);
 }
 
-TEST(Collective, ARootIsAsFastAsItsOwnLinks) {
+TEST(Collective, RootedCollectivesAreBoundByTheRootsLinks) {
   Cluster c = two_levels();
   // The whole payload passes every node's 8 adapters, in the steps of a ring.
   Way way = best(c, "broadcast", 1e9, first(c, 32));
@@ -97,7 +97,7 @@ TEST(Collective, ARootIsAsFastAsItsOwnLinks) {
   EXPECT_EQ(find_costed("recv"), nullptr);  // its sender pays
 }
 
-TEST(Collective, FewAdaptersAreSharedAndRailsAreTakenOneByOne) {
+TEST(Collective, RanksShareAdaptersAndRailsHaveOwnPlanes) {
   Cluster c = two_levels();
   c.topology.adapters_per_node = 2;
   EXPECT_NEAR(best(c, "all_gather", 1e9, first(c, 32)).data_s, 31 / 32.0 / 20, 1e-9);
@@ -108,7 +108,7 @@ TEST(Collective, FewAdaptersAreSharedAndRailsAreTakenOneByOne) {
   EXPECT_NEAR(way.data_s, 7 / 8.0 / 10, 1e-9);
 }
 
-TEST(Collective, ShortMessagesHaveAProtocolOfTheirOwn) {
+TEST(Collective, ShortMessagesUseTheirOwnProtocol) {
   Cluster c = two_levels();
   c.links.intra.start.value = 40e-6;
   c.links.intra.half_size.value = 1e6;
@@ -128,7 +128,7 @@ TEST(Collective, ShortMessagesHaveAProtocolOfTheirOwn) {
   EXPECT_NEAR(best(c, "send", 1e9, first(c, 2)).seconds(), 3e-6 + 0.02, 1e-9);
 }
 
-TEST(Collective, HierarchicalSumsInsideNodesFirst) {
+TEST(Collective, HierarchicalAllReduceStartsInsideNodes) {
   Cluster c = two_levels();
   c.topology = {};
   const GroupShape shape = first(c, 32);
@@ -152,7 +152,7 @@ TEST(Collective, HierarchicalSumsInsideNodesFirst) {
             "hierarchical");
 }
 
-TEST(Collective, MeasuredGroupsTakeWhatWasMeasured) {
+TEST(Collective, MeasuredGroupsTakeTheMeasuredTime) {
   Cluster c = two_levels();
   c.measured = {{"all_reduce", 16, 2, "log", {1000, 4000}, {10, 20}}};
   c.validate("levels");

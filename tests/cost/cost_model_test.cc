@@ -60,7 +60,7 @@ TEST(CostModel, Roofline) {
   EXPECT_FALSE(m.calibrated());
 }
 
-TEST(CostModel, WhatIsAddedToIsRead) {
+TEST(CostModel, AccumulationReadsItsOutput) {
   // 1 MB moved, and 0.4 MB more where the output is added to: 10 and 14 us.
   Kind linear_dw = kind("linear_dw", 0, 1000000);
   linear_dw.out = {{DType::f32, {100000}}};
@@ -103,7 +103,7 @@ TEST(CostModel, ScalesAndLayoutsOfFloat8) {
   }
 }
 
-TEST(CostModel, EveryExpertIsAKernelOfTheHost) {
+TEST(CostModel, EveryExpertIsLaunchedSeparately) {
   Cluster c = toy();
   c.device.host_launch_expert.value = 10e-6;
   const CostModel m(c, std::nullopt, 1);
@@ -115,7 +115,7 @@ TEST(CostModel, EveryExpertIsAKernelOfTheHost) {
   EXPECT_EQ(m.more_launches_ns(grouped), 0);
 }
 
-TEST(CostModel, AnOpInSeveralKernels) {
+TEST(CostModel, OpsOfSeveralKernels) {
   Cluster c = toy();
   Kind added = kind("sumexp", 0, 100000);
   added.out = {{DType::f32, {25, 1000}}};
@@ -159,7 +159,7 @@ TEST(CostModel, AnOpInSeveralKernels) {
 
 /// Measurements of one kind of devices do not apply to a faster kind with another cluster file:
 /// neither rates and links, nor the fraction of the roofline that kernels reach.
-TEST(CostModel, AProfileOfOneKindIsNoBoundOfAFasterOne) {
+TEST(CostModel, ProfilesDoNotBoundFasterNodes) {
   Cluster fast = toy();
   fast.device.name = "fast device";
   fast.device.peak.f32.value *= 10;
@@ -239,14 +239,14 @@ TEST(CostModel, EfficiencyBySize) {
   EXPECT_THROW(c.validate("toy"), Error);
 }
 
-TEST(CostModel, RanksThatAreThreadsScaleWithTheirNumber) {
+TEST(CostModel, ThreadsOfARankScaleItsSpeed) {
   Cluster c = toy();
   c.cores_per_node = 8;
   const CostModel m(c, std::nullopt, 4);
   EXPECT_EQ(m.work(kind("linear", 1e6, 10000), 0).ns, 1500);  // 2 us / 4 + launch
 }
 
-TEST(CostModel, WorkAndCopiesOfHosts) {
+TEST(CostModel, HostTasksAndCopies) {
   using program::Lane;
   Cluster c = toy();
   const Kind encode = kind("encode_int8", 0, 5'000'000);
@@ -348,7 +348,7 @@ Profile sample_profile() {
   return p;
 }
 
-TEST(CostModel, ProfileFirstThenNeighboursThenRoofline) {
+TEST(CostModel, PrefersTimedThenInterpolatedThenRoofline) {
   Profile of_toy = sample_profile();
   of_toy.device = "toy device";
   const CostModel m(toy(), of_toy, 2);
@@ -381,7 +381,7 @@ TEST(CostModel, ProfileFirstThenNeighboursThenRoofline) {
             Provenance::analytic);
 }
 
-TEST(CostModel, ProfileReplacesTheMachine) {
+TEST(CostModel, ProfileReplacesConstantsOfTheCluster) {
   Cluster c = toy();
   c.cores_per_node = 64;
   Profile p = sample_profile();
@@ -393,7 +393,7 @@ TEST(CostModel, ProfileReplacesTheMachine) {
   EXPECT_EQ(m.cluster().peak_flops(DType::f32), 1e12);  // per core
 }
 
-TEST(CostModel, AProfileOfAnotherDeviceIsRefused) {
+TEST(CostModel, ProfilesOfOtherDevicesAreRefused) {
   const Profile cpu = sample_profile();
   EXPECT_EQ(mismatch(cpu, toy()), "was timed on a cpu (toy \"1\"), but toy computes on toy device");
   EXPECT_THROW(CostModel(toy(), cpu, 2), Error);
@@ -412,7 +412,7 @@ TEST(CostModel, AProfileOfAnotherDeviceIsRefused) {
   EXPECT_EQ(parse_profile(text, "p.json").device, "cpu");
 }
 
-TEST(Profile, WritesAndReadsBack) {
+TEST(Profile, RoundTripsThroughJson) {
   const Profile p = sample_profile();
   const std::string text = to_json(p);
   const Profile q = parse_profile(text, "p.json");
@@ -424,7 +424,7 @@ TEST(Profile, WritesAndReadsBack) {
   EXPECT_EQ(to_json(q), text);
 }
 
-TEST(Profile, TheBusiestRankDecidesWhereRowsAreRouted) {
+TEST(Profile, RoutedWorkTakesTheTimeOfTheBusiestRank) {
   Profile profile;
   profile.links["intra"] = {.latency_ns = 0, .bytes_per_s = 1e9};
   // Of two ranks with two experts each, one gets 3/4 of the rows in one layer and half in the
@@ -451,7 +451,7 @@ TEST(Profile, TheBusiestRankDecidesWhereRowsAreRouted) {
               1.25 * static_cast<double>(even.work(rows, 0).ns), 2);
 }
 
-TEST(Profile, HostileFilesAreRefused) {
+TEST(Profile, InvalidFilesAreRefused) {
   const auto refused = [](std::string from, std::string to) {
     std::string text = to_json(sample_profile());
     const size_t at = text.find(from);

@@ -59,7 +59,7 @@ void expect_small(const std::vector<GroupError>& errors, double mean) {
   }
 }
 
-TEST(LinkFit, FindsTheConstantsThatMadeTheTimes) {
+TEST(LinkFit, RecoversTheConstants) {
   const auto seen = together({made("all_reduce", 2, 1, 0), made("all_reduce", 4, 1, 0),
                               made("all_gather", 8, 1, 0), made("all_reduce", 16, 2, 0)});
   const LinkFit fit = fit_links(known_cluster("azure-nd-a100-v4"), seen, "made up");
@@ -78,7 +78,7 @@ TEST(LinkFit, FindsTheConstantsThatMadeTheTimes) {
   expect_small(errors_of(fit.cluster, unseen, ""), 0.05);
 }
 
-TEST(LinkFit, NoiseAndLaunches) {
+TEST(LinkFit, ToleratesNoiseAndHostLaunches) {
   // Each process drives all devices of its node, 4 us each, a lower bound on its times.
   auto seen = together({made("all_reduce", 2, 1, 0.03), made("all_reduce", 4, 1, 0.03),
                         made("all_reduce", 8, 1, 0.03)});
@@ -95,11 +95,11 @@ TEST(LinkFit, NoiseAndLaunches) {
   expect_small(held_out(base, seen), 0.10);
 }
 
-TEST(LinkFit, WithoutShortMessagesTheBaseKnowsThem) {
+TEST(LinkFit, KeepsTheShortProtocolWithoutShortSamples) {
   // Inside a node only long messages were timed. The protocol of short ones, which groups over
   // nodes use there as well, is kept.
   std::vector<CommSample> seen = made("all_reduce", 8, 1, 0);
-  std::erase_if(seen, [](const CommSample& s) { return s.bytes < kJudgedBytes; });
+  std::erase_if(seen, [](const CommSample& s) { return s.bytes < kMinJudgedBytes; });
   const Cluster base = truth();
   const LinkFit fit = fit_links(base, together({seen, made("all_reduce", 16, 2, 0)}), "made up");
   EXPECT_EQ(fit.cluster.links.intra.short_messages.latency.value,
@@ -108,7 +108,7 @@ TEST(LinkFit, WithoutShortMessagesTheBaseKnowsThem) {
   expect_small(errors_of(fit.cluster, made("all_reduce", 64, 8, 0), ""), 0.05);
 }
 
-TEST(LinkFit, TellsOfTimesThatNoLinksExplain) {
+TEST(LinkFit, WarnsOfTimesThatNoConstantsExplain) {
   // Successive sizes take 1, 2 and 4 times as long.
   std::vector<CommSample> seen = made("all_reduce", 8, 1, 0);
   for (size_t k = 0; k < seen.size(); ++k) {
@@ -119,7 +119,7 @@ TEST(LinkFit, TellsOfTimesThatNoLinksExplain) {
   EXPECT_TRUE(fit.doubts[0].starts_with("links.intra is ")) << fit.doubts[0];
 }
 
-TEST(LinkFit, SendsAndExchangesHaveConstantsOfTheirOwn) {
+TEST(LinkFit, SendsAndExchangesHaveTheirOwnCurves) {
   std::vector<CommSample> seen = made("all_reduce", 8, 1, 0);
   for (double bytes = 1024; bytes <= 0x1p28; bytes *= 2) {
     seen.push_back({"send", bytes, 2, 1, 2, 5e-6 + bytes / 250e9});
@@ -133,7 +133,7 @@ TEST(LinkFit, SendsAndExchangesHaveConstantsOfTheirOwn) {
   expect_small(errors_of(unmeasured, seen, ""), 0.05);
 }
 
-TEST(LinkFit, WrittenAndReadAgainItPredictsTheSame) {
+TEST(LinkFit, RoundTripKeepsPredictions) {
   const LinkFit fit =
       fit_links(known_cluster("azure-nd-a100-v4"),
                 together({made("all_reduce", 4, 1, 0.02), made("all_reduce", 8, 1, 0.02)}),

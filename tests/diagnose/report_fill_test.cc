@@ -56,7 +56,7 @@ TEST(ReportFill, MeansPerStepAndRank) {
   EXPECT_EQ(r.step.events[1].end_ns, 30);
 }
 
-TEST(ReportFill, PredictionStandsBesideTheMeasurement) {
+TEST(ReportFill, PredictionIsAddedToTheMeasurement) {
   ReportData r;
   fill_measured(r, three_steps());
   Trace p;
@@ -99,7 +99,7 @@ TEST(ReportFill, PredictionStandsBesideTheMeasurement) {
   EXPECT_DOUBLE_EQ(weighted.kinds[1].predicted_seconds, 120e-9 / 4);
 }
 
-TEST(ReportFill, BlamesTheKindThatTakesMostOfTheDifference) {
+TEST(ReportFill, BlamesTheKindWithTheLargestDifference) {
   ReportData r;
   r.predicted_step_s = 1.0;
   r.kinds_step_s = 1.3;
@@ -144,7 +144,7 @@ TEST(ReportFill, BlamesTheKindThatTakesMostOfTheDifference) {
   EXPECT_EQ(blame(r), "");
 }
 
-TEST(ReportFill, SimulatedKindsStandForTheMeasured) {
+TEST(ReportFill, SimulationFillsTheKindsWithoutARun) {
   const Trace predicted = three_steps();
   ReportData r;
   r.predicted_step_s = 3e-7;

@@ -120,7 +120,7 @@ void keep(const std::string& name, const std::string& page) {
   write_file_atomic(join_path(folder, name + ".html"), page);
 }
 
-TEST(Report, IsOneFileWithoutOutsideResources) {
+TEST(Report, IsSelfContained) {
   for (const int ranks : {1, 4}) {
     const std::string page = report_html(demo_report(ranks, 1));
     EXPECT_LT(page.size(), 600'000u);
@@ -178,7 +178,7 @@ TEST(Report, ShortRunsMakePages) {
   }
 }
 
-TEST(Report, DataCannotBreakOut) {
+TEST(Report, DataIsEscaped) {
   const ReportData report = hostile_report();
   const std::string page = report_html(report);
   EXPECT_TRUE(is_utf8(page));
@@ -199,7 +199,7 @@ TEST(Report, DataCannotBreakOut) {
   keep("hostile", page);
 }
 
-TEST(Report, LargeRunsAreCutToSize) {
+TEST(Report, LargeRunsAreThinned) {
   const ReportData report = large_report();
   const std::string page = report_html(report);
   EXPECT_LT(page.size(), 2'000'000u);

@@ -25,51 +25,51 @@ cost::Cluster tree(double oversubscription) {
 }
 
 /// Returns the number of links kept if every rank of the first leaf sends to the second one in two
-/// queues, each filling its adapter. `over_beside`: the transfers' share of the uplink over that of
+/// queues, each filling its adapter. `over_access`: the transfers' share of the uplink over that of
 /// the adapter.
-int32_t kept(double oversubscription, double over_beside) {
+int32_t kept(double oversubscription, double over_access) {
   const cost::Network network(tree(oversubscription));
   Contention contention;
   for (int32_t rank = 0; rank < 4; ++rank) {
-    Contention::Place place{network.passed_by_message(rank, rank + 4), {}};
+    Contention::Flow flow{network.passed_by_message(rank, rank + 4), {}};
     for (int32_t queue = 0; queue < 2; ++queue) {
-      Contention::Most most{.queue = queue};
-      most.share[1] = 1;
-      most.share[2] = oversubscription / 4;
-      most.over_beside[2] = over_beside;
-      place.most.push_back(most);
+      Contention::PeakShares peak{.queue = queue};
+      peak.share[1] = 1;
+      peak.share[2] = oversubscription / 4;
+      peak.over_access[2] = over_access;
+      flow.peaks.push_back(peak);
     }
-    contention.add(place);
+    contention.add(flow);
   }
-  contention.settle();
+  contention.drop_never_full_links();
   return contention.num_links();
 }
 
 // Both transfers of a rank ask for half of the leaf's uplink, which four ranks would fill twice.
 // But they pass one adapter, which carries one at a time, so the uplink is full only when all four
 // adapters are.
-TEST(Contention, UplinksAreNeverFullBeforeTheAdaptersBelow) {
+TEST(Contention, AccessLinksBoundTheLoadOfUplinks) {
   EXPECT_EQ(kept(1, 1.0 / 4), 4 + 4);       // adapters of senders and receivers
   EXPECT_EQ(kept(2, 2.0 / 4), 4 + 4 + 2);   // the adapters of a leaf fill its uplink twice
   EXPECT_EQ(kept(1, INFINITY), 4 + 4 + 2);  // without an adapter there is no bound
 }
 
-TEST(Contention, ViewsTellPlacesApartByWhomTheyShareWith) {
+TEST(Contention, ViewsDistinguishFlowsByTheirSharers) {
   // Ranks 0 and 1 share no link; rank 2 sends twice over its adapter, which is then kept.
   const cost::Network network(tree(1));
   Contention contention;
   const auto add = [&](int32_t from, int32_t to, int32_t queue) {
-    Contention::Place place{network.passed_by_message(from, to), {}};
-    Contention::Most most{.queue = queue};
-    most.share[1] = 1;
-    place.most.push_back(most);
-    return contention.add(place);
+    Contention::Flow flow{network.passed_by_message(from, to), {}};
+    Contention::PeakShares peak{.queue = queue};
+    peak.share[1] = 1;
+    flow.peaks.push_back(peak);
+    return contention.add(flow);
   };
   const int32_t alone = add(0, 4, 0);
   const int32_t other = add(1, 5, 0);
   const int32_t first = add(2, 6, 0);
   const int32_t second = add(2, 6, 1);
-  contention.settle();
+  contention.drop_never_full_links();
   EXPECT_EQ(contention.num_links(), 2);
   const std::vector<int32_t> views = contention.views({0, 0, 0, 1});
   EXPECT_EQ(views[size_t(alone)], views[size_t(other)]);

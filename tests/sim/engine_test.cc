@@ -12,7 +12,7 @@
 namespace hocket::sim {
 namespace {
 
-TEST(SimEngine, OneLaneIsASum) {
+TEST(SimEngine, TasksOfOneLaneRunOneAfterAnother) {
   Maker m({{"dp", 1}});
   m.work(0, "a", 10);
   m.work(0, "b", 20);
@@ -26,7 +26,7 @@ TEST(SimEngine, OneLaneIsASum) {
 
 // a 0..10; the all-reduce of its result runs 10..45 beside b (10..30); c needs both: 45..50. Of the
 // all-reduce's 35 ns, 20 are hidden behind b and 15 (30..45) are exposed.
-TEST(SimEngine, CommunicationBesideComputeIsHidden) {
+TEST(SimEngine, OverlappedCommunicationIsNotExposed) {
   Maker m({{"dp", 2}});
   const TaskId a = m.work(0, "a", 10);
   const TaskId ar = m.collective(0, {"dp"}, 35, {a});
@@ -35,7 +35,7 @@ TEST(SimEngine, CommunicationBesideComputeIsHidden) {
   for (bool all : {false, true}) {
     const Replay r = run(m.p, {.all_ranks = all});
     EXPECT_EQ(r.ranks.size(), all ? 2u : 1u);
-    EXPECT_EQ(r.stands[0], all ? 1 : 2);
+    EXPECT_EQ(r.multiplicity[0], all ? 1 : 2);
     EXPECT_EQ(timeline(m.p, r).substr(0, 80),
               std::string("0 compute a 0..10\n0 intra all_reduce 10..45\n0 compute b 10..30\n"
                           "0 compute c 45..50\n" +
@@ -55,7 +55,7 @@ TEST(SimEngine, CommunicationBesideComputeIsHidden) {
 // a 0..10; then the host works 10..30 and a copy runs 10..25. Work of the host counts as
 // computation: nothing is exposed. b waits for both: 30..35. The second copy runs alone: 35..42,
 // exposed.
-TEST(SimEngine, WorkOfTheHostIsNoCommunication) {
+TEST(SimEngine, HostWorkCountsAsComputation) {
   Maker m({{"dp", 1}});
   const TaskId a = m.work(0, "a", 10);
   const TaskId host = m.work(0, "host", 20, {a}, Lane::host);
@@ -94,7 +94,7 @@ TEST(SimEngine, TwoStagePipeline) {
   m.send(1, -1, 3, 3, {b1});
 
   const Replay r = run(m.p);
-  EXPECT_TRUE(r.one_per_kind);
+  EXPECT_TRUE(r.deduplicated);
   EXPECT_EQ(
       timeline(m.p, r),
       "0 compute f0 0..10\n0 compute f1 10..20\n0 intra_tx send 10..13\n0 intra_tx send 20..23\n"
@@ -140,7 +140,7 @@ TEST(SimEngine, TwoStagePipeline) {
 //   stage 0: a 0..10, send 10..15, from stage 2 at 35: b 35..36.
 //   stage 1: a 0..20, from stage 0 at 15: b 20..21.  stage 2: a 0..30, from stage 1 at 25:
 //   b 30..31.
-TEST(SimEngine, PeersGoAroundTheEndOfTheirAxis) {
+TEST(SimEngine, PeersWrapAroundTheirAxis) {
   Maker m({{"pp", 3}});
   for (int32_t s = 0; s < 3; ++s) {
     const TaskId a = m.work(s, "a", 10 * (s + 1));
@@ -185,20 +185,20 @@ TEST(SimEngine, CollectiveStartsWhenTheLastMemberArrives) {
 // A ring along dp: every rank sends to its neighbour; across the node border the transfer takes 4x.
 // 4 ranks on nodes of 2: pairs 0->1 and 2->3 stay inside (5), 1->2 and 3->0 cross (20). So ranks 0
 // and 2 are equivalent, and 1 and 3.
-TEST(SimEngine, RanksThatSeeDifferentLinksAreOfDifferentKinds) {
+TEST(SimEngine, RanksWithDifferentLinksAreReplayedSeparately) {
   Maker m({{"dp", 4}});
   m.send(0, +1, 0, 5, {}, "dp");
   m.work(0, "x", 1, {m.recv(0, -1, 0, {}, "dp")});
   FixedDurations d(m.p);
   const Replay same = replay(m.p, d, {});
-  EXPECT_TRUE(same.one_per_kind);
+  EXPECT_TRUE(same.deduplicated);
   EXPECT_EQ(same.end_ns, 6);
   d.per_node = 2;
   d.across_factor = 4;
   const Replay few = replay(m.p, d, {});
-  EXPECT_TRUE(few.one_per_kind);
+  EXPECT_TRUE(few.deduplicated);
   EXPECT_EQ(few.ranks, (std::vector<int32_t>{0, 1}));
-  EXPECT_EQ(few.stands, (std::vector<int32_t>{2, 2}));
+  EXPECT_EQ(few.multiplicity, (std::vector<int32_t>{2, 2}));
   EXPECT_EQ(few.end_ns, 21);
   EXPECT_EQ(few.start_ns[2], 20);
   EXPECT_EQ(few.start_ns[5], 5);
@@ -286,7 +286,7 @@ std::string failure(const Program& p, ReplayOptions o = {}) {
   return "";
 }
 
-TEST(SimEngine, DeadlocksNameTheStuckHeads) {
+TEST(SimEngine, DeadlockReportNamesTheBlockedTaskOfEveryLane) {
   {
     // Each stage first waits for the other's message.
     Maker m({{"pp", 2}});
@@ -336,7 +336,7 @@ TEST(SimEngine, DeadlocksNameTheStuckHeads) {
 // Stage 1 waits for a message of stage 0 (sent at 20, arrived at 25), gathers it over dp (25..28)
 // and computes. The task is delayed by a collective of its own stage, which started when the
 // message arrived.
-TEST(SimEngine, ABubbleIsFoundThroughWhatComesBetween) {
+TEST(SimEngine, BubbleIsTracedThroughACollectiveOfTheOwnStage) {
   Maker m({{"pp", 2}, {"dp", 2}});
   m.send(0, +1, 0, 5, {m.work(0, "a", 20)});
   const TaskId arrived = m.recv(1, -1, 0);
@@ -356,7 +356,7 @@ TEST(SimEngine, ABubbleIsFoundThroughWhatComesBetween) {
 // Ranks 2 and 3 are stage 1; rank 3 is half as fast. Rank 2 waits for it (10..20) in a collective.
 // A message of stage 0, which nothing waits for yet, arrives meanwhile (12..14): it makes no
 // bubble.
-TEST(SimEngine, WaitingForARankOfTheOwnStageIsNoBubble) {
+TEST(SimEngine, WaitingForTheOwnStageIsIdleTime) {
   Maker m({{"pp", 2}, {"dp", 2}});
   m.send(0, +1, 0, 2, {m.work(0, "a", 12)});
   const TaskId arrived = m.recv(1, -1, 0);
@@ -376,7 +376,7 @@ TEST(SimEngine, WaitingForARankOfTheOwnStageIsNoBubble) {
 }
 
 // Groups within a stage: other stages may use their instances for other collectives.
-TEST(SimEngine, StagesMayUseAGroupDifferently) {
+TEST(SimEngine, StagesMayRunDifferentCollectivesOfAGroup) {
   Maker m({{"pp", 2}, {"dp", 2}});
   m.collective(0, {"dp"}, 5, {}, "all_reduce");
   m.collective(1, {"dp"}, 7, {}, "all_gather");
@@ -385,7 +385,7 @@ TEST(SimEngine, StagesMayUseAGroupDifferently) {
   EXPECT_EQ(run(m.p, {.all_ranks = true}).end_ns, 14);
 }
 
-TEST(SimEngine, BadReferencesAreBadInput) {
+TEST(SimEngine, InvalidReferencesAreRefused) {
   Maker m({{"pp", 1}});
   m.work(0, "a", 1, {5});
   EXPECT_THROW(run(m.p), Error);
@@ -401,7 +401,7 @@ TEST(SimEngine, BadReferencesAreBadInput) {
 }
 
 /// Four ranks of a class exchange in two pairs, then in a cycle of irregular order.
-TEST(SimEngine, PeersMayBeAnyPermutation) {
+TEST(SimEngine, PeersMayFormAnyPermutation) {
   Maker m({{"pp", 1}, {"dp", 4}});
   const TaskId pairs = m.exchange(0, {1, 0, 3, 2}, 0, 5);
   const TaskId around = m.exchange(0, {2, 0, 3, 1}, 0, 7, {pairs});
@@ -589,7 +589,7 @@ TEST(SimEngine, RandomProgramsMatchTheLongestPath) {
     Reference reference(p, durations.kinds);
     for (bool all : {false, true}) {
       const Replay r = replay(p, durations, {.all_ranks = all});
-      reduced += r.one_per_kind && int32_t(r.ranks.size()) < p.num_ranks();
+      reduced += r.deduplicated && int32_t(r.ranks.size()) < p.num_ranks();
       int64_t last = 0;
       for (size_t i = 0; i < r.ranks.size(); ++i) {
         const size_t n = p.classes[size_t(p.class_of(r.ranks[i]))].tasks.size();

@@ -190,11 +190,11 @@ class Fluid {
   }
 
   void begin(int32_t rank, size_t task, std::vector<std::pair<int32_t, size_t>> members,
-             const std::vector<cost::Passed>& links) {
+             const std::vector<cost::PassedLink>& links) {
     Active active{rank, task, 0, true, true, 1, std::move(members), {}, {}};
     active.demand = &durations_.demand(p_.class_of(rank), TaskId(task), 0);
     active.left = double(active.demand->latency_ns);
-    for (const cost::Passed& passed : links) {
+    for (const cost::PassedLink& passed : links) {
       active.loads[passed.link] += active.demand->share[size_t(passed.block)];
     }
     active_.push_back(std::move(active));

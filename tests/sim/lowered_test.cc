@@ -125,7 +125,7 @@ TEST(SimulateLowered, OneRankPerClassEqualsAllRanks) {
   }
 }
 
-TEST(SimulateLowered, SeveralStagesPerRankFillTheBubble) {
+TEST(SimulateLowered, InterleavedStagesShrinkTheBubble) {
   // Two ranks of two stages do the work of two ranks of one stage, with half of the bubble, if
   // transfers cost next to nothing.
   cost::Cluster fast = cluster(1, 2);
@@ -140,7 +140,7 @@ TEST(SimulateLowered, SeveralStagesPerRankFillTheBubble) {
             std::string::npos);
 }
 
-TEST(SimulateLowered, CutClassesTakeTheSameTime) {
+TEST(SimulateLowered, SplittingRankClassesKeepsTheTime) {
   int cut = 0;
   for (const auto& p :
        {plan(2, 4, 2), plan(1, 4, 4), plan(4, 2, 1), plan(2, 4, 2, 4), interleaved(2, 2, 2, 2)}) {
@@ -165,7 +165,7 @@ TEST(SimulateLowered, CutClassesTakeTheSameTime) {
   EXPECT_GT(cut, 20);
 }
 
-TEST(SimulateLowered, PartsOfTheMeshShowUpInTheBreakdown) {
+TEST(SimulateLowered, MeshAxesAppearInTheBreakdown) {
   const CostModel one(cluster(1, 1), std::nullopt, 1);
   const SimReport alone = simulate(lowered(plan(1, 1, 1)).program, one, {});
   EXPECT_EQ(alone.time[0].time.exposed_ns, 0);
@@ -199,7 +199,7 @@ TEST(SimulateLowered, TraceHasOneEventPerTask) {
   EXPECT_LE(peak, std::max(r.memory[0].step_buffers, r.memory[1].step_buffers));
 }
 
-TEST(SimulateLowered, TraceTellsWaitingAndWhatIsMoved) {
+TEST(SimulateLowered, TraceHasWaitingTimesAndMovedParameters) {
   const Case c = lowered(plan(2, 2, 2));
   Replay replay;
   SimOptions o;

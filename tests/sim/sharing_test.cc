@@ -43,7 +43,7 @@ TEST(SimSharing, MessagesShareAnAdapter) {
   d.fixed_share = 1;
   Replay r = replay(m.p, d, {});
   EXPECT_TRUE(r.shares_links);
-  EXPECT_TRUE(r.one_per_kind);
+  EXPECT_TRUE(r.deduplicated);
   EXPECT_EQ(r.end_ns, 200 + 1600);
   EXPECT_EQ(replay(m.p, d, {.all_ranks = true}).end_ns, 200 + 1600);
   EXPECT_EQ(replay(m.p, d, {.share_links = false}).end_ns, 1000);
@@ -81,7 +81,7 @@ TEST(SimSharing, RatesChangeWhenATransferStartsAndEnds) {
 
 // Compute takes 1.5 times as long while its rank transfers. The all-reduce runs 0..600; by then 400
 // of w's 1000 are done, and the rest runs alone until 1200. Rank 1 computes nothing.
-TEST(SimSharing, KernelsRunSlowerBesideTransfers) {
+TEST(SimSharing, OverlapSlowsKernelsAndTransfers) {
   Maker m({{"pp", 2}});
   m.work(0, "w", 1000);
   m.collective(0, {"pp"}, 600, {}, "all_reduce", {0, 1});
@@ -103,7 +103,7 @@ TEST(SimSharing, SmallTasksAreLaunchBound) {
     m.work(0, "w", 10);
   }
   Replay r = run(m.p, {.launch_ns = 25});
-  EXPECT_TRUE(r.one_per_kind);
+  EXPECT_TRUE(r.deduplicated);
   EXPECT_EQ(r.start_ns[9], 250);
   EXPECT_EQ(r.end_ns, 260);
   EXPECT_EQ(r.time[0].idle_ns, 160);
@@ -130,7 +130,7 @@ TEST(SimSharing, SmallTasksAreLaunchBound) {
 
 /// If ranks are threads, lanes of the host are threads beside that of the compute lane: on two
 /// cores both run, on one each has half of it. With a device they take nothing from it.
-TEST(SimSharing, HostsTakeCoresWhereThereAreSome) {
+TEST(SimSharing, HostLanesShareTheCoresOfThreads) {
   const auto ends = [](int32_t cores, double beside_transfer) {
     Maker m({{"dp", 1}});
     m.work(0, "w", 100);
@@ -157,7 +157,7 @@ class GroupedLaunches : public FixedDurations {
   const Program& p_;
 };
 
-TEST(SimSharing, KernelsOfATaskAreLaunchedOneByOne) {
+TEST(SimSharing, EveryKernelOfATaskIsLaunched) {
   Maker m({{"dp", 1}});
   m.work(0, "grouped", 10);
   m.work(0, "w", 10);
@@ -167,7 +167,7 @@ TEST(SimSharing, KernelsOfATaskAreLaunchedOneByOne) {
 }
 
 // The host awaits a task that produces sizes (600, launched at 50), and launches nothing meanwhile.
-TEST(SimSharing, TheHostWaitsForSizes) {
+TEST(SimSharing, HostAwaitsSizeExchanges) {
   Maker m({{"pp", 2}});
   for (int rank = 0; rank < 2; ++rank) {
     m.work(rank, "w", 10);
@@ -194,7 +194,7 @@ class ReadLosses : public FixedDurations {
 
 // During the 300 of work the host runs far ahead, except for the tasks after the loss that it
 // reads.
-TEST(SimSharing, TheHostWaitsForWhatItReads) {
+TEST(SimSharing, HostAwaitsResultsThatItReads) {
   Maker m({{"dp", 1}});
   m.work(0, "w", 300);
   m.work(0, "loss", 10);
@@ -238,7 +238,7 @@ Case random_case(uint32_t seed, int most_dp = 4) {
   return c;
 }
 
-TEST(SimSharing, RandomProgramsMatchAPlainFluidSimulation) {
+TEST(SimSharing, RandomProgramsMatchANaiveFluidSimulation) {
   // Both round every end up to whole nanoseconds, in steps of about a million.
   int shared = 0;
   for (uint32_t seed = 1; seed <= 60; ++seed) {
@@ -279,7 +279,7 @@ void expect_same_ends(const Program& program, const Replay& few, const Replay& a
   for (size_t i = 0; i < few.ranks.size(); ++i) {
     const size_t n = program.classes[size_t(program.class_of(few.ranks[i]))].tasks.size();
     const size_t other = size_t(all.base[size_t(few.ranks[i])]);
-    stands += few.stands[i];
+    stands += few.multiplicity[i];
     for (size_t t = 0; t < n; ++t) {
       ASSERT_EQ(few.end_of_ns[size_t(few.base[i]) + t], all.end_of_ns[other + t])
           << "rank " << few.ranks[i] << " task " << t;
@@ -289,7 +289,7 @@ void expect_same_ends(const Program& program, const Replay& few, const Replay& a
 }
 
 // If the ranks of a class share links equally, one stands for all of them, to the nanosecond.
-TEST(SimSharing, OneRankPerKindIsTheSameAnswer) {
+TEST(SimSharing, DeduplicatedReplayMatchesAllRanks) {
   int reduced = 0;
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -307,7 +307,7 @@ TEST(SimSharing, OneRankPerKindIsTheSameAnswer) {
 
 // Ranks of a class differ if transfers within sets of ranks take another time than between them,
 // and if only some of them are below a link that becomes full.
-TEST(SimSharing, RanksOfAClassAreOfSeveralKinds) {
+TEST(SimSharing, DeduplicationSplitsClassesByTheirLinks) {
   int split = 0, shared = 0;
   for (uint32_t seed = 1; seed <= 400; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -319,7 +319,7 @@ TEST(SimSharing, RanksOfAClassAreOfSeveralKinds) {
     const Replay all = replay(c.program, d, c.options);
     c.options.all_ranks = false;
     const Replay few = replay(c.program, d, c.options);
-    const bool apart = few.one_per_kind && few.ranks.size() > c.program.classes.size();
+    const bool apart = few.deduplicated && few.ranks.size() > c.program.classes.size();
     split += apart;
     shared += apart && few.shares_links;
     expect_same_ends(c.program, few, all);
@@ -329,7 +329,7 @@ TEST(SimSharing, RanksOfAClassAreOfSeveralKinds) {
 }
 
 // Links with capacity for all concurrent transfers change nothing.
-TEST(SimSharing, WideLinksGiveTheAnswerWithoutLinks) {
+TEST(SimSharing, LinksThatNeverFillChangeNothing) {
   for (uint32_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Case c = random_case(seed);

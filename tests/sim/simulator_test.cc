@@ -65,7 +65,7 @@ Program two_by_two() {
   return m.p;
 }
 
-TEST(Simulator, UnlikeNodesWorkAtTheirOwnSpeed) {
+TEST(Simulator, HeterogeneousNodesRunAtTheirOwnSpeed) {
   // Stage 1 is node 1, at half the speed and a quarter of the bandwidth: its product takes 20 us,
   // the send between both 10 us + 1 kB at 25 MB/s = 50 us, its all-reduce 2 x 1 us + 1 kB at 250
   // MB/s.
@@ -107,7 +107,7 @@ TEST(Simulator, UnlikeNodesWorkAtTheirOwnSpeed) {
   EXPECT_EQ(uneven.step_ns, all_slow.step_ns + 10000);
 }
 
-TEST(Simulator, WhereRanksAreThreadsTheirHostBuffersTakeOfTheirMemory) {
+TEST(Simulator, HostBuffersCountAsMemoryOfThreads) {
   const Program p = two_by_two();
   SimOptions options;
   options.memory = std::vector<program::Memory>(p.classes.size());
@@ -189,7 +189,7 @@ TEST(Simulator, ReportOfTwoStages) {
 }
 
 /// A rank of several cores has their combined peak.
-TEST(Simulator, UtilisationIsOfAllCoresOfARank) {
+TEST(Simulator, MfuCountsAllCoresOfARank) {
   Cluster c = toy();
   c.cores_per_node = 8;
   SimOptions o;
@@ -199,7 +199,7 @@ TEST(Simulator, UtilisationIsOfAllCoresOfARank) {
   EXPECT_NEAR(r.mfu, 40e6 / (static_cast<double>(r.step_ns) * 1e-9) / 4 / 4e12, 1e-12);
 }
 
-TEST(Simulator, TraceHasEveryTaskAndItsArrows) {
+TEST(Simulator, TraceHasEveryTaskAndItsFlows) {
   Program p = two_by_two();
   program::Buffer b;
   b.type = {graph::DType::f32, {250}};
@@ -264,7 +264,7 @@ TEST(Simulator, ProvenanceIsWeightedByTime) {
   EXPECT_EQ(to_text(p, r).find("uncalibrated"), std::string::npos);
 }
 
-TEST(Simulator, TooSmallAClusterIsBadInput) {
+TEST(Simulator, RefusesMoreRanksThanTheClusterHas) {
   Maker m({{"pp", 1}, {"dp", 8}});
   m.work(0, "linear", 1);
   try {

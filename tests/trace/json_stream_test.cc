@@ -53,7 +53,7 @@ std::string digits(size_t count, std::mt19937_64* rng) {
   return text;
 }
 
-TEST_F(JsonStreamTest, NumbersAreTheNearestDoubles) {
+TEST_F(JsonStreamTest, NumbersParseToTheNearestDouble) {
   std::mt19937_64 rng(5);
   std::vector<std::string> texts = {"0",
                                     "-0",
@@ -102,7 +102,7 @@ TEST_F(JsonStreamTest, NumbersAreTheNearestDoubles) {
   }
 }
 
-TEST_F(JsonStreamTest, WhatIsNoNumberIsConsumed) {
+TEST_F(JsonStreamTest, NonNumbersAreConsumed) {
   JsonStream json(write(R"([1., .5, "7", null, 1x, --3, [4, {"a": 5}], {}, 6])"));
   int numbers = 0, others = 0;
   json.array([&] {
@@ -141,7 +141,7 @@ std::string random_objects(int count, std::mt19937_64* rng) {
   return text + "]\n";
 }
 
-TEST_F(JsonStreamTest, MembersAreTheSameWithAnOrderThatIsRemembered) {
+TEST_F(JsonStreamTest, MemberCacheDoesNotChangeMembers) {
   std::mt19937_64 rng(7);
   const std::string document = random_objects(8000, &rng);
   ASSERT_GT(document.size(), size_t{1} << 20);
@@ -153,7 +153,7 @@ TEST_F(JsonStreamTest, MembersAreTheSameWithAnOrderThatIsRemembered) {
   for (const bool packed : {false, true}) {
     const std::string path = write(document, packed);
     JsonStream plain(path), remembers(path);
-    MemberOrder order;
+    MemberCache order;
     std::vector<std::pair<std::string, int64_t>> expected, found;
     plain.array([&] {
       plain.object([&](std::string_view key) {
@@ -178,13 +178,13 @@ TEST_F(JsonStreamTest, MembersAreTheSameWithAnOrderThatIsRemembered) {
   EXPECT_LT(keys.size(), members);
 }
 
-TEST_F(JsonStreamTest, BrokenObjectsAreRefusedWithAnOrderThatIsRemembered) {
+TEST_F(JsonStreamTest, MemberCacheRefusesBrokenObjects) {
   for (const char* second : {R"({"a": 1, "b" 2})", R"({"a": 1 "b": 2})", R"({"a": 1, b: 2})",
                              R"({"a": 1, })", R"(["a"])", R"({"a": 1, "b": 2)", R"({"a)"}) {
     const std::string text = fmt::format(R"([{{"a": 1, "b": 2}}, {{"a": 1, "b": 2}}, {}])", second);
     const auto error = [&](bool with_order) -> std::string {
       JsonStream json(write(text));
-      MemberOrder order;
+      MemberCache order;
       try {
         json.array([&] {
           if (with_order) {
@@ -204,7 +204,7 @@ TEST_F(JsonStreamTest, BrokenObjectsAreRefusedWithAnOrderThatIsRemembered) {
   }
 }
 
-TEST_F(JsonStreamTest, LongFilesEndWhereTheyAreCut) {
+TEST_F(JsonStreamTest, TruncatedLongFilesAreRefused) {
   std::mt19937_64 rng(3);
   const std::string document = random_objects(8000, &rng);
   std::string packed_path = write(document, true);
@@ -233,7 +233,7 @@ TEST_F(JsonStreamTest, LongFilesEndWhereTheyAreCut) {
 }
 
 /// A file of some kilobytes that inflates to gigabytes fails at a bound, before memory runs out.
-TEST_F(JsonStreamTest, WhatUnpacksToFarMoreIsRefused) {
+TEST_F(JsonStreamTest, DecompressionBombsAreRefused) {
   // A string that does not end, and blanks only.
   const struct {
     char letter;
@@ -261,7 +261,7 @@ TEST_F(JsonStreamTest, WhatUnpacksToFarMoreIsRefused) {
 }
 
 /// Strings of common lengths, across blocks.
-TEST_F(JsonStreamTest, LongStringsAreRead) {
+TEST_F(JsonStreamTest, StringsMayCrossBlocks) {
   const std::string text(size_t{15} << 20, 'a');
   for (const bool packed : {false, true}) {
     JsonStream json(write("[\"" + text + "\", 1]", packed));

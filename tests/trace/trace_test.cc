@@ -175,7 +175,7 @@ TEST_F(TraceTest, EmptyTrace) {
   EXPECT_TRUE(json::accept(read_file(at("t.json"))));
 }
 
-TEST_F(TraceTest, WritesWhatChromeAsksFor) {
+TEST_F(TraceTest, WritesTheKeysThatChromeRequires) {
   Trace trace;
   trace.num_ranks = 2;
   TraceEvent send;
@@ -247,7 +247,7 @@ TEST_F(TraceTest, WritesWhatChromeAsksFor) {
   EXPECT_EQ(by_phase["C"][0].at("args").at("bytes"), 1 << 20);
 }
 
-TEST_F(TraceTest, ReadsTracesOfOthers) {
+TEST_F(TraceTest, ReadsTracesOfOtherTools) {
   const std::string path = write("t.json", R"([
     {"name":"forward","cat":"compute","ph":"X","pid":7,"tid":3,"ts":1e3,"dur":0.0015,
      "args":{"step":5,"mb_id":2,"deep":{"a":[1,{"b":null}]}}, "extra":[true,false,"}]"]},
@@ -277,7 +277,7 @@ TEST_F(TraceTest, ReadsTracesOfOthers) {
   EXPECT_EQ(trace.steps, std::vector<int32_t>{5});
 }
 
-TEST_F(TraceTest, TruncationIsAnErrorWhereverItIs) {
+TEST_F(TraceTest, TruncationAnywhereIsAnError) {
   write_trace(random_trace(3, 12), at("whole.json"));
   write_trace(random_trace(3, 12), at("whole.json.gz"));
   for (const char* name : {"whole.json", "whole.json.gz"}) {

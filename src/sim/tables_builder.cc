@@ -35,12 +35,12 @@ Tables TablesBuilder::build() {
   }
   check_collectives();
   used_groups_ = groups_by_class();
-  find_meetings(world);
-  find_sendings();
-  add_places();
+  find_communicators(world);
+  find_peer_pairs();
+  add_flows();
   choose_ranks(world);
-  place_groups();
-  place_links();
+  lay_out_groups();
+  lay_out_links();
   for (ClassTable& table : t_.classes) {
     const size_t transfers = table.collectives.size() + table.p2p.size();
     table.transfer_ns.assign(transfers * t_.num_shapes, -1);

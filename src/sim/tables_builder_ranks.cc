@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Implements: TablesBuilder (tables_builder.h), the part about ranks: collectives and messages
-// between ranks, their links, and the choice of ranks to replay (alike.cc groups equivalent ranks).
+// between ranks, their links, and the choice of ranks to replay (rank_groups.cc groups equivalent
+// ranks).
 #include <algorithm>
 #include <set>
 
@@ -12,35 +13,36 @@ namespace hocket::sim {
 using program::kNone;
 using program::Lane;
 
-void TablesBuilder::find_meetings(int32_t world) {
+void TablesBuilder::find_communicators(int32_t world) {
   std::vector<std::vector<bool>> seen(p_.groups.size());
-  meetings_of_.resize(static_cast<size_t>(world));
+  communicators_of_.resize(static_cast<size_t>(world));
   for (int32_t rank = 0; rank < world; ++rank) {
     for (GroupId group : used_groups_[class_of_[rank]]) {
       if (seen[group].empty()) {
         seen[group].assign(world, false);
       }
       if (seen[group][rank]) continue;
-      Meeting meeting{.group = group, .ranks = members(group, rank)};
-      for (int32_t member : meeting.ranks) {
+      Communicator communicator{.group = group, .ranks = members(group, rank)};
+      for (int32_t member : communicator.ranks) {
         HOCKET_CHECK(member >= 0 && member < world, "group {} has member {} of {}", group, member,
                      world);
         seen[group][member] = true;
-        meetings_of_[static_cast<size_t>(member)].push_back(static_cast<int32_t>(meetings_.size()));
+        communicators_of_[static_cast<size_t>(member)].push_back(
+            static_cast<int32_t>(communicators_.size()));
       }
-      meeting.shape = shape_of(meeting.ranks);
-      meetings_.push_back(std::move(meeting));
+      communicator.shape = shape_of(communicator.ranks);
+      communicators_.push_back(std::move(communicator));
     }
   }
-  for (std::vector<int32_t>& list : meetings_of_) {
+  for (std::vector<int32_t>& list : communicators_of_) {
     std::sort(list.begin(), list.end(), [&](int32_t left, int32_t right) {
-      return meetings_[static_cast<size_t>(left)].group <
-             meetings_[static_cast<size_t>(right)].group;
+      return communicators_[static_cast<size_t>(left)].group <
+             communicators_[static_cast<size_t>(right)].group;
     });
   }
 }
 
-void TablesBuilder::find_sendings() {
+void TablesBuilder::find_peer_pairs() {
   sends_of_.resize(class_of_.size());
   receives_of_.resize(class_of_.size());
   for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
@@ -50,48 +52,47 @@ void TablesBuilder::find_sendings() {
       if (std::none_of(messages.begin(), messages.end(), sends)) continue;
       for (int32_t rank : p_.ranks_of(cls)) {
         const int32_t pair[2] = {rank, peer(rank, link)};
-        const auto number = static_cast<int32_t>(sendings_.size());
+        const auto number = static_cast<int32_t>(pairs_.size());
         sends_of_[static_cast<size_t>(pair[0])].push_back(number);
         receives_of_[static_cast<size_t>(pair[1])].push_back(number);
-        sendings_.push_back({.link = id, .from = pair[0], .to = pair[1], .shape = shape_of(pair)});
+        pairs_.push_back({.link = id, .from = pair[0], .to = pair[1], .shape = shape_of(pair)});
       }
     }
   }
 }
 
-void TablesBuilder::add_places() {
-  // Every instance of every group, and every sender with its receiver, is a place. The shares that
+void TablesBuilder::add_flows() {
+  // Every instance of every group, and every sender with its receiver, is a flow. The shares that
   // its transfers take are bounded, per lane, by the tasks of its classes.
   const cost::Network* network = durations_.network();
   if (!network || !options_.share_links) return;
-  using Most = std::vector<Contention::Most>;
-  std::map<std::tuple<GroupId, std::vector<ClassId>, int32_t>, Most> by_meeting;  // and shape
-  for (Meeting& meeting : meetings_) {
-    std::vector<ClassId> classes = classes_of(meeting.ranks);
+  using PeakShares = std::vector<Contention::PeakShares>;
+  std::map<std::tuple<GroupId, std::vector<ClassId>, int32_t>, PeakShares>
+      by_communicator;  // and shape
+  for (Communicator& communicator : communicators_) {
+    std::vector<ClassId> classes = classes_of(communicator.ranks);
     const auto [it, fresh] =
-        by_meeting.try_emplace({meeting.group, std::move(classes), meeting.shape});
+        by_communicator.try_emplace({communicator.group, std::move(classes), communicator.shape});
     if (fresh) {
-      it->second = most_of(meeting);
+      it->second = peak_shares(communicator);
     }
-    meeting.place = contention_.add({network->passed_by_group(meeting.ranks), it->second});
+    communicator.flow = contention_.add({network->passed_by_group(communicator.ranks), it->second});
   }
-  std::map<std::tuple<ClassId, int32_t, int32_t>, Most> by_sending;  // class, link, shape
-  for (Sending& sending : sendings_) {
-    const auto [it, fresh] =
-        by_sending.try_emplace({class_of_[sending.from], sending.link, sending.shape});
+  std::map<std::tuple<ClassId, int32_t, int32_t>, PeakShares> by_pair;  // class, link, shape
+  for (PeerPair& pair : pairs_) {
+    const auto [it, fresh] = by_pair.try_emplace({class_of_[pair.from], pair.link, pair.shape});
     if (fresh) {
-      it->second = most_of(sending);
+      it->second = peak_shares(pair);
     }
-    sending.place =
-        contention_.add({network->passed_by_message(sending.from, sending.to), it->second});
+    pair.flow = contention_.add({network->passed_by_message(pair.from, pair.to), it->second});
   }
-  contention_.settle();
+  contention_.drop_never_full_links();
 }
 
-void TablesBuilder::raise(std::vector<Contention::Most>* most, int32_t queue, const Demand& demand,
-                          const cost::Network& network) {
+void TablesBuilder::raise(std::vector<Contention::PeakShares>* most, int32_t queue,
+                          const Demand& demand, const cost::Network& network) {
   auto at = std::find_if(most->begin(), most->end(),
-                         [&](const Contention::Most& entry) { return entry.queue == queue; });
+                         [&](const Contention::PeakShares& entry) { return entry.queue == queue; });
   if (at == most->end()) {
     at = most->insert(at, {.queue = queue});
   }
@@ -99,35 +100,35 @@ void TablesBuilder::raise(std::vector<Contention::Most>* most, int32_t queue, co
     const double share = demand.share[block];
     if (share <= 0) continue;
     at->share[block] = std::max(at->share[block], share);
-    if (const int32_t beside = network.beside(static_cast<int32_t>(block)); beside >= 0) {
-      const double over = share / demand.share[static_cast<size_t>(beside)];
-      at->over_beside[block] = std::max(at->over_beside[block], over);
+    if (const int32_t access = network.access_block(static_cast<int32_t>(block)); access >= 0) {
+      const double over = share / demand.share[static_cast<size_t>(access)];
+      at->over_access[block] = std::max(at->over_access[block], over);
     }
   }
 }
 
-std::vector<Contention::Most> TablesBuilder::most_of(const Meeting& meeting) {
-  std::vector<Contention::Most> most;
+std::vector<Contention::PeakShares> TablesBuilder::peak_shares(const Communicator& communicator) {
+  std::vector<Contention::PeakShares> most;
   for (size_t ch = 0; ch < t_.channel_group.size(); ++ch) {
-    if (t_.channel_group[ch] != meeting.group) continue;
-    for (ClassId cls : classes_of(meeting.ranks)) {
+    if (t_.channel_group[ch] != communicator.group) continue;
+    for (ClassId cls : classes_of(communicator.ranks)) {
       for (TaskId task : t_.channel_tasks[ch][cls]) {
         raise(&most, queue_of(p_.classes[cls].tasks[task]),
-              durations_.demand(cls, task, meeting.shape), *durations_.network());
+              durations_.demand(cls, task, communicator.shape), *durations_.network());
       }
     }
   }
   return most;
 }
 
-std::vector<Contention::Most> TablesBuilder::most_of(const Sending& sending) {
-  std::vector<Contention::Most> most;
-  const ClassId cls = class_of_[sending.from];
+std::vector<Contention::PeakShares> TablesBuilder::peak_shares(const PeerPair& pair) {
+  std::vector<Contention::PeakShares> most;
+  const ClassId cls = class_of_[pair.from];
   const ClassTable& table = t_.classes[cls];
   for (size_t task = 0; task < table.tasks.size(); ++task) {
     const TaskRecord& record = table.tasks[task];
-    if (record.type != TaskType::send || table.p2p[record.aux].link != sending.link) continue;
-    raise(&most, queue_of(p_.classes[cls].tasks[task]), durations_.demand(cls, task, sending.shape),
+    if (record.type != TaskType::send || table.p2p[record.aux].link != pair.link) continue;
+    raise(&most, queue_of(p_.classes[cls].tasks[task]), durations_.demand(cls, task, pair.shape),
           *durations_.network());
   }
   return most;
@@ -135,9 +136,10 @@ std::vector<Contention::Most> TablesBuilder::most_of(const Sending& sending) {
 
 void TablesBuilder::choose_ranks(int32_t world) {
   // Chooses the ranks to replay. Ranks that share cores are all replayed, since the duration of a
-  // task then depends on the others. Otherwise the lowest rank of every kind (find_kinds) stands
-  // for its kind. `index_of_` maps a rank to the index of the replayed rank that stands for it.
-  // Lanes of the host are threads beside that of the compute lane, if the compute lane uses cores.
+  // task then depends on the others. Otherwise the lowest rank of every group (find_rank_groups)
+  // stands for its group. `index_of_` maps a rank to the index of the replayed rank that stands for
+  // it. Lanes of the host are threads beside that of the compute lane, if the compute lane uses
+  // cores.
   int32_t crowd = std::min(options_.devices_per_node, world);
   std::set<Lane> lanes{Lane::compute};
   for (const program::RankClass& cls : p_.classes) {
@@ -152,7 +154,7 @@ void TablesBuilder::choose_ranks(int32_t world) {
       int64_t{crowd} * options_.threads_per_rank * std::ssize(lanes) > options_.cores_per_node;
   const bool overlaps =
       options_.compute_beside_transfer != 1 || options_.transfer_beside_compute != 1;
-  t_.varies = t_.shared_cores || overlaps || options_.launch_ns > 0 || contention_.any();
+  t_.varies = t_.shared_cores || overlaps || options_.launch_ns > 0 || contention_.has_links();
   if (t_.shared_cores || overlaps) {
     for (ClassTable& table : t_.classes) {
       for (TaskRecord& record : table.tasks) {
@@ -165,15 +167,15 @@ void TablesBuilder::choose_ranks(int32_t world) {
       }
     }
   }
-  const bool alike = !options_.all_ranks && !t_.shared_cores && find_kinds(world, false);
-  t_.one_per_kind = alike && (!contention_.any() || find_kinds(world, true));
-  t_.uneven_links = alike && !t_.one_per_kind;
-  std::vector<int32_t> replayed = t_.one_per_kind ? representatives() : std::vector<int32_t>();
-  for (int32_t rank = 0; rank < world && !t_.one_per_kind; ++rank) {
+  const bool grouped = !options_.all_ranks && !t_.shared_cores && find_rank_groups(world, false);
+  t_.deduplicated = grouped && (!contention_.has_links() || find_rank_groups(world, true));
+  t_.links_prevent_dedup = grouped && !t_.deduplicated;
+  std::vector<int32_t> replayed = t_.deduplicated ? representatives() : std::vector<int32_t>();
+  for (int32_t rank = 0; rank < world && !t_.deduplicated; ++rank) {
     replayed.push_back(rank);
   }
   index_of_.assign(world, kNone);
-  std::vector<int32_t> index_of_kind;
+  std::vector<int32_t> index_of_group;
   for (const int32_t rank : replayed) {
     const ClassId cls = class_of_[rank];
     index_of_[rank] = static_cast<int32_t>(t_.ranks.size());
@@ -181,14 +183,14 @@ void TablesBuilder::choose_ranks(int32_t world) {
     t_.cls.push_back(cls);
     t_.table.push_back(table_of(cls, durations_.device_of(rank)));
   }
-  t_.stands.assign(replayed.size(), t_.one_per_kind ? 0 : 1);
-  for (int32_t rank = 0; rank < world && t_.one_per_kind; ++rank) {
-    const size_t kind = static_cast<size_t>(kind_of_[rank]);
-    if (kind == index_of_kind.size()) {
-      index_of_kind.push_back(index_of_[rank]);
+  t_.multiplicity.assign(replayed.size(), t_.deduplicated ? 0 : 1);
+  for (int32_t rank = 0; rank < world && t_.deduplicated; ++rank) {
+    const size_t group = static_cast<size_t>(rank_group_of_[rank]);
+    if (group == index_of_group.size()) {
+      index_of_group.push_back(index_of_[rank]);
     }
-    index_of_[rank] = index_of_kind[kind];
-    ++t_.stands[static_cast<size_t>(index_of_[rank])];
+    index_of_[rank] = index_of_group[group];
+    ++t_.multiplicity[static_cast<size_t>(index_of_[rank])];
   }
 }
 
@@ -218,31 +220,31 @@ std::vector<ClassId> TablesBuilder::classes_of(const std::vector<int32_t>& ranks
   return classes;
 }
 
-void TablesBuilder::place_groups() {
-  // The first replayed member found creates an instance of its meeting and enters it for all
+void TablesBuilder::lay_out_groups() {
+  // The first replayed member found creates an instance of its communicator and enters it for all
   // members that are replayed. Then every channel gets a range of arrival counters, one per
   // (instance, ordinal).
   const size_t n = t_.ranks.size();
   t_.instances.resize(p_.groups.size());
   t_.instance_of.assign(p_.groups.size() * n, kNone);
   for (const int32_t rank : t_.ranks) {
-    for (const int32_t number : meetings_of_[static_cast<size_t>(rank)]) {
-      const Meeting& meeting = meetings_[static_cast<size_t>(number)];
-      const size_t row = static_cast<size_t>(meeting.group.value()) * n;
+    for (const int32_t number : communicators_of_[static_cast<size_t>(rank)]) {
+      const Communicator& communicator = communicators_[static_cast<size_t>(number)];
+      const size_t row = static_cast<size_t>(communicator.group.value()) * n;
       if (t_.instance_of[row + static_cast<size_t>(index_of_[rank])] != kNone) continue;
       Instance instance;
-      instance.shape = meeting.shape;
-      if (contention_.any()) {
-        instance.uses = contention_.uses(meeting.place, t_.one_per_kind);
+      instance.shape = communicator.shape;
+      if (contention_.has_links()) {
+        instance.uses = contention_.uses(communicator.flow, t_.deduplicated);
       }
-      const int32_t id = static_cast<int32_t>(t_.instances[meeting.group].size());
-      for (int32_t member : meeting.ranks) {
+      const int32_t id = static_cast<int32_t>(t_.instances[communicator.group].size());
+      for (int32_t member : communicator.ranks) {
         const int32_t index = index_of_[member];
         if (t_.ranks[static_cast<size_t>(index)] != member) continue;
         instance.members.push_back(index);
         t_.instance_of[row + static_cast<size_t>(index)] = id;
       }
-      t_.instances[meeting.group].push_back(std::move(instance));
+      t_.instances[communicator.group].push_back(std::move(instance));
     }
   }
   t_.num_shared_links = contention_.num_links();
@@ -253,13 +255,13 @@ void TablesBuilder::place_groups() {
   }
 }
 
-void TablesBuilder::place_links() {
+void TablesBuilder::lay_out_links() {
   // [link, replayed rank]: the peer, if the rank's class uses the link; for a sender also the shape
   // of the pair and the links of the cluster that it shares.
   const size_t n = t_.ranks.size();
   t_.link_peer.assign(links_.size() * n, kNone);
   t_.link_shape.assign(links_.size() * n, 0);
-  if (contention_.any()) {
+  if (contention_.has_links()) {
     t_.link_uses.resize(links_.size() * n);
   }
   std::vector<std::vector<bool>> used(p_.classes.size(), std::vector<bool>(links_.size(), false));
@@ -277,10 +279,10 @@ void TablesBuilder::place_links() {
   }
   for (size_t i = 0; i < n; ++i) {
     for (const int32_t number : sends_of_[static_cast<size_t>(t_.ranks[i])]) {
-      const Sending& sending = sendings_[static_cast<size_t>(number)];
-      t_.link_shape[sending.link * n + i] = sending.shape;
+      const PeerPair& pair = pairs_[static_cast<size_t>(number)];
+      t_.link_shape[pair.link * n + i] = pair.shape;
       if (!t_.link_uses.empty()) {
-        t_.link_uses[sending.link * n + i] = contention_.uses(sending.place, t_.one_per_kind);
+        t_.link_uses[pair.link * n + i] = contention_.uses(pair.flow, t_.deduplicated);
       }
     }
   }
