@@ -9,41 +9,42 @@ namespace hocket::sim {
 using program::kNone;
 
 Bubbles::Bubbles(const Tables& tables) : t_(tables), ranks_(tables.num_ranks()) {
-  std::map<std::vector<int32_t>, int32_t> stage_sets;
+  std::map<std::vector<int32_t>, StageSet> stage_sets;
   for (const ClassId cls : tables.cls) {
     const std::vector<int32_t> stages = program::stages_of(tables.program->classes[cls]);
-    stage_set_of_.push_back(
-        stage_sets.emplace(stages, static_cast<int32_t>(stage_sets.size())).first->second);
+    stage_set_of_.push_back(stage_sets.emplace(stages, stage_sets.size()).first->second);
   }
   one_stage_set_ = stage_sets.size() < 2;
 }
 
-void Bubbles::start(int32_t rank, TaskId task, int64_t now, int64_t idle_ns) {
+void Bubbles::start(RankIndex rank, TaskId task, int64_t now, int64_t idle_ns) {
   if (one_stage_set_) return;
   Rank& here = ranks_[rank];
-  Running& running = here.running[t_.of(rank).tasks[task].lane];
+  Running& running = here.running[place_of(t_.of(rank).tasks[task].lane)];
   running = {now, idle_ns, here.settled_ns, bubble_behind(rank, task, now)};
 }
 
-Bubbles::Late Bubbles::late(std::span<const int32_t> members, uint8_t lane, int64_t now) const {
+Bubbles::Late Bubbles::late(std::span<const RankIndex> members, program::Lane lane,
+                            int64_t now) const {
   Late late;
   if (one_stage_set_) return late;
-  for (const int32_t member : members) {
-    if (ranks_[member].running[lane].since_ns < now) continue;
+  for (const RankIndex member : members) {
+    if (ranks_[member].running[place_of(lane)].since_ns < now) continue;
     late.mixed |= late.stage_set != kNone && late.stage_set != stage_set_of_[member];
     late.stage_set = stage_set_of_[member];
   }
   return late;
 }
 
-void Bubbles::collective_begins(int32_t rank, uint8_t lane, const Late& late, int64_t idle_ns) {
+void Bubbles::collective_begins(RankIndex rank, program::Lane lane, const Late& late,
+                                int64_t idle_ns) {
   if (one_stage_set_) return;
   if (late.mixed || late.stage_set != stage_set_of_[rank]) {
     hold(ranks_[rank], lane, idle_ns);
   }
 }
 
-void Bubbles::message_begins(int32_t rank, TaskId receive, int32_t sender, TaskId send,
+void Bubbles::message_begins(RankIndex rank, TaskId receive, RankIndex sender, TaskId send,
                              int64_t idle_ns) {
   if (one_stage_set_) return;
   // In a bidirectional schedule two neighbouring stages may share both of their ranks. The tasks at
@@ -56,8 +57,8 @@ void Bubbles::message_begins(int32_t rank, TaskId receive, int32_t sender, TaskI
   }
 }
 
-void Bubbles::hold(Rank& rank, uint8_t lane, int64_t idle_ns) {
-  Running& running = rank.running[lane];
+void Bubbles::hold(Rank& rank, program::Lane lane, int64_t idle_ns) {
+  Running& running = rank.running[place_of(lane)];
   if (running.settled_ns != rank.settled_ns) {
     // The rank has computed since the task started. Only the idle time after that is still to be
     // attributed.
@@ -67,7 +68,7 @@ void Bubbles::hold(Rank& rank, uint8_t lane, int64_t idle_ns) {
   running.bubble_ns += idle_ns - running.since_idle_ns;
 }
 
-void Bubbles::end(int32_t rank, TaskId task, bool computes, int64_t now) {
+void Bubbles::end(RankIndex rank, TaskId task, bool computes, int64_t now) {
   if (one_stage_set_) return;
   Rank& here = ranks_[rank];
   if (here.ended_ns != now) {
@@ -75,13 +76,13 @@ void Bubbles::end(int32_t rank, TaskId task, bool computes, int64_t now) {
     here.ended.clear();
   }
   if (computes) return;
-  const Running& running = here.running[t_.of(rank).tasks[task].lane];
+  const Running& running = here.running[place_of(t_.of(rank).tasks[task].lane)];
   if (running.bubble_ns > 0 && running.settled_ns == here.settled_ns) {
     here.ended.push_back({task, running.bubble_ns});
   }
 }
 
-int64_t Bubbles::bubble_behind(int32_t rank, TaskId task, int64_t now) const {
+int64_t Bubbles::bubble_behind(RankIndex rank, TaskId task, int64_t now) const {
   // Of several tasks that ended at the same time, each would have delayed this one equally. The
   // bubble takes precedence.
   const Rank& here = ranks_[rank];
@@ -97,7 +98,7 @@ int64_t Bubbles::bubble_behind(int32_t rank, TaskId task, int64_t now) const {
   return most;
 }
 
-int64_t Bubbles::before_compute(int32_t rank, TaskId task, int64_t now, int64_t idle_ns) {
+int64_t Bubbles::before_compute(RankIndex rank, TaskId task, int64_t now, int64_t idle_ns) {
   Rank& here = ranks_[rank];
   if (one_stage_set_ || idle_ns == here.settled_ns) return 0;
   const int64_t bubble_ns = bubble_behind(rank, task, now);

@@ -15,6 +15,9 @@
 
 namespace hocket::sim {
 
+/// A set of pipeline stages that a rank runs.
+using StageSet = Id<struct StageSetTag>;
+
 /// Observer of a replay. `idle_ns` is always the rank's idle time since the step began, bubbles
 /// included.
 class Bubbles {
@@ -22,26 +25,27 @@ class Bubbles {
   explicit Bubbles(const Tables& tables);
 
   /// Records that a task starts in a lane that does not compute.
-  void start(int32_t rank, TaskId task, int64_t now, int64_t idle_ns);
+  void start(RankIndex rank, TaskId task, int64_t now, int64_t idle_ns);
 
   /// Pipeline stages of the ranks that arrived last at a collective.
   struct Late {
-    int32_t stage_set = program::kNone;  ///< number of their set of stages
-    bool mixed = false;                  ///< they run different sets of stages
+    StageSet stage_set = program::kNone;  ///< number of their set of stages
+    bool mixed = false;                   ///< they run different sets of stages
   };
   /// Returns the stages of those members whose task in this lane starts at `now`.
-  Late late(std::span<const int32_t> members, uint8_t lane, int64_t now) const;
+  Late late(std::span<const RankIndex> members, program::Lane lane, int64_t now) const;
   /// Records that the transfer of the task in this lane begins now: the wait since its start is
   /// over.
-  void collective_begins(int32_t rank, uint8_t lane, const Late& late, int64_t idle_ns);
-  void message_begins(int32_t rank, TaskId receive, int32_t sender, TaskId send, int64_t idle_ns);
+  void collective_begins(RankIndex rank, program::Lane lane, const Late& late, int64_t idle_ns);
+  void message_begins(RankIndex rank, TaskId receive, RankIndex sender, TaskId send,
+                      int64_t idle_ns);
 
   /// Records that a task of any lane ends.
-  void end(int32_t rank, TaskId task, bool computes, int64_t now);
+  void end(RankIndex rank, TaskId task, bool computes, int64_t now);
 
   /// Returns the part of the idle time since the previous compute task that was a bubble. Called
   /// when a compute task starts.
-  int64_t before_compute(int32_t rank, TaskId task, int64_t now, int64_t idle_ns);
+  int64_t before_compute(RankIndex rank, TaskId task, int64_t now, int64_t idle_ns);
   /// Returns per rank the bubble at the end of the step, when all ranks have ended: ranks that end
   /// early wait for the last ones.
   std::vector<int64_t> after_all(int64_t now) const;
@@ -63,12 +67,12 @@ class Bubbles {
     int64_t ended_ns = 0;      ///< when the last task ended
     std::vector<Ended> ended;  ///< tasks that ended at `ended_ns`, behind a bubble
   };
-  int64_t bubble_behind(int32_t rank, TaskId task, int64_t now) const;
-  void hold(Rank& rank, uint8_t lane, int64_t idle_ns);
+  int64_t bubble_behind(RankIndex rank, TaskId task, int64_t now) const;
+  void hold(Rank& rank, program::Lane lane, int64_t idle_ns);
 
   const Tables& t_;
-  std::vector<int32_t> stage_set_of_;  ///< per rank: number of its set of pipeline stages
-  bool one_stage_set_ = true;          ///< no pipeline, hence no bubble
+  std::vector<StageSet> stage_set_of_;  ///< per rank: number of its set of pipeline stages
+  bool one_stage_set_ = true;           ///< no pipeline, hence no bubble
   std::vector<Rank> ranks_;
 };
 

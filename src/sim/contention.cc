@@ -11,14 +11,13 @@
 
 namespace hocket::sim {
 
-int32_t Contention::add(Flow flow) {
+Contention::FlowId Contention::add(Flow flow) {
   std::erase_if(flow.links, [&](const cost::PassedLink& passed) {
-    return std::none_of(flow.peaks.begin(), flow.peaks.end(), [&](const PeakShares& queue) {
-      return queue.share[static_cast<size_t>(passed.block)] > 0;
-    });
+    return std::none_of(flow.peaks.begin(), flow.peaks.end(),
+                        [&](const PeakShares& queue) { return queue.share[passed.block] > 0; });
   });
   flows_.push_back(std::move(flow));
-  return static_cast<int32_t>(flows_.size()) - 1;
+  return flows_.size() - 1;
 }
 
 void Contention::drop_never_full_links() {
@@ -36,7 +35,7 @@ void Contention::drop_never_full_links() {
   std::vector<Claim> claims;
   for (const Flow& flow : flows_) {
     for (const cost::PassedLink& passed : flow.links) {
-      const size_t block = static_cast<size_t>(passed.block);
+      const int32_t block = passed.block;
       for (const PeakShares& peak : flow.peaks) {
         const int64_t of = int64_t{passed.owner} * kQueues + peak.queue;
         const double bound = passed.access_link < 0 ? INFINITY : peak.over_access[block];
@@ -77,57 +76,56 @@ void Contention::drop_never_full_links() {
       return false;
     });
   }
-  num_links_ = static_cast<int32_t>(kept.size());
+  num_links_ = std::ssize(kept);
 }
 
 std::vector<int32_t> Contention::views(const std::vector<int32_t>& orbits) {
   // Links are equivalent if they carry equally many transfers of every orbit. The view of a flow
   // counts its links by equivalence class. Nothing else about links can distinguish two flows.
   orbits_ = orbits;
-  std::vector<std::vector<Pair>> sharers(static_cast<size_t>(num_links_));
+  std::vector<Sharers> sharers(num_links_);
   for (size_t flow = 0; flow < flows_.size(); ++flow) {
     for (const cost::PassedLink& passed : flows_[flow].links) {
-      sharers[static_cast<size_t>(passed.link)].push_back({orbits_[flow], passed.block});
+      sharers[passed.link].push_back({orbits_[flow], passed.block});
     }
   }
-  std::map<std::vector<Pair>, int32_t> classes;
+  std::map<Sharers, LinkClassId> classes;
   link_class_of_.clear();
   sharers_.clear();
-  for (std::vector<Pair>& list : sharers) {
+  for (Sharers& list : sharers) {
     std::sort(list.begin(), list.end());
-    const auto [it, fresh] = classes.try_emplace(list, static_cast<int32_t>(classes.size()));
+    const auto [it, fresh] = classes.try_emplace(list, classes.size());
     link_class_of_.push_back(it->second);
     if (fresh) {
       sharers_.push_back(std::move(list));
     }
   }
-  std::map<std::vector<Pair>, int32_t> seen;
+  std::map<std::vector<std::pair<int32_t, LinkClassId>>, int32_t> seen;
   std::vector<int32_t> views;
   for (const Flow& flow : flows_) {
-    std::vector<Pair> here;
+    std::vector<std::pair<int32_t, LinkClassId>> here;
     for (const cost::PassedLink& passed : flow.links) {
-      here.push_back({passed.block, link_class_of_[static_cast<size_t>(passed.link)]});
+      here.push_back({passed.block, link_class_of_[passed.link]});
     }
     std::sort(here.begin(), here.end());
-    const auto number = static_cast<int32_t>(seen.size());
-    views.push_back(seen.try_emplace(std::move(here), number).first->second);
+    views.push_back(seen.try_emplace(std::move(here), seen.size()).first->second);
   }
   return views;
 }
 
-std::vector<LinkUse> Contention::uses(int32_t flow, bool merged) const {
-  const Flow& asked = flows_[static_cast<size_t>(flow)];
+std::vector<LinkUse> Contention::uses(FlowId flow, bool merged) const {
+  const Flow& asked = flows_[flow];
   std::vector<LinkUse> list;
   for (const cost::PassedLink& passed : asked.links) {
     if (!merged) {
-      list.push_back({static_cast<int32_t>(passed.link), passed.block, 1});
+      list.push_back({passed.link, passed.block, 1});
       continue;
     }
-    const int32_t link_class = link_class_of_[static_cast<size_t>(passed.link)];
-    const std::vector<Pair>& sharers = sharers_[static_cast<size_t>(link_class)];
-    const auto count = std::count(sharers.begin(), sharers.end(),
-                                  Pair(orbits_[static_cast<size_t>(flow)], passed.block));
-    list.push_back({link_class, passed.block, static_cast<int32_t>(count)});
+    const LinkClassId link_class = link_class_of_[passed.link];
+    const Sharers& sharers = sharers_[link_class];
+    const std::pair here(orbits_[flow], passed.block);
+    const int32_t count = std::count(sharers.begin(), sharers.end(), here);
+    list.push_back({link_class.value(), passed.block, count});
   }
   if (merged) {
     const auto key = [](const LinkUse& use) { return std::pair(use.link, use.block); };

@@ -11,12 +11,13 @@
 
 #include "cost/network.h"
 #include "program/program.h"
+#include "sim/ids.h"
 
 namespace hocket::sim {
 
 /// Use of a link by a transfer in progress.
 struct LinkUse {
-  int32_t link = 0;
+  SharedLinkId link;
   int32_t block = 0;  ///< block of the network, which selects the transfer's share
   /// Number of transfers that do the same at the same time on this link, this one included. Above 1
   /// only where a rank stands for others.
@@ -26,6 +27,8 @@ struct LinkUse {
 class Contention {
  public:
   using Shares = std::array<double, cost::kLinkBlocks>;
+  struct Flow;
+  using FlowId = Id<Flow>;
 
   /// Upper bound on the link shares that a queue's transfers take.
   struct PeakShares {
@@ -47,7 +50,7 @@ class Contention {
   static constexpr int32_t kQueues = program::kNumLanes;
 
   /// Adds a flow and returns its number.
-  int32_t add(Flow flow);
+  FlowId add(Flow flow);
   /// Drops the links that cannot become full before others do, for any set of concurrent
   /// transfers. Requires: all flows have been added.
   void drop_never_full_links();
@@ -60,20 +63,21 @@ class Contention {
   /// Returns the links of a flow, numbered from 0. `merged`: equivalent links are one link, and a
   /// flow stands for its whole orbit. Requires for `merged`: the last views() gave all flows of
   /// each orbit one view.
-  std::vector<LinkUse> uses(int32_t flow, bool merged) const;
+  std::vector<LinkUse> uses(FlowId flow, bool merged) const;
   /// Exclusive upper bound on the link numbers that uses() returns.
   int32_t num_links() const { return num_links_; }
 
  private:
-  using Pair = std::pair<int32_t, int32_t>;
+  using Sharers = std::vector<std::pair<int32_t, int32_t>>;  ///< (orbit, block), sorted
+  using LinkClassId = Id<Sharers>;
 
   std::vector<Flow> flows_;
   int32_t num_links_ = 0;
   std::vector<int32_t> orbits_;
   /// Per link, the number of its equivalence class; per class, the (orbit, block) of all flows on
   /// one of its links.
-  std::vector<int32_t> link_class_of_;
-  std::vector<std::vector<Pair>> sharers_;
+  std::vector<LinkClassId> link_class_of_;
+  std::vector<Sharers> sharers_;
 };
 
 }  // namespace hocket::sim

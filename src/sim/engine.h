@@ -14,6 +14,7 @@
 
 #include "program/program.h"
 #include "sim/durations.h"
+#include "sim/ids.h"
 
 namespace hocket::sim {
 
@@ -31,7 +32,7 @@ struct RankTime {
 
 /// Segment of the critical path, listed from last to first: [begin, end) was spent in this task.
 struct PathStep {
-  int32_t index = 0;  ///< of the replayed rank, in Replay::ranks
+  RankIndex index;
   TaskId task = 0;
   int64_t begin_ns = 0, end_ns = 0;
   bool launching = false;  ///< the host was launching tasks up to this one

@@ -13,13 +13,14 @@
 
 #include "base/error.h"
 #include "program/program.h"
+#include "sim/ids.h"
 
 namespace hocket::sim {
 
 /// Completion of `task` on replayed rank `index` (for a collective: on its lowest member).
 struct Event {
   int64_t ns = 0;
-  int32_t index = 0;
+  RankIndex index;
   program::TaskId task = 0;
 
   /// Key that orders events of equal time.
@@ -52,7 +53,7 @@ class EventQueue {
   Event top() {
     if (!due_.empty()) {
       const uint64_t name = due_.top();
-      return {last_ns_, static_cast<int32_t>(name >> 32), static_cast<int32_t>(name)};
+      return {last_ns_, name >> 32, name};
     }
     if (!first_known_) {
       const std::vector<Event>& lowest = buckets_[lowest_bucket()];
@@ -114,16 +115,17 @@ class EventQueue {
   bool first_known_ = false;
 };
 
-/// Min-heap of events that are named by small numbers.
+/// Min-heap of events that are named by the ids of a table.
+template <class Name>
 class IndexedEvents {
  public:
   bool empty() const { return heap_.empty(); }
-  int32_t top() const { return heap_.front(); }
-  const Event& event(int32_t name) const { return events_[static_cast<size_t>(name)]; }
+  Name top() const { return heap_.front(); }
+  const Event& event(Name name) const { return events_[name]; }
 
   /// Adds the event of this name, or moves it.
-  void set(int32_t name, const Event& event) {
-    const size_t at = static_cast<size_t>(name);
+  void set(Name name, const Event& event) {
+    const size_t at = name;
     if (at >= events_.size()) {
       events_.resize(at + 1);
       place_.resize(at + 1, kAbsent);
@@ -135,11 +137,11 @@ class IndexedEvents {
     }
     sink(rise(place_[at]));
   }
-  void remove(int32_t name) {
-    const size_t hole = place_[static_cast<size_t>(name)];
+  void remove(Name name) {
+    const size_t hole = place_[name];
     HOCKET_CHECK(hole != kAbsent, "no event {}", name);
-    place_[static_cast<size_t>(name)] = kAbsent;
-    const int32_t last = heap_.back();
+    place_[name] = kAbsent;
+    const Name last = heap_.back();
     heap_.pop_back();
     if (last == name) return;
     put(hole, last);
@@ -149,13 +151,13 @@ class IndexedEvents {
  private:
   static constexpr size_t kAbsent = SIZE_MAX;
 
-  bool before(int32_t left, int32_t right) const { return event(left) < event(right); }
-  void put(size_t place, int32_t name) {
+  bool before(Name left, Name right) const { return event(left) < event(right); }
+  void put(size_t place, Name name) {
     heap_[place] = name;
-    place_[static_cast<size_t>(name)] = place;
+    place_[name] = place;
   }
   size_t rise(size_t place) {
-    const int32_t name = heap_[place];
+    const Name name = heap_[place];
     while (place > 0) {
       const size_t parent = (place - 1) / 2;
       if (!before(name, heap_[parent])) break;
@@ -166,7 +168,7 @@ class IndexedEvents {
     return place;
   }
   void sink(size_t place) {
-    const int32_t name = heap_[place];
+    const Name name = heap_[place];
     while (true) {
       size_t child = 2 * place + 1;
       if (child >= heap_.size()) break;
@@ -182,7 +184,7 @@ class IndexedEvents {
 
   std::vector<Event> events_;
   std::vector<size_t> place_;  ///< position in the heap, by name
-  std::vector<int32_t> heap_;
+  std::vector<Name> heap_;
 };
 
 }  // namespace hocket::sim

@@ -13,7 +13,7 @@ namespace hocket::sim {
 
 /// A task of a replayed rank.
 struct TaskAt {
-  int32_t index = program::kNone;
+  RankIndex index = program::kNone;
   TaskId task = program::kNone;
 };
 
@@ -21,7 +21,7 @@ struct TaskAt {
 /// start; `last_arriver`: per collective state, the member that arrived last.
 std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
                                     const std::vector<TaskAt>& cause,
-                                    const std::vector<int32_t>& last_arriver);
+                                    const std::vector<RankIndex>& last_arriver);
 
 /// Throws Error naming, per lane, the first task that did not end (up to 12) and its unmet wait.
 [[noreturn]] void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,

@@ -68,14 +68,14 @@ class PartialReplay {
   };
 
   void mark_changed(std::span<const double> by_kind);
-  void mark(int32_t index, TaskId task);
-  void evaluate(int32_t index, TaskId task, std::span<const double> by_kind);
-  int64_t ready(int32_t index, TaskId task) const;
-  int64_t duration(int32_t index, TaskId task, std::span<const double> by_kind) const;
+  void mark(RankIndex index, TaskId task);
+  void evaluate(RankIndex index, TaskId task, std::span<const double> by_kind);
+  int64_t ready(RankIndex index, TaskId task) const;
+  int64_t duration(RankIndex index, TaskId task, std::span<const double> by_kind) const;
   /// Sets the end of a task and, if it changed, marks its successors.
-  void set_end(int32_t index, TaskId task, int64_t ns);
+  void set_end(RankIndex index, TaskId task, int64_t ns);
   int64_t last_end() const;
-  const Instance& instance_of(const CollectiveRecord& record, int32_t index) const;
+  const Instance& instance_of(const CollectiveRecord& record, RankIndex index) const;
 
   const Program& p_;
   Durations& durations_;
@@ -84,9 +84,9 @@ class PartialReplay {
   Replay full_;
   std::vector<std::vector<TaskId>> last_;  ///< per class, last task of every non-empty queue
   std::vector<int32_t> order_of_;          ///< per (rank, task), index in the order of ends
-  std::vector<std::pair<int32_t, TaskId>> task_at_;  ///< (rank, task) in the order of ends
-  std::vector<uint64_t> marked_;                     ///< a bit per task, in the order of ends
-  size_t first_marked_ = 0;                          ///< index of the first word with marks
+  std::vector<std::pair<RankIndex, TaskId>> task_at_;  ///< (rank, task) in the order of ends
+  std::vector<uint64_t> marked_;                       ///< a bit per task, in the order of ends
+  size_t first_marked_ = 0;                            ///< index of the first word with marks
   std::vector<int64_t> ends_;
   std::vector<Change> changes_;
 };

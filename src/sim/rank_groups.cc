@@ -17,11 +17,8 @@ namespace {
 template <typename Key>
 class Numbering {
  public:
-  int32_t of(Key key) {
-    const auto next = static_cast<int32_t>(known_.size());
-    return known_.try_emplace(std::move(key), next).first->second;
-  }
-  int32_t size() const { return static_cast<int32_t>(known_.size()); }
+  int32_t of(Key key) { return known_.try_emplace(std::move(key), size()).first->second; }
+  int32_t size() const { return std::ssize(known_); }
 
  private:
   std::map<Key, int32_t> known_;
@@ -34,7 +31,7 @@ bool TablesBuilder::find_rank_groups(int32_t world, bool links) {
   // found without them.
   int32_t groups = 0;
   if (links) {
-    groups = *std::max_element(rank_group_of_.begin(), rank_group_of_.end()) + 1;
+    groups = std::max_element(rank_group_of_.begin(), rank_group_of_.end())->value() + 1;
   } else {
     Numbering<std::pair<ClassId, size_t>> first;
     rank_group_of_.clear();
@@ -54,8 +51,8 @@ bool TablesBuilder::find_rank_groups(int32_t world, bool links) {
 int32_t TablesBuilder::refine_rank_groups(bool links) {
   // A communicator or a pair of peers is coloured by the groups of all its ranks, then by the links
   // that it shares.
-  Numbering<std::tuple<GroupId, int32_t, std::vector<int32_t>>> of_communicators;
-  Numbering<std::tuple<int32_t, int32_t, int32_t, int32_t>> of_pairs;
+  Numbering<std::tuple<GroupId, int32_t, std::vector<RankGroup>>> of_communicators;
+  Numbering<std::tuple<PeerLinkId, int32_t, RankGroup, RankGroup>> of_pairs;
   std::vector<int32_t> met, sent;
   for (const Communicator& communicator : communicators_) {
     met.push_back(of_communicators.of(
@@ -69,31 +66,31 @@ int32_t TablesBuilder::refine_rank_groups(bool links) {
   if (links) {
     std::vector<int32_t> orbits(met.size() + sent.size(), 0);
     for (size_t i = 0; i < met.size(); ++i) {
-      orbits[static_cast<size_t>(communicators_[i].flow)] = met[i];
+      orbits[communicators_[i].flow] = met[i];
     }
     for (size_t i = 0; i < sent.size(); ++i) {
-      orbits[static_cast<size_t>(pairs_[i].flow)] = sent[i];
+      orbits[pairs_[i].flow] = sent[i];
     }
     const std::vector<int32_t> views = contention_.views(orbits);
     Numbering<std::pair<int32_t, int32_t>> seen;
     for (size_t i = 0; i < met.size(); ++i) {
-      met[i] = seen.of({met[i], views[static_cast<size_t>(communicators_[i].flow)]});
+      met[i] = seen.of({met[i], views[communicators_[i].flow]});
     }
     for (size_t i = 0; i < sent.size(); ++i) {
-      sent[i] = seen.of({sent[i], views[static_cast<size_t>(pairs_[i].flow)]});
+      sent[i] = seen.of({sent[i], views[pairs_[i].flow]});
     }
   }
   Numbering<std::vector<int32_t>> groups;
-  std::vector<int32_t> group_of;
+  std::vector<RankGroup> group_of;
   for (size_t rank = 0; rank < rank_group_of_.size(); ++rank) {
-    std::vector<int32_t> all = {rank_group_of_[rank]};
-    for (const int32_t communicator : communicators_of_[rank]) {
-      all.push_back(met[static_cast<size_t>(communicator)]);
+    std::vector<int32_t> all = {rank_group_of_[rank].value()};
+    for (const Id<Communicator> communicator : communicators_of_[rank]) {
+      all.push_back(met[communicator]);
     }
-    for (const std::vector<int32_t>* list : {&sends_of_[rank], &receives_of_[rank]}) {
+    for (const std::vector<Id<PeerPair>>* list : {&sends_of_[rank], &receives_of_[rank]}) {
       all.push_back(program::kNone);
-      for (const int32_t pair : *list) {
-        all.push_back(sent[static_cast<size_t>(pair)]);
+      for (const Id<PeerPair> pair : *list) {
+        all.push_back(sent[pair]);
       }
     }
     group_of.push_back(groups.of(std::move(all)));
@@ -106,14 +103,14 @@ std::vector<int32_t> TablesBuilder::representatives() const {
   std::vector<int32_t> list;
   for (size_t rank = 0; rank < rank_group_of_.size(); ++rank) {
     if (rank_group_of_[rank] == std::ssize(list)) {
-      list.push_back(static_cast<int32_t>(rank));
+      list.push_back(rank);
     }
   }
   for (const int32_t rank : list) {
-    for (const int32_t number : communicators_of_[static_cast<size_t>(rank)]) {
-      const std::vector<int32_t>& ranks = communicators_[static_cast<size_t>(number)].ranks;
-      for (const int32_t group : rank_groups_of(ranks)) {
-        const int32_t other = list[static_cast<size_t>(group)];
+    for (const Id<Communicator> id : communicators_of_[rank]) {
+      const std::vector<int32_t>& ranks = communicators_[id].ranks;
+      for (const RankGroup group : rank_groups_of(ranks)) {
+        const int32_t other = list[group];
         if (!std::binary_search(ranks.begin(), ranks.end(), other)) return {};
       }
     }
@@ -121,10 +118,11 @@ std::vector<int32_t> TablesBuilder::representatives() const {
   return list;
 }
 
-std::vector<int32_t> TablesBuilder::rank_groups_of(const std::vector<int32_t>& ranks) const {
-  std::vector<int32_t> groups;
+std::vector<TablesBuilder::RankGroup> TablesBuilder::rank_groups_of(
+    const std::vector<int32_t>& ranks) const {
+  std::vector<RankGroup> groups;
   for (const int32_t rank : ranks) {
-    groups.push_back(rank_group_of_[static_cast<size_t>(rank)]);
+    groups.push_back(rank_group_of_[rank]);
   }
   std::sort(groups.begin(), groups.end());
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());

@@ -26,97 +26,96 @@ Sharing::Sharing(const std::vector<int32_t>& ranks, int32_t num_links, const Sha
   }
 }
 
-int32_t Sharing::node_of(int32_t index) const {
-  return ranks_[static_cast<size_t>(index)] / std::max(1, rules_.devices_per_node);
+int32_t Sharing::node_of(RankIndex index) const {
+  return ranks_[index] / std::max(1, rules_.devices_per_node);
 }
 
-int32_t Sharing::add(const Running& running) {
+Sharing::ActivityId Sharing::add(const Activity& activity) {
   if (free_.empty()) {
-    running_.push_back(running);
-    return static_cast<int32_t>(running_.size()) - 1;
+    activities_.push_back(activity);
+    return activities_.size() - 1;
   }
-  const int32_t id = free_.back();
+  const ActivityId id = free_.back();
   free_.pop_back();
-  const uint32_t visited = running_[static_cast<size_t>(id)].visited;
-  running_[static_cast<size_t>(id)] = running;
-  running_[static_cast<size_t>(id)].visited = visited;
+  const uint32_t visited = activities_[id].visited;
+  activities_[id] = activity;
+  activities_[id].visited = visited;
   return id;
 }
 
-void Sharing::free(int32_t id) {
+void Sharing::free(ActivityId id) {
   events_.remove(id);
   free_.push_back(id);
 }
 
-void Sharing::set_speed(int32_t id, double speed, int64_t now) {
+void Sharing::set_speed(ActivityId id, double speed, int64_t now) {
   // Times are rounded up to whole nanoseconds, except for the rounding error of doubles.
   constexpr double kRoundingSlackNs = 1e-3;
   constexpr double kMaxNs = 4e18;
-  Running& running = running_[static_cast<size_t>(id)];
-  if (running.speed == speed) return;
-  running.remaining -= static_cast<double>(now - running.since) * running.speed;
-  running.remaining = std::max(0.0, running.remaining);
-  running.since = now;
-  running.speed = speed;
-  const double ns = std::ceil(running.remaining / speed - kRoundingSlackNs);
+  Activity& activity = activities_[id];
+  if (activity.speed == speed) return;
+  activity.remaining -= static_cast<double>(now - activity.since) * activity.speed;
+  activity.remaining = std::max(0.0, activity.remaining);
+  activity.since = now;
+  activity.speed = speed;
+  const double ns = std::ceil(activity.remaining / speed - kRoundingSlackNs);
   const int64_t end = now + static_cast<int64_t>(std::clamp(ns, 0.0, kMaxNs));
-  events_.set(id, {end, running.index, running.task});
+  events_.set(id, {end, activity.index, activity.task});
 }
 
 bool Sharing::pop() {
-  const int32_t id = events_.top();
+  const ActivityId id = events_.top();
   const int64_t now = events_.event(id).ns;
-  Running& ended = running_[static_cast<size_t>(id)];
+  Activity& ended = activities_[id];
   if (ended.demand && ended.latency) {
     begin_data(id, now);
     return false;
   }
-  const Running copy = ended;
+  const Activity copy = ended;
   free(id);
   if (copy.demand) {
     if (!transfers_of_.empty()) {
-      for (const int32_t rank : copy.ranks) {
-        std::erase(transfers_of_[static_cast<size_t>(rank)], id);
+      for (const RankIndex rank : copy.ranks) {
+        std::erase(transfers_of_[rank], id);
       }
     }
     leave_links(id, now);
   } else {
     const int32_t node = node_of(copy.index);
-    std::erase(on_node_[static_cast<size_t>(node)], id);
+    std::erase(on_node_[node], id);
     change_cores(node, now);
     if (!copy.of_host) {
-      compute_task_of_[static_cast<size_t>(copy.index)] = kNone;
+      compute_task_of_[copy.index] = kNone;
       change_computing(copy.index, -1, now);
     }
   }
   return true;
 }
 
-void Sharing::begin_work(int32_t index, TaskId task, int64_t ns, bool of_host, int64_t now) {
-  Running work;
+void Sharing::begin_work(RankIndex index, TaskId task, int64_t ns, bool of_host, int64_t now) {
+  Activity work;
   work.index = index;
   work.task = task;
   work.remaining = static_cast<double>(ns);
   work.since = now;
   work.of_host = of_host;
-  const int32_t id = add(work);
+  const ActivityId id = add(work);
   const int32_t node = node_of(index);
-  on_node_[static_cast<size_t>(node)].push_back(id);
+  on_node_[node].push_back(id);
   set_speed(id, work_speed(work), now);
   change_cores(node, now);
   if (!of_host) {
-    HOCKET_CHECK(compute_task_of_[static_cast<size_t>(index)] == kNone, "rank {} computes twice",
-                 ranks_[static_cast<size_t>(index)]);
-    compute_task_of_[static_cast<size_t>(index)] = id;
+    HOCKET_CHECK(compute_task_of_[index] == kNone, "rank {} computes twice", ranks_[index]);
+    compute_task_of_[index] = id;
     change_computing(index, +1, now);
   }
 }
 
-double Sharing::work_speed(const Running& work) const {
-  const bool beside_transfer = !work.of_host && transferring_[static_cast<size_t>(work.index)] > 0;
+double Sharing::work_speed(const Activity& work) const {
+  const bool beside_transfer = !work.of_host && transferring_[work.index] > 0;
   const double beside = beside_transfer ? rules_.compute_beside_transfer : 1;
   if (rules_.cores_per_node <= 0) return 1 / beside;
-  const auto& running = on_node_[static_cast<size_t>(node_of(work.index))];
+  const auto& running = on_node_[node_of(work.index)];
   const int64_t demand = int64_t{rules_.threads_per_rank} * std::ssize(running);
   const int64_t cores = rules_.cores_per_node;
   return demand <= cores ? 1 / beside
@@ -125,29 +124,29 @@ double Sharing::work_speed(const Running& work) const {
 
 void Sharing::change_cores(int32_t node, int64_t now) {
   if (rules_.cores_per_node <= 0) return;
-  for (const int32_t id : on_node_[static_cast<size_t>(node)]) {
-    set_speed(id, work_speed(running_[static_cast<size_t>(id)]), now);
+  for (const ActivityId id : on_node_[node]) {
+    set_speed(id, work_speed(activities_[id]), now);
   }
 }
 
-void Sharing::change_transfers(int32_t index, int change, int64_t now) {
-  transferring_[static_cast<size_t>(index)] += change;
-  const int32_t work = compute_task_of_[static_cast<size_t>(index)];
+void Sharing::change_transfers(RankIndex index, int change, int64_t now) {
+  transferring_[index] += change;
+  const ActivityId work = compute_task_of_[index];
   if (work != kNone && rules_.compute_beside_transfer != 1) {
-    set_speed(work, work_speed(running_[static_cast<size_t>(work)]), now);
+    set_speed(work, work_speed(activities_[work]), now);
   }
 }
 
-void Sharing::change_computing(int32_t index, int change, int64_t now) {
+void Sharing::change_computing(RankIndex index, int change, int64_t now) {
   if (transfers_of_.empty()) return;
-  for (const int32_t id : transfers_of_[static_cast<size_t>(index)]) {
-    Running& transfer = running_[static_cast<size_t>(id)];
+  for (const ActivityId id : transfers_of_[index]) {
+    Activity& transfer = activities_[id];
     const bool before = transfer.computing > 0;
     transfer.computing += change;
     if ((transfer.computing > 0) == before || transfer.latency) continue;
     changed_links_.clear();
     for (const LinkUse& use : transfer.uses) {
-      if (load_of(transfer, use) > 0 && links_[static_cast<size_t>(use.link)].load > kLoadUnits) {
+      if (load_of(transfer, use) > 0 && links_[use.link].load > kLoadUnits) {
         changed_links_.push_back(use.link);
       }
     }
@@ -159,22 +158,22 @@ void Sharing::change_computing(int32_t index, int change, int64_t now) {
   }
 }
 
-double Sharing::load_of(const Running& transfer, const LinkUse& use) {
-  return transfer.demand->share[static_cast<size_t>(use.block)] * use.count;
+double Sharing::load_of(const Activity& transfer, const LinkUse& use) {
+  return transfer.demand->share[use.block] * use.count;
 }
 
 int64_t Sharing::load_units(double load) {
   return static_cast<int64_t>(load * static_cast<double>(kLoadUnits));
 }
 
-double Sharing::max_speed(const Running& transfer) const {
+double Sharing::max_speed(const Activity& transfer) const {
   return transfer.computing > 0 ? 1 / rules_.transfer_beside_compute : 1;
 }
 
-void Sharing::begin_transfer(int32_t index, TaskId task, const Demand& demand,
-                             std::span<const LinkUse> uses, std::span<const int32_t> ranks,
+void Sharing::begin_transfer(RankIndex index, TaskId task, const Demand& demand,
+                             std::span<const LinkUse> uses, std::span<const RankIndex> ranks,
                              int64_t now) {
-  Running transfer;
+  Activity transfer;
   transfer.index = index;
   transfer.task = task;
   transfer.remaining = static_cast<double>(demand.latency_ns);
@@ -184,14 +183,14 @@ void Sharing::begin_transfer(int32_t index, TaskId task, const Demand& demand,
   transfer.ranks = ranks;
   transfer.latency = true;
   if (!transfers_of_.empty()) {
-    for (const int32_t rank : ranks) {
-      transfer.computing += compute_task_of_[static_cast<size_t>(rank)] != kNone;
+    for (const RankIndex rank : ranks) {
+      transfer.computing += compute_task_of_[rank] != kNone;
     }
   }
-  const int32_t id = add(transfer);
+  const ActivityId id = add(transfer);
   if (!transfers_of_.empty()) {
-    for (const int32_t rank : ranks) {
-      transfers_of_[static_cast<size_t>(rank)].push_back(id);
+    for (const RankIndex rank : ranks) {
+      transfers_of_[rank].push_back(id);
     }
   }
   if (demand.latency_ns > 0) {
@@ -201,8 +200,8 @@ void Sharing::begin_transfer(int32_t index, TaskId task, const Demand& demand,
   }
 }
 
-void Sharing::begin_data(int32_t id, int64_t now) {
-  Running& transfer = running_[static_cast<size_t>(id)];
+void Sharing::begin_data(ActivityId id, int64_t now) {
+  Activity& transfer = activities_[id];
   transfer.latency = false;
   transfer.remaining = static_cast<double>(transfer.demand->data_ns);
   transfer.since = now;
@@ -211,7 +210,7 @@ void Sharing::begin_data(int32_t id, int64_t now) {
   for (const LinkUse& use : transfer.uses) {
     const double load = load_of(transfer, use);
     if (load <= 0) continue;
-    Link& link = links_[static_cast<size_t>(use.link)];
+    Link& link = links_[use.link];
     link.on.push_back({id, load});
     link.load += load_units(load);
     if (link.load > kLoadUnits) {
@@ -225,13 +224,13 @@ void Sharing::begin_data(int32_t id, int64_t now) {
   }
 }
 
-void Sharing::leave_links(int32_t id, int64_t now) {
-  const Running& transfer = running_[static_cast<size_t>(id)];
+void Sharing::leave_links(ActivityId id, int64_t now) {
+  const Activity& transfer = activities_[id];
   changed_links_.clear();
   for (const LinkUse& use : transfer.uses) {
     const double load = load_of(transfer, use);
     if (load <= 0) continue;
-    Link& link = links_[static_cast<size_t>(use.link)];
+    Link& link = links_[use.link];
     if (link.load > kLoadUnits) {
       changed_links_.push_back(use.link);
     }
@@ -248,18 +247,18 @@ void Sharing::share_links(int64_t now) {
   // transfer can change its speed.
   ++visit_;
   affected_.clear();
-  for (const int32_t link : changed_links_) {
-    links_[static_cast<size_t>(link)].visited = visit_;
+  for (const SharedLinkId link : changed_links_) {
+    links_[link].visited = visit_;
   }
   for (size_t i = 0; i < changed_links_.size(); ++i) {
-    for (const OnLink& on : links_[static_cast<size_t>(changed_links_[i])].on) {
-      Running& transfer = running_[static_cast<size_t>(on.id)];
+    for (const OnLink& on : links_[changed_links_[i]].on) {
+      Activity& transfer = activities_[on.id];
       if (transfer.visited == visit_) continue;
       transfer.visited = visit_;
       transfer.fixed = false;
       affected_.push_back(on.id);
       for (const LinkUse& use : transfer.uses) {
-        Link& link = links_[static_cast<size_t>(use.link)];
+        Link& link = links_[use.link];
         if (link.visited == visit_ || link.load <= kLoadUnits) continue;
         if (load_of(transfer, use) <= 0) continue;
         link.visited = visit_;
@@ -275,27 +274,27 @@ void Sharing::fill(int64_t now) {
   // transfer reaches its maximum or a link is full, that transfer or all on that link stay at their
   // speed, and the rest continue. `slope`: load that a link gains per byte/s; `remaining`: its free
   // share.
-  const auto rate = [&](int32_t id) {
-    const Running& transfer = running_[static_cast<size_t>(id)];
+  const auto rate = [&](ActivityId id) {
+    const Activity& transfer = activities_[id];
     return transfer.demand->bytes_per_s * max_speed(transfer);
   };
   const auto summed = [&](const Link& link) {
     double slope = 0;
     for (const OnLink& on : link.on) {
-      const Running& transfer = running_[static_cast<size_t>(on.id)];
+      const Activity& transfer = activities_[on.id];
       slope += transfer.fixed ? 0 : on.load / transfer.demand->bytes_per_s;
     }
     return slope;
   };
-  for (const int32_t number : changed_links_) {
-    Link& link = links_[static_cast<size_t>(number)];
+  for (const SharedLinkId number : changed_links_) {
+    Link& link = links_[number];
     link.remaining = 1;
     link.slope = link.slope_summed = summed(link);
     link.open = static_cast<int32_t>(link.on.size());
   }
-  std::sort(affected_.begin(), affected_.end(), [&](int32_t left, int32_t right) {
-    const Running& a = running_[static_cast<size_t>(left)];
-    const Running& b = running_[static_cast<size_t>(right)];
+  std::sort(affected_.begin(), affected_.end(), [&](ActivityId left, ActivityId right) {
+    const Activity& a = activities_[left];
+    const Activity& b = activities_[right];
     const double rate_a = rate(left);
     const double rate_b = rate(right);
     return std::tie(rate_a, a.index, a.task) < std::tie(rate_b, b.index, b.task);
@@ -303,13 +302,13 @@ void Sharing::fill(int64_t now) {
   double level = 0;
   size_t next = 0;
   for (size_t fixed = 0; fixed < affected_.size();) {
-    while (running_[static_cast<size_t>(affected_[next])].fixed) {
+    while (activities_[affected_[next]].fixed) {
       ++next;
     }
     Link* first = nullptr;
     double fills_at = rate(affected_[next]);
-    for (const int32_t number : changed_links_) {
-      Link& link = links_[static_cast<size_t>(number)];
+    for (const SharedLinkId number : changed_links_) {
+      Link& link = links_[number];
       if (link.open == 0) continue;
       if (link.slope < 1e-3 * link.slope_summed) {
         link.slope = link.slope_summed = summed(link);
@@ -322,28 +321,28 @@ void Sharing::fill(int64_t now) {
     }
     level = std::max(level, fills_at);
     if (!first) {
-      Running& transfer = running_[static_cast<size_t>(affected_[next])];
+      Activity& transfer = activities_[affected_[next]];
       fix_speed(transfer, max_speed(transfer));
       ++fixed;
       continue;
     }
     for (const OnLink& on : first->on) {
-      Running& transfer = running_[static_cast<size_t>(on.id)];
+      Activity& transfer = activities_[on.id];
       if (transfer.fixed) continue;
       fix_speed(transfer, std::min(max_speed(transfer), level / transfer.demand->bytes_per_s));
       ++fixed;
     }
   }
-  for (const int32_t id : affected_) {
-    set_speed(id, running_[static_cast<size_t>(id)].fixed_speed, now);
+  for (const ActivityId id : affected_) {
+    set_speed(id, activities_[id].fixed_speed, now);
   }
 }
 
-void Sharing::fix_speed(Running& transfer, double speed) {
+void Sharing::fix_speed(Activity& transfer, double speed) {
   transfer.fixed = true;
   transfer.fixed_speed = speed;
   for (const LinkUse& use : transfer.uses) {
-    Link& link = links_[static_cast<size_t>(use.link)];
+    Link& link = links_[use.link];
     const double load = load_of(transfer, use);
     if (link.visited != visit_ || load <= 0) continue;
     link.remaining -= load * speed;

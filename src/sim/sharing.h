@@ -11,6 +11,7 @@
 #include "sim/contention.h"
 #include "sim/durations.h"
 #include "sim/event_queue.h"
+#include "sim/ids.h"
 
 namespace hocket::sim {
 
@@ -36,17 +37,18 @@ class Sharing {
 
   /// Begins a task that takes `ns` alone, in the compute lane or in a lane of the host. A task of
   /// the host uses cores only.
-  void begin_work(int32_t index, TaskId task, int64_t ns, bool of_host, int64_t now);
+  void begin_work(RankIndex index, TaskId task, int64_t ns, bool of_host, int64_t now);
   /// Begins a transfer, named by one of its ranks. `ranks`: those whose computation slows it down.
   /// The targets of the spans and of `demand` must stay valid.
-  void begin_transfer(int32_t index, TaskId task, const Demand& demand,
-                      std::span<const LinkUse> uses, std::span<const int32_t> ranks, int64_t now);
+  void begin_transfer(RankIndex index, TaskId task, const Demand& demand,
+                      std::span<const LinkUse> uses, std::span<const RankIndex> ranks, int64_t now);
   /// Records that a rank begins (+1) or ends (-1) to take part in a transfer.
-  void change_transfers(int32_t index, int change, int64_t now);
+  void change_transfers(RankIndex index, int change, int64_t now);
 
  private:
-  struct Running {
-    int32_t index = 0;
+  /// A running task or transfer.
+  struct Activity {
+    RankIndex index;
     TaskId task = 0;
     double remaining = 0;  ///< ns at full speed, as of `since`
     double speed = 0;
@@ -55,20 +57,21 @@ class Sharing {
     // Transfers only.
     const Demand* demand = nullptr;  ///< null: work
     std::span<const LinkUse> uses;
-    std::span<const int32_t> ranks;
+    std::span<const RankIndex> ranks;
     int32_t computing = 0;  ///< number of `ranks` that compute
     bool latency = false;   ///< in its latency, no bytes yet
     uint32_t visited = 0;
     bool fixed = false;      ///< its speed is fixed in the present filling
     double fixed_speed = 0;  ///< that speed
   };
+  using ActivityId = Id<Activity>;
   struct OnLink {
-    int32_t id;
+    ActivityId id;
     double load;  ///< share of the link at full speed
   };
   struct Link {
-    int64_t load =
-        0;  ///< of all on it, in load_units of 1 / kLoadUnits: sums of integers do not drift
+    /// Of all activities on it, in units of 1 / kLoadUnits: sums of integers do not drift.
+    int64_t load = 0;
     std::vector<OnLink> on;
     uint32_t visited = 0;
     // State of the present filling.
@@ -77,40 +80,41 @@ class Sharing {
   };
   static constexpr int64_t kLoadUnits = int64_t{1} << 40;
 
-  int32_t add(const Running& running);
-  void free(int32_t id);
-  int32_t node_of(int32_t index) const;
+  ActivityId add(const Activity& activity);
+  void free(ActivityId id);
+  int32_t node_of(RankIndex index) const;
   /// Sets the speed, and moves the event.
-  void set_speed(int32_t id, double speed, int64_t now);
-  double work_speed(const Running& work) const;
+  void set_speed(ActivityId id, double speed, int64_t now);
+  double work_speed(const Activity& work) const;
   void change_cores(int32_t node, int64_t now);
   /// Records that a rank begins or ends to compute, which changes the speed of its transfers.
-  void change_computing(int32_t index, int change, int64_t now);
+  void change_computing(RankIndex index, int change, int64_t now);
   /// Returns the share of a link that a transfer at full speed takes, including those it stands
   /// for.
-  static double load_of(const Running& transfer, const LinkUse& use);
+  static double load_of(const Activity& transfer, const LinkUse& use);
   static int64_t load_units(double load);
   /// Returns the maximum speed of a transfer on free links.
-  double max_speed(const Running& transfer) const;
-  void begin_data(int32_t id, int64_t now);
-  void leave_links(int32_t id, int64_t now);
+  double max_speed(const Activity& transfer) const;
+  void begin_data(ActivityId id, int64_t now);
+  void leave_links(ActivityId id, int64_t now);
   /// Recomputes the speeds of all transfers that the links in `changed_links_` affect.
   void share_links(int64_t now);
   void fill(int64_t now);
-  void fix_speed(Running& transfer, double speed);
+  void fix_speed(Activity& transfer, double speed);
 
   const std::vector<int32_t>& ranks_;
   SharingRules rules_;
-  std::vector<Running> running_;
-  std::vector<int32_t> free_;
-  IndexedEvents events_;
-  std::vector<std::vector<int32_t>> on_node_;  ///< tasks, per node
-  std::vector<int32_t> compute_task_of_,
-      transferring_;                                ///< per rank: compute task, number of transfers
-  std::vector<std::vector<int32_t>> transfers_of_;  ///< per rank, where computation slows them
+  std::vector<Activity> activities_;
+  std::vector<ActivityId> free_;
+  IndexedEvents<ActivityId> events_;
+  std::vector<std::vector<ActivityId>> on_node_;       ///< tasks, per node
+  std::vector<ActivityId> compute_task_of_;            ///< per rank, kNone if it does not compute
+  std::vector<int32_t> transferring_;                  ///< per rank: number of its transfers
+  std::vector<std::vector<ActivityId>> transfers_of_;  ///< per rank, where computation slows them
   std::vector<Link> links_;
   uint32_t visit_ = 0;
-  std::vector<int32_t> changed_links_, affected_;  ///< links and transfers of the present filling
+  std::vector<SharedLinkId> changed_links_;  ///< of the present filling
+  std::vector<ActivityId> affected_;         ///< transfers of the present filling
 };
 
 }  // namespace hocket::sim

@@ -185,7 +185,7 @@ class ModelDurations : public Durations {
     bool operator==(const WorkKey&) const = default;
   };
   std::vector<std::vector<std::pair<WorkKey, TaskCost>>> work_;  ///< per kind of task
-  std::vector<int64_t> more_launches_;                           // per kind; -1: not asked yet
+  std::vector<int64_t> more_launches_;                           // per kind; -1: not yet computed
   std::vector<std::vector<int32_t>> stages_;                     // per class
   std::map<GroupShape, int32_t> shapes_;
   std::map<std::tuple<program::KindId, int32_t, bool, int32_t>, TaskCost> transfers_;

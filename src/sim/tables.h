@@ -20,12 +20,12 @@ struct TaskRecord {
   int32_t succ_begin = 0, succ_end = 0;
   int32_t aux = 0;  ///< collective: into collectives; send, recv: into p2p
   TaskType type = TaskType::work;
-  uint8_t lane = 0;
+  program::Lane lane = program::Lane::compute;
   bool host_waits = false;  ///< the host launches nothing more before it has ended
 };
 
 struct CollectiveRecord {
-  int32_t channel = 0;  ///< a group used from a lane: its collectives match in issue order
+  CollectiveChannelId channel;  ///< a group used from a lane: its collectives match in issue order
   int32_t ordinal = 0;
 };
 
@@ -36,10 +36,10 @@ struct MessageEnd {
 };
 
 struct P2pRecord {
-  int32_t link = 0;     ///< (role, way)
-  int32_t slot = 0;     ///< of a receive: its own number
-  int32_t channel = 0;  ///< (link of the sender, tag): the k-th send matches the k-th receive
-  int32_t ordinal = 0;  ///< k
+  PeerLinkId link;
+  int32_t slot = 0;          ///< of a receive: its own number
+  MessageChannelId channel;  ///< (link of the sender, tag): the k-th send matches the k-th receive
+  int32_t ordinal = 0;       ///< k
   bool send = false;
 };
 
@@ -68,7 +68,7 @@ struct ClassTable {
 
 /// Replayed ranks that execute a collective together.
 struct Instance {
-  std::vector<int32_t> members;  ///< indices of replayed ranks, ascending
+  std::vector<RankIndex> members;  ///< ascending
   int32_t shape = 0;
   std::vector<LinkUse> uses;  ///< links that its transfers may have to share
 };
@@ -80,7 +80,7 @@ struct Tables {
   /// Tables by class; after these, those of classes on other kinds of devices, which differ in the
   /// duration of work.
   std::vector<ClassTable> classes;
-  std::vector<int32_t> table;  ///< per replayed rank: its index in `classes`
+  std::vector<TableId> table;  ///< per replayed rank: its index in `classes`
   bool deduplicated = false;
   bool shared_cores = false;
   int32_t num_shared_links = 0;
@@ -97,25 +97,31 @@ struct Tables {
   /// [channel][class]: its collectives in issue order.
   std::vector<std::vector<std::vector<TaskId>>> channel_tasks;
   std::vector<std::vector<Instance>> instances;  ///< per group
-  std::vector<int32_t> instance_of;              ///< [group][rank index], kNone if not used
+  std::vector<InstanceId> instance_of;           ///< [group][rank index], kNone if not used
   std::vector<Channel> messages;                 ///< per message channel
-  std::vector<int32_t> link_peer;                ///< [link][rank index]: index of the peer
+  std::vector<RankIndex> link_peer;              ///< [link][rank index]
   std::vector<int32_t> link_shape;               ///< [link][rank index]
   /// [link][rank index], where links are shared: link uses of the messages that this rank sends.
   std::vector<std::vector<LinkUse>> link_uses;
 
   size_t num_ranks() const { return ranks.size(); }
-  const ClassTable& of(int32_t index) const { return classes[table[index]]; }
-  int32_t instance(GroupId group, int32_t index) const {
-    return instance_of[group.value() * ranks.size() + index];
+  const ClassTable& of(RankIndex index) const { return classes[table[index]]; }
+  /// Return the index of a (group, rank) or (link, rank) in the tables above.
+  size_t entry(GroupId group, RankIndex index) const {
+    return size_t{group} * ranks.size() + index;
   }
-  int32_t peer(int32_t link, int32_t index) const { return link_peer[link * ranks.size() + index]; }
+  size_t entry(PeerLinkId link, RankIndex index) const {
+    return size_t{link} * ranks.size() + index;
+  }
+  InstanceId instance(GroupId group, RankIndex index) const {
+    return instance_of[entry(group, index)];
+  }
+  RankIndex peer(PeerLinkId link, RankIndex index) const { return link_peer[entry(link, index)]; }
   /// Returns the other end of a message at a peer, given by its index.
-  MessageEnd other_end(const P2pRecord& end, int32_t peer) const {
+  MessageEnd other_end(const P2pRecord& end, RankIndex peer) const {
     const Channel& channel = messages[end.channel];
     const std::vector<MessageEnd>& list = (end.send ? channel.receives : channel.sends)[cls[peer]];
-    const size_t k = static_cast<size_t>(end.ordinal);
-    return k < list.size() ? list[k] : MessageEnd{};
+    return end.ordinal < std::ssize(list) ? list[end.ordinal] : MessageEnd{};
   }
 };
 

@@ -58,7 +58,7 @@ void TablesBuilder::flatten(ClassId cls) {
   // successors. The second pass fills these in, moving succ_end along. Then classify adds the data
   // of each task's type.
   const RankClass& rc = p_.classes[cls];
-  const int32_t n = static_cast<int32_t>(rc.tasks.size());
+  const int32_t n = std::ssize(rc.tasks);
   ClassTable table;
   table.tasks.resize(n);
   table.waits.assign(n, 0);
@@ -83,7 +83,7 @@ void TablesBuilder::flatten(ClassId cls) {
       ++out[dep];
       ++table.waits[i];
     }
-    TaskId& previous = last[static_cast<size_t>(queue_of(task))];
+    TaskId& previous = last[queue_of(task)];
     if (previous != kNone) {
       ++out[previous];
       ++table.waits[i];
@@ -107,7 +107,7 @@ void TablesBuilder::flatten(ClassId cls) {
     for (TaskId dep : task.deps) {
       table.succ[table.tasks[dep].succ_end++] = i;
     }
-    TaskId& previous = last[static_cast<size_t>(queue_of(task))];
+    TaskId& previous = last[queue_of(task)];
     if (previous != kNone) {
       table.succ[table.tasks[previous].succ_end++] = i;
     }
@@ -150,7 +150,7 @@ void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
   const Task& task = p_.classes[cls].tasks[i];
   const program::Kind& kind = p_.kind(task);
   TaskRecord& record = table.tasks[i];
-  record.lane = static_cast<uint8_t>(task.lane);
+  record.lane = task.lane;
   if (program::is_communication(kind) && !program::is_collective(kind)) {
     const bool send = comm::op(kind.communication).role == comm::Role::send;
     const std::vector<graph::Axis>& axes = p_.mesh_of(cls).axes;
@@ -165,10 +165,10 @@ void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
            program::task_name(p_, cls, i));
     }
     record.type = send ? TaskType::send : TaskType::recv;
-    record.aux = static_cast<int32_t>(table.p2p.size());
+    record.aux = std::ssize(table.p2p);
     P2pRecord p2p;
     p2p.send = send;
-    p2p.link = links_.emplace(link, static_cast<int32_t>(links_.size())).first->second;
+    p2p.link = links_.emplace(link, links_.size()).first->second;
     if (!send) {
       p2p.slot = table.num_recvs++;
     }
@@ -181,28 +181,29 @@ void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
     p2p.channel = channel->second;
     Channel& messages = t_.messages[p2p.channel];
     std::vector<MessageEnd>& queue = (send ? messages.sends : messages.receives)[cls];
-    p2p.ordinal = static_cast<int32_t>(queue.size());
+    p2p.ordinal = std::ssize(queue);
     queue.push_back({i, p2p.slot});
     table.p2p.push_back(p2p);
   } else if (program::is_collective(kind)) {
     if (task.group < 0 || task.group >= p_.groups.size()) {
       fail("sim", "{} names group {}; expected 0 to {}", program::task_name(p_, cls, i), task.group,
-           static_cast<int64_t>(p_.groups.size()) - 1);
+           std::ssize(p_.groups) - 1);
     }
     record.type = TaskType::collective;
-    record.aux = static_cast<int32_t>(table.collectives.size());
+    record.aux = std::ssize(table.collectives);
     const std::pair key{task.group, task.lane};
-    const auto [it, fresh] = channels_.emplace(key, static_cast<int32_t>(channels_.size()));
+    const auto [it, fresh] = channels_.emplace(key, channels_.size());
     if (fresh) {
       t_.channel_group.push_back(task.group);
       t_.channel_length.push_back(0);
       t_.channel_tasks.emplace_back(p_.classes.size());
     }
     std::vector<TaskId>& order = t_.channel_tasks[it->second][cls];
-    table.collectives.push_back({it->second, static_cast<int32_t>(order.size())});
+    table.collectives.push_back({.channel = it->second});
+    table.collectives.back().ordinal = std::ssize(order);
     order.push_back(i);
     int32_t& length = t_.channel_length[it->second];
-    length = std::max(length, static_cast<int32_t>(order.size()));
+    length = std::max<int32_t>(length, std::ssize(order));
   } else {
     record.ns = durations_.work_ns(cls, i);
     HOCKET_CHECK(record.ns >= 0, "{} takes {} ns", program::task_name(p_, cls, i), record.ns);
@@ -211,7 +212,7 @@ void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
 
 int32_t TablesBuilder::peer(int32_t rank, const Link& link) const {
   const int32_t first = first_rank_[link.role];
-  return first + ways_.peers(link.way)[static_cast<size_t>(rank - first)];
+  return first + ways_.peers(link.way)[rank - first];
 }
 
 void TablesBuilder::check_collectives() const {

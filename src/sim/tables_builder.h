@@ -33,9 +33,7 @@ class TablesBuilder {
 
   /// Returns the queue of a task, its lane. Tasks in one queue of a rank run one after another, in
   /// issue order.
-  static int32_t queue_of(const program::Task& task) {
-    return static_cast<int32_t>(place_of(task.lane));
-  }
+  static int32_t queue_of(const program::Task& task) { return static_cast<int32_t>(task.lane); }
   void flatten(ClassId cls);
   /// Records the host's work before it launches each task. The host awaits a task whose sizes it
   /// needs for later launches or whose result it reads, as a dependency. Tasks of the lane `host`
@@ -56,15 +54,17 @@ class TablesBuilder {
     GroupId group;
     std::vector<int32_t> ranks;  ///< ascending
     int32_t shape = 0;
-    int32_t flow = program::kNone;  ///< its number in contention_
+    Contention::FlowId flow = program::kNone;
   };
   /// Messages of a rank over one link, to rank `to`.
   struct PeerPair {
-    int32_t link = 0;
+    PeerLinkId link;
     int32_t from = 0, to = 0;
     int32_t shape = 0;
-    int32_t flow = program::kNone;
+    Contention::FlowId flow = program::kNone;
   };
+  /// A group of equivalent ranks.
+  using RankGroup = Id<struct RankGroupTag>;
   void find_communicators(int32_t world);
   void find_peer_pairs();
   /// Adds the network paths of all ranks' transfers, and finds the links that they may have to
@@ -85,10 +85,10 @@ class TablesBuilder {
   /// Returns the lowest rank of every group; empty if two groups communicate whose lowest ranks do
   /// not.
   std::vector<int32_t> representatives() const;
-  std::vector<int32_t> rank_groups_of(const std::vector<int32_t>& ranks) const;
+  std::vector<RankGroup> rank_groups_of(const std::vector<int32_t>& ranks) const;
   std::vector<ClassId> classes_of(const std::vector<int32_t>& ranks) const;
   /// Returns the index in Tables::classes of a class's table on a device of this kind.
-  int32_t table_of(ClassId cls, size_t device);
+  TableId table_of(ClassId cls, size_t device);
   void lay_out_groups();
   void lay_out_links();
   const Program& p_;
@@ -98,18 +98,19 @@ class TablesBuilder {
   Tables t_;
   std::vector<ClassId> class_of_;
   std::vector<int32_t> first_rank_;                       // per role
-  std::vector<int32_t> rank_group_of_;                    // per rank
-  std::vector<int32_t> index_of_;                         // per rank: of the rank replayed for it
-  std::map<std::pair<ClassId, size_t>, int32_t> tables_;  // of classes on other kinds of devices
-  std::map<Link, int32_t> links_;
-  std::map<std::pair<GroupId, program::Lane>, int32_t> channels_;
-  std::map<std::pair<Link, int32_t>, int32_t> message_channels_;  // by link of the sender, and tag
+  std::vector<RankGroup> rank_group_of_;                  // per rank
+  std::vector<RankIndex> index_of_;                       // per rank: of the rank replayed for it
+  std::map<std::pair<ClassId, size_t>, TableId> tables_;  // of classes on other kinds of devices
+  std::map<Link, PeerLinkId> links_;
+  std::map<std::pair<GroupId, program::Lane>, CollectiveChannelId> channels_;
+  std::map<std::pair<Link, int32_t>, MessageChannelId>
+      message_channels_;  // by link of the sender, and tag
   std::vector<std::vector<GroupId>> used_groups_;
   Contention contention_;
   std::vector<Communicator> communicators_;
-  std::vector<std::vector<int32_t>> communicators_of_;  // per rank, by group
+  std::vector<std::vector<Id<Communicator>>> communicators_of_;  // per rank, by group
   std::vector<PeerPair> pairs_;
-  std::vector<std::vector<int32_t>> sends_of_, receives_of_;  // per rank, indices in pairs_
+  std::vector<std::vector<Id<PeerPair>>> sends_of_, receives_of_;  // per rank, indices in pairs_
 };
 
 }  // namespace hocket::sim

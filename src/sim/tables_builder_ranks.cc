@@ -15,7 +15,7 @@ using program::Lane;
 
 void TablesBuilder::find_communicators(int32_t world) {
   std::vector<std::vector<bool>> seen(p_.groups.size());
-  communicators_of_.resize(static_cast<size_t>(world));
+  communicators_of_.resize(world);
   for (int32_t rank = 0; rank < world; ++rank) {
     for (GroupId group : used_groups_[class_of_[rank]]) {
       if (seen[group].empty()) {
@@ -27,17 +27,15 @@ void TablesBuilder::find_communicators(int32_t world) {
         HOCKET_CHECK(member >= 0 && member < world, "group {} has member {} of {}", group, member,
                      world);
         seen[group][member] = true;
-        communicators_of_[static_cast<size_t>(member)].push_back(
-            static_cast<int32_t>(communicators_.size()));
+        communicators_of_[member].push_back(communicators_.size());
       }
       communicator.shape = shape_of(communicator.ranks);
       communicators_.push_back(std::move(communicator));
     }
   }
-  for (std::vector<int32_t>& list : communicators_of_) {
-    std::sort(list.begin(), list.end(), [&](int32_t left, int32_t right) {
-      return communicators_[static_cast<size_t>(left)].group <
-             communicators_[static_cast<size_t>(right)].group;
+  for (std::vector<Id<Communicator>>& list : communicators_of_) {
+    std::sort(list.begin(), list.end(), [&](Id<Communicator> left, Id<Communicator> right) {
+      return communicators_[left].group < communicators_[right].group;
     });
   }
 }
@@ -52,9 +50,9 @@ void TablesBuilder::find_peer_pairs() {
       if (std::none_of(messages.begin(), messages.end(), sends)) continue;
       for (int32_t rank : p_.ranks_of(cls)) {
         const int32_t pair[2] = {rank, peer(rank, link)};
-        const auto number = static_cast<int32_t>(pairs_.size());
-        sends_of_[static_cast<size_t>(pair[0])].push_back(number);
-        receives_of_[static_cast<size_t>(pair[1])].push_back(number);
+        const Id<PeerPair> number = pairs_.size();
+        sends_of_[pair[0]].push_back(number);
+        receives_of_[pair[1]].push_back(number);
         pairs_.push_back({.link = id, .from = pair[0], .to = pair[1], .shape = shape_of(pair)});
       }
     }
@@ -78,7 +76,7 @@ void TablesBuilder::add_flows() {
     }
     communicator.flow = contention_.add({network->passed_by_group(communicator.ranks), it->second});
   }
-  std::map<std::tuple<ClassId, int32_t, int32_t>, PeakShares> by_pair;  // class, link, shape
+  std::map<std::tuple<ClassId, PeerLinkId, int32_t>, PeakShares> by_pair;  // class, link, shape
   for (PeerPair& pair : pairs_) {
     const auto [it, fresh] = by_pair.try_emplace({class_of_[pair.from], pair.link, pair.shape});
     if (fresh) {
@@ -96,12 +94,12 @@ void TablesBuilder::raise(std::vector<Contention::PeakShares>* most, int32_t que
   if (at == most->end()) {
     at = most->insert(at, {.queue = queue});
   }
-  for (size_t block = 0; block < demand.share.size(); ++block) {
+  for (int32_t block = 0; block < std::ssize(demand.share); ++block) {
     const double share = demand.share[block];
     if (share <= 0) continue;
     at->share[block] = std::max(at->share[block], share);
-    if (const int32_t access = network.access_block(static_cast<int32_t>(block)); access >= 0) {
-      const double over = share / demand.share[static_cast<size_t>(access)];
+    if (const int32_t access = network.access_block(block); access >= 0) {
+      const double over = share / demand.share[access];
       at->over_access[block] = std::max(at->over_access[block], over);
     }
   }
@@ -158,9 +156,8 @@ void TablesBuilder::choose_ranks(int32_t world) {
   if (t_.shared_cores || overlaps) {
     for (ClassTable& table : t_.classes) {
       for (TaskRecord& record : table.tasks) {
-        const Lane lane = static_cast<Lane>(record.lane);
         const bool on_cores =
-            lane == Lane::compute || (t_.shared_cores && program::is_of_host(lane));
+            record.lane == Lane::compute || (t_.shared_cores && program::is_of_host(record.lane));
         if (record.type == TaskType::work && on_cores) {
           record.type = TaskType::shared_work;
         }
@@ -175,27 +172,27 @@ void TablesBuilder::choose_ranks(int32_t world) {
     replayed.push_back(rank);
   }
   index_of_.assign(world, kNone);
-  std::vector<int32_t> index_of_group;
+  std::vector<RankIndex> index_of_group;
   for (const int32_t rank : replayed) {
     const ClassId cls = class_of_[rank];
-    index_of_[rank] = static_cast<int32_t>(t_.ranks.size());
+    index_of_[rank] = t_.ranks.size();
     t_.ranks.push_back(rank);
     t_.cls.push_back(cls);
     t_.table.push_back(table_of(cls, durations_.device_of(rank)));
   }
   t_.multiplicity.assign(replayed.size(), t_.deduplicated ? 0 : 1);
   for (int32_t rank = 0; rank < world && t_.deduplicated; ++rank) {
-    const size_t group = static_cast<size_t>(rank_group_of_[rank]);
+    const RankGroup group = rank_group_of_[rank];
     if (group == index_of_group.size()) {
       index_of_group.push_back(index_of_[rank]);
     }
     index_of_[rank] = index_of_group[group];
-    ++t_.multiplicity[static_cast<size_t>(index_of_[rank])];
+    ++t_.multiplicity[index_of_[rank]];
   }
 }
 
-int32_t TablesBuilder::table_of(ClassId cls, size_t device) {
-  if (device == 0) return static_cast<int32_t>(cls.value());
+TableId TablesBuilder::table_of(ClassId cls, size_t device) {
+  if (device == 0) return cls.value();
   const auto [known, fresh] = tables_.try_emplace({cls, device}, std::ssize(t_.classes));
   if (fresh) {
     ClassTable table = t_.classes[cls];
@@ -228,21 +225,20 @@ void TablesBuilder::lay_out_groups() {
   t_.instances.resize(p_.groups.size());
   t_.instance_of.assign(p_.groups.size() * n, kNone);
   for (const int32_t rank : t_.ranks) {
-    for (const int32_t number : communicators_of_[static_cast<size_t>(rank)]) {
-      const Communicator& communicator = communicators_[static_cast<size_t>(number)];
-      const size_t row = static_cast<size_t>(communicator.group.value()) * n;
-      if (t_.instance_of[row + static_cast<size_t>(index_of_[rank])] != kNone) continue;
+    for (const Id<Communicator> id : communicators_of_[rank]) {
+      const Communicator& communicator = communicators_[id];
+      if (t_.instance(communicator.group, index_of_[rank]) != kNone) continue;
       Instance instance;
       instance.shape = communicator.shape;
       if (contention_.has_links()) {
         instance.uses = contention_.uses(communicator.flow, t_.deduplicated);
       }
-      const int32_t id = static_cast<int32_t>(t_.instances[communicator.group].size());
+      const InstanceId made = t_.instances[communicator.group].size();
       for (int32_t member : communicator.ranks) {
-        const int32_t index = index_of_[member];
-        if (t_.ranks[static_cast<size_t>(index)] != member) continue;
+        const RankIndex index = index_of_[member];
+        if (t_.ranks[index] != member) continue;
         instance.members.push_back(index);
-        t_.instance_of[row + static_cast<size_t>(index)] = id;
+        t_.instance_of[t_.entry(communicator.group, index)] = made;
       }
       t_.instances[communicator.group].push_back(std::move(instance));
     }
@@ -250,8 +246,7 @@ void TablesBuilder::lay_out_groups() {
   t_.num_shared_links = contention_.num_links();
   for (size_t ch = 0; ch < t_.channel_group.size(); ++ch) {
     t_.channel_base.push_back(t_.channel_states);
-    t_.channel_states +=
-        t_.channel_length[ch] * static_cast<int64_t>(t_.instances[t_.channel_group[ch]].size());
+    t_.channel_states += t_.channel_length[ch] * std::ssize(t_.instances[t_.channel_group[ch]]);
   }
 }
 
@@ -271,18 +266,18 @@ void TablesBuilder::lay_out_links() {
     }
   }
   for (const auto& [link, id] : links_) {
-    for (size_t i = 0; i < n; ++i) {
+    for (RankIndex i = 0; i < n; ++i) {
       if (used[t_.cls[i]][id]) {
-        t_.link_peer[id * n + i] = index_of_[peer(t_.ranks[i], link)];
+        t_.link_peer[t_.entry(id, i)] = index_of_[peer(t_.ranks[i], link)];
       }
     }
   }
-  for (size_t i = 0; i < n; ++i) {
-    for (const int32_t number : sends_of_[static_cast<size_t>(t_.ranks[i])]) {
-      const PeerPair& pair = pairs_[static_cast<size_t>(number)];
-      t_.link_shape[pair.link * n + i] = pair.shape;
+  for (RankIndex i = 0; i < n; ++i) {
+    for (const Id<PeerPair> id : sends_of_[t_.ranks[i]]) {
+      const PeerPair& pair = pairs_[id];
+      t_.link_shape[t_.entry(pair.link, i)] = pair.shape;
       if (!t_.link_uses.empty()) {
-        t_.link_uses[pair.link * n + i] = contention_.uses(pair.flow, t_.deduplicated);
+        t_.link_uses[t_.entry(pair.link, i)] = contention_.uses(pair.flow, t_.deduplicated);
       }
     }
   }

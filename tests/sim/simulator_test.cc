@@ -83,7 +83,7 @@ TEST(Simulator, HeterogeneousNodesRunAtTheirOwnSpeed) {
   EXPECT_NEAR(r.peak_flops, 0.75e12, 1);
   EXPECT_EQ(r.provenance.analytic, 1);
 
-  // Ranks of one class on different nodes are of two kinds, and wait for the slowest.
+  // Ranks of one class on different nodes are in two groups, and wait for the slowest.
   Maker m({{"dp", 4}});
   const TaskId f = m.work(0, "linear", 1);
   m.collective(0, {"dp"}, 1, {f});
