@@ -65,16 +65,16 @@ TEST(Contention, ViewsDistinguishFlowsByTheirSharers) {
     flow.peaks.push_back(peak);
     return contention.add(flow);
   };
-  const int32_t alone = add(0, 4, 0);
-  const int32_t other = add(1, 5, 0);
-  const int32_t first = add(2, 6, 0);
-  const int32_t second = add(2, 6, 1);
+  const Contention::FlowId alone = add(0, 4, 0);
+  const Contention::FlowId other = add(1, 5, 0);
+  const Contention::FlowId first = add(2, 6, 0);
+  const Contention::FlowId second = add(2, 6, 1);
   contention.drop_never_full_links();
   EXPECT_EQ(contention.num_links(), 2);
   const std::vector<int32_t> views = contention.views({0, 0, 0, 1});
-  EXPECT_EQ(views[size_t(alone)], views[size_t(other)]);
-  EXPECT_NE(views[size_t(alone)], views[size_t(first)]);
-  EXPECT_EQ(views[size_t(first)], views[size_t(second)]);
+  EXPECT_EQ(views[alone], views[other]);
+  EXPECT_NE(views[alone], views[first]);
+  EXPECT_EQ(views[first], views[second]);
   EXPECT_EQ(contention.uses(first, false).size(), 2u);  // of both adapters
   EXPECT_EQ(contention.uses(first, true).size(), 1u);   // which have equal sharers
   EXPECT_TRUE(contention.uses(alone, true).empty());
