@@ -14,11 +14,11 @@
 namespace hocket::sim {
 namespace {
 
-std::string ms(int64_t ns) { return human_time(static_cast<double>(ns) * 1e-9); }
+std::string ms(int64_t ns) { return human_time(1e-9 * ns); }
 
 std::string percent(int64_t part, int64_t whole) {
   if (whole <= 0) return "0.0 %";
-  return fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  return fmt::format("{:.1f} %", 100.0 * part / whole);
 }
 
 /// Formats a rate as "233 GFLOP/s".
@@ -81,7 +81,7 @@ std::string interval_text(const SimReport& report) {
     return fmt::format("none: the timings spread too much (+-{:.0f} %); is the machine busy?",
                        100 * report.provenance.error);
   }
-  const double seconds = static_cast<double>(report.step_ns) * 1e-9;
+  const double seconds = 1e-9 * report.step_ns;
   return fmt::format(
       "{} to {} (+-{:.1f} %: spread of timings and held-out error of interpolation, over "
       "{:.0f} % of the time)",
@@ -106,9 +106,8 @@ std::string longest_text(const PathEntry& entry) {
       entry.moves.empty()
           ? ""
           : fmt::format("{}{}, ", entry.gradients ? "gradient of " : "", entry.moves);
-  return fmt::format("{}: {}{} over {} ranks {}", entry.name, what,
-                     human_bytes(static_cast<double>(entry.bytes)), entry.group_ranks,
-                     entry.between_nodes ? "between nodes" : "in a node");
+  return fmt::format("{}: {}{} over {} ranks {}", entry.name, what, human_bytes(entry.bytes),
+                     entry.group_ranks, entry.between_nodes ? "between nodes" : "in a node");
 }
 
 std::string path_text(const SimReport& report) {
@@ -125,8 +124,8 @@ std::string path_text(const SimReport& report) {
 static std::string what_if_text(const SimReport& report) {
   std::string out = "What if\n";
   for (const WhatIf& answer : report.what_if) {
-    const double change = static_cast<double>(answer.step_ns - report.step_ns) /
-                          static_cast<double>(std::max<int64_t>(1, report.step_ns));
+    const double change =
+        1.0 * (answer.step_ns - report.step_ns) / std::max<int64_t>(1, report.step_ns);
     out +=
         fmt::format("  {} {:.6g} times faster: step time {} ({:+.1f} %); {} of {} tasks replayed\n",
                     answer.what, answer.times, ms(answer.step_ns), 100 * change,
@@ -194,8 +193,7 @@ std::string to_text(const Program& program, const SimReport& report) {
   fmt::format_to(to, "\nMemory per rank, planned\n");
   for (size_t c = 0; c < report.memory.size(); ++c) {
     fmt::format_to(to, "  {:<22} {:>10}  ({})\n", program.classes[c].name,
-                   human_bytes(static_cast<double>(report.memory[c].total())),
-                   program::parts_text(report.memory[c]));
+                   human_bytes(report.memory[c].total()), program::parts_text(report.memory[c]));
   }
   if (const std::string memory = report.memory_limit_text(); !memory.empty()) {
     fmt::format_to(to, "  {} {}\n", report.fits() ? "fits in" : "DOES NOT FIT in", memory);
@@ -218,7 +216,7 @@ std::string to_text(const Program& program, const SimReport& report) {
 std::string to_json(const Program& program, const SimReport& report) {
   // The same facts as to_text, for scripts: seconds as numbers, every replayed rank instead of the
   // first 16, and no key where nothing is known (tokens, FLOPs).
-  const auto s = [](int64_t ns) { return static_cast<double>(ns) / 1e9; };
+  const auto s = [](int64_t ns) { return ns / 1e9; };
   JsonWriter json({.indent = 2});
   json.object().member("step_s", s(report.step_ns)).member("step_ns", report.step_ns);
   json.member("calibrated", report.calibrated)

@@ -62,7 +62,7 @@ std::string to_text(const ScheduleReport& report) {
     work = std::max(work, rank.busy);
     for (const ScheduleCell& cell : rank.cells) {
       if (cell.end > cell.begin) {
-        const auto room = static_cast<double>(label_of(cell, with_stage).size() + 1);
+        const double room = label_of(cell, with_stage).size() + 1;
         scale = std::max(scale, room / (cell.end - cell.begin));
       }
     }
@@ -80,10 +80,10 @@ std::string to_text(const ScheduleReport& report) {
   }
   text += '\n';
   for (size_t rank = 0; rank < report.ranks.size(); ++rank) {
-    std::string line(static_cast<size_t>(std::llround(report.step * scale)), '.');
+    std::string line(std::llround(report.step * scale), '.');
     for (const ScheduleCell& cell : report.ranks[rank].cells) {
-      const auto begin = static_cast<size_t>(std::llround(cell.begin * scale));
-      const auto end = static_cast<size_t>(std::llround(cell.end * scale));
+      const size_t begin = std::llround(cell.begin * scale);
+      const size_t end = std::llround(cell.end * scale);
       if (end == begin) continue;
       std::string shown = label_of(cell, with_stage).substr(0, end - begin);
       shown.resize(end - begin, '-');
@@ -133,20 +133,20 @@ std::string to_svg(const ScheduleReport& report) {
     }
   };
   const double width = kLeft + kUnit * report.step + 8;
-  const double height = kTop + kRow * static_cast<double>(report.ranks.size()) + 8;
+  const double height = kTop + kRow * report.ranks.size() + 8;
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
       "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"sans-serif\" font-size=\"10\">\n"
       "<text x=\"4\" y=\"16\" font-size=\"12\">step {2:.6g}, bubble {3:.1f} %</text>\n",
       width, height, report.step, 100 * report.bubble);
   for (size_t rank = 0; rank < report.ranks.size(); ++rank) {
-    const double top = kTop + kRow * static_cast<double>(rank);
+    const double top = kTop + kRow * rank;
     svg += fmt::format("<text x=\"4\" y=\"{:.1f}\">rank {}</text>\n", top + kRow / 2 + 3, rank);
     for (const ScheduleCell& cell : report.ranks[rank].cells) {
-      const double share = (kRow - 4) / static_cast<double>(cell.actions.size());
+      const double share = (kRow - 4) / cell.actions.size();
       for (size_t i = 0; i < cell.actions.size(); ++i) {
         const double x = kLeft + kUnit * cell.begin;
-        const double y = top + share * static_cast<double>(i);
+        const double y = top + share * i;
         svg += fmt::format(
             "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\" "
             "stroke=\"#555\" stroke-width=\"0.5\"/><text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",

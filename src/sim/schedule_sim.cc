@@ -80,7 +80,7 @@ class ScheduleProgram {
         stages_(stages),
         micro_batches_(micro_batches),
         costs_(costs) {
-    const int ranks = static_cast<int>(schedule.ranks.size());
+    const int ranks = std::ssize(schedule.ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       for (const Action& action : schedule.ranks[rank]) {
         rank_of_[key(action.kind, action.stage, action.micro_batch)] = rank;
@@ -183,7 +183,7 @@ double peak_live(const std::vector<Action>& row, int ranks, int stages) {
     most = std::max(most, live);
     live -= action.kind == 'B' || action.kind == 'W' ? 1 : 0;
   }
-  return static_cast<double>(most) * ranks / stages;
+  return 1.0 * most * ranks / stages;
 }
 
 }  // namespace
@@ -232,16 +232,15 @@ ScheduleReport simulate_schedule(const Schedule& schedule, int stages, int micro
   report.stages = stages;
   report.micro_batches = micro_batches;
   report.costs = costs;
-  report.step = static_cast<double>(replayed.end_ns) / kTicksPerUnit;
+  report.step = replayed.end_ns / kTicksPerUnit;
   double busy = 0;
-  const int ranks = static_cast<int>(schedule.ranks.size());
+  const int ranks = std::ssize(schedule.ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     ScheduleRank& row = report.ranks.emplace_back();
     for (auto& [task, actions] : made.cells[rank]) {
-      const size_t at = static_cast<size_t>(replayed.base[rank]) + task;
-      row.cells.push_back({std::move(actions),
-                           static_cast<double>(replayed.start_ns[at]) / kTicksPerUnit,
-                           static_cast<double>(replayed.end_of_ns[at]) / kTicksPerUnit});
+      const size_t at = replayed.base[rank] + task;
+      row.cells.push_back({std::move(actions), replayed.start_ns[at] / kTicksPerUnit,
+                           replayed.end_of_ns[at] / kTicksPerUnit});
       row.busy += row.cells.back().end - row.cells.back().begin;
     }
     row.peak_live = peak_live(schedule.ranks[rank], ranks, stages);

@@ -78,7 +78,7 @@ class ModelDurations : public Durations {
 
   int32_t shape_of(std::span<const int32_t> ranks) override {
     const GroupShape shape = costs_.cluster().shape(ranks);
-    return shapes_.emplace(shape, static_cast<int32_t>(shapes_.size())).first->second;
+    return shapes_.emplace(shape, shapes_.size()).first->second;
   }
 
   int64_t transfer_ns(ClassId cls, TaskId task, int32_t shape) override {
@@ -95,7 +95,7 @@ class ModelDurations : public Durations {
     Demand& demand = it->second;
     if (!fresh) return demand;
     const cost::LinkLoad load = costs_.load(kind_of(cls, task), inter, known_shape(shape));
-    demand.data_ns = std::llround(static_cast<double>(ns) * load.data);
+    demand.data_ns = std::llround(ns * load.data);
     demand.latency_ns = ns - demand.data_ns;
     if (demand.data_ns == 0) return demand;
     demand.share = load.share;
@@ -112,8 +112,7 @@ class ModelDurations : public Durations {
     }
     const uint32_t added_to = asked.accumulate.bits();
     const bool inter = program::is_between_nodes(asked.lane);
-    const auto [it, fresh] =
-        transfers_.try_emplace({asked.kind, static_cast<int32_t>(added_to), inter, shape});
+    const auto [it, fresh] = transfers_.try_emplace({asked.kind, added_to, inter, shape});
     if (fresh) {
       it->second = costs_.transfer(kind_of(cls, task), added_to, inter, known_shape(shape));
     }
@@ -164,7 +163,7 @@ class ModelDurations : public Durations {
         most = std::max(most, buffer.expected_bytes);
       }
     }
-    return most == 0 ? otherwise : std::llround(static_cast<double>(most) / program::kExpectedRows);
+    return most == 0 ? otherwise : std::llround(most / program::kExpectedRows);
   }
 
   const GroupShape& known_shape(int32_t shape) const {
@@ -188,7 +187,7 @@ class ModelDurations : public Durations {
   std::vector<int64_t> more_launches_;                           // per kind; -1: not yet computed
   std::vector<std::vector<int32_t>> stages_;                     // per class
   std::map<GroupShape, int32_t> shapes_;
-  std::map<std::tuple<program::KindId, int32_t, bool, int32_t>, TaskCost> transfers_;
+  std::map<std::tuple<program::KindId, uint32_t, bool, int32_t>, TaskCost> transfers_;
   std::map<std::tuple<program::KindId, int64_t, bool, int32_t>, Demand> demands_;  // by duration
 };
 
@@ -253,7 +252,7 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
         }
         cost = durations.transfer(cls, id, it->second);
       }
-      const double ns = ranks[c] * static_cast<double>(cost.ns);
+      const double ns = ranks[c] * cost.ns;
       total[place_of(cost.provenance)] += ns;
       if (cost.error >= 0) {
         judged += ns;
@@ -411,7 +410,7 @@ RepeatedExchange repeated_exchange_of(const Program& program, ClassId id,
       }
       repeated.ns += durations.transfer(id, i, shape->second).ns;
       ++repeated.count;
-      repeated.repeated = program.kind(cls.tasks[static_cast<size_t>(made)]).op;
+      repeated.repeated = program.kind(cls.tasks[made]).op;
       repeated.exchange = kind.op;
     }
     for (const program::BufferId out : task.out) {
@@ -442,8 +441,7 @@ std::string repeated_exchanges(const Program& program, ModelDurations& durations
   return fmt::format(
       "plan.recompute: selective repeats {}, and with it {} {} between nodes, {} of a rank's "
       "step; try plan.recompute_ops: [{}], which keeps its output at the cost of memory",
-      most.repeated, most.count, most.exchange, human_time(static_cast<double>(most.ns) * 1e-9),
-      join(others, ", "));
+      most.repeated, most.count, most.exchange, human_time(1e-9 * most.ns), join(others, ", "));
 }
 
 void add_notes(const Program& program, const CostModel& costs, ModelDurations& durations,
@@ -482,8 +480,7 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
     if (const auto excess = report.memory_limits(c).exceeded_by(report.memory[c])) {
       report.notes.push_back(fmt::format("does not fit: {} needs {} of {}",
                                          program::stage_name(program.classes[c]),
-                                         human_bytes(static_cast<double>(excess->needed)),
-                                         human_bytes(static_cast<double>(excess->there))));
+                                         human_bytes(excess->needed), human_bytes(excess->there)));
     }
   }
   if (!program::is_planned(program)) {
@@ -512,7 +509,7 @@ void describe_devices(const cost::Cluster& cluster, int32_t world, SimReport& re
   for (size_t kind = 0; kind < ranks.size(); ++kind) {
     if (ranks[kind] == 0) continue;
     const cost::Cluster alike = cluster.all_of(kind);
-    const double share = static_cast<double>(ranks[kind]) / world;
+    const double share = 1.0 * ranks[kind] / world;
     report.peak_flops += alike.peak_flops(report.dtype) * share;
     report.price += alike.device.price.value * share;
   }
@@ -536,12 +533,11 @@ std::string SimReport::memory_limit_text() const {
   if (device_memory.empty()) return "";
   const auto [least, most] = std::minmax_element(device_memory.begin(), device_memory.end());
   if (memory_budget > 0 && (*least <= 0 || memory_budget < *least)) {
-    return human_bytes(static_cast<double>(memory_budget)) + " per rank (cluster.memory_budget)";
+    return human_bytes(memory_budget) + " per rank (cluster.memory_budget)";
   }
   if (*least <= 0) return "";
-  const std::string text = human_bytes(static_cast<double>(*least));
-  return (*least == *most ? text : text + " to " + human_bytes(static_cast<double>(*most))) +
-         " per device";
+  const std::string text = human_bytes(*least);
+  return (*least == *most ? text : text + " to " + human_bytes(*most)) + " per device";
 }
 
 int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster) {
@@ -574,9 +570,9 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   ReplayOptions replay_options;
   replay_options.all_ranks = options.all_ranks;
   replay_options.record = options.record;
-  replay_options.devices_per_node = static_cast<int32_t>(cluster.devices_per_node);
-  replay_options.cores_per_node = static_cast<int32_t>(cluster.cores_per_node);
-  replay_options.threads_per_rank = static_cast<int32_t>(costs.threads());
+  replay_options.devices_per_node = cluster.devices_per_node;
+  replay_options.cores_per_node = cluster.cores_per_node;
+  replay_options.threads_per_rank = costs.threads();
   replay_options.compute_beside_transfer = cluster.device.overlap.compute.value;
   replay_options.transfer_beside_compute = cluster.device.overlap.communication.value;
   replay_options.launch_ns = std::llround(cluster.device.host_launch.value * 1e9);
@@ -595,7 +591,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   report.dtype = product_dtype(program);
   report.ranks = world;
   report.stages = program::num_stages(program);
-  report.replayed_ranks = static_cast<int32_t>(result.ranks.size());
+  report.replayed_ranks = std::ssize(result.ranks);
   report.replayed_tasks = result.num_tasks;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
     report.tasks += std::ssize(program.classes[cls].tasks) * program.num_ranks(cls);
@@ -603,12 +599,12 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   report.step_ns = result.end_ns;
   report.tokens = options.tokens;
   report.model_flops = options.model_flops;
-  const double seconds = static_cast<double>(result.end_ns) * 1e-9;
+  const double seconds = 1e-9 * result.end_ns;
   const double cores = cluster.cores_per_node > 0 ? static_cast<double>(costs.threads()) : 1;
   describe_devices(cluster, world, report);
   report.peak_flops *= cores;
   if (seconds > 0) {
-    report.tokens_per_s = static_cast<double>(options.tokens) / seconds;
+    report.tokens_per_s = options.tokens / seconds;
     report.flops_per_s_per_rank = options.model_flops / seconds / world;
     report.mfu = report.flops_per_s_per_rank / report.peak_flops;
   }
