@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and checking cluster files.
+// Reading and validation of cluster files.
 #include "cost/cluster.h"
 
 #include <fmt/format.h>
@@ -21,14 +21,14 @@
 namespace hocket::cost {
 namespace {
 
-/// Every constant of a cluster with its path.
-struct Seen {
+/// A constant of a cluster with its path.
+struct NamedConstant {
   std::string path;
   double value;
   const std::string* source;
 };
 
-/// Those of a link class: add(path, constant).
+/// Calls add(path, constant) for every constant of a link class.
 template <class Add>
 void add_link(const std::string& path, const Link& link, const Add& add) {
   add(path + ".latency", link.latency);
@@ -48,8 +48,8 @@ void add_link(const std::string& path, const Link& link, const Add& add) {
   add_curve(".message", link.message);
 }
 
-std::vector<Seen> constants(const Cluster& cluster) {
-  std::vector<Seen> all;
+std::vector<NamedConstant> constants(const Cluster& cluster) {
+  std::vector<NamedConstant> all;
   const auto add = [&](const std::string& path, const auto& constant) {
     all.push_back({path, constant.value, &constant.source});
   };
@@ -91,9 +91,9 @@ std::vector<Seen> constants(const Cluster& cluster) {
 
 namespace {
 
-/// How ranks lie on sets of so many devices each.
+/// Returns the spread of ranks over consecutive sets of `devices` devices each.
 Spread spread_of(std::span<const int32_t> ranks, int32_t devices) {
-  // Ranks come in order, so that a set's members are neighbours; a send may come in reverse.
+  // Ranks are ascending, so the members of a set are neighbours; a send may be descending.
   std::vector<int32_t> sets;
   sets.reserve(ranks.size());
   for (int32_t rank : ranks) {
@@ -177,7 +177,7 @@ Cluster Cluster::all_of(size_t kind) const {
 
 namespace {
 
-/// Of two constants the one that is better, the greater or the smaller one.
+/// Keep the better of two constants: the greater or the smaller one.
 template <Unit kUnit>
 void keep_greater(Constant<kUnit>* best, const Constant<kUnit>& other) {
   if (other.value > best->value) {
@@ -200,7 +200,7 @@ void keep_better(Peak* best, const Peak& other) {
   keep_greater(&best->f64, other.f64);
 }
 
-/// A curve that says all is reached, or nothing: no device does better.
+/// A curve is replaced by its highest share, so that no device does better at any size.
 void keep_better(Efficiency* best, const Efficiency& other) {
   const auto highest = [](const Fraction& share, const ShareCurve& curve) {
     return curve.given() ? *std::max_element(curve.share.begin(), curve.share.end()) : share.value;
@@ -215,7 +215,7 @@ void keep_better(Efficiency* best, const Efficiency& other) {
   keep(&best->memory, &best->memory_by_bytes, other.memory, other.memory_by_bytes);
 }
 
-/// Of hosts of which nothing is known nothing can be done.
+/// Hosts without constants are left out: they can run nothing.
 void keep_better(Host* best, const Host& other) {
   if (!best->given()) {
     *best = other;
@@ -243,8 +243,9 @@ void keep_better(Device* best, const Device& other) {
   keep_better(&best->efficiency, other.efficiency);
 }
 
-/// Both without what refines them, which could only make them slower, or for some sizes faster by
-/// a bandwidth of its own.
+/// Keeps the higher bandwidth and the lower latency of two links, over all their curves.
+/// Refinements are dropped: they could only slow the link down, or exceed its bandwidth for some
+/// sizes.
 void keep_better(Link* best, const Link& other) {
   const auto widest = [](const Link& link) {
     double bandwidth = link.bytes_per_s();
@@ -284,35 +285,36 @@ void scale_link(double bandwidth, Link* link) {
 
 using Files = std::vector<std::filesystem::path>;
 
-Cluster read_through(const std::filesystem::path& path, const std::vector<std::string>& overrides,
-                     const Files& from);
+Cluster read_cluster_file(const std::filesystem::path& path,
+                          const std::vector<std::string>& overrides, const Files& from);
 
-/// Error: a file that is being read names one that leads back to it.
-Files and_then(Files from, const std::filesystem::path& path) {
+/// Appends a file to those being read. Throws Error if it is among them: a cycle of references.
+Files append_file(Files from, const std::filesystem::path& path) {
   const std::filesystem::path whole = std::filesystem::weakly_canonical(path);
   const auto again = std::find(from.begin(), from.end(), whole);
   if (again != from.end()) {
-    std::string circle;
+    std::string cycle;
     for (auto at = again; at != from.end(); ++at) {
-      circle += at->filename().string() + " -> ";
+      cycle += at->filename().string() + " -> ";
     }
-    fail(path.string(), "its unlike nodes lead back to itself: {}{}; expected files without circle",
-         circle, whole.filename().string());
+    fail(path.string(), "the files named by unlike form a cycle: {}{}; expected none", cycle,
+         whole.filename().string());
   }
   from.push_back(whole);
   return from;
 }
 
-/// Gives nodes that are unlike the rest their devices and links. `folder`: which names of files
-/// are relative to; `from`: the files that are being read.
+/// Fills in the devices and links of heterogeneous nodes. `folder`: base of relative file names;
+/// `from`: the files being read.
 void fill_in_unlike(const std::filesystem::path& folder, const Files& from, Cluster* cluster) {
   for (UnlikeNodes& nodes : cluster->unlike) {
     nodes.device = cluster->device;
     nodes.links = cluster->links;
     if (!nodes.cluster.empty()) {
-      const Cluster other = read_through(folder / nodes.cluster, {}, from);
+      const Cluster other = read_cluster_file(folder / nodes.cluster, {}, from);
       if (other.this_machine || other.cores_per_node > 0 || cluster->cores_per_node > 0) {
-        fail(cluster->name, "unlike nodes of {}: ranks share cores there or here; try speed",
+        fail(cluster->name,
+             "unlike names {}, and ranks share cores there or here; try unlike.speed",
              nodes.cluster);
       }
       nodes.device = other.device;
@@ -324,9 +326,9 @@ void fill_in_unlike(const std::filesystem::path& folder, const Files& from, Clus
   }
 }
 
-Cluster read_through(const std::filesystem::path& path, const std::vector<std::string>& overrides,
-                     const Files& from) {
-  const Files files = and_then(from, path);
+Cluster read_cluster_file(const std::filesystem::path& path,
+                          const std::vector<std::string>& overrides, const Files& from) {
+  const Files files = append_file(from, path);
   Cluster cluster;
   read_config(cluster, path.string(), overrides);
   cluster.validate(path.string());
@@ -385,8 +387,8 @@ double Cluster::uplink(const Level& level) const {
 }
 
 double Cluster::peak_flops(graph::DType dtype) const {
-  // Types of one width share matrix units, and so a peak: both 8-bit ones, and both of 16 bits.
-  // What the cluster does not give is an error, since no other peak stands for it.
+  // Types of one width share matrix units, hence a peak: both 8-bit types, and both 16-bit types. A
+  // missing peak is an error, since no other one can stand in for it.
   using graph::DType;
   double value = 0;
   const char* key = "";
@@ -414,7 +416,7 @@ double Cluster::peak_flops(graph::DType dtype) const {
       key = "f64";
       break;
     default:
-      fail(name, "the arithmetic of {} has no peak; expected a floating-point type",
+      fail(name, "no peak for arithmetic in {}; expected a floating-point type",
            graph::to_string(dtype));
   }
   if (value <= 0) {
@@ -426,9 +428,9 @@ double Cluster::peak_flops(graph::DType dtype) const {
 
 namespace {
 
-/// No machine has such a constant, but a number without its unit is read as seconds, bytes or bytes
-/// per second.
-void expect_unit(const Seen& constant, const std::string& where) {
+/// Throws Error for values that no machine has: a number without its unit is read as seconds, bytes
+/// or bytes per second.
+void expect_unit(const NamedConstant& constant, const std::string& where) {
   const auto ends_with = [&](std::string_view end) { return constant.path.ends_with(end); };
   const double value = constant.value;
   if (value <= 0) return;
@@ -453,15 +455,15 @@ void expect_unit(const Seen& constant, const std::string& where) {
 }  // namespace
 
 void Cluster::validate(const std::string& where) const {
-  if (devices_per_node > kMostDevices / nodes) {
+  if (devices_per_node > kMaxDevices / nodes) {
     fail(where, "{} nodes of {} devices; expected at most 16 M ranks", nodes, devices_per_node);
   }
-  if (cores_per_node > kMostDevices) {
+  if (cores_per_node > kMaxDevices) {
     fail(where, "cores_per_node is {}; expected at most 16 M", cores_per_node);
   }
-  // A constant must be given unless there is a default for it, or nothing here could ask for it:
-  // links of a cluster of one device, links between nodes of a cluster of one.
-  for (const Seen& constant : constants(*this)) {
+  // A constant is required unless it has a default or nothing can use it: links of a cluster of one
+  // device, links between nodes of a cluster of one node.
+  for (const NamedConstant& constant : constants(*this)) {
     const bool share = constant.path.find("efficiency") != std::string::npos;
     const bool refines = constant.path.starts_with("topology") ||
                          std::count(constant.path.begin(), constant.path.end(), '.') > 2 ||
@@ -533,7 +535,7 @@ std::vector<std::pair<const char*, const ShareCurve*>> curves_of(const Efficienc
 void Cluster::validate_curves(const std::string& where) const {
   for (const auto& [name, curve] : curves_of(device.efficiency)) {
     if (curve->size.size() != curve->share.size()) {
-      fail(where, "device.efficiency.{} has {} sizes and {} shares; expected as many", name,
+      fail(where, "device.efficiency.{} has {} sizes and {} shares; expected equal numbers", name,
            curve->size.size(), curve->share.size());
     }
     for (size_t i = 0; i < curve->size.size(); ++i) {
@@ -556,7 +558,7 @@ void Cluster::validate_ops(const std::string& where) const {
   };
   const auto expect_op = [&](const std::string& key, const std::string& op, bool or_message) {
     if (!ops::find_or_null(op) && !(or_message && is_message(op))) {
-      fail(where, "{} names the op {}; expected one of the registry that is no {}", key, op,
+      fail(where, "{} names the op {}; expected a registered op that is no {}", key, op,
            or_message ? "collective" : "communication");
     }
   };
@@ -585,7 +587,7 @@ void Cluster::validate_measured(const std::string& where) const {
     const MeasuredTimes& times = measured[i];
     const std::string path = fmt::format("measured.{}", i);
     if (times.bytes.empty() || times.bytes.size() != times.us.size()) {
-      fail(where, "{} has {} sizes and {} times; expected as many, at least one", path,
+      fail(where, "{} has {} sizes and {} times; expected equal numbers, at least one", path,
            times.bytes.size(), times.us.size());
     }
     for (size_t k = 0; k < times.bytes.size(); ++k) {
@@ -600,7 +602,8 @@ void Cluster::validate_measured(const std::string& where) const {
 }
 
 void Cluster::validate_levels(const std::string& where) const {
-  // Links first; then levels from the inside out, of which each holds whole ones of that below.
+  // Links come first, then levels from the inside out; each level holds whole sets of the one
+  // below.
   for (const auto& [name, link] : {std::pair{"intra", &links.intra}, {"inter", &links.inter}}) {
     for (const Curve* curve : {&link->short_messages, &link->tree, &link->direct, &link->message}) {
       const bool any =
@@ -614,8 +617,8 @@ void Cluster::validate_levels(const std::string& where) const {
     fail(where, "topology.adapters_per_node is {}; expected at most the {} devices of a node",
          topology.adapters_per_node, devices_per_node);
   }
-  if (topology.levels.size() > kMostLevels) {
-    fail(where, "topology.levels has {}; expected at most {}", topology.levels.size(), kMostLevels);
+  if (topology.levels.size() > kMaxLevels) {
+    fail(where, "topology.levels has {}; expected at most {}", topology.levels.size(), kMaxLevels);
   }
   int64_t below = 1;
   for (size_t i = 0; i < topology.levels.size(); ++i) {
@@ -627,12 +630,13 @@ void Cluster::validate_levels(const std::string& where) const {
     const bool inside = level.devices < devices_per_node;
     if (level.devices <= below || level.devices % below != 0 ||
         (inside && devices_per_node % level.devices != 0) || level.devices == devices_per_node) {
-      fail(where,
-           "{}.devices is {}; expected a multiple of the {} below, and no node's {} (those are "
-           "links.inter)",
-           path, level.devices, below, devices_per_node);
+      fail(
+          where,
+          "{}.devices is {}; expected a multiple of the {} of the level below, and not a node's {} "
+          "(links.inter describes nodes)",
+          path, level.devices, below, devices_per_node);
     }
-    if (level.devices > kMostDevices) {
+    if (level.devices > kMaxDevices) {
       fail(where, "{}.devices is {}; expected at most 16 M", path, level.devices);
     }
     if ((level.bandwidth.value > 0) == (level.oversubscription.value > 0)) {
@@ -645,10 +649,12 @@ void Cluster::validate_levels(const std::string& where) const {
 
 void Cluster::validate_unlike(const std::string& where) const {
   if (!unlike.empty() && this_machine) {
-    fail(where, "this_machine has unlike nodes; expected none, since it is one node");
+    fail(where,
+         "this_machine is true and unlike is given; expected no unlike, since the machine is one "
+         "node");
   }
-  if (unlike.size() > kMostUnlike) {
-    fail(where, "unlike has {} entries; expected at most {}", unlike.size(), kMostUnlike);
+  if (unlike.size() > kMaxUnlike) {
+    fail(where, "unlike has {} entries; expected at most {}", unlike.size(), kMaxUnlike);
   }
   int64_t next = 0;
   for (size_t i = 0; i < unlike.size(); ++i) {
@@ -658,7 +664,7 @@ void Cluster::validate_unlike(const std::string& where) const {
            nodes_here.count, nodes_here.first, nodes - 1);
     }
     if (nodes_here.first < next) {
-      fail(where, "unlike.{} is from node {} on; expected {} at least: entries are in order", i,
+      fail(where, "unlike.{} begins at node {}; expected at least {}: entries are in order", i,
            nodes_here.first, next);
     }
     next = nodes_here.first + nodes_here.count;
@@ -695,7 +701,7 @@ std::vector<std::string> Cluster::unsourced() const {
       missing.push_back(fmt::format("measured.{}", i));
     }
   }
-  for (const Seen& constant : constants(*this)) {
+  for (const NamedConstant& constant : constants(*this)) {
     const bool given =
         constant.value > 0 && !((constant.path.find("efficiency") != std::string::npos ||
                                  constant.path.find("overlap") != std::string::npos) &&
@@ -708,13 +714,13 @@ std::vector<std::string> Cluster::unsourced() const {
 }
 
 Cluster read_cluster(const std::string& path, const std::vector<std::string>& overrides) {
-  // A name without its folder is likely that of one which comes with this program.
+  // A name without a folder probably means one of the shipped clusters.
   if (path.find('/') == std::string::npos && !file_exists(path)) {
     fail(path,
-         "cannot be opened: there is no such file; those that come with Hocket are in "
+         "no such file; the clusters that come with Hocket are in "
          "configs/clusters, e.g. configs/clusters/h100-64x8.yaml");
   }
-  return read_through(path, overrides, {});
+  return read_cluster_file(path, overrides, {});
 }
 
 Cluster parse_cluster(std::string_view text, const std::string& name) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster file: identical devices on identical nodes, the links between devices and between
-// nodes, and the switches above and below them. Every hardware constant is written
-// `{value: 3.35TB/s, source: "where it comes from"}`; bandwidth is per direction. docs/cluster-files.md.
+// Cluster files: identical devices on identical nodes, the links between devices and between nodes,
+// and the switches above and below them. Every hardware constant is written `{value: 3.35TB/s,
+// source: "where it comes from"}`; bandwidth is per direction. docs/cluster-files.md.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace hocket::cost {
 
-/// A hardware constant in the base unit, and where it comes from. 0: not given.
+/// A hardware constant in the base unit, and its source. 0: not given.
 template <Unit kUnit>
 struct Constant {
   double value = 0;
@@ -38,103 +38,103 @@ struct Peak {
   Rate f4, f8, bf16, f32, f64;
   void fields(Fields& visit) {
     visit("f4", f4, "4-bit floating point with f32 accumulation, without structured sparsity");
-    visit("f8", f8, "the same of both 8-bit floating-point types");
-    visit("bf16", bf16, "the same of bfloat16 and half precision");
+    visit("f8", f8, "the same for both 8-bit floating-point types");
+    visit("bf16", bf16, "the same for bfloat16 and half precision");
     visit("f32", f32, "32-bit floating point");
     visit("f64", f64, "64-bit floating point");
   }
 };
 
-/// A share that grows with the size of a kernel: between two sizes it is linear in log(size),
-/// beyond them that of the nearest. Empty: not given.
+/// Fraction as a function of kernel size, linear in log(size) between the given sizes and constant
+/// beyond them. Empty: not given.
 struct ShareCurve {
   std::string source;
   std::vector<double> size, share;
   void fields(Fields& visit) {
     visit("source", source, "where the shares come from; mandatory in shipped files");
     visit("size", size, "FLOPs of a kernel, or bytes, ascending");
-    visit("share", share, "of the peak, reached at these sizes");
+    visit("share", share, "fractions of the peak that are reached at these sizes");
   }
   bool given() const { return !size.empty(); }
   double at(double of_size) const;
 };
 
-/// Reached share of the peak, by kind of kernel.
+/// Achieved fraction of the peak, by kind of kernel.
 struct Efficiency {
-  // What is not given is 1: the constant itself is what is reached.
+  // The default is 1: the constant is the achieved rate.
   Fraction matmul{1, ""}, attention{1, ""}, memory{1, ""};
-  /// In place of these, where given.
+  /// Curves that replace these fractions, where given.
   ShareCurve matmul_by_flops = {}, attention_by_flops = {}, memory_by_bytes = {};
   void fields(Fields& visit) {
     visit("matmul", matmul, "share of the arithmetic peak that matrix products reach");
     visit("attention", attention, "share of the arithmetic peak that attention reaches");
     visit("memory", memory, "share of the memory bandwidth that all other kernels reach");
-    visit("matmul_by_flops", matmul_by_flops, "the same by the size of a product");
-    visit("attention_by_flops", attention_by_flops, "the same by the size of an attention");
+    visit("matmul_by_flops", matmul_by_flops, "the same by the FLOPs of a product");
+    visit("attention_by_flops", attention_by_flops, "the same by the FLOPs of an attention");
     visit("memory_by_bytes", memory_by_bytes, "the same by the bytes that a kernel moves");
   }
 };
 
-/// How many times as long things take beside each other on one device: they share its memory and
-/// its units (Echo, arXiv 2412.12487, section 5, measures such factors). From 1.
+/// Slowdown factors (at least 1) of computation and communication that overlap on one device, where
+/// they share its memory and units (measured by Echo, arXiv 2412.12487, section 5).
 struct Overlap {
   Fraction compute{1, ""}, communication{1, ""};
   void fields(Fields& visit) {
     visit("compute", compute, "a kernel, while its device communicates: 1.3 is 30 % longer");
     visit("communication", communication,
-          "a transfer, while a device computes that is a member, or the sender");
+          "a transfer, while a member's or the sender's device computes");
   }
 };
 
-/// What scales and layouts of 8-bit floating-point operands cost beside their casts and products.
+/// Cost of the scales and layouts of 8-bit floating-point operands, beside their casts and
+/// products.
 struct Float8 {
   Fraction maxima, copies;
   void fields(Fields& visit) {
     visit("maxima", maxima,
-          "times that an operand is read before it is cast, for the maximum that its scale is of");
-    visit("copies", copies,
-          "times that a product writes an operand anew whose last dim is not the one that it adds "
-          "up over");
+          "number of times that an operand is read before its cast, to find the maximum for its "
+          "scale");
+    visit(
+        "copies", copies,
+        "number of times that a product copies an operand whose last dim it does not reduce over");
   }
 };
 
-/// Ops that the library has no kernel for: what is one task here, it does in several.
+/// Ops for which the library has no single kernel: one task here is several kernels there.
 struct SeveralKernels {
   std::vector<std::string> ops;
   int64_t kernels = 1;
   double traffic = 1;
   std::string source;
   void fields(Fields& visit) {
-    visit("ops", ops, "of the registry").required();
-    visit("kernels", kernels, "how many there are: each takes `launch`").min(1);
-    visit("traffic", traffic, "bytes that they move together, over those of the task's operands")
-        .min(1);
+    visit("ops", ops, "registered ops").required();
+    visit("kernels", kernels, "number of kernels, each of which takes `launch`").min(1);
+    visit("traffic", traffic, "their total bytes over those of the task's operands").min(1);
     visit("source", source, "where these numbers come from; mandatory in shipped files");
   }
 };
 
-/// Tasks whose result the host reads, or messages whose end it awaits, in the order of launches: it
-/// launches nothing meanwhile.
+/// Tasks whose result the host reads, and messages whose end it awaits, in the order of launches.
+/// It launches nothing meanwhile.
 struct HostReads {
   std::vector<std::string> ops;
   std::string source;
   void fields(Fields& visit) {
-    visit("ops", ops, "compute ops of the registry, send, recv");
+    visit("ops", ops, "registered compute ops, send, recv");
     visit("source", source, "where this is known from; mandatory in shipped files");
   }
 };
 
-/// The host of a device: what it does of a program itself (lane `host`), and copies between its
-/// memory and the device's (lanes `h2d` and `d2h`).
+/// Host of a device: the tasks that it runs itself (lane `host`), and copies between its memory and
+/// the device's (lanes `h2d` and `d2h`).
 struct Host {
   Bandwidth kernels;
   Bandwidth copies;
   Seconds copy_latency;
   void fields(Fields& visit) {
     visit("kernels", kernels,
-          "bytes that kernels read and write in a second on the cores that a device has of its "
-          "host");
-    visit("copies", copies, "between the memories of device and host, per direction");
+          "bytes/s that kernels read and write on a device's share of the host's cores");
+    visit("copies", copies, "bandwidth between the memories of device and host, per direction");
     visit("copy_latency", copy_latency, "added to each such copy");
   }
   bool given() const { return kernels.value > 0; }
@@ -156,39 +156,41 @@ struct Device {
   Efficiency efficiency;
   Dollars price;
   void fields(Fields& visit) {
-    visit("name", name, "what it is called").required();
+    visit("name", name, "name of the device").required();
     visit("memory", memory, "memory that a rank can use");
-    visit("memory_bandwidth", memory_bandwidth, "of the device memory");
+    visit("memory_bandwidth", memory_bandwidth, "bandwidth of the device memory");
     visit("launch", launch, "time added to every kernel");
     visit("host_launch", host_launch,
-          "time of the host per task that it launches, one after another; 0: it is never late");
-    visit(
-        "host_launch_expert", host_launch_expert,
-        "time of the host per expert of a grouped product, where each has a kernel of its own; 0: "
-        "one kernel does them all");
-    visit("host_reads", host_reads, "tasks whose result the host waits for; without: none");
-    visit("host", host, "what the host of a device does of a program; without: nothing");
-    visit("several", several, "ops that the library does in several kernels");
-    visit("overlap", overlap, "how much longer things take beside each other on the device");
-    visit("float8", float8, "what scales and layouts of 8-bit operands cost; without: nothing");
+          "time of the host per task launch, one after another; 0: launches take no time");
+    visit("host_launch_expert", host_launch_expert,
+          "time of the host per expert of a grouped product, if each has its own kernel; 0: one "
+          "kernel "
+          "for all");
+    visit("host_reads", host_reads, "tasks whose result the host waits for; default: none");
+    visit("host", host, "speed of a device's host; default: unknown");
+    visit("several", several, "ops that the library runs as several kernels");
+    visit("overlap", overlap,
+          "slowdown of computation and communication that overlap on the device");
+    visit("float8", float8, "cost of scales and layouts of 8-bit operands; default: none");
     visit("peak", peak, "arithmetic peak per element type");
-    visit("efficiency", efficiency, "reached shares of the peaks");
+    visit("efficiency", efficiency, "fractions of the peaks that kernels reach");
     visit("price", price, "US dollars per device and hour");
   }
 };
 
-/// How long a collective takes that sends `bytes` through a link: start + steps x latency + bytes /
-/// bandwidth x (1 + sqrt(half_size / bytes)). What is 0 costs nothing; a bandwidth of 0: not given.
+/// Duration of a collective that sends `bytes` through a link: start + steps x latency + bytes /
+/// bandwidth x (1 + sqrt(half_size / bytes)). A constant of 0 adds nothing; a bandwidth of 0: not
+/// given.
 struct Curve {
   Seconds start;
   Seconds latency;
   Bandwidth bandwidth;
   Bytes half_size;
   void fields(Fields& visit) {
-    visit("start", start, "once per transfer, whatever its steps");
+    visit("start", start, "once per transfer, for any number of steps");
     visit("latency", latency, "per step of an algorithm");
-    visit("bandwidth", bandwidth, "that large messages reach, per direction");
-    visit("half_size", half_size, "bytes through a link that reach half of the bandwidth");
+    visit("bandwidth", bandwidth, "bandwidth of large messages, per direction");
+    visit("half_size", half_size, "bytes through a link at which half of the bandwidth is reached");
   }
   bool given() const { return bandwidth.value > 0; }
 };
@@ -201,24 +203,24 @@ struct Link {
   Fraction efficiency{1, ""};
   Seconds start = {};
   Bytes half_size = {};
-  /// Another protocol, with less to wait for and less bandwidth, in which short transfers go:
-  /// NCCL's LL and LL128. The faster of the two is taken.
+  /// Protocol for short transfers, with lower latency and less bandwidth: NCCL's LL and LL128. The
+  /// faster of the two is used.
   Curve short_messages = {};
-  /// What the library reaches with another algorithm than a ring; not given: the same.
+  /// Curves of algorithms other than the ring; not given: as for rings.
   Curve tree = {}, direct = {}, message = {};
   void fields(Fields& visit) {
     visit("latency", latency, "time of an empty message, per step of an algorithm");
     visit("bandwidth", bandwidth, "per direction per device, or per adapter of a node");
     visit("efficiency", efficiency, "share of the bandwidth that large messages reach");
     visit("start", start, "time of a transfer before its first step");
-    visit("half_size", half_size, "bytes through a link that reach half of the bandwidth");
+    visit("half_size", half_size, "bytes through a link at which half of the bandwidth is reached");
     visit("short", short_messages, "the protocol of short messages (NCCL: LL), if there is one");
-    visit("tree", tree, "of trees, where they differ from rings");
-    visit("direct", direct, "of all-to-all exchanges, where they differ from rings");
-    visit("message", message, "of sends, where they differ from rings");
+    visit("tree", tree, "curve of trees, if it differs from that of rings");
+    visit("direct", direct, "curve of all-to-all exchanges, if it differs from that of rings");
+    visit("message", message, "curve of sends, if it differs from that of rings");
   }
   double bytes_per_s() const { return bandwidth.value * efficiency.value; }
-  /// The link itself as a curve.
+  /// Returns the link's own constants as a curve.
   Curve long_messages() const {
     return {start, latency, {bytes_per_s(), bandwidth.source}, half_size};
   }
@@ -232,8 +234,8 @@ struct Links {
   }
 };
 
-/// Devices that share switches, within nodes or beyond them: what leaves such a set goes through
-/// its uplink. Sets of one level are alike, and lie in those of the next one.
+/// Sets of devices that share switches, within nodes or beyond them. Traffic that leaves a set goes
+/// through its uplink. Sets of one level are identical, and nest in those of the next level.
 struct Level {
   std::string name;
   int64_t devices = 0;
@@ -241,17 +243,17 @@ struct Level {
   Fraction oversubscription;
   Seconds latency;
   void fields(Fields& visit) {
-    visit("name", name, "what it is called").required();
-    visit("devices", devices, "that one of them has").min(1).required();
+    visit("name", name, "name of the level").required();
+    visit("devices", devices, "number of devices of a set").min(1).required();
     visit("bandwidth", bandwidth,
-          "of the uplink of one of them, per direction; or give oversubscription");
+          "bandwidth of a set's uplink, per direction; or give oversubscription");
     visit("oversubscription", oversubscription,
-          "links below over links above: 2 has half of the bandwidth above, 1 all of it");
-    visit("latency", latency, "added to a step that passes through this uplink");
+          "bandwidth below over bandwidth above: 2 leaves half of it above, 1 all");
+    visit("latency", latency, "added to a step through this uplink");
   }
 };
 
-/// Above and below the two link classes.
+/// Adapters and switch levels, above and below the two link classes.
 struct Topology {
   int64_t adapters_per_node = 0;
   bool rails = false;
@@ -260,95 +262,94 @@ struct Topology {
     visit("adapters_per_node", adapters_per_node,
           "network adapters of a node, each with links.inter; 0: one per device")
         .min(0);
-    visit("rails", rails,
-          "true: adapters with one number lie on switches of their own (rail-optimised)");
+    visit("rails", rails, "true: adapters of equal number have separate switches (rail-optimised)");
     visit("levels", levels, "sets of devices below or above nodes, the smallest first");
   }
 };
-/// Levels that a file may have beside devices and nodes.
-inline constexpr size_t kMostLevels = 4;
+/// Maximum number of levels in a file, beside devices and nodes.
+inline constexpr size_t kMaxLevels = 4;
 
-/// Measured times of one op on one group: between two sizes, log(time) is linear in log(bytes).
+/// Measured times of one op on one group; log(time) is linear in log(bytes) between two sizes.
 struct MeasuredTimes {
   std::string op;
   int64_t ranks = 0, nodes = 1;
   std::string source;
   std::vector<double> bytes, us;  ///< ascending sizes, and their times
   void fields(Fields& visit) {
-    visit("op", op, "of the registry").required();
-    visit("ranks", ranks, "of the group").min(2).required();
-    visit("nodes", nodes, "over which they lie evenly").min(1).required();
+    visit("op", op, "a registered op").required();
+    visit("ranks", ranks, "size of the group").min(2).required();
+    visit("nodes", nodes, "nodes over which the group is spread evenly").min(1).required();
     visit("source", source, "where the times come from");
     visit("bytes", bytes, "sizes, in bytes, ascending");
     visit("us", us, "their times, in microseconds");
   }
-  /// Seconds for a size; beyond the measured ones that of the smallest, or proportional to the
-  /// greatest.
+  /// Returns the seconds for a size. Below the measured sizes: the time of the smallest; above
+  /// them: proportional to the largest.
   double seconds(double size) const;
 };
 
-/// How the members of a group lie on the sets of one level.
+/// Distribution of a group's members over the sets of one level.
 struct Spread {
-  int32_t sets = 1;    ///< distinct ones
-  int32_t fewest = 1;  ///< members in any of them
+  int32_t sets = 1;    ///< sets with members
+  int32_t fewest = 1;  ///< members in the set that has fewest
   auto operator<=>(const Spread&) const = default;
 };
 
-/// How the ranks of a group lie on a cluster: all that matters to a collective's time.
+/// Placement of a group's ranks on a cluster: everything that a collective's duration depends on.
 struct GroupShape {
   int32_t members = 1;
-  int32_t nodes = 1;                            ///< distinct nodes
-  int32_t per_node = 1;                         ///< fewest members on any of its nodes
-  std::array<Spread, kMostLevels> levels = {};  ///< of Topology::levels
-  uint64_t kinds = 1;                           ///< bit k: some member is on a node of kind k
+  int32_t nodes = 1;                           ///< distinct nodes
+  int32_t per_node = 1;                        ///< fewest members on any of its nodes
+  std::array<Spread, kMaxLevels> levels = {};  ///< of Topology::levels
+  uint64_t kinds = 1;                          ///< bit k: some member is on a node of kind k
   auto operator<=>(const GroupShape&) const = default;
 };
 
-/// Neighbouring nodes that are unlike the rest: with the devices and links of another cluster file,
-/// or so many times as fast.
+/// Consecutive nodes that differ from the rest: with the devices and links of another cluster file,
+/// or faster by a factor.
 struct UnlikeNodes {
   int64_t first = 0, count = 1;
   std::string cluster;
   double speed = 1, bandwidth = 1;
   std::string source;
-  /// What they have; read_cluster() fills it in.
+  /// Their devices and links, filled in by read_cluster().
   Device device = {};
   Links links = {};
   void fields(Fields& visit) {
     visit("first", first, "number of the first of these nodes").min(0);
-    visit("count", count, "how many there are").min(1);
+    visit("count", count, "number of these nodes").min(1);
     visit("cluster", cluster,
-          "cluster file, as seen from this one, whose devices and links they have; without: those "
-          "of this one");
-    visit("speed", speed, "their devices' arithmetic and memory are so many times as fast");
-    visit("bandwidth", bandwidth, "their links are so many times as wide");
+          "cluster file, relative to this one, with their devices and links; default: this one");
+    visit("speed", speed, "factor on the arithmetic and memory rates of their devices");
+    visit("bandwidth", bandwidth, "factor on the bandwidth of their links");
     visit("source", source, "where these factors come from; mandatory in shipped files");
   }
 };
-/// Entries of Cluster::unlike, at most.
-inline constexpr size_t kMostUnlike = 63;
-/// Devices of a cluster, at most.
-inline constexpr int64_t kMostDevices = int64_t{1} << 24;
+/// Maximum number of entries of Cluster::unlike: GroupShape::kinds has a bit for each, and one
+/// more.
+inline constexpr size_t kMaxUnlike = 63;
+/// Maximum number of devices of a cluster.
+inline constexpr int64_t kMaxDevices = int64_t{1} << 24;
 
 struct Cluster {
   std::string name;
   std::string about;
   int64_t nodes = 1;
   int64_t devices_per_node = 1;
-  /// > 0: ranks are threads of one machine. The device of this file is then one core, a rank of t
-  /// threads is t of them, and ranks that compute at the same time share these cores.
+  /// Above 0: ranks are threads of one machine. The device of this file is then one core, a rank of
+  /// t threads is t of them, and ranks that compute at the same time share these cores.
   int64_t cores_per_node = 0;
-  /// The machine that reads the file: cores, memory and number of ranks are its own
-  /// (engine::cluster_of fills them in), the constants stand for it until a profile replaces them.
+  /// Describes the machine that reads the file: cores, memory and number of ranks are its own,
+  /// filled in by engine::cluster_of. The constants apply until a profile replaces them.
   bool this_machine = false;
   Device device;
   Links links;
   Topology topology;
-  /// Kinds of nodes beside that of `device` and `links`, which is kind 0: entry i is kind i + 1.
+  /// Kinds of nodes beside kind 0, which has `device` and `links`: entry i is kind i + 1.
   std::vector<UnlikeNodes> unlike;
-  /// What the library does beside the algorithms of an op's record: "hierarchical".
+  /// Algorithms of the library beyond those of an op's record: "hierarchical".
   std::vector<std::string> algorithms;
-  /// Of groups that lie as these did, in place of the links' constants.
+  /// Times of groups with the measured placement, used in place of the links' constants.
   std::vector<MeasuredTimes> measured;
 
   void fields(Fields& visit) {
@@ -359,57 +360,58 @@ struct Cluster {
     visit("cores_per_node", cores_per_node,
           "above 0: ranks are threads that share this many cores, and `device` describes one core")
         .min(0);
-    visit(
-        "this_machine", this_machine,
-        "true: the machine that reads the file, whose cores the ranks share and whose memory they "
-        "divide; without cores_per_node and device.memory");
-    visit("device", device, "what one rank computes on");
-    visit("links", links, "how ranks are connected");
+    visit("this_machine", this_machine,
+          "true: describes the machine that reads the file; ranks share its cores and divide its "
+          "memory; cores_per_node and device.memory must be absent");
+    visit("device", device, "device of one rank");
+    visit("links", links, "connections between ranks");
     visit("topology", topology, "adapters, and the switches below and above nodes");
     visit("unlike", unlike, "nodes with other devices or links than the rest");
     visit("algorithms", algorithms,
-          "what the library of collectives also does: hierarchical (inside nodes first)");
-    visit("measured", measured, "times of collectives on groups that were measured");
+          "further algorithms of the collectives library: hierarchical (inside nodes first)");
+    visit("measured", measured, "measured times of collectives, by group");
   }
 
   int64_t capacity() const { return nodes * devices_per_node; }
-  /// Ranks are threads: what they compute on is the host itself.
+  /// Returns whether ranks are threads, so that they compute on the host itself.
   bool device_is_host() const { return cores_per_node > 0; }
-  /// Whether it is known how long the hosts of its devices take.
+  /// Returns whether the cluster gives the speed of its devices' hosts.
   bool knows_hosts() const { return device_is_host() || device.host.given(); }
   int32_t node_of(int32_t rank) const { return rank / static_cast<int32_t>(devices_per_node); }
   int64_t adapters() const {
     return topology.adapters_per_node > 0 ? topology.adapters_per_node : devices_per_node;
   }
   GroupShape shape(std::span<const int32_t> ranks) const;
-  /// Kinds of nodes, and the kind of a node or of the node of a rank.
+  /// Kinds of nodes: their number, the kind of a node, and the kind of the node of a rank.
   size_t num_kinds() const { return 1 + unlike.size(); }
   size_t kind_of_node(int64_t node) const;
   size_t kind_of(int32_t rank) const { return unlike.empty() ? 0 : kind_of_node(node_of(rank)); }
   const Device& device_of(size_t kind) const {
     return kind == 0 ? device : unlike[kind - 1].device;
   }
-  /// Of the first `ranks` ranks, how many are on nodes of every kind; and the names of their
-  /// devices, each once: "A and B".
+  /// Return, for the first `ranks` ranks, their number on nodes of each kind, and the names of
+  /// their devices without repetition: "A and B".
   std::vector<int64_t> ranks_of_kinds(int64_t ranks) const;
   std::string device_names(int64_t ranks) const;
-  /// Threads of each of so many ranks: as `asked`, or for 0 its share of a node's cores, at least
-  /// 1.
+  /// Returns the threads per rank: `asked`, or if that is 0 the rank's share of a node's cores, at
+  /// least 1.
   int64_t threads_per_rank(int64_t asked, int64_t ranks) const;
-  /// The cluster if all nodes were of one kind.
+  /// Returns the cluster as if all nodes were of one kind.
   Cluster all_of(size_t kind) const;
-  /// One of even nodes, on which nothing takes longer than here: every constant is the best of all
-  /// kinds.
+  /// Returns a homogeneous cluster on which nothing takes longer than here: every constant is the
+  /// best of all kinds.
   Cluster at_best() const;
-  /// Times of an op on groups that lie so; null: not measured.
+  /// Returns the measured times of an op on groups of this shape; null if not measured.
   const MeasuredTimes* measured_on(std::string_view op, const GroupShape& shape) const;
-  /// Bytes/s that leave one set of a level in each direction.
+  /// Returns the bytes/s that can leave one set of a level in each direction.
   double uplink(const Level& level) const;
-  /// FLOP/s of one device (one core, if cores are shared); Error naming the key if not given.
+  /// Returns the FLOP/s of one device (one core, if cores are shared). Throws Error naming the key
+  /// if it is not given.
   double peak_flops(graph::DType dtype) const;
   /// Throws Error (exit code 2) naming the first key that is missing or out of range.
   void validate(const std::string& where) const;
-  /// Constants without a source, as paths: a prediction names them, shipped files have none.
+  /// Returns the paths of constants without a source. A prediction lists them; shipped files have
+  /// none.
   std::vector<std::string> unsourced() const;
 
  private:
@@ -420,10 +422,10 @@ struct Cluster {
   void validate_curves(const std::string& where) const;
 };
 
-/// Reads and validates a cluster file, and those that its `unlike` names.
+/// Reads and validates a cluster file, and the files that its `unlike` names.
 Cluster read_cluster(const std::string& path, const std::vector<std::string>& overrides = {});
 Cluster parse_cluster(std::string_view text, const std::string& name);
-/// YAML that reads back to the same cluster, without what is as it is by default.
+/// Returns YAML that parses to the same cluster, without defaults.
 std::string to_yaml(const Cluster& cluster);
 
 }  // namespace hocket::cost

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster as YAML: the keys that its fields() name, without those that are as they are by
+// Implements: to_yaml (cluster.h), which writes the keys of fields() without those that have their
 // default.
 #include <fmt/format.h>
 
@@ -18,14 +18,14 @@ std::string in_quotes(const std::string& text) {
   return out;
 }
 
-/// Whole numbers, sizes among them, to the last digit.
+/// Formats a number; whole numbers, sizes among them, are exact.
 std::string number_text(double number) {
   constexpr double kExact = 1e15;
   const bool whole = std::abs(number) < kExact && number == std::floor(number);
   return whole ? fmt::format("{:.0f}", number) : fmt::format("{:.9g}", number);
 }
 
-/// A value as it stands in YAML; empty: it says nothing (0, false, no text, none).
+/// Returns a value in YAML; empty if it is 0, false or empty.
 std::string scalar(const Field& field) {
   if (const auto* number = std::get_if<double*>(&field.target)) {
     return **number == 0 ? "" : format_quantity(**number, field.unit_of);
@@ -59,7 +59,8 @@ bool is_constant(const Fields& fields) {
          fields.list()[1].name == "source";
 }
 
-/// `plain`: the same keys as they are by default; null in a list, whose constants are 0 then.
+/// Formats a block of keys. `plain`: the same keys with their defaults; null in a list, where
+/// constants default to 0.
 std::string block(const Fields& fields, const Fields* plain, const std::string& indent);
 
 std::string constant(const Field& field, const Fields& fields, const Fields* plain,
@@ -72,7 +73,7 @@ std::string constant(const Field& field, const Fields& fields, const Fields* pla
                      source.empty() ? "" : ", source: " + source);
 }
 
-/// `key: ...`, with line end; empty for what says nothing.
+/// Formats `key: ...` with a line end; empty for a default.
 std::string entry(const Field& field, const Field* plain, const std::string& indent) {
   if (const auto* nested = std::get_if<std::shared_ptr<Fields>>(&field.target)) {
     const Fields* const inside =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Per-step models of rings, trees, direct exchanges and hierarchical sums over levels of links. As
-// NCCL's own tuning does (src/graph/tuning.cc), steps are counted by the link that they pass, and
-// data by the busiest link: Hockney's α-β with one α and β per level.
+// Implements the closed forms of rings, trees, direct exchanges and hierarchical reductions over
+// levels of links. As in NCCL's tuning (src/graph/tuning.cc), steps are counted by the link that
+// they pass and data by the busiest link: Hockney's α-β model with one α and β per level.
 #include "cost/collective.h"
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 namespace hocket::cost {
 namespace {
 
-/// Sets of one level that a group spans, and members in the emptiest of them.
+/// Sets of one level that a group spans, and members in the set with fewest.
 struct Tier {
   bool inter = false;
   int32_t level = -1;
   double sets = 1, fewest = 1;
 };
 
-/// Devices, levels below nodes, nodes, levels above them.
+/// Returns the tiers inside out: devices, levels below nodes, nodes, levels above them.
 std::vector<Tier> tiers_of(const Cluster& cluster, const GroupShape& shape) {
   std::vector<Tier> tiers = {{false, -1, static_cast<double>(shape.members), 1}};
   const Tier node = {true, -1, static_cast<double>(shape.nodes),
@@ -41,8 +41,9 @@ std::vector<Tier> tiers_of(const Cluster& cluster, const GroupShape& shape) {
   return tiers;
 }
 
-/// Share of an algorithm's steps whose slowest link is that of `tier`, the next wider one being
-/// `above`. A ring passes each set once in and once out; a tree halves what is left.
+/// Returns the fraction of an algorithm's steps whose slowest link belongs to `tier`; `above` is
+/// the number of sets of the next wider tier. A ring enters and leaves each set once; a tree halves
+/// the remaining sets.
 double share_of_steps(const comm::Algorithm& algorithm, const Tier& tier, double above,
                       double members) {
   if (algorithm.direct) return tier.sets > 1 && above <= 1 ? 1 : 0;
@@ -58,40 +59,40 @@ double adapters_of(const Cluster& cluster, const GroupShape& shape) {
   return static_cast<double>(std::min<int64_t>(shape.per_node, cluster.adapters()));
 }
 
-/// The time of passages at once, in one protocol.
+/// Computes the time of concurrent level_demands in one protocol.
 Way timed(const Cluster& cluster, const std::string& algorithm,
-          const std::vector<Passage>& passages, bool short_messages) {
-  // Steps pay the latency of their link class and of every level below their own; data that of the
-  // busiest link; the start is the slowest class's.
+          const std::vector<LevelDemand>& level_demands, bool short_messages) {
+  // Steps pay the latency of their link class and of every level below their own; data takes the
+  // time of the busiest link; the start is that of the slowest class.
   Way way;
   way.algorithm = algorithm;
   way.short_messages = short_messages;
   double below[2] = {0, 0};
-  for (const Passage& passage : passages) {
-    const Link& link = passage.inter ? cluster.links.inter : cluster.links.intra;
+  for (const LevelDemand& demand : level_demands) {
+    const Link& link = demand.inter ? cluster.links.inter : cluster.links.intra;
     const Curve curve = curve_of(link, algorithm, short_messages);
-    double bytes_per_s = curve.bandwidth.value * passage.adapters;
+    double bytes_per_s = curve.bandwidth.value * demand.adapters;
     double ramp =
-        passage.bytes > 0 ? std::sqrt(curve.half_size.value * passage.adapters / passage.bytes) : 0;
-    std::string name = passage.inter ? "inter" : "intra";
-    size_t block = passage.inter ? 1 : 0;
-    double carried = link.bytes_per_s() * passage.adapters;
-    if (passage.level >= 0) {
-      const Level& level = cluster.topology.levels[static_cast<size_t>(passage.level)];
-      below[passage.inter] += level.latency.value;
+        demand.bytes > 0 ? std::sqrt(curve.half_size.value * demand.adapters / demand.bytes) : 0;
+    std::string name = demand.inter ? "inter" : "intra";
+    size_t block = demand.inter ? 1 : 0;
+    double carried = link.bytes_per_s() * demand.adapters;
+    if (demand.level >= 0) {
+      const Level& level = cluster.topology.levels[static_cast<size_t>(demand.level)];
+      below[demand.inter] += level.latency.value;
       bytes_per_s = cluster.uplink(level);
-      if (passage.inter && cluster.topology.rails) {
-        bytes_per_s *= passage.adapters / static_cast<double>(cluster.adapters());
+      if (demand.inter && cluster.topology.rails) {
+        bytes_per_s *= demand.adapters / static_cast<double>(cluster.adapters());
       }
       ramp = 0;
       name = level.name;
-      block = 2 + static_cast<size_t>(passage.level);
+      block = 2 + static_cast<size_t>(demand.level);
       carried = bytes_per_s;
     }
     way.start_s = std::max(way.start_s, curve.start.value);
-    way.latency_s += passage.steps * (curve.latency.value + below[passage.inter]);
-    const double data = passage.bytes > 0 ? passage.bytes / bytes_per_s * (1 + ramp) : 0;
-    way.busy_s[block] += passage.bytes > 0 ? passage.bytes / carried : 0;
+    way.latency_s += demand.steps * (curve.latency.value + below[demand.inter]);
+    const double data = demand.bytes > 0 ? demand.bytes / bytes_per_s * (1 + ramp) : 0;
+    way.busy_s[block] += demand.bytes > 0 ? demand.bytes / carried : 0;
     if (data > way.data_s || way.busiest.empty()) {
       way.data_s = data;
       way.busiest = name;
@@ -100,9 +101,9 @@ Way timed(const Cluster& cluster, const std::string& algorithm,
   return way;
 }
 
-bool has_short(const Cluster& cluster, const std::vector<Passage>& passages) {
-  return std::any_of(passages.begin(), passages.end(), [&](const Passage& passage) {
-    return (passage.inter ? cluster.links.inter : cluster.links.intra).short_messages.given();
+bool has_short(const Cluster& cluster, const std::vector<LevelDemand>& level_demands) {
+  return std::any_of(level_demands.begin(), level_demands.end(), [&](const LevelDemand& demand) {
+    return (demand.inter ? cluster.links.inter : cluster.links.intra).short_messages.given();
   });
 }
 
@@ -114,31 +115,31 @@ void sort_by_time(std::vector<Way>* ways) {
 
 }  // namespace
 
-std::vector<Passage> passages(const Cluster& cluster, const comm::Algorithm& algorithm,
-                              const GroupShape& shape) {
-  std::vector<Passage> list;
+std::vector<LevelDemand> level_demands(const Cluster& cluster, const comm::Algorithm& algorithm,
+                                       const GroupShape& shape) {
+  std::vector<LevelDemand> list;
   const std::vector<Tier> tiers = tiers_of(cluster, shape);
   const double members = shape.members;
   for (size_t i = 0; i < tiers.size(); ++i) {
     const Tier& tier = tiers[i];
     const double above = i + 1 < tiers.size() ? tiers[i + 1].sets : 1;
-    // Adapters lie beside devices: what leaves a node goes through no link inside, but through all
+    // Adapters are beside devices: traffic that leaves a node passes no link inside it, but all
     // levels above.
     const bool used = tier.inter ? tier.sets > 1 : tier.sets > above;
     if (!used) continue;
-    Passage passage{.inter = tier.inter, .level = tier.level};
-    passage.steps = algorithm.rounds * share_of_steps(algorithm, tier, above, members);
-    passage.bytes = algorithm.bytes;
+    LevelDemand demand{.inter = tier.inter, .level = tier.level};
+    demand.steps = algorithm.rounds * share_of_steps(algorithm, tier, above, members);
+    demand.bytes = algorithm.bytes;
     const bool rooted = std::string_view(algorithm.name) == kRooted;
     if (algorithm.direct && members > 1) {
       const double reached = tier.inter ? members : static_cast<double>(shape.per_node);
-      const double busy = rooted ? 1 : tier.fewest;  // members of the set with parts for others
-      passage.bytes *= busy * std::max(0.0, reached - tier.fewest) / (members - 1);
+      const double busy = rooted ? 1 : tier.fewest;  // members of a set with parts for others
+      demand.bytes *= busy * std::max(0.0, reached - tier.fewest) / (members - 1);
     }
     if (tier.inter) {
-      passage.adapters = rooted ? 1 : adapters_of(cluster, shape);
+      demand.adapters = rooted ? 1 : adapters_of(cluster, shape);
     }
-    list.push_back(passage);
+    list.push_back(demand);
   }
   return list;
 }
@@ -156,7 +157,7 @@ std::vector<Way> ways(const Cluster& cluster, const std::vector<comm::Algorithm>
                       const GroupShape& shape) {
   std::vector<Way> list;
   for (const comm::Algorithm& algorithm : algorithms) {
-    const std::vector<Passage> through = passages(cluster, algorithm, shape);
+    const std::vector<LevelDemand> through = level_demands(cluster, algorithm, shape);
     list.push_back(timed(cluster, algorithm.name, through, false));
     if (has_short(cluster, through)) {
       list.push_back(timed(cluster, algorithm.name, through, true));
@@ -168,8 +169,8 @@ std::vector<Way> ways(const Cluster& cluster, const std::vector<comm::Algorithm>
 
 std::vector<Way> hierarchical(const Cluster& cluster, const comm::Algorithm& ring,
                               const GroupShape& shape) {
-  // Blocks are summed inside of nodes, each then among the members with one number, one on every
-  // node, and collected inside: phases after each other, all rings.
+  // Blocks are reduced inside nodes, then among the members of equal number, one per node, and
+  // gathered inside nodes. The phases run one after another, and all are rings.
   if (shape.nodes < 2 || shape.per_node < 2 || shape.members != shape.nodes * shape.per_node) {
     return {};
   }
@@ -192,10 +193,10 @@ std::vector<Way> hierarchical(const Cluster& cluster, const comm::Algorithm& rin
   const comm::Algorithm far{.name = "ring",
                             .rounds = phases * (nodes - 1),
                             .bytes = phases * (nodes - 1) / nodes * payload};
-  const std::vector<Passage> first = passages(cluster, near, inside);
-  std::vector<Passage> second = passages(cluster, far, across);
-  for (Passage& passage : second) {
-    passage.adapters = adapters_of(cluster, shape);
+  const std::vector<LevelDemand> first = level_demands(cluster, near, inside);
+  std::vector<LevelDemand> second = level_demands(cluster, far, across);
+  for (LevelDemand& demand : second) {
+    demand.adapters = adapters_of(cluster, shape);
   }
   std::vector<Way> list;
   for (const bool short_messages : {false, true}) {

@@ -13,44 +13,45 @@
 
 namespace hocket::cost {
 
-/// One way to do a collective, and what its time is made of.
+/// A choice of algorithm and protocol for a collective, and the parts of its time.
 struct Way {
   std::string algorithm;  ///< "ring", "tree", "chain", "direct", "rooted", "message", ..
   bool short_messages = false;
-  double start_s = 0;    ///< once
-  double latency_s = 0;  ///< of all steps
-  double data_s = 0;     ///< at the busiest link
+  double start_s = 0;    ///< once per transfer
+  double latency_s = 0;  ///< sum over all steps
+  double data_s = 0;     ///< time of the bytes at the busiest link
   std::string busiest;   ///< "intra", "inter", or the name of a level
-  /// Seconds for which the bytes keep a link of each block of the network busy, at all that it can
-  /// carry.
+  /// Seconds for which the bytes would occupy a link of each block of the network, at its full
+  /// capacity.
   std::array<double, kLinkBlocks> busy_s = {};
   double seconds() const { return start_s + latency_s + data_s; }
 };
 
-/// What one level of links does for a collective; the fit solves for its constants.
-struct Passage {
-  bool inter = false;   ///< of links.inter or beyond, else of links.intra
-  int32_t level = -1;   ///< of Topology::levels; -1: the link class itself
-  double steps = 0;     ///< messages after each other whose slowest link is this one
+/// Demand of a collective on one level of links; the fit solves for the level's constants.
+struct LevelDemand {
+  bool inter = false;   ///< links.inter or a level beyond; else within a node
+  int32_t level = -1;   ///< index in Topology::levels; -1: the link class itself
+  double steps = 0;     ///< sequential messages whose slowest link is this one
   double bytes = 0;     ///< through the uplink of one of its sets
-  double adapters = 1;  ///< that share these bytes
+  double adapters = 1;  ///< adapters that share these bytes
 };
 
-/// What an algorithm asks of every level that a group spans.
-std::vector<Passage> passages(const Cluster& cluster, const comm::Algorithm& algorithm,
-                              const GroupShape& shape);
+/// Returns the demand of an algorithm on every level that a group spans.
+std::vector<LevelDemand> level_demands(const Cluster& cluster, const comm::Algorithm& algorithm,
+                                       const GroupShape& shape);
 
-/// The constants that a link class has for an algorithm: its own, else the class's; of the protocol
-/// of short messages, where it has one, else those of long ones.
+/// Returns the constants of a link class for an algorithm: those of the algorithm if given, else
+/// the class's. With `short_messages`, those of the short protocol if given.
 Curve curve_of(const Link& link, const std::string& algorithm, bool short_messages);
 
-/// All ways to do it, the fastest first; of equal ones in the order of `algorithms`, the long
-/// protocol first.
+/// Returns all choices of algorithm and protocol, the fastest first. Ties are in the order of
+/// `algorithms`, the long protocol first.
 std::vector<Way> ways(const Cluster& cluster, const std::vector<comm::Algorithm>& algorithms,
                       const GroupShape& shape);
 
-/// A sum over all, or a half of it, inside nodes first (cluster.algorithms); empty if the group
-/// does not lie evenly on several nodes. `ring`: that over all members.
+/// Returns the hierarchical forms of an all-reduce, reduce-scatter or all-gather, inside nodes
+/// first (cluster.algorithms). Empty if the group is not spread evenly over several nodes. `ring`:
+/// the ring over all members.
 std::vector<Way> hierarchical(const Cluster& cluster, const comm::Algorithm& ring,
                               const GroupShape& shape);
 

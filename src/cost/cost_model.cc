@@ -15,13 +15,13 @@ namespace {
 
 using ops::CostClass;
 
-/// A profile may name ops that this version lacks.
+/// Returns the class of an op; `memory` for one that this version lacks, which a profile may name.
 CostClass cost_class_of(std::string_view op) {
   const ops::Op* const rules = ops::find_or_null(op);
   return rules ? rules->cost_class : CostClass::memory;
 }
 
-/// The share that a kernel of this size reaches.
+/// Returns the fraction that a kernel of this size achieves.
 double reached(const Fraction& share, const ShareCurve& by_size, double size) {
   return by_size.given() && size > 0 ? by_size.at(size) : share.value;
 }
@@ -30,8 +30,8 @@ bool is_float8(const graph::TensorType& type) {
   return graph::is_floating(type.dtype) && graph::bits_of(type.dtype) == 8;
 }
 
-/// Bytes of the 8-bit operands whose last dim is not one that the product adds up over. Matrix
-/// units that take them in one layout alone need those copied into it.
+/// Returns the bytes of the 8-bit operands whose last dim is not one that the product reduces over.
+/// Matrix units that take only one layout need these copied into it.
 double bytes_to_copy(const Kind& kind) {
   const ops::Op* const op = ops::find_or_null(kind.op);
   if (!op || op->cost_class != CostClass::matmul ||
@@ -51,7 +51,7 @@ double bytes_to_copy(const Kind& kind) {
 }
 
 int64_t to_ns(double seconds) {
-  // Such a cluster file or profile is an input error.
+  // A duration out of range is an input error: of the cluster file or the profile.
   constexpr double kMost = static_cast<double>(kMaxTaskNs) * 1e-9;
   if (!(seconds >= 0 && seconds <= kMost)) {
     fail("cost",
@@ -88,10 +88,10 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
       profile_(std::move(profile)),
       threads_(std::max<int64_t>(1, threads)),
       collectives_(collectives) {
-  // Nodes of other kinds have a model each, with the profile if their devices are the same ones.
-  // Of this one a profile replaces the file's constants by what was measured here, and gives three
-  // kinds of times: of tasks as they are (`timed_`), of an op at several sizes, between which
-  // others are interpolated (`points_`), and how far that is off (hold_out).
+  // Every other kind of nodes has a model of its own, with the profile if it has the same devices.
+  // For kind 0 the profile replaces the file's constants by measurements. It gives the times of
+  // exact tasks (`timed_`), of an op at several sizes for interpolation (`points_`), and the error
+  // of that interpolation (measure_interpolation_error).
   for (size_t kind = 1; kind < cluster_.num_kinds(); ++kind) {
     const UnlikeNodes& nodes = cluster_.unlike[kind - 1];
     std::optional<Profile> other;
@@ -121,7 +121,7 @@ void CostModel::replace_links() {
       link.direct.latency = {it->second.collective_latency_ns * 1e-9, "profile"};
       link.direct.bandwidth = {it->second.collective_bytes_per_s, "profile"};
     }
-    // Of both links the wider one, which is replaced last.
+    // Of both links the wider one decides, which is replaced last.
     cluster_.device.overlap.compute = {it->second.work_beside, "profile"};
     cluster_.device.overlap.communication = {it->second.collective_beside, "profile"};
   };
@@ -135,7 +135,8 @@ void CostModel::replace_device() {
   if (cluster_.cores_per_node > 0 && profile_->cores > 0) {
     cluster_.cores_per_node = profile_->cores;
   }
-  // Measured for a rank with its threads; the file's device is a core where cores are shared.
+  // The profile measured a rank with its threads; the file's device is one core where cores are
+  // shared.
   const double cores = cluster_.cores_per_node > 0 ? static_cast<double>(profile_->threads) : 1;
   Device& device = cluster_.device;
   if (profile_->memory_bytes_per_s > 0) {
@@ -176,7 +177,7 @@ void CostModel::learn_from_tasks() {
     std::sort(points.begin(), points.end(), [](const Point& left, const Point& right) {
       return std::tie(left.roofline_s, left.ns) < std::tie(right.roofline_s, right.ns);
     });
-    // Sizes that the roofline cannot tell apart: their mean.
+    // Sizes with equal rooflines are merged into their mean.
     std::vector<Point> merged;
     for (size_t i = 0; i < points.size();) {
       size_t end = i;
@@ -189,14 +190,14 @@ void CostModel::learn_from_tasks() {
     }
     points = std::move(merged);
   }
-  hold_out();
+  measure_interpolation_error();
   learned_.emplace(leaves);
 }
 
 CostModel CostModel::at_best() const {
   if (others_.empty()) return *this;
-  // What a profile measured of a kind stands in its model, and is of that kind alone: the best is
-  // taken of what is left when it has replaced the constants of each.
+  // Measurements of a profile are in the model of their kind and hold for that kind only. The best
+  // is taken over the constants that remain after each profile has replaced its own.
   CostModel best = *this;
   for (size_t kind = 1; kind <= others_.size(); ++kind) {
     best.cluster_.unlike[kind - 1].device = others_[kind - 1].cluster_.device;
@@ -207,13 +208,13 @@ CostModel CostModel::at_best() const {
   best.others_.clear();
   best.timed_.clear();
   best.points_.clear();
-  best.held_out_.clear();
+  best.interpolation_error_.clear();
   best.learned_.reset();
   return best;
 }
 
-/// Median error over the sizes of an op, each predicted from its other sizes.
-void CostModel::hold_out() {
+/// Computes the median error over the sizes of an op, each predicted from the other sizes.
+void CostModel::measure_interpolation_error() {
   for (const auto& [key, points] : points_) {
     if (points.size() < 3) continue;
     std::vector<double> errors;
@@ -223,7 +224,7 @@ void CostModel::hold_out() {
       const double ratio = scaled_ns(others, points[i].roofline_s) / points[i].ns;
       errors.push_back(std::max(ratio, 1 / ratio) - 1);
     }
-    held_out_[key] = median(errors);
+    interpolation_error_[key] = median(errors);
   }
 }
 
@@ -267,8 +268,8 @@ double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flo
   return std::max(memory, compute);
 }
 
-/// Piecewise linear in log(time) over log(roofline); outside the timed sizes, proportional to the
-/// roofline from the nearest one.
+/// Interpolates log(time) piecewise linearly in log(roofline); outside the timed sizes, scales the
+/// nearest one in proportion to the roofline.
 double CostModel::scaled_ns(const std::vector<Point>& points, double roofline) const {
   const auto above =
       std::lower_bound(points.begin(), points.end(), roofline,
@@ -286,7 +287,7 @@ TaskCost CostModel::work(const Kind& kind, uint32_t accumulate, size_t node_kind
                          program::Lane lane) const {
   if (node_kind > 0) return others_[node_kind - 1].work(kind, accumulate, 0, lane);
   if (program::is_of_host(lane) && !cluster_.device_is_host()) return host_work(kind, lane);
-  TaskCost cost = even_work(kind, accumulate);
+  TaskCost cost = balanced_work(kind, accumulate);
   if (const double times = profile_ ? busiest(*profile_, kind) : 1; times > 1) {
     cost.ns = to_ns(static_cast<double>(cost.ns) * 1e-9 * times);
   }
@@ -297,7 +298,7 @@ TaskCost CostModel::host_work(const Kind& kind, program::Lane lane) const {
   const Host& host = cluster_.device.host;
   if (!cluster_.knows_hosts()) {
     fail(cluster_.name,
-         "{} is to be done in the lane {}, and the cluster does not say how fast hosts are; "
+         "{} runs in the lane {}, but the cluster does not give the speed of hosts; "
          "expected device.host.kernels and device.host.copies (docs/cluster-files.md)",
          kind.op, program::to_string(lane));
   }
@@ -332,9 +333,9 @@ const SeveralKernels* CostModel::several(std::string_view op) const {
   return nullptr;
 }
 
-double CostModel::more_bytes(const Kind& kind, uint32_t accumulate) const {
-  // What outputs are added to is read. Of rows that go to experts only their kind knows how many
-  // they are.
+double CostModel::accumulated_bytes(const Kind& kind, uint32_t accumulate) const {
+  // The values that outputs accumulate into are read. The number of rows routed to experts is known
+  // to their kind only, which counts those bytes.
   const graph::OutputSet added = graph::OutputSet::of_bits(accumulate);
   double bytes = 0;
   for (size_t output = 0; output < kind.out.size(); ++output) {
@@ -356,8 +357,8 @@ double CostModel::float8_s(const Kind& kind) const {
   return bytes > 0 ? memory_s(bytes) : 0;
 }
 
-/// As if experts got as many rows each.
-TaskCost CostModel::even_work(const Kind& kind, uint32_t accumulate) const {
+/// Returns the cost under balanced routing: equally many rows for every expert.
+TaskCost CostModel::balanced_work(const Kind& kind, uint32_t accumulate) const {
   const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
   if (profile_) {
     const auto it = timed_.find(kind_key(kind, accumulate));
@@ -368,9 +369,9 @@ TaskCost CostModel::even_work(const Kind& kind, uint32_t accumulate) const {
   if (profile_ && roofline > 0) {
     const OpType key{kind.op, graph::to_string(dtype)};
     if (const auto it = points_.find(key); it != points_.end()) {
-      const auto error = held_out_.find(key);
+      const auto error = interpolation_error_.find(key);
       return {to_ns(scaled_ns(it->second, roofline) * 1e-9) + overhead, Provenance::interpolated,
-              error == held_out_.end() ? -1 : error->second};
+              error == interpolation_error_.end() ? -1 : error->second};
     }
   }
   if (learned_ && learned_->useful() && roofline > 0) {
@@ -380,14 +381,16 @@ TaskCost CostModel::even_work(const Kind& kind, uint32_t accumulate) const {
   }
   const SeveralKernels* const several = this->several(kind.op);
   const double times = several ? several->traffic : 1;
-  const double bytes = times * static_cast<double>(kind.bytes) + more_bytes(kind, accumulate);
+  const double bytes =
+      times * static_cast<double>(kind.bytes) + accumulated_bytes(kind, accumulate);
   const double alone = roofline_s(kind.op, dtype, kind.flops, static_cast<int64_t>(bytes));
   const double launches =
       cluster_.device.launch.value * static_cast<double>(several ? several->kernels : 1);
   return {to_ns(alone + float8_s(kind) + launches) + overhead, Provenance::analytic};
 }
 
-/// The algorithms of an op's record among so many ranks, or the exchange that processes do.
+/// Returns the algorithms of an op's record for this number of members, or the direct exchange that
+/// processes do themselves.
 std::vector<comm::Algorithm> CostModel::algorithms(const comm::Op& op, double members,
                                                    double payload) const {
   if (!op.algorithms) {
@@ -408,7 +411,7 @@ std::vector<comm::Algorithm> CostModel::algorithms(const comm::Op& op, double me
 std::vector<Way> CostModel::ways(const comm::Op& op, double payload, bool inter,
                                  const GroupShape& shape) const {
   if (shape.kinds != 1) {
-    // Of nodes of several kinds, those decide on which it would take longest.
+    // On nodes of several kinds, the kind on which the collective takes longest decides.
     std::vector<Way> slowest;
     GroupShape alike = shape;
     alike.kinds = 1;
@@ -422,8 +425,8 @@ std::vector<Way> CostModel::ways(const comm::Op& op, double payload, bool inter,
     }
     return slowest;
   }
-  // The nodes that the ranks lie on decide; a program lowered for smaller nodes keeps its queue,
-  // and its ranks count as if each lay on a node of its own.
+  // The actual nodes of the ranks decide. A program lowered for smaller nodes keeps its queue, and
+  // its ranks count as if each were on a node of its own.
   GroupShape lies = shape;
   if (inter && shape.nodes == 1 && cluster_.nodes > 1) {
     lies = {shape.members, shape.members, 1};
@@ -461,7 +464,7 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
   if (!program::is_communication(kind)) {
     fail("cost", "no cost of a transfer by {}; expected a collective or a send", kind.op);
   }
-  // All members start together; of the ways to do it the first one is taken.
+  // All members start together; the fastest form is taken.
   const Way first = ways(comm::op(kind.communication), payload(kind), inter, shape).front();
   const bool crosses = shape.nodes > 1 || (inter && cluster_.nodes > 1);
   const bool fitted = (profile_ && profile_->links.count(crosses ? "inter" : "intra") > 0) ||
@@ -471,7 +474,7 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
 }
 
 LinkLoad CostModel::load(const Kind& kind, bool inter, const GroupShape& shape) const {
-  // A way that was only measured moves its bytes as the fastest one that is known step by step.
+  // A form known only by measurement loads links as the fastest form with a formula does.
   if (shape.members <= 1 || !program::is_communication(kind)) return {};
   const std::vector<Way> list = ways(comm::op(kind.communication), payload(kind), inter, shape);
   const bool measured = list.front().algorithm == "measured" && list.size() > 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sum of the forward nodes' products.
+// Sum of the products of the forward nodes.
 #include "cost/flops.h"
 
 #include <vector>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Model FLOPs for MFU: what the mathematics of the model asks for, whatever the plan does. Defined
+// Model FLOPs for MFU: the arithmetic that the model's mathematics requires under any plan. Defined
 // in docs/outputs.md: matrix products and attention of the forward pass, times three; active
-// experts only; no recomputation; causal attention counted by the keys that a query really sees.
+// experts only; no recomputation; causal attention counted by the keys that a query sees.
 #pragma once
 
 #include "graph/graph.h"
@@ -15,13 +15,14 @@ struct ModelFlops {
   double head = 0;       ///< logits of the fused head
 
   double forward() const { return linear + attention + head; }
-  /// Forward and backward: the gradient of a product is two products of its size.
+  /// Returns forward plus backward: the gradient of a product is two products of its size.
   double training() const { return 3 * forward(); }
 };
 
-/// `mean_keys`: keys that a query attends to on average over the packed documents, itself included:
-/// sum over documents of L(L+1)/2, divided by the number of tokens. 0: one document per sequence,
-/// (S+1)/2 with S from attention's attribute `seq`, or all tokens without it.
+/// Returns the model FLOPs of a graph. `mean_keys`: keys that a query attends to on average over
+/// the packed documents, itself included: the sum of L(L+1)/2 over documents, divided by the number
+/// of tokens. 0: one document per sequence, (S+1)/2 with S from attention's attribute `seq`, or all
+/// tokens without it.
 ModelFlops model_flops(const graph::Graph& graph, double mean_keys = 0);
 
 }  // namespace hocket::cost

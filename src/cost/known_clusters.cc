@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts of configs/clusters as they were when the program was built.
+// Texts of configs/clusters, embedded at build time.
 #include "cost/known_clusters.h"
 
 #include <algorithm>

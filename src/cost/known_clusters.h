@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cluster files that are part of the program: what logs of a device are read onto.
+// Cluster files embedded in the program, onto which logs of a device are read.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace hocket::cost {
 
-/// The shipped cluster whose devices a log's words name ("A100-SXM4-40GB", "data/vidur_a100"): a
-/// name of configs/clusters, empty if there is none.
+/// Returns the shipped cluster whose device a log's words name ("A100-SXM4-40GB",
+/// "data/vidur_a100"): a name in configs/clusters, empty if there is none.
 std::string known_cluster_of(std::string_view words);
 
-/// A cluster by that name.
+/// Returns the embedded cluster of this name.
 Cluster known_cluster(const std::string& name);
 
 }  // namespace hocket::cost

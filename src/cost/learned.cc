@@ -14,10 +14,10 @@ namespace hocket::cost {
 
 namespace {
 
-/// Of what is learned from n tasks: few tasks say little, and are shrunk towards their mean more.
+/// Ridge penalty on standardised features: a fit to few tasks is shrunk more towards their mean.
 constexpr double kRidge = 1.0;
 
-/// max(a / b, b / a) - 1.
+/// Returns max(a / b, b / a) - 1.
 double off_by(double a, double b) { return std::max(a / b, b / a) - 1; }
 
 }  // namespace
@@ -26,7 +26,8 @@ LearnedTimes::Features LearnedTimes::features_of(const Leaf& leaf) {
   const double flops = std::log1p(leaf.flops);
   const double bytes = std::log1p(leaf.bytes);
   return {std::log(leaf.roofline_s), flops, bytes,
-          // Beyond the ridge of the roofline more arithmetic per byte costs; below, it is free.
+          // Above the ridge point of the roofline, more arithmetic per byte costs time; below, it
+          // is free.
           std::max(0.0, flops - bytes), leaf.cost_class == ops::CostClass::matmul ? 1.0 : 0.0,
           leaf.cost_class == ops::CostClass::attention ? 1.0 : 0.0,
           leaf.cost_class == ops::CostClass::memory ? bytes : 0.0};
@@ -42,7 +43,7 @@ double LearnedTimes::Fit::log_ns(const Features& features) const {
 
 LearnedTimes::Fit LearnedTimes::fit(const std::vector<TimedLeaf>& timed,
                                     std::string_view without_op) {
-  // Standardise, then solve (X'X + ridge) w = X'y.
+  // Features are standardised; then (X'X + ridge) w = X'y is solved.
   std::vector<Features> rows;
   std::vector<double> log_ns;
   for (const TimedLeaf& task : timed) {
@@ -92,7 +93,7 @@ LearnedTimes::LearnedTimes(const std::vector<TimedLeaf>& timed) {
   for (const TimedLeaf& task : timed) {
     ops.insert(task.leaf.op);
   }
-  if (timed.size() < kLeastTasks || ops.size() < kLeastOps) return;
+  if (timed.size() < kMinTasks || ops.size() < kMinOps) return;
   std::vector<double> errors;
   std::vector<double> roofline_errors;
   for (const std::string& op : ops) {

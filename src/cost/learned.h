@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times of tasks whose op was never timed, learned from those of other ops. CDMPP (EuroSys 2024)
-// learns a task's time from the leaves of its loop nests, what each computes and moves, so that it
-// speaks of operators and sizes that it has not seen; a task here is one leaf, and what the
-// roofline says of it is among its features, so that what is learned is by how much kernels fall
-// short of that.
+// Durations of ops that were never timed, learned from tasks of other ops. CDMPP (EuroSys 2024)
+// learns a task's time from the leaves of its loop nests (their arithmetic and traffic), which
+// generalises to unseen operators and sizes. A task here is one leaf. The roofline is one of its
+// features, so that the model learns by how much kernels fall short of it.
 #pragma once
 
 #include <array>
@@ -16,7 +15,7 @@
 
 namespace hocket::cost {
 
-/// What a task computes and moves.
+/// Arithmetic and memory traffic of a task.
 struct Leaf {
   std::string op;
   ops::CostClass cost_class = ops::CostClass::memory;
@@ -30,23 +29,23 @@ struct TimedLeaf {
   double ns = 0;  ///< above 0
 };
 
-/// A ridge regression of log(time) on log(roofline), log(FLOPs), log(bytes), the intensity between
-/// them, and the kind of kernel. Features are standardised, and the constant is not shrunk.
+/// Ridge regression of log(time) on log(roofline), log(FLOPs), log(bytes), the arithmetic intensity
+/// and the kind of kernel. Features are standardised; the intercept is not penalised.
 class LearnedTimes {
  public:
-  /// Learns nothing from fewer than kLeastTasks tasks of kLeastOps ops.
+  /// Fits the timed tasks. Learns nothing from fewer than kMinTasks tasks or kMinOps ops.
   explicit LearnedTimes(const std::vector<TimedLeaf>& timed);
 
-  /// Whether it says more of ops that were left out than the roofline does.
+  /// Returns whether the predictions of held-out ops are better than the roofline's.
   bool useful() const { return learned_ && held_out_ < roofline_held_out_; }
   double ns(const Leaf& leaf) const;
 
   /// Median of max(predicted / timed, timed / predicted) - 1 over all tasks, each predicted from
-  /// the tasks of all other ops; and that of the roofline, scaled to the others' median.
+  /// the tasks of all other ops; and the same for the roofline, scaled by the others' median ratio.
   double held_out() const { return held_out_; }
   double roofline_held_out() const { return roofline_held_out_; }
 
-  static constexpr size_t kLeastTasks = 12, kLeastOps = 4;
+  static constexpr size_t kMinTasks = 12, kMinOps = 4;
 
  private:
   static constexpr size_t kFeatures = 7;

@@ -22,11 +22,11 @@ std::vector<GroupError> errors_of(const Cluster& cluster, const std::vector<Comm
   }
   std::vector<GroupError> list;
   for (const auto& [key, of] : groups) {
-    const bool any_large = std::any_of(of.begin(), of.end(),
-                                       [](const CommSample& s) { return s.bytes >= kJudgedBytes; });
+    const bool any_large = std::any_of(
+        of.begin(), of.end(), [](const CommSample& s) { return s.bytes >= kMinJudgedBytes; });
     GroupError error{std::get<0>(key), std::get<1>(key), std::get<2>(key), how};
     for (const CommSample& s : of) {
-      if (any_large && s.bytes < kJudgedBytes) continue;
+      if (any_large && s.bytes < kMinJudgedBytes) continue;
       const double off = std::abs(predicted_s(cluster, s) / s.seconds - 1);
       error.mean += off;
       ++error.sizes;
@@ -70,7 +70,7 @@ std::vector<GroupError> held_out(const Cluster& base, const std::vector<CommSamp
     predict([&, n = ranks, g = nodes](const CommSample& s) { return s.ranks == n && s.nodes == g; },
             "other groups");
   }
-  // Every other size of each group.
+  // Marks every other size of each group.
   std::map<std::tuple<std::string, int32_t, int32_t>, std::map<double, bool>> odd;
   for (const CommSample& s : samples) {
     odd[{s.op, s.ranks, s.nodes}][s.bytes] = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Least squares of relative errors in non-negative constants, in turn with the choice of algorithm
-// and protocol by which each sample is explained.
+// Weighted least squares of relative errors in non-negative constants, alternating with the choice
+// of algorithm and protocol that explains each sample.
 #include "cost/link_fit.h"
 
 #include <fmt/format.h>
@@ -24,10 +24,10 @@
 namespace hocket::cost {
 namespace {
 
-/// Fewer samples determine no curve.
-constexpr ptrdiff_t kFewest = 4;
+/// Minimum number of samples that determine a curve.
+constexpr ptrdiff_t kMinSamples = 4;
 
-/// Columns of the linear model: start, steps, megabytes and their root, in microseconds.
+/// Columns of the linear model: start, steps, megabytes and their square root, in microseconds.
 constexpr size_t kColumns = 4;
 using Row = std::array<double, kColumns>;
 
@@ -37,7 +37,7 @@ struct Equation {
   double us = 0, weight = 1;
 };
 
-/// The normal equations: A x = b of least weighted squares, and the squares of x = 0.
+/// Normal equations A x = b of weighted least squares, and the sum of squares at x = 0.
 struct Normal {
   std::array<Row, kColumns> a{};
   Row b{};
@@ -54,7 +54,7 @@ struct Normal {
       squares += e.weight * e.us * e.us;
     }
   }
-  /// Sum of squares that x leaves.
+  /// Returns the sum of squared residuals at x.
   double left(const Row& x) const {
     double sum = squares;
     for (size_t i = 0; i < kColumns; ++i) {
@@ -99,8 +99,8 @@ double value_of(const Row& row, const Row& constants) {
   return us;
 }
 
-/// The non-negative constants of least weighted squares among the columns that `free` allows: the
-/// best of all subsets, which is exact and, of four, quick.
+/// Returns the non-negative weighted least-squares solution in the columns that `free` allows. It
+/// tries all subsets of columns, which is exact and fast for four.
 Row least_squares(const std::vector<Equation>& equations, unsigned free) {
   const Normal normal(equations);
   Row best{};
@@ -118,27 +118,28 @@ Row least_squares(const std::vector<Equation>& equations, unsigned free) {
   return best;
 }
 
-/// The same with relative errors, those beyond 5 % counting less and less (a pseudo-Huber loss): a
-/// few disturbed measurements must not bend the rest.
+/// As least_squares, on relative errors with a pseudo-Huber loss: errors beyond 5 % count less and
+/// less, so that a few disturbed measurements do not bend the fit.
 Row robust(std::vector<Equation> equations, unsigned free) {
-  constexpr double kUsual = 0.05;
+  constexpr double kOutlierError = 0.05;
   Row found{};
   for (int round = 0; round < 20; ++round) {
     for (Equation& e : equations) {
       const double measured = e.us;
       const double off = round == 0 ? 0 : (value_of(e.row, found) - measured) / measured;
-      e.weight = 1 / (measured * measured) / std::sqrt(1 + (off / kUsual) * (off / kUsual));
+      e.weight =
+          1 / (measured * measured) / std::sqrt(1 + (off / kOutlierError) * (off / kOutlierError));
     }
     found = least_squares(equations, free);
   }
   return found;
 }
 
-/// What a class of links asks of the constants for one sample, one algorithm and one protocol.
+/// Terms of one sample under one algorithm and one protocol, for a class of links.
 struct Option {
   bool short_messages = false;
   Row row{};
-  double known_us = 0;  ///< of other links, or constants that are not fitted
+  double known_us = 0;  ///< of other links, or of constants that are not fitted
 };
 
 struct Explained {
@@ -152,7 +153,7 @@ std::vector<comm::Algorithm> algorithms_of(const CommSample& sample) {
 }
 
 GroupShape shape_of(const Cluster& cluster, const CommSample& sample) {
-  // Ranks as such programs start them: node after node. What is uneven counts as even.
+  // Ranks are placed node after node, as launchers do. Uneven groups count as even.
   GroupShape shape{sample.ranks, sample.nodes, sample.per_node};
   for (size_t i = 0; i < cluster.topology.levels.size(); ++i) {
     const auto devices = static_cast<int32_t>(cluster.topology.levels[i].devices);
@@ -169,7 +170,7 @@ GroupShape shape_of(const Cluster& cluster, const CommSample& sample) {
   return shape;
 }
 
-/// Which curve of a link class a sample tells of.
+/// Curve of a link class that a sample informs.
 enum class Family { ring, direct, message };
 Family family_of(const CommSample& sample) {
   const std::vector<comm::Algorithm> algorithms = algorithms_of(sample);
@@ -177,13 +178,13 @@ Family family_of(const CommSample& sample) {
   return std::string_view(algorithms.front().name) == "message" ? Family::message : Family::ring;
 }
 
-/// The constants of one curve of one class of links, from the samples of its family.
+/// Fit of one curve of one class of links, from the samples of its family.
 class CurveFit {
  public:
   CurveFit(const Cluster& cluster, bool inter, std::vector<CommSample> samples)
       : cluster_(cluster), inter_(inter) {
-    // Steps tell latency from start only where groups differ in them, and where the start of links
-    // inside is known, that of the network is the same kernel's.
+    // Latency and start can be separated only if groups differ in their steps. If the start inside
+    // nodes is known, the network's is the same, since it is the same kernel's.
     std::set<std::pair<int32_t, int32_t>> groups;
     for (const CommSample& sample : samples) {
       groups.insert({sample.ranks, sample.nodes});
@@ -192,7 +193,7 @@ class CurveFit {
     free_ = (start_known ? 0U : 1U) | (groups.size() > 1 || start_known ? 2U : 0U) | 4U;
     for (const CommSample& sample : samples) {
       explained_.push_back({sample.seconds * 1e6, options_of(sample), 0});
-      const bool small = sample.bytes < kJudgedBytes;
+      const bool small = sample.bytes < kMinJudgedBytes;
       Explained& last = explained_.back();
       for (size_t i = 0; i < last.options.size(); ++i) {
         if (last.options[i].short_messages == small) {
@@ -203,7 +204,7 @@ class CurveFit {
     }
   }
 
-  /// Alternates between constants and choices until these stay.
+  /// Alternates between fitting and choosing until nothing changes.
   void run() {
     constexpr int kRounds = 40;
     for (int round = 0; round < kRounds; ++round) {
@@ -235,14 +236,14 @@ class CurveFit {
   }
 
  private:
-  /// Seconds of the start inside nodes, which groups over nodes share.
+  /// Returns the seconds of the start inside nodes, which groups over nodes share.
   double start(bool short_messages) const {
     const Link& near = cluster_.links.intra;
     return short_messages && near.short_messages.given() ? near.short_messages.start.value
                                                          : near.start.value;
   }
 
-  /// Seconds of a step, where the samples do not tell them.
+  /// Returns the seconds of a step, where the samples do not determine it.
   double given_latency(bool short_messages) const {
     const Link& link = inter_ ? cluster_.links.inter : cluster_.links.intra;
     return short_messages ? link.short_messages.latency.value : link.latency.value;
@@ -253,24 +254,24 @@ class CurveFit {
     const GroupShape shape = shape_of(cluster_, sample);
     for (const comm::Algorithm& algorithm : algorithms_of(sample)) {
       for (const bool short_messages : {false, true}) {
-        // One protocol for messages and direct exchanges: there is no second one to tell apart.
+        // Messages and direct exchanges have one protocol only.
         if (short_messages && family_of(sample) != Family::ring) continue;
         Option option{.short_messages = short_messages};
         option.row[0] = 1;
-        for (const Passage& passage : passages(cluster_, algorithm, shape)) {
-          if (passage.inter == inter_) {
-            option.row[1] += passage.steps;
+        for (const LevelDemand& demand : level_demands(cluster_, algorithm, shape)) {
+          if (demand.inter == inter_) {
+            option.row[1] += demand.steps;
             if ((free_ & 2U) == 0) {
-              option.known_us += passage.steps * given_latency(short_messages) * 1e6;
+              option.known_us += demand.steps * given_latency(short_messages) * 1e6;
             }
-            const double megabytes = passage.bytes / passage.adapters * 1e-6;
-            if (passage.level < 0) {
+            const double megabytes = demand.bytes / demand.adapters * 1e-6;
+            if (demand.level < 0) {
               option.row[2] = megabytes;
               option.row[3] = short_messages ? 0 : std::sqrt(megabytes);
             }
           } else {
             const Curve curve = curve_of(cluster_.links.intra, algorithm.name, short_messages);
-            option.known_us += passage.steps * curve.latency.value * 1e6;
+            option.known_us += demand.steps * curve.latency.value * 1e6;
           }
         }
         if (inter_ && start(false) > 0) {
@@ -294,12 +295,12 @@ class CurveFit {
         equations.push_back({option.row, us, 1});
       }
     }
-    if (std::ssize(equations) < kFewest) return false;
+    if (std::ssize(equations) < kMinSamples) return false;
     *found = robust(equations, free);
     return true;
   }
 
-  /// Each sample is explained by what takes least; true if one changed.
+  /// Assigns to each sample its fastest option; returns whether any changed.
   bool choose() {
     bool changed = false;
     for (Explained& sample : explained_) {
@@ -323,16 +324,16 @@ class CurveFit {
 
   const Cluster& cluster_;
   bool inter_;
-  unsigned free_ = 0;  // columns that the samples determine
+  unsigned free_ = 0;  // bit set of columns that the samples determine
   std::vector<Explained> explained_;
   Row long_{}, short_{};
 };
 
-/// Without what shows the host's launches rather than links: a process that drives several devices
-/// launches them one after another, and no transfer is seen to take less.
+/// Returns the samples without those that show the host's launches rather than links. A process
+/// that drives several devices launches them one after another, which bounds its times from below.
 std::vector<CommSample> without_launches(const std::vector<CommSample>& samples,
                                          int64_t* left_out) {
-  constexpr double kClear = 1.15;
+  constexpr double kLaunchBoundRatio = 1.15;
   using Group = std::tuple<std::string, int32_t, int32_t, int32_t>;
   const auto group = [](const CommSample& s) {
     return Group{s.op, s.ranks, s.nodes, s.per_process};
@@ -344,7 +345,7 @@ std::vector<CommSample> without_launches(const std::vector<CommSample>& samples,
   }
   std::vector<CommSample> kept;
   for (const CommSample& s : samples) {
-    if (s.per_process > 1 && s.seconds < kClear * least[group(s)]) {
+    if (s.per_process > 1 && s.seconds < kLaunchBoundRatio * least[group(s)]) {
       ++*left_out;
     } else {
       kept.push_back(s);
@@ -353,7 +354,7 @@ std::vector<CommSample> without_launches(const std::vector<CommSample>& samples,
   return kept;
 }
 
-/// "all_reduce of 2, 4, 8 ranks, 64 sizes from 8 KiB to 1 GiB".
+/// Returns a description such as "all_reduce of 2, 4, 8 ranks, 64 sizes from 8 KiB to 1 GiB".
 std::string described(const std::vector<CommSample>& samples) {
   std::set<std::string> ops;
   std::set<int32_t> ranks;
@@ -373,14 +374,14 @@ std::string described(const std::vector<CommSample>& samples) {
                      human_bytes(least), human_bytes(most));
 }
 
-/// Enough of the samples are so short that a protocol for short messages would show.
+/// Returns whether enough samples are so short that a protocol for short messages would show.
 bool tells_of_short(const std::vector<CommSample>& samples) {
   return std::count_if(samples.begin(), samples.end(), [](const CommSample& sample) {
-           return sample.bytes < kJudgedBytes;
-         }) >= kFewest;
+           return sample.bytes < kMinJudgedBytes;
+         }) >= kMinSamples;
 }
 
-/// Fits one class of links; true if any sample spoke of it.
+/// Fits one class of links; returns whether any sample used it.
 bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::string& where,
                Cluster* cluster) {
   std::map<Family, std::vector<CommSample>> families;
@@ -390,10 +391,11 @@ bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::st
     }
   }
   Link& link = inter ? cluster->links.inter : cluster->links.intra;
-  // Rings first: what else there is stands beside them. Without rings the class takes the first.
+  // Rings come first; the other families refine them. Without rings, the class takes the first
+  // family.
   bool first = true;
   for (const auto& [family, of] : families) {
-    if (std::ssize(of) < kFewest) continue;
+    if (std::ssize(of) < kMinSamples) continue;
     CurveFit fit(*cluster, inter, of);
     fit.run();
     const std::string source = fmt::format("fitted to {}: {}", where, described(of));
@@ -420,11 +422,11 @@ bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::st
   return !first;
 }
 
-/// The times of every even group, as the cluster keeps them: at most so many sizes, each the middle
-/// of its neighbours.
+/// Returns the times of every even group as the cluster stores them: at most kMaxSizes sizes, each
+/// the median of its neighbours.
 std::vector<MeasuredTimes> measured_of(const std::vector<CommSample>& samples,
                                        const std::string& where) {
-  constexpr size_t kMostSizes = 128;
+  constexpr size_t kMaxSizes = 128;
   std::map<std::tuple<std::string, int32_t, int32_t>, std::map<double, std::vector<double>>> groups;
   for (const CommSample& s : samples) {
     if (s.ranks == s.nodes * s.per_node) {
@@ -435,9 +437,9 @@ std::vector<MeasuredTimes> measured_of(const std::vector<CommSample>& samples,
   for (const auto& [key, by_size] : groups) {
     MeasuredTimes times{std::get<0>(key), std::get<1>(key), std::get<2>(key), where, {}, {}};
     const double least = by_size.begin()->first, most = by_size.rbegin()->first;
-    const double step = by_size.size() <= kMostSizes
+    const double step = by_size.size() <= kMaxSizes
                             ? 0
-                            : std::log(most / least) / static_cast<double>(kMostSizes - 1);
+                            : std::log(most / least) / static_cast<double>(kMaxSizes - 1);
     std::vector<double> sizes, us;
     const auto put = [&] {
       times.bytes.push_back(median(sizes));
@@ -458,24 +460,24 @@ std::vector<MeasuredTimes> measured_of(const std::vector<CommSample>& samples,
   return list;
 }
 
-/// Warns of a class of links that its own times contradict: of groups that were not measured it
-/// says nothing then.
-void doubt(bool inter, const std::vector<CommSample>& samples, LinkFit* fit) {
-  constexpr double kFar = 0.10;
+/// Warns if a class of links contradicts its own times, since its predictions for unmeasured groups
+/// are then worthless.
+void warn_if_contradicted(bool inter, const std::vector<CommSample>& samples, LinkFit* fit) {
+  constexpr double kDoubtfulError = 0.10;
   Cluster links = fit->cluster;
   links.measured.clear();
   std::vector<double> errors;
   for (const CommSample& sample : samples) {
-    if ((sample.nodes > 1) == inter && sample.bytes >= kJudgedBytes) {
+    if ((sample.nodes > 1) == inter && sample.bytes >= kMinJudgedBytes) {
       errors.push_back(std::abs(predicted_s(links, sample) / sample.seconds - 1));
     }
   }
   const double error = errors.empty() ? 0 : median(errors);
-  if (error > kFar) {
+  if (error > kDoubtfulError) {
     fit->doubts.push_back(fmt::format(
-        "links.{} is {:.0f} % off (median) the times from {} on that it was fitted to: groups "
+        "links.{} is {:.0f} % off (median) the times of at least {} that it was fitted to: groups "
         "of other sizes may be as far off, or more",
-        inter ? "inter" : "intra", 100 * error, human_bytes(kJudgedBytes)));
+        inter ? "inter" : "intra", 100 * error, human_bytes(kMinJudgedBytes)));
   }
 }
 
@@ -490,13 +492,14 @@ double predicted_s(const Cluster& cluster, const CommSample& sample) {
 
 LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
                   const std::string& where) {
-  // Links inside nodes first: what groups over nodes do inside is known then.
+  // Links inside nodes are fitted first, so that the share of groups over nodes inside them is
+  // known.
   LinkFit fit;
   fit.cluster = base;
   std::vector<CommSample> of_groups = samples;
   std::erase_if(of_groups, [](const CommSample& s) { return s.ranks < 2; });
   if (of_groups.empty()) {
-    fail(where, "no time is of more than one rank; expected at least one such log");
+    fail(where, "all times are of one rank; expected a log of several ranks");
   }
   if (of_groups.size() < samples.size()) {
     fit.told.push_back(
@@ -509,19 +512,19 @@ LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
   fit.times = static_cast<int64_t>(kept.size());
   if (launches > 0) {
     fit.told.push_back(fmt::format(
-        "{} within 15 % of the shortest of a process that drives several devices: those are its "
-        "launches",
+        "{} within 15 % of the shortest time of a process that drives several devices: they are "
+        "the time of its launches",
         counted(launches, "time")));
   }
   if (fit_class(false, kept, where, &fit.cluster)) {
     fit.fitted.push_back("links.intra");
-    doubt(false, kept, &fit);
+    warn_if_contradicted(false, kept, &fit);
   }
   if (fit_class(true, kept, where, &fit.cluster)) {
     fit.fitted.push_back("links.inter");
-    doubt(true, kept, &fit);
+    warn_if_contradicted(true, kept, &fit);
   } else {
-    // The kernel's start is the same; the base says what a network adds.
+    // The kernel's start is the same; the base gives what a network adds.
     Link& far = fit.cluster.links.inter;
     const Link& near = fit.cluster.links.intra;
     if (far.start.value <= 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links numbered in blocks, so that a cluster of any size takes no memory per link.
+// Links are numbered in blocks, so that a cluster of any size takes no memory per link.
 #include "cost/network.h"
 
 #include <algorithm>
@@ -80,13 +80,14 @@ Route Network::route(int32_t from, int32_t to) const {
   const Curve& message = by.message.given() ? by.message : by.long_messages();
   route.latency_s = message.latency.value;
   route.start_s = message.start.value;
-  std::vector<int64_t> down;  // the way to `to`, from its end
+  std::vector<int64_t> down;  // the way to `to`, in reverse
   int64_t plane = 0;
   if (!leaves) {
     route.links.push_back(id(kDevices, from, 0, Direction::up));
     down.push_back(id(kDevices, to, 0, Direction::down));
   } else {
-    // Each end's own adapter; on rails the receiver's number counts, and its bytes go there first.
+    // Each end uses its own adapter. On rails the receiver's adapter number counts, and the bytes
+    // first go to the device beside that adapter.
     const int64_t adapters = cluster_.adapters();
     const int64_t taken = adapter_of(to);
     int64_t used = adapter_of(from);
@@ -113,24 +114,24 @@ Route Network::route(int32_t from, int32_t to) const {
   return route;
 }
 
-int32_t Network::beside(int32_t block) const {
+int32_t Network::access_block(int32_t block) const {
   const Block& of = blocks_[static_cast<size_t>(block)];
   if (of.kind != NetworkLink::Kind::uplink) return -1;
   const Level& level = cluster_.topology.levels[static_cast<size_t>(of.level)];
   return static_cast<int32_t>(level.devices > cluster_.devices_per_node ? kAdapters : kDevices);
 }
 
-std::vector<Passed> Network::passed_by_group(std::span<const int32_t> ranks) const {
-  // Ranks come in order, so that the first one of a set is its lowest.
+std::vector<PassedLink> Network::passed_by_group(std::span<const int32_t> ranks) const {
+  // Ranks are ascending, so that the first one of a set is its lowest.
   const std::vector<Level>& levels = cluster_.topology.levels;
-  std::vector<Passed> list;
+  std::vector<PassedLink> list;
   list.reserve(ranks.size() * 2 * (kLevels + levels.size()));
   for (const int32_t rank : ranks) {
     const int64_t adapter = adapter_of(rank);
     const int64_t on_node = rank / cluster_.devices_per_node * cluster_.adapters() + adapter;
     const auto pass = [&](size_t block, int64_t set, int64_t plane) {
       for (const Direction direction : {Direction::up, Direction::down}) {
-        const int32_t with = beside(static_cast<int32_t>(block));
+        const int32_t with = access_block(static_cast<int32_t>(block));
         const int64_t lower = with == static_cast<int32_t>(kAdapters) ? on_node : rank;
         list.push_back({id(block, set, plane, direction), static_cast<int32_t>(block), rank,
                         with < 0 ? -1 : id(static_cast<size_t>(with), lower, 0, direction)});
@@ -144,33 +145,35 @@ std::vector<Passed> Network::passed_by_group(std::span<const int32_t> ranks) con
       pass(kLevels + i, rank / levels[i].devices, plane);
     }
   }
-  std::sort(list.begin(), list.end(), [](const Passed& left, const Passed& right) {
+  std::sort(list.begin(), list.end(), [](const PassedLink& left, const PassedLink& right) {
     return std::tie(left.link, left.owner) < std::tie(right.link, right.owner);
   });
-  const auto same = [](const Passed& left, const Passed& right) { return left.link == right.link; };
+  const auto same = [](const PassedLink& left, const PassedLink& right) {
+    return left.link == right.link;
+  };
   list.erase(std::unique(list.begin(), list.end(), same), list.end());
   return list;
 }
 
-std::vector<Passed> Network::passed_by_message(int32_t from, int32_t to) const {
-  // What goes up comes from the last adapter or device link before it; what comes down goes to the
-  // next one.
-  std::vector<Passed> list;
+std::vector<PassedLink> Network::passed_by_message(int32_t from, int32_t to) const {
+  // Traffic upwards comes from the last adapter or device link before it; traffic downwards goes to
+  // the next one.
+  std::vector<PassedLink> list;
   for (const int64_t link : route(from, to).links) {
     list.push_back({link, static_cast<int32_t>(block_of(link)), from});
   }
-  const auto find_beside = [&](auto first, auto last, Direction direction) {
+  const auto find_access_links = [&](auto first, auto last, Direction direction) {
     int64_t lower = -1;
     for (auto passed = first; passed != last; ++passed) {
-      if (beside(passed->block) < 0) {
+      if (access_block(passed->block) < 0) {
         lower = passed->link;
       } else if (link(passed->link).direction == direction) {
-        passed->beside = lower;
+        passed->access_link = lower;
       }
     }
   };
-  find_beside(list.begin(), list.end(), Direction::up);
-  find_beside(list.rbegin(), list.rend(), Direction::down);
+  find_access_links(list.begin(), list.end(), Direction::up);
+  find_access_links(list.rbegin(), list.rend(), Direction::down);
   return list;
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kFormat = "hocket-profile-1";
 
-/// Types that arithmetic is timed in.
+/// Element types in which arithmetic is timed.
 const std::vector<std::string> kComputed = {"f32", "f64", "bf16", "f16", "f8_e4m3", "f8_e5m2"};
 bool computes(const std::string& dtype) {
   return std::find(kComputed.begin(), kComputed.end(), dtype) != kComputed.end();
@@ -53,8 +53,8 @@ int64_t natural(const JsonView& at, std::string_view key, int64_t otherwise,
 }
 
 Profile from_json(const nlohmann::json& json, const std::string& where) {
-  // Top to bottom as to_json writes it. Only format and tasks must be there; what is absent stays
-  // "not measured", and what is present must be sane, since durations are computed from it.
+  // Reads in the order in which to_json writes. Only format and tasks are required; absent keys
+  // stay "not measured". Present ones must be sane, since durations are computed from them.
   const JsonView root(json, where);
   if (root.get_string("format") != kFormat) {
     root.at("format").fail(fmt::format("is \"{}\"; expected \"{}\"; try `hocket profile` again",
@@ -169,7 +169,7 @@ Profile parse_profile(std::string_view text, const std::string& where) {
 }
 
 std::string to_json(const Profile& profile) {
-  // What was not measured is left out, as from_json takes it.
+  // Quantities that were not measured are omitted, which from_json accepts.
   JsonWriter json({.indent = 1});
   json.object().member("format", kFormat).member("device", profile.device);
   json.key("machine").object();
@@ -281,7 +281,7 @@ std::string mismatch(const Profile& profile, const Cluster& cluster) {
   if (timed == "cpu" && cpu != profile.machine.end()) {
     timed += " (" + cpu->second + ")";
   }
-  return fmt::format("times a {}, and {} computes on {}", timed, cluster.name, wanted);
+  return fmt::format("was timed on a {}, but {} computes on {}", timed, cluster.name, wanted);
 }
 
 std::vector<ProfileTarget> distinct_tasks(const program::Program& program) {

@@ -4,13 +4,13 @@
 namespace hocket::cost {
 namespace {
 
-/// The payload passes every rank, in pieces: as NCCL has it (src/graph/tuning.cc knows no tree for
-/// these), around its ring from the root to the rank before it, or the other way.
+/// Pipelines the payload through every rank, in pieces: around NCCL's ring from the root to the
+/// rank before it, or the other way (src/graph/tuning.cc has no tree for these).
 std::vector<comm::Algorithm> chain(double members, double payload) {
   return {{.name = "chain", .rounds = members - 1, .bytes = payload}};
 }
 
-/// Sends between the root and all others, at once.
+/// Sends between the root and all others at once.
 std::vector<comm::Algorithm> rooted(double members, double payload) {
   return {
       {.name = kRooted, .rounds = 1, .bytes = (members - 1) / members * payload, .direct = true}};
@@ -29,10 +29,10 @@ comm::Op op(const char* name, const char* doc,
 
 const std::vector<comm::Op>& rooted_ops() {
   static const std::vector<comm::Op> ops = {
-      op("broadcast", "what the root has, to all", chain),
-      op("reduce", "summed over the group, at the root", chain),
-      op("gather", "the parts of all side by side, at the root", rooted),
-      op("scatter", "a part for each of what the root has", rooted)};
+      op("broadcast", "the root's buffer, to all members", chain),
+      op("reduce", "the sum over the group, at the root", chain),
+      op("gather", "the parts of all members, concatenated at the root", rooted),
+      op("scatter", "a part of the root's buffer to each member", rooted)};
   return ops;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What collectives cost that go from one rank to all others or back: no program has them, but
-// libraries do, and logs of these.
+// Costs of rooted collectives (broadcast, reduce, gather, scatter). Programs have none, but
+// libraries and their logs do.
 #pragma once
 
 #include <string_view>
@@ -10,15 +10,15 @@
 
 namespace hocket::cost {
 
-/// The algorithm of one member that has a part for every other one, or gets one of each: a direct
-/// exchange of which only its own links are busy.
+/// Algorithm in which the root exchanges a part with every other member: a direct exchange in which
+/// only the root's links are busy.
 inline constexpr const char* kRooted = "rooted";
 
-/// broadcast, reduce, gather, scatter, as far as costs are asked for: `name`, `doc`, `algorithms`.
-/// The payload is what the root has at the end, or had.
+/// Returns broadcast, reduce, gather and scatter with the fields that costs need: `name`, `doc`,
+/// `algorithms`. The payload is the root's buffer, before the op or after it.
 const std::vector<comm::Op>& rooted_ops();
 
-/// One of the registry or of these that has a cost; null: there is none.
+/// Returns the op of the registry or of rooted_ops() with this name, if it has a cost; else null.
 const comm::Op* find_costed(std::string_view name);
 
 }  // namespace hocket::cost

@@ -21,7 +21,7 @@ double number(const json& line, const char* key) {
   return at != line.end() && at->is_number() ? at->get<double>() : kMissing;
 }
 
-// The numbers of `count` layers with experts.
+// Returns the numbers of the `count` layers with experts.
 std::vector<int64_t> layers_of(const json& line, size_t count) {
   std::vector<int64_t> layers(count);
   std::iota(layers.begin(), layers.end(), 0);
@@ -44,11 +44,11 @@ void drop_from(std::vector<Point>* points, int64_t step) {
 
 class Reader {
  public:
-  // False if the line holds no metrics.
+  // Adds a line; returns false if it holds no metrics.
   bool add(const json& line) {
     if (!line.is_object() || !line.contains("step")) return false;
     const int64_t step =
-        JsonView(line, "").get_int("step");  // a line that is skipped if it is none
+        JsonView(line, "").get_int("step");  // the line is skipped if it is not an integer
     double time = number(line, "time_s");
     bool known = false;
     if (line.contains("train/loss")) {
@@ -102,7 +102,8 @@ class Reader {
   Metrics& out() { return out_; }
 
  private:
-  // A resumed run repeats steps from `step` on; if its clock started anew, it goes on from the old.
+  // Drops the steps from `step` on, which a resumed run repeats. If its clock restarted, its times
+  // continue from the old clock.
   void rewind(int64_t step, double time) {
     drop_from(&out_.train, step);
     drop_from(&out_.eval, step + 1);
@@ -148,8 +149,8 @@ MachineSpeed speed_of(const Metrics& metrics, int64_t from_step) {
 }
 
 Metrics load_metrics(const std::string& path) {
-  // Line by line, since a killed run may leave half a line at the end: a line that cannot be read
-  // is counted and skipped; a file without a single good line is not a metrics file.
+  // Lines are read one by one, since a killed run may leave half a line at the end. An unreadable
+  // line is counted and skipped; a file without a valid line is not a metrics file.
   const std::string text = read_file(path);
   Reader reader;
   bool any = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run wrote to metrics.jsonl: one JSON object per line, read back as columns of the report.
+// Contents of a run's metrics.jsonl (one JSON object per line), as columns of the report.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace hocket::diagnose {
 
-/// A number that is not known.
+/// Marks an unknown number.
 inline constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
 
 /// One training step: `train/...`, `perf/...`, `memory/...`, `moe/...` and `tokens` of a line.
@@ -25,7 +25,7 @@ struct TrainPoint {
   double mfu = kMissing;           ///< 0 .. 1
   double step_s = kMissing;
   double predicted_step_s = kMissing;
-  double probe_gflops = kMissing;  ///< how fast the machine is behind this step
+  double probe_gflops = kMissing;  ///< speed of the machine after this step
   double peak_gib = kMissing;
   double load_max_over_mean = kMissing;
 };
@@ -38,11 +38,11 @@ struct EvalPoint {
   double bits_per_byte = kMissing;
 };
 
-/// Tokens that every expert received, `moe/load`: [layer with experts][expert], in any unit.
+/// Tokens received by every expert, `moe/load`: [MoE layer][expert], in any unit.
 struct LoadPoint {
   int64_t step = 0;
   std::vector<std::vector<double>> load;
-  /// Which layers of the model these are, `moe/layers`; where a line does not say: 0, 1, 2, ...
+  /// Indices of these layers in the model, `moe/layers`; 0, 1, 2, ... if absent.
   std::vector<int64_t> layers;
 };
 
@@ -53,25 +53,27 @@ struct Metrics {
   int64_t skipped_lines = 0;  ///< not JSON objects with a step, such as a last line cut by a kill
 };
 
-/// How fast the machine was in a run, by a fixed product (`perf/probe_gflops`). NaN: no step says.
+/// Speed of the machine in a run, measured by a fixed product (`perf/probe_gflops`). NaN: not
+/// measured.
 struct MachineSpeed {
   double gflops = kMissing;  ///< median
-  double moved = kMissing;   ///< the 90th percentile over the 10th, less 1: 0.1 is 10 %
+  double moved = kMissing;   ///< 90th percentile over the 10th, less 1: 0.1 is 10 %
 };
-/// Steps whose time is compared with what was predicted.
+/// Steps whose time is compared with the prediction.
 struct StepsThatCount {
   std::vector<double> seconds;
   int64_t from_step = 0;
-  bool settled = true;  ///< false: no step was late enough, and these are all there were
+  bool settled = true;  ///< false: no step was late enough, and these are all
 };
-/// Those from `settled_step` on; of a run that ended before it all from `first_step` on.
+/// Returns the steps from `settled_step` on, or from `first_step` on if the run ended before.
 StepsThatCount steps_that_count(const Metrics& metrics, int64_t first_step, int64_t settled_step);
 
-/// From a step on.
+/// Returns the speed from a step on.
 MachineSpeed speed_of(const Metrics& metrics, int64_t from_step);
 
-/// Reads metrics.jsonl. A step that comes again (the run was resumed) replaces itself and all later
-/// ones; time goes on from where it was. Error: absent, or no line of it is a metrics line.
+/// Reads metrics.jsonl. A step that occurs again (the run was resumed) replaces itself and all
+/// later ones; its time continues from the old clock. Throws Error if the file is absent or has no
+/// metrics.
 Metrics load_metrics(const std::string& path);
 
 }  // namespace hocket::diagnose

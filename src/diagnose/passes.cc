@@ -19,8 +19,9 @@ using program::kNone;
 using trace::Trace;
 using trace::TraceEvent;
 
-/// Tasks of one sort that follow each other closer than this share of a step are drawn as one.
-constexpr int64_t kShareOfGap = 1000;
+/// Reciprocal of a gap in steps: tasks of one sort with a smaller gap between them are drawn as
+/// one.
+constexpr int64_t kGapsPerStep = 1000;
 
 struct Pass {
   int64_t begin = INT64_MAX, end = INT64_MIN;
@@ -34,13 +35,13 @@ struct Pass {
   }
 };
 
-/// What is done once per step: `what` is "gradients" or "optimizer".
-struct Rest {
+/// Work done once per step: `what` is "gradients" or "optimizer".
+struct StepWork {
   int64_t begin = 0, end = 0;
   std::string_view what;
 };
 
-/// The passes of a rank, and how the rest of its step is filled.
+/// Passes of a rank, and the work in the rest of its step.
 class RankPasses {
  public:
   explicit RankPasses(const Trace& trace) : trace_(trace) {}
@@ -53,13 +54,13 @@ class RankPasses {
       const bool weights = backward && trace_.text(event.kind).ends_with("_dw");
       passes_[{event.micro_batch, event.stage}][weights ? 2 : backward ? 1 : 0].add(event);
     } else if (phase == "grad" || phase == "optimizer") {
-      rest_.push_back({event.start_ns + event.waited_ns, event.end_ns,
-                       phase == "grad" ? "gradients" : "optimizer"});
+      step_work_.push_back({event.start_ns + event.waited_ns, event.end_ns,
+                            phase == "grad" ? "gradients" : "optimizer"});
     }
   }
 
-  /// The schedule runs gradients of weights for themselves: some other pass begins between them and
-  /// those of the inputs.
+  /// Returns whether the schedule runs gradients of weights separately: another pass begins between
+  /// them and the gradients of the inputs.
   bool splits() const {
     std::vector<int64_t> begins;
     for (const auto& [key, parts] : passes_) {
@@ -78,10 +79,10 @@ class RankPasses {
     return false;
   }
 
-  /// In the order of time, without overlaps. `split`: gradients of weights are passes of their own,
-  /// where they do not overlap those of inputs.
+  /// Returns the passes in order of time, without overlaps. `split`: gradients of weights are
+  /// separate passes where they do not overlap those of inputs.
   std::vector<Pass> passes(bool split) const {
-    std::vector<Pass> list = apart(split);
+    std::vector<Pass> list = separate(split);
     std::sort(list.begin(), list.end(), [](const Pass& a, const Pass& b) {
       return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
     });
@@ -101,12 +102,12 @@ class RankPasses {
     return joined;
   }
 
-  /// What is done between `passes` and behind them, in the order of time, without overlaps.
-  std::vector<Rest> rest(const std::vector<Pass>& passes, int64_t step_ns) const {
-    std::vector<Rest> parts;
+  /// Returns the work between and after `passes`, in order of time, without overlaps.
+  std::vector<StepWork> step_work(const std::vector<Pass>& passes, int64_t step_ns) const {
+    std::vector<StepWork> parts;
     int64_t now = 0;
     size_t pass = 0;
-    for (const Rest& part : in_stretches(step_ns / kShareOfGap)) {
+    for (const StepWork& part : merged_step_work(step_ns / kGapsPerStep)) {
       now = std::max(now, part.begin);
       while (now < part.end) {
         while (pass < passes.size() && passes[pass].end <= now) {
@@ -124,30 +125,30 @@ class RankPasses {
   }
 
  private:
-  using Parts = std::array<Pass, 3>;  ///< forward, of inputs, of weights
+  using Parts = std::array<Pass, 3>;  ///< forward, gradients of inputs, gradients of weights
 
   static bool is_there(const Pass& pass) { return pass.end >= pass.begin; }
 
-  /// What is done once per step; of one sort one stretch where at most `gap` lies between.
-  std::vector<Rest> in_stretches(int64_t gap) const {
-    std::vector<Rest> list = rest_;
-    std::sort(list.begin(), list.end(), [](const Rest& a, const Rest& b) {
+  /// Returns the work done once per step; parts of one sort with gaps of at most `gap` are merged.
+  std::vector<StepWork> merged_step_work(int64_t gap) const {
+    std::vector<StepWork> list = step_work_;
+    std::sort(list.begin(), list.end(), [](const StepWork& a, const StepWork& b) {
       return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
     });
-    std::vector<Rest> stretches;
-    for (const Rest& part : list) {
-      if (!stretches.empty() && stretches.back().what == part.what &&
-          part.begin - stretches.back().end <= gap) {
-        stretches.back().end = std::max(stretches.back().end, part.end);
+    std::vector<StepWork> merged;
+    for (const StepWork& part : list) {
+      if (!merged.empty() && merged.back().what == part.what &&
+          part.begin - merged.back().end <= gap) {
+        merged.back().end = std::max(merged.back().end, part.end);
       } else {
-        stretches.push_back(part);
+        merged.push_back(part);
       }
     }
-    return stretches;
+    return merged;
   }
 
-  /// Passes before those that overlap are joined.
-  std::vector<Pass> apart(bool split) const {
+  /// Returns the passes before overlapping ones are joined.
+  std::vector<Pass> separate(bool split) const {
     std::vector<Pass> list;
     for (const auto& [key, parts] : passes_) {
       const auto put = [&, where = key](Pass pass, char kind) {
@@ -175,14 +176,14 @@ class RankPasses {
 
   const Trace& trace_;
   std::map<std::pair<int32_t, int32_t>, Parts> passes_;  ///< by micro-batch and stage
-  std::vector<Rest> rest_;
+  std::vector<StepWork> step_work_;
 };
 
 }  // namespace
 
 Trace passes_of(const Trace& trace) {
-  // Tasks go to the passes of their rank; then every rank draws its passes, and between them what
-  // it waited for.
+  // Tasks are assigned to the passes of their rank. Then every rank draws its passes and, between
+  // them, the work done once per step.
   std::map<int32_t, RankPasses> ranks;
   int64_t step_ns = 0;
   for (const TraceEvent& event : trace.events) {
@@ -215,7 +216,7 @@ Trace passes_of(const Trace& trace) {
     }
     event.layer = 0;
     event.stage = event.micro_batch = kNone;
-    for (const Rest& part : of_rank.rest(passes, step_ns)) {
+    for (const StepWork& part : of_rank.step_work(passes, step_ns)) {
       event.start_ns = part.begin;
       event.end_ns = part.end;
       event.name = event.kind = drawn.intern(part.what);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts the page together: frame, style, data, script. The parts are the files of page/, which
-// the build turns into string literals (cmake/HocketEmbed.cmake).
+// Assembly of the page: frame, style, data, script. The parts are the files of page/, which the
+// build embeds as string literals (cmake/HocketEmbed.cmake).
 #include "diagnose/report.h"
 
 #include <fmt/format.h>
@@ -59,7 +59,7 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
-// One pass over the frame, so that marks inside the data mean nothing.
+// One pass over the frame, so that marks inside the data have no effect.
 std::string assemble(const std::string& title, const std::string& data) {
   std::string script;
   for (const std::string_view part : kScripts) {

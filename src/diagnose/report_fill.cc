@@ -41,7 +41,7 @@ std::map<int32_t, Span> steps_of(const Trace& trace) {
   return steps;
 }
 
-// The events of one step, its begin as time zero.
+// Returns the events of one step, with its begin as time zero.
 Trace one_step(const Trace& trace, int32_t step, const Span& span) {
   Trace out = trace;
   out.steps = {step};
@@ -91,8 +91,8 @@ std::string main_lane(const Trace& trace, const Sums& s) {
 }  // namespace
 
 void fill_measured(ReportData& report, const Trace& trace) {
-  // The step that is shown is the one of median length, so that neither the first nor a disturbed
-  // one stands for the run. The table by kind is the mean over all steps and ranks.
+  // The step shown is the one of median duration, so that neither the first nor a disturbed step
+  // represents the run. The table by kind is the mean over all steps and ranks.
   const std::map<int32_t, Span> steps = steps_of(trace);
   if (steps.empty()) return;
   std::vector<std::pair<int64_t, int32_t>> by_length;
@@ -121,8 +121,8 @@ void fill_measured(ReportData& report, const Trace& trace) {
 
 void fill_predicted(ReportData& report, const Trace& trace,
                     std::span<const int32_t> ranks_of_event) {
-  // The table by kind is the mean over ranks, as the measured one. A trace may show one rank in
-  // place of all of its class: every event then counts for as many ranks as it stands for.
+  // The table by kind is the mean over ranks, like the measured one. A trace may show one rank for
+  // several: its events then count for the number of ranks that it stands for.
   HOCKET_CHECK(ranks_of_event.empty() || ranks_of_event.size() == trace.events.size(),
                "{} weights for {} events", ranks_of_event.size(), trace.events.size());
   const std::map<int32_t, Span> steps = steps_of(trace);
@@ -154,8 +154,8 @@ void fill_predicted(ReportData& report, const Trace& trace,
   }
 }
 
-/// Seconds of a step by the run's metrics: the median of those that count; of a run without any
-/// what was traced.
+/// Returns the seconds of a step by the run's metrics: the median of the settled steps, or the
+/// traced time if there are none.
 static double measured_step_s(const ReportData& report) {
   std::vector<double> settled;
   for (const TrainPoint& point : report.metrics.train) {
@@ -166,7 +166,7 @@ static double measured_step_s(const ReportData& report) {
   return settled.empty() ? report.kinds_step_s : median(std::move(settled));
 }
 
-/// "step 27 (183 ms)", "3 traced steps (183 ms on average)".
+/// Returns "step 27 (183 ms)" or "3 traced steps (183 ms on average)".
 static std::string traced_text(const ReportData& report) {
   const std::string seconds = human_time(report.kinds_step_s);
   if (report.kinds_steps > 1) {
@@ -177,16 +177,16 @@ static std::string traced_text(const ReportData& report) {
 }
 
 std::string blame(const ReportData& report, double least) {
-  // What the run's steps take beside the prediction says which way to look; what was traced, a step
-  // or a few, where: if these do not go that way as well, they tell nothing. All figures of kinds
-  // are means over the ranks, of the same steps. What the compute lane takes longer makes the step
-  // longer; the rest of the difference is communication and waiting.
+  // The run's steps against the prediction give the direction of the difference; the traced steps
+  // show where it arises. If these differ in the other direction, they explain nothing. Figures of
+  // kinds are means over the ranks of the same steps. Extra time in the compute lane lengthens the
+  // step; the rest of the difference is communication and waiting.
   const double run = measured_step_s(report) - report.predicted_step_s;
   const double step = report.kinds_step_s - report.predicted_step_s;
   const double much = least * report.predicted_step_s;
   if (!(std::abs(run) >= much) || !std::isfinite(step)) return "";
   if (step * run <= 0 || std::abs(step) < much) {
-    return fmt::format("nothing that the trace shows: it is of {}", traced_text(report));
+    return fmt::format("nothing in the trace of {}", traced_text(report));
   }
   const KindTime* most = nullptr;
   double compute = 0;
@@ -194,17 +194,17 @@ std::string blame(const ReportData& report, double least) {
     const double longer = kind.seconds - kind.predicted_seconds;
     if (kind.lane != "compute" || !(std::abs(longer) > 0)) continue;
     compute += longer;
-    // Of those that go the way of the step.
+    // Only kinds that differ in the direction of the step count.
     if (longer * step > 0 &&
         (!most || std::abs(longer) > std::abs(most->seconds - most->predicted_seconds))) {
       most = &kind;
     }
   }
   if (most && compute / step >= 0.5) {
-    return fmt::format("{} most: {} in {}, {} predicted", most->kind, human_time(most->seconds),
+    return fmt::format("mostly {}: {} in {}, {} predicted", most->kind, human_time(most->seconds),
                        traced_text(report), human_time(most->predicted_seconds));
   }
-  return fmt::format("{} outside of what computes, in {}: communication and waiting",
+  return fmt::format("{} outside of computation in {}: communication and waiting",
                      human_time(std::abs(step - compute)), traced_text(report));
 }
 
@@ -219,7 +219,7 @@ void fill_simulated(ReportData& report, const Trace& trace,
     kind.seconds = kind.predicted_seconds - (moves ? kind.waiting : 0);
     kind.predicted_seconds = kMissing;
     if (moves && comm::op(communication).role == comm::Role::receive) {
-      kind.bytes = 0;  // the rate of a message is its sender's
+      kind.bytes = 0;  // the rate of a message is counted at its sender
     }
   }
   std::sort(report.kinds.begin(), report.kinds.end(),
@@ -230,7 +230,8 @@ void fill_simulated(ReportData& report, const Trace& trace,
 
 namespace {
 
-/// Where planned offsets are drawn: gaps between the pages that are meant to be used are left out.
+/// Mapping of planned offsets to drawn ones, which omits gaps between the pages that are meant to
+/// be used.
 class Pages {
  public:
   explicit Pages(std::vector<program::Range> pages) : pages_(std::move(pages)) {
@@ -249,11 +250,11 @@ class Pages {
 
  private:
   std::vector<program::Range> pages_;
-  std::vector<int64_t> begin_{0};  ///< where each is drawn
+  std::vector<int64_t> begin_{0};  ///< drawn begin of each
 };
 
-/// When the tasks of a class run, in seconds of a measured step, or, where that lacks one of them,
-/// in tasks: the i-th from i to i + 1.
+/// Times of a class's tasks, in seconds of a measured step. If a task is missing from that, in
+/// tasks: the i-th from i to i + 1.
 struct Clock {
   std::vector<double> begin, end;
   bool in_tasks = false;
@@ -267,7 +268,7 @@ Clock clock_of(const program::Program& program, program::ClassId cls, const Trac
   size_t timed = 0;
   if (times != nullptr) {
     std::vector<bool> seen(count);
-    int32_t rank = kNone;  // the first of the class that the trace shows
+    int32_t rank = kNone;  // first rank of the class in the trace
     for (const TraceEvent& event : times->events) {
       if (rank == kNone && program.class_of(event.rank) == cls) {
         rank = event.rank;
@@ -289,8 +290,8 @@ Clock clock_of(const program::Program& program, program::ClassId cls, const Trac
   return clock;
 }
 
-/// A buffer's first writer names it; it lives from its first use to its last.
-struct Life {
+/// Lifetime of a buffer, from its first use to its last; its first writer names it.
+struct Lifetime {
   int32_t maker = kNone;
   double begin = 0, end = -1;  ///< never used: end < 0
   Phase first = Phase::forward, last = Phase::forward;
@@ -314,15 +315,15 @@ struct Life {
   }
 };
 
-std::vector<Life> lives_of(const program::RankClass& cls, const Clock& clock) {
-  std::vector<Life> lives(cls.buffers.size());
+std::vector<Lifetime> lives_of(const program::RankClass& cls, const Clock& clock) {
+  std::vector<Lifetime> lives(cls.buffers.size());
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const program::Task& task = cls.tasks[i];
     for (const program::BufferId input : task.in) {
       lives[cls.root(input)].use(clock, i, task.phase);
     }
     for (const program::BufferId output : task.out) {
-      Life& life = lives[cls.root(output)];
+      Lifetime& life = lives[cls.root(output)];
       life.use(clock, i, task.phase);
       if (life.maker == kNone) {
         life.maker = static_cast<int32_t>(i);
@@ -332,7 +333,7 @@ std::vector<Life> lives_of(const program::RankClass& cls, const Clock& clock) {
   return lives;
 }
 
-/// "linear, L3, micro-batch 0".
+/// Returns a text such as "linear, L3, micro-batch 0".
 std::string describe(const program::Program& program, const program::Task& task) {
   std::string text = program.kind(task).op;
   const std::string place = graph::layer_name(task.layer, program.num_layers);
@@ -348,7 +349,7 @@ std::string describe(const program::Program& program, const program::Task& task)
   return text;
 }
 
-/// What a buffer holds at most, as far as that is planned: ragged ones say what is expected.
+/// Returns the planned bytes of a buffer; for a ragged one, the expected bytes.
 int64_t planned_bytes(const program::Buffer& buffer) {
   return buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes();
 }
@@ -357,13 +358,13 @@ int64_t planned_bytes(const program::Buffer& buffer) {
 
 MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_id,
                           const Trace* times, program::Kernels kernels) {
-  // A block is a rectangle: from the first use of a buffer to the last, over the bytes that the
-  // plan gives it. Workspaces are blocks of their task's time; what lives through all steps is
+  // A block is a rectangle: from the first use of a buffer to the last, over its planned bytes.
+  // Workspaces are blocks for the time of their task. Buffers that live through all steps are
   // summed up.
   const program::RankClass& cls = program.classes[cls_id];
   const Pages pages(program::planned_pages(program, cls_id, program::Space::device, kernels));
   const Clock clock = clock_of(program, cls_id, times);
-  const std::vector<Life> lives = lives_of(cls, clock);
+  const std::vector<Lifetime> lives = lives_of(cls, clock);
   MemoryPlan plan;
   plan.name = program.classes.size() == 1 ? "every rank" : program::stage_name(cls);
   plan.planned = program::memory_of(program, kernels)[cls_id];
@@ -378,7 +379,7 @@ MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_
           program::whole_pages(planned_bytes(buffer));
       continue;
     }
-    const Life& life = lives[b];
+    const Lifetime& life = lives[b];
     if (buffer.kind != BufferKind::step || buffer.offset == kNone || life.end < 0) continue;
     const std::string name =
         life.maker == kNone ? "buffer" : "output of " + describe(program, cls.tasks[life.maker]);
@@ -394,7 +395,7 @@ MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_
     plan.blocks.push_back({"workspace of " + describe(program, task), "workspace", clock.begin[i],
                            clock.end[i], pages.drawn(task.workspace), workspace});
   }
-  // Parameters before what the optimizer keeps.
+  // Parameters come before optimizer states.
   for (const char* name : {"parameters", "optimizer state"}) {
     if (persistent.contains(name)) {
       plan.persistent.push_back({name, persistent[name]});

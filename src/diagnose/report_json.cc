@@ -21,8 +21,8 @@ std::string shortened(const std::string& text, size_t limit) {
   return text.substr(0, limit) + fmt::format("\n... ({} bytes more)", text.size() - limit);
 }
 
-// Training columns; runs of `stride` steps become one point: the last step and time, the mean of
-// the rest, and the median of step times, which pauses would spoil.
+// Writes the training columns. Runs of `stride` steps become one point: the last step and time, the
+// mean of other values, and the median of step times, which pauses would distort.
 void put_train(JsonWriter& out, const std::vector<TrainPoint>& points, size_t stride) {
   using Field = double TrainPoint::*;
   const std::vector<std::pair<const char*, Field>> fields = {
@@ -75,7 +75,7 @@ void put_train(JsonWriter& out, const std::vector<TrainPoint>& points, size_t st
 void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) {
   if (all.empty()) return void(out.key("load").null());
   const size_t layers = all.back().load.size(), experts = all.back().load[0].size();
-  std::vector<const LoadPoint*> fit;  // of the model's final shape
+  std::vector<const LoadPoint*> fit;  // points of the model's final shape
   for (const LoadPoint& point : all) {
     if (point.load.size() == layers && point.load[0].size() == experts) {
       fit.push_back(&point);
@@ -115,8 +115,8 @@ void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) 
 }
 
 void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t limit) {
-  // All blocks if they fit into the limit; else each plan gets an equal share of it, and keeps the
-  // blocks that matter most to the eye: the largest in bytes x lifetime.
+  // All blocks are kept if they fit into the limit. Otherwise each plan gets an equal share and
+  // keeps the blocks that are largest on the page, by bytes x lifetime.
   size_t total = 0;
   for (const MemoryPlan& plan : plans) {
     total += plan.blocks.size();
@@ -161,7 +161,7 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
   out.end();
 }
 
-/// What the page computes with. NaN, which JSON does not have, becomes null: not known.
+/// Writes the numbers that the page computes with. NaN, which JSON lacks, becomes null: unknown.
 void put_numbers(JsonWriter& out, const ReportData& report) {
   const StepsThatCount steps =
       steps_that_count(report.metrics, report.first_step, report.settled_step);
@@ -221,7 +221,7 @@ void put_baselines(JsonWriter& out, const std::vector<Baseline>& baselines) {
   out.end();
 }
 
-// Of more evaluations than `limit`, every second, third, ..., so that the last one is among them.
+// Writes at most `limit` evaluations or so: every second, third, ..., with the last one included.
 void put_evals(JsonWriter& out, const std::vector<EvalPoint>& all, size_t limit) {
   const size_t stride = std::max<size_t>(1, all.size() / std::max<size_t>(1, limit));
   const auto column = [&](const char* name, const auto& field, int digits) {
@@ -239,7 +239,7 @@ void put_evals(JsonWriter& out, const std::vector<EvalPoint>& all, size_t limit)
   out.end();
 }
 
-// Which colour an op has, and the table of time by kind of task.
+// Writes the colour family of every op, and the table of time by kind of task.
 void put_kinds(JsonWriter& out, const std::vector<KindTime>& kinds) {
   out.key("families").object();
   for (const ops::Op* op : ops::all()) {
@@ -256,7 +256,7 @@ void put_kinds(JsonWriter& out, const std::vector<KindTime>& kinds) {
   out.end();
 }
 
-// Texts and lists of texts: samples, the configuration, files, what to do next.
+// Writes texts and lists of texts: samples, configuration, files, next commands.
 void put_texts(JsonWriter& out, const ReportData& report, size_t limit) {
   out.key("samples").array();
   for (const Sample& sample : report.samples) {
@@ -276,7 +276,7 @@ void put_texts(JsonWriter& out, const ReportData& report, size_t limit) {
   out.end().member("notes", report.notes);
 }
 
-// Inside <script>, only a '<' could end the data; it occurs in strings alone.
+// Escapes '<', which alone could end the data inside <script>; it occurs only in strings.
 std::string safe_in_script(const std::string& json) {
   std::string safe;
   for (const char c : json) {
@@ -292,9 +292,9 @@ std::string safe_in_script(const std::string& json) {
 }  // namespace
 
 std::string report_json(const ReportData& report, const ReportLimits& limits) {
-  // One object with everything the page draws, in the order in which it draws it. Whatever can grow
+  // One object with all data of the page, in the order in which it is drawn. Everything that grows
   // with the run is bounded by `limits`: curves are thinned by a stride, timelines and memory
-  // blocks cut to the longest, texts shortened; the page says what was left out.
+  // blocks cut to the longest, texts shortened. The page says what was left out.
   JsonWriter out({.digits = 6});
   out.object().member("title", report.title).member("subtitle", report.subtitle);
   out.member("date", report.date).member("command", report.command);

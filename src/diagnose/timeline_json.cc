@@ -16,7 +16,7 @@ namespace {
 using trace::Trace;
 using trace::TraceEvent;
 
-/// Events of every rank.
+/// Returns the number of events per rank.
 std::map<int32_t, size_t> events_by_rank(const Trace& trace) {
   std::map<int32_t, size_t> per_rank;
   for (const TraceEvent& event : trace.events) {
@@ -25,7 +25,7 @@ std::map<int32_t, size_t> events_by_rank(const Trace& trace) {
   return per_rank;
 }
 
-/// The first ranks, as many as have `limit` events; at least one.
+/// Returns the first ranks, up to `limit` events in all; at least one.
 std::set<int32_t> first_ranks(const Trace& trace, size_t limit) {
   std::set<int32_t> shown;
   size_t used = 0;
@@ -37,7 +37,7 @@ std::set<int32_t> first_ranks(const Trace& trace, size_t limit) {
   return shown;
 }
 
-/// Every rank, or every second, third, ..., so that all stages are among them.
+/// Returns every n-th rank within the limits, so that all stages are included.
 std::set<int32_t> spread_ranks(const Trace& trace, const ReportLimits& limits) {
   const std::map<int32_t, size_t> per_rank = events_by_rank(trace);
   const size_t too_many = std::max(trace.events.size() / std::max<size_t>(1, limits.events),
@@ -52,7 +52,7 @@ std::set<int32_t> spread_ranks(const Trace& trace, const ReportLimits& limits) {
   return shown;
 }
 
-// One step as tracks of (gap, duration, type, micro-batch), of the ranks that are shown.
+// Writes one step as tracks of (gap, duration, type, micro-batch), for the ranks that are shown.
 void put_timeline(JsonWriter& out, const Trace& trace, const std::set<int32_t>& shown,
                   size_t limit) {
   std::map<std::pair<int32_t, uint16_t>, std::vector<const TraceEvent*>> tracks;

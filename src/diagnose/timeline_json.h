@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The timelines of a report as JSON.
+// Timelines of a report as JSON.
 #pragma once
 
 #include "base/json_writer.h"
@@ -8,8 +8,8 @@
 
 namespace hocket::diagnose {
 
-/// Puts the member "timelines": the measured step and the predicted one, as tasks; and as passes
-/// where there are several stages, or more tasks than the page holds.
+/// Writes the member "timelines": the measured step and the predicted one, as tasks. If there are
+/// several stages, or more tasks than the page holds, also as passes.
 void put_timelines(JsonWriter& out, const ReportData& report, const ReportLimits& limits);
 
 }  // namespace hocket::diagnose

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounds on what links may have to carry, and the symmetry of who shares them.
+// Upper bounds on the load of links, and the symmetry between transfers that share them.
 #include "sim/contention.h"
 
 #include <algorithm>
@@ -11,42 +11,41 @@
 
 namespace hocket::sim {
 
-int32_t Contention::add(Place place) {
-  std::erase_if(place.links, [&](const cost::Passed& passed) {
-    return std::none_of(place.most.begin(), place.most.end(), [&](const Most& queue) {
-      return queue.share[static_cast<size_t>(passed.block)] > 0;
-    });
+Contention::FlowId Contention::add(Flow flow) {
+  std::erase_if(flow.links, [&](const cost::PassedLink& passed) {
+    return std::none_of(flow.peaks.begin(), flow.peaks.end(),
+                        [&](const PeakShares& queue) { return queue.share[passed.block] > 0; });
   });
-  places_.push_back(std::move(place));
-  return static_cast<int32_t>(places_.size()) - 1;
+  flows_.push_back(std::move(flow));
+  return flows_.size() - 1;
 }
 
-void Contention::settle() {
-  // A queue of a rank does one transfer at a time. So what a link may have to carry is at most the
-  // sum, over the queues of the ranks that its places count for, of the largest share in each. Of
-  // an uplink it is less: all that passes because of a rank passes one link beside it, too, which
-  // carries no more than it can, so that what comes of these is at most that link's all.
+void Contention::drop_never_full_links() {
+  // A queue of a rank runs one transfer at a time. Therefore the load of a link is at most the sum,
+  // over the queues of the ranks that contribute to it, of the largest share in each queue. The
+  // bound of an uplink is tighter: all traffic of one rank through it also passes one access link.
+  // That link is never more than full, which bounds the rank's traffic through the uplink.
   struct Claim {
     int64_t link;
-    int64_t beside;
-    int64_t queue;  ///< of a rank
+    int64_t access;
+    int64_t queue;  ///< queue of a rank
     double share;
-    double most;  ///< of all with this link beside
+    double bound;  ///< on all claims with this access link
   };
   std::vector<Claim> claims;
-  for (const Place& place : places_) {
-    for (const cost::Passed& passed : place.links) {
-      const size_t block = static_cast<size_t>(passed.block);
-      for (const Most& most : place.most) {
-        const int64_t of = int64_t{passed.owner} * kQueues + most.queue;
-        const double bound = passed.beside < 0 ? INFINITY : most.over_beside[block];
-        claims.push_back({passed.link, passed.beside, of, most.share[block], bound});
+  for (const Flow& flow : flows_) {
+    for (const cost::PassedLink& passed : flow.links) {
+      const int32_t block = passed.block;
+      for (const PeakShares& peak : flow.peaks) {
+        const int64_t of = int64_t{passed.owner} * kQueues + peak.queue;
+        const double bound = passed.access_link < 0 ? INFINITY : peak.over_access[block];
+        claims.push_back({passed.link, passed.access_link, of, peak.share[block], bound});
       }
     }
   }
   std::sort(claims.begin(), claims.end(), [](const Claim& left, const Claim& right) {
-    return std::tie(left.link, left.beside, left.queue, right.share) <
-           std::tie(right.link, right.beside, right.queue, left.share);
+    return std::tie(left.link, left.access, left.queue, right.share) <
+           std::tie(right.link, right.access, right.queue, left.share);
   });
   constexpr double kFull = 1 + 1e-9;
   std::vector<int64_t> kept;
@@ -54,13 +53,13 @@ void Contention::settle() {
     const int64_t link = claims[i].link;
     double sum = 0;
     while (i < claims.size() && claims[i].link == link) {
-      const int64_t beside = claims[i].beside;
+      const int64_t access = claims[i].access;
       double part = 0;
       double bound = 0;
       int64_t queue = -1;
-      for (; i < claims.size() && claims[i].link == link && claims[i].beside == beside; ++i) {
+      for (; i < claims.size() && claims[i].link == link && claims[i].access == access; ++i) {
         part += claims[i].queue == queue ? 0 : claims[i].share;
-        bound = std::max(bound, claims[i].most);
+        bound = std::max(bound, claims[i].bound);
         queue = claims[i].queue;
       }
       sum += std::min(part, bound);
@@ -69,65 +68,64 @@ void Contention::settle() {
       kept.push_back(link);
     }
   }
-  for (Place& place : places_) {
-    std::erase_if(place.links, [&](cost::Passed& passed) {
+  for (Flow& flow : flows_) {
+    std::erase_if(flow.links, [&](cost::PassedLink& passed) {
       const auto at = std::lower_bound(kept.begin(), kept.end(), passed.link);
       if (at == kept.end() || *at != passed.link) return true;
       passed.link = at - kept.begin();
       return false;
     });
   }
-  num_links_ = static_cast<int32_t>(kept.size());
+  num_links_ = std::ssize(kept);
 }
 
 std::vector<int32_t> Contention::views(const std::vector<int32_t>& orbits) {
-  // Links are alike if the same orbits lie on them, as often; a place sees on how many links of
-  // each kind it lies. That is all that one replay could find different in another.
+  // Links are equivalent if they carry equally many transfers of every orbit. The view of a flow
+  // counts its links by equivalence class. Nothing else about links can distinguish two flows.
   orbits_ = orbits;
-  std::vector<std::vector<Pair>> sharers(static_cast<size_t>(num_links_));
-  for (size_t place = 0; place < places_.size(); ++place) {
-    for (const cost::Passed& passed : places_[place].links) {
-      sharers[static_cast<size_t>(passed.link)].push_back({orbits_[place], passed.block});
+  std::vector<Sharers> sharers(num_links_);
+  for (size_t flow = 0; flow < flows_.size(); ++flow) {
+    for (const cost::PassedLink& passed : flows_[flow].links) {
+      sharers[passed.link].push_back({orbits_[flow], passed.block});
     }
   }
-  std::map<std::vector<Pair>, int32_t> kinds;
-  alike_.clear();
+  std::map<Sharers, LinkClassId> classes;
+  link_class_of_.clear();
   sharers_.clear();
-  for (std::vector<Pair>& list : sharers) {
+  for (Sharers& list : sharers) {
     std::sort(list.begin(), list.end());
-    const auto [it, fresh] = kinds.try_emplace(list, static_cast<int32_t>(kinds.size()));
-    alike_.push_back(it->second);
+    const auto [it, fresh] = classes.try_emplace(list, classes.size());
+    link_class_of_.push_back(it->second);
     if (fresh) {
       sharers_.push_back(std::move(list));
     }
   }
-  std::map<std::vector<Pair>, int32_t> seen;
+  std::map<std::vector<std::pair<int32_t, LinkClassId>>, int32_t> seen;
   std::vector<int32_t> views;
-  for (const Place& place : places_) {
-    std::vector<Pair> here;
-    for (const cost::Passed& passed : place.links) {
-      here.push_back({passed.block, alike_[static_cast<size_t>(passed.link)]});
+  for (const Flow& flow : flows_) {
+    std::vector<std::pair<int32_t, LinkClassId>> here;
+    for (const cost::PassedLink& passed : flow.links) {
+      here.push_back({passed.block, link_class_of_[passed.link]});
     }
     std::sort(here.begin(), here.end());
-    const auto number = static_cast<int32_t>(seen.size());
-    views.push_back(seen.try_emplace(std::move(here), number).first->second);
+    views.push_back(seen.try_emplace(std::move(here), seen.size()).first->second);
   }
   return views;
 }
 
-std::vector<LinkUse> Contention::uses(int32_t place, bool merged) const {
-  const Place& asked = places_[static_cast<size_t>(place)];
+std::vector<LinkUse> Contention::uses(FlowId flow, bool merged) const {
+  const Flow& asked = flows_[flow];
   std::vector<LinkUse> list;
-  for (const cost::Passed& passed : asked.links) {
+  for (const cost::PassedLink& passed : asked.links) {
     if (!merged) {
-      list.push_back({static_cast<int32_t>(passed.link), passed.block, 1});
+      list.push_back({passed.link, passed.block, 1});
       continue;
     }
-    const int32_t kind = alike_[static_cast<size_t>(passed.link)];
-    const std::vector<Pair>& sharers = sharers_[static_cast<size_t>(kind)];
-    const auto count = std::count(sharers.begin(), sharers.end(),
-                                  Pair(orbits_[static_cast<size_t>(place)], passed.block));
-    list.push_back({kind, passed.block, static_cast<int32_t>(count)});
+    const LinkClassId link_class = link_class_of_[passed.link];
+    const Sharers& sharers = sharers_[link_class];
+    const std::pair here(orbits_[flow], passed.block);
+    const int32_t count = std::count(sharers.begin(), sharers.end(), here);
+    list.push_back({link_class.value(), passed.block, count});
   }
   if (merged) {
     const auto key = [](const LinkUse& use) { return std::pair(use.link, use.block); };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which links transfers may ever have to share, and who sees the same of that. Asked once per
-// replay, of all ranks; links that can never be full are of no interest to the event loop.
+// Links that transfers may have to share, and the symmetry between transfers. Computed once per
+// replay for all ranks. Links that can never be full are dropped, so that the event loop ignores
+// them.
 #pragma once
 
 #include <array>
@@ -10,68 +11,73 @@
 
 #include "cost/network.h"
 #include "program/program.h"
+#include "sim/ids.h"
 
 namespace hocket::sim {
 
-/// A link that a transfer in progress takes a share of.
+/// Use of a link by a transfer in progress.
 struct LinkUse {
-  int32_t link = 0;
-  int32_t block = 0;  ///< of the network: which of the transfer's shares
-  /// Transfers that do the same at the same time on this link, this one included: above 1 only
-  /// where a rank stands for others.
+  SharedLinkId link;
+  int32_t block = 0;  ///< block of the network, which selects the transfer's share
+  /// Number of transfers that do the same at the same time on this link, this one included. Above 1
+  /// only where a rank stands for others.
   int32_t count = 1;
 };
 
 class Contention {
  public:
   using Shares = std::array<double, cost::kLinkBlocks>;
+  struct Flow;
+  using FlowId = Id<Flow>;
 
-  /// What the transfers of a queue take of links at most.
-  struct Most {
+  /// Upper bound on the link shares that a queue's transfers take.
+  struct PeakShares {
     int32_t queue = 0;
     Shares share = {};
-    /// Of an uplink, over what the same transfer takes of the link beside it (Passed::beside).
-    Shares over_beside = {};
+    /// For an uplink: its share over the share that the same transfer takes of its access link
+    /// (PassedLink::access_link).
+    Shares over_access = {};
   };
 
-  /// Who transfers over the same links, one transfer at a time in each queue of a rank: the ranks
-  /// that meet in a group, or a sender and its receiver.
-  struct Place {
-    std::vector<cost::Passed> links;
-    std::vector<Most> most;  ///< by queue
+  /// Ranks whose transfers use the same links, one transfer at a time per queue of a rank: the
+  /// members of a group instance, or a sender and its receiver.
+  struct Flow {
+    std::vector<cost::PassedLink> links;
+    std::vector<PeakShares> peaks;  ///< per queue
   };
 
-  /// Queues of a rank have numbers below this.
+  /// Exclusive upper bound on the numbers of a rank's queues.
   static constexpr int32_t kQueues = program::kNumLanes;
 
-  /// Returns the place's number.
-  int32_t add(Place place);
-  /// Call when all places are known: forgets the links that are never full before others are,
-  /// whichever transfers run at a time.
-  void settle();
-  /// Is there a link that may be full?
-  bool any() const { return num_links_ > 0; }
-  /// Per place, a number that it shares with those places whose links are shared by as many places
-  /// of every orbit as its own. `orbits`: per place, the number of those that do the same, as far
-  /// as is known without links.
+  /// Adds a flow and returns its number.
+  FlowId add(Flow flow);
+  /// Drops the links that cannot become full before others do, for any set of concurrent
+  /// transfers. Requires: all flows have been added.
+  void drop_never_full_links();
+  /// Returns whether some link may become full.
+  bool has_links() const { return num_links_ > 0; }
+  /// Returns a number per flow, equal for flows whose links carry equally many transfers of every
+  /// orbit. `orbits`: per flow, the number of its equivalence class, as far as known without
+  /// links.
   std::vector<int32_t> views(const std::vector<int32_t>& orbits);
-  /// Links of a place, numbered from 0. `merged`: links that are shared in the same way are one,
-  /// and a place stands for all of its orbit; only if all places of each orbit have one view, by
-  /// the last views().
-  std::vector<LinkUse> uses(int32_t place, bool merged) const;
-  /// One above the largest number that uses() gives.
+  /// Returns the links of a flow, numbered from 0. `merged`: equivalent links are one link, and a
+  /// flow stands for its whole orbit. Requires for `merged`: the last views() gave all flows of
+  /// each orbit one view.
+  std::vector<LinkUse> uses(FlowId flow, bool merged) const;
+  /// Exclusive upper bound on the link numbers that uses() returns.
   int32_t num_links() const { return num_links_; }
 
  private:
-  using Pair = std::pair<int32_t, int32_t>;
+  using Sharers = std::vector<std::pair<int32_t, int32_t>>;  ///< (orbit, block), sorted
+  using LinkClassId = Id<Sharers>;
 
-  std::vector<Place> places_;
+  std::vector<Flow> flows_;
   int32_t num_links_ = 0;
   std::vector<int32_t> orbits_;
-  /// Per link, its number among those that are shared in the same way; and of these, the (orbit,
-  /// block) of all places on one of them.
-  std::vector<int32_t> alike_;
-  std::vector<std::vector<Pair>> sharers_;
+  /// Per link, the number of its equivalence class; per class, the (orbit, block) of all flows on
+  /// one of its links.
+  std::vector<LinkClassId> link_class_of_;
+  std::vector<Sharers> sharers_;
 };
 
 }  // namespace hocket::sim

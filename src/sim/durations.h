@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a replay asks of whoever knows how long things take: the time of a task alone, and, where
-// transfers share links, which links a transfer passes and what it takes of them.
+// Interface through which a replay obtains durations: the time of a task alone and, where transfers
+// share links, the links of a transfer and its share of each.
 #pragma once
 
 #include <array>
@@ -19,48 +19,50 @@ using program::GroupId;
 using program::Program;
 using program::TaskId;
 
-/// A transfer that has its links for itself: first nothing but latency, then bytes.
+/// Demand of a transfer that has its links for itself: a latency, then bytes.
 struct Demand {
   int64_t latency_ns = 0;
   int64_t data_ns = 0;
-  /// At the link that it fills most: the rate that transfers compete by.
+  /// Transfer rate at the link that the transfer loads most; max-min fairness compares these rates.
   double bytes_per_s = 0;
-  /// Of a link of each block of the network, while bytes pass: share of what it can carry.
+  /// Share of the capacity of one link in each block of the network, while bytes are in flight.
   std::array<double, cost::kLinkBlocks> share = {};
 };
 
-/// Where durations come from. The engine asks once per (class, task) or (class, task, shape) and
-/// keeps the answer.
+/// Source of durations. The engine asks once per (class, task) or (class, task, shape) and caches
+/// the answer.
 class Durations {
  public:
   virtual ~Durations() = default;
-  /// Nanoseconds of a task that involves no other rank, alone on its resources.
+  /// Returns the nanoseconds of a task without communication, alone on its resources.
   virtual int64_t work_ns(ClassId cls, TaskId task) = 0;
-  /// What kind of device a rank has: 0 is that of work_ns.
+  /// Returns the kind of device of a rank; work_ns is for kind 0.
   virtual size_t device_of([[maybe_unused]] int32_t rank) const { return 0; }
-  /// work_ns on a device of another kind.
+  /// Returns work_ns on a device of the given kind.
   virtual int64_t work_ns_on([[maybe_unused]] size_t device, ClassId cls, TaskId task) {
     return work_ns(cls, task);
   }
-  /// How long the host takes, beyond ReplayOptions::launch_ns, to launch a task of several kernels.
+  /// Returns the nanoseconds beyond ReplayOptions::launch_ns that the host needs to launch a task
+  /// of several kernels.
   virtual int64_t more_launches_ns([[maybe_unused]] ClassId cls, [[maybe_unused]] TaskId task) {
     return 0;
   }
-  /// Does the host wait for what a task computed before it launches more?
+  /// Returns whether the host waits for the task's result before it launches more.
   virtual bool host_reads([[maybe_unused]] ClassId cls, [[maybe_unused]] TaskId task) {
     return false;
   }
-  /// A small dense id (0, 1, ...) of what matters about these ranks to a transfer's duration: their
-  /// number and how they lie on nodes. For a send: {sender, receiver}.
+  /// Returns a dense id (0, 1, ...) of the shape of these ranks: everything that a transfer's
+  /// duration depends on, namely their number and their placement on nodes. For a send: {sender,
+  /// receiver}.
   virtual int32_t shape_of(std::span<const int32_t> ranks) = 0;
-  /// Nanoseconds from the moment when all members have arrived (collective) or from the start
-  /// (send), with all links to itself.
+  /// Returns the nanoseconds of a transfer that has all links to itself. It starts when all members
+  /// have arrived (collective) or when the send starts.
   virtual int64_t transfer_ns(ClassId cls, TaskId task, int32_t shape) = 0;
 
-  /// The network whose links transfers share; null: every transfer has links of its own.
+  /// Returns the network whose links transfers share; null if every transfer has its own links.
   virtual const cost::Network* network() const { return nullptr; }
-  /// What a transfer asks of links; its times add up to transfer_ns. Must stay. Asked only if there
-  /// is a network.
+  /// Returns a transfer's demand on links; its times add up to transfer_ns. The reference must stay
+  /// valid. Called only if there is a network.
   virtual const Demand& demand(ClassId cls, TaskId task, int32_t shape) {
     HOCKET_CHECK(false, "no demand of task {} in class {} on shape {}", task, cls, shape);
   }

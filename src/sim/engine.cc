@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The event loop. One event per busy lane; that of a collective is one for all members. What
-// runs at a speed that others decide is in a second queue (sharing.h), which is empty, and costs
-// nothing, where there is no such thing.
+// Event loop of the replay. Every busy lane has one event; a collective has one for all its
+// members. Activities whose speed depends on others have a second queue (sharing.h). It stays
+// empty, and costs nothing, in programs without them.
 #include "sim/engine.h"
 
 #include <algorithm>
@@ -21,18 +21,18 @@ namespace {
 
 using program::kNone;
 
-/// Longest step that is simulated: 31 years. What is added to it, a task or two, fits into 64 bits.
+/// Upper bound on the simulated step: 31 years. A task or two added to it still fits into 64 bits.
 constexpr int64_t kMaxStepNs = 1'000'000'000'000'000'000;
 
-/// Accounts for where a rank's time goes, at every change of what it is doing. Every event asks for
-/// that of another rank: two cache lines.
-struct alignas(64) Activity {
+/// Account of a rank's time, updated whenever its activity changes. Aligned to cache lines, since
+/// every event touches the account of another rank.
+struct alignas(64) Account {
   int64_t since = 0;
   int32_t computing = 0, transferring = 0;
   RankTime time;
 };
 
-/// `kVaries`: see Tables::varies; what it costs is paid only then.
+/// `kVaries`: see Tables::varies. The cost of variable speeds is paid only if it is set.
 template <bool kRecord, bool kVaries>
 class Engine {
  public:
@@ -47,21 +47,21 @@ class Engine {
                   .threads_per_rank = options.threads_per_rank,
                   .compute_beside_transfer = options.compute_beside_transfer,
                   .transfer_beside_compute = options.transfer_beside_compute}) {
-    // All state is flat and indexed by (replayed rank, task of its class): `base[i]` is where rank
-    // i begins. `waits_` starts as the class's counts and is counted down; receives have a slot
-    // each; channels have a counter per meeting. Nothing is allocated after this.
+    // All state is flat and indexed by (replayed rank, task of its class); `base[i]` is the offset
+    // of rank i. `waits_` starts as the class's counts and is counted down. Every receive has a
+    // slot, every channel a counter per meeting. Nothing is allocated after this.
     const size_t n = t_.num_ranks();
     out_.ranks = t_.ranks;
-    out_.stands = t_.stands;
-    out_.one_per_kind = t_.one_per_kind;
+    out_.multiplicity = t_.multiplicity;
+    out_.deduplicated = t_.deduplicated;
     out_.shares_links = t_.num_shared_links > 0;
-    out_.uneven_links = t_.uneven_links;
-    activity_.resize(n);
+    out_.links_prevent_dedup = t_.links_prevent_dedup;
+    accounts_.resize(n);
     slot_base_.resize(n);
     int64_t tasks = 0;
     int64_t slots = 0;
-    for (size_t i = 0; i < n; ++i) {
-      const ClassTable& c = table(static_cast<int32_t>(i));
+    for (RankIndex i = 0; i < n; ++i) {
+      const ClassTable& c = table(i);
       out_.base.push_back(tasks);
       slot_base_[i] = slots;
       tasks += std::ssize(c.tasks);
@@ -83,20 +83,19 @@ class Engine {
       }
     }
     if (kVaries) {
-      held_.assign(options.launch_ns > 0 ? tasks : 0, false);
+      awaits_launch_.assign(options.launch_ns > 0 ? tasks : 0, false);
       host_ended_.assign(n, 0);
       host_last_.assign(n, kNone);
-      for (size_t i = 0; i < n; ++i) {
-        self_.push_back(static_cast<int32_t>(i));
+      for (RankIndex i = 0; i < n; ++i) {
+        self_.push_back(i);
       }
     }
   }
 
   Replay run() {
-    // What waits for nothing starts at 0; from then on the end of one task starts the next. When no
-    // event is left, all tasks have ended, or those that have not wait for each other.
-    const int32_t num_ranks = static_cast<int32_t>(t_.num_ranks());
-    for (int32_t rank = 0; rank < num_ranks; ++rank) {
+    // Tasks without dependencies start at 0; from then on the end of one task starts the next. When
+    // no event is left, either all tasks have ended or the remaining ones wait for each other.
+    for (RankIndex rank = 0; rank < t_.num_ranks(); ++rank) {
       const ClassTable& tasks = table(rank);
       for (size_t task = 0; task < tasks.tasks.size(); ++task) {
         if (tasks.waits[task] == 0) {
@@ -114,18 +113,18 @@ class Engine {
              "file or profile",
              kMaxStepNs / (86400 * int64_t{1'000'000'000}));
       }
-      happen(event);
+      process(event);
     }
-    for (size_t i = 0; i < activity_.size(); ++i) {
-      touch(static_cast<int32_t>(i), now_);
+    for (RankIndex i = 0; i < accounts_.size(); ++i) {
+      charge(i, now_);
     }
     out_.end_ns = now_;
     if (done_ != out_.num_tasks) {
       throw_deadlock(t_, out_.base, waits_by_rank(), arrived_, ended());
     }
     const std::vector<int64_t> last_bubbles = bubbles_.after_all(now_);
-    for (size_t i = 0; i < activity_.size(); ++i) {
-      RankTime& time = out_.time.emplace_back(activity_[i].time);
+    for (size_t i = 0; i < accounts_.size(); ++i) {
+      RankTime& time = out_.time.emplace_back(accounts_[i].time);
       time.bubble_ns += last_bubbles[i];
       time.idle_ns -= time.bubble_ns;
     }
@@ -136,22 +135,22 @@ class Engine {
   }
 
  private:
-  struct Slot {            // one receive
-    int64_t sent_ns = -1;  ///< the transfer began
+  struct Slot {            // state of one receive
+    int64_t sent_ns = -1;  ///< time when the transfer began
     bool posted = false, arrived = false, done = false;
   };
 
-  struct WaitAt {  // where the counts of a rank are in `waits_`, and how far apart
+  struct WaitAt {  // position of a rank's counts in `waits_`, and the distance between them
     int64_t begin = 0, stride = 0;
   };
 
-  const ClassTable& table(int32_t index) const { return t_.of(index); }
+  const ClassTable& table(RankIndex index) const { return t_.of(index); }
 
-  /// `waits_` by class, then task, then rank: ranks of a class are at about the same task, so that
-  /// what is counted down lies close together, however many there are.
+  /// Lays out `waits_` by class, then task, then rank. Ranks of a class progress at about the same
+  /// pace, so the counters in use lie close together for any number of ranks.
   void lay_out_waits(int64_t tasks) {
     std::vector<int64_t> ranks_of(t_.classes.size(), 0);
-    for (const int32_t table : t_.table) {
+    for (const TableId table : t_.table) {
       wait_at_.push_back({.begin = ranks_of[table]++});
     }
     std::vector<int64_t> base(t_.classes.size(), 0);
@@ -167,28 +166,28 @@ class Engine {
       wait_at_[i].stride = ranks_of[t_.table[i]];
     }
   }
-  int32_t& waits(int32_t index, TaskId task) {
+  int32_t& waits(RankIndex index, TaskId task) {
     return waits_[wait_at_[index].begin + wait_at_[index].stride * int64_t{task}];
   }
 
-  /// Idle time has bubbles in it until the end of the step.
-  void touch(int32_t index, int64_t now) {
-    Activity& activity = activity_[index];
-    const int64_t passed = now - activity.since;
-    activity.since = now;
-    RankTime& time = activity.time;
-    if (activity.computing > 0) {
+  /// Adds the time since the last change to the rank's account. Idle time includes bubbles until
+  /// the end of the step.
+  void charge(RankIndex index, int64_t now) {
+    Account& account = accounts_[index];
+    const int64_t passed = now - account.since;
+    account.since = now;
+    RankTime& time = account.time;
+    if (account.computing > 0) {
       time.compute_ns += passed;
-    } else if (activity.transferring > 0) {
+    } else if (account.transferring > 0) {
       time.exposed_ns += passed;
     } else {
       time.idle_ns += passed;
     }
   }
 
-  static bool is_compute(uint8_t lane) {
-    return lane == static_cast<uint8_t>(program::Lane::compute) ||
-           lane == static_cast<uint8_t>(program::Lane::host);
+  static bool is_compute(program::Lane lane) {
+    return lane == program::Lane::compute || lane == program::Lane::host;
   }
 
   static bool computes(const TaskRecord& record) {
@@ -196,36 +195,36 @@ class Engine {
            is_compute(record.lane);
   }
 
-  void begin(int32_t index, TaskId task, uint8_t lane, bool transfer) {
-    touch(index, now_);
-    Activity& activity = activity_[index];
-    RankTime& time = activity.time;
+  void begin(RankIndex index, TaskId task, program::Lane lane, bool transfer) {
+    charge(index, now_);
+    Account& account = accounts_[index];
+    RankTime& time = account.time;
     if (transfer || !is_compute(lane)) {
-      ++activity.transferring;
+      ++account.transferring;
     } else {
-      ++activity.computing;
+      ++account.computing;
       time.bubble_ns += bubbles_.before_compute(index, task, now_, time.idle_ns);
     }
-    time.busy_ns[lane] -= now_;
+    time.busy_ns[place_of(lane)] -= now_;
     if (kVaries && transfer) {
-      sharing_.moves(index, +1, now_);
+      sharing_.change_transfers(index, +1, now_);
     }
     if (kRecord) {
       out_.transfer_ns[out_.base[index] + task] = now_;
     }
   }
 
-  void finish(int32_t index, uint8_t lane, bool transfer) {
-    touch(index, now_);
-    Activity& activity = activity_[index];
-    (transfer || !is_compute(lane) ? activity.transferring : activity.computing) -= 1;
-    activity.time.busy_ns[lane] += now_;
+  void finish(RankIndex index, program::Lane lane, bool transfer) {
+    charge(index, now_);
+    Account& account = accounts_[index];
+    (transfer || !is_compute(lane) ? account.transferring : account.computing) -= 1;
+    account.time.busy_ns[place_of(lane)] += now_;
     if (kVaries && transfer) {
-      sharing_.moves(index, -1, now_);
+      sharing_.change_transfers(index, -1, now_);
     }
   }
 
-  int64_t transfer_ns(int32_t index, TaskId task, size_t row, int32_t shape) {
+  int64_t transfer_ns(RankIndex index, TaskId task, size_t row, int32_t shape) {
     const ClassId cls = t_.cls[index];
     int64_t& ns = t_.classes[t_.table[index]].transfer_ns[row * t_.num_shapes + shape];
     if (ns < 0) {
@@ -235,10 +234,12 @@ class Engine {
     return ns;
   }
 
-  /// As transfer_ns, in parts; where links are not shared, all of it is as fast as it can be.
-  const Demand& demand(int32_t index, TaskId task, size_t row, int32_t shape) {
+  /// Returns the demand of a transfer. Without a network the whole duration counts as data at full
+  /// speed.
+  const Demand& demand(RankIndex index, TaskId task, size_t row, int32_t shape) {
     const int64_t ns = transfer_ns(index, task, row, shape);
-    if (!durations_.network()) return fixed_.try_emplace(ns, Demand{0, ns, 0, {}}).first->second;
+    if (!durations_.network())
+      return fixed_demands_.try_emplace(ns, Demand{0, ns, 0, {}}).first->second;
     const ClassId cls = t_.cls[index];
     const Demand*& known = t_.classes[t_.table[index]].demand[row * t_.num_shapes + shape];
     if (!known) {
@@ -249,10 +250,10 @@ class Engine {
     return *known;
   }
 
-  /// A transfer begins that ends with an event of this task; `ranks`: those that a busy device
-  /// slows it on.
-  void transfer(int32_t i, TaskId task, size_t row, int32_t shape, std::span<const LinkUse> uses,
-                std::span<const int32_t> ranks) {
+  /// Begins a transfer, which ends with an event of this task. `ranks`: those whose computation
+  /// slows it down.
+  void transfer(RankIndex i, TaskId task, size_t row, int32_t shape, std::span<const LinkUse> uses,
+                std::span<const RankIndex> ranks) {
     if (kVaries && (!uses.empty() || options_.transfer_beside_compute != 1)) {
       sharing_.begin_transfer(i, task, demand(i, task, row, shape), uses, ranks, now_);
     } else {
@@ -260,16 +261,17 @@ class Engine {
     }
   }
 
-  /// What a task waits for is there: it starts, or does when the host has come to it.
-  void launch(int32_t i, TaskId task, TaskAt cause) {
+  /// Starts a task whose dependencies have ended, or schedules its start for when the host launches
+  /// it.
+  void launch(RankIndex i, TaskId task, TaskAt cause) {
     if (kVaries && options_.launch_ns > 0) {
       const ClassTable& c = table(i);
       const TaskId host = c.host_before[task];
-      // If the host has run or awaited another task since, it launched this one before.
+      // If the host has run or awaited another task since, it has already launched this one.
       if (host_last_[i] == host) {
         const int64_t ns = host_ended_[i] + c.launched_ns[task];
         if (ns > now_) {
-          held_[out_.base[i] + task] = true;
+          awaits_launch_[out_.base[i] + task] = true;
           queue_.push({ns, i, task});
           return;
         }
@@ -278,13 +280,13 @@ class Engine {
     start(i, task, now_, cause);
   }
 
-  void start(int32_t i, TaskId task, int64_t now, TaskAt cause) {
-    // A task starts when its last dependency and its lane's previous task have ended (`cause`: the
-    // one that was last). Work occupies its lane and ends after its duration; shared work joins its
-    // node's queue instead. A send occupies its lane for the transfer and tells the receiver's slot
-    // that the transfer has begun. A receive ends when its message has arrived, maybe at once. The
-    // last member to arrive at a collective begins the transfer for all of them; the one event that
-    // ends it belongs to the lowest member.
+  void start(RankIndex i, TaskId task, int64_t now, TaskAt cause) {
+    // A task starts when its last dependency and its lane's previous task have ended; `cause` is
+    // the later of these. Work occupies its lane for its duration; shared work joins its node's
+    // queue instead. A send occupies its lane for the transfer and marks the receiver's slot as
+    // begun. A receive ends when its message has arrived, possibly at once. The last member to
+    // arrive at a collective begins the transfer for all of them; one event ends it, that of the
+    // lowest member.
     const ClassTable& c = table(i);
     const TaskRecord& record = c.tasks[task];
     if (kRecord) {
@@ -293,8 +295,8 @@ class Engine {
       cause_[k] = cause;
     }
     if (!computes(record)) {
-      touch(i, now);
-      bubbles_.start(i, task, now, activity_[i].time.idle_ns);
+      charge(i, now);
+      bubbles_.start(i, task, now, accounts_[i].time.idle_ns);
     }
     switch (record.type) {
       case TaskType::work:
@@ -303,25 +305,24 @@ class Engine {
         break;
       case TaskType::shared_work:
         begin(i, task, record.lane, false);
-        sharing_.begin_work(i, task, record.ns,
-                            program::is_of_host(static_cast<program::Lane>(record.lane)), now);
+        sharing_.begin_work(i, task, record.ns, program::is_of_host(record.lane), now);
         break;
       case TaskType::send: {
         begin(i, task, record.lane, true);
         const P2pRecord& p2p = c.p2p[record.aux];
-        const size_t k = p2p.link * t_.num_ranks() + i;
+        const size_t k = t_.entry(p2p.link, i);
         const size_t row = c.collectives.size() + record.aux;
         transfer(i, task, row, t_.link_shape[k],
                  t_.link_uses.empty() ? std::span<const LinkUse>() : t_.link_uses[k],
-                 std::span<const int32_t>(self_).subspan(kVaries ? i : 0, kVaries ? 1 : 0));
-        const int32_t peer = t_.link_peer[k];
+                 std::span<const RankIndex>(self_).subspan(kVaries ? i : 0, kVaries ? 1 : 0));
+        const RankIndex peer = t_.link_peer[k];
         const MessageEnd end = t_.other_end(p2p, peer);
         if (end.task == kNone) break;
         Slot& slot = slots_[slot_base_[peer] + end.slot];
         slot.sent_ns = now;
         if (slot.posted) {
           begin(peer, end.task, table(peer).tasks[end.task].lane, true);
-          bubbles_.message_begins(peer, end.task, i, task, activity_[peer].time.idle_ns);
+          bubbles_.message_begins(peer, end.task, i, task, accounts_[peer].time.idle_ns);
         }
         break;
       }
@@ -345,11 +346,11 @@ class Engine {
         if (kRecord) {
           last_arriver_[state] = i;
         }
-        const int32_t first = instance.members[0];
+        const RankIndex first = instance.members[0];
         const Bubbles::Late late = bubbles_.late(instance.members, record.lane, now);
-        for (int32_t member : instance.members) {
+        for (RankIndex member : instance.members) {
           begin(member, task_at(collective, member), record.lane, true);
-          bubbles_.collective_begins(member, record.lane, late, activity_[member].time.idle_ns);
+          bubbles_.collective_begins(member, record.lane, late, accounts_[member].time.idle_ns);
         }
         const TaskId first_task = task_at(collective, first);
         const size_t row = table(first).tasks[first_task].aux;
@@ -359,24 +360,24 @@ class Engine {
     }
   }
 
-  const Instance& instance_at(const CollectiveRecord& record, int32_t i) const {
+  const Instance& instance_at(const CollectiveRecord& record, RankIndex i) const {
     const GroupId group = t_.channel_group[record.channel];
     return t_.instances[group][t_.instance(group, i)];
   }
-  size_t state_at(const CollectiveRecord& record, int32_t i) const {
+  size_t state_at(const CollectiveRecord& record, RankIndex i) const {
     const GroupId group = t_.channel_group[record.channel];
     return t_.channel_base[record.channel] +
            int64_t{t_.instance(group, i)} * t_.channel_length[record.channel] + record.ordinal;
   }
-  TaskId task_at(const CollectiveRecord& record, int32_t member) const {
+  TaskId task_at(const CollectiveRecord& record, RankIndex member) const {
     return t_.channel_tasks[record.channel][t_.cls[member]][record.ordinal];
   }
 
-  /// The earliest event, ties by (rank, task). False: there is none left.
+  /// Takes the earliest event; ties are broken by (rank, task). Returns false if none is left.
   bool next(Event* event) {
     while (kVaries && !sharing_.empty() && (queue_.empty() || sharing_.next() < queue_.top())) {
       *event = sharing_.next();
-      if (sharing_.take()) return true;
+      if (sharing_.pop()) return true;
     }
     if (queue_.empty()) return false;
     *event = queue_.top();
@@ -384,9 +385,9 @@ class Engine {
     return true;
   }
 
-  void happen(const Event& event) {
-    if (kVaries && !held_.empty() && held_[out_.base[event.index] + event.task]) {
-      held_[out_.base[event.index] + event.task] = false;
+  void process(const Event& event) {
+    if (kVaries && !awaits_launch_.empty() && awaits_launch_[out_.base[event.index] + event.task]) {
+      awaits_launch_[out_.base[event.index] + event.task] = false;
       start(event.index, event.task, now_,
             {event.index, table(event.index).host_before[event.task]});
     } else {
@@ -395,9 +396,9 @@ class Engine {
   }
 
   void complete_event(const Event& event) {
-    // What start() began ends here: the lane's account is closed, and tasks that waited may start
-    // (complete). A send also delivers: the receiver's slot has its message, and a receive that was
-    // posted already ends now. A collective ends for all members at once.
+    // The activity that start() began ends here: the lane's account is closed, and waiting tasks
+    // may start (complete). A send also delivers: the receiver's slot has its message, and a
+    // receive that is already posted ends now. A collective ends for all members at once.
     const ClassTable& c = table(event.index);
     const TaskRecord& record = c.tasks[event.task];
     switch (record.type) {
@@ -409,7 +410,7 @@ class Engine {
       case TaskType::send: {
         finish(event.index, record.lane, true);
         const P2pRecord& p2p = c.p2p[record.aux];
-        const int32_t peer = t_.peer(p2p.link, event.index);
+        const RankIndex peer = t_.peer(p2p.link, event.index);
         if (const MessageEnd end = t_.other_end(p2p, peer); end.task != kNone) {
           Slot& slot = slots_[slot_base_[peer] + end.slot];
           slot.arrived = true;
@@ -426,7 +427,7 @@ class Engine {
         break;
       case TaskType::collective: {
         const CollectiveRecord& collective = c.collectives[record.aux];
-        for (int32_t member : instance_at(collective, event.index).members) {
+        for (RankIndex member : instance_at(collective, event.index).members) {
           const TaskId task = task_at(collective, member);
           finish(member, table(member).tasks[task].lane, true);
           complete(member, task);
@@ -436,7 +437,7 @@ class Engine {
     }
   }
 
-  void complete(int32_t i, TaskId task) {
+  void complete(RankIndex i, TaskId task) {
     ++done_;
     const ClassTable& c = table(i);
     const TaskRecord& record = c.tasks[task];
@@ -444,10 +445,10 @@ class Engine {
     if (kRecord) {
       out_.end_of_ns[base + task] = now_;
       if (!out_.order.empty()) {
-        out_.order[base + task] = static_cast<int32_t>(done_ - 1);
+        out_.order[base + task] = done_ - 1;
       }
     } else {
-      waits(i, task) = -1;  // the mark of what has ended, see ended()
+      waits(i, task) = -1;  // marks the task as ended, see ended()
     }
     bubbles_.end(i, task, computes(record), now_);
     if (kVaries && record.host_waits) {
@@ -462,11 +463,11 @@ class Engine {
     }
   }
 
-  // For the deadlock report.
+  // Waiting counts and ended tasks in rank order, for the deadlock report.
   std::vector<int32_t> waits_by_rank() {
     std::vector<int32_t> list;
     list.reserve(waits_.size());
-    for (int32_t i = 0; i < std::ssize(wait_at_); ++i) {
+    for (RankIndex i = 0; i < wait_at_.size(); ++i) {
       for (size_t task = 0; task < table(i).tasks.size(); ++task) {
         list.push_back(waits(i, task));
       }
@@ -490,20 +491,21 @@ class Engine {
   int64_t now_ = 0, done_ = 0;
   std::vector<int32_t> waits_;    ///< see lay_out_waits
   std::vector<WaitAt> wait_at_;   ///< per rank
-  std::vector<TaskAt> cause_;     ///< whose end let a task start
+  std::vector<TaskAt> cause_;     ///< event that let a task start
   std::vector<int32_t> arrived_;  ///< per (channel, instance, ordinal)
-  std::vector<int32_t> last_arriver_;
+  std::vector<RankIndex> last_arriver_;
   std::vector<int64_t> slot_base_;
   std::vector<Slot> slots_;
-  std::vector<Activity> activity_;
+  std::vector<Account> accounts_;
   Bubbles bubbles_;
-  // Only if kVaries.
+  // Used only if kVaries.
   Sharing sharing_;
-  std::vector<bool> held_;           ///< waits for its launch
+  std::vector<bool> awaits_launch_;  ///< tasks that wait for their launch
   std::vector<int64_t> host_ended_;  ///< per rank, when the host last ended or awaited a task
-  std::vector<TaskId> host_last_;    ///< and which
-  std::vector<int32_t> self_;        ///< 0, 1, ...: every rank as a list of one
-  std::map<int64_t, Demand> fixed_;  ///< of transfers without a network, by time
+  std::vector<TaskId> host_last_;    ///< per rank, that task
+  std::vector<RankIndex> self_;      ///< 0, 1, ...: every rank as a list of one
+  std::map<int64_t, Demand>
+      fixed_demands_;  ///< demands of transfers without a network, by duration
 };
 
 }  // namespace

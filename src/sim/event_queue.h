@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two queues of events in one order: by time, then rank, then task. One only adds and takes, in the
-// order of time; in the other every entry has a name, and may move or go.
+// Two event queues ordered by (time, rank, task): a monotone queue without removal, and a heap
+// whose named entries can be moved and removed.
 #pragma once
 
 #include <algorithm>
@@ -13,46 +13,47 @@
 
 #include "base/error.h"
 #include "program/program.h"
+#include "sim/ids.h"
 
 namespace hocket::sim {
 
 /// Completion of `task` on replayed rank `index` (for a collective: on its lowest member).
 struct Event {
   int64_t ns = 0;
-  int32_t index = 0;
+  RankIndex index;
   program::TaskId task = 0;
 
-  /// Orders the events of one time.
-  uint64_t name() const { return uint64_t(uint32_t(index)) << 32 | uint32_t(task); }
+  /// Key that orders events of equal time.
+  uint64_t key() const { return uint64_t(uint32_t(index)) << 32 | uint32_t(task); }
   bool operator<(const Event& other) const {
-    return ns != other.ns ? ns < other.ns : name() < other.name();
+    return ns != other.ns ? ns < other.ns : key() < other.key();
   }
 };
 
-/// Events for a clock that never runs back: a radix heap (Ahuja, Mehlhorn, Orlin, Tarjan: Faster
-/// Algorithms for the Shortest Path Problem, 1990). What comes at the time of the event taken last
-/// is due, in order. Any other event lies in the bucket of the highest digit in which its time
-/// differs from that one, and of its value there, so that those of the lowest bucket come first. As
-/// the first of them is taken, the others go to lower buckets still: none moves more often than its
-/// time has digits, however many there are.
+/// Monotone priority queue: a radix heap (Ahuja, Mehlhorn, Orlin, Tarjan: Faster Algorithms for the
+/// Shortest Path Problem, 1990). Events at the time of the last event taken are due, in order. Any
+/// other event is in the bucket of the highest digit in which its time differs from that time, and
+/// of that digit's value. The lowest bucket therefore holds the earliest events. When the first of
+/// them is taken, the others move to lower buckets. No event moves more often than its time has
+/// digits.
 class EventQueue {
  public:
   bool empty() const { return due_.empty() && levels_ == 0; }
 
-  /// Not before the event taken last, and not one that is there.
+  /// Adds an event. Requires: it is not earlier than the last event taken, and not already queued.
   void push(const Event& event) {
-    HOCKET_CHECK(event.ns >= taken_ns_, "an event at {} ns, after one at {}", event.ns, taken_ns_);
+    HOCKET_CHECK(event.ns >= last_ns_, "an event at {} ns, after one at {}", event.ns, last_ns_);
     put(event);
-    if (first_known_ && event.ns > taken_ns_ && event < first_) {
+    if (first_known_ && event.ns > last_ns_ && event < first_) {
       first_ = event;
     }
   }
 
-  /// The earliest event.
+  /// Returns the earliest event. Requires: the queue is not empty.
   Event top() {
     if (!due_.empty()) {
       const uint64_t name = due_.top();
-      return {taken_ns_, static_cast<int32_t>(name >> 32), static_cast<int32_t>(name)};
+      return {last_ns_, name >> 32, name};
     }
     if (!first_known_) {
       const std::vector<Event>& lowest = buckets_[lowest_bucket()];
@@ -62,7 +63,7 @@ class EventQueue {
     return first_;
   }
 
-  /// Takes the earliest event.
+  /// Removes the earliest event. Requires: the queue is not empty.
   void pop() {
     if (!due_.empty()) {
       due_.pop();
@@ -70,13 +71,13 @@ class EventQueue {
     }
     const Event taken = top();
     first_known_ = false;
-    taken_ns_ = taken.ns;
+    last_ns_ = taken.ns;
     const size_t bucket = lowest_bucket();
     const size_t level = bucket / kDigits;
     filled_[level] &= ~(uint64_t{1} << bucket % kDigits);
     levels_ &= ~(uint32_t{filled_[level] == 0} << level);
     for (const Event& event : buckets_[bucket]) {
-      if (event.name() != taken.name()) {
+      if (event.key() != taken.key()) {
         put(event);
       }
     }
@@ -91,12 +92,12 @@ class EventQueue {
     return level * kDigits + static_cast<size_t>(std::countr_zero(filled_[level]));
   }
   void put(const Event& event) {
-    if (event.ns == taken_ns_) {
-      due_.push(event.name());
+    if (event.ns == last_ns_) {
+      due_.push(event.key());
       return;
     }
     const uint64_t ns = static_cast<uint64_t>(event.ns);
-    const int highest_bit = std::bit_width(ns ^ static_cast<uint64_t>(taken_ns_)) - 1;
+    const int highest_bit = std::bit_width(ns ^ static_cast<uint64_t>(last_ns_)) - 1;
     const size_t level = static_cast<size_t>(highest_bit) / kBits;
     const size_t digit = ns >> level * kBits & (kDigits - 1);
     buckets_[level * kDigits + digit].push_back(event);
@@ -104,42 +105,43 @@ class EventQueue {
     filled_[level] |= uint64_t{1} << digit;
   }
 
-  int64_t taken_ns_ = 0;
-  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> due_;  ///< their names
+  int64_t last_ns_ = 0;
+  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> due_;  ///< names
   std::array<std::vector<Event>, kLevels * kDigits> buckets_;
-  uint32_t levels_ = 0;                     ///< a bit per level with a bucket that is not empty
-  std::array<uint64_t, kLevels> filled_{};  ///< and a bit for each of its buckets
-  // The earliest event in a bucket, once someone has asked for it.
+  uint32_t levels_ = 0;                     ///< a bit per level that has a non-empty bucket
+  std::array<uint64_t, kLevels> filled_{};  ///< per level, a bit per non-empty bucket
+  // Earliest event in a bucket, cached by top().
   Event first_;
   bool first_known_ = false;
 };
 
-/// Min-heap of events that are named by small numbers.
-class NamedEvents {
+/// Min-heap of events that are named by the ids of a table.
+template <class Name>
+class IndexedEvents {
  public:
   bool empty() const { return heap_.empty(); }
-  int32_t top() const { return heap_.front(); }
-  const Event& event(int32_t name) const { return events_[static_cast<size_t>(name)]; }
+  Name top() const { return heap_.front(); }
+  const Event& event(Name name) const { return events_[name]; }
 
   /// Adds the event of this name, or moves it.
-  void set(int32_t name, const Event& event) {
-    const size_t at = static_cast<size_t>(name);
+  void set(Name name, const Event& event) {
+    const size_t at = name;
     if (at >= events_.size()) {
       events_.resize(at + 1);
-      place_.resize(at + 1, kOut);
+      place_.resize(at + 1, kAbsent);
     }
     events_[at] = event;
-    if (place_[at] == kOut) {
+    if (place_[at] == kAbsent) {
       place_[at] = heap_.size();
       heap_.push_back(name);
     }
     sink(rise(place_[at]));
   }
-  void remove(int32_t name) {
-    const size_t hole = place_[static_cast<size_t>(name)];
-    HOCKET_CHECK(hole != kOut, "no event {}", name);
-    place_[static_cast<size_t>(name)] = kOut;
-    const int32_t last = heap_.back();
+  void remove(Name name) {
+    const size_t hole = place_[name];
+    HOCKET_CHECK(hole != kAbsent, "no event {}", name);
+    place_[name] = kAbsent;
+    const Name last = heap_.back();
     heap_.pop_back();
     if (last == name) return;
     put(hole, last);
@@ -147,15 +149,15 @@ class NamedEvents {
   }
 
  private:
-  static constexpr size_t kOut = SIZE_MAX;
+  static constexpr size_t kAbsent = SIZE_MAX;
 
-  bool before(int32_t left, int32_t right) const { return event(left) < event(right); }
-  void put(size_t place, int32_t name) {
+  bool before(Name left, Name right) const { return event(left) < event(right); }
+  void put(size_t place, Name name) {
     heap_[place] = name;
-    place_[static_cast<size_t>(name)] = place;
+    place_[name] = place;
   }
   size_t rise(size_t place) {
-    const int32_t name = heap_[place];
+    const Name name = heap_[place];
     while (place > 0) {
       const size_t parent = (place - 1) / 2;
       if (!before(name, heap_[parent])) break;
@@ -166,7 +168,7 @@ class NamedEvents {
     return place;
   }
   void sink(size_t place) {
-    const int32_t name = heap_[place];
+    const Name name = heap_[place];
     while (true) {
       size_t child = 2 * place + 1;
       if (child >= heap_.size()) break;
@@ -181,8 +183,8 @@ class NamedEvents {
   }
 
   std::vector<Event> events_;
-  std::vector<size_t> place_;  ///< in the heap, by name
-  std::vector<int32_t> heap_;
+  std::vector<size_t> place_;  ///< position in the heap, by name
+  std::vector<Name> heap_;
 };
 
 }  // namespace hocket::sim

@@ -14,7 +14,7 @@ namespace {
 using program::kNone;
 using program::Task;
 
-size_t state_of(const Tables& tables, const CollectiveRecord& record, int32_t index) {
+size_t state_of(const Tables& tables, const CollectiveRecord& record, RankIndex index) {
   const GroupId group = tables.channel_group[record.channel];
   return tables.channel_base[record.channel] +
          int64_t{tables.instance(group, index)} * tables.channel_length[record.channel] +
@@ -25,23 +25,23 @@ size_t state_of(const Tables& tables, const CollectiveRecord& record, int32_t in
 
 std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
                                     const std::vector<TaskAt>& cause,
-                                    const std::vector<int32_t>& last_arriver) {
-  // From the task that ended last, back along what each task waited for: the dependency or lane
-  // predecessor that was last (`cause`); for a collective, what the last member to arrive waited
-  // for; for a receive, its sender, if the message came later than the receive was posted; for a
-  // task that the host launched late, what the host did last before it began to launch. Every
-  // step is the stretch of time between the end of what it waited for and its own end, so the
-  // steps add up to the whole.
+                                    const std::vector<RankIndex>& last_arriver) {
+  // Walks back from the task that ended last, always to the event that the task waited for. Usually
+  // that is `cause`, the later of its last dependency and its lane predecessor. For a collective it
+  // is the cause of the last member to arrive. For a receive it is the sender, if the message came
+  // after the receive was posted. For a task that the host launched late it is the task that the
+  // host had awaited last. Every step spans the time from the end of its cause to its own end, so
+  // that the steps add up to the whole.
   std::vector<PathStep> path;
   TaskAt here;
   int64_t latest = -1;
-  for (size_t i = 0; i < tables.num_ranks(); ++i) {
-    const ClassTable& table = tables.of(static_cast<int32_t>(i));
+  for (RankIndex i = 0; i < tables.num_ranks(); ++i) {
+    const ClassTable& table = tables.of(i);
     for (size_t k = 0; k < table.tasks.size(); ++k) {
       const int64_t end = replay.end_of_ns[replay.base[i] + k];
       if (end > latest) {
         latest = end;
-        here = {static_cast<int32_t>(i), k};
+        here = {i, k};
       }
     }
   }
@@ -53,13 +53,13 @@ std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
     TaskAt next = cause[k];
     if (ended.type == TaskType::collective) {
       const CollectiveRecord& record = table.collectives[ended.aux];
-      const int32_t last = last_arriver[state_of(tables, record, here.index)];
+      const RankIndex last = last_arriver[state_of(tables, record, here.index)];
       begin = replay.transfer_ns[k];
       const TaskId task = tables.channel_tasks[record.channel][tables.cls[last]][record.ordinal];
       next = cause[replay.base[last] + task];
     } else if (ended.type == TaskType::recv) {
       const P2pRecord& record = table.p2p[ended.aux];
-      const int32_t peer = tables.peer(record.link, here.index);
+      const RankIndex peer = tables.peer(record.link, here.index);
       const TaskAt sender{peer, tables.other_end(record, peer).task};
       const int64_t sent = replay.end_of_ns[replay.base[sender.index] + sender.task];
       if (sent > begin) {
@@ -83,15 +83,15 @@ std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
 void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
                     const std::vector<int32_t>& waits, const std::vector<int32_t>& arrived,
                     const std::vector<bool>& ended) {
-  // Nothing can start any more. Every lane of every replayed rank that has tasks left is stuck at
-  // the first of them; each gets a line with what it waits for: a dependency, a message, members
-  // of its group. After kShown lines they are only counted.
+  // Nothing can start any more. Every lane with tasks left is stuck at the first of them. Each gets
+  // a line that names its unmet wait: a dependency, a message or the members of its group. Beyond
+  // kShown lines they are only counted.
   const Program& program = *tables.program;
   constexpr int kShown = 12;
   int found = 0;
   std::string text;
-  for (size_t i = 0; i < tables.num_ranks(); ++i) {
-    const ClassTable& table = tables.of(static_cast<int32_t>(i));
+  for (RankIndex i = 0; i < tables.num_ranks(); ++i) {
+    const ClassTable& table = tables.of(i);
     const ClassId cls = tables.cls[i];
     const auto& tasks = program.classes[cls].tasks;
     std::array<bool, program::kNumLanes> seen{};
@@ -114,7 +114,7 @@ void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
         }
       } else if (record.type == TaskType::recv) {
         const P2pRecord& link = table.p2p[record.aux];
-        const int32_t index = tables.peer(link.link, static_cast<int32_t>(i));
+        const RankIndex index = tables.peer(link.link, i);
         const int32_t peer = tables.ranks[index];
         const TaskId sender = tables.other_end(link, index).task;
         why = sender == kNone
@@ -125,11 +125,9 @@ void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
       } else if (record.type == TaskType::collective) {
         const CollectiveRecord& collective = table.collectives[record.aux];
         const GroupId group = tables.channel_group[collective.channel];
-        const Instance& instance =
-            tables.instances[group][tables.instance(group, static_cast<int32_t>(i))];
+        const Instance& instance = tables.instances[group][tables.instance(group, i)];
         why = fmt::format("waits in its group: {} of {} members have arrived",
-                          arrived[state_of(tables, collective, static_cast<int32_t>(i))],
-                          instance.members.size());
+                          arrived[state_of(tables, collective, i)], instance.members.size());
       } else {
         why = "never ended";
       }

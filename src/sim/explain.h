@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be said after a replay: the critical path (walked back from the task that ended last,
-// always to what let a task start or a transfer begin), and why a replay got stuck.
+// Analysis after a replay: the critical path (walked back from the task that ended last, always to
+// the event that let a task start or a transfer begin) and the report of a deadlock.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ namespace hocket::sim {
 
 /// A task of a replayed rank.
 struct TaskAt {
-  int32_t index = program::kNone;
+  RankIndex index = program::kNone;
   TaskId task = program::kNone;
 };
 
-/// `cause`: per (rank, task) what let it start; `last_arriver`: per collective state, the member
-/// that came last.
+/// Returns the critical path, last step first. `cause`: per (rank, task), the event that let it
+/// start; `last_arriver`: per collective state, the member that arrived last.
 std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
                                     const std::vector<TaskAt>& cause,
-                                    const std::vector<int32_t>& last_arriver);
+                                    const std::vector<RankIndex>& last_arriver);
 
-/// Names the first task that did not end in every lane (up to 12) and what it waits for.
+/// Throws Error naming, per lane, the first task that did not end (up to 12) and its unmet wait.
 [[noreturn]] void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
                                  const std::vector<int32_t>& waits,
                                  const std::vector<int32_t>& arrived,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Durations of work and transfers are fixed here, so that ends are longest paths; the order in
-// which tasks once ended is one in which every task comes after all that it waits for, whatever the
-// durations.
+// The durations of work and transfers are fixed here, so ends are longest paths. The order of ends
+// of the full replay is a topological order of the tasks for any durations.
 #include "sim/partial.h"
 
 #include <algorithm>
@@ -14,27 +13,27 @@ namespace hocket::sim {
 
 using program::kNone;
 
-int64_t Faster::scaled(int64_t ns, double times) {
+int64_t ScaledDurations::scaled(int64_t ns, double times) {
   return times == 1 ? ns : std::llround(static_cast<double>(ns) / times);
 }
 
-double Faster::times(ClassId cls, TaskId task) const {
-  return by_kind_[static_cast<size_t>(p_.classes[cls].tasks[task].kind.value())];
+double ScaledDurations::times(ClassId cls, TaskId task) const {
+  return by_kind_[p_.classes[cls].tasks[task].kind];
 }
 
-int64_t Faster::work_ns(ClassId cls, TaskId task) {
+int64_t ScaledDurations::work_ns(ClassId cls, TaskId task) {
   return scaled(durations_.work_ns(cls, task), times(cls, task));
 }
 
-int64_t Faster::work_ns_on(size_t device, ClassId cls, TaskId task) {
+int64_t ScaledDurations::work_ns_on(size_t device, ClassId cls, TaskId task) {
   return scaled(durations_.work_ns_on(device, cls, task), times(cls, task));
 }
 
-int64_t Faster::transfer_ns(ClassId cls, TaskId task, int32_t shape) {
+int64_t ScaledDurations::transfer_ns(ClassId cls, TaskId task, int32_t shape) {
   return scaled(durations_.transfer_ns(cls, task, shape), times(cls, task));
 }
 
-const Demand& Faster::demand(ClassId cls, TaskId task, int32_t shape) {
+const Demand& ScaledDurations::demand(ClassId cls, TaskId task, int32_t shape) {
   const Demand& whole = durations_.demand(cls, task, shape);
   const double by = times(cls, task);
   const auto [it, fresh] = demands_[&whole].try_emplace(by, whole);
@@ -51,19 +50,19 @@ PartialReplay::PartialReplay(const Program& program, Durations& durations,
       durations_(durations),
       options_(options),
       tables_(build_tables(program, durations, options)) {
-  // A whole replay, which is kept: ends of tasks, and the order in which they were done. A change
-  // walks on from what it marks in that order; of a class the last tasks say when a rank ends.
+  // Runs and keeps a full replay: the end of every task and the order of ends. A change propagates
+  // in that order from the tasks that it marks. The last tasks of a class give the end of a rank.
   options_.record = true;
   options_.keep_order = true;
   full_ = replay(tables_, durations, options_);
   ends_ = full_.end_of_ns;
-  place_.resize(ends_.size());
-  at_.resize(ends_.size());
-  for (size_t i = 0; i < tables_.num_ranks(); ++i) {
+  order_of_.resize(ends_.size());
+  task_at_.resize(ends_.size());
+  for (RankIndex i = 0; i < tables_.num_ranks(); ++i) {
     for (size_t task = 0; task < tables_.of(i).tasks.size(); ++task) {
       const int32_t place = full_.order[full_.base[i] + task];
-      place_[full_.base[i] + task] = place;
-      at_[place] = {static_cast<int32_t>(i), task};
+      order_of_[full_.base[i] + task] = place;
+      task_at_[place] = {i, task};
     }
   }
   marked_.assign(ends_.size() / 64 + 1, 0);
@@ -71,7 +70,7 @@ PartialReplay::PartialReplay(const Program& program, Durations& durations,
     std::vector<bool> last(table.tasks.size(), true);
     for (const TaskId before : table.before) {
       if (before != kNone) {
-        last[static_cast<size_t>(before.value())] = false;
+        last[before] = false;
       }
     }
     std::vector<TaskId>& ends = last_.emplace_back();
@@ -83,16 +82,16 @@ PartialReplay::PartialReplay(const Program& program, Durations& durations,
   }
 }
 
-PartialReplay::Answer PartialReplay::faster(std::span<const double> by_kind) {
+PartialReplay::Result PartialReplay::faster(std::span<const double> by_kind) {
   return faster(by_kind, nullptr);
 }
 
-PartialReplay::Answer PartialReplay::faster(std::span<const double> by_kind,
+PartialReplay::Result PartialReplay::faster(std::span<const double> by_kind,
                                             std::vector<int64_t>* ends) {
   HOCKET_CHECK(by_kind.size() == p_.kinds.size(), "{} factors for {} kinds", by_kind.size(),
                p_.kinds.size());
   if (tables_.varies) {
-    Faster durations(p_, durations_, by_kind);
+    ScaledDurations durations(p_, durations_, by_kind);
     ReplayOptions options = options_;
     options.record = ends != nullptr;
     options.keep_order = false;
@@ -102,17 +101,17 @@ PartialReplay::Answer PartialReplay::faster(std::span<const double> by_kind,
     }
     return {whole.end_ns, whole.num_tasks};
   }
-  // Tasks of other durations are marked; whoever ends at another time marks what waits for it,
-  // which comes later in the order.
-  Answer answer;
+  // Tasks with changed durations are marked. A task that ends at another time marks its successors,
+  // which come later in the order.
+  Result answer;
   first_marked_ = marked_.size();
-  mark_kinds(by_kind);
+  mark_changed(by_kind);
   for (size_t word = first_marked_; word < marked_.size(); ++word) {
     while (marked_[word] != 0) {
-      const int bit = std::countr_zero(marked_[word]);
+      const unsigned bit = std::countr_zero(marked_[word]);
       marked_[word] &= marked_[word] - 1;
-      const auto [index, task] = at_[word * 64 + static_cast<size_t>(bit)];
-      look_at(index, task, by_kind);
+      const auto [index, task] = task_at_[word * 64 + bit];
+      evaluate(index, task, by_kind);
       ++answer.tasks;
     }
   }
@@ -121,48 +120,48 @@ PartialReplay::Answer PartialReplay::faster(std::span<const double> by_kind,
     *ends = ends_;
   }
   for (const Change& change : changes_) {
-    ends_[static_cast<size_t>(change.at)] = change.before;
+    ends_[change.at] = change.before;
   }
   changes_.clear();
   return answer;
 }
 
-void PartialReplay::mark_kinds(std::span<const double> by_kind) {
+void PartialReplay::mark_changed(std::span<const double> by_kind) {
   for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
     std::vector<TaskId> changed;
     for (size_t task = 0; task < p_.classes[cls].tasks.size(); ++task) {
-      if (by_kind[static_cast<size_t>(p_.classes[cls].tasks[task].kind.value())] != 1) {
+      if (by_kind[p_.classes[cls].tasks[task].kind] != 1) {
         changed.push_back(task);
       }
     }
-    for (size_t i = 0; i < tables_.num_ranks(); ++i) {
+    for (RankIndex i = 0; i < tables_.num_ranks(); ++i) {
       if (tables_.cls[i] != ClassId(cls)) continue;
       for (const TaskId task : changed) {
-        mark(static_cast<int32_t>(i), task);
+        mark(i, task);
       }
     }
   }
 }
 
-void PartialReplay::mark(int32_t index, TaskId task) {
-  // A collective is looked at once for all its members, where the first of them ended.
+void PartialReplay::mark(RankIndex index, TaskId task) {
+  // A collective is evaluated once for all its members, at the position of the first of them.
   const TaskRecord& record = tables_.of(index).tasks[task];
   if (record.type == TaskType::collective) {
     const CollectiveRecord& collective = tables_.of(index).collectives[record.aux];
     index = instance_of(collective, index).members[0];
     task = tables_.channel_tasks[collective.channel][tables_.cls[index]][collective.ordinal];
   }
-  const auto place = static_cast<size_t>(place_[full_.base[index] + task]);
+  const size_t place = order_of_[full_.base[index] + task];
   marked_[place / 64] |= uint64_t{1} << (place % 64);
   first_marked_ = std::min(first_marked_, place / 64);
 }
 
-const Instance& PartialReplay::instance_of(const CollectiveRecord& record, int32_t index) const {
+const Instance& PartialReplay::instance_of(const CollectiveRecord& record, RankIndex index) const {
   const GroupId group = tables_.channel_group[record.channel];
   return tables_.instances[group][tables_.instance(group, index)];
 }
 
-int64_t PartialReplay::ready(int32_t index, TaskId task) const {
+int64_t PartialReplay::ready(RankIndex index, TaskId task) const {
   const ClassId cls = tables_.cls[index];
   const int64_t* ends = ends_.data() + full_.base[index];
   int64_t ns = 0;
@@ -173,42 +172,44 @@ int64_t PartialReplay::ready(int32_t index, TaskId task) const {
   return before == kNone ? ns : std::max(ns, ends[before.value()]);
 }
 
-int64_t PartialReplay::duration(int32_t index, TaskId task, std::span<const double> by_kind) const {
+int64_t PartialReplay::duration(RankIndex index, TaskId task,
+                                std::span<const double> by_kind) const {
   const ClassTable& table = tables_.of(index);
   const TaskRecord& record = table.tasks[task];
   int64_t ns = record.ns;
   if (record.type == TaskType::send) {
-    const size_t link = table.p2p[record.aux].link * tables_.num_ranks() + index;
+    const size_t link = tables_.entry(table.p2p[record.aux].link, index);
     const size_t row = table.collectives.size() + record.aux;
     ns = table.transfer_ns[row * tables_.num_shapes + tables_.link_shape[link]];
   } else if (record.type == TaskType::collective) {
     const int32_t shape = instance_of(table.collectives[record.aux], index).shape;
-    ns = table.transfer_ns[static_cast<size_t>(record.aux) * tables_.num_shapes + shape];
+    const size_t row = record.aux;
+    ns = table.transfer_ns[row * tables_.num_shapes + shape];
   }
   const program::Task& what = p_.classes[tables_.cls[index]].tasks[task];
-  return Faster::scaled(ns, by_kind[static_cast<size_t>(what.kind.value())]);
+  return ScaledDurations::scaled(ns, by_kind[what.kind]);
 }
 
-void PartialReplay::look_at(int32_t index, TaskId task, std::span<const double> by_kind) {
+void PartialReplay::evaluate(RankIndex index, TaskId task, std::span<const double> by_kind) {
   const ClassTable& table = tables_.of(index);
   const TaskRecord& record = table.tasks[task];
   if (record.type == TaskType::collective) {
     const CollectiveRecord& collective = table.collectives[record.aux];
-    const std::vector<int32_t>& members = instance_of(collective, index).members;
-    const auto task_of = [&](int32_t member) {
+    const std::vector<RankIndex>& members = instance_of(collective, index).members;
+    const auto task_of = [&](RankIndex member) {
       return tables_.channel_tasks[collective.channel][tables_.cls[member]][collective.ordinal];
     };
     int64_t ns = 0;
-    for (const int32_t member : members) {
+    for (const RankIndex member : members) {
       ns = std::max(ns, ready(member, task_of(member)));
     }
     ns += duration(index, task, by_kind);
-    for (const int32_t member : members) {
+    for (const RankIndex member : members) {
       set_end(member, task_of(member), ns);
     }
   } else if (record.type == TaskType::recv) {
     const P2pRecord& p2p = table.p2p[record.aux];
-    const int32_t peer = tables_.peer(p2p.link, index);
+    const RankIndex peer = tables_.peer(p2p.link, index);
     const TaskId send = tables_.other_end(p2p, peer).task;
     set_end(index, task, std::max(ready(index, task), ends_[full_.base[peer] + send]));
   } else {
@@ -216,7 +217,7 @@ void PartialReplay::look_at(int32_t index, TaskId task, std::span<const double> 
   }
 }
 
-void PartialReplay::set_end(int32_t index, TaskId task, int64_t ns) {
+void PartialReplay::set_end(RankIndex index, TaskId task, int64_t ns) {
   const int64_t at = full_.base[index] + task;
   if (ends_[at] == ns) return;
   changes_.push_back({at, ends_[at]});
@@ -228,7 +229,7 @@ void PartialReplay::set_end(int32_t index, TaskId task, int64_t ns) {
   }
   if (record.type == TaskType::send) {
     const P2pRecord& p2p = table.p2p[record.aux];
-    const int32_t peer = tables_.peer(p2p.link, index);
+    const RankIndex peer = tables_.peer(p2p.link, index);
     if (const MessageEnd end = tables_.other_end(p2p, peer); end.task != kNone) {
       mark(peer, end.task);
     }
@@ -237,7 +238,7 @@ void PartialReplay::set_end(int32_t index, TaskId task, int64_t ns) {
 
 int64_t PartialReplay::last_end() const {
   int64_t ns = 0;
-  for (size_t i = 0; i < tables_.num_ranks(); ++i) {
+  for (RankIndex i = 0; i < tables_.num_ranks(); ++i) {
     for (const TaskId task : last_[tables_.cls[i]]) {
       ns = std::max(ns, ends_[full_.base[i] + task]);
     }

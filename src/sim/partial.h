@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial replay (dPRO, MLSys'22, section 5): the step with some durations changed, from a replay
-// without. Only tasks that can end at another time are looked at, in the order in which all of them
-// ended: a change that dies out costs what it touches, one that moves everything still needs no
-// event queue. The answer is that of a full replay, to the nanosecond.
+// Partial replay (dPRO, MLSys'22, section 5): the step with some durations changed, computed from
+// an unchanged replay. Only tasks whose end can change are evaluated, in the order of ends of the
+// unchanged replay. A change that dies out costs only the tasks that it touches, and even one that
+// moves everything needs no event queue. The answer equals that of a full replay, to the
+// nanosecond.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +17,11 @@
 
 namespace hocket::sim {
 
-/// Durations of a program in which every kind of task is so many times faster (1: as it is).
-/// Transfers move fewer bytes at the same rate.
-class Faster : public Durations {
+/// Durations with a speedup factor per kind of task (1: unchanged). Transfers move fewer bytes at
+/// the same rate.
+class ScaledDurations : public Durations {
  public:
-  Faster(const Program& program, Durations& durations, std::span<const double> by_kind)
+  ScaledDurations(const Program& program, Durations& durations, std::span<const double> by_kind)
       : p_(program), durations_(durations), by_kind_(by_kind) {}
   static int64_t scaled(int64_t ns, double times);
   int64_t work_ns(ClassId cls, TaskId task) override;
@@ -46,46 +47,46 @@ class Faster : public Durations {
 
 class PartialReplay {
  public:
-  /// Replays in full. What is given must stay.
+  /// Runs the full replay. The arguments must outlive this object.
   PartialReplay(const Program& program, Durations& durations, const ReplayOptions& options);
 
   const Replay& full() const { return full_; }
 
-  struct Answer {
+  struct Result {
     int64_t end_ns = 0;
-    int64_t tasks = 0;  ///< looked at; all where speeds depend on other tasks
+    int64_t tasks = 0;  ///< evaluated; all of them where speeds depend on other tasks
   };
-  /// The step with kinds of tasks that are so many times faster (above 0; 1: as they are).
-  Answer faster(std::span<const double> by_kind);
-  /// The same; `ends` receives the end of every task, as Replay::end_of_ns.
-  Answer faster(std::span<const double> by_kind, std::vector<int64_t>* ends);
+  /// Returns the step with a speedup factor per kind of task (above 0; 1: unchanged).
+  Result faster(std::span<const double> by_kind);
+  /// As above; `ends` receives the end of every task, as in Replay::end_of_ns.
+  Result faster(std::span<const double> by_kind, std::vector<int64_t>* ends);
 
  private:
   struct Change {
-    int64_t at;  ///< in Replay::end_of_ns
+    int64_t at;  ///< index in Replay::end_of_ns
     int64_t before;
   };
 
-  void mark_kinds(std::span<const double> by_kind);
-  void mark(int32_t index, TaskId task);
-  void look_at(int32_t index, TaskId task, std::span<const double> by_kind);
-  int64_t ready(int32_t index, TaskId task) const;
-  int64_t duration(int32_t index, TaskId task, std::span<const double> by_kind) const;
-  /// Sets an end; if it is another one, what waits for it has to be looked at.
-  void set_end(int32_t index, TaskId task, int64_t ns);
+  void mark_changed(std::span<const double> by_kind);
+  void mark(RankIndex index, TaskId task);
+  void evaluate(RankIndex index, TaskId task, std::span<const double> by_kind);
+  int64_t ready(RankIndex index, TaskId task) const;
+  int64_t duration(RankIndex index, TaskId task, std::span<const double> by_kind) const;
+  /// Sets the end of a task and, if it changed, marks its successors.
+  void set_end(RankIndex index, TaskId task, int64_t ns);
   int64_t last_end() const;
-  const Instance& instance_of(const CollectiveRecord& record, int32_t index) const;
+  const Instance& instance_of(const CollectiveRecord& record, RankIndex index) const;
 
   const Program& p_;
   Durations& durations_;
   ReplayOptions options_;
   Tables tables_;
   Replay full_;
-  std::vector<std::vector<TaskId>> last_;       ///< per class, of every queue that has tasks
-  std::vector<int32_t> place_;                  ///< per (rank, task), in the order of ends
-  std::vector<std::pair<int32_t, TaskId>> at_;  ///< and back
-  std::vector<uint64_t> marked_;                ///< a bit per place
-  size_t first_marked_ = 0;                     ///< word
+  std::vector<std::vector<TaskId>> last_;  ///< per class, last task of every non-empty queue
+  std::vector<int32_t> order_of_;          ///< per (rank, task), index in the order of ends
+  std::vector<std::pair<RankIndex, TaskId>> task_at_;  ///< (rank, task) in the order of ends
+  std::vector<uint64_t> marked_;                       ///< a bit per task, in the order of ends
+  size_t first_marked_ = 0;                            ///< index of the first word with marks
   std::vector<int64_t> ends_;
   std::vector<Change> changes_;
 };

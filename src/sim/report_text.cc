@@ -14,14 +14,14 @@
 namespace hocket::sim {
 namespace {
 
-std::string ms(int64_t ns) { return human_time(static_cast<double>(ns) * 1e-9); }
+std::string ms(int64_t ns) { return human_time(1e-9 * ns); }
 
 std::string percent(int64_t part, int64_t whole) {
   if (whole <= 0) return "0.0 %";
-  return fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  return fmt::format("{:.1f} %", 100.0 * part / whole);
 }
 
-/// "233 GFLOP/s".
+/// Formats a rate as "233 GFLOP/s".
 std::string flops_rate(double rate) {
   const char* prefix[] = {"", "k", "M", "G", "T", "P", "E"};
   size_t i = 0;
@@ -31,7 +31,7 @@ std::string flops_rate(double rate) {
   return fmt::format("{:.3g} {}FLOP/s", rate, prefix[i]);
 }
 
-/// What the ranks of a class run: one stage as a number, several as a list.
+/// Writes the pipeline stages of a class: one as a number, several as a list.
 void put_stages(JsonWriter& json, const program::RankClass& cls) {
   const std::vector<int32_t> stages = program::stages_of(cls);
   if (stages.size() == 1) {
@@ -45,8 +45,8 @@ void put_stages(JsonWriter& json, const program::RankClass& cls) {
   json.end();
 }
 
-/// Rows of the breakdown: one per class if its ranks agree, at most `limit` otherwise: the slowest
-/// computing ranks of each class come first.
+/// Returns the rows of the breakdown: all of them up to `limit`, otherwise the `limit` ranks that
+/// compute longest.
 std::vector<const RankReport*> rows(const SimReport& report, size_t limit) {
   std::vector<const RankReport*> all;
   for (const RankReport& row : report.time) {
@@ -64,10 +64,11 @@ std::vector<const RankReport*> rows(const SimReport& report, size_t limit) {
 
 const std::vector<std::string>& not_modelled() {
   static const std::vector<std::string> list = {
-      "packets and routes that adapt: transfers share links as fluids do",
+      "packets and adaptive routing: transfers share links as in a fluid model",
       "kernels slowed by communication beyond device.overlap, or by memory traffic of other ranks",
-      "routing that changes from step to step: experts get the rows of the profile's batch, or as "
-      "many each",
+      "expert load that changes between steps: experts get the rows of the profile's batch, or "
+      "equal "
+      "numbers of rows",
       "host work between steps (loading data, logging, checkpoints)",
       "run-to-run variation, clock changes, failures",
   };
@@ -77,10 +78,10 @@ const std::vector<std::string>& not_modelled() {
 std::string interval_text(const SimReport& report) {
   if (report.provenance.judged <= 0.005) return "";
   if (report.provenance.error > 0.5) {
-    return fmt::format("the timings spread too much for one (+-{:.0f} %): is the machine busy?",
+    return fmt::format("none: the timings spread too much (+-{:.0f} %); is the machine busy?",
                        100 * report.provenance.error);
   }
-  const double seconds = static_cast<double>(report.step_ns) * 1e-9;
+  const double seconds = 1e-9 * report.step_ns;
   return fmt::format(
       "{} to {} (+-{:.1f} %: spread of timings and held-out error of interpolation, over "
       "{:.0f} % of the time)",
@@ -95,7 +96,7 @@ std::string provenance_text(const SimReport& report) {
       shares.learned > 0 ? fmt::format(", {:.1f} % learned from other ops", 100 * shares.learned)
                          : "";
   return fmt::format(
-      "{:.1f} % of the time from tasks timed, {:.1f} % interpolated{}, {:.1f} % analytic",
+      "{:.1f} % of the time from timed tasks, {:.1f} % interpolated{}, {:.1f} % analytic",
       100 * shares.timed, 100 * shares.interpolated, learned, 100 * shares.analytic);
 }
 
@@ -105,9 +106,8 @@ std::string longest_text(const PathEntry& entry) {
       entry.moves.empty()
           ? ""
           : fmt::format("{}{}, ", entry.gradients ? "gradient of " : "", entry.moves);
-  return fmt::format("{}: {}{} over {} ranks {}", entry.name, what,
-                     human_bytes(static_cast<double>(entry.bytes)), entry.group_ranks,
-                     entry.between_nodes ? "between nodes" : "in a node");
+  return fmt::format("{}: {}{} over {} ranks {}", entry.name, what, human_bytes(entry.bytes),
+                     entry.group_ranks, entry.between_nodes ? "between nodes" : "in a node");
 }
 
 std::string path_text(const SimReport& report) {
@@ -124,8 +124,8 @@ std::string path_text(const SimReport& report) {
 static std::string what_if_text(const SimReport& report) {
   std::string out = "What if\n";
   for (const WhatIf& answer : report.what_if) {
-    const double change = static_cast<double>(answer.step_ns - report.step_ns) /
-                          static_cast<double>(std::max<int64_t>(1, report.step_ns));
+    const double change =
+        1.0 * (answer.step_ns - report.step_ns) / std::max<int64_t>(1, report.step_ns);
     out +=
         fmt::format("  {} {:.6g} times faster: step time {} ({:+.1f} %); {} of {} tasks replayed\n",
                     answer.what, answer.times, ms(answer.step_ns), 100 * change,
@@ -135,9 +135,9 @@ static std::string what_if_text(const SimReport& report) {
 }
 
 std::string to_text(const Program& program, const SimReport& report) {
-  // From the answer to its grounds: step time and throughput; where each rank's time goes; memory
-  // against the device's; the critical path; where the numbers come from, and what they leave
-  // out.
+  // The answer comes before its grounds: step time and throughput, the breakdown per rank, memory
+  // against the device's, the critical path, then the sources of the numbers and what is not
+  // modelled.
   std::string out;
   const auto to = std::back_inserter(out);
   std::string mesh;
@@ -193,8 +193,7 @@ std::string to_text(const Program& program, const SimReport& report) {
   fmt::format_to(to, "\nMemory per rank, planned\n");
   for (size_t c = 0; c < report.memory.size(); ++c) {
     fmt::format_to(to, "  {:<22} {:>10}  ({})\n", program.classes[c].name,
-                   human_bytes(static_cast<double>(report.memory[c].total())),
-                   program::parts_text(report.memory[c]));
+                   human_bytes(report.memory[c].total()), program::parts_text(report.memory[c]));
   }
   if (const std::string memory = report.memory_limit_text(); !memory.empty()) {
     fmt::format_to(to, "  {} {}\n", report.fits() ? "fits in" : "DOES NOT FIT in", memory);
@@ -215,9 +214,9 @@ std::string to_text(const Program& program, const SimReport& report) {
 }
 
 std::string to_json(const Program& program, const SimReport& report) {
-  // The same facts as to_text, for scripts: seconds as numbers, every rank that was replayed
-  // instead of the first 16, and absent keys where nothing is known (tokens, FLOPs).
-  const auto s = [](int64_t ns) { return static_cast<double>(ns) / 1e9; };
+  // The same facts as to_text, for scripts: seconds as numbers, every replayed rank instead of the
+  // first 16, and no key where nothing is known (tokens, FLOPs).
+  const auto s = [](int64_t ns) { return ns / 1e9; };
   JsonWriter json({.indent = 2});
   json.object().member("step_s", s(report.step_ns)).member("step_ns", report.step_ns);
   json.member("calibrated", report.calibrated)

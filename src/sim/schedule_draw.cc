@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A simulated schedule as text, JSON and SVG.
+// Implements: to_text, to_json and to_svg of a ScheduleReport (schedule_sim.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,10 +15,10 @@ namespace {
 
 using parallel::Action;
 
-/// No line of a timeline is longer, in characters.
-constexpr double kWidestLine = 4000;
+/// Upper bound on the length of a timeline, in characters.
+constexpr double kMaxLineChars = 4000;
 
-/// The rank's number names the stage.
+/// Returns whether every rank runs one stage, of its own number.
 bool stages_are_ranks(const ScheduleReport& report) {
   for (size_t rank = 0; rank < report.ranks.size(); ++rank) {
     for (const ScheduleCell& cell : report.ranks[rank].cells) {
@@ -30,7 +30,7 @@ bool stages_are_ranks(const ScheduleReport& report) {
   return true;
 }
 
-/// "0F3", "0F3;1B2" of a pair; without the stage where that is the rank.
+/// Returns "0F3", or "0F3;1B2" for a pair; without the stage where stages are ranks.
 std::string label_of(const ScheduleCell& cell, bool with_stage) {
   std::string label;
   for (const Action& action : cell.actions) {
@@ -53,8 +53,8 @@ std::string costs_text(const ScheduleCosts& costs) {
 }  // namespace
 
 std::string to_text(const ScheduleReport& report) {
-  // Figures first. Then a line per rank, in which a cell is as long as it takes: its name, filled
-  // up with dashes, dots where the rank waits. The shortest cell has room for its name and a blank.
+  // Figures come first, then a line per rank. A cell is as wide as its duration: its name, filled
+  // up with dashes; dots where the rank waits. The shortest cell has room for its name and a blank.
   const bool with_stage = !stages_are_ranks(report);
   double work = 0;
   double scale = 0;
@@ -62,15 +62,15 @@ std::string to_text(const ScheduleReport& report) {
     work = std::max(work, rank.busy);
     for (const ScheduleCell& cell : rank.cells) {
       if (cell.end > cell.begin) {
-        const auto room = static_cast<double>(label_of(cell, with_stage).size() + 1);
+        const double room = label_of(cell, with_stage).size() + 1;
         scale = std::max(scale, room / (cell.end - cell.begin));
       }
     }
   }
-  scale = std::min(scale, kWidestLine / std::max(report.step, 1e-9));
+  scale = std::min(scale, kMaxLineChars / std::max(report.step, 1e-9));
   std::string text = fmt::format(
-      "schedule {}: {}, {}, {} micro-batches\ncosts    {}\nstep     {:.6g}, of which a rank "
-      "computes {:.6g} at most\nbubble   {:.1f} % of the ranks' time\n\nrank  busy %  peak live "
+      "schedule {}: {}, {}, {} micro-batches\ncosts    {}\nstep     {:.6g}; the busiest rank "
+      "computes {:.6g}\nbubble   {:.1f} % of the ranks' time\n\nrank  busy %  peak live "
       "micro-batches\n",
       report.name, counted(std::ssize(report.ranks), "rank"), counted(report.stages, "stage"),
       report.micro_batches, costs_text(report.costs), report.step, work, 100 * report.bubble);
@@ -80,10 +80,10 @@ std::string to_text(const ScheduleReport& report) {
   }
   text += '\n';
   for (size_t rank = 0; rank < report.ranks.size(); ++rank) {
-    std::string line(static_cast<size_t>(std::llround(report.step * scale)), '.');
+    std::string line(std::llround(report.step * scale), '.');
     for (const ScheduleCell& cell : report.ranks[rank].cells) {
-      const auto begin = static_cast<size_t>(std::llround(cell.begin * scale));
-      const auto end = static_cast<size_t>(std::llround(cell.end * scale));
+      const size_t begin = std::llround(cell.begin * scale);
+      const size_t end = std::llround(cell.end * scale);
       if (end == begin) continue;
       std::string shown = label_of(cell, with_stage).substr(0, end - begin);
       shown.resize(end - begin, '-');
@@ -118,7 +118,7 @@ std::string to_json(const ScheduleReport& report) {
 }
 
 std::string to_svg(const ScheduleReport& report) {
-  // A row per rank and a box per cell; both halves of a pair share its time, one above the other.
+  // A row per rank and a box per cell. Both halves of a pair share its time, one above the other.
   constexpr double kUnit = 32, kRow = 28, kLeft = 56, kTop = 28;
   const auto colour = [](char kind) {
     switch (kind) {
@@ -133,20 +133,20 @@ std::string to_svg(const ScheduleReport& report) {
     }
   };
   const double width = kLeft + kUnit * report.step + 8;
-  const double height = kTop + kRow * static_cast<double>(report.ranks.size()) + 8;
+  const double height = kTop + kRow * report.ranks.size() + 8;
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
       "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"sans-serif\" font-size=\"10\">\n"
       "<text x=\"4\" y=\"16\" font-size=\"12\">step {2:.6g}, bubble {3:.1f} %</text>\n",
       width, height, report.step, 100 * report.bubble);
   for (size_t rank = 0; rank < report.ranks.size(); ++rank) {
-    const double top = kTop + kRow * static_cast<double>(rank);
+    const double top = kTop + kRow * rank;
     svg += fmt::format("<text x=\"4\" y=\"{:.1f}\">rank {}</text>\n", top + kRow / 2 + 3, rank);
     for (const ScheduleCell& cell : report.ranks[rank].cells) {
-      const double share = (kRow - 4) / static_cast<double>(cell.actions.size());
+      const double share = (kRow - 4) / cell.actions.size();
       for (size_t i = 0; i < cell.actions.size(); ++i) {
         const double x = kLeft + kUnit * cell.begin;
-        const double y = top + share * static_cast<double>(i);
+        const double y = top + share * i;
         svg += fmt::format(
             "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\" "
             "stroke=\"#555\" stroke-width=\"0.5\"/><text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",

@@ -25,11 +25,11 @@ using parallel::Schedule;
 using program::Program;
 using program::Task;
 
-/// The engine counts nanoseconds: so many for one unit of the costs.
-constexpr double kTicks = 1e6;
-constexpr double kMostCost = 1e6;
+/// Nanoseconds of the engine per unit of cost.
+constexpr double kTicksPerUnit = 1e6;
+constexpr double kMaxCost = 1e6;
 
-int64_t ticks(double cost) { return std::llround(cost * kTicks); }
+int64_t ticks(double cost) { return std::llround(cost * kTicksPerUnit); }
 
 double cost_of(const Action& action, const ScheduleCosts& costs) {
   switch (action.kind) {
@@ -57,10 +57,10 @@ CellTimes times_of(const ScheduleCosts& costs) {
           .message = [costs](int, int) { return costs.communication; }};
 }
 
-/// Says what the engine's tasks take: cells their cost, messages theirs.
+/// Durations of the engine's tasks: cells take their cost, messages theirs.
 class CellDurations : public Durations {
  public:
-  /// By class and task.
+  /// Times by class and task, in ticks.
   std::vector<std::vector<int64_t>> ticks_of;
 
   int64_t work_ns(ClassId cls, TaskId task) override { return ticks_of[cls][task]; }
@@ -68,8 +68,8 @@ class CellDurations : public Durations {
   int64_t transfer_ns(ClassId cls, TaskId task, int32_t) override { return ticks_of[cls][task]; }
 };
 
-/// Makes the program of a schedule: on every rank a compute task per cell, and around it the
-/// messages that come from and go to the stages before and behind its own.
+/// Builder of a schedule's program: a compute task per cell on every rank, between the messages to
+/// and from the neighbouring stages.
 class ScheduleProgram {
  public:
   ScheduleProgram(const Schedule& schedule, int stages, int micro_batches, const CellTimes& times)
@@ -78,7 +78,7 @@ class ScheduleProgram {
         stages_(stages),
         micro_batches_(micro_batches),
         times_(times) {
-    const int ranks = static_cast<int>(schedule.ranks.size());
+    const int ranks = std::ssize(schedule.ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       for (const Action& action : schedule.ranks[rank]) {
         rank_of_[key(action.kind, action.stage, action.micro_batch)] = rank;
@@ -143,7 +143,7 @@ class ScheduleProgram {
     cells[rank].push_back({id, std::move(cell)});
   }
 
-  /// Adds the message that brings what the action needs, or takes along what it made; false if that
+  /// Adds the message that brings the action's input or sends its output. Returns false if that
   /// stays on the rank.
   bool add_message(int rank, const Action& action, comm::Role role) {
     if (action.kind == 'W') return false;
@@ -158,7 +158,7 @@ class ScheduleProgram {
     message.lane = program::link_lane(role, false);
     message.peer_axis = 0;
     message.peer = peer - rank;
-    // What is sent: its direction, the stage that reads it, the micro-batch.
+    // The tag identifies the direction, the stage that reads the message and the micro-batch.
     const int reader = sends ? stage : action.stage;
     message.tag = ((forward ? 0 : stages_) + reader) * micro_batches_ + action.micro_batch;
     program.classes[rank].tasks.push_back(std::move(message));
@@ -182,7 +182,7 @@ double peak_live(const std::vector<Action>& row, int ranks, int stages) {
     most = std::max(most, live);
     live -= action.kind == 'B' || action.kind == 'W' ? 1 : 0;
   }
-  return static_cast<double>(most) * ranks / stages;
+  return 1.0 * most * ranks / stages;
 }
 
 }  // namespace
@@ -205,15 +205,14 @@ ScheduleCosts parse_costs(const std::string& text) {
            item);
     }
     if (!given.insert(cost->first).second) {
-      fail("--cost", "got {} twice, the second time as '{}'; expected one number of each",
-           cost->first, item);
+      fail("--cost", "got {} twice, then as '{}'; expected each cost once", cost->first, item);
     }
     const std::string_view number = item.substr(equals + 1);
     double value = 0;
     const auto [end, ec] = std::from_chars(number.data(), number.data() + number.size(), value);
     if (ec != std::errc() || end != number.data() + number.size() || !(value >= 0) ||
-        value > kMostCost) {
-      fail("--cost", "got '{}'; expected a number from 0 to {:.0f}", item, kMostCost);
+        value > kMaxCost) {
+      fail("--cost", "got '{}'; expected a number from 0 to {:.0f}", item, kMaxCost);
     }
     *cost->second = value;
   }
@@ -233,15 +232,15 @@ ScheduleReport simulate_schedule(const Schedule& schedule, int stages, int micro
   report.stages = stages;
   report.micro_batches = micro_batches;
   report.costs = costs;
-  report.step = static_cast<double>(replayed.end_ns) / kTicks;
+  report.step = replayed.end_ns / kTicksPerUnit;
   double busy = 0;
-  const int ranks = static_cast<int>(schedule.ranks.size());
+  const int ranks = std::ssize(schedule.ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     ScheduleRank& row = report.ranks.emplace_back();
     for (auto& [task, actions] : made.cells[rank]) {
-      const size_t at = static_cast<size_t>(replayed.base[rank]) + task;
-      row.cells.push_back({std::move(actions), static_cast<double>(replayed.start_ns[at]) / kTicks,
-                           static_cast<double>(replayed.end_of_ns[at]) / kTicks});
+      const size_t at = replayed.base[rank] + task;
+      row.cells.push_back({std::move(actions), replayed.start_ns[at] / kTicksPerUnit,
+                           replayed.end_of_ns[at] / kTicksPerUnit});
       row.busy += row.cells.back().end - row.cells.back().begin;
     }
     row.peak_live = peak_live(schedule.ranks[rank], ranks, stages);
@@ -257,7 +256,7 @@ double schedule_step(const Schedule& schedule, int stages, int micro_batches,
   ReplayOptions options;
   options.all_ranks = true;
   options.record = false;
-  return static_cast<double>(replay(made.program, made.durations, options).end_ns) / kTicks;
+  return static_cast<double>(replay(made.program, made.durations, options).end_ns) / kTicksPerUnit;
 }
 
 }  // namespace hocket::sim

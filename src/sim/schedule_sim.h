@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pipeline schedule alone: what it leaves idle and what it holds, with a few costs in place of a
-// model. The schedule becomes a program of one task per cell, and that is replayed (sim/engine.h).
+// Simulation of a pipeline schedule alone: its bubbles and live micro-batches, with a few costs in
+// place of a model. The schedule becomes a program of one task per cell, which is replayed
+// (sim/engine.h).
 #pragma once
 
 #include <cstdint>
@@ -19,21 +20,21 @@ struct ScheduleCosts {
   double inputs = 1;         ///< I: gradients of inputs
   double weights = 1;        ///< W: gradients of weights
   double backward = -1;      ///< B: the whole backward; below 0: I + W
-  double overlapped = -1;    ///< FB: an overlapped pair; below 0: what both take
-  double communication = 0;  ///< of a message to another rank
+  double overlapped = -1;    ///< FB: an overlapped pair; below 0: the sum of both
+  double communication = 0;  ///< per message to another rank
 };
 
-/// Times that are not the same everywhere, in any unit.
+/// Times that differ between ranks, in any unit.
 struct CellTimes {
-  /// Of a cell, one action or an overlapped pair, on a rank.
+  /// Time of a cell, one action or an overlapped pair, on a rank.
   std::function<double(int rank, std::span<const parallel::Action> cell)> cell;
   std::function<double(int from, int to)> message;  ///< between two ranks
 };
 
-/// Reads "F=1,I=1,W=1,B=2,FB=2.5,comm=0.1": any of them, in any order. Throws Error.
+/// Parses "F=1,I=1,W=1,B=2,FB=2.5,comm=0.1": any of them, in any order. Throws Error.
 ScheduleCosts parse_costs(const std::string& text);
 
-/// One cell as it ran.
+/// A cell and the time when it ran.
 struct ScheduleCell {
   std::vector<parallel::Action> actions;  ///< one, or the two of an overlapped pair
   double begin = 0, end = 0;
@@ -42,8 +43,9 @@ struct ScheduleCell {
 struct ScheduleRank {
   std::vector<ScheduleCell> cells;
   double busy = 0;
-  /// Micro-batches whose forward has run and whose backward, with its weights, has not: the most at
-  /// any time, summed over the rank's stages, in stages of one per rank.
+  /// Peak number of micro-batches whose forward has run and whose backward, weights included, has
+  /// not. Summed over the rank's stages, in units of the stages of a pipeline with one stage per
+  /// rank.
   double peak_live = 0;
 };
 
@@ -57,19 +59,19 @@ struct ScheduleReport {
   std::vector<ScheduleRank> ranks;
 };
 
-/// Replays a valid schedule (parallel::validate). Throws Error for one that takes too long to
-/// count.
+/// Replays a schedule. Requires: it is valid (parallel::validate). Throws Error if it takes too
+/// long to count.
 ScheduleReport simulate_schedule(const parallel::Schedule& schedule, int stages, int micro_batches,
                                  const ScheduleCosts& costs);
 
-/// The same with other times: the step alone.
+/// Returns the step with other times.
 double schedule_step(const parallel::Schedule& schedule, int stages, int micro_batches,
                      const CellTimes& times);
 
-/// Figures, and a line per rank of what it runs when.
+/// Returns figures, then a line per rank with its timeline.
 std::string to_text(const ScheduleReport& report);
 std::string to_json(const ScheduleReport& report);
-/// The timeline as a picture.
+/// Returns the timeline as a picture.
 std::string to_svg(const ScheduleReport& report);
 
 }  // namespace hocket::sim

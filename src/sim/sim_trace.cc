@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replay → trace.
+// Conversion of a replay to a trace.
 #include "sim/sim_trace.h"
 
 #include <fmt/format.h>
@@ -22,11 +22,11 @@ trace::Trace to_trace(const Program& program, const Replay& replay) {
                      std::span(replay.end_of_ns).subspan(first, count), 0,
                      std::span(replay.transfer_ns).subspan(first, count));
   }
-  if (replay.one_per_kind && std::ssize(replay.ranks) < program.num_ranks()) {
+  if (replay.deduplicated && std::ssize(replay.ranks) < program.num_ranks()) {
     std::string text;
     for (size_t i = 0; i < replay.ranks.size(); ++i) {
       text += fmt::format("{}rank {} stands for {}", i > 0 ? ", " : "", replay.ranks[i],
-                          replay.stands[i]);
+                          replay.multiplicity[i]);
     }
     builder.trace().set_property("replayed_ranks", text);
   }

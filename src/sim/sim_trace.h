@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A replay as a trace: the same schema as a run's, so that both open in Perfetto and compare.
+// Conversion of a replay to a trace, in the schema of a run's trace, so that both open in Perfetto
+// and can be compared.
 #pragma once
 
 #include "sim/engine.h"
@@ -7,9 +8,9 @@
 
 namespace hocket::sim {
 
-/// One event per replayed task (needs ReplayOptions::record), arrows from sends to receives, and
-/// the bytes of live step buffers over time per rank. Where one rank stands for its class the
-/// others are left out; the property `replayed_ranks` says so.
+/// Returns one event per replayed task (requires ReplayOptions::record), arrows from sends to
+/// receives, and the bytes of live step buffers over time per rank. Ranks that another one stands
+/// for are left out; the property `replayed_ranks` lists them.
 trace::Trace to_trace(const Program& program, const Replay& replay);
 
 }  // namespace hocket::sim

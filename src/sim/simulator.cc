@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cost model → durations → replay → report.
+// Prediction of a step: cost model, durations, replay, report.
 #include "sim/simulator.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ using cost::TaskCost;
 using program::Lane;
 using program::Task;
 
-/// Durations from a cost model, each distinct (kind, accumulation[, lane, shape]) computed once.
+/// Durations from a cost model; each distinct (kind, accumulation[, lane, shape]) is computed once.
 class ModelDurations : public Durations {
  public:
   ModelDurations(const Program& program, const CostModel& costs)
@@ -78,7 +78,7 @@ class ModelDurations : public Durations {
 
   int32_t shape_of(std::span<const int32_t> ranks) override {
     const GroupShape shape = costs_.cluster().shape(ranks);
-    return shapes_.emplace(shape, static_cast<int32_t>(shapes_.size())).first->second;
+    return shapes_.emplace(shape, shapes_.size()).first->second;
   }
 
   int64_t transfer_ns(ClassId cls, TaskId task, int32_t shape) override {
@@ -95,7 +95,7 @@ class ModelDurations : public Durations {
     Demand& demand = it->second;
     if (!fresh) return demand;
     const cost::LinkLoad load = costs_.load(kind_of(cls, task), inter, known_shape(shape));
-    demand.data_ns = std::llround(static_cast<double>(ns) * load.data);
+    demand.data_ns = std::llround(ns * load.data);
     demand.latency_ns = ns - demand.data_ns;
     if (demand.data_ns == 0) return demand;
     demand.share = load.share;
@@ -112,8 +112,7 @@ class ModelDurations : public Durations {
     }
     const uint32_t added_to = asked.accumulate.bits();
     const bool inter = program::is_between_nodes(asked.lane);
-    const auto [it, fresh] =
-        transfers_.try_emplace({asked.kind, static_cast<int32_t>(added_to), inter, shape});
+    const auto [it, fresh] = transfers_.try_emplace({asked.kind, added_to, inter, shape});
     if (fresh) {
       it->second = costs_.transfer(kind_of(cls, task), added_to, inter, known_shape(shape));
     }
@@ -123,8 +122,8 @@ class ModelDurations : public Durations {
   const std::map<GroupShape, int32_t>& shapes() const { return shapes_; }
 
  private:
-  /// Of a message: it goes to, or comes from, a rank of other pipeline stages. Others are blocks of
-  /// collectives.
+  /// Returns whether a message connects ranks of different pipeline stages. Other messages are
+  /// blocks of collectives.
   bool joins_stages(ClassId cls, const Task& message) const {
     const std::vector<ClassId> peers = p_.peer_classes(cls, message.way());
     return std::any_of(peers.begin(), peers.end(),
@@ -136,8 +135,8 @@ class ModelDurations : public Durations {
     return costs_.transfer(kind_of(cls, task), 0, inter, known_shape(shape));
   }
 
-  /// A transfer between roles is as long as its busiest link, whoever asks: what members give and
-  /// take differs.
+  /// Returns the kind of a task with the bytes of its transfer. A transfer between roles takes as
+  /// long as its busiest link for every member, since their payloads differ.
   program::Kind kind_of(ClassId cls, TaskId task) {
     const Task& asked = p_.classes[cls].tasks[task];
     program::Kind kind = p_.kind(asked);
@@ -149,9 +148,10 @@ class ModelDurations : public Durations {
     return kind;
   }
 
-  /// Bytes of the rows that even routing brings to an exchange all of whose ranks have some of the
-  /// experts only (the second step of one over two axes): what its buffers count on, without their
-  /// headroom. Of others, `otherwise`: their types say it.
+  /// Returns the bytes of the rows that balanced routing brings to an exchange, without the
+  /// headroom of its buffers. Applies where every rank has only some of the experts (the second
+  /// step of an exchange over two axes). Returns `otherwise` for other tasks, whose types state the
+  /// size.
   int64_t expected_rows(ClassId cls, const Task& task, int64_t otherwise) const {
     const program::RankClass& rank_class = p_.classes[cls];
     int64_t most = 0;
@@ -163,7 +163,7 @@ class ModelDurations : public Durations {
         most = std::max(most, buffer.expected_bytes);
       }
     }
-    return most == 0 ? otherwise : std::llround(static_cast<double>(most) / program::kExpectedRows);
+    return most == 0 ? otherwise : std::llround(most / program::kExpectedRows);
   }
 
   const GroupShape& known_shape(int32_t shape) const {
@@ -179,19 +179,19 @@ class ModelDurations : public Durations {
   program::Transfers between_{p_};
   struct WorkKey {
     uint32_t accumulate = 0;
-    size_t device = 0;  ///< kind of
+    size_t device = 0;  ///< kind of device
     Lane lane = Lane::compute;
     bool operator==(const WorkKey&) const = default;
   };
   std::vector<std::vector<std::pair<WorkKey, TaskCost>>> work_;  ///< per kind of task
-  std::vector<int64_t> more_launches_;                           // per kind; -1: not asked yet
+  std::vector<int64_t> more_launches_;                           // per kind; -1: not yet computed
   std::vector<std::vector<int32_t>> stages_;                     // per class
   std::map<GroupShape, int32_t> shapes_;
-  std::map<std::tuple<program::KindId, int32_t, bool, int32_t>, TaskCost> transfers_;
-  std::map<std::tuple<program::KindId, int64_t, bool, int32_t>, Demand> demands_;  // by time
+  std::map<std::tuple<program::KindId, uint32_t, bool, int32_t>, TaskCost> transfers_;
+  std::map<std::tuple<program::KindId, int64_t, bool, int32_t>, Demand> demands_;  // by duration
 };
 
-/// Element type in which most of the products' FLOPs are done.
+/// Returns the element type in which most FLOPs of matrix products are done.
 graph::DType product_dtype(const Program& program) {
   std::map<graph::DType, double> flops;
   for (const program::RankClass& cls : program.classes) {
@@ -212,12 +212,11 @@ graph::DType product_dtype(const Program& program) {
   return best;
 }
 
-/// By the first replayed rank of every class: where a duration comes from hardly depends on the
-/// rank.
+/// Returns the shares of time by provenance, from the first replayed rank of every class: the
+/// source of a duration hardly depends on the rank.
 ProvenanceShares shares(const Program& program, ModelDurations& durations, const Replay& replay) {
   // Every task counts with its cost times the ranks of its class, whether or not it is on the
-  // critical path: how much of all work rests on what sort of number. `judged` is the part whose
-  // error is known.
+  // critical path. `judged` is the part whose error is known.
   double total[4] = {0, 0, 0, 0};  // by cost::Provenance
   double judged = 0;
   double error = 0;
@@ -228,7 +227,7 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
     if (first[cls] == program::kNone) {
       first[cls] = replay.ranks[i];
     }
-    ranks[cls] += replay.stands[i];
+    ranks[cls] += replay.multiplicity[i];
   }
   for (size_t c = 0; c < program.classes.size(); ++c) {
     std::map<program::GroupId, int32_t> group_shape;
@@ -253,7 +252,7 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
         }
         cost = durations.transfer(cls, id, it->second);
       }
-      const double ns = ranks[c] * static_cast<double>(cost.ns);
+      const double ns = ranks[c] * cost.ns;
       total[place_of(cost.provenance)] += ns;
       if (cost.error >= 0) {
         judged += ns;
@@ -271,7 +270,7 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
           .judged = judged / sum};
 }
 
-/// Names a task of the rank, and says what it moves, and among whom.
+/// Names a task of the rank, its payload and the ranks that take part.
 void describe(const Program& program, const cost::Cluster& cluster, int32_t rank, TaskId id,
               PathEntry* entry) {
   const ClassId cls = program.class_of(rank);
@@ -291,8 +290,9 @@ void describe(const Program& program, const cost::Cluster& cluster, int32_t rank
 
 void summarise_path(const Program& program, const cost::Cluster& cluster, const Replay& replay,
                     SimReport& report) {
-  // The path has thousands of steps; a reader wants to know which kinds of task make it long. Sum
-  // by (kind, phase), keep the longest step of each as the example, and show the five largest.
+  // The path has thousands of steps; a reader wants the kinds of task that make it long. Steps are
+  // summed by (kind, phase), the longest of each is kept as the example, and the five largest sums
+  // are shown.
   struct Sum {
     int64_t ns = 0, count = 0, longest = -1;
     const PathStep* example = nullptr;
@@ -351,32 +351,32 @@ std::vector<WhatIf> answers(const Program& program, const std::vector<Speedup>& 
       ops.insert({kind.op, sort});
     }
     if (ops.count(asked.what) == 0) {
-      fail("sim", "what if \"{}\" were faster: the program has no such task; expected one of {}",
-           asked.what, join(std::vector<std::string>(ops.begin(), ops.end()), ", "));
+      fail("sim", "no task to speed up; got \"{}\"; expected one of {}", asked.what,
+           join(std::vector<std::string>(ops.begin(), ops.end()), ", "));
     }
-    const PartialReplay::Answer answer = replay->faster(by_kind);
+    const PartialReplay::Result answer = replay->faster(by_kind);
     list.push_back({asked.what, asked.times, answer.end_ns, answer.tasks});
   }
   return list;
 }
 
-/// Which links a transfer goes through, and how it is split over them, was decided for nodes of
-/// other sizes; empty: it was not.
+/// Returns a note if the program was lowered for nodes of another size, on which its choice and
+/// split of links depend. Empty if the sizes agree.
 std::string other_nodes(const Program& program, const cost::Cluster& cluster) {
   const int64_t ranks = program.num_ranks();
   const int64_t per_node = program.ranks_per_node > 0 ? program.ranks_per_node : ranks;
   const int64_t devices = cluster.devices_per_node;
   if (std::min(per_node, ranks) == std::min(devices, ranks)) return "";
   return fmt::format(
-      "the program was lowered for nodes of {} (plan.ranks_per_node is {}), those of {} have {}: "
-      "which "
-      "transfers leave a node, and how they go, is not as it would be there; try "
+      "the program was lowered for nodes of {} (plan.ranks_per_node is {}), but those of {} have "
+      "{}: "
+      "its transfers between nodes and their algorithms do not fit this cluster; try "
       "plan.ranks_per_node={}",
       counted(std::min(per_node, ranks), "rank"), program.ranks_per_node, cluster.name,
       counted(devices, "device"), devices);
 }
 
-/// A key of the plan that the program was made from, as text; empty: it is not known.
+/// Returns a key of the program's plan as text; empty if it is unknown.
 std::string plan_key(const Program& program, const std::string& key) {
   if (program.config.empty()) return "";
   const nlohmann::json config = parse_json(program.config, "program");
@@ -384,18 +384,19 @@ std::string plan_key(const Program& program, const std::string& key) {
   return view.has("plan") ? view.at("plan").get_string(key, "") : "";
 }
 
-/// Collectives between nodes that read what a repeated task made.
-struct Again {
+/// Collectives between nodes that read the output of a recomputed task.
+struct RepeatedExchange {
   int64_t ns = 0, count = 0;
-  std::string repeated, exchange;  ///< ops of such a task, and of such a collective
+  std::string repeated, exchange;  ///< op of such a task, and of such a collective
 };
 
-Again exchanged_again(const Program& program, ClassId id, ModelDurations& durations) {
+RepeatedExchange repeated_exchange_of(const Program& program, ClassId id,
+                                      ModelDurations& durations) {
   const program::RankClass& cls = program.classes[id];
   const int32_t rank = program.ranks_of(id)[0];
-  std::vector<int32_t> maker(cls.buffers.size(), program::kNone);  // by buffer: who made it again
+  std::vector<int32_t> maker(cls.buffers.size(), program::kNone);  // by buffer: recomputing task
   std::map<program::GroupId, int32_t> group_shape;
-  Again again;
+  RepeatedExchange repeated;
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
     const program::Kind& kind = program.kind(task);
@@ -407,27 +408,27 @@ Again exchanged_again(const Program& program, ClassId id, ModelDurations& durati
       if (fresh) {
         shape->second = durations.shape_of(program.members(program.groups[task.group], rank));
       }
-      again.ns += durations.transfer(id, i, shape->second).ns;
-      ++again.count;
-      again.repeated = program.kind(cls.tasks[static_cast<size_t>(made)]).op;
-      again.exchange = kind.op;
+      repeated.ns += durations.transfer(id, i, shape->second).ns;
+      ++repeated.count;
+      repeated.repeated = program.kind(cls.tasks[made]).op;
+      repeated.exchange = kind.op;
     }
     for (const program::BufferId out : task.out) {
       maker[cls.root(out)] = task.recompute ? static_cast<int32_t>(i) : program::kNone;
     }
   }
-  return again;
+  return repeated;
 }
 
-/// Selective recomputation repeats what is cheap to compute; where that is exchanged over the
-/// network, it is not cheap. Empty: nothing is.
+/// Returns a note if selective recomputation repeats exchanges over the network: the op is cheap to
+/// compute, its exchange is not. Empty if there are none.
 std::string repeated_exchanges(const Program& program, ModelDurations& durations) {
   if (plan_key(program, "recompute") != "selective") return "";
-  Again most;
+  RepeatedExchange most;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    Again again = exchanged_again(program, cls, durations);
-    if (again.ns > most.ns) {
-      most = std::move(again);
+    RepeatedExchange repeated = repeated_exchange_of(program, cls, durations);
+    if (repeated.ns > most.ns) {
+      most = std::move(repeated);
     }
   }
   if (most.count == 0) return "";
@@ -438,18 +439,16 @@ std::string repeated_exchanges(const Program& program, ModelDurations& durations
     }
   }
   return fmt::format(
-      "plan.recompute: selective repeats {}, and behind it {} {} between nodes, {} of a rank's "
-      "step; "
-      "plan.recompute_ops: [{}] keeps what it makes, for more memory",
-      most.repeated, most.count, most.exchange, human_time(static_cast<double>(most.ns) * 1e-9),
-      join(others, ", "));
+      "plan.recompute: selective repeats {}, and with it {} {} between nodes, {} of a rank's "
+      "step; try plan.recompute_ops: [{}], which keeps its output at the cost of memory",
+      most.repeated, most.count, most.exchange, human_time(1e-9 * most.ns), join(others, ", "));
 }
 
 void add_notes(const Program& program, const CostModel& costs, ModelDurations& durations,
                const Replay& replay, SimReport& report) {
-  // What a reader of the prediction has to know before believing it: whether it is calibrated at
-  // all, whether the profile fits the plan, whether the program was lowered for this cluster's
-  // nodes, whether it fits into memory.
+  // A reader needs these facts to judge the prediction: whether it is calibrated, whether the
+  // profile fits the plan, whether the program was lowered for this cluster's nodes, whether it
+  // fits in memory.
   const cost::Cluster& cluster = costs.cluster();
   if (!costs.calibrated()) {
     report.notes.push_back(
@@ -473,17 +472,15 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
   if (const std::string more = repeated_exchanges(program, durations); !more.empty()) {
     report.notes.push_back(more);
   }
-  if (replay.uneven_links) {
+  if (replay.links_prevent_dedup) {
     report.notes.push_back(
-        "ranks that do the same share links with transfers of others differently: every rank was "
-        "replayed");
+        "equivalent ranks share links with different transfers: every rank was replayed");
   }
   for (size_t c = 0; c < report.memory.size(); ++c) {
     if (const auto excess = report.memory_limits(c).exceeded_by(report.memory[c])) {
       report.notes.push_back(fmt::format("does not fit: {} needs {} of {}",
                                          program::stage_name(program.classes[c]),
-                                         human_bytes(static_cast<double>(excess->needed)),
-                                         human_bytes(static_cast<double>(excess->there))));
+                                         human_bytes(excess->needed), human_bytes(excess->there)));
     }
   }
   if (!program::is_planned(program)) {
@@ -491,7 +488,7 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
   }
 }
 
-/// Per class, the memory of the smallest device that a rank of it has.
+/// Returns per class the memory in bytes of the smallest device among its ranks.
 std::vector<int64_t> smallest_devices(const Program& program, const cost::Cluster& cluster) {
   std::vector<int64_t> least;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
@@ -506,13 +503,13 @@ std::vector<int64_t> smallest_devices(const Program& program, const cost::Cluste
   return least;
 }
 
-/// What the first `world` devices are called, what they can do at most, and what they cost.
+/// Reports the names, the peak FLOP rate and the price of the first `world` devices.
 void describe_devices(const cost::Cluster& cluster, int32_t world, SimReport& report) {
   const std::vector<int64_t> ranks = cluster.ranks_of_kinds(world);
   for (size_t kind = 0; kind < ranks.size(); ++kind) {
     if (ranks[kind] == 0) continue;
     const cost::Cluster alike = cluster.all_of(kind);
-    const double share = static_cast<double>(ranks[kind]) / world;
+    const double share = 1.0 * ranks[kind] / world;
     report.peak_flops += alike.peak_flops(report.dtype) * share;
     report.price += alike.device.price.value * share;
   }
@@ -536,12 +533,11 @@ std::string SimReport::memory_limit_text() const {
   if (device_memory.empty()) return "";
   const auto [least, most] = std::minmax_element(device_memory.begin(), device_memory.end());
   if (memory_budget > 0 && (*least <= 0 || memory_budget < *least)) {
-    return human_bytes(static_cast<double>(memory_budget)) + " per rank (cluster.memory_budget)";
+    return human_bytes(memory_budget) + " per rank (cluster.memory_budget)";
   }
   if (*least <= 0) return "";
-  const std::string text = human_bytes(static_cast<double>(*least));
-  return (*least == *most ? text : text + " to " + human_bytes(static_cast<double>(*most))) +
-         " per device";
+  const std::string text = human_bytes(*least);
+  return (*least == *most ? text : text + " to " + human_bytes(*most)) + " per device";
 }
 
 int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster) {
@@ -558,9 +554,8 @@ int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster) {
 
 SimReport simulate(const Program& program, const CostModel& costs, const SimOptions& options,
                    Replay* timeline) {
-  // Replay, then summarise: the replay gives times of tasks, everything else in the report follows
-  // from them and from the program (throughput, MFU, breakdown by rank, memory as planned, where
-  // the durations come from, critical path).
+  // A replay gives the times of tasks. The rest of the report follows from them and from the
+  // program: throughput, MFU, breakdown by rank, planned memory, provenance, critical path.
   program::expect_no_parts(program, "sim");
   const cost::Cluster& cluster = costs.cluster();
   const int32_t world = program.num_ranks();
@@ -575,9 +570,9 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   ReplayOptions replay_options;
   replay_options.all_ranks = options.all_ranks;
   replay_options.record = options.record;
-  replay_options.devices_per_node = static_cast<int32_t>(cluster.devices_per_node);
-  replay_options.cores_per_node = static_cast<int32_t>(cluster.cores_per_node);
-  replay_options.threads_per_rank = static_cast<int32_t>(costs.threads());
+  replay_options.devices_per_node = cluster.devices_per_node;
+  replay_options.cores_per_node = cluster.cores_per_node;
+  replay_options.threads_per_rank = costs.threads();
   replay_options.compute_beside_transfer = cluster.device.overlap.compute.value;
   replay_options.transfer_beside_compute = cluster.device.overlap.communication.value;
   replay_options.launch_ns = std::llround(cluster.device.host_launch.value * 1e9);
@@ -596,7 +591,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   report.dtype = product_dtype(program);
   report.ranks = world;
   report.stages = program::num_stages(program);
-  report.replayed_ranks = static_cast<int32_t>(result.ranks.size());
+  report.replayed_ranks = std::ssize(result.ranks);
   report.replayed_tasks = result.num_tasks;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
     report.tasks += std::ssize(program.classes[cls].tasks) * program.num_ranks(cls);
@@ -604,12 +599,12 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   report.step_ns = result.end_ns;
   report.tokens = options.tokens;
   report.model_flops = options.model_flops;
-  const double seconds = static_cast<double>(result.end_ns) * 1e-9;
+  const double seconds = 1e-9 * result.end_ns;
   const double cores = cluster.cores_per_node > 0 ? static_cast<double>(costs.threads()) : 1;
   describe_devices(cluster, world, report);
   report.peak_flops *= cores;
   if (seconds > 0) {
-    report.tokens_per_s = static_cast<double>(options.tokens) / seconds;
+    report.tokens_per_s = options.tokens / seconds;
     report.flops_per_s_per_rank = options.model_flops / seconds / world;
     report.mfu = report.flops_per_s_per_rank / report.peak_flops;
   }
@@ -620,8 +615,8 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
     report.dollars_per_m_tokens = report.price * world / 3600 / report.tokens_per_s * 1e6;
   }
   for (size_t i = 0; i < result.ranks.size(); ++i) {
-    report.time.push_back(
-        {result.ranks[i], result.stands[i], program.class_of(result.ranks[i]), result.time[i]});
+    report.time.push_back({result.ranks[i], result.multiplicity[i],
+                           program.class_of(result.ranks[i]), result.time[i]});
   }
   report.kernels = cost::kernels_of(cluster);
   report.memory =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program flattened for the event loop: per class, one small record per task and its successors;
-// per rank, which group instances and peers its communication meets. Built once, linear in the
+// per rank, the group instances and peers of its communication. Built once, in time linear in the
 // tasks of all classes plus (groups + links) x ranks.
 #pragma once
 
@@ -20,30 +20,30 @@ struct TaskRecord {
   int32_t succ_begin = 0, succ_end = 0;
   int32_t aux = 0;  ///< collective: into collectives; send, recv: into p2p
   TaskType type = TaskType::work;
-  uint8_t lane = 0;
+  program::Lane lane = program::Lane::compute;
   bool host_waits = false;  ///< the host launches nothing more before it has ended
 };
 
 struct CollectiveRecord {
-  int32_t channel = 0;  ///< a group used from a lane: collectives in it match in issue order
+  CollectiveChannelId channel;  ///< a group used from a lane: its collectives match in issue order
   int32_t ordinal = 0;
 };
 
-/// The other end of a message, in the class of a peer.
+/// Other end of a message, in the class of a peer.
 struct MessageEnd {
   TaskId task = program::kNone;  ///< kNone if there is none
-  int32_t slot = 0;              ///< of the receive: its number among the receives of its class
+  int32_t slot = 0;              ///< of a receive: its number among the receives of its class
 };
 
 struct P2pRecord {
-  int32_t link = 0;     ///< (role, way)
-  int32_t slot = 0;     ///< of a receive: its own
-  int32_t channel = 0;  ///< (link as the sender sees it, tag): the k-th send meets the k-th receive
-  int32_t ordinal = 0;  ///< k
+  PeerLinkId link;
+  int32_t slot = 0;          ///< of a receive: its own number
+  MessageChannelId channel;  ///< (link of the sender, tag): the k-th send matches the k-th receive
+  int32_t ordinal = 0;       ///< k
   bool send = false;
 };
 
-/// The messages of a channel, by class, in issue order.
+/// Messages of a channel, by class, in issue order.
 struct Channel {
   std::vector<std::vector<MessageEnd>> sends, receives;
 };
@@ -52,76 +52,82 @@ struct ClassTable {
   std::vector<TaskRecord> tasks;
   std::vector<TaskId> succ;
   std::vector<int32_t> waits;  ///< per task: dependencies + 1 if it is not the first of its queue
-  /// Per task, the one before it in its queue (TablesBuilder::queue_of); kNone for the first.
+  /// Per task, its predecessor in its queue (TablesBuilder::queue_of); kNone for the first.
   std::vector<TaskId> before;
   std::vector<CollectiveRecord> collectives;
   std::vector<P2pRecord> p2p;
-  std::vector<int64_t> transfer_ns;  ///< [collectives, then p2p][shape]; -1: not asked yet
-  /// In the same order, where transfers share links; null: not asked yet.
+  std::vector<int64_t> transfer_ns;  ///< [collectives, then p2p][shape]; -1: not yet computed
+  /// In the same order, where transfers share links; null: not yet computed.
   std::vector<const Demand*> demand;
-  /// Where launches take time: the last task before this one that the host waits for (kNone if
-  /// there is none), and how long it takes to launch what comes from then on up to this one.
+  /// Where launches take time: the last earlier task that the host waits for (kNone if there is
+  /// none), and the time from its end until the host has launched this task.
   std::vector<TaskId> host_before;
   std::vector<int64_t> launched_ns;
   int32_t num_recvs = 0;
 };
 
-/// The ranks that execute one collective together, among the replayed ones.
+/// Replayed ranks that execute a collective together.
 struct Instance {
-  std::vector<int32_t> members;  ///< indices of replayed ranks, ascending
+  std::vector<RankIndex> members;  ///< ascending
   int32_t shape = 0;
   std::vector<LinkUse> uses;  ///< links that its transfers may have to share
 };
 
 struct Tables {
   const Program* program = nullptr;
-  std::vector<int32_t> ranks, stands;  ///< per replayed rank
-  std::vector<ClassId> cls;            ///< per replayed rank
-  /// By class; behind these, those of classes on devices of other kinds, which differ in the time
-  /// that work takes.
+  std::vector<int32_t> ranks, multiplicity;  ///< per replayed rank
+  std::vector<ClassId> cls;                  ///< per replayed rank
+  /// Tables by class; after these, those of classes on other kinds of devices, which differ in the
+  /// duration of work.
   std::vector<ClassTable> classes;
-  std::vector<int32_t> table;  ///< per replayed rank: its place in `classes`
-  bool one_per_kind = false;
+  std::vector<TableId> table;  ///< per replayed rank: its index in `classes`
+  bool deduplicated = false;
   bool shared_cores = false;
   int32_t num_shared_links = 0;
-  bool uneven_links = false;  ///< see Replay
-  /// Something runs at a speed that depends on other tasks, or waits for its launch.
+  bool links_prevent_dedup = false;  ///< see Replay
+  /// Set if the speed of some activity depends on other tasks, or if tasks wait for their launch.
   bool varies = false;
 
   int32_t num_shapes = 0;
   // Channels (group, lane) and links (role, way), as [channel or link][replayed rank].
   std::vector<GroupId> channel_group;   ///< per channel
-  std::vector<int32_t> channel_length;  ///< per channel: collectives in it (longest class)
+  std::vector<int32_t> channel_length;  ///< per channel: collectives in its longest class
   std::vector<int64_t> channel_base;    ///< per channel: first entry of its state
   int64_t channel_states = 0;
   /// [channel][class]: its collectives in issue order.
   std::vector<std::vector<std::vector<TaskId>>> channel_tasks;
   std::vector<std::vector<Instance>> instances;  ///< per group
-  std::vector<int32_t> instance_of;              ///< [group][rank index], kNone if not used
-  std::vector<Channel> messages;                 ///< per channel of messages
-  std::vector<int32_t> link_peer;                ///< [link][rank index]: index of the peer
+  std::vector<InstanceId> instance_of;           ///< [group][rank index], kNone if not used
+  std::vector<Channel> messages;                 ///< per message channel
+  std::vector<RankIndex> link_peer;              ///< [link][rank index]
   std::vector<int32_t> link_shape;               ///< [link][rank index]
-  /// [link][rank index], where links are shared: those of the messages that this rank sends.
+  /// [link][rank index], where links are shared: link uses of the messages that this rank sends.
   std::vector<std::vector<LinkUse>> link_uses;
 
   size_t num_ranks() const { return ranks.size(); }
-  const ClassTable& of(int32_t index) const { return classes[table[index]]; }
-  int32_t instance(GroupId group, int32_t index) const {
-    return instance_of[group.value() * ranks.size() + index];
+  const ClassTable& of(RankIndex index) const { return classes[table[index]]; }
+  /// Return the index of a (group, rank) or (link, rank) in the tables above.
+  size_t entry(GroupId group, RankIndex index) const {
+    return size_t{group} * ranks.size() + index;
   }
-  int32_t peer(int32_t link, int32_t index) const { return link_peer[link * ranks.size() + index]; }
-  /// The end of a message at a peer, given by its index.
-  MessageEnd other_end(const P2pRecord& end, int32_t peer) const {
+  size_t entry(PeerLinkId link, RankIndex index) const {
+    return size_t{link} * ranks.size() + index;
+  }
+  InstanceId instance(GroupId group, RankIndex index) const {
+    return instance_of[entry(group, index)];
+  }
+  RankIndex peer(PeerLinkId link, RankIndex index) const { return link_peer[entry(link, index)]; }
+  /// Returns the other end of a message at a peer, given by its index.
+  MessageEnd other_end(const P2pRecord& end, RankIndex peer) const {
     const Channel& channel = messages[end.channel];
     const std::vector<MessageEnd>& list = (end.send ? channel.receives : channel.sends)[cls[peer]];
-    const size_t k = static_cast<size_t>(end.ordinal);
-    return k < list.size() ? list[k] : MessageEnd{};
+    return end.ordinal < std::ssize(list) ? list[end.ordinal] : MessageEnd{};
   }
 };
 
 Tables build_tables(const Program& program, Durations& durations, const ReplayOptions& options);
 
-/// As replay() of the program; the tables keep the durations that were asked for.
+/// Replays the program of the tables. They keep the durations that were computed.
 Replay replay(Tables& tables, Durations& durations, const ReplayOptions& options);
 
 }  // namespace hocket::sim

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the tables of a replay are made (tables.cc: of tasks; tables_ranks.cc: of ranks; alike.cc:
-// which ranks one can stand for).
+// Builder of a replay's tables (tables_builder.cc: tasks; tables_builder_ranks.cc: ranks;
+// rank_groups.cc: groups of equivalent ranks).
 #pragma once
 
 #include <cstdint>
@@ -31,62 +31,66 @@ class TablesBuilder {
     auto operator<=>(const Link&) const = default;
   };
 
-  /// Tasks of a rank that are in one queue run one after another, in issue order: those of a lane.
-  static int32_t queue_of(const program::Task& task) {
-    return static_cast<int32_t>(place_of(task.lane));
-  }
+  /// Returns the queue of a task, its lane. Tasks in one queue of a rank run one after another, in
+  /// issue order.
+  static int32_t queue_of(const program::Task& task) { return static_cast<int32_t>(task.lane); }
   void flatten(ClassId cls);
-  /// What the host does before it launches each task: one whose sizes it needs to launch what
-  /// comes, or whose result it reads, is awaited like a dependency. What it runs itself, in a
-  /// thread of its own, is not launched and not awaited.
+  /// Records the host's work before it launches each task. The host awaits a task whose sizes it
+  /// needs for later launches or whose result it reads, as a dependency. Tasks of the lane `host`
+  /// run in a thread of their own; they are neither launched nor awaited.
   void add_launches(ClassId cls, ClassTable& table);
   void classify(ClassId cls, TaskId i, ClassTable& table);
   int32_t peer(int32_t rank, const Link& link) const;
-  /// The k-th collective of a channel must be the same operation in all classes that meet in it.
+  /// Throws Error unless the k-th collective of a channel is the same operation in all its classes.
   void check_collectives() const;
   void expect_same(const std::vector<std::vector<TaskId>>& per_class, ClassId first,
                    ClassId other) const;
   std::vector<int32_t> members(GroupId group, int32_t rank) const;
   int32_t shape_of(std::span<const int32_t> ranks);
-  /// Groups that a class uses, each once.
+  /// Returns the groups that each class uses, without repetition.
   std::vector<std::vector<GroupId>> groups_by_class() const;
-  /// Ranks that meet in a group.
-  struct Meeting {
+  /// Ranks that execute the collectives of a group together.
+  struct Communicator {
     GroupId group;
     std::vector<int32_t> ranks;  ///< ascending
     int32_t shape = 0;
-    int32_t place = program::kNone;  ///< of contention_
+    Contention::FlowId flow = program::kNone;
   };
-  /// What a rank sends some way; `to` gets it.
-  struct Sending {
-    int32_t link = 0;
+  /// Messages of a rank over one link, to rank `to`.
+  struct PeerPair {
+    PeerLinkId link;
     int32_t from = 0, to = 0;
     int32_t shape = 0;
-    int32_t place = program::kNone;
+    Contention::FlowId flow = program::kNone;
   };
-  void find_meetings(int32_t world);
-  void find_sendings();
-  /// Where the transfers of all ranks lie on the network, and which links they may have to share.
-  void add_places();
-  static void raise(std::vector<Contention::Most>* most, int32_t queue, const Demand& demand,
+  /// A group of equivalent ranks.
+  using RankGroup = Id<struct RankGroupTag>;
+  void find_communicators(int32_t world);
+  void find_peer_pairs();
+  /// Adds the network paths of all ranks' transfers, and finds the links that they may have to
+  /// share.
+  void add_flows();
+  static void raise(std::vector<Contention::PeakShares>* most, int32_t queue, const Demand& demand,
                     const cost::Network& network);
-  std::vector<Contention::Most> most_of(const Meeting& meeting);
-  std::vector<Contention::Most> most_of(const Sending& sending);
+  std::vector<Contention::PeakShares> peak_shares(const Communicator& communicator);
+  std::vector<Contention::PeakShares> peak_shares(const PeerPair& pair);
   void choose_ranks(int32_t world);
-  /// Sets kind_of_: ranks of one kind are alike in what they do and in what kinds of ranks they
-  /// meet, at what cost; with `links` also in whom they share links with. False if no rank per kind
-  /// can stand for the others.
-  bool find_kinds(int32_t world, bool links);
-  /// One more step of find_kinds: kinds that differ in whom they meet come apart.
-  int32_t split_kinds(bool links);
-  /// The lowest rank of every kind. Empty if two kinds meet whose lowest ranks do not.
+  /// Sets rank_group_of_. Ranks of one group do the same and communicate with ranks of the same
+  /// groups at the same cost; with `links`, they also share links with the same groups. Returns
+  /// false if one rank per group cannot stand for the others.
+  bool find_rank_groups(int32_t world, bool links);
+  /// Runs one refinement step of find_rank_groups and returns the number of groups. A group splits
+  /// if its ranks communicate with different groups.
+  int32_t refine_rank_groups(bool links);
+  /// Returns the lowest rank of every group; empty if two groups communicate whose lowest ranks do
+  /// not.
   std::vector<int32_t> representatives() const;
-  std::vector<int32_t> kinds_of(const std::vector<int32_t>& ranks) const;
+  std::vector<RankGroup> rank_groups_of(const std::vector<int32_t>& ranks) const;
   std::vector<ClassId> classes_of(const std::vector<int32_t>& ranks) const;
-  /// The table of a class on a device of that kind: its place among Tables::classes.
-  int32_t table_of(ClassId cls, size_t device);
-  void place_groups();
-  void place_links();
+  /// Returns the index in Tables::classes of a class's table on a device of this kind.
+  TableId table_of(ClassId cls, size_t device);
+  void lay_out_groups();
+  void lay_out_links();
   const Program& p_;
   Durations& durations_;
   const ReplayOptions& options_;
@@ -94,18 +98,19 @@ class TablesBuilder {
   Tables t_;
   std::vector<ClassId> class_of_;
   std::vector<int32_t> first_rank_;                       // per role
-  std::vector<int32_t> kind_of_;                          // per rank
-  std::vector<int32_t> index_of_;                         // per rank: of what is replayed for it
-  std::map<std::pair<ClassId, size_t>, int32_t> tables_;  // of classes on other kinds of devices
-  std::map<Link, int32_t> links_;
-  std::map<std::pair<GroupId, program::Lane>, int32_t> channels_;
-  std::map<std::pair<Link, int32_t>, int32_t> message_channels_;  // by link of the sender, tag
+  std::vector<RankGroup> rank_group_of_;                  // per rank
+  std::vector<RankIndex> index_of_;                       // per rank: of the rank replayed for it
+  std::map<std::pair<ClassId, size_t>, TableId> tables_;  // of classes on other kinds of devices
+  std::map<Link, PeerLinkId> links_;
+  std::map<std::pair<GroupId, program::Lane>, CollectiveChannelId> channels_;
+  std::map<std::pair<Link, int32_t>, MessageChannelId>
+      message_channels_;  // by link of the sender, and tag
   std::vector<std::vector<GroupId>> used_groups_;
   Contention contention_;
-  std::vector<Meeting> meetings_;
-  std::vector<std::vector<int32_t>> meetings_of_;  // per rank, by group
-  std::vector<Sending> sendings_;
-  std::vector<std::vector<int32_t>> sends_of_, receives_of_;  // per rank, of sendings_
+  std::vector<Communicator> communicators_;
+  std::vector<std::vector<Id<Communicator>>> communicators_of_;  // per rank, by group
+  std::vector<PeerPair> pairs_;
+  std::vector<std::vector<Id<PeerPair>>> sends_of_, receives_of_;  // per rank, indices in pairs_
 };
 
 }  // namespace hocket::sim

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events of Chrome JSON (the Trace Event Format) whoever wrote them, one at a time from a plain or
-// gzip file of any length: what every reader of it needs, with a seam for the arguments that only
-// one schema has.
+// Reader of events in Chrome JSON (the Trace Event Format) of any origin, one at a time from a
+// plain or gzip file of any length. Shared by all importers, with a callback for the arguments that
+// only one schema has.
 #pragma once
 
 #include <algorithm>
@@ -15,28 +15,28 @@
 
 namespace hocket::trace {
 
-/// What an event says outside of its arguments. Strings are reused from event to event.
+/// An event apart from its arguments. Strings are reused from event to event.
 struct ChromeEvent {
-  char phase = 0;  ///< X: has a duration; M: names a process or thread; others as the format says
+  char phase = 0;  ///< X: has a duration; M: names a process or thread; others as in the format
   std::string name, category;
-  int64_t pid = 0, tid = 0;  ///< of a text the first number in it; 0 if it has none
+  int64_t pid = 0, tid = 0;  ///< first number in a text; 0 if it has none
   double start_us = 0, duration_us = 0;
-  bool has_start = false, has_duration = false;  ///< false also of what is no possible time
-  std::string label;                             ///< args.name, of phase M
-  double share_read = 0;                         ///< of the file, about: from 0 to 1
+  bool has_start = false, has_duration = false;  ///< false also for impossible times
+  std::string label;                             ///< args.name, for phase M
+  double share_read = 0;                         ///< fraction of the file read, roughly
 };
 
-/// True of a number of microseconds that a clock can show or an event take: less than 30,000 years.
+/// Returns whether a time or duration in microseconds is plausible: less than 30,000 years.
 inline bool is_possible_time(double us) { return us > -1e18 && us < 1e18; }
 
-/// What a reader could not use.
+/// Damage that the reader found.
 struct ChromeDamage {
-  bool partial = false;  ///< cut off or malformed; what came before is used
-  std::string cause;     ///< of `partial`
+  bool partial = false;  ///< cut off or malformed; earlier events are used
+  std::string cause;     ///< reason for `partial`
 };
 
-/// Reads events one at a time, each into the same ChromeEvent. `argument(i, json)` is called for
-/// every member of "args" whose key is arguments[i]; true: it consumed the value.
+/// Reader of events, one at a time into the same ChromeEvent. `argument(i, json)` is called for
+/// every member of "args" whose key is arguments[i], and returns true if it consumed the value.
 template <typename Argument>
 class ChromeEventReader {
  public:
@@ -44,7 +44,7 @@ class ChromeEventReader {
                     Argument& argument)
       : json_(json), arguments_(arguments), argument_(argument) {}
 
-  /// The object that begins here.
+  /// Reads the object that begins here.
   const ChromeEvent& read() {
     clear();
     json_.object(&members_, key_of, [&](int key) { member(static_cast<Key>(key)); });
@@ -54,7 +54,7 @@ class ChromeEventReader {
 
  private:
   enum class Key : int { name, category, phase, process, thread, start, duration, args, other };
-  // Of an argument: its place in `arguments`, or one of these.
+  // Results of the look-up of an argument beside its index in `arguments`.
   static constexpr int kLabel = -1, kUnknown = -2;
 
   static int key_of(std::string_view key) { return static_cast<int>(key_named(key)); }
@@ -121,7 +121,7 @@ class ChromeEventReader {
     });
   }
 
-  /// A number, or the first one in a text, as of "thread 7 (python)".
+  /// Reads a number, or the first one in a text such as "thread 7 (python)".
   int64_t id() {
     if (json_.next() != '"') return json_.integer();
     int64_t value = 0;
@@ -143,20 +143,20 @@ class ChromeEventReader {
   JsonStream& json_;
   const std::span<const std::string_view> arguments_;
   Argument& argument_;
-  MemberOrder members_, members_of_args_;
+  MemberCache members_, members_of_args_;
   ChromeEvent event_;
 };
 
-/// Calls `argument(i, json)` for every member of "args" whose key is arguments[i], which returns
-/// true if it consumed the value, and `event(e)` behind every event. `before()` is called as an
-/// event begins; `outside(key, json)` for every other key of the document, as `argument`. A file
-/// that is cut off or malformed ends the events before that place, and `damage` says so. Error:
-/// absent, unreadable, or no event was read before the damage.
+/// Calls `before()` as an event begins and `event(e)` after it. Calls `argument(i, json)` for every
+/// member of "args" whose key is arguments[i], and `outside(key, json)` for every other key of the
+/// document; both return true if they consumed the value. A file that is cut off or malformed ends
+/// the events before that place, and `damage` reports it. Throws Error if the file is absent or
+/// unreadable, or if no event precedes the damage.
 template <typename Before, typename Argument, typename Event, typename Outside>
 void for_each_event(const std::string& path, std::span<const std::string_view> arguments,
                     Before&& before, Argument&& argument, Event&& event, Outside&& outside,
                     ChromeDamage* damage) {
-  // A document is an array of events, which may lack its end, or an object that has one.
+  // A document is an array of events, which may lack its end, or an object that contains one.
   JsonStream json(path);
   ChromeEventReader reader(json, arguments, argument);
   int64_t events = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pull parser of JSON over a plain or gzip file of any length, for traces: the caller walks the
-// document and skips what it does not know. Errors give the byte offset.
+// Pull parser of JSON over a plain or gzip file of any length, for traces. The caller walks the
+// document and skips unknown parts. Errors give the byte offset.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 namespace hocket::trace {
 
 inline constexpr int kMaxJsonDepth = 200;
-/// Bytes of a string. The longest in traces are stacks of calls and lists of inputs.
+/// Maximum bytes of a string. The longest in traces are call stacks and lists of inputs.
 inline constexpr size_t kMaxJsonString = size_t{16} << 20;
 
 inline bool is_json_space(int c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
@@ -34,19 +34,18 @@ inline bool is_json_space(int c) { return c == ' ' || c == '\n' || c == '\t' || 
          c == '[';
 }
 
-/// True if `key` is `name`: for names that the program's text has, faster than ==.
+/// Returns whether `key` is `name`, a string literal; faster than ==.
 template <size_t N>
 bool is_key(std::string_view key, const char (&name)[N]) {
   return key.size() == N - 1 && std::memcmp(key.data(), name, N - 1) == 0;
 }
 
-// The members of objects that are alike, as those of an array of events are: what stood before each
-// value in the last such object, key and marks, and which key it is to the caller. Where the same
-// bytes stand again, they need not be parsed.
-class MemberOrder {
+// Members of similar objects, such as those of an array of events. Per member of the last such
+// object, it keeps the bytes before its value (key and punctuation) and the caller's number of its
+// key. Where the same bytes occur again, they need not be parsed.
+class MemberCache {
  public:
-  // The number of bytes of `at` that end where the value of the how many-th member begins; 0 if
-  // other ones stand there.
+  // Returns the number of bytes from `at` to the value of the given member; 0 if the bytes differ.
   [[gnu::always_inline]] size_t match(size_t member, const char* at) const {
     if (member >= members_.size()) return 0;
     const Member& last = members_[member];
@@ -59,7 +58,7 @@ class MemberOrder {
   }
   int key(size_t member) const { return members_[member].key; }
   void learn(size_t member, const char* at, size_t size, int key) {
-    if (size > TextSource::kReadable || member > kMost) return;
+    if (size > TextSource::kLookahead || member > kMaxMembers) return;
     if (member >= members_.size()) {
       members_.resize(member + 1);
     }
@@ -68,16 +67,16 @@ class MemberOrder {
     last.key = key;
     last.size = size;
     last.words = (size + 7) / 8;
-    std::array<char, TextSource::kReadable> mask{};
+    std::array<char, TextSource::kLookahead> mask{};
     std::fill_n(mask.begin(), size, '\xff');
     std::memcpy(last.bytes.data(), at, size);
     std::memcpy(last.masks.data(), mask.data(), size);
   }
 
  private:
-  static constexpr size_t kMost = 64;  // members that are remembered
+  static constexpr size_t kMaxMembers = 64;  // members that are remembered
   struct Member {
-    std::array<uint64_t, TextSource::kReadable / 8> bytes{}, masks{};
+    std::array<uint64_t, TextSource::kLookahead / 8> bytes{}, masks{};
     size_t words = 0, size = 0;
     int key = 0;
   };
@@ -87,7 +86,7 @@ class MemberOrder {
 // Pull parser. Strings and number tokens are valid until the next call.
 class JsonStream {
  public:
-  /// A byte order mark, which some editors put before UTF-8, is no part of the document.
+  /// Opens the file. Skips a byte order mark, which some editors put before UTF-8.
   explicit JsonStream(const std::string& path) : in_(path) {
     constexpr std::string_view kMark = "\xef\xbb\xbf";
     if (in_.view().starts_with(kMark)) {
@@ -95,10 +94,10 @@ class JsonStream {
     }
   }
 
-  // First character of the next value or mark; -1 at the end.
+  // Returns the first character of the next value or punctuation; -1 at the end.
   [[gnu::always_inline]] int next() {
     const auto c = static_cast<unsigned char>(in_.ahead());
-    return c > ' ' ? c : next_behind_space();
+    return c > ' ' ? c : next_after_space();
   }
   void expect(char c, std::string_view what) {
     if (next() != c) {
@@ -114,10 +113,10 @@ class JsonStream {
       member(key());
     }
   }
-  // The same with keys as numbers: `number(key)` says which, and is asked only for what is not as
-  // in the last object of this order.
+  // As above, with keys as numbers. `number(key)` maps a key to its number; it is called only for
+  // members that differ from the last object of this order.
   template <typename Number, typename F>
-  void object(MemberOrder* order, Number&& number, F&& member) {
+  void object(MemberCache* order, Number&& number, F&& member) {
     next();
     for (size_t i = 0;; ++i) {
       const size_t same = order->match(i, in_.at());
@@ -126,7 +125,7 @@ class JsonStream {
         member(order->key(i));
         continue;
       }
-      std::array<char, TextSource::kReadable> from;
+      std::array<char, TextSource::kLookahead> from;
       std::memcpy(from.data(), in_.at(), from.size());
       const auto begin = in_.offset();
       const size_t buffered = in_.buffered();
@@ -151,14 +150,14 @@ class JsonStream {
         in_.broken("',' or ']'");
       }
       in_.get();
-      // Chrome's own writers leave a comma behind.
+      // Chrome's own writers leave a trailing comma.
       if (c == ',' && may_lack_end && (next() == ']' || next() < 0)) {
         c = in_.get();
       }
       if (c == ']' || c < 0) return;
     }
   }
-  // The first character of a string; NUL of an empty one.
+  // Returns the first character of a string; NUL for an empty one.
   char character() {
     const char* at = in_.at();
     if (at[0] == '"' && in_.is_buffered(at + 2) && at[2] == '"' && at[1] != '"' && at[1] != '\\') {
@@ -167,7 +166,7 @@ class JsonStream {
     }
     return string().c_str()[0];
   }
-  // Text of a string; escapes decoded.
+  // Returns the text of a string, with escapes decoded.
   const std::string& string() {
     string(&text_);
     return text_;
@@ -197,7 +196,7 @@ class JsonStream {
       escape(out);
     }
   }
-  // A number, or whatever stands where one was due (true, null), as text.
+  // Returns a number as text, or another token in its place (true, null).
   const std::string& token() {
     text_.clear();
     next();
@@ -240,7 +239,7 @@ class JsonStream {
       }
     } while (depth > 0);
   }
-  // Numbers; 0 for anything else (-1 for what is no int32), which is consumed.
+  // Consume a value and return it as a number; 0 for anything else (-1 if it is not an int32).
   double real() {
     if (!scalar()) return 0;
     double value = 0;
@@ -265,7 +264,7 @@ class JsonStream {
     std::from_chars(scalar_.data(), scalar_.data() + scalar_.size(), other);
     return std::fabs(other) < 9e18 ? static_cast<int64_t>(other) : 0;
   }
-  // False, and `*value` as it was, for what is no finite number; it is consumed in any case.
+  // Consumes a value. Returns false, and leaves `*value` unchanged, if it is not a finite number.
   [[gnu::always_inline]] bool number(double* value) {
     next();
     if (plain_number(value)) return true;
@@ -283,7 +282,7 @@ class JsonStream {
     const int64_t value = integer();
     return value == static_cast<int32_t>(value) ? static_cast<int32_t>(value) : -1;
   }
-  // Microseconds in decimal, as nanoseconds: exact to the third decimal, rounded beyond.
+  // Converts decimal microseconds to nanoseconds: exact to the third decimal, rounded beyond.
   int64_t micro() {
     if (!scalar()) return 0;
     const std::string_view t = scalar_;
@@ -316,7 +315,7 @@ class JsonStream {
     std::from_chars(t.data(), t.data() + t.size(), value);
     return std::fabs(value) < 9e15 ? std::llround(value * 1000) : 0;
   }
-  // What part of the file has been read, about, from 0 to 1.
+  // Returns the approximate fraction of the file that has been read.
   double share_read() const { return in_.share_read(); }
   void check_end() {
     if (next() >= 0) {
@@ -325,7 +324,7 @@ class JsonStream {
   }
 
  private:
-  // Consumes what stands before the key of the how many-th member, or what ends the object.
+  // Consumes the punctuation before the key of the given member, or the end of the object.
   bool has_member(size_t number) {
     if (number == 0) {
       expect('{', "an object");
@@ -346,8 +345,8 @@ class JsonStream {
     }
     return true;
   }
-  // The key of a member, with the ':' behind it consumed and the value due. One that is buffered
-  // with all of that is not copied.
+  // Returns the key of a member and consumes the ':' after it. A key that is buffered with all of
+  // that is not copied.
   std::string_view key() {
     const char* from = in_.at() + 1;
     const char* end = string_end(from);
@@ -363,7 +362,7 @@ class JsonStream {
     next();
     return key_;
   }
-  // The first quotation mark or backslash from `at` on, which may be the one behind the buffer.
+  // Returns the first quotation mark or backslash from `at` on, possibly the one behind the buffer.
   static const char* string_end(const char* at) {
     if constexpr (std::endian::native == std::endian::little) {
       constexpr uint64_t kOnes = ~uint64_t{0} / 255, kHighs = kOnes * 128;
@@ -371,7 +370,7 @@ class JsonStream {
       for (;; at += 8) {
         uint64_t bytes = 0;
         std::memcpy(&bytes, at, 8);
-        // Of the bytes that are found the lowest is right.
+        // Of the bytes found, only the lowest is exact.
         const uint64_t found = zeros(bytes ^ (kOnes * '"')) | zeros(bytes ^ (kOnes * '\\'));
         if (found != 0) return at + std::countr_zero(found) / 8;
       }
@@ -386,15 +385,15 @@ class JsonStream {
     if (in_.is_buffered(end) && *end == '"') return in_.move_to(end + 1);
     string();
   }
-  // True if a token may end here, and does not only because more must be read.
+  // Returns whether a token ends here, and not only because the buffer ends.
   [[gnu::always_inline]] bool is_whole(const char* end) const {
     return in_.is_buffered(end) && ends_token(*end);
   }
-  // Digits from `at` on, up to 19 of them, appended to `*value`; where they end.
+  // Appends up to 19 digits from `at` on to `*value`. Returns the end of the digits.
   [[gnu::always_inline]] static const char* digits_at(const char* at, uint64_t* value) {
     uint64_t sum = *value;
     if constexpr (std::endian::native == std::endian::little) {
-      // Eight at a time: of a digit the upper half is 3, also if 6 is added.
+      // Eight bytes at a time. The upper half of a digit is 3, also after adding 6.
       constexpr uint64_t kOnes = ~uint64_t{0} / 255;
       constexpr uint64_t kUpper = kOnes * 0xF0, kThrees = kOnes * 0x30;
       for (;;) {
@@ -408,7 +407,7 @@ class JsonStream {
           at += 8;
           continue;
         }
-        // Those there are move behind zeros.
+        // The remaining digits are shifted behind zeros.
         *value = sum * kTens[digits] + value_of((bytes << 8 * (7 - digits)) << 8);
         return at + digits;
       }
@@ -419,13 +418,13 @@ class JsonStream {
     *value = sum;
     return at;
   }
-  // Of eight digits, the first one in the lowest byte; NUL is 0, too.
+  // Returns the value of eight digits, the first one in the lowest byte; NUL counts as 0.
   static uint64_t value_of(uint64_t bytes) {
     bytes = (bytes & 0x0F0F0F0F0F0F0F0F) * (10 * 256 + 1) >> 8;
     bytes = (bytes & 0x00FF00FF00FF00FF) * (100 * 65536 + 1) >> 16;
     return (bytes & 0x0000FFFF0000FFFF) * ((uint64_t{10000} << 32) + 1) >> 32;
   }
-  // A number as most traces have them, without an exponent.
+  // Reads a number in the common form without an exponent.
   [[gnu::always_inline]] bool plain_number(double* value) {
     const bool negative = in_.ahead() == '-';
     const char* first = in_.at() + (negative ? 1 : 0);
@@ -447,11 +446,11 @@ class JsonStream {
     in_.move_to(end);
     return true;
   }
-  // The double that is nearest to digits / 10^decimals, of at most 18 digits and decimals.
+  // Returns the double nearest to digits / 10^decimals, for at most 18 digits and decimals.
   static double quotient(uint64_t digits, size_t decimals) {
     if (decimals == 0 || digits == 0) return static_cast<double>(digits);
-    // The quotient of 63 or 64 bits, the lowest one set if there is a remainder, is rounded once;
-    // what it is times a power of two is exact.
+    // The quotient has 63 or 64 bits, the lowest one set if there is a remainder. It is rounded
+    // once; the scaling by a power of two is exact.
     const int up = std::countl_zero(digits), down = std::countl_zero(kTens[decimals]);
     const auto dividend = static_cast<unsigned __int128>(digits << up) << 63;
     const uint64_t divisor = kTens[decimals] << down;
@@ -461,7 +460,7 @@ class JsonStream {
     const auto power = static_cast<uint64_t>(kBias + down - up - 63) << kMantissa;
     return static_cast<double>(whole | (is_more ? 1 : 0)) * std::bit_cast<double>(power);
   }
-  int next_behind_space() {
+  int next_after_space() {
     for (;;) {
       const std::string_view view = in_.view();
       if (view.empty()) return -1;
@@ -473,7 +472,7 @@ class JsonStream {
       if (n < view.size()) return static_cast<unsigned char>(view[n]);
     }
   }
-  // True if a token was read into scalar_, which is valid until the next call.
+  // Reads a token into scalar_, which is valid until the next call; false for objects and arrays.
   bool scalar() {
     const int c = next();
     if (c == '{' || c == '[') {

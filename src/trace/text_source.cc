@@ -18,13 +18,13 @@ TextSource::TextSource(const std::string& path) : path_(path) {
   if (!file_exists(path)) fail(path, "no such file; expected a trace (.json or .json.gz)");
   struct stat facts {};
   if (stat(path.c_str(), &facts) == 0) {
-    file_bytes_ = facts.st_size;  // 0 of a pipe
+    file_bytes_ = facts.st_size;  // 0 for a pipe
   }
   file_ = gzopen(path.c_str(), "rb");
   if (file_ == nullptr) fail(path, "cannot be opened for reading");
-  // zlib unpacks to where it is asked to only from twice its buffer on.
+  // zlib inflates directly into the destination only if that has at least twice its buffer.
   gzbuffer(file_, static_cast<unsigned>(kFirstBlock / 2));
-  block_->text.resize(kFirstBlock + kBehind);
+  block_->text.resize(kFirstBlock + kPadding);
   begin_ = at_ = end_ = block_->text.data();
 }
 
@@ -55,16 +55,16 @@ void TextSource::broken(std::string_view what) {
 void TextSource::read(Block* block) {
   const size_t bytes = due_;
   due_ = std::min(2 * due_, kLargestBlock);
-  block->text.resize(std::max(block->text.size(), bytes + kBehind));
+  block->text.resize(std::max(block->text.size(), bytes + kPadding));
   const int n = gzread(file_, block->text.data(), static_cast<unsigned>(bytes));
   block->bytes = n > 0 ? static_cast<size_t>(n) : 0;
   unpacked_ += std::max(n, 0);
-  if (unpacked_ > kMostUnpacked && unpacked_ / kMostPacking > gzoffset(file_)) {
+  if (unpacked_ > kMaxInflated && unpacked_ / kMaxCompression > gzoffset(file_)) {
     block->bytes = 0;
     block->too_long = true;
   }
-  std::fill_n(block->text.data() + block->bytes, kBehind, '\0');
-  kStops.copy(block->text.data() + block->bytes, kStops.size());
+  std::fill_n(block->text.data() + block->bytes, kPadding, '\0');
+  kSentinels.copy(block->text.data() + block->bytes, kSentinels.size());
   if (file_bytes_ > 0) {
     block->share = static_cast<double>(gzoffset(file_)) / static_cast<double>(file_bytes_);
   }
@@ -117,9 +117,9 @@ bool TextSource::refill() {
   ended_ = true;
   if (block_->too_long) {
     fail(path_,
-         "unpacks to more than {} MiB, {} times its own size; expected a trace; try it "
-         "unpacked, if it is one",
-         kMostUnpacked >> 20, kMostPacking);
+         "inflates to more than {} MiB, {} times its own size; expected a trace; try the "
+         "decompressed file",
+         kMaxInflated >> 20, kMaxCompression);
   }
   if (block_->state == Z_BUF_ERROR) {
     cause_ = "the gzip stream ends early";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writer of traces: Chrome JSON by hand, one event a line, through zlib if asked for.
+// Writer of traces: Chrome JSON, one event a line, optionally through zlib.
 #include "trace/trace.h"
 
 #include <fmt/format.h>
@@ -17,13 +17,13 @@
 namespace hocket::trace {
 namespace {
 
-// Bytes to a file, deflated on the way if `gzip`.
+// Writes bytes to a file, deflated if `gzip`.
 class Sink {
  public:
   Sink(FileWriter& file, bool gzip) : file_(file), gzip_(gzip) {
     if (!gzip_) return;
     out_.resize(size_t{1} << 18);
-    // Window of 2^15 with a gzip header; level 1: the text is so regular that 6 is 4 x slower
+    // Window of 2^15 with a gzip header. Level 1: the text is so regular that level 6 is 4 x slower
     // for 10 % less.
     HOCKET_CHECK(deflateInit2(&z_, 1, Z_DEFLATED, 15 + 16, 9, Z_DEFAULT_STRATEGY) == Z_OK,
                  "deflateInit2 failed");
@@ -63,7 +63,7 @@ std::string quoted(std::string_view text) {
   return out;
 }
 
-// A line under construction: raw characters into a buffer that is known to be large enough.
+// A line under construction in a buffer that is known to be large enough.
 class Line {
  public:
   explicit Line(char* at) : at_(at) {}
@@ -83,7 +83,7 @@ class Line {
     std::memcpy(at_, digits.data(), digits.size());
     at_ += digits.size();
   }
-  // Nanoseconds as microseconds, exactly: 1234567 -> 1234.567, 5000 -> 5.
+  // Appends nanoseconds as microseconds, exactly: 1234567 -> 1234.567, 5000 -> 5.
   void micro(int64_t ns) {
     uint64_t absolute = static_cast<uint64_t>(ns);
     if (ns < 0) {
@@ -103,7 +103,7 @@ class Line {
       *at_++ = static_cast<char>('0' + rest % 10);
     }
   }
-  // The shortest text that reads back to the same double.
+  // Appends the shortest text that parses to the same double.
   void real(double value) {
     if (value >= 0 && value < 9e15 && value == std::floor(value)) {
       return num(static_cast<int64_t>(value));
@@ -120,7 +120,7 @@ bool is_gzip_name(const std::string& path) {
   return path.size() > 3 && path.compare(path.size() - 3, 3, ".gz") == 0;
 }
 
-// A line for each set of ranks that run the same tasks.
+// Appends a line per set of ranks that run the same tasks.
 void append_waits(const std::vector<TraceWaits>& waits, std::string* out) {
   if (waits.empty()) return;
   auto put = std::back_inserter(*out);
@@ -136,7 +136,7 @@ void append_waits(const std::vector<TraceWaits>& waits, std::string* out) {
   *out += "],\n";
 }
 
-// Everything that precedes the events: facts, then names of processes and threads.
+// Returns everything before the events: facts, then the names of processes and threads.
 std::string header(const Trace& trace) {
   std::string out;
   auto put = std::back_inserter(out);
@@ -259,8 +259,8 @@ char* write_event(const TraceEvent& event, const std::vector<std::string>& text,
   } else {
     line.lit(",\"end\":\"in\"}},\n");
   }
-  // Arrows bind to the slice around their time. One out leaves at the send's start, so that it
-  // never comes after the arrow's head, which stands in the last nanosecond of the receive.
+  // Arrows bind to the slice around their time. An outgoing arrow leaves at the start of the send,
+  // so that it never comes after its head, in the last nanosecond of the receive.
   if (out) {
     line.lit("{\"ph\":\"s\",\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":");
   } else {
@@ -322,7 +322,7 @@ void write_to(const Trace& trace, Sink& sink) {
     line.lit("}},\n");
     used = static_cast<size_t>(line.end() - chunk.data());
   }
-  // The last element carries no comma: an event that only says that the file is whole.
+  // The last element has no comma: an event that marks the file as complete.
   reserve(kLineBytes);
   Line line(chunk.data() + used);
   line.lit("{\"ph\":\"M\",\"name\":\"hocket_end\",\"pid\":1,\"args\":{\"events\":");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one trace schema, of runs and of simulations: one event per task, memory samples, and what
-// they belong to. Written as Chrome JSON (plain or gzip), which Perfetto opens: a process per rank,
-// a thread per lane, arrows from sends to receives, a counter per rank. docs/outputs.md describes the
+// Trace schema, shared by runs and simulations: one event per task, memory samples, and their
+// coordinates. Written as Chrome JSON (plain or gzip), which Perfetto opens: a process per rank, a
+// thread per lane, arrows from sends to receives, a counter per rank. docs/outputs.md describes the
 // file.
 #pragma once
 
@@ -20,21 +20,21 @@ namespace hocket::trace {
 /// Index into Trace::strings; 0 is the empty string.
 using StringId = uint32_t;
 
-/// At which end of a transfer an event is: the arrow goes from `out` to `in`.
+/// End of a transfer that an event is at: the arrow goes from `out` to `in`.
 enum class FlowEnd : uint8_t { none, out, in };
 
-/// What one task did. -1 (kNone) where a coordinate does not apply. 104 bytes.
+/// Execution of one task. -1 (kNone) where a coordinate does not apply. 104 bytes.
 struct TraceEvent {
   int64_t start_ns = 0, end_ns = 0;  ///< since the trace's origin, on a clock common to all ranks
   int64_t bytes = 0;                 ///< memory traffic of a kernel; payload of a communication
   double flops = 0;
-  /// Communication: how long it waited for others before it began; 0: not known, or not at all.
+  /// Communication: time spent waiting for others before the transfer began; 0: none or unknown.
   int64_t waited_ns = 0;
   int64_t flow = 0;    ///< transfers: same id at both ends, 1 .. 2^53; 0 none
-  StringId name = 0;   ///< what to show; the kind if empty
+  StringId name = 0;   ///< text to show; the kind if empty
   StringId kind = 0;   ///< op name; colours are by kind
   StringId phase = 0;  ///< "forward", "backward", "grad", "optimizer"
-  StringId moves = 0;  ///< communication: the parameters that it moves, or their gradients
+  StringId moves = 0;  ///< communication: parameters that it moves, or their gradients
   uint32_t task = 0;   ///< index into the tasks of the rank's class
   int32_t rank = 0;
   StringId layer = 0;  ///< as graph::layer_name: "L3", "head"
@@ -50,15 +50,15 @@ struct TraceEvent {
 struct TraceMemory {
   int64_t t_ns = 0, bytes = 0;
   int32_t rank = 0;
-  StringId name = 0;  ///< which memory: "arena", "persistent"
+  StringId name = 0;  ///< sort of memory: "arena", "persistent"
   bool operator==(const TraceMemory&) const = default;
 };
 
-/// What tasks of ranks that run the same ones wait for in other lanes of their rank; what comes
-/// before them in their own lane is not said.
+/// Dependencies between lanes of a rank, for ranks that run the same tasks. Predecessors in a
+/// task's own lane are not listed.
 struct TraceWaits {
   std::vector<int32_t> ranks;
-  std::vector<std::vector<int32_t>> tasks;  ///< a task, then those that end before it starts
+  std::vector<std::vector<int32_t>> tasks;  ///< a task, then the tasks that end before it starts
   bool operator==(const TraceWaits&) const = default;
 };
 
@@ -70,16 +70,16 @@ struct Trace {
   int32_t num_ranks = 0;
   std::vector<std::string> lanes;  ///< starts with the lanes of `Lane`, in its order
   std::vector<int32_t> steps;      ///< steps that the trace covers
-  /// Free facts: "model", "plan", "machine", "program_hash", "config", ...
+  /// Free-form facts: "model", "plan", "machine", "program_hash", "config", ...
   std::vector<std::pair<std::string, std::string>> properties;
-  std::vector<TraceWaits> waits;  ///< as the program says
+  std::vector<TraceWaits> waits;  ///< from the program
   std::vector<TraceEvent> events;
   std::vector<TraceMemory> memory;
   std::vector<std::string> strings;  ///< add with intern()
 
   StringId intern(std::string_view text);
   const std::string& text(StringId id) const { return strings[id]; }
-  /// Empty if there is no such property.
+  /// Returns the value; empty if there is no such property.
   const std::string& property(std::string_view key) const;
   void set_property(std::string_view key, std::string_view value);
 
@@ -92,7 +92,8 @@ struct Trace {
 };
 
 /// Writes atomically; gzip if `path` ends in `.gz`. About 0.5 s per million events, 2 s with gzip.
-/// Error (exit code 1): a write that fails. Event fields must index the trace's own tables.
+/// Throws Error (exit code 1) if a write fails. Requires: event fields index the trace's own
+/// tables.
 void write_trace(const Trace& trace, const std::string& path);
 
 }  // namespace hocket::trace

@@ -66,8 +66,8 @@ StringId TraceBuilder::moves(program::ClassId cls, program::TaskId task) {
 
 void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t start_ns,
                        int64_t end_ns) {
-  // What an event carries beyond its times is the task's: kind, coordinates, cost. A collective
-  // names the instance of its group, a message end the arrow that it shares with the other end.
+  // An event takes its kind, coordinates and cost from its task. A collective names the instance of
+  // its group; an end of a message names the arrow that it shares with the other end.
   const program::RankClass& cls = program_.classes[class_of_rank_[rank]];
   HOCKET_CHECK(task >= 0 && static_cast<size_t>(task) < cls.tasks.size(), "task {} of {}", task,
                cls.tasks.size());
@@ -118,7 +118,7 @@ void TraceBuilder::add_step(int32_t rank, int32_t step, std::span<const int64_t>
   add_live_bytes(rank, start_ns, end_ns, offset_ns);
 }
 
-// Both ends count what they exchange, so that the k-th send meets the k-th receive.
+// Both ends count their messages, so that the k-th send matches the k-th receive.
 int64_t TraceBuilder::message(int32_t step, int32_t sender, int32_t receiver, int32_t tag,
                               bool sends) {
   const Message message{step, sender, receiver, tag};
@@ -128,9 +128,8 @@ int64_t TraceBuilder::message(int32_t step, int32_t sender, int32_t receiver, in
 
 void TraceBuilder::add_live_bytes(int32_t rank, std::span<const int64_t> start_ns,
                                   std::span<const int64_t> end_ns, int64_t offset_ns) {
-  // When each step buffer is alive: from the start of the first task that touches it to the end of
-  // the last. The starts add its bytes and the ends take them away; walked in the order of time,
-  // that is the memory curve.
+  // A step buffer is live from the start of the first task that uses it to the end of the last.
+  // Starts add its bytes and ends subtract them; in order of time, the sum is the memory curve.
   const program::RankClass& cls = program_.classes[class_of_rank_[rank]];
   struct Life {
     int64_t from = INT64_MAX, to = INT64_MIN;
@@ -175,7 +174,7 @@ Trace TraceBuilder::take() {
   return std::exchange(trace_, Trace());
 }
 
-// Ids count the distinct sets of ranks in order of appearance.
+// Ids number the distinct sets of ranks in order of appearance.
 int32_t TraceBuilder::group_instance(program::GroupId group, int32_t rank) {
   const auto [at, added] = group_of_rank_.try_emplace({group, rank}, 0);
   if (added) {

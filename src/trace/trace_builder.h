@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fills a trace from a program and the times of its tasks: the one place that says what an event
-// carries, for the executor and the simulator alike.
+// Builder of a trace from a program and the times of its tasks. It alone defines the contents of an
+// event, for the executor and the simulator.
 #pragma once
 
 #include <array>
@@ -15,24 +15,24 @@
 
 namespace hocket::trace {
 
-/// The program must outlive the builder. Times are nanoseconds since the trace's origin.
+/// Builder of a trace. The program must outlive it. Times are nanoseconds since the trace's origin.
 class TraceBuilder {
  public:
-  /// `source`: "run" or "simulation".
+  /// Creates an empty trace. `source`: "run" or "simulation".
   TraceBuilder(const program::Program& program, std::string title, std::string source);
 
   void add(int32_t rank, program::TaskId task, int32_t step, int64_t start_ns, int64_t end_ns);
-  /// All tasks of one rank in one step: entry i is task i of the rank's class. Times are moved by
-  /// `offset_ns`. Tasks with end < start did not run and are left out. The live bytes of step
-  /// buffers become a memory counter: from the start of the first task that uses one to the end of
-  /// the last; a ragged buffer counts with its expected size. `transfer_ns`, where that is known:
+  /// Adds all tasks of one rank in one step: entry i is task i of the rank's class. Times are
+  /// shifted by `offset_ns`. Tasks with end < start did not run and are left out. The live bytes of
+  /// step buffers become a memory counter: a buffer counts from the start of the first task that
+  /// uses it to the end of the last, a ragged one with its expected size. `transfer_ns`, if known:
   /// when each communication began to transfer.
   void add_step(int32_t rank, int32_t step, std::span<const int64_t> start_ns,
                 std::span<const int64_t> end_ns, int64_t offset_ns = 0,
                 std::span<const int64_t> transfer_ns = {});
 
   Trace& trace() { return trace_; }
-  /// The trace, with `steps` filled; the builder is empty afterwards.
+  /// Returns the trace, with `steps` filled; the builder is empty afterwards.
   Trace take();
 
  private:
@@ -54,7 +54,7 @@ class TraceBuilder {
   std::map<std::pair<program::GroupId, int32_t>, int32_t> group_of_rank_;
   std::map<std::vector<int32_t>, int32_t> groups_;
   using Message = std::array<int32_t, 4>;                 // step, sender, receiver, tag
-  std::map<std::pair<Message, bool>, int32_t> passed_;    // messages seen at an end (true: sends)
+  std::map<std::pair<Message, bool>, int32_t> passed_;    // messages seen at one end (true: sends)
   std::map<std::pair<Message, int32_t>, int64_t> flows_;  // id of the k-th such message
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reader of traces: a streaming JSON parser that keeps only what the schema knows.
+// Reader of traces: a streaming JSON parser that keeps only the schema's keys.
 #include "trace/trace_reader.h"
 
 #include <fmt/format.h>
@@ -54,7 +54,7 @@ class Reader {
     }
   }
 
-  // Turns processes and threads into ranks and lanes.
+  // Maps processes and threads to ranks and lanes.
   void finish() {
     std::set<int32_t> taken;
     for (const auto& [pid, process] : processes_) {
@@ -134,7 +134,7 @@ class Reader {
     });
   }
 
-  // Ids of processes and threads: numbers, or texts by their place in the string table.
+  // Returns the id of a process or thread: a number, or a text by its index in the string table.
   int64_t id() {
     if (in_.next() != '"') return in_.integer();
     return -(int64_t{1} << 40) - trace_.intern(in_.string());
@@ -245,7 +245,7 @@ class Reader {
     });
   }
 
-  // "rank 12" -> 12.
+  // Parses "rank 12" to 12.
   static int32_t rank_in(std::string_view name) {
     int64_t rank = program::kNone;
     if (name.rfind("rank ", 0) != 0 || !parse_int(name.substr(5), &rank)) return program::kNone;

@@ -498,9 +498,9 @@ class Cli(unittest.TestCase):
             self.assertIn("train.seq_len has 256 tokens, but the model's max_position_embeddings is 128", text)
             self.assertIn("plan.sequence_parallel has no effect: plan.tp is 1", text)
         told, _ = notes("plan.ranks_per_node=1")
-        self.assertIn("nodes of 1 rank (plan.ranks_per_node is 1), those of box-4x2 have 2 devices", told)
+        self.assertIn("nodes of 1 rank (plan.ranks_per_node is 1), but those of box-4x2 have 2 devices", told)
         told, _ = notes("plan.recompute=selective")
-        self.assertRegex(told, r"plan.recompute: selective repeats dispatch, and behind it \d+ all_to_all between nodes")
+        self.assertRegex(told, r"plan.recompute: selective repeats dispatch, and with it \d+ all_to_all between nodes")
         told, _ = notes("plan.recompute=selective", "plan.recompute_ops=[cast, rms_norm, rope, swiglu]")
         self.assertNotIn("repeats", told)
 
@@ -542,10 +542,10 @@ class Cli(unittest.TestCase):
         with open(self.box.path("cpu.json"), "w", encoding="utf-8") as f:
             json.dump({"format": "hocket-profile-1", "machine": {"cpu": "Z80"}, "tasks": []}, f)
         h100 = ["simulate", "configs/quickstart.yaml", "--cluster", "configs/clusters/h100-64x8.yaml"]
-        self.refused([*h100, "--profile", "cpu.json"], "--profile cpu.json times a cpu (Z80)", "H100 SXM5 80GB")
+        self.refused([*h100, "--profile", "cpu.json"], "--profile cpu.json was timed on a cpu (Z80)", "H100 SXM5 80GB")
         r = self.box.run(*h100, "--set", "cluster.profile=cpu.json")
         self.assertEqual(0, r.returncode, r.stderr)
-        self.assertIn("cluster.profile cpu.json is not used: it times a cpu (Z80)", r.stderr)
+        self.assertIn("cluster.profile cpu.json is not used: it was timed on a cpu (Z80)", r.stderr)
         self.assertIn("Predicted step (uncalibrated)", r.stdout)
         self.assertEqual(self.box.good(*h100), r.stdout)
 
@@ -663,7 +663,7 @@ class Cli(unittest.TestCase):
                             (["schedule", "zb-v", "--chunks", "3"], "zb-v runs 2 stages per rank"),
                             (["schedule", "dualpipev", *shape[:2], "--micro-batches", "4"], "for 8 stages"),
                             (["schedule", "zb-h1", "--cost", "G=1"], "expected F, I, W, B, FB or comm"),
-                            (["schedule", "zb-h1", "--cost", "F=1,W=1,F=2"], "got F twice, the second time as 'F=2'"),
+                            (["schedule", "zb-h1", "--cost", "F=1,W=1,F=2"], "got F twice, then as 'F=2'"),
                             (["schedule", "zb.csv", "--out", "zb.csv"], "zb.csv"),
                             (["schedule"], "SCHEDULE is missing"),
                             (["--schedule", "zb-h1"], "try: hocket simulate schedule NAME"),

@@ -113,7 +113,7 @@ class ImportTest(unittest.TestCase):
         for known, unknown in (("[sumexp]", "[sumexps]"), ("[nll]", "[loss]")):
             self.assertIn(known, text)
             ops = self.put("ops.yaml", text.replace(known, unknown))
-            self.refused("expected one of the registry", "simulate", "op", "--cluster", ops, "all_reduce", "--bytes", "1")
+            self.refused("expected a registered op", "simulate", "op", "--cluster", ops, "all_reduce", "--bytes", "1")
         self.refused("unknown option '--bytes'", "simulate", "run.yaml", "--bytes", "1MiB")
 
     def test_sums_through_a_codec(self):

@@ -275,7 +275,7 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
 
     def test_what_is_in_the_way(self):
         self.model()
-        self.refused("[h100-64x8] cannot be opened: there is no such file; those that come with Hocket are in "
+        self.refused("[h100-64x8] no such file; the clusters that come with Hocket are in "
                      "configs/clusters", "plan", "model/config.json", "--cluster", "h100-64x8", "--global-batch", "8",
                      "--seq-len", "64")
         search = ("plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "20",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cluster files: the shipped ones read, every constant in them has a source, and bad ones are
-// refused with the key named.
+// Cluster files: the shipped ones are readable, every constant in them has a source, and invalid
+// ones are refused with the key named.
 #include "cost/cluster.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ std::string folder() {
   return std::string(root ? root : ".") + "/configs/clusters";
 }
 
-TEST(Cluster, ShippedFilesReadAndEveryConstantHasASource) {
+TEST(Cluster, ShippedFilesAreValidAndSourced) {
   const auto files = list_glob(folder() + "/*.yaml");
   EXPECT_GE(files.size(), 3u);
   for (const std::string& file : files) {
@@ -77,7 +77,7 @@ TEST(Cluster, MissingSourcesAreListed) {
   EXPECT_EQ(c.device.efficiency.matmul.value, 1);
 }
 
-TEST(Cluster, BadFilesNameTheKey) {
+TEST(Cluster, ErrorsNameTheKey) {
   const auto has = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
@@ -111,7 +111,7 @@ TEST(Cluster, BadFilesNameTheKey) {
   }
 }
 
-TEST(Cluster, UnlikeNodesHaveWhatTheirEntriesSay) {
+TEST(Cluster, UnlikeEntriesSetDevicesAndLinks) {
   const data::TempFolder temp;
   std::string other = kSmall;
   other.replace(other.find("1TFLOP"), 1, "4");
@@ -147,14 +147,14 @@ TEST(Cluster, UnlikeNodesHaveWhatTheirEntriesSay) {
                 .find("unlike.0 has count 1 from node 5 on; expected nodes 0 to 4"),
             std::string::npos);
   EXPECT_NE(refused("  - {first: 3, count: 3}\n").find("unlike.0 has count 3"), std::string::npos);
-  EXPECT_NE(
-      refused("  - {first: 2}\n  - {first: 2}\n").find("unlike.1 is from node 2 on; expected 3"),
-      std::string::npos);
+  EXPECT_NE(refused("  - {first: 2}\n  - {first: 2}\n")
+                .find("unlike.1 begins at node 2; expected at least 3"),
+            std::string::npos);
   EXPECT_NE(refused("  - {first: 2, speed: 0}\n").find("0.001"), std::string::npos);
   EXPECT_NE(refused("  - {first: 2, cluster: none.yaml}\n").find("none.yaml"), std::string::npos);
 }
 
-TEST(Cluster, FilesThatLeadBackToThemselvesAreRefused) {
+TEST(Cluster, CyclesOfFilesAreRefused) {
   const data::TempFolder temp;
   std::string text = kSmall;
   const auto add = [&](const std::string& name, const std::string& other) {
@@ -173,15 +173,15 @@ TEST(Cluster, FilesThatLeadBackToThemselvesAreRefused) {
   EXPECT_NE(itself.find("itself.yaml -> itself.yaml"), std::string::npos) << itself;
   add("b.yaml", "./c.yaml");
   add("c.yaml", "b.yaml");
-  const std::string circle = refused(add("a.yaml", "b.yaml"));
-  EXPECT_NE(circle.find("b.yaml -> c.yaml -> b.yaml"), std::string::npos) << circle;
+  const std::string cycle = refused(add("a.yaml", "b.yaml"));
+  EXPECT_NE(cycle.find("b.yaml -> c.yaml -> b.yaml"), std::string::npos) << cycle;
   // Two entries may name one file.
   temp.add("plain.yaml", text);
   read_cluster(temp.add("d.yaml", text + "unlike: [{cluster: plain.yaml}, {first: 1, cluster: "
                                          "plain.yaml}]\n"));
 }
 
-TEST(Cluster, SizesBeyondAllDevicesAreRefused) {
+TEST(Cluster, HugeSizesAreRefused) {
   const auto has = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
@@ -196,9 +196,9 @@ TEST(Cluster, SizesBeyondAllDevicesAreRefused) {
       "topology.levels.0.devices is 4294967296; expected at most 16 M");
 }
 
-/// What is written reads back to the same, also where a constant is 1 and has no source: of some
-/// that is what they are by default, of others not.
-TEST(Cluster, ConstantsOfOneAreWritten) {
+/// YAML output parses to the same cluster, also where a constant is 1 without a source: for some
+/// constants that is the default, for others it is not.
+TEST(Cluster, YamlKeepsConstantsOfOne) {
   Cluster c = parse_cluster(
       std::string(kSmall) +
           "topology: {levels: [{name: leaf, devices: 4, oversubscription: {value: 1}}]}\n",
@@ -216,12 +216,12 @@ TEST(Cluster, ConstantsOfOneAreWritten) {
   EXPECT_EQ(to_yaml(again), text);
 }
 
-TEST(Cluster, TheBestHostIsTakenOfAllKinds) {
+TEST(Cluster, AtBestHasTheBestHostOfAllKinds) {
   Cluster c = parse_cluster(kSmall, "small");
   c.unlike.emplace_back().device = c.device;
   c.unlike[0].links = c.links;
   c.unlike[0].device.host = {{2e9, ""}, {5e9, ""}, {10e-6, ""}};
-  // One that is known is better than none.
+  // A host with constants is better than one without.
   EXPECT_EQ(c.at_best().device.host.copy_latency.value, 10e-6);
   c.device.host = {{1e9, ""}, {6e9, ""}, {5e-6, ""}};
   const Host best = c.at_best().device.host;
@@ -232,7 +232,7 @@ TEST(Cluster, TheBestHostIsTakenOfAllKinds) {
   EXPECT_EQ(c.at_best().device.host.copy_latency.value, 5e-6);
 }
 
-TEST(Cluster, RanksShareCoresAndHaveNames) {
+TEST(Cluster, ThreadsPerRankAndDeviceNames) {
   Cluster c = parse_cluster(kSmall, "small");
   c.nodes = 3;
   c.devices_per_node = 4;

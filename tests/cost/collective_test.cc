@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Closed forms of collectives against values derived by hand: steps by the link that they pass, the
-// busiest link, protocols, levels of switches, hierarchical sums, and measured groups.
+// busiest link, protocols, levels of switches, hierarchical reductions, and measured groups.
 #include "cost/collective.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ Way best(const Cluster& c, const char* op, double bytes, const GroupShape& shape
   return ways(c, find_costed(op)->algorithms(shape.members, bytes), shape).front();
 }
 
-TEST(Collective, RingsPassEveryNodeOnceAndOversubscribedSwitchesCount) {
+TEST(Collective, RingsEnterEveryNodeOnceAndPayForOversubscription) {
   const Cluster c = two_levels();
   // 32 ranks on 4 nodes of one leaf: of 31 steps 4 in 32 leave a node.
   Way way = best(c, "all_gather", 1e9, first(c, 32));
@@ -56,14 +56,14 @@ TEST(Collective, RingsPassEveryNodeOnceAndOversubscribedSwitchesCount) {
   // 31/32 GB through 8 adapters of 10 GB/s.
   EXPECT_NEAR(way.data_s, 31 / 32.0 / 80, 1e-9);
   EXPECT_EQ(way.busiest, "inter");
-  // 64 ranks on two leaves: a leaf's 4 x 8 adapters share a quarter of their bandwidth, 80 GB/s, as
-  // much as a node has; two of 64 hops pay 2 us more.
+  // 64 ranks on two leaves: a leaf's 4 x 8 adapters share a quarter of their bandwidth, 80 GB/s,
+  // the bandwidth of a node; two of 64 hops pay 2 us more.
   way = best(c, "all_gather", 1e9, first(c, 64));
   EXPECT_NEAR(way.data_s, 63 / 64.0 / 80, 1e-9);
   EXPECT_NEAR(way.latency_s, 63 * (2 / 64.0 * 12e-6 + 6 / 64.0 * 10e-6 + 56 / 64.0 * 1e-6), 1e-12);
 }
 
-TEST(Collective, ExchangesLeaveLeavesThroughTheirUplinks) {
+TEST(Collective, AllToAllIsBoundByLeafUplinks) {
   const Cluster c = two_levels();
   // Of 64 ranks each sends 1/64 of its bytes to each other one: a leaf's 32 ranks send half of
   // theirs through 80 GB/s; a node's 8 send 56/64 through 80 GB/s.
@@ -73,16 +73,16 @@ TEST(Collective, ExchangesLeaveLeavesThroughTheirUplinks) {
   EXPECT_NEAR(way.latency_s, 12e-6, 1e-12);
 }
 
-TEST(Collective, ARootIsAsFastAsItsOwnLinks) {
+TEST(Collective, RootedCollectivesAreBoundByTheRootsLinks) {
   Cluster c = two_levels();
-  // All of it passes every node's 8 adapters, in the steps of a ring.
+  // The whole payload passes every node's 8 adapters, in the steps of a ring.
   Way way = best(c, "broadcast", 1e9, first(c, 32));
   EXPECT_EQ(way.algorithm, "chain");
   EXPECT_NEAR(way.data_s, 1 / 80.0, 1e-9);
   EXPECT_NEAR(way.latency_s, best(c, "all_gather", 1e9, first(c, 32)).latency_s, 1e-12);
   EXPECT_EQ(best(c, "reduce", 1e9, first(c, 32)).seconds(), way.seconds());
-  // 56 of 64 parts come to the root's node from others, through the root's adapter alone; that it
-  // is one of few changes nothing.
+  // 56 of 64 parts come to the root's node from others, through the root's adapter alone; fewer
+  // adapters change nothing.
   for (const int64_t adapters : {0, 2}) {
     c.topology.adapters_per_node = adapters;
     way = best(c, "gather", 64e6, first(c, 64));
@@ -97,18 +97,18 @@ TEST(Collective, ARootIsAsFastAsItsOwnLinks) {
   EXPECT_EQ(find_costed("recv"), nullptr);  // its sender pays
 }
 
-TEST(Collective, FewAdaptersAreSharedAndRailsAreTakenOneByOne) {
+TEST(Collective, RanksShareAdaptersAndRailsHaveOwnPlanes) {
   Cluster c = two_levels();
   c.topology.adapters_per_node = 2;
   EXPECT_NEAR(best(c, "all_gather", 1e9, first(c, 32)).data_s, 31 / 32.0 / 20, 1e-9);
-  // One rank on each node has one adapter; on rails its plane of the leaf is half of 20 GB/s x 4
-  // / 4.
+  // One rank on each node has one adapter; on rails its plane of the leaf is half of 20 GB/s x 4 /
+  // 4.
   c.topology.rails = true;
   const Way way = best(c, "all_gather", 1e9, first(c, 8, 8));
   EXPECT_NEAR(way.data_s, 7 / 8.0 / 10, 1e-9);
 }
 
-TEST(Collective, ShortMessagesHaveAProtocolOfTheirOwn) {
+TEST(Collective, ShortMessagesUseTheirOwnProtocol) {
   Cluster c = two_levels();
   c.links.intra.start.value = 40e-6;
   c.links.intra.half_size.value = 1e6;
@@ -123,12 +123,12 @@ TEST(Collective, ShortMessagesHaveAProtocolOfTheirOwn) {
   way = best(c, "all_reduce", 1e9, eight);
   EXPECT_FALSE(way.short_messages);
   EXPECT_NEAR(way.seconds(), 40e-6 + 14e-6 + 0.0175 * (1 + std::sqrt(1 / 1750.0)), 1e-9);
-  // Where it has other constants for messages, these count.
+  // Constants for messages are used where given.
   c.links.intra.message = {{1e-6, ""}, {2e-6, ""}, {50e9, ""}, {}};
   EXPECT_NEAR(best(c, "send", 1e9, first(c, 2)).seconds(), 3e-6 + 0.02, 1e-9);
 }
 
-TEST(Collective, HierarchicalSumsInsideNodesFirst) {
+TEST(Collective, HierarchicalAllReduceStartsInsideNodes) {
   Cluster c = two_levels();
   c.topology = {};
   const GroupShape shape = first(c, 32);
@@ -138,8 +138,8 @@ TEST(Collective, HierarchicalSumsInsideNodesFirst) {
   EXPECT_NEAR(way.latency_s, 14e-6 + 60e-6, 1e-12);
   EXPECT_NEAR(way.data_s, 2 * 7 / 8.0 / 100 + 2 * 3 / 4.0 / 80, 1e-9);
   EXPECT_TRUE(hierarchical(c, ring, first(c, 8)).empty());
-  // The cost model takes it where the cluster's library has it: few bytes are faster in 7 short
-  // steps and 3 long ones than in 31 of which 3.9 are long.
+  // The cost model uses it if the cluster's library has it: few bytes are faster in 7 short steps
+  // and 3 long ones than in 31 of which 3.9 are long.
   Kind kind;
   kind.op = "all_gather";
   kind.communication = comm::find("all_gather");
@@ -152,7 +152,7 @@ TEST(Collective, HierarchicalSumsInsideNodesFirst) {
             "hierarchical");
 }
 
-TEST(Collective, MeasuredGroupsTakeWhatWasMeasured) {
+TEST(Collective, MeasuredGroupsTakeTheMeasuredTime) {
   Cluster c = two_levels();
   c.measured = {{"all_reduce", 16, 2, "log", {1000, 4000}, {10, 20}}};
   c.validate("levels");

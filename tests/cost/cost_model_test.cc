@@ -60,7 +60,7 @@ TEST(CostModel, Roofline) {
   EXPECT_FALSE(m.calibrated());
 }
 
-TEST(CostModel, WhatIsAddedToIsRead) {
+TEST(CostModel, AccumulationReadsItsOutput) {
   // 1 MB moved, and 0.4 MB more where the output is added to: 10 and 14 us.
   Kind linear_dw = kind("linear_dw", 0, 1000000);
   linear_dw.out = {{DType::f32, {100000}}};
@@ -95,7 +95,7 @@ TEST(CostModel, ScalesAndLayoutsOfFloat8) {
     const CostModel m(c, std::nullopt, 1);
     // 3 us, and the read for the maximum, 2 more; + 1 us launch.
     EXPECT_EQ(m.work(cast, 0).ns, scaled ? 6000 : 4000);
-    // The product adds up over the last dim of both; dx over the first of the weight, which is read
+    // The product reduces over the last dim of both; dx over the first of the weight, which is read
     // and written anew; dw over the first of both.
     EXPECT_EQ(m.work(forward, 0).ns, 1000);
     EXPECT_EQ(m.work(dx, 0).ns, scaled ? 2000 : 1000);
@@ -103,7 +103,7 @@ TEST(CostModel, ScalesAndLayoutsOfFloat8) {
   }
 }
 
-TEST(CostModel, EveryExpertIsAKernelOfTheHost) {
+TEST(CostModel, EveryExpertIsLaunchedSeparately) {
   Cluster c = toy();
   c.device.host_launch_expert.value = 10e-6;
   const CostModel m(c, std::nullopt, 1);
@@ -115,7 +115,7 @@ TEST(CostModel, EveryExpertIsAKernelOfTheHost) {
   EXPECT_EQ(m.more_launches_ns(grouped), 0);
 }
 
-TEST(CostModel, AnOpInSeveralKernels) {
+TEST(CostModel, OpsOfSeveralKernels) {
   Cluster c = toy();
   Kind added = kind("sumexp", 0, 100000);
   added.out = {{DType::f32, {25, 1000}}};
@@ -126,7 +126,7 @@ TEST(CostModel, AnOpInSeveralKernels) {
   c.device.several = {{{"rowmax", "sumexp"}, 4, 14, "s"}};
   c.validate("toy");
   const CostModel m(c, std::nullopt, 1);
-  // Four launches and 14 times the bytes; what the output is added to is read once.
+  // Four launches and 14 times the bytes; the accumulated output is read once.
   EXPECT_EQ(m.work(added, 0).ns, 14 * moves + 4 * launch);
   EXPECT_EQ(m.work(added, 1).ns, 14 * moves + adds + 4 * launch);
   EXPECT_EQ(m.work(kind("swiglu", 0, 100000), 0).ns, one.work(kind("swiglu", 0, 100000), 0).ns);
@@ -136,7 +136,7 @@ TEST(CostModel, AnOpInSeveralKernels) {
   EXPECT_TRUE(reads.host_reads(kind("nll", 0, 1)));
   EXPECT_FALSE(reads.host_reads(kind("sumexp", 0, 1)));
   EXPECT_FALSE(m.host_reads(kind("nll", 0, 1)));
-  // Written and read; no bound of a plan is above what some node does.
+  // Written and parsed; the bound over all nodes is not above the time of any node.
   c.device.memory_bandwidth.source = c.name;
   EXPECT_EQ(to_yaml(parse_cluster(to_yaml(c), "again")), to_yaml(c));
   Cluster mixed = c;
@@ -157,9 +157,9 @@ TEST(CostModel, AnOpInSeveralKernels) {
   refused({}, {{"all_reduce"}, "s"});
 }
 
-/// What was measured of one kind of devices says nothing of a faster kind, whose nodes have another
-/// cluster file: neither of its rates and links, nor of how near to them its kernels come.
-TEST(CostModel, AProfileOfOneKindIsNoBoundOfAFasterOne) {
+/// Measurements of one kind of devices do not apply to a faster kind with another cluster file:
+/// neither rates and links, nor the fraction of the roofline that kernels reach.
+TEST(CostModel, ProfilesDoNotBoundFasterNodes) {
   Cluster fast = toy();
   fast.device.name = "fast device";
   fast.device.peak.f32.value *= 10;
@@ -174,7 +174,7 @@ TEST(CostModel, AProfileOfOneKindIsNoBoundOfAFasterOne) {
   profile.memory_bytes_per_s = 90e9;
   profile.peak_flops = {{"f32", 0.9e12}};
   profile.links["intra"] = {2000, 5e9};
-  // Twice its roofline of 2 us: no share below 1.
+  // Twice its roofline of 2 us: no fraction below 1.
   profile.tasks.push_back({"a product", "linear", "f32", 0.9e6, 1000, 4000});
   const CostModel all(mixed, profile, 1);
   const CostModel best = all.at_best();
@@ -191,12 +191,12 @@ TEST(CostModel, AProfileOfOneKindIsNoBoundOfAFasterOne) {
   EXPECT_LE(best.ways(send, 1e6, false, pair).front().seconds(),
             alone.ways(send, 1e6, false, pair).front().seconds());
   EXPECT_EQ(best.fastest_share(), 1);
-  // Where the slow kind's kernels are faster than their roofline says, that share counts for all.
+  // If the slow kind's kernels are faster than their roofline, that fraction applies to all.
   profile.tasks[0].ns = 1000;
   const double share = CostModel(toy(), profile, 1).fastest_share();
   EXPECT_LT(share, 1);
   EXPECT_EQ(CostModel(mixed, profile, 1).at_best().fastest_share(), share);
-  // Of the same devices at another speed it says all.
+  // The profile applies in full to the same devices at another speed.
   mixed.unlike[0].cluster = "";
   mixed.unlike[0].device.name = "toy device";
   mixed.unlike[0].speed = 10;
@@ -230,7 +230,7 @@ TEST(CostModel, EfficiencyBySize) {
   EXPECT_EQ(m.work(kind("linear", 1e7, 0), 0).ns, 34333);
   EXPECT_EQ(m.work(kind("linear", 1e9, 0), 0).ns, 2001000);
   EXPECT_EQ(m.work(kind("swiglu", 0, 1000000), 0).ns, 21000);
-  // Written, read, and refused where it makes no sense.
+  // Written, parsed, and refused if invalid.
   c.device.memory_bandwidth.source = c.name;
   EXPECT_EQ(to_yaml(parse_cluster(to_yaml(c), "again")), to_yaml(c));
   c.device.efficiency.matmul_by_flops.share = {0.1};
@@ -239,27 +239,27 @@ TEST(CostModel, EfficiencyBySize) {
   EXPECT_THROW(c.validate("toy"), Error);
 }
 
-TEST(CostModel, RanksThatAreThreadsScaleWithTheirNumber) {
+TEST(CostModel, ThreadsOfARankScaleItsSpeed) {
   Cluster c = toy();
   c.cores_per_node = 8;
   const CostModel m(c, std::nullopt, 4);
   EXPECT_EQ(m.work(kind("linear", 1e6, 10000), 0).ns, 1500);  // 2 us / 4 + launch
 }
 
-TEST(CostModel, WorkAndCopiesOfHosts) {
+TEST(CostModel, HostTasksAndCopies) {
   using program::Lane;
   Cluster c = toy();
   const Kind encode = kind("encode_int8", 0, 5'000'000);
   const Kind copy{
       .op = "copy", .attrs = {}, .in = {{DType::f32, {1000}}}, .out = {{DType::f32, {1000}}}};
-  // What the cluster does not say is not made up.
+  // Missing constants of the host are an error.
   EXPECT_THROW(CostModel(c, std::nullopt, 1).work(encode, 0, 0, Lane::host), Error);
   c.device.host = {{2e9, ""}, {4e9, ""}, {10e-6, ""}};
   const CostModel m(c, std::nullopt, 1);
   EXPECT_EQ(m.work(encode, 0, 0, Lane::host).ns, 2'500'000);
   EXPECT_EQ(m.work(copy, 0, 0, Lane::d2h).ns, 10'000 + 1'000);
   EXPECT_EQ(m.work(encode, 0).ns, 51'000);
-  // Where ranks are threads, the host is what they compute on.
+  // If ranks are threads, they compute on the host.
   c.device.host = {};
   c.cores_per_node = 4;
   const CostModel threads(c, std::nullopt, 1);
@@ -295,7 +295,6 @@ TEST(CostModel, Collectives) {
   EXPECT_THROW(ns("broadcast", 1, four), Error);
 }
 
-/// Between processes every member exchanges with every other one, whatever else could be done.
 TEST(CostModel, LoadOfLinks) {
   const CostModel m(toy(), std::nullopt, 1);
   // 10 MB to another node: 5 us, then 10 ms of all that an adapter carries.
@@ -309,10 +308,11 @@ TEST(CostModel, LoadOfLinks) {
   load = m.load(kind("all_gather", 0, 100'000'000), true, {8, 2, 4});
   EXPECT_DOUBLE_EQ(load.share[1], 1);
   EXPECT_DOUBLE_EQ(load.share[0], 0.4);
-  // Alone there is nothing to load.
+  // A group of one loads no link.
   EXPECT_EQ(m.load(kind("all_gather", 0, 1000), true, {1, 1, 1}).data, 0);
 }
 
+/// Between processes every member exchanges with every other one directly, whatever is faster.
 TEST(CostModel, CollectivesOfProcesses) {
   const CostModel m(toy(), std::nullopt, 1, comm::Collectives::own);
   const GroupShape four{4, 1, 4}, wide{8, 2, 4};
@@ -348,7 +348,7 @@ Profile sample_profile() {
   return p;
 }
 
-TEST(CostModel, ProfileFirstThenNeighboursThenRoofline) {
+TEST(CostModel, PrefersTimedThenInterpolatedThenRoofline) {
   Profile of_toy = sample_profile();
   of_toy.device = "toy device";
   const CostModel m(toy(), of_toy, 2);
@@ -381,7 +381,7 @@ TEST(CostModel, ProfileFirstThenNeighboursThenRoofline) {
             Provenance::analytic);
 }
 
-TEST(CostModel, ProfileReplacesTheMachine) {
+TEST(CostModel, ProfileReplacesConstantsOfTheCluster) {
   Cluster c = toy();
   c.cores_per_node = 64;
   Profile p = sample_profile();
@@ -393,9 +393,9 @@ TEST(CostModel, ProfileReplacesTheMachine) {
   EXPECT_EQ(m.cluster().peak_flops(DType::f32), 1e12);  // per core
 }
 
-TEST(CostModel, AProfileOfAnotherDeviceIsRefused) {
+TEST(CostModel, ProfilesOfOtherDevicesAreRefused) {
   const Profile cpu = sample_profile();
-  EXPECT_EQ(mismatch(cpu, toy()), "times a cpu (toy \"1\"), and toy computes on toy device");
+  EXPECT_EQ(mismatch(cpu, toy()), "was timed on a cpu (toy \"1\"), but toy computes on toy device");
   EXPECT_THROW(CostModel(toy(), cpu, 2), Error);
   Cluster threads = toy();
   threads.cores_per_node = 4;
@@ -404,7 +404,7 @@ TEST(CostModel, AProfileOfAnotherDeviceIsRefused) {
   other.device = "toy device";
   EXPECT_EQ(mismatch(other, toy()), "");
   EXPECT_NE(mismatch(other, threads), "");
-  // Profiles from before they said so are of a cpu.
+  // Profiles without the key `device`, from earlier versions, are of a cpu.
   std::string text = to_json(cpu);
   const std::string said = "\"device\": \"cpu\",";
   ASSERT_NE(text.find(said), text.npos) << text;
@@ -412,7 +412,7 @@ TEST(CostModel, AProfileOfAnotherDeviceIsRefused) {
   EXPECT_EQ(parse_profile(text, "p.json").device, "cpu");
 }
 
-TEST(Profile, WritesAndReadsBack) {
+TEST(Profile, RoundTripsThroughJson) {
   const Profile p = sample_profile();
   const std::string text = to_json(p);
   const Profile q = parse_profile(text, "p.json");
@@ -424,7 +424,7 @@ TEST(Profile, WritesAndReadsBack) {
   EXPECT_EQ(to_json(q), text);
 }
 
-TEST(Profile, TheBusiestRankDecidesWhereRowsAreRouted) {
+TEST(Profile, RoutedWorkTakesTheTimeOfTheBusiestRank) {
   Profile profile;
   profile.links["intra"] = {.latency_ns = 0, .bytes_per_s = 1e9};
   // Of two ranks with two experts each, one gets 3/4 of the rows in one layer and half in the
@@ -451,7 +451,7 @@ TEST(Profile, TheBusiestRankDecidesWhereRowsAreRouted) {
               1.25 * static_cast<double>(even.work(rows, 0).ns), 2);
 }
 
-TEST(Profile, HostileFilesAreRefused) {
+TEST(Profile, InvalidFilesAreRefused) {
   const auto refused = [](std::string from, std::string to) {
     std::string text = to_json(sample_profile());
     const size_t at = text.find(from);

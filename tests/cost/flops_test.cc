@@ -55,7 +55,7 @@ TEST(ModelFlops, CausalAttentionByKeysSeen) {
   // 64 queries x 2 heads, each 8.5 keys on average, two products of width 4.
   EXPECT_EQ(model_flops(g).attention, 4 * 8.5 * 64 * 2 * 4);
   EXPECT_EQ(model_flops(g, 3.0).attention, 4 * 3.0 * 64 * 2 * 4);
-  // In a window of 3 the first two of 16 see fewer, and those of documents of 5 likewise.
+  // In a window of 3 the first two of 16 queries see fewer keys, as in documents of 5.
   g.nodes[0].attrs.set("window", int64_t{3});
   EXPECT_DOUBLE_EQ(model_flops(g).attention, 4 * (1 + 2 + 14 * 3) / 16.0 * 64 * 2 * 4);
   EXPECT_DOUBLE_EQ(model_flops(g, 3.0).attention, 4 * (1 + 2 + 3 * 3) / 5.0 * 64 * 2 * 4);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is learned from timed ops says of others, on machines whose law is known.
+// Predictions for unseen ops from timed ones, on machines with a known law.
 #include "cost/learned.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,8 @@
 namespace hocket::cost {
 namespace {
 
-/// A machine that reaches less of its roofline the smaller a kernel is, by kind of kernel.
+/// Returns the time on a machine whose kernels reach a smaller fraction of their roofline the
+/// smaller they are, by kind of kernel.
 double truth(const Leaf& leaf) {
   const double at_best = leaf.cost_class == ops::CostClass::matmul ? 1.3 : 2.0;
   return 1e9 * leaf.roofline_s * at_best * std::pow(leaf.roofline_s / 1e-3, -0.2);
@@ -35,7 +36,7 @@ std::vector<TimedLeaf> tasks_of(int ops, int sizes, double noise, uint64_t seed)
   return list;
 }
 
-TEST(Learned, PredictsOpsThatWereNeverTimed) {
+TEST(Learned, PredictsUnseenOps) {
   const LearnedTimes learned(tasks_of(8, 6, 0.05, 1));
   EXPECT_TRUE(learned.useful());
   EXPECT_LT(learned.held_out(), 0.15);
@@ -46,7 +47,7 @@ TEST(Learned, PredictsOpsThatWereNeverTimed) {
   }
 }
 
-TEST(Learned, IsTheSameWhateverTheOrder) {
+TEST(Learned, DoesNotDependOnTheOrderOfTasks) {
   std::vector<TimedLeaf> tasks = tasks_of(6, 4, 0.2, 3);
   const LearnedTimes one(tasks);
   const Leaf leaf = tasks.front().leaf;
@@ -56,13 +57,13 @@ TEST(Learned, IsTheSameWhateverTheOrder) {
   EXPECT_NEAR(one.held_out(), other.held_out(), 1e-9);
 }
 
-TEST(Learned, SaysNothingFromFewTasks) {
+TEST(Learned, NeedsEnoughTasksAndOps) {
   EXPECT_FALSE(LearnedTimes(tasks_of(3, 10, 0, 4)).useful());
   EXPECT_FALSE(LearnedTimes(tasks_of(5, 2, 0, 4)).useful());
   EXPECT_FALSE(LearnedTimes({}).useful());
 }
 
-TEST(Learned, GivesWayToTheRooflineWhereThatIsRight) {
+TEST(Learned, IsNotUsefulWhereTheRooflineIsExact) {
   std::vector<TimedLeaf> tasks = tasks_of(6, 6, 0, 5);
   for (TimedLeaf& task : tasks) {
     task.ns = 1.5e9 * task.leaf.roofline_s;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fits of links: constants that made the samples are found again, also with noise and with launches
-// that hide short transfers; groups that no sample was of are predicted; public logs (not part of
-// the repository: HOCKET_NCCL_DATA) within the error that docs/cluster-files.md tells.
+// Fits of links. The constants that generated the samples are recovered, also with noise and with
+// launches that hide short transfers; groups without samples are predicted. Public logs (not part
+// of the repository: HOCKET_NCCL_DATA) are fitted within the error given in docs/cluster-files.md.
 #include "cost/link_fit.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace hocket::cost {
 namespace {
 
-/// A cluster whose constants the fit is to find.
+/// Returns a cluster whose constants the fit must recover.
 Cluster truth() {
   Cluster c = known_cluster("azure-nd-a100-v4");
   c.links.intra = {{1e-6, "t"}, {200e9, "t"}, {1, ""}};
@@ -32,7 +32,7 @@ Cluster truth() {
   return c;
 }
 
-/// Times of a collective by the truth's own cost model, with so much noise.
+/// Returns times of a collective by the truth's own cost model, with relative noise.
 std::vector<CommSample> made(const char* op, int32_t ranks, int32_t nodes, double noise) {
   std::vector<CommSample> samples;
   uint64_t at = static_cast<uint64_t>(ranks) * 1000;
@@ -59,7 +59,7 @@ void expect_small(const std::vector<GroupError>& errors, double mean) {
   }
 }
 
-TEST(LinkFit, FindsTheConstantsThatMadeTheTimes) {
+TEST(LinkFit, RecoversTheConstants) {
   const auto seen = together({made("all_reduce", 2, 1, 0), made("all_reduce", 4, 1, 0),
                               made("all_gather", 8, 1, 0), made("all_reduce", 16, 2, 0)});
   const LinkFit fit = fit_links(known_cluster("azure-nd-a100-v4"), seen, "made up");
@@ -73,13 +73,13 @@ TEST(LinkFit, FindsTheConstantsThatMadeTheTimes) {
             std::string::npos)
       << near.bandwidth.source;
   EXPECT_EQ(fit.cluster.unsourced(), std::vector<std::string>{});
-  // Larger groups and other collectives, of which it saw nothing.
+  // Larger groups and other collectives, without samples.
   const auto unseen = together({made("all_reduce", 64, 8, 0), made("reduce_scatter", 32, 4, 0)});
   expect_small(errors_of(fit.cluster, unseen, ""), 0.05);
 }
 
-TEST(LinkFit, NoiseAndLaunches) {
-  // Each process drives all devices of its node, 4 us each: nothing takes less.
+TEST(LinkFit, ToleratesNoiseAndHostLaunches) {
+  // Each process drives all devices of its node, 4 us each, a lower bound on its times.
   auto seen = together({made("all_reduce", 2, 1, 0.03), made("all_reduce", 4, 1, 0.03),
                         made("all_reduce", 8, 1, 0.03)});
   for (CommSample& s : seen) {
@@ -95,11 +95,11 @@ TEST(LinkFit, NoiseAndLaunches) {
   expect_small(held_out(base, seen), 0.10);
 }
 
-TEST(LinkFit, WithoutShortMessagesTheBaseKnowsThem) {
-  // Of groups inside a node only long messages were timed: how short ones go there, which groups
-  // over nodes do as well, stays as it was.
+TEST(LinkFit, KeepsTheShortProtocolWithoutShortSamples) {
+  // Inside a node only long messages were timed. The protocol of short ones, which groups over
+  // nodes use there as well, is kept.
   std::vector<CommSample> seen = made("all_reduce", 8, 1, 0);
-  std::erase_if(seen, [](const CommSample& s) { return s.bytes < kJudgedBytes; });
+  std::erase_if(seen, [](const CommSample& s) { return s.bytes < kMinJudgedBytes; });
   const Cluster base = truth();
   const LinkFit fit = fit_links(base, together({seen, made("all_reduce", 16, 2, 0)}), "made up");
   EXPECT_EQ(fit.cluster.links.intra.short_messages.latency.value,
@@ -108,8 +108,8 @@ TEST(LinkFit, WithoutShortMessagesTheBaseKnowsThem) {
   expect_small(errors_of(fit.cluster, made("all_reduce", 64, 8, 0), ""), 0.05);
 }
 
-TEST(LinkFit, TellsOfTimesThatNoLinksExplain) {
-  // One size after the other as it was, twice and four times as long.
+TEST(LinkFit, WarnsOfTimesThatNoConstantsExplain) {
+  // Successive sizes take 1, 2 and 4 times as long.
   std::vector<CommSample> seen = made("all_reduce", 8, 1, 0);
   for (size_t k = 0; k < seen.size(); ++k) {
     seen[k].seconds *= std::pow(2, k % 3);
@@ -119,7 +119,7 @@ TEST(LinkFit, TellsOfTimesThatNoLinksExplain) {
   EXPECT_TRUE(fit.doubts[0].starts_with("links.intra is ")) << fit.doubts[0];
 }
 
-TEST(LinkFit, SendsAndExchangesHaveConstantsOfTheirOwn) {
+TEST(LinkFit, SendsAndExchangesHaveTheirOwnCurves) {
   std::vector<CommSample> seen = made("all_reduce", 8, 1, 0);
   for (double bytes = 1024; bytes <= 0x1p28; bytes *= 2) {
     seen.push_back({"send", bytes, 2, 1, 2, 5e-6 + bytes / 250e9});
@@ -133,7 +133,7 @@ TEST(LinkFit, SendsAndExchangesHaveConstantsOfTheirOwn) {
   expect_small(errors_of(unmeasured, seen, ""), 0.05);
 }
 
-TEST(LinkFit, WrittenAndReadAgainItPredictsTheSame) {
+TEST(LinkFit, RoundTripKeepsPredictions) {
   const LinkFit fit =
       fit_links(known_cluster("azure-nd-a100-v4"),
                 together({made("all_reduce", 4, 1, 0.02), made("all_reduce", 8, 1, 0.02)}),
@@ -147,8 +147,8 @@ TEST(LinkFit, WrittenAndReadAgainItPredictsTheSame) {
   EXPECT_THROW(fit_links(fit.cluster, {{"all_reduce", 8, 1, 1, 1, 1e-6}}, "one rank"), Error);
 }
 
-/// Echo's logs of ND A100 v4: nccl_2.log, ... nccl_16.log. Fitted on one node, with the network of
-/// the shipped file, two nodes are predicted.
+/// Echo's logs of ND A100 v4: nccl_2.log, ... nccl_16.log. A fit to one node, with the network of
+/// the shipped file, predicts two nodes.
 TEST(LinkFit, PublicLogsPredictTwoNodesFromOne) {
   const char* folder = std::getenv("HOCKET_NCCL_DATA");
   if (!folder) {
@@ -162,7 +162,7 @@ TEST(LinkFit, PublicLogsPredictTwoNodesFromOne) {
       fit_links(base, together({log("nccl_2.log"), log("nccl_4.log"), log("nccl_8.log")}), "Echo");
   EXPECT_EQ(fit.fitted, std::vector<std::string>{"links.intra"});
   expect_small(errors_of(fit.cluster, log("nccl_16.log"), ""), 0.08);
-  // With one group inside a node, of which only long messages show its links.
+  // With one group inside a node, only whose long messages show its links.
   Cluster links =
       fit_links(base, together({log("nccl_8.log"), log("nccl_16.log")}), "Echo").cluster;
   links.measured.clear();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The graph of links: every pair's path goes up and down again through links that hang together, of
-// the capacities that the file says.
+// Graph of links: every pair's path goes up and down again through connected links, with the
+// capacities of the file.
 #include "cost/network.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ std::vector<NetworkLink> path(const Network& network, int32_t from, int32_t to) 
   return links;
 }
 
-TEST(Network, PathsGoUpAndDownThroughTheLevelsBetween) {
+TEST(Network, RoutesGoUpAndDownThroughTheLevels) {
   const Network network(tree(false, 0));
   EXPECT_TRUE(network.route(3, 3).links.empty());
   // Neighbours of a pair, then of another pair of the node.
@@ -75,7 +75,7 @@ TEST(Network, PathsGoUpAndDownThroughTheLevelsBetween) {
   EXPECT_THROW(network.route(0, 16), Error);
 }
 
-TEST(Network, OnRailsBytesChangeDevicesBeforeTheyLeave) {
+TEST(Network, RailRoutesHopToTheRightAdapterFirst) {
   const Network network(tree(true, 2));
   // Device 0 has adapter 0, device 14 (the third of its node) adapter 1: through device 2.
   using D = Direction;
@@ -92,24 +92,24 @@ TEST(Network, OnRailsBytesChangeDevicesBeforeTheyLeave) {
 // Ranks 1 and 2 of one node, and 9 of the other leaf, on nodes of 4 with 2 adapters: three devices,
 // three pairs, the adapters 0 and 1 of the first node and 0 of the third, both leaves; each once
 // and both ways, for the lowest rank that needs it.
-TEST(Network, GroupsPassTheLinksOfTheirMembers) {
+TEST(Network, PassedLinksOfAGroup) {
   const Network network(tree(false, 2));
   const std::vector<int32_t> ranks = {1, 2, 9};
   std::map<std::tuple<int32_t, int64_t>, int32_t> owners;  // by block and set
-  for (const Passed& passed : network.passed_by_group(ranks)) {
+  for (const PassedLink& passed : network.passed_by_group(ranks)) {
     const NetworkLink link = network.link(passed.link);
     const auto [it, fresh] = owners.emplace(std::pair(passed.block, link.set), passed.owner);
     EXPECT_EQ(fresh, link.direction == Direction::up);
     EXPECT_EQ(it->second, passed.owner);
     EXPECT_EQ(link.bytes_per_s, network.bytes_per_s(passed.block));
     // Beside a pair's uplink lies its lowest member's device, beside a leaf's that one's adapter.
-    ASSERT_EQ(passed.beside >= 0, passed.block >= 2);
-    if (passed.beside >= 0) {
-      const NetworkLink beside = network.link(passed.beside);
-      EXPECT_EQ(beside.kind, passed.block == 2 ? Kind::device : Kind::adapter);
-      EXPECT_EQ(beside.direction, link.direction);
+    ASSERT_EQ(passed.access_link >= 0, passed.block >= 2);
+    if (passed.access_link >= 0) {
+      const NetworkLink access = network.link(passed.access_link);
+      EXPECT_EQ(access.kind, passed.block == 2 ? Kind::device : Kind::adapter);
+      EXPECT_EQ(access.direction, link.direction);
       const std::map<int32_t, int64_t> adapters = {{1, 0}, {2, 1}, {9, 4}};
-      EXPECT_EQ(beside.set, passed.block == 2 ? passed.owner : adapters.at(passed.owner));
+      EXPECT_EQ(access.set, passed.block == 2 ? passed.owner : adapters.at(passed.owner));
     }
   }
   const std::map<std::tuple<int32_t, int64_t>, int32_t> expected = {
@@ -118,21 +118,21 @@ TEST(Network, GroupsPassTheLinksOfTheirMembers) {
   EXPECT_EQ(owners, expected);
   // A message passes its route, on account of the sender.
   std::vector<int64_t> links;
-  for (const Passed& passed : network.passed_by_message(1, 14)) {
+  for (const PassedLink& passed : network.passed_by_message(1, 14)) {
     links.push_back(passed.link);
     EXPECT_EQ(passed.owner, 1);
-    if (passed.beside >= 0) {
+    if (passed.access_link >= 0) {
       const NetworkLink link = network.link(passed.link);
-      const NetworkLink beside = network.link(passed.beside);
-      EXPECT_EQ(beside.kind, Kind::adapter);
-      EXPECT_EQ(beside.direction, link.direction);
-      EXPECT_EQ(beside.set, link.direction == Direction::up ? 0 : 7);
+      const NetworkLink access = network.link(passed.access_link);
+      EXPECT_EQ(access.kind, Kind::adapter);
+      EXPECT_EQ(access.direction, link.direction);
+      EXPECT_EQ(access.set, link.direction == Direction::up ? 0 : 7);
     }
   }
   EXPECT_EQ(links, network.route(1, 14).links);
 }
 
-TEST(Network, EveryLinkHasOneNumber) {
+TEST(Network, LinkIdsAreUnique) {
   for (const bool rails : {false, true}) {
     const Network network(tree(rails, 2));
     // 16 devices, 8 adapters, 8 pairs, 2 leaves on one plane or two; both directions.

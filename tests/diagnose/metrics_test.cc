@@ -23,19 +23,19 @@ class MetricsTest : public testing::Test {
   std::string path_ = testing::TempDir() + "hocket_metrics_test.jsonl";
 };
 
-TEST_F(MetricsTest, LayersOfTheModelThatHaveExperts) {
+TEST_F(MetricsTest, LayersDefaultToConsecutiveNumbers) {
   const Metrics m = load(
       "{\"step\":1,\"moe/load\":[[1,2],[3,4]],\"moe/layers\":[1,3]}\n"
       "{\"step\":2,\"moe/load\":[[1,2],[3,4]],\"moe/layers\":[1]}\n"
       "{\"step\":3,\"moe/load\":[[1,2],[3,4]],\"moe/layers\":\"1, 3\"}\n");
   ASSERT_EQ(m.load.size(), 3u);
   EXPECT_EQ(m.load[0].layers, (std::vector<int64_t>{1, 3}));
-  // What does not fit counts as not said.
+  // A value that does not fit counts as missing.
   EXPECT_EQ(m.load[1].layers, (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(m.load[2].layers, (std::vector<int64_t>{0, 1}));
 }
 
-TEST_F(MetricsTest, SpeedOfTheMachineFromAStepOn) {
+TEST_F(MetricsTest, MachineSpeedCountsFromAStep) {
   const Metrics m = load(
       "{\"step\":1,\"train/loss\":8,\"perf/probe_gflops\":99}\n"
       "{\"step\":2,\"train/loss\":8,\"perf/probe_gflops\":40}\n"
@@ -49,7 +49,7 @@ TEST_F(MetricsTest, SpeedOfTheMachineFromAStepOn) {
   EXPECT_TRUE(std::isnan(speed_of(m, 6).moved));
 }
 
-TEST_F(MetricsTest, StepsThatCountAreSettledOnesOrAllThereWere) {
+TEST_F(MetricsTest, ComparesSettledStepsOrAll) {
   const Metrics m = load(
       "{\"step\":1,\"train/loss\":8,\"perf/step_s\":5}\n"
       "{\"step\":2,\"train/loss\":8,\"perf/step_s\":4}\n"
@@ -110,8 +110,8 @@ std::string eval_line(int step, double bits) {
          ",\"time_s\":1,\"eval/bits_per_byte\":" + std::to_string(bits) + "}\n";
 }
 
-// Killed after step 5 with a checkpoint at step 3, once with a clock that starts anew.
-TEST_F(MetricsTest, ResumedRunsReplaceWhatTheyRepeat) {
+// Killed after step 5 with a checkpoint at step 3, once with a clock that restarts.
+TEST_F(MetricsTest, ResumedRunsReplaceRepeatedSteps) {
   std::string text;
   for (int s = 0; s <= 5; ++s) {
     text += train_line(s, 10 + s, 100 + s);
@@ -139,7 +139,7 @@ TEST_F(MetricsTest, ResumedRunsReplaceWhatTheyRepeat) {
   EXPECT_EQ(m.eval[1].step, 7);
 }
 
-TEST_F(MetricsTest, LoadOfUnequalRowsIsLeftOut) {
+TEST_F(MetricsTest, RaggedLoadIsLeftOut) {
   const Metrics m = load(
       "{\"step\":1,\"train/loss\":1}\n{\"step\":1,\"moe/load\":[[1,2],[3]]}\n"
       "{\"step\":2,\"moe/load\":[]}\n{\"step\":3,\"moe/load\":5}\n");
@@ -147,7 +147,7 @@ TEST_F(MetricsTest, LoadOfUnequalRowsIsLeftOut) {
   EXPECT_EQ(m.train.size(), 1u);
 }
 
-TEST_F(MetricsTest, WhatIsNoMetricsFileIsRefused) {
+TEST_F(MetricsTest, FilesWithoutMetricsAreRefused) {
   EXPECT_THROW(load_metrics("/nonexistent/metrics.jsonl"), Error);
   EXPECT_THROW(load(""), Error);
   try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes drawn in place of tasks: which tasks are one, what overlaps, what stands between them.
+// Passes drawn in place of tasks: their tasks, overlapping passes, and the work between them.
 #include "diagnose/passes.h"
 
 #include <fmt/format.h>
@@ -45,7 +45,7 @@ class Step {
     add(rank, "compute", "linear_dw", "backward", stage, micro_batch, start, end);
   }
 
-  /// "0:0F0[0,10) ..."
+  /// Returns "0:0F0[0,10) ..."
   std::string passes() const {
     const Trace drawn = passes_of(trace_);
     std::string text;
@@ -61,7 +61,7 @@ class Step {
   Trace trace_;
 };
 
-TEST(Passes, AreAllThatARankComputesOfAMicroBatch) {
+TEST(Passes, MergeTheTasksOfAMicroBatch) {
   Step step;
   step.forward(1, 1, 0, 30, 40);
   step.forward(0, 0, 0, 0, 10);
@@ -80,18 +80,18 @@ TEST(Passes, AreAllThatARankComputesOfAMicroBatch) {
   EXPECT_EQ(drawn.events[1].micro_batch, 0);
 }
 
-TEST(Passes, GradientsOfWeightsStandAloneWhereTheScheduleSplitsThem) {
+TEST(Passes, SplitGradientsOfWeightsAreOwnPasses) {
   Step step;
   step.inputs(0, 0, 0, 0, 10);
-  step.weights(0, 0, 0, 10, 20);  // with nothing between them they are one
+  step.weights(0, 0, 0, 10, 20);  // with nothing between them they are one pass
   EXPECT_EQ(step.passes(), "0:0B0[0,20)");
   step.inputs(1, 1, 0, 0, 10);
   step.forward(1, 1, 1, 10, 15);
-  step.weights(1, 1, 0, 15, 25);  // and here they are not: so nowhere
+  step.weights(1, 1, 0, 15, 25);  // here they overlap, so they are split nowhere
   EXPECT_EQ(step.passes(), "0:0I0[0,10) 0:0W0[10,20) 1:1I0[0,10) 1:1F1[10,15) 1:1W0[15,25)");
 }
 
-TEST(Passes, ThatOverlapAreOne) {
+TEST(Passes, OverlappingPassesAreMerged) {
   Step step;
   step.forward(0, 0, 3, 0, 10);
   step.inputs(0, 1, 2, 10, 20);
@@ -102,7 +102,7 @@ TEST(Passes, ThatOverlapAreOne) {
   EXPECT_EQ(drawn.text(drawn.events[0].kind), "F;B");
 }
 
-TEST(Passes, WhatIsDoneOncePerStepStandsBetweenThem) {
+TEST(Passes, WorkPerStepIsDrawnBetweenPasses) {
   Step step;
   step.forward(0, 0, 0, 0, 1000);
   step.inputs(0, 0, 0, 2000, 9000);
@@ -117,7 +117,7 @@ TEST(Passes, WhatIsDoneOncePerStepStandsBetweenThem) {
             "0:gradients[9640,9650) 0:optimizer[9700,10000)");
 }
 
-TEST(Passes, OfAStepWithoutMicroBatchesAreNone) {
+TEST(Passes, NoneWithoutMicroBatches) {
   Step step;
   step.forward(0, 0, program::kNone, 0, 10);
   EXPECT_TRUE(passes_of(step.trace()).events.empty());

@@ -25,7 +25,7 @@ SKIPPED = 77
 SCRIPTS = os.path.join(os.path.dirname(__file__), "../../src/diagnose/page")
 PROBE = r"""
 <script>addEventListener("load", () => {
-  // Charts are drawn when the browser gets to it: begin when their number has stood still for a while.
+  // Charts are drawn asynchronously: begin when their number has been constant for a while.
   let before = -1, still = 0;
   const timer = setInterval(() => {
     const charts = document.querySelectorAll(".chart > svg, .chart > canvas").length;
@@ -114,7 +114,7 @@ def chromium():
 
 
 def script_faults():
-    """What Node says of the syntax of the page's scripts."""
+    """Returns the syntax errors of the page's scripts found by Node."""
     node = shutil.which("node")
     if node is None:
         print("skipped: no Node here, the syntax of the scripts is left to the browser (apt-get install nodejs)")
@@ -156,7 +156,7 @@ def probe(browser, page, width, theme, folder):
 
 
 def look(browser, page, width, theme, folder):
-    """What is wrong with a page, and what the probe saw."""
+    """Returns the faults of a page and the findings of the probe."""
     name = os.path.basename(page)
     faults, out = probe(browser, page, width, theme, folder)
     if name == "empty.html" and out.get("missing", 0) != out.get("sections"):
@@ -164,7 +164,7 @@ def look(browser, page, width, theme, folder):
     if name in ("one_rank.html", "four_ranks.html") and (
             out.get("missing", 1) != 0 or out.get("charts", 0) < 11):
         faults.append(f"sections missing: {out.get('missing')}, charts: {out.get('charts')}")
-    # The layers with experts are 0, 1, 2, ... of one rank's model and 1, 3, 5, ... of that of four.
+    # The MoE layers are 0, 1, 2, ... in the model of one rank and 1, 3, 5, ... in that of four.
     if name == "four_ranks.html" and (out.get("layer") or 0) % 2 != 1:
         faults.append(f"the busiest expert is in layer {out.get('layer')}")
     # The sample of one rank is C++, that of four is not.
@@ -173,7 +173,7 @@ def look(browser, page, width, theme, folder):
     if name.startswith("short_") and (out.get("learning") != 1 or out.get("charts", 0) < 7):
         faults.append(f"a short run draws {out.get('learning')} curves of learning, {out.get('charts')} charts")
     if name == "hostile.html":
-        # Made-up names of 70 characters fit nowhere; they must only do no harm.
+        # Artificial names of 70 characters fit nowhere; they must only do no harm.
         faults = [f for f in faults if not f.startswith(("overlaps", "outside", "page is"))]
     return faults, out
 
@@ -190,7 +190,7 @@ def main():
             tests = os.path.join(os.environ["HOCKET_BINARY_DIR"], "hocket_tests")
             subprocess.run([tests, "--gtest_filter=Report.*"], check=True, capture_output=True,
                            env={**os.environ, "HOCKET_REPORT_DEMO": folder + "/pages"})
-            # And one of a step that is only predicted.
+            # A report of a step that is only predicted.
             subprocess.run([os.path.join(os.environ["HOCKET_BINARY_DIR"], "hocket"), "simulate",
                             "configs/models/dense-26m", "--set", "plan.pp=2", "--set", "plan.dp=2", "--price", "2",
                             "--html", folder + "/pages/simulated.html"], check=True, capture_output=True)
@@ -199,7 +199,8 @@ def main():
         for page in pages:
             name = os.path.basename(page)
             for width, theme in ((1280, "light"), (480, "dark")):
-                # A busy machine can leave a chart undrawn when the probe looks; a real fault stays.
+                # A busy machine can leave a chart undrawn when the probe looks; a real fault
+                # persists.
                 for _ in range(4):
                     faults, out = look(browser, page, width, theme, folder)
                     if not faults:

@@ -56,7 +56,7 @@ TEST(ReportFill, MeansPerStepAndRank) {
   EXPECT_EQ(r.step.events[1].end_ns, 30);
 }
 
-TEST(ReportFill, PredictionStandsBesideTheMeasurement) {
+TEST(ReportFill, PredictionIsAddedToTheMeasurement) {
   ReportData r;
   fill_measured(r, three_steps());
   Trace p;
@@ -79,7 +79,7 @@ TEST(ReportFill, PredictionStandsBesideTheMeasurement) {
   EXPECT_EQ(r.kinds[2].kind, "all_reduce");
   EXPECT_EQ(r.kinds[2].lane, "intra");
   EXPECT_TRUE(std::isnan(r.kinds[2].seconds));
-  // Of a step that is simulated only, waiting is no part of a transfer's time.
+  // For a step that is only simulated, waiting is not part of a transfer's time.
   ReportData simulated;
   p.events[1].waited_ns = 20;
   fill_simulated(simulated, p, {});
@@ -99,7 +99,7 @@ TEST(ReportFill, PredictionStandsBesideTheMeasurement) {
   EXPECT_DOUBLE_EQ(weighted.kinds[1].predicted_seconds, 120e-9 / 4);
 }
 
-TEST(ReportFill, BlamesTheKindThatTakesMostOfTheDifference) {
+TEST(ReportFill, BlamesTheKindWithTheLargestDifference) {
   ReportData r;
   r.predicted_step_s = 1.0;
   r.kinds_step_s = 1.3;
@@ -111,17 +111,16 @@ TEST(ReportFill, BlamesTheKindThatTakesMostOfTheDifference) {
   TraceEvent e;
   e.step = 27;
   r.step.events.push_back(e);
-  EXPECT_EQ(blame(r), "linear most: 700 ms in step 27 (1.3 s), 500 ms predicted");
+  EXPECT_EQ(blame(r), "mostly linear: 700 ms in step 27 (1.3 s), 500 ms predicted");
   r.kinds_step_s = 0.7;  // shorter than predicted, and only attention is
   EXPECT_EQ(blame(r),
-            "550 ms outside of what computes, in step 27 (700 ms): communication and waiting");
+            "550 ms outside of computation in step 27 (700 ms): communication and waiting");
   r.kinds_step_s = 2.0;  // computing explains a quarter
   r.kinds_steps = 3;
-  EXPECT_EQ(
-      blame(r),
-      "750 ms outside of what computes, in 3 traced steps (2 s on average): communication and "
-      "waiting");
-  // The run's steps decide which way to look: those before `settled_step` do not count.
+  EXPECT_EQ(blame(r),
+            "750 ms outside of computation in 3 traced steps (2 s on average): communication and "
+            "waiting");
+  // The run's steps give the direction: those before `settled_step` do not count.
   r.kinds_steps = 1;
   r.settled_step = 2;
   for (const double seconds : {5.0, 1.2, 1.3, 1.25}) {
@@ -132,9 +131,9 @@ TEST(ReportFill, BlamesTheKindThatTakesMostOfTheDifference) {
   }
   EXPECT_NE(blame(r).find("step 27 (2 s)"), std::string::npos);
   r.kinds_step_s = 0.9;
-  EXPECT_EQ(blame(r), "nothing that the trace shows: it is of step 27 (900 ms)");
+  EXPECT_EQ(blame(r), "nothing in the trace of step 27 (900 ms)");
   r.kinds_step_s = 1.01;
-  EXPECT_EQ(blame(r), "nothing that the trace shows: it is of step 27 (1.01 s)");
+  EXPECT_EQ(blame(r), "nothing in the trace of step 27 (1.01 s)");
   r.metrics.train[2].step_s = r.metrics.train[1].step_s = 1.04;
   r.metrics.train[3].step_s = 0.98;
   EXPECT_EQ(blame(r), "");
@@ -145,7 +144,7 @@ TEST(ReportFill, BlamesTheKindThatTakesMostOfTheDifference) {
   EXPECT_EQ(blame(r), "");
 }
 
-TEST(ReportFill, SimulatedKindsStandForTheMeasured) {
+TEST(ReportFill, SimulationFillsTheKindsWithoutARun) {
   const Trace predicted = three_steps();
   ReportData r;
   r.predicted_step_s = 3e-7;

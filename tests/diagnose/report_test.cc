@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The report: one file that needs no other, data that cannot break out of its place, honest about
-// what is missing. HOCKET_REPORT_DEMO=<folder> keeps the pages for looking at them
-// (report_browser_test.py does).
+// The report: one self-contained file, data that cannot break out of its place, explicit about
+// missing data. HOCKET_REPORT_DEMO=<folder> keeps the pages for viewing (as report_browser_test.py
+// does).
 #include "diagnose/report.h"
 
 #include <fmt/format.h>
@@ -120,7 +120,7 @@ void keep(const std::string& name, const std::string& page) {
   write_file_atomic(join_path(folder, name + ".html"), page);
 }
 
-TEST(Report, IsOneFileWithoutOutsideResources) {
+TEST(Report, IsSelfContained) {
   for (const int ranks : {1, 4}) {
     const std::string page = report_html(demo_report(ranks, 1));
     EXPECT_LT(page.size(), 600'000u);
@@ -151,8 +151,8 @@ TEST(Report, EmptyDataMakesAPage) {
   keep("empty", page);
 }
 
-// What a training of one to three steps leaves: with and without validation, all losses alike, no
-// experts. report_browser_test.py looks at the charts.
+// Pages after a training of one to three steps: with and without validation, all losses equal, no
+// experts. report_browser_test.py checks the charts.
 TEST(Report, ShortRunsMakePages) {
   for (size_t steps = 1; steps <= 3; ++steps) {
     ReportData report = demo_report(1, 4);
@@ -167,7 +167,7 @@ TEST(Report, ShortRunsMakePages) {
     report.peak_flops = 1e10;
     for (TrainPoint& point : report.metrics.train) {
       point.loss = report.metrics.train[0].loss;
-      point.mfu = 1.13;  // of a peak that was measured too low
+      point.mfu = 1.13;  // the measured peak was too low
     }
     const std::string page = report_html(report);
     const json data = data_of(page);
@@ -178,7 +178,7 @@ TEST(Report, ShortRunsMakePages) {
   }
 }
 
-TEST(Report, DataCannotBreakOut) {
+TEST(Report, DataIsEscaped) {
   const ReportData report = hostile_report();
   const std::string page = report_html(report);
   EXPECT_TRUE(is_utf8(page));
@@ -199,7 +199,7 @@ TEST(Report, DataCannotBreakOut) {
   keep("hostile", page);
 }
 
-TEST(Report, LargeRunsAreCutToSize) {
+TEST(Report, LargeRunsAreThinned) {
   const ReportData report = large_report();
   const std::string page = report_html(report);
   EXPECT_LT(page.size(), 2'000'000u);
@@ -244,7 +244,8 @@ TEST(Report, CutsASingleLongRankInTime) {
   EXPECT_EQ(timeline["tracks"][0]["e"].size(), 4u * 16000u);
 }
 
-// More tasks than the page holds: the passes of all ranks are drawn, of very many every second.
+// More tasks than the page holds: the passes of all ranks are drawn; with very many ranks, of every
+// second one.
 TEST(Report, DrawsPassesOfALargeStep) {
   for (const int ranks : {4, 100}) {
     ReportData r;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which links can ever be full, on a fat tree of 8 nodes of 2 devices with an adapter each, in
-// leaves of 2 nodes.
+// Links that can be full, on a fat tree of 8 nodes of 2 devices with an adapter each, in leaves of
+// 2 nodes.
 #include "sim/contention.h"
 
 #include <gtest/gtest.h>
@@ -24,58 +24,59 @@ cost::Cluster tree(double oversubscription) {
   return c;
 }
 
-/// What is kept when every rank of the first leaf sends to the second one in two queues, each
-/// filling its adapter; `over_beside`: what the transfers say of the uplink and the adapter.
-int32_t kept(double oversubscription, double over_beside) {
+/// Returns the number of links kept if every rank of the first leaf sends to the second one in two
+/// queues, each filling its adapter. `over_access`: the transfers' share of the uplink over that of
+/// the adapter.
+int32_t kept(double oversubscription, double over_access) {
   const cost::Network network(tree(oversubscription));
   Contention contention;
   for (int32_t rank = 0; rank < 4; ++rank) {
-    Contention::Place place{network.passed_by_message(rank, rank + 4), {}};
+    Contention::Flow flow{network.passed_by_message(rank, rank + 4), {}};
     for (int32_t queue = 0; queue < 2; ++queue) {
-      Contention::Most most{.queue = queue};
-      most.share[1] = 1;
-      most.share[2] = oversubscription / 4;
-      most.over_beside[2] = over_beside;
-      place.most.push_back(most);
+      Contention::PeakShares peak{.queue = queue};
+      peak.share[1] = 1;
+      peak.share[2] = oversubscription / 4;
+      peak.over_access[2] = over_access;
+      flow.peaks.push_back(peak);
     }
-    contention.add(place);
+    contention.add(flow);
   }
-  contention.settle();
+  contention.drop_never_full_links();
   return contention.num_links();
 }
 
-// Both transfers of a rank ask for half of the leaf's uplink, which four ranks would fill twice;
-// but they pass one adapter, that carries one at a time, so that the uplink is full only when all
-// four adapters are.
-TEST(Contention, UplinksAreNeverFullBeforeTheAdaptersBelow) {
+// Both transfers of a rank ask for half of the leaf's uplink, which four ranks would fill twice.
+// But they pass one adapter, which carries one at a time, so the uplink is full only when all four
+// adapters are.
+TEST(Contention, AccessLinksBoundTheLoadOfUplinks) {
   EXPECT_EQ(kept(1, 1.0 / 4), 4 + 4);       // adapters of senders and receivers
   EXPECT_EQ(kept(2, 2.0 / 4), 4 + 4 + 2);   // the adapters of a leaf fill its uplink twice
-  EXPECT_EQ(kept(1, INFINITY), 4 + 4 + 2);  // what passes no adapter is bounded by none
+  EXPECT_EQ(kept(1, INFINITY), 4 + 4 + 2);  // without an adapter there is no bound
 }
 
-TEST(Contention, ViewsTellPlacesApartByWhomTheyShareWith) {
-  // Ranks 0 and 1 share nothing of theirs; 2 sends twice over its adapter, which is then kept.
+TEST(Contention, ViewsDistinguishFlowsByTheirSharers) {
+  // Ranks 0 and 1 share no link; rank 2 sends twice over its adapter, which is then kept.
   const cost::Network network(tree(1));
   Contention contention;
   const auto add = [&](int32_t from, int32_t to, int32_t queue) {
-    Contention::Place place{network.passed_by_message(from, to), {}};
-    Contention::Most most{.queue = queue};
-    most.share[1] = 1;
-    place.most.push_back(most);
-    return contention.add(place);
+    Contention::Flow flow{network.passed_by_message(from, to), {}};
+    Contention::PeakShares peak{.queue = queue};
+    peak.share[1] = 1;
+    flow.peaks.push_back(peak);
+    return contention.add(flow);
   };
-  const int32_t alone = add(0, 4, 0);
-  const int32_t other = add(1, 5, 0);
-  const int32_t first = add(2, 6, 0);
-  const int32_t second = add(2, 6, 1);
-  contention.settle();
+  const Contention::FlowId alone = add(0, 4, 0);
+  const Contention::FlowId other = add(1, 5, 0);
+  const Contention::FlowId first = add(2, 6, 0);
+  const Contention::FlowId second = add(2, 6, 1);
+  contention.drop_never_full_links();
   EXPECT_EQ(contention.num_links(), 2);
   const std::vector<int32_t> views = contention.views({0, 0, 0, 1});
-  EXPECT_EQ(views[size_t(alone)], views[size_t(other)]);
-  EXPECT_NE(views[size_t(alone)], views[size_t(first)]);
-  EXPECT_EQ(views[size_t(first)], views[size_t(second)]);
+  EXPECT_EQ(views[alone], views[other]);
+  EXPECT_NE(views[alone], views[first]);
+  EXPECT_EQ(views[first], views[second]);
   EXPECT_EQ(contention.uses(first, false).size(), 2u);  // of both adapters
-  EXPECT_EQ(contention.uses(first, true).size(), 1u);   // which are shared alike
+  EXPECT_EQ(contention.uses(first, true).size(), 1u);   // which have equal sharers
   EXPECT_TRUE(contention.uses(alone, true).empty());
 }
 

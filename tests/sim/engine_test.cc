@@ -12,7 +12,7 @@
 namespace hocket::sim {
 namespace {
 
-TEST(SimEngine, OneLaneIsASum) {
+TEST(SimEngine, TasksOfOneLaneRunOneAfterAnother) {
   Maker m({{"dp", 1}});
   m.work(0, "a", 10);
   m.work(0, "b", 20);
@@ -26,7 +26,7 @@ TEST(SimEngine, OneLaneIsASum) {
 
 // a 0..10; the all-reduce of its result runs 10..45 beside b (10..30); c needs both: 45..50. Of the
 // all-reduce's 35 ns, 20 are hidden behind b and 15 (30..45) are exposed.
-TEST(SimEngine, CommunicationBesideComputeIsHidden) {
+TEST(SimEngine, OverlappedCommunicationIsNotExposed) {
   Maker m({{"dp", 2}});
   const TaskId a = m.work(0, "a", 10);
   const TaskId ar = m.collective(0, {"dp"}, 35, {a});
@@ -35,7 +35,7 @@ TEST(SimEngine, CommunicationBesideComputeIsHidden) {
   for (bool all : {false, true}) {
     const Replay r = run(m.p, {.all_ranks = all});
     EXPECT_EQ(r.ranks.size(), all ? 2u : 1u);
-    EXPECT_EQ(r.stands[0], all ? 1 : 2);
+    EXPECT_EQ(r.multiplicity[0], all ? 1 : 2);
     EXPECT_EQ(timeline(m.p, r).substr(0, 80),
               std::string("0 compute a 0..10\n0 intra all_reduce 10..45\n0 compute b 10..30\n"
                           "0 compute c 45..50\n" +
@@ -52,9 +52,10 @@ TEST(SimEngine, CommunicationBesideComputeIsHidden) {
   }
 }
 
-// a 0..10; then the host works 10..30 and a copy runs 10..25. Work of the host is work: nothing is
-// exposed. b waits for both: 30..35. The second copy runs alone: 35..42, exposed.
-TEST(SimEngine, WorkOfTheHostIsNoCommunication) {
+// a 0..10; then the host works 10..30 and a copy runs 10..25. Work of the host counts as
+// computation: nothing is exposed. b waits for both: 30..35. The second copy runs alone: 35..42,
+// exposed.
+TEST(SimEngine, HostWorkCountsAsComputation) {
   Maker m({{"dp", 1}});
   const TaskId a = m.work(0, "a", 10);
   const TaskId host = m.work(0, "host", 20, {a}, Lane::host);
@@ -93,7 +94,7 @@ TEST(SimEngine, TwoStagePipeline) {
   m.send(1, -1, 3, 3, {b1});
 
   const Replay r = run(m.p);
-  EXPECT_TRUE(r.one_per_kind);
+  EXPECT_TRUE(r.deduplicated);
   EXPECT_EQ(
       timeline(m.p, r),
       "0 compute f0 0..10\n0 compute f1 10..20\n0 intra_tx send 10..13\n0 intra_tx send 20..23\n"
@@ -134,12 +135,12 @@ TEST(SimEngine, TwoStagePipeline) {
   EXPECT_EQ(all.end_ns, 96);
 }
 
-// Three stages pass a message on around the ring: stage s works 10 (s + 1), sends 5 to the next,
-// the last one to the first, and works 1 when the message of the one before is there.
+// Three stages pass a message around the ring: stage s works 10 (s + 1), sends 5 to the next (the
+// last one to the first), and works 1 once the message of its predecessor has arrived.
 //   stage 0: a 0..10, send 10..15, from stage 2 at 35: b 35..36.
 //   stage 1: a 0..20, from stage 0 at 15: b 20..21.  stage 2: a 0..30, from stage 1 at 25:
 //   b 30..31.
-TEST(SimEngine, PeersGoAroundTheEndOfTheirAxis) {
+TEST(SimEngine, PeersWrapAroundTheirAxis) {
   Maker m({{"pp", 3}});
   for (int32_t s = 0; s < 3; ++s) {
     const TaskId a = m.work(s, "a", 10 * (s + 1));
@@ -182,22 +183,22 @@ TEST(SimEngine, CollectiveStartsWhenTheLastMemberArrives) {
 }
 
 // A ring along dp: every rank sends to its neighbour; across the node border the transfer takes 4x.
-// 4 ranks on nodes of 2: pairs 0->1 and 2->3 stay inside (5), 1->2 and 3->0 cross (20).
-// So ranks 0 and 2 are alike, and 1 and 3.
-TEST(SimEngine, RanksThatSeeDifferentLinksAreOfDifferentKinds) {
+// 4 ranks on nodes of 2: pairs 0->1 and 2->3 stay inside (5), 1->2 and 3->0 cross (20). So ranks 0
+// and 2 are equivalent, and 1 and 3.
+TEST(SimEngine, RanksWithDifferentLinksAreReplayedSeparately) {
   Maker m({{"dp", 4}});
   m.send(0, +1, 0, 5, {}, "dp");
   m.work(0, "x", 1, {m.recv(0, -1, 0, {}, "dp")});
   FixedDurations d(m.p);
   const Replay same = replay(m.p, d, {});
-  EXPECT_TRUE(same.one_per_kind);
+  EXPECT_TRUE(same.deduplicated);
   EXPECT_EQ(same.end_ns, 6);
   d.per_node = 2;
   d.across_factor = 4;
   const Replay few = replay(m.p, d, {});
-  EXPECT_TRUE(few.one_per_kind);
+  EXPECT_TRUE(few.deduplicated);
   EXPECT_EQ(few.ranks, (std::vector<int32_t>{0, 1}));
-  EXPECT_EQ(few.stands, (std::vector<int32_t>{2, 2}));
+  EXPECT_EQ(few.multiplicity, (std::vector<int32_t>{2, 2}));
   EXPECT_EQ(few.end_ns, 21);
   EXPECT_EQ(few.start_ns[2], 20);
   EXPECT_EQ(few.start_ns[5], 5);
@@ -230,7 +231,7 @@ TEST(SimEngine, RanksShareScarceCores) {
   // then and finishes its 70 at 110.
   o.cores_per_node = 3;
   EXPECT_EQ(run(m.p, o).start_ns[1], 110);
-  // Enough cores: as if each had a device.
+  // With enough cores each rank runs as if it had a device.
   o.cores_per_node = 4;
   EXPECT_EQ(run(m.p, o).end_ns, 150);
   // Other nodes do not share.
@@ -285,7 +286,7 @@ std::string failure(const Program& p, ReplayOptions o = {}) {
   return "";
 }
 
-TEST(SimEngine, DeadlocksNameTheStuckHeads) {
+TEST(SimEngine, DeadlockReportNamesTheBlockedTaskOfEveryLane) {
   {
     // Each stage first waits for the other's message.
     Maker m({{"pp", 2}});
@@ -307,7 +308,7 @@ TEST(SimEngine, DeadlocksNameTheStuckHeads) {
     EXPECT_NE(text.find("tag 7) that rank 0 never sends"), std::string::npos) << text;
   }
   {
-    // One stage of the group never comes.
+    // One stage of the group never arrives.
     Maker m({{"pp", 2}});
     m.collective(0, {"pp"}, 5);
     m.work(1, "a", 1);
@@ -332,9 +333,10 @@ TEST(SimEngine, DeadlocksNameTheStuckHeads) {
   }
 }
 
-// Stage 1 waits for a message of stage 0 (sent at 20, there at 25), gathers it over dp (25..28) and
-// computes. What holds the task is a collective of its own stage, which came when the message did.
-TEST(SimEngine, ABubbleIsFoundThroughWhatComesBetween) {
+// Stage 1 waits for a message of stage 0 (sent at 20, arrived at 25), gathers it over dp (25..28)
+// and computes. The task is delayed by a collective of its own stage, which started when the
+// message arrived.
+TEST(SimEngine, BubbleIsTracedThroughACollectiveOfTheOwnStage) {
   Maker m({{"pp", 2}, {"dp", 2}});
   m.send(0, +1, 0, 5, {m.work(0, "a", 20)});
   const TaskId arrived = m.recv(1, -1, 0);
@@ -351,9 +353,10 @@ TEST(SimEngine, ABubbleIsFoundThroughWhatComesBetween) {
   }
 }
 
-// Ranks 2 and 3 are stage 1, rank 3 is half as fast. Rank 2 waits for it (10..20) in a collective.
-// A message of stage 0, which nothing waits for yet, comes meanwhile (12..14): it makes no bubble.
-TEST(SimEngine, WaitingForARankOfTheOwnStageIsNoBubble) {
+// Ranks 2 and 3 are stage 1; rank 3 is half as fast. Rank 2 waits for it (10..20) in a collective.
+// A message of stage 0, which nothing waits for yet, arrives meanwhile (12..14): it makes no
+// bubble.
+TEST(SimEngine, WaitingForTheOwnStageIsIdleTime) {
   Maker m({{"pp", 2}, {"dp", 2}});
   m.send(0, +1, 0, 2, {m.work(0, "a", 12)});
   const TaskId arrived = m.recv(1, -1, 0);
@@ -368,12 +371,12 @@ TEST(SimEngine, WaitingForARankOfTheOwnStageIsNoBubble) {
   EXPECT_EQ(r.time[2].compute_ns, 20);
   EXPECT_EQ(r.time[2].exposed_ns, 2 + 3);
   EXPECT_EQ(r.time[2].bubble_ns, 0);
-  EXPECT_EQ(r.time[2].idle_ns, 8 + 10);  // and rank 3, which ends the step, is of its own stage
+  EXPECT_EQ(r.time[2].idle_ns, 8 + 10);  // and rank 3, which ends last, is of its own stage
   EXPECT_EQ(r.time[3].bubble_ns + r.time[3].idle_ns, 0);
 }
 
-// Groups that do not cross stages: what another stage does in its instances is its own business.
-TEST(SimEngine, StagesMayUseAGroupDifferently) {
+// Groups within a stage: other stages may use their instances for other collectives.
+TEST(SimEngine, StagesMayRunDifferentCollectivesOfAGroup) {
   Maker m({{"pp", 2}, {"dp", 2}});
   m.collective(0, {"dp"}, 5, {}, "all_reduce");
   m.collective(1, {"dp"}, 7, {}, "all_gather");
@@ -382,7 +385,7 @@ TEST(SimEngine, StagesMayUseAGroupDifferently) {
   EXPECT_EQ(run(m.p, {.all_ranks = true}).end_ns, 14);
 }
 
-TEST(SimEngine, BadReferencesAreBadInput) {
+TEST(SimEngine, InvalidReferencesAreRefused) {
   Maker m({{"pp", 1}});
   m.work(0, "a", 1, {5});
   EXPECT_THROW(run(m.p), Error);
@@ -397,8 +400,8 @@ TEST(SimEngine, BadReferencesAreBadInput) {
   EXPECT_THROW(run(twice.p), Error);
 }
 
-/// Of four ranks of a class two pairs exchange, then all go around in an order of their own.
-TEST(SimEngine, PeersMayBeAnyPermutation) {
+/// Four ranks of a class exchange in two pairs, then in a cycle of irregular order.
+TEST(SimEngine, PeersMayFormAnyPermutation) {
   Maker m({{"pp", 1}, {"dp", 4}});
   const TaskId pairs = m.exchange(0, {1, 0, 3, 2}, 0, 5);
   const TaskId around = m.exchange(0, {2, 0, 3, 1}, 0, 7, {pairs});
@@ -410,10 +413,10 @@ TEST(SimEngine, PeersMayBeAnyPermutation) {
 }
 
 /// End of every task by plain recursion over its constraints: lane order, dependencies, members,
-/// sender. Independent of the engine: walks the program itself, rank by rank.
+/// sender. Independent of the engine: it walks the program itself, rank by rank.
 class Reference {
  public:
-  /// `kinds` of devices, as FixedDurations has them.
+  /// Creates a reference for a program on `kinds` kinds of devices, as in FixedDurations.
   Reference(const Program& p, int32_t kinds) : p_(p), kinds_(kinds) {}
   int64_t end(int32_t rank, TaskId t) {
     const auto key = std::pair(rank, t);
@@ -431,7 +434,7 @@ class Reference {
     }
     return ends_[key] = e;
   }
-  /// When all that it meets were there.
+  /// Returns the time when all members or both ends were ready.
   int64_t begin(int32_t rank, TaskId t) {
     int64_t b = ready(rank, t);
     for (const auto& [other, task] : others(rank, t)) {
@@ -453,11 +456,12 @@ class Reference {
     }
     return r;
   }
-  /// How long the compute lane stands still, with nothing under way, because another stage is late.
+  /// Returns the time in which the compute lane is idle, without a transfer, because another stage
+  /// is late.
   int64_t bubble(int32_t rank, int64_t step) {
     const auto& list = tasks(rank);
     int64_t sum = 0;
-    int64_t from = 0;  // the end of the computing task before
+    int64_t from = 0;  // end of the previous compute task
     int64_t last = 0;
     std::vector<TaskId> all;
     for (size_t t = 0; t < list.size(); ++t) {
@@ -479,7 +483,7 @@ class Reference {
 
  private:
   using Tasks = std::vector<std::pair<int32_t, TaskId>>;
-  /// Of what began `at`, after these tasks: the longest bubble behind one of those that ended then.
+  /// Returns the longest bubble behind those of these tasks that ended `at`.
   int64_t bubble_before(int32_t rank, const std::vector<TaskId>& before, int64_t at, int64_t from) {
     int64_t most = 0;
     for (TaskId t : before) {
@@ -495,7 +499,7 @@ class Reference {
     }
     return most;
   }
-  /// How much of [from, to) nothing is under way on the rank.
+  /// Returns the time in [from, to) without any activity on the rank.
   int64_t idle(int32_t rank, int64_t from, int64_t to) {
     std::vector<std::pair<int64_t, int64_t>> busy;
     for (size_t t = 0; t < tasks(rank).size() && from < to; ++t) {
@@ -520,7 +524,7 @@ class Reference {
     }
     return before;
   }
-  /// The tasks of other ranks that it meets: the send of a receive, the members of a collective.
+  /// Returns the matching tasks of other ranks: the send of a receive, the members of a collective.
   const Tasks& others(int32_t rank, TaskId t) {
     const auto [found, fresh] = others_.try_emplace({rank, t});
     Tasks& met = found->second;
@@ -585,7 +589,7 @@ TEST(SimEngine, RandomProgramsMatchTheLongestPath) {
     Reference reference(p, durations.kinds);
     for (bool all : {false, true}) {
       const Replay r = replay(p, durations, {.all_ranks = all});
-      reduced += r.one_per_kind && int32_t(r.ranks.size()) < p.num_ranks();
+      reduced += r.deduplicated && int32_t(r.ranks.size()) < p.num_ranks();
       int64_t last = 0;
       for (size_t i = 0; i < r.ranks.size(); ++i) {
         const size_t n = p.classes[size_t(p.class_of(r.ranks[i]))].tasks.size();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue of events against an ordered set of them.
+// Event queue against an ordered set.
 #include "sim/event_queue.h"
 
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 namespace hocket::sim {
 namespace {
 
-/// Adds and takes at random: more and more events at first, then fewer and fewer. `bits`: of the
-/// longest time that an event is away; with few, many come at the same time.
+/// Adds and takes events at random, first more additions, then more removals. `bits`: maximum bits
+/// of the time until an event; with few bits, many events are simultaneous.
 void expect_as_ordered_set(int bits) {
   EventQueue queue;
   std::set<Event> expected;
@@ -29,7 +29,7 @@ void expect_as_ordered_set(int bits) {
       ASSERT_FALSE(queue.empty());
       const Event event = queue.top();
       ASSERT_EQ(event.ns, expected.begin()->ns) << bits << " bits, event " << k;
-      ASSERT_EQ(event.name(), expected.begin()->name()) << bits << " bits, event " << k;
+      ASSERT_EQ(event.key(), expected.begin()->key()) << bits << " bits, event " << k;
       queue.pop();
       expected.erase(expected.begin());
       now = event.ns;
@@ -38,13 +38,13 @@ void expect_as_ordered_set(int bits) {
   }
 }
 
-TEST(EventQueue, TakesTheEarliestAsAnOrderedSetDoes) {
+TEST(EventQueue, MatchesAnOrderedSet) {
   for (const int bits : {2, 5, 12, 31, 60}) {
     expect_as_ordered_set(bits);
   }
 }
 
-TEST(EventQueue, TimeDoesNotRunBack) {
+TEST(EventQueue, RefusesEventsInThePast) {
   EventQueue queue;
   queue.push({100, 0, 0});
   queue.pop();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plain simulation of a program as fluids, to compare the engine with: every rank is replayed,
-// after every event all speeds are worked out anew over all links, and every task is looked at.
+// Naive fluid simulation of a program, as a reference for the engine. Every rank is replayed, and
+// after every event all speeds are recomputed over all links and every task is checked.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 namespace hocket::sim {
 
-/// Transfers by a network: a fifth of a task's `ns` is latency; what it takes of links is a number
-/// from 0 to 1 per block of the network, by kind.
+/// Durations of transfers on a network. A fifth of a task's `ns` is latency; its share of links is
+/// a number from 0 to 1 per block of the network, by kind.
 class LinkDurations : public FixedDurations {
  public:
   LinkDurations(const Program& p, const cost::Cluster& cluster, uint32_t seed)
@@ -44,7 +44,7 @@ class LinkDurations : public FixedDurations {
     return demand;
   }
   double fixed_share = -1;
-  double uplinks = 1;  ///< what is taken of these, over what is drawn
+  double uplinks = 1;  ///< factor on the shares of uplinks that are drawn
 
  private:
   double draw(size_t number) const {
@@ -70,7 +70,7 @@ class Fluid {
     }
   }
 
-  /// Ends of all tasks, by rank.
+  /// Returns the ends of all tasks, by rank.
   std::vector<std::vector<int64_t>> run() {
     while (true) {
       while (step()) {
@@ -101,7 +101,7 @@ class Fluid {
     bool started = false;
     int64_t end = -1;
   };
-  /// Work, or a transfer: a send, or a collective by its first member.
+  /// Work in progress: a task, or a transfer (a send, or a collective under its first member).
   struct Active {
     int32_t rank;
     size_t task;
@@ -125,7 +125,7 @@ class Fluid {
            std::max<int64_t>(0, static_cast<int64_t>(std::ceil(active.left / active.speed - 1e-3)));
   }
 
-  /// Ends and starts what can now; false if nothing can.
+  /// Ends and starts all tasks that can now; returns false if none can.
   bool step() {
     bool any = false;
     for (size_t i = 0; i < active_.size(); ++i) {
@@ -190,11 +190,11 @@ class Fluid {
   }
 
   void begin(int32_t rank, size_t task, std::vector<std::pair<int32_t, size_t>> members,
-             const std::vector<cost::Passed>& links) {
+             const std::vector<cost::PassedLink>& links) {
     Active active{rank, task, 0, true, true, 1, std::move(members), {}, {}};
     active.demand = &durations_.demand(p_.class_of(rank), TaskId(task), 0);
     active.left = double(active.demand->latency_ns);
-    for (const cost::Passed& passed : links) {
+    for (const cost::PassedLink& passed : links) {
       active.loads[passed.link] += active.demand->share[size_t(passed.block)];
     }
     active_.push_back(std::move(active));
@@ -293,7 +293,7 @@ class Fluid {
     fill(transfers);
   }
 
-  /// Max-min fair speeds, each at most its cap.
+  /// Computes max-min fair speeds, each at most its cap.
   void fill(std::vector<std::pair<Active*, double>> open) {
     std::map<int64_t, double> taken;
     while (!open.empty()) {
@@ -312,7 +312,7 @@ class Fluid {
           level = std::min(level, (1 - taken[link]) / sum);
         }
       }
-      // All that are at their cap, or on a link that is full at this level, are done.
+      // Transfers at their cap, or on a link that is full at this level, are done.
       const auto done = [&](const std::pair<Active*, double>& entry) {
         const auto& [active, cap] = entry;
         const double rate = active->demand->bytes_per_s;

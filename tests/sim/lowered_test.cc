@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Simulation of programs that lowering makes: one rank per class equals all ranks, the program's
-// text predicts the same as the program, every mesh axis shows up where it should.
+// Simulation of lowered programs: one rank per class equals all ranks, the program's text predicts
+// the same as the program, every mesh axis appears in the right part of the breakdown.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -119,15 +119,15 @@ TEST(SimulateLowered, OneRankPerClassEqualsAllRanks) {
         }
       }
     }
-    // The text of the program is the program.
+    // The printed program predicts the same.
     const Program parsed = program::parse_program(program::print(c.program));
     EXPECT_EQ(to_json(parsed, simulate(parsed, costs, o)), to_json(c.program, all));
   }
 }
 
-TEST(SimulateLowered, SeveralStagesPerRankFillTheBubble) {
-  // Two ranks of two stages have the work of two ranks of one, and wait half as long for it, with
-  // transfers that cost next to nothing.
+TEST(SimulateLowered, InterleavedStagesShrinkTheBubble) {
+  // Two ranks of two stages do the work of two ranks of one stage, with half of the bubble, if
+  // transfers cost next to nothing.
   cost::Cluster fast = cluster(1, 2);
   fast.links.intra = {{1e-12, ""}, {1e15, ""}, {1, ""}};
   const CostModel costs(fast, std::nullopt, 1);
@@ -140,7 +140,7 @@ TEST(SimulateLowered, SeveralStagesPerRankFillTheBubble) {
             std::string::npos);
 }
 
-TEST(SimulateLowered, CutClassesTakeTheSameTime) {
+TEST(SimulateLowered, SplittingRankClassesKeepsTheTime) {
   int cut = 0;
   for (const auto& p :
        {plan(2, 4, 2), plan(1, 4, 4), plan(4, 2, 1), plan(2, 4, 2, 4), interleaved(2, 2, 2, 2)}) {
@@ -165,7 +165,7 @@ TEST(SimulateLowered, CutClassesTakeTheSameTime) {
   EXPECT_GT(cut, 20);
 }
 
-TEST(SimulateLowered, PartsOfTheMeshShowUpInTheBreakdown) {
+TEST(SimulateLowered, MeshAxesAppearInTheBreakdown) {
   const CostModel one(cluster(1, 1), std::nullopt, 1);
   const SimReport alone = simulate(lowered(plan(1, 1, 1)).program, one, {});
   EXPECT_EQ(alone.time[0].time.exposed_ns, 0);
@@ -199,7 +199,7 @@ TEST(SimulateLowered, TraceHasOneEventPerTask) {
   EXPECT_LE(peak, std::max(r.memory[0].step_buffers, r.memory[1].step_buffers));
 }
 
-TEST(SimulateLowered, TraceTellsWaitingAndWhatIsMoved) {
+TEST(SimulateLowered, TraceHasWaitingTimesAndMovedParameters) {
   const Case c = lowered(plan(2, 2, 2));
   Replay replay;
   SimOptions o;

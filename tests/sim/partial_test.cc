@@ -11,7 +11,7 @@
 namespace hocket::sim {
 namespace {
 
-/// Factors of kinds, most of them 1.
+/// Returns speedup factors per kind, most of them 1.
 std::vector<double> some_factors(const Program& p, std::mt19937& rng, int one_in) {
   const double choices[] = {2, 1.5, 1e9, 0.5, 3};
   std::vector<double> factors;
@@ -21,7 +21,7 @@ std::vector<double> some_factors(const Program& p, std::mt19937& rng, int one_in
   return factors;
 }
 
-TEST(SimPartial, EveryEndIsThatOfAFullReplay) {
+TEST(SimPartial, MatchesAFullReplay) {
   int64_t looked_at = 0;
   int64_t all = 0;
   for (uint32_t seed = 1; seed <= 100; ++seed) {
@@ -36,8 +36,8 @@ TEST(SimPartial, EveryEndIsThatOfAFullReplay) {
     for (int change = 0; change < 5; ++change) {
       const std::vector<double> factors = some_factors(p, rng, 12);
       std::vector<int64_t> ends;
-      const PartialReplay::Answer answer = partial.faster(factors, &ends);
-      Faster changed(p, d, factors);
+      const PartialReplay::Result answer = partial.faster(factors, &ends);
+      ScaledDurations changed(p, d, factors);
       const Replay whole = replay(p, changed, options);
       ASSERT_EQ(ends, whole.end_of_ns);
       EXPECT_EQ(answer.end_ns, whole.end_ns);
@@ -45,16 +45,16 @@ TEST(SimPartial, EveryEndIsThatOfAFullReplay) {
       looked_at += answer.tasks;
       all += whole.num_tasks;
     }
-    // Nothing of one question is left in the next.
+    // Nothing of one question remains for the next.
     const std::vector<double> none(p.kinds.size(), 1.0);
-    const PartialReplay::Answer same = partial.faster(none);
+    const PartialReplay::Result same = partial.faster(none);
     EXPECT_EQ(same.end_ns, partial.full().end_ns);
     EXPECT_EQ(same.tasks, 0);
   }
   EXPECT_LT(looked_at, all * 2 / 3);
 }
 
-TEST(SimPartial, WhereLinksAreSharedTheWholeIsReplayed) {
+TEST(SimPartial, FallsBackToAFullReplayIfLinksAreShared) {
   Maker m({{"pp", 2}, {"dp", 2}});
   m.work(0, "w", 100);
   m.send(0, +1, 0, 1000, {0});
@@ -72,7 +72,7 @@ TEST(SimPartial, WhereLinksAreSharedTheWholeIsReplayed) {
   EXPECT_EQ(partial.full().end_ns, 100 + 200 + 1600);
   std::vector<double> factors(m.p.kinds.size(), 1.0);
   factors[size_t(m.p.classes[0].tasks[1].kind.value())] = 2;
-  const PartialReplay::Answer answer = partial.faster(factors);
+  const PartialReplay::Result answer = partial.faster(factors);
   EXPECT_EQ(answer.end_ns, 100 + 100 + 800);
   EXPECT_EQ(answer.tasks, partial.full().num_tasks);
 }

@@ -11,8 +11,8 @@
 
 namespace hocket::sim {
 
-/// A random program that cannot deadlock: messages and collectives are drawn in one global order,
-/// and every lane of every class issues its part in that order.
+/// Returns a random program that cannot deadlock: messages and collectives are drawn in one global
+/// order, and every lane of every class issues its part in that order.
 inline Program random_program(uint32_t seed, int scale = 1, int most_dp = 4) {
   std::mt19937 rng(seed);
   const auto below = [&](int n) { return int(rng() % uint32_t(n)); };

@@ -17,7 +17,7 @@ ScheduleReport run_schedule(const char* name, int ranks, int chunks, int n,
                            parse_costs(costs));
 }
 
-TEST(ScheduleSim, StepsOfThePapers) {
+TEST(ScheduleSim, StepTimesMatchThePapers) {
   // With p ranks and F = I = W: (p - 1)(F + B) idle of 1F1B, (p - 1)(F + I - W) of ZB-H1
   // (arXiv 2401.10241, table 2); of ZB-V p - 1 stages of half the layers (arXiv 2405.15362).
   for (int p : {2, 4, 8}) {
@@ -31,7 +31,7 @@ TEST(ScheduleSim, StepsOfThePapers) {
   }
 }
 
-TEST(ScheduleSim, BubblesAndWhatIsAlive) {
+TEST(ScheduleSim, BubblesAndPeakLiveMicroBatches) {
   const ScheduleReport one = run_schedule("1f1b", 4, 1, 8);
   const ScheduleReport split = run_schedule("zb-h1", 4, 1, 8);
   EXPECT_DOUBLE_EQ(one.bubble, 9.0 / 33);
@@ -58,7 +58,7 @@ TEST(ScheduleSim, Costs) {
   }
 }
 
-TEST(ScheduleSim, CellsAndMessagesMayTakeWhatTheyWant) {
+TEST(ScheduleSim, CellsAndMessagesHaveTimesOfTheirOwn) {
   // A long stage sets the pace; a slow link alone adds its way there and back.
   const parallel::Schedule schedule = parallel::one_f_one_b(4, 8);
   const auto step = [&](double longer, double slow) {
@@ -77,7 +77,7 @@ TEST(ScheduleSim, CellsAndMessagesMayTakeWhatTheyWant) {
   EXPECT_GE(step(1, 5), 8 * 5);
 }
 
-TEST(ScheduleSim, ATimelineIsAsLongAsTheStep) {
+TEST(ScheduleSim, TextAndSvgDrawTheTimeline) {
   const std::string text = to_text(run_schedule("1f1b", 2, 1, 2));
   EXPECT_NE(text.find("   0  F0 F1 ......B0--- ...B1---\n"), std::string::npos) << text;
   EXPECT_NE(text.find("bubble   33.3 %"), std::string::npos) << text;

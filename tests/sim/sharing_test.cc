@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transfers that share links, things that slow each other on a device, and hosts that launch:
-// timelines derived by hand, and random programs against a plain fluid simulation.
+// Shared links, slowdown on a device, and hosts that launch: timelines derived by hand, and random
+// programs against a naive fluid simulation.
 #include "sim/sharing.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,8 @@
 namespace hocket::sim {
 namespace {
 
-/// Nodes of so many devices, with so many adapters; leaves of two nodes whose uplink carries half.
+/// Returns a cluster of `nodes` nodes; with `leaves`, leaves of two nodes whose uplink carries
+/// half.
 cost::Cluster cluster_of(int32_t nodes, int32_t per_node, int32_t adapters, bool leaves,
                          bool rails = false) {
   cost::Cluster c;
@@ -33,8 +34,7 @@ cost::Cluster cluster_of(int32_t nodes, int32_t per_node, int32_t adapters, bool
 }
 
 // Ranks 0 and 1 of a node with one adapter send 1000 ns each to ranks 2 and 3 of another one: 200
-// ns of latency, then 800 ns of bytes at half the speed. The second message of rank 0 (500: 100 and
-// 400) has the adapter for itself.
+// ns of latency, then 800 ns of bytes at half the speed.
 TEST(SimSharing, MessagesShareAnAdapter) {
   Maker m({{"pp", 2}, {"dp", 2}});
   m.send(0, +1, 0, 1000);
@@ -43,11 +43,11 @@ TEST(SimSharing, MessagesShareAnAdapter) {
   d.fixed_share = 1;
   Replay r = replay(m.p, d, {});
   EXPECT_TRUE(r.shares_links);
-  EXPECT_TRUE(r.one_per_kind);
+  EXPECT_TRUE(r.deduplicated);
   EXPECT_EQ(r.end_ns, 200 + 1600);
   EXPECT_EQ(replay(m.p, d, {.all_ranks = true}).end_ns, 200 + 1600);
   EXPECT_EQ(replay(m.p, d, {.share_links = false}).end_ns, 1000);
-  // With an adapter each, or where both fit, nothing is shared and the old answer holds.
+  // With an adapter each, or where both fit, nothing is shared and the transfer takes 1000 ns.
   LinkDurations apart(m.p, cluster_of(2, 2, 2, false), 0);
   apart.fixed_share = 1;
   r = replay(m.p, apart, {});
@@ -61,7 +61,7 @@ TEST(SimSharing, MessagesShareAnAdapter) {
 }
 
 // An all-reduce over both nodes (1000: 200 of latency, 800 of bytes), and from 500 on a message out
-// of the first one, whose bytes (800) come from 700 on. By then 500 of the all-reduce are done; the
+// of the first one, whose bytes (800) start at 700. By then 500 of the all-reduce are done; the
 // other 300 take 600 at half the speed, until 1300. 500 of the message are left then, until 1800.
 TEST(SimSharing, RatesChangeWhenATransferStartsAndEnds) {
   Maker m({{"pp", 2}});
@@ -81,28 +81,29 @@ TEST(SimSharing, RatesChangeWhenATransferStartsAndEnds) {
 
 // Compute takes 1.5 times as long while its rank transfers. The all-reduce runs 0..600; by then 400
 // of w's 1000 are done, and the rest runs alone until 1200. Rank 1 computes nothing.
-TEST(SimSharing, KernelsRunSlowerBesideTransfers) {
+TEST(SimSharing, OverlapSlowsKernelsAndTransfers) {
   Maker m({{"pp", 2}});
   m.work(0, "w", 1000);
   m.collective(0, {"pp"}, 600, {}, "all_reduce", {0, 1});
   m.collective(1, {"pp"}, 600, {}, "all_reduce", {0, 1});
   EXPECT_EQ(timeline(m.p, run(m.p, {.compute_beside_transfer = 1.5})),
             "0 compute w 0..1200\n0 intra all_reduce 0..600\n1 intra all_reduce 0..600\n");
-  // The transfer, too: twice as long while rank 0 computes. w ends at 1500 if the transfer lasts so
-  // long: then 750 of it would be done. It is done at 1200; w has done 800 by then.
+  // The transfer is slowed, too: it takes twice as long while rank 0 computes. w would end at 1500
+  // if the transfer lasted until then, which would have done 750. It ends at 1200; w has done 800
+  // by then.
   EXPECT_EQ(timeline(m.p, run(m.p, {.compute_beside_transfer = 1.5, .transfer_beside_compute = 2})),
             "0 compute w 0..1400\n0 intra all_reduce 0..1200\n1 intra all_reduce 0..1200\n");
 }
 
-// Ten tasks of 10 ns take 10 each behind a host that needs 25 for each launch. What the host runs
-// itself (h, 100) is awaited: later launches begin at its end.
+// Ten tasks of 10 ns take 10 each behind a host that needs 25 for each launch. A task that the host
+// runs itself (h, 100) is awaited: later launches begin at its end.
 TEST(SimSharing, SmallTasksAreLaunchBound) {
   Maker m({{"dp", 2}});
   for (int i = 0; i < 10; ++i) {
     m.work(0, "w", 10);
   }
   Replay r = run(m.p, {.launch_ns = 25});
-  EXPECT_TRUE(r.one_per_kind);
+  EXPECT_TRUE(r.deduplicated);
   EXPECT_EQ(r.start_ns[9], 250);
   EXPECT_EQ(r.end_ns, 260);
   EXPECT_EQ(r.time[0].idle_ns, 160);
@@ -111,7 +112,7 @@ TEST(SimSharing, SmallTasksAreLaunchBound) {
     launching += step.launching ? step.end_ns - step.begin_ns : 0;
   }
   EXPECT_EQ(launching, 250);
-  // A kernel of 300 gives the host time to run ahead: what follows is launched when it ends.
+  // A kernel of 300 gives the host time to run ahead: the tasks after it are launched when it ends.
   Maker ahead({{"dp", 1}});
   ahead.work(0, "long", 300);
   for (int i = 0; i < 9; ++i) {
@@ -127,9 +128,9 @@ TEST(SimSharing, SmallTasksAreLaunchBound) {
             "0 compute w 25..35\n0 host h 35..135\n0 compute w 50..60\n0 compute w 75..85\n");
 }
 
-/// Where ranks are threads, lanes of the host are threads beside that of the compute lane: on two
-/// cores both run, on one each has half of it. On a device they take nothing from it.
-TEST(SimSharing, HostsTakeCoresWhereThereAreSome) {
+/// If ranks are threads, lanes of the host are threads beside that of the compute lane: on two
+/// cores both run, on one each has half of it. With a device they take nothing from it.
+TEST(SimSharing, HostLanesShareTheCoresOfThreads) {
   const auto ends = [](int32_t cores, double beside_transfer) {
     Maker m({{"dp", 1}});
     m.work(0, "w", 100);
@@ -144,7 +145,7 @@ TEST(SimSharing, HostsTakeCoresWhereThereAreSome) {
   EXPECT_EQ(ends(0, 2), "0 compute w 0..100\n0 host h 0..60\n");
 }
 
-/// Four kernels for what is called grouped, one for all else.
+/// Durations with four kernels for the op "grouped" and one for others.
 class GroupedLaunches : public FixedDurations {
  public:
   explicit GroupedLaunches(const Program& p) : FixedDurations(p), p_(p) {}
@@ -156,7 +157,7 @@ class GroupedLaunches : public FixedDurations {
   const Program& p_;
 };
 
-TEST(SimSharing, KernelsOfATaskAreLaunchedOneByOne) {
+TEST(SimSharing, EveryKernelOfATaskIsLaunched) {
   Maker m({{"dp", 1}});
   m.work(0, "grouped", 10);
   m.work(0, "w", 10);
@@ -165,8 +166,8 @@ TEST(SimSharing, KernelsOfATaskAreLaunchedOneByOne) {
             "0 compute grouped 100..110\n0 compute w 125..135\n");
 }
 
-// The host awaits what tells sizes (600, launched at 50), and launches nothing beyond meanwhile.
-TEST(SimSharing, TheHostWaitsForSizes) {
+// The host awaits a task that produces sizes (600, launched at 50), and launches nothing meanwhile.
+TEST(SimSharing, HostAwaitsSizeExchanges) {
   Maker m({{"pp", 2}});
   for (int rank = 0; rank < 2; ++rank) {
     m.work(rank, "w", 10);
@@ -179,7 +180,7 @@ TEST(SimSharing, TheHostWaitsForSizes) {
   EXPECT_NE(text.find(one), std::string::npos) << text;
 }
 
-/// The host reads what is called loss.
+/// Durations of a host that reads the result of the op "loss".
 class ReadLosses : public FixedDurations {
  public:
   explicit ReadLosses(const Program& p) : FixedDurations(p), p_(p) {}
@@ -191,8 +192,9 @@ class ReadLosses : public FixedDurations {
   const Program& p_;
 };
 
-// Behind 300 of work the host is far ahead, but for what comes after the loss that it reads.
-TEST(SimSharing, TheHostWaitsForWhatItReads) {
+// During the 300 of work the host runs far ahead, except for the tasks after the loss that it
+// reads.
+TEST(SimSharing, HostAwaitsResultsThatItReads) {
   Maker m({{"dp", 1}});
   m.work(0, "w", 300);
   m.work(0, "loss", 10);
@@ -202,7 +204,7 @@ TEST(SimSharing, TheHostWaitsForWhatItReads) {
   EXPECT_EQ(timeline(m.p, replay(m.p, durations, {.launch_ns = 25})),
             "0 compute w 25..325\n0 compute loss 325..335\n0 compute w 360..370\n"
             "0 compute w 385..395\n");
-  // Where launches take no time, nothing is awaited.
+  // If launches take no time, nothing is awaited.
   EXPECT_EQ(replay(m.p, durations, {}).end_ns, 330);
 }
 
@@ -236,8 +238,8 @@ Case random_case(uint32_t seed, int most_dp = 4) {
   return c;
 }
 
-TEST(SimSharing, RandomProgramsMatchAPlainFluidSimulation) {
-  // Both round every end up to whole nanoseconds, of steps of about a million.
+TEST(SimSharing, RandomProgramsMatchANaiveFluidSimulation) {
+  // Both round every end up to whole nanoseconds, in steps of about a million.
   int shared = 0;
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -248,7 +250,7 @@ TEST(SimSharing, RandomProgramsMatchAPlainFluidSimulation) {
     }
     LinkDurations d(c.program, c.cluster, seed);
     d.kinds = 1 + int32_t(seed % 3);
-    d.uplinks = seed % 2 == 0 ? 1 : 0.4;  // so that some get full, but never before what is below
+    d.uplinks = seed % 2 == 0 ? 1 : 0.4;  // some become full, never before the links below
     const Replay r = replay(c.program, d, c.options);
     shared += r.shares_links;
     const auto ends = Fluid(c.program, d, c.options).run();
@@ -270,14 +272,14 @@ TEST(SimSharing, RandomProgramsMatchAPlainFluidSimulation) {
   EXPECT_GT(shared, 30);
 }
 
-/// Whatever is replayed for others has their times, to the nanosecond.
+/// Expects that a rank replayed for others has their times, to the nanosecond.
 void expect_same_ends(const Program& program, const Replay& few, const Replay& all) {
   EXPECT_EQ(few.end_ns, all.end_ns);
   int32_t stands = 0;
   for (size_t i = 0; i < few.ranks.size(); ++i) {
     const size_t n = program.classes[size_t(program.class_of(few.ranks[i]))].tasks.size();
     const size_t other = size_t(all.base[size_t(few.ranks[i])]);
-    stands += few.stands[i];
+    stands += few.multiplicity[i];
     for (size_t t = 0; t < n; ++t) {
       ASSERT_EQ(few.end_of_ns[size_t(few.base[i]) + t], all.end_of_ns[other + t])
           << "rank " << few.ranks[i] << " task " << t;
@@ -286,8 +288,8 @@ void expect_same_ends(const Program& program, const Replay& few, const Replay& a
   EXPECT_EQ(stands, program.num_ranks());
 }
 
-// Where ranks of a class share links alike, one stands for all of them to the nanosecond.
-TEST(SimSharing, OneRankPerKindIsTheSameAnswer) {
+// If the ranks of a class share links equally, one stands for all of them, to the nanosecond.
+TEST(SimSharing, DeduplicatedReplayMatchesAllRanks) {
   int reduced = 0;
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -303,9 +305,9 @@ TEST(SimSharing, OneRankPerKindIsTheSameAnswer) {
   EXPECT_GT(reduced, 15);
 }
 
-// Ranks of a class come apart where transfers within sets of ranks take another time than those
-// between them, and where only some of them lie below a link that gets full.
-TEST(SimSharing, RanksOfAClassAreOfSeveralKinds) {
+// Ranks of a class differ if transfers within sets of ranks take another time than between them,
+// and if only some of them are below a link that becomes full.
+TEST(SimSharing, DeduplicationSplitsClassesByTheirLinks) {
   int split = 0, shared = 0;
   for (uint32_t seed = 1; seed <= 400; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -317,7 +319,7 @@ TEST(SimSharing, RanksOfAClassAreOfSeveralKinds) {
     const Replay all = replay(c.program, d, c.options);
     c.options.all_ranks = false;
     const Replay few = replay(c.program, d, c.options);
-    const bool apart = few.one_per_kind && few.ranks.size() > c.program.classes.size();
+    const bool apart = few.deduplicated && few.ranks.size() > c.program.classes.size();
     split += apart;
     shared += apart && few.shares_links;
     expect_same_ends(c.program, few, all);
@@ -326,8 +328,8 @@ TEST(SimSharing, RanksOfAClassAreOfSeveralKinds) {
   EXPECT_GT(shared, 10);
 }
 
-// Links that carry all that may come at once change nothing.
-TEST(SimSharing, WideLinksGiveTheAnswerWithoutLinks) {
+// Links with capacity for all concurrent transfers change nothing.
+TEST(SimSharing, LinksThatNeverFillChangeNothing) {
   for (uint32_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Case c = random_case(seed);

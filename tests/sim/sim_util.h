@@ -15,8 +15,8 @@ namespace hocket::sim {
 
 using program::Lane;
 
-/// Durations written into the kinds; transfers of k members on distinct shapes take ns x (1 + shape
-/// slowdown) if `by_shape` lists factors per number of members.
+/// Durations written into the kinds. Transfers across nodes of `per_node` ranks take
+/// `across_factor` times as long; devices of kind k take k + 1 times as long.
 class FixedDurations : public Durations {
  public:
   explicit FixedDurations(const Program& p) : p_(p) {}
@@ -38,14 +38,14 @@ class FixedDurations : public Durations {
     return work_ns(cls, t) * (shape == 1 ? across_factor : 1);
   }
   int32_t per_node = 1 << 30;
-  int32_t kinds = 1;  ///< of devices: that of a rank is its number modulo this, from fast to slow
+  int32_t kinds = 1;  ///< of devices: kind rank % kinds, from fast to slow
   int64_t across_factor = 1;
 
  private:
   const Program& p_;
 };
 
-/// Builds programs task by task.
+/// Builder of programs, task by task.
 struct Maker {
   Program p;
 
@@ -96,7 +96,7 @@ struct Maker {
               const std::string& axis = "pp") {
     return p2p(cls, "recv", Lane::intra_rx, peer, tag, 0, std::move(deps), axis);
   }
-  /// A message along dp by a permutation of its coordinates, and what comes the way back; returns
+  /// Adds a message along dp by a permutation of its coordinates, and the matching receive; returns
   /// the receive.
   TaskId exchange(program::ClassId cls, const std::vector<int32_t>& to, int32_t tag, int64_t ns,
                   std::vector<TaskId> deps = {}) {
@@ -142,7 +142,7 @@ struct Maker {
   }
 };
 
-/// "0 compute fwd 0..10" per task of every replayed rank, in issue order.
+/// Returns "0 compute fwd 0..10" per task of every replayed rank, in issue order.
 inline std::string timeline(const Program& p, const Replay& r) {
   std::string out;
   for (size_t i = 0; i < r.ranks.size(); ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reports: step time, breakdown, memory, MFU, provenance and notes of small programs on small
-// clusters; text, JSON and trace say the same.
+// clusters; text, JSON and trace agree.
 #include "sim/simulator.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ Program two_by_two() {
   return m.p;
 }
 
-TEST(Simulator, UnlikeNodesWorkAtTheirOwnSpeed) {
+TEST(Simulator, HeterogeneousNodesRunAtTheirOwnSpeed) {
   // Stage 1 is node 1, at half the speed and a quarter of the bandwidth: its product takes 20 us,
   // the send between both 10 us + 1 kB at 25 MB/s = 50 us, its all-reduce 2 x 1 us + 1 kB at 250
   // MB/s.
@@ -77,13 +77,13 @@ TEST(Simulator, UnlikeNodesWorkAtTheirOwnSpeed) {
   Replay replay;
   const SimReport r = simulate(p, costs, {}, &replay);
   EXPECT_EQ(r.step_ns, 10000 + 50000 + 20000 + 6000);
-  EXPECT_EQ(r.replayed_ranks, 2);  // ranks of a stage are alike
+  EXPECT_EQ(r.replayed_ranks, 2);  // ranks of a stage are equivalent
   EXPECT_EQ(r.time[0].time.compute_ns, 10000);
   EXPECT_EQ(r.time[1].time.compute_ns, 20000);
   EXPECT_NEAR(r.peak_flops, 0.75e12, 1);
   EXPECT_EQ(r.provenance.analytic, 1);
 
-  // Ranks of one class on unlike nodes are of two kinds, and wait for the slowest.
+  // Ranks of one class on different nodes are in two groups, and wait for the slowest.
   Maker m({{"dp", 4}});
   const TaskId f = m.work(0, "linear", 1);
   m.collective(0, {"dp"}, 1, {f});
@@ -100,14 +100,14 @@ TEST(Simulator, UnlikeNodesWorkAtTheirOwnSpeed) {
   EXPECT_EQ(uneven.time[0].time.compute_ns, 10000);
   EXPECT_EQ(uneven.time[1].time.compute_ns, 20000);
   EXPECT_GT(uneven.step_ns, even.step_ns + 10000);
-  // And as if all nodes were slow, but for their products.
+  // The same as if all nodes were slow, except for their products.
   cost::Cluster slow = cluster.all_of(1);
   slow.device.peak = toy().device.peak;
   const SimReport all_slow = simulate(m.p, CostModel(slow, std::nullopt, 1), {});
   EXPECT_EQ(uneven.step_ns, all_slow.step_ns + 10000);
 }
 
-TEST(Simulator, WhereRanksAreThreadsTheirHostBuffersTakeOfTheirMemory) {
+TEST(Simulator, HostBuffersCountAsMemoryOfThreads) {
   const Program p = two_by_two();
   SimOptions options;
   options.memory = std::vector<program::Memory>(p.classes.size());
@@ -166,7 +166,7 @@ TEST(Simulator, ReportOfTwoStages) {
   ASSERT_EQ(r.time.size(), 2u);
   EXPECT_EQ(r.time[0].stands, 2);
   EXPECT_EQ(r.time[0].time.compute_ns, 10000);
-  // Send and all-reduce have lanes of their own, and go at the same time.
+  // Send and all-reduce have separate lanes, and overlap.
   EXPECT_EQ(r.time[0].time.exposed_ns, 20000);
   EXPECT_EQ(r.time[0].time.bubble_ns, 13000);
   EXPECT_EQ(r.time[0].time.idle_ns, 0);
@@ -202,19 +202,19 @@ TEST(Simulator, ReportOfTwoStages) {
   EXPECT_EQ(json["memory"][1]["planned"], 245 * 4096);
   EXPECT_EQ(json["provenance"]["analytic"], 1.0);
 
-  // Every rank by itself gives the same.
+  // Replaying every rank gives the same.
   SimOptions all = o;
   all.all_ranks = true;
   const SimReport a = simulate(p, costs, all);
   EXPECT_EQ(a.step_ns, r.step_ns);
   EXPECT_EQ(a.replayed_ranks, 4);
   EXPECT_EQ(a.provenance.analytic, 1);
-  // Twice the same, to the byte.
+  // A repeated run gives the same, to the byte.
   EXPECT_EQ(to_json(p, simulate(p, costs, o)), to_json(p, r));
 }
 
-/// A rank that is several cores has their peak together.
-TEST(Simulator, UtilisationIsOfAllCoresOfARank) {
+/// A rank of several cores has their combined peak.
+TEST(Simulator, MfuCountsAllCoresOfARank) {
   Cluster c = toy();
   c.cores_per_node = 8;
   SimOptions o;
@@ -224,7 +224,7 @@ TEST(Simulator, UtilisationIsOfAllCoresOfARank) {
   EXPECT_NEAR(r.mfu, 40e6 / (static_cast<double>(r.step_ns) * 1e-9) / 4 / 4e12, 1e-12);
 }
 
-TEST(Simulator, TraceHasEveryTaskAndItsArrows) {
+TEST(Simulator, TraceHasEveryTaskAndItsFlows) {
   Program p = two_by_two();
   program::Buffer b;
   b.type = {graph::DType::f32, {250}};
@@ -289,7 +289,7 @@ TEST(Simulator, ProvenanceIsWeightedByTime) {
   EXPECT_EQ(to_text(p, r).find("uncalibrated"), std::string::npos);
 }
 
-TEST(Simulator, TooSmallAClusterIsBadInput) {
+TEST(Simulator, RefusesMoreRanksThanTheClusterHas) {
   Maker m({{"pp", 1}, {"dp", 8}});
   m.work(0, "linear", 1);
   try {

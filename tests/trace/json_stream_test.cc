@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the pull parser makes of numbers and of objects that are alike, across the blocks of a file,
-// beside what the C library and a parser of whole documents make of them.
+// The pull parser's results for numbers and for similar objects, across the blocks of a file,
+// against the C library and a parser of whole documents.
 #include "trace/json_stream.h"
 
 #include <fmt/format.h>
@@ -53,7 +53,7 @@ std::string digits(size_t count, std::mt19937_64* rng) {
   return text;
 }
 
-TEST_F(JsonStreamTest, NumbersAreTheNearestDoubles) {
+TEST_F(JsonStreamTest, NumbersParseToTheNearestDouble) {
   std::mt19937_64 rng(5);
   std::vector<std::string> texts = {"0",
                                     "-0",
@@ -77,7 +77,7 @@ TEST_F(JsonStreamTest, NumbersAreTheNearestDoubles) {
       text += "." + digits(1 + rng() % 12, &rng);
     }
     texts.push_back(text);
-    // A double as it is written so that it is read again.
+    // A double in the form that parses to the same value.
     const double some = std::ldexp(static_cast<double>(rng() >> 11), -static_cast<int>(rng() % 70));
     texts.push_back(fmt::format("{}", some));
   }
@@ -102,7 +102,7 @@ TEST_F(JsonStreamTest, NumbersAreTheNearestDoubles) {
   }
 }
 
-TEST_F(JsonStreamTest, WhatIsNoNumberIsConsumed) {
+TEST_F(JsonStreamTest, NonNumbersAreConsumed) {
   JsonStream json(write(R"([1., .5, "7", null, 1x, --3, [4, {"a": 5}], {}, 6])"));
   int numbers = 0, others = 0;
   json.array([&] {
@@ -119,7 +119,7 @@ TEST_F(JsonStreamTest, WhatIsNoNumberIsConsumed) {
   EXPECT_GE(numbers, 2);  // "7" and 6
 }
 
-// Objects of the same keys in changing orders, with spaces and escapes here and there.
+// Objects with the same keys in changing orders, with some spaces and escapes.
 std::string random_objects(int count, std::mt19937_64* rng) {
   const auto space = [&] { return std::string(" \n\t ").substr((*rng)() % 4); };
   std::vector<std::string> keys = {
@@ -141,7 +141,7 @@ std::string random_objects(int count, std::mt19937_64* rng) {
   return text + "]\n";
 }
 
-TEST_F(JsonStreamTest, MembersAreTheSameWithAnOrderThatIsRemembered) {
+TEST_F(JsonStreamTest, MemberCacheDoesNotChangeMembers) {
   std::mt19937_64 rng(7);
   const std::string document = random_objects(8000, &rng);
   ASSERT_GT(document.size(), size_t{1} << 20);
@@ -153,7 +153,7 @@ TEST_F(JsonStreamTest, MembersAreTheSameWithAnOrderThatIsRemembered) {
   for (const bool packed : {false, true}) {
     const std::string path = write(document, packed);
     JsonStream plain(path), remembers(path);
-    MemberOrder order;
+    MemberCache order;
     std::vector<std::pair<std::string, int64_t>> expected, found;
     plain.array([&] {
       plain.object([&](std::string_view key) {
@@ -174,17 +174,17 @@ TEST_F(JsonStreamTest, MembersAreTheSameWithAnOrderThatIsRemembered) {
     members += object.size();
   }
   EXPECT_GT(members, size_t{30000});
-  // Of most members the key is not looked up, here in two readings.
+  // The key of most members is not looked up, here in two passes.
   EXPECT_LT(keys.size(), members);
 }
 
-TEST_F(JsonStreamTest, BrokenObjectsAreRefusedWithAnOrderThatIsRemembered) {
+TEST_F(JsonStreamTest, MemberCacheRefusesBrokenObjects) {
   for (const char* second : {R"({"a": 1, "b" 2})", R"({"a": 1 "b": 2})", R"({"a": 1, b: 2})",
                              R"({"a": 1, })", R"(["a"])", R"({"a": 1, "b": 2)", R"({"a)"}) {
     const std::string text = fmt::format(R"([{{"a": 1, "b": 2}}, {{"a": 1, "b": 2}}, {}])", second);
     const auto error = [&](bool with_order) -> std::string {
       JsonStream json(write(text));
-      MemberOrder order;
+      MemberCache order;
       try {
         json.array([&] {
           if (with_order) {
@@ -204,7 +204,7 @@ TEST_F(JsonStreamTest, BrokenObjectsAreRefusedWithAnOrderThatIsRemembered) {
   }
 }
 
-TEST_F(JsonStreamTest, LongFilesEndWhereTheyAreCut) {
+TEST_F(JsonStreamTest, TruncatedLongFilesAreRefused) {
   std::mt19937_64 rng(3);
   const std::string document = random_objects(8000, &rng);
   std::string packed_path = write(document, true);
@@ -223,7 +223,7 @@ TEST_F(JsonStreamTest, LongFilesEndWhereTheyAreCut) {
       }
     }
   }
-  // Who stops early, as a reader of beginnings, leaves the rest.
+  // A reader that stops early leaves the rest.
   JsonStream json(packed_path);
   json.expect('[', "an array");
   for (int i = 0; i < 3000; ++i) {
@@ -232,17 +232,17 @@ TEST_F(JsonStreamTest, LongFilesEndWhereTheyAreCut) {
   }
 }
 
-/// A file of some kilobytes that unpacks to gigabytes ends at a bound, and not in memory.
-TEST_F(JsonStreamTest, WhatUnpacksToFarMoreIsRefused) {
-  // A string that does not end, and nothing but blanks.
+/// A file of some kilobytes that inflates to gigabytes fails at a bound, before memory runs out.
+TEST_F(JsonStreamTest, DecompressionBombsAreRefused) {
+  // A string that does not end, and blanks only.
   const struct {
     char letter;
     int mebibytes;
     std::string expected;
   } kRows[] = {{'a', 40, "the end of a string of at most 16 MiB"},
-               {' ', 300, "unpacks to more than 256 MiB, 200 times its own size"}};
+               {' ', 300, "inflates to more than 256 MiB, 200 times its own size"}};
   for (const auto& row : kRows) {
-    // Packed files that stand one behind the other are one.
+    // Concatenated gzip members are one file.
     const std::string piece = read_file(write(std::string(size_t{1} << 20, row.letter), true, 6));
     std::string all = read_file(write(row.letter == ' ' ? "[" : "[\"", true));
     for (int i = 0; i < row.mebibytes; ++i) {
@@ -260,8 +260,8 @@ TEST_F(JsonStreamTest, WhatUnpacksToFarMoreIsRefused) {
   }
 }
 
-/// Strings of usual lengths, across blocks.
-TEST_F(JsonStreamTest, LongStringsAreRead) {
+/// Strings of common lengths, across blocks.
+TEST_F(JsonStreamTest, StringsMayCrossBlocks) {
   const std::string text(size_t{15} << 20, 'a');
   for (const bool packed : {false, true}) {
     JsonStream json(write("[\"" + text + "\", 1]", packed));

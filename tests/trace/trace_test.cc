@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traces: what is written reads back the same, what Chrome asks for is there, what is broken is
+// Traces: written traces parse to the same, Chrome's required keys are there, damaged files are
 // refused with the place named.
 #include "trace/trace.h"
 
@@ -120,7 +120,7 @@ Trace random_trace(uint64_t seed, int events) {
   return trace;
 }
 
-// String ids depend on the order of appearance; compare what they stand for.
+// String ids depend on the order of appearance; this compares their strings.
 void expect_same(const Trace& a, const Trace& b) {
   EXPECT_EQ(a.title, b.title);
   EXPECT_EQ(a.source, b.source);
@@ -159,7 +159,7 @@ TEST_F(TraceTest, RoundTripPlainAndGzip) {
       expect_same(trace, read_trace(at(name)));
     }
     EXPECT_EQ(read_file(at("t.json.gz")).substr(0, 2), "\x1f\x8b");
-    // What gzip holds is the plain file.
+    // The gzip stream contains the plain file.
     const gzFile file = gzopen(at("t.json.gz").c_str(), "rb");
     const std::string plain = read_file(at("t.json"));
     std::string text(plain.size() + 10, '\0');
@@ -175,7 +175,7 @@ TEST_F(TraceTest, EmptyTrace) {
   EXPECT_TRUE(json::accept(read_file(at("t.json"))));
 }
 
-TEST_F(TraceTest, WritesWhatChromeAsksFor) {
+TEST_F(TraceTest, WritesTheKeysThatChromeRequires) {
   Trace trace;
   trace.num_ranks = 2;
   TraceEvent send;
@@ -247,7 +247,7 @@ TEST_F(TraceTest, WritesWhatChromeAsksFor) {
   EXPECT_EQ(by_phase["C"][0].at("args").at("bytes"), 1 << 20);
 }
 
-TEST_F(TraceTest, ReadsTracesOfOthers) {
+TEST_F(TraceTest, ReadsTracesOfOtherTools) {
   const std::string path = write("t.json", R"([
     {"name":"forward","cat":"compute","ph":"X","pid":7,"tid":3,"ts":1e3,"dur":0.0015,
      "args":{"step":5,"mb_id":2,"deep":{"a":[1,{"b":null}]}}, "extra":[true,false,"}]"]},
@@ -277,7 +277,7 @@ TEST_F(TraceTest, ReadsTracesOfOthers) {
   EXPECT_EQ(trace.steps, std::vector<int32_t>{5});
 }
 
-TEST_F(TraceTest, TruncationIsAnErrorWhereverItIs) {
+TEST_F(TraceTest, TruncationAnywhereIsAnError) {
   write_trace(random_trace(3, 12), at("whole.json"));
   write_trace(random_trace(3, 12), at("whole.json.gz"));
   for (const char* name : {"whole.json", "whole.json.gz"}) {
@@ -365,7 +365,8 @@ TEST_F(TraceTest, FullDiskLeavesTheOldFile) {
   EXPECT_EQ(read_file(at("t.json.gz")), before);
 }
 
-// Two stages of two replicas: a linear, a transfer between the stages, a sum over the replicas.
+// Two stages of two replicas: a linear, a transfer between the stages, an all-reduce over the
+// replicas.
 program::Program two_by_two() {
   program::Program p;
   p.roles = {{"all", {{{"pp", 2}, {"dp", 2}}}}};
@@ -435,7 +436,7 @@ TEST(TraceBuilder, FillsEventsFromTheProgram) {
   EXPECT_EQ(trace.steps, (std::vector<int32_t>{7, 8}));
   EXPECT_TRUE(trace.waits == (std::vector<TraceWaits>{{{0, 1}, {{2, 0, 1}}}, {{2, 3}, {}}}));
   ASSERT_EQ(trace.events.size(), 20u);
-  // On both ranks of stage 0, in both steps: alive while the first task runs.
+  // On both ranks of stage 0, in both steps: live while the first task runs.
   ASSERT_EQ(trace.memory.size(), 8u);
   EXPECT_EQ(trace.memory[0].t_ns, 100);
   EXPECT_EQ(trace.memory[0].bytes, 1000);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/traceshares.py: on a trace of which the shares are known, and against what the simulator says of its own."""
+"""tools/traceshares.py on a trace with known shares, and on a simulated trace against the simulator's report."""
 import json
 import os
 import subprocess
@@ -34,7 +34,7 @@ class Shares(unittest.TestCase):
         with open(self.path, "w", encoding="utf-8") as f:
             json.dump({"otherData": {"schema": schema, "lanes": LANES}, "traceEvents": events}, f)
 
-    def test_of_a_trace_by_hand(self):
+    def test_shares_of_a_handmade_trace(self):
         # Rank 0 computes 0-4 and 6-8 and the optimizer's 9-10; its links are in use 3-7, twice in part.
         self.write([
             event(0, "compute", 0, 4000, "forward"), event(0, "compute", 6000, 8000, "backward"),
@@ -54,7 +54,7 @@ class Shares(unittest.TestCase):
         self.assertAlmostEqual(found[1]["bubble"], 0.25)
         self.assertAlmostEqual(found["all"]["busy"], 0.65)
 
-    def test_steps_are_taken_one_by_one(self):
+    def test_steps_are_separate(self):
         self.write([event(0, "compute", 0, 1000, "forward", 1), event(0, "intra", 0, 2000, "grad", 1),
                     event(0, "compute", 9000, 10000, "forward", 2), event(0, "intra", 9000, 10000, "grad", 2)])
         zero = traceshares.shares(self.path)[0]
@@ -62,13 +62,13 @@ class Shares(unittest.TestCase):
         self.assertAlmostEqual(zero["busy"], 0.75)
         self.assertAlmostEqual(zero["hidden"], 2 / 3)
 
-    def test_what_is_no_trace_is_refused(self):
+    def test_other_files_are_refused(self):
         self.write([], "other")
         ran = subprocess.run([sys.executable, TOOL, self.path], capture_output=True, text=True, check=False)
         self.assertEqual(ran.returncode, 1)
         self.assertIn("is no trace of hocket", ran.stderr)
 
-    def test_the_simulator_says_the_same_of_its_own(self):
+    def test_agrees_with_the_simulators_report(self):
         words = [HOCKET, "simulate", "configs/quickstart.yaml", "--set", "plan.pp=2", "--set", "plan.dp=2", "--set",
                  "plan.micro_batch=1"]
         subprocess.run([*words, "--trace", self.path], cwd=ROOT, check=True, capture_output=True)

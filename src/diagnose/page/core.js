@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ground of the page's script: elements, numbers with units, ticks, colours by kind, theme, tooltip,
+// Foundation of the page's script: elements, numbers with units, ticks, colours by kind, theme, tooltip,
 // redrawing.
 
 const D = JSON.parse(document.getElementById("data").textContent);
@@ -23,7 +23,7 @@ const g = (tag, attrs, ...kids) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attrs, kids);
 const color = name => getComputedStyle(root).getPropertyValue("--" + name).trim();
 const peakName = (D.num.peak_what || "machine's rate").replace(/^the /, "");
-// What share of the peak a rate is; of one above it, what it is more than: a peak is measured, too.
+// Formats a rate as a fraction of the peak; above it as "more than", since a peak is measured, too.
 const ofPeak = r => r <= 1.005 * D.num.peak_flops ? `${percent(r / D.num.peak_flops)} of the ${peakName}`
   : `more than the ${rate(D.num.peak_flops, "FLOP/s")} of the ${peakName}`;
 const known = x => x != null && Number.isFinite(x);
@@ -35,7 +35,7 @@ function median(values) {
   return n ? (a[(n - 1) >> 1] + a[n >> 1]) / 2 : null;
 }
 
-// Numbers. Units stand behind a narrow space that does not break.
+// Numbers. Units follow a narrow no-break space.
 const NB = "\u202f", MINUS = "\u2212";
 function digits(x, n) {  // n significant digits, grouped, true minus
   if (!known(x)) return "–";
@@ -60,7 +60,7 @@ const bytes = (x, n = 3) => scaled(x, n, BIN, "");
 const count = (x, n = 3) =>
   Math.abs(x) < 1000 ? trim(digits(x, n)) : scaled(x, n, [[1, ""], [1e3, "k"], [1e6, "M"], [1e9, "B"], [1e12, "T"]], "");
 const rate = (x, unit, n = 3) => scaled(x, n, SI, unit);
-// Shares and errors to a tenth of a per cent below ten per cent.
+// Formats shares and errors; to a tenth of a per cent below ten per cent.
 function percent(x, places) {
   if (!known(x)) return "–";
   const v = 100 * Math.abs(x), p = places ?? (v < 9.95 ? 1 : 0);
@@ -126,7 +126,7 @@ function byteTicks(lo, hi, n) {
 }
 
 // Colours: a hue per family of ops, a shade per op, lighter for dX, darker for dW and backward. Stable by
-// name. The data says which op is of which family.
+// name. The data maps ops to families.
 const HUES = {
   "products": [216, 56, 56], "expert products": [266, 46, 58], "attention": [27, 76, 55],
   "loss": [352, 58, 56], "element-wise": [120, 36, 52], "embedding": [184, 56, 40],
@@ -183,7 +183,7 @@ addEventListener("beforeprint", () => {
 addEventListener("afterprint", () => applyTheme());
 root.setAttribute("data-theme", isDark() ? "dark" : "light");
 
-// Calls draw(width) now, when the host's width changes and when the theme does.
+// Calls draw(width) now, and when the host's width or the theme changes.
 function live(host, draw) {
   let width = 0;
   // On paper a chart is drawn for the width of a page or of half a page, and scaled from there.
@@ -214,7 +214,7 @@ function showTip(x, y, title, rows) {
 const hideTip = () => { tip.style.visibility = "hidden"; };
 addEventListener("scroll", hideTip, {passive: true});
 
-// A row of radio buttons that look like one control.
+// A row of radio buttons that looks like one control.
 let segments = 0;
 function seg(label, options, value, change) {
   const name = "seg" + ++segments;
@@ -223,7 +223,7 @@ function seg(label, options, value, change) {
     h("label", {for: name + i}, text)]));
 }
 const ruler = document.createElement("canvas").getContext("2d");
-function textWidth(text, weight = 400) {  // of the charts' 12 pixel type
+function textWidth(text, weight = 400) {  // in the charts' 12 pixel type
   ruler.font = `${weight} 12px ${color("sans")}`;
   return ruler.measureText(text).width;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Load of the experts: layers by experts as a heat map, over training; and the balance over steps.
+// Load of the experts: a heat map of layers by experts over training, and the balance over steps.
 
 // 1 is the mean. Blue below, orange above, on a logarithmic scale from a quarter to four times.
 function loadColor(x) {
@@ -11,7 +11,7 @@ function loadColor(x) {
 }
 
 function expertLoad(host, caption) {
-  const {steps, layers, numbers, experts, v} = D.load;  // numbers: which layers of the model have experts
+  const {steps, layers, numbers, experts, v} = D.load;  // numbers: indices of the MoE layers
   let at = steps.length - 1;
   const extremes = i => {
     let most = 0, least = Infinity, idle = 0, where = [0, 0];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Line charts (SVG) with axes, reference lines, marks and a crosshair, and the scatter chart.
 
-// X axes that a chart can be drawn over.
+// X axes of the charts.
 const AXES = {
   step: {label: "training step", ticks: (a, b, n) => ticks(a, b, n).filter(v => v % 1 === 0), text: v => whole(v), tip: v => "step " + whole(v)},
   time: {label: "training time", ticks: clockTicks, text: clockText, tip: v => seconds(v)},
@@ -44,7 +44,7 @@ function lineChart(host, series, opt) {
     else { const pad = (y1 - y0 || Math.abs(y1) || 1) * .06; if (!opt.zero || y0 < 0) y0 -= pad; y1 += pad; }
 
     const yTicks = (opt.log ? logTicks : opt.byteTicks ? byteTicks : ticks)(y0, y1, Math.max(3, Math.floor(height / 52)));
-    // As many digits as tell the ticks apart.
+    // Enough digits to distinguish the ticks.
     const told = [3, 4, 5, 6].find(n => new Set(yTicks.map(v => digits(v, n))).size === yTicks.length) || 7;
     const yText = v => opt.yText ? opt.yText(v) : trim(digits(v, told));
     const left = Math.ceil(Math.max(...yTicks.map(v => textWidth(yText(v))))) + 12, right = 10, top = 22, bottom = 42;
@@ -87,7 +87,7 @@ function lineChart(host, series, opt) {
         for (const q of p) plot.append(g("circle", {cx: sx(q[0]).toFixed(1), cy: sy(q[1]).toFixed(1), r, fill: s.color, "fill-opacity": s.opacity || 1}));
       }
     });
-    // Labels of marks and of reference lines go where they cover least: curves, lines, other labels.
+    // Labels of marks and reference lines are placed where they cover least of curves, lines and labels.
     const boxes = (opt.refs || []).map(r => [left, sy(r.y) - 1, left + W, sy(r.y) + 1, 3]);
     const spots = pts.flatMap((p, i) => p.map(q => [sx(q[0]), sy(q[1]), series[i].hide ? .25 : 1]));
     for (const m of opt.marks || []) if (known(sx(m.x[over]))) boxes.push([sx(m.x[over]) - 7, sy(m.y) - 7, sx(m.x[over]) + 7, sy(m.y) + 7, 9]);
@@ -116,7 +116,7 @@ function lineChart(host, series, opt) {
       place(r.label, w => [0, 1, 2, 3, 4, 5, 6, 7, 8].flatMap(k => { const x = left + W - 2 - w - k * (W - w) / 8; return [[x, y - 6], [x, y + 15]]; }));
     }
 
-    // Crosshair: the nearest x of the densest series; every series tells its nearest point.
+    // Crosshair: the nearest x of the densest series; every series shows its nearest point.
     const lead = pts.reduce((a, b) => b.length > a.length ? b : a, []);
     const hair = g("line", {y1: top, y2: top + H, stroke: "var(--muted)", "stroke-width": 1, visibility: "hidden"});
     const dots = g("g", {});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory plan: step buffers as rectangles, time across, offset upwards; beside it what is there all
-// the time, on the same scale.
+// The memory plan: step buffers as rectangles, time across, offset upwards; beside them the persistent
+// memory, on the same scale.
 
 const MEMORY = {"kept for backward": "#4c86d8", "forward only": "#9cc0ee", "backward only": "#e3a063", "parameter gradient": "#c9607a",
   "optimizer": "#8a7a70", "workspace": "#a9b3bf", "parameters": "#3d9a70", "optimizer state": "#86c5a4",
@@ -18,7 +18,7 @@ function memoryPlan(host, caption) {
   host.append(keys, frame);
   let peakAt = 0;
   function describe() {
-    // Bytes in use over time, from begins and ends; the fullest moment.
+    // Bytes in use over time, from begins and ends, and their peak.
     const edges = plan.blocks.flatMap(b => [[b[2], b[5]], [b[3], -b[5]]]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
     let now = 0, most = 0;
     for (const [t, d] of edges) { now += d; if (now > most) { most = now; peakAt = t; } }
@@ -26,9 +26,9 @@ function memoryPlan(host, caption) {
     const then = new Map();
     for (const b of plan.blocks) if (b[2] <= peakAt && peakAt < b[3]) then.set(b[1], (then.get(b[1]) || 0) + b[5]);
     const [kind, size] = [...then].sort((a, b) => b[1] - a[1])[0] || ["", 0];
-    caption.textContent = `Step buffers of ${plan.name} take ${bytes(plan.step)}, of which ${percent(most / plan.step)} is in use at the fullest moment` +
+    caption.textContent = `Step buffers of ${plan.name} take ${bytes(plan.step)}, of which ${percent(most / plan.step)} is in use at the peak` +
       (plan.in_tasks ? "" : ` (${seconds(peakAt)} into the step)`) + (size ? `, most of it ${kind} (${bytes(size)})` : "") +
-      (kept ? `; what is there all the time takes another ${bytes(kept)}` : "") + `: ${bytes(plan.planned)} planned per rank` +
+      (kept ? `; persistent memory takes another ${bytes(kept)}` : "") + `: ${bytes(plan.planned)} planned per rank` +
       (plan.measured > 0 ? `, ${bytes(plan.measured)} measured (${signed(plan.measured / plan.planned - 1)} against the plan).` : ".") +
       (plan.dropped ? ` ${whole(plan.dropped)} small blocks are not drawn.` : "");
     canvas.setAttribute("aria-label", caption.textContent);
@@ -87,7 +87,7 @@ function memoryPlan(host, caption) {
     c.fillText(plan.in_tasks ? "tasks of the step" : "time in the step", left + W, height - 6);
     c.textAlign = "left";
     c.fillText("step buffers", 0, 6);
-    // What is there all the time, same scale.
+    // Persistent memory, on the same scale.
     spots = [];
     let y = top + H;
     for (const [name, size] of plan.persistent) {
@@ -98,7 +98,7 @@ function memoryPlan(host, caption) {
       if (bh > 18 && !narrow) { c.fillStyle = inkOn(memoryColor(name)); c.textAlign = "center"; c.fillText(bytes(size), x + side / 2, y - bh / 2); }
       y -= bh;
     }
-    if (kept) { c.fillStyle = color("muted"); c.textAlign = "right"; c.fillText("all the time", w, top + H + 13); }
+    if (kept) { c.fillStyle = color("muted"); c.textAlign = "right"; c.fillText("persistent", w, top + H + 13); }
   }
   const draw = live(frame, render);
   canvas.addEventListener("pointermove", e => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page itself: head, sections in order, what each says when its data is missing.
+// The page itself: head, sections in order, and their text when data is missing.
 
 const N = D.num, T = D.train, E = D.eval;
 const main = document.getElementById("main"), links = document.getElementById("links");
@@ -11,11 +11,11 @@ function section(id, title, link, build) {
   const box = h("section", {id, "aria-labelledby": id + "-h"}, h("h2", {id: id + "-h"}, title));
   main.append(box);
   const missing = build(box);
-  if (typeof missing === "string" && D.simulated) { box.remove(); return; }  // it is of a run
+  if (typeof missing === "string" && D.simulated) { box.remove(); return; }  // only runs have it
   if (typeof missing === "string") { box.append(h("p", {class: "missing"}, missing)); return; }
   links.append(h("a", {href: "#" + id}, link));
 }
-// A figure: heading, one sentence, then what draw(host) puts below.
+// A figure: heading, one sentence, then the drawing of draw(host).
 function figure(host, title, text, draw) {
   const caption = h("figcaption", {}, text || "");
   const body = h("div", {});
@@ -23,7 +23,7 @@ function figure(host, title, text, draw) {
   draw(body, caption);
 }
 
-// ---- what the numbers say
+// ---- derived numbers
 const valid = E.step.map((s, i) => ({step: s, time: E.time[i], bpb: E.bpb[i], loss: E.loss[i]})).filter(e => known(e.bpb));
 const finalBpb = N.final_bpb ?? (valid.length ? last(valid).bpb : null);
 // Nats per token to bits per byte, from the evaluations, which have both.
@@ -63,7 +63,7 @@ function lede() {
     if (l.length > 1) parts.push("The training loss went from ", bold(digits(l[0], 3)), " to ", bold(digits(last(l), 3) + " nats per token"), known(trained) ? ` in ${seconds(trained)}. ` : ". ");
     else if (l.length) parts.push("The training loss of the only step is ", bold(digits(l[0], 3) + " nats per token"), ". ");
   }
-  if (D.simulated) parts.push("A step takes ", bold(seconds(stepPredicted)), " by the simulator's account.", N.provenance ? ` Durations: ${N.provenance}.` : "");
+  if (D.simulated) parts.push("A step takes ", bold(seconds(stepPredicted)), " according to the simulator.", N.provenance ? ` Durations: ${N.provenance}.` : "");
   if (known(stepError)) {
     const before = N.predicted_step_s != null ? " before the first one" : "", off = Math.abs(stepError);
     parts.push("A step takes ", bold(seconds(stepMeasured)), ...(off < 5e-4 ? [`, as predicted${before}.`] : off <= .1 ? [`, predicted${before} within `, bold(percent(off)), "."]
@@ -136,7 +136,7 @@ section("learning", "Learning", "Learning", box => {
 });
 
 // ---- sample
-section("sample", "What it writes", "Sample", box => {
+section("sample", "Generated text", "Sample", box => {
   if (!D.samples.length) return "No sample was generated.";
   const words = "alignas alignof auto bool break case catch char class concept const consteval constexpr continue decltype default delete do double else enum explicit extern false final float for friend goto if inline int long mutable namespace new noexcept nullptr operator override private protected public requires return short signed sizeof static struct switch template this throw true try typedef typename union unsigned using virtual void volatile while".split(" ").join("|");
   const lexer = new RegExp(`(//[^\\n]*|/\\*[\\s\\S]*?(?:\\*/|$))|("(?:\\\\.|[^"\\\\\\n])*"?|'(?:\\\\.|[^'\\\\\\n]){1,4}')|(^[ \\t]*#[ \\t]*\\w+)|\\b(${words})\\b`, "gm");
@@ -203,7 +203,7 @@ section("health", "Optimizer and throughput", "Optimizer", box => {
     [T.grad, "Gradient norm", () => { const a = T.grad.filter(known), m = median(a), b = Math.max(...a); return `Median ${digits(m, 3)}, largest ${digits(b, 3)}${b > 10 * m ? ": spikes are steps worth looking at" : "; no spike above ten times the median"}.`; }, {yLabel: "global L2 norm before clipping", log: true}, "--accent"],
     [T.tps && T.tps.map(v => known(v) ? v * N.world : null), "Throughput", a => { const v = a.filter((x, i) => known(x) && T.step[i] >= N.settled), m = median(v); return m == null ? "" : `Median ${whole(m)} tokens/s, between ${whole(Math.min(...v))} and ${whole(Math.max(...v))} after step ${whole(N.settled)}.`; }, {yLabel: "tokens/s", zero: true, yText: v => tidy(count(v))}, "--accent"],
     [D.load && D.load.steps.length > 2 ? null : T.bal, "Busiest expert", () => `The busiest expert of any layer gets ${digits(last(T.bal.filter(known)), 3)} times the mean at the end; 1 is perfect balance.`, {yLabel: "max / mean load", zero: false}, "--accent"],
-    [T.peak && T.peak.map(v => known(v) ? v * 2 ** 30 : null), "Memory", a => { const v = a.filter(known); return Math.max(...v) - Math.min(...v) < .02 * Math.max(...v) ? `Constant at ${bytes(Math.max(...v))}: all that the fullest rank holds.` : `From ${bytes(v[0])} to ${bytes(last(v))}.`; }, {yLabel: "peak memory", zero: true, byteTicks: true, yText: v => v ? tidy(bytes(v, 3)) : "0"}, "--accent"],
+    [T.peak && T.peak.map(v => known(v) ? v * 2 ** 30 : null), "Memory", a => { const v = a.filter(known); return Math.max(...v) - Math.min(...v) < .02 * Math.max(...v) ? `Constant at ${bytes(Math.max(...v))}: the memory of the fullest rank.` : `From ${bytes(v[0])} to ${bytes(last(v))}.`; }, {yLabel: "peak memory", zero: true, byteTicks: true, yText: v => v ? tidy(bytes(v, 3)) : "0"}, "--accent"],
   ].filter(c => has(c[0]));
   if (!charts.length) return "No optimizer metrics were recorded.";
   const two = h("div", {class: "two"});

@@ -26,11 +26,11 @@ function timeByKind(host) {
   let text = `${first[0][0].toUpperCase() + first[0].slice(1)} take${first[0].endsWith("s") ? "" : "s"} ${percent(first[1] / base)} of a step`;
   if (order[1]) text += `, ${order[1][0]} ${percent(order[1][1] / base)}`;
   if (gemmRate > 0 && known(D.num.peak_flops)) text += `; matrix products run at ${rate(gemmRate, "FLOP/s")}, ${ofPeak(gemmRate)}`;
-  if (known(idle)) text += idle / base < .005 ? "; the compute lane is never idle" : `; the compute lane stands idle ${percent(idle / base)} of the time`;
+  if (known(idle)) text += idle / base < .005 ? "; the compute lane is never idle" : `; the compute lane is idle ${percent(idle / base)} of the time`;
   const ranks = D.num.world > 1 ? `, mean of ${D.num.world} ranks` : "";
   host.append(h("p", {class: "cap"}, text + "."));
 
-  // Tasks of one family stand together, in the order of the legend.
+  // Tasks of one family are adjacent, in the order of the legend.
   const stackRows = order.flatMap(([f]) => compute.filter(r => familyOf(r.kind) === f));
   const stack = h("div", {class: "stack", role: "img", "aria-label": "Share of every kind of task in a step"}, stackRows.map(r => {
     const part = h("i", {style: {background: r.color, flex: `${1000 * r.time / base} 0 0`}});
@@ -69,14 +69,14 @@ function timeByKind(host) {
         withPrediction ? [h("td", {class: "wide"}, seconds(all.predicted)), h("td", {}, signed(all.predicted / total - 1))] : null)))),
     h("p", {class: "missing"}, (D.simulated ? `The simulated step${ranks}. ` : `Mean of ${whole(D.num.kinds_steps)} traced step${D.num.kinds_steps === 1 ? "" : "s"}${ranks}. `) +
       (withPrediction ? "The upright tick in a bar is the prediction. " : "") +
-      (rows.some(r => r.comm) ? `Communication runs beside computation${D.simulated ? "" : ", and its time includes waiting for others"}, so the shares may add up to more than 100${NB}%.` : "") +
-      (withWaiting ? " Waiting is what a task stands in its lane before its transfer begins: for the other members of its group, for a message to be sent." : "")));
+      (rows.some(r => r.comm) ? `Communication overlaps with computation${D.simulated ? "" : ", and its time includes waiting for others"}, so the shares may add up to more than 100${NB}%.` : "") +
+      (withWaiting ? " Waiting is the time of a task in its lane before its transfer begins: until all members of its group are ready, or its message is sent." : "")));
 }
 
 function predictionByKind(host) {
   const rows = kindRows().filter(r => r.time > 0 && r.predicted > 0);
   if (!rows.length) return false;
-  // Communication includes waiting for others, which is no fault of its own.
+  // Communication includes waiting for others, which is not its own error.
   const own = rows.some(r => !r.comm) ? rows.filter(r => !r.comm) : rows;
   const total = sum(rows.map(r => r.time)), most = own.reduce((a, b) => Math.abs(b.predicted - b.time) > Math.abs(a.predicted - a.time) ? b : a);
   const diff = most.predicted - most.time;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The timeline of one step on a canvas: a row per rank and lane, measured and predicted, with zoom,
-// pan, hover and colours by kind, phase, layer or micro-batch; of a pipeline also a row per rank of
-// its passes, in the colours of `hocket simulate schedule --svg`.
+// The timeline of one step on a canvas: a row per rank and lane, measured and predicted, with zoom, pan,
+// hover and colours by kind, phase, layer or micro-batch. For a pipeline also a row per rank of its passes,
+// in the colours of `hocket simulate schedule --svg`.
 
 function decodeTimeline(t) {  // tracks hold gap, duration, type, micro-batch for every event
   for (const track of t.tracks) {
@@ -22,7 +22,7 @@ function decodeTimeline(t) {  // tracks hold gap, duration, type, micro-batch fo
 const PASSES = {F: ["forward (F)", "#9ecae1"], B: ["backward (B)", "#74c476"], I: ["backward, inputs (I)", "#a1d99b"], W: ["backward, weights (W)", "#fdd0a2"],
   gradients: ["gradients", PHASES.grad], optimizer: ["optimizer", PHASES.optimizer]};
 
-// Passes and tasks are two drawings in one place; passes come first where not all tasks are there.
+// Passes and tasks are two drawings in one place; passes come first if some tasks are missing.
 function timeline(host, caption) {
   const views = {tasks: D.timelines};
   const passes = D.timelines.map(t => t.passes).filter(Boolean);
@@ -35,7 +35,7 @@ function timeline(host, caption) {
     if (!drawn[view].box.firstChild) drawTimeline(drawn[view].box, drawn[view].caption, views[view].map(decodeTimeline), view === "passes");
   };
   const body = h("div", {}), first = views.passes && D.timelines.some(t => t.cut || t.shown < t.ranks) ? "passes" : "tasks";
-  if (views.passes) host.append(h("div", {class: "tools"}, seg("What is drawn", [["passes", "Passes"], ["tasks", "Tasks"]], first, show)));
+  if (views.passes) host.append(h("div", {class: "tools"}, seg("Drawing", [["passes", "Passes"], ["tasks", "Tasks"]], first, show)));
   host.append(body);
   show(first);
 }
@@ -53,11 +53,11 @@ function drawTimeline(host, caption, sets, passes) {
   const step = measured ? `Step ${main.step}` : "A simulated step";
   const range = a => { const [lo, hi] = [percent(Math.min(...a)), percent(Math.max(...a))]; return lo === hi ? lo : `${lo} to ${hi}`; };
   let text = passes ? `${step} of ${seconds(main.end / 1e9)} as passes: 1F3 is micro-batch 3 forward through stage 1. In the gaps a rank waits for others, ${range(busy.map(b => 1 - b))} of the step` : `${step}: ${whole(tasks)} tasks in ${seconds(main.end / 1e9)}`;
-  if (passes) text += ", beside what its passes wait for inside";
+  if (passes) text += ", apart from waits inside its passes";
   else if (lanes.length === 1) text += `, compute lane busy ${percent(busy[0])} of it`;
   else if (lanes.length && percent(Math.min(...busy)) === percent(Math.max(...busy))) text += `, compute lanes busy ${percent(busy[0])} of it`;
   else if (lanes.length) text += `, compute lanes busy ${percent(Math.min(...busy))} to ${percent(Math.max(...busy))} of it`;
-  text += both ? `; below each measured ${passes ? "row" : "lane"} (M) stands the simulator's (P), which ends ${Math.abs(predicted.end / measured.end - 1) < 5e-4 ? "at the same time" : percent(Math.abs(predicted.end / measured.end - 1)) + (predicted.end < measured.end ? " earlier" : " later")}.` : ".";
+  text += both ? `; below each measured ${passes ? "row" : "lane"} (M) is the simulator's (P), which ends ${Math.abs(predicted.end / measured.end - 1) < 5e-4 ? "at the same time" : percent(Math.abs(predicted.end / measured.end - 1)) + (predicted.end < measured.end ? " earlier" : " later")}.` : ".";
   if (main.shown < main.ranks) text += ` Shown: ${main.shown} of ${main.ranks} ranks${passes ? "" : "; the trace has all"}.`;
   if (main.cut) text += " The end of the step is cut off here; the trace has it.";
   caption.textContent = text;
@@ -79,10 +79,10 @@ function drawTimeline(host, caption, sets, passes) {
     h("span", {class: "ctl"}, "colour by "), seg("Colour by", passes ? [["kind", "pass"], ["layer", "stage"], ["mb", "micro-batch"]] : [["kind", "kind"], ["phase", "phase"], ["layer", "layer"], ["mb", "micro-batch"]], by, v => { by = v; showKeys(); draw(); }),
     h("span", {class: "ctl push"}, h("button", {class: "icon", "aria-label": "Zoom in", onclick: () => zoom(.5)}, "+"), " ",
       h("button", {class: "icon", "aria-label": "Zoom out", onclick: () => zoom(2)}, "−"), " ", h("button", {onclick: () => set(0, total)}, "Whole step"))),
-    keys, scroller, h("p", {class: "missing hint"}, `Drag to pan; Ctrl + wheel, double click, or + and − to zoom; hover for the ${passes ? "pass" : "task"}. What is too narrow to see is stacked by its share of the time.`));
+    keys, scroller, h("p", {class: "missing hint"}, `Drag to pan; Ctrl + wheel, double click, or + and − to zoom; hover for the ${passes ? "pass" : "task"}. Tasks too narrow to see are stacked by their share of the time.`));
 
   const palette = n => i => i < 0 ? "#8b949e" : hsl((205 + i * 360 * (n > 8 ? 1 / n : .381966)) % 360, 48, 44 + 16 * (i % 2));
-  // Places in the model, in its order: "embedding", "L0", "L1", ..., "head"; of passes "stage 0", ...
+  // Places in the model, in its order: "embedding", "L0", "L1", ..., "head"; for passes "stage 0", ...
   const order = name => name === "embedding" ? -1 : name === "head" ? Infinity : +name.replace(/^\D+/, "");
   const layers = [...new Set(sets.flatMap(t => t.types.map(y => y[3])))].filter(name => name).sort((a, b) => order(a) - order(b)), batches = 1 + Math.max(0, ...sets.flatMap(t => t.tracks.map(k => k.mb.reduce((a, b) => Math.max(a, b), 0))));
   const ofLayer = palette(layers.length), ofBatch = palette(batches);
@@ -167,8 +167,8 @@ function drawTimeline(host, caption, sets, passes) {
       c.fillStyle = color("panel");
       c.fillRect(left, row.y, W, row.height);
       const {track, set: t} = row;
-      // Tasks narrower than two pixels are gathered by pixel column and stacked there by colour, so
-      // that heights show shares of the time.
+      // Tasks narrower than two pixels are collected per pixel column and stacked there by colour, so that
+      // heights show shares of the time.
       let column = -1, parts = new Map();
       const flush = () => {
         let top = row.y + row.height;
@@ -195,7 +195,7 @@ function drawTimeline(host, caption, sets, passes) {
         c.fillStyle = fillColor;
         c.fillRect(a, row.y, size > 4 ? size - .7 : size, row.height);
         if (passes) {
-          // Of a pair that overlaps the second stands below the first.
+          // The second half of an overlapping pair is drawn below the first.
           const kinds = type[1].split(";"), tall = row.height / kinds.length, names = type[0].split(";");
           kinds.forEach((kind, j) => {
             if (j > 0 && by === "kind") { c.fillStyle = PASSES[kind][1]; c.fillRect(a, row.y + j * tall, size > 4 ? size - .7 : size, tall); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flattening of a program's tasks for the event loop.
+// Implements: TablesBuilder (tables_builder.h), the flattening of a program's tasks; build_tables.
 #include "sim/tables.h"
 
 #include <algorithm>
@@ -17,9 +17,9 @@ using program::RankClass;
 using program::Task;
 
 Tables TablesBuilder::build() {
-  // Classes become flat tables of tasks. Who meets whom in collectives, and who sends to whom, says
-  // which ranks are alike; one of each kind is replayed. Then the members and links of these get
-  // their places, and durations are left to be asked for.
+  // Classes become flat tables of tasks. The members of collectives and the peers of messages
+  // determine which ranks are equivalent; one rank per equivalence class is replayed. Then the
+  // members and links of these ranks are laid out. Durations of transfers are filled in on demand.
   t_.program = &p_;
   if (p_.classes.empty()) fail("sim", "the program has no rank class");
   if (const std::string wrong = p_.bad_placement(); !wrong.empty()) {
@@ -35,12 +35,12 @@ Tables TablesBuilder::build() {
   }
   check_collectives();
   used_groups_ = groups_by_class();
-  find_meetings(world);
-  find_sendings();
-  add_places();
+  find_communicators(world);
+  find_peer_pairs();
+  add_flows();
   choose_ranks(world);
-  place_groups();
-  place_links();
+  lay_out_groups();
+  lay_out_links();
   for (ClassTable& table : t_.classes) {
     const size_t transfers = table.collectives.size() + table.p2p.size();
     table.transfer_ns.assign(transfers * t_.num_shapes, -1);
@@ -52,13 +52,13 @@ Tables TablesBuilder::build() {
 }
 
 void TablesBuilder::flatten(ClassId cls) {
-  // Two passes over the class, as for any adjacency list in one array. The first counts: how many
-  // tasks wait for each task, and for how many each one waits (its dependencies, and its
-  // predecessor in the lane, which is an edge like any other). The counts become the bounds
-  // [succ_begin, succ_end) of every task's successors; the second pass fills them in, moving
-  // succ_end along. Then every task gets what its kind needs (classify).
+  // Builds an adjacency list in one array, in two passes over the class. The first counts
+  // successors and predecessors of each task; its predecessors are its dependencies and the
+  // previous task of its lane. The counts become the bounds [succ_begin, succ_end) of the
+  // successors. The second pass fills these in, moving succ_end along. Then classify adds the data
+  // of each task's type.
   const RankClass& rc = p_.classes[cls];
-  const int32_t n = static_cast<int32_t>(rc.tasks.size());
+  const int32_t n = std::ssize(rc.tasks);
   ClassTable table;
   table.tasks.resize(n);
   table.waits.assign(n, 0);
@@ -83,7 +83,7 @@ void TablesBuilder::flatten(ClassId cls) {
       ++out[dep];
       ++table.waits[i];
     }
-    TaskId& previous = last[static_cast<size_t>(queue_of(task))];
+    TaskId& previous = last[queue_of(task)];
     if (previous != kNone) {
       ++out[previous];
       ++table.waits[i];
@@ -107,7 +107,7 @@ void TablesBuilder::flatten(ClassId cls) {
     for (TaskId dep : task.deps) {
       table.succ[table.tasks[dep].succ_end++] = i;
     }
-    TaskId& previous = last[static_cast<size_t>(queue_of(task))];
+    TaskId& previous = last[queue_of(task)];
     if (previous != kNone) {
       table.succ[table.tasks[previous].succ_end++] = i;
     }
@@ -143,14 +143,14 @@ void TablesBuilder::add_launches(ClassId cls, ClassTable& table) {
 }
 
 void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
-  // A task is one of three things to the event loop. A message end: its link is noted, and it
-  // joins the queue of its channel, in which the k-th send of a rank meets the k-th receive of
-  // its peer. A collective: it gets its ordinal in its channel (group and lane), by which members
-  // meet. Everything else is work whose duration is known now.
+  // The event loop knows three sorts of task. An end of a message: its link is noted, and it joins
+  // the queue of its channel, in which the k-th send of a rank matches the k-th receive of its
+  // peer. A collective: it gets its ordinal in its channel (group and lane), by which members
+  // match. Anything else is work, whose duration is known now.
   const Task& task = p_.classes[cls].tasks[i];
   const program::Kind& kind = p_.kind(task);
   TaskRecord& record = table.tasks[i];
-  record.lane = static_cast<uint8_t>(task.lane);
+  record.lane = task.lane;
   if (program::is_communication(kind) && !program::is_collective(kind)) {
     const bool send = comm::op(kind.communication).role == comm::Role::send;
     const std::vector<graph::Axis>& axes = p_.mesh_of(cls).axes;
@@ -161,14 +161,14 @@ void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
     const Link link{p_.classes[cls].role, ways_.number(p_.classes[cls].role, task.way())};
     const Link back{link.role, ways_.back(link.way)};
     if (back.way == kNone) {
-      fail("sim", "by the table of {} several ranks have one peer; expected one each",
+      fail("sim", "{} gives several ranks the same peer; expected a different one for each",
            program::task_name(p_, cls, i));
     }
     record.type = send ? TaskType::send : TaskType::recv;
-    record.aux = static_cast<int32_t>(table.p2p.size());
+    record.aux = std::ssize(table.p2p);
     P2pRecord p2p;
     p2p.send = send;
-    p2p.link = links_.emplace(link, static_cast<int32_t>(links_.size())).first->second;
+    p2p.link = links_.emplace(link, links_.size()).first->second;
     if (!send) {
       p2p.slot = table.num_recvs++;
     }
@@ -181,28 +181,29 @@ void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
     p2p.channel = channel->second;
     Channel& messages = t_.messages[p2p.channel];
     std::vector<MessageEnd>& queue = (send ? messages.sends : messages.receives)[cls];
-    p2p.ordinal = static_cast<int32_t>(queue.size());
+    p2p.ordinal = std::ssize(queue);
     queue.push_back({i, p2p.slot});
     table.p2p.push_back(p2p);
   } else if (program::is_collective(kind)) {
     if (task.group < 0 || task.group >= p_.groups.size()) {
       fail("sim", "{} names group {}; expected 0 to {}", program::task_name(p_, cls, i), task.group,
-           static_cast<int64_t>(p_.groups.size()) - 1);
+           std::ssize(p_.groups) - 1);
     }
     record.type = TaskType::collective;
-    record.aux = static_cast<int32_t>(table.collectives.size());
+    record.aux = std::ssize(table.collectives);
     const std::pair key{task.group, task.lane};
-    const auto [it, fresh] = channels_.emplace(key, static_cast<int32_t>(channels_.size()));
+    const auto [it, fresh] = channels_.emplace(key, channels_.size());
     if (fresh) {
       t_.channel_group.push_back(task.group);
       t_.channel_length.push_back(0);
       t_.channel_tasks.emplace_back(p_.classes.size());
     }
     std::vector<TaskId>& order = t_.channel_tasks[it->second][cls];
-    table.collectives.push_back({it->second, static_cast<int32_t>(order.size())});
+    table.collectives.push_back({.channel = it->second});
+    table.collectives.back().ordinal = std::ssize(order);
     order.push_back(i);
     int32_t& length = t_.channel_length[it->second];
-    length = std::max(length, static_cast<int32_t>(order.size()));
+    length = std::max<int32_t>(length, std::ssize(order));
   } else {
     record.ns = durations_.work_ns(cls, i);
     HOCKET_CHECK(record.ns >= 0, "{} takes {} ns", program::task_name(p_, cls, i), record.ns);
@@ -211,7 +212,7 @@ void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
 
 int32_t TablesBuilder::peer(int32_t rank, const Link& link) const {
   const int32_t first = first_rank_[link.role];
-  return first + ways_.peers(link.way)[static_cast<size_t>(rank - first)];
+  return first + ways_.peers(link.way)[rank - first];
 }
 
 void TablesBuilder::check_collectives() const {
@@ -233,7 +234,7 @@ void TablesBuilder::expect_same(const std::vector<std::vector<TaskId>>& per_clas
     const auto& our_kind = p_.kind(p_.classes[other].tasks[ours[k]]);
     if (&their_kind == &our_kind || program::may_meet(their_kind, our_kind)) continue;
     fail_run("sim",
-             "members of one group meet in different collectives; got {} in class {} and {} in "
+             "members of one group execute different collectives; got {} in class {} and {} in "
              "class {}; expected the same operation on the same types",
              program::task_name(p_, first, theirs[k]), p_.classes[first].name,
              program::task_name(p_, other, ours[k]), p_.classes[other].name);
@@ -243,7 +244,8 @@ void TablesBuilder::expect_same(const std::vector<std::vector<TaskId>>& per_clas
 std::vector<int32_t> TablesBuilder::members(GroupId group, int32_t rank) const {
   std::vector<int32_t> ranks = p_.members(p_.groups[group], rank);
   if (!std::binary_search(ranks.begin(), ranks.end(), rank)) {
-    fail("sim", "rank {} executes a collective of group {}, of which it is no member", rank, group);
+    fail("sim", "rank {} executes a collective of group {}, but is not a member of it", rank,
+         group);
   }
   return ranks;
 }
