@@ -21,7 +21,7 @@ namespace hocket::checkpoint {
 
 namespace {
 
-/// Of the contents that are compared, every `of`-th from `number` on.
+/// Share of the comparing work: of all compared items, every `of`-th, starting with item `number`.
 struct Turn {
   int64_t number = 0, of = 1;
 };
@@ -31,7 +31,7 @@ bool holds_tensors(const std::string& name) {
          name == kOptimizerPartFile;
 }
 
-/// The step that a safetensors file of a checkpoint says it is of.
+/// Throws unless the metadata of a tensor file names the step of run.json.
 void check_step_of(const std::string& folder, const std::string& name, int64_t step) {
   const SafetensorsFile file(join_path(folder, name));
   const auto said = file.metadata().find(kStepKey);
@@ -41,7 +41,8 @@ void check_step_of(const std::string& folder, const std::string& name, int64_t s
   }
 }
 
-/// Files as wholes and in parts, those of this host, take turns with those of other processes.
+/// Compares checksums of whole files and of the parts that this host stores. Items are dealt
+/// round-robin to the processes that see the same files.
 void compare_contents(const std::string& folder, const RunRecord& record, int32_t host,
                       Verify verify, Turn turn) {
   int64_t count = 0;
@@ -68,7 +69,7 @@ void compare_contents(const std::string& folder, const RunRecord& record, int32_
   }
 }
 
-/// Whose folder it is; 0 where there is one host.
+/// Returns the index of the host that owns the folder; 0 where all ranks share one file system.
 int32_t host_of(const std::string& folder, const RunRecord& record) {
   if (record.hosts.empty()) return 0;
   const std::string path = join_path(folder, kHostFile);
@@ -76,7 +77,8 @@ int32_t host_of(const std::string& folder, const RunRecord& record) {
   return read_host(path, record);
 }
 
-/// Reads and compares, cheapest first, and returns what run.json says. Error: the first defect.
+/// Verifies a folder, cheapest checks first, and returns its run.json. Throws Error at the first
+/// defect.
 RunRecord verified_record(const std::string& folder, Verify verify, Turn turn) {
   const std::string run = join_path(folder, kRunFile);
   if (!file_exists(run)) fail(folder, "no {}", kRunFile);
@@ -88,7 +90,8 @@ RunRecord verified_record(const std::string& folder, Verify verify, Turn turn) {
       fail(folder, "{} has {} bytes of {}", name, size, file.bytes);
     }
   }
-  // A checkpoint may be copied to any other name.
+  // The folder may have been copied to any other name, so only names of the form step-N are
+  // compared.
   const int64_t named = step_of(file_name(folder));
   if (named >= 0 && named != record.state.step) {
     fail(folder, "{} is of step {}; the folder is named after step {}", kRunFile, record.state.step,
@@ -110,8 +113,7 @@ RunRecord verified_record(const std::string& folder, Verify verify, Turn turn) {
   return record;
 }
 
-/// What one process finds: the checksum of the record, or why the folder is no intact checkpoint,
-/// without the folder's name.
+/// Result of one process: the checksum of the record, or the defect without the folder's name.
 struct Finding {
   std::string hash, defect;
 };
@@ -124,8 +126,9 @@ Finding examine(const std::string& folder, Verify verify, Turn turn) {
   }
 }
 
-/// Why a folder is no intact checkpoint for all processes, without the folder's name; empty if it
-/// is one. Who sees the same run.json sees the same folder and compares a share of it.
+/// Returns the first defect that any process finds, without the folder's name; empty if the
+/// checkpoint is intact for all. Processes that see the same run.json (by file identity) see the
+/// same folder, so they divide the comparing.
 std::string defect(const std::string& folder, Verify verify, comm::Processes& processes) {
   if (processes.size() == 1) return examine(folder, verify, {}).defect;
   const std::string run = join_path(folder, kRunFile);
@@ -140,7 +143,7 @@ std::string defect(const std::string& folder, Verify verify, comm::Processes& pr
   } else {
     finding = examine(folder, verify, turn);
   }
-  // A line for the checksum, and the defect behind it.
+  // One message per process: the checksum on the first line, the defect after it.
   const std::vector<std::string> told = processes.all_gather(
       finding.hash + "\n" +
       (finding.defect.empty() ? "" : processes.name() + ": " + finding.defect));
@@ -153,7 +156,7 @@ std::string defect(const std::string& folder, Verify verify, comm::Processes& pr
   return one ? "" : fmt::format("{} is not the same on all hosts", kRunFile);
 }
 
-/// The names of a run's checkpoints that some process sees, by step.
+/// Returns the names of a run's checkpoints that any process sees, sorted by step.
 std::vector<std::string> names_of(const std::string& run_folder, comm::Processes& processes) {
   std::string mine;
   for (const auto& [step, path] : list_checkpoints(run_folder)) {
@@ -174,7 +177,8 @@ std::vector<std::string> names_of(const std::string& run_folder, comm::Processes
   return names;
 }
 
-/// Once per file system, while the other processes wait.
+/// Runs `work` once per file system, while the other processes wait. An error of one process is
+/// thrown in all.
 void by_leaders(const RunFolder& run, const std::function<void()>& work) {
   comm::together(run.processes(), [&] {
     if (run.leads()) {
@@ -248,7 +252,8 @@ void prune_checkpoints(const RunFolder& run, int64_t last, int64_t keep) {
 
 namespace {
 
-// Called before any file is opened, so that a damaged folder gets one clear message.
+// Verifies the folder before any member opens a file, so that a damaged folder gets one clear
+// message.
 const std::string& checked(const std::string& folder, Verify verify) {
   verify_checkpoint(folder, verify);
   return folder;

@@ -20,13 +20,13 @@ namespace hocket::checkpoint {
 
 namespace {
 
-/// The name of a host's file in a whole checkpoint.
+/// Returns the name that a host's partial file gets in the joined checkpoint.
 std::string whole_name(const std::string& name) {
   if (name == kModelPartFile) return kModelFile;
   return name == kOptimizerPartFile ? kOptimizerFile : name;
 }
 
-/// The joining of one checkpoint; go() is its story.
+/// Joins the folders of one checkpoint; see go().
 class Joining {
  public:
   Joining(const std::vector<std::string>& folders, std::string out)
@@ -49,8 +49,8 @@ class Joining {
   std::map<int32_t, std::string> by_host_;
 };
 
-/// Every folder must be an intact part of one checkpoint, and together they must have all of it:
-/// then, and not before, a folder is written under a temporary name, which gets its own last.
+/// Requires every folder to be an intact part of the same checkpoint, and all folders together to
+/// be complete. Only then is the output written, under a temporary name that is renamed last.
 Joined Joining::go() {
   open();
   expect_room();
@@ -122,7 +122,7 @@ void Joining::expect_room() const {
   }
 }
 
-/// Calls `take(part, begin, length)` for the ranges that the ranks of a host wrote of a file.
+/// Calls `take(part, begin, length)` for the byte ranges of a file that the ranks of a host wrote.
 template <class Take>
 void Joining::for_each_range(const FileRecord& file, int32_t host, const Take& take) const {
   for (const Part& part : file.parts) {
@@ -135,7 +135,8 @@ void Joining::for_each_range(const FileRecord& file, int32_t host, const Take& t
   }
 }
 
-/// Error unless the folders have every byte of every file; names the first host that is lacking.
+/// Throws Error unless the folders hold every byte of every file. The error names the first host
+/// whose part is missing.
 void Joining::expect_all() const {
   for (const auto& [name, file] : record_.files) {
     if (file.parts.empty()) continue;
@@ -165,7 +166,7 @@ void Joining::expect_all() const {
   }
 }
 
-/// A file of tensors, each byte from the first host that has it.
+/// Copies a tensor file, each byte from the first host that has it.
 FileRecord Joining::copy_parts(const std::string& name, const std::string& to) const {
   const FileRecord& file = record_.files.at(name);
   FileWriter empty(to, FileWriter::Mode::create);

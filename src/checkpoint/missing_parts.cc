@@ -17,7 +17,7 @@ const FileRecord& file_of(const Checkpoint& from, const char* name) {
   return found == from.record().files.end() ? none : found->second;
 }
 
-/// The first of a range's runs that does not end before `byte`.
+/// Returns the index of the first run of a range that may end after `byte`.
 int64_t first_run(const Range& range, int64_t byte) {
   if (range.times == 1) return 0;
   return std::max<int64_t>(0, (byte - range.begin - range.length) / range.stride);
@@ -72,7 +72,8 @@ void MissingParts::need_optimizer(std::string_view name, const graph::TensorType
   need(name, from_.optimizer_tensor(name, type), 0, first, count);
 }
 
-/// `offset`: the element of `name` at which the stored tensor begins.
+/// Records a byte range as missing unless this host stores it. `offset`: element of `name` at which
+/// the stored tensor begins.
 void MissingParts::need(std::string_view name, const Safetensors::Entry& entry, int64_t offset,
                         int64_t first, int64_t count) {
   const Index& index =
@@ -89,7 +90,7 @@ void MissingParts::need(std::string_view name, const Safetensors::Entry& entry, 
       });
 }
 
-/// The bytes of a stored tensor that this host has.
+/// Returns the byte intervals of a stored tensor that this host has.
 const Intervals& MissingParts::here(const Index& index, const Safetensors::Entry& entry) {
   if (known_ == entry.tensor) return here_;
   known_ = entry.tensor;

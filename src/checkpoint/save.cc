@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Implements: save_checkpoint (checkpoint.h).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <stdio.h>
@@ -39,7 +40,7 @@ const char* torch_name(graph::DType dtype) {
   return "";
 }
 
-/// Puts a finished folder in place of another of the same name, in one step where the system can.
+/// Replaces the folder `to` by the finished folder `from`, atomically where the file system can.
 void replace_folder(const std::string& from, const std::string& to) {
   if (file_exists(to)) {
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
@@ -52,7 +53,7 @@ void replace_folder(const std::string& from, const std::string& to) {
   rename_durable(from, to);
 }
 
-/// The first error is the one to report, also if the disk refuses this too.
+/// Removes a folder and ignores errors: the error that led here is the one to report.
 void remove_quietly(const std::string& folder) {
   try {
     remove_tree(folder);
@@ -60,20 +61,20 @@ void remove_quietly(const std::string& folder) {
   }
 }
 
-/// Elements [first, first + count) of a tensor, which lie in a file from its byte `begin` on.
+/// Elements [first, first + count) of a tensor, stored in a file from byte `begin` on.
 struct Place {
   int64_t first = 0, count = 0, begin = 0;
 };
 
-/// A file of tensors, and where in it the elements of each source lie.
+/// Tensor file, with the file offsets of every source tensor's elements.
 struct TensorFile {
   std::string name;
   FileLayout layout;
   const std::vector<SharedTensor>* sources = nullptr;
-  std::vector<std::vector<Place>> places;  ///< by source, in ascending order of elements
+  std::vector<std::vector<Place>> places;  ///< by source, sorted by element
 };
 
-/// The checkpoint of one step, written by all processes at once; go() is its story.
+/// Saves the checkpoint of one step, in all processes at once; see go().
 class Saving {
  public:
   Saving(const RunFolder& run, const CheckpointContent& content);
@@ -101,10 +102,10 @@ class Saving {
   const RunFolder& run_;
   const CheckpointContent& content_;
   const graph::DType dtype_;
-  const std::string final_;   ///< its name in the end
-  const std::string folder_;  ///< and until then
+  const std::string final_;   ///< path of the finished checkpoint
+  const std::string folder_;  ///< temporary path until then
   std::vector<TensorFile> tensor_files_;
-  FileRecords small_;  ///< files that are no tensors, of who leads
+  FileRecords small_;  ///< files other than tensor files, on leaders only
   bool published_ = false;
 };
 
@@ -120,11 +121,11 @@ Saving::Saving(const RunFolder& run, const CheckpointContent& content)
   }
 }
 
-/// One process per file system makes the folder, with everything that is no tensor and with empty
-/// files for the tensors, of their full length; then every rank writes its parts to their places;
-/// then the leaders write run.json, which lists the parts of all, and everything is synced. Last,
-/// when all have done all this, the folders get their name, that of process 0 after the others: a
-/// run goes on from what has its name on every host. An error of one process is the error of all.
+/// 1. The leader of each file system makes the folder, with all small files and with empty tensor
+/// files of full length. 2. Every rank writes its parts into the tensor files. 3. The leaders write
+/// run.json, which lists the parts of all ranks, and sync everything. 4. The folders are renamed,
+/// that of process 0 last: a run resumes only from a checkpoint that has its final name on every
+/// host. An error in one process is thrown in all.
 std::string Saving::go() {
   try {
     expect_same_files(comm::together(run_.processes(), [&] { return begin(); }));
@@ -137,7 +138,7 @@ std::string Saving::go() {
     if (run_.leads()) {
       remove_quietly(folder_);
       if (published_ && !run_.is_shared()) {
-        remove_quietly(final_);  // of other hosts it may not have its name
+        remove_quietly(final_);  // other hosts may lack the renamed folder
       }
     }
     throw;
@@ -145,7 +146,8 @@ std::string Saving::go() {
   return final_;
 }
 
-/// `stored` are the tensors of the file: elements from `first_of` on of the source `source_of`.
+/// Adds a file with the tensors `stored`. Tensor i holds the elements of source `source_of[i]` from
+/// `first_of[i]` on.
 void Saving::add_file(const std::string& name, const std::vector<SharedTensor>& sources,
                       const std::vector<NamedTensor>& stored, const std::vector<size_t>& source_of,
                       const std::vector<int64_t>& first_of) {
@@ -165,7 +167,7 @@ void Saving::add_file(const std::string& name, const std::vector<SharedTensor>& 
   tensor_files_.push_back(std::move(file));
 }
 
-/// The parameters as the tensors that transformers would save.
+/// Adds the parameters as the tensors that transformers would save.
 void Saving::add_model() {
   std::map<std::string_view, size_t> by_name;
   for (size_t i = 0; i < content_.params.size(); ++i) {
@@ -204,8 +206,8 @@ void Saving::add_optimizer() {
            source_of, std::vector<int64_t>(stored.size(), 0));
 }
 
-/// What who leads does before anybody writes a part. Returns a line for every file that must be the
-/// same on all hosts.
+/// Makes the folder and its small files, on leaders only. Returns a line for every file that must
+/// be the same on all hosts.
 std::string Saving::begin() {
   if (!run_.leads()) return "";
   make_dirs(run_.path());
@@ -251,7 +253,7 @@ void Saving::expect_same_files(const std::vector<std::string>& all) const {
   }
 }
 
-/// Every run of elements of this process to its place. Returns the parts, by file.
+/// Writes this process's elements into the tensor files. Returns the parts by file.
 std::string Saving::write_parts() const {
   PartsByFile parts;
   std::string bytes;
@@ -288,7 +290,7 @@ std::string Saving::write_parts() const {
   return parts_json(parts);
 }
 
-/// The text of run.json: of process 0, which gives it to all; others return nothing.
+/// Returns the text of run.json in process 0, which broadcasts it; empty in others.
 std::string Saving::record(const std::vector<std::string>& all) const {
   if (run_.processes().index() != 0) return "";
   FileRecords files = small_;
