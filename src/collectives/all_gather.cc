@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// all_gather(x...) dim -> y...: the parts of all ranks side by side along `dim`, the list as one
-// transfer. The second half of a ring all_reduce. Of a dim whose `size` they do not divide the
-// first ranks have one more; or each has as much as `slots` says.
+// all_gather(x...) dim -> y...: concatenates the parts of all ranks along `dim`; a list is one
+// transfer. Second half of a ring all-reduce. Where the ranks do not divide the dim's `size`, the
+// first ranks have one more; `slots` states other lengths.
 #include "base/bytes.h"
 #include "collectives/parts.h"
 #include "collectives/pieces.h"
@@ -10,14 +10,14 @@ namespace hocket::comm {
 
 namespace {
 
-/// What a member brings of an operand.
+/// Returns the blocks that a member contributes to an operand.
 MemberBlocks part_of(const Together& all, const TensorType& type, size_t member) {
   return member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), member,
                        lengths_of(*all.attrs, kSlots));
 }
 
-/// Bytes of each operand that a member brings, of which any run is one piece of its memory. Parts
-/// begin where numbers of any type may lie.
+/// Granularity in bytes of a divided transfer. Parts begin at multiples of it, where elements of
+/// any type may begin.
 constexpr int64_t kUnit = 8;
 std::vector<Piece> pieces_of(const Together& all, size_t member) {
   std::vector<int64_t> sizes;

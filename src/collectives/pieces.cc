@@ -10,7 +10,7 @@ namespace hocket::comm {
 
 std::vector<Piece> pieces_between(std::span<const int64_t> sizes, int64_t begin, int64_t end) {
   std::vector<Piece> pieces;
-  int64_t first = 0;  // of the operand, among all
+  int64_t first = 0;  // begin of the operand in the concatenation
   for (size_t operand = 0; operand < sizes.size(); ++operand) {
     const int64_t from = std::max(begin - first, int64_t{0});
     const int64_t to = std::min(end - first, sizes[operand]);

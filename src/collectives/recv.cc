@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// recv() -> y: what the rank that lies `peer` further along the mesh axis `peer_axis` sent with
-// this tag.
+// recv() -> y: receives from the rank at distance `peer` along the mesh axis `peer_axis`, by tag.
 #include "collectives/parts.h"
 
 namespace hocket::comm {

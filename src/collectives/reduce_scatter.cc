@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// reduce_scatter(x...) dim -> y...: summed over the group, every rank gets its block along `dim` of
-// each operand, the list as one transfer. The first half of a ring all_reduce. Of a dim that they
-// do not divide the first ranks get one more; or each gets as much as `blocks` says.
+// reduce_scatter(x...) dim -> y...: reduces over the group and gives every rank its block along
+// `dim` of each operand; a list is one transfer. First half of a ring all-reduce. Where the ranks
+// do not divide the dim, the first ranks get one more; `blocks` states other lengths.
 #include "collectives/parts.h"
 #include "collectives/pieces.h"
 
@@ -14,7 +14,7 @@ MemberBlocks block_of(const Together& all, size_t operand, size_t member) {
                        lengths_of(*all.attrs, kBlocks));
 }
 
-/// Elements of each operand's block that a member gets.
+/// Returns the pieces of a member's block of each operand, in elements.
 std::vector<Piece> pieces_of(const Together& all, size_t member) {
   std::vector<int64_t> sizes;
   for (size_t operand = 0; operand < all.in.size(); ++operand) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// resplit(x) from, to -> y: from blocks along one dim to blocks along another (the all-to-all of
-// sequence parallelism, DeepSpeed-Ulysses, arXiv 2309.14509). Of what every member has, each takes
-// its block along `to`. Of dims that they do not divide the first members have one more; `size`: of
-// the first dim, all together; or as `slots` and `blocks` say, of the first dim and the second.
+// resplit(x) from, to -> y: changes a split along one dim to a split along another (the all-to-all
+// of sequence parallelism, DeepSpeed-Ulysses, arXiv 2309.14509). Each member takes its block along
+// `to` of every member's data. Where members do not divide a dim, the first have one more; `size`
+// is the total of the first dim. `slots` and `blocks` state other lengths of the first and second
+// dim.
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -12,7 +13,7 @@ namespace hocket::comm {
 
 namespace {
 
-/// What a member copies from all.
+/// Returns the copies that a member makes from all members.
 std::vector<Copy> copies_of(const Together& all, size_t me) {
   const TensorType& had = all.in[0];
   const TensorType& gets = all.out[0];

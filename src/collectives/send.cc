@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// send(x): to the rank that lies `peer` further along the mesh axis `peer_axis`.
+// send(x): sends to the rank at distance `peer` along the mesh axis `peer_axis`.
 #include "collectives/parts.h"
 
 namespace hocket::comm {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// size_exchange(counts[E]) -> sizes[n, E], counts[E/n]: every rank learns how many rows each rank
-// has for each expert, and sums the counts of its own experts. What an exchange of rows needs to
-// know first. outer=n as in all_to_all.
+// size_exchange(counts[E]) -> sizes[n, E], counts[E/n]: gathers every rank's row counts per expert,
+// and sums the counts of the rank's own experts. An exchange of rows needs these sizes first.
+// outer=n as in all_to_all.
 #include <algorithm>
 
 #include "collectives/parts.h"

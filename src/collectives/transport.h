@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How collectives are done between processes, and what they take of memory beyond their operands;
-// what the transport's own (plan.collectives: c10d) are to the communication ops.
+// Execution of collectives between processes: the matching collective of c10d (plan.collectives:
+// c10d), and memory beyond the operands.
 #pragma once
 
 #include <cstdint>
@@ -10,32 +10,34 @@
 
 namespace hocket::comm {
 
-/// How collectives are done between processes that a program does not write as messages.
+/// Implementation of collectives between processes, where a program does not spell them as
+/// messages.
 enum class Collectives : uint8_t {
-  own,   ///< by their records: in the order of sums, and so in their bits, as between threads
-  c10d,  ///< by the transport's own, where it has one
+  own,   ///< by their records: reductions are ordered, so results are bitwise equal to local ranks
+  c10d,  ///< by the transport's collectives, where it has a counterpart
 };
 
-/// The collective of the transport that does an op.
+/// Collective of the transport that executes an op.
 enum class ByTransport : uint8_t {
-  none,  ///< there is no counterpart: the op is done by its record
+  none,  ///< no counterpart: the op runs by its record
   all_reduce,
   reduce_scatter,
   all_gather,
-  all_to_all,  ///< of what members read of each other; then the op is done by its record
+  all_to_all,  ///< moves the slices that members read; then the op runs by its record
 };
+/// Returns the transport's counterpart of an op on inputs of these types.
 ByTransport by_transport(const Op& op, const Attrs& attrs, std::span<const TensorType> in);
-/// Among so many members: none where they have unlike parts of what is gathered or scattered.
+/// Returns the counterpart among `members` ranks: none where the ranks' parts of a gathered or
+/// scattered tensor differ in size.
 ByTransport by_transport_among(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                                int64_t members);
 
-/// Parts of a collective's memory begin at multiples of so many bytes.
+/// Alignment in bytes of the parts of a collective's scratch memory.
 inline constexpr int64_t kScratchAlign = 64;
 
-/// Most memory of the transport that a member of a collective has, of so many that are processes:
-/// of c10d's the copies of its operands that are read and written then, of ours, which does what
-/// has no counterpart, messages (exchange_bytes). Of routed rows those that even routing sends. 0:
-/// its types do not fit.
+/// Returns an upper bound of a member's transport memory in a collective: copies of the operands
+/// for c10d's collectives, messages (exchange_bytes) for those executed by their records. Routed
+/// tensors count with even routing. 0 if the types do not fit the op.
 int64_t transport_bytes(Collectives how, const Op& op, const Attrs& attrs,
                         std::span<const TensorType> in, std::span<const TensorType> out,
                         int64_t members);
