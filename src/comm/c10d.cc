@@ -21,13 +21,14 @@ namespace hocket::comm {
 
 namespace {
 
-// What libhocket_torch gives (src/torch/c10d_wire.cc).
+// Entry points of libhocket_torch (src/torch/c10d_wire.cc).
 using Interface = const char* (*)();
 using Open = Wire* (*)(const Place&, std::chrono::milliseconds, bool nccl);
 using CountGpus = int32_t (*)(std::string* why_none);
 
-/// The wire. A rank that dies while all connect to all may leave the others waiting for each other
-/// in turn, longer than any single wait may take: then what opens it is left behind.
+/// Opens the transport with a time limit. A rank that dies during the full-mesh connect can make
+/// the others wait for each other in turn, longer than any single timeout; then the opening thread
+/// is abandoned.
 Wire* opened_within(Open open, const Place& place, std::chrono::milliseconds timeout, bool nccl) {
   const auto longest = timeout + timeout / 2;
   const std::optional<Wire*> wire =
@@ -37,7 +38,7 @@ Wire* opened_within(Open open, const Place& place, std::chrono::milliseconds tim
       "some did not connect within {} s (plan.timeout_s, and half of it)", longest.count() / 1000));
 }
 
-/// Beside the program that runs.
+/// Returns the library's path: beside the running program, or HOCKET_TORCH_LIBRARY.
 std::string library_path() {
   if (const char* given = std::getenv("HOCKET_TORCH_LIBRARY"); given && *given) return given;
   char self[PATH_MAX] = {};
@@ -46,13 +47,14 @@ std::string library_path() {
   return join_path(parent_path(program), "libhocket_torch.so");
 }
 
-/// A function of the library, which is loaded if it is not yet. Null: there is none, `why`.
+/// Returns a function of the library, and loads the library on the first call. Null, with the
+/// reason in `why`, if that fails.
 template <class Function>
 Function find(const char* name, std::string* why) {
-  // OpenMP threads that spin would take the cores of the lanes, and NCCL's groups would end the
-  // process by themselves: both must be said before LibTorch is there. Its warnings of others that
-  // do not come are lists of frames; our error says the same. And a peer that goes is an error, not
-  // a signal.
+  // Must be set before LibTorch is loaded. Spinning OpenMP threads would take cores from the lanes.
+  // NCCL's error handling would terminate the process. c10d's warnings about absent peers are stack
+  // traces, and our error says the same. SIGPIPE is ignored, so that a lost peer is an error and
+  // not a signal.
   ::setenv("OMP_WAIT_POLICY", "passive", 0);
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", 0);
   ::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", 0);

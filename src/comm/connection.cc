@@ -24,30 +24,31 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
+/// Interval of heartbeats.
 constexpr milliseconds kBeat{200};
-/// What a process that fails itself takes at most to say so before others may speak for it.
+/// Time that a failing process has to report its error before others report in its place.
 constexpr milliseconds kGrace{1500};
-/// A process that notes nothing for so long is not there, or stopped.
+/// A process without a heartbeat for this time is dead or stopped.
 constexpr milliseconds kSilence = 6 * kBeat;
 constexpr int32_t kNobody = -1;
-/// Tags of the exchanges outside of steps; programs have those below (ProcessWorld).
+/// Tags of exchanges outside of steps; programs use smaller tags (ProcessWorld).
 constexpr int32_t kSizeTag = 0x7ffffff0;
 constexpr int32_t kTextTag = kSizeTag + 1;
 constexpr int32_t kTeamTag = kTextTag + 1;
-constexpr size_t kBeginsWith = 248;  ///< bytes of a text in its first message
+constexpr size_t kBeginsWith = 248;  ///< bytes of text in the first message
 constexpr const char* kFailure = "failure";
 
 std::string key_of(int32_t rank) { return fmt::format("doing/{}", rank); }
 
 std::string read_key(int32_t rank) { return fmt::format("has read/{}", rank); }
 
-/// The member behind a rank, around the end.
+/// Returns the member after a rank, cyclically.
 int32_t next_of(std::span<const int32_t> members, int32_t rank) {
   const auto at = std::upper_bound(members.begin(), members.end(), rank);
   return at == members.end() ? members.front() : *at;
 }
 
-/// Texts as one, each behind its length.
+/// Concatenates texts, each after its length.
 std::string together(const std::vector<std::string>& texts) {
   std::string all;
   for (const std::string& text : texts) {
@@ -79,7 +80,7 @@ std::string host_name() {
 
 }  // namespace
 
-/// While it lives, the notes say that this rank waits for another one.
+/// Scope in which this rank's heartbeats report that it waits for another rank.
 class Connection::Wait {
  public:
   Wait(Connection& connection, int32_t from) : connection_(connection), from_(from) {
@@ -119,7 +120,7 @@ Connection::~Connection() {
   wire_->abort();
 }
 
-/// Rank 0 may hold the table: it stays until the others have read there why all end.
+/// Rank 0 may host the store: it stays alive until the others have read there why the run ends.
 void Connection::await_readers() {
   const auto deadline = steady_clock::now() + kGrace;
   for (int32_t rank = 1; rank < size(); ++rank) {
@@ -134,7 +135,8 @@ void Connection::await_readers() {
 }
 
 void Connection::leave() {
-  // Nobody watches when the first one goes: that its table, or its connections, end is no failure.
+  // The first barrier ends the monitoring everywhere, so that nobody takes the end of the store or
+  // of connections for a failure.
   meet();
   {
     std::lock_guard lock(mutex_);
@@ -155,9 +157,8 @@ void Connection::unwatch(const void* owner) {
   watched_.erase(owner);
 }
 
-/// A message has a size that both ends know: the first one has the length of the text and as much
-/// of it as there is room for, and what is left comes in a second one. Most texts are short, and a
-/// message takes a round trip of the link.
+/// Sends a text in one or two messages of known sizes: the first has the length and as much text as
+/// fits, the second the rest. Most texts are short, and each message costs a round trip.
 void Connection::send_text(const std::string& text, int32_t to) {
   const int64_t bytes = static_cast<int64_t>(text.size());
   const size_t begins = std::min(text.size(), kBeginsWith);
@@ -187,7 +188,7 @@ std::string Connection::receive_text(int32_t from) {
 std::vector<std::string> Connection::exchange(std::vector<std::string> given) {
   HOCKET_CHECK(std::cmp_equal(given.size(), size()), "{} texts for {} processes", given.size(),
                size());
-  // Each begins with the one behind it, so that not all send to the same one at a time.
+  // Starts with the next rank, so that not all ranks send to the same one at a time.
   for (int32_t i = 1; i < size(); ++i) {
     const int32_t to = (index() + i) % size();
     send_text(given[static_cast<size_t>(to)], to);
@@ -201,7 +202,7 @@ std::vector<std::string> Connection::exchange(std::vector<std::string> given) {
 }
 
 std::vector<std::string> Connection::all_gather(const std::string& mine) {
-  // Rank 0 collects and gives out, all in one text.
+  // Rank 0 gathers the texts and sends all of them back as one.
   if (index() != 0) {
     send_text(mine, 0);
     return apart(receive_text(0));
@@ -259,7 +260,7 @@ Team& Connection::team(std::span<const int32_t> members, int32_t tag) {
     const auto known = teams_.find(ranks);
     if (known != teams_.end()) return *known->second;
   }
-  // All come together by messages first, whose waits end when one of them fails.
+  // The members synchronise by messages first, because those waits end when a member fails.
   for (const int32_t other : ranks) {
     if (other == index()) continue;
     Message here(1);
@@ -271,7 +272,7 @@ Team& Connection::team(std::span<const int32_t> members, int32_t tag) {
     std::byte there{};
     receive(&there, 1, other, tag);
   }
-  // They meet at the table, which may fall silent meanwhile.
+  // The members then meet at the store, which may stop answering meanwhile.
   std::optional<std::unique_ptr<Team>> team;
   try {
     team = within<std::unique_ptr<Team>>(timeout_ + timeout_ / 2,
@@ -286,8 +287,8 @@ Team& Connection::team(std::span<const int32_t> members, int32_t tag) {
   return *(teams_[ranks] = std::move(*team));
 }
 
-/// Who is late does not show. Each notes that it waits for the next member, so that the notes lead
-/// to one that does not wait.
+/// The late member of a collective is not known. Each member reports that it waits for the next, so
+/// that following the chain leads to one that does not wait.
 void Connection::wait(Incoming& collective, std::span<const int32_t> members) {
   const int32_t next = next_of(members, index());
   const Wait wait(*this, next);
@@ -312,7 +313,7 @@ void Connection::try_team() {
   }
 }
 
-// ---- who failed --------------------------------------------------------------------------------
+// ---- detection of failures ---------------------------------------------------------------------
 
 void Connection::watch_all() {
   std::unique_lock lock(mutex_);
@@ -321,8 +322,8 @@ void Connection::watch_all() {
     try {
       watch_table();
     } catch (const std::exception& error) {
-      // The table is gone, and who had it, if that was a rank. Its connections end, too, and with
-      // them what waits for it: this only tells earlier.
+      // The store is gone, and with it the rank that hosted it, if a rank did. Its connections end
+      // too, and with them every wait for it; this only reports it earlier.
       log_debug("the table of notes: {}", error.what());
       lock.lock();
       const bool leaving = leaving_;
@@ -338,7 +339,7 @@ void Connection::watch_all() {
   }
 }
 
-/// The table may be silent for as long as a rank may: then who has it is to blame.
+/// Reads the store, which may stay silent for as long as a rank may; then its host is blamed.
 void Connection::watch_table() {
   if (notes_.silent_for() < kSilence) {
     try {
@@ -352,8 +353,8 @@ void Connection::watch_table() {
   stop(fmt::format("{}\n{}", rank, reason));
 }
 
-/// Notes what this rank does, and looks whether one has failed. Rank 0, which may hold the table,
-/// is read each time: when it is gone, nobody can.
+/// Publishes a heartbeat with this rank's activity, and looks for a failure. The note of rank 0,
+/// which may host the store, is read each time: once it is gone, nobody can read it.
 void Connection::beat() {
   std::string now;
   {
@@ -429,7 +430,7 @@ std::string Connection::fail_for(int32_t rank, const std::string& reason) {
   return failure_;
 }
 
-/// As the rank noted it last; of rank 0 as it was read last, if the table is gone or silent.
+/// Returns the rank's last note; for rank 0 the last one read, if the store is gone or silent.
 Connection::Note Connection::note_of(int32_t rank) {
   std::optional<std::string> text;
   try {
@@ -465,13 +466,13 @@ bool Connection::is_table_silent() {
   } catch (const Notes::Silent&) {
     return true;
   } catch (const std::exception& error) {
-    log_debug("the table of notes: {}", error.what());  // gone
+    log_debug("the table of notes: {}", error.what());  // it is gone, not silent
   }
   return false;
 }
 
-/// Who is to blame that the table is silent, and since when. All ranks come to the same without
-/// hearing from each other.
+/// Returns the host of the silent store, which is blamed, with the reason. All ranks reach the same
+/// verdict without communication.
 std::pair<int32_t, std::string> Connection::silent_holder() {
   const double seconds = std::chrono::duration<double>(notes_.silent_for()).count();
   const std::string why = fmt::format(
@@ -492,7 +493,8 @@ std::pair<int32_t, std::string> Connection::silent_holder() {
   return {rank, fmt::format("rank {}{} {}", rank, doing, why)};
 }
 
-/// The first of the others that notes nothing any more: it is gone, or stopped. kNobody: all do.
+/// Returns the first other member without a heartbeat, which is dead or stopped; kNobody if all
+/// have one.
 int32_t Connection::silent_one(std::span<const int32_t> members) {
   if (members.empty()) return kNobody;
   std::map<int32_t, int64_t> before;
@@ -503,7 +505,7 @@ int32_t Connection::silent_one(std::span<const int32_t> members) {
       try {
         beat = note_of(member).beat;
       } catch (const std::exception&) {
-        return 0;  // it had the table
+        return 0;  // it hosted the store
       }
       if (again && beat == before[member]) return member;
       before[member] = beat;
@@ -516,8 +518,8 @@ int32_t Connection::silent_one(std::span<const int32_t> members) {
 }
 
 void Connection::blame(int32_t from, const Received& received, std::span<const int32_t> members) {
-  // Whoever ends because it failed has said so itself, if it could; others speak for it only after
-  // a while.
+  // A failing rank reports its own error if it can; others report in its place only after a grace
+  // period.
   const bool timed_out = received.end == Received::End::timed_out;
   const auto deadline = steady_clock::now() + (timed_out ? milliseconds(0) : kGrace);
   while (!is_failed() && steady_clock::now() < deadline) {
@@ -538,7 +540,7 @@ void Connection::blame(int32_t from, const Received& received, std::span<const i
     }
     const int32_t silent = silent_one(members);
     if (silent == kNobody && !members.empty() && received.end == Received::End::gone) {
-      // All are there: it is not one of them.
+      // All members are alive, so the collective itself failed.
       reason = fail(fmt::format("rank {}: a collective among {} ranks: {}", index(), members.size(),
                                 said(received.text)));
     } else {
@@ -550,9 +552,9 @@ void Connection::blame(int32_t from, const Received& received, std::span<const i
   throw Error(Error::Kind::kRun, "comm", reason, Error::Cause::stopped);
 }
 
-/// A rank, whom it waits for, whom that one waits for: to one that waits for nobody, or that stands
-/// there already. A rank that waits itself is not to blame, but for one that is stopped, whose note
-/// tells what was: the chain ends with it. Around in a circle, all are.
+/// Follows the wait-for edges from a rank to one that waits for nobody, or to a cycle, in which all
+/// are to blame. A waiting rank is not to blame unless it is stopped: then its note is stale, and
+/// the chain ends with it.
 std::vector<int32_t> Connection::waiting_from(int32_t from) {
   std::vector<int32_t> chain = {from};
   std::set<int32_t> seen = {index(), from};
@@ -570,8 +572,8 @@ std::vector<int32_t> Connection::waiting_from(int32_t from) {
   return chain;
 }
 
-/// Who is to blame that nothing came from a rank, and what it did last. `asks`: a rank that waits
-/// itself is not; else it is this one.
+/// Returns the rank to blame for a missing message of `from`, and its last activity. `asks`: follow
+/// the wait-for chain; otherwise `from` itself is blamed.
 std::pair<int32_t, std::string> Connection::verdict(int32_t from, const Received& received,
                                                     bool asks) {
   std::vector<int32_t> ranks = {from};

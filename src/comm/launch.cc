@@ -11,21 +11,21 @@ namespace hocket::comm {
 
 namespace {
 
-/// The variables by which a launcher tells a process its place.
+/// Environment variables by which a launcher describes a process.
 struct Launcher {
   const char* name;
   const char *rank, *size, *local_rank, *local_size;
 };
 
-// The first whose rank and size are both there counts: a launcher that speaks as torchrun does may
-// itself be started by srun.
+// The first launcher whose rank and size are both set is used: a torchrun-like launcher may itself
+// be started by srun.
 constexpr Launcher kLaunchers[] = {
     {"a launcher (RANK, WORLD_SIZE)", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
 };
-constexpr int32_t kDefaultPort = 29500;  // as torchrun's
+constexpr int32_t kDefaultPort = 29500;  // default of torchrun
 
 int32_t number(const Environment& get, const char* name, int64_t least, int64_t most,
                int32_t otherwise) {
@@ -38,7 +38,7 @@ int32_t number(const Environment& get, const char* name, int64_t least, int64_t 
   return static_cast<int32_t>(value);
 }
 
-/// The first host of Slurm's compressed list: "node[03-05,9],other" is node03.
+/// Returns the first host of Slurm's compressed list: node03 for "node[03-05,9],other".
 std::string first_host(std::string_view list) {
   const size_t bracket = list.find('[');
   const size_t comma = list.find(',');
@@ -48,8 +48,8 @@ std::string first_host(std::string_view list) {
          std::string(inside.substr(0, inside.find_first_of(",-]")));
 }
 
-/// Of Slurm's "4(x2),3", tasks of each node one after the other, those of this one (SLURM_NODEID);
-/// at most `all`. The variable is there.
+/// Returns the tasks of this node (SLURM_NODEID) from Slurm's list of tasks per node, such as
+/// "4(x2),3"; at most `all`. Requires: the variable is set.
 int32_t tasks_of_node(const Environment& get, const char* name, int32_t all) {
   const std::string_view text = get(name);
   const int32_t node = number(get, "SLURM_NODEID", 0, 1 << 20, 0);
@@ -71,8 +71,8 @@ int32_t tasks_of_node(const Environment& get, const char* name, int32_t all) {
   fail("launcher", "{}={} tells of no node {} (SLURM_NODEID)", name, text, node);
 }
 
-/// Ranks of this host. srun says those of all nodes, of the step or else of the job; the one number
-/// for every node only if it was asked for.
+/// Returns the number of ranks on this host. srun lists the tasks of all nodes, for the step or the
+/// job; the single number per node is set only if the user requested it.
 int32_t local_size_of(const Environment& get, const Launcher& launcher, int32_t size) {
   if (std::string_view(launcher.name) == "srun") {
     for (const char* name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
@@ -82,8 +82,8 @@ int32_t local_size_of(const Environment& get, const Launcher& launcher, int32_t 
   return number(get, launcher.local_size, 1, size, size);
 }
 
-/// False for a script of sbatch, or a shell of salloc, which Slurm gives the variables of rank 0 of
-/// all though it runs alone: its step has no number, or a number above all that srun counts to.
+/// Returns false for an sbatch script or a salloc shell, which run alone though Slurm sets the
+/// variables of rank 0: their step has no number, or a number beyond those of srun.
 bool starts_ranks(const Environment& get, const Launcher& launcher) {
   if (std::string_view(launcher.name) != "srun") return true;
   constexpr int64_t kOfNoSrun = 0xfffffff0;
@@ -122,7 +122,7 @@ Place launched(const Environment& get) {
     const char* const table = get("TORCHELASTIC_USE_AGENT_STORE");
     place.has_table = table && std::string_view(table) == "True";
     if (place.address.empty()) {
-      // Ranks of one host need no address.
+      // Ranks on a single host need no address.
       if (place.local_size != place.size) {
         fail("launcher",
              "{} started rank {} of {} on several hosts, and MASTER_ADDR is not set; expected the "

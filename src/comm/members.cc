@@ -41,7 +41,7 @@ Members::Members(const Call& call, const Op& op, int32_t rank, int64_t part, int
                               call.members.begin())) {
   const size_t n = call.members.size();
   HOCKET_CHECK(me_ < n, "rank {} is not in its group", rank);
-  // A member that gives in a transfer has an input, one that takes has none.
+  // The sender of a transfer has an input, a receiver has none.
   copies_.reserve(n);
   for (size_t i = 0; i < n; ++i) {
     copies_.emplace_back(std::max<size_t>(call.in.size(), 1), call.out.size());

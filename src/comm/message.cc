@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of messages. The system clears pages that a process gives back and asks for again, which
-// costs more than what is then copied there: large messages that are gone leave theirs to the next
-// ones of their size. What is left so, and what is in use, is together never more than was once in
-// use: the plan's figure for messages is that of a process, too.
+// Implements: Message (wire.h), with a pool. The system clears pages that a process frees and
+// allocates again, which costs more than the copy of the message. Large messages therefore leave
+// their memory to later ones of the same size. Pooled memory plus memory in use never exceeds the
+// peak in use, so the plan's figure for messages holds for the process.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -14,7 +14,7 @@ namespace hocket::comm {
 
 namespace {
 
-/// Smaller ones cost less than the search.
+/// Minimum pooled size, 64 KiB: smaller messages cost less than the search.
 constexpr int64_t kLarge = 64 << 10;
 
 class Pool {
@@ -77,7 +77,7 @@ class Pool {
 };
 
 Pool& pool() {
-  static Pool& all = *new Pool;  // for as long as anybody may have a message
+  static Pool& all = *new Pool;  // never destroyed, since a message may outlive any static object
   return all;
 }
 

@@ -13,7 +13,7 @@ namespace hocket::comm {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-/// What the thread that asks the table shares with those who wait for it, and may outlive them.
+/// State shared by the querying thread and its callers; it may outlive the callers.
 struct Notes::State {
   struct Question {
     Ask ask;
@@ -27,8 +27,8 @@ struct Notes::State {
   const std::shared_ptr<Table> table;
   mutable std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::shared_ptr<Question>> questions;  ///< the first one is being asked
-  steady_clock::time_point since;                   ///< when it came first
+  std::deque<std::shared_ptr<Question>> questions;  ///< the first one is in progress
+  steady_clock::time_point since;  ///< time at which the first one came to the front
   bool ending = false, ended = false;
 };
 
@@ -45,7 +45,7 @@ Notes::~Notes() {
   state_->changed.wait_until(lock, begin + patience_, [&] { return state_->ended; });
 }
 
-/// Asks one question after the other, in the order in which they came.
+/// Executes the queries one after another, in the order in which they came.
 void Notes::answer(const std::shared_ptr<State>& state) {
   std::unique_lock lock(state->mutex);
   for (;;) {
@@ -76,7 +76,7 @@ std::optional<std::string> Notes::ask(Ask question) {
   }
   state_->questions.push_back(asked);
   state_->changed.notify_all();
-  // Every answer gives the next question as much time again.
+  // Every answer restarts the time limit of the next query.
   while (!asked->answered) {
     if (steady_clock::now() >= state_->since + patience_) throw Silent();
     state_->changed.wait_until(lock, state_->since + patience_);

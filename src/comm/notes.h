@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions to the table of notes, with a limit: who has the table may be stopped, swap, or be cut
-// off, and then never answers.
+// Queries to the shared table with a time limit: the process that hosts the table may be stopped,
+// swapping or cut off, and then never answers.
 #pragma once
 
 #include <chrono>
@@ -14,26 +14,28 @@
 
 namespace hocket::comm {
 
+/// Client of the shared table that never blocks longer than its time limit.
 class Notes {
  public:
-  /// The table has not answered in time. It may answer later: what was asked of it stays asked.
+  /// Thrown when the table has not answered in time. It may answer later, so the query still takes
+  /// effect.
   struct Silent : std::runtime_error {
     Silent() : std::runtime_error("the table of notes does not answer") {}
   };
 
-  /// `patience`: for an answer.
+  /// `patience`: time limit of a query.
   Notes(std::shared_ptr<Table> table, std::chrono::milliseconds patience);
-  /// Leaves a thread behind if the table does not answer.
+  /// Abandons its thread if the table does not answer.
   ~Notes();
   Notes(const Notes&) = delete;
   Notes& operator=(const Notes&) = delete;
 
-  // As those of the table; and Silent, at once if it has not answered an earlier question in time.
+  // As those of Table. Throw Silent, at once if an earlier query has not been answered in time.
   void note(const std::string& key, const std::string& value);
   std::string note_first(const std::string& key, const std::string& value);
   std::optional<std::string> noted(const std::string& key);
 
-  /// For how long a question has had no answer; 0: none waits for one.
+  /// Returns for how long a query has been unanswered; 0: none is pending.
   std::chrono::milliseconds silent_for() const;
 
  private:

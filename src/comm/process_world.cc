@@ -22,17 +22,17 @@ namespace hocket::comm {
 
 namespace {
 
-/// Tags of collectives have this bit, those of messages do not; every second one of a group has the
-/// other bit as well, so that messages of neighbours do not meet.
+/// Tag bits. Collectives have kCollective, messages do not. Every second collective of a group has
+/// kSecond too, so that messages of consecutive ones are not confused.
 constexpr int32_t kCollective = 1 << 30;
 constexpr int32_t kSecond = 1 << 29;
 
-/// What a message of so many bytes takes on the links (Call::traffic).
+/// Returns the bytes that a message puts on the links (Call::traffic).
 int64_t on_links(const Call& call, int64_t bytes) {
   return call.traffic == 1 ? bytes : std::llround(static_cast<double>(bytes) * call.traffic);
 }
 
-/// A message with room for `bytes`, and what goes with them behind it.
+/// Allocates a message with room for `bytes`, plus zeroed padding for Call::traffic.
 Message message_of(const Call& call, int64_t bytes) {
   Message message(on_links(call, bytes));
   std::memset(message.data.get() + bytes, 0, static_cast<size_t>(message.bytes - bytes));
@@ -48,7 +48,7 @@ class ProcessWorld::Rank : public Communicator {
   Rank(Connection& connection, Collectives collectives)
       : connection_(connection), rank_(connection.index()), collectives_(collectives) {}
   void run(const Call& call, const NextCall& next) override;
-  /// Of the transport's collectives, in all lanes.
+  /// Returns the scratch bytes of the transport's collectives in all lanes.
   int64_t scratch_bytes() const;
 
  private:
@@ -64,13 +64,15 @@ class ProcessWorld::Rank : public Communicator {
   Connection& connection_;
   const int32_t rank_;
   const Collectives collectives_;
-  // Of every lane, which alone uses its own.
+  // By lane; only the lane itself uses its entry.
   std::array<ScratchSpace, program::kNumLanes> scratch_;
-  std::array<std::unique_ptr<Exchange>, program::kNumLanes> begun_;  ///< of the lane's next call
+  std::array<std::unique_ptr<Exchange>, program::kNumLanes>
+      begun_;  ///< early parts of the lane's next call
   std::mutex mutex_;
-  std::map<int32_t, std::vector<int32_t>> groups_;  ///< by tag; guarded by mutex_
-  std::map<int32_t, bool> is_second_;               ///< by tag, its next one; guarded by mutex_
-  std::set<comm::Id> told_;                         ///< guarded by mutex_
+  std::map<int32_t, std::vector<int32_t>> groups_;  ///< members by tag; guarded by mutex_
+  std::map<int32_t, bool>
+      is_second_;            ///< by tag, the bit of its next collective; guarded by mutex_
+  std::set<comm::Id> told_;  ///< ops with a printed warning; guarded by mutex_
 };
 
 void ProcessWorld::Rank::run(const Call& call, const NextCall& next) {
@@ -105,7 +107,8 @@ void ProcessWorld::Rank::run(const Call& call, const NextCall& next) {
   }
 }
 
-/// True of what is exchanged here, part by part; false of messages, and of what c10d does.
+/// Returns whether the call runs here by its record; false for messages, and for collectives of
+/// c10d.
 bool ProcessWorld::Rank::is_ours(const Call& call, const Op& op) const {
   if (!is_collective(op)) return false;
   return collectives_ == Collectives::own ||
@@ -127,7 +130,7 @@ int64_t ProcessWorld::Rank::scratch_bytes() const {
   return bytes;
 }
 
-/// Says once of an op that c10d has none.
+/// Warns, once per op, that c10d has no counterpart.
 void ProcessWorld::Rank::tell_ours(const Call& call, const Op& op) {
   std::lock_guard lock(mutex_);
   if (!told_.insert(op.id).second) return;
@@ -135,8 +138,8 @@ void ProcessWorld::Rank::tell_ours(const Call& call, const Op& op) {
               program::types_text(*call.kind));
 }
 
-/// A number for the ranks of a group, the same on all of them. Two groups that share two ranks must
-/// not have the same, as their collectives may come in different lanes.
+/// Returns a tag for the group, equal on all of its ranks. Groups that share two ranks need
+/// distinct tags, since their collectives may be in different lanes.
 int32_t ProcessWorld::Rank::tag_of(const Call& call) {
   const std::vector<int32_t> members(call.members.begin(), call.members.end());
   const std::string_view bytes(reinterpret_cast<const char*>(members.data()),
@@ -152,7 +155,8 @@ int32_t ProcessWorld::Rank::tag_of(const Call& call) {
   return tag;
 }
 
-/// For a collective: all members of a group begin the same ones in the same order.
+/// Returns the tag of the group's next collective: all members begin the same ones in the same
+/// order.
 int32_t ProcessWorld::Rank::next_tag_of(const Call& call) {
   const int32_t tag = tag_of(call);
   std::lock_guard lock(mutex_);
@@ -161,27 +165,26 @@ int32_t ProcessWorld::Rank::next_tag_of(const Call& call) {
   return second ? tag : tag | kSecond;
 }
 
-/// One part of one phase of a collective: what this member sends to each other one, and brings of
-/// it to where it would lie there, before it does its own part of the op.
+/// One part of one phase of a collective: sends to each other member, receives from each, and then
+/// runs this member's part of the op on the received slices.
 class ProcessWorld::Rank::Part {
  public:
   Part(Rank& rank, const Call& call, const Op& op, int32_t tag, int phase, int64_t part,
        int64_t parts);
-  /// Sends what others read. It is copied: the operands may change at once.
+  /// Sends the slices that others read. They are copied, so the operands may change at once.
   void send();
-  /// Begins to receive what is read of others.
+  /// Posts the receives of the slices that are read of others.
   void expect();
-  /// Waits for it, does the part, and waits until all that it sends has gone: a kernel that waits
-  /// for the call takes the core, and what the transport has not sent by then waits for the
-  /// system's next tick, some ms: as long as many a collective takes.
+  /// Waits for the receives, runs the part, and waits until its sends are delivered. The last wait
+  /// matters: a kernel that waits for the call takes the core, and unsent data would wait for the
+  /// next scheduler tick, some ms, as long as many collectives take.
   void run();
 
  private:
-  /// What comes from another member: in memory of which every slice is read where it lies, or is
-  /// given out when it is there.
+  /// Receive from another member. Its slices are read in place, or scattered once they are there.
   struct Arrival {
     std::vector<Slice> slices;
-    Message packed;  ///< null: right where it is read
+    Message packed;  ///< received bytes, slice after slice
     bool given_out = false;
     std::unique_ptr<Incoming> incoming;
   };
@@ -265,21 +268,22 @@ void ProcessWorld::Rank::Part::run() {
   }
 }
 
-/// A collective under way, part by part: what a part of the first phase leaves is sent on while the
-/// next parts come. All members do the same in the same order, so that messages of one tag meet
-/// those that they are for.
+/// Collective in progress, part by part: the result of a first-phase part is sent on while later
+/// parts arrive. All members make the same steps in the same order, so that messages with one tag
+/// are matched correctly.
 class ProcessWorld::Rank::Exchange {
  public:
   Exchange(Rank& rank, const Call& call);
   const Call& call() const { return call_; }
   bool has_begun_all() const { return begun_ == parts_; }
-  /// Parts that are begun and not ended, and how many of them the plan has memory for.
+  /// Returns the number of parts begun and not ended, and the number that the plan has memory for.
   int64_t on_way() const { return std::ssize(first_) + std::ssize(second_); }
   int64_t most_on_way() const { return std::min(parts_, most_parts_on_way(op_)); }
-  /// Begins the next part: sends what others read of it. False if there is none, or enough of them
-  /// are on their way.
+  /// Begins the next part and sends the slices that others read. Returns false if there is none, or
+  /// if the maximum is in flight.
   bool begin();
-  /// Ends the oldest part of either phase, by whose turn it is; false if all have ended.
+  /// Ends the oldest part of one phase, alternating between phases; returns false if all have
+  /// ended.
   bool end();
 
  private:
@@ -290,7 +294,7 @@ class ProcessWorld::Rank::Exchange {
   const Op& op_;
   const int32_t tag_;
   const int64_t parts_;
-  int64_t begun_ = 0, summed_ = 0;  ///< parts whose first phase has begun, and has ended
+  int64_t begun_ = 0, summed_ = 0;  ///< parts whose first phase has begun, and ended
   std::deque<Part> first_, second_;
 };
 
@@ -307,7 +311,8 @@ ProcessWorld::Rank::Exchange::Exchange(Rank& rank, const Call& call)
 
 void ProcessWorld::Rank::Exchange::add(std::deque<Part>& list, int phase, int64_t part) {
   list.emplace_back(rank_, call_, op_, tag_, phase, part, parts_);
-  // Who is asked first sends at once: what says so would else stand behind what is sent here.
+  // Receives are posted before sends: a posted receive lets the peer send at once, and its
+  // notification would otherwise queue behind our data.
   list.back().expect();
   list.back().send();
 }
@@ -335,8 +340,8 @@ bool ProcessWorld::Rank::Exchange::end() {
   return true;
 }
 
-/// Once all parts of this call have begun, those of the next one take the places of parts that have
-/// ended: the links have something to do while the last ones come.
+/// Runs the call. Once all of its parts have begun, parts of the next call take the slots of ended
+/// ones, so that the links stay busy while the last parts arrive.
 void ProcessWorld::Rank::exchange(const Call& call, const NextCall& next) {
   std::unique_ptr<Exchange>& ahead = begun_[place_of(call.lane)];
   const std::unique_ptr<Exchange> now =

@@ -11,7 +11,7 @@ namespace hocket::comm {
 
 namespace {
 
-// What a process tells the others: one of these letters, then what its work gave, or, of an error,
+// Result kind, the first letter of a process's message. After it comes the result, or for an error
 // `where`, a zero byte, and the text.
 constexpr char kDone = 'd';
 constexpr char kInput = 'i';

@@ -11,12 +11,13 @@
 
 namespace hocket::comm {
 
-/// Runs `work` here, waits until every process has run its own, and returns what they gave, by the
-/// number of the process. If it fails in some, all throw the error of the first of them, which
-/// names it ("rank 3", see Processes::name); in a run of one process the error is what it was.
+/// Runs `work` in every process and returns the results by process index. If it fails in some,
+/// every process throws the error of the first of them, prefixed with its name ("rank 3", see
+/// Processes::name). In a run of one process the error is unchanged. Collective.
 std::vector<std::string> together(Processes& processes, const std::function<std::string()>& work);
 
-/// Error, in all processes, unless all say the same: "rank 1 has `what` ..; rank 0 has ..".
+/// Throws Error in all processes unless all pass the same text: "rank 1 has `what` ..; rank 0 has
+/// ..". Collective.
 void expect_same(Processes& processes, std::string_view where, std::string_view what,
                  const std::string& mine);
 

@@ -19,7 +19,7 @@ namespace {
 
 using Wait = std::function<void(Incoming&)>;
 
-/// Of a type that by_transport lets be added up.
+/// Converts a type that by_transport accepts for reductions.
 Number number_of(graph::DType dtype) {
   switch (dtype) {
     case graph::DType::f32:
@@ -40,13 +40,13 @@ Number number_of(graph::DType dtype) {
 
 bool takes_greatest(const Call& call) { return monoid_of(call.kind->attrs) == graph::Monoid::max; }
 
-/// What a part takes of a ScratchSpace.
+/// Returns the size that a part takes of a ScratchSpace.
 int64_t aligned(int64_t bytes) { return round_up(bytes, kScratchAlign); }
 
-/// A tensor that is cut along a dim into a block for each member: runs of all members, one after
-/// the other, of which a block has `outer`.
+/// Tensor that is split along a dim into a block per member. It interleaves the members' runs; a
+/// block has `outer` runs.
 struct Cut {
-  int64_t members = 1, outer = 1, row = 0;  ///< runs of a block, and the bytes of one
+  int64_t members = 1, outer = 1, row = 0;  ///< runs per block, and the bytes of a run
 
   Cut(const TensorType& block, int dim, int64_t members) : members(members) {
     const Blocks blocks = comm::blocks(block, dim);
@@ -54,7 +54,8 @@ struct Cut {
     row = block.bytes_of(blocks.inner);
   }
   int64_t block_bytes() const { return outer * row; }
-  /// Calls `copy` with a member and where its runs lie in the tensor, and in its block.
+  /// Calls `copy` with a member, and the offsets of each of its runs in the tensor and in its
+  /// block.
   template <class Copy>
   void each(Copy copy) const {
     for (int64_t o = 0; o < outer; ++o) {
@@ -65,7 +66,7 @@ struct Cut {
   }
 };
 
-/// Operands of one type, and where each begins in what a member has of them together.
+/// Operands of one type, with their offsets in a flat buffer.
 struct Flat {
   std::vector<size_t> operands;
   std::vector<int64_t> begins;
@@ -74,7 +75,7 @@ struct Flat {
   std::unique_ptr<Incoming> begun;
 };
 
-/// The operands by type, which are summed as one flat piece of memory each.
+/// Groups the operands by type; each group is reduced as one flat buffer.
 std::map<graph::DType, Flat> by_type(std::span<const TensorType> types) {
   std::map<graph::DType, Flat> flats;
   for (size_t i = 0; i < types.size(); ++i) {
@@ -87,7 +88,7 @@ std::map<graph::DType, Flat> by_type(std::span<const TensorType> types) {
   return flats;
 }
 
-/// Calls `copy` with the number of every operand, and its memory in `flat`.
+/// Calls `copy` with every operand's index and its address in the flat buffer.
 template <class Copy>
 void each_operand(const Flat& flat, const Scratch& memory, Copy copy) {
   for (size_t i = 0; i < flat.operands.size(); ++i) {
@@ -97,7 +98,7 @@ void each_operand(const Flat& flat, const Scratch& memory, Copy copy) {
 
 std::byte* bytes_of(void* operand) { return static_cast<std::byte*>(operand); }
 
-/// Bytes of all, of which each is `times` in one part of a ScratchSpace.
+/// Returns the bytes of all buffers, each `times` in one part of a ScratchSpace.
 int64_t aligned_bytes(const std::map<graph::DType, Flat>& flats, int64_t times) {
   int64_t bytes = 0;
   for (const auto& [dtype, flat] : flats) {
@@ -173,7 +174,7 @@ void all_gather(const Call& call, const Op& op, Team& team, ScratchSpace& space,
   }
 }
 
-/// True if the slices are neighbours in one operand.
+/// Returns whether the slices are contiguous in one operand.
 bool in_one_piece(const std::vector<Slice>& slices) {
   for (size_t i = 1; i < slices.size(); ++i) {
     const Slice& before = slices[i - 1];
@@ -185,7 +186,7 @@ bool in_one_piece(const std::vector<Slice>& slices) {
   return !slices.empty();
 }
 
-/// Brings what another member sent, one slice after the other, to where the op looks for it.
+/// Makes slices received from another member available to the op, in place where possible.
 void deliver(Members& members, size_t other, const std::vector<Slice>& slices, std::byte* from) {
   if (in_one_piece(slices)) {
     members.set(other, slices[0], from);
@@ -198,7 +199,8 @@ void deliver(Members& members, size_t other, const std::vector<Slice>& slices, s
   }
 }
 
-/// Every member sends what each other one reads of it, and then does its part by the record.
+/// Exchanges the slices that members read of each other, then runs the member's part by the op's
+/// record.
 void all_to_all(const Call& call, const Op& op, int32_t rank, Team& team, ScratchSpace& space,
                 const Wait& wait) {
   Members members(call, op, rank);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What moves bytes between processes, one rank in each. Everything else (what a collective does,
-// who failed, what a rank waits for) is decided above it.
+// Transport: moves bytes between processes with one rank each. The layers above decide everything
+// else: semantics of collectives, blame for failures, wait-for edges.
 #pragma once
 
 #include <chrono>
@@ -14,126 +14,128 @@
 
 namespace hocket::comm {
 
-/// Gives the memory of a message back to where it came from, whichever library lets it go.
+/// Deleter that returns a message's memory to its allocator, in whichever library that is.
 struct MessageDeleter {
   void (*give_back)(std::byte* data, int64_t bytes) = nullptr;
   int64_t bytes = 0;
   void operator()(std::byte* data) const { give_back(data, bytes); }
 };
 
-/// Bytes on their way. They are not set to zero first. Every step has messages of the same sizes:
-/// memory of large ones is used again (comm/message.cc).
+/// Bytes in flight, uninitialised. Every step has messages of the same sizes, so memory of large
+/// ones is pooled (comm/message.cc).
 struct Message {
   Message() = default;
   explicit Message(int64_t size);
-  /// Memory that is kept, which who keeps it counts.
+  /// Allocates a long-lived message outside of the pool; its owner accounts for it.
   static Message lasting(int64_t size);
   std::unique_ptr<std::byte[], MessageDeleter> data;
   int64_t bytes = 0;
 };
 
-/// Most bytes of messages that this process had at a time: sent and not yet gone, or here and not
-/// yet used up. What is kept for the next ones is never more than is left of these.
+/// Returns the peak bytes of this process's messages: sent and not delivered, or received and not
+/// consumed. Pooled memory never exceeds the difference between this peak and current use.
 int64_t peak_message_bytes();
-/// Gives back what is kept, and counts anew: of messages that no step has.
+/// Frees the pooled memory and resets the peak, after messages that steps do not have.
 void forget_messages();
 
-/// How a receive ended.
+/// Outcome of a wait.
 struct Received {
   enum class End : uint8_t {
-    whole,      ///< the message is there
-    timed_out,  ///< nothing came
-    gone,       ///< the connection to the sender has ended
+    whole,      ///< the message has arrived
+    timed_out,  ///< nothing came within the timeout
+    gone,       ///< the connection to the peer has ended
     stopped,    ///< Wire::abort
   } end = End::whole;
-  std::string text;  ///< what the transport says; for the log
+  std::string text;  ///< message of the transport; for the log
 };
 
-/// A message that is asked for or was begun to be sent, or a collective that was begun. It is
-/// waited for before it goes.
+/// Pending send, receive or collective. Must be waited for before it is destroyed.
 class Incoming {
  public:
   virtual ~Incoming() = default;
-  /// Blocks until it is there; what is sent, until it has gone.
+  /// Blocks until the operation has completed: received, delivered, or reduced.
   virtual Received wait(std::chrono::milliseconds timeout) = 0;
 };
 
-/// What a transport can add up; it rounds as it does.
+/// Element types that a transport can reduce; rounding is the transport's.
 enum class Number : uint8_t { f32, f64, bf16, f16, i32, i64 };
 
-/// Memory of a collective of the transport: kept until that is done with it, whoever stops waiting.
+/// Memory of a transport's collective. It lives until the transport is done with it, even if the
+/// caller stops waiting.
 struct Scratch {
-  std::shared_ptr<Message> memory;  ///< of which this is a part
+  std::shared_ptr<Message> memory;  ///< allocation that contains it
   std::byte* data = nullptr;
   int64_t bytes = 0;
 };
 
-/// Some ranks, and the collectives that the transport has of its own among them: in their own order
-/// of sums. All members begin the same ones in the same order; what is begun is waited for.
+/// Process group with the transport's own collectives, which reduce in their own order. All members
+/// begin the same collectives in the same order, and wait for each.
 class Team {
  public:
   virtual ~Team() = default;
-  /// `data` becomes the sum of what all have there; `max`: the greatest, element by element.
+  /// Reduces in place over all members: sum, or with `max` the elementwise maximum.
   virtual std::unique_ptr<Incoming> all_reduce(Scratch data, Number number, bool max) = 0;
-  /// `in`: a block for each member, in their order; `out`: the sum of those for this one.
+  /// Reduces blocks: `in` has a block for each member, in order; `out` receives this member's.
   virtual std::unique_ptr<Incoming> reduce_scatter(Scratch in, Scratch out, Number number,
                                                    bool max) = 0;
-  /// `out`: what each member has in `in`, in their order.
+  /// Gathers: `out` receives the `in` of each member, in order.
   virtual std::unique_ptr<Incoming> all_gather(Scratch in, Scratch out) = 0;
-  /// `in`: so many bytes for each member, in their order; `out`: so many of each.
+  /// Exchanges: `in` has bytes_to[i] for member i, in order; `out` receives bytes_from[i] of member
+  /// i.
   virtual std::unique_ptr<Incoming> all_to_all(Scratch in, std::span<const int64_t> bytes_to,
                                                Scratch out,
                                                std::span<const int64_t> bytes_from) = 0;
 };
 
-/// A small table that all ranks see. Throws std::exception where the process that has it is gone;
-/// where that is stopped or cut off, a call may never return.
+/// Small key-value table shared by all ranks. Throws std::exception when its host process is gone.
+/// A call may never return when the host is stopped or cut off.
 class Table {
  public:
   virtual ~Table() = default;
-  /// The rank whose process has it; -1: it is the launcher's.
+  /// Returns the rank whose process hosts the table; -1: the launcher.
   virtual int32_t holder() const = 0;
   virtual void note(const std::string& key, const std::string& value) = 0;
-  /// Unless there is a value already. Returns the one that is there then.
+  /// Sets a value if there is none. Returns the effective value.
   virtual std::string note_first(const std::string& key, const std::string& value) = 0;
   virtual std::optional<std::string> noted(const std::string& key) = 0;
 };
 
-/// Used by all lanes of a rank at the same time.
+/// Transport of one rank. May be called concurrently by all lanes.
 class Wire {
  public:
-  /// Waits until all messages are gone, unless it was aborted.
+  /// Waits until all messages are delivered, unless it was aborted.
   virtual ~Wire() = default;
   virtual int32_t rank() const = 0;
   virtual int32_t size() const = 0;
-  /// Returns at once; the message is kept until it is gone. Those to one rank with one tag arrive
-  /// in order. Tags are 0 or more. Throws std::exception where the rank cannot be reached.
+  /// Sends without blocking; the transport owns the message. Messages to one rank with one tag
+  /// arrive in order. Tags are not negative. Throws std::exception when the rank cannot be reached.
   virtual void send(Message message, int32_t to, int32_t tag) = 0;
-  /// The same, and waited for by who sends.
+  /// Sends likewise, and returns a request that the sender waits for.
   virtual std::unique_ptr<Incoming> begin_send(Message message, int32_t to, int32_t tag) = 0;
-  /// Begins to receive `bytes` from a rank, which sends as many. Messages flow once there is room
-  /// for them here: what will be needed soon is best asked for early.
+  /// Posts a receive of `bytes`, which the sender sends exactly. Messages flow once a receive is
+  /// posted, so posting early overlaps the transfer.
   virtual std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from,
                                             int32_t tag) = 0;
-  /// Meets the other members, ranks in ascending order with this one among them, which all call it;
-  /// the team does not outlive the wire. Throws std::exception where one does not come.
+  /// Creates a process group. Requires: all members, ascending ranks that include this one, make
+  /// the call; the group does not outlive the transport. Throws std::exception when a member does
+  /// not come.
   virtual std::unique_ptr<Team> team(std::span<const int32_t> members) = 0;
-  /// Ends every receive and collective that waits, and all later ones at once.
+  /// Ends every pending receive and collective, and all later ones at once.
   virtual void abort() = 0;
-  /// Used by one thread at a time; may outlive the wire.
+  /// Returns the shared table. Not thread-safe; may outlive the transport.
   virtual std::shared_ptr<Table> table() = 0;
 };
 
-/// Which process of a run this one is, as whoever started it says.
+/// Position of this process in its run, as stated by the launcher.
 struct Place {
-  int32_t rank = 0, size = 1;              ///< of the run
-  int32_t local_rank = 0, local_size = 1;  ///< of this host
-  std::string address;                     ///< of the host of rank 0
+  int32_t rank = 0, size = 1;              ///< in the run
+  int32_t local_rank = 0, local_size = 1;  ///< on this host
+  std::string address;                     ///< of rank 0's host
   int32_t port = 0;
-  /// How often the run was started again: notes of the times before do not count.
+  /// Number of restarts of the run: table entries of earlier attempts are ignored.
   int32_t restarts = 0;
-  bool has_table = false;  ///< whoever started it holds the table at `address`, not rank 0
-  std::string launcher;    ///< its name; empty: none
+  bool has_table = false;  ///< the launcher hosts the table at `address`, instead of rank 0
+  std::string launcher;    ///< name of the launcher; empty: none
 
   bool operator==(const Place&) const = default;
 };

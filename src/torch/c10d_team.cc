@@ -37,17 +37,17 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-/// A tensor of a collective: what the host has, and the same on the device that works. One tensor
-/// where that is the host.
+/// Tensor of a collective: on the host, and on the device that executes it. One tensor where that
+/// is the host.
 struct Staged {
   at::Tensor host, there;
 };
 
-/// Gloo cannot end a collective that waits for others: who gives up leaves it behind, with the
-/// memory that it uses.
+/// Pending collective. Gloo cannot cancel a collective that waits for other ranks: after a timeout
+/// it is abandoned, together with its memory.
 class Collective : public Incoming {
  public:
-  /// `made`: comes back to the host when the collective ends.
+  /// `made`: result, copied back to the host when the collective has ended.
   Collective(UnderWay& all, const c10::intrusive_ptr<c10d::Work>& work,
              std::shared_ptr<Progress> progress, Staged made)
       : all_(all), work_(work), progress_(std::move(progress)), made_(std::move(made)) {
@@ -82,11 +82,11 @@ class Collective : public Incoming {
   }
 
  private:
-  /// A GPU tells nobody that it is done.
+  /// Polling interval: a GPU does not signal completion to the host.
   static constexpr std::chrono::microseconds kGpuIsAskedEvery{20};
 
   bool on_gpu() const { return made_.there.is_cuda(); }
-  /// With the mutex of progress_ held.
+  /// Checks the GPU's progress. Requires: the mutex of progress_ is held.
   void ask_gpu() {
     try {
       if (!work_->isCompleted()) return;
@@ -178,8 +178,8 @@ class C10dTeam : public Team {
   std::shared_ptr<Progress> last_;
 };
 
-/// Who destroys a group of Gloo waits for what it has under way, so it is left behind then. NCCL's
-/// can be ended.
+/// Destroying a Gloo group waits for its pending collectives, so the group is leaked if there are
+/// any. NCCL's groups can be aborted.
 C10dTeam::~C10dTeam() {
   bool ended = true;
   if (last_) {
@@ -195,12 +195,12 @@ C10dTeam::~C10dTeam() {
   try {
     ended ? group_->shutdown() : group_->abort();
   } catch (const std::exception&) {
-    // The process ends.
+    // ignored, since the process ends
   }
 }
 
-/// Gloo's own is a sum for all, of which each takes its block: but that one cannot be waited for
-/// with a timeout, so that it is done here.
+/// Reduces by an all-reduce of which each rank takes its block, as Gloo does. Gloo's own cannot be
+/// waited for with a timeout.
 std::unique_ptr<Incoming> C10dTeam::reduce_scatter(Scratch in, Scratch out, Number number,
                                                    bool max) {
   class Block : public Incoming {

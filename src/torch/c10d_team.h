@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives of c10d's own, among the members of one of its groups. What NCCL moves is copied to
-// the rank's GPU and back.
+// Collectives of c10d among the members of one of its groups. Operands of NCCL's are copied to the
+// rank's GPU and back.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -15,7 +15,8 @@
 
 namespace hocket::comm {
 
-/// How far a collective is. Known to Gloo, which may end it later than who waits for it.
+/// State of a collective. Shared with Gloo, which may end the collective after the waiting thread
+/// has given up.
 struct Progress {
   std::mutex mutex;
   std::condition_variable changed;
@@ -23,8 +24,8 @@ struct Progress {
   std::string failed;
 };
 
-/// The collectives that somebody waits for: all of them are stopped together, and so is each that
-/// begins later.
+/// Collectives that are being waited for. All of them can be stopped together; later ones are then
+/// stopped at once.
 class UnderWay {
  public:
   void add(Progress* progress);
@@ -37,8 +38,8 @@ class UnderWay {
   bool stopped_ = false;
 };
 
-/// The team of a group whose tensors lie on `device`: of Gloo on the CPU, of NCCL on a GPU. `all`
-/// outlives it.
+/// Creates the process group's collectives, with tensors on `device`: Gloo on the CPU, NCCL on a
+/// GPU. Requires: `all` outlives the group.
 std::unique_ptr<Team> c10d_team(c10::intrusive_ptr<c10d::Backend> group, at::Device device,
                                 UnderWay& all);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes through c10d: its Gloo process group carries the messages, its TCPStore is the table of
-// notes, and others of its groups, of Gloo or NCCL, do its own collectives (c10d_team.h). What it
-// makes is loaded when a plan needs it (comm/c10d.h). It
-// sees LibTorch, whose headers bring others of the same names as ours (fmt), and so of ours the
-// interface alone: what goes wrong is a std::exception.
+// Implements: hocket_open_c10d (comm/c10d.h), a transport (wire.h) on c10d. A Gloo process group
+// carries the messages, a TCPStore is the shared table, and other groups, of Gloo or NCCL, run
+// c10d's collectives (c10d_team.h). This library is loaded when a plan needs it. LibTorch's headers
+// bring libraries that conflict with ours (fmt), so of our headers it includes only the interface,
+// and it throws std::exception.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -40,8 +40,8 @@ at::Tensor bytes_at(void* data, int64_t bytes) {
   return at::from_blob(data, {bytes}, at::TensorOptions().dtype(at::kByte));
 }
 
-/// The address of this host from which the other one is reached: what Gloo listens at, unless the
-/// environment names an interface. Empty: none is known.
+/// Returns the address of this host on the route to the other one, at which Gloo listens unless the
+/// environment names an interface. Empty if unknown.
 std::string address_towards(const std::string& host, int32_t port) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
@@ -54,7 +54,7 @@ std::string address_towards(const std::string& host, int32_t port) {
     sockaddr_storage own = {};
     socklen_t length = sizeof own;
     char text[NI_MAXHOST] = {};
-    // No packet is sent: the kernel only chooses the way.
+    // No packet is sent: connect() on a UDP socket only selects the route.
     if (connect(fd, at->ai_addr, at->ai_addrlen) == 0 &&
         getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
         getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof text, nullptr, 0,
@@ -86,7 +86,8 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, bool serves, mill
   return c10::make_intrusive<c10d::PrefixStore>("hocket/" + std::to_string(place.restarts), store);
 }
 
-/// The GPU of a rank of this host: its own, or the one that its launcher lets it see.
+/// Returns the GPU of a rank on this host: by its local rank, or the only one that the launcher
+/// lets it see.
 at::Device gpu_of(const Place& place) {
   std::string why;
   const int32_t gpus = count_gpus(&why);
@@ -94,12 +95,13 @@ at::Device gpu_of(const Place& place) {
   return {at::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank % gpus)};
 }
 
-/// In the table: how many processes have teams of NCCL.
+/// Key in the table: number of processes whose groups use NCCL.
 constexpr const char* kWithNccl = "processes with nccl";
 
+/// Transport over c10d.
 class C10dWire : public Wire {
  public:
-  /// `nccl`: teams are groups of NCCL.
+  /// `nccl`: groups for collectives use NCCL.
   C10dWire(const Place& place, milliseconds timeout, bool nccl);
   ~C10dWire() override;
   int32_t rank() const override { return place_.rank; }
@@ -112,12 +114,12 @@ class C10dWire : public Wire {
   std::shared_ptr<Table> table() override;
 
  private:
-  /// A message that c10d may still read.
+  /// Message whose memory c10d may still read.
   struct Outgoing {
     Message message;
     c10::intrusive_ptr<c10d::Work> work;
   };
-  /// Those to one rank, which take what is sent at their own times, and who lets them go.
+  /// Pending messages to one rank, which complete in order, and the thread that releases them.
   struct Queue {
     std::deque<Outgoing> messages;
     std::condition_variable sent;
@@ -136,14 +138,14 @@ class C10dWire : public Wire {
   const milliseconds timeout_;
   const at::Device device_of_teams_;
   std::shared_ptr<::gloo::transport::Device> device_;
-  // The group uses one connection to the table, the notes another: an operation that waits holds
-  // its connection.
+  // The group uses one connection to the store and the table another: an operation that waits
+  // occupies its connection.
   c10::intrusive_ptr<c10d::Store> table_, notes_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 
-  mutable std::mutex mutex_;           ///< guards calls of the group, and what follows
-  std::map<int32_t, Queue> outgoing_;  ///< by the rank that they are for
-  std::set<c10d::Work*> waited_for_;   ///< receives, and sends that are waited for
+  mutable std::mutex mutex_;           ///< guards calls of the group, and the members below
+  std::map<int32_t, Queue> outgoing_;  ///< by destination rank
+  std::set<c10d::Work*> waited_for_;   ///< receives, and sends with a waiting thread
   bool aborted_ = false, ending_ = false;
   UnderWay collectives_;
 };
@@ -153,8 +155,7 @@ C10dWire::C10dWire(const Place& place, milliseconds timeout, bool nccl)
       timeout_(timeout),
       device_of_teams_(nccl ? gpu_of(place) : at::Device(at::kCPU)),
       device_(device_for(place)) {
-  // The host of rank 0 has the table, unless the launcher does. Everybody then connects to
-  // everybody.
+  // Rank 0's host has the store, unless the launcher does. Then all ranks connect to each other.
   table_ = open_store(place, place.rank == 0 && !place.has_table, timeout);
   notes_ = open_store(place, false, timeout);
   notes_->add(kWithNccl, nccl ? 1 : 0);
@@ -163,18 +164,19 @@ C10dWire::C10dWire(const Place& place, milliseconds timeout, bool nccl)
   expect_agreement();
 }
 
-/// All have said by now whether their teams are NCCL's: some alone would wait for the others.
+/// Checks that all processes use the same backend for collectives. All have registered by now; a
+/// minority would wait for the others.
 void C10dWire::expect_agreement() {
   const int64_t with = notes_->add(kWithNccl, 0);
   if (with == 0 || with == place_.size) return;
-  group_->barrier()->wait();  // nobody ends, and the table with it, before all have read it
+  group_->barrier()->wait();  // nobody exits, and the store with it, before all have read it
   throw std::runtime_error(std::to_string(with) + " of the " + std::to_string(place_.size) +
                            " processes would go through NCCL, the others through Gloo: hosts "
                            "differ; try plan.ranks: gloo, or nccl, for all");
 }
 
-/// Waits at the table until every rank has come to it. A group waits twice as long, and does not
-/// say for whom.
+/// Waits at the store until every rank has registered. A group would wait twice as long, and not
+/// name the missing ranks.
 void C10dWire::await_all() {
   const auto key = [](int32_t rank) { return "here/" + std::to_string(rank); };
   std::vector<std::string> all;
@@ -196,15 +198,15 @@ void C10dWire::await_all() {
   }
 }
 
-/// A group of Gloo, by its name: blocks until its members have come.
+/// Creates a Gloo group with this name; blocks until its members have come.
 c10::intrusive_ptr<c10d::ProcessGroupGloo> C10dWire::meet(
     const std::string& name, int rank, int size, const c10::intrusive_ptr<c10d::Store>& store) {
-  // What waits here gives up first, and says why. The threads of the group are as the one that
-  // makes it.
+  // The group's own timeout is longer than ours, so that our wait fails first and can name the
+  // reason. The group's threads inherit the scheduling of this thread.
   const RunsWhenWoken prompt;
   auto options = c10d::ProcessGroupGloo::Options::create(timeout_ * 2);
   options->devices.push_back(device_);
-  options->threads = 1;  // of its collectives, which come one after the other
+  options->threads = 1;  // for collectives, which run one after another
   return c10::make_intrusive<c10d::ProcessGroupGloo>(
       c10::make_intrusive<c10d::PrefixStore>(name, store), rank, size, options);
 }
@@ -227,7 +229,7 @@ C10dWire::~C10dWire() {
   }
 }
 
-/// Messages to a rank are kept until they are gone, in the order in which they were sent.
+/// Releases messages to a rank once they are delivered, in the order in which they were sent.
 void C10dWire::let_go(Queue& queue) {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -238,7 +240,7 @@ void C10dWire::let_go(Queue& queue) {
     try {
       work->wait();
     } catch (const std::exception&) {
-      // Who does not get it says so.
+      // The receiver reports the error.
     }
     lock.lock();
     queue.messages.pop_front();
@@ -253,7 +255,7 @@ void C10dWire::send(Message message, int32_t to, int32_t tag) {
   keep({std::move(message), group_->send(tensors, to, tag)}, to);
 }
 
-/// Until it is gone. Under the lock.
+/// Keeps a message until it is delivered. Requires: mutex_ is held.
 void C10dWire::keep(Outgoing message, int32_t to) {
   Queue& queue = outgoing_[to];
   if (!queue.let_go.joinable()) {
@@ -265,7 +267,7 @@ void C10dWire::keep(Outgoing message, int32_t to) {
 
 namespace {
 
-/// How a receive or send ended.
+/// Waits for a receive or send, and returns its outcome.
 Received ended(c10d::Work& work, milliseconds timeout) {
   const auto begin = steady_clock::now();
   try {
@@ -279,7 +281,8 @@ Received ended(c10d::Work& work, milliseconds timeout) {
 
 }  // namespace
 
-/// Who does not wait for it leaves it to the wire, which keeps what c10d may still read.
+/// Pending send. If it is destroyed without wait(), the transport keeps the message until c10d has
+/// finished with it.
 class C10dWire::C10dOutgoing : public Incoming {
  public:
   C10dOutgoing(C10dWire& wire, Message message, int32_t to, int32_t tag) : wire_(wire), to_(to) {
@@ -307,7 +310,7 @@ class C10dWire::C10dOutgoing : public Incoming {
  private:
   C10dWire& wire_;
   const int32_t to_;
-  Outgoing message_;  ///< no work: the wire was aborted
+  Outgoing message_;  ///< no work: the transport was aborted
   bool gone_ = false;
 };
 
@@ -315,6 +318,7 @@ std::unique_ptr<Incoming> C10dWire::begin_send(Message message, int32_t to, int3
   return std::make_unique<C10dOutgoing>(*this, std::move(message), to, tag);
 }
 
+/// Pending receive.
 class C10dWire::C10dIncoming : public Incoming {
  public:
   C10dIncoming(C10dWire& wire, void* into, int64_t bytes, int32_t from, int32_t tag) : wire_(wire) {
@@ -341,7 +345,7 @@ class C10dWire::C10dIncoming : public Incoming {
 
  private:
   C10dWire& wire_;
-  c10::intrusive_ptr<c10d::Work> work_;  ///< null: the wire was aborted, or it failed
+  c10::intrusive_ptr<c10d::Work> work_;  ///< null: aborted, or failed to post
   std::string failed_;
 };
 
@@ -360,7 +364,8 @@ void C10dWire::abort() {
   collectives_.stop();
 }
 
-/// Every team has a connection to the table of its own, since all lanes may meet others at a time.
+/// Every group has its own connection to the store, since all lanes may create groups at the same
+/// time.
 std::unique_ptr<Team> C10dWire::team(std::span<const int32_t> members) {
   std::string name = "team";
   int rank = -1;
@@ -380,6 +385,7 @@ std::unique_ptr<Team> C10dWire::team(std::span<const int32_t> members) {
                    collectives_);
 }
 
+/// Shared table on a store of c10d.
 class StoreTable : public Table {
  public:
   StoreTable(c10::intrusive_ptr<c10d::Store> store, int32_t holder)
@@ -405,7 +411,7 @@ std::shared_ptr<Table> C10dWire::table() {
 
 }  // namespace
 
-/// As comm/c10d.cc knows them: first which interface this is, comm/wire.h, and then the wire.
+/// Entry points for comm/c10d.cc: the version of the interface comm/wire.h, and the transport.
 extern "C" const char* hocket_wire() { return HOCKET_WIRE; }
 extern "C" Wire* hocket_open_c10d(const Place& place, milliseconds timeout, bool nccl) {
   c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL

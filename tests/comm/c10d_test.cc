@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What c10d is asked for. Its collectives on one rank, with groups of Gloo, and where a GPU is of
-// NCCL: every type of number, sums and maxima, exchanges of nothing. And a libhocket_torch.so of
-// another build, which is refused before anything of it is called: its objects would be taken for
-// what they are not.
+// Interface to c10d. Its collectives on one rank, with Gloo groups and, where there is a GPU, NCCL
+// groups: every element type, sums and maxima, empty exchanges. Also a libhocket_torch.so of
+// another build, which is refused before any of its functions is called, because its objects would
+// be misinterpreted.
 #include "comm/c10d.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ bool has_library() {
   return length > 0 && file_exists(join_path(parent_path(self), "libhocket_torch.so"));
 }
 
-/// The only process of a run. Nobody else asks for its port.
+/// Opens the transport of a run with one process, on a port of its own.
 std::unique_ptr<Wire> alone_with(Groups groups) {
   Place place;
   place.address = "127.0.0.1";
@@ -65,7 +65,7 @@ void expect_ends(const std::unique_ptr<Incoming>& collective) {
   EXPECT_EQ(received.end, Received::End::whole) << received.text;
 }
 
-/// Of one member, all of them leave what it has.
+/// Expects that every collective of one member keeps its data.
 template <class T>
 void expect_kept(Team& team, Number number) {
   std::vector<T> values(1000);
@@ -114,7 +114,7 @@ TEST(C10d, CollectivesOfOneRank) {
 }
 
 TEST(C10d, CollectivesOfOneRankWithNccl) {
-  unsetenv("CUDA_VISIBLE_DEVICES");  // of which other tests see none
+  unsetenv("CUDA_VISIBLE_DEVICES");  // other tests hide the GPUs
   if (gpus().count == 0) {
     EXPECT_NE(gpus().why_none, "");
     GTEST_SKIP() << gpus().why_none;
@@ -142,7 +142,7 @@ TEST(C10d, FramesAreNotSaid) {
   EXPECT_EQ(said("closed"), "closed");
 }
 
-/// Whom it did not meet, and why, in a line: no frames of c10d's stack.
+/// The error names the missing ranks and the reason in one line, without c10d's stack trace.
 TEST(C10d, OneThatMeetsNobodySaysSoInALine) {
   if (!has_library()) {
     GTEST_SKIP() << "this build has no libhocket_torch.so (tools/setup.sh --torch)";
@@ -151,7 +151,7 @@ TEST(C10d, OneThatMeetsNobodySaysSoInALine) {
   place.size = 2;
   place.rank = 1;
   place.address = "127.0.0.1";
-  place.port = 1;  // nobody listens
+  place.port = 1;  // no listener
   try {
     open_c10d(place, std::chrono::seconds(1));
     FAIL() << "met somebody";
@@ -162,7 +162,7 @@ TEST(C10d, OneThatMeetsNobodySaysSoInALine) {
   }
 }
 
-/// Makes a library of this C text, has it loaded, and returns what is said of it.
+/// Builds a library from this C text, loads it, and returns the error.
 std::string said_of(const std::string& text, const std::string& library) {
   run_command("cc -x c -shared -fPIC -o '" + library + "' -", text, "cc");
   ::setenv("HOCKET_TORCH_LIBRARY", library.c_str(), 1);
@@ -193,7 +193,7 @@ TEST(C10d, ALibraryOfAnotherBuildIsRefused) {
   const std::string other = said_of(opens + "const char* hocket_wire(void) { return \"0123\"; }\n",
                                     ::testing::TempDir() + "other.so");
   EXPECT_NE(other.find("is 0123; expected "), other.npos) << other;
-  // And one that is none at all.
+  // A file that is no library at all.
   const std::string file = ::testing::TempDir() + "text.so";
   write_file_atomic(file, "text");
   ::setenv("HOCKET_TORCH_LIBRARY", file.c_str(), 1);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that exchange outside of steps, and what they say when one of them fails, hangs or
-// goes.
+// Exchanges of processes outside of steps, and their reports when one fails, hangs or exits.
 #include "comm/connection.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 using test::connections;
 
-/// Runs a function per rank, each on a thread of its own; what each threw.
+/// Runs a function per rank, each on its own thread; returns the errors they threw.
 std::vector<std::string> on_each(std::vector<std::shared_ptr<Connection>>& list,
                                  const std::function<void(Connection&)>& run) {
   std::vector<std::string> errors(list.size());
@@ -43,7 +42,7 @@ Message message_of(int64_t bytes) {
   return message;
 }
 
-// Pages that are given back and asked for again cost more than what is copied there.
+// Freed and reallocated pages cost more than the copy of the message.
 TEST(Message, MemoryOfLargeOnesIsUsedAgain) {
   const std::byte* first = nullptr;
   {
@@ -56,8 +55,8 @@ TEST(Message, MemoryOfLargeOnesIsUsedAgain) {
   EXPECT_NE(beside.data.get(), first);
   const Message moved = std::move(again);
   EXPECT_EQ(moved.data.get(), first);
-  EXPECT_EQ(again.data, nullptr);  // NOLINT: what a moved one has is said
-  // More than is kept goes back to the system.
+  EXPECT_EQ(again.data, nullptr);  // NOLINT: a moved-from message is empty by contract
+  // Memory beyond the previous peak goes back to the system.
   std::vector<Message> many;
   for (int64_t i = 0; i < 40; ++i) {
     many.push_back(message_of((int64_t{4} << 20) + i));
@@ -83,7 +82,7 @@ TEST(Connection, GathersWhatEachGives) {
   }
 }
 
-/// So many bytes, no two neighbours alike, other ones of every rank and for every rank.
+/// Returns `bytes` without equal neighbours, different for every pair of ranks.
 std::string text_of(int64_t bytes, int32_t from, int32_t to) {
   std::string text(static_cast<size_t>(bytes), '\0');
   for (size_t i = 0; i < text.size(); ++i) {
@@ -92,7 +91,7 @@ std::string text_of(int64_t bytes, int32_t from, int32_t to) {
   return text;
 }
 
-// The first message of a text has 248 bytes of it, and a second one the rest, if there is any.
+// The first message of a text holds 248 bytes of it, and a second one the rest, if any.
 TEST(Connection, TextsOfAnyLengthComeWhole) {
   constexpr int32_t kRanks = 3;
   auto list = connections(kRanks, milliseconds(10'000));
@@ -177,7 +176,7 @@ TEST(Connection, OfRanksThatWaitForEachOtherTheLastOneIsToBlame) {
   }
 }
 
-// What a stopped process noted last is what was: it may have waited for one that has sent since.
+// The last note of a stopped process is stale: it may have waited for a rank that has sent since.
 TEST(Connection, OneThatIsStoppedWhileItWaitsIsToBlame) {
   auto list = connections(4, milliseconds(900));
   std::atomic<bool> stopped{false};
@@ -216,7 +215,7 @@ TEST(Connection, OneThatIsStoppedWhileItWaitsIsToBlame) {
   EXPECT_EQ(errors[0].find("rank 3"), std::string::npos) << errors[0];
 }
 
-// The table of notes is then silent, and every rank by itself comes to the same.
+// The shared table is then silent, and every rank reaches the same verdict by itself.
 TEST(Connection, RankZeroThatIsStoppedIsToBlame) {
   const auto silent = std::make_shared<std::atomic<bool>>(false);
   auto list = connections(4, milliseconds(2000), silent);
@@ -229,10 +228,10 @@ TEST(Connection, RankZeroThatIsStoppedIsToBlame) {
     const int32_t rank = connection.index();
     if (rank == 0) {
       std::this_thread::sleep_for(milliseconds(6000));
-      *silent = false;  // goes on
+      *silent = false;  // continues
       return;
     }
-    // Rank 3 waits for nobody, and hears of it all the same.
+    // Rank 3 waits for nobody, and is stopped all the same.
     if (rank == 3) {
       std::string stopped;
       std::mutex mutex;
@@ -261,7 +260,7 @@ TEST(Connection, RankZeroThatIsStoppedIsToBlame) {
   }
 }
 
-// Who has the table may swap for a while.
+// The table's host may swap for a while.
 TEST(Connection, ATableThatIsSilentForAWhileDoesNoHarm) {
   const auto silent = std::make_shared<std::atomic<bool>>(false);
   auto list = connections(2, milliseconds(6000), silent);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The place of a process, as launchers tell it.
+// Rank and address of a process, as stated by launchers.
 #include "comm/launch.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ std::string error_of(const Variables& variables) {
 TEST(Launch, NobodyStartedIt) {
   EXPECT_EQ(place_of({}), Place());
   EXPECT_EQ(place_of({{"RANK", "3"}}), Place());
-  // One process is on one host, whatever a batch system says of others.
+  // One process is on one host, whatever a batch system reports about others.
   EXPECT_EQ(place_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "host"}}),
             (Place{0, 1, 0, 1, "host", 29500, 0, false, "a launcher (RANK, WORLD_SIZE)"}));
   EXPECT_EQ(place_of({{"SLURM_PROCID", "0"},
@@ -85,7 +85,7 @@ TEST(Launch, Srun) {
 }
 
 TEST(Launch, SrunSaysTheTasksOfAllNodes) {
-  // As `srun -n 11` on three nodes does, which sets no SLURM_NTASKS_PER_NODE.
+  // Variables of `srun -n 11` on three nodes, which sets no SLURM_NTASKS_PER_NODE.
   for (const auto& [node, tasks] : std::map<std::string, int32_t>{{"0", 4}, {"1", 4}, {"2", 3}}) {
     Variables variables = {{"SLURM_PROCID", "2"},
                            {"SLURM_NTASKS", "11"},
@@ -109,7 +109,7 @@ TEST(Launch, ScriptsOfSbatchRunAlone) {
   Variables variables = {
       {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_NODELIST", "a,b"}};
   EXPECT_EQ(place_of(variables), Place());
-  // An interactive step, and the step that is the script.
+  // An interactive step, and the step of the script itself.
   for (const char* step : {"4294967290", "4294967291", "batch"}) {
     variables["SLURM_STEP_ID"] = step;
     EXPECT_EQ(place_of(variables), Place()) << step;

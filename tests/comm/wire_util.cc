@@ -17,7 +17,7 @@ namespace hocket::comm::test {
 
 namespace {
 
-/// A receive that waits for its message.
+/// Posted receive.
 struct Asked {
   void* into = nullptr;
   int64_t bytes = 0;
@@ -25,10 +25,9 @@ struct Asked {
   bool given_up = false;  ///< its memory may be gone
 };
 
-/// What the wires of a world share.
+/// State shared by the transports of a world.
 struct Hub {
-  /// Messages of one tag from one rank to another: those that nobody has asked for, or receives
-  /// that none has come for yet, in order.
+  /// Queue of one (sender, receiver, tag): unreceived messages or unmatched receives, in order.
   struct Box {
     std::deque<Message> messages;
     std::deque<std::shared_ptr<Asked>> asked;
@@ -55,10 +54,10 @@ struct Hub {
   std::map<std::tuple<int32_t, int32_t, int32_t>, Box> boxes;  // from, to, tag
   std::map<std::string, std::string> notes;
   std::map<int32_t, bool> gone;
-  std::shared_ptr<std::atomic<bool>> silent;  ///< the table; null: never
+  std::shared_ptr<std::atomic<bool>> silent;  ///< silences the table; null: never
 };
 
-/// What it is asked while it is silent is answered later.
+/// Table whose answers are delayed while it is silent.
 class HubTable : public Table {
  public:
   explicit HubTable(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
@@ -174,11 +173,11 @@ class ThreadWire : public Wire {
   bool aborted_ = false;
 };
 
-/// Messages of teams have this tag.
+/// Tag of messages of groups.
 constexpr int32_t kTeamTag = 0x7fffff00;
 
-/// Collectives from messages, summed in the order of the members: every rank sends each other one
-/// all that it has, at once, and does its part when it waits.
+/// Collectives from messages, reduced in the order of the members: every rank sends all of its data
+/// to each other one at once, and computes its part in wait().
 class ThreadTeam : public Team {
  public:
   ThreadTeam(ThreadWire& wire, std::span<const int32_t> members)
@@ -229,7 +228,7 @@ class ThreadTeam : public Team {
     wire_.send(std::move(message), members_[to], kTeamTag);
   }
 
-  /// What all send, one after the other.
+  /// Concatenates the data of all members.
   std::unique_ptr<Incoming> take(Scratch out, std::vector<int64_t> bytes) {
     return std::make_unique<Later>([this, out, bytes](std::chrono::milliseconds timeout) {
       std::byte* into = out.data;
@@ -242,7 +241,7 @@ class ThreadTeam : public Team {
     });
   }
 
-  /// Of what all have in `in`, the part from `begin` on that fits into `out`.
+  /// Reduces over all members the part of `in` from `begin` on that fits into `out`.
   std::unique_ptr<Incoming> reduce(Scratch in, Scratch out, int64_t begin, Number number,
                                    bool max) {
     const auto n = static_cast<int64_t>(members_.size());
