@@ -150,7 +150,7 @@ void LocalRun::step() {
     try {
       executor(id).wait();
     } catch (const Error& error) {
-      // The rank that failed tells more than those it stopped.
+      // The error of the failed rank is more useful than those of the ranks it stopped.
       if (!first ||
           (first->cause() == Error::Cause::stopped && error.cause() == Error::Cause::own)) {
         first = error;
