@@ -35,7 +35,7 @@ bool holds_tensors(const std::string& name) {
 void check_step_of(const std::string& folder, const std::string& name, int64_t step) {
   const SafetensorsFile file(join_path(folder, name));
   const auto said = file.metadata().find(kStepKey);
-  if (said == file.metadata().end()) fail(folder, "{} says no step", name);
+  if (said == file.metadata().end()) fail(folder, "{} states no step", name);
   if (said->second != fmt::format("{}", step)) {
     fail(folder, "{} is of step {}; run.json is of step {}", name, quote(said->second), step);
   }
@@ -53,7 +53,7 @@ void compare_contents(const std::string& folder, const RunRecord& record, int32_
     const std::string path = join_path(folder, name);
     if (file.parts.empty()) {
       if (is_mine() && hash_file(path).hex() != file.hash) {
-        fail(folder, "{} does not have its checksum: it was changed or is damaged", name);
+        fail(folder, "{} has a wrong checksum: it was changed or is damaged", name);
       }
       continue;
     }
@@ -61,8 +61,7 @@ void compare_contents(const std::string& folder, const RunRecord& record, int32_
     for (const Part& part : file.parts) {
       if (part.host == host && is_mine() && !is_intact(opened, part)) {
         fail(folder,
-             "{} does not have its checksum in a part that rank {} wrote: it was changed or is "
-             "damaged",
+             "{} has a wrong checksum in a part written by rank {}: it was changed or is damaged",
              name, part.rank);
       }
     }
@@ -139,7 +138,7 @@ std::string defect(const std::string& folder, Verify verify, comm::Processes& pr
   const Turn turn = {same(seen.begin() + static_cast<std::ptrdiff_t>(mine)), same(seen.end())};
   Finding finding;
   if (!is_directory(folder)) {
-    finding.defect = fmt::format("is not on its host {}", host_name());
+    finding.defect = fmt::format("is missing on host {}", host_name());
   } else {
     finding = examine(folder, verify, turn);
   }
@@ -153,7 +152,7 @@ std::string defect(const std::string& folder, Verify verify, comm::Processes& pr
   }
   const bool one = std::all_of(told.begin(), told.end(),
                                [&](const std::string& line) { return line == told[0]; });
-  return one ? "" : fmt::format("{} is not the same on all hosts", kRunFile);
+  return one ? "" : fmt::format("{} differs between hosts", kRunFile);
 }
 
 /// Returns the names of a run's checkpoints that any process sees, sorted by step.
@@ -221,8 +220,8 @@ std::optional<std::string> latest_checkpoint(const std::string& run_folder, Veri
       continue;
     }
     if (!damaged.empty()) {
-      log_warning("{}: damaged: {}; {} is intact and taken instead", run_folder,
-                  join(damaged, ", "), name);
+      log_warning("{}: damaged: {}; using {}, which is intact", run_folder, join(damaged, ", "),
+                  name);
     }
     return path;
   }

@@ -98,15 +98,13 @@ void Joining::open() {
       fail(folder, "is of step {}; {} is of step {}; expected parts of one step", record.state.step,
            by_host_.begin()->second, record_.state.step);
     } else if (record.hash != record_.hash) {
-      fail(folder,
-           "is of another checkpoint of step {} than {}; expected parts of one that was "
-           "saved once",
+      fail(folder, "is part of another save of step {} than {}; expected parts of one save",
            record.state.step, by_host_.begin()->second);
     }
     const int32_t host = read_host(join_path(folder, kHostFile), record_);
     if (const auto [known, fresh] = by_host_.emplace(host, folder); !fresh) {
-      fail(folder, "is the folder of {}, and so is {}; expected one of each host", host_text(host),
-           known->second);
+      fail(folder, "is the folder of {}, and so is {}; expected one folder per host",
+           host_text(host), known->second);
     }
   }
 }
@@ -118,7 +116,7 @@ void Joining::expect_room() const {
          record_.state.step, step_name(record_.state.step));
   }
   if (file_exists(out_) || is_link(out_)) {
-    fail(out_, "is there already; expected the name of a new folder");
+    fail(out_, "exists already; expected the name of a new folder");
   }
 }
 
@@ -156,8 +154,8 @@ void Joining::expect_all() const {
       for_each_range(file, host, [&](const Part& part, int64_t begin, int64_t length) {
         if (begin > first || first >= begin + length) return;
         fail("checkpoint join",
-             "{} of {} bytes of {} are in none of the folders: from byte {} on, rank {} wrote them "
-             "on {}; give that host's folder, too",
+             "{} of {} bytes of {} are in none of the folders: from byte {} on, written by rank {} "
+             "on {}; try with that host's folder, too",
              missing, file.bytes, whole_name(name), first, part.rank, host_text(host));
       });
     }

@@ -131,19 +131,18 @@ std::string MissingParts::text() const {
   std::vector<std::string> shown;
   for (size_t i = 0; i < std::min(kShown, missing_.size()); ++i) {
     const Missing& lack = missing_[i];
-    shown.push_back(fmt::format("{} elements of {}, from {} to {} on, which {} wrote",
+    shown.push_back(fmt::format("{} elements of {}, the first run from {} to {}, written by {}",
                                 lack.elements, lack.tensor, lack.first, lack.last, lack.writer));
   }
   std::string text = fmt::format(
-      "this folder is that of host {} of {}, and ranks that are here now need what it has not: {}",
+      "this folder has the part of host {} of {}; the ranks on this host need data of others: {}",
       from_.host(), from_.record().hosts.size(), join(shown, "; "));
   if (missing_.size() > kShown) {
-    text += fmt::format("; and of {} more tensors", missing_.size() - kShown);
+    text += fmt::format("; and {} more tensors", missing_.size() - kShown);
   }
   return text +
-         "; go on with the plan and the hosts that saved it, put the whole checkpoint on every "
-         "host "
-         "(hocket checkpoint join), or save under an output.dir that all hosts see";
+         "; try the plan and the hosts that saved it, or a whole checkpoint on every host (hocket "
+         "checkpoint join), or an output.dir that all hosts share";
 }
 
 }  // namespace hocket::checkpoint

@@ -77,7 +77,7 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
     }
   }
   if (!extra.empty()) {
-    fail(path, "holds {} tensor{} that a {} of this config.json has no place for: {}", extra.size(),
+    fail(path, "has {} tensor{} unknown to the {} of this config.json: {}", extra.size(),
          extra.size() == 1 ? "" : "s", config.family, some(extra));
   }
   for (const auto& [param, place] : places_) {

@@ -46,7 +46,7 @@ std::string sealed(json object) {
 
 void expect_sealed(const JsonView& in) {
   if (in.get_string(kChecksum) != checksum_of(in.json())) {
-    fail(in.where(), "does not have its checksum: it was changed or is damaged");
+    fail(in.where(), "has a wrong checksum: it was changed or is damaged");
   }
 }
 
@@ -73,7 +73,7 @@ json to_json(const std::vector<Part>& parts) {
 Range parse_range(const JsonView& in, int64_t bytes) {
   const std::vector<int64_t> numbers = in.as_ints();
   if (numbers.size() != 2 && numbers.size() != 4) {
-    in.fail("is no range; expected [begin, length] or [begin, length, stride, times]");
+    in.fail("is not a range; expected [begin, length] or [begin, length, stride, times]");
   }
   Range range = {numbers[0], numbers[1], 0, 1};
   if (numbers.size() == 4) {
@@ -95,7 +95,7 @@ Range parse_range(const JsonView& in, int64_t bytes) {
 std::vector<Part> parse_parts(const JsonView& in, int64_t bytes, size_t hosts) {
   std::vector<Part> parts;
   if (!in.is_array()) {
-    in.fail("is no list of parts");
+    in.fail("is not a list of parts");
   }
   for (size_t i = 0; i < in.size(); ++i) {
     const JsonView view = in.at(i);
@@ -112,7 +112,7 @@ std::vector<Part> parse_parts(const JsonView& in, int64_t bytes, size_t hosts) {
     part.hash = view.get_string(kChecksum);
     const JsonView ranges = view.at("ranges");
     if (!ranges.is_array()) {
-      ranges.fail("is no list");
+      ranges.fail("is not a list");
     }
     for (size_t k = 0; k < ranges.size(); ++k) {
       part.ranges.push_back(parse_range(ranges.at(k), bytes));
@@ -132,7 +132,7 @@ RunState parse_state(const JsonView& in) {
   }
   const json& seed = in.at("seed").json();
   if (!seed.is_number_unsigned()) {
-    in.at("seed").fail("is no whole number from 0");
+    in.at("seed").fail("is not a whole number from 0");
   }
   state.seed = seed.get<uint64_t>();
   state.config = in.get_string("config");
@@ -141,7 +141,7 @@ RunState parse_state(const JsonView& in) {
   }
   const JsonView losses = in.at("losses");
   if (!losses.is_array()) {
-    losses.fail("is no list; expected [[step, loss], ...]");
+    losses.fail("is not a list; expected [[step, loss], ...]");
   }
   for (size_t i = 0; i < losses.size(); ++i) {
     const JsonView pair = losses.at(i);
@@ -155,7 +155,7 @@ RunState parse_state(const JsonView& in) {
 std::vector<Host> parse_hosts(const JsonView& in) {
   std::vector<Host> hosts;
   if (!in.is_array() || in.size() < 2) {
-    in.fail("is no list of several hosts");
+    in.fail("is not a list of several hosts");
   }
   for (size_t i = 0; i < in.size(); ++i) {
     Host& host = hosts.emplace_back();
@@ -277,7 +277,7 @@ int32_t read_host(const std::string& path, const RunRecord& record) {
   const JsonView in(object, path);
   expect_sealed(in);
   if (in.get_string(kRunFile) != record.hash) {
-    fail(path, "is of another {} than lies beside it", kRunFile);
+    fail(path, "belongs to another {} than the one beside it", kRunFile);
   }
   const int64_t host = in.get_int("host");
   if (host < 0 || static_cast<size_t>(host) >= record.hosts.size()) {

@@ -133,8 +133,8 @@ ModelLocation find_model(const std::string& model, Need need, comm::Processes& p
   const std::string snapshot = find_snapshot(model);
   if (snapshot.empty()) {
     fail(model,
-         "neither a folder here nor in the Hugging Face cache; nothing is downloaded by "
-         "itself; try: hf download {}",
+         "neither a folder here nor in the Hugging Face cache; Hocket downloads nothing; try: hf "
+         "download {}",
          model);
   }
   return at_folder(snapshot);
@@ -157,9 +157,9 @@ ModelLocation resolve_model(const std::string& model, Need need, comm::Processes
   if (need != Need::config && !at.has_weights) {
     if (file_exists(join_path(at.folder, kHostFile))) {
       fail(at.folder,
-           "has the weights of the ranks of one host, of a checkpoint on several; only its own "
-           "training goes on from it; try hocket checkpoint join with the folders of all hosts, or "
-           "to save under an output.dir that all hosts see");
+           "has only the weights of one host, of a checkpoint saved on several; only its own "
+           "training can resume from it; try hocket checkpoint join with the folders of all hosts, "
+           "or an output.dir that all hosts share");
     }
     fail(at.folder,
          "no model.safetensors and no model.safetensors.index.json; expected weights in "

@@ -141,7 +141,7 @@ StoredType stored_type(DType dtype) {
   for (const auto& [ours, stored] : kSame) {
     if (ours == dtype) return stored;
   }
-  fail("safetensors", "no file is written or read with elements of {}", graph::to_string(dtype));
+  fail("safetensors", "elements of type {} are neither read nor written", graph::to_string(dtype));
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
@@ -225,11 +225,11 @@ Safetensors::Safetensors(const std::string& path) : path_(path) {
   const nlohmann::json object = read_json(index, {.max_depth = 8, .max_bytes = kMaxIndexBytes});
   const JsonView map = JsonView(object, index).at("weight_map");
   if (!map.is_object()) {
-    map.fail("is no object; expected one from tensor names to files");
+    map.fail("is not an object; expected one from tensor names to files");
   }
   std::vector<std::string> shards;
   for (const auto& [name, file] : map.json().items()) {
-    if (!file.is_string()) fail(index, "weight_map {} is no file name", quote(name));
+    if (!file.is_string()) fail(index, "weight_map {} is not a file name", quote(name));
     const auto& shard = file.get_ref<const std::string&>();
     // A shard lies beside its index, so the index may not name a path outside of its folder.
     if (shard.empty() || shard.find('/') != shard.npos || shard.find('\0') != shard.npos ||
@@ -245,7 +245,7 @@ Safetensors::Safetensors(const std::string& path) : path_(path) {
   for (const std::string& shard : shards) {
     const std::string file = join_path(parent_path(index), shard);
     if (!file_exists(file)) {
-      fail(index, "names {}, which is not there; expected all {} shards in one folder",
+      fail(index, "names {}, which does not exist; expected all {} shards in one folder",
            quote(shard), shards.size());
     }
     add_file(file);

@@ -200,7 +200,7 @@ void check_places(Header& header, int64_t data_begin, int64_t data_bytes,
   }
   std::sort(names.begin(), names.end());
   if (auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
-    fail(where, "tensor {} is there twice", quote(*twice));
+    fail(where, "tensor {} appears twice", quote(*twice));
   }
   std::sort(list.begin(), list.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::make_pair(a.begin, a.bytes()) < std::make_pair(b.begin, b.bytes());
@@ -208,8 +208,7 @@ void check_places(Header& header, int64_t data_begin, int64_t data_bytes,
   int64_t end = 0;
   for (StoredTensor& stored : list) {
     if (stored.begin != end) {
-      fail(where,
-           "tensor {}: its data begins at byte {}, which {} what lies before it; expected {}",
+      fail(where, "tensor {}: its data begins at byte {}, which {} the data before it; expected {}",
            quote(stored.name), stored.begin, stored.begin < end ? "overlaps" : "leaves a gap to",
            end);
     }

@@ -245,7 +245,7 @@ void Saving::expect_same_files(const std::vector<std::string>& all) const {
     if (lines.empty() || lines == all[0]) continue;
     for (const std::string& line : split(lines, '\n')) {
       if (std::find(first.begin(), first.end(), line) == first.end()) {
-        fail(final_, "{} is another on one host than on the first; expected the same files",
+        fail(final_, "{} on one host differs from that of the first; expected the same files",
              quote(line.substr(0, line.find(' '))));
       }
     }

@@ -57,9 +57,9 @@ std::vector<Slice> reads_all_gather(const Together& all, size_t from, size_t, in
 Op describe_all_gather() {
   Op op;
   op.doc =
-      "all_gather(x...) dim -> y...: the parts of all ranks side by side along `dim`; a list is "
-      "one transfer; `size`: of all together, where the first ranks have one more, "
-      "sizes=\"9,7\": of each operand; slots=\"3,2,2\": of each, otherwise";
+      "all_gather(x...) dim -> y...: concatenates the parts of all ranks along `dim`; a list is "
+      "one transfer; `size`: total length where the first ranks have one more, sizes=\"9,7\": by "
+      "operand; slots=\"3,2,2\": other lengths, by rank";
   op.takes = Takes::dense;
   op.list = true;
   op.move = {.placed = Move::Placed::slot, .slot_dim = "dim"};

@@ -75,8 +75,8 @@ std::vector<Slice> reads_all_reduce(const Together& all, size_t from, size_t to,
 Op describe_all_reduce() {
   Op op;
   op.doc =
-      "all_reduce(x...) -> x...: summed over the group, or with monoid=\"max\" the greatest, in "
-      "place or elsewhere; a list is one transfer";
+      "all_reduce(x...) -> x...: sums over the group, or with monoid=\"max\" takes the maximum, in "
+      "place or not; a list is one transfer";
   op.move = {.placed = Move::Placed::sum};
   op.list = true;
   op.in_place = true;

@@ -59,9 +59,9 @@ std::vector<Slice> reads_all_to_all(const Together& all, size_t from, size_t to,
 Op describe_all_to_all() {
   Op op;
   op.doc =
-      "all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by "
-      "expert (dim 0), or back; outer=n: every member has a block of each of n runs of experts; "
-      "slots=\"3,2,2\", or back blocks: the tokens of each member, where these differ";
+      "all_to_all(x, sizes) from, to -> y: takes a routed tensor from a split by token (dim 1) to "
+      "one by expert (dim 0), or back; outer=n: the experts are n runs, with a block of each for "
+      "every rank; slots=\"3,2,2\", on the way back blocks: tokens by rank, where they differ";
   op.takes = Takes::routed;
   op.move = {.part = Move::Part::block,
              .placed = Move::Placed::slot,

@@ -107,7 +107,7 @@ graph::Dim together(const Op& op, const Attrs& attrs, const TensorType& type, in
   if (!slots.empty()) {
     const int64_t mine = slots[static_cast<size_t>(me)];
     if (size != 0 || type.dims[static_cast<size_t>(dim)] != mine) {
-      fail(op.name, "got {} on rank {} of those with {} along dim {}; expected {}, and no size",
+      fail(op.name, "got {} on rank {}; slots are {} along dim {}; expected {} there, and no size",
            to_string(type), me, fmt::join(slots, ", "), dim, mine);
     }
     return std::accumulate(slots.begin(), slots.end(), int64_t{0});
@@ -115,8 +115,8 @@ graph::Dim together(const Op& op, const Attrs& attrs, const TensorType& type, in
   graph::Dim mine = type.dims[static_cast<size_t>(dim)];
   if (size == 0) return mine *= members;
   if (op.takes != Takes::dense || size < members || size % members == 0) {
-    fail(op.name, "got size {} of dim {} over {} ranks; expected one that they do not divide", size,
-         dim, members);
+    fail(op.name, "got size {} of dim {} over {} ranks; expected a size that they do not divide",
+         size, dim, members);
   }
   const int64_t share = graph::share(size, members, me).length;
   if (mine != share) {
@@ -349,7 +349,7 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
       }
     }
     if (const std::string why = why_invalid(moved); !why.empty()) {
-      fail(op.name, "makes {} of {}: {}", to_string(moved), to_string(type), why);
+      fail(op.name, "the result {} of {} is invalid: {}", to_string(moved), to_string(type), why);
     }
     out.push_back(std::move(moved));
   }

@@ -280,7 +280,7 @@ RowWriter::RowWriter(const Together& all, size_t me)
 
 void RowWriter::take(int64_t member, int64_t begin, int64_t count) {
   if (written_ + count > limit_) {
-    fail_run("comm", "more rows arrive than the {} rows of their buffer", limit_);
+    fail_run("comm", "received more rows than the {} rows of the buffer", limit_);
   }
   copy_bytes(to_ + written_ * row_bytes_, from_[member] + begin * row_bytes_, count * row_bytes_);
   written_ += count;

@@ -58,10 +58,8 @@ std::vector<Slice> reads_reduce_scatter(const Together& all, size_t, size_t to, 
 Op describe_reduce_scatter() {
   Op op;
   op.doc =
-      "reduce_scatter(x...) dim -> y...: summed over the group, every rank gets its block along "
-      "`dim` of each; a list is one transfer; blocks=\"3,2,2\": of each rank, where it is not as "
-      "even "
-      "as it divides";
+      "reduce_scatter(x...) dim -> y...: sums over the group and gives every rank its block along "
+      "`dim` of each operand; a list is one transfer; blocks=\"3,2,2\": uneven lengths, by rank";
   op.takes = Takes::dense;
   op.list = true;
   op.move = {.part = Move::Part::block, .placed = Move::Placed::sum, .part_dim = "dim"};

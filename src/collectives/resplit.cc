@@ -62,8 +62,8 @@ std::vector<Slice> reads_resplit(const Together& all, size_t from, size_t to, in
 Op describe_resplit() {
   Op op;
   op.doc =
-      "resplit(x) from, to -> y: from blocks along one dim to blocks along another, of a tensor "
-      "that is not routed";
+      "resplit(x) from, to -> y: changes a split along one dim to a split along another; not for "
+      "routed tensors";
   op.takes = Takes::dense;
   op.move = {.part = Move::Part::block,
              .placed = Move::Placed::slot,

@@ -32,8 +32,8 @@ void run_size_exchange(const Together& all, size_t me, int) {
 Op describe_size_exchange() {
   Op op;
   op.doc =
-      "size_exchange(counts) -> sizes, counts: the rows that every rank has per expert, and the "
-      "summed counts of the rank's own experts";
+      "size_exchange(counts) -> sizes, counts: gathers every rank's row counts per expert, and "
+      "sums those of the rank's own experts";
   op.takes = Takes::counts;
   op.move = {.part = Move::Part::block, .placed = Move::Placed::sum, .in_parts = true};
   op.makes_sizes = true;

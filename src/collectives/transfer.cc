@@ -41,9 +41,8 @@ std::vector<Slice> reads_transfer(const Together& all, size_t from, size_t to, i
 Op describe_transfer() {
   Op op;
   op.doc =
-      "transfer(x), transfer() -> y: the ranks of one role give what they have of a tensor, those "
-      "of "
-      "another take what they need of it";
+      "transfer(x), transfer() -> y: sends a tensor from the ranks of one role to those of "
+      "another, whatever their meshes";
   op.role = Role::between;
   op.takes = Takes::dense;
   op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType> out) {

@@ -35,7 +35,7 @@ Wire* opened_within(Open open, const Place& place, std::chrono::milliseconds tim
       within<Wire*>(longest, [=] { return open(place, timeout, nccl); });
   if (wire) return *wire;
   throw std::runtime_error(fmt::format(
-      "some did not connect within {} s (plan.timeout_s, and half of it)", longest.count() / 1000));
+      "some ranks did not connect within {} s (1.5 times plan.timeout_s)", longest.count() / 1000));
 }
 
 /// Returns the library's path: beside the running program, or HOCKET_TORCH_LIBRARY.
@@ -61,7 +61,7 @@ Function find(const char* name, std::string* why) {
   std::signal(SIGPIPE, SIG_IGN);
   const std::string path = library_path();
   if (!file_exists(path)) {
-    *why = fmt::format("{} is not there: this build was made without LibTorch", path);
+    *why = fmt::format("{} does not exist: this build has no LibTorch", path);
     return nullptr;
   }
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
@@ -73,9 +73,8 @@ Function find(const char* name, std::string* why) {
   const auto function = reinterpret_cast<Function>(::dlsym(library, name));
   const std::string got = interface ? interface() : "none";
   if (!function || got != HOCKET_WIRE) {
-    *why = fmt::format(
-        "{} is of another build than this program: its interface (comm/wire.h) is {}; expected {}",
-        path, got, HOCKET_WIRE);
+    *why = fmt::format("{} is from another build: its interface (comm/wire.h) is {}; expected {}",
+                       path, got, HOCKET_WIRE);
     return nullptr;
   }
   return function;
@@ -112,8 +111,8 @@ std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds ti
   try {
     return std::unique_ptr<Wire>(opened_within(open, place, timeout, groups == Groups::nccl));
   } catch (const std::exception& error) {
-    fail_run("comm", "rank {} did not meet the others at {}:{}: {}", place.rank, place.address,
-             place.port, said(error.what()));
+    fail_run("comm", "rank {} could not connect to the others at {}:{}: {}", place.rank,
+             place.address, place.port, said(error.what()));
   }
 }
 

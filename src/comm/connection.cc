@@ -308,7 +308,7 @@ void Connection::try_team() {
   wait(*all.all_reduce({memory, memory->data.get(), memory->bytes}, Number::f64, false), ranks);
   std::memcpy(&sum, memory->data.get(), sizeof sum);
   if (sum != size()) {
-    fail_run("comm", "{} ranks added one each in a collective of c10d, and the sum was {}", size(),
+    fail_run("comm", "an all-reduce of c10d, in which each of {} ranks adds 1, gave {}", size(),
              sum);
   }
 }
@@ -324,7 +324,7 @@ void Connection::watch_all() {
     } catch (const std::exception& error) {
       // The store is gone, and with it the rank that hosted it, if a rank did. Its connections end
       // too, and with them every wait for it; this only reports it earlier.
-      log_debug("the table of notes: {}", error.what());
+      log_debug("the shared table: {}", error.what());
       lock.lock();
       const bool leaving = leaving_;
       lock.unlock();
@@ -395,7 +395,7 @@ void Connection::stop(const std::string& failure) {
   try {
     notes_.note(read_key(index()), "");
   } catch (const std::exception& error) {
-    log_debug("the table of notes: {}", error.what());
+    log_debug("the shared table: {}", error.what());
   }
   wire_->abort();
   std::lock_guard lock(watched_mutex_);
@@ -423,7 +423,7 @@ std::string Connection::fail_for(int32_t rank, const std::string& reason) {
   try {
     first = notes_.note_first(kFailure, first);
   } catch (const std::exception& error) {
-    log_debug("the table of notes: {}", error.what());
+    log_debug("the shared table: {}", error.what());
   }
   stop(first);
   std::lock_guard lock(mutex_);
@@ -466,7 +466,7 @@ bool Connection::is_table_silent() {
   } catch (const Notes::Silent&) {
     return true;
   } catch (const std::exception& error) {
-    log_debug("the table of notes: {}", error.what());  // it is gone, not silent
+    log_debug("the shared table: {}", error.what());  // it is gone, not silent
   }
   return false;
 }
@@ -480,7 +480,7 @@ std::pair<int32_t, std::string> Connection::silent_holder() {
       seconds, std::chrono::duration<double>(timeout_).count());
   const int32_t rank = table_->holder();
   if (rank == kNobody) {
-    return {kNobody, "the launcher, which has the table of notes, " + why};
+    return {kNobody, "the launcher, which hosts the shared table, " + why};
   }
   std::string doing;
   {
@@ -584,12 +584,12 @@ std::pair<int32_t, std::string> Connection::verdict(int32_t from, const Received
     }
     note = note_of(ranks.back());
   } catch (const std::exception& error) {
-    log_debug("the table of notes: {}", error.what());
+    log_debug("the shared table: {}", error.what());
   }
   const int32_t rank = ranks.back();
   const std::string where = note.doing.empty() ? "" : " (" + note.doing + ")";
   if (received.end == Received::End::gone) {
-    return {rank, fmt::format("rank {}{} has ended without a word", rank, where)};
+    return {rank, fmt::format("rank {}{} has exited without reporting an error", rank, where)};
   }
   return {rank, fmt::format("rank {}{} has sent nothing for {} s (plan.timeout_s): {}", rank, where,
                             std::chrono::duration<double>(timeout_).count(),

@@ -63,12 +63,12 @@ int32_t tasks_of_node(const Environment& get, const char* name, int32_t all) {
          (run.back() == ')' &&
           parse_int(run.substr(times_at + 2, run.size() - times_at - 3), &times) && times > 0));
     if (!fits) {
-      fail("launcher", "{}={}; expected tasks of the nodes, as 4(x2),3", name, text);
+      fail("launcher", "{}={}; expected tasks per node, such as 4(x2),3", name, text);
     }
     if (left < times) return static_cast<int32_t>(tasks);
     left -= times;
   }
-  fail("launcher", "{}={} tells of no node {} (SLURM_NODEID)", name, text, node);
+  fail("launcher", "{}={} lists no node {} (SLURM_NODEID)", name, text, node);
 }
 
 /// Returns the number of ranks on this host. srun lists the tasks of all nodes, for the step or the

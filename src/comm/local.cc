@@ -109,7 +109,7 @@ void LocalWorld::Impl::Rank::barrier(Meeting& m, const Call& call) {
       world_.check_abort();
     }
     if (std::chrono::steady_clock::now() > deadline) {
-      fail_run("comm", "{}: {} of {} ranks came within {} s", call.kind->op, m.count,
+      fail_run("comm", "{}: {} of {} ranks arrived within {} s", call.kind->op, m.count,
                call.members.size(), world_.timeout.count() / 1000.0);
     }
   }
@@ -126,8 +126,8 @@ Meeting& LocalWorld::Impl::Rank::meeting(const Call& call) {
   }
   if (m->lane != call.lane) {
     fail_run("comm",
-             "rank {} came in lane {} to a meeting of ranks {}; expected lane {}, in which they "
-             "met before; try one lane for all collectives of these ranks",
+             "rank {} used lane {} for a collective of ranks {}; expected lane {}, as before; try "
+             "one lane for all collectives of these ranks",
              rank_, to_string(call.lane), ranks_text(call.members), to_string(m->lane));
   }
   return *m;
@@ -152,7 +152,7 @@ void LocalWorld::Impl::Rank::run(const Call& call, const NextCall& /*next*/) {
   for (size_t i = 0; i < call.members.size(); ++i) {
     const Kind* other = m.kinds[i];
     if (other != call.kind && !program::may_meet(*other, *call.kind)) {
-      fail_run("comm", "rank {} came with {} to a meeting where rank {} came with {}",
+      fail_run("comm", "mismatched collectives: rank {} called {}; rank {} called {}",
                call.members[i], describe(*other), rank_, describe(*call.kind));
     }
   }

@@ -20,7 +20,7 @@ class Notes {
   /// Thrown when the table has not answered in time. It may answer later, so the query still takes
   /// effect.
   struct Silent : std::runtime_error {
-    Silent() : std::runtime_error("the table of notes does not answer") {}
+    Silent() : std::runtime_error("the shared table does not answer") {}
   };
 
   /// `patience`: time limit of a query.

@@ -134,7 +134,7 @@ int64_t ProcessWorld::Rank::scratch_bytes() const {
 void ProcessWorld::Rank::tell_ours(const Call& call, const Op& op) {
   std::lock_guard lock(mutex_);
   if (!told_.insert(op.id).second) return;
-  log_warning("plan.collectives is c10d, which has no counterpart of {}: ours does it",
+  log_warning("plan.collectives is c10d, which has no counterpart of {}; using Hocket's own",
               program::types_text(*call.kind));
 }
 
@@ -149,7 +149,7 @@ int32_t ProcessWorld::Rank::tag_of(const Call& call) {
   std::lock_guard lock(mutex_);
   const auto [known, fresh] = groups_.try_emplace(tag, members);
   if (known->second != members) {
-    fail_run("comm", "two groups of ranks have the same number {}; try another order of ranks",
+    fail_run("comm", "hash collision: two groups of ranks have tag {}; try another order of ranks",
              number);
   }
   return tag;

@@ -346,7 +346,7 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     if (comm::op(kind.communication).role == comm::Role::between) {
       const program::Transfer transfer = transfers.of(cls_id, id);
       auto copies = transfer.copies(rank_id);
-      if (!copies) fail_run("executor", "{} takes what no rank gives", name());
+      if (!copies) fail_run("executor", "{} receives elements that no rank sends", name());
       prepared.copies = std::move(*copies);
       prepared.given = transfer.given(rank_id);
     }
@@ -607,8 +607,8 @@ const void* Executor::output(std::string_view name, int32_t micro_batch) const {
   const BufferId id = impl_->find(name, micro_batch);
   if (is_of_host(impl_->cls.buffers[id]) && !holds()) {
     fail_run("executor",
-             "'{}' of rank {} is gone: another program of the rank was fed or started since, or "
-             "this one never was; try to read it before that",
+             "'{}' of rank {} was overwritten: another program of the rank was fed or started "
+             "since, or this one never was; try to read it earlier",
              name, rank_.id_);
   }
   return impl_->address_of(id);
@@ -654,8 +654,8 @@ void Executor::require_inputs() const {
   const bool untouched = held_ == kNone && rank_.holder_ == nullptr;
   if (!impl_->has_inputs || holds() || untouched) return;
   fail_run("executor",
-           "the inputs of this program on rank {} are gone: another program of the rank was fed, "
-           "started or prepared since; try to feed it again",
+           "the inputs of this program on rank {} were overwritten: another program of the rank "
+           "was fed, started or prepared since; try to feed it again",
            rank_.id_);
 }
 

@@ -97,8 +97,8 @@ void Lanes::declare_hung(std::unique_lock<std::mutex>& lock) {
   hung_ = true;
   const auto window = options_.timeout + std::chrono::seconds(1);
   const std::string text =
-      fmt::format("rank {}: {} has not ended, and nothing else has for {} s", rank_, unfinished(),
-                  std::chrono::duration<double>(window).count());
+      fmt::format("rank {}: {} has not ended, and no task has completed for {} s", rank_,
+                  unfinished(), std::chrono::duration<double>(window).count());
   error_ = error_.empty() ? text : error_ + "; " + text;
   cause_ = Error::Cause::own;
   stop_lanes();

@@ -67,13 +67,13 @@ PersistentStore::Entry& PersistentStore::get(const program::Buffer& buffer,
   }
   const Entry& entry = it->second;
   if (entry.space != buffer.space) {
-    fail_run("memory", "{} lies in {} memory; the program expects it in {} memory", buffer.name,
+    fail_run("memory", "{} is in {} memory; the program expects it in {} memory", buffer.name,
              to_string(entry.space), to_string(buffer.space));
   }
   if (!program::have_same_elements(entry, contents)) {
     fail_run("memory", "{} is {} in memory; the program expects {}{}", buffer.name,
              to_string(entry.type), to_string(buffer.type),
-             entry.type == buffer.type ? ", cut or filled otherwise" : "");
+             entry.type == buffer.type ? ", with another split or other slots" : "");
   }
   return it->second;
 }
@@ -93,7 +93,7 @@ void PersistentStore::expect_alike(const program::Program& program) const {
       if (known == home.end()) continue;
       fail_run("memory",
                "rank {} has {} in the buffer {}; the next program expects it in {}; try programs "
-               "that hold it alike",
+               "with equal layouts",
                rank_, tensor, known->second, buffer.name);
     }
   }

@@ -33,7 +33,7 @@ Probe::Probe(std::shared_ptr<kernels::Backend> backend)
   const std::array out = {type_};
   kernel_ = backend_->find("linear", kernels::Device::cpu, {in, out});
   if (!kernel_) {
-    fail("probe", "{} has no product of f32", backend_->describe());
+    fail("probe", "{} has no f32 matrix product", backend_->describe());
   }
   workspace_.resize(static_cast<size_t>(ops::workspace_bytes("linear", attrs_, in, out)));
 }

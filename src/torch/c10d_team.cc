@@ -68,7 +68,7 @@ class Collective : public Incoming {
     std::unique_lock lock(progress_->mutex);
     while (!progress_->ended && !progress_->stopped) {
       const auto now = steady_clock::now();
-      if (now >= deadline) return {Received::End::timed_out, "no end of a collective"};
+      if (now >= deadline) return {Received::End::timed_out, "the collective did not complete"};
       if (on_gpu()) {
         ask_gpu();
       }
@@ -160,7 +160,7 @@ class C10dTeam : public Team {
       case Number::i64:
         return tensor(part, at::kLong, 8);
     }
-    throw std::logic_error("an unknown type of numbers");
+    throw std::logic_error("unknown element type");
   }
   bool on_gpu() const { return device_.is_cuda(); }
   Staged copied(const at::Tensor& host) const { return {host, on_gpu() ? host.to(device_) : host}; }

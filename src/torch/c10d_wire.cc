@@ -171,8 +171,8 @@ void C10dWire::expect_agreement() {
   if (with == 0 || with == place_.size) return;
   group_->barrier()->wait();  // nobody exits, and the store with it, before all have read it
   throw std::runtime_error(std::to_string(with) + " of the " + std::to_string(place_.size) +
-                           " processes would go through NCCL, the others through Gloo: hosts "
-                           "differ; try plan.ranks: gloo, or nccl, for all");
+                           " processes would use NCCL, the others Gloo: hosts differ; try "
+                           "plan.ranks: gloo, or nccl, for all");
 }
 
 /// Waits at the store until every rank has registered. A group would wait twice as long, and not
@@ -193,7 +193,7 @@ void C10dWire::await_all() {
         away += (away.empty() ? "rank " : ", rank ") + std::to_string(rank);
       }
     }
-    throw std::runtime_error(away + " did not come within " +
+    throw std::runtime_error(away + " did not connect within " +
                              std::to_string(timeout_.count() / 1000) + " s (plan.timeout_s)");
   }
 }

@@ -348,8 +348,9 @@ TEST_F(Hosts, EachKeepsItsPart) {
     MissingParts missing(from);
     missing.need_optimizer(state.name, state.type, 0, state.type.numel());
     EXPECT_NE(missing.text().find(state.name), std::string::npos) << missing.text();
-    EXPECT_NE(missing.text().find(fmt::format("this folder is that of host {} of 2", from.host())),
-              std::string::npos)
+    EXPECT_NE(
+        missing.text().find(fmt::format("this folder has the part of host {} of 2", from.host())),
+        std::string::npos)
         << missing.text();
     // No reader accepts it as a model.
     EXPECT_FALSE(file_exists(folder + "/model.safetensors"));
@@ -408,16 +409,16 @@ TEST_F(Hosts, AreJoinedWholeOrNotAtAll) {
     EXPECT_NE(text.find(why), text.npos) << text;
     EXPECT_TRUE(to == a || !file_exists(to));
   };
-  refused({a}, out, "wrote them on host 1 of 2 (");
-  refused({b}, out, "wrote them on host 0 of 2 (");
+  refused({a}, out, "on host 1 of 2 (");
+  refused({b}, out, "on host 0 of 2 (");
   refused({a, a}, out, "is the folder of host 0 of 2");
   refused({a, top_ / "b/step-000001"}, out, "is of step 1; " + a + " is of step 2");
-  refused({a, b}, a, "is there already");
+  refused({a, b}, a, "exists already");
   refused({a, b}, top_ / "step-000004", "is named after step 4; the parts are of step 2");
   refused({top_ / "none"}, out, "not an intact checkpoint: no run.json");
   // The same step, saved once more by other ranks.
   save(all_, {top_ / "c", top_ / "c", top_ / "d"}, Model(2, 6, 3));
-  refused({a, top_ / "d/step-000002"}, out, "is of another checkpoint of step 2");
+  refused({a, top_ / "d/step-000002"}, out, "is part of another save of step 2");
   // A whole checkpoint.
   save(all_, same(top_ / "one", 3), newest_);
   refused({top_ / "one/step-000002"}, out, "there is nothing to join");
@@ -462,7 +463,7 @@ TEST_F(Hosts, CountsOnlyWhereAllHaveIt) {
   const std::string b = top_ / "b/step-000002", aside = top_ / "aside";
   rename_durable(b, aside);
   EXPECT_EQ(latest(), "step-000001");
-  const std::string absent = "(rank 2: is not on its host " + host_name() + ")";
+  const std::string absent = "(rank 2: is missing on host " + host_name() + ")";
   EXPECT_NE(log_.find("step-000002 " + absent), std::string::npos) << log_;
   rename_durable(aside, b);
   EXPECT_EQ(latest(), "step-000002");
@@ -515,7 +516,7 @@ TEST_F(Hosts, OtherFilesOnAnotherHostAreAnError) {
     save_checkpoint(run, content);
   });
   for (const std::string& text : thrown) {
-    EXPECT_NE(text.find("'tokenizer.json' is another on one host"), std::string::npos) << text;
+    EXPECT_NE(text.find("'tokenizer.json' on one host differs"), std::string::npos) << text;
   }
   EXPECT_EQ(latest(), "step-000002");
 }

@@ -157,7 +157,8 @@ TEST(C10d, OneThatMeetsNobodySaysSoInALine) {
     FAIL() << "met somebody";
   } catch (const Error& error) {
     const std::string said = error.what();
-    EXPECT_EQ(said.rfind("[comm] rank 1 did not meet the others at 127.0.0.1:1: ", 0), 0) << said;
+    EXPECT_EQ(said.rfind("[comm] rank 1 could not connect to the others at 127.0.0.1:1: ", 0), 0)
+        << said;
     EXPECT_EQ(said.find('\n'), std::string::npos) << said;
   }
 }
@@ -187,7 +188,7 @@ TEST(C10d, ALibraryOfAnotherBuildIsRefused) {
   const std::string opens = "void* hocket_open_c10d(void) { __builtin_trap(); }\n";
   const std::string older = ::testing::TempDir() + "older.so";
   const std::string said = said_of(opens, older);
-  EXPECT_NE(said.find(older + " is of another build"), said.npos) << said;
+  EXPECT_NE(said.find(older + " is from another build"), said.npos) << said;
   EXPECT_NE(said.find("is none; expected "), said.npos) << said;
   EXPECT_NE(said.find("make build"), said.npos) << said;
   const std::string other = said_of(opens + "const char* hocket_wire(void) { return \"0123\"; }\n",

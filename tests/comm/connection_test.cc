@@ -150,7 +150,7 @@ TEST(Connection, OneThatGoesIsNamedWithItsLastTask) {
     const std::string& error = errors[static_cast<size_t>(rank)];
     EXPECT_NE(error.find("rank 1 "), std::string::npos) << error;
     EXPECT_NE(error.find("attention L7 mb2 forward"), std::string::npos) << error;
-    EXPECT_NE(error.find("ended without a word"), std::string::npos) << error;
+    EXPECT_NE(error.find("exited without reporting an error"), std::string::npos) << error;
   }
 }
 

@@ -367,7 +367,7 @@ TEST(LocalComm, AllToAllRefusesMoreRowsThanItsBuffer) {
     s.in = {Bytes(16), bytes_of(sizes)};
   }
   run_all(world, sides);
-  EXPECT_NE(sides[0].error.find("more rows arrive than the 4 rows"), std::string::npos)
+  EXPECT_NE(sides[0].error.find("received more rows than the 4 rows"), std::string::npos)
       << sides[0].error;
 }
 
@@ -468,7 +468,8 @@ TEST(LocalComm, FailsWithAReason) {
   alone[0].in = {Bytes(16)};
   alone[0].members = {0, 1};
   run_all(world, alone);
-  EXPECT_NE(alone[0].error.find("all_reduce: 1 of 2 ranks came within 0.15 s"), std::string::npos)
+  EXPECT_NE(alone[0].error.find("all_reduce: 1 of 2 ranks arrived within 0.15 s"),
+            std::string::npos)
       << alone[0].error;
 }
 
@@ -529,7 +530,7 @@ TEST(LocalComm, ASetOfRanksMeetsInOneLane) {
   Side other = side({0, 1}, program::Lane::inter);
   other.prepare();
   const std::string why = error_of([&] { world.communicator(0).run(other.call); });
-  EXPECT_NE(why.find("came in lane inter to a meeting of ranks 0,1"), std::string::npos) << why;
+  EXPECT_NE(why.find("used lane inter for a collective of ranks 0,1"), std::string::npos) << why;
   // Another set of ranks may meet in another lane.
   std::vector<Side> three(3, side({0, 1, 2}, program::Lane::inter));
   run_all(world, three);

@@ -349,7 +349,7 @@ TEST(Executor, ACollectiveThatMissesAMemberTimesOut) {
   // rank's own lane, or, on a busy machine, that of its step.
   expect_contains(what, "rank ");
   const bool told = what.find("all_reduce") != what.npos &&
-                    (what.find("2 of 3 ranks came within 0.3 s") != what.npos ||
+                    (what.find("2 of 3 ranks arrived within 0.3 s") != what.npos ||
                      what.find("waited 0.3 s for task 0 of lane compute") != what.npos);
   EXPECT_TRUE(told || what.find("(stage0 task 0) has not ended") != what.npos) << what;
   door.open();
