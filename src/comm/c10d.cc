@@ -21,19 +21,20 @@ namespace hocket::comm {
 
 namespace {
 
-// Entry points of libhocket_torch (src/torch/c10d_wire.cc).
+// Entry points of libhocket_torch (src/torch/c10d_transport.cc).
 using Interface = const char* (*)();
-using Open = Wire* (*)(const Place&, std::chrono::milliseconds, bool nccl);
+using Open = Transport* (*)(const Place&, std::chrono::milliseconds, bool nccl);
 using CountGpus = int32_t (*)(std::string* why_none);
 
 /// Opens the transport with a time limit. A rank that dies during the full-mesh connect can make
 /// the others wait for each other in turn, longer than any single timeout; then the opening thread
 /// is abandoned.
-Wire* opened_within(Open open, const Place& place, std::chrono::milliseconds timeout, bool nccl) {
+Transport* opened_within(Open open, const Place& place, std::chrono::milliseconds timeout,
+                         bool nccl) {
   const auto longest = timeout + timeout / 2;
-  const std::optional<Wire*> wire =
-      within<Wire*>(longest, [=] { return open(place, timeout, nccl); });
-  if (wire) return *wire;
+  const std::optional<Transport*> transport =
+      within<Transport*>(longest, [=] { return open(place, timeout, nccl); });
+  if (transport) return *transport;
   throw std::runtime_error(fmt::format(
       "some ranks did not connect within {} s (1.5 times plan.timeout_s)", longest.count() / 1000));
 }
@@ -69,12 +70,13 @@ Function find(const char* name, std::string* why) {
     *why = fmt::format("{} cannot be loaded: {}", path, ::dlerror());
     return nullptr;
   }
-  const auto interface = reinterpret_cast<Interface>(::dlsym(library, "hocket_wire"));
+  const auto interface = reinterpret_cast<Interface>(::dlsym(library, "hocket_transport"));
   const auto function = reinterpret_cast<Function>(::dlsym(library, name));
   const std::string got = interface ? interface() : "none";
-  if (!function || got != HOCKET_WIRE) {
-    *why = fmt::format("{} is from another build: its interface (comm/wire.h) is {}; expected {}",
-                       path, got, HOCKET_WIRE);
+  if (!function || got != HOCKET_TRANSPORT) {
+    *why =
+        fmt::format("{} is from another build: its interface (comm/transport.h) is {}; expected {}",
+                    path, got, HOCKET_TRANSPORT);
     return nullptr;
   }
   return function;
@@ -98,8 +100,8 @@ const Gpus& gpus() {
   return seen;
 }
 
-std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds timeout,
-                                Groups groups) {
+std::unique_ptr<Transport> open_c10d(const Place& place, std::chrono::milliseconds timeout,
+                                     Groups groups) {
   std::string why;
   const auto open = find<Open>("hocket_open_c10d", &why);
   if (!open) {
@@ -109,7 +111,7 @@ std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds ti
          why);
   }
   try {
-    return std::unique_ptr<Wire>(opened_within(open, place, timeout, groups == Groups::nccl));
+    return std::unique_ptr<Transport>(opened_within(open, place, timeout, groups == Groups::nccl));
   } catch (const std::exception& error) {
     fail_run("comm", "rank {} could not connect to the others at {}:{}: {}", place.rank,
              place.address, place.port, said(error.what()));

@@ -8,11 +8,11 @@
 #include <string>
 #include <string_view>
 
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 
-/// Backend of the c10d groups that Wire::team creates.
+/// Backend of the c10d groups that Transport::team creates.
 enum class Groups : uint8_t {
   gloo,
   nccl,  ///< on a GPU of every rank; operands are copied to it and back
@@ -28,11 +28,11 @@ struct Gpus {
 const Gpus& gpus();
 
 /// Connects to the other processes of the run, and blocks until all are connected. Throws Error
-/// when the library is missing or has another interface (comm/wire.h), or when NCCL groups have no
-/// GPU. Throws Error also when processes do not connect within the timeout, or use different
-/// groups.
-std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds timeout,
-                                Groups groups = Groups::gloo);
+/// when the library is missing or has another interface (comm/transport.h), or when NCCL groups
+/// have no GPU. Throws Error also when processes do not connect within the timeout, or use
+/// different groups.
+std::unique_ptr<Transport> open_c10d(const Place& place, std::chrono::milliseconds timeout,
+                                     Groups groups = Groups::gloo);
 
 /// Returns the message of a c10d error without its stack trace.
 std::string_view said(std::string_view what);

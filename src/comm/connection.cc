@@ -99,10 +99,10 @@ class Connection::Wait {
   int32_t from_;
 };
 
-Connection::Connection(std::unique_ptr<Wire> wire, milliseconds timeout)
-    : wire_(std::move(wire)),
+Connection::Connection(std::unique_ptr<Transport> transport, milliseconds timeout)
+    : transport_(std::move(transport)),
       timeout_(timeout),
-      table_(wire_->table()),
+      table_(transport_->table()),
       notes_(table_, kSilence),
       watch_([this] { watch_all(); }) {}
 
@@ -117,7 +117,7 @@ Connection::~Connection() {
   if (index() == 0) {
     await_readers();
   }
-  wire_->abort();
+  transport_->abort();
 }
 
 /// Rank 0 may host the store: it stays alive until the others have read there why the run ends.
@@ -221,7 +221,7 @@ std::vector<std::string> Connection::all_gather(const std::string& mine) {
 void Connection::send(Message message, int32_t to, int32_t tag) {
   if (message.bytes == 0) return;
   try {
-    wire_->send(std::move(message), to, tag);
+    transport_->send(std::move(message), to, tag);
   } catch (const std::exception& error) {
     blame(to, {Received::End::gone, error.what()});
   }
@@ -230,14 +230,14 @@ void Connection::send(Message message, int32_t to, int32_t tag) {
 std::unique_ptr<Incoming> Connection::begin_send(Message message, int32_t to, int32_t tag) {
   if (message.bytes == 0) return nullptr;
   try {
-    return wire_->begin_send(std::move(message), to, tag);
+    return transport_->begin_send(std::move(message), to, tag);
   } catch (const std::exception& error) {
     blame(to, {Received::End::gone, error.what()});
   }
 }
 
 std::unique_ptr<Incoming> Connection::expect(void* into, int64_t bytes, int32_t from, int32_t tag) {
-  return bytes == 0 ? nullptr : wire_->receive(into, bytes, from, tag);
+  return bytes == 0 ? nullptr : transport_->receive(into, bytes, from, tag);
 }
 
 void Connection::wait(Incoming* incoming, int32_t from) {
@@ -275,8 +275,9 @@ Team& Connection::team(std::span<const int32_t> members, int32_t tag) {
   // The members then meet at the store, which may stop answering meanwhile.
   std::optional<std::unique_ptr<Team>> team;
   try {
-    team = within<std::unique_ptr<Team>>(timeout_ + timeout_ / 2,
-                                         [wire = wire_, ranks] { return wire->team(ranks); });
+    team = within<std::unique_ptr<Team>>(timeout_ + timeout_ / 2, [transport = transport_, ranks] {
+      return transport->team(ranks);
+    });
   } catch (const std::exception& error) {
     blame(next_of(ranks, index()), {Received::End::gone, error.what()}, ranks);
   }
@@ -397,7 +398,7 @@ void Connection::stop(const std::string& failure) {
   } catch (const std::exception& error) {
     log_debug("the shared table: {}", error.what());
   }
-  wire_->abort();
+  transport_->abort();
   std::lock_guard lock(watched_mutex_);
   for (const auto& [owner, watched] : watched_) {
     if (watched.stop) {

@@ -17,7 +17,7 @@
 
 #include "comm/communicator.h"
 #include "comm/notes.h"
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 
@@ -28,16 +28,16 @@ namespace hocket::comm {
 class Connection : public Processes {
  public:
   /// `timeout`: limit of every wait.
-  Connection(std::unique_ptr<Wire> wire, std::chrono::milliseconds timeout);
+  Connection(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout);
   /// Waits until all messages are delivered; after a failure, waits for nothing.
   ~Connection() override;
 
-  int32_t size() const override { return wire_->size(); }
-  int32_t index() const override { return wire_->rank(); }
+  int32_t size() const override { return transport_->size(); }
+  int32_t index() const override { return transport_->rank(); }
   std::vector<std::string> all_gather(const std::string& mine) override;
   std::vector<std::string> exchange(std::vector<std::string> given) override;
 
-  /// Sends a message of a program: see Wire. Throws Error that names the failed rank.
+  /// Sends a message of a program: see Transport. Throws Error that names the failed rank.
   void send(Message message, int32_t to, int32_t tag);
   /// Begins a send that must be waited for; null for no bytes.
   std::unique_ptr<Incoming> begin_send(Message message, int32_t to, int32_t tag);
@@ -108,7 +108,7 @@ class Connection : public Processes {
   /// Returns the rank to blame, and the reason.
   std::pair<int32_t, std::string> verdict(int32_t from, const Received& received, bool asks = true);
 
-  const std::shared_ptr<Wire> wire_;  ///< shared with abandoned threads
+  const std::shared_ptr<Transport> transport_;  ///< shared with abandoned threads
   const std::chrono::milliseconds timeout_;
   const std::shared_ptr<Table> table_;
   Notes notes_;

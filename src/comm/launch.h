@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 

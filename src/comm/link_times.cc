@@ -18,7 +18,7 @@
 #include "base/scheduling.h"
 #include "base/stats.h"
 #include "collectives/comm_op.h"
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 

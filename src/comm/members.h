@@ -10,7 +10,7 @@
 #include "collectives/comm_op.h"
 #include "collectives/exchange.h"
 #include "comm/communicator.h"
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: Message (wire.h), with a pool. The system clears pages that a process frees and
+// Implements: Message (transport.h), with a pool. The system clears pages that a process frees and
 // allocates again, which costs more than the copy of the message. Large messages therefore leave
 // their memory to later ones of the same size. Pooled memory plus memory in use never exceeds the
 // peak in use, so the plan's figure for messages holds for the process.
@@ -8,7 +8,7 @@
 #include <mutex>
 #include <new>
 
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 

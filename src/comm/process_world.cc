@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "collectives/comm_op.h"
 #include "collectives/exchange.h"
-#include "collectives/transport.h"
+#include "collectives/implementation.h"
 #include "comm/members.h"
 #include "comm/transport_collectives.h"
 

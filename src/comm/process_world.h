@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "collectives/transport.h"
+#include "collectives/implementation.h"
 #include "comm/connection.h"
 
 namespace hocket::comm {

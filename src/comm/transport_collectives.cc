@@ -9,8 +9,8 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/math.h"
+#include "collectives/implementation.h"
 #include "collectives/parts.h"
-#include "collectives/transport.h"
 #include "comm/members.h"
 
 namespace hocket::comm {

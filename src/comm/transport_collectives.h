@@ -8,7 +8,7 @@
 
 #include "collectives/comm_op.h"
 #include "comm/communicator.h"
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/stop.h"
 #include "base/text.h"
-#include "collectives/transport.h"
+#include "collectives/implementation.h"
 #include "comm/launch.h"
 #include "data/index.h"
 #include "models/build.h"

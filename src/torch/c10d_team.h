@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 

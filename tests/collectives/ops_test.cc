@@ -12,10 +12,10 @@
 #include <thread>
 
 #include "base/error.h"
-#include "collectives/transport.h"
+#include "collectives/implementation.h"
 #include "comm/process_world.h"
 #include "tests/comm/comm_util.h"
-#include "tests/comm/wire_util.h"
+#include "tests/comm/transport_util.h"
 
 namespace hocket::comm {
 namespace {

@@ -34,7 +34,7 @@ bool has_library() {
 }
 
 /// Opens the transport of a run with one process, on a port of its own.
-std::unique_ptr<Wire> alone_with(Groups groups) {
+std::unique_ptr<Transport> alone_with(Groups groups) {
   Place place;
   place.address = "127.0.0.1";
   place.port = 20000 + getpid() % 10000 + (groups == Groups::nccl ? 10000 : 0);
@@ -92,9 +92,9 @@ void expect_kept(Team& team, Number number) {
 }
 
 void expect_collectives(Groups groups) {
-  const std::unique_ptr<Wire> wire = alone_with(groups);
+  const std::unique_ptr<Transport> transport = alone_with(groups);
   const std::vector<int32_t> members = {0};
-  const std::unique_ptr<Team> team = wire->team(members);
+  const std::unique_ptr<Team> team = transport->team(members);
   expect_kept<float>(*team, Number::f32);
   expect_kept<double>(*team, Number::f64);
   expect_kept<uint16_t>(*team, Number::bf16);
@@ -191,8 +191,9 @@ TEST(C10d, ALibraryOfAnotherBuildIsRefused) {
   EXPECT_NE(said.find(older + " is from another build"), said.npos) << said;
   EXPECT_NE(said.find("is none; expected "), said.npos) << said;
   EXPECT_NE(said.find("make build"), said.npos) << said;
-  const std::string other = said_of(opens + "const char* hocket_wire(void) { return \"0123\"; }\n",
-                                    ::testing::TempDir() + "other.so");
+  const std::string other =
+      said_of(opens + "const char* hocket_transport(void) { return \"0123\"; }\n",
+              ::testing::TempDir() + "other.so");
   EXPECT_NE(other.find("is 0123; expected "), other.npos) << other;
   // A file that is no library at all.
   const std::string file = ::testing::TempDir() + "text.so";

@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "tests/comm/wire_util.h"
+#include "tests/comm/transport_util.h"
 
 namespace hocket::comm {
 namespace {

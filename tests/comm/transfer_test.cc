@@ -13,7 +13,7 @@
 #include "base/rng.h"
 #include "collectives/parts.h"
 #include "comm/process_world.h"
-#include "tests/comm/wire_util.h"
+#include "tests/comm/transport_util.h"
 
 namespace hocket::comm {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/transport.h"
+#include "collectives/implementation.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/comm/wire_util.h"
+#include "tests/comm/transport_util.h"
 
 #include <algorithm>
 #include <atomic>
@@ -87,11 +87,11 @@ class HubTable : public Table {
   const std::shared_ptr<Hub> hub_;
 };
 
-class ThreadWire : public Wire {
+class ThreadTransport : public Transport {
  public:
-  ThreadWire(std::shared_ptr<Hub> hub, int32_t rank, int32_t size)
+  ThreadTransport(std::shared_ptr<Hub> hub, int32_t rank, int32_t size)
       : hub_(std::move(hub)), rank_(rank), size_(size) {}
-  ~ThreadWire() override {
+  ~ThreadTransport() override {
     std::lock_guard lock(hub_->mutex);
     hub_->gone[rank_] = true;
     hub_->changed.notify_all();
@@ -118,18 +118,18 @@ class ThreadWire : public Wire {
   std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override {
     class Later : public Incoming {
      public:
-      Later(ThreadWire& wire, std::shared_ptr<Asked> asked, int32_t from)
-          : wire_(wire), asked_(std::move(asked)), from_(from) {}
+      Later(ThreadTransport& transport, std::shared_ptr<Asked> asked, int32_t from)
+          : transport_(transport), asked_(std::move(asked)), from_(from) {}
       ~Later() override {
-        std::lock_guard lock(wire_.hub_->mutex);
+        std::lock_guard lock(transport_.hub_->mutex);
         asked_->given_up = true;
       }
       Received wait(std::chrono::milliseconds timeout) override {
-        return wire_.wait(*asked_, from_, timeout);
+        return transport_.wait(*asked_, from_, timeout);
       }
 
      private:
-      ThreadWire& wire_;
+      ThreadTransport& transport_;
       const std::shared_ptr<Asked> asked_;
       int32_t from_;
     };
@@ -180,9 +180,9 @@ constexpr int32_t kTeamTag = 0x7fffff00;
 /// to each other one at once, and computes its part in wait().
 class ThreadTeam : public Team {
  public:
-  ThreadTeam(ThreadWire& wire, std::span<const int32_t> members)
-      : wire_(wire), members_(members.begin(), members.end()) {
-    const auto at = std::find(members_.begin(), members_.end(), wire.rank());
+  ThreadTeam(ThreadTransport& transport, std::span<const int32_t> members)
+      : transport_(transport), members_(members.begin(), members.end()) {
+    const auto at = std::find(members_.begin(), members_.end(), transport.rank());
     me_ = static_cast<size_t>(at - members_.begin());
   }
 
@@ -225,7 +225,7 @@ class ThreadTeam : public Team {
     if (bytes > 0) {
       copy_bytes(message.data.get(), from.data + begin, bytes);
     }
-    wire_.send(std::move(message), members_[to], kTeamTag);
+    transport_.send(std::move(message), members_[to], kTeamTag);
   }
 
   /// Concatenates the data of all members.
@@ -233,7 +233,7 @@ class ThreadTeam : public Team {
     return std::make_unique<Later>([this, out, bytes](std::chrono::milliseconds timeout) {
       std::byte* into = out.data;
       for (size_t i = 0; i < members_.size(); ++i) {
-        const Received received = wire_.take(into, bytes[i], members_[i], kTeamTag, timeout);
+        const Received received = transport_.take(into, bytes[i], members_[i], kTeamTag, timeout);
         if (received.end != Received::End::whole) return received;
         into += bytes[i];
       }
@@ -265,12 +265,12 @@ class ThreadTeam : public Team {
     });
   }
 
-  ThreadWire& wire_;
+  ThreadTransport& transport_;
   const std::vector<int32_t> members_;
   size_t me_ = 0;
 };
 
-std::unique_ptr<Team> ThreadWire::team(std::span<const int32_t> members) {
+std::unique_ptr<Team> ThreadTransport::team(std::span<const int32_t> members) {
   return std::make_unique<ThreadTeam>(*this, members);
 }
 
@@ -284,7 +284,7 @@ std::vector<std::shared_ptr<Connection>> connections(
   std::vector<std::shared_ptr<Connection>> list;
   for (int32_t rank = 0; rank < ranks; ++rank) {
     list.push_back(
-        std::make_shared<Connection>(std::make_unique<ThreadWire>(hub, rank, ranks), timeout));
+        std::make_shared<Connection>(std::make_unique<ThreadTransport>(hub, rank, ranks), timeout));
   }
   return list;
 }

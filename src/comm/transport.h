@@ -44,7 +44,7 @@ struct Received {
     whole,      ///< the message has arrived
     timed_out,  ///< nothing came within the timeout
     gone,       ///< the connection to the peer has ended
-    stopped,    ///< Wire::abort
+    stopped,    ///< Transport::abort
   } end = End::whole;
   std::string text;  ///< message of the transport; for the log
 };
@@ -101,10 +101,10 @@ class Table {
 };
 
 /// Transport of one rank. May be called concurrently by all lanes.
-class Wire {
+class Transport {
  public:
   /// Waits until all messages are delivered, unless it was aborted.
-  virtual ~Wire() = default;
+  virtual ~Transport() = default;
   virtual int32_t rank() const = 0;
   virtual int32_t size() const = 0;
   /// Sends without blocking; the transport owns the message. Messages to one rank with one tag

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: hocket_open_c10d (comm/c10d.h), a transport (wire.h) on c10d. A Gloo process group
-// carries the messages, a TCPStore is the shared table, and other groups, of Gloo or NCCL, run
-// c10d's collectives (c10d_team.h). This library is loaded when a plan needs it. LibTorch's headers
-// bring libraries that conflict with ours (fmt), so of our headers it includes only the interface,
-// and it throws std::exception.
+// Implements: hocket_open_c10d (comm/c10d.h), a transport (transport.h) on c10d. A Gloo process
+// group carries the messages, a TCPStore is the shared table, and other groups, of Gloo or NCCL,
+// run c10d's collectives (c10d_team.h). This library is loaded when a plan needs it. LibTorch's
+// headers bring libraries that conflict with ours (fmt), so of our headers it includes only the
+// interface, and it throws std::exception.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -25,7 +25,7 @@
 #include <thread>
 
 #include "base/scheduling.h"
-#include "comm/wire.h"
+#include "comm/transport.h"
 #include "torch/c10d_team.h"
 #include "torch/nccl_group.h"
 
@@ -99,11 +99,11 @@ at::Device gpu_of(const Place& place) {
 constexpr const char* kWithNccl = "processes with nccl";
 
 /// Transport over c10d.
-class C10dWire : public Wire {
+class C10dTransport : public Transport {
  public:
   /// `nccl`: groups for collectives use NCCL.
-  C10dWire(const Place& place, milliseconds timeout, bool nccl);
-  ~C10dWire() override;
+  C10dTransport(const Place& place, milliseconds timeout, bool nccl);
+  ~C10dTransport() override;
   int32_t rank() const override { return place_.rank; }
   int32_t size() const override { return place_.size; }
   void send(Message message, int32_t to, int32_t tag) override;
@@ -150,7 +150,7 @@ class C10dWire : public Wire {
   UnderWay collectives_;
 };
 
-C10dWire::C10dWire(const Place& place, milliseconds timeout, bool nccl)
+C10dTransport::C10dTransport(const Place& place, milliseconds timeout, bool nccl)
     : place_(place),
       timeout_(timeout),
       device_of_teams_(nccl ? gpu_of(place) : at::Device(at::kCPU)),
@@ -166,7 +166,7 @@ C10dWire::C10dWire(const Place& place, milliseconds timeout, bool nccl)
 
 /// Checks that all processes use the same backend for collectives. All have registered by now; a
 /// minority would wait for the others.
-void C10dWire::expect_agreement() {
+void C10dTransport::expect_agreement() {
   const int64_t with = notes_->add(kWithNccl, 0);
   if (with == 0 || with == place_.size) return;
   group_->barrier()->wait();  // nobody exits, and the store with it, before all have read it
@@ -177,7 +177,7 @@ void C10dWire::expect_agreement() {
 
 /// Waits at the store until every rank has registered. A group would wait twice as long, and not
 /// name the missing ranks.
-void C10dWire::await_all() {
+void C10dTransport::await_all() {
   const auto key = [](int32_t rank) { return "here/" + std::to_string(rank); };
   std::vector<std::string> all;
   for (int32_t rank = 0; rank < place_.size; ++rank) {
@@ -199,7 +199,7 @@ void C10dWire::await_all() {
 }
 
 /// Creates a Gloo group with this name; blocks until its members have come.
-c10::intrusive_ptr<c10d::ProcessGroupGloo> C10dWire::meet(
+c10::intrusive_ptr<c10d::ProcessGroupGloo> C10dTransport::meet(
     const std::string& name, int rank, int size, const c10::intrusive_ptr<c10d::Store>& store) {
   // The group's own timeout is longer than ours, so that our wait fails first and can name the
   // reason. The group's threads inherit the scheduling of this thread.
@@ -211,7 +211,7 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo> C10dWire::meet(
       c10::make_intrusive<c10d::PrefixStore>(name, store), rank, size, options);
 }
 
-C10dWire::~C10dWire() {
+C10dTransport::~C10dTransport() {
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
@@ -230,7 +230,7 @@ C10dWire::~C10dWire() {
 }
 
 /// Releases messages to a rank once they are delivered, in the order in which they were sent.
-void C10dWire::let_go(Queue& queue) {
+void C10dTransport::let_go(Queue& queue) {
   std::unique_lock lock(mutex_);
   for (;;) {
     queue.sent.wait(lock, [&] { return ending_ || !queue.messages.empty(); });
@@ -247,7 +247,7 @@ void C10dWire::let_go(Queue& queue) {
   }
 }
 
-void C10dWire::send(Message message, int32_t to, int32_t tag) {
+void C10dTransport::send(Message message, int32_t to, int32_t tag) {
   std::vector<at::Tensor> tensors = {bytes_at(message.data.get(), message.bytes)};
   std::lock_guard lock(mutex_);
   if (aborted_) return;
@@ -256,7 +256,7 @@ void C10dWire::send(Message message, int32_t to, int32_t tag) {
 }
 
 /// Keeps a message until it is delivered. Requires: mutex_ is held.
-void C10dWire::keep(Outgoing message, int32_t to) {
+void C10dTransport::keep(Outgoing message, int32_t to) {
   Queue& queue = outgoing_[to];
   if (!queue.let_go.joinable()) {
     queue.let_go = std::thread([this, &queue] { let_go(queue); });
@@ -283,21 +283,22 @@ Received ended(c10d::Work& work, milliseconds timeout) {
 
 /// Pending send. If it is destroyed without wait(), the transport keeps the message until c10d has
 /// finished with it.
-class C10dWire::C10dOutgoing : public Incoming {
+class C10dTransport::C10dOutgoing : public Incoming {
  public:
-  C10dOutgoing(C10dWire& wire, Message message, int32_t to, int32_t tag) : wire_(wire), to_(to) {
+  C10dOutgoing(C10dTransport& transport, Message message, int32_t to, int32_t tag)
+      : transport_(transport), to_(to) {
     std::vector<at::Tensor> tensors = {bytes_at(message.data.get(), message.bytes)};
-    std::lock_guard lock(wire_.mutex_);
-    if (wire_.aborted_) return;
+    std::lock_guard lock(transport_.mutex_);
+    if (transport_.aborted_) return;
     const RunsWhenWoken prompt;
-    message_ = {std::move(message), wire_.group_->send(tensors, to, tag)};
-    wire_.waited_for_.insert(message_.work.get());
+    message_ = {std::move(message), transport_.group_->send(tensors, to, tag)};
+    transport_.waited_for_.insert(message_.work.get());
   }
   ~C10dOutgoing() override {
-    std::lock_guard lock(wire_.mutex_);
-    wire_.waited_for_.erase(message_.work.get());
+    std::lock_guard lock(transport_.mutex_);
+    transport_.waited_for_.erase(message_.work.get());
     if (message_.work && !gone_) {
-      wire_.keep(std::move(message_), to_);
+      transport_.keep(std::move(message_), to_);
     }
   }
   Received wait(milliseconds timeout) override {
@@ -308,34 +309,35 @@ class C10dWire::C10dOutgoing : public Incoming {
   }
 
  private:
-  C10dWire& wire_;
+  C10dTransport& transport_;
   const int32_t to_;
   Outgoing message_;  ///< no work: the transport was aborted
   bool gone_ = false;
 };
 
-std::unique_ptr<Incoming> C10dWire::begin_send(Message message, int32_t to, int32_t tag) {
+std::unique_ptr<Incoming> C10dTransport::begin_send(Message message, int32_t to, int32_t tag) {
   return std::make_unique<C10dOutgoing>(*this, std::move(message), to, tag);
 }
 
 /// Pending receive.
-class C10dWire::C10dIncoming : public Incoming {
+class C10dTransport::C10dIncoming : public Incoming {
  public:
-  C10dIncoming(C10dWire& wire, void* into, int64_t bytes, int32_t from, int32_t tag) : wire_(wire) {
+  C10dIncoming(C10dTransport& transport, void* into, int64_t bytes, int32_t from, int32_t tag)
+      : transport_(transport) {
     std::vector<at::Tensor> tensors = {bytes_at(into, bytes)};
-    std::lock_guard lock(wire_.mutex_);
-    if (wire_.aborted_) return;
+    std::lock_guard lock(transport_.mutex_);
+    if (transport_.aborted_) return;
     const RunsWhenWoken prompt;
     try {
-      work_ = wire_.group_->recv(tensors, from, tag);
-      wire_.waited_for_.insert(work_.get());
+      work_ = transport_.group_->recv(tensors, from, tag);
+      transport_.waited_for_.insert(work_.get());
     } catch (const std::exception& error) {
       failed_ = error.what();
     }
   }
   ~C10dIncoming() override {
-    std::lock_guard lock(wire_.mutex_);
-    wire_.waited_for_.erase(work_.get());
+    std::lock_guard lock(transport_.mutex_);
+    transport_.waited_for_.erase(work_.get());
   }
   Received wait(milliseconds timeout) override {
     if (!failed_.empty()) return {Received::End::gone, failed_};
@@ -344,16 +346,17 @@ class C10dWire::C10dIncoming : public Incoming {
   }
 
  private:
-  C10dWire& wire_;
+  C10dTransport& transport_;
   c10::intrusive_ptr<c10d::Work> work_;  ///< null: aborted, or failed to post
   std::string failed_;
 };
 
-std::unique_ptr<Incoming> C10dWire::receive(void* into, int64_t bytes, int32_t from, int32_t tag) {
+std::unique_ptr<Incoming> C10dTransport::receive(void* into, int64_t bytes, int32_t from,
+                                                 int32_t tag) {
   return std::make_unique<C10dIncoming>(*this, into, bytes, from, tag);
 }
 
-void C10dWire::abort() {
+void C10dTransport::abort() {
   {
     std::lock_guard lock(mutex_);
     aborted_ = true;
@@ -366,7 +369,7 @@ void C10dWire::abort() {
 
 /// Every group has its own connection to the store, since all lanes may create groups at the same
 /// time.
-std::unique_ptr<Team> C10dWire::team(std::span<const int32_t> members) {
+std::unique_ptr<Team> C10dTransport::team(std::span<const int32_t> members) {
   std::string name = "team";
   int rank = -1;
   for (size_t i = 0; i < members.size(); ++i) {
@@ -405,17 +408,17 @@ class StoreTable : public Table {
   const int32_t holder_;
 };
 
-std::shared_ptr<Table> C10dWire::table() {
+std::shared_ptr<Table> C10dTransport::table() {
   return std::make_shared<StoreTable>(notes_, place_.has_table ? -1 : 0);
 }
 
 }  // namespace
 
-/// Entry points for comm/c10d.cc: the version of the interface comm/wire.h, and the transport.
-extern "C" const char* hocket_wire() { return HOCKET_WIRE; }
-extern "C" Wire* hocket_open_c10d(const Place& place, milliseconds timeout, bool nccl) {
+/// Entry points for comm/c10d.cc: the version of the interface comm/transport.h, and the transport.
+extern "C" const char* hocket_transport() { return HOCKET_TRANSPORT; }
+extern "C" Transport* hocket_open_c10d(const Place& place, milliseconds timeout, bool nccl) {
   c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL
-  return new C10dWire(place, timeout, nccl);
+  return new C10dTransport(place, timeout, nccl);
 }
 
 extern "C" int32_t hocket_count_gpus(std::string* why_none) { return count_gpus(why_none); }
