@@ -12,7 +12,7 @@
 
 namespace hocket::comm {
 
-/// Backend of the c10d groups that Transport::team creates.
+/// Backend of the c10d groups that Transport::group creates.
 enum class Groups : uint8_t {
   gloo,
   nccl,  ///< on a GPU of every rank; operands are copied to it and back

@@ -34,7 +34,7 @@ constexpr int32_t kNobody = -1;
 /// Tags of exchanges outside of steps; programs use smaller tags (ProcessWorld).
 constexpr int32_t kSizeTag = 0x7ffffff0;
 constexpr int32_t kTextTag = kSizeTag + 1;
-constexpr int32_t kTeamTag = kTextTag + 1;
+constexpr int32_t kGroupTag = kTextTag + 1;
 constexpr size_t kBeginsWith = 248;  ///< bytes of text in the first message
 constexpr const char* kFailure = "failure";
 
@@ -253,12 +253,12 @@ void Connection::receive(void* into, int64_t bytes, int32_t from, int32_t tag) {
   wait(expect(into, bytes, from, tag).get(), from);
 }
 
-Team& Connection::team(std::span<const int32_t> members, int32_t tag) {
+CollectiveGroup& Connection::group(std::span<const int32_t> members, int32_t tag) {
   const std::vector<int32_t> ranks(members.begin(), members.end());
   {
     std::lock_guard lock(mutex_);
-    const auto known = teams_.find(ranks);
-    if (known != teams_.end()) return *known->second;
+    const auto known = groups_.find(ranks);
+    if (known != groups_.end()) return *known->second;
   }
   // The members synchronise by messages first, because those waits end when a member fails.
   for (const int32_t other : ranks) {
@@ -273,19 +273,19 @@ Team& Connection::team(std::span<const int32_t> members, int32_t tag) {
     receive(&there, 1, other, tag);
   }
   // The members then meet at the store, which may stop answering meanwhile.
-  std::optional<std::unique_ptr<Team>> team;
+  std::optional<std::unique_ptr<CollectiveGroup>> group;
   try {
-    team = within<std::unique_ptr<Team>>(timeout_ + timeout_ / 2, [transport = transport_, ranks] {
-      return transport->team(ranks);
-    });
+    group = within<std::unique_ptr<CollectiveGroup>>(
+        timeout_ + timeout_ / 2,
+        [transport = transport_, ranks] { return transport->group(ranks); });
   } catch (const std::exception& error) {
     blame(next_of(ranks, index()), {Received::End::gone, error.what()}, ranks);
   }
-  if (!team) {
-    blame(next_of(ranks, index()), {Received::End::timed_out, "no team"}, ranks);
+  if (!group) {
+    blame(next_of(ranks, index()), {Received::End::timed_out, "no group"}, ranks);
   }
   std::lock_guard lock(mutex_);
-  return *(teams_[ranks] = std::move(*team));
+  return *(groups_[ranks] = std::move(*group));
 }
 
 /// The late member of a collective is not known. Each member reports that it waits for the next, so
@@ -299,10 +299,10 @@ void Connection::wait(Incoming& collective, std::span<const int32_t> members) {
   }
 }
 
-void Connection::try_team() {
+void Connection::check_collectives() {
   std::vector<int32_t> ranks(static_cast<size_t>(size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  Team& all = team(ranks, kTeamTag);
+  CollectiveGroup& all = group(ranks, kGroupTag);
   const auto memory = std::make_shared<Message>(sizeof(double));
   double sum = 1;
   std::memcpy(memory->data.get(), &sum, sizeof sum);

@@ -51,12 +51,12 @@ class Connection : public Processes {
   /// Returns the transport's collectives among these ranks, which are ascending and include this
   /// one. The first call for a group is collective: all members call it, and synchronise by
   /// messages with this tag.
-  Team& team(std::span<const int32_t> members, int32_t tag);
+  CollectiveGroup& group(std::span<const int32_t> members, int32_t tag);
   /// Waits for a collective of these members.
   void wait(Incoming& collective, std::span<const int32_t> members);
   /// Runs an all-reduce in which all ranks add one, so that a transport without working collectives
   /// fails here and not in a step. Collective.
-  void try_team();
+  void check_collectives();
 
   /// Registers callbacks until the owner is unwatched: `doing` describes this rank's activity
   /// ("linear_dw L3 mb2 backward"), which other ranks report if it fails; `stop` is called with the
@@ -113,7 +113,7 @@ class Connection : public Processes {
   const std::shared_ptr<Table> table_;
   Notes notes_;
 
-  std::mutex mutex_;  ///< guards the members up to teams_
+  std::mutex mutex_;  ///< guards the members up to groups_
   std::condition_variable ends_;
   bool leaving_ = false;
   std::string failure_;           ///< reason why the run ends; empty: it does not
@@ -121,7 +121,7 @@ class Connection : public Processes {
   std::map<int32_t, int> waits_;  ///< number of lanes that wait, by the rank that they wait for
   std::string doing_before_;      ///< last task, reported between steps
   std::map<int32_t, Note> last_notes_;  ///< last note read of each rank
-  std::map<std::vector<int32_t>, std::unique_ptr<Team>> teams_;
+  std::map<std::vector<int32_t>, std::unique_ptr<CollectiveGroup>> groups_;
   int64_t beats_ = 0;         ///< used by watch_ only
   std::mutex watched_mutex_;  ///< held while the callbacks run
   std::map<const void*, Watched> watched_;

@@ -117,8 +117,8 @@ bool ProcessWorld::Rank::is_ours(const Call& call, const Op& op) const {
 }
 
 void ProcessWorld::Rank::by_transport(const Call& call, const Op& op) {
-  Team& team = connection_.team(call.members, tag_of(call));
-  run_by_transport(call, op, rank_, team, scratch_[place_of(call.lane)],
+  CollectiveGroup& group = connection_.group(call.members, tag_of(call));
+  run_by_transport(call, op, rank_, group, scratch_[place_of(call.lane)],
                    [&](Incoming& collective) { connection_.wait(collective, call.members); });
 }
 

@@ -70,9 +70,9 @@ struct Scratch {
 
 /// Process group with the transport's own collectives, which reduce in their own order. All members
 /// begin the same collectives in the same order, and wait for each.
-class Team {
+class CollectiveGroup {
  public:
-  virtual ~Team() = default;
+  virtual ~CollectiveGroup() = default;
   /// Reduces in place over all members: sum, or with `max` the elementwise maximum.
   virtual std::unique_ptr<Incoming> all_reduce(Scratch data, Number number, bool max) = 0;
   /// Reduces blocks: `in` has a block for each member, in order; `out` receives this member's.
@@ -119,7 +119,7 @@ class Transport {
   /// Creates a process group. Requires: all members, ascending ranks that include this one, make
   /// the call; the group does not outlive the transport. Throws std::exception when a member does
   /// not come.
-  virtual std::unique_ptr<Team> team(std::span<const int32_t> members) = 0;
+  virtual std::unique_ptr<CollectiveGroup> group(std::span<const int32_t> members) = 0;
   /// Ends every pending receive and collective, and all later ones at once.
   virtual void abort() = 0;
   /// Returns the shared table. Not thread-safe; may outlive the transport.

@@ -107,7 +107,7 @@ int64_t aligned_bytes(const std::map<graph::DType, Flat>& flats, int64_t times) 
   return bytes;
 }
 
-void all_reduce(const Call& call, Team& team, ScratchSpace& space, const Wait& wait) {
+void all_reduce(const Call& call, CollectiveGroup& group, ScratchSpace& space, const Wait& wait) {
   const std::vector<TensorType>& types = call.kind->in;
   std::map<graph::DType, Flat> flats = by_type(types);
   space.begin(aligned_bytes(flats, 1));
@@ -115,7 +115,7 @@ void all_reduce(const Call& call, Team& team, ScratchSpace& space, const Wait& w
     flat.in = space.take(flat.bytes);
     each_operand(flat, flat.in,
                  [&](size_t i, std::byte* at) { copy_bytes(at, call.in[i], types[i].bytes()); });
-    flat.begun = team.all_reduce(flat.in, number_of(dtype), takes_greatest(call));
+    flat.begun = group.all_reduce(flat.in, number_of(dtype), takes_greatest(call));
   }
   for (auto& [dtype, flat] : flats) {
     wait(*flat.begun);
@@ -124,7 +124,7 @@ void all_reduce(const Call& call, Team& team, ScratchSpace& space, const Wait& w
   }
 }
 
-void reduce_scatter(const Call& call, const Op& op, Team& team, ScratchSpace& space,
+void reduce_scatter(const Call& call, const Op& op, CollectiveGroup& group, ScratchSpace& space,
                     const Wait& wait) {
   const std::vector<TensorType>& blocks = call.kind->out;
   const int dim = movement(op, call.kind->attrs).part_dim;
@@ -140,7 +140,7 @@ void reduce_scatter(const Call& call, const Op& op, Team& team, ScratchSpace& sp
         copy_bytes(first + member * bytes + in_block, bytes_of(call.in[i]) + in_tensor, cut.row);
       });
     });
-    flat.begun = team.reduce_scatter(flat.in, flat.out, number_of(dtype), takes_greatest(call));
+    flat.begun = group.reduce_scatter(flat.in, flat.out, number_of(dtype), takes_greatest(call));
   }
   for (auto& [dtype, flat] : flats) {
     wait(*flat.begun);
@@ -149,7 +149,8 @@ void reduce_scatter(const Call& call, const Op& op, Team& team, ScratchSpace& sp
   }
 }
 
-void all_gather(const Call& call, const Op& op, Team& team, ScratchSpace& space, const Wait& wait) {
+void all_gather(const Call& call, const Op& op, CollectiveGroup& group, ScratchSpace& space,
+                const Wait& wait) {
   const std::vector<TensorType>& blocks = call.kind->in;
   const int dim = movement(op, call.kind->attrs).slot_dim;
   const int64_t n = std::ssize(call.members);
@@ -162,7 +163,7 @@ void all_gather(const Call& call, const Op& op, Team& team, ScratchSpace& space,
     copy_bytes(in.data + begin, call.in[i], blocks[i].bytes());
     begin += blocks[i].bytes();
   }
-  wait(*team.all_gather(in, out));
+  wait(*group.all_gather(in, out));
   begin = 0;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const Cut cut(blocks[i], dim, n);
@@ -201,8 +202,8 @@ void deliver(Members& members, size_t other, const std::vector<Slice>& slices, s
 
 /// Exchanges the slices that members read of each other, then runs the member's part by the op's
 /// record.
-void all_to_all(const Call& call, const Op& op, int32_t rank, Team& team, ScratchSpace& space,
-                const Wait& wait) {
+void all_to_all(const Call& call, const Op& op, int32_t rank, CollectiveGroup& group,
+                ScratchSpace& space, const Wait& wait) {
   Members members(call, op, rank);
   const size_t n = members.size(), me = members.me();
   const Together all = members.together();
@@ -225,7 +226,7 @@ void all_to_all(const Call& call, const Op& op, int32_t rank, Team& team, Scratc
       into += slice.bytes;
     }
   }
-  wait(*team.all_to_all(in, bytes_to, out, bytes_from));
+  wait(*group.all_to_all(in, bytes_to, out, bytes_from));
   std::byte* from = out.data;
   for (size_t other = 0; other < n; ++other) {
     deliver(members, other, takes[other], from);
@@ -250,17 +251,17 @@ Scratch ScratchSpace::take(int64_t bytes) {
   return {memory_, memory_ ? memory_->data.get() + at : nullptr, bytes};
 }
 
-void run_by_transport(const Call& call, const Op& op, int32_t rank, Team& team, ScratchSpace& space,
-                      const Wait& wait) {
+void run_by_transport(const Call& call, const Op& op, int32_t rank, CollectiveGroup& group,
+                      ScratchSpace& space, const Wait& wait) {
   switch (by_transport(op, call.kind->attrs, call.kind->in)) {
     case ByTransport::all_reduce:
-      return all_reduce(call, team, space, wait);
+      return all_reduce(call, group, space, wait);
     case ByTransport::reduce_scatter:
-      return reduce_scatter(call, op, team, space, wait);
+      return reduce_scatter(call, op, group, space, wait);
     case ByTransport::all_gather:
-      return all_gather(call, op, team, space, wait);
+      return all_gather(call, op, group, space, wait);
     case ByTransport::all_to_all:
-      return all_to_all(call, op, rank, team, space, wait);
+      return all_to_all(call, op, rank, group, space, wait);
     case ByTransport::none:
       break;
   }

@@ -53,7 +53,7 @@ std::shared_ptr<comm::Connection> connection(const Run& run) {
   const comm::Groups groups = nccl ? comm::Groups::nccl : comm::Groups::gloo;
   connection = std::make_shared<comm::Connection>(comm::open_c10d(place, timeout, groups), timeout);
   if (nccl) {
-    connection->try_team();
+    connection->check_collectives();
   }
   return connection;
 }

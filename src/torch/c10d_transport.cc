@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Implements: hocket_open_c10d (comm/c10d.h), a transport (transport.h) on c10d. A Gloo process
 // group carries the messages, a TCPStore is the shared table, and other groups, of Gloo or NCCL,
-// run c10d's collectives (c10d_team.h). This library is loaded when a plan needs it. LibTorch's
+// run c10d's collectives (c10d_group.h). This library is loaded when a plan needs it. LibTorch's
 // headers bring libraries that conflict with ours (fmt), so of our headers it includes only the
 // interface, and it throws std::exception.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -26,7 +26,7 @@
 
 #include "base/scheduling.h"
 #include "comm/transport.h"
-#include "torch/c10d_team.h"
+#include "torch/c10d_group.h"
 #include "torch/nccl_group.h"
 
 namespace hocket::comm {
@@ -109,7 +109,7 @@ class C10dTransport : public Transport {
   void send(Message message, int32_t to, int32_t tag) override;
   std::unique_ptr<Incoming> begin_send(Message message, int32_t to, int32_t tag) override;
   std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override;
-  std::unique_ptr<Team> team(std::span<const int32_t> members) override;
+  std::unique_ptr<CollectiveGroup> group(std::span<const int32_t> members) override;
   void abort() override;
   std::shared_ptr<Table> table() override;
 
@@ -136,7 +136,7 @@ class C10dTransport : public Transport {
 
   const Place place_;
   const milliseconds timeout_;
-  const at::Device device_of_teams_;
+  const at::Device collectives_device_;
   std::shared_ptr<::gloo::transport::Device> device_;
   // The group uses one connection to the store and the table another: an operation that waits
   // occupies its connection.
@@ -147,13 +147,13 @@ class C10dTransport : public Transport {
   std::map<int32_t, Queue> outgoing_;  ///< by destination rank
   std::set<c10d::Work*> waited_for_;   ///< receives, and sends with a waiting thread
   bool aborted_ = false, ending_ = false;
-  UnderWay collectives_;
+  PendingCollectives collectives_;
 };
 
 C10dTransport::C10dTransport(const Place& place, milliseconds timeout, bool nccl)
     : place_(place),
       timeout_(timeout),
-      device_of_teams_(nccl ? gpu_of(place) : at::Device(at::kCPU)),
+      collectives_device_(nccl ? gpu_of(place) : at::Device(at::kCPU)),
       device_(device_for(place)) {
   // Rank 0's host has the store, unless the launcher does. Then all ranks connect to each other.
   table_ = open_store(place, place.rank == 0 && !place.has_table, timeout);
@@ -369,8 +369,8 @@ void C10dTransport::abort() {
 
 /// Every group has its own connection to the store, since all lanes may create groups at the same
 /// time.
-std::unique_ptr<Team> C10dTransport::team(std::span<const int32_t> members) {
-  std::string name = "team";
+std::unique_ptr<CollectiveGroup> C10dTransport::group(std::span<const int32_t> members) {
+  std::string name = "group";
   int rank = -1;
   for (size_t i = 0; i < members.size(); ++i) {
     name += "/" + std::to_string(members[i]);
@@ -380,12 +380,12 @@ std::unique_ptr<Team> C10dTransport::team(std::span<const int32_t> members) {
   }
   const int size = static_cast<int>(members.size());
   const c10::intrusive_ptr<c10d::Store> store = open_store(place_, false, timeout_);
-  if (!device_of_teams_.is_cuda()) {
-    return c10d_team(meet(name, rank, size, store), device_of_teams_, collectives_);
+  if (!collectives_device_.is_cuda()) {
+    return c10d_group(meet(name, rank, size, store), collectives_device_, collectives_);
   }
   const auto own = c10::make_intrusive<c10d::PrefixStore>("nccl/" + name, store);
-  return c10d_team(nccl_group(own, rank, size, device_of_teams_, timeout_ * 2), device_of_teams_,
-                   collectives_);
+  return c10d_group(nccl_group(own, rank, size, collectives_device_, timeout_ * 2),
+                    collectives_device_, collectives_);
 }
 
 /// Shared table on a store of c10d.

@@ -67,26 +67,26 @@ void expect_ends(const std::unique_ptr<Incoming>& collective) {
 
 /// Expects that every collective of one member keeps its data.
 template <class T>
-void expect_kept(Team& team, Number number) {
+void expect_kept(CollectiveGroup& group, Number number) {
   std::vector<T> values(1000);
   std::iota(values.begin(), values.end(), T{3});
   const std::vector<T> zeros(values.size());
   for (const bool max : {false, true}) {
     const Scratch sum = scratch_of(values);
-    expect_ends(team.all_reduce(sum, number, max));
+    expect_ends(group.all_reduce(sum, number, max));
     EXPECT_EQ(values_of<T>(sum), values);
     const Scratch blocks = scratch_of(values), block = scratch_of(zeros);
-    expect_ends(team.reduce_scatter(blocks, block, number, max));
+    expect_ends(group.reduce_scatter(blocks, block, number, max));
     EXPECT_EQ(values_of<T>(block), values);
   }
   const Scratch all = scratch_of(zeros);
-  expect_ends(team.all_gather(scratch_of(values), all));
+  expect_ends(group.all_gather(scratch_of(values), all));
   EXPECT_EQ(values_of<T>(all), values);
   for (const size_t count : {values.size(), size_t{0}}) {
     const std::vector<T> some(values.begin(), values.begin() + static_cast<int64_t>(count));
     const std::vector<int64_t> bytes = {static_cast<int64_t>(count * sizeof(T))};
     const Scratch out = scratch_of(std::vector<T>(count));
-    expect_ends(team.all_to_all(scratch_of(some), bytes, out, bytes));
+    expect_ends(group.all_to_all(scratch_of(some), bytes, out, bytes));
     EXPECT_EQ(values_of<T>(out), some);
   }
 }
@@ -94,13 +94,13 @@ void expect_kept(Team& team, Number number) {
 void expect_collectives(Groups groups) {
   const std::unique_ptr<Transport> transport = alone_with(groups);
   const std::vector<int32_t> members = {0};
-  const std::unique_ptr<Team> team = transport->team(members);
-  expect_kept<float>(*team, Number::f32);
-  expect_kept<double>(*team, Number::f64);
-  expect_kept<uint16_t>(*team, Number::bf16);
-  expect_kept<uint16_t>(*team, Number::f16);
-  expect_kept<int32_t>(*team, Number::i32);
-  expect_kept<int64_t>(*team, Number::i64);
+  const std::unique_ptr<CollectiveGroup> group = transport->group(members);
+  expect_kept<float>(*group, Number::f32);
+  expect_kept<double>(*group, Number::f64);
+  expect_kept<uint16_t>(*group, Number::bf16);
+  expect_kept<uint16_t>(*group, Number::f16);
+  expect_kept<int32_t>(*group, Number::i32);
+  expect_kept<int64_t>(*group, Number::i64);
 }
 
 TEST(C10d, CollectivesOfOneRank) {
@@ -109,7 +109,7 @@ TEST(C10d, CollectivesOfOneRank) {
   }
   expect_collectives(Groups::gloo);
   Connection connection(alone_with(Groups::gloo), kPatience);
-  connection.try_team();
+  connection.check_collectives();
   connection.leave();
 }
 
@@ -121,7 +121,7 @@ TEST(C10d, CollectivesOfOneRankWithNccl) {
   }
   expect_collectives(Groups::nccl);
   Connection connection(alone_with(Groups::nccl), kPatience);
-  connection.try_team();
+  connection.check_collectives();
   connection.leave();
 }
 

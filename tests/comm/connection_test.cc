@@ -285,14 +285,15 @@ TEST(Connection, OfACollectiveTheOneThatDoesNotComeIsToBlame) {
       &list, [] { return std::string("router L1 mb0 forward"); }, nullptr);
   const std::vector<int32_t> members = {0, 1, 2, 3};
   const auto errors = on_each(list, [&](Connection& connection) {
-    Team& team = connection.team(members, 7);
+    CollectiveGroup& group = connection.group(members, 7);
     if (connection.index() == 2) {
       std::this_thread::sleep_for(milliseconds(4500));
       return;
     }
     const auto memory = std::make_shared<Message>(8);
     std::fill_n(memory->data.get(), 8, std::byte{0});
-    connection.wait(*team.all_reduce({memory, memory->data.get(), 8}, Number::f64, false), members);
+    connection.wait(*group.all_reduce({memory, memory->data.get(), 8}, Number::f64, false),
+                    members);
   });
   for (size_t rank : {0, 1, 3}) {
     EXPECT_NE(errors[rank].find("rank 2 "), std::string::npos) << errors[rank];

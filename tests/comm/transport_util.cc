@@ -157,7 +157,7 @@ class ThreadTransport : public Transport {
     return receive(into, bytes, from, tag)->wait(timeout);
   }
 
-  std::unique_ptr<Team> team(std::span<const int32_t> members) override;
+  std::unique_ptr<CollectiveGroup> group(std::span<const int32_t> members) override;
 
   void abort() override {
     std::lock_guard lock(hub_->mutex);
@@ -174,13 +174,13 @@ class ThreadTransport : public Transport {
 };
 
 /// Tag of messages of groups.
-constexpr int32_t kTeamTag = 0x7fffff00;
+constexpr int32_t kGroupTag = 0x7fffff00;
 
 /// Collectives from messages, reduced in the order of the members: every rank sends all of its data
 /// to each other one at once, and computes its part in wait().
-class ThreadTeam : public Team {
+class ThreadGroup : public CollectiveGroup {
  public:
-  ThreadTeam(ThreadTransport& transport, std::span<const int32_t> members)
+  ThreadGroup(ThreadTransport& transport, std::span<const int32_t> members)
       : transport_(transport), members_(members.begin(), members.end()) {
     const auto at = std::find(members_.begin(), members_.end(), transport.rank());
     me_ = static_cast<size_t>(at - members_.begin());
@@ -225,7 +225,7 @@ class ThreadTeam : public Team {
     if (bytes > 0) {
       copy_bytes(message.data.get(), from.data + begin, bytes);
     }
-    transport_.send(std::move(message), members_[to], kTeamTag);
+    transport_.send(std::move(message), members_[to], kGroupTag);
   }
 
   /// Concatenates the data of all members.
@@ -233,7 +233,7 @@ class ThreadTeam : public Team {
     return std::make_unique<Later>([this, out, bytes](std::chrono::milliseconds timeout) {
       std::byte* into = out.data;
       for (size_t i = 0; i < members_.size(); ++i) {
-        const Received received = transport_.take(into, bytes[i], members_[i], kTeamTag, timeout);
+        const Received received = transport_.take(into, bytes[i], members_[i], kGroupTag, timeout);
         if (received.end != Received::End::whole) return received;
         into += bytes[i];
       }
@@ -270,8 +270,8 @@ class ThreadTeam : public Team {
   size_t me_ = 0;
 };
 
-std::unique_ptr<Team> ThreadTransport::team(std::span<const int32_t> members) {
-  return std::make_unique<ThreadTeam>(*this, members);
+std::unique_ptr<CollectiveGroup> ThreadTransport::group(std::span<const int32_t> members) {
+  return std::make_unique<ThreadGroup>(*this, members);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "torch/c10d_team.h"
+#include "torch/c10d_group.h"
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
@@ -11,24 +11,24 @@
 
 namespace hocket::comm {
 
-void UnderWay::add(Progress* progress) {
+void PendingCollectives::add(CollectiveState* state) {
   std::lock_guard lock(mutex_);
-  all_.insert(progress);
-  progress->stopped = stopped_;
+  all_.insert(state);
+  state->stopped = stopped_;
 }
 
-void UnderWay::remove(Progress* progress) {
+void PendingCollectives::remove(CollectiveState* state) {
   std::lock_guard lock(mutex_);
-  all_.erase(progress);
+  all_.erase(state);
 }
 
-void UnderWay::stop() {
+void PendingCollectives::stop() {
   std::lock_guard lock(mutex_);
   stopped_ = true;
-  for (Progress* progress : all_) {
-    std::lock_guard stop(progress->mutex);
-    progress->stopped = true;
-    progress->changed.notify_all();
+  for (CollectiveState* state : all_) {
+    std::lock_guard stop(state->mutex);
+    state->stopped = true;
+    state->changed.notify_all();
   }
 }
 
@@ -48,35 +48,35 @@ struct Staged {
 class Collective : public Incoming {
  public:
   /// `made`: result, copied back to the host when the collective has ended.
-  Collective(UnderWay& all, const c10::intrusive_ptr<c10d::Work>& work,
-             std::shared_ptr<Progress> progress, Staged made)
-      : all_(all), work_(work), progress_(std::move(progress)), made_(std::move(made)) {
-    all_.add(progress_.get());
+  Collective(PendingCollectives& all, const c10::intrusive_ptr<c10d::Work>& work,
+             std::shared_ptr<CollectiveState> state, Staged made)
+      : all_(all), work_(work), state_(std::move(state)), made_(std::move(made)) {
+    all_.add(state_.get());
     if (on_gpu()) return;
-    work->getFuture()->addCallback([progress = progress_](c10::ivalue::Future& future) {
-      std::lock_guard lock(progress->mutex);
+    work->getFuture()->addCallback([state = state_](c10::ivalue::Future& future) {
+      std::lock_guard lock(state->mutex);
       if (future.hasError()) {
-        progress->failed = future.tryRetrieveErrorMessage();
+        state->failed = future.tryRetrieveErrorMessage();
       }
-      progress->ended = true;
-      progress->changed.notify_all();
+      state->ended = true;
+      state->changed.notify_all();
     });
   }
-  ~Collective() override { all_.remove(progress_.get()); }
+  ~Collective() override { all_.remove(state_.get()); }
   Received wait(milliseconds timeout) override {
     const auto deadline = steady_clock::now() + timeout;
-    std::unique_lock lock(progress_->mutex);
-    while (!progress_->ended && !progress_->stopped) {
+    std::unique_lock lock(state_->mutex);
+    while (!state_->ended && !state_->stopped) {
       const auto now = steady_clock::now();
       if (now >= deadline) return {Received::End::timed_out, "the collective did not complete"};
       if (on_gpu()) {
         ask_gpu();
       }
-      if (progress_->ended) break;
-      progress_->changed.wait_until(lock, on_gpu() ? now + kGpuIsAskedEvery : deadline);
+      if (state_->ended) break;
+      state_->changed.wait_until(lock, on_gpu() ? now + kGpuIsAskedEvery : deadline);
     }
-    if (progress_->stopped) return {Received::End::stopped, "stopped"};
-    if (!progress_->failed.empty()) return {Received::End::gone, progress_->failed};
+    if (state_->stopped) return {Received::End::stopped, "stopped"};
+    if (!state_->failed.empty()) return {Received::End::gone, state_->failed};
     made_.host.copy_(made_.there);
     return {};
   }
@@ -86,7 +86,7 @@ class Collective : public Incoming {
   static constexpr std::chrono::microseconds kGpuIsAskedEvery{20};
 
   bool on_gpu() const { return made_.there.is_cuda(); }
-  /// Checks the GPU's progress. Requires: the mutex of progress_ is held.
+  /// Checks the GPU's state. Requires: the mutex of state_ is held.
   void ask_gpu() {
     try {
       if (!work_->isCompleted()) return;
@@ -95,22 +95,22 @@ class Collective : public Incoming {
         std::rethrow_exception(failed);
       }
     } catch (const std::exception& error) {
-      progress_->failed = error.what();
+      state_->failed = error.what();
     }
-    progress_->ended = true;
+    state_->ended = true;
   }
 
-  UnderWay& all_;
+  PendingCollectives& all_;
   const c10::intrusive_ptr<c10d::Work> work_;
-  const std::shared_ptr<Progress> progress_;
+  const std::shared_ptr<CollectiveState> state_;
   const Staged made_;
 };
 
-class C10dTeam : public Team {
+class C10dGroup : public CollectiveGroup {
  public:
-  C10dTeam(c10::intrusive_ptr<c10d::Backend> group, at::Device device, UnderWay& all)
+  C10dGroup(c10::intrusive_ptr<c10d::Backend> group, at::Device device, PendingCollectives& all)
       : group_(std::move(group)), device_(device), all_(all) {}
-  ~C10dTeam() override;
+  ~C10dGroup() override;
   std::unique_ptr<Incoming> all_reduce(Scratch data, Number number, bool max) override {
     const Staged sum = copied(tensor(data, number));
     std::vector<at::Tensor> tensors = {sum.there};
@@ -168,19 +168,19 @@ class C10dTeam : public Team {
     return {host, on_gpu() ? at::empty_like(host, device_) : host};
   }
   std::unique_ptr<Incoming> begin(const c10::intrusive_ptr<c10d::Work>& work, Staged made) {
-    last_ = std::make_shared<Progress>();
+    last_ = std::make_shared<CollectiveState>();
     return std::make_unique<Collective>(all_, work, last_, std::move(made));
   }
 
   c10::intrusive_ptr<c10d::Backend> group_;
   const at::Device device_;
-  UnderWay& all_;
-  std::shared_ptr<Progress> last_;
+  PendingCollectives& all_;
+  std::shared_ptr<CollectiveState> last_;
 };
 
 /// Destroying a Gloo group waits for its pending collectives, so the group is leaked if there are
 /// any. NCCL's groups can be aborted.
-C10dTeam::~C10dTeam() {
+C10dGroup::~C10dGroup() {
   bool ended = true;
   if (last_) {
     std::lock_guard lock(last_->mutex);
@@ -201,8 +201,8 @@ C10dTeam::~C10dTeam() {
 
 /// Reduces by an all-reduce of which each rank takes its block, as Gloo does. Gloo's own cannot be
 /// waited for with a timeout.
-std::unique_ptr<Incoming> C10dTeam::reduce_scatter(Scratch in, Scratch out, Number number,
-                                                   bool max) {
+std::unique_ptr<Incoming> C10dGroup::reduce_scatter(Scratch in, Scratch out, Number number,
+                                                    bool max) {
   class Block : public Incoming {
    public:
     Block(std::unique_ptr<Incoming> sum, Scratch in, Scratch out, int rank)
@@ -231,9 +231,9 @@ std::unique_ptr<Incoming> C10dTeam::reduce_scatter(Scratch in, Scratch out, Numb
 
 }  // namespace
 
-std::unique_ptr<Team> c10d_team(c10::intrusive_ptr<c10d::Backend> group, at::Device device,
-                                UnderWay& all) {
-  return std::make_unique<C10dTeam>(std::move(group), device, all);
+std::unique_ptr<CollectiveGroup> c10d_group(c10::intrusive_ptr<c10d::Backend> group,
+                                            at::Device device, PendingCollectives& all) {
+  return std::make_unique<C10dGroup>(std::move(group), device, all);
 }
 
 }  // namespace hocket::comm

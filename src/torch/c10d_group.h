@@ -17,7 +17,7 @@ namespace hocket::comm {
 
 /// State of a collective. Shared with Gloo, which may end the collective after the waiting thread
 /// has given up.
-struct Progress {
+struct CollectiveState {
   std::mutex mutex;
   std::condition_variable changed;
   bool ended = false, stopped = false;
@@ -26,21 +26,21 @@ struct Progress {
 
 /// Collectives that are being waited for. All of them can be stopped together; later ones are then
 /// stopped at once.
-class UnderWay {
+class PendingCollectives {
  public:
-  void add(Progress* progress);
-  void remove(Progress* progress);
+  void add(CollectiveState* state);
+  void remove(CollectiveState* state);
   void stop();
 
  private:
   std::mutex mutex_;
-  std::set<Progress*> all_;
+  std::set<CollectiveState*> all_;
   bool stopped_ = false;
 };
 
 /// Creates the process group's collectives, with tensors on `device`: Gloo on the CPU, NCCL on a
 /// GPU. Requires: `all` outlives the group.
-std::unique_ptr<Team> c10d_team(c10::intrusive_ptr<c10d::Backend> group, at::Device device,
-                                UnderWay& all);
+std::unique_ptr<CollectiveGroup> c10d_group(c10::intrusive_ptr<c10d::Backend> group,
+                                            at::Device device, PendingCollectives& all);
 
 }  // namespace hocket::comm
