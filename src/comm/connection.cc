@@ -223,34 +223,35 @@ void Connection::send(Message message, int32_t to, int32_t tag) {
   try {
     transport_->send(std::move(message), to, tag);
   } catch (const std::exception& error) {
-    blame(to, {Received::End::gone, error.what()});
+    blame(to, {WaitResult::End::disconnected, error.what()});
   }
 }
 
-std::unique_ptr<Incoming> Connection::begin_send(Message message, int32_t to, int32_t tag) {
+std::unique_ptr<Request> Connection::begin_send(Message message, int32_t to, int32_t tag) {
   if (message.bytes == 0) return nullptr;
   try {
     return transport_->begin_send(std::move(message), to, tag);
   } catch (const std::exception& error) {
-    blame(to, {Received::End::gone, error.what()});
+    blame(to, {WaitResult::End::disconnected, error.what()});
   }
 }
 
-std::unique_ptr<Incoming> Connection::expect(void* into, int64_t bytes, int32_t from, int32_t tag) {
+std::unique_ptr<Request> Connection::begin_receive(void* into, int64_t bytes, int32_t from,
+                                                   int32_t tag) {
   return bytes == 0 ? nullptr : transport_->receive(into, bytes, from, tag);
 }
 
-void Connection::wait(Incoming* incoming, int32_t from) {
-  if (!incoming) return;
+void Connection::wait(Request* request, int32_t from) {
+  if (!request) return;
   const Wait wait(*this, from);
-  const Received received = incoming->wait(timeout_);
-  if (received.end != Received::End::whole) {
+  const WaitResult received = request->wait(timeout_);
+  if (received.end != WaitResult::End::completed) {
     blame(from, received);
   }
 }
 
 void Connection::receive(void* into, int64_t bytes, int32_t from, int32_t tag) {
-  wait(expect(into, bytes, from, tag).get(), from);
+  wait(begin_receive(into, bytes, from, tag).get(), from);
 }
 
 CollectiveGroup& Connection::group(std::span<const int32_t> members, int32_t tag) {
@@ -279,10 +280,10 @@ CollectiveGroup& Connection::group(std::span<const int32_t> members, int32_t tag
         timeout_ + timeout_ / 2,
         [transport = transport_, ranks] { return transport->group(ranks); });
   } catch (const std::exception& error) {
-    blame(next_of(ranks, index()), {Received::End::gone, error.what()}, ranks);
+    blame(next_of(ranks, index()), {WaitResult::End::disconnected, error.what()}, ranks);
   }
   if (!group) {
-    blame(next_of(ranks, index()), {Received::End::timed_out, "no group"}, ranks);
+    blame(next_of(ranks, index()), {WaitResult::End::timed_out, "no group"}, ranks);
   }
   std::lock_guard lock(mutex_);
   return *(groups_[ranks] = std::move(*group));
@@ -290,11 +291,11 @@ CollectiveGroup& Connection::group(std::span<const int32_t> members, int32_t tag
 
 /// The late member of a collective is not known. Each member reports that it waits for the next, so
 /// that following the chain leads to one that does not wait.
-void Connection::wait(Incoming& collective, std::span<const int32_t> members) {
+void Connection::wait(Request& collective, std::span<const int32_t> members) {
   const int32_t next = next_of(members, index());
   const Wait wait(*this, next);
-  const Received received = collective.wait(timeout_);
-  if (received.end != Received::End::whole) {
+  const WaitResult received = collective.wait(timeout_);
+  if (received.end != WaitResult::End::completed) {
     blame(next, received, members);
   }
 }
@@ -330,7 +331,7 @@ void Connection::watch_all() {
       const bool leaving = leaving_;
       lock.unlock();
       if (!leaving) {
-        const auto [rank, reason] = verdict(0, {Received::End::gone, error.what()});
+        const auto [rank, reason] = verdict(0, {WaitResult::End::disconnected, error.what()});
         stop(fmt::format("{}\n{}", rank, reason));
       }
       return;
@@ -518,10 +519,10 @@ int32_t Connection::silent_one(std::span<const int32_t> members) {
   return kNobody;
 }
 
-void Connection::blame(int32_t from, const Received& received, std::span<const int32_t> members) {
+void Connection::blame(int32_t from, const WaitResult& received, std::span<const int32_t> members) {
   // A failing rank reports its own error if it can; others report in its place only after a grace
   // period.
-  const bool timed_out = received.end == Received::End::timed_out;
+  const bool timed_out = received.end == WaitResult::End::timed_out;
   const auto deadline = steady_clock::now() + (timed_out ? milliseconds(0) : kGrace);
   while (!is_failed() && steady_clock::now() < deadline) {
     std::this_thread::sleep_for(milliseconds(20));
@@ -540,7 +541,7 @@ void Connection::blame(int32_t from, const Received& received, std::span<const i
       throw Error(Error::Kind::kRun, "comm", reason, Error::Cause::stopped);
     }
     const int32_t silent = silent_one(members);
-    if (silent == kNobody && !members.empty() && received.end == Received::End::gone) {
+    if (silent == kNobody && !members.empty() && received.end == WaitResult::End::disconnected) {
       // All members are alive, so the collective itself failed.
       reason = fail(fmt::format("rank {}: a collective among {} ranks: {}", index(), members.size(),
                                 said(received.text)));
@@ -575,12 +576,12 @@ std::vector<int32_t> Connection::waiting_from(int32_t from) {
 
 /// Returns the rank to blame for a missing message of `from`, and its last activity. `asks`: follow
 /// the wait-for chain; otherwise `from` itself is blamed.
-std::pair<int32_t, std::string> Connection::verdict(int32_t from, const Received& received,
+std::pair<int32_t, std::string> Connection::verdict(int32_t from, const WaitResult& received,
                                                     bool asks) {
   std::vector<int32_t> ranks = {from};
   Note note;
   try {
-    if (asks && received.end == Received::End::timed_out) {
+    if (asks && received.end == WaitResult::End::timed_out) {
       ranks = waiting_from(from);
     }
     note = note_of(ranks.back());
@@ -589,7 +590,7 @@ std::pair<int32_t, std::string> Connection::verdict(int32_t from, const Received
   }
   const int32_t rank = ranks.back();
   const std::string where = note.doing.empty() ? "" : " (" + note.doing + ")";
-  if (received.end == Received::End::gone) {
+  if (received.end == WaitResult::End::disconnected) {
     return {rank, fmt::format("rank {}{} has exited without reporting an error", rank, where)};
   }
   return {rank, fmt::format("rank {}{} has sent nothing for {} s (plan.timeout_s): {}", rank, where,

@@ -40,10 +40,10 @@ class Connection : public Processes {
   /// Sends a message of a program: see Transport. Throws Error that names the failed rank.
   void send(Message message, int32_t to, int32_t tag);
   /// Begins a send that must be waited for; null for no bytes.
-  std::unique_ptr<Incoming> begin_send(Message message, int32_t to, int32_t tag);
+  std::unique_ptr<Request> begin_send(Message message, int32_t to, int32_t tag);
   /// Posts a receive; null for no bytes, which are never sent.
-  std::unique_ptr<Incoming> expect(void* into, int64_t bytes, int32_t from, int32_t tag);
-  void wait(Incoming* incoming, int32_t from);
+  std::unique_ptr<Request> begin_receive(void* into, int64_t bytes, int32_t from, int32_t tag);
+  void wait(Request* request, int32_t from);
   void receive(void* into, int64_t bytes, int32_t from, int32_t tag);
   /// Returns the peak message bytes of this process, over all connections.
   int64_t peak_message_bytes() const { return comm::peak_message_bytes(); }
@@ -53,7 +53,7 @@ class Connection : public Processes {
   /// messages with this tag.
   CollectiveGroup& group(std::span<const int32_t> members, int32_t tag);
   /// Waits for a collective of these members.
-  void wait(Incoming& collective, std::span<const int32_t> members);
+  void wait(Request& collective, std::span<const int32_t> members);
   /// Runs an all-reduce in which all ranks add one, so that a transport without working collectives
   /// fails here and not in a step. Collective.
   void check_collectives();
@@ -99,14 +99,15 @@ class Connection : public Processes {
   std::string fail_for(int32_t rank, const std::string& reason);
   Note note_of(int32_t rank);
   /// `members`: members of the failed collective; empty for a message of `from`.
-  [[noreturn]] void blame(int32_t from, const Received& received,
+  [[noreturn]] void blame(int32_t from, const WaitResult& received,
                           std::span<const int32_t> members = {});
   int32_t silent_one(std::span<const int32_t> members);
   bool is_table_silent();
   std::pair<int32_t, std::string> silent_holder();
   std::vector<int32_t> waiting_from(int32_t from);
   /// Returns the rank to blame, and the reason.
-  std::pair<int32_t, std::string> verdict(int32_t from, const Received& received, bool asks = true);
+  std::pair<int32_t, std::string> verdict(int32_t from, const WaitResult& received,
+                                          bool asks = true);
 
   const std::shared_ptr<Transport> transport_;  ///< shared with abandoned threads
   const std::chrono::milliseconds timeout_;

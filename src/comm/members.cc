@@ -14,7 +14,7 @@ void* place(const Operands& operands, const Slice& slice) {
   return static_cast<std::byte*>(base) + slice.begin;
 }
 
-void Copies::expect(const std::vector<Slice>& slices) {
+void Copies::allocate(const std::vector<Slice>& slices) {
   std::map<std::pair<bool, size_t>, std::pair<int64_t, int64_t>> spans;
   for (const Slice& slice : slices) {
     const int64_t end = slice.begin + slice.bytes;

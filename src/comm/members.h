@@ -26,7 +26,7 @@ class Copies {
   /// Sets an input that is the same on all members (sizes).
   void set_in(size_t operand, void* data) { in_[operand] = data; }
   /// Allocates memory for slices to be received.
-  void expect(const std::vector<Slice>& slices);
+  void allocate(const std::vector<Slice>& slices);
   /// Uses received data in place: `data` holds slices that are contiguous in the operand.
   void set(const Slice& first, std::byte* data);
   Operands operands() const { return {in_, out_}; }
@@ -46,7 +46,9 @@ class Members {
   size_t me() const { return me_; }
   const Operands& of(size_t member) const { return operands_[member]; }
   /// Allocates memory for slices to be received from another member.
-  void expect(size_t member, const std::vector<Slice>& slices) { copies_[member].expect(slices); }
+  void allocate(size_t member, const std::vector<Slice>& slices) {
+    copies_[member].allocate(slices);
+  }
   void set(size_t member, const Slice& first, std::byte* data) { copies_[member].set(first, data); }
   Together together() const;
 

@@ -119,7 +119,7 @@ bool ProcessWorld::Rank::is_ours(const Call& call, const Op& op) const {
 void ProcessWorld::Rank::by_transport(const Call& call, const Op& op) {
   CollectiveGroup& group = connection_.group(call.members, tag_of(call));
   run_by_transport(call, op, rank_, group, scratch_[place_of(call.lane)],
-                   [&](Incoming& collective) { connection_.wait(collective, call.members); });
+                   [&](Request& collective) { connection_.wait(collective, call.members); });
 }
 
 int64_t ProcessWorld::Rank::scratch_bytes() const {
@@ -174,7 +174,7 @@ class ProcessWorld::Rank::Part {
   /// Sends the slices that others read. They are copied, so the operands may change at once.
   void send();
   /// Posts the receives of the slices that are read of others.
-  void expect();
+  void post_receives();
   /// Waits for the receives, runs the part, and waits until its sends are delivered. The last wait
   /// matters: a kernel that waits for the call takes the core, and unsent data would wait for the
   /// next scheduler tick, some ms, as long as many collectives take.
@@ -186,7 +186,7 @@ class ProcessWorld::Rank::Part {
     std::vector<Slice> slices;
     Message packed;  ///< received bytes, slice after slice
     bool given_out = false;
-    std::unique_ptr<Incoming> incoming;
+    std::unique_ptr<Request> request;
   };
   Rank& rank_;
   const Call& call_;
@@ -196,7 +196,7 @@ class ProcessWorld::Rank::Part {
   Members members_;
   const size_t n_, me_;
   std::vector<Arrival> arrivals_;
-  std::vector<std::unique_ptr<Incoming>> sends_;  // by member
+  std::vector<std::unique_ptr<Request>> sends_;  // by member
 };
 
 ProcessWorld::Rank::Part::Part(Rank& rank, const Call& call, const Op& op, int32_t tag, int phase,
@@ -227,7 +227,7 @@ void ProcessWorld::Rank::Part::send() {
   }
 }
 
-void ProcessWorld::Rank::Part::expect() {
+void ProcessWorld::Rank::Part::post_receives() {
   const Together all = members_.together();
   for (size_t step = 1; step < n_; ++step) {
     const size_t other = (me_ + n_ - step) % n_;
@@ -237,7 +237,7 @@ void ProcessWorld::Rank::Part::expect() {
     arrival.packed = Message(bytes);
     arrival.given_out = !is_read_packed(arrival.slices, call_.kind->in, call_.kind->out);
     if (arrival.given_out) {
-      members_.expect(other, arrival.slices);
+      members_.allocate(other, arrival.slices);
     } else {
       std::byte* at = arrival.packed.data.get();
       for (const Slice& slice : arrival.slices) {
@@ -245,8 +245,8 @@ void ProcessWorld::Rank::Part::expect() {
         at += slice.bytes;
       }
     }
-    arrival.incoming =
-        rank_.connection_.expect(arrival.packed.data.get(), bytes, call_.members[other], tag_);
+    arrival.request = rank_.connection_.begin_receive(arrival.packed.data.get(), bytes,
+                                                      call_.members[other], tag_);
   }
 }
 
@@ -254,7 +254,7 @@ void ProcessWorld::Rank::Part::run() {
   for (size_t step = 1; step < n_; ++step) {
     const size_t other = (me_ + n_ - step) % n_;
     Arrival& arrival = arrivals_[other];
-    rank_.connection_.wait(arrival.incoming.get(), call_.members[other]);
+    rank_.connection_.wait(arrival.request.get(), call_.members[other]);
     if (!arrival.given_out) continue;
     const std::byte* at = arrival.packed.data.get();
     for (const Slice& slice : arrival.slices) {
@@ -313,7 +313,7 @@ void ProcessWorld::Rank::Exchange::add(std::deque<Part>& list, int phase, int64_
   list.emplace_back(rank_, call_, op_, tag_, phase, part, parts_);
   // Receives are posted before sends: a posted receive lets the peer send at once, and its
   // notification would otherwise queue behind our data.
-  list.back().expect();
+  list.back().post_receives();
   list.back().send();
 }
 

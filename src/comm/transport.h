@@ -39,22 +39,22 @@ int64_t peak_message_bytes();
 void forget_messages();
 
 /// Outcome of a wait.
-struct Received {
+struct WaitResult {
   enum class End : uint8_t {
-    whole,      ///< the message has arrived
-    timed_out,  ///< nothing came within the timeout
-    gone,       ///< the connection to the peer has ended
-    stopped,    ///< Transport::abort
-  } end = End::whole;
+    completed,     ///< received, delivered or reduced
+    timed_out,     ///< nothing came within the timeout
+    disconnected,  ///< the connection to the peer has ended
+    stopped,       ///< Transport::abort
+  } end = End::completed;
   std::string text;  ///< message of the transport; for the log
 };
 
 /// Pending send, receive or collective. Must be waited for before it is destroyed.
-class Incoming {
+class Request {
  public:
-  virtual ~Incoming() = default;
+  virtual ~Request() = default;
   /// Blocks until the operation has completed: received, delivered, or reduced.
-  virtual Received wait(std::chrono::milliseconds timeout) = 0;
+  virtual WaitResult wait(std::chrono::milliseconds timeout) = 0;
 };
 
 /// Element types that a transport can reduce; rounding is the transport's.
@@ -74,17 +74,16 @@ class CollectiveGroup {
  public:
   virtual ~CollectiveGroup() = default;
   /// Reduces in place over all members: sum, or with `max` the elementwise maximum.
-  virtual std::unique_ptr<Incoming> all_reduce(Scratch data, Number number, bool max) = 0;
+  virtual std::unique_ptr<Request> all_reduce(Scratch data, Number number, bool max) = 0;
   /// Reduces blocks: `in` has a block for each member, in order; `out` receives this member's.
-  virtual std::unique_ptr<Incoming> reduce_scatter(Scratch in, Scratch out, Number number,
-                                                   bool max) = 0;
+  virtual std::unique_ptr<Request> reduce_scatter(Scratch in, Scratch out, Number number,
+                                                  bool max) = 0;
   /// Gathers: `out` receives the `in` of each member, in order.
-  virtual std::unique_ptr<Incoming> all_gather(Scratch in, Scratch out) = 0;
+  virtual std::unique_ptr<Request> all_gather(Scratch in, Scratch out) = 0;
   /// Exchanges: `in` has bytes_to[i] for member i, in order; `out` receives bytes_from[i] of member
   /// i.
-  virtual std::unique_ptr<Incoming> all_to_all(Scratch in, std::span<const int64_t> bytes_to,
-                                               Scratch out,
-                                               std::span<const int64_t> bytes_from) = 0;
+  virtual std::unique_ptr<Request> all_to_all(Scratch in, std::span<const int64_t> bytes_to,
+                                              Scratch out, std::span<const int64_t> bytes_from) = 0;
 };
 
 /// Small key-value table shared by all ranks. Throws std::exception when its host process is gone.
@@ -111,11 +110,11 @@ class Transport {
   /// arrive in order. Tags are not negative. Throws std::exception when the rank cannot be reached.
   virtual void send(Message message, int32_t to, int32_t tag) = 0;
   /// Sends likewise, and returns a request that the sender waits for.
-  virtual std::unique_ptr<Incoming> begin_send(Message message, int32_t to, int32_t tag) = 0;
+  virtual std::unique_ptr<Request> begin_send(Message message, int32_t to, int32_t tag) = 0;
   /// Posts a receive of `bytes`, which the sender sends exactly. Messages flow once a receive is
   /// posted, so posting early overlaps the transfer.
-  virtual std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from,
-                                            int32_t tag) = 0;
+  virtual std::unique_ptr<Request> receive(void* into, int64_t bytes, int32_t from,
+                                           int32_t tag) = 0;
   /// Creates a process group. Requires: all members, ascending ranks that include this one, make
   /// the call; the group does not outlive the transport. Throws std::exception when a member does
   /// not come.

@@ -17,7 +17,7 @@ namespace hocket::comm {
 
 namespace {
 
-using Wait = std::function<void(Incoming&)>;
+using Wait = std::function<void(Request&)>;
 
 /// Converts a type that by_transport accepts for reductions.
 Number number_of(graph::DType dtype) {
@@ -72,7 +72,7 @@ struct Flat {
   std::vector<int64_t> begins;
   int64_t bytes = 0;
   Scratch in, out;
-  std::unique_ptr<Incoming> begun;
+  std::unique_ptr<Request> begun;
 };
 
 /// Groups the operands by type; each group is reduced as one flat buffer.
@@ -193,7 +193,7 @@ void deliver(Members& members, size_t other, const std::vector<Slice>& slices, s
     members.set(other, slices[0], from);
     return;
   }
-  members.expect(other, slices);
+  members.allocate(other, slices);
   for (const Slice& slice : slices) {
     copy_bytes(place(members.of(other), slice), from, slice.bytes);
     from += slice.bytes;

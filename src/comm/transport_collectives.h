@@ -33,6 +33,6 @@ class ScratchSpace {
 /// Executes the part of `rank` in a collective with a counterpart (by_transport). Calls `wait` for
 /// every request that it begins.
 void run_by_transport(const Call& call, const Op& op, int32_t rank, CollectiveGroup& group,
-                      ScratchSpace& space, const std::function<void(Incoming&)>& wait);
+                      ScratchSpace& space, const std::function<void(Request&)>& wait);
 
 }  // namespace hocket::comm

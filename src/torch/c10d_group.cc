@@ -45,7 +45,7 @@ struct Staged {
 
 /// Pending collective. Gloo cannot cancel a collective that waits for other ranks: after a timeout
 /// it is abandoned, together with its memory.
-class Collective : public Incoming {
+class Collective : public Request {
  public:
   /// `made`: result, copied back to the host when the collective has ended.
   Collective(PendingCollectives& all, const c10::intrusive_ptr<c10d::Work>& work,
@@ -63,20 +63,20 @@ class Collective : public Incoming {
     });
   }
   ~Collective() override { all_.remove(state_.get()); }
-  Received wait(milliseconds timeout) override {
+  WaitResult wait(milliseconds timeout) override {
     const auto deadline = steady_clock::now() + timeout;
     std::unique_lock lock(state_->mutex);
     while (!state_->ended && !state_->stopped) {
       const auto now = steady_clock::now();
-      if (now >= deadline) return {Received::End::timed_out, "the collective did not complete"};
+      if (now >= deadline) return {WaitResult::End::timed_out, "the collective did not complete"};
       if (on_gpu()) {
         ask_gpu();
       }
       if (state_->ended) break;
       state_->changed.wait_until(lock, on_gpu() ? now + kGpuIsAskedEvery : deadline);
     }
-    if (state_->stopped) return {Received::End::stopped, "stopped"};
-    if (!state_->failed.empty()) return {Received::End::gone, state_->failed};
+    if (state_->stopped) return {WaitResult::End::stopped, "stopped"};
+    if (!state_->failed.empty()) return {WaitResult::End::disconnected, state_->failed};
     made_.host.copy_(made_.there);
     return {};
   }
@@ -111,20 +111,20 @@ class C10dGroup : public CollectiveGroup {
   C10dGroup(c10::intrusive_ptr<c10d::Backend> group, at::Device device, PendingCollectives& all)
       : group_(std::move(group)), device_(device), all_(all) {}
   ~C10dGroup() override;
-  std::unique_ptr<Incoming> all_reduce(Scratch data, Number number, bool max) override {
+  std::unique_ptr<Request> all_reduce(Scratch data, Number number, bool max) override {
     const Staged sum = copied(tensor(data, number));
     std::vector<at::Tensor> tensors = {sum.there};
     return begin(group_->allreduce(tensors, reduction<c10d::AllreduceOptions>(max)), sum);
   }
-  std::unique_ptr<Incoming> reduce_scatter(Scratch in, Scratch out, Number number,
-                                           bool max) override;
-  std::unique_ptr<Incoming> all_gather(Scratch in, Scratch out) override {
+  std::unique_ptr<Request> reduce_scatter(Scratch in, Scratch out, Number number,
+                                          bool max) override;
+  std::unique_ptr<Request> all_gather(Scratch in, Scratch out) override {
     at::Tensor from = copied(tensor(in)).there;
     Staged to = room(tensor(out));
     return begin(group_->_allgather_base(to.there, from), to);
   }
-  std::unique_ptr<Incoming> all_to_all(Scratch in, std::span<const int64_t> bytes_to, Scratch out,
-                                       std::span<const int64_t> bytes_from) override {
+  std::unique_ptr<Request> all_to_all(Scratch in, std::span<const int64_t> bytes_to, Scratch out,
+                                      std::span<const int64_t> bytes_from) override {
     at::Tensor from = copied(tensor(in)).there;
     Staged to = room(tensor(out));
     std::vector<int64_t> gives(bytes_to.begin(), bytes_to.end());
@@ -167,7 +167,7 @@ class C10dGroup : public CollectiveGroup {
   Staged room(const at::Tensor& host) const {
     return {host, on_gpu() ? at::empty_like(host, device_) : host};
   }
-  std::unique_ptr<Incoming> begin(const c10::intrusive_ptr<c10d::Work>& work, Staged made) {
+  std::unique_ptr<Request> begin(const c10::intrusive_ptr<c10d::Work>& work, Staged made) {
     last_ = std::make_shared<CollectiveState>();
     return std::make_unique<Collective>(all_, work, last_, std::move(made));
   }
@@ -201,22 +201,22 @@ C10dGroup::~C10dGroup() {
 
 /// Reduces by an all-reduce of which each rank takes its block, as Gloo does. Gloo's own cannot be
 /// waited for with a timeout.
-std::unique_ptr<Incoming> C10dGroup::reduce_scatter(Scratch in, Scratch out, Number number,
-                                                    bool max) {
-  class Block : public Incoming {
+std::unique_ptr<Request> C10dGroup::reduce_scatter(Scratch in, Scratch out, Number number,
+                                                   bool max) {
+  class Block : public Request {
    public:
-    Block(std::unique_ptr<Incoming> sum, Scratch in, Scratch out, int rank)
+    Block(std::unique_ptr<Request> sum, Scratch in, Scratch out, int rank)
         : sum_(std::move(sum)), in_(std::move(in)), out_(std::move(out)), rank_(rank) {}
-    Received wait(milliseconds timeout) override {
-      Received received = sum_->wait(timeout);
-      if (received.end == Received::End::whole) {
+    WaitResult wait(milliseconds timeout) override {
+      WaitResult received = sum_->wait(timeout);
+      if (received.end == WaitResult::End::completed) {
         std::memcpy(out_.data, in_.data + rank_ * out_.bytes, static_cast<size_t>(out_.bytes));
       }
       return received;
     }
 
    private:
-    std::unique_ptr<Incoming> sum_;
+    std::unique_ptr<Request> sum_;
     Scratch in_, out_;
     int rank_;
   };

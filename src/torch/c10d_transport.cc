@@ -107,28 +107,28 @@ class C10dTransport : public Transport {
   int32_t rank() const override { return place_.rank; }
   int32_t size() const override { return place_.size; }
   void send(Message message, int32_t to, int32_t tag) override;
-  std::unique_ptr<Incoming> begin_send(Message message, int32_t to, int32_t tag) override;
-  std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override;
+  std::unique_ptr<Request> begin_send(Message message, int32_t to, int32_t tag) override;
+  std::unique_ptr<Request> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override;
   std::unique_ptr<CollectiveGroup> group(std::span<const int32_t> members) override;
   void abort() override;
   std::shared_ptr<Table> table() override;
 
  private:
   /// Message whose memory c10d may still read.
-  struct Outgoing {
+  struct PendingSend {
     Message message;
     c10::intrusive_ptr<c10d::Work> work;
   };
   /// Pending messages to one rank, which complete in order, and the thread that releases them.
   struct Queue {
-    std::deque<Outgoing> messages;
+    std::deque<PendingSend> messages;
     std::condition_variable sent;
     std::thread let_go;
   };
-  class C10dIncoming;
-  class C10dOutgoing;
+  class ReceiveRequest;
+  class SendRequest;
   void await_all();
-  void keep(Outgoing message, int32_t to);
+  void keep(PendingSend message, int32_t to);
   void let_go(Queue& queue);
   c10::intrusive_ptr<c10d::ProcessGroupGloo> meet(const std::string& name, int rank, int size,
                                                   const c10::intrusive_ptr<c10d::Store>& store);
@@ -143,9 +143,9 @@ class C10dTransport : public Transport {
   c10::intrusive_ptr<c10d::Store> table_, notes_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 
-  mutable std::mutex mutex_;           ///< guards calls of the group, and the members below
-  std::map<int32_t, Queue> outgoing_;  ///< by destination rank
-  std::set<c10d::Work*> waited_for_;   ///< receives, and sends with a waiting thread
+  mutable std::mutex mutex_;                ///< guards calls of the group, and the members below
+  std::map<int32_t, Queue> pending_sends_;  ///< by destination rank
+  std::set<c10d::Work*> waited_for_;        ///< receives, and sends with a waiting thread
   bool aborted_ = false, ending_ = false;
   PendingCollectives collectives_;
 };
@@ -215,8 +215,8 @@ C10dTransport::~C10dTransport() {
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
-    for (auto& [to, queue] : outgoing_) {
-      for (const Outgoing& message : queue.messages) {
+    for (auto& [to, queue] : pending_sends_) {
+      for (const PendingSend& message : queue.messages) {
         if (aborted_) {
           message.work->abort();
         }
@@ -224,7 +224,7 @@ C10dTransport::~C10dTransport() {
       queue.sent.notify_all();
     }
   }
-  for (auto& [to, queue] : outgoing_) {
+  for (auto& [to, queue] : pending_sends_) {
     queue.let_go.join();
   }
 }
@@ -256,8 +256,8 @@ void C10dTransport::send(Message message, int32_t to, int32_t tag) {
 }
 
 /// Keeps a message until it is delivered. Requires: mutex_ is held.
-void C10dTransport::keep(Outgoing message, int32_t to) {
-  Queue& queue = outgoing_[to];
+void C10dTransport::keep(PendingSend message, int32_t to) {
+  Queue& queue = pending_sends_[to];
   if (!queue.let_go.joinable()) {
     queue.let_go = std::thread([this, &queue] { let_go(queue); });
   }
@@ -268,14 +268,14 @@ void C10dTransport::keep(Outgoing message, int32_t to) {
 namespace {
 
 /// Waits for a receive or send, and returns its outcome.
-Received ended(c10d::Work& work, milliseconds timeout) {
+WaitResult ended(c10d::Work& work, milliseconds timeout) {
   const auto begin = steady_clock::now();
   try {
     if (work.wait(timeout)) return {};
-    return {Received::End::stopped, "stopped"};
+    return {WaitResult::End::stopped, "stopped"};
   } catch (const std::exception& error) {
     const bool late = steady_clock::now() - begin >= timeout;
-    return {late ? Received::End::timed_out : Received::End::gone, error.what()};
+    return {late ? WaitResult::End::timed_out : WaitResult::End::disconnected, error.what()};
   }
 }
 
@@ -283,9 +283,9 @@ Received ended(c10d::Work& work, milliseconds timeout) {
 
 /// Pending send. If it is destroyed without wait(), the transport keeps the message until c10d has
 /// finished with it.
-class C10dTransport::C10dOutgoing : public Incoming {
+class C10dTransport::SendRequest : public Request {
  public:
-  C10dOutgoing(C10dTransport& transport, Message message, int32_t to, int32_t tag)
+  SendRequest(C10dTransport& transport, Message message, int32_t to, int32_t tag)
       : transport_(transport), to_(to) {
     std::vector<at::Tensor> tensors = {bytes_at(message.data.get(), message.bytes)};
     std::lock_guard lock(transport_.mutex_);
@@ -294,35 +294,35 @@ class C10dTransport::C10dOutgoing : public Incoming {
     message_ = {std::move(message), transport_.group_->send(tensors, to, tag)};
     transport_.waited_for_.insert(message_.work.get());
   }
-  ~C10dOutgoing() override {
+  ~SendRequest() override {
     std::lock_guard lock(transport_.mutex_);
     transport_.waited_for_.erase(message_.work.get());
     if (message_.work && !gone_) {
       transport_.keep(std::move(message_), to_);
     }
   }
-  Received wait(milliseconds timeout) override {
-    if (!message_.work) return {Received::End::stopped, "stopped"};
-    const Received how = ended(*message_.work, timeout);
-    gone_ = how.end == Received::End::whole;
+  WaitResult wait(milliseconds timeout) override {
+    if (!message_.work) return {WaitResult::End::stopped, "stopped"};
+    const WaitResult how = ended(*message_.work, timeout);
+    gone_ = how.end == WaitResult::End::completed;
     return how;
   }
 
  private:
   C10dTransport& transport_;
   const int32_t to_;
-  Outgoing message_;  ///< no work: the transport was aborted
+  PendingSend message_;  ///< no work: the transport was aborted
   bool gone_ = false;
 };
 
-std::unique_ptr<Incoming> C10dTransport::begin_send(Message message, int32_t to, int32_t tag) {
-  return std::make_unique<C10dOutgoing>(*this, std::move(message), to, tag);
+std::unique_ptr<Request> C10dTransport::begin_send(Message message, int32_t to, int32_t tag) {
+  return std::make_unique<SendRequest>(*this, std::move(message), to, tag);
 }
 
 /// Pending receive.
-class C10dTransport::C10dIncoming : public Incoming {
+class C10dTransport::ReceiveRequest : public Request {
  public:
-  C10dIncoming(C10dTransport& transport, void* into, int64_t bytes, int32_t from, int32_t tag)
+  ReceiveRequest(C10dTransport& transport, void* into, int64_t bytes, int32_t from, int32_t tag)
       : transport_(transport) {
     std::vector<at::Tensor> tensors = {bytes_at(into, bytes)};
     std::lock_guard lock(transport_.mutex_);
@@ -335,13 +335,13 @@ class C10dTransport::C10dIncoming : public Incoming {
       failed_ = error.what();
     }
   }
-  ~C10dIncoming() override {
+  ~ReceiveRequest() override {
     std::lock_guard lock(transport_.mutex_);
     transport_.waited_for_.erase(work_.get());
   }
-  Received wait(milliseconds timeout) override {
-    if (!failed_.empty()) return {Received::End::gone, failed_};
-    if (!work_) return {Received::End::stopped, "stopped"};
+  WaitResult wait(milliseconds timeout) override {
+    if (!failed_.empty()) return {WaitResult::End::disconnected, failed_};
+    if (!work_) return {WaitResult::End::stopped, "stopped"};
     return ended(*work_, timeout);
   }
 
@@ -351,9 +351,9 @@ class C10dTransport::C10dIncoming : public Incoming {
   std::string failed_;
 };
 
-std::unique_ptr<Incoming> C10dTransport::receive(void* into, int64_t bytes, int32_t from,
-                                                 int32_t tag) {
-  return std::make_unique<C10dIncoming>(*this, into, bytes, from, tag);
+std::unique_ptr<Request> C10dTransport::receive(void* into, int64_t bytes, int32_t from,
+                                                int32_t tag) {
+  return std::make_unique<ReceiveRequest>(*this, into, bytes, from, tag);
 }
 
 void C10dTransport::abort() {

@@ -60,9 +60,9 @@ std::vector<T> values_of(const Scratch& scratch) {
   return values;
 }
 
-void expect_ends(const std::unique_ptr<Incoming>& collective) {
-  const Received received = collective->wait(kPatience);
-  EXPECT_EQ(received.end, Received::End::whole) << received.text;
+void expect_ends(const std::unique_ptr<Request>& collective) {
+  const WaitResult received = collective->wait(kPatience);
+  EXPECT_EQ(received.end, WaitResult::End::completed) << received.text;
 }
 
 /// Expects that every collective of one member keeps its data.

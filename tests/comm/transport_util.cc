@@ -107,16 +107,16 @@ class ThreadTransport : public Transport {
     hub_->changed.notify_all();
   }
 
-  std::unique_ptr<Incoming> begin_send(Message message, int32_t to, int32_t tag) override {
-    class Gone : public Incoming {
-      Received wait(std::chrono::milliseconds) override { return {}; }
+  std::unique_ptr<Request> begin_send(Message message, int32_t to, int32_t tag) override {
+    class Gone : public Request {
+      WaitResult wait(std::chrono::milliseconds) override { return {}; }
     };
     send(std::move(message), to, tag);
     return std::make_unique<Gone>();
   }
 
-  std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override {
-    class Later : public Incoming {
+  std::unique_ptr<Request> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override {
+    class Later : public Request {
      public:
       Later(ThreadTransport& transport, std::shared_ptr<Asked> asked, int32_t from)
           : transport_(transport), asked_(std::move(asked)), from_(from) {}
@@ -124,7 +124,7 @@ class ThreadTransport : public Transport {
         std::lock_guard lock(transport_.hub_->mutex);
         asked_->given_up = true;
       }
-      Received wait(std::chrono::milliseconds timeout) override {
+      WaitResult wait(std::chrono::milliseconds timeout) override {
         return transport_.wait(*asked_, from_, timeout);
       }
 
@@ -141,19 +141,19 @@ class ThreadTransport : public Transport {
     return std::make_unique<Later>(*this, asked, from);
   }
 
-  Received wait(const Asked& asked, int32_t from, std::chrono::milliseconds timeout) {
+  WaitResult wait(const Asked& asked, int32_t from, std::chrono::milliseconds timeout) {
     std::unique_lock lock(hub_->mutex);
     const bool ended = hub_->changed.wait_for(
         lock, timeout, [&] { return aborted_ || asked.whole || asked.wrong || hub_->gone[from]; });
-    if (aborted_) return {Received::End::stopped, "stopped"};
-    if (!ended) return {Received::End::timed_out, "nothing came"};
-    if (asked.wrong) return {Received::End::gone, "of another length"};
-    if (!asked.whole) return {Received::End::gone, "the other end has gone"};
+    if (aborted_) return {WaitResult::End::stopped, "stopped"};
+    if (!ended) return {WaitResult::End::timed_out, "nothing came"};
+    if (asked.wrong) return {WaitResult::End::disconnected, "of another length"};
+    if (!asked.whole) return {WaitResult::End::disconnected, "the other end has gone"};
     return {};
   }
 
-  Received take(void* into, int64_t bytes, int32_t from, int32_t tag,
-                std::chrono::milliseconds timeout) {
+  WaitResult take(void* into, int64_t bytes, int32_t from, int32_t tag,
+                  std::chrono::milliseconds timeout) {
     return receive(into, bytes, from, tag)->wait(timeout);
   }
 
@@ -186,22 +186,22 @@ class ThreadGroup : public CollectiveGroup {
     me_ = static_cast<size_t>(at - members_.begin());
   }
 
-  std::unique_ptr<Incoming> all_reduce(Scratch data, Number number, bool max) override {
+  std::unique_ptr<Request> all_reduce(Scratch data, Number number, bool max) override {
     return reduce(data, data, 0, number, max);
   }
-  std::unique_ptr<Incoming> reduce_scatter(Scratch in, Scratch out, Number number,
-                                           bool max) override {
+  std::unique_ptr<Request> reduce_scatter(Scratch in, Scratch out, Number number,
+                                          bool max) override {
     return reduce(in, out, static_cast<int64_t>(me_) * out.bytes, number, max);
   }
-  std::unique_ptr<Incoming> all_gather(Scratch in, Scratch out) override {
+  std::unique_ptr<Request> all_gather(Scratch in, Scratch out) override {
     const std::vector<int64_t> same(members_.size(), in.bytes);
     for (size_t i = 0; i < members_.size(); ++i) {
       send(i, in, 0, in.bytes);
     }
     return take(out, same);
   }
-  std::unique_ptr<Incoming> all_to_all(Scratch in, std::span<const int64_t> bytes_to, Scratch out,
-                                       std::span<const int64_t> bytes_from) override {
+  std::unique_ptr<Request> all_to_all(Scratch in, std::span<const int64_t> bytes_to, Scratch out,
+                                      std::span<const int64_t> bytes_from) override {
     int64_t begin = 0;
     for (size_t i = 0; i < members_.size(); ++i) {
       send(i, in, begin, bytes_to[i]);
@@ -211,13 +211,14 @@ class ThreadGroup : public CollectiveGroup {
   }
 
  private:
-  class Later : public Incoming {
+  class Later : public Request {
    public:
-    explicit Later(std::function<Received(std::chrono::milliseconds)> run) : run_(std::move(run)) {}
-    Received wait(std::chrono::milliseconds timeout) override { return run_(timeout); }
+    explicit Later(std::function<WaitResult(std::chrono::milliseconds)> run)
+        : run_(std::move(run)) {}
+    WaitResult wait(std::chrono::milliseconds timeout) override { return run_(timeout); }
 
    private:
-    std::function<Received(std::chrono::milliseconds)> run_;
+    std::function<WaitResult(std::chrono::milliseconds)> run_;
   };
 
   void send(size_t to, const Scratch& from, int64_t begin, int64_t bytes) {
@@ -229,29 +230,29 @@ class ThreadGroup : public CollectiveGroup {
   }
 
   /// Concatenates the data of all members.
-  std::unique_ptr<Incoming> take(Scratch out, std::vector<int64_t> bytes) {
+  std::unique_ptr<Request> take(Scratch out, std::vector<int64_t> bytes) {
     return std::make_unique<Later>([this, out, bytes](std::chrono::milliseconds timeout) {
       std::byte* into = out.data;
       for (size_t i = 0; i < members_.size(); ++i) {
-        const Received received = transport_.take(into, bytes[i], members_[i], kGroupTag, timeout);
-        if (received.end != Received::End::whole) return received;
+        const WaitResult received =
+            transport_.take(into, bytes[i], members_[i], kGroupTag, timeout);
+        if (received.end != WaitResult::End::completed) return received;
         into += bytes[i];
       }
-      return Received{};
+      return WaitResult{};
     });
   }
 
   /// Reduces over all members the part of `in` from `begin` on that fits into `out`.
-  std::unique_ptr<Incoming> reduce(Scratch in, Scratch out, int64_t begin, Number number,
-                                   bool max) {
+  std::unique_ptr<Request> reduce(Scratch in, Scratch out, int64_t begin, Number number, bool max) {
     const auto n = static_cast<int64_t>(members_.size());
     const auto all = std::make_shared<Message>(n * in.bytes);
-    std::unique_ptr<Incoming> gathered = all_gather(in, {all, all->data.get(), all->bytes});
+    std::unique_ptr<Request> gathered = all_gather(in, {all, all->data.get(), all->bytes});
     return std::make_unique<Later>([=, size = in.bytes,
-                                    gathered = std::shared_ptr<Incoming>(std::move(gathered))](
+                                    gathered = std::shared_ptr<Request>(std::move(gathered))](
                                        std::chrono::milliseconds timeout) {
-      Received received = gathered->wait(timeout);
-      if (received.end != Received::End::whole) return received;
+      WaitResult received = gathered->wait(timeout);
+      if (received.end != WaitResult::End::completed) return received;
       constexpr graph::DType kTypes[] = {graph::DType::f32, graph::DType::f64, graph::DType::bf16,
                                          graph::DType::f16, graph::DType::i32, graph::DType::i64};
       const graph::DType dtype = kTypes[static_cast<size_t>(number)];
