@@ -307,7 +307,7 @@ void Connection::check_collectives() {
   const auto memory = std::make_shared<Message>(sizeof(double));
   double sum = 1;
   std::memcpy(memory->data.get(), &sum, sizeof sum);
-  wait(*all.all_reduce({memory, memory->data.get(), memory->bytes}, Number::f64, false), ranks);
+  wait(*all.all_reduce({memory, memory->data.get(), memory->bytes}, ReduceType::f64, false), ranks);
   std::memcpy(&sum, memory->data.get(), sizeof sum);
   if (sum != size()) {
     fail_run("comm", "an all-reduce of c10d, in which each of {} ranks adds 1, gave {}", size(),

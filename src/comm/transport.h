@@ -58,7 +58,7 @@ class Request {
 };
 
 /// Element types that a transport can reduce; rounding is the transport's.
-enum class Number : uint8_t { f32, f64, bf16, f16, i32, i64 };
+enum class ReduceType : uint8_t { f32, f64, bf16, f16, i32, i64 };
 
 /// Memory of a transport's collective. It lives until the transport is done with it, even if the
 /// caller stops waiting.
@@ -74,9 +74,9 @@ class CollectiveGroup {
  public:
   virtual ~CollectiveGroup() = default;
   /// Reduces in place over all members: sum, or with `max` the elementwise maximum.
-  virtual std::unique_ptr<Request> all_reduce(Scratch data, Number number, bool max) = 0;
+  virtual std::unique_ptr<Request> all_reduce(Scratch data, ReduceType type, bool max) = 0;
   /// Reduces blocks: `in` has a block for each member, in order; `out` receives this member's.
-  virtual std::unique_ptr<Request> reduce_scatter(Scratch in, Scratch out, Number number,
+  virtual std::unique_ptr<Request> reduce_scatter(Scratch in, Scratch out, ReduceType type,
                                                   bool max) = 0;
   /// Gathers: `out` receives the `in` of each member, in order.
   virtual std::unique_ptr<Request> all_gather(Scratch in, Scratch out) = 0;

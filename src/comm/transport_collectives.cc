@@ -20,21 +20,21 @@ namespace {
 using Wait = std::function<void(Request&)>;
 
 /// Converts a type that by_transport accepts for reductions.
-Number number_of(graph::DType dtype) {
+ReduceType reduce_type_of(graph::DType dtype) {
   switch (dtype) {
     case graph::DType::f32:
-      return Number::f32;
+      return ReduceType::f32;
     case graph::DType::f64:
-      return Number::f64;
+      return ReduceType::f64;
     case graph::DType::bf16:
-      return Number::bf16;
+      return ReduceType::bf16;
     case graph::DType::f16:
-      return Number::f16;
+      return ReduceType::f16;
     case graph::DType::i32:
-      return Number::i32;
+      return ReduceType::i32;
     default:
       HOCKET_CHECK(dtype == graph::DType::i64, "sums of {}", graph::to_string(dtype));
-      return Number::i64;
+      return ReduceType::i64;
   }
 }
 
@@ -115,7 +115,7 @@ void all_reduce(const Call& call, CollectiveGroup& group, ScratchSpace& space, c
     flat.in = space.take(flat.bytes);
     each_operand(flat, flat.in,
                  [&](size_t i, std::byte* at) { copy_bytes(at, call.in[i], types[i].bytes()); });
-    flat.begun = group.all_reduce(flat.in, number_of(dtype), takes_greatest(call));
+    flat.begun = group.all_reduce(flat.in, reduce_type_of(dtype), takes_greatest(call));
   }
   for (auto& [dtype, flat] : flats) {
     wait(*flat.begun);
@@ -140,7 +140,8 @@ void reduce_scatter(const Call& call, const Op& op, CollectiveGroup& group, Scra
         copy_bytes(first + member * bytes + in_block, bytes_of(call.in[i]) + in_tensor, cut.row);
       });
     });
-    flat.begun = group.reduce_scatter(flat.in, flat.out, number_of(dtype), takes_greatest(call));
+    flat.begun =
+        group.reduce_scatter(flat.in, flat.out, reduce_type_of(dtype), takes_greatest(call));
   }
   for (auto& [dtype, flat] : flats) {
     wait(*flat.begun);

@@ -111,12 +111,12 @@ class C10dGroup : public CollectiveGroup {
   C10dGroup(c10::intrusive_ptr<c10d::Backend> group, at::Device device, PendingCollectives& all)
       : group_(std::move(group)), device_(device), all_(all) {}
   ~C10dGroup() override;
-  std::unique_ptr<Request> all_reduce(Scratch data, Number number, bool max) override {
-    const Staged sum = copied(tensor(data, number));
+  std::unique_ptr<Request> all_reduce(Scratch data, ReduceType type, bool max) override {
+    const Staged sum = copied(tensor(data, type));
     std::vector<at::Tensor> tensors = {sum.there};
     return begin(group_->allreduce(tensors, reduction<c10d::AllreduceOptions>(max)), sum);
   }
-  std::unique_ptr<Request> reduce_scatter(Scratch in, Scratch out, Number number,
+  std::unique_ptr<Request> reduce_scatter(Scratch in, Scratch out, ReduceType type,
                                           bool max) override;
   std::unique_ptr<Request> all_gather(Scratch in, Scratch out) override {
     at::Tensor from = copied(tensor(in)).there;
@@ -145,19 +145,19 @@ class C10dGroup : public CollectiveGroup {
         at::TensorOptions().dtype(type));
   }
   static at::Tensor tensor(const Scratch& part) { return tensor(part, at::kByte, 1); }
-  static at::Tensor tensor(const Scratch& part, Number number) {
-    switch (number) {
-      case Number::f32:
+  static at::Tensor tensor(const Scratch& part, ReduceType type) {
+    switch (type) {
+      case ReduceType::f32:
         return tensor(part, at::kFloat, 4);
-      case Number::f64:
+      case ReduceType::f64:
         return tensor(part, at::kDouble, 8);
-      case Number::bf16:
+      case ReduceType::bf16:
         return tensor(part, at::kBFloat16, 2);
-      case Number::f16:
+      case ReduceType::f16:
         return tensor(part, at::kHalf, 2);
-      case Number::i32:
+      case ReduceType::i32:
         return tensor(part, at::kInt, 4);
-      case Number::i64:
+      case ReduceType::i64:
         return tensor(part, at::kLong, 8);
     }
     throw std::logic_error("unknown element type");
@@ -201,7 +201,7 @@ C10dGroup::~C10dGroup() {
 
 /// Reduces by an all-reduce of which each rank takes its block, as Gloo does. Gloo's own cannot be
 /// waited for with a timeout.
-std::unique_ptr<Request> C10dGroup::reduce_scatter(Scratch in, Scratch out, Number number,
+std::unique_ptr<Request> C10dGroup::reduce_scatter(Scratch in, Scratch out, ReduceType type,
                                                    bool max) {
   class Block : public Request {
    public:
@@ -221,10 +221,10 @@ std::unique_ptr<Request> C10dGroup::reduce_scatter(Scratch in, Scratch out, Numb
     int rank_;
   };
   if (!on_gpu()) {
-    return std::make_unique<Block>(all_reduce(in, number, max), in, out, group_->getRank());
+    return std::make_unique<Block>(all_reduce(in, type, max), in, out, group_->getRank());
   }
-  at::Tensor from = copied(tensor(in, number)).there;
-  Staged to = room(tensor(out, number));
+  at::Tensor from = copied(tensor(in, type)).there;
+  Staged to = room(tensor(out, type));
   const auto options = reduction<c10d::ReduceScatterOptions>(max);
   return begin(group_->_reduce_scatter_base(to.there, from, options), to);
 }

@@ -67,16 +67,16 @@ void expect_ends(const std::unique_ptr<Request>& collective) {
 
 /// Expects that every collective of one member keeps its data.
 template <class T>
-void expect_kept(CollectiveGroup& group, Number number) {
+void expect_kept(CollectiveGroup& group, ReduceType type) {
   std::vector<T> values(1000);
   std::iota(values.begin(), values.end(), T{3});
   const std::vector<T> zeros(values.size());
   for (const bool max : {false, true}) {
     const Scratch sum = scratch_of(values);
-    expect_ends(group.all_reduce(sum, number, max));
+    expect_ends(group.all_reduce(sum, type, max));
     EXPECT_EQ(values_of<T>(sum), values);
     const Scratch blocks = scratch_of(values), block = scratch_of(zeros);
-    expect_ends(group.reduce_scatter(blocks, block, number, max));
+    expect_ends(group.reduce_scatter(blocks, block, type, max));
     EXPECT_EQ(values_of<T>(block), values);
   }
   const Scratch all = scratch_of(zeros);
@@ -95,12 +95,12 @@ void expect_collectives(Groups groups) {
   const std::unique_ptr<Transport> transport = alone_with(groups);
   const std::vector<int32_t> members = {0};
   const std::unique_ptr<CollectiveGroup> group = transport->group(members);
-  expect_kept<float>(*group, Number::f32);
-  expect_kept<double>(*group, Number::f64);
-  expect_kept<uint16_t>(*group, Number::bf16);
-  expect_kept<uint16_t>(*group, Number::f16);
-  expect_kept<int32_t>(*group, Number::i32);
-  expect_kept<int64_t>(*group, Number::i64);
+  expect_kept<float>(*group, ReduceType::f32);
+  expect_kept<double>(*group, ReduceType::f64);
+  expect_kept<uint16_t>(*group, ReduceType::bf16);
+  expect_kept<uint16_t>(*group, ReduceType::f16);
+  expect_kept<int32_t>(*group, ReduceType::i32);
+  expect_kept<int64_t>(*group, ReduceType::i64);
 }
 
 TEST(C10d, CollectivesOfOneRank) {

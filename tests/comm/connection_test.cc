@@ -292,7 +292,7 @@ TEST(Connection, OfACollectiveTheOneThatDoesNotComeIsToBlame) {
     }
     const auto memory = std::make_shared<Message>(8);
     std::fill_n(memory->data.get(), 8, std::byte{0});
-    connection.wait(*group.all_reduce({memory, memory->data.get(), 8}, Number::f64, false),
+    connection.wait(*group.all_reduce({memory, memory->data.get(), 8}, ReduceType::f64, false),
                     members);
   });
   for (size_t rank : {0, 1, 3}) {

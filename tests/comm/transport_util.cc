@@ -186,12 +186,12 @@ class ThreadGroup : public CollectiveGroup {
     me_ = static_cast<size_t>(at - members_.begin());
   }
 
-  std::unique_ptr<Request> all_reduce(Scratch data, Number number, bool max) override {
-    return reduce(data, data, 0, number, max);
+  std::unique_ptr<Request> all_reduce(Scratch data, ReduceType type, bool max) override {
+    return reduce(data, data, 0, type, max);
   }
-  std::unique_ptr<Request> reduce_scatter(Scratch in, Scratch out, Number number,
+  std::unique_ptr<Request> reduce_scatter(Scratch in, Scratch out, ReduceType type,
                                           bool max) override {
-    return reduce(in, out, static_cast<int64_t>(me_) * out.bytes, number, max);
+    return reduce(in, out, static_cast<int64_t>(me_) * out.bytes, type, max);
   }
   std::unique_ptr<Request> all_gather(Scratch in, Scratch out) override {
     const std::vector<int64_t> same(members_.size(), in.bytes);
@@ -244,7 +244,8 @@ class ThreadGroup : public CollectiveGroup {
   }
 
   /// Reduces over all members the part of `in` from `begin` on that fits into `out`.
-  std::unique_ptr<Request> reduce(Scratch in, Scratch out, int64_t begin, Number number, bool max) {
+  std::unique_ptr<Request> reduce(Scratch in, Scratch out, int64_t begin, ReduceType type,
+                                  bool max) {
     const auto n = static_cast<int64_t>(members_.size());
     const auto all = std::make_shared<Message>(n * in.bytes);
     std::unique_ptr<Request> gathered = all_gather(in, {all, all->data.get(), all->bytes});
@@ -255,7 +256,7 @@ class ThreadGroup : public CollectiveGroup {
       if (received.end != WaitResult::End::completed) return received;
       constexpr graph::DType kTypes[] = {graph::DType::f32, graph::DType::f64, graph::DType::bf16,
                                          graph::DType::f16, graph::DType::i32, graph::DType::i64};
-      const graph::DType dtype = kTypes[static_cast<size_t>(number)];
+      const graph::DType dtype = kTypes[static_cast<size_t>(type)];
       std::vector<const void*> parts;
       for (int64_t i = 0; i < n; ++i) {
         parts.push_back(all->data.get() + i * size + begin);
