@@ -23,17 +23,17 @@ namespace {
 
 // Entry points of libhocket_torch (src/torch/c10d_transport.cc).
 using Interface = const char* (*)();
-using Open = Transport* (*)(const Place&, std::chrono::milliseconds, bool nccl);
+using Open = Transport* (*)(const LaunchInfo&, std::chrono::milliseconds, bool nccl);
 using CountGpus = int32_t (*)(std::string* why_none);
 
 /// Opens the transport with a time limit. A rank that dies during the full-mesh connect can make
 /// the others wait for each other in turn, longer than any single timeout; then the opening thread
 /// is abandoned.
-Transport* opened_within(Open open, const Place& place, std::chrono::milliseconds timeout,
-                         bool nccl) {
+Transport* open_with_timeout(Open open, const LaunchInfo& info, std::chrono::milliseconds timeout,
+                             bool nccl) {
   const auto longest = timeout + timeout / 2;
   const std::optional<Transport*> transport =
-      within<Transport*>(longest, [=] { return open(place, timeout, nccl); });
+      within<Transport*>(longest, [=] { return open(info, timeout, nccl); });
   if (transport) return *transport;
   throw std::runtime_error(fmt::format(
       "some ranks did not connect within {} s (1.5 times plan.timeout_s)", longest.count() / 1000));
@@ -100,7 +100,7 @@ const Gpus& gpus() {
   return seen;
 }
 
-std::unique_ptr<Transport> open_c10d(const Place& place, std::chrono::milliseconds timeout,
+std::unique_ptr<Transport> open_c10d(const LaunchInfo& info, std::chrono::milliseconds timeout,
                                      Groups groups) {
   std::string why;
   const auto open = find<Open>("hocket_open_c10d", &why);
@@ -111,10 +111,11 @@ std::unique_ptr<Transport> open_c10d(const Place& place, std::chrono::millisecon
          why);
   }
   try {
-    return std::unique_ptr<Transport>(opened_within(open, place, timeout, groups == Groups::nccl));
+    return std::unique_ptr<Transport>(
+        open_with_timeout(open, info, timeout, groups == Groups::nccl));
   } catch (const std::exception& error) {
-    fail_run("comm", "rank {} could not connect to the others at {}:{}: {}", place.rank,
-             place.address, place.port, said(error.what()));
+    fail_run("comm", "rank {} could not connect to the others at {}:{}: {}", info.rank,
+             info.address, info.port, said(error.what()));
   }
 }
 

@@ -31,7 +31,7 @@ const Gpus& gpus();
 /// when the library is missing or has another interface (comm/transport.h), or when NCCL groups
 /// have no GPU. Throws Error also when processes do not connect within the timeout, or use
 /// different groups.
-std::unique_ptr<Transport> open_c10d(const Place& place, std::chrono::milliseconds timeout,
+std::unique_ptr<Transport> open_c10d(const LaunchInfo& info, std::chrono::milliseconds timeout,
                                      Groups groups = Groups::gloo);
 
 /// Returns the message of a c10d error without its stack trace.

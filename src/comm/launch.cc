@@ -104,36 +104,36 @@ std::string address_of(const Environment& get, const Launcher& launcher) {
 
 }  // namespace
 
-Place launched(const Environment& get) {
-  Place place;
+LaunchInfo launch_info(const Environment& get) {
+  LaunchInfo info;
   for (const Launcher& launcher : kLaunchers) {
     if (!get(launcher.rank) || !get(launcher.size)) continue;
     if (!starts_ranks(get, launcher)) continue;
-    place.size = number(get, launcher.size, 1, 1 << 20, 1);
-    place.rank = number(get, launcher.rank, 0, place.size - 1, 0);
-    place.launcher = launcher.name;
-    if (place.size > 1) {
-      place.local_size = local_size_of(get, launcher, place.size);
-      place.local_rank = number(get, launcher.local_rank, 0, place.size - 1, place.rank);
+    info.size = number(get, launcher.size, 1, 1 << 20, 1);
+    info.rank = number(get, launcher.rank, 0, info.size - 1, 0);
+    info.launcher = launcher.name;
+    if (info.size > 1) {
+      info.local_size = local_size_of(get, launcher, info.size);
+      info.local_rank = number(get, launcher.local_rank, 0, info.size - 1, info.rank);
     }
-    place.address = address_of(get, launcher);
-    place.port = number(get, "MASTER_PORT", 1, 65535, kDefaultPort);
-    place.restarts = number(get, "TORCHELASTIC_RESTART_COUNT", 0, 1 << 30, 0);
+    info.address = address_of(get, launcher);
+    info.port = number(get, "MASTER_PORT", 1, 65535, kDefaultPort);
+    info.restarts = number(get, "TORCHELASTIC_RESTART_COUNT", 0, 1 << 30, 0);
     const char* const table = get("TORCHELASTIC_USE_AGENT_STORE");
-    place.has_table = table && std::string_view(table) == "True";
-    if (place.address.empty()) {
+    info.has_table = table && std::string_view(table) == "True";
+    if (info.address.empty()) {
       // Ranks on a single host need no address.
-      if (place.local_size != place.size) {
+      if (info.local_size != info.size) {
         fail("launcher",
              "{} started rank {} of {} on several hosts, and MASTER_ADDR is not set; expected the "
              "address of the host of rank 0",
-             launcher.name, place.rank, place.size);
+             launcher.name, info.rank, info.size);
       }
-      place.address = "127.0.0.1";
+      info.address = "127.0.0.1";
     }
-    return place;
+    return info;
   }
-  return place;
+  return info;
 }
 
 namespace {
@@ -148,12 +148,12 @@ bool& same_error() {
 void note_same_error() { same_error() = true; }
 bool noted_same_error() { return same_error(); }
 
-const Place& launched() {
-  static const Place place = launched([](const char* name) -> const char* {
+const LaunchInfo& launch_info() {
+  static const LaunchInfo info = launch_info([](const char* name) -> const char* {
     const char* const value = std::getenv(name);
     return value && *value ? value : nullptr;
   });
-  return place;
+  return info;
 }
 
 }  // namespace hocket::comm

@@ -15,9 +15,9 @@ using Environment = std::function<const char*(const char*)>;
 /// torchrun and others that set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (Kubernetes
 /// operators); mpirun of Open MPI; srun. Size 1 without a launcher. Error: variables that are
 /// missing or contradict each other.
-Place launched(const Environment& get);
+LaunchInfo launch_info(const Environment& get);
 /// Returns the same for this process's environment.
-const Place& launched();
+const LaunchInfo& launch_info();
 
 /// Records that the error that ends this process also ends every process of the launch with the
 /// same text, before they are connected: only rank 0 has to print it.

@@ -9,7 +9,7 @@
 
 namespace hocket::comm {
 
-void* place(const Operands& operands, const Slice& slice) {
+void* address_of(const Operands& operands, const Slice& slice) {
   void* const base = (slice.out ? operands.out : operands.in)[slice.operand];
   return static_cast<std::byte*>(base) + slice.begin;
 }

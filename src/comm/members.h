@@ -15,7 +15,7 @@
 namespace hocket::comm {
 
 /// Returns the address of a slice of a member's operands.
-void* place(const Operands& operands, const Slice& slice);
+void* address_of(const Operands& operands, const Slice& slice);
 
 /// Operands of another member, as far as they were received. Memory covers each operand from the
 /// first byte read to the last; the operand's address lies before it.

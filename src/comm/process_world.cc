@@ -220,7 +220,7 @@ void ProcessWorld::Rank::Part::send() {
     Message message = message_of(call_, total(slices));
     std::byte* at = message.data.get();
     for (const Slice& slice : slices) {
-      copy_bytes(at, place(members_.of(me_), slice), slice.bytes);
+      copy_bytes(at, address_of(members_.of(me_), slice), slice.bytes);
       at += slice.bytes;
     }
     sends_[other] = rank_.connection_.begin_send(std::move(message), call_.members[other], tag_);
@@ -258,7 +258,7 @@ void ProcessWorld::Rank::Part::run() {
     if (!arrival.given_out) continue;
     const std::byte* at = arrival.packed.data.get();
     for (const Slice& slice : arrival.slices) {
-      copy_bytes(place(members_.of(other), slice), at, slice.bytes);
+      copy_bytes(address_of(members_.of(other), slice), at, slice.bytes);
       at += slice.bytes;
     }
   }

@@ -126,7 +126,7 @@ class Transport {
 };
 
 /// Position of this process in its run, as stated by the launcher.
-struct Place {
+struct LaunchInfo {
   int32_t rank = 0, size = 1;              ///< in the run
   int32_t local_rank = 0, local_size = 1;  ///< on this host
   std::string address;                     ///< of rank 0's host
@@ -136,7 +136,7 @@ struct Place {
   bool has_table = false;  ///< the launcher hosts the table at `address`, instead of rank 0
   std::string launcher;    ///< name of the launcher; empty: none
 
-  bool operator==(const Place&) const = default;
+  bool operator==(const LaunchInfo&) const = default;
 };
 
 }  // namespace hocket::comm

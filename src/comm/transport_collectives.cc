@@ -196,7 +196,7 @@ void deliver(Members& members, size_t other, const std::vector<Slice>& slices, s
   }
   members.allocate(other, slices);
   for (const Slice& slice : slices) {
-    copy_bytes(place(members.of(other), slice), from, slice.bytes);
+    copy_bytes(address_of(members.of(other), slice), from, slice.bytes);
     from += slice.bytes;
   }
 }
@@ -223,7 +223,7 @@ void all_to_all(const Call& call, const Op& op, int32_t rank, CollectiveGroup& g
   std::byte* into = in.data;
   for (const std::vector<Slice>& slices : gives) {
     for (const Slice& slice : slices) {
-      copy_bytes(into, place(members.of(me), slice), slice.bytes);
+      copy_bytes(into, address_of(members.of(me), slice), slice.bytes);
       into += slice.bytes;
     }
   }

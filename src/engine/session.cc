@@ -83,12 +83,12 @@ void expect_same_settings(const Run& run, comm::Processes& processes) {
 runtime::LocalRanks local_ranks(const Run& run) {
   const auto world = static_cast<int32_t>(run.plan.world());
   if (run.ranks == Ranks::local) {
-    if (const comm::Place& place = comm::launched(); place.size > 1) {
+    if (const comm::LaunchInfo& launch = comm::launch_info(); launch.size > 1) {
       comm::note_same_error();
       fail(run.name,
            "{} started {} processes, and plan.ranks is local: each would be a run of its own; try "
            "plan.ranks: gloo",
-           place.launcher, place.size);
+           launch.launcher, launch.size);
     }
     if (run.c10d) {
       fail(run.name,

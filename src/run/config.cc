@@ -262,9 +262,9 @@ void expect_sharding(const parallel::Sharding& shard, const std::string& name) {
 Ranks ranks_of(const PlanSection& plan) {
   if (plan.ranks == "gloo") return Ranks::gloo;
   if (plan.ranks == "nccl") return Ranks::nccl;
-  const comm::Place& place = comm::launched();
-  if (plan.ranks == "local" || place.size == 1) return Ranks::local;
-  return comm::gpus().count >= place.local_size ? Ranks::nccl : Ranks::gloo;
+  const comm::LaunchInfo& launch = comm::launch_info();
+  if (plan.ranks == "local" || launch.size == 1) return Ranks::local;
+  return comm::gpus().count >= launch.local_size ? Ranks::nccl : Ranks::gloo;
 }
 
 /// How the global batch is dealt out to micro-batches and data-parallel ranks.
@@ -460,24 +460,24 @@ std::vector<std::string> schedule_says(const PlanSection& plan, const ResolvedCo
 /// given. Error: no plan.dp makes the plan's ranks as many as they are.
 std::vector<std::string> launcher_says(const PlanSection& plan, const ResolvedConfig& resolved,
                                        const std::string& name) {
-  const comm::Place& place = comm::launched();
+  const comm::LaunchInfo& launch = comm::launch_info();
   std::vector<std::string> assignments;
-  if (ranks_of(plan) == Ranks::local || place.size == 1) return assignments;
+  if (ranks_of(plan) == Ranks::local || launch.size == 1) return assignments;
   if (resolved.is_default("plan.dp")) {
     const int64_t others = plan.pp * plan.cp * plan.tp;
-    const int64_t ranks = place.size - plan.expert_ranks;
+    const int64_t ranks = launch.size - plan.expert_ranks;
     if (ranks < others || ranks % others != 0) {
       comm::note_same_error();
       fail(name,
            "{} processes were started; plan.pp x plan.cp x plan.tp is {}, which plan.dp must fill "
            "up to as many; try another plan",
-           place.size, others);
+           launch.size, others);
     }
     assignments.push_back(fmt::format("plan.dp={}", ranks / others));
   }
   // All ranks on one node is what programs say without a number, however they were started.
-  if (plan.ranks_per_node == 0 && place.local_size < place.size) {
-    assignments.push_back(fmt::format("plan.ranks_per_node={}", place.local_size));
+  if (plan.ranks_per_node == 0 && launch.local_size < launch.size) {
+    assignments.push_back(fmt::format("plan.ranks_per_node={}", launch.local_size));
   }
   return assignments;
 }

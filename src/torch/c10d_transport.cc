@@ -67,32 +67,33 @@ std::string address_towards(const std::string& host, int32_t port) {
   return address;
 }
 
-std::shared_ptr<::gloo::transport::Device> device_for(const Place& place) {
+std::shared_ptr<::gloo::transport::Device> device_for(const LaunchInfo& info) {
   if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface && *interface) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   }
-  const std::string address = address_towards(place.address, place.port);
+  const std::string address = address_towards(info.address, info.port);
   return address.empty() ? c10d::ProcessGroupGloo::createDefaultDevice()
                          : c10d::ProcessGroupGloo::createDeviceForHostname(address);
 }
 
-c10::intrusive_ptr<c10d::Store> open_store(const Place& place, bool serves, milliseconds timeout) {
+c10::intrusive_ptr<c10d::Store> open_store(const LaunchInfo& info, bool serves,
+                                           milliseconds timeout) {
   c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(place.port);
+  options.port = static_cast<std::uint16_t>(info.port);
   options.isServer = serves;
   options.waitWorkers = false;
   options.timeout = timeout;
-  auto store = c10::make_intrusive<c10d::TCPStore>(place.address, options);
-  return c10::make_intrusive<c10d::PrefixStore>("hocket/" + std::to_string(place.restarts), store);
+  auto store = c10::make_intrusive<c10d::TCPStore>(info.address, options);
+  return c10::make_intrusive<c10d::PrefixStore>("hocket/" + std::to_string(info.restarts), store);
 }
 
 /// Returns the GPU of a rank on this host: by its local rank, or the only one that the launcher
 /// lets it see.
-at::Device gpu_of(const Place& place) {
+at::Device gpu_of(const LaunchInfo& info) {
   std::string why;
   const int32_t gpus = count_gpus(&why);
   if (gpus == 0) throw std::runtime_error(why);
-  return {at::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank % gpus)};
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(info.local_rank % gpus)};
 }
 
 /// Key in the table: number of processes whose groups use NCCL.
@@ -102,10 +103,10 @@ constexpr const char* kWithNccl = "processes with nccl";
 class C10dTransport : public Transport {
  public:
   /// `nccl`: groups for collectives use NCCL.
-  C10dTransport(const Place& place, milliseconds timeout, bool nccl);
+  C10dTransport(const LaunchInfo& info, milliseconds timeout, bool nccl);
   ~C10dTransport() override;
-  int32_t rank() const override { return place_.rank; }
-  int32_t size() const override { return place_.size; }
+  int32_t rank() const override { return launch_.rank; }
+  int32_t size() const override { return launch_.size; }
   void send(Message message, int32_t to, int32_t tag) override;
   std::unique_ptr<Request> begin_send(Message message, int32_t to, int32_t tag) override;
   std::unique_ptr<Request> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override;
@@ -134,7 +135,7 @@ class C10dTransport : public Transport {
                                                   const c10::intrusive_ptr<c10d::Store>& store);
   void expect_agreement();
 
-  const Place place_;
+  const LaunchInfo launch_;
   const milliseconds timeout_;
   const at::Device collectives_device_;
   std::shared_ptr<::gloo::transport::Device> device_;
@@ -150,17 +151,17 @@ class C10dTransport : public Transport {
   PendingCollectives collectives_;
 };
 
-C10dTransport::C10dTransport(const Place& place, milliseconds timeout, bool nccl)
-    : place_(place),
+C10dTransport::C10dTransport(const LaunchInfo& info, milliseconds timeout, bool nccl)
+    : launch_(info),
       timeout_(timeout),
-      collectives_device_(nccl ? gpu_of(place) : at::Device(at::kCPU)),
-      device_(device_for(place)) {
+      collectives_device_(nccl ? gpu_of(info) : at::Device(at::kCPU)),
+      device_(device_for(info)) {
   // Rank 0's host has the store, unless the launcher does. Then all ranks connect to each other.
-  table_ = open_store(place, place.rank == 0 && !place.has_table, timeout);
-  notes_ = open_store(place, false, timeout);
+  table_ = open_store(info, info.rank == 0 && !info.has_table, timeout);
+  notes_ = open_store(info, false, timeout);
   notes_->add(kWithNccl, nccl ? 1 : 0);
   await_all();
-  group_ = meet("gloo", place.rank, place.size, table_);
+  group_ = meet("gloo", info.rank, info.size, table_);
   expect_agreement();
 }
 
@@ -168,9 +169,9 @@ C10dTransport::C10dTransport(const Place& place, milliseconds timeout, bool nccl
 /// minority would wait for the others.
 void C10dTransport::expect_agreement() {
   const int64_t with = notes_->add(kWithNccl, 0);
-  if (with == 0 || with == place_.size) return;
+  if (with == 0 || with == launch_.size) return;
   group_->barrier()->wait();  // nobody exits, and the store with it, before all have read it
-  throw std::runtime_error(std::to_string(with) + " of the " + std::to_string(place_.size) +
+  throw std::runtime_error(std::to_string(with) + " of the " + std::to_string(launch_.size) +
                            " processes would use NCCL, the others Gloo: hosts differ; try "
                            "plan.ranks: gloo, or nccl, for all");
 }
@@ -180,15 +181,15 @@ void C10dTransport::expect_agreement() {
 void C10dTransport::await_all() {
   const auto key = [](int32_t rank) { return "here/" + std::to_string(rank); };
   std::vector<std::string> all;
-  for (int32_t rank = 0; rank < place_.size; ++rank) {
+  for (int32_t rank = 0; rank < launch_.size; ++rank) {
     all.push_back(key(rank));
   }
-  table_->set(key(place_.rank), "here");
+  table_->set(key(launch_.rank), "here");
   try {
     table_->wait(all, timeout_);
   } catch (const std::exception&) {
     std::string away;
-    for (int32_t rank = 0; rank < place_.size; ++rank) {
+    for (int32_t rank = 0; rank < launch_.size; ++rank) {
       if (!table_->check({key(rank)})) {
         away += (away.empty() ? "rank " : ", rank ") + std::to_string(rank);
       }
@@ -374,12 +375,12 @@ std::unique_ptr<CollectiveGroup> C10dTransport::group(std::span<const int32_t> m
   int rank = -1;
   for (size_t i = 0; i < members.size(); ++i) {
     name += "/" + std::to_string(members[i]);
-    if (members[i] == place_.rank) {
+    if (members[i] == launch_.rank) {
       rank = static_cast<int>(i);
     }
   }
   const int size = static_cast<int>(members.size());
-  const c10::intrusive_ptr<c10d::Store> store = open_store(place_, false, timeout_);
+  const c10::intrusive_ptr<c10d::Store> store = open_store(launch_, false, timeout_);
   if (!collectives_device_.is_cuda()) {
     return c10d_group(meet(name, rank, size, store), collectives_device_, collectives_);
   }
@@ -409,16 +410,16 @@ class StoreTable : public Table {
 };
 
 std::shared_ptr<Table> C10dTransport::table() {
-  return std::make_shared<StoreTable>(notes_, place_.has_table ? -1 : 0);
+  return std::make_shared<StoreTable>(notes_, launch_.has_table ? -1 : 0);
 }
 
 }  // namespace
 
 /// Entry points for comm/c10d.cc: the version of the interface comm/transport.h, and the transport.
 extern "C" const char* hocket_transport() { return HOCKET_TRANSPORT; }
-extern "C" Transport* hocket_open_c10d(const Place& place, milliseconds timeout, bool nccl) {
+extern "C" Transport* hocket_open_c10d(const LaunchInfo& info, milliseconds timeout, bool nccl) {
   c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL
-  return new C10dTransport(place, timeout, nccl);
+  return new C10dTransport(info, timeout, nccl);
 }
 
 extern "C" int32_t hocket_count_gpus(std::string* why_none) { return count_gpus(why_none); }

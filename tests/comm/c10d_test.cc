@@ -35,11 +35,11 @@ bool has_library() {
 
 /// Opens the transport of a run with one process, on a port of its own.
 std::unique_ptr<Transport> alone_with(Groups groups) {
-  Place place;
-  place.address = "127.0.0.1";
-  place.port = 20000 + getpid() % 10000 + (groups == Groups::nccl ? 10000 : 0);
-  place.launcher = "test";
-  return open_c10d(place, kPatience, groups);
+  LaunchInfo info;
+  info.address = "127.0.0.1";
+  info.port = 20000 + getpid() % 10000 + (groups == Groups::nccl ? 10000 : 0);
+  info.launcher = "test";
+  return open_c10d(info, kPatience, groups);
 }
 
 template <class T>
@@ -147,13 +147,13 @@ TEST(C10d, OneThatMeetsNobodySaysSoInALine) {
   if (!has_library()) {
     GTEST_SKIP() << "this build has no libhocket_torch.so (tools/setup.sh --torch)";
   }
-  Place place;
-  place.size = 2;
-  place.rank = 1;
-  place.address = "127.0.0.1";
-  place.port = 1;  // no listener
+  LaunchInfo info;
+  info.size = 2;
+  info.rank = 1;
+  info.address = "127.0.0.1";
+  info.port = 1;  // no listener
   try {
-    open_c10d(place, std::chrono::seconds(1));
+    open_c10d(info, std::chrono::seconds(1));
     FAIL() << "met somebody";
   } catch (const Error& error) {
     const std::string said = error.what();
@@ -169,10 +169,10 @@ std::string said_of(const std::string& text, const std::string& library) {
   ::setenv("HOCKET_TORCH_LIBRARY", library.c_str(), 1);
   std::string said;
   try {
-    Place place;
-    place.size = 2;
-    place.address = "localhost";
-    open_c10d(place, std::chrono::seconds(1));
+    LaunchInfo info;
+    info.size = 2;
+    info.address = "localhost";
+    open_c10d(info, std::chrono::seconds(1));
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);
     said = error.what();
@@ -199,7 +199,7 @@ TEST(C10d, ALibraryOfAnotherBuildIsRefused) {
   const std::string file = ::testing::TempDir() + "text.so";
   write_file_atomic(file, "text");
   ::setenv("HOCKET_TORCH_LIBRARY", file.c_str(), 1);
-  EXPECT_THROW(open_c10d(Place(), std::chrono::seconds(1)), Error);
+  EXPECT_THROW(open_c10d(LaunchInfo(), std::chrono::seconds(1)), Error);
   ::unsetenv("HOCKET_TORCH_LIBRARY");
 }
 
