@@ -37,7 +37,7 @@ RunFolder::RunFolder(const std::string& path, comm::Processes& processes,
   hosts_[0].ranks = ranks;
   if (processes.size() == 1) return;
   const std::string here = fmt::format("{} {} {}", host_name(), ::getpid(), now_ns());
-  const std::string nonce = hash128(processes.from_first(here)).hex();
+  const std::string nonce = hash128(processes.broadcast(here)).hex();
   const auto mark = [&](int32_t process) {
     return join_path(path_, fmt::format("{}{}-{}", kMark, nonce, process));
   };

@@ -366,7 +366,7 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
   return out;
 }
 
-bool meet(const Op& op, const Attrs& attrs, const Types& one, const Types& other) {
+bool types_match(const Op& op, const Attrs& attrs, const Types& one, const Types& other) {
   if (op.role == Role::between) {
     const TensorType& mine = one.in.empty() ? one.out[0] : one.in[0];
     const TensorType& theirs = other.in.empty() ? other.out[0] : other.in[0];

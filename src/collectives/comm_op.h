@@ -82,7 +82,7 @@ struct Copy {
 struct Together {
   const Attrs* attrs = nullptr;
   std::span<const TensorType> in,
-      out;                            ///< types of the calling member; for others see meet()
+      out;                            ///< types of the calling member; for others see types_match()
   std::span<const Operands> members;  ///< in the order of the group
   std::span<const Copy> copies = {};  ///< Role::between: elements that the calling member receives
   std::span<const Copy> given = {};   ///< and elements that it sends; Copy::source is the receiver
@@ -211,7 +211,7 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
 struct Types {
   std::span<const TensorType> in, out;
 };
-bool meet(const Op& op, const Attrs& attrs, const Types& one, const Types& other);
+bool types_match(const Op& op, const Attrs& attrs, const Types& one, const Types& other);
 
 /// Uneven sharing in a resharding: the member `me` whose local type is given, and the total number
 /// of experts, or the total length of a concatenated dim; 0: equal shares. Or the length of each

@@ -67,9 +67,9 @@ class Processes {
   /// index. The own entry is returned unchanged. Throws as all_gather.
   virtual std::vector<std::string> exchange(std::vector<std::string> given) = 0;
   /// Broadcasts the text of process 0.
-  std::string from_first(const std::string& mine) { return all_gather(mine).front(); }
+  std::string broadcast(const std::string& mine) { return all_gather(mine).front(); }
   /// Barrier: returns when every process has called it.
-  void meet() { all_gather(""); }
+  void barrier() { all_gather(""); }
 };
 /// Returns the processes of a run with a single process.
 Processes& alone();

@@ -137,13 +137,13 @@ void Connection::await_readers() {
 void Connection::leave() {
   // The first barrier ends the monitoring everywhere, so that nobody takes the end of the store or
   // of connections for a failure.
-  meet();
+  barrier();
   {
     std::lock_guard lock(mutex_);
     leaving_ = true;
     ends_.notify_all();
   }
-  meet();
+  barrier();
 }
 
 void Connection::watch(const void* owner, std::function<std::string()> doing,

@@ -298,7 +298,7 @@ std::map<std::string, LinkTimes> time_links(World& world, std::span<const int32_
     }
     for (double* of : {&link.latency_s, &link.bytes_per_s, &link.collective_latency_s,
                        &link.collective_bytes_per_s, &link.work_beside, &link.collective_beside}) {
-      *of = std::stod(processes.from_first(fmt::format("{:.17g}", *of)));
+      *of = std::stod(processes.broadcast(fmt::format("{:.17g}", *of)));
     }
     links[name] = link;
   }

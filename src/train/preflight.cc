@@ -217,7 +217,7 @@ Prediction preflight(const engine::Run& run, engine::Programs& programs,
       simulate(run, compiled, kernels::cpu_backend(), links, result);
     }
   }
-  result.step_s = std::stod(processes.from_first(fmt::format("{:.17g}", result.step_s)));
+  result.step_s = std::stod(processes.broadcast(fmt::format("{:.17g}", result.step_s)));
   tell_memory(result);
   result.no_sample = why_no_sample(run, compiled, dataset, result, processes);
   if (processes.index() == 0) {

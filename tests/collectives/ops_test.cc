@@ -394,9 +394,9 @@ TEST(CommOps, MembersMayHaveSharesOfADim) {
   const std::vector<TensorType> wide{f32({3, 4})}, narrow{f32({2, 4})};
   EXPECT_EQ(infer(resplit, across, wide, 3, 0), std::vector<TensorType>{f32({7, 2})});
   EXPECT_EQ(infer(resplit, across, narrow, 3, 2), std::vector<TensorType>{f32({7, 1})});
-  EXPECT_TRUE(meet(gather, sized, {three, seven}, {two, seven}));
-  EXPECT_FALSE(meet(gather, sized, {three, seven}, {seven, seven}));
-  EXPECT_FALSE(meet(summing(), {}, {three, three}, {two, two}));
+  EXPECT_TRUE(types_match(gather, sized, {three, seven}, {two, seven}));
+  EXPECT_FALSE(types_match(gather, sized, {three, seven}, {seven, seven}));
+  EXPECT_FALSE(types_match(summing(), {}, {three, three}, {two, two}));
 }
 
 /// Rows go to their experts and back, from members with different numbers of tokens.
@@ -425,9 +425,9 @@ TEST(CommOps, MembersMayHaveRowsOfOtherTokens) {
   }
   const std::vector<TensorType> five{rows(6, 5), sizes}, one{rows(6, 1), sizes};
   const std::vector<TensorType> all{rows(2, 8)}, fewer{rows(2, 7), sizes};
-  EXPECT_TRUE(meet(exchange, out, {five, all}, {one, all}));
+  EXPECT_TRUE(types_match(exchange, out, {five, all}, {one, all}));
   out.erase(kSlots);
-  EXPECT_FALSE(meet(exchange, out, {five, all}, {one, all}));
+  EXPECT_FALSE(types_match(exchange, out, {five, all}, {one, all}));
   EXPECT_THROW(infer(exchange, back, fewer, 3, 0), Error);
   for (const char* wrong : {"", "5,1", "5,1,2,3", "5,0,3", "5,,3", "5 1 2", "5,1,2x"}) {
     out.set(kSlots, std::string(wrong));

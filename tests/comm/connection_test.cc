@@ -74,7 +74,7 @@ TEST(Connection, GathersWhatEachGives) {
     for (size_t i = 0; i < 4; ++i) {
       EXPECT_EQ(all[i].size(), i * 1000);
     }
-    EXPECT_EQ(connection.from_first(connection.index() == 0 ? "first" : "other"), "first");
+    EXPECT_EQ(connection.broadcast(connection.index() == 0 ? "first" : "other"), "first");
     connection.leave();
   });
   for (const std::string& error : errors) {

@@ -201,12 +201,12 @@ int bench_blocks(const engine::Run& run, const StepOptions& options) {
   StepBench quiet(run, processes.index());
   double loss = 0;
   const auto block_ms = [&](StepBench& bench, int64_t steps) {
-    processes.meet();
+    processes.barrier();
     const int64_t begin = now_ns();
     for (int64_t i = 0; i < steps; ++i) {
       loss = std::max(loss, bench.step().loss);
     }
-    processes.meet();
+    processes.barrier();
     return ms_since(begin) / static_cast<double>(steps);
   };
   for (StepBench* bench : {&loud, &quiet}) {
@@ -268,14 +268,14 @@ int bench_variants(const std::function<engine::Run(const std::vector<std::string
   for (int64_t round = 0; round < options.warmup + options.steps; ++round) {
     for (size_t i = 0; i < variants.size(); ++i) {
       Variant& variant = *variants[round % 2 == 1 ? variants.size() - 1 - i : i];
-      processes.meet();
+      processes.barrier();
       const double speed = processes.index() == 0 ? probe.flops_per_s() : 0;
-      processes.meet();
+      processes.barrier();
       const int64_t begin = now_ns();
       for (int64_t step = 0; step < std::max<int64_t>(1, options.block); ++step) {
         variant.loss = variant.bench->step().loss;
       }
-      processes.meet();
+      processes.barrier();
       if (round < options.warmup) continue;
       variant.step_ms.push_back(ms_since(begin) /
                                 static_cast<double>(std::max<int64_t>(1, options.block)));

@@ -103,7 +103,7 @@ int generate(const Options& options) {
   comm::Processes& processes = ranks.processes();
   how.prompt = options.prompt != "-"
                    ? options.prompt
-                   : processes.from_first(processes.index() == 0 ? read_stdin() : "");
+                   : processes.broadcast(processes.index() == 0 ? read_stdin() : "");
   how.seed = static_cast<uint64_t>(options.seed);
   comm::expect_same(processes, "hocket generate", "sampling of",
                     fmt::format("{} tokens, temperature {}, top_k {}, top_p {}, seed {}, a prompt "
