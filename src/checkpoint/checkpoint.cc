@@ -15,7 +15,7 @@
 #include "checkpoint/names.h"
 #include "checkpoint/parts.h"
 #include "checkpoint/run_folder.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 
 namespace hocket::checkpoint {
 
@@ -179,7 +179,7 @@ std::vector<std::string> names_of(const std::string& run_folder, comm::Processes
 /// Runs `work` once per file system, while the other processes wait. An error of one process is
 /// thrown in all.
 void by_leaders(const RunFolder& run, const std::function<void()>& work) {
-  comm::together(run.processes(), [&] {
+  comm::run_on_all(run.processes(), [&] {
     if (run.leads()) {
       work();
     }

@@ -15,7 +15,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "checkpoint/names.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 
 namespace hocket::checkpoint {
 
@@ -42,7 +42,7 @@ RunFolder::RunFolder(const std::string& path, comm::Processes& processes,
     return join_path(path_, fmt::format("{}{}-{}", kMark, nonce, process));
   };
   try {
-    comm::together(processes, [&] {
+    comm::run_on_all(processes, [&] {
       make_dirs(path_);
       FileWriter(mark(processes.index()), FileWriter::Mode::create).close();
       return std::string();

@@ -16,7 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/names.h"
 #include "checkpoint/parts.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 #include "models/weights.h"
 
 namespace hocket::checkpoint {
@@ -92,8 +92,8 @@ class Saving {
   std::string record(const std::vector<std::string>& all) const;
   void finish(const std::string& text) const;
   void publish();
-  void together(const std::function<void()>& work) const {
-    comm::together(run_.processes(), [&] {
+  void on_all(const std::function<void()>& work) const {
+    comm::run_on_all(run_.processes(), [&] {
       work();
       return std::string();
     });
@@ -128,10 +128,10 @@ Saving::Saving(const RunFolder& run, const CheckpointContent& content)
 /// host. An error in one process is thrown in all.
 std::string Saving::go() {
   try {
-    expect_same_files(comm::together(run_.processes(), [&] { return begin(); }));
+    expect_same_files(comm::run_on_all(run_.processes(), [&] { return begin(); }));
     const std::vector<std::string> parts =
-        comm::together(run_.processes(), [&] { return write_parts(); });
-    std::string text = comm::together(run_.processes(), [&] { return record(parts); })[0];
+        comm::run_on_all(run_.processes(), [&] { return write_parts(); });
+    std::string text = comm::run_on_all(run_.processes(), [&] { return record(parts); })[0];
     finish(text);
     publish();
   } catch (...) {
@@ -317,7 +317,7 @@ std::string Saving::record(const std::vector<std::string>& all) const {
 }
 
 void Saving::finish(const std::string& text) const {
-  together([&] {
+  on_all([&] {
     if (!run_.leads()) return;
     const auto put = [&](const char* name, const std::string& bytes) {
       FileWriter out(join_path(folder_, name), FileWriter::Mode::create);
@@ -340,13 +340,13 @@ void Saving::publish() {
   };
   const bool first = run_.processes().index() == 0;
   if (!run_.is_shared()) {
-    together([&] {
+    on_all([&] {
       if (run_.leads() && !first) {
         rename();
       }
     });
   }
-  together([&] {
+  on_all([&] {
     if (first) {
       rename();
     }

@@ -11,7 +11,7 @@ namespace hocket::comm {
 namespace {
 
 /// Returns the blocks that a member contributes to an operand.
-MemberBlocks part_of(const Together& all, const TensorType& type, size_t member) {
+MemberBlocks part_of(const CollectiveArgs& all, const TensorType& type, size_t member) {
   return member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), member,
                        lengths_of(*all.attrs, kSlots));
 }
@@ -19,7 +19,7 @@ MemberBlocks part_of(const Together& all, const TensorType& type, size_t member)
 /// Granularity in bytes of a divided transfer. Parts begin at multiples of it, where elements of
 /// any type may begin.
 constexpr int64_t kUnit = 8;
-std::vector<Piece> pieces_of(const Together& all, size_t member) {
+std::vector<Piece> pieces_of(const CollectiveArgs& all, size_t member) {
   std::vector<int64_t> sizes;
   for (const TensorType& type : all.out) {
     const MemberBlocks b = part_of(all, type, member);
@@ -28,7 +28,7 @@ std::vector<Piece> pieces_of(const Together& all, size_t member) {
   return pieces_of_part(all, sizes, kUnit);
 }
 
-void run_all_gather(const Together& all, size_t me, int) {
+void run_all_gather(const CollectiveArgs& all, size_t me, int) {
   for (size_t member = 0; member < all.members.size(); ++member) {
     for (const Piece& piece : pieces_of(all, member)) {
       const TensorType& type = all.out[piece.operand];
@@ -44,7 +44,7 @@ void run_all_gather(const Together& all, size_t me, int) {
   }
 }
 
-std::vector<Slice> reads_all_gather(const Together& all, size_t from, size_t, int) {
+std::vector<Slice> reads_all_gather(const CollectiveArgs& all, size_t from, size_t, int) {
   std::vector<Slice> slices;
   for (const Piece& piece : pieces_of(all, from)) {
     slices.push_back({false, piece.operand, piece.begin, piece.end - piece.begin});

@@ -15,7 +15,7 @@ namespace {
 
 /// Returns the chunk that a member reduces, in elements. A chunk is a run of the concatenated
 /// operands, so that most messages are one contiguous piece of memory.
-std::vector<Piece> chunk_of(const Together& all, size_t member) {
+std::vector<Piece> chunk_of(const CollectiveArgs& all, size_t member) {
   const int64_t n = static_cast<int64_t>(all.members.size());
   const int64_t number = static_cast<int64_t>(member);
   std::vector<int64_t> sizes;
@@ -31,7 +31,7 @@ std::vector<Piece> chunk_of(const Together& all, size_t member) {
 /// Reduces in rank order, so that the bits of the result do not depend on timing. Phase 0 is a
 /// reduce-scatter: each member reduces one chunk into its own output. Phase 1 is an all-gather of
 /// the chunks. An output may alias its input: no other member reads the chunk that a member writes.
-void run_all_reduce(const Together& all, size_t me, int phase) {
+void run_all_reduce(const CollectiveArgs& all, size_t me, int phase) {
   if (phase == 0) {
     for (const Piece& mine : chunk_of(all, me)) {
       std::vector<const void*> from;
@@ -60,7 +60,7 @@ void run_all_reduce(const Together& all, size_t me, int phase) {
 
 /// Phase 0 reads the input chunk that the other member reduces; phase 1 reads this member's reduced
 /// chunk.
-std::vector<Slice> reads_all_reduce(const Together& all, size_t from, size_t to, int phase) {
+std::vector<Slice> reads_all_reduce(const CollectiveArgs& all, size_t from, size_t to, int phase) {
   std::vector<Slice> slices;
   for (const Piece& piece : chunk_of(all, phase == 0 ? to : from)) {
     const int64_t size = size_of(all.in[piece.operand].dtype);

@@ -14,7 +14,7 @@ namespace hocket::comm {
 namespace {
 
 /// Receives rows in the result's order (expert, token), each from its current holder.
-void run_all_to_all(const Together& all, size_t me, int) {
+void run_all_to_all(const CollectiveArgs& all, size_t me, int) {
   const int from = dim_of(*all.attrs, "from");
   const Rows rows(all.members[me].in[1], all.in[1].dims[0], all.in[1].dims[1],
                   outer_of(*all.attrs));
@@ -38,7 +38,7 @@ void run_all_to_all(const Together& all, size_t me, int) {
 
 /// Returns the rows that run_all_to_all takes from one member: the rows of the receiver's experts,
 /// or of the receiver's tokens.
-std::vector<Slice> reads_all_to_all(const Together& all, size_t from, size_t to, int) {
+std::vector<Slice> reads_all_to_all(const CollectiveArgs& all, size_t from, size_t to, int) {
   const int dim = dim_of(*all.attrs, "from");
   const Rows rows(all.members[from].in[1], all.in[1].dims[0], all.in[1].dims[1],
                   outer_of(*all.attrs));

@@ -101,8 +101,8 @@ std::vector<int64_t> lengths_of_members(const Op& op, const Attrs& attrs, const 
 
 /// Returns the total length of a dim that is split over the members: equal shares, or the first
 /// members one more (`size`; 0: equal), or as attribute `slots` states.
-graph::Dim together(const Op& op, const Attrs& attrs, const TensorType& type, int dim,
-                    int64_t members, int64_t me, int64_t size) {
+graph::Dim total_length(const Op& op, const Attrs& attrs, const TensorType& type, int dim,
+                        int64_t members, int64_t me, int64_t size) {
   const std::vector<int64_t> slots = lengths_of_members(op, attrs, kSlots, members);
   if (!slots.empty()) {
     const int64_t mine = slots[static_cast<size_t>(me)];
@@ -321,7 +321,7 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
       moved.dims[0] = experts;
     } else if (from.is_split()) {
       const int64_t whole = wholes.empty() ? 0 : wholes[out.size()];
-      moved.dims[from.dim()] = together(op, attrs, type, from.dim(), members, me, whole);
+      moved.dims[from.dim()] = total_length(op, attrs, type, from.dim(), members, me, whole);
     }
     if (exchange && to == Placement::split(0)) {
       const int64_t outer = movement.part_outer;

@@ -79,7 +79,7 @@ struct Copy {
 };
 
 /// A collective with the operands of all members in this process's memory.
-struct Together {
+struct CollectiveArgs {
   const Attrs* attrs = nullptr;
   std::span<const TensorType> in,
       out;                            ///< types of the calling member; for others see types_match()
@@ -129,7 +129,7 @@ struct Op {
   std::vector<Algorithm> (*algorithms)(double members, double payload) = nullptr;
   /// Executes one phase for member `me`. There is a barrier between phases. Throws Error when rows
   /// do not fit their buffer. Null for messages.
-  void (*run)(const Together&, size_t me, int phase) = nullptr;
+  void (*run)(const CollectiveArgs&, size_t me, int phase) = nullptr;
   int phases = 1;
   /// A phase may be executed in any number of parts, in order, so that late data delays only its
   /// part.
@@ -137,7 +137,7 @@ struct Op {
   /// Returns the slices, besides sizes, that member `to` reads of member `from` in a phase: the
   /// data that a transport moves between processes. One of the two must be the calling member,
   /// whose types and sizes are known. Null for messages.
-  std::vector<Slice> (*reads)(const Together&, size_t from, size_t to, int phase) = nullptr;
+  std::vector<Slice> (*reads)(const CollectiveArgs&, size_t from, size_t to, int phase) = nullptr;
   /// Test cases among `members` ranks. Null for messages.
   std::vector<Sample> (*samples)(int64_t members) = nullptr;
 };

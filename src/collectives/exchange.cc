@@ -63,13 +63,13 @@ std::vector<int64_t> even_sizes(const Op& op, const Attrs& attrs, std::span<cons
 }
 
 /// Returns the bytes that a member keeps of a message that it receives.
-int64_t kept(const Together& all, std::span<const Slice> slices) {
+int64_t kept(const CollectiveArgs& all, std::span<const Slice> slices) {
   return total(slices) + (is_read_packed(slices, all.in, all.out) ? 0 : spans(slices));
 }
 
 /// Returns the most bytes of one part's messages that a member holds, over all phases. Sent data
 /// counts twice: a second message may wait behind the first.
-int64_t bytes_of_part(const Op& op, const Together& all, size_t member) {
+int64_t bytes_of_part(const Op& op, const CollectiveArgs& all, size_t member) {
   int64_t most = 0;
   for (int phase = 0; phase < op.phases; ++phase) {
     int64_t bytes = 0;
@@ -134,8 +134,8 @@ int64_t exchange_bytes(const Op& op, const Attrs& attrs, std::span<const TensorT
   for (int64_t part = 0; part < std::min(parts, kMostLooked); ++part) {
     on_way.push_back(0);
     for (const size_t member : with_most) {
-      const Together together{&attrs, in, out, all, {}, {}, part, parts};
-      on_way.back() = std::max(on_way.back(), bytes_of_part(op, together, member));
+      const CollectiveArgs args{&attrs, in, out, all, {}, {}, part, parts};
+      on_way.back() = std::max(on_way.back(), bytes_of_part(op, args, member));
     }
     bytes += on_way.back();
     if (std::ssize(on_way) > at_a_time) {

@@ -123,10 +123,10 @@ graph::Run run_of_member(int64_t size, size_t members, size_t member,
   return {std::accumulate(lengths.begin(), mine, int64_t{0}), *mine};
 }
 
-MemberBlocks member_blocks(const TensorType& together, int64_t dim, size_t members, size_t member,
+MemberBlocks member_blocks(const TensorType& whole, int64_t dim, size_t members, size_t member,
                            const std::vector<int64_t>& lengths) {
-  const Blocks all = blocks(together, dim);
-  const int64_t size = together.dims[static_cast<size_t>(dim)];
+  const Blocks all = blocks(whole, dim);
+  const int64_t size = whole.dims[static_cast<size_t>(dim)];
   const int64_t index = size > 0 ? all.inner / size : 0;  // elements per index along `dim`
   const graph::Run mine = run_of_member(size, members, member, lengths);
   return {all.outer, mine.length * index, mine.begin * index, all.inner};
@@ -156,11 +156,11 @@ void reduce(graph::Monoid monoid, graph::DType dtype, std::span<const void* cons
   fail_run("comm", "no local sum of {}", to_string(dtype));
 }
 
-Range part_of(const Together& all, int64_t size) {
+Range part_of(const CollectiveArgs& all, int64_t size) {
   return {size * all.part / all.parts, size * (all.part + 1) / all.parts};
 }
 
-std::vector<const std::byte*> inputs(const Together& all, size_t i) {
+std::vector<const std::byte*> inputs(const CollectiveArgs& all, size_t i) {
   std::vector<const std::byte*> list;
   for (const Operands& operands : all.members) {
     list.push_back(static_cast<const std::byte*>(operands.in[i]));
@@ -272,7 +272,7 @@ int64_t Rows::begin(int64_t source, int64_t expert, int dim) const {
   return row;
 }
 
-RowWriter::RowWriter(const Together& all, size_t me)
+RowWriter::RowWriter(const CollectiveArgs& all, size_t me)
     : from_(inputs(all, 0)),
       to_(static_cast<std::byte*>(all.members[me].out[0])),
       row_bytes_(all.in[0].bytes_of(all.in[0].row_size())),

@@ -35,7 +35,7 @@ Blocks blocks(const TensorType& type, int64_t dim);
 struct MemberBlocks {
   int64_t outer = 1, inner = 1, begin = 0, stride = 1;
 };
-MemberBlocks member_blocks(const TensorType& together, int64_t dim, size_t members, size_t member,
+MemberBlocks member_blocks(const TensorType& whole, int64_t dim, size_t members, size_t member,
                            const std::vector<int64_t>& lengths = {});
 /// Returns the range of `size` that a member holds: an even share, or one of the given lengths.
 graph::Run run_of_member(int64_t size, size_t members, size_t member,
@@ -52,10 +52,10 @@ struct Range {
   int64_t begin = 0, end = 0;
   int64_t length() const { return end - begin; }
 };
-Range part_of(const Together& all, int64_t size);
+Range part_of(const CollectiveArgs& all, int64_t size);
 
 /// Returns input `i` of every member, as bytes.
-std::vector<const std::byte*> inputs(const Together& all, size_t i);
+std::vector<const std::byte*> inputs(const CollectiveArgs& all, size_t i);
 
 /// Box-shaped part of a tensor: a range of every dim.
 using Region = std::vector<graph::Run>;
@@ -99,7 +99,7 @@ class Rows {
 /// Appends rows of members to an output. Throws Error when they exceed the output's capacity.
 class RowWriter {
  public:
-  RowWriter(const Together& all, size_t me);
+  RowWriter(const CollectiveArgs& all, size_t me);
   /// Appends `count` rows of a member's first input, from row `begin` on.
   void take(int64_t member, int64_t begin, int64_t count);
 

@@ -22,7 +22,7 @@ std::vector<Piece> pieces_between(std::span<const int64_t> sizes, int64_t begin,
   return pieces;
 }
 
-std::vector<Piece> pieces_of_part(const Together& all, std::span<const int64_t> sizes,
+std::vector<Piece> pieces_of_part(const CollectiveArgs& all, std::span<const int64_t> sizes,
                                   int64_t unit) {
   const int64_t size = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   const Range units = part_of(all, size / unit);

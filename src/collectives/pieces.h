@@ -19,9 +19,9 @@ struct Piece {
 };
 /// Returns the pieces of [begin, end) of the concatenation of operands with these sizes.
 std::vector<Piece> pieces_between(std::span<const int64_t> sizes, int64_t begin, int64_t end);
-/// Returns the pieces of the current part (Together::part) of operands with these sizes. Parts are
-/// whole units, except for the end of the last.
-std::vector<Piece> pieces_of_part(const Together& all, std::span<const int64_t> sizes,
+/// Returns the pieces of the current part (CollectiveArgs::part) of operands with these sizes.
+/// Parts are whole units, except for the end of the last.
+std::vector<Piece> pieces_of_part(const CollectiveArgs& all, std::span<const int64_t> sizes,
                                   int64_t unit = 1);
 
 /// Calls `run(row, begin, end)` for every row of length `row` that the piece intersects.

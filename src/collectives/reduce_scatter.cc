@@ -9,13 +9,13 @@ namespace hocket::comm {
 
 namespace {
 
-MemberBlocks block_of(const Together& all, size_t operand, size_t member) {
+MemberBlocks block_of(const CollectiveArgs& all, size_t operand, size_t member) {
   return member_blocks(all.in[operand], dim_of(*all.attrs, "dim"), all.members.size(), member,
                        lengths_of(*all.attrs, kBlocks));
 }
 
 /// Returns the pieces of a member's block of each operand, in elements.
-std::vector<Piece> pieces_of(const Together& all, size_t member) {
+std::vector<Piece> pieces_of(const CollectiveArgs& all, size_t member) {
   std::vector<int64_t> sizes;
   for (size_t operand = 0; operand < all.in.size(); ++operand) {
     const MemberBlocks b = block_of(all, operand, member);
@@ -24,7 +24,7 @@ std::vector<Piece> pieces_of(const Together& all, size_t member) {
   return pieces_of_part(all, sizes);
 }
 
-void run_reduce_scatter(const Together& all, size_t me, int) {
+void run_reduce_scatter(const CollectiveArgs& all, size_t me, int) {
   for (const Piece& piece : pieces_of(all, me)) {
     const graph::DType dtype = all.in[piece.operand].dtype;
     const MemberBlocks b = block_of(all, piece.operand, me);
@@ -40,7 +40,7 @@ void run_reduce_scatter(const Together& all, size_t me, int) {
   }
 }
 
-std::vector<Slice> reads_reduce_scatter(const Together& all, size_t, size_t to, int) {
+std::vector<Slice> reads_reduce_scatter(const CollectiveArgs& all, size_t, size_t to, int) {
   std::vector<Slice> slices;
   for (const Piece& piece : pieces_of(all, to)) {
     const MemberBlocks b = block_of(all, piece.operand, to);

@@ -14,7 +14,7 @@ namespace hocket::comm {
 namespace {
 
 /// Returns the copies that a member makes from all members.
-std::vector<Copy> copies_of(const Together& all, size_t me) {
+std::vector<Copy> copies_of(const CollectiveArgs& all, size_t me) {
   const TensorType& had = all.in[0];
   const TensorType& gets = all.out[0];
   const auto from = static_cast<size_t>(dim_of(*all.attrs, "from"));
@@ -37,7 +37,7 @@ std::vector<Copy> copies_of(const Together& all, size_t me) {
   return *copies;
 }
 
-void run_resplit(const Together& all, size_t me, int) {
+void run_resplit(const CollectiveArgs& all, size_t me, int) {
   const TensorType& had = all.in[0];
   auto* into = static_cast<std::byte*>(all.members[me].out[0]);
   const std::vector<const std::byte*> sources = inputs(all, 0);
@@ -48,7 +48,7 @@ void run_resplit(const Together& all, size_t me, int) {
   }
 }
 
-std::vector<Slice> reads_resplit(const Together& all, size_t from, size_t to, int) {
+std::vector<Slice> reads_resplit(const CollectiveArgs& all, size_t from, size_t to, int) {
   std::vector<Slice> slices;
   for (const Copy& copy : copies_of(all, to)) {
     if (copy.source != static_cast<int32_t>(from)) continue;

@@ -10,7 +10,7 @@ namespace hocket::comm {
 
 namespace {
 
-void run_size_exchange(const Together& all, size_t me, int) {
+void run_size_exchange(const CollectiveArgs& all, size_t me, int) {
   const int64_t experts = all.in[0].dims[0];
   const int64_t members = static_cast<int64_t>(all.members.size());
   auto* sizes = static_cast<int64_t*>(all.members[me].out[0]);
@@ -44,7 +44,7 @@ Op describe_size_exchange() {
     return std::vector<Algorithm>{{.name = "all to all", .rounds = 1, .bytes = (n - 1) * payload}};
   };
   op.run = run_size_exchange;
-  op.reads = [](const Together& all, size_t, size_t, int) {
+  op.reads = [](const CollectiveArgs& all, size_t, size_t, int) {
     return std::vector<Slice>{{false, 0, 0, all.in[0].bytes()}};
   };
   op.samples = [](int64_t n) {

@@ -12,7 +12,7 @@ namespace hocket::comm {
 
 namespace {
 
-void run_transfer(const Together& all, size_t me, int) {
+void run_transfer(const CollectiveArgs& all, size_t me, int) {
   if (all.out.empty()) return;
   const int64_t size = size_of(all.out[0].dtype);
   auto* to = static_cast<std::byte*>(all.members[me].out[0]);
@@ -24,7 +24,7 @@ void run_transfer(const Together& all, size_t me, int) {
 
 /// The calling member knows its own copies: those that others make of its data, and those that it
 /// makes.
-std::vector<Slice> reads_transfer(const Together& all, size_t from, size_t to, int) {
+std::vector<Slice> reads_transfer(const CollectiveArgs& all, size_t from, size_t to, int) {
   const TensorType& type = all.out.empty() ? all.in[0] : all.out[0];
   const int64_t size = size_of(type.dtype);
   std::vector<Slice> slices;

@@ -21,7 +21,7 @@ struct Call {
   std::span<void*const> in, out;  ///< one pointer per operand of the kind
   std::span<const int32_t> members;
   std::span<const Copy> copies = {};  ///< of a transfer: elements that this rank receives
-  std::span<const Copy> given = {};   ///< and elements that it sends (Together::given)
+  std::span<const Copy> given = {};   ///< and elements that it sends (CollectiveArgs::given)
   /// Tokens of each member, for row counts, where members differ. For communicators that emulate
   /// peers.
   std::span<const int64_t> tokens = {};

@@ -49,7 +49,7 @@ int32_t next_of(std::span<const int32_t> members, int32_t rank) {
 }
 
 /// Concatenates texts, each after its length.
-std::string together(const std::vector<std::string>& texts) {
+std::string pack_texts(const std::vector<std::string>& texts) {
   std::string all;
   for (const std::string& text : texts) {
     const uint64_t bytes = text.size();
@@ -58,7 +58,7 @@ std::string together(const std::vector<std::string>& texts) {
   return all;
 }
 
-std::vector<std::string> apart(const std::string& all) {
+std::vector<std::string> unpack_texts(const std::string& all) {
   std::vector<std::string> texts;
   for (size_t at = 0; at < all.size();) {
     uint64_t bytes = 0;
@@ -205,13 +205,13 @@ std::vector<std::string> Connection::all_gather(const std::string& mine) {
   // Rank 0 gathers the texts and sends all of them back as one.
   if (index() != 0) {
     send_text(mine, 0);
-    return apart(receive_text(0));
+    return unpack_texts(receive_text(0));
   }
   std::vector<std::string> texts = {mine};
   for (int32_t rank = 1; rank < size(); ++rank) {
     texts.push_back(receive_text(rank));
   }
-  const std::string all = together(texts);
+  const std::string all = pack_texts(texts);
   for (int32_t rank = 1; rank < size(); ++rank) {
     send_text(all, rank);
   }

@@ -156,7 +156,8 @@ void LocalWorld::Impl::Rank::run(const Call& call, const NextCall& /*next*/) {
                call.members[i], describe(*other), rank_, describe(*call.kind));
     }
   }
-  const Together all{&call.kind->attrs, call.kind->in, call.kind->out, m.operands, call.copies};
+  const CollectiveArgs all{&call.kind->attrs, call.kind->in, call.kind->out, m.operands,
+                           call.copies};
   for (int phase = 0; phase < op.phases; ++phase) {
     op.run(all, me, phase);
     barrier(m, call);

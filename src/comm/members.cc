@@ -52,7 +52,7 @@ Members::Members(const Call& call, const Op& op, int32_t rank, int64_t part, int
   }
 }
 
-Together Members::together() const {
+CollectiveArgs Members::args() const {
   const program::Kind& kind = *call_.kind;
   return {&kind.attrs, kind.in, kind.out, operands_, call_.copies, call_.given, part_, parts_};
 }

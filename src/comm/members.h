@@ -50,7 +50,7 @@ class Members {
     copies_[member].allocate(slices);
   }
   void set(size_t member, const Slice& first, std::byte* data) { copies_[member].set(first, data); }
-  Together together() const;
+  CollectiveArgs args() const;
 
  private:
   const Call& call_;

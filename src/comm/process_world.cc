@@ -213,7 +213,7 @@ ProcessWorld::Rank::Part::Part(Rank& rank, const Call& call, const Op& op, int32
       sends_(n_) {}
 
 void ProcessWorld::Rank::Part::send() {
-  const Together all = members_.together();
+  const CollectiveArgs all = members_.args();
   for (size_t step = 1; step < n_; ++step) {
     const size_t other = (me_ + step) % n_;
     const std::vector<Slice> slices = op_.reads(all, me_, other, phase_);
@@ -228,7 +228,7 @@ void ProcessWorld::Rank::Part::send() {
 }
 
 void ProcessWorld::Rank::Part::post_receives() {
-  const Together all = members_.together();
+  const CollectiveArgs all = members_.args();
   for (size_t step = 1; step < n_; ++step) {
     const size_t other = (me_ + n_ - step) % n_;
     Arrival& arrival = arrivals_[other];
@@ -262,7 +262,7 @@ void ProcessWorld::Rank::Part::run() {
       at += slice.bytes;
     }
   }
-  op_.run(members_.together(), me_, phase_);
+  op_.run(members_.args(), me_, phase_);
   for (size_t other = 0; other < n_; ++other) {
     rank_.connection_.wait(sends_[other].get(), call_.members[other]);
   }

@@ -108,7 +108,7 @@ void SoloCommunicator::play(const Call& call) {
       members[i].in = i == me ? call.in : std::span<void* const>(longer);
     }
   }
-  const Together all{&kind.attrs, kind.in, kind.out, members};
+  const CollectiveArgs all{&kind.attrs, kind.in, kind.out, members};
   for (int phase = 0; phase < op.phases; ++phase) {
     op.run(all, alone ? 0 : me, phase);
   }

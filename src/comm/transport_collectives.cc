@@ -207,7 +207,7 @@ void all_to_all(const Call& call, const Op& op, int32_t rank, CollectiveGroup& g
                 ScratchSpace& space, const Wait& wait) {
   Members members(call, op, rank);
   const size_t n = members.size(), me = members.me();
-  const Together all = members.together();
+  const CollectiveArgs all = members.args();
   std::vector<std::vector<Slice>> gives(n), takes(n);
   std::vector<int64_t> bytes_to(n), bytes_from(n);
   int64_t sent = 0, received = 0;
@@ -233,7 +233,7 @@ void all_to_all(const Call& call, const Op& op, int32_t rank, CollectiveGroup& g
     deliver(members, other, takes[other], from);
     from += bytes_from[other];
   }
-  op.run(members.together(), me, 0);
+  op.run(members.args(), me, 0);
 }
 
 }  // namespace

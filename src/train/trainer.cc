@@ -12,7 +12,7 @@
 #include "base/folder_lock.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/metrics.h"
@@ -93,7 +93,7 @@ class Trainer {
 /// checkpoint and the report; the next start then does what is left.
 int Trainer::go() {
   std::optional<FolderLock> lock;
-  comm::together(ranks_.processes(), [&] {
+  comm::run_on_all(ranks_.processes(), [&] {
     if (is_first()) {
       claim_folder(run_.config.output.dir);
       lock.emplace(run_.config.output.dir, "training into this folder",

@@ -18,7 +18,7 @@
 #include "checkpoint/join.h"
 #include "checkpoint/missing_parts.h"
 #include "checkpoint/resolve.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 #include "tests/checkpoint/checkpoint_util.h"
 #include "tests/comm/processes_util.h"
 #include "tests/compare_util.h"

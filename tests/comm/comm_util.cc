@@ -296,7 +296,7 @@ std::vector<std::vector<Bytes>> run_in_turn(const Case& c, Rng& rng) {
     }
     members.push_back({in_pointers[m], out_pointers[m]});
   }
-  const Together all{&c.attrs, c.in_types, c.out_types, members};
+  const CollectiveArgs all{&c.attrs, c.in_types, c.out_types, members};
   std::vector<size_t> order(c.members());
   std::iota(order.begin(), order.end(), 0);
   for (int phase = 0; phase < c.op->phases; ++phase) {

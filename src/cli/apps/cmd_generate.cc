@@ -16,7 +16,7 @@
 #include "cli/inputs.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/evaluate.h"
 #include "train/memory.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 
 #include <fmt/format.h>
 
@@ -29,7 +29,8 @@ std::string failed(char kind, std::string_view where, std::string_view text,
 
 }  // namespace
 
-std::vector<std::string> together(Processes& processes, const std::function<std::string()>& work) {
+std::vector<std::string> run_on_all(Processes& processes,
+                                    const std::function<std::string()>& work) {
   if (processes.size() == 1) return {work()};
   std::string mine;
   try {

@@ -14,7 +14,7 @@ namespace hocket::comm {
 /// Runs `work` in every process and returns the results by process index. If it fails in some,
 /// every process throws the error of the first of them, prefixed with its name ("rank 3", see
 /// Processes::name). In a run of one process the error is unchanged. Collective.
-std::vector<std::string> together(Processes& processes, const std::function<std::string()>& work);
+std::vector<std::string> run_on_all(Processes& processes, const std::function<std::string()>& work);
 
 /// Throws Error in all processes unless all pass the same text: "rank 1 has `what` ..; rank 0 has
 /// ..". Collective.
