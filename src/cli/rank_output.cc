@@ -35,10 +35,10 @@ struct End {
 #endif
 
 /// True if this process speaks for all.
-bool speaks() {
+bool reports_failure() {
 #ifndef HOCKET_SIM_ONLY
   if (comm::Connection* const connection = engine::connection()) {
-    return connection->speaks();
+    return connection->reports_failure();
   }
 #endif
   return true;
@@ -71,7 +71,7 @@ void end_together() {
 
 void tell_error(const std::string& text, [[maybe_unused]] bool own) {
   // By rank 0, whose standard error is the launcher's: all failed alike.
-  bool said = comm::noted_same_error() && comm::launch_info().rank != 0;
+  bool said = comm::is_common_error() && comm::launch_info().rank != 0;
   if (said && launcher_stderr() < 0) return;
 #ifndef HOCKET_SIM_ONLY
   if (comm::Connection* const connection = engine::connection(); connection && own) {
@@ -85,7 +85,7 @@ void tell_error(const std::string& text, [[maybe_unused]] bool own) {
   fmt::print(stderr, "{}\n", text);
   std::fflush(stderr);
   // Its place is asked for only where it was known: what a launcher says may be the error.
-  if (launcher_stderr() < 0 || said || !speaks()) return;
+  if (launcher_stderr() < 0 || said || !reports_failure()) return;
   const std::string line = fmt::format("[rank {}] {}\n", comm::launch_info().rank, text);
   [[maybe_unused]] const ssize_t written = ::write(launcher_stderr(), line.data(), line.size());
 }

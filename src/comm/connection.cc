@@ -413,7 +413,7 @@ bool Connection::is_failed() {
   return !failure_.empty();
 }
 
-bool Connection::speaks() {
+bool Connection::reports_failure() {
   std::lock_guard lock(mutex_);
   return index() == (failed_rank_ == 0 ? 1 : 0);
 }

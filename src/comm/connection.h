@@ -68,7 +68,7 @@ class Connection : public Processes {
   /// effective reason.
   std::string fail(const std::string& reason);
   /// Returns whether this process prints why the run ends: rank 0, or rank 1 if rank 0 failed.
-  bool speaks();
+  bool reports_failure();
   /// Ends the monitoring in all processes; afterwards each may exit. Collective.
   void leave();
 

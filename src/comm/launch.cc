@@ -138,15 +138,15 @@ LaunchInfo launch_info(const Environment& get) {
 
 namespace {
 
-bool& same_error() {
+bool& common_error() {
   static bool noted = false;
   return noted;
 }
 
 }  // namespace
 
-void note_same_error() { same_error() = true; }
-bool noted_same_error() { return same_error(); }
+void mark_common_error() { common_error() = true; }
+bool is_common_error() { return common_error(); }
 
 const LaunchInfo& launch_info() {
   static const LaunchInfo info = launch_info([](const char* name) -> const char* {

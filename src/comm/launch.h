@@ -21,7 +21,7 @@ const LaunchInfo& launch_info();
 
 /// Records that the error that ends this process also ends every process of the launch with the
 /// same text, before they are connected: only rank 0 has to print it.
-void note_same_error();
-bool noted_same_error();
+void mark_common_error();
+bool is_common_error();
 
 }  // namespace hocket::comm

@@ -36,7 +36,7 @@ std::shared_ptr<comm::Connection> connection(const Run& run) {
   if (connection) return connection;
   const comm::LaunchInfo& launch = comm::launch_info();
   if (launch.size != run.plan.world() || launch.launcher.empty()) {
-    comm::note_same_error();
+    comm::mark_common_error();
     fail(run.name,
          "the plan has {} ranks, and {} started {}; expected a process for each; try hocket launch "
          "-n {}, or another plan",

@@ -84,7 +84,7 @@ runtime::LocalRanks local_ranks(const Run& run) {
   const auto world = static_cast<int32_t>(run.plan.world());
   if (run.ranks == Ranks::local) {
     if (const comm::LaunchInfo& launch = comm::launch_info(); launch.size > 1) {
-      comm::note_same_error();
+      comm::mark_common_error();
       fail(run.name,
            "{} started {} processes, and plan.ranks is local: each would be a run of its own; try "
            "plan.ranks: gloo",

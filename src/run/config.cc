@@ -467,7 +467,7 @@ std::vector<std::string> launcher_says(const PlanSection& plan, const ResolvedCo
     const int64_t others = plan.pp * plan.cp * plan.tp;
     const int64_t ranks = launch.size - plan.expert_ranks;
     if (ranks < others || ranks % others != 0) {
-      comm::note_same_error();
+      comm::mark_common_error();
       fail(name,
            "{} processes were started; plan.pp x plan.cp x plan.tp is {}, which plan.dp must fill "
            "up to as many; try another plan",

@@ -249,7 +249,7 @@ TEST(Connection, RankZeroThatIsStoppedIsToBlame) {
       connection.receive(&byte, 1, rank - 1, 0);
     } catch (...) {
       EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(5000));
-      EXPECT_EQ(connection.speaks(), rank == 1);
+      EXPECT_EQ(connection.reports_failure(), rank == 1);
       throw;
     }
   });
