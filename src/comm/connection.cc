@@ -103,7 +103,7 @@ Connection::Connection(std::unique_ptr<Transport> transport, milliseconds timeou
     : transport_(std::move(transport)),
       timeout_(timeout),
       table_(transport_->table()),
-      notes_(table_, kSilence),
+      table_client_(table_, kSilence),
       watch_([this] { watch_all(); }) {}
 
 Connection::~Connection() {
@@ -125,7 +125,7 @@ void Connection::await_readers() {
   const auto deadline = steady_clock::now() + kGrace;
   for (int32_t rank = 1; rank < size(); ++rank) {
     try {
-      while (!notes_.noted(read_key(rank)) && steady_clock::now() < deadline) {
+      while (!table_client_.get(read_key(rank)) && steady_clock::now() < deadline) {
         std::this_thread::sleep_for(milliseconds(20));
       }
     } catch (const std::exception&) {
@@ -343,14 +343,14 @@ void Connection::watch_all() {
 
 /// Reads the store, which may stay silent for as long as a rank may; then its host is blamed.
 void Connection::watch_table() {
-  if (notes_.silent_for() < kSilence) {
+  if (table_client_.silent_for() < kSilence) {
     try {
       return beat();
-    } catch (const Notes::Silent& silent) {
+    } catch (const TableClient::NoAnswer& silent) {
       log_debug("{}", silent.what());
     }
   }
-  if (notes_.silent_for() < timeout_) return;
+  if (table_client_.silent_for() < timeout_) return;
   const auto [rank, reason] = silent_holder();
   stop(fmt::format("{}\n{}", rank, reason));
 }
@@ -375,12 +375,12 @@ void Connection::beat() {
     }
     said = doing_before_;
   }
-  notes_.note(key_of(index()),
-              fmt::format("{} {}\n{}\n{}", waits_for, beats_++, host_name(), said));
+  table_client_.set(key_of(index()),
+                    fmt::format("{} {}\n{}\n{}", waits_for, beats_++, host_name(), said));
   if (index() != 0) {
-    note_of(0);
+    heartbeat_of(0);
   }
-  if (const auto failure = notes_.noted(kFailure)) {
+  if (const auto failure = table_client_.get(kFailure)) {
     stop(*failure);
   }
 }
@@ -395,7 +395,7 @@ void Connection::stop(const std::string& failure) {
     ends_.notify_all();
   }
   try {
-    notes_.note(read_key(index()), "");
+    table_client_.set(read_key(index()), "");
   } catch (const std::exception& error) {
     log_debug("the shared table: {}", error.what());
   }
@@ -423,7 +423,7 @@ std::string Connection::fail(const std::string& reason) { return fail_for(index(
 std::string Connection::fail_for(int32_t rank, const std::string& reason) {
   std::string first = fmt::format("{}\n{}", rank, reason);
   try {
-    first = notes_.note_first(kFailure, first);
+    first = table_client_.set_if_absent(kFailure, first);
   } catch (const std::exception& error) {
     log_debug("the shared table: {}", error.what());
   }
@@ -432,40 +432,40 @@ std::string Connection::fail_for(int32_t rank, const std::string& reason) {
   return failure_;
 }
 
-/// Returns the rank's last note; for rank 0 the last one read, if the store is gone or silent.
-Connection::Note Connection::note_of(int32_t rank) {
+/// Returns the rank's last heartbeat; for rank 0 the last one read, if the store is gone or silent.
+Connection::Heartbeat Connection::heartbeat_of(int32_t rank) {
   std::optional<std::string> text;
   try {
-    text = notes_.noted(key_of(rank));
+    text = table_client_.get(key_of(rank));
   } catch (const std::exception&) {
     if (rank == 0 && index() != 0) {
       std::lock_guard lock(mutex_);
-      const auto known = last_notes_.find(0);
-      if (known == last_notes_.end()) throw;
+      const auto known = last_heartbeats_.find(0);
+      if (known == last_heartbeats_.end()) throw;
       return known->second;
     }
     throw;
   }
-  Note note;
+  Heartbeat heartbeat;
   if (text) {
     const size_t first = text->find('\n');
     const size_t second = text->find('\n', first + 1);
-    note.waits_for = std::stoi(*text);
-    note.beat = std::stoll(text->substr(text->find(' ')));
+    heartbeat.waits_for = std::stoi(*text);
+    heartbeat.beat = std::stoll(text->substr(text->find(' ')));
     const std::string host = text->substr(first + 1, second - first - 1);
     const std::string doing = text->substr(second + 1);
-    note.doing =
+    heartbeat.doing =
         fmt::format("on host {}{}{}", host, doing.empty() ? "" : "; its last task: ", doing);
   }
   std::lock_guard lock(mutex_);
-  last_notes_[rank] = note;
-  return note;
+  last_heartbeats_[rank] = heartbeat;
+  return heartbeat;
 }
 
 bool Connection::is_table_silent() {
   try {
-    notes_.noted(kFailure);
-  } catch (const Notes::Silent&) {
+    table_client_.get(kFailure);
+  } catch (const TableClient::NoAnswer&) {
     return true;
   } catch (const std::exception& error) {
     log_debug("the shared table: {}", error.what());  // it is gone, not silent
@@ -476,7 +476,7 @@ bool Connection::is_table_silent() {
 /// Returns the host of the silent store, which is blamed, with the reason. All ranks reach the same
 /// verdict without communication.
 std::pair<int32_t, std::string> Connection::silent_holder() {
-  const double seconds = std::chrono::duration<double>(notes_.silent_for()).count();
+  const double seconds = std::chrono::duration<double>(table_client_.silent_for()).count();
   const std::string why = fmt::format(
       "has not answered for {:.1f} s (plan.timeout_s is {}): it is stopped, or cannot be reached",
       seconds, std::chrono::duration<double>(timeout_).count());
@@ -487,8 +487,8 @@ std::pair<int32_t, std::string> Connection::silent_holder() {
   std::string doing;
   {
     std::lock_guard lock(mutex_);
-    const auto known = last_notes_.find(rank);
-    if (known != last_notes_.end() && !known->second.doing.empty()) {
+    const auto known = last_heartbeats_.find(rank);
+    if (known != last_heartbeats_.end() && !known->second.doing.empty()) {
       doing = " (" + known->second.doing + ")";
     }
   }
@@ -505,7 +505,7 @@ int32_t Connection::silent_one(std::span<const int32_t> members) {
       if (member == index()) continue;
       int64_t beat = 0;
       try {
-        beat = note_of(member).beat;
+        beat = heartbeat_of(member).beat;
       } catch (const std::exception&) {
         return 0;  // it hosted the store
       }
@@ -560,10 +560,10 @@ void Connection::blame(int32_t from, const WaitResult& received, std::span<const
 std::vector<int32_t> Connection::waiting_from(int32_t from) {
   std::vector<int32_t> chain = {from};
   std::set<int32_t> seen = {index(), from};
-  int32_t next = note_of(from).waits_for;
+  int32_t next = heartbeat_of(from).waits_for;
   while (next != kNobody && seen.insert(next).second) {
     chain.push_back(next);
-    next = note_of(next).waits_for;
+    next = heartbeat_of(next).waits_for;
   }
   if (chain.size() > 1) {
     const auto silent = std::find(chain.begin(), chain.end(), silent_one(chain));
@@ -579,17 +579,17 @@ std::vector<int32_t> Connection::waiting_from(int32_t from) {
 std::pair<int32_t, std::string> Connection::verdict(int32_t from, const WaitResult& received,
                                                     bool asks) {
   std::vector<int32_t> ranks = {from};
-  Note note;
+  Heartbeat heartbeat;
   try {
     if (asks && received.end == WaitResult::End::timed_out) {
       ranks = waiting_from(from);
     }
-    note = note_of(ranks.back());
+    heartbeat = heartbeat_of(ranks.back());
   } catch (const std::exception& error) {
     log_debug("the shared table: {}", error.what());
   }
   const int32_t rank = ranks.back();
-  const std::string where = note.doing.empty() ? "" : " (" + note.doing + ")";
+  const std::string where = heartbeat.doing.empty() ? "" : " (" + heartbeat.doing + ")";
   if (received.end == WaitResult::End::disconnected) {
     return {rank, fmt::format("rank {}{} has exited without reporting an error", rank, where)};
   }

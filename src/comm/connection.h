@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/notes.h"
+#include "comm/table_client.h"
 #include "comm/transport.h"
 
 namespace hocket::comm {
@@ -73,8 +73,8 @@ class Connection : public Processes {
   void leave();
 
  private:
-  /// Last note of a process.
-  struct Note {
+  /// Last heartbeat of a process.
+  struct Heartbeat {
     int32_t waits_for = -1;  ///< rank; -1: none
     int64_t beat = 0;        ///< number of its heartbeats
     std::string doing;
@@ -97,7 +97,7 @@ class Connection : public Processes {
   /// `failure`: the rank, a newline, and the reason.
   void stop(const std::string& failure);
   std::string fail_for(int32_t rank, const std::string& reason);
-  Note note_of(int32_t rank);
+  Heartbeat heartbeat_of(int32_t rank);
   /// `members`: members of the failed collective; empty for a message of `from`.
   [[noreturn]] void blame(int32_t from, const WaitResult& received,
                           std::span<const int32_t> members = {});
@@ -111,8 +111,8 @@ class Connection : public Processes {
 
   const std::shared_ptr<Transport> transport_;  ///< shared with abandoned threads
   const std::chrono::milliseconds timeout_;
-  const std::shared_ptr<Table> table_;
-  Notes notes_;
+  const std::shared_ptr<SharedTable> table_;
+  TableClient table_client_;
 
   std::mutex mutex_;  ///< guards the members up to groups_
   std::condition_variable ends_;
@@ -121,7 +121,7 @@ class Connection : public Processes {
   int32_t failed_rank_ = -1;      ///< rank to blame for it
   std::map<int32_t, int> waits_;  ///< number of lanes that wait, by the rank that they wait for
   std::string doing_before_;      ///< last task, reported between steps
-  std::map<int32_t, Note> last_notes_;  ///< last note read of each rank
+  std::map<int32_t, Heartbeat> last_heartbeats_;  ///< last one read, by rank
   std::map<std::vector<int32_t>, std::unique_ptr<CollectiveGroup>> groups_;
   int64_t beats_ = 0;         ///< used by watch_ only
   std::mutex watched_mutex_;  ///< held while the callbacks run

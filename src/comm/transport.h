@@ -88,15 +88,15 @@ class CollectiveGroup {
 
 /// Small key-value table shared by all ranks. Throws std::exception when its host process is gone.
 /// A call may never return when the host is stopped or cut off.
-class Table {
+class SharedTable {
  public:
-  virtual ~Table() = default;
+  virtual ~SharedTable() = default;
   /// Returns the rank whose process hosts the table; -1: the launcher.
   virtual int32_t holder() const = 0;
-  virtual void note(const std::string& key, const std::string& value) = 0;
+  virtual void set(const std::string& key, const std::string& value) = 0;
   /// Sets a value if there is none. Returns the effective value.
-  virtual std::string note_first(const std::string& key, const std::string& value) = 0;
-  virtual std::optional<std::string> noted(const std::string& key) = 0;
+  virtual std::string set_if_absent(const std::string& key, const std::string& value) = 0;
+  virtual std::optional<std::string> get(const std::string& key) = 0;
 };
 
 /// Transport of one rank. May be called concurrently by all lanes.
@@ -122,7 +122,7 @@ class Transport {
   /// Ends every pending receive and collective, and all later ones at once.
   virtual void abort() = 0;
   /// Returns the shared table. Not thread-safe; may outlive the transport.
-  virtual std::shared_ptr<Table> table() = 0;
+  virtual std::shared_ptr<SharedTable> table() = 0;
 };
 
 /// Position of this process in its run, as stated by the launcher.

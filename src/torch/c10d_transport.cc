@@ -112,7 +112,7 @@ class C10dTransport : public Transport {
   std::unique_ptr<Request> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override;
   std::unique_ptr<CollectiveGroup> group(std::span<const int32_t> members) override;
   void abort() override;
-  std::shared_ptr<Table> table() override;
+  std::shared_ptr<SharedTable> table() override;
 
  private:
   /// Message whose memory c10d may still read.
@@ -141,7 +141,7 @@ class C10dTransport : public Transport {
   std::shared_ptr<::gloo::transport::Device> device_;
   // The group uses one connection to the store and the table another: an operation that waits
   // occupies its connection.
-  c10::intrusive_ptr<c10d::Store> table_, notes_;
+  c10::intrusive_ptr<c10d::Store> group_store_, table_store_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 
   mutable std::mutex mutex_;                ///< guards calls of the group, and the members below
@@ -157,18 +157,18 @@ C10dTransport::C10dTransport(const LaunchInfo& info, milliseconds timeout, bool 
       collectives_device_(nccl ? gpu_of(info) : at::Device(at::kCPU)),
       device_(device_for(info)) {
   // Rank 0's host has the store, unless the launcher does. Then all ranks connect to each other.
-  table_ = open_store(info, info.rank == 0 && !info.has_table, timeout);
-  notes_ = open_store(info, false, timeout);
-  notes_->add(kWithNccl, nccl ? 1 : 0);
+  group_store_ = open_store(info, info.rank == 0 && !info.has_table, timeout);
+  table_store_ = open_store(info, false, timeout);
+  table_store_->add(kWithNccl, nccl ? 1 : 0);
   await_all();
-  group_ = meet("gloo", info.rank, info.size, table_);
+  group_ = meet("gloo", info.rank, info.size, group_store_);
   expect_agreement();
 }
 
 /// Checks that all processes use the same backend for collectives. All have registered by now; a
 /// minority would wait for the others.
 void C10dTransport::expect_agreement() {
-  const int64_t with = notes_->add(kWithNccl, 0);
+  const int64_t with = table_store_->add(kWithNccl, 0);
   if (with == 0 || with == launch_.size) return;
   group_->barrier()->wait();  // nobody exits, and the store with it, before all have read it
   throw std::runtime_error(std::to_string(with) + " of the " + std::to_string(launch_.size) +
@@ -184,13 +184,13 @@ void C10dTransport::await_all() {
   for (int32_t rank = 0; rank < launch_.size; ++rank) {
     all.push_back(key(rank));
   }
-  table_->set(key(launch_.rank), "here");
+  group_store_->set(key(launch_.rank), "here");
   try {
-    table_->wait(all, timeout_);
+    group_store_->wait(all, timeout_);
   } catch (const std::exception&) {
     std::string away;
     for (int32_t rank = 0; rank < launch_.size; ++rank) {
-      if (!table_->check({key(rank)})) {
+      if (!group_store_->check({key(rank)})) {
         away += (away.empty() ? "rank " : ", rank ") + std::to_string(rank);
       }
     }
@@ -390,16 +390,16 @@ std::unique_ptr<CollectiveGroup> C10dTransport::group(std::span<const int32_t> m
 }
 
 /// Shared table on a store of c10d.
-class StoreTable : public Table {
+class StoreTable : public SharedTable {
  public:
   StoreTable(c10::intrusive_ptr<c10d::Store> store, int32_t holder)
       : store_(std::move(store)), holder_(holder) {}
   int32_t holder() const override { return holder_; }
-  void note(const std::string& key, const std::string& value) override { store_->set(key, value); }
-  std::string note_first(const std::string& key, const std::string& value) override {
+  void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
+  std::string set_if_absent(const std::string& key, const std::string& value) override {
     return store_->compareSet(key, "", value);
   }
-  std::optional<std::string> noted(const std::string& key) override {
+  std::optional<std::string> get(const std::string& key) override {
     if (!store_->check({key})) return std::nullopt;
     return store_->get_to_str(key);
   }
@@ -409,8 +409,8 @@ class StoreTable : public Table {
   const int32_t holder_;
 };
 
-std::shared_ptr<Table> C10dTransport::table() {
-  return std::make_shared<StoreTable>(notes_, launch_.has_table ? -1 : 0);
+std::shared_ptr<SharedTable> C10dTransport::table() {
+  return std::make_shared<StoreTable>(table_store_, launch_.has_table ? -1 : 0);
 }
 
 }  // namespace

@@ -52,28 +52,28 @@ struct Hub {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::tuple<int32_t, int32_t, int32_t>, Box> boxes;  // from, to, tag
-  std::map<std::string, std::string> notes;
+  std::map<std::string, std::string> entries;
   std::map<int32_t, bool> gone;
   std::shared_ptr<std::atomic<bool>> silent;  ///< silences the table; null: never
 };
 
 /// Table whose answers are delayed while it is silent.
-class HubTable : public Table {
+class HubTable : public SharedTable {
  public:
   explicit HubTable(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
   int32_t holder() const override { return 0; }
-  void note(const std::string& key, const std::string& value) override {
+  void set(const std::string& key, const std::string& value) override {
     const auto lock = answering();
-    hub_->notes[key] = value;
+    hub_->entries[key] = value;
   }
-  std::string note_first(const std::string& key, const std::string& value) override {
+  std::string set_if_absent(const std::string& key, const std::string& value) override {
     const auto lock = answering();
-    return hub_->notes.try_emplace(key, value).first->second;
+    return hub_->entries.try_emplace(key, value).first->second;
   }
-  std::optional<std::string> noted(const std::string& key) override {
+  std::optional<std::string> get(const std::string& key) override {
     const auto lock = answering();
-    const auto found = hub_->notes.find(key);
-    return found == hub_->notes.end() ? std::nullopt : std::optional(found->second);
+    const auto found = hub_->entries.find(key);
+    return found == hub_->entries.end() ? std::nullopt : std::optional(found->second);
   }
 
  private:
@@ -165,7 +165,7 @@ class ThreadTransport : public Transport {
     hub_->changed.notify_all();
   }
 
-  std::shared_ptr<Table> table() override { return std::make_shared<HubTable>(hub_); }
+  std::shared_ptr<SharedTable> table() override { return std::make_shared<HubTable>(hub_); }
 
  private:
   const std::shared_ptr<Hub> hub_;

@@ -15,33 +15,34 @@
 namespace hocket::comm {
 
 /// Client of the shared table that never blocks longer than its time limit.
-class Notes {
+class TableClient {
  public:
   /// Thrown when the table has not answered in time. It may answer later, so the query still takes
   /// effect.
-  struct Silent : std::runtime_error {
-    Silent() : std::runtime_error("the shared table does not answer") {}
+  struct NoAnswer : std::runtime_error {
+    NoAnswer() : std::runtime_error("the shared table does not answer") {}
   };
 
   /// `patience`: time limit of a query.
-  Notes(std::shared_ptr<Table> table, std::chrono::milliseconds patience);
+  TableClient(std::shared_ptr<SharedTable> table, std::chrono::milliseconds patience);
   /// Abandons its thread if the table does not answer.
-  ~Notes();
-  Notes(const Notes&) = delete;
-  Notes& operator=(const Notes&) = delete;
+  ~TableClient();
+  TableClient(const TableClient&) = delete;
+  TableClient& operator=(const TableClient&) = delete;
 
-  // As those of Table. Throw Silent, at once if an earlier query has not been answered in time.
-  void note(const std::string& key, const std::string& value);
-  std::string note_first(const std::string& key, const std::string& value);
-  std::optional<std::string> noted(const std::string& key);
+  // As those of SharedTable. Throw NoAnswer, at once if an earlier query has not been answered in
+  // time.
+  void set(const std::string& key, const std::string& value);
+  std::string set_if_absent(const std::string& key, const std::string& value);
+  std::optional<std::string> get(const std::string& key);
 
   /// Returns for how long a query has been unanswered; 0: none is pending.
   std::chrono::milliseconds silent_for() const;
 
  private:
-  using Ask = std::function<std::optional<std::string>(Table&)>;
+  using Ask = std::function<std::optional<std::string>(SharedTable&)>;
   struct State;
-  std::optional<std::string> ask(Ask question);
+  std::optional<std::string> ask(Ask query);
   static void answer(const std::shared_ptr<State>& state);
 
   const std::shared_ptr<State> state_;
