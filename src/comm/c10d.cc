@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "comm/within.h"
+#include "comm/run_with_timeout.h"
 
 namespace hocket::comm {
 
@@ -33,7 +33,7 @@ Transport* open_with_timeout(Open open, const LaunchInfo& info, std::chrono::mil
                              bool nccl) {
   const auto longest = timeout + timeout / 2;
   const std::optional<Transport*> transport =
-      within<Transport*>(longest, [=] { return open(info, timeout, nccl); });
+      run_with_timeout<Transport*>(longest, [=] { return open(info, timeout, nccl); });
   if (transport) return *transport;
   throw std::runtime_error(fmt::format(
       "some ranks did not connect within {} s (1.5 times plan.timeout_s)", longest.count() / 1000));
@@ -84,7 +84,7 @@ Function find(const char* name, std::string* why) {
 
 }  // namespace
 
-std::string_view said(std::string_view what) {
+std::string_view without_backtrace(std::string_view what) {
   what = what.substr(0, what.find("Exception raised from"));
   return what.substr(0, what.find_last_not_of(" \n\t") + 1);
 }
@@ -101,7 +101,7 @@ const Gpus& gpus() {
 }
 
 std::unique_ptr<Transport> open_c10d(const LaunchInfo& info, std::chrono::milliseconds timeout,
-                                     Groups groups) {
+                                     GroupBackend groups) {
   std::string why;
   const auto open = find<Open>("hocket_open_c10d", &why);
   if (!open) {
@@ -112,10 +112,10 @@ std::unique_ptr<Transport> open_c10d(const LaunchInfo& info, std::chrono::millis
   }
   try {
     return std::unique_ptr<Transport>(
-        open_with_timeout(open, info, timeout, groups == Groups::nccl));
+        open_with_timeout(open, info, timeout, groups == GroupBackend::nccl));
   } catch (const std::exception& error) {
     fail_run("comm", "rank {} could not connect to the others at {}:{}: {}", info.rank,
-             info.address, info.port, said(error.what()));
+             info.address, info.port, without_backtrace(error.what()));
   }
 }
 

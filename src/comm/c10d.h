@@ -13,7 +13,7 @@
 namespace hocket::comm {
 
 /// Backend of the c10d groups that Transport::group creates.
-enum class Groups : uint8_t {
+enum class GroupBackend : uint8_t {
   gloo,
   nccl,  ///< on a GPU of every rank; operands are copied to it and back
 };
@@ -32,9 +32,9 @@ const Gpus& gpus();
 /// have no GPU. Throws Error also when processes do not connect within the timeout, or use
 /// different groups.
 std::unique_ptr<Transport> open_c10d(const LaunchInfo& info, std::chrono::milliseconds timeout,
-                                     Groups groups = Groups::gloo);
+                                     GroupBackend groups = GroupBackend::gloo);
 
 /// Returns the message of a c10d error without its stack trace.
-std::string_view said(std::string_view what);
+std::string_view without_backtrace(std::string_view what);
 
 }  // namespace hocket::comm

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/c10d.h"
-#include "comm/within.h"
+#include "comm/run_with_timeout.h"
 #include "program/program.h"
 
 namespace hocket::comm {
@@ -276,7 +276,7 @@ CollectiveGroup& Connection::group(std::span<const int32_t> members, int32_t tag
   // The members then meet at the store, which may stop answering meanwhile.
   std::optional<std::unique_ptr<CollectiveGroup>> group;
   try {
-    group = within<std::unique_ptr<CollectiveGroup>>(
+    group = run_with_timeout<std::unique_ptr<CollectiveGroup>>(
         timeout_ + timeout_ / 2,
         [transport = transport_, ranks] { return transport->group(ranks); });
   } catch (const std::exception& error) {
@@ -544,7 +544,7 @@ void Connection::blame(int32_t from, const WaitResult& received, std::span<const
     if (silent == kNobody && !members.empty() && received.end == WaitResult::End::disconnected) {
       // All members are alive, so the collective itself failed.
       reason = fail(fmt::format("rank {}: a collective among {} ranks: {}", index(), members.size(),
-                                said(received.text)));
+                                without_backtrace(received.text)));
     } else {
       const auto [rank, text] =
           silent == kNobody ? verdict(from, received) : verdict(silent, received, false);

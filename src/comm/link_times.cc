@@ -302,7 +302,7 @@ std::map<std::string, LinkTimes> time_links(World& world, std::span<const int32_
     }
     links[name] = link;
   }
-  forget_messages();
+  release_pooled_messages();
   return links;
 }
 

@@ -30,12 +30,12 @@ class Pool {
       return data;
     }
     while (used_ + idle_bytes_ > peak_) {
-      let_go(idle_.begin());
+      free_idle(idle_.begin());
     }
     return static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes)));
   }
 
-  void give_back(std::byte* data, int64_t bytes) {
+  void release(std::byte* data, int64_t bytes) {
     std::lock_guard lock(mutex_);
     used_ -= bytes;
     if (bytes < kLarge) {
@@ -49,7 +49,7 @@ class Pool {
   void forget_all() {
     std::lock_guard lock(mutex_);
     while (!idle_.empty()) {
-      let_go(idle_.begin());
+      free_idle(idle_.begin());
     }
     peak_ = used_;
   }
@@ -65,7 +65,7 @@ class Pool {
     idle_bytes_ -= place->first;
     idle_.erase(place);
   }
-  void let_go(Idle::iterator place) {
+  void free_idle(Idle::iterator place) {
     ::operator delete(place->second);
     forget(place);
   }
@@ -85,10 +85,10 @@ Pool& pool() {
 
 Message::Message(int64_t size)
     : data(pool().take(size),
-           {[](std::byte* memory, int64_t bytes) { pool().give_back(memory, bytes); }, size}),
+           {[](std::byte* memory, int64_t bytes) { pool().release(memory, bytes); }, size}),
       bytes(size) {}
 
-Message Message::lasting(int64_t size) {
+Message Message::unpooled(int64_t size) {
   Message message;
   message.data =
       decltype(message.data)(static_cast<std::byte*>(::operator new(static_cast<size_t>(size))),
@@ -98,6 +98,6 @@ Message Message::lasting(int64_t size) {
 }
 
 int64_t peak_message_bytes() { return pool().peak(); }
-void forget_messages() { pool().forget_all(); }
+void release_pooled_messages() { pool().forget_all(); }
 
 }  // namespace hocket::comm

@@ -16,9 +16,9 @@ namespace hocket::comm {
 
 /// Deleter that returns a message's memory to its allocator, in whichever library that is.
 struct MessageDeleter {
-  void (*give_back)(std::byte* data, int64_t bytes) = nullptr;
+  void (*release)(std::byte* data, int64_t bytes) = nullptr;
   int64_t bytes = 0;
-  void operator()(std::byte* data) const { give_back(data, bytes); }
+  void operator()(std::byte* data) const { release(data, bytes); }
 };
 
 /// Bytes in flight, uninitialised. Every step has messages of the same sizes, so memory of large
@@ -27,7 +27,7 @@ struct Message {
   Message() = default;
   explicit Message(int64_t size);
   /// Allocates a long-lived message outside of the pool; its owner accounts for it.
-  static Message lasting(int64_t size);
+  static Message unpooled(int64_t size);
   std::unique_ptr<std::byte[], MessageDeleter> data;
   int64_t bytes = 0;
 };
@@ -36,7 +36,7 @@ struct Message {
 /// consumed. Pooled memory never exceeds the difference between this peak and current use.
 int64_t peak_message_bytes();
 /// Frees the pooled memory and resets the peak, after messages that steps do not have.
-void forget_messages();
+void release_pooled_messages();
 
 /// Outcome of a wait.
 struct WaitResult {

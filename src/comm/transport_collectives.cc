@@ -241,7 +241,7 @@ void all_to_all(const Call& call, const Op& op, int32_t rank, CollectiveGroup& g
 void ScratchSpace::begin(int64_t bytes) {
   used_ = 0;
   if (bytes <= bytes_) return;
-  memory_ = std::make_shared<Message>(Message::lasting(bytes));
+  memory_ = std::make_shared<Message>(Message::unpooled(bytes));
   bytes_ = bytes;
 }
 

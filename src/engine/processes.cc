@@ -50,7 +50,7 @@ std::shared_ptr<comm::Connection> connection(const Run& run) {
   if (nccl) {
     expect_gpu(run, launch);
   }
-  const comm::Groups groups = nccl ? comm::Groups::nccl : comm::Groups::gloo;
+  const comm::GroupBackend groups = nccl ? comm::GroupBackend::nccl : comm::GroupBackend::gloo;
   connection =
       std::make_shared<comm::Connection>(comm::open_c10d(launch, timeout, groups), timeout);
   if (nccl) {

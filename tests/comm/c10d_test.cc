@@ -34,10 +34,10 @@ bool has_library() {
 }
 
 /// Opens the transport of a run with one process, on a port of its own.
-std::unique_ptr<Transport> alone_with(Groups groups) {
+std::unique_ptr<Transport> alone_with(GroupBackend groups) {
   LaunchInfo info;
   info.address = "127.0.0.1";
-  info.port = 20000 + getpid() % 10000 + (groups == Groups::nccl ? 10000 : 0);
+  info.port = 20000 + getpid() % 10000 + (groups == GroupBackend::nccl ? 10000 : 0);
   info.launcher = "test";
   return open_c10d(info, kPatience, groups);
 }
@@ -91,7 +91,7 @@ void expect_kept(CollectiveGroup& group, ReduceType type) {
   }
 }
 
-void expect_collectives(Groups groups) {
+void expect_collectives(GroupBackend groups) {
   const std::unique_ptr<Transport> transport = alone_with(groups);
   const std::vector<int32_t> members = {0};
   const std::unique_ptr<CollectiveGroup> group = transport->group(members);
@@ -107,8 +107,8 @@ TEST(C10d, CollectivesOfOneRank) {
   if (!has_library()) {
     GTEST_SKIP() << "this build has no libhocket_torch.so (tools/setup.sh --torch)";
   }
-  expect_collectives(Groups::gloo);
-  Connection connection(alone_with(Groups::gloo), kPatience);
+  expect_collectives(GroupBackend::gloo);
+  Connection connection(alone_with(GroupBackend::gloo), kPatience);
   connection.check_collectives();
   connection.leave();
 }
@@ -119,8 +119,8 @@ TEST(C10d, CollectivesOfOneRankWithNccl) {
     EXPECT_NE(gpus().why_none, "");
     GTEST_SKIP() << gpus().why_none;
   }
-  expect_collectives(Groups::nccl);
-  Connection connection(alone_with(Groups::nccl), kPatience);
+  expect_collectives(GroupBackend::nccl);
+  Connection connection(alone_with(GroupBackend::nccl), kPatience);
   connection.check_collectives();
   connection.leave();
 }
@@ -132,7 +132,7 @@ TEST(C10d, WithoutGpusThereIsNoNccl) {
   if (gpus().count > 0) {
     GTEST_SKIP() << "there are GPUs";
   }
-  EXPECT_ANY_THROW(alone_with(Groups::nccl));
+  EXPECT_ANY_THROW(alone_with(GroupBackend::nccl));
 }
 
 TEST(C10d, FramesAreNotSaid) {

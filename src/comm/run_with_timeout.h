@@ -17,7 +17,7 @@ namespace hocket::comm {
 /// Runs the work on a thread of its own and returns its result; nothing if it exceeds the limit.
 /// The thread is then abandoned, with everything that it holds. Rethrows exceptions of the work.
 template <class T>
-std::optional<T> within(std::chrono::milliseconds limit, std::function<T()> work) {
+std::optional<T> run_with_timeout(std::chrono::milliseconds limit, std::function<T()> work) {
   const auto promise = std::make_shared<std::promise<T>>();
   std::future<T> result = promise->get_future();
   std::thread([promise, work = std::move(work)]() mutable {
