@@ -34,7 +34,7 @@ struct End {
   bool first;
   int32_t peer() const { return members[first ? 1 : 0]; }
   /// Returns the first end's value, at both ends.
-  double told(double value) const;
+  double shared(double value) const;
   /// Returns the mean of both ends' values.
   double mean(double value) const;
 };
@@ -52,7 +52,7 @@ void pass(const End& end, bool sends, const graph::TensorType& type, void* data,
   end.own.run(call);
 }
 
-double End::told(double value) const {
+double End::shared(double value) const {
   pass(*this, first, {graph::DType::f64, {1}, 0}, &value, 1);
   return value;
 }
@@ -60,7 +60,7 @@ double End::told(double value) const {
 double End::mean(double value) const {
   double other = value;
   pass(*this, !first, {graph::DType::f64, {1}, 0}, &other, 1);
-  return told((value + other) / 2);
+  return shared((value + other) / 2);
 }
 
 /// Round trip of a message with `bytes`.
@@ -120,7 +120,7 @@ double median_s(const End& end, What&& what, int rounds) {
     what.run();
     times.push_back(seconds_since(begin));
   }
-  return end.told(median(times));
+  return end.shared(median(times));
 }
 
 /// Thread that runs a function on request, like a lane of a rank: the requesting thread worked
@@ -223,9 +223,9 @@ void time_beside(const End& end, int64_t bytes, double alone_s, const std::funct
     rate->seconds += seconds_since(begin);
     rate->pieces += working.done() - before;
   };
-  end.told(0);
+  end.shared(0);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  end.told(0);
+  end.shared(0);
   const int rounds = std::clamp(static_cast<int>(kSeconds / alone_s), 3, 100);
   Rate in_gaps, beside;        // alternating, so that both see the same state of the machine
   const RunsWhenWoken prompt;  // both ends leave a gap at the same time

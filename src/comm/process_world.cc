@@ -54,10 +54,10 @@ class ProcessWorld::Rank : public Communicator {
  private:
   class Part;
   class Exchange;
-  bool is_ours(const Call& call, const Op& op) const;
+  bool runs_here(const Call& call, const Op& op) const;
   void exchange(const Call& call, const NextCall& next);
   void by_transport(const Call& call, const Op& op);
-  void tell_ours(const Call& call, const Op& op);
+  void warn_no_counterpart(const Call& call, const Op& op);
   int32_t tag_of(const Call& call);
   int32_t next_tag_of(const Call& call);
 
@@ -71,16 +71,16 @@ class ProcessWorld::Rank : public Communicator {
   std::mutex mutex_;
   std::map<int32_t, std::vector<int32_t>> groups_;  ///< members by tag; guarded by mutex_
   std::map<int32_t, bool>
-      is_second_;            ///< by tag, the bit of its next collective; guarded by mutex_
-  std::set<comm::Id> told_;  ///< ops with a printed warning; guarded by mutex_
+      is_second_;              ///< by tag, the bit of its next collective; guarded by mutex_
+  std::set<comm::Id> warned_;  ///< ops with a printed warning; guarded by mutex_
 };
 
 void ProcessWorld::Rank::run(const Call& call, const NextCall& next) {
   HOCKET_CHECK(is_communication(*call.kind), "{} involves no other rank", call.kind->op);
   const Op& op = comm::op(call.kind->communication);
-  if (is_ours(call, op)) {
+  if (runs_here(call, op)) {
     if (collectives_ != Collectives::own) {
-      tell_ours(call, op);
+      warn_no_counterpart(call, op);
     }
     return exchange(call, next);
   }
@@ -109,7 +109,7 @@ void ProcessWorld::Rank::run(const Call& call, const NextCall& next) {
 
 /// Returns whether the call runs here by its record; false for messages, and for collectives of
 /// c10d.
-bool ProcessWorld::Rank::is_ours(const Call& call, const Op& op) const {
+bool ProcessWorld::Rank::runs_here(const Call& call, const Op& op) const {
   if (!is_collective(op)) return false;
   return collectives_ == Collectives::own ||
          by_transport_among(op, call.kind->attrs, call.kind->in, std::ssize(call.members)) ==
@@ -131,9 +131,9 @@ int64_t ProcessWorld::Rank::scratch_bytes() const {
 }
 
 /// Warns, once per op, that c10d has no counterpart.
-void ProcessWorld::Rank::tell_ours(const Call& call, const Op& op) {
+void ProcessWorld::Rank::warn_no_counterpart(const Call& call, const Op& op) {
   std::lock_guard lock(mutex_);
-  if (!told_.insert(op.id).second) return;
+  if (!warned_.insert(op.id).second) return;
   log_warning("plan.collectives is c10d, which has no counterpart of {}; using Hocket's own",
               program::types_text(*call.kind));
 }
@@ -350,7 +350,7 @@ void ProcessWorld::Rank::exchange(const Call& call, const NextCall& next) {
   const auto begin_next = [&] {
     if (!ahead) {
       const Call* following = next ? next() : nullptr;
-      if (!following || !is_ours(*following, comm::op(following->kind->communication))) return;
+      if (!following || !runs_here(*following, comm::op(following->kind->communication))) return;
       ahead = std::make_unique<Exchange>(*this, *following);
     }
     ahead->begin();

@@ -31,13 +31,13 @@ std::vector<int64_t> counts_in_proportion(const Call& call, int64_t mine, int64_
 }  // namespace
 
 void SoloCommunicator::run(const Call& call, const NextCall& /*next*/) {
-  play(call);
+  emulate_peers(call);
   if (known_) {
     known_(rank_, call);
   }
 }
 
-void SoloCommunicator::play(const Call& call) {
+void SoloCommunicator::emulate_peers(const Call& call) {
   // Every peer is assumed to hold the same data. A value that the peers would hold too (a sum, or
   // the same rows in every part) is computed by the op itself on `n` members that all have this
   // rank's memory. Exceptions: A sum of whole values would only be a multiple, so this rank alone

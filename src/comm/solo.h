@@ -23,7 +23,7 @@ class SoloCommunicator : public Communicator {
   void run(const Call& call, const NextCall& next = {}) override;
 
  private:
-  void play(const Call& call);
+  void emulate_peers(const Call& call);
 
   int32_t rank_;
   KnownOutputs known_;
