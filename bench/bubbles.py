@@ -4,7 +4,7 @@
 
     sudo bench/bubbles.py [--schedules 1f1b,zb-h1] [--json FILE]
 
-4 hosts, a stage (or two halves of one) on each, run one small model whose device is played (`timed`, docs/cluster.md):
+4 hosts, a stage (or two halves of one) on each, run one small model whose device is emulated (`timed`, docs/cluster.md):
 compute lanes are held for the durations of a larger one, whose messages go through the links. Each schedule trains for
 some steps, and the trace of the last one says what share of the passes forward and backward each rank does not compute
 (tools/traceshares.py). Beside it stands the same of the trace that `hocket simulate` makes of the same plan, and the
@@ -62,8 +62,8 @@ def keys_of(schedule):
 
 def measured(args, folder, run, schedule):
     """The shares of the trace of a training."""
-    command = [args.hocket, "train", run, *keys_of(schedule), "--set", f"timed.cluster={args.cluster}", "--set",
-               f"timed.set=[train.seq_len={args.played}]", "--set", f"output.dir={os.path.join(folder, schedule)}"]
+    command = [args.hocket, "train", run, *keys_of(schedule), "--set", f"emulate.cluster={args.cluster}", "--set",
+               f"emulate.set=[train.seq_len={args.played}]", "--set", f"output.dir={os.path.join(folder, schedule)}"]
     box = [sys.executable, os.path.join(ROOT, "tools", "cluster"), "--hosts", str(RANKS), "--rate", args.rate,
            "--files", folder, "--timeout", str(args.timeout), "--", *command]
     ran = subprocess.run(box, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)

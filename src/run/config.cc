@@ -165,7 +165,7 @@ void ClusterSection::fields(Fields& fields) {
       .max(kMostMemory);
 }
 
-void TimedSection::fields(Fields& fields) {
+void EmulateSection::fields(Fields& fields) {
   fields("cluster", cluster,
          "a cluster file: every task of a training step holds its lane for as long as it would "
          "take on "
@@ -173,7 +173,7 @@ void TimedSection::fields(Fields& fields) {
   fields("profile", profile,
          "timings of that device, written by `hocket profile`; default: the constants of the file");
   fields("set", set,
-         "what is played is this run with these keys, \"KEY=VALUE\" each, e.g. "
+         "what is emulated is this run with these keys, \"KEY=VALUE\" each, e.g. "
          "[train.seq_len=4096]: its "
          "durations, and its bytes in every message between processes");
 }
@@ -201,7 +201,7 @@ void RunConfig::fields(Fields& fields) {
   fields("train", train, "how");
   fields("plan", plan, "how it is spread over ranks");
   fields("cluster", cluster, "what it runs on");
-  fields("timed", timed, "a device that is played, for more ranks than cores");
+  fields("emulate", emulate, "an emulated device, for more ranks than cores").formerly("timed");
   fields("output", output, "where results go");
 }
 
@@ -409,17 +409,17 @@ void derive(Run& run) {
   derive_heads(run);
   derive_samples(run);
   expect_tokens_for_all(run);
-  const TimedSection& timed = config.timed;
-  if (!timed.on() && (!timed.profile.empty() || !timed.set.empty())) {
+  const EmulateSection& emulate = config.emulate;
+  if (!emulate.on() && (!emulate.profile.empty() || !emulate.set.empty())) {
     fail(run.name,
-         "timed.{} is given without timed.cluster; expected the file of the cluster whose "
-         "durations are played",
-         timed.profile.empty() ? "set" : "profile");
+         "emulate.{} is given without emulate.cluster; expected the file of the cluster whose "
+         "durations are emulated",
+         emulate.profile.empty() ? "set" : "profile");
   }
-  if (timed.on() && run.c10d) {
+  if (emulate.on() && run.c10d) {
     fail(run.name,
-         "plan.collectives is c10d on a device that is played (timed.cluster); expected own: only "
-         "messages of our own are filled up to what is played");
+         "plan.collectives is c10d on an emulated device (emulate.cluster); expected own: only "
+         "messages of our own are filled up to what is emulated");
   }
   run.plan.validate(run.model.num_layers, run.model.num_experts);
   warn_of_idle_keys(run);
@@ -507,7 +507,7 @@ namespace {
 /// True for an override of a key that no task depends on: files, and what the loop around the
 /// program does.
 bool outside_program(std::string_view override) {
-  for (std::string_view section : {"output.", "data.", "cluster.", "timed."}) {
+  for (std::string_view section : {"output.", "data.", "cluster.", "emulate.", "timed."}) {
     if (override.starts_with(section)) return true;
   }
   const std::string_view key = override.substr(0, override.find('='));

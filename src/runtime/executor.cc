@@ -99,7 +99,7 @@ bool is_of_host(const Buffer& buffer) {
 /// rank's arenas do.
 struct Executor::Impl : Step {
   Impl(Rank& rank, std::shared_ptr<PersistentStore> store, std::shared_ptr<const Program> program,
-       std::shared_ptr<const Played> played);
+       std::shared_ptr<const EmulatedDevice> emulated);
 
   size_t size(int lane) const override { return lanes[lane].size(); }
   std::string task_name(int lane, size_t position) const override {
@@ -128,7 +128,7 @@ struct Executor::Impl : Step {
   const int32_t rank_id;
   const std::shared_ptr<kernels::Backend> backend;
   comm::Communicator* const communicator;
-  const std::shared_ptr<const Played> played;  ///< null: no emulation
+  const std::shared_ptr<const EmulatedDevice> emulated;  ///< null: no emulation
   std::map<std::pair<std::string, int32_t>, BufferId> named;
   std::vector<int64_t> named_offset;  // by buffer: offset of inputs and outputs in their arena
   std::array<int64_t, program::kNumSpaces> named_bytes{};
@@ -153,14 +153,14 @@ struct Executor::Impl : Step {
 };
 
 Executor::Impl::Impl(Rank& rank, std::shared_ptr<PersistentStore> tensors,
-                     std::shared_ptr<const Program> of, std::shared_ptr<const Played> how)
+                     std::shared_ptr<const Program> of, std::shared_ptr<const EmulatedDevice> how)
     : program(std::move(of)),
       cls_id(program->class_of(rank.id_)),
       cls(program->classes[cls_id]),
       rank_id(rank.id_),
       backend(rank.backend_),
       communicator(rank.communicator_),
-      played(std::move(how)),
+      emulated(std::move(how)),
       times(cls.tasks.size()),
       transfers(*program),
       symbol_values(program->symbols.size(), 0),
@@ -366,11 +366,11 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     prepared.args.accumulate = task.accumulate.bits();
     prepared.args.workspace_bytes = kind.workspace;
   }
-  if (played) {
-    const Played::Task& as = played->tasks[cls_id.value()][id.value()];
+  if (emulated) {
+    const EmulatedDevice::Task& as = emulated->tasks[cls_id.value()][id.value()];
     prepared.call.traffic = as.traffic;
     if (prepared.kernel) {
-      prepared.held = {&times[id], played->hold_ns(rank.id(), cls_id.value(), id.value())};
+      prepared.held = {&times[id], emulated->hold_ns(rank.id(), cls_id.value(), id.value())};
     }
   }
   lanes[place_of(task.lane)].push_back(std::move(prepared));
@@ -550,13 +550,14 @@ BufferId Executor::Impl::find(std::string_view name, int32_t micro_batch) const 
 }
 
 Executor::Executor(Rank& rank, std::shared_ptr<PersistentStore> store,
-                   std::shared_ptr<const Program> program, std::shared_ptr<const Played> played)
+                   std::shared_ptr<const Program> program,
+                   std::shared_ptr<const EmulatedDevice> emulated)
     : rank_(rank) {
   if (rank.lanes_->is_running()) {
     fail_run("executor", "rank {} runs a step; expected a program to be prepared between steps",
              rank.id_);
   }
-  impl_ = std::make_shared<Impl>(rank, std::move(store), std::move(program), std::move(played));
+  impl_ = std::make_shared<Impl>(rank, std::move(store), std::move(program), std::move(emulated));
   const Impl& impl = *impl_;
   for (const program::Space space : {program::Space::device, program::Space::host}) {
     Rank::Arenas& arenas = rank.arenas_[place_of(space)];

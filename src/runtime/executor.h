@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "program/program.h"
-#include "runtime/played.h"
+#include "runtime/emulated_device.h"
 #include "runtime/rank.h"
 
 namespace hocket::runtime {
@@ -25,10 +25,10 @@ class Executor {
  public:
   /// Prepares the program. Requires: `rank` outlives the executor and runs no step. Error: the
   /// program has no memory plan, needs kernels that do not exist, or lays out persistent tensors
-  /// differently from the store. `played`: durations of an emulated device; null: none.
+  /// differently from the store. `emulated`: durations of an emulated device; null: none.
   Executor(Rank& rank, std::shared_ptr<PersistentStore> store,
            std::shared_ptr<const program::Program> program,
-           std::shared_ptr<const Played> played = nullptr);
+           std::shared_ptr<const EmulatedDevice> emulated = nullptr);
   /// Cancels its own step if it is running.
   ~Executor();
 

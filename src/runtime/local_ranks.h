@@ -72,10 +72,10 @@ class Store {
 /// Program prepared on local ranks, with the classes that these ranks belong to.
 class LocalRun {
  public:
-  /// Prepares the program. Requires: the ranks of the store outlive the run. `played`: see
+  /// Prepares the program. Requires: the ranks of the store outlive the run. `emulated`: see
   /// Executor. Error: the world's size is not that of the program.
   LocalRun(std::shared_ptr<const program::Program> program, const Store& store,
-           const std::shared_ptr<const Played>& played = nullptr);
+           const std::shared_ptr<const EmulatedDevice>& emulated = nullptr);
   /// Runs one step on every local rank, and throws the first error, which names rank, task and
   /// cause. Error, without running anything: these ranks run another step, or another program was
   /// fed after this one.

@@ -184,12 +184,12 @@ void MemoryWatch::after_step(const engine::Session& session,
     if (warned_ || taken.with_host() <= plan.with_host()) continue;
     warned_ = true;
     const bool filled_up =
-        run_.config.timed.on() && taken.total() - taken.messages <= plan.total() - plan.messages;
+        run_.config.emulate.on() && taken.total() - taken.messages <= plan.total() - plan.messages;
     log_warning(
         "rank {} takes {} of memory ({}), {} more than planned ({}): {}; nothing was dropped", r,
         size_text(taken.total()), program::parts_text(taken),
         size_text(taken.with_host() - plan.with_host()), program::parts_text(plan),
-        filled_up ? "messages are filled up to what is played (timed.cluster)"
+        filled_up ? "messages are filled up to what is emulated (emulate.cluster)"
                   : "routing is less even than ragged buffers count on");
   }
 }

@@ -72,7 +72,7 @@ std::string to_line(const StepMetrics& metrics) {
   if (metrics.probe_flops > 0) {
     line.member("perf/probe_gflops", metrics.probe_flops / 1e9);
   }
-  if (metrics.timed) {
+  if (metrics.emulated) {
     line.member("device", "timed");
   }
   line.member("memory/peak_gib", static_cast<double>(metrics.peak_bytes) / kGib)

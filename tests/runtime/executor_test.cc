@@ -237,10 +237,10 @@ TEST(Executor, HoldsItsLanesForAsLongAsIsPlayed) {
   b.task(0, Lane::compute, {}, {z},
          [](const KernelArgs&) { std::this_thread::sleep_for(milliseconds(50)); });
   const auto program = std::make_shared<const Program>(b.finish());
-  const auto played = std::make_shared<const Played>(
-      Played{{{{.hold_ns = 30'000'000}, {.hold_ns = 0}, {.hold_ns = 20'000'000}}}});
+  const auto emulated = std::make_shared<const EmulatedDevice>(
+      EmulatedDevice{{{{.hold_ns = 30'000'000}, {.hold_ns = 0}, {.hold_ns = 20'000'000}}}});
   LocalRanks local(1, std::make_shared<fake::Backend>(), {});
-  LocalRun run(program, Store(local), played);
+  LocalRun run(program, Store(local), emulated);
   for (int step = 0; step < 2; ++step) {
     run.step();
     const std::vector<TaskTime>& t = run.executor(0).times();

@@ -22,9 +22,9 @@
 #include "comm/solo.h"
 #include "data/zipf.h"
 #include "engine/batch.h"
+#include "engine/emulate.h"
 #include "engine/params.h"
 #include "engine/session.h"
-#include "engine/timed.h"
 #include "runtime/probe.h"
 #include "train/known_inputs.h"
 #include "train/memory.h"
@@ -107,8 +107,8 @@ class StepBench {
     train::require_memory(run_, compiled.program);
     const runtime::Store store(*ranks_);
     engine::initialise(compiled.reference, compiled.program, 1, store);
-    auto played = engine::played(run_, compiled.program);
-    session_ = std::make_unique<engine::Session>(std::move(compiled), store, std::move(played));
+    auto emulated = engine::emulate(run_, compiled.program);
+    session_ = std::make_unique<engine::Session>(std::move(compiled), store, std::move(emulated));
     draw_batches();
   }
 
@@ -161,11 +161,11 @@ std::string step_run(const std::string& model) {
   return json.take();
 }
 
-/// What was played, if anything was: everything that is measured says so.
+/// What was emulated, if anything was: everything that is measured says so.
 void put_device(JsonWriter& json, const engine::Run& run, const StepBench& bench) {
-  if (!run.config.timed.on()) return;
+  if (!run.config.emulate.on()) return;
   const engine::HeldTime held = bench.held();
-  json.member("device", engine::timed_text(run));
+  json.member("device", engine::emulation_text(run));
   json.member("held_ms", held.held_s * 1e3).member("over_ms", held.over_s * 1e3);
 }
 
@@ -318,8 +318,8 @@ void write_steps(const engine::Run& run, const StepBench& bench,
   if (bench.processes().index() != 0) return;
   trace::Trace trace = train::to_trace(bench.program(), run.name, steps);
   trace.set_property("config", run.resolved.to_json_text());
-  if (run.config.timed.on()) {
-    trace.set_property("device", engine::timed_text(run));
+  if (run.config.emulate.on()) {
+    trace.set_property("device", engine::emulation_text(run));
   }
   trace::write_trace(trace, path);
 }
@@ -387,10 +387,10 @@ int bench_step(const StepOptions& options) {
   } else {
     fmt::print("median {:.1f} ms (CPU {:.0f} ms), {:.0f} tokens/s, peak {:.0f} MiB above idle\n",
                median(ms), median(cpu), tokens_per_s, above);
-    if (run.config.timed.on()) {
+    if (run.config.emulate.on()) {
       const engine::HeldTime held = bench.held();
       fmt::print("{}\nlanes held {} in the last step, {} longer than that\n",
-                 engine::timed_text(run), human_time(held.held_s), human_time(held.over_s));
+                 engine::emulation_text(run), human_time(held.held_s), human_time(held.over_s));
     }
   }
   return 0;

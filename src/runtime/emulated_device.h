@@ -8,7 +8,7 @@
 namespace hocket::runtime {
 
 /// Emulated durations and traffic of a program, by class and task.
-struct Played {
+struct EmulatedDevice {
   struct Task {
     /// Minimum time that the lane is held after the task's start. Communication lasts its actual
     /// time.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is played of a run: durations of the cost model, bytes of the played run, and what is
+// What is emulated of a run: durations of the cost model, bytes of the emulated run, and what is
 // refused.
-#include "engine/timed.h"
+#include "engine/emulate.h"
 
 #include <gtest/gtest.h>
 
@@ -41,13 +41,13 @@ class Timed : public ::testing::Test {
                           unlike);
   }
   engine::Run run(std::vector<std::string> more) const {
-    more.insert(more.begin(), "timed.cluster=" + cluster_);
+    more.insert(more.begin(), "emulate.cluster=" + cluster_);
     return parse_run(kText, "test", more);
   }
   std::string refusal(const std::vector<std::string>& more) const {
     try {
       const engine::Run refused = run(more);
-      played(refused, compile(refused).program);
+      emulate(refused, compile(refused).program);
     } catch (const Error& e) {
       EXPECT_EQ(e.exit_code(), 2);
       return e.what();
@@ -61,9 +61,9 @@ class Timed : public ::testing::Test {
 TEST_F(Timed, TasksTakeWhatTheCostModelSaysAndMessagesHaveThePlayedBytes) {
   const engine::Run own = run({});
   const program::Program program = compile(own).program;
-  const auto same = played(own, program);
-  const auto larger = played(run({"timed.set=[train.seq_len=32]"}), program);
-  const cost::CostModel costs = played_costs(own);
+  const auto same = emulate(own, program);
+  const auto larger = emulate(run({"emulate.set=[train.seq_len=32]"}), program);
+  const cost::CostModel costs = emulated_costs(own);
   int messages = 0;
   for (size_t c = 0; c < program.classes.size(); ++c) {
     const program::ClassId cls = c;
@@ -83,15 +83,15 @@ TEST_F(Timed, TasksTakeWhatTheCostModelSaysAndMessagesHaveThePlayedBytes) {
     }
   }
   EXPECT_GT(messages, 0);
-  EXPECT_EQ(played(parse_run(kText, "test", {}), program), nullptr);
+  EXPECT_EQ(emulate(parse_run(kText, "test", {}), program), nullptr);
 }
 
 TEST_F(Timed, RanksOnUnlikeNodesTakeWhatTheirDevicesTake) {
   write("1GFLOP/s", "unlike: [{first: 1, speed: 0.25}]\n");
   const engine::Run own = run({});
   const program::Program program = compile(own).program;
-  const auto how = played(own, program);
-  const cost::CostModel costs = played_costs(own);
+  const auto how = emulate(own, program);
+  const cost::CostModel costs = emulated_costs(own);
   int longer = 0;
   for (int32_t rank = 0; rank < program.num_ranks(); ++rank) {
     const program::ClassId cls = program.class_of(rank);
@@ -113,7 +113,7 @@ TEST_F(Timed, ChangesNoBitAndTakesAsLong) {
     Compiled compiled = compile(run);
     const runtime::Store store(ranks);
     initialise(compiled.reference, compiled.program, 1, store);
-    auto how = played(run, compiled.program);
+    auto how = emulate(run, compiled.program);
     Session session(std::move(compiled), store, std::move(how));
     std::vector<double> losses;
     for (int64_t step = 1; step <= 2; ++step) {
@@ -132,10 +132,10 @@ TEST_F(Timed, ChangesNoBitAndTakesAsLong) {
       session.step();
       losses.push_back(session.loss());
     }
-    if (session.played()) {
+    if (session.emulated()) {
       for (int32_t rank : ranks.ids()) {
         const auto& times = session.run().executor(rank).times();
-        const auto& tasks = session.played()->tasks[session.program().class_of(rank).value()];
+        const auto& tasks = session.emulated()->tasks[session.program().class_of(rank).value()];
         for (size_t i = 0; i < times.size(); ++i) {
           EXPECT_GE(times[i].end_ns - times[i].start_ns, tasks[i].hold_ns);
         }
@@ -144,7 +144,7 @@ TEST_F(Timed, ChangesNoBitAndTakesAsLong) {
     }
     return losses;
   };
-  EXPECT_EQ(losses(run({"timed.set=[train.seq_len=32]"})), losses(parse_run(kText, "test", {})));
+  EXPECT_EQ(losses(run({"emulate.set=[train.seq_len=32]"})), losses(parse_run(kText, "test", {})));
 }
 
 TEST_F(Timed, RefusesWhatCannotBePlayed) {
@@ -152,26 +152,26 @@ TEST_F(Timed, RefusesWhatCannotBePlayed) {
     const std::string said = refusal(more);
     EXPECT_NE(said.find(what), std::string::npos) << said;
   };
-  expect({"timed.set=[train.seq_len=4]"}, "expected at least");
-  expect({"timed.set=[plan.micro_batch=2]"}, "another program");
-  expect({"timed.set=[plan.sequence_parallel=true]"}, "another program");
-  expect({"timed.set=[train.seq_lem=4]"}, "unknown key 'train.seq_lem'");
+  expect({"emulate.set=[train.seq_len=4]"}, "expected at least");
+  expect({"emulate.set=[plan.micro_batch=2]"}, "another program");
+  expect({"emulate.set=[plan.sequence_parallel=true]"}, "another program");
+  expect({"emulate.set=[train.seq_lem=4]"}, "unknown key 'train.seq_lem'");
   expect({"plan.collectives=c10d"}, "expected own");
-  expect({"timed.profile=none.json"}, "none.json");
-  expect({"timed.cluster=none.yaml"}, "none.yaml");
+  expect({"emulate.profile=none.json"}, "none.json");
+  expect({"emulate.cluster=none.yaml"}, "none.yaml");
   write("1kFLOP/s");
   expect({"plan.timeout_s=1"}, "expected less than plan.timeout_s");
-  for (const char* alone : {"timed.set=[train.seq_len=16]", "timed.profile=p.json"}) {
+  for (const char* alone : {"emulate.set=[train.seq_len=16]", "emulate.profile=p.json"}) {
     EXPECT_THROW(parse_run(kText, "test", {alone}), Error) << alone;
   }
 }
 
 TEST_F(Timed, SaysWhatIsPlayed) {
-  const std::string text = timed_text(run({"timed.set=[train.seq_len=32]"}));
+  const std::string text = emulation_text(run({"emulate.set=[train.seq_len=32]"}));
   for (const char* part : {"timed: ", "32 tokens", "slow one", "not measured compute"}) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   }
-  EXPECT_EQ(timed_text(parse_run(kText, "test", {})), "");
+  EXPECT_EQ(emulation_text(parse_run(kText, "test", {})), "");
 }
 
 }  // namespace
