@@ -22,7 +22,7 @@ namespace hocket::checkpoint {
 namespace {
 
 /// Share of the comparing work: of all compared items, every `of`-th, starting with item `number`.
-struct Turn {
+struct WorkShare {
   int64_t number = 0, of = 1;
 };
 
@@ -44,9 +44,9 @@ void check_step_of(const std::string& folder, const std::string& name, int64_t s
 /// Compares checksums of whole files and of the parts that this host stores. Items are dealt
 /// round-robin to the processes that see the same files.
 void compare_contents(const std::string& folder, const RunRecord& record, int32_t host,
-                      Verify verify, Turn turn) {
+                      Verify verify, WorkShare share) {
   int64_t count = 0;
-  const auto is_mine = [&] { return count++ % turn.of == turn.number; };
+  const auto is_mine = [&] { return count++ % share.of == share.number; };
   for (const auto& [name, file] : record.files) {
     const bool optimizer = name == kOptimizerFile || name == kOptimizerPartFile;
     if (verify == Verify::lengths || (verify == Verify::weights && optimizer)) continue;
@@ -78,7 +78,7 @@ int32_t host_of(const std::string& folder, const RunRecord& record) {
 
 /// Verifies a folder, cheapest checks first, and returns its run.json. Throws Error at the first
 /// defect.
-RunRecord verified_record(const std::string& folder, Verify verify, Turn turn) {
+RunRecord verified_record(const std::string& folder, Verify verify, WorkShare share) {
   const std::string run = join_path(folder, kRunFile);
   if (!file_exists(run)) fail(folder, "no {}", kRunFile);
   RunRecord record = read_record(run);
@@ -108,7 +108,7 @@ RunRecord verified_record(const std::string& folder, Verify verify, Turn turn) {
       check_step_of(folder, name, record.state.step);
     }
   }
-  compare_contents(folder, record, host, verify, turn);
+  compare_contents(folder, record, host, verify, share);
   return record;
 }
 
@@ -117,9 +117,9 @@ struct Finding {
   std::string hash, defect;
 };
 
-Finding examine(const std::string& folder, Verify verify, Turn turn) {
+Finding examine(const std::string& folder, Verify verify, WorkShare share) {
   try {
-    return {verified_record(folder, verify, turn).hash, ""};
+    return {verified_record(folder, verify, share).hash, ""};
   } catch (const Error& error) {
     return {"", std::string(error.where() == folder ? error.text() : error.what())};
   }
@@ -135,12 +135,13 @@ std::string defect(const std::string& folder, Verify verify, comm::Processes& pr
       processes.all_gather(file_exists(run) ? file_identity(run) : "");
   const auto mine = static_cast<size_t>(processes.index());
   const auto same = [&](auto end) { return std::count(seen.begin(), end, seen[mine]); };
-  const Turn turn = {same(seen.begin() + static_cast<std::ptrdiff_t>(mine)), same(seen.end())};
+  const WorkShare share = {same(seen.begin() + static_cast<std::ptrdiff_t>(mine)),
+                           same(seen.end())};
   Finding finding;
   if (!is_directory(folder)) {
     finding.defect = fmt::format("is missing on host {}", host_name());
   } else {
-    finding = examine(folder, verify, turn);
+    finding = examine(folder, verify, share);
   }
   // One message per process: the checksum on the first line, the defect after it.
   const std::vector<std::string> told = processes.all_gather(
@@ -178,7 +179,7 @@ std::vector<std::string> names_of(const std::string& run_folder, comm::Processes
 
 /// Runs `work` once per file system, while the other processes wait. An error of one process is
 /// thrown in all.
-void by_leaders(const RunFolder& run, const std::function<void()>& work) {
+void run_on_leaders(const RunFolder& run, const std::function<void()>& work) {
   comm::run_on_all(run.processes(), [&] {
     if (run.leads()) {
       work();
@@ -233,12 +234,12 @@ std::optional<std::string> latest_checkpoint(const std::string& run_folder, Veri
 }
 
 void clean_checkpoints(const RunFolder& run) {
-  by_leaders(run, [&] { remove_left_behind(run.path()); });
+  run_on_leaders(run, [&] { remove_left_behind(run.path()); });
 }
 
 void prune_checkpoints(const RunFolder& run, int64_t last, int64_t keep) {
   if (keep <= 0) return;
-  by_leaders(run, [&] {
+  run_on_leaders(run, [&] {
     auto found = list_checkpoints(run.path());
     std::erase_if(found, [last](const auto& c) {
       return c.first > last || !examine(c.second, Verify::lengths, {}).defect.empty();

@@ -26,12 +26,12 @@ std::string whole_name(const std::string& name) {
   return name == kOptimizerPartFile ? kOptimizerFile : name;
 }
 
-/// Joins the folders of one checkpoint; see go().
-class Joining {
+/// Joins the folders of one checkpoint; see join().
+class CheckpointJoiner {
  public:
-  Joining(const std::vector<std::string>& folders, std::string out)
+  CheckpointJoiner(const std::vector<std::string>& folders, std::string out)
       : folders_(folders), out_(std::move(out)) {}
-  Joined go();
+  Joined join();
 
  private:
   void expect_room() const;
@@ -51,7 +51,7 @@ class Joining {
 
 /// Requires every folder to be an intact part of the same checkpoint, and all folders together to
 /// be complete. Only then is the output written, under a temporary name that is renamed last.
-Joined Joining::go() {
+Joined CheckpointJoiner::join() {
   open();
   expect_room();
   expect_all();
@@ -72,7 +72,7 @@ Joined Joining::go() {
   joined.step = record_.state.step;
   joined.hosts = static_cast<int64_t>(record_.hosts.size());
   for (const auto& [host, from] : by_host_) {
-    joined.of.push_back(host);
+    joined.given_hosts.push_back(host);
   }
   for (const auto& [name, file] : record_.files) {
     joined.bytes += file.parts.empty() ? 0 : file.bytes;
@@ -80,12 +80,12 @@ Joined Joining::go() {
   return joined;
 }
 
-std::string Joining::host_text(int32_t host) const {
+std::string CheckpointJoiner::host_text(int32_t host) const {
   return fmt::format("host {} of {} ({})", host, record_.hosts.size(),
                      record_.hosts[static_cast<size_t>(host)].name);
 }
 
-void Joining::open() {
+void CheckpointJoiner::open() {
   for (const std::string& folder : folders_) {
     verify_checkpoint(folder, Verify::all);
     RunRecord record = read_record(join_path(folder, kRunFile));
@@ -109,7 +109,7 @@ void Joining::open() {
   }
 }
 
-void Joining::expect_room() const {
+void CheckpointJoiner::expect_room() const {
   const int64_t named = step_of(file_name(out_));
   if (named >= 0 && named != record_.state.step) {
     fail(out_, "is named after step {}; the parts are of step {}; try {}", named,
@@ -122,7 +122,8 @@ void Joining::expect_room() const {
 
 /// Calls `take(part, begin, length)` for the byte ranges of a file that the ranks of a host wrote.
 template <class Take>
-void Joining::for_each_range(const FileRecord& file, int32_t host, const Take& take) const {
+void CheckpointJoiner::for_each_range(const FileRecord& file, int32_t host,
+                                      const Take& take) const {
   for (const Part& part : file.parts) {
     if (part.host != host) continue;
     for (const Range& range : part.ranges) {
@@ -135,7 +136,7 @@ void Joining::for_each_range(const FileRecord& file, int32_t host, const Take& t
 
 /// Throws Error unless the folders hold every byte of every file. The error names the first host
 /// whose part is missing.
-void Joining::expect_all() const {
+void CheckpointJoiner::expect_all() const {
   for (const auto& [name, file] : record_.files) {
     if (file.parts.empty()) continue;
     Intervals have;
@@ -165,7 +166,7 @@ void Joining::expect_all() const {
 }
 
 /// Copies a tensor file, each byte from the first host that has it.
-FileRecord Joining::copy_parts(const std::string& name, const std::string& to) const {
+FileRecord CheckpointJoiner::copy_parts(const std::string& name, const std::string& to) const {
   const FileRecord& file = record_.files.at(name);
   FileWriter empty(to, FileWriter::Mode::create);
   empty.set_size(file.bytes);
@@ -188,7 +189,7 @@ FileRecord Joining::copy_parts(const std::string& name, const std::string& to) c
   return {file.bytes, "", out.finish()};
 }
 
-void Joining::write(const std::string& folder) const {
+void CheckpointJoiner::write(const std::string& folder) const {
   make_dirs(folder);
   const auto put = [&](const std::string& name, const std::string& bytes) {
     FileWriter out(join_path(folder, name), FileWriter::Mode::create);
@@ -213,7 +214,7 @@ void Joining::write(const std::string& folder) const {
 }  // namespace
 
 Joined join_checkpoint(const std::vector<std::string>& folders, const std::string& out) {
-  return Joining(folders, out).go();
+  return CheckpointJoiner(folders, out).join();
 }
 
 }  // namespace hocket::checkpoint

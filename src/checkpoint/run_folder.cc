@@ -39,7 +39,7 @@ RunFolder::RunFolder(const std::string& path, comm::Processes& processes,
   const std::string here = fmt::format("{} {} {}", host_name(), ::getpid(), now_ns());
   const std::string nonce = hash128(processes.broadcast(here)).hex();
   const auto mark = [&](int32_t process) {
-    return join_path(path_, fmt::format("{}{}-{}", kMark, nonce, process));
+    return join_path(path_, fmt::format("{}{}-{}", kMarkerPrefix, nonce, process));
   };
   try {
     comm::run_on_all(processes, [&] {

@@ -74,11 +74,11 @@ struct TensorFile {
   std::vector<std::vector<Place>> places;  ///< by source, sorted by element
 };
 
-/// Saves the checkpoint of one step, in all processes at once; see go().
-class Saving {
+/// Saves the checkpoint of one step, in all processes at once; see save().
+class CheckpointWriter {
  public:
-  Saving(const RunFolder& run, const CheckpointContent& content);
-  std::string go();
+  CheckpointWriter(const RunFolder& run, const CheckpointContent& content);
+  std::string save();
 
  private:
   void add_file(const std::string& name, const std::vector<SharedTensor>& sources,
@@ -109,7 +109,7 @@ class Saving {
   bool published_ = false;
 };
 
-Saving::Saving(const RunFolder& run, const CheckpointContent& content)
+CheckpointWriter::CheckpointWriter(const RunFolder& run, const CheckpointContent& content)
     : run_(run),
       content_(content),
       dtype_(content.params[0].type.dtype),
@@ -126,7 +126,7 @@ Saving::Saving(const RunFolder& run, const CheckpointContent& content)
 /// run.json, which lists the parts of all ranks, and sync everything. 4. The folders are renamed,
 /// that of process 0 last: a run resumes only from a checkpoint that has its final name on every
 /// host. An error in one process is thrown in all.
-std::string Saving::go() {
+std::string CheckpointWriter::save() {
   try {
     expect_same_files(comm::run_on_all(run_.processes(), [&] { return begin(); }));
     const std::vector<std::string> parts =
@@ -148,9 +148,10 @@ std::string Saving::go() {
 
 /// Adds a file with the tensors `stored`. Tensor i holds the elements of source `source_of[i]` from
 /// `first_of[i]` on.
-void Saving::add_file(const std::string& name, const std::vector<SharedTensor>& sources,
-                      const std::vector<NamedTensor>& stored, const std::vector<size_t>& source_of,
-                      const std::vector<int64_t>& first_of) {
+void CheckpointWriter::add_file(const std::string& name, const std::vector<SharedTensor>& sources,
+                                const std::vector<NamedTensor>& stored,
+                                const std::vector<size_t>& source_of,
+                                const std::vector<int64_t>& first_of) {
   TensorFile file;
   file.name = name;
   file.sources = &sources;
@@ -168,7 +169,7 @@ void Saving::add_file(const std::string& name, const std::vector<SharedTensor>& 
 }
 
 /// Adds the parameters as the tensors that transformers would save.
-void Saving::add_model() {
+void CheckpointWriter::add_model() {
   std::map<std::string_view, size_t> by_name;
   for (size_t i = 0; i < content_.params.size(); ++i) {
     HOCKET_CHECK(by_name.emplace(content_.params[i].name, i).second, "parameter {} is given twice",
@@ -195,7 +196,7 @@ void Saving::add_model() {
            first_of);
 }
 
-void Saving::add_optimizer() {
+void CheckpointWriter::add_optimizer() {
   std::vector<NamedTensor> stored;
   std::vector<size_t> source_of;
   for (const SharedTensor& source : content_.optimizer) {
@@ -208,7 +209,7 @@ void Saving::add_optimizer() {
 
 /// Makes the folder and its small files, on leaders only. Returns a line for every file that must
 /// be the same on all hosts.
-std::string Saving::begin() {
+std::string CheckpointWriter::begin() {
   if (!run_.leads()) return "";
   make_dirs(run_.path());
   remove_left_behind(run_.path());
@@ -239,7 +240,7 @@ std::string Saving::begin() {
   return lines;
 }
 
-void Saving::expect_same_files(const std::vector<std::string>& all) const {
+void CheckpointWriter::expect_same_files(const std::vector<std::string>& all) const {
   const std::vector<std::string> first = split(all[0], '\n');
   for (const std::string& lines : all) {
     if (lines.empty() || lines == all[0]) continue;
@@ -254,7 +255,7 @@ void Saving::expect_same_files(const std::vector<std::string>& all) const {
 }
 
 /// Writes this process's elements into the tensor files. Returns the parts by file.
-std::string Saving::write_parts() const {
+std::string CheckpointWriter::write_parts() const {
   PartsByFile parts;
   std::string bytes;
   for (const TensorFile& file : tensor_files_) {
@@ -291,7 +292,7 @@ std::string Saving::write_parts() const {
 }
 
 /// Returns the text of run.json in process 0, which broadcasts it; empty in others.
-std::string Saving::record(const std::vector<std::string>& all) const {
+std::string CheckpointWriter::record(const std::vector<std::string>& all) const {
   if (run_.processes().index() != 0) return "";
   FileRecords files = small_;
   for (const TensorFile& file : tensor_files_) {
@@ -316,7 +317,7 @@ std::string Saving::record(const std::vector<std::string>& all) const {
                      run_.is_shared() ? std::vector<Host>() : run_.hosts());
 }
 
-void Saving::finish(const std::string& text) const {
+void CheckpointWriter::finish(const std::string& text) const {
   on_all([&] {
     if (!run_.leads()) return;
     const auto put = [&](const char* name, const std::string& bytes) {
@@ -333,7 +334,7 @@ void Saving::finish(const std::string& text) const {
   });
 }
 
-void Saving::publish() {
+void CheckpointWriter::publish() {
   const auto rename = [&] {
     published_ = true;
     replace_folder(folder_, final_);
@@ -357,7 +358,7 @@ void Saving::publish() {
 
 std::string save_checkpoint(const RunFolder& run, const CheckpointContent& content) {
   HOCKET_CHECK(content.config != nullptr && !content.params.empty(), "a checkpoint needs a model");
-  return Saving(run, content).go();
+  return CheckpointWriter(run, content).save();
 }
 
 }  // namespace hocket::checkpoint

@@ -365,7 +365,7 @@ TEST_F(Hosts, AreJoined) {
   const Joined joined = join_checkpoint({b, a}, whole);
   EXPECT_EQ(joined.step, 2);
   EXPECT_EQ(joined.hosts, 2);
-  EXPECT_EQ(joined.of, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(joined.given_hosts, (std::vector<int32_t>{0, 1}));
   expect_whole(whole, newest_);
   EXPECT_FALSE(Checkpoint(whole).is_partial());
   // Identical to the byte to a save on one file system, except for the writers.
@@ -395,9 +395,11 @@ TEST_F(Hosts, AreJoinedWithoutThoseThatHaveNothingElse) {
     save_checkpoint(run, content);
   });
   const std::string whole = top_ / "whole";
-  EXPECT_EQ(join_checkpoint({top_ / "b/step-000003"}, whole).of, (std::vector<int32_t>{1}));
-  EXPECT_EQ(join_checkpoint({top_ / "a/step-000003", top_ / "b/step-000003"}, top_ / "both").of,
-            (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(join_checkpoint({top_ / "b/step-000003"}, whole).given_hosts,
+            (std::vector<int32_t>{1}));
+  EXPECT_EQ(
+      join_checkpoint({top_ / "a/step-000003", top_ / "b/step-000003"}, top_ / "both").given_hosts,
+      (std::vector<int32_t>{0, 1}));
   EXPECT_EQ(read_file(whole + "/model.safetensors"), read_file(top_ / "both/model.safetensors"));
 }
 
