@@ -181,7 +181,7 @@ Executor::Impl::Impl(Rank& rank, std::shared_ptr<PersistentStore> tensors,
 /// Assigns memory to named buffers: persistent ones are in the store, inputs and outputs are laid
 /// out consecutively, each in pages of its own.
 void Executor::Impl::name_buffers() {
-  store->expect_alike(*program);
+  store->expect_same_layouts(*program);
   named_offset.assign(cls.buffers.size(), kNone);
   persistent.assign(cls.buffers.size(), nullptr);
   for (size_t i = 0; i < cls.buffers.size(); ++i) {

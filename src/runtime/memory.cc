@@ -78,7 +78,7 @@ PersistentStore::Entry& PersistentStore::get(const program::Buffer& buffer,
   return it->second;
 }
 
-void PersistentStore::expect_alike(const program::Program& program) const {
+void PersistentStore::expect_same_layouts(const program::Program& program) const {
   std::map<std::string, std::string> home;  // by tensor: a buffer that holds it
   for (const auto& [name, entry] : entries_) {
     for (const std::string& tensor : program::tensors_of(name, entry.slots)) {

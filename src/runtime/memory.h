@@ -70,7 +70,7 @@ class PersistentStore {
   Entry& get(const program::Buffer& buffer, const program::Program& program);
   /// Error: a tensor of this store, initialised or not, is part of another buffer of the program,
   /// which is not in the store.
-  void expect_alike(const program::Program& program) const;
+  void expect_same_layouts(const program::Program& program) const;
   Entry* find(const std::string& name);
   const std::map<std::string, Entry>& entries() const { return entries_; }
   std::map<std::string, Entry>& entries() { return entries_; }
