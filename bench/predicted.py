@@ -153,7 +153,7 @@ def predict(args, case, clusters, profiles):
 
 
 def measure(args, network, cases, played, folder):
-    """By name of the case: blocks' times in seconds, the probe before each, and how far played tasks were late."""
+    """By name of the case: blocks' times in seconds, the probe before each, and the delay of emulated tasks."""
     found = {}
     for model in dict.fromkeys(case.model for case in cases):
         among = [case for case in cases if case.model == model]

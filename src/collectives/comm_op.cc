@@ -158,9 +158,9 @@ const Op& message(Role role) {
 
 int dim_of(const Attrs& attrs, const char* attribute) {
   if (!attribute) return 0;
-  constexpr int64_t kMost = std::numeric_limits<int8_t>::max();  // storage of Placement::split
+  constexpr int64_t kMaxDim = std::numeric_limits<int8_t>::max();  // storage of Placement::split
   const int64_t dim = attrs.i(attribute);
-  if (dim < 0 || dim > kMost) {
+  if (dim < 0 || dim > kMaxDim) {
     fail("comm", "{} is {}; expected a dim, 0 or more and less than those of the operand",
          attribute, dim);
   }
@@ -193,25 +193,25 @@ graph::Monoid monoid_of(const Attrs& attrs) {
 
 int64_t outer_of(const Attrs& attrs) {
   /// Most parts of dim 0; a guard against damaged programs.
-  constexpr int64_t kMost = 1 << 16;
+  constexpr int64_t kMaxOuter = 1 << 16;
   const int64_t outer = attrs.i_or("outer", 1);
-  if (outer < 1 || outer > kMost) {
-    fail("comm", "outer is {}; expected 1 to {}", outer, kMost);
+  if (outer < 1 || outer > kMaxOuter) {
+    fail("comm", "outer is {}; expected 1 to {}", outer, kMaxOuter);
   }
   return outer;
 }
 
 std::vector<int64_t> lengths_of(const Attrs& attrs, const char* attribute) {
   /// Largest length; a guard against overflow in damaged programs.
-  constexpr int64_t kMost = int64_t{1} << 40;
+  constexpr int64_t kMaxLength = int64_t{1} << 40;
   std::vector<int64_t> lengths;
   if (!attrs.has(attribute)) return lengths;
   const std::string& text = attrs.s(attribute);
   for (const std::string& number : split(text, ',')) {
     int64_t value = 0;
-    if (!parse_int(number, &value) || value < 1 || value > kMost) {
+    if (!parse_int(number, &value) || value < 1 || value > kMaxLength) {
       fail("comm", "{} is '{}'; expected numbers from 1 to {}, such as 3,2,2", attribute, text,
-           kMost);
+           kMaxLength);
     }
     lengths.push_back(value);
   }

@@ -116,7 +116,8 @@ bool is_read_packed(std::span<const Slice> slices, std::span<const TensorType> i
 
 int64_t exchange_bytes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                        std::span<const TensorType> out, int64_t members) {
-  constexpr int64_t kMostLooked = 4096;  // number of parts examined; later parts are like these
+  constexpr int64_t kMaxPartsExamined =
+      4096;  // number of parts examined; later parts are like these
   if (members < 2) return 0;
   if (op.role == Role::between) return op.payload(attrs, in, out);
   std::vector<int64_t> sizes;
@@ -131,7 +132,7 @@ int64_t exchange_bytes(const Op& op, const Attrs& attrs, std::span<const TensorT
   const int64_t at_a_time = std::min(parts, most_parts_on_way(op));
   std::deque<int64_t> on_way;
   int64_t bytes = 0, most = 0;
-  for (int64_t part = 0; part < std::min(parts, kMostLooked); ++part) {
+  for (int64_t part = 0; part < std::min(parts, kMaxPartsExamined); ++part) {
     on_way.push_back(0);
     for (const size_t member : with_most) {
       const CollectiveArgs args{&attrs, in, out, all, {}, {}, part, parts};

@@ -86,10 +86,10 @@ int32_t local_size_of(const Environment& get, const Launcher& launcher, int32_t 
 /// variables of rank 0: their step has no number, or a number beyond those of srun.
 bool starts_ranks(const Environment& get, const Launcher& launcher) {
   if (std::string_view(launcher.name) != "srun") return true;
-  constexpr int64_t kOfNoSrun = 0xfffffff0;
+  constexpr int64_t kFirstSpecialStep = 0xfffffff0;
   const char* const step = get("SLURM_STEP_ID");
   int64_t number = 0;
-  return step && parse_int(step, &number) && number < kOfNoSrun;
+  return step && parse_int(step, &number) && number < kFirstSpecialStep;
 }
 
 std::string address_of(const Environment& get, const Launcher& launcher) {

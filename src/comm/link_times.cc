@@ -241,11 +241,11 @@ void time_beside(const End& end, int64_t bytes, double alone_s, const std::funct
 LinkTimes time_link(const End& end, const std::function<Work()>& make_work) {
   // Measures messages and collectives, each with few bytes and with enough to make the latency
   // negligible.
-  constexpr int64_t kFewest = 64 << 10, kMost = 16 << 20;
-  constexpr double kLong = 0.02;
+  constexpr int64_t kMinBytes = 64 << 10, kMaxBytes = 16 << 20;
+  constexpr double kLongSeconds = 0.02;
   LinkTimes link;
-  int64_t bytes = kFewest;
-  while (bytes < kMost && median_s(end, Gathers(end, bytes), 2) < kLong) {
+  int64_t bytes = kMinBytes;
+  while (bytes < kMaxBytes && median_s(end, Gathers(end, bytes), 2) < kLongSeconds) {
     bytes *= 4;
   }
   const auto rate = [&](double seconds, double latency_s) {

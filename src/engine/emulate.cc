@@ -26,13 +26,13 @@ using program::Program;
 using program::Task;
 using program::TaskId;
 
-/// Throws Error unless the tasks of the two programs are the same but for the sizes of tensors.
+/// Throws Error unless the tasks of the two programs differ only in the sizes of tensors.
 void expect_same_tasks(const Run& run, const Program& program, const Program& emulated) {
   const auto differ = [&](const std::string& what, const std::string& here,
                           const std::string& there) {
     fail(
         run.name,
-        "what emulate.set plays is another program: {} {}; expected {}, as in the run itself: the "
+        "the run of emulate.set is another program: {} {}; expected {}, as in the run itself: the "
         "same tasks, of larger tensors; try the same plan and layers, and buckets that part at the "
         "same places (plan.bucket_mib)",
         what, there, here);
@@ -61,12 +61,12 @@ void expect_same_tasks(const Run& run, const Program& program, const Program& em
   }
 }
 
-/// How many times the bytes of the one communication the other one has.
+/// Returns the ratio of the emulated communication's bytes to those of the run's own.
 double traffic_of(const Run& run, const std::string& name, const Kind& kind, const Kind& emulated) {
   if (kind.bytes == emulated.bytes) return 1;
   if (kind.bytes <= 0 || emulated.bytes < kind.bytes) {
     fail(run.name,
-         "{} of what emulate.set plays moves {} bytes; expected at least the {} of the run itself, "
+         "{} of the run of emulate.set moves {} bytes; expected at least the {} of the run itself, "
          "which computes with them; try larger sizes in emulate.set, or a smaller run",
          name, emulated.bytes, kind.bytes);
   }
@@ -95,7 +95,7 @@ Run emulated_run(const Run& run) {
   const std::vector<std::string>& set = run.config.emulate.set;
   overrides.insert(overrides.end(), set.begin(), set.end());
   Run emulated = parse_run(run.resolved.to_json_text(), run.name + ": emulate.set", overrides);
-  // Of a program that was given as text the commands have run.
+  // The passes of a program that was given as text have been applied.
   emulated.config.plan.passes = run.config.plan.passes;
   return emulated;
 }
@@ -106,7 +106,7 @@ std::shared_ptr<const runtime::EmulatedDevice> emulate(const Run& run,
   const cost::CostModel costs = emulated_costs(run);
   const Program other = compile(emulated_run(run)).program;
   expect_same_tasks(run, program, other);
-  // Collectives of several classes, in order: those that meet fill up alike.
+  // Collectives between classes, in order: all members must pad by the same factor.
   std::map<std::tuple<program::GroupId, program::Lane, size_t>, double> meetings;
   auto emulated = std::make_shared<runtime::EmulatedDevice>();
   const cost::Cluster& cluster = costs.cluster();
@@ -134,7 +134,8 @@ std::shared_ptr<const runtime::EmulatedDevice> emulate(const Run& run,
             fail(
                 run.name,
                 "{} has {:.3f} times the bytes of the run itself, and {:.3f} times on other ranks; "
-                "expected as many on all ranks that meet; try sizes that divide evenly",
+                "expected the same factor on all ranks of a collective; try sizes that divide "
+                "evenly",
                 name(), as.traffic, known->second);
           }
         }
@@ -166,13 +167,13 @@ std::string emulation_text(const Run& run) {
   const cost::CostModel costs = emulated_costs(run);
   const Run emulated = emulated_run(run);
   return fmt::format(
-      "timed: tasks hold their lanes for as long as those of {}, {} tokens a micro-batch and rank, "
+      "emulated: tasks last as long as those of {}, {} tokens a micro-batch and rank, "
       "on {} ({}); not measured compute{}",
       describe(emulated.model),
       emulated.plan.sequences() * emulated.config.train.seq_len / emulated.plan.dp,
       costs.cluster().device.name, emulate.profile.empty() ? emulate.cluster : emulate.profile,
       run.ranks == Ranks::local ? "; ranks are threads, no byte crosses a link"
-                                : "; its bytes, filled up, go through the links");
+                                : "; its message bytes, padded, go through the links");
 }
 
 HeldTime held_time(const Session& session) {

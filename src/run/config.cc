@@ -167,15 +167,13 @@ void ClusterSection::fields(Fields& fields) {
 
 void EmulateSection::fields(Fields& fields) {
   fields("cluster", cluster,
-         "a cluster file: every task of a training step holds its lane for as long as it would "
-         "take on "
-         "a device of it (docs/cluster.md)");
+         "a cluster file: every task of a training step lasts as long as it would on a device of "
+         "that cluster (docs/cluster.md)");
   fields("profile", profile,
          "timings of that device, written by `hocket profile`; default: the constants of the file");
   fields("set", set,
-         "what is emulated is this run with these keys, \"KEY=VALUE\" each, e.g. "
-         "[train.seq_len=4096]: its "
-         "durations, and its bytes in every message between processes");
+         "changes of keys, \"KEY=VALUE\", e.g. [train.seq_len=4096], that make the emulated run of "
+         "this one: its durations, and its bytes in every message between processes");
 }
 
 void OutputSection::fields(Fields& fields) {
@@ -419,7 +417,7 @@ void derive(Run& run) {
   if (emulate.on() && run.c10d) {
     fail(run.name,
          "plan.collectives is c10d on an emulated device (emulate.cluster); expected own: only "
-         "messages of our own are filled up to what is emulated");
+         "our own messages are padded to the emulated bytes");
   }
   run.plan.validate(run.model.num_layers, run.model.num_experts);
   warn_of_idle_keys(run);

@@ -90,7 +90,7 @@ struct ClusterSection {
 };
 
 struct EmulateSection {
-  std::string cluster;           ///< a cluster file; empty: tasks take what they take
+  std::string cluster;           ///< a cluster file; empty: no emulation
   std::string profile;           ///< written by `hocket profile`
   std::vector<std::string> set;  ///< keys of the run that is emulated, "a.b=value"
   bool on() const { return !cluster.empty(); }

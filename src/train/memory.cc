@@ -189,7 +189,7 @@ void MemoryWatch::after_step(const engine::Session& session,
         "rank {} takes {} of memory ({}), {} more than planned ({}): {}; nothing was dropped", r,
         size_text(taken.total()), program::parts_text(taken),
         size_text(taken.with_host() - plan.with_host()), program::parts_text(plan),
-        filled_up ? "messages are filled up to what is emulated (emulate.cluster)"
+        filled_up ? "messages are padded to the emulated bytes (emulate.cluster)"
                   : "routing is less even than ragged buffers count on");
   }
 }

@@ -73,7 +73,7 @@ std::string to_line(const StepMetrics& metrics) {
     line.member("perf/probe_gflops", metrics.probe_flops / 1e9);
   }
   if (metrics.emulated) {
-    line.member("device", "timed");
+    line.member("device", "emulated");
   }
   line.member("memory/peak_gib", static_cast<double>(metrics.peak_bytes) / kGib)
       .member("memory/planned_gib", static_cast<double>(metrics.planned_bytes) / kGib);

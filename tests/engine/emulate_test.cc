@@ -21,10 +21,10 @@ const char* const kText =
     "train: {global_batch: 4, seq_len: 8}\n"
     "plan: {tp: 2, pp: 2, threads_per_rank: 1}\n";
 
-class Timed : public ::testing::Test {
+class Emulation : public ::testing::Test {
  protected:
   void SetUp() override {
-    cluster_ = ::testing::TempDir() + "timed-cluster.yaml";
+    cluster_ = ::testing::TempDir() + "emulated-cluster.yaml";
     write("1GFLOP/s");
   }
   void TearDown() override { std::filesystem::remove(cluster_); }
@@ -58,7 +58,7 @@ class Timed : public ::testing::Test {
   std::string cluster_;
 };
 
-TEST_F(Timed, TasksTakeWhatTheCostModelSaysAndMessagesHaveThePlayedBytes) {
+TEST_F(Emulation, TasksTakeWhatTheCostModelSaysAndMessagesHaveThePlayedBytes) {
   const engine::Run own = run({});
   const program::Program program = compile(own).program;
   const auto same = emulate(own, program);
@@ -86,7 +86,7 @@ TEST_F(Timed, TasksTakeWhatTheCostModelSaysAndMessagesHaveThePlayedBytes) {
   EXPECT_EQ(emulate(parse_run(kText, "test", {}), program), nullptr);
 }
 
-TEST_F(Timed, RanksOnUnlikeNodesTakeWhatTheirDevicesTake) {
+TEST_F(Emulation, RanksOnUnlikeNodesTakeWhatTheirDevicesTake) {
   write("1GFLOP/s", "unlike: [{first: 1, speed: 0.25}]\n");
   const engine::Run own = run({});
   const program::Program program = compile(own).program;
@@ -107,7 +107,7 @@ TEST_F(Timed, RanksOnUnlikeNodesTakeWhatTheirDevicesTake) {
   EXPECT_GT(longer, 0);
 }
 
-TEST_F(Timed, ChangesNoBitAndTakesAsLong) {
+TEST_F(Emulation, ChangesNoBitAndTakesAsLong) {
   const auto losses = [](const engine::Run& run) {
     runtime::LocalRanks ranks = local_ranks(run);
     Compiled compiled = compile(run);
@@ -147,7 +147,7 @@ TEST_F(Timed, ChangesNoBitAndTakesAsLong) {
   EXPECT_EQ(losses(run({"emulate.set=[train.seq_len=32]"})), losses(parse_run(kText, "test", {})));
 }
 
-TEST_F(Timed, RefusesWhatCannotBePlayed) {
+TEST_F(Emulation, RefusesUnsuitableRuns) {
   const auto expect = [&](const std::vector<std::string>& more, const std::string& what) {
     const std::string said = refusal(more);
     EXPECT_NE(said.find(what), std::string::npos) << said;
@@ -166,9 +166,16 @@ TEST_F(Timed, RefusesWhatCannotBePlayed) {
   }
 }
 
-TEST_F(Timed, SaysWhatIsPlayed) {
+TEST_F(Emulation, FormerSectionIsRead) {
+  const engine::Run former = parse_run(kText, "test", {"timed.cluster=" + cluster_});
+  EXPECT_EQ(former.config.emulate.cluster, cluster_);
+  const std::string section = std::string(kText) + "timed: {cluster: '" + cluster_ + "'}\n";
+  EXPECT_EQ(parse_run(section, "test", {}).config.emulate.cluster, cluster_);
+}
+
+TEST_F(Emulation, DescribesTheDevice) {
   const std::string text = emulation_text(run({"emulate.set=[train.seq_len=32]"}));
-  for (const char* part : {"timed: ", "32 tokens", "slow one", "not measured compute"}) {
+  for (const char* part : {"emulated: ", "32 tokens", "slow one", "not measured compute"}) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   }
   EXPECT_EQ(emulation_text(parse_run(kText, "test", {})), "");

@@ -228,7 +228,7 @@ TEST(Executor, LanesOverlap) {
   EXPECT_LT(std::max(t[0].start_ns, t[1].start_ns), std::min(t[0].end_ns, t[1].end_ns));
 }
 
-TEST(Executor, HoldsItsLanesForAsLongAsIsPlayed) {
+TEST(Executor, HoldsItsLanesForTheEmulatedTime) {
   // A short task is held, and its successor waits; a long one is not delayed further.
   Builder b;
   const BufferId x = b.buffer(0, f64s(8)), y = b.buffer(0, f64s(8)), z = b.buffer(0, f64s(8));

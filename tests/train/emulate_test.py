@@ -72,12 +72,12 @@ class Timed(unittest.TestCase):
 
     def check(self, folder):
         self.assertEqual(self.losses(folder), self.plain)
-        self.assertTrue(all(row["device"] == "timed" for row in self.rows))
-        self.assertIn("device   timed: ", self.said)
+        self.assertTrue(all(row["device"] == "emulated" for row in self.rows))
+        self.assertIn("device   emulated: ", self.said)
         self.assertIn("slow one", self.said)
         # Every task took at least the launch of the emulated device.
         trace = json.loads(gzip.open(folder / "trace.json.gz").read())
-        self.assertIn("timed: ", trace["otherData"]["properties"]["device"])
+        self.assertIn("emulated: ", trace["otherData"]["properties"]["device"])
         durations = [event["dur"] for event in trace["traceEvents"]
                      if event.get("ph") == "X" and event["args"].get("phase") and event["name"].startswith("linear")]
         self.assertGreater(len(durations), 20)

@@ -161,7 +161,7 @@ std::string step_run(const std::string& model) {
   return json.take();
 }
 
-/// What was emulated, if anything was: everything that is measured says so.
+/// Adds the emulated device, if there is one, so that no measurement is taken for a real one.
 void put_device(JsonWriter& json, const engine::Run& run, const StepBench& bench) {
   if (!run.config.emulate.on()) return;
   const engine::HeldTime held = bench.held();
