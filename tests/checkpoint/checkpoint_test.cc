@@ -119,7 +119,7 @@ TEST(Checkpoint, PartsOfAParameter) {
   }
 }
 
-TEST(Checkpoint, LatestSkipsWhatIsNotComplete) {
+TEST(Checkpoint, LatestSkipsIncompleteOnes) {
   const TempFolder run;
   EXPECT_FALSE(latest_checkpoint(run.path(), Verify::all).has_value());
   EXPECT_FALSE(latest_checkpoint(run / "absent", Verify::all).has_value());
@@ -146,7 +146,7 @@ TEST(Checkpoint, LatestSkipsWhatIsNotComplete) {
   }
 }
 
-TEST(Checkpoint, PruneKeepsWhatWasSavedLast) {
+TEST(Checkpoint, PruneKeepsTheLastSaved) {
   const TempFolder run;
   const auto steps = [&run] {
     std::vector<int64_t> list;
@@ -168,7 +168,7 @@ TEST(Checkpoint, PruneKeepsWhatWasSavedLast) {
 }
 
 // A folder that only has a checkpoint's name belongs to someone else and is not counted.
-TEST(Checkpoint, PruneLeavesWhatIsNoCheckpoint) {
+TEST(Checkpoint, PruneLeavesOtherFolders) {
   const TempFolder run;
   for (const char* name : {"step-000001", "step-000004"}) {
     make_dirs(run / name);

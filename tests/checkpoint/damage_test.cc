@@ -165,7 +165,7 @@ TEST_F(Damage, AllDamagedIsAnError) {
   EXPECT_NE(text.find("restore one, or remove them"), std::string::npos) << text;
 }
 
-TEST_F(Damage, OldCheckpointsOpenWithALine) {
+TEST_F(Damage, CheckpointsWithoutChecksumsOpenWithAWarning) {
   make_old_format();
   EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), newest_);
   EXPECT_EQ(log_,
@@ -347,7 +347,7 @@ TEST_F(Damage, NamesThatAreNoFolders) {
   EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), newest_);
 }
 
-TEST_F(Damage, ResolveReadsWhatItIsAskedFor) {
+TEST_F(Damage, ResolveVerifiesOnlyTheRequestedFiles) {
   std::string model = read_file(newest_ + "/model.safetensors");
   model.back() = static_cast<char>(model.back() ^ 1);
   write_file_atomic(newest_ + "/model.safetensors", model);

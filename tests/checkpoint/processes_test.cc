@@ -138,7 +138,7 @@ void expect_nothing_left(const std::string& run) {
   }
 }
 
-TEST(Processes, WriteTogetherWhatOneWrites) {
+TEST(Processes, WriteTheSameFilesAsOneProcess) {
   for (int32_t count = 1; count <= 4; ++count) {
     const TempFolder many, one;
     const Model model(7, 2 * count, static_cast<uint64_t>(count));
@@ -172,7 +172,7 @@ TEST(Processes, WriteTogetherWhatOneWrites) {
 }
 
 // A changed part is found by whichever process compares it, and all processes fall back alike.
-TEST(Processes, DivideTheComparing) {
+TEST(Processes, DivideTheVerification) {
   const TempFolder run;
   ThreadProcesses all(3);
   const Model older(1, 6, 1), newest(2, 6, 2);
@@ -383,7 +383,7 @@ TEST_F(Hosts, AreJoined) {
 }
 
 /// Data that every host has is copied from one; a host with no data of its own may be absent.
-TEST_F(Hosts, AreJoinedWithoutThoseThatHaveNothingElse) {
+TEST_F(Hosts, AreJoinedWithoutRedundantHosts) {
   all_.expect_run([&](comm::Processes& process) {
     const RunFolder run(folders_[static_cast<size_t>(process.index())], process, ranks_of(process));
     CheckpointContent content = newest_.content({0, 1, 2, 3, 4, 5});
@@ -461,7 +461,7 @@ TEST_F(Hosts, AreJoinedWholeOrNotAtAll) {
   }
 }
 
-TEST_F(Hosts, CountsOnlyWhereAllHaveIt) {
+TEST_F(Hosts, ACheckpointCountsOnlyIfAllHostsHaveIt) {
   const std::string b = top_ / "b/step-000002", aside = top_ / "aside";
   rename_durable(b, aside);
   EXPECT_EQ(latest(), "step-000001");
@@ -539,7 +539,7 @@ int64_t peak_resident(bool reset) {
 
 // Saves and verifies a model of 97 MiB, held in columns by the ranks of one process, with a few MiB
 // of memory.
-TEST(Memory, NobodyHoldsTheModel) {
+TEST(Memory, SavingNeedsNoCopyOfTheModel) {
   if (test::has_address_sanitizer()) {
     GTEST_SKIP() << "the address sanitizer keeps freed memory resident";
   }

@@ -116,7 +116,7 @@ std::vector<std::vector<Bytes>> run_on_threads(const Case& c, const Worlds& worl
   return result;
 }
 
-TEST(CommOps, ExecutionDoesWhatTheMovementSays) {
+TEST(CommOps, ExecutionMatchesTheMovement) {
   int cases = 0;
   for_all_cases(1, [&](const Case& c, Rng& rng) {
     EXPECT_EQ(test::difference(c, test::run_in_turn(c, rng)), "");
@@ -129,7 +129,7 @@ TEST(CommOps, ExecutionDoesWhatTheMovementSays) {
 const std::vector<Worlds (*)(int32_t)> kTransports = {threads_of_a_process, processes,
                                                       processes_by_transport};
 
-TEST(CommOps, RanksGiveTheSameBits) {
+TEST(CommOps, AllTransportsGiveTheSameBits) {
   for (const auto& transport : kTransports) {
     for_all_cases(1, [&](const Case& c, Rng&) {
       const Worlds worlds = transport(static_cast<int32_t>(c.members()));
@@ -143,7 +143,7 @@ TEST(CommOps, RanksGiveTheSameBits) {
 
 /// Scratch memory of the transport's collectives equals the plan; exchanges, in which a member
 /// keeps its own part, use no more.
-TEST(CommOps, WhatTheTransportTakesIsPlanned) {
+TEST(CommOps, ScratchMemoryMatchesThePlan) {
   for_all_cases(1, [&](const Case& c, Rng&) {
     const ByTransport by = by_transport(*c.op, c.attrs, c.in_types);
     ASSERT_NE(by, ByTransport::none) << c.name;
@@ -171,7 +171,7 @@ TEST(CommOps, WhatTheTransportTakesIsPlanned) {
 
 /// Message memory of ranks as processes, with our own collectives, stays within the plan. Here all
 /// ranks share a process and its pool, so only the largest case is exact.
-TEST(CommOps, MessagesOfOurOwnArePlanned) {
+TEST(CommOps, MessageMemoryIsWithinThePlan) {
   struct Planned {
     int64_t bytes = 0;  ///< of all members
     Case made;
@@ -218,7 +218,7 @@ TEST(CommOps, MessagesOfOurOwnArePlanned) {
 }
 
 /// c10d has no reduce-scatter for uneven parts: our own runs instead, and is planned.
-TEST(CommOps, MemoryOfCollectivesOfUnlikeParts) {
+TEST(CommOps, MemoryOfCollectivesWithUnevenParts) {
   const Op& op = comm::op(find("reduce_scatter"));
   Attrs attrs;
   attrs.set("dim", int64_t{0});
@@ -246,7 +246,7 @@ TEST(CommOps, OneMemberHasNoMessages) {
 
 // A rank that returns from a collective may change its operands at once, so no other may still be
 // reading them. Rows are long, so that the others would still be reading if nobody waited.
-TEST(CommOps, AMemberMayChangeItsOperandsAsSoonAsItLeaves) {
+TEST(CommOps, AMemberMayChangeItsOperandsOnReturn) {
   Rng rng(2);
   for (const auto& transport : kTransports) {
     for (const Op* op : all()) {
@@ -312,7 +312,7 @@ TEST(CommOps, TypesThatDoNotFitAreRefused) {
   }
 }
 
-TEST(CommOps, CostsAreThoseOfItsData) {
+TEST(CommOps, CostsCoverTheMovedData) {
   for (const Op* op : all()) {
     SCOPED_TRACE(op->name);
     ASSERT_TRUE(op->payload);
@@ -369,7 +369,7 @@ TEST(CommOps, ReshardingFindsTheMovement) {
 }
 
 /// Where members do not divide a dim, the first ones have one more.
-TEST(CommOps, MembersMayHaveSharesOfADim) {
+TEST(CommOps, MembersMayHaveUnevenShares) {
   const Op& gather = op(find("all_gather"));
   const Op& scatter = op(find("reduce_scatter"));
   const Op& resplit = op(find("resplit"));
@@ -400,7 +400,7 @@ TEST(CommOps, MembersMayHaveSharesOfADim) {
 }
 
 /// Rows go to their experts and back, from members with different numbers of tokens.
-TEST(CommOps, MembersMayHaveRowsOfOtherTokens) {
+TEST(CommOps, MembersMayHaveDifferentTokens) {
   const Op& exchange = op(find("all_to_all"));
   const auto rows = [](int64_t experts, int64_t tokens) {
     return TensorType{graph::DType::f32, {experts, tokens, 4}, 2};
@@ -437,7 +437,7 @@ TEST(CommOps, MembersMayHaveRowsOfOtherTokens) {
   EXPECT_THROW(infer(exchange, out, five, 3, 0), Error);
 }
 
-TEST(CommOps, NamesAreFoundAgain) {
+TEST(CommOps, FindsOpsByName) {
   for (const Op* op : all()) {
     EXPECT_EQ(find(op->name), op->id);
     EXPECT_EQ(&comm::op(op->id), op);
@@ -451,7 +451,7 @@ TEST(CommOps, NamesAreFoundAgain) {
 }
 
 /// HOCKET_UPDATE=1 rewrites the page instead.
-TEST(CommOps, ThePageListsThem) {
+TEST(CommOps, TheDocumentationListsAllOps) {
   const char* root = std::getenv("HOCKET_SOURCE_DIR");
   const std::string path = std::string(root ? root : ".") + "/docs/collectives.md";
   std::stringstream text;

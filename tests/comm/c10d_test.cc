@@ -135,7 +135,7 @@ TEST(C10d, WithoutGpusThereIsNoNccl) {
   EXPECT_ANY_THROW(alone_with(GroupBackend::nccl));
 }
 
-TEST(C10d, FramesAreNotSaid) {
+TEST(C10d, ErrorsHaveNoBacktrace) {
   EXPECT_EQ(said("timed out.\nException raised from f at Store.cpp:1 (most recent call first):\n"
                  "frame #0: c10::Error\n"),
             "timed out.");
@@ -143,7 +143,7 @@ TEST(C10d, FramesAreNotSaid) {
 }
 
 /// The error names the missing ranks and the reason in one line, without c10d's stack trace.
-TEST(C10d, OneThatMeetsNobodySaysSoInALine) {
+TEST(C10d, AFailedConnectIsReportedInOneLine) {
   if (!has_library()) {
     GTEST_SKIP() << "this build has no libhocket_torch.so (tools/setup.sh --torch)";
   }

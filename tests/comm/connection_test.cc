@@ -43,7 +43,7 @@ Message message_of(int64_t bytes) {
 }
 
 // Freed and reallocated pages cost more than the copy of the message.
-TEST(Message, MemoryOfLargeOnesIsUsedAgain) {
+TEST(Message, MemoryOfLargeMessagesIsPooled) {
   const std::byte* first = nullptr;
   {
     const Message message(int64_t{3} << 20);
@@ -65,7 +65,7 @@ TEST(Message, MemoryOfLargeOnesIsUsedAgain) {
   EXPECT_EQ(Message(0).bytes, 0);
 }
 
-TEST(Connection, GathersWhatEachGives) {
+TEST(Connection, AllGather) {
   auto list = connections(4, milliseconds(10'000));
   const auto errors = on_each(list, [](Connection& connection) {
     const std::string mine(static_cast<size_t>(connection.index()) * 1000, 'x');
@@ -92,7 +92,7 @@ std::string text_of(int64_t bytes, int32_t from, int32_t to) {
 }
 
 // The first message of a text holds 248 bytes of it, and a second one the rest, if any.
-TEST(Connection, TextsOfAnyLengthComeWhole) {
+TEST(Connection, TextsOfAnyLengthArrive) {
   constexpr int32_t kRanks = 3;
   auto list = connections(kRanks, milliseconds(10'000));
   const auto errors = on_each(list, [](Connection& connection) {
@@ -119,7 +119,7 @@ TEST(Connection, TextsOfAnyLengthComeWhole) {
   }
 }
 
-TEST(Connection, AllEndWithTheReasonOfTheOneThatFails) {
+TEST(Connection, AllEndWithTheErrorOfTheFailedRank) {
   auto list = connections(3, milliseconds(20'000));
   const auto errors = on_each(list, [](Connection& connection) {
     if (connection.index() == 2) {
@@ -133,7 +133,7 @@ TEST(Connection, AllEndWithTheReasonOfTheOneThatFails) {
   EXPECT_NE(errors[1].find("rank 2: linear L3: no memory"), std::string::npos) << errors[1];
 }
 
-TEST(Connection, OneThatGoesIsNamedWithItsLastTask) {
+TEST(Connection, ADeadRankIsReportedWithItsLastTask) {
   auto list = connections(3, milliseconds(20'000));
   list[1]->watch(
       &list, [] { return std::string("attention L7 mb2 forward"); }, nullptr);
@@ -154,7 +154,7 @@ TEST(Connection, OneThatGoesIsNamedWithItsLastTask) {
   }
 }
 
-TEST(Connection, OfRanksThatWaitForEachOtherTheLastOneIsToBlame) {
+TEST(Connection, TheEndOfAWaitForChainIsBlamed) {
   auto list = connections(4, milliseconds(900));
   list[3]->watch(
       &list, [] { return std::string("router L1 mb0 forward"); }, nullptr);
@@ -177,7 +177,7 @@ TEST(Connection, OfRanksThatWaitForEachOtherTheLastOneIsToBlame) {
 }
 
 // The last note of a stopped process is stale: it may have waited for a rank that has sent since.
-TEST(Connection, OneThatIsStoppedWhileItWaitsIsToBlame) {
+TEST(Connection, ARankStoppedDuringAWaitIsBlamed) {
   auto list = connections(4, milliseconds(900));
   std::atomic<bool> stopped{false};
   list[2]->watch(
@@ -216,7 +216,7 @@ TEST(Connection, OneThatIsStoppedWhileItWaitsIsToBlame) {
 }
 
 // The shared table is then silent, and every rank reaches the same verdict by itself.
-TEST(Connection, RankZeroThatIsStoppedIsToBlame) {
+TEST(Connection, AStoppedRankZeroIsBlamed) {
   const auto silent = std::make_shared<std::atomic<bool>>(false);
   auto list = connections(4, milliseconds(2000), silent);
   list[0]->watch(
@@ -261,7 +261,7 @@ TEST(Connection, RankZeroThatIsStoppedIsToBlame) {
 }
 
 // The table's host may swap for a while.
-TEST(Connection, ATableThatIsSilentForAWhileDoesNoHarm) {
+TEST(Connection, AShortSilenceOfTheTableIsHarmless) {
   const auto silent = std::make_shared<std::atomic<bool>>(false);
   auto list = connections(2, milliseconds(6000), silent);
   const auto errors = on_each(list, [&](Connection& connection) {
@@ -279,7 +279,7 @@ TEST(Connection, ATableThatIsSilentForAWhileDoesNoHarm) {
   EXPECT_EQ(errors[0] + errors[1], "");
 }
 
-TEST(Connection, OfACollectiveTheOneThatDoesNotComeIsToBlame) {
+TEST(Connection, TheRankMissingFromACollectiveIsBlamed) {
   auto list = connections(4, milliseconds(900));
   list[2]->watch(
       &list, [] { return std::string("router L1 mb0 forward"); }, nullptr);
@@ -302,7 +302,7 @@ TEST(Connection, OfACollectiveTheOneThatDoesNotComeIsToBlame) {
   }
 }
 
-TEST(Connection, MessagesOfOneTagComeInOrder) {
+TEST(Connection, MessagesOfOneTagArriveInOrder) {
   auto list = connections(2, milliseconds(10'000));
   const auto errors = on_each(list, [](Connection& connection) {
     for (int64_t i = 1; i <= 50; ++i) {

@@ -31,7 +31,7 @@ std::string error_of(const Variables& variables) {
   return "";
 }
 
-TEST(Launch, NobodyStartedIt) {
+TEST(Launch, WithoutALauncher) {
   EXPECT_EQ(info_of({}), LaunchInfo());
   EXPECT_EQ(info_of({{"RANK", "3"}}), LaunchInfo());
   // One process is on one host, whatever a batch system reports about others.
@@ -85,7 +85,7 @@ TEST(Launch, Srun) {
   EXPECT_EQ(info_of(variables), (LaunchInfo{2, 4, 0, 2, "given", 29500, 0, false, "srun"}));
 }
 
-TEST(Launch, SrunSaysTheTasksOfAllNodes) {
+TEST(Launch, SrunListsTheTasksOfAllNodes) {
   // Variables of `srun -n 11` on three nodes, which sets no SLURM_NTASKS_PER_NODE.
   for (const auto& [node, tasks] : std::map<std::string, int32_t>{{"0", 4}, {"1", 4}, {"2", 3}}) {
     Variables variables = {{"SLURM_PROCID", "2"},
@@ -120,7 +120,7 @@ TEST(Launch, ScriptsOfSbatchRunAlone) {
   EXPECT_EQ(info_of(variables).size, 4);
 }
 
-TEST(Launch, WhatDoesNotFitIsRefused) {
+TEST(Launch, InconsistentVariablesAreRefused) {
   EXPECT_NE(error_of({{"RANK", "4"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}}), "");
   EXPECT_NE(error_of({{"RANK", "x"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}}), "");
   const std::string error = error_of({{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_PORT", "0"}});

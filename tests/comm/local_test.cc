@@ -149,7 +149,7 @@ TEST(LocalComm, AllReduceSumsInRankOrder) {
   }
 }
 
-TEST(LocalComm, GroupsOfOneWorldMeetApart) {
+TEST(LocalComm, GroupsOfOneWorldAreIndependent) {
   Rng rng(2);
   LocalWorld world(4, milliseconds(20'000));
   const TensorType type{DType::f64, {33}};
@@ -393,7 +393,7 @@ std::string error_of(const std::function<void()>& what) {
   return "";
 }
 
-TEST(LocalComm, PeakOfMessagesIsTheMostEver) {
+TEST(LocalComm, PeakOfMessagesIsAMaximum) {
   Rng rng(6);
   LocalWorld world(2, milliseconds(20'000));
   const TensorType large{DType::f32, {100}}, small{DType::f32, {10}};
@@ -512,7 +512,7 @@ TEST(LocalComm, RefusesMismatches) {
 }
 
 // With two lanes, the lanes of a rank could be matched with each other.
-TEST(LocalComm, ASetOfRanksMeetsInOneLane) {
+TEST(LocalComm, CollectivesOfAGroupUseOneLane) {
   LocalWorld world(3, milliseconds(20'000));
   auto side = [](std::vector<int32_t> members, program::Lane lane) {
     Side s;
@@ -536,7 +536,7 @@ TEST(LocalComm, ASetOfRanksMeetsInOneLane) {
   expect_no_errors(three);
 }
 
-TEST(LocalComm, AnAbortWakesEverybody) {
+TEST(LocalComm, AnAbortWakesAllRanks) {
   LocalWorld world(5, milliseconds(60'000));
   std::vector<Side> sides;
   for (int r = 0; r < 4; ++r) {  // rank 4 never comes
@@ -738,7 +738,7 @@ TEST(SoloComm, GathersUnevenParts) {
   }
 }
 
-TEST(SoloComm, AMessageBringsWhatIsKnownOfIt) {
+TEST(SoloComm, AReceiveGetsKnownValues) {
   SoloCommunicator solo(1, [](int32_t, const Call& call) {
     if (call.task == 5) {
       static_cast<int32_t*>(call.out[0])[0] = 12;
@@ -753,7 +753,7 @@ TEST(SoloComm, AMessageBringsWhatIsKnownOfIt) {
   }
 }
 
-TEST(SoloComm, MovesWhateverElseIsAsked) {
+TEST(SoloComm, ExecutesOtherCollectives) {
   SoloCommunicator solo(1);
   Rng rng(7);
   auto run = [&](Side& s) {

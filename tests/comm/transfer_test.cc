@@ -44,7 +44,7 @@ void for_each_element(const Region& region, const std::vector<int64_t>& dims, co
   }
 }
 
-TEST(PlanCopies, TakeEveryElementOnceFromTheFirstThatHasIt) {
+TEST(PlanCopies, CopyEveryElementOnceFromItsFirstHolder) {
   Rng rng(7);
   const auto below = [&](int64_t n) {
     return static_cast<int64_t>(rng.next() % static_cast<uint64_t>(n));

@@ -58,7 +58,7 @@ class Emulation : public ::testing::Test {
   std::string cluster_;
 };
 
-TEST_F(Emulation, TasksTakeWhatTheCostModelSaysAndMessagesHaveThePlayedBytes) {
+TEST_F(Emulation, DurationsAndBytesAreThoseOfTheEmulatedRun) {
   const engine::Run own = run({});
   const program::Program program = compile(own).program;
   const auto same = emulate(own, program);
@@ -86,7 +86,7 @@ TEST_F(Emulation, TasksTakeWhatTheCostModelSaysAndMessagesHaveThePlayedBytes) {
   EXPECT_EQ(emulate(parse_run(kText, "test", {}), program), nullptr);
 }
 
-TEST_F(Emulation, RanksOnUnlikeNodesTakeWhatTheirDevicesTake) {
+TEST_F(Emulation, RanksOfAHeterogeneousClusterHaveTheirOwnDurations) {
   write("1GFLOP/s", "unlike: [{first: 1, speed: 0.25}]\n");
   const engine::Run own = run({});
   const program::Program program = compile(own).program;
@@ -107,7 +107,7 @@ TEST_F(Emulation, RanksOnUnlikeNodesTakeWhatTheirDevicesTake) {
   EXPECT_GT(longer, 0);
 }
 
-TEST_F(Emulation, ChangesNoBitAndTakesAsLong) {
+TEST_F(Emulation, ChangesNoBitAndLastsAsLong) {
   const auto losses = [](const engine::Run& run) {
     runtime::LocalRanks ranks = local_ranks(run);
     Compiled compiled = compile(run);

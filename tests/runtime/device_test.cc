@@ -26,7 +26,7 @@ using program::BufferId;
 using program::Lane;
 using std::chrono::milliseconds;
 
-TEST(Progress, WakesWhoIsDue) {
+TEST(Progress, WakesExactlyTheDueThreads) {
   Progress progress;
   std::vector<std::future<Progress::Wait>> waits;
   for (int64_t count = 1; count <= 4; ++count) {
@@ -43,7 +43,7 @@ TEST(Progress, WakesWhoIsDue) {
   EXPECT_EQ(progress.wait(5, milliseconds(1)), Progress::Wait::timed_out);
 }
 
-TEST(Progress, LosesNoWake) {
+TEST(Progress, LosesNoWakeUp) {
   // Two threads alternate: with one lost wake-up, a wait times out.
   Progress here, there;
   constexpr int64_t kRounds = 20'000;

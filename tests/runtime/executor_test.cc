@@ -296,7 +296,7 @@ TEST(Executor, AnErrorNamesRankTaskAndCauseAndStopsTheOthers) {
   EXPECT_EQ(arrived, 0);
 }
 
-TEST(Executor, TheRankThatFailedIsNamedWhateverItSays) {
+TEST(Executor, TheFailedRankIsNamedWhateverItsText) {
   Builder b(2, 1);
   b.recv(0, b.buffer(0, f64s(4)), 1, 5);
   const BufferId x = b.buffer(1, f64s(4));
@@ -390,7 +390,7 @@ TEST(Executor, AHangInTheOnlyLaneIsNoticed) {
 }
 
 // A kernel returns with an error after its executor and its program are gone.
-TEST(Executor, AnErrorAfterTheLeakReadsNothingThatIsGone) {
+TEST(Executor, ALateErrorReadsNoDestroyedObject) {
   Door door, thrown;
   Builder b;
   b.task(0, Lane::compute, {}, {b.buffer(0, f64s(1))}, [&](const KernelArgs&) {
@@ -436,7 +436,7 @@ TEST(Executor, CancelStopsAtTheNextTask) {
   EXPECT_EQ(second, 0);
 }
 
-TEST(Executor, RefusesWhatItCannotRun) {
+TEST(Executor, RefusesInvalidPrograms) {
   auto construct = [](const std::function<void(Program&)>& spoil) {
     Builder b;
     const BufferId x = b.buffer(0, f64s(1));
@@ -624,7 +624,7 @@ TEST(Executor, AFloodOfMessagesIsPlanned) {
 }
 
 /// A sender that waits for an answer before the next message never has two in flight.
-TEST(Executor, AnAnswerTellsThatTheMessageWasTaken) {
+TEST(Executor, AnAnswerImpliesThatTheMessageWasReceived) {
   Builder b(2);
   BufferId answer = b.buffer(0, f64s(50));
   b.task(0, Lane::compute, {}, {answer}, nullptr);

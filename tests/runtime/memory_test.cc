@@ -42,7 +42,7 @@ TEST(CpuMemory, CountsResidentBytes) {
   EXPECT_EQ(r.resident_bytes(), 1 << 20);
 }
 
-TEST(CpuMemory, TakesNoMoreThanIsMeantToBeUsed) {
+TEST(CpuMemory, AllocatesOnlyCommittedLargePages) {
   constexpr int64_t kMiB = 1 << 20;
   const program::Range used[] = {{0, 9 * kMiB + kPage}, {33 * kMiB, 40 * kMiB - kPage}};
   const auto memory = cpu_device()->reserve(64 * kMiB);
@@ -68,7 +68,7 @@ TEST(CpuMemory, MayBeEmpty) {
   EXPECT_EQ(none->resident_bytes(), 0);
 }
 
-TEST(CpuMemory, GivesBackWholePages) {
+TEST(CpuMemory, DecommitsWholePages) {
   const auto memory = cpu_device()->reserve(9 * kPage + 100);
   std::memset(memory->data(), 1, static_cast<size_t>(memory->bytes()));
   EXPECT_EQ(memory->resident_bytes(), 10 * kPage);

@@ -149,7 +149,7 @@ TEST(Rank, AnArenaThatGrewIsGone) {
   EXPECT_EQ(device->most(), (8 + 16) * kPageBytes);
 }
 
-TEST(Rank, InputsAndOutputsAreOfWhoeverWasFedLast) {
+TEST(Rank, InputsAndOutputsBelongToTheLastFedProgram) {
   Rank rank(0, std::make_shared<fake::Backend>(), nullptr, {});
   const auto store = rank.make_store();
   Executor a(rank, store, doubling(1)), b(rank, store, doubling(1));
@@ -223,7 +223,7 @@ TEST(Rank, AnExecutorThatGoesStopsItsOwnStepOnly) {
   a->wait();
 }
 
-TEST(Rank, ProgramsShareWhatPersists) {
+TEST(Rank, ProgramsShareAStore) {
   // One program increments a value in the store, the other reads it.
   Builder up, read;
   const BufferId n = up.named(0, BufferKind::persistent, "n", f64s(1));
@@ -248,7 +248,7 @@ TEST(Rank, ProgramsShareWhatPersists) {
   EXPECT_EQ(*static_cast<const double*>(elsewhere.output("out")), 0);
 }
 
-TEST(Rank, TakesWhatItsStoresTake) {
+TEST(Rank, CountsTheMemoryOfItsStores) {
   Builder builder;
   builder.task(0, Lane::compute, {},
                {builder.named(0, BufferKind::persistent, "n", f64s(kPageBytes / 4))},

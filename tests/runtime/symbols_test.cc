@@ -174,7 +174,7 @@ TEST(Symbols, AViewOfAPartBeginsBehindTheOthers) {
   }
 }
 
-TEST(Symbols, ATypeThatIsNotTheTablesIsRefused) {
+TEST(Symbols, ATypeThatContradictsTheSymbolTableIsRefused) {
   Counting counting(1);
   counting.program.symbols[0].bound = 24;
   EXPECT_NE(error_of([&] { Ranks ranks(counting.program); }).find("symbol 'n', at most 24"),
@@ -276,7 +276,7 @@ TEST(Spaces, EachHasItsArena) {
 
 /// Programs with and without symbols alternate on one rank and one state: each has its own values,
 /// and a running step keeps them.
-TEST(Symbols, AreOfOneProgram) {
+TEST(Symbols, BelongToOneProgram) {
   Counting counting(1), other(1);
   LocalRanks local(1, std::make_shared<fake::Backend>(), quick());
   const Store store(local);
