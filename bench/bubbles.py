@@ -4,7 +4,7 @@
 
     sudo bench/bubbles.py [--schedules 1f1b,zb-h1] [--json FILE]
 
-4 hosts, a stage (or two halves of one) on each, run one small model whose device is emulated (`timed`, docs/cluster.md):
+4 hosts, a stage (or two halves of one) on each, run one small model whose device is emulated (`emulate`, docs/cluster.md):
 compute lanes are held for the durations of a larger one, whose messages go through the links. Each schedule trains for
 some steps, and the trace of the last one says what share of the passes forward and backward each rank does not compute
 (tools/traceshares.py). Beside it stands the same of the trace that `hocket simulate` makes of the same plan, and the

@@ -6,7 +6,7 @@
 
 A case is a box (tools/cluster, root), a model and a batch. `hocket plan` is given what `hocket profile` finds of the
 box's links, and searches every plan of its ranks. Its choice is run in turn with the best plan of every other mesh and
-sharding that it simulated, the most promising first, up to N in all, on an emulated device (`timed`, docs/cluster.md):
+sharding that it simulated, the most promising first, up to N in all, on an emulated device (`emulate`, docs/cluster.md):
 lanes are held, all bytes go through the links. A choice is good if none of the others is more than 3 % faster.
 
 predicted     of the choice, over measured, minus one

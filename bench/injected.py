@@ -19,7 +19,7 @@ pauses           every 1.1 seconds a rank, drawn at random, is stopped (SIGSTOP)
 pauses-in-step   rank 1 is stopped for 0.4 seconds, once in every step or in every other one    pauses
 
 Busy loops and skewed lengths slow arithmetic that is real: two ranks, pinned to a core each. The others are four
-ranks on four hosts on an emulated device (`timed`, docs/cluster.md), which more ranks than cores do not slow.
+ranks on four hosts on an emulated device (`emulate`, docs/cluster.md), which more ranks than cores do not slow.
 
 measured      mean step with the trouble, over that of the runs before and after it
 estimated     the gain that whatif gives to the cure of the cause that it names (docs/whatif.md)

@@ -4,7 +4,7 @@
 
     sudo bench/overlaps.py [--rounds 12] [--json FILE]
 
-8 ranks on 4 hosts run one small model whose device is emulated (`timed`, docs/cluster.md): lanes are held for the
+8 ranks on 4 hosts run one small model whose device is emulated (`emulate`, docs/cluster.md): lanes are held for the
 durations of a large one, whose bytes go through the links. One run has all variants, blocks of steps in turn:
     none   nothing overlaps: products wait for whole collectives, compute for messages, sums come last
     tp     collectives beside products, in blocks (plan.comm_tiles, with plan.sequence_parallel)

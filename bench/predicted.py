@@ -9,7 +9,7 @@ Every network of the table below is a box of its own (tools/cluster). Once for a
 its links. From these, `hocket simulate` predicts every plan; the predictions are written (--json, or a file beside the
 temporary ones) before anything is run. Then each box runs its plans in turn, blocks of steps.
 
-Plans with real arithmetic have as many ranks as the machine has cores, and each is pinned to one. With more, the device is emulated (`timed`,
+Plans with real arithmetic have as many ranks as the machine has cores, and each is pinned to one. With more, the device is emulated (`emulate`,
 docs/cluster.md): its lanes are held for as long as configs/clusters/box-4x2.yaml says, all bytes go through the links.
 
 error         predicted over measured, minus one; measured is the median block

@@ -26,7 +26,7 @@ class Session {
   /// The ranks of the store outlive the session. All sessions on them share their threads and their
   /// memory, and those of one store the persistent tensors; one runs at a time. What was fed and
   /// what a step made stays until another session on the ranks is fed or run.
-  /// `emulated`: how long its tasks take (engine/emulate.h); null: as long as they do.
+  /// `emulated`: durations of an emulated device (engine/emulate.h); null: none.
   Session(std::shared_ptr<const Compiled> compiled, runtime::Store store,
           std::shared_ptr<const runtime::EmulatedDevice> emulated = nullptr);
   Session(Compiled compiled, runtime::Store store,
